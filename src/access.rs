@@ -33,7 +33,7 @@ impl Access {
         self as u32
     }
 
-    /// Returns the access with that number; `None` unless it is 0, 1 or 3.
+    /// Returns the access with this number; `None` unless it is 0, 1 or 3.
     pub fn from_bits(bits: u32) -> Option<Self> {
         match bits {
             0 => Some(Self::None),
@@ -68,8 +68,8 @@ impl AccessDescriptor {
     }
 }
 
-/// The most agents that a runtime with virtual memory may have.
-pub(crate) const MOST_AGENTS: usize = 128;
+/// The maximum number of agents of a runtime with virtual memory.
+pub(crate) const MAX_AGENTS: usize = 128;
 
 /// The access of each agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -82,11 +82,11 @@ pub(crate) struct AccessSet {
 
 impl AccessSet {
     pub fn get(&self, agent: usize) -> Access {
-        self.most_of(AgentSet::one(agent))
+        self.max_of(AgentSet::single(agent))
     }
 
-    /// Returns the most access that any of these agents has.
-    pub fn most_of(&self, agents: AgentSet) -> Access {
+    /// Returns the highest access that any of these agents has.
+    pub fn max_of(&self, agents: AgentSet) -> Access {
         let [read, write] = [self.read, self.write].map(|it| !it.intersection(agents).is_empty());
         match (read, write) {
             (_, true) => Access::ReadWrite,
@@ -96,20 +96,20 @@ impl AccessSet {
     }
 
     pub fn set(&mut self, agent: usize, access: Access) {
-        let (agent, none) = (AgentSet::one(agent), AgentSet::NONE);
+        let (agent, none) = (AgentSet::single(agent), AgentSet::NONE);
         let read = if access >= Access::Read { agent } else { none };
         let write = if access == Access::ReadWrite { agent } else { none };
-        self.set_all(agent, Self { read, write });
+        self.copy_from(agent, Self { read, write });
     }
 
-    /// Gives some agents the access that they have in another set.
-    pub fn set_all(&mut self, agents: AgentSet, from: Self) {
+    /// Copies the access of these agents from another set.
+    pub fn copy_from(&mut self, agents: AgentSet, from: Self) {
         let set =
             |to: AgentSet, from: AgentSet| to.difference(agents).union(from.intersection(agents));
         *self = Self { read: set(self.read, from.read), write: set(self.write, from.write) };
     }
 
-    /// Returns the agents whose access is another one in the other set.
+    /// Returns the agents whose access differs between the two sets.
     pub fn differing(&self, other: &Self) -> AgentSet {
         AgentSet(self.read.0 ^ other.read.0 | self.write.0 ^ other.write.0)
     }
@@ -123,16 +123,16 @@ impl AgentSet {
     /// The empty set.
     pub const NONE: Self = Self(0);
 
-    fn one(agent: usize) -> Self {
+    fn single(agent: usize) -> Self {
         Self(1 << agent)
     }
 
     pub fn contains(&self, agent: usize) -> bool {
-        !self.intersection(Self::one(agent)).is_empty()
+        !self.intersection(Self::single(agent)).is_empty()
     }
 
     pub fn insert(&mut self, agent: usize) {
-        *self = self.union(Self::one(agent));
+        *self = self.union(Self::single(agent));
     }
 
     pub fn is_empty(self) -> bool {
@@ -168,8 +168,8 @@ impl AgentSet {
 pub(crate) struct AccessState {
     /// The access of each agent.
     pub requested: AccessSet,
-    /// The agents that the runtime was asked to grant access. A GPU among them can access the memory,
-    /// whatever `requested` says, until the mapping is unmapped.
+    /// The agents that the runtime has granted access. A GPU among them can access the memory until it is
+    /// unmapped, whatever `requested` contains.
     pub runtime_granted: AgentSet,
 }
 
@@ -204,10 +204,10 @@ mod tests {
     fn agents_have_independent_access() {
         let all = [Access::None, Access::Read, Access::ReadWrite];
         let mut set = AccessSet::default();
-        for agent in 0..MOST_AGENTS {
+        for agent in 0..MAX_AGENTS {
             set.set(agent, all[agent % 3]);
         }
-        for agent in (0..MOST_AGENTS).rev() {
+        for agent in (0..MAX_AGENTS).rev() {
             assert_eq!(set.get(agent), all[agent % 3], "agent {agent}");
             set.set(agent, Access::None);
         }

@@ -5,7 +5,7 @@ use derive_more::{Debug, Display};
 
 /// An address in this process. Agents use the same address.
 ///
-/// It is a number that may be invalid: every operation checks the addresses that it is given.
+/// The address may be invalid: every operation checks its arguments.
 ///
 /// ```
 /// use hsa_vmm::Address;
@@ -23,7 +23,7 @@ impl Address {
     /// The null address, at which nothing is ever mapped.
     pub const NULL: Self = Self(0);
 
-    /// Returns the address with that number.
+    /// Returns the address with this number.
     #[must_use]
     pub const fn new(value: usize) -> Self {
         Self(value)

@@ -8,8 +8,8 @@ use hsa_sys::hsa_agent_t;
 
 /// Identifies an agent of one runtime. Cheap to copy; returned by [`Agent::id`].
 ///
-/// An identifier of another runtime, or an invented one, is an error wherever it is used. Shown as
-/// `GPU 1`, counted in the order of [`Runtime::gpus`](crate::Runtime::gpus), or as `CPU 0`.
+/// Every function rejects an identifier of another runtime, or an invented one. Displayed as `CPU 0` or
+/// `GPU 1`; GPUs are counted in the order of [`Runtime::gpus`](crate::Runtime::gpus).
 ///
 /// ```
 /// # use hsa_vmm::Runtime;
@@ -32,10 +32,10 @@ const INDEX_SHIFT: u32 = 16;
 const RUNTIME_SHIFT: u32 = 32;
 
 impl AgentId {
-    /// The most agents of one runtime.
-    pub(crate) const MOST: usize = 1 << NUMBER_BITS;
+    /// The maximum number of agents of one runtime.
+    pub(crate) const MAX_AGENTS: usize = 1 << NUMBER_BITS;
 
-    /// `number` is the number of agents of this kind before it.
+    /// Creates the identifier of the agent at `index`. `number` counts the earlier agents of its kind.
     pub(crate) fn new(runtime: u64, index: usize, kind: AgentKind, number: usize) -> Self {
         let kind = match kind {
             AgentKind::Cpu => 0,
@@ -56,8 +56,7 @@ impl AgentId {
         self.0
     }
 
-    /// Returns the identifier with that number. Whether such an agent exists is checked when it is
-    /// used.
+    /// Returns the identifier with this number. Functions that take it check whether the agent exists.
     pub fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
@@ -134,7 +133,7 @@ pub enum LinkKind {
     /// AMD's Infinity Fabric between GPUs.
     #[display("XGMI")]
     Xgmi,
-    /// One that this version does not know.
+    /// A kind that this version does not know.
     #[display("link type {_0}")]
     Other(u32),
 }
@@ -145,13 +144,13 @@ pub enum LinkKind {
 pub struct Peer {
     /// The agent that owns the memory.
     pub agent: AgentId,
-    /// Whether it can be accessed at all.
+    /// Whether the agent can be granted access to that memory.
     pub reachable: bool,
     /// The links between them, one for each hop; empty for the agent's own memory.
     pub links: Vec<Link>,
 }
 
-/// One hop. Bandwidths are in MB/s, 0 where the runtime does not know.
+/// One hop between two agents. Bandwidths are in MB/s; 0 if the runtime does not report them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Link {
@@ -193,7 +192,7 @@ pub struct Agent {
     pub uuid: String,
     /// The number of the node in the driver's topology.
     pub node: u32,
-    /// The NUMA node: a CPU's own, a GPU's nearest CPU's, if known.
+    /// The NUMA node of a CPU, or of the CPU nearest to a GPU; `None` if unknown.
     pub numa_node: Option<u32>,
     /// The CPU nearest to a GPU.
     pub nearest_cpu: Option<AgentId>,
@@ -207,8 +206,8 @@ pub struct Agent {
     pub integrated: bool,
     /// Whether CPUs can access all memory of this GPU (a large BAR, or an APU).
     ///
-    /// Without it, granting a CPU access is an error: the runtime would grant it, and the first load
-    /// would fault.
+    /// Without a large BAR, granting a CPU access is an error: the runtime would grant it, and the first
+    /// load would fault.
     pub large_bar: bool,
     /// The memory pools, in the runtime's order.
     pub pools: Vec<Pool>,
@@ -217,7 +216,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Returns the identifier that other functions take.
+    /// Returns the identifier by which other functions select this agent.
     pub fn id(&self) -> AgentId {
         self.id
     }
@@ -226,11 +225,11 @@ impl Agent {
     pub fn hsa_agent(&self) -> hsa_agent_t {
         self.native.raw()
     }
-    /// Returns whether it is a CPU or a GPU.
+    /// Returns the kind of the agent.
     pub fn kind(&self) -> AgentKind {
         self.kind
     }
-    /// Returns what copies on behalf of this agent.
+    /// Returns the engine that copies on behalf of this agent.
     pub(crate) fn copy_engine(&self) -> CopyEngine {
         match self.kind {
             AgentKind::Cpu => CopyEngine::Cpu,
@@ -250,7 +249,7 @@ impl Agent {
     }
 
     /// Returns whether this agent can be granted access to the memory of `owner`
-    /// (`hipDeviceCanAccessPeer`; true for its own).
+    /// (`hipDeviceCanAccessPeer`; true for its own memory).
     pub fn reaches(&self, owner: AgentId) -> bool {
         self.id == owner || self.peers.iter().any(|peer| peer.agent == owner && peer.reachable)
     }

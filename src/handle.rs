@@ -4,10 +4,9 @@ use derive_more::{Debug, Display};
 
 /// Identifies physical memory that [`create`](crate::Vmm::create) or an import returned.
 ///
-/// Stands for `hipMemGenericAllocationHandle_t`. It is never the runtime's own value, which is
-/// reused as soon as the memory is freed, but a number that is used once in a process, by all
-/// [`Vmm`](crate::Vmm)s together. A stale, foreign or invented handle is an error wherever it is used,
-/// never a crash and never other memory.
+/// Corresponds to `hipMemGenericAllocationHandle_t`. All [`Vmm`](crate::Vmm)s of a process together use
+/// each number once; AMD's runtime reuses its own handles as soon as the memory is freed. Every function
+/// rejects a stale, foreign or invented handle: it never identifies other memory.
 ///
 /// ```
 /// use hsa_vmm::Handle;
@@ -25,26 +24,25 @@ pub struct Handle(
 
 /// Odd, so that multiplying by it permutes all 64-bit numbers: handles with one bit changed, and small
 /// numbers that a C program invents, are very unlikely to be live handles.
-const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-/// Undoes [`SPREAD`].
-const GATHER: u64 = 0xf1de_83e1_9937_733d;
-const _: () = assert!(SPREAD.wrapping_mul(GATHER) == 1);
+const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
+/// The inverse of [`MULTIPLIER`].
+const INVERSE: u64 = 0xf1de_83e1_9937_733d;
+const _: () = assert!(MULTIPLIER.wrapping_mul(INVERSE) == 1);
 
 impl Handle {
     /// Returns the handle as a number, for C and for traces. Never zero.
     pub const fn to_bits(self) -> u64 {
-        self.0.wrapping_mul(SPREAD)
+        self.0.wrapping_mul(MULTIPLIER)
     }
 
-    /// Returns the handle with that number. Whether it exists is checked when it is used.
+    /// Returns the handle with this number. Functions that take it check whether it exists.
     pub const fn from_bits(bits: u64) -> Self {
-        Self(bits.wrapping_mul(GATHER))
+        Self(bits.wrapping_mul(INVERSE))
     }
 }
 
 bitflags::bitflags! {
-    /// Types of shareable handles (`hipMemAllocationHandleType`): one, or those that memory can be
-    /// exported as.
+    /// A set of types of shareable handles (`hipMemAllocationHandleType`).
     ///
     /// ```
     /// use hsa_vmm::HandleType;
@@ -56,11 +54,11 @@ bitflags::bitflags! {
     pub struct HandleType: u32 {
         /// A file descriptor of a dma-buf (`hipMemHandleTypePosixFileDescriptor`, 1).
         const POSIX_FILE_DESCRIPTOR = 1;
-        /// A Windows handle (2); never supported here.
+        /// A Windows handle (2); not supported by this library.
         const WIN32 = 2;
-        /// A Windows kernel-mode handle (4); never supported here.
+        /// A Windows kernel-mode handle (4); not supported by this library.
         const WIN32_KMT = 4;
-        /// A fabric handle (8), where runtime and hardware have one.
+        /// A fabric handle (8), if runtime and hardware support it.
         const FABRIC = 8;
         const _ = !0;
     }
@@ -81,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn changed_bits_give_no_small_number() {
+    fn flipped_bits_yield_large_numbers() {
         for number in 1..1000 {
             let bits = Handle(number).to_bits();
             let changed = (0..64).map(|bit| Handle::from_bits(bits ^ 1 << bit).0);

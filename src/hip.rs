@@ -16,8 +16,8 @@ use derive_more::Display;
 #[derive(Clone, Copy, Debug, Default, Display, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HipProfile {
-    /// HIP 6: one granularity, `hipErrorOutOfMemory` for a bad reservation, `hipErrorUnknown`
-    /// for freeing one that is still mapped.
+    /// HIP 6: one granularity, `hipErrorOutOfMemory` for invalid arguments of a reservation,
+    /// `hipErrorUnknown` for freeing a reservation that still has mappings.
     #[display("hip6")]
     Hip6,
     /// HIP 7.1 and later, as documented: `hipErrorInvalidValue` for bad arguments, two
@@ -27,7 +27,7 @@ pub enum HipProfile {
     Hip7,
 }
 
-/// The name of a profile that does not exist.
+/// The error for text that is not the name of a profile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid HIP profile `{0}`; use `hip6` or `hip7`")]
 pub struct UnknownProfile(String);

@@ -25,7 +25,7 @@
 //! let mut text = [0; 5];
 //! mapping.read(0, &mut text)?;
 //! assert_eq!(&text, b"hello");
-//! // Dropping the mapping unmaps it; the last of its owners frees addresses and memory.
+//! // Dropping the mapping unmaps it. Addresses and memory are freed with their last owner.
 //! # Ok(())
 //! # }
 //! ```
@@ -37,11 +37,11 @@
 //!   ([`Reservation`], [`Allocation`], [`Mapping`]).
 //! * [`memory`], [`ipc`]: memory as `hipMalloc` allocates it ([`PoolMemory`]), and the same memory in
 //!   other processes ([`Ipc`]).
-//! * [`report`]: everything that is reserved, mapped and allocated, for people and for programs.
+//! * [`report`]: everything that is reserved, mapped and allocated, as text and as data.
 //! * [`buffer`]: buffers that grow in place ([`GrowableBuffer`], [`GrowableVec`](buffer::GrowableVec)),
 //!   ring buffers ([`RingBuffer`](buffer::RingBuffer)), paged and pausable buffers
 //!   ([`PagedBuffer`](buffer::PagedBuffer), [`PausableBuffer`](buffer::PausableBuffer)).
-//! * [`area`]: memory by a few flags, as AML's areas provide it ([`Area`]).
+//! * [`area`]: memory selected by a few flags, like AML's areas ([`Area`]).
 //! * [`transport`]: memory that is sent to another process, with its description.
 //! * [`error`], [`hip`]: the error of every operation, and HIP's error codes.
 //! * [`hsa_sys`]: C's types, for programs with queues of their own ([`Runtime::function`]).
@@ -71,14 +71,14 @@ pub mod buffer;
 pub mod error;
 mod handle;
 pub mod hip;
-// Closes memory that the runtime has mapped.
+// Unsafe code unmaps the memory of other processes.
 #[allow(unsafe_code)]
 pub mod ipc;
 mod log;
 #[allow(unsafe_code)]
 pub mod memory;
-// The only module that calls foreign functions and accesses mapped memory. The others that are allowed
-// unsafe code call its unsafe functions.
+// The only module that calls foreign functions and accesses mapped memory. The unsafe code of the other
+// modules calls its unsafe functions.
 #[allow(unsafe_code)]
 mod native;
 pub mod pool;
@@ -100,7 +100,7 @@ pub use buffer::GrowableBuffer;
 pub use error::{Error, ErrorKind};
 /// The software HSA runtime, for machines without a GPU and for tests.
 ///
-/// It is used only when it is asked for: by [`Runtime::simulated`], or by `HSA_VMM_RUNTIME=sim`.
+/// Only [`Runtime::simulated`] and `HSA_VMM_RUNTIME=sim` start it.
 #[cfg(feature = "simulation")]
 pub use hsa_sim as simulation;
 /// C's types of the HSA ABI, for HSA calls that the caller makes itself ([`Runtime::function`]).

@@ -1,9 +1,9 @@
 //! Log events that cannot disturb the operation that sends them.
 //!
 //! A `tracing` subscriber is code of the program and may panic. If such a panic unwound between a
-//! call of the runtime and its bookkeeping, the two would disagree: memory would be freed twice, or
-//! be freed while a GPU writes to it. All events of this library go through these macros, which catch
-//! the panic. The panic hook has reported it by then.
+//! call of the runtime and its bookkeeping, the bookkeeping would be wrong: memory would be freed
+//! twice, or freed while a GPU writes to it. This module sends all events of this library, and catches
+//! the panic after the panic hook has reported it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -18,7 +18,7 @@ macro_rules! event {
 
 pub(crate) use event;
 
-/// Runs `send` and catches a panic in it. Cold: rarely does anybody listen.
+/// Runs `send` and catches a panic in it. Cold: few programs have a subscriber for these events.
 #[cold]
 pub(crate) fn catch(send: impl FnOnce()) {
     // The closure only reads the fields of the event, so no state is left half changed.

@@ -35,7 +35,7 @@ impl PoolFlags {
     }
 }
 
-/// The segment a pool belongs to (`HSA_AMD_MEMORY_POOL_INFO_SEGMENT`).
+/// The segment of a pool (`HSA_AMD_MEMORY_POOL_INFO_SEGMENT`).
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Segment {
@@ -51,7 +51,7 @@ pub enum Segment {
     /// A work-group's own memory (LDS).
     #[display("group")]
     Group,
-    /// One that this version does not know.
+    /// A segment that this version does not know.
     #[display("segment {_0}")]
     Other(u32),
 }
@@ -78,7 +78,7 @@ pub struct Pool {
     pub flags: PoolFlags,
     /// The size of the pool, whether used or not.
     pub size: usize,
-    /// Whether programs can allocate from it.
+    /// Whether programs can allocate from the pool.
     pub allocatable: bool,
     /// The granule: sizes and addresses are multiples of it.
     pub granule: usize,
@@ -88,7 +88,7 @@ pub struct Pool {
     pub alignment: usize,
     /// The size of the largest single allocation.
     pub largest_allocation: usize,
-    /// Whether all agents can access it without a grant.
+    /// Whether all agents can access the memory without a grant.
     pub accessible_by_all: bool,
     /// Whether the memory is the GPU's own, and not the system's (`HSA_AMD_MEMORY_POOL_INFO_LOCATION`).
     pub on_gpu: bool,
@@ -100,7 +100,7 @@ impl Pool {
     pub fn hsa_pool(&self) -> hsa_amd_memory_pool_t {
         self.native.raw()
     }
-    /// Returns whether physical handles come from it.
+    /// Returns whether [handles](crate::Handle) of its memory can be created.
     pub fn holds_handles(&self) -> bool {
         self.segment == Segment::Global
             && self.allocatable
@@ -133,7 +133,7 @@ mod tests {
             Pool { segment: Segment::Group, ..pool.clone() },
             Pool { flags: PoolFlags::FINE_GRAINED, ..pool.clone() },
             Pool { allocatable: false, ..pool.clone() },
-            // A runtime that does not know it.
+            // The runtime does not report the granule.
             Pool { granule: 0, ..pool.clone() },
             Pool { on_gpu: false, ..pool },
         ];

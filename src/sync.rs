@@ -1,6 +1,6 @@
 //! The locks of this library, and the order in which a thread takes them.
 //!
-//! They are the standard library's. The package in `tests/interleavings` compiles these sources with
+//! The locks are the standard library's. The package in `tests/interleavings` compiles these sources with
 //! the locks of [shuttle](https://docs.rs/shuttle), which have the same API, to test many interleavings of
 //! threads.
 
@@ -37,11 +37,11 @@ pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The order in which a thread takes the locks of one `Vmm`: from the first to the last, and several of
-/// one rank by their key, which is the address of the reservation.
+/// The order in which a thread takes the locks of one `Vmm`: by rank, and locks of the same rank by key,
+/// the address of the reservation.
 ///
-/// Two more locks come last. While one of them is held, no other lock is taken: the runtime's library
-/// lock (`native::library_lock`), which is held for one call of the runtime, and the lock of the list of
+/// Two other locks come after these, and no lock is taken while one of them is held: the runtime's
+/// library lock (`native::library_lock`), held for one call of the runtime, and the lock of the list of
 /// quarantined ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
@@ -60,7 +60,7 @@ thread_local! {
     static HELD: std::cell::RefCell<Vec<(Rank, usize)>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
-/// A lock's guard with its place in the lock order, which debug builds check.
+/// A lock's guard with its position in the lock order, which debug builds check.
 #[derive(Debug)]
 pub(crate) struct Ordered<G> {
     guard: G,
@@ -68,7 +68,7 @@ pub(crate) struct Ordered<G> {
 }
 
 impl<G> Ordered<G> {
-    /// Takes a lock. Panics in debug builds if this thread holds one that comes after it.
+    /// Takes a lock. Panics in debug builds if this thread holds a lock that comes later in the order.
     pub fn take(rank: Rank, key: usize, acquire: impl FnOnce() -> G) -> Self {
         if cfg!(debug_assertions) {
             // The list of an exiting thread may be destroyed already.

@@ -1,29 +1,29 @@
-//! Other processes: how one is identified, and which users are trusted.
+//! Other processes: their identification, and the users that are trusted.
 //!
-//! A process number identifies a process only within a PID namespace, and `/proc` shows the namespace
-//! that it was mounted in, which can be another than that of this process.
+//! A process number identifies a process only within a PID namespace. `/proc` shows the namespace that it
+//! was mounted in, which can differ from that of this process.
 
 use rustix::fs::stat;
 use rustix::io::Errno;
 use rustix::process::{Pid, geteuid};
 use std::fs;
 
-/// Selects the users whose processes memory is exchanged with. User numbers are those of this process's
+/// Selects the users with whose processes memory is exchanged. User numbers are those of this process's
 /// user namespace.
 ///
-/// At the other end of a socket, the effective user counts, as it was when the process connected or began
-/// to listen. A process that is looked up by its number (a [`Ticket`](crate::transport::Ticket), an
-/// [`IpcHandle`](crate::ipc::IpcHandle)) must have the trusted user as its real, effective, saved and file
-/// system user: a process that runs a set-user-id program still has the descriptors of the user who
-/// started it.
+/// The process at the other end of a socket must have had the trusted user as its effective user when it
+/// connected or began to listen. A process that is looked up by its number (a
+/// [`Ticket`](crate::transport::Ticket), an [`IpcHandle`](crate::ipc::IpcHandle)) must have the trusted
+/// user as its real, effective, saved and file system user: a process that runs a set-user-id program
+/// still has the descriptors of the user who started it.
 ///
 /// ```
 /// use hsa_vmm::transport::Channel;
 /// use hsa_vmm::transport::Trust;
 ///
 /// # fn main() -> Result<(), hsa_vmm::Error> {
-/// let (here, _there) = Channel::pair()?;
-/// let channel = here.with_trust(Trust::User(1000));
+/// let (local, _remote) = Channel::pair()?;
+/// let channel = local.with_trust(Trust::User(1000));
 /// # Ok(())
 /// # }
 /// ```
@@ -35,7 +35,7 @@ pub enum Trust {
     SameUser,
     /// One user, by number.
     User(u32),
-    /// Every user. What arrives is still validated, but other users share the memory.
+    /// Every user. Received data is still validated, but other users share the memory.
     Anyone,
 }
 
@@ -71,8 +71,8 @@ impl Trust {
     }
 }
 
-/// Returns whether the kernel reports every user without a number in this user namespace by this number.
-/// It then identifies no user, even if it is the number of this process's own user.
+/// Returns whether the kernel uses this number for every user who has none in this user namespace. Such a
+/// number identifies no user, even if it is that of this process's own user.
 fn is_overflow_user(user: u32) -> bool {
     let number = fs::read_to_string("/proc/sys/kernel/overflowuid");
     // 65534 is the kernel's default.
@@ -95,26 +95,26 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Looks a process up by its number. Returns `None` if there is none.
+    /// Looks up a process by its number. Returns `None` if no process has it.
     pub fn find(pid: Pid) -> Result<Option<Self>, Errno> {
         let (Some(start_time), Some(users)) = (start_time(pid)?, users(pid)?) else {
             return Ok(None);
         };
         let found = Self { pid, start_time, users };
-        // The two files could be those of two processes.
+        // The number can have been reused between the reads of the two files.
         Ok((self::start_time(pid)? == Some(start_time)).then_some(found))
     }
 
-    /// Returns whether both are one process, which can have changed its users.
-    pub fn is_same(self, other: Self) -> bool {
+    /// Returns whether both are the same process, even if its users have changed.
+    pub fn is_same_process(self, other: Self) -> bool {
         (self.pid, self.start_time) == (other.pid, other.start_time)
     }
 }
 
-/// Returns the inode number of this process's PID namespace, which no other namespace of this machine
-/// has. Returns `None` if `/proc` is missing or shows another namespace.
+/// Returns the inode number of this process's PID namespace, which is unique on this machine. Returns
+/// `None` if `/proc` is missing or shows another namespace.
 pub(crate) fn pid_namespace() -> Result<Option<u64>, Errno> {
-    // One number for each namespace, from that of `/proc` down to the process's own.
+    // `NSpid` lists one number for each namespace, from that of `/proc` down to the process's own.
     let status = read("self", "status")?.unwrap_or_default();
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
     if numbers.is_none_or(|numbers| numbers.split_whitespace().count() != 1) {
@@ -160,8 +160,8 @@ mod tests {
 
     #[test]
     fn untrusted_user_names_both_users() {
-        let known = UntrustedUser { user: Some(7), trusted: 1000 };
-        assert_eq!(known.to_string(), "of user 7; only user 1000 is trusted (see Trust)");
+        let user = UntrustedUser { user: Some(7), trusted: 1000 };
+        assert_eq!(user.to_string(), "of user 7; only user 1000 is trusted (see Trust)");
         let text = UntrustedUser { user: None, trusted: 0 }.to_string();
         assert!(text.starts_with("of a user who has no number in this user namespace;"), "{text}");
     }
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(found.users, [geteuid().as_raw(); 4]);
         assert!(pid_namespace().unwrap().is_some());
         let before = Process { start_time: found.start_time - 1, ..found };
-        assert!(found.is_same(found) && !before.is_same(found));
+        assert!(found.is_same_process(found) && !before.is_same_process(found));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What implements the memory of an area: mapped memory of a GPU, pool memory, or locked memory of the
+//! Implements the memory of an area: mapped memory of a GPU, pool memory, or locked memory of the
 //! caller.
 
 use crate::agent::{Agent, AgentId};
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 // The standard library's mutex, because model checkers replace crate::sync's, and this one is a static.
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The memory, and which agents have access.
+/// The memory, the GPU that it was allocated for, and the agents with access.
 pub(super) struct Allocated {
     pub device: AgentId,
     pub agents: Vec<AgentId>,
@@ -25,7 +25,7 @@ pub(super) enum Memory {
     Locked(LockedMemory),
 }
 
-/// Mapped memory. The fields are dropped in this order: unmapped, released, freed.
+/// Mapped memory. Dropping the fields in this order unmaps it, releases it and frees its addresses.
 pub(super) struct MappedMemory {
     /// None if it was unmapped, but not all of it could be freed.
     pub mapping: Option<Mapping>,
@@ -36,7 +36,7 @@ pub(super) struct MappedMemory {
 }
 
 impl MappedMemory {
-    /// Reserves addresses, creates memory, maps it and grants access. Returns the address, too.
+    /// Reserves addresses, creates memory, maps it and grants access. Also returns its address.
     pub fn new(
         vmm: &Vmm,
         device: AgentId,
@@ -48,8 +48,8 @@ impl MappedMemory {
         let size = size.checked_next_multiple_of(granule).unwrap_or(usize::MAX / granule * granule);
         let properties = AllocationProperties::on(device);
         let best = vmm.allocation_granularity(&properties, Granularity::Recommended)?;
-        // Sizes are not rounded up to the recommended granularity, 2 MiB, because areas hold small
-        // objects, too. Large ones start where a large page can.
+        // Sizes are not rounded up to the recommended granularity, 2 MiB, because areas also hold small
+        // objects. Large areas are aligned to it, so that the driver can use large pages.
         let alignment = if size >= best { best } else { 0 };
         let reservation = Reservation::builder(size).aligned_to(alignment).reserve(vmm)?;
         let allocation = Allocation::create(vmm, size, &properties)?;
@@ -60,13 +60,13 @@ impl MappedMemory {
         Ok((Self { mapping, allocation: Some(allocation), reservation }, address))
     }
 
-    /// The size in whole granules.
+    /// Returns the size in bytes, in whole granules; 0 if the memory was freed.
     pub fn allocated_size(&self) -> usize {
         self.allocation.as_ref().map_or(0, Allocation::size)
     }
 
-    /// Unmaps it and frees addresses and memory. After a failure it is mapped for these agents, or
-    /// partly freed.
+    /// Unmaps the memory and frees addresses and memory. After a failure, the memory is mapped for these
+    /// agents, or partly freed.
     pub fn free(&mut self, agents: &[AgentId]) -> Result<(), ErrorKind> {
         if let Some(Err(rejected)) = self.mapping.take().map(Mapping::unmap) {
             self.mapping = Some(rejected.value);
@@ -74,7 +74,7 @@ impl MappedMemory {
         }
         if let Some(Err(rejected)) = self.reservation.take().map(Reservation::free) {
             let reservation = self.reservation.insert(rejected.value);
-            // The memory is still allocated, with its contents: it is mapped again where it was.
+            // Restores the mapping: the memory is still allocated, with its contents.
             let restored = self.allocation.as_ref().map_or(Ok(()), |allocation| {
                 let mapping = self.mapping.insert(reservation.map(0, allocation)?);
                 mapping.grant(agents, Access::ReadWrite)
@@ -99,12 +99,12 @@ impl MappedMemory {
 /// The start and end of each locked range.
 type Locked = BTreeMap<usize, usize>;
 
-/// The ranges that areas of this process have locked, on any runtime: a library that is opened twice is
-/// one runtime. AMD's runtime identifies a locked range by its start alone: of two ranges with one start
-/// it unlocks neither, and 7.2 aborts the process.
+/// The ranges that areas of this process have locked, on all runtimes, because opening a library twice
+/// loads one runtime. AMD's runtime identifies a locked range by its start alone: it unlocks neither of
+/// two ranges with the same start, and 7.2 aborts the process.
 static LOCKED: Mutex<Locked> = Mutex::new(Locked::new());
 
-fn locked() -> MutexGuard<'static, Locked> {
+fn locked_ranges() -> MutexGuard<'static, Locked> {
     LOCKED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -128,9 +128,9 @@ impl LockedMemory {
     ) -> Result<(Self, usize), ErrorKind> {
         let overflow = ErrorKind::invalid(Argument::Host, Address::new(start), Problem::Overflow);
         let end = start.checked_add(size).ok_or(overflow)?;
-        let mut locked = locked();
+        let mut locked = locked_ranges();
         let before = locked.range(..end).next_back();
-        if let Some((&at, _)) = before.filter(|&(_, &other)| other > start) {
+        if let Some((&at, _)) = before.filter(|&(_, &before_end)| before_end > start) {
             return Err(ErrorKind::HostMemoryMapped(Address::new(at)));
         }
         let natives: Vec<_> = gpus.iter().map(|gpu| gpu.native).collect();
@@ -141,9 +141,9 @@ impl LockedMemory {
         Ok((Self { runtime: runtime.clone(), start, is_locked: true }, device_address))
     }
 
-    /// Unlocks it, or leaves it unchanged.
+    /// Unlocks the memory. After a failure it is still locked.
     pub fn free(&mut self) -> Result<(), ErrorKind> {
-        let mut locked = locked();
+        let mut locked = locked_ranges();
         // SAFETY: `new` locked it. This value is consumed or dropped, so its area copies nothing.
         unsafe { self.runtime.native().unlock(self.start) }?;
         locked.remove(&self.start);
@@ -161,7 +161,7 @@ impl Drop for LockedMemory {
             let address = Address::new(self.start);
             crate::log::event!(WARN, ?kind, %address, "memory stays locked");
             // The runtime decides whether it can be locked again.
-            locked().remove(&self.start);
+            locked_ranges().remove(&self.start);
         }
     }
 }

@@ -9,14 +9,14 @@ use crate::vmm::{Access, Address};
 use core::marker::PhantomData;
 use derive_more::Debug;
 
-/// The bytes that pass through this process's memory at a time, where no GPU can copy.
-const PORTION: usize = 1 << 20;
+/// The size of the buffer through which this process copies if no GPU can.
+const BUFFER_SIZE: usize = 1 << 20;
 
 /// Memory that [`Area::mmap`](super::Area::mmap) returned, unmapped when dropped.
 ///
-/// Reading and writing check bounds and access, and therefore cannot fault. The device copies for its own
-/// memory, whether or not a CPU can access it; for memory of the host it is this process's loads and
-/// stores, which are atomic, because agents can access it at the same time. For other uses,
+/// Reading and writing check bounds and access, and therefore cannot fault. The device reads and writes
+/// its own memory, whether or not a CPU can access it. This process reads and writes memory of the host,
+/// with atomic loads and stores, because agents can access it at the same time. For other uses,
 /// [`address`](Self::address) returns the address, which dangles once the memory is unmapped.
 ///
 /// ```
@@ -42,7 +42,8 @@ pub struct AreaMemory<'a> {
 }
 
 impl AreaMemory<'_> {
-    /// Returns the start address for every agent with access; for the caller's memory, for this process.
+    /// Returns the start address for this process, and, except for the caller's memory, for every agent
+    /// with access.
     pub fn address(&self) -> Address {
         self.span.address()
     }
@@ -67,7 +68,7 @@ impl AreaMemory<'_> {
         }
     }
 
-    /// Returns the GPU that it was allocated for.
+    /// Returns the GPU that the memory was allocated for.
     pub fn device(&self) -> AgentId {
         self.allocated.device
     }
@@ -77,7 +78,7 @@ impl AreaMemory<'_> {
         self.span.agent()
     }
 
-    /// Returns the agents with access; the CPU among them if this process's loads and stores have it.
+    /// Returns the agents with access. A CPU among them means that this process can load and store.
     pub fn agents(&self) -> &[AgentId] {
         &self.allocated.agents
     }
@@ -120,9 +121,9 @@ impl AreaMemory<'_> {
 
     /// Copies from other memory of an area (`hipMemcpyDtoD`). Offsets and size are in bytes.
     ///
-    /// A GPU copies that owns one of the two and has access to both. If there is none, as between two GPUs
-    /// neither of which has access to the other's memory, the bytes pass through this process's memory; a
-    /// failure then leaves a part copied.
+    /// The copy is made by a GPU that owns one of the two and has access to both. If no GPU does, as
+    /// between two GPUs without access to each other's memory, the bytes pass through this process's
+    /// memory; a failure then leaves a part copied.
     ///
     /// # Errors
     /// As for [`read`](Self::read), and [`Problem::Overlapping`].
@@ -138,11 +139,11 @@ impl AreaMemory<'_> {
         checked.map_err(|kind| Error::new(operation, kind))?;
         let may = |agent| self.agents().contains(&agent) && source.agents().contains(&agent);
         let copier = match self.span.copier(&source.span, may) {
-            Ok(copier) if self.span.runtime().is(source.span.runtime()) => copier,
+            Ok(copier) if self.span.runtime().is_same(source.span.runtime()) => copier,
             _ => {
-                let mut portion = vec![0; size.min(PORTION)];
-                for done in (0..size).step_by(PORTION) {
-                    let part = &mut portion[..PORTION.min(size - done)];
+                let mut buffer = vec![0; size.min(BUFFER_SIZE)];
+                for done in (0..size).step_by(BUFFER_SIZE) {
+                    let part = &mut buffer[..BUFFER_SIZE.min(size - done)];
                     source.read(source_offset + done, part)?;
                     self.write(offset + done, part)?;
                 }
@@ -171,19 +172,20 @@ impl AreaMemory<'_> {
         let fail = |kind| Error::new(operation, kind);
         let not_mapped = || ErrorKind::invalid(Argument::Address, at, Problem::NotMapped(at));
         let mapping = memory.mapping.as_ref().ok_or_else(|| fail(not_mapped()))?;
-        // The area's operation replaces that of `with_access`.
+        // The error names the area's operation, not that of `with_access`.
         mapping
             .with_access(agent, Access::ReadWrite, |_| act())
             .unwrap_or_else(|error| Err(fail(error.into_kind())))
     }
 
-    /// Unmaps the memory now, instead of when dropped, and returns whether that worked (`hipFree`,
-    /// `hipHostFree`, `hipHostUnregister`). Afterwards the caller can use host memory of its own again.
+    /// Unmaps the memory now, and returns an error if that fails; dropping it only logs the error
+    /// (`hipFree`, `hipHostFree`, `hipHostUnregister`). Afterwards the caller can use its own host memory
+    /// again.
     ///
     /// # Errors
     /// [`ErrorKind::Runtime`]; the error contains the memory, with its contents.
-    /// [`ErrorKind::PartlyFreed`] if the runtime failed after it was
-    /// unmapped: then it can only be unmapped again.
+    /// [`ErrorKind::PartlyFreed`] if the runtime failed after the memory was unmapped: only `munmap` can
+    /// be called again.
     /// [`ErrorKind::BeingOpened`] for pool memory that another process is opening.
     pub fn munmap(mut self) -> Result<(), Rejected<Self>> {
         let Allocated { agents, memory, .. } = &mut *self.allocated;

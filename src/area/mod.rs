@@ -2,7 +2,7 @@
 //!
 //! An [`Area`] describes a kind of memory by a device and [`AreaFlags`]; it allocates nothing. Its
 //! [`mmap`](Area::mmap) returns [`AreaMemory`] of any size from one byte, which is unmapped when dropped.
-//! The flags select whose memory it is and which agents have access:
+//! The flags select the owner of the memory and the agents with access:
 //!
 //! | flags | memory | accessible to | implemented by |
 //! |---|---|---|---|
@@ -15,7 +15,7 @@
 //! AML's calls (`aml/area/hip.h`; those for CUDA, OpenCL and Level Zero have the same shape), and their
 //! equivalents:
 //!
-//! | AML | HIP | here | HSA |
+//! | AML | HIP | hsa-vmm | HSA |
 //! |---|---|---|---|
 //! | `aml_area_hip_create` | `hipGetDeviceCount` | [`Area::new`], [`Area::without_vmm`] | none |
 //! | `aml_area_hip_destroy` | none | dropping the [`Area`] | none |
@@ -33,8 +33,8 @@
 //!
 //! Defects of AML's implementation that areas do not have: device 0 cannot be chosen for one `mmap`; an
 //! unknown error counts as success; errors have either sign, and some are translated twice; a failure
-//! leaves another device current; displaying some flags reads beyond a table; `munmap` ignores the size
-//! that it is given.
+//! leaves another device current; displaying some flags reads beyond a table; `munmap` ignores its size
+//! argument.
 //!
 //! ```
 //! use hsa_vmm::area::MmapOptions;
@@ -99,7 +99,7 @@ pub struct Area {
     flags: AreaFlags,
 }
 
-/// Whose memory `mmap` allocates, which agents have access, and what implements it.
+/// How `mmap` allocates: the owner of the memory, the agents with access, and the implementation.
 struct Plan<'a> {
     device: &'a Agent,
     owner: &'a Agent,
@@ -111,7 +111,7 @@ struct Plan<'a> {
 impl Area {
     /// Describes memory for a device (`aml_area_hip_create`). Allocates nothing.
     ///
-    /// Virtual memory is created on the [`Vmm`], which lists it.
+    /// Virtual memory is created on this [`Vmm`] and listed in its reports.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a device that does not exist, or undefined flags.
@@ -217,8 +217,8 @@ impl Area {
                 (Memory::Pool(memory), start, start)
             }
         };
-        // SAFETY: `memory` keeps the memory for the new value, whose methods ensure that it is mapped
-        // while the span is used. Its owner has access; locked memory has a second address.
+        // SAFETY: the new value keeps `memory` allocated, and its methods ensure that it is mapped while
+        // the span is used. Its owner has access; locked memory has a second address.
         let span =
             unsafe { Span::new(runtime, owner, start, size).at_device_address(device_start) };
         let allocated = Box::new(Allocated { device: device.id(), agents, memory });
@@ -231,11 +231,11 @@ impl Area {
         size: usize,
         options: &MmapOptions<'_>,
     ) -> Result<Option<usize>, ErrorKind> {
-        let refused = |problem| Err(ErrorKind::invalid_list(Argument::Host, problem));
+        let invalid = |problem| Err(ErrorKind::without_value(Argument::Host, problem));
         match (options.host, self.flags.maps_existing_memory()) {
-            (None, true) => refused(Problem::MissingHostMemory),
+            (None, true) => invalid(Problem::MissingHostMemory),
             (None, false) => Ok(None),
-            (Some(_), false) => refused(Problem::UnusedHostMemory),
+            (Some(_), false) => invalid(Problem::UnusedHostMemory),
             (Some((_, host)), true) if size > host => {
                 let problem = Problem::TooLarge { maximum: host, whole: Argument::Host };
                 Err(ErrorKind::invalid(Argument::Size, size, problem))
@@ -254,7 +254,7 @@ impl Area {
             vec![device]
         };
         let nearest = device.nearest_cpu.and_then(|cpu| runtime.agent(cpu)).unwrap_or(host);
-        let all_reach_device =
+        let all_access_device =
             || host.reaches(device.id()) && gpus.iter().all(|gpu| gpu.reaches(device.id()));
         let is_virtual = self.vmm.is_some() && device.vmem_pool().is_some();
         let is_for_host =
@@ -262,7 +262,7 @@ impl Area {
         let is_unified = self.flags.contains(AreaFlags::UNIFIED);
         let (owner, backing) = if self.flags.maps_existing_memory() {
             (host, Backing::Locked)
-        } else if is_virtual && (!is_for_host || is_unified && all_reach_device()) {
+        } else if is_virtual && (!is_for_host || is_unified && all_access_device()) {
             (device, Backing::Virtual)
         } else if is_for_host {
             (nearest, Backing::Pool)
@@ -293,8 +293,8 @@ impl Error {
     /// Returns AML's number for the error (`aml/utils/error.h`): failure 1, out of memory 2, invalid value
     /// 3, not supported 5, busy 6.
     ///
-    /// It is positive; AML returns it negated from some functions. An invalid argument that is not an
-    /// argument of an area, such as an address that [`Vmm::unmap`] has unmapped, is a failure.
+    /// The number is positive; some functions of AML return it negated. An invalid argument of another
+    /// call than an area's, such as an address passed to [`Vmm::unmap`], has the number of a failure.
     ///
     /// ```
     /// # use hsa_vmm::area::{AreaFlags, MmapOptions};

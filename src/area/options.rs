@@ -26,19 +26,18 @@ bitflags::bitflags! {
         const HOST = 1;
         /// One address for host and device (`AML_AREA_HIP_FLAG_ALLOC_UNIFIED`, `hipMallocManaged`).
         ///
-        /// The memory does not migrate. If it is the device's, the host sees what a kernel wrote when the
-        /// kernel has ended, and what the host stores may have to be flushed for the device
+        /// The memory does not migrate. If the device owns it, the host sees the stores of a kernel when
+        /// the kernel has ended, and the host's stores may need a flush to become visible to the device
         /// (`HSA_AMD_AGENT_INFO_HDP_FLUSH`). [`write`](crate::area::AreaMemory::write) needs no flush, because
         /// the device copies.
         const UNIFIED = 1 << 1;
-        /// Memory of the host, mapped on the device (`AML_AREA_HIP_FLAG_ALLOC_MAPPED`): with `HOST` new
-        /// memory (`hipHostMalloc`), without it memory of the caller (`hipHostRegister`), which is passed
-        /// to each `mmap`. AMD's runtimes (6.1.2, 6.4.3 and 7.2.4) let every GPU access the caller's
-        /// memory.
+        /// Memory of the host, mapped on the device (`AML_AREA_HIP_FLAG_ALLOC_MAPPED`). With `HOST`, `mmap`
+        /// allocates it (`hipHostMalloc`); without, the caller passes it to `mmap` (`hipHostRegister`).
+        /// AMD's runtimes (6.1.2, 6.4.3 and 7.2.4) allow every GPU to access the caller's memory.
         const MAPPED = 1 << 2;
         /// Accessible to all GPUs instead of one (`AML_AREA_HIP_FLAG_ALLOC_GLOBAL`,
-        /// `hipMemAttachGlobal`, `hipHostMallocPortable`). AML ignores it for memory of the device; here
-        /// it applies to every kind.
+        /// `hipMemAttachGlobal`, `hipHostMallocPortable`). Applies to every kind of memory; AML ignores it
+        /// for memory of the device.
         const GLOBAL = 1 << 3;
     }
 }
@@ -47,7 +46,7 @@ impl AreaFlags {
     /// Memory of the device, accessible to it alone (`AML_AREA_HIP_FLAG_DEFAULT`).
     pub const DEFAULT: Self = Self::empty();
 
-    /// Returns whether each `mmap` takes host memory of the caller.
+    /// Returns whether each `mmap` maps host memory of the caller.
     pub fn maps_existing_memory(self) -> bool {
         self.contains(Self::MAPPED) && !self.intersects(Self::HOST | Self::UNIFIED)
     }
@@ -89,8 +88,8 @@ impl fmt::Display for AreaFlags {
 #[derive(Clone, Copy, Debug, Default, Display, Eq, Hash, PartialEq, From)]
 #[non_exhaustive]
 pub enum Device {
-    /// The current device (a negative number in AML). It is the first one, as in HIP before
-    /// `hipSetDevice`, which this library does not have.
+    /// The current device (a negative number in AML): the first GPU, because this library has no
+    /// `hipSetDevice`.
     #[default]
     #[display("the current device")]
     Current,
@@ -104,17 +103,17 @@ pub enum Device {
 impl Device {
     /// Returns the GPU.
     pub(super) fn find(self, runtime: &Runtime) -> Result<&Agent, ErrorKind> {
-        let refused = |value, problem| ErrorKind::invalid(Argument::Device, value, problem);
+        let invalid = |value, problem| ErrorKind::invalid(Argument::Device, value, problem);
         match self {
             Self::Current => runtime.gpus().next().ok_or(ErrorKind::NotSupported(Feature::Gpu)),
             Self::Number(number) => {
                 let problem = Problem::OutOfRange(runtime.gpus().count());
-                runtime.gpus().nth(number).ok_or(refused(Value::Number(number as u64), problem))
+                runtime.gpus().nth(number).ok_or(invalid(Value::Number(number as u64), problem))
             }
             Self::Agent(id) => runtime
                 .agent(id)
                 .filter(|agent| agent.kind() == AgentKind::Gpu)
-                .ok_or(refused(id.into(), Problem::NotAGpu)),
+                .ok_or(invalid(id.into(), Problem::NotAGpu)),
         }
     }
 }
@@ -139,9 +138,9 @@ pub enum Backing {
     /// Physical memory of the device, mapped at reserved addresses (`hsa_amd_vmem_*`).
     #[display("virtual memory")]
     Virtual,
-    /// Memory of a pool (`hsa_amd_memory_pool_allocate`, `hsa_amd_agents_allow_access`): always for the
-    /// host, because AMD's runtimes have no virtual memory there before ROCm 10, and for the device of an
-    /// area that has no [`Vmm`](crate::Vmm).
+    /// Memory of a pool (`hsa_amd_memory_pool_allocate`, `hsa_amd_agents_allow_access`). Used for the host,
+    /// for which AMD's runtimes before ROCm 10 have no virtual memory, and for the device of an area
+    /// without a [`Vmm`](crate::Vmm).
     #[display("pool memory")]
     Pool,
     /// The caller's memory, locked for agents (`hsa_amd_memory_lock`).
@@ -159,11 +158,9 @@ pub enum Backing {
 /// # drop(options);
 /// ```
 #[derive(Debug, Default)]
-
 pub struct MmapOptions<'a> {
     pub(super) device: Option<Device>,
-    /// Start and size of host memory of the caller. The size is `usize::MAX` if only the caller of `mmap`
-    /// knows it.
+    /// Start and size of host memory of the caller. The size is `usize::MAX` if only a pointer was passed.
     pub(super) host: Option<(usize, usize)>,
     borrowed: PhantomData<&'a mut [u8]>,
 }
@@ -190,13 +187,13 @@ impl<'a> MmapOptions<'a> {
         self
     }
 
-    /// Maps memory at this address, of the size that `mmap` is given: for memory that cannot be borrowed,
+    /// Maps memory at this address, of the size that `mmap` takes: for memory that cannot be borrowed,
     /// such as that of a C program.
     ///
     /// # Safety
-    /// Until it is unmapped, the memory must be allocated for this process, readable and writable, for as
-    /// many bytes as `mmap` is given, and no reference to any of it may be used while
-    /// [`AreaMemory`](super::AreaMemory) or a device reads or writes it.
+    /// Until it is unmapped, all bytes of the size that `mmap` takes must be allocated for this process,
+    /// readable and writable. No reference to them may be used while
+    /// [`AreaMemory`](super::AreaMemory) or a device reads or writes them.
     #[must_use]
     pub unsafe fn with_host_pointer(mut self, pointer: NonNull<u8>) -> Self {
         self.host = Some((pointer.as_ptr() as usize, usize::MAX));
@@ -208,7 +205,7 @@ impl<'a> MmapOptions<'a> {
 mod tests {
     use super::*;
 
-    /// AML's `fprintf` reads past the end of its table.
+    /// AML's `fprintf` reads past the end of its table for some combinations.
     #[test]
     fn every_combination_of_flags_is_displayed() {
         let mut seen = std::collections::HashSet::new();

@@ -15,27 +15,28 @@ use derive_more::Debug;
 pub struct GrowableBuilder {
     maximum: usize,
     step: Option<usize>,
-    pool: usize,
+    pool_size: usize,
     address: Option<Address>,
 }
 
 impl GrowableBuilder {
-    /// Sets the step in bytes, rounded up to the granule; the default is the recommended granule. A
-    /// step is one handle and one mapping: large steps need fewer of both, and fewer file descriptors
-    /// with ROCm 7.14.
+    /// Sets the step in bytes, rounded up to the granule; the default is the recommended granule.
+    ///
+    /// Each step has one handle and one mapping. Larger steps need fewer of both, and fewer file
+    /// descriptors with ROCm 7.14.
     pub fn with_step(mut self, bytes: usize) -> Self {
         self.step = Some(bytes);
         self
     }
 
-    /// Keeps `handles` handles ready, which a thread of the buffer creates, so that growth by up to
-    /// that many steps does not wait for the runtime to create memory. They count as used memory.
+    /// Keeps `handles` handles ready, which a thread of the buffer creates. Growth by up to that many
+    /// steps then does not wait for the runtime to create memory. The handles count as used memory.
     pub fn with_handle_pool(mut self, handles: usize) -> Self {
-        self.pool = handles;
+        self.pool_size = handles;
         self
     }
 
-    /// Requires an address, for example the one that a buffer had in an earlier run.
+    /// Requires an address, for example that of a buffer in an earlier run.
     pub fn exactly_at(mut self, address: Address) -> Self {
         self.address = Some(address);
         self
@@ -59,7 +60,7 @@ impl GrowableBuilder {
             Some(address) => reservation.exactly_at(address),
         };
         let reservation = reservation.reserve(vmm)?;
-        let pool = HandlePool::new(vmm, properties, step, self.pool, false);
+        let pool = HandlePool::new(vmm, properties, step, self.pool_size, false);
         let (vmm, properties) = (vmm.clone(), *properties);
         let core =
             Core { vmm, properties, address: reservation.address(), step, mappings: Vec::new() };
@@ -70,8 +71,8 @@ impl GrowableBuilder {
 
 /// A buffer in device memory that grows and shrinks in place.
 ///
-/// It reserves addresses for its maximum once, and maps memory as it grows. It never moves or copies
-/// its contents, and pointers into it stay valid. Growth and shrinking that fail leave the buffer
+/// The buffer reserves addresses for its maximum once, and maps memory as it grows. It never moves or
+/// copies its contents, and pointers into it stay valid. A failed growth or shrinking leaves the buffer
 /// unchanged.
 ///
 /// ```
@@ -96,15 +97,15 @@ impl GrowableBuilder {
 /// # }
 /// ```
 ///
-/// The contents of added memory are undefined: they may be those from before the buffer last shrank.
+/// The contents of added memory are undefined: they may be contents that an earlier shrinking removed.
 #[derive(Debug)]
 #[debug("GrowableBuffer({size:#x} of {:#x} bytes at {})", self.maximum(), self.address())]
 pub struct GrowableBuffer {
     core: Core,
     pool: HandlePool,
-    /// Adjacent, in order.
+    /// Adjacent reservations by address.
     reservations: Vec<Reservation>,
-    /// The requested size in bytes: the last step may contain more.
+    /// The requested size in bytes. The last step may extend past it.
     size: usize,
     grants: Grants,
 }
@@ -112,25 +113,25 @@ pub struct GrowableBuffer {
 impl GrowableBuffer {
     /// Returns a builder for an empty buffer that can grow to `maximum` bytes.
     pub fn builder(maximum: usize) -> GrowableBuilder {
-        GrowableBuilder { maximum, step: None, pool: 0, address: None }
+        GrowableBuilder { maximum, step: None, pool_size: 0, address: None }
     }
 
-    /// Returns its address, which never changes.
+    /// Returns the buffer's address, which never changes.
     pub fn address(&self) -> Address {
         self.core.address
     }
 
-    /// Returns its size in bytes, as requested.
+    /// Returns the requested size in bytes.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// Returns the mapped bytes: its size in whole steps.
+    /// Returns the number of mapped bytes: the size in whole steps.
     pub fn mapped(&self) -> usize {
         self.core.mappings.len() * self.core.step
     }
 
-    /// Returns the size in bytes that it can grow to.
+    /// Returns the size in bytes to which the buffer can grow.
     pub fn maximum(&self) -> usize {
         self.reservations.iter().map(Reservation::size).sum()
     }
@@ -145,12 +146,12 @@ impl GrowableBuffer {
         self.pool.ready()
     }
 
-    /// Iterates over its memory, one allocation a step, for example to export it.
+    /// Iterates over the allocations, one for each step, for example to export them.
     pub fn allocations(&self) -> impl Iterator<Item = &Allocation> {
         self.core.mappings.iter().map(Mapping::allocation)
     }
 
-    /// Adds bytes at its end (`hipMemCreate`, `hipMemMap`, `hipMemSetAccess`).
+    /// Adds bytes at the end (`hipMemCreate`, `hipMemMap`, `hipMemSetAccess`).
     ///
     /// # Errors
     /// [`Problem::TooLarge`]; otherwise as for [`Vmm::create`] and [`Vmm::map_many`].
@@ -158,21 +159,21 @@ impl GrowableBuffer {
         self.resize(self.size.saturating_add(bytes))
     }
 
-    /// Removes bytes from its end, and releases the memory of whole steps (`hipMemUnmap`,
-    /// `hipMemRelease`). GPUs must not be using them any more.
+    /// Removes bytes from the end, and releases the memory of whole steps (`hipMemUnmap`,
+    /// `hipMemRelease`). No GPU may still use the removed bytes.
     ///
     /// # Errors
-    /// [`Problem::TooLarge`] if it has fewer; otherwise as for [`Vmm::unmap_many`].
+    /// [`Problem::TooLarge`] if the buffer has fewer bytes; otherwise as for [`Vmm::unmap_many`].
     pub fn shrink(&mut self, bytes: usize) -> Result<(), Error> {
         let problem = Problem::TooLarge { maximum: self.size, whole: Argument::Buffer };
-        let beyond = || {
+        let too_large = || {
             let kind = ErrorKind::invalid(Argument::Size, bytes, problem);
             Error::new(Operation::Resize, kind)
         };
-        self.resize(self.size.checked_sub(bytes).ok_or_else(beyond)?)
+        self.resize(self.size.checked_sub(bytes).ok_or_else(too_large)?)
     }
 
-    /// Grows or shrinks it to a size in bytes.
+    /// Grows or shrinks the buffer to a size in bytes.
     ///
     /// # Errors
     /// As for [`grow`](Self::grow) or [`shrink`](Self::shrink).
@@ -194,7 +195,7 @@ impl GrowableBuffer {
         Ok(())
     }
 
-    /// Maps memory at the end, with the access that the rest has.
+    /// Maps memory at the end until `steps` steps are mapped, and grants the access of the buffer.
     fn map_up_to(&mut self, steps: usize) -> Result<(), Error> {
         let memory = self.pool.take(steps - self.core.mappings.len())?;
         let offsets = (self.core.mappings.len()..steps).map(|step| step * self.core.step);
@@ -221,7 +222,7 @@ impl GrowableBuffer {
         let last = self.core.mappings.split_off(steps);
         let memory: Vec<_> = last.iter().map(|mapping| mapping.allocation().clone()).collect();
         if let Err(Rejected { value: rest, error }) = Mapping::unmap_many(last) {
-            // After a quarantine some may be missing, and those after them are dropped.
+            // After a quarantine some mappings may be missing. Drops the mappings after a missing one.
             for mapping in rest {
                 if mapping.address().get() == self.core.address.get() + self.mapped() {
                     self.core.mappings.push(mapping);
@@ -242,16 +243,16 @@ impl GrowableBuffer {
         Some((reservation, address - reservation.address().get()))
     }
 
-    /// Reserves more addresses exactly at the end, so that it can grow by `bytes` more, rounded up
-    /// to whole steps (`hipMemAddressReserve` with an address; see "increase memory size" in HIP's
+    /// Reserves `bytes` more addresses exactly at the end, rounded up to whole steps, so that the buffer
+    /// can grow further (`hipMemAddressReserve` with an address; see "increase memory size" in HIP's
     /// guide).
     ///
-    /// Copies that do not go through this buffer must not extend past the end of a reservation: HIP
-    /// does not promise that two adjacent ones can be used as one.
+    /// Other copies than those of this buffer's methods must not cross the boundary between reservations:
+    /// HIP does not guarantee that two adjacent reservations can be used as one.
     ///
     /// # Errors
-    /// [`Problem::AddressTaken`] if those addresses are in use, which is likely. If the maximum is
-    /// known, reserve it at the beginning.
+    /// [`Problem::AddressTaken`] if the addresses are in use, which is likely. If the maximum is known,
+    /// pass it to [`builder`](Self::builder).
     pub fn extend(&mut self, bytes: usize) -> Result<(), Error> {
         let size = round_up(bytes, self.core.step)?;
         let end = Address::new(self.core.address.get() + self.maximum());
@@ -259,8 +260,8 @@ impl GrowableBuffer {
         Ok(())
     }
 
-    /// Grants agents access to all of it, now and as it grows (`hipMemSetAccess`); agents not named
-    /// keep what they have.
+    /// Grants agents access to the whole buffer, including memory that it maps later (`hipMemSetAccess`).
+    /// Other agents keep their access.
     ///
     /// # Errors
     /// As for [`Vmm::set_access`].
@@ -270,7 +271,7 @@ impl GrowableBuffer {
         Ok(())
     }
 
-    /// Revokes all access of agents, also of GPUs. Meanwhile, the other agents have no access.
+    /// Revokes all access of agents, also of GPUs. During the call, the other agents have no access.
     ///
     /// # Errors
     /// As for [`Vmm::revoke`].
@@ -280,7 +281,7 @@ impl GrowableBuffer {
         Ok(())
     }
 
-    /// Returns the access of an agent to all of it.
+    /// Returns the access of an agent to the whole buffer.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for an unknown agent, or if a part of the buffer was unmapped by
@@ -290,7 +291,7 @@ impl GrowableBuffer {
         Ok(self.grants.of(agent))
     }
 
-    /// Copies from it, `offset` bytes from its start; a CPU must have read access.
+    /// Copies from the buffer, `offset` bytes from its start; a CPU must have read access.
     ///
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
@@ -300,7 +301,7 @@ impl GrowableBuffer {
         self.span(Operation::Read, offset, bytes.len())?.read(bytes)
     }
 
-    /// Copies to it, `offset` bytes from its start; a CPU must have write access.
+    /// Copies to the buffer, `offset` bytes from its start; a CPU must have write access.
     ///
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
@@ -310,8 +311,8 @@ impl GrowableBuffer {
         self.span(Operation::Write, offset, bytes.len())?.write(bytes)
     }
 
-    /// Has the GPU that owns the memory fill a part of it with a 32-bit value. `offset` and `size`
-    /// are in bytes, multiples of four.
+    /// Fills a part of the buffer with a 32-bit value, by the GPU that owns the memory. `offset` and
+    /// `size` are in bytes, multiples of four.
     ///
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///

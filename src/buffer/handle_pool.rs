@@ -21,7 +21,7 @@ struct Shared {
     size: usize,
     /// The number of handles that the thread keeps ready.
     capacity: usize,
-    /// Whether it keeps all memory that was mapped, also beyond the capacity.
+    /// Whether the pool keeps all memory that was mapped, also beyond the capacity.
     keeps_all: bool,
     state: Mutex<State>,
     changed: Condvar,
@@ -61,7 +61,7 @@ impl HandlePool {
         Self { shared, refill_thread }
     }
 
-    /// The number of handles that are ready.
+    /// Returns the number of handles that are ready.
     pub fn ready(&self) -> usize {
         // A forked child has no handles, and another thread may have held the lock during the fork.
         if self.shared.vmm.runtime().has_forked() {
@@ -71,7 +71,7 @@ impl HandlePool {
         }
     }
 
-    /// Takes `count` handles, ready ones first, and creates the rest. Takes all of them or none.
+    /// Takes `count` handles: first those that are ready, then new ones. Takes none if that fails.
     pub fn take(&self, count: usize) -> Result<Vec<Allocation>, Error> {
         let (mut taken, mut created) = (Vec::new(), Vec::new());
         loop {
@@ -91,7 +91,7 @@ impl HandlePool {
                     Err(error) => break error,
                 }
             };
-            // The thread may be creating the memory that is missing.
+            // The thread may be creating the missing memory.
             let mut state = lock(&self.shared.state);
             while state.creating {
                 state = self.shared.wait(state);
@@ -105,7 +105,7 @@ impl HandlePool {
         }
     }
 
-    /// Stores memory up to the capacity, and releases the rest.
+    /// Stores memory up to the capacity, and releases the rest unless the pool keeps all memory.
     pub fn store(&self, memory: Vec<Allocation>) {
         memory.into_iter().for_each(|memory| self.shared.store(memory, self.shared.keeps_all));
     }
@@ -134,7 +134,7 @@ impl Shared {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs in the thread: refills the pool until it is dropped.
+    /// Refills the pool until it is dropped. The function of the thread.
     fn refill(&self) {
         let mut state = lock(&self.state);
         while !state.ended {

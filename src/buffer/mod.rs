@@ -1,21 +1,20 @@
 //! Buffers built on virtual memory management.
 //!
-//! * [`GrowableBuffer`] grows and shrinks in place; [`GrowableVec`] is the same with a type.
+//! * [`GrowableBuffer`] grows and shrinks in place; [`GrowableVec`] is a vector of typed values in it.
 //! * [`PagedBuffer`] maps and unmaps single pages, as a KV cache does; pages can be moved and shared
 //!   between buffers without copying.
-//! * [`PausableBuffer`] releases its memory for a while and keeps its addresses.
+//! * [`PausableBuffer`] releases its memory while it is paused, and keeps its addresses.
 //! * [`RingBuffer`] maps the same memory several times in a row.
 //!
-//! Device memory is never a slice: agents and other processes may change it at any time. Reading and
-//! writing copy ([memory model](crate::vmm#memory-model)). A wrong offset is an error, never a fault.
+//! Device memory is never a slice, because agents and other processes may change it at any time. Reading
+//! and writing copy ([memory model](crate::vmm#memory-model)). An invalid offset is an error, not a fault.
 //!
-//! If a part of a buffer is unmapped by its address ([`Vmm::unmap`]) and other memory is mapped there,
-//! calls that concern that part fail with [`Problem::NotMapped`] and change nothing.
+//! If a call by address unmaps a part of a buffer ([`Vmm::unmap`]) and other memory is mapped in its place,
+//! the buffer's calls on that part fail with [`Problem::NotMapped`] and change nothing.
 //!
-//! Errors of the virtual memory below are passed on as they are: their
-//! [operation](crate::Error::operation) is the call that failed, such as `create` or `map`. If the
-//! runtime fails and then fails again while a call is rolled back, the reservation is quarantined
-//! ([`ErrorKind::Quarantined`]).
+//! Errors of virtual memory are returned unchanged: their [operation](crate::Error::operation) is the call
+//! that failed, such as `create` or `map`. If the runtime fails, and fails again during the rollback, the
+//! reservation is quarantined ([`ErrorKind::Quarantined`]).
 
 mod growable;
 mod handle_pool;
@@ -42,10 +41,10 @@ use smallvec::SmallVec;
 fn step(
     vmm: &Vmm,
     properties: &AllocationProperties,
-    wanted: Option<usize>,
+    requested: Option<usize>,
 ) -> Result<usize, Error> {
     let recommended = vmm.allocation_granularity(properties, Granularity::Recommended)?;
-    whole_granules(vmm, wanted.unwrap_or(recommended))
+    whole_granules(vmm, requested.unwrap_or(recommended))
 }
 
 /// Rounds a size of at least one byte up to whole granules.
@@ -56,7 +55,7 @@ fn whole_granules(vmm: &Vmm, size: usize) -> Result<usize, Error> {
     round_up(size, vmm.reservation_granule())
 }
 
-/// Rounds a size up to whole granules.
+/// Rounds a size up to a multiple of `granule`.
 fn round_up(size: usize, granule: usize) -> Result<usize, Error> {
     size.checked_next_multiple_of(granule).ok_or_else(|| wrong_size(size, Problem::Overflow))
 }
@@ -71,7 +70,7 @@ fn owner(properties: &AllocationProperties) -> Result<AgentId, Error> {
     match properties.location {
         Location::Agent(agent) => Ok(agent),
         Location::Unknown => {
-            let kind = ErrorKind::invalid_list(Argument::Location, Problem::MissingLocation);
+            let kind = ErrorKind::without_value(Argument::Location, Problem::MissingLocation);
             Err(Error::new(Operation::Create, kind))
         }
     }
@@ -82,18 +81,18 @@ fn check_alive(vmm: &Vmm) -> Result<(), ErrorKind> {
     if vmm.runtime().has_forked() { Err(ErrorKind::Forked) } else { Ok(()) }
 }
 
-/// Returns whether a range was quarantined. Memory that may be mapped there is not used again.
+/// Returns whether a range was quarantined. Memory that may be mapped in it is not used again.
 fn is_quarantine(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Quarantined { .. })
 }
 
-/// Checks that an agent is one of the runtime's, except in a forked child.
+/// Checks that an agent belongs to the runtime, and that this process is not a child of a fork.
 fn check_agent(vmm: &Vmm, properties: &AllocationProperties, agent: AgentId) -> Result<(), Error> {
     let checked = vmm.check_access(properties, &AccessDescriptor::of_each(&[agent], Access::None));
     checked.map_err(|error| Error::new(Operation::GetAccess, error.into_kind()))
 }
 
-/// The access that agents have to all of a buffer; agents without any are not listed.
+/// The access of agents to a whole buffer; agents without access are not listed.
 #[derive(Clone, Debug, Default)]
 struct Grants(Vec<AccessDescriptor>);
 
@@ -113,7 +112,7 @@ impl Grants {
         }
     }
 
-    /// Returns the same access, limited to reading.
+    /// Returns the access limited to reading.
     fn for_reading(&self) -> Vec<AccessDescriptor> {
         let limit = |granted: &AccessDescriptor| AccessDescriptor {
             access: granted.access.min(Access::Read),
@@ -123,8 +122,8 @@ impl Grants {
     }
 }
 
-/// The part that growable, pausable and ring buffers share: adjacent mappings of one size, from the start
-/// of the buffer.
+/// The common part of growable, pausable and ring buffers: adjacent mappings of one size, from the start of
+/// the buffer.
 #[derive(Debug)]
 struct Core {
     vmm: Vmm,
@@ -136,7 +135,7 @@ struct Core {
 }
 
 impl Core {
-    /// Grants access to all mappings. If there are none, only checks that it can be granted.
+    /// Grants access to all mappings. Without mappings, only checks that the access can be granted.
     fn grant(&self, agents: &[AgentId], access: Access) -> Result<(), Error> {
         let descriptors = AccessDescriptor::of_each(agents, access);
         if self.mappings.is_empty() {
@@ -150,7 +149,7 @@ impl Core {
         Mapping::set_access_many(&changes)
     }
 
-    /// Revokes all access. If there are no mappings, only checks that it can be revoked.
+    /// Revokes all access. Without mappings, only checks the agents.
     fn revoke(&self, agents: &[AgentId]) -> Result<(), Error> {
         if self.mappings.is_empty() {
             return self.grant(agents, Access::None);
@@ -165,7 +164,7 @@ impl Core {
         mappings.try_fold(Access::ReadWrite, |least, mapping| Ok(least.min(mapping.access(agent)?)))
     }
 
-    /// Returns a part of the first `end` bytes.
+    /// Returns a part of the buffer, which must be inside its first `end` bytes.
     fn span(
         &self,
         operation: Operation,
@@ -179,7 +178,7 @@ impl Core {
     }
 }
 
-/// Checks that a part of a buffer is inside; returns its end.
+/// Checks that a part of a buffer is in bounds; returns its end.
 fn check_bounds(offset: usize, size: usize, end: usize) -> Result<usize, ErrorKind> {
     let last = offset.checked_add(size).filter(|&last| last <= end);
     let problem = Problem::OutOfBounds { size, end };
@@ -197,26 +196,26 @@ struct Span<'a> {
 
 impl Span<'_> {
     fn read(&self, bytes: &mut [u8]) -> Result<(), Error> {
-        self.about_offset(Mapping::read_many(&self.mappings, self.address(), bytes))
+        self.for_offset(Mapping::read_many(&self.mappings, self.address(), bytes))
     }
 
     fn write(&self, bytes: &[u8]) -> Result<(), Error> {
-        self.about_offset(Mapping::write_many(&self.mappings, self.address(), bytes))
+        self.for_offset(Mapping::write_many(&self.mappings, self.address(), bytes))
     }
 
     fn fill(&self, value: u32, size: usize) -> Result<(), Error> {
-        self.about_offset(Mapping::fill_many(&self.mappings, self.address(), value, size))
+        self.for_offset(Mapping::fill_many(&self.mappings, self.address(), value, size))
     }
 
     fn address(&self) -> Address {
         Address::new(self.base.get() + self.offset)
     }
 
-    /// Makes an error name the offset in the buffer instead of the address.
-    fn about_offset(&self, done: Result<(), Error>) -> Result<(), Error> {
-        done.map_err(|error| {
+    /// Replaces the address by the offset in the buffer in an error.
+    fn for_offset(&self, result: Result<(), Error>) -> Result<(), Error> {
+        result.map_err(|error| {
             let operation = error.operation();
-            Error::new(operation, error.into_kind().about_offset(Argument::Address, self.base))
+            Error::new(operation, error.into_kind().for_offset(Argument::Address, self.base))
         })
     }
 }

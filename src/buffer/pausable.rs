@@ -1,4 +1,4 @@
-//! Memory that is released for a while and comes back at the same address.
+//! A buffer that releases its memory while it is paused, and resumes at the same address.
 
 use super::{Core, Grants, Span, owner, whole_granules};
 use crate::agent::AgentId;
@@ -10,28 +10,29 @@ use derive_more::Debug;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Contents {
-    /// They are copied to this process's memory, and back when the buffer resumes.
+    /// Copied to this process's memory, and copied back when the buffer resumes.
     Save,
-    /// They are lost. The contents are undefined after the buffer resumes.
+    /// Lost: undefined after the buffer resumes.
     Drop,
 }
 
 /// A buffer that can release its physical memory and keep its addresses.
 ///
 /// Inference servers call this sleep: they release one model's weights to load another's. Pointers in a
-/// recorded graph are valid again after it resumes. Any size from one byte is accepted; memory is a
-/// multiple of the granule.
+/// recorded graph are valid again after the buffer resumes. The size can be any number of bytes from one;
+/// the memory is rounded up to the granule.
 ///
-/// While it is paused, nothing is mapped at its addresses: no agent may access them.
+/// While the buffer is paused, nothing is mapped at its addresses: no agent may access them.
 ///
 /// # Lost addresses
 ///
 /// ROCm 7.2 releases the memory only when the reservation is freed
-/// ([`Quirks::memory_returns_with_addresses`](crate::vmm::Quirks)). There [`pause`](Self::pause)
-/// frees it and reserves the same addresses at once. If another thread of the process takes them
-/// first, `pause` fails with [`ErrorKind::AddressLost`]; the buffer is paused nevertheless, its memory
-/// is released and its contents are saved. [`resume`](Self::resume) tries to reserve the addresses
-/// again; [`resume_anywhere`](Self::resume_anywhere) takes others if they are not available.
+/// ([`Quirks::memory_returns_with_addresses`](crate::vmm::Quirks)). With that release,
+/// [`pause`](Self::pause) frees the reservation and reserves the same addresses at once. If another thread
+/// of the process reserves them first, `pause` fails with [`ErrorKind::AddressLost`]. The buffer is paused
+/// nevertheless: its memory is released and its contents are saved. [`resume`](Self::resume) tries to
+/// reserve the addresses again; [`resume_anywhere`](Self::resume_anywhere) uses others if they are not
+/// available.
 ///
 /// ```
 /// use hsa_vmm::buffer::{Contents, PausableBuffer};
@@ -102,39 +103,39 @@ impl PausableBuffer {
         })
     }
 
-    /// Returns its address; while it is paused, the one that it will have.
+    /// Returns the buffer's address; while it is paused, the address at which it will resume.
     pub fn address(&self) -> Address {
         self.core.address
     }
 
-    /// Returns its size in bytes, as requested.
+    /// Returns the requested size in bytes.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// Returns the bytes of addresses, and of memory while it is not paused: the size in whole
-    /// granules.
+    /// Returns the size in whole granules, in bytes: that of the reservation, and of the memory.
     pub fn extent(&self) -> usize {
         self.core.step
     }
 
-    /// Returns whether it is paused.
+    /// Returns whether the buffer is paused.
     pub fn is_paused(&self) -> bool {
         self.paused
     }
 
-    /// Returns whether its addresses are reserved: always, except after [`ErrorKind::AddressLost`].
+    /// Returns whether the buffer's addresses are reserved: always, except after
+    /// [`ErrorKind::AddressLost`].
     pub fn holds_addresses(&self) -> bool {
         self.reservation.is_some()
     }
 
-    /// Returns the bytes of this process's memory that contain the saved contents.
+    /// Returns the number of bytes of this process's memory that the saved contents use.
     pub fn saved(&self) -> usize {
         self.saved.as_ref().map_or(0, Vec::len)
     }
 
-    /// Grants agents access to all of it (`hipMemSetAccess`); agents not named keep what they have.
-    /// While it is paused, the access takes effect when it resumes.
+    /// Grants agents access to the whole buffer (`hipMemSetAccess`). Other agents keep their access. If the
+    /// buffer is paused, the access takes effect when it resumes.
     ///
     /// # Errors
     /// As for [`Vmm::set_access`].
@@ -144,8 +145,8 @@ impl PausableBuffer {
         Ok(())
     }
 
-    /// Revokes all access of agents, also of GPUs. Meanwhile, the other agents have no access. While it is
-    /// paused, this takes effect when it resumes.
+    /// Revokes all access of agents, also of GPUs. During the call, the other agents have no access. If the
+    /// buffer is paused, this takes effect when it resumes.
     ///
     /// # Errors
     /// As for [`Vmm::revoke`].
@@ -155,7 +156,7 @@ impl PausableBuffer {
         Ok(())
     }
 
-    /// Returns the access of an agent to all of it; while it is paused, the one that it will have.
+    /// Returns the access of an agent to the whole buffer; while it is paused, the access after it resumes.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for an unknown agent, or if the buffer was unmapped by its
@@ -165,7 +166,7 @@ impl PausableBuffer {
         Ok(self.grants.of(agent))
     }
 
-    /// Copies from it, `offset` bytes from its start; a CPU must have read access.
+    /// Copies from the buffer, `offset` bytes from its start; a CPU must have read access.
     ///
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
@@ -175,7 +176,7 @@ impl PausableBuffer {
         self.span(Operation::Read, offset, bytes.len())?.read(bytes)
     }
 
-    /// Copies to it, `offset` bytes from its start; a CPU must have write access.
+    /// Copies to the buffer, `offset` bytes from its start; a CPU must have write access.
     ///
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
@@ -185,8 +186,8 @@ impl PausableBuffer {
         self.span(Operation::Write, offset, bytes.len())?.write(bytes)
     }
 
-    /// Has the GPU that owns the memory fill a part of it with a 32-bit value. `offset` and `size`
-    /// are in bytes, multiples of four.
+    /// Fills a part of the buffer with a 32-bit value, by the GPU that owns the memory. `offset` and
+    /// `size` are in bytes, multiples of four.
     ///
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
@@ -206,11 +207,11 @@ impl PausableBuffer {
     /// Releases the memory and keeps the addresses. No agent may be using the buffer.
     ///
     /// # Errors
-    /// [`ErrorKind::Paused`] if it is paused already; [`ErrorKind::AddressLost`] if it is paused
+    /// [`ErrorKind::Paused`] if the buffer is paused already; [`ErrorKind::AddressLost`] if it is paused
     /// now, but without its addresses; otherwise as for [`Vmm::copy_to_host`], [`Vmm::unmap`],
     /// [`Vmm::address_free`] and [`Vmm::release`], and the buffer is unchanged. If the runtime fails
-    /// again while the buffer is restored, it is paused and keeps its memory and contents until it
-    /// resumes.
+    /// again while the buffer is restored, the buffer is paused, and keeps its memory and contents until
+    /// it resumes.
     pub fn pause(&mut self, contents: Contents) -> Result<(), Error> {
         let Some(memory) = self.memory.as_ref().filter(|_| !self.paused) else {
             return Err(Error::new(Operation::Pause, ErrorKind::Paused));
@@ -220,7 +221,7 @@ impl PausableBuffer {
             Contents::Drop => None,
         };
         self.paused = true;
-        let answer = self.release(Operation::Pause);
+        let result = self.release(Operation::Pause);
         if self.memory.is_none() {
             self.saved = saved;
         } else if let Err(error) = self.restore() {
@@ -229,7 +230,7 @@ impl PausableBuffer {
         } else {
             self.paused = false;
         }
-        answer
+        result
     }
 
     /// Creates memory, maps it at the same address, and restores the saved contents and the access of
@@ -243,7 +244,7 @@ impl PausableBuffer {
         if !self.paused {
             return Err(Error::new(Operation::Resume, ErrorKind::NotPaused));
         }
-        // Memory that could not be released is still there, with its contents.
+        // Memory that could not be released is still allocated, with its contents.
         let had_memory = self.memory.is_some();
         match self.restore() {
             Ok(()) => {
@@ -259,7 +260,7 @@ impl PausableBuffer {
         }
     }
 
-    /// Resumes, at another address if its own was lost and is not available. Returns its address.
+    /// Resumes, at another address if the buffer's own is lost and not available. Returns the address.
     ///
     /// # Errors
     /// As for [`resume`](Self::resume), except [`ErrorKind::AddressLost`].
@@ -268,7 +269,7 @@ impl PausableBuffer {
             Err(error)
                 if matches!(error.kind(), ErrorKind::AddressLost { .. })
                     && !self.holds_addresses() => {}
-            answer => return answer.map(|()| self.address()),
+            result => return result.map(|()| self.address()),
         }
         let reservation = Reservation::builder(self.extent()).reserve(&self.core.vmm)?;
         let before = core::mem::replace(&mut self.core.address, reservation.address());
@@ -280,14 +281,15 @@ impl PausableBuffer {
         })
     }
 
-    /// Unmaps and releases the memory, but not the addresses, as far as the runtime allows.
+    /// Unmaps and releases the memory. If the runtime requires it, frees the addresses and reserves them
+    /// again.
     fn release(&mut self, operation: Operation) -> Result<(), Error> {
         if let Err(rejected) = Mapping::unmap_many(core::mem::take(&mut self.core.mappings)) {
             self.core.mappings = rejected.value;
             return Err(rejected.error);
         }
         let Some(memory) = self.memory.take() else { return Ok(()) };
-        let mut answer = Ok(());
+        let mut result = Ok(());
         if self.core.vmm.quirks().memory_returns_with_addresses
             && let Some(reservation) = self.reservation.take()
         {
@@ -298,7 +300,7 @@ impl PausableBuffer {
             }
             match self.reserve(operation) {
                 Ok(reservation) => self.reservation = Some(reservation.named(&name)),
-                Err(lost) => answer = Err(lost),
+                Err(lost) => result = Err(lost),
             }
         }
         // Without addresses the memory cannot be used again; dropping the `Vmm` releases it.
@@ -308,11 +310,11 @@ impl PausableBuffer {
             self.memory = Some(rejected.value);
             return Err(rejected.error);
         }
-        answer
+        result
     }
 
-    /// Reserves, creates and maps what is missing, with the access of agents. Copies the saved contents to
-    /// new memory.
+    /// Reserves the addresses, creates the memory and maps it, unless that is done already, and grants the
+    /// access of agents. Copies the saved contents to new memory.
     fn restore(&mut self) -> Result<(), Error> {
         if self.reservation.is_none() {
             self.reservation = Some(self.reserve(Operation::Resume)?);
@@ -346,7 +348,7 @@ impl PausableBuffer {
         })
     }
 
-    /// Copies the contents of memory.
+    /// Copies the contents of the memory to this process.
     fn save(&self, memory: &Allocation) -> Result<Vec<u8>, Error> {
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(self.size).map_err(|_| {
@@ -360,7 +362,8 @@ impl PausableBuffer {
         Ok(bytes)
     }
 
-    /// Maps memory for its owner at other addresses, because the owner may have no access to the buffer.
+    /// Calls `act` with a second mapping of the memory, to which the owner has access: it may have none to
+    /// the buffer.
     fn with_window(
         &self,
         memory: &Allocation,

@@ -1,4 +1,4 @@
-//! A ring buffer: memory that is mapped several times in a row.
+//! A ring buffer: memory that is mapped at several adjacent ranges of addresses.
 
 use super::{Core, Span, round_up, wrong_size};
 use crate::agent::AgentId;
@@ -10,12 +10,12 @@ use derive_more::Debug;
 
 /// A buffer whose end is followed by its beginning: its memory is mapped several times in a row.
 ///
-/// From any position, `size` bytes are contiguous, for the CPU and for kernels. Positions count bytes
-/// from the first that was ever written and can grow without limit; their offset is the position
-/// modulo the size. The writer must not overwrite what is still to be read.
+/// From any position, `size` bytes are contiguous, for the CPU and for kernels. A position counts all bytes
+/// since the first one written, without limit; its offset in the memory is the position modulo the size.
+/// The writer must not overwrite bytes that are not read yet.
 ///
-/// On GPUs whose nearest caches are indexed by virtual address (RDNA), what was written through one
-/// mapping may not be visible through another before the kernel has ended (ROCm/hip#3728).
+/// On GPUs whose first-level caches are indexed by virtual address (RDNA), a store through one mapping may
+/// not be visible through another before the kernel has ended (ROCm/hip#3728).
 ///
 /// ```
 /// use hsa_vmm::buffer::RingBuffer;
@@ -38,7 +38,7 @@ use derive_more::Debug;
 #[derive(Debug)]
 #[debug("RingBuffer({:#x} bytes at {}, {} times)", self.size(), self.address(), self.times())]
 pub struct RingBuffer {
-    /// A step is the size of the memory.
+    /// Its step is the size of the memory.
     core: Core,
 }
 
@@ -61,12 +61,12 @@ impl RingBuffer {
             return Err(Error::new(Operation::Map, kind));
         }
         let size = round_up(size, vmm.reservation_granule())?;
-        let whole = size.checked_mul(times).ok_or_else(|| wrong_size(size, Problem::Overflow))?;
-        let reservation = Reservation::builder(whole).reserve(vmm)?;
+        let total = size.checked_mul(times).ok_or_else(|| wrong_size(size, Problem::Overflow))?;
+        let reservation = Reservation::builder(total).reserve(vmm)?;
         let allocation = Allocation::create(vmm, size, properties)?;
-        let request = |time: usize| MapRequest {
+        let request = |index: usize| MapRequest {
             reservation: &reservation,
-            offset: time * size,
+            offset: index * size,
             allocation: &allocation,
             access: &[],
         };
@@ -75,17 +75,17 @@ impl RingBuffer {
         Ok(Self { core: Core { vmm, properties: *properties, address, step: size, mappings } })
     }
 
-    /// Returns the address of its first mapping.
+    /// Returns the address of the first mapping.
     pub fn address(&self) -> Address {
         self.core.address
     }
 
-    /// Returns the size of its memory in bytes.
+    /// Returns the size of the memory in bytes.
     pub fn size(&self) -> usize {
         self.core.step
     }
 
-    /// Returns the number of times that its memory is mapped.
+    /// Returns the number of times that the memory is mapped.
     pub fn times(&self) -> usize {
         self.core.mappings.len()
     }
@@ -95,7 +95,7 @@ impl RingBuffer {
         Address::new(self.core.address.get() + self.offset(position))
     }
 
-    /// Grants agents access to all of it (`hipMemSetAccess`); agents not named keep what they have.
+    /// Grants agents access to the whole buffer (`hipMemSetAccess`). Other agents keep their access.
     ///
     /// # Errors
     /// As for [`Vmm::set_access`].
@@ -103,7 +103,7 @@ impl RingBuffer {
         self.core.grant(agents, access)
     }
 
-    /// Revokes all access of agents, also of GPUs. Meanwhile, the other agents have no access.
+    /// Revokes all access of agents, also of GPUs. During the call, the other agents have no access.
     ///
     /// # Errors
     /// As for [`Vmm::revoke`].
@@ -111,7 +111,7 @@ impl RingBuffer {
         self.core.revoke(agents)
     }
 
-    /// Returns the access of an agent to all of it.
+    /// Returns the access of an agent to the whole buffer.
     ///
     /// # Errors
     /// As for [`Vmm::get_access`].
@@ -139,8 +139,8 @@ impl RingBuffer {
         self.span(Operation::Write, position, bytes.len())?.write(bytes)
     }
 
-    /// Has the GPU that owns the memory fill what begins at a position with a 32-bit value. Position
-    /// and `size` are in bytes, multiples of four.
+    /// Fills `size` bytes from a position on with a 32-bit value, by the GPU that owns the memory.
+    /// `position` and `size` are in bytes, multiples of four.
     ///
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///

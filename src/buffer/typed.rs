@@ -8,9 +8,9 @@ use std::marker::PhantomData;
 
 /// A vector of values in a [`GrowableBuffer`] that never moves them.
 ///
-/// Only for [`Pod`] types: agents may write any bytes, and any bytes are a valid value of them; they
-/// have no padding that could be copied. There are no references into device memory: each access
-/// copies, and looks its mapping up, so reading and writing many values at once is faster.
+/// The values have a [`Pod`] type: agents may write any bytes, any bytes are a valid value of such a type,
+/// and it has no padding. References into device memory do not exist. Each access looks up the mapping and
+/// copies, so reading or writing many values at once is faster.
 ///
 /// ```
 /// # use hsa_vmm::buffer::GrowableVec;
@@ -45,7 +45,7 @@ impl<T: Pod> GrowableVec<T> {
         size_of::<T>()
     };
 
-    /// Creates a vector of the whole values that a buffer contains.
+    /// Creates a vector of the values in a buffer. Ignores an incomplete value at its end.
     #[must_use]
     pub fn new(buffer: GrowableBuffer) -> Self {
         Self { buffer, of: PhantomData }
@@ -56,7 +56,7 @@ impl<T: Pod> GrowableVec<T> {
         self.buffer.size() / Self::SIZE
     }
 
-    /// Returns whether it is empty.
+    /// Returns whether the vector is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -84,7 +84,7 @@ impl<T: Pod> GrowableVec<T> {
         })
     }
 
-    /// Removes the last value and returns it; `None` if it is empty.
+    /// Removes the last value and returns it; `None` if the vector is empty.
     ///
     /// # Errors
     /// As for [`GrowableBuffer::read`] and [`GrowableBuffer::shrink`].
@@ -127,7 +127,7 @@ impl<T: Pod> GrowableVec<T> {
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// As for [`GrowableBuffer::read`]; offsets are in bytes there.
+    /// As for [`GrowableBuffer::read`], with offsets in bytes.
     pub fn read(&self, index: usize, values: &mut [T]) -> Result<(), Error> {
         self.buffer.read(index.saturating_mul(Self::SIZE), bytemuck::cast_slice_mut(values))
     }
@@ -137,7 +137,7 @@ impl<T: Pod> GrowableVec<T> {
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// As for [`GrowableBuffer::write`]; offsets are in bytes there.
+    /// As for [`GrowableBuffer::write`], with offsets in bytes.
     pub fn write(&self, index: usize, values: &[T]) -> Result<(), Error> {
         self.buffer.write(index.saturating_mul(Self::SIZE), bytemuck::cast_slice(values))
     }

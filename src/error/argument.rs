@@ -1,4 +1,4 @@
-//! Which argument is invalid, its value, and what would be valid.
+//! The invalid argument of an operation: its name, its value, and what would be valid.
 
 use crate::access::Access;
 use crate::address::Address;
@@ -114,7 +114,7 @@ pub enum Problem {
     /// Not a multiple of the granule.
     #[error("is not a multiple of the granule {granule:#x} (Vmm::allocation_granularity)")]
     NotAligned {
-        /// What it must be a multiple of.
+        /// The granule in bytes.
         granule: usize,
     },
     /// An alignment that is not a power of two.
@@ -138,13 +138,13 @@ pub enum Problem {
     /// Clones or mappings of an owned value exist.
     #[error("is in use by clones or mappings; drop them first")]
     InUse,
-    /// Something is mapped there already. Holds where that mapping begins.
+    /// The range overlaps a mapping. Holds the start of that mapping.
     #[error("overlaps the mapping at {0}; unmap it first")]
     AlreadyMapped(Address),
-    /// Nothing is mapped there. Holds the first address that is not mapped.
+    /// The range, or a part of it, is not mapped. Holds the first address that is not mapped.
     #[error("is not mapped at {0}")]
     NotMapped(Address),
-    /// The range begins or ends inside a mapping. Holds where that mapping begins.
+    /// The range begins or ends inside a mapping. Holds the start of that mapping.
     #[error("splits the mapping at {0}; pass whole mappings")]
     SplitsMapping(Address),
     /// The runtime cannot map from inside a handle.
@@ -155,7 +155,7 @@ pub enum Problem {
     TooLarge {
         /// The largest size in bytes that is valid.
         maximum: usize,
-        /// What has that size, such as the handle.
+        /// The argument that has this size, such as the handle.
         whole: Argument,
     },
     /// A handle that was released.
@@ -189,7 +189,7 @@ pub enum Problem {
         at: Address,
         /// The agent.
         agent: AgentId,
-        /// The access that it needs.
+        /// The access that the agent needs.
         access: Access,
     },
     /// The agent that would copy lacks access to source or destination.
@@ -219,7 +219,7 @@ pub enum Problem {
     /// Host memory is not allowed.
     #[error("is not used; only areas that are MAPPED without HOST and UNIFIED take it")]
     UnusedHostMemory,
-    /// Nothing is allocated there, or something that this library did not allocate.
+    /// Not memory that this library has allocated.
     #[error("is not memory that PoolMemory allocated")]
     NotAllocated,
     /// Virtual memory, which IPC cannot share.
@@ -243,10 +243,10 @@ pub enum Problem {
     /// A ring is mapped at least twice.
     #[error("is less than 2: a ring is mapped at least twice in a row")]
     TooFewTimes,
-    /// A name that is too long to be sent. Holds the most bytes.
+    /// A name that is too long to be sent. Holds the maximum number of bytes.
     #[error("is longer than {0} bytes")]
     TooLong(usize),
-    /// A number of a device or page that does not exist. Holds how many there are.
+    /// A number of a device or page that does not exist. Holds the number of devices or pages.
     #[error("does not exist: there are {0}, counted from 0")]
     OutOfRange(usize),
     /// A page that is mapped.

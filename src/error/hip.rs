@@ -16,7 +16,7 @@ impl Error {
     /// | areas, pool memory, IPC: the agent is unknown or not a GPU | `hipErrorInvalidDevice` | `hipErrorInvalidDevice` |
     /// | `address_free`: the reservation has mappings | `hipErrorUnknown` | `hipErrorInvalidValue` |
     /// | any other argument; the state of a buffer | `hipErrorInvalidValue` | `hipErrorInvalidValue` |
-    /// | not supported here | `hipErrorNotSupported` | `hipErrorNotSupported` |
+    /// | not supported | `hipErrorNotSupported` | `hipErrorNotSupported` |
     /// | no runtime, or one without a GPU | `hipErrorNoDevice` | `hipErrorNoDevice` |
     /// | no memory or no addresses left; a table is full | `hipErrorOutOfMemory` | `hipErrorOutOfMemory` |
     /// | no file descriptor left, a system call failed, a socket is taken | `hipErrorOperatingSystem` | `hipErrorOperatingSystem` |
@@ -32,7 +32,7 @@ impl Error {
         let operation = self.operation;
         match self.kind {
             ErrorKind::InvalidArgument { argument, problem, .. } => {
-                of_argument(profile, operation, argument, problem)
+                argument_code(profile, operation, argument, problem)
             }
             ErrorKind::NotSupported(Feature::Gpu) if operation == Operation::Open => {
                 HipError::NoDevice
@@ -41,17 +41,17 @@ impl Error {
             ErrorKind::OutOfMemory { .. }
             | ErrorKind::LimitReached { .. }
             | ErrorKind::AddressLost { .. } => HipError::OutOfMemory,
-            // HIP answers hipErrorOutOfMemory; this code is more precise.
+            // HIP returns hipErrorOutOfMemory; this code is more precise.
             ErrorKind::OutOfDescriptors
             | ErrorKind::System { .. }
             | ErrorKind::HoleNotFilled { .. }
             | ErrorKind::ReservedTwice(_)
             | ErrorKind::SocketTaken(_) => HipError::OperatingSystem,
             ErrorKind::HostMemoryMapped(_) => HipError::HostMemoryAlreadyRegistered,
-            ErrorKind::BeingOpened if is_of_area(operation) => {
+            ErrorKind::BeingOpened if is_area_operation(operation) => {
                 HipError::HostMemoryAlreadyRegistered
             }
-            ErrorKind::Runtime { call, status } => of_failure(operation, call, status),
+            ErrorKind::Runtime { call, status } => runtime_code(operation, call, status),
             ErrorKind::NotShared { .. } | ErrorKind::Paused | ErrorKind::NotPaused => {
                 HipError::InvalidValue
             }
@@ -73,11 +73,11 @@ impl Error {
     }
 }
 
-fn is_of_area(operation: Operation) -> bool {
+fn is_area_operation(operation: Operation) -> bool {
     matches!(operation, Operation::Mmap | Operation::Munmap)
 }
 
-fn of_argument(
+fn argument_code(
     profile: HipProfile,
     operation: Operation,
     argument: Argument,
@@ -111,12 +111,12 @@ fn of_argument(
     }
 }
 
-fn of_failure(operation: Operation, call: &str, status: Status) -> HipError {
+fn runtime_code(operation: Operation, call: &str, status: Status) -> HipError {
     match operation {
-        _ if is_of_area(operation) && status == Status::RESOURCE_BUSY => {
+        _ if is_area_operation(operation) && status == Status::RESOURCE_BUSY => {
             HipError::HostMemoryAlreadyRegistered
         }
-        // HIP has no batches; a batch that maps and grants fails as its steps do.
+        // HIP has no batches. A batch that maps and grants access has the code of its failed step.
         Operation::Map if call == "hsa_amd_vmem_set_access" => HipError::InvalidValue,
         Operation::AddressReserve | Operation::Create => HipError::OutOfMemory,
         Operation::SetAccess
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
     use crate::error::Value;
 
-    /// The codes in HIP 6 and HIP 7 for an invalid argument, as section 3 of the reference says.
+    /// Returns the documented codes of HIP 6 and HIP 7 for an invalid argument.
     fn documented(operation: Operation, argument: Argument, problem: Problem) -> (i32, i32) {
         use Operation::*;
         let agent = [Problem::UnknownAgent, Problem::NotAGpu];

@@ -25,14 +25,14 @@ pub enum ErrorKind {
     /// An argument is invalid. The runtime was not called.
     #[error("{argument}{value} {problem}")]
     InvalidArgument {
-        /// Which argument.
+        /// The argument.
         argument: Argument,
         /// Its value.
         value: Value,
-        /// What is wrong with it.
+        /// What is wrong with the value.
         problem: Problem,
     },
-    /// This library, the runtime or the hardware cannot do it.
+    /// This library, the runtime or the hardware does not support a feature.
     #[error("{0} is not supported here (`hsa-vmm info` lists what is)")]
     NotSupported(Feature),
     /// No memory or no addresses of that size are left.
@@ -53,10 +53,10 @@ pub enum ErrorKind {
     LimitReached {
         /// The name of the table.
         table: &'static str,
-        /// The most entries.
+        /// The maximum number of entries.
         limit: usize,
     },
-    /// An area maps this host memory. Holds the start of what it maps.
+    /// An area maps this host memory. Holds the start of the mapped memory.
     #[error("in use: an area maps the host memory at {0}; munmap that area first")]
     HostMemoryMapped(Address),
     /// Another process is opening the memory by its IPC handle.
@@ -93,21 +93,21 @@ pub enum ErrorKind {
          could not fill it: {errno}"
     )]
     HoleNotFilled {
-        /// Where the hole begins.
+        /// The start of the hole.
         address: Address,
-        /// Its size in bytes.
+        /// The size of the hole in bytes.
         size: usize,
         /// The error number of `mmap`.
         errno: Errno,
     },
-    /// The runtime reserved addresses that it had reserved already. Holds the first.
+    /// The runtime reserved addresses that it had reserved already. Holds the first address.
     #[error("hsa_amd_vmem_address_reserve returned addresses at {0} that it had reserved already")]
     ReservedTwice(Address),
     /// This process is a child of a fork of the process that opened the runtime.
     #[error("this process is a child of a fork; open a runtime in the child, after exec")]
     Forked,
 
-    /// No library was found, or none that exports what is needed. Lists what was tried.
+    /// No library was found that exports the required functions. Lists the files that were tried.
     #[error(
         "{0}\ninstall ROCm's runtime, or name the library in HSA_VMM_RUNTIME (`sim` for the simulation)"
     )]
@@ -137,10 +137,10 @@ pub enum ErrorKind {
     Unavailable {
         /// The process, as the handle or ticket names it.
         process: i32,
-        /// Why not.
+        /// Why the memory is not available.
         reason: Unavailable,
     },
-    /// The runtime refused to share memory that can be shared.
+    /// The runtime did not share the memory, although it is of a kind that IPC can share.
     #[error(
         "{call} returned {status}; with a kernel driver that is not AMD's own package, the runtime \
          shares memory only if HSA_ENABLE_IPC_MODE_LEGACY=0 is set before it starts (ROCm 6.1: not at \
@@ -191,8 +191,8 @@ pub enum ErrorKind {
     /// The buffer is not paused.
     #[error("the buffer is not paused")]
     NotPaused,
-    /// The addresses of a paused buffer were freed, as its memory returns only with them, and are in
-    /// use now.
+    /// The addresses of a paused buffer are in use now. Pausing had to free them, because the runtime
+    /// frees the buffer's memory only with them.
     #[error(
         "the {size:#x} bytes of addresses at {address} are not available any more; resume later, or at \
          another address (PausableBuffer::resume_anywhere)"
@@ -200,9 +200,9 @@ pub enum ErrorKind {
     AddressLost {
         /// The buffer's address.
         address: Address,
-        /// Its size in bytes.
+        /// The size of the buffer in bytes.
         size: usize,
-        /// Why they could not be reserved again.
+        /// Why the addresses could not be reserved again.
         cause: Box<Error>,
     },
     /// Pages that are never used again: the runtime failed, and then failed again while the operation
@@ -251,13 +251,13 @@ pub enum Feature {
     /// More agents than an access set holds.
     #[error("a machine with more than 128 agents")]
     ManyAgents,
-    /// A kind of memory that an agent has no pool for: physical handles on a CPU, for example.
+    /// A kind of memory that an agent has no pool for, such as physical handles on a CPU.
     #[error("this kind of memory on {0}")]
     Pool(AgentId),
     /// Memory that is not cached; since extension 1.18.
     #[error("uncached memory")]
     Uncached,
-    /// A function that the runtime does not export.
+    /// A function that the runtime does not export. Holds its name.
     #[error("{0}, which the runtime does not export,")]
     Function(&'static str),
 }
@@ -266,7 +266,7 @@ pub enum Feature {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unavailable {
-    /// The process has ended, or the number never was its number here.
+    /// No process of this PID namespace has this number.
     #[error("the process has ended, or is in another PID namespace (use transport::Channel)")]
     NoProcess,
     /// The memory was freed, or the handle was modified.
@@ -290,13 +290,13 @@ pub enum Unavailable {
          process, then call get_mem_handle again in the exporting process"
     )]
     Impostor,
-    /// The exporting process does not answer.
+    /// The exporting process does not respond.
     #[error("the process does not answer: it is stopped, or another process keeps its server busy")]
     NoAnswer,
     /// The process belongs to another user.
     #[error("the process is {0}")]
     Untrusted(UntrustedUser),
-    /// The process is in another PID namespace: here its number names another process, or none.
+    /// The process is in another PID namespace: in this one, its number names another process, or none.
     #[error(
         "its number is of another PID namespace, or /proc is not this namespace's; use \
          transport::Channel"
@@ -372,7 +372,7 @@ impl ErrorKind {
     }
 
     /// Returns the error for an invalid argument that has no value to show.
-    pub(crate) fn invalid_list(argument: Argument, problem: Problem) -> Self {
+    pub(crate) fn without_value(argument: Argument, problem: Problem) -> Self {
         Self::InvalidArgument { argument, value: Value::None, problem }
     }
 
@@ -382,7 +382,7 @@ impl ErrorKind {
         let Failure { call, status } = failure;
         match status {
             Status::NOT_SUPPORTED => Self::NotSupported(Feature::Function(call)),
-            // From ROCm 7.14 on, set_access opens an import and answers only ERROR.
+            // From ROCm 7.14 on, set_access opens a descriptor and reports every failure as ERROR.
             Status::OUT_OF_RESOURCES | Status::ERROR if out_of_descriptors() => {
                 Self::OutOfDescriptors
             }
@@ -408,8 +408,8 @@ impl ErrorKind {
         Self::of_system(call, Errno::from_io_error(error).unwrap_or(Errno::IO))
     }
 
-    /// Makes an error name another argument instead of the address, because the caller passed that one.
-    pub(crate) fn about(self, argument: Argument) -> Self {
+    /// Replaces the address by another argument in the error, for a caller that passed that argument.
+    pub(crate) fn for_argument(self, argument: Argument) -> Self {
         match self {
             Self::InvalidArgument { argument: Argument::Address, value, problem } => {
                 Self::InvalidArgument { argument, value, problem }
@@ -418,15 +418,15 @@ impl ErrorKind {
         }
     }
 
-    /// Makes an error name the offset instead of the address that is `blamed`, because the caller passed an
-    /// offset from `base`.
-    pub(crate) fn about_offset(self, blamed: Argument, base: Address) -> Self {
+    /// Replaces the address of `named` by its offset from `base` in the error, for a caller that passed the
+    /// offset.
+    pub(crate) fn for_offset(self, named: Argument, base: Address) -> Self {
         match self {
             Self::InvalidArgument {
                 argument,
                 value: Value::Address(address) | Value::Range(address, _),
                 problem,
-            } if argument == blamed => {
+            } if argument == named => {
                 let offset = address.get().wrapping_sub(base.get());
                 Self::invalid(Argument::Offset, offset, problem)
             }

@@ -1,7 +1,7 @@
 //! The one error of this library.
 //!
-//! An [`Error`] says which [`Operation`] failed, and its [`ErrorKind`] says why. Callers match on the
-//! kind: every case carries its data, so that no text has to be parsed.
+//! An [`Error`] contains the [`Operation`] that failed and, as its [`ErrorKind`], why. Callers match on
+//! the kind: every variant holds its data, so that no text has to be parsed.
 //!
 //! ```
 //! use hsa_vmm::error::{Argument, ErrorKind, Problem};
@@ -134,7 +134,7 @@ impl core::error::Error for Error {
 
 /// A value that could not be unmapped, freed, released or closed, and the error.
 ///
-/// The value is unchanged. The caller can try again; dropping the value tries once more. `?` drops
+/// The value is unchanged. The caller can try again; dropping the value also tries again. `?` drops
 /// the value and converts to [`Error`].
 ///
 /// ```
@@ -191,7 +191,7 @@ pub struct Quarantined {
 }
 
 impl Quarantined {
-    /// Returns why, as text: the failed call and its status, and those of the failed rollback.
+    /// Describes why it is quarantined: the failed call and its status, and those of the failed rollback.
     pub fn reason(&self) -> String {
         match &self.rollback {
             Some(rollback) => format!("{}; rolling it back failed: {rollback}", self.failure),
@@ -215,7 +215,7 @@ impl serde::Serialize for Quarantined {
 
 /// A broken invariant of the library's own state ([`Vmm::check`](crate::Vmm::check)).
 ///
-/// This is a defect of this library, whatever the runtime did; please report it with this message.
+/// This is a defect of this library, not of the runtime; please report it with this message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BrokenInvariant(pub(crate) String);

@@ -7,7 +7,7 @@ macro_rules! operations {
     ($($variant:ident: $name:literal, $phrase:literal;)+) => {
         /// The operation that failed: a method of this library.
         ///
-        /// Shown as the method's name, such as `address_reserve`.
+        /// Displayed as the method's name, such as `address_reserve`.
         #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
         #[display("{}", self.name())]
         #[non_exhaustive]
@@ -25,7 +25,7 @@ macro_rules! operations {
                 match self { $(Self::$variant => $name,)+ }
             }
 
-            /// Returns what it does, as a phrase that follows "cannot".
+            /// Returns a description of the operation that can follow "cannot".
             pub(super) const fn phrase(self) -> &'static str {
                 match self { $(Self::$variant => $phrase,)+ }
             }
@@ -86,12 +86,12 @@ operations! {
 }
 
 impl Operation {
-    /// Runs the operation, and adds it to the error.
+    /// Calls `act`, and adds this operation to its error.
     pub(crate) fn run<T>(self, act: impl FnOnce() -> Result<T, ErrorKind>) -> Result<T, Error> {
         act().map_err(|kind| Error::new(self, kind))
     }
 
-    /// Checks HIP's `flags` argument, of which only 0 is legal: for interfaces that have it.
+    /// Checks the `flags` argument that HIP's calls have; only 0 is valid.
     ///
     /// ```
     /// use hsa_vmm::error::Operation;

@@ -15,16 +15,17 @@ use std::sync::{Arc, Weak};
 /// The exports of one runtime.
 #[derive(Debug, Default)]
 struct Exports {
-    /// Exists while something is exported.
+    /// The table, which exists while something is exported.
     table: Mutex<Weak<Table>>,
-    /// Held while the runtime may start its server: between the server's `bind` and `listen`, another
-    /// thread would take its socket for another process's.
+    /// Held while the runtime may start its server. Between the server's `bind` and `listen`, another
+    /// thread would mistake its socket for another process's.
     creating: Mutex<()>,
 }
 
 impl Attachment for Exports {}
 
 impl Exports {
+    /// Returns the table of exports, and creates it if there is none.
     fn table(&self, process: i32) -> Result<Arc<Table>, ErrorKind> {
         let namespace = namespace_of(process)?;
         let mut current = lock(&self.table);
@@ -41,15 +42,15 @@ impl Exports {
 #[derive(Debug)]
 pub(crate) struct Export {
     table: Arc<Table>,
-    /// With an offset of 0.
+    /// The handle of the start of the allocation.
     handle: IpcHandle,
     generation: u64,
 }
 
 impl Exported for Export {
-    /// Ends the export while `free` frees the memory; if that fails, the export continues.
+    /// Ends the export while `free` frees the memory. If `free` fails, the export continues.
     fn end(&self, free: &mut dyn FnMut() -> Result<(), ErrorKind>) -> Result<(), ErrorKind> {
-        self.table.end(&self.handle, self.generation, free).unwrap_or_else(|errno| {
+        self.table.remove(&self.handle, self.generation, free).unwrap_or_else(|errno| {
             crate::log::event!(WARN, %errno, "an export could not be ended");
             Err(ErrorKind::BeingOpened)
         })
@@ -80,35 +81,35 @@ pub(super) fn get(
     if !record.on_gpu {
         return Err(invalid(Problem::HostMemory));
     }
-    // The record is not locked here: AMD's server can make the call wait for another process, and
-    // freeing the memory must not wait for that.
+    // The record is not locked during this call, because AMD's server can make the call wait for another
+    // process, and freeing the memory must not wait for that process.
     let created = create(runtime, quirks, &record);
     let mut state = lock(&record.state);
     let State::Allocated(export) = &mut *state else {
-        // It was freed meanwhile. The handle was not given to anyone.
+        // Another thread has freed the memory during the call. No process has the handle.
         return Err(invalid(Problem::NotAllocated));
     };
     let native = created?;
     let offset = (address.get() - record.start) as u64;
-    let own = export.as_deref().and_then(|export| (export as &dyn Any).downcast_ref());
-    if let Some(own) = own.filter(|own: &&Export| own.handle.native == native) {
-        return Ok(own.handle(offset));
+    let current = export.as_deref().and_then(|export| (export as &dyn Any).downcast_ref());
+    if let Some(current) = current.filter(|export: &&Export| export.handle.native == native) {
+        return Ok(current.handle(offset));
     }
-    // If the runtime returns another handle than before, the previous one is invalid.
+    // A different handle of the runtime invalidates the previous one.
     if let Some(old) = export.take() {
         let _ = old.end(&mut || Ok(()));
     }
     let table = runtime.attachment::<Exports>().table(std::process::id() as i32)?;
-    let (handle, generation) = table.enter(native, record.size as u64)?;
+    let (handle, generation) = table.insert(native, record.size as u64)?;
     let new = Export { table, handle, generation };
     let handle = new.handle(offset);
     *export = Some(Box::new(new));
     Ok(handle)
 }
 
-/// Has the runtime create its handle, and start its server if it has one. Called also if the memory is
-/// exported already: AMD's server ends when an importer is killed during an attach, and only this call
-/// starts another.
+/// Makes the runtime create its handle, and start its server if it has one. Called also if the memory is
+/// exported already, because AMD's server ends when an importer is killed during an attach, and only this
+/// call starts a new server.
 fn create(runtime: &Runtime, quirks: Quirks, record: &Record) -> Result<NativeIpc, ErrorKind> {
     let process = std::process::id();
     let exports = runtime.attachment::<Exports>();

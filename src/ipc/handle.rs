@@ -1,4 +1,4 @@
-//! The handle that one process sends to another: 64 bytes.
+//! The handle of 64 bytes that one process sends to another.
 
 use crate::native::NativeIpc;
 use bytemuck::{Pod, Zeroable};
@@ -10,8 +10,8 @@ use derive_more::Debug;
 /// |---|---|---|
 /// | 0–31 | `ipc_handle` | the runtime's own handle (`hsa_amd_ipc_memory_t`) |
 /// | 32–39 | `psize` | the size of the whole allocation |
-/// | 40–47 | `poffset` | the offset in it of the address that the handle was created of |
-/// | 48–51 | `owners_process_id` | the process that exported it |
+/// | 40–47 | `poffset` | the offset in the allocation of the address for which the handle was created |
+/// | 48–51 | `owners_process_id` | the process that exported the memory |
 /// | 52–63 | `reserved` | zeros from HIP; from this library its [registration](Self::is_registered): |
 /// | 52–54 | | the exporter's file descriptor of its table of exports |
 /// | 55–56 | | the slot in the table |
@@ -19,10 +19,10 @@ use derive_more::Debug;
 /// | 59 | | the format, 0x32 |
 /// | 60–63 | | a check value: CRC-32 (as in zlib) of bytes 0–59 and the 8 bytes of the export's generation, which is in the table |
 ///
-/// All numbers are little-endian, as the machines are that AMD's runtime supports. The check value detects a handle that was modified by accident, and one
-/// of an earlier export in the same slot. It does not prevent forgery by a process that can read the
-/// exporter's table: a handle is only accepted if the exporter's user is
-/// [trusted](crate::Ipc::with_trust), and the runtime confirms the memory.
+/// All numbers are little-endian, like the machines that AMD's runtime supports. The check value detects a
+/// handle that was modified by accident, and a handle of an earlier export in the same slot. It does not
+/// prevent forgery by a process that can read the exporter's table: a handle is accepted only if the
+/// exporter's user is [trusted](crate::Ipc::with_trust) and the runtime confirms the memory.
 ///
 /// The bytes can be sent by any means. They are checked when the handle is
 /// [opened](crate::Ipc::open_mem_handle).
@@ -41,7 +41,7 @@ pub struct IpcHandle {
     pub(super) native: NativeIpc,
     /// The size of the whole allocation in bytes.
     pub allocation_size: u64,
-    /// The offset in the allocation of the address that the handle was created of.
+    /// The offset in the allocation of the address for which the handle was created.
     pub offset: u64,
     /// The number of the process that exported the memory.
     pub process: i32,
@@ -61,8 +61,8 @@ pub(super) struct Registration {
     pub format: u8,
 }
 
-/// The format of the reserved bytes. More than one bit is set, so that no change of one bit turns a handle
-/// of this library into one from HIP, whose reserved bytes are zeros.
+/// The format of the reserved bytes. More than one bit is set: a change of one bit cannot turn a handle of
+/// this library into a handle of HIP, whose reserved bytes are zeros.
 pub(super) const FORMAT: u8 = 0x32;
 
 impl IpcHandle {
@@ -75,7 +75,7 @@ impl IpcHandle {
         self
     }
 
-    /// Returns the check value of an unmodified handle of the export of this generation.
+    /// Computes the check value of this handle for an export of this generation.
     fn check_value(&self, generation: u64) -> [u8; 4] {
         let mut hasher = crc32fast::Hasher::new();
         hasher.update(&self.to_bytes()[..Self::SIZE - 4]);
@@ -84,7 +84,7 @@ impl IpcHandle {
     }
 
     /// Returns whether the check value is that of an export of this generation.
-    pub(super) fn is_of(&self, generation: u64) -> bool {
+    pub(super) fn matches(&self, generation: u64) -> bool {
         self.check == self.check_value(generation)
     }
 
@@ -100,8 +100,8 @@ impl IpcHandle {
 
     /// Returns whether the exporter has the handle in a table, as this library does.
     ///
-    /// Such a handle is rejected at once when its memory was freed, also if its address is in use again.
-    /// Of HIP's own handles this cannot be known.
+    /// Such a handle is rejected as soon as its memory was freed, even if the address is in use again. For
+    /// HIP's own handles this cannot be detected.
     pub fn is_registered(&self) -> bool {
         (self.registration, self.check) != Zeroable::zeroed()
     }
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(&bytes[28..36], &[7, 7, 7, 7, 0x44, 0x33, 0x22, 0x11]);
         assert_eq!((bytes[40], bytes[48], bytes[52], bytes[55]), (0x55, 0x66, 0xef, 0x34));
         assert_eq!(bytes[57..60], [0x78, 0x56, FORMAT]);
-        assert!(handle.is_of(GENERATION) && !handle.is_of(GENERATION + 1));
+        assert!(handle.matches(GENERATION) && !handle.matches(GENERATION + 1));
         assert_eq!(IpcHandle::from_bytes(&bytes), handle);
     }
 
@@ -149,7 +149,7 @@ mod tests {
             let mut bytes = handle.to_bytes();
             bytes[bit / 8] ^= 1 << (bit % 8);
             let changed = IpcHandle::from_bytes(&bytes);
-            assert!(changed.is_registered() && !changed.is_of(GENERATION), "bit {bit}");
+            assert!(changed.is_registered() && !changed.matches(GENERATION), "bit {bit}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! The memory of other processes that is open in this one.
+//! Memory of other processes that is open in this process.
 
 use super::handle::{FORMAT, IpcHandle};
 use super::table::while_exported;
@@ -19,9 +19,9 @@ use std::os::fd::OwnedFd;
 
 /// Memory of another process, which is closed when this value is dropped.
 ///
-/// It dereferences to a [`Span`], which reads and writes it with the first agent that it was opened for.
+/// It dereferences to a [`Span`], which reads and writes the memory by the first agent of the [`Ipc`].
 ///
-/// The value owns what it opened: [`Ipc::close_mem_handle`] does not close it.
+/// Only this value closes the memory; [`Ipc::close_mem_handle`] does not.
 ///
 /// ```no_run
 /// # use hsa_vmm::ipc::{IpcHandle, OpenedMemory};
@@ -55,8 +55,8 @@ impl OpenedMemory {
         let start = base + handle.offset as usize;
         let size = (handle.allocation_size - handle.offset) as usize;
         let agent = &ipc.runtime().agents()[ipc.agents()[0].index()];
-        // SAFETY: the runtime has mapped it for this agent, and it is closed only when the new value is
-        // consumed or dropped.
+        // SAFETY: the runtime has mapped the memory for this agent, and only the new value closes it, when
+        // it is consumed or dropped.
         let span = unsafe { Span::new(ipc.runtime(), agent, start, size) };
         Ok(Self { span, base, closed: false })
     }
@@ -64,7 +64,7 @@ impl OpenedMemory {
     /// Closes the memory (`hipIpcCloseMemHandle`).
     ///
     /// # Errors
-    /// [`ErrorKind::Forked`], [`ErrorKind::Runtime`]; the memory is given back with the error.
+    /// [`ErrorKind::Forked`], [`ErrorKind::Runtime`]; the error contains the memory.
     pub fn close(mut self) -> Result<(), Rejected<Self>> {
         match close_owned(self.runtime(), self.base) {
             Ok(()) => {
@@ -98,10 +98,10 @@ impl Drop for OpenedMemory {
 /// Identifies an export among all exports of all processes: process, generation, runtime's handle.
 type ExportId = (i32, u64, NativeIpc);
 
-/// The holder of an open import, which closes it.
+/// The holder of an open import, which has to close it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holder {
-    /// The caller of `Ipc::open_mem_handle`, by an address.
+    /// The caller of `Ipc::open_mem_handle`, which closes the import by an address.
     Caller,
     /// An `OpenedMemory`, whose memory must stay open until it is dropped.
     Value,
@@ -128,8 +128,8 @@ impl Attachment for Imports {
     /// Closes what is still open, before the runtime stops.
     fn close(&self, native: &Native) {
         for start in std::mem::take(&mut *lock(&self.0)).into_keys() {
-            // SAFETY: it was in the list, so that it is attached. No value uses it: each keeps the
-            // runtime from stopping.
+            // SAFETY: imports in the list are attached. No value uses them, because a value keeps the
+            // runtime started.
             if let Err(failure) = unsafe { native.ipc_detach(start) } {
                 crate::log::event!(WARN, ?failure, "memory of another process stays mapped");
             }
@@ -165,7 +165,7 @@ impl Ipc {
             let problem = Problem::UndefinedFlags(LAZY_ENABLE_PEER_ACCESS.into());
             return Err(ErrorKind::invalid(Argument::Flags, Value::Bytes(flags.into()), problem));
         }
-        let invalid = |problem| Err(ErrorKind::invalid_list(Argument::IpcHandle, problem));
+        let invalid = |problem| Err(ErrorKind::without_value(Argument::IpcHandle, problem));
         if handle.allocation_size == 0 {
             return invalid(Problem::Empty);
         }
@@ -192,8 +192,8 @@ impl Ipc {
         let runtime = self.runtime();
         let is_served = server::serves(native, process);
         let exporter = self.find_exporter(process)?;
-        // The runtime would connect to any server that the handle names, and request anything from it:
-        // also if the handle is registered, as the exporter can write anything into its table.
+        // Rejects a handle of another server: the runtime would connect to any server that the handle
+        // names. This includes registered handles, because the exporter controls its table.
         if server::is_used(runtime) && runtime.info().path.is_some() && !is_served {
             return Err(unavailable(process, Unavailable::Freed));
         }
@@ -202,15 +202,15 @@ impl Ipc {
             if let Some(start) = count_open(&mut lock(&imports.0), export, holder) {
                 return Ok(start);
             }
-            // This waits for the exporter. The list is not locked: other calls must not wait.
+            // Waits for the exporter without locking the list, so that other calls need not wait.
             let fetch = || server::fetch(native, process, self.trust);
             let memory = is_served.then(fetch).transpose()?;
-            // Meanwhile it can have ended, or have changed its users.
-            if !self.find_exporter(process)?.is_same(exporter) {
+            // The exporter can have ended, or changed its users, during the wait.
+            if !self.find_exporter(process)?.is_same_process(exporter) {
                 return Err(unavailable(process, Unavailable::NoProcess));
             }
             let mut open = lock(&imports.0);
-            // Another thread can have opened it meanwhile.
+            // Another thread can have opened the memory during the wait.
             if let Some(start) = count_open(&mut open, export, holder) {
                 return Ok(start);
             }
@@ -237,7 +237,7 @@ impl Ipc {
         Ok(found)
     }
 
-    /// Has the runtime map the memory of a handle. Returns its start address and size.
+    /// Makes the runtime map the memory of a handle. Returns its start address and size.
     fn attach(
         &self,
         open: &Open,
@@ -260,10 +260,10 @@ impl Ipc {
             Ok(false) => unavailable(handle.process, Unavailable::TooLarge),
             Err(failure) => of_failure(failure),
         };
-        // The runtime can return an address where the memory is mapped already, without counting.
+        // The runtime can return the address of an earlier attach, which must stay attached.
         if !open.contains_key(&start) {
-            // SAFETY: the runtime attached it just now, and nothing else has the address: the list does
-            // not contain it, and is locked.
+            // SAFETY: the runtime has just attached the memory, and nothing uses the address: the list is
+            // locked and does not contain it.
             let detached = unsafe { runtime.native().ipc_detach(start) };
             if let Err(failure) = detached {
                 crate::log::event!(WARN, ?failure, "memory of another process stays mapped");
@@ -316,8 +316,8 @@ fn release(
     let import = open.get_mut(&start).filter(|import| import.opens[holder as usize] > 0);
     let import = import.ok_or_else(not_opened)?;
     if import.opens.iter().sum::<usize>() == 1 {
-        // SAFETY: it is in the list, so that it is attached. This was its last holder, and a holder does
-        // not use memory that it closes.
+        // SAFETY: imports in the list are attached. This was the last holder, and a holder does not use
+        // memory that it closes.
         unsafe { native.ipc_detach(start) }.map_err(of_failure)?;
         open.remove(&start);
     } else {

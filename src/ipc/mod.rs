@@ -1,6 +1,6 @@
 //! Shares pool memory between processes: HIP's IPC.
 //!
-//! | HIP | here | HSA |
+//! | HIP | hsa-vmm | HSA |
 //! |---|---|---|
 //! | `hipIpcGetMemHandle` | [`Ipc::get_mem_handle`] | `hsa_amd_ipc_memory_create` |
 //! | `hipIpcOpenMemHandle` | [`Ipc::open_mem_handle`] | `hsa_amd_ipc_memory_attach` |
@@ -9,42 +9,44 @@
 //! [`IpcHandle`] has HIP's layout, so that a process that uses this library and one that uses HIP can open
 //! each other's memory. Between two processes that use this library:
 //!
-//! * A handle of memory that was freed, or whose process has ended, is rejected at once, also if the
+//! * A handle of memory that was freed, or whose process has ended, is rejected at once, even if the
 //!   address or the process's number is in use again. The exporter keeps a table of its exports, which
-//!   the importer reads through `/proc/<process>/fd`; hence both must belong to one user. Memory is not
-//!   freed while another process is mapping it. AMD's runtime would wait forever.
-//! * A handle that was modified is rejected: every change of one bit, and all but one in four thousand
-//!   million other changes. This detects corruption, not forgery: see [`IpcHandle`].
-//! * Opening a handle twice gives the same address, and takes two closes. Memory that an [`OpenedMemory`]
-//!   owns is closed by that value alone.
+//!   the importer reads through `/proc/<process>/fd`; both must therefore belong to the same user. Memory
+//!   is not freed while another process is mapping it, because AMD's runtime would wait forever.
+//! * A modified handle is rejected: every change of one bit, and all but one in four thousand million
+//!   other changes. This detects corruption, not forgery: see [`IpcHandle`].
+//! * Opening a handle twice returns the same address, and requires two closes. Only an [`OpenedMemory`]
+//!   closes the memory that it owns.
 //!
-//! The size in any handle is compared with what the runtime has mapped: AMD's accepts any size, and a copy
-//! past the end of the memory is a GPU page fault, which ends the process. If a small allocation is part of
-//! a larger block, the runtime maps the block, and a forged handle from HIP can reach the rest of it.
+//! The size in a handle is compared with the size that the runtime has mapped. AMD's runtime accepts any
+//! size, and a copy past the end of the memory is a GPU page fault, which ends the process. If a small
+//! allocation is part of a larger block, the runtime maps the block, and a forged handle from HIP can
+//! access the rest of it.
 //!
-//! HIP's own handles are in no table. Of these, it is known only whether the process exists, and (where the
-//! runtime shares by dma-buf, as since ROCm 7) whether its runtime serves the memory. Memory that was
-//! allocated at the address of freed memory is opened as if it were the old memory, as with HIP. Each open of
+//! HIP's own handles are in no table. For these, this library can only check that the process exists and,
+//! if the runtime shares by dma-buf (`HSA_ENABLE_IPC_MODE_LEGACY=0`), that its runtime serves the memory.
+//! If the address was freed and allocated again, the handle opens the new memory, as in HIP. Each open of
 //! such a handle maps the memory again.
 //!
-//! Every wait for another process has a time limit, also if that process is stopped or killed: this
-//! process's runtime never waits for another's, which it would do forever. This library fetches the memory
-//! and passes it to the runtime. Opening takes at most 15 seconds if the exporter is freeing the memory,
-//! and 5 if it does not answer. No other call waits meanwhile.
+//! Every wait for another process has a time limit, even if that process is stopped or killed. This library
+//! fetches the memory and passes it to the runtime, because AMD's runtime would wait forever. Opening takes
+//! at most 15 seconds if the exporter is freeing the memory, and 5 if it does not respond. Other calls do
+//! not wait for it.
 //!
-//! Exporting has no time limit where the runtime shares by dma-buf. AMD's server sends exported memory to
-//! any process of the network namespace, of any user, and waits with its lock held until that process
-//! acknowledges it or ends: until then [`Ipc::get_mem_handle`] waits. A process that takes the server's
-//! socket between this library's check and the runtime's `bind` ends the exporter (`SIGABRT`). Give
-//! processes that do not trust each other a network namespace each; `docs/defects.md` lists these defects.
+//! Exporting has no time limit if the runtime shares by dma-buf. AMD's server sends exported memory to any
+//! process of the network namespace, of any user. It then waits with its lock held until that process
+//! acknowledges the memory or ends, and [`Ipc::get_mem_handle`] waits with it. A process that binds the
+//! server's socket between this library's check and the runtime's `bind` ends the exporter (`SIGABRT`).
+//! Give processes that do not trust each other a network namespace each; `docs/defects.md` lists these
+//! defects.
 //!
-//! Memory of another user's process is rejected unless [`Ipc::with_trust`] says otherwise. Processes
-//! identify each other by number, so that both must be in one PID namespace, with `/proc` mounted in it. A
-//! handle of this library contains its namespace, and is rejected in others. Between namespaces, use
+//! Memory of another user's process is rejected unless [`Ipc::with_trust`] allows it. Processes identify
+//! each other by number, so both must be in the same PID namespace, with `/proc` mounted in it. A handle of
+//! this library contains its namespace, and is rejected in others. Between namespaces, use
 //! [`transport::Channel`](crate::transport::Channel).
 //!
-//! An address inside an allocation can be shared, and is the start address for the importer: HIP loses the
-//! offset. A child of a fork cannot use IPC until it opens a runtime of its own.
+//! An address inside an allocation can be shared, and becomes the start address for the importer; HIP
+//! ignores the offset. A child of a fork cannot use IPC until it opens a runtime of its own.
 
 mod exports;
 mod handle;
@@ -73,8 +75,8 @@ pub const LAZY_ENABLE_PEER_ACCESS: u32 = 1;
 /// Shares pool memory of one runtime, for one GPU and its peers. Cheap to clone; can be used from any
 /// thread.
 ///
-/// Open memory belongs to the runtime and not to this value: any `Ipc` of the runtime can close it, and
-/// what is left is closed when the runtime stops.
+/// Open memory belongs to the runtime and not to this value. Any `Ipc` of the runtime can close it, and
+/// stopping the runtime closes all memory that is still open.
 ///
 /// ```
 /// # use hsa_vmm::{Ipc, PoolMemory, Runtime};
@@ -131,29 +133,29 @@ impl Ipc {
 
     /// Opens memory of processes of these users only; the default is [`Trust::SameUser`].
     ///
-    /// Where the runtime shares memory by dma-buf, the server must be the exporter itself, and must have
-    /// been of such a user when it began to listen (`SO_PEERCRED`).
+    /// If the runtime shares memory by dma-buf, the server must be the exporter itself, and must have
+    /// belonged to such a user when it began to listen (`SO_PEERCRED`).
     ///
-    /// The kernel requires more: it must let this process read the other's `/proc/PID/fd`, which it lets
-    /// root, and processes of the same user and user namespace.
+    /// In addition, the kernel must allow this process to read the other's `/proc/PID/fd`: it allows root,
+    /// and processes of the same user and user namespace.
     #[must_use]
     pub fn with_trust(mut self, trust: Trust) -> Self {
         self.trust = trust;
         self
     }
 
-    /// Works around these quirks, besides those known of the runtime's version. Here,
-    /// [`ipc_server_outlives_stop`](Quirks::ipc_server_outlives_stop) has an effect.
+    /// Works around these quirks, besides the known quirks of the runtime's version. Only
+    /// [`ipc_server_outlives_stop`](Quirks::ipc_server_outlives_stop) has an effect on IPC.
     #[must_use]
     pub fn with_quirks(mut self, quirks: Quirks) -> Self {
         self.quirks = self.quirks.union(quirks);
         self
     }
 
-    /// Works around these quirks and no others, whatever the runtime's version: for tests.
+    /// Works around exactly these quirks, independently of the runtime's version: for tests.
     ///
     /// # Safety
-    /// The runtime must not have any quirk that `quirks` leaves out, or the caller must not do what that
+    /// The runtime must not have any quirk that `quirks` omits, or the caller must not make calls that the
     /// quirk makes undefined: without `ipc_server_outlives_stop`, dropping the last [`Runtime`] after an
     /// export.
     ///
@@ -173,7 +175,7 @@ impl Ipc {
         &self.runtime
     }
 
-    /// Returns the GPUs that memory is opened for. The first one copies.
+    /// Returns the GPUs for which memory is opened. The first GPU copies.
     pub fn agents(&self) -> &[AgentId] {
         &self.agents
     }
@@ -181,11 +183,11 @@ impl Ipc {
     /// Creates a handle for other processes (`hipIpcGetMemHandle`, `hsa_amd_ipc_memory_create`).
     ///
     /// The address can be anywhere inside memory of a GPU that [`PoolMemory`](crate::PoolMemory)
-    /// allocated; it is the start address for the importer. Handles of one allocation differ in the offset
-    /// alone. They need not be freed: they end with the memory.
+    /// allocated; it becomes the start address for the importer. Handles of one allocation differ only in
+    /// the offset. They need not be freed: freeing the memory invalidates them.
     ///
-    /// Where the runtime shares memory by dma-buf and cannot be stopped safely afterwards (until ROCm 7.2),
-    /// it stays started until the process ends.
+    /// If the runtime shares memory by dma-buf and cannot be stopped safely afterwards (until ROCm 7.2), it
+    /// stays started until the process ends.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for an address without such memory; [`ErrorKind::NotShared`] if the
@@ -197,12 +199,12 @@ impl Ipc {
         handle.map_err(|kind| Error::new(Operation::GetMemHandle, kind))
     }
 
-    /// Maps another process's memory (`hipIpcOpenMemHandle`, `hsa_amd_ipc_memory_attach`), and returns the
-    /// address that the handle was created of, as it is in this process.
+    /// Maps another process's memory (`hipIpcOpenMemHandle`, `hsa_amd_ipc_memory_attach`), and returns its
+    /// address in this process, at the offset for which the handle was created.
     ///
     /// `flags` is 0 or [`LAZY_ENABLE_PEER_ACCESS`], which HIP requires. The memory is mapped for
-    /// [`agents`](Self::agents); the runtime decides whether the CPU can access it. Close it with
-    /// [`close_mem_handle`](Self::close_mem_handle), as often as it was opened.
+    /// [`agents`](Self::agents); the runtime decides whether the CPU can access it. Each open needs a
+    /// [`close_mem_handle`](Self::close_mem_handle).
     ///
     /// # Errors
     /// [`ErrorKind::SameProcess`] for a handle of this process; [`ErrorKind::InvalidArgument`] for other
@@ -214,8 +216,8 @@ impl Ipc {
         Ok(Address::new(base + handle.offset as usize))
     }
 
-    /// Closes memory that [`open_mem_handle`](Self::open_mem_handle) opened, once (`hipIpcCloseMemHandle`,
-    /// `hsa_amd_ipc_memory_detach`). Takes any address inside it. The last close unmaps it.
+    /// Ends one [`open_mem_handle`](Self::open_mem_handle) of the memory that contains an address
+    /// (`hipIpcCloseMemHandle`, `hsa_amd_ipc_memory_detach`). The last close unmaps the memory.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for memory of this process, for memory that is not open, and for
@@ -225,8 +227,7 @@ impl Ipc {
     }
 }
 
-/// Returns the low bits of the inode number of this process's PID namespace, in which `process` is a
-/// number.
+/// Returns the low bits of the inode number of this process's PID namespace. The error names `process`.
 fn namespace_of(process: i32) -> Result<[u8; 2], ErrorKind> {
     let namespace = pid_namespace().map_err(system("read"))?;
     let namespace = namespace.ok_or(unavailable(process, Unavailable::OtherNamespace))?;
@@ -237,13 +238,13 @@ fn unavailable(process: i32, reason: Unavailable) -> ErrorKind {
     ErrorKind::Unavailable { process, reason }
 }
 
-/// Returns a function that says what a failed system call means.
+/// Returns a function that converts the error number of a system call.
 fn system(call: &'static str) -> impl Fn(Errno) -> ErrorKind {
     move |errno| ErrorKind::of_system(call, errno)
 }
 
-/// Says what a failed call of the runtime means. Whatever its status is, the reason can be that no
-/// descriptor is left.
+/// Returns the error for a failed call of the runtime. The cause can be a lack of descriptors, whatever
+/// status the runtime returns.
 fn of_failure(failure: Failure) -> ErrorKind {
     let Failure { call, status } = failure;
     match status {

@@ -1,12 +1,13 @@
 //! The client of AMD's IPC server, and the relay that passes fetched memory to this process's runtime.
 //!
-//! Where the runtime shares memory by dma-buf, a thread of the exporting process listens on the abstract
+//! If the runtime shares memory by dma-buf, a thread of the exporting process listens on the abstract
 //! socket `hsa<process>`, reads an address in decimal, and sends a descriptor. The importing runtime would
-//! connect to that socket itself, but it does not check which process listens there, and any process can.
-//! Therefore this library connects, checks the credentials, fetches the descriptor with a deadline, and
-//! passes it to the runtime through a relay: a server of its own for one call. The relay has a random name
-//! that is no process's, answers only this process, and has the descriptor already: no other process can
-//! make the runtime wait.
+//! connect to that socket itself, without checking which process listens at it; any process can.
+//!
+//! Therefore this library connects, checks the credentials and fetches the descriptor with a deadline. It
+//! passes the descriptor to the runtime through a relay, a server in this process for one call. No other
+//! process can make the runtime wait: the relay has a random name that is no process's, serves only this
+//! process, and already has the descriptor.
 
 use super::table::random;
 use super::{system, unavailable};
@@ -25,40 +26,40 @@ use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The time limit to fetch a descriptor. The exporter's server is a thread that does nothing else.
+/// The time limit to fetch a descriptor from the exporter's server, a thread with no other task.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// The size of a request.
 const REQUEST: usize = 64;
 /// The size of a name in a Unix socket's address, after the byte that makes it abstract. The runtime pads
 /// its name with zeros.
 const NAME: usize = 107;
-/// Linux numbers processes below this (`PID_MAX_LIMIT`). The runtime prints the number as signed, so that
-/// all above it are names of no process.
+/// The limit of process numbers on Linux (`PID_MAX_LIMIT`). Higher numbers name no process, also when the
+/// runtime prints them as signed numbers.
 const MAX_PROCESSES: u32 = 1 << 22;
-/// The number of names that a relay tries. If a user took a million of the four thousand million names,
-/// one attempt of 4,000 would fail.
+/// The number of names that a relay tries. If a user had bound a million of the four thousand million
+/// names, one attempt in 4,000 would fail.
 const ATTEMPTS: usize = 64;
-/// The number of connections that may wait to be accepted. Any user can connect, and connections of other
-/// processes are closed as fast as they come.
+/// The number of connections that may wait to be accepted. Any user can connect; the relay closes
+/// connections of other processes at once.
 const BACKLOG: i32 = 128;
-/// The time between attempts that wait for a free descriptor or a place in a queue.
+/// The time between attempts that wait for a free descriptor or a free entry in a queue.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Returns whether the exporter's server has to be asked for the memory of a handle.
+/// Returns whether the exporter's server sends the memory of a handle.
 pub(super) fn serves(native: NativeIpc, process: i32) -> bool {
     // The third word is the server's process; in a handle of the kernel driver it is a random number.
     process > 0 && native[2] == process as u32
 }
 
 /// Returns whether the runtime shares memory by dma-buf, through a server, and not by the kernel driver
-/// alone. ROCm up to 6.2 (extension 1.6) ignores the variable. With its other values, or without it, later
-/// releases leave everything to the driver (rocr, flag.h).
+/// alone. ROCm up to 6.2 (extension 1.6) always uses the driver. Later releases use the server if
+/// `HSA_ENABLE_IPC_MODE_LEGACY` is 0 (rocr, flag.h).
 pub(super) fn is_used(runtime: &Runtime) -> bool {
     runtime.info().extension >= (1, 7)
         && std::env::var_os("HSA_ENABLE_IPC_MODE_LEGACY").is_some_and(|value| value == "0")
 }
 
-/// Returns the address of the server of this number, which is a process's or a relay's.
+/// Returns the address of the server with this number, which is that of a process or a relay.
 fn address(number: u32) -> Result<SocketAddrUnix, ErrorKind> {
     let mut name = [0; NAME];
     // As the runtime prints it.
@@ -67,19 +68,20 @@ fn address(number: u32) -> Result<SocketAddrUnix, ErrorKind> {
     SocketAddrUnix::new_abstract_name(&name).map_err(system("bind"))
 }
 
-/// Returns whether another process has the socket of this process's server. AMD's runtime would end this
-/// process with an assertion.
+/// Returns whether another process has the socket of this process's server, which would make AMD's runtime
+/// end this process with an assertion.
 ///
-/// Any process of the same network namespace can take the name; one with the same number in another PID
-/// namespace does so unintentionally. The name is only looked up: binding it would take it from a server
-/// that another thread starts at this moment, and AMD's server ends when a connection sends nothing. A
-/// process that takes the name between this call and the runtime's `bind` is not detected.
+/// Any process of the same network namespace can bind the name; a process with the same number in another
+/// PID namespace does so unintentionally. This function only looks up the name. Binding it could collide
+/// with a server that another thread starts, and connecting to it without sending ends AMD's server. A
+/// process that binds the name between this call and the runtime's `bind` is not detected.
 pub(super) fn is_socket_taken(process: u32) -> bool {
     let name = format!("@hsa{}", process as i32);
-    // If the list cannot be read, no socket is known.
+    // If the list cannot be read, no socket counts as taken.
     let sockets = std::fs::read_to_string("/proc/self/net/unix").unwrap_or_default();
-    // Zeros are printed as `@`. The kernel shows line breaks of a name unescaped, so that a name can forge a
-    // line: no line is believed to say that the socket is this process's.
+    // The kernel prints zeros as `@`. It does not escape line breaks in a name, so a name can forge a line.
+    // Therefore the list only shows that the name exists; `is_own` checks whether the socket is this
+    // process's.
     let has_name = |line: &str| {
         let word = line.split_whitespace().nth(7);
         word.is_some_and(|word| word.trim_end_matches('@') == name)
@@ -87,7 +89,7 @@ pub(super) fn is_socket_taken(process: u32) -> bool {
     sockets.lines().any(has_name) && !is_own(process)
 }
 
-/// Returns whether this process listens at the address of the server of this number.
+/// Returns whether this process listens at the address of the server with this number.
 fn is_own(process: u32) -> bool {
     let Ok(address) = address(process) else { return false };
     let descriptors = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
@@ -97,12 +99,12 @@ fn is_own(process: u32) -> bool {
 
 /// Fetches the memory of a handle from the exporter's server, as a dma-buf.
 ///
-/// The server must be `process`, of a trusted user. Its credentials are those it had when it began to
-/// listen, and are accepted only if the process has not ended since.
+/// The server must be `process`, of a trusted user. The kernel reports the credentials of the time when the
+/// process began to listen; they are accepted only if the process has not ended since.
 pub(super) fn fetch(native: NativeIpc, process: i32, trust: Trust) -> Result<OwnedFd, ErrorKind> {
     let pointer = u64::from(native[1]) << 32 | u64::from(native[0]);
-    // A request for the greatest number ends AMD's server, and the runtime prints its requests as signed
-    // numbers. No memory has such an address.
+    // A request for the greatest number ends AMD's server, and the runtime prints addresses as signed
+    // numbers. No memory has an address this high.
     if i64::try_from(pointer).is_err() {
         return Err(unavailable(process, Unavailable::Freed));
     }
@@ -121,7 +123,7 @@ pub(super) fn fetch(native: NativeIpc, process: i32, trust: Trust) -> Result<Own
     }
     let trusted = trust.check(peer.user);
     trusted.map_err(|user| unavailable(process, Unavailable::Untrusted(user)))?;
-    // A child can still listen for a process that has ended, whose number can be in use again.
+    // A child of an ended process can still listen at its socket, and the number can be in use again.
     if peer_has_ended(&stream).map_err(failed("getsockopt"))? == Some(true) {
         return Err(unavailable(process, Unavailable::NoServer));
     }
@@ -135,7 +137,7 @@ pub(super) fn fetch(native: NativeIpc, process: i32, trust: Trust) -> Result<Own
     Ok(descriptor)
 }
 
-/// Says what a failed call on the connection to a process's server means.
+/// Returns the error for a failed call on the connection to a process's server.
 fn of_server(process: i32, call: &'static str, errno: Errno) -> ErrorKind {
     match errno {
         Errno::CONNREFUSED | Errno::NOENT => unavailable(process, Unavailable::NoServer),
@@ -153,12 +155,12 @@ pub(super) fn retry<T>(
     loop {
         match call() {
             Err(errno) if again(errno) => std::thread::sleep(PAUSE),
-            answer => return answer,
+            result => return result,
         }
     }
 }
 
-/// Receives a byte, and the descriptor that is sent with it.
+/// Receives a byte, and the descriptor that is sent with the byte.
 fn receive_by(deadline: Instant, process: i32, stream: &OwnedFd) -> Result<OwnedFd, ErrorKind> {
     loop {
         if !wait(stream.as_fd(), PollFlags::IN, deadline).map_err(system("poll"))? {
@@ -178,7 +180,7 @@ fn receive_by(deadline: Instant, process: i32, stream: &OwnedFd) -> Result<Owned
     }
 }
 
-/// Calls `attach` with a handle for which a relay sends the descriptor.
+/// Calls `attach` with a handle that names a relay, which sends the descriptor.
 pub(super) fn with_relay<T>(
     native: NativeIpc,
     descriptor: &OwnedFd,
@@ -196,13 +198,13 @@ pub(super) fn with_relay<T>(
         let attached = attach(relayed);
         done.store(true, Ordering::Relaxed);
         let _ = shutdown(&listener, Shutdown::Both);
-        // The runtime has finished with its connection, which is closed here.
+        // Closes the relay's connection, which the runtime no longer uses.
         drop(relay.join());
         Ok(attached)
     })
 }
 
-/// Listens under a random name that no process has. Returns the number in it.
+/// Listens under a random name that no process has. Returns the number in the name.
 fn start_relay() -> Result<(u32, OwnedFd), ErrorKind> {
     for _ in 0..ATTEMPTS {
         let number = random().map_err(system("getrandom"))? as u32;
@@ -224,9 +226,9 @@ fn start_relay() -> Result<(u32, OwnedFd), ErrorKind> {
     Err(ErrorKind::of_system("bind", Errno::ADDRINUSE))
 }
 
-/// Sends the descriptor to the first connection of this process, and returns that connection. It has to
-/// stay open until the runtime is done: AMD's runtime reads forever from one that was closed, and is ended
-/// by `SIGPIPE` if it writes to it.
+/// Sends the descriptor to the first connection of this process, and returns that connection. The
+/// connection has to stay open until the runtime is done: AMD's runtime reads forever from a closed
+/// connection, and `SIGPIPE` ends the process if the runtime writes to it.
 ///
 /// Returns `None` when the listener is shut down after `done` was set.
 fn relay(listener: &OwnedFd, descriptor: impl AsFd, done: &AtomicBool) -> Option<OwnedFd> {
@@ -254,15 +256,15 @@ fn relay(listener: &OwnedFd, descriptor: impl AsFd, done: &AtomicBool) -> Option
     None
 }
 
-/// Sends the descriptor. The runtime's request is not read: there is only one reply.
+/// Sends the descriptor without reading the runtime's request, because only one reply is possible.
 fn reply(stream: &OwnedFd, descriptor: impl AsFd, done: &AtomicBool) {
-    // `TOOMANYREFS`: this user has as many descriptors in sockets as a process can have open.
-    let passes = |errno| {
-        let passing = [Errno::INTR, Errno::TOOMANYREFS, Errno::AGAIN, Errno::NOBUFS, Errno::NOMEM];
-        passing.contains(&errno)
+    // `TOOMANYREFS`: this user has too many descriptors in sockets (the limit of a process's open files).
+    let is_temporary = |errno| {
+        let errors = [Errno::INTR, Errno::TOOMANYREFS, Errno::AGAIN, Errno::NOBUFS, Errno::NOMEM];
+        errors.contains(&errno)
     };
-    // The runtime gives up after ten seconds.
-    let again = |errno| passes(errno) && !done.load(Ordering::Relaxed);
+    // `done` is set when the runtime gives up, after ten seconds.
+    let again = |errno| is_temporary(errno) && !done.load(Ordering::Relaxed);
     let sent = retry(again, || send(stream.as_fd(), b"y", Some(descriptor.as_fd())));
     if let Err(errno) = sent {
         crate::log::event!(WARN, %errno, "the relay did not send the memory");
@@ -329,14 +331,14 @@ mod tests {
     #[test]
     fn socket_of_this_process_is_not_taken() {
         let (number, listener) = start_relay().unwrap();
-        assert!(!is_socket_taken(number), "it is this process's own");
+        assert!(!is_socket_taken(number), "the socket is this process's own");
         let name = format!("@hsa{}", number as i32);
         let sockets = std::fs::read_to_string("/proc/self/net/unix").unwrap();
         assert!(sockets.contains(&name), "{name} in {sockets}");
         assert!(is_own(number));
         drop(listener);
         assert!(!is_own(number) && !is_socket_taken(number));
-        // A descriptor of a socket that does not listen does not make it a server.
+        // A socket of this process that does not listen is not its server.
         let flags = SocketFlags::CLOEXEC;
         let bound = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
         bind(&bound, &address(number).unwrap()).unwrap();
@@ -372,26 +374,26 @@ mod tests {
     fn relay_passes_the_descriptor_and_the_rest_unchanged() {
         let memory = OwnedFd::from(tempfile());
         let identity = |file: &OwnedFd| fstat(file).map(|status| (status.st_dev, status.st_ino));
-        let given = with_relay(NATIVE, &memory, |native| {
+        let fetched = with_relay(NATIVE, &memory, |native| {
             assert_eq!((native[0], native[1], &native[3..]), (0x2000, 0x7f00, &NATIVE[3..]));
             assert!(native[2] >= MAX_PROCESSES, "{} may be a process", native[2]);
             fetch(native, std::process::id() as i32, Trust::SameUser).unwrap()
         });
-        assert_eq!(identity(&given.unwrap()), identity(&memory));
+        assert_eq!(identity(&fetched.unwrap()), identity(&memory));
     }
 
     #[test]
     fn relay_ends_when_the_runtime_does_not_connect() {
         let memory = OwnedFd::from(tempfile());
-        let begun = Instant::now();
+        let start = Instant::now();
         assert_eq!(with_relay(NATIVE, &memory, |_| 7), Ok(7));
-        assert!(begun.elapsed() < Duration::from_secs(2));
+        assert!(start.elapsed() < Duration::from_secs(2));
     }
 
     #[test]
-    fn relay_names_do_not_follow_one_another() {
+    fn relay_names_are_not_consecutive() {
         let names: Vec<u32> = (0..8).map(|_| start_relay().unwrap().0).collect();
-        let apart = |pair: &[u32]| pair[0].abs_diff(pair[1]) > 1 << 10;
-        assert!(names.windows(2).any(apart), "{names:x?}");
+        let is_distant = |pair: &[u32]| pair[0].abs_diff(pair[1]) > 1 << 10;
+        assert!(names.windows(2).any(is_distant), "{names:x?}");
     }
 }

@@ -1,10 +1,10 @@
 //! The file in which a process lists its exports, for other processes to read.
 //!
-//! A memory file that other processes open through `/proc`, so that no server has to answer them. It has
-//! a header, and an entry for each slot. A process that opens memory holds a shared lock on the slot's
-//! byte while the runtime maps it; a process that frees memory holds the lock exclusively. Therefore the
-//! runtime is never asked for memory that was freed, for which AMD's would wait forever. The kernel
-//! unlocks the bytes when a process ends.
+//! Other processes open this memory file through `/proc`, so that no server is needed. The file has a
+//! header, and an entry for each slot. A process that opens memory holds a shared lock on the slot's byte
+//! while its runtime maps the memory; a process that frees memory holds the lock exclusively. This prevents
+//! mapping freed memory, for which AMD's runtime would wait forever. The kernel unlocks the bytes when a
+//! process ends.
 
 use super::handle::{FORMAT, IpcHandle, Registration};
 use super::server::retry;
@@ -23,28 +23,28 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The name of the file, by which it is identified before it is opened.
+/// The name of the file, which an importer checks before it opens the file.
 const NAME: &str = "hsa-vmm:ipc";
 const MAGIC: [u8; 8] = *b"hsavmip2";
 /// The size of an entry, and of the header.
 const ENTRY: u64 = size_of::<Entry>() as u64;
 /// The number of slots, which a handle stores as a `u16`.
 const SLOTS: usize = 1 << u16::BITS;
-/// The descriptors that a handle can store.
+/// The number of different descriptors that a handle can store.
 const DESCRIPTORS: i32 = 1 << 24;
 const FILE_SIZE: u64 = ENTRY * (1 + SLOTS as u64);
 const SEALS: SealFlags = SealFlags::GROW.union(SealFlags::SHRINK).union(SealFlags::SEAL);
 
-/// The time limit to lock a slot. Longer than the runtime waits for a process that does not answer (10
-/// seconds), during which an importer can hold the lock.
+/// The time limit to lock a slot. An importer can hold the lock while the runtime waits for a process that
+/// does not respond, for 10 seconds.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The entry of an export, as it is in the file.
+/// The entry of an export in the file.
 #[derive(Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 struct Entry {
-    /// Differs from that of every other export of this process, and most likely of all processes: 32
-    /// random bits of the table, and a counter. 0 if there is no export.
+    /// 32 random bits of the table and a counter: unique among the exports of this process, and most likely
+    /// of all processes. 0 if the slot has no export.
     generation: u64,
     size: u64,
     native: NativeIpc,
@@ -52,7 +52,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// The entry of the export that a handle identifies.
+    /// Creates the entry of the export that a handle identifies.
     fn of(handle: &IpcHandle, generation: u64) -> Self {
         let IpcHandle { native, allocation_size: size, .. } = *handle;
         Self { generation, size, native, reserved: [0; 2] }
@@ -74,7 +74,7 @@ impl Header {
     }
 }
 
-/// The offset in the file of the entry that a handle names.
+/// Returns the offset in the file of the entry that a handle identifies.
 fn offset_of(handle: &IpcHandle) -> u64 {
     ENTRY * (1 + u64::from(u16::from_le_bytes(handle.registration.slot)))
 }
@@ -87,13 +87,14 @@ pub(super) struct Table {
     /// The low bits of the inode number of this process's PID namespace.
     namespace: [u8; 2],
     next_generation: AtomicU64,
-    /// The first slot that was never used. Greater than all slots if there is none.
+    /// The first slot that was never used; at least [`SLOTS`] if all were used.
     next_slot: AtomicU64,
-    /// Slots that were used before and are free.
+    /// Slots that were used before and are free now.
     free: Mutex<Vec<u16>>,
 }
 
 impl Table {
+    /// Creates the file of this process, without exports.
     pub fn new(process: i32, namespace: [u8; 2]) -> Result<Self, ErrorKind> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = memfd_create(NAME, flags).map_err(system("memfd_create"))?;
@@ -103,15 +104,15 @@ impl Table {
         ftruncate(&file, FILE_SIZE).map_err(system("ftruncate"))?;
         fcntl_add_seals(&file, SEALS).map_err(system("fcntl"))?;
         write(file.as_fd(), 0, &Header::of(process)).map_err(system("pwrite"))?;
-        // Random, so that no earlier process with this number had the same. Two generations of a table
-        // differ in the low 32 bits alone, which the check value always distinguishes.
+        // Random, so that an earlier process with this number had other generations. Generations of one
+        // table differ only in the low 32 bits, and the check value always distinguishes these.
         let first = random().map_err(system("getrandom"))? << 32 | 1;
         let (next_generation, next_slot) = (AtomicU64::new(first), AtomicU64::new(0));
         Ok(Self { file, process, namespace, next_generation, next_slot, free: Mutex::default() })
     }
 
     /// Adds an export. Returns its handle, with an offset of 0, and its generation.
-    pub fn enter(
+    pub fn insert(
         &self,
         native: NativeIpc,
         allocation_size: u64,
@@ -139,11 +140,11 @@ impl Table {
         Ok((handle.sealed(generation), generation))
     }
 
-    /// Removes an export while `free` frees its memory; if that fails, the export stays.
+    /// Removes an export while `free` frees its memory. If `free` fails, the export stays.
     ///
     /// # Errors
     /// `AGAIN` if another process has been mapping the memory for too long; `free` was not called.
-    pub fn end<T, E>(
+    pub fn remove<T, E>(
         &self,
         handle: &IpcHandle,
         generation: u64,
@@ -161,6 +162,7 @@ impl Table {
     }
 }
 
+/// Writes a value at an offset of the file.
 fn write(file: BorrowedFd<'_>, at: u64, part: &impl NoUninit) -> Result<(), Errno> {
     let bytes = bytemuck::bytes_of(part);
     if pwrite(file, bytes, at)? == bytes.len() { Ok(()) } else { Err(Errno::IO) }
@@ -169,7 +171,7 @@ fn write(file: BorrowedFd<'_>, at: u64, part: &impl NoUninit) -> Result<(), Errn
 /// Returns a random number that no other process can guess.
 pub(super) fn random() -> Result<u64, Errno> {
     let mut bytes = [0; 8];
-    // The kernel does not interrupt a request this short.
+    // The kernel never interrupts such a short request.
     rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty())?;
     Ok(u64::from_ne_bytes(bytes))
 }
@@ -183,28 +185,29 @@ struct SlotLock<'a> {
 
 impl<'a> SlotLock<'a> {
     /// Locks a slot, and waits while another process holds a conflicting lock.
-    fn take(file: BorrowedFd<'a>, at: u64, kind: ByteLock) -> Result<Self, Errno> {
+    fn take(file: BorrowedFd<'a>, at: u64, lock: ByteLock) -> Result<Self, Errno> {
         let deadline = Instant::now() + TIMEOUT;
         let is_locked = |errno| matches!(errno, Errno::AGAIN | Errno::ACCESS);
         let again = |errno| is_locked(errno) && Instant::now() < deadline;
-        retry(again, || lock_byte(file, at, kind)).map(|()| Self { file, at })
+        retry(again, || lock_byte(file, at, lock)).map(|()| Self { file, at })
     }
 }
 
 impl Drop for SlotLock<'_> {
     fn drop(&mut self) {
-        // Closing the file is not enough: a forked child can have the same open file.
+        // Closing the file would not unlock the byte if a forked child has the same open file.
         if let Err(errno) = lock_byte(self.file, self.at, ByteLock::Unlocked) {
             crate::log::event!(WARN, %errno, "the lock of an export was not released");
         }
     }
 }
 
-/// Calls a function with the generation of another process's export, which cannot be freed meanwhile.
+/// Calls a function with the generation of another process's export. The exporter cannot free the memory
+/// during the call.
 ///
 /// # Errors
-/// [`ErrorKind::Unavailable`] if the export does not exist, is being freed for too long, or may not be
-/// read.
+/// [`ErrorKind::Unavailable`] if the export does not exist, has been locked for too long by a process that
+/// frees it, or may not be read.
 pub(super) fn while_exported<T>(
     handle: &IpcHandle,
     act: impl FnOnce(u64) -> Result<T, ErrorKind>,
@@ -220,14 +223,14 @@ pub(super) fn while_exported<T>(
     let read = pread(&file, bytemuck::bytes_of_mut(&mut entry), at).map_err(system("pread"))?;
     let generation = entry.generation;
     let matches =
-        generation != 0 && entry == Entry::of(handle, generation) && handle.is_of(generation);
+        generation != 0 && entry == Entry::of(handle, generation) && handle.matches(generation);
     if read < size_of::<Entry>() || !matches {
         return Err(unavailable(process, Unavailable::Freed));
     }
     act(generation)
 }
 
-/// Opens another process's table. A process that exports nothing has none.
+/// Opens another process's table, which exists only while the process exports memory.
 fn open_table(handle: &IpcHandle) -> Result<OwnedFd, ErrorKind> {
     let IpcHandle { process, registration, .. } = *handle;
     let [low, middle, high] = registration.descriptor;
@@ -241,7 +244,7 @@ fn open_table(handle: &IpcHandle) -> Result<OwnedFd, ErrorKind> {
             errno => ErrorKind::of_system(call, errno),
         }
     };
-    // Nothing with another name is opened: opening a device or a pipe can have any effect.
+    // Checks the name first, because opening a device or a pipe can have side effects.
     let name = readlink(&path, Vec::new()).map_err(failed("readlink"))?;
     let has_name = name.to_str().is_ok_and(|name| {
         let name = name.strip_prefix("/memfd:").unwrap_or_default();
@@ -250,7 +253,7 @@ fn open_table(handle: &IpcHandle) -> Result<OwnedFd, ErrorKind> {
     if !has_name {
         return Err(none());
     }
-    // The descriptor can be another file by now, which must not block.
+    // Does not block if the descriptor is another file by now.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = open(&path, flags, Mode::empty()).map_err(failed("open"))?;
     let sealed = fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SEALS));
@@ -259,7 +262,7 @@ fn open_table(handle: &IpcHandle) -> Result<OwnedFd, ErrorKind> {
     let is_table = sealed
         && status.st_size as u64 == FILE_SIZE
         && pread(&file, bytemuck::bytes_of_mut(&mut header), 0) == Ok(size_of::<Header>())
-        // A child of the exporter has the exporter's table open too.
+        // A child of the exporter also has the exporter's table open.
         && header == Header::of(process);
     if is_table { Ok(file) } else { Err(none()) }
 }
@@ -276,8 +279,8 @@ mod tests {
         Err(unavailable(process, Unavailable::Freed))
     }
 
-    /// Looks up an export of this generation.
-    fn look((handle, generation): (IpcHandle, u64)) -> Result<u8, ErrorKind> {
+    /// Looks up an export of this generation. Returns 7 if it exists.
+    fn look_up((handle, generation): (IpcHandle, u64)) -> Result<u8, ErrorKind> {
         while_exported(&handle.sealed(generation), |found| {
             assert_eq!(found, generation);
             Ok(7)
@@ -285,32 +288,32 @@ mod tests {
     }
 
     #[test]
-    fn exports_are_found_until_they_end() {
+    fn exports_are_found_until_they_are_removed() {
         let table = Table::new(own(), [7, 0]).unwrap();
         let native = [1, 2, 3, 4, 5, 6, 7, 8];
-        let (first, generation) = table.enter(native, 100).unwrap();
-        assert_eq!(look((first, generation)), Ok(7));
+        let (first, generation) = table.insert(native, 100).unwrap();
+        assert_eq!(look_up((first, generation)), Ok(7));
         let others = [
             (IpcHandle { allocation_size: 101, ..first }, generation),
             (IpcHandle { native: [1, 2, 3, 4, 5, 6, 7, 9], ..first }, generation),
             (first, generation + 1),
         ];
         for other in others {
-            assert_eq!(look(other), freed(own()));
+            assert_eq!(look_up(other), freed(own()));
         }
-        assert_eq!(table.end(&first, generation, || Err::<(), u8>(3)), Ok(Err(3)));
-        assert_eq!(look((first, generation)), Ok(7), "memory that was not freed stays exported");
-        let while_ending = || {
+        assert_eq!(table.remove(&first, generation, || Err::<(), u8>(3)), Ok(Err(3)));
+        assert_eq!(look_up((first, generation)), Ok(7), "memory that was not freed stays exported");
+        let while_removing = || {
             assert_eq!(lock_by_another(&first), Err(Errno::AGAIN));
             Ok::<(), u8>(())
         };
-        assert_eq!(table.end(&first, generation, while_ending), Ok(Ok(())));
-        assert_eq!(look((first, generation)), freed(own()));
-        let second = table.enter(native, 100).unwrap();
+        assert_eq!(table.remove(&first, generation, while_removing), Ok(Ok(())));
+        assert_eq!(look_up((first, generation)), freed(own()));
+        let second = table.insert(native, 100).unwrap();
         let slots = [first.registration.slot, second.0.registration.slot];
         assert_eq!(slots[0], slots[1], "slots are used again");
-        assert_eq!(look((first, generation)), freed(own()));
-        assert_eq!(look(second), Ok(7));
+        assert_eq!(look_up((first, generation)), freed(own()));
+        assert_eq!(look_up(second), Ok(7));
     }
 
     fn lock_by_another(handle: &IpcHandle) -> Result<(), Errno> {
@@ -319,15 +322,15 @@ mod tests {
     }
 
     #[test]
-    fn end_waits_while_the_export_is_mapped() {
+    fn remove_waits_while_the_export_is_mapped() {
         let table = Table::new(own(), [7, 0]).unwrap();
-        let (known, generation) = table.enter([9; 8], 1).unwrap();
+        let (handle, generation) = table.insert([9; 8], 1).unwrap();
         let mapped = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let mapping = while_exported(&known, |_| {
+            let mapping = while_exported(&handle, |_| {
                 let ending = scope.spawn(|| {
                     let free = || Ok::<_, ()>(mapped.load(Ordering::SeqCst));
-                    table.end(&known, generation, free)
+                    table.remove(&handle, generation, free)
                 });
                 std::thread::sleep(Duration::from_millis(30));
                 mapped.store(true, Ordering::SeqCst);
@@ -340,26 +343,26 @@ mod tests {
     #[test]
     fn other_files_and_slots_are_rejected() {
         let table = Table::new(own(), [7, 0]).unwrap();
-        let (known, generation) = table.enter([1; 8], 1).unwrap();
-        let elsewhere = |registration| (IpcHandle { registration, ..known }, generation);
+        let (handle, generation) = table.insert([1; 8], 1).unwrap();
+        let with = |registration| (IpcHandle { registration, ..handle }, generation);
         let (reader, _writer) = std::io::pipe().unwrap();
         let forged = memfd_create(NAME, MemfdFlags::CLOEXEC).unwrap();
         for descriptor in [reader.as_raw_fd(), forged.as_raw_fd(), 0x00ff_ffff] {
             let [low, middle, high, _] = descriptor.to_le_bytes();
             let descriptor = [low, middle, high];
-            let other = Registration { descriptor, ..known.registration };
-            assert_eq!(look(elsewhere(other)), freed(own()));
+            let other = Registration { descriptor, ..handle.registration };
+            assert_eq!(look_up(with(other)), freed(own()));
         }
-        for slot in [u16::from_le_bytes(known.registration.slot) + 1, u16::MAX] {
-            let other = Registration { slot: slot.to_le_bytes(), ..known.registration };
-            assert_eq!(look(elsewhere(other)), freed(own()));
+        for slot in [u16::from_le_bytes(handle.registration.slot) + 1, u16::MAX] {
+            let other = Registration { slot: slot.to_le_bytes(), ..handle.registration };
+            assert_eq!(look_up(with(other)), freed(own()));
         }
         // A slot that was never used is not an export of generation 0.
-        let registration = Registration { slot: [9, 0], ..known.registration };
-        let (process, zeroed) = (known.process, IpcHandle::zeroed());
-        assert_eq!(look((IpcHandle { process, registration, ..zeroed }, 0)), freed(own()));
+        let registration = Registration { slot: [9, 0], ..handle.registration };
+        let (process, zeroed) = (handle.process, IpcHandle::zeroed());
+        assert_eq!(look_up((IpcHandle { process, registration, ..zeroed }, 0)), freed(own()));
         for process in [-1, 0, i32::MAX] {
-            let found = while_exported(&IpcHandle { process, ..known }.sealed(generation), Ok);
+            let found = while_exported(&IpcHandle { process, ..handle }.sealed(generation), Ok);
             assert_eq!(found, freed(process));
         }
     }

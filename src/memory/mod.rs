@@ -1,12 +1,12 @@
-//! Memory of pools: what `hipMalloc` allocates, at an address that the runtime chooses.
+//! Pool memory, as `hipMalloc` allocates it, at an address that the runtime chooses.
 //!
-//! It needs no reservation and no mapping, but can neither grow nor move. HIP's IPC shares it between
-//! processes ([`Ipc`](crate::Ipc)).
+//! Pool memory needs no reservation and no mapping, but can neither grow nor move. HIP's IPC shares it
+//! between processes ([`Ipc`](crate::Ipc)).
 //!
-//! Only its [`PoolMemory`] can free it: no other safe function frees it by its address. Concurrent
+//! Only its [`PoolMemory`] can free it: no safe function frees memory by its address. Concurrent
 //! reads and writes are described in the [memory model](crate::vmm#memory-model).
 //!
-//! | HIP | here | HSA |
+//! | HIP | hsa-vmm | HSA |
 //! |---|---|---|
 //! | `hipMalloc`, `hipHostMalloc` | [`PoolMemory::allocate`] | `hsa_amd_memory_pool_allocate` |
 //! | `hipDeviceEnablePeerAccess` | [`PoolMemory::allow`] | `hsa_amd_agents_allow_access` |
@@ -70,9 +70,11 @@ impl PoolMemory {
         Self::allocate_with(runtime, agent, size, flags)
     }
 
-    /// Allocates memory of an agent, from a pool with these flags: coarse-grained memory (`hipMalloc`) is
-    /// coherent when the kernel or copy that wrote it has ended, fine-grained memory (`hipHostMalloc`,
-    /// `hipExtMallocWithFlags`) at once. Not every GPU has fine-grained memory.
+    /// Allocates memory of an agent from a pool with these flags.
+    ///
+    /// Agents see a store to coarse-grained memory (`hipMalloc`) when the kernel or copy that made it has
+    /// ended, and a store to fine-grained memory (`hipHostMalloc`, `hipExtMallocWithFlags`) at once. Not
+    /// every GPU has fine-grained memory.
     ///
     /// ```
     /// # use hsa_vmm::{PoolMemory, Runtime};
@@ -99,9 +101,9 @@ impl PoolMemory {
             if size == 0 {
                 return Err(ErrorKind::invalid(Argument::Size, size, Problem::Zero));
             }
-            let refused = |problem| ErrorKind::invalid(Argument::Agent, agent, problem);
-            let owner = runtime.agent(agent).ok_or(refused(Problem::UnknownAgent))?;
-            let pool = pool_of(owner, flags).ok_or(refused(Problem::NoPool))?;
+            let invalid = |problem| ErrorKind::invalid(Argument::Agent, agent, problem);
+            let owner = runtime.agent(agent).ok_or(invalid(Problem::UnknownAgent))?;
+            let pool = pool_of(owner, flags).ok_or(invalid(Problem::NoPool))?;
             let start = runtime.native().pool_allocate(pool.native, size);
             let start = start.map_err(|failure| ErrorKind::of_call(failure, size))?;
             let record = Arc::new(Record {
@@ -117,8 +119,8 @@ impl PoolMemory {
                 state: Mutex::new(State::Allocated(None)),
             });
             runtime.attachment::<Registry>().records().insert(start, record.clone());
-            // SAFETY: the runtime has just allocated it for its owner, and it is freed only when the new
-            // value is consumed or dropped.
+            // SAFETY: the runtime has just allocated the memory for its owner, and only the new value frees
+            // it, when it is consumed or dropped.
             let span = unsafe { Span::new(runtime, owner, start, size) };
             Ok(Self { span, record })
         })
@@ -138,12 +140,12 @@ impl PoolMemory {
         self.record.allocated_size
     }
 
-    /// Returns the flags of its pool: when agents see what others write.
+    /// Returns the flags of its pool, which select when agents see each other's stores.
     pub fn flags(&self) -> PoolFlags {
         self.record.flags
     }
 
-    /// Sets the agents that can access the memory besides its owner, in place of those set before
+    /// Sets the agents that can access the memory besides its owner, and replaces those of earlier calls
     /// (`hsa_amd_agents_allow_access`).
     ///
     /// # Errors
@@ -156,10 +158,10 @@ impl PoolMemory {
             let mut natives = Vec::with_capacity(1 + agents.len());
             // The owner is always in the list, because the runtime refuses an empty one.
             for &id in core::iter::once(&owner).chain(agents) {
-                let refused = |problem| ErrorKind::invalid(Argument::Agent, id, problem);
-                let agent = runtime.agent(id).ok_or(refused(Problem::UnknownAgent))?;
+                let invalid = |problem| ErrorKind::invalid(Argument::Agent, id, problem);
+                let agent = runtime.agent(id).ok_or(invalid(Problem::UnknownAgent))?;
                 if !agent.reaches(owner) {
-                    return Err(refused(Problem::Unreachable(owner)));
+                    return Err(invalid(Problem::Unreachable(owner)));
                 }
                 if !natives.contains(&agent.native) {
                     natives.push(agent.native);
@@ -181,8 +183,8 @@ impl PoolMemory {
 
     /// Copies from other memory (`hipMemcpyDtoD`). Offsets and size are in bytes.
     ///
-    /// A GPU copies that owns one of the two and can access both, preferably the owner of this memory; if
-    /// both are memory of the host, this process.
+    /// The copy is made by a GPU that owns one of the two and can access both, preferably the owner of this
+    /// memory. If both are memory of the host, this process copies.
     ///
     /// # Errors
     /// [`Problem::OutOfBounds`]; [`Problem::Overlapping`]; [`Problem::NotAllowed`] if neither GPU can
@@ -194,25 +196,25 @@ impl PoolMemory {
         source_offset: usize,
         size: usize,
     ) -> Result<(), Error> {
-        let may = |agent| self.is_open_to(agent) && source.is_open_to(agent);
-        let copier = self.span.copier(&source.span, may);
+        let can_access = |agent| self.is_open_to(agent) && source.is_open_to(agent);
+        let copier = self.span.copier(&source.span, can_access);
         self.span.copy(offset, &source.span, source_offset, size, copier)
     }
 
-    /// Frees the memory now, instead of when dropped, and returns whether that worked (`hipFree`,
-    /// `hsa_amd_memory_pool_free`).
+    /// Frees the memory now, and returns an error if that fails; dropping it only logs the error
+    /// (`hipFree`, `hsa_amd_memory_pool_free`).
     ///
-    /// Its IPC handles ([`Ipc`](crate::Ipc)) become invalid; what other processes have opened stays
-    /// valid. A process that is opening the memory is waited for, for at most 15 seconds.
+    /// Its IPC handles ([`Ipc`](crate::Ipc)) become invalid; memory that other processes have opened
+    /// stays valid. Waits at most 15 seconds for a process that is opening the memory.
     ///
     /// # Errors
-    /// [`ErrorKind::BeingOpened`], [`ErrorKind::Runtime`]; with the memory.
+    /// [`ErrorKind::BeingOpened`], [`ErrorKind::Runtime`]; the error contains the memory.
     pub fn free(self) -> Result<(), Rejected<Self>> {
         let freed = Operation::Free.run(|| self.release());
         freed.map_err(|error| Rejected { value: self, error })
     }
 
-    /// Frees the memory unless it is free already.
+    /// Frees the memory unless it was freed already.
     pub(crate) fn release(&self) -> Result<(), ErrorKind> {
         let (runtime, start) = (self.runtime(), self.record.start);
         runtime.check_not_forked()?;
@@ -221,8 +223,8 @@ impl PoolMemory {
             let registry = runtime.attachment::<Registry>();
             // Before the runtime can allocate the address again.
             registry.records().remove(&start);
-            // SAFETY: `new` allocated it, and it was not freed, as `state` says. This value is being
-            // consumed or dropped, so nothing accesses the memory any more.
+            // SAFETY: `allocate_with` allocated the memory, and `state` shows that it was not freed. This
+            // value is being consumed or dropped, so nothing accesses the memory any more.
             unsafe { runtime.native().pool_free(start) }.map_err(|failure| {
                 registry.records().insert(start, self.record.clone());
                 ErrorKind::of_call(failure, self.size())
@@ -238,15 +240,15 @@ impl PoolMemory {
     }
 }
 
-/// The pool of an agent's own memory that has these flags.
+/// Returns the pool of the agent that has these flags.
 fn pool_of(agent: &Agent, flags: PoolFlags) -> Option<&Pool> {
-    let suits = |pool: &&Pool| {
+    let matches = |pool: &&Pool| {
         pool.segment == Segment::Global && pool.allocatable && pool.flags.contains(flags)
     };
-    let pools = || agent.pools.iter().filter(suits);
+    let pools = || agent.pools.iter().filter(matches);
     // A CPU has a second fine-grained pool, for kernel arguments.
-    let plain = |pool: &&Pool| !pool.flags.contains(PoolFlags::KERNARG);
-    pools().find(plain).or_else(|| pools().next())
+    let is_general = |pool: &&Pool| !pool.flags.contains(PoolFlags::KERNARG);
+    pools().find(is_general).or_else(|| pools().next())
 }
 
 impl Deref for PoolMemory {

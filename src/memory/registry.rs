@@ -12,7 +12,7 @@ use core::fmt;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Pool memory that is allocated ([`Runtime::pool_memory`]).
+/// Describes an allocation of pool memory ([`Runtime::pool_memory`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -25,13 +25,13 @@ pub struct PoolMemoryInfo {
     pub name: Option<String>,
     /// The agent that owns the memory.
     pub agent: AgentId,
-    /// The agents that can access it, its owner among them, without duplicates and in order.
+    /// The agents that can access the memory, including its owner, sorted and without duplicates.
     pub agents: Vec<AgentId>,
 }
 
 impl Runtime {
-    /// Lists the pool memory that is allocated on this runtime by [`PoolMemory`](crate::PoolMemory), by
-    /// address. Empty in a [child of a fork](Self::has_forked).
+    /// Lists this runtime's allocations of [`PoolMemory`](crate::PoolMemory), by address. The list is empty
+    /// in a [child of a fork](Self::has_forked).
     ///
     /// ```
     /// # use hsa_vmm::{PoolMemory, Runtime};
@@ -45,7 +45,7 @@ impl Runtime {
     /// # }
     /// ```
     pub fn pool_memory(&self) -> Vec<PoolMemoryInfo> {
-        // Locks may be held by threads that the child does not have.
+        // In a forked child, locks may be held by threads of the parent.
         if self.has_forked() { Vec::new() } else { self.attachment::<Registry>().list() }
     }
 }
@@ -56,7 +56,7 @@ pub(crate) trait Exported: Any + fmt::Debug + Send + Sync {
     fn end(&self, free: &mut dyn FnMut() -> Result<(), ErrorKind>) -> Result<(), ErrorKind>;
 }
 
-/// An allocation.
+/// An allocation of pool memory.
 #[derive(Debug)]
 pub(crate) struct Record {
     pub start: usize,
@@ -67,12 +67,12 @@ pub(crate) struct Record {
     /// The size in bytes in whole granules of the pool.
     pub allocated_size: usize,
     pub name: Mutex<Option<Arc<str>>>,
-    /// The agents that can access it besides its owner.
+    /// The agents that can access the memory besides its owner.
     pub allowed: Mutex<Vec<AgentId>>,
     pub state: Mutex<State>,
 }
 
-/// Whether it is allocated. Locked while the memory is exported or freed.
+/// Whether the memory is allocated. The mutex is held while the memory is exported or freed.
 #[derive(Debug)]
 pub(crate) enum State {
     Allocated(Option<Box<dyn Exported>>),
@@ -107,13 +107,13 @@ impl Attachment for Registry {
 }
 
 impl Registry {
-    /// Locks the list.
+    /// Locks and returns the allocations by start address.
     pub fn records(&self) -> MutexGuard<'_, BTreeMap<usize, Arc<Record>>> {
         lock(&self.records)
     }
 
     fn list(&self) -> Vec<PoolMemoryInfo> {
-        // The records are locked without the list, because `allow` holds one across a runtime call.
+        // Releases the list before locking a record, because `allow` holds a record across a runtime call.
         let records: Vec<_> = self.records().values().cloned().collect();
         records.iter().map(|record| record.info()).collect()
     }

@@ -1,4 +1,4 @@
-//! Memory that one agent is known to have access to: reading, writing, filling and copying it.
+//! Reads, writes, fills and copies memory through an agent with access to it.
 
 use crate::address::Address;
 use crate::agent::{Agent, AgentId};
@@ -7,11 +7,11 @@ use crate::native::{CopyEngine, Failure, Native};
 use crate::runtime::Runtime;
 use derive_more::Debug;
 
-/// Memory that one agent can access: its address, and reading, writing and filling it.
+/// Memory that an agent can access: its address, and methods to read, write and fill it.
 ///
-/// [`PoolMemory`](crate::PoolMemory) and [`OpenedMemory`](crate::ipc::OpenedMemory) dereference to it. The
-/// agent copies, whether or not a CPU can access the memory: AMD's runtime maps what it opens from another
-/// process for GPUs only. Concurrent accesses are described in the
+/// [`PoolMemory`](crate::PoolMemory) and [`OpenedMemory`](crate::ipc::OpenedMemory) dereference to a
+/// `Span`. The agent reads and writes the memory, whether or not a CPU can access it: AMD's runtime maps
+/// memory of another process for GPUs only. Concurrent accesses are described in the
 /// [memory model](crate::vmm#memory-model).
 ///
 /// ```
@@ -33,14 +33,14 @@ use derive_more::Debug;
 pub struct Span {
     runtime: Runtime,
     start: usize,
-    /// The address for agents that are not the host; another one only for locked memory.
+    /// The address for agents other than the host. It differs from `start` only for locked memory.
     pub(crate) device_start: usize,
     size: usize,
     agent: AgentId,
 }
 
 impl Span {
-    /// Describes `size` bytes at an address, which `agent` can read and write.
+    /// Describes `size` bytes at an address that `agent` can read and write.
     ///
     /// # Safety
     /// The agent is one of this runtime. While [`read`](Self::read), [`write`](Self::write),
@@ -53,7 +53,7 @@ impl Span {
     /// Sets the address at which agents other than the host access the memory.
     ///
     /// # Safety
-    /// As for [`new`](Self::new), of the memory at this address; it is the same memory.
+    /// As for [`new`](Self::new), of the memory at this address, which must be the same memory.
     pub(crate) unsafe fn at_device_address(mut self, start: usize) -> Self {
         self.device_start = start;
         self
@@ -69,17 +69,18 @@ impl Span {
         Address::new(self.start)
     }
 
-    /// Returns the size in bytes: that which was requested.
+    /// Returns the requested size in bytes.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// Returns the agent that owns the memory, or the first one that it was opened for.
+    /// Returns the agent that owns the memory; for memory of another process, the first agent for which it
+    /// was opened.
     pub fn agent(&self) -> AgentId {
         self.agent
     }
 
-    /// Returns what copies on behalf of an agent of this runtime.
+    /// Returns the engine that copies on behalf of an agent of this runtime.
     fn engine_of(&self, agent: AgentId) -> CopyEngine {
         self.runtime.agent(agent).map_or(CopyEngine::Cpu, Agent::copy_engine)
     }
@@ -90,7 +91,7 @@ impl Span {
     /// [`Problem::OutOfBounds`].
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
         self.transfer(Operation::Read, offset, bytes.len(), |native, engine, at| {
-            // SAFETY: `transfer` checks that it is inside; the caller of `new` vouches for the memory.
+            // SAFETY: `transfer` checks the bounds; the caller of `new` vouches for the memory.
             unsafe { native.read(engine, at, bytes) }
         })
     }
@@ -112,10 +113,10 @@ impl Span {
     /// [`Problem::OutOfBounds`]; [`Problem::NotMultipleOfFour`].
     pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), Error> {
         let arguments = [(Argument::Offset, offset), (Argument::Size, size)];
-        let uneven = arguments.into_iter().find(|(_, number)| !number.is_multiple_of(4));
+        let unaligned = arguments.into_iter().find(|(_, number)| !number.is_multiple_of(4));
         Operation::Fill.run(|| {
             self.check(Argument::Offset, offset, size)?;
-            let Some((argument, number)) = uneven else { return Ok(()) };
+            let Some((argument, number)) = unaligned else { return Ok(()) };
             Err(ErrorKind::invalid(argument, number, Problem::NotMultipleOfFour))
         })?;
         self.transfer(Operation::Fill, offset, size, |native, engine, at| {
@@ -124,6 +125,7 @@ impl Span {
         })
     }
 
+    /// Checks the bounds, and calls `act` with the engine and the start address of the part.
     fn transfer(
         &self,
         operation: Operation,
@@ -142,20 +144,20 @@ impl Span {
         })
     }
 
-    /// Returns the agent that copies from `source`: the GPU that owns one of the two and `may` access
-    /// both, or a CPU if both are memory of the host. The error is the first GPU that may not.
+    /// Returns the agent that copies from `source`: a GPU that owns one of the two and can access both, or
+    /// a CPU if both are memory of the host. The error is the first of the owning GPUs.
     pub(crate) fn copier(
         &self,
         source: &Self,
-        may: impl Fn(AgentId) -> bool,
+        can_access_both: impl Fn(AgentId) -> bool,
     ) -> Result<AgentId, AgentId> {
         let is_gpu = |span: &&Self| span.engine_of(span.agent) != CopyEngine::Cpu;
         let mut gpus = [self, source].into_iter().filter(is_gpu).map(|span| span.agent);
         let Some(first) = gpus.clone().next() else { return Ok(self.agent) };
-        gpus.find(|agent| may(*agent)).ok_or(first)
+        gpus.find(|agent| can_access_both(*agent)).ok_or(first)
     }
 
-    /// Copies from another span, by what [`copier`](Self::copier) returned.
+    /// Copies from another span. `copier` is the result of [`copier`](Self::copier).
     pub(crate) fn copy(
         &self,
         offset: usize,
@@ -165,26 +167,26 @@ impl Span {
         copier: Result<AgentId, AgentId>,
     ) -> Result<(), Error> {
         Operation::Copy.run(|| {
-            let refused = |problem| ErrorKind::invalid_list(Argument::Source, problem);
+            let invalid = |problem| ErrorKind::without_value(Argument::Source, problem);
             self.check_copy(offset, source, source_offset, size)?;
-            if !self.runtime.is(&source.runtime) {
-                return Err(refused(Problem::ForeignMemory));
+            if !self.runtime.is_same(&source.runtime) {
+                return Err(invalid(Problem::ForeignMemory));
             }
             if size == 0 {
                 return Ok(());
             }
-            let copier = copier.map_err(|agent| refused(Problem::NotAllowed(agent)))?;
+            let copier = copier.map_err(|agent| invalid(Problem::NotAllowed(agent)))?;
             let engine = self.engine_of(copier);
             let to = self.start_for(engine) + offset;
             let from = source.start_for(engine) + source_offset;
-            // SAFETY: both parts are inside and do not overlap, as checked before; the callers of `new`
-            // vouch for the memory, and the caller of `copier` for the agent's access to both.
+            // SAFETY: `check_copy` has checked the bounds and that the parts do not overlap; the callers of
+            // `new` vouch for the memory, and the caller of `copier` for the agent's access to both.
             let copied = unsafe { self.runtime.native().copy(engine, to, from, size) };
             copied.map_err(|failure| ErrorKind::of_call(failure, size))
         })
     }
 
-    /// Checks that both parts are inside, and that they do not overlap.
+    /// Checks that both parts are in bounds, and that they do not overlap.
     pub(crate) fn check_copy(
         &self,
         offset: usize,
@@ -195,14 +197,14 @@ impl Span {
         self.check(Argument::Offset, offset, size)?;
         source.check(Argument::Source, source_offset, size)?;
         let (to, from) = (self.start + offset, source.start + source_offset);
-        if self.runtime.is(&source.runtime) && to.abs_diff(from) < size {
+        if self.runtime.is_same(&source.runtime) && to.abs_diff(from) < size {
             let problem = Problem::Overlapping;
             return Err(ErrorKind::invalid(Argument::Source, source_offset, problem));
         }
         Ok(())
     }
 
-    /// Checks that a part is inside, and that this process did not fork.
+    /// Checks that a part is in bounds, and that this process is not a child of a fork.
     fn check(&self, argument: Argument, offset: usize, size: usize) -> Result<(), ErrorKind> {
         self.runtime.check_not_forked()?;
         if offset.checked_add(size).is_some_and(|end| end <= self.size) {

@@ -1,4 +1,4 @@
-//! Queries for the attributes of the runtime, its agents and their pools.
+//! Queries the attributes of the runtime, its agents and their pools.
 
 use super::{Failure, Native, call, call_optional};
 use bytemuck::Pod;
@@ -31,7 +31,7 @@ impl NativePool {
 /// # Safety
 /// `data` must be the `Vec` that was passed to the iteration.
 unsafe extern "C" fn collect<T>(item: T, data: *mut c_void) -> sys::hsa_status_t {
-    // SAFETY: the caller's promise, and the iteration runs while the vector is borrowed for it.
+    // SAFETY: the caller guarantees the type, and the vector is borrowed while the iteration runs.
     let items = unsafe { &mut *data.cast::<Vec<T>>() };
     items.push(item);
     sys::HSA_STATUS_SUCCESS
@@ -39,8 +39,8 @@ unsafe extern "C" fn collect<T>(item: T, data: *mut c_void) -> sys::hsa_status_t
 
 /// The value of an attribute, all zeros by default.
 ///
-/// It has room for more than any attribute that is queried here needs: the longest is a text of 64 bytes
-/// (`hsa_ext_amd.h`). Some runtimes write more than they document.
+/// Larger than every attribute that is queried, the longest of which is a text of 64 bytes
+/// (`hsa_ext_amd.h`), because some runtimes write more than they document.
 #[derive(Clone, Copy)]
 #[repr(align(8))]
 pub(crate) struct AttributeValue([u8; Self::ROOM]);
@@ -55,9 +55,9 @@ impl AttributeValue {
     const ROOM: usize = 512;
 
     fn of(query: impl FnOnce(*mut c_void) -> Result<(), Failure>) -> Result<Self, Failure> {
-        let mut answer = Self::default();
-        query((&raw mut answer).cast())?;
-        Ok(answer)
+        let mut value = Self::default();
+        query((&raw mut value).cast())?;
+        Ok(value)
     }
 
     pub fn flag(&self) -> bool {
@@ -101,10 +101,10 @@ impl Native {
         // SAFETY: the agent comes from the runtime; `collect` gets the vector of its type.
         unsafe { call_optional!(self.hsa_agent_iterate_isas(agent.0, Some(collect), data)) }?;
         let query = |isa, attribute| {
-            // SAFETY: the instruction set comes from the runtime; the answer has room for the length,
+            // SAFETY: the instruction set comes from the runtime; the value has room for the length,
             // and for a name whose length was checked.
-            AttributeValue::of(|answer| unsafe {
-                call_optional!(self.hsa_isa_get_info_alt(isa, attribute, answer))
+            AttributeValue::of(|value| unsafe {
+                call_optional!(self.hsa_isa_get_info_alt(isa, attribute, value))
             })
         };
         let mut names = Vec::with_capacity(isas.len());
@@ -120,8 +120,8 @@ impl Native {
 
     /// Queries an attribute of the system.
     pub fn system(&self, attribute: sys::hsa_system_info_t) -> Result<AttributeValue, Failure> {
-        // SAFETY: the answer has room for every attribute of the system that is queried.
-        AttributeValue::of(|answer| unsafe { call!(self.hsa_system_get_info(attribute, answer)) })
+        // SAFETY: the value has room for every attribute of the system that is queried.
+        AttributeValue::of(|value| unsafe { call!(self.hsa_system_get_info(attribute, value)) })
     }
 
     /// Returns the runtime's build, or an empty text.
@@ -131,7 +131,7 @@ impl Native {
         if build.is_null() {
             return Ok(String::new());
         }
-        // SAFETY: not null, and by its documentation a string constant of the runtime.
+        // SAFETY: the pointer is not null; the documentation says that it is a string constant.
         Ok(unsafe { CStr::from_ptr(build) }.to_string_lossy().into_owned())
     }
 
@@ -141,10 +141,10 @@ impl Native {
         agent: NativeAgent,
         attribute: sys::hsa_agent_info_t,
     ) -> Result<AttributeValue, Failure> {
-        // SAFETY: the agent comes from the runtime; the answer has room for every attribute of an agent
+        // SAFETY: the agent comes from the runtime; the value has room for every attribute of an agent
         // that is queried.
-        AttributeValue::of(|answer| unsafe {
-            call!(self.hsa_agent_get_info(agent.0, attribute, answer))
+        AttributeValue::of(|value| unsafe {
+            call!(self.hsa_agent_get_info(agent.0, attribute, value))
         })
     }
 
@@ -154,18 +154,19 @@ impl Native {
         pool: NativePool,
         attribute: sys::hsa_amd_memory_pool_info_t,
     ) -> Result<AttributeValue, Failure> {
-        // SAFETY: the pool comes from the runtime; the answer has room for every attribute of a pool.
-        AttributeValue::of(|answer| unsafe {
-            call!(self.hsa_amd_memory_pool_get_info(pool.0, attribute, answer))
+        // SAFETY: the pool comes from the runtime; the value has room for every attribute of a pool.
+        AttributeValue::of(|value| unsafe {
+            call!(self.hsa_amd_memory_pool_get_info(pool.0, attribute, value))
         })
     }
 
-    /// Returns whether and by default an agent can access a pool (`HSA_AMD_MEMORY_POOL_ACCESS_*`).
+    /// Returns an agent's access to a pool: never, by default, or after a grant
+    /// (`HSA_AMD_MEMORY_POOL_ACCESS_*`).
     pub fn pool_access(&self, agent: NativeAgent, pool: NativePool) -> Result<u32, Failure> {
         let attribute = sys::HSA_AMD_AGENT_MEMORY_POOL_INFO_ACCESS;
-        // SAFETY: the answer is one u32.
+        // SAFETY: the value is one u32.
         let access =
-            AttributeValue::of(|answer| unsafe { self.link(agent, pool, attribute, answer) })?;
+            AttributeValue::of(|value| unsafe { self.link(agent, pool, attribute, value) })?;
         Ok(access.number())
     }
 
@@ -176,10 +177,9 @@ impl Native {
         pool: NativePool,
     ) -> Result<Vec<sys::hsa_amd_memory_pool_link_info_t>, Failure> {
         let attribute = sys::HSA_AMD_AGENT_MEMORY_POOL_INFO_NUM_LINK_HOPS;
-        // SAFETY: the answer is one u32.
-        let hops =
-            AttributeValue::of(|answer| unsafe { self.link(agent, pool, attribute, answer) })?;
-        // SAFETY: numbers and flags, for which zero is a value.
+        // SAFETY: the value is one u32.
+        let hops = AttributeValue::of(|value| unsafe { self.link(agent, pool, attribute, value) })?;
+        // SAFETY: the type consists of numbers and flags, for which zero is valid.
         let empty: sys::hsa_amd_memory_pool_link_info_t = unsafe { core::mem::zeroed() };
         let mut links = vec![empty; hops.number::<u32>() as usize];
         if !links.is_empty() {
@@ -194,18 +194,18 @@ impl Native {
     /// Queries an attribute of the links between an agent and a pool.
     ///
     /// # Safety
-    /// The answer has room for the attribute.
+    /// `value` has room for the attribute.
     unsafe fn link(
         &self,
         agent: NativeAgent,
         pool: NativePool,
         attribute: sys::hsa_amd_agent_memory_pool_info_t,
-        answer: *mut c_void,
+        value: *mut c_void,
     ) -> Result<(), Failure> {
         let (agent, pool) = (agent.0, pool.0);
-        // SAFETY: agent and pool come from the runtime; the caller vouches for the answer.
+        // SAFETY: agent and pool come from the runtime; the caller vouches for the value.
         unsafe {
-            call_optional!(self.hsa_amd_agent_memory_pool_get_info(agent, pool, attribute, answer))
+            call_optional!(self.hsa_amd_agent_memory_pool_get_info(agent, pool, attribute, value))
         }
     }
 }

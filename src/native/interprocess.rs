@@ -18,28 +18,28 @@ use std::num::NonZero;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Instant;
 
-/// The most descriptors that are received with a message. The kernel closes the others.
+/// The maximum number of descriptors that are received with a message. The kernel closes the others.
 const MAX_DESCRIPTORS: usize = 4;
 
-/// The process that connected or listened, or created the pair.
+/// The process at the other end of a socket: it has connected, listened or created the pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
     /// `None` if it has no number in the PID namespace of this process.
     pub process: Option<NonZero<i32>>,
-    /// Its effective user at that time, as this process's user namespace numbers it.
+    /// Its effective user at that time, as a number of this process's user namespace.
     pub user: u32,
 }
 
 /// Returns the process at the other end (`SO_PEERCRED`).
 pub(crate) fn peer_of(socket: impl AsFd) -> Result<Peer, Errno> {
-    let mut found = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     // SAFETY: any bytes are a valid ucred.
-    unsafe { get_option(socket.as_fd(), libc::SO_PEERCRED, &mut found) }?;
-    Ok(Peer { process: NonZero::new(found.pid), user: found.uid })
+    unsafe { get_option(socket.as_fd(), libc::SO_PEERCRED, &mut credentials) }?;
+    Ok(Peer { process: NonZero::new(credentials.pid), user: credentials.uid })
 }
 
-/// Returns whether the process at the other end has ended, so that its number can be another process's
-/// (`SO_PEERPIDFD`). Returns `None` if the kernel is older than Linux 6.5.
+/// Returns whether the process at the other end has ended (`SO_PEERPIDFD`): its number can then belong to
+/// another process. Returns `None` if the kernel is older than Linux 6.5.
 pub(crate) fn peer_has_ended(socket: impl AsFd) -> Result<Option<bool>, Errno> {
     let mut pidfd: libc::c_int = -1;
     // SAFETY: any bytes are a valid number.
@@ -55,24 +55,24 @@ pub(crate) fn peer_has_ended(socket: impl AsFd) -> Result<Option<bool>, Errno> {
     }
     // SAFETY: the kernel has just opened it for this call.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-    // It becomes readable when the process ends.
+    // The pidfd becomes readable when the process ends.
     wait(pidfd.as_fd(), PollFlags::IN, Instant::now()).map(Some)
 }
 
-/// Returns whether a descriptor, which other threads can close or reuse, is a socket at which this process
-/// listens: not one at which another process listens and which it has sent.
+/// Returns whether a descriptor is a socket that listens at this address and was opened by this process,
+/// not received from another. Other threads can close or reuse the descriptor during the call.
 pub(crate) fn listens_at(number: RawFd, address: &SocketAddrUnix) -> bool {
     if number < 0 {
         return false;
     }
-    // SAFETY: it is not -1. The kernel is only asked about it: nothing is read from it or changed. If it is
-    // closed the answer is an error, and if it was reused the answer is true of the new socket.
+    // SAFETY: the number is not -1. The calls below only query the socket, and neither read from it nor
+    // change it. They fail if the descriptor was closed, and describe the new socket if it was reused.
     let socket = unsafe { BorrowedFd::borrow_raw(number) };
     let own = getpid().as_raw_nonzero().get();
-    let here = getsockname(socket).and_then(SocketAddrUnix::try_from);
-    here.is_ok_and(|here| here.abstract_name() == address.abstract_name())
+    let bound = getsockname(socket).and_then(SocketAddrUnix::try_from);
+    bound.is_ok_and(|bound| bound.abstract_name() == address.abstract_name())
         && socket_acceptconn(socket) == Ok(true)
-        && peer_of(socket).is_ok_and(|it| it.process.map(NonZero::get) == Some(own))
+        && peer_of(socket).is_ok_and(|peer| peer.process.map(NonZero::get) == Some(own))
 }
 
 /// Reads an option of a socket.
@@ -85,8 +85,8 @@ unsafe fn get_option<T>(
     value: &mut T,
 ) -> Result<(), Errno> {
     let mut size = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the descriptor is open while borrowed; `value` is writable and has `size` bytes, of which
-    // every value is valid.
+    // SAFETY: the descriptor is open while borrowed; `value` is writable and has `size` bytes, and the
+    // caller guarantees that any bytes are valid.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -99,7 +99,7 @@ unsafe fn get_option<T>(
     check(result)
 }
 
-/// Turns the result of a system call into its error number.
+/// Converts the result of a system call, with its error number.
 fn check(result: libc::c_int) -> Result<(), Errno> {
     if result == 0 {
         return Ok(());
@@ -107,21 +107,21 @@ fn check(result: libc::c_int) -> Result<(), Errno> {
     Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
 }
 
-/// Waits until a descriptor is ready. Returns `false` if it is not by the deadline.
+/// Waits until a descriptor is ready. Returns `false` if the deadline passes first.
 pub(crate) fn wait(
     descriptor: BorrowedFd<'_>,
     events: PollFlags,
     deadline: Instant,
 ) -> Result<bool, Errno> {
     let ready = retry_on_intr(|| {
-        // A time that the kernel cannot hold is no limit.
-        let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok();
-        poll(&mut [PollFd::from_borrowed_fd(descriptor, events)], left.as_ref())
+        // Waits without a limit if the kernel's type cannot represent the time.
+        let timeout = Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok();
+        poll(&mut [PollFd::from_borrowed_fd(descriptor, events)], timeout.as_ref())
     })?;
     Ok(ready > 0)
 }
 
-/// Sends bytes, and a descriptor with the first of them. Does not block, and raises no `SIGPIPE`.
+/// Sends bytes, and a descriptor with the first byte. Does not block, and raises no `SIGPIPE`.
 pub(crate) fn send(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
@@ -137,13 +137,13 @@ pub(crate) fn send(
     sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags)
 }
 
-/// What was received of a message.
+/// The received part of a message.
 #[derive(Debug, Default)]
 pub(crate) struct Received {
     /// 0 if the other end has disconnected.
     pub bytes: usize,
     pub descriptors: Vec<OwnedFd>,
-    /// Whether there were more, for which the buffer or this process has no room.
+    /// Whether the kernel has closed descriptors that did not fit into the buffer or this process.
     pub truncated: bool,
 }
 
@@ -162,8 +162,8 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<Receiv
     Ok(Received { bytes: received.bytes, descriptors, truncated })
 }
 
-/// Reads and drops the available data. The kernel closes the descriptors with it; this process never
-/// has them.
+/// Reads and drops the available data. The kernel closes the descriptors in it, and does not pass them to
+/// this process.
 pub(crate) fn discard(socket: BorrowedFd<'_>) {
     let mut bytes = [0; 4096];
     let mut receive = || rustix::net::recv(socket, &mut bytes, RecvFlags::DONTWAIT);
@@ -173,9 +173,9 @@ pub(crate) fn discard(socket: BorrowedFd<'_>) {
 /// A change of the lock on a byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ByteLock {
-    /// Locks together with others; the file must be open for reading.
+    /// Locks the byte shared; the file must be open for reading.
     Shared = libc::F_RDLCK as isize,
-    /// Locks alone; the file must be open for writing.
+    /// Locks the byte exclusively; the file must be open for writing.
     Exclusive = libc::F_WRLCK as isize,
     /// Unlocks.
     Unlocked = libc::F_UNLCK as isize,
@@ -183,15 +183,15 @@ pub(crate) enum ByteLock {
 
 /// Changes the lock on a byte of a file (`F_OFD_SETLK`). Does not block.
 ///
-/// The lock belongs to the open file and not to the process: threads of one process exclude each other
-/// too, and the kernel unlocks it when the last descriptor of that open file is closed, however its
-/// process ends.
+/// The lock belongs to the open file and not to the process: threads of one process also exclude each
+/// other. The kernel unlocks the byte when the last descriptor of the open file is closed, also if its
+/// process is killed.
 ///
 /// # Errors
 /// `AGAIN` or `ACCESS` if another open file has a conflicting lock.
-pub(crate) fn lock_byte(file: BorrowedFd<'_>, byte: u64, kind: ByteLock) -> Result<(), Errno> {
+pub(crate) fn lock_byte(file: BorrowedFd<'_>, byte: u64, lock: ByteLock) -> Result<(), Errno> {
     let range = libc::flock {
-        l_type: kind as libc::c_short,
+        l_type: lock as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
         l_start: i64::try_from(byte).map_err(|_| Errno::OVERFLOW)?,
         l_len: 1,
@@ -202,21 +202,21 @@ pub(crate) fn lock_byte(file: BorrowedFd<'_>, byte: u64, kind: ByteLock) -> Resu
     check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const range) })
 }
 
-/// Calls a function with `SIGPIPE` blocked. Threads that it starts inherit that and keep it.
+/// Calls a function with `SIGPIPE` blocked. Threads that the function starts keep the signal blocked.
 pub(crate) fn without_sigpipe<T>(act: impl FnOnce() -> T) -> T {
     let mut pipe = MaybeUninit::uninit();
     let mut before = MaybeUninit::uninit();
-    // SAFETY: the first call initialises the set that the others use, and none fails for a signal that
-    // exists; `before` is writable.
+    // SAFETY: the first call initialises the set that the others use, and the calls do not fail for a
+    // valid signal; `before` is writable.
     let blocked = unsafe {
         libc::sigemptyset(pipe.as_mut_ptr());
         libc::sigaddset(pipe.as_mut_ptr(), libc::SIGPIPE);
         libc::pthread_sigmask(libc::SIG_BLOCK, pipe.as_ptr(), before.as_mut_ptr())
     };
-    let done = act();
+    let result = act();
     if blocked == 0 {
         // SAFETY: the call above has initialised `before`.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), core::ptr::null_mut()) };
     }
-    done
+    result
 }

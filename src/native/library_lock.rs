@@ -4,8 +4,8 @@
 //! ROCm 10, four functions use the table without that lock: `hsa_amd_vmem_export_shareable_handle`,
 //! `hsa_amd_vmem_import_shareable_handle`, `hsa_amd_vmem_retain_alloc_handle` and
 //! `hsa_amd_vmem_get_alloc_properties_from_handle` (`Runtime::VMemory…` in `runtime.cpp`, ROCm 6.0
-//! to 7.2). Other calls on handles and mappings take `memory_lock_`: they hold this lock shared, and
-//! the four hold it exclusively.
+//! to 7.2). These four functions are called with this lock held exclusively. Other calls on handles and
+//! mappings take `memory_lock_` and are called with this lock held shared.
 //!
 //! The handlers that keep the list of locks usable after a fork also count forks ([`ForkCount`]).
 
@@ -16,14 +16,14 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
-/// A library's lock. It is held for one call of the library, and no other lock is taken meanwhile:
-/// shared for a call that the library locks itself, exclusively for one that it does not lock.
+/// A library's lock. It is held for one call of the library, during which no other lock is taken: shared
+/// if the library locks the call itself, otherwise exclusively.
 pub(crate) type LibraryLock = RwLock<()>;
 
-/// Returns the lock of the library that a table was loaded from: the same for every table of it.
+/// Returns the lock of the library that a table was loaded from. All tables of a library share a lock.
 ///
 /// The address of `hsa_init` identifies the library: loading a file twice loads one library, and
-/// every simulation has functions of its own. A child of a fork gets a new lock, as a thread of
+/// every simulation has functions of its own. A child of a fork gets a new lock, because a thread of
 /// the parent may have held the old one.
 pub(crate) fn lock_of(table: &Table) -> Arc<LibraryLock> {
     // `current` also registers the handlers that keep the registry usable after a fork.
@@ -40,11 +40,12 @@ pub(crate) fn lock_of(table: &Table) -> Arc<LibraryLock> {
 /// The locks by the address of `hsa_init` and the number of forks.
 type Registry = BTreeMap<(usize, ForkCount), Weak<LibraryLock>>;
 
-// The standard library's mutex also where tests substitute locks: nothing blocks while it is held.
+// The standard library's mutex, also in tests that substitute locks, because nothing blocks while it is
+// held.
 static REGISTRY: Mutex<Registry> = Mutex::new(BTreeMap::new());
 
 thread_local! {
-    /// The registry while this thread forks.
+    /// The guard of the registry while this thread forks.
     static FORKING: RefCell<Option<MutexGuard<'static, Registry>>> = const { RefCell::new(None) };
 }
 
@@ -55,7 +56,7 @@ fn registry() -> MutexGuard<'static, Registry> {
 static FORKS: AtomicU64 = AtomicU64::new(0);
 static WATCH: Once = Once::new();
 
-/// The number of forks that led to a process, counted from the first call of [`Self::current`].
+/// The number of forks between the process of the first call of [`Self::current`] and this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ForkCount(u64);
 
@@ -70,24 +71,25 @@ extern "C" fn in_parent() {
     let _ = FORKING.try_with(RefCell::take);
 }
 
+/// Counts the fork, and unlocks the registry in the child.
 extern "C" fn in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
     in_parent();
 }
 
 impl ForkCount {
-    /// Returns this process's number of forks.
+    /// Returns the count of this process. The first call registers the handlers.
     pub fn current() -> Self {
         WATCH.call_once(|| {
-            // SAFETY: the handlers are plain functions. In the child they change one atomic and
-            // unlock a mutex that this very thread locked. They are never unregistered because
-            // they are part of this code. A failure (out of memory) leaves forks unnoticed.
+            // SAFETY: the handlers are functions of this code, which is never unloaded. In the child they
+            // change one atomic and unlock a mutex that the same thread has locked. If the call fails (out
+            // of memory), forks are not noticed.
             unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
         });
         Self(FORKS.load(Ordering::Relaxed))
     }
 
-    /// Returns whether this process is a forked child of the one that took this count.
+    /// Returns whether this process is a forked child of the process that took this count.
     pub fn has_forked(self) -> bool {
         self.0 != FORKS.load(Ordering::Relaxed)
     }
@@ -107,13 +109,13 @@ mod tests {
 
     #[test]
     fn each_simulation_has_one_lock() {
-        let (one, other) = (simulation(), simulation());
+        let (first, second) = (simulation(), simulation());
         let lock = |simulation: &Arc<Simulation>| {
             Arc::clone(&Native::simulated(simulation.clone()).library_lock)
         };
-        let (first, second) = (lock(&one), lock(&one));
-        assert!(Arc::ptr_eq(&first, &second));
-        assert!(!Arc::ptr_eq(&first, &lock(&other)));
+        let first_lock = lock(&first);
+        assert!(Arc::ptr_eq(&first_lock, &lock(&first)));
+        assert!(!Arc::ptr_eq(&first_lock, &lock(&second)));
     }
 
     #[test]

@@ -1,16 +1,16 @@
-//! Loads and stores of this process to memory that agents and other threads use too.
+//! Loads and stores of this process to memory that agents and other threads also use.
 //!
-//! Every byte is one relaxed atomic access, so that a race with another access of this module is
-//! never undefined behaviour: the bytes of the two are mixed. The public documentation is the
-//! section "Memory model" of [`crate::vmm`].
+//! Each byte is accessed by one relaxed atomic access, so that a race with another access of this module
+//! only mixes bytes, and is never undefined behaviour. The public documentation is the section "Memory
+//! model" of [`crate::vmm`].
 //!
 //! On x86-64, one instruction accesses eight bytes, because reads over PCIe cost a round trip each. It
 //! is inline assembly and not an `AtomicU64`: Rust forbids races between atomic accesses of different sizes,
 //! and callers choose the offsets.
 //!
-//! It also maps memory inside ranges that the runtime reserved for this library. [`map_shared`]
-//! and [`close`] replace what is in a range (`MAP_FIXED`), so that they are unsafe. [`fill_hole`] fills an
-//! address-space hole and replaces nothing.
+//! This module also maps memory inside ranges that the runtime reserved for this library. [`map_shared`]
+//! and [`block_access`] are unsafe, because they replace the mappings in a range (`MAP_FIXED`).
+//! [`fill_hole`] fills an address-space hole and replaces nothing.
 
 use core::ffi::c_void;
 use core::ptr::null_mut;
@@ -20,15 +20,15 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
 use std::os::fd::BorrowedFd;
 
-/// Copies bytes, eight by one instruction and the rest one by one.
+/// Copies eight bytes by one instruction, and the rest one by one.
 ///
 /// # Safety
-/// Until it returns, the source is mapped and readable for the CPU and the destination is mapped and
-/// writable, and the two do not overlap. This process accesses what it shares of them only atomically.
+/// Until the function returns, the source is mapped and readable for the CPU, the destination is mapped
+/// and writable, and the two do not overlap. This process accesses their shared bytes only atomically.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 unsafe fn copy_bytes(to: usize, from: usize, size: usize) {
-    // SAFETY: reads and writes only the ranges that the caller guarantees. To Rust it is a relaxed load
-    // and a relaxed store of each byte.
+    // SAFETY: reads and writes only the ranges that the caller guarantees. In Rust's memory model this is
+    // a relaxed load and a relaxed store of each byte.
     unsafe {
         core::arch::asm!(
             "rep movsq",
@@ -43,11 +43,10 @@ unsafe fn copy_bytes(to: usize, from: usize, size: usize) {
     }
 }
 
-/// The byte at an address.
+/// Returns the byte at an address.
 ///
 /// # Safety
-/// The address is mapped for as long as the reference lives, and this process accesses the byte
-/// only atomically meanwhile.
+/// While the reference lives, the address is mapped, and this process accesses the byte only atomically.
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 unsafe fn byte_at<'a>(address: usize) -> &'a AtomicU8 {
     // SAFETY: the caller's promise; a byte is always aligned.
@@ -57,7 +56,7 @@ unsafe fn byte_at<'a>(address: usize) -> &'a AtomicU8 {
 /// Copies from mapped memory.
 ///
 /// # Safety
-/// Until it returns, `bytes.len()` bytes at `address` are mapped and readable for the CPU, and this
+/// Until the function returns, `bytes.len()` bytes at `address` are mapped and readable for the CPU, and this
 /// process accesses them only atomically.
 pub(crate) unsafe fn read_memory(address: usize, bytes: &mut [u8]) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -89,17 +88,17 @@ pub(crate) unsafe fn write_memory(address: usize, bytes: &[u8]) {
     }
 }
 
-/// The bytes that are copied or filled at a time.
-const PORTION: usize = 64 << 10;
+/// The number of bytes that are copied or filled at a time.
+const BUFFER_SIZE: usize = 64 << 10;
 
-/// Copies from mapped memory to mapped memory, a portion at a time.
+/// Copies from mapped memory to mapped memory through a buffer.
 ///
 /// # Safety
 /// As for [`read_memory`] of the source and [`write_memory`] of the destination.
 pub(super) unsafe fn copy_memory(to: usize, from: usize, size: usize) {
-    let mut portion = vec![0; size.min(PORTION)];
-    for done in (0..size).step_by(PORTION) {
-        let part = &mut portion[..PORTION.min(size - done)];
+    let mut buffer = vec![0; size.min(BUFFER_SIZE)];
+    for done in (0..size).step_by(BUFFER_SIZE) {
+        let part = &mut buffer[..BUFFER_SIZE.min(size - done)];
         // SAFETY: the caller's promise.
         unsafe {
             read_memory(from + done, part);
@@ -113,17 +112,17 @@ pub(super) unsafe fn copy_memory(to: usize, from: usize, size: usize) {
 /// # Safety
 /// As for [`write_memory`].
 pub(super) unsafe fn fill_memory(address: usize, value: u32, size: usize) {
-    let pattern = value.to_ne_bytes().repeat(size.min(PORTION).div_ceil(4));
-    for done in (0..size).step_by(PORTION) {
+    let pattern = value.to_ne_bytes().repeat(size.min(BUFFER_SIZE).div_ceil(4));
+    for done in (0..size).step_by(BUFFER_SIZE) {
         // SAFETY: the caller's promise.
-        unsafe { write_memory(address + done, &pattern[..PORTION.min(size - done)]) };
+        unsafe { write_memory(address + done, &pattern[..BUFFER_SIZE.min(size - done)]) };
     }
 }
 
 /// Maps the start of a memory file or dma-buf over a range.
 ///
 /// # Safety
-/// Nothing but this library and the runtime uses what is mapped in the range: it is replaced.
+/// Only this library and the runtime use the mappings in the range, which are replaced.
 pub(crate) unsafe fn map_shared(
     descriptor: BorrowedFd<'_>,
     address: usize,
@@ -131,16 +130,17 @@ pub(crate) unsafe fn map_shared(
     protection: ProtFlags,
 ) -> Result<(), Errno> {
     let flags = MapFlags::SHARED | MapFlags::FIXED;
-    // SAFETY: the caller promises that what is replaced may be.
+    // SAFETY: the caller guarantees that the old mappings may be replaced.
     unsafe { mmap(address as *mut c_void, size, protection, flags, descriptor, 0)? };
     Ok(())
 }
 
-/// Maps the first page of a memory file or dma-buf anywhere, and removes it again.
+/// Tests whether the first page of a memory file or dma-buf can be mapped: maps and unmaps it at an unused
+/// address.
 ///
 /// # Errors
-/// Those of the driver that owns the memory. A driver may refuse after the kernel has unmapped the old
-/// mapping at the address (`mmap_region` until Linux 6.11), so it is asked at an unused address.
+/// Those of the driver that owns the memory. At a used address, the kernel may unmap the old mapping
+/// before the driver fails (`mmap_region` until Linux 6.11).
 pub(crate) fn try_shared(descriptor: BorrowedFd<'_>, protection: ProtFlags) -> Result<(), Errno> {
     let size = 4096;
     // SAFETY: without MAP_FIXED nothing is replaced.
@@ -150,7 +150,7 @@ pub(crate) fn try_shared(descriptor: BorrowedFd<'_>, protection: ProtFlags) -> R
     }
 }
 
-/// Changes what loads and stores may do in a range that [`map_shared`], or the runtime, mapped.
+/// Changes the protection of a range that [`map_shared`] or the runtime has mapped.
 ///
 /// # Safety
 /// As for [`map_shared`].
@@ -160,44 +160,44 @@ pub(crate) unsafe fn protect(
     protection: ProtFlags,
 ) -> Result<(), Errno> {
     let protection = MprotectFlags::from_bits_retain(protection.bits());
-    // SAFETY: the caller promises that nothing else is in the range.
+    // SAFETY: the caller guarantees that only this library and the runtime use the range.
     unsafe { mprotect(address as *mut c_void, size, protection) }
 }
 
-/// Maps an inaccessible mapping without memory over the range.
+/// Creates an inaccessible mapping without memory over the range.
 ///
 /// # Safety
 /// As for [`map_shared`], unless `fixed` is `FIXED_NOREPLACE`.
-unsafe fn map_nothing(address: usize, size: usize, fixed: MapFlags) -> Result<(), Errno> {
+unsafe fn map_inaccessible(address: usize, size: usize, fixed: MapFlags) -> Result<(), Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | fixed;
-    // SAFETY: the caller promises that what is replaced may be.
+    // SAFETY: the caller guarantees that the old mappings may be replaced.
     unsafe { mmap_anonymous(address as *mut c_void, size, ProtFlags::empty(), flags)? };
     Ok(())
 }
 
-/// Replaces everything in a range, which is mapped throughout, with an inaccessible mapping. If the
-/// process has reached the kernel's limit of mappings, only takes all access away.
+/// Replaces the mappings in a range without holes by one inaccessible mapping. If the process has reached
+/// the kernel's limit of mappings, only removes all access.
 ///
 /// # Errors
 /// `NOMEM` if a part is not mapped and the process has reached the limit of mappings.
 ///
 /// # Safety
 /// As for [`map_shared`].
-pub(crate) unsafe fn close(address: usize, size: usize) -> Result<(), Errno> {
+pub(crate) unsafe fn block_access(address: usize, size: usize) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     unsafe {
-        map_nothing(address, size, MapFlags::FIXED)
+        map_inaccessible(address, size, MapFlags::FIXED)
             .or_else(|_| protect(address, size, ProtFlags::empty()))
     }
 }
 
-/// Maps an inaccessible mapping over a range that should be empty, without replacing anything.
+/// Creates an inaccessible mapping over an empty range, without replacing anything.
 ///
 /// # Errors
-/// `EXIST` if something is mapped in it.
+/// `EXIST` if something is mapped in the range.
 pub(crate) fn fill_hole(address: usize, size: usize) -> Result<(), Errno> {
     // SAFETY: nothing is replaced.
-    unsafe { map_nothing(address, size, MapFlags::FIXED_NOREPLACE) }
+    unsafe { map_inaccessible(address, size, MapFlags::FIXED_NOREPLACE) }
 }
 
 #[cfg(test)]
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
     use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-    /// Returns bytes of which neighbours differ.
+    /// Returns bytes whose neighbours differ.
     fn pattern(size: usize) -> Vec<u8> {
         (0..size).map(|at| (at % 251) as u8).collect()
     }
@@ -220,29 +220,29 @@ mod tests {
                 // SAFETY: bytes of the test's own.
                 unsafe { read_memory(source.as_ptr() as usize + skip, &mut read) };
                 assert!(read == expected, "{size} bytes from {skip}: read");
-                let mut whole = vec![0xff; offset + size + 9];
-                let begin = whole.as_mut_ptr() as usize + offset;
-                let inside = |whole: &[u8], what: &str| {
-                    let (before, rest) = whole.split_at(offset);
+                let mut target = vec![0xff; offset + size + 9];
+                let begin = target.as_mut_ptr() as usize + offset;
+                let check = |target: &[u8], operation: &str| {
+                    let (before, rest) = target.split_at(offset);
                     let (part, after) = rest.split_at(size);
                     let untouched = |bytes: &[u8]| bytes.iter().all(|&byte| byte == 0xff);
-                    assert!(part == expected, "{size} bytes to {offset}: {what}");
-                    assert!(untouched(before) && untouched(after), "{what} beside");
+                    assert!(part == expected, "{operation} {size} bytes at {offset}");
+                    assert!(untouched(before) && untouched(after), "{operation} outside");
                 };
                 // SAFETY: bytes of the test's own.
                 unsafe { write_memory(begin, expected) };
-                inside(&whole, "written");
-                whole.fill(0xff);
+                check(&target, "written");
+                target.fill(0xff);
                 let (to, from) =
-                    (whole.as_mut_ptr() as usize + offset, source.as_ptr() as usize + skip);
+                    (target.as_mut_ptr() as usize + offset, source.as_ptr() as usize + skip);
                 // SAFETY: bytes of the test's own.
                 unsafe { copy_memory(to, from, size) };
-                inside(&whole, "copied");
+                check(&target, "copied");
             }
         }
     }
 
-    /// Miri and the thread sanitizer judge it; the offsets make accesses of all sizes overlap.
+    /// Miri and the thread sanitizer detect races; the offsets make accesses of all sizes overlap.
     #[test]
     fn racing_accesses_mix_bytes() {
         let memory: Vec<AtomicU8> = (0..64).map(|_| AtomicU8::new(0)).collect();

@@ -1,8 +1,8 @@
-//! The only module that calls the runtime: each function is one call through the table, takes Rust's
-//! types, and turns the status into a `Result`. It makes no decisions.
+//! The only module that calls the runtime: each function makes one call through the table, takes Rust's
+//! types, and converts the status to a `Result`. It makes no decisions.
 //!
-//! What the runtime itself does not check is either ensured by a type ([`NativeAgent`] and
-//! [`NativePool`] come from the runtime's own iteration), or checked by the ledger before the call.
+//! Conditions that the runtime does not check are ensured by types ([`NativeAgent`] and [`NativePool`]
+//! come from the runtime's own iteration), or checked by the ledger before the call.
 
 mod descriptor;
 mod discovery;
@@ -22,7 +22,7 @@ pub(crate) use interprocess::{
 };
 pub(crate) use library_lock::ForkCount;
 use library_lock::{LibraryLock, lock_of};
-pub(crate) use memory::{close, fill_hole, map_shared, protect, try_shared};
+pub(crate) use memory::{block_access, fill_hole, map_shared, protect, try_shared};
 pub(crate) use memory::{read_memory, write_memory};
 pub(crate) use pool::NativeIpc;
 pub use status::{DriverState, Status};
@@ -54,8 +54,8 @@ impl Failure {
     }
 }
 
-/// Calls a function, logs it, and turns its status into a `Result`. Logs it before the call, too, so that
-/// a call that never returns can be found.
+/// Calls a function, logs it, and converts its status to a `Result`. Logs it also before the call, so that
+/// the log shows a call that never returns.
 macro_rules! logged {
     ($function:expr, $name:ident $arguments:tt) => {{
         $crate::log::event!(TRACE, calling = stringify!($name));
@@ -106,7 +106,7 @@ pub(crate) struct Native {
 }
 
 impl Native {
-    /// Loads a library. Nothing is started.
+    /// Loads a library, and does not start the runtime.
     ///
     /// # Safety
     /// As for [`Library::load`].
@@ -118,7 +118,7 @@ impl Native {
         Ok((Self { library: Some(library), ..native }, path))
     }
 
-    /// Takes a simulation's functions.
+    /// Uses the functions of a simulation.
     #[cfg(feature = "simulation")]
     pub fn simulated(simulation: Arc<hsa_sim::Simulation>) -> Self {
         Self { simulation: Some(simulation.clone()), ..Self::new(*simulation.table()) }
@@ -139,31 +139,31 @@ impl Native {
         self.library.as_ref()?.symbol(name)
     }
 
-    /// Returns the simulation, if it is one.
+    /// Returns the simulation; `None` for a loaded library.
     #[cfg(feature = "simulation")]
     pub fn simulation(&self) -> Option<&hsa_sim::Simulation> {
         self.simulation.as_deref()
     }
 
-    /// Makes a call that the library locks itself: excludes calls that it does not lock.
-    pub fn locked<T>(&self, call: impl FnOnce(&Self) -> T) -> T {
+    /// Makes a call that the library locks itself. Excludes the calls of [`call_exclusive`](Self::call_exclusive).
+    pub fn call_shared<T>(&self, call: impl FnOnce(&Self) -> T) -> T {
         let _shared = read(&self.library_lock);
         call(self)
     }
 
-    /// Makes a call that the library does not lock: excludes all other calls on handles.
-    pub fn unlocked<T>(&self, call: impl FnOnce(&Self) -> T) -> T {
+    /// Makes a call that the library does not lock itself. Excludes all other calls on handles.
+    pub fn call_exclusive<T>(&self, call: impl FnOnce(&Self) -> T) -> T {
         let _exclusive = write(&self.library_lock);
         call(self)
     }
 
-    /// Starts the runtime or counts one more user of it.
+    /// Starts the runtime, or counts another user of a started one.
     pub fn init(&self) -> Result<(), Failure> {
         // SAFETY: takes no arguments and may be called at any time.
         unsafe { call!(self.hsa_init()) }
     }
 
-    /// Counts one user less, and stops the runtime after the last.
+    /// Removes one user, and stops the runtime after the last user.
     pub fn shut_down(&self) -> Result<(), Failure> {
         // SAFETY: takes no arguments and may be called at any time.
         unsafe { call!(self.hsa_shut_down()) }

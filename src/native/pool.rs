@@ -28,7 +28,7 @@ impl Native {
         unsafe { call_optional!(self.hsa_amd_memory_pool_free(address as *mut c_void)) }
     }
 
-    /// Sets which agents can access memory of a pool: these and no others.
+    /// Sets the agents that can access memory of a pool, and revokes the access of all others.
     pub fn allow_access(&self, address: usize, agents: &[NativeAgent]) -> Result<(), Failure> {
         let (count, agents) = (agents.len() as u32, agents.as_ptr().cast());
         let at = address as *const c_void;
@@ -37,11 +37,11 @@ impl Native {
         unsafe { call_optional!(self.hsa_amd_agents_allow_access(count, agents, null(), at)) }
     }
 
-    /// Lets agents access memory of this process, and returns the address at which they do.
+    /// Grants agents access to memory of this process, and returns its address for them.
     ///
     /// # Safety
-    /// The memory stays allocated, and is freed or remapped only after it was unlocked. No memory that
-    /// is locked overlaps it.
+    /// The memory stays allocated until it is unlocked, and is not remapped before. It overlaps no locked
+    /// memory.
     pub unsafe fn lock(
         &self,
         start: usize,
@@ -75,11 +75,11 @@ impl Native {
         Ok(handle.handle)
     }
 
-    /// Maps another process's allocation for at least one agent: AMD's runtime reads the first without
-    /// checking the count.
+    /// Maps another process's allocation for agents. The signature requires one agent, because AMD's runtime
+    /// reads the first without checking the count.
     ///
-    /// AMD's runtime accepts any size, and returns a start from where less memory can be mapped: check it
-    /// with [`ipc_is_attached`](Self::ipc_is_attached).
+    /// AMD's runtime accepts any size and can map fewer bytes: check the returned start address with
+    /// [`ipc_is_attached`](Self::ipc_is_attached).
     pub fn ipc_attach(
         &self,
         handle: NativeIpc,
@@ -103,7 +103,7 @@ impl Native {
     /// AMD's runtime reports the size that was passed to attach, but looks an address up in what the
     /// driver has mapped: the last byte is found only if it is mapped.
     pub fn ipc_is_attached(&self, start: usize, size: usize) -> Result<bool, Failure> {
-        let Some(last) = size.checked_sub(1).and_then(|most| start.checked_add(most)) else {
+        let Some(last) = size.checked_sub(1).and_then(|offset| start.checked_add(offset)) else {
             return Ok(false);
         };
         let info = self.pointer_info(last)?;
@@ -133,7 +133,7 @@ impl Native {
     }
 
     fn pointer_info(&self, address: usize) -> Result<sys::hsa_amd_pointer_info_t, Failure> {
-        // SAFETY: numbers and pointers, for which zero is a value; the type 0 is `UNKNOWN`.
+        // SAFETY: the type consists of numbers and pointers, for which zero is valid; type 0 is `UNKNOWN`.
         let mut info: sys::hsa_amd_pointer_info_t = unsafe { core::mem::zeroed() };
         info.size = size_of_val(&info) as u32;
         let (at, count, list) = (address as *const c_void, null_mut(), null_mut());

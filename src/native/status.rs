@@ -7,14 +7,15 @@ use hsa_sys as sys;
 
 /// The status that a function of the runtime returned.
 ///
-/// The value is that of `hsa.h`. Shown as the constant's own name and value: `HSA_STATUS_ERROR_INVALID_ARGUMENT (0x1001)`.
+/// The value is that of `hsa.h`. Displayed as the constant's name and value:
+/// `HSA_STATUS_ERROR_INVALID_ARGUMENT (0x1001)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[debug("{self}")]
 pub struct Status(pub u32);
 
 macro_rules! names {
     ($($name:ident)*) => {
-        /// The constant's name.
+        /// Returns the constant's name; `None` for an unknown value.
         pub fn name(self) -> Option<&'static str> {
             match self.0 {
                 $(sys::$name => Some(stringify!($name)),)*
@@ -37,7 +38,7 @@ impl Status {
 
     pub(crate) fn check(self, call: &'static str) -> Result<(), Failure> {
         match self.0 {
-            // The callback stopped an iteration early, which is not a failure.
+            // `INFO_BREAK`: the callback stopped an iteration early.
             sys::HSA_STATUS_SUCCESS | sys::HSA_STATUS_INFO_BREAK => Ok(()),
             _ => Err(Failure { call, status: self }),
         }

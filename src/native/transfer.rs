@@ -6,14 +6,14 @@ use core::ffi::c_void;
 use core::ptr::null;
 use hsa_sys as sys;
 
-/// The bytes of this process's own memory that are pinned at a time.
-const PORTION: usize = 1 << 20;
+/// The number of bytes of this process's own memory that are pinned at a time.
+const PINNED_SIZE: usize = 1 << 20;
 
 /// The engine that copies and fills.
 ///
-/// For a CPU, this process's own loads and stores copy. AMD's runtime would use a thread that accesses
-/// the signal once more after it has signalled completion, when the waiting thread may have destroyed
-/// the signal (ROCm 6.1, 6.4 and 7.2).
+/// For a CPU, this process's own loads and stores copy. AMD's runtime would copy in a thread that accesses
+/// the signal again after completion, when the waiting thread may have destroyed it (ROCm 6.1, 6.4 and
+/// 7.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CopyEngine {
     /// This process's loads and stores.
@@ -23,10 +23,10 @@ pub(crate) enum CopyEngine {
 }
 
 impl Native {
-    /// Copies between two ranges that do not overlap, and waits for it.
+    /// Copies between two ranges that do not overlap, and waits for the end of the copy.
     ///
     /// # Safety
-    /// Until it returns, both ranges are allocated, and the engine (this process, for a CPU) can read
+    /// Until the function returns, both ranges are allocated, and the engine (this process, for a CPU) can read
     /// the source and write the destination. This process accesses the bytes only by functions of this
     /// module and of [`memory`](super::memory).
     pub unsafe fn copy(
@@ -45,10 +45,10 @@ impl Native {
         unsafe { self.copy_by_agent(destination, source, size, agent) }
     }
 
-    /// Fills with a 32-bit value, and waits for it. `size` is in bytes, a multiple of four.
+    /// Fills memory with a 32-bit value, and waits for the end. `size` is in bytes, a multiple of four.
     ///
-    /// An agent fills by copies: `hsa_amd_memory_fill` refuses addresses of virtual memory (ROCm 6.4
-    /// returns `INVALID_ALLOCATION`), because it looks the agent up by the address.
+    /// An agent fills by copies, because `hsa_amd_memory_fill` rejects addresses of virtual memory (ROCm
+    /// 6.4 returns `INVALID_ALLOCATION`): it looks up the agent by the address.
     ///
     /// # Safety
     /// As for [`copy`](Self::copy), of the destination.
@@ -59,28 +59,27 @@ impl Native {
         value: u32,
         size: usize,
     ) -> Result<(), Failure> {
-        /// The bytes that are copied from this process's memory; the rest is copied from the filled part.
-        const FIRST: usize = 64 << 10;
+        /// The number of bytes copied from this process's memory; the rest is copied from the filled part.
+        const PATTERN_SIZE: usize = 64 << 10;
         let CopyEngine::Agent(agent) = engine else {
             // SAFETY: the caller's promise.
             unsafe { fill_memory(address, value, size) };
             return Ok(());
         };
-        let first = size.min(FIRST);
+        let first = size.min(PATTERN_SIZE);
         // SAFETY: the caller vouches for the destination.
         unsafe { self.write(engine, address, &value.to_ne_bytes().repeat(first / 4)) }?;
         let mut done = first;
         while done < size {
             let next = done.min(size - done);
-            // SAFETY: the caller vouches for all of it, and the two parts are adjacent.
+            // SAFETY: the caller vouches for the destination, and the two parts are adjacent.
             unsafe { self.copy_by_agent(address + done, address, next, agent) }?;
             done += next;
         }
         Ok(())
     }
 
-    /// Copies memory to this process's bytes. An agent does so whether or not a CPU can access the
-    /// memory.
+    /// Copies memory to this process's bytes. An agent can copy memory that no CPU can access.
     ///
     /// # Safety
     /// As for [`copy`](Self::copy), of the source.
@@ -95,9 +94,9 @@ impl Native {
             unsafe { read_memory(address, bytes) };
             return Ok(());
         };
-        let pinned = Pinned::new(self, vec![0; bytes.len().min(PORTION)], agent)?;
-        for (index, part) in bytes.chunks_mut(PORTION).enumerate() {
-            let from = address + index * PORTION;
+        let pinned = Pinned::new(self, vec![0; bytes.len().min(PINNED_SIZE)], agent)?;
+        for (index, part) in bytes.chunks_mut(PINNED_SIZE).enumerate() {
+            let from = address + index * PINNED_SIZE;
             // SAFETY: the pinned bytes are at least as long as a part; the caller vouches for the source.
             unsafe { self.copy_by_agent(pinned.address, from, part.len(), agent) }?;
             // SAFETY: the pinned bytes are this process's own, and the copy to them has ended.
@@ -106,8 +105,7 @@ impl Native {
         Ok(())
     }
 
-    /// Copies this process's bytes to memory. An agent does so whether or not a CPU can access the
-    /// memory.
+    /// Copies this process's bytes to memory. An agent can copy to memory that no CPU can access.
     ///
     /// # Safety
     /// As for [`copy`](Self::copy), of the destination.
@@ -122,10 +120,10 @@ impl Native {
             unsafe { write_memory(address, bytes) };
             return Ok(());
         };
-        let mut pinned = Pinned::new(self, vec![0; bytes.len().min(PORTION)], agent)?;
-        for (index, part) in bytes.chunks(PORTION).enumerate() {
+        let mut pinned = Pinned::new(self, vec![0; bytes.len().min(PINNED_SIZE)], agent)?;
+        for (index, part) in bytes.chunks(PINNED_SIZE).enumerate() {
             pinned.bytes[..part.len()].copy_from_slice(part);
-            let to = address + index * PORTION;
+            let to = address + index * PINNED_SIZE;
             // SAFETY: the pinned bytes are at least as long as a part; the caller vouches for the
             // destination.
             unsafe { self.copy_by_agent(to, pinned.address, part.len(), agent) }?;
@@ -133,6 +131,8 @@ impl Native {
         Ok(())
     }
 
+    /// Copies by `hsa_amd_memory_async_copy`, and waits for the end of the copy.
+    ///
     /// # Safety
     /// As for [`copy`](Self::copy).
     unsafe fn copy_by_agent(
@@ -142,11 +142,11 @@ impl Native {
         size: usize,
         agent: NativeAgent,
     ) -> Result<(), Failure> {
-        // If the runtime cannot wait, this fails before the copy begins.
+        // Checked before the copy begins, because a copy without a wait could not be used.
         let wait = self.table.core.hsa_signal_wait_scacquire;
         let wait = wait.ok_or(Failure::missing("hsa_signal_wait_scacquire"))?;
         let mut signal = sys::hsa_signal_t { handle: 0 };
-        // SAFETY: no consumers are named, and `signal` is writable.
+        // SAFETY: the list of consumers is empty, and `signal` is writable.
         unsafe { call_optional!(self.hsa_signal_create(1, 0, null(), &mut signal)) }?;
         let (to, from) = (destination as *mut c_void, source as *const c_void);
         let (by, first) = (agent.raw(), null());
@@ -157,7 +157,7 @@ impl Native {
         let outcome = started.and_then(|()| {
             // The copy decrements the signal from 1 to 0, or sets it to a negative value if it
             // failed. HSA allows a wait to return before the condition holds, so only the value
-            // says that the copy has ended; until then the memory must stay.
+            // shows that the copy has ended. Until then the memory must stay allocated.
             let call = "hsa_amd_memory_async_copy";
             let (below, blocked) = (sys::HSA_SIGNAL_CONDITION_LT, sys::HSA_WAIT_STATE_BLOCKED);
             loop {
@@ -183,13 +183,13 @@ impl Native {
 struct Pinned<'a> {
     native: &'a Native,
     bytes: Vec<u8>,
-    /// The agent's address of them.
+    /// The address of the bytes for the agent.
     address: usize,
 }
 
 impl<'a> Pinned<'a> {
     fn new(native: &'a Native, mut bytes: Vec<u8>, agent: NativeAgent) -> Result<Self, Failure> {
-        // SAFETY: the bytes are this value's own, which unlocks them before it frees them.
+        // SAFETY: the new value owns the bytes, and unlocks them before it frees them.
         let address = unsafe { native.lock(bytes.as_mut_ptr() as usize, bytes.len(), &[agent]) }?;
         Ok(Self { native, bytes, address })
     }
@@ -197,11 +197,11 @@ impl<'a> Pinned<'a> {
 
 impl Drop for Pinned<'_> {
     fn drop(&mut self) {
-        // SAFETY: `new` locked them, and no copy from or to them is under way.
+        // SAFETY: `new` locked the bytes, and no copy from or to them is in progress.
         let unlocked = unsafe { self.native.unlock(self.bytes.as_mut_ptr() as usize) };
         if let Err(failure) = unlocked {
             crate::log::event!(WARN, ?failure, "memory of this process stays pinned");
-            // An agent can still access it, so it must never be used for anything else.
+            // Leaks the bytes, because an agent can still access them.
             core::mem::forget(core::mem::take(&mut self.bytes));
         }
     }

@@ -7,12 +7,12 @@ use hsa_sys as sys;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// The runtime's own handle of physical memory. Never leaves this library: the runtime reuses the value
-/// as soon as the memory is freed.
+/// The runtime's own handle of physical memory. Not public, because the runtime reuses the value as soon
+/// as the memory is freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NativeHandle(pub sys::hsa_amd_vmem_alloc_handle_t);
 
-/// An agent and HIP's number for what it may do (0, 1 or 3; the same in HSA).
+/// An agent and the number of its access (0, 1 or 3, in HIP and in HSA).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct NativeAccess(sys::hsa_amd_memory_access_desc_t);
@@ -22,14 +22,14 @@ impl NativeAccess {
         Self(sys::hsa_amd_memory_access_desc_t { permissions, agent_handle: agent.raw() })
     }
 
-    /// Returns whether it gives this agent any access.
+    /// Returns whether this is the access of an agent.
     pub fn is_of(self, agent: NativeAgent) -> bool {
         self.0.agent_handle.handle == agent.raw().handle
     }
 }
 
 impl Native {
-    /// Reserves addresses, aligned if the runtime has a call for that.
+    /// Reserves addresses. Ignores the alignment if the runtime has no call for it.
     pub fn address_reserve(
         &self,
         size: usize,
@@ -77,7 +77,7 @@ impl Native {
         // SAFETY: the pool comes from the runtime, `handle` is writable.
         unsafe { call_vmem!(self.hsa_amd_vmem_handle_create(pool, size, kind, flags, new)) }?;
         if handle.handle == 0 {
-            // No memory was left: ROCm 6.1 does not check, and returns the handle 0.
+            // ROCm 6.1 returns success and the handle 0 if no memory is left.
             // SAFETY: nothing else uses this handle.
             let _ = unsafe { call_vmem!(self.hsa_amd_vmem_handle_release(handle)) };
             let status = Status::OUT_OF_RESOURCES;
@@ -98,8 +98,8 @@ impl Native {
     /// Maps the start of a handle.
     ///
     /// # Safety
-    /// The range is reserved and nothing is mapped in it; the handle is alive until it is unmapped, and is
-    /// at least as large.
+    /// The range is reserved and nothing is mapped in it. The handle is at least as large as the range,
+    /// and alive until the range is unmapped.
     pub unsafe fn map(
         &self,
         address: usize,
@@ -143,15 +143,15 @@ impl Native {
     ) -> Result<(), Failure> {
         let (at, count, access) = (address as *mut c_void, access.len(), access.as_ptr().cast());
         // SAFETY: the caller's promise; the agents come from the runtime, and pointer and count are those
-        // of one slice, of nothing but descriptors.
+        // of one slice of descriptors.
         unsafe { call_vmem!(self.hsa_amd_vmem_set_access(at, size, access, count)) }
     }
 
-    /// Exports a handle as a descriptor of this process, closed on exec if the runtime marks it so. The
-    /// inner error says why the descriptor could not be copied.
+    /// Exports a handle as a descriptor of this process, which has close-on-exec set if the runtime sets it.
+    /// The inner error is that of copying the descriptor.
     ///
-    /// `runtime_keeps` says that the runtime goes on using the descriptor that it returns (as ROCm 7.14
-    /// does): then the result is a copy.
+    /// With `runtime_keeps`, the runtime continues to use the descriptor that it returns (as ROCm 7.14
+    /// does), and the result is a copy.
     ///
     /// # Safety
     /// The handle is alive.
@@ -171,7 +171,7 @@ impl Native {
             let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
             return Ok(fcntl_dupfd_cloexec(borrowed, 0));
         }
-        // SAFETY: the runtime opened it for the caller, who closes it (hsa_ext_amd.h).
+        // SAFETY: the runtime opened it for the caller, which has to close it (hsa_ext_amd.h).
         Ok(Ok(unsafe { OwnedFd::from_raw_fd(number) }))
     }
 
@@ -184,7 +184,7 @@ impl Native {
         Ok(NativeHandle(handle))
     }
 
-    /// Returns the pool that a handle came from, as far as the runtime knows.
+    /// Returns the pool of a handle's memory.
     ///
     /// # Safety
     /// The handle is alive.

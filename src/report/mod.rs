@@ -1,4 +1,4 @@
-//! Reports what is reserved, mapped and allocated, for people and for programs.
+//! Reports what is reserved, mapped and allocated, as text and as data.
 //!
 //! [`Vmm::report`] copies everything that a [`Vmm`] holds at one moment. The [`Report`] is plain data
 //! that borrows nothing: it prints itself as text, and is serialisable with the feature `serde`. The
@@ -27,8 +27,8 @@
 //! [Buffers](crate::buffer) are reported as their reservations and mappings, and named by their
 //! address: `vmm.name_reservation(buffer.address(), "kv cache")`.
 //!
-//! What a program has not freed when the last clone of the `Vmm` is dropped is freed then, and each
-//! reservation and handle is logged as leaked (`tracing`, level `WARN`). The owned values
+//! Dropping the last clone of the `Vmm` frees what the program has not freed, and logs each of these
+//! reservations and handles as leaked (`tracing`, level `WARN`). The owned values
 //! ([`Reservation`](crate::Reservation) and so on) keep the `Vmm` alive and cannot leak in this way.
 
 mod text;
@@ -59,7 +59,7 @@ pub struct Report {
     pub memory: Vec<MemoryEntry>,
     /// Pool memory, by address.
     pub pool_memory: Vec<PoolMemoryInfo>,
-    /// What is quarantined: its state is unknown, and it is never used again.
+    /// Quarantined ranges and memory, which are never used again because their state is unknown.
     pub quarantine: Vec<Quarantined>,
 }
 
@@ -118,7 +118,7 @@ impl Vmm {
     /// Reports everything that this `Vmm` holds, and the pool memory of its runtime.
     ///
     /// Reservations, mappings and memory are of one moment ([`Vmm::snapshot`]). In a
-    /// [child of a fork](crate::Runtime::has_forked) it lists agents and nothing else.
+    /// [child of a fork](crate::Runtime::has_forked) the report contains only agents.
     pub fn report(&self) -> Report {
         let runtime = self.runtime();
         let (reservations, memory) = self.snapshot();
@@ -159,12 +159,12 @@ impl Report {
 }
 
 impl ReservationEntry {
-    /// Returns how many bytes of it are mapped.
+    /// Returns the number of mapped bytes.
     pub fn mapped(&self) -> usize {
         self.mappings.iter().map(|mapping| mapping.size).sum()
     }
 
-    /// Returns how much of it is not mapped, and in how many holes.
+    /// Returns the number and sizes of the holes, in which nothing is mapped.
     pub fn free(&self) -> Free {
         let mut free = Free::default();
         for run in self.runs().iter().filter(|run| run.mapping.is_none()) {
@@ -175,7 +175,7 @@ impl ReservationEntry {
         free
     }
 
-    /// Returns the whole reservation in order, with similar mappings combined.
+    /// Returns the holes and mappings by address, with similar adjacent mappings combined.
     pub fn runs(&self) -> Vec<Run<'_>> {
         let mut runs: Vec<Run<'_>> = Vec::new();
         let mut end = 0;
@@ -203,14 +203,14 @@ impl ReservationEntry {
     }
 }
 
-fn is_similar(one: &MappingEntry, other: &MappingEntry) -> bool {
-    (one.size, one.agent) == (other.size, other.agent)
-        && one.name == other.name
-        && one.access == other.access
+fn is_similar(first: &MappingEntry, second: &MappingEntry) -> bool {
+    (first.size, first.agent) == (second.size, second.agent)
+        && first.name == second.name
+        && first.access == second.access
 }
 
 impl Free {
-    /// Returns how much of it is not in the largest hole, in percent: 0 if there is one hole.
+    /// Returns the percentage of the free bytes that is outside the largest hole; 0 if there is one hole.
     pub fn fragmentation(&self) -> u32 {
         // The fields are public: `largest` may exceed `size`.
         let scattered = self.size.saturating_sub(self.largest) as u128;

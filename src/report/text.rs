@@ -23,7 +23,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Returns ` "name"`, or nothing. Control characters are escaped.
+/// Returns two spaces and the quoted name, with control characters escaped; empty without a name.
 fn named(name: &Option<String>) -> String {
     name.as_ref().map_or_else(String::new, |name| format!("  {name:?}"))
 }
@@ -38,8 +38,8 @@ fn write_heading(f: &mut fmt::Formatter<'_>, index: usize, heading: &str) -> fmt
     if index == 0 { writeln!(f, "\n{heading}") } else { Ok(()) }
 }
 
-fn plural(number: usize, one: &str, several: &str) -> String {
-    format!("{number} {}", if number == 1 { one } else { several })
+fn counted(number: usize, singular: &str, plural: &str) -> String {
+    format!("{number} {}", if number == 1 { singular } else { plural })
 }
 
 impl Report {
@@ -52,13 +52,13 @@ impl Report {
         writeln!(
             f,
             "{} of {}; {} of {}; memory: {} of {}; pool memory: {} of {}",
-            plural(self.reservations.len(), "reservation", "reservations"),
+            counted(self.reservations.len(), "reservation", "reservations"),
             Size(reserved),
-            plural(mappings, "mapping", "mappings"),
+            counted(mappings, "mapping", "mappings"),
             Size(mapped),
-            plural(self.memory.len(), "piece", "pieces"),
+            counted(self.memory.len(), "piece", "pieces"),
             Size(held),
-            plural(self.pool_memory.len(), "piece", "pieces"),
+            counted(self.pool_memory.len(), "piece", "pieces"),
             Size(pool),
         )
     }
@@ -89,31 +89,31 @@ impl Report {
 
     /// Writes one line for all entries that differ only in their handles.
     fn write_memory(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut alike: Vec<(&MemoryEntry, usize)> = Vec::new();
-        let mut places = BTreeMap::new();
+        let mut groups: Vec<(&MemoryEntry, usize)> = Vec::new();
+        let mut indices = BTreeMap::new();
         for memory in &self.memory {
             let MemoryEntry { handle: _, name, size, agent, imported, references, mappings } =
                 memory;
-            let look = (name, size, agent, imported, references, mappings);
-            let place = *places.entry(look).or_insert(alike.len());
-            match alike.get_mut(place) {
+            let key = (name, size, agent, imported, references, mappings);
+            let index = *indices.entry(key).or_insert(groups.len());
+            match groups.get_mut(index) {
                 Some((_, count)) => *count += 1,
-                None => alike.push((memory, 1)),
+                None => groups.push((memory, 1)),
             }
         }
-        for (index, &(memory, count)) in alike.iter().enumerate() {
+        for (index, &(memory, count)) in groups.iter().enumerate() {
             write_heading(f, index, "memory")?;
-            let which = match count {
+            let label = match count {
                 1 => memory.handle.to_string(),
-                several => format!("{several} pieces of"),
+                count => format!("{count} pieces of"),
             };
             let (size, owner) = (Size(memory.size), owned_by(memory.agent));
-            write!(f, "  {which:>18}  {size:>9}  {owner}{}", named(&memory.name))?;
-            let references = plural(memory.references as usize, "reference", "references");
+            write!(f, "  {label:>18}  {size:>9}  {owner}{}", named(&memory.name))?;
+            let references = counted(memory.references as usize, "reference", "references");
             write!(f, ": {references}{}", if count > 1 { " each" } else { "" })?;
             match memory.mappings {
                 0 => f.write_str(", not mapped")?,
-                places => write!(f, ", mapped in {}", plural(places as usize, "place", "places"))?,
+                count => write!(f, ", mapped in {}", counted(count as usize, "place", "places"))?,
             }
             writeln!(f, "{}", if memory.imported { ", imported" } else { "" })?;
         }
@@ -135,7 +135,7 @@ impl Report {
     fn write_idle(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, idle) in self.idle().iter().enumerate() {
             write_heading(f, index, "idle: allocated, and not in use")?;
-            let (which, size, name, what) = match *idle {
+            let (label, size, name, state) = match *idle {
                 Idle::Reservation(it) => {
                     (it.address.to_string(), it.size, &it.name, "reservation without mappings")
                 }
@@ -146,7 +146,7 @@ impl Report {
                     (it.handle.to_string(), it.size, &it.name, "memory that is not mapped")
                 }
             };
-            writeln!(f, "  {which}  {:>9}{}  {what}", Size(size), named(name))?;
+            writeln!(f, "  {label}  {:>9}{}  {state}", Size(size), named(name))?;
         }
         Ok(())
     }
@@ -168,8 +168,8 @@ fn write_run(f: &mut fmt::Formatter<'_>, run: &Run<'_>) -> fmt::Result {
     writeln!(f)
 }
 
-/// Shows a size in bytes in the largest unit in which it is a whole number of at most four digits,
-/// else with one decimal in the largest unit: `2 MiB`, `2052 KiB`, `62.3 GiB`.
+/// Displays a size in bytes in the largest unit in which it is a whole number (`2 MiB`, `2052 KiB`), or,
+/// if that has more than four digits, in the largest unit with one decimal (`62.3 GiB`).
 ///
 /// ```
 /// assert_eq!(hsa_vmm::report::Size(2 << 20).to_string(), "2 MiB");

@@ -1,4 +1,4 @@
-//! Queries a started runtime once for its properties, its agents and their pools.
+//! Queries a started runtime for its properties, its agents and their pools.
 
 use super::RuntimeInfo;
 use crate::agent::{Agent, AgentId, AgentKind, Link, LinkKind, PciAddress, Peer};
@@ -11,27 +11,28 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The next runtime's number, so that an agent's identifier is invalid in any other runtime.
 static NEXT_RUNTIME: AtomicU64 = AtomicU64::new(1);
 
-/// Turns "unknown attribute or function" into `None`.
-fn known<T>(answer: Result<T, Failure>) -> Result<Option<T>, Failure> {
-    match answer {
+/// Returns `None` if the runtime does not know the attribute or function.
+fn optional<T>(result: Result<T, Failure>) -> Result<Option<T>, Failure> {
+    match result {
         Ok(value) => Ok(Some(value)),
         Err(failure) if failure.is_unknown() => Ok(None),
         Err(failure) => Err(failure),
     }
 }
 
-/// Turns "unknown attribute or function" into zero or nothing.
-fn known_or_default<T: Default>(answer: Result<T, Failure>) -> Result<T, Failure> {
-    known(answer).map(Option::unwrap_or_default)
+/// Returns the default value if the runtime does not know the attribute or function.
+fn or_default<T: Default>(result: Result<T, Failure>) -> Result<T, Failure> {
+    optional(result).map(Option::unwrap_or_default)
 }
 
+/// Queries the runtime's properties. `name` and `path` are those of the library.
 pub(super) fn describe(
     native: &Native,
     name: String,
     path: Option<PathBuf>,
 ) -> Result<RuntimeInfo, Failure> {
-    let flag = |attribute| known_or_default(native.system(attribute)).map(|it| it.flag());
-    let version = |attribute| known(native.system(attribute)).map(|it| it.map(|it| it.number()));
+    let flag = |attribute| or_default(native.system(attribute)).map(|it| it.flag());
+    let version = |attribute| optional(native.system(attribute)).map(|it| it.map(|it| it.number()));
     let extension = (
         version(sys::HSA_AMD_SYSTEM_INFO_EXT_VERSION_MAJOR)?.unwrap_or(1),
         // Attributes 0x207 and 0x208 came with ROCm 6.1; 6.0 is 1.4.
@@ -55,7 +56,7 @@ pub(super) fn describe(
             native.system(sys::HSA_SYSTEM_INFO_VERSION_MINOR)?.number(),
         ),
         extension,
-        build: known_or_default(native.build_version())?,
+        build: or_default(native.build_version())?,
         without_virtual_memory,
         dmabuf: flag(sys::HSA_AMD_SYSTEM_INFO_DMABUF_SUPPORTED)?,
         svm: flag(sys::HSA_AMD_SYSTEM_INFO_SVM_SUPPORTED)?,
@@ -65,12 +66,13 @@ pub(super) fn describe(
     })
 }
 
+/// Queries all agents with their pools and peers, in the runtime's order.
 pub(super) fn discover(native: &Native) -> Result<Vec<Agent>, Failure> {
     let runtime = NEXT_RUNTIME.fetch_add(1, Ordering::Relaxed);
     let natives = native.agents()?;
     let mut agents: Vec<Agent> = Vec::with_capacity(natives.len());
-    // No machine has that many agents; an identifier has no bits for more.
-    for (index, &agent) in natives.iter().take(AgentId::MOST).enumerate() {
+    // An identifier has no bits for more agents; no machine has that many.
+    for (index, &agent) in natives.iter().take(AgentId::MAX_AGENTS).enumerate() {
         let kind = match native.agent(agent, sys::HSA_AGENT_INFO_DEVICE)?.number() {
             sys::HSA_DEVICE_TYPE_CPU => AgentKind::Cpu,
             sys::HSA_DEVICE_TYPE_GPU => AgentKind::Gpu,
@@ -87,7 +89,7 @@ pub(super) fn discover(native: &Native) -> Result<Vec<Agent>, Failure> {
             AgentKind::Cpu => Some(agent),
             AgentKind::Gpu => {
                 let attribute = sys::HSA_AMD_AGENT_INFO_NEAREST_CPU;
-                let handle = known(native.agent(agent.native, attribute))?.map(|it| it.number());
+                let handle = optional(native.agent(agent.native, attribute))?.map(|it| it.number());
                 let is_nearest = |it: &&Agent| Some(it.native.raw().handle) == handle;
                 agents.iter().find(is_nearest)
             }
@@ -105,23 +107,23 @@ pub(super) fn discover(native: &Native) -> Result<Vec<Agent>, Failure> {
     Ok(agents)
 }
 
-/// Describes an agent without what depends on other agents.
+/// Describes an agent, except for the fields that depend on other agents.
 fn describe_agent(
     native: &Native,
     agent: NativeAgent,
     id: AgentId,
     kind: AgentKind,
 ) -> Result<Agent, Failure> {
-    let query = |attribute| known_or_default(native.agent(agent, attribute));
+    let query = |attribute| or_default(native.agent(agent, attribute));
     let is_gpu = kind == AgentKind::Gpu;
     let mut pci = None;
     if is_gpu {
-        let place = query(sys::HSA_AMD_AGENT_INFO_BDFID)?.number::<u32>();
+        let bdf = query(sys::HSA_AMD_AGENT_INFO_BDFID)?.number::<u32>();
         pci = Some(PciAddress {
             domain: query(sys::HSA_AMD_AGENT_INFO_DOMAIN)?.number(),
-            bus: (place >> 8) as u8,
-            device: (place >> 3 & 0x1f) as u8,
-            function: (place & 7) as u8,
+            bus: (bdf >> 8) as u8,
+            device: (bdf >> 3 & 0x1f) as u8,
+            function: (bdf & 7) as u8,
         });
     }
     let properties = query(sys::HSA_AMD_AGENT_INFO_MEMORY_PROPERTIES)?.number::<u64>();
@@ -132,7 +134,7 @@ fn describe_agent(
         kind,
         name: native.agent(agent, sys::HSA_AGENT_INFO_NAME)?.text(),
         product: query(sys::HSA_AMD_AGENT_INFO_PRODUCT_NAME)?.text(),
-        isas: if is_gpu { known_or_default(native.isas(agent))? } else { Vec::new() },
+        isas: if is_gpu { or_default(native.isas(agent))? } else { Vec::new() },
         uuid: query(sys::HSA_AMD_AGENT_INFO_UUID)?.text(),
         node: query(sys::HSA_AMD_AGENT_INFO_DRIVER_NODE_ID)?.number(),
         numa_node: None,
@@ -152,7 +154,7 @@ fn describe_agent(
 }
 
 fn describe_pool(native: &Native, pool: NativePool, owner: AgentKind) -> Result<Pool, Failure> {
-    let query = |attribute| known_or_default::<AttributeValue>(native.pool(pool, attribute));
+    let query = |attribute| or_default::<AttributeValue>(native.pool(pool, attribute));
     let segment = match native.pool(pool, sys::HSA_AMD_MEMORY_POOL_INFO_SEGMENT)?.number() {
         sys::HSA_AMD_SEGMENT_GLOBAL => Segment::Global,
         sys::HSA_AMD_SEGMENT_READONLY => Segment::ReadOnly,
@@ -167,10 +169,10 @@ fn describe_pool(native: &Native, pool: NativePool, owner: AgentKind) -> Result<
     let granule = query(sys::HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_GRANULE)?.number::<usize>();
     let recommended =
         query(sys::HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_REC_GRANULE)?.number::<usize>();
-    let location = known(native.pool(pool, sys::HSA_AMD_MEMORY_POOL_INFO_LOCATION))?;
+    let location = optional(native.pool(pool, sys::HSA_AMD_MEMORY_POOL_INFO_LOCATION))?;
     let on_gpu = match location {
         Some(location) => location.number::<u32>() == sys::HSA_AMD_MEMORY_POOL_LOCATION_GPU,
-        // The attribute came with ROCm 5.5; before, a pool is where its agent is.
+        // The attribute came with ROCm 5.5; before, an agent's pools are on the agent itself.
         None => owner == AgentKind::Gpu,
     };
     Ok(Pool {
@@ -188,16 +190,16 @@ fn describe_pool(native: &Native, pool: NativePool, owner: AgentKind) -> Result<
     })
 }
 
-/// Returns how the agent at `index` reaches the memory of every other.
+/// Returns the access of the agent at `index` to the memory of every other agent.
 fn peers(native: &Native, agents: &[Agent], index: usize) -> Result<Vec<Peer>, Failure> {
     let (agent, mut peers) = (agents[index].native, Vec::new());
     for owner in agents.iter().filter(|owner| owner.native != agent) {
-        // Any pool of the global segment is on the same side of the same links; the pool for handles is
-        // queried if there is one.
+        // All global pools of an agent are behind the same links. Queries the pool for handles if the
+        // agent has one.
         let global = || owner.pools.iter().find(|pool| pool.segment == Segment::Global);
         let Some(pool) = owner.vmem_pool().or_else(global) else { continue };
-        let access = known(native.pool_access(agent, pool.native))?;
-        let links = known_or_default(native.links(agent, pool.native))?;
+        let access = optional(native.pool_access(agent, pool.native))?;
+        let links = or_default(native.links(agent, pool.native))?;
         let links = links.into_iter().map(|link| Link {
             kind: match link.link_type {
                 sys::HSA_AMD_LINK_INFO_TYPE_HYPERTRANSPORT => LinkKind::HyperTransport,

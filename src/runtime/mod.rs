@@ -51,7 +51,7 @@ pub struct RuntimeInfo {
     pub dmabuf: bool,
     /// Whether shared virtual memory is supported.
     pub svm: bool,
-    /// Whether page faults of GPUs are handled.
+    /// Whether GPUs can recover from page faults (XNACK).
     pub xnack: bool,
     /// Whether handles can be shared over a fabric.
     pub fabric: bool,
@@ -61,8 +61,8 @@ pub struct RuntimeInfo {
 
 /// A started HSA runtime.
 ///
-/// Cheap to clone. Dropping the last clone stops the runtime, unless the process has exported memory in
-/// a way that a stop would crash
+/// Cheap to clone. Dropping the last clone stops the runtime, unless the process has exported memory and
+/// the stop would therefore crash
 /// ([`ipc_server_outlives_stop`](crate::vmm::Quirks::ipc_server_outlives_stop)).
 ///
 /// ```
@@ -77,7 +77,7 @@ pub struct RuntimeInfo {
 /// # }
 /// ```
 ///
-/// Stands for `hsa_init`, `hsa_shut_down`, `hsa_system_get_info`, `hsa_iterate_agents`,
+/// Calls `hsa_init`, `hsa_shut_down`, `hsa_system_get_info`, `hsa_iterate_agents`,
 /// `hsa_agent_get_info`, `hsa_amd_agent_iterate_memory_pools`, `hsa_amd_memory_pool_get_info`
 /// and `hsa_amd_agent_memory_pool_get_info`.
 #[derive(Clone, Debug)]
@@ -112,22 +112,22 @@ struct Inner {
 impl Runtime {
     /// Loads AMD's runtime from the usual places and starts it.
     ///
-    /// `HSA_VMM_RUNTIME` names the library to load. If it is not set, the library is searched in
-    /// `ROCM_PATH`, by the dynamic linker, and where ROCm was when this crate was built. With the
-    /// feature `simulation`, the value `sim` starts the simulation that `HSA_SIM` configures. Nothing
-    /// else starts it.
+    /// `HSA_VMM_RUNTIME` names the library to load. If it is not set, the library is searched for in
+    /// `ROCM_PATH`, by the dynamic linker, and in ROCm's folder from when this crate was built. With the
+    /// feature `simulation`, the value `sim` starts the simulation that `HSA_SIM` configures. No other
+    /// setting starts the simulation.
     ///
     /// A relative `ROCM_PATH` is rejected. A program that runs with more privileges than its caller
-    /// (set-user-id, set-group-id, file capabilities) ignores all three variables: the library is
-    /// the one that the administrator installed.
+    /// (set-user-id, set-group-id, file capabilities) ignores all three variables, and loads the
+    /// library that the administrator has installed.
     ///
     /// This function is safe although it runs the library's code: the administrator or the user of
     /// this process has chosen the library, as for every library that the dynamic linker loads
-    /// before `main`. A caller who chooses a file uses the unsafe [`load_from`](Self::load_from).
+    /// before `main`. To choose a file, call the unsafe [`load_from`](Self::load_from).
     ///
     /// # Errors
-    /// [`ErrorKind::Load`] lists what was tried; [`ErrorKind::Start`] and [`ErrorKind::Runtime`] contain
-    /// the runtime's status.
+    /// [`ErrorKind::Load`] lists the files that were tried; [`ErrorKind::Start`] and
+    /// [`ErrorKind::Runtime`] contain the runtime's status.
     #[allow(unsafe_code, reason = "the files are the administrator's or the user's choice")]
     pub fn load() -> Result<Self, Error> {
         let runtime = sys::library::variable(sys::library::RUNTIME_VARIABLE);
@@ -143,8 +143,8 @@ impl Runtime {
         }
         let build_folder = option_env!("HSA_VMM_ROCM_LIBRARIES").map(Path::new);
         // SAFETY: the administrator, or the user who set the variables of this process, chose these files
-        // to be HSA runtimes, and could as well have had the dynamic linker load them. The
-        // variables of a caller with fewer privileges are ignored.
+        // as HSA runtimes, and could make the dynamic linker load any file. The variables of a caller
+        // with fewer privileges are ignored.
         unsafe { Self::open(&sys::Search::usual(build_folder)) }
     }
 
@@ -167,6 +167,8 @@ impl Runtime {
         unsafe { Self::open(&sys::Search::only(path.as_ref())) }
     }
 
+    /// Loads the first suitable library of a search, and starts it.
+    ///
     /// # Safety
     /// As for [`sys::Library::load`].
     #[allow(unsafe_code, reason = "a promise of the caller's that the compiler cannot check")]
@@ -250,18 +252,18 @@ impl Runtime {
         self.inner.agents.iter().filter(|agent| agent.kind == AgentKind::Gpu)
     }
 
-    /// Returns the first CPU, whose access is that of this process's own loads and stores.
+    /// Returns the first CPU, whose access applies to the loads and stores of this process.
     pub fn host(&self) -> &Agent {
         &self.inner.agents[self.inner.first_cpu]
     }
 
-    /// Returns the agent with an identifier; `None` if it is not one of this runtime.
+    /// Returns the agent with this identifier; `None` if the identifier belongs to another runtime.
     pub fn agent(&self, id: AgentId) -> Option<&Agent> {
         self.inner.agents.get(id.index()).filter(|agent| agent.id == id)
     }
 
-    /// Returns how many bytes of an agent's memory are free, of all processes together
-    /// (`hipMemGetInfo`, `HSA_AMD_AGENT_INFO_MEMORY_AVAIL`). `None` if the runtime does not know.
+    /// Returns the number of bytes of an agent's memory that no process uses (`hipMemGetInfo`,
+    /// `HSA_AMD_AGENT_INFO_MEMORY_AVAIL`). `None` if the runtime does not report it.
     pub fn memory_left(&self, id: AgentId) -> Option<usize> {
         let agent = self.agent(id)?;
         if self.has_forked() {
@@ -274,12 +276,12 @@ impl Runtime {
     /// Returns the address of a function that the loaded library exports, for HSA calls that the
     /// caller makes itself. `None` if the library has no such function, and for the simulation.
     ///
-    /// Taking the address is safe; calling it is not. The caller gives it its type, which
-    /// [`hsa_sys`] has for some functions, and calls it only while a clone of this `Runtime` exists:
-    /// the last clone stops the runtime. The library itself stays loaded until the process ends.
+    /// Taking the address is safe; calling it is not. The caller casts the address to the function's
+    /// type, which [`hsa_sys`] has for some functions. Call it only while a clone of this `Runtime`
+    /// exists: dropping the last one stops the runtime. The library stays loaded until the process ends.
     ///
-    /// [`Agent::hsa_agent`] and [`Pool::hsa_pool`](crate::Pool::hsa_pool) are what such calls take;
-    /// `examples/queue.rs` has a signal and a queue of its own.
+    /// Pass [`Agent::hsa_agent`] and [`Pool::hsa_pool`](crate::Pool::hsa_pool) to such calls;
+    /// `examples/queue.rs` creates a signal and a queue.
     ///
     /// ```no_run
     /// use hsa_vmm::{Runtime, hsa_sys};
@@ -296,7 +298,7 @@ impl Runtime {
         self.inner.native.function(name)
     }
 
-    /// Returns the simulation, if this is one.
+    /// Returns the simulation; `None` for a loaded library.
     #[cfg(feature = "simulation")]
     pub fn simulation(&self) -> Option<&hsa_sim::Simulation> {
         self.inner.native.simulation()
@@ -306,12 +308,12 @@ impl Runtime {
         &self.inner.native
     }
 
-    /// Returns this runtime's state of a type, which is created by the first call.
+    /// Returns this runtime's state of type `T`, which the first call creates.
     pub(crate) fn attachment<T: Attachment + Default>(&self) -> Arc<T> {
-        let mut all = lock(&self.inner.attachments);
-        let state = all.entry(TypeId::of::<T>()).or_insert_with(|| Arc::new(T::default()));
+        let mut attachments = lock(&self.inner.attachments);
+        let state = attachments.entry(TypeId::of::<T>()).or_insert_with(|| Arc::new(T::default()));
         let state: Arc<dyn Any + Send + Sync> = state.clone();
-        // The key is the type, so that the cast cannot fail.
+        // Cannot fail, because the key is the type.
         state.downcast().unwrap_or_default()
     }
 
@@ -320,8 +322,8 @@ impl Runtime {
         self.inner.stays_started.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether the two are clones of each other.
-    pub(crate) fn is(&self, other: &Self) -> bool {
+    /// Returns whether both are clones of the same runtime.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
@@ -330,15 +332,15 @@ impl Runtime {
         &self.inner.spare
     }
 
-    /// Returns an error in a child of a fork.
+    /// Fails in a child of a fork.
     pub(crate) fn check_not_forked(&self) -> Result<(), ErrorKind> {
         if self.has_forked() { Err(ErrorKind::Forked) } else { Ok(()) }
     }
 
     /// Returns whether this process is a child of a fork of the process that opened the runtime.
     ///
-    /// In such a child every operation returns an error. Functions that return lists or counts and no
-    /// `Result` return nothing and zero: their locks may be held by a thread that the child lacks.
+    /// In such a child every operation returns an error. Functions that return a list or a count without
+    /// a `Result` return an empty list or zero, because a thread of the parent may hold their locks.
     pub fn has_forked(&self) -> bool {
         self.inner.forks.has_forked()
     }
@@ -364,7 +366,7 @@ fn no_simulation(reason: String) -> Error {
     Error::new(Operation::Start, ErrorKind::Simulation(reason))
 }
 
-/// Describes a started runtime and its agents. Returns the index of the first CPU last.
+/// Describes a started runtime and its agents, and returns the index of the first CPU.
 fn describe_all(
     native: &Native,
     name: String,

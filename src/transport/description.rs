@@ -1,25 +1,26 @@
-//! The message that describes the memory whose descriptor it is sent with.
+//! The message that is sent with a descriptor of memory, and describes the memory.
 //!
-//! A [`Header`], and then the name as UTF-8.
+//! It consists of a [`Header`] and the name as UTF-8.
 
 use crate::agent::PciAddress;
 use crate::error::{Argument, Error, ErrorKind, Malformed, Operation, Problem};
 use crate::vmm::{Allocation, Granularity, HandleType, Location, Vmm};
 use bytemuck::{Pod, Zeroable};
 
-/// The bytes of a message before the name. Numbers have the machine's byte order: both ends are on it.
+/// The part of a message before the name. Numbers have the machine's byte order, because both ends are on
+/// the same machine.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Header {
     magic: [u8; 7],
     version: u8,
-    /// The bytes of the whole message.
+    /// The length of the whole message in bytes.
     pub length: u32,
     handle_type: u32,
     size: u64,
     granule: u64,
     domain: u32,
-    /// Bus, device and function, and 1; zeros if the owner is unknown.
+    /// Bus, device, function and the number 1; zeros if the owner is unknown.
     location: [u8; 4],
     zeros: [u8; 24],
 }
@@ -27,10 +28,10 @@ pub(super) struct Header {
 pub(super) const HEADER: usize = size_of::<Header>();
 const MAGIC: [u8; 7] = *b"hsavmm\0";
 const VERSION: u8 = 1;
-const LONGEST_NAME: usize = 255;
+const MAX_NAME: usize = 255;
 const FILE_DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
-/// Describes shared memory. Of received memory, it is what the sender says.
+/// Describes shared memory. The description of received memory is the sender's.
 ///
 /// ```
 /// use hsa_vmm::transport::Description;
@@ -76,10 +77,10 @@ impl Description {
     /// [`ErrorKind::InvalidArgument`] for a name of more than 255 bytes, or a size of zero.
     pub fn encode(&self) -> Result<Vec<u8>, Error> {
         let invalid = |argument, problem| {
-            Error::new(Operation::Send, ErrorKind::invalid_list(argument, problem))
+            Error::new(Operation::Send, ErrorKind::without_value(argument, problem))
         };
-        if self.name.len() > LONGEST_NAME {
-            return Err(invalid(Argument::Name, Problem::TooLong(LONGEST_NAME)));
+        if self.name.len() > MAX_NAME {
+            return Err(invalid(Argument::Name, Problem::TooLong(MAX_NAME)));
         }
         if self.size == 0 {
             return Err(invalid(Argument::Size, Problem::Zero));
@@ -103,7 +104,7 @@ impl Description {
     /// Decodes a whole message.
     ///
     /// # Errors
-    /// [`Malformed`] for every other sequence of bytes.
+    /// [`Malformed`] if the bytes are not a valid message.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let header = Header::decode(bytes)?;
         let Header { handle_type, size, granule, domain, location, .. } = header;
@@ -141,7 +142,7 @@ impl Header {
         if header.version != VERSION {
             return Err(Malformed::Version(header.version));
         }
-        let valid = HEADER..=HEADER + LONGEST_NAME;
+        let valid = HEADER..=HEADER + MAX_NAME;
         if !valid.contains(&(header.length as usize)) {
             return Err(Malformed::Length(header.length));
         }
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn encode_rejects_long_names_and_no_size() {
+    fn encode_rejects_long_names_and_zero_size() {
         let long = Description { name: "n".repeat(256), ..example() };
         let problem = |description: Description| description.encode().unwrap_err().problem();
         assert_eq!(problem(long), Some(Problem::TooLong(255)));
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn decode_rejects_other_lengths() {
+    fn decode_rejects_wrong_lengths() {
         let mut bytes = example().encode().unwrap();
         for end in 0..bytes.len() {
             assert!(matches!(
@@ -201,9 +202,9 @@ mod tests {
             for bit in 0..8 {
                 let mut changed = bytes.clone();
                 changed[at] ^= 1 << bit;
-                if let Ok(read) = Description::decode(&changed) {
-                    assert_ne!(read, example(), "bit {bit} of byte {at}");
-                    assert_eq!(read.encode().unwrap(), changed);
+                if let Ok(decoded) = Description::decode(&changed) {
+                    assert_ne!(decoded, example(), "bit {bit} of byte {at} is ignored");
+                    assert_eq!(decoded.encode().unwrap(), changed);
                 }
             }
         }

@@ -1,16 +1,16 @@
 //! Sends shared memory to another process, with a description of it.
 //!
-//! A shareable handle is a file descriptor, which shows nothing but its size. Here it is sent with a
-//! [`Description`]: a name, the size, and the GPU that owns the memory. There are two ways.
+//! A shareable handle is a file descriptor, which shows only its size. This module sends it with a
+//! [`Description`] (a name, the size, and the GPU that owns the memory) in one of two ways:
 //!
 //! * [`Channel`]: over a Unix socket (`SCM_RIGHTS`). Both ends must be connected.
-//! * [`Offer`] and [`Ticket`]: the sender keeps the descriptor and hands out a line of text, by any
-//!   means; the receiver fetches the descriptor from the sender's process (`pidfd_getfd`). Nothing
-//!   listens, so no other process can connect.
+//! * [`Offer`] and [`Ticket`]: the sender keeps the descriptor and passes on a line of text, by any
+//!   means; the receiver fetches the descriptor from the sender's process (`pidfd_getfd`). No socket
+//!   exists that another process could connect to.
 //!
-//! Neither trusts what it receives. The other end must be a process of the same user unless [`Trust`]
-//! says otherwise. A message that is malformed, truncated, too long, or has any number of descriptors but
-//! one is rejected, and every descriptor in it is closed. A channel that has received more than one
+//! Both ways validate received data. The other end must be a process of the same user, or of the users
+//! that [`Trust`] selects. A message that is malformed, truncated or too long, or does not have exactly
+//! one descriptor, is rejected, and its descriptors are closed. A channel that has received more than one
 //! descriptor, or part of a message, is shut down. The size in the description must be that of the
 //! memory. Every wait has a time limit.
 //!
@@ -18,8 +18,8 @@
 //! it elsewhere fails with [`Unavailable::OtherNamespace`](crate::error::Unavailable::OtherNamespace). A
 //! user who has no number in this process's user namespace is trusted only by [`Trust::Anyone`].
 //!
-//! AMD's own IPC answers every process that connects to an abstract socket named after the process.
-//! Nothing here has a name.
+//! AMD's own IPC sends memory to every process that connects to an abstract socket named after the
+//! exporter. This module uses no named sockets.
 
 mod description;
 mod ticket;
@@ -41,10 +41,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// The time limit of a message, unless another is set.
+/// The default time limit of a message.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The time limit in place of one that is too long to compute with.
-const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+/// The time limit that replaces one for which no deadline can be computed.
+const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Sends and receives memory over one end of a Unix socket.
 ///
@@ -58,10 +58,10 @@ const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 /// let memory = Allocation::create(&vmm, 2 << 20, &properties)?;
 ///
 /// // Usually, the other end is in another process.
-/// let (here, there) = Channel::pair()?;
-/// here.send(&vmm, &memory, "weights")?;
-/// let (same, description) = there.receive(&vmm)?;
-/// assert_eq!((description.name.as_str(), same.size()), ("weights", 2 << 20));
+/// let (sender, receiver) = Channel::pair()?;
+/// sender.send(&vmm, &memory, "weights")?;
+/// let (received, description) = receiver.receive(&vmm)?;
+/// assert_eq!((description.name.as_str(), received.size()), ("weights", 2 << 20));
 /// # Ok(())
 /// # }
 /// ```
@@ -73,7 +73,7 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// Uses a connected socket. Nothing else may read from it or write to it meanwhile.
+    /// Uses a connected socket. No other code may read from it or write to it while the channel exists.
     #[must_use]
     pub fn over(socket: UnixStream) -> Self {
         Self { socket, trust: Trust::default(), timeout: TIMEOUT }
@@ -84,16 +84,16 @@ impl Channel {
     /// # Errors
     /// [`ErrorKind::OutOfDescriptors`], [`ErrorKind::System`].
     pub fn pair() -> Result<(Self, Self), Error> {
-        let (one, other) = UnixStream::pair().map_err(|error| {
+        let (first, second) = UnixStream::pair().map_err(|error| {
             Error::new(Operation::Connect, ErrorKind::of_io("socketpair", &error))
         })?;
-        Ok((Self::over(one), Self::over(other)))
+        Ok((Self::over(first), Self::over(second)))
     }
 
     /// Exchanges memory with processes of these users only; the default is [`Trust::SameUser`].
     ///
-    /// The kernel records the user of the other end when it connects or listens, or when the pair is
-    /// created: that process can pass its end on.
+    /// The kernel records the user of the other end when the process connects or listens, or when the pair
+    /// is created. That process can pass its end on to a process of another user.
     #[must_use]
     pub fn with_trust(mut self, trust: Trust) -> Self {
         self.trust = trust;
@@ -115,7 +115,7 @@ impl Channel {
     /// Sends memory that was created with
     /// [`HandleType::POSIX_FILE_DESCRIPTOR`](crate::HandleType::POSIX_FILE_DESCRIPTOR).
     ///
-    /// The receiver gets the same memory, which stays when the sender releases its own or ends.
+    /// The receiver gets the same memory, which stays allocated when the sender releases it or exits.
     ///
     /// # Errors
     /// Those of [`Allocation::export`] and [`send_descriptor`](Self::send_descriptor).
@@ -147,8 +147,8 @@ impl Channel {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a name or size that cannot be sent, [`ErrorKind::Untrusted`],
-    /// [`ErrorKind::TimedOut`], [`ErrorKind::Disconnected`], [`ErrorKind::System`]. No message was sent.
-    /// If part of one was, the connection is shut down.
+    /// [`ErrorKind::TimedOut`], [`ErrorKind::Disconnected`], [`ErrorKind::System`]. If part of the message
+    /// was sent, the connection is shut down; otherwise nothing was sent.
     pub fn send_descriptor(
         &self,
         descriptor: impl AsFd,
@@ -164,21 +164,21 @@ impl Channel {
                 // The descriptor is sent with the first byte.
                 let descriptor = (sent == 0).then_some(descriptor.as_fd());
                 match send(self.socket.as_fd(), &message[sent..], descriptor) {
-                    Ok(more) => sent += more,
+                    Ok(count) => sent += count,
                     Err(Errno::INTR | Errno::AGAIN) => {}
                     Err(errno) => return Err(of_socket("sendmsg", errno, sent)),
                 }
             }
             Ok(())
         };
-        let all = send_all();
-        if all.is_err() && sent > 0 {
+        let result = send_all();
+        if result.is_err() && sent > 0 {
             self.shut_down();
         }
-        all.map_err(|kind| Error::new(Operation::Send, kind))
+        result.map_err(|kind| Error::new(Operation::Send, kind))
     }
 
-    /// Receives any descriptor with a description, which has not been compared with it.
+    /// Receives any descriptor with a description, without comparing the two.
     ///
     /// # Errors
     /// [`ErrorKind::Untrusted`], [`ErrorKind::TimedOut`], [`ErrorKind::Disconnected`],
@@ -238,8 +238,8 @@ impl Channel {
         Ok(message)
     }
 
-    /// Ends the connection, and discards the data in it: descriptors in the socket's queue stay open as
-    /// long as they are there.
+    /// Ends the connection, and discards the data in it, because the descriptors in a socket's queue stay
+    /// open.
     fn shut_down(&self) {
         if let Err(errno) = shutdown(&self.socket, Shutdown::Both) {
             crate::log::event!(DEBUG, %errno, "a channel was not shut down");
@@ -254,7 +254,7 @@ impl Channel {
 
     fn deadline(&self) -> Instant {
         let now = Instant::now();
-        now.checked_add(self.timeout).unwrap_or(now + YEAR)
+        now.checked_add(self.timeout).unwrap_or(now + MAX_TIMEOUT)
     }
 
     /// Waits until the socket can be used.
@@ -267,12 +267,12 @@ impl Channel {
     }
 }
 
-/// Returns a function that keeps the kind of an error, for the operation that the caller asked for.
+/// Returns a function that replaces the operation of an error and keeps its kind.
 fn during(operation: Operation) -> impl Fn(Error) -> Error {
     move |error| Error::new(operation, error.into_kind())
 }
 
-/// Says what a failed call on a socket means after `bytes` of a message.
+/// Returns the error for a failed call on a socket after `bytes` of a message.
 fn of_socket(call: &'static str, errno: Errno, bytes: usize) -> ErrorKind {
     match errno {
         Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => ErrorKind::Disconnected(bytes),

@@ -1,4 +1,4 @@
-//! Memory that is fetched from the process that offers it.
+//! Offers memory to other processes, which fetch its descriptor.
 
 use super::during;
 use crate::Vmm;
@@ -24,7 +24,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 ///
 /// // Usually, in another process.
 /// let ticket: Ticket = line.parse()?;
-/// let same = ticket.fetch_descriptor(Trust::SameUser)?;
+/// let descriptor = ticket.fetch_descriptor(Trust::SameUser)?;
 /// # Ok(())
 /// # }
 /// ```
@@ -36,10 +36,10 @@ pub struct Offer {
 
 /// Locates an offer: a line of text for the process that fetches it.
 ///
-/// It contains the number of the process, its start time and its PID namespace, and the number of the
-/// descriptor, its device and inode. A ticket of a process that has ended, or of an offer that was
-/// withdrawn, is rejected, also if another process and another file have these numbers by now. It is not a
-/// secret: the kernel decides which processes can take descriptors of that process.
+/// The text contains the number of the process, its start time and its PID namespace, and the number of the
+/// descriptor, its device and inode. A ticket is rejected when its process has ended or its offer was
+/// withdrawn, even if the numbers are in use again. The text need not be kept secret: the kernel decides
+/// which processes can fetch descriptors of the process.
 #[derive(Clone, Copy, Debug, Display, Eq, Hash, PartialEq)]
 #[display("hsa-vmm:{process}:{namespace}:{start_time}:{descriptor}:{device:x}:{inode:x}")]
 #[non_exhaustive]
@@ -68,8 +68,8 @@ impl Offer {
     /// Offers any descriptor.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] with [`Unavailable::OtherNamespace`] if `/proc` does not have this
-    /// process by its number; [`ErrorKind::System`].
+    /// [`ErrorKind::Unavailable`] with [`Unavailable::OtherNamespace`] if `/proc` does not show this
+    /// process under its number; [`ErrorKind::System`].
     pub fn of_descriptor(descriptor: OwnedFd) -> Result<Self, Error> {
         let ticket = Ticket::of(&descriptor);
         let ticket = ticket.map_err(|kind| Error::new(Operation::Offer, kind))?;
@@ -89,14 +89,15 @@ impl AsFd for Offer {
 }
 
 impl Ticket {
+    /// Creates the ticket of a descriptor of this process.
     fn of(descriptor: &OwnedFd) -> Result<Self, ErrorKind> {
         let system = |call| move |errno| ErrorKind::of_system(call, errno);
         let pid = getpid();
         let number = pid.as_raw_nonzero().get();
-        let elsewhere =
+        let not_found =
             ErrorKind::Unavailable { process: number, reason: Unavailable::OtherNamespace };
-        let namespace = pid_namespace().map_err(system("read"))?.ok_or(elsewhere.clone())?;
-        let this = Process::find(pid).map_err(system("read"))?.ok_or(elsewhere)?;
+        let namespace = pid_namespace().map_err(system("read"))?.ok_or(not_found.clone())?;
+        let this = Process::find(pid).map_err(system("read"))?.ok_or(not_found)?;
         let (device, inode) = identity(descriptor).map_err(system("fstat"))?;
         Ok(Self {
             process: number.unsigned_abs(),
@@ -117,7 +118,7 @@ impl Ticket {
         Allocation::import(vmm, &descriptor).map_err(during(Operation::Fetch))
     }
 
-    /// Fetches the descriptor. It is the one that was offered; nothing else was checked.
+    /// Fetches the offered descriptor. Checks only that it is the one that the ticket was created for.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`]: the process has ended or withdrew the offer, belongs to a user who is
@@ -144,7 +145,7 @@ impl Ticket {
         let pid = i32::try_from(self.process).ok().and_then(Pid::from_raw);
         // No system call takes a negative descriptor.
         let pid = pid.filter(|_| self.descriptor >= 0).ok_or_else(withdrawn)?;
-        // The pidfd stays that of this process, even if the number becomes another's.
+        // The pidfd still identifies this process if another process gets the number.
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(failed("pidfd_open"))?;
         let check = || {
             let process = Process::find(pid).map_err(failed("read"))?;
@@ -164,7 +165,7 @@ impl Ticket {
     }
 }
 
-/// Returns device and inode, which no other file has while this one is open.
+/// Returns device and inode, which identify the file while it is open.
 fn identity(descriptor: &OwnedFd) -> Result<(u64, u64), Errno> {
     let status = fstat(descriptor)?;
     Ok((status.st_dev, status.st_ino))
@@ -200,7 +201,7 @@ impl FromStr for Ticket {
                 inode: u64::from_str_radix(inode, 16).ok()?,
             })
         };
-        // Each ticket has one text.
+        // Rejects other spellings of the numbers.
         let ticket = ticket().filter(|ticket| ticket.descriptor >= 0);
         ticket.filter(|ticket| ticket.to_string() == text).ok_or(UnknownTicket)
     }
@@ -258,8 +259,8 @@ mod tests {
         ] {
             assert_eq!(reason(other), Unavailable::Withdrawn, "{other}");
         }
-        let elsewhere = Ticket { namespace: ticket.namespace + 1, ..ticket };
-        assert_eq!(reason(elsewhere), Unavailable::OtherNamespace);
+        let foreign = Ticket { namespace: ticket.namespace + 1, ..ticket };
+        assert_eq!(reason(foreign), Unavailable::OtherNamespace);
         drop(offer);
         assert_eq!(reason(ticket), Unavailable::Withdrawn);
     }

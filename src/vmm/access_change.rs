@@ -1,7 +1,7 @@
-//! Changes of access to mappings: what is sent to the runtime, for which agents and in which order.
+//! Changes of access to mappings: the requests to the runtime, their agents and their order.
 //!
-//! Sends only changed permissions. A GPU that was never granted access is not named in order to forbid
-//! it: AMD's runtime would map the memory for that GPU.
+//! Requests contain only changed permissions. They do not forbid access to a GPU that was never granted
+//! access, because AMD's runtime would then map the memory for that GPU.
 
 use super::Shared;
 use super::journal::Journal;
@@ -31,20 +31,20 @@ impl AccessChange {
     }
 
     /// Applies the change to the requested access.
-    fn apply(&self, to: &mut AccessState) {
-        to.requested.set_all(self.agents, self.access);
+    fn apply(&self, state: &mut AccessState) {
+        state.requested.copy_from(self.agents, self.access);
     }
 }
 
-/// For an agent that is named twice, the last access counts.
+/// Sets the last access of an agent that occurs twice.
 impl FromIterator<(usize, Access)> for AccessChange {
     fn from_iter<I: IntoIterator<Item = (usize, Access)>>(changes: I) -> Self {
-        let mut all = Self::default();
+        let mut change = Self::default();
         for (agent, access) in changes {
-            all.agents.insert(agent);
-            all.access.set(agent, access);
+            change.agents.insert(agent);
+            change.access.set(agent, access);
         }
-        all
+        change
     }
 }
 
@@ -57,8 +57,7 @@ struct Request {
 }
 
 impl Journal<'_> {
-    /// Changes the access to each target as its entry says. Changes adjacent targets with the same change
-    /// together.
+    /// Applies the change of each target. Adjacent targets with the same change are changed together.
     pub fn change_access(&mut self, targets: core::ops::Range<usize>) -> Result<(), ErrorKind> {
         self.each_group(targets, |journal, group| {
             let change = journal.targets[group.start].change;
@@ -68,14 +67,14 @@ impl Journal<'_> {
 
     /// Changes access to a group of adjacent mappings.
     ///
-    /// Changes the CPUs first, in a call of their own, so that a failure shows what to undo.
+    /// Changes the CPUs first and separately, so that a failure shows what to undo.
     fn change_group(
         &mut self,
         group: core::ops::Range<usize>,
         change: AccessChange,
     ) -> Result<(), ErrorKind> {
         let shared = self.shared;
-        self.enter_access(group.clone());
+        self.record_access(group.clone());
         let gpus = change.without(shared.cpus);
         let cpus = change.without(gpus.agents);
         if !cpus.agents.is_empty() {
@@ -109,7 +108,7 @@ impl Journal<'_> {
         Ok(())
     }
 
-    /// Sends one request for adjacent mappings, and records which agents were requested.
+    /// Sends one request for adjacent mappings, and records its agents.
     fn send(&mut self, first: usize, end: usize, request: &Request) -> Result<(), ErrorKind> {
         let shared = self.shared;
         let group = &mut self.targets[first..end];
@@ -119,7 +118,7 @@ impl Journal<'_> {
         if group.iter().any(|it| !gpus.difference(it.before.runtime_granted).is_empty()) {
             shared.check_descriptor()?;
         }
-        group.iter_mut().for_each(|target| target.asked = target.asked.union(request.agents));
+        group.iter_mut().for_each(|it| it.attempted = it.attempted.union(request.agents));
         shared.set_access_in_runtime(Range { start, size }, request)?;
         for target in group {
             let granted = &mut target.now.access.runtime_granted;
@@ -132,48 +131,47 @@ impl Journal<'_> {
     fn change_cpu_access(&mut self, index: usize, cpus: &AccessChange) -> Result<(), ErrorKind> {
         let shared = self.shared;
         let now = self.targets[index].now;
-        let mut wanted = now.access;
-        cpus.apply(&mut wanted);
-        if shared.change_view(&now, &wanted)? {
-            self.targets[index].now.access = wanted;
+        let mut access = now.access;
+        cpus.apply(&mut access);
+        if shared.change_view(&now, &access)? {
+            self.targets[index].now.access = access;
             return Ok(());
         }
         self.send(index, index + 1, &shared.request(&now, &shared.host_access()))?;
         let target = &mut self.targets[index];
-        target.now.access.requested = wanted.requested;
-        match shared.cpu_access(&wanted) {
+        target.now.access.requested = access.requested;
+        match shared.cpu_access(&access) {
             Access::ReadWrite => Ok(()),
-            less => shared.protect_view(&target.now, less),
+            less => shared.protect_view(target.now.range(), less),
         }
     }
 
-    /// Unmaps and maps one mapping again, with changed access. The caller has checked that there are
-    /// descriptors for it; another thread may have taken them since.
+    /// Unmaps one mapping and maps it again with changed access. The caller has checked that enough
+    /// descriptors are free; another thread may have used them since.
     pub fn remap_with_access(&mut self, index: usize) -> Result<(), ErrorKind> {
-        let mut wanted = self.targets[index].now;
-        self.targets[index].change.apply(&mut wanted.access);
+        let mut changed = self.targets[index].now;
+        self.targets[index].change.apply(&mut changed.access);
         self.unmap(index..index + 1)?;
         self.check_quarantine()?;
-        self.map_with_access(index, &wanted, false)
+        self.map_with_access(index, &changed, false)
     }
 }
 
 impl Shared {
-    /// Rejects access to memory of this owner that the hardware can never have.
-    pub(super) fn check_reach(
+    /// Rejects access to memory of this owner that the hardware does not support.
+    pub(super) fn check_peers(
         &self,
         owner: Option<u8>,
         change: &AccessChange,
     ) -> Result<(), ErrorKind> {
         let granted = change.granted();
-        // The owner of imported memory may be unknown; then the runtime decides.
+        // If the owner of imported memory is unknown, the runtime decides about GPUs.
         let owner = owner.map(usize::from);
-        let Some((owner, peers)) =
-            owner.and_then(|owner| Some((owner, self.reached_by.get(owner)?)))
+        let Some((owner, peers)) = owner.and_then(|owner| Some((owner, self.peers_of.get(owner)?)))
         else {
-            // But the runtime also grants access to a CPU that then faults, so every GPU needs a large BAR.
-            let all_in_reach = self.runtime.gpus().all(|gpu| gpu.large_bar);
-            return match all_in_reach || granted.intersection(self.cpus).is_empty() {
+            // For a CPU, every GPU needs a large BAR: the runtime would grant access that then faults.
+            let is_accessible = self.runtime.gpus().all(|gpu| gpu.large_bar);
+            return match is_accessible || granted.intersection(self.cpus).is_empty() {
                 true => Ok(()),
                 false => Err(Feature::CpuAccess.into()),
             };
@@ -189,85 +187,85 @@ impl Shared {
         }
     }
 
-    /// Fails if no descriptor is free: a runtime that needs one for the next call would abort the process.
+    /// Fails if no descriptor is free and the runtime would therefore abort the process in the next call.
     pub(super) fn check_descriptor(&self) -> Result<(), ErrorKind> {
-        match self.quirks.grant_without_descriptor_aborts && self.runtime.spare().is_last() {
+        match self.quirks.grant_without_descriptor_aborts && self.runtime.spare().none_free() {
             true => Err(ErrorKind::OutOfDescriptors),
             false => Ok(()),
         }
     }
 
-    /// Sets the access of a mapping that the runtime failed to unmap. If the runtime had changed nothing,
-    /// this changes nothing. Returns the agents that the runtime has granted access.
-    pub(super) fn grant_again(&self, it: &MappedRange) -> Result<AgentSet, ErrorKind> {
-        // If the CPU still has the memory, the runtime is not called: it might map over a foreign mapping.
-        let known = match self.fill_hole(it)? {
+    /// Restores the access of a mapping that the runtime failed to unmap; has no effect if the runtime had
+    /// changed nothing. Returns the agents that the runtime has granted access.
+    pub(super) fn restore_grants(&self, mapping: &MappedRange) -> Result<AgentSet, ErrorKind> {
+        // Does not call the runtime if the CPU still has the memory: it might map over a foreign mapping.
+        let existing = match self.fill_hole(mapping)? {
             true => AgentSet::NONE,
-            false => it.access.runtime_granted,
+            false => mapping.access.runtime_granted,
         };
-        let mut granted = it.access.runtime_granted;
-        self.grant(it, known, &mut granted)?;
+        let mut granted = mapping.access.runtime_granted;
+        self.grant(mapping, existing, &mut granted)?;
         Ok(granted)
     }
 
-    /// Sets the access of a mapping. The runtime has already granted access to the agents in `known`, which is
-    /// empty for a new mapping. Adds the agents that it grants access to `granted`, also if it fails for others.
+    /// Sets the access of a mapping. The runtime has already granted access to the agents in `existing`, which
+    /// is empty for a new mapping. Adds newly granted agents to `granted`, also if a later grant fails.
     pub(super) fn grant(
         &self,
-        it: &MappedRange,
-        known: AgentSet,
+        mapping: &MappedRange,
+        existing: AgentSet,
         granted: &mut AgentSet,
     ) -> Result<(), ErrorKind> {
-        // The CPU first, in a call of its own, so that a failure shows whether the runtime has mapped for it.
+        // Grants the CPU first and separately, so that a failure shows whether the runtime has mapped for it.
         let host = self.host_index();
-        let is_mapped = known.contains(host);
-        let bare = MappedRange { access: AccessState::default(), ..*it };
-        let by_runtime =
-            is_mapped || !self.with_descriptor(|| self.change_view(&bare, &it.access))?;
+        let is_mapped = existing.contains(host);
+        let without_access = MappedRange { access: AccessState::default(), ..*mapping };
+        let by_runtime = is_mapped
+            || !self.with_descriptor(|| self.change_view(&without_access, &mapping.access))?;
         if by_runtime {
             if !is_mapped {
-                let request = self.request_all(&bare, &self.host_access());
-                self.set_access_in_runtime(it.range(), &request)?;
+                let request = self.request_all(&without_access, &self.host_access());
+                self.set_access_in_runtime(mapping.range(), &request)?;
             }
             granted.insert(host);
-            let access = self.cpu_access(&it.access);
+            let access = self.cpu_access(&mapping.access);
             if is_mapped || access != Access::ReadWrite {
-                self.protect_view(it, access)?;
+                self.protect_view(mapping.range(), access)?;
             }
         }
-        let access = it.access.requested;
+        let access = mapping.access.requested;
         let gpus = AccessChange { agents: access.read.difference(self.cpus), access };
         if !gpus.agents.is_empty() {
             let cpus = by_runtime.then_some(host).into_iter().collect();
-            let access = AccessState { runtime_granted: cpus, ..it.access };
-            let request = self.request_all(&MappedRange { access, ..*it }, &gpus);
+            let access = AccessState { runtime_granted: cpus, ..mapping.access };
+            let request = self.request_all(&MappedRange { access, ..*mapping }, &gpus);
             self.with_descriptor(|| {
                 self.check_descriptor()?;
-                self.set_access_in_runtime(it.range(), &request)
+                self.set_access_in_runtime(mapping.range(), &request)
             })?;
             *granted = granted.union(request.agents);
         }
         Ok(())
     }
 
-    /// Restores the access of a mapping for the agents that were requested. Returns the access that the
-    /// runtime has then.
+    /// Restores the access of a mapping for the agents in `attempted`. Returns the mapping with the restored
+    /// access.
     pub(super) fn restore_access(
         &self,
         now: &MappedRange,
         before: AccessState,
-        asked: AgentSet,
+        attempted: AgentSet,
     ) -> Result<MappedRange, ErrorKind> {
-        let (has, had) = (self.cpu_access(&now.access), self.cpu_access(&before));
-        // The old view still exists, at worst without access.
-        if has != had {
-            self.protect_view(now, had)?;
+        let (current, old) = (self.cpu_access(&now.access), self.cpu_access(&before));
+        // The old view still exists, but may have lost its access.
+        if current != old {
+            self.protect_view(now.range(), old)?;
         }
-        let known = now.access.runtime_granted;
-        let access = AccessState { runtime_granted: known, ..before };
+        let granted = now.access.runtime_granted;
+        let access = AccessState { runtime_granted: granted, ..before };
         let restored = MappedRange { access, ..*now };
         self.drop_unused_view(&restored, &now.access);
-        let agents = asked.intersection(known).difference(self.cpus);
+        let agents = attempted.intersection(granted).difference(self.cpus);
         let change = AccessChange { agents, access: before.requested };
         self.set_access_in_runtime(now.range(), &self.request_all(&restored, &change))?;
         Ok(restored)
@@ -277,40 +275,41 @@ impl Shared {
         if request.list.is_empty() {
             return Ok(());
         }
-        self.call_locked(|native| {
+        self.call_shared(|native| {
             // SAFETY: the reservation is locked, and the range consists of whole mappings.
             unsafe { native.set_access(range.start, range.size, &request.list) }
         })
         .map_err(|failure| ErrorKind::of_call(failure, range.size))
     }
 
-    /// Returns the request for the agents whose access changes. Forbidding access that was never granted
-    /// would make AMD's runtime map the memory; repeating the current access would cost a call.
-    fn request(&self, it: &MappedRange, change: &AccessChange) -> Request {
-        let granted = it.access.runtime_granted;
-        // The runtime gives a CPU all access.
-        let differing = it.access.requested.differing(&change.access).difference(self.cpus);
+    /// Returns the request for the agents whose access changes. Omits agents whose access stays the same, to
+    /// save a call, and agents that lose access they were never granted: AMD's runtime would map the memory
+    /// for them.
+    fn request(&self, mapping: &MappedRange, change: &AccessChange) -> Request {
+        let granted = mapping.access.runtime_granted;
+        // The runtime always maps for a CPU with full access.
+        let differing = mapping.access.requested.differing(&change.access).difference(self.cpus);
         let changed = granted.intersection(differing).union(change.access.read.difference(granted));
         let agents = change.agents.intersection(changed);
-        self.request_all(it, &AccessChange { agents, ..*change })
+        self.request_all(mapping, &AccessChange { agents, ..*change })
     }
 
     /// Returns the request for all agents of a change, the owner last: ROCm 7.14 corrupts the mapping if a
     /// peer follows the owner (rocm-systems#9908).
-    fn request_all(&self, it: &MappedRange, change: &AccessChange) -> Request {
+    fn request_all(&self, mapping: &MappedRange, change: &AccessChange) -> Request {
         let agents = self.runtime.agents();
         let native = |(agent, access): (usize, Access)| {
             Some(NativeAccess::new(agents.get(agent)?.native, access.to_bits()))
         };
-        let named = change.agents.iter().map(|agent| (agent, change.access.get(agent)));
+        let changed = change.agents.iter().map(|agent| (agent, change.access.get(agent)));
         let mut request = Request { list: SmallVec::new(), agents: change.agents };
         if self.quirks.set_access_drops_unnamed_agents && !change.agents.is_empty() {
-            let unnamed = it.access.runtime_granted.difference(change.agents).iter();
-            let same = |agent| (agent, self.access_in_runtime(&it.access, agent));
-            request.list.extend(unnamed.map(same).filter_map(native));
+            let unnamed = mapping.access.runtime_granted.difference(change.agents).iter();
+            let current = |agent| (agent, self.access_in_runtime(&mapping.access, agent));
+            request.list.extend(unnamed.map(current).filter_map(native));
         }
-        request.list.extend(named.filter_map(native));
-        if let Some(owner) = it.owner.and_then(|index| agents.get(usize::from(index)))
+        request.list.extend(changed.filter_map(native));
+        if let Some(owner) = mapping.owner.and_then(|index| agents.get(usize::from(index)))
             && let Some(at) = request.list.iter().position(|entry| entry.is_of(owner.native))
         {
             request.list[at..].rotate_left(1);
@@ -318,23 +317,23 @@ impl Shared {
         request
     }
 
-    /// Returns what the runtime has granted an agent. It maps memory for the CPU readable and writable;
-    /// `mprotect` sets the CPU's actual permissions.
+    /// Returns the access that the runtime has granted an agent. For a CPU this is always read and write;
+    /// `mprotect` sets its actual permissions.
     fn access_in_runtime(&self, access: &AccessState, index: usize) -> Access {
         if self.cpus.contains(index) { Access::ReadWrite } else { access.requested.get(index) }
     }
 
-    /// Returns whether the mapping must be mapped again: a GPU gets access after the owner, or a possible
-    /// owner, and the runtime cannot do that.
-    fn must_be_remapped(&self, it: &MappedRange, gpus: &AccessChange) -> bool {
+    /// Returns whether the mapping must be mapped again, because the runtime cannot grant a GPU access after
+    /// the owner, or after a possible owner.
+    fn must_be_remapped(&self, mapping: &MappedRange, gpus: &AccessChange) -> bool {
         if !self.quirks.peer_after_owner_fails {
             return false;
         }
-        let granted = it.access.runtime_granted;
+        let granted = mapping.access.runtime_granted;
         let new = gpus.granted().difference(granted).iter().count();
         let others = granted.difference(self.cpus).iter().count();
         // Each of several GPUs may be the unknown owner.
-        new > 0 && it.owner.map_or(new + others > 1, |owner| granted.contains(owner.into()))
+        new > 0 && mapping.owner.map_or(new + others > 1, |owner| granted.contains(owner.into()))
     }
 
     /// Returns the index of the CPU that represents all CPUs in the runtime.
@@ -342,8 +341,8 @@ impl Shared {
         self.runtime.host().id().index()
     }
 
-    /// Returns the change that the runtime gets for CPUs. All CPUs share this address space, so that one
-    /// represents all. The runtime maps once, readable and writable, whatever is requested later.
+    /// Returns the change to request for CPUs. One CPU represents all, because they share the address space.
+    /// The runtime maps once, readable and writable; later changes of access do not need it.
     fn host_access(&self) -> AccessChange {
         [(self.host_index(), Access::ReadWrite)].into_iter().collect()
     }

@@ -1,10 +1,9 @@
-//! One operation on the mappings of locked reservations: its steps in the runtime, and how they are
-//! rolled back.
+//! One operation on the mappings of locked reservations: its steps in the runtime, and their rollback.
 //!
-//! An operation records each step in the journal before it performs it. If a later step fails, the steps are
-//! undone in reverse order. If that fails too, the reservation is quarantined: no operation touches it
-//! again. At the end, after success and after a rollback, [`Journal::finish`] writes the runtime's current
-//! state to the ledger; to all other threads that is a single step.
+//! An operation records each step in the journal before it performs the step. If a later step fails, the
+//! steps are undone in reverse order. If that also fails, the reservation is quarantined: no operation uses
+//! it again. At the end, after success and after a rollback, [`Journal::finish`] writes the runtime's current
+//! state to the ledger; other threads observe that as a single step.
 //!
 //! | step | inverse |
 //! |---|---|
@@ -15,7 +14,7 @@
 use super::Shared;
 use super::access_change::AccessChange;
 use super::ledger::{
-    Guards, MappedRange, Range, Reservation, ReservationGuard, locked_containing, remember,
+    Guards, MappedRange, Range, Reservation, ReservationGuard, cache, locked_containing,
 };
 use crate::access::{AccessState, AgentSet};
 use crate::error::{Argument, ErrorKind, Operation, Problem, Quarantined};
@@ -26,23 +25,23 @@ use std::sync::Arc;
 /// A mapping that the operation changes, creates or removes.
 #[derive(Debug)]
 pub(super) struct Target {
-    /// The runtime's state of it, now or when it was last mapped.
+    /// Its state in the runtime: the current one, or the last one before it was unmapped.
     pub now: MappedRange,
     /// The access before the operation.
     pub before: AccessState,
     /// The requested change of access.
     pub change: AccessChange,
-    /// The agents that the operation asked the runtime to grant access, successfully or not.
-    pub asked: AgentSet,
-    /// Whether it is mapped in the runtime.
+    /// The agents in the operation's requests to the runtime, successful or not.
+    pub attempted: AgentSet,
+    /// Whether the runtime has mapped it.
     pub mapped: bool,
     /// Whether the operation has mapped it, so that unmapping it undoes all changes to it.
-    pub fresh: bool,
-    /// Whether its state is unknown. The ledger then still lists it, so that its memory stays.
+    pub is_new: bool,
+    /// Whether its state is unknown. The ledger then still lists it, which keeps its memory.
     lost: bool,
-    /// Whether the ledger lists it already.
+    /// Whether the ledger listed it before the operation.
     listed: bool,
-    /// Its name, if it is not listed yet.
+    /// Its name, if it was not listed before.
     name: Option<Arc<str>>,
 }
 
@@ -64,7 +63,7 @@ pub(super) struct Journal<'a> {
     steps: SmallVec<[(Step, Indexes<usize>); 4]>,
     /// The first reservation that this operation quarantined.
     quarantined: Option<Arc<Quarantined>>,
-    /// The reservations that it quarantined because a rollback failed.
+    /// The base addresses of the reservations that it quarantined because a rollback failed.
     broken: Vec<usize>,
 }
 
@@ -77,16 +76,16 @@ impl<'a> Journal<'a> {
     /// Adds the mappings of a range as targets.
     pub fn add_targets(&mut self, range: Range, change: AccessChange) -> Result<(), ErrorKind> {
         let mappings = self.containing(range)?.mappings();
-        match mappings.only(range) {
-            Some(one) => self.add(one, change, true, None),
+        match mappings.exact(range) {
+            Some(mapping) => self.add(mapping, change, true, None),
             None => mappings.adjacent(range)?.for_each(|it| self.add(it, change, true, None)),
         }
         Ok(())
     }
 
-    /// Adds a mapping to create, which its handle already counts.
-    pub fn add_new(&mut self, it: MappedRange, change: AccessChange, name: Option<Arc<str>>) {
-        self.add(MappedRange { access: AccessState::default(), ..it }, change, false, name);
+    /// Adds a mapping to create as a target. Its handle already counts the mapping.
+    pub fn add_new(&mut self, mapping: MappedRange, change: AccessChange, name: Option<Arc<str>>) {
+        self.add(MappedRange { access: AccessState::default(), ..mapping }, change, false, name);
     }
 
     fn add(
@@ -100,16 +99,16 @@ impl<'a> Journal<'a> {
             now,
             before: now.access,
             change,
-            asked: AgentSet::NONE,
+            attempted: AgentSet::NONE,
             mapped: listed,
-            fresh: false,
+            is_new: false,
             lost: false,
             listed,
             name,
         });
     }
 
-    /// Calls `act` with each group of adjacent targets in one reservation, whose access changes alike.
+    /// Calls `act` with each group of adjacent targets that are in one reservation and have the same change.
     pub fn each_group(
         &mut self,
         targets: Indexes<usize>,
@@ -117,7 +116,7 @@ impl<'a> Journal<'a> {
     ) -> Result<(), ErrorKind> {
         let mut first = targets.start;
         for next in first + 1..=targets.end {
-            if next == targets.end || !self.continues(next) {
+            if next == targets.end || !self.continues_group(next) {
                 act(self, first..next)?;
                 first = next;
             }
@@ -125,8 +124,8 @@ impl<'a> Journal<'a> {
         Ok(())
     }
 
-    /// Returns whether a target is in the same group as the one before it.
-    fn continues(&self, index: usize) -> bool {
+    /// Returns whether a target is in the same group as the target before it.
+    fn continues_group(&self, index: usize) -> bool {
         let [before, it] = [&self.targets[index - 1], &self.targets[index]];
         before.now.range().end() == it.now.start
             && before.change == it.change
@@ -149,8 +148,8 @@ impl<'a> Journal<'a> {
         Ok(())
     }
 
-    /// Records that the access to adjacent targets is about to change.
-    pub fn enter_access(&mut self, group: Indexes<usize>) {
+    /// Records a step that changes the access to adjacent targets.
+    pub fn record_access(&mut self, group: Indexes<usize>) {
         self.steps.push((Step::Access, group));
     }
 
@@ -162,6 +161,7 @@ impl<'a> Journal<'a> {
         }
     }
 
+    /// Undoes all steps in reverse order, and quarantines reservations in which that fails.
     fn roll_back(&mut self, failure: &ErrorKind) {
         while let Some((step, group)) = self.steps.pop() {
             let Some(reservation) = self.reservation_of(group.start) else { continue };
@@ -171,10 +171,11 @@ impl<'a> Journal<'a> {
                 self.quarantine(group.start, failure.clone(), Some(rollback));
                 self.broken.push(reservation.base);
             }
-            // A target that was only to be unmapped is dropped; any other keeps its memory.
-            let gone =
+            // An unmap removes its targets from a quarantined reservation, unless the rollback has failed.
+            // Otherwise the targets keep their memory.
+            let is_unmapped =
                 self.operation == Operation::Unmap && !self.broken.contains(&reservation.base);
-            if !gone && reservation.quarantined().is_some() {
+            if !is_unmapped && reservation.quarantined().is_some() {
                 self.targets[group].iter_mut().for_each(|target| target.lost = true);
             }
         }
@@ -194,15 +195,15 @@ impl<'a> Journal<'a> {
     fn undo_map(&mut self, index: usize) -> Result<(), ErrorKind> {
         let unmapped = self.raw_unmap(index..index + 1);
         if unmapped.is_err() {
-            // Every agent that was requested may have access.
+            // Every agent of a request may have access.
             let target = &mut self.targets[index];
             let granted = target.now.access.runtime_granted;
-            target.now.access.runtime_granted = granted.union(target.asked);
+            target.now.access.runtime_granted = granted.union(target.attempted);
         }
         unmapped?.map_or(Ok(()), Err)
     }
 
-    /// Undoes an unmap, of this mapping `alone` or of a group of adjacent mappings.
+    /// Undoes the unmap of a mapping. `alone` is false if the runtime unmapped adjacent mappings with it.
     fn undo_unmap(&mut self, index: usize, alone: bool) -> Result<(), ErrorKind> {
         if !self.targets[index].mapped {
             return self.map_as_before(index);
@@ -211,13 +212,13 @@ impl<'a> Journal<'a> {
         // some agents to the next one. A single mapping is most likely unchanged.
         let now = self.targets[index].now;
         if alone || self.shared.is_mapped(&now)? {
-            match self.shared.grant_again(&now) {
+            match self.shared.restore_grants(&now) {
                 Ok(granted) => {
                     self.targets[index].now.access.runtime_granted = granted;
                     return Ok(());
                 }
                 Err(failure) if !alone => return Err(failure),
-                // Unmaps it, unless the runtime had unmapped it already and fails.
+                // Unmaps the mapping, which fails if the runtime had unmapped it already.
                 Err(_) => {
                     if let Ok(Some(lost)) = self.raw_unmap(index..index + 1) {
                         return Err(lost);
@@ -225,7 +226,7 @@ impl<'a> Journal<'a> {
                 }
             }
         } else {
-            // The runtime would map over anything at these addresses.
+            // Protects foreign mappings, which mapping again would replace.
             self.shared.keep_reserved(&now)?;
         }
         self.targets[index].mapped = false;
@@ -234,22 +235,22 @@ impl<'a> Journal<'a> {
 
     fn undo_access(&mut self, index: usize) -> Result<(), ErrorKind> {
         let target = &self.targets[index];
-        if target.fresh || !target.mapped {
+        if target.is_new || !target.mapped {
             return Ok(());
         }
-        let known = target.before.runtime_granted.union(self.shared.cpus);
-        if target.asked.difference(known).is_empty() {
-            let restored = self.shared.restore_access(&target.now, target.before, target.asked)?;
-            self.targets[index].now = restored;
+        let granted = target.before.runtime_granted.union(self.shared.cpus);
+        if target.attempted.difference(granted).is_empty() {
+            let (now, before) = (target.now, target.before);
+            self.targets[index].now = self.shared.restore_access(&now, before, target.attempted)?;
             return Ok(());
         }
-        // A GPU has access that it did not have before: only unmapping revokes it.
+        // Only unmapping revokes access that a GPU did not have before.
         self.raw_unmap(index..index + 1)?.map_or(Ok(()), Err)?;
         self.map_as_before(index)
     }
 
-    /// Maps a target that is not mapped, with the access before the operation. If the runtime maps it
-    /// but refuses the access, tries once more.
+    /// Maps a target that is not mapped, with the access before the operation. If the runtime maps it but
+    /// fails to set the access, tries once more.
     fn map_as_before(&mut self, index: usize) -> Result<(), ErrorKind> {
         let target = &self.targets[index];
         let before = MappedRange { access: target.before, ..target.now };
@@ -258,40 +259,40 @@ impl<'a> Journal<'a> {
                 self.undo_map(index)?;
                 self.map_with_access(index, &before, true)
             }
-            done => done,
+            result => result,
         }
     }
 
-    /// Maps a target, and sets its access.
+    /// Maps a target, and sets the access of `mapping`. With `roll_back`, records no step.
     ///
-    /// Where the owner of imported memory is unknown and must be granted access last, every GPU that
-    /// may be the owner is tried.
+    /// If the owner of imported memory is unknown and must be granted access last, tries every GPU that may
+    /// be the owner.
     pub fn map_with_access(
         &mut self,
         index: usize,
-        wanted: &MappedRange,
+        mapping: &MappedRange,
         roll_back: bool,
     ) -> Result<(), ErrorKind> {
-        let mut owners = self.shared.possible_owners(wanted).iter().peekable();
+        let mut owners = self.shared.possible_owners(mapping).iter().peekable();
         loop {
-            let owner = owners.next().map(|owner| owner as u8).or(wanted.owner);
-            let wanted = MappedRange { owner, ..*wanted };
+            let owner = owners.next().map(|owner| owner as u8).or(mapping.owner);
+            let mapping = MappedRange { owner, ..*mapping };
             let shared = self.shared;
             shared.with_descriptor(|| {
                 if roll_back { self.raw_map(index) } else { self.map(index) }
             })?;
             let mut granted = AgentSet::NONE;
-            let outcome = self.shared.grant(&wanted, AgentSet::NONE, &mut granted);
+            let outcome = self.shared.grant(&mapping, AgentSet::NONE, &mut granted);
             let target = &mut self.targets[index];
-            target.now.access = AccessState { runtime_granted: granted, ..wanted.access };
+            target.now.access = AccessState { runtime_granted: granted, ..mapping.access };
             match outcome {
                 Ok(()) => {
-                    target.asked = if roll_back { AgentSet::NONE } else { granted };
-                    target.fresh = !roll_back;
+                    target.attempted = if roll_back { AgentSet::NONE } else { granted };
+                    target.is_new = !roll_back;
                     return Ok(());
                 }
                 Err(failure) => {
-                    target.asked = (0..self.shared.runtime.agents().len()).collect();
+                    target.attempted = (0..self.shared.runtime.agents().len()).collect();
                     if owners.peek().is_none() || self.undo_map(index).is_err() {
                         return Err(failure);
                     }
@@ -300,15 +301,17 @@ impl<'a> Journal<'a> {
         }
     }
 
+    /// Maps a target without recording a step.
     fn raw_map(&mut self, index: usize) -> Result<(), ErrorKind> {
         let target = &mut self.targets[index];
         self.shared.map_in_runtime(&target.now)?;
-        (target.mapped, target.fresh) = (true, true);
+        (target.mapped, target.is_new) = (true, true);
         target.now.access = AccessState::default();
         Ok(())
     }
 
-    /// Unmaps adjacent targets. The inner error says that their addresses could not be kept reserved.
+    /// Unmaps adjacent targets without recording a step. Returns the error if their addresses could not be
+    /// kept reserved.
     fn raw_unmap(&mut self, group: Indexes<usize>) -> Result<Option<ErrorKind>, ErrorKind> {
         let group = &mut self.targets[group];
         let start = group.first().map_or(0, |target| target.now.start);
@@ -326,6 +329,7 @@ impl<'a> Journal<'a> {
         self.containing(self.targets[index].now.range()).ok()
     }
 
+    /// Quarantines the reservation of a target.
     fn quarantine(&mut self, index: usize, failure: ErrorKind, rollback: Option<ErrorKind>) {
         let Some(reservation) = self.reservation_of(index) else { return };
         let range = reservation.range();
@@ -334,7 +338,7 @@ impl<'a> Journal<'a> {
         self.quarantined.get_or_insert(entry);
     }
 
-    /// Writes the runtime's state to the ledger, and releases memory that nothing keeps alive.
+    /// Writes the runtime's state to the ledger, and releases memory that is not referenced, mapped or used.
     fn finish(&mut self) {
         let handles = &self.shared.ledger.handles;
         let mut dead = Vec::new();
@@ -342,11 +346,11 @@ impl<'a> Journal<'a> {
             let guards = self.guards.iter();
             let mut locked: SmallVec<[_; 1]> =
                 guards.map(|guard| guard.reservation.mappings_mut()).collect();
-            let at = |start: usize| {
-                let behind = self.guards.partition_point(|it| it.reservation.base <= start);
-                behind.saturating_sub(1)
+            let reservation_at = |start: usize| {
+                let next = self.guards.partition_point(|it| it.reservation.base <= start);
+                next.saturating_sub(1)
             };
-            // Removes first: a new mapping may have the same address.
+            // Removes mappings before it inserts others, which may have the same addresses.
             let is_replaced = |lost: &Target| {
                 let mut new = self.targets.iter().filter(|it| it.mapped && !it.listed);
                 new.any(|it| it.now.start == lost.now.start)
@@ -356,13 +360,13 @@ impl<'a> Journal<'a> {
                     if target.lost && !is_replaced(target) {
                         continue;
                     }
-                    locked[at(target.now.start)].remove(target.now.start);
+                    locked[reservation_at(target.now.start)].remove(target.now.start);
                 }
-                dead.extend(handles.end(target.now.handle, |record| record.mappings -= 1));
+                dead.extend(handles.decrement(target.now.handle, |record| record.mappings -= 1));
             }
             for target in self.targets.iter_mut().filter(|target| target.mapped) {
                 let MappedRange { start, access, .. } = target.now;
-                let mappings = &mut locked[at(start)];
+                let mappings = &mut locked[reservation_at(start)];
                 if !target.listed {
                     mappings.insert(target.now, target.name.take());
                 } else if access != target.before {
@@ -377,8 +381,8 @@ impl<'a> Journal<'a> {
 }
 
 impl Shared {
-    /// Runs an operation on mappings, all of it or nothing. Locks the reservations that contain the ranges,
-    /// of which there must be at least one, against other operations.
+    /// Runs an operation on mappings: all of it, or nothing. Locks the reservations that contain the ranges
+    /// against other operations. Rejects an empty list of ranges.
     pub(super) fn transact<T>(
         &self,
         operation: Operation,
@@ -386,7 +390,7 @@ impl Shared {
         act: impl FnOnce(&mut Journal<'_>) -> Result<T, ErrorKind>,
     ) -> Result<T, ErrorKind> {
         if ranges.clone().next().is_none() {
-            return Err(ErrorKind::invalid_list(Argument::List, Problem::Empty));
+            return Err(ErrorKind::without_value(Argument::List, Problem::Empty));
         }
         self.with_locked(ranges, |guards| {
             let mut journal = Journal {
@@ -402,7 +406,7 @@ impl Shared {
             match &outcome {
                 Err(failure) => journal.roll_back(failure),
                 Ok(_) => {
-                    for it in journal.targets.iter().filter(|it| it.mapped && !it.fresh) {
+                    for it in journal.targets.iter().filter(|it| it.mapped && !it.is_new) {
                         self.drop_unused_view(&it.now, &it.before);
                     }
                 }
@@ -413,7 +417,7 @@ impl Shared {
         })
     }
 
-    /// Locks the reservations that contain the ranges for `act`.
+    /// Calls `act` with the reservations that contain the ranges locked.
     pub(super) fn with_locked<T>(
         &self,
         ranges: impl Iterator<Item = Range> + Clone,
@@ -431,14 +435,14 @@ impl Shared {
             }
             found.sort_by_key(|it| it.base);
             found.dedup_by_key(|it| it.base);
-            // A reservation that was freed or quarantined meanwhile is looked up again.
-            let done = {
+            // Starts again if another thread has freed or quarantined a reservation before it was locked.
+            let result = {
                 let guards: Option<Guards<'_>> = found.iter().map(|it| it.lock()).collect();
                 let Some(guards) = guards else { continue };
                 act(&guards)
             };
-            found.into_iter().take(1).for_each(remember);
-            return done;
+            found.into_iter().take(1).for_each(cache);
+            return result;
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Mapping and unmapping, one or many at once.
+//! Maps and unmaps memory, one or many mappings at once.
 
 use super::access_change::AccessChange;
 use super::journal::Journal;
@@ -35,9 +35,9 @@ impl Vmm {
     /// inside one reservation and empty, and `offset` is 0. One handle may be mapped at several
     /// addresses, which then are the same memory.
     ///
-    /// To other threads a map that succeeds is two steps: the first counts the mapping, so that releasing
-    /// the handle does not free the memory; the second creates the mapping. In between, another thread may
-    /// release the last reference and find nothing mapped yet.
+    /// Other threads observe a successful map as two steps. The first step counts the mapping, so that
+    /// releasing the handle does not free the memory; the second creates the mapping. In between, another
+    /// thread may release the last reference and find nothing mapped yet.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] names the condition that does not hold.
@@ -58,18 +58,18 @@ impl Vmm {
         })
     }
 
-    /// Maps many at once and sets access to them, all or nothing (`hipMemMap`, `hipMemSetAccess`;
-    /// `hsa_amd_vmem_map`, `hsa_amd_vmem_set_access`).
+    /// Creates many mappings at once and sets access to them, all or nothing (`hipMemMap`,
+    /// `hipMemSetAccess`; `hsa_amd_vmem_map`, `hsa_amd_vmem_set_access`).
     ///
-    /// The ranges may be in any order and in several reservations. For each of them the conditions of
-    /// [`map`](Self::map) hold, and none may share bytes with another. All get the access of
-    /// `descriptors`, as by [`set_access`](Self::set_access); none if that is empty. One call of the runtime
-    /// sets it for adjacent mappings. To other threads it is a single step.
+    /// The ranges may be in any order and in several reservations. Each must meet the conditions of
+    /// [`map`](Self::map), and they must not overlap. All get the access of `descriptors`, as by
+    /// [`set_access`](Self::set_access), or no access if that list is empty. One call of the runtime sets it
+    /// for adjacent mappings. Other threads observe a single step.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for the first invalid one, by address, or for an empty list; else as
-    /// for `map` and `set_access`. Nothing is mapped then; a range that could not be unmapped again is
-    /// quarantined ([`ErrorKind::Quarantined`]).
+    /// [`ErrorKind::InvalidArgument`] for the first invalid range, by address, or for an empty list;
+    /// otherwise as for `map` and `set_access`. After an error nothing is mapped; a range that could not be
+    /// unmapped again is quarantined ([`ErrorKind::Quarantined`]).
     pub fn map_many(
         &self,
         mappings: &[NewMapping],
@@ -90,16 +90,17 @@ impl Vmm {
 
     /// Unmaps adjacent whole mappings (`hipMemUnmap`, `hsa_amd_vmem_unmap`).
     ///
-    /// Access need not be revoked first. The addresses stay reserved. There is one exception: until
-    /// ROCm 7.1, and only where dma-bufs cannot be mapped so that the runtime has mapped the memory for
-    /// the CPU, it leaves an address-space hole for a moment. The hole is filled at once; if another thread
-    /// has mapped something there, that is not touched and the range is quarantined. GPUs must have
-    /// finished using the memory. The contents stay as long as the handle is referenced or mapped
-    /// elsewhere.
+    /// Access need not be revoked first. GPUs must have finished using the memory. The contents stay as long
+    /// as the handle is referenced or mapped elsewhere.
+    ///
+    /// The addresses stay reserved, with one exception. If the runtime has mapped the memory for the CPU,
+    /// because dma-bufs cannot be mapped, runtimes until ROCm 7.1 leave an address-space hole. The library
+    /// fills the hole at once. If another thread has created a mapping in it, that mapping is not changed,
+    /// and the range is quarantined.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if the range splits a mapping, is not mapped throughout, or reaches
-    /// out of the reservation; [`ErrorKind::Quarantined`] if the addresses could not be kept reserved.
+    /// [`ErrorKind::InvalidArgument`] if the range splits a mapping, is not mapped completely, or extends
+    /// past the reservation; [`ErrorKind::Quarantined`] if the addresses could not be kept reserved.
     pub fn unmap(&self, address: Address, size: usize) -> Result<(), Error> {
         self.run(Operation::Unmap, |shared| {
             let range = Range::new(address, size)?;
@@ -111,11 +112,10 @@ impl Vmm {
     /// `hsa_amd_vmem_unmap`).
     ///
     /// Each range is an address and a size; otherwise as [`unmap`](Self::unmap). From ROCm 7.0 on, one call
-    /// of the runtime unmaps all adjacent mappings. To other threads it is a single step.
+    /// of the runtime unmaps all adjacent mappings. Other threads observe a single step.
     ///
     /// # Errors
-    /// As for `unmap`; [`ErrorKind::InvalidArgument`] also for an empty list, and for ranges that share
-    /// bytes.
+    /// As for `unmap`; [`ErrorKind::InvalidArgument`] also for an empty list, and for ranges that overlap.
     pub fn unmap_many(&self, ranges: &[(Address, usize)]) -> Result<(), Error> {
         self.run(Operation::Unmap, |shared| {
             let ranges = sorted_ranges(ranges)?;
@@ -129,9 +129,9 @@ impl Vmm {
 pub(super) struct NewRange {
     pub range: Range,
     pub handle: Handle,
-    /// The access to it; empty for none.
+    /// The access to set; empty for none.
     pub change: AccessChange,
-    /// The serial of the reservation that it must be in.
+    /// The serial of the reservation that must contain the range.
     pub reservation: Option<u64>,
     /// The mapping's serial, once it exists.
     pub serial: Cell<u64>,
@@ -151,9 +151,9 @@ impl NewRange {
 }
 
 impl Shared {
-    /// Unmaps ranges of whole mappings, sorted by address, if they are the expected ones, and maps others,
-    /// which may take their addresses: all of it, or nothing. Sorts the new ones by address, and sets
-    /// their serials.
+    /// Unmaps the ranges in `old`, sorted by address, if they consist of the expected whole mappings, and
+    /// maps those in `new`, which may have the same addresses: all of it, or nothing. Sorts `new` by address,
+    /// and sets the serials.
     pub(super) fn replace(
         &self,
         operation: Operation,
@@ -175,16 +175,16 @@ impl Shared {
                 self.add_mapping(journal, it, count)?;
             }
             journal.each_group(0..count, |journal, group| {
-                let together = if self.quirks.unmap_of_several_fails { 1 } else { group.len() };
-                let mut firsts = group.step_by(together);
-                firsts.try_for_each(|first| journal.unmap(first..first + together))
+                let step = if self.quirks.unmap_of_several_fails { 1 } else { group.len() };
+                let mut firsts = group.step_by(step);
+                firsts.try_for_each(|first| journal.unmap(first..first + step))
             })?;
             if !new.is_empty() {
                 journal.check_quarantine()?;
             }
-            let all = count..journal.targets.len();
-            all.clone().try_for_each(|index| journal.map(index))?;
-            journal.change_access(all)
+            let added = count..journal.targets.len();
+            added.clone().try_for_each(|index| journal.map(index))?;
+            journal.change_access(added)
         });
         // An invalid handle is reported before an invalid range.
         if let Err(ErrorKind::InvalidArgument { problem: Problem::NotReserved, .. }) = replaced {
@@ -193,7 +193,8 @@ impl Shared {
         replaced
     }
 
-    /// Adds a mapping to create, if it is valid once the first `old` targets are unmapped, and counts it.
+    /// Adds a mapping to create, which must be valid after the first `old` targets are unmapped. Counts the
+    /// mapping in its handle.
     fn add_mapping(
         &self,
         journal: &mut Journal<'_>,
@@ -202,13 +203,13 @@ impl Shared {
     ) -> Result<(), ErrorKind> {
         let NewRange { range, handle, change, .. } = *new;
         let reservation = journal.containing(range)?;
-        // If it was freed, another reservation may have its addresses by now.
+        // If the expected reservation was freed, another may have its addresses by now.
         if new.reservation.is_some_and(|serial| serial != reservation.serial) {
             return Err(range.invalid(Problem::NotReserved));
         }
         let old = &journal.targets[..old];
         let unmapped = |start| old.binary_search_by_key(&start, |it| it.now.start).is_ok();
-        // Taken before the handle's lock, as the lock order requires.
+        // Locks the mappings before the handle, as the lock order requires.
         let empty = reservation.mappings().check_empty(range, unmapped);
         let (native, owner) = self.ledger.handles.with(handle, |record| {
             let granule = record.granule;
@@ -232,6 +233,6 @@ impl Shared {
         new.serial.set(serial);
         let it = MappedRange { start, size, handle, serial, native, owner, access };
         journal.add_new(it, change, None);
-        self.check_reach(owner, &change)
+        self.check_peers(owner, &change)
     }
 }

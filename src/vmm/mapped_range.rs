@@ -1,65 +1,65 @@
-//! One mapping in the runtime: mapping it, unmapping it, and keeping its addresses reserved.
+//! Maps and unmaps ranges in the runtime, and keeps their addresses reserved.
 
 use super::Shared;
 use super::ledger::{MappedRange, Range};
 use crate::access::AgentSet;
 use crate::error::ErrorKind;
-use crate::native::{close, fill_hole};
+use crate::native::{block_access, fill_hole};
 
-// Every function below is called while the reservation is locked, for a range that the ledger lists as
-// a mapping of a live handle, or is about to list. That makes the unsafe calls sound.
+// The unsafe calls are sound because every function below is called while the reservation is locked, for a
+// range that the ledger lists, or is about to list, as a mapping of a live handle.
 impl Shared {
     /// Maps memory. No agent has access yet.
-    pub(super) fn map_in_runtime(&self, it: &MappedRange) -> Result<(), ErrorKind> {
-        self.call_locked(|native| {
-            // SAFETY: the range is reserved and empty, and the mapping counts as one of the handle's.
-            unsafe { native.map(it.start, it.size, it.native) }
+    pub(super) fn map_in_runtime(&self, mapping: &MappedRange) -> Result<(), ErrorKind> {
+        self.call_shared(|native| {
+            // SAFETY: the range is reserved and empty, and the handle counts the mapping.
+            unsafe { native.map(mapping.start, mapping.size, mapping.native) }
         })
-        .map_err(|failure| ErrorKind::of_call(failure, it.size))
+        .map_err(|failure| ErrorKind::of_call(failure, mapping.size))
     }
 
     /// Unmaps adjacent whole mappings.
     pub(super) fn unmap_in_runtime(&self, range: Range) -> Result<(), ErrorKind> {
-        self.call_locked(|native| {
-            // SAFETY: the range consists of whole mappings. The caller of an unmap promises not to use the
-            // memory any more, as for any pointer that outlives its target.
+        self.call_shared(|native| {
+            // SAFETY: the range consists of whole mappings. Code that still uses the memory dereferences a
+            // dangling pointer, which is unsafe itself.
             unsafe { native.unmap(range.start, range.size) }
         })
         .map_err(|failure| ErrorKind::of_call(failure, range.size))
     }
 
     /// Returns whether the runtime has this mapping.
-    pub(super) fn is_mapped(&self, it: &MappedRange) -> Result<bool, ErrorKind> {
-        // Queries inside it, because past the end AMD's runtime answers for the mapping before.
-        let inside = it.start + it.size / 2;
+    pub(super) fn is_mapped(&self, mapping: &MappedRange) -> Result<bool, ErrorKind> {
+        // Queries an address inside, because AMD's runtime also finds a mapping by the address at its end.
+        let inside = mapping.start + mapping.size / 2;
         let Some(gpu) = self.runtime.gpus().next() else { return Ok(true) };
-        self.call_locked(|native| native.is_mapped(inside, gpu.native))
-            .map_err(|failure| ErrorKind::of_call(failure, it.size))
+        self.call_shared(|native| native.is_mapped(inside, gpu.native))
+            .map_err(|failure| ErrorKind::of_call(failure, mapping.size))
     }
 
-    /// Keeps the addresses of an unmapped range reserved, in runtimes that leave an address-space hole
-    /// or the old memory there.
-    pub(super) fn keep_reserved(&self, it: &MappedRange) -> Result<(), ErrorKind> {
-        let Range { start, size } = it.range();
-        let lost = |errno| ErrorKind::HoleNotFilled { address: it.range().address(), size, errno };
-        if self.quirks.cpu_unmap_leaves_hole && self.runtime_mapped_for_cpu(&it.access) {
+    /// Keeps the addresses of an unmapped range reserved, if the runtime has left an address-space hole or
+    /// the old memory in it.
+    pub(super) fn keep_reserved(&self, mapping: &MappedRange) -> Result<(), ErrorKind> {
+        let range @ Range { start, size } = mapping.range();
+        let lost = |errno| ErrorKind::HoleNotFilled { address: range.address(), size, errno };
+        if self.quirks.cpu_unmap_leaves_hole && self.runtime_mapped_for_cpu(&mapping.access) {
             return fill_hole(start, size).map_err(lost);
         }
-        if self.quirks.unmap_keeps_memory || self.has_own_view(&it.access) {
-            // SAFETY: the range was a mapping of a reservation of this library, which is locked, and the
-            // runtime has left no hole there: only its inaccessible mapping or this library's view is replaced.
-            return unsafe { close(start, size) }.map_err(lost);
+        if self.quirks.unmap_keeps_memory || self.has_own_view(&mapping.access) {
+            // SAFETY: the range was a mapping in a locked reservation of this library, and the runtime has
+            // left no hole: only the runtime's inaccessible mapping or this library's view is replaced.
+            return unsafe { block_access(start, size) }.map_err(lost);
         }
         Ok(())
     }
 
-    /// Returns the GPUs that may be the owner of imported memory, where the owner must be granted
-    /// access last and is unknown.
-    pub(super) fn possible_owners(&self, it: &MappedRange) -> AgentSet {
-        match self.quirks.peer_after_owner_fails && it.owner.is_none() {
+    /// Returns the GPUs that may be the owner of imported memory, if the owner is unknown and must be granted
+    /// access last.
+    pub(super) fn possible_owners(&self, mapping: &MappedRange) -> AgentSet {
+        match self.quirks.peer_after_owner_fails && mapping.owner.is_none() {
             true => {
                 let gpus = self.runtime.gpus().map(|gpu| gpu.id().index()).collect::<AgentSet>();
-                gpus.intersection(it.access.requested.read)
+                gpus.intersection(mapping.access.requested.read)
             }
             false => AgentSet::NONE,
         }

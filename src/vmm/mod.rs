@@ -1,11 +1,11 @@
 //! HIP's virtual memory management.
 //!
-//! [`Vmm`] has HIP's calls one to one; [`Reservation`], [`Allocation`] and [`Mapping`] are the same as
-//! owned values. The library records what is reserved, created, mapped and granted: the ledger. A call
-//! checks its arguments against the ledger, then calls the runtime and records each step in a journal,
-//! then updates the ledger or rolls the steps back.
+//! [`Vmm`] has HIP's calls one to one; [`Reservation`], [`Allocation`] and [`Mapping`] are owned values for
+//! the same calls. The ledger records all reservations, memory, mappings and access. A call checks its
+//! arguments against the ledger, calls the runtime and records each step in a journal. Then it updates the
+//! ledger, or rolls the steps back.
 //!
-//! | HIP | here | HSA |
+//! | HIP | hsa-vmm | HSA |
 //! |---|---|---|
 //! | `hipMemAddressReserve` | [`Vmm::address_reserve`] | `hsa_amd_vmem_address_reserve_align` |
 //! | `hipMemAddressFree` | [`Vmm::address_free`] | `hsa_amd_vmem_address_free` |
@@ -22,42 +22,42 @@
 //! | `hipMemRetainAllocationHandle` | [`Vmm::retain_allocation_handle`] | none: from the ledger |
 //! | `hipMemMapArrayAsync` | none: not supported | none |
 //!
-//! HIP's `flags`, of which only 0 is legal, are no arguments here; an interface that has them checks them
-//! by [`Operation::check_flags`]. HIP has no calls for [`Vmm::map_many`],
-//! [`Vmm::set_access_many`] and [`Vmm::unmap_many`], which change many ranges at once, all or none.
+//! The methods omit HIP's `flags`, for which only 0 is valid; an interface that has them checks them by
+//! [`Operation::check_flags`]. HIP has no calls for [`Vmm::map_many`], [`Vmm::set_access_many`] and
+//! [`Vmm::unmap_many`], which change many ranges at once, all or none.
 //!
 //! # Memory model
 //!
 //! The rules for every type of this crate that reads, writes, fills or copies device memory, pool
 //! memory or locked memory:
 //!
-//! * The library never makes a reference or a slice to such memory. Its bytes are copied from and
-//!   to the caller's own.
+//! * The library never creates a reference or a slice to such memory. It copies bytes between this
+//!   memory and the caller's own.
 //! * Loads and stores by this process are relaxed atomic accesses of single bytes. Threads may
 //!   therefore read and write the same range at the same time, also with agents. A race is not
-//!   undefined behaviour: each byte that a reader gets is one that was there before or one that a
-//!   writer stored, and bytes of several writers may be mixed.
+//!   undefined behaviour: a reader gets for each byte either its old value or one that a writer
+//!   stored, and bytes of several writers may be mixed.
 //! * The accesses synchronise nothing. A program that needs all bytes of one write orders the
 //!   accesses itself, with a lock or a channel.
 //! * Copies and fills by agents are outside Rust's memory model. They have ended when the call
-//!   returns, with success or an error, and whatever the caller does next sees their result.
-//! * The caller's own bytes, a `&[u8]` or `&mut [u8]` argument, are read and written plainly.
+//!   returns, with success or an error, and later accesses of the caller see their result.
+//! * The library accesses the caller's own bytes, a `&[u8]` or `&mut [u8]` argument, non-atomically.
 //!   Agents never access them: they copy from and to memory that the library has locked for the
 //!   call.
 //! * Memory of the program that an area maps
 //!   ([`MmapOptions::with_host_memory`](crate::area::MmapOptions::with_host_memory)) is borrowed mutably until it is
-//!   unmapped, so that no reference to it is live while an agent writes it. For memory that cannot
-//!   be borrowed, the function is unsafe.
-//! * An address ([`Address`], [`Mapping::address`]) is a number. A program that makes a pointer of
-//!   it, in `unsafe` code, accesses the memory atomically or excludes all other accesses itself, and
-//!   makes no `&[u8]` of memory that an agent, a thread or another process may write.
+//!   unmapped, so that no reference to it is live while an agent writes to it. For memory that cannot
+//!   be borrowed, an unsafe function takes a pointer.
+//! * An address ([`Address`], [`Mapping::address`]) is a number. A program that converts it to a
+//!   pointer, in `unsafe` code, accesses the memory atomically or excludes all other accesses itself. It
+//!   creates no `&[u8]` of memory to which an agent, a thread or another process may write.
 //!
-//! The simulation copies with system calls of the kernel, which are outside Rust's memory model as
-//! an agent's copies are.
+//! The simulation copies with system calls of the kernel, which are outside Rust's memory model like an
+//! agent's copies.
 //!
-//! Calls log through [`tracing`], while they hold the lock of their reservation: a subscriber that calls an
-//! operation on the same reservation waits forever. Look-ups and reports are fine. A panic of a
-//! subscriber is caught.
+//! Calls log through [`tracing`] while they hold the lock of their reservation: a subscriber that calls an
+//! operation on the same reservation deadlocks. It may call look-ups and reports. The library catches a
+//! panic of a subscriber.
 
 mod access_change;
 mod cpu_view;
@@ -89,7 +89,7 @@ pub use properties::{AllocationKind, AllocationProperties, Granularity, Location
 pub use quirks::{Quirk, Quirks};
 pub use snapshot::{AccessEntry, MappingEntry, MemoryEntry, ReservationEntry};
 
-use crate::access::{AgentSet, MOST_AGENTS};
+use crate::access::{AgentSet, MAX_AGENTS};
 use crate::agent::{Agent, AgentId, AgentKind};
 use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem};
 use crate::hip::HipProfile;
@@ -102,11 +102,10 @@ use journal::Journal;
 use ledger::{HandleRecord, Ledger, MappedRange, Range, Reservation as Reserved};
 use std::sync::Arc;
 
-/// Virtual-memory management on one runtime. Cheap to clone; may be used from any thread.
+/// Virtual memory management on one runtime. Cheap to clone; may be used from any thread.
 ///
-/// Operations on different reservations do not wait for each other while the runtime works. When the
-/// last clone is dropped, and the last owned value with it, everything that is still mapped, allocated or
-/// reserved is freed.
+/// Operations on different reservations do not wait for each other's calls of the runtime. Dropping the
+/// last clone and the last owned value frees everything that is still mapped, allocated or reserved.
 ///
 /// ```
 /// use hsa_vmm::{Access, AccessDescriptor, AllocationProperties, Runtime, Vmm};
@@ -134,7 +133,7 @@ pub struct Vmm {
     shared: Arc<Shared>,
 }
 
-/// Counts of what a [`Vmm`] holds ([`Vmm::usage`]).
+/// The numbers of reservations, handles and mappings of a [`Vmm`] ([`Vmm::usage`]).
 ///
 /// ```
 /// # use hsa_vmm::{Runtime, Vmm};
@@ -147,11 +146,11 @@ pub struct Vmm {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Reservations that are not freed.
+    /// The number of reservations that are not freed.
     pub reservations: usize,
-    /// Physical memory that is referenced or mapped.
+    /// The number of handles whose memory is referenced or mapped.
     pub handles: usize,
-    /// Mappings.
+    /// The number of mappings.
     pub mappings: usize,
 }
 
@@ -185,7 +184,7 @@ struct Shared {
     /// The CPU agents. In calls of the runtime, the first one represents all of them.
     cpus: AgentSet,
     /// For each agent, the agents that can be granted access to its memory.
-    reached_by: Vec<AgentSet>,
+    peers_of: Vec<AgentSet>,
     ledger: Ledger,
     cpu_access: CpuAccess,
     /// The quarantined ranges and memory.
@@ -196,14 +195,14 @@ impl Vmm {
     /// Opens virtual memory management with the newest documented behaviour.
     ///
     /// # Errors
-    /// [`ErrorKind::NotSupported`] if runtime or driver have none
-    /// ([`RuntimeInfo::without_virtual_memory`](crate::runtime::RuntimeInfo) says why), if there is no GPU,
-    /// or if there are more than 128 agents.
+    /// [`ErrorKind::NotSupported`] if runtime or driver do not support virtual memory
+    /// ([`RuntimeInfo::without_virtual_memory`](crate::runtime::RuntimeInfo) contains the reason), if the
+    /// runtime has no GPU, or if it has more than 128 agents.
     pub fn open(runtime: &Runtime) -> Result<Self, Error> {
         Self::open_with(runtime, VmmOptions::default())
     }
 
-    /// Opens virtual memory management with a profile or quirks of the caller's choice.
+    /// Opens virtual memory management with options: a profile or quirks.
     ///
     /// # Errors
     /// As for [`Vmm::open`].
@@ -219,24 +218,24 @@ impl Vmm {
         operation: Operation,
         act: impl FnOnce(&Shared) -> Result<T, ErrorKind>,
     ) -> Result<T, Error> {
-        let done = match self.runtime().has_forked() {
+        let result = match self.runtime().has_forked() {
             true => Err(ErrorKind::Forked),
             false => act(&self.shared),
         };
-        done.map_err(|kind| Error::new(operation, kind))
+        result.map_err(|kind| Error::new(operation, kind))
     }
 
-    /// Returns whether the two are clones of one another.
+    /// Returns whether both are clones of the same `Vmm`.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
-    /// Returns the runtime below.
+    /// Returns the runtime that it was opened on.
     pub fn runtime(&self) -> &Runtime {
         &self.shared.runtime
     }
 
-    /// Returns the profile: the release of HIP that it behaves like, where releases differ.
+    /// Returns the profile: the release of HIP whose behaviour it has, if releases differ.
     pub fn profile(&self) -> HipProfile {
         self.shared.profile
     }
@@ -252,18 +251,18 @@ impl Vmm {
     }
 }
 
-/// The mappings that an operation may act on. An owned value names its own, because a call by address can
-/// have replaced them at their addresses.
+/// The mappings that an operation may change. An owned value expects its own mappings, because a call by
+/// address can have replaced them.
 #[derive(Clone, Copy, Debug)]
 enum Expected<'a> {
-    /// Any mappings: the caller named addresses.
+    /// Any mappings: the caller has passed addresses.
     Any,
     /// Exactly the mappings with these serials, by address.
     Only(&'a [u64]),
 }
 
 impl Expected<'_> {
-    /// Rejects mappings found in a range that are not the expected ones. The reservation is locked, so that
+    /// Rejects the mappings found in a range if they are not the expected ones. The reservation is locked, so
     /// the result stays valid.
     fn check(
         self,
@@ -278,7 +277,7 @@ impl Expected<'_> {
         Err(range.invalid(Problem::NotMapped(range.address())))
     }
 
-    /// Rejects targets of a journal, from an index on, that are not the expected mappings.
+    /// Rejects the targets of a journal from index `first` on if they are not the expected mappings.
     fn check_targets(self, journal: &Journal<'_>, first: usize) -> Result<(), ErrorKind> {
         let found = journal.targets[first..].iter().map(|target| target.now);
         let Some(first) = found.clone().next() else { return Ok(()) };
@@ -294,21 +293,21 @@ impl Shared {
         if runtime.info().without_virtual_memory.is_some() {
             return Err(Feature::VirtualMemory.into());
         }
-        if runtime.agents().len() > MOST_AGENTS {
+        if runtime.agents().len() > MAX_AGENTS {
             return Err(Feature::ManyAgents.into());
         }
-        // Reservations contain memory of any GPU, so that they are multiples of the largest granule.
+        // Reservations are multiples of the largest granule, so that memory of any GPU can be mapped.
         let granules = runtime.gpus().filter_map(Agent::vmem_pool).map(|pool| pool.granule);
         let granule = granules.max().ok_or(Feature::VirtualMemory)?;
         let agents = runtime.agents().iter().enumerate();
         let cpus = agents.filter(|(_, agent)| agent.kind() == AgentKind::Cpu);
-        let reached_by = |owner: &Agent| {
-            let reaches = |agent: &&Agent| {
+        let peers_of = |owner: &Agent| {
+            let has_access = |agent: &&Agent| {
                 let mut peers = agent.peers.iter();
                 agent.id() == owner.id()
                     || peers.any(|peer| peer.agent == owner.id() && peer.reachable)
             };
-            let agents = runtime.agents().iter().filter(reaches);
+            let agents = runtime.agents().iter().filter(has_access);
             agents.map(|agent| agent.id().index()).collect()
         };
         let known = Quirks::of_extension(runtime.info().extension);
@@ -318,7 +317,7 @@ impl Shared {
             quirks: options.exact_quirks.unwrap_or(known.union(options.more_quirks)),
             granule,
             cpus: cpus.map(|(index, _)| index).collect(),
-            reached_by: runtime.agents().iter().map(reached_by).collect(),
+            peers_of: runtime.agents().iter().map(peers_of).collect(),
             ledger: Ledger::default(),
             cpu_access: CpuAccess::default(),
             quarantine: Mutex::default(),
@@ -329,23 +328,25 @@ impl Shared {
         self.runtime.native()
     }
 
-    /// Calls a function of the runtime that uses handles or mappings and locks them itself.
-    fn call_locked<T>(&self, call: impl FnOnce(&Native) -> T) -> T {
+    /// Calls a function of the runtime on handles or mappings that takes the runtime's own lock. Holds the
+    /// library lock shared.
+    fn call_shared<T>(&self, call: impl FnOnce(&Native) -> T) -> T {
         match self.quirks.some_calls_take_no_lock {
-            true => self.native().locked(call),
+            true => self.native().call_shared(call),
             false => call(self.native()),
         }
     }
 
-    /// Calls a function of the runtime that uses handles and, before ROCm 10, takes no lock.
-    fn call_unlocked<T>(&self, call: impl FnOnce(&Native) -> T) -> T {
+    /// Calls a function of the runtime on handles that takes no lock before ROCm 10. Holds the library lock
+    /// exclusively.
+    fn call_exclusive<T>(&self, call: impl FnOnce(&Native) -> T) -> T {
         match self.quirks.some_calls_take_no_lock {
-            true => self.native().unlocked(call),
+            true => self.native().call_exclusive(call),
             false => call(self.native()),
         }
     }
 
-    /// Returns an agent, which is an argument of the caller's.
+    /// Returns the agent with an identifier that the caller has passed as this argument.
     fn agent(&self, id: AgentId, argument: Argument) -> Result<&Agent, ErrorKind> {
         let unknown = || ErrorKind::invalid(argument, id, Problem::UnknownAgent);
         self.runtime.agent(id).ok_or_else(unknown)
@@ -359,7 +360,7 @@ impl Shared {
         }
     }
 
-    /// Quarantines a range, or physical memory, which is listed with the null address.
+    /// Adds a range to the list of quarantined ranges; physical memory is listed with the null address.
     fn quarantine(
         &self,
         operation: Operation,
@@ -374,13 +375,13 @@ impl Shared {
         entry
     }
 
-    /// Releases physical memory that nothing keeps alive.
+    /// Releases physical memory that is not referenced, mapped or used. If that fails, quarantines it.
     fn release_memory(&self, operation: Operation, memory: &HandleRecord) {
         let release = |native: &Native| {
             // SAFETY: nothing references, maps or uses the memory, and its handle was removed.
             unsafe { native.handle_release(memory.native) }
         };
-        if let Err(failure) = self.call_locked(release) {
+        if let Err(failure) = self.call_shared(release) {
             let range = Range { start: 0, size: memory.size };
             self.quarantine(operation, range, ErrorKind::of_call(failure, memory.size), None);
         }
@@ -388,7 +389,7 @@ impl Shared {
 }
 
 impl Drop for Shared {
-    /// Frees everything; the runtime must not stop with live mappings (6.4.3 crashes).
+    /// Frees everything, because stopping a runtime with live mappings can crash (6.4.3).
     fn drop(&mut self) {
         if self.runtime.has_forked() {
             return;
@@ -401,9 +402,9 @@ impl Drop for Shared {
         for range in mappings {
             let unmapped = self.replace(Operation::Unmap, &[range], Expected::Any, &mut []);
             if let Err(error) = unmapped {
-                // Its state is unknown, but the runtime must not stop while it is mapped.
-                let answer = self.unmap_in_runtime(range);
-                crate::log::event!(WARN, %error, ?answer, "a mapping was unmapped in an unknown state");
+                // The state is unknown, but the runtime must not stop while the range is mapped.
+                let result = self.unmap_in_runtime(range);
+                crate::log::event!(WARN, %error, ?result, "a mapping was unmapped in an unknown state");
             }
         }
         let reservations: Vec<Arc<Reserved>> = self.ledger.reservations.snapshot(|all| {

@@ -20,16 +20,16 @@ use crate::hip::HipProfile;
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct VmmOptions {
-    /// The release of HIP to behave like, where releases differ.
+    /// The release of HIP whose behaviour the `Vmm` has, if releases differ.
     pub profile: HipProfile,
     /// Quirks to work around besides those of the runtime's version.
     pub(super) more_quirks: Quirks,
-    /// Quirks to work around instead of those. Only an unsafe function sets this.
+    /// The exact quirks to work around. Only an unsafe function sets this.
     pub(super) exact_quirks: Option<Quirks>,
 }
 
 impl VmmOptions {
-    /// Returns the defaults: the newest profile, and the quirks known of the runtime's version.
+    /// Returns the defaults: the newest profile, and the known quirks of the runtime's version.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -41,20 +41,20 @@ impl VmmOptions {
         Self { profile, ..self }
     }
 
-    /// Adds quirks to work around to those known of the runtime's version: for a vendor's
-    /// build that lacks a fix.
+    /// Works around these quirks besides the known quirks of the runtime's version: for a vendor's build that
+    /// lacks a fix.
     #[must_use]
     pub fn with_quirks(self, quirks: Quirks) -> Self {
         Self { more_quirks: quirks, exact_quirks: None, ..self }
     }
 
-    /// Sets the quirks to work around, whatever is known of the runtime's version: for
-    /// tests and benchmarks.
+    /// Works around exactly these quirks, independently of the runtime's version: for tests and
+    /// benchmarks.
     ///
     /// # Safety
-    /// The runtime must not have any quirk that `quirks` leaves out, or the caller must not do what
-    /// that quirk makes undefined. [`Quirks::KNOWN`] says of each what goes wrong: without
-    /// `export_keeps_descriptor`, for example, dropping an exported descriptor twice closes one that
+    /// The runtime must not have any quirk that `quirks` omits, or the caller must not make calls that the
+    /// quirk makes undefined. [`Quirks::KNOWN`] describes the defect of each: without
+    /// `export_keeps_descriptor`, for example, dropping two exported descriptors closes one that
     /// belongs to other code.
     ///
     /// ```compile_fail,E0133

@@ -1,4 +1,4 @@
-//! Setting, getting and revoking access to mapped memory.
+//! Sets, gets and revokes access to mapped memory.
 
 use super::access_change::AccessChange;
 use super::ledger::{MappedRange, Range, ReservationGuard, locked_containing, not_mapped};
@@ -13,17 +13,17 @@ impl Vmm {
     /// Sets the access of agents to adjacent whole mappings (`hipMemSetAccess`,
     /// `hsa_amd_vmem_set_access`).
     ///
-    /// Agents that are not named keep their access; for an agent that is named twice, the last counts.
-    /// Everything is checked before the first change, and rolled back if the runtime fails. From ROCm 6.4 on,
-    /// one call of the runtime sets all adjacent mappings with the same change
+    /// Other agents keep their access; for an agent that is listed twice, the last descriptor counts. All
+    /// arguments are checked before the first change, and all changes are rolled back if the runtime fails.
+    /// From ROCm 6.4 on, one call of the runtime sets all adjacent mappings with the same change
     /// ([`Quirks::set_access_of_several_fails`](crate::vmm::Quirks)).
     ///
     /// For CPUs, `mprotect` enforces a permission. For GPUs, only the first grant has an effect: AMD's driver
     /// then maps the memory readable and writable, whatever was requested, until [`revoke`](Vmm::revoke) or [`unmap`](Vmm::unmap).
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if the range does not consist of whole mappings, the list is
-    /// empty, an agent unknown or out of reach; [`ErrorKind::NotSupported`] for the CPU where the GPU has
+    /// [`ErrorKind::InvalidArgument`] if the range does not consist of whole mappings, the list is empty, or
+    /// an agent is unknown or cannot access the memory; [`ErrorKind::NotSupported`] for a CPU if the GPU has
     /// no large BAR.
     pub fn set_access(
         &self,
@@ -40,12 +40,12 @@ impl Vmm {
     /// Sets the access of agents to many ranges of whole mappings at once, all or nothing
     /// (`hipMemSetAccess`, `hsa_amd_vmem_set_access`).
     ///
-    /// Each range is an address and a size; otherwise as [`set_access`](Self::set_access). To other
-    /// threads it is a single step.
+    /// Each range is an address and a size; otherwise as [`set_access`](Self::set_access). Other threads
+    /// observe a single step.
     ///
     /// # Errors
     /// As for `set_access`; [`ErrorKind::InvalidArgument`] also for an empty list, and for ranges that
-    /// share bytes.
+    /// overlap.
     pub fn set_access_many(
         &self,
         ranges: &[(Address, usize)],
@@ -54,28 +54,28 @@ impl Vmm {
         self.run(Operation::SetAccess, |shared| {
             let ranges = sorted_ranges(ranges)?;
             let change = shared.access_change(descriptors)?;
-            let all: Vec<_> = ranges.iter().map(|&range| (range, change)).collect();
-            shared.set_access(&all, Expected::Any)
+            let changes: Vec<_> = ranges.iter().map(|&range| (range, change)).collect();
+            shared.set_access(&changes, Expected::Any)
         })
     }
 
     /// Returns the access of an agent at an address (`hipMemGetAccess`).
     ///
-    /// Any address inside a mapping is accepted. An agent that was never granted anything has
-    /// [`Access::None`]. The ledger answers, because AMD's runtime also answers for the address past
-    /// the end of a mapping, and not for CPUs.
+    /// Any address inside a mapping is accepted. An agent that was never granted access has [`Access::None`].
+    /// The access comes from the ledger: AMD's runtime also returns one for the address at the end of a
+    /// mapping, and none for CPUs.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if nothing is mapped there or the agent is unknown.
+    /// [`ErrorKind::InvalidArgument`] if nothing is mapped at the address or the agent is unknown.
     pub fn get_access(&self, agent: AgentId, address: Address) -> Result<Access, Error> {
         self.run(Operation::GetAccess, |shared| shared.get_access(agent, address, None))
     }
 
     /// Revokes all access of agents to adjacent whole mappings, also of GPUs. HIP has no such call.
     ///
-    /// In HIP, `hipMemAccessFlagsProtNone` leaves a GPU's mapping in place. Here the memory is unmapped,
-    /// mapped again and granted to all other agents again. They cannot access it meanwhile, so none may be
-    /// using it. The contents stay.
+    /// In HIP, `hipMemAccessFlagsProtNone` does not remove a GPU's mapping. This method unmaps the memory,
+    /// maps it again and grants access to all other agents again. No agent may use the memory during the
+    /// call. The contents stay.
     ///
     /// # Errors
     /// As for [`set_access`](Vmm::set_access).
@@ -85,10 +85,10 @@ impl Vmm {
         })
     }
 
-    /// Checks access to set later to memory with these properties, before the memory exists.
+    /// Checks whether this access could be set to memory with these properties, before the memory exists.
     ///
     /// # Errors
-    /// As for [`set_access`](Vmm::set_access), as far as they do not concern the range.
+    /// As for [`set_access`](Vmm::set_access), except for errors about the range.
     pub fn check_access(
         &self,
         properties: &AllocationProperties,
@@ -97,14 +97,14 @@ impl Vmm {
         self.run(Operation::SetAccess, |shared| {
             let change = shared.access_change(descriptors)?;
             shared.pool(properties)?;
-            shared.check_reach(properties.owner(), &change)
+            shared.check_peers(properties.owner(), &change)
         })
     }
 }
 
 impl Shared {
-    /// Sets access to ranges of whole mappings, different for each, if they are the expected ones. The
-    /// changes are sorted by address.
+    /// Applies a change to each range, sorted by address, if the ranges consist of the expected whole
+    /// mappings.
     pub(super) fn set_access(
         &self,
         changes: &[(Range, AccessChange)],
@@ -118,13 +118,13 @@ impl Shared {
             }
             expected.check_targets(journal, 0)?;
             for target in &journal.targets {
-                self.check_reach(target.now.owner, &target.change)?;
+                self.check_peers(target.now.owner, &target.change)?;
             }
             journal.change_access(0..journal.targets.len())
         })
     }
 
-    /// Revokes all access of agents to ranges of whole mappings, if they are the expected ones.
+    /// Revokes all access of agents to ranges, if these consist of the expected whole mappings.
     pub(super) fn revoke(
         &self,
         ranges: &[Range],
@@ -139,7 +139,7 @@ impl Shared {
                 journal.add_targets(range, revoked)?;
             }
             expected.check_targets(journal, 0)?;
-            // Without a descriptor, the memory could not be mapped again.
+            // Mapping the memory again needs descriptors.
             self.check_descriptor()?;
             for target in &journal.targets {
                 self.check_remap(&target.now.access)?;
@@ -148,7 +148,7 @@ impl Shared {
         })
     }
 
-    /// Returns the access of an agent at an address; with a serial only if it is that mapping.
+    /// Returns the access of an agent at an address. With a serial, the mapping must have this serial.
     pub(super) fn get_access(
         &self,
         agent: AgentId,
@@ -171,7 +171,7 @@ impl Shared {
         descriptors: &[AccessDescriptor],
     ) -> Result<AccessChange, ErrorKind> {
         if descriptors.is_empty() {
-            return Err(ErrorKind::invalid_list(Argument::Descriptors, Problem::Empty));
+            return Err(ErrorKind::without_value(Argument::Descriptors, Problem::Empty));
         }
         let change = |it: &AccessDescriptor| {
             let agent = self.agent(it.agent, Argument::Agent)?;
@@ -180,8 +180,7 @@ impl Shared {
         descriptors.iter().map(change).collect()
     }
 
-    /// Checks that an agent has been granted access everywhere in a range, all of which must be mapped by
-    /// the expected mappings.
+    /// Checks that the expected mappings cover a range, and that an agent was granted access to all of it.
     pub(super) fn check_granted(
         &self,
         guards: &[ReservationGuard<'_>],
@@ -203,7 +202,7 @@ impl Shared {
     }
 }
 
-/// Returns the ranges of a list by address.
+/// Checks the ranges of a list, and sorts them by address.
 pub(super) fn sorted_ranges(list: &[(Address, usize)]) -> Result<SmallVec<[Range; 1]>, ErrorKind> {
     let range = |&(address, size): &_| Range::new(address, size);
     let mut ranges: SmallVec<[Range; 1]> = list.iter().map(range).collect::<Result<_, _>>()?;
@@ -211,7 +210,7 @@ pub(super) fn sorted_ranges(list: &[(Address, usize)]) -> Result<SmallVec<[Range
     Ok(ranges)
 }
 
-/// Rejects ranges that overlap. They are sorted by address.
+/// Rejects overlapping ranges in a list that is sorted by address.
 pub(super) fn check_disjoint(ranges: impl Iterator<Item = Range> + Clone) -> Result<(), ErrorKind> {
     match ranges.clone().zip(ranges.skip(1)).find(|(range, next)| range.overlaps(*next)) {
         Some((_, next)) => Err(ErrorKind::invalid(Argument::List, next, Problem::Overlapping)),

@@ -1,4 +1,4 @@
-//! Physical memory: creating it, referencing it, releasing it.
+//! Creates, references and releases physical memory, and returns its properties.
 
 use super::ledger::HandleRecord;
 use super::properties::{AllocationKind, AllocationProperties, Granularity, Location};
@@ -13,14 +13,14 @@ use crate::pool::Pool;
 const UNCACHED: u64 = hsa_sys::HSA_AMD_MEMORY_POOL_UNCACHED_FLAG as u64;
 
 impl Vmm {
-    /// Creates physical memory, mapped nowhere yet (`hipMemCreate`, `hsa_amd_vmem_handle_create`).
+    /// Creates physical memory, which is not mapped (`hipMemCreate`, `hsa_amd_vmem_handle_create`).
     ///
     /// `size` is in bytes, a multiple of the granule.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a size that is zero or not a multiple of the granule, or an
-    /// unknown agent; [`ErrorKind::NotSupported`] for a CPU's memory, Windows handles, and fabric handles
-    /// where there are none; [`ErrorKind::OutOfMemory`].
+    /// unknown agent; [`ErrorKind::NotSupported`] for a CPU's memory and for Windows or fabric handles;
+    /// [`ErrorKind::OutOfMemory`].
     pub fn create(&self, size: usize, properties: &AllocationProperties) -> Result<Handle, Error> {
         self.run(Operation::Create, |shared| shared.create(size, properties))
     }
@@ -38,11 +38,11 @@ impl Vmm {
     /// Adds a reference to the memory that is mapped at an address
     /// (`hipMemRetainAllocationHandle`).
     ///
-    /// Any address inside the mapping is accepted. The handle is the one that was mapped, also if all its
-    /// references had been released. Each retain needs a [`release`](Vmm::release).
+    /// Any address inside the mapping is accepted. Returns the handle that was mapped, even if all its
+    /// references were released. Each retain needs a [`release`](Vmm::release).
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if nothing is mapped there.
+    /// [`ErrorKind::InvalidArgument`] if nothing is mapped at the address.
     pub fn retain_allocation_handle(&self, address: Address) -> Result<Handle, Error> {
         self.run(Operation::RetainAllocationHandle, |shared| match address {
             Address::NULL => Err(ErrorKind::invalid(Argument::Address, address, Problem::Null)),
@@ -50,11 +50,11 @@ impl Vmm {
         })
     }
 
-    /// Returns the properties that physical memory was created with
+    /// Returns the properties with which physical memory was created
     /// (`hipMemGetAllocationPropertiesFromHandle`).
     ///
-    /// Imported memory is pinned, at its owner's location if the runtime knows it, and shareable as the type
-    /// that it was imported as.
+    /// Imported memory is pinned and shareable as the type of the imported handle. Its location is its
+    /// owner's, if the runtime reports the owner.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a handle that is stale, foreign or invented.
@@ -78,7 +78,7 @@ impl Vmm {
     /// (`hipMemGetAllocationGranularity`, `hsa_amd_memory_pool_get_info`).
     ///
     /// # Errors
-    /// As for [`create`](Vmm::create), as far as they concern the properties.
+    /// As for [`create`](Vmm::create), for invalid properties.
     pub fn allocation_granularity(
         &self,
         properties: &AllocationProperties,
@@ -101,7 +101,7 @@ impl Shared {
             return Err(ErrorKind::invalid(Argument::Size, size, Problem::Zero));
         }
         let pool = self.pool(properties)?;
-        // Fabric handles are not implemented: no hardware with a fabric was available.
+        // Fabric handles are not implemented, because no hardware with a fabric was available.
         if !HandleType::POSIX_FILE_DESCRIPTOR.contains(properties.handle_types) {
             return Err(Feature::HandleType.into());
         }
@@ -115,7 +115,7 @@ impl Shared {
             AllocationKind::Uncached if self.runtime.info().extension >= (1, 18) => UNCACHED,
             AllocationKind::Uncached => return Err(Feature::Uncached.into()),
         };
-        let created = self.call_locked(|native| native.handle_create(pool.native, size, flags));
+        let created = self.call_shared(|native| native.handle_create(pool.native, size, flags));
         let native = created.map_err(|failure| ErrorKind::of_call(failure, size))?;
         Ok(self.ledger.handles.insert(HandleRecord::new(size, granule, *properties, native)))
     }
@@ -123,18 +123,18 @@ impl Shared {
     fn release(&self, handle: Handle) -> Result<(), ErrorKind> {
         let handles = &self.ledger.handles;
         let Some(record) = handles.release(handle)? else { return Ok(()) };
-        // SAFETY: nothing references, maps or uses the memory, and the handle is refused from now on.
-        let released = self.call_locked(|runtime| unsafe { runtime.handle_release(record.native) });
+        // SAFETY: nothing references, maps or uses the memory, and the handle is invalid from now on.
+        let released = self.call_shared(|runtime| unsafe { runtime.handle_release(record.native) });
         released.map_err(|failure| {
             handles.restore(handle, record);
             ErrorKind::of_call(failure, 0)
         })
     }
 
-    /// Returns the pool of handles of the properties' agent.
+    /// Returns the pool for handles of the agent in these properties.
     pub(super) fn pool(&self, properties: &AllocationProperties) -> Result<&Pool, ErrorKind> {
         let Location::Agent(id) = properties.location else {
-            return Err(ErrorKind::invalid_list(Argument::Location, Problem::MissingLocation));
+            return Err(ErrorKind::without_value(Argument::Location, Problem::MissingLocation));
         };
         let agent = self.agent(id, Argument::Location)?;
         match (agent.vmem_pool(), agent.kind()) {

@@ -1,4 +1,4 @@
-//! Properties of physical memory: its location, its kind, and how it may be shared.
+//! Properties of physical memory: its location, its kind, and the types of its shareable handles.
 
 use crate::agent::AgentId;
 use crate::handle::HandleType;
@@ -19,7 +19,7 @@ use crate::handle::HandleType;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AllocationKind {
-    /// Pinned (`hipMemAllocationTypePinned`), as all of a GPU's memory is.
+    /// Pinned (`hipMemAllocationTypePinned`), like all memory of a GPU.
     #[default]
     Pinned,
     /// Pinned and not cached (`hipMemAllocationTypeUncached`); since extension 1.18.
@@ -132,8 +132,7 @@ pub enum Granularity {
 mod tests {
     use super::*;
 
-    /// HIP's Invalid (0) and Managed (2) do not exist here, so that an interface that takes numbers must
-    /// reject them.
+    /// HIP's Invalid (0) and Managed (2) are no variants: an interface that takes numbers must reject them.
     #[test]
     fn only_supported_kinds_exist() {
         for kind in [AllocationKind::Pinned, AllocationKind::Uncached] {

@@ -1,5 +1,5 @@
-//! Queries by address, lists, and names. In a child of a fork, whose parent may have held the locks, they
-//! return nothing.
+//! Queries by address, lists, and names. In a child of a fork, queries and lists return nothing, because
+//! threads of the parent may have held the locks.
 
 use super::ledger::{Ledger, MappedRange, Range, not_mapped};
 use super::{Access, Address, Handle, Location, MappingInfo, Reserved, Shared, Usage, Vmm};
@@ -8,36 +8,37 @@ use crate::sync::lock;
 use std::sync::Arc;
 
 impl Vmm {
-    /// Returns the mapping that contains an address, if one does (`hipPointerGetAttributes`,
+    /// Returns the mapping that contains an address, if any (`hipPointerGetAttributes`,
     /// `hipMemGetAddressRange`).
     pub fn mapping_at(&self, address: Address) -> Option<MappingInfo> {
         self.find_mapping(address).map(|it| self.describe(&it))
     }
 
-    /// Returns start and size in bytes of the mapping that contains an address, if one does
+    /// Returns start and size in bytes of the mapping that contains an address, if any
     /// (`hipMemGetAddressRange`): [`mapping_at`](Self::mapping_at) without access, and without allocating.
     pub fn mapped_range_at(&self, address: Address) -> Option<(Address, usize)> {
         self.find_mapping(address).map(|it| (it.range().address(), it.size))
     }
 
-    /// Returns the location of the memory that is mapped at an address, if any is.
+    /// Returns the location of the memory that is mapped at an address, if any.
     pub fn location_at(&self, address: Address) -> Option<Location> {
         let owner = self.find_mapping(address)?.owner;
         Some(self.shared.owner(owner).map_or(Location::Unknown, Location::Agent))
     }
 
-    /// Returns start and size in bytes of the reservation that contains an address, if one does.
+    /// Returns start and size in bytes of the reservation that contains an address, if any.
     pub fn reservation_at(&self, address: Address) -> Option<(Address, usize)> {
         let range = |it: &Reserved| (it.range().address(), it.size);
         self.ledger()?.reservations.at(address.get(), range)
     }
 
-    /// Counts reservations, handles and mappings. Zeros in a [child of a fork](crate::Runtime::has_forked).
+    /// Returns the numbers of reservations, handles and mappings; zeros in a
+    /// [child of a fork](crate::Runtime::has_forked).
     pub fn usage(&self) -> Usage {
         self.ledger().map(Ledger::usage).unwrap_or_default()
     }
 
-    /// Lists ranges that are never used again, and why. Empty in a
+    /// Lists the quarantined ranges and memory, with the reasons. The list is empty in a
     /// [child of a fork](crate::Runtime::has_forked).
     pub fn quarantine(&self) -> Vec<Quarantined> {
         if self.runtime().has_forked() {
@@ -50,7 +51,7 @@ impl Vmm {
     ///
     /// # Errors
     /// The invariant that does not hold: a defect of this library. Also an error in a
-    /// [child of a fork](crate::Runtime::has_forked), where nothing can be checked.
+    /// [child of a fork](crate::Runtime::has_forked), in which the check is not possible.
     pub fn check(&self) -> Result<(), BrokenInvariant> {
         let forked = || "cannot check in a child of a fork; check in the parent".to_owned();
         let ledger = self.ledger().ok_or_else(|| BrokenInvariant(forked()))?;
@@ -91,7 +92,7 @@ impl Vmm {
     /// Names the mapping that contains an address. An empty name removes the name.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if nothing is mapped there.
+    /// [`ErrorKind::InvalidArgument`] if nothing is mapped at the address.
     pub fn name_mapping(&self, address: Address, name: &str) -> Result<(), Error> {
         self.run(Operation::Name, |shared| shared.name_mapping(address, None, name))
     }
@@ -116,18 +117,18 @@ impl Vmm {
         reservations.at(address.get(), |reservation| reservation.mappings().at(address.get()))?
     }
 
-    fn describe(&self, it: &MappedRange) -> MappingInfo {
+    fn describe(&self, mapping: &MappedRange) -> MappingInfo {
         let agents = self.runtime().agents().iter().enumerate();
         let access = agents
-            .map(|(index, agent)| (agent.id(), it.access.requested.get(index)))
+            .map(|(index, agent)| (agent.id(), mapping.access.requested.get(index)))
             .filter(|&(_, access)| access != Access::None)
             .collect();
-        MappingInfo { address: it.range().address(), size: it.size, access }
+        MappingInfo { address: mapping.range().address(), size: mapping.size, access }
     }
 }
 
 impl Shared {
-    /// Names a mapping; with a serial only if it is still that one.
+    /// Names a mapping. With a serial, the mapping must have this serial.
     pub(super) fn name_mapping(
         &self,
         address: Address,
@@ -154,6 +155,7 @@ impl Shared {
     }
 }
 
+/// Returns the name to store; `None` for an empty text, which removes a name.
 pub(super) fn name_of(text: &str) -> Option<Arc<str>> {
     (!text.is_empty()).then(|| text.into())
 }

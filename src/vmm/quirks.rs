@@ -3,7 +3,7 @@
 //! The table below lists each quirk with the defect and its workaround, a public source, and the
 //! affected versions of AMD's extension. Callers can enable more quirks
 //! ([`VmmOptions::with_quirks`](crate::vmm::VmmOptions::with_quirks)), for a vendor's build that
-//! lacks a fix. Disabling a needed one is unsafe.
+//! lacks a fix. Disabling the workaround of a quirk that the runtime has is unsafe.
 
 use core::ops::RangeInclusive;
 
@@ -22,9 +22,9 @@ pub struct Quirk {
     pub name: &'static str,
     /// The defect and its workaround.
     pub what: &'static str,
-    /// A public source: an issue, a pull request, or the commit that fixed it.
+    /// A public source: an issue, a pull request, or the commit that fixed the defect.
     pub issue: &'static str,
-    /// The minor versions of AMD's extension 1 that have it.
+    /// The minor versions of AMD's extension 1 that have the quirk.
     pub extensions: RangeInclusive<u16>,
     field: fn(&mut Quirks) -> &mut bool,
 }
@@ -38,7 +38,7 @@ macro_rules! quirks {
         /// that behaves as documented.
         ///
         /// An unneeded workaround costs time but does not change results. The exception is
-        /// `cpu_unmap_leaves_hole`: if the runtime gave the CPU access, the workaround mistakes
+        /// `cpu_unmap_leaves_hole`: if the runtime granted the CPU access, the workaround mistakes
         /// the runtime's own mapping for a foreign one and quarantines the range.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
@@ -63,11 +63,11 @@ quirks! {
     /// `set_access` revokes the access of agents that it does not list: all agents are listed.
     set_access_drops_unnamed_agents, "ROCR-Runtime 73f6bfa7", 0..=6;
 
-    /// `set_access` to several mappings is refused (ROCm 6.0), or aborts the process if the list
+    /// `set_access` to several mappings fails (ROCm 6.0), or aborts the process if the list
     /// contains a CPU (until 6.3): it is called once for each mapping.
     set_access_of_several_fails, "ROCR-Runtime 8f1b0566", 0..=6;
 
-    /// `unmap` of several mappings is refused (until ROCm 6.4): it is called once for each mapping.
+    /// `unmap` of several mappings fails (until ROCm 6.4): it is called once for each mapping.
     unmap_of_several_fails, "ROCR-Runtime#285", 0..=8;
 
     /// Revoking the CPU's access leaves an address-space hole in the reservation, where a foreign
@@ -88,8 +88,8 @@ quirks! {
     /// export, seen in ROCm 6.1, 6.4 and 7.2): a free descriptor is checked for first.
     grant_without_descriptor_aborts, "ROCR-Runtime: MappedHandleAllowedAgent", 0..=15;
 
-    /// A peer that is granted access after the memory's owner corrupts the mapping or is refused
-    /// (ROCm 7.14): the memory is mapped again with the owner last.
+    /// Granting a peer access after the memory's owner fails or corrupts the mapping (ROCm 7.14):
+    /// the memory is mapped again, and the owner is granted access last.
     peer_after_owner_fails, "rocm-systems#9908, openxla/xla#46576", 16..=20;
 
     /// Export, import and properties take no lock in the runtime and race with every other call on
@@ -132,7 +132,7 @@ impl Quirks {
         quirks
     }
 
-    /// Returns the quirks of both.
+    /// Returns the quirks that are in either set.
     pub fn union(mut self, other: Self) -> Self {
         for quirk in Self::KNOWN.iter().filter(|quirk| other.has(quirk)) {
             self.switch(quirk, true);
@@ -140,12 +140,12 @@ impl Quirks {
         self
     }
 
-    /// Whether a quirk is worked around.
+    /// Returns whether a quirk is worked around.
     pub fn has(mut self, quirk: &Quirk) -> bool {
         *(quirk.field)(&mut self)
     }
 
-    /// Works around a quirk, or does not.
+    /// Enables or disables the workaround of a quirk.
     pub fn switch(&mut self, quirk: &Quirk, on: bool) {
         *(quirk.field)(self) = on;
     }
@@ -157,10 +157,10 @@ mod tests {
 
     #[test]
     fn union_has_the_quirks_of_both() {
-        let one = Quirks { import_is_lazy: true, ..Quirks::default() };
-        let other = Quirks { unmap_keeps_memory: true, ..Quirks::default() };
+        let first = Quirks { import_is_lazy: true, ..Quirks::default() };
+        let second = Quirks { unmap_keeps_memory: true, ..Quirks::default() };
         let both = Quirks { import_is_lazy: true, unmap_keeps_memory: true, ..Quirks::default() };
-        assert_eq!(one.union(other), both);
+        assert_eq!(first.union(second), both);
         assert_eq!(both.union(Quirks::default()), both);
     }
 
@@ -191,7 +191,7 @@ mod tests {
         };
         assert_eq!(Quirks::of_extension((1, 21)), rocm_10);
         assert_eq!(Quirks::of_extension((2, 0)), rocm_10);
-        // Before version 1 everything is as old as can be.
+        // A version before 1 has the quirks of the oldest version.
         assert_eq!(Quirks::of_extension((0, 21)), Quirks::of_extension((1, 0)));
         assert_ne!(Quirks::of_extension((0, 21)), rocm_10);
     }

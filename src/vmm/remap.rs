@@ -1,9 +1,9 @@
-//! Exchanging the memory at addresses, and moving memory to other addresses, without copying.
+//! Exchanges the memory of two ranges, and moves memory to other addresses, without copying.
 
 use super::access_change::AccessChange;
 use super::journal::Journal;
 use super::ledger::{MappedRange, Range};
-use super::transfer::{about_one_of, two_ranges};
+use super::transfer::{for_operand, two_ranges};
 use super::{Expected, Shared, Vmm};
 use crate::address::Address;
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
@@ -12,14 +12,14 @@ use smallvec::SmallVec;
 impl Vmm {
     /// Exchanges the memory behind two ranges without copying it. HIP has no such call.
     ///
-    /// Both are ranges of whole mappings of the same sizes. The access to each address does not
-    /// change. No agent may be using either range meanwhile; to other threads it is a
-    /// single step. Done by `hsa_amd_vmem_unmap`, `hsa_amd_vmem_map` and `hsa_amd_vmem_set_access`.
+    /// Both ranges consist of whole mappings of the same sizes. The access to each address does not
+    /// change. No agent may use either range during the call; other threads observe a single step. Calls
+    /// `hsa_amd_vmem_unmap`, `hsa_amd_vmem_map` and `hsa_amd_vmem_set_access`.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if one does not consist of whole mappings, their sizes differ,
-    /// they share bytes, or an agent cannot access the memory that it would get;
-    /// [`ErrorKind::Quarantined`] if the runtime failed and the rollback failed, too.
+    /// [`ErrorKind::InvalidArgument`] if a range does not consist of whole mappings, the sizes of the
+    /// mappings differ, the ranges overlap, or an agent cannot access the other memory;
+    /// [`ErrorKind::Quarantined`] if the runtime and the rollback failed.
     pub fn exchange(
         &self,
         destination: Address,
@@ -32,12 +32,11 @@ impl Vmm {
         })
     }
 
-    /// Moves the memory behind a range to addresses where nothing is mapped, without copying it. HIP
-    /// has no such call.
+    /// Moves the memory behind a range to an empty range, without copying it. HIP has no such call.
     ///
-    /// The source is adjacent whole mappings and is empty afterwards. The access to the memory does not
-    /// change. The destination may be in another reservation. No agent may be using the memory
-    /// meanwhile. Done by `hsa_amd_vmem_unmap`, `hsa_amd_vmem_map` and `hsa_amd_vmem_set_access`.
+    /// The source consists of adjacent whole mappings, and is empty afterwards. The access to the memory does
+    /// not change. The destination may be in another reservation. No agent may use the memory during the
+    /// call. Calls `hsa_amd_vmem_unmap`, `hsa_amd_vmem_map` and `hsa_amd_vmem_set_access`.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the source does not consist of whole mappings, or the
@@ -57,7 +56,7 @@ impl Vmm {
 }
 
 impl Shared {
-    /// Exchanges, if both ranges are the expected mappings.
+    /// Exchanges the memory of two ranges, if both consist of the expected mappings.
     pub(super) fn exchange(
         &self,
         to: Range,
@@ -68,30 +67,30 @@ impl Shared {
             return Err(ErrorKind::invalid(Argument::Source, from, Problem::Overlapping));
         }
         self.transact(Operation::Exchange, [to, from].into_iter(), |journal| {
-            let there = mapped_run(journal, to, Argument::Destination, expected_to)?;
-            let here = mapped_run(journal, from, Argument::Source, expected_from)?;
+            let old_to = add_expected(journal, to, Argument::Destination, expected_to)?;
+            let old_from = add_expected(journal, from, Argument::Source, expected_from)?;
             let size = |it: &MappedRange| it.size;
-            if here.iter().map(size).ne(there.iter().map(size)) {
+            if old_from.iter().map(size).ne(old_to.iter().map(size)) {
                 return Err(ErrorKind::invalid(Argument::Source, from, Problem::DifferentLayout));
             }
-            let places = there.iter().chain(&here);
-            let memory = here.iter().chain(&there);
-            let with_memory = |(place, memory): (&MappedRange, &MappedRange)| {
+            let mappings = old_to.iter().chain(&old_from);
+            let memory = old_from.iter().chain(&old_to);
+            let with_memory = |(mapping, memory): (&MappedRange, &MappedRange)| {
                 let MappedRange { handle, native, owner, .. } = *memory;
-                MappedRange { handle, native, owner, ..*place }
+                MappedRange { handle, native, owner, ..*mapping }
             };
-            let after: Vec<MappedRange> = places.zip(memory).map(with_memory).collect();
+            let after: Vec<MappedRange> = mappings.zip(memory).map(with_memory).collect();
             for it in &after {
                 let access = it.access.requested;
-                self.check_reach(it.owner, &AccessChange { agents: access.read, access })?;
+                self.check_peers(it.owner, &AccessChange { agents: access.read, access })?;
             }
             self.remap(journal, &after)
         })
-        .map_err(|kind| about_one_of(kind, to))
+        .map_err(|kind| for_operand(kind, to))
     }
 
-    /// Moves, if the source is the expected mappings; with a serial only into the reservation of that serial.
-    /// Returns the serials of the mappings at their new addresses.
+    /// Moves the memory of a range, if it consists of the expected mappings. With a serial, the destination
+    /// must be in the reservation with this serial. Returns the serials of the moved mappings.
     pub(super) fn relocate(
         &self,
         to: Range,
@@ -103,45 +102,45 @@ impl Shared {
             return Err(ErrorKind::invalid(Argument::Source, from, Problem::Overlapping));
         }
         self.transact(Operation::Relocate, [to, from].into_iter(), |journal| {
-            let before = mapped_run(journal, from, Argument::Source, expected)?;
-            let about = |kind: ErrorKind| kind.about(Argument::Destination);
-            let destination = journal.containing(to).map_err(about)?;
-            destination.mappings().check_empty(to, |_| false).map_err(about)?;
+            let before = add_expected(journal, from, Argument::Source, expected)?;
+            let rename = |kind: ErrorKind| kind.for_argument(Argument::Destination);
+            let destination = journal.containing(to).map_err(rename)?;
+            destination.mappings().check_empty(to, |_| false).map_err(rename)?;
             if reservation.is_some_and(|serial| serial != destination.serial) {
-                return Err(about(to.invalid(Problem::NotReserved)));
+                return Err(rename(to.invalid(Problem::NotReserved)));
             }
-            let move_it = |it: &MappedRange| MappedRange {
+            let moved = |it: &MappedRange| MappedRange {
                 start: to.start + (it.start - from.start),
                 serial: destination.new_serial(),
                 ..*it
             };
-            let after: Vec<MappedRange> = before.iter().map(move_it).collect();
+            let after: Vec<MappedRange> = before.iter().map(moved).collect();
             for it in &after {
                 let granule = self.ledger.handles.with_live(it.handle, |record| record.granule);
                 let granule = granule.unwrap_or(self.granule);
                 if !it.start.is_multiple_of(granule) {
-                    return Err(about(it.range().invalid(Problem::NotAligned { granule })));
+                    return Err(rename(it.range().invalid(Problem::NotAligned { granule })));
                 }
             }
             self.remap(journal, &after)?;
             Ok(after.iter().map(|it| it.serial).collect())
         })
-        .map_err(|kind| about_one_of(kind, to))
+        .map_err(|kind| for_operand(kind, to))
     }
 
-    /// Unmaps all targets of the journal and maps others in their place, with the access of each.
+    /// Unmaps all targets of the journal, and maps the mappings in `after` with their access.
     fn remap(&self, journal: &mut Journal<'_>, after: &[MappedRange]) -> Result<(), ErrorKind> {
-        // Without a descriptor, the memory could not be mapped again.
+        // Mapping the memory again needs descriptors.
         self.check_descriptor()?;
         for it in after {
             self.check_remap(&it.access)?;
         }
         let before = journal.targets.len();
-        // Each gets the address or the memory of the target with the same index.
+        // Each new mapping keeps the name of the target with the same index.
         for (index, it) in after.iter().enumerate() {
             self.ledger.handles.with_live(it.handle, |record| record.mappings += 1);
-            let place = &journal.targets[index].now;
-            let name = journal.containing(place.range())?.mappings().name_of(place.serial).cloned();
+            let old = &journal.targets[index].now;
+            let name = journal.containing(old.range())?.mappings().name_of(old.serial).cloned();
             journal.add_new(*it, AccessChange::default(), name);
         }
         for index in 0..before {
@@ -156,7 +155,7 @@ impl Shared {
 }
 
 /// Adds the mappings of a range as targets, if they are the expected ones, and returns them.
-fn mapped_run(
+fn add_expected(
     journal: &mut Journal<'_>,
     range: Range,
     argument: Argument,
@@ -165,6 +164,6 @@ fn mapped_run(
     let first = journal.targets.len();
     let added = journal.add_targets(range, AccessChange::default());
     let checked = added.and_then(|()| expected.check_targets(journal, first));
-    checked.map_err(|kind| kind.about(argument))?;
+    checked.map_err(|kind| kind.for_argument(argument))?;
     Ok(journal.targets[first..].iter().map(|target| target.now).collect())
 }

@@ -1,23 +1,23 @@
-//! Reserving and freeing addresses.
+//! Reserves and frees addresses.
 
 use super::ledger::{Range, Reservation};
 use super::{Address, Shared, Vmm};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
-use crate::native::{Failure, close};
+use crate::native::{Failure, block_access};
 use std::sync::Arc;
 
-/// An upper bound of the first GPU address (`SVM_USER_BASE` of older kernel drivers; newer ones have
-/// 2 MiB). AMD's user-space driver reserves lower addresses on request, but does not find them again to
-/// free them.
-const LOWEST: usize = 16 << 20;
+/// The lowest address that is requested from the runtime: AMD's user-space driver reserves addresses below
+/// the first GPU address, but cannot free them. An upper bound of that address (`SVM_USER_BASE` of older
+/// kernel drivers; in newer drivers it is 2 MiB).
+const MIN_ADDRESS: usize = 16 << 20;
 
 impl Vmm {
-    /// Reserves a range of addresses, with nothing mapped (`hipMemAddressReserve`,
+    /// Reserves an empty range of addresses (`hipMemAddressReserve`,
     /// `hsa_amd_vmem_address_reserve_align`).
     ///
-    /// `size` is in bytes, a multiple of the granule; `alignment` is a power of two, or 0 for the
-    /// granule's. `hint` is the preferred start. If it is not free or not aligned, the range begins elsewhere;
-    /// that is not an error.
+    /// `size` is in bytes, a multiple of the granule; `alignment` is a power of two, or 0 for the granule.
+    /// `hint` is the preferred start. If it is not free or not aligned, the range begins at another address
+    /// without an error.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a size that is zero or not a multiple of the granule, or an
@@ -64,12 +64,12 @@ impl Vmm {
 }
 
 impl Shared {
-    /// Reserves addresses, at `wanted` if possible. With `exact`, fails if that is not possible.
+    /// Reserves addresses, at `preferred` if possible. With `exact`, fails if that is not possible.
     pub(super) fn reserve(
         &self,
         size: usize,
         alignment: usize,
-        wanted: Address,
+        preferred: Address,
         exact: bool,
     ) -> Result<Arc<Reservation>, ErrorKind> {
         let granule = self.granule;
@@ -83,10 +83,10 @@ impl Shared {
             return Err(ErrorKind::invalid(Argument::Alignment, alignment, Problem::NotPowerOfTwo));
         }
         let alignment = alignment.max(granule);
-        let hint = if wanted.get() < LOWEST { 0 } else { wanted.get() };
-        let taken = ErrorKind::invalid(Argument::Address, wanted, Problem::AddressTaken);
+        let hint = if preferred.get() < MIN_ADDRESS { 0 } else { preferred.get() };
+        let taken = ErrorKind::invalid(Argument::Address, preferred, Problem::AddressTaken);
         if exact {
-            Range::new(wanted, size)?;
+            Range::new(preferred, size)?;
             if hint == 0 || hint % alignment != 0 {
                 return Err(taken);
             }
@@ -97,34 +97,34 @@ impl Shared {
             self.unreserve(start, size).map_err(failed)?;
             return Err(taken);
         }
-        // In AMD's runtime a free hint wins over the alignment; here it does not.
+        // AMD's runtime ignores the alignment if the hint is free.
         if start % alignment != 0 {
             self.unreserve(start, size).map_err(failed)?;
             start = self.reserve_at(0, size, alignment).map_err(failed)?;
         }
-        self.enter_reservation(Range { start, size })
+        self.insert_reservation(Range { start, size })
     }
 
     /// Adds a range that the runtime has reserved to the ledger.
-    fn enter_reservation(&self, range: Range) -> Result<Arc<Reservation>, ErrorKind> {
+    fn insert_reservation(&self, range: Range) -> Result<Arc<Reservation>, ErrorKind> {
         // ROCm 6.1 leaves reserved addresses writable; a reservation must not be accessible.
         if !self.native().reserves_aligned() {
             // SAFETY: the runtime has just reserved this range for this library, which has mapped nothing
-            // there.
-            let closed = unsafe { close(range.start, range.size) };
+            // in it.
+            let closed = unsafe { block_access(range.start, range.size) };
             if let Err(errno) = closed {
-                // If this fails, too, the range is quarantined.
+                // Quarantines the range if this fails.
                 let _ = self.unreserve(range.start, range.size);
                 return Err(ErrorKind::of_system("mmap", errno));
             }
         }
-        self.ledger.reservations.insert(range).map_err(|known| {
+        self.ledger.reservations.insert(range).map_err(|reserved| {
             // The range can only be in an address-space hole of another reservation of this library.
-            let found = self.ledger.reservations.find(known);
-            let failure = ErrorKind::ReservedTwice(Address::new(known));
-            let place = found.as_ref().map_or(range, |it| it.range());
-            let range = self.quarantine(Operation::AddressReserve, place, failure, None);
-            if let Some(reservation) = found {
+            let other = self.ledger.reservations.find(reserved);
+            let failure = ErrorKind::ReservedTwice(Address::new(reserved));
+            let lost = other.as_ref().map_or(range, |it| it.range());
+            let range = self.quarantine(Operation::AddressReserve, lost, failure, None);
+            if let Some(reservation) = other {
                 reservation.quarantine(range.clone());
             }
             ErrorKind::Quarantined { range, now: true }
@@ -137,7 +137,7 @@ impl Shared {
             call: "hsa_amd_vmem_address_reserve",
             status: crate::native::Status::OUT_OF_RESOURCES,
         };
-        // Rounding such sizes up overflows in AMD's runtimes 6.4 and 7.2, which then succeed.
+        // AMD's runtimes 6.4 and 7.2 would succeed, because rounding up such a size overflows.
         if size > isize::MAX as usize {
             return Err(nothing_left);
         }
@@ -147,8 +147,8 @@ impl Shared {
             return Ok(address);
         }
         self.unreserve(address, size)?;
-        // A range that is larger by the alignment contains an aligned part. It is freed, and the aligned
-        // part is reserved by address. If another thread takes it first, this is tried again.
+        // Reserves a range that is larger by the alignment and contains an aligned part, frees it, and
+        // reserves the aligned part by address. Tries again if another thread has reserved that part first.
         let mut last = nothing_left;
         for _ in 0..16 {
             let Some(larger) = size.checked_add(alignment) else { return Err(last) };
@@ -181,12 +181,13 @@ impl Shared {
     ) -> Result<(), ErrorKind> {
         let guard = reservation.lock();
         self.check_usable(reservation)?;
-        // Another thread may have freed it meanwhile.
+        // Another thread may have freed the reservation before it was locked.
         let guard = guard.ok_or_else(|| not_a_reservation(range))?;
         guard.check_free(range)?;
-        // Removed first: once the runtime has freed the addresses, another thread may reserve them.
+        // Removes the reservation first, because another thread may reserve the addresses as soon as the
+        // runtime has freed them.
         self.ledger.reservations.remove(&guard);
-        // SAFETY: this very range is reserved and contains no mapping, and no other thread finds it.
+        // SAFETY: exactly this range is reserved and contains no mapping, and no other thread finds it.
         let freed = unsafe { self.native().address_free(range.start, range.size) };
         freed.map_err(|failure| {
             self.ledger.reservations.restore(reservation.clone());

@@ -14,12 +14,12 @@ impl Vmm {
     /// Exports physical memory as a file descriptor, for another process or driver
     /// (`hipMemExportToShareableHandle`, `hsa_amd_vmem_export_shareable_handle`).
     ///
-    /// Every call returns a new descriptor, closed on exec. It keeps the memory alive, also
-    /// after the handle is released or this process ends.
+    /// Every call returns a new descriptor with close-on-exec set. It keeps the memory alive, even after
+    /// the handle is released or this process ends.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for an invalid handle, or a type that was not requested when the
-    /// memory was created; [`ErrorKind::NotSupported`] for other types than descriptors;
+    /// memory was created; [`ErrorKind::NotSupported`] for types other than descriptors;
     /// [`ErrorKind::OutOfDescriptors`].
     pub fn export_to_shareable_handle(
         &self,
@@ -41,7 +41,7 @@ impl Vmm {
                 HandleType::POSIX_FILE_DESCRIPTOR => shared.export(exportable),
                 _ => Err(Feature::HandleType.into()),
             };
-            if let Some(record) = shared.ledger.handles.end(handle, |record| record.uses -= 1) {
+            if let Some(record) = shared.ledger.handles.decrement(handle, |it| it.uses -= 1) {
                 shared.release_memory(operation, &record);
             }
             exported
@@ -51,11 +51,11 @@ impl Vmm {
     /// Imports a file descriptor that another process exported
     /// (`hipMemImportFromShareableHandle`, `hsa_amd_vmem_import_shareable_handle`).
     ///
-    /// Every import returns a new handle of the same memory. The descriptor stays the caller's and
-    /// may be closed at once. The size is that of the whole allocation.
+    /// Every import returns a new handle of the same memory, with the size of the whole allocation. The
+    /// caller keeps the descriptor, and may close it at once.
     ///
-    /// ROCm 7.14 and later do not check the descriptor before access is granted. There, only
-    /// [`set_access`](Vmm::set_access) rejects a descriptor that is not memory.
+    /// ROCm 7.14 and later check the descriptor only when access is granted. With these releases,
+    /// [`set_access`](Vmm::set_access) rejects a descriptor that is not memory, and this method does not.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a descriptor that is not a dma-buf of an AMD GPU;
@@ -74,10 +74,11 @@ impl Vmm {
 
 /// Returns the source for an export: the runtime's handle, or a copy of the imported descriptor.
 pub(super) fn exportable(record: &HandleRecord) -> Exportable {
-    let copy = |own| fcntl_dupfd_cloexec(own, 0);
+    let copy = |descriptor| fcntl_dupfd_cloexec(descriptor, 0);
     (record.native, record.descriptor.as_ref().map(copy))
 }
 
+/// The runtime's handle, and the copy of the imported descriptor if the record has one.
 type Exportable = (NativeHandle, Option<Result<OwnedFd, Errno>>);
 
 impl Shared {
@@ -90,10 +91,10 @@ impl Shared {
         let runtime_keeps = self.quirks.export_keeps_descriptor;
         // SAFETY: the caller keeps the handle alive.
         let exported =
-            self.call_unlocked(|runtime| unsafe { runtime.export(native, runtime_keeps) });
+            self.call_exclusive(|runtime| unsafe { runtime.export(native, runtime_keeps) });
         let exported = exported?.map_err(failed)?;
         if !runtime_keeps {
-            // AMD's runtime sets close-on-exec itself (libhsakmt: hsaKmtExportDMABufHandle); others may not.
+            // AMD's runtime sets close-on-exec (libhsakmt: hsaKmtExportDMABufHandle); others may not.
             fcntl_setfd(&exported, FdFlags::CLOEXEC).map_err(failed)?;
         }
         Ok(exported)
@@ -108,14 +109,14 @@ impl Shared {
         if size == 0 || size % self.granule != 0 {
             return Err(not_importable());
         }
-        // A runtime that goes on using the descriptor needs one that no other code closes.
+        // A runtime that continues to use the descriptor needs a copy that no other code closes.
         let own = match self.quirks.import_needs_descriptor {
             true => Some(fcntl_dupfd_cloexec(descriptor, 0)),
             false => None,
         };
         let own = own.transpose().map_err(|errno| ErrorKind::of_system("fcntl", errno))?;
         let imported = own.as_ref().map_or(descriptor, |own| own.as_fd());
-        let imported = self.call_unlocked(|native| native.import(imported));
+        let imported = self.call_exclusive(|native| native.import(imported));
         let native = imported.map_err(|failure| match failure.status {
             // The runtime returns one status for every failure.
             Status::INCOMPATIBLE_ARGUMENTS | Status::INVALID_ALLOCATION => {
@@ -138,16 +139,15 @@ impl Shared {
         Ok(self.ledger.handles.insert(record))
     }
 
-    /// Returns the agent that owns imported memory, if it is known.
+    /// Returns the agent that owns imported memory, if it can be determined.
     fn owner_of_import(&self, native: NativeHandle) -> Option<&Agent> {
         // SAFETY: the handle was just imported, and nothing else uses it.
-        let pool = self.call_unlocked(|runtime| unsafe { runtime.pool_of(native) }).ok();
+        let pool = self.call_exclusive(|runtime| unsafe { runtime.pool_of(native) }).ok();
         let mut agents = self.runtime.agents().iter();
         let of_pool = pool.and_then(|pool| {
             agents.find(|agent| agent.pools.iter().any(|known| known.native == pool))
         });
-        // The runtime may return a pool that it does not list. It has still found an owner, which is the
-        // only GPU if there is one GPU.
+        // If the runtime returns a pool that it does not list, the owner is the only GPU, if there is one.
         let mut gpus = self.runtime.gpus();
         let only = match (gpus.next(), gpus.next()) {
             (Some(gpu), None) if !self.quirks.import_is_lazy => Some(gpu),
@@ -160,7 +160,7 @@ impl Shared {
 /// Returns the size of a dma-buf in bytes.
 fn size_of_buffer(descriptor: BorrowedFd<'_>) -> Result<usize, Errno> {
     let file = fstat(descriptor)?;
-    // A directory has a size, too.
+    // A directory also has a size.
     if FileType::from_raw_mode(file.st_mode) == FileType::Directory {
         return Err(Errno::ISDIR);
     }

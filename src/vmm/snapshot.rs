@@ -33,7 +33,7 @@ pub struct ReservationEntry {
     pub size: usize,
     /// Its name, if the caller has set one.
     pub name: Option<String>,
-    /// Whether it is never used again; [`Vmm::quarantine`] says why.
+    /// Whether it is quarantined and never used again; [`Vmm::quarantine`] lists the reasons.
     pub quarantined: bool,
     /// The mappings in it, by address.
     pub mappings: Vec<MappingEntry>,
@@ -64,13 +64,13 @@ pub struct MappingEntry {
     pub address: Address,
     /// Its size in bytes.
     pub size: usize,
-    /// Its name, or else that of its memory, if the caller has set one.
+    /// Its name, or the name of its memory; `None` if the caller has set neither.
     pub name: Option<String>,
-    /// The handle of its memory: one that [`Vmm::snapshot`] lists.
+    /// The handle of its memory, which [`Vmm::snapshot`] lists.
     pub memory: Handle,
     /// The agent that owns the memory, if known.
     pub agent: Option<AgentId>,
-    /// The agents with requested access, and those without it to which the runtime has granted access.
+    /// The agents to which the caller or the runtime has granted access.
     pub access: Vec<AccessEntry>,
 }
 
@@ -101,8 +101,8 @@ pub struct AccessEntry {
     pub agent: AgentId,
     /// The access that the caller has set.
     pub access: Access,
-    /// Whether the agent can do more than that: the runtime has granted this GPU access, which
-    /// includes reading and writing until the memory is [revoked](Vmm::revoke) or unmapped.
+    /// Whether the agent has more access than that: the runtime has granted this GPU access, which
+    /// includes reading and writing until the access is [revoked](Vmm::revoke) or the memory unmapped.
     pub can_do_more: bool,
 }
 
@@ -132,20 +132,20 @@ pub struct MemoryEntry {
     pub size: usize,
     /// The agent that owns the memory, if known.
     pub agent: Option<AgentId>,
-    /// Whether it was imported.
+    /// Whether the memory was imported.
     pub imported: bool,
     /// The number of references that the caller has.
     pub references: u32,
-    /// The number of mappings of it.
+    /// The number of its mappings.
     pub mappings: u32,
 }
 
 impl Vmm {
-    /// Returns all reservations and mappings, by address, and all physical memory that is referenced or
-    /// mapped, of one moment.
+    /// Returns a consistent snapshot of all reservations and mappings, by address, and of all physical memory
+    /// that is referenced or mapped.
     ///
-    /// Does not wait for operations that are in progress in the runtime; what they change is
-    /// returned as it was before. Empty in a [child of a fork](crate::Runtime::has_forked).
+    /// Does not wait for operations that are in progress in the runtime: the snapshot shows the state before
+    /// them. Empty in a [child of a fork](crate::Runtime::has_forked).
     ///
     /// ```
     /// # use hsa_vmm::{Runtime, Vmm};
@@ -168,7 +168,7 @@ impl Vmm {
             for mapping in reservations.iter().flat_map(|it| &it.mappings) {
                 *mapped.entry(mapping.memory).or_default() += 1;
             }
-            let memory = ledger.handles.each(|handle, record| MemoryEntry {
+            let memory = ledger.handles.map_all(|handle, record| MemoryEntry {
                 handle,
                 name: record.name.as_deref().map(str::to_owned),
                 size: record.size,
@@ -183,7 +183,7 @@ impl Vmm {
 }
 
 impl Shared {
-    /// Logs everything that the caller has not freed when the last clone of the `Vmm` is dropped.
+    /// Logs everything that the caller has not freed. Called when the last clone of the `Vmm` is dropped.
     pub(super) fn log_leaks(&self) {
         self.ledger.reservations.snapshot(|reservations| {
             for it in reservations.iter().filter(|it| it.reservation.quarantined().is_none()) {
@@ -193,7 +193,7 @@ impl Shared {
                 crate::log::event!(WARN, %address, size, mappings, name, "a reservation was leaked");
             }
         });
-        self.ledger.handles.each(|handle, record| {
+        self.ledger.handles.map_all(|handle, record| {
             let (size, references) = (record.size, record.references);
             let name = record.name.as_deref().unwrap_or_default();
             if references > 0 {
@@ -235,13 +235,13 @@ impl Shared {
         }
     }
 
-    /// Returns the agent whose memory it is, by its index.
+    /// Returns the identifier of the owner with this index.
     pub(super) fn owner(&self, index: Option<u8>) -> Option<AgentId> {
         self.runtime.agents().get(usize::from(index?)).map(Agent::id)
     }
 }
 
-/// Writes the requested access, and what the agent can do beyond it: `rw`, `r (can write)`.
+/// Writes the requested access, and the access that the agent has in addition: `rw`, `r (can write)`.
 impl fmt::Display for AccessEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match (self.access, self.can_do_more) {

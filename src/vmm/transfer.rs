@@ -1,6 +1,6 @@
-//! Reading, writing, copying and filling mapped memory: by this process's loads and stores, and by agents.
+//! Reads, writes, copies and fills mapped memory, by this process's loads and stores or by agents.
 //!
-//! Each call locks the reservation and checks the ledger first, so that a wrong address is an error and
+//! Each call locks the reservation and checks the ledger first, so that an invalid address is an error and
 //! never a fault.
 
 use super::ledger::{MappedRange, Range, ReservationGuard, locked_containing};
@@ -16,8 +16,8 @@ impl Vmm {
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if not all of it is mapped in one reservation, or no CPU may read
-    /// it.
+    /// [`ErrorKind::InvalidArgument`] if the range is not completely mapped in one reservation, or no CPU has
+    /// read access.
     pub fn read(&self, address: Address, bytes: &mut [u8]) -> Result<(), Error> {
         self.run(Operation::Read, |shared| shared.read(address, bytes, Expected::Any))
     }
@@ -27,20 +27,20 @@ impl Vmm {
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if not all of it is mapped in one reservation, or no CPU may write
-    /// it.
+    /// [`ErrorKind::InvalidArgument`] if the range is not completely mapped in one reservation, or no CPU has
+    /// write access.
     pub fn write(&self, address: Address, bytes: &[u8]) -> Result<(), Error> {
         self.run(Operation::Write, |shared| shared.write(address, bytes, Expected::Any))
     }
 
-    /// Copies between two mapped ranges that do not overlap, by an agent, and waits for it
+    /// Copies between two mapped ranges that do not overlap, by an agent, and waits for the end of the copy
     /// (`hsa_amd_memory_async_copy`). A CPU copies by this process's own loads and stores.
     ///
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if not all of both is mapped, each in one reservation, the size is
-    /// zero, or the agent may not read the one and write the other.
+    /// [`ErrorKind::InvalidArgument`] if a range is not completely mapped in one reservation, the size is
+    /// zero, or the agent lacks read access to the source or write access to the destination.
     pub fn copy(
         &self,
         agent: AgentId,
@@ -54,28 +54,28 @@ impl Vmm {
             let act = |guards: &[ReservationGuard<'_>]| {
                 shared
                     .check_granted(guards, to, Expected::Any, agent, Access::ReadWrite)
-                    .map_err(|kind| kind.about(Argument::Destination))?;
+                    .map_err(|kind| kind.for_argument(Argument::Destination))?;
                 shared
                     .check_granted(guards, from, Expected::Any, agent, Access::Read)
-                    .map_err(|kind| kind.about(Argument::Source))?;
+                    .map_err(|kind| kind.for_argument(Argument::Source))?;
                 let engine = found.copy_engine();
-                // SAFETY: both reservations are locked, and the ledger was checked above: both ranges
-                // are mapped, and the agent may read the one and write the other.
+                // SAFETY: both reservations are locked. The checks above ensure that both ranges are mapped,
+                // and that the agent may read the source and write the destination.
                 let copied = unsafe { shared.native().copy(engine, to.start, from.start, size) };
                 copied.map_err(|failure| ErrorKind::of_call(failure, size))
             };
-            shared.with_locked([to, from].into_iter(), act).map_err(|kind| about_one_of(kind, to))
+            shared.with_locked([to, from].into_iter(), act).map_err(|kind| for_operand(kind, to))
         })
     }
 
-    /// Copies mapped memory to this process's own, by an agent, and waits for it (`hipMemcpyDtoH`,
-    /// `hsa_amd_memory_async_copy`). No CPU needs access to the memory.
+    /// Copies mapped memory to this process's own, by an agent, and waits for the end of the copy
+    /// (`hipMemcpyDtoH`, `hsa_amd_memory_async_copy`). No CPU needs access to the memory.
     ///
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if not all of it is mapped in one reservation, or the agent may
-    /// not read it.
+    /// [`ErrorKind::InvalidArgument`] if the range is not completely mapped in one reservation, or the agent
+    /// has no read access.
     pub fn copy_to_host(
         &self,
         agent: AgentId,
@@ -87,14 +87,14 @@ impl Vmm {
         })
     }
 
-    /// Copies this process's own memory to mapped memory, by an agent, and waits for it
+    /// Copies this process's own memory to mapped memory, by an agent, and waits for the end of the copy
     /// (`hipMemcpyHtoD`, `hsa_amd_memory_async_copy`). No CPU needs access to the memory.
     ///
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if not all of it is mapped in one reservation, or the agent may
-    /// not write it.
+    /// [`ErrorKind::InvalidArgument`] if the range is not completely mapped in one reservation, or the agent
+    /// has no write access.
     pub fn copy_from_host(
         &self,
         agent: AgentId,
@@ -106,17 +106,17 @@ impl Vmm {
         })
     }
 
-    /// Fills a mapped range with a 32-bit value, by the GPU that owns the memory, and waits for it.
+    /// Fills a mapped range with a 32-bit value, by the GPU that owns the memory, and waits for the end.
     /// `size` is in bytes, a multiple of four.
     ///
-    /// Imported memory whose owner is unknown is filled by the first GPU that may write it. Done by copies,
-    /// as `hsa_amd_memory_fill` refuses virtual memory.
+    /// If the owner of imported memory is unknown, the first GPU with write access fills it. The GPU fills by
+    /// copies, because `hsa_amd_memory_fill` rejects virtual memory.
     ///
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if not all of it is mapped in one reservation, that GPU may not
-    /// write it, or address or size is not a multiple of four.
+    /// [`ErrorKind::InvalidArgument`] if the range is not completely mapped in one reservation, the GPU has
+    /// no write access, or address or size is not a multiple of four.
     pub fn fill(&self, address: Address, value: u32, size: usize) -> Result<(), Error> {
         self.run(Operation::Fill, |shared| shared.fill(address, value, size, Expected::Any))
     }
@@ -156,7 +156,7 @@ impl Shared {
         // SAFETY: `by_agent` locks the reservation and checks in the ledger that the agent may read it.
         let act = |native: &Native, at, engine| unsafe { native.read(engine, at, bytes) };
         self.by_agent(agent, source, size, (Access::Read, expected), act)
-            .map_err(|kind| kind.about(Argument::Source))
+            .map_err(|kind| kind.for_argument(Argument::Source))
     }
 
     pub(super) fn copy_from_host(
@@ -169,7 +169,7 @@ impl Shared {
         // SAFETY: `by_agent` locks the reservation and checks in the ledger that the agent may write it.
         let act = |native: &Native, at, engine| unsafe { native.write(engine, at, bytes) };
         self.by_agent(agent, destination, bytes.len(), (Access::ReadWrite, expected), act)
-            .map_err(|kind| kind.about(Argument::Destination))
+            .map_err(|kind| kind.for_argument(Argument::Destination))
     }
 
     pub(super) fn fill(
@@ -204,15 +204,15 @@ impl Shared {
         })
     }
 
-    /// Returns the GPU that fills a part of a mapping: the memory's owner, or if that is unknown the
-    /// first that may write it.
+    /// Returns the GPU that fills a part of a mapping: the memory's owner, or, if the owner is unknown, the
+    /// first GPU with write access.
     fn filler(
         &self,
         guards: &[ReservationGuard<'_>],
         owner: Option<u8>,
         part: Range,
     ) -> Result<CopyEngine, ErrorKind> {
-        let mut refusal = ErrorKind::invalid_list(Argument::Agent, Problem::NotAGpu);
+        let mut error = ErrorKind::without_value(Argument::Agent, Problem::NotAGpu);
         let candidates = self.runtime.agents().iter().filter(|agent| match owner {
             Some(owner) => agent.id().index() == usize::from(owner),
             None => agent.kind() == AgentKind::Gpu,
@@ -222,13 +222,13 @@ impl Shared {
                 self.check_granted(guards, part, Expected::Any, agent.id(), Access::ReadWrite);
             match granted {
                 Ok(()) => return Ok(agent.copy_engine()),
-                Err(reason) => refusal = reason,
+                Err(kind) => error = kind,
             }
         }
-        Err(refusal)
+        Err(error)
     }
 
-    /// Calls `act` for mapped memory that a CPU may access.
+    /// Calls `act` with an address of expected mappings that a CPU may access, while they are locked.
     fn by_cpu(
         &self,
         address: Address,
@@ -254,7 +254,7 @@ impl Shared {
         })
     }
 
-    /// Calls `act` for mapped memory that an agent may access.
+    /// Calls `act` with an address of expected mappings that an agent may access, while they are locked.
     fn by_agent(
         &self,
         agent: AgentId,
@@ -275,7 +275,7 @@ impl Shared {
         })
     }
 
-    /// Returns the mappings that a range touches, all of which must be mapped and expected.
+    /// Returns the mappings that overlap a range, which must be the expected ones and cover it completely.
     fn covering(
         &self,
         guards: &[ReservationGuard<'_>],
@@ -288,8 +288,8 @@ impl Shared {
     }
 }
 
-/// Makes an error name the destination or the source instead of the address.
-pub(super) fn about_one_of(kind: ErrorKind, to: Range) -> ErrorKind {
+/// Replaces the address in an error by the destination, if the range is `to`, or by the source.
+pub(super) fn for_operand(kind: ErrorKind, to: Range) -> ErrorKind {
     let argument = match &kind {
         ErrorKind::InvalidArgument { value, .. }
             if *value == Value::Range(to.address(), to.size) =>
@@ -298,17 +298,17 @@ pub(super) fn about_one_of(kind: ErrorKind, to: Range) -> ErrorKind {
         }
         _ => Argument::Source,
     };
-    kind.about(argument)
+    kind.for_argument(argument)
 }
 
-/// Returns two ranges of the same size.
+/// Returns the ranges of destination and source, which have the same size.
 pub(super) fn two_ranges(
     destination: Address,
     source: Address,
     size: usize,
 ) -> Result<(Range, Range), ErrorKind> {
     let range = |address, argument| {
-        Range::new(address, size).map_err(|kind: ErrorKind| kind.about(argument))
+        Range::new(address, size).map_err(|kind: ErrorKind| kind.for_argument(argument))
     };
     Ok((range(destination, Argument::Destination)?, range(source, Argument::Source)?))
 }

@@ -1,4 +1,4 @@
-//! A large reservation whose pages are mapped and unmapped, one by one or in runs.
+//! A buffer whose pages are mapped and unmapped, one by one or in ranges.
 
 mod options;
 mod table;
@@ -18,11 +18,11 @@ use table::{Page, PagedCore, commit, invalid};
 #[cfg(doc)]
 use crate::vmm::Vmm;
 
-/// A buffer whose pages are mapped and unmapped one by one or in runs.
+/// A buffer whose pages are mapped and unmapped, one by one or in ranges.
 ///
 /// A paged KV cache needs this: its sequences grow and end, may share pages
-/// ([`share_pages`](Self::share_pages)), and keep their addresses. Pages are counted from 0. All calls
-/// can be made from any thread; they wait for each other.
+/// ([`share_pages`](Self::share_pages)), and keep their addresses. Pages are counted from 0. Calls can be
+/// made from any thread; concurrent calls wait for each other.
 ///
 /// ```
 /// use hsa_vmm::buffer::PagedBuffer;
@@ -48,15 +48,14 @@ use crate::vmm::Vmm;
 /// # }
 /// ```
 ///
-/// The contents of a page that was just mapped are undefined: memory is reused. A call
-/// that fails leaves the buffer unchanged. If the runtime fails, and then fails again while the call
-/// is rolled back, pages without their memory are lost: they are never used again, and counted
-/// ([`ErrorKind::PagesLost`], [`PagedStatistics::lost`]).
+/// The contents of a newly mapped page are undefined, because memory is reused. A failed call leaves the
+/// buffer unchanged. If the runtime fails, and fails again during the rollback, pages without their memory
+/// are lost: they are never used again, and counted ([`ErrorKind::PagesLost`],
+/// [`PagedStatistics::lost`]).
 ///
 /// ROCm 7.2 releases memory only when its reservation is freed
-/// ([`Quirks::memory_returns_with_addresses`](crate::vmm::Quirks)). There the buffer keeps the memory
-/// of unmapped pages for the next ones: it never uses more than its maximum so far, and releases all of
-/// it when it is dropped.
+/// ([`Quirks::memory_returns_with_addresses`](crate::vmm::Quirks)). With that release, the buffer keeps
+/// the memory of unmapped pages, uses it for pages that are mapped later, and releases it when dropped.
 #[derive(Debug)]
 #[debug("PagedBuffer({} pages of {:#x} bytes at {})", self.pages(), self.page_size(), self.address())]
 pub struct PagedBuffer {
@@ -68,27 +67,27 @@ pub struct PagedBuffer {
 impl PagedBuffer {
     /// Returns a builder for a buffer with addresses for `capacity` bytes.
     pub fn builder(capacity: usize) -> PagedBuilder {
-        PagedBuilder { capacity, page: None, zero: false, ahead: 0, pool: 0 }
+        PagedBuilder { capacity, page_size: None, zero_page: false, pages_ahead: 0, pool_size: 0 }
     }
 
-    /// Returns its address.
+    /// Returns the address of the buffer.
     pub fn address(&self) -> Address {
         self.core.address_of(0)
     }
 
-    /// Returns the bytes of addresses: the capacity in whole pages.
+    /// Returns the size of all pages in bytes.
     pub fn capacity(&self) -> usize {
-        self.core.count * self.core.page
+        self.core.page_count * self.core.page_size
     }
 
     /// Returns the size of a page in bytes.
     pub fn page_size(&self) -> usize {
-        self.core.page
+        self.core.page_size
     }
 
     /// Returns the number of pages.
     pub fn pages(&self) -> usize {
-        self.core.count
+        self.core.page_count
     }
 
     /// Returns the address of a page.
@@ -125,8 +124,8 @@ impl PagedBuffer {
         Ok(())
     }
 
-    /// Unmaps pages and takes their memory back (`hipMemUnmap`, `hipMemRelease`): all of them or none.
-    /// GPUs must not be using them any more.
+    /// Unmaps pages and releases or keeps their memory (`hipMemUnmap`, `hipMemRelease`): all of them or
+    /// none. No GPU may still use them.
     ///
     /// # Errors
     /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`], [`ErrorKind::PagesLost`]; otherwise as for
@@ -141,27 +140,27 @@ impl PagedBuffer {
         Ok(())
     }
 
-    /// Releases memory that no page in use needs: what was mapped ahead.
+    /// Unmaps the pages that were mapped ahead, and releases or keeps their memory.
     ///
     /// # Errors
     /// As for [`unmap`](Self::unmap).
     pub fn trim(&self) -> Result<(), Error> {
         let mut locked = self.core.lock_for(Operation::UnmapPages)?;
         locked.table.ahead_from.clear();
-        let ahead: Vec<_> = locked.ahead(0..self.core.count).collect();
+        let ahead: Vec<_> = locked.ahead(0..self.core.page_count).collect();
         locked.empty_pages(ahead)
     }
 
-    /// Moves the memory of pages to pages of this or another buffer that are not mapped, from page
-    /// `first` on, without copying it. No agent may be using it meanwhile.
+    /// Moves the memory of pages to unmapped pages of this or another buffer, from page `first` on, without
+    /// copying it. No agent may use the memory during the call.
     ///
-    /// The pages here are then as after [`unmap`](Self::unmap), those of the destination as after
-    /// [`map`](Self::map): the agents with access to that buffer have access.
+    /// Afterwards the pages of this buffer are as after [`unmap`](Self::unmap), and those of the
+    /// destination as after [`map`](Self::map): the agents with access to that buffer have access.
     ///
     /// # Errors
     /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`] of this buffer, [`Problem::PageMapped`] of
-    /// the destination; [`Problem::DifferentPages`] if its pages have another size or other
-    /// properties; [`Problem::ForeignHandle`] if it belongs to another `Vmm`;
+    /// the destination; [`Problem::DifferentPages`] if the destination's pages have another size or other
+    /// properties; [`Problem::ForeignHandle`] if the destination belongs to another `Vmm`;
     /// [`ErrorKind::PagesLost`]; otherwise as for [`map`](Self::map) and [`unmap`](Self::unmap).
     pub fn move_pages(
         &self,
@@ -172,14 +171,12 @@ impl PagedBuffer {
         transfer(Operation::MovePages, (&self.core, pages), (&destination.core, first))
     }
 
-    /// Maps the memory of pages also at pages of this or another buffer that are not mapped, from
-    /// page `first` on.
+    /// Maps the memory of pages also at unmapped pages of this or another buffer, from page `first` on.
     ///
-    /// Both pages then are the same memory: what is written through one is read through the other.
-    /// The access to each is that of its buffer. The pages are equal: each can be unmapped, moved,
-    /// exchanged and shared again by itself, and the memory is released with its last page
-    /// ([`page_users`](Self::page_users)). The library does not copy on write; the caller does, before
-    /// it writes to a page with more than one user:
+    /// Both pages then map the same memory, each with the access of its buffer. Each of them can be
+    /// unmapped, moved, exchanged and shared again, and the memory is released with its last page
+    /// ([`page_users`](Self::page_users)). The library does not copy on write; the caller copies before it
+    /// writes to a page with more than one user:
     ///
     /// ```
     /// # use hsa_vmm::buffer::PagedBuffer;
@@ -193,31 +190,31 @@ impl PagedBuffer {
     /// #     buffer.grant(&[gpu, runtime.host().id()], Access::ReadWrite)?;
     /// #     Ok(buffer)
     /// # };
-    /// let (one, other) = (new()?, new()?);
-    /// one.map(0..1)?;
-    /// one.write(0, b"prompt")?;
+    /// let (first, second) = (new()?, new()?);
+    /// first.map(0..1)?;
+    /// first.write(0, b"prompt")?;
     /// // Two sequences begin with the same prompt.
-    /// one.share_pages(0..1, &other, 0)?;
-    /// assert_eq!(other.page_users(0)?, 2);
+    /// first.share_pages(0..1, &second, 0)?;
+    /// assert_eq!(second.page_users(0)?, 2);
     ///
-    /// // The second is about to write to its page 0. Page 7 is free.
-    /// if other.page_users(0)? > 1 {
-    ///     other.map(7..8)?;
-    ///     vmm.copy(gpu, other.address_of(7)?, other.address_of(0)?, other.page_size())?;
-    ///     other.exchange_pages(0..1, &other, 7)?;
-    ///     other.unmap(7..8)?;
+    /// // The second sequence is about to write to its page 0. Page 7 is free.
+    /// if second.page_users(0)? > 1 {
+    ///     second.map(7..8)?;
+    ///     vmm.copy(gpu, second.address_of(7)?, second.address_of(0)?, second.page_size())?;
+    ///     second.exchange_pages(0..1, &second, 7)?;
+    ///     second.unmap(7..8)?;
     /// }
-    /// other.write(0, b"PROMPT")?;
+    /// second.write(0, b"PROMPT")?;
     ///
     /// let mut text = [0; 6];
-    /// one.read(0, &mut text)?;
-    /// assert_eq!((&text, one.page_users(0)?), (b"prompt", 1));
+    /// first.read(0, &mut text)?;
+    /// assert_eq!((&text, first.page_users(0)?), (b"prompt", 1));
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
-    /// As for [`move_pages`](Self::move_pages); the pages here do not change.
+    /// As for [`move_pages`](Self::move_pages); the shared pages do not change.
     pub fn share_pages(
         &self,
         pages: Range<usize>,
@@ -230,7 +227,7 @@ impl PagedBuffer {
     /// Returns the number of pages, of this and other buffers, that map the memory of a page: 1 if it
     /// is not shared, 0 if it is not mapped.
     ///
-    /// A call of another thread that is moving or sharing the page counts as one more.
+    /// While another thread moves or shares the page, its call counts as one more page.
     ///
     /// # Errors
     /// [`Problem::OutOfRange`].
@@ -241,8 +238,8 @@ impl PagedBuffer {
     }
 
     /// Exchanges the memory of pages with that of pages of this or another buffer, from page `first`
-    /// on, without copying it. The access to each page does not change. No agent may be using them
-    /// meanwhile.
+    /// on, without copying it. The access to each page does not change. No agent may use the pages during
+    /// the call.
     ///
     /// # Errors
     /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`], [`Problem::DifferentPages`],
@@ -256,8 +253,8 @@ impl PagedBuffer {
         transfer(Operation::Exchange, (&self.core, pages), (&other.core, first))
     }
 
-    /// Grants agents access to all of it, to what is mapped now and later (`hipMemSetAccess`); to
-    /// the zero page, read access. Agents not named keep what they have.
+    /// Grants agents access to all pages, including those mapped later (`hipMemSetAccess`), but at most
+    /// read access to the zero page. Other agents keep their access.
     ///
     /// # Errors
     /// As for [`Vmm::set_access`].
@@ -275,7 +272,7 @@ impl PagedBuffer {
         Ok(())
     }
 
-    /// Revokes all access of agents, also of GPUs. Meanwhile, the other agents have no access.
+    /// Revokes all access of agents, also of GPUs. During the call, the other agents have no access.
     ///
     /// # Errors
     /// As for [`Vmm::revoke`].
@@ -287,7 +284,7 @@ impl PagedBuffer {
         Ok(())
     }
 
-    /// Returns the access of an agent to what is mapped, now and later.
+    /// Returns the access of an agent to pages that are mapped now or later.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for an unknown agent, or if a page was unmapped by its address.
@@ -298,7 +295,7 @@ impl PagedBuffer {
         Ok(locked.table.grants.of(agent))
     }
 
-    /// Copies from it, `offset` bytes from its start; a CPU must have read access.
+    /// Copies from the buffer, `offset` bytes from its start; a CPU must have read access.
     ///
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
@@ -310,7 +307,7 @@ impl PagedBuffer {
         locked.span(Operation::Read, offset, bytes.len())?.read(bytes)
     }
 
-    /// Copies to it, `offset` bytes from its start; a CPU must have write access.
+    /// Copies to the buffer, `offset` bytes from its start; a CPU must have write access.
     ///
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
@@ -321,8 +318,8 @@ impl PagedBuffer {
         locked.span(Operation::Write, offset, bytes.len())?.write(bytes)
     }
 
-    /// Has the GPU that owns the memory fill a part of it with a 32-bit value. `offset` and `size`
-    /// are in bytes, multiples of four.
+    /// Fills a part of the buffer with a 32-bit value, by the GPU that owns the memory. `offset` and
+    /// `size` are in bytes, multiples of four.
     ///
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
@@ -333,8 +330,8 @@ impl PagedBuffer {
         locked.span(Operation::Fill, offset, size)?.fill(value, size)
     }
 
-    /// Returns whether the zero page still contains only zeros; `true` without one. If not, a GPU has
-    /// stored to a page that was not mapped. Reads all of the page, by a CPU with read access.
+    /// Returns whether the zero page still contains only zeros; `true` without a zero page. If not, a GPU
+    /// has stored to a page that was not mapped. Reads the whole page; a CPU must have read access.
     ///
     /// # Errors
     /// As for [`Vmm::read`].
@@ -344,12 +341,12 @@ impl PagedBuffer {
         let Some((_, zero)) = locked.mappings().find(|(state, _)| *state == PageState::Zero) else {
             return Ok(true);
         };
-        let mut bytes = vec![1; core.page];
+        let mut bytes = vec![1; core.page_size];
         zero.read(0, &mut bytes)?;
         Ok(bytes.iter().all(|&byte| byte == 0))
     }
 
-    /// Returns what is mapped at a page.
+    /// Returns the state of a page.
     ///
     /// # Errors
     /// [`Problem::OutOfRange`].
@@ -359,12 +356,12 @@ impl PagedBuffer {
         Ok(locked.state(page))
     }
 
-    /// Counts its pages and its calls. Zeros in a [child of a fork](crate::Runtime::has_forked).
+    /// Returns the counts of pages and calls; zeros in a [child of a fork](crate::Runtime::has_forked).
     pub fn statistics(&self) -> PagedStatistics {
         if self.core.vmm.runtime().has_forked() {
             return PagedStatistics::default();
         }
-        // The thread owns the other reference until it ends, also by a panic.
+        // The thread owns the second reference until it ends, also by a panic.
         let thread_runs = self.thread.is_some() && Arc::strong_count(&self.core) > 1;
         PagedStatistics { thread_runs, ..self.core.lock().statistics() }
     }
@@ -379,71 +376,71 @@ fn transfer(
 ) -> Result<(), Error> {
     let fail = |kind| Error::new(operation, kind);
     check_alive(&from.vmm).map_err(fail)?;
-    let (pages, there) = check_both((from, pages), (to, first)).map_err(fail)?;
+    let (pages, peers) = check_both((from, pages), (to, first)).map_err(fail)?;
     let end = pages.end;
     // Locks the buffer at the lower address first, so that two threads cannot deadlock.
     let is_lower = from.reservation.address() < to.reservation.address();
-    let mut other = (!std::ptr::eq(from, to) && !is_lower).then(|| to.lock());
-    let mut here = from.lock();
+    let mut to_table = (!std::ptr::eq(from, to) && !is_lower).then(|| to.lock());
+    let mut from_table = from.lock();
     if is_lower {
-        other = Some(to.lock());
+        to_table = Some(to.lock());
     }
-    let target = other.as_ref().unwrap_or(&here);
-    let memory = here.memory(&pages).map_err(fail)?;
+    let target = to_table.as_ref().unwrap_or(&from_table);
+    let memory = from_table.memory(&pages).map_err(fail)?;
     let mut plan = Vec::new();
     if operation == Operation::Exchange {
-        let memory = target.memory(&there).map_err(fail)?;
+        let memory = target.memory(&peers).map_err(fail)?;
         plan.extend(pages.zip(memory.into_iter().map(Page::mapped)));
     } else {
-        target.check_free(&there).map_err(fail)?;
+        target.check_free(&peers).map_err(fail)?;
         if operation == Operation::MovePages {
-            plan = here.plan_to_empty(pages);
+            plan = from_table.plan_to_empty(pages);
         } else {
             for page in pages {
-                here.in_use(page).map_err(fail)?.0.check_mapped()?;
+                from_table.in_use(page).map_err(fail)?.0.check_mapped()?;
             }
         }
     }
-    let others = there.zip(memory.into_iter().map(Page::mapped));
-    match &mut other {
+    let to_plan = peers.zip(memory.into_iter().map(Page::mapped));
+    match &mut to_table {
         None => {
-            plan.extend(others);
-            here.change(operation, plan)?;
+            plan.extend(to_plan);
+            from_table.change(operation, plan)?;
         }
-        Some(other) => commit(operation, &mut [(&mut here, plan), (other, others.collect())])?,
+        Some(to) => commit(operation, &mut [(&mut from_table, plan), (to, to_plan.collect())])?,
     }
     if operation == Operation::MovePages {
-        here.unmap_ahead(end);
+        from_table.unmap_ahead(end);
     }
     Ok(())
 }
 
-/// Checks that both ranges of pages exist, and that each page can have the other's memory.
+/// Checks that both ranges of pages exist, and that their pages can map each other's memory.
 fn check_both(
     (from, pages): (&PagedCore, Range<usize>),
     (to, first): (&PagedCore, usize),
 ) -> Result<(Range<usize>, Range<usize>), ErrorKind> {
     let pages = from.check(pages)?;
-    let there = to.check(first..first.saturating_add(pages.len()))?;
+    let peers = to.check(first..first.saturating_add(pages.len()))?;
     if let Location::Agent(agent) = to.properties.location
         && from.vmm.runtime().agent(agent).is_none()
     {
-        return Err(ErrorKind::invalid_list(Argument::Destination, Problem::ForeignHandle));
+        return Err(ErrorKind::without_value(Argument::Destination, Problem::ForeignHandle));
     }
-    if from.page != to.page || from.properties != to.properties {
-        return Err(ErrorKind::invalid_list(Argument::Destination, Problem::DifferentPages));
+    if from.page_size != to.page_size || from.properties != to.properties {
+        return Err(ErrorKind::without_value(Argument::Destination, Problem::DifferentPages));
     }
-    let apart = pages.end <= there.start || there.end <= pages.start;
-    if std::ptr::eq(from, to) && !apart {
+    let disjoint = pages.end <= peers.start || peers.end <= pages.start;
+    if std::ptr::eq(from, to) && !disjoint {
         return Err(invalid(first, Problem::Overlapping));
     }
-    Ok((pages, there))
+    Ok((pages, peers))
 }
 
 impl Drop for PagedBuffer {
     fn drop(&mut self) {
         if self.core.vmm.runtime().has_forked() {
-            // A forked child lacks the thread, which may have held the lock.
+            // The thread does not exist in a forked child, and may have held the lock.
             std::mem::forget((self.core.clone(), self.thread.take()));
             return;
         }

@@ -1,4 +1,4 @@
-//! Building a paged buffer, the states of its pages, and its statistics.
+//! The builder of a paged buffer, the states of its pages, and its statistics.
 
 use super::PagedBuffer;
 use super::table::PagedCore;
@@ -15,53 +15,52 @@ use std::sync::Arc;
 #[must_use = "nothing is reserved before `reserve`"]
 pub struct PagedBuilder {
     pub(super) capacity: usize,
-    pub(super) page: Option<usize>,
-    pub(super) zero: bool,
-    pub(super) ahead: usize,
-    pub(super) pool: usize,
+    pub(super) page_size: Option<usize>,
+    pub(super) zero_page: bool,
+    pub(super) pages_ahead: usize,
+    pub(super) pool_size: usize,
 }
 
 impl PagedBuilder {
     /// Sets the size of a page in bytes, rounded up to the granule; the default is the recommended
-    /// granule. A page is one handle and one mapping.
+    /// granule. Each page has one handle and one mapping.
     pub fn with_page_size(mut self, bytes: usize) -> Self {
-        self.page = Some(bytes);
+        self.page_size = Some(bytes);
         self
     }
 
-    /// Maps one page of zeros, the same one, at every page that is not mapped: agents with access to
-    /// the buffer can read those pages without a fault.
+    /// Maps a shared page of zeros at every page that is not mapped: agents with access to the buffer can
+    /// read those pages without a fault.
     ///
-    /// They must not be written. A CPU that does faults, but a GPU does not: AMD's driver maps
-    /// everything writable, so all those pages would then contain what was stored
-    /// ([`PagedBuffer::zero_page_is_clean`]).
+    /// Agents must not write to those pages. A store by a CPU faults. A store by a GPU changes all of them,
+    /// because AMD's driver maps everything writable ([`PagedBuffer::zero_page_is_clean`]).
     pub fn with_zero_page(mut self) -> Self {
-        self.zero = true;
+        self.zero_page = true;
         self
     }
 
-    /// Has a thread of the buffer map `pages` pages after those that were mapped last, so that a
-    /// sequence that grows finds them mapped. They count as used memory.
+    /// Maps `pages` pages ahead of the pages that were mapped last, by a thread of the buffer: a growing
+    /// sequence finds them mapped. They count as used memory.
     ///
     /// With a zero page the thread only creates the memory, as
-    /// [`with_handle_pool`](Self::with_handle_pool) does: a page that may be read at this moment is
-    /// not replaced during the read.
+    /// [`with_handle_pool`](Self::with_handle_pool) does, because an agent may be reading the zero page
+    /// that the new mapping would replace.
     pub fn with_pages_ahead(mut self, pages: usize) -> Self {
-        self.ahead = pages;
+        self.pages_ahead = pages;
         self
     }
 
-    /// Keeps memory for `pages` pages ready, which a thread of the buffer creates, so that mapping
-    /// does not wait for the runtime to create it. It counts as used memory.
+    /// Keeps memory for `pages` pages ready, which a thread of the buffer creates. Mapping then does not
+    /// wait for the runtime to create memory. It counts as used memory.
     pub fn with_handle_pool(mut self, pages: usize) -> Self {
-        self.pool = pages;
+        self.pool_size = pages;
         self
     }
 
     /// Reserves the addresses, without memory except for the zero page (`hipMemAddressReserve`). The
     /// capacity is rounded up to whole pages.
     ///
-    /// With a zero page all pages are mapped now.
+    /// With a zero page, this maps it at all pages.
     ///
     /// # Errors
     /// As for [`Vmm::allocation_granularity`], [`Vmm::address_reserve`], and with a zero page as for
@@ -73,18 +72,19 @@ impl PagedBuilder {
         properties: &AllocationProperties,
     ) -> Result<PagedBuffer, Error> {
         let owner = owner(properties)?;
-        let page = step(vmm, properties, self.page)?;
-        let count = self.capacity.div_ceil(page);
-        let reservation = Reservation::builder(whole_granules(vmm, count.saturating_mul(page))?);
-        let reservation = reservation.reserve(vmm)?;
-        let (ahead, pool) =
-            if self.zero { (0, self.pool.max(self.ahead)) } else { (self.ahead, self.pool) };
-        let zero = if self.zero {
-            let zero = Allocation::create(vmm, page, properties)?;
+        let page_size = step(vmm, properties, self.page_size)?;
+        let page_count = self.capacity.div_ceil(page_size);
+        let size = whole_granules(vmm, page_count.saturating_mul(page_size))?;
+        let reservation = Reservation::builder(size).reserve(vmm)?;
+        // With a zero page, the pool creates the memory of the pages ahead, and the thread maps none.
+        let ahead = if self.zero_page { 0 } else { self.pages_ahead };
+        let pool_size = self.pool_size.max(self.pages_ahead - ahead);
+        let zero = if self.zero_page {
+            let zero = Allocation::create(vmm, page_size, properties)?;
             // The contents of new memory are undefined.
             let mapping = reservation.map(0, &zero)?;
             mapping.grant(&[owner], Access::ReadWrite)?;
-            mapping.fill(0, 0, page)?;
+            mapping.fill(0, 0, page_size)?;
             mapping.unmap()?;
             Some(zero)
         } else {
@@ -96,16 +96,16 @@ impl PagedBuilder {
             changed: Condvar::default(),
             zero,
             ahead,
-            page,
-            count,
-            pool: HandlePool::new(vmm, properties, page, pool, keeps_all),
+            page_size,
+            page_count,
+            pool: HandlePool::new(vmm, properties, page_size, pool_size, keeps_all),
             reservation,
             properties: *properties,
             vmm: vmm.clone(),
         });
         let mut buffer = PagedBuffer { core, thread: None };
-        if self.zero {
-            buffer.core.lock().empty_pages(0..count)?;
+        if self.zero_page {
+            buffer.core.lock().empty_pages(0..page_count)?;
         }
         if ahead > 0 {
             let core = buffer.core.clone();
@@ -119,23 +119,23 @@ impl PagedBuilder {
     }
 }
 
-/// What is mapped at a page.
+/// The state of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PageState {
-    /// Nothing: a load faults.
+    /// Not mapped: a load faults.
     Empty,
-    /// The zero page.
+    /// Mapped to the zero page.
     Zero,
-    /// Memory that was mapped ahead, before it was asked for.
+    /// Mapped ahead by the buffer's thread, and not in use yet.
     Ahead,
-    /// Memory.
+    /// Mapped by the caller: in use.
     Mapped,
     /// Unknown after a failed rollback: the page is never used again.
     Lost,
 }
 
-/// The pages and calls of a [`PagedBuffer`], as [`PagedBuffer::statistics`] counts them.
+/// The counts of pages and calls of a [`PagedBuffer`] ([`PagedBuffer::statistics`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PagedStatistics {
@@ -147,8 +147,7 @@ pub struct PagedStatistics {
     pub mapped: usize,
     /// Pages in use whose memory is also mapped at other pages, of this or other buffers.
     pub shared: usize,
-    /// Pages in use whose memory is also mapped at another page of this buffer, not counting one page for
-    /// each memory.
+    /// Pages in use that map the same memory as an earlier page of this buffer.
     pub repeated: usize,
     /// Pages that were mapped ahead and are not in use yet.
     pub ahead: usize,
@@ -158,17 +157,17 @@ pub struct PagedStatistics {
     pub lost: usize,
     /// Pages for which memory is ready.
     pub ready: usize,
-    /// The most pages that were in use at a time.
+    /// The highest number of pages that were in use at the same time.
     pub most_mapped: usize,
-    /// Pages that have been mapped.
+    /// The number of times that a page was mapped.
     pub maps: u64,
-    /// Pages of those that had been mapped ahead.
+    /// The number of these times at which the page was already mapped ahead.
     pub found_ahead: u64,
-    /// Pages that have been unmapped.
+    /// The number of times that a page was unmapped.
     pub unmaps: u64,
-    /// Pages that have been mapped ahead.
+    /// The number of times that a page was mapped ahead.
     pub mapped_ahead: u64,
-    /// How often mapping ahead has failed.
+    /// The number of failures of mapping ahead.
     pub failures_ahead: u64,
     /// The last failure of mapping ahead.
     pub last_failure_ahead: Option<Error>,
@@ -185,7 +184,7 @@ impl PagedStatistics {
         pages * self.page_size
     }
 
-    /// Counts a page that changes its state.
+    /// Counts a change of a page's state.
     pub(super) fn count(&mut self, before: PageState, after: PageState) {
         match (before, after) {
             (PageState::Mapped, PageState::Mapped) => {}

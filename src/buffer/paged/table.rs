@@ -1,4 +1,4 @@
-//! The page table of a buffer: what is mapped at each page, and changing it.
+//! The page table of a buffer: the state of each page, and its changes.
 
 use super::{PageState, PagedStatistics};
 use crate::address::Address;
@@ -11,10 +11,10 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
-/// The memory of a page. Each page that maps it, of any buffer, holds one reference.
+/// The memory of a page. Each page that maps the memory, of any buffer, holds one reference.
 pub(super) type PageMemory = Arc<Allocation>;
 
-/// A page: its present state, or in a [`Plan`] the new state, without a mapping yet.
+/// A page: its current state, or, in a [`Plan`], its new state without a mapping.
 #[derive(Debug)]
 pub(super) struct Page {
     state: PageState,
@@ -25,11 +25,12 @@ pub(super) struct Page {
 }
 
 impl Page {
+    /// Creates a page in use.
     pub fn mapped(memory: PageMemory) -> Self {
         Self { state: PageState::Mapped, mapping: None, memory: Some(memory) }
     }
 
-    /// A page without memory of its own.
+    /// Creates a page without memory of its own.
     fn without_memory(state: PageState) -> Self {
         Self { state, mapping: None, memory: None }
     }
@@ -38,7 +39,7 @@ impl Page {
 /// The pages of one buffer to change, and their new states.
 pub(super) type Plan = Vec<(usize, Page)>;
 
-/// The part of a buffer that it shares with the thread that maps pages ahead.
+/// The part of a buffer that is shared with the thread that maps pages ahead.
 #[derive(Debug)]
 pub(super) struct PagedCore {
     pub table: Mutex<Table>,
@@ -48,9 +49,9 @@ pub(super) struct PagedCore {
     /// The number of pages to map ahead.
     pub ahead: usize,
     /// The size of a page in bytes.
-    pub page: usize,
+    pub page_size: usize,
     /// The number of pages.
-    pub count: usize,
+    pub page_count: usize,
     pub pool: HandlePool,
     pub reservation: Reservation,
     pub properties: AllocationProperties,
@@ -87,26 +88,26 @@ impl PagedCore {
     }
 
     pub fn address_of(&self, page: usize) -> Address {
-        Address::new(self.reservation.address().get() + page * self.page)
+        Address::new(self.reservation.address().get() + page * self.page_size)
     }
 
     /// Checks that pages exist. A range that ends before it begins is empty.
     pub fn check(&self, pages: Range<usize>) -> Result<Range<usize>, ErrorKind> {
         let end = pages.end.max(pages.start);
-        if end > self.count {
-            let problem = Problem::OutOfRange(self.count);
-            return Err(invalid(pages.start.max(self.count), problem));
+        if end > self.page_count {
+            let problem = Problem::OutOfRange(self.page_count);
+            return Err(invalid(pages.start.max(self.page_count), problem));
         }
         Ok(pages.start..end)
     }
 
-    /// Drops references to memory, and stores memory without another reference in the pool.
+    /// Drops references to memory, and stores memory that has no other reference in the pool.
     fn store(&self, memory: impl IntoIterator<Item = PageMemory>) {
         self.pool.store(memory.into_iter().filter_map(Arc::into_inner).collect());
     }
 
-    /// The function of the thread: maps pages ahead until `stopped` is set. Locks the table for one page
-    /// at a time.
+    /// Maps pages ahead until `stopped` is set. The function of the thread; locks the table for one page at
+    /// a time.
     pub fn map_ahead(&self) {
         let mut locked = self.lock();
         while !locked.table.stopped {
@@ -118,8 +119,9 @@ impl PagedCore {
             drop(locked);
             let taken = self.pool.take(1);
             locked = self.lock();
-            let answer = taken.and_then(|memory| {
-                // Meanwhile another thread may have mapped the page, or unmapped the page before it.
+            let result = taken.and_then(|memory| {
+                // While the table was unlocked, another thread may have mapped the page, or unmapped the
+                // page before it.
                 if locked.table.stopped || locked.next_ahead() != Some(page) {
                     self.pool.store(memory);
                     return Ok(());
@@ -129,7 +131,7 @@ impl PagedCore {
                     memory.map(|it| (page, Page { state: PageState::Ahead, ..Page::mapped(it) }));
                 locked.change(Operation::MapPages, ahead.collect())
             });
-            if let Err(error) = answer {
+            if let Err(error) = result {
                 crate::log::event!(DEBUG, %error, "a page was not mapped ahead");
                 // Stops mapping ahead until a caller maps more pages.
                 locked.table.ahead_from.clear();
@@ -188,7 +190,7 @@ impl Locked<'_> {
     ) -> Result<Span<'_>, Error> {
         let fail = |kind| Error::new(operation, kind);
         let core = self.core;
-        let end = check_bounds(offset, size, core.count * core.page).map_err(fail)?;
+        let end = check_bounds(offset, size, core.page_count * core.page_size).map_err(fail)?;
         let mapping = |page| match self.table.pages.get(&page) {
             Some(Page { state: PageState::Zero, mapping: Some(mapping), .. })
                 if operation == Operation::Read =>
@@ -197,7 +199,7 @@ impl Locked<'_> {
             }
             _ => self.in_use(page).map(|(mapping, _)| mapping),
         };
-        let mappings = (offset / core.page..end.div_ceil(core.page)).map(mapping);
+        let mappings = (offset / core.page_size..end.div_ceil(core.page_size)).map(mapping);
         let mappings = mappings.collect::<Result<_, _>>().map_err(fail)?;
         Ok(Span { base: core.reservation.address(), offset, mappings })
     }
@@ -226,8 +228,8 @@ impl Locked<'_> {
             let mut before = self.table.pages.range(page.saturating_sub(ahead)..page);
             before.any(|(_, it)| it.state == PageState::Mapped)
         };
-        let near = self.ahead(page..page.saturating_add(ahead));
-        let idle: Vec<_> = near.filter(|&page| !follows_a_mapped_page(page)).collect();
+        let candidates = self.ahead(page..page.saturating_add(ahead));
+        let idle: Vec<_> = candidates.filter(|&page| !follows_a_mapped_page(page)).collect();
         if let Err(error) = self.empty_pages(idle) {
             crate::log::event!(WARN, %error, "pages stay mapped ahead");
         }
@@ -236,10 +238,10 @@ impl Locked<'_> {
     /// Returns the next page to map ahead.
     fn next_ahead(&mut self) -> Option<usize> {
         while let Some(&from) = self.table.ahead_from.first() {
-            let is_wanted = from > 0 && self.state(from - 1) == PageState::Mapped;
-            let mut pages = from..from.saturating_add(self.core.ahead).min(self.core.count);
+            let follows_mapped = from > 0 && self.state(from - 1) == PageState::Mapped;
+            let mut pages = from..from.saturating_add(self.core.ahead).min(self.core.page_count);
             let found = pages.find(|page| !self.table.pages.contains_key(page));
-            if let Some(page) = found.filter(|_| is_wanted) {
+            if let Some(page) = found.filter(|_| follows_mapped) {
                 return Some(page);
             }
             self.table.ahead_from.pop_first();
@@ -255,8 +257,8 @@ impl Locked<'_> {
         let shared: Vec<_> = memory.filter(|memory| Arc::strong_count(memory) > 1).collect();
         let distinct: HashSet<_> = shared.iter().map(|memory| Arc::as_ptr(memory)).collect();
         PagedStatistics {
-            pages: core.count,
-            page_size: core.page,
+            pages: core.page_count,
+            page_size: core.page_size,
             ahead: count(PageState::Ahead),
             zero: count(PageState::Zero),
             lost: count(PageState::Lost),
@@ -267,17 +269,17 @@ impl Locked<'_> {
         }
     }
 
-    /// Takes memory from the pool for `count` of these pages, for all or none.
+    /// Takes memory from the pool for `count` of these pages. If memory runs out, unmaps pages that were
+    /// mapped ahead elsewhere.
     pub fn take(&mut self, count: usize, pages: &Range<usize>) -> Result<Vec<PageMemory>, Error> {
         let mut taken = self.core.pool.take(count);
-        let elsewhere = self.ahead(0..self.core.count).filter(|page| !pages.contains(page));
-        let ahead: Vec<_> = elsewhere.collect();
+        let outside = self.ahead(0..self.core.page_count).filter(|page| !pages.contains(page));
+        let ahead: Vec<_> = outside.collect();
         if let Err(error) = &taken
             && matches!(error.kind(), ErrorKind::OutOfMemory { .. })
             && !ahead.is_empty()
             && self.empty_pages(ahead).is_ok()
         {
-            // The pages that were mapped ahead elsewhere are unmapped now: their memory is free.
             taken = self.core.pool.take(count);
         }
         Ok(taken?.into_iter().map(Arc::new).collect())
@@ -305,7 +307,7 @@ impl Locked<'_> {
         let pages = core::mem::take(&mut self.table.pages);
         let (mappings, _memory): (Vec<_>, Vec<_>) =
             pages.into_values().map(|page| (page.mapping, page.memory)).unzip();
-        // On failure each mapping is unmapped when it is dropped.
+        // After a failure, dropping each mapping unmaps it.
         if let Err(rejected) = Mapping::unmap_many(mappings.into_iter().flatten().collect()) {
             crate::log::event!(WARN, error = %rejected.error, "pages were not unmapped at once");
         }
@@ -320,8 +322,8 @@ impl Locked<'_> {
         old?.memory
     }
 
-    /// Stores the restored mapping of a page that could not be changed. Without one, the page is lost.
-    /// Returns whether the page was not lost before.
+    /// Stores the restored mapping of a page that could not be changed. Without a mapping, marks the page
+    /// as lost, and returns whether it was not lost before.
     fn restore(&mut self, index: usize, mapping: Option<Mapping>) -> bool {
         let Table { pages, counters, .. } = &mut *self.table;
         let Some(page) = pages.get_mut(&index) else { return false };
@@ -358,18 +360,18 @@ pub(super) fn commit(
                 (None, Some(zero)) => (zero, zero_access),
                 (None, None) => continue,
             };
-            let (reservation, offset) = (&core.reservation, index * core.page);
+            let (reservation, offset) = (&core.reservation, index * core.page_size);
             new.push(MapRequest { reservation, offset, allocation, access });
         }
     }
     match Mapping::replace_many(old, &new) {
-        Ok(made) => {
-            let mut made = made.into_iter();
+        Ok(mappings) => {
+            let mut mappings = mappings.into_iter();
             for (locked, plan) in changes {
                 let mut freed = Vec::new();
                 for (index, mut page) in core::mem::take(plan) {
                     if page.state != PageState::Empty {
-                        page.mapping = made.next();
+                        page.mapping = mappings.next();
                     }
                     freed.extend(locked.replace_page(index, page));
                 }
@@ -382,20 +384,20 @@ pub(super) fn commit(
                 restored.into_iter().map(|mapping| (mapping.address(), mapping)).collect();
             let mut lost = Vec::new();
             for (locked, plan) in changes {
-                let mut lost_here = Vec::new();
+                let mut lost_pages = Vec::new();
                 for (index, new) in core::mem::take(plan) {
                     let mapping = restored.remove(&locked.core.address_of(index));
                     if locked.restore(index, mapping) {
-                        lost_here.push(index);
+                        lost_pages.push(index);
                     }
                     if !is_quarantine(&error) {
                         locked.core.store(new.memory);
                     }
                 }
-                lost = if lost.is_empty() { lost_here } else { lost };
+                lost = if lost.is_empty() { lost_pages } else { lost };
             }
             let Some(&first) = lost.first() else { return Err(error) };
-            let count = lost.into_iter().zip(first..).take_while(|(one, next)| one == next).count();
+            let count = lost.into_iter().zip(first..).take_while(|(a, b)| a == b).count();
             crate::log::event!(ERROR, %error, first, count, "pages are lost");
             let cause = Box::new(error);
             Err(Error::new(operation, ErrorKind::PagesLost { first, count, cause }))

@@ -1,33 +1,33 @@
-//! The invariants, and the code that ensures each.
+//! The 22 invariants of the ledger, the code that ensures each, and its test.
 //!
-//! There are 22. [`Ledger::check`] checks those about state when a caller calls
-//! [`Vmm::check`](crate::Vmm::check); debug builds also check the mappings of a reservation after every
-//! step. The function that performs a step ensures those about the step. The code around the ledger
-//! ensures those about memory, descriptors and threads. Each has a test.
+//! [`Ledger::check`] checks the invariants of the state; [`Vmm::check`](crate::Vmm::check) calls it. Debug
+//! builds also check the mappings of a reservation after every step. The function that performs a step
+//! ensures the invariants of the step. The code around the ledger ensures those of memory, descriptors and
+//! threads.
 //!
 //! | | invariant | ensured by | tested by |
 //! |---|---|---|---|
 //! | 1 | mappings are in one reservation and disjoint | [`Ledger::check`], [`Mappings::check`] | `check_finds_broken_invariants` |
-//! | 2 | a reservation counts its mappings | it contains them: [`Mappings::len`] | `counts_follow_every_step` |
+//! | 2 | a reservation counts its mappings | [`Mappings::len`] | `counts_follow_every_step` |
 //! | 3 | a handle counts its mappings, and lives while referenced or mapped | `Handles::check` | `check_finds_broken_invariants` |
 //! | 4 | the references are created + retained − released, never negative | `Handles::release`, `retain` | `memory_lives_while_referenced_or_mapped` |
-//! | 5 | a handle without references is refused | `Handles::with` | `memory_lives_while_referenced_or_mapped` |
-//! | 6 | only `retain` of a live mapping brings one back | `retain` | `memory_lives_while_referenced_or_mapped` |
+//! | 5 | a handle without references is rejected | `Handles::with` | `memory_lives_while_referenced_or_mapped` |
+//! | 6 | only `retain` of a live mapping makes such a handle valid again | `retain` | `memory_lives_while_referenced_or_mapped` |
 //! | 7 | a reservation is freed whole, by its base, and empty | `check_free` | `reservations_are_freed_whole_and_empty` |
 //! | 8 | a mapping is aligned to the granule, inside its reservation, over no other, and not larger than its handle | `Shared::add_mapping`, [`Ledger::check`] | `check_empty_finds_every_overlap`, cases `map.*` |
 //! | 9 | after mapping no agent has access | `Journal::add_new` | case `map.access.none_at_first` |
-//! | 10 | access is set on adjacent whole mappings | [`Mappings::adjacent`] | `ranges_consist_of_adjacent` |
+//! | 10 | access is set on adjacent whole mappings | [`Mappings::adjacent`] | `ranges_consist_of_whole_mappings` |
 //! | 11 | a list takes effect as a whole or not at all; setting access twice is setting it once | `vmm::permission` | cases `access.set.good_then_bad`, `access.set.twice_is_once` |
-//! | 12 | adjacent whole mappings are unmapped; memory is released with its last mapping | [`Mappings::adjacent`], `Handles::end` | `memory_lives_while_referenced_or_mapped` |
+//! | 12 | adjacent whole mappings are unmapped; memory is released with its last mapping | [`Mappings::adjacent`], `Handles::decrement` | `memory_lives_while_referenced_or_mapped` |
 //! | 13 | mapping and unmapping leave nothing allocated | `Journal::finish` | case `unmap.again_and_again.leaves_nothing` |
 //! | 14 | look-ups return the same for all of a mapping, and nothing at its end | [`Mappings::at`] | `look_ups_end_where_the_mapping_ends` |
 //! | 15 | aliases are the same memory, handles are not | the runtime | cases `map.handle.at_two_places`, `create.memory.is_its_own` |
 //! | 16 | each export is a new descriptor, each import a new handle | `vmm::shareable` | cases `share.export.twice`, `share.import.outlives_its_exporter` |
 //! | 17 | an import does not change the caller's descriptor | `vmm::shareable` | cases `share.import.descriptor_stays_ours`, `….descriptor_closed_at_once` |
-//! | 18 | properties stay those of creation | nothing changes them | cases `properties.created.round_trip`, `properties.imported.told` |
-//! | 19 | the order of release and unmap does not matter | `Handles::end`, `Handles::release` | `memory_lives_while_referenced_or_mapped` |
+//! | 18 | properties stay those of creation | no code changes them | cases `properties.created.round_trip`, `properties.imported.told` |
+//! | 19 | the order of release and unmap does not matter | `Handles::decrement`, `Handles::release` | `memory_lives_while_referenced_or_mapped` |
 //! | 20 | a hint never fails, alignment is honoured | `vmm::reserve` | cases `reserve.hint.taken`, `reserve.hint.off_the_alignment` |
-//! | 21 | a failed operation changes nothing | check first, then change; `vmm::journal` | `exhaustive_faults`; every refusal of a case |
+//! | 21 | a failed operation changes nothing | check first, then change; `vmm::journal` | `exhaustive_faults`; every case that expects an error |
 //! | 22 | operations of threads on different reservations have a serial order | [`Reservation::lock`] and `native`'s library lock | `tests/threads` |
 
 use super::{Ledger, MappedRange, Mappings, Range, Reservation};
@@ -36,10 +36,11 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 impl Ledger {
-    /// Checks the invariants, and returns which one does not hold. Steps of other threads wait.
+    /// Checks the invariants, and returns a message about the first one that does not hold. Steps of other
+    /// threads wait for the check.
     pub fn check(&self) -> Result<(), String> {
         self.reservations.snapshot(|all| {
-            // A mapping that is being created is counted, and not in the map yet.
+            // While an operation runs, a handle can count a mapping that is not in the map yet.
             let writers: Option<Vec<_>> = all.iter().map(|it| it.reservation.try_lock()).collect();
             let mut end = 0;
             let mut mapped: HashMap<Handle, u32> = HashMap::new();
@@ -61,20 +62,20 @@ impl Ledger {
         })
     }
 
-    /// Invariants 1 and 8.
+    /// Checks invariants 1 and 8 for one mapping.
     fn check_mapping(&self, reservation: &Reservation, it: &MappedRange) -> Result<(), String> {
         let Range { start, size } = it.range();
-        let wrong = |what: &str| Err(format!("the mapping at {start:#x} {what}"));
+        let broken = |problem: &str| Err(format!("the mapping at {start:#x} {problem}"));
         if !reservation.contains_range(it.range()) {
-            return wrong("is not in its reservation");
+            return broken("is not in its reservation");
         }
         let found = self.handles.with_live(it.handle, |it| (it.size, it.granule));
-        let Some((most, granule)) = found else { return wrong("has no handle") };
-        if size > most {
-            return wrong("exceeds its handle");
+        let Some((maximum, granule)) = found else { return broken("has no handle") };
+        if size > maximum {
+            return broken("exceeds its handle");
         }
         if !start.is_multiple_of(granule) || !size.is_multiple_of(granule) {
-            return wrong("is not aligned to the granule");
+            return broken("is not aligned to the granule");
         }
         Ok(())
     }

@@ -25,11 +25,11 @@ pub(crate) struct HandleRecord {
     /// memory again.
     pub descriptor: Option<OwnedFd>,
     pub name: Option<Arc<str>>,
-    /// References of the caller: one for create or import, one for each retain.
+    /// The number of the caller's references: one for create or import, one for each retain.
     pub references: u32,
-    /// The mappings that exist, and those that are being created.
+    /// The number of mappings, including those that are being created.
     pub mappings: u32,
-    /// Operations in progress that need it to stay alive.
+    /// The number of operations in progress that need the memory.
     pub uses: u32,
 }
 
@@ -62,17 +62,17 @@ impl HandleRecord {
 
 type Records = FxHashMap<Handle, HandleRecord>;
 
-/// A part of the table with a lock of its own, in cache lines of its own.
+/// A part of the table with its own lock, in its own cache lines.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Shard(Mutex<Records>);
 
 const SHARDS: usize = 16;
 
-/// The number of handle numbers that a table takes at a time.
+/// The size of the blocks in which a table takes handle numbers.
 const BLOCK: u64 = 1 << 24;
 
-/// The next block of numbers in this process. The first is left out, as 0 is the null handle.
+/// The next block of numbers in this process. Block 0 is not used, because 0 is the null handle.
 static NEXT_BLOCK: AtomicU64 = AtomicU64::new(1);
 
 /// Generates the numbers of one table's handles, each unique in the process.
@@ -93,13 +93,13 @@ impl HandleNumbers {
         self.next - 1
     }
 
-    /// Returns why no handle with this number is found.
+    /// Returns why this number is not that of a live handle.
     fn problem_with(&self, number: u64) -> Problem {
         let block = number / BLOCK;
         if number == 0 {
             Problem::Null
         } else if self.blocks.contains(&block) {
-            // Blocks are taken in ascending order, and each but the last is used up.
+            // Blocks are taken in ascending order, and all blocks but the last are used completely.
             if number < self.next { Problem::Released } else { Problem::UnknownHandle }
         } else if (1..NEXT_BLOCK.load(Ordering::Relaxed)).contains(&block) {
             Problem::ForeignHandle
@@ -126,19 +126,19 @@ impl Handles {
         self.shards.iter().map(|Shard(records)| Ordered::take(Rank::Handles, 0, || lock(records)))
     }
 
-    /// Counts live handles.
+    /// Returns the number of live handles.
     pub fn len(&self) -> usize {
         self.shards().map(|records| records.len()).sum()
     }
 
-    /// Adds physical memory.
+    /// Adds physical memory, and returns its new handle.
     pub fn insert(&self, record: HandleRecord) -> Handle {
         let handle = Handle(lock(&self.numbers).next());
         self.shard(handle).insert(handle, record);
         handle
     }
 
-    /// Calls `act` with a handle that the caller still has a reference to.
+    /// Calls `act` with the record of a handle to which the caller still has a reference.
     pub fn with<T>(
         &self,
         handle: Handle,
@@ -157,7 +157,7 @@ impl Handles {
         ErrorKind::invalid(Argument::Handle, handle, problem)
     }
 
-    /// Calls `act` with a handle that is alive, with references or without.
+    /// Calls `act` with the record of a live handle, with or without references.
     pub fn with_live<T>(
         &self,
         handle: Handle,
@@ -166,8 +166,8 @@ impl Handles {
         self.shard(handle).get_mut(&handle).map(act)
     }
 
-    /// Calls `act` with every live handle, in the order in which they were created.
-    pub fn each<T>(&self, mut act: impl FnMut(Handle, &HandleRecord) -> T) -> Vec<T> {
+    /// Calls `act` with every live handle. Returns the results in the order in which the handles were created.
+    pub fn map_all<T>(&self, mut act: impl FnMut(Handle, &HandleRecord) -> T) -> Vec<T> {
         let mut all = Vec::new();
         for records in self.shards() {
             all.extend(records.iter().map(|(&handle, record)| (handle, act(handle, record))));
@@ -176,56 +176,57 @@ impl Handles {
         all.into_iter().map(|(_, value)| value).collect()
     }
 
-    /// Lets `count` decrement a counter. Returns the record if nothing keeps the memory alive any more: the
-    /// caller then releases the memory.
+    /// Decrements a counter of a record by calling `act`. If all counters are then 0, removes and returns the
+    /// record: the caller releases the memory.
     #[must_use = "the memory is to be released"]
-    pub fn end(
+    pub fn decrement(
         &self,
         handle: Handle,
-        count: impl FnOnce(&mut HandleRecord),
+        act: impl FnOnce(&mut HandleRecord),
     ) -> Option<HandleRecord> {
         let mut records = self.shard(handle);
         let record = records.get_mut(&handle)?;
-        count(record);
+        act(record);
         if record.is_dead() { records.remove(&handle) } else { None }
     }
 
-    /// Drops a reference; otherwise as [`end`](Self::end). After the last reference the handle is invalid;
-    /// [`restore`](Self::restore) undoes that.
+    /// Drops a reference; otherwise as [`decrement`](Self::decrement). Without references the handle is
+    /// invalid; [`restore`](Self::restore) undoes that.
     pub fn release(&self, handle: Handle) -> Result<Option<HandleRecord>, ErrorKind> {
         let mut is_referenced = false;
-        let ended = self.end(handle, |record| {
+        let removed = self.decrement(handle, |record| {
             is_referenced = record.references > 0;
             record.references -= u32::from(is_referenced);
         });
-        if is_referenced { Ok(ended) } else { Err(self.invalid(handle)) }
+        if is_referenced { Ok(removed) } else { Err(self.invalid(handle)) }
     }
 
-    /// Undoes the release of the last reference, where the memory could not be released.
+    /// Undoes the release of the last reference, after the runtime failed to release the memory.
     pub fn restore(&self, handle: Handle, record: HandleRecord) {
         self.shard(handle).insert(handle, HandleRecord { references: 1, ..record });
     }
 
-    /// Adds a reference to memory that is mapped.
+    /// Adds a reference to a live handle. Returns whether that succeeded.
     pub(super) fn retain(&self, handle: Handle) -> bool {
-        let more = |record: &mut HandleRecord| {
-            let more = record.references.checked_add(1);
-            record.references = more.unwrap_or(record.references);
-            more.is_some()
+        let increment = |record: &mut HandleRecord| {
+            let references = record.references.checked_add(1);
+            record.references = references.unwrap_or(record.references);
+            references.is_some()
         };
-        self.with_live(handle, more).unwrap_or_default()
+        self.with_live(handle, increment).unwrap_or_default()
     }
 
-    /// Removes every handle, for the end of the `Vmm`.
+    /// Removes and returns all records. Called when the `Vmm` is dropped.
     pub fn drain(&self) -> Vec<HandleRecord> {
         self.shards().flat_map(|mut records| std::mem::take(&mut *records).into_values()).collect()
     }
 
-    /// Checks the counts against the existing mappings of each handle; more may be in progress.
+    /// Checks the counts of each handle against the number of its existing mappings. With `in_progress`, a
+    /// handle may also count mappings that are being created.
     pub(super) fn check(
         &self,
         mapped: &HashMap<Handle, u32>,
-        may_be_more: bool,
+        in_progress: bool,
     ) -> Result<(), String> {
         let mut live = 0;
         for records in self.shards() {
@@ -233,7 +234,7 @@ impl Handles {
             for (handle, record) in &*records {
                 let found = mapped.get(handle).copied().unwrap_or_default();
                 let counted = record.mappings;
-                if counted < found || counted > found && !may_be_more {
+                if counted < found || counted > found && !in_progress {
                     return Err(format!("{handle:?} counts {counted} mappings and has {found}"));
                 }
                 if record.is_dead() {

@@ -9,7 +9,7 @@ use crate::native::NativeHandle;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// A mapping, as a copy, with what the runtime needs to map it again.
+/// A copy of a mapping, with all values that the runtime needs to map it again.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MappedRange {
     pub start: usize,
@@ -30,8 +30,8 @@ impl MappedRange {
     }
 }
 
-/// A mapping, as it is stored. Equal access states are interned, because few are in use at a time: that
-/// keeps millions of mappings small.
+/// A mapping in the ledger. Equal access states are interned, which keeps the entries of millions of mappings
+/// small.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub size: usize,
@@ -79,8 +79,8 @@ impl Mappings {
         Some(entry.mapped_at(start))
     }
 
-    /// Returns the access of an agent at an address, if something is mapped there; with a serial only if
-    /// it is that mapping.
+    /// Returns the access of an agent at an address; `None` if the address is not mapped. With a serial, the
+    /// mapping must have this serial.
     pub fn access_at(&self, address: usize, agent: usize, serial: Option<u64>) -> Option<Access> {
         let (_, entry) = self.entry_at(address)?;
         if serial.is_some_and(|serial| serial != entry.serial) {
@@ -90,8 +90,8 @@ impl Mappings {
         Some(access.map_or(Access::None, |access| access.requested.get(agent)))
     }
 
-    /// Returns the mapping that covers exactly a range, if there is one: the usual case.
-    pub fn only(&self, range: Range) -> Option<MappedRange> {
+    /// Returns the mapping of exactly a range, if there is one. This is the usual case.
+    pub fn exact(&self, range: Range) -> Option<MappedRange> {
         let entry = self.entries.get(&range.start).filter(|entry| entry.size == range.size)?;
         Some(entry.mapped_at(range.start))
     }
@@ -148,7 +148,7 @@ impl Mappings {
         range: Range,
         except: impl Fn(usize) -> bool,
     ) -> Result<(), ErrorKind> {
-        // If any overlaps, the last one that begins before the range's end does.
+        // If any mapping overlaps, the last mapping that begins before the range's end does.
         let last = self.entries.range(..range.end()).next_back();
         if last.is_none_or(|(start, entry)| start + entry.size <= range.start) {
             return Ok(());
@@ -165,8 +165,8 @@ impl Mappings {
     }
 
     /// Adds a mapping at unmapped addresses.
-    pub fn insert(&mut self, it: MappedRange, name: Option<Arc<str>>) {
-        let MappedRange { start, size, handle, serial, native, owner, access } = it;
+    pub fn insert(&mut self, mapping: MappedRange, name: Option<Arc<str>>) {
+        let MappedRange { start, size, handle, serial, native, owner, access } = mapping;
         let access = self.intern(access);
         self.entries.insert(start, Entry { size, handle, serial, native, owner, access });
         self.names.extend(name.map(|name| (serial, name)));
@@ -196,7 +196,7 @@ impl Mappings {
         self.names.get(&serial)
     }
 
-    /// Names the mapping that contains an address; with a serial only if it is still that mapping.
+    /// Names the mapping that contains an address. With a serial, the mapping must have this serial.
     pub fn set_name(
         &mut self,
         address: usize,
@@ -218,15 +218,15 @@ impl Mappings {
         if access == AccessState::default() {
             return None;
         }
-        if let Some(known) = self.access.get(&access) {
-            return Some(known.clone());
+        if let Some(interned) = self.access.get(&access) {
+            return Some(interned.clone());
         }
         let new = Arc::new(access);
         self.access.insert(new.clone());
         Some(new)
     }
 
-    /// Removes an access state that no mapping has any more from the interner.
+    /// Drops a mapping's access state, and removes it from the interner if no other mapping has it.
     fn release(&mut self, access: Option<Arc<AccessState>>) {
         // The interner holds one of the two references.
         if let Some(access) = access

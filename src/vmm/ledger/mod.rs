@@ -6,15 +6,13 @@
 //! handles        number  -> size, references, mappings     alive while either is not zero
 //! ```
 //!
-//! It has 22 invariants; [`check`] lists them. Every operation first checks, then changes everything or
-//! nothing. Look-ups do not allocate; operations on ranges are linear in the mappings they touch.
+//! [`check`] lists its 22 invariants. Every operation first checks, then changes everything or nothing.
+//! Look-ups do not allocate; operations on a range take time linear in its mappings.
 //!
-//! An operation that changes what is mapped holds the mutex of each reservation it touches
-//! ([`ReservationGuard`]) while it calls the runtime, which excludes other operations on it. It changes
-//! the map at the end, under the map's own lock ([`Reservation::mappings`]). Look-ups take only that lock,
-//! so that they never wait for the runtime. [`Rank`](crate::sync::Rank) is the order of the locks.
-//!
-//! `H` is what the caller stores with a handle; the ledger does not inspect it.
+//! An operation that changes mappings holds the mutex of each of its reservations ([`ReservationGuard`])
+//! while it calls the runtime, which excludes other operations on them. It changes the map at the end, under
+//! the map's own lock ([`Reservation::mappings`]). Look-ups take only that lock, so they never wait for the
+//! runtime. [`Rank`](crate::sync::Rank) is the order of the locks.
 
 mod check;
 mod handles;
@@ -24,8 +22,8 @@ mod reservations;
 pub(crate) use handles::{HandleRecord, Handles};
 pub(crate) use mappings::{MappedRange, Mappings};
 pub(crate) use reservations::{
-    Guards, Reservation, ReservationGuard, ReservationSnapshot, Reservations, locked_containing,
-    remember,
+    Guards, Reservation, ReservationGuard, ReservationSnapshot, Reservations, cache,
+    locked_containing,
 };
 
 use crate::address::Address;
@@ -99,7 +97,7 @@ impl Ledger {
     /// the mapping keeps the memory alive.
     pub fn retain(&self, address: usize) -> Result<Handle, ErrorKind> {
         let retained = self.reservations.at(address, |reservation| {
-            // The map is locked, so that the mapping is not removed meanwhile.
+            // The map is locked, so that no other thread removes the mapping.
             let mappings = reservation.mappings();
             let handle = mappings.at(address)?.handle;
             self.handles.retain(handle).then_some(handle)

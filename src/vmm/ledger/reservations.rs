@@ -24,11 +24,11 @@ pub(crate) struct Reservation {
     pub serial: u64,
     /// The serial of the next mapping.
     next_serial: AtomicU64,
-    /// Identifies the index that it belongs to.
-    index: u64,
+    /// Identifies the [`Reservations`] that it belongs to.
+    index_id: u64,
     /// Whether it was freed, or is being freed: another reservation may have its addresses.
     freed: AtomicBool,
-    /// Why it is quarantined: never used again, and never freed.
+    /// Set if it is quarantined: never used again, and never freed.
     quarantined: OnceLock<Arc<Quarantined>>,
     writer: Mutex<()>,
     mappings: RwLock<Mappings>,
@@ -39,25 +39,25 @@ impl Reservation {
         Range { start: self.base, size: self.size }
     }
 
-    /// Returns whether an address is inside.
+    /// Returns whether the reservation contains an address.
     pub fn contains(&self, address: usize) -> bool {
         address.wrapping_sub(self.base) < self.size
     }
 
-    /// Returns whether all of a range is inside.
+    /// Returns whether the reservation contains all of a range.
     pub fn contains_range(&self, range: Range) -> bool {
         self.contains(range.start) && range.size <= self.size - (range.start - self.base)
     }
 
-    /// Waits until no other operation changes what is mapped inside. `None` if the reservation was
-    /// freed or quarantined meanwhile.
+    /// Locks the reservation against other operations that change its mappings. Returns `None` if it was
+    /// freed or quarantined before.
     pub fn lock(&self) -> Option<ReservationGuard<'_>> {
         let writer = Ordered::take(Rank::Reservation, self.base, || lock(&self.writer));
         let usable = !self.is_freed() && self.quarantined().is_none();
         usable.then(|| ReservationGuard { reservation: self, _writer: writer })
     }
 
-    /// Tries to lock without waiting.
+    /// Locks the mutex without waiting; returns `None` if another operation holds it.
     pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, ()>> {
         self.writer.try_lock().ok()
     }
@@ -66,7 +66,7 @@ impl Reservation {
         self.freed.load(Ordering::Acquire)
     }
 
-    /// Returns why it is quarantined, if it is.
+    /// Returns the reason of the quarantine; `None` if the reservation is not quarantined.
     pub fn quarantined(&self) -> Option<&Arc<Quarantined>> {
         self.quarantined.get()
     }
@@ -82,9 +82,9 @@ impl Reservation {
         serial
     }
 
-    /// Quarantines it: every further operation fails.
-    pub fn quarantine(&self, why: Arc<Quarantined>) {
-        let _ = self.quarantined.set(why);
+    /// Quarantines the reservation: every later operation fails.
+    pub fn quarantine(&self, reason: Arc<Quarantined>) {
+        let _ = self.quarantined.set(reason);
     }
 
     /// Locks the mappings for reading.
@@ -92,8 +92,8 @@ impl Reservation {
         Ordered::take(Rank::Mappings, self.base, || read(&self.mappings))
     }
 
-    /// Locks the mappings for a change, which is a single step to all other threads. The operation holds the
-    /// reservation's mutex, too.
+    /// Locks the mappings for a change, which other threads observe as a single step. The operation also
+    /// holds the reservation's mutex.
     pub fn mappings_mut(&self) -> Ordered<RwLockWriteGuard<'_, Mappings>> {
         Ordered::take(Rank::Mappings, self.base, || write(&self.mappings))
     }
@@ -107,7 +107,7 @@ pub(crate) struct ReservationGuard<'a> {
 }
 
 thread_local! {
-    /// The reservation that this thread used last, most likely also the next one. This cache is read without
+    /// The reservation that this thread used last, and will most likely use next. The look-up reads it without
     /// a lock, so that threads in different reservations do not wait for each other.
     static LAST: Cell<Option<Arc<Reservation>>> = const { Cell::new(None) };
 }
@@ -123,13 +123,13 @@ type Tree = BTreeMap<usize, Arc<Reservation>>;
 /// All reservations of one `Vmm`, by address.
 #[derive(Debug)]
 pub(crate) struct Reservations {
-    number: u64,
+    id: u64,
     tree: RwLock<Tree>,
 }
 
 impl Default for Reservations {
     fn default() -> Self {
-        Self { number: NEXT.fetch_add(BLOCK, Ordering::Relaxed), tree: RwLock::default() }
+        Self { id: NEXT.fetch_add(BLOCK, Ordering::Relaxed), tree: RwLock::default() }
     }
 }
 
@@ -142,13 +142,13 @@ impl Reservations {
         Ordered::take(Rank::Index, 0, || write(&self.tree))
     }
 
-    /// Returns the reservation that contains an address. [`remember`] it after use.
+    /// Returns the reservation that contains an address. The caller may [`cache`] it after use.
     pub fn find(&self, address: usize) -> Option<Arc<Reservation>> {
-        let is_it = |it: &Arc<Reservation>| {
-            it.contains(address) && it.index == self.number && !it.is_freed()
+        let matches = |it: &Arc<Reservation>| {
+            it.contains(address) && it.index_id == self.id && !it.is_freed()
         };
         match LAST.try_with(Cell::take) {
-            Ok(Some(last)) if is_it(&last) => Some(last),
+            Ok(Some(last)) if matches(&last) => Some(last),
             _ => {
                 let tree = self.tree();
                 let (_, found) = tree.range(..=address).next_back()?;
@@ -163,18 +163,18 @@ impl Reservations {
         found.ok_or_else(|| range.invalid(Problem::NotReserved))
     }
 
-    /// Calls `act` with the reservation that contains an address, if one does.
+    /// Calls `act` with the reservation that contains an address, if any.
     pub fn at<T>(&self, address: usize, act: impl FnOnce(&Reservation) -> T) -> Option<T> {
         let found = self.find(address)?;
-        let done = act(&found);
-        remember(found);
-        Some(done)
+        let result = act(&found);
+        cache(found);
+        Some(result)
     }
 
-    /// Adds a reservation, and returns it; or the first address that is in another.
+    /// Adds a reservation, and returns it. The error is the first address that another reservation contains.
     pub fn insert(&self, range: Range) -> Result<Arc<Reservation>, usize> {
         let mut tree = self.tree_mut();
-        // If any overlaps, the last one that begins before the range's end does.
+        // If any reservation overlaps, the last one that begins before the range's end does.
         if let Some((&base, last)) = tree.range(..range.end()).next_back()
             && base + last.size > range.start
         {
@@ -186,7 +186,7 @@ impl Reservations {
             size: range.size,
             serial,
             next_serial: AtomicU64::new(serial + 1),
-            index: self.number,
+            index_id: self.id,
             freed: AtomicBool::new(false),
             quarantined: OnceLock::new(),
             writer: Mutex::new(()),
@@ -196,7 +196,7 @@ impl Reservations {
         Ok(reservation)
     }
 
-    /// Removes a reservation in which nothing is mapped. Threads that wait for its mutex find it freed.
+    /// Removes an empty reservation, and marks it as freed for threads that wait for its mutex.
     pub fn remove(&self, guard: &ReservationGuard<'_>) {
         guard.reservation.freed.store(true, Ordering::Release);
         self.tree_mut().remove(&guard.reservation.base);
@@ -209,19 +209,19 @@ impl Reservations {
         tree.insert(reservation.base, reservation);
     }
 
-    /// Calls `act` with all reservations, by address, while none of them can change. Of the rest of the
-    /// ledger, `act` uses only handles.
+    /// Calls `act` with all reservations, by address, with their mappings locked for reading. `act` may also
+    /// lock handles, but no other part of the ledger.
     pub fn snapshot<T>(&self, act: impl FnOnce(&[ReservationSnapshot<'_>]) -> T) -> T {
         let tree = self.tree();
-        let freeze =
+        let locked =
             |it| ReservationSnapshot { reservation: it, mappings: Reservation::mappings(it) };
-        let all: Vec<ReservationSnapshot<'_>> = tree.values().map(freeze).collect();
+        let all: Vec<ReservationSnapshot<'_>> = tree.values().map(locked).collect();
         act(&all)
     }
 }
 
-/// Keeps a reservation for this thread's next look-up.
-pub(crate) fn remember(reservation: Arc<Reservation>) {
+/// Caches a reservation for this thread's next look-up.
+pub(crate) fn cache(reservation: Arc<Reservation>) {
     // Fails only while the thread exits.
     let _ = LAST.try_with(|last| last.set(Some(reservation)));
 }
@@ -241,20 +241,20 @@ pub(crate) fn locked_containing<'a>(
     guards: &[ReservationGuard<'a>],
     range: Range,
 ) -> Result<&'a Reservation, ErrorKind> {
-    let behind = guards.partition_point(|guard| guard.reservation.base <= range.start);
-    let found = behind.checked_sub(1).and_then(|at| guards.get(at)).map(|it| it.reservation);
+    let next = guards.partition_point(|guard| guard.reservation.base <= range.start);
+    let found = next.checked_sub(1).and_then(|at| guards.get(at)).map(|it| it.reservation);
     found.filter(|it| it.contains_range(range)).ok_or_else(|| range.invalid(Problem::NotReserved))
 }
 
 impl ReservationGuard<'_> {
-    /// Checks that exactly this range is the reservation, and that nothing is mapped in it.
+    /// Checks that the range is exactly that of the reservation, and that nothing is mapped in it.
     pub fn check_free(&self, range: Range) -> Result<(), ErrorKind> {
         let Reservation { base, size: expected, .. } = *self.reservation;
-        let refuse = |problem| {
+        let invalid = |problem| {
             Err(ErrorKind::invalid(Argument::Address, Address::new(range.start), problem))
         };
         if base != range.start {
-            return refuse(Problem::NotAReservation);
+            return invalid(Problem::NotAReservation);
         }
         if expected != range.size {
             let problem = Problem::WrongSize(expected);
@@ -262,7 +262,7 @@ impl ReservationGuard<'_> {
         }
         match self.reservation.mappings().len() {
             0 => Ok(()),
-            mappings => refuse(Problem::StillMapped(mappings)),
+            mappings => invalid(Problem::StillMapped(mappings)),
         }
     }
 }

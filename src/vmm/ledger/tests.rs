@@ -31,7 +31,7 @@ fn granted(agent: usize, access: Access) -> AccessState {
     state
 }
 
-/// Maps as an operation does at its end.
+/// Adds a mapping, as a map does at the end of its operation.
 fn map(ledger: &Ledger, range: Range, handle: Handle) {
     let count = |record: &mut HandleRecord| {
         record.mappings += 1;
@@ -46,14 +46,15 @@ fn map(ledger: &Ledger, range: Range, handle: Handle) {
     });
 }
 
+/// Removes a mapping. Returns whether its memory is dead.
 fn unmap(ledger: &Ledger, start: usize) -> bool {
-    let ended = ledger.reservations.at(start, |reservation| {
+    let removed = ledger.reservations.at(start, |reservation| {
         let mut mappings = reservation.mappings_mut();
         let handle = mappings.at(start).unwrap().handle;
         mappings.remove(start);
-        ledger.handles.end(handle, |record| record.mappings -= 1)
+        ledger.handles.decrement(handle, |record| record.mappings -= 1)
     });
-    ended.unwrap().is_some()
+    removed.unwrap().is_some()
 }
 
 fn problem<T>(result: Result<T, ErrorKind>) -> Problem {
@@ -67,8 +68,8 @@ fn at(page: usize) -> Address {
     Address::new(page * PAGE)
 }
 
-/// Mappings of 2, 1 and 1 pages at pages 2, 4 and 6 of a reservation of pages 1 to 8.
-fn three() -> (Ledger, Handle) {
+/// Creates a reservation of pages 1 to 8, with mappings of 2, 1 and 1 pages at pages 2, 4 and 6.
+fn three_mappings() -> (Ledger, Handle) {
     let ledger = Ledger::default();
     ledger.reservations.insert(range(1, 8)).unwrap();
     let handle = create(&ledger, 2);
@@ -87,7 +88,7 @@ fn mappings_in(ledger: &Ledger, range: Range) -> Result<usize, ErrorKind> {
 
 #[test]
 fn ranges_consist_of_whole_mappings() {
-    let (ledger, _) = three();
+    let (ledger, _) = three_mappings();
     assert_eq!(mappings_in(&ledger, range(2, 2)).unwrap(), 1);
     assert_eq!(mappings_in(&ledger, range(2, 3)).unwrap(), 2);
     assert_eq!(problem(mappings_in(&ledger, range(3, 1))), Problem::SplitsMapping(at(2)));
@@ -98,8 +99,8 @@ fn ranges_consist_of_whole_mappings() {
 }
 
 #[test]
-fn covering_finds_every_touched_mapping() {
-    let (ledger, _) = three();
+fn covering_finds_every_overlapping_mapping() {
+    let (ledger, _) = three_mappings();
     let covering = |first, pages| {
         let range = range(first, pages);
         let found = ledger
@@ -115,7 +116,7 @@ fn covering_finds_every_touched_mapping() {
 
 #[test]
 fn check_empty_finds_every_overlap() {
-    let (ledger, _) = three();
+    let (ledger, _) = three_mappings();
     for (first, pages, expected) in [
         (1, 1, None),
         (5, 1, None),
@@ -135,7 +136,7 @@ fn check_empty_finds_every_overlap() {
 
 #[test]
 fn look_ups_end_where_the_mapping_ends() {
-    let (ledger, handle) = three();
+    let (ledger, handle) = three_mappings();
     let found = |address| {
         ledger.reservations.at(address, |it| it.mappings().at(address).map(|it| it.start))
     };
@@ -149,19 +150,19 @@ fn look_ups_end_where_the_mapping_ends() {
 
 #[test]
 fn memory_lives_while_referenced_or_mapped() {
-    let (ledger, handle) = three();
+    let (ledger, handle) = three_mappings();
     let release = |handle| ledger.handles.release(handle);
-    assert!(release(handle).unwrap().is_none(), "it is mapped");
+    assert!(release(handle).unwrap().is_none(), "the memory is mapped");
     assert_eq!(problem(release(handle)), Problem::Released);
-    assert_eq!(ledger.retain(2 * PAGE).unwrap(), handle, "a mapping brings it back");
+    assert_eq!(ledger.retain(2 * PAGE).unwrap(), handle, "retain makes it valid again");
     assert!(!unmap(&ledger, 2 * PAGE) && !unmap(&ledger, 4 * PAGE));
-    assert!(!unmap(&ledger, 6 * PAGE), "it is referenced");
+    assert!(!unmap(&ledger, 6 * PAGE), "the memory is referenced");
     let record = release(handle).unwrap().unwrap();
-    assert_eq!(problem(release(handle)), Problem::Released, "its memory is being released");
+    assert_eq!(problem(release(handle)), Problem::Released, "the memory is being released");
     ledger.handles.restore(handle, record);
     assert!(release(handle).unwrap().is_some());
     assert_eq!(ledger.usage(), Usage { reservations: 1, handles: 0, mappings: 0 });
-    // The other order: the last mapping ends the memory's life.
+    // In the other order, removing the last mapping releases the memory.
     let handle = create(&ledger, 1);
     map(&ledger, range(2, 1), handle);
     assert!(release(handle).unwrap().is_none());
@@ -175,12 +176,12 @@ fn uses_keep_memory_alive() {
     let handle = create(&ledger, 1);
     ledger.handles.with(handle, |record| record.uses += 1).unwrap();
     assert!(ledger.handles.release(handle).unwrap().is_none());
-    assert!(ledger.handles.end(handle, |record| record.uses -= 1).is_some());
+    assert!(ledger.handles.decrement(handle, |record| record.uses -= 1).is_some());
     assert_eq!(ledger.handles.len(), 0);
 }
 
 #[test]
-fn wrong_handles_have_distinct_problems() {
+fn invalid_handles_have_distinct_problems() {
     let ledger = Ledger::default();
     let with = |handle| problem(ledger.handles.with(handle, |_| ()));
     assert_eq!(with(Handle::from_bits(0)), Problem::Null);
@@ -197,7 +198,7 @@ fn wrong_handles_have_distinct_problems() {
 
 #[test]
 fn reservations_are_freed_whole_and_empty() {
-    let (ledger, _) = three();
+    let (ledger, _) = three_mappings();
     let reservation = ledger.reservations.find(2 * PAGE).unwrap();
     let guard = reservation.lock().unwrap();
     let free = |first, pages| problem(guard.check_free(range(first, pages)));
@@ -226,7 +227,7 @@ fn reservations_are_disjoint() {
     }
     ledger.reservations.insert(range(14, 1)).unwrap();
     ledger.reservations.insert(range(9, 1)).unwrap();
-    // Two adjacent reservations stay two.
+    // No range extends across two adjacent reservations.
     assert!(ledger.reservations.containing(range(13, 2)).is_err());
     let found = [ledger.reservations.find(9 * PAGE), ledger.reservations.find(14 * PAGE)];
     let found = found.map(Option::unwrap);
@@ -237,18 +238,18 @@ fn reservations_are_disjoint() {
 }
 
 #[test]
-fn serials_are_given_once() {
+fn serials_are_unique() {
     let ledger = Ledger::default();
     let reserve = |first| ledger.reservations.insert(range(first, 1)).unwrap();
     let reservations = [reserve(1), reserve(2)];
-    let mut given: Vec<u64> = reservations.iter().map(|it| it.serial).collect();
+    let mut serials: Vec<u64> = reservations.iter().map(|it| it.serial).collect();
     for number in 0..300_000 {
-        given.push(reservations[number % 2].new_serial());
+        serials.push(reservations[number % 2].new_serial());
     }
-    let all = given.len();
-    given.sort_unstable();
-    given.dedup();
-    assert_eq!(given.len(), all);
+    let count = serials.len();
+    serials.sort_unstable();
+    serials.dedup();
+    assert_eq!(serials.len(), count);
 }
 
 #[test]
@@ -267,14 +268,14 @@ fn lock_returns_none_after_free() {
     ledger.reservations.restore(reservation.clone());
     let (operation, failure) = (crate::error::Operation::Unmap, ErrorKind::OutOfDescriptors);
     let (address, size) = (Address::new(PAGE), PAGE);
-    let why = Quarantined { address, size, operation, failure, rollback: None };
-    reservation.quarantine(why.into());
+    let reason = Quarantined { address, size, operation, failure, rollback: None };
+    reservation.quarantine(reason.into());
     assert!(reservation.lock().is_none() && reservation.quarantined().is_some());
 }
 
 #[test]
 fn equal_access_is_stored_once() {
-    let (ledger, _) = three();
+    let (ledger, _) = three_mappings();
     let reservation = ledger.reservations.find(2 * PAGE).unwrap();
     let mut mappings = reservation.mappings_mut();
     let stored = |mappings: &Mappings| mappings.access.len();
@@ -294,7 +295,7 @@ fn equal_access_is_stored_once() {
 
 #[test]
 fn names_belong_to_one_mapping() {
-    let (ledger, _) = three();
+    let (ledger, _) = three_mappings();
     let reservation = ledger.reservations.find(2 * PAGE).unwrap();
     let mut mappings = reservation.mappings_mut();
     let serial = mappings.at(3 * PAGE).unwrap().serial;
@@ -308,11 +309,11 @@ fn names_belong_to_one_mapping() {
 
 #[test]
 fn check_finds_broken_invariants() {
-    let broken = |how: fn(&mut Mappings, Handle)| {
-        let (ledger, handle) = three();
+    let broken = |damage: fn(&mut Mappings, Handle)| {
+        let (ledger, handle) = three_mappings();
         assert_eq!(ledger.check(), Ok(()));
         let reservation = ledger.reservations.find(2 * PAGE).unwrap();
-        how(&mut reservation.mappings_mut(), handle);
+        damage(&mut reservation.mappings_mut(), handle);
         ledger.check().unwrap_err()
     };
     let found = broken(|it, _| it.entries.get_mut(&(2 * PAGE)).unwrap().size = 3 * PAGE);
@@ -336,7 +337,7 @@ fn check_finds_broken_invariants() {
     assert!(found.contains("names no mapping"), "{found}");
 }
 
-/// A step of a random history.
+/// A step of a random sequence.
 #[derive(Clone, Debug)]
 enum Step {
     Map(usize, usize),
@@ -371,12 +372,12 @@ proptest! {
         for step in steps {
             match step {
                 Step::Map(first, count) => {
-                    let wanted = range(first, count);
-                    let reservation = ledger.reservations.containing(wanted).unwrap();
-                    let empty = reservation.mappings().check_empty(wanted, |_| false).is_ok();
+                    let new = range(first, count);
+                    let reservation = ledger.reservations.containing(new).unwrap();
+                    let empty = reservation.mappings().check_empty(new, |_| false).is_ok();
                     prop_assert_eq!(empty, pages[first..first + count].iter().all(Option::is_none));
                     if empty {
-                        map(&ledger, wanted, handle);
+                        map(&ledger, new, handle);
                         pages[first..first + count].fill(Some((first, AccessState::default())));
                     }
                 }

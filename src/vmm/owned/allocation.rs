@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 /// Physical memory. Cheap to clone; its reference is released when the last clone and the last
-/// [`Mapping`](super::Mapping) of it are gone.
+/// [`Mapping`](super::Mapping) of it are dropped.
 ///
 /// ```
 /// use hsa_vmm::{Allocation, AllocationProperties, Runtime, Vmm};
@@ -50,8 +50,8 @@ impl Allocation {
         Self::of(vmm, handle)
     }
 
-    /// Imports memory that another process exported (`hipMemImportFromShareableHandle`). The
-    /// descriptor stays the caller's and may be closed at once.
+    /// Imports memory that another process exported (`hipMemImportFromShareableHandle`). The caller
+    /// keeps the descriptor, and may close it at once.
     ///
     /// # Errors
     /// As for [`Vmm::import_from_shareable_handle`].
@@ -61,7 +61,7 @@ impl Allocation {
         Self::of(vmm, handle)
     }
 
-    /// Takes a reference to what is mapped at an address (`hipMemRetainAllocationHandle`).
+    /// Takes a reference to the memory that is mapped at an address (`hipMemRetainAllocationHandle`).
     ///
     /// # Errors
     /// As for [`Vmm::retain_allocation_handle`].
@@ -70,7 +70,7 @@ impl Allocation {
         Self::of(vmm, handle)
     }
 
-    /// Takes over one reference of a handle.
+    /// Takes ownership of one reference of a handle.
     fn of(vmm: &Vmm, handle: Handle) -> Result<Self, Error> {
         let size = vmm.allocation_size(handle)?;
         let properties = vmm.allocation_properties(handle)?;
@@ -78,7 +78,7 @@ impl Allocation {
         Ok(Self { inner: Arc::new(Inner { vmm, handle, size, properties, released: false }) })
     }
 
-    /// Names it in reports and logs. Mappings without a name show this one.
+    /// Names the memory in reports and logs. Mappings without a name have this name.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
         // Fails only in a child of a fork.
@@ -86,7 +86,7 @@ impl Allocation {
         self
     }
 
-    /// Returns the handle, for [`Vmm`]'s calls while this value lives.
+    /// Returns the handle, which [`Vmm`]'s calls accept while this value lives.
     pub fn handle(&self) -> Handle {
         self.inner.handle
     }
@@ -96,13 +96,13 @@ impl Allocation {
         self.inner.size
     }
 
-    /// Returns the properties that it was created with.
+    /// Returns the properties with which it was created.
     pub fn properties(&self) -> AllocationProperties {
         self.inner.properties
     }
 
-    /// Exports it as a file descriptor (`hipMemExportToShareableHandle`). The properties must
-    /// have requested [`HandleType::POSIX_FILE_DESCRIPTOR`].
+    /// Exports the memory as a file descriptor (`hipMemExportToShareableHandle`). Its properties must
+    /// contain [`HandleType::POSIX_FILE_DESCRIPTOR`].
     ///
     /// # Errors
     /// As for [`Vmm::export_to_shareable_handle`].
@@ -111,10 +111,10 @@ impl Allocation {
         self.inner.vmm.export_to_shareable_handle(self.inner.handle, handle_type)
     }
 
-    /// Releases it now (`hipMemRelease`). Fails while clones or mappings of it exist.
+    /// Releases the memory now (`hipMemRelease`). Fails while clones or mappings of it exist.
     ///
     /// # Errors
-    /// As for [`Vmm::release`]; the allocation is returned with the error.
+    /// As for [`Vmm::release`]; the error contains the allocation.
     pub fn release(mut self) -> Result<(), Rejected<Self>> {
         let in_use = ErrorKind::invalid(Argument::Handle, self.handle(), Problem::InUse);
         let released = match Arc::get_mut(&mut self.inner) {
@@ -124,7 +124,7 @@ impl Allocation {
         released.map_err(|error| Rejected { value: self, error })
     }
 
-    /// Returns the handle, if it is one of this `Vmm`.
+    /// Returns the handle, if it belongs to this `Vmm`.
     pub(super) fn handle_of(&self, vmm: &Vmm) -> Result<Handle, ErrorKind> {
         let handle = self.inner.handle;
         match self.inner.vmm.is(vmm) {

@@ -1,7 +1,7 @@
 //! Calls on many owned mappings, which take effect for all of them or for none.
 //!
-//! Every method first checks that each mapping is still mapped. If a call by address has unmapped one, it
-//! returns [`Problem::NotMapped`] and changes nothing.
+//! Every method first checks that each mapping is still mapped. If a call by address has unmapped one, the
+//! method returns [`Problem::NotMapped`] and changes nothing.
 
 use super::{Allocation, Mapping, Reservation};
 use crate::agent::AgentId;
@@ -10,14 +10,14 @@ use crate::vmm::ledger::Range;
 use crate::vmm::map::NewRange;
 use crate::vmm::{AccessDescriptor, Address, Expected, Shared, Vmm};
 
-/// A mapping for [`Mapping::map_many`] or [`Mapping::replace_many`] to create: all of `allocation`,
-/// `offset` bytes from the start of `reservation`.
+/// A mapping for [`Mapping::map_many`] or [`Mapping::replace_many`] to create. It maps all of
+/// `allocation`, `offset` bytes from the start of `reservation`.
 ///
 /// ```
 /// use hsa_vmm::vmm::MapRequest;
 /// use hsa_vmm::{Allocation, Error, Mapping, Reservation};
 ///
-/// /// Maps allocations one after the other.
+/// /// Maps allocations at adjacent addresses.
 /// fn map_all(reservation: &Reservation, all: &[Allocation]) -> Result<Vec<Mapping>, Error> {
 ///     let mut offset = 0;
 ///     let mut requests = Vec::new();
@@ -30,13 +30,13 @@ use crate::vmm::{AccessDescriptor, Address, Expected, Shared, Vmm};
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct MapRequest<'a> {
-    /// The addresses.
+    /// The reservation that contains the addresses.
     pub reservation: &'a Reservation,
     /// The offset from the start of the reservation in bytes, a multiple of the granule.
     pub offset: usize,
     /// The physical memory.
     pub allocation: &'a Allocation,
-    /// The access that agents get; none if it is empty.
+    /// The access to grant; empty for none.
     pub access: &'a [AccessDescriptor],
 }
 
@@ -62,7 +62,7 @@ impl<'a> Sorted<'a> {
         Expected::Only(&self.serials)
     }
 
-    /// Returns the range from the first to the last.
+    /// Returns the range from the start of the first to the end of the last mapping.
     fn range(&self) -> Option<Range> {
         let (first, last) = (self.ranges.first()?, self.ranges.last()?);
         Some(Range { start: first.start, size: last.end() - first.start })
@@ -71,11 +71,11 @@ impl<'a> Sorted<'a> {
 
 impl Mapping {
     /// Maps many allocations and grants access to them, all or none (`hipMemMap`,
-    /// `hipMemSetAccess`). The mappings are in the order of the requests.
+    /// `hipMemSetAccess`). Returns the mappings in the order of the requests.
     ///
     /// # Errors
-    /// As for [`Reservation::map`] and [`set_access`](Self::set_access). Nothing is mapped then,
-    /// unless the error is a quarantine.
+    /// As for [`Reservation::map`] and [`set_access`](Self::set_access). After an error nothing is
+    /// mapped, unless the error is a quarantine.
     pub fn map_many(new: &[MapRequest<'_>]) -> Result<Vec<Self>, Error> {
         Ok(Self::replace_many(Vec::new(), new)?)
     }
@@ -83,18 +83,18 @@ impl Mapping {
     /// Unmaps many mappings, all or nothing (`hipMemUnmap`). They may be in any order, in several reservations.
     ///
     /// # Errors
-    /// As for [`unmap`](Self::unmap). The error contains the mappings that are still there: all of
-    /// them, unless it is a quarantine.
+    /// As for [`unmap`](Self::unmap). The error contains the mappings that are still mapped: all of
+    /// them, unless the error is a quarantine.
     pub fn unmap_many(mappings: Vec<Self>) -> Result<(), Rejected<Vec<Self>>> {
         Self::replace_many(mappings, &[]).map(drop)
     }
 
     /// Unmaps many mappings and maps others, at the same or other addresses, all or nothing
-    /// (`hipMemUnmap`, `hipMemMap`, `hipMemSetAccess`). To other threads it is a single step.
+    /// (`hipMemUnmap`, `hipMemMap`, `hipMemSetAccess`). Other threads observe a single step.
     ///
     /// # Errors
     /// As for [`map_many`](Self::map_many) and [`unmap_many`](Self::unmap_many). The error contains
-    /// the old mappings that are still there, with the access that they had.
+    /// the old mappings that are still mapped, with their old access.
     pub fn replace_many(
         mut old: Vec<Self>,
         new: &[MapRequest<'_>],
@@ -106,12 +106,12 @@ impl Mapping {
         };
         let operation = if new.is_empty() { Operation::Unmap } else { Operation::Map };
         match vmm.run(operation, |shared| replace(&vmm, shared, operation, &old, new)) {
-            Ok(made) => {
+            Ok(mappings) => {
                 old.iter_mut().for_each(|mapping| mapping.mapped = false);
-                Ok(made)
+                Ok(mappings)
             }
             Err(error) => {
-                // Only a failed rollback leaves some unmapped.
+                // Only a failed rollback leaves some mappings unmapped.
                 if matches!(error.kind(), ErrorKind::Quarantined { now: true, .. }) {
                     old.retain_mut(|mapping| {
                         mapping.mapped = mapping.check_mapped().is_ok();
@@ -123,32 +123,33 @@ impl Mapping {
         }
     }
 
-    /// Exchanges the memory of adjacent mappings with that of others, of the same sizes and also
-    /// adjacent, without copying it. Each keeps its address and its access. Both are listed by address.
+    /// Exchanges the memory of adjacent mappings with that of other adjacent mappings of the same sizes,
+    /// without copying it. Each mapping keeps its address and its access. Both lists are sorted by address.
     ///
     /// # Errors
     /// As for [`exchange`](Self::exchange).
-    pub fn exchange_many(these: &mut [Self], others: &mut [Self]) -> Result<(), Error> {
-        let Some(first) = these.first() else { return Ok(()) };
+    pub fn exchange_many(mappings: &mut [Self], others: &mut [Self]) -> Result<(), Error> {
+        let Some(first) = mappings.first() else { return Ok(()) };
         let vmm = first.vmm().clone();
         vmm.run(Operation::Exchange, |shared| {
-            let [to, from] = [Sorted::new(&vmm, these.iter())?, Sorted::new(&vmm, others.iter())?];
+            let to = Sorted::new(&vmm, mappings.iter())?;
+            let from = Sorted::new(&vmm, others.iter())?;
             let different = Problem::DifferentLayout;
             let (Some(to_range), Some(from_range)) = (to.range(), from.range()) else {
-                return Err(ErrorKind::invalid_list(Argument::Source, different));
+                return Err(ErrorKind::without_value(Argument::Source, different));
             };
             if from_range.size != to_range.size {
                 return Err(ErrorKind::invalid(Argument::Source, from_range, different));
             }
             shared.exchange(to_range, from_range, (to.expected(), from.expected()))
         })?;
-        for (here, there) in these.iter_mut().zip(others) {
-            core::mem::swap(&mut here.allocation, &mut there.allocation);
-        }
+        let pairs = mappings.iter_mut().zip(others);
+        pairs.for_each(|(a, b)| core::mem::swap(&mut a.allocation, &mut b.allocation));
         Ok(())
     }
 
-    /// Sets access to many mappings, to each its own, all or nothing (`hipMemSetAccess`).
+    /// Sets access to many mappings, with separate descriptors for each, all or nothing
+    /// (`hipMemSetAccess`).
     ///
     /// # Errors
     /// As for [`set_access`](Self::set_access).
@@ -177,17 +178,17 @@ impl Mapping {
         })
     }
 
-    /// Copies bytes that may extend across several mappings. They are adjacent; a reservation may end
-    /// between two of them.
+    /// Copies from memory that may extend across several adjacent mappings, which may be in different
+    /// reservations.
     ///
     /// # Errors
     /// As for [`Vmm::read`], of each reservation.
     pub fn read_many(mappings: &[&Self], address: Address, bytes: &mut [u8]) -> Result<(), Error> {
         let (size, mut rest) = (bytes.len(), bytes);
         across(mappings, Operation::Read, (address, size), |shared, only, at, size| {
-            let (now, later) = core::mem::take(&mut rest).split_at_mut(size);
-            rest = later;
-            shared.read(at, now, only)
+            let (part, remaining) = core::mem::take(&mut rest).split_at_mut(size);
+            rest = remaining;
+            shared.read(at, part, only)
         })
     }
 
@@ -198,9 +199,9 @@ impl Mapping {
     pub fn write_many(mappings: &[&Self], address: Address, bytes: &[u8]) -> Result<(), Error> {
         let (size, mut rest) = (bytes.len(), bytes);
         across(mappings, Operation::Write, (address, size), |shared, only, at, size| {
-            let (now, later) = rest.split_at(size);
-            rest = later;
-            shared.write(at, now, only)
+            let (part, remaining) = rest.split_at(size);
+            rest = remaining;
+            shared.write(at, part, only)
         })
     }
 
@@ -220,6 +221,7 @@ impl Mapping {
     }
 }
 
+/// Unmaps the mappings in `old`, and creates those in `new`.
 fn replace(
     vmm: &Vmm,
     shared: &Shared,
@@ -228,7 +230,7 @@ fn replace(
     new: &[MapRequest<'_>],
 ) -> Result<Vec<Mapping>, ErrorKind> {
     let sorted = Sorted::new(vmm, old.iter())?;
-    let mut wanted = Vec::with_capacity(new.len());
+    let mut ranges = Vec::with_capacity(new.len());
     for request in new {
         let handle = request.allocation.handle_of(vmm)?;
         let range = request.reservation.part(request.offset, request.allocation.size())?;
@@ -237,20 +239,20 @@ fn replace(
         if !request.access.is_empty() {
             it.change = shared.access_change(request.access)?;
         }
-        wanted.push(it);
+        ranges.push(it);
     }
-    shared.replace(operation, &sorted.ranges, sorted.expected(), &mut wanted)?;
-    let made = new.iter().map(|request| {
+    shared.replace(operation, &sorted.ranges, sorted.expected(), &mut ranges)?;
+    let mappings = new.iter().map(|request| {
         let (reservation, allocation) = (request.reservation.clone(), request.allocation.clone());
         let start = reservation.address().get() + request.offset;
-        let it = &wanted[wanted.partition_point(|it| it.range.start < start)];
+        let it = &ranges[ranges.partition_point(|it| it.range.start < start)];
         let (address, size, serial) = (it.range.address(), it.range.size, it.serial.get());
         Mapping { reservation, allocation, address, size, serial, mapped: true }
     });
-    Ok(made.collect())
+    Ok(mappings.collect())
 }
 
-/// Accesses bytes reservation by reservation.
+/// Calls `act` for the part of a range of bytes in each reservation.
 fn across(
     mappings: &[&Mapping],
     operation: Operation,
@@ -267,17 +269,17 @@ fn across(
         let sorted = Sorted::new(first.vmm(), mappings.iter().copied())?;
         let end = address.get().checked_add(size).ok_or_else(not_mapped)?;
         let mut next = address.get();
-        let same =
-            |one: &&Mapping, next: &&Mapping| one.reservation.serial() == next.reservation.serial();
-        for run in sorted.mappings.chunk_by(same) {
+        let in_one_reservation =
+            |a: &&Mapping, b: &&Mapping| a.reservation.serial() == b.reservation.serial();
+        for run in sorted.mappings.chunk_by(in_one_reservation) {
             let serials: Vec<u64> = run.iter().map(|mapping| mapping.serial).collect();
-            let until = run.last().map_or(next, |last| last.range().end()).min(end);
-            let begins = run.first().is_none_or(|first| first.address.get() <= next);
-            if !begins || until <= next {
+            let run_end = run.last().map_or(next, |last| last.range().end()).min(end);
+            let is_adjacent = run.first().is_none_or(|first| first.address.get() <= next);
+            if !is_adjacent || run_end <= next {
                 return Err(not_mapped());
             }
-            act(shared, Expected::Only(&serials), Address::new(next), until - next)?;
-            next = until;
+            act(shared, Expected::Only(&serials), Address::new(next), run_end - next)?;
+            next = run_end;
         }
         if next == end { Ok(()) } else { Err(not_mapped()) }
     })

@@ -8,14 +8,14 @@ use crate::vmm::{Access, AccessDescriptor, Address, Expected, Shared, Vmm};
 use core::slice;
 use derive_more::Debug;
 
-/// Physical memory mapped at reserved addresses; dropping it unmaps it.
+/// Physical memory mapped at reserved addresses; dropping the value unmaps it.
 ///
 /// Reading and writing check bounds and access, and therefore cannot fault
 /// ([memory model](crate::vmm#memory-model)). For other uses, [`address`](Mapping::address) returns the
 /// address, which dangles once the mapping is unmapped.
 ///
-/// A call by address can unmap the range ([`Vmm::unmap`]), and another can map it again. Every
-/// method then returns [`Problem::NotMapped`]: it never acts on the new mapping.
+/// A call by address can unmap the range ([`Vmm::unmap`]), and another call can map memory at the same
+/// addresses. Every method then returns [`Problem::NotMapped`], and never changes the new mapping.
 ///
 /// ```
 /// use hsa_vmm::{Access, Allocation, AllocationProperties, Reservation, Runtime, Vmm};
@@ -73,7 +73,7 @@ impl Mapping {
         &self.allocation
     }
 
-    /// Sets the access of agents to the mapping (`hipMemSetAccess`). Agents not named keep theirs.
+    /// Sets the access of agents to the mapping (`hipMemSetAccess`). Other agents keep their access.
     ///
     /// # Errors
     /// As for [`Vmm::set_access`].
@@ -91,7 +91,7 @@ impl Mapping {
         self.set_access(&AccessDescriptor::of_each(agents, access))
     }
 
-    /// Revokes all access of agents, also of GPUs. Meanwhile, the other agents have no access.
+    /// Revokes all access of agents, also of GPUs. During the call, the other agents have no access.
     ///
     /// # Errors
     /// As for [`Vmm::revoke`].
@@ -146,7 +146,7 @@ impl Mapping {
         })
     }
 
-    /// Copies by an agent to the host, from `offset` bytes after the start of the mapping.
+    /// Copies from the mapping to the host by an agent, `offset` bytes from the start of the mapping.
     ///
     /// # Errors
     /// As for [`Vmm::copy_to_host`]; also if the bytes extend past the mapping.
@@ -161,7 +161,7 @@ impl Mapping {
         })
     }
 
-    /// Copies by an agent from the host, to `offset` bytes after the start of the mapping.
+    /// Copies from the host to the mapping by an agent, `offset` bytes from the start of the mapping.
     ///
     /// # Errors
     /// As for [`Vmm::copy_from_host`]; also if the bytes extend past the mapping.
@@ -171,9 +171,10 @@ impl Mapping {
         })
     }
 
-    /// Calls `act` with the address while the reservation is locked, if an agent has the access: for the
-    /// caller's HSA code, such as a copy on the caller's own queue. `act` must not call an operation on the
-    /// same reservation, which would deadlock.
+    /// Calls `act` with the address while the reservation is locked, if an agent has the access.
+    ///
+    /// This is for HSA calls of the caller, such as a copy on the caller's own queue. `act` must not call an
+    /// operation on the same reservation, which would deadlock.
     ///
     /// # Errors
     /// [`Problem::NotGranted`] if the agent lacks the access; otherwise as for [`Vmm::read`].
@@ -193,21 +194,21 @@ impl Mapping {
         })
     }
 
-    /// Exchanges the memory with another mapping's of the same size, without copying it. Each keeps its
-    /// address and its access.
+    /// Exchanges the memory with that of another mapping of the same size, without copying it. Each mapping
+    /// keeps its address and its access.
     ///
     /// # Errors
-    /// As for [`Vmm::exchange`]; [`Problem::ForeignHandle`] if the other belongs to another `Vmm`.
+    /// As for [`Vmm::exchange`]; [`Problem::ForeignHandle`] if `other` belongs to another `Vmm`.
     pub fn exchange(&mut self, other: &mut Self) -> Result<(), Error> {
         Self::exchange_many(slice::from_mut(self), slice::from_mut(other))
     }
 
-    /// Moves it to other addresses without copying the memory, `offset` bytes from the start of a
-    /// reservation. Its access does not change.
+    /// Moves the mapping without copying the memory, to `offset` bytes from the start of a reservation. Its
+    /// access does not change.
     ///
     /// # Errors
-    /// As for [`Vmm::relocate`], and if the reservation is another `Vmm`'s; the mapping is returned with
-    /// the error.
+    /// As for [`Vmm::relocate`], and if the reservation belongs to another `Vmm`; the error contains the
+    /// mapping.
     pub fn relocate(
         mut self,
         reservation: &Reservation,
@@ -218,8 +219,8 @@ impl Mapping {
             let to = reservation.part(offset, self.size)?;
             let moved = shared.relocate(to, self.range(), Some(reservation.serial()), only);
             // The caller passed an offset, not the destination's address.
-            let (blamed, base) = (Argument::Destination, reservation.address());
-            let serials = moved.map_err(|kind| kind.about_offset(blamed, base))?;
+            let (argument, base) = (Argument::Destination, reservation.address());
+            let serials = moved.map_err(|kind| kind.for_offset(argument, base))?;
             Ok((to.address(), serials))
         });
         match moved {
@@ -236,7 +237,7 @@ impl Mapping {
     /// Unmaps the mapping now (`hipMemUnmap`).
     ///
     /// # Errors
-    /// As for [`Vmm::unmap`]; the mapping is returned with the error.
+    /// As for [`Vmm::unmap`]; the error contains the mapping.
     pub fn unmap(mut self) -> Result<(), Rejected<Self>> {
         match self.unmap_now() {
             Ok(()) => {
@@ -263,7 +264,7 @@ impl Mapping {
         Range { start: self.address.get(), size: self.size }
     }
 
-    /// Runs an operation on this mapping only.
+    /// Runs an operation that expects exactly this mapping.
     fn run<T>(
         &self,
         operation: Operation,
@@ -287,7 +288,7 @@ impl Mapping {
                 ErrorKind::invalid(Argument::Offset, offset, problem)
             })?;
             act(shared, address, only)
-                .map_err(|kind| kind.about_offset(Argument::Address, self.address))
+                .map_err(|kind| kind.for_offset(Argument::Address, self.address))
         })
     }
 

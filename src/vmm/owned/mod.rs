@@ -1,7 +1,7 @@
 //! Owned reservations, allocations and mappings: the calls of [`Vmm`](super::Vmm) with RAII.
 //!
-//! A [`Mapping`] keeps its [`Reservation`] and its [`Allocation`] alive; dropping the last one frees the
-//! addresses and the memory. Values that `mem::forget` leaks are freed with the `Vmm`.
+//! A [`Mapping`] keeps its [`Reservation`] and its [`Allocation`] alive: their last owner frees the addresses
+//! and the memory. Dropping the `Vmm` frees values that `mem::forget` has leaked.
 
 mod allocation;
 mod batch;

@@ -63,13 +63,13 @@ impl ReservationBuilder {
         self
     }
 
-    /// Prefers an address. If it is in use or not aligned, another is chosen.
+    /// Prefers an address. If it is in use or not aligned, the runtime chooses another.
     pub fn near(mut self, address: Address) -> Self {
         (self.address, self.exact) = (address, false);
         self
     }
 
-    /// Requires an address.
+    /// Requires an address; [`reserve`](Self::reserve) fails if it is not available.
     pub fn exactly_at(mut self, address: Address) -> Self {
         (self.address, self.exact) = (address, true);
         self
@@ -94,17 +94,17 @@ impl Reservation {
         ReservationBuilder { size, alignment: 0, address: Address::NULL, exact: false }
     }
 
-    /// Returns its start address.
+    /// Returns the start address.
     pub fn address(&self) -> Address {
         self.inner.reserved.range().address()
     }
 
-    /// Returns its size in bytes.
+    /// Returns the size in bytes.
     pub fn size(&self) -> usize {
         self.inner.reserved.size
     }
 
-    /// Names it in reports and logs. Has no effect if it was freed by its address.
+    /// Names the reservation in reports and logs. Has no effect if it was freed by its address.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
         if !self.vmm().runtime().has_forked() {
@@ -113,8 +113,7 @@ impl Reservation {
         self
     }
 
-    /// Returns its name, if it has one. `None` in a
-    /// [child of a fork](crate::Runtime::has_forked).
+    /// Returns the name; `None` without a name, and in a [child of a fork](crate::Runtime::has_forked).
     pub fn name(&self) -> Option<String> {
         if self.vmm().runtime().has_forked() || self.inner.reserved.is_freed() {
             return None;
@@ -149,7 +148,7 @@ impl Reservation {
             let mut new = [NewRange::new(range, handle, reservation)];
             let mapped = shared.replace(Operation::Map, &[], Expected::Any, &mut new);
             let address = self.address();
-            mapped.map_err(|kind| kind.about_offset(Argument::Address, address))?;
+            mapped.map_err(|kind| kind.for_offset(Argument::Address, address))?;
             Ok((range.address(), new[0].serial.get()))
         })?;
         Ok(Mapping { reservation: self.clone(), allocation, address, size, serial, mapped: true })
@@ -158,7 +157,7 @@ impl Reservation {
     /// Frees the reservation now (`hipMemAddressFree`). Fails while clones or mappings of it exist.
     ///
     /// # Errors
-    /// As for [`Vmm::address_free`]; the reservation is returned with the error.
+    /// As for [`Vmm::address_free`]; the error contains the reservation.
     pub fn free(mut self) -> Result<(), Rejected<Self>> {
         let freed = match Arc::get_mut(&mut self.inner) {
             Some(inner) => inner.free(),
@@ -167,7 +166,7 @@ impl Reservation {
         freed.map_err(|error| Rejected { value: self, error })
     }
 
-    /// Returns the range of `size` bytes at an offset, if it is inside.
+    /// Returns the range of `size` bytes at an offset, which must be inside the reservation.
     pub(super) fn part(&self, offset: usize, size: usize) -> Result<Range, ErrorKind> {
         let end = self.size();
         // Another reservation may begin where this one ends.
@@ -178,7 +177,7 @@ impl Reservation {
         Ok(Range { start: self.address().get() + offset, size })
     }
 
-    /// Returns the `Vmm` that it belongs to.
+    /// Returns the `Vmm` of the reservation.
     pub fn vmm(&self) -> &Vmm {
         &self.inner.vmm
     }
@@ -194,7 +193,7 @@ impl Inner {
         self.vmm.run(Operation::AddressFree, |shared| shared.free(&self.reserved, range))
     }
 
-    /// Returns why it cannot be freed: mappings before clones.
+    /// Returns why the reservation cannot be freed; mappings are reported before clones.
     fn still_in_use(&self) -> Error {
         let address = self.reserved.range().address();
         let invalid = |problem| ErrorKind::invalid(Argument::Address, address, problem);
