@@ -134,7 +134,7 @@ fn revoke_that_fails_twice_is_rolled_back() {
                 machine.vmm.set_access(address, size, &grants).unwrap();
                 machine.vmm.write(address, b"kept").unwrap();
             }
-            let no_faults = FaultPlan::no_faults;
+            let no_faults = FaultPlan::none;
             for (case, faults, revoked) in [
                 (
                     "granting fails twice",

@@ -16,7 +16,7 @@ fn reserve_pages(pages: usize) -> (Vmm, Address, Handle) {
     let vmm = Vmm::open(&runtime).unwrap();
     let base = vmm.address_reserve(pages * PAGE, PAGE, None).unwrap();
     let gpu = runtime.gpus().next().unwrap().id();
-    let properties = hsa_vmm::AllocationProperties::properties(gpu);
+    let properties = hsa_vmm::AllocationProperties::on(gpu);
     let handle = vmm.create(PAGE, &properties).unwrap();
     (vmm, base, handle)
 }

@@ -267,12 +267,12 @@ fn lost_tlb_flush_is_noticed() {
 #[test]
 fn differential_test_agrees_in_the_machine() {
     let name = "differential_test_agrees_in_the_machine";
-    let Some(turn) = turn(name) else { return };
-    let complete = is_complete(&format!("{name}, 5,000 sequences and other releases"));
+    let Some(lock) = lock_machine(name) else { return };
+    let complete = runs_long_tests(&format!("{name}, 5,000 sequences and other releases"));
     let program = differential_test();
     let program = program.to_str().unwrap();
     let sequences = format!("HSA_SIM_SEQUENCES={}", if complete { 5000 } else { 200 });
-    let all = turn.installations.iter().map(Installation::release);
+    let all = lock.installations.iter().map(Installation::release);
     for release in all.filter(|release| complete || *release == RELEASE) {
         let test = format!("agrees_with_{}", release.version().replace('.', "_"));
         let environment = ["HSA_VMM_TEST_DRIVER=own", "HSA_VMM_LONG=1", &sequences];

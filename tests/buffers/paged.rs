@@ -248,7 +248,7 @@ fn invalid_ranges_are_rejected() {
         reserve_error(PagedBuffer::builder(usize::MAX), &properties).problem(),
         Some(Problem::Overflow)
     );
-    reserve_error(PagedBuffer::builder(1), &AllocationProperties::properties(machine.cpu(0)));
+    reserve_error(PagedBuffer::builder(1), &AllocationProperties::on(machine.cpu(0)));
     machine.assert_empty();
 }
 

@@ -108,7 +108,7 @@ impl Executor {
             }
             Operation::Copy(range) => {
                 let (address, _) = self.range(range);
-                let agent = self.copier(address);
+                let agent = self.writing_gpu(address);
                 vmm.copy(agent, at(address, 128), at(address, 64), 16)?;
             }
         }

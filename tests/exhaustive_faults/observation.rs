@@ -86,7 +86,7 @@ impl Observation {
         compare("usage", &self.usage, &after.usage)?;
         compare("get_access", &self.access, &after.access)?;
         compare("the GPUs' page tables", &self.pages, &after.pages)?;
-        self.entries_may_only_go(after)?;
+        self.check_entries(after)?;
         compare("this process's mappings", &self.process, &after.process)?;
         compare("the contents", &self.contents, &after.contents)?;
         compare("the runtime's usage", &self.runtime, &after.runtime)?;

@@ -90,7 +90,7 @@ impl Worker {
         };
         let stderr = stdout.as_ref().map(OwnedFd::try_clone).transpose()?;
         let stdio = |fd: Option<OwnedFd>| fd.map_or_else(Stdio::null, Stdio::from);
-        command.env(WORKS_FOR, format!("{}:{}", std::process::id(), last_call.number()));
+        command.env(WORKS_FOR, format!("{}:{}", std::process::id(), last_call.descriptor_number()));
         command.stdin(OwnedFd::from(worker_socket)).stdout(stdio(stdout)).stderr(stdio(stderr));
         let child = command.process_group(0).spawn()?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
