@@ -27,8 +27,10 @@ pub(crate) fn main() -> anyhow::Result<()> {
     }
     println!("\npeer access:");
     for gpu in runtime.gpus() {
-        let row: String =
-            runtime.gpus().map(|owner| if gpu.reaches(owner.id()) { " x" } else { " ." }).collect();
+        let row: String = runtime
+            .gpus()
+            .map(|owner| if gpu.can_access(owner.id()) { " x" } else { " ." })
+            .collect();
         println!("  {}{row}", gpu.id());
     }
     Ok(())

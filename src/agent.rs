@@ -250,7 +250,7 @@ impl Agent {
 
     /// Returns whether this agent can be granted access to the memory of `owner`
     /// (`hipDeviceCanAccessPeer`; true for its own memory).
-    pub fn reaches(&self, owner: AgentId) -> bool {
+    pub fn can_access(&self, owner: AgentId) -> bool {
         self.id == owner || self.peers.iter().any(|peer| peer.agent == owner && peer.reachable)
     }
 

@@ -39,7 +39,7 @@ fn change_while_failing(
 /// which AMD's runtime maps the memory.
 #[test]
 fn second_failure_restores_no_lost_access() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (generation, config) in generations() {
@@ -68,7 +68,7 @@ fn second_failure_restores_no_lost_access() {
 /// Another agent may be using the memory, and would fault if it were unmapped even for a moment.
 #[test]
 fn failed_change_keeps_other_agents_access() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (generation, config) in generations() {
@@ -86,7 +86,7 @@ fn failed_change_keeps_other_agents_access() {
             assert_eq!(machine.simulation.calls(UNMAP), unmaps, "{generation}");
             let page = machine.simulation.page(0, base.get());
             assert!(page.is_some_and(|page| page.writable), "{generation}: {page:?}");
-            process::assert_untouchable(base.get(), size, generation);
+            process::assert_inaccessible(base.get(), size, generation);
         }
     }
 }
@@ -94,7 +94,7 @@ fn failed_change_keeps_other_agents_access() {
 /// In ROCm 6 and 7.0, unmapping memory that the CPU could access leaves a hole, which the library has to fill.
 #[test]
 fn rolled_back_cpu_stays_runtime_granted() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (release, config) in releases() {
@@ -107,9 +107,9 @@ fn rolled_back_cpu_stays_runtime_granted() {
         let requested = [access(cpu, Access::ReadWrite), access(owner, Access::Read)];
         machine.vmm.set_access(base, size, &requested).unwrap_err();
         machine.simulation.set_faults(FaultPlan::none());
-        process::assert_untouchable(base.get(), size, release);
+        process::assert_inaccessible(base.get(), size, release);
         machine.vmm.unmap(base, size).unwrap();
-        process::assert_untouchable(base.get(), size, release);
+        process::assert_inaccessible(base.get(), size, release);
         assert_eq!(machine.vmm.quarantine(), [], "{release}");
     }
 }
@@ -118,7 +118,7 @@ fn rolled_back_cpu_stays_runtime_granted() {
 /// hole can change, too.
 #[test]
 fn revoke_that_fails_twice_is_rolled_back() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (release, config) in releases() {
@@ -163,7 +163,7 @@ fn revoke_that_fails_twice_is_rolled_back() {
                 }
             }
             machine.vmm.unmap(base, 2 * size).unwrap();
-            process::assert_untouchable(base.get(), 2 * size, release);
+            process::assert_inaccessible(base.get(), 2 * size, release);
         }
     }
 }
@@ -171,7 +171,7 @@ fn revoke_that_fails_twice_is_rolled_back() {
 /// The rollback maps the memory again, without access for a GPU whose access was set to none.
 #[test]
 fn failed_revoke_restores_no_lost_access() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (generation, config) in generations() {
@@ -193,7 +193,7 @@ fn failed_revoke_restores_no_lost_access() {
 /// An exchange maps the memory again, without access for GPUs whose access was set to none.
 #[test]
 fn failure_after_exchange_restores_no_lost_access() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (generation, config) in generations() {
@@ -219,7 +219,7 @@ fn failure_after_exchange_restores_no_lost_access() {
 /// is rolled back.
 #[test]
 fn failed_grant_to_peer_rolls_back_the_cpu() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (generation, config) in generations() {
@@ -232,7 +232,7 @@ fn failed_grant_to_peer_rolls_back_the_cpu() {
         let grants = [machine.cpu(0), machine.gpu(1)].map(|agent| access(agent, Access::ReadWrite));
         for function in [UNMAP, MAP, SET_ACCESS] {
             change_while_failing(&machine, function, range, &grants);
-            process::assert_untouchable(base.get(), size, &format!("{generation}: {function}"));
+            process::assert_inaccessible(base.get(), size, &format!("{generation}: {function}"));
             let pages = [0, 1].map(|gpu| machine.simulation.page(gpu, base.get()).is_some());
             assert_eq!(pages, [true, false], "{generation}: {function}");
         }
@@ -246,7 +246,7 @@ fn failed_grant_to_peer_rolls_back_the_cpu() {
 /// `runtime_granted`.
 #[test]
 fn peer_granted_after_owner_can_lose_access() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     let config = Config::mi300x(2).with_generation(Generation::C);

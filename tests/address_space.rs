@@ -23,10 +23,10 @@ fn check_every_operation(config: Config, name: &str) {
     let [cpu, gpu, peer] = [machine.cpu(0), machine.gpu(0), machine.gpu(1)];
     let base = machine.reserve(size);
     let assert_reserved =
-        |step: &str| process::assert_taken(base.get(), size, &format!("{name}: {step}"));
+        |step: &str| process::assert_mapped(base.get(), size, &format!("{name}: {step}"));
     let assert_inaccessible = |first: usize, count: usize, step: &str| {
         let start = base.get() + first * granule;
-        process::assert_untouchable(start, count * granule, &format!("{name}: {step}"));
+        process::assert_inaccessible(start, count * granule, &format!("{name}: {step}"));
     };
     assert_inaccessible(0, 6, "reserved");
     let [small, large] = [machine.create(0, granule), machine.create(1, 2 * granule)];
@@ -80,7 +80,7 @@ fn check_every_operation(config: Config, name: &str) {
 
 #[test]
 fn reservation_stays_reserved_in_every_generation() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (release, config) in machine::releases() {
@@ -90,7 +90,7 @@ fn reservation_stays_reserved_in_every_generation() {
 
 #[test]
 fn reservation_stays_reserved_with_runtime_cpu_access() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (release, config) in machine::releases() {
@@ -103,7 +103,7 @@ fn reservation_stays_reserved_with_runtime_cpu_access() {
 
 #[test]
 fn free_leaves_no_mapping_behind() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (release, config) in machine::releases() {
@@ -143,7 +143,7 @@ fn two_mappings(vmm: &Vmm, gpu: hsa_vmm::AgentId) -> hsa_vmm::Address {
 /// AMD's runtimes list CPUs first, but do not document that.
 #[test]
 fn set_access_grants_the_cpu_named_after_a_gpu() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     let hostile = Hostile::new();
@@ -152,12 +152,12 @@ fn set_access_grants_the_cpu_named_after_a_gpu() {
     assert_eq!(runtime.agents()[0].id(), gpu);
     let base = two_mappings(&vmm, gpu);
     for number in 0..2 {
-        let end = process::loading_from(at(base, number * 4096).get());
+        let end = process::load_in_child(at(base, number * 4096).get());
         assert_eq!(end, process::End::Success, "{number}");
     }
     let host = runtime.host().id();
     vmm.set_access(base, 2 * 4096, &[access(host, Access::None)]).unwrap();
-    process::assert_untouchable(base.get(), 2 * 4096, "access set to none");
+    process::assert_inaccessible(base.get(), 2 * 4096, "access set to none");
 }
 
 /// Fails unless the operation has quarantined its range.
@@ -210,7 +210,7 @@ fn assert_in_quarantine(vmm: &Vmm, base: hsa_vmm::Address, foreign: hsa_vmm::Add
 
 #[test]
 fn foreign_mapping_in_a_hole_is_never_freed() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     let hostile = Hostile::new();
@@ -229,7 +229,7 @@ fn foreign_mapping_in_a_hole_is_never_freed() {
 /// Another thread waits for the operation that loses the addresses to a foreign mapping.
 #[test]
 fn waiting_thread_keeps_foreign_mapping_in_a_hole() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     let hostile = Hostile::new();
@@ -281,7 +281,7 @@ fn waiting_thread_keeps_foreign_mapping_in_a_hole() {
 
 #[test]
 fn revoke_keeps_foreign_mapping() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     let hostile = Hostile::new();
@@ -296,7 +296,7 @@ fn revoke_keeps_foreign_mapping() {
 
 #[test]
 fn rollback_keeps_foreign_mapping() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     let hostile = Hostile::new();
@@ -313,7 +313,7 @@ fn rollback_keeps_foreign_mapping() {
 
 #[test]
 fn foreign_mappings_in_several_holes_are_never_freed() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     let hostile = Hostile::new();
@@ -328,7 +328,7 @@ fn foreign_mappings_in_several_holes_are_never_freed() {
 /// The runtime maps over anything at the addresses that it has just unmapped.
 #[test]
 fn cpu_access_changes_make_no_hole() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     let hostile = Hostile::new();
@@ -359,14 +359,14 @@ fn cpu_access_changes_make_no_hole() {
     assert_eq!(hostile.get(c"hostile_foreign_mappings"), 1, "no hole");
     hostile.set(c"hostile_foreign_mappings", 0);
     vmm.unmap(base, 2 * 4096).unwrap();
-    process::assert_untouchable(base.get(), 2 * 4096, "unmapped");
+    process::assert_inaccessible(base.get(), 2 * 4096, "unmapped");
     assert_eq!(vmm.quarantine(), []);
 }
 
 /// A CPU with read access cannot write the memory, also if the runtime maps it for the CPU.
 #[test]
 fn cpu_read_access_is_enforced_from_the_first_grant() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (release, config) in machine::releases() {
@@ -384,7 +384,7 @@ fn cpu_read_access_is_enforced_from_the_first_grant() {
         assert!(parts.iter().all(|part| part.2.starts_with("r--")), "{release}: {parts:x?}");
         machine.grant(base, granule, machine.cpu(0), Access::None);
         machine.grant(base, granule, machine.gpu(1), Access::ReadWrite);
-        process::assert_untouchable(base.get(), granule, release);
+        process::assert_inaccessible(base.get(), granule, release);
     }
 }
 
@@ -392,7 +392,7 @@ fn cpu_read_access_is_enforced_from_the_first_grant() {
 /// memory for the CPU.
 #[test]
 fn rejected_unmap_makes_no_hole() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     let hostile = Hostile::new();
@@ -410,7 +410,7 @@ fn rejected_unmap_makes_no_hole() {
 
 #[test]
 fn foreign_thread_keeps_its_mappings_in_holes() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     let config = without_cpu_mapping(Config::mi300x(1).with_generation(Generation::A));
@@ -442,7 +442,7 @@ fn foreign_thread_keeps_its_mappings_in_holes() {
         machine.map(base, granule, handle);
         machine.grant(base, granule, machine.cpu(0), Access::ReadWrite);
         match machine.vmm.unmap(base, granule) {
-            Ok(()) => process::assert_untouchable(base.get(), granule, "unmapped"),
+            Ok(()) => process::assert_inaccessible(base.get(), granule, "unmapped"),
             Err(error) if matches!(error.kind(), ErrorKind::Quarantined { now: true, .. }) => {
                 quarantined += 1;
                 base = machine.reserve(granule);
@@ -467,7 +467,7 @@ fn foreign_thread_keeps_its_mappings_in_holes() {
 
 #[test]
 fn unneeded_hole_quirk_quarantines() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     // The runtime leaves no hole, but the quirk is switched on: the library treats the runtime's mapping

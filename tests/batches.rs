@@ -90,7 +90,7 @@ fn adjacent_reservations_take_two_runtime_calls() {
     for (generation, config) in machine::generations() {
         let machine = Machine::new(config);
         let (granule, handle) = (machine.granule(), machine.create(0, machine.granule()));
-        let bases = machine.two_that_touch(granule);
+        let bases = machine.adjacent_reservations(granule);
         let mappings = bases.map(|base| new_mapping(base, granule, handle));
         let map = || machine.vmm.map_many(&mappings, &gpus(&machine)).unwrap();
         assert_eq!(machine.calls(map), [("map", 2), ("set_access", 2)], "{generation}");

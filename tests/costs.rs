@@ -42,11 +42,11 @@ fn mapping_takes_little_memory() {
             gpus.map(|gpu| access(gpu.id(), Access::ReadWrite)).collect::<Vec<_>>()
         };
         let grants = [grants(0), grants(1)];
-        let (allocations, bytes) = (allocations::made(), allocations::bytes());
+        let (allocations, bytes) = (allocations::count(), allocations::bytes());
         for &page in &pages {
             vmm.map(at(base, page * PAGE), PAGE, 0, handle).unwrap();
         }
-        let per_map = (allocations::made() - allocations) as f64 / PAGES as f64;
+        let per_map = (allocations::count() - allocations) as f64 / PAGES as f64;
         for &page in &pages {
             vmm.set_access(at(base, page * PAGE), PAGE, &grants[page % 2]).unwrap();
         }
@@ -104,13 +104,13 @@ fn map_allocates_only_ledger_nodes() {
         let (vmm, base, handle) = reserve_pages(PAGES);
         let mut counts = [0; 8];
         for (number, page) in pages.into_iter().enumerate() {
-            let before = allocations::made();
+            let before = allocations::count();
             vmm.map(at(base, page * PAGE), PAGE, 0, handle).unwrap();
             // With few mappings, debug builds check all of them after every step.
             if number < 1000 {
                 continue;
             }
-            counts[allocations::made() - before] += 1;
+            counts[allocations::count() - before] += 1;
         }
         let several: usize = counts[2..].iter().sum();
         assert!(counts[0] > PAGES * 8 / 10, "{order}: {counts:?}");

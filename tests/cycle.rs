@@ -34,15 +34,15 @@ fn cycle_by_calls(machine: &Machine, name: &str) {
     let gpus = machine.gpus();
     let cpu = machine.cpu(0);
     let last = gpus.len() - 1;
-    let cpu_reaches = |gpu: usize| machine.runtime.host().reaches(gpus[gpu]);
+    let cpu_reaches = |gpu: usize| machine.runtime.host().can_access(gpus[gpu]);
     let base = machine.reserve(8 * granule);
-    process::assert_untouchable(base.get(), 8 * granule, name);
+    process::assert_inaccessible(base.get(), 8 * granule, name);
     let small = machine.create(0, granule);
     let large = machine.create(last, 2 * granule);
     machine.map(base, granule, small);
     machine.map(at(base, granule), 2 * granule, large);
     machine.map(at(base, 5 * granule), granule, small);
-    process::assert_untouchable(base.get(), 8 * granule, name);
+    process::assert_inaccessible(base.get(), 8 * granule, name);
     let all_agents: Vec<_> = gpus.iter().map(|&gpu| access(gpu, Access::ReadWrite)).collect();
     vmm.set_access(base, 3 * granule, &all_agents).unwrap_or_else(|e| panic!("{name}: {e}"));
     for (number, &gpu) in gpus.iter().enumerate() {
@@ -82,9 +82,9 @@ fn cycle_by_calls(machine: &Machine, name: &str) {
         assert_eq!(found[..], across[..], "{name}");
         // The contents stay when memory is unmapped and mapped at another address.
         vmm.unmap(base, 3 * granule).unwrap_or_else(|e| panic!("{name}: {e}"));
-        process::assert_untouchable(base.get(), 3 * granule, name);
+        process::assert_inaccessible(base.get(), 3 * granule, name);
         machine.map(at(base, 6 * granule), 2 * granule, large);
-        process::assert_untouchable(at(base, 6 * granule).get(), 2 * granule, name);
+        process::assert_inaccessible(at(base, 6 * granule).get(), 2 * granule, name);
         machine.grant(at(base, 6 * granule), 2 * granule, cpu, Access::Read);
         vmm.read(at(base, 7 * granule + 32), &mut bytes[..32]).unwrap();
         assert_eq!(bytes[..32], written[32..64], "{name}: after mapping again");
@@ -113,7 +113,7 @@ fn cycle_by_calls(machine: &Machine, name: &str) {
     vmm.unmap(at(base, 5 * granule), granule).unwrap();
     vmm.release(large).unwrap();
     assert_eq!(vmm.usage().handles, 0, "{name}");
-    process::assert_taken(base.get(), 8 * granule, name);
+    process::assert_mapped(base.get(), 8 * granule, name);
     vmm.address_free(base, 8 * granule).unwrap();
     machine.assert_empty();
 }
@@ -188,7 +188,7 @@ fn machines() -> [(&'static str, Config); 5] {
 }
 
 fn check_every_machine(granule: usize) {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (release, release_config) in machine::releases() {
@@ -210,7 +210,7 @@ fn full_cycle_on_every_machine_and_generation() {
 
 #[test]
 fn full_cycle_in_large_granules() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (generation, config) in machine::generations() {
@@ -220,7 +220,7 @@ fn full_cycle_in_large_granules() {
 
 #[test]
 fn full_cycle_with_runtime_cpu_access() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (release, config) in machine::releases() {
@@ -233,7 +233,7 @@ fn full_cycle_with_runtime_cpu_access() {
 
 #[test]
 fn full_cycle_with_enforced_gpu_permissions() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (release, config) in machine::releases() {
@@ -246,7 +246,7 @@ fn full_cycle_with_enforced_gpu_permissions() {
 
 #[test]
 fn set_access_keeps_unnamed_agents() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (release, config) in machine::releases() {
@@ -279,7 +279,7 @@ fn set_access_keeps_unnamed_agents() {
 
 #[test]
 fn enforcement_is_reported_per_agent() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     let machine = Machine::new(Config::mi300x(1));

@@ -9,7 +9,7 @@ use hsa_vmm::simulation::Config;
 use hsa_vmm::{Access, AllocationProperties, Error, ErrorKind, Handle, HandleType};
 use machine::{Machine, access, at};
 use process::End;
-use process::limit::{allow_more, no_limit};
+use process::limit::{limit_free_descriptors, raise_limit};
 use std::os::fd::OwnedFd;
 
 const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
@@ -21,7 +21,7 @@ fn export(machine: &Machine, handle: Handle) -> OwnedFd {
 /// Runs a test on a machine of each release, in a process of its own, where it can use up all
 /// descriptors.
 fn on_each_release(test: impl Fn(&Machine)) {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (release, config) in machine::releases() {
@@ -42,7 +42,7 @@ fn calls_without_descriptors_change_nothing() {
         machine.map(at(base, granule), granule, untouched);
         machine.grant(base, granule, machine.gpu(0), Access::Read);
         let shared = export(machine, handle);
-        allow_more(0);
+        limit_free_descriptors(0);
         let state = || (vmm.usage(), vmm.mappings(), machine.simulation.usage());
         let before = state();
         let cpu = [access(machine.cpu(0), Access::ReadWrite)];
@@ -65,7 +65,7 @@ fn calls_without_descriptors_change_nothing() {
             );
         }
         assert_eq!(state(), before);
-        no_limit();
+        raise_limit();
         machine.grant(base, 2 * granule, machine.cpu(0), Access::ReadWrite);
         drop(export(machine, handle));
         vmm.import_from_shareable_handle(&shared, FILE).unwrap();
@@ -81,7 +81,7 @@ fn only_gpu_grants_need_a_descriptor() {
         let (base, _) = machine.mapped(0, granule);
         machine.grant(base, granule, machine.gpu(0), Access::Read);
         let calls = || machine.simulation.calls("hsa_amd_vmem_set_access");
-        allow_more(0);
+        limit_free_descriptors(0);
         machine.grant(base, granule, machine.gpu(0), Access::ReadWrite);
         machine.grant(base, granule, machine.gpu(1), Access::None);
         if machine.vmm.quirks().grant_without_descriptor_aborts {
@@ -109,7 +109,7 @@ fn running_out_of_descriptors_half_way_rolls_back() {
         }
         let grants = [machine.cpu(0), machine.gpu(0)].map(|id| access(id, Access::ReadWrite));
         for spare in 1..4 {
-            allow_more(spare);
+            limit_free_descriptors(spare);
             let before = (vmm.usage(), vmm.mappings());
             let result = vmm.set_access(base, 4 * granule, &grants);
             if result.is_ok() {
@@ -119,14 +119,14 @@ fn running_out_of_descriptors_half_way_rolls_back() {
                 matches!(result.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors));
             assert!(is_shortage, "{spare}: {result:?}");
             assert_eq!((vmm.usage(), vmm.mappings()), before);
-            no_limit();
+            raise_limit();
             for number in 0..4 {
                 let page = machine.simulation.page(0, at(base, number * granule).get());
                 assert_eq!(page, None, "{spare}");
             }
-            process::assert_untouchable(base.get(), 4 * granule, "half-way");
+            process::assert_inaccessible(base.get(), 4 * granule, "half-way");
         }
-        no_limit();
+        raise_limit();
         vmm.set_access(base, 4 * granule, &grants).unwrap();
     });
 }
@@ -143,9 +143,9 @@ fn grants_to_an_import_need_a_descriptor() {
         machine.map(base, granule, imported);
         let grant = [access(machine.gpu(0), Access::ReadWrite)];
         let before = (machine.vmm.mappings(), machine.simulation.usage());
-        allow_more(0);
+        limit_free_descriptors(0);
         let result = machine.vmm.set_access(base, granule, &grant);
-        no_limit();
+        raise_limit();
         match result {
             Err(error) if *error.kind() == ErrorKind::OutOfDescriptors => {
                 assert_eq!((machine.vmm.mappings(), machine.simulation.usage()), before);
@@ -159,7 +159,7 @@ fn grants_to_an_import_need_a_descriptor() {
 /// Revoking unmaps the memory, and could not map it again without a descriptor.
 #[test]
 fn revoke_without_descriptors_changes_nothing() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (release, config) in machine::releases() {
@@ -193,9 +193,9 @@ fn check_revoke_without_descriptors(config: Config, cpu_has_access: bool) {
     };
     for agents in [&[first][..], &[second], &[first, second]] {
         let before = state();
-        allow_more(0);
+        limit_free_descriptors(0);
         let result = vmm.revoke(base, size, agents);
-        no_limit();
+        raise_limit();
         match result {
             Err(error) if *error.kind() == ErrorKind::OutOfDescriptors => {
                 assert_eq!(state(), before, "{agents:?}")
@@ -218,9 +218,9 @@ fn import_without_descriptors_is_out_of_descriptors() {
         let handle = machine.create(0, machine.granule());
         let shared = export(machine, handle);
         for spare in 0..16 {
-            allow_more(spare);
+            limit_free_descriptors(spare);
             let result = machine.vmm.import_from_shareable_handle(&shared, FILE);
-            no_limit();
+            raise_limit();
             match result {
                 Ok(_) if spare > 0 => return,
                 Err(error) if *error.kind() == ErrorKind::OutOfDescriptors => {}
@@ -255,10 +255,10 @@ fn set_access_keeps_cpu_access_after_failure() {
                     )
                 };
                 let before = state();
-                allow_more(0);
+                limit_free_descriptors(0);
                 let grants = [access(cpu, requested), access(gpu, Access::ReadWrite)];
                 let result = vmm.set_access(base, granule, &grants);
-                no_limit();
+                raise_limit();
                 match result {
                     Err(error) if *error.kind() == ErrorKind::OutOfDescriptors => {
                         assert_eq!(state(), before)
@@ -274,7 +274,7 @@ fn set_access_keeps_cpu_access_after_failure() {
         machine.grant(base, granule, cpu, Access::ReadWrite);
         vmm.write(base, b"kept").unwrap();
         machine.grant(base, granule, cpu, Access::None);
-        process::assert_untouchable(base.get(), granule, "inaccessible");
+        process::assert_inaccessible(base.get(), granule, "inaccessible");
     });
 }
 
@@ -300,11 +300,11 @@ fn set_access_of_several_restores_after_failure() {
                 (vmm.mappings(), vmm.quarantine(), pages.map(|page| page.is_some()), process)
             };
             let before = state();
-            allow_more(spare);
+            limit_free_descriptors(spare);
             let grants =
                 [access(machine.cpu(0), Access::None), access(machine.gpu(0), Access::ReadWrite)];
             let result = vmm.set_access(base, size, &grants);
-            no_limit();
+            raise_limit();
             if result.is_ok() {
                 machine.grant(base, size, machine.cpu(0), Access::Read);
                 let mut bytes = [0; 4];
@@ -338,14 +338,14 @@ fn on_hostile(act: impl Fn(&Hostile, &hsa_vmm::Vmm, hsa_vmm::Address, [hsa_vmm::
             vmm.set_access(base, 2 * 4096, &grants).unwrap();
             vmm.write(base, b"kept").unwrap();
             act(&hostile, &vmm, base, [gpu, cpu]);
-            no_limit();
+            raise_limit();
             assert_eq!(vmm.quarantine(), []);
             let mut bytes = [0; 4];
             vmm.read(base, &mut bytes).unwrap();
             assert_eq!(&bytes, b"kept");
             vmm.check().unwrap();
             vmm.unmap(base, 2 * 4096).unwrap();
-            process::assert_untouchable(base.get(), 4 * 4096, "unmapped");
+            process::assert_inaccessible(base.get(), 4 * 4096, "unmapped");
         });
         assert_eq!(end, End::Success, "writable: {writable}");
     }
@@ -354,11 +354,11 @@ fn on_hostile(act: impl Fn(&Hostile, &hsa_vmm::Vmm, hsa_vmm::Address, [hsa_vmm::
 /// Another thread takes the last descriptors while the memory is unmapped.
 #[test]
 fn revoke_survives_loss_of_descriptors() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     on_hostile(|hostile, vmm, base, [gpu, _]| {
-        allow_more(1);
+        limit_free_descriptors(1);
         hostile.set(c"hostile_hoards", 1);
         vmm.revoke(base, 2 * 4096, &[gpu]).unwrap();
         assert_eq!(hostile.get(c"hostile_hoards"), 0);
@@ -368,18 +368,18 @@ fn revoke_survives_loss_of_descriptors() {
 
 #[test]
 fn exchange_survives_loss_of_descriptors() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     on_hostile(|hostile, vmm, base, _| {
-        allow_more(1);
+        limit_free_descriptors(1);
         hostile.set(c"hostile_hoards", 1);
         let second = at(base, 4096);
         vmm.exchange(base, second, 4096).unwrap();
         let mut bytes = [0; 4];
         vmm.read(second, &mut bytes).unwrap();
         assert_eq!(&bytes, b"kept");
-        no_limit();
+        raise_limit();
         vmm.exchange(base, second, 4096).unwrap();
     });
 }
@@ -387,11 +387,11 @@ fn exchange_survives_loss_of_descriptors() {
 /// An unmap that the runtime rejects changes nothing, and needs no descriptor.
 #[test]
 fn rejected_unmap_needs_no_descriptor() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     on_hostile(|hostile, vmm, base, _| {
-        allow_more(0);
+        limit_free_descriptors(0);
         hostile.set(c"hostile_unmap_fails_at", 1);
         vmm.unmap(base, 4096).unwrap_err();
         hostile.set(c"hostile_unmap_fails_at", 2);

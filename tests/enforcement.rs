@@ -7,7 +7,7 @@ use hsa_vmm::error::{Feature, Problem};
 use hsa_vmm::simulation::{Config, GpuPermissions};
 use hsa_vmm::{Access, AccessDescriptor, Address, AgentId, Error, ErrorKind, HandleType};
 use machine::{Machine, access, at, with_two_cpus, without_cpu_mapping};
-use process::{End, FAULT, loading_from, storing_at};
+use process::{End, FAULT, load_in_child, store_in_child};
 
 /// Creates a machine with one mapping. Returns the mapping's address and size.
 fn mapped(config: Config) -> (Machine, Address, usize) {
@@ -32,13 +32,13 @@ fn cpu_mapping_configs() -> Vec<(String, Config)> {
 
 #[track_caller]
 fn assert_accesses(name: &str, base: Address, load: End, store: End) {
-    assert_eq!(loading_from(base.get()), load, "{name}: a load");
-    assert_eq!(storing_at(base.get() + 8), store, "{name}: a store");
+    assert_eq!(load_in_child(base.get()), load, "{name}: a load");
+    assert_eq!(store_in_child(base.get() + 8), store, "{name}: a store");
 }
 
 #[test]
 fn cpu_permissions_are_enforced() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (name, config) in cpu_mapping_configs() {
@@ -72,7 +72,7 @@ fn cpu_permissions_are_enforced() {
 
 #[test]
 fn process_has_the_most_access_of_any_cpu() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (name, config) in cpu_mapping_configs() {
@@ -103,14 +103,14 @@ fn process_has_the_most_access_of_any_cpu() {
         machine.vmm.revoke(base, granule, &[first, second]).unwrap();
         assert_access("revoked from both", false, false);
         machine.vmm.unmap(base, granule).unwrap();
-        process::assert_untouchable(base.get(), 2 * granule, &name);
+        process::assert_inaccessible(base.get(), 2 * granule, &name);
         assert_eq!(machine.vmm.quarantine(), [], "{name}");
     }
 }
 
 #[test]
 fn gpu_keeps_access_until_revoke() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (name, config) in cpu_mapping_configs() {
@@ -155,7 +155,7 @@ fn gpu_keeps_access_until_revoke() {
 
 #[test]
 fn revoke_of_several_keeps_the_others() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (name, config) in cpu_mapping_configs() {
@@ -209,7 +209,7 @@ fn agent_copies_need_access_to_the_range() {
 /// that, it would neither revoke their access later nor fill the hole that the runtime leaves.
 #[test]
 fn remaining_agents_can_be_revoked_later() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (name, config) in cpu_mapping_configs() {
@@ -231,15 +231,15 @@ fn remaining_agents_can_be_revoked_later() {
             let page = machine.simulation.page(0, address.get());
             assert!(page.is_none_or(|page| !page.readable), "{name}: {address} can be read");
         }
-        process::assert_untouchable(base.get(), size, &name);
+        process::assert_inaccessible(base.get(), size, &name);
         machine.vmm.unmap(base, size).unwrap();
-        process::assert_taken(base.get(), size, &name);
+        process::assert_mapped(base.get(), size, &name);
     }
 }
 
 #[test]
 fn enforcing_gpus_get_the_requested_access() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (name, config) in machine::generations() {
@@ -257,7 +257,7 @@ fn enforcing_gpus_get_the_requested_access() {
 
 #[test]
 fn access_none_without_a_grant_maps_nothing() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (name, config) in machine::generations() {
@@ -270,7 +270,7 @@ fn access_none_without_a_grant_maps_nothing() {
 
 #[test]
 fn cpu_grant_without_large_bar_is_rejected() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (generation, generation_config) in machine::generations() {
@@ -340,7 +340,7 @@ impl Drop for ExhaustedMappings {
 
 #[test]
 fn view_is_removed_at_the_mapping_limit() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (name, config) in cpu_mapping_configs() {
@@ -361,11 +361,11 @@ fn view_is_removed_at_the_mapping_limit() {
                 Ok(()) => machine.vmm.write(at(base, granule), b"text").unwrap(),
                 Err(_) => {
                     let start = at(base, granule).get();
-                    process::assert_untouchable(start, granule, "rejected");
+                    process::assert_inaccessible(start, granule, "rejected");
                 }
             }
             match unmapped {
-                Ok(()) => process::assert_untouchable(base.get(), granule, "unmapped"),
+                Ok(()) => process::assert_inaccessible(base.get(), granule, "unmapped"),
                 Err(error) if matches!(error.kind(), ErrorKind::Quarantined { now: true, .. }) => {}
                 Err(_) => {
                     let mut text = [0; 4];
@@ -383,7 +383,7 @@ fn view_is_removed_at_the_mapping_limit() {
 /// protection, whether the library or the runtime has mapped the memory for the CPU.
 #[test]
 fn two_cpus_can_be_revoked_one_by_one() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (release, config) in machine::releases() {
@@ -402,9 +402,9 @@ fn two_cpus_can_be_revoked_one_by_one() {
             machine.vmm.set_access(base, size, &grants).unwrap();
             let called = machine.simulation.calls("hsa_amd_vmem_set_access") > calls;
             assert!(!called, "{release}");
-            process::assert_untouchable(base.get(), size, release);
+            process::assert_inaccessible(base.get(), size, release);
             machine.vmm.unmap(base, size).unwrap();
-            process::assert_untouchable(base.get(), size, release);
+            process::assert_inaccessible(base.get(), size, release);
             assert_eq!(machine.vmm.quarantine(), [], "{release}");
         }
     }
@@ -412,7 +412,7 @@ fn two_cpus_can_be_revoked_one_by_one() {
 
 #[test]
 fn two_cpus_can_be_revoked_together() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (release, config) in machine::releases() {

@@ -168,7 +168,7 @@ fn check_failure(scenario: Simulated, before: &State, result: Result<(), Error>,
             let listed = vmm.quarantine();
             assert!(listed.iter().any(|entry| *entry == **range), "{when}: {listed:?}");
             for (start, size) in vmm.reservations() {
-                process::assert_taken(start.get(), size, when);
+                process::assert_mapped(start.get(), size, when);
             }
             // No call uses the range again.
             let repeated = vmm.unmap(range.address, scenario.granule());
@@ -181,7 +181,7 @@ fn check_failure(scenario: Simulated, before: &State, result: Result<(), Error>,
         Err(_) if vmm.quarantine().len() > before.snapshot.quarantined => {
             let addresses = vmm.reservations();
             for (start, size) in addresses {
-                process::assert_taken(start.get(), size, when);
+                process::assert_mapped(start.get(), size, when);
             }
         }
         Err(_) => {
@@ -251,7 +251,7 @@ fn generation(generation: Generation) -> Config {
 
 #[test]
 fn one_failure_changes_nothing_in_generation_a() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     fail_once(&generation(Generation::A), "generation A");
@@ -259,7 +259,7 @@ fn one_failure_changes_nothing_in_generation_a() {
 
 #[test]
 fn one_failure_changes_nothing_before_aligned_reservations() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     fail_once(&generation(Generation::A).with_extension(4), "6.1");
@@ -267,7 +267,7 @@ fn one_failure_changes_nothing_before_aligned_reservations() {
 
 #[test]
 fn one_failure_changes_nothing_in_generation_b() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     fail_once(&generation(Generation::B), "generation B");
@@ -275,7 +275,7 @@ fn one_failure_changes_nothing_in_generation_b() {
 
 #[test]
 fn one_failure_changes_nothing_in_generation_c() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     fail_once(&generation(Generation::C), "generation C");
@@ -283,7 +283,7 @@ fn one_failure_changes_nothing_in_generation_c() {
 
 #[test]
 fn one_failure_changes_nothing_in_generation_d() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     fail_once(&generation(Generation::D), "generation D");
@@ -291,7 +291,7 @@ fn one_failure_changes_nothing_in_generation_d() {
 
 #[test]
 fn one_failure_changes_nothing_with_runtime_cpu_access() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (release, config) in machine::generations() {
@@ -306,7 +306,7 @@ fn one_failure_changes_nothing_with_runtime_cpu_access() {
 
 #[test]
 fn repeated_failures_restore_or_quarantine() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (release, config) in machine::generations() {
@@ -317,7 +317,7 @@ fn repeated_failures_restore_or_quarantine() {
 
 #[test]
 fn two_failures_restore_or_quarantine() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     fail_twice(&generation(Generation::A), "generation A");
@@ -336,7 +336,7 @@ fn two_failures_restore_or_quarantine() {
 /// That is so also if an earlier unmap failed and its rollback granted access again.
 #[test]
 fn failed_unmap_keeps_runtime_granted() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for extension in [4, 7] {
@@ -356,7 +356,7 @@ fn failed_unmap_keeps_runtime_granted() {
         );
         machine.simulation.set_faults(FaultPlan::default());
         vmm.unmap(base, size).unwrap();
-        process::assert_untouchable(base.get(), size, "unmapped");
+        process::assert_inaccessible(base.get(), size, "unmapped");
         assert_eq!(vmm.quarantine(), []);
         vmm.release(handle).unwrap();
         machine.close();

@@ -23,7 +23,7 @@ const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 #[test]
 fn forked_child_gets_errors() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (release, config) in machine::releases() {
@@ -103,7 +103,7 @@ fn forked_child_gets_errors() {
 
 #[test]
 fn drops_in_a_forked_child_keep_parent_memory() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (release, config) in machine::releases() {
@@ -143,7 +143,7 @@ fn drops_in_a_forked_child_keep_parent_memory() {
 
 #[test]
 fn forked_child_opens_its_own_runtime() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     let machine = Machine::new(Config::mi300x(2));
@@ -295,7 +295,7 @@ impl Values {
         }
         let mut calls: Vec<Call<'_>> = calls! {
             "Runtime::has_forked" => assert!(self.machine.runtime.has_forked());
-            "Runtime::memory_left" => assert_eq!(self.machine.runtime.memory_left(gpu), None);
+            "Runtime::available_memory" => assert_eq!(self.machine.runtime.available_memory(gpu), None);
             "Runtime: Debug" => format!("{:?}", self.machine.runtime);
             "Vmm::usage" => assert_eq!(vmm.usage(), Usage::default());
             "Vmm::mappings" => assert_eq!(vmm.mappings(), []);
@@ -351,7 +351,7 @@ impl Values {
             "RingBuffer::access" => assert_forked(self.ring.access(gpu).map(drop));
             "RingBuffer: Debug" => format!("{:?}", self.ring);
             "PoolMemory::allow" => self.pool.allow(&[gpu]).unwrap_err();
-            "PoolMemory::is_open_to" => assert!(!self.pool.is_open_to(self.machine.gpu(1)));
+            "PoolMemory::is_accessible_by" => assert!(!self.pool.is_accessible_by(self.machine.gpu(1)));
             "PoolMemory::read" => self.pool.read(0, &mut [0; 4]).unwrap_err();
             "PoolMemory::copy" => self.pool.copy(0, &self.pool, 64, 4).unwrap_err();
             "PoolMemory: Debug" => format!("{:?}", self.pool);
@@ -418,7 +418,7 @@ fn in_busy_child(values: &mut Option<Values>) -> Result<(), String> {
 
 #[test]
 fn child_of_a_busy_parent_does_not_hang() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     let forks = std::env::var("HSA_VMM_FORKS").map_or(400, |text| text.parse().unwrap());
@@ -453,7 +453,7 @@ fn child_of_a_busy_parent_does_not_hang() {
 
 #[test]
 fn fork_during_calls_does_not_hang_the_child() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     let machine = Machine::new(Config::mi300x(1));

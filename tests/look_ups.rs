@@ -11,11 +11,11 @@ use machine::{Machine, at};
 
 /// Calls a function a hundred times, and returns the number of its allocations.
 fn allocations<T>(function: impl Fn() -> T) -> usize {
-    let before = allocations::made();
+    let before = allocations::count();
     for _ in 0..100 {
         std::hint::black_box(function());
     }
-    allocations::made() - before
+    allocations::count() - before
 }
 
 #[test]

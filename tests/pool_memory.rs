@@ -106,7 +106,7 @@ fn agents_of_another_runtime_are_rejected() {
     let memory = PoolMemory::allocate(&runtime, gpu(&runtime, 0), 4096).unwrap();
     let error = memory.allow(&[gpu(&runtime, 1), foreign_gpu]).unwrap_err();
     assert_eq!(error.problem(), Some(Problem::UnknownAgent));
-    assert!(!memory.is_open_to(gpu(&runtime, 1)), "no agent of a rejected list gets access");
+    assert!(!memory.is_accessible_by(gpu(&runtime, 1)), "no agent of a rejected list gets access");
     let foreign_memory = PoolMemory::allocate(&other_runtime, foreign_gpu, 4096).unwrap();
     let error = memory.copy(0, &foreign_memory, 0, 64).unwrap_err();
     assert_eq!(error.problem(), Some(Problem::ForeignMemory));
@@ -190,8 +190,8 @@ fn allow_rejects_agents_without_peer_access() {
     let (owner, host) = (gpu(&runtime, 0), runtime.host().id());
     let memory = PoolMemory::allocate(&runtime, owner, 4096).unwrap();
     let error = memory.allow(&[host]).unwrap_err();
-    assert_eq!(error.problem(), Some(Problem::Unreachable(owner)));
-    assert!(!memory.is_open_to(host) && memory.is_open_to(owner));
+    assert_eq!(error.problem(), Some(Problem::NoPeerAccess(owner)));
+    assert!(!memory.is_accessible_by(host) && memory.is_accessible_by(owner));
 }
 
 #[test]
@@ -302,7 +302,7 @@ fn threads_allocate_and_copy_independently() {
 
 #[test]
 fn forked_child_gets_errors() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     let (_, runtime) = machine(FaultPlan::default());

@@ -202,7 +202,7 @@ fn every_quirk_has_a_failure() {
 
 #[test]
 fn generations_fail_only_without_their_quirks() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for failure in FAILURES {
@@ -223,7 +223,7 @@ fn generations_fail_only_without_their_quirks() {
 
 #[test]
 fn unneeded_quirks_do_no_harm() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (release, config) in machine::releases() {
@@ -291,7 +291,7 @@ fn unlocked_calls_race_without_the_quirk() {
 
 #[test]
 fn with_quirks_keeps_needed_quirks() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     let config = generation(Generation::C);

@@ -49,7 +49,7 @@ fn agents_describe_an_mi300x() {
     let group = gpu.pools.iter().find(|pool| pool.segment == Segment::Group).unwrap();
     assert_eq!((group.allocatable, group.largest_allocation), (false, 0));
     let foreign = simulated(Config::mi300x(1)).gpus().next().unwrap().id();
-    assert_eq!(runtime.memory_left(foreign), None);
+    assert_eq!(runtime.available_memory(foreign), None);
     // Memory of a GPU needs a grant; all agents can access memory of the host.
     assert!(!pool.accessible_by_all);
     let host_pools = &runtime.host().pools;
@@ -58,7 +58,7 @@ fn agents_describe_an_mi300x() {
     let addresses: Vec<_> = runtime.gpus().map(|gpu| gpu.pci).collect();
     assert!(addresses.is_sorted() && addresses.windows(2).all(|pair| pair[0] != pair[1]));
     let second = runtime.gpus().nth(1).unwrap();
-    assert!(gpu.reaches(second.id()) && second.reaches(gpu.id()) && gpu.reaches(gpu.id()));
+    assert!(gpu.can_access(second.id()) && second.can_access(gpu.id()) && gpu.can_access(gpu.id()));
     let peer = gpu.peers.iter().find(|peer| peer.agent == second.id()).unwrap();
     assert!(peer.links.iter().any(|link| link.kind == LinkKind::Xgmi), "{peer:?}");
 }
@@ -72,13 +72,14 @@ fn debug_shows_the_name_and_the_number_of_agents() {
 #[test]
 fn memory_left_excludes_used_memory() {
     let machine = Machine::new(Config::mi300x(2));
-    let memory_left = || machine.gpus().into_iter().map(|gpu| machine.runtime.memory_left(gpu));
+    let available_memory =
+        || machine.gpus().into_iter().map(|gpu| machine.runtime.available_memory(gpu));
     let total = Some(192 * GIB);
-    assert!(memory_left().eq([total, total]));
+    assert!(available_memory().eq([total, total]));
     let handle = machine.create(1, 2 * MIB);
-    assert!(memory_left().eq([total, total.map(|total| total - 2 * MIB)]));
+    assert!(available_memory().eq([total, total.map(|total| total - 2 * MIB)]));
     machine.vmm.release(handle).unwrap();
-    assert!(memory_left().eq([total, total]));
+    assert!(available_memory().eq([total, total]));
 }
 
 #[test]
@@ -88,7 +89,7 @@ fn agents_describe_a_radeon() {
     assert_eq!((gpu.name(), gpu.product.as_str()), ("gfx1100", "AMD Radeon RX 7800 XT"));
     assert_eq!(gpu.vmem_pool().unwrap().size, 16 * GIB);
     assert!(!gpu.large_bar && !gpu.integrated);
-    assert!(!runtime.host().reaches(gpu.id()));
+    assert!(!runtime.host().can_access(gpu.id()));
 }
 
 #[test]

@@ -114,7 +114,7 @@ fn aligned_hint_takes_one_call() {
 /// Each probe exports the memory, and closes the descriptor.
 #[test]
 fn dma_buf_mapping_is_probed_once() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (release, config) in machine::releases() {
@@ -230,7 +230,7 @@ fn failed_call_is_rolled_back_for_all_mappings() {
 /// After a failed grant, neither the rollback nor a later call revokes access in the runtime.
 #[test]
 fn failed_grant_is_not_recorded_as_granted() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (generation, config) in machine::generations() {

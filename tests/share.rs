@@ -69,7 +69,7 @@ fn is_close_on_exec(descriptor: &OwnedFd) -> bool {
 /// Runs a test in a process of its own, on a machine of each release. Passes the name of the release, the machine
 /// and its granule.
 fn on_each_release(test: impl Fn(&str, &Machine, usize)) {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (release, config) in machine::releases() {
@@ -116,7 +116,7 @@ fn import_returns_a_new_handle_of_the_same_memory() {
 
 #[test]
 fn imported_descriptor_may_be_closed() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (release, config) in machine::releases() {
@@ -206,7 +206,7 @@ fn imports_can_be_exported() {
 
 #[test]
 fn descriptors_do_not_leak() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (generation, config) in machine::generations() {
@@ -237,7 +237,7 @@ fn descriptors_do_not_leak() {
 
 #[test]
 fn failed_imports_and_exports_leak_no_descriptor() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (release, config) in machine::releases() {
@@ -281,7 +281,7 @@ fn failed_imports_and_exports_leak_no_descriptor() {
 
 #[test]
 fn import_keeps_the_file_position() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     let machine = Machine::new(Config::mi300x(1));
@@ -321,7 +321,7 @@ fn unowned_import_is_granted_gpu_by_gpu() {
 
 #[test]
 fn another_process_accesses_the_same_memory() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (generation, config) in machine::generations() {
@@ -352,7 +352,7 @@ fn another_process_accesses_the_same_memory() {
 
 #[test]
 fn unowned_import_is_granted_to_several_gpus() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (release, mut config) in machine::releases() {

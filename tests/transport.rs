@@ -10,7 +10,7 @@ use hsa_vmm::simulation::Config;
 use hsa_vmm::transport::{Channel, Description, Offer, Ticket, Trust, UntrustedUser};
 use hsa_vmm::{Access, Allocation, AllocationProperties, Error, ErrorKind, Reservation};
 use machine::{Library, MIB, Machine};
-use process::namespaces::{NOBODY_UID, Need, may, new_user_namespace, set_real_user};
+use process::namespaces::{NOBODY_UID, Need, has_privilege, new_user_namespace, set_real_user};
 use process::{Child, End};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::fs::File;
@@ -67,7 +67,7 @@ fn example() -> Description {
 
 #[test]
 fn receive_returns_the_memory_and_its_description() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for (release, config) in machine::releases() {
@@ -93,7 +93,7 @@ fn receive_returns_the_memory_and_its_description() {
 
 #[test]
 fn receive_accepts_messages_in_parts() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     let (sender, receiver) = UnixStream::pair().unwrap();
@@ -118,7 +118,7 @@ fn receive_accepts_messages_in_parts() {
 
 #[test]
 fn malformed_messages_are_rejected_and_closed() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     let null = File::open("/dev/null").unwrap();
@@ -162,7 +162,7 @@ fn malformed_messages_are_rejected_and_closed() {
 
 #[test]
 fn memory_of_another_size_is_rejected() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     let machine = Machine::new(Config::mi300x(1));
@@ -186,7 +186,7 @@ fn memory_of_another_size_is_rejected() {
 
 #[test]
 fn private_memory_is_not_sent() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     let machine = Machine::new(Config::mi300x(1));
@@ -207,7 +207,7 @@ fn private_memory_is_not_sent() {
 
 #[test]
 fn waits_end_at_the_time_limit() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     let (peer, socket) = UnixStream::pair().unwrap();
@@ -253,7 +253,7 @@ fn assert_all_closed(mut reader: std::io::PipeReader, writer: std::io::PipeWrite
 
 #[test]
 fn channel_closes_at_the_second_descriptor() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     let message = example().encode().unwrap();
@@ -287,7 +287,7 @@ fn channel_closes_at_the_second_descriptor() {
 
 #[test]
 fn channel_closes_after_part_of_a_message() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     let (sender, receiver) = UnixStream::pair().unwrap();
@@ -327,7 +327,7 @@ fn channel_closes_after_part_of_a_message() {
 
 #[test]
 fn missing_descriptors_are_reported() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     let end = process::in_child(|| {
@@ -350,7 +350,7 @@ fn missing_descriptors_are_reported() {
 
 #[test]
 fn untrusted_users_are_rejected() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     let own = rustix::process::getuid().as_raw();
@@ -376,7 +376,9 @@ fn untrusted_users_are_rejected() {
 
 #[test]
 fn fetch_rejects_processes_of_mixed_users() {
-    if !may(Need::OtherUser, "fetch_rejects_processes_of_mixed_users") || process::ran_alone() {
+    if !has_privilege(Need::OtherUser, "fetch_rejects_processes_of_mixed_users")
+        || process::rerun_in_own_process()
+    {
         return;
     }
     let own = rustix::process::geteuid().as_raw();
@@ -414,7 +416,7 @@ fn two_gpus() -> Library {
 
 #[test]
 fn three_generations_share_memory() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     for killed in [Role::Parent, Role::Child, Role::Grandchild] {
@@ -424,20 +426,20 @@ fn three_generations_share_memory() {
 
 #[test]
 fn another_user_is_rejected_until_trusted() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
-    if may(Need::OtherUser, "another_user_is_rejected_until_trusted") {
+    if has_privilege(Need::OtherUser, "another_user_is_rejected_until_trusted") {
         exchange::share_with_another_user(&two_gpus);
     }
 }
 
 #[test]
 fn channels_cross_pid_namespaces() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
-    if may(Need::PidNamespace, "channels_cross_pid_namespaces") {
+    if has_privilege(Need::PidNamespace, "channels_cross_pid_namespaces") {
         exchange::share_with_another_namespace(&two_gpus);
     }
 }
@@ -445,10 +447,10 @@ fn channels_cross_pid_namespaces() {
 /// In a new user namespace, all users have the same number, that of `nobody`.
 #[test]
 fn users_without_a_number_are_untrusted() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
-    if !may(Need::UserNamespace, "users_without_a_number_are_untrusted") {
+    if !has_privilege(Need::UserNamespace, "users_without_a_number_are_untrusted") {
         return;
     }
     let own = rustix::process::geteuid().as_raw();
@@ -475,7 +477,7 @@ fn users_without_a_number_are_untrusted() {
 
 #[test]
 fn ticket_is_valid_while_the_offer_lives() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     let (mut parent_socket, mut child_socket) = UnixStream::pair().unwrap();
@@ -522,7 +524,7 @@ fn ticket_is_valid_while_the_offer_lives() {
 
 #[test]
 fn killed_sender_leaks_nothing() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     let machine = Machine::new(Config::mi300x(1));
@@ -554,7 +556,7 @@ fn killed_sender_leaks_nothing() {
 
 #[test]
 fn ten_thousand_rounds_leak_nothing() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     let machine = Machine::new(Config::mi300x(2));
@@ -578,7 +580,7 @@ fn ten_thousand_rounds_leak_nothing() {
 /// A process that has closed its standard input may use descriptor 0.
 #[test]
 fn ticket_for_descriptor_zero_is_valid() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     let end = process::in_child(|| {

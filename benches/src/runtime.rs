@@ -109,8 +109,8 @@ impl BenchRuntime {
     /// [`BenchError::Configuration`] for any other runtime, whose quirks would crash the process;
     /// the errors of [`Vmm::open`].
     pub fn without_workarounds(mut self) -> Result<Self, BenchError> {
-        let does_nothing = self.runtime.simulation().is_some_and(|it| it.config().does_nothing);
-        if !does_nothing {
+        let has_no_op_vmem = self.runtime.simulation().is_some_and(|it| it.config().has_no_op_vmem);
+        if !has_no_op_vmem {
             let text = "only the simulation `nothing` works without workarounds";
             return Err(BenchError::Configuration(text.into()));
         }

@@ -364,7 +364,7 @@ unsafe extern "C" fn hipDeviceCanAccessPeer(
         let owner = process()?.devices.agent(peer)?;
         // SAFETY: lib.rs states the rules for result pointers.
         with_agent(device, |agent| unsafe {
-            write_out("can", can, c_int::from(agent.id() != owner && agent.reaches(owner)))
+            write_out("can", can, c_int::from(agent.id() != owner && agent.can_access(owner)))
         })
     })
 }
@@ -379,7 +379,7 @@ fn peers(peer: c_int, flags: c_uint) -> Result<(AgentId, AgentId), Failure> {
     if user == owner {
         return Err(Failure::new(errors::INVALID_DEVICE, "a device cannot be its own peer"));
     }
-    match process.runtime.agent(user).is_some_and(|agent| agent.reaches(owner)) {
+    match process.runtime.agent(user).is_some_and(|agent| agent.can_access(owner)) {
         true => Ok((user, owner)),
         false => {
             let message = "the current device cannot access the other's memory";

@@ -364,7 +364,7 @@ unsafe extern "C" fn hipMemGetInfo(free: *mut usize, total: *mut usize) -> hipEr
         let process = process()?;
         let agent = process.devices.agent(current())?;
         let size = process.runtime.agent(agent).map_or(0, memory_size);
-        let Some(available) = process.runtime.memory_left(agent) else {
+        let Some(available) = process.runtime.available_memory(agent) else {
             return Err(Failure::not_supported("querying free memory on this runtime"));
         };
         // SAFETY: lib.rs states the rules for result pointers.
@@ -401,7 +401,7 @@ mod tests {
 
     fn open_to(allocations: &Allocations, at: Address, gpus: &[AgentId]) -> Vec<bool> {
         let held = allocations.at(at).unwrap();
-        gpus.iter().map(|&gpu| held.memory.is_open_to(gpu)).collect()
+        gpus.iter().map(|&gpu| held.memory.is_accessible_by(gpu)).collect()
     }
 
     #[test]

@@ -210,7 +210,7 @@ fn conform_passes_on_every_profile_and_release() {
     for (profile, gpu, passed) in
         [("mi210", "gfx90a", 230), ("rdna3", "gfx1100", 220), ("apu", "gfx1103", 220)]
     {
-        for installation in test::share_of_installations(name) {
+        for installation in test::selected_installations(name) {
             let options = ["--gpus", "2", "--machine", profile];
             let output = emulated(installation, &options, &["conform", "--format", "json"]);
             let release = installation.release();

@@ -80,7 +80,7 @@ impl Context {
     }
 
     /// Opens another `Vmm` on the same runtime.
-    pub fn another(&self, profile: HipProfile) -> Verdict<Vmm> {
+    pub fn open_another(&self, profile: HipProfile) -> Verdict<Vmm> {
         let options = VmmOptions::new().with_profile(profile).with_quirks(self.vmm.quirks());
         Ok(Vmm::open_with(&self.runtime, options)?)
     }
@@ -109,7 +109,7 @@ impl Context {
     /// Returns a second GPU. It and the first GPU can access each other's memory.
     pub fn other_gpu(&self) -> Verdict<AgentId> {
         let has_access = |agent: AgentId, owner: AgentId| {
-            self.runtime.agent(agent).is_some_and(|agent| agent.reaches(owner))
+            self.runtime.agent(agent).is_some_and(|agent| agent.can_access(owner))
         };
         let first = self.gpu();
         let mut others = self.gpus.iter().skip(1).copied();
@@ -128,26 +128,26 @@ impl Context {
     }
 
     /// Returns whether the CPU can access a GPU's memory.
-    pub fn cpu_sees(&self, gpu: AgentId) -> bool {
-        self.runtime.host().reaches(gpu)
+    pub fn cpu_has_access(&self, gpu: AgentId) -> bool {
+        self.runtime.host().can_access(gpu)
     }
 
     /// Skips the case if the CPU cannot access the first GPU's memory.
     pub fn needs_cpu(&self) -> Verdict {
-        if self.cpu_sees(self.gpu()) {
+        if self.cpu_has_access(self.gpu()) {
             return Ok(());
         }
         Err(NotPassed::Skipped("the CPU cannot access this GPU's memory (no large BAR)".into()))
     }
 
     /// Returns the first GPU, and the CPU if it can access that GPU's memory.
-    pub fn users(&self) -> Vec<AgentId> {
-        self.users_of(self.gpu())
+    pub fn default_agents(&self) -> Vec<AgentId> {
+        self.agents_of(self.gpu())
     }
 
     /// Returns a GPU, and the CPU if it can access that GPU's memory.
-    pub fn users_of(&self, gpu: AgentId) -> Vec<AgentId> {
-        let host = self.cpu_sees(gpu).then(|| self.host());
+    pub fn agents_of(&self, gpu: AgentId) -> Vec<AgentId> {
+        let host = self.cpu_has_access(gpu).then(|| self.host());
         [gpu].into_iter().chain(host).collect()
     }
 
@@ -215,7 +215,7 @@ impl Context {
         let at = self.reserve(granules)?;
         let handle = self.create(granules)?;
         self.map(at, granules, handle)?;
-        self.grant(at, granules, &self.users(), Access::ReadWrite)?;
+        self.grant(at, granules, &self.default_agents(), Access::ReadWrite)?;
         self.fill(at, granules, value)?;
         Ok((at, handle))
     }
@@ -226,29 +226,20 @@ impl Context {
     }
 
     /// Returns the address `granules` granules after `at`.
-    pub fn on(&self, at: Address, granules: usize) -> Address {
+    pub fn granule_at(&self, at: Address, granules: usize) -> Address {
         offset(at, granules * self.granule)
     }
 
     /// Checks that a call is rejected with this HIP error and changes nothing.
-    pub fn refuses<T: fmt::Debug>(
+    pub fn expect_error<T: fmt::Debug>(
         &self,
         expected: HipError,
         call: impl FnOnce() -> Result<T, Error>,
     ) -> Verdict<Error> {
-        self.refuses_as(expected, Error::hip, call)
+        self.expect_error_as(expected, Error::hip, call)
     }
 
-    /// Checks a call on a buffer like [`refuses`](Self::refuses).
-    pub fn refuses_buffer<T: fmt::Debug>(
-        &self,
-        expected: HipError,
-        call: impl FnOnce() -> Result<T, Error>,
-    ) -> Verdict<Error> {
-        self.refuses_as(expected, Error::hip, call)
-    }
-
-    fn refuses_as<T: fmt::Debug, E: fmt::Display>(
+    fn expect_error_as<T: fmt::Debug, E: fmt::Display>(
         &self,
         expected: HipError,
         hip: impl FnOnce(&E, HipProfile) -> HipError,
@@ -285,12 +276,12 @@ impl Context {
 
     /// Checks that a call is [rejected](Self::refuses) with `hipErrorInvalidValue` because of this
     /// argument.
-    pub fn refuses_argument<T: fmt::Debug>(
+    pub fn expect_invalid_argument<T: fmt::Debug>(
         &self,
         argument: Argument,
         call: impl FnOnce() -> Result<T, Error>,
     ) -> Verdict {
-        let error = self.refuses(HipError::InvalidValue, call)?;
+        let error = self.expect_error(HipError::InvalidValue, call)?;
         ensure_eq!(error.argument(), Some(argument), "{error}");
         Ok(())
     }

@@ -20,7 +20,7 @@ use std::num::NonZeroU32;
 /// source = "ticket 4711"
 /// "#.parse()?;
 /// assert_eq!(list.entries()[0].outcome, Outcome::Flake(3.try_into().unwrap()));
-/// # Ok::<(), hsa_vmm_conformance::BadList>(())
+/// # Ok::<(), hsa_vmm_conformance::ExpectationListError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]

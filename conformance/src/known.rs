@@ -111,7 +111,7 @@ pub struct KnownFailures {
 /// The error of a list of known failures.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum BadKnown {
+pub enum KnownListError {
     /// The file cannot be read.
     #[error("cannot read {}: {error}", path.display())]
     File {
@@ -126,14 +126,14 @@ pub enum BadKnown {
         /// The file.
         path: PathBuf,
         /// The error and its position.
-        error: BadList,
+        error: ExpectationListError,
     },
 }
 
 /// The error in the text of a list.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum BadList {
+pub enum ExpectationListError {
     /// Not TOML, or unknown keys or invalid values.
     #[error("{}", shortened(&.0.to_string()))]
     Toml(#[from] toml::de::Error),
@@ -159,9 +159,9 @@ fn shortened(text: &str) -> String {
 }
 
 impl std::str::FromStr for KnownFailures {
-    type Err = BadList;
+    type Err = ExpectationListError;
 
-    fn from_str(text: &str) -> Result<Self, BadList> {
+    fn from_str(text: &str) -> Result<Self, ExpectationListError> {
         let list: Self = toml::from_str(text)?;
         let exists = |name: &str| {
             let mut cases = crate::cases().into_iter().chain(crate::contain::CASES);
@@ -170,13 +170,13 @@ impl std::str::FromStr for KnownFailures {
         for entry in &list.known {
             let name = || entry.case.clone();
             if !exists(&entry.case) {
-                return Err(BadList::Case(name()));
+                return Err(ExpectationListError::Case(name()));
             }
             if entry.reason.trim().is_empty() || entry.source.trim().is_empty() {
-                return Err(BadList::Unfounded(name()));
+                return Err(ExpectationListError::Unfounded(name()));
             }
             if entry.first.zip(entry.last).is_some_and(|(first, last)| last < first) {
-                return Err(BadList::Versions(name()));
+                return Err(ExpectationListError::Versions(name()));
             }
         }
         Ok(list)
@@ -197,12 +197,12 @@ impl KnownFailures {
     /// Reads a file.
     ///
     /// # Errors
-    /// [`BadKnown`], which names the file, the error and its position.
-    pub fn read(path: impl AsRef<Path>) -> Result<Self, BadKnown> {
+    /// [`KnownListError`], which names the file, the error and its position.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, KnownListError> {
         let path = path.as_ref();
         let text = std::fs::read_to_string(path)
-            .map_err(|error| BadKnown::File { path: path.into(), error })?;
-        text.parse().map_err(|error| BadKnown::Content { path: path.into(), error })
+            .map_err(|error| KnownListError::File { path: path.into(), error })?;
+        text.parse().map_err(|error| KnownListError::Content { path: path.into(), error })
     }
 
     /// Adds the entries of another list. For a case in both lists, this list's reason is reported.
@@ -230,7 +230,7 @@ mod tests {
     use hsa_vmm::Runtime;
     use hsa_vmm::simulation::Config;
 
-    fn known(lines: &str) -> Result<KnownFailures, BadList> {
+    fn known(lines: &str) -> Result<KnownFailures, ExpectationListError> {
         let head = "[[known]]\ncase = \"map.flags.refused\"\n";
         format!("{head}reason = \"a\"\nsource = \"b\"\n{lines}").parse()
     }

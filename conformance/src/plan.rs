@@ -22,16 +22,16 @@ pub struct Shard {
 /// The error of parsing a [`Shard`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a part such as 2/5: the second of five")]
-pub struct BadShard;
+pub struct ShardError;
 
 impl FromStr for Shard {
-    type Err = BadShard;
+    type Err = ShardError;
 
-    fn from_str(text: &str) -> Result<Self, BadShard> {
-        let (number, of) = text.split_once('/').ok_or(BadShard)?;
-        let parse = |text: &str| text.parse::<NonZeroUsize>().map_err(|_| BadShard);
+    fn from_str(text: &str) -> Result<Self, ShardError> {
+        let (number, of) = text.split_once('/').ok_or(ShardError)?;
+        let parse = |text: &str| text.parse::<NonZeroUsize>().map_err(|_| ShardError);
         let shard = Self { number: parse(number)?, of: parse(of)? };
-        if shard.number <= shard.of { Ok(shard) } else { Err(BadShard) }
+        if shard.number <= shard.of { Ok(shard) } else { Err(ShardError) }
     }
 }
 

@@ -126,7 +126,7 @@ impl<'a> Results<'a> {
     }
 
     /// Adds a result of a case that is not in the plan.
-    pub fn add_more(&mut self, case: &Case, result: CaseResult, runtime: &Description) {
+    pub fn add_unplanned(&mut self, case: &Case, result: CaseResult, runtime: &Description) {
         let mut case_results = CaseResults::default();
         case_results.add(result);
         self.extra.push(case_results.report(case, self.options.known.of(runtime, case.name), ""));

@@ -72,7 +72,8 @@ pub struct Progress<'a> {
 }
 
 /// The detail of cases that were not run because too many others failed.
-pub(crate) const FAILED_BEFORE: &str = "not tried: the run stopped after other cases failed";
+pub(crate) const STOPPED_AFTER_FAILURES: &str =
+    "not tried: the run stopped after other cases failed";
 
 /// Runs the selected cases one after another in this process. Calls `on_case` after each.
 ///
@@ -94,5 +95,5 @@ pub fn run(runtime: &Runtime, options: &Options, on_case: &mut dyn FnMut(Progres
             break;
         }
     }
-    results.report(&plan, description, FAILED_BEFORE)
+    results.report(&plan, description, STOPPED_AFTER_FAILURES)
 }

@@ -203,7 +203,7 @@ mod tests {
     fn change_by_rejected_call_is_a_failure() {
         let result = failing(|context| {
             context
-                .refuses(HipError::InvalidValue, || {
+                .expect_error(HipError::InvalidValue, || {
                     let size = context.granule();
                     let _ = context.vmm().address_reserve(size, 0, None);
                     context.vmm().unmap(hsa_vmm::Address::NULL, size)

@@ -4,7 +4,7 @@ use hsa_sim::{Config, FaultPlan, Generation};
 use hsa_vmm::Runtime;
 use hsa_vmm::hip::HipProfile;
 use hsa_vmm_conformance::describe::QuirkDescription;
-use hsa_vmm_conformance::diff::{CaseKind, Diff};
+use hsa_vmm_conformance::diff::{CaseChangeKind, Diff};
 use hsa_vmm_conformance::{Options, Report, Status, run};
 
 const EXPORT: &str = "hsa_amd_vmem_export_shareable_handle";
@@ -196,10 +196,10 @@ fn diff_classifies_all_pairs_of_statuses() {
                 continue;
             }
             let kind = match to {
-                Status::Pass => CaseKind::PassesNow,
-                Status::Fail => CaseKind::FailsNow,
-                Status::Skip => CaseKind::SkippedNow,
-                Status::Known => CaseKind::KnownNow,
+                Status::Pass => CaseChangeKind::PassesNow,
+                Status::Fail => CaseChangeKind::FailsNow,
+                Status::Skip => CaseChangeKind::SkippedNow,
+                Status::Known => CaseChangeKind::KnownNow,
             };
             let [change] = &diff.cases[..] else { panic!("{:?}", diff.cases) };
             assert_eq!((change.kind, &change.name), (kind, &a.cases[0].name));
@@ -219,7 +219,7 @@ fn diff_ignores_numbers_in_details() {
     let a = fails("0x7f00 holds 17 instead of 42");
     assert!(!Diff::of(&a, &fails("0x7fab holds 3 instead of 42")).differs());
     let diff = Diff::of(&a, &fails("hung: did not end within 30 s"));
-    assert_eq!(diff.cases[0].kind, CaseKind::Otherwise);
+    assert_eq!(diff.cases[0].kind, CaseChangeKind::Otherwise);
     assert_eq!(diff.worse().count(), 0, "the case also fails in A");
     assert!(diff.sentences()[1].starts_with("1 case has the same status for another reason: "));
 }
@@ -329,5 +329,5 @@ fn diff_of_generations_names_their_features() {
     assert_eq!(names(&diff.quirks.b), new);
     assert_eq!(diff.agents, []);
     let cases: Vec<_> = diff.cases.iter().map(|case| (case.kind, case.name.as_str())).collect();
-    assert_eq!(cases, [(CaseKind::KnownNow, "share.import.not_memory")]);
+    assert_eq!(cases, [(CaseChangeKind::KnownNow, "share.import.not_memory")]);
 }

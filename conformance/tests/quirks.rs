@@ -145,7 +145,7 @@ fn grant_without_descriptor_aborts_without_quirk() {
     let name = "grant_without_descriptor_aborts_without_quirk";
     test::on_each_release(name, &Emulation::gpus(2), |setup| {
         let start = || {
-            let mut command = setup.this_program();
+            let mut command = setup.restart_command();
             command.args([name, "--exact"]).env(RUNTIME, setup.runtime());
             command
         };

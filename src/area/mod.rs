@@ -255,7 +255,7 @@ impl Area {
         };
         let nearest = device.nearest_cpu.and_then(|cpu| runtime.agent(cpu)).unwrap_or(host);
         let all_access_device =
-            || host.reaches(device.id()) && gpus.iter().all(|gpu| gpu.reaches(device.id()));
+            || host.can_access(device.id()) && gpus.iter().all(|gpu| gpu.can_access(device.id()));
         let is_virtual = self.vmm.is_some() && device.vmem_pool().is_some();
         let is_for_host =
             self.flags.intersects(AreaFlags::HOST | AreaFlags::MAPPED | AreaFlags::UNIFIED);
@@ -269,7 +269,7 @@ impl Area {
         } else {
             (device, Backing::Pool)
         };
-        if let Some(gpu) = gpus.iter().find(|gpu| !gpu.reaches(owner.id())) {
+        if let Some(gpu) = gpus.iter().find(|gpu| !gpu.can_access(owner.id())) {
             return Err(Feature::PeerAccess { agent: gpu.id(), owner: owner.id() }.into());
         }
         let host = is_for_host.then_some(host);

@@ -177,8 +177,8 @@ pub enum Problem {
     #[error("names no agent; create memory on an agent (AllocationProperties::on)")]
     MissingLocation,
     /// An agent that can never access the memory. Holds the memory's owner.
-    #[error("cannot access the memory of {0} (Agent::reaches)")]
-    Unreachable(AgentId),
+    #[error("cannot access the memory of {0} (Agent::can_access)")]
+    NoPeerAccess(AgentId),
     /// An agent without memory of the requested kind.
     #[error("has no pool for this kind of memory (Agent::pools)")]
     NoPool,

@@ -241,7 +241,7 @@ pub enum Feature {
     #[error("CPU access to a GPU's memory without a large BAR")]
     CpuAccess,
     /// A GPU that cannot access another's memory.
-    #[error("access of {agent} to the memory of {owner} (Agent::reaches)")]
+    #[error("access of {agent} to the memory of {owner} (Agent::can_access)")]
     PeerAccess {
         /// The agent that cannot access the memory.
         agent: AgentId,

@@ -125,7 +125,7 @@ impl Ipc {
         })?;
         let peers = runtime
             .gpus()
-            .filter(|peer| peer.id() != gpu && peer.reaches(gpu) && first.reaches(peer.id()));
+            .filter(|peer| peer.id() != gpu && peer.can_access(gpu) && first.can_access(peer.id()));
         let agents = core::iter::once(first).chain(peers).map(Agent::id).collect();
         let quirks = Quirks::of_extension(runtime.info().extension);
         Ok(Self { runtime: runtime.clone(), agents, trust: Trust::default(), quirks })

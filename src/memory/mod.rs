@@ -160,8 +160,8 @@ impl PoolMemory {
             for &id in core::iter::once(&owner).chain(agents) {
                 let invalid = |problem| ErrorKind::invalid(Argument::Agent, id, problem);
                 let agent = runtime.agent(id).ok_or(invalid(Problem::UnknownAgent))?;
-                if !agent.reaches(owner) {
-                    return Err(invalid(Problem::Unreachable(owner)));
+                if !agent.can_access(owner) {
+                    return Err(invalid(Problem::NoPeerAccess(owner)));
                 }
                 if !natives.contains(&agent.native) {
                     natives.push(agent.native);
@@ -176,7 +176,7 @@ impl PoolMemory {
 
     /// Returns whether an agent can access the memory. In a [child of a fork](Runtime::has_forked) only
     /// the owner can.
-    pub fn is_open_to(&self, agent: AgentId) -> bool {
+    pub fn is_accessible_by(&self, agent: AgentId) -> bool {
         agent == self.agent()
             || !self.runtime().has_forked() && lock(&self.record.allowed).contains(&agent)
     }
@@ -196,7 +196,7 @@ impl PoolMemory {
         source_offset: usize,
         size: usize,
     ) -> Result<(), Error> {
-        let can_access = |agent| self.is_open_to(agent) && source.is_open_to(agent);
+        let can_access = |agent| self.is_accessible_by(agent) && source.is_accessible_by(agent);
         let copier = self.span.copier(&source.span, can_access);
         self.span.copy(offset, &source.span, source_offset, size, copier)
     }

@@ -102,7 +102,7 @@ pub(super) fn discover(native: &Native) -> Result<Vec<Agent>, Failure> {
     for index in 0..agents.len() {
         let (is_gpu, id) = (agents[index].kind == AgentKind::Gpu, agents[index].id);
         let mut cpus = agents.iter().filter(|agent| agent.kind == AgentKind::Cpu);
-        agents[index].large_bar = is_gpu && cpus.any(|cpu| cpu.reaches(id));
+        agents[index].large_bar = is_gpu && cpus.any(|cpu| cpu.can_access(id));
     }
     Ok(agents)
 }

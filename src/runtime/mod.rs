@@ -264,7 +264,7 @@ impl Runtime {
 
     /// Returns the number of bytes of an agent's memory that no process uses (`hipMemGetInfo`,
     /// `HSA_AMD_AGENT_INFO_MEMORY_AVAIL`). `None` if the runtime does not report it.
-    pub fn memory_left(&self, id: AgentId) -> Option<usize> {
+    pub fn available_memory(&self, id: AgentId) -> Option<usize> {
         let agent = self.agent(id)?;
         if self.has_forked() {
             return None;

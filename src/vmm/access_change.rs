@@ -181,7 +181,7 @@ impl Shared {
             Some(agent) if self.cpus.contains(agent) => Err(Feature::CpuAccess.into()),
             Some(agent) => {
                 let [agent, owner] = [agent, owner].map(|at| self.runtime.agents()[at].id());
-                let problem = Problem::Unreachable(owner);
+                let problem = Problem::NoPeerAccess(owner);
                 Err(ErrorKind::invalid(Argument::Agent, agent, problem))
             }
         }

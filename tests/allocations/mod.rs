@@ -33,7 +33,7 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 /// Returns the number of allocations of this thread. The test harness allocates in its own thread.
-pub fn made() -> usize {
+pub fn count() -> usize {
     ALLOCATIONS.get()
 }
 

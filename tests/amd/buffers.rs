@@ -3,8 +3,8 @@
 use super::refused_calls::{NamedAct, Setup, refuse_each_call};
 use crate::amd_runtime::{on_each, set_variable};
 use crate::machine::{Library, MIB, at};
-use crate::process::assert_untouchable;
-use crate::process::limit::{allow_more, no_limit};
+use crate::process::assert_inaccessible;
+use crate::process::limit::{limit_free_descriptors, raise_limit};
 use hsa_vmm::buffer::{GrowableVec, RingBuffer};
 use hsa_vmm::error::{ErrorKind, Problem};
 use hsa_vmm::vmm::MappingInfo;
@@ -41,7 +41,7 @@ fn buffers_accept_any_size() {
             buffer.resize(size % 2).unwrap();
         }
         drop(buffer);
-        library.assert_nothing_held();
+        library.assert_everything_freed();
     });
 }
 
@@ -75,12 +75,12 @@ fn growth_keeps_address_and_contents() {
             words.write(STEP / 8 - 1, &values[STEP / 8 - 1..][..2]).unwrap();
             words.truncate(STEP / 8 + 1).unwrap();
             assert!(words.to_vec().unwrap() == values[..STEP / 8 + 1], "round {round}");
-            assert_untouchable(address.get() + 2 * STEP, 62 * STEP, "truncated");
+            assert_inaccessible(address.get() + 2 * STEP, 62 * STEP, "truncated");
             words.truncate(0).unwrap();
             assert_eq!(words.buffer.address(), address);
         }
         drop(words);
-        library.assert_nothing_held();
+        library.assert_everything_freed();
     });
 }
 
@@ -114,7 +114,7 @@ fn shrink_releases_memory() {
             buffer.resize(0).unwrap();
         }
         drop(buffers);
-        library.assert_nothing_held();
+        library.assert_everything_freed();
     });
 }
 
@@ -132,9 +132,9 @@ fn growth_without_descriptors_changes_nothing() {
         let mut failures = 0;
         for spare in 0.. {
             let before = (library.vmm.usage(), library.vmm.mappings());
-            allow_more(spare);
+            limit_free_descriptors(spare);
             let result = buffer.grow(20 * STEP);
-            no_limit();
+            raise_limit();
             let Err(error) = result else { break };
             failures += 1;
             let is_shortage = matches!(error.kind(), ErrorKind::OutOfDescriptors);
@@ -150,7 +150,7 @@ fn growth_without_descriptors_changes_nothing() {
         assert!(failures > 0, "growing needs descriptors");
         assert_eq!(buffer.size(), 22 * STEP);
         drop(buffer);
-        library.assert_nothing_held();
+        library.assert_everything_freed();
     });
 }
 
@@ -173,7 +173,7 @@ fn extend_reserves_exactly_at_the_end() {
         buffer.read(0, &mut found).unwrap();
         assert!(found[..3 * STEP] == text[..3 * STEP]);
         drop(buffer);
-        let (mut buffer, neighbour) = library.extended_to_a_neighbour(STEP);
+        let (mut buffer, neighbour) = library.extended_to_neighbour(STEP);
         buffer.grow(5 * STEP).unwrap();
         let before = (library.vmm.reservations(), library.vmm.mappings());
         match buffer.extend(STEP) {
@@ -182,7 +182,7 @@ fn extend_reserves_exactly_at_the_end() {
         }
         assert_eq!((library.vmm.reservations(), library.vmm.mappings()), before);
         drop((buffer, neighbour));
-        library.assert_nothing_held();
+        library.assert_everything_freed();
     });
 }
 

@@ -1,7 +1,7 @@
 //! The exact number of calls of AMD's runtime on each release, counted in the library's log.
 
 use crate::amd_runtime::on_each;
-use crate::log::{Fields, watch};
+use crate::log::{Fields, subscribe};
 use crate::machine::{Library, access, at};
 use hsa_vmm::Access;
 use hsa_vmm::vmm::NewMapping;
@@ -34,7 +34,7 @@ const MANY: usize = 16;
 #[test]
 fn batches_make_the_fewest_runtime_calls() {
     on_each("calls::batches_make_the_fewest_runtime_calls", |fixture| {
-        watch(|metadata| metadata.fields().field("calling").is_some(), count);
+        subscribe(|metadata| metadata.fields().field("calling").is_some(), count);
         let library = Library::load(fixture.runtime());
         let (vmm, quirks) = (&library.vmm, library.vmm.quirks());
         let base = library.reserve(MANY * SIZE);

@@ -3,7 +3,7 @@
 use crate::amd_runtime::on_each;
 use crate::foreign_mapper::map_during_changes;
 use crate::machine::{Library, access, at};
-use crate::process::{assert_taken, assert_untouchable, permissions};
+use crate::process::{assert_inaccessible, assert_mapped, permissions};
 use hsa_rocr::test::Fixture;
 use hsa_vmm::Access;
 use std::ffi::CString;
@@ -80,17 +80,17 @@ fn cpu_access_changes_make_no_hole() {
         }
         library.grant(base, 2 * size, cpu, Access::None);
         library.grant(at(base, size), size, library.gpu(0), Access::ReadWrite);
-        assert_untouchable(base.get(), 2 * size, "access set to none");
+        assert_inaccessible(base.get(), 2 * size, "access set to none");
         vmm.set_access(base, 2 * size, &[access(cpu, Access::Read)]).unwrap();
         let mut bytes = [0; 4];
         vmm.revoke(base, 2 * size, &[library.gpu(0)]).unwrap();
-        assert_taken(base.get(), 2 * size, "revoked");
+        assert_mapped(base.get(), 2 * size, "revoked");
         vmm.read(at(base, size), &mut bytes).unwrap();
         assert_eq!(&bytes, b"kept");
         let parts = permissions(base.get(), 2 * size).unwrap();
         assert!(parts.iter().all(|part| part.2.starts_with("r--")), "{parts:x?}");
         vmm.unmap(base, 2 * size).unwrap();
-        assert_untouchable(base.get(), 2 * size, "unmapped");
+        assert_inaccessible(base.get(), 2 * size, "unmapped");
         assert_eq!(vmm.quarantine(), []);
         vmm.check().unwrap();
         std::fs::remove_file(shim).unwrap();

@@ -3,7 +3,7 @@
 use crate::amd_runtime::on_each;
 use crate::machine::drops::{drop_in, orders};
 use crate::machine::{Library, MIB};
-use crate::process::{assert_untouchable, descriptors};
+use crate::process::{assert_inaccessible, descriptors};
 use hsa_vmm::{Access, Allocation, Reservation};
 
 const SIZE: usize = 2 * MIB;
@@ -34,11 +34,11 @@ fn dropped_mapping_leaves_addresses_reserved() {
             }
             mapping.write(100, &[round]).unwrap();
             drop(mapping);
-            assert_untouchable(reservation.address().get(), 2 * SIZE, "dropped");
+            assert_inaccessible(reservation.address().get(), 2 * SIZE, "dropped");
         }
         assert_eq!(descriptors(), before);
         drop((reservation, memory));
-        library.assert_nothing_held();
+        library.assert_everything_freed();
     });
 }
 
@@ -54,6 +54,6 @@ fn panic_frees_everything() {
             std::panic::resume_unwind(Box::new("the test's own panic"));
         }));
         unwound.unwrap_err();
-        library.assert_nothing_held();
+        library.assert_everything_freed();
     });
 }

@@ -3,7 +3,7 @@
 use super::refused_calls::{NamedAct, Setup, refuse_each_call};
 use crate::amd_runtime::{on_each, set_variable};
 use crate::machine::{Library, MIB, at};
-use crate::process::{End, assert_untouchable, descriptors, in_child, regions};
+use crate::process::{End, assert_inaccessible, descriptors, in_child, regions};
 use hsa_vmm::buffer::{Contents, PageState, PagedBuffer, PausableBuffer};
 use hsa_vmm::error::ErrorKind;
 use hsa_vmm::vmm::{MappingInfo, VmmOptions};
@@ -41,7 +41,7 @@ fn pausable_buffer_resumes_at_its_address() {
             let contents = if size > 1 << 30 { Contents::Drop } else { Contents::Save };
             buffer.pause(contents).unwrap();
             assert_eq!(library.vmm.usage().handles, 0, "{size:#x}");
-            assert_untouchable(address.get(), extent, "paused");
+            assert_inaccessible(address.get(), extent, "paused");
             buffer.resume().unwrap();
             assert_eq!(buffer.address(), address, "{size:#x}");
             assert!(contents == Contents::Drop || holds_text(&buffer), "{size:#x}");
@@ -54,7 +54,7 @@ fn pausable_buffer_resumes_at_its_address() {
             }
             buffer.write(size - 1, b"z").unwrap();
         }
-        library.assert_nothing_held();
+        library.assert_everything_freed();
     });
 }
 
@@ -77,7 +77,7 @@ fn pause_in_turn(library: &Library) {
         assert!(&last == b"last" && holds_text(&first), "{round}");
     }
     drop(first);
-    library.assert_nothing_held();
+    library.assert_everything_freed();
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn pause_rounds_keep_address_and_contents() {
         assert!(after.1 < limit, "{} regions, there were {}", after.1, before.1);
         library.vmm.check().unwrap();
         drop(buffer);
-        library.assert_nothing_held();
+        library.assert_everything_freed();
     });
 }
 
@@ -171,7 +171,7 @@ fn unmapped_pages_read_as_zeros() {
                         (Err(error), _) => {
                             assert!(!zero, "{error}");
                             let address = buffer.address_of(page).unwrap().get();
-                            assert_untouchable(address, PAGE, "not mapped");
+                            assert_inaccessible(address, PAGE, "not mapped");
                         }
                     }
                 }
@@ -215,7 +215,7 @@ fn thread_maps_pages_ahead_and_ends() {
             assert_eq!(end, End::Success);
             buffer.unmap(0..5).unwrap();
             drop(buffer);
-            library.assert_nothing_held();
+            library.assert_everything_freed();
         }
     });
 }
@@ -254,7 +254,7 @@ fn relocate_keeps_contents() {
                 assert!(found == text(PAGE, page as u8), "{page}");
             }
         }
-        library.assert_nothing_held();
+        library.assert_everything_freed();
     });
 }
 

@@ -100,5 +100,5 @@ fn check_failure<S: Setup>(mut setup: S, act: Act<S>, when: &str, call: &str) {
         setup.assert_contents(when);
         act(&mut setup).unwrap();
     }
-    setup.close(when).assert_nothing_held();
+    setup.close(when).assert_everything_freed();
 }

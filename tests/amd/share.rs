@@ -76,7 +76,7 @@ impl Side {
         self.library.vmm.release(memory).unwrap();
         self.library.vmm.unmap(base, SIZE).unwrap();
         self.library.vmm.address_free(base, SIZE).unwrap();
-        self.library.assert_nothing_held();
+        self.library.assert_everything_freed();
     }
 }
 

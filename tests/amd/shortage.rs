@@ -2,8 +2,8 @@
 
 use crate::amd_runtime::{on_each, set_variable};
 use crate::machine::{Library, MIB, access, at};
-use crate::process::limit::{allow_more, no_limit};
-use crate::process::{assert_untouchable, descriptors};
+use crate::process::limit::{limit_free_descriptors, raise_limit};
+use crate::process::{assert_inaccessible, descriptors};
 use hsa_vmm::{Access, Error, ErrorKind, Handle, HandleType};
 
 const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
@@ -53,7 +53,7 @@ fn exhausted_memory_is_usable_after_free() {
             }
         }
         library.vmm.address_free(base, 4 * MIB).unwrap();
-        library.assert_nothing_held();
+        library.assert_everything_freed();
     });
 }
 
@@ -74,7 +74,7 @@ fn calls_without_descriptors_change_nothing() {
         let state = || (vmm.usage(), vmm.mappings(), descriptors());
         let before = state();
 
-        allow_more(0);
+        limit_free_descriptors(0);
         let grants = [library.cpu(0), library.gpu(0), library.gpu(1)];
         let grants = grants.map(|agent| access(agent, Access::ReadWrite));
         let results = [
@@ -91,12 +91,12 @@ fn calls_without_descriptors_change_nothing() {
         // No more descriptors are opened for memory that is open already.
         let imported = vmm.import_from_shareable_handle(&shared, FILE).unwrap();
         vmm.release(imported).unwrap();
-        no_limit();
+        raise_limit();
 
         assert_eq!((vmm.usage(), vmm.mappings()), (before.0, before.1));
         vmm.check().unwrap();
         assert_eq!(vmm.quarantine(), []);
-        assert_untouchable(base.get(), 2 * size, "after the shortage");
+        assert_inaccessible(base.get(), 2 * size, "after the shortage");
         vmm.set_access(base, 2 * size, &grants).unwrap();
         vmm.map(free_address, size, 0, third).unwrap();
         vmm.import_from_shareable_handle(&shared, FILE).unwrap();
@@ -119,9 +119,9 @@ fn running_out_of_descriptors_half_way_rolls_back() {
         let mut failures = 0;
         for spare in 1.. {
             let before = (vmm.usage(), vmm.mappings());
-            allow_more(spare);
+            limit_free_descriptors(spare);
             let result = vmm.set_access(base, 4 * size, &grants);
-            no_limit();
+            raise_limit();
             if result.is_ok() {
                 break;
             }
@@ -131,7 +131,7 @@ fn running_out_of_descriptors_half_way_rolls_back() {
             assert!(is_shortage, "{spare}: {result:?}");
             assert_eq!((vmm.usage(), vmm.mappings()), before, "{spare}");
             assert_eq!(vmm.quarantine(), []);
-            assert_untouchable(base.get(), 4 * size, "half-way");
+            assert_inaccessible(base.get(), 4 * size, "half-way");
             assert!(spare < 100, "the call eventually succeeds");
         }
         println!("{}: {failures} failures", fixture.release());
@@ -148,17 +148,17 @@ fn grant_to_gpu_needs_a_descriptor() {
         let size = 64 << 10;
         let (base, _) = library.mapped(0, size);
         let gpus = [library.gpu(0), library.gpu(1)].map(|id| access(id, Access::ReadWrite));
-        allow_more(0);
+        limit_free_descriptors(0);
         let result = vmm.set_access(base, size, &gpus);
         assert!(
             matches!(result.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors)),
             "{result:?}"
         );
         assert_eq!(vmm.get_access(library.gpu(0), base).unwrap(), Access::None);
-        no_limit();
+        raise_limit();
         vmm.set_access(base, size, &gpus).unwrap();
         // Changing a permission needs no descriptor. Revoking does, because it grants the other GPU access again.
-        allow_more(0);
+        limit_free_descriptors(0);
         library.grant(base, size, library.gpu(1), Access::Read);
         let result = vmm.revoke(base, size, &[library.gpu(1)]);
         assert!(
@@ -166,7 +166,7 @@ fn grant_to_gpu_needs_a_descriptor() {
             "{result:?}"
         );
         assert_eq!(vmm.get_access(library.gpu(1), base).unwrap(), Access::Read);
-        no_limit();
+        raise_limit();
         vmm.revoke(base, size, &[library.gpu(1)]).unwrap();
         vmm.check().unwrap();
         assert_eq!(vmm.quarantine(), []);

@@ -66,7 +66,7 @@ fn vmms_runtimes_and_areas_share_a_library() {
         assert_eq!(failures.into_inner().unwrap(), [""; 0], "after {rounds} rounds");
         assert!(rounds > 100, "only {rounds} rounds");
         assert_eq!(descriptors(), before);
-        all.into_iter().for_each(Library::assert_nothing_held);
+        all.into_iter().for_each(Library::assert_everything_freed);
     });
 }
 

@@ -3,7 +3,7 @@
 use crate::amd_runtime::on_each;
 use crate::exchange::{self, Role};
 use crate::machine::Library;
-use crate::process::namespaces::{Need, may};
+use crate::process::namespaces::{Need, has_privilege};
 use crate::process::{Child, End, descriptors, regions};
 use hsa_rocr::Emulation;
 use hsa_rocr::test::on_each_release;
@@ -89,7 +89,7 @@ fn three_generations_share_memory() {
 #[test]
 fn another_user_is_rejected_until_trusted() {
     let name = "transport::another_user_is_rejected_until_trusted";
-    if !may(Need::OtherUser, name) {
+    if !has_privilege(Need::OtherUser, name) {
         return;
     }
     on_each_release(name, &Emulation::gpus(2), |fixture| {
@@ -100,7 +100,7 @@ fn another_user_is_rejected_until_trusted() {
 #[test]
 fn channels_cross_pid_namespaces() {
     let name = "transport::channels_cross_pid_namespaces";
-    if !may(Need::PidNamespace, name) {
+    if !has_privilege(Need::PidNamespace, name) {
         return;
     }
     on_each_release(name, &Emulation::gpus(2), |fixture| {

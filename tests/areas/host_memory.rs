@@ -222,7 +222,7 @@ fn untouched_pages_use_no_memory(fixture: &Fixture) {
 
 #[test]
 fn untouched_pages_use_no_memory_on_the_simulation() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     // In a process of its own, where no other test uses memory.

@@ -233,7 +233,7 @@ fn copies_in_both_directions_do_not_deadlock() {
 
 #[test]
 fn forked_child_gets_errors() {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     let fixture = Fixture::simulated(Config::mi300x(2));

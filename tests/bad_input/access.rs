@@ -80,7 +80,7 @@ fn set_access_rejects_agents_without_peer_access() {
     let list = [access(machine.gpu(0), Access::ReadWrite)];
     let error = machine.vmm.set_access(address, 2 * granule, &list).unwrap_err();
     let owner = machine.gpu(1);
-    assert_eq!(error.problem(), Some(P::Unreachable(owner)));
+    assert_eq!(error.problem(), Some(P::NoPeerAccess(owner)));
     assert_eq!(error.argument(), Some(A::Agent));
     assert_eq!(state(&machine), before);
     let none = [access(machine.gpu(0), Access::None)];

@@ -49,7 +49,7 @@ fn extended_buffer_is_contiguous() {
 fn extend_into_taken_addresses_changes_nothing() {
     for (generation, config) in generations() {
         let machine = Machine::new(config);
-        let (mut buffer, neighbour) = machine.extended_to_a_neighbour(STEP);
+        let (mut buffer, neighbour) = machine.extended_to_neighbour(STEP);
         buffer.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
         buffer.grow(6 * STEP).unwrap();
         buffer.write(5 * STEP, b"kept").unwrap();

@@ -46,7 +46,7 @@ fn growth_keeps_address_and_contents() {
         let mut byte = [0];
         buffer.read(step, &mut byte).unwrap();
         assert_eq!(byte, [1], "{release}");
-        crate::process::assert_untouchable(address.get() + 2 * step, 14 * step, release);
+        crate::process::assert_inaccessible(address.get() + 2 * step, 14 * step, release);
         assert_eq!(machine.used_by(0), 2 * step, "{release}: the memory is freed");
     }
 }

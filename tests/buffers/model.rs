@@ -237,7 +237,7 @@ proptest! {
         assert_eq!(pair.buffer.address(), address);
         let Pair { buffer, machine, pinned, .. } = pair;
         drop(buffer);
-        machine.assert_nothing_held();
+        machine.assert_everything_freed();
         if !pinned {
             machine.assert_empty();
         }

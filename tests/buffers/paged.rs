@@ -2,7 +2,9 @@
 
 use crate::errors::{out_of_bounds, page_error};
 use crate::machine::{KIB, MIB, Machine, generations};
-use crate::process::{FAULT, assert_untouchable, loading_from, ran_alone, storing_at};
+use crate::process::{
+    FAULT, assert_inaccessible, load_in_child, rerun_in_own_process, store_in_child,
+};
 use hsa_vmm::Error;
 use hsa_vmm::buffer::{PageState, PagedBuffer};
 use hsa_vmm::error::{ErrorKind, Problem};
@@ -96,7 +98,7 @@ fn unmapped_pages_are_empty_and_reserved() {
         assert_eq!(states, [Empty, Mapped, Empty, Mapped, Empty], "{generation}");
         for page in [2, 4, 6] {
             let address = buffer.address_of(page).unwrap();
-            assert_untouchable(address.get(), PAGE, generation);
+            assert_inaccessible(address.get(), PAGE, generation);
             assert!(machine.simulation.page(0, address.get()).is_none(), "{generation}");
             let not_mapped = Err(page_error(page, Problem::PageNotMapped));
             assert_eq!(
@@ -126,7 +128,7 @@ fn unmapped_pages_are_empty_and_reserved() {
 
 #[test]
 fn zero_page_backs_unmapped_pages() {
-    if ran_alone() {
+    if rerun_in_own_process() {
         return;
     }
     for (generation, config) in generations() {
@@ -154,11 +156,11 @@ fn zero_page_backs_unmapped_pages() {
             assert!(zeros(page), "{generation}: {page}");
             let address = buffer.address_of(page).unwrap().get();
             assert_eq!(
-                loading_from(address),
+                load_in_child(address),
                 crate::process::End::Success,
                 "{generation}: loads do not fault"
             );
-            assert_eq!(storing_at(address), FAULT, "{generation}: stores fault");
+            assert_eq!(store_in_child(address), FAULT, "{generation}: stores fault");
             let entry = machine.simulation.page(0, address).expect("GPUs have the zero page, too");
             assert_eq!((entry.readable, entry.writable), (true, false), "{generation}");
             assert_eq!(

@@ -5,7 +5,7 @@
 
 use crate::errors::out_of_bounds;
 use crate::machine::{KIB, MIB, Machine, generations, with_two_cpus};
-use crate::process::{End, assert_untouchable, descriptors, in_child, regions};
+use crate::process::{End, assert_inaccessible, descriptors, in_child, regions};
 use hsa_vmm::Error;
 use hsa_vmm::buffer::{Contents, PausableBuffer};
 use hsa_vmm::error::{ErrorKind, Problem};
@@ -61,7 +61,7 @@ fn resume_restores_contents_and_address() {
                 assert_eq!((buffer.address(), buffer.saved()), (address, size), "{when}");
                 assert_eq!(used_vram(&machine), 0, "{when}: the memory is freed");
                 assert_eq!(machine.vmm.reservations(), [(address, extent)], "{when}");
-                assert_untouchable(address.get(), extent, &when);
+                assert_inaccessible(address.get(), extent, &when);
 
                 buffer.resume().unwrap();
                 assert_eq!((buffer.address(), buffer.saved()), (address, 0), "{when}");

@@ -3,7 +3,7 @@
 use crate::errors::{different_pages, page_error};
 use crate::machine::{KIB, Machine, access, at, generations, without_cpu_mapping};
 use crate::pausable::alone;
-use crate::process::{assert_untouchable, within};
+use crate::process::{assert_inaccessible, within};
 use hsa_vmm::Error;
 use hsa_vmm::buffer::PagedBuffer;
 use hsa_vmm::error::Rejected;
@@ -113,7 +113,7 @@ fn relocate_moves_memory_with_its_access() {
                 assert_eq!(page(&machine, 0, moved), (true, true), "{generation}");
                 assert_eq!(page(&machine, 1, moved), (true, false), "{generation}");
                 assert_eq!(page(&machine, 0, at(from, granule)), (false, false), "{generation}");
-                assert_untouchable(from.get(), 3 * granule, generation);
+                assert_inaccessible(from.get(), 3 * granule, generation);
                 vmm.address_free(from, 3 * granule).expect("nothing is mapped in the reservation");
                 // Within a reservation.
                 vmm.relocate(to, at(to, granule), granule).unwrap();
@@ -160,7 +160,7 @@ fn exchange_and_relocate_reject_bad_ranges() {
             base,
             peers,
             granule,
-            (Argument::Agent, |problem| matches!(problem, Problem::Unreachable(_))),
+            (Argument::Agent, |problem| matches!(problem, Problem::NoPeerAccess(_))),
         ),
     ];
     for (number, (to, from, size, (argument, is_expected))) in exchanges.into_iter().enumerate() {

@@ -47,7 +47,7 @@ fn through_the_library() {
         }
         for address in [base, at(base, SIZE)] {
             assert_eq!(library.vmm.get_access(gpu, address).unwrap(), Access::None);
-            crate::process::assert_untouchable(address.get(), SIZE, "after a refusal");
+            crate::process::assert_inaccessible(address.get(), SIZE, "after a refusal");
         }
         library.vmm.check().unwrap();
         let raw = Raw::start(fixture);

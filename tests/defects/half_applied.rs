@@ -4,7 +4,7 @@
 use crate::amd_runtime::raw::{Fault, RO, RW, Raw, SIZE};
 use crate::amd_runtime::{fail_driver_calls, on_each};
 use crate::machine::{Library, access};
-use crate::process::{End, assert_untouchable, in_child};
+use crate::process::{End, assert_inaccessible, in_child};
 use crate::table::{LIST_HALF_APPLIED, REFUSED_CHANGE_TAKES_ACCESS};
 use hsa_rocr::test::Fixture;
 use hsa_vmm::Access;
@@ -65,7 +65,7 @@ fn check_failing_list(fixture: &Fixture, gpu: usize) {
     for agent in all_agents {
         assert_eq!(library.vmm.get_access(agent, base).unwrap(), Access::None);
     }
-    assert_untouchable(base.get(), SIZE, "after a failure");
+    assert_inaccessible(base.get(), SIZE, "after a failure");
     library.vmm.check().unwrap();
     assert_eq!(library.vmm.quarantine(), []);
     let raw = Raw::start(fixture);

@@ -4,7 +4,7 @@
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{RW, Raw, SIZE, load, store};
 use crate::machine::{Library, access};
-use crate::process::{assert_taken, permissions};
+use crate::process::{assert_mapped, permissions};
 use crate::table::HOLE_IN_THE_RESERVATION;
 use hsa_vmm::{Access, Address, AgentId};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -90,7 +90,7 @@ fn change_access_and_unmap(library: &Library, base: Address, round: usize) {
     let vmm = &library.vmm;
     let (second, size) = (crate::machine::at(base, SIZE), 2 * SIZE);
     let assert_reserved =
-        |step: &str| assert_taken(base.get(), 4 * SIZE, &format!("{round}: {step}"));
+        |step: &str| assert_mapped(base.get(), 4 * SIZE, &format!("{round}: {step}"));
     let set = |agent: AgentId, requested| {
         vmm.set_access(base, size, &[access(agent, requested)]).unwrap()
     };

@@ -27,6 +27,6 @@ fn through_the_library() {
             let error = library.vmm.address_reserve(size, 0, None).unwrap_err();
             assert!(matches!(error.kind(), ErrorKind::OutOfMemory { .. }), "{error}");
         }
-        library.assert_nothing_held();
+        library.assert_everything_freed();
     });
 }

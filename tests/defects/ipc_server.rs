@@ -6,7 +6,7 @@
 use crate::amd_runtime::raw::Raw;
 use crate::amd_runtime::{on_each, set_variable};
 use crate::impostor;
-use crate::process::namespaces::{NOBODY_UID, Need, become_user, may};
+use crate::process::namespaces::{NOBODY_UID, Need, become_user, has_privilege};
 use crate::process::{Child, End, in_child};
 use crate::table::{
     IPC_NAME_IN_USE_ABORTS, IPC_SERVER_BLOCKS, IPC_SERVER_OUTLIVES_STOP, IPC_SERVER_TRUSTS_ANYONE,
@@ -270,7 +270,7 @@ fn while_requested_by_another_user<S, T>(
         let mut bytes = [0; 8];
         child_socket.read_exact(&mut bytes).unwrap();
         let parent = rustix::process::getppid().unwrap().as_raw_nonzero().get();
-        let received = impostor::ask(parent, u64::from_ne_bytes(bytes));
+        let received = impostor::request_memory(parent, u64::from_ne_bytes(bytes));
         child_socket.write_all(&[u8::from(received.is_some())]).unwrap();
         child_socket.read_exact(&mut [0]).unwrap();
         0
@@ -303,7 +303,7 @@ fn is_shared_by_a_server(words: [u32; 8]) -> bool {
 #[test]
 fn server_sends_memory_to_any_user() {
     let test = "ipc_server::server_sends_memory_to_any_user";
-    if !may(Need::OtherUser, test) {
+    if !has_privilege(Need::OtherUser, test) {
         return;
     }
     IPC_SERVER_TRUSTS_ANYONE.check_on_each_release(test, |fixture| {
@@ -315,7 +315,7 @@ fn server_sends_memory_to_any_user() {
 #[test]
 fn server_waits_for_an_acknowledgement() {
     let test = "ipc_server::server_waits_for_an_acknowledgement";
-    if !may(Need::OtherUser, test) {
+    if !has_privilege(Need::OtherUser, test) {
         return;
     }
     IPC_SERVER_BLOCKS.check_on_each_release(test, |fixture| {
@@ -338,7 +338,7 @@ fn server_waits_for_an_acknowledgement() {
 #[test]
 fn free_does_not_wait_for_the_server() {
     let test = "ipc_server::free_does_not_wait_for_the_server";
-    if !may(Need::OtherUser, test) {
+    if !has_privilege(Need::OtherUser, test) {
         return;
     }
     on_each(test, |fixture| {

@@ -4,7 +4,7 @@ use crate::amd_runtime::raw::{RW, Raw, SIZE};
 use crate::amd_runtime::{fail_driver_calls, on_each};
 use crate::machine::{Library, access};
 use crate::process::descriptors;
-use crate::process::limit::{allow_more, no_limit};
+use crate::process::limit::{limit_free_descriptors, raise_limit};
 use crate::table::{GRANT_WITHOUT_DESCRIPTOR_ABORTS, MAP_LEAKS_DESCRIPTOR};
 use hsa_vmm::{Access, ErrorKind};
 
@@ -14,7 +14,7 @@ fn grant_aborts_on_the_runtime() {
     GRANT_WITHOUT_DESCRIPTOR_ABORTS.check_on_each_release(test, |fixture| {
         let raw = Raw::start(fixture);
         let (base, _) = raw.mapped(SIZE, &[]);
-        allow_more(0);
+        limit_free_descriptors(0);
         raw.set_access(base, SIZE, &[(raw.gpus[0], RW)]).is_ok()
     });
 }
@@ -42,10 +42,10 @@ fn grant_through_the_library() {
         let (base, _) = library.mapped(0, SIZE);
         let gpus = library.gpus();
         let requested = [access(gpus[0], Access::ReadWrite), access(gpus[1], Access::ReadWrite)];
-        allow_more(0);
+        limit_free_descriptors(0);
         let error = library.vmm.set_access(base, SIZE, &requested).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::OutOfDescriptors), "{error}");
-        no_limit();
+        raise_limit();
         library.vmm.check().unwrap();
         assert_eq!(library.vmm.get_access(gpus[0], base).unwrap(), Access::None);
         library.vmm.set_access(base, SIZE, &requested).unwrap();

@@ -49,6 +49,6 @@ fn through_the_library() {
         library.vmm.release(memory).unwrap();
         let memory = library.create(0, 48 * MIB);
         library.vmm.release(memory).unwrap();
-        library.assert_nothing_held();
+        library.assert_everything_freed();
     });
 }

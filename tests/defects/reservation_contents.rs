@@ -3,7 +3,7 @@
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{RW, Raw, SIZE, load, store};
 use crate::machine::Library;
-use crate::process::{assert_untouchable, permissions};
+use crate::process::{assert_inaccessible, permissions};
 use crate::table::{MEMORY_KEPT_AFTER_UNMAP, RESERVATION_CAN_BE_WRITTEN};
 use hsa_vmm::Access;
 
@@ -47,10 +47,10 @@ fn through_the_library() {
         let library = Library::load(fixture.runtime());
         let base = library.reserve(SIZE);
         for _ in 0..3 {
-            assert_untouchable(base.get(), SIZE, "reserved");
+            assert_inaccessible(base.get(), SIZE, "reserved");
             let memory = library.create(0, SIZE);
             library.map(base, SIZE, memory);
-            assert_untouchable(base.get(), SIZE, "mapped");
+            assert_inaccessible(base.get(), SIZE, "mapped");
             library.grant(base, SIZE, library.cpu(0), Access::ReadWrite);
             library.grant(base, SIZE, library.gpu(0), Access::ReadWrite);
             library.vmm.write(base, b"text").unwrap();

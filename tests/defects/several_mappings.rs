@@ -3,7 +3,7 @@
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{RO, RW, Raw, SIZE, store};
 use crate::machine::{Library, access, at};
-use crate::process::assert_untouchable;
+use crate::process::assert_inaccessible;
 use crate::table::{
     ACCESS_OF_SEVERAL_ABORTS, UNMAP_OF_SEVERAL_REFUSED, UNNAMED_AGENTS_LOSE_ACCESS,
 };
@@ -40,7 +40,7 @@ fn set_access_of_two_on_the_runtime() {
                 assert_eq!(raw.read_by(gpu, base + number * SIZE), Ok(number as u64 + 7));
             }
         }
-        assert_untouchable(base + 2 * SIZE, SIZE, "after the mappings");
+        assert_inaccessible(base + 2 * SIZE, SIZE, "after the mappings");
         false
     });
 }

@@ -140,7 +140,7 @@ fn run_process(
         }
     }
     drop((down, up));
-    library.assert_nothing_held();
+    library.assert_everything_freed();
     if let Some(child) = child {
         let killed_end = End::Signal(libc::SIGKILL);
         let expected = if killed == index + 1 { killed_end } else { End::Success };

@@ -28,7 +28,7 @@ use system_calls::watch_this_thread;
 
 /// Tests a kind of machine. Fails if there are fewer runs than `floor` at the default depth.
 fn search(name: &'static str, config: Config, floor: u64) {
-    if process::ran_alone() {
+    if process::rerun_in_own_process() {
         return;
     }
     let begun = Instant::now();

@@ -2,7 +2,7 @@
 //! it, while the library uses the reservation.
 
 use crate::machine::{Library, access, at};
-use crate::process::assert_taken;
+use crate::process::assert_mapped;
 use hsa_vmm::{Access, Address};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -119,7 +119,7 @@ pub fn map_during_changes(library: &Library, name: &str) {
     assert_eq!(outcomes.damaged.into_inner(), 0, "{name}: foreign mappings changed");
     assert_eq!(library.vmm.quarantine(), [], "{name}");
     library.vmm.address_free(base, size).expect("nothing is mapped in the reservation");
-    library.assert_nothing_held();
+    library.assert_everything_freed();
 }
 
 /// Runs every operation that changes the CPU's access, on the whole reservation and on parts.
@@ -127,7 +127,7 @@ fn change_access(library: &Library, base: Address, name: &str) {
     let vmm = &library.vmm;
     let (granule, size) = (PAGES * PAGE, MAPPINGS * PAGES * PAGE);
     let [cpu, gpu, peer] = [library.cpu(0), library.gpu(0), library.gpu(1)];
-    let assert_reserved = |step: &str| assert_taken(base.get(), size, &format!("{name}: {step}"));
+    let assert_reserved = |step: &str| assert_mapped(base.get(), size, &format!("{name}: {step}"));
     let memory = [library.create(0, granule), library.create(1, granule)];
     for index in 0..MAPPINGS {
         library.map(at(base, index * granule), granule, memory[index % 2]);

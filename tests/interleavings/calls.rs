@@ -70,7 +70,7 @@ pub fn subscribe() {
         metadata.target().starts_with("hsa_vmm_interleaved::native")
             && metadata.fields().field("call").is_some()
     };
-    log::watch(is_call, |fields| {
+    log::subscribe(is_call, |fields| {
         for (_, call) in fields.into_iter().filter(|(field, _)| *field == "call") {
             record_and_yield(call);
         }

@@ -2,7 +2,7 @@
 
 use crate::fixture::Fixture;
 use crate::impostor;
-use crate::process::limit::{limit, no_limit};
+use crate::process::limit::{limit, raise_limit};
 use crate::process::{End, descriptors, in_child, namespaces, regions};
 use hsa_vmm::ipc::{IpcHandle, OpenedMemory};
 use hsa_vmm::transport::Trust;
@@ -266,8 +266,8 @@ impl Executor {
                 limit(number(1) as u64);
                 Ok(String::new())
             }
-            "no_limit" => {
-                no_limit();
+            "raise_limit" => {
+                raise_limit();
                 Ok(String::new())
             }
             command => panic!("unknown command: {command}"),

@@ -39,7 +39,7 @@ impl Fixture {
             Self::Simulation => {
                 // As in AMD's releases, the runtime accepts any length, so the library has to check it.
                 let mut config = Config::mi300x(2);
-                config.believes_ipc_lengths = true;
+                config.accepts_any_ipc_length = true;
                 Runtime::simulated(config)
             }
             Self::Amd { runtime, mode, .. } => {
@@ -86,7 +86,7 @@ fn assert_passes(fixture: &Fixture, test: impl Fn(&Fixture)) {
 
 /// Runs a test on the simulation, in a process that has no runtime.
 pub fn on_simulation(test: impl Fn(&Fixture)) {
-    if crate::process::ran_alone() {
+    if crate::process::rerun_in_own_process() {
         return;
     }
     assert_passes(&Fixture::Simulation, test);
@@ -118,7 +118,7 @@ macro_rules! on_all_fixtures {
 
                 #[test]
                 fn on_the_simulation() {
-                    $(if !may(Need::$need, stringify!($name)) {
+                    $(if !has_privilege(Need::$need, stringify!($name)) {
                         return;
                     })?
                     crate::fixture::on_simulation(run);
@@ -128,7 +128,7 @@ macro_rules! on_all_fixtures {
                 fn on_amds_runtime() {
                     let path = concat!(module_path!(), "::on_amds_runtime");
                     let name = path.split_once("::").expect("the path begins with the crate").1;
-                    $(if !may(Need::$need, name) {
+                    $(if !has_privilege(Need::$need, name) {
                         return;
                     })?
                     crate::fixture::on_amd(name, run);

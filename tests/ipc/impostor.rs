@@ -44,14 +44,15 @@ pub fn pointer(handle: &IpcHandle) -> u64 {
 
 /// Fetches the memory of a handle from AMD's server in the exporter.
 fn fetch(handle: &IpcHandle) -> OwnedFd {
-    let (mut stream, descriptor) = ask(handle.process, pointer(handle)).expect("a descriptor");
+    let (mut stream, descriptor) =
+        request_memory(handle.process, pointer(handle)).expect("a descriptor");
     stream.write_all(&request(0)).expect("the server waits for a second request");
     descriptor
 }
 
 /// Fetches the memory at an address from AMD's server, which holds its lock while it waits on the connection.
 /// Returns `None` if there is no server, or it sends nothing.
-pub fn ask(process: i32, pointer: u64) -> Option<(UnixStream, OwnedFd)> {
+pub fn request_memory(process: i32, pointer: u64) -> Option<(UnixStream, OwnedFd)> {
     let mut stream = connect(process).ok()?;
     stream.write_all(&request(pointer)).expect("the server reads");
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

@@ -73,7 +73,7 @@ on_all_fixtures! {
         importer.run("limit 3");
         let result = within(15, || importer.try_open(&handle));
         assert_error(&result, OPERATING_SYSTEM);
-        importer.run("no_limit");
+        importer.run("raise_limit");
         let opened = importer.open(&handle);
         importer.assert_contains(opened, "there");
     }
@@ -89,7 +89,7 @@ on_all_fixtures! {
         if fixture.has_server() {
             assert_error(&result, INVALID_DEVICE_POINTER);
         }
-        exporter.run("no_limit");
+        exporter.run("raise_limit");
         within(30, || importer.open(&handle));
         exporter.get_handle(second);
     }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::fixture::on_all_fixtures;
 use crate::forge::{Entry, PROCESS, RUNTIME, with_valid_check};
-use crate::process::namespaces::{NOBODY_UID, Need, may};
+use crate::process::namespaces::{NOBODY_UID, Need, has_privilege};
 
 /// Starts the first process of a new PID namespace, with its own `/proc`.
 fn first_process_of_namespace(setup: &Setup, parent: &mut Peer) -> Peer {

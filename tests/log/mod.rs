@@ -13,7 +13,7 @@ pub type Fields = Vec<(&'static str, String)>;
 ///
 /// Installs a subscriber for the whole process, once. A subscriber of one thread does not work: tracing caches
 /// for all threads whether the first thread's subscriber is interested in an event.
-pub fn watch(filter: fn(&Metadata<'_>) -> bool, on_event: fn(Fields)) {
+pub fn subscribe(filter: fn(&Metadata<'_>) -> bool, on_event: fn(Fields)) {
     static ONCE: Once = Once::new();
     let set = || tracing::subscriber::set_global_default(EventSubscriber { filter, on_event });
     ONCE.call_once(|| set().expect("no other subscriber is installed"));

@@ -87,7 +87,7 @@ impl Library {
 
     /// Makes two adjacent reservations. Retries if another thread takes the addresses.
     #[track_caller]
-    pub fn two_that_touch(&self, size: usize) -> [Address; 2] {
+    pub fn adjacent_reservations(&self, size: usize) -> [Address; 2] {
         for _ in 0..1000 {
             // A reservation of both sizes, which is dropped at once, shows where the addresses are free.
             let low =
@@ -145,7 +145,7 @@ impl Library {
 
     /// Returns an extended buffer, and a reservation exactly at its end.
     #[track_caller]
-    pub fn extended_to_a_neighbour(&self, step: usize) -> (GrowableBuffer, Reservation) {
+    pub fn extended_to_neighbour(&self, step: usize) -> (GrowableBuffer, Reservation) {
         for _ in 0..1000 {
             let buffer = self.extended_before_free_steps(step, &[2], 1);
             let end = buffer.address().checked_add(buffer.maximum()).expect("no overflow");
@@ -158,7 +158,7 @@ impl Library {
 
     /// Fails unless the ledger is consistent and lists nothing.
     #[track_caller]
-    pub fn assert_nothing_held(&self) {
+    pub fn assert_everything_freed(&self) {
         self.vmm.check().expect("the ledger is consistent");
         let usage = self.vmm.usage();
         assert_eq!((usage.reservations, usage.handles, usage.mappings), (0, 0, 0), "{usage:?}");

@@ -46,7 +46,7 @@ impl Machine {
     /// Fails unless the library and the runtime hold nothing.
     #[track_caller]
     pub fn assert_empty(&self) {
-        self.assert_nothing_held();
+        self.assert_everything_freed();
         assert_idle(&self.simulation);
     }
 

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 
 /// Allows this process only `descriptors` further descriptors.
-pub fn allow_more(descriptors: u64) {
+pub fn limit_free_descriptors(descriptors: u64) {
     let open = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64;
     // Opens files until no lower descriptor is free, because the limit is a descriptor, not a number of them.
     let mut files = Vec::new();
@@ -34,6 +34,6 @@ pub fn limit(descriptors: u64) {
 }
 
 /// Sets the soft limit to the hard limit.
-pub fn no_limit() {
+pub fn raise_limit() {
     limit(u64::MAX);
 }

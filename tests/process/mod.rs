@@ -89,7 +89,7 @@ pub fn merged_permissions(
 
 /// Fails if an address of the range is not mapped.
 #[track_caller]
-pub fn assert_taken(start: usize, size: usize, when: &str) {
+pub fn assert_mapped(start: usize, size: usize, when: &str) {
     if let Err(hole) = permissions(start, size) {
         panic!("{when}: {hole:#x} in {start:#x} + {size:#x} is not mapped");
     }
@@ -97,7 +97,7 @@ pub fn assert_taken(start: usize, size: usize, when: &str) {
 
 /// Fails unless the range is mapped without permissions, so that every access faults.
 #[track_caller]
-pub fn assert_untouchable(start: usize, size: usize, when: &str) {
+pub fn assert_inaccessible(start: usize, size: usize, when: &str) {
     let parts = permissions(start, size);
     let has_no_access =
         |(_, _, permissions): &(usize, usize, String)| permissions.starts_with("---");
@@ -135,7 +135,7 @@ pub fn with_descriptors<T>(spare: usize, function: impl FnOnce() -> T) -> T {
 /// In that process no other test opens descriptors, or takes addresses that a runtime gives up temporarily.
 #[must_use = "the test must return if this is true"]
 #[track_caller]
-pub fn ran_alone() -> bool {
+pub fn rerun_in_own_process() -> bool {
     const ALONE: &str = "HSA_VMM_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {
         return false;
@@ -242,7 +242,7 @@ impl Child {
 }
 
 /// Stores a byte at an address in a forked child, and returns how the child ends.
-pub fn storing_at(address: usize) -> End {
+pub fn store_in_child(address: usize) -> End {
     in_child(|| {
         // SAFETY: only affects this child, which ends by SIGSEGV if the address is not writable.
         unsafe { (address as *mut u8).write_volatile(0x5a) };
@@ -250,7 +250,7 @@ pub fn storing_at(address: usize) -> End {
 }
 
 /// Loads a byte from an address in a forked child, and returns how the child ends.
-pub fn loading_from(address: usize) -> End {
+pub fn load_in_child(address: usize) -> End {
     in_child(|| {
         // SAFETY: as above.
         unsafe { (address as *const u8).read_volatile() };

@@ -20,7 +20,7 @@ pub enum Need {
 }
 
 /// Returns whether this process has a privilege. If not, prints that the test is skipped.
-pub fn may(need: Need, test: &str) -> bool {
+pub fn has_privilege(need: Need, test: &str) -> bool {
     let end = in_child_with_status(|| match need {
         Need::OtherUser => i32::from(!rustix::process::geteuid().is_root()),
         Need::PidNamespace => {

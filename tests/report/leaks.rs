@@ -2,7 +2,7 @@
 
 use super::*;
 use hsa_vmm::{Allocation, Reservation};
-use log::{Fields, watch};
+use log::{Fields, subscribe};
 use std::cell::RefCell;
 use tracing::{Level, Metadata};
 
@@ -15,7 +15,7 @@ fn warnings(function: impl FnOnce()) -> Vec<Fields> {
     let is_warning = |metadata: &Metadata<'_>| {
         *metadata.level() <= Level::WARN && metadata.target().starts_with("hsa_vmm")
     };
-    watch(is_warning, |fields| EVENTS.with_borrow_mut(|events| events.push(fields)));
+    subscribe(is_warning, |fields| EVENTS.with_borrow_mut(|events| events.push(fields)));
     EVENTS.take();
     function();
     EVENTS.take()

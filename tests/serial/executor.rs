@@ -166,7 +166,7 @@ impl<'a> Executor<'a> {
         for (address, size) in vmm.reservations() {
             vmm.address_free(address, size).expect("nothing is mapped");
         }
-        self.library.assert_nothing_held();
+        self.library.assert_everything_freed();
     }
 }
 

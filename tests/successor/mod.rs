@@ -86,7 +86,7 @@ fn free_reservations(library: &Library) {
     for (address, size) in library.vmm.reservations() {
         library.vmm.address_free(address, size).expect("nothing is mapped");
     }
-    library.assert_nothing_held();
+    library.assert_everything_freed();
 }
 
 fn new_mapping(library: &Library) -> Mapping {

@@ -112,7 +112,7 @@ fn vmms_and_runtimes_share_a_library() {
                     scope.spawn(move || (0..50).for_each(|_| run_full_cycle(machine, number)));
                 }
             });
-            machines.iter().for_each(|machine| machine.assert_nothing_held());
+            machines.iter().for_each(|machine| machine.assert_everything_freed());
             machine.assert_empty();
         }
     });

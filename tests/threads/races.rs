@@ -112,7 +112,7 @@ fn unmap_and_set_access_race_for_a_mapping() {
             });
             (unmap, grant)
         });
-        process::assert_untouchable(base.get(), 2 * granule, "after the races");
+        process::assert_inaccessible(base.get(), 2 * granule, "after the races");
         free_everything(machine, &[handle]);
     });
 }

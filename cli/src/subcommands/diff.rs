@@ -8,7 +8,7 @@ use crate::table::{Cell, table};
 use anstyle::Style;
 use clap::Args;
 use hsa_vmm_conformance::Report;
-use hsa_vmm_conformance::diff::{CaseChange, CaseKind, Change, Diff, Outcome};
+use hsa_vmm_conformance::diff::{CaseChange, CaseChangeKind, Change, Diff, Outcome};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -142,7 +142,7 @@ fn rows(diff: &Diff) -> Vec<[String; 3]> {
 /// Returns the detail of B, or of A for cases that pass or are missing in B.
 fn detail(case: &CaseChange) -> &str {
     let side = match case.kind {
-        CaseKind::PassesNow | CaseKind::OnlyA => &case.a,
+        CaseChangeKind::PassesNow | CaseChangeKind::OnlyA => &case.a,
         _ => &case.b,
     };
     side.as_ref().map(|outcome| outcome.detail.as_str()).unwrap_or_default()

@@ -90,7 +90,7 @@ fn get_returns_access_set(context: &Context) -> Verdict {
         context.grant(at, 2, &[gpu], access)?;
         ensure_eq!(context.vmm().get_access(gpu, at)?, access, "access of the GPU");
         for agent in context.runtime().agents() {
-            if !context.users().contains(&agent.id()) {
+            if !context.default_agents().contains(&agent.id()) {
                 let found = context.vmm().get_access(agent.id(), at)?;
                 ensure_eq!(found, Access::None, "access of {}", agent.id());
             }
@@ -104,13 +104,13 @@ fn access_changes_between_all_values(context: &Context) -> Verdict {
     for from in ALL {
         for to in ALL {
             for access in [from, to, Access::ReadWrite] {
-                context.grant(at, 1, &context.users(), access)?;
-                for agent in context.users() {
+                context.grant(at, 1, &context.default_agents(), access)?;
+                for agent in context.default_agents() {
                     let found = context.vmm().get_access(agent, at)?;
                     ensure_eq!(found, access, "access of {agent}");
                 }
             }
-            context.holds(at, 1, 0x3232_3232)?;
+            context.check_contents(at, 1, 0x3232_3232)?;
         }
     }
     Ok(())
@@ -120,10 +120,10 @@ fn setting_again_changes_nothing(context: &Context) -> Verdict {
     let (at, _) = context.mapped(1, 0x3333_3333)?;
     let before = context.vmm().mappings();
     for _ in 0..4 {
-        context.grant(at, 1, &context.users(), Access::ReadWrite)?;
+        context.grant(at, 1, &context.default_agents(), Access::ReadWrite)?;
         ensure_eq!(context.vmm().mappings(), before, "mappings");
     }
-    context.holds(at, 1, 0x3333_3333)
+    context.check_contents(at, 1, 0x3333_3333)
 }
 
 fn last_entry_applies(context: &Context) -> Verdict {
@@ -145,37 +145,37 @@ fn other_agents_keep_access(context: &Context) -> Verdict {
     context.grant(at, 1, &[context.gpu()], Access::Read)?;
     let host = context.vmm().get_access(context.host(), at)?;
     ensure_eq!(host, Access::Read, "access of the CPU");
-    context.holds(at, 1, 0x3535_3535)
+    context.check_contents(at, 1, 0x3535_3535)
 }
 
 fn sets_several_mappings(context: &Context) -> Verdict {
     let at = context.reserve(6)?;
     for (start, granules) in [(0, 2), (2, 1), (3, 3)] {
         let handle = context.create(granules)?;
-        context.map(context.on(at, start), granules, handle)?;
+        context.map(context.granule_at(at, start), granules, handle)?;
     }
-    context.grant(at, 6, &context.users(), Access::ReadWrite)?;
+    context.grant(at, 6, &context.default_agents(), Access::ReadWrite)?;
     for index in 0..6 {
-        let access = context.vmm().get_access(context.gpu(), context.on(at, index))?;
+        let access = context.vmm().get_access(context.gpu(), context.granule_at(at, index))?;
         ensure_eq!(access, Access::ReadWrite, "access in granule {index}");
     }
     context.fill(at, 6, 0x3636_3636)?;
-    context.holds(at, 6, 0x3636_3636)
+    context.check_contents(at, 6, 0x3636_3636)
 }
 
 fn sets_one_of_several_mappings(context: &Context) -> Verdict {
     let at = context.reserve(3)?;
     for index in 0..3 {
         let handle = context.create(1)?;
-        context.map(context.on(at, index), 1, handle)?;
+        context.map(context.granule_at(at, index), 1, handle)?;
     }
-    context.grant(context.on(at, 1), 1, &context.users(), Access::ReadWrite)?;
+    context.grant(context.granule_at(at, 1), 1, &context.default_agents(), Access::ReadWrite)?;
     for (index, expected) in [Access::None, Access::ReadWrite, Access::None].iter().enumerate() {
-        let found = context.vmm().get_access(context.gpu(), context.on(at, index))?;
+        let found = context.vmm().get_access(context.gpu(), context.granule_at(at, index))?;
         ensure_eq!(found, *expected, "access of mapping {index}");
     }
-    context.fill(context.on(at, 1), 1, 0x3737_3737)?;
-    context.holds(context.on(at, 1), 1, 0x3737_3737)
+    context.fill(context.granule_at(at, 1), 1, 0x3737_3737)?;
+    context.check_contents(context.granule_at(at, 1), 1, 0x3737_3737)
 }
 
 fn aliases_have_independent_access(context: &Context) -> Verdict {
@@ -184,11 +184,11 @@ fn aliases_have_independent_access(context: &Context) -> Verdict {
     context.map(alias, 1, handle)?;
     let access = context.vmm().get_access(context.gpu(), alias)?;
     ensure_eq!(access, Access::None, "access of the alias");
-    context.grant(alias, 1, &context.users(), Access::Read)?;
-    context.holds(alias, 1, 0x3838_3838)?;
+    context.grant(alias, 1, &context.default_agents(), Access::Read)?;
+    context.check_contents(alias, 1, 0x3838_3838)?;
     let access = context.vmm().get_access(context.gpu(), at)?;
     ensure_eq!(access, Access::ReadWrite, "access of the first mapping");
-    context.refuses_argument(Argument::Address, || context.vmm().write(alias, &[1]))
+    context.expect_invalid_argument(Argument::Address, || context.vmm().write(alias, &[1]))
 }
 
 fn get_accepts_every_address(context: &Context) -> Verdict {
@@ -230,11 +230,11 @@ fn gpu_without_access_cannot_copy(context: &Context) -> Verdict {
     let (vmm, gpu, size) = (context.vmm(), context.gpu(), context.granule());
     context.grant(at, 1, &[gpu], Access::None)?;
     ensure_eq!(vmm.get_access(gpu, at)?, Access::None, "access of the GPU");
-    context.refuses_argument(Argument::Destination, || vmm.copy(gpu, at, other, size))?;
-    context.refuses_argument(Argument::Source, || vmm.copy(gpu, other, at, size))?;
-    context.refuses_argument(Argument::Address, || vmm.fill(at, 0, size))?;
-    context.holds(at, 1, 0x3b3b_3b3b)?;
+    context.expect_invalid_argument(Argument::Destination, || vmm.copy(gpu, at, other, size))?;
+    context.expect_invalid_argument(Argument::Source, || vmm.copy(gpu, other, at, size))?;
+    context.expect_invalid_argument(Argument::Address, || vmm.fill(at, 0, size))?;
+    context.check_contents(at, 1, 0x3b3b_3b3b)?;
     context.grant(at, 1, &[gpu], Access::ReadWrite)?;
     vmm.copy(gpu, other, at, size)?;
-    context.holds(other, 1, 0x3b3b_3b3b)
+    context.check_contents(other, 1, 0x3b3b_3b3b)
 }

@@ -78,7 +78,7 @@ fn map_filled(context: &Context, gpu: AgentId, value: u32) -> Verdict<Address> {
     let at = context.reserve(1)?;
     let memory = context.create_on(gpu, 1)?;
     context.map(at, 1, memory)?;
-    context.grant(at, 1, &context.users_of(gpu), Access::ReadWrite)?;
+    context.grant(at, 1, &context.agents_of(gpu), Access::ReadWrite)?;
     context.fill(at, 1, value)?;
     Ok(at)
 }
@@ -89,7 +89,7 @@ fn each_pair(context: &Context, check: impl Fn(Address, AgentId, AgentId) -> Ver
     for &owner in context.gpus() {
         let others = context.gpus().iter().copied().filter(|&other| other != owner);
         for other in others {
-            if !context.runtime().agent(other).is_some_and(|agent| agent.reaches(owner)) {
+            if !context.runtime().agent(other).is_some_and(|agent| agent.can_access(owner)) {
                 continue;
             }
             let at = map_filled(context, owner, 0xe000)?;
@@ -108,7 +108,7 @@ fn each_pair(context: &Context, check: impl Fn(Address, AgentId, AgentId) -> Ver
 
 /// Checks the contents with the CPU, if the CPU can access the owner's memory.
 fn check_by_cpu(context: &Context, owner: AgentId, at: Address, value: u32) -> Verdict {
-    if context.cpu_sees(owner) { context.filled(at, 1, value) } else { Ok(()) }
+    if context.cpu_has_access(owner) { context.check_filled(at, 1, value) } else { Ok(()) }
 }
 
 fn each_gpu_uses_its_memory(context: &Context) -> Verdict {
@@ -116,7 +116,7 @@ fn each_gpu_uses_its_memory(context: &Context) -> Verdict {
         let value = 0xe100 + index as u32;
         let at = map_filled(context, gpu, value)?;
         check_by_cpu(context, gpu, at, value)?;
-        context.seen_by(gpu, at, 1, value)?;
+        context.check_through_gpu(gpu, at, 1, value)?;
     }
     Ok(())
 }
@@ -126,7 +126,7 @@ fn get_returns_each_permission(context: &Context) -> Verdict {
         let at = map_filled(context, owner, 0)?;
         for agent in context.runtime().agents() {
             let is_tested = context.gpus().contains(&agent.id()) || agent.id() == context.host();
-            if !is_tested || !agent.reaches(owner) {
+            if !is_tested || !agent.can_access(owner) {
                 continue;
             }
             for access in [Access::Read, Access::None, Access::ReadWrite, Access::Read] {
@@ -144,7 +144,7 @@ fn get_returns_each_permission(context: &Context) -> Verdict {
 
 fn cpu_access_is_enforced(context: &Context) -> Verdict {
     context.needs_cpu()?;
-    for &owner in context.gpus().iter().filter(|&&gpu| context.cpu_sees(gpu)) {
+    for &owner in context.gpus().iter().filter(|&&gpu| context.cpu_has_access(gpu)) {
         let at = map_filled(context, owner, 0xe200)?;
         let (vmm, host) = (context.vmm(), [context.host()]);
         vmm.write(at, &[0x5e; 64])?;
@@ -152,12 +152,12 @@ fn cpu_access_is_enforced(context: &Context) -> Verdict {
         let mut found = [0; 64];
         vmm.read(at, &mut found)?;
         ensure_eq!(found, [0x5e; 64], "memory of GPU {owner}");
-        context.refuses_argument(Argument::Address, || vmm.write(at, &[1]))?;
+        context.expect_invalid_argument(Argument::Address, || vmm.write(at, &[1]))?;
         context.grant(at, 1, &host, Access::None)?;
-        context.refuses_argument(Argument::Address, || vmm.read(at, &mut [0; 4]))?;
+        context.expect_invalid_argument(Argument::Address, || vmm.read(at, &mut [0; 4]))?;
         context.grant(at, 1, &host, Access::ReadWrite)?;
         context.fill(at, 1, 0xe201)?;
-        context.filled(at, 1, 0xe201)?;
+        context.check_filled(at, 1, 0xe201)?;
     }
     Ok(())
 }
@@ -165,9 +165,9 @@ fn cpu_access_is_enforced(context: &Context) -> Verdict {
 fn peer_reads(context: &Context) -> Verdict {
     each_pair(context, |at, _, other| {
         context.grant(at, 1, &[other], Access::Read)?;
-        context.seen_by(other, at, 1, 0xe000)?;
+        context.check_through_gpu(other, at, 1, 0xe000)?;
         context.fill(at, 1, 0xe301)?;
-        context.seen_by(other, at, 1, 0xe301)
+        context.check_through_gpu(other, at, 1, 0xe301)
     })
 }
 
@@ -177,7 +177,7 @@ fn peer_writes(context: &Context) -> Verdict {
         let from = map_filled(context, other, 0xe400)?;
         context.vmm().copy(other, at, from, context.granule())?;
         check_by_cpu(context, owner, at, 0xe400)?;
-        context.seen_by(owner, at, 1, 0xe400)
+        context.check_through_gpu(owner, at, 1, 0xe400)
     })
 }
 
@@ -185,9 +185,11 @@ fn peer_without_access_cannot_copy(context: &Context) -> Verdict {
     each_pair(context, |at, owner, other| {
         let peer_memory = map_filled(context, other, 0xe500)?;
         let (vmm, size) = (context.vmm(), context.granule());
-        context.refuses_argument(Argument::Source, || vmm.copy(other, peer_memory, at, size))?;
         context
-            .refuses_argument(Argument::Destination, || vmm.copy(other, at, peer_memory, size))?;
+            .expect_invalid_argument(Argument::Source, || vmm.copy(other, peer_memory, at, size))?;
+        context.expect_invalid_argument(Argument::Destination, || {
+            vmm.copy(other, at, peer_memory, size)
+        })?;
         check_by_cpu(context, owner, at, 0xe000)?;
         check_by_cpu(context, other, peer_memory, 0xe500)
     })
@@ -198,8 +200,9 @@ fn peer_with_read_access_cannot_write(context: &Context) -> Verdict {
         context.grant(at, 1, &[other], Access::Read)?;
         let peer_memory = map_filled(context, other, 0xe600)?;
         let (vmm, size) = (context.vmm(), context.granule());
-        context
-            .refuses_argument(Argument::Destination, || vmm.copy(other, at, peer_memory, size))?;
+        context.expect_invalid_argument(Argument::Destination, || {
+            vmm.copy(other, at, peer_memory, size)
+        })?;
         check_by_cpu(context, owner, at, 0xe000)?;
         vmm.copy(other, peer_memory, at, size)?;
         check_by_cpu(context, other, peer_memory, 0xe000)
@@ -209,15 +212,15 @@ fn peer_with_read_access_cannot_write(context: &Context) -> Verdict {
 fn revoking_peer_keeps_others(context: &Context) -> Verdict {
     each_pair(context, |at, owner, other| {
         context.grant(at, 1, &[other], Access::ReadWrite)?;
-        context.seen_by(other, at, 1, 0xe000)?;
+        context.check_through_gpu(other, at, 1, 0xe000)?;
         let (vmm, size) = (context.vmm(), context.granule());
         vmm.revoke(at, size, &[other])?;
         ensure_eq!(vmm.get_access(other, at)?, Access::None, "revoked access");
         ensure_eq!(vmm.get_access(owner, at)?, Access::ReadWrite, "the owner's access");
         let peer_memory = map_filled(context, other, 0xe700)?;
-        context.refuses(HipError::InvalidValue, || vmm.copy(other, peer_memory, at, size))?;
+        context.expect_error(HipError::InvalidValue, || vmm.copy(other, peer_memory, at, size))?;
         check_by_cpu(context, owner, at, 0xe000)?;
-        context.seen_by(owner, at, 1, 0xe000)
+        context.check_through_gpu(owner, at, 1, 0xe000)
     })
 }
 
@@ -226,7 +229,7 @@ fn grants_one_range_to_all_gpus(context: &Context) -> Verdict {
     let gpus = context.gpus();
     let can_access_all = |&gpu: &AgentId| {
         let can_access = |other: &AgentId| {
-            context.runtime().agent(gpu).is_some_and(|agent| agent.reaches(*other))
+            context.runtime().agent(gpu).is_some_and(|agent| agent.can_access(*other))
         };
         gpus.iter().all(can_access)
     };
@@ -234,15 +237,20 @@ fn grants_one_range_to_all_gpus(context: &Context) -> Verdict {
     let at = context.reserve(gpus_with_access.len())?;
     for (index, &gpu) in gpus_with_access.iter().enumerate() {
         let memory = context.create_on(gpu, 1)?;
-        context.map(context.on(at, index), 1, memory)?;
+        context.map(context.granule_at(at, index), 1, memory)?;
     }
     context.grant(at, gpus_with_access.len(), &gpus_with_access, Access::ReadWrite)?;
     for index in 0..gpus_with_access.len() {
-        context.fill(context.on(at, index), 1, 0xe800 + index as u32)?;
+        context.fill(context.granule_at(at, index), 1, 0xe800 + index as u32)?;
     }
     for &gpu in &gpus_with_access {
         for index in 0..gpus_with_access.len() {
-            context.seen_by(gpu, context.on(at, index), 1, 0xe800 + index as u32)?;
+            context.check_through_gpu(
+                gpu,
+                context.granule_at(at, index),
+                1,
+                0xe800 + index as u32,
+            )?;
         }
     }
     ensure!(context.vmm().usage().mappings == gpus_with_access.len(), "one mapping per GPU");
@@ -254,21 +262,22 @@ fn exported_memory_is_shared(context: &Context) -> Verdict {
         let exported = context.create_shareable_on(owner, 1)?;
         let at = context.reserve(1)?;
         context.map(at, 1, exported)?;
-        context.grant(at, 1, &context.users_of(owner), Access::ReadWrite)?;
+        context.grant(at, 1, &context.agents_of(owner), Access::ReadWrite)?;
         context.fill(at, 1, 0xe900)?;
         let descriptor = export(context, exported)?;
         let imported = context.vmm().import_from_shareable_handle(&descriptor, KIND)?;
         let imported = context.keep(imported);
         let imported_at = context.reserve(1)?;
         context.map(imported_at, 1, imported)?;
-        let can_access = |agent| context.runtime().agent(agent).is_some_and(|a| a.reaches(owner));
+        let can_access =
+            |agent| context.runtime().agent(agent).is_some_and(|a| a.can_access(owner));
         for &gpu in context.gpus().iter().filter(|&&gpu| can_access(gpu)) {
             context.grant(imported_at, 1, &[gpu], Access::ReadWrite)?;
-            context.seen_by(gpu, imported_at, 1, 0xe900)?;
+            context.check_through_gpu(gpu, imported_at, 1, 0xe900)?;
         }
         context.fill(at, 1, 0xe901)?;
         for &gpu in context.gpus().iter().filter(|&&gpu| can_access(gpu)) {
-            context.seen_by(gpu, imported_at, 1, 0xe901)?;
+            context.check_through_gpu(gpu, imported_at, 1, 0xe901)?;
         }
     }
     Ok(())

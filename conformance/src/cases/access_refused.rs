@@ -142,7 +142,7 @@ pub(super) const CASES: &[Case] = &[
 /// Checks that `set_access` for the first GPU rejects a range.
 fn rejects_set_access(context: &Context, at: Address, size: usize, argument: Argument) -> Verdict {
     let list = [AccessDescriptor { agent: context.gpu(), access: Access::Read }];
-    context.refuses_argument(argument, || context.vmm().set_access(at, size, &list))
+    context.expect_invalid_argument(argument, || context.vmm().set_access(at, size, &list))
 }
 
 /// Checks that `set_access` rejects a range, for a mapping of two granules at the start of a reservation
@@ -156,28 +156,28 @@ fn rejects_range(
     let at = context.reserve(4)?;
     let handle = context.create(2)?;
     context.map(at, 2, handle)?;
-    context.grant(at, 2, &context.users(), Access::ReadWrite)?;
+    context.grant(at, 2, &context.default_agents(), Access::ReadWrite)?;
     context.fill(at, 2, 0x6b6b_6b6b)?;
     let list = [AccessDescriptor { agent: context.gpu(), access: Access::Read }];
     let set = || context.vmm().set_access(offset(at, start), size, &list);
-    let error = context.refuses(HipError::InvalidValue, set)?;
+    let error = context.expect_error(HipError::InvalidValue, set)?;
     if argument.is_some() {
         ensure_eq!(error.argument(), argument, "{error}");
     }
-    context.holds(at, 2, 0x6b6b_6b6b)
+    context.check_contents(at, 2, 0x6b6b_6b6b)
 }
 
 fn rejects_empty_list(context: &Context) -> Verdict {
     let (at, _) = context.mapped(1, 0x6c6c_6c6c)?;
     let set = || context.vmm().set_access(at, context.granule(), &[]);
-    context.refuses_argument(Argument::Descriptors, set)
+    context.expect_invalid_argument(Argument::Descriptors, set)
 }
 
 fn rejects_agent(context: &Context, agent: AgentId) -> Verdict {
     let (at, _) = context.mapped(1, 0x6d6d_6d6d)?;
     let list = [AccessDescriptor { agent, access: Access::ReadWrite }];
     let set = || context.vmm().set_access(at, context.granule(), &list);
-    context.refuses_argument(Argument::Agent, set)
+    context.expect_invalid_argument(Argument::Agent, set)
 }
 
 fn invalid_agent_rejects_whole_list(context: &Context) -> Verdict {
@@ -187,7 +187,7 @@ fn invalid_agent_rejects_whole_list(context: &Context) -> Verdict {
     let list = [context.gpu(), context.invented_agent()]
         .map(|agent| AccessDescriptor { agent, access: Access::ReadWrite });
     let set = || context.vmm().set_access(at, context.granule(), &list);
-    context.refuses_argument(Argument::Agent, set)?;
+    context.expect_invalid_argument(Argument::Agent, set)?;
     let access = context.vmm().get_access(context.gpu(), at)?;
     ensure_eq!(access, Access::None, "access of the valid agent");
     Ok(())
@@ -197,7 +197,7 @@ fn rejects_gpu_without_peer_access(context: &Context) -> Verdict {
     let runtime = context.runtime();
     let pairs = context.gpus().iter().flat_map(|&a| context.gpus().iter().map(move |&b| (a, b)));
     let has_no_access = |&(from, owner): &(AgentId, AgentId)| {
-        runtime.agent(from).is_some_and(|agent| !agent.reaches(owner))
+        runtime.agent(from).is_some_and(|agent| !agent.can_access(owner))
     };
     let Some((agent, owner)) = pairs.into_iter().find(has_no_access) else {
         let reason = "every GPU can access every other's memory".to_owned();
@@ -208,30 +208,30 @@ fn rejects_gpu_without_peer_access(context: &Context) -> Verdict {
     context.map(at, 1, handle)?;
     let list = [AccessDescriptor { agent, access: Access::ReadWrite }];
     let set = || context.vmm().set_access(at, context.granule(), &list);
-    let error = context.refuses(HipError::InvalidValue, set)?;
-    ensure_eq!(error.problem(), Some(Problem::Unreachable(owner)), "{error}");
+    let error = context.expect_error(HipError::InvalidValue, set)?;
+    ensure_eq!(error.problem(), Some(Problem::NoPeerAccess(owner)), "{error}");
     Ok(())
 }
 
 fn rejects_cpu_without_large_bar(context: &Context) -> Verdict {
-    if context.cpu_sees(context.gpu()) {
+    if context.cpu_has_access(context.gpu()) {
         return Err(NotPassed::Skipped("the CPU can access all memory of this GPU".to_owned()));
     }
     let (at, _) = context.mapped(1, 0x6e6e_6e6e)?;
     let list = [AccessDescriptor { agent: context.host(), access: Access::Read }];
     let set = || context.vmm().set_access(at, context.granule(), &list);
-    context.refuses(HipError::NotSupported, set).map(|_| ())
+    context.expect_error(HipError::NotSupported, set).map(|_| ())
 }
 
 fn rejects_range_with_hole(context: &Context) -> Verdict {
     let at = context.reserve(3)?;
     for index in [0, 2] {
         let handle = context.create(1)?;
-        context.map(context.on(at, index), 1, handle)?;
+        context.map(context.granule_at(at, index), 1, handle)?;
     }
     rejects_set_access(context, at, 3 * context.granule(), Argument::Address)?;
     for index in [0, 2] {
-        let access = context.vmm().get_access(context.gpu(), context.on(at, index))?;
+        let access = context.vmm().get_access(context.gpu(), context.granule_at(at, index))?;
         ensure_eq!(access, Access::None, "access in granule {index}");
     }
     Ok(())
@@ -250,7 +250,8 @@ fn rejects_unmapped_range(context: &Context) -> Verdict {
 }
 
 fn rejects_get_access(context: &Context, at: Address) -> Verdict {
-    context.refuses_argument(Argument::Address, || context.vmm().get_access(context.gpu(), at))
+    context
+        .expect_invalid_argument(Argument::Address, || context.vmm().get_access(context.gpu(), at))
 }
 
 fn get_rejects_unreserved(context: &Context) -> Verdict {
@@ -263,11 +264,11 @@ fn get_rejects_end_of_mapping(context: &Context) -> Verdict {
     let handle = context.create(1)?;
     context.map(at, 1, handle)?;
     context.grant(at, 1, &[context.gpu()], Access::ReadWrite)?;
-    rejects_get_access(context, context.on(at, 1))
+    rejects_get_access(context, context.granule_at(at, 1))
 }
 
 fn get_rejects_invented_agent(context: &Context) -> Verdict {
     let (at, _) = context.mapped(1, 0x7070_7070)?;
     let agent = context.invented_agent();
-    context.refuses_argument(Argument::Agent, || context.vmm().get_access(agent, at))
+    context.expect_invalid_argument(Argument::Agent, || context.vmm().get_access(agent, at))
 }

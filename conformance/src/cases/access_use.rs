@@ -117,7 +117,7 @@ fn cpu_reads_and_writes(context: &Context) -> Verdict {
     let copy = context.reserve(2)?;
     let other = context.create(2)?;
     context.map(copy, 2, other)?;
-    context.grant(copy, 2, &context.users(), Access::ReadWrite)?;
+    context.grant(copy, 2, &context.default_agents(), Access::ReadWrite)?;
     context.vmm().copy(context.gpu(), copy, at, pattern.len())?;
     found.fill(0);
     context.vmm().read(copy, &mut found)?;
@@ -130,20 +130,20 @@ fn cpu_with_read_access_cannot_write(context: &Context) -> Verdict {
     context.needs_cpu()?;
     let (at, _) = context.mapped(1, 0x4141_4141)?;
     context.grant(at, 1, &[context.host()], Access::Read)?;
-    context.holds(at, 1, 0x4141_4141)?;
-    context.refuses_argument(Argument::Address, || context.vmm().write(at, &[1]))?;
+    context.check_contents(at, 1, 0x4141_4141)?;
+    context.expect_invalid_argument(Argument::Address, || context.vmm().write(at, &[1]))?;
     context.fill(at, 1, 0x4242_4242)?;
-    context.holds(at, 1, 0x4242_4242)
+    context.check_contents(at, 1, 0x4242_4242)
 }
 
 fn cpu_without_access_cannot_read(context: &Context) -> Verdict {
     context.needs_cpu()?;
     let (at, _) = context.mapped(1, 0x4343_4343)?;
     context.grant(at, 1, &[context.host()], Access::None)?;
-    context.refuses_argument(Argument::Address, || context.vmm().read(at, &mut [0]))?;
-    context.refuses_argument(Argument::Address, || context.vmm().write(at, &[1]))?;
+    context.expect_invalid_argument(Argument::Address, || context.vmm().read(at, &mut [0]))?;
+    context.expect_invalid_argument(Argument::Address, || context.vmm().write(at, &[1]))?;
     context.grant(at, 1, &[context.host()], Access::ReadWrite)?;
-    context.holds(at, 1, 0x4343_4343)
+    context.check_contents(at, 1, 0x4343_4343)
 }
 
 fn cpu_access_is_revoked_and_granted(context: &Context) -> Verdict {
@@ -154,11 +154,11 @@ fn cpu_access_is_revoked_and_granted(context: &Context) -> Verdict {
         // Detects addresses that the reservation has lost.
         let other = context.reserve(1)?;
         ensure!(
-            other < at || other >= context.on(at, 2),
+            other < at || other >= context.granule_at(at, 2),
             "{other} was reserved inside {at} in round {round}"
         );
         context.grant(at, 2, &[context.host()], Access::ReadWrite)?;
-        context.holds(at, 2, 0x4444_4444)?;
+        context.check_contents(at, 2, 0x4444_4444)?;
     }
     Ok(())
 }
@@ -167,16 +167,19 @@ fn cpu_cannot_cross_mapping_end(context: &Context) -> Verdict {
     context.needs_cpu()?;
     let at = context.reserve(3)?;
     let handle = context.create(1)?;
-    let mapping = context.on(at, 1);
+    let mapping = context.granule_at(at, 1);
     context.map(mapping, 1, handle)?;
-    context.grant(mapping, 1, &context.users(), Access::ReadWrite)?;
+    context.grant(mapping, 1, &context.default_agents(), Access::ReadWrite)?;
     context.fill(mapping, 1, 0x4e4e_4e4e)?;
     let last = offset(mapping, context.granule() - 4);
     for start in [last, offset(mapping, usize::MAX - 3)] {
-        context.refuses_argument(Argument::Address, || context.vmm().read(start, &mut [0; 8]))?;
-        context.refuses_argument(Argument::Address, || context.vmm().write(start, &[0; 8]))?;
+        context.expect_invalid_argument(Argument::Address, || {
+            context.vmm().read(start, &mut [0; 8])
+        })?;
+        context
+            .expect_invalid_argument(Argument::Address, || context.vmm().write(start, &[0; 8]))?;
     }
-    context.holds(mapping, 1, 0x4e4e_4e4e)
+    context.check_contents(mapping, 1, 0x4e4e_4e4e)
 }
 
 fn cpu_crosses_adjacent_mappings(context: &Context) -> Verdict {
@@ -184,16 +187,16 @@ fn cpu_crosses_adjacent_mappings(context: &Context) -> Verdict {
     let at = context.reserve(2)?;
     for index in 0..2 {
         let handle = context.create(1)?;
-        context.map(context.on(at, index), 1, handle)?;
+        context.map(context.granule_at(at, index), 1, handle)?;
     }
-    context.grant(at, 2, &context.users(), Access::ReadWrite)?;
+    context.grant(at, 2, &context.default_agents(), Access::ReadWrite)?;
     let middle = offset(at, context.granule() - 8);
     let (text, mut found) = (*b"across an edge..", [0; 16]);
     context.vmm().write(middle, &text)?;
     context.vmm().read(middle, &mut found)?;
     ensure_eq!(found, text, "the written bytes");
-    context.grant(context.on(at, 1), 1, &[context.host()], Access::Read)?;
-    context.refuses_argument(Argument::Address, || context.vmm().write(middle, &[0; 16]))?;
+    context.grant(context.granule_at(at, 1), 1, &[context.host()], Access::Read)?;
+    context.expect_invalid_argument(Argument::Address, || context.vmm().write(middle, &[0; 16]))?;
     context.vmm().read(middle, &mut found)?;
     ensure_eq!(found, text, "the bytes after the rejected write");
     Ok(())
@@ -203,9 +206,9 @@ fn gpu_copies(context: &Context) -> Verdict {
     let (from, _) = context.mapped(2, 0x4545_4545)?;
     let (to, _) = context.mapped(2, 0x4646_4646)?;
     context.vmm().copy(context.gpu(), to, from, context.granule())?;
-    context.holds(to, 1, 0x4545_4545)?;
-    context.holds(context.on(to, 1), 1, 0x4646_4646)?;
-    context.holds(from, 2, 0x4545_4545)
+    context.check_contents(to, 1, 0x4545_4545)?;
+    context.check_contents(context.granule_at(to, 1), 1, 0x4646_4646)?;
+    context.check_contents(from, 2, 0x4545_4545)
 }
 
 fn gpu_needs_access_to_both_sides(context: &Context) -> Verdict {
@@ -214,9 +217,9 @@ fn gpu_needs_access_to_both_sides(context: &Context) -> Verdict {
     let handle = context.create(1)?;
     context.map(to, 1, handle)?;
     let (vmm, gpu, size) = (context.vmm(), context.gpu(), context.granule());
-    context.refuses_argument(Argument::Destination, || vmm.copy(gpu, to, from, size))?;
-    context.refuses_argument(Argument::Source, || vmm.copy(gpu, from, to, size))?;
-    context.holds(from, 1, 0x4747_4747)
+    context.expect_invalid_argument(Argument::Destination, || vmm.copy(gpu, to, from, size))?;
+    context.expect_invalid_argument(Argument::Source, || vmm.copy(gpu, from, to, size))?;
+    context.check_contents(from, 1, 0x4747_4747)
 }
 
 fn gpu_with_read_access_cannot_write(context: &Context) -> Verdict {
@@ -224,10 +227,10 @@ fn gpu_with_read_access_cannot_write(context: &Context) -> Verdict {
     let (to, _) = context.mapped(1, 0x4949_4949)?;
     let (vmm, gpu, size) = (context.vmm(), context.gpu(), context.granule());
     context.grant(from, 1, &[gpu], Access::Read)?;
-    context.refuses_argument(Argument::Destination, || vmm.copy(gpu, from, to, size))?;
-    context.refuses_argument(Argument::Address, || vmm.fill(from, 1, size))?;
+    context.expect_invalid_argument(Argument::Destination, || vmm.copy(gpu, from, to, size))?;
+    context.expect_invalid_argument(Argument::Address, || vmm.fill(from, 1, size))?;
     vmm.copy(gpu, to, from, size)?;
-    context.holds(to, 1, 0x4848_4848)
+    context.check_contents(to, 1, 0x4848_4848)
 }
 
 fn gpu_cannot_cross_mapping_end(context: &Context) -> Verdict {
@@ -236,27 +239,28 @@ fn gpu_cannot_cross_mapping_end(context: &Context) -> Verdict {
     let to = context.reserve(2)?;
     let handle = context.create(1)?;
     context.map(to, 1, handle)?;
-    context.grant(to, 1, &context.users(), Access::ReadWrite)?;
+    context.grant(to, 1, &context.default_agents(), Access::ReadWrite)?;
     context.fill(to, 1, 0x5050_5050)?;
-    context.refuses_argument(Argument::Destination, || vmm.copy(gpu, to, from, 2 * size))?;
-    context.refuses_argument(Argument::Source, || vmm.copy(gpu, from, to, 2 * size))?;
-    context.refuses_argument(Argument::Address, || vmm.fill(to, 1, 2 * size))?;
-    context.holds(from, 2, 0x4f4f_4f4f)?;
-    context.holds(to, 1, 0x5050_5050)
+    context.expect_invalid_argument(Argument::Destination, || vmm.copy(gpu, to, from, 2 * size))?;
+    context.expect_invalid_argument(Argument::Source, || vmm.copy(gpu, from, to, 2 * size))?;
+    context.expect_invalid_argument(Argument::Address, || vmm.fill(to, 1, 2 * size))?;
+    context.check_contents(from, 2, 0x4f4f_4f4f)?;
+    context.check_contents(to, 1, 0x5050_5050)
 }
 
 fn rejects_invented_agent(context: &Context) -> Verdict {
     let (at, _) = context.mapped(2, 0x5151_5151)?;
     let agent = context.invented_agent();
-    let copy = || context.vmm().copy(agent, context.on(at, 1), at, context.granule());
-    context.refuses_argument(Argument::Agent, copy)
+    let copy = || context.vmm().copy(agent, context.granule_at(at, 1), at, context.granule());
+    context.expect_invalid_argument(Argument::Agent, copy)
 }
 
 fn gpu_fill_rejects_partial_words(context: &Context) -> Verdict {
     let (at, _) = context.mapped(1, 0x5252_5252)?;
-    context.refuses_argument(Argument::Size, || context.vmm().fill(at, 0, 6))?;
-    context.refuses_argument(Argument::Address, || context.vmm().fill(offset(at, 2), 0, 8))?;
-    context.holds(at, 1, 0x5252_5252)
+    context.expect_invalid_argument(Argument::Size, || context.vmm().fill(at, 0, 6))?;
+    context
+        .expect_invalid_argument(Argument::Address, || context.vmm().fill(offset(at, 2), 0, 8))?;
+    context.check_contents(at, 1, 0x5252_5252)
 }
 
 fn gpus_see_same_memory(context: &Context, owner_first: bool) -> Verdict {
@@ -265,21 +269,21 @@ fn gpus_see_same_memory(context: &Context, owner_first: bool) -> Verdict {
     let at = context.reserve(2)?;
     for index in 0..2 {
         let handle = context.create(1)?;
-        context.map(context.on(at, index), 1, handle)?;
+        context.map(context.granule_at(at, index), 1, handle)?;
     }
     if owner_first {
-        context.grant(at, 2, &context.users(), Access::ReadWrite)?;
+        context.grant(at, 2, &context.default_agents(), Access::ReadWrite)?;
         context.fill(at, 2, 0x4a4a_4a4a)?;
         context.grant(at, 2, &[other], Access::ReadWrite)?;
-        context.holds(at, 2, 0x4a4a_4a4a)?;
+        context.check_contents(at, 2, 0x4a4a_4a4a)?;
     } else {
-        let mut agents = context.users();
+        let mut agents = context.default_agents();
         agents.push(other);
         context.grant(at, 2, &agents, Access::ReadWrite)?;
     }
     context.fill(at, 1, 0x4b4b_4b4b)?;
-    context.vmm().copy(other, context.on(at, 1), at, context.granule())?;
-    context.holds(at, 2, 0x4b4b_4b4b)?;
+    context.vmm().copy(other, context.granule_at(at, 1), at, context.granule())?;
+    context.check_contents(at, 2, 0x4b4b_4b4b)?;
     for gpu in [owner, other] {
         let access = context.vmm().get_access(gpu, at)?;
         ensure_eq!(access, Access::ReadWrite, "access of {gpu}");
@@ -293,10 +297,10 @@ fn owner_after_peer(context: &Context) -> Verdict {
     let handle = context.create(2)?;
     context.map(at, 2, handle)?;
     context.grant(at, 2, &[other], Access::ReadWrite)?;
-    context.grant(at, 2, &context.users(), Access::ReadWrite)?;
+    context.grant(at, 2, &context.default_agents(), Access::ReadWrite)?;
     context.fill(at, 1, 0x4c4c_4c4c)?;
-    context.vmm().copy(other, context.on(at, 1), at, context.granule())?;
-    context.holds(at, 2, 0x4c4c_4c4c)
+    context.vmm().copy(other, context.granule_at(at, 1), at, context.granule())?;
+    context.check_contents(at, 2, 0x4c4c_4c4c)
 }
 
 fn grants_memory_of_several_gpus(context: &Context) -> Verdict {
@@ -304,16 +308,16 @@ fn grants_memory_of_several_gpus(context: &Context) -> Verdict {
     let at = context.reserve(2)?;
     for (index, gpu) in [owner, other].into_iter().enumerate() {
         let handle = context.create_on(gpu, 1)?;
-        context.map(context.on(at, index), 1, handle)?;
+        context.map(context.granule_at(at, index), 1, handle)?;
     }
     context.grant(at, 2, &[owner, other], Access::ReadWrite)?;
     context.fill(at, 1, 0x4d4d_4d4d)?;
     for gpu in [owner, other] {
-        context.vmm().copy(gpu, context.on(at, 1), at, context.granule())?;
+        context.vmm().copy(gpu, context.granule_at(at, 1), at, context.granule())?;
     }
-    if context.cpu_sees(owner) && context.cpu_sees(other) {
+    if context.cpu_has_access(owner) && context.cpu_has_access(other) {
         context.grant(at, 2, &[context.host()], Access::Read)?;
-        context.holds(at, 2, 0x4d4d_4d4d)?;
+        context.check_contents(at, 2, 0x4d4d_4d4d)?;
     }
     Ok(())
 }

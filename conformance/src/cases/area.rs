@@ -176,7 +176,7 @@ fn unified_has_one_address(context: &Context) -> Verdict {
     let host_and_mapped = AreaFlags::HOST | AreaFlags::MAPPED;
     for flags in others.into_iter().chain([host_and_mapped]) {
         let memory = mmap(&area(context, AreaFlags::UNIFIED | flags)?, 100, &mut [])?;
-        let is_on_device = context.cpu_sees(context.gpu());
+        let is_on_device = context.cpu_has_access(context.gpu());
         let backing = if is_on_device { Backing::Virtual } else { Backing::Pool };
         ensure_eq!(memory.backing(), backing, "the backing with {flags}");
         ensure_eq!(memory.device_address(), memory.address(), "the device's address");

@@ -81,7 +81,7 @@ fn growable(context: &Context, granules: usize) -> Verdict<GrowableBuffer> {
     let options =
         GrowableBuffer::builder(granules * context.granule()).with_step(context.granule());
     let mut buffer = options.reserve(context.vmm(), &context.properties())?;
-    buffer.grant(&context.users(), Access::ReadWrite)?;
+    buffer.grant(&context.default_agents(), Access::ReadWrite)?;
     Ok(buffer)
 }
 
@@ -93,10 +93,10 @@ fn grows_in_place(context: &Context) -> Verdict {
         buffer.fill(step * granule, 0xc100 + step as u32, granule)?;
         ensure_eq!(buffer.address(), at, "the address after {} steps", step + 1);
         for earlier in 0..=step {
-            context.holds(context.on(at, earlier), 1, 0xc100 + earlier as u32)?;
+            context.check_contents(context.granule_at(at, earlier), 1, 0xc100 + earlier as u32)?;
         }
     }
-    context.seen_by(context.gpu(), context.on(at, 5), 1, 0xc105)
+    context.check_through_gpu(context.gpu(), context.granule_at(at, 5), 1, 0xc105)
 }
 
 fn size_is_exact(context: &Context) -> Verdict {
@@ -125,12 +125,12 @@ fn shrinking_releases_memory(context: &Context) -> Verdict {
     for remaining in [3, 1] {
         buffer.resize(remaining * granule)?;
         ensure_eq!(context.vmm().usage().handles, remaining, "handles");
-        context.holds(at, remaining, 0xc200)?;
+        context.check_contents(at, remaining, 0xc200)?;
     }
     buffer.grow(granule)?;
     buffer.fill(granule, 0xc201, granule)?;
-    context.holds(at, 1, 0xc200)?;
-    context.holds(context.on(at, 1), 1, 0xc201)?;
+    context.check_contents(at, 1, 0xc200)?;
+    context.check_contents(context.granule_at(at, 1), 1, 0xc201)?;
     drop(buffer);
     let usage = context.vmm().usage();
     ensure_eq!((usage.reservations, usage.handles), (0, 0), "leaks of a dropped buffer");
@@ -141,7 +141,7 @@ fn new_memory_keeps_grants(context: &Context) -> Verdict {
     context.other_gpu()?;
     let mut buffer = growable(context, 3)?;
     let can_access =
-        |agent| context.runtime().agent(agent).is_some_and(|a| a.reaches(context.gpu()));
+        |agent| context.runtime().agent(agent).is_some_and(|a| a.can_access(context.gpu()));
     let gpus: Vec<_> = context.gpus().iter().copied().filter(|&gpu| can_access(gpu)).collect();
     buffer.grow(context.granule())?;
     buffer.grant(&gpus, Access::ReadWrite)?;
@@ -149,7 +149,7 @@ fn new_memory_keeps_grants(context: &Context) -> Verdict {
     buffer.fill(0, 0xc300, 3 * context.granule())?;
     for gpu in gpus {
         ensure_eq!(buffer.access(gpu)?, Access::ReadWrite, "access of GPU {gpu}");
-        context.seen_by(gpu, buffer.address(), 3, 0xc300)?;
+        context.check_through_gpu(gpu, buffer.address(), 3, 0xc300)?;
     }
     Ok(())
 }
@@ -163,25 +163,29 @@ fn new_memory_keeps_revocation(context: &Context) -> Verdict {
     buffer.grow(context.granule())?;
     ensure_eq!(buffer.access(context.host())?, Access::None, "access of the CPU");
     for offset in [0, context.granule()] {
-        context.refuses(HipError::InvalidValue, || buffer.read(offset, &mut [0; 4]))?;
+        context.expect_error(HipError::InvalidValue, || buffer.read(offset, &mut [0; 4]))?;
     }
     buffer.fill(context.granule(), 0xc401, context.granule())?;
     buffer.grant(&[context.host()], Access::Read)?;
-    context.holds(buffer.address(), 1, 0xc400)?;
-    context.holds(context.on(buffer.address(), 1), 1, 0xc401)
+    context.check_contents(buffer.address(), 1, 0xc400)?;
+    context.check_contents(context.granule_at(buffer.address(), 1), 1, 0xc401)
 }
 
 fn prepared_memory_is_released(context: &Context) -> Verdict {
     let granule = context.granule();
     let options = GrowableBuffer::builder(8 * granule).with_step(granule).with_handle_pool(3);
     let mut buffer = options.reserve(context.vmm(), &context.properties())?;
-    buffer.grant(&context.users(), Access::ReadWrite)?;
+    buffer.grant(&context.default_agents(), Access::ReadWrite)?;
     for step in 0..8 {
         buffer.grow(granule)?;
         buffer.fill(step * granule, 0xc500 + step as u32, granule)?;
     }
     for step in 0..8 {
-        context.holds(context.on(buffer.address(), step), 1, 0xc500 + step as u32)?;
+        context.check_contents(
+            context.granule_at(buffer.address(), step),
+            1,
+            0xc500 + step as u32,
+        )?;
     }
     drop(buffer);
     ensure_eq!(context.vmm().usage().handles, 0, "leaked handles");
@@ -194,12 +198,12 @@ fn rejects_growth_beyond_maximum(context: &Context) -> Verdict {
     buffer.grow(granule)?;
     buffer.fill(0, 0xc600, granule)?;
     for additional in [granule + 1, 2 * granule, usize::MAX] {
-        let error = context.refuses(HipError::InvalidValue, || buffer.grow(additional))?;
+        let error = context.expect_error(HipError::InvalidValue, || buffer.grow(additional))?;
         let is_too_large = matches!(error.problem(), Some(Problem::TooLarge { .. }));
         ensure!(is_too_large, "{error}");
         ensure_eq!(buffer.size(), granule, "the size after {additional:#x} bytes were refused");
     }
-    context.holds(buffer.address(), 1, 0xc600)
+    context.check_contents(buffer.address(), 1, 0xc600)
 }
 
 fn rejects_access_beyond_end(context: &Context) -> Verdict {
@@ -215,11 +219,11 @@ fn rejects_access_beyond_end(context: &Context) -> Verdict {
     };
     let expected = HipError::InvalidValue;
     for offset in [size - 3, size, usize::MAX] {
-        check_beyond(context.refuses(expected, || buffer.read(offset, &mut [0; 4]))?)?;
-        check_beyond(context.refuses(expected, || buffer.write(offset, &[0; 4]))?)?;
+        check_beyond(context.expect_error(expected, || buffer.read(offset, &mut [0; 4]))?)?;
+        check_beyond(context.expect_error(expected, || buffer.write(offset, &[0; 4]))?)?;
     }
-    check_beyond(context.refuses(expected, || buffer.fill(size - 4, 0, 8))?)?;
-    check_beyond(context.refuses(expected, || buffer.shrink(size + 1))?)
+    check_beyond(context.expect_error(expected, || buffer.fill(size - 4, 0, 8))?)?;
+    check_beyond(context.expect_error(expected, || buffer.shrink(size + 1))?)
 }
 
 fn rejects_zero_capacity(context: &Context) -> Verdict {
@@ -230,7 +234,7 @@ fn rejects_zero_capacity(context: &Context) -> Verdict {
     };
     let reserve =
         || GrowableBuffer::builder(0).reserve(context.vmm(), &context.properties()).map(|_| ());
-    context.refuses(expected, reserve).map(|_| ())
+    context.expect_error(expected, reserve).map(|_| ())
 }
 
 fn rejects_taken_address(context: &Context) -> Verdict {
@@ -244,7 +248,7 @@ fn rejects_taken_address(context: &Context) -> Verdict {
     // Tries again, because another thread can reserve the freed addresses first.
     for _ in 0..1000 {
         let taken = context.reserve(2)?;
-        let error = context.refuses(expected, || reserve_at(taken).map(|_| ()))?;
+        let error = context.expect_error(expected, || reserve_at(taken).map(|_| ()))?;
         ensure!(is_address_taken(&error), "{error}");
         context.vmm().address_free(taken, 2 * context.granule())?;
         match reserve_at(taken) {
@@ -275,7 +279,7 @@ fn vector_of_values(context: &Context) -> Verdict {
     ensure_eq!(values.pop()?, Some(count), "the last value");
     values.truncate(2)?;
     ensure_eq!(values.to_vec()?, [0, 1], "the first two values");
-    let error = context.refuses(HipError::InvalidValue, || values.get(2))?;
+    let error = context.expect_error(HipError::InvalidValue, || values.get(2))?;
     ensure!(matches!(error.problem(), Some(Problem::OutOfBounds { .. })), "{error}");
     Ok(())
 }

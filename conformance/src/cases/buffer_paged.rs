@@ -99,7 +99,7 @@ fn paged(context: &Context, pages: usize, with_zero_page: bool) -> Verdict<Paged
     let options = PagedBuffer::builder(pages * context.granule()).with_page_size(context.granule());
     let options = if with_zero_page { options.with_zero_page() } else { options };
     let buffer = options.reserve(context.vmm(), &context.properties())?;
-    buffer.grant(&context.users(), Access::ReadWrite)?;
+    buffer.grant(&context.default_agents(), Access::ReadWrite)?;
     Ok(buffer)
 }
 
@@ -120,7 +120,7 @@ fn fill_page(context: &Context, buffer: &PagedBuffer, page: usize, value: u32) -
 
 /// Checks that a page is filled with a value.
 fn check_page(context: &Context, buffer: &PagedBuffer, page: usize, value: u32) -> Verdict {
-    context.holds(buffer.address_of(page)?, 1, value)
+    context.check_contents(buffer.address_of(page)?, 1, value)
 }
 
 fn maps_pages_in_any_order(context: &Context) -> Verdict {
@@ -153,9 +153,9 @@ fn maps_all_pages_or_none(context: &Context) -> Verdict {
         fill_page(context, &buffer, page, 0xd200 + page as u32)?;
     }
     // Page 3 is already mapped, page 4 is not.
-    let error = context.refuses(HipError::InvalidValue, || buffer.map(3..6))?;
+    let error = context.expect_error(HipError::InvalidValue, || buffer.map(3..6))?;
     ensure_eq!(rejected_page(&error), Some((3, Problem::PageMapped)), "the error");
-    let error = context.refuses(HipError::InvalidValue, || buffer.unmap(2..6))?;
+    let error = context.expect_error(HipError::InvalidValue, || buffer.unmap(2..6))?;
     ensure_eq!(rejected_page(&error), Some((4, Problem::PageNotMapped)), "the error");
     for page in 1..4 {
         check_page(context, &buffer, page, 0xd200 + page as u32)?;
@@ -170,14 +170,14 @@ fn rejects_pages_beyond_end(context: &Context) -> Verdict {
     let expected = HipError::InvalidValue;
     for pages in [3..4, 2..4, 7..9, usize::MAX - 1..usize::MAX] {
         for error in [
-            context.refuses(expected, || buffer.map(pages.clone()))?,
-            context.refuses(expected, || buffer.unmap(pages.clone()))?,
+            context.expect_error(expected, || buffer.map(pages.clone()))?,
+            context.expect_error(expected, || buffer.unmap(pages.clone()))?,
         ] {
             ensure_eq!(error.problem(), Some(Problem::OutOfRange(3)), "{error}");
         }
     }
-    context.refuses(expected, || buffer.address_of(3))?;
-    context.refuses(expected, || buffer.state(usize::MAX))?;
+    context.expect_error(expected, || buffer.address_of(3))?;
+    context.expect_error(expected, || buffer.state(usize::MAX))?;
     Ok(())
 }
 
@@ -190,9 +190,9 @@ fn rejects_access_to_unmapped_pages(context: &Context) -> Verdict {
     let expected = HipError::InvalidValue;
     for (offset, page) in [(granule - 4, 1), (granule, 1), (2 * granule, 2)] {
         for error in [
-            context.refuses(expected, || buffer.read(offset, &mut [0; 8]))?,
-            context.refuses(expected, || buffer.write(offset, &[0; 8]))?,
-            context.refuses(expected, || buffer.fill(offset, 0, 8))?,
+            context.expect_error(expected, || buffer.read(offset, &mut [0; 8]))?,
+            context.expect_error(expected, || buffer.write(offset, &[0; 8]))?,
+            context.expect_error(expected, || buffer.fill(offset, 0, 8))?,
         ] {
             ensure_eq!(
                 rejected_page(&error),
@@ -223,8 +223,8 @@ fn unmapped_pages_read_as_zeros(context: &Context) -> Verdict {
     for page in [0, 4] {
         let offset = page * context.granule();
         for error in [
-            context.refuses(HipError::InvalidValue, || buffer.write(offset, &[1]))?,
-            context.refuses(HipError::InvalidValue, || buffer.fill(offset, 1, 4))?,
+            context.expect_error(HipError::InvalidValue, || buffer.write(offset, &[1]))?,
+            context.expect_error(HipError::InvalidValue, || buffer.fill(offset, 1, 4))?,
         ] {
             ensure_eq!(
                 rejected_page(&error),
@@ -234,10 +234,10 @@ fn unmapped_pages_read_as_zeros(context: &Context) -> Verdict {
         }
     }
     let at = buffer.address_of(3)?;
-    context.refuses(HipError::InvalidValue, || context.vmm().write(at, &[1]))?;
+    context.expect_error(HipError::InvalidValue, || context.vmm().write(at, &[1]))?;
     buffer.unmap(1..2)?;
     check_zeros(&[0, 1, 3, 4])?;
-    context.seen_by(context.gpu(), buffer.address_of(1)?, 1, 0)?;
+    context.check_through_gpu(context.gpu(), buffer.address_of(1)?, 1, 0)?;
     ensure!(buffer.zero_page_is_clean()?, "something was written to the zero page");
     Ok(())
 }
@@ -246,7 +246,7 @@ fn new_pages_keep_grants(context: &Context) -> Verdict {
     context.other_gpu()?;
     let buffer = paged(context, 3, false)?;
     let can_access =
-        |agent| context.runtime().agent(agent).is_some_and(|a| a.reaches(context.gpu()));
+        |agent| context.runtime().agent(agent).is_some_and(|a| a.can_access(context.gpu()));
     let gpus: Vec<_> = context.gpus().iter().copied().filter(|&gpu| can_access(gpu)).collect();
     buffer.map(0..1)?;
     buffer.grant(&gpus, Access::ReadWrite)?;
@@ -254,8 +254,8 @@ fn new_pages_keep_grants(context: &Context) -> Verdict {
     fill_page(context, &buffer, 0, 0xd500)?;
     fill_page(context, &buffer, 2, 0xd501)?;
     for gpu in gpus {
-        context.seen_by(gpu, buffer.address_of(0)?, 1, 0xd500)?;
-        context.seen_by(gpu, buffer.address_of(2)?, 1, 0xd501)?;
+        context.check_through_gpu(gpu, buffer.address_of(0)?, 1, 0xd500)?;
+        context.check_through_gpu(gpu, buffer.address_of(2)?, 1, 0xd501)?;
     }
     Ok(())
 }
@@ -275,7 +275,8 @@ fn moves_pages(context: &Context) -> Verdict {
     check_page(context, &second, 2, 0xd600)?;
     check_page(context, &second, 3, 0xd601)?;
     ensure_eq!((first.statistics().mapped, second.statistics().mapped), (0, 2), "pages");
-    let error = context.refuses(HipError::InvalidValue, || second.move_pages(2..3, &second, 3))?;
+    let error =
+        context.expect_error(HipError::InvalidValue, || second.move_pages(2..3, &second, 3))?;
     ensure_eq!(rejected_page(&error), Some((3, Problem::PageMapped)), "the error");
     // Within a buffer.
     second.move_pages(3..4, &second, 0)?;
@@ -298,7 +299,7 @@ fn exchanges_pages(context: &Context) -> Verdict {
     first.exchange_pages(0..1, &first, 1)?;
     check_page(context, &first, 0, 0xd711)?;
     check_page(context, &first, 1, 0xd710)?;
-    context.seen_by(context.gpu(), first.address_of(0)?, 1, 0xd711)
+    context.check_through_gpu(context.gpu(), first.address_of(0)?, 1, 0xd711)
 }
 
 fn rejects_incompatible_pages(context: &Context) -> Verdict {
@@ -308,19 +309,19 @@ fn rejects_incompatible_pages(context: &Context) -> Verdict {
     first.map(0..3)?;
     let expected = HipError::InvalidValue;
     for error in [
-        context.refuses(expected, || first.move_pages(0..1, &large, 0))?,
-        context.refuses(expected, || first.exchange_pages(0..1, &large, 0))?,
+        context.expect_error(expected, || first.move_pages(0..1, &large, 0))?,
+        context.expect_error(expected, || first.exchange_pages(0..1, &large, 0))?,
     ] {
         ensure_eq!(error.problem(), Some(Problem::DifferentPages), "the error");
     }
-    context.refuses(expected, || first.exchange_pages(0..2, &first, 1))?;
-    context.refuses(expected, || first.move_pages(0..2, &first, 1)).map(|_| ())
+    context.expect_error(expected, || first.exchange_pages(0..2, &first, 1))?;
+    context.expect_error(expected, || first.move_pages(0..2, &first, 1)).map(|_| ())
 }
 
 fn prepared_pages_are_released(context: &Context) -> Verdict {
     let options = PagedBuffer::builder(12 * context.granule()).with_page_size(context.granule());
     let buffer = options.with_pages_ahead(3).reserve(context.vmm(), &context.properties())?;
-    buffer.grant(&context.users(), Access::ReadWrite)?;
+    buffer.grant(&context.default_agents(), Access::ReadWrite)?;
     for page in 0..12 {
         buffer.map(page..page + 1)?;
         fill_page(context, &buffer, page, 0xd800 + page as u32)?;
@@ -349,7 +350,7 @@ fn shares_pages(context: &Context) -> Verdict {
     first.share_pages(1..2, &first, 3)?;
     fill_page(context, &first, 3, 0xd903)?;
     check_page(context, &second, 2, 0xd903)?;
-    context.seen_by(context.gpu(), second.address_of(2)?, 1, 0xd903)?;
+    context.check_through_gpu(context.gpu(), second.address_of(2)?, 1, 0xd903)?;
     let page_users = [(&first, 0, 2), (&first, 1, 3), (&second, 2, 3), (&second, 0, 0)];
     for (buffer, page, expected) in page_users {
         ensure_eq!(buffer.page_users(page)?, expected, "users of page {page}");
@@ -397,15 +398,15 @@ fn shared_pages_have_own_access(context: &Context) -> Verdict {
     first.share_pages(0..1, &second, 1)?;
     check_page(context, &second, 1, 0xdb10)?;
     let offset = context.granule();
-    context.refuses(HipError::InvalidValue, || second.write(offset, &[0; 4]))?;
+    context.expect_error(HipError::InvalidValue, || second.write(offset, &[0; 4]))?;
     first.write(0, &0xdb11_u32.to_ne_bytes())?;
     let mut bytes = [0; 4];
     second.read(offset, &mut bytes)?;
     ensure_eq!(u32::from_ne_bytes(bytes), 0xdb11, "the value in the other buffer");
     let address = second.address_of(1)?;
-    context.refuses(HipError::InvalidValue, || context.vmm().write(address, &[0; 4]))?;
+    context.expect_error(HipError::InvalidValue, || context.vmm().write(address, &[0; 4]))?;
     first.revoke(&[context.host()])?;
-    context.refuses(HipError::InvalidValue, || first.read(0, &mut [0; 4]))?;
+    context.expect_error(HipError::InvalidValue, || first.read(0, &mut [0; 4]))?;
     second.read(offset, &mut bytes)?;
     ensure_eq!(u32::from_ne_bytes(bytes), 0xdb11, "the value in the other buffer afterwards");
     Ok(())
@@ -418,15 +419,15 @@ fn rejects_invalid_sharing(context: &Context) -> Verdict {
     first.map(0..3)?;
     second.map(2..3)?;
     let expected = HipError::InvalidValue;
-    let error = context.refuses(expected, || first.share_pages(0..3, &second, 1))?;
+    let error = context.expect_error(expected, || first.share_pages(0..3, &second, 1))?;
     ensure_eq!(rejected_page(&error), Some((2, Problem::PageMapped)), "the error");
-    let error = context.refuses(expected, || first.share_pages(2..4, &second, 0))?;
+    let error = context.expect_error(expected, || first.share_pages(2..4, &second, 0))?;
     ensure_eq!(rejected_page(&error), Some((3, Problem::PageNotMapped)), "the error");
-    let error = context.refuses(expected, || first.share_pages(0..2, &second, 3))?;
+    let error = context.expect_error(expected, || first.share_pages(0..2, &second, 3))?;
     ensure_eq!(rejected_page(&error), Some((4, Problem::OutOfRange(4))), "the error");
-    let error = context.refuses(expected, || first.share_pages(0..1, &large, 0))?;
+    let error = context.expect_error(expected, || first.share_pages(0..1, &large, 0))?;
     ensure_eq!(error.problem(), Some(Problem::DifferentPages), "the error");
-    context.refuses(expected, || first.share_pages(0..2, &first, 1))?;
+    context.expect_error(expected, || first.share_pages(0..2, &first, 1))?;
     ensure_eq!((first.page_users(0)?, second.page_users(2)?), (1, 1), "users");
     Ok(())
 }

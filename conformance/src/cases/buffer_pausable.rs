@@ -55,7 +55,7 @@ pub(super) const CASES: &[Case] = &[
 fn pausable(context: &Context, granules: usize, value: u32) -> Verdict<PausableBuffer> {
     let size = granules * context.granule();
     let mut buffer = PausableBuffer::create(context.vmm(), size, &context.properties())?;
-    buffer.grant(&context.users(), Access::ReadWrite)?;
+    buffer.grant(&context.default_agents(), Access::ReadWrite)?;
     context.fill(buffer.address(), granules, value)?;
     Ok(buffer)
 }
@@ -87,14 +87,14 @@ fn retry_if_lost(context: &Context, case: fn(&Context) -> Verdict) -> Verdict {
 fn resumes_with_contents(context: &Context) -> Verdict {
     let mut buffer = pausable(context, 2, 0xd900)?;
     let at = buffer.address();
-    context.fill(context.on(at, 1), 1, 0xd901)?;
+    context.fill(context.granule_at(at, 1), 1, 0xd901)?;
     for _ in 0..3 {
         pause(context, &mut buffer, Contents::Save)?;
         buffer.resume()?;
         ensure_eq!(buffer.address(), at, "the address");
-        context.holds(at, 1, 0xd900)?;
-        context.holds(context.on(at, 1), 1, 0xd901)?;
-        context.seen_by(context.gpu(), context.on(at, 1), 1, 0xd901)?;
+        context.check_contents(at, 1, 0xd900)?;
+        context.check_contents(context.granule_at(at, 1), 1, 0xd901)?;
+        context.check_through_gpu(context.gpu(), context.granule_at(at, 1), 1, 0xd901)?;
     }
     Ok(())
 }
@@ -110,12 +110,12 @@ fn pausing_releases_memory(context: &Context) -> Verdict {
     let usage = context.vmm().usage();
     ensure_eq!((usage.reservations, usage.handles, usage.mappings), (1, 0, 0), "objects in use");
     let expected = HipError::InvalidValue;
-    context.refuses(expected, || context.vmm().read(at, &mut [0; 4]))?;
-    context.refuses(expected, || context.vmm().fill(at, 0, context.granule()))?;
-    let error = context.refuses(expected, || buffer.write(0, &[0; 4]))?;
+    context.expect_error(expected, || context.vmm().read(at, &mut [0; 4]))?;
+    context.expect_error(expected, || context.vmm().fill(at, 0, context.granule()))?;
+    let error = context.expect_error(expected, || buffer.write(0, &[0; 4]))?;
     ensure_eq!(error.into_kind(), ErrorKind::Paused, "the error");
     buffer.resume()?;
-    context.holds(at, 2, 0xda00)
+    context.check_contents(at, 2, 0xda00)
 }
 
 fn pausing_keeps_addresses(context: &Context) -> Verdict {
@@ -131,7 +131,7 @@ fn pausing_keeps_addresses(context: &Context) -> Verdict {
     buffer.resume()?;
     ensure_eq!(buffer.address(), at, "the address");
     context.fill(at, 4, 0xdb01)?;
-    context.holds(at, 4, 0xdb01)
+    context.check_contents(at, 4, 0xdb01)
 }
 
 fn resumes_without_contents(context: &Context) -> Verdict {
@@ -140,7 +140,7 @@ fn resumes_without_contents(context: &Context) -> Verdict {
     ensure_eq!(buffer.saved(), 0, "saved bytes");
     buffer.resume()?;
     context.fill(buffer.address(), 1, 0xdc01)?;
-    context.holds(buffer.address(), 1, 0xdc01)
+    context.check_contents(buffer.address(), 1, 0xdc01)
 }
 
 fn resumes_with_access(context: &Context) -> Verdict {
@@ -149,39 +149,39 @@ fn resumes_with_access(context: &Context) -> Verdict {
     pause(context, &mut buffer, Contents::Save)?;
     buffer.grant(&[other], Access::Read)?;
     buffer.resume()?;
-    for agent in context.users() {
+    for agent in context.default_agents() {
         ensure_eq!(buffer.access(agent)?, Access::ReadWrite, "access of agent {agent}");
         let found = context.vmm().get_access(agent, buffer.address())?;
         ensure_eq!(found, Access::ReadWrite, "access of agent {agent}, as Vmm reports");
     }
     ensure_eq!(buffer.access(other)?, Access::Read, "access granted during the pause");
-    context.holds(buffer.address(), 1, 0xdd00)?;
-    context.seen_by(other, buffer.address(), 1, 0xdd00)
+    context.check_contents(buffer.address(), 1, 0xdd00)?;
+    context.check_through_gpu(other, buffer.address(), 1, 0xdd00)
 }
 
 fn rejects_second_pause_and_resume(context: &Context) -> Verdict {
     let mut buffer = pausable(context, 1, 0xde00)?;
     let expected = HipError::InvalidValue;
-    let error = context.refuses(expected, || buffer.resume())?;
+    let error = context.expect_error(expected, || buffer.resume())?;
     ensure_eq!(error.into_kind(), ErrorKind::NotPaused, "the error");
     pause(context, &mut buffer, Contents::Save)?;
     for contents in [Contents::Save, Contents::Drop] {
-        let error = context.refuses(expected, || buffer.pause(contents))?;
+        let error = context.expect_error(expected, || buffer.pause(contents))?;
         ensure_eq!(error.into_kind(), ErrorKind::Paused, "the error");
     }
     buffer.resume()?;
-    context.holds(buffer.address(), 1, 0xde00)
+    context.check_contents(buffer.address(), 1, 0xde00)
 }
 
 fn accepts_any_size(context: &Context) -> Verdict {
     context.needs_cpu()?;
     for size in [1, 5, context.granule() - 1, context.granule() + 1] {
         let mut buffer = PausableBuffer::create(context.vmm(), size, &context.properties())?;
-        buffer.grant(&context.users(), Access::ReadWrite)?;
+        buffer.grant(&context.default_agents(), Access::ReadWrite)?;
         let granules = size.div_ceil(context.granule());
         ensure_eq!((buffer.size(), buffer.extent()), (size, granules * context.granule()), "sizes");
         buffer.write(size - 1, &[0xdf])?;
-        context.refuses(HipError::InvalidValue, || buffer.write(size - 1, &[1, 2]))?;
+        context.expect_error(HipError::InvalidValue, || buffer.write(size - 1, &[1, 2]))?;
         pause(context, &mut buffer, Contents::Save)?;
         buffer.resume()?;
         let mut last = [0];

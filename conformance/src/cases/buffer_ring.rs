@@ -55,7 +55,7 @@ pub(super) const CASES: &[Case] = &[
 fn ring(context: &Context, times: usize) -> Verdict<RingBuffer> {
     let (size, properties) = (context.granule(), context.properties());
     let ring = RingBuffer::create(context.vmm(), size, times, &properties)?;
-    ring.grant(&context.users(), Access::ReadWrite)?;
+    ring.grant(&context.default_agents(), Access::ReadWrite)?;
     Ok(ring)
 }
 
@@ -79,7 +79,7 @@ fn writes_continue_at_start(context: &Context) -> Verdict {
         }
         for copy in 0..times {
             let mut found = [0; 4];
-            context.vmm().read(context.on(ring.address(), copy), &mut found)?;
+            context.vmm().read(context.granule_at(ring.address(), copy), &mut found)?;
             ensure_bytes!(found, pattern[100..104], "the start of mapping {copy}");
         }
     }
@@ -93,15 +93,15 @@ fn gpus_copy_past_end(context: &Context) -> Verdict {
     let start = (ring.size() / 2 + 64) as u64;
     ring.write(start, &pattern)?;
     for &gpu in context.gpus() {
-        let can_access = context.runtime().agent(gpu).is_some_and(|a| a.reaches(context.gpu()));
-        if !can_access || !context.cpu_sees(gpu) {
+        let can_access = context.runtime().agent(gpu).is_some_and(|a| a.can_access(context.gpu()));
+        if !can_access || !context.cpu_has_access(gpu) {
             continue;
         }
         ring.grant(&[gpu], Access::ReadWrite)?;
         let to = context.reserve(1)?;
         let memory = context.create_on(gpu, 1)?;
         context.map(to, 1, memory)?;
-        context.grant(to, 1, &context.users_of(gpu), Access::ReadWrite)?;
+        context.grant(to, 1, &context.agents_of(gpu), Access::ReadWrite)?;
         context.vmm().copy(gpu, to, ring.address_of(start), ring.size())?;
         let mut found = vec![0; ring.size()];
         context.vmm().read(to, &mut found)?;
@@ -122,7 +122,7 @@ fn uses_one_handle(context: &Context) -> Verdict {
         );
         context.vmm().fill(ring.address(), 0xc700, ring.size())?;
         for copy in 0..times {
-            context.holds(context.on(ring.address(), copy), 1, 0xc700)?;
+            context.check_contents(context.granule_at(ring.address(), copy), 1, 0xc700)?;
         }
     }
     ensure_eq!(context.vmm().usage().handles, 0, "leaked handles");
@@ -149,8 +149,8 @@ fn rejects_more_than_size(context: &Context) -> Verdict {
     let mut bytes = vec![0; ring.size() + 1];
     let expected = HipError::InvalidValue;
     for position in [0, 1, u64::MAX] {
-        context.refuses(expected, || ring.read(position, &mut bytes))?;
-        context.refuses(expected, || ring.write(position, &bytes))?;
+        context.expect_error(expected, || ring.read(position, &mut bytes))?;
+        context.expect_error(expected, || ring.write(position, &bytes))?;
     }
     Ok(())
 }
@@ -161,7 +161,7 @@ fn rejects_invalid_rings(context: &Context) -> Verdict {
             let (size, properties) = (context.granule(), context.properties());
             RingBuffer::create(context.vmm(), size, times, &properties).map(|_| ())
         };
-        let error = context.refuses(HipError::InvalidValue, map)?;
+        let error = context.expect_error(HipError::InvalidValue, map)?;
         ensure_eq!(error.problem(), Some(Problem::TooFewTimes), "the error");
     }
     let empty = RingBuffer::create(context.vmm(), 0, 2, &context.properties());
@@ -176,11 +176,11 @@ fn cpu_with_read_access_cannot_write(context: &Context) -> Verdict {
     ring.grant(&[context.host()], Access::Read)?;
     let size = ring.size() as u64;
     for copy in 0..2 {
-        context.holds(context.on(ring.address(), copy), 1, 0xc800)?;
+        context.check_contents(context.granule_at(ring.address(), copy), 1, 0xc800)?;
         let at = copy as u64 * size;
-        context.refuses(HipError::InvalidValue, || ring.write(at, &[1]))?;
+        context.expect_error(HipError::InvalidValue, || ring.write(at, &[1]))?;
     }
     ring.revoke(&[context.host()])?;
     ensure_eq!(ring.access(context.host())?, Access::None, "revoked access");
-    context.refuses(HipError::InvalidValue, || ring.read(0, &mut [0])).map(|_| ())
+    context.expect_error(HipError::InvalidValue, || ring.read(0, &mut [0])).map(|_| ())
 }

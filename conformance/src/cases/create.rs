@@ -166,8 +166,8 @@ fn creates_many_handles(context: &Context) -> Verdict {
 fn handles_have_separate_memory(context: &Context) -> Verdict {
     let (first, _) = context.mapped(2, 0x1111_1111)?;
     let (second, _) = context.mapped(2, 0x2222_2222)?;
-    context.holds(first, 2, 0x1111_1111)?;
-    context.holds(second, 2, 0x2222_2222)
+    context.check_contents(first, 2, 0x1111_1111)?;
+    context.check_contents(second, 2, 0x2222_2222)
 }
 
 fn every_gpu_creates_memory(context: &Context) -> Verdict {
@@ -181,7 +181,7 @@ fn every_gpu_creates_memory(context: &Context) -> Verdict {
 
 fn rejects_size(context: &Context, size: usize) -> Verdict {
     let properties = AllocationProperties::on(context.gpu());
-    context.refuses_argument(Argument::Size, || context.vmm().create(size, &properties))
+    context.expect_invalid_argument(Argument::Size, || context.vmm().create(size, &properties))
 }
 
 fn rejects_huge_size(context: &Context) -> Verdict {
@@ -190,14 +190,14 @@ fn rejects_huge_size(context: &Context) -> Verdict {
     let beyond = (2 * size).next_multiple_of(context.granule());
     let properties = AllocationProperties::on(context.gpu());
     let create = || context.vmm().create(beyond, &properties);
-    context.refuses(HipError::OutOfMemory, create).map(|_| ())
+    context.expect_error(HipError::OutOfMemory, create).map(|_| ())
 }
 
 fn rejects_flags(context: &Context) -> Verdict {
     let properties = AllocationProperties::on(context.gpu());
     for flags in [1, 1 << 63] {
         let create = || context.vmm().create_with_flags(context.granule(), &properties, flags);
-        context.refuses_argument(Argument::Flags, create)?;
+        context.expect_invalid_argument(Argument::Flags, create)?;
     }
     Ok(())
 }
@@ -209,7 +209,7 @@ fn rejects_agent(context: &Context, agent: AgentId) -> Verdict {
     };
     let properties = AllocationProperties::on(agent);
     let create = || context.vmm().create(context.granule(), &properties);
-    let error = context.refuses(expected, create)?;
+    let error = context.expect_error(expected, create)?;
     ensure_eq!(error.argument(), Some(Argument::Location), "{error}");
     Ok(())
 }
@@ -225,24 +225,24 @@ fn rejects_foreign_agent(context: &Context) -> Verdict {
 fn rejects_cpu(context: &Context) -> Verdict {
     let properties = AllocationProperties::on(context.host());
     let create = || context.vmm().create(context.granule(), &properties);
-    context.refuses(HipError::NotSupported, create).map(|_| ())
+    context.expect_error(HipError::NotSupported, create).map(|_| ())
 }
 
 fn rejects_unknown_location(context: &Context) -> Verdict {
     let mut properties = AllocationProperties::on(context.gpu());
     properties.location = Location::Unknown;
     let create = || context.vmm().create(context.granule(), &properties);
-    context.refuses_argument(Argument::Location, create)
+    context.expect_invalid_argument(Argument::Location, create)
 }
 
 fn rejects_handle_type(context: &Context, types: HandleType) -> Verdict {
     let mut properties = AllocationProperties::on(context.gpu());
     properties.handle_types = types;
     let create = || context.vmm().create(context.granule(), &properties);
-    context.refuses(HipError::NotSupported, create)?;
+    context.expect_error(HipError::NotSupported, create)?;
     properties.handle_types |= HandleType::POSIX_FILE_DESCRIPTOR;
     let create = || context.vmm().create(context.granule(), &properties);
-    context.refuses(HipError::NotSupported, create).map(|_| ())
+    context.expect_error(HipError::NotSupported, create).map(|_| ())
 }
 
 fn creates_uncached_memory(context: &Context) -> Verdict {
@@ -250,7 +250,7 @@ fn creates_uncached_memory(context: &Context) -> Verdict {
     properties.kind = AllocationKind::Uncached;
     let create = || context.vmm().create(context.granule(), &properties);
     if context.runtime().info().extension < (1, 18) {
-        return context.refuses(HipError::NotSupported, create).map(|_| ());
+        return context.expect_error(HipError::NotSupported, create).map(|_| ());
     }
     let handle = context.keep(create()?);
     ensure_eq!(context.vmm().allocation_properties(handle)?.kind, properties.kind, "kind");

@@ -101,21 +101,21 @@ fn closing_keeps_memory(context: &Context) -> Verdict {
     for _ in 0..4 {
         drop(export(context, handle)?);
     }
-    context.holds(at, 1, 0xa1a1_a1a1)?;
+    context.check_contents(at, 1, 0xa1a1_a1a1)?;
     import(context, &export(context, handle)?).map(|_| ())
 }
 
 fn rejects_unshareable_memory(context: &Context) -> Verdict {
     let handle = context.create(1)?;
     let export = || context.vmm().export_to_shareable_handle(handle, KIND);
-    context.refuses_argument(Argument::HandleType, export)
+    context.expect_invalid_argument(Argument::HandleType, export)
 }
 
 fn rejects_other_handle_type(context: &Context) -> Verdict {
     let handle = context.create_shareable(1)?;
     for kind in [HandleType::WIN32, HandleType::WIN32_KMT, HandleType::FABRIC] {
         let export = || context.vmm().export_to_shareable_handle(handle, kind);
-        context.refuses_argument(Argument::HandleType, export)?;
+        context.expect_invalid_argument(Argument::HandleType, export)?;
     }
     Ok(())
 }
@@ -123,12 +123,12 @@ fn rejects_other_handle_type(context: &Context) -> Verdict {
 fn rejects_flags(context: &Context) -> Verdict {
     let handle = context.create_shareable(1)?;
     let export = || context.vmm().export_with_flags(handle, KIND, 1);
-    context.refuses_argument(Argument::Flags, export)
+    context.expect_invalid_argument(Argument::Flags, export)
 }
 
 fn rejects_handle(context: &Context, handle: Handle) -> Verdict {
     let export = || context.vmm().export_to_shareable_handle(handle, KIND);
-    context.refuses_argument(Argument::Handle, export)
+    context.expect_invalid_argument(Argument::Handle, export)
 }
 
 fn rejects_released_handle(context: &Context) -> Verdict {
@@ -153,14 +153,14 @@ fn fails_without_descriptors(context: &Context) -> Verdict {
     while let Ok(file) = File::open("/dev/null") {
         files.push(file);
     }
-    let result = context.refuses(HipError::OperatingSystem, || {
+    let result = context.expect_error(HipError::OperatingSystem, || {
         context.vmm().export_to_shareable_handle(handle, KIND)
     });
     drop(files);
     drop(limit);
     let error = result?;
     ensure!(*error.kind() == ErrorKind::OutOfDescriptors, "{error}");
-    context.holds(at, 1, 0xb0b0_b0b0)?;
+    context.check_contents(at, 1, 0xb0b0_b0b0)?;
     export(context, handle).map(|_| ())
 }
 
@@ -194,7 +194,7 @@ fn exports_an_import(context: &Context) -> Verdict {
     let first = import(context, &export(context, handle)?)?;
     let second = import(context, &export(context, first)?)?;
     let at_second_import = map_for_users(context, second, 1)?;
-    context.holds(at_second_import, 1, 0xa3a3_a3a3)?;
+    context.check_contents(at_second_import, 1, 0xa3a3_a3a3)?;
     context.fill(at, 1, 0xa4a4_a4a4)?;
-    context.holds(at_second_import, 1, 0xa4a4_a4a4)
+    context.check_contents(at_second_import, 1, 0xa4a4_a4a4)
 }

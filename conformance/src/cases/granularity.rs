@@ -90,14 +90,14 @@ fn every_gpu_has_granularity(context: &Context) -> Verdict {
 
 fn one_granule_is_usable(context: &Context) -> Verdict {
     let (at, _) = context.mapped(1, 0x0101_0101)?;
-    context.holds(at, 1, 0x0101_0101)
+    context.check_contents(at, 1, 0x0101_0101)
 }
 
 fn rejects_invented_agent(context: &Context) -> Verdict {
     let properties = AllocationProperties::on(context.invented_agent());
     for kind in BOTH {
         let query = || context.vmm().allocation_granularity(&properties, kind);
-        context.refuses_argument(Argument::Location, query)?;
+        context.expect_invalid_argument(Argument::Location, query)?;
     }
     Ok(())
 }
@@ -106,7 +106,7 @@ fn rejects_cpu(context: &Context) -> Verdict {
     let properties = AllocationProperties::on(context.host());
     for kind in BOTH {
         let query = || context.vmm().allocation_granularity(&properties, kind);
-        context.refuses(HipError::NotSupported, query)?;
+        context.expect_error(HipError::NotSupported, query)?;
     }
     Ok(())
 }
@@ -115,5 +115,5 @@ fn rejects_unknown_location(context: &Context) -> Verdict {
     let mut properties = AllocationProperties::on(context.gpu());
     properties.location = Location::Unknown;
     let query = || context.vmm().allocation_granularity(&properties, Granularity::Minimum);
-    context.refuses_argument(Argument::Location, query)
+    context.expect_invalid_argument(Argument::Location, query)
 }

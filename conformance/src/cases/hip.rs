@@ -19,13 +19,13 @@ pub(super) const CASES: &[Case] = &[
         "hip.map_array.not_supported",
         "HIP: hipMemMapArrayAsync; reference 6.2 #67",
         "mapping sparse arrays is not supported",
-        |c| c.refuses(HipError::NotSupported, || c.vmm().map_array_async(1)).map(|_| ()),
+        |c| c.expect_error(HipError::NotSupported, || c.vmm().map_array_async(1)).map(|_| ()),
     ),
     Case::new(
         "hip.map_array.list_empty",
         "HIP: hipMemMapArrayAsync",
         "an empty list is refused",
-        |c| c.refuses_argument(Argument::List, || c.vmm().map_array_async(0)),
+        |c| c.expect_invalid_argument(Argument::List, || c.vmm().map_array_async(0)),
     ),
     Case::new(
         "hip.profile.bad_reservation",
@@ -111,7 +111,7 @@ fn check_both_profiles(
     expected: [HipError; 2],
 ) -> Verdict {
     for (profile, expected) in [HipProfile::Hip6, HipProfile::Hip7].into_iter().zip(expected) {
-        let vmm = context.another(profile)?;
+        let vmm = context.open_another(profile)?;
         let error = invalid_call(&vmm)?;
         let found = error.map(|error| error.hip(profile));
         ensure_eq!(found, Some(expected), "in {profile}");
@@ -148,7 +148,7 @@ fn recommended_granularity(context: &Context) -> Verdict {
     for (profile, expected) in
         [(HipProfile::Hip6, pool.granule), (HipProfile::Hip7, pool.recommended_granule)]
     {
-        let vmm = context.another(profile)?;
+        let vmm = context.open_another(profile)?;
         let found = vmm.allocation_granularity(&properties, Granularity::Recommended)?;
         ensure_eq!(found, expected, "recommended granularity in {profile}");
     }
@@ -159,13 +159,17 @@ fn grows_in_place(context: &Context) -> Verdict {
     let at = context.reserve(8)?;
     for size in 1..=8 {
         let handle = context.create(1)?;
-        let end = context.on(at, size - 1);
+        let end = context.granule_at(at, size - 1);
         context.map(end, 1, handle)?;
         context.vmm().release(handle)?;
-        context.grant(at, size, &context.users(), Access::ReadWrite)?;
+        context.grant(at, size, &context.default_agents(), Access::ReadWrite)?;
         context.fill(end, 1, 0xb1b1_b100 + size as u32)?;
         for chunk in 1..=size {
-            context.holds(context.on(at, chunk - 1), 1, 0xb1b1_b100 + chunk as u32)?;
+            context.check_contents(
+                context.granule_at(at, chunk - 1),
+                1,
+                0xb1b1_b100 + chunk as u32,
+            )?;
         }
     }
     context.vmm().unmap(at, 8 * context.granule())?;
@@ -177,15 +181,15 @@ fn shrinks_from_end(context: &Context) -> Verdict {
     let at = context.reserve(4)?;
     for index in 0..4 {
         let handle = context.create(1)?;
-        context.map(context.on(at, index), 1, handle)?;
+        context.map(context.granule_at(at, index), 1, handle)?;
         context.vmm().release(handle)?;
     }
-    context.grant(at, 4, &context.users(), Access::ReadWrite)?;
+    context.grant(at, 4, &context.default_agents(), Access::ReadWrite)?;
     context.fill(at, 4, 0xb2b2_b2b2)?;
     for remaining in (1..4).rev() {
-        context.vmm().unmap(context.on(at, remaining), context.granule())?;
+        context.vmm().unmap(context.granule_at(at, remaining), context.granule())?;
         ensure_eq!(context.vmm().usage().handles, remaining, "handles");
-        context.holds(at, remaining, 0xb2b2_b2b2)?;
+        context.check_contents(at, remaining, 0xb2b2_b2b2)?;
     }
     Ok(())
 }
@@ -195,8 +199,8 @@ fn moves_memory(context: &Context) -> Verdict {
     let to = context.reserve(2)?;
     context.vmm().unmap(from, 2 * context.granule())?;
     context.map(to, 2, handle)?;
-    context.grant(to, 2, &context.users(), Access::ReadWrite)?;
-    context.holds(to, 2, 0xb3b3_b3b3)?;
+    context.grant(to, 2, &context.default_agents(), Access::ReadWrite)?;
+    context.check_contents(to, 2, 0xb3b3_b3b3)?;
     Ok(context.vmm().address_free(from, 2 * context.granule())?)
 }
 
@@ -206,19 +210,19 @@ fn shares_range_between_gpus(context: &Context) -> Verdict {
     let at = context.reserve(gpus.len())?;
     for (index, &gpu) in gpus.iter().enumerate() {
         let handle = context.create_on(gpu, 1)?;
-        let granule = context.on(at, index);
+        let granule = context.granule_at(at, index);
         context.map(granule, 1, handle)?;
         context.grant(granule, 1, &[gpu], Access::ReadWrite)?;
         context.fill(granule, 1, 0xb4b4_b4b4)?;
     }
-    if !gpus.iter().all(|&gpu| context.cpu_sees(gpu)) {
+    if !gpus.iter().all(|&gpu| context.cpu_has_access(gpu)) {
         return Ok(());
     }
     context.grant(at, gpus.len(), &[context.host()], Access::ReadWrite)?;
-    context.holds(at, gpus.len(), 0xb4b4_b4b4)?;
+    context.check_contents(at, gpus.len(), 0xb4b4_b4b4)?;
     let all = vec![0x5b; gpus.len() * context.granule()];
     context.vmm().write(at, &all)?;
-    context.holds(at, gpus.len(), 0x5b5b_5b5b)
+    context.check_contents(at, gpus.len(), 0x5b5b_5b5b)
 }
 
 fn copies_between_gpus(context: &Context) -> Verdict {
@@ -228,22 +232,22 @@ fn copies_between_gpus(context: &Context) -> Verdict {
     let to = context.reserve(1)?;
     let handle = context.create_on(other, 1)?;
     context.map(to, 1, handle)?;
-    let agents = |owner: AgentId| [context.users_of(owner), vec![first, other]].concat();
+    let agents = |owner: AgentId| [context.agents_of(owner), vec![first, other]].concat();
     context.grant(from, 1, &agents(first), Access::ReadWrite)?;
     context.grant(to, 1, &agents(other), Access::ReadWrite)?;
     context.vmm().copy(first, to, from, size)?;
-    if context.cpu_sees(other) {
-        context.holds(to, 1, 0xb5b5_b5b5)?;
+    if context.cpu_has_access(other) {
+        context.check_contents(to, 1, 0xb5b5_b5b5)?;
     }
     context.fill(to, 1, 0xb6b6_b6b6)?;
     context.vmm().copy(other, from, to, size)?;
-    context.holds(from, 1, 0xb6b6_b6b6)
+    context.check_contents(from, 1, 0xb6b6_b6b6)
 }
 
 fn runs_in_many_threads(context: &Context) -> Verdict {
     let (vmm, gpu, size) = (context.vmm(), context.gpu(), 2 * context.granule());
-    let users = context.users();
-    let cpu_reads = context.cpu_sees(gpu);
+    let users = context.default_agents();
+    let cpu_reads = context.cpu_has_access(gpu);
     let run_thread = |thread: u8| -> Verdict {
         for round in 0..8 {
             let at = vmm.address_reserve(size, 0, None)?;

@@ -98,7 +98,7 @@ type InvalidCall<'a> = (&'a str, &'a dyn Fn(&Vmm) -> Result<(), Error>, [i32; 2]
 /// Makes each call in both profiles and compares the codes. The calls must change nothing.
 fn check_codes(context: &Context, invalid_calls: &[InvalidCall<'_>]) -> Verdict {
     for (index, profile) in [HipProfile::Hip6, HipProfile::Hip7].into_iter().enumerate() {
-        let vmm = context.another(profile)?;
+        let vmm = context.open_another(profile)?;
         for (description, invalid_call, expected) in invalid_calls {
             let usage = vmm.usage();
             let found = invalid_call(&vmm).map_err(|error| error.hip(vmm.profile()).code());
@@ -138,7 +138,7 @@ fn free_codes(context: &Context) -> Verdict {
         ],
     )?;
     for (profile, expected) in [(HipProfile::Hip6, 999), (HipProfile::Hip7, 1)] {
-        let vmm = context.another(profile)?;
+        let vmm = context.open_another(profile)?;
         let (at, handle) = map_one_granule(context, &vmm)?;
         for (size, code) in [(0, 1), (2 * granule, 1), (granule, expected)] {
             let found = vmm.address_free(at, size).map_err(|error| error.hip(profile).code());
@@ -201,7 +201,7 @@ fn release_and_retain_codes(context: &Context) -> Verdict {
 fn map_codes(context: &Context) -> Verdict {
     let granule = context.granule();
     for profile in [HipProfile::Hip6, HipProfile::Hip7] {
-        let vmm = context.another(profile)?;
+        let vmm = context.open_another(profile)?;
         let (at, handle) = map_one_granule(context, &vmm)?;
         let reserved = vmm.address_reserve(2 * granule, 0, None)?;
         for (description, address, size, offset, handle, flags) in [
@@ -215,7 +215,7 @@ fn map_codes(context: &Context) -> Verdict {
             ("a mapped address", at, granule, 0, handle, 0),
             (
                 "an odd address",
-                context.on(reserved, 0).checked_add(1).unwrap_or(reserved),
+                context.granule_at(reserved, 0).checked_add(1).unwrap_or(reserved),
                 granule,
                 0,
                 handle,
@@ -233,7 +233,7 @@ fn map_codes(context: &Context) -> Verdict {
 fn unmap_codes(context: &Context) -> Verdict {
     let granule = context.granule();
     for profile in [HipProfile::Hip6, HipProfile::Hip7] {
-        let vmm = context.another(profile)?;
+        let vmm = context.open_another(profile)?;
         let (at, _) = map_one_granule(context, &vmm)?;
         let reserved = vmm.address_reserve(granule, 0, None)?;
         for (description, address, size) in [
@@ -254,7 +254,7 @@ fn access_codes(context: &Context) -> Verdict {
     let granule = context.granule();
     let list = |agent: AgentId| [AccessDescriptor { agent, access: Access::ReadWrite }];
     for profile in [HipProfile::Hip6, HipProfile::Hip7] {
-        let vmm = context.another(profile)?;
+        let vmm = context.open_another(profile)?;
         let (at, _) = map_one_granule(context, &vmm)?;
         let valid = list(context.gpu());
         let code = |error: Error| error.hip(profile).code();
@@ -272,7 +272,7 @@ fn access_codes(context: &Context) -> Verdict {
         for (description, agent, address) in [
             ("null", context.gpu(), Address::NULL),
             ("an invented device", context.invented_agent(), at),
-            ("beyond the end", context.gpu(), context.on(at, 1)),
+            ("beyond the end", context.gpu(), context.granule_at(at, 1)),
         ] {
             let found = vmm.get_access(agent, address).map_err(code);
             ensure_eq!(found, Err(1), "getting: {description} in {profile}");
@@ -306,7 +306,7 @@ fn export_and_import_codes(context: &Context) -> Verdict {
     let export =
         |vmm: &Vmm, handle, kind, flags| vmm.export_with_flags(handle, kind, flags).map(|_| ());
     for profile in [HipProfile::Hip6, HipProfile::Hip7] {
-        let vmm = context.another(profile)?;
+        let vmm = context.open_another(profile)?;
         let code = |error: Error| error.hip(profile).code();
         let properties = AllocationProperties::on(context.gpu());
         let plain = vmm.create(context.granule(), &properties)?;

@@ -109,10 +109,10 @@ fn import_is_same_memory(context: &Context) -> Verdict {
     let imported = import(context, &export(context, handle)?)?;
     ensure!(imported != handle, "the import is the same handle");
     let imported_at = map_for_users(context, imported, 2)?;
-    context.holds(imported_at, 2, 0xa5a5_a5a5)?;
-    context.vmm().copy(context.gpu(), context.on(imported_at, 1), at, context.granule())?;
+    context.check_contents(imported_at, 2, 0xa5a5_a5a5)?;
+    context.vmm().copy(context.gpu(), context.granule_at(imported_at, 1), at, context.granule())?;
     context.fill(at, 2, 0xa6a6_a6a6)?;
-    context.holds(imported_at, 2, 0xa6a6_a6a6)
+    context.check_contents(imported_at, 2, 0xa6a6_a6a6)
 }
 
 fn imports_twice(context: &Context) -> Verdict {
@@ -124,7 +124,7 @@ fn imports_twice(context: &Context) -> Verdict {
     context.vmm().unmap(imported_at, context.granule())?;
     context.vmm().release(first)?;
     let imported_at = map_for_users(context, second, 1)?;
-    context.holds(imported_at, 1, 0xa7a7_a7a7)
+    context.check_contents(imported_at, 1, 0xa7a7_a7a7)
 }
 
 fn descriptor_can_be_closed(context: &Context) -> Verdict {
@@ -135,7 +135,7 @@ fn descriptor_can_be_closed(context: &Context) -> Verdict {
     // Reuses the descriptor's number for a file that is not memory.
     let _other = File::open("/dev/null")?;
     let imported_at = map_for_users(context, imported, 1)?;
-    context.holds(imported_at, 1, 0xa8a8_a8a8)
+    context.check_contents(imported_at, 1, 0xa8a8_a8a8)
 }
 
 fn descriptor_stays_open(context: &Context) -> Verdict {
@@ -149,7 +149,7 @@ fn descriptor_stays_open(context: &Context) -> Verdict {
     ensure!(open, "the descriptor was closed");
     let second = import(context, &descriptor)?;
     let imported_at = map_for_users(context, second, 1)?;
-    context.holds(imported_at, 1, 0xa9a9_a9a9)
+    context.check_contents(imported_at, 1, 0xa9a9_a9a9)
 }
 
 fn import_outlives_exporter(context: &Context) -> Verdict {
@@ -160,10 +160,10 @@ fn import_outlives_exporter(context: &Context) -> Verdict {
     drop(descriptor);
     context.vmm().unmap(at, context.granule())?;
     context.vmm().release(handle)?;
-    context.holds(imported_at, 1, 0xaaaa_aaaa)?;
+    context.check_contents(imported_at, 1, 0xaaaa_aaaa)?;
     let (other, _) = context.mapped(1, 0xabab_abab)?;
     context.vmm().copy(context.gpu(), imported_at, other, context.granule())?;
-    context.holds(imported_at, 1, 0xabab_abab)
+    context.check_contents(imported_at, 1, 0xabab_abab)
 }
 
 fn import_has_full_size(context: &Context) -> Verdict {
@@ -173,7 +173,7 @@ fn import_has_full_size(context: &Context) -> Verdict {
     ensure_eq!(size, 3 * context.granule(), "size of the import");
     let at = context.reserve(4)?;
     let map = || context.vmm().map(at, 4 * context.granule(), 0, imported);
-    context.refuses_argument(Argument::Size, map)?;
+    context.expect_invalid_argument(Argument::Size, map)?;
     context.map(at, 3, imported)
 }
 
@@ -181,17 +181,17 @@ fn imports_into_another_vmm(context: &Context) -> Verdict {
     let (_, handle) = create_filled(context, 1, 0xacac_acac)?;
     let descriptor = export(context, handle)?;
     let size = context.granule();
-    let other = context.another(context.profile())?;
+    let other = context.open_another(context.profile())?;
     let imported = other.import_from_shareable_handle(&descriptor, KIND)?;
     let imported_at = other.address_reserve(size, 0, None)?;
     other.map(imported_at, size, 0, imported)?;
     let list: Vec<_> = context
-        .users()
+        .default_agents()
         .into_iter()
         .map(|agent| hsa_vmm::AccessDescriptor { agent, access: Access::ReadWrite })
         .collect();
     other.set_access(imported_at, size, &list)?;
-    if context.cpu_sees(context.gpu()) {
+    if context.cpu_has_access(context.gpu()) {
         let mut found = [0; 4];
         other.read(imported_at, &mut found)?;
         ensure_eq!(found, [0xac; 4], "the value in the other Vmm");
@@ -209,7 +209,7 @@ fn owner_fills_import(context: &Context) -> Verdict {
     let imported = import(context, &export(context, handle)?)?;
     let imported_at = map_for_users(context, imported, 1)?;
     context.vmm().fill(imported_at, 0xa0a0_a0a0, context.granule())?;
-    context.holds(at, 1, 0xa0a0_a0a0)
+    context.check_contents(at, 1, 0xa0a0_a0a0)
 }
 
 fn grants_peer(context: &Context) -> Verdict {
@@ -218,11 +218,16 @@ fn grants_peer(context: &Context) -> Verdict {
     let imported = import(context, &export(context, handle)?)?;
     let imported_at = context.reserve(2)?;
     context.map(imported_at, 2, imported)?;
-    let mut users = context.users();
+    let mut users = context.default_agents();
     users.insert(0, other);
     context.grant(imported_at, 2, &users, Access::ReadWrite)?;
-    context.vmm().copy(other, context.on(imported_at, 1), imported_at, context.granule())?;
-    context.holds(imported_at, 2, 0xadad_adad)
+    context.vmm().copy(
+        other,
+        context.granule_at(imported_at, 1),
+        imported_at,
+        context.granule(),
+    )?;
+    context.check_contents(imported_at, 2, 0xadad_adad)
 }
 
 fn grants_peer_after_owner(context: &Context) -> Verdict {
@@ -231,8 +236,13 @@ fn grants_peer_after_owner(context: &Context) -> Verdict {
     let imported = import(context, &export(context, handle)?)?;
     let imported_at = map_for_users(context, imported, 2)?;
     context.grant(imported_at, 2, &[other], Access::ReadWrite)?;
-    context.vmm().copy(other, context.on(imported_at, 1), imported_at, context.granule())?;
-    context.holds(imported_at, 2, 0xb7b7_b7b7)
+    context.vmm().copy(
+        other,
+        context.granule_at(imported_at, 1),
+        imported_at,
+        context.granule(),
+    )?;
+    context.check_contents(imported_at, 2, 0xb7b7_b7b7)
 }
 
 /// Creates an anonymous file of one granule, which is not GPU memory.
@@ -247,7 +257,7 @@ fn plain_file(context: &Context) -> Verdict<OwnedFd> {
 fn rejects_plain_file(context: &Context) -> Verdict {
     let file = plain_file(context)?;
     let import = || context.vmm().import_from_shareable_handle(&file, KIND);
-    context.refuses_argument(Argument::Descriptor, import)
+    context.expect_invalid_argument(Argument::Descriptor, import)
 }
 
 fn never_grants_plain_file(context: &Context) -> Verdict {
@@ -260,7 +270,7 @@ fn never_grants_plain_file(context: &Context) -> Verdict {
     context.map(at, 1, handle)?;
     let list = [hsa_vmm::AccessDescriptor { agent: context.gpu(), access: Access::ReadWrite }];
     let grant = || context.vmm().set_access(at, context.granule(), &list);
-    context.refuses(HipError::InvalidValue, grant).map(|_| ())
+    context.expect_error(HipError::InvalidValue, grant).map(|_| ())
 }
 
 fn rejects_devices_and_pipes(context: &Context) -> Verdict {
@@ -269,7 +279,7 @@ fn rejects_devices_and_pipes(context: &Context) -> Verdict {
         [File::open("/dev/null")?.into(), reader.into(), File::open("/")?.into()];
     for descriptor in &descriptors {
         let import = || context.vmm().import_from_shareable_handle(descriptor, KIND);
-        context.refuses_argument(Argument::Descriptor, import)?;
+        context.expect_invalid_argument(Argument::Descriptor, import)?;
     }
     Ok(())
 }
@@ -279,7 +289,7 @@ fn rejects_other_handle_types(context: &Context) -> Verdict {
     let descriptor = export(context, handle)?;
     for kind in [HandleType::WIN32, HandleType::WIN32_KMT, HandleType::FABRIC] {
         let import = || context.vmm().import_from_shareable_handle(&descriptor, kind);
-        context.refuses(HipError::NotSupported, import)?;
+        context.expect_error(HipError::NotSupported, import)?;
     }
     Ok(())
 }
@@ -290,8 +300,8 @@ fn repeats_without_leak(context: &Context) -> Verdict {
     for _ in 0..32 {
         let imported = import(context, &export(context, handle)?)?;
         context.map(imported_at, 1, imported)?;
-        context.grant(imported_at, 1, &context.users(), Access::ReadWrite)?;
-        context.holds(imported_at, 1, 0xaeae_aeae)?;
+        context.grant(imported_at, 1, &context.default_agents(), Access::ReadWrite)?;
+        context.check_contents(imported_at, 1, 0xaeae_aeae)?;
         context.vmm().unmap(imported_at, context.granule())?;
         context.vmm().release(imported)?;
         if context.vmm().usage().handles != 1 {

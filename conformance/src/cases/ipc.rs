@@ -238,7 +238,7 @@ fn rejects_virtual_memory(context: &Context) -> Verdict {
     for address in [mapped, offset(mapped, 64)] {
         expect_problem(context, Problem::VirtualMemory, ipc.get_mem_handle(address))?;
     }
-    context.holds(mapped, 2, 1)
+    context.check_contents(mapped, 2, 1)
 }
 
 fn rejects_host_memory(context: &Context) -> Verdict {

@@ -51,7 +51,7 @@ const ALLOCATION: usize = 8 << 20;
 const ROUNDS: usize = 8;
 
 fn available(context: &Context, gpu: AgentId) -> Verdict<usize> {
-    let available = context.runtime().memory_left(gpu);
+    let available = context.runtime().available_memory(gpu);
     available.ok_or_else(|| {
         NotPassed::Skipped("the runtime does not report available memory".to_owned())
     })
@@ -91,7 +91,7 @@ fn memory_is_freed(context: &Context) -> Verdict {
             let at = context.reserve(count)?;
             let handle = context.create_on(gpu, count)?;
             context.map(at, count, handle)?;
-            context.grant(at, count, &context.users_of(gpu), Access::ReadWrite)?;
+            context.grant(at, count, &context.agents_of(gpu), Access::ReadWrite)?;
             context.vmm().unmap(at, count * context.granule())?;
             context.vmm().release(handle)?;
             context.vmm().address_free(at, count * context.granule())?;
@@ -134,7 +134,7 @@ fn cpu_permissions(context: &Context) -> Verdict {
     context.needs_cpu()?;
     let at = context.reserve(4)?;
     // The first and last granule keep their access while the middle changes.
-    let (changed, last) = (context.on(at, 1), context.on(at, 3));
+    let (changed, last) = (context.granule_at(at, 1), context.granule_at(at, 3));
     let host = context.host();
     let parts = [(at, 1), (changed, 2), (last, 1)];
     for (start, count) in parts {

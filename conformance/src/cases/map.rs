@@ -87,17 +87,17 @@ pub(super) const CASES: &[Case] = &[
 
 fn keeps_written_data(context: &Context) -> Verdict {
     let (at, _) = context.mapped(4, 0x1122_3344)?;
-    context.holds(at, 4, 0x1122_3344)?;
-    if context.cpu_sees(context.gpu()) {
+    context.check_contents(at, 4, 0x1122_3344)?;
+    if context.cpu_has_access(context.gpu()) {
         let text = b"written by the CPU across a granule's end";
-        let middle = context.on(at, 1).get() - 16;
+        let middle = context.granule_at(at, 1).get() - 16;
         context.vmm().write(hsa_vmm::Address::new(middle), text)?;
         let mut found = vec![0; text.len()];
         context.vmm().read(hsa_vmm::Address::new(middle), &mut found)?;
         ensure_bytes!(found, text, "the CPU's text");
     }
     context.fill(at, 4, 0x5566_7788)?;
-    context.holds(at, 4, 0x5566_7788)
+    context.check_contents(at, 4, 0x5566_7788)
 }
 
 fn grants_no_access(context: &Context) -> Verdict {
@@ -109,32 +109,34 @@ fn grants_no_access(context: &Context) -> Verdict {
         ensure_eq!(access, Access::None, "access of {}", agent.id());
     }
     let argument = hsa_vmm::error::Argument::Address;
-    context.refuses_argument(argument, || context.vmm().read(at, &mut [0; 4]))?;
-    context.refuses_argument(argument, || context.vmm().fill(at, 1, 64))
+    context.expect_invalid_argument(argument, || context.vmm().read(at, &mut [0; 4]))?;
+    context.expect_invalid_argument(argument, || context.vmm().fill(at, 1, 64))
 }
 
 fn maps_part_of_handle(context: &Context) -> Verdict {
     let (all, handle) = context.mapped(4, 0x0a0a_0a0a)?;
     let half = context.reserve(2)?;
     context.map(half, 2, handle)?;
-    context.grant(half, 2, &context.users(), Access::ReadWrite)?;
-    context.holds(half, 2, 0x0a0a_0a0a)?;
+    context.grant(half, 2, &context.default_agents(), Access::ReadWrite)?;
+    context.check_contents(half, 2, 0x0a0a_0a0a)?;
     context.fill(half, 2, 0x0b0b_0b0b)?;
-    context.holds(all, 2, 0x0b0b_0b0b)?;
-    context.holds(context.on(all, 2), 2, 0x0a0a_0a0a)
+    context.check_contents(all, 2, 0x0b0b_0b0b)?;
+    context.check_contents(context.granule_at(all, 2), 2, 0x0a0a_0a0a)
 }
 
 fn maps_part_of_reservation(context: &Context) -> Verdict {
     let at = context.reserve(4)?;
     let handle = context.create(2)?;
-    let middle = context.on(at, 1);
+    let middle = context.granule_at(at, 1);
     context.map(middle, 2, handle)?;
-    context.grant(middle, 2, &context.users(), Access::ReadWrite)?;
+    context.grant(middle, 2, &context.default_agents(), Access::ReadWrite)?;
     context.fill(middle, 2, 0x0c0c_0c0c)?;
-    context.holds(middle, 2, 0x0c0c_0c0c)?;
+    context.check_contents(middle, 2, 0x0c0c_0c0c)?;
     let argument = hsa_vmm::error::Argument::Address;
-    for unmapped in [at, context.on(at, 3)] {
-        context.refuses_argument(argument, || context.vmm().get_access(context.gpu(), unmapped))?;
+    for unmapped in [at, context.granule_at(at, 3)] {
+        context.expect_invalid_argument(argument, || {
+            context.vmm().get_access(context.gpu(), unmapped)
+        })?;
     }
     Ok(())
 }
@@ -146,18 +148,18 @@ fn maps_aliases(context: &Context, count: usize, one_reservation: bool) -> Verdi
     let mut aliases = Vec::new();
     for index in 0..count {
         let alias = match base {
-            Some(base) => context.on(base, index),
+            Some(base) => context.granule_at(base, index),
             None => context.reserve(1)?,
         };
         context.map(alias, 1, handle)?;
-        context.grant(alias, 1, &context.users(), Access::ReadWrite)?;
+        context.grant(alias, 1, &context.default_agents(), Access::ReadWrite)?;
         aliases.push(alias);
     }
     for (index, &writer) in aliases.iter().enumerate() {
         let value = 0x0d0d_0d00 + index as u32;
         context.fill(writer, 1, value)?;
         for &reader in &aliases {
-            context.holds(reader, 1, value)?;
+            context.check_contents(reader, 1, value)?;
         }
     }
     Ok(())
@@ -168,9 +170,9 @@ fn maps_at_changing_addresses(context: &Context) -> Verdict {
     for round in 0..3u32 {
         let at = context.reserve(2)?;
         context.map(at, 2, handle)?;
-        context.grant(at, 2, &context.users(), Access::ReadWrite)?;
+        context.grant(at, 2, &context.default_agents(), Access::ReadWrite)?;
         if round > 0 {
-            context.holds(at, 2, 0x0e0e_0e00 + round - 1)?;
+            context.check_contents(at, 2, 0x0e0e_0e00 + round - 1)?;
         }
         context.fill(at, 2, 0x0e0e_0e00 + round)?;
         context.vmm().unmap(at, 2 * context.granule())?;
@@ -182,28 +184,33 @@ fn maps_in_any_order(context: &Context) -> Verdict {
     let at = context.reserve(5)?;
     for index in [3, 0, 4, 1, 2] {
         let handle = context.create(1)?;
-        context.map(context.on(at, index), 1, handle)?;
+        context.map(context.granule_at(at, index), 1, handle)?;
     }
-    context.grant(at, 5, &context.users(), Access::ReadWrite)?;
+    context.grant(at, 5, &context.default_agents(), Access::ReadWrite)?;
     for index in 0..5 {
-        context.fill(context.on(at, index), 1, 0x0f0f_0f00 + index as u32)?;
+        context.fill(context.granule_at(at, index), 1, 0x0f0f_0f00 + index as u32)?;
     }
     for index in 0..5 {
-        context.holds(context.on(at, index), 1, 0x0f0f_0f00 + index as u32)?;
+        context.check_contents(context.granule_at(at, index), 1, 0x0f0f_0f00 + index as u32)?;
     }
     context.fill(at, 5, 0x1010_1010)?;
-    context.holds(at, 5, 0x1010_1010)
+    context.check_contents(at, 5, 0x1010_1010)
 }
 
 fn maps_different_sizes(context: &Context) -> Verdict {
     let at = context.reserve(6)?;
     for (offset, size) in [(0, 1), (1, 3), (4, 2)] {
         let handle = context.create(size)?;
-        context.map(context.on(at, offset), size, handle)?;
-        context.grant(context.on(at, offset), size, &context.users(), Access::ReadWrite)?;
+        context.map(context.granule_at(at, offset), size, handle)?;
+        context.grant(
+            context.granule_at(at, offset),
+            size,
+            &context.default_agents(),
+            Access::ReadWrite,
+        )?;
     }
     context.fill(at, 6, 0x1212_1212)?;
-    context.holds(at, 6, 0x1212_1212)?;
+    context.check_contents(at, 6, 0x1212_1212)?;
     ensure_eq!(context.vmm().usage().mappings, 3, "mappings");
     Ok(())
 }
@@ -215,8 +222,8 @@ fn remaps_same_handle(context: &Context) -> Verdict {
         context.map(at, 1, handle)?;
         let access = context.vmm().get_access(context.gpu(), at)?;
         ensure_eq!(access, Access::None, "access after mapping again");
-        context.grant(at, 1, &context.users(), Access::ReadWrite)?;
-        context.holds(at, 1, 0x1313_1313)?;
+        context.grant(at, 1, &context.default_agents(), Access::ReadWrite)?;
+        context.check_contents(at, 1, 0x1313_1313)?;
     }
     Ok(())
 }
@@ -227,12 +234,12 @@ fn remaps_other_handles(context: &Context) -> Verdict {
     for round in 0..2 {
         for (index, &handle) in handles.iter().enumerate() {
             context.map(at, 1, handle)?;
-            context.grant(at, 1, &context.users(), Access::ReadWrite)?;
+            context.grant(at, 1, &context.default_agents(), Access::ReadWrite)?;
             let value = 0x1414_1400 + index as u32;
             if round == 0 {
                 context.fill(at, 1, value)?;
             }
-            context.holds(at, 1, value)?;
+            context.check_contents(at, 1, value)?;
             context.vmm().unmap(at, context.granule())?;
         }
     }
@@ -244,14 +251,14 @@ fn maps_memory_of_all_gpus(context: &Context) -> Verdict {
     let at = context.reserve(context.gpus().len())?;
     for (index, &gpu) in context.gpus().iter().enumerate() {
         let handle = context.create_on(gpu, 1)?;
-        let granule = context.on(at, index);
+        let granule = context.granule_at(at, index);
         context.map(granule, 1, handle)?;
-        context.grant(granule, 1, &context.users_of(gpu), Access::ReadWrite)?;
+        context.grant(granule, 1, &context.agents_of(gpu), Access::ReadWrite)?;
         context.fill(granule, 1, 0x1515_1500 + index as u32)?;
     }
     for (index, &gpu) in context.gpus().iter().enumerate() {
-        if context.cpu_sees(gpu) {
-            context.holds(context.on(at, index), 1, 0x1515_1500 + index as u32)?;
+        if context.cpu_has_access(gpu) {
+            context.check_contents(context.granule_at(at, index), 1, 0x1515_1500 + index as u32)?;
         }
     }
     Ok(())
@@ -264,7 +271,7 @@ fn grants_peer_only(context: &Context) -> Verdict {
     context.map(at, 2, handle)?;
     context.grant(at, 2, &[other], Access::ReadWrite)?;
     // Copies with the peer's copy engine.
-    context.vmm().copy(other, context.on(at, 1), at, context.granule())?;
+    context.vmm().copy(other, context.granule_at(at, 1), at, context.granule())?;
     ensure_eq!(context.vmm().get_access(other, at)?, Access::ReadWrite, "access of the peer");
     let owner = context.vmm().get_access(context.gpu(), at)?;
     ensure_eq!(owner, Access::None, "access of the owner");

@@ -132,7 +132,7 @@ pub(super) const CASES: &[Case] = &[
 fn rejects_null(context: &Context) -> Verdict {
     let handle = context.create(1)?;
     let map = || context.vmm().map(Address::NULL, context.granule(), 0, handle);
-    context.refuses_argument(Argument::Address, map)
+    context.expect_invalid_argument(Argument::Address, map)
 }
 
 fn rejects_unreserved(context: &Context) -> Verdict {
@@ -140,7 +140,7 @@ fn rejects_unreserved(context: &Context) -> Verdict {
     let local = 0u64;
     let address = Address::new(&raw const local as usize & !(context.granule() - 1));
     let map = || context.vmm().map(address, context.granule(), 0, handle);
-    context.refuses_argument(Argument::Address, map)
+    context.expect_invalid_argument(Argument::Address, map)
 }
 
 fn rejects_unaligned_address(context: &Context) -> Verdict {
@@ -148,7 +148,7 @@ fn rejects_unaligned_address(context: &Context) -> Verdict {
     let handle = context.create(1)?;
     for bytes in [1, 64, context.granule() / 2, context.granule() + 8] {
         let map = || context.vmm().map(offset(at, bytes), context.granule(), 0, handle);
-        context.refuses_argument(Argument::Address, map)?;
+        context.expect_invalid_argument(Argument::Address, map)?;
     }
     Ok(())
 }
@@ -156,16 +156,16 @@ fn rejects_unaligned_address(context: &Context) -> Verdict {
 fn rejects_size(context: &Context, size: usize) -> Verdict {
     let at = context.reserve(4)?;
     let handle = context.create(2)?;
-    context.refuses_argument(Argument::Size, || context.vmm().map(at, size, 0, handle))
+    context.expect_invalid_argument(Argument::Size, || context.vmm().map(at, size, 0, handle))
 }
 
 fn rejects_range_beyond_reservation(context: &Context) -> Verdict {
     let at = context.reserve(2)?;
     let handle = context.create(2)?;
     for granules in [1, 2] {
-        let address = context.on(at, granules);
+        let address = context.granule_at(at, granules);
         let map = || context.vmm().map(address, 2 * context.granule(), 0, handle);
-        context.refuses(HipError::InvalidValue, map)?;
+        context.expect_error(HipError::InvalidValue, map)?;
     }
     Ok(())
 }
@@ -177,8 +177,8 @@ fn rejects_range_across_reservations(context: &Context) -> Verdict {
         return Err(crate::NotPassed::Skipped(reason));
     };
     let handle = context.create(2)?;
-    let map = || context.vmm().map(context.on(low, 1), size, 0, handle);
-    context.refuses(HipError::InvalidValue, map).map(|_| ())
+    let map = || context.vmm().map(context.granule_at(low, 1), size, 0, handle);
+    context.expect_error(HipError::InvalidValue, map).map(|_| ())
 }
 
 /// Reserves two adjacent ranges, and returns the lower address. Tries again if another thread reserves
@@ -201,23 +201,23 @@ fn reserve_adjacent(context: &Context, size: usize) -> Result<Option<Address>, c
 /// Maps over a mapping of granules 1 and 2 of a reservation of four.
 fn rejects_overlap(context: &Context, start: usize, granules: usize) -> Verdict {
     let at = context.reserve(4)?;
-    let mapping = context.on(at, 1);
+    let mapping = context.granule_at(at, 1);
     let (mapped, new) = (context.create(2)?, context.create(4)?);
     context.map(mapping, 2, mapped)?;
-    context.grant(mapping, 2, &context.users(), hsa_vmm::Access::ReadWrite)?;
+    context.grant(mapping, 2, &context.default_agents(), hsa_vmm::Access::ReadWrite)?;
     context.fill(mapping, 2, 0x2121_2121)?;
     let size = granules * context.granule();
-    let map = || context.vmm().map(context.on(at, start), size, 0, new);
-    let error = context.refuses(HipError::InvalidValue, map)?;
+    let map = || context.vmm().map(context.granule_at(at, start), size, 0, new);
+    let error = context.expect_error(HipError::InvalidValue, map)?;
     ensure_eq!(error.problem(), Some(Problem::AlreadyMapped(mapping)), "{error}");
-    context.holds(mapping, 2, 0x2121_2121)
+    context.check_contents(mapping, 2, 0x2121_2121)
 }
 
 fn rejects_offset(context: &Context, bytes: usize) -> Verdict {
     let at = context.reserve(2)?;
     let handle = context.create(2)?;
     let map = || context.vmm().map(at, context.granule(), bytes, handle);
-    context.refuses_argument(Argument::Offset, map)
+    context.expect_invalid_argument(Argument::Offset, map)
 }
 
 fn rejects_flags(context: &Context) -> Verdict {
@@ -225,7 +225,7 @@ fn rejects_flags(context: &Context) -> Verdict {
     let handle = context.create(1)?;
     for flags in [1, 1 << 32] {
         let map = || context.vmm().map_with_flags(at, context.granule(), 0, handle, flags);
-        context.refuses_argument(Argument::Flags, map)?;
+        context.expect_invalid_argument(Argument::Flags, map)?;
     }
     Ok(())
 }
@@ -233,7 +233,7 @@ fn rejects_flags(context: &Context) -> Verdict {
 fn rejects_handle(context: &Context, handle: Handle) -> Verdict {
     let at = context.reserve(1)?;
     let map = || context.vmm().map(at, context.granule(), 0, handle);
-    context.refuses_argument(Argument::Handle, map)
+    context.expect_invalid_argument(Argument::Handle, map)
 }
 
 fn rejects_released_handle(context: &Context) -> Verdict {
@@ -248,11 +248,11 @@ fn rejects_released_while_mapped(context: &Context) -> Verdict {
     let (at, handle) = context.mapped(1, 0x2222_2222)?;
     context.vmm().release(handle)?;
     rejects_handle(context, handle)?;
-    context.holds(at, 1, 0x2222_2222)
+    context.check_contents(at, 1, 0x2222_2222)
 }
 
 fn rejects_foreign_handle(context: &Context) -> Verdict {
-    let other = context.another(context.profile())?;
+    let other = context.open_another(context.profile())?;
     let properties = AllocationProperties::on(context.gpu());
     let handle = other.create(context.granule(), &properties)?;
     rejects_handle(context, handle)?;

@@ -53,8 +53,8 @@ pub(super) const CASES: &[Case] = &[
 
 fn rejects_handle(context: &Context, handle: Handle) -> Verdict {
     let vmm = context.vmm();
-    context.refuses_argument(Argument::Handle, || vmm.allocation_properties(handle))?;
-    context.refuses_argument(Argument::Handle, || vmm.allocation_size(handle))
+    context.expect_invalid_argument(Argument::Handle, || vmm.allocation_properties(handle))?;
+    context.expect_invalid_argument(Argument::Handle, || vmm.allocation_size(handle))
 }
 
 fn returns_creation_properties(context: &Context) -> Verdict {

@@ -67,34 +67,35 @@ fn released_handle_is_invalid(context: &Context) -> Verdict {
     ensure_eq!(context.vmm().usage().handles, 1, "handles before");
     context.vmm().release(handle)?;
     ensure_eq!(context.vmm().usage().handles, 0, "handles after");
-    context.refuses_argument(Argument::Handle, || context.vmm().allocation_size(handle))
+    context.expect_invalid_argument(Argument::Handle, || context.vmm().allocation_size(handle))
 }
 
 fn rejects_second_release(context: &Context) -> Verdict {
     let handle = context.create(1)?;
     context.vmm().release(handle)?;
-    context.refuses_argument(Argument::Handle, || context.vmm().release(handle))
+    context.expect_invalid_argument(Argument::Handle, || context.vmm().release(handle))
 }
 
 fn rejects_handle_zero(context: &Context) -> Verdict {
-    context.refuses_argument(Argument::Handle, || context.vmm().release(Handle::from_bits(0)))
+    context
+        .expect_invalid_argument(Argument::Handle, || context.vmm().release(Handle::from_bits(0)))
 }
 
 fn rejects_invented_handles(context: &Context) -> Verdict {
     let bits = context.create(1)?.to_bits();
     for bits in [bits ^ 1 << 20, bits ^ 1 << 40, 0xdead_beef, u64::MAX] {
         let handle = Handle::from_bits(bits);
-        context.refuses_argument(Argument::Handle, || context.vmm().release(handle))?;
+        context.expect_invalid_argument(Argument::Handle, || context.vmm().release(handle))?;
     }
     Ok(())
 }
 
 fn rejects_foreign_handle(context: &Context) -> Verdict {
-    let other = context.another(context.profile())?;
+    let other = context.open_another(context.profile())?;
     let properties = AllocationProperties::on(context.gpu());
     let handle = other.create(context.granule(), &properties)?;
-    let error =
-        context.refuses(hsa_vmm::hip::HipError::InvalidValue, || context.vmm().release(handle))?;
+    let error = context
+        .expect_error(hsa_vmm::hip::HipError::InvalidValue, || context.vmm().release(handle))?;
     ensure_eq!(error.problem(), Some(Problem::ForeignHandle), "{error}");
     Ok(other.release(handle)?)
 }
@@ -105,7 +106,7 @@ fn rejects_stale_handle(context: &Context) -> Verdict {
     for _ in 0..8 {
         let new = context.create(1)?;
         ensure!(new != old, "{old} was returned again");
-        context.refuses_argument(Argument::Handle, || context.vmm().release(old))?;
+        context.expect_invalid_argument(Argument::Handle, || context.vmm().release(old))?;
         context.vmm().release(new)?;
     }
     Ok(())
@@ -116,9 +117,9 @@ fn mapped_memory_stays(context: &Context) -> Verdict {
     let handle = context.create(2)?;
     context.map(at, 2, handle)?;
     context.vmm().release(handle)?;
-    context.grant(at, 2, &context.users(), Access::ReadWrite)?;
+    context.grant(at, 2, &context.default_agents(), Access::ReadWrite)?;
     context.fill(at, 2, 0x5151_5151)?;
-    context.holds(at, 2, 0x5151_5151)?;
+    context.check_contents(at, 2, 0x5151_5151)?;
     context.vmm().unmap(at, 2 * context.granule())?;
     ensure_eq!(context.vmm().usage().handles, 0, "handles after unmapping");
     Ok(())
@@ -127,8 +128,8 @@ fn mapped_memory_stays(context: &Context) -> Verdict {
 fn rejects_second_release_while_mapped(context: &Context) -> Verdict {
     let (at, handle) = context.mapped(1, 0x5252_5252)?;
     context.vmm().release(handle)?;
-    context.refuses_argument(Argument::Handle, || context.vmm().release(handle))?;
-    context.holds(at, 1, 0x5252_5252)
+    context.expect_invalid_argument(Argument::Handle, || context.vmm().release(handle))?;
+    context.check_contents(at, 1, 0x5252_5252)
 }
 
 fn allows_any_order(context: &Context) -> Verdict {
@@ -143,7 +144,7 @@ fn allows_any_order(context: &Context) -> Verdict {
         }
         let usage = context.vmm().usage();
         ensure_eq!((usage.handles, usage.mappings), (0, 0), "handles and mappings");
-        context.refuses_argument(Argument::Handle, || context.vmm().release(handle))?;
+        context.expect_invalid_argument(Argument::Handle, || context.vmm().release(handle))?;
     }
     Ok(())
 }

@@ -185,14 +185,14 @@ fn ranges_do_not_overlap(context: &Context) -> Verdict {
 
 fn rejects_size(context: &Context, size: usize) -> Verdict {
     let reserve = || context.vmm().address_reserve(size, 0, None);
-    let error = context.refuses(invalid_reservation_error(context), reserve)?;
+    let error = context.expect_error(invalid_reservation_error(context), reserve)?;
     ensure_eq!(error.argument(), Some(Argument::Size), "{error}");
     Ok(())
 }
 
 fn rejects_huge_size(context: &Context) -> Verdict {
     let reserve = || context.vmm().address_reserve(1 << 60, 0, None);
-    context.refuses(HipError::OutOfMemory, reserve).map(|_| ())
+    context.expect_error(HipError::OutOfMemory, reserve).map(|_| ())
 }
 
 fn honours_large_alignment(context: &Context) -> Verdict {
@@ -212,9 +212,9 @@ fn accepts_small_alignment(context: &Context) -> Verdict {
         let at = context.vmm().address_reserve(granule, alignment, None)?;
         let handle = context.create(1)?;
         context.map(at, 1, handle)?;
-        context.grant(at, 1, &context.users(), Access::ReadWrite)?;
+        context.grant(at, 1, &context.default_agents(), Access::ReadWrite)?;
         context.fill(at, 1, alignment as u32)?;
-        context.holds(at, 1, alignment as u32)?;
+        context.check_contents(at, 1, alignment as u32)?;
     }
     Ok(())
 }
@@ -222,7 +222,7 @@ fn accepts_small_alignment(context: &Context) -> Verdict {
 fn rejects_odd_alignment(context: &Context) -> Verdict {
     for alignment in [3, context.granule() - 1, context.granule() * 3] {
         let reserve = || context.vmm().address_reserve(context.granule(), alignment, None);
-        let error = context.refuses(invalid_reservation_error(context), reserve)?;
+        let error = context.expect_error(invalid_reservation_error(context), reserve)?;
         ensure_eq!(error.argument(), Some(Argument::Alignment), "{error}");
     }
     Ok(())
@@ -231,7 +231,7 @@ fn rejects_odd_alignment(context: &Context) -> Verdict {
 fn rejects_flags(context: &Context) -> Verdict {
     for flags in [1, 2, 1 << 40] {
         let reserve = || context.vmm().reserve_with_flags(context.granule(), 0, None, flags);
-        context.refuses_argument(Argument::Flags, reserve)?;
+        context.expect_invalid_argument(Argument::Flags, reserve)?;
     }
     Ok(())
 }
@@ -273,7 +273,7 @@ fn rejects_taken_address(context: &Context) -> Verdict {
     let reserve = || {
         Reservation::builder(context.granule()).exactly_at(at).reserve(context.vmm()).map(|_| ())
     };
-    let error = context.refuses(invalid_reservation_error(context), reserve)?;
+    let error = context.expect_error(invalid_reservation_error(context), reserve)?;
     ensure_eq!(error.problem(), Some(Problem::AddressTaken), "{error}");
     Ok(())
 }
@@ -281,10 +281,10 @@ fn rejects_taken_address(context: &Context) -> Verdict {
 fn has_no_access(context: &Context) -> Verdict {
     let at = context.reserve(2)?;
     let vmm = context.vmm();
-    context.refuses_argument(Argument::Address, || vmm.read(at, &mut [0; 8]))?;
-    context.refuses_argument(Argument::Address, || vmm.write(at, &[0; 8]))?;
-    context.refuses_argument(Argument::Address, || vmm.get_access(context.gpu(), at))?;
-    context.refuses_argument(Argument::Address, || vmm.fill(at, 0, 64))
+    context.expect_invalid_argument(Argument::Address, || vmm.read(at, &mut [0; 8]))?;
+    context.expect_invalid_argument(Argument::Address, || vmm.write(at, &[0; 8]))?;
+    context.expect_invalid_argument(Argument::Address, || vmm.get_access(context.gpu(), at))?;
+    context.expect_invalid_argument(Argument::Address, || vmm.fill(at, 0, 64))
 }
 
 fn repeats_without_leak(context: &Context) -> Verdict {
@@ -299,47 +299,47 @@ fn repeats_without_leak(context: &Context) -> Verdict {
 
 fn rejects_free_of_size(context: &Context, size: usize) -> Verdict {
     let at = context.reserve(2)?;
-    context.refuses_argument(Argument::Size, || context.vmm().address_free(at, size))
+    context.expect_invalid_argument(Argument::Size, || context.vmm().address_free(at, size))
 }
 
 fn rejects_free_of_null(context: &Context) -> Verdict {
     let free = || context.vmm().address_free(Address::NULL, context.granule());
-    context.refuses_argument(Argument::Address, free)
+    context.expect_invalid_argument(Argument::Address, free)
 }
 
 fn rejects_free_inside(context: &Context) -> Verdict {
     let at = context.reserve(2)?;
-    let free = || context.vmm().address_free(context.on(at, 1), context.granule());
-    context.refuses_argument(Argument::Address, free)
+    let free = || context.vmm().address_free(context.granule_at(at, 1), context.granule());
+    context.expect_invalid_argument(Argument::Address, free)
 }
 
 fn rejects_free_of_unreserved(context: &Context) -> Verdict {
     let local = 0u64;
     let free = || context.vmm().address_free(Address::from(&raw const local), context.granule());
-    context.refuses_argument(Argument::Address, free)
+    context.expect_invalid_argument(Argument::Address, free)
 }
 
 fn rejects_second_free(context: &Context) -> Verdict {
     let at = context.reserve(2)?;
     let free = || context.vmm().address_free(at, 2 * context.granule());
     free()?;
-    context.refuses_argument(Argument::Address, free)
+    context.expect_invalid_argument(Argument::Address, free)
 }
 
 fn rejects_free_while_mapped(context: &Context) -> Verdict {
     let size = 2 * context.granule();
     let at = context.reserve(2)?;
     let handle = context.create(1)?;
-    context.map(context.on(at, 1), 1, handle)?;
+    context.map(context.granule_at(at, 1), 1, handle)?;
     let expected = match context.profile() {
         HipProfile::Hip6 => HipError::Unknown,
         _ => HipError::InvalidValue,
     };
-    let error = context.refuses(expected, || context.vmm().address_free(at, size))?;
+    let error = context.expect_error(expected, || context.vmm().address_free(at, size))?;
     let Some(Problem::StillMapped(mappings)) = error.problem() else {
         return Err(NotPassed::Failed(format!("the reason is not the mapping: {error}")));
     };
     ensure_eq!(mappings, 1, "remaining mappings");
-    context.vmm().unmap(context.on(at, 1), context.granule())?;
+    context.vmm().unmap(context.granule_at(at, 1), context.granule())?;
     Ok(context.vmm().address_free(at, size)?)
 }

@@ -70,7 +70,8 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 fn rejects_address(context: &Context, at: Address) -> Verdict {
-    context.refuses_argument(Argument::Address, || context.vmm().retain_allocation_handle(at))
+    context
+        .expect_invalid_argument(Argument::Address, || context.vmm().retain_allocation_handle(at))
 }
 
 fn returns_mapped_handle(context: &Context, bytes: usize) -> Verdict {
@@ -91,7 +92,7 @@ fn counts_references(context: &Context) -> Verdict {
         ensure_eq!(context.vmm().usage().handles, 1, "handles while one reference is left");
     }
     context.vmm().release(handle)?;
-    context.refuses_argument(Argument::Handle, || context.vmm().release(handle))
+    context.expect_invalid_argument(Argument::Handle, || context.vmm().release(handle))
 }
 
 fn retains_released_handle(context: &Context) -> Verdict {
@@ -101,18 +102,18 @@ fn retains_released_handle(context: &Context) -> Verdict {
     ensure_eq!(retained, handle, "retained handle");
     let alias = context.reserve(1)?;
     context.map(alias, 1, retained)?;
-    context.grant(alias, 1, &context.users(), hsa_vmm::Access::ReadWrite)?;
-    context.holds(alias, 1, 0x6363_6363)
+    context.grant(alias, 1, &context.default_agents(), hsa_vmm::Access::ReadWrite)?;
+    context.check_contents(alias, 1, 0x6363_6363)
 }
 
 fn aliases_share_handle(context: &Context) -> Verdict {
     let at = context.reserve(3)?;
     let (first, second) = (context.create(1)?, context.create(1)?);
     for (index, handle) in [first, second, first].into_iter().enumerate() {
-        context.map(context.on(at, index), 1, handle)?;
+        context.map(context.granule_at(at, index), 1, handle)?;
     }
     for (index, handle) in [first, second, first].into_iter().enumerate() {
-        let retained = context.vmm().retain_allocation_handle(context.on(at, index))?;
+        let retained = context.vmm().retain_allocation_handle(context.granule_at(at, index))?;
         ensure_eq!(retained, handle, "handle of mapping {index}");
     }
     Ok(())
@@ -133,5 +134,5 @@ fn rejects_end_of_mapping(context: &Context) -> Verdict {
     let at = context.reserve(2)?;
     let handle = context.create(1)?;
     context.map(at, 1, handle)?;
-    rejects_address(context, context.on(at, 1))
+    rejects_address(context, context.granule_at(at, 1))
 }

@@ -49,11 +49,11 @@ fn revoked_gpu_has_no_access(context: &Context) -> Verdict {
     let (vmm, gpu, size) = (context.vmm(), context.gpu(), 2 * context.granule());
     vmm.revoke(at, size, &[gpu])?;
     ensure_eq!(vmm.get_access(gpu, at)?, Access::None, "access of the GPU");
-    context.refuses_argument(Argument::Address, || vmm.fill(at, 0, size))?;
+    context.expect_invalid_argument(Argument::Address, || vmm.fill(at, 0, size))?;
     context.grant(at, 2, &[gpu], Access::ReadWrite)?;
-    context.holds(at, 2, 0x8181_8181)?;
+    context.check_contents(at, 2, 0x8181_8181)?;
     context.fill(at, 2, 0x8282_8282)?;
-    context.holds(at, 2, 0x8282_8282)
+    context.check_contents(at, 2, 0x8282_8282)
 }
 
 fn other_agents_keep_access(context: &Context) -> Verdict {
@@ -62,7 +62,7 @@ fn other_agents_keep_access(context: &Context) -> Verdict {
     context.vmm().revoke(at, context.granule(), &[context.gpu()])?;
     let access = context.vmm().get_access(context.host(), at)?;
     ensure_eq!(access, Access::ReadWrite, "access of the CPU");
-    context.holds(at, 1, 0x8383_8383)?;
+    context.check_contents(at, 1, 0x8383_8383)?;
     context.vmm().write(at, &[1, 2, 3])?;
     ensure_eq!(context.vmm().retain_allocation_handle(at)?, handle, "handle");
     Ok(())
@@ -72,37 +72,37 @@ fn revokes_several_mappings(context: &Context) -> Verdict {
     let at = context.reserve(3)?;
     for index in 0..3 {
         let handle = context.create(1)?;
-        context.map(context.on(at, index), 1, handle)?;
+        context.map(context.granule_at(at, index), 1, handle)?;
     }
-    context.grant(at, 3, &context.users(), Access::ReadWrite)?;
+    context.grant(at, 3, &context.default_agents(), Access::ReadWrite)?;
     context.fill(at, 3, 0x8484_8484)?;
-    context.vmm().revoke(at, 2 * context.granule(), &context.users())?;
+    context.vmm().revoke(at, 2 * context.granule(), &context.default_agents())?;
     for (index, expected) in [Access::None, Access::None, Access::ReadWrite].iter().enumerate() {
-        for agent in context.users() {
-            let found = context.vmm().get_access(agent, context.on(at, index))?;
+        for agent in context.default_agents() {
+            let found = context.vmm().get_access(agent, context.granule_at(at, index))?;
             ensure_eq!(found, *expected, "access of {agent} to mapping {index}");
         }
     }
-    context.holds(context.on(at, 2), 1, 0x8484_8484)?;
-    context.grant(at, 3, &context.users(), Access::Read)?;
-    context.holds(at, 3, 0x8484_8484)
+    context.check_contents(context.granule_at(at, 2), 1, 0x8484_8484)?;
+    context.grant(at, 3, &context.default_agents(), Access::Read)?;
+    context.check_contents(at, 3, 0x8484_8484)
 }
 
 fn rejects_empty_list(context: &Context) -> Verdict {
     let (at, _) = context.mapped(1, 0x8585_8585)?;
     let revoke = || context.vmm().revoke(at, context.granule(), &[]);
-    context.refuses_argument(Argument::Descriptors, revoke)
+    context.expect_invalid_argument(Argument::Descriptors, revoke)
 }
 
 fn rejects_invented_agent(context: &Context) -> Verdict {
     let (at, _) = context.mapped(1, 0x8686_8686)?;
     let agents = [context.gpu(), context.invented_agent()];
     let revoke = || context.vmm().revoke(at, context.granule(), &agents);
-    context.refuses_argument(Argument::Agent, revoke)
+    context.expect_invalid_argument(Argument::Agent, revoke)
 }
 
 fn rejects_part_of_mapping(context: &Context) -> Verdict {
     let (at, _) = context.mapped(2, 0x8787_8787)?;
     let revoke = || context.vmm().revoke(at, context.granule(), &[context.gpu()]);
-    context.refuses(hsa_vmm::hip::HipError::InvalidValue, revoke).map(|_| ())
+    context.expect_error(hsa_vmm::hip::HipError::InvalidValue, revoke).map(|_| ())
 }

@@ -158,7 +158,7 @@ fn invented_agent_is_not_found(runtime: &Runtime) -> Verdict {
 
 fn agents_access_own_memory(runtime: &Runtime) -> Verdict {
     for agent in runtime.agents() {
-        ensure!(agent.reaches(agent.id()), "{} cannot access its own memory", agent.name());
+        ensure!(agent.can_access(agent.id()), "{} cannot access its own memory", agent.name());
         for peer in &agent.peers {
             let is_agent = runtime.agent(peer.agent).is_some();
             ensure!(is_agent, "{} has a peer that is not an agent: {}", agent.name(), peer.agent);
@@ -177,7 +177,7 @@ fn pci_addresses_differ(runtime: &Runtime) -> Verdict {
 
 fn vmms_are_independent(context: &Context) -> Verdict {
     let at = context.reserve(2)?;
-    let other = context.another(context.profile())?;
+    let other = context.open_another(context.profile())?;
     let freed = other.address_free(at, 2 * context.granule());
     let problem = freed.err().and_then(|error| error.problem());
     ensure_eq!(problem, Some(Problem::NotAReservation), "freeing the reservation with another Vmm");
@@ -188,7 +188,7 @@ fn vmms_are_independent(context: &Context) -> Verdict {
 fn dropped_vmm_releases_all(context: &Context) -> Verdict {
     let granule = context.granule();
     for _ in 0..3 {
-        let other = context.another(context.profile())?;
+        let other = context.open_another(context.profile())?;
         let at = other.address_reserve(2 * granule, 0, None)?;
         let properties = hsa_vmm::AllocationProperties::on(context.gpu());
         let handle = other.create(granule, &properties)?;

@@ -25,7 +25,7 @@ pub(super) fn map_for_users(
 ) -> Verdict<Address> {
     let at = context.reserve(granules)?;
     context.map(at, granules, handle)?;
-    context.grant(at, granules, &context.users(), Access::ReadWrite)?;
+    context.grant(at, granules, &context.default_agents(), Access::ReadWrite)?;
     Ok(at)
 }
 

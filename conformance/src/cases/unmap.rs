@@ -142,8 +142,8 @@ fn unmaps_one_mapping(context: &Context) -> Verdict {
     context.vmm().unmap(at, size)?;
     let usage = context.vmm().usage();
     ensure_eq!((usage.reservations, usage.mappings), (1, 0), "reservations and mappings");
-    context.refuses_argument(Argument::Address, || context.vmm().read(at, &mut [0]))?;
-    context.refuses_argument(Argument::Address, || context.vmm().fill(at, 0, size))
+    context.expect_invalid_argument(Argument::Address, || context.vmm().read(at, &mut [0]))?;
+    context.expect_invalid_argument(Argument::Address, || context.vmm().fill(at, 0, size))
 }
 
 /// Creates adjacent mappings of one granule, each filled with its index.
@@ -151,9 +151,9 @@ fn map_adjacent(context: &Context, mappings: usize) -> Verdict<Address> {
     let at = context.reserve(mappings)?;
     for index in 0..mappings {
         let handle = context.create(1)?;
-        let granule = context.on(at, index);
+        let granule = context.granule_at(at, index);
         context.map(granule, 1, handle)?;
-        context.grant(granule, 1, &context.users(), Access::ReadWrite)?;
+        context.grant(granule, 1, &context.default_agents(), Access::ReadWrite)?;
         context.fill(granule, 1, 0x9292_9200 + index as u32)?;
     }
     Ok(at)
@@ -168,10 +168,10 @@ fn unmaps_several_mappings(context: &Context) -> Verdict {
 
 fn unmaps_some_mappings(context: &Context) -> Verdict {
     let at = map_adjacent(context, 4)?;
-    context.vmm().unmap(context.on(at, 1), 2 * context.granule())?;
+    context.vmm().unmap(context.granule_at(at, 1), 2 * context.granule())?;
     ensure_eq!(context.vmm().usage().mappings, 2, "mappings");
     for index in [0, 3] {
-        context.holds(context.on(at, index), 1, 0x9292_9200 + index as u32)?;
+        context.check_contents(context.granule_at(at, index), 1, 0x9292_9200 + index as u32)?;
     }
     Ok(())
 }
@@ -180,11 +180,11 @@ fn clears_access(context: &Context) -> Verdict {
     let (at, handle) = context.mapped(1, 0x9393_9393)?;
     context.vmm().unmap(at, context.granule())?;
     context.map(at, 1, handle)?;
-    for agent in context.users() {
+    for agent in context.default_agents() {
         let access = context.vmm().get_access(agent, at)?;
         ensure_eq!(access, Access::None, "access of {agent}");
     }
-    context.refuses_argument(Argument::Address, || context.vmm().read(at, &mut [0]))
+    context.expect_invalid_argument(Argument::Address, || context.vmm().read(at, &mut [0]))
 }
 
 fn keeps_contents(context: &Context) -> Verdict {
@@ -192,19 +192,19 @@ fn keeps_contents(context: &Context) -> Verdict {
     context.vmm().unmap(at, 2 * context.granule())?;
     let elsewhere = context.reserve(2)?;
     context.map(elsewhere, 2, handle)?;
-    context.grant(elsewhere, 2, &context.users(), Access::ReadWrite)?;
-    context.holds(elsewhere, 2, 0x9494_9494)
+    context.grant(elsewhere, 2, &context.default_agents(), Access::ReadWrite)?;
+    context.check_contents(elsewhere, 2, 0x9494_9494)
 }
 
 fn keeps_alias(context: &Context) -> Verdict {
     let (at, handle) = context.mapped(1, 0x9595_9595)?;
     let alias = context.reserve(1)?;
     context.map(alias, 1, handle)?;
-    context.grant(alias, 1, &context.users(), Access::ReadWrite)?;
+    context.grant(alias, 1, &context.default_agents(), Access::ReadWrite)?;
     context.vmm().unmap(at, context.granule())?;
-    context.holds(alias, 1, 0x9595_9595)?;
+    context.check_contents(alias, 1, 0x9595_9595)?;
     context.fill(alias, 1, 0x9696_9696)?;
-    context.holds(alias, 1, 0x9696_9696)
+    context.check_contents(alias, 1, 0x9696_9696)
 }
 
 fn keeps_addresses_reserved(context: &Context) -> Verdict {
@@ -212,7 +212,10 @@ fn keeps_addresses_reserved(context: &Context) -> Verdict {
     context.vmm().unmap(at, 4 * context.granule())?;
     for _ in 0..16 {
         let other = context.vmm().address_reserve(context.granule(), 0, Some(at))?;
-        ensure!(other < at || other >= context.on(at, 4), "{other} was reserved inside {at}");
+        ensure!(
+            other < at || other >= context.granule_at(at, 4),
+            "{other} was reserved inside {at}"
+        );
     }
     Ok(())
 }
@@ -221,11 +224,16 @@ fn repeats_without_leak(context: &Context) -> Verdict {
     let at = context.reserve(2)?;
     for round in 0..32 {
         let handle = context.create(1)?;
-        context.map(context.on(at, 1), 1, handle)?;
-        context.grant(context.on(at, 1), 1, &context.users(), Access::ReadWrite)?;
-        context.fill(context.on(at, 1), 1, round)?;
-        context.holds(context.on(at, 1), 1, round)?;
-        context.vmm().unmap(context.on(at, 1), context.granule())?;
+        context.map(context.granule_at(at, 1), 1, handle)?;
+        context.grant(
+            context.granule_at(at, 1),
+            1,
+            &context.default_agents(),
+            Access::ReadWrite,
+        )?;
+        context.fill(context.granule_at(at, 1), 1, round)?;
+        context.check_contents(context.granule_at(at, 1), 1, round)?;
+        context.vmm().unmap(context.granule_at(at, 1), context.granule())?;
         context.vmm().release(handle)?;
         let usage = context.vmm().usage();
         ensure_eq!((usage.handles, usage.mappings), (0, 0), "handles and mappings");
@@ -235,25 +243,26 @@ fn repeats_without_leak(context: &Context) -> Verdict {
 
 fn rejects_null(context: &Context) -> Verdict {
     let unmap = || context.vmm().unmap(Address::NULL, context.granule());
-    context.refuses_argument(Argument::Address, unmap)
+    context.expect_invalid_argument(Argument::Address, unmap)
 }
 
 fn rejects_unreserved(context: &Context) -> Verdict {
     let local = 0u64;
     let unmap = || context.vmm().unmap(Address::from(&raw const local), context.granule());
-    context.refuses_argument(Argument::Address, unmap)
+    context.expect_invalid_argument(Argument::Address, unmap)
 }
 
 fn rejects_unmapped_reservation(context: &Context) -> Verdict {
     let at = context.reserve(2)?;
     let unmap = || context.vmm().unmap(at, 2 * context.granule());
-    context.refuses_argument(Argument::Address, unmap)
+    context.expect_invalid_argument(Argument::Address, unmap)
 }
 
 fn rejects_second_unmap(context: &Context) -> Verdict {
     let (at, _) = context.mapped(1, 0x9898_9898)?;
     context.vmm().unmap(at, context.granule())?;
-    context.refuses_argument(Argument::Address, || context.vmm().unmap(at, context.granule()))
+    context
+        .expect_invalid_argument(Argument::Address, || context.vmm().unmap(at, context.granule()))
 }
 
 /// Checks that unmap rejects a range, for a mapping of two granules at the start of a reservation of
@@ -262,28 +271,28 @@ fn rejects_range(context: &Context, start: usize, size: usize) -> Verdict {
     let at = context.reserve(4)?;
     let handle = context.create(2)?;
     context.map(at, 2, handle)?;
-    context.grant(at, 2, &context.users(), Access::ReadWrite)?;
+    context.grant(at, 2, &context.default_agents(), Access::ReadWrite)?;
     context.fill(at, 2, 0x9999_9999)?;
     let unmap = || context.vmm().unmap(offset(at, start), size);
-    context.refuses(HipError::InvalidValue, unmap)?;
-    context.holds(at, 2, 0x9999_9999)
+    context.expect_error(HipError::InvalidValue, unmap)?;
+    context.check_contents(at, 2, 0x9999_9999)
 }
 
 fn rejects_one_and_a_half_mappings(context: &Context) -> Verdict {
     let at = context.reserve(3)?;
     for (start, granules) in [(0, 1), (1, 2)] {
         let handle = context.create(granules)?;
-        context.map(context.on(at, start), granules, handle)?;
+        context.map(context.granule_at(at, start), granules, handle)?;
     }
     let unmap = || context.vmm().unmap(at, 2 * context.granule());
-    context.refuses(HipError::InvalidValue, unmap).map(|_| ())
+    context.expect_error(HipError::InvalidValue, unmap).map(|_| ())
 }
 
 fn rejects_range_with_hole(context: &Context) -> Verdict {
     let at = map_adjacent(context, 3)?;
-    context.vmm().unmap(context.on(at, 1), context.granule())?;
+    context.vmm().unmap(context.granule_at(at, 1), context.granule())?;
     let unmap = || context.vmm().unmap(at, 3 * context.granule());
-    context.refuses(HipError::InvalidValue, unmap)?;
-    context.holds(at, 1, 0x9292_9200)?;
-    context.holds(context.on(at, 2), 1, 0x9292_9202)
+    context.expect_error(HipError::InvalidValue, unmap)?;
+    context.check_contents(at, 1, 0x9292_9200)?;
+    context.check_contents(context.granule_at(at, 2), 1, 0x9292_9202)
 }

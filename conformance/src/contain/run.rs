@@ -6,7 +6,7 @@ use super::{STARTS, STOPS};
 use crate::describe::Description;
 use crate::plan::Plan;
 use crate::results::Results;
-use crate::run::{FAILED_BEFORE, Progress};
+use crate::run::{Progress, STOPPED_AFTER_FAILURES};
 use crate::run_case::{CaseResult, Ended, Lost};
 use crate::worker::{End, Output, Received, Worker, signal_name};
 use crate::{Case, Options, Report, Status};
@@ -123,7 +123,7 @@ pub fn run(
     on_event(Event::Started(&note));
     let (worker, hangs) = (Some(worker), Hangs::default());
     let mut supervisor = Supervisor { command, time_limit, logs, on_event, worker, hangs };
-    let mut untried_reason = FAILED_BEFORE;
+    let mut untried_reason = STOPPED_AFTER_FAILURES;
     let total = plan.steps.len();
     for (step, &index) in plan.steps.iter().enumerate() {
         let Some(case) = plan.chosen.get(index) else { continue };
@@ -139,7 +139,7 @@ pub fn run(
         let result = match result {
             Ok(result) => result,
             Err((attempts, error)) => {
-                results.add_more(&STARTS, failed_starts(attempts, &error), &runtime);
+                results.add_unplanned(&STARTS, failed_starts(attempts, &error), &runtime);
                 untried_reason = NO_LONGER_STARTS;
                 break;
             }
@@ -159,7 +159,11 @@ pub fn run(
         }
         if let Err(lost) = stopped {
             let output = last_lines(printed.lines());
-            results.add_more(&STOPS, CaseResult { output, ..lost_result(lost, began) }, &runtime);
+            results.add_unplanned(
+                &STOPS,
+                CaseResult { output, ..lost_result(lost, began) },
+                &runtime,
+            );
         }
     }
     Ok(results.report(&plan, runtime, untried_reason))

@@ -9,7 +9,7 @@ pub struct CaseChange {
     /// The case's name.
     pub name: String,
     /// The kind of difference.
-    pub kind: CaseKind,
+    pub kind: CaseChangeKind,
     /// The result in A.
     pub a: Option<Outcome>,
     /// The result in B.
@@ -19,7 +19,7 @@ pub struct CaseChange {
 /// How the result in B differs from that in A.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum CaseKind {
+pub enum CaseChangeKind {
     /// The case fails in B only.
     FailsNow,
     /// The case passes in B only.
@@ -65,7 +65,7 @@ pub(super) fn compare(a: &[CaseReport], b: &[CaseReport]) -> (Vec<CaseChange>, u
     let (mut differences, mut equal) = (Vec::new(), 0);
     for old in a {
         match b.iter().find(|new| new.name == old.name) {
-            None => differences.push(change(CaseKind::OnlyA, Some(old), None)),
+            None => differences.push(change(CaseChangeKind::OnlyA, Some(old), None)),
             Some(new) => match compare_case(old, new) {
                 Some(kind) => differences.push(change(kind, Some(old), Some(new))),
                 None => equal += 1,
@@ -73,20 +73,20 @@ pub(super) fn compare(a: &[CaseReport], b: &[CaseReport]) -> (Vec<CaseChange>, u
         }
     }
     let new = b.iter().filter(|new| !a.iter().any(|old| old.name == new.name));
-    differences.extend(new.map(|new| change(CaseKind::OnlyB, None, Some(new))));
+    differences.extend(new.map(|new| change(CaseChangeKind::OnlyB, None, Some(new))));
     differences.sort_by_key(|change| change.kind);
     (differences, equal)
 }
 
-fn compare_case(a: &CaseReport, b: &CaseReport) -> Option<CaseKind> {
+fn compare_case(a: &CaseReport, b: &CaseReport) -> Option<CaseChangeKind> {
     match (a.status == b.status, b.status) {
-        (false, Status::Fail) => Some(CaseKind::FailsNow),
-        (false, Status::Pass) => Some(CaseKind::PassesNow),
-        (false, Status::Skip) => Some(CaseKind::SkippedNow),
-        (false, Status::Known) => Some(CaseKind::KnownNow),
+        (false, Status::Fail) => Some(CaseChangeKind::FailsNow),
+        (false, Status::Pass) => Some(CaseChangeKind::PassesNow),
+        (false, Status::Skip) => Some(CaseChangeKind::SkippedNow),
+        (false, Status::Known) => Some(CaseChangeKind::KnownNow),
         (true, Status::Pass) => None,
         (true, _) if without_numbers(&a.detail) == without_numbers(&b.detail) => None,
-        (true, _) => Some(CaseKind::Otherwise),
+        (true, _) => Some(CaseChangeKind::Otherwise),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Formats differences as sentences.
 
 use super::agents::AGENT;
-use super::{AgentChange, CaseChange, CaseKind, Change, Diff, Timing, Timings};
+use super::{AgentChange, CaseChange, CaseChangeKind, Change, Diff, Timing, Timings};
 use crate::describe::QuirkDescription;
 
 /// The maximum number of names in a sentence. Further names are only counted.
@@ -44,24 +44,24 @@ impl Diff {
         for cases in self.cases.chunk_by(|case, next| case.kind == next.kind) {
             let Some(CaseChange { kind, .. }) = cases.first() else { continue };
             let (singular, plural) = match kind {
-                CaseKind::FailsNow => {
+                CaseChangeKind::FailsNow => {
                     ("case fails in B and not in A", "cases fail in B and not in A")
                 }
-                CaseKind::PassesNow => {
+                CaseChangeKind::PassesNow => {
                     ("case passes in B and not in A", "cases pass in B and not in A")
                 }
-                CaseKind::SkippedNow => {
+                CaseChangeKind::SkippedNow => {
                     ("case is skipped only in B", "cases are skipped only in B")
                 }
-                CaseKind::KnownNow => {
+                CaseChangeKind::KnownNow => {
                     ("case fails in B, a known failure", "cases fail in B, known failures")
                 }
-                CaseKind::Otherwise => (
+                CaseChangeKind::Otherwise => (
                     "case has the same status for another reason",
                     "cases have the same status for other reasons",
                 ),
-                CaseKind::OnlyA => ("case is only in A", "cases are only in A"),
-                CaseKind::OnlyB => ("case is only in B", "cases are only in B"),
+                CaseChangeKind::OnlyA => ("case is only in A", "cases are only in A"),
+                CaseChangeKind::OnlyB => ("case is only in B", "cases are only in B"),
             };
             let text = if cases.len() == 1 { singular } else { plural };
             let names: Vec<_> = cases.iter().map(case_text).collect();
@@ -81,10 +81,10 @@ impl Diff {
 fn case_text(case: &CaseChange) -> String {
     let reason = case.b.as_ref().map(|outcome| outcome.detail.as_str()).unwrap_or_default();
     match case.kind {
-        CaseKind::SkippedNow | CaseKind::KnownNow if !reason.is_empty() => {
+        CaseChangeKind::SkippedNow | CaseChangeKind::KnownNow if !reason.is_empty() => {
             format!("{} ({reason})", case.name)
         }
-        CaseKind::OnlyB if case.is_worse() => format!("{} (fails)", case.name),
+        CaseChangeKind::OnlyB if case.is_worse() => format!("{} (fails)", case.name),
         _ => case.name.clone(),
     }
 }

@@ -39,7 +39,7 @@ impl Machine {
             id: agent.id(),
             is_cpu: agent.kind() == AgentKind::Cpu,
             pool_size: agent.vmem_pool().map(|pool| pool.size),
-            can_access: agents.iter().map(|owner| agent.reaches(owner.id())).collect(),
+            can_access: agents.iter().map(|owner| agent.can_access(owner.id())).collect(),
         };
         Self {
             agents: agents.iter().map(properties).collect(),

@@ -51,7 +51,7 @@ impl<C> Injector<C> {
     /// Calls `report` with the number of a rule, counted from 1, when the rule first affects a
     /// call.
     #[must_use]
-    pub fn noting(mut self, report: impl Fn(usize) + Send + Sync + 'static) -> Self {
+    pub fn with_reporter(mut self, report: impl Fn(usize) + Send + Sync + 'static) -> Self {
         let reported = self.plan.rules.iter().map(|_| AtomicBool::new(false)).collect();
         self.recorder = Some(Recorder { report: Box::new(report), reported });
         self
@@ -177,7 +177,7 @@ mod tests {
         ]);
         let reported = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
         let list = reported.clone();
-        let injector = injector.noting(move |rule| list.lock().unwrap().push(rule));
+        let injector = injector.with_reporter(move |rule| list.lock().unwrap().push(rule));
         for _ in 0..3 {
             let _ = injector.count("MAP");
         }

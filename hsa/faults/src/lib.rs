@@ -14,7 +14,7 @@ pub use current::{current_fault, has_fault, with_fault};
 pub use effect::{Effect, FaultKind};
 pub use injector::{Injection, Injector};
 /// The environment variable that names an existing file. Each process appends a line to it when a
-/// rule first has an effect ([`Injector::noting`]): `driver 2`, `runtime 1`. `hsa-vmm` reads the
+/// rule first has an effect ([`Injector::with_reporter`]): `driver 2`, `runtime 1`. `hsa-vmm` reads the
 /// file to list planned faults that never happened.
 pub const RECORD: &str = "HSA_FAULTS_RECORD";
 

@@ -75,7 +75,7 @@ impl Faults {
         // A single write, so that lines of several processes do not mix. If the write fails, the
         // call must not fail.
         let write = move |rule| drop((&file).write_all(format!("driver {rule}\n").as_bytes()));
-        Self { injector: self.injector.noting(write) }
+        Self { injector: self.injector.with_reporter(write) }
     }
 
     /// Returns whether nothing is planned.

@@ -71,7 +71,7 @@ impl Fixture {
     /// environment is inherited. The caller selects by arguments and environment what the new
     /// process does.
     #[must_use]
-    pub fn this_program(&self) -> Command {
+    pub fn restart_command(&self) -> Command {
         let program = program().expect("the path of the program");
         let mut command = self.installation.command(program);
         // The new process must not run this test.
@@ -122,12 +122,12 @@ pub fn on_each_release(name: &str, emulation: &Emulation, body: impl Fn(&Fixture
 /// Runs a test on each of `releases`, or by default on one of them.
 #[track_caller]
 pub fn on(releases: &[Release], name: &str, emulation: &Emulation, body: impl Fn(&Fixture)) {
-    on_within(releases, name, emulation, TIME_LIMIT, body);
+    on_with_timeout(releases, name, emulation, TIME_LIMIT, body);
 }
 
 /// Runs a test on each of `releases`, or by default on one of them, with a timeout for each.
 #[track_caller]
-pub fn on_within(
+pub fn on_with_timeout(
     releases: &[Release],
     name: &str,
     emulation: &Emulation,
@@ -198,7 +198,7 @@ pub fn installations(name: &str) -> Option<&'static [Installation]> {
 /// reports that the test is skipped and returns none.
 #[track_caller]
 #[must_use]
-pub fn share_of_installations(name: &str) -> Vec<&'static Installation> {
+pub fn selected_installations(name: &str) -> Vec<&'static Installation> {
     let selected = selected_releases(&Release::ALL, name);
     let all = installations(name).unwrap_or_default().iter();
     all.filter(|installation| selected.contains(&installation.release())).collect()

@@ -243,8 +243,8 @@ static TABLES: [Tables; slots::SLOTS] = slots! {
 };
 
 /// Returns the table of a slot, with the functions that the simulated release exports.
-pub(crate) fn table(slot: usize, behaviour: Behaviour, does_nothing: bool) -> &'static Table {
+pub(crate) fn table(slot: usize, behaviour: Behaviour, has_no_op_vmem: bool) -> &'static Table {
     let step = VERSIONS.iter().rposition(|step| behaviour.extension >= *step).unwrap_or(0);
     let tables = &TABLES[slot];
-    if does_nothing { &tables.nothing[step] } else { &tables.real[step] }
+    if has_no_op_vmem { &tables.nothing[step] } else { &tables.real[step] }
 }

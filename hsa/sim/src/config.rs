@@ -104,11 +104,11 @@ pub struct Config {
     /// Whether `hsa_amd_ipc_memory_attach` accepts any length, as AMD's releases do (seen in 6.1.2,
     /// 6.4.3 and 7.2.4). Bytes beyond the memory are not accessible. If false, only the exported
     /// length is accepted.
-    pub believes_ipc_lengths: bool,
+    pub accepts_any_ipc_length: bool,
     /// Whether virtual memory does nothing: every function returns success at once, with addresses
     /// and handles from a counter and no memory. Used to measure the overhead of callers. These
     /// calls are not counted and support no faults.
-    pub does_nothing: bool,
+    pub has_no_op_vmem: bool,
     /// Whether the first wait for each signal returns at once, whatever the value, as HSA allows. A
     /// copy starts after the first read of its signal, at most one second later. So the first wait
     /// for a copy returns before the copy ends.
@@ -137,8 +137,8 @@ impl Config {
             dmabuf_cpu_mapping: true,
             vmem: true,
             peer_access: true,
-            believes_ipc_lengths: false,
-            does_nothing: false,
+            accepts_any_ipc_length: false,
+            has_no_op_vmem: false,
             early_waits: false,
             faults: FaultPlan::none(),
         }
@@ -164,13 +164,13 @@ impl Config {
         Self::with_agents(vec![Cpu::epyc()], vec![Gpu::mi300a()])
     }
 
-    /// Returns one CPU and `gpus` MI300X whose virtual memory [does nothing](Self::does_nothing)
+    /// Returns one CPU and `gpus` MI300X whose virtual memory [does nothing](Self::has_no_op_vmem)
     /// and which the CPU cannot access. Simulates ROCm 6.4, because in later releases callers must
     /// map over unmapped ranges to release their memory.
     #[must_use]
     pub fn nothing(gpus: usize) -> Self {
         let mut config = Self::mi300x(gpus).with_generation(Generation::A);
-        config.does_nothing = true;
+        config.has_no_op_vmem = true;
         config.gpus.iter_mut().for_each(|gpu| gpu.large_bar = false);
         config
     }

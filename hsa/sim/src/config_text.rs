@@ -184,7 +184,7 @@ impl Config {
             "early-waits" => self.early_waits = switch()?,
             "xnack" => *self = self.clone().with_xnack(switch()?),
             "ipc-lengths" => {
-                self.believes_ipc_lengths = match value {
+                self.accepts_any_ipc_length = match value {
                     "checked" => false,
                     "believed" => true,
                     _ => return Err(invalid("checked or believed")),

@@ -77,7 +77,7 @@ pub(crate) unsafe fn attach(
     };
     // SAFETY: not null, and the caller promises the rest.
     let words = unsafe { handle.read_unaligned() }.handle;
-    if !instance.config.believes_ipc_lengths && length as u64 != length_of(words) {
+    if !instance.config.accepts_any_ipc_length && length as u64 != length_of(words) {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
     let memory = open(instance, words).ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;

@@ -55,7 +55,7 @@ impl Simulation {
     /// Returns the functions that a runtime with the configured extension version exports.
     #[must_use]
     pub fn table(&self) -> &'static Table {
-        abi::table(self.slot, self.instance.behaviour, self.instance.config.does_nothing)
+        abi::table(self.slot, self.instance.behaviour, self.instance.config.has_no_op_vmem)
     }
 
     /// Returns the configuration.

@@ -75,7 +75,7 @@ impl Measure {
         }
         for (number, gpu) in runtime.gpus().enumerate() {
             // With a driver, other processes change this value, so the driver's count per process is used.
-            let free = runtime.memory_left(gpu.id()).filter(|_| simulation.is_some());
+            let free = runtime.available_memory(gpu.id()).filter(|_| simulation.is_some());
             let size = gpu.vmem_pool().map(|pool| pool.size);
             if let (Some(free), Some(size)) = (free, size) {
                 let used = size.saturating_sub(free) as i64;

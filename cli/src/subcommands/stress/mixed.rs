@@ -128,7 +128,7 @@ fn revoke(setup: &Setup<'_>, rng: &mut Rng, item: &Item) {
 
 /// Returns a random GPU other than the owner that can access the owner's memory.
 fn other_gpu(setup: &Setup<'_>, rng: &mut Rng, item: &Item) -> Option<AgentId> {
-    let reaches = |gpu: &&hsa_vmm::Agent| gpu.id() != item.owner && gpu.reaches(item.owner);
+    let reaches = |gpu: &&hsa_vmm::Agent| gpu.id() != item.owner && gpu.can_access(item.owner);
     let others: Vec<_> = setup.runtime.gpus().filter(reaches).collect();
     (!others.is_empty()).then(|| others[rng.usize(..others.len())].id())
 }

@@ -63,7 +63,7 @@ impl Faults {
                 // Ignores errors: a failure to write must not make the call fail.
                 drop(file.and_then(|mut it| it.write_all(format!("runtime {rule}\n").as_bytes())));
             };
-            self.state().injector = Arc::new(Injector::new(plan.plan).noting(note));
+            self.state().injector = Arc::new(Injector::new(plan.plan).with_reporter(note));
         }
     }
 

@@ -29,7 +29,7 @@ pub enum Work {
 impl Work {
     /// Runs the work in a worker process. Returns its output and exit status.
     pub fn run_in_worker(&self, fixture: &Fixture, trace: &Path) -> Output {
-        let mut command = fixture.this_program();
+        let mut command = fixture.restart_command();
         self.prepare(fixture, trace, &mut command);
         command.output().expect("a process")
     }
