@@ -33,7 +33,7 @@ const RUNTIME_SHIFT: u32 = 32;
 
 impl AgentId {
     /// The maximum number of agents of one runtime.
-    pub(crate) const MAX_AGENTS: usize = 1 << NUMBER_BITS;
+    pub(crate) const LIMIT: usize = 1 << NUMBER_BITS;
 
     /// Creates the identifier of the agent at `index`. `number` counts the earlier agents of its kind.
     pub(crate) fn new(runtime: u64, index: usize, kind: AgentKind, number: usize) -> Self {

@@ -22,8 +22,8 @@ pub struct Handle(
     pub(crate) u64,
 );
 
-/// Odd, so that multiplying by it permutes all 64-bit numbers: handles with one bit changed, and small
-/// numbers that a C program invents, are very unlikely to be live handles.
+/// The factor of handles. Multiplying by an odd factor permutes all 64-bit numbers: a handle with one
+/// changed bit, or a small number that a C program invents, is very unlikely to be a live handle.
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 /// The inverse of [`MULTIPLIER`].
 const INVERSE: u64 = 0xf1de_83e1_9937_733d;

@@ -1,8 +1,8 @@
 //! HIP's virtual memory management directly on AMD's HSA runtime, without HIP.
 //!
 //! A runtime that avoids HIP still needs `hipMemAddressReserve`, `hipMemCreate`, `hipMemMap` and
-//! `hipMemSetAccess`: address ranges that stay reserved, physical memory that is mapped and unmapped in
-//! them, and access permissions for each agent. This crate loads `libhsa-runtime64` at run time, discovers
+//! `hipMemSetAccess`. They reserve address ranges, create physical memory, map and unmap it in those
+//! ranges, and set the access of each agent. This crate loads `libhsa-runtime64` at run time, discovers
 //! agents and memory pools, and implements HIP's documented semantics on `hsa_amd_vmem_*`. Arguments are
 //! checked before anything changes, and an operation that fails half-way is rolled back.
 //!

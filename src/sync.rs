@@ -40,9 +40,9 @@ pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
 /// The order in which a thread takes the locks of one `Vmm`: by rank, and locks of the same rank by key,
 /// the address of the reservation.
 ///
-/// Two other locks come after these, and no lock is taken while one of them is held: the runtime's
-/// library lock (`native::library_lock`), held for one call of the runtime, and the lock of the list of
-/// quarantined ranges.
+/// Two other locks come after these: the runtime's library lock (`native::library_lock`), held for one call
+/// of the runtime, and the lock of the list of quarantined ranges. No lock is taken while one of these two
+/// is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
     /// The mutex of a reservation, which an operation holds while it changes something inside.

@@ -121,9 +121,9 @@ impl AreaMemory<'_> {
 
     /// Copies from other memory of an area (`hipMemcpyDtoD`). Offsets and size are in bytes.
     ///
-    /// The copy is made by a GPU that owns one of the two and has access to both. If no GPU does, as
-    /// between two GPUs without access to each other's memory, the bytes pass through this process's
-    /// memory; a failure then leaves a part copied.
+    /// The copy is made by a GPU that owns one of the two and has access to both. Without such a GPU, as
+    /// between two GPUs without peer access, the bytes pass through this process's memory. A failure then
+    /// leaves a part copied.
     ///
     /// # Errors
     /// As for [`read`](Self::read), and [`Problem::Overlapping`].

@@ -27,7 +27,7 @@ bitflags::bitflags! {
         /// One address for host and device (`AML_AREA_HIP_FLAG_ALLOC_UNIFIED`, `hipMallocManaged`).
         ///
         /// The memory does not migrate. If the device owns it, the host sees the stores of a kernel when
-        /// the kernel has ended, and the host's stores may need a flush to become visible to the device
+        /// the kernel has ended. The host's stores may need a flush to become visible to the device
         /// (`HSA_AMD_AGENT_INFO_HDP_FLUSH`). [`write`](crate::area::AreaMemory::write) needs no flush, because
         /// the device copies.
         const UNIFIED = 1 << 1;

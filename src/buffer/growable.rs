@@ -243,9 +243,8 @@ impl GrowableBuffer {
         Some((reservation, address - reservation.address().get()))
     }
 
-    /// Reserves `bytes` more addresses exactly at the end, rounded up to whole steps, so that the buffer
-    /// can grow further (`hipMemAddressReserve` with an address; see "increase memory size" in HIP's
-    /// guide).
+    /// Reserves `bytes` more addresses exactly at the end, rounded up to whole steps: the maximum grows.
+    /// Calls `hipMemAddressReserve` with an address, as in "increase memory size" of HIP's guide.
     ///
     /// Other copies than those of this buffer's methods must not cross the boundary between reservations:
     /// HIP does not guarantee that two adjacent reservations can be used as one.

@@ -9,8 +9,8 @@
 //! Device memory is never a slice, because agents and other processes may change it at any time. Reading
 //! and writing copy ([memory model](crate::vmm#memory-model)). An invalid offset is an error, not a fault.
 //!
-//! If a call by address unmaps a part of a buffer ([`Vmm::unmap`]) and other memory is mapped in its place,
-//! the buffer's calls on that part fail with [`Problem::NotMapped`] and change nothing.
+//! A call by address can unmap a part of a buffer ([`Vmm::unmap`]) and map other memory at its addresses.
+//! The buffer's calls on that part then fail with [`Problem::NotMapped`] and change nothing.
 //!
 //! Errors of virtual memory are returned unchanged: their [operation](crate::Error::operation) is the call
 //! that failed, such as `create` or `map`. If the runtime fails, and fails again during the rollback, the

@@ -21,8 +21,8 @@ use derive_more::Debug;
 ///
 /// All numbers are little-endian, like the machines that AMD's runtime supports. The check value detects a
 /// handle that was modified by accident, and a handle of an earlier export in the same slot. It does not
-/// prevent forgery by a process that can read the exporter's table: a handle is accepted only if the
-/// exporter's user is [trusted](crate::Ipc::with_trust) and the runtime confirms the memory.
+/// prevent forgery by a process that can read the exporter's table. Therefore a handle is accepted only if
+/// the exporter's user is [trusted](crate::Ipc::with_trust) and the runtime confirms the memory.
 ///
 /// The bytes can be sent by any means. They are checked when the handle is
 /// [opened](crate::Ipc::open_mem_handle).
@@ -61,8 +61,8 @@ pub(super) struct Registration {
     pub format: u8,
 }
 
-/// The format of the reserved bytes. More than one bit is set: a change of one bit cannot turn a handle of
-/// this library into a handle of HIP, whose reserved bytes are zeros.
+/// The format of the reserved bytes, which are zeros in a handle of HIP. More than one bit is set, so that
+/// changing one bit cannot turn a handle of this library into one of HIP.
 pub(super) const FORMAT: u8 = 0x32;
 
 impl IpcHandle {

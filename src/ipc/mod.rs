@@ -111,8 +111,8 @@ impl Ipc {
         Self::on(runtime, first.id())
     }
 
-    /// Opens IPC for a GPU and its peers (`hipSetDevice`): memory is mapped for it, and for the GPUs that
-    /// can access its memory and whose memory it can access.
+    /// Opens IPC for a GPU and its peers (`hipSetDevice`). Memory is mapped for this GPU, and for all GPUs
+    /// with which it has access in both directions.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for an agent that is not a GPU of this runtime.
@@ -156,8 +156,8 @@ impl Ipc {
     ///
     /// # Safety
     /// The runtime must not have any quirk that `quirks` omits, or the caller must not make calls that the
-    /// quirk makes undefined: without `ipc_server_outlives_stop`, dropping the last [`Runtime`] after an
-    /// export.
+    /// quirk makes undefined. For `ipc_server_outlives_stop`, that is dropping the last [`Runtime`] after
+    /// an export.
     ///
     /// ```compile_fail,E0133
     /// # fn f(ipc: hsa_vmm::Ipc) {

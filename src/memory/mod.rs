@@ -72,9 +72,9 @@ impl PoolMemory {
 
     /// Allocates memory of an agent from a pool with these flags.
     ///
-    /// Agents see a store to coarse-grained memory (`hipMalloc`) when the kernel or copy that made it has
-    /// ended, and a store to fine-grained memory (`hipHostMalloc`, `hipExtMallocWithFlags`) at once. Not
-    /// every GPU has fine-grained memory.
+    /// Agents see a store to coarse-grained memory (`hipMalloc`) when its kernel or copy has ended. They see
+    /// a store to fine-grained memory (`hipHostMalloc`, `hipExtMallocWithFlags`) at once. Not every GPU has
+    /// fine-grained memory.
     ///
     /// ```
     /// # use hsa_vmm::{PoolMemory, Runtime};

@@ -43,9 +43,9 @@ impl Span {
     /// Describes `size` bytes at an address that `agent` can read and write.
     ///
     /// # Safety
-    /// The agent is one of this runtime. While [`read`](Self::read), [`write`](Self::write),
-    /// [`fill`](Self::fill) or [`copy`](Self::copy) run, the memory is allocated for the owner of this
-    /// value, the agent (this process, for a CPU) can read and write it, and no reference to it is used.
+    /// The agent belongs to this runtime. While [`read`](Self::read), [`write`](Self::write),
+    /// [`fill`](Self::fill) or [`copy`](Self::copy) runs, the memory is allocated for the owner of this
+    /// value, and no reference to it is used. The agent (for a CPU, this process) can read and write it.
     pub(crate) unsafe fn new(runtime: &Runtime, agent: &Agent, start: usize, size: usize) -> Self {
         Self { runtime: runtime.clone(), start, device_start: start, size, agent: agent.id() }
     }

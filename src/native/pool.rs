@@ -100,8 +100,8 @@ impl Native {
 
     /// Returns whether memory of another process is mapped at `start` for at least `size` bytes.
     ///
-    /// AMD's runtime reports the size that was passed to attach, but looks an address up in what the
-    /// driver has mapped: the last byte is found only if it is mapped.
+    /// AMD's runtime reports the size that was passed to attach, not the mapped size. It finds an address only
+    /// if the driver has mapped it, so this function looks up the last byte.
     pub fn ipc_is_attached(&self, start: usize, size: usize) -> Result<bool, Failure> {
         let Some(last) = size.checked_sub(1).and_then(|offset| start.checked_add(offset)) else {
             return Ok(false);

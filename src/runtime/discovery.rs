@@ -72,7 +72,7 @@ pub(super) fn discover(native: &Native) -> Result<Vec<Agent>, Failure> {
     let natives = native.agents()?;
     let mut agents: Vec<Agent> = Vec::with_capacity(natives.len());
     // An identifier has no bits for more agents; no machine has that many.
-    for (index, &agent) in natives.iter().take(AgentId::MAX_AGENTS).enumerate() {
+    for (index, &agent) in natives.iter().take(AgentId::LIMIT).enumerate() {
         let kind = match native.agent(agent, sys::HSA_AGENT_INFO_DEVICE)?.number() {
             sys::HSA_DEVICE_TYPE_CPU => AgentKind::Cpu,
             sys::HSA_DEVICE_TYPE_GPU => AgentKind::Gpu,

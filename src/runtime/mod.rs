@@ -121,9 +121,9 @@ impl Runtime {
     /// (set-user-id, set-group-id, file capabilities) ignores all three variables, and loads the
     /// library that the administrator has installed.
     ///
-    /// This function is safe although it runs the library's code: the administrator or the user of
-    /// this process has chosen the library, as for every library that the dynamic linker loads
-    /// before `main`. To choose a file, call the unsafe [`load_from`](Self::load_from).
+    /// This function is safe although it runs the library's code. The administrator or the user of this
+    /// process has chosen the library, like every library that the dynamic linker loads before `main`.
+    /// To choose a file, call the unsafe [`load_from`](Self::load_from).
     ///
     /// # Errors
     /// [`ErrorKind::Load`] lists the files that were tried; [`ErrorKind::Start`] and
@@ -142,18 +142,18 @@ impl Runtime {
             ));
         }
         let build_folder = option_env!("HSA_VMM_ROCM_LIBRARIES").map(Path::new);
-        // SAFETY: the administrator, or the user who set the variables of this process, chose these files
-        // as HSA runtimes, and could make the dynamic linker load any file. The variables of a caller
-        // with fewer privileges are ignored.
+        // SAFETY: the administrator, or the user who set the variables of this process, has chosen these
+        // files as HSA runtimes. Both could also make the dynamic linker load any file. The variables of a
+        // caller with fewer privileges are ignored.
         unsafe { Self::open(&sys::Search::usual(build_folder)) }
     }
 
     /// Loads the runtime from this file and starts it.
     ///
     /// # Safety
-    /// Loading a library runs its constructors, and calling its functions trusts their types. The
-    /// file, and every library that it needs, must be an HSA runtime that is sound to load into this
-    /// process, and every user who can write to it must be trusted with this process's privileges.
+    /// Loading a library runs its constructors, and calling its functions trusts their types. The file
+    /// must be an HSA runtime. Loading it and every library that it needs into this process must be sound.
+    /// Every user who can write to these files must be trusted with this process's privileges.
     ///
     /// ```compile_fail,E0133
     /// let runtime = hsa_vmm::Runtime::load_from("/any/file.so");

@@ -151,9 +151,9 @@ impl NewRange {
 }
 
 impl Shared {
-    /// Unmaps the ranges in `old`, sorted by address, if they consist of the expected whole mappings, and
-    /// maps those in `new`, which may have the same addresses: all of it, or nothing. Sorts `new` by address,
-    /// and sets the serials.
+    /// Unmaps the ranges in `old` and maps those in `new`: all of it, or nothing. `old` is sorted by address
+    /// and must consist of the expected whole mappings. `new` may have the same addresses; this sorts it by
+    /// address, and sets the serials.
     pub(super) fn replace(
         &self,
         operation: Operation,

@@ -35,8 +35,8 @@
 //!   memory and the caller's own.
 //! * Loads and stores by this process are relaxed atomic accesses of single bytes. Threads may
 //!   therefore read and write the same range at the same time, also with agents. A race is not
-//!   undefined behaviour: a reader gets for each byte either its old value or one that a writer
-//!   stored, and bytes of several writers may be mixed.
+//!   undefined behaviour. For each byte, a reader gets the old value or one that a writer stored;
+//!   bytes of several writers may be mixed.
 //! * The accesses synchronise nothing. A program that needs all bytes of one write orders the
 //!   accesses itself, with a lock or a channel.
 //! * Copies and fills by agents are outside Rust's memory model. They have ended when the call

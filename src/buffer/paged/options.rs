@@ -43,8 +43,8 @@ impl PagedBuilder {
     /// sequence finds them mapped. They count as used memory.
     ///
     /// With a zero page the thread only creates the memory, as
-    /// [`with_handle_pool`](Self::with_handle_pool) does, because an agent may be reading the zero page
-    /// that the new mapping would replace.
+    /// [`with_handle_pool`](Self::with_handle_pool) does. Mapping ahead would replace a mapping of the zero
+    /// page that an agent may be reading.
     pub fn with_pages_ahead(mut self, pages: usize) -> Self {
         self.pages_ahead = pages;
         self
