@@ -73,7 +73,7 @@ fn draw(title: &str, buffer: &GrowableBuffer) -> anyhow::Result<()> {
     let mut row = String::new();
     for offset in (0..buffer.maximum()).step_by(buffer.step()) {
         let mut byte = [b'.'];
-        if offset < buffer.mapped() {
+        if offset < buffer.mapped_size() {
             buffer.read(offset, &mut byte)?;
         }
         row.push(char::from(byte[0]));

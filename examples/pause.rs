@@ -18,7 +18,7 @@ fn show(name: &str, buffer: &PausableBuffer, vmm: &Vmm) {
     println!(
         "  {name:8} {state} at {}, {:5.1} MiB saved on the host; {} memory handles in total",
         buffer.address(),
-        buffer.saved() as f64 / f64::from(1 << 20),
+        buffer.saved_size() as f64 / f64::from(1 << 20),
         vmm.usage().handles,
     );
 }

@@ -23,7 +23,7 @@ bitflags::bitflags! {
 
 impl PoolFlags {
     /// Returns short names, as `rocminfo` groups them: `coarse`, `fine`, `extended`, `kernarg`.
-    pub fn words(self) -> impl Iterator<Item = &'static str> {
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
         [
             (Self::COARSE_GRAINED, "coarse"),
             (Self::FINE_GRAINED, "fine"),
@@ -68,7 +68,7 @@ pub enum Segment {
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-#[debug("Pool({segment}, {:?}, {size:#x} bytes)", flags.words().collect::<Vec<_>>())]
+#[debug("Pool({segment}, {:?}, {size:#x} bytes)", flags.names().collect::<Vec<_>>())]
 #[non_exhaustive]
 pub struct Pool {
     pub(crate) native: NativePool,
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn flags_have_names() {
-        let words = |flags: PoolFlags| flags.words().collect::<Vec<_>>();
+        let words = |flags: PoolFlags| flags.names().collect::<Vec<_>>();
         assert_eq!(words(PoolFlags::COARSE_GRAINED), ["coarse"]);
         assert_eq!(words(PoolFlags::FINE_GRAINED | PoolFlags::KERNARG), ["fine", "kernarg"]);
         assert_eq!(words(PoolFlags::EXTENDED_FINE_GRAINED), ["extended"]);

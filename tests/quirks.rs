@@ -212,7 +212,7 @@ fn generations_fail_only_without_their_quirks() {
         assert!(needed.has(quirk), "{} is not enabled for the release", failure.quirk);
         assert!(!occurs(failure, config.clone(), needed), "{}: {}", failure.quirk, failure.symptom);
         let mut without = needed;
-        without.switch(quirk, false);
+        without.set(quirk, false);
         assert!(
             occurs(failure, config, without),
             "{} is disabled, but the failure does not occur",
@@ -231,8 +231,8 @@ fn unneeded_quirks_do_no_harm() {
         let mut all = needed;
         for quirk in Quirks::KNOWN {
             let mut with_quirk = needed;
-            with_quirk.switch(quirk, true);
-            all.switch(quirk, true);
+            with_quirk.set(quirk, true);
+            all.set(quirk, true);
             for failure in FAILURES {
                 let message = format!("{release} with {}: {}", quirk.name, failure.symptom);
                 assert!(!occurs(failure, config.clone(), with_quirk), "{message}");
@@ -282,7 +282,7 @@ fn unlocked_calls_race_without_the_quirk() {
         assert_eq!(races(needed), 0);
         let without = |info: &RuntimeInfo| {
             let mut quirks = needed(info);
-            quirks.switch(quirk_named("some_calls_take_no_lock"), false);
+            quirks.set(quirk_named("some_calls_take_no_lock"), false);
             quirks
         };
         assert!(races(without) > 0, "no calls overlapped in the runtime");

@@ -210,7 +210,7 @@ fn allocate_on_device(
     let has_pool = |agent: &Agent| agent.pools.iter().any(|existing| existing.flags.contains(pool));
     if !process.runtime.agent(agent).is_some_and(has_pool) {
         let message =
-            format!("{} memory on this device", pool.words().collect::<Vec<_>>().join(", "));
+            format!("{} memory on this device", pool.names().collect::<Vec<_>>().join(", "));
         return Err(Failure::not_supported(message));
     }
     let memory = PoolMemory::allocate_with(&process.runtime, agent, size, pool)?;

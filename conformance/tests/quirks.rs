@@ -18,7 +18,7 @@ const SIGABRT: i32 = 6;
 
 fn all_quirks() -> Quirks {
     let mut all_quirks = Quirks::default();
-    Quirks::KNOWN.iter().for_each(|quirk| all_quirks.switch(quirk, true));
+    Quirks::KNOWN.iter().for_each(|quirk| all_quirks.set(quirk, true));
     all_quirks
 }
 
@@ -60,7 +60,7 @@ fn with_and_without(runtime: &Runtime, name: &str) -> [Quirks; 2] {
     let quirk = Quirks::KNOWN.iter().find(has_name).expect("a quirk with this name");
     assert!(with.has(quirk), "{name} is not enabled for this release");
     let mut without = with;
-    without.switch(quirk, false);
+    without.set(quirk, false);
     [with, without]
 }
 

@@ -127,7 +127,7 @@ impl GrowableBuffer {
     }
 
     /// Returns the number of mapped bytes: the size in whole steps.
-    pub fn mapped(&self) -> usize {
+    pub fn mapped_size(&self) -> usize {
         self.core.mappings.len() * self.core.step
     }
 
@@ -224,11 +224,11 @@ impl GrowableBuffer {
         if let Err(Rejected { value: rest, error }) = Mapping::unmap_many(last) {
             // After a quarantine some mappings may be missing. Drops the mappings after a missing one.
             for mapping in rest {
-                if mapping.address().get() == self.core.address.get() + self.mapped() {
+                if mapping.address().get() == self.core.address.get() + self.mapped_size() {
                     self.core.mappings.push(mapping);
                 }
             }
-            self.size = self.size.min(self.mapped());
+            self.size = self.size.min(self.mapped_size());
             return Err(error);
         }
         self.pool.store(memory);

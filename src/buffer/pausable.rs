@@ -130,7 +130,7 @@ impl PausableBuffer {
     }
 
     /// Returns the number of bytes of this process's memory that the saved contents use.
-    pub fn saved(&self) -> usize {
+    pub fn saved_size(&self) -> usize {
         self.saved.as_ref().map_or(0, Vec::len)
     }
 

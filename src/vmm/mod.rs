@@ -226,7 +226,7 @@ impl Vmm {
     }
 
     /// Returns whether both are clones of the same `Vmm`.
-    pub fn is(&self, other: &Self) -> bool {
+    pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 

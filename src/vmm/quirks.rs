@@ -127,7 +127,7 @@ impl Quirks {
         };
         let mut quirks = Self::default();
         for quirk in Self::KNOWN {
-            quirks.switch(quirk, quirk.extensions.contains(&minor));
+            quirks.set(quirk, quirk.extensions.contains(&minor));
         }
         quirks
     }
@@ -135,7 +135,7 @@ impl Quirks {
     /// Returns the quirks that are in either set.
     pub fn union(mut self, other: Self) -> Self {
         for quirk in Self::KNOWN.iter().filter(|quirk| other.has(quirk)) {
-            self.switch(quirk, true);
+            self.set(quirk, true);
         }
         self
     }
@@ -146,7 +146,7 @@ impl Quirks {
     }
 
     /// Enables or disables the workaround of a quirk.
-    pub fn switch(&mut self, quirk: &Quirk, on: bool) {
+    pub fn set(&mut self, quirk: &Quirk, on: bool) {
         *(quirk.field)(self) = on;
     }
 }
@@ -201,12 +201,12 @@ mod tests {
         for quirk in Quirks::KNOWN {
             let mut quirks = Quirks::default();
             assert!(!quirks.has(quirk), "{}", quirk.name);
-            quirks.switch(quirk, true);
+            quirks.set(quirk, true);
             assert!(quirks.has(quirk), "{}", quirk.name);
             let on = Quirks::KNOWN.iter().filter(|other| quirks.has(other));
             assert_eq!(on.map(|other| other.name).collect::<Vec<_>>(), [quirk.name]);
             assert!(!quirk.issue.is_empty() && !quirk.extensions.is_empty(), "{}", quirk.name);
-            quirks.switch(quirk, false);
+            quirks.set(quirk, false);
             assert_eq!(quirks, Quirks::default());
         }
     }

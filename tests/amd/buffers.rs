@@ -140,7 +140,7 @@ fn growth_without_descriptors_changes_nothing() {
             let is_shortage = matches!(error.kind(), ErrorKind::OutOfDescriptors);
             assert!(is_shortage, "{spare}: {error}");
             assert_eq!((library.vmm.usage(), library.vmm.mappings()), before, "{spare}");
-            assert_eq!((buffer.size(), buffer.mapped()), (2 * STEP, 2 * STEP), "{spare}");
+            assert_eq!((buffer.size(), buffer.mapped_size()), (2 * STEP, 2 * STEP), "{spare}");
             let mut found = vec![0; 2 * STEP];
             buffer.read(0, &mut found).unwrap();
             assert!(found == text(2 * STEP), "{spare}");
@@ -248,7 +248,7 @@ impl Setup for Buffers {
     }
 
     fn state(&self) -> Self::State {
-        let sizes = [&self.small, &self.full].map(|buffer| (buffer.size(), buffer.mapped()));
+        let sizes = [&self.small, &self.full].map(|buffer| (buffer.size(), buffer.mapped_size()));
         (sizes, self.library.vmm.mappings())
     }
 

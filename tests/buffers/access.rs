@@ -49,7 +49,7 @@ fn grants_hold_for_memory_added_later() {
         buffer.revoke(&[machine.gpu(0), machine.cpu(1)]).unwrap();
         buffer.grow(STEP).unwrap();
         check(&buffer, [None, None, None, ReadWrite], "revoked");
-        for part in 0..buffer.mapped() / STEP {
+        for part in 0..buffer.mapped_size() / STEP {
             let address = buffer.address().get() + part * STEP;
             assert!(
                 machine.simulation.page(0, address).is_none(),

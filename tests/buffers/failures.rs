@@ -60,7 +60,7 @@ impl Setup for Buffers {
     fn state(&self) -> Self::State {
         let sizes = [&self.small.buffer, &self.full];
         (
-            sizes.map(|buffer| (buffer.size(), buffer.mapped(), buffer.maximum())),
+            sizes.map(|buffer| (buffer.size(), buffer.mapped_size(), buffer.maximum())),
             RuntimeState::of(&self.machine),
         )
     }
@@ -172,7 +172,7 @@ fn repeated_failures_lose_no_contents() {
                 // The next change of size removes memory that was left past the ends.
                 let Buffers { small, full, .. } = &mut failed.setup;
                 for buffer in [&mut small.buffer, full] {
-                    let steps = buffer.mapped() / STEP;
+                    let steps = buffer.mapped_size() / STEP;
                     buffer.resize((steps + 1) % 2 * STEP).unwrap();
                     buffer.resize(2 * STEP).unwrap();
                 }

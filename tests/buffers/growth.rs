@@ -41,7 +41,7 @@ fn growth_keeps_address_and_contents() {
         assert_eq!(bytes[1..17], [1; 16], "{release}");
         // After shrinking, the rest is unchanged.
         buffer.shrink(15 * step - 1).unwrap();
-        assert_eq!((buffer.size(), buffer.mapped()), (step + 1, 2 * step), "{release}");
+        assert_eq!((buffer.size(), buffer.mapped_size()), (step + 1, 2 * step), "{release}");
         assert_eq!(buffer.address(), address, "{release}");
         let mut byte = [0];
         buffer.read(step, &mut byte).unwrap();
@@ -59,16 +59,16 @@ fn growth_maps_whole_steps() {
         GrowableBuffer::builder(64 * MIB).reserve(&machine.vmm, &machine.on(0)).unwrap();
     for size in [1, 100, MIB, 2 * MIB] {
         buffer.resize(size).unwrap();
-        assert_eq!((buffer.mapped(), create_calls()), (2 * MIB, 1), "{size}");
+        assert_eq!((buffer.mapped_size(), create_calls()), (2 * MIB, 1), "{size}");
     }
     buffer.grow(1).unwrap();
-    assert_eq!((buffer.mapped(), create_calls()), (4 * MIB, 2));
+    assert_eq!((buffer.mapped_size(), create_calls()), (4 * MIB, 2));
     assert_eq!(
         buffer.allocations().map(|allocation| allocation.size()).collect::<Vec<_>>(),
         [2 * MIB; 2]
     );
     buffer.resize(1).unwrap();
-    assert_eq!(buffer.mapped(), 2 * MIB);
+    assert_eq!(buffer.mapped_size(), 2 * MIB);
     assert_eq!(buffer.allocations().count(), 1);
 }
 

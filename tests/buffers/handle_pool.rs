@@ -40,7 +40,7 @@ fn growth_within_the_pool_creates_nothing() {
         buffer.write(0, &[7; 4 * STEP]).unwrap();
         let error = buffer.grow(1).expect_err("the pool is empty, and no handle can be created");
         assert!(matches!(error.kind(), ErrorKind::OutOfMemory { .. }), "{generation}: {error}");
-        assert_eq!((buffer.size(), buffer.mapped()), (4 * STEP, 4 * STEP), "{generation}");
+        assert_eq!((buffer.size(), buffer.mapped_size()), (4 * STEP, 4 * STEP), "{generation}");
         machine.simulation.set_faults(FaultPlan::none());
         buffer.grow(1).unwrap();
         wait_for(&buffer, 4);

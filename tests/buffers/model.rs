@@ -193,7 +193,7 @@ impl Pair {
         let Self { model, buffer, machine, .. } = self;
         let mapped = model.bytes.len().next_multiple_of(STEP);
         assert_eq!(
-            (buffer.size(), buffer.mapped(), buffer.maximum()),
+            (buffer.size(), buffer.mapped_size(), buffer.maximum()),
             (model.bytes.len(), mapped, model.maximum)
         );
         assert_eq!(machine.vmm.usage().mappings, mapped / STEP);

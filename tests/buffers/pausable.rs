@@ -58,13 +58,13 @@ fn resume_restores_contents_and_address() {
 
                 buffer.pause(Contents::Save).unwrap();
                 assert!(buffer.is_paused() && buffer.holds_addresses(), "{when}");
-                assert_eq!((buffer.address(), buffer.saved()), (address, size), "{when}");
+                assert_eq!((buffer.address(), buffer.saved_size()), (address, size), "{when}");
                 assert_eq!(used_vram(&machine), 0, "{when}: the memory is freed");
                 assert_eq!(machine.vmm.reservations(), [(address, extent)], "{when}");
                 assert_inaccessible(address.get(), extent, &when);
 
                 buffer.resume().unwrap();
-                assert_eq!((buffer.address(), buffer.saved()), (address, 0), "{when}");
+                assert_eq!((buffer.address(), buffer.saved_size()), (address, 0), "{when}");
                 assert!(contents(&buffer) == pattern(size, 1), "{when}: the contents");
                 let expected = [Access::ReadWrite, Access::ReadWrite, Access::Read];
                 let agents = [machine.cpu(0), machine.gpu(0), machine.gpu(1)];
@@ -74,7 +74,7 @@ fn resume_restores_contents_and_address() {
                 }
 
                 buffer.pause(Contents::Drop).unwrap();
-                assert_eq!((buffer.saved(), used_vram(&machine)), (0, 0), "{when}");
+                assert_eq!((buffer.saved_size(), used_vram(&machine)), (0, 0), "{when}");
                 buffer.resume().unwrap();
                 buffer.write(size - 1, &[7]).unwrap();
                 if size >= 32 {
@@ -317,7 +317,7 @@ fn lost_addresses_keep_the_contents() {
         let machine = Machine::new(Config::mi300x(2).with_generation(Generation::B));
         let mut buffer = without_addresses(&machine, 5000);
         assert!(buffer.is_paused() && !buffer.holds_addresses());
-        assert_eq!((buffer.saved(), used_vram(&machine)), (5000, 0), "the memory is freed");
+        assert_eq!((buffer.saved_size(), used_vram(&machine)), (5000, 0), "the memory is freed");
         let (address, extent) = (buffer.address(), buffer.extent());
 
         // Another reservation takes the addresses.
@@ -327,7 +327,7 @@ fn lost_addresses_keep_the_contents() {
             assert!(matches!(error.kind(), ErrorKind::AddressLost { .. }), "{error}");
             assert!(error.to_string().contains("anywhere"), "{error}");
             assert!(buffer.is_paused() && !buffer.holds_addresses());
-            assert_eq!((buffer.saved(), used_vram(&machine)), (5000, 0));
+            assert_eq!((buffer.saved_size(), used_vram(&machine)), (5000, 0));
         }
         drop(taken);
         buffer.resume().unwrap();
@@ -351,7 +351,7 @@ fn buffer_without_addresses_resumes_anywhere() {
             machine.simulation.set_faults(FaultPlan::none().fail(function, call, 0x1000));
             buffer.resume_anywhere().unwrap_err();
             machine.simulation.set_faults(FaultPlan::none());
-            assert_eq!((buffer.address(), buffer.saved()), (before, 5000), "{function}");
+            assert_eq!((buffer.address(), buffer.saved_size()), (before, 5000), "{function}");
             assert!(buffer.is_paused() && !buffer.holds_addresses(), "{function}");
             assert_eq!(machine.vmm.usage().reservations, 1, "{function}");
         }

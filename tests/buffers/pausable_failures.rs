@@ -38,7 +38,7 @@ impl Setup for Buffers {
 
     fn state(&self) -> Self::State {
         let buffers = [&self.resident, &self.paused].map(|buffer| {
-            (buffer.is_paused(), buffer.holds_addresses(), buffer.saved(), buffer.address())
+            (buffer.is_paused(), buffer.holds_addresses(), buffer.saved_size(), buffer.address())
         });
         (buffers, RuntimeState::of(&self.machine))
     }

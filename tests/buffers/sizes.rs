@@ -23,8 +23,8 @@ fn buffers_accept_any_size() {
             let when = format!("{generation}, {size:#x}");
             buffer.resize(size).unwrap();
             assert_eq!((buffer.size(), buffer.address()), (size, address), "{when}");
-            assert_eq!(buffer.mapped(), size.next_multiple_of(2 * MIB), "{when}");
-            assert_eq!(machine.used_by(0), buffer.mapped(), "{when}");
+            assert_eq!(buffer.mapped_size(), size.next_multiple_of(2 * MIB), "{when}");
+            assert_eq!(machine.used_by(0), buffer.mapped_size(), "{when}");
             // The first and the last byte are accessible, the next one is not.
             buffer.write(0, b"a").unwrap();
             buffer.write(size - 1, b"z").unwrap();
@@ -39,7 +39,7 @@ fn buffers_accept_any_size() {
             );
             assert_eq!(buffer.write(size, b"!").map_err(Error::into_kind), Err(expected), "{when}");
             buffer.resize(0).unwrap();
-            assert_eq!((buffer.size(), buffer.mapped()), (0, 0), "{when}");
+            assert_eq!((buffer.size(), buffer.mapped_size()), (0, 0), "{when}");
             assert_eq!(machine.used_by(0), 0, "{when}");
         }
         drop(buffer);
@@ -127,7 +127,7 @@ fn invalid_sizes_are_rejected() {
         error.into_kind(),
         size_error(3 * MIB + 1, Problem::TooLarge { maximum: end, whole: Argument::Buffer })
     );
-    assert_eq!((buffer.size(), buffer.mapped()), (3 * MIB, 4 * MIB));
+    assert_eq!((buffer.size(), buffer.mapped_size()), (3 * MIB, 4 * MIB));
     let error = buffer.read(usize::MAX, &mut [0; 2]).expect_err("an invalid offset");
     assert_eq!(error.into_kind(), out_of_bounds(usize::MAX, 2, end));
     drop(buffer);

@@ -58,7 +58,7 @@ fn values_are_pushed_changed_and_popped() {
         points.truncate(10_000).unwrap();
         assert_eq!(points.to_vec().unwrap(), expected[..10], "{generation}");
         let buffer = points.buffer;
-        assert_eq!((buffer.size(), buffer.mapped()), (120, 4 * KIB), "{generation}");
+        assert_eq!((buffer.size(), buffer.mapped_size()), (120, 4 * KIB), "{generation}");
     }
 }
 
@@ -90,6 +90,6 @@ fn failed_writes_add_no_values() {
     words.extend(&[5; 1024]).unwrap();
     words.buffer.grant(&[machine.cpu(0)], Access::Read).unwrap();
     words.push(6).expect_err("the CPU has read access only");
-    assert_eq!((words.len(), words.buffer.mapped()), (1024, 4 * KIB));
+    assert_eq!((words.len(), words.buffer.mapped_size()), (1024, 4 * KIB));
     assert_eq!(words.to_vec().unwrap(), [5; 1024]);
 }

@@ -108,7 +108,7 @@ fn row(agent: &Agent, pool: &Pool) -> Vec<String> {
     vec![
         number(agent),
         pool.segment.to_string(),
-        pool.flags.words().collect::<Vec<_>>().join(", "),
+        pool.flags.names().collect::<Vec<_>>().join(", "),
         size(pool.size),
         if pool.allocatable { "yes" } else { "no" }.to_owned(),
         granule(pool.granule),

@@ -107,7 +107,7 @@ fn size_is_exact(context: &Context) -> Verdict {
         [(1, granule), (granule, granule), (granule + 1, 2 * granule), (0, 0), (5, granule)]
     {
         buffer.resize(size)?;
-        ensure_eq!((buffer.size(), buffer.mapped()), (size, mapped), "size and memory");
+        ensure_eq!((buffer.size(), buffer.mapped_size()), (size, mapped), "size and memory");
         ensure_eq!(context.vmm().usage().mappings, mapped / granule, "mappings");
     }
     buffer.write(0, b"hello")?;

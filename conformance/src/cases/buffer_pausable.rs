@@ -137,7 +137,7 @@ fn pausing_keeps_addresses(context: &Context) -> Verdict {
 fn resumes_without_contents(context: &Context) -> Verdict {
     let mut buffer = pausable(context, 1, 0xdc00)?;
     pause(context, &mut buffer, Contents::Drop)?;
-    ensure_eq!(buffer.saved(), 0, "saved bytes");
+    ensure_eq!(buffer.saved_size(), 0, "saved bytes");
     buffer.resume()?;
     context.fill(buffer.address(), 1, 0xdc01)?;
     context.check_contents(buffer.address(), 1, 0xdc01)

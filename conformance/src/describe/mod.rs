@@ -245,7 +245,7 @@ fn describe_agent(agent: &Agent, agents: &[Agent]) -> AgentDescription {
 fn describe_pool(pool: &Pool) -> PoolDescription {
     PoolDescription {
         segment: pool.segment.to_string(),
-        flags: pool.flags.words().map(str::to_owned).collect(),
+        flags: pool.flags.names().map(str::to_owned).collect(),
         size: pool.size,
         allocatable: pool.allocatable,
         granule: pool.granule,

@@ -127,7 +127,7 @@ impl Allocation {
     /// Returns the handle, if it belongs to this `Vmm`.
     pub(super) fn handle_of(&self, vmm: &Vmm) -> Result<Handle, ErrorKind> {
         let handle = self.inner.handle;
-        match self.inner.vmm.is(vmm) {
+        match self.inner.vmm.is_same(vmm) {
             true => Ok(handle),
             false => Err(ErrorKind::invalid(Argument::Handle, handle, Problem::ForeignHandle)),
         }
