@@ -69,7 +69,7 @@ int main() {
         check(hipMemcpyHtoD(part, numbers.data(), bytes));
         // The data of the first round is still at its address.
         check(hipMemcpyDtoH(back.data(), buffer.start(), bytes));
-        std::printf("%2zu MiB at the same address: %s\n", buffer.mapped_size() >> 20,
+        std::printf("%2zu MiB at the same address: %s\n", buffer.mapped() >> 20,
                     back == numbers ? "contents kept" : "CONTENTS LOST");
         if (back != numbers) return 1;
       }

@@ -134,7 +134,7 @@ fn bench_names_library_that_is_not_hip() {
         (&no_library, &["cannot be used", "invalid ELF header"]),
         (&incomplete, &["cannot be used", "hipMemRetainAllocationHandle"]),
         (&hsa_runtime, &["cannot be used", "hipInit"]),
-        (&one_device, &["cannot be used", "it finds 1 devices, but the runtime has 2"]),
+        (&one_device, &["cannot be used", "HIP finds 1 devices, but the runtime has 2"]),
         (
             &failing,
             &["at level `hip` failed with 1 live mappings", "hipMemSetAccess returned error 719"],
