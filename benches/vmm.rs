@@ -11,7 +11,7 @@ use hsa_vmm_bench::{Backend, BenchError, BenchRuntime, Options, run};
 fn main() -> Result<(), BenchError> {
     for (name, live) in [("nothing", 1), ("nothing", 100_000), ("gpus=2", 1), ("gpus=2", 10_000)] {
         let target = BenchRuntime::open(Backend::Simulated(name.to_owned()))?;
-        println!("\n{name}, {live} live mappings (nanoseconds)");
+        println!("\nruntime {name}: {live} live mappings (nanoseconds)");
         println!("{:12} {:6} {:>10} {:>10} {:>10}", "", "", "median", "p99", "over raw");
         for result in run(&target, &Options { live, ..Options::default() }, &mut |_| ())? {
             let over_raw = result.over_raw_ns.map(|ns| format!("{ns:.1}")).unwrap_or_default();

@@ -27,7 +27,8 @@ fn main() -> anyhow::Result<()> {
     run(&[])
 }
 
-/// Runs the example. With `arguments`, this program runs it again in the second process.
+/// Runs the example. The second process is this program, started with `arguments`, which must make it call
+/// `run`.
 pub fn run(arguments: &[&str]) -> anyhow::Result<()> {
     if std::env::var_os(SECOND).is_some() { import() } else { export(arguments) }
 }
@@ -40,7 +41,7 @@ fn export(arguments: &[&str]) -> anyhow::Result<()> {
     memory.write(100, b"from the first")?;
     println!("first:  {} has {:#x} bytes at {}", gpu.name(), memory.size(), memory.address());
 
-    // 64 bytes in HIP's layout. Any address inside the memory is accepted.
+    // The handle has 64 bytes, in HIP's layout. It can be created for any address inside the memory.
     let inside = memory.address().checked_add(100).context("the address overflows")?;
     let handle = Ipc::open(&runtime)?.get_mem_handle(inside)?;
 

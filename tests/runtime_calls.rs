@@ -227,7 +227,7 @@ fn failed_call_is_rolled_back_for_all_mappings() {
     }
 }
 
-/// After a failed grant, neither the rollback nor a later call revokes access in the runtime.
+/// A failed grant leaves nothing to revoke: neither its rollback nor the next `Access::None` calls the runtime.
 #[test]
 fn failed_grant_is_not_recorded_as_granted() {
     if process::rerun_in_own_process() {

@@ -154,10 +154,15 @@ impl Allocations {
         let mut map = lock(&self.held);
         let held = match map.get(&at.get()) {
             Some(held) if fits(held.kind) => held.clone(),
-            Some(_) => return Err(Failure::value("ptr", "was allocated by another call")),
+            Some(_) => {
+                return Err(Failure::value(
+                    "ptr",
+                    "is memory of another kind; free it with the function that belongs to its allocation",
+                ));
+            }
             None => return Err(Failure::value("ptr", "is not the start of an allocation")),
         };
-        // A running copy of another thread delays the release until the copy ends.
+        // If another thread is transferring to or from this memory, it is freed when that transfer ends.
         map.remove(&at.get());
         drop(map);
         let Ok(Held { memory, kind, flags, device }) = Arc::try_unwrap(held) else { return Ok(()) };

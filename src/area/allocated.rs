@@ -9,7 +9,7 @@ use crate::vmm::{
     Access, Address, Allocation, AllocationProperties, Granularity, Mapping, Reservation, Vmm,
 };
 use std::collections::BTreeMap;
-// The standard library's mutex, because model checkers replace crate::sync's, and this one is a static.
+// Not crate::sync's mutex: model checkers replace it by one that cannot be in a static.
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The memory, the GPU that it was allocated for, and the agents with access.
@@ -43,7 +43,7 @@ impl MappedMemory {
         agents: &[AgentId],
         size: usize,
     ) -> Result<(Self, Address), Error> {
-        // A size that cannot be rounded up exceeds all memory; the reservation returns that error.
+        // A size that cannot be rounded up exceeds all memory: the largest multiple cannot be reserved either.
         let granule = vmm.reservation_granule();
         let size = size.checked_next_multiple_of(granule).unwrap_or(usize::MAX / granule * granule);
         let properties = AllocationProperties::on(device);
@@ -99,8 +99,8 @@ impl MappedMemory {
 /// The start and end of each locked range.
 type Locked = BTreeMap<usize, usize>;
 
-/// The ranges that areas of this process have locked, on all runtimes, because opening a library twice
-/// loads one runtime. AMD's runtime identifies a locked range by its start alone: it unlocks neither of
+/// The ranges that areas of this process have locked. One list for all `Runtime` values, because two of
+/// them may share one loaded library. AMD's runtime identifies a locked range by its start alone: it unlocks neither of
 /// two ranges with the same start, and 7.2 aborts the process.
 static LOCKED: Mutex<Locked> = Mutex::new(Locked::new());
 
@@ -142,9 +142,10 @@ impl LockedMemory {
     }
 
     /// Unlocks the memory. After a failure it is still locked.
-    pub fn free(&mut self) -> Result<(), ErrorKind> {
+    pub fn unlock(&mut self) -> Result<(), ErrorKind> {
         let mut locked = locked_ranges();
-        // SAFETY: `new` locked it. This value is consumed or dropped, so its area copies nothing.
+        // SAFETY: `new` locked it. The area that owns this value is being unmapped or dropped, so no transfer
+        // uses it.
         unsafe { self.runtime.native().unlock(self.start) }?;
         locked.remove(&self.start);
         self.is_locked = false;
@@ -156,7 +157,7 @@ impl Drop for LockedMemory {
     fn drop(&mut self) {
         if self.is_locked
             && !self.runtime.has_forked()
-            && let Err(kind) = self.free()
+            && let Err(kind) = self.unlock()
         {
             let address = Address::new(self.start);
             crate::log::event!(WARN, ?kind, %address, "memory stays locked");

@@ -192,7 +192,7 @@ impl AreaMemory<'_> {
         let freed = self.span.runtime().check_not_forked().and_then(|()| match memory {
             Memory::Mapped(memory) => memory.free(agents),
             Memory::Pool(memory) => memory.release(),
-            Memory::Locked(memory) => memory.free(),
+            Memory::Locked(memory) => memory.unlock(),
         });
         freed.map_err(|kind| Rejected { value: self, error: Error::new(Operation::Munmap, kind) })
     }

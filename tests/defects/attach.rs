@@ -14,7 +14,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// A size that the runtime keeps in a pool after a free, and a larger one.
+/// A size whose memory the runtime caches after a free, and a larger one that it does not cache.
 const SMALL: usize = 2 << 20;
 const LARGE: usize = 64 << 20;
 
@@ -29,7 +29,7 @@ fn share_between_processes<const BYTES: usize, K>(
     export: impl FnOnce() -> (K, [u8; BYTES]),
     import: impl FnOnce([u8; BYTES], &mut dyn FnMut()) -> i32,
 ) -> End {
-    // 0 is the default since ROCm 7. ROCm 6.1 supports only sharing by the driver.
+    // 0 selects sharing by dma-buf, the default since ROCm 7. ROCm 6.1 has only the driver's sharing.
     set_variable("HSA_ENABLE_IPC_MODE_LEGACY", "0");
     let (mut parent_socket, mut child_socket) = UnixStream::pair().unwrap();
     // Forks before a runtime is started.
@@ -41,7 +41,9 @@ fn share_between_processes<const BYTES: usize, K>(
     drop(child_socket);
     let (_exporter, bytes) = export();
     parent_socket.write_all(&bytes).unwrap();
-    parent_socket.read_exact(&mut [0]).expect("the importer is about to open the memory");
+    parent_socket
+        .read_exact(&mut [0])
+        .expect("a byte from the importer, before it opens the memory");
     importer.wait_for(time_limit)
 }
 

@@ -49,7 +49,7 @@ on_all_fixtures! {
         let namesakes_handle = namesake.get_handle(namesakes_address);
         exporter.kill();
         let mut bytes = handle.to_bytes();
-        // As if the namesake had the exporter's process id, with its table at the same descriptor and slot.
+        // As if the dead exporter had had the namesake's process id, table descriptor and slot.
         bytes[forge::PROCESS].copy_from_slice(&namesake.process.to_le_bytes());
         let namesakes_bytes = namesakes_handle.to_bytes();
         bytes[forge::TABLE_AND_SLOT].copy_from_slice(&namesakes_bytes[forge::TABLE_AND_SLOT]);
@@ -103,7 +103,7 @@ on_all_fixtures! {
         let last = exporter.get_handle(address + SIZE - 1);
         let opened = importer.try_open_raw(&last, 0).unwrap();
         assert_error(&importer.try_run(&format!("close_raw {}", opened + 1)), INVALID_VALUE);
-        // Any address inside the opened memory closes it.
+        // Any address of the mapped allocation closes it, also one before the opened address.
         importer.run(&format!("close_raw {}", opened - 77));
     }
 

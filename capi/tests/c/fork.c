@@ -42,7 +42,8 @@ struct progress {
 
 typedef long (*function)(void *, void *, void *, void *, void *, void *, void *, void *);
 
-/* The address of every argument: writable memory for a result, an empty text, or a large number. */
+/* Passed as every argument: a function takes it as a pointer to a result, as an empty string, or as a large
+ * number. */
 static char zeros[1 << 16];
 
 static void child(int count, char **names, struct progress *progress) {

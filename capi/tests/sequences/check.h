@@ -1,4 +1,4 @@
-/* Checks that end the program when a call fails. */
+/* Macros that end the program when a call fails. */
 #ifndef CHECK_H
 #define CHECK_H
 

@@ -25,7 +25,7 @@ pub fn command(arguments: &[&str]) -> Command {
     ] {
         command.env_remove(variable);
     }
-    // Reports do not contain the user's names, which may be a part of this folder's path.
+    // The command replaces the user's name and home in the paths of reports. The tests compare real paths.
     command.env("HOME", "/nowhere").env_remove("USER").env_remove("LOGNAME");
     command.env("HSA_VMM_ROCR", folder()).env("LC_ALL", "C.UTF-8").args(arguments);
     command

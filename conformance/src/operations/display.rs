@@ -91,7 +91,7 @@ impl Display for HandleName {
         match self {
             Self::Live(index) => write!(f, "handle {index}"),
             Self::Past(0) => f.write_str("the newest handle"),
-            Self::Past(index) => write!(f, "the newest handle but {index}"),
+            Self::Past(index) => write!(f, "the handle {index} before the newest"),
             Self::Invented(value) => write!(f, "invalid handle {value:#x}"),
         }
     }
@@ -118,7 +118,7 @@ impl Display for Span {
                 Shift::GranuleBack => "a granule earlier",
                 Shift::ByteOn => "a byte later",
                 Shift::ByteBack => "a byte earlier",
-                Shift::Away => "at the other end",
+                Shift::Away => "moved to the other end of the range",
             };
             write!(f, ", {end} {shift}")?;
         }
@@ -144,7 +144,10 @@ impl Display for Region {
             }
             Self::Gap(reservation, number) => {
                 let granules = plural(*number, "granule");
-                write!(f, "hole of {granules} from reservation {reservation} on")
+                write!(
+                    f,
+                    "first hole of at least {granules}, searched from reservation {reservation} on"
+                )
             }
             Self::Reservation(index) => write!(f, "reservation {index}"),
             Self::Freed(index) => write!(f, "freed reservation {index}"),

@@ -13,7 +13,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Descriptors from this number on are treated as the program's. Default limits are lower.
 const MAX_DESCRIPTORS: usize = 1 << 20;
-/// The maximum floor: the kernel's table of descriptors is as long as the highest descriptor.
+/// The highest value of the lowest number for the emulation's descriptors. The kernel's table of descriptors
+/// grows to the highest open one.
 const HIGHEST_FLOOR: u64 = 1 << 16;
 
 static OWN: [AtomicBool; MAX_DESCRIPTORS] = [const { AtomicBool::new(false) }; MAX_DESCRIPTORS];

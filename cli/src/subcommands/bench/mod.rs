@@ -25,9 +25,9 @@ Examples:
   hsa-vmm bench --runtime nothing --format svg -o cost.svg
   hsa-vmm emulate --rocr 6.4.3 -- hsa-vmm bench --hip …/libamdhip64.so.6
 
-`over raw` is the median minus the median of the runtime's own call. With
---runtime nothing, the runtime's calls return success at once, so that only this
-library's cost is measured.";
+`over raw` is the median minus the median of the runtime's own call. For
+`--runtime nothing`, calls of the runtime return success at once, so that only
+this library's cost is measured.";
 
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]

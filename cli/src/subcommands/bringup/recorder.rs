@@ -31,7 +31,8 @@ pub struct Recorder {
 pub struct Stopped;
 
 impl Recorder {
-    /// Creates the recorder of a process: 0, or the number of another process of the level.
+    /// Creates the recorder of a process. `process` is 0 for the level's first process, and its number for each
+    /// other one.
     pub fn new(answers: Answers, process: u8) -> Self {
         let driver_log = std::env::var_os("HSA_KFD_LOG").map(PathBuf::from);
         Self { answers, process, calls: AtomicU64::new(0), driver_log }

@@ -104,7 +104,7 @@ pub fn supervise(args: &Bringup, level: Level) -> anyhow::Result<LevelRun> {
     let mut run = LevelRun { level, outcome, calls, facts, runtime, took, driver, output };
     run.attribute_gpu_fault();
     run.order_by_driver_errors();
-    run.report_ignored_errors();
+    run.fail_on_ignored_errors();
     Ok(run)
 }
 
@@ -203,7 +203,8 @@ impl Records {
         }
     }
 
-    /// Returns the index of the last call of a function: this task's, or any if the task made none.
+    /// Returns the index of this task's last call of a function. If it made none: of the last call by any
+    /// task.
     fn last_call_of(&self, task: &str, function: &str) -> Option<usize> {
         let is_call = |call: &Call| call.begin.call == function;
         let own = self.calls.iter().rposition(|call| is_call(call) && call.begin.task == task);
@@ -262,7 +263,7 @@ impl LevelRun {
 
     /// Makes a level fail if the runtime ignored an error of the driver. `pressure` expects errors. EINTR and
     /// EAGAIN are no failures, because the runtime repeats the call.
-    fn report_ignored_errors(&mut self) {
+    fn fail_on_ignored_errors(&mut self) {
         if self.outcome != Outcome::Reached || self.level == Level::Pressure {
             return;
         }

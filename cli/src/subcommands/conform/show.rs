@@ -1,6 +1,6 @@
 //! Prints the results of `hsa-vmm conform` for people.
 
-use crate::driver_log::is_driver_failure;
+use crate::driver_log::driver_line_failed;
 use crate::provenance;
 use crate::screen::Screen;
 use crate::table::{Cell, status, table};
@@ -84,14 +84,15 @@ fn show_cause(out: &mut Screen<'_>, report: &Report, cause: &Cause<'_>) -> io::R
 
 /// Prints the beginning of the runtime's output, and the driver's last failures.
 fn print_output(out: &mut Screen<'_>, output: &str) -> io::Result<()> {
-    let printed: Vec<_> = output.lines().filter(|it| is_driver_failure(it).is_none()).collect();
-    let failures = output.lines().filter(|line| is_driver_failure(line) == Some(true));
+    let runtime_lines: Vec<_> =
+        output.lines().filter(|it| driver_line_failed(it).is_none()).collect();
+    let failures = output.lines().filter(|line| driver_line_failed(line) == Some(true));
     let failures: Vec<_> = failures.collect();
     let first_failure = failures.len().saturating_sub(OUTPUT_LINES);
-    for line in printed.iter().take(OUTPUT_LINES).chain(&failures[first_failure..]) {
+    for line in runtime_lines.iter().take(OUTPUT_LINES).chain(&failures[first_failure..]) {
         writeln!(out, "{}", format!("    | {line}").trim_end())?;
     }
-    let left_out = printed.len().saturating_sub(OUTPUT_LINES) + first_failure;
+    let left_out = runtime_lines.len().saturating_sub(OUTPUT_LINES) + first_failure;
     match left_out {
         0 => Ok(()),
         _ => writeln!(out, "    | and {left_out} more lines; --format html and json have them"),

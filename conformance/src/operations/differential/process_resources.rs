@@ -51,7 +51,7 @@ fn gpu_memory() -> Vec<u64> {
 }
 
 /// Fails if a resource has changed: with [`Difference::State`] on the simulation, and with
-/// [`Difference::Retained`] on a loaded library, which may keep resources.
+/// [`Difference::Retained`] on a loaded runtime, which may keep resources.
 pub(super) fn check_unchanged<T: PartialEq + Debug>(
     runtime: &Runtime,
     what: &str,

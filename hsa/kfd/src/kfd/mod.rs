@@ -90,7 +90,10 @@ const OTHERS: [(u8, &str); 14] = [
 /// Executes an `ioctl` on a `/dev/kfd` that `opener` has opened.
 pub(crate) fn ioctl(driver: &'static Driver, opener: libc::pid_t, request: Request) -> Result<()> {
     if opener != descriptors::owner() {
-        driver.log.line(format_args!("kfd call {:#x} = EBADF: another process's", request.code));
+        driver.log.line(format_args!(
+            "kfd call {:#x} = EBADF: another process opened this /dev/kfd",
+            request.code
+        ));
         return Err(EBADF);
     }
     if request.family() != b'K' {
