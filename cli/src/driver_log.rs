@@ -21,7 +21,7 @@ const PREFIX: &str = "driver: ";
 
 /// Returns whether the emulated driver logged a failure in this line of output; `None` if the line is not the
 /// driver's.
-pub fn is_driver_failure(line: &str) -> Option<bool> {
+pub fn driver_line_failed(line: &str) -> Option<bool> {
     line.strip_prefix(PREFIX).map(is_failure)
 }
 
