@@ -18,7 +18,7 @@ fn emulated(installation: &Installation, options: &[&str], arguments: &[&str]) -
 #[test]
 fn conform_passes_on_every_release() {
     let name = "conform_passes_on_every_release";
-    for installation in test::installations(name).unwrap_or_default() {
+    for installation in test::selected_installations(name) {
         let release = installation.release();
         for gpus in [2, 8] {
             let options = ["--gpus", &gpus.to_string()];
@@ -54,7 +54,7 @@ fn replay_agrees_on_every_release() {
         concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/data/cuda_h200_traces_seed1.jsonl.gz");
     let name = "replay_agrees_on_every_release";
     let replay = ["replay", file, "--tolerate", "10", "--format", "json"];
-    for installation in test::installations(name).unwrap_or_default() {
+    for installation in test::selected_installations(name) {
         let output = emulated(installation, &["--gpus", "2"], &replay);
         assert_eq!(output.status.code(), Some(0), "{}: {output:?}", installation.release());
         let simulated = ["--runtime", "sim", "--gpus", "2"];
@@ -95,7 +95,7 @@ fn amds_runtime_without_driver_exits_with_3() {
         eprintln!("not tested: this machine has a /dev/kfd");
         return;
     }
-    for installation in test::installations(name).unwrap_or_default() {
+    for installation in test::selected_installations(name) {
         let release = installation.release().version();
         for subcommand in [&["info"][..], &["conform"], &["info", "--format", "json"]] {
             let start = ["rocr", "run", "--version", release, "--", HSA_VMM];
@@ -112,7 +112,7 @@ fn amds_runtime_without_driver_exits_with_3() {
 #[test]
 fn emulate_logs_failing_driver_calls() {
     let name = "emulate_logs_failing_driver_calls";
-    for installation in test::installations(name).unwrap_or_default() {
+    for installation in test::selected_installations(name) {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
         let options = ["--fault", "ALLOC_MEMORY_OF_GPU=ENOMEM", "--log", log.to_str().unwrap()];
@@ -130,7 +130,7 @@ fn emulate_logs_failing_driver_calls() {
 #[test]
 fn emulate_writes_page_tables() {
     let name = "emulate_writes_page_tables";
-    for installation in test::installations(name).unwrap_or_default() {
+    for installation in test::selected_installations(name) {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("page tables");
         let options = ["--gpus", "2", "--page-tables", file.to_str().unwrap()];

@@ -178,6 +178,21 @@ fn conform(file: &Path, start: &[&str], options: &[&str]) {
     assert!(out(&output).is_empty(), "{output:?}");
 }
 
+/// Runs the cases on a release and returns the report. ROCm 6.1.2 may crash at its end, a known failure that
+/// only some reports would contain: then runs the cases again.
+fn conform_on(release: Release, file: &Path) -> Value {
+    for _ in 0..5 {
+        let start = ["emulate", "--rocr", release.version(), "--gpus", "2", "--", HSA_VMM];
+        conform(file, &start, &[]);
+        let report: Value = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
+        let mut cases = report["cases"].as_array().unwrap().iter();
+        if cases.all(|case| case["name"] != "runtime.library.stops") {
+            return report;
+        }
+    }
+    panic!("{} crashed at the end of five runs", release.version());
+}
+
 #[test]
 fn diff_of_releases_is_complete() {
     let name = "diff_of_releases_is_complete";
@@ -186,10 +201,7 @@ fn diff_of_releases_is_complete() {
     let report = |release: Release| folder.path().join(format!("{}.json", release.version()));
     let mut available = Vec::new();
     for release in installations.iter().map(|installation| installation.release()) {
-        let start = ["emulate", "--rocr", release.version(), "--gpus", "2", "--", HSA_VMM];
-        conform(&report(release), &start, &[]);
-        let text = fs::read_to_string(report(release)).unwrap();
-        let value: Value = serde_json::from_str(&text).unwrap();
+        let value = conform_on(release, &report(release));
         assert_eq!(
             value["runtime"]["driver"], "emulated",
             "the report must not claim to be from hardware"
@@ -205,8 +217,7 @@ fn diff_of_releases_is_complete() {
     // Two runs of the same release do not differ.
     let second = folder.path().join("second.json");
     let release = available[0];
-    let start = ["emulate", "--rocr", release.version(), "--gpus", "2", "--", HSA_VMM];
-    conform(&second, &start, &[]);
+    conform_on(release, &second);
     let differences = diff(&report(release), &second);
     assert_eq!(differences["differs"], false, "{differences}");
 }

@@ -101,7 +101,7 @@ fn fuzz_with_faults_finds_nothing() {
 #[test]
 fn fuzz_finds_nothing_on_amds_releases() {
     let name = "fuzz_finds_nothing_on_amds_releases";
-    for installation in test::installations(name).unwrap_or_default() {
+    for installation in test::selected_installations(name) {
         let release = installation.release().version();
         let folder = tempfile::tempdir().unwrap();
         let options = ["--processes", "2", "--time", "3s"];
@@ -125,7 +125,7 @@ fn fuzz_finds_failing_allocation() {
 #[test]
 fn fuzz_finds_and_repeats_driver_fault() {
     let name = "fuzz_finds_and_repeats_driver_fault";
-    for installation in test::installations(name).unwrap_or_default() {
+    for installation in test::selected_installations(name) {
         let release = installation.release().version();
         let folder = tempfile::tempdir().unwrap();
         let options = ["--processes", "1", "--seed", "7", "--shrink", "3s"];
@@ -150,7 +150,7 @@ fn fuzz_finds_and_repeats_driver_fault() {
 #[test]
 fn fuzz_finds_repeated_leak_of_driver() {
     let name = "fuzz_finds_repeated_leak_of_driver";
-    for installation in test::installations(name).unwrap_or_default() {
+    for installation in test::selected_installations(name) {
         let release = installation.release().version();
         for (fault, resource) in
             [("EXPORT_DMABUF=leak", "descriptors"), ("GEM_CLOSE=leak", "gpu_memory")]
@@ -174,7 +174,7 @@ fn fuzz_finds_repeated_leak_of_driver() {
 #[test]
 fn fuzz_tolerates_resource_kept_once() {
     let name = "fuzz_tolerates_resource_kept_once";
-    for installation in test::installations(name).unwrap_or_default() {
+    for installation in test::selected_installations(name) {
         let release = installation.release().version();
         let folder = tempfile::tempdir().unwrap();
         let options = ["--processes", "1", "--seed", "7", "--sequences", "30"];

@@ -158,7 +158,7 @@ fn map_tolerates_closed_output() {
 fn map_is_equal_on_amds_runtime() {
     let expected = run(&["map", "--runtime", "sim", "--gpus", "2", "--format", "json"]);
     let expected = without_addresses(json(&expected));
-    for installation in test::installations("map_is_equal_on_amds_runtime").unwrap_or_default() {
+    for installation in test::selected_installations("map_is_equal_on_amds_runtime") {
         let release = installation.release().version();
         let start = ["emulate", "--gpus", "2", "--rocr", release, "--", HSA_VMM];
         let output = run(&[&start[..], &["map", "--format", "json"]].concat());

@@ -116,7 +116,7 @@ fn unexpected_error_fails() {
 #[test]
 fn stress_finds_leak_of_driver_under_amds_runtime() {
     let name = "stress_finds_leak_of_driver_under_amds_runtime";
-    for installation in test::installations(name).unwrap_or_default() {
+    for installation in test::selected_installations(name) {
         let release = installation.release();
         let correct = report(&emulated(installation, &[], &["--time", "2s"]), 0);
         assert!(leaks(&correct).is_empty(), "{release}: {correct:#}");

@@ -76,6 +76,13 @@ fn address(number: u32) -> Result<SocketAddrUnix, ErrorKind> {
 /// with a server that another thread starts, and connecting to it without sending ends AMD's server. A
 /// process that binds the name between this call and the runtime's `bind` is not detected.
 pub(super) fn is_socket_taken(process: u32) -> bool {
+    // This process's server may end, or another one start, between the two checks: only a repeated result
+    // counts.
+    (0..3).all(|_| is_bound(process) && !is_own(process))
+}
+
+/// Returns whether any process has a socket with the name of this server.
+fn is_bound(process: u32) -> bool {
     let name = format!("@hsa{}", process as i32);
     // If the list cannot be read, no socket counts as taken.
     let sockets = std::fs::read_to_string("/proc/self/net/unix").unwrap_or_default();
@@ -86,7 +93,7 @@ pub(super) fn is_socket_taken(process: u32) -> bool {
         let word = line.split_whitespace().nth(7);
         word.is_some_and(|word| word.trim_end_matches('@') == name)
     };
-    sockets.lines().any(has_name) && !is_own(process)
+    sockets.lines().any(has_name)
 }
 
 /// Returns whether this process listens at the address of the server with this number.

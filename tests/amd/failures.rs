@@ -105,7 +105,9 @@ fn one_refused_call_changes_nothing() {
         let mut failures = Vec::new();
         let mut aborted = BTreeMap::new();
         let (mut calls, mut tried) = (0, 0);
-        for &(name, act) in ACTS {
+        // By default only every fourth operation.
+        let is_long = hsa_rocr::test::is_long();
+        for &(name, act) in ACTS.iter().step_by(if is_long { 1 } else { 4 }) {
             for call in calls_of(fixture, act, name) {
                 for error in errors_for(calls) {
                     let when = format!("{}: {name}, {call} is {error}", fixture.release());
@@ -126,8 +128,8 @@ fn one_refused_call_changes_nothing() {
         let release = fixture.release();
         println!("{release}: {calls} calls refused in {tried} ways, of which abort {aborted:?}");
         assert_eq!(failures, [], "of {tried}");
-        assert!(calls > 150, "only {calls} calls were refused");
+        assert!(calls > hsa_rocr::test::share(150), "only {calls} calls were refused");
         // Every listed abort occurs.
-        assert!(aborted.keys().eq(&BTreeSet::from(ABORTS)), "{aborted:?}");
+        assert!(!is_long || aborted.keys().eq(&BTreeSet::from(ABORTS)), "{aborted:?}");
     });
 }

@@ -98,12 +98,13 @@ impl<S: Setup> FailedAct<S> {
 /// Runs each act on each configuration, with each of its calls returning each status. Returns the number of
 /// failures.
 pub fn fail_one_call<S: Setup>(
+    configurations: impl IntoIterator<Item = (&'static str, Config)>,
     acts: &[(&'static str, Act<S>)],
     statuses: impl Fn(&str) -> &'static [u32],
     mut check: impl FnMut(FailedAct<S>),
 ) -> usize {
     let mut failures = 0;
-    for (configuration, config) in configurations() {
+    for (configuration, config) in configurations {
         for &(name, act) in acts {
             for status in statuses(configuration) {
                 let describe =

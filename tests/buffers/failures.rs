@@ -129,7 +129,7 @@ fn one_failure_changes_nothing() {
         let statuses = |configuration: &str| {
             if configuration == "generation A" { &[ERROR, OUT_OF_RESOURCES][..] } else { &[ERROR] }
         };
-        let failures = fail_one_call(ACTS, statuses, |mut failed| {
+        let failures = fail_one_call(configurations(), ACTS, statuses, |mut failed| {
             let (name, when) = (failed.name, failed.when.clone());
             match &failed.result {
                 Ok(()) => assert!(

@@ -7,6 +7,7 @@ use crate::failing_calls::{
 };
 use crate::machine::{KIB, Machine};
 use crate::pausable::alone;
+use hsa_rocr::test;
 use hsa_vmm::Access;
 use hsa_vmm::buffer::{PageState, PagedBuffer};
 use hsa_vmm::error::{ErrorKind, Problem};
@@ -134,7 +135,9 @@ fn one_failure_changes_nothing() {
         let statuses = |configuration: &str| {
             if configuration == "generation C" { &[ERROR, OUT_OF_RESOURCES][..] } else { &[ERROR] }
         };
-        let failures = fail_one_call(ACTS, statuses, |mut failed| {
+        // By default only every third configuration, because they take long and behave alike.
+        let selected = configurations().into_iter().step_by(if test::is_long() { 1 } else { 3 });
+        let failures = fail_one_call(selected, ACTS, statuses, |mut failed| {
             if failed.result.is_ok() {
                 let survived = tolerates_failure(failed.name, failed.function);
                 assert!(survived, "{}: the operation succeeded", failed.when);
@@ -146,7 +149,7 @@ fn one_failure_changes_nothing() {
             failed.setup.close();
         });
         println!("{failures} failures");
-        assert!(failures > 1000, "only {failures}");
+        assert!(failures > test::share(1000), "only {failures}");
     });
 }
 

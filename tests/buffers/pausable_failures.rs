@@ -98,7 +98,7 @@ fn one_failure_changes_nothing() {
     alone(|| {
         let mut losses = 0;
         let statuses = |_: &str| &[ERROR, OUT_OF_RESOURCES][..];
-        let failures = fail_one_call(ACTS, statuses, |mut failed| {
+        let failures = fail_one_call(configurations(), ACTS, statuses, |mut failed| {
             let (name, function, when) = (failed.name, failed.function, failed.when.clone());
             match &failed.result {
                 Ok(()) => {

@@ -99,6 +99,7 @@ impl Executor {
                         ipc.close_mem_handle(opened).map_err(code_and_text)?;
                         longest = longest.max(begun.elapsed());
                         rounds += 1;
+                        std::thread::sleep(Duration::from_millis(5));
                     }
                     Ok((stuck.join().expect("no panic"), longest))
                 })?;

@@ -18,7 +18,7 @@ fn extensions_work() {
 #[test]
 fn extensions_work_on_amds_runtime() {
     let name = "own::extensions_work_on_amds_runtime";
-    let Some(installations) = test::installations(name) else { return };
+    let installations = test::selected_installations(name);
     let program = Program::compile("tests/c/own.c", Language::C99, &[]);
     for installation in installations {
         let output = program.on_release(installation, &Emulation::gpus(2)).output().unwrap();
@@ -41,7 +41,7 @@ fn area_memory_is_copied_and_filled() {
 #[test]
 fn area_memory_is_copied_and_filled_on_amds_runtime() {
     let name = "own::area_memory_is_copied_and_filled_on_amds_runtime";
-    let Some(installations) = test::installations(name) else { return };
+    let installations = test::selected_installations(name);
     let program = Program::compile("tests/c/areas.c", Language::C99, &[]);
     for installation in installations {
         let output = program.on_release(installation, &Emulation::gpus(2)).output().unwrap();
@@ -71,7 +71,7 @@ fn ipc_close_takes_an_address_inside() {
 #[test]
 fn ipc_close_takes_an_address_inside_on_amds_runtime() {
     let name = "own::ipc_close_takes_an_address_inside_on_amds_runtime";
-    let Some(installations) = test::installations(name) else { return };
+    let installations = test::selected_installations(name);
     let program = Program::compile("tests/c/ipc.c", Language::C99, &[]);
     for installation in installations {
         let output = program.on_release(installation, &Emulation::gpus(2)).output().unwrap();

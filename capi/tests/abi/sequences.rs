@@ -32,7 +32,7 @@ fn sequences_run_on_the_simulation() {
 #[test]
 fn sequences_run_on_amds_runtime() {
     let name = "sequences::sequences_run_on_amds_runtime";
-    for installation in test::installations(name).unwrap_or_default() {
+    for installation in test::selected_installations(name) {
         let release = installation.release().to_string();
         run_all(&release, |program| {
             let mut command = program.on_release(installation, &Emulation::gpus(2));

@@ -20,7 +20,7 @@ fn surroundings_work_on_every_generation() {
 fn surroundings_work_on_amds_runtime() {
     let name = "surroundings::surroundings_work_on_amds_runtime";
     let program = Program::compile("tests/c/surroundings.c", Language::C99, &["-std=c11"]);
-    for installation in test::installations(name).unwrap_or_default() {
+    for installation in test::selected_installations(name) {
         let mut command = program.on_release(installation, &Emulation::gpus(2));
         let release = installation.release().to_string();
         assert_eq!(expect_success(&command.output().unwrap(), &release), "all checks passed\n");

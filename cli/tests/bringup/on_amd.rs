@@ -18,7 +18,7 @@ fn emulated(installation: &Installation, options: &[&str], arguments: &[&str]) -
 #[test]
 fn amds_runtime_reaches_every_level() {
     let name = "on_amd::amds_runtime_reaches_every_level";
-    for installation in test::installations(name).unwrap_or_default() {
+    for installation in test::selected_installations(name) {
         // Memory of other processes is counted only if all processes share one emulated machine.
         for (profile, skipped) in [("mi300x", &["killed"][..]), ("apu", &["peer", "killed"])] {
             let output = emulated(installation, &["--machine", profile], &["--format", "json"]);
@@ -68,7 +68,7 @@ fn driver_fault_fails_its_level() {
         ("shared", "IMPORT_DMABUF", "EINVAL", "hsa_amd_vmem_import_shareable_handle"),
         ("load", "PRIME_FD_TO_HANDLE", "ENOSPC", "hsa_amd_vmem_"),
     ];
-    for installation in test::installations(name).unwrap_or_default() {
+    for installation in test::selected_installations(name) {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
         let output = emulated(installation, &[], &["--log", log.to_str().unwrap()]);
@@ -207,7 +207,7 @@ fn misbehaving_driver_call_fails_its_level() {
 #[test]
 fn memory_of_killed_process_is_counted_on_one_machine() {
     let name = "on_amd::memory_of_killed_process_is_counted_on_one_machine";
-    for installation in test::installations(name).unwrap_or_default() {
+    for installation in test::selected_installations(name) {
         let release = installation.release().version();
         let machine = format!("machine=killed{}", std::process::id());
         let arguments =
@@ -222,7 +222,7 @@ fn memory_of_killed_process_is_counted_on_one_machine() {
 #[test]
 fn hanging_driver_call_is_reported() {
     let name = "on_amd::hanging_driver_call_is_reported";
-    for installation in test::installations(name).unwrap_or_default() {
+    for installation in test::selected_installations(name) {
         let options = ["--fault", "PRIME_FD_TO_HANDLE=60s"];
         let output = emulated(installation, &options, &["--time-limit", "4s", "--format", "json"]);
         let report = report(&output, 1);
@@ -245,7 +245,7 @@ fn hanging_driver_call_is_reported() {
 #[test]
 fn hang_in_second_process_is_reported() {
     let name = "on_amd::hang_in_second_process_is_reported";
-    for installation in test::installations(name).unwrap_or_default() {
+    for installation in test::selected_installations(name) {
         let options = ["--fault", "IMPORT_DMABUF=60s"];
         let output = emulated(installation, &options, &["--time-limit", "4s", "--format", "json"]);
         let report = report(&output, 1);
@@ -263,7 +263,7 @@ fn missing_driver_triggers_machine_checks() {
     if Path::new("/dev/kfd").exists() {
         return;
     }
-    for installation in test::installations(name).unwrap_or_default() {
+    for installation in test::selected_installations(name) {
         let release = installation.release().version();
         let output = run(&["rocr", "run", "--version", release, "--", HSA_VMM, "bringup"]);
         assert_eq!(output.status.code(), Some(3), "{}", err(&output));
@@ -284,7 +284,7 @@ fn missing_driver_triggers_machine_checks() {
 #[test]
 fn c_program_repeats_the_failure() {
     let name = "on_amd::c_program_repeats_the_failure";
-    for installation in test::installations(name).unwrap_or_default() {
+    for installation in test::selected_installations(name) {
         let folder = tempfile::tempdir().unwrap();
         let (source, program) = (folder.path().join("repeat.c"), folder.path().join("repeat"));
         for (plan, words) in [
