@@ -4,8 +4,9 @@
 //! ROCm 10, four functions use the table without that lock: `hsa_amd_vmem_export_shareable_handle`,
 //! `hsa_amd_vmem_import_shareable_handle`, `hsa_amd_vmem_retain_alloc_handle` and
 //! `hsa_amd_vmem_get_alloc_properties_from_handle` (`Runtime::VMemory…` in `runtime.cpp`, ROCm 6.0
-//! to 7.2). These four functions are called with this lock held exclusively. Other calls on handles and
-//! mappings take `memory_lock_` and are called with this lock held shared.
+//! to 7.2). This library calls three of them, with this lock held exclusively, and never
+//! `hsa_amd_vmem_retain_alloc_handle`. Other calls on handles and mappings take `memory_lock_` and are called with
+//! this lock held shared.
 //!
 //! The handlers that keep the list of locks usable after a fork also count forks ([`ForkCount`]).
 
