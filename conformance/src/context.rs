@@ -274,7 +274,7 @@ impl Context {
         self.expected_errors.borrow().clone()
     }
 
-    /// Checks that a call is [rejected](Self::refuses) with `hipErrorInvalidValue` because of this
+    /// Checks that a call is [rejected](Self::expect_error) with `hipErrorInvalidValue` because of this
     /// argument.
     pub fn expect_invalid_argument<T: fmt::Debug>(
         &self,

@@ -1,5 +1,6 @@
 //! The report of a failed level, for people and as JSON.
 
+use super::gpu_fault;
 use super::interface::{Interface, is_logged, used_by};
 use super::level::Level;
 use super::machine::{self, Finding};
@@ -231,10 +232,20 @@ impl Cause {
                 format!("{} returned {}", calls[*index].begin.call, status(*value))
             }
             Self::Wrong(_, what) => what.clone(),
-            Self::GpuFault(index, address, _) => format!(
-                "a GPU faulted at {address:#x}, although {} had granted it access",
-                calls[*index].begin.call
-            ),
+            Self::GpuFault(index, address, _) => {
+                let call = &calls[*index];
+                let position = match gpu_fault::granted_range(call) {
+                    // Only the start of host memory is known, not its size.
+                    Some((start, size)) if size > 1 => {
+                        format!(", {:#x} bytes after the start of {size:#x} bytes", address - start)
+                    }
+                    _ => String::new(),
+                };
+                let call = &call.begin.call;
+                format!(
+                    "a GPU faulted at {address:#x}{position}, although {call} had granted it access"
+                )
+            }
             Self::Crash(in_flight, end) => format!("{end} {}", place(in_flight)),
             Self::Hang(in_flight, limit) => format!("hangs {} (after {limit:?})", place(in_flight)),
         }
@@ -362,11 +373,13 @@ fn advise(
         let advice = finding.advice.as_ref()?;
         Some(format!("{}: {advice}", finding.what))
     }));
-    let errors: Vec<_> = driver.iter().flatten().filter(|line| returned_error(line)).collect();
-    let repeated = errors.last().map_or(0, |last| {
-        errors.iter().filter(|line| call_and_error(line) == call_and_error(last)).count()
+    // The first error causes the later ones. The runtime also tries calls that no driver needs to have.
+    let is_error = |line: &&String| returned_error(line) && !line.contains("NOT EMULATED");
+    let errors: Vec<_> = driver.iter().flatten().filter(is_error).collect();
+    let repeated = errors.first().map_or(0, |first| {
+        errors.iter().filter(|line| call_and_error(line) == call_and_error(first)).count()
     });
-    if let Some(line) = errors.last() {
+    if let Some(line) = errors.first() {
         let (call, error) = call_and_error(line);
         let times = if repeated > 1 { format!(" {repeated} times") } else { String::new() };
         advice.push(format!(

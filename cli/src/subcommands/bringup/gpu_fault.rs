@@ -20,20 +20,23 @@ fn number(text: &str) -> Option<u64> {
 
 /// Returns the index of the last call that granted access to an address.
 pub fn granted_by(calls: &[Call], address: u64) -> Option<usize> {
-    calls.iter().rposition(|call| {
-        let value = |matches: &dyn Fn(&str) -> bool| {
-            let mut all = call.begin.arguments.iter();
-            all.find(|argument| matches(&argument.name)).and_then(|found| number(&found.value))
-        };
-        let (start, size) = match call.begin.call.as_str() {
-            "hsa_amd_vmem_set_access" => {
-                (value(&|name| name.starts_with("va")), value(&|name| name == "size"))
-            }
-            "hsa_amd_agents_allow_access" => (value(&|name| name == "host"), Some(1)),
-            _ => return false,
-        };
-        start.zip(size).is_some_and(|(start, size)| (start..start + size).contains(&address))
-    })
+    let contains = |(start, size)| (start..start + size).contains(&address);
+    calls.iter().rposition(|call| granted_range(call).is_some_and(contains))
+}
+
+/// Returns the start and the size of the range to which a call granted access.
+pub fn granted_range(call: &Call) -> Option<(u64, u64)> {
+    let value = |matches: &dyn Fn(&str) -> bool| {
+        let mut all = call.begin.arguments.iter();
+        all.find(|argument| matches(&argument.name)).and_then(|found| number(&found.value))
+    };
+    match call.begin.call.as_str() {
+        "hsa_amd_vmem_set_access" => {
+            value(&|name| name.starts_with("va")).zip(value(&|name| name == "size"))
+        }
+        "hsa_amd_agents_allow_access" => value(&|name| name == "host").zip(Some(1)),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -71,6 +74,7 @@ mod tests {
         assert_eq!(granted_by(&calls, 0x7f_1000), Some(1), "the last one");
         assert_eq!(granted_by(&calls, 0x7f_2000), Some(0));
         assert_eq!(granted_by(&calls, 0x7f_3000), None);
+        assert_eq!(granted_range(&calls[1]), Some((0x7f_1000, 0x1000)));
         assert_eq!(granted_by(&calls, 0x80_0000), Some(2));
     }
 }
