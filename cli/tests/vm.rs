@@ -8,8 +8,6 @@ mod hsa_vmm;
 
 use hsa_rocr::{Installation, Release, test};
 use hsa_vmm::{HSA_VMM, command, err, json, out};
-use serde_json::Value;
-use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -260,42 +258,4 @@ fn lost_tlb_flush_is_noticed() {
     let options: Vec<_> = options.into_iter().chain(lost).collect();
     let output = in_machine(&options, &bringup);
     assert_eq!(output.status.code(), Some(1), "{}{}", out(&output), err(&output));
-}
-
-/// Runs the simulation's differential test in the machine: what AMD's runtime returns on AMD's own kernel driver is
-/// compared with the simulation, which the same test compares with the emulated driver.
-#[test]
-fn differential_test_agrees_in_the_machine() {
-    let name = "differential_test_agrees_in_the_machine";
-    let Some(lock) = lock_machine(name) else { return };
-    let complete = runs_long_tests(&format!("{name}, 5,000 sequences and other releases"));
-    let program = differential_test();
-    let program = program.to_str().unwrap();
-    let sequences = format!("HSA_SIM_SEQUENCES={}", if complete { 5000 } else { 200 });
-    let all = lock.installations.iter().map(Installation::release);
-    for release in all.filter(|release| complete || *release == RELEASE) {
-        let test = format!("agrees_with_{}", release.version().replace('.', "_"));
-        let environment = ["HSA_VMM_TEST_DRIVER=own", "HSA_VMM_LONG=1", &sequences];
-        let arguments = [program, &test, "--exact", "--nocapture"];
-        let command: Vec<_> =
-            ["env"].iter().chain(&environment).chain(&arguments).copied().collect();
-        let output = in_machine(&["--time-limit", "60min"], &command);
-        let text = format!("{}{}", out(&output), err(&output));
-        assert!(output.status.success() && text.contains("1 passed"), "{release}: {text}");
-    }
-}
-
-/// Builds the simulation's differential test, and returns its program.
-fn differential_test() -> PathBuf {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let arguments = ["test", "--no-run", "--locked", "-p", "hsa-sim", "--test", "differential"];
-    let output = Command::new(cargo).args(arguments).arg("--message-format=json").output().unwrap();
-    assert!(output.status.success(), "{}", err(&output));
-    let messages = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>();
-    let programs = messages.filter_map(|message| {
-        let message = message.ok()?;
-        let is_test = message["target"]["name"] == "differential";
-        is_test.then(|| PathBuf::from(message["executable"].as_str().unwrap_or_default()))
-    });
-    programs.last().unwrap()
 }
