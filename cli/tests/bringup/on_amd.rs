@@ -247,7 +247,7 @@ fn hang_in_second_process_is_reported() {
     let name = "on_amd::hang_in_second_process_is_reported";
     for installation in test::selected_installations(name) {
         let options = ["--fault", "IMPORT_DMABUF=60s"];
-        let output = emulated(installation, &options, &["--time-limit", "4s", "--format", "json"]);
+        let output = emulated(installation, &options, &["--time-limit", "15s", "--format", "json"]);
         let report = report(&output, 1);
         assert_eq!(failed(&report), Some("shared"), "{report:#}");
         let call = &report["failure"]["call"];

@@ -64,7 +64,12 @@ fn check(target: Target, row: &Row, limit: &str) -> Result<(), String> {
     if row.pair.effect.starts_with("late") && row.pair.call.ends_with("_free") {
         bringup = row.bringup.clone();
     }
+    // The runtime makes these calls in threads of its own, so the first failure is not always the same.
+    let by_thread = ["SET_EVENT", "WAIT_EVENTS"].contains(&row.pair.call.as_str());
     for (found, expected) in [(&conform, &row.conform), (&bringup, &row.bringup)] {
+        if by_thread && by(found).is_some() && by(expected).is_some() {
+            continue;
+        }
         if by(found) != by(expected) {
             return Err(format!("{}: {found:?} instead of {expected:?}", row.pair.plan()));
         }
