@@ -81,7 +81,7 @@ fn hang_is_killed_and_reported() {
     let library = compile_broken(folder.path(), "for (;;) pause()", &[]);
     let began = Instant::now();
     let output = bringup(&library, &["--time-limit", "3s"]);
-    assert!(began.elapsed() < Duration::from_secs(60));
+    assert!(began.elapsed() < Duration::from_secs(15));
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     assert_contains(&out(&output), &["hangs in hsa_init", "-> does not return", "--time-limit"]);
 }

@@ -152,7 +152,7 @@ fn machine_leak(before: Option<i64>) -> Option<Leak> {
 struct Process {
     worker: Worker,
     progress: Progress,
-    /// When an operation had ended since the message before.
+    /// When a message last reported that an operation had ended.
     advanced: Instant,
     done: Option<Done>,
     ended: bool,
@@ -221,12 +221,13 @@ impl Process {
                     result.add_error(format!("process {number} sent an invalid message: `{line}`"))
                 }
                 Received::Timeout if self.advanced.elapsed() > limit => {
-                    let call = self.worker.last_call().unwrap_or_else(|| "in no call".to_owned());
+                    // Several threads call the runtime: the last call is not always the one that hangs.
+                    let call = self.worker.last_call().unwrap_or_else(|| "none".to_owned());
                     self.worker.kill();
                     self.ended = true;
                     result.add_error(format!(
-                        "process {number} hangs, {call}: no operation ended in {limit:?}; it was \
-                         killed (--time-limit)"
+                        "process {number} hangs: no operation ended in {limit:?}; it was killed \
+                         (--time-limit); its last call: {call}"
                     ));
                     return;
                 }
