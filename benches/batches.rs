@@ -19,15 +19,15 @@ fn main() {
 const SIZE: usize = 2 << 20;
 const COUNTS: [usize; 3] = [4, 64, 1024];
 
-/// Adjacent mappings in one reservation, and their access.
-struct Row {
+/// Descriptions of adjacent mappings in one reservation, and their access.
+struct AdjacentMappings {
     vmm: Vmm,
     start: Address,
     mappings: Vec<NewMapping>,
     access: Vec<AccessDescriptor>,
 }
 
-impl Row {
+impl AdjacentMappings {
     fn new(count: usize) -> Self {
         let runtime = match std::env::var_os("HSA_VMM_RUNTIME") {
             Some(_) => Runtime::load(),
@@ -42,12 +42,12 @@ impl Row {
         let handle =
             vmm.create(SIZE, &AllocationProperties::on(gpus[0])).expect("memory is available");
         let address = |page: usize| start.checked_add(page * SIZE).expect("it is reserved");
-        let new = |page| NewMapping { address: address(page), size: SIZE, handle };
+        let new = |page| NewMapping { address: address(page), size: SIZE, offset: 0, handle };
         Self { vmm, start, mappings: (0..count).map(new).collect(), access }
     }
 
     fn one_by_one(&self) {
-        for &NewMapping { address, size, handle } in &self.mappings {
+        for &NewMapping { address, size, handle, .. } in &self.mappings {
             self.vmm.map(address, size, 0, handle).expect("nothing is mapped");
             self.vmm.set_access(address, size, &self.access).expect("it is mapped");
         }
@@ -65,12 +65,12 @@ impl Row {
 
 #[divan::bench(args = COUNTS)]
 fn one_by_one(bencher: Bencher<'_, '_>, count: usize) {
-    let row = Row::new(count);
-    bencher.counter(ItemsCount::new(count)).bench_local(|| row.one_by_one());
+    let mappings = AdjacentMappings::new(count);
+    bencher.counter(ItemsCount::new(count)).bench_local(|| mappings.one_by_one());
 }
 
 #[divan::bench(args = COUNTS)]
 fn in_batches(bencher: Bencher<'_, '_>, count: usize) {
-    let row = Row::new(count);
-    bencher.counter(ItemsCount::new(count)).bench_local(|| row.in_batches());
+    let mappings = AdjacentMappings::new(count);
+    bencher.counter(ItemsCount::new(count)).bench_local(|| mappings.in_batches());
 }

@@ -1,13 +1,12 @@
-//! Measures how long it takes to grow a buffer of different sizes: in place, and by allocating, copying
-//! and freeing.
+//! Measures the time to grow buffers of several sizes: in place, and by allocating, copying and freeing.
 //!
 //! ```sh
 //! cargo bench --bench growth
 //! ```
 //!
-//! Runs on the simulation, whose own cost is part of the figures. The simulation's memory occupies this
-//! machine's memory once it is written. Sizes that exceed this machine's free memory are therefore not
-//! copied; the first lines of the output list them.
+//! Runs on the simulation, whose own cost is part of the figures. The simulation's memory uses this machine's
+//! memory as soon as a page is written. Buffers that exceed this machine's free memory are therefore not
+//! copied; the first lines of the output list their sizes.
 
 use divan::Bencher;
 use divan::counter::ItemsCount;
@@ -18,7 +17,7 @@ use hsa_vmm::{
 use std::cell::RefCell;
 
 fn main() {
-    for gib in GIB {
+    for gib in SIZES_IN_GIB {
         if !copyable_sizes().contains(&gib) {
             println!("skipped: copying {gib} GiB, too little memory");
         }
@@ -28,7 +27,7 @@ fn main() {
 
 const STEP: usize = 2 << 20;
 const STEPS_PER_GIB: usize = (1 << 30) / STEP;
-const GIB: [usize; 4] = [1, 4, 16, 64];
+const SIZES_IN_GIB: [usize; 4] = [1, 4, 16, 64];
 /// The number of pages that a measurement maps or unmaps.
 const PAGES: usize = 64;
 
@@ -38,7 +37,7 @@ fn copyable_sizes() -> Vec<usize> {
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<usize>().ok());
     let available = kib.unwrap_or(0) >> 20;
-    GIB.into_iter().filter(|gib| gib + 3 <= available).collect()
+    SIZES_IN_GIB.into_iter().filter(|gib| gib + 3 <= available).collect()
 }
 
 fn vmm() -> Vmm {
@@ -50,8 +49,7 @@ fn properties(vmm: &Vmm) -> AllocationProperties {
     AllocationProperties::on(vmm.runtime().gpus().next().unwrap().id())
 }
 
-/// Creates a buffer of `gib` GiB in pages of 2 MiB with capacity for more, to which both GPUs have
-/// access.
+/// Creates a buffer of `gib` GiB in pages of 2 MiB, which can grow by 1 GiB. Both GPUs have access.
 fn buffer(gib: usize) -> RefCell<GrowableBuffer> {
     let vmm = vmm();
     let options = GrowableBuffer::builder((gib + 1) << 30).with_step(STEP);
@@ -64,7 +62,7 @@ fn buffer(gib: usize) -> RefCell<GrowableBuffer> {
 }
 
 /// Grows a buffer of `gib` GiB by 2 MiB.
-#[divan::bench(args = GIB, sample_size = 1, sample_count = 500)]
+#[divan::bench(args = SIZES_IN_GIB, sample_size = 1, sample_count = 500)]
 fn grow_in_place(bencher: Bencher, gib: usize) {
     let buffer = buffer(gib);
     bencher
@@ -77,7 +75,7 @@ fn grow_in_place(bencher: Bencher, gib: usize) {
 fn allocate_copy_free(bencher: Bencher, gib: usize) {
     let vmm = vmm();
     let gpu = vmm.runtime().gpus().next().unwrap().id();
-    let mapped = |size: usize| -> Mapping {
+    let allocate_mapped = |size: usize| -> Mapping {
         let reservation = Reservation::builder(size).reserve(&vmm).unwrap();
         let memory = Allocation::create(&vmm, size, &properties(&vmm)).unwrap();
         let mapping = reservation.map(0, &memory).unwrap();
@@ -85,15 +83,15 @@ fn allocate_copy_free(bencher: Bencher, gib: usize) {
         mapping
     };
     let size = gib << 30;
-    bencher.with_inputs(|| mapped(size)).bench_local_values(|old| {
-        let new = mapped(size + STEP);
+    bencher.with_inputs(|| allocate_mapped(size)).bench_local_values(|old| {
+        let new = allocate_mapped(size + STEP);
         vmm.copy(gpu, new.address(), old.address(), size).unwrap();
         drop(old);
     });
 }
 
 /// Maps pages of 2 MiB at the end of a buffer of `gib` GiB, one per call.
-#[divan::bench(args = GIB, sample_size = 1, sample_count = 100, counters = [ItemsCount::new(PAGES)])]
+#[divan::bench(args = SIZES_IN_GIB, sample_size = 1, sample_count = 100, counters = [ItemsCount::new(PAGES)])]
 fn pages_one_by_one(bencher: Bencher, gib: usize) {
     let buffer = buffer(gib);
     bencher
@@ -101,8 +99,8 @@ fn pages_one_by_one(bencher: Bencher, gib: usize) {
         .bench_local_values(|()| (0..PAGES).for_each(|_| buffer.borrow_mut().grow(STEP).unwrap()));
 }
 
-/// Maps the same pages in one call.
-#[divan::bench(args = GIB, sample_size = 1, sample_count = 100, counters = [ItemsCount::new(PAGES)])]
+/// Maps as many pages in one call.
+#[divan::bench(args = SIZES_IN_GIB, sample_size = 1, sample_count = 100, counters = [ItemsCount::new(PAGES)])]
 fn pages_in_one_call(bencher: Bencher, gib: usize) {
     let buffer = buffer(gib);
     bencher
@@ -111,8 +109,8 @@ fn pages_in_one_call(bencher: Bencher, gib: usize) {
 }
 
 /// Removes 64 pages from the end of a buffer of `gib` GiB.
-#[divan::bench(args = GIB, sample_size = 1, sample_count = 100, counters = [ItemsCount::new(PAGES)])]
-fn pages_removed(bencher: Bencher, gib: usize) {
+#[divan::bench(args = SIZES_IN_GIB, sample_size = 1, sample_count = 100, counters = [ItemsCount::new(PAGES)])]
+fn remove_pages(bencher: Bencher, gib: usize) {
     let buffer = buffer(gib);
     bencher
         .with_inputs(|| buffer.borrow_mut().resize((gib << 30) + PAGES * STEP).unwrap())

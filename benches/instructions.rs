@@ -16,7 +16,7 @@ use std::hint::black_box;
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
-const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
+const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 const SIZE: usize = 2 << 20;
 /// The number of live mappings, and of holes.
 const PAGES: usize = 1 << 13;
@@ -68,14 +68,14 @@ impl Workload {
     }
 
     fn shareable(&self) -> Result<Handle, Error> {
-        self.vmm.create(SIZE, &self.properties.shareable_as(FILE))
+        self.vmm.create(SIZE, &self.properties.shareable_as(DESCRIPTOR))
     }
 
     fn export(&self, handle: Handle) -> Result<OwnedFd, Error> {
-        self.vmm.export_to_shareable_handle(handle, FILE)
+        self.vmm.export_to_shareable_handle(handle, DESCRIPTOR)
     }
 
-    /// Makes the calls of an operation. Returns whether there is an operation of this name.
+    /// Makes the calls of an operation. Returns `false` if no operation has this name.
     fn perform(&mut self, operation: &str) -> Result<bool, Error> {
         // Consecutive holes, and consecutive live mappings, are far apart.
         let calls = self.calls;
@@ -151,7 +151,7 @@ impl Workload {
             }
             "import" => {
                 let descriptor = self.export(self.shareable()?)?;
-                let import = |_| self.vmm.import_from_shareable_handle(&descriptor, FILE);
+                let import = |_| self.vmm.import_from_shareable_handle(&descriptor, DESCRIPTOR);
                 measured(&mut || live().try_for_each(|page| import(page).map(drop)))?;
             }
             _ => return Ok(false),

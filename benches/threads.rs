@@ -1,5 +1,5 @@
-//! Compares the throughput of two threads with that of one thread: for two reservations, and for
-//! look-ups in a shared reservation.
+//! Compares the throughput of two threads with that of one thread. The threads map, unmap and look up
+//! in a reservation each, then look up in a shared reservation.
 //!
 //! ```sh
 //! cargo bench -p hsa-vmm-bench --bench threads
@@ -57,7 +57,8 @@ impl ThreadPages {
     }
 }
 
-/// Runs `work` in one thread for each element. Returns the shortest duration of several tries.
+/// Starts one thread for each element of `pages`; each runs `work` `ROUNDS` times. Returns the shortest
+/// time of `TRIES` repetitions.
 fn shortest_time(
     pages: &[ThreadPages],
     work: impl Fn(&ThreadPages) -> Result<(), Error> + Sync,
@@ -93,12 +94,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let runtime = Runtime::simulated(Config::nothing(1))?;
     let vmm = Vmm::open(&runtime)?;
     let pages = [ThreadPages::new(&vmm)?, ThreadPages::new(&vmm)?];
-    let calls = (ROUNDS * PAGES) as f64;
+    let pages_per_thread = (ROUNDS * PAGES) as f64;
     let show = |name: &str, one: Duration, two: Duration| {
-        let per_page = |time: Duration| time.as_nanos() as f64 / calls;
+        let per_page = |time: Duration| time.as_nanos() as f64 / pages_per_thread;
         let speedup = 2.0 * one.as_secs_f64() / two.as_secs_f64();
         println!(
-            "{name:20} one thread {:6.0} ns per page, two threads {:6.0}: {speedup:.2} times the throughput",
+            "{name:20} one thread {:6.0} ns per page; two threads, each {:6.0} ns per page: {speedup:.2} times the throughput",
             per_page(one),
             per_page(two)
         );
@@ -115,7 +116,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     show("get_access", shortest_time(&pages[..1], look_up)?, shortest_time(&pages, look_up)?);
     let shared = [pages[0].clone(), pages[0].clone()];
     show(
-        "same reservation",
+        "get_access, shared",
         shortest_time(&shared[..1], look_up)?,
         shortest_time(&shared, look_up)?,
     );

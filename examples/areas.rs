@@ -64,7 +64,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     println!("at {host_address} for this program, at {device_address} for the device");
     ensure!(text.starts_with(b"ags."), "the device has not reordered the bytes");
 
-    // The error of an invalid call says what is wrong.
+    // The error of an invalid call names the cause.
     for result in [
         Area::new(&vmm, gpus.len(), AreaFlags::DEFAULT).map(drop),
         Area::new(&vmm, 0usize, AreaFlags::MAPPED)?.mmap(1, MmapOptions::new()).map(drop),

@@ -20,7 +20,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     let host = runtime.host();
     println!("{} on {}", gpu.name(), runtime.info().name);
 
-    // Reserves more addresses than are needed now: they use no memory.
+    // Reserves more addresses than are needed now, because unmapped addresses use no memory.
     let properties = AllocationProperties::on(gpu.id());
     let granule = vmm.allocation_granularity(&properties, Granularity::Recommended)?;
     let reservation = Reservation::builder(8 * granule).reserve(&vmm)?;

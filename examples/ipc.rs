@@ -1,4 +1,4 @@
-//! Shares a GPU's memory between two processes through IPC. Each reads what the other process has written.
+//! Shares a GPU's memory between two processes through IPC. Each process reads the other's text.
 //!
 //! ```sh
 //! cargo run --example ipc                                       # on the simulation
@@ -27,7 +27,7 @@ fn main() -> anyhow::Result<()> {
     run(&[])
 }
 
-/// Runs the example. The second process is this program, started with `arguments`, which must make it call
+/// Runs the example. Starts this program again as the second process, with `arguments` that make it call
 /// `run`.
 pub fn run(arguments: &[&str]) -> anyhow::Result<()> {
     if std::env::var_os(SECOND).is_some() { import() } else { export(arguments) }

@@ -12,7 +12,7 @@ use hsa_vmm::{Access, AllocationProperties, Runtime, Vmm};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// The maximum number of pages of a sequence, for which addresses are reserved from the start.
+/// The maximum number of pages of a sequence. Addresses for this number are reserved from the start.
 const MAX_PAGES: usize = 16;
 const SEQUENCES: usize = 4;
 const PAGE: usize = 64 << 10;

@@ -23,7 +23,8 @@ fn show(name: &str, buffer: &PausableBuffer, vmm: &Vmm) {
     );
 }
 
-/// Pauses a buffer. On ROCm 7.2 another thread can take its addresses; its contents are saved even then.
+/// Pauses a buffer. On ROCm 7.2, another thread can take the buffer's addresses. The contents are saved even
+/// then.
 fn pause(buffer: &mut PausableBuffer, contents: Contents) -> anyhow::Result<()> {
     let begun = Instant::now();
     match buffer.pause(contents) {
@@ -44,12 +45,12 @@ pub(crate) fn main() -> anyhow::Result<()> {
     };
     let vmm = Vmm::open(&runtime)?;
     let gpu = runtime.gpus().next().context("this runtime has no GPU")?;
-    let users = [gpu.id(), runtime.host().id()];
+    let agents = [gpu.id(), runtime.host().id()];
     let properties = AllocationProperties::on(gpu.id());
     println!("{} on {}", gpu.name(), runtime.info().name);
 
     let mut weights = PausableBuffer::create(&vmm, SIZE, &properties)?;
-    weights.grant(&users, Access::ReadWrite)?;
+    weights.grant(&agents, Access::ReadWrite)?;
     let text = b"recorded graphs point to this address";
     weights.write(SIZE - text.len(), text)?;
     let address = weights.address();
@@ -59,7 +60,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     pause(&mut weights, Contents::Save)?;
     show("weights", &weights, &vmm);
     let mut scratch = PausableBuffer::create(&vmm, SIZE, &properties)?;
-    scratch.grant(&users, Access::ReadWrite)?;
+    scratch.grant(&agents, Access::ReadWrite)?;
     scratch.write(0, b"scratch")?;
     show("scratch", &scratch, &vmm);
 

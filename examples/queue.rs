@@ -1,7 +1,7 @@
 //! Uses the program's own signal and queue with memory of the library.
 //!
-//! The program makes its own HSA calls on the runtime that the library has loaded. They copy between two
-//! mappings of the library. A barrier in the program's queue waits for the copy.
+//! The program makes its own HSA calls on the runtime that the library has loaded: it copies between two
+//! mappings of the library, and a barrier in its queue waits for the copy.
 //!
 //! ```sh
 //! HSA_VMM_RUNTIME=/opt/rocm/lib/libhsa-runtime64.so.1 cargo run --example queue
@@ -29,7 +29,7 @@ struct Queue {
     id: u64,
 }
 
-/// `hsa_barrier_and_packet_t`: completes when up to five signals are 0.
+/// `hsa_barrier_and_packet_t`: completes when all its signals, at most five, are 0.
 #[repr(C, align(64))]
 struct BarrierAnd {
     header: u16,
@@ -40,8 +40,9 @@ struct BarrierAnd {
     completion_signal: hsa_signal_t,
 }
 
-/// `HSA_PACKET_TYPE_BARRIER_AND`, which acquires and releases for the whole system.
-const BARRIER_AND: u16 = 3 | 2 << 9 | 2 << 11;
+/// The header of a barrier packet (`HSA_PACKET_TYPE_BARRIER_AND`), which acquires and releases for the
+/// whole system.
+const BARRIER_AND_HEADER: u16 = 3 | 2 << 9 | 2 << 11;
 const NO_SIGNAL: hsa_signal_t = hsa_signal_t { handle: 0 };
 
 type Destroy = unsafe extern "C" fn(hsa_signal_t) -> hsa_status_t;
@@ -49,7 +50,7 @@ type Store = unsafe extern "C" fn(hsa_signal_t, i64);
 type Wait = unsafe extern "C" fn(hsa_signal_t, u32, i64, u64, u32) -> i64;
 type CreateSignal =
     unsafe extern "C" fn(i64, u32, *const hsa_agent_t, *mut hsa_signal_t) -> hsa_status_t;
-type Copy = unsafe extern "C" fn(
+type AsyncCopy = unsafe extern "C" fn(
     *mut c_void,
     hsa_agent_t,
     *const c_void,
@@ -78,7 +79,7 @@ struct Hsa {
     signal_destroy: Destroy,
     signal_store: Store,
     signal_wait: Wait,
-    memory_async_copy: Copy,
+    memory_async_copy: AsyncCopy,
     queue_create: CreateQueue,
     queue_destroy: DestroyQueue,
     queue_add_write_index: AddIndex,
@@ -123,7 +124,7 @@ impl Hsa {
 
 pub(crate) fn main() -> anyhow::Result<()> {
     if std::env::var_os("HSA_VMM_RUNTIME").is_none() {
-        println!("SKIPPED: the simulation has no queues; name AMD's runtime in HSA_VMM_RUNTIME");
+        println!("SKIPPED: set HSA_VMM_RUNTIME to AMD's runtime; the simulation has no queues");
         return Ok(());
     }
     let runtime = Runtime::load()?;
@@ -151,7 +152,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     let [to, from] = [&destination, &source].map(|it| it.address().get() as *mut c_void);
     let agent = gpu.hsa_agent();
     // SAFETY: both mappings have SIZE bytes that the agent may access, and they stay mapped until the
-    // signal says that the copy has ended.
+    // signal reports the end of the copy.
     let status =
         unsafe { (hsa.memory_async_copy)(to, agent, from, agent, SIZE, 0, null(), copied) };
     ensure!(status == HSA_STATUS_SUCCESS, "hsa_amd_memory_async_copy: {status:#x}");
@@ -172,7 +173,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
         let packet = (*queue).packets.add(index as usize % (*queue).size as usize);
         (&raw mut (*packet).dep_signal).write(dep_signal);
         (&raw mut (*packet).completion_signal).write(passed);
-        AtomicU16::from_ptr(&raw mut (*packet).header).store(BARRIER_AND, Ordering::Release);
+        AtomicU16::from_ptr(&raw mut (*packet).header).store(BARRIER_AND_HEADER, Ordering::Release);
         (hsa.signal_store)((*queue).doorbell, index as i64);
     }
     // SAFETY: the signal lives until it is destroyed below.
@@ -187,8 +188,8 @@ pub(crate) fn main() -> anyhow::Result<()> {
     println!("{}: {}", gpu.id(), String::from_utf8_lossy(&text));
     ensure!(&text == b"copied by your own call", "the destination has other contents");
 
-    // SAFETY: the queue has no packets left, and nothing waits for the signals. The runtime is still
-    // started: dropping its last clone would stop it.
+    // SAFETY: the queue has no packets left, and nothing waits for the signals. The runtime still
+    // runs, because `runtime` has not been dropped yet.
     unsafe {
         (hsa.queue_destroy)(queue);
         (hsa.signal_destroy)(copied);

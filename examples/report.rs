@@ -34,7 +34,7 @@ pub fn main() -> anyhow::Result<()> {
     layers.grant(&gpus, Access::Read)?;
     layers.grant(&[runtime.host().id()], Access::ReadWrite)?;
 
-    // Addresses for 32 pages of a KV cache. Fourteen were mapped, and two of these unmapped again.
+    // Addresses for 32 pages of a KV cache. Fourteen pages are mapped, then two of these are unmapped.
     let cache = Reservation::builder(64 * MIB).reserve(&vmm)?.named("kv cache");
     let page = |number: usize| -> anyhow::Result<Mapping> {
         let mapping = cache.map(2 * MIB * number, &memory(last, 2 * MIB, "page")?)?;

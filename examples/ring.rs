@@ -39,7 +39,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints the bytes around the end of the memory, where its first byte follows the last.
+/// Prints the bytes around the end of the memory, where the first byte follows the last byte.
 fn draw(ring: &RingBuffer) -> anyhow::Result<()> {
     let mut bytes = [0; 77];
     ring.read(ring.size() as u64 - 14, &mut bytes)?;

@@ -1,5 +1,4 @@
-//! Shares memory between two processes through a file descriptor. Each reads what the other process has
-//! written.
+//! Shares memory between two processes through a file descriptor. Each process reads the other's text.
 //!
 //! ```sh
 //! cargo run --example share                                       # on the simulation
@@ -24,7 +23,8 @@ fn main() -> anyhow::Result<()> {
     run(&[])
 }
 
-/// Runs the example. With `arguments`, this program runs it again in the second process.
+/// Runs the example. Starts this program again as the second process, with `arguments` that make it call
+/// `run`.
 pub fn run(arguments: &[&str]) -> anyhow::Result<()> {
     let role = if std::env::var_os(RECEIVER).is_some() { "receiver" } else { "sender  " };
     // The library never falls back to the simulation by itself; this example does.

@@ -68,7 +68,7 @@ impl AccessDescriptor {
     }
 }
 
-/// The maximum number of agents of a runtime with virtual memory.
+/// The maximum number of agents in an [`AgentSet`], and so of a runtime with virtual memory.
 pub(crate) const MAX_AGENTS: usize = 128;
 
 /// The access of each agent.

@@ -25,8 +25,8 @@ use hsa_sys::hsa_agent_t;
 #[debug("{self} of runtime {}", _0 >> RUNTIME_SHIFT)]
 pub struct AgentId(u64);
 
-// From the low end: the number within its kind, the kind, the index, the runtime's number, which is
-// never reused.
+// The fields of an identifier, from the lowest bit: the number among agents of the same kind, the kind, the
+// index, and the runtime's number, which is never reused.
 const NUMBER_BITS: u32 = 14;
 const INDEX_SHIFT: u32 = 16;
 const RUNTIME_SHIFT: u32 = 32;
@@ -211,7 +211,7 @@ pub struct Agent {
     pub large_bar: bool,
     /// The memory pools, in the runtime's order.
     pub pools: Vec<Pool>,
-    /// The links to the memory of the other agents.
+    /// The access to the memory of each other agent.
     pub peers: Vec<Peer>,
 }
 
@@ -245,7 +245,7 @@ impl Agent {
     ///
     /// `None` for CPUs: before ROCm 10, AMD's runtime creates no handles of system memory.
     pub fn vmem_pool(&self) -> Option<&Pool> {
-        self.pools.iter().find(|pool| pool.holds_handles())
+        self.pools.iter().find(|pool| pool.supports_handles())
     }
 
     /// Returns whether this agent can be granted access to the memory of `owner`

@@ -10,7 +10,7 @@
 //! use hsa_vmm::{Access, Allocation, AllocationProperties, Reservation, Runtime, Vmm};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // On hardware: Runtime::load()?. The simulation needs no GPU, and is only used when asked for.
+//! // On hardware: Runtime::load()?. The simulation needs no GPU; only this call starts it.
 //! let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(2))?;
 //! let vmm = Vmm::open(&runtime)?;
 //! let gpu = runtime.gpus().next().ok_or("no GPU")?;
@@ -44,7 +44,7 @@
 //! * [`area`]: memory selected by a few flags, like AML's areas ([`Area`]).
 //! * [`transport`]: memory that is sent to another process, with its description.
 //! * [`error`], [`hip`]: the error of every operation, and HIP's error codes.
-//! * [`hsa_sys`]: C's types, for programs with queues of their own ([`Runtime::function`]).
+//! * [`hsa_sys`]: the C types of the HSA ABI, for HSA calls of the program's own ([`Runtime::function`]).
 //!
 //! # Features
 //!
@@ -52,10 +52,10 @@
 //!   default: an environment variable must not replace the runtime of a production program.
 //! * `serde`: reports are serialisable.
 //!
-//! # What it was tested on
+//! # Tested with
 //!
-//! AMD's own runtime 6.1.2, 6.4.3 and 7.2.4, unmodified, over an emulated kernel driver; and the
-//! simulation, which is compared with them call by call. No AMD GPU was used in development.
+//! AMD's own runtimes 6.1.2, 6.4.3 and 7.2.4, unmodified, on an emulated kernel driver, and the simulation.
+//! Tests compare the simulation with these runtimes call by call. No AMD GPU was used in development.
 
 #![deny(unsafe_code)]
 
@@ -71,7 +71,7 @@ pub mod buffer;
 pub mod error;
 mod handle;
 pub mod hip;
-// Unsafe code unmaps the memory of other processes.
+// Unsafe code detaches memory that this process has opened from other processes.
 #[allow(unsafe_code)]
 pub mod ipc;
 mod log;
@@ -119,12 +119,12 @@ pub use vmm::{
     Mapping, Reservation, Vmm,
 };
 
-/// The README's program is compiled and run.
+/// Compiles and runs the README's program.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 mod readme {}
 
-/// The guide's program is compiled.
+/// Compiles the guide's program.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/embedding.md")]
 mod embedding {}

@@ -5,6 +5,7 @@
 //! GPU writes to it. This module sends all events of this library, and catches the panic after the
 //! panic hook has reported it.
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Sends an event of a level, if any subscriber may be interested in that level.
@@ -17,6 +18,24 @@ macro_rules! event {
 }
 
 pub(crate) use event;
+
+thread_local! {
+    static EXPECTS_FAILURES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a query or a probe, in which failed calls of the runtime are no warnings.
+pub(crate) fn expect_failures<T>(run: impl FnOnce() -> T) -> T {
+    let before = EXPECTS_FAILURES.replace(true);
+    let result = run();
+    EXPECTS_FAILURES.set(before);
+    result
+}
+
+/// Returns whether this thread is in [`expect_failures`].
+#[cold]
+pub(crate) fn expects_failures() -> bool {
+    EXPECTS_FAILURES.get()
+}
 
 /// Runs `send` and catches a panic in it. Cold: few programs have a subscriber for these events.
 #[cold]

@@ -12,9 +12,9 @@ bitflags::bitflags! {
         const KERNARG = hsa_sys::HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_KERNARG_INIT;
         /// Coherent between agents while they run.
         const FINE_GRAINED = hsa_sys::HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_FINE_GRAINED;
-        /// Coherent for one agent at a time; physical handles come from it.
+        /// Coherent for one agent at a time; [handles](crate::Handle) get their memory from such pools.
         const COARSE_GRAINED = hsa_sys::HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_COARSE_GRAINED;
-        /// Coherent also between devices, with device-scope atomics.
+        /// Fine-grained; device-scope atomics act as system-scope atomics.
         const EXTENDED_FINE_GRAINED =
             hsa_sys::HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_EXTENDED_SCOPE_FINE_GRAINED;
         const _ = !0;
@@ -22,7 +22,7 @@ bitflags::bitflags! {
 }
 
 impl PoolFlags {
-    /// Returns short names, as `rocminfo` groups them: `coarse`, `fine`, `extended`, `kernarg`.
+    /// Returns a short name for each flag that is set: `coarse`, `fine`, `extended`, `kernarg`.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         [
             (Self::COARSE_GRAINED, "coarse"),
@@ -101,7 +101,7 @@ impl Pool {
         self.native.raw()
     }
     /// Returns whether [handles](crate::Handle) of its memory can be created.
-    pub fn holds_handles(&self) -> bool {
+    pub fn supports_handles(&self) -> bool {
         self.segment == Segment::Global
             && self.allocatable
             && self.granule > 0
@@ -128,7 +128,7 @@ mod tests {
         let config = crate::simulation::Config::mi300x(1);
         let runtime = crate::Runtime::simulated(config).unwrap();
         let pool = runtime.gpus().next().and_then(crate::Agent::vmem_pool).unwrap().clone();
-        assert!(pool.holds_handles());
+        assert!(pool.supports_handles());
         let others = [
             Pool { segment: Segment::Group, ..pool.clone() },
             Pool { flags: PoolFlags::FINE_GRAINED, ..pool.clone() },
@@ -137,7 +137,7 @@ mod tests {
             Pool { granule: 0, ..pool.clone() },
             Pool { on_gpu: false, ..pool },
         ];
-        assert!(others.iter().all(|other| !other.holds_handles()));
+        assert!(others.iter().all(|other| !other.supports_handles()));
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
 /// is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
-    /// The mutex of a reservation, which an operation holds while it changes something inside.
+    /// The mutex of a reservation, which an operation holds while it changes mappings in it.
     Reservation,
     /// The index of reservations by address.
     Index,
@@ -64,7 +64,7 @@ thread_local! {
 #[derive(Debug)]
 pub(crate) struct Ordered<G> {
     guard: G,
-    place: (Rank, usize),
+    position: (Rank, usize),
 }
 
 impl<G> Ordered<G> {
@@ -82,7 +82,7 @@ impl<G> Ordered<G> {
                 held.push((rank, key));
             });
         }
-        Self { guard: acquire(), place: (rank, key) }
+        Self { guard: acquire(), position: (rank, key) }
     }
 }
 
@@ -93,7 +93,7 @@ impl<G> Drop for Ordered<G> {
         }
         let _ = HELD.try_with(|held| {
             let mut held = held.borrow_mut();
-            if let Some(at) = held.iter().rposition(|place| *place == self.place) {
+            if let Some(at) = held.iter().rposition(|position| *position == self.position) {
                 held.remove(at);
             }
         });

@@ -8,8 +8,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, geteuid};
 use std::fs;
 
-/// Selects the users with whose processes memory is exchanged. User numbers are those of this process's
-/// user namespace.
+/// The users with whose processes this process exchanges memory. User numbers are those of this process's user
+/// namespace.
 ///
 /// The process at the other end of a socket must have had the trusted user as its effective user when it
 /// connected or began to listen. A process that is looked up by its number (a
@@ -86,7 +86,7 @@ fn is_overflow_user(user: u32) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
     pid: Pid,
-    /// In the clock ticks of `/proc/PID/stat`.
+    /// The start time in clock ticks, from `/proc/PID/stat`.
     pub start_time: u64,
     /// The real, effective, saved and file system user. They differ while the process runs a set-user-id
     /// program: its effective user is then the program's, and its descriptors are still those of the real

@@ -1,5 +1,5 @@
-//! Failed changes of access: agents keep their access, no other agent gets any, and the ledger matches the
-//! runtime.
+//! Failed changes of access: agents keep their access, no other agent gains access, and the ledger matches
+//! the runtime.
 
 mod machine;
 mod process;
@@ -14,7 +14,7 @@ const MAP: &str = "hsa_amd_vmem_map";
 const UNMAP: &str = "hsa_amd_vmem_unmap";
 
 /// Maps new memory of the first GPU, and returns its range.
-fn mapped(machine: &Machine) -> (Address, usize) {
+fn map_new_memory(machine: &Machine) -> (Address, usize) {
     let granule = machine.granule();
     let base = machine.reserve(granule);
     machine.map(base, granule, machine.create(0, granule));
@@ -35,16 +35,16 @@ fn change_while_failing(
 }
 
 /// A rollback may map the memory again, which removes it from the page table of a GPU whose access was set to
-/// none. The library must record that. Otherwise the next rollback would set its access to none again, for
-/// which AMD's runtime maps the memory.
+/// none. The library must record the removal. Otherwise the next rollback would set this GPU's access to none,
+/// and AMD's runtime would map the memory for the GPU to do so.
 #[test]
-fn second_failure_restores_no_lost_access() {
+fn second_failure_keeps_access_none() {
     if process::rerun_in_own_process() {
         return;
     }
     for (generation, config) in generations() {
         let machine = Machine::new(config);
-        let range @ (base, size) = mapped(&machine);
+        let range @ (base, size) = map_new_memory(&machine);
         let [owner, peer] = [machine.gpu(0), machine.gpu(1)];
         machine.grant(base, size, peer, Access::ReadWrite);
         machine.grant(base, size, peer, Access::None);
@@ -65,7 +65,7 @@ fn second_failure_restores_no_lost_access() {
     }
 }
 
-/// Another agent may be using the memory, and would fault if it were unmapped even for a moment.
+/// Another agent may be using the memory, and would fault if the memory were unmapped even for a moment.
 #[test]
 fn failed_change_keeps_other_agents_access() {
     if process::rerun_in_own_process() {
@@ -75,7 +75,7 @@ fn failed_change_keeps_other_agents_access() {
         for config in [config.clone(), without_cpu_mapping(config)] {
             let config = config.with_gpu_permissions(GpuPermissions::Enforced);
             let machine = Machine::new(config);
-            let range @ (base, size) = mapped(&machine);
+            let range @ (base, size) = map_new_memory(&machine);
             let (owner, cpu) = (machine.gpu(0), machine.cpu(0));
             machine.grant(base, size, owner, Access::ReadWrite);
             let unmaps = machine.simulation.calls(UNMAP);
@@ -99,7 +99,7 @@ fn rolled_back_cpu_stays_runtime_granted() {
     }
     for (release, config) in releases() {
         let machine = Machine::new(without_cpu_mapping(config));
-        let (base, size) = mapped(&machine);
+        let (base, size) = map_new_memory(&machine);
         let (owner, cpu) = (machine.gpu(0), machine.cpu(0));
         machine.grant(base, size, owner, Access::ReadWrite);
         // The first call grants the CPU access; the second fails.
@@ -114,8 +114,8 @@ fn rolled_back_cpu_stays_runtime_granted() {
     }
 }
 
-/// If the runtime maps memory for the CPU, a failed call changes the runtime's state. Whether unmapping leaves a
-/// hole can change, too.
+/// If the runtime maps memory for the CPU, a failed call changes the runtime's state, and can change whether
+/// unmapping leaves a hole.
 #[test]
 fn revoke_that_fails_twice_is_rolled_back() {
     if process::rerun_in_own_process() {
@@ -142,24 +142,27 @@ fn revoke_that_fails_twice_is_rolled_back() {
                     peer,
                 ),
                 (
-                    "unmapping fails, then granting the first again",
+                    "the second unmap fails, then restoring access",
                     no_faults().fail(UNMAP, 2, 0x1000).fail(SET_ACCESS, 3, 0x1000),
                     cpu,
                 ),
             ] {
-                let when = format!("{release}: {case}");
+                let context = format!("{release}: {case}");
                 machine.simulation.set_faults(faults);
                 let error = machine.vmm.revoke(base, 2 * size, &[revoked]).unwrap_err();
                 machine.simulation.set_faults(no_faults());
-                assert!(!matches!(error.kind(), ErrorKind::Quarantined { .. }), "{when}: {error}");
-                assert_eq!(machine.vmm.quarantine(), [], "{when}");
+                assert!(
+                    !matches!(error.kind(), ErrorKind::Quarantined { .. }),
+                    "{context}: {error}"
+                );
+                assert_eq!(machine.vmm.quarantine(), [], "{context}");
                 for address in addresses {
                     let mut bytes = [0; 4];
                     machine.vmm.read(address, &mut bytes).unwrap();
-                    assert_eq!(&bytes, b"kept", "{when}");
+                    assert_eq!(&bytes, b"kept", "{context}");
                     let pages =
                         [0, 1].map(|gpu| machine.simulation.page(gpu, address.get()).is_some());
-                    assert_eq!(pages, [true, true], "{when}");
+                    assert_eq!(pages, [true, true], "{context}");
                 }
             }
             machine.vmm.unmap(base, 2 * size).unwrap();
@@ -170,13 +173,13 @@ fn revoke_that_fails_twice_is_rolled_back() {
 
 /// The rollback maps the memory again, without access for a GPU whose access was set to none.
 #[test]
-fn failed_revoke_restores_no_lost_access() {
+fn failed_revoke_keeps_access_none() {
     if process::rerun_in_own_process() {
         return;
     }
     for (generation, config) in generations() {
         let machine = Machine::new(config);
-        let range @ (base, size) = mapped(&machine);
+        let range @ (base, size) = map_new_memory(&machine);
         let [owner, peer] = [machine.gpu(0), machine.gpu(1)];
         let grants = [owner, peer].map(|agent| access(agent, Access::ReadWrite));
         machine.vmm.set_access(base, size, &grants).unwrap();
@@ -192,13 +195,13 @@ fn failed_revoke_restores_no_lost_access() {
 
 /// An exchange maps the memory again, without access for GPUs whose access was set to none.
 #[test]
-fn failure_after_exchange_restores_no_lost_access() {
+fn failure_after_exchange_keeps_access_none() {
     if process::rerun_in_own_process() {
         return;
     }
     for (generation, config) in generations() {
         let machine = Machine::new(config);
-        let ranges = [mapped(&machine), mapped(&machine)];
+        let ranges = [map_new_memory(&machine), map_new_memory(&machine)];
         let peer = machine.gpu(1);
         for (base, size) in ranges {
             machine.grant(base, size, machine.gpu(0), Access::ReadWrite);
@@ -226,8 +229,8 @@ fn failed_grant_to_peer_rolls_back_the_cpu() {
         let mut quirks = Quirks::of_extension((1, config.extension_minor as u16));
         quirks.peer_after_owner_fails = true;
         let options = VmmOptions::new().with_quirks(quirks);
-        let machine = Machine::with(config, options);
-        let range @ (base, size) = mapped(&machine);
+        let machine = Machine::with_options(config, options);
+        let range @ (base, size) = map_new_memory(&machine);
         machine.grant(base, size, machine.gpu(0), Access::ReadWrite);
         let grants = [machine.cpu(0), machine.gpu(1)].map(|agent| access(agent, Access::ReadWrite));
         for function in [UNMAP, MAP, SET_ACCESS] {
@@ -251,7 +254,7 @@ fn peer_granted_after_owner_can_lose_access() {
     }
     let config = Config::mi300x(2).with_generation(Generation::C);
     let machine = Machine::new(config.with_gpu_permissions(GpuPermissions::Enforced));
-    let (base, size) = mapped(&machine);
+    let (base, size) = map_new_memory(&machine);
     for gpu in 0..2 {
         machine.grant(base, size, machine.gpu(gpu), Access::ReadWrite);
     }

@@ -1,11 +1,11 @@
-//! Reservations stay reserved: after every operation all of their addresses are mapped, without access where
-//! nothing is granted, and a foreign mapping in a hole is never touched.
+//! Reservations stay reserved: after every operation all of their addresses are mapped, inaccessible unless
+//! access is granted, and a foreign mapping in a hole is never touched.
 
 mod hostile;
 mod machine;
 mod process;
 
-use hostile::{Hostile, foreign_page_is_at};
+use hostile::{HostileRuntime, foreign_page_is_at};
 use hsa_vmm::error::Problem;
 use hsa_vmm::simulation::{Config, Generation};
 use hsa_vmm::vmm::{Quirks, VmmOptions};
@@ -115,12 +115,12 @@ fn free_leaves_no_mapping_behind() {
         machine.grant(base, granule, machine.cpu(0), Access::ReadWrite);
         machine.vmm.unmap(base, granule).unwrap();
         machine.vmm.address_free(base, 4 * granule).unwrap();
-        let remains = |region: &process::Region| {
+        let is_leftover = |region: &process::Region| {
             region.start < base.get() + granule
                 && region.end > base.get()
                 && region.name.contains("hsa-sim")
         };
-        assert!(!process::regions().iter().any(remains), "{release}");
+        assert!(!process::regions().iter().any(is_leftover), "{release}");
     }
 }
 
@@ -140,13 +140,13 @@ fn two_mappings(vmm: &Vmm, gpu: hsa_vmm::AgentId) -> hsa_vmm::Address {
     base
 }
 
-/// AMD's runtimes list CPUs first, but do not document that.
+/// AMD's runtimes list CPUs first, but do not document this order.
 #[test]
 fn set_access_grants_the_cpu_named_after_a_gpu() {
     if process::rerun_in_own_process() {
         return;
     }
-    let hostile = Hostile::new();
+    let hostile = HostileRuntime::new();
     hostile.set(c"hostile_gpu_first", 1);
     let (runtime, vmm, gpu) = hostile.open();
     assert_eq!(runtime.agents()[0].id(), gpu);
@@ -213,7 +213,7 @@ fn foreign_mapping_in_a_hole_is_never_freed() {
     if process::rerun_in_own_process() {
         return;
     }
-    let hostile = Hostile::new();
+    let hostile = HostileRuntime::new();
     let (runtime, vmm, gpu) = hostile.open();
     let base = two_mappings(&vmm, gpu);
     hostile.set(c"hostile_foreign_mappings", 1);
@@ -232,7 +232,7 @@ fn waiting_thread_keeps_foreign_mapping_in_a_hole() {
     if process::rerun_in_own_process() {
         return;
     }
-    let hostile = Hostile::new();
+    let hostile = HostileRuntime::new();
     let (_runtime, vmm, gpu) = hostile.open();
     let handle = vmm.create(4096, &AllocationProperties::on(gpu)).unwrap();
     // Releasing the memory takes long, so that the waiting thread has time to fail.
@@ -284,7 +284,7 @@ fn revoke_keeps_foreign_mapping() {
     if process::rerun_in_own_process() {
         return;
     }
-    let hostile = Hostile::new();
+    let hostile = HostileRuntime::new();
     let (_runtime, vmm, gpu) = hostile.open();
     let base = two_mappings(&vmm, gpu);
     hostile.set(c"hostile_foreign_mappings", 1);
@@ -299,11 +299,11 @@ fn rollback_keeps_foreign_mapping() {
     if process::rerun_in_own_process() {
         return;
     }
-    let hostile = Hostile::new();
+    let hostile = HostileRuntime::new();
     let (_runtime, vmm, gpu) = hostile.open();
     let base = two_mappings(&vmm, gpu);
     hostile.set(c"hostile_foreign_mappings", 1);
-    // The second of the two mappings cannot be unmapped, so that the first is rolled back.
+    // The second mapping cannot be unmapped, so the unmap of the first is rolled back.
     hostile.set(c"hostile_unmap_fails_at", 2);
     assert_quarantines(vmm.unmap(base, 2 * 4096));
     assert_in_quarantine(&vmm, base, base);
@@ -316,7 +316,7 @@ fn foreign_mappings_in_several_holes_are_never_freed() {
     if process::rerun_in_own_process() {
         return;
     }
-    let hostile = Hostile::new();
+    let hostile = HostileRuntime::new();
     let (_runtime, vmm, gpu) = hostile.open();
     let base = two_mappings(&vmm, gpu);
     hostile.set(c"hostile_foreign_mappings", 2);
@@ -325,13 +325,13 @@ fn foreign_mappings_in_several_holes_are_never_freed() {
     assert_in_quarantine(&vmm, base, at(base, 4096));
 }
 
-/// The runtime maps over anything at the addresses that it has just unmapped.
+/// The hostile runtime replaces any mapping at addresses that it has just unmapped.
 #[test]
 fn cpu_access_changes_make_no_hole() {
     if process::rerun_in_own_process() {
         return;
     }
-    let hostile = Hostile::new();
+    let hostile = HostileRuntime::new();
     let (runtime, vmm, gpu) = hostile.open();
     let base = two_mappings(&vmm, gpu);
     hostile.set(c"hostile_foreign_mappings", 1);
@@ -363,7 +363,7 @@ fn cpu_access_changes_make_no_hole() {
     assert_eq!(vmm.quarantine(), []);
 }
 
-/// A CPU with read access cannot write the memory, also if the runtime maps it for the CPU.
+/// A CPU with read access cannot write the memory, even if the runtime maps the memory for the CPU.
 #[test]
 fn cpu_read_access_is_enforced_from_the_first_grant() {
     if process::rerun_in_own_process() {
@@ -372,11 +372,11 @@ fn cpu_read_access_is_enforced_from_the_first_grant() {
     for (release, config) in machine::releases() {
         let machine = Machine::new(without_cpu_mapping(config));
         let granule = machine.granule();
-        let (base, _) = machine.mapped(0, granule);
+        let (base, _) = machine.map_new_memory(0, granule);
         machine.grant(base, granule, machine.cpu(0), Access::Read);
         let parts = process::permissions(base.get(), granule).unwrap();
         assert!(parts.iter().all(|part| part.2.starts_with("r--")), "{release}: {parts:x?}");
-        // It stays read-only when other agents get access, and when the memory is mapped again.
+        // The memory stays read-only when other agents get access, and when it is mapped again.
         machine.grant(base, granule, machine.gpu(1), Access::ReadWrite);
         machine.grant(base, granule, machine.gpu(0), Access::ReadWrite);
         machine.vmm.revoke(base, granule, &[machine.gpu(1)]).unwrap();
@@ -388,14 +388,14 @@ fn cpu_read_access_is_enforced_from_the_first_grant() {
     }
 }
 
-/// An operation that the runtime rejects does not change the CPU's access, also if the runtime has mapped the
+/// An operation that the runtime rejects does not change the CPU's access, even if the runtime has mapped the
 /// memory for the CPU.
 #[test]
 fn rejected_unmap_makes_no_hole() {
     if process::rerun_in_own_process() {
         return;
     }
-    let hostile = Hostile::new();
+    let hostile = HostileRuntime::new();
     let (_runtime, vmm, gpu) = hostile.open();
     let base = two_mappings(&vmm, gpu);
     hostile.set(c"hostile_foreign_mappings", 1);
@@ -476,7 +476,7 @@ fn unneeded_hole_quirk_quarantines() {
     quirks.cpu_unmap_leaves_hole = true;
     let options = VmmOptions::new().with_quirks(quirks);
     let config = without_cpu_mapping(Config::mi300x(1).with_generation(Generation::D));
-    let machine = Machine::with(config, options);
+    let machine = Machine::with_options(config, options);
     let granule = machine.granule();
     let base = machine.reserve(granule);
     let handle = machine.create(0, granule);

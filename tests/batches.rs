@@ -3,7 +3,7 @@
 mod hostile;
 mod machine;
 
-use hostile::Hostile;
+use hostile::HostileRuntime;
 use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::simulation::Config;
 use hsa_vmm::vmm::{MappingInfo, NewMapping};
@@ -12,7 +12,7 @@ use machine::{Machine, access, at};
 use std::thread;
 
 fn new_mapping(address: Address, size: usize, handle: Handle) -> NewMapping {
-    NewMapping { address, size, handle }
+    NewMapping { address, size, offset: 0, handle }
 }
 
 /// Returns read and write access for both GPUs.
@@ -20,8 +20,8 @@ fn gpus(machine: &Machine) -> [AccessDescriptor; 2] {
     [0, 1].map(|gpu| access(machine.gpu(gpu), Access::ReadWrite))
 }
 
-/// Nine new mappings in two reservations, unordered: four adjacent and two adjacent ones of the first GPU's
-/// memory, and three of the second GPU's.
+/// Nine new mappings in two reservations, in no particular order. In the first reservation, four adjacent and two
+/// adjacent ones show the first GPU's memory. In the second, three show the second GPU's.
 struct Fixture {
     machine: Machine,
     granule: usize,
@@ -62,29 +62,28 @@ fn adjacent_mappings_take_one_runtime_call() {
         let fixture = Fixture::new(config);
         let (vmm, grants) = (&fixture.machine.vmm, gpus(&fixture.machine));
         let calls = |act: &dyn Fn()| fixture.machine.calls(act);
-        // One call for adjacent mappings; before ROCm 6.4 for each mapping.
-        let granted = if minor >= 7 { 3 } else { 9 };
-        let unmapped = if minor >= 9 { 3 } else { 9 };
+        // One call for adjacent mappings; in older releases, one for each mapping.
+        let grant_calls = if minor >= 7 { 3 } else { 9 };
+        let unmap_calls = if minor >= 9 { 3 } else { 9 };
         assert_eq!(
             calls(&|| fixture.map(&grants)),
-            [("map", 9), ("set_access", granted)],
+            [("map", 9), ("set_access", grant_calls)],
             "{release}"
         );
         let grant = |access: &[_]| vmm.set_access_many(&fixture.ranges(), access).unwrap();
         assert_eq!(calls(&|| grant(&grants)), [], "{release}: already granted");
         let read_only =
             grants.map(|descriptor| AccessDescriptor { access: Access::Read, ..descriptor });
-        assert_eq!(calls(&|| grant(&read_only)), [("set_access", granted)], "{release}");
+        assert_eq!(calls(&|| grant(&read_only)), [("set_access", grant_calls)], "{release}");
         let unmap = || vmm.unmap_many(&fixture.ranges()).unwrap();
-        assert_eq!(calls(&unmap), [("unmap", unmapped)], "{release}");
+        assert_eq!(calls(&unmap), [("unmap", unmap_calls)], "{release}");
         assert_eq!(calls(&|| fixture.map(&[])), [("map", 9)], "{release}: without agents");
-        assert_eq!(calls(&unmap), [("unmap", unmapped)], "{release}");
+        assert_eq!(calls(&unmap), [("unmap", unmap_calls)], "{release}");
         assert_eq!(vmm.usage().mappings, 0, "{release}");
         assert_eq!(vmm.quarantine(), []);
     }
 }
 
-/// Two adjacent reservations take two calls of the runtime.
 #[test]
 fn adjacent_reservations_take_two_runtime_calls() {
     for (generation, config) in machine::generations() {
@@ -99,7 +98,7 @@ fn adjacent_reservations_take_two_runtime_calls() {
     }
 }
 
-/// A mapping, without what differs between two machines.
+/// The part of a mapping's state that does not depend on the machine.
 #[derive(Debug, PartialEq, PartialOrd)]
 struct MappingState {
     reservation: usize,
@@ -113,12 +112,14 @@ struct MappingState {
 fn mapping_states(fixture: &Fixture) -> Vec<MappingState> {
     let agents: Vec<_> = fixture.machine.runtime.agents().iter().map(|agent| agent.id()).collect();
     let state = |MappingInfo { address, access, .. }: MappingInfo| {
-        let inside = |number: &usize| {
+        let contains_address = |number: &usize| {
             let start = fixture.bases[*number].get();
             (start..start + [8, 3][*number] * fixture.granule).contains(&address.get())
         };
-        let reservation = (0..2).find(inside).expect("one of the two");
-        let index = |agent| agents.iter().position(|found| *found == agent).expect("one of these");
+        let reservation = (0..2).find(contains_address).expect("an address of a reservation");
+        let index = |agent| {
+            agents.iter().position(|found| *found == agent).expect("an agent of the runtime")
+        };
         MappingState {
             reservation,
             offset: address.get() - fixture.bases[reservation].get(),
@@ -135,11 +136,11 @@ fn mapping_states(fixture: &Fixture) -> Vec<MappingState> {
     states
 }
 
-/// Runs random batches on one machine, and the same calls one by one on another.
+/// Runs random batches on one machine, and the equivalent single calls on another.
 #[test]
 fn batches_equal_single_calls() {
     for (generation, config) in machine::generations() {
-        let [at_once, one_by_one] = [0, 1].map(|_| Fixture::new(config.clone()));
+        let [batch_fixture, single_fixture] = [0, 1].map(|_| Fixture::new(config.clone()));
         let mut seed = 1_u64;
         let mut draw = |end: usize| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -156,7 +157,7 @@ fn batches_equal_single_calls() {
             let levels = [Access::None, Access::Read, Access::ReadWrite];
             let drawn = [0, 1, 2].map(|_| levels[draw(3)]);
             let agent_count = 1 + draw(3);
-            for (fixture, batch) in [(&at_once, true), (&one_by_one, false)] {
+            for (fixture, batch) in [(&batch_fixture, true), (&single_fixture, false)] {
                 let machine = &fixture.machine;
                 let agents = [machine.gpu(0), machine.cpu(0), machine.gpu(1)];
                 let list = agents.into_iter().zip(drawn).map(|(agent, level)| access(agent, level));
@@ -174,10 +175,12 @@ fn batches_equal_single_calls() {
                         vmm.map(mapping.address, mapping.size, 0, mapping.handle)?;
                         vmm.set_access(mapping.address, mapping.size, &list)
                     }),
-                    (1, false) => {
-                        ranges.iter().try_for_each(|&(at, size)| vmm.set_access(at, size, &list))
+                    (1, false) => ranges
+                        .iter()
+                        .try_for_each(|&(address, size)| vmm.set_access(address, size, &list)),
+                    (_, false) => {
+                        ranges.iter().try_for_each(|&(address, size)| vmm.unmap(address, size))
                     }
-                    (_, false) => ranges.iter().try_for_each(|&(at, size)| vmm.unmap(at, size)),
                 };
                 result.unwrap_or_else(|error| panic!("{generation}, step {step}: {error}"));
             }
@@ -185,13 +188,13 @@ fn batches_equal_single_calls() {
                 pages.iter().for_each(|&page| mapped[page] = act == 0);
             }
             assert_eq!(
-                mapping_states(&at_once),
-                mapping_states(&one_by_one),
+                mapping_states(&batch_fixture),
+                mapping_states(&single_fixture),
                 "{generation}, step {step}"
             );
         }
-        at_once.machine.vmm.check().unwrap();
-        assert_eq!(at_once.machine.vmm.quarantine(), []);
+        batch_fixture.machine.vmm.check().unwrap();
+        assert_eq!(batch_fixture.machine.vmm.quarantine(), []);
     }
 }
 
@@ -276,7 +279,7 @@ fn failed_map_does_not_keep_memory() {
 /// The change is visible for all mappings at once, after the runtime has granted access everywhere.
 #[test]
 fn batches_are_atomic_to_other_threads() {
-    let hostile = Hostile::new();
+    let hostile = HostileRuntime::new();
     let (_runtime, vmm, gpu) = hostile.open();
     let size = 4096;
     let bases = [0, 1].map(|_| vmm.address_reserve(size, 0, None).unwrap());

@@ -70,7 +70,7 @@ fn memory_shrinks_after_unmapping_many() {
     const PAGES: usize = 50_000;
     let (vmm, base, handle) = reserve_pages(PAGES);
     let bytes = allocations::bytes();
-    // One of `interval` adjacent mappings stays, evenly or at random.
+    // One of `interval` mappings stays, at regular or random positions.
     for interval in [2, 3, 4, 5, 7, 8, 9, 10, 12, 16, 20, 31, 32, 33, 50, 63, 64, 65, 100, 200] {
         for random in [false, true] {
             let stays = |page: usize| {
@@ -95,8 +95,8 @@ fn memory_shrinks_after_unmapping_many() {
     }
 }
 
-/// A map mostly allocates at most one node of the ledger's tree. If inner nodes are full, too, it allocates one
-/// more for each level.
+/// Most maps allocate at most one node of the ledger's tree. A map allocates another node for each level whose
+/// node is full.
 #[test]
 fn map_allocates_only_ledger_nodes() {
     const PAGES: usize = 20_000;
@@ -123,7 +123,7 @@ fn map_allocates_only_ledger_nodes() {
 #[test]
 fn calls_make_one_runtime_call_and_look_ups_none() {
     for (release, config) in machine::releases() {
-        // One release has no aligned reservations, and a different function for plain ones.
+        // Older releases reserve with another function, which cannot align.
         let aligned = config.extension_minor >= 6;
         let machine = Machine::new(config);
         let (vmm, granule) = (&machine.vmm, machine.granule());
@@ -158,21 +158,22 @@ fn calls_make_one_runtime_call_and_look_ups_none() {
 
 #[test]
 fn adjacent_mappings_are_granted_in_one_call() {
-    const MANY: usize = 64;
+    const MAPPINGS: usize = 64;
     for (release, config) in machine::releases() {
         let several_fail = config.extension_minor < 7;
         let machine = Machine::new(config);
         let (vmm, granule) = (&machine.vmm, machine.granule());
-        let (base, handle) = (machine.reserve(MANY * granule), machine.create(0, granule));
+        let (base, handle) = (machine.reserve(MAPPINGS * granule), machine.create(0, granule));
         let gpus = [0, 1].map(|gpu| access(machine.gpu(gpu), Access::ReadWrite));
-        let map_all =
-            || (0..MANY).for_each(|index| machine.map(at(base, index * granule), granule, handle));
-        assert_eq!(machine.calls(map_all), [("map", MANY as u64)], "{release}");
-        let grant_all = || vmm.set_access(base, MANY * granule, &gpus).unwrap();
-        let grants = if several_fail { MANY as u64 } else { 1 };
+        let map_all = || {
+            (0..MAPPINGS).for_each(|index| machine.map(at(base, index * granule), granule, handle))
+        };
+        assert_eq!(machine.calls(map_all), [("map", MAPPINGS as u64)], "{release}");
+        let grant_all = || vmm.set_access(base, MAPPINGS * granule, &gpus).unwrap();
+        let grants = if several_fail { MAPPINGS as u64 } else { 1 };
         assert_eq!(machine.calls(grant_all), [("set_access", grants)], "{release}");
-        let unmap_all = || vmm.unmap(base, MANY * granule).unwrap();
-        let unmaps = if vmm.quirks().unmap_of_several_fails { MANY as u64 } else { 1 };
+        let unmap_all = || vmm.unmap(base, MAPPINGS * granule).unwrap();
+        let unmaps = if vmm.quirks().unmap_of_several_fails { MAPPINGS as u64 } else { 1 };
         assert_eq!(machine.calls(unmap_all), [("unmap", unmaps)], "{release}");
     }
 }

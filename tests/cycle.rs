@@ -34,7 +34,7 @@ fn cycle_by_calls(machine: &Machine, name: &str) {
     let gpus = machine.gpus();
     let cpu = machine.cpu(0);
     let last = gpus.len() - 1;
-    let cpu_reaches = |gpu: usize| machine.runtime.host().can_access(gpus[gpu]);
+    let cpu_can_access = |gpu: usize| machine.runtime.host().can_access(gpus[gpu]);
     let base = machine.reserve(8 * granule);
     process::assert_inaccessible(base.get(), 8 * granule, name);
     let small = machine.create(0, granule);
@@ -56,7 +56,7 @@ fn cycle_by_calls(machine: &Machine, name: &str) {
     // GPUs write, and the last one copies what the first has written.
     vmm.fill(base, 0x0403_0201, granule).unwrap_or_else(|e| panic!("{name}: {e}"));
     vmm.copy(gpus[last], at(base, granule), base, granule).unwrap();
-    if cpu_reaches(0) && cpu_reaches(last) {
+    if cpu_can_access(0) && cpu_can_access(last) {
         // The CPU reads the copy, also through the alias.
         machine.grant(base, 3 * granule, cpu, Access::ReadWrite);
         machine.grant(at(base, 5 * granule), granule, cpu, Access::Read);
@@ -88,7 +88,7 @@ fn cycle_by_calls(machine: &Machine, name: &str) {
         machine.grant(at(base, 6 * granule), 2 * granule, cpu, Access::Read);
         vmm.read(at(base, 7 * granule + 32), &mut bytes[..32]).unwrap();
         assert_eq!(bytes[..32], written[32..64], "{name}: after mapping again");
-        // Mapping one of the two granules is enough.
+        // Maps only one of the two granules.
         vmm.unmap(at(base, 6 * granule), 2 * granule).unwrap();
         machine.map(at(base, 6 * granule), granule, large);
         vmm.unmap(at(base, 6 * granule), granule).unwrap();

@@ -4,7 +4,7 @@ mod hostile;
 mod machine;
 mod process;
 
-use hostile::Hostile;
+use hostile::HostileRuntime;
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{Access, AllocationProperties, Error, ErrorKind, Handle, HandleType};
 use machine::{Machine, access, at};
@@ -12,10 +12,10 @@ use process::End;
 use process::limit::{limit_free_descriptors, raise_limit};
 use std::os::fd::OwnedFd;
 
-const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
+const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 fn export(machine: &Machine, handle: Handle) -> OwnedFd {
-    machine.vmm.export_to_shareable_handle(handle, FILE).expect("an export")
+    machine.vmm.export_to_shareable_handle(handle, DESCRIPTOR).expect("an export")
 }
 
 /// Runs a test on a machine of each release, in a process of its own, where it can use up all
@@ -47,8 +47,8 @@ fn calls_without_descriptors_change_nothing() {
         let before = state();
         let cpu = [access(machine.cpu(0), Access::ReadWrite)];
         let results = [
-            ("export", vmm.export_to_shareable_handle(handle, FILE).map(drop)),
-            ("import", vmm.import_from_shareable_handle(&shared, FILE).map(drop)),
+            ("export", vmm.export_to_shareable_handle(handle, DESCRIPTOR).map(drop)),
+            ("import", vmm.import_from_shareable_handle(&shared, DESCRIPTOR).map(drop)),
             ("set_access", vmm.set_access(base, granule, &cpu)),
             ("set_access of several", vmm.set_access(base, 2 * granule, &cpu)),
         ];
@@ -68,17 +68,17 @@ fn calls_without_descriptors_change_nothing() {
         raise_limit();
         machine.grant(base, 2 * granule, machine.cpu(0), Access::ReadWrite);
         drop(export(machine, handle));
-        vmm.import_from_shareable_handle(&shared, FILE).unwrap();
+        vmm.import_from_shareable_handle(&shared, DESCRIPTOR).unwrap();
     });
 }
 
-/// AMD's runtime before 7.14 aborts the process when it grants a GPU access without a descriptor; the library does
-/// not call it then. Changing the permission of an agent with access needs no descriptor.
+/// AMD's runtime before 7.14 aborts the process when it grants a GPU access without a descriptor, so the library
+/// does not call it. Changing the permission of an agent with access needs no descriptor.
 #[test]
 fn only_gpu_grants_need_a_descriptor() {
     on_each_release(|machine| {
         let granule = machine.granule();
-        let (base, _) = machine.mapped(0, granule);
+        let (base, _) = machine.map_new_memory(0, granule);
         machine.grant(base, granule, machine.gpu(0), Access::Read);
         let calls = || machine.simulation.calls("hsa_amd_vmem_set_access");
         limit_free_descriptors(0);
@@ -138,7 +138,7 @@ fn grants_to_an_import_need_a_descriptor() {
     on_each_release(|machine| {
         let granule = machine.granule();
         let shared = export(machine, machine.create(0, granule));
-        let imported = machine.vmm.import_from_shareable_handle(&shared, FILE).unwrap();
+        let imported = machine.vmm.import_from_shareable_handle(&shared, DESCRIPTOR).unwrap();
         let base = machine.reserve(granule);
         machine.map(base, granule, imported);
         let grant = [access(machine.gpu(0), Access::ReadWrite)];
@@ -211,7 +211,7 @@ fn check_revoke_without_descriptors(config: Config, cpu_has_access: bool) {
     assert_eq!(machine.simulation.page(1, base.get()), None);
 }
 
-/// The library's copy of the descriptor takes one, and some runtimes need another to check it.
+/// The library duplicates the descriptor, and some runtimes need another one to check the import.
 #[test]
 fn import_without_descriptors_is_out_of_descriptors() {
     on_each_release(|machine| {
@@ -219,7 +219,7 @@ fn import_without_descriptors_is_out_of_descriptors() {
         let shared = export(machine, handle);
         for spare in 0..16 {
             limit_free_descriptors(spare);
-            let result = machine.vmm.import_from_shareable_handle(&shared, FILE);
+            let result = machine.vmm.import_from_shareable_handle(&shared, DESCRIPTOR);
             raise_limit();
             match result {
                 Ok(_) if spare > 0 => return,
@@ -237,8 +237,8 @@ fn set_access_keeps_cpu_access_after_failure() {
     on_each_release(|machine| {
         let (vmm, granule) = (&machine.vmm, machine.granule());
         let shared = export(machine, machine.create(0, granule));
-        // From ROCm 7.14 on an import needs a descriptor when the first GPU is granted access.
-        let imported = vmm.import_from_shareable_handle(&shared, FILE).unwrap();
+        // From ROCm 7.14 on, an import needs a descriptor when the first GPU is granted access.
+        let imported = vmm.import_from_shareable_handle(&shared, DESCRIPTOR).unwrap();
         let base = machine.reserve(granule);
         machine.map(base, granule, imported);
         let [cpu, gpu] = [machine.cpu(0), machine.gpu(0)];
@@ -286,7 +286,7 @@ fn set_access_of_several_restores_after_failure() {
         let base = machine.reserve(3 * granule);
         for number in 0..3 {
             let shared = export(machine, machine.create(0, granule));
-            let imported = vmm.import_from_shareable_handle(&shared, FILE).unwrap();
+            let imported = vmm.import_from_shareable_handle(&shared, DESCRIPTOR).unwrap();
             machine.map(at(base, number * granule), granule, imported);
         }
         let size = 3 * granule;
@@ -322,9 +322,11 @@ fn set_access_of_several_restores_after_failure() {
 }
 
 /// Runs a test on the hostile runtime, with mapped memory that the CPU can read and write.
-fn on_hostile(act: impl Fn(&Hostile, &hsa_vmm::Vmm, hsa_vmm::Address, [hsa_vmm::AgentId; 2])) {
+fn on_hostile(
+    act: impl Fn(&HostileRuntime, &hsa_vmm::Vmm, hsa_vmm::Address, [hsa_vmm::AgentId; 2]),
+) {
     for writable in [1, 0] {
-        let hostile = Hostile::new();
+        let hostile = HostileRuntime::new();
         let end = process::in_child(|| {
             hostile.set(c"hostile_writable", writable);
             let (runtime, vmm, gpu) = hostile.open();

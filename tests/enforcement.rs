@@ -9,8 +9,8 @@ use hsa_vmm::{Access, AccessDescriptor, Address, AgentId, Error, ErrorKind, Hand
 use machine::{Machine, access, at, with_two_cpus, without_cpu_mapping};
 use process::{End, FAULT, load_in_child, store_in_child};
 
-/// Creates a machine with one mapping. Returns the mapping's address and size.
-fn mapped(config: Config) -> (Machine, Address, usize) {
+/// Creates a machine with one mapping. Returns the machine, and the mapping's address and size.
+fn machine_with_mapping(config: Config) -> (Machine, Address, usize) {
     let machine = Machine::new(config);
     let granule = machine.granule();
     let base = machine.reserve(2 * granule);
@@ -19,7 +19,7 @@ fn mapped(config: Config) -> (Machine, Address, usize) {
     (machine, base, granule)
 }
 
-/// Returns the generations, each with both ways of mapping for the CPU.
+/// Returns each generation twice: the library maps memory for the CPU, or the runtime does.
 fn cpu_mapping_configs() -> Vec<(String, Config)> {
     let generations = machine::generations();
     let by_library =
@@ -42,7 +42,7 @@ fn cpu_permissions_are_enforced() {
         return;
     }
     for (name, config) in cpu_mapping_configs() {
-        let (machine, base, granule) = mapped(config);
+        let (machine, base, granule) = machine_with_mapping(config);
         let cpu = machine.cpu(0);
         let grant = |access| machine.grant(base, granule, cpu, access);
         assert_accesses(&format!("{name}, before"), base, FAULT, FAULT);
@@ -66,7 +66,7 @@ fn cpu_permissions_are_enforced() {
         assert_eq!(bytes[8], 0x5a, "{name}: the contents stay");
         machine.vmm.unmap(base, granule).unwrap();
         assert_accesses(&format!("{name}, unmapped"), base, FAULT, FAULT);
-        assert_accesses(&format!("{name}, beside"), at(base, granule), FAULT, FAULT);
+        assert_accesses(&format!("{name}, after the mapping"), at(base, granule), FAULT, FAULT);
     }
 }
 
@@ -76,7 +76,7 @@ fn process_has_the_most_access_of_any_cpu() {
         return;
     }
     for (name, config) in cpu_mapping_configs() {
-        let (machine, base, granule) = mapped(with_two_cpus(config));
+        let (machine, base, granule) = machine_with_mapping(with_two_cpus(config));
         let [first, second] = [machine.cpu(0), machine.cpu(1)];
         let grant = |agent, access| machine.grant(base, granule, agent, access);
         let assert_access = |step: &str, load: bool, store: bool| {
@@ -99,7 +99,7 @@ fn process_has_the_most_access_of_any_cpu() {
         assert_access("revoked from the first", true, false);
         let grants = [access(first, Access::ReadWrite), access(second, Access::None)];
         machine.vmm.set_access(base, granule, &grants).unwrap();
-        assert_access("the first instead of the second", true, true);
+        assert_access("the first CPU can write, the second has no access", true, true);
         machine.vmm.revoke(base, granule, &[first, second]).unwrap();
         assert_access("revoked from both", false, false);
         machine.vmm.unmap(base, granule).unwrap();
@@ -114,7 +114,7 @@ fn gpu_keeps_access_until_revoke() {
         return;
     }
     for (name, config) in cpu_mapping_configs() {
-        let (machine, base, granule) = mapped(config);
+        let (machine, base, granule) = machine_with_mapping(config);
         let [gpu, peer, cpu] = [machine.gpu(0), machine.gpu(1), machine.cpu(0)];
         let grants = [gpu, peer, cpu].map(|agent| access(agent, Access::ReadWrite));
         machine.vmm.set_access(base, granule, &grants).unwrap();
@@ -244,7 +244,7 @@ fn enforcing_gpus_get_the_requested_access() {
     }
     for (name, config) in machine::generations() {
         let (machine, base, granule) =
-            mapped(config.with_gpu_permissions(GpuPermissions::Enforced));
+            machine_with_mapping(config.with_gpu_permissions(GpuPermissions::Enforced));
         let gpu = machine.gpu(0);
         for requested in [Access::Read, Access::ReadWrite, Access::None] {
             machine.grant(base, granule, gpu, requested);
@@ -261,7 +261,7 @@ fn access_none_without_a_grant_maps_nothing() {
         return;
     }
     for (name, config) in machine::generations() {
-        let (machine, base, granule) = mapped(config);
+        let (machine, base, granule) = machine_with_mapping(config);
         machine.grant(base, granule, machine.gpu(1), Access::None);
         assert_eq!(machine.simulation.page(1, base.get()), None, "{name}");
         assert_eq!(machine.simulation.calls("hsa_amd_vmem_set_access"), 0, "{name}");
@@ -276,7 +276,7 @@ fn cpu_grant_without_large_bar_is_rejected() {
     for (generation, generation_config) in machine::generations() {
         let mut config = Config::consumer().with_generation(generation_config.generation);
         config.gpus.truncate(1);
-        let (machine, base, granule) = mapped(config);
+        let (machine, base, granule) = machine_with_mapping(config);
         assert!(!machine.runtime.gpus().next().unwrap().large_bar);
         let [cpu, gpu] = [machine.cpu(0), machine.gpu(0)];
         let assert_rejected = |result: Result<(), Error>| {
@@ -345,7 +345,7 @@ fn view_is_removed_at_the_mapping_limit() {
     }
     for (name, config) in cpu_mapping_configs() {
         let end = process::in_child(|| {
-            let (machine, base, granule) = mapped(config.clone());
+            let (machine, base, granule) = machine_with_mapping(config.clone());
             let handle = machine.create(0, granule);
             machine.map(at(base, granule), granule, handle);
             let grants = [machine.cpu(0), machine.gpu(0)].map(|id| access(id, Access::ReadWrite));
@@ -379,7 +379,7 @@ fn view_is_removed_at_the_mapping_limit() {
     }
 }
 
-/// The runtime is not called when CPUs lose access, also after memory was mapped again: `mprotect` changes the
+/// The runtime is not called when CPUs lose access, even after memory was mapped again: `mprotect` changes the
 /// protection, whether the library or the runtime has mapped the memory for the CPU.
 #[test]
 fn two_cpus_can_be_revoked_one_by_one() {
@@ -389,7 +389,7 @@ fn two_cpus_can_be_revoked_one_by_one() {
     for (release, config) in machine::releases() {
         for config in [config.clone(), without_cpu_mapping(config)] {
             let config = with_two_cpus(config).with_gpu_permissions(GpuPermissions::Enforced);
-            let (machine, base, size) = mapped(config);
+            let (machine, base, size) = machine_with_mapping(config);
             let [first, second] = [machine.cpu(0), machine.cpu(1)];
             let [owner, peer] = [machine.gpu(0), machine.gpu(1)];
             let all_grants =

@@ -19,7 +19,7 @@ use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
+const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 #[test]
 fn forked_child_gets_errors() {
@@ -60,9 +60,10 @@ fn forked_child_gets_errors() {
                     .map(drop),
                 vmm.allocation_properties(handle).map(drop),
                 vmm.allocation_size(handle).map(drop),
-                vmm.export_to_shareable_handle(handle, FILE).map(drop),
-                vmm.import_from_shareable_handle(&shared, FILE).map(drop),
-                vmm.import_from_shareable_handle(File::open("/dev/null").unwrap(), FILE).map(drop),
+                vmm.export_to_shareable_handle(handle, DESCRIPTOR).map(drop),
+                vmm.import_from_shareable_handle(&shared, DESCRIPTOR).map(drop),
+                vmm.import_from_shareable_handle(File::open("/dev/null").unwrap(), DESCRIPTOR)
+                    .map(drop),
                 vmm.retain_allocation_handle(base).map(drop),
                 vmm.read(base, &mut [0; 4]),
                 vmm.read(base, &mut []),
@@ -184,8 +185,7 @@ fn forked_child_opens_its_own_runtime() {
     machine.assert_empty();
 }
 
-/// A call that a forked child can make, with its name: a function without `&mut self` that returns no `Result`,
-/// or that takes locks.
+/// The name of a method without `&mut self`, and a call of it that a forked child can make.
 type Call<'a> = (&'static str, Box<dyn Fn() + 'a>);
 
 /// One value of each type of the library that holds locks.
@@ -321,7 +321,7 @@ impl Values {
             "Vmm::unmap_many" => assert_forked(vmm.unmap_many(&[]));
             "Vmm::set_access_many" => assert_forked(vmm.set_access_many(&[], &[]));
             "Vmm::export" => assert_forked(
-                vmm.export_to_shareable_handle(self.allocation.handle(), FILE).map(drop),
+                vmm.export_to_shareable_handle(self.allocation.handle(), DESCRIPTOR).map(drop),
             );
             "Reservation::name" => assert_eq!(self.reservation.name(), None);
             "Reservation::named" => drop(self.reservation.clone().named("other"));
@@ -432,7 +432,7 @@ fn child_of_a_busy_parent_does_not_hang() {
             let stop = &stop;
             scope.spawn(move || {
                 // SAFETY: the parent changes the values only after these threads have ended. A child
-                // takes its own copy.
+                // changes only its own copy.
                 let values = unsafe { &*core::ptr::with_exposed_provenance::<Values>(shared) };
                 while !stop.load(Ordering::Relaxed) {
                     values.use_all(number);

@@ -1,5 +1,5 @@
-//! Stale, foreign and invented handles and agents are rejected, however often a slot was used and however
-//! many handles there are.
+//! Stale, foreign and invented handles and agents are rejected, even if a slot was reused often and many
+//! handles exist.
 
 mod machine;
 
@@ -10,9 +10,9 @@ use machine::{KIB, Machine, access, at};
 use std::collections::HashSet;
 
 /// Returns the result of every call with this handle.
-fn call_results(vmm: &Vmm, handle: Handle, at: Address) -> [Result<(), Error>; 5] {
+fn call_results(vmm: &Vmm, handle: Handle, address: Address) -> [Result<(), Error>; 5] {
     [
-        vmm.map(at, 4 * KIB, 0, handle),
+        vmm.map(address, 4 * KIB, 0, handle),
         vmm.allocation_properties(handle).map(drop),
         vmm.allocation_size(handle).map(drop),
         vmm.export_to_shareable_handle(handle, HandleType::POSIX_FILE_DESCRIPTOR).map(drop),
@@ -21,8 +21,8 @@ fn call_results(vmm: &Vmm, handle: Handle, at: Address) -> [Result<(), Error>; 5
 }
 
 #[track_caller]
-fn assert_rejected(vmm: &Vmm, handle: Handle, at: Address, problem: Problem) {
-    for result in call_results(vmm, handle, at) {
+fn assert_rejected(vmm: &Vmm, handle: Handle, address: Address, problem: Problem) {
+    for result in call_results(vmm, handle, address) {
         assert_eq!(result.unwrap_err().problem(), Some(problem), "{handle}");
     }
 }
@@ -116,7 +116,7 @@ fn handles_stay_distinct_over_70000_vmms() {
     for number in 0..70_000 {
         let vmm = Vmm::open(&machine.runtime).unwrap();
         let problem = vmm.allocation_size(handle).unwrap_err().problem();
-        assert_eq!(problem, Some(Problem::ForeignHandle), "after {number} others");
+        assert_eq!(problem, Some(Problem::ForeignHandle), "after {number} other `Vmm`s");
     }
     machine.vmm.release(handle).unwrap();
 }

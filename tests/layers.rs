@@ -1,4 +1,4 @@
-//! Checks that no module of `src/` imports one of a layer above it.
+//! Checks that no module of `src/` imports a module of a higher layer.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -45,8 +45,8 @@ fn add_files(folder: &Path, files: &mut Vec<PathBuf>) {
 
 /// Returns the top-level module that a source file belongs to.
 fn module_of(path: &Path) -> String {
-    let inside = path.strip_prefix(root()).unwrap();
-    let first = inside.components().next().unwrap().as_os_str().to_str().unwrap();
+    let relative = path.strip_prefix(root()).unwrap();
+    let first = relative.components().next().unwrap().as_os_str().to_str().unwrap();
     first.trim_end_matches(".rs").to_owned()
 }
 
@@ -68,18 +68,18 @@ fn code(text: &str) -> String {
 /// Returns the top-level modules that the code imports.
 fn imports(code: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    for (at, _) in code.match_indices("crate::") {
-        let before = code[..at].chars().next_back();
-        if before.is_some_and(|it| it.is_alphanumeric() || it == '_' || it == '$') {
+    for (start, _) in code.match_indices("crate::") {
+        let before = code[..start].chars().next_back();
+        if before.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == '$') {
             continue;
         }
-        let rest = &code[at + "crate::".len()..];
+        let rest = &code[start + "crate::".len()..];
         let names: Vec<&str> = match rest.strip_prefix('{') {
             Some(list) => list.split('}').next().unwrap_or_default().split(',').collect(),
             None => vec![rest],
         };
         for name in names {
-            let end = name.trim_start().find(|it: char| !it.is_alphanumeric() && it != '_');
+            let end = name.trim_start().find(|c: char| !c.is_alphanumeric() && c != '_');
             let name = &name.trim_start()[..end.unwrap_or(name.trim_start().len())];
             if !name.is_empty() {
                 let export = ROOT_EXPORTS.iter().find(|(export, _)| *export == name);
@@ -105,14 +105,14 @@ fn modules_import_only_lower_layers() {
     let mut violations = Vec::new();
     for file in files.iter().filter(|file| !file.ends_with("lib.rs")) {
         let module = module_of(file);
-        let Some(own) = layer_and_group(&module) else {
+        let Some(importer) = layer_and_group(&module) else {
             violations.push(format!("{module} is in no layer"));
             continue;
         };
         for import in imports(&code(&fs::read_to_string(file).unwrap())) {
             match layer_and_group(&import) {
                 _ if import == module => {}
-                Some(imported) if imported.0 < own.0 || imported == own => {}
+                Some(imported) if imported.0 < importer.0 || imported == importer => {}
                 Some(_) => violations.push(format!("{} imports {import}", file.display())),
                 None => violations
                     .push(format!("{} imports {import}, which is in no layer", file.display())),

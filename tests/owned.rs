@@ -3,8 +3,9 @@
 mod machine;
 
 use hsa_vmm::error::Rejected;
-use hsa_vmm::error::{Argument, Operation, Problem};
-use hsa_vmm::simulation::{Config, FaultPlan};
+use hsa_vmm::error::{Argument, Feature, Operation, Problem};
+use hsa_vmm::simulation::{Config, FaultPlan, PageTableUpdates};
+use hsa_vmm::vmm::VmmOptions;
 use hsa_vmm::{Access, Allocation, ErrorKind, Mapping, Reservation, Vmm};
 use machine::drops::{drop_in, orders};
 use machine::{Library, Machine, access, assert_idle, at};
@@ -13,11 +14,11 @@ fn machine() -> Machine {
     Machine::new(Config::mi300x(2))
 }
 
-fn reservation(machine: &Machine, granules: usize) -> Reservation {
+fn new_reservation(machine: &Machine, granules: usize) -> Reservation {
     Reservation::builder(granules * machine.granule()).reserve(&machine.vmm).unwrap()
 }
 
-fn allocation(machine: &Machine) -> Allocation {
+fn new_allocation(machine: &Machine) -> Allocation {
     Allocation::create(&machine.vmm, machine.granule(), &machine.on(0)).unwrap()
 }
 
@@ -37,7 +38,7 @@ fn values_drop_in_any_order() {
 fn clones_keep_values_alive() {
     let machine = machine();
     let granule = machine.granule();
-    let (reservation, memory) = (reservation(&machine, 1), allocation(&machine));
+    let (reservation, memory) = (new_reservation(&machine, 1), new_allocation(&machine));
     let (reservation_clone, memory_clone) = (reservation.clone(), memory.clone());
     drop((reservation, memory));
     let mapping = reservation_clone.map(0, &memory_clone).unwrap();
@@ -53,7 +54,7 @@ fn clones_keep_values_alive() {
 #[test]
 fn reservation_with_clones_is_not_freed() {
     let machine = machine();
-    let first = reservation(&machine, 1);
+    let first = new_reservation(&machine, 1);
     let second = first.clone();
     let Rejected { value: first, error } = first.free().expect_err("there is a clone");
     assert_eq!(error.argument(), Some(Argument::Address), "{error}");
@@ -66,8 +67,8 @@ fn reservation_with_clones_is_not_freed() {
 #[test]
 fn free_of_used_reservation_returns_it() {
     let machine = machine();
-    let reservation = reservation(&machine, 2);
-    let mapping = reservation.map(0, &allocation(&machine)).unwrap();
+    let reservation = new_reservation(&machine, 2);
+    let mapping = reservation.map(0, &new_allocation(&machine)).unwrap();
     let Rejected { value: reservation, error } =
         reservation.free().expect_err("something is mapped");
     assert_eq!(error.problem(), Some(Problem::StillMapped(1)));
@@ -80,7 +81,7 @@ fn free_of_used_reservation_returns_it() {
 #[test]
 fn failed_free_returns_the_reservation() {
     let machine = machine();
-    let reservation = reservation(&machine, 2);
+    let reservation = new_reservation(&machine, 2);
     let faults = FaultPlan::none().fail("hsa_amd_vmem_address_free", 1, 0x1000);
     machine.simulation.set_faults(faults);
     let Rejected { value: reservation, error } =
@@ -93,7 +94,7 @@ fn failed_free_returns_the_reservation() {
 #[test]
 fn failed_unmap_returns_the_mapping() {
     let machine = machine();
-    let mapping = reservation(&machine, 2).map(0, &allocation(&machine)).unwrap();
+    let mapping = new_reservation(&machine, 2).map(0, &new_allocation(&machine)).unwrap();
     mapping.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
     mapping.write(0, b"kept").unwrap();
     machine.simulation.set_faults(FaultPlan::none().fail("hsa_amd_vmem_unmap", 1, 0x1000));
@@ -109,14 +110,14 @@ fn failed_unmap_returns_the_mapping() {
 #[test]
 fn stale_mapping_does_not_unmap_its_successor() {
     let machine = machine();
-    let reservation = reservation(&machine, 1);
-    let stale = reservation.map(0, &allocation(&machine)).unwrap();
+    let reservation = new_reservation(&machine, 1);
+    let stale = reservation.map(0, &new_allocation(&machine)).unwrap();
     let address = stale.address();
     machine.vmm.unmap(address, machine.granule()).unwrap();
     let successor = machine.create(1, machine.granule());
     machine.map(address, machine.granule(), successor);
     let Rejected { value: stale, error } =
-        stale.unmap().expect_err("another owner's mapping is there");
+        stale.unmap().expect_err("another owner has mapped the addresses");
     assert_eq!(error.problem(), Some(Problem::NotMapped(address)));
     drop(stale);
     assert_eq!(machine.vmm.usage().mappings, 1, "the other owner's mapping remains");
@@ -130,10 +131,10 @@ fn stale_mapping_does_not_unmap_its_successor() {
 fn stale_reservation_does_not_free_its_successor() {
     let machine = machine();
     let granule = machine.granule();
-    let memory = allocation(&machine);
+    let memory = new_allocation(&machine);
     // Retries if another thread takes the addresses.
     for _ in 0..1000 {
-        let stale = reservation(&machine, 1);
+        let stale = new_reservation(&machine, 1);
         let address = stale.address();
         machine.vmm.address_free(address, granule).unwrap();
         let successor = Reservation::builder(granule).exactly_at(address).reserve(&machine.vmm);
@@ -154,7 +155,7 @@ fn stale_reservation_does_not_free_its_successor() {
 #[test]
 fn drop_ignores_mapping_unmapped_by_address() {
     let machine = machine();
-    let mapping = reservation(&machine, 1).map(0, &allocation(&machine)).unwrap();
+    let mapping = new_reservation(&machine, 1).map(0, &new_allocation(&machine)).unwrap();
     machine.vmm.unmap(mapping.address(), mapping.size()).unwrap();
     assert!(mapping.read(0, &mut [0; 1]).is_err());
     assert!(mapping.access(machine.gpu(0)).is_err());
@@ -189,7 +190,7 @@ fn forgotten_values_are_freed_with_the_vmm() {
 #[test]
 fn forgotten_values_can_be_freed_by_address() {
     let machine = machine();
-    let mapping = reservation(&machine, 1).map(0, &allocation(&machine)).unwrap();
+    let mapping = new_reservation(&machine, 1).map(0, &new_allocation(&machine)).unwrap();
     let (address, size) = (mapping.address(), mapping.size());
     std::mem::forget(mapping);
     machine.vmm.unmap(address, size).expect("HIP's calls work on forgotten mappings");
@@ -227,7 +228,8 @@ fn map_adjacent(
     numbers: core::ops::Range<usize>,
 ) -> Vec<Mapping> {
     let map = |number: usize| {
-        let mapping = reservation.map(number * machine.granule(), &allocation(machine)).unwrap();
+        let mapping =
+            reservation.map(number * machine.granule(), &new_allocation(machine)).unwrap();
         mapping.grant(&[machine.cpu(0), machine.gpu(1)], Access::ReadWrite).unwrap();
         mapping.write(0, &[number as u8]).unwrap();
         mapping
@@ -239,7 +241,7 @@ fn map_adjacent(
 fn unmap_many_accepts_any_order() {
     for (release, config) in machine::releases() {
         let machine = Machine::new(config);
-        let reservation = reservation(&machine, 5);
+        let reservation = new_reservation(&machine, 5);
         let mut mappings = map_adjacent(&machine, &reservation, 0..5);
         let first = mappings.remove(0);
         mappings.rotate_left(2);
@@ -259,7 +261,7 @@ fn unmap_many_accepts_any_order() {
 #[test]
 fn unmap_many_accepts_gaps() {
     let machine = machine();
-    let reservation = reservation(&machine, 4);
+    let reservation = new_reservation(&machine, 4);
     let mut mappings = map_adjacent(&machine, &reservation, 0..4);
     let middle = mappings.remove(2);
     Mapping::unmap_many(mappings).unwrap();
@@ -280,7 +282,7 @@ fn failed_unmap_many_returns_all_mappings() {
         for call in 1..=calls {
             let faults = FaultPlan::none().fail("hsa_amd_vmem_unmap", call, 0x1000);
             machine.simulation.set_faults(faults);
-            let mappings = map_adjacent(&machine, &reservation(&machine, 4), 0..4);
+            let mappings = map_adjacent(&machine, &new_reservation(&machine, 4), 0..4);
             let Rejected { value: mappings, error } =
                 Mapping::unmap_many(mappings).expect_err("the runtime's call fails");
             assert!(
@@ -305,11 +307,11 @@ fn failed_unmap_many_returns_all_mappings() {
 #[test]
 fn unmap_many_does_not_unmap_a_successor() {
     let machine = machine();
-    let reservation = reservation(&machine, 2);
+    let reservation = new_reservation(&machine, 2);
     let mappings = map_adjacent(&machine, &reservation, 0..2);
     let second = mappings[1].address();
     machine.vmm.unmap(second, machine.granule()).unwrap();
-    let successor = reservation.map(machine.granule(), &allocation(&machine)).unwrap();
+    let successor = reservation.map(machine.granule(), &new_allocation(&machine)).unwrap();
     let Rejected { value: mappings, error } =
         Mapping::unmap_many(mappings).expect_err("one mapping is another owner's");
     assert!(matches!(error.problem(), Some(Problem::NotMapped(_))), "{error}");
@@ -322,8 +324,8 @@ fn unmap_many_does_not_unmap_a_successor() {
 #[test]
 fn memory_with_clones_or_mappings_is_not_released() {
     let machine = machine();
-    let memory = allocation(&machine);
-    let mapping = reservation(&machine, 1).map(0, &memory).unwrap();
+    let memory = new_allocation(&machine);
+    let mapping = new_reservation(&machine, 1).map(0, &memory).unwrap();
     let Rejected { value: memory, error } = memory.release().expect_err("it is mapped");
     assert_eq!(error.problem(), Some(Problem::InUse));
     drop(mapping);
@@ -342,7 +344,7 @@ fn memory_with_clones_or_mappings_is_not_released() {
 #[test]
 fn fill_writes_exactly_its_range() {
     let machine = machine();
-    let mapping = reservation(&machine, 1).map(0, &allocation(&machine)).unwrap();
+    let mapping = new_reservation(&machine, 1).map(0, &new_allocation(&machine)).unwrap();
     mapping.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
     mapping.write(0, &[9; 16]).unwrap();
     mapping.fill(4, 0x0403_0201, 8).unwrap();
@@ -353,5 +355,59 @@ fn fill_writes_exactly_its_range() {
         let error = mapping.fill(offset, 0, size).expect_err("the range ends after the mapping");
         assert_eq!(error.argument(), Some(Argument::Offset), "{error}");
         assert_eq!(error.operation(), Operation::Fill, "{error}");
+    }
+}
+
+#[test]
+fn part_of_an_allocation_is_mapped() {
+    let machine = machine();
+    let granule = machine.granule();
+    let allocation = Allocation::create(&machine.vmm, 2 * granule, &machine.on(0)).unwrap();
+    let reservation = new_reservation(&machine, 1);
+    let mapping = reservation.map_part(0, 0..granule, &allocation).unwrap();
+    assert_eq!(mapping.size(), granule);
+    mapping.unmap().unwrap();
+    // Without control of page tables, the runtime would map the start of the memory.
+    let error = reservation.map_part(0, granule..2 * granule, &allocation).unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::NotSupported(Feature::MapAtOffset(granule)), "{error}");
+    let (start, end) = (granule, 0);
+    let error = reservation.map_part(0, start..end, &allocation).unwrap_err();
+    assert_eq!(error.argument(), Some(Argument::Size), "{error}");
+}
+
+#[test]
+fn parts_of_an_allocation_are_mapped_with_control_of_page_tables() {
+    for updates in
+        [PageTableUpdates::Immediate, PageTableUpdates::NotFlushed, PageTableUpdates::Late]
+    {
+        let config = Config::mi300x(2).with_page_table_updates(updates);
+        let machine = Machine::with_options(config, VmmOptions::new().with_page_tables(true));
+        let (granule, gpu) = (machine.granule(), machine.gpu(1));
+        let allocation = Allocation::create(&machine.vmm, 2 * granule, &machine.on(0)).unwrap();
+        let reservation = new_reservation(&machine, 3);
+        let all = [access(gpu, Access::ReadWrite), access(machine.cpu(0), Access::ReadWrite)];
+        let second = reservation.map_part(0, granule..2 * granule, &allocation).unwrap();
+        let whole = reservation.map(granule, &allocation).unwrap();
+        for mapping in [&second, &whole] {
+            mapping.set_access(&all).unwrap();
+        }
+        second.write(0, &[5; 16]).unwrap();
+        let (from, to) = (second.address(), at(whole.address(), 64));
+        machine.vmm.copy(gpu, to, from, 16).unwrap();
+        let mut bytes = [0; 16];
+        whole.read(granule, &mut bytes).unwrap();
+        assert_eq!(bytes, [5; 16], "{updates:?}: the same memory");
+        whole.read(64, &mut bytes).unwrap();
+        assert_eq!(bytes, [5; 16], "{updates:?}: the GPU's copy");
+        let index = 1;
+        let page = machine.simulation.page(index, second.address().get()).unwrap();
+        assert_eq!(page.offset, granule as u64, "{updates:?}");
+        second.set_access(&[access(gpu, Access::Read)]).unwrap();
+        let page = machine.simulation.page(index, second.address().get()).unwrap();
+        assert_eq!((page.readable, page.writable), (true, false), "{updates:?}");
+        drop((second, whole));
+        assert_eq!(machine.simulation.page(index, from.get()), None, "{updates:?}");
+        drop((reservation, allocation));
+        machine.close();
     }
 }

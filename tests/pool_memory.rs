@@ -128,7 +128,7 @@ fn copies_between_gpus_and_host() {
         let (to, from) = (allocate(destination), allocate(source));
         from.fill(8, 0x3332_3130, 200_000).unwrap();
         to.fill(0, u32::MAX, 256 << 10).unwrap();
-        // The destination's GPU copies, otherwise the source's; without a GPU, the host.
+        // The destination's GPU copies; if there is none, the source's GPU; without any GPU, the host.
         let copier = if destination == host { source } else { destination };
         if destination != source {
             let error = to.copy(4, &from, 8, 150_000).unwrap_err();
@@ -150,7 +150,7 @@ fn copies_between_gpus_and_host() {
 fn out_of_bounds_accesses_write_nothing() {
     let (_, runtime) = machine(FaultPlan::default());
     for agent in [gpu(&runtime, 0), runtime.host().id()] {
-        let [memory, other] =
+        let [memory, larger] =
             [8, 16].map(|size| PoolMemory::allocate(&runtime, agent, size).unwrap());
         memory.write(0, b"untouched"[..8].as_ref()).unwrap();
         let beyond = |size| Problem::OutOfBounds { size, end: 8 };
@@ -161,18 +161,18 @@ fn out_of_bounds_accesses_write_nothing() {
             (Operation::Fill, memory.fill(4, 7, 8), beyond(8)),
             (Operation::Fill, memory.fill(2, 7, 4), Problem::NotMultipleOfFour),
             (Operation::Fill, memory.fill(4, 7, 2), Problem::NotMultipleOfFour),
-            (Operation::Copy, memory.copy(4, &other, 0, 8), beyond(8)),
-            (Operation::Copy, other.copy(0, &memory, 1, 8), beyond(8)),
+            (Operation::Copy, memory.copy(4, &larger, 0, 8), beyond(8)),
+            (Operation::Copy, larger.copy(0, &memory, 1, 8), beyond(8)),
         ] {
             let error = result.unwrap_err();
             assert_eq!(error.operation(), operation, "{error}");
             assert_eq!(error.problem(), Some(problem), "{agent}");
         }
-        // A size of zero is in bounds everywhere, also at the end.
+        // A size of zero is in bounds everywhere, even at the end.
         memory.read(8, &mut []).unwrap();
         memory.write(8, &[]).unwrap();
         memory.fill(8, 7, 0).unwrap();
-        memory.copy(8, &other, 16, 0).unwrap();
+        memory.copy(8, &larger, 16, 0).unwrap();
         let mut bytes = [0; 8];
         memory.read(0, &mut bytes).unwrap();
         assert_eq!(&bytes, b"untouche");
@@ -259,7 +259,7 @@ fn export_reports_missing_descriptors() {
     }
 }
 
-/// The same as `NoGpuTst_hipIpc…` of hip-tests.
+/// Tests the same as `NoGpuTst_hipIpc…` of hip-tests.
 #[test]
 fn ipc_needs_a_gpu() {
     let mut config = Config::mi300x(1);
@@ -352,7 +352,7 @@ fn exports_share_one_descriptor() {
     let ipc = Ipc::open(&runtime).unwrap();
     let memory = [(); 2].map(|()| PoolMemory::allocate(&runtime, ipc.agents()[0], 5000).unwrap());
     let [first, second] =
-        memory.each_ref().map(|it| ipc.get_mem_handle(it.address()).unwrap().to_bytes());
+        memory.each_ref().map(|memory| ipc.get_mem_handle(memory.address()).unwrap().to_bytes());
     let (descriptor, slot) = (52..55, 55..57);
     assert_eq!(first[descriptor.clone()], second[descriptor]);
     assert_ne!(first[slot.clone()], second[slot]);

@@ -2,7 +2,7 @@
 
 mod hostile;
 
-use hostile::library_of;
+use hostile::compile_source;
 use hsa_vmm::Runtime;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -42,7 +42,7 @@ impl Attack {
              close(open(\"{}\", O_CREAT | O_WRONLY, 0600));\n}}\n",
             marker.display()
         );
-        let library = library_of(name, &source);
+        let library = compile_source(name, &source);
         for file in ["attack.so", "malicious/lib/libhsa-runtime64.so.1"] {
             fs::copy(&library, folder.path().join(file)).unwrap();
         }
@@ -111,7 +111,7 @@ fn privileged_load_ignores_environment() {
         assert_eq!(constructor_user, None, "{variable:?} ran the caller's code: {text}");
         assert!(!text.contains(variable.1), "{variable:?} was not ignored: {text}");
     }
-    // Without privileges the attack works, but the caller only attacks itself.
+    // Without privileges, the constructor runs, but only with the caller's own rights.
     for variable in [attacks[0], attacks[1], attacks[2]] {
         attack.set_mode(0o755);
         let (text, constructor_user) = attack.run(&[variable]);
@@ -143,7 +143,7 @@ fn load_ignores_relative_rocm_path() {
     };
     let folder = TempDir::new_in(".").unwrap();
     fs::create_dir(folder.path().join("lib")).unwrap();
-    let library = library_of("lacking", "int hsa_init(void) { return 0; }\n");
+    let library = compile_source("lacking", "int hsa_init(void) { return 0; }\n");
     fs::rename(library, folder.path().join("lib/libhsa-runtime64.so.1")).unwrap();
     let name = folder.path().file_name().unwrap().to_str().unwrap();
     let text = output_with_rocm_path(name);

@@ -30,7 +30,9 @@ fn add_sources(folder: &Path, files: &mut Vec<PathBuf>) {
         let path = entry.unwrap().path();
         if path.is_dir() {
             add_sources(&path, files);
-        } else if path.extension().is_some_and(|it| it == "rs") && !path.ends_with("tests.rs") {
+        } else if path.extension().is_some_and(|extension| extension == "rs")
+            && !path.ends_with("tests.rs")
+        {
             files.push(path);
         }
     }
@@ -46,14 +48,14 @@ fn extensible_types() -> BTreeMap<String, bool> {
         let text = fs::read_to_string(&file).unwrap();
         let text = text.split("\n#[cfg(test)]\nmod ").next().unwrap();
         let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
-        for (at, line) in lines.iter().enumerate() {
+        for (index, line) in lines.iter().enumerate() {
             let is_enum = line.starts_with("pub enum ");
             if !is_enum && !line.starts_with("pub struct ") {
                 continue;
             }
-            let body = lines[at..].iter().skip(1).take_while(|line| **line != "}");
+            let body = lines[index..].iter().skip(1).take_while(|line| **line != "}");
             let has_public_parts =
-                is_enum || line.ends_with('{') && body.clone().any(|it| it.starts_with("pub "));
+                is_enum || line.ends_with('{') && body.clone().any(|part| part.starts_with("pub "));
             if !has_public_parts {
                 continue;
             }
@@ -62,12 +64,12 @@ fn extensible_types() -> BTreeMap<String, bool> {
                 .nth(2)
                 .unwrap()
                 .chars()
-                .take_while(|it| it.is_alphanumeric())
+                .take_while(|c| c.is_alphanumeric())
                 .collect();
-            let attributes = lines[..at].iter().rev();
+            let attributes = lines[..index].iter().rev();
             let attributes =
-                attributes.take_while(|it| it.starts_with("#[") || it.starts_with("//"));
-            let is_non_exhaustive = attributes.clone().any(|it| *it == "#[non_exhaustive]");
+                attributes.take_while(|line| line.starts_with("#[") || line.starts_with("//"));
+            let is_non_exhaustive = attributes.clone().any(|line| *line == "#[non_exhaustive]");
             // Several modules have an `Operation` and a `Problem` of their own.
             *found.entry(name).or_insert(true) &= is_non_exhaustive;
         }

@@ -4,7 +4,7 @@ mod hostile;
 mod machine;
 mod process;
 
-use hostile::Hostile;
+use hostile::HostileRuntime;
 use hsa_vmm::buffer::{Contents, PausableBuffer};
 use hsa_vmm::runtime::RuntimeInfo;
 use hsa_vmm::simulation::{Config, Generation};
@@ -16,7 +16,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
+const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 /// A failure that occurs on a release if a quirk is not worked around.
 struct Failure {
@@ -114,7 +114,7 @@ const FAILURES: &[Failure] = &[
         symptom: "two exports return the same descriptor, which the runtime owns",
         occurs: |machine| {
             let handle = machine.create(0, machine.granule());
-            let export = || machine.vmm.export_to_shareable_handle(handle, FILE).unwrap();
+            let export = || machine.vmm.export_to_shareable_handle(handle, DESCRIPTOR).unwrap();
             let (first, second) = (export(), export());
             let are_equal = first.as_raw_fd() == second.as_raw_fd();
             if are_equal {
@@ -132,7 +132,7 @@ const FAILURES: &[Failure] = &[
             let file = rustix::fs::memfd_create("no memory", rustix::fs::MemfdFlags::CLOEXEC);
             let file = file.unwrap();
             rustix::fs::ftruncate(&file, machine.granule() as u64).unwrap();
-            let Ok(imported) = machine.vmm.import_from_shareable_handle(&file, FILE) else {
+            let Ok(imported) = machine.vmm.import_from_shareable_handle(&file, DESCRIPTOR) else {
                 return false;
             };
             let properties = machine.vmm.allocation_properties(imported).unwrap();
@@ -145,9 +145,10 @@ const FAILURES: &[Failure] = &[
         symptom: "an import cannot be exported",
         occurs: |machine| {
             let handle = machine.create(0, machine.granule());
-            let descriptor = machine.vmm.export_to_shareable_handle(handle, FILE).unwrap();
-            let imported = machine.vmm.import_from_shareable_handle(descriptor, FILE).unwrap();
-            machine.vmm.export_to_shareable_handle(imported, FILE).is_err()
+            let descriptor = machine.vmm.export_to_shareable_handle(handle, DESCRIPTOR).unwrap();
+            let imported =
+                machine.vmm.import_from_shareable_handle(descriptor, DESCRIPTOR).unwrap();
+            machine.vmm.export_to_shareable_handle(imported, DESCRIPTOR).is_err()
         },
     },
 ];
@@ -174,7 +175,7 @@ fn occurs(failure: &Failure, config: Config, quirks: Quirks) -> bool {
     // SAFETY: on the simulation, a missing quirk causes errors and wrong values, not undefined behaviour,
     // and descriptors of the runtime are never closed.
     let options = unsafe { VmmOptions::new().with_exact_quirks(quirks) };
-    let machine = Machine::with(config, options);
+    let machine = Machine::with_options(config, options);
     let occurs = (failure.occurs)(&machine);
     if !occurs {
         assert_eq!(machine.vmm.quarantine(), [], "{}", failure.quirk);
@@ -245,22 +246,23 @@ fn unneeded_quirks_do_no_harm() {
     }
 }
 
-/// Runs exports and other calls in two threads. Returns how often calls overlapped that the runtime does not lock.
-fn races(quirks: impl Fn(&RuntimeInfo) -> Quirks) -> i32 {
-    let hostile = Hostile::new();
+/// Runs exports and other calls in two threads. Returns how often a call overlapped an export, which the runtime
+/// does not lock.
+fn count_races(quirks: impl Fn(&RuntimeInfo) -> Quirks) -> i32 {
+    let hostile = HostileRuntime::new();
     // SAFETY: a runtime of this test.
     let runtime = unsafe { Runtime::load_from(&hostile.path) }.unwrap();
     // SAFETY: the hostile runtime only counts overlapping calls.
     let options = unsafe { VmmOptions::new().with_exact_quirks(quirks(runtime.info())) };
     let vmm = Vmm::open_with(&runtime, options).unwrap();
     let properties = AllocationProperties::on(runtime.gpus().next().unwrap().id());
-    let shared = vmm.create(4096, &properties.shareable_as(FILE)).unwrap();
+    let shared = vmm.create(4096, &properties.shareable_as(DESCRIPTOR)).unwrap();
     let exports_ended = AtomicBool::new(false);
-    // The runtime's export takes longer.
+    // Makes exports take longer.
     hostile.set(c"hostile_linger", 2000);
     std::thread::scope(|scope| {
         let exports = scope.spawn(|| {
-            let export = |_| vmm.export_to_shareable_handle(shared, FILE).map(|_| ());
+            let export = |_| vmm.export_to_shareable_handle(shared, DESCRIPTOR).map(|_| ());
             let exported = (0..50).try_for_each(export);
             exports_ended.store(true, Ordering::Relaxed);
             exported
@@ -278,14 +280,13 @@ fn races(quirks: impl Fn(&RuntimeInfo) -> Quirks) -> i32 {
 #[test]
 fn unlocked_calls_race_without_the_quirk() {
     process::within(std::time::Duration::from_secs(60), || {
-        let needed = |info: &RuntimeInfo| Quirks::of_extension(info.extension);
-        assert_eq!(races(needed), 0);
+        assert_eq!(count_races(Quirks::of_runtime), 0);
         let without = |info: &RuntimeInfo| {
-            let mut quirks = needed(info);
+            let mut quirks = Quirks::of_runtime(info);
             quirks.set(quirk_named("some_calls_take_no_lock"), false);
             quirks
         };
-        assert!(races(without) > 0, "no calls overlapped in the runtime");
+        assert!(count_races(without) > 0, "no calls overlapped in the runtime");
     });
 }
 
@@ -297,10 +298,10 @@ fn with_quirks_keeps_needed_quirks() {
     let config = generation(Generation::C);
     let needed = Quirks::of_extension(extension(&config));
     // The safe method cannot remove quirks.
-    let machine = Machine::with(config, VmmOptions::new().with_quirks(Quirks::default()));
+    let machine = Machine::with_options(config, VmmOptions::new().with_quirks(Quirks::default()));
     assert_eq!(machine.vmm.quirks(), needed);
     let handle = machine.create(0, machine.granule());
-    let export = || machine.vmm.export_to_shareable_handle(handle, FILE).unwrap();
+    let export = || machine.vmm.export_to_shareable_handle(handle, DESCRIPTOR).unwrap();
     drop(export());
     let programs_file = File::open("/dev/null").unwrap();
     drop(export());
@@ -316,6 +317,6 @@ fn with_quirks_adds_quirks() {
     let mut expected = Quirks::of_extension(extension(&config));
     assert!(!expected.peer_after_owner_fails);
     expected.peer_after_owner_fails = true;
-    let machine = Machine::with(config, VmmOptions::new().with_quirks(additional));
+    let machine = Machine::with_options(config, VmmOptions::new().with_quirks(additional));
     assert_eq!(machine.vmm.quirks(), expected);
 }

@@ -5,12 +5,13 @@ mod machine;
 mod process;
 
 use hsa_vmm::simulation::{Config, FaultPlan, Generation};
-use hsa_vmm::{Access, Address, AgentId, ErrorKind, HandleType};
+use hsa_vmm::vmm::VmmOptions;
+use hsa_vmm::{Access, Address, AgentId, ErrorKind, HandleType, Vmm};
 use machine::{Machine, access, at, without_cpu_mapping};
 use std::ops::Range;
 
 /// Returns the number of calls that set access.
-fn grants(machine: &Machine) -> u64 {
+fn grant_calls(machine: &Machine) -> u64 {
     machine.simulation.calls("hsa_amd_vmem_set_access")
 }
 
@@ -41,7 +42,7 @@ fn set_access_takes_one_call_where_supported() {
         };
         grant_all();
         let expected = if several_fail { 3 } else { 1 };
-        assert_eq!(grants(&machine), expected, "{release}");
+        assert_eq!(grant_calls(&machine), expected, "{release}");
         for index in 0..3 {
             for gpu in 0..2 {
                 let page = machine.simulation.page(gpu, at(base, index * granule).get());
@@ -53,7 +54,7 @@ fn set_access_takes_one_call_where_supported() {
         }
         // Setting the same access again takes no call.
         grant_all();
-        assert_eq!(grants(&machine), expected, "{release}");
+        assert_eq!(grant_calls(&machine), expected, "{release}");
     }
 }
 
@@ -68,14 +69,14 @@ fn only_the_last_access_of_an_agent_is_sent() {
         };
         let page = || machine.simulation.page(0, base.get());
         set([Access::ReadWrite, Access::None]);
-        assert_eq!((grants(&machine), page()), (0, None), "{release}");
+        assert_eq!((grant_calls(&machine), page()), (0, None), "{release}");
         set([Access::None, Access::ReadWrite]);
-        assert_eq!(grants(&machine), 1, "{release}");
+        assert_eq!(grant_calls(&machine), 1, "{release}");
         assert!(page().is_some_and(|page| page.writable), "{release}");
     }
 }
 
-/// The CPU's access is the view of this process, and is not sent to the runtime.
+/// The library implements the CPU's access with a view of this process, and does not send it to the runtime.
 #[test]
 fn access_of_the_cpu_is_not_sent() {
     for (release, config) in machine::releases() {
@@ -85,10 +86,10 @@ fn access_of_the_cpu_is_not_sent() {
         let both = [gpu, cpu].map(|agent| access(agent, Access::ReadWrite));
         machine.vmm.set_access(base, granule, &both).unwrap();
         machine.vmm.write(base, b"seen").unwrap();
-        assert_eq!(grants(&machine), 1, "{release}");
+        assert_eq!(grant_calls(&machine), 1, "{release}");
         // Revoking takes no call either, because the runtime has not mapped the memory for the CPU.
         machine.grant(base, granule, cpu, Access::None);
-        assert_eq!(grants(&machine), 1, "{release}");
+        assert_eq!(grant_calls(&machine), 1, "{release}");
     }
 }
 
@@ -100,9 +101,12 @@ fn aligned_hint_takes_one_call() {
         let free = machine.reserve(granule);
         machine.vmm.address_free(free, granule).unwrap();
         let reserve_and_free_calls = || {
-            let of = |function| machine.simulation.calls(function);
-            let plain = of("hsa_amd_vmem_address_reserve");
-            (plain + of("hsa_amd_vmem_address_reserve_align"), of("hsa_amd_vmem_address_free"))
+            let calls_of = |function| machine.simulation.calls(function);
+            let plain = calls_of("hsa_amd_vmem_address_reserve");
+            (
+                plain + calls_of("hsa_amd_vmem_address_reserve_align"),
+                calls_of("hsa_amd_vmem_address_free"),
+            )
         };
         let (reserved, freed) = reserve_and_free_calls();
         // Other threads may have taken the address meanwhile.
@@ -111,7 +115,7 @@ fn aligned_hint_takes_one_call() {
     }
 }
 
-/// Each probe exports the memory, and closes the descriptor.
+/// A probe exports the memory, and closes the descriptor.
 #[test]
 fn dma_buf_mapping_is_probed_once() {
     if process::rerun_in_own_process() {
@@ -121,11 +125,11 @@ fn dma_buf_mapping_is_probed_once() {
         let machine = Machine::new(without_cpu_mapping(config));
         let granule = machine.granule();
         let exports = || {
-            let of = |function| machine.simulation.calls(function);
-            of("hsa_amd_vmem_export_shareable_handle")
+            let calls_of = |function| machine.simulation.calls(function);
+            calls_of("hsa_amd_vmem_export_shareable_handle")
         };
         for _ in 0..3 {
-            let (base, _) = machine.mapped(0, granule);
+            let (base, _) = machine.map_new_memory(0, granule);
             for requested in [Access::Read, Access::ReadWrite] {
                 machine.grant(base, granule, machine.cpu(0), requested);
             }
@@ -146,9 +150,9 @@ fn adjacent_mappings_with_equal_deltas_share_a_call() {
     let calls_of_grant = |mappings: Range<usize>, agents: &[AgentId], requested| {
         let (start, size) = (at(base, mappings.start * granule), mappings.len() * granule);
         let list: Vec<_> = agents.iter().map(|&agent| access(agent, requested)).collect();
-        let before = grants(&machine);
+        let before = grant_calls(&machine);
         machine.vmm.set_access(start, size, &list).unwrap();
-        grants(&machine) - before
+        grant_calls(&machine) - before
     };
     assert_eq!(calls_of_grant(2..4, &first, Access::ReadWrite), 1);
     // The two in the middle lack only the second GPU's access: one call for them, one for the two before them, and
@@ -156,7 +160,7 @@ fn adjacent_mappings_with_equal_deltas_share_a_call() {
     assert_eq!(calls_of_grant(0..6, &both, Access::ReadWrite), 3);
     // Six mappings with the same access take one call.
     assert_eq!(calls_of_grant(0..6, &both, Access::Read), 1);
-    // One call each for adjacent mappings that change. Unchanged mappings take none.
+    // Each group of adjacent mappings that change takes one call. Unchanged mappings take none.
     assert_eq!(calls_of_grant(1..3, &first, Access::ReadWrite), 1);
     assert_eq!(calls_of_grant(0..6, &first, Access::ReadWrite), 2);
     for index in 0..6 {
@@ -179,7 +183,7 @@ fn adjacent_mappings_of_two_owners_take_two_calls() {
         }
         let both = [0, 1].map(|gpu| access(machine.gpu(gpu), Access::ReadWrite));
         machine.vmm.set_access(base, 4 * granule, &both).unwrap();
-        assert_eq!(grants(&machine), 2, "{release}");
+        assert_eq!(grant_calls(&machine), 2, "{release}");
     }
 }
 
@@ -204,14 +208,14 @@ fn failed_call_is_rolled_back_for_all_mappings() {
         }
         // The failing call below changes the access to the first mapping, and grants access to the others.
         machine.grant(base, granule, machine.gpu(0), Access::Read);
-        let before = grants(&machine);
+        let before = grant_calls(&machine);
         let requested = [access(machine.gpu(0), Access::ReadWrite)];
         let error = machine.vmm.set_access(base, 4 * granule, &requested).unwrap_err();
         assert!(
             matches!(error.kind(), ErrorKind::Runtime { .. }),
             "generation {generation}: {error}"
         );
-        assert!(grants(&machine) > before);
+        assert!(grant_calls(&machine) > before);
         let expected = [Access::Read, Access::None, Access::None, Access::None];
         let reported = |address| machine.vmm.get_access(machine.gpu(0), address).unwrap();
         assert_eq!(addresses.map(reported), expected, "generation {generation}");
@@ -221,9 +225,9 @@ fn failed_call_is_rolled_back_for_all_mappings() {
         assert_eq!(machine.vmm.quarantine(), []);
         machine.vmm.check().unwrap();
         // Access to the first two mappings, which are valid, can be granted in one call.
-        let before = grants(&machine);
+        let before = grant_calls(&machine);
         machine.vmm.set_access(base, 2 * granule, &requested).unwrap();
-        assert_eq!(grants(&machine) - before, 1, "generation {generation}");
+        assert_eq!(grant_calls(&machine) - before, 1, "generation {generation}");
     }
 }
 
@@ -236,11 +240,11 @@ fn failed_grant_is_not_recorded_as_granted() {
     for (generation, config) in machine::generations() {
         let machine = Machine::new(without_cpu_mapping(config));
         let granule = machine.granule();
-        let (base, _) = machine.mapped(0, granule);
+        let (base, _) = machine.map_new_memory(0, granule);
         let set_access = |agent, requested| {
-            let before = grants(&machine);
+            let before = grant_calls(&machine);
             let result = machine.vmm.set_access(base, granule, &[access(agent, requested)]);
-            (result.is_ok(), grants(&machine) - before)
+            (result.is_ok(), grant_calls(&machine) - before)
         };
         for agent in [machine.cpu(0), machine.gpu(0)] {
             let failing = FaultPlan::none().fail("hsa_amd_vmem_set_access", 1, 0x1000);
@@ -254,4 +258,32 @@ fn failed_grant_is_not_recorded_as_granted() {
             assert_eq!(set_access(agent, Access::None), (true, calls), "{generation}: {agent}");
         }
     }
+}
+
+#[test]
+fn barrier_locks_a_page_once_per_change_of_gpus() {
+    let machine = Machine::new(Config::mi300x(2));
+    let options = VmmOptions::new().with_barrier(true);
+    let vmm = Vmm::open_with(&machine.runtime, options).unwrap();
+    let locks = || machine.simulation.calls("hsa_amd_memory_lock");
+    // Opening waits once, to test the calls.
+    assert_eq!(locks(), 1);
+    let granule = machine.granule();
+    let base = vmm.address_reserve(2 * granule, 0, None).unwrap();
+    let handle = vmm.create(granule, &machine.on(0)).unwrap();
+    vmm.map(base, granule, 0, handle).unwrap();
+    vmm.map(at(base, granule), granule, 0, handle).unwrap();
+    assert_eq!(locks(), 1, "no GPU has access");
+    let both = [0, 1].map(|gpu| access(machine.gpu(gpu), Access::ReadWrite));
+    vmm.set_access(base, 2 * granule, &both).unwrap();
+    assert_eq!(locks(), 2);
+    vmm.set_access(base, 2 * granule, &both).unwrap();
+    assert_eq!(locks(), 2, "nothing changes");
+    vmm.set_access(base, 2 * granule, &[access(machine.cpu(0), Access::Read)]).unwrap();
+    assert_eq!(locks(), 2, "only the CPU's access changes");
+    vmm.unmap(base, 2 * granule).unwrap();
+    assert_eq!(locks(), 3);
+    assert_eq!(machine.simulation.calls("hsa_amd_memory_unlock"), 3);
+    vmm.release(handle).unwrap();
+    vmm.address_free(base, 2 * granule).unwrap();
 }

@@ -25,6 +25,7 @@ const _: () = {
     send_and_sync::<Runtime>();
     send_and_sync::<runtime::RuntimeInfo>();
     send_and_sync::<runtime::DriverState>();
+    send_and_sync::<runtime::Implementation>();
     send_and_sync::<Error>();
     send_and_sync::<ErrorKind>();
     send_and_sync::<error::Status>();
@@ -54,6 +55,8 @@ const _: () = {
     send_and_sync::<transport::UnknownTicket>();
     send_and_sync::<Vmm>();
     send_and_sync::<vmm::VmmOptions>();
+    send_and_sync::<vmm::Probe>();
+    send_and_sync::<vmm::Probing>();
     send_and_sync::<vmm::Quirk>();
     send_and_sync::<vmm::Quirks>();
     send_and_sync::<vmm::Usage>();
@@ -130,12 +133,13 @@ fn every_public_type_is_listed() {
     let sources = sources("src".as_ref());
     let mut found = 0;
     for line in sources.iter().flat_map(|source| source.lines()) {
-        let Some(name) = ["pub struct ", "pub enum "].iter().find_map(|it| line.strip_prefix(it))
+        let Some(name) =
+            ["pub struct ", "pub enum "].iter().find_map(|prefix| line.strip_prefix(prefix))
         else {
             continue;
         };
         let name = name.split(|c: char| !c.is_alphanumeric()).next().expect("a name");
-        // With or without a module, and with or without type parameters.
+        // The list names a type with or without its module, and with or without type parameters.
         let patterns = [">", "<"].map(|end| [format!("<{name}{end}"), format!("::{name}{end}")]);
         let mut patterns = patterns.iter().flatten();
         assert!(patterns.any(|pattern| list.contains(pattern)), "{name} is not listed");

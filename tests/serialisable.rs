@@ -23,9 +23,9 @@ fn serial_order_exists_in_every_generation() {
     });
 }
 
-/// Without generation A: its runtime leaves address-space holes, in which other threads may map memory.
+/// Skips generation A, whose runtime leaves address-space holes, in which other threads may map memory.
 #[test]
-fn serial_order_exists_with_cpu_mappings_of_the_runtime() {
+fn serial_order_exists_with_runtime_cpu_access() {
     process::within(TIME_LIMIT, || {
         for (generation, config) in machine::generations() {
             if config.generation != Generation::A {

@@ -15,10 +15,10 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
+const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 fn export(machine: &Machine, handle: Handle) -> OwnedFd {
-    machine.vmm.export_to_shareable_handle(handle, FILE).expect("an export")
+    machine.vmm.export_to_shareable_handle(handle, DESCRIPTOR).expect("an export")
 }
 
 /// Maps a handle at new addresses, and grants the CPU access.
@@ -44,11 +44,11 @@ fn unmap_view(machine: &Machine, base: Address, size: usize) {
 
 /// Imports a descriptor, and fails unless its memory begins with the text.
 #[track_caller]
-fn assert_contains_text(machine: &Machine, shared: impl AsFd, size: usize, when: &str) {
-    let imported = machine.vmm.import_from_shareable_handle(shared, FILE);
-    let imported = imported.unwrap_or_else(|error| panic!("{when}: {error}"));
+fn assert_contains_text(machine: &Machine, shared: impl AsFd, size: usize, context: &str) {
+    let imported = machine.vmm.import_from_shareable_handle(shared, DESCRIPTOR);
+    let imported = imported.unwrap_or_else(|error| panic!("{context}: {error}"));
     let imported_view = map_view(machine, imported, size);
-    assert_eq!(&text_at(machine, imported_view), b"text", "{when}");
+    assert_eq!(&text_at(machine, imported_view), b"text", "{context}");
     unmap_view(machine, imported_view, size);
     machine.vmm.release(imported).unwrap();
 }
@@ -85,8 +85,8 @@ fn import_returns_a_new_handle_of_the_same_memory() {
         let original_view = map_view(machine, original, 2 * granule);
         machine.vmm.write(original_view, b"here").unwrap();
         let shared = export(machine, original);
-        let imports =
-            [(); 2].map(|()| machine.vmm.import_from_shareable_handle(&shared, FILE).unwrap());
+        let imports = [(); 2]
+            .map(|()| machine.vmm.import_from_shareable_handle(&shared, DESCRIPTOR).unwrap());
         assert_ne!(imports[0], imports[1], "{release}");
         assert_ne!(imports[0], original, "{release}");
         for imported in imports {
@@ -125,9 +125,9 @@ fn imported_descriptor_may_be_closed() {
             let granule = machine.granule();
             let original = machine.create(1, granule);
             let shared = export(&machine, original);
-            let imported = machine.vmm.import_from_shareable_handle(&shared, FILE).unwrap();
+            let imported = machine.vmm.import_from_shareable_handle(&shared, DESCRIPTOR).unwrap();
             drop(shared);
-            // Another file has the number of the closed descriptor now.
+            // Another file now has the number of the closed descriptor.
             let decoy = File::open("/dev/null").unwrap();
             let imported_view = machine.reserve(granule);
             machine.map(imported_view, granule, imported);
@@ -217,7 +217,8 @@ fn descriptors_do_not_leak() {
         for _ in 0..1000 {
             let original = machine.create(0, granule);
             let shared = [(); 3].map(|()| export(&machine, original));
-            let imported = machine.vmm.import_from_shareable_handle(&shared[0], FILE).unwrap();
+            let imported =
+                machine.vmm.import_from_shareable_handle(&shared[0], DESCRIPTOR).unwrap();
             drop(shared);
             for (offset, handle) in [(0, original), (granule, imported)] {
                 machine.map(at(base, offset), granule, handle);
@@ -253,12 +254,12 @@ fn failed_imports_and_exports_leak_no_descriptor() {
         file.set_len(granule as u64).unwrap();
         let before = (process::descriptors(), machine.vmm.usage(), machine.simulation.usage());
         for _ in 0..10 {
-            let error = machine.vmm.export_to_shareable_handle(private, FILE).unwrap_err();
+            let error = machine.vmm.export_to_shareable_handle(private, DESCRIPTOR).unwrap_err();
             assert_eq!(error.problem(), Some(Problem::NotRequested), "{release}");
             let null = File::open("/dev/null").unwrap();
-            let error = machine.vmm.import_from_shareable_handle(null, FILE).unwrap_err();
+            let error = machine.vmm.import_from_shareable_handle(null, DESCRIPTOR).unwrap_err();
             assert_eq!(error.problem(), Some(Problem::NotImportable), "{release}");
-            let imported = machine.vmm.import_from_shareable_handle(&file, FILE);
+            let imported = machine.vmm.import_from_shareable_handle(&file, DESCRIPTOR);
             if checks_imports {
                 let error = imported.unwrap_err();
                 assert_eq!(error.problem(), Some(Problem::NotImportable), "{release}");
@@ -288,12 +289,12 @@ fn import_keeps_the_file_position() {
     let handle = machine.create(0, 4 * KIB);
     let mut shared = File::from(export(&machine, handle));
     std::io::Seek::seek(&mut shared, std::io::SeekFrom::Start(123)).unwrap();
-    machine.vmm.import_from_shareable_handle(shared.as_fd(), FILE).unwrap();
+    machine.vmm.import_from_shareable_handle(shared.as_fd(), DESCRIPTOR).unwrap();
     assert_eq!(std::io::Seek::stream_position(&mut shared).unwrap(), 123);
 }
 
-/// ROCm 7.14 does not report the owner of an import, and rejects a grant to another agent after the owner. The
-/// library then maps the memory again, but not for the first grant to a GPU.
+/// ROCm 7.14 does not report the owner of an import, and rejects a grant to another agent after a grant to the
+/// owner. The library therefore maps the memory again for each grant to a GPU except the first.
 #[test]
 fn unowned_import_is_granted_gpu_by_gpu() {
     let config = Config::mi300x(2).with_generation(Generation::C);
@@ -302,7 +303,7 @@ fn unowned_import_is_granted_gpu_by_gpu() {
             let machine = Machine::new(config.clone());
             let (granule, gpus) = (machine.granule(), machine.gpus());
             let descriptor = export(&machine, machine.create(owner, granule));
-            let import = machine.vmm.import_from_shareable_handle(descriptor, FILE).unwrap();
+            let import = machine.vmm.import_from_shareable_handle(descriptor, DESCRIPTOR).unwrap();
             let base = machine.reserve(granule);
             machine.map(base, granule, import);
             let unmaps = || machine.simulation.calls("hsa_amd_vmem_unmap");
@@ -334,7 +335,8 @@ fn another_process_accesses_the_same_memory() {
         send(&parent_socket, &export(&machine, original));
         let end = process::in_child(|| {
             let machine = Machine::new(config);
-            let imported = machine.vmm.import_from_shareable_handle(receive(&child_socket), FILE);
+            let imported =
+                machine.vmm.import_from_shareable_handle(receive(&child_socket), DESCRIPTOR);
             let imported = imported.unwrap();
             let imported_view = map_view(&machine, imported, granule);
             assert_eq!(&text_at(&machine, imported_view), b"ping");
@@ -361,8 +363,10 @@ fn unowned_import_is_granted_to_several_gpus() {
         let size = machine.granule();
         for owner in 0..3 {
             let original = machine.create(owner, size);
-            let imported =
-                machine.vmm.import_from_shareable_handle(export(&machine, original), FILE).unwrap();
+            let imported = machine
+                .vmm
+                .import_from_shareable_handle(export(&machine, original), DESCRIPTOR)
+                .unwrap();
             let base = machine.reserve(size);
             machine.map(base, size, imported);
             // The owner is the first, the second or the last in the list of all GPUs. One GPU has access before.

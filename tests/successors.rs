@@ -15,35 +15,35 @@ fn on_each_release(test: impl Fn(&Library)) {
 
 #[test]
 fn mapping_never_acts_on_its_successor() {
-    on_each_release(successor::of_mapping);
+    on_each_release(successor::check_mapping);
 }
 
 #[test]
 fn growable_buffer_never_acts_on_its_successor() {
-    on_each_release(successor::of_growable_buffer);
+    on_each_release(successor::check_growable_buffer);
 }
 
 #[test]
 fn ring_buffer_never_acts_on_its_successor() {
-    on_each_release(successor::of_ring_buffer);
+    on_each_release(successor::check_ring_buffer);
 }
 
 #[test]
 fn pausable_buffer_never_acts_on_its_successor() {
-    on_each_release(successor::of_pausable_buffer);
+    on_each_release(successor::check_pausable_buffer);
 }
 
 #[test]
 fn paged_buffer_never_acts_on_its_successor() {
-    on_each_release(successor::of_paged_buffer);
+    on_each_release(successor::check_paged_buffer);
 }
 
 #[test]
 fn area_memory_never_acts_on_its_successor() {
-    on_each_release(successor::of_area_memory);
+    on_each_release(successor::check_area_memory);
 }
 
 #[test]
 fn reservation_never_acts_on_its_successor() {
-    on_each_release(successor::of_reservation);
+    on_each_release(successor::check_reservation);
 }

@@ -44,7 +44,8 @@ fn waits_are_repeated_after_early_returns() {
         assert!(bytes[4..LARGE / 8 * 4].iter().all(|&byte| byte == 1), "a fill of pool memory");
 
         let size = LARGE.next_multiple_of(machine.granule());
-        let ((source, _), (destination, _)) = (machine.mapped(0, size), machine.mapped(0, size));
+        let ((source, _), (destination, _)) =
+            (machine.map_new_memory(0, size), machine.map_new_memory(0, size));
         machine.grant(source, size, gpu, Access::ReadWrite);
         machine.grant(destination, size, gpu, Access::ReadWrite);
         machine.vmm.copy_from_host(gpu, at(source, 3), &expected[3..]).unwrap();
@@ -80,7 +81,7 @@ fn racing_writes_are_not_data_races() {
     let are_written = |bytes: &[u8]| bytes.iter().all(|byte| (1..=3).contains(byte));
     thread::scope(|scope| {
         for writer in 1..=3_usize {
-            // At odd addresses, so that the words of different threads overlap.
+            // Writes at odd addresses, so that the words of different threads overlap.
             let (pool, locked, bytes) = (&pool, &locked, vec![writer as u8; SIZE - 7]);
             scope.spawn(move || {
                 for _ in 0..20 {

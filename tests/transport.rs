@@ -21,10 +21,10 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 const SIZE: usize = 2 * MIB;
-const SHORT: Duration = Duration::from_millis(100);
+const SHORT_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Creates shareable memory.
-fn memory(library: &Library) -> Allocation {
+fn new_memory(library: &Library) -> Allocation {
     Allocation::create(&library.vmm, SIZE, &library.on(0)).unwrap()
 }
 
@@ -61,7 +61,7 @@ fn error_kind<T>(result: Result<T, Error>) -> ErrorKind {
     result.map(drop).unwrap_err().into_kind()
 }
 
-fn example() -> Description {
+fn example_description() -> Description {
     Description { name: "x".to_owned(), size: SIZE as u64, granule: 4096, owner: None }
 }
 
@@ -74,7 +74,7 @@ fn receive_returns_the_memory_and_its_description() {
         let machine = Machine::new(config);
         let before = process::descriptors();
         let (sender, receiver) = Channel::pair().unwrap();
-        let memory = memory(&machine);
+        let memory = new_memory(&machine);
         sender.send(&machine.vmm, &memory, "weights ✓").unwrap();
         let (received, description) = receiver.receive(&machine.vmm).unwrap();
         assert_eq!((description.name.as_str(), description.size), ("weights ✓", SIZE as u64));
@@ -99,19 +99,19 @@ fn receive_accepts_messages_in_parts() {
     let (sender, receiver) = UnixStream::pair().unwrap();
     let receiver = Channel::over(receiver);
     let null = File::open("/dev/null").unwrap();
-    let mut bytes = example().encode().unwrap();
+    let mut bytes = example_description().encode().unwrap();
     for part in bytes.chunks(7) {
         send_raw(&sender, part, &[]);
     }
     // No descriptor was received.
     assert_eq!(error_kind(receiver.receive_descriptor()), ErrorKind::UnexpectedDescriptors(0));
-    bytes.extend(Description { name: "y".repeat(255), ..example() }.encode().unwrap());
+    bytes.extend(Description { name: "y".repeat(255), ..example_description() }.encode().unwrap());
     let (first, rest) = bytes.split_at(30);
     send_raw(&sender, first, &[null.as_fd()]);
-    // Two messages must not share a part: it would be unknown which of them its descriptor belongs to.
-    let (end, next) = rest.split_at(example().encode().unwrap().len() - 30);
+    // Two messages must not share a part, because its descriptor could belong to either of them.
+    let (end, next) = rest.split_at(example_description().encode().unwrap().len() - 30);
     send_raw(&sender, end, &[]);
-    assert_eq!(receiver.receive_descriptor().unwrap().1, example());
+    assert_eq!(receiver.receive_descriptor().unwrap().1, example_description());
     send_raw(&sender, next, &[null.as_fd()]);
     assert_eq!(receiver.receive_descriptor().unwrap().1.name.len(), 255);
 }
@@ -122,7 +122,7 @@ fn malformed_messages_are_rejected_and_closed() {
         return;
     }
     let null = File::open("/dev/null").unwrap();
-    let valid = example().encode().unwrap();
+    let valid = example_description().encode().unwrap();
     let with_byte = |index: usize, byte: u8| {
         let mut bytes = valid.clone();
         bytes[index] = byte;
@@ -167,8 +167,8 @@ fn memory_of_another_size_is_rejected() {
     }
     let machine = Machine::new(Config::mi300x(1));
     let (sender, receiver) = Channel::pair().unwrap();
-    let memory = memory(&machine);
-    let wrong_size = Description { size: 2 * SIZE as u64, ..example() };
+    let memory = new_memory(&machine);
+    let wrong_size = Description { size: 2 * SIZE as u64, ..example_description() };
     sender.send_descriptor(memory.export().unwrap(), &wrong_size).unwrap();
     let (described, found) = (2 * SIZE as u64, SIZE as u64);
     assert_eq!(
@@ -176,7 +176,7 @@ fn memory_of_another_size_is_rejected() {
         ErrorKind::SizeMismatch { described, found }
     );
     // A descriptor that is not memory is rejected, too.
-    sender.send_descriptor(File::open("/dev/null").unwrap(), &example()).unwrap();
+    sender.send_descriptor(File::open("/dev/null").unwrap(), &example_description()).unwrap();
     let error = receiver.receive(&machine.vmm).unwrap_err();
     assert_eq!(error.operation(), Operation::Receive);
     assert_eq!(error.argument(), Some(Argument::Descriptor));
@@ -199,7 +199,7 @@ fn private_memory_is_not_sent() {
     let error = Offer::of(&memory).unwrap_err();
     assert!(matches!(error.problem(), Some(Problem::NotRequested)), "{error}");
     assert_eq!(error.operation(), Operation::Offer);
-    let error = sender.send(&machine.vmm, &self::memory(&machine), &"n".repeat(256)).unwrap_err();
+    let error = sender.send(&machine.vmm, &new_memory(&machine), &"n".repeat(256)).unwrap_err();
     assert_eq!(error.problem(), Some(Problem::TooLong(255)));
     let receiver = receiver.with_timeout(Duration::ZERO);
     assert_eq!(error_kind(receiver.receive(&machine.vmm)), ErrorKind::TimedOut(Duration::ZERO));
@@ -211,32 +211,36 @@ fn waits_end_at_the_time_limit() {
         return;
     }
     let (peer, socket) = UnixStream::pair().unwrap();
-    let silent = Channel::over(socket).with_timeout(SHORT);
+    let silent = Channel::over(socket).with_timeout(SHORT_TIMEOUT);
     let begun = Instant::now();
-    let timed_out = ErrorKind::TimedOut(SHORT);
+    let timed_out = ErrorKind::TimedOut(SHORT_TIMEOUT);
     assert_eq!(error_kind(silent.receive_descriptor()), timed_out);
-    // Part of a message does not extend the time limit.
+    // A part of a message does not extend the time limit.
     send_raw(&peer, b"hsavmm", &[]);
     assert_eq!(error_kind(silent.receive_descriptor()), timed_out);
     // The other end reads nothing, so that its socket buffer becomes full.
     let (peer, socket) = UnixStream::pair().unwrap();
-    let silent = Channel::over(socket).with_timeout(SHORT);
+    let silent = Channel::over(socket).with_timeout(SHORT_TIMEOUT);
     let null = File::open("/dev/null").unwrap();
     let error = loop {
-        match silent.send_descriptor(&null, &example()) {
+        match silent.send_descriptor(&null, &example_description()) {
             Ok(()) => {}
             Err(error) => break error,
         }
     };
     assert_eq!((error.operation(), error.kind()), (Operation::Send, &timed_out));
-    assert!(begun.elapsed() >= 3 * SHORT && begun.elapsed() < 60 * SHORT, "{:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() >= 3 * SHORT_TIMEOUT && begun.elapsed() < 60 * SHORT_TIMEOUT,
+        "{:?}",
+        begun.elapsed()
+    );
     drop(peer);
-    let kind = error_kind(silent.send_descriptor(&null, &example()));
+    let kind = error_kind(silent.send_descriptor(&null, &example_description()));
     assert!(matches!(kind, ErrorKind::Disconnected(_)), "{kind}");
 }
 
-/// Returns a pipe. Its reader gets the end of file when the last descriptor of its writer is closed, also those in
-/// other processes and in messages.
+/// Returns a pipe. Its reader gets the end of file when all descriptors of its writer are closed, including those
+/// in other processes and in messages.
 fn pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
     std::io::pipe().unwrap()
 }
@@ -256,7 +260,7 @@ fn channel_closes_at_the_second_descriptor() {
     if process::rerun_in_own_process() {
         return;
     }
-    let message = example().encode().unwrap();
+    let message = example_description().encode().unwrap();
     for per_byte in [1, 2, 4] {
         let (sender, receiver) = UnixStream::pair().unwrap();
         let (reader, writer) = pipe();
@@ -292,13 +296,13 @@ fn channel_closes_after_part_of_a_message() {
     }
     let (sender, receiver) = UnixStream::pair().unwrap();
     let (reader, writer) = pipe();
-    let message = example().encode().unwrap();
-    let receiver = Channel::over(receiver).with_timeout(3 * SHORT);
+    let message = example_description().encode().unwrap();
+    let receiver = Channel::over(receiver).with_timeout(3 * SHORT_TIMEOUT);
     let slow_sender = std::thread::spawn({
         let writer = writer.try_clone().unwrap();
         move || {
             let begun = Instant::now();
-            // One byte at a time, each within the channel's time limit.
+            // Sends one byte at a time, each within the channel's time limit.
             for (index, byte) in message.iter().enumerate() {
                 let descriptors = [writer.as_fd()];
                 let descriptors = &descriptors[..usize::from(index == 0)];
@@ -311,12 +315,12 @@ fn channel_closes_after_part_of_a_message() {
                 if sendmsg(&sender, &[IoSlice::new(&[*byte])], &mut ancillary, flags).is_err() {
                     break;
                 }
-                std::thread::sleep(SHORT);
+                std::thread::sleep(SHORT_TIMEOUT);
             }
             begun.elapsed()
         }
     });
-    assert_eq!(error_kind(receiver.receive_descriptor()), ErrorKind::TimedOut(3 * SHORT));
+    assert_eq!(error_kind(receiver.receive_descriptor()), ErrorKind::TimedOut(3 * SHORT_TIMEOUT));
     // The sender gets an error soon after the time limit.
     let sent_for = slow_sender.join().unwrap();
     assert!(sent_for < Duration::from_secs(3), "{sent_for:?}");
@@ -333,7 +337,7 @@ fn missing_descriptors_are_reported() {
     let end = process::in_child(|| {
         let machine = Machine::new(Config::mi300x(1));
         let (sender, receiver) = Channel::pair().unwrap();
-        let memory = memory(&machine);
+        let memory = new_memory(&machine);
         sender.send(&machine.vmm, &memory, "one").unwrap();
         let before = process::descriptors();
         let result = process::with_descriptors(0, || receiver.receive_descriptor().map(drop));
@@ -353,22 +357,23 @@ fn untrusted_users_are_rejected() {
     if process::rerun_in_own_process() {
         return;
     }
-    let own = rustix::process::getuid().as_raw();
+    let own_user = rustix::process::getuid().as_raw();
     let (sender, receiver) = UnixStream::pair().unwrap();
     let null = File::open("/dev/null").unwrap();
-    Channel::over(sender).send_descriptor(&null, &example()).unwrap();
-    let untrusting = Channel::over(receiver.try_clone().unwrap()).with_trust(Trust::User(own + 1));
-    let user = UntrustedUser { user: Some(own), trusted: own + 1 };
+    Channel::over(sender).send_descriptor(&null, &example_description()).unwrap();
+    let untrusting =
+        Channel::over(receiver.try_clone().unwrap()).with_trust(Trust::User(own_user + 1));
+    let user = UntrustedUser { user: Some(own_user), trusted: own_user + 1 };
     assert_eq!(error_kind(untrusting.receive_descriptor()), ErrorKind::Untrusted(user));
     assert_eq!(
-        error_kind(untrusting.send_descriptor(&null, &example())),
+        error_kind(untrusting.send_descriptor(&null, &example_description())),
         ErrorKind::Untrusted(user)
     );
     // The message was not read.
     let trusting = Channel::over(receiver).with_trust(Trust::Anyone);
-    assert_eq!(trusting.receive_descriptor().unwrap().1, example());
+    assert_eq!(trusting.receive_descriptor().unwrap().1, example_description());
     let offer = Offer::of_descriptor(null.into()).unwrap();
-    let result = offer.ticket().fetch_descriptor(Trust::User(own + 1));
+    let result = offer.ticket().fetch_descriptor(Trust::User(own_user + 1));
     let reason = Unavailable::Untrusted(user);
     let process = std::process::id() as i32;
     assert_eq!(error_kind(result), ErrorKind::Unavailable { process, reason });
@@ -381,7 +386,7 @@ fn fetch_rejects_processes_of_mixed_users() {
     {
         return;
     }
-    let own = rustix::process::geteuid().as_raw();
+    let own_user = rustix::process::geteuid().as_raw();
     let (mut parent_socket, mut child_socket) = UnixStream::pair().unwrap();
     let child = Child::start(|| {
         let null = File::open("/dev/null").unwrap();
@@ -398,7 +403,7 @@ fn fetch_rejects_processes_of_mixed_users() {
     let ticket: Ticket = std::str::from_utf8(&text[..size]).unwrap().parse().unwrap();
     let fetch = |trust| ticket.fetch_descriptor(trust).map(drop);
     for (trust, user, trusted) in
-        [(Trust::SameUser, NOBODY_UID, own), (Trust::User(NOBODY_UID), own, NOBODY_UID)]
+        [(Trust::SameUser, NOBODY_UID, own_user), (Trust::User(NOBODY_UID), own_user, NOBODY_UID)]
     {
         let reason = Unavailable::Untrusted(UntrustedUser { user: Some(user), trusted });
         let process = ticket.process as i32;
@@ -444,16 +449,16 @@ fn channels_cross_pid_namespaces() {
     }
 }
 
-/// In a new user namespace, all users have the same number, that of `nobody`.
+/// In a new user namespace, all users have the ID of `nobody`.
 #[test]
-fn users_without_a_number_are_untrusted() {
+fn unmapped_users_are_untrusted() {
     if process::rerun_in_own_process() {
         return;
     }
-    if !has_privilege(Need::UserNamespace, "users_without_a_number_are_untrusted") {
+    if !has_privilege(Need::UserNamespace, "unmapped_users_are_untrusted") {
         return;
     }
-    let own = rustix::process::geteuid().as_raw();
+    let own_user = rustix::process::geteuid().as_raw();
     let (parent_socket, child_socket) = UnixStream::pair().unwrap();
     let null = File::open("/dev/null").unwrap();
     let end = process::in_child(|| {
@@ -463,16 +468,16 @@ fn users_without_a_number_are_untrusted() {
         let untrusting = Channel::over(child_socket.try_clone().unwrap());
         let user = UntrustedUser { user: None, trusted: nobody };
         assert_eq!(
-            error_kind(untrusting.send_descriptor(&null, &example())),
+            error_kind(untrusting.send_descriptor(&null, &example_description())),
             ErrorKind::Untrusted(user)
         );
         let trusting = Channel::over(child_socket).with_trust(Trust::Anyone);
-        trusting.send_descriptor(&null, &example()).unwrap();
+        trusting.send_descriptor(&null, &example_description()).unwrap();
     });
     assert_eq!(end, End::Success);
     // Outside the namespace, the sender is still a process of this user.
-    let channel = Channel::over(parent_socket).with_trust(Trust::User(own));
-    assert_eq!(channel.receive_descriptor().unwrap().1, example());
+    let channel = Channel::over(parent_socket).with_trust(Trust::User(own_user));
+    assert_eq!(channel.receive_descriptor().unwrap().1, example_description());
 }
 
 #[test]
@@ -483,7 +488,7 @@ fn ticket_is_valid_while_the_offer_lives() {
     let (mut parent_socket, mut child_socket) = UnixStream::pair().unwrap();
     let child = Child::start(|| {
         let machine = Machine::new(Config::mi300x(2));
-        let memory = memory(&machine);
+        let memory = new_memory(&machine);
         let mapping = map_view(&machine, &memory);
         mapping.write(0, b"here").unwrap();
         let offer = Offer::of(&memory).unwrap();
@@ -532,8 +537,8 @@ fn killed_sender_leaks_nothing() {
     for bytes in [0, 1, 40, 64, 65] {
         let (sender, receiver) = UnixStream::pair().unwrap();
         let child = Child::start(|| {
-            let memory = memory(&Machine::new(Config::mi300x(1)));
-            let message = example().encode().unwrap();
+            let memory = new_memory(&Machine::new(Config::mi300x(1)));
+            let message = example_description().encode().unwrap();
             if bytes > 0 {
                 send_raw(&sender, &message[..bytes], &[memory.export().unwrap().as_fd()]);
             }
@@ -560,7 +565,7 @@ fn ten_thousand_rounds_leak_nothing() {
         return;
     }
     let machine = Machine::new(Config::mi300x(2));
-    let memory = memory(&machine);
+    let memory = new_memory(&machine);
     let (sender, receiver) = Channel::pair().unwrap();
     let round = || {
         sender.send(&machine.vmm, &memory, "again").unwrap();
@@ -568,7 +573,8 @@ fn ten_thousand_rounds_leak_nothing() {
     };
     round();
     // Counts shared mappings only, because the allocator and threads add private ones.
-    let shared = || process::regions().iter().filter(|it| it.permissions.ends_with('s')).count();
+    let shared =
+        || process::regions().iter().filter(|region| region.permissions.ends_with('s')).count();
     let count = || (process::descriptors(), shared(), machine.simulation.usage());
     let before = count();
     for _ in 0..10_000 {

@@ -2,7 +2,7 @@
 
 mod hostile;
 
-use hostile::Hostile;
+use hostile::HostileRuntime;
 use hsa_vmm::{Access, AccessDescriptor, AllocationProperties};
 use std::thread;
 
@@ -11,7 +11,7 @@ const SIZE: usize = 4096;
 /// The access to several mappings changes in one step, after the runtime has granted it.
 #[test]
 fn get_access_changes_after_the_runtime_call() {
-    let hostile = Hostile::new();
+    let hostile = HostileRuntime::new();
     let (_runtime, vmm, gpu) = hostile.open();
     let base = vmm.address_reserve(2 * SIZE, 0, None).unwrap();
     let last = base.checked_add(SIZE).unwrap();

@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-/// A clock that knows the duration of its own calls.
+/// Measures durations without the time that reading the clock takes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     overhead: Duration,
 }
 
 impl Clock {
-    /// Measures the clock itself many times, and stores the shortest duration.
+    /// Measures how long reading the clock takes: the shortest of many measurements.
     pub fn new() -> Self {
         let measure = |_| {
             let begun = Instant::now();

@@ -22,5 +22,5 @@ mod samples;
 pub use level::Level;
 pub use opening::opening;
 pub use operation::Operation;
-pub use run::{BenchError, Options, Result, run};
+pub use run::{BenchError, Measurement, Options, run};
 pub use runtime::{Backend, BenchRuntime, LibraryFile};

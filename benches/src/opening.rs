@@ -1,8 +1,8 @@
-//! Measures the opening of a runtime: its initialisation, and the queries of the library.
+//! Measures the opening of a runtime: its initialisation, and the queries that hsa-vmm then makes.
 
 use crate::clock::Clock;
 use crate::level::hip::Hip;
-use crate::run::{BenchError, Order, Result, result};
+use crate::run::{BenchError, Measurement, Order, measurement};
 use crate::runtime::{Backend, LibraryFile};
 use crate::samples::Samples;
 use crate::{Level, Operation};
@@ -13,20 +13,21 @@ use hsa_vmm::{Runtime, Vmm};
 /// The maximum number of samples: an initialisation takes milliseconds.
 const MAX_SAMPLES: usize = 200;
 
-/// The levels with a measurement of opening.
+/// The levels whose opening is measured. [`Level::Owned`] is left out: it opens a runtime
+/// as [`Level::Vmm`] does.
 const LEVELS: [Level; 3] = [Level::Raw, Level::Vmm, Level::C];
 
-/// Opens and closes a runtime at one level.
+/// A level at which a runtime can be opened and closed.
 trait Opener {
-    fn open(&mut self) -> std::result::Result<(), BenchError>;
-    fn close(&mut self) -> std::result::Result<(), BenchError>;
+    fn open(&mut self) -> Result<(), BenchError>;
+    fn close(&mut self) -> Result<(), BenchError>;
 }
 
-/// Measures the opening of a runtime at each supported level: [`Level::Raw`] loads the library and
-/// calls `hsa_init`, [`Level::Vmm`] is [`Runtime`] and [`Vmm::open`], [`Level::C`] is `hipInit`.
-/// Excludes closing, and the first opening, which reads the library from disk.
+/// Measures the opening of a runtime at each supported level: [`Level::Raw`] loads the runtime's
+/// file and calls `hsa_init`, [`Level::Vmm`] is [`Runtime`] and [`Vmm::open`], [`Level::C`] is `hipInit`.
+/// Excludes closing, and the first opening, which reads the file from disk.
 ///
-/// No runtime may be open in this process: opening it again would take no time.
+/// No runtime may be open in this process: a second `hsa_init` only counts a reference.
 ///
 /// # Errors
 /// Returns the error of opening the runtime.
@@ -35,66 +36,66 @@ pub fn opening(
     samples: usize,
     levels: &[Level],
     report: &mut dyn FnMut(f64),
-) -> std::result::Result<Vec<Result>, BenchError> {
+) -> Result<Vec<Measurement>, BenchError> {
     let (clock, samples) = (Clock::new(), samples.clamp(1, MAX_SAMPLES));
     let mut openers: Vec<(Level, Box<dyn Opener>, Samples)> = Vec::new();
     for level in LEVELS.into_iter().filter(|level| levels.contains(level)) {
         let opener: Box<dyn Opener> = match level {
-            Level::Raw => Box::new(Raw { backend, open: None }),
-            Level::C => Box::new(C { backend }),
-            _ => Box::new(Calls { backend, open: None }),
+            Level::Raw => Box::new(RawOpener { backend, open: None }),
+            Level::C => Box::new(COpener { backend }),
+            _ => Box::new(VmmOpener { backend, open: None }),
         };
         openers.push((level, opener, Samples::default()));
     }
     let mut order = Order::of(openers.len());
     for round in 0..=samples {
         for &index in order.shuffled() {
-            let (_, opener, samples) = &mut openers[index];
+            let (_, opener, collected) = &mut openers[index];
             let (opened, nanoseconds) = clock.time(|| opener.open());
             opened?;
             opener.close()?;
             if round > 0 {
-                samples.add(nanoseconds);
+                collected.add(nanoseconds);
             }
         }
         report(round as f64 / samples as f64);
     }
     let gpus = {
-        let mut opener = Calls { backend, open: None };
+        let mut opener = VmmOpener { backend, open: None };
         opener.open()?;
         opener.open.as_ref().map_or(0, |vmm| vmm.runtime().gpus().count())
     };
     let mut raw = None;
     let results = openers.iter_mut().filter_map(|(level, _, samples)| {
-        result(Operation::Open, *level, (0, gpus), samples, 1, &mut raw)
+        measurement(Operation::Open, *level, (0, gpus), samples, 1, &mut raw)
     });
     Ok(results.collect())
 }
 
-fn config(text: &str) -> std::result::Result<Config, BenchError> {
+fn config(text: &str) -> Result<Config, BenchError> {
     text.parse().map_err(|error: hsa_vmm::simulation::ConfigError| {
         BenchError::Configuration(error.to_string())
     })
 }
 
-fn simulation(text: &str) -> std::result::Result<Simulation, BenchError> {
+fn simulation(text: &str) -> Result<Simulation, BenchError> {
     let simulation = Simulation::start(config(text)?);
     simulation.map_err(|error| BenchError::Configuration(error.to_string()))
 }
 
-fn library(file: &LibraryFile) -> std::result::Result<Library, BenchError> {
+fn library(file: &LibraryFile) -> Result<Library, BenchError> {
     // SAFETY: the creator of the `LibraryFile` promises that the file is sound to load.
     let library = unsafe { Library::load(&Search::only(file.path())) };
     Ok(library?)
 }
 
 /// The owner of the table of the runtime's functions.
-enum Source {
+enum RawRuntime {
     Simulated(Simulation),
     Loaded(Box<Library>),
 }
 
-impl Source {
+impl RawRuntime {
     fn table(&self) -> &hsa_sys::Table {
         match self {
             Self::Simulated(simulation) => simulation.table(),
@@ -103,46 +104,46 @@ impl Source {
     }
 }
 
-/// The runtime's own functions.
-struct Raw<'a> {
+/// Opens a runtime by the runtime's own functions.
+struct RawOpener<'a> {
     backend: &'a Backend,
-    open: Option<Source>,
+    open: Option<RawRuntime>,
 }
 
-fn check(call: &str, status: hsa_sys::hsa_status_t) -> std::result::Result<(), BenchError> {
+fn check(call: &str, status: hsa_sys::hsa_status_t) -> Result<(), BenchError> {
     match status {
         HSA_STATUS_SUCCESS => Ok(()),
         other => Err(BenchError::Configuration(format!("{call} returned {other:#x}"))),
     }
 }
 
-impl Opener for Raw<'_> {
-    fn open(&mut self) -> std::result::Result<(), BenchError> {
-        let source = match self.backend {
-            Backend::Simulated(text) => Source::Simulated(simulation(text)?),
-            Backend::Loaded(file) => Source::Loaded(Box::new(library(file)?)),
+impl Opener for RawOpener<'_> {
+    fn open(&mut self) -> Result<(), BenchError> {
+        let runtime = match self.backend {
+            Backend::Simulated(text) => RawRuntime::Simulated(simulation(text)?),
+            Backend::Loaded(file) => RawRuntime::Loaded(Box::new(library(file)?)),
         };
         // SAFETY: the function takes no arguments.
-        check("hsa_init", unsafe { (source.table().core.hsa_init)() })?;
-        self.open = Some(source);
+        check("hsa_init", unsafe { (runtime.table().core.hsa_init)() })?;
+        self.open = Some(runtime);
         Ok(())
     }
 
-    fn close(&mut self) -> std::result::Result<(), BenchError> {
-        let Some(source) = self.open.take() else { return Ok(()) };
+    fn close(&mut self) -> Result<(), BenchError> {
+        let Some(runtime) = self.open.take() else { return Ok(()) };
         // SAFETY: the function takes no arguments.
-        check("hsa_shut_down", unsafe { (source.table().core.hsa_shut_down)() })
+        check("hsa_shut_down", unsafe { (runtime.table().core.hsa_shut_down)() })
     }
 }
 
-/// The library's calls.
-struct Calls<'a> {
+/// Opens a runtime by hsa-vmm's calls.
+struct VmmOpener<'a> {
     backend: &'a Backend,
     open: Option<Vmm>,
 }
 
-impl Opener for Calls<'_> {
-    fn open(&mut self) -> std::result::Result<(), BenchError> {
+impl Opener for VmmOpener<'_> {
+    fn open(&mut self) -> Result<(), BenchError> {
         let runtime = match self.backend {
             Backend::Simulated(text) => Runtime::simulated(config(text)?)?,
             // SAFETY: the creator of the `LibraryFile` promises that it is sound to load.
@@ -152,23 +153,23 @@ impl Opener for Calls<'_> {
         Ok(())
     }
 
-    fn close(&mut self) -> std::result::Result<(), BenchError> {
+    fn close(&mut self) -> Result<(), BenchError> {
         self.open = None;
         Ok(())
     }
 }
 
-/// The library's C interface.
-struct C<'a> {
+/// Opens a runtime by hsa-vmm's C interface.
+struct COpener<'a> {
     backend: &'a Backend,
 }
 
-impl Opener for C<'_> {
-    fn open(&mut self) -> std::result::Result<(), BenchError> {
+impl Opener for COpener<'_> {
+    fn open(&mut self) -> Result<(), BenchError> {
         Hip::open_linked(self.backend)
     }
 
-    fn close(&mut self) -> std::result::Result<(), BenchError> {
+    fn close(&mut self) -> Result<(), BenchError> {
         Hip::close_linked();
         Ok(())
     }

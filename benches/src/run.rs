@@ -5,10 +5,10 @@ use crate::clock::Clock;
 use crate::level::hip::Hip;
 use crate::level::owned::Owned;
 use crate::level::raw::Raw;
-use crate::level::vmm::Calls;
+use crate::level::vmm::VmmCalls;
 use crate::level::{Caller, Layout};
 use crate::runtime::{BenchRuntime, LibraryFile};
-use crate::samples::Samples;
+use crate::samples::{Median, Samples};
 use crate::{Level, Operation};
 use hsa_vmm::runtime::LoadError;
 use serde::Serialize;
@@ -48,7 +48,7 @@ impl Default for Options {
 
 /// The cost of one operation at one level.
 #[derive(Clone, Debug, Serialize)]
-pub struct Result {
+pub struct Measurement {
     /// The operation.
     pub operation: Operation,
     /// The level.
@@ -59,10 +59,16 @@ pub struct Result {
     pub gpus: usize,
     /// The median, in nanoseconds per call.
     pub median_ns: f64,
+    /// The lower end of the median's 95 % confidence interval.
+    pub median_low_ns: f64,
+    /// The upper end of the median's 95 % confidence interval.
+    pub median_high_ns: f64,
     /// The 99th percentile, in nanoseconds per call.
     pub p99_ns: f64,
     /// The median minus the median of the raw level, if that level was measured.
     pub over_raw_ns: Option<f64>,
+    /// The difference's uncertainty: half the widths of both medians' intervals, together.
+    pub over_raw_error_ns: Option<f64>,
     /// The number of samples.
     pub samples: usize,
     /// The number of calls per sample.
@@ -83,15 +89,15 @@ pub enum BenchError {
     #[error("cannot measure: {0}")]
     Configuration(String),
     /// HIP cannot be used.
-    #[error("HIP's library {path} cannot be used: {why}", path = path.display())]
+    #[error("HIP's library {path} cannot be used: {reason}", path = path.display())]
     Hip {
         /// The file.
         path: PathBuf,
         /// The cause.
-        why: String,
+        reason: String,
     },
     /// A call failed unexpectedly.
-    #[error("{operation} at level `{level}` failed with {live} live mappings: {why}")]
+    #[error("{operation} at level `{level}` failed with {live} live mapping{}: {reason}", if *live == 1 { "" } else { "s" })]
     Call {
         /// The operation.
         operation: &'static str,
@@ -100,11 +106,11 @@ pub enum BenchError {
         /// The number of live mappings.
         live: usize,
         /// The cause.
-        why: String,
+        reason: String,
     },
 }
 
-/// A level during a run.
+/// A level, its live mappings and its samples during a run.
 struct Runner {
     level: Level,
     caller: Box<dyn TimedCaller>,
@@ -119,8 +125,8 @@ trait TimedCaller {
         clock: Clock,
         operation: Operation,
         addresses: &[usize],
-    ) -> std::result::Result<f64, Box<dyn Error>>;
-    fn release_extras(&mut self) -> std::result::Result<(), Box<dyn Error>>;
+    ) -> Result<f64, Box<dyn Error>>;
+    fn release_extras(&mut self) -> Result<(), Box<dyn Error>>;
 }
 
 impl<C: Caller> TimedCaller for C {
@@ -129,10 +135,10 @@ impl<C: Caller> TimedCaller for C {
         clock: Clock,
         operation: Operation,
         addresses: &[usize],
-    ) -> std::result::Result<f64, Box<dyn Error>> {
+    ) -> Result<f64, Box<dyn Error>> {
         macro_rules! each {
             (|$n:ident, $at:ident| $call:expr) => {
-                clock.time(|| -> std::result::Result<(), Box<dyn Error>> {
+                clock.time(|| -> Result<(), Box<dyn Error>> {
                     for ($n, &$at) in addresses.iter().enumerate() {
                         $call?;
                     }
@@ -160,7 +166,7 @@ impl<C: Caller> TimedCaller for C {
         Ok(nanoseconds / addresses.len() as f64)
     }
 
-    fn release_extras(&mut self) -> std::result::Result<(), Box<dyn Error>> {
+    fn release_extras(&mut self) -> Result<(), Box<dyn Error>> {
         Caller::release_extras(self)
     }
 }
@@ -171,13 +177,13 @@ impl Runner {
         level: Level,
         calls: usize,
         options: &Options,
-    ) -> std::result::Result<Self, BenchError> {
+    ) -> Result<Self, BenchError> {
         let live = options.live.max(1);
-        let failed = |why: Box<dyn Error>| BenchError::Call {
+        let failed = |reason: Box<dyn Error>| BenchError::Call {
             operation: "mapping",
             level,
             live,
-            why: why.to_string(),
+            reason: reason.to_string(),
         };
         let gpus = target.runtime.gpus().count();
         let no_gpu = || BenchError::Configuration("the runtime has no GPU".into());
@@ -191,7 +197,7 @@ impl Runner {
         }
         let (caller, layout) = match level {
             Level::Raw => runner!(Raw::new(target, calls)?),
-            Level::Vmm => runner!(Calls::new(target, properties, calls)),
+            Level::Vmm => runner!(VmmCalls::new(target, properties, calls)),
             Level::Owned => runner!(Owned::new(target, properties, calls)),
             Level::C => runner!(Hip::linked(target, calls)?),
             Level::Hip => {
@@ -205,21 +211,22 @@ impl Runner {
         Ok(Self { level, caller, layout, samples: BTreeMap::new() })
     }
 
-    /// Performs every operation, once for each address. Fills `holes` and `mapped` with new addresses.
+    /// Performs every operation once for each address. Overwrites `holes` and `mapped` with the addresses of this
+    /// round.
     fn round(
         &mut self,
         clock: Clock,
         options: &Options,
         holes: &mut [usize],
         mapped: &mut [usize],
-    ) -> std::result::Result<(), BenchError> {
+    ) -> Result<(), BenchError> {
         let (level, live) = (self.level, options.live);
         let failed = |operation: &'static str| {
-            move |why: Box<dyn Error>| BenchError::Call {
+            move |reason: Box<dyn Error>| BenchError::Call {
                 operation,
                 level,
                 live,
-                why: why.to_string(),
+                reason: reason.to_string(),
             }
         };
         self.layout.draw_holes(holes);
@@ -264,9 +271,10 @@ pub fn run(
     target: &BenchRuntime,
     options: &Options,
     report: &mut dyn FnMut(f64),
-) -> std::result::Result<Vec<Result>, BenchError> {
+) -> Result<Vec<Measurement>, BenchError> {
     let clock = Clock::new();
-    let calls = options.calls.unwrap_or_else(|| target.backend.calls_a_sample()).clamp(1, 64);
+    let calls =
+        options.calls.unwrap_or_else(|| target.backend.default_calls_per_sample()).clamp(1, 64);
     let mut runners = Vec::with_capacity(options.levels.len());
     for &level in &options.levels {
         runners.push(Runner::new(target, level, calls, options)?);
@@ -291,34 +299,41 @@ pub fn run(
         let mut raw = None;
         for runner in &mut runners {
             let Some(samples) = runner.samples.get_mut(&operation) else { continue };
-            let target = (options.live, gpus);
-            results.extend(result(operation, runner.level, target, samples, calls, &mut raw));
+            let counts = (options.live, gpus);
+            results.extend(measurement(operation, runner.level, counts, samples, calls, &mut raw));
         }
     }
     Ok(results)
 }
 
-/// Computes the result of samples. `raw` receives the median of the raw level, which is computed first.
-pub(crate) fn result(
+/// Computes the statistics of samples. `raw` is the median of the raw level: this function sets it for that
+/// level, which comes first, and subtracts it for the others.
+pub(crate) fn measurement(
     operation: Operation,
     level: Level,
     (live_mappings, gpus): (usize, usize),
     samples: &mut Samples,
     calls_a_sample: usize,
-    raw: &mut Option<f64>,
-) -> Option<Result> {
-    let (median, p99) = (samples.quantile(0.5)?, samples.quantile(0.99)?);
+    raw: &mut Option<Median>,
+) -> Option<Measurement> {
+    let (median, p99) = (samples.median()?, samples.quantile(0.99)?);
     if level == Level::Raw {
         *raw = Some(median);
     }
-    Some(Result {
+    let raw = raw.filter(|_| level != Level::Raw);
+    // Independent errors add up as squares.
+    let error = |raw: Median| (median.high - median.low).hypot(raw.high - raw.low) / 2.0;
+    Some(Measurement {
         operation,
         level,
         live_mappings,
         gpus,
-        median_ns: round(median),
-        p99_ns: round(p99),
-        over_raw_ns: raw.filter(|_| level != Level::Raw).map(|raw| round(median - raw)),
+        median_ns: round_to_tenth(median.value),
+        median_low_ns: round_to_tenth(median.low),
+        median_high_ns: round_to_tenth(median.high),
+        p99_ns: round_to_tenth(p99),
+        over_raw_ns: raw.map(|raw| round_to_tenth(median.value - raw.value)),
+        over_raw_error_ns: raw.map(|raw| round_to_tenth(error(raw))),
         samples: samples.len(),
         calls_a_sample,
     })
@@ -345,6 +360,6 @@ impl Order {
 }
 
 /// Rounds to a tenth of a nanosecond, which is finer than the measurement.
-fn round(nanoseconds: f64) -> f64 {
+fn round_to_tenth(nanoseconds: f64) -> f64 {
     (nanoseconds * 10.0).round() / 10.0
 }

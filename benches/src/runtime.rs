@@ -7,7 +7,7 @@ use hsa_vmm::vmm::{Quirks, VmmOptions};
 use hsa_vmm::{AllocationProperties, HandleType, Runtime, Vmm};
 use std::path::{Path, PathBuf};
 
-/// The size of all measured memory.
+/// The size of each measured reservation, allocation and mapping.
 pub(crate) const SIZE: usize = 2 << 20;
 
 /// A library file that is sound to load.
@@ -18,7 +18,7 @@ impl LibraryFile {
     /// Permits the other functions of this crate to load a file.
     ///
     /// # Safety
-    /// The requirements of [`Runtime::load_from`] must hold, also if the file is HIP's library.
+    /// The file must meet the requirements of [`Runtime::load_from`]; HIP's library must meet them, too.
     pub unsafe fn new(path: impl Into<PathBuf>) -> Self {
         Self(path.into())
     }
@@ -41,9 +41,9 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// Returns the number of calls per sample. The faster the calls, the more, so that the clock's cost is
+    /// Returns the number of calls per sample. Faster calls need a larger number, so that the clock's cost is
     /// negligible.
-    pub(crate) fn calls_a_sample(&self) -> usize {
+    pub(crate) fn default_calls_per_sample(&self) -> usize {
         match self {
             Self::Simulated(text) if text.contains("nothing") => 64,
             Self::Simulated(_) => 8,
@@ -103,7 +103,7 @@ impl BenchRuntime {
         Ok(Self { backend, runtime, vmm, table, _library: library })
     }
 
-    /// Reopens the simulation whose virtual memory does nothing, without workarounds.
+    /// Disables the workarounds. Only the simulation `nothing` supports it.
     ///
     /// # Errors
     /// [`BenchError::Configuration`] for any other runtime, whose quirks would crash the process;

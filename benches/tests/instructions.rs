@@ -72,7 +72,7 @@ fn invalid_arguments_print_usage() {
     }
 }
 
-/// The figures in the repository can be compared.
+/// `benches/instructions.txt` is valid, and equal counts pass.
 #[test]
 fn compare_passes_on_equal_figures() {
     let figures = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/instructions.txt"));

@@ -24,12 +24,18 @@ extern "C" {
 hipError_t hsavmm_use_runtime(const char *path);
 
 /* Sets the simulation as the runtime, configured like "mi300x,gpus=4,era=b" (null or "": two GPUs).
- * hipErrorInvalidValue if the configuration is invalid; hsavmm_last_message() contains the reason. */
+ * Returns hipErrorInvalidValue if the configuration is invalid; hsavmm_last_message() contains the reason. */
 hipError_t hsavmm_use_simulation(const char *configuration);
 
 /* Sets the release of HIP whose error codes are returned where releases differ: 6 or 7. The default is
  * HSA_VMM_PROFILE ("hip6", "hip7"), or 7. */
 hipError_t hsavmm_use_profile(int profile);
+
+/* Sets whether the library controls GPUs' page tables: 1 or 0. The default is HSA_VMM_PAGE_TABLES ("on",
+ * "off"), or 0. With control, hipMemAccessFlagsProtRead and hipMemAccessFlagsProtNone are enforced for GPUs,
+ * hipMemMap accepts an offset, and every call has taken effect on the GPUs when it returns.
+ * hsavmm_enforcement() returns whether a GPU's page table can be controlled; HSA_VMM_LOG=warn prints why not. */
+hipError_t hsavmm_use_page_tables(int enabled);
 
 /* ---- State --------------------------------------------------------------------------------- */
 
@@ -75,15 +81,16 @@ hipError_t hsavmm_check(void);
 /* Reserves addresses at exactly `ptr`. Free them with hipMemAddressFree. */
 hipError_t hsavmm_reserve_at(void *ptr, size_t size);
 
-/* Sets `*enforced` to 1 if an access that hipMemSetAccess forbids at a location faults; to 0 if the
- * permission is only recorded, as for GPUs: AMD's driver maps everything readable and writable. */
+/* Sets `*enforced` to 1 if the agent at `location` faults where hipMemSetAccess denies it access; to 0 if
+ * the permission is only recorded, as for GPUs unless the library controls their page tables: AMD's driver
+ * maps everything readable and writable. */
 hipError_t hsavmm_enforcement(int *enforced, const hipMemLocation *location);
 
 /* Revokes access to a range of whole, adjacent mappings, also that of GPUs. The mappings are unmapped for
  * a moment, so no agent may use them during the call. The contents are kept. */
 hipError_t hsavmm_revoke(void *ptr, size_t size, const hipMemLocation *locations, size_t count);
 
-/* ---- Many at once -------------------------------------------------------------------------- */
+/* ---- Batches ------------------------------------------------------------------------------- */
 /* Each function performs all operations of a list, or none. The ranges may be in several reservations
  * and in any order, and must not overlap. Where possible, adjacent ranges take one call of the
  * runtime. A list has at most 65,536 elements. Unlike hipMemSetAccess, these functions grant the host
@@ -144,12 +151,12 @@ typedef struct hsavmm_growable *hsavmm_growable_t;
 hipError_t hsavmm_growable_reserve(hsavmm_growable_t *buffer, int device, size_t maximum);
 /* Resizes the buffer; if the call fails, nothing has changed. Added memory has undefined contents. */
 hipError_t hsavmm_growable_resize(hsavmm_growable_t buffer, size_t size);
-/* Also applies to memory that is added later. */
+/* Grants access, also to memory that is added later. */
 hipError_t hsavmm_growable_grant(hsavmm_growable_t buffer, const hipMemLocation *locations,
                                  size_t count, hipMemAccessFlags flags);
 hipError_t hsavmm_growable_revoke(hsavmm_growable_t buffer, const hipMemLocation *locations,
                                   size_t count);
-/* Either result may be null. */
+/* Returns the address and the size; either pointer may be null. */
 hipError_t hsavmm_growable_place(hsavmm_growable_t buffer, void **ptr, size_t *size);
 hipError_t hsavmm_growable_destroy(hsavmm_growable_t buffer);
 
@@ -181,7 +188,7 @@ hipError_t hsavmm_paged_destroy(hsavmm_paged_t buffer);
 typedef struct hsavmm_pausable *hsavmm_pausable_t;
 
 hipError_t hsavmm_pausable_create(hsavmm_pausable_t *buffer, int device, size_t size);
-/* Releases the memory. If `save` is not 0, the host's memory keeps the contents. */
+/* Releases the memory. If `save` is not 0, saves the contents in the host's memory. */
 hipError_t hsavmm_pausable_pause(hsavmm_pausable_t buffer, int save);
 hipError_t hsavmm_pausable_resume(hsavmm_pausable_t buffer);
 hipError_t hsavmm_pausable_grant(hsavmm_pausable_t buffer, const hipMemLocation *locations,
@@ -203,7 +210,7 @@ hipError_t hsavmm_ring_revoke(hsavmm_ring_t buffer, const hipMemLocation *locati
 hipError_t hsavmm_ring_place(hsavmm_ring_t buffer, void **ptr, size_t *size);
 hipError_t hsavmm_ring_destroy(hsavmm_ring_t buffer);
 
-/* ---- The end ------------------------------------------------------------------------------- */
+/* ---- Shut-down ----------------------------------------------------------------------------- */
 
 /* Frees everything that was reserved, mapped or allocated, and stops the runtime, after the running calls
  * have ended. The next call opens a runtime again. If hipIpcGetMemHandle has exported a dma-buf, AMD's

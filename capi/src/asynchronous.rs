@@ -3,7 +3,7 @@
 use crate::process::process;
 use crate::status::{Failure, run};
 use crate::streams::stream;
-use crate::transfer::{copy, set};
+use crate::transfer::{copy, fill};
 use crate::types::{hipError_t, hipStream_t};
 use core::ffi::{c_int, c_void};
 
@@ -75,7 +75,7 @@ unsafe extern "C" fn hipMemsetAsync(
     run("hipMemsetAsync", || {
         stream(raw)?;
         // SAFETY: lib.rs states the rules for pointers to bytes.
-        unsafe { set(destination, &[value as u8], size) }
+        unsafe { fill(destination, &[value as u8], size) }
     })
 }
 

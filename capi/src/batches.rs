@@ -51,6 +51,7 @@ unsafe extern "C" fn hsavmm_map_many(
         let convert = |mapping: Mapping| NewMapping {
             address: address(mapping.ptr),
             size: mapping.size,
+            offset: 0,
             handle: handle(mapping.handle),
         };
         let mappings: Vec<NewMapping> = mappings.into_iter().map(convert).collect();

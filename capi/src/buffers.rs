@@ -103,7 +103,7 @@ unsafe fn write_range(
     }
 }
 
-/// Destroys a buffer and its memory, if the number is that of a buffer of this type.
+/// Destroys a buffer and its memory. `find` fails if the number is not a buffer of the expected type.
 fn destroy<T>(
     number: *mut c_void,
     find: impl FnOnce(&Process) -> Result<T, Failure>,
@@ -224,9 +224,9 @@ unsafe extern "C" fn hsavmm_paged_page_users(
 ) -> hipError_t {
     run("hsavmm_paged_page_users", || {
         not_null("users", users)?;
-        let number = process()?.objects.paged(buffer)?.page_users(page)?;
+        let page_users = process()?.objects.paged(buffer)?.page_users(page)?;
         // SAFETY: lib.rs states the rules for result pointers.
-        unsafe { write_out("users", users, number) }
+        unsafe { write_out("users", users, page_users) }
     })
 }
 

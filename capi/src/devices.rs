@@ -28,7 +28,7 @@ pub struct Devices {
 /// ends at its first invalid entry, as in HIP. The numbers in `HIP_VISIBLE_DEVICES` count
 /// the devices that `ROCR_VISIBLE_DEVICES` selects. AMD's runtime applies the latter itself; this
 /// function applies it for the simulation.
-pub fn visible(runtime: &Runtime, variable: impl Fn(&str) -> Option<String>) -> Devices {
+pub fn visible_devices(runtime: &Runtime, variable: impl Fn(&str) -> Option<String>) -> Devices {
     let mut gpus: Vec<&Agent> = runtime.gpus().collect();
     let is_simulated = runtime.info().path.is_none();
     if is_simulated && let Some(list) = variable("ROCR_VISIBLE_DEVICES") {
@@ -131,7 +131,7 @@ impl Devices {
 
 /// Makes a device the current device of this thread.
 pub fn make_current(device: c_int) {
-    // An exiting thread does not read it again.
+    // Fails only in an exiting thread, which does not read the device again.
     let _ = CURRENT.try_with(|current| current.set(device));
 }
 
@@ -270,7 +270,7 @@ unsafe extern "C" fn hipDeviceGetPCIBusId(
 
 /// Returns the size of a device's memory in bytes.
 pub fn memory_size(agent: &Agent) -> usize {
-    let pools = agent.pools.iter().filter(|pool| pool.holds_handles());
+    let pools = agent.pools.iter().filter(|pool| pool.supports_handles());
     let sizes = pools.map(|pool| pool.size);
     sizes.max().or_else(|| agent.pools.iter().map(|pool| pool.size).max()).unwrap_or(0)
 }

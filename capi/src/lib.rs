@@ -4,11 +4,11 @@
 //! implements them. This crate only converts arguments, results and errors.
 //!
 //! * `types`: C's types, in HIP's layout. `status`: error numbers, messages and panics.
-//! * `process`: the runtime of a C program. `devices`: its visible GPUs.
+//! * `process`: the runtime that all calls of the process share. `devices`: its visible GPUs.
 //! * `virtual_memory`, `memory`, `registered`, `queries`, `transfer`, `asynchronous`, `ipc`, `streams`,
 //!   `events`, `contexts`, `properties`, `unsupported`: HIP's functions, one file per subject.
-//! * `own`, `areas`, `batches`, `buffers`: extensions of HIP (`hsavmm_…`); `objects`: their
-//!   numbers.
+//! * `own`, `areas`, `batches`, `buffers`: extensions of HIP (`hsavmm_…`); `objects`: the
+//!   numbers by which C identifies areas, batches and buffers.
 //!
 //! A pointer for a result must be null or writable, and a pointer to bytes must be valid for that
 //! many bytes. The functions check for null, and check handles and addresses of this library.

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 /// An allocation of the program.
 #[derive(Debug)]
-pub struct Held {
+pub struct Allocation {
     pub memory: PoolMemory,
     pub kind: Kind,
     pub flags: c_uint,
@@ -51,7 +51,7 @@ impl Opened {
 /// All allocated and opened memory, by address.
 #[derive(Debug, Default)]
 pub struct Allocations {
-    held: Mutex<BTreeMap<usize, Arc<Held>>>,
+    held: Mutex<BTreeMap<usize, Arc<Allocation>>>,
     opened: Mutex<BTreeMap<usize, Opened>>,
     /// Peer access: pairs of (owner, user).
     peers: Mutex<Vec<(AgentId, AgentId)>>,
@@ -74,7 +74,7 @@ fn users(peers: &[(AgentId, AgentId)], owner: AgentId) -> Vec<AgentId> {
 
 impl Allocations {
     /// Finds the allocation that contains an address.
-    pub fn at(&self, at: Address) -> Option<Arc<Held>> {
+    pub fn at(&self, at: Address) -> Option<Arc<Allocation>> {
         entry_at(&lock(&self.held), at.get(), |held| held.memory.size()).map(|(_, held)| held)
     }
 
@@ -136,7 +136,7 @@ impl Allocations {
         })
     }
 
-    fn insert(&self, held: Held) -> Result<*mut c_void, Failure> {
+    fn insert(&self, held: Allocation) -> Result<*mut c_void, Failure> {
         let peers = lock(&self.peers);
         if held.kind == Kind::Device {
             let users = users(&peers, held.memory.agent());
@@ -165,9 +165,11 @@ impl Allocations {
         // If another thread is transferring to or from this memory, it is freed when that transfer ends.
         map.remove(&at.get());
         drop(map);
-        let Ok(Held { memory, kind, flags, device }) = Arc::try_unwrap(held) else { return Ok(()) };
+        let Ok(Allocation { memory, kind, flags, device }) = Arc::try_unwrap(held) else {
+            return Ok(());
+        };
         memory.free().map_err(|Rejected { value: memory, error }| {
-            let held = Held { memory, kind, flags, device };
+            let held = Allocation { memory, kind, flags, device };
             lock(&self.held).insert(at.get(), Arc::new(held));
             Failure::from(error)
         })
@@ -191,13 +193,13 @@ impl Allocations {
     }
 }
 
-impl Held {
+impl Allocation {
     fn belongs_to(&self, owner: AgentId) -> bool {
         self.kind == Kind::Device && self.memory.agent() == owner
     }
 }
 
-/// Allocates memory of a device, from a pool with these flags; null for 0 bytes.
+/// Allocates memory of a device, from a pool with these flags; writes null for 0 bytes.
 fn allocate_on_device(
     ptr: *mut *mut c_void,
     size: usize,
@@ -219,7 +221,7 @@ fn allocate_on_device(
         return Err(Failure::not_supported(message));
     }
     let memory = PoolMemory::allocate_with(&process.runtime, agent, size, pool)?;
-    let held = Held { memory, kind: Kind::Device, flags, device };
+    let held = Allocation { memory, kind: Kind::Device, flags, device };
     // SAFETY: as before.
     unsafe { write_out("ptr", ptr, process.allocations.insert(held)?) }
 }
@@ -276,7 +278,7 @@ fn allocate_on_host(
     let memory = PoolMemory::allocate(&process.runtime, process.runtime.host().id(), size)?;
     let devices: Vec<AgentId> = process.devices.iter().collect();
     memory.allow(&devices)?;
-    let held = Held { memory, kind, flags, device: current() };
+    let held = Allocation { memory, kind, flags, device: current() };
     // SAFETY: as before.
     unsafe { write_out("ptr", ptr, process.allocations.insert(held)?) }
 }
@@ -384,7 +386,7 @@ unsafe extern "C" fn hipMemGetInfo(free: *mut usize, total: *mut usize) -> hipEr
 mod tests {
     //! Tests of peer access, which C programs cannot query.
 
-    use super::{Allocations, Held, Kind};
+    use super::{Allocation, Allocations, Kind};
     use crate::errors;
     use hsa_vmm::simulation::{Config, FaultPlan};
     use hsa_vmm::{Address, AgentId, PoolMemory, Runtime};
@@ -400,11 +402,11 @@ mod tests {
 
     fn allocate(runtime: &Runtime, allocations: &Allocations, owner: AgentId) -> Address {
         let memory = PoolMemory::allocate(runtime, owner, 4096).unwrap();
-        let held = Held { memory, kind: Kind::Device, flags: 0, device: 0 };
+        let held = Allocation { memory, kind: Kind::Device, flags: 0, device: 0 };
         Address::new(allocations.insert(held).unwrap() as usize)
     }
 
-    fn open_to(allocations: &Allocations, at: Address, gpus: &[AgentId]) -> Vec<bool> {
+    fn accessibility(allocations: &Allocations, at: Address, gpus: &[AgentId]) -> Vec<bool> {
         let held = allocations.at(at).unwrap();
         gpus.iter().map(|&gpu| held.memory.is_accessible_by(gpu)).collect()
     }
@@ -413,7 +415,7 @@ mod tests {
     fn granting_a_peer_keeps_other_grants() {
         let (runtime, gpus, allocations, before) = fixture(FaultPlan::default());
         let foreign = allocate(&runtime, &allocations, gpus[1]);
-        let open = |at| open_to(&allocations, at, &gpus);
+        let open = |at| accessibility(&allocations, at, &gpus);
         assert_eq!(open(before), [true, false, false]);
         allocations.enable(gpus[0], gpus[1]).unwrap();
         allocations.enable(gpus[0], gpus[2]).unwrap();
@@ -440,8 +442,8 @@ mod tests {
         let (_runtime, gpus, allocations, at) = fixture(faults);
         allocations.enable(gpus[0], gpus[1]).unwrap();
         allocations.enable(gpus[0], gpus[2]).unwrap_err();
-        assert_eq!(open_to(&allocations, at, &gpus), [true, true, false]);
+        assert_eq!(accessibility(&allocations, at, &gpus), [true, true, false]);
         allocations.enable(gpus[0], gpus[2]).unwrap();
-        assert_eq!(open_to(&allocations, at, &gpus), [true, true, true]);
+        assert_eq!(accessibility(&allocations, at, &gpus), [true, true, true]);
     }
 }

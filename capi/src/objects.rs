@@ -37,7 +37,7 @@ pub struct InArea {
     pub offset: usize,
     /// The size of the memory in bytes.
     pub size: usize,
-    /// Whether the area maps the program's own memory, which continues before and after it.
+    /// Whether the area maps the program's own memory, which may continue before and after the range.
     pub is_own: bool,
 }
 

@@ -6,6 +6,7 @@ use crate::process::{Backend, configure, process, shut_down};
 use crate::status::{Failure, run};
 use crate::types::{hipError_t, hipMemLocation};
 use core::ffi::{c_char, c_int, c_uint, c_void};
+use hsa_vmm::Agent;
 use hsa_vmm::agent::Enforcement;
 use hsa_vmm::hip::HipProfile;
 
@@ -58,6 +59,13 @@ extern "C" fn hsavmm_use_profile(profile: c_int) -> hipError_t {
             }
         };
         configure(|settings| settings.profile = Some(profile))
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hsavmm_use_page_tables(enabled: c_int) -> hipError_t {
+    run("hsavmm_use_page_tables", || {
+        configure(|settings| settings.page_tables = Some(enabled != 0))
     })
 }
 
@@ -135,8 +143,11 @@ unsafe extern "C" fn hsavmm_enforcement(
         // SAFETY: lib.rs states the rules for pointers.
         let location = unsafe { read("location", location) }?;
         let agent = process.devices.at(&process.runtime, location, errors::INVALID_VALUE)?;
-        let agent = process.runtime.agent(agent);
-        let enforces = agent.is_some_and(|agent| agent.enforcement() == Enforcement::Enforced);
+        let enforcement = match process.vmm() {
+            Ok(vmm) => vmm.enforcement(agent),
+            Err(_) => process.runtime.agent(agent).map(Agent::enforcement),
+        };
+        let enforces = enforcement == Some(Enforcement::Enforced);
         // SAFETY: as before.
         unsafe { write_out("enforced", enforced, c_int::from(enforces)) }
     })

@@ -107,7 +107,7 @@ pub unsafe fn write_text(
     Ok(())
 }
 
-/// Returns the address of a pointer.
+/// Converts a pointer to an `Address`.
 pub fn address(pointer: *const c_void) -> Address {
     Address::new(pointer as usize)
 }

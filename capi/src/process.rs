@@ -1,6 +1,6 @@
 //! The runtime of a C program, which the first call opens.
 
-use crate::devices::{Devices, visible};
+use crate::devices::{Devices, visible_devices};
 use crate::errors;
 use crate::memory::Allocations;
 use crate::objects::Objects;
@@ -18,6 +18,8 @@ pub struct Settings {
     pub runtime: Backend,
     /// `None`: the value of `HSA_VMM_PROFILE`, else the newest.
     pub profile: Option<HipProfile>,
+    /// Whether the library controls page tables; `None`: the value of `HSA_VMM_PAGE_TABLES`, else it does not.
+    pub page_tables: Option<bool>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -49,13 +51,13 @@ struct State {
 }
 
 static STATE: RwLock<Option<State>> = RwLock::new(None);
-/// Serialises opening. It is slow, and `STATE` is not locked meanwhile.
+/// Serialises opening, which is slow; `STATE` is not locked meanwhile.
 static OPENING: Mutex<()> = Mutex::new(());
 /// The profile of error numbers, set when a runtime opens.
 static PROFILE: AtomicU8 = AtomicU8::new(7);
 
 /// The process that opens or has opened the runtime; 0 if none is open. Checked before any lock is
-/// taken: in a forked child, a thread that does not exist there can hold a lock.
+/// taken: in a forked child, a lock may belong to a thread of the parent.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
 fn check_not_forked() -> Result<(), Failure> {
@@ -151,6 +153,10 @@ impl Process {
             Some(profile) => profile,
             None => profile_from_environment()?,
         };
+        let page_tables = match settings.page_tables {
+            Some(enabled) => enabled,
+            None => page_tables_from_environment()?,
+        };
         let runtime = match &settings.runtime {
             Backend::Automatic => Runtime::load().map_err(open_failure)?,
             // SAFETY: the caller of hsavmm_use_runtime() vouches for the file (hsavmm.h).
@@ -159,8 +165,9 @@ impl Process {
         };
         let number = if profile == HipProfile::Hip6 { 6 } else { 7 };
         PROFILE.store(number, Ordering::Relaxed);
-        let vmm = Vmm::open_with(&runtime, VmmOptions::new().with_profile(profile));
-        let devices = visible(&runtime, |variable| std::env::var(variable).ok());
+        let options = VmmOptions::new().with_profile(profile).with_page_tables(page_tables);
+        let vmm = Vmm::open_with(&runtime, options);
+        let devices = visible_devices(&runtime, |variable| std::env::var(variable).ok());
         let ipc = devices.iter().map(|_| OnceLock::new()).collect();
         let (allocations, objects) = (Allocations::default(), Objects::default());
         let registered = Registered::default();
@@ -216,7 +223,19 @@ fn profile_from_environment() -> Result<HipProfile, Failure> {
     }
 }
 
-/// Converts the error of opening a runtime: "no device" if it does not start, as in HIP.
+fn page_tables_from_environment() -> Result<bool, Failure> {
+    match std::env::var("HSA_VMM_PAGE_TABLES").as_deref() {
+        Ok("on") => Ok(true),
+        Ok("off" | "") | Err(_) => Ok(false),
+        Ok(other) => {
+            let message =
+                format!("HSA_VMM_PAGE_TABLES={other:?} is invalid: valid values are on and off");
+            Err(Failure::new(errors::NOT_INITIALIZED, message))
+        }
+    }
+}
+
+/// Converts the error of opening a runtime: "no device" if the runtime does not start, as in HIP.
 fn open_failure(error: Error) -> Failure {
     let code = match error.kind() {
         ErrorKind::Load(_) => errors::SHARED_OBJECT_INIT_FAILED,

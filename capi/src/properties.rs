@@ -35,7 +35,8 @@ impl Architecture {
     }
 }
 
-/// Members that this library sets have HIP's names. All other members are 0, and are grouped.
+/// HIP's properties of a device. Members that this library sets have HIP's names; the others are 0, and are
+/// grouped.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 struct hipDeviceProp_t {

@@ -1,7 +1,7 @@
 //! Queries of pointers.
 
 use crate::errors;
-use crate::memory::{Held, Kind};
+use crate::memory::{Allocation, Kind};
 use crate::pointers::{address, not_null, read, write_out};
 use crate::process::{Process, process};
 use crate::registered;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 /// The memory at an address.
 enum Found {
-    Held(Arc<Held>),
+    Allocation(Arc<Allocation>),
     Opened(c_int, Arc<OpenedMemory>),
     Registered(registered::Found),
     /// A mapping: start, size, device.
@@ -28,7 +28,7 @@ enum Found {
 impl Process {
     fn find(&self, at: Address) -> Option<Found> {
         if let Some(held) = self.allocations.at(at) {
-            return Some(Found::Held(held));
+            return Some(Found::Allocation(held));
         }
         if let Some((device, opened)) = self.allocations.opened_at(at) {
             return Some(Found::Opened(device, opened));
@@ -50,7 +50,7 @@ impl Found {
     /// Returns the start and the size of the memory.
     fn range(&self) -> (Address, usize) {
         match self {
-            Self::Held(held) => (held.memory.address(), held.memory.size()),
+            Self::Allocation(held) => (held.memory.address(), held.memory.size()),
             Self::Opened(_, opened) => (opened.address(), opened.size()),
             Self::Registered(found) => (found.start, found.size),
             Self::Mapped(start, size, _) => (*start, *size),
@@ -77,7 +77,7 @@ impl Found {
                 allocation_flags: found.flags,
                 ..on_host(MEMORY_HOST, found.device)
             },
-            Self::Held(held) => {
+            Self::Allocation(held) => {
                 let attributes = match held.kind {
                     Kind::Device => on_device(held.device),
                     Kind::Host => on_host(MEMORY_HOST, held.device),

@@ -34,8 +34,8 @@ impl Failure {
         Self::new(errors::INVALID_VALUE, format_args!("`{argument}` {problem}"))
     }
 
-    pub fn not_supported(what: impl Display) -> Self {
-        Self::new(errors::NOT_SUPPORTED, format_args!("{what}: not supported by this library"))
+    pub fn not_supported(feature: impl Display) -> Self {
+        Self::new(errors::NOT_SUPPORTED, format_args!("{feature}: not supported by this library"))
     }
 }
 

@@ -153,7 +153,7 @@ unsafe extern "C" fn hipStreamIsCapturing(raw: hipStream_t, status: *mut c_int) 
 }
 
 thread_local! {
-    /// The capture mode of this thread, as in HIP first `hipStreamCaptureModeGlobal`.
+    /// The capture mode of this thread, initially `hipStreamCaptureModeGlobal` as in HIP.
     static CAPTURE_MODE: Cell<c_uint> = const { Cell::new(0) };
 }
 

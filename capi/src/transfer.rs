@@ -1,7 +1,7 @@
 //! Synchronous copies and fills.
 
 use crate::errors;
-use crate::memory::{Held, Kind};
+use crate::memory::{Allocation, Kind};
 use crate::objects::{InArea, OpenArea};
 use crate::pointers::{address, not_null};
 use crate::process::{Process, process};
@@ -40,7 +40,7 @@ enum End {
     /// Memory of an area: the start of the memory, and an offset in it.
     Area(Arc<OpenArea>, usize, usize),
     /// Allocated memory, and an offset in it.
-    Held(Arc<Held>, usize),
+    Allocation(Arc<Allocation>, usize),
     /// Opened memory of another process, and an offset in it.
     Opened(Arc<OpenedMemory>, usize),
     Mapped(Address),
@@ -68,13 +68,13 @@ impl End {
         }
         if let Some(held) = process.allocations.at(at) {
             let offset = offset_in(held.memory.address(), held.memory.size())?;
-            return Ok(Self::Held(held, offset));
+            return Ok(Self::Allocation(held, offset));
         }
         if let Some((_, opened)) = process.allocations.opened_at(at) {
             let offset = offset_in(opened.address(), opened.size())?;
             return Ok(Self::Opened(opened, offset));
         }
-        // The library reports which parts of a reservation are mapped.
+        // Any address in a reservation counts as mapped: the copy itself reports unmapped parts.
         let reserved = |at| process.vmm().ok().and_then(|vmm| vmm.reservation_at(at)).is_some();
         let last = Address::new(end - 1);
         if reserved(at) {
@@ -94,10 +94,10 @@ impl End {
 
     /// Returns whether a copy's kind may declare this memory as device memory (`device`) or as host
     /// memory. Memory that both can access may be declared as either.
-    fn may_be(&self, device: bool) -> bool {
+    fn may_be_declared(&self, device: bool) -> bool {
         match self {
             Self::Area(area, ..) => area.is_shared_with_host() || device,
-            Self::Held(held, _) => held.kind != Kind::Device || device,
+            Self::Allocation(held, _) => held.kind != Kind::Device || device,
             Self::Opened(..) | Self::Mapped(_) => device,
             Self::Own(_) => !device,
         }
@@ -124,9 +124,9 @@ impl End {
     ) -> Result<(), Failure> {
         match self {
             Self::Area(area, start, within) => {
-                in_area(area, *start, |memory| memory.read(within + offset, bytes))
+                with_area_memory(area, *start, |memory| memory.read(within + offset, bytes))
             }
-            Self::Held(held, start) => Ok(held.memory.read(start + offset, bytes)?),
+            Self::Allocation(held, start) => Ok(held.memory.read(start + offset, bytes)?),
             Self::Opened(opened, start) => Ok(opened.read(start + offset, bytes)?),
             Self::Mapped(start) => {
                 let range = (Address::new(start.get() + offset), bytes.len());
@@ -141,7 +141,7 @@ impl End {
             }
             Self::Own(start) => {
                 let from = (start + offset) as *const u8;
-                // SAFETY: the caller guarantees it. `bytes` belongs to this library, so they do not overlap.
+                // SAFETY: the caller guarantees it. `bytes` is this library's buffer, so the ranges do not overlap.
                 unsafe { core::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
                 Ok(())
             }
@@ -155,9 +155,9 @@ impl End {
     unsafe fn write(&self, process: &Process, offset: usize, bytes: &[u8]) -> Result<(), Failure> {
         match self {
             Self::Area(area, start, within) => {
-                in_area(area, *start, |memory| memory.write(within + offset, bytes))
+                with_area_memory(area, *start, |memory| memory.write(within + offset, bytes))
             }
-            Self::Held(held, start) => Ok(held.memory.write(start + offset, bytes)?),
+            Self::Allocation(held, start) => Ok(held.memory.write(start + offset, bytes)?),
             Self::Opened(opened, start) => Ok(opened.write(start + offset, bytes)?),
             Self::Mapped(start) => {
                 let range = (Address::new(start.get() + offset), bytes.len());
@@ -172,7 +172,7 @@ impl End {
             }
             Self::Own(start) => {
                 let to = (start + offset) as *mut u8;
-                // SAFETY: the caller guarantees it. `bytes` belongs to this library, so they do not overlap.
+                // SAFETY: the caller guarantees it. `bytes` is this library's buffer, so the ranges do not overlap.
                 unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
                 Ok(())
             }
@@ -181,7 +181,7 @@ impl End {
 }
 
 /// Runs a function on memory of an area. No other thread can unmap it during the call.
-fn in_area(
+fn with_area_memory(
     area: &OpenArea,
     start: usize,
     act: impl FnOnce(&AreaMemory<'static>) -> Result<(), Error>,
@@ -194,7 +194,7 @@ fn in_area(
     Ok(act(memory)?)
 }
 
-/// Runs a function for each mapping in a range, with an agent that has the needed access:
+/// Runs a function for each mapping in a range, and passes it an agent with the needed access:
 /// preferably the owner of the memory, else another GPU, else this process.
 ///
 /// One copy may span mappings of several devices, each accessible to its own device only.
@@ -257,10 +257,10 @@ pub unsafe fn copy(
     if let Some((device_to, device_from)) = direction {
         let contradiction =
             |argument| Err(Failure::value(argument, "contradicts `kind` (device or host memory)"));
-        if !to.may_be(device_to) {
+        if !to.may_be_declared(device_to) {
             return contradiction("destination");
         }
-        if !from.may_be(device_from) {
+        if !from.may_be_declared(device_from) {
             return contradiction("source");
         }
     }
@@ -344,7 +344,7 @@ unsafe extern "C" fn hipMemcpyPeer(
 ///
 /// # Safety
 /// The program's own memory must be that long and writable.
-pub unsafe fn set(destination: *mut c_void, pattern: &[u8], count: usize) -> Result<(), Failure> {
+pub unsafe fn fill(destination: *mut c_void, pattern: &[u8], count: usize) -> Result<(), Failure> {
     let process = process()?;
     process.devices.require()?;
     if count == 0 {
@@ -357,7 +357,7 @@ pub unsafe fn set(destination: *mut c_void, pattern: &[u8], count: usize) -> Res
     let overflow = || Failure::value("count", "exceeds the address space");
     let size = count.checked_mul(pattern.len()).ok_or_else(overflow)?;
     let end = End::of(&process, "destination", address(destination), size)?;
-    if !end.may_be(true) {
+    if !end.may_be_declared(true) {
         return Err(Failure::value("destination", "is not memory of this library"));
     }
     let bytes = pattern.repeat(count.min(BUFFER_SIZE / pattern.len()));
@@ -372,7 +372,7 @@ pub unsafe fn set(destination: *mut c_void, pattern: &[u8], count: usize) -> Res
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipMemset(destination: *mut c_void, value: c_int, size: usize) -> hipError_t {
     // SAFETY: lib.rs states the rules for pointers to bytes.
-    run("hipMemset", || unsafe { set(destination, &[value as u8], size) })
+    run("hipMemset", || unsafe { fill(destination, &[value as u8], size) })
 }
 
 #[unsafe(no_mangle)]
@@ -382,7 +382,7 @@ unsafe extern "C" fn hipMemsetD8(
     count: usize,
 ) -> hipError_t {
     // SAFETY: lib.rs states the rules for pointers to bytes.
-    run("hipMemsetD8", || unsafe { set(destination, &[value], count) })
+    run("hipMemsetD8", || unsafe { fill(destination, &[value], count) })
 }
 
 #[unsafe(no_mangle)]
@@ -392,7 +392,7 @@ unsafe extern "C" fn hipMemsetD16(
     count: usize,
 ) -> hipError_t {
     // SAFETY: lib.rs states the rules for pointers to bytes.
-    run("hipMemsetD16", || unsafe { set(destination, &value.to_ne_bytes(), count) })
+    run("hipMemsetD16", || unsafe { fill(destination, &value.to_ne_bytes(), count) })
 }
 
 #[unsafe(no_mangle)]
@@ -402,5 +402,5 @@ unsafe extern "C" fn hipMemsetD32(
     count: usize,
 ) -> hipError_t {
     // SAFETY: lib.rs states the rules for pointers to bytes.
-    run("hipMemsetD32", || unsafe { set(destination, &value.to_ne_bytes(), count) })
+    run("hipMemsetD32", || unsafe { fill(destination, &value.to_ne_bytes(), count) })
 }

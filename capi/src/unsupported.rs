@@ -5,16 +5,16 @@
 use crate::status::{Failure, run};
 use crate::types::hipError_t;
 
-fn not_supported(function: &str, what: &str) -> hipError_t {
-    run(function, || Err(Failure::not_supported(what)))
+fn not_supported(function: &str, feature: &str) -> hipError_t {
+    run(function, || Err(Failure::not_supported(feature)))
 }
 
 macro_rules! unsupported {
-    ($($what:literal: $($function:ident)+;)+) => {
+    ($($feature:literal: $($function:ident)+;)+) => {
         $($(#[unsafe(no_mangle)]
         extern "C" fn $function() -> hipError_t {
             // The arguments are ignored, which C's calling convention permits.
-            not_supported(stringify!($function), $what)
+            not_supported(stringify!($function), $feature)
         })+)+
     };
 }

@@ -208,19 +208,19 @@ fn host_access(
         // If nothing is mapped here, the call fails anyway.
         let mapping = vmm.mapping_at(Address::new(at))?;
         at = mapping.address.get() + mapping.size;
-        let has = |agent| {
+        let current_access = |agent| {
             let entry = mapping.access.iter().find(|(other, _)| *other == agent);
             entry.map_or(Access::None, |(_, access)| *access)
         };
-        let will_have = |agent| {
+        let new_access = |agent| {
             let last = list.iter().rev().find(|descriptor| descriptor.agent == agent);
-            last.map_or_else(|| has(agent), |descriptor| descriptor.access)
+            last.map_or_else(|| current_access(agent), |descriptor| descriptor.access)
         };
-        let of_devices = |access: &dyn Fn(AgentId) -> Access| {
+        let max_of_gpus = |access: &dyn Fn(AgentId) -> Access| {
             runtime.gpus().map(|gpu| access(gpu.id())).max().unwrap_or(Access::None)
         };
-        let old = has(host);
-        let new = if old == of_devices(&has) { of_devices(&will_have) } else { old };
+        let old = current_access(host);
+        let new = if old == max_of_gpus(&current_access) { max_of_gpus(&new_access) } else { old };
         changes |= new != old;
         highest = highest.max(new);
     }
@@ -357,8 +357,8 @@ unsafe extern "C" fn hipMemImportFromShareableHandle(
         not_null("handle", to)?;
         let kind = handle_type(kind)?;
         let number = descriptor_number(os_handle)?;
-        // SAFETY: the library uses only the number before the kernel has checked that it is open. The C
-        // caller keeps it open during this call.
+        // SAFETY: until the kernel has checked that the descriptor is open, the library uses only its
+        // number. The C caller keeps the descriptor open during this call.
         let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
         let imported = vmm.import_from_shareable_handle(descriptor, kind)?;
         // SAFETY: lib.rs states the rules for result pointers.

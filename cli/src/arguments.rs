@@ -47,12 +47,12 @@ pub struct Common {
           default_value_t = HipProfile::default(), help_heading = "Runtime")]
     pub profile: HipProfile,
     /// Log the library's operations to standard error: error, warn, info, debug or trace
-    #[arg(long = "log-level", value_name = "LEVEL", env = "HSA_VMM_LOG", help_heading = "Output")]
-    pub log: Option<LevelFilter>,
+    #[arg(long, value_name = "LEVEL", env = "HSA_VMM_LOG", help_heading = "Output")]
+    pub log_level: Option<LevelFilter>,
 }
 
 impl Common {
-    /// Returns the arguments that differ from the default, for the command in a report that repeats the run.
+    /// Returns the arguments that differ from the default, for the command that repeats a run.
     pub fn typed_arguments(&self) -> Vec<String> {
         let mut arguments = self.runtime.typed_arguments();
         if self.profile != HipProfile::default() {
@@ -61,11 +61,13 @@ impl Common {
         arguments
     }
 
-    /// Returns arguments that are parsed to the same options.
+    /// Returns the arguments that start a worker with the same options.
     pub fn to_arguments(&self) -> Vec<OsString> {
         let mut arguments = self.runtime.to_arguments();
         arguments.push(option_with_value("--profile", self.profile.to_string()));
-        arguments.extend(self.log.map(|level| option_with_value("--log-level", level.to_string())));
+        arguments.extend(
+            self.log_level.map(|level| option_with_value("--log-level", level.to_string())),
+        );
         arguments
     }
 }
@@ -79,7 +81,7 @@ pub fn option_with_value(option: &str, value: impl AsRef<OsStr>) -> OsString {
 }
 
 /// Parses a duration other than zero: `500ms`, `20s`, `10min`, `8h`. A plain number means seconds.
-pub fn time(text: &str) -> Result<Duration, String> {
+pub fn parse_time(text: &str) -> Result<Duration, String> {
     let time = match text.parse() {
         Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())?,
         Err(_) => humantime::parse_duration(text).map_err(|error| error.to_string())?,
@@ -169,8 +171,8 @@ pub enum Command {
 }
 
 impl Command {
-    /// The log level, for subcommands that use the library.
-    pub fn log(&self) -> Option<LevelFilter> {
+    /// Returns the log level; `None` for subcommands without the option.
+    pub fn log_level(&self) -> Option<LevelFilter> {
         match self {
             Self::Info(Info { common, .. })
             | Self::Conform(Conform { common, .. })
@@ -179,7 +181,7 @@ impl Command {
             | Self::Worker(common)
             | Self::Map(Map { common, .. })
             | Self::Bench(Bench { common, .. })
-            | Self::Stress(Stress { common, .. }) => common.log,
+            | Self::Stress(Stress { common, .. }) => common.log_level,
             Self::Bringup(_)
             | Self::Diff(_)
             | Self::Emulate(_)
@@ -205,7 +207,7 @@ pub enum RunFormat {
     Ktap,
 }
 
-/// A table for people or JSON for programs.
+/// The format of results: a table for people or JSON for programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// A table
@@ -220,13 +222,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_pass_claps_checks() {
+    fn arguments_pass_the_checks_of_clap() {
         use clap::CommandFactory;
         Arguments::command().debug_assert();
     }
 
     #[test]
-    fn to_arguments_is_parsed_to_same_options() {
+    fn to_arguments_parses_to_the_same_options() {
         for arguments in [
             &["--runtime", "./-odd name", "--profile", "hip6", "--log-level", "debug"][..],
             &["--runtime", "sim", "--gpus", "3", "--sim", "era=a"],

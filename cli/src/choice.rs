@@ -1,7 +1,7 @@
 //! The options that choose the runtime.
 
 use crate::arguments::option_with_value;
-use crate::program::{OUTER_COMMAND, reproducing};
+use crate::program::{OUTER_COMMAND, reproduce_command};
 use crate::screen::Screen;
 use anstyle::Style;
 use anyhow::Context;
@@ -18,11 +18,11 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 /// Prints information to standard error, dimmed.
-pub fn print_info(note: &str) {
+pub fn print_info(text: &str) {
     let dim = Style::new().dimmed();
     let mut screen = Screen::stderr();
     // Ignore errors: the information is optional.
-    let _ = screen.styled(dim, note).and_then(|()| writeln!(screen));
+    let _ = screen.styled(dim, text).and_then(|()| writeln!(screen));
 }
 
 /// The value of `--runtime`.
@@ -67,57 +67,57 @@ pub struct RuntimeOptions {
     pub gpus: Option<u8>,
     /// The configuration of the simulation, as in HSA_SIM: `era=a,granule=2m,vram=1g,…`
     #[arg(long, value_name = "CONFIG", env = "HSA_SIM", help_heading = "Runtime",
-          value_parser = simulation)]
+          value_parser = check_config)]
     pub sim: Option<String>,
 }
 
 /// Checks a simulation's configuration. Returns the text, because `--gpus` may be added to it.
-fn simulation(text: &str) -> Result<String, String> {
+fn check_config(text: &str) -> Result<String, String> {
     text.parse::<Config>().map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
 /// The runtime that was chosen.
 #[derive(Clone, Debug)]
-pub enum Selected {
+pub enum SelectedRuntime {
     /// A simulation, not started yet.
-    Simulation(Simulated),
+    Simulation(SelectedSimulation),
     /// A loaded library.
     Library(Runtime),
 }
 
-/// A simulation that can be started.
+/// A simulation that was chosen, and can be started.
 #[derive(Clone, Debug)]
-pub struct Simulated {
+pub struct SelectedSimulation {
     /// The configuration, if one was given.
-    pub text: Option<String>,
+    pub config: Option<String>,
     /// With `auto`, the reason why AMD's runtime was not chosen.
     reason: Option<String>,
 }
 
-impl Simulated {
+impl SelectedSimulation {
     /// Starts the simulation.
     pub fn start(&self) -> anyhow::Result<Runtime> {
-        Ok(Runtime::simulated(config(self.text.as_deref())?)?)
+        Ok(Runtime::simulated(parse_config(self.config.as_deref())?)?)
     }
 
-    /// Returns the reason in parentheses, or an empty string.
-    pub fn reason(&self) -> String {
+    /// Returns the reason in parentheses after a space, or an empty string.
+    pub fn reason_suffix(&self) -> String {
         self.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default()
     }
 }
 
 /// Parses a configuration.
-fn config(text: Option<&str>) -> anyhow::Result<Config> {
+fn parse_config(text: Option<&str>) -> anyhow::Result<Config> {
     let Some(text) = text else { return Ok(Config::default()) };
     text.parse().with_context(|| format!("invalid simulation `{text}`"))
 }
 
-impl fmt::Display for Selected {
+impl fmt::Display for SelectedRuntime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Library(runtime) => f.write_str(&describe(runtime)),
-            Self::Simulation(Simulated { text: None, .. }) => f.write_str("simulation"),
-            Self::Simulation(Simulated { text: Some(text), .. }) => {
+            Self::Simulation(SelectedSimulation { config: None, .. }) => f.write_str("simulation"),
+            Self::Simulation(SelectedSimulation { config: Some(text), .. }) => {
                 write!(f, "simulation of {text}")
             }
         }
@@ -140,35 +140,37 @@ fn describe(runtime: &Runtime) -> String {
 impl RuntimeOptions {
     /// Opens the chosen runtime and prints its description to standard error.
     pub fn open(&self) -> anyhow::Result<Runtime> {
-        let (runtime, note) = self.open_with_description()?;
-        print_info(&note);
+        let (runtime, description) = self.open_with_description()?;
+        print_info(&description);
         Ok(runtime)
     }
 
     /// Opens the chosen runtime and returns it with a description.
     pub fn open_with_description(&self) -> anyhow::Result<(Runtime, String)> {
         let (runtime, reason) = match self.select()? {
-            Selected::Library(runtime) => (runtime, String::new()),
-            Selected::Simulation(simulated) => (simulated.start()?, simulated.reason()),
+            SelectedRuntime::Library(runtime) => (runtime, String::new()),
+            SelectedRuntime::Simulation(simulated) => {
+                (simulated.start()?, simulated.reason_suffix())
+            }
         };
-        let note = format!("runtime: {}{reason}", describe(&runtime));
-        Ok((runtime, note))
+        let description = format!("runtime: {}{reason}", describe(&runtime));
+        Ok((runtime, description))
     }
 
     /// Chooses the runtime, and loads it if it is a library.
-    pub fn select(&self) -> anyhow::Result<Selected> {
-        let simulated =
-            |reason| Selected::Simulation(Simulated { text: self.simulation(), reason });
+    pub fn select(&self) -> anyhow::Result<SelectedRuntime> {
+        let simulated = |reason| {
+            SelectedRuntime::Simulation(SelectedSimulation { config: self.config_text(), reason })
+        };
         Ok(match &self.choice {
             Choice::Simulation => simulated(None),
             // SAFETY: the user chose the file, whose code runs when it is loaded.
-            Choice::Library(path) => Selected::Library(unsafe { Runtime::load_from(path)? }),
+            Choice::Library(path) => SelectedRuntime::Library(unsafe { Runtime::load_from(path)? }),
             Choice::Auto => match DriverState::probe() {
                 DriverState::Missing => simulated(Some("there is no /dev/kfd".to_owned())),
                 _ => match Runtime::load() {
-                    Ok(runtime) => Selected::Library(runtime),
-                    // Without a library there is nothing to test. But a library that does not start
-                    // must be reported.
+                    Ok(runtime) => SelectedRuntime::Library(runtime),
+                    // Use the simulation if no library loads. Report a library that does not start.
                     Err(error) => match error.kind() {
                         ErrorKind::Load(tried) => simulated(Some(tried.to_string())),
                         _ => return Err(error.into()),
@@ -178,16 +180,16 @@ impl RuntimeOptions {
         })
     }
 
-    /// Makes a sequence run on the runtime of these options, if they select one, instead of its own machine.
+    /// If these options select a runtime, makes a sequence run on it instead of on the sequence's own machine.
     pub fn override_machine(&self, sequence: &mut Sequence) {
-        let is_selected = matches!(self.choice, Choice::Library(_)) || self.simulation().is_some();
+        let is_selected = matches!(self.choice, Choice::Library(_)) || self.config_text().is_some();
         if is_selected {
             sequence.machine = None;
         }
     }
 
-    /// Returns the simulation's configuration as text.
-    pub fn simulation(&self) -> Option<String> {
+    /// Returns the simulation's configuration as text; `None` for the default.
+    pub fn config_text(&self) -> Option<String> {
         let text = self.sim.clone().unwrap_or_default();
         match self.gpus {
             Some(gpus) if text.is_empty() => Some(format!("gpus={gpus}")),
@@ -196,20 +198,21 @@ impl RuntimeOptions {
         }
     }
 
-    /// Returns the simulation's configuration.
+    /// Parses the simulation's configuration.
     pub fn config(&self) -> anyhow::Result<Config> {
-        config(self.simulation().as_deref())
+        parse_config(self.config_text().as_deref())
     }
 
     /// Returns the arguments that choose the same runtime in a new shell, as a user would type them.
     pub fn typed_arguments(&self) -> Vec<String> {
         // `emulate` and `rocr run` set this variable to choose the library.
-        let chosen =
-            |path: &PathBuf| std::env::var_os("HSA_VMM_RUNTIME").is_some_and(|it| it == *path);
-        let is_started_by_self = std::env::var_os(OUTER_COMMAND).is_some();
+        let is_in_variable = |path: &PathBuf| {
+            std::env::var_os("HSA_VMM_RUNTIME").is_some_and(|value| value == *path)
+        };
+        let has_outer_command = std::env::var_os(OUTER_COMMAND).is_some();
         let choice = match &self.choice {
             Choice::Auto => None,
-            Choice::Library(path) if is_started_by_self && chosen(path) => None,
+            Choice::Library(path) if has_outer_command && is_in_variable(path) => None,
             Choice::Simulation => Some("sim".to_owned()),
             Choice::Library(path) => Some(path.display().to_string()),
         };
@@ -227,10 +230,10 @@ impl RuntimeOptions {
         if is_simulation && self.choice == Choice::Auto {
             arguments.splice(..0, ["--runtime", "sim"].map(str::to_owned));
         }
-        reproducing(["bringup".to_owned()].into_iter().chain(arguments))
+        reproduce_command(["bringup".to_owned()].into_iter().chain(arguments))
     }
 
-    /// Returns arguments that are parsed to the same options.
+    /// Returns the arguments that start a worker with the same options.
     pub fn to_arguments(&self) -> Vec<OsString> {
         let Self { choice, gpus, sim } = self;
         let choice = match choice {

@@ -38,14 +38,16 @@ pub struct DriverLog {
 }
 
 impl DriverLog {
-    /// Starts with empty logs. If the user chose a file for the emulated driver's log, does not read that log.
-    pub fn from_now() -> Self {
-        let capture = is_driver_emulated() && env::var_os(VARIABLE).is_none_or(|it| it.is_empty());
-        let memory = || memfd_create("driver log", MemfdFlags::CLOEXEC).ok().map(File::from);
-        Self { kernel: KernelLog::from_now(), emulated: memory().filter(|_| capture) }
+    /// Opens the logs, without earlier lines. If the user chose a file for the emulated driver's log, does not read
+    /// that file.
+    pub fn start() -> Self {
+        let captures =
+            is_driver_emulated() && env::var_os(VARIABLE).is_none_or(|path| path.is_empty());
+        let create = || memfd_create("driver log", MemfdFlags::CLOEXEC).ok().map(File::from);
+        Self { kernel: KernelLog::open_at_end(), emulated: create().filter(|_| captures) }
     }
 
-    /// Sets the log file of the emulated driver in a worker process.
+    /// Makes the emulated driver of a worker process write to this log.
     pub fn apply(&self, command: &mut Command) {
         if let Some(file) = &self.emulated {
             command.env(VARIABLE, format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
@@ -53,8 +55,8 @@ impl DriverLog {
     }
 
     /// Returns the lines since the last call.
-    pub fn lines(&mut self) -> Vec<String> {
-        let kernel = self.kernel.lines().unwrap_or_default();
+    pub fn new_lines(&mut self) -> Vec<String> {
+        let kernel = self.kernel.new_lines().unwrap_or_default();
         let mut lines: Vec<_> = kernel.into_iter().map(|line| format!("kernel: {line}")).collect();
         let Some(file) = &mut self.emulated else { return lines };
         let mut bytes = Vec::new();
@@ -66,7 +68,8 @@ impl DriverLog {
         }
         let text = String::from_utf8_lossy(&bytes);
         let start = text.lines().count().saturating_sub(LAST_LINES);
-        let shown = text.lines().enumerate().filter(|(at, line)| *at >= start || is_failure(line));
+        let shown =
+            text.lines().enumerate().filter(|(index, line)| *index >= start || is_failure(line));
         lines.extend(shown.map(|(_, line)| format!("{PREFIX}{line}")));
         lines
     }

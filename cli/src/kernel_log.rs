@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 
 const PATH: &str = "/dev/kmsg";
 
-/// The kernel's log since it was opened, or the reason why it cannot be read.
+/// The kernel's log from the time when it was opened, or the reason why it cannot be read.
 #[derive(Debug)]
 pub struct KernelLog {
     file: Result<File, String>,
@@ -14,7 +14,7 @@ pub struct KernelLog {
 
 impl KernelLog {
     /// Opens the log at its end.
-    pub fn from_now() -> Self {
+    pub fn open_at_end() -> Self {
         let nonblocking = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or_default();
         let opened = File::options().read(true).custom_flags(nonblocking).open(PATH);
         let file = opened.and_then(|mut file| file.seek(SeekFrom::End(0)).map(|_| file));
@@ -22,7 +22,7 @@ impl KernelLog {
     }
 
     /// Returns the lines added since the last call, or the reason why they cannot be read.
-    pub fn lines(&mut self) -> Result<Vec<String>, String> {
+    pub fn new_lines(&mut self) -> Result<Vec<String>, String> {
         let file = self.file.as_mut().map_err(|error| error.clone())?;
         let mut lines = Vec::new();
         // One read returns one entry of at most 8 KiB.

@@ -29,7 +29,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use tracing_subscriber::prelude::*;
 
-/// The result of a subcommand; each has an exit status.
+/// The result of a subcommand. It determines the exit status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// Everything succeeded.
@@ -60,7 +60,7 @@ fn main() -> ExitCode {
         );
         return ExitCode::from(BAD_USAGE);
     }
-    let arguments = Arguments::try_parse().unwrap_or_else(|error| exit_with(&error));
+    let arguments = Arguments::try_parse().unwrap_or_else(|error| print_and_exit(&error));
     start_logging(&arguments);
     let result = match &arguments.command {
         Command::Info(args) => subcommands::info::run(args),
@@ -98,6 +98,9 @@ fn main() -> ExitCode {
             if error.is::<subcommands::vm::Failed>() {
                 return ExitCode::from(subcommands::vm::FAILED);
             }
+            if error.is::<subcommands::emulate::Failed>() {
+                return ExitCode::from(subcommands::emulate::FAILED);
+            }
             ExitCode::from(match not_started {
                 Some(program) => program.exit_status(),
                 None if error.is::<BadUsage>() => BAD_USAGE,
@@ -109,25 +112,25 @@ fn main() -> ExitCode {
 }
 
 /// Prints help or the error in the arguments, and exits.
-fn exit_with(error: &clap::Error) -> ! {
+fn print_and_exit(error: &clap::Error) -> ! {
     let is_printable = |text: OsString| {
         let text = text.to_string_lossy();
         printable(&text) == text
     };
-    // Errors contain arguments; errors and help contain environment variables.
+    // Errors contain arguments. Errors and help contain environment variables.
     let all_printable =
         env::args_os().chain(env::vars_os().map(|(_, value)| value)).all(is_printable);
-    let printed = if all_printable {
+    let result = if all_printable {
         error.print().and_then(|()| std::io::stdout().flush())
     } else {
         let text = error.to_string();
         let mut screen = if error.use_stderr() { Screen::stderr() } else { Screen::stdout() };
         write!(screen, "{text}").and_then(|()| screen.flush())
     };
-    match printed {
-        // An error of writing to standard error cannot be reported.
-        Err(cannot) if !error.use_stderr() && cannot.kind() != std::io::ErrorKind::BrokenPipe => {
-            note!("error: cannot write to standard output: {cannot}");
+    match result {
+        // A failure to write to standard error cannot be reported.
+        Err(cause) if !error.use_stderr() && cause.kind() != std::io::ErrorKind::BrokenPipe => {
+            note!("error: cannot write to standard output: {cause}");
             std::process::exit(FAILED.into())
         }
         _ => std::process::exit(error.exit_code()),
@@ -148,12 +151,12 @@ pub fn message(error: &anyhow::Error) -> String {
 /// Returns whether the error means that there is no runtime, or that it does not start.
 fn is_no_runtime(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
-        let library = match cause.downcast_ref() {
+        let library_error = match cause.downcast_ref() {
             Some(hsa_vmm_bench::BenchError::Load(_)) => return true,
             Some(hsa_vmm_bench::BenchError::Library(error)) => Some(error),
             _ => cause.downcast_ref::<hsa_vmm::Error>(),
         };
-        library.is_some_and(|error| {
+        library_error.is_some_and(|error| {
             matches!(error.operation(), Operation::Load | Operation::Start | Operation::Discover)
         }) || cause.is::<hsa_rocr::FetchError>()
             || cause.is::<hsa_rocr::NotInstalled>()
@@ -165,7 +168,7 @@ fn is_no_runtime(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Returns whether the reader has closed the output (`hsa-vmm info | head -1`).
+/// Returns whether the reader of standard output has closed it (`hsa-vmm info | head -1`).
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let kind = match cause.downcast_ref::<std::io::Error>() {
@@ -176,24 +179,24 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Starts logging: to standard error at the requested level, and in a worker of `conform` to the page of
-/// the last call.
+/// Starts logging: to standard error at the requested level, and in a worker of `conform` or `stress` also to
+/// the page of the last call.
 fn start_logging(arguments: &Arguments) {
     let page = match &arguments.command {
-        // The page is optional.
+        // Without the page, the worker runs, but its last call is not known.
         Command::Conform(args) if args.worker => LastCall::open_in_worker().ok(),
         Command::Stress(args) if args.worker.is_some() => LastCall::open_in_worker().ok(),
         _ => None,
     };
-    let level = arguments.command.log();
+    let level = arguments.command.log_level();
     if page.is_none() && level.is_none() {
         return;
     }
-    let printed = level.map(|level| {
+    let stderr_layer = level.map(|level| {
         tracing_subscriber::fmt::layer()
             .with_writer(Screen::stderr)
             .with_ansi(false)
             .with_filter(level)
     });
-    tracing_subscriber::registry().with(printed).with(page.map(last_call::layer)).init();
+    tracing_subscriber::registry().with(stderr_layer).with(page.map(last_call::layer)).init();
 }

@@ -1,6 +1,6 @@
 //! Writes results to standard output, or to a file, which is written completely or not at all.
 //!
-//! [`Output::check`] checks before long work that the file can be written. If writing still fails (full
+//! [`Output::check`] checks before long work that the file can be written. If writing fails nevertheless (full
 //! disk, removed folder), the result goes to standard output.
 
 use crate::screen::Screen;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 /// The option `--output`.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct Output {
     /// Write to this file instead of standard output; it is written completely or not at all
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
@@ -21,7 +21,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// Checks before long work that the result can be written.
+    /// Checks that the result can be written. Call this before long work.
     pub fn check(&self) -> anyhow::Result<()> {
         self.output.as_deref().map_or(Ok(()), check)
     }
@@ -34,8 +34,7 @@ impl Output {
         Some(path.with_file_name(name))
     }
 
-    /// Opens the output for a result that is written in parts. If it is a file, each flush syncs it to the
-    /// disk.
+    /// Opens the output for a result that is written in parts. Each flush syncs a file to the disk.
     pub fn stream(&self) -> anyhow::Result<Screen<'static>> {
         let Some(path) = &self.output else { return Ok(Screen::stdout()) };
         let file = fs::File::create(path).with_context(|| cannot_write(path))?;
@@ -73,12 +72,12 @@ impl Write for Synced {
         match self.0.sync_data() {
             // A device or a pipe.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
-            synced => synced,
+            result => result,
         }
     }
 }
 
-/// Checks before long work that this file can be written.
+/// Checks that this file can be written. Call this before long work.
 pub fn check(path: &Path) -> anyhow::Result<()> {
     if is_special(path) {
         return Ok(());
@@ -98,7 +97,7 @@ fn cannot_write(path: &Path) -> String {
 
 /// Returns whether the path is a device or a pipe, which a file must not replace.
 fn is_special(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|it| !it.is_file() && !it.is_dir())
+    fs::metadata(path).is_ok_and(|file| !file.is_file() && !file.is_dir())
 }
 
 /// Replaces the file atomically: readers see the old or the new content. If the disk is full, the old
@@ -111,6 +110,15 @@ fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     file.write_all(text)?;
     file.persist(&path)?;
     Ok(())
+}
+
+/// Removes the name of the temporary file from an error.
+fn without_path(error: io::Error) -> io::Error {
+    let text = error.to_string();
+    match text.split_once(" at path ") {
+        Some((cause, _)) => io::Error::new(error.kind(), cause),
+        None => error,
+    }
 }
 
 /// Creates a temporary file in the folder of the file that it will replace. Returns it and the path to
@@ -130,24 +138,25 @@ fn create_temporary(path: &Path) -> io::Result<(NamedTempFile, PathBuf)> {
             }
             (path.to_owned(), None)
         }
-        // For example another user's link in a folder that all users can write to.
+        // For example, the kernel does not follow another user's link in a folder that all users can write to.
         Err(error) => return Err(error),
     };
     if old.as_ref().is_some_and(fs::Metadata::is_dir) {
         return Err(io::ErrorKind::IsADirectory.into());
     }
     let user = rustix::process::geteuid().as_raw();
-    let own = old.filter(|old| old.uid() == user);
-    let mode = own.map(|old| fs::Permissions::from_mode(old.mode() & 0o777));
+    let own_file = old.filter(|old| old.uid() == user);
+    let permissions = own_file.map(|old| fs::Permissions::from_mode(old.mode() & 0o777));
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let file = tempfile::Builder::new()
         .prefix(".hsa-vmm-")
         // The umask applies, as for any new file.
-        .permissions(mode.clone().unwrap_or_else(|| fs::Permissions::from_mode(0o666)))
-        .tempfile_in(folder.unwrap_or(Path::new(".")))?;
-    if let Some(mode) = mode {
+        .permissions(permissions.clone().unwrap_or_else(|| fs::Permissions::from_mode(0o666)))
+        .tempfile_in(folder.unwrap_or(Path::new(".")))
+        .map_err(without_path)?;
+    if let Some(permissions) = permissions {
         // Set the old permissions before writing, regardless of the umask.
-        file.as_file().set_permissions(mode)?;
+        file.as_file().set_permissions(permissions)?;
     }
     Ok((file, path))
 }

@@ -1,4 +1,4 @@
-//! The planned faults of the emulated driver and the simulation, and which of them happened.
+//! The planned faults of the emulated driver and the simulation, and whether they have happened.
 //!
 //! Worker processes record in a shared file (`HSA_FAULTS_RECORD`, see `hsa-faults`) which rules had an effect.
 
@@ -14,14 +14,14 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 /// The environment variable with the path of the record: `hsa_faults::RECORD`.
-const RECORD: &str = "HSA_FAULTS_RECORD";
+const RECORD_VARIABLE: &str = "HSA_FAULTS_RECORD";
 /// The environment variable with the fault plan of the emulated driver.
 pub const DRIVER_PLAN: &str = "HSA_KFD_FAULTS";
 /// The maximum number of bytes read from a record, which has a line for each rule and process.
-const MAX_RECORD: usize = 1 << 20;
+const MAX_RECORD_SIZE: usize = 1 << 20;
 
 /// The record of this process's workers.
-static FILE: OnceLock<Option<File>> = OnceLock::new();
+static RECORD_FILE: OnceLock<Option<File>> = OnceLock::new();
 
 /// Returns whether the emulated driver is preloaded.
 pub fn is_driver_emulated() -> bool {
@@ -32,15 +32,16 @@ pub fn is_driver_emulated() -> bool {
 }
 
 /// Makes a worker process record which planned faults have had an effect.
-pub fn record(command: &mut Command) {
-    let file =
-        FILE.get_or_init(|| Some(memfd_create("planned faults", MemfdFlags::CLOEXEC).ok()?.into()));
+pub fn enable_recording(command: &mut Command) {
+    let file = RECORD_FILE
+        .get_or_init(|| Some(memfd_create("planned faults", MemfdFlags::CLOEXEC).ok()?.into()));
     if let Some(file) = file {
-        command.env(RECORD, format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
+        command
+            .env(RECORD_VARIABLE, format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
     }
 }
 
-/// Returns the planned faults, and whether they happened in this process's workers so far.
+/// Returns the planned faults, each with whether it has happened in this process's workers so far.
 /// `simulation` is the configuration of the simulation.
 pub fn planned(simulation: Option<&str>) -> Vec<PlannedFault> {
     let driver = env::var(DRIVER_PLAN).ok().filter(|_| is_driver_emulated());
@@ -48,30 +49,31 @@ pub fn planned(simulation: Option<&str>) -> Vec<PlannedFault> {
     let runtime = runtime.map(|config| config.faults.to_string());
     let plans =
         [(FaultTarget::Driver, "driver", driver), (FaultTarget::Runtime, "runtime", runtime)];
-    let record = FILE.get().and_then(Option::as_ref).and_then(read);
+    let record = RECORD_FILE.get().and_then(Option::as_ref).and_then(read);
     let mut faults = Vec::new();
-    for (by, label, plan) in plans {
+    for (target, label, plan) in plans {
         let plan = plan.unwrap_or_default();
         // `hsa_faults::Plan::parse` numbers the rules in the same way.
         let rules = plan.split([',', ';']).map(str::trim).filter(|rule| !rule.is_empty());
         for (rule, number) in rules.zip(1..) {
             let line = format!("{label} {number}");
-            let happened = record.as_ref().map(|lines| lines.lines().any(|it| it == line));
-            faults.push(PlannedFault { by, rule: rule.to_owned(), happened });
+            let happened = record.as_ref().map(|lines| lines.lines().any(|other| other == line));
+            faults.push(PlannedFault { by: target, rule: rule.to_owned(), happened });
         }
     }
     faults
 }
 
+/// Reads the record; returns `None` if it cannot be read.
 fn read(file: &File) -> Option<String> {
-    let length = usize::try_from(file.metadata().ok()?.len()).ok()?.min(MAX_RECORD);
+    let length = usize::try_from(file.metadata().ok()?.len()).ok()?.min(MAX_RECORD_SIZE);
     let mut bytes = vec![0; length];
     file.read_exact_at(&mut bytes, 0).ok()?;
     String::from_utf8(bytes).ok()
 }
 
-/// Prints the planned faults that never happened to standard error.
-pub fn note_missing(faults: &[PlannedFault]) {
+/// Prints a note to standard error for each planned fault that never happened.
+pub fn note_not_happened(faults: &[PlannedFault]) {
     for fault in faults.iter().filter(|fault| fault.happened == Some(false)) {
         note!("planned fault {} never happened: no such call was made", fault.rule);
     }

@@ -12,7 +12,7 @@ use std::process::Command;
 /// The environment variable with the `hsa-vmm` subcommand and options that started this program.
 pub const OUTER_COMMAND: &str = "HSA_VMM_UNDER";
 
-/// The environment variables of AMD's runtime that a command line must repeat.
+/// The environment variables of AMD's runtime that a command must set to reproduce a run.
 pub const RUNTIME_VARIABLES: &[&str] = &[
     "HIP_VISIBLE_DEVICES",
     "HSAKMT_DEBUG_LEVEL",
@@ -48,8 +48,8 @@ pub fn split(line: &[OsString]) -> anyhow::Result<(&OsStr, &[OsString])> {
     }
 }
 
-/// Replaces this process by a program, which then receives its signals and determines its exit status.
-/// Returns only on failure.
+/// Replaces this process by a program. The program then receives the signals of this process and determines its
+/// exit status. Returns only on failure.
 pub fn become_program(mut command: Command, program: &OsStr) -> anyhow::Result<crate::Exit> {
     let source = command.exec();
     Err(NotStarted { program: program.display().to_string(), source }.into())
@@ -73,15 +73,15 @@ impl NotStarted {
     }
 }
 
-/// Returns a command that starts this program again as a worker, which records the planned faults that
+/// Returns a command that starts this program again as a worker. The worker records which planned faults
 /// happen.
-pub fn restart() -> io::Result<Command> {
+pub fn worker_command() -> io::Result<Command> {
     let mut command = hsa_rocr::restart()?;
-    planned_faults::record(&mut command);
+    planned_faults::enable_recording(&mut command);
     Ok(command)
 }
 
-/// Records the `hsa-vmm` subcommand and options that start a program in its environment.
+/// Stores the `hsa-vmm` subcommand and options that start a program in the program's environment.
 pub fn set_outer_command(command: &mut Command, words: &[String]) {
     let words = quoted(words);
     command.env(
@@ -99,9 +99,9 @@ pub fn command_line() -> String {
     with_outer_command(arguments.map(|word| word.to_string_lossy().into_owned()))
 }
 
-/// Returns a command line that runs this program with other arguments in the same environment: with
-/// the variables of the runtime, and after the same `emulate` or `rocr run`.
-pub fn reproducing(words: impl IntoIterator<Item = String>) -> String {
+/// Returns a command line that runs this program with other arguments in the same environment: with the
+/// runtime's variables, and below the same `emulate` or `rocr run`.
+pub fn reproduce_command(words: impl IntoIterator<Item = String>) -> String {
     let outer = env::var(OUTER_COMMAND).unwrap_or_default();
     let outer_has = |options: &[&str]| options.iter().any(|option| outer.contains(option));
     let mut names = RUNTIME_VARIABLES.to_vec();
@@ -121,7 +121,7 @@ pub fn reproducing(words: impl IntoIterator<Item = String>) -> String {
     names.iter().filter_map(variable).collect::<String>() + &with_outer_command(words)
 }
 
-/// Returns the command line of this program with these arguments, after the `emulate` or `rocr run` that
+/// Returns the command line of this program with these arguments, below the `emulate` or `rocr run` that
 /// started this process.
 fn with_outer_command(words: impl IntoIterator<Item = String>) -> String {
     let words: Vec<_> = words.into_iter().collect();
@@ -133,7 +133,7 @@ fn with_outer_command(words: impl IntoIterator<Item = String>) -> String {
     line.trim_end().to_owned()
 }
 
-/// Returns this program as a user types it: without its folder if `PATH` contains the folder.
+/// Returns this program's name as a user types it: without the folder if a search in `PATH` finds the program.
 fn program_name() -> String {
     let typed = env::args().next().unwrap_or_else(|| "hsa-vmm".to_owned());
     let short = Path::new(&typed).file_name().map(|name| name.to_string_lossy().into_owned());
@@ -141,9 +141,11 @@ fn program_name() -> String {
         let folders = env::var_os("PATH")?;
         env::split_paths(&folders).map(|folder| folder.join(name)).find(|file| file.is_file())
     });
-    let real = |path: &Path| path.canonicalize().ok();
+    let canonical = |path: &Path| path.canonicalize().ok();
     match (short, found) {
-        (Some(short), Some(found)) if real(&found) == real(Path::new(&typed)) => quoted(&[short]),
+        (Some(short), Some(found)) if canonical(&found) == canonical(Path::new(&typed)) => {
+            quoted(&[short])
+        }
         _ => quoted(&[typed]),
     }
 }

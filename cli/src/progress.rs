@@ -1,4 +1,4 @@
-//! Progress of long operations: a bar on a terminal, nothing in a pipe.
+//! Shows the progress of long operations on standard error.
 
 use crate::screen::{locale_is_utf8, note};
 use hsa_vmm_conformance::printable;

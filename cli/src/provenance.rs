@@ -87,12 +87,12 @@ pub fn write_json(
     privacy.clean(&mut provenance);
     out.keep_utf8();
     let text = serde_json::to_string_pretty(&WithProvenance { report, provenance: &provenance })?;
-    // Programs open the files that the report names.
+    // Without --redact, paths stay complete, so that programs can open the files that the report names.
     let text = if privacy.redact { privacy.clean_text(&text) } else { text };
     Ok(writeln!(out, "{text}")?)
 }
 
-/// Prints the planned faults in red.
+/// Prints the planned faults in red, with a warning.
 pub fn banner(out: &mut Screen<'_>, faults: &[PlannedFault]) -> io::Result<()> {
     if faults.is_empty() {
         return Ok(());
@@ -103,15 +103,16 @@ pub fn banner(out: &mut Screen<'_>, faults: &[PlannedFault]) -> io::Result<()> {
     writeln!(out, "\nThis is not a test of the runtime or the driver.\n")
 }
 
-/// Returns the driver of a runtime that runs in other processes.
-pub fn driver(simulation: bool) -> Driver {
-    match simulation {
+/// Returns the driver that the runtime of the worker processes uses.
+pub fn driver(is_simulation: bool) -> Driver {
+    match is_simulation {
         true => Driver::Simulated,
         false if is_driver_emulated() => Driver::Emulated,
         false => Driver::Amdkfd,
     }
 }
 
+/// Returns the trimmed text of a file, or an empty string if the file cannot be read.
 fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }
@@ -138,7 +139,7 @@ fn is_virtual() -> bool {
 fn kfd_version() -> Option<String> {
     let mut command = hsa_rocr::restart().ok()?;
     command.arg("kfd-version");
-    // This query must not cause planned faults or write logs.
+    // In this query, the emulated driver must not inject planned faults or write logs.
     for name in ["HSA_KFD_FAULTS", "HSA_KFD_LOG", "HSA_KFD_PAGE_TABLES"] {
         command.env_remove(name);
     }
@@ -155,7 +156,8 @@ fn kfd_version() -> Option<String> {
 }
 
 impl Privacy {
-    /// Removes names from a report of cases; with `--redact`, also folders, serial numbers and output.
+    /// Replaces the names of user and home folder in a report of cases. With `--redact`, also removes folders,
+    /// serial numbers, PCI addresses and output.
     pub fn clean_report(&self, report: &mut Report) {
         if let Some(provenance) = report.run.as_mut().and_then(|run| run.provenance.as_mut()) {
             self.clean(provenance);
@@ -176,7 +178,8 @@ impl Privacy {
         }
     }
 
-    /// Removes names from a description of a run; with `--redact`, also folders.
+    /// Replaces the names of user and home folder in a description of a run. With `--redact`, also removes
+    /// folders.
     pub fn clean(&self, provenance: &mut Provenance) {
         provenance.redacted = self.redact;
         let faults = provenance.planned_faults.iter_mut().map(|PlannedFault { rule, .. }| rule);
@@ -206,37 +209,38 @@ fn ends_path(letter: char) -> bool {
 fn without_names(text: &str, home: Option<&str>, user: Option<&str>) -> String {
     let mut text = text.to_owned();
     if let Some(home) = home.map(|home| home.trim_end_matches('/')).filter(|home| home.len() > 1) {
-        text = replace_whole(&text, home, "~");
+        text = replace_complete(&text, home, "~");
     }
     if let Some(user) = user.filter(|user| !user.is_empty() && *user != "root") {
-        text = replace_whole(&text, &format!("/{user}"), "/USER");
+        text = replace_complete(&text, &format!("/{user}"), "/USER");
     }
     text
 }
 
-/// Replaces `part` where it ends with a component of a path.
-fn replace_whole(text: &str, part: &str, replacement: &str) -> String {
+/// Replaces `part` only if a component of a path ends after it.
+fn replace_complete(text: &str, part: &str, replacement: &str) -> String {
     let mut result = String::new();
     let mut rest = text;
-    while let Some(at) = rest.find(part) {
-        let (before, after) = (&rest[..at], &rest[at + part.len()..]);
-        let is_whole = after.chars().next().is_none_or(|next| next == '/' || ends_path(next));
+    while let Some(start) = rest.find(part) {
+        let (before, after) = (&rest[..start], &rest[start + part.len()..]);
+        let is_complete = after.chars().next().is_none_or(|next| next == '/' || ends_path(next));
         result.push_str(before);
-        result.push_str(if is_whole { replacement } else { part });
+        result.push_str(if is_complete { replacement } else { part });
         rest = after;
     }
     result + rest
 }
 
-/// Reduces absolute paths, and those below the home folder, to their last component. Paths below
-/// `/dev`, `/proc` and `/sys` stay.
+/// Reduces absolute paths, and paths below the home folder, to their last component. Keeps paths below
+/// `/dev`, `/proc` and `/sys`.
 fn without_folders(text: &str) -> String {
     let mut result = String::new();
     for piece in text.split_inclusive(ends_path) {
         let end = piece.chars().next_back().filter(|last| ends_path(*last));
         let path = end.map_or(piece, |end| &piece[..piece.len() - end.len_utf8()]);
         let is_path = path.starts_with('/') || path.starts_with("~/");
-        let is_kernel_file = ["/dev/", "/proc/", "/sys/"].iter().any(|it| path.starts_with(it));
+        let is_kernel_file =
+            ["/dev/", "/proc/", "/sys/"].iter().any(|folder| path.starts_with(folder));
         match path.rsplit_once('/') {
             Some((_, name)) if is_path && !is_kernel_file => result.push_str(name),
             _ => result.push_str(path),

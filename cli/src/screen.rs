@@ -4,7 +4,7 @@
 //! a terminal would execute. Only the methods for styles and tables write escape sequences, and they
 //! escape their text.
 
-use crate::table::Rows;
+use crate::table::TextTable;
 use anstream::{AutoStream, ColorChoice};
 use anstyle::Style;
 use hsa_vmm_conformance::printable;
@@ -15,28 +15,28 @@ use std::io::{self, Write};
 pub struct Screen<'a> {
     writer: Box<dyn Write + 'a>,
     styled: bool,
-    /// Whether signs that are not ASCII are replaced.
-    ascii: bool,
+    /// Whether the signs of [`SIGNS`] are replaced.
+    replaces_signs: bool,
 }
 
 impl Screen<'static> {
-    /// Writes to standard output, with styles on a terminal.
+    /// Creates a screen that writes to standard output, with styles on a terminal.
     pub fn stdout() -> Self {
         let styled = is_styled(AutoStream::choice(&io::stdout()));
-        Self { writer: Box::new(io::stdout().lock()), styled, ascii: !locale_is_utf8() }
+        Self { writer: Box::new(io::stdout().lock()), styled, replaces_signs: !locale_is_utf8() }
     }
 
-    /// Writes to standard error, with styles on a terminal.
+    /// Creates a screen that writes to standard error, with styles on a terminal.
     pub fn stderr() -> Self {
         let styled = is_styled(AutoStream::choice(&io::stderr()));
-        Self { writer: Box::new(io::stderr()), styled, ascii: !locale_is_utf8() }
+        Self { writer: Box::new(io::stderr()), styled, replaces_signs: !locale_is_utf8() }
     }
 }
 
 /// Returns whether the locale's character encoding is UTF-8.
 pub fn locale_is_utf8() -> bool {
-    let set = |name| std::env::var(name).ok().filter(|value: &String| !value.is_empty());
-    is_utf8(["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set).as_deref())
+    let non_empty = |name| std::env::var(name).ok().filter(|value: &String| !value.is_empty());
+    is_utf8(["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(non_empty).as_deref())
 }
 
 /// Returns whether a locale such as `de_DE.UTF-8` has the encoding UTF-8. The default locale is `C`.
@@ -62,8 +62,8 @@ const SIGNS: [(char, &str); 13] = [
     ('▼', "v"),
 ];
 
-/// Replaces the signs of [`SIGNS`]. Other characters, such as letters in file names, stay.
-fn to_ascii(text: &str) -> String {
+/// Replaces the signs of [`SIGNS`]. Keeps other characters, such as letters in file names.
+fn replace_signs(text: &str) -> String {
     SIGNS.iter().fold(text.to_owned(), |text, (sign, ascii)| text.replace(*sign, ascii))
 }
 
@@ -72,14 +72,14 @@ fn is_styled(choice: ColorChoice) -> bool {
 }
 
 impl<'a> Screen<'a> {
-    /// Writes to a file or to memory, without styles.
+    /// Creates a screen that writes to a file or to memory, without styles.
     pub fn plain(writer: impl Write + 'a) -> Self {
-        Self { writer: Box::new(writer), styled: false, ascii: false }
+        Self { writer: Box::new(writer), styled: false, replaces_signs: false }
     }
 
     /// Stops replacing signs: programs read UTF-8 in any locale.
     pub fn keep_utf8(&mut self) {
-        self.ascii = false;
+        self.replaces_signs = false;
     }
 
     /// Writes text in a style.
@@ -93,9 +93,9 @@ impl<'a> Screen<'a> {
     }
 
     /// Writes a table and a line break. Cells were escaped when they were added.
-    pub fn table(&mut self, rows: &Rows) -> io::Result<()> {
+    pub fn table(&mut self, rows: &TextTable) -> io::Result<()> {
         let text = rows.render();
-        let text = if self.ascii { to_ascii(&text) } else { text };
+        let text = if self.replaces_signs { replace_signs(&text) } else { text };
         if self.styled {
             writeln!(self.writer, "{text}")
         } else {
@@ -113,8 +113,8 @@ impl Write for Screen<'_> {
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         let text = String::from_utf8_lossy(bytes);
         let text = printable(&text);
-        match self.ascii {
-            true => self.writer.write_all(to_ascii(&text).as_bytes()),
+        match self.replaces_signs {
+            true => self.writer.write_all(replace_signs(&text).as_bytes()),
             false => self.writer.write_all(text.as_bytes()),
         }
     }
@@ -140,17 +140,17 @@ mod tests {
     use super::*;
     use crate::table::table;
 
-    const EVIL: &str = "a\u{1b}]0;b\u{7}\u{9b}31m\u{202e}\r\u{7f}c";
-    const SHOWN: &str = "a\\u001b]0;b\\u0007\\u009b31m\\u202e\\u000d\\u007fc";
+    const UNESCAPED: &str = "a\u{1b}]0;b\u{7}\u{9b}31m\u{202e}\r\u{7f}c";
+    const ESCAPED: &str = "a\\u001b]0;b\\u0007\\u009b31m\\u202e\\u000d\\u007fc";
 
-    fn written(styled: bool) -> String {
+    fn screen_text(styled: bool) -> String {
         let mut bytes = Vec::new();
         {
-            let mut screen = Screen { writer: Box::new(&mut bytes), styled, ascii: false };
-            writeln!(screen, "{EVIL}").unwrap();
-            screen.styled(Style::new().bold(), EVIL).unwrap();
+            let mut screen = Screen { writer: Box::new(&mut bytes), styled, replaces_signs: false };
+            writeln!(screen, "{UNESCAPED}").unwrap();
+            screen.styled(Style::new().bold(), UNESCAPED).unwrap();
             let mut rows = table(&["head"]);
-            rows.add_row([EVIL]);
+            rows.add_row([UNESCAPED]);
             rows.no_wrap([0]);
             screen.table(&rows).unwrap();
         }
@@ -158,8 +158,8 @@ mod tests {
     }
 
     #[test]
-    fn printable_keeps_json() {
-        let value = serde_json::json!({ "name": EVIL });
+    fn printable_keeps_values_of_json() {
+        let value = serde_json::json!({ "name": UNESCAPED });
         let text = serde_json::to_string(&value).unwrap();
         let shown = printable(&text);
         assert_ne!(text, shown);
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn signs_are_ascii_where_the_locale_is_not_utf8() {
+    fn signs_are_replaced_unless_locale_is_utf8() {
         for (locale, expected) in [
             (None, false),
             (Some("C"), false),
@@ -178,7 +178,8 @@ mod tests {
             assert_eq!(is_utf8(locale), expected, "{locale:?}");
         }
         let mut bytes = Vec::new();
-        let mut screen = Screen { writer: Box::new(&mut bytes), styled: false, ascii: true };
+        let mut screen =
+            Screen { writer: Box::new(&mut bytes), styled: false, replaces_signs: true };
         writeln!(screen, "✓ 2 × 4 µs … Ä").unwrap();
         let mut rows = table(&["head"]);
         rows.add_row(["– → ·"]);
@@ -194,12 +195,13 @@ mod tests {
     #[test]
     fn screen_escapes_lines_styles_and_tables() {
         for styled in [false, true] {
-            let text = written(styled);
-            assert_eq!(text.matches(SHOWN).count(), 3, "{text:?}");
-            let own = text.replace("\u{1b}[1m", "").replace("\u{1b}[0m", "");
-            let is_unescaped = |it: char| it.is_control() && it != '\n' || it == '\u{202e}';
-            assert!(!own.contains(is_unescaped), "{text:?}");
-            assert_eq!(own.len() < text.len(), styled, "{text:?}");
+            let text = screen_text(styled);
+            assert_eq!(text.matches(ESCAPED).count(), 3, "{text:?}");
+            let without_styles = text.replace("\u{1b}[1m", "").replace("\u{1b}[0m", "");
+            let is_unescaped =
+                |letter: char| letter.is_control() && letter != '\n' || letter == '\u{202e}';
+            assert!(!without_styles.contains(is_unescaped), "{text:?}");
+            assert_eq!(without_styles.len() < text.len(), styled, "{text:?}");
         }
     }
 }

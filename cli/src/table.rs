@@ -1,4 +1,4 @@
-//! Tables, in the form that all subcommands print. Cells escape control characters.
+//! Formats the tables of all subcommands. Cells escape control characters.
 
 use comfy_table::presets;
 use comfy_table::{Attribute, CellAlignment, Color};
@@ -25,9 +25,9 @@ impl<T: AsRef<str>> From<T> for Cell {
 }
 
 /// A table. Its lines have no trailing spaces.
-pub struct Rows(Table);
+pub struct TextTable(Table);
 
-impl Rows {
+impl TextTable {
     /// Adds a row.
     pub fn add_row<C: Into<Cell>>(&mut self, cells: impl IntoIterator<Item = C>) {
         self.0.add_row(cells.into_iter().map(|cell| cell.into().0).collect::<Vec<_>>());
@@ -50,7 +50,7 @@ impl Rows {
 }
 
 /// Creates a table without lines, with a bold head. Breaks the text of cells if the terminal is too narrow.
-pub fn table(head: &[&str]) -> Rows {
+pub fn table(head: &[&str]) -> TextTable {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
     // See no-color.org.
@@ -65,11 +65,11 @@ pub fn table(head: &[&str]) -> Rows {
         let width = u16::try_from(longest + PADDING).unwrap_or(u16::MAX);
         column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(width)));
     }
-    Rows(table)
+    TextTable(table)
 }
 
 /// Returns the cell for the status of a case.
-pub fn status(status: Status) -> Cell {
+pub fn status_cell(status: Status) -> Cell {
     let (word, color) = match status {
         Status::Pass => ("pass", Color::Green),
         Status::Fail => ("FAIL", Color::Red),

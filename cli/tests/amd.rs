@@ -1,18 +1,22 @@
 //! The command on AMD's own runtime, unmodified, in three releases, over the emulated driver.
 
-mod hsa_vmm;
+#[path = "hsa_vmm/mod.rs"]
+mod run_command;
 
-use hsa_rocr::{Installation, test};
-use hsa_vmm::{HSA_VMM, command, err, json, out, run};
+use flate2::read::MultiGzDecoder;
+use hsa_rocr::{Emulation, Installation, Release, test};
+use run_command::{HSA_VMM, command, err, json, out, run};
+use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Output;
 
 /// Runs `hsa-vmm emulate OPTIONS -- hsa-vmm ARGUMENTS` on a release.
-fn emulated(installation: &Installation, options: &[&str], arguments: &[&str]) -> Output {
-    let release = installation.release().version();
-    let start = ["emulate", "--rocr", release].into_iter().chain(options.iter().copied());
-    let all: Vec<_> = start.chain(["--", HSA_VMM]).chain(arguments.iter().copied()).collect();
-    run(&all)
+fn run_emulated(installation: &Installation, options: &[&str], arguments: &[&str]) -> Output {
+    let release = installation.release();
+    let start = ["emulate", "--rocr", release.version()].into_iter().chain(options.iter().copied());
+    let words: Vec<_> = start.chain(["--", HSA_VMM]).chain(arguments.iter().copied()).collect();
+    run(&words)
 }
 
 #[test]
@@ -20,9 +24,9 @@ fn conform_passes_on_every_release() {
     let name = "conform_passes_on_every_release";
     for installation in test::selected_installations(name) {
         let release = installation.release();
-        for gpus in [2, 8] {
+        for gpus in [2, 8].into_iter().take(test::share(2)) {
             let options = ["--gpus", &gpus.to_string()];
-            let output = emulated(installation, &options, &["conform", "--format", "json"]);
+            let output = run_emulated(installation, &options, &["conform", "--format", "json"]);
             assert_eq!(output.status.code(), Some(0), "{release}: {}", err(&output));
             let report = json(&output);
             let path = report["runtime"]["path"].as_str().unwrap();
@@ -49,19 +53,46 @@ fn conform_passes_on_every_release() {
 }
 
 #[test]
-fn replay_agrees_on_every_release() {
-    let file =
-        concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/data/cuda_h200_traces_seed1.jsonl.gz");
-    let name = "replay_agrees_on_every_release";
-    let replay = ["replay", file, "--tolerate", "10", "--format", "json"];
+fn conform_passes_with_controlled_page_tables() {
+    let name = "conform_passes_with_controlled_page_tables";
     for installation in test::selected_installations(name) {
-        let output = emulated(installation, &["--gpus", "2"], &replay);
+        let release = installation.release();
+        let conform = ["conform", "--page-tables", "--format", "json"];
+        let output = run_emulated(installation, &["--gpus", "2"], &conform);
+        assert_eq!(output.status.code(), Some(0), "{release}: {}", err(&output));
+        let report = json(&output);
+        let passed = report["summary"]["passed"].as_u64().unwrap();
+        assert!(passed >= 330, "{release}: {passed}");
+        let reproduce = report["run"]["provenance"]["reproduce"].as_str().unwrap();
+        assert!(reproduce.ends_with("conform --page-tables"), "{reproduce}");
+        let output = run_emulated(installation, &["--gpus", "2"], &["info"]);
+        assert!(
+            out(&output).contains("page tables           can be controlled"),
+            "{}",
+            out(&output)
+        );
+    }
+}
+
+#[test]
+fn replay_matches_simulation_on_every_release() {
+    let all =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/data/cuda_h200_traces_seed1.jsonl.gz");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("traces.jsonl");
+    let traces = BufReader::new(MultiGzDecoder::new(File::open(all).unwrap())).lines();
+    let traces: Vec<_> = traces.take(test::share(1500)).map(Result::unwrap).collect();
+    std::fs::write(&file, traces.join("\n")).unwrap();
+    let name = "replay_matches_simulation_on_every_release";
+    let replay = ["replay", file.to_str().unwrap(), "--tolerate", "10", "--format", "json"];
+    for installation in test::selected_installations(name) {
+        let output = run_emulated(installation, &["--gpus", "2"], &replay);
         assert_eq!(output.status.code(), Some(0), "{}: {output:?}", installation.release());
         let simulated = ["--runtime", "sim", "--gpus", "2"];
         let simulated = run(&[&replay[..], &simulated[..]].concat());
         let (mut on_amd, mut on_simulation) = (json(&output), json(&simulated));
-        assert!(on_amd["operations"].as_u64().unwrap() > 100_000, "{on_amd}");
-        // Addresses differ.
+        assert!(on_amd["operations"].as_u64().unwrap() > 10_000, "{on_amd}");
+        // The first divergence contains addresses, which differ.
         on_amd["first"] = on_simulation["first"].take();
         on_simulation["first"] = on_amd["first"].clone();
         assert_eq!(on_amd, on_simulation, "{}", installation.release());
@@ -82,8 +113,8 @@ fn emulate_finds_fetched_rocminfo() {
             .output()
             .unwrap();
         assert!(output.status.success(), "{output:?}");
-        let shown = out(&output);
-        assert_eq!(shown.matches("Device Type:             GPU").count(), gpus, "{shown}");
+        let text = out(&output);
+        assert_eq!(text.matches("Device Type:             GPU").count(), gpus, "{text}");
         assert!(err(&output).contains("7.2.4"), "{}", err(&output));
     }
 }
@@ -96,9 +127,9 @@ fn amds_runtime_without_driver_exits_with_3() {
         return;
     }
     for installation in test::selected_installations(name) {
-        let release = installation.release().version();
+        let release = installation.release();
         for subcommand in [&["info"][..], &["conform"], &["info", "--format", "json"]] {
-            let start = ["rocr", "run", "--version", release, "--", HSA_VMM];
+            let start = ["rocr", "run", "--rocr", release.version(), "--", HSA_VMM];
             let output = run(&[&start[..], subcommand].concat());
             assert_eq!(output.status.code(), Some(3), "{release}: {output:?}");
             for word in ["hsa_init", "HSA_STATUS_ERROR_OUT_OF_RESOURCES", "/dev/kfd is missing"] {
@@ -117,7 +148,7 @@ fn emulate_logs_failing_driver_calls() {
         let log = folder.path().join("log");
         let options = ["--fault", "ALLOC_MEMORY_OF_GPU=ENOMEM", "--log", log.to_str().unwrap()];
         let arguments = ["conform", "--filter", "create.*", "--format", "json"];
-        let output = emulated(installation, &options, &arguments);
+        let output = run_emulated(installation, &options, &arguments);
         let release = installation.release();
         assert_eq!(output.status.code().unwrap(), 3, "{release}: {}", err(&output));
         let log = std::fs::read_to_string(log).unwrap();
@@ -134,12 +165,12 @@ fn emulate_writes_page_tables() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("page tables");
         let options = ["--gpus", "2", "--page-tables", file.to_str().unwrap()];
-        let output = emulated(installation, &options, &["info"]);
+        let output = run_emulated(installation, &options, &["info"]);
         let release = installation.release();
         assert!(output.status.success(), "{release}: {output:?}");
         let text = std::fs::read_to_string(file).unwrap();
-        let heads = text.lines().filter(|line| line.starts_with("gpu ")).count();
-        assert_eq!(heads, 2, "{release}: {text}");
+        let headings = text.lines().filter(|line| line.starts_with("gpu ")).count();
+        assert_eq!(headings, 2, "{release}: {text}");
         let last = text.lines().last().unwrap();
         assert!(last.starts_with("buffers ") && last.contains("descriptors "), "{release}: {last}");
     }
@@ -167,21 +198,21 @@ fn emulate_names_missing_program() {
     for arguments in [&["emulate"][..], &["rocr"], &["rocr", "run"], &["emulate", "--gpus", "9"]] {
         assert_eq!(run(arguments).status.code(), Some(2), "{arguments:?}");
     }
-    let output = run(&["rocr", "fetch", "--version", "5.0"]);
+    let output = run(&["rocr", "fetch", "5.0"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(err(&output).contains("6.4.3"), "{}", err(&output));
 }
 
 #[test]
-fn missing_release_error_says_what_to_do() {
+fn missing_release_error_suggests_fetch() {
     let empty = tempfile::tempdir().unwrap();
-    for arguments in [
-        &["rocr", "run", "--", "true"][..],
-        &["rocr", "run", "--version", "6.1.2", "--", "true"],
-        &["emulate", "--rocr", "6.4.3", "--", "true"],
+    for (arguments, status) in [
+        (&["rocr", "run", "--", "true"][..], 3),
+        (&["rocr", "run", "--rocr", "6.1", "--", "true"], 3),
+        (&["emulate", "--rocr", "6.4.3", "--", "true"], 125),
     ] {
         let output = command(arguments).env("HSA_VMM_ROCR", empty.path()).output().unwrap();
-        assert_eq!(output.status.code(), Some(3), "{output:?}");
+        assert_eq!(output.status.code(), Some(status), "{output:?}");
         assert!(err(&output).contains("rocr fetch"), "{}", err(&output));
     }
     let output = command(&["rocr", "list"]).env("HSA_VMM_ROCR", empty.path()).output().unwrap();
@@ -206,13 +237,16 @@ fn fetch_without_mirror_leaves_nothing() {
 #[test]
 fn conform_passes_on_every_profile_and_release() {
     let name = "conform_passes_on_every_profile_and_release";
+    if !test::runs_long_test(name) {
+        return;
+    }
     // Cases that need the CPU are skipped in profiles in which the CPU cannot access all memory.
     for (profile, gpu, passed) in
         [("mi210", "gfx90a", 230), ("rdna3", "gfx1100", 220), ("apu", "gfx1103", 220)]
     {
         for installation in test::selected_installations(name) {
             let options = ["--gpus", "2", "--machine", profile];
-            let output = emulated(installation, &options, &["conform", "--format", "json"]);
+            let output = run_emulated(installation, &options, &["conform", "--format", "json"]);
             let release = installation.release();
             assert_eq!(output.status.code(), Some(0), "{profile}, {release}: {}", err(&output));
             let report = json(&output);
@@ -227,4 +261,86 @@ fn conform_passes_on_every_profile_and_release() {
             );
         }
     }
+}
+
+#[test]
+fn info_names_two_runtimes() {
+    let Some(all) = test::installations("info_names_two_runtimes") else { return };
+    let release = |release| all.iter().find(|it| it.release() == release).unwrap();
+    let (older, newer) = (release(Release::R6_4_3), release(Release::R7_2_4));
+    // The dynamic linker loads the older release, as in a program that uses HIP.
+    let info = |arguments: &[&str], runtime: Option<&Installation>| {
+        let mut command = newer.command(HSA_VMM);
+        Emulation::gpus(1).apply(&mut command).unwrap();
+        let is_preload = |(name, _): &(&std::ffi::OsStr, _)| *name == "LD_PRELOAD";
+        let mut preload = command.get_envs().find(is_preload).unwrap().1.unwrap().to_owned();
+        preload.push(":");
+        preload.push(older.runtime());
+        command.env("LD_PRELOAD", preload).env_remove("HSA_VMM_RUNTIME");
+        if let Some(runtime) = runtime {
+            command.env("HSA_VMM_RUNTIME", runtime.runtime());
+        }
+        let output = command.arg("info").args(arguments).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        output
+    };
+    let file = |installation: &Installation| installation.runtime().canonicalize().unwrap();
+    let text = |installation: &Installation| file(installation).display().to_string();
+    let output = info(&[], None);
+    assert!(out(&output).contains("taken because         the process had loaded it already"));
+    assert!(
+        out(&output).contains("implementation        ROCr 1.15 (ROCm 6.4)"),
+        "{}",
+        out(&output)
+    );
+    assert!(!out(&output).contains("also loaded") && !err(&output).contains("warning"));
+
+    let output = info(&[], Some(newer));
+    let expected = format!(
+        "also loaded           {}, build 1.15.0-local-build-unknown, not started",
+        text(older)
+    );
+    for line in [
+        &format!("runtime               {}", text(newer)),
+        "taken because         --runtime or HSA_VMM_RUNTIME names it",
+        "implementation        ROCr 1.18 (ROCm 7)",
+        &expected,
+    ] {
+        assert!(out(&output).lines().any(|it| it == line), "{line}:\n{}", out(&output));
+    }
+    assert!(err(&output).contains("has loaded 2 HSA libraries"), "{}", err(&output));
+    let report = json(&info(&["--format", "json"], Some(newer)));
+    let loaded = report["runtime"]["loaded"].as_array().unwrap();
+    let paths: Vec<_> = loaded.iter().map(|it| it["path"].as_str().unwrap()).collect();
+    assert_eq!(paths, [text(older), text(newer)]);
+    assert_eq!(loaded[1]["extension"], "1.15");
+    let probes = report["runtime"]["probes"].as_array().unwrap();
+    assert!(!probes.is_empty() && probes.iter().all(|it| it["expected"] == it["found"]));
+}
+
+#[test]
+fn fetch_from_stores_a_release() {
+    let Some(all) = test::installations("fetch_from_stores_a_release") else { return };
+    let release = |release| all.iter().find(|it| it.release() == release).unwrap();
+    let (older, base) = (release(Release::R6_4_3), release(Release::R7_2_4));
+    let folder = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(base.root(), folder.path().join("7.2.4")).unwrap();
+    let run = |arguments: &[&str]| {
+        command(arguments).env("HSA_VMM_ROCR", folder.path()).output().unwrap()
+    };
+    let library = older.runtime().canonicalize().unwrap();
+    let from = library.to_str().unwrap();
+    let output = run(&["rocr", "fetch", "--from", from, "--version", "9.0-test"]);
+    assert!(output.status.success(), "{output:?}");
+    let output = run(&["rocr", "list"]);
+    assert!(
+        out(&output).contains("9.0-test") && out(&output).contains("1.15.0-local"),
+        "{output:?}"
+    );
+    let output = run(&["emulate", "--rocr", "9.0-test", "--", HSA_VMM, "info"]);
+    assert!(out(&output).contains("ROCr 1.15 (ROCm 6.4)"), "{output:?}");
+    // Rejected: no version, and the version of a release that `fetch` knows.
+    assert_eq!(run(&["rocr", "fetch", "--from", from]).status.code(), Some(3));
+    let output = run(&["rocr", "fetch", "6.4.3", "--from", from]);
+    assert!(err(&output).contains("choose another"), "{output:?}");
 }

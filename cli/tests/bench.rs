@@ -20,17 +20,19 @@ fn bench_measures_every_operation_at_every_level() {
         let arguments = ["--runtime", runtime, "--gpus", "2", "--live", "1,300", "--samples", "3"];
         let output = bench(&[&arguments[..], &["--format", "json"]].concat());
         assert!(output.status.success(), "{}", text(&output.stderr));
-        let all: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!(all["runtime"]["name"], "simulation");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["runtime"]["name"], "simulation");
         let (opened, results): (Vec<_>, Vec<_>) =
-            all["results"].as_array().unwrap().iter().partition(|it| it["operation"] == "open");
+            report["results"].as_array().unwrap().iter().partition(|it| it["operation"] == "open");
         let levels: Vec<_> = opened.iter().map(|it| it["level"].as_str().unwrap()).collect();
-        assert_eq!(levels, ["raw", "vmm", "c"], "owned values have only one level for opening");
+        assert_eq!(levels, ["raw", "vmm", "c"], "`owned` opens a runtime as `vmm` does");
         assert!(opened.iter().all(|it| it["live_mappings"] == 0 && it["gpus"] == 2));
         assert_eq!(results.len(), 13 * 4 * 2, "operations, levels, numbers of mappings");
         for result in &results {
             let (median, p99) = (result["median_ns"].as_f64(), result["p99_ns"].as_f64());
             assert!(median.unwrap() >= 0.0 && p99 >= median, "{result}");
+            let [low, high] = ["median_low_ns", "median_high_ns"].map(|it| result[it].as_f64());
+            assert!(low <= median && median <= high && low.is_some(), "{result}");
             assert_eq!(result["gpus"], 2);
             let live = result["live_mappings"].as_u64().unwrap();
             assert!(live == 1 || live == 300, "{result}");
@@ -54,6 +56,7 @@ fn bench_prints_table_and_chart() {
     let table = text(&table.stdout);
     assert!(table.contains("get_access") && table.contains(" ns") && !table.contains("owned"));
     assert!(!table.contains('\u{1b}'), "no colours in a pipe");
+    assert!(table.lines().next().unwrap().contains('±'), "{table}");
     assert_eq!(table.lines().count(), 1 + 2 * 2, "{table}");
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("cost.svg");
@@ -63,41 +66,55 @@ fn bench_prints_table_and_chart() {
     assert!(output.stdout.is_empty());
     let picture = std::fs::read_to_string(file).unwrap();
     assert!(picture.starts_with("<svg") && picture.trim_end().ends_with("</svg>"));
-    assert!(picture.contains("get_access") && picture.contains("map"), "{picture}");
+    // Each text is one line: the labels of the axes and the names in the legend.
+    let texts: Vec<_> =
+        picture.split("</text>").filter_map(|it| it.rsplit('>').next()).map(str::trim).collect();
+    for text in ["get_access", "map", "nanoseconds", "live mappings", "10", "100"] {
+        assert!(texts.contains(&text), "{text}: {texts:?}");
+    }
+    // The axis of costs begins at 10 ns.
+    assert_eq!(
+        texts.iter().filter(|text| **text == "1").count(),
+        1,
+        "only live mappings begin at 1: {texts:?}"
+    );
 }
 
-/// Opening makes more calls than the runtime's own initialisation, so it takes longer.
+/// `Vmm::open` takes longer than `hsa_init`, because it makes more calls.
 #[test]
 fn bench_measures_opening_separately() {
     for runtime in ["nothing", "sim"] {
         let options = ["--runtime", runtime, "--operation", "open", "--samples", "20"];
         let output = bench(&[&options[..], &["--level", "vmm,raw", "--format", "json"]].concat());
         assert!(output.status.success(), "{}", text(&output.stderr));
-        let all: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        let [raw, vmm] = all["results"].as_array().unwrap().as_slice() else { panic!("{all}") };
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let [raw, vmm] = report["results"].as_array().unwrap().as_slice() else {
+            panic!("{report}")
+        };
         assert_eq!((&raw["level"], &vmm["level"]), (&"raw".into(), &"vmm".into()));
         assert_eq!(raw["samples"], 20);
-        assert!(vmm["over_raw_ns"].as_f64().unwrap() > 0.0, "{all}");
+        assert!(vmm["over_raw_ns"].as_f64().unwrap() > 0.0, "{report}");
     }
 }
 
-/// Checks this also after a measurement of opening, which opens the runtime again.
+/// Also checks a run that measures opening first, which opens the runtime again.
 #[test]
 fn bench_disables_workarounds() {
     for operations in ["set_access", "open,set_access"] {
-        let measured = |more: &[&str]| {
+        let measure = |more: &[&str]| {
             let arguments = ["--runtime", "nothing", "--operation", operations, "--samples", "3"];
             let output = bench(&[&arguments[..], &["--format", "json"], more].concat());
             assert!(output.status.success(), "{}", text(&output.stderr));
-            let all: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-            let results = all["results"].as_array().unwrap().iter();
-            let of_c = results.filter(|it| it["level"] == "c").count();
-            (all["works_around"].as_array().unwrap().len(), of_c > 0)
+            let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            let results = report["results"].as_array().unwrap().iter();
+            let measures_c = results.filter(|it| it["level"] == "c").count() > 0;
+            (report["works_around"].as_array().unwrap().len(), measures_c)
         };
-        assert!(measured(&[]).0 > 3, "{operations}: ROCm 6.4 has quirks");
-        assert!(measured(&[]).1, "{operations}");
-        // The C interface always uses the workarounds that the runtime needs.
-        assert_eq!(measured(&["--no-workarounds"]), (0, false), "{operations}");
+        let (workarounds, measures_c) = measure(&[]);
+        assert!(workarounds > 3, "{operations}: ROCm 6.4 needs workarounds");
+        assert!(measures_c, "{operations}");
+        // The C interface is not measured, because it always uses workarounds.
+        assert_eq!(measure(&["--no-workarounds"]), (0, false), "{operations}");
     }
 }
 

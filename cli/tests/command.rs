@@ -1,8 +1,9 @@
 //! The command's output and exit status.
 
-mod hsa_vmm;
+#[path = "hsa_vmm/mod.rs"]
+mod run_command;
 
-use hsa_vmm::{command, err, json, out, run};
+use run_command::{command, err, json, out, run};
 use std::path::{Path, PathBuf};
 
 const TRACE: &str =

@@ -1,26 +1,27 @@
 //! Crashes and hangs of a runtime: `conform` reports them and continues with the other cases.
 
 mod broken_runtime;
-mod hsa_vmm;
+#[path = "hsa_vmm/mod.rs"]
+mod run_command;
 
 use hsa_rocr::test;
-use hsa_vmm::{HSA_VMM, command, err, json, out, run};
+use run_command::{HSA_VMM, command, err, json, out, run};
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// The cases that fail on the broken runtimes.
+/// Selects the cases that run on the broken runtimes.
 const FILTER: [&str; 2] = ["--filter", "map.memory"];
 
 /// Runs `hsa-vmm conform` on a simulation that breaks according to a plan.
 fn conform(plan: &str, arguments: &[&str]) -> (Output, tempfile::TempDir) {
-    let (mut command, folder) = broken(plan, arguments);
+    let (mut command, folder) = conform_command(plan, arguments);
     (command.output().unwrap(), folder)
 }
 
-/// Returns the command for [`conform`], and the folder of its mark.
-fn broken(plan: &str, arguments: &[&str]) -> (Command, tempfile::TempDir) {
+/// Returns the command for [`conform`], and the folder of the file MARK (`wrap.c`).
+fn conform_command(plan: &str, arguments: &[&str]) -> (Command, tempfile::TempDir) {
     let runtime = broken_runtime::simulation();
     let folder = tempfile::tempdir().unwrap();
     let mut command = command(&["conform", "--format", "json", "--runtime"]);
@@ -30,7 +31,7 @@ fn broken(plan: &str, arguments: &[&str]) -> (Command, tempfile::TempDir) {
 }
 
 /// Returns the cases with a status.
-fn with_status<'a>(report: &'a Value, status: &str) -> Vec<&'a Value> {
+fn cases_with_status<'a>(report: &'a Value, status: &str) -> Vec<&'a Value> {
     let cases = report["cases"].as_array().unwrap();
     cases.iter().filter(|case| case["status"] == status).collect()
 }
@@ -41,15 +42,15 @@ fn case_count() -> usize {
     listed.as_array().unwrap().len()
 }
 
-/// Checks that one case was lost and all others passed.
+/// Checks that one case failed with this detail and that all others passed. Returns the failed case.
 #[track_caller]
-fn assert_one_lost(output: &Output, detail: &str) -> Value {
+fn assert_one_failed(output: &Output, detail: &str) -> Value {
     assert_eq!(output.status.code(), Some(1), "{}{}", err(output), out(output));
     let report = json(output);
-    let failed = with_status(&report, "fail");
+    let failed = cases_with_status(&report, "fail");
     assert_eq!(failed.len(), 1, "{report}");
     assert_eq!(failed[0]["detail"], detail);
-    assert_eq!(with_status(&report, "pass").len(), case_count() - 1, "{report}");
+    assert_eq!(cases_with_status(&report, "pass").len(), case_count() - 1, "{report}");
     failed[0].clone()
 }
 
@@ -63,7 +64,7 @@ fn crash_or_hang_fails_only_its_case() {
     ] {
         let plan = format!("hsa_amd_vmem_map:3:{effect}:once");
         let (output, _folder) = conform(&plan, &["--time-limit", "5s"]);
-        let case = assert_one_lost(&output, &format!("{expected}, in hsa_amd_vmem_map"));
+        let case = assert_one_failed(&output, &format!("{expected}, in hsa_amd_vmem_map"));
         assert_eq!(case["lost"]["last_call"], "in hsa_amd_vmem_map");
         let line = format!("{}: {expected}", case["name"].as_str().unwrap());
         assert!(err(&output).contains(&line), "reported at once: {}", err(&output));
@@ -74,18 +75,18 @@ fn crash_or_hang_fails_only_its_case() {
 fn time_limit_is_reduced_after_three_hangs() {
     let (output, _folder) = conform("hsa_amd_vmem_map:1:hang:always", &["--time-limit", "3s"]);
     let report = json(&output);
-    let failed = with_status(&report, "fail");
+    let failed = cases_with_status(&report, "fail");
     let (first, others) = failed.split_at(3);
     assert!(!others.is_empty(), "{report}");
-    let hung = |cases: &[&Value], limit: u32| {
+    let assert_hung = |cases: &[&Value], limit: u32| {
         let expected = format!("hung: did not end within {limit} s, in hsa_amd_vmem_map");
         assert!(
             cases.iter().all(|case| case["detail"] == expected.as_str()),
             "{expected}: {cases:?}"
         );
     };
-    hung(first, 3);
-    hung(others, 1);
+    assert_hung(first, 3);
+    assert_hung(others, 1);
     let text = err(&output);
     assert_eq!(
         text.matches("hsa_amd_vmem_map: several cases have hung in it").count(),
@@ -96,25 +97,28 @@ fn time_limit_is_reduced_after_three_hangs() {
 
 #[test]
 fn reduced_limit_does_not_apply_to_slow_cases() {
+    if !test::runs_long_test("reduced_limit_does_not_apply_to_slow_cases") {
+        return;
+    }
     let plan = "hsa_amd_vmem_map:1:hang:always;hsa_amd_vmem_handle_release:1:slow:always";
     let slow = "release.handle.twice";
-    let (output, _folder) = conform(plan, &["--time-limit", "4s", "--filter", slow]);
+    let (output, _folder) = conform(plan, &["--time-limit", "3s", "--filter", slow]);
     assert!(
         err(&output).contains("hsa_amd_vmem_map: several cases have hung in it"),
         "{}",
         err(&output)
     );
     let report = json(&output);
-    let passed = with_status(&report, "pass");
-    let took = passed.iter().find(|case| case["name"] == slow).unwrap();
-    assert!(took["duration_us"].as_u64().unwrap() > 1_900_000, "{took}");
+    let passed = cases_with_status(&report, "pass");
+    let slow = passed.iter().find(|case| case["name"] == slow).unwrap();
+    assert!(slow["duration_us"].as_u64().unwrap() > 1_900_000, "{slow}");
 }
 
 #[test]
 fn output_of_the_runtime_is_not_a_message() {
     let (output, _folder) = conform("hsa_amd_vmem_map:1:chatter:always", &[]);
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
-    assert_eq!(with_status(&json(&output), "pass").len(), case_count());
+    assert_eq!(cases_with_status(&json(&output), "pass").len(), case_count());
     assert!(err(&output).contains("no JSON at all"), "{}", err(&output));
 }
 
@@ -122,13 +126,13 @@ fn output_of_the_runtime_is_not_a_message() {
 fn crash_kills_children_of_the_worker() {
     // The child inherits the socket, so conform does not receive an end of file.
     let begun = Instant::now();
-    let (output, _folder) = conform("hsa_amd_vmem_map:3:child:once", &["--time-limit", "60s"]);
-    assert_one_lost(&output, "crashed: SIGSEGV, in hsa_amd_vmem_map");
+    let (output, folder) = conform("hsa_amd_vmem_map:3:child:once", &["--time-limit", "60s"]);
+    assert_one_failed(&output, "crashed: SIGSEGV, in hsa_amd_vmem_map");
     assert!(begun.elapsed() < Duration::from_secs(50), "conform waited for the child");
     let plan = "BREAK=hsa_amd_vmem_map:3:child:once\0MARK=";
-    let mark = format!("{plan}{}", _folder.path().join("mark").display());
+    let variables = format!("{plan}{}", folder.path().join("mark").display());
     assert!(
-        !processes().any(|(_, environment)| environment.contains(&mark)),
+        !processes().any(|(_, environment)| environment.contains(&variables)),
         "the child still exists"
     );
 }
@@ -147,10 +151,10 @@ fn processes() -> impl Iterator<Item = (u32, String)> {
 fn crash_at_start_exits_with_3() {
     for (effect, expected) in [
         ("segv", "while the runtime started, it crashed: SIGSEGV, in hsa_init"),
-        ("hang", "while the runtime started, it hung: did not end within 5 s, in hsa_init"),
+        ("hang", "while the runtime started, it hung: did not end within 2 s, in hsa_init"),
     ] {
         let plan = format!("hsa_init:1:{effect}:always");
-        let (output, _folder) = conform(&plan, &["--time-limit", "5s"]);
+        let (output, _folder) = conform(&plan, &["--time-limit", "2s"]);
         assert_eq!(output.status.code(), Some(3), "{}", err(&output));
         assert!(err(&output).contains(expected), "{}", err(&output));
         assert!(output.stdout.is_empty());
@@ -163,14 +167,14 @@ fn runtime_that_does_not_restart_is_reported_once() {
     let (output, _folder) = conform(plan, &[]);
     assert_eq!(output.status.code(), Some(1), "{}", err(&output));
     let report = json(&output);
-    let failed = with_status(&report, "fail");
+    let failed = cases_with_status(&report, "fail");
     let names: Vec<_> = failed.iter().map(|case| case["name"].as_str().unwrap()).collect();
     assert!(names.contains(&"runtime.library.starts") && names.len() == 2, "{names:?}");
     let starts = failed.iter().find(|case| case["name"] == "runtime.library.starts").unwrap();
     let detail = starts["detail"].as_str().unwrap();
     assert!(detail.contains("3 times in a row"), "{detail}");
     assert!(detail.ends_with("it crashed: SIGABRT, in hsa_init"), "{detail}");
-    let skipped = with_status(&report, "skip");
+    let skipped = cases_with_status(&report, "skip");
     assert!(!skipped.is_empty());
     for case in skipped {
         assert_eq!(case["detail"], "not tried: the runtime no longer starts");
@@ -180,14 +184,14 @@ fn runtime_that_does_not_restart_is_reported_once() {
 #[test]
 fn crash_at_stop_is_a_failed_case() {
     for (effect, expected) in
-        [("segv", "crashed: SIGSEGV"), ("hang", "hung: did not end within 5 s")]
+        [("segv", "crashed: SIGSEGV"), ("hang", "hung: did not end within 3 s")]
     {
         let plan = format!("hsa_shut_down:1:{effect}:always");
-        let (output, _folder) = conform(&plan, &["--time-limit", "5s"]);
+        let (output, _folder) = conform(&plan, &["--time-limit", "3s"]);
         assert_eq!(output.status.code(), Some(1), "{}", err(&output));
         let report = json(&output);
-        assert_eq!(with_status(&report, "pass").len(), case_count(), "{report}");
-        let failed = with_status(&report, "fail");
+        assert_eq!(cases_with_status(&report, "pass").len(), case_count(), "{report}");
+        let failed = cases_with_status(&report, "fail");
         assert_eq!(failed.len(), 1, "{failed:?}");
         assert_eq!(failed[0]["name"], "runtime.library.stops");
         assert_eq!(failed[0]["detail"], format!("{expected}, in hsa_shut_down"));
@@ -196,7 +200,8 @@ fn crash_at_stop_is_a_failed_case() {
 
 #[test]
 fn killing_conform_kills_its_worker() {
-    let (mut command, folder) = broken("hsa_amd_vmem_map:3:hang:once", &["--time-limit", "10m"]);
+    let (mut command, folder) =
+        conform_command("hsa_amd_vmem_map:3:hang:once", &["--time-limit", "10m"]);
     let mark = folder.path().join("mark");
     let mut parent = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     wait_for("the worker hangs", || mark.exists());
@@ -229,7 +234,7 @@ fn wait_for(what: &str, is_done: impl Fn() -> bool) {
 #[test]
 fn worker_options_need_a_parent() {
     let conform = &["conform", "--runtime", "sim", "--worker"][..];
-    for subcommand in [conform, &["worker"], &["bringup", "--climb", "mapped"]] {
+    for subcommand in [conform, &["worker"], &["bringup", "--run-level", "mapped"]] {
         for parent in ["", "nonsense", "1:2", "0:0"] {
             let output = command(subcommand).env("HSA_VMM_WORKS_FOR", parent).output().unwrap();
             assert_eq!(output.status.code(), Some(1), "{subcommand:?}: {}", err(&output));
@@ -244,34 +249,34 @@ fn in_process_does_not_contain_crashes() {
     let signal = std::os::unix::process::ExitStatusExt::signal(&output.status);
     assert_eq!(signal, Some(11), "{output:?}");
     let (output, _folder) = conform("", &["--in-process"]);
-    assert_eq!(with_status(&json(&output), "pass").len(), case_count());
+    assert_eq!(cases_with_status(&json(&output), "pass").len(), case_count());
 }
 
 #[test]
 fn repeat_reports_sporadic_failures() {
     let (output, _folder) = conform("hsa_amd_vmem_map:3:segv:once", &["--repeat", "3"]);
     let detail = "failed 1 of 3: crashed: SIGSEGV, in hsa_amd_vmem_map";
-    let case = assert_one_lost(&output, detail);
+    let case = assert_one_failed(&output, detail);
     assert_eq!(case["repetitions"], serde_json::json!({ "ran": 3, "failed": 1 }));
     assert_eq!(json(&output)["run"]["repeat"], 3);
 }
 
 #[test]
 fn shuffle_prints_its_seed_and_repeats_order() {
-    let first = |seed: &str| {
+    let first_failure = |seed: &str| {
         let broken = "faults=hsa_amd_vmem_map=0x1000";
         let arguments = ["--sim", broken, "--shuffle", seed, "--fail-fast", "--format", "json"];
         let output = run(&[&["conform", "--runtime", "sim"][..], &arguments].concat());
         assert!(err(&output).contains(&format!("order: --shuffle {seed}")), "{}", err(&output));
         let report = json(&output);
         assert_eq!(report["run"]["seed"].to_string(), seed);
-        let failed = with_status(&report, "fail");
+        let failed = cases_with_status(&report, "fail");
         assert_eq!(failed.len(), 1, "conform stops after the first failure");
         failed[0]["name"].as_str().unwrap().to_owned()
     };
-    let seeds: Vec<_> = (1..6).map(|seed| first(&seed.to_string())).collect();
-    assert_eq!(seeds[0], first("1"));
-    assert!(seeds.iter().any(|name| *name != seeds[0]), "{seeds:?}");
+    let names: Vec<_> = (1..6).map(|seed| first_failure(&seed.to_string())).collect();
+    assert_eq!(names[0], first_failure("1"));
+    assert!(names.iter().any(|name| *name != names[0]), "{names:?}");
     // Without a seed, conform chooses one and prints it.
     let output = run(&["conform", "--runtime", "sim", "--filter", "map.size", "--shuffle"]);
     let text = err(&output);
@@ -301,13 +306,13 @@ fn known_failures_match_case_agent_and_version() {
     let output = conform(true);
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
     let report = json(&output);
-    let detail = with_status(&report, "known")[0]["detail"].as_str().unwrap();
+    let detail = cases_with_status(&report, "known")[0]["detail"].as_str().unwrap();
     assert!(detail.starts_with("it forgets (ticket 1): "), "{detail}");
     assert!(err(&output).contains("1 known defects"), "{}", err(&output));
 
     let output = conform(false);
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
-    assert_eq!(with_status(&json(&output), "pass")[0]["known_passed"], true);
+    assert_eq!(cases_with_status(&json(&output), "pass")[0]["known_passed"], true);
     assert!(err(&output).contains("known, but passed: it forgets (ticket 1)"), "{}", err(&output));
 
     for condition in ["agent = \"gfx90a\"", "last = \"1.14\"", "runtime = \"libhsa\""] {
@@ -332,7 +337,7 @@ fn known_failures_include_crashes() {
     let (output, _folder) = conform(plan, &["--known", file.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
     let report = json(&output);
-    let known = with_status(&report, "known");
+    let known = cases_with_status(&report, "known");
     assert_eq!(known[0]["detail"], "it crashes (wrap.c): crashed: SIGSEGV, in hsa_amd_vmem_map");
 }
 
@@ -376,7 +381,7 @@ fn crashes_of_amds_runtime_are_contained() {
                 .env("MARK", folder.path().join(effect))
                 .output()
                 .unwrap();
-            assert_one_lost(&output, expected);
+            assert_one_failed(&output, expected);
             let report = json(&output);
             let path = report["runtime"]["path"].as_str().unwrap();
             assert_eq!(Path::new(path).file_name(), broken.file_name(), "{release}");

@@ -1,18 +1,19 @@
-//! Text from files and the environment cannot send escape sequences to a terminal.
+//! Text from files and the environment is escaped, so that it cannot control the terminal.
 
-mod hsa_vmm;
+#[path = "hsa_vmm/mod.rs"]
+mod run_command;
 
-use hsa_vmm::{command, err, json, out, run};
+use run_command::{command, err, json, out, run};
 use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::process::Output;
 
-/// Sets a title, clears the screen, sets a colour, uses C1's CSI, overwrites a line, reverses text, and
-/// contains DEL.
-const EVIL: &str = "a\u{1b}]0;t\u{7}\u{1b}[2J\u{1b}[31m\u{9b}1m\r\u{202e}\u{2066}\u{7f}z";
-const SHOWN: &str =
+/// A text that sets a title, clears the screen, sets a colour, uses C1's CSI, overwrites a line, reverses text,
+/// and contains DEL.
+const HOSTILE: &str = "a\u{1b}]0;t\u{7}\u{1b}[2J\u{1b}[31m\u{9b}1m\r\u{202e}\u{2066}\u{7f}z";
+const ESCAPED: &str =
     "a\\u001b]0;t\\u0007\\u001b[2J\\u001b[31m\\u009b1m\\u000d\\u202e\\u2066\\u007fz";
 
 /// Runs with colours, as on a terminal.
@@ -36,20 +37,22 @@ fn assert_harmless(text: &str, what: &str) {
 /// Returns a report with hostile text in its fields.
 fn report() -> Value {
     let mut report = json(&run(&["info", "--runtime", "sim", "--format", "json"]));
-    fn spoil(value: &mut Value, key: &str) {
+    fn replace_text(value: &mut Value, key: &str) {
         match value {
-            Value::String(text) if !["kind", "enforcement"].contains(&key) => *text = EVIL.into(),
-            Value::Array(all) => all.iter_mut().for_each(|it| spoil(it, key)),
-            Value::Object(all) => all.iter_mut().for_each(|(key, it)| spoil(it, key)),
+            Value::String(text) if !["kind", "enforcement"].contains(&key) => {
+                *text = HOSTILE.into()
+            }
+            Value::Array(all) => all.iter_mut().for_each(|it| replace_text(it, key)),
+            Value::Object(all) => all.iter_mut().for_each(|(key, it)| replace_text(it, key)),
             _ => {}
         }
     }
     for key in ["name", "build"] {
-        spoil(&mut report["runtime"][key], key);
+        replace_text(&mut report["runtime"][key], key);
     }
-    spoil(&mut report["agents"][0]["name"], "name");
+    replace_text(&mut report["agents"][0]["name"], "name");
     report["cases"] = json!([{
-        "name": EVIL, "status": "fail", "source": EVIL, "detail": EVIL, "duration_us": 1,
+        "name": HOSTILE, "status": "fail", "source": HOSTILE, "detail": HOSTILE, "duration_us": 1,
     }]);
     report
 }
@@ -69,15 +72,15 @@ fn diff_escapes_text_of_reports() {
         let output = run_in_colour(&["diff", before, after]);
         assert_eq!(err(&output), "");
         let text = out(&output);
-        assert!(text.matches(SHOWN).count() >= 4, "{text:?}");
+        assert!(text.matches(ESCAPED).count() >= 4, "{text:?}");
         assert_harmless(&text, "diff");
     }
     // JSON output is valid and contains the text, escaped.
     let output = run_in_colour(&["diff", "--format", "json", files[0], files[1]]);
     assert_harmless(&out(&output), "diff --format json");
     let names = json(&output)["diff"]["cases"].as_array().unwrap().clone();
-    assert!(names.iter().any(|case| case["name"] == EVIL), "{names:?}");
-    // The same holds for output to a file.
+    assert!(names.iter().any(|case| case["name"] == HOSTILE), "{names:?}");
+    // Output to a file is escaped, too.
     let file = folder.path().join("diff.txt");
     let output = run_in_colour(&["diff", files[0], files[1], "-o", file.to_str().unwrap()]);
     assert_eq!(out(&output), "");
@@ -88,27 +91,27 @@ fn diff_escapes_text_of_reports() {
 fn errors_escape_names_and_values() {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("trace.jsonl");
-    let sequence = json!({"seed": 1, "number": 0, "machine": EVIL, "operations": []});
+    let sequence = json!({"seed": 1, "number": 0, "machine": HOSTILE, "operations": []});
     fs::write(&trace, sequence.to_string()).unwrap();
     let unknown = folder.path().join("unknown.jsonl");
-    fs::write(&unknown, json!({"seed": 1, EVIL: 2, "operations": EVIL}).to_string()).unwrap();
+    fs::write(&unknown, json!({"seed": 1, HOSTILE: 2, "operations": HOSTILE}).to_string()).unwrap();
     for arguments in [
-        &["diff", EVIL, EVIL][..],
-        &["replay", "--runtime", "sim", EVIL],
+        &["diff", HOSTILE, HOSTILE][..],
+        &["replay", "--runtime", "sim", HOSTILE],
         &["replay", "--runtime", "sim", trace.to_str().unwrap()],
         &["replay", "--runtime", "sim", unknown.to_str().unwrap()],
-        &["info", "--runtime", EVIL],
-        &["conform", "--filter", EVIL],
+        &["info", "--runtime", HOSTILE],
+        &["conform", "--filter", HOSTILE],
     ] {
         let output = run_in_colour(arguments);
         assert!(!output.status.success(), "{arguments:?}");
         let text = err(&output);
-        assert!(text.contains(SHOWN), "{arguments:?}: {text:?}");
+        assert!(text.contains(ESCAPED), "{arguments:?}: {text:?}");
         assert_harmless(&text, &format!("{arguments:?}"));
     }
     // clap's own messages omit text that looks like an escape sequence.
-    for evil in [EVIL, "a\u{1b}]0;title\u{7}", "a\u{1b}[31m", "a\u{9b}2J"] {
-        for arguments in [&["info", "--sim", evil][..], &["info", "--gpus", evil], &[evil]] {
+    for text in [HOSTILE, "a\u{1b}]0;title\u{7}", "a\u{1b}[31m", "a\u{9b}2J"] {
+        for arguments in [&["info", "--sim", text][..], &["info", "--gpus", text], &[text]] {
             let output = run_in_colour(arguments);
             assert_eq!(output.status.code(), Some(2), "{arguments:?}");
             assert!(err(&output).contains("error: "), "{output:?}");
@@ -128,7 +131,7 @@ fn variables_are_escaped() {
     ] {
         let output = command(arguments)
             .env("CLICOLOR_FORCE", "1")
-            .env(variable, OsStr::from_bytes(EVIL.as_bytes()))
+            .env(variable, OsStr::from_bytes(HOSTILE.as_bytes()))
             .output()
             .unwrap();
         let text = out(&output) + &err(&output);

@@ -1,8 +1,9 @@
-//! The files that the command reads and writes, in folders that other users can write to.
+//! Files that the command reads and writes: permissions, links, full devices and invalid contents.
 
-mod hsa_vmm;
+#[path = "hsa_vmm/mod.rs"]
+mod run_command;
 
-use hsa_vmm::{err, run};
+use run_command::{err, run};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
@@ -14,7 +15,7 @@ fn write_report(file: &Path) -> std::process::Output {
 fn mode_after_replacing(file: &Path, mode: u32, owner: Option<u32>) -> u32 {
     fs::write(file, "old").unwrap();
     std::os::unix::fs::chown(file, owner, None).unwrap();
-    // `chown` clears these bits.
+    // Set the mode after `chown`, which clears the set-ID bits.
     fs::set_permissions(file, fs::Permissions::from_mode(mode)).unwrap();
     let output = write_report(file);
     assert!(output.status.success(), "{output:?}");
@@ -26,8 +27,8 @@ fn mode_after_replacing(file: &Path, mode: u32, owner: Option<u32>) -> u32 {
 fn output_drops_set_id_bits() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("report.json");
-    for (mode, kept) in [(0o6777, 0o777), (0o1644, 0o644), (0o600, 0o600), (0o664, 0o664)] {
-        assert_eq!(mode_after_replacing(&file, mode, None), kept, "{mode:o}");
+    for (mode, expected) in [(0o6777, 0o777), (0o1644, 0o644), (0o600, 0o600), (0o664, 0o664)] {
+        assert_eq!(mode_after_replacing(&file, mode, None), expected, "{mode:o}");
     }
 }
 
@@ -43,8 +44,8 @@ fn output_ignores_the_mode_of_foreign_files() {
     }
     let file = folder.path().join("report.json");
     for mode in [0o4777, 0o777, 0o666] {
-        let kept = mode_after_replacing(&file, mode, Some(65534));
-        assert_eq!(kept, default.mode() & 0o7777, "{mode:o}");
+        let new_mode = mode_after_replacing(&file, mode, Some(65534));
+        assert_eq!(new_mode, default.mode() & 0o7777, "{mode:o}");
         assert_eq!(fs::metadata(&file).unwrap().uid(), 0);
     }
 }
@@ -73,7 +74,7 @@ fn output_keeps_links() {
 fn help_fails_on_a_full_device() {
     for argument in ["--help", "--version"] {
         let full = fs::File::options().write(true).open("/dev/full").unwrap();
-        let output = hsa_vmm::command(&[argument]).stdout(full).output().unwrap();
+        let output = run_command::command(&[argument]).stdout(full).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{argument}: {output:?}");
         assert!(err(&output).contains("standard output"), "{}", err(&output));
     }

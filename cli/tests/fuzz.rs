@@ -1,37 +1,38 @@
-//! `hsa-vmm fuzz`: finds, shrinks and saves failures of a broken runtime; the printed command repeats
-//! them. Finds nothing on a correct runtime.
+//! `hsa-vmm fuzz` finds, shrinks and saves failures of a broken runtime, and prints a command that repeats
+//! them. It finds nothing on a correct runtime.
 
-mod hsa_vmm;
+#[path = "hsa_vmm/mod.rs"]
+mod run_command;
 
 use hsa_rocr::test;
-use hsa_vmm::{HSA_VMM, command, err, json, out, run};
+use run_command::{HSA_VMM, command, err, json, out, run};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Output;
 
 /// Runs fuzz in a folder and returns its JSON report.
 fn fuzz(folder: &Path, arguments: &[&str]) -> (Value, Output) {
-    let all = [&["fuzz", "--format", "json"], arguments].concat();
-    let output = command(&all).current_dir(folder).output().unwrap();
+    let words = [&["fuzz", "--format", "json"], arguments].concat();
+    let output = command(&words).current_dir(folder).output().unwrap();
     (json(&output), output)
 }
 
 /// Runs fuzz on a release of AMD's runtime and the emulated driver. `fault` may be empty.
 fn fuzz_on(release: &str, fault: &str, folder: &Path, arguments: &[&str]) -> (Value, Output) {
-    let mut all = vec!["emulate", "--gpus", "2", "--rocr", release];
+    let mut words = vec!["emulate", "--gpus", "2", "--rocr", release];
     if !fault.is_empty() {
-        all.extend(["--fault", fault]);
+        words.extend(["--fault", fault]);
     }
-    all.extend(["--", HSA_VMM, "fuzz", "--format", "json"]);
-    all.extend(arguments);
-    let output = command(&all).current_dir(folder).output().unwrap();
-    // Shown with the seed if the test fails.
+    words.extend(["--", HSA_VMM, "fuzz", "--format", "json"]);
+    words.extend(arguments);
+    let output = command(&words).current_dir(folder).output().unwrap();
+    // Prints the seed: cargo shows this output if the test fails.
     println!("{release}: {}", err(&output));
     (json(&output), output)
 }
 
-/// Runs the printed command in the same folder, in a shell.
-fn repeat(folder: &Path, finding: &Value) -> Output {
+/// Runs the command that `fuzz` printed, in the same folder, in a shell.
+fn run_printed_command(folder: &Path, finding: &Value) -> Output {
     let line = finding["command"].as_str().unwrap();
     let mut shell = std::process::Command::new("sh");
     for (name, _) in std::env::vars_os()
@@ -43,7 +44,7 @@ fn repeat(folder: &Path, finding: &Value) -> Output {
     shell.args(["-c", line]).current_dir(folder).output().unwrap()
 }
 
-/// Checks that a fault is found, shrunk, saved and repeated, and that nothing fails without the fault.
+/// Checks that `fuzz` finds, shrinks, saves and repeats a fault, and that the saved sequence passes without it.
 fn assert_found(faults: &str, kind: &str, message: &str, max_operations: usize) {
     let folder = tempfile::tempdir().unwrap();
     let simulation = format!("gpus=2,era=c,faults={faults}");
@@ -64,7 +65,7 @@ fn assert_found(faults: &str, kind: &str, message: &str, max_operations: usize) 
     let sequences = finding["sequences"].as_array().unwrap();
     let operations = sequences[0]["operations"].as_array().unwrap();
     assert!(sequences.len() == 1 && operations.len() <= max_operations, "{faults}: {finding:#}");
-    let repeated = repeat(folder.path(), finding);
+    let repeated = run_printed_command(folder.path(), finding);
     assert_eq!(repeated.status.code(), Some(1), "{faults}: {}", err(&repeated));
     assert!(out(&repeated).contains(message), "{faults}: {repeated:?}");
     // Without the fault, the sequence does not fail.
@@ -75,12 +76,17 @@ fn assert_found(faults: &str, kind: &str, message: &str, max_operations: usize) 
     assert!(out(&correct).contains("did not fail again: "), "{}", out(&correct));
 }
 
+/// Returns how long to search.
+fn duration() -> &'static str {
+    if test::is_long() { "4s" } else { "2s" }
+}
+
 #[test]
 fn fuzz_finds_nothing_on_the_simulation() {
     let folder = tempfile::tempdir().unwrap();
     let (report, output) =
-        fuzz(folder.path(), &["--runtime", "sim", "--processes", "2", "--time", "4s"]);
-    // Shown with the seed if the test fails.
+        fuzz(folder.path(), &["--runtime", "sim", "--processes", "2", "--time", duration()]);
+    // Prints the seed: cargo shows this output if the test fails.
     println!("{}", err(&output));
     assert_eq!(output.status.code(), Some(0), "{report:#}");
     assert_eq!(report["finding"], Value::Null);
@@ -91,7 +97,7 @@ fn fuzz_finds_nothing_on_the_simulation() {
 #[test]
 fn fuzz_with_faults_finds_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let arguments = ["--runtime", "sim", "--processes", "2", "--faults", "--time", "4s"];
+    let arguments = ["--runtime", "sim", "--processes", "2", "--faults", "--time", duration()];
     let (report, output) = fuzz(folder.path(), &arguments);
     println!("{}", err(&output));
     assert_eq!(output.status.code(), Some(0), "{report:#}");
@@ -102,7 +108,8 @@ fn fuzz_with_faults_finds_nothing() {
 fn fuzz_finds_nothing_on_amds_releases() {
     let name = "fuzz_finds_nothing_on_amds_releases";
     for installation in test::selected_installations(name) {
-        let release = installation.release().version();
+        let release = installation.release();
+        let release = release.version();
         let folder = tempfile::tempdir().unwrap();
         let options = ["--processes", "2", "--time", "3s"];
         let (report, output) = fuzz_on(release, "", folder.path(), &options);
@@ -126,7 +133,8 @@ fn fuzz_finds_failing_allocation() {
 fn fuzz_finds_and_repeats_driver_fault() {
     let name = "fuzz_finds_and_repeats_driver_fault";
     for installation in test::selected_installations(name) {
-        let release = installation.release().version();
+        let release = installation.release();
+        let release = release.version();
         let folder = tempfile::tempdir().unwrap();
         let options = ["--processes", "1", "--seed", "7", "--shrink", "3s"];
         let fault = "GEM_VA#30-1000000=ENOMEM";
@@ -134,7 +142,7 @@ fn fuzz_finds_and_repeats_driver_fault() {
         assert_eq!(output.status.code(), Some(1), "{release}: {output:?}");
         let finding = &report["finding"];
         assert_eq!(finding["reproduced"], true, "{release}: {finding:#}");
-        let repeated = repeat(folder.path(), finding);
+        let repeated = run_printed_command(folder.path(), finding);
         assert_eq!(repeated.status.code(), Some(1), "{release}: {repeated:?}");
         assert!(err(&repeated).contains("libhsa-runtime64"), "{release}: {repeated:?}");
         // Without the fault, replay tries several processes, in which addresses differ.
@@ -151,7 +159,8 @@ fn fuzz_finds_and_repeats_driver_fault() {
 fn fuzz_finds_repeated_leak_of_driver() {
     let name = "fuzz_finds_repeated_leak_of_driver";
     for installation in test::selected_installations(name) {
-        let release = installation.release().version();
+        let release = installation.release();
+        let release = release.version();
         for (fault, resource) in
             [("EXPORT_DMABUF=leak", "descriptors"), ("GEM_CLOSE=leak", "gpu_memory")]
         {
@@ -175,10 +184,11 @@ fn fuzz_finds_repeated_leak_of_driver() {
 fn fuzz_tolerates_resource_kept_once() {
     let name = "fuzz_tolerates_resource_kept_once";
     for installation in test::selected_installations(name) {
-        let release = installation.release().version();
+        let release = installation.release();
+        let release = release.version();
         let folder = tempfile::tempdir().unwrap();
         let options = ["--processes", "1", "--seed", "7", "--sequences", "30"];
-        // Each sequence exports more than once.
+        // The thirty sequences make more than 25 exports.
         let fault = "EXPORT_DMABUF#25=leak";
         let (report, output) = fuzz_on(release, fault, folder.path(), &options);
         assert_eq!(output.status.code(), Some(0), "{release}: {report:#}");
@@ -195,10 +205,10 @@ fn fuzz_finds_single_leak_of_simulation() {
 #[test]
 fn seed_is_independent_of_number_of_processes() {
     let folder = tempfile::tempdir().unwrap();
-    let operations = ["1", "3"].map(|threads| {
+    let operations = ["1", "3"].map(|processes| {
         let options = ["--runtime", "sim", "--seed", "3", "--sequences", "60", "--format", "json"];
-        let all = [&["fuzz", "--processes", threads], &options[..]].concat();
-        let output = command(&all).current_dir(folder.path()).output().unwrap();
+        let words = [&["fuzz", "--processes", processes], &options[..]].concat();
+        let output = command(&words).current_dir(folder.path()).output().unwrap();
         let report = json(&output);
         assert_eq!(report["sequences"], 60, "{report}");
         // The number of rejected operations depends on addresses, which vary.
@@ -209,12 +219,12 @@ fn seed_is_independent_of_number_of_processes() {
 
 #[test]
 fn fuzz_rejects_invalid_arguments() {
-    let both = ["fuzz", "--sim", "faults=hsa_amd_vmem_map#5=ERROR", "--faults"];
+    let faults_twice = ["fuzz", "--sim", "faults=hsa_amd_vmem_map#5=ERROR", "--faults"];
     for (arguments, status, message) in [
         (&["fuzz", "--time", "soon"][..], 2, "soon"),
         (&["fuzz", "--processes", "0"], 2, "--processes"),
         (&["fuzz", "--runtime", "/nowhere/libhsa-runtime64.so.1"], 3, "/nowhere"),
-        (&both, 1, "has faults, too"),
+        (&faults_twice, 1, "has faults, too"),
     ] {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(status), "{arguments:?}: {output:?}");
@@ -225,14 +235,14 @@ fn fuzz_rejects_invalid_arguments() {
 #[test]
 fn fuzz_prints_sequence_that_cannot_be_saved() {
     let faults = "gpus=1,faults=hsa_amd_vmem_handle_create#1-=OUT_OF_RESOURCES";
-    let save = |file: &str| {
+    let prints_sequence = |file: &str| {
         let output = run(&["fuzz", "--sim", faults, "--save", file, "--processes", "1"]);
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         assert!(err(&output).contains(file), "{}", err(&output));
         err(&output).contains("\"operations\"")
     };
-    assert!(save("/dev/full"), "a full disk");
-    assert!(!save("/nowhere/found.jsonl"), "the path is checked before running");
+    assert!(prints_sequence("/dev/full"), "a full disk");
+    assert!(!prints_sequence("/nowhere/found.jsonl"), "the path is checked before running");
 }
 
 #[test]
@@ -276,7 +286,7 @@ fn fuzz_does_not_overwrite_files() {
     let (first, _) = fuzz(folder.path(), &options);
     let name = first["finding"]["file"].as_str().unwrap();
     assert!(name.starts_with("fuzz-7-") && folder.path().join(name).exists(), "{name}");
-    // Another user could create a link with this name, which is predictable.
+    // The name is predictable, so another user could create a link with it.
     let target = folder.path().join("target");
     std::fs::write(&target, "of the user").unwrap();
     std::fs::remove_file(folder.path().join(name)).unwrap();
@@ -284,13 +294,13 @@ fn fuzz_does_not_overwrite_files() {
     let (second, output) = fuzz(folder.path(), &options);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert_eq!(std::fs::read_to_string(&target).unwrap(), "of the user");
-    let other = second["finding"]["file"].as_str().unwrap();
-    assert_ne!(other, name);
-    let saved = std::fs::read_to_string(folder.path().join(other)).unwrap();
+    let new_name = second["finding"]["file"].as_str().unwrap();
+    assert_ne!(new_name, name);
+    let saved = std::fs::read_to_string(folder.path().join(new_name)).unwrap();
     assert!(saved.contains("\"operations\""), "{saved}");
     // fuzz does not create the target of a dangling link, and keeps existing files.
     std::fs::remove_file(&target).unwrap();
     fuzz(folder.path(), &options);
     assert!(!target.exists());
-    assert_eq!(std::fs::read_to_string(folder.path().join(other)).unwrap(), saved);
+    assert_eq!(std::fs::read_to_string(folder.path().join(new_name)).unwrap(), saved);
 }

@@ -1,8 +1,12 @@
-//! Features for a kernel's continuous integration: KTAP, KCIDB, resumed runs, shards and expectations.
+//! Features for the continuous integration of kernels: KTAP, KCIDB, resumed runs, shards and expectations.
 
-mod hsa_vmm;
+#[path = "ktap/mod.rs"]
+mod ktap;
+#[path = "hsa_vmm/mod.rs"]
+mod run_command;
 
-use hsa_vmm::{command, err, json, out, run};
+use ktap::{Results, Test};
+use run_command::{command, err, json, out, run};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,57 +15,11 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-/// The results in a KTAP document: `(ok, directive)` by name.
-type Results = BTreeMap<String, (bool, String)>;
-
 /// Parses a document with at most one level of subtests. Returns the results of the top level and of the
-/// subtests. Panics if the document is invalid.
-fn ktap(text: &str) -> (Results, Results) {
-    let (mut top, mut inner) = (Results::new(), Results::new());
-    let mut lines = text.lines().peekable();
-    assert_eq!(lines.next(), Some("KTAP version 1"), "{text}");
-    let plan = |line: Option<&str>, indent: &str| -> usize {
-        let line = line.and_then(|line| line.strip_prefix(indent)?.strip_prefix("1.."));
-        line.unwrap_or_else(|| panic!("no plan: {text}")).parse().unwrap()
-    };
-    let expected = plan(lines.next(), "");
-    let mut open: Option<(String, usize, usize)> = None;
-    while let Some(line) = lines.next() {
-        let (indent, rest) = match line.strip_prefix("  ") {
-            Some(rest) => (2, rest),
-            None => (0, line),
-        };
-        if rest == "KTAP version 1" {
-            assert_eq!(indent, 2, "{text}");
-            let name = lines.next().and_then(|line| line.strip_prefix("  # Subtest: "));
-            open = Some((name.expect("a name").to_owned(), plan(lines.next(), "  "), 0));
-            continue;
-        }
-        if rest.starts_with('#') {
-            continue;
-        }
-        let ok = !rest.starts_with("not ");
-        let rest = rest.trim_start_matches("not ").strip_prefix("ok ").expect(line);
-        let (number, rest) = rest.split_once(' ').expect(line);
-        let (name, directive) = rest.split_once(" # ").unwrap_or((rest, ""));
-        let result = (ok, directive.to_owned());
-        match (indent, &mut open) {
-            (2, Some((_, _, count))) => {
-                *count += 1;
-                assert_eq!(number.parse(), Ok(*count), "{line}");
-                assert!(inner.insert(name.to_owned(), result).is_none(), "twice: {line}");
-            }
-            (0, group) => {
-                if let Some((group, plan, count)) = group.take() {
-                    assert_eq!((group.as_str(), plan), (name, count), "{line}");
-                }
-                assert!(top.insert(name.to_owned(), result).is_none(), "twice: {line}");
-                assert_eq!(number.parse(), Ok(top.len()), "{line}");
-            }
-            _ => panic!("{line}"),
-        }
-    }
-    assert_eq!(top.len(), expected, "{text}");
+/// subtests.
+fn parse_ktap(text: &str) -> (Results, Results) {
+    let top = ktap::parse(text).unwrap_or_else(|error| panic!("{error}:\n{text}"));
+    let inner = top.values().flat_map(|test| test.nested.clone()).collect();
     (top, inner)
 }
 
@@ -80,12 +38,12 @@ fn ktap_has_the_same_results_as_json() {
         let options = [options, &["--filter", "ipc.*"]].concat();
         let output = conform(&[&options[..], &["--format", "ktap"]].concat());
         assert_eq!(output.status.code(), Some(status), "{options:?}: {}", err(&output));
-        let (top, inner) = ktap(&out(&output));
+        let (top, inner) = parse_ktap(&out(&output));
         let report = json(&conform(&[&options[..], &["--format", "json"]].concat()));
         let cases = report["cases"].as_array().unwrap();
         assert_eq!(inner.len(), cases.len(), "{options:?}");
         for case in cases {
-            let (ok, directive) = &inner[case["name"].as_str().unwrap()];
+            let Test { ok, directive, .. } = &inner[case["name"].as_str().unwrap()];
             let expected = match case["status"].as_str().unwrap() {
                 "pass" => (true, ""),
                 "fail" => (false, ""),
@@ -96,8 +54,8 @@ fn ktap_has_the_same_results_as_json() {
             assert_eq!((*ok, directive.split(' ').next().unwrap()), expected, "{case}");
         }
         assert_eq!(top.keys().collect::<Vec<_>>(), ["ipc", "map", "process"]);
-        assert_eq!(top["map"].0, status == 0);
-        assert!(top["process"].0);
+        assert_eq!(top["map"].ok, status == 0);
+        assert!(top["process"].ok);
     }
 }
 
@@ -105,28 +63,29 @@ fn ktap_has_the_same_results_as_json() {
 fn other_subcommands_write_ktap() {
     let output = run(&["bringup", "--runtime", "sim", "--format", "ktap"]);
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
-    let (top, _) = ktap(&out(&output));
-    assert!(top.values().all(|(ok, _)| *ok) && top.contains_key("mapped"), "{top:?}");
+    let (top, _) = parse_ktap(&out(&output));
+    assert!(top.values().all(|test| test.ok) && top.contains_key("mapped"), "{top:?}");
 
     let faults = ["--sim", "faults=hsa_amd_vmem_map=ERROR"];
     let output = run(&[&["bringup", "--runtime", "sim", "--format", "ktap"], &faults[..]].concat());
     assert_eq!(output.status.code(), Some(1), "{}", err(&output));
     let text = out(&output);
-    let (top, _) = ktap(&text);
-    let failed: Vec<_> = top.iter().filter(|(_, (ok, _))| !ok).map(|(name, _)| name).collect();
+    let (top, _) = parse_ktap(&text);
+    let failed: Vec<_> = top.iter().filter(|(_, test)| !test.ok).map(|(name, _)| name).collect();
     assert_eq!(failed, ["mapped"], "{text}");
     assert!(text.contains("# ") && text.contains("hsa_amd_vmem_map("), "{text}");
-    assert_eq!(top["killed"].1, "SKIP not tried");
+    assert_eq!(top["killed"].directive, "SKIP not tried");
 
     let time = ["--time", "1s", "--format", "ktap"];
     let output = run(&[&["fuzz", "--runtime", "sim", "--seed", "3"], &time[..]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
-    assert_eq!(ktap(&out(&output)).0["fuzz --seed 3"], (true, String::new()));
+    let (top, _) = parse_ktap(&out(&output));
+    assert!(top["fuzz --seed 3"].ok && top["fuzz --seed 3"].directive.is_empty(), "{top:?}");
 
     let output = run(&[&["stress", "--runtime", "sim", "--processes", "1"], &time[..]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
-    let (top, _) = ktap(&out(&output));
-    assert!(top.len() > 3 && top["memory"].0, "{top:?}");
+    let (top, _) = parse_ktap(&out(&output));
+    assert!(top.len() > 3 && top["memory"].ok, "{top:?}");
 }
 
 /// Returns the statuses of a JSON report, by case.
@@ -136,7 +95,7 @@ fn statuses(report: &Value) -> BTreeMap<String, String> {
     cases.map(|case| (text(&case["name"]), text(&case["status"]))).collect()
 }
 
-fn lines(path: &Path) -> usize {
+fn line_count(path: &Path) -> usize {
     fs::read_to_string(path).map_or(0, |text| text.lines().count())
 }
 
@@ -156,7 +115,7 @@ fn killed_run_resumes_to_the_same_results() {
             let mut command = command(&[&SIMULATION, &options[..], resume].concat());
             let mut child = command.stderr(Stdio::null()).spawn().unwrap();
             let began = Instant::now();
-            while lines(&partial) < kill_after && child.try_wait().unwrap().is_none() {
+            while line_count(&partial) < kill_after && child.try_wait().unwrap().is_none() {
                 assert!(began.elapsed() < Duration::from_secs(60));
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -164,13 +123,13 @@ fn killed_run_resumes_to_the_same_results() {
             killed += usize::from(!child.wait().unwrap().success());
         }
         assert!(killed > 1, "{format}: the run was too fast");
-        assert!(lines(&partial) > 3);
-        let other = command(&["conform", "--runtime", "sim", "--filter", "ipc.*", "--resume"])
+        assert!(line_count(&partial) > 3);
+        let mismatched = command(&["conform", "--runtime", "sim", "--filter", "ipc.*", "--resume"])
             .args(options)
             .output()
             .unwrap();
-        assert_eq!(other.status.code(), Some(2), "{}", err(&other));
-        assert!(err(&other).contains("results of other cases"), "{}", err(&other));
+        assert_eq!(mismatched.status.code(), Some(2), "{}", err(&mismatched));
+        assert!(err(&mismatched).contains("results of other cases"), "{}", err(&mismatched));
 
         let output = conform(&[&options[..], &["--resume"]].concat());
         assert_eq!(output.status.code(), Some(0), "{}", err(&output));
@@ -183,7 +142,7 @@ fn killed_run_resumes_to_the_same_results() {
                 assert_eq!(report["summary"], complete["summary"]);
                 assert_eq!(statuses(&report), statuses(&complete));
             }
-            _ => assert_eq!(ktap(&text).1.len(), statuses(&complete).len()),
+            _ => assert_eq!(parse_ktap(&text).1.len(), statuses(&complete).len()),
         }
     }
 }
@@ -198,7 +157,7 @@ fn case_that_ends_the_run_twice_fails() {
     for _ in 0..2 {
         partial += &format!("\n{}", json!({ "begin": names[1] }));
     }
-    // An incomplete line, as after a stop of the machine.
+    // An incomplete line, as after a power failure.
     partial += "\n{\"beg";
     fs::write(folder.path().join("out.json.partial"), partial).unwrap();
     let output = conform(&["--resume", "--format", "json", "--output", file.to_str().unwrap()]);
@@ -206,6 +165,52 @@ fn case_that_ends_the_run_twice_fails() {
     let report: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
     assert_eq!(report["summary"]["failed"], 1);
     assert_eq!(report["cases"][1]["detail"], "the run ended 2 times while this case ran");
+}
+
+#[test]
+fn run_resumes_twice_after_an_incomplete_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("out.json");
+    let partial = folder.path().join("out.json.partial");
+    let selected = json(&run(&["conform", "--list", "--format", "json", "--filter", "map.*"]));
+    let names: Vec<_> = selected.as_array().unwrap().iter().map(|case| &case["name"]).collect();
+    // As after a power failure: the last line is incomplete, and not UTF-8.
+    let start = json!({ "selected": names }).to_string() + "\n";
+    fs::write(&partial, [start.as_bytes(), b"{\"begin\": \"\xff\0"].concat()).unwrap();
+    let options = ["--resume", "--format", "json", "--output", file.to_str().unwrap()];
+    let mut child =
+        command(&[&SIMULATION, &options[..]].concat()).stderr(Stdio::null()).spawn().unwrap();
+    let began = Instant::now();
+    while line_count(&partial) < 9 && child.try_wait().unwrap().is_none() {
+        assert!(began.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child.kill().unwrap();
+    assert!(!child.wait().unwrap().success(), "the run was too fast");
+    let output = conform(&options);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let note = err(&output);
+    let finished =
+        note.lines().find_map(|line| line.split_once(" cases have a result")?.0.split_once(" of "));
+    assert!(finished.is_some_and(|(finished, _)| finished != "0"), "{note}");
+}
+
+#[test]
+fn resume_rejects_other_options() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("out.json");
+    let options = ["--format", "json", "--output", file.to_str().unwrap()];
+    let mut child =
+        command(&[&SIMULATION, &options[..]].concat()).stderr(Stdio::null()).spawn().unwrap();
+    let partial = folder.path().join("out.json.partial");
+    while line_count(&partial) < 4 && child.try_wait().unwrap().is_none() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let output = conform(&[&options[..], &["--resume", "--gpus", "3"]].concat());
+    assert_eq!(output.status.code(), Some(2), "{}", err(&output));
+    assert!(err(&output).contains("other options"), "{}", err(&output));
 }
 
 #[test]

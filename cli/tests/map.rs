@@ -1,9 +1,10 @@
 //! `hsa-vmm map`: the address space at the end of a trace.
 
-mod hsa_vmm;
+#[path = "hsa_vmm/mod.rs"]
+mod run_command;
 
 use hsa_rocr::test;
-use hsa_vmm::{HSA_VMM, err, json, out, run};
+use run_command::{HSA_VMM, err, json, out, run};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -145,7 +146,7 @@ fn map_names_file_that_is_not_a_trace() {
 #[test]
 fn map_tolerates_closed_output() {
     let arguments = ["map", "--runtime", "sim", "--format", "json"];
-    let mut child = hsa_vmm::command(&arguments)
+    let mut child = run_command::command(&arguments)
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::null())
         .spawn()
@@ -155,11 +156,12 @@ fn map_tolerates_closed_output() {
 }
 
 #[test]
-fn map_is_equal_on_amds_runtime() {
+fn map_shows_same_state_on_amds_runtime() {
     let expected = run(&["map", "--runtime", "sim", "--gpus", "2", "--format", "json"]);
     let expected = without_addresses(json(&expected));
-    for installation in test::selected_installations("map_is_equal_on_amds_runtime") {
-        let release = installation.release().version();
+    for installation in test::selected_installations("map_shows_same_state_on_amds_runtime") {
+        let release = installation.release();
+        let release = release.version();
         let start = ["emulate", "--gpus", "2", "--rocr", release, "--", HSA_VMM];
         let output = run(&[&start[..], &["map", "--format", "json"]].concat());
         assert_eq!(output.status.code(), Some(0), "{release}: {}", err(&output));

@@ -1,7 +1,7 @@
 //! Installs each package into an otherwise empty tree, and uses it there.
 //!
-//! Needs root. Two packages also need debootstrap, which fetches a minimal Debian (once, into
-//! `target/packages`). Takes minutes: `HSA_VMM_PACKAGES=1 cargo test -p hsa-vmm-cli --test packages`.
+//! Needs root. Two packages also need debootstrap, which fetches a minimal Debian into `target/packages`
+//! once. Takes minutes: `HSA_VMM_PACKAGES=1 cargo test -p hsa-vmm-cli --test packages`.
 
 use hsa_rocr::test;
 use std::fs;
@@ -32,7 +32,7 @@ fn is_skipped(name: &str, tools: &[&str]) -> bool {
         std::env::split_paths(&path).any(|folder| folder.join(tool).exists())
     };
     let missing = tools.iter().find(|tool| !is_installed(tool));
-    let why = if !is_selected {
+    let reason = if !is_selected {
         "takes minutes; HSA_VMM_PACKAGES=1 runs it".to_owned()
     } else if !rustix::process::geteuid().is_root() {
         "only root can change the root folder".to_owned()
@@ -41,7 +41,7 @@ fn is_skipped(name: &str, tools: &[&str]) -> bool {
     } else {
         return false;
     };
-    test::report(&format!("SKIPPED packages::{name}: {why}"));
+    test::report(&format!("SKIPPED packages::{name}: {reason}"));
     true
 }
 
@@ -74,7 +74,7 @@ impl Tree {
         let base = CACHE.get_or_init(|| {
             let folder = root().join("target/packages/debian");
             if folder.join("debootstrap").exists() || !folder.join("bin/sh").exists() {
-                // There is no tree, or debootstrap was interrupted.
+                // The tree does not exist, or debootstrap was interrupted.
                 let _ = fs::remove_dir_all(&folder);
                 fs::create_dir_all(&folder).unwrap();
                 let script = ". /etc/os-release; exec debootstrap --variant=minbase \
@@ -94,7 +94,8 @@ impl Tree {
         self.0.path().join(name)
     }
 
-    /// Runs a program with the tree as its root folder, with `/proc` and `/dev`, and no variables.
+    /// Runs a program with the tree as its root folder, with `/proc` and `/dev`. Of the environment variables, sets
+    /// only PATH and HOME.
     #[track_caller]
     fn run(&self, arguments: &[&str]) -> String {
         let script = "mount -t proc proc \"$1/proc\" && mount --rbind /dev \"$1/dev\" && tree=$1 && shift && exec chroot \"$tree\" \"$@\"";
@@ -107,7 +108,7 @@ impl Tree {
 
     /// Checks that the command runs in the tree, on the simulation.
     #[track_caller]
-    fn command_works(&self, command: &str) {
+    fn assert_command_runs(&self, command: &str) {
         let output = self.run(&[command, "info", "--runtime", "sim"]);
         assert!(output.contains("simulation"), "{output}");
         let output = self.run(&[command, "conform", "--runtime", "sim", "--filter", "map"]);
@@ -117,7 +118,7 @@ impl Tree {
 
     /// Checks that the emulated driver runs in the tree, with copies of the fetched releases of AMD's runtime.
     #[track_caller]
-    fn emulation_works(&self, name: &str, command: &str) {
+    fn assert_emulation_runs(&self, name: &str, command: &str) {
         let Some(installations) = test::installations(name) else { return };
         for installation in installations {
             let release = installation.release().to_string();
@@ -144,8 +145,8 @@ fn deb_installs_command_driver_and_library() {
     let file = fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
     fs::copy(file, tree.path("tmp/package.deb")).unwrap();
     tree.run(&["dpkg", "--install", "/tmp/package.deb"]);
-    tree.command_works("hsa-vmm");
-    tree.emulation_works(name, "hsa-vmm");
+    tree.assert_command_runs("hsa-vmm");
+    tree.assert_emulation_runs(name, "hsa-vmm");
     fs::copy(root().join("capi/examples/cycle.c"), tree.path("tmp/cycle.c")).unwrap();
     for package in ["hsavmm", "hsavmm-static"] {
         let script = format!(
@@ -182,12 +183,12 @@ fn wheel_installs_command_and_driver() {
         Command::new(root().join("packaging/wheel")).args(["--profile", "dev"]).arg(folder.path()),
     );
     let wheel = fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().file_name();
-    let inside = format!("/tmp/{}", wheel.to_str().unwrap());
-    fs::copy(folder.path().join(&wheel), tree.path(&inside[1..])).unwrap();
+    let path_in_tree = format!("/tmp/{}", wheel.to_str().unwrap());
+    fs::copy(folder.path().join(&wheel), tree.path(&path_in_tree[1..])).unwrap();
     tree.run(&["python3", "-m", "venv", "/environment"]);
-    tree.run(&["/environment/bin/pip", "install", "--no-index", &inside]);
-    tree.command_works("/environment/bin/hsa-vmm");
-    tree.emulation_works(name, "/environment/bin/hsa-vmm");
+    tree.run(&["/environment/bin/pip", "install", "--no-index", &path_in_tree]);
+    tree.assert_command_runs("/environment/bin/hsa-vmm");
+    tree.assert_emulation_runs(name, "/environment/bin/hsa-vmm");
 }
 
 #[test]
@@ -205,7 +206,7 @@ fn static_command_runs_in_empty_tree() {
     }
     let tree = Tree::empty();
     run_ok(Command::new(root().join("packaging/static")).arg(tree.path("")));
-    tree.command_works("/hsa-vmm");
+    tree.assert_command_runs("/hsa-vmm");
 }
 
 #[test]
@@ -219,7 +220,7 @@ fn bundle_runs_amds_runtime_without_a_distribution() {
         let mut make = Command::new(root().join("packaging/bundle"));
         make.arg("--built").arg(collect_objects());
         run_ok(make.arg(installation.release().to_string()).arg(tree.path("")));
-        tree.command_works("/bin/hsa-vmm");
+        tree.assert_command_runs("/bin/hsa-vmm");
         let output = tree.run(&["/bin/hsa-vmm", "emulate", "--", "/bin/hsa-vmm", "conform"]);
         assert!(output.lines().last().unwrap().contains(" 0 failed"), "{output}");
     }

@@ -1,8 +1,9 @@
 //! Manual pages and shell completions contain all subcommands and options of the help.
 
-mod hsa_vmm;
+#[path = "hsa_vmm/mod.rs"]
+mod run_command;
 
-use hsa_vmm::{command, err, out, run};
+use run_command::{command, err, out, run};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -45,6 +46,17 @@ fn read(folder: &Path, name: &str) -> String {
     fs::read_to_string(folder.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
+/// Returns the environment variables of docs/README.md, without the one of C programs.
+fn documented_variables() -> Vec<String> {
+    let text = include_str!("../../docs/README.md");
+    let table = text.split("## Environment variables").nth(1).unwrap();
+    let names = table.lines().filter_map(|line| Some(line.strip_prefix("| `")?.split_once('`')?.0));
+    let names: Vec<_> =
+        names.filter(|name| *name != "HSA_VMM_PAGE_TABLES").map(str::to_owned).collect();
+    assert!(names.len() > 8, "{names:?}");
+    names
+}
+
 #[test]
 fn man_pages_cover_all_subcommands_and_options() {
     let folder = tempfile::tempdir().unwrap();
@@ -57,6 +69,11 @@ fn man_pages_cover_all_subcommands_and_options() {
         let name = [vec!["hsa-vmm".to_owned()], words.clone()].concat().join("-");
         let page = read(&pages, &format!("{name}.1")).replace("\\-", "-");
         assert!(page.contains(".SH SYNOPSIS"), "{name}");
+        assert!(page.contains(".SH \"EXIT STATUS\"\n.TP\n"), "{name}");
+        let variables = page.split(".SH \"ENVIRONMENT\"").nth(1).expect(&name);
+        for variable in documented_variables() {
+            assert!(variables.contains(&format!("fB{variable}\\fR\n")), "{name}: {variable}");
+        }
         for option in options {
             assert!(page.contains(option), "{name}: {option}");
         }
@@ -93,7 +110,7 @@ fn bash_accepts_completion_script() {
         COMP_WORDS=(hsa-vmm inf); COMP_CWORD=1; $function hsa-vmm inf hsa-vmm; echo "${COMPREPLY[@]}""#;
     let output = std::process::Command::new("bash")
         .args(["-euo", "pipefail", "-c", script])
-        .env("HSA_VMM", hsa_vmm::HSA_VMM)
+        .env("HSA_VMM", run_command::HSA_VMM)
         .output()
         .unwrap();
     assert_eq!(out(&output), "info\n", "{}", err(&output));

@@ -1,15 +1,16 @@
 //! The provenance in reports, and planned faults.
 
-mod hsa_vmm;
+#[path = "hsa_vmm/mod.rs"]
+mod run_command;
 
 use hsa_rocr::test;
-use hsa_vmm::{HSA_VMM, command, err, json, out, run};
+use run_command::{HSA_VMM, command, err, json, out, run};
 use std::process::Output;
 
 const SIMULATED: [&str; 5] = ["conform", "--runtime", "sim", "--filter", "map.memory"];
 
 /// Runs a subcommand on AMD's runtime and the emulated driver, with a fault plan.
-fn emulated(plan: &str, arguments: &[&str]) -> Output {
+fn run_emulated(plan: &str, arguments: &[&str]) -> Output {
     run(&[&["emulate", "--rocr", "6.4.3", "--fault", plan, "--", HSA_VMM], arguments].concat())
 }
 
@@ -35,8 +36,8 @@ fn planned_faults_of_the_simulation_are_reported() {
     let simulated = [&SIMULATED[..], &["--sim", plan, "--format"]].concat();
     let output = run(&[&simulated[..], &["json"]].concat());
     assert_eq!(output.status.code(), Some(1), "{}", err(&output));
-    let never = "planned fault hsa_amd_vmem_map#99999=lost never happened";
-    assert!(err(&output).contains(never), "{}", err(&output));
+    let message = "planned fault hsa_amd_vmem_map#99999=lost never happened";
+    assert!(err(&output).contains(message), "{}", err(&output));
     let provenance = &json(&output)["run"]["provenance"];
     assert_eq!(provenance["machine"], "simulation");
     assert_eq!(provenance["kfd_version"], serde_json::Value::Null);
@@ -56,13 +57,13 @@ fn reports_on_amd_contain_provenance() {
     if test::installations("reports_on_amd_contain_provenance").is_none() {
         return;
     }
-    let output = emulated(
+    let output = run_emulated(
         "GEM_VA.MAP=shifted,EXPORT_DMABUF#9999=EIO",
         &["conform", "--filter", "map.memory", "--format", "json"],
     );
     assert_eq!(output.status.code(), Some(1), "{}", err(&output));
-    let never = "planned fault EXPORT_DMABUF#9999=EIO never happened";
-    assert!(err(&output).contains(never), "{}", err(&output));
+    let message = "planned fault EXPORT_DMABUF#9999=EIO never happened";
+    assert!(err(&output).contains(message), "{}", err(&output));
     let report = json(&output);
     let provenance = &report["run"]["provenance"];
     assert_eq!(provenance["machine"], "emulated_driver");
@@ -80,7 +81,7 @@ fn reports_on_amd_contain_provenance() {
         ("fuzz", &["fuzz", "--sequences", "2", "--format", "json"]),
         ("stress", &["stress", "--time", "100ms", "--scene", "mixed", "--format", "json"]),
     ] {
-        let output = emulated("GEM_VA#99999999=EIO", arguments);
+        let output = run_emulated("GEM_VA#99999999=EIO", arguments);
         let provenance = &json(&output)["provenance"];
         assert_eq!(provenance["planned_faults"][0]["happened"], false, "{name}: {provenance}");
         assert_eq!(provenance["machine"], "emulated_driver", "{name}");
@@ -129,13 +130,15 @@ fn names_are_removed_from_reports() {
 #[test]
 fn output_is_ascii_where_the_locale_is_not_utf8() {
     let arguments = ["bringup", "--runtime", "sim", "--until", "mapped"];
-    let printed = |locale: &str| out(&command(&arguments).env("LC_ALL", locale).output().unwrap());
-    assert!(printed("C").is_ascii() && printed("C").contains("+ mapped"), "{}", printed("C"));
-    assert!(printed("C.UTF-8").contains("✓ mapped"));
+    let output_with_locale =
+        |locale: &str| out(&command(&arguments).env("LC_ALL", locale).output().unwrap());
+    let text = output_with_locale("C");
+    assert!(text.is_ascii() && text.contains("+ mapped"), "{text}");
+    assert!(output_with_locale("C.UTF-8").contains("✓ mapped"));
 }
 
 #[test]
-fn missing_program_ends_with_the_status_of_shells() {
+fn missing_program_exits_with_shell_status() {
     for (program, status) in [("/nowhere/program", 127), ("/", 126)] {
         let output = run(&["emulate", "--", program]);
         assert_eq!(output.status.code(), Some(status), "{output:?}");

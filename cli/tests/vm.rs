@@ -4,14 +4,15 @@
 //! test prints that it is skipped, or fails if `HSA_VMM_REQUIRE` contains `vm`. One release with two GPUs is
 //! tested; `HSA_VMM_VM_TESTS=all` tests the rest.
 
-mod hsa_vmm;
+#[path = "hsa_vmm/mod.rs"]
+mod run_command;
 
 use hsa_rocr::{Installation, Release, test};
-use hsa_vmm::{HSA_VMM, command, err, json, out};
+use run_command::{HSA_VMM, command, err, json, out};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The release of the tests that use one.
+/// The release that is tested if not all releases are.
 const RELEASE: Release = Release::R6_4_3;
 
 /// The cases that are skipped on every release, because they are for runtimes with fewer features.
@@ -80,7 +81,7 @@ const STUBBED: [&str; 12] = [
     "kfd_signal_event_interrupt",
 ];
 
-/// Held while a virtual machine runs: one at a time, because each uses two processors.
+/// A lock that each test holds while its virtual machine runs, because a machine uses two processors.
 struct MachineLock {
     installations: &'static [Installation],
     _guard: MutexGuard<'static, ()>,
@@ -116,26 +117,27 @@ fn selection() -> Option<String> {
     std::env::var("HSA_VMM_VM_TESTS").ok()
 }
 
-/// Returns whether to run tests that take long. Reports the test as skipped otherwise.
+/// Returns whether `HSA_VMM_VM_TESTS` enables long tests. Reports the test as skipped otherwise.
 fn runs_long_tests(name: &str) -> bool {
-    let complete = selection().is_some_and(|value| value == "all");
-    if !complete {
+    let runs_all = selection().is_some_and(|value| value == "all");
+    if !runs_all {
         test::report(&format!("SKIPPED {name}: takes long; HSA_VMM_VM_TESTS=all runs it"));
     }
-    complete
+    runs_all
 }
 
 /// Runs `hsa-vmm vm OPTIONS -- PROGRAM`.
-fn in_machine(options: &[&str], program: &[&str]) -> Output {
-    let all: Vec<_> = ["vm"].iter().chain(options).chain(&["--"]).chain(program).copied().collect();
-    command(&all).env("HOME", std::env::temp_dir()).output().unwrap()
+fn run_in_machine(options: &[&str], program: &[&str]) -> Output {
+    let words: Vec<_> =
+        ["vm"].iter().chain(options).chain(&["--"]).chain(program).copied().collect();
+    command(&words).env("HOME", std::env::temp_dir()).output().unwrap()
 }
 
 fn conform(release: Release, options: &[&str], arguments: &[&str]) -> Output {
     let start = ["--rocr", release.version()];
     let options: Vec<_> = start.iter().chain(options).copied().collect();
     let program: Vec<_> = [HSA_VMM, "conform"].iter().chain(arguments).copied().collect();
-    in_machine(&options, &program)
+    run_in_machine(&options, &program)
 }
 
 #[test]
@@ -153,7 +155,7 @@ fn program_runs_with_its_output_and_status() {
     // machine.
     let program = std::env::current_exe().unwrap();
     let program = program.to_str().unwrap();
-    let output = in_machine(&options, &["sh", "-c", script, program, "two  words", folder]);
+    let output = run_in_machine(&options, &["sh", "-c", script, program, "two  words", folder]);
     assert_eq!(output.status.code(), Some(7), "{}", err(&output));
     let current = std::env::current_dir().unwrap().display().to_string();
     let nodes = ["/dev/kfd", "/dev/dri/renderD128", "/dev/dri/renderD129", "/dev/dri/renderD130"];
@@ -169,16 +171,16 @@ fn program_runs_with_its_output_and_status() {
 }
 
 #[test]
-fn missing_program_has_the_status_of_shells() {
-    let name = "missing_program_has_the_status_of_shells";
+fn missing_program_exits_with_shell_status() {
+    let name = "missing_program_exits_with_shell_status";
     let Some(_lock) = lock_machine(name) else { return };
-    let output = in_machine(&["--gpus", "1"], &["no-such-program"]);
+    let output = run_in_machine(&["--gpus", "1"], &["no-such-program"]);
     assert_eq!(output.status.code(), Some(127), "{}", err(&output));
     assert!(err(&output).contains("no-such-program"), "{}", err(&output));
 }
 
 #[test]
-fn failures_of_the_machine_have_status_125() {
+fn machine_failures_exit_with_125() {
     let empty = tempfile::tempdir().unwrap();
     let output = command(&["vm", "--", "true"]).env("HSA_VMM_VM", empty.path()).output().unwrap();
     assert_eq!(output.status.code(), Some(125));
@@ -191,12 +193,12 @@ fn failures_of_the_machine_have_status_125() {
 fn conform_passes_on_amds_kernel_driver() {
     let name = "conform_passes_on_amds_kernel_driver";
     let Some(lock) = lock_machine(name) else { return };
-    let complete = runs_long_tests(&format!("{name}, other releases and numbers of GPUs"));
+    let runs_all = runs_long_tests(&format!("{name}, other releases and numbers of GPUs"));
     // A busy machine emulates slowly.
     let arguments = ["--format", "json", "--time-limit", "5min"];
     let all = lock.installations.iter().map(Installation::release);
-    for release in all.filter(|release| complete || *release == RELEASE) {
-        for gpus in if complete { &[1, 2, 4][..] } else { &[2] } {
+    for release in all.filter(|release| runs_all || *release == RELEASE) {
+        for gpus in if runs_all { &[1, 2, 4][..] } else { &[2] } {
             let output = conform(release, &["--gpus", &gpus.to_string()], &arguments);
             let context = format!("{release}, {gpus} GPUs: {}", err(&output));
             assert_eq!(output.status.code(), Some(0), "{context}");
@@ -224,8 +226,8 @@ fn conform_passes_on_amds_kernel_driver() {
 }
 
 #[test]
-fn stubbed_kernel_functions_are_noticed() {
-    let name = "stubbed_kernel_functions_are_noticed";
+fn stubbed_kernel_functions_are_detected() {
+    let name = "stubbed_kernel_functions_are_detected";
     let Some(_lock) = lock_machine(name) else { return };
     if !runs_long_tests(name) {
         return;
@@ -240,8 +242,8 @@ fn stubbed_kernel_functions_are_noticed() {
 }
 
 #[test]
-fn lost_tlb_flush_is_noticed() {
-    let name = "lost_tlb_flush_is_noticed";
+fn lost_tlb_flush_is_detected() {
+    let name = "lost_tlb_flush_is_detected";
     let Some(_lock) = lock_machine(name) else { return };
     if !runs_long_tests(name) {
         return;
@@ -253,9 +255,9 @@ fn lost_tlb_flush_is_noticed() {
     // fails. With `vm_update_mode=0`, the SDMA engine writes them, and amdgpu flushes.
     let options = ["--rocr", RELEASE.version(), "--parameter", "amdgpu.vm_update_mode=0"];
     let bringup = [HSA_VMM, "bringup", "--until", "unmapped"];
-    let output = in_machine(&options, &bringup);
+    let output = run_in_machine(&options, &bringup);
     assert_eq!(output.status.code(), Some(0), "{}{}", out(&output), err(&output));
     let options: Vec<_> = options.into_iter().chain(lost).collect();
-    let output = in_machine(&options, &bringup);
+    let output = run_in_machine(&options, &bringup);
     assert_eq!(output.status.code(), Some(1), "{}{}", out(&output), err(&output));
 }

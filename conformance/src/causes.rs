@@ -6,7 +6,7 @@ use crate::{CaseReport, Report, Status};
 #[derive(Clone, Debug)]
 pub struct Cause<'a> {
     /// The cause in a sentence.
-    pub what: String,
+    pub description: String,
     /// The cases, in the order of the report.
     pub cases: Vec<&'a CaseReport>,
 }
@@ -24,7 +24,7 @@ impl Report {
             let key = without_numbers(&description);
             match causes.iter_mut().find(|(existing, _)| *existing == key) {
                 Some((_, cause)) => cause.cases.push(case),
-                None => causes.push((key, Cause { what: description, cases: vec![case] })),
+                None => causes.push((key, Cause { description, cases: vec![case] })),
             }
         }
         let mut causes: Vec<_> = causes.into_iter().map(|(_, cause)| cause).collect();
@@ -39,7 +39,7 @@ impl Report {
 fn describe_cause(case: &CaseReport) -> String {
     let first = case.detail.lines().next().unwrap_or_default();
     if case.output.as_ref().is_some_and(|output| output.contains(GPU_FAULT)) {
-        // A GPU fault is reported later, in an unrelated call.
+        // A GPU fault is reported in a later, unrelated call, which is not the cause.
         return "GPU memory access fault".to_owned();
     }
     if let Some(lost) = &case.lost {
@@ -103,7 +103,7 @@ mod tests {
             .iter()
             .map(|cause| {
                 let names: Vec<_> = cause.cases.iter().map(|case| case.name.as_str()).collect();
-                (cause.what.as_str(), names.join(" "))
+                (cause.description.as_str(), names.join(" "))
             })
             .collect();
         let expected = [

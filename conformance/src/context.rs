@@ -20,6 +20,7 @@ use std::fmt;
 pub struct Context {
     runtime: Runtime,
     vmm: Vmm,
+    vmm_options: VmmOptions,
     gpus: Vec<AgentId>,
     granule: usize,
     count_descriptors: bool,
@@ -28,13 +29,15 @@ pub struct Context {
     expected_errors: RefCell<Vec<HipError>>,
 }
 
-/// The maximum number of references that the end of a case releases per handle.
+/// The maximum number of references per handle that the cleanup after a case releases.
 const MAX_REFERENCES: usize = 64;
 
 impl Context {
     pub(crate) fn open(runtime: &Runtime, options: &Options) -> Verdict<Self> {
-        let vmm_options =
-            VmmOptions::new().with_profile(options.profile).with_quirks(options.quirks);
+        let vmm_options = VmmOptions::new()
+            .with_page_tables(options.page_tables)
+            .with_profile(options.profile)
+            .with_quirks(options.quirks);
         let vmm = Vmm::open_with(runtime, vmm_options)?;
         let gpus: Vec<&Agent> =
             runtime.gpus().filter(|agent| agent.vmem_pool().is_some()).collect();
@@ -44,6 +47,7 @@ impl Context {
         };
         Ok(Self {
             vmm,
+            vmm_options,
             granule,
             gpus: gpus.iter().map(|agent| agent.id()).collect(),
             runtime: runtime.clone(),
@@ -64,7 +68,7 @@ impl Context {
         &self.vmm
     }
 
-    /// Returns whether leaked file descriptors are detected. Then no other thread opens any.
+    /// Returns whether leaked file descriptors are detected. If so, no other thread opens descriptors.
     pub fn counts_descriptors(&self) -> bool {
         self.count_descriptors
     }
@@ -81,11 +85,11 @@ impl Context {
 
     /// Opens another `Vmm` on the same runtime.
     pub fn open_another(&self, profile: HipProfile) -> Verdict<Vmm> {
-        let options = VmmOptions::new().with_profile(profile).with_quirks(self.vmm.quirks());
+        let options = self.vmm_options.with_profile(profile);
         Ok(Vmm::open_with(&self.runtime, options)?)
     }
 
-    /// Returns the granule in bytes, which is valid for every GPU.
+    /// Returns the granule in bytes. It is valid for every GPU.
     pub fn granule(&self) -> usize {
         self.granule
     }
@@ -260,17 +264,17 @@ impl Context {
             return Err(NotPassed::Failed(why));
         }
         ensure_eq!(self.vmm.check(), Ok(()), "the ledger after {error}");
-        self.note_refusal(expected);
+        self.record_expected_error(expected);
         Ok(error)
     }
 
     /// Records the expected error of a rejected call.
-    pub(crate) fn note_refusal(&self, error: HipError) {
+    pub(crate) fn record_expected_error(&self, error: HipError) {
         self.expected_errors.borrow_mut().push(error);
     }
 
     /// Returns the errors of all rejected calls so far, each of which was expected.
-    pub(crate) fn refused(&self) -> Vec<HipError> {
+    pub(crate) fn expected_errors(&self) -> Vec<HipError> {
         self.expected_errors.borrow().clone()
     }
 

@@ -5,3 +5,8 @@ pub(crate) fn count() -> Option<usize> {
     // The descriptor of the open directory is counted every time, so that it cancels out.
     std::fs::read_dir("/proc/self/fd").ok().map(Iterator::count)
 }
+
+/// Formats a number of [`count`].
+pub(crate) fn text(count: Option<usize>) -> String {
+    count.map_or("an unknown number".to_owned(), |count| count.to_string())
+}

@@ -14,7 +14,8 @@ use std::sync::LazyLock;
 pub struct Known {
     /// The case's full name.
     pub case: String,
-    /// A part of the runtime's name, or a pattern with `*` for the whole name. `None` for any runtime.
+    /// A part of the runtime's name or implementation, or a pattern with `*` for the complete name or
+    /// implementation. `None` for any runtime.
     #[serde(default)]
     pub runtime: Option<String>,
     /// The first version of AMD's extension with the defect, such as `1.16`. `None` for no lower
@@ -67,7 +68,8 @@ impl Known {
         let agents = runtime.agents.iter().flat_map(|agent| {
             [agent.name.as_str(), agent.product.as_str(), agent.isa.as_deref().unwrap_or_default()]
         });
-        selects(&self.runtime, &[&runtime.runtime.name])
+        let implementation = runtime.runtime.implementation.as_deref().unwrap_or_default();
+        selects(&self.runtime, &[&runtime.runtime.name, implementation])
             && self.first.is_none_or(|first| first <= version)
             && self.last.is_none_or(|last| version <= last)
             && selects(&self.agent, &agents.collect::<Vec<_>>())
@@ -205,7 +207,7 @@ impl KnownFailures {
         text.parse().map_err(|error| KnownListError::Content { path: path.into(), error })
     }
 
-    /// Adds the entries of another list. For a case in both lists, this list's reason is reported.
+    /// Adds the entries of another list. For a case in both lists, the entry of this list applies.
     pub fn extend(&mut self, other: Self) {
         self.known.extend(other.known);
     }

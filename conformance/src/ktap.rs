@@ -89,7 +89,7 @@ impl<W: Write> Ktap<W> {
         self.subtest.as_ref().map(|it| it.name.as_str())
     }
 
-    /// Writes the result of a test. It belongs to the group that has begun, if any.
+    /// Writes the result of a test, in the group that has begun, if any.
     ///
     /// # Errors
     /// Returns the error of writing.
@@ -140,7 +140,7 @@ impl<W: Write> Ktap<W> {
     }
 }
 
-/// Makes a text one line that a reader cannot take for a directive.
+/// Joins the lines of a text and escapes `#`, so that a KTAP parser finds no directive in the text.
 fn one_line(text: &str) -> String {
     printable(text).replace('\n', " ").replace('#', "\\#")
 }

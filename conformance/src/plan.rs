@@ -52,17 +52,17 @@ impl Shard {
 #[derive(Debug)]
 pub(crate) struct Plan {
     /// The cases, in the order of the areas.
-    pub chosen: Vec<&'static Case>,
-    /// Indexes into `chosen`, round after round. Cases that an earlier run has finished are left out.
+    pub selected: Vec<&'static Case>,
+    /// Indexes into `selected`, round after round. Cases that an earlier run has finished are left out.
     pub steps: Vec<usize>,
 }
 
 impl Plan {
     pub fn new(options: &Options) -> Self {
-        let chosen = options.selected();
+        let selected = options.selected();
         let finished: BTreeSet<_> = options.finished.iter().map(|it| it.name.as_str()).collect();
         let unfinished: Vec<_> =
-            (0..chosen.len()).filter(|&index| !finished.contains(chosen[index].name)).collect();
+            (0..selected.len()).filter(|&index| !finished.contains(selected[index].name)).collect();
         let mut random = options.shuffle.map(fastrand::Rng::with_seed);
         let steps = (0..options.repeat.max(1)).flat_map(|_| {
             let mut round = unfinished.clone();
@@ -71,7 +71,7 @@ impl Plan {
             }
             round
         });
-        Self { steps: steps.collect(), chosen }
+        Self { steps: steps.collect(), selected }
     }
 }
 
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn several_filters_are_combined() {
-        let names: Vec<_> = plan(1, None).chosen.iter().map(|case| case.name).collect();
+        let names: Vec<_> = plan(1, None).selected.iter().map(|case| case.name).collect();
         assert!(names.contains(&"map.flags.refused") && names.contains(&"release.handle.zero"));
         assert!(!names.contains(&"release.handle.twice"));
     }
@@ -109,11 +109,11 @@ mod tests {
     fn each_round_contains_every_case_once() {
         for seed in [None, Some(1)] {
             let plan = plan(3, seed);
-            for round in plan.steps.chunks(plan.chosen.len()) {
+            for round in plan.steps.chunks(plan.selected.len()) {
                 let mut round = round.to_vec();
                 assert_eq!(round.is_sorted(), seed.is_none());
                 round.sort_unstable();
-                assert!(round.into_iter().eq(0..plan.chosen.len()));
+                assert!(round.into_iter().eq(0..plan.selected.len()));
             }
         }
     }
@@ -142,7 +142,7 @@ mod tests {
         let first = all.selected()[0];
         let finished = vec![crate::CaseReport::new(first.name, first.source, crate::Status::Pass)];
         let rest = Plan::new(&Options { finished, ..Options::default() });
-        assert_eq!(rest.steps, (1..rest.chosen.len()).collect::<Vec<_>>());
+        assert_eq!(rest.steps, (1..rest.selected.len()).collect::<Vec<_>>());
     }
 
     #[test]

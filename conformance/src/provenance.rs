@@ -19,13 +19,13 @@ pub struct Provenance {
     /// The planned faults. A result with planned faults does not describe the runtime or the driver.
     #[serde(default)]
     pub planned_faults: Vec<PlannedFault>,
-    /// The version of the interface of `/dev/kfd`, such as `1.17`; null without the device.
+    /// The version of the interface of `/dev/kfd`, such as `1.17`; `None` without the device.
     #[serde(default)]
     pub kfd_version: Option<String>,
     /// The kernel's release; empty if it is unknown.
     #[serde(default)]
     pub kernel: String,
-    /// The machine that the runtime ran on; null if unknown.
+    /// The machine that the runtime ran on; `None` if unknown.
     #[serde(default)]
     pub machine: Option<Machine>,
     /// Whether `--redact` has removed paths, serial numbers, PCI addresses and output.
@@ -40,7 +40,7 @@ pub struct PlannedFault {
     pub by: FaultTarget,
     /// The rule, such as `GEM_VA.MAP=lost`.
     pub rule: String,
-    /// Whether the fault happened in any call; null if unknown.
+    /// Whether the fault happened in any call; `None` if unknown.
     #[serde(default)]
     pub happened: Option<bool>,
 }

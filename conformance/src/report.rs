@@ -37,7 +37,7 @@ pub struct CaseReport {
     /// A drawing (SVG) of the reservations, mappings and access at the time of the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address_space: Option<String>,
-    /// The log of runtime, driver and kernel during a failed case. Only the end of a long log.
+    /// The log of runtime, driver and kernel during a failed case. A long log is truncated to its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
     /// The HIP errors that were expected and returned, in order. Not serialised.
@@ -204,7 +204,7 @@ impl Report {
     /// Parses the JSON of a report.
     ///
     /// # Errors
-    /// If `json` is not JSON or lacks a required key: runtime, agents, or a case's name, status,
+    /// Fails if `json` is not JSON or lacks a required key: runtime, agents, or a case's name, status,
     /// source, detail or duration.
     pub fn from_json(json: &[u8]) -> Result<Self, serde_json::Error> {
         let mut report: Self = serde_json::from_slice(json)?;
@@ -238,7 +238,7 @@ impl Report {
         format!("{command}{} --filter {}", repeat.unwrap_or_default(), case.name)
     }
 
-    /// Returns how the report was produced, if the report contains that.
+    /// Returns how the report was produced, if recorded.
     #[must_use]
     pub fn provenance(&self) -> Option<&Provenance> {
         self.run.as_ref()?.provenance.as_ref()

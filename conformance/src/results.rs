@@ -91,7 +91,7 @@ impl CaseResults {
 
 impl<'a> Results<'a> {
     pub fn new(plan: &Plan, options: &'a Options) -> Self {
-        let case_results = vec![CaseResults::default(); plan.chosen.len()];
+        let case_results = vec![CaseResults::default(); plan.selected.len()];
         let failed = options.finished.iter().filter(|it| it.status == Status::Fail).count();
         let began = Utc::now().trunc_subsecs(0);
         Self { options, began, case_results, extra: Vec::new(), failed }
@@ -136,10 +136,10 @@ impl<'a> Results<'a> {
     pub fn report(self, plan: &Plan, runtime: Description, untried: &str) -> Report {
         let finished: BTreeMap<_, _> =
             self.options.finished.iter().map(|it| (it.name.as_str(), it)).collect();
-        let cases = self.case_results.iter().zip(&plan.chosen).map(|(case_results, case)| {
+        let cases = self.case_results.iter().zip(&plan.selected).map(|(results, case)| {
             match finished.get(case.name) {
                 Some(&finished) => finished.clone(),
-                None => case_results.report(case, self.expectation(case, &runtime), untried),
+                None => results.report(case, self.expectation(case, &runtime), untried),
             }
         });
         let cases: Vec<_> = self.extra.iter().cloned().chain(cases).collect();

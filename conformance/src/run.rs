@@ -32,6 +32,8 @@ pub struct Options {
     pub known: KnownFailures,
     /// The HIP version whose results are expected.
     pub profile: HipProfile,
+    /// Whether the library controls GPUs' page tables.
+    pub page_tables: bool,
     /// The quirks to work around in addition to those of the runtime's version.
     pub quirks: Quirks,
     /// Whether to check for leaked file descriptors. Requires that no other thread of this process
@@ -53,6 +55,7 @@ impl Default for Options {
             finished: Vec::new(),
             known: KnownFailures::built_in().clone(),
             profile: HipProfile::default(),
+            page_tables: false,
             quirks: Quirks::default(),
             count_descriptors: true,
             peer: Vec::new(),
@@ -80,13 +83,13 @@ pub(crate) const STOPPED_AFTER_FAILURES: &str =
 /// If a case crashes or hangs, this process does, too. [`contain`](crate::contain) runs cases in worker
 /// processes.
 pub fn run(runtime: &Runtime, options: &Options, on_case: &mut dyn FnMut(Progress<'_>)) -> Report {
-    let quirks = Quirks::of_extension(runtime.info().extension).union(options.quirks);
+    let quirks = Quirks::of_runtime(runtime.info()).union(options.quirks);
     let description = describe_with(runtime, quirks);
     let plan = Plan::new(options);
     let mut results = Results::new(&plan, options);
     let total = plan.steps.len();
     for (step, &index) in plan.steps.iter().enumerate() {
-        let Some(case) = plan.chosen.get(index) else { continue };
+        let Some(case) = plan.selected.get(index) else { continue };
         let run = || Ok::<_, Infallible>(run_case(runtime, options, case));
         let Ok(result) = results.expectation(case, &description).attempt(run);
         let report = results.add(index, case, result, &description);

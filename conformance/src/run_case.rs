@@ -142,7 +142,7 @@ fn run_body(
         // Catch a panic here, before the context is dropped, so that the state can be drawn.
         let vmm = context.vmm();
         catch_panic(|| run(&context)).inspect_err(|_| *picture.borrow_mut() = draw(vmm))?;
-        let refused = context.refused();
+        let refused = context.expected_errors();
         context.close(&mut |vmm| *picture.borrow_mut() = draw(vmm))?;
         Ok((refused, before, count_descriptors()))
     };
@@ -156,7 +156,8 @@ fn run_body(
     if before == after {
         return Ok(refused);
     }
-    let why = format!("open file descriptors: {before:?} before, {after:?} after");
+    let (before, after) = (descriptors::text(before), descriptors::text(after));
+    let why = format!("open file descriptors: {before} before, {after} after");
     Err(NotPassed::Failed(why))
 }
 

@@ -48,8 +48,8 @@ impl Snapshot {
             return Some(quarantined(&later.quarantine));
         }
         if self.descriptors != later.descriptors {
-            let (before, after) = (self.descriptors, later.descriptors);
-            return Some(format!("open file descriptors: {before:?} became {after:?}"));
+            let [before, after] = [self.descriptors, later.descriptors].map(descriptors::text);
+            return Some(format!("open file descriptors: {before} became {after}"));
         }
         (self.contents != later.contents).then(|| "the contents of memory changed".to_owned())
     }

@@ -1,4 +1,4 @@
-// Without this the page is whole; with it, cases can be searched.
+// Adds a search for cases. Without JavaScript, the page shows all cases.
 const find = document.getElementById("find");
 if (find) {
   const words = document.getElementById("words");
@@ -11,23 +11,23 @@ if (find) {
   const opened = new Map(areas.map(area => [area, area.open]));
 
   const show = () => {
-    const asked = words.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const terms = words.value.toLowerCase().split(/\s+/).filter(Boolean);
     const outcomes = new Set(boxes.filter(box => box.checked).map(box => box.value));
-    const narrowed = asked.length > 0 || outcomes.size < boxes.length;
-    const left = new Set();
+    const isFiltered = terms.length > 0 || outcomes.size < boxes.length;
+    const visibleAreas = new Set();
     let count = 0;
     for (const { area, row, text } of rows) {
-      row.hidden = !(outcomes.has(row.dataset.status) && asked.every(word => text.includes(word)));
+      row.hidden = !(outcomes.has(row.dataset.status) && terms.every(word => text.includes(word)));
       if (!row.hidden) {
-        left.add(area);
+        visibleAreas.add(area);
         count += 1;
       }
     }
     for (const area of areas) {
-      area.hidden = !left.has(area);
-      area.open = narrowed ? left.has(area) : opened.get(area);
+      area.hidden = !visibleAreas.has(area);
+      area.open = isFiltered ? visibleAreas.has(area) : opened.get(area);
     }
-    found.textContent = narrowed ? `${count} of ${rows.length} cases` : `${rows.length} cases`;
+    found.textContent = isFiltered ? `${count} of ${rows.length} cases` : `${rows.length} cases`;
   };
 
   find.hidden = false;
@@ -47,7 +47,7 @@ if (find) {
       words.focus();
     }
   });
-  // On paper nothing can be opened.
+  // Opens all areas for printing.
   addEventListener("beforeprint", () => areas.forEach(area => { area.open = true; }));
   addEventListener("afterprint", show);
   show();

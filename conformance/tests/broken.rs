@@ -20,7 +20,7 @@ fn failed_cases(faults: FaultPlan) -> Vec<String> {
 }
 
 #[test]
-fn function_that_always_fails_is_found() {
+fn cases_detect_function_that_always_fails() {
     for (function, status, expected) in [
         ("hsa_amd_vmem_address_reserve_align", OUT_OF_RESOURCES, "reserve.address.on_the_granule"),
         ("hsa_amd_vmem_address_free", ERROR, "reserve.free.again_and_again"),
@@ -41,7 +41,7 @@ fn function_that_always_fails_is_found() {
 }
 
 #[test]
-fn single_failure_is_found() {
+fn cases_detect_single_failure() {
     for (function, status) in [
         ("hsa_amd_vmem_address_reserve_align", OUT_OF_RESOURCES),
         ("hsa_amd_vmem_address_free", ERROR),
@@ -56,7 +56,8 @@ fn single_failure_is_found() {
         ("hsa_amd_memory_async_copy", ERROR),
     ] {
         // The first calls may come from a case that drops its objects, and so receives no error.
-        for call in [7, 12] {
+        let calls: &[_] = if hsa_rocr::test::is_long() { &[7, 12] } else { &[7] };
+        for &call in calls {
             let failed = failed_cases(FaultPlan::none().fail(function, call, status));
             assert!(!failed.is_empty(), "call {call} of {function} was not detected");
             assert!(failed.len() <= 3, "call {call} of {function}: {failed:?}");

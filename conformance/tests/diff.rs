@@ -317,14 +317,14 @@ fn diff_of_generations_names_their_features() {
     let diff = Diff::of(&a, &d);
     let names =
         |quirks: &[QuirkDescription]| quirks.iter().map(|it| it.name.clone()).collect::<Vec<_>>();
-    let gone = [
+    let quirks_of_a = [
         "unmap_of_several_fails",
         "cpu_unmap_leaves_hole",
         "grant_without_descriptor_aborts",
         "some_calls_take_no_lock",
         "ipc_server_outlives_stop",
     ];
-    assert_eq!(names(&diff.quirks.a), gone);
+    assert_eq!(names(&diff.quirks.a), quirks_of_a);
     let new = ["unmap_keeps_memory", "import_is_lazy", "import_needs_descriptor"];
     assert_eq!(names(&diff.quirks.b), new);
     assert_eq!(diff.agents, []);

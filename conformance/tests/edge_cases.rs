@@ -50,19 +50,19 @@ fn rows_name_the_cases_that_cite_them() {
             citing.entry(row).or_default().insert(case.name);
         }
     }
-    let mut wrong = Vec::new();
+    let mut mismatches = Vec::new();
     for row in ROWS {
         let row_cases: BTreeSet<&str> = row.cases().collect();
         assert_eq!(row_cases.len(), row.cases().count(), "row {} names a case twice", row.number);
         let citing = citing.remove(&row.number).unwrap_or_default();
         if row_cases != citing {
-            wrong.push(format!(
+            mismatches.push(format!(
                 "row {} names {row_cases:?}, but is cited by {citing:?}",
                 row.number
             ));
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(mismatches.is_empty(), "{}", mismatches.join("\n"));
     assert!(citing.is_empty(), "cited rows are missing: {citing:?}");
 }
 
@@ -70,7 +70,7 @@ fn rows_name_the_cases_that_cite_them() {
 fn rows_without_case_are_listed() {
     let by_cases = by_cases();
     let others: Vec<_> = (1..=72).filter(|number| !by_cases.contains(number)).collect();
-    // Two rows need values that the library's types lack, one a fork; see docs/conformance.md.
+    // Two rows need values that the library's types lack, one row needs a fork; see docs/conformance.md.
     assert_eq!(others, [15, 44, 65]);
 }
 
@@ -108,7 +108,7 @@ fn check_rows(
     let options = Options { count_descriptors: own_process, profile, peer, ..Options::default() };
     let report = run(runtime, &options, &mut |_| ());
     let find_case = |name| report.cases.iter().find(|case| case.name == name).unwrap();
-    let mut decided = BTreeSet::new();
+    let mut passed_rows = BTreeSet::new();
     for row in ROWS {
         let Coverage::Cases(expected, _) = row.coverage else { continue };
         let Row { number, title, .. } = row;
@@ -126,9 +126,9 @@ fn check_rows(
             let expected = BTreeSet::from([error.to_string()]);
             assert_eq!(found, expected, "row {number}, {title}, {setting}");
         }
-        decided.insert(*number);
+        passed_rows.insert(*number);
     }
-    decided
+    passed_rows
 }
 
 /// Returns the rows that cases cover.
@@ -157,9 +157,9 @@ fn simulation_matches_the_table() {
             rows.append(&mut on(without_peer_access.clone()));
             without_peer_access.vmem = false;
             rows.append(&mut on(without_peer_access));
-            let undecided: Vec<_> = by_cases().difference(&rows).copied().collect();
+            let rows_without_pass: Vec<_> = by_cases().difference(&rows).copied().collect();
             assert_eq!(
-                undecided,
+                rows_without_pass,
                 [62],
                 "{profile}, generation {generation}: rows without a passed case"
             );
@@ -176,11 +176,11 @@ fn amds_runtime_matches_the_table() {
         for profile in PROFILES {
             let setting = format!("{profile} on AMD's {}", setup.release());
             let rows = check_rows(&runtime, profile, true, &setting);
-            let undecided: Vec<_> = by_cases().difference(&rows).copied().collect();
+            let rows_without_pass: Vec<_> = by_cases().difference(&rows).copied().collect();
             // 6.1 leaks a socket each time memory is opened: a known failure, not a success.
             let known_failure = (setup.release() == Release::R6_1_2).then_some(72);
             let expected: Vec<_> = [45, 66].into_iter().chain(known_failure).collect();
-            assert_eq!(undecided, expected, "{setting}: rows without a passed case");
+            assert_eq!(rows_without_pass, expected, "{setting}: rows without a passed case");
         }
     });
 }

@@ -178,7 +178,7 @@ fn html_names_each_cause_once() {
     let largest = causes.first().unwrap();
     assert!(largest.cases.len() > 5, "{causes:?}");
     let html = report.html().unwrap();
-    let head = format!("{} cases: {}", largest.cases.len(), largest.what);
+    let head = format!("{} cases: {}", largest.cases.len(), largest.description);
     assert_eq!(html.matches(&head).count(), 1, "{head}");
     assert_eq!(html.matches("<details").count(), html.matches("</details>").count());
 }

@@ -12,7 +12,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 const HEAD: &str = "\
-# HIP's calls: here, on HSA, and their errors
+# HIP's calls in this library and on HSA, and their errors
 
 This page is generated from the documentation of the library's modules, its table of errors
 ([`src/error/hip.rs`](../src/error/hip.rs)) and a run of the conformance cases. A test checks that it is
@@ -23,7 +23,7 @@ up to date. C programs use the names of the first column ([`capi`](../capi/READM
 const ERRORS: &str = "
 ## Errors
 
-`Error::hip(profile)` returns the error that HIP of that profile documents for the same mistake. The
+`Error::hip(profile)` returns the error that HIP of that profile documents for this error. The
 profile is `HipProfile::Hip7` unless `VmmOptions::with_profile`, `--profile` or `HSA_VMM_PROFILE` sets
 another one. Where both columns are the same, HIP's releases agree.
 
@@ -32,12 +32,12 @@ another one. Where both columns are the same, HIP's releases agree.
 ";
 
 const REJECTIONS: &str = "
-## Every mistake that is tested
+## Tested errors
 
 These are the conformance cases in which a call is rejected, and the error that is expected and that the
 library returns in each profile. `hsa-vmm conform --list` names the source of each case.
 
-| case | mistake | HIP 6 | HIP 7 |
+| case | expected behaviour | HIP 6 | HIP 7 |
 |---|---|---|---|
 ";
 

@@ -186,11 +186,11 @@ fn empty_report_has_a_text() {
 fn quarantined_reservation_is_marked() {
     // Revoking access unmaps the memory, and mapping it again fails.
     let mut config = Config::mi300x(2);
-    config.faults = machine::failing(FaultPlan::default(), "hsa_amd_vmem_map", 2..9, 0x1000);
+    config.faults = machine::fail_calls(FaultPlan::default(), "hsa_amd_vmem_map", 2..9, 0x1000);
     let machine = Machine::new(config);
     let (base, _) = map_granules(&machine, 1, &[0]);
     grant_both(&machine, base, GRANULE);
     machine.vmm.revoke(base, GRANULE, &[machine.gpu(0)]).unwrap_err();
-    // One is in the legend, one marks the reservation.
+    // The legend has one such rectangle; the other marks the reservation.
     assert_eq!(draw(&machine.vmm.report()).matches("class=\"lost\"").count(), 2);
 }

@@ -55,7 +55,7 @@ fn every_case_passes_with_every_quirk_on_amds_runtime() {
 
 /// Returns the runtime's known quirks, and the known quirks without the one called `name`.
 fn with_and_without(runtime: &Runtime, name: &str) -> [Quirks; 2] {
-    let with = Quirks::of_extension(runtime.info().extension);
+    let with = Quirks::of_runtime(runtime.info());
     let has_name = |quirk: &&Quirk| quirk.name == name;
     let quirk = Quirks::KNOWN.iter().find(has_name).expect("a quirk with this name");
     assert!(with.has(quirk), "{name} is not enabled for this release");
@@ -68,7 +68,7 @@ const SIZE: usize = 2 << 20;
 
 /// Creates a mapping at the start of a reservation.
 fn mapped(runtime: &Runtime, quirks: Quirks) -> (Vmm, Address, Handle) {
-    // SAFETY: the tests show the effect of a missing quirk, in a child process if it is undefined.
+    // SAFETY: the tests show the effect of a missing quirk, in a child process if it is undefined behaviour.
     let options = unsafe { VmmOptions::new().with_exact_quirks(quirks) };
     let vmm = Vmm::open_with(runtime, options).unwrap();
     let gpu = runtime.gpus().next().unwrap().id();

@@ -195,9 +195,9 @@ fn replay_error_names_the_reason() {
     assert!(matches!(error, ReplayError::TooFewGpus { needed: 2, present: 1, .. }), "{error}");
     assert!(error.to_string().contains("2 GPUs"), "{error}");
 
-    let mut fine = recorded(1);
-    fine[0].granule = 4096;
-    let error = replay_on(Config::mi300x(2).with_granule(2 << 20), fine).unwrap_err();
+    let mut fine_granule = recorded(1);
+    fine_granule[0].granule = 4096;
+    let error = replay_on(Config::mi300x(2).with_granule(2 << 20), fine_granule).unwrap_err();
     assert!(matches!(error, ReplayError::CoarserGranule { .. }), "{error}");
 
     let mut config = Config::mi300x(2);

@@ -4,7 +4,7 @@ use hsa_sim::{Config, FaultPlan};
 use hsa_vmm::Runtime;
 use hsa_vmm::vmm::Quirks;
 use hsa_vmm_conformance::describe::describe;
-use hsa_vmm_conformance::{Options, Report, cases, run};
+use hsa_vmm_conformance::{Options, Report, Status, cases, run};
 use quick_xml::events::Event;
 use serde_json::Value;
 use std::collections::HashSet;
@@ -290,6 +290,121 @@ fn report_names_quirks() {
         names(with_one_more),
         [&["set_access_drops_unnamed_agents"], &known_quirks[..]].concat()
     );
+}
+
+/// An element of Jenkins's schema for JUnit's XML, junit-10.xsd: its children, its required attributes, and its
+/// other attributes.
+type Element = (&'static [&'static str], &'static [&'static str], &'static [&'static str]);
+
+fn element(name: &str) -> Option<Element> {
+    Some(match name {
+        "testsuites" => (&["testsuite"], &[], &["name", "time", "tests", "failures", "errors"]),
+        "testsuite" => (
+            &["testsuite", "properties", "testcase", "system-out", "system-err"],
+            &["name", "tests", "failures", "errors"],
+            &["time", "skipped", "timestamp", "hostname", "id", "package", "file", "log", "url"],
+        ),
+        "properties" => (&["property"], &[], &[]),
+        "property" => (&[], &["name", "value"], &[]),
+        "testcase" => (
+            &["skipped", "error", "failure", "system-out", "system-err"],
+            &["name"],
+            &["time", "classname", "group"],
+        ),
+        "skipped" | "error" | "failure" => (&[], &[], &["type", "message"]),
+        "system-out" | "system-err" => (&[], &[], &[]),
+        _ => return None,
+    })
+}
+
+/// Checks a document against the schema, and returns the first error.
+fn check_schema(xml: &str) -> Result<(), String> {
+    let mut reader = quick_xml::Reader::from_str(xml);
+    let mut open: Vec<String> = Vec::new();
+    loop {
+        let event = reader.read_event().map_err(|error| error.to_string())?;
+        let (start, is_empty) = match event {
+            Event::Start(start) => (start, false),
+            Event::Empty(start) => (start, true),
+            Event::End(_) => {
+                open.pop();
+                continue;
+            }
+            Event::Text(text) => {
+                let is_blank = text.iter().all(u8::is_ascii_whitespace);
+                let holds_text = ["skipped", "error", "failure", "system-out", "system-err"];
+                let is_allowed = open.last().is_some_and(|it| holds_text.contains(&it.as_str()));
+                if !is_blank && !is_allowed {
+                    return Err(format!("text in {open:?}"));
+                }
+                continue;
+            }
+            Event::Eof => return Ok(()),
+            _ => continue,
+        };
+        let name = String::from_utf8_lossy(start.name().as_ref()).into_owned();
+        let (_, required, optional) = element(&name).ok_or(format!("element {name}"))?;
+        let is_child = match open.last() {
+            None => name == "testsuites",
+            Some(parent) => {
+                element(parent).is_some_and(|(children, ..)| children.contains(&name.as_str()))
+            }
+        };
+        if !is_child {
+            return Err(format!("{name} in {open:?}"));
+        }
+        let attributes: Vec<_> = start
+            .attributes()
+            .map(|it| it.map_err(|error| error.to_string()))
+            .collect::<Result<_, _>>()?;
+        let names: Vec<_> = attributes
+            .iter()
+            .map(|it| String::from_utf8_lossy(it.key.as_ref()).into_owned())
+            .collect();
+        if let Some(missing) = required.iter().find(|it| !names.iter().any(|name| name == *it)) {
+            return Err(format!("{name} without {missing}"));
+        }
+        let is_known = |name: &&String| [required, optional].concat().contains(&name.as_str());
+        if let Some(unknown) = names.iter().find(|name| !is_known(name)) {
+            return Err(format!("{name} with {unknown}"));
+        }
+        for attribute in attributes.iter().filter(|it| it.key.as_ref() == b"time") {
+            let time = String::from_utf8_lossy(&attribute.value).into_owned();
+            if !time.chars().all(|it| it.is_ascii_digit() || it == '.')
+                || time.parse::<f64>().is_err()
+            {
+                return Err(format!("{name} with the time {time}"));
+            }
+        }
+        if !is_empty {
+            open.push(name);
+        }
+    }
+}
+
+#[test]
+fn junit_follows_the_schema() {
+    let mut report = report("map", FaultPlan::none());
+    let statuses = [Status::Pass, Status::Fail, Status::Skip, Status::Known];
+    for (case, status) in report.cases.iter_mut().zip(statuses.into_iter().cycle()) {
+        case.status = status;
+        case.detail = "<\"detail\">".to_owned();
+        case.output = Some("    <testsuite disabled=\"1\">".to_owned());
+    }
+    let xml = report.junit();
+    assert_eq!(check_schema(&xml), Ok(()), "{xml}");
+    let skipped =
+        report.cases.iter().filter(|it| matches!(it.status, Status::Skip | Status::Known));
+    assert!(xml.contains(&format!(" skipped=\"{}\"", skipped.count())), "{xml}");
+    for (from, to, error) in [
+        ("<testcase name=", "<testcase title=", "testcase without name"),
+        ("<testsuite name=", "<testsuite disabled=\"0\" name=", "testsuite with disabled"),
+        ("<system-out>", "<properties>", "properties in"),
+        ("time=\"0.", "time=\"-0.", "with the time -0."),
+    ] {
+        let found = check_schema(&xml.replacen(from, to, 1)).unwrap_err();
+        assert!(found.contains(error), "{found}");
+    }
 }
 
 #[test]

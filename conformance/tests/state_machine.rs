@@ -3,7 +3,8 @@
 mod sequences;
 
 use hsa_vmm::Runtime;
-use hsa_vmm::simulation::{Config, Generation};
+use hsa_vmm::simulation::{Config, Generation, PageTableUpdates};
+use hsa_vmm::vmm::VmmOptions;
 use proptest::prelude::*;
 use sequences::Setup;
 use serde::{Deserialize, Serialize};
@@ -16,6 +17,28 @@ struct Simulated<const GENERATION: usize> {
     extension: u32,
     granule: u64,
     dmabuf_cpu_mapping: bool,
+    /// How the library and the driver change page tables.
+    #[serde(default)]
+    page_tables: PageTables,
+}
+
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+enum PageTables {
+    /// The runtime changes them; changes take effect at once.
+    #[default]
+    Runtime,
+    /// The runtime changes them, and the library waits.
+    Barrier(Updates),
+    /// The library changes them.
+    Library(Updates),
+}
+
+/// When changes of page tables take effect.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+enum Updates {
+    Immediate,
+    NotFlushed,
+    Late,
 }
 
 /// The extension versions of each generation, from ROCm 6.0 to 10.1.
@@ -42,12 +65,20 @@ impl<const GENERATION: usize> Setup for Simulated<GENERATION> {
         // Large granules are slow.
         let granule = prop_oneof![7 => Just(4 << 10), 1 => Just(2 << 20)];
         let extension = prop::sample::select(EXTENSIONS[GENERATION]);
-        (machine, extension, granule, any::<bool>())
-            .prop_map(|(machine, extension, granule, dmabuf_cpu_mapping)| Self {
+        let updates =
+            || prop::sample::select(&[Updates::Immediate, Updates::NotFlushed, Updates::Late]);
+        let page_tables = prop_oneof![
+            2 => Just(PageTables::Runtime),
+            1 => updates().prop_map(PageTables::Barrier),
+            3 => updates().prop_map(PageTables::Library),
+        ];
+        (machine, extension, granule, any::<bool>(), page_tables)
+            .prop_map(|(machine, extension, granule, dmabuf_cpu_mapping, page_tables)| Self {
                 machine,
                 extension,
                 granule,
                 dmabuf_cpu_mapping,
+                page_tables,
             })
             .boxed()
     }
@@ -67,7 +98,24 @@ impl<const GENERATION: usize> Setup for Simulated<GENERATION> {
         assert_eq!(config.generation, generation, "the generation of version {}", self.extension);
         let mut config = config.with_granule(self.granule);
         config.dmabuf_cpu_mapping = self.dmabuf_cpu_mapping;
+        config.page_table_updates = match self.page_tables {
+            PageTables::Runtime => PageTableUpdates::Immediate,
+            PageTables::Barrier(updates) | PageTables::Library(updates) => match updates {
+                Updates::Immediate => PageTableUpdates::Immediate,
+                Updates::NotFlushed => PageTableUpdates::NotFlushed,
+                Updates::Late => PageTableUpdates::Late,
+            },
+        };
         Runtime::simulated(config).unwrap()
+    }
+
+    fn options(&self) -> VmmOptions {
+        let options = VmmOptions::new();
+        match self.page_tables {
+            PageTables::Runtime => options,
+            PageTables::Barrier(_) => options.with_barrier(true),
+            PageTables::Library(_) => options.with_page_tables(true),
+        }
     }
 }
 

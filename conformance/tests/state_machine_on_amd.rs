@@ -5,6 +5,7 @@ mod sequences;
 
 use hsa_rocr::{Emulation, test};
 use hsa_vmm::Runtime;
+use hsa_vmm::vmm::VmmOptions;
 use proptest::prelude::*;
 use sequences::Setup;
 use serde::{Deserialize, Serialize};
@@ -12,29 +13,68 @@ use std::sync::OnceLock;
 
 /// AMD's runtime. A process can load only one.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct Amd;
+struct Amd {
+    /// Whether the library changes GPUs' page tables.
+    #[serde(default)]
+    page_tables: bool,
+}
 
 static RUNTIME: OnceLock<Runtime> = OnceLock::new();
 
+/// Whether the emulated driver changes page tables so that the library has to wait.
+static NEEDS_BARRIER: OnceLock<bool> = OnceLock::new();
+
 impl Setup for Amd {
     fn any() -> BoxedStrategy<Self> {
-        Just(Self).boxed()
+        let needs_barrier = NEEDS_BARRIER.get() == Some(&true);
+        let page_tables = if needs_barrier { Just(true).boxed() } else { any::<bool>().boxed() };
+        page_tables.prop_map(|page_tables| Self { page_tables }).boxed()
     }
 
     fn runtime(&self) -> Runtime {
         RUNTIME.get().expect("the runtime is loaded before the first sequence").clone()
+    }
+
+    fn options(&self) -> VmmOptions {
+        VmmOptions::new().with_page_tables(self.page_tables)
     }
 }
 
 /// The number of sequences for each release: a few seconds.
 const CASES: u32 = 24;
 
-#[test]
-fn library_matches_model() {
-    test::on_each_release("library_matches_model", &Emulation::gpus(2), |setup| {
+/// Compares library and model, with settings of the emulated driver.
+fn check(test: &str, driver: &str, settings: Option<&str>) {
+    let emulation = Emulation::gpus(2);
+    let needs_barrier = settings.is_some();
+    let emulation = match settings {
+        Some(settings) => emulation.setting(settings),
+        None => emulation,
+    };
+    test::on_each_release(test, &emulation, |setup| {
         // SAFETY: AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(setup.runtime()) }.expect("AMD's runtime");
         RUNTIME.get_or_init(|| runtime);
-        sequences::run::<Amd>(&format!("amd_{}", setup.release()), CASES);
+        NEEDS_BARRIER.get_or_init(|| needs_barrier);
+        sequences::run::<Amd>(&format!("amd_{}{driver}", setup.release()), CASES);
     });
+}
+
+#[test]
+fn library_matches_model() {
+    check("library_matches_model", "", None);
+}
+
+/// The CPU writes the entries, and nothing flushes the TLB.
+#[test]
+fn library_matches_model_with_page_tables_in_cpu_mode() {
+    let name = "library_matches_model_with_page_tables_in_cpu_mode";
+    check(name, "_cpu_mode", Some("tlb=on,split_bug=on"));
+}
+
+/// SDMA jobs write the entries, so late that only the library's wait can make them take effect.
+#[test]
+fn library_matches_model_with_page_tables_in_sdma_mode() {
+    let name = "library_matches_model_with_page_tables_in_sdma_mode";
+    check(name, "_sdma_mode", Some("pte_delay=600s,tlb=on,split_bug=on"));
 }

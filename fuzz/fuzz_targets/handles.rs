@@ -2,15 +2,15 @@
 //! state does not change.
 #![no_main]
 
-use hsa_vmm::simulation::Config;
 use hsa_vmm::ipc::IpcHandle;
+use hsa_vmm::simulation::Config;
 use hsa_vmm::{
     Access, AccessDescriptor, Address, AgentId, AllocationProperties, Handle, HandleType, Ipc,
     PoolMemory, Runtime, Vmm,
 };
 use libfuzzer_sys::fuzz_target;
 
-/// The library on a simulation, with a valid and a released handle.
+/// The library on a simulation, with a valid handle, a released handle and an IPC handle.
 struct Fixture {
     vmm: Vmm,
     ipc: Ipc,
@@ -18,7 +18,7 @@ struct Fixture {
     released: Handle,
     address: Address,
     size: usize,
-    shared: IpcHandle,
+    ipc_handle: IpcHandle,
     _memory: PoolMemory,
 }
 
@@ -39,8 +39,8 @@ impl Fixture {
         vmm.release(released).expect("the handle is valid");
         let address = vmm.address_reserve(size, 0, None).expect("addresses are available");
         let memory = PoolMemory::allocate(&runtime, gpu, size).expect("pool memory is available");
-        let shared = ipc.get_mem_handle(memory.address()).expect("pool memory can be exported");
-        Self { vmm, ipc, live, released, address, size, shared, _memory: memory }
+        let ipc_handle = ipc.get_mem_handle(memory.address()).expect("pool memory can be exported");
+        Self { vmm, ipc, live, released, address, size, ipc_handle, _memory: memory }
     }
 
     /// Returns a handle with these bits, or one of the fixture's handles with these bits inverted.
@@ -72,18 +72,18 @@ fuzz_target!(|input: (u64, u64, u8, Vec<u8>)| {
             assert!(fixture.vmm.create(fixture.size, &AllocationProperties::on(agent)).is_err());
             assert!(fixture.vmm.set_access(fixture.address, fixture.size, &access).is_err());
         }
-        open_ipc_handle(fixture, &bytes);
+        check_ipc_handle_is_rejected(fixture, &bytes);
         assert_eq!((fixture.vmm.usage(), fixture.vmm.mappings()), before);
         fixture.vmm.check().expect("the state is consistent");
     });
 });
 
-/// Opens an IPC handle with these bytes. Missing bytes are those of a handle of this process.
-fn open_ipc_handle(fixture: &Fixture, bytes: &[u8]) {
-    let mut handle_bytes = fixture.shared.to_bytes();
+/// Opens an IPC handle with these bytes, which must fail. A handle of this process provides the missing bytes.
+fn check_ipc_handle_is_rejected(fixture: &Fixture, bytes: &[u8]) {
+    let mut handle_bytes = fixture.ipc_handle.to_bytes();
     let length = bytes.len().min(handle_bytes.len());
     handle_bytes[..length].copy_from_slice(&bytes[..length]);
-    // Use only the ID of this process or an invalid ID.
+    // Replace the process ID by that of this process or by an invalid ID.
     let process = i32::from_le_bytes(handle_bytes[48..52].try_into().expect("four bytes"));
     let process = match process {
         0x1000_0000.. => process | 0x4000_0000,
@@ -94,6 +94,6 @@ fn open_ipc_handle(fixture: &Fixture, bytes: &[u8]) {
     let handle = IpcHandle::from_bytes(&handle_bytes);
     assert_eq!(handle.to_bytes(), handle_bytes);
     let error = fixture.ipc.open_mem_handle(&handle, 0);
-    let error = error.expect_err("the handle is of this process or of none");
+    let error = error.expect_err("a handle of this process or of a missing process is rejected");
     assert!(!error.to_string().is_empty());
 }

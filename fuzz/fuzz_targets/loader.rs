@@ -44,22 +44,22 @@ fuzz_target!(|input: Input| {
     let simulation = input.simulation.map(|text| text.replace('\0', "0"));
     set_variable("HSA_SIM", simulation.as_ref().map(OsStr::new));
     let result = Runtime::load();
-    let named = runtime.filter(|it| !it.as_os_str().is_empty());
-    match (&result, named) {
-        (_, Some(name)) if name == Path::new("sim") => {
+    let selected = runtime.filter(|it| !it.as_os_str().is_empty());
+    match (&result, selected) {
+        (_, Some(path)) if path == Path::new("sim") => {
             let config = env::var("HSA_SIM").unwrap_or_default().parse::<Config>();
             assert!(result.is_err() || config.is_ok(), "{result:?}");
         }
         // Only this path is tried, and the file there is not a library.
-        (Err(error), Some(name)) => {
+        (Err(error), Some(path)) => {
             let ErrorKind::Load(error) = error.kind() else {
-                panic!("{} is not a runtime: {error:?}", name.display());
+                panic!("{} is not a runtime: {error:?}", path.display());
             };
             assert_eq!(error.attempts.len(), 1);
-            assert_eq!(error.attempts[0].path, name);
+            assert_eq!(error.attempts[0].path, path);
             assert!(!error.attempts[0].reason.is_empty());
         }
-        (result, Some(name)) => panic!("{} is not a runtime: {result:?}", name.display()),
+        (result, Some(path)) => panic!("{} is not a runtime: {result:?}", path.display()),
         // This machine may have AMD's runtime.
         (Ok(_), None) => {}
         (Err(error), None) => assert!(error.to_string().contains(FILE), "{error}"),
@@ -74,7 +74,8 @@ fn folder() -> PathBuf {
     folder
 }
 
-/// Returns a path with these bytes inside the folder. Does not change names without a slash.
+/// Returns a path with these bytes inside the folder. `!` selects the library's path, and `~` the folder. Does not
+/// change names without a slash.
 fn inside(folder: &Path, text: &[u8]) -> PathBuf {
     let text: Vec<_> = text.iter().map(|&byte| if byte == 0 { b'0' } else { byte }).collect();
     if text.starts_with(b"!") {
@@ -98,7 +99,7 @@ fn create_file(library: &Path, file: &FileKind) {
     remove(library);
     let created = match file {
         FileKind::Missing => Ok(()),
-        // The dynamic linker trusts complete libraries. It rejects truncated ones.
+        // Truncates ELF files: the dynamic linker would run a complete library, and rejects a truncated library.
         FileKind::File(bytes) if bytes.starts_with(b"\x7fELF") => {
             fs::write(library, &bytes[..bytes.len().min(60)])
         }

@@ -1,16 +1,19 @@
-//! With the feature `bindgen`, generates bindings of `include/hsa_abi.h`. Without it, does nothing.
+//! With the feature `bindgen`, generates bindings of the headers in `include`. Without it, does nothing.
 
 fn main() {
-    println!("cargo:rerun-if-changed=include/hsa_abi.h");
+    println!("cargo:rerun-if-changed=include");
     #[cfg(feature = "bindgen")]
-    generate();
+    {
+        generate("include/hsa_abi.h", "(hsa|HSA|MEMORY_TYPE)_.*", "bindings.rs");
+        generate("include/driver_abi.h", "(kfd|KFD|amdgpu|AMDGPU)_.*", "driver.rs");
+    }
 }
 
 #[cfg(feature = "bindgen")]
-fn generate() {
+fn generate(header: &str, items: &str, file: &str) {
     let bindings = bindgen::Builder::default()
-        .header("include/hsa_abi.h")
-        .allowlist_item("(hsa|HSA|MEMORY_TYPE)_.*")
+        .header(header)
+        .allowlist_item(items)
         .blocklist_item("HSA_VMM_HSA_ABI_H")
         .default_enum_style(bindgen::EnumVariation::Consts)
         .prepend_enum_name(false)
@@ -24,9 +27,9 @@ fn generate() {
         .disable_header_comment()
         .formatter(bindgen::Formatter::None)
         .generate()
-        .expect("libclang could not read include/hsa_abi.h");
+        .unwrap_or_else(|error| panic!("libclang could not read {header}: {error}"));
     let out = std::path::PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    let file = out.join("bindings.rs");
+    let file = out.join(file);
     bindings.write_to_file(&file).expect("OUT_DIR is writable");
     // Formats the generated file like the checked-in one, with the toolchain's rustfmt.
     let rustfmt = std::env::var_os("RUSTFMT").unwrap_or_else(|| "rustfmt".into());

@@ -59,7 +59,7 @@ impl AreaMemory<'_> {
         self.span.size()
     }
 
-    /// Returns the size in bytes in whole granules; for the caller's memory, the size.
+    /// Returns the size in bytes in whole granules; for the caller's memory, the requested size.
     pub fn allocated_size(&self) -> usize {
         match &self.allocated.memory {
             Memory::Mapped(memory) => memory.allocated_size(),
@@ -121,9 +121,9 @@ impl AreaMemory<'_> {
 
     /// Copies from other memory of an area (`hipMemcpyDtoD`). Offsets and size are in bytes.
     ///
-    /// The copy is made by a GPU that owns one of the two and has access to both. Without such a GPU, as
-    /// between two GPUs without peer access, the bytes pass through this process's memory. A failure then
-    /// leaves a part copied.
+    /// A GPU that owns one of the two memories and has access to both makes the copy. Without such a GPU, as
+    /// between two GPUs without peer access, the bytes pass through this process's memory. A failure may then
+    /// leave a part copied.
     ///
     /// # Errors
     /// As for [`read`](Self::read), and [`Problem::Overlapping`].

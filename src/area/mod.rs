@@ -1,4 +1,4 @@
-//! Areas: kinds of memory described by a few flags, like AML's areas for HIP.
+//! Areas: kinds of memory described by a few flags, like the HIP areas of AML (Argonne's memory library).
 //!
 //! An [`Area`] describes a kind of memory by a device and [`AreaFlags`]; it allocates nothing. Its
 //! [`mmap`](Area::mmap) returns [`AreaMemory`] of any size from one byte, which is unmapped when dropped.
@@ -159,7 +159,7 @@ impl Area {
         self.flags
     }
 
-    /// Returns what implements the memory of this area on its device.
+    /// Returns how the memory of this area is implemented on its device.
     ///
     /// # Errors
     /// [`ErrorKind::NotSupported`] if [`mmap`](Self::mmap) fails for any size.
@@ -293,8 +293,8 @@ impl Error {
     /// Returns AML's number for the error (`aml/utils/error.h`): failure 1, out of memory 2, invalid value
     /// 3, not supported 5, busy 6.
     ///
-    /// The number is positive; some functions of AML return it negated. An invalid argument of another
-    /// call than an area's, such as an address passed to [`Vmm::unmap`], has the number of a failure.
+    /// The number is positive; some functions of AML return it negated. An invalid argument that no area has,
+    /// such as the address of [`Vmm::unmap`], is a failure (1).
     ///
     /// ```
     /// # use hsa_vmm::area::{AreaFlags, MmapOptions};

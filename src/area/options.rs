@@ -179,19 +179,19 @@ impl<'a> MmapOptions<'a> {
         self
     }
 
-    /// Maps these bytes. They are borrowed until the memory is unmapped; until then they are read and
-    /// written through [`AreaMemory`](super::AreaMemory).
+    /// Maps these bytes. They stay borrowed until the memory is unmapped; until then, the caller reads and
+    /// writes them through [`AreaMemory`](super::AreaMemory).
     #[must_use]
     pub fn with_host_memory(mut self, bytes: &'a mut [u8]) -> Self {
         self.host = Some((bytes.as_mut_ptr() as usize, bytes.len()));
         self
     }
 
-    /// Maps memory at this address, of the size that `mmap` takes: for memory that cannot be borrowed,
-    /// such as that of a C program.
+    /// Maps memory at this address, of the size passed to `mmap`: for memory that Rust cannot borrow, such as
+    /// that of a C program.
     ///
     /// # Safety
-    /// Until it is unmapped, all bytes of the size that `mmap` takes must be allocated for this process,
+    /// Until the memory is unmapped, all bytes of the size passed to `mmap` must be allocated for this process,
     /// readable and writable. No reference to them may be used while
     /// [`AreaMemory`](super::AreaMemory) or a device reads or writes them.
     #[must_use]

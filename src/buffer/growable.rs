@@ -222,7 +222,7 @@ impl GrowableBuffer {
         let last = self.core.mappings.split_off(steps);
         let memory: Vec<_> = last.iter().map(|mapping| mapping.allocation().clone()).collect();
         if let Err(Rejected { value: rest, error }) = Mapping::unmap_many(last) {
-            // After a quarantine some mappings may be missing. Drops the mappings after a missing one.
+            // After a quarantine some mappings may be missing. Keeps only those before the first missing one.
             for mapping in rest {
                 if mapping.address().get() == self.core.address.get() + self.mapped_size() {
                     self.core.mappings.push(mapping);

@@ -76,8 +76,8 @@ impl HandlePool {
         let (mut taken, mut created) = (Vec::new(), Vec::new());
         loop {
             let mut state = lock(&self.shared.state);
-            let left = state.ready.len().saturating_sub(count - taken.len() - created.len());
-            taken.extend(state.ready.drain(left..));
+            let kept = state.ready.len().saturating_sub(count - taken.len() - created.len());
+            taken.extend(state.ready.drain(kept..));
             state.paused = false;
             self.shared.changed.notify_all();
             drop(state);
@@ -134,7 +134,7 @@ impl Shared {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Refills the pool until it is dropped. The function of the thread.
+    /// Refills the pool until the pool is dropped. The thread runs this function.
     fn refill(&self) {
         let mut state = lock(&self.state);
         while !state.ended {

@@ -71,7 +71,7 @@ pub struct PausableBuffer {
     /// after the runtime has failed to unmap or to release.
     core: Core,
     memory: Option<Allocation>,
-    /// `None` if the addresses are lost. `Some` if `memory` is.
+    /// `None` if the addresses are lost. Always `Some` while `memory` is `Some`.
     reservation: Option<Reservation>,
 }
 
@@ -313,8 +313,8 @@ impl PausableBuffer {
         result
     }
 
-    /// Reserves the addresses, creates the memory and maps it, unless that is done already, and grants the
-    /// access of agents. Copies the saved contents to new memory.
+    /// Reserves the addresses, creates the memory and maps it, omitting steps that are done already. Then grants
+    /// agents their access. Copies the saved contents to new memory.
     fn restore(&mut self) -> Result<(), Error> {
         if self.reservation.is_none() {
             self.reservation = Some(self.reserve(Operation::Resume)?);
@@ -362,8 +362,8 @@ impl PausableBuffer {
         Ok(bytes)
     }
 
-    /// Calls `act` with a second mapping of the memory, to which the owner has access: it may have none to
-    /// the buffer.
+    /// Calls `act` with a second mapping of the memory. Grants the owner access to this mapping, because the
+    /// owner may have no access to the buffer.
     fn with_window(
         &self,
         memory: &Allocation,

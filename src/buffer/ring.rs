@@ -38,7 +38,7 @@ use derive_more::Debug;
 #[derive(Debug)]
 #[debug("RingBuffer({:#x} bytes at {}, {} times)", self.size(), self.address(), self.times())]
 pub struct RingBuffer {
-    /// Its step is the size of the memory.
+    /// The adjacent mappings. The step is the size of the memory.
     core: Core,
 }
 

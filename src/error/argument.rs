@@ -147,9 +147,6 @@ pub enum Problem {
     /// The range begins or ends inside a mapping. Holds the start of that mapping.
     #[error("splits the mapping at {0}; pass whole mappings")]
     SplitsMapping(Address),
-    /// The runtime cannot map from inside a handle.
-    #[error("must be 0: the runtime ignores the offset and would map the start of the handle")]
-    MustBeZero,
     /// Larger than the source that it is taken from, or the destination that it must fit in.
     #[error("is larger than the {maximum:#x} bytes of the {whole}")]
     TooLarge {
@@ -240,7 +237,7 @@ pub enum Problem {
     /// Memory that is not open.
     #[error("was not opened")]
     NotOpened,
-    /// A ring is mapped at least twice.
+    /// A ring that would be mapped less than twice.
     #[error("is less than 2: a ring is mapped at least twice in a row")]
     TooFewTimes,
     /// A name that is too long to be sent. Holds the maximum number of bytes.

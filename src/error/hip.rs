@@ -16,7 +16,8 @@ impl Error {
     /// | areas, pool memory, IPC: the agent is unknown or not a GPU | `hipErrorInvalidDevice` | `hipErrorInvalidDevice` |
     /// | `address_free`: the reservation has mappings | `hipErrorUnknown` | `hipErrorInvalidValue` |
     /// | any other argument; the state of a buffer | `hipErrorInvalidValue` | `hipErrorInvalidValue` |
-    /// | not supported | `hipErrorNotSupported` | `hipErrorNotSupported` |
+    /// | `map`: an offset, without control of the page tables | `hipErrorInvalidValue` | `hipErrorInvalidValue` |
+    /// | not supported otherwise | `hipErrorNotSupported` | `hipErrorNotSupported` |
     /// | no runtime, or one without a GPU | `hipErrorNoDevice` | `hipErrorNoDevice` |
     /// | no memory or no addresses left; a table is full | `hipErrorOutOfMemory` | `hipErrorOutOfMemory` |
     /// | no file descriptor left, a system call failed, a socket is taken | `hipErrorOperatingSystem` | `hipErrorOperatingSystem` |
@@ -37,6 +38,8 @@ impl Error {
             ErrorKind::NotSupported(Feature::Gpu) if operation == Operation::Open => {
                 HipError::NoDevice
             }
+            // HIP supports no offset at all.
+            ErrorKind::NotSupported(Feature::MapAtOffset(_)) => HipError::InvalidValue,
             ErrorKind::NotSupported(_) => HipError::NotSupported,
             ErrorKind::OutOfMemory { .. }
             | ErrorKind::LimitReached { .. }

@@ -6,7 +6,7 @@ use crate::agent::AgentId;
 use crate::native::{DriverState, Failure, Status, out_of_descriptors};
 use crate::trust::UntrustedUser;
 use core::time::Duration;
-use hsa_sys::{LoadError, printable};
+use hsa_sys::{LoadError, LoadedLibrary, printable};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -63,7 +63,9 @@ pub enum ErrorKind {
     #[error("in use: another process is opening this memory and did not finish in time; try again")]
     BeingOpened,
     /// The runtime failed although the arguments are valid.
-    #[error("{call} returned {status}; HSA_VMM_LOG=trace shows the calls before it")]
+    #[error(
+        "{call} returned {status}; HSA_VMM_LOG=trace (in Rust, target hsa_vmm::native of `tracing`) shows the calls before it"
+    )]
     Runtime {
         /// The runtime's function.
         call: &'static str,
@@ -113,7 +115,7 @@ pub enum ErrorKind {
     )]
     Load(LoadError),
     /// The library was loaded, but `hsa_init` failed.
-    #[error("hsa_init returned {status} ({})\n{driver}", printable(&.path.to_string_lossy()))]
+    #[error("hsa_init returned {status} ({})\n{driver}{}", printable(&.path.to_string_lossy()), several(loaded))]
     Start {
         /// The library.
         path: PathBuf,
@@ -121,6 +123,8 @@ pub enum ErrorKind {
         status: Status,
         /// The state of the kernel driver's device file.
         driver: DriverState,
+        /// The HSA libraries that the process has loaded. Two of them can disturb each other.
+        loaded: Vec<LoadedLibrary>,
     },
     /// The runtime has no CPU agent, which HSA requires.
     #[error("the runtime has no CPU agent: its kernel topology is incomplete")]
@@ -176,7 +180,7 @@ pub enum ErrorKind {
     /// A message with too few or too many descriptors.
     #[error("the message has {0} file descriptors; it must have one")]
     UnexpectedDescriptors(usize),
-    /// The memory does not have the size that the message says.
+    /// The size of the memory is not the size in the message.
     #[error("the message says {described} bytes, and the memory has {found}")]
     SizeMismatch {
         /// The size in the message.
@@ -240,6 +244,17 @@ pub enum Feature {
     /// Loads and stores of the CPU to memory without a large BAR.
     #[error("CPU access to a GPU's memory without a large BAR")]
     CpuAccess,
+    /// CPU access to a mapping with an offset where dma-bufs cannot be mapped: the runtime would map the
+    /// start of the memory.
+    #[error("CPU access to a mapping with an offset where dma-bufs cannot be mapped")]
+    CpuAccessAtOffset,
+    /// Mapping memory from an offset, in bytes, without control of every GPU's page table: the runtime ignores
+    /// the offset.
+    #[error(
+        "mapping from offset {0:#x} without control of every GPU's page table \
+         (VmmOptions::with_page_tables)"
+    )]
+    MapAtOffset(usize),
     /// A GPU that cannot access another's memory.
     #[error("access of {agent} to the memory of {owner} (Agent::can_access)")]
     PeerAccess {
@@ -441,6 +456,15 @@ impl ErrorKind {
             _ => None,
         }
     }
+}
+
+/// Lists the HSA libraries of this process if there are several.
+fn several(loaded: &[LoadedLibrary]) -> String {
+    if loaded.len() < 2 {
+        return String::new();
+    }
+    let lines = loaded.iter().map(|library| format!("\n  {library}"));
+    format!("\nthe process has loaded {} HSA libraries:{}", loaded.len(), lines.collect::<String>())
 }
 
 impl From<Failure> for ErrorKind {

@@ -1,6 +1,6 @@
-//! The one error of this library.
+//! The error type of this library.
 //!
-//! An [`Error`] contains the [`Operation`] that failed and, as its [`ErrorKind`], why. Callers match on
+//! An [`Error`] contains the [`Operation`] that failed and the reason, an [`ErrorKind`]. Callers match on
 //! the kind: every variant holds its data, so that no text has to be parsed.
 //!
 //! ```

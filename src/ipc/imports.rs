@@ -50,7 +50,7 @@ impl OpenedMemory {
     /// # Errors
     /// As for [`Ipc::open_mem_handle`].
     pub fn open(ipc: &Ipc, handle: &IpcHandle) -> Result<Self, Error> {
-        let base = ipc.open_as(Holder::Value, handle, 0)?;
+        let base = ipc.open_as(Holder::OpenedMemory, handle, 0)?;
         // The offset was checked.
         let start = base + handle.offset as usize;
         let size = (handle.allocation_size - handle.offset) as usize;
@@ -64,7 +64,7 @@ impl OpenedMemory {
     /// Closes the memory (`hipIpcCloseMemHandle`).
     ///
     /// # Errors
-    /// [`ErrorKind::Forked`], [`ErrorKind::Runtime`]; the error contains the memory.
+    /// [`ErrorKind::Forked`], [`ErrorKind::Runtime`]; the error returns this value, still open.
     pub fn close(mut self) -> Result<(), Rejected<Self>> {
         match close_owned(self.runtime(), self.base) {
             Ok(()) => {
@@ -95,16 +95,16 @@ impl Drop for OpenedMemory {
     }
 }
 
-/// Identifies an export among all exports of all processes: process, generation, runtime's handle.
+/// Identifies an export among all exports of all processes: process, number of the export, runtime's handle.
 type ExportId = (i32, u64, NativeIpc);
 
-/// The holder of an open import, which has to close it.
+/// The code that has opened an import, and has to close it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holder {
     /// The caller of `Ipc::open_mem_handle`, which closes the import by an address.
     Caller,
     /// An `OpenedMemory`, whose memory must stay open until it is dropped.
-    Value,
+    OpenedMemory,
 }
 
 #[derive(Debug, Default)]
@@ -117,19 +117,19 @@ struct Import {
 }
 
 /// The open imports, by start address.
-type Open = BTreeMap<usize, Import>;
+type OpenImports = BTreeMap<usize, Import>;
 
 /// All open imports of a runtime. Locked while the runtime maps and unmaps memory, never while this
 /// process waits for another.
 #[derive(Debug, Default)]
-struct Imports(Mutex<Open>);
+struct Imports(Mutex<OpenImports>);
 
 impl Attachment for Imports {
-    /// Closes what is still open, before the runtime stops.
+    /// Closes all open imports before the runtime stops.
     fn close(&self, native: &Native) {
         for start in std::mem::take(&mut *lock(&self.0)).into_keys() {
-            // SAFETY: imports in the list are attached. No value uses them, because a value keeps the
-            // runtime started.
+            // SAFETY: imports in the list are attached. No `OpenedMemory` uses them, because it keeps
+            // the runtime started.
             if let Err(failure) = unsafe { native.ipc_detach(start) } {
                 crate::log::event!(WARN, ?failure, "memory of another process stays mapped");
             }
@@ -138,10 +138,10 @@ impl Attachment for Imports {
 }
 
 /// Counts another open of an export that is open already. Returns its start address.
-fn count_open(open: &mut Open, export: Option<ExportId>, holder: Holder) -> Option<usize> {
+fn count_open(list: &mut OpenImports, export: Option<ExportId>, holder: Holder) -> Option<usize> {
     // Handles from HIP are mapped again on each open.
     export?;
-    let (start, import) = open.iter_mut().find(|(_, import)| import.export == export)?;
+    let (start, import) = list.iter_mut().find(|(_, import)| import.export == export)?;
     import.opens[holder as usize] += 1;
     Some(*start)
 }
@@ -192,12 +192,13 @@ impl Ipc {
         let runtime = self.runtime();
         let is_served = server::serves(native, process);
         let exporter = self.find_exporter(process)?;
-        // Rejects a handle of another server: the runtime would connect to any server that the handle
-        // names. This includes registered handles, because the exporter controls its table.
+        // Rejects a handle that does not name the exporter's own server: the runtime would connect to any
+        // server that the handle names. Checks registered handles too: the exporter controls the table
+        // that confirms them.
         if server::is_used(runtime) && runtime.info().path.is_some() && !is_served {
             return Err(unavailable(process, Unavailable::Freed));
         }
-        let open = |export| {
+        let open_export = |export| {
             let imports = runtime.attachment::<Imports>();
             if let Some(start) = count_open(&mut lock(&imports.0), export, holder) {
                 return Ok(start);
@@ -205,29 +206,29 @@ impl Ipc {
             // Waits for the exporter without locking the list, so that other calls need not wait.
             let fetch = || server::fetch(native, process, self.trust);
             let memory = is_served.then(fetch).transpose()?;
-            // The exporter can have ended, or changed its users, during the wait.
+            // The exporter can have ended, or changed its user IDs, during the wait.
             if !self.find_exporter(process)?.is_same_process(exporter) {
                 return Err(unavailable(process, Unavailable::NoProcess));
             }
-            let mut open = lock(&imports.0);
+            let mut list = lock(&imports.0);
             // Another thread can have opened the memory during the wait.
-            if let Some(start) = count_open(&mut open, export, holder) {
+            if let Some(start) = count_open(&mut list, export, holder) {
                 return Ok(start);
             }
-            let (start, size) = self.attach(&open, handle, memory)?;
-            let import = open.entry(start).or_insert(Import { export, ..Import::default() });
+            let (start, size) = self.attach(&list, handle, memory)?;
+            let import = list.entry(start).or_insert(Import { export, ..Import::default() });
             import.size = import.size.max(size);
             import.opens[holder as usize] += 1;
             Ok(start)
         };
         if handle.is_registered() {
-            while_exported(handle, |generation| open(Some((process, generation, native))))
+            while_exported(handle, |generation| open_export(Some((process, generation, native))))
         } else {
-            open(None)
+            open_export(None)
         }
     }
 
-    /// Looks up the exporting process, and rejects it if one of its users is not trusted.
+    /// Looks up the exporting process, and rejects it if one of its user IDs is not trusted.
     fn find_exporter(&self, process: i32) -> Result<Process, ErrorKind> {
         let none = || unavailable(process, Unavailable::NoProcess);
         let pid = Pid::from_raw(process.max(0)).ok_or_else(none)?;
@@ -240,7 +241,7 @@ impl Ipc {
     /// Makes the runtime map the memory of a handle. Returns its start address and size.
     fn attach(
         &self,
-        open: &Open,
+        list: &OpenImports,
         handle: &IpcHandle,
         memory: Option<OwnedFd>,
     ) -> Result<(usize, usize), ErrorKind> {
@@ -261,7 +262,7 @@ impl Ipc {
             Err(failure) => of_failure(failure),
         };
         // The runtime can return the address of an earlier attach, which must stay attached.
-        if !open.contains_key(&start) {
+        if !list.contains_key(&start) {
             // SAFETY: the runtime has just attached the memory, and nothing uses the address: the list is
             // locked and does not contain it.
             let detached = unsafe { runtime.native().ipc_detach(start) };
@@ -272,7 +273,7 @@ impl Ipc {
         Err(kind)
     }
 
-    /// Closes one of a caller's opens of the memory that contains an address.
+    /// Undoes one `open_mem_handle` of the memory that contains an address. Unmaps it after the last.
     pub(super) fn close_at(&self, address: Address) -> Result<(), ErrorKind> {
         self.runtime().check_not_forked()?;
         let invalid = |problem| Err(ErrorKind::invalid(Argument::Address, address, problem));
@@ -283,23 +284,23 @@ impl Ipc {
             return invalid(Problem::OwnMemory);
         }
         let imports = self.runtime().attachment::<Imports>();
-        let mut open = lock(&imports.0);
-        let found = open.range(..=address.get()).next_back();
+        let mut list = lock(&imports.0);
+        let found = list.range(..=address.get()).next_back();
         match found.filter(|(start, import)| address.get() - **start < import.size) {
             None => invalid(Problem::NotOpened),
             Some((_, import)) if import.opens[Holder::Caller as usize] == 0 => {
                 invalid(Problem::OwnedMemory)
             }
-            Some((&start, _)) => release(self.runtime().native(), &mut open, start, Holder::Caller),
+            Some((&start, _)) => release(self.runtime().native(), &mut list, start, Holder::Caller),
         }
     }
 }
 
-/// Closes a value's open of the memory that starts at an address.
+/// Closes the memory of an `OpenedMemory`, by its start address.
 fn close_owned(runtime: &Runtime, start: usize) -> Result<(), Error> {
     let closed = runtime.check_not_forked().and_then(|()| {
         let imports = runtime.attachment::<Imports>();
-        release(runtime.native(), &mut lock(&imports.0), start, Holder::Value)
+        release(runtime.native(), &mut lock(&imports.0), start, Holder::OpenedMemory)
     });
     closed.map_err(|kind| Error::new(Operation::CloseMemHandle, kind))
 }
@@ -307,19 +308,19 @@ fn close_owned(runtime: &Runtime, start: usize) -> Result<(), Error> {
 /// Decrements the holder's count of opens. Unmaps the memory if no open is left.
 fn release(
     native: &Native,
-    open: &mut Open,
+    list: &mut OpenImports,
     start: usize,
     holder: Holder,
 ) -> Result<(), ErrorKind> {
     let not_opened =
         || ErrorKind::invalid(Argument::Address, Address::new(start), Problem::NotOpened);
-    let import = open.get_mut(&start).filter(|import| import.opens[holder as usize] > 0);
+    let import = list.get_mut(&start).filter(|import| import.opens[holder as usize] > 0);
     let import = import.ok_or_else(not_opened)?;
     if import.opens.iter().sum::<usize>() == 1 {
         // SAFETY: imports in the list are attached. This was the last holder, and a holder does not use
         // memory that it closes.
         unsafe { native.ipc_detach(start) }.map_err(of_failure)?;
-        open.remove(&start);
+        list.remove(&start);
     } else {
         import.opens[holder as usize] -= 1;
     }

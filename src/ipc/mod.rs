@@ -127,7 +127,7 @@ impl Ipc {
             .gpus()
             .filter(|peer| peer.id() != gpu && peer.can_access(gpu) && first.can_access(peer.id()));
         let agents = core::iter::once(first).chain(peers).map(Agent::id).collect();
-        let quirks = Quirks::of_extension(runtime.info().extension);
+        let quirks = Quirks::of_runtime(runtime.info());
         Ok(Self { runtime: runtime.clone(), agents, trust: Trust::default(), quirks })
     }
 

@@ -68,7 +68,7 @@ fn address(number: u32) -> Result<SocketAddrUnix, ErrorKind> {
     SocketAddrUnix::new_abstract_name(&name).map_err(system("bind"))
 }
 
-/// Returns whether another process has the socket of this process's server, which would make AMD's runtime
+/// Returns whether another process has bound the name of this process's server. AMD's runtime would then
 /// end this process with an assertion.
 ///
 /// Any process of the same network namespace can bind the name; a process with the same number in another

@@ -253,7 +253,7 @@ fn open_table(handle: &IpcHandle) -> Result<OwnedFd, ErrorKind> {
     if !has_name {
         return Err(none());
     }
-    // Does not block if the descriptor is another file by now.
+    // The flags prevent blocking if the descriptor refers to another file by now.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = open(&path, flags, Mode::empty()).map_err(failed("open"))?;
     let sealed = fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SEALS));

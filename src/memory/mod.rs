@@ -183,8 +183,8 @@ impl PoolMemory {
 
     /// Copies from other memory (`hipMemcpyDtoD`). Offsets and size are in bytes.
     ///
-    /// The copy is made by a GPU that owns one of the two and can access both, preferably the owner of this
-    /// memory. If both are memory of the host, this process copies.
+    /// A GPU that owns one of the two memories and can access both makes the copy, preferably the owner of
+    /// this memory. If both are memory of the host, this process copies.
     ///
     /// # Errors
     /// [`Problem::OutOfBounds`]; [`Problem::Overlapping`]; [`Problem::NotAllowed`] if neither GPU can
@@ -221,7 +221,7 @@ impl PoolMemory {
         let mut state = lock(&self.record.state);
         let mut free = || {
             let registry = runtime.attachment::<Registry>();
-            // Before the runtime can allocate the address again.
+            // Removes the record before the runtime can allocate the address again.
             registry.records().remove(&start);
             // SAFETY: `allocate_with` allocated the memory, and `state` shows that it was not freed. This
             // value is being consumed or dropped, so nothing accesses the memory any more.

@@ -59,7 +59,7 @@ impl Span {
         self
     }
 
-    /// Returns the runtime on which it was allocated or opened.
+    /// Returns the runtime on which the memory was allocated or opened.
     pub fn runtime(&self) -> &Runtime {
         &self.runtime
     }

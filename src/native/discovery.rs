@@ -1,6 +1,7 @@
 //! Queries the attributes of the runtime, its agents and their pools.
 
-use super::{Failure, Native, call, call_optional};
+use super::{Failure, Native, call, call_optional, hex};
+use crate::log::expect_failures;
 use bytemuck::Pod;
 use core::ffi::{CStr, c_char, c_void};
 use hsa_sys as sys;
@@ -13,6 +14,11 @@ pub(crate) struct NativeAgent(sys::hsa_agent_t);
 impl NativeAgent {
     pub fn raw(self) -> sys::hsa_agent_t {
         self.0
+    }
+
+    /// Returns the agent of an access, which was made of an agent of the runtime.
+    pub(super) fn of_access(agent: sys::hsa_agent_t) -> Self {
+        Self(agent)
     }
 }
 
@@ -56,7 +62,8 @@ impl AttributeValue {
 
     fn of(query: impl FnOnce(*mut c_void) -> Result<(), Failure>) -> Result<Self, Failure> {
         let mut value = Self::default();
-        query((&raw mut value).cast())?;
+        // Older releases do not know every attribute.
+        expect_failures(|| query((&raw mut value).cast()))?;
         Ok(value)
     }
 
@@ -81,7 +88,9 @@ impl Native {
         let mut agents: Vec<sys::hsa_agent_t> = Vec::new();
         let data = (&raw mut agents).cast();
         // SAFETY: `collect` gets the vector of its type.
-        unsafe { call!(self.hsa_iterate_agents(Some(collect), data)) }?;
+        unsafe {
+            call!(self.hsa_iterate_agents(Some(collect), data), {}, { agents = agents.len() })
+        }?;
         Ok(agents.into_iter().map(NativeAgent).collect())
     }
 
@@ -90,7 +99,13 @@ impl Native {
         let mut pools: Vec<sys::hsa_amd_memory_pool_t> = Vec::new();
         let data = (&raw mut pools).cast();
         // SAFETY: the agent comes from the runtime; `collect` gets the vector of its type.
-        unsafe { call!(self.hsa_amd_agent_iterate_memory_pools(agent.0, Some(collect), data)) }?;
+        unsafe {
+            call!(
+                self.hsa_amd_agent_iterate_memory_pools(agent.0, Some(collect), data),
+                { agent = %self.show_agent(agent) },
+                { pools = pools.len() }
+            )
+        }?;
         Ok(pools.into_iter().map(NativePool).collect())
     }
 
@@ -99,12 +114,21 @@ impl Native {
         let mut isas: Vec<sys::hsa_isa_t> = Vec::new();
         let data = (&raw mut isas).cast();
         // SAFETY: the agent comes from the runtime; `collect` gets the vector of its type.
-        unsafe { call_optional!(self.hsa_agent_iterate_isas(agent.0, Some(collect), data)) }?;
-        let query = |isa, attribute| {
+        expect_failures(|| unsafe {
+            call_optional!(
+                self.hsa_agent_iterate_isas(agent.0, Some(collect), data),
+                { agent = %self.show_agent(agent) },
+                { isas = isas.len() }
+            )
+        })?;
+        let query = |isa: sys::hsa_isa_t, attribute| {
             // SAFETY: the instruction set comes from the runtime; the value has room for the length,
             // and for a name whose length was checked.
             AttributeValue::of(|value| unsafe {
-                call_optional!(self.hsa_isa_get_info_alt(isa, attribute, value))
+                call_optional!(
+                    self.hsa_isa_get_info_alt(isa, attribute, value),
+                    { isa = %hex(isa.handle), attribute = %hex(attribute) }
+                )
             })
         };
         let mut names = Vec::with_capacity(isas.len());
@@ -121,7 +145,9 @@ impl Native {
     /// Queries an attribute of the system.
     pub fn system(&self, attribute: sys::hsa_system_info_t) -> Result<AttributeValue, Failure> {
         // SAFETY: the value has room for every attribute of the system that is queried.
-        AttributeValue::of(|value| unsafe { call!(self.hsa_system_get_info(attribute, value)) })
+        AttributeValue::of(|value| unsafe {
+            call!(self.hsa_system_get_info(attribute, value), { attribute = %hex(attribute) })
+        })
     }
 
     /// Returns the runtime's build, or an empty text.
@@ -144,7 +170,10 @@ impl Native {
         // SAFETY: the agent comes from the runtime; the value has room for every attribute of an agent
         // that is queried.
         AttributeValue::of(|value| unsafe {
-            call!(self.hsa_agent_get_info(agent.0, attribute, value))
+            call!(
+                self.hsa_agent_get_info(agent.0, attribute, value),
+                { agent = %self.show_agent(agent), attribute = %hex(attribute) }
+            )
         })
     }
 
@@ -156,7 +185,10 @@ impl Native {
     ) -> Result<AttributeValue, Failure> {
         // SAFETY: the pool comes from the runtime; the value has room for every attribute of a pool.
         AttributeValue::of(|value| unsafe {
-            call!(self.hsa_amd_memory_pool_get_info(pool.0, attribute, value))
+            call!(
+                self.hsa_amd_memory_pool_get_info(pool.0, attribute, value),
+                { pool = %hex(pool.0.handle), attribute = %hex(attribute) }
+            )
         })
     }
 
@@ -202,10 +234,17 @@ impl Native {
         attribute: sys::hsa_amd_agent_memory_pool_info_t,
         value: *mut c_void,
     ) -> Result<(), Failure> {
-        let (agent, pool) = (agent.0, pool.0);
+        let (of, pool) = (agent.0, pool.0);
         // SAFETY: agent and pool come from the runtime; the caller vouches for the value.
         unsafe {
-            call_optional!(self.hsa_amd_agent_memory_pool_get_info(agent, pool, attribute, value))
+            call_optional!(
+                self.hsa_amd_agent_memory_pool_get_info(of, pool, attribute, value),
+                {
+                    agent = %self.show_agent(agent),
+                    pool = %hex(pool.handle),
+                    attribute = %hex(attribute)
+                }
+            )
         }
     }
 }

@@ -21,10 +21,10 @@ use std::time::Instant;
 /// The maximum number of descriptors that are received with a message. The kernel closes the others.
 const MAX_DESCRIPTORS: usize = 4;
 
-/// The process at the other end of a socket: it has connected, listened or created the pair.
+/// The process at the other end of a socket: the process that connected, listened or created the pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
-    /// `None` if it has no number in the PID namespace of this process.
+    /// The process number; `None` if the process has none in the PID namespace of this process.
     pub process: Option<NonZero<i32>>,
     /// Its effective user at that time, as a number of this process's user namespace.
     pub user: u32,
@@ -143,7 +143,7 @@ pub(crate) struct Received {
     /// 0 if the other end has disconnected.
     pub bytes: usize,
     pub descriptors: Vec<OwnedFd>,
-    /// Whether the kernel has closed descriptors that did not fit into the buffer or this process.
+    /// Whether the kernel has closed descriptors, because the buffer or the table of descriptors was full.
     pub truncated: bool,
 }
 

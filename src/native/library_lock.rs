@@ -1,4 +1,5 @@
-//! One reader-writer lock for each loaded library, for calls that the library does not lock itself.
+//! One reader-writer lock for each loaded library, for calls that use the runtime's table of
+//! handles without the runtime's own lock.
 //!
 //! AMD's runtime has one table of handles per process and guards it with `memory_lock_`. Before
 //! ROCm 10, four functions use the table without that lock: `hsa_amd_vmem_export_shareable_handle`,
@@ -17,8 +18,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
-/// A library's lock. It is held for one call of the library, during which no other lock is taken: shared
-/// if the library locks the call itself, otherwise exclusively.
+/// A loaded library's lock. It is held for one call of that library, during which hsa-vmm takes no other
+/// lock: shared if the runtime holds its own lock during the call, otherwise exclusively.
 pub(crate) type LibraryLock = RwLock<()>;
 
 /// Returns the lock of the library that a table was loaded from. All tables of a library share a lock.

@@ -119,19 +119,20 @@ pub(super) unsafe fn fill_memory(address: usize, value: u32, size: usize) {
     }
 }
 
-/// Maps the start of a memory file or dma-buf over a range.
+/// Maps a memory file or dma-buf, from an offset on, over a range.
 ///
 /// # Safety
 /// Only this library and the runtime use the mappings in the range, which are replaced.
 pub(crate) unsafe fn map_shared(
     descriptor: BorrowedFd<'_>,
+    offset: usize,
     address: usize,
     size: usize,
     protection: ProtFlags,
 ) -> Result<(), Errno> {
-    let flags = MapFlags::SHARED | MapFlags::FIXED;
+    let (flags, offset) = (MapFlags::SHARED | MapFlags::FIXED, offset as u64);
     // SAFETY: the caller guarantees that the old mappings may be replaced.
-    unsafe { mmap(address as *mut c_void, size, protection, flags, descriptor, 0)? };
+    unsafe { mmap(address as *mut c_void, size, protection, flags, descriptor, offset)? };
     Ok(())
 }
 

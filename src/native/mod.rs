@@ -1,14 +1,18 @@
-//! The only module that calls the runtime: each function makes one call through the table, takes Rust's
-//! types, and converts the status to a `Result`. It makes no decisions.
+//! The only module that calls the runtime. It also makes unsafe system calls.
+//!
+//! Each call of the runtime has a function, which takes Rust's types, calls through the table, and converts
+//! the status to a `Result`. It makes no decisions.
 //!
 //! Conditions that the runtime does not check are ensured by types ([`NativeAgent`] and [`NativePool`]
 //! come from the runtime's own iteration), or checked by the ledger before the call.
 
 mod descriptor;
 mod discovery;
+mod fields;
 mod interprocess;
 mod library_lock;
 mod memory;
+mod page_table;
 mod pool;
 mod status;
 mod transfer;
@@ -16,6 +20,7 @@ mod vmem;
 
 pub(crate) use descriptor::{Spare, out_of_descriptors};
 pub(crate) use discovery::{AttributeValue, NativeAgent, NativePool};
+use fields::{AgentNames, hex};
 pub(crate) use interprocess::{ByteLock, lock_byte, without_sigpipe};
 pub(crate) use interprocess::{
     Received, discard, listens_at, peer_has_ended, peer_of, receive, send, wait,
@@ -24,6 +29,9 @@ pub(crate) use library_lock::ForkCount;
 use library_lock::{LibraryLock, lock_of};
 pub(crate) use memory::{block_access, fill_hole, map_shared, protect, try_shared};
 pub(crate) use memory::{read_memory, write_memory};
+pub(crate) use page_table::{
+    AddressSpace, Barrier, KernelGpu, Libdrm, PagePermissions, Unavailable,
+};
 pub(crate) use pool::NativeIpc;
 pub use status::{DriverState, Status};
 pub(crate) use transfer::CopyEngine;
@@ -48,35 +56,48 @@ impl Failure {
         Self { call, status: Status::NOT_SUPPORTED }
     }
 
-    /// Returns whether the runtime does not know the attribute or the function.
-    pub fn is_unknown(self) -> bool {
+    /// Returns whether the status can mean that the runtime does not know the attribute or the function.
+    pub fn means_unsupported(self) -> bool {
         matches!(self.status, Status::NOT_SUPPORTED | Status::INVALID_ARGUMENT)
     }
 }
 
 /// Calls a function, logs it, and converts its status to a `Result`. Logs it also before the call, so that
-/// the log shows a call that never returns.
+/// the log shows a call that never returns. A failure is a warning, unless it is
+/// [expected](crate::log::expect_failures).
+///
+/// The first braces contain the event's fields of the inputs, the second ones those of the outputs.
 macro_rules! logged {
-    ($function:expr, $name:ident $arguments:tt) => {{
-        $crate::log::event!(TRACE, calling = stringify!($name));
+    ($function:expr, $name:ident $arguments:tt, { $($inputs:tt)* }) => {
+        $crate::native::logged!($function, $name $arguments, { $($inputs)* }, {})
+    };
+    ($function:expr, $name:ident $arguments:tt, { $($inputs:tt)* }, { $($outputs:tt)* }) => {{
+        $crate::log::event!(TRACE, calling = stringify!($name), $($inputs)*);
         let status = $crate::native::Status(($function)$arguments);
-        $crate::log::event!(TRACE, call = stringify!($name), %status);
-        status.check(stringify!($name))
+        let result = status.check(stringify!($name));
+        if result.is_ok() {
+            $crate::log::event!(TRACE, call = stringify!($name), %status, $($outputs)*);
+        } else if $crate::log::expects_failures() {
+            $crate::log::event!(TRACE, call = stringify!($name), %status);
+        } else {
+            $crate::log::event!(WARN, call = stringify!($name), %status, $($inputs)*);
+        }
+        result
     }};
 }
 
-/// Calls a function that every runtime has: `call!(self.hsa_init())`.
+/// Calls a function that every runtime has: `call!(self.hsa_init(), {})`.
 macro_rules! call {
-    ($native:ident.$name:ident $arguments:tt) => {
-        $crate::native::logged!($native.table.core.$name, $name $arguments)
+    ($native:ident.$name:ident $arguments:tt, $($fields:tt)*) => {
+        $crate::native::logged!($native.table.core.$name, $name $arguments, $($fields)*)
     };
 }
 
 /// Calls an optional function. Returns `NOT_SUPPORTED` if the library does not export it.
 macro_rules! call_optional {
-    ($native:ident.$name:ident $arguments:tt) => {
+    ($native:ident.$name:ident $arguments:tt, $($fields:tt)*) => {
         match $native.table.core.$name {
-            Some(function) => $crate::native::logged!(function, $name $arguments),
+            Some(function) => $crate::native::logged!(function, $name $arguments, $($fields)*),
             None => Err($crate::native::Failure::missing(stringify!($name))),
         }
     };
@@ -84,9 +105,9 @@ macro_rules! call_optional {
 
 /// Calls a function of virtual memory. Returns `NOT_SUPPORTED` if the library lacks any of them.
 macro_rules! call_vmem {
-    ($native:ident.$name:ident $arguments:tt) => {
+    ($native:ident.$name:ident $arguments:tt, $($fields:tt)*) => {
         match &$native.table.vmem {
-            Ok(vmem) => $crate::native::logged!(vmem.$name, $name $arguments),
+            Ok(vmem) => $crate::native::logged!(vmem.$name, $name $arguments, $($fields)*),
             Err(_) => Err($crate::native::Failure::missing(stringify!($name))),
         }
     };
@@ -98,6 +119,8 @@ pub(crate) use {call, call_optional, call_vmem, logged};
 pub(crate) struct Native {
     table: Table,
     library_lock: Arc<LibraryLock>,
+    /// The names of the agents in the log; empty until the agents are known.
+    agent_names: AgentNames,
     /// The loaded library; `None` for the simulation.
     library: Option<Library>,
     /// The simulation, which the caller may share.
@@ -106,16 +129,15 @@ pub(crate) struct Native {
 }
 
 impl Native {
-    /// Loads a library, and does not start the runtime.
+    /// Loads a library without starting the runtime.
     ///
     /// # Safety
     /// As for [`Library::load`].
-    pub unsafe fn load(search: &Search) -> Result<(Self, std::path::PathBuf), LoadError> {
+    pub unsafe fn load(search: &Search) -> Result<Self, LoadError> {
         // SAFETY: the caller vouches for the files.
         let library = unsafe { Library::load(search)? };
-        let path = library.path().to_path_buf();
         let native = Self::new(*library.table());
-        Ok((Self { library: Some(library), ..native }, path))
+        Ok(Self { library: Some(library), ..native })
     }
 
     /// Uses the functions of a simulation.
@@ -128,15 +150,26 @@ impl Native {
         Self {
             table,
             library_lock: lock_of(&table),
+            agent_names: AgentNames::default(),
             library: None,
             #[cfg(feature = "simulation")]
             simulation: None,
         }
     }
 
+    /// Returns whether this is a simulation, which has no kernel driver.
+    pub fn is_simulation(&self) -> bool {
+        self.library.is_none()
+    }
+
     /// Returns the address of a function that the library exports; `None` for the simulation.
     pub fn function(&self, name: &CStr) -> Option<NonNull<c_void>> {
         self.library.as_ref()?.symbol(name)
+    }
+
+    /// Returns the loaded library; `None` for the simulation.
+    pub fn library(&self) -> Option<&Library> {
+        self.library.as_ref()
     }
 
     /// Returns the simulation; `None` for a loaded library.
@@ -145,13 +178,22 @@ impl Native {
         self.simulation.as_deref()
     }
 
-    /// Makes a call that the library locks itself. Excludes the calls of [`call_exclusive`](Self::call_exclusive).
+    /// Returns the address space of a simulated GPU; `None` for a loaded library.
+    pub fn simulated_address_space(&self, _gpu: NativeAgent) -> Option<AddressSpace> {
+        #[cfg(feature = "simulation")]
+        return Some(AddressSpace::Simulated(self.simulation.clone()?, _gpu));
+        #[cfg(not(feature = "simulation"))]
+        None
+    }
+
+    /// Makes a call during which the runtime holds its own lock. Excludes the calls of
+    /// [`call_exclusive`](Self::call_exclusive).
     pub fn call_shared<T>(&self, call: impl FnOnce(&Self) -> T) -> T {
         let _shared = read(&self.library_lock);
         call(self)
     }
 
-    /// Makes a call that the library does not lock itself. Excludes all other calls on handles.
+    /// Makes a call for which the runtime takes no lock. Excludes all other calls on handles.
     pub fn call_exclusive<T>(&self, call: impl FnOnce(&Self) -> T) -> T {
         let _exclusive = write(&self.library_lock);
         call(self)
@@ -160,13 +202,13 @@ impl Native {
     /// Starts the runtime, or counts another user of a started one.
     pub fn init(&self) -> Result<(), Failure> {
         // SAFETY: takes no arguments and may be called at any time.
-        unsafe { call!(self.hsa_init()) }
+        unsafe { call!(self.hsa_init(), {}) }
     }
 
     /// Removes one user, and stops the runtime after the last user.
     pub fn shut_down(&self) -> Result<(), Failure> {
         // SAFETY: takes no arguments and may be called at any time.
-        unsafe { call!(self.hsa_shut_down()) }
+        unsafe { call!(self.hsa_shut_down(), {}) }
     }
 
     /// Returns the functions of virtual memory, or the name of the first one that is missing.

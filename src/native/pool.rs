@@ -1,7 +1,8 @@
 //! Calls for memory of pools, memory of this process that agents access, memory of other processes, and
 //! queries about an address.
 
-use super::{Failure, Native, NativeAgent, NativePool, call_optional};
+use super::{Failure, Native, NativeAgent, NativePool, call_optional, hex};
+use crate::log::expect_failures;
 use core::ffi::{c_int, c_void};
 use core::ptr::{null, null_mut};
 use hsa_sys as sys;
@@ -14,7 +15,13 @@ impl Native {
     pub fn pool_allocate(&self, pool: NativePool, size: usize) -> Result<usize, Failure> {
         let (pool, mut address) = (pool.raw(), null_mut());
         // SAFETY: the pool comes from the runtime, `address` is writable.
-        unsafe { call_optional!(self.hsa_amd_memory_pool_allocate(pool, size, 0, &mut address)) }?;
+        unsafe {
+            call_optional!(
+                self.hsa_amd_memory_pool_allocate(pool, size, 0, &mut address),
+                { pool = %hex(pool.handle), size, flags = 0 },
+                { address = %hex(address as usize) }
+            )
+        }?;
         Ok(address as usize)
     }
 
@@ -25,16 +32,26 @@ impl Native {
     /// accesses the memory any more.
     pub unsafe fn pool_free(&self, address: usize) -> Result<(), Failure> {
         // SAFETY: the caller's promise.
-        unsafe { call_optional!(self.hsa_amd_memory_pool_free(address as *mut c_void)) }
+        unsafe {
+            call_optional!(
+                self.hsa_amd_memory_pool_free(address as *mut c_void),
+                { address = %hex(address) }
+            )
+        }
     }
 
     /// Sets the agents that can access memory of a pool, and revokes the access of all others.
     pub fn allow_access(&self, address: usize, agents: &[NativeAgent]) -> Result<(), Failure> {
-        let (count, agents) = (agents.len() as u32, agents.as_ptr().cast());
+        let (count, list) = (agents.len() as u32, agents.as_ptr().cast());
         let at = address as *const c_void;
         // SAFETY: the agents come from the runtime, pointer and count are those of one slice, and the
         // address is one that `pool_allocate` returned.
-        unsafe { call_optional!(self.hsa_amd_agents_allow_access(count, agents, null(), at)) }
+        unsafe {
+            call_optional!(
+                self.hsa_amd_agents_allow_access(count, list, null(), at),
+                { agents = %self.show_agents(agents), address = %hex(address) }
+            )
+        }
     }
 
     /// Grants agents access to memory of this process, and returns its address for them.
@@ -48,12 +65,17 @@ impl Native {
         size: usize,
         agents: &[NativeAgent],
     ) -> Result<usize, Failure> {
-        let (start, mut address) = (start as *mut c_void, null_mut());
-        let (count, agents) = (agents.len() as c_int, agents.as_ptr().cast_mut().cast());
-        let result = &mut address;
+        let (at, mut address) = (start as *mut c_void, null_mut());
+        let (count, list) = (agents.len() as c_int, agents.as_ptr().cast_mut().cast());
         // SAFETY: the agents come from the runtime, pointer and count are those of one slice, which the
         // runtime only reads, and `address` is writable. The caller vouches for the memory.
-        unsafe { call_optional!(self.hsa_amd_memory_lock(start, size, agents, count, result)) }?;
+        unsafe {
+            call_optional!(
+                self.hsa_amd_memory_lock(at, size, list, count, &mut address),
+                { address = %hex(start), size, agents = %self.show_agents(agents) },
+                { for_agents = %hex(address as usize) }
+            )
+        }?;
         Ok(address as usize)
     }
 
@@ -63,15 +85,26 @@ impl Native {
     /// `start` was passed to [`lock`](Self::lock), and no agent accesses the memory any more.
     pub unsafe fn unlock(&self, start: usize) -> Result<(), Failure> {
         // SAFETY: the caller's promise.
-        unsafe { call_optional!(self.hsa_amd_memory_unlock(start as *mut c_void)) }
+        unsafe {
+            call_optional!(
+                self.hsa_amd_memory_unlock(start as *mut c_void),
+                { address = %hex(start) }
+            )
+        }
     }
 
     /// Creates an IPC handle of a whole allocation. The runtime rejects other addresses and sizes.
     pub fn ipc_create(&self, address: usize, size: usize) -> Result<NativeIpc, Failure> {
         let mut handle = sys::hsa_amd_ipc_memory_t { handle: [0; 8] };
-        let address = address as *mut c_void;
+        let at = address as *mut c_void;
         // SAFETY: the runtime looks the address up in its own allocations; `handle` is writable.
-        unsafe { call_optional!(self.hsa_amd_ipc_memory_create(address, size, &mut handle)) }?;
+        unsafe {
+            call_optional!(
+                self.hsa_amd_ipc_memory_create(at, size, &mut handle),
+                { address = %hex(address), size },
+                { handle = ?handle.handle }
+            )
+        }?;
         Ok(handle.handle)
     }
 
@@ -89,19 +122,23 @@ impl Native {
     ) -> Result<usize, Failure> {
         let (handle, mut address) = (sys::hsa_amd_ipc_memory_t { handle }, null_mut());
         let agents = [&[first], others].concat();
-        let (count, agents, result) = (agents.len() as u32, agents.as_ptr().cast(), &mut address);
+        let (count, list) = (agents.len() as u32, agents.as_ptr().cast());
         // SAFETY: the agents come from the runtime; pointer and count are those of one vector; `handle`
         // is readable and `address` writable.
         unsafe {
-            call_optional!(self.hsa_amd_ipc_memory_attach(&handle, size, count, agents, result))
+            call_optional!(
+                self.hsa_amd_ipc_memory_attach(&handle, size, count, list, &mut address),
+                { handle = ?handle.handle, size, agents = %self.show_agents(&agents) },
+                { address = %hex(address as usize) }
+            )
         }?;
         Ok(address as usize)
     }
 
     /// Returns whether memory of another process is mapped at `start` for at least `size` bytes.
     ///
-    /// AMD's runtime reports the size that was passed to attach, not the mapped size. It finds an address only
-    /// if the driver has mapped it, so this function looks up the last byte.
+    /// AMD's runtime reports the size that was passed to attach, not the mapped size. Therefore this function
+    /// looks up the last byte: the runtime finds an address only if the driver has mapped it.
     pub fn ipc_is_attached(&self, start: usize, size: usize) -> Result<bool, Failure> {
         let Some(last) = size.checked_sub(1).and_then(|offset| start.checked_add(offset)) else {
             return Ok(false);
@@ -119,7 +156,12 @@ impl Native {
     /// unmapped since, and nothing may access it any more.
     pub unsafe fn ipc_detach(&self, address: usize) -> Result<(), Failure> {
         // SAFETY: the caller guarantees that the address is attached and not in use.
-        unsafe { call_optional!(self.hsa_amd_ipc_memory_detach(address as *mut c_void)) }
+        unsafe {
+            call_optional!(
+                self.hsa_amd_ipc_memory_detach(address as *mut c_void),
+                { address = %hex(address) }
+            )
+        }
     }
 
     /// Returns whether an address is in a reservation or mapping of virtual memory.
@@ -139,7 +181,17 @@ impl Native {
         let (at, count, list) = (address as *const c_void, null_mut(), null_mut());
         // SAFETY: any address can be queried; `info` is writable and has its size, and no list of agents
         // is requested.
-        unsafe { call_optional!(self.hsa_amd_pointer_info(at, &mut info, None, count, list)) }?;
+        expect_failures(|| unsafe {
+            call_optional!(
+                self.hsa_amd_pointer_info(at, &mut info, None, count, list),
+                { address = %hex(address) },
+                {
+                    kind = info.type_,
+                    start = %hex(info.agentBaseAddress as usize),
+                    size = info.sizeInBytes
+                }
+            )
+        })?;
         Ok(info)
     }
 }

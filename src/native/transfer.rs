@@ -1,7 +1,7 @@
 //! Copies and fills, by a GPU or by this process.
 
 use super::memory::{copy_memory, fill_memory, read_memory, write_memory};
-use super::{Failure, Native, NativeAgent, Status, call_optional};
+use super::{Failure, Native, NativeAgent, Status, call_optional, hex};
 use core::ffi::c_void;
 use core::ptr::null;
 use hsa_sys as sys;
@@ -47,8 +47,8 @@ impl Native {
 
     /// Fills memory with a 32-bit value, and waits for the end. `size` is in bytes, a multiple of four.
     ///
-    /// An agent fills by copies, because `hsa_amd_memory_fill` rejects addresses of virtual memory (ROCm
-    /// 6.4 returns `INVALID_ALLOCATION`): it looks up the agent by the address.
+    /// An agent fills by copies. `hsa_amd_memory_fill` looks up the agent by the address, and rejects addresses
+    /// of virtual memory (ROCm 6.4 returns `INVALID_ALLOCATION`).
     ///
     /// # Safety
     /// As for [`copy`](Self::copy), of the destination.
@@ -147,12 +147,27 @@ impl Native {
         let wait = wait.ok_or(Failure::missing("hsa_signal_wait_scacquire"))?;
         let mut signal = sys::hsa_signal_t { handle: 0 };
         // SAFETY: the list of consumers is empty, and `signal` is writable.
-        unsafe { call_optional!(self.hsa_signal_create(1, 0, null(), &mut signal)) }?;
+        unsafe {
+            call_optional!(
+                self.hsa_signal_create(1, 0, null(), &mut signal),
+                { value = 1 },
+                { signal = %hex(signal.handle) }
+            )
+        }?;
         let (to, from) = (destination as *mut c_void, source as *const c_void);
         let (by, first) = (agent.raw(), null());
         // SAFETY: the caller vouches for both ranges; the signal was just created.
         let started = unsafe {
-            call_optional!(self.hsa_amd_memory_async_copy(to, by, from, by, size, 0, first, signal))
+            call_optional!(
+                self.hsa_amd_memory_async_copy(to, by, from, by, size, 0, first, signal),
+                {
+                    to = %hex(destination),
+                    from = %hex(source),
+                    agent = %self.show_agent(agent),
+                    size,
+                    signal = %hex(signal.handle)
+                }
+            )
         };
         let outcome = started.and_then(|()| {
             // The copy decrements the signal from 1 to 0, or sets it to a negative value if it
@@ -172,7 +187,9 @@ impl Native {
             }
         });
         // SAFETY: nothing waits for the signal any more.
-        if let Err(failure) = unsafe { call_optional!(self.hsa_signal_destroy(signal)) } {
+        if let Err(failure) = unsafe {
+            call_optional!(self.hsa_signal_destroy(signal), { signal = %hex(signal.handle) })
+        } {
             crate::log::event!(WARN, ?failure, "a signal could not be destroyed");
         }
         outcome

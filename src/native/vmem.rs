@@ -1,6 +1,7 @@
 //! `hsa_amd_vmem_*`: one function for each call.
 
-use super::{Failure, Native, NativeAgent, NativePool, Status, call_vmem, logged};
+use super::{Failure, Native, NativeAgent, NativePool, Status, call_vmem, hex, logged};
+use crate::log::expect_failures;
 use core::ffi::c_void;
 use core::ptr::null_mut;
 use hsa_sys as sys;
@@ -20,6 +21,14 @@ pub(crate) struct NativeAccess(sys::hsa_amd_memory_access_desc_t);
 impl NativeAccess {
     pub fn new(agent: NativeAgent, permissions: u32) -> Self {
         Self(sys::hsa_amd_memory_access_desc_t { permissions, agent_handle: agent.raw() })
+    }
+
+    pub fn agent(self) -> NativeAgent {
+        NativeAgent::of_access(self.0.agent_handle)
+    }
+
+    pub fn permissions(self) -> u32 {
+        self.0.permissions
     }
 
     /// Returns whether this is the access of an agent.
@@ -43,9 +52,15 @@ impl Native {
             match aligned {
                 Some(reserve) => logged!(
                     reserve,
-                    hsa_amd_vmem_address_reserve_align(&mut address, size, at, alignment, 0)
+                    hsa_amd_vmem_address_reserve_align(&mut address, size, at, alignment, 0),
+                    { size, hint = %hex(at), alignment, flags = 0 },
+                    { address = %hex(address as usize) }
                 ),
-                None => call_vmem!(self.hsa_amd_vmem_address_reserve(&mut address, size, at, 0)),
+                None => call_vmem!(
+                    self.hsa_amd_vmem_address_reserve(&mut address, size, at, 0),
+                    { size, hint = %hex(at), flags = 0 },
+                    { address = %hex(address as usize) }
+                ),
             }
         }?;
         Ok(address as usize)
@@ -62,7 +77,12 @@ impl Native {
     /// Exactly this range is reserved, and nothing is mapped in it or uses it.
     pub unsafe fn address_free(&self, address: usize, size: usize) -> Result<(), Failure> {
         // SAFETY: the caller's promise.
-        unsafe { call_vmem!(self.hsa_amd_vmem_address_free(address as *mut c_void, size)) }
+        unsafe {
+            call_vmem!(
+                self.hsa_amd_vmem_address_free(address as *mut c_void, size),
+                { address = %hex(address), size }
+            )
+        }
     }
 
     /// Allocates physical memory.
@@ -75,11 +95,17 @@ impl Native {
         let mut handle = sys::hsa_amd_vmem_alloc_handle_t { handle: 0 };
         let (pool, kind, new) = (pool.raw(), sys::MEMORY_TYPE_PINNED, &mut handle);
         // SAFETY: the pool comes from the runtime, `handle` is writable.
-        unsafe { call_vmem!(self.hsa_amd_vmem_handle_create(pool, size, kind, flags, new)) }?;
+        unsafe {
+            call_vmem!(
+                self.hsa_amd_vmem_handle_create(pool, size, kind, flags, &raw mut *new),
+                { pool = %hex(pool.handle), size, kind, flags = %hex(flags) },
+                { handle = %hex(new.handle) }
+            )
+        }?;
         if handle.handle == 0 {
             // ROCm 6.1 returns success and the handle 0 if no memory is left.
             // SAFETY: nothing else uses this handle.
-            let _ = unsafe { call_vmem!(self.hsa_amd_vmem_handle_release(handle)) };
+            let _ = unsafe { call_vmem!(self.hsa_amd_vmem_handle_release(handle), { handle = 0 }) };
             let status = Status::OUT_OF_RESOURCES;
             return Err(Failure { call: "hsa_amd_vmem_handle_create", status });
         }
@@ -92,7 +118,12 @@ impl Native {
     /// The handle is alive, and nothing uses it afterwards.
     pub unsafe fn handle_release(&self, handle: NativeHandle) -> Result<(), Failure> {
         // SAFETY: the caller's promise.
-        unsafe { call_vmem!(self.hsa_amd_vmem_handle_release(handle.0)) }
+        unsafe {
+            call_vmem!(
+                self.hsa_amd_vmem_handle_release(handle.0),
+                { handle = %hex(handle.0.handle) }
+            )
+        }
     }
 
     /// Maps the start of a handle.
@@ -107,7 +138,12 @@ impl Native {
         handle: NativeHandle,
     ) -> Result<(), Failure> {
         // SAFETY: the caller's promise.
-        unsafe { call_vmem!(self.hsa_amd_vmem_map(address as *mut c_void, size, 0, handle.0, 0)) }
+        unsafe {
+            call_vmem!(
+                self.hsa_amd_vmem_map(address as *mut c_void, size, 0, handle.0, 0),
+                { address = %hex(address), size, offset = 0, handle = %hex(handle.0.handle), flags = 0 }
+            )
+        }
     }
 
     /// Unmaps adjacent whole mappings.
@@ -116,16 +152,32 @@ impl Native {
     /// The range consists of whole mappings, and no code of this process accesses it any more.
     pub unsafe fn unmap(&self, address: usize, size: usize) -> Result<(), Failure> {
         // SAFETY: the caller's promise.
-        unsafe { call_vmem!(self.hsa_amd_vmem_unmap(address as *mut c_void, size)) }
+        unsafe {
+            call_vmem!(
+                self.hsa_amd_vmem_unmap(address as *mut c_void, size),
+                { address = %hex(address), size }
+            )
+        }
+    }
+
+    /// Returns the access of a GPU to the mapping at an address.
+    pub fn access_of(&self, address: usize, agent: NativeAgent) -> Result<u32, Failure> {
+        let (at, mut access) = (address as *mut c_void, sys::HSA_ACCESS_PERMISSION_NONE);
+        // SAFETY: the address is only looked up; `access` is writable.
+        unsafe {
+            call_vmem!(
+                self.hsa_amd_vmem_get_access(at, &raw mut access, agent.raw()),
+                { address = %hex(address), agent = %self.show_agent(agent) },
+                { access }
+            )
+        }?;
+        Ok(access)
     }
 
     /// Returns whether anything is mapped at an address. The call queries the access of `agent`, a GPU.
     pub fn is_mapped(&self, address: usize, agent: NativeAgent) -> Result<bool, Failure> {
-        let (at, mut access) = (address as *mut c_void, sys::HSA_ACCESS_PERMISSION_NONE);
-        // SAFETY: the address is only looked up; `access` is writable.
-        match unsafe { call_vmem!(self.hsa_amd_vmem_get_access(at, &raw mut access, agent.raw())) }
-        {
-            Ok(()) => Ok(true),
+        match expect_failures(|| self.access_of(address, agent)) {
+            Ok(_) => Ok(true),
             Err(failure) if failure.status == Status::INVALID_ALLOCATION => Ok(false),
             Err(failure) => Err(failure),
         }
@@ -141,14 +193,19 @@ impl Native {
         size: usize,
         access: &[NativeAccess],
     ) -> Result<(), Failure> {
-        let (at, count, access) = (address as *mut c_void, access.len(), access.as_ptr().cast());
+        let (at, count, list) = (address as *mut c_void, access.len(), access.as_ptr().cast());
         // SAFETY: the caller's promise; the agents come from the runtime, and pointer and count are those
         // of one slice of descriptors.
-        unsafe { call_vmem!(self.hsa_amd_vmem_set_access(at, size, access, count)) }
+        unsafe {
+            call_vmem!(
+                self.hsa_amd_vmem_set_access(at, size, list, count),
+                { address = %hex(address), size, access = %self.show_access(access) }
+            )
+        }
     }
 
-    /// Exports a handle as a descriptor of this process, which has close-on-exec set if the runtime sets it.
-    /// The inner error is that of copying the descriptor.
+    /// Exports a handle as a descriptor of this process. Close-on-exec is set only if the runtime sets it. The
+    /// inner error is that of copying the descriptor.
     ///
     /// With `runtime_keeps`, the runtime continues to use the descriptor that it returns (as ROCm 7.14
     /// does), and the result is a copy.
@@ -162,7 +219,13 @@ impl Native {
     ) -> Result<Result<OwnedFd, Errno>, Failure> {
         let (mut number, handle) = (-1, handle.0);
         // SAFETY: the caller's promise; `number` is writable.
-        unsafe { call_vmem!(self.hsa_amd_vmem_export_shareable_handle(&mut number, handle, 0)) }?;
+        unsafe {
+            call_vmem!(
+                self.hsa_amd_vmem_export_shareable_handle(&mut number, handle, 0),
+                { handle = %hex(handle.handle), flags = 0 },
+                { descriptor = number }
+            )
+        }?;
         if number < 0 {
             return Ok(Err(Errno::BADF));
         }
@@ -175,12 +238,53 @@ impl Native {
         Ok(Ok(unsafe { OwnedFd::from_raw_fd(number) }))
     }
 
+    /// Exports a handle twice. Returns a descriptor, and whether the runtime returned the same one twice and
+    /// keeps it. The inner error is that of copying the descriptor. If only the first export succeeds, its
+    /// descriptor stays open, because the runtime may use it.
+    ///
+    /// # Safety
+    /// The handle is alive.
+    pub unsafe fn export_twice(
+        &self,
+        handle: NativeHandle,
+    ) -> Result<Result<(OwnedFd, bool), Errno>, Failure> {
+        let (mut first, mut second, handle) = (-1, -1, handle.0);
+        for number in [&mut first, &mut second] {
+            // SAFETY: the caller's promise; `number` is writable.
+            unsafe {
+                call_vmem!(
+                    self.hsa_amd_vmem_export_shareable_handle(&raw mut *number, handle, 0),
+                    { handle = %hex(handle.handle), flags = 0 },
+                    { descriptor = *number }
+                )
+            }?;
+        }
+        if first < 0 || second < 0 {
+            return Ok(Err(Errno::BADF));
+        }
+        if first == second {
+            // SAFETY: the runtime keeps it open as long as the handle lives.
+            let borrowed = unsafe { BorrowedFd::borrow_raw(first) };
+            return Ok(fcntl_dupfd_cloexec(borrowed, 0).map(|copy| (copy, true)));
+        }
+        // SAFETY: the runtime opened both for the caller, which has to close them (hsa_ext_amd.h).
+        let [first, _second] =
+            [first, second].map(|number| unsafe { OwnedFd::from_raw_fd(number) });
+        Ok(Ok((first, false)))
+    }
+
     /// Creates a handle of a dma-buf.
     pub fn import(&self, descriptor: BorrowedFd<'_>) -> Result<NativeHandle, Failure> {
         let number = descriptor.as_raw_fd();
         let mut handle = sys::hsa_amd_vmem_alloc_handle_t { handle: 0 };
         // SAFETY: the descriptor is open while borrowed, `handle` is writable.
-        unsafe { call_vmem!(self.hsa_amd_vmem_import_shareable_handle(number, &mut handle)) }?;
+        unsafe {
+            call_vmem!(
+                self.hsa_amd_vmem_import_shareable_handle(number, &mut handle),
+                { descriptor = number },
+                { handle = %hex(handle.handle) }
+            )
+        }?;
         Ok(NativeHandle(handle))
     }
 
@@ -194,7 +298,11 @@ impl Native {
         let (pool_at, kind_at) = (&raw mut pool, &raw mut kind);
         // SAFETY: the caller's promise; both results are writable.
         unsafe {
-            call_vmem!(self.hsa_amd_vmem_get_alloc_properties_from_handle(handle, pool_at, kind_at))
+            call_vmem!(
+                self.hsa_amd_vmem_get_alloc_properties_from_handle(handle, pool_at, kind_at),
+                { handle = %hex(handle.handle) },
+                { pool = %hex(pool.handle), kind }
+            )
         }?;
         Ok(NativePool(pool))
     }

@@ -1,8 +1,8 @@
 //! Reports what is reserved, mapped and allocated, as text and as data.
 //!
 //! [`Vmm::report`] copies everything that a [`Vmm`] holds at one moment. The [`Report`] is plain data
-//! that borrows nothing: it prints itself as text, and is serialisable with the feature `serde`. The
-//! command draws it (`hsa-vmm map --format svg`).
+//! that borrows nothing: it can be displayed as text, and serialised with the feature `serde`. The command
+//! draws it (`hsa-vmm map --format svg`).
 //!
 //! ```
 //! # use hsa_vmm::{Allocation, AllocationProperties, Reservation, Runtime, Vmm};
@@ -24,8 +24,8 @@
 //! # }
 //! ```
 //!
-//! [Buffers](crate::buffer) are reported as their reservations and mappings, and named by their
-//! address: `vmm.name_reservation(buffer.address(), "kv cache")`.
+//! The report lists the reservations and mappings of [buffers](crate::buffer). To name a buffer, name its
+//! reservation by its address: `vmm.name_reservation(buffer.address(), "kv cache")`.
 //!
 //! Dropping the last clone of the `Vmm` frees what the program has not freed, and logs each of these
 //! reservations and handles as leaked (`tracing`, level `WARN`). The owned values

@@ -28,8 +28,8 @@ fn named(name: &Option<String>) -> String {
     name.as_ref().map_or_else(String::new, |name| format!("  {name:?}"))
 }
 
-/// Returns the owner of memory.
-fn owned_by(agent: Option<AgentId>) -> String {
+/// Returns the name of the memory's owner.
+fn owner_name(agent: Option<AgentId>) -> String {
     agent.map_or_else(|| "unknown owner".to_owned(), |agent| agent.to_string())
 }
 
@@ -107,7 +107,7 @@ impl Report {
                 1 => memory.handle.to_string(),
                 count => format!("{count} pieces of"),
             };
-            let (size, owner) = (Size(memory.size), owned_by(memory.agent));
+            let (size, owner) = (Size(memory.size), owner_name(memory.agent));
             write!(f, "  {label:>18}  {size:>9}  {owner}{}", named(&memory.name))?;
             let references = counted(memory.references as usize, "reference", "references");
             write!(f, ": {references}{}", if count > 1 { " each" } else { "" })?;
@@ -157,7 +157,7 @@ fn write_run(f: &mut fmt::Formatter<'_>, run: &Run<'_>) -> fmt::Result {
     let Some(mapping) = run.mapping else { return writeln!(f, "free") };
     let several = if run.count > 1 { format!(" in {} mappings", run.count) } else { String::new() };
     let name = named(&mapping.name);
-    write!(f, "{}{several}{name}: ", owned_by(mapping.agent))?;
+    write!(f, "{}{several}{name}: ", owner_name(mapping.agent))?;
     if mapping.access.is_empty() {
         f.write_str("no access")?;
     }

@@ -1,11 +1,11 @@
 //! Queries a started runtime for its properties, its agents and their pools.
 
-use super::RuntimeInfo;
+use super::implementation::{Evidence, Implementation, identify};
+use super::{RuntimeInfo, SIMULATION};
 use crate::agent::{Agent, AgentId, AgentKind, Link, LinkKind, PciAddress, Peer};
 use crate::native::{AttributeValue, Failure, Native, NativeAgent, NativePool};
 use crate::pool::{Pool, PoolFlags, Segment};
 use hsa_sys as sys;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The next runtime's number, so that an agent's identifier is invalid in any other runtime.
@@ -15,7 +15,7 @@ static NEXT_RUNTIME: AtomicU64 = AtomicU64::new(1);
 fn optional<T>(result: Result<T, Failure>) -> Result<Option<T>, Failure> {
     match result {
         Ok(value) => Ok(Some(value)),
-        Err(failure) if failure.is_unknown() => Ok(None),
+        Err(failure) if failure.means_unsupported() => Ok(None),
         Err(failure) => Err(failure),
     }
 }
@@ -25,38 +25,49 @@ fn or_default<T: Default>(result: Result<T, Failure>) -> Result<T, Failure> {
     optional(result).map(Option::unwrap_or_default)
 }
 
-/// Queries the runtime's properties. `name` and `path` are those of the library.
-pub(super) fn describe(
-    native: &Native,
-    name: String,
-    path: Option<PathBuf>,
-) -> Result<RuntimeInfo, Failure> {
+/// Queries the runtime's properties.
+pub(super) fn describe(native: &Native) -> Result<RuntimeInfo, Failure> {
+    let library = native.library();
+    let path = library.map(|library| library.path().to_owned());
+    let name = path.as_ref().map(|path| path.file_name().unwrap_or(path.as_os_str()));
     let flag = |attribute| or_default(native.system(attribute)).map(|it| it.flag());
     let version = |attribute| optional(native.system(attribute)).map(|it| it.map(|it| it.number()));
     let extension = (
         version(sys::HSA_AMD_SYSTEM_INFO_EXT_VERSION_MAJOR)?.unwrap_or(1),
-        // Attributes 0x207 and 0x208 came with ROCm 6.1; 6.0 is 1.4.
+        // ROCm 6.0 has extension 1.4, and does not know these attributes.
         version(sys::HSA_AMD_SYSTEM_INFO_EXT_VERSION_MINOR)?.unwrap_or(4),
     );
     let supported = flag(sys::HSA_AMD_SYSTEM_INFO_VIRTUAL_MEM_API_SUPPORTED)?;
     let without_virtual_memory = match native.vmem() {
-        Err(missing) => Some(format!("the library does not export {missing} (ROCm 6.0 and later)")),
+        Err(missing) => Some(format!("the library does not export {missing}, which ROCm 6.0 added")),
         Ok(_) if !supported => Some(
-            "the runtime says that it is not supported: it needs the kernel's KFD interface 1.15 \
-             (Linux 6.7) and a libdrm_amdgpu that exports amdgpu_device_get_fd"
+            "the runtime reports that virtual memory is not supported: this needs the kernel's KFD \
+             interface 1.15 (Linux 6.7) and a libdrm_amdgpu that exports amdgpu_device_get_fd"
                 .into(),
         ),
         Ok(_) => None,
     };
+    let build = or_default(native.build_version())?;
+    let implementation = match library {
+        None => Implementation::Simulation,
+        Some(library) => identify(&Evidence {
+            build: &build,
+            extension,
+            has_symbol_version: library.has_symbol_version(),
+            exports: &|name| library.symbol(name).is_some(),
+        }),
+    };
     Ok(RuntimeInfo {
-        name,
+        name: name.map_or(SIMULATION.into(), |name| name.to_string_lossy()).into_owned(),
         path,
+        origin: library.map(sys::Library::origin),
+        implementation,
         version: (
             native.system(sys::HSA_SYSTEM_INFO_VERSION_MAJOR)?.number(),
             native.system(sys::HSA_SYSTEM_INFO_VERSION_MINOR)?.number(),
         ),
         extension,
-        build: or_default(native.build_version())?,
+        build,
         without_virtual_memory,
         dmabuf: flag(sys::HSA_AMD_SYSTEM_INFO_DMABUF_SUPPORTED)?,
         svm: flag(sys::HSA_AMD_SYSTEM_INFO_SVM_SUPPORTED)?,
@@ -104,6 +115,7 @@ pub(super) fn discover(native: &Native) -> Result<Vec<Agent>, Failure> {
         let mut cpus = agents.iter().filter(|agent| agent.kind == AgentKind::Cpu);
         agents[index].large_bar = is_gpu && cpus.any(|cpu| cpu.can_access(id));
     }
+    native.name_agents(agents.iter().map(|it| (it.native, it.id.to_string())).collect());
     Ok(agents)
 }
 
@@ -194,8 +206,8 @@ fn describe_pool(native: &Native, pool: NativePool, owner: AgentKind) -> Result<
 fn peers(native: &Native, agents: &[Agent], index: usize) -> Result<Vec<Peer>, Failure> {
     let (agent, mut peers) = (agents[index].native, Vec::new());
     for owner in agents.iter().filter(|owner| owner.native != agent) {
-        // All global pools of an agent are behind the same links. Queries the pool for handles if the
-        // agent has one.
+        // All global pools of an agent are behind the same links. Queries the pool from which virtual
+        // memory is allocated, if the agent has one.
         let global = || owner.pools.iter().find(|pool| pool.segment == Segment::Global);
         let Some(pool) = owner.vmem_pool().or_else(global) else { continue };
         let access = optional(native.pool_access(agent, pool.native))?;

@@ -1,6 +1,7 @@
 //! Loads and starts an HSA runtime, and lists its agents.
 
 mod discovery;
+mod implementation;
 
 use crate::agent::{Agent, AgentId, AgentKind};
 use crate::error::{Error, ErrorKind, Operation};
@@ -14,12 +15,17 @@ use derive_more::Debug;
 use discovery::{describe, discover};
 use hsa_sys as sys;
 pub use hsa_sys::library::variable as environment_variable;
+pub use hsa_sys::loaded as loaded_libraries;
 pub use hsa_sys::printable;
-pub use hsa_sys::{Attempt, LoadError};
+pub use hsa_sys::{Attempt, LoadError, LoadedLibrary, Origin};
+pub use implementation::Implementation;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The name of the simulation.
+const SIMULATION: &str = "simulation";
 
 /// The properties of a runtime ([`Runtime::info`]).
 ///
@@ -38,7 +44,12 @@ pub struct RuntimeInfo {
     pub name: String,
     /// The loaded library; `None` for the simulation.
     pub path: Option<PathBuf>,
-    /// The version of HSA.
+    /// Why this library was chosen; `None` for the simulation.
+    pub origin: Option<Origin>,
+    /// The implementation: a release of AMD's ROCr, another runtime of AMD, the simulation, or unknown.
+    /// Selects the quirks to work around.
+    pub implementation: Implementation,
+    /// The version of the HSA specification, not of the runtime.
     pub version: (u16, u16),
     /// The version of AMD's extension, which the features depend on. 1.4 if the runtime is too old to
     /// return it (ROCm 6.0).
@@ -112,8 +123,10 @@ struct Inner {
 impl Runtime {
     /// Loads AMD's runtime from the usual places and starts it.
     ///
-    /// `HSA_VMM_RUNTIME` names the library to load. If it is not set, the library is searched for in
-    /// `ROCM_PATH`, by the dynamic linker, and in ROCm's folder from when this crate was built. With the
+    /// `HSA_VMM_RUNTIME` names the library to load. If the variable is not set, this function uses the library
+    /// that the process has already loaded, for example for HIP. Otherwise it searches `ROCM_PATH`, the dynamic
+    /// linker's path, and the ROCm folder known when this crate was built. [`RuntimeInfo::origin`] contains the
+    /// place that was chosen. With the
     /// feature `simulation`, the value `sim` starts the simulation that `HSA_SIM` configures. No other
     /// setting starts the simulation.
     ///
@@ -126,7 +139,8 @@ impl Runtime {
     /// To choose a file, call the unsafe [`load_from`](Self::load_from).
     ///
     /// # Errors
-    /// [`ErrorKind::Load`] lists the files that were tried; [`ErrorKind::Start`] and
+    /// [`ErrorKind::Load`] lists the files that were tried, and the HSA libraries that the process has
+    /// loaded; [`ErrorKind::Start`] and
     /// [`ErrorKind::Runtime`] contain the runtime's status.
     #[allow(unsafe_code, reason = "the files are the administrator's or the user's choice")]
     pub fn load() -> Result<Self, Error> {
@@ -174,10 +188,16 @@ impl Runtime {
     #[allow(unsafe_code, reason = "a promise of the caller's that the compiler cannot check")]
     unsafe fn open(search: &sys::Search) -> Result<Self, Error> {
         // SAFETY: the caller vouches for the files.
-        let (native, path) = unsafe { Native::load(search) }
+        let native = unsafe { Native::load(search) }
             .map_err(|error| Error::new(Operation::Load, ErrorKind::Load(error)))?;
-        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        Self::start(native, name, Some(path))
+        let runtime = Self::start(native)?;
+        let libraries = loaded_libraries();
+        if libraries.len() > 1 {
+            let list: Vec<_> = libraries.iter().map(ToString::to_string).collect();
+            let (taken, list) = (&runtime.inner.info.path, list.join(", "));
+            crate::log::event!(WARN, ?taken, list, "the process has loaded several HSA libraries");
+        }
+        Ok(runtime)
     }
 
     /// Starts a simulated runtime. Needs the feature `simulation`.
@@ -198,7 +218,7 @@ impl Runtime {
     /// As for [`Runtime::load`], if the simulation was configured to fail.
     #[cfg(feature = "simulation")]
     pub fn simulated_by(simulation: Arc<hsa_sim::Simulation>) -> Result<Self, Error> {
-        Self::start(Native::simulated(simulation), "simulation".into(), None)
+        Self::start(Native::simulated(simulation))
     }
 
     #[cfg(feature = "simulation")]
@@ -211,18 +231,19 @@ impl Runtime {
         Self::simulated(config)
     }
 
-    fn start(native: Native, name: String, path: Option<PathBuf>) -> Result<Self, Error> {
+    fn start(native: Native) -> Result<Self, Error> {
         let forks = ForkCount::current();
         native.init().map_err(|Failure { status, .. }| {
-            let path = path.clone().unwrap_or_else(|| name.clone().into());
+            let path = native.library().map_or(SIMULATION.as_ref(), sys::Library::path).to_owned();
             let driver = DriverState::probe();
-            Error::new(Operation::Start, ErrorKind::Start { path, status, driver })
+            let loaded = loaded_libraries();
+            Error::new(Operation::Start, ErrorKind::Start { path, status, driver, loaded })
         })?;
-        let (info, agents, first_cpu) = describe_all(&native, name, path).map_err(|kind| {
+        let (info, agents, first_cpu) = describe_all(&native).map_err(|kind| {
             stop(&native, forks);
             Error::new(Operation::Discover, kind)
         })?;
-        crate::log::event!(DEBUG, name = info.name, extension = ?info.extension, agents = agents.len());
+        crate::log::event!(DEBUG, name = info.name, implementation = %info.implementation, extension = ?info.extension, agents = agents.len());
         Ok(Self {
             inner: Arc::new(Inner {
                 native,
@@ -270,7 +291,7 @@ impl Runtime {
             return None;
         }
         let attribute = sys::HSA_AMD_AGENT_INFO_MEMORY_AVAIL;
-        self.native().agent(agent.native, attribute).ok().map(|left| left.number())
+        self.native().agent(agent.native, attribute).ok().map(|bytes| bytes.number())
     }
 
     /// Returns the address of a function that the loaded library exports, for HSA calls that the
@@ -317,7 +338,7 @@ impl Runtime {
         state.downcast().unwrap_or_default()
     }
 
-    /// Keeps the runtime started when the last clone is dropped, because a stop would crash it.
+    /// Keeps the runtime started when the last clone is dropped, because a stop would crash the process.
     pub(crate) fn stay_started(&self) {
         self.inner.stays_started.store(true, Ordering::Relaxed);
     }
@@ -367,13 +388,9 @@ fn no_simulation(reason: String) -> Error {
 }
 
 /// Describes a started runtime and its agents, and returns the index of the first CPU.
-fn describe_all(
-    native: &Native,
-    name: String,
-    path: Option<PathBuf>,
-) -> Result<(RuntimeInfo, Vec<Agent>, usize), ErrorKind> {
+fn describe_all(native: &Native) -> Result<(RuntimeInfo, Vec<Agent>, usize), ErrorKind> {
     let failed = |Failure { call, status }| ErrorKind::Runtime { call, status };
-    let info = describe(native, name, path).map_err(failed)?;
+    let info = describe(native).map_err(failed)?;
     let agents = discover(native).map_err(failed)?;
     let first_cpu = agents.iter().position(|agent| agent.kind == AgentKind::Cpu);
     Ok((info, agents, first_cpu.ok_or(ErrorKind::NoCpu)?))

@@ -47,7 +47,7 @@ pub struct Ticket {
     /// The number of the process that offers the memory.
     pub process: u32,
     namespace: u64,
-    /// In the clock ticks of `/proc/PID/stat`.
+    /// The start time of the process in clock ticks, from `/proc/PID/stat`.
     start_time: u64,
     descriptor: i32,
     device: u64,

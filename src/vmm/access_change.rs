@@ -1,7 +1,7 @@
 //! Changes of access to mappings: the requests to the runtime, their agents and their order.
 //!
-//! Requests contain only changed permissions. They do not forbid access to a GPU that was never granted
-//! access, because AMD's runtime would then map the memory for that GPU.
+//! Requests contain only changed permissions, unless a quirk requires all. They never name a GPU without
+//! access that was never granted access: AMD's runtime maps the memory for every GPU in a request.
 
 use super::Shared;
 use super::journal::Journal;
@@ -36,7 +36,7 @@ impl AccessChange {
     }
 }
 
-/// Sets the last access of an agent that occurs twice.
+/// If an agent occurs several times, its last access counts.
 impl FromIterator<(usize, Access)> for AccessChange {
     fn from_iter<I: IntoIterator<Item = (usize, Access)>>(changes: I) -> Self {
         let mut change = Self::default();
@@ -67,7 +67,8 @@ impl Journal<'_> {
 
     /// Changes access to a group of adjacent mappings.
     ///
-    /// Changes the CPUs first and separately, so that a failure shows what to undo.
+    /// Changes the CPUs first and separately, so that after a failure it is known whether CPUs or GPUs were
+    /// being changed.
     fn change_group(
         &mut self,
         group: core::ops::Range<usize>,
@@ -101,10 +102,37 @@ impl Journal<'_> {
                 next += 1;
             }
             self.send(start, next, &request)?;
-            for target in &mut self.targets[start..next] {
-                gpus.apply(&mut target.now.access);
+            for index in start..next {
+                self.enforce(index, &gpus, request.agents)?;
             }
         }
+        Ok(())
+    }
+
+    /// Applies a change of access of GPUs to one mapping, after the runtime has performed the request that
+    /// the change needs. Enforces it in the page tables that the library controls.
+    fn enforce(
+        &mut self,
+        index: usize,
+        gpus: &AccessChange,
+        granted: AgentSet,
+    ) -> Result<(), ErrorKind> {
+        let shared = self.shared;
+        let target = &mut self.targets[index];
+        if shared.controlled().is_empty() {
+            gpus.apply(&mut target.now.access);
+            return Ok(());
+        }
+        let before = target.now.access.requested;
+        let mut after = target.now;
+        gpus.apply(&mut after.access);
+        // The request has just written entries with full access for the agents in `granted`. Only restricted
+        // agents among them need other entries.
+        let changed = after.access.requested.differing(&before).difference(granted);
+        let restricted = shared.restricted(&after).intersection(granted);
+        let agents = changed.union(restricted).intersection(shared.controlled());
+        shared.set_entries(&after, agents, &mut target.attempted)?;
+        target.now.access = after.access;
         Ok(())
     }
 
@@ -147,7 +175,7 @@ impl Journal<'_> {
     }
 
     /// Unmaps one mapping and maps it again with changed access. The caller has checked that enough
-    /// descriptors are free; another thread may have used them since.
+    /// descriptors are free, but this still fails if another thread has used them since.
     pub fn remap_with_access(&mut self, index: usize) -> Result<(), ErrorKind> {
         let mut changed = self.targets[index].now;
         self.targets[index].change.apply(&mut changed.access);
@@ -169,7 +197,8 @@ impl Shared {
         let owner = owner.map(usize::from);
         let Some((owner, peers)) = owner.and_then(|owner| Some((owner, self.peers_of.get(owner)?)))
         else {
-            // For a CPU, every GPU needs a large BAR: the runtime would grant access that then faults.
+            // Any GPU may be the owner, so CPU access needs a large BAR on every GPU. Without one, the runtime
+            // grants access, and the CPU's accesses fault.
             let is_accessible = self.runtime.gpus().all(|gpu| gpu.large_bar);
             return match is_accessible || granted.intersection(self.cpus).is_empty() {
                 true => Ok(()),
@@ -198,7 +227,8 @@ impl Shared {
     /// Restores the access of a mapping that the runtime failed to unmap; has no effect if the runtime had
     /// changed nothing. Returns the agents that the runtime has granted access.
     pub(super) fn restore_grants(&self, mapping: &MappedRange) -> Result<AgentSet, ErrorKind> {
-        // Does not call the runtime if the CPU still has the memory: it might map over a foreign mapping.
+        // If the CPU's mapping still exists, `grant` does not let the runtime map for the CPU again, which
+        // might overwrite a foreign mapping.
         let existing = match self.fill_hole(mapping)? {
             true => AgentSet::NONE,
             false => mapping.access.runtime_granted,
@@ -216,27 +246,28 @@ impl Shared {
         existing: AgentSet,
         granted: &mut AgentSet,
     ) -> Result<(), ErrorKind> {
-        // Grants the CPU first and separately, so that a failure shows whether the runtime has mapped for it.
+        // Grants the CPU first and separately, so that a failure shows whether the runtime has mapped the
+        // memory for the CPU.
         let host = self.host_index();
-        let is_mapped = existing.contains(host);
+        let cpu_was_mapped = existing.contains(host);
         let without_access = MappedRange { access: AccessState::default(), ..*mapping };
-        let by_runtime = is_mapped
+        let cpu_mapped_by_runtime = cpu_was_mapped
             || !self.with_descriptor(|| self.change_view(&without_access, &mapping.access))?;
-        if by_runtime {
-            if !is_mapped {
+        if cpu_mapped_by_runtime {
+            if !cpu_was_mapped {
                 let request = self.request_all(&without_access, &self.host_access());
                 self.set_access_in_runtime(mapping.range(), &request)?;
             }
             granted.insert(host);
             let access = self.cpu_access(&mapping.access);
-            if is_mapped || access != Access::ReadWrite {
+            if cpu_was_mapped || access != Access::ReadWrite {
                 self.protect_view(mapping.range(), access)?;
             }
         }
         let access = mapping.access.requested;
         let gpus = AccessChange { agents: access.read.difference(self.cpus), access };
         if !gpus.agents.is_empty() {
-            let cpus = by_runtime.then_some(host).into_iter().collect();
+            let cpus = cpu_mapped_by_runtime.then_some(host).into_iter().collect();
             let access = AccessState { runtime_granted: cpus, ..mapping.access };
             let request = self.request_all(&MappedRange { access, ..*mapping }, &gpus);
             self.with_descriptor(|| {
@@ -245,7 +276,14 @@ impl Shared {
             })?;
             *granted = granted.union(request.agents);
         }
-        Ok(())
+        if self.controlled().is_empty() {
+            return Ok(());
+        }
+        let now = MappedRange {
+            access: AccessState { runtime_granted: *granted, ..mapping.access },
+            ..*mapping
+        };
+        self.set_entries(&now, self.restricted(&now), &mut AgentSet::default())
     }
 
     /// Restores the access of a mapping for the agents in `attempted`. Returns the mapping with the restored
@@ -268,6 +306,7 @@ impl Shared {
         let agents = attempted.intersection(granted).difference(self.cpus);
         let change = AccessChange { agents, access: before.requested };
         self.set_access_in_runtime(now.range(), &self.request_all(&restored, &change))?;
+        self.set_entries(&restored, agents, &mut AgentSet::default())?;
         Ok(restored)
     }
 
@@ -283,12 +322,14 @@ impl Shared {
     }
 
     /// Returns the request for the agents whose access changes. Omits agents whose access stays the same, to
-    /// save a call, and agents that lose access they were never granted: AMD's runtime would map the memory
-    /// for them.
+    /// save a call, and agents that have no access before and after: AMD's runtime would map the memory for
+    /// them.
     fn request(&self, mapping: &MappedRange, change: &AccessChange) -> Request {
         let granted = mapping.access.runtime_granted;
-        // The runtime always maps for a CPU with full access.
-        let differing = mapping.access.requested.differing(&change.access).difference(self.cpus);
+        // The runtime always maps with full access for a CPU, and for a GPU whose page table the library
+        // controls.
+        let full = self.cpus.union(self.controlled());
+        let differing = mapping.access.requested.differing(&change.access).difference(full);
         let changed = granted.intersection(differing).union(change.access.read.difference(granted));
         let agents = change.agents.intersection(changed);
         self.request_all(mapping, &AccessChange { agents, ..*change })
@@ -301,11 +342,12 @@ impl Shared {
         let native = |(agent, access): (usize, Access)| {
             Some(NativeAccess::new(agents.get(agent)?.native, access.to_bits()))
         };
-        let changed = change.agents.iter().map(|agent| (agent, change.access.get(agent)));
+        let changed =
+            change.agents.iter().map(|agent| (agent, self.runtime_access(agent, &change.access)));
         let mut request = Request { list: SmallVec::new(), agents: change.agents };
         if self.quirks.set_access_drops_unnamed_agents && !change.agents.is_empty() {
             let unnamed = mapping.access.runtime_granted.difference(change.agents).iter();
-            let current = |agent| (agent, self.access_in_runtime(&mapping.access, agent));
+            let current = |agent| (agent, self.runtime_access(agent, &mapping.access.requested));
             request.list.extend(unnamed.map(current).filter_map(native));
         }
         request.list.extend(changed.filter_map(native));
@@ -317,14 +359,16 @@ impl Shared {
         request
     }
 
-    /// Returns the access that the runtime has granted an agent. For a CPU this is always read and write;
-    /// `mprotect` sets its actual permissions.
-    fn access_in_runtime(&self, access: &AccessState, index: usize) -> Access {
-        if self.cpus.contains(index) { Access::ReadWrite } else { access.requested.get(index) }
+    /// Returns the access to request from the runtime for an agent. It is always read and write for a CPU and
+    /// for a GPU whose page table the library controls: `mprotect` and [`set_entries`](Self::set_entries) set
+    /// their actual permissions.
+    fn runtime_access(&self, index: usize, access: &AccessSet) -> Access {
+        let is_full = self.cpus.contains(index) || self.controlled().contains(index);
+        if is_full { Access::ReadWrite } else { access.get(index) }
     }
 
-    /// Returns whether the mapping must be mapped again, because the runtime cannot grant a GPU access after
-    /// the owner, or after a possible owner.
+    /// Returns whether the mapping must be mapped again, because the runtime cannot grant another GPU
+    /// access once the owner, or a GPU that may be the owner, has access.
     fn must_be_remapped(&self, mapping: &MappedRange, gpus: &AccessChange) -> bool {
         if !self.quirks.peer_after_owner_fails {
             return false;
@@ -342,7 +386,7 @@ impl Shared {
     }
 
     /// Returns the change to request for CPUs. One CPU represents all, because they share the address space.
-    /// The runtime maps once, readable and writable; later changes of access do not need it.
+    /// The runtime maps once, readable and writable; later changes of access use `mprotect`.
     fn host_access(&self) -> AccessChange {
         [(self.host_index(), Access::ReadWrite)].into_iter().collect()
     }

@@ -6,7 +6,7 @@
 //!
 //! If dma-bufs cannot be mapped, the runtime maps the memory for the CPU once, readable and writable. From
 //! then on the CPU is in [`AccessState::runtime_granted`], and the library changes access by `mprotect`.
-//! Only the runtime unmaps; the library fills the hole that it leaves.
+//! Only the runtime unmaps; the library then fills the hole that the runtime leaves.
 //!
 //! The kernel's source shows that a dma-buf of amdgpu can be mapped; this was not tested on a GPU. If the
 //! first mapping fails, the runtime maps for the CPU from then on.
@@ -15,7 +15,7 @@ use super::Shared;
 use super::ledger::{MappedRange, Range};
 use super::shareable::exportable;
 use crate::access::{Access, AccessState};
-use crate::error::{Argument, ErrorKind, Problem};
+use crate::error::{Argument, ErrorKind, Feature, Problem};
 use crate::native::{block_access, fill_hole, map_shared, out_of_descriptors, protect, try_shared};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{OFlags, fcntl_getfl};
@@ -72,10 +72,12 @@ impl Shared {
         if now != Access::None || self.runtime_mapped_for_cpu(&mapping.access) {
             return self.protect_view(mapping.range(), new).map(|()| true);
         }
-        if self.by_runtime() {
-            return Ok(false);
+        let is_mapped = !self.by_runtime() && self.map_dma_buf(mapping, new)?;
+        // The runtime would map the start of the memory.
+        if !is_mapped && mapping.offset != 0 {
+            return Err(Feature::CpuAccessAtOffset.into());
         }
-        self.map_dma_buf(mapping, new)
+        Ok(is_mapped)
     }
 
     /// Changes the protection of the view, if the CPU has one.
@@ -85,8 +87,8 @@ impl Shared {
             .map_err(|errno| ErrorKind::of_system("mprotect", errno))
     }
 
-    /// Removes the view of a mapping that had one before and no longer needs it. Cannot fail: if the kernel
-    /// does, the view stays, without access.
+    /// Removes the view of a mapping that had a view before and no longer needs it. Never fails: if the kernel
+    /// cannot remove the view, the view stays, without access.
     pub(super) fn drop_unused_view(&self, now: &MappedRange, before: &AccessState) {
         let needed = self.cpu_access(&now.access) != Access::None
             || self.runtime_mapped_for_cpu(&now.access);
@@ -144,7 +146,9 @@ impl Shared {
         let mapped = can_be_mapped.and_then(|()| {
             // SAFETY: the range is a mapping, in which the runtime has left no hole: only its inaccessible
             // mapping is replaced.
-            unsafe { map_shared(descriptor.as_fd(), start, size, protection(access)) }
+            unsafe {
+                map_shared(descriptor.as_fd(), mapping.offset, start, size, protection(access))
+            }
         });
         let Err(errno) = mapped else {
             if !imported {

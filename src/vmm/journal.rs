@@ -126,10 +126,10 @@ impl<'a> Journal<'a> {
 
     /// Returns whether a target is in the same group as the target before it.
     fn continues_group(&self, index: usize) -> bool {
-        let [before, it] = [&self.targets[index - 1], &self.targets[index]];
-        before.now.range().end() == it.now.start
-            && before.change == it.change
-            && self.guards.iter().all(|guard| guard.reservation.base != it.now.start)
+        let [previous, target] = [&self.targets[index - 1], &self.targets[index]];
+        previous.now.range().end() == target.now.start
+            && previous.change == target.change
+            && self.guards.iter().all(|guard| guard.reservation.base != target.now.start)
     }
 
     /// Maps a target.
@@ -151,6 +151,19 @@ impl<'a> Journal<'a> {
     /// Records a step that changes the access to adjacent targets.
     pub fn record_access(&mut self, group: Indexes<usize>) {
         self.steps.push((Step::Access, group));
+    }
+
+    /// Returns whether the operation has changed, or tried to change, entries in page tables of GPUs, and must wait
+    /// for them.
+    fn changes_gpus(&self) -> bool {
+        if !self.shared.waits_for_gpus() {
+            return false;
+        }
+        let gpus = |agents: AgentSet| !agents.difference(self.shared.cpus).is_empty();
+        self.targets.iter().any(|target| {
+            let was_unmapped = target.listed && (target.is_new || !target.mapped);
+            gpus(target.attempted) || was_unmapped && gpus(target.before.runtime_granted)
+        })
     }
 
     /// Fails if this operation has quarantined a reservation.
@@ -402,9 +415,18 @@ impl Shared {
                 quarantined: None,
                 broken: Vec::new(),
             };
-            let outcome = act(&mut journal);
+            let outcome = act(&mut journal).and_then(|done| {
+                if journal.changes_gpus() { self.wait_for_gpus() } else { Ok(()) }.map(|()| done)
+            });
             match &outcome {
-                Err(failure) => journal.roll_back(failure),
+                Err(failure) => {
+                    journal.roll_back(failure);
+                    if journal.changes_gpus()
+                        && let Err(error) = self.wait_for_gpus()
+                    {
+                        crate::log::event!(WARN, %error, "a rollback may not have taken effect yet");
+                    }
+                }
                 Ok(_) => {
                     for it in journal.targets.iter().filter(|it| it.mapped && !it.is_new) {
                         self.drop_unused_view(&it.now, &it.before);

@@ -2,11 +2,11 @@
 
 use super::access_change::AccessChange;
 use super::journal::Journal;
-use super::ledger::{MappedRange, Range};
+use super::ledger::{MAX_OFFSET, MappedRange, OFFSET_UNIT, Range};
 use super::permission::{check_disjoint, sorted_ranges};
 use super::{AccessDescriptor, Address, Expected, Handle, Shared, Vmm};
 use crate::access::AccessState;
-use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
+use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem};
 use std::cell::Cell;
 
 /// A mapping for [`Vmm::map_many`] to create.
@@ -14,7 +14,7 @@ use std::cell::Cell;
 /// ```
 /// use hsa_vmm::vmm::NewMapping;
 /// # fn f(address: hsa_vmm::Address, handle: hsa_vmm::Handle) -> NewMapping {
-/// NewMapping { address, size: 2 << 20, handle }
+/// NewMapping { address, size: 2 << 20, offset: 0, handle }
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,17 +23,23 @@ pub struct NewMapping {
     pub address: Address,
     /// Its size in bytes, a multiple of the granule.
     pub size: usize,
-    /// The memory, whose first `size` bytes are mapped.
+    /// Where the part to map begins in the memory, in bytes; see [`Vmm::map`].
+    pub offset: usize,
+    /// The memory.
     pub handle: Handle,
 }
 
 impl Vmm {
     /// Maps physical memory at reserved addresses (`hipMemMap`, `hsa_amd_vmem_map`).
     ///
-    /// The first `size` bytes of the handle appear at `address`; no agent may access them before
-    /// [`set_access`](Vmm::set_access). `address` and `size` are multiples of the granule, the range is
-    /// inside one reservation and empty, and `offset` is 0. One handle may be mapped at several
-    /// addresses, which then are the same memory.
+    /// `size` bytes of the handle, from `offset` on, appear at `address`; no agent may access them before
+    /// [`set_access`](Vmm::set_access). `address`, `size` and `offset` are multiples of the granule, and the
+    /// range is inside one reservation and empty. One handle may be mapped at several addresses, which then
+    /// are the same memory.
+    ///
+    /// AMD's runtime ignores the offset. `offset` must be 0, unless the library controls the page table of
+    /// every GPU ([`VmmOptions::with_page_tables`](crate::vmm::VmmOptions::with_page_tables)). During a call that
+    /// first grants a GPU access to a mapping with an offset, that GPU has access to the start of the memory.
     ///
     /// Other threads observe a successful map as two steps. The first step counts the mapping, so that
     /// releasing the handle does not free the memory; the second creates the mapping. In between, another
@@ -49,11 +55,7 @@ impl Vmm {
         handle: Handle,
     ) -> Result<(), Error> {
         self.run(Operation::Map, |shared| {
-            let range = Range::new(address, size)?;
-            if offset != 0 {
-                return Err(ErrorKind::invalid(Argument::Offset, offset, Problem::MustBeZero));
-            }
-            let new = NewRange::new(range, handle, None);
+            let new = NewRange::new(Range::new(address, size)?, offset, handle, None);
             shared.replace(Operation::Map, &[], Expected::Any, &mut [new])
         })
     }
@@ -78,7 +80,8 @@ impl Vmm {
         self.run(Operation::Map, |shared| {
             let mut new = Vec::with_capacity(mappings.len());
             for it in mappings {
-                new.push(NewRange::new(Range::new(it.address, it.size)?, it.handle, None));
+                let range = Range::new(it.address, it.size)?;
+                new.push(NewRange::new(range, it.offset, it.handle, None));
             }
             if !descriptors.is_empty() {
                 let change = shared.access_change(descriptors)?;
@@ -129,6 +132,8 @@ impl Vmm {
 pub(super) struct NewRange {
     pub range: Range,
     pub handle: Handle,
+    /// Where the part to map begins in the memory.
+    pub offset: usize,
     /// The access to set; empty for none.
     pub change: AccessChange,
     /// The serial of the reservation that must contain the range.
@@ -139,10 +144,11 @@ pub(super) struct NewRange {
 
 impl NewRange {
     /// Describes a mapping to which no agent has access.
-    pub fn new(range: Range, handle: Handle, reservation: Option<u64>) -> Self {
+    pub fn new(range: Range, offset: usize, handle: Handle, reservation: Option<u64>) -> Self {
         Self {
             range,
             handle,
+            offset,
             change: AccessChange::default(),
             reservation,
             serial: Cell::default(),
@@ -201,7 +207,10 @@ impl Shared {
         new: &NewRange,
         old: usize,
     ) -> Result<(), ErrorKind> {
-        let NewRange { range, handle, change, .. } = *new;
+        let NewRange { range, handle, offset, change, .. } = *new;
+        if offset != 0 && !self.can_map_offsets() {
+            return Err(Feature::MapAtOffset(offset).into());
+        }
         let reservation = journal.containing(range)?;
         // If the expected reservation was freed, another may have its addresses by now.
         if new.reservation.is_some_and(|serial| serial != reservation.serial) {
@@ -220,9 +229,18 @@ impl Shared {
             if !range.size.is_multiple_of(granule) {
                 return invalid(Problem::NotAligned { granule });
             }
-            if range.size > record.size {
+            if !offset.is_multiple_of(granule) || !offset.is_multiple_of(OFFSET_UNIT) {
+                let problem = Problem::NotAligned { granule };
+                return Err(ErrorKind::invalid(Argument::Offset, offset, problem));
+            }
+            let maximum = record.size.min(MAX_OFFSET);
+            if offset > maximum {
+                let problem = Problem::TooLarge { maximum, whole: Argument::Handle };
+                return Err(ErrorKind::invalid(Argument::Offset, offset, problem));
+            }
+            if range.size > record.size - offset {
                 let whole = Argument::Handle;
-                return invalid(Problem::TooLarge { maximum: record.size, whole });
+                return invalid(Problem::TooLarge { maximum: record.size - offset, whole });
             }
             empty?;
             record.mappings += 1;
@@ -231,7 +249,7 @@ impl Shared {
         let (Range { start, size }, access) = (range, AccessState::default());
         let serial = reservation.new_serial();
         new.serial.set(serial);
-        let it = MappedRange { start, size, handle, serial, native, owner, access };
+        let it = MappedRange { start, size, handle, offset, serial, native, owner, access };
         journal.add_new(it, change, None);
         self.check_peers(owner, &change)
     }

@@ -67,8 +67,10 @@ mod map;
 mod mapped_range;
 mod options;
 mod owned;
+mod page_table;
 mod permission;
 mod physical;
+mod probe;
 mod properties;
 mod query;
 mod quirks;
@@ -85,21 +87,23 @@ pub use crate::handle::{Handle, HandleType};
 pub use map::NewMapping;
 pub use options::VmmOptions;
 pub use owned::{Allocation, MapRequest, Mapping, Reservation, ReservationBuilder};
+pub use probe::{Probe, Probing};
 pub use properties::{AllocationKind, AllocationProperties, Granularity, Location};
 pub use quirks::{Quirk, Quirks};
 pub use snapshot::{AccessEntry, MappingEntry, MemoryEntry, ReservationEntry};
 
 use crate::access::{AgentSet, MAX_AGENTS};
-use crate::agent::{Agent, AgentId, AgentKind};
+use crate::agent::{Agent, AgentId, AgentKind, Enforcement};
 use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem};
 use crate::hip::HipProfile;
 use crate::native::Native;
-use crate::runtime::Runtime;
+use crate::runtime::{Implementation, Runtime};
 use crate::sync::{Mutex, lock};
 use cpu_view::CpuAccess;
 use derive_more::Debug;
 use journal::Journal;
 use ledger::{HandleRecord, Ledger, MappedRange, Range, Reservation as Reserved};
+use page_table::PageTables;
 use std::sync::Arc;
 
 /// Virtual memory management on one runtime. Cheap to clone; may be used from any thread.
@@ -170,15 +174,21 @@ pub struct MappingInfo {
     pub address: Address,
     /// Its size in bytes.
     pub size: usize,
+    /// Where the mapped part begins in the memory, in bytes.
+    pub offset: usize,
     /// The agents with access, and their access.
     pub access: Vec<(AgentId, Access)>,
 }
 
 #[derive(Debug)]
 struct Shared {
+    /// Dropped before the runtime, which may be stopped then.
+    page_tables: PageTables,
     runtime: Runtime,
     profile: HipProfile,
     quirks: Quirks,
+    /// The quirks for which the runtime was tested, and the results.
+    probes: Vec<Probe>,
     /// The unit of reservations.
     granule: usize,
     /// The CPU agents. In calls of the runtime, the first one represents all of them.
@@ -235,7 +245,7 @@ impl Vmm {
         &self.shared.runtime
     }
 
-    /// Returns the profile: the release of HIP whose behaviour it has, if releases differ.
+    /// Returns the profile: the release of HIP whose behaviour this `Vmm` has, if releases differ.
     pub fn profile(&self) -> HipProfile {
         self.shared.profile
     }
@@ -243,6 +253,33 @@ impl Vmm {
     /// Returns the quirks of the runtime that are worked around.
     pub fn quirks(&self) -> Quirks {
         self.shared.quirks
+    }
+
+    /// Returns the quirks that were looked for when this `Vmm` opened, and the results
+    /// ([`VmmOptions::with_probing`]).
+    pub fn probes(&self) -> &[Probe] {
+        &self.shared.probes
+    }
+
+    /// Returns whether the access of an agent is enforced by this `Vmm`; `None` for an unknown agent.
+    ///
+    /// A GPU's access is enforced if the `Vmm` was opened
+    /// [with control of page tables](VmmOptions::with_page_tables), and the GPU's page table can be changed.
+    pub fn enforcement(&self, agent: AgentId) -> Option<Enforcement> {
+        self.runtime().agent(agent).map(|agent| self.shared.enforcement(agent))
+    }
+
+    /// Returns why the page table of a GPU is not controlled; `None` if it is, if control was not requested
+    /// ([`VmmOptions::with_page_tables`]), and for other agents.
+    pub fn page_table_failure(&self, agent: AgentId) -> Option<String> {
+        let agent = self.runtime().agent(agent)?;
+        self.shared.page_tables.failure(agent.id().index())
+    }
+
+    /// Returns whether memory can be mapped from an offset ([`map`](Self::map)): whether this `Vmm` controls
+    /// the page table of every GPU.
+    pub fn can_map_offsets(&self) -> bool {
+        self.shared.can_map_offsets()
     }
 
     /// Returns the unit of reservations in bytes: the largest granule of any GPU.
@@ -310,11 +347,20 @@ impl Shared {
             let agents = runtime.agents().iter().filter(has_access);
             agents.map(|agent| agent.id().index()).collect()
         };
-        let known = Quirks::of_extension(runtime.info().extension);
+        let (quirks, probes) = choose_quirks(runtime, granule, options);
+        let page_tables = match options.page_tables || options.barrier {
+            true => {
+                let (native, agents) = (runtime.native(), runtime.agents());
+                PageTables::open(native, agents, quirks, options)
+            }
+            false => PageTables::default(),
+        };
         Ok(Self {
+            page_tables,
             runtime: runtime.clone(),
             profile: options.profile,
-            quirks: options.exact_quirks.unwrap_or(known.union(options.more_quirks)),
+            quirks,
+            probes,
             granule,
             cpus: cpus.map(|(index, _)| index).collect(),
             peers_of: runtime.agents().iter().map(peers_of).collect(),
@@ -322,6 +368,13 @@ impl Shared {
             cpu_access: CpuAccess::default(),
             quarantine: Mutex::default(),
         })
+    }
+
+    fn enforcement(&self, agent: &Agent) -> Enforcement {
+        match self.controlled().contains(agent.id().index()) {
+            true => Enforcement::Enforced,
+            false => agent.enforcement(),
+        }
     }
 
     fn native(&self) -> &Native {
@@ -388,10 +441,28 @@ impl Shared {
     }
 }
 
+/// Returns the quirks to work around, and those that were looked for.
+fn choose_quirks(runtime: &Runtime, granule: usize, options: VmmOptions) -> (Quirks, Vec<Probe>) {
+    if let Some(exact) = options.exact_quirks {
+        return (exact, Vec::new());
+    }
+    let mut quirks = Quirks::of_runtime(runtime.info());
+    let is_unknown = matches!(runtime.info().implementation, Implementation::Unknown { .. });
+    let probes = match options.probing {
+        Probing::Always => probe::probe(runtime, granule, quirks),
+        Probing::IfUnknown if is_unknown => probe::probe(runtime, granule, quirks),
+        _ => Vec::new(),
+    };
+    probes.iter().for_each(|probe| quirks.set(probe.quirk, probe.found));
+    (quirks.union(options.more_quirks), probes)
+}
+
 impl Drop for Shared {
     /// Frees everything, because stopping a runtime with live mappings can crash (6.4.3).
     fn drop(&mut self) {
         if self.runtime.has_forked() {
+            // Another thread of the parent may have held locks of libdrm.
+            std::mem::forget(std::mem::take(&mut self.page_tables));
             return;
         }
         self.log_leaks();

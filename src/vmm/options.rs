@@ -1,6 +1,6 @@
 //! Options of [`Vmm::open_with`](crate::Vmm::open_with).
 
-use super::Quirks;
+use super::{Probing, Quirks};
 use crate::hip::HipProfile;
 
 /// Options that a [`Vmm`](crate::Vmm) is opened with.
@@ -22,8 +22,16 @@ use crate::hip::HipProfile;
 pub struct VmmOptions {
     /// The release of HIP whose behaviour the `Vmm` has, if releases differ.
     pub profile: HipProfile,
+    /// Whether the `Vmm` changes GPUs' page tables.
+    pub(super) page_tables: bool,
+    /// Whether memory that a GPU can read and write cannot contain its code.
+    pub(super) no_execute: bool,
+    /// Whether operations wait until their changes of page tables have taken effect.
+    pub(super) barrier: bool,
     /// Quirks to work around besides those of the runtime's version.
     pub(super) more_quirks: Quirks,
+    /// When opening tests for quirks.
+    pub(super) probing: Probing,
     /// The exact quirks to work around. Only an unsafe function sets this.
     pub(super) exact_quirks: Option<Quirks>,
 }
@@ -41,6 +49,47 @@ impl VmmOptions {
         Self { profile, ..self }
     }
 
+    /// Enforces the access of GPUs in their page tables, and waits at the end of each operation until changes
+    /// have taken effect. Off by default.
+    ///
+    /// AMD's runtime maps memory for a GPU readable, writable and executable, whatever was requested, and
+    /// its calls return before the GPU uses the new entries. With this option, the library changes the
+    /// entries through the runtime's own copy of libdrm, and waits through `/dev/kfd`. Opening the `Vmm`
+    /// tests each GPU; [`Vmm::enforcement`](crate::Vmm::enforcement) returns the result, and the log
+    /// contains the reason if a GPU's page table cannot be changed.
+    ///
+    /// No GPU may use a mapping while its access changes: the kernel removes the entries before it writes
+    /// the new ones. During a call that grants a GPU less than full access for the first time, the GPU has full
+    /// access.
+    #[must_use]
+    pub fn with_page_tables(self, enabled: bool) -> Self {
+        Self { page_tables: enabled, ..self }
+    }
+
+    /// Prevents GPUs from executing code in memory that they can read and write. Off by default; includes
+    /// [`with_page_tables`](Self::with_page_tables).
+    ///
+    /// AMD's runtime also grants execute access with [`ReadWrite`](crate::Access::ReadWrite). With this option, the
+    /// library replaces the entries of such mappings, too, which costs one driver call for each GPU and mapping.
+    /// A GPU whose page table is not controlled can still execute code everywhere.
+    #[must_use]
+    pub fn with_no_execute(self, enabled: bool) -> Self {
+        Self { no_execute: enabled, page_tables: self.page_tables || enabled, ..self }
+    }
+
+    /// Waits at the end of each operation until its changes of GPUs' page tables have taken effect. Off by default;
+    /// [`with_page_tables`](Self::with_page_tables) includes it.
+    ///
+    /// The kernel writes entries after its call has returned, or does not flush the GPU's TLB. Without waiting,
+    /// a GPU that uses a mapping immediately after it was granted access can fault, and one whose access was revoked
+    /// or whose memory was unmapped can still use it for a while. An operation that changes no GPU's entries does
+    /// not wait. It costs one call on `/dev/kfd`; where that file cannot be used, `hsa_amd_memory_lock` and
+    /// `hsa_amd_memory_unlock` of a page.
+    #[must_use]
+    pub fn with_barrier(self, enabled: bool) -> Self {
+        Self { barrier: enabled, ..self }
+    }
+
     /// Works around these quirks besides the known quirks of the runtime's version: for a vendor's build that
     /// lacks a fix.
     #[must_use]
@@ -48,7 +97,16 @@ impl VmmOptions {
         Self { more_quirks: quirks, exact_quirks: None, ..self }
     }
 
-    /// Works around exactly these quirks, independently of the runtime's version: for tests and
+    /// Sets when opening a `Vmm` tests the runtime for quirks, instead of relying on the implementation and its
+    /// version: by default on [unknown](crate::runtime::Implementation::Unknown) runtimes. Only quirks whose test
+    /// is harmless are tested. The test makes up to 20 runtime calls and uses one granule of a GPU's memory.
+    /// [`Vmm::probes`](crate::Vmm::probes) returns the results.
+    #[must_use]
+    pub fn with_probing(self, probing: Probing) -> Self {
+        Self { probing, ..self }
+    }
+
+    /// Works around exactly these quirks, without looking for others, independently of the runtime's version: for tests and
     /// benchmarks.
     ///
     /// # Safety

@@ -18,8 +18,10 @@ impl Vmm {
     /// From ROCm 6.4 on, one call of the runtime sets all adjacent mappings with the same change
     /// ([`Quirks::set_access_of_several_fails`](crate::vmm::Quirks)).
     ///
-    /// For CPUs, `mprotect` enforces a permission. For GPUs, only the first grant has an effect: AMD's driver
-    /// then maps the memory readable and writable, whatever was requested, until [`revoke`](Vmm::revoke) or [`unmap`](Vmm::unmap).
+    /// `mprotect` enforces a CPU's permission. A GPU's page table enforces the GPU's permission if the library
+    /// [controls the table](crate::vmm::VmmOptions::with_page_tables). Otherwise only the first grant to a GPU has an
+    /// effect: AMD's driver then maps the memory readable and writable, whatever was requested, until
+    /// [`revoke`](Vmm::revoke) or [`unmap`](Vmm::unmap).
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the range does not consist of whole mappings, the list is empty, or
@@ -73,9 +75,10 @@ impl Vmm {
 
     /// Revokes all access of agents to adjacent whole mappings, also of GPUs. HIP has no such call.
     ///
-    /// In HIP, `hipMemAccessFlagsProtNone` does not remove a GPU's mapping. This method unmaps the memory,
-    /// maps it again and grants access to all other agents again. No agent may use the memory during the
-    /// call. The contents stay.
+    /// In HIP, `hipMemAccessFlagsProtNone` does not remove a GPU's mapping. If the access of every named agent
+    /// is [enforced](Vmm::enforcement), this is [`set_access`](Self::set_access) with [`Access::None`]. Otherwise
+    /// this method unmaps the memory, maps it again and grants access to all other agents again; no agent
+    /// may use the memory during the call. The contents stay.
     ///
     /// # Errors
     /// As for [`set_access`](Vmm::set_access).
@@ -139,6 +142,10 @@ impl Shared {
                 journal.add_targets(range, revoked)?;
             }
             expected.check_targets(journal, 0)?;
+            let enforced = self.cpus.union(self.controlled());
+            if enforced != self.cpus && revoked.agents.difference(enforced).is_empty() {
+                return journal.change_access(0..journal.targets.len());
+            }
             // Mapping the memory again needs descriptors.
             self.check_descriptor()?;
             for target in &journal.targets {

@@ -53,8 +53,8 @@ impl Vmm {
     /// Returns the properties with which physical memory was created
     /// (`hipMemGetAllocationPropertiesFromHandle`).
     ///
-    /// Imported memory is pinned and shareable as the type of the imported handle. Its location is its
-    /// owner's, if the runtime reports the owner.
+    /// Imported memory is pinned and shareable as the type of the imported handle. Its location is that of its
+    /// owner, if the runtime reports the owner.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a handle that is stale, foreign or invented.

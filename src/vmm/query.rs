@@ -123,7 +123,8 @@ impl Vmm {
             .map(|(index, agent)| (agent.id(), mapping.access.requested.get(index)))
             .filter(|&(_, access)| access != Access::None)
             .collect();
-        MappingInfo { address: mapping.range().address(), size: mapping.size, access }
+        let MappedRange { size, offset, .. } = *mapping;
+        MappingInfo { address: mapping.range().address(), size, offset, access }
     }
 }
 

@@ -1,10 +1,12 @@
-//! Deviations of AMD's runtime releases from their documentation.
+//! Deviations of AMD's runtimes from their documentation.
 //!
 //! The table below lists each quirk with the defect and its workaround, a public source, and the
-//! affected versions of AMD's extension. Callers can enable more quirks
-//! ([`VmmOptions::with_quirks`](crate::vmm::VmmOptions::with_quirks)), for a vendor's build that
-//! lacks a fix. Disabling the workaround of a quirk that the runtime has is unsafe.
+//! affected implementations and versions. For an [unknown](Implementation::Unknown) runtime, only harmless
+//! workarounds of defects that can crash the process are enabled. Callers can enable more quirks
+//! ([`VmmOptions::with_quirks`](crate::vmm::VmmOptions::with_quirks)), for a vendor's build that lacks a fix.
+//! Disabling the workaround of a quirk that the runtime has is unsafe.
 
+use crate::runtime::{Implementation, RuntimeInfo};
 use core::ops::RangeInclusive;
 
 /// A defect or deviation of the runtime that this library works around: a row of [`Quirks::KNOWN`].
@@ -12,7 +14,7 @@ use core::ops::RangeInclusive;
 /// ```
 /// use hsa_vmm::vmm::Quirks;
 /// for quirk in Quirks::KNOWN {
-///     println!("{}: {}", quirk.name, quirk.what);
+///     println!("{}: {}", quirk.name, quirk.description);
 /// }
 /// ```
 #[derive(Clone, Debug)]
@@ -21,19 +23,46 @@ pub struct Quirk {
     /// The field of [`Quirks`].
     pub name: &'static str,
     /// The defect and its workaround.
-    pub what: &'static str,
+    pub description: &'static str,
     /// A public source: an issue, a pull request, or the commit that fixed the defect.
     pub issue: &'static str,
-    /// The minor versions of AMD's extension 1 that have the quirk.
-    pub extensions: RangeInclusive<u16>,
+    /// The releases of ROCr that have the quirk, by the minor version of AMD's extension 1.
+    pub rocr: RangeInclusive<u16>,
+    /// Whether AMD's `libhsa` on `rocddi` has the quirk (extension 1.33).
+    pub rocddi: bool,
+    /// Whether it is also worked around on a runtime of unknown implementation: the defect can crash the
+    /// process, and the workaround does no harm to a correct runtime.
+    pub if_unknown: bool,
     field: fn(&mut Quirks) -> &mut bool,
 }
 
 /// All later versions.
 const NEWEST: u16 = u16::MAX;
 
+/// The runtimes on which a quirk is worked around.
+struct Affected {
+    rocr: RangeInclusive<u16>,
+    rocddi: bool,
+    if_unknown: bool,
+}
+
+/// Releases of ROCr, by the minor version of AMD's extension.
+const fn rocr(rocr: RangeInclusive<u16>) -> Affected {
+    Affected { rocr, rocddi: false, if_unknown: false }
+}
+
+impl Affected {
+    const fn and_rocddi(self) -> Self {
+        Self { rocddi: true, ..self }
+    }
+
+    const fn or_unknown(self) -> Self {
+        Self { if_unknown: true, ..self }
+    }
+}
+
 macro_rules! quirks {
-    ($($(#[doc = $text:literal])+ $name:ident, $issue:literal, $extensions:expr;)+) => {
+    ($($(#[doc = $text:literal])+ $name:ident, $issue:literal, $affected:expr;)+) => {
         /// The runtime's quirks that this library works around. All are `false` for a runtime
         /// that behaves as documented.
         ///
@@ -50,9 +79,11 @@ macro_rules! quirks {
             /// Every quirk, with its source and the versions that have it.
             pub const KNOWN: &[Quirk] = &[$(Quirk {
                 name: stringify!($name),
-                what: concat!($($text),+).trim_ascii(),
+                description: concat!($($text),+).trim_ascii(),
                 issue: $issue,
-                extensions: $extensions,
+                rocr: $affected.rocr,
+                rocddi: $affected.rocddi,
+                if_unknown: $affected.if_unknown,
                 field: |quirks| &mut quirks.$name,
             }),+];
         }
@@ -61,64 +92,82 @@ macro_rules! quirks {
 
 quirks! {
     /// `set_access` revokes the access of agents that it does not list: all agents are listed.
-    set_access_drops_unnamed_agents, "ROCR-Runtime 73f6bfa7", 0..=6;
+    set_access_drops_unnamed_agents, "ROCR-Runtime 73f6bfa7", rocr(0..=6);
 
     /// `set_access` to several mappings fails (ROCm 6.0), or aborts the process if the list
     /// contains a CPU (until 6.3): it is called once for each mapping.
-    set_access_of_several_fails, "ROCR-Runtime 8f1b0566", 0..=6;
+    set_access_of_several_fails, "ROCR-Runtime 8f1b0566", rocr(0..=6).or_unknown();
 
     /// `unmap` of several mappings fails (until ROCm 6.4): it is called once for each mapping.
-    unmap_of_several_fails, "ROCR-Runtime#285", 0..=8;
+    unmap_of_several_fails, "ROCR-Runtime#285", rocr(0..=8);
 
     /// Revoking the CPU's access leaves an address-space hole in the reservation, where a foreign
     /// mapping can be created (`RemoveAccess` calls `munmap`): the hole is filled at once.
-    cpu_unmap_leaves_hole, "ROCR-Runtime: MappedHandleAllowedAgent::RemoveAccess", 0..=11;
+    cpu_unmap_leaves_hole, "ROCR-Runtime: MappedHandleAllowedAgent::RemoveAccess", rocr(0..=11);
 
     /// After `unmap` the old memory stays mapped at the addresses, without access, and is freed
     /// only with them (since ROCm 7.2): another mapping is placed over it.
-    unmap_keeps_memory, "torch_memory_saver#84", 12..=NEWEST;
+    unmap_keeps_memory, "torch_memory_saver#84", rocr(12..=NEWEST);
 
     /// Unmapped and released memory is freed only with the reservation in which it was mapped
     /// (ROCm 7.2): [`PausableBuffer`](crate::buffer::PausableBuffer) frees its reservation and
     /// reserves the same addresses again, and [`PagedBuffer`](crate::buffer::PagedBuffer) keeps
     /// pages for reuse.
-    memory_returns_with_addresses, "vllm#46203, torch_memory_saver#83", 12..=15;
+    memory_returns_with_addresses, "vllm#46203, torch_memory_saver#83", rocr(12..=15);
 
     /// Granting a GPU access with no free file descriptor aborts the process (an assertion about the
     /// export, seen in ROCm 6.1, 6.4 and 7.2): a free descriptor is checked for first.
-    grant_without_descriptor_aborts, "ROCR-Runtime: MappedHandleAllowedAgent", 0..=15;
+    grant_without_descriptor_aborts, "ROCR-Runtime: MappedHandleAllowedAgent", rocr(0..=15).or_unknown();
 
     /// Granting a peer access after the memory's owner fails or corrupts the mapping (ROCm 7.14):
     /// the memory is mapped again, and the owner is granted access last.
-    peer_after_owner_fails, "rocm-systems#9908, openxla/xla#46576", 16..=20;
+    peer_after_owner_fails, "rocm-systems#9908, openxla/xla#46576", rocr(16..=20);
 
     /// Export, import and properties take no lock in the runtime and race with every other call on
     /// handles (before ROCm 10): each holds a lock of the loaded library exclusively, which all
     /// `Vmm`s and `Runtime`s of this process share.
-    some_calls_take_no_lock, "ROCR-Runtime: Runtime::VMemoryExportShareableHandle", 0..=20;
+    some_calls_take_no_lock, "ROCR-Runtime: Runtime::VMemoryExportShareableHandle", rocr(0..=20).or_unknown();
 
     /// The runtime keeps an exported descriptor, and a second export returns the same one (ROCm
     /// 7.14; fixed by #7786): a duplicate is returned.
-    export_keeps_descriptor, "rocm-systems#10604", 16..=20;
+    export_keeps_descriptor, "rocm-systems#10604", rocr(16..=20);
 
     /// An import is checked only when access is granted (since ROCm 7.14): until then, a
     /// descriptor that is not memory is accepted, and the owner is unknown.
-    import_is_lazy, "rocm-systems#6471, #11606", 16..=NEWEST;
+    import_is_lazy, "rocm-systems#6471, #11606", rocr(16..=NEWEST);
 
-    /// Imported memory needs its descriptor: ROCm 7.14 uses the number later, and since 10.0 the
-    /// runtime does not export imports. A duplicate stays open, and is used for exports and for
+    /// Imported memory needs its descriptor: ROCm 7.14 uses the number later, and ROCm since 10.0 and
+    /// rocddi do not export imports. A duplicate stays open, and is used for exports and for
     /// mappings for the CPU.
-    import_needs_descriptor, "rocm-systems#8440", 16..=NEWEST;
+    import_needs_descriptor, "rocm-systems#8440, #12228", rocr(16..=NEWEST).and_rocddi();
 
     /// When the runtime stops, it does not wait for the thread that sends exported memory to other
     /// processes, which then frees memory twice (until ROCm 7.2, with sharing by dma-buf): a runtime
     /// that has exported memory this way stays started until the process ends. Enabled by
     /// [`Ipc::with_quirks`](crate::Ipc::with_quirks), because no `Vmm` is involved.
-    ipc_server_outlives_stop, "rocm-systems#3256", 0..=15;
+    ipc_server_outlives_stop, "rocm-systems#3256", rocr(0..=15).or_unknown();
 }
 
 impl Quirks {
-    /// Returns the quirks of a runtime by the version of AMD's extension that it reports.
+    /// Returns the quirks that are worked around on a runtime: those of its
+    /// [implementation](RuntimeInfo::implementation) and version.
+    pub fn of_runtime(info: &RuntimeInfo) -> Self {
+        let with = |enabled: fn(&Quirk) -> bool| {
+            let mut quirks = Self::default();
+            Self::KNOWN.iter().for_each(|quirk| quirks.set(quirk, enabled(quirk)));
+            quirks
+        };
+        match info.implementation {
+            // The simulation behaves as the release of ROCr whose version it reports.
+            Implementation::Rocr { .. } | Implementation::Simulation => {
+                Self::of_extension(info.extension)
+            }
+            Implementation::Rocddi => with(|quirk| quirk.rocddi),
+            Implementation::Unknown { .. } => with(|quirk| quirk.if_unknown),
+        }
+    }
+
+    /// Returns the quirks of a release of ROCr, by the version of AMD's extension that it reports.
     pub fn of_extension((major, minor): (u16, u16)) -> Self {
         let minor = match major {
             0 => 0,
@@ -127,7 +176,7 @@ impl Quirks {
         };
         let mut quirks = Self::default();
         for quirk in Self::KNOWN {
-            quirks.set(quirk, quirk.extensions.contains(&minor));
+            quirks.set(quirk, quirk.rocr.contains(&minor));
         }
         quirks
     }
@@ -197,6 +246,24 @@ mod tests {
     }
 
     #[test]
+    fn quirks_belong_to_an_implementation() {
+        let names = |enabled: fn(&Quirk) -> bool| {
+            let quirks = Quirks::KNOWN.iter().filter(|quirk| enabled(quirk));
+            quirks.map(|quirk| quirk.name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(|quirk| quirk.rocddi), ["import_needs_descriptor"]);
+        assert_eq!(
+            names(|quirk| quirk.if_unknown),
+            [
+                "set_access_of_several_fails",
+                "grant_without_descriptor_aborts",
+                "some_calls_take_no_lock",
+                "ipc_server_outlives_stop"
+            ]
+        );
+    }
+
+    #[test]
     fn quirks_are_switched_one_by_one() {
         for quirk in Quirks::KNOWN {
             let mut quirks = Quirks::default();
@@ -205,7 +272,7 @@ mod tests {
             assert!(quirks.has(quirk), "{}", quirk.name);
             let on = Quirks::KNOWN.iter().filter(|other| quirks.has(other));
             assert_eq!(on.map(|other| other.name).collect::<Vec<_>>(), [quirk.name]);
-            assert!(!quirk.issue.is_empty() && !quirk.extensions.is_empty(), "{}", quirk.name);
+            assert!(!quirk.issue.is_empty() && !quirk.rocr.is_empty(), "{}", quirk.name);
             quirks.set(quirk, false);
             assert_eq!(quirks, Quirks::default());
         }

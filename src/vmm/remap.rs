@@ -76,8 +76,8 @@ impl Shared {
             let mappings = old_to.iter().chain(&old_from);
             let memory = old_from.iter().chain(&old_to);
             let with_memory = |(mapping, memory): (&MappedRange, &MappedRange)| {
-                let MappedRange { handle, native, owner, .. } = *memory;
-                MappedRange { handle, native, owner, ..*mapping }
+                let MappedRange { handle, offset, native, owner, .. } = *memory;
+                MappedRange { handle, offset, native, owner, ..*mapping }
             };
             let after: Vec<MappedRange> = mappings.zip(memory).map(with_memory).collect();
             for it in &after {
@@ -109,10 +109,10 @@ impl Shared {
             if reservation.is_some_and(|serial| serial != destination.serial) {
                 return Err(rename(to.invalid(Problem::NotReserved)));
             }
-            let moved = |it: &MappedRange| MappedRange {
-                start: to.start + (it.start - from.start),
+            let moved = |mapping: &MappedRange| MappedRange {
+                start: to.start + (mapping.start - from.start),
                 serial: destination.new_serial(),
-                ..*it
+                ..*mapping
             };
             let after: Vec<MappedRange> = before.iter().map(moved).collect();
             for it in &after {

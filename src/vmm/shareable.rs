@@ -14,7 +14,7 @@ impl Vmm {
     /// Exports physical memory as a file descriptor, for another process or driver
     /// (`hipMemExportToShareableHandle`, `hsa_amd_vmem_export_shareable_handle`).
     ///
-    /// Every call returns a new descriptor with close-on-exec set. It keeps the memory alive, even after
+    /// Every call returns a new descriptor with close-on-exec set. The descriptor keeps the memory alive, even after
     /// the handle is released or this process ends.
     ///
     /// # Errors
@@ -147,7 +147,7 @@ impl Shared {
         let of_pool = pool.and_then(|pool| {
             agents.find(|agent| agent.pools.iter().any(|known| known.native == pool))
         });
-        // If the runtime returns a pool that it does not list, the owner is the only GPU, if there is one.
+        // If the runtime returns a pool that it does not list, and has one GPU, that GPU is the owner.
         let mut gpus = self.runtime.gpus();
         let only = match (gpus.next(), gpus.next()) {
             (Some(gpu), None) if !self.quirks.import_is_lazy => Some(gpu),

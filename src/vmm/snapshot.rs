@@ -64,6 +64,8 @@ pub struct MappingEntry {
     pub address: Address,
     /// Its size in bytes.
     pub size: usize,
+    /// Where the mapped part begins in the memory, in bytes.
+    pub offset: usize,
     /// Its name, or the name of its memory; `None` if the caller has set neither.
     pub name: Option<String>,
     /// The handle of its memory, which [`Vmm::snapshot`] lists.
@@ -218,7 +220,7 @@ impl Shared {
             || self.ledger.handles.with_live(it.handle, |record| record.name.clone()).flatten();
         let access = self.runtime.agents().iter().enumerate().filter_map(|(index, agent)| {
             let access = it.access.requested.get(index);
-            let is_only_remembered = agent.enforcement() == Enforcement::Remembered;
+            let is_only_remembered = self.enforcement(agent) == Enforcement::Remembered;
             let can_do_more = is_only_remembered
                 && it.access.runtime_granted.contains(index)
                 && access != Access::ReadWrite;
@@ -228,6 +230,7 @@ impl Shared {
         MappingEntry {
             address: it.range().address(),
             size: it.size,
+            offset: it.offset,
             name: name.cloned().or_else(name_of_memory).map(|name| name.to_string()),
             memory: it.handle,
             agent: self.owner(it.owner),

@@ -109,8 +109,8 @@ impl Vmm {
     /// Fills a mapped range with a 32-bit value, by the GPU that owns the memory, and waits for the end.
     /// `size` is in bytes, a multiple of four.
     ///
-    /// If the owner of imported memory is unknown, the first GPU with write access fills it. The GPU fills by
-    /// copies, because `hsa_amd_memory_fill` rejects virtual memory.
+    /// If the owner of imported memory is unknown, the first GPU with write access fills the memory. The GPU
+    /// fills by copies, because `hsa_amd_memory_fill` rejects virtual memory.
     ///
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///

@@ -158,7 +158,7 @@ fn growth_without_descriptors_changes_nothing() {
 fn extend_reserves_exactly_at_the_end() {
     on_each("buffers::extend_reserves_exactly_at_the_end", |fixture| {
         let library = Library::load(fixture.runtime());
-        let mut buffer = library.extended(STEP, &[1, 3]);
+        let mut buffer = library.extended_buffer(STEP, &[1, 3]);
         buffer.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
         buffer.grow(8 * STEP).unwrap();
         let text = text(8 * STEP);
@@ -173,7 +173,7 @@ fn extend_reserves_exactly_at_the_end() {
         buffer.read(0, &mut found).unwrap();
         assert!(found[..3 * STEP] == text[..3 * STEP]);
         drop(buffer);
-        let (mut buffer, neighbour) = library.extended_to_neighbour(STEP);
+        let (mut buffer, neighbour) = library.extended_buffer_and_neighbour(STEP);
         buffer.grow(5 * STEP).unwrap();
         let before = (library.vmm.reservations(), library.vmm.mappings());
         match buffer.extend(STEP) {
@@ -195,7 +195,7 @@ fn rings_are_contiguous_for_all_agents() {
             let ring = RingBuffer::create(&library.vmm, STEP, times, &library.on(0)).unwrap();
             let agents = [library.cpu(0), library.gpu(0), library.gpu(1)];
             ring.grant(&agents, Access::ReadWrite).unwrap();
-            let copy_address = library.mapped(1, STEP).0;
+            let copy_address = library.map_new_memory(1, STEP).0;
             library.grant(copy_address, STEP, library.gpu(1), Access::ReadWrite);
             library.grant(copy_address, STEP, library.cpu(0), Access::ReadWrite);
             library.vmm.write(copy_address, &text).unwrap();
@@ -231,7 +231,7 @@ impl Setup for Buffers {
     fn new(library: Library) -> Self {
         let agents = [library.cpu(0), library.gpu(0)];
         let [small, full] = [2, 6].map(|steps| {
-            let mut buffer = library.extended(STEP, &[2]);
+            let mut buffer = library.extended_buffer(STEP, &[2]);
             buffer.grant(&agents, Access::ReadWrite).unwrap();
             buffer.grow(steps * STEP).unwrap();
             buffer.write(0, &text(steps * STEP)).unwrap();
@@ -252,15 +252,15 @@ impl Setup for Buffers {
         (sizes, self.library.vmm.mappings())
     }
 
-    fn assert_contents(&self, when: &str) {
+    fn assert_contents(&self, context: &str) {
         for buffer in [&self.small, &self.full] {
             let mut found = vec![0; buffer.size()];
             buffer.read(0, &mut found).unwrap();
-            assert!(found == text(buffer.size()), "{when}");
+            assert!(found == text(buffer.size()), "{context}");
         }
         let mut found = vec![0; STEP];
         self.ring.read(2 * STEP as u64, &mut found).unwrap();
-        assert!(found == text(STEP), "{when}");
+        assert!(found == text(STEP), "{context}");
     }
 
     fn close(self, _: &str) -> Library {

@@ -24,12 +24,12 @@ fn count(fields: Fields) {
 fn calls_of(act: impl FnOnce()) -> String {
     COUNTS.take();
     act();
-    let words = |(name, count): (String, usize)| format!("{name} {count}");
-    COUNTS.take().into_iter().map(words).collect::<Vec<_>>().join(", ")
+    let describe = |(name, count): (String, usize)| format!("{name} {count}");
+    COUNTS.take().into_iter().map(describe).collect::<Vec<_>>().join(", ")
 }
 
 const SIZE: usize = 64 << 10;
-const MANY: usize = 16;
+const BATCH_SIZE: usize = 16;
 
 #[test]
 fn batches_make_the_fewest_runtime_calls() {
@@ -37,16 +37,21 @@ fn batches_make_the_fewest_runtime_calls() {
         subscribe(|metadata| metadata.fields().field("calling").is_some(), count);
         let library = Library::load(fixture.runtime());
         let (vmm, quirks) = (&library.vmm, library.vmm.quirks());
-        let base = library.reserve(MANY * SIZE);
+        let base = library.reserve(BATCH_SIZE * SIZE);
         let handle = library.create(0, SIZE);
         let gpus = [0, 1].map(|gpu| access(library.gpu(gpu), Access::ReadWrite));
         let reserve = ["address_reserve", "address_reserve_align"];
         let aligned = library.runtime.info().extension.1 >= 6;
         let calls = |name: &str, count: usize| format!("{name} {count}");
-        let grants = if quirks.set_access_of_several_fails { MANY } else { 1 };
-        let unmaps = if quirks.unmap_of_several_fails { MANY } else { 1 };
-        let mappings: Vec<_> = (0..MANY)
-            .map(|page| NewMapping { address: at(base, page * SIZE), size: SIZE, handle })
+        let grants = if quirks.set_access_of_several_fails { BATCH_SIZE } else { 1 };
+        let unmaps = if quirks.unmap_of_several_fails { BATCH_SIZE } else { 1 };
+        let mappings: Vec<_> = (0..BATCH_SIZE)
+            .map(|page| NewMapping {
+                address: at(base, page * SIZE),
+                size: SIZE,
+                offset: 0,
+                handle,
+            })
             .collect();
         let grant = || vmm.set_access(base, SIZE, &gpus).unwrap();
         let look_up = || {
@@ -77,35 +82,42 @@ fn batches_make_the_fewest_runtime_calls() {
             (
                 "map many",
                 &|| vmm.map_many(&mappings, &gpus).unwrap(),
-                format!("map {MANY}, set_access {grants}"),
+                format!("map {BATCH_SIZE}, set_access {grants}"),
             ),
             (
                 "grant many again",
-                &|| vmm.set_access_many(&[(base, MANY * SIZE)], &gpus).unwrap(),
+                &|| vmm.set_access_many(&[(base, BATCH_SIZE * SIZE)], &gpus).unwrap(),
                 String::new(),
             ),
             (
                 "unmap many",
-                &|| vmm.unmap_many(&[(base, MANY * SIZE)]).unwrap(),
+                &|| vmm.unmap_many(&[(base, BATCH_SIZE * SIZE)]).unwrap(),
                 calls("unmap", unmaps),
             ),
             (
                 "map many without access",
                 &|| vmm.map_many(&mappings, &[]).unwrap(),
-                calls("map", MANY),
+                calls("map", BATCH_SIZE),
             ),
             (
                 "grant a run",
-                &|| vmm.set_access(base, MANY * SIZE, &gpus).unwrap(),
+                &|| vmm.set_access(base, BATCH_SIZE * SIZE, &gpus).unwrap(),
                 calls("set_access", grants),
             ),
-            ("unmap a run", &|| vmm.unmap(base, MANY * SIZE).unwrap(), calls("unmap", unmaps)),
+            (
+                "unmap a run",
+                &|| vmm.unmap(base, BATCH_SIZE * SIZE).unwrap(),
+                calls("unmap", unmaps),
+            ),
         ];
         for (name, act, expected) in counted {
             assert_eq!(calls_of(act), expected, "{}: {name}", fixture.release());
         }
         assert_eq!(calls_of(|| vmm.release(handle).unwrap()), "handle_release 1");
-        assert_eq!(calls_of(|| vmm.address_free(base, MANY * SIZE).unwrap()), "address_free 1");
+        assert_eq!(
+            calls_of(|| vmm.address_free(base, BATCH_SIZE * SIZE).unwrap()),
+            "address_free 1"
+        );
     });
 }
 
@@ -123,6 +135,7 @@ fn memory_mapped_in_a_batch_is_usable() {
             .map(|page| NewMapping {
                 address: at(bases[page % 2], page / 2 * SIZE),
                 size: SIZE,
+                offset: 0,
                 handle: handles[page % 2],
             })
             .collect();

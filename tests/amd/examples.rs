@@ -1,6 +1,9 @@
 //! Runs the examples.
 
 use crate::amd_runtime::{on_each, set_variable};
+use hsa_rocr::{Emulation, test};
+use std::env;
+use std::process::Command;
 
 #[path = "../../examples/agents.rs"]
 mod agents;
@@ -12,6 +15,8 @@ mod areas;
 mod cycle;
 #[path = "../../examples/grow.rs"]
 mod grow;
+#[path = "../../examples/ipc.rs"]
+mod ipc;
 #[path = "../../examples/pages.rs"]
 mod pages;
 #[path = "../../examples/pause.rs"]
@@ -22,6 +27,8 @@ mod queue;
 mod report;
 #[path = "../../examples/ring.rs"]
 mod ring;
+#[path = "../../examples/share.rs"]
+mod share;
 
 /// Runs each example on every release. The example finds the runtime as a user's program would.
 macro_rules! examples {
@@ -49,4 +56,38 @@ examples! {
     pages_draws_a_cache: pages::main();
     queue_copies_on_a_signal_of_its_own: queue::main();
     pause_pauses_and_resumes: pause::main();
+}
+
+/// The variable of processes in which [`on_each_directly`] runs the example.
+const IN_EXAMPLE: &str = "HSA_VMM_TEST_EXAMPLE";
+
+/// Runs an example that starts its own program again on every release, as `hsa-vmm emulate` starts programs.
+fn on_each_directly(name: &str, run: fn(&[&str]) -> anyhow::Result<()>) {
+    let arguments = [name, "--exact", "--nocapture"];
+    if env::var_os(IN_EXAMPLE).is_some() {
+        return run(&arguments).unwrap();
+    }
+    if test::uses_own_driver() {
+        return test::report(&format!("SKIPPED {name}: the emulated driver starts the program"));
+    }
+    for installation in test::selected_installations(name) {
+        let mut command = Command::new(env::current_exe().unwrap());
+        command.args(arguments).env(IN_EXAMPLE, "1");
+        command.env("HSA_VMM_RUNTIME", installation.runtime());
+        Emulation::gpus(2).release(installation).apply(&mut command).unwrap();
+        let output = command.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{}: {output:?}", installation.release());
+        assert!(text.contains("1 passed"), "{text}");
+    }
+}
+
+#[test]
+fn share_shows_both_sides() {
+    on_each_directly("examples::share_shows_both_sides", share::run);
+}
+
+#[test]
+fn ipc_shows_both_sides() {
+    on_each_directly("examples::ipc_shows_both_sides", ipc::run);
 }

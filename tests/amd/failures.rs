@@ -4,7 +4,7 @@
 use super::refused_calls::{ABORTS, may_abort};
 use crate::amd_runtime::driver_calls::driver_calls;
 use crate::amd_runtime::fail_driver_calls;
-use crate::amd_runtime::raw::Raw;
+use crate::amd_runtime::raw::RawRuntime;
 use crate::machine::Library;
 use crate::process::{End, in_child};
 use crate::scenario::{ACTS, Act, Scenario, StateSnapshot};
@@ -14,13 +14,13 @@ use hsa_vmm::{Address, Error, ErrorKind};
 use std::collections::{BTreeMap, BTreeSet};
 
 fn calls_of(fixture: &Fixture, act: Act, name: &str) -> Vec<String> {
-    let start = || (Scenario::new(Library::load(fixture.runtime())), Raw::start(fixture));
+    let start = || (Scenario::new(Library::load(fixture.runtime())), RawRuntime::start(fixture));
     driver_calls(start, |(scenario, _)| {
         act(scenario).unwrap_or_else(|error| panic!("{name} succeeds when nothing fails: {error}"));
     })
 }
 
-/// The state that must not change: the library's, and the GPUs with entries in their page tables.
+/// The state that must not change: the library's, and each GPU's access as the runtime reports it.
 #[derive(Debug, PartialEq)]
 struct State {
     snapshot: StateSnapshot,
@@ -28,51 +28,52 @@ struct State {
 }
 
 impl State {
-    fn of(scenario: &Scenario, raw: &Raw, when: &str) -> Self {
-        let snapshot = StateSnapshot::of(&scenario.library, when);
-        let of = |address: Address| {
+    fn of(scenario: &Scenario, raw: &RawRuntime, context: &str) -> Self {
+        let snapshot = StateSnapshot::of(&scenario.library, context);
+        let access_of = |address: Address| {
             raw.gpus
                 .iter()
                 .map(move |&gpu| (address, gpu.handle, raw.get_access(address.get(), gpu)))
         };
-        let access = snapshot.mappings.iter().flat_map(|mapping| of(mapping.address)).collect();
+        let access =
+            snapshot.mappings.iter().flat_map(|mapping| access_of(mapping.address)).collect();
         Self { snapshot, access }
     }
 }
 
 /// Makes one driver call of an act fail, and checks the outcome. Runs in a process of its own.
-fn check_failure(fixture: &Fixture, act: Act, when: &str, plan: &str) {
+fn check_failure(fixture: &Fixture, act: Act, context: &str, plan: &str) {
     fail_driver_calls(plan);
     let scenario = Scenario::new(Library::load(fixture.runtime()));
     let vmm = &scenario.library.vmm;
-    let raw = Raw::start(fixture);
-    let mut before = State::of(&scenario, &raw, when);
+    let raw = RawRuntime::start(fixture);
+    let mut before = State::of(&scenario, &raw, context);
     match act(&scenario).as_ref().map_err(Error::kind) {
         Ok(()) => vmm.check().unwrap(),
         Err(ErrorKind::Quarantined { range, now }) => {
-            assert!(now, "{when}: quarantined by this operation");
+            assert!(now, "{context}: quarantined by this operation");
             vmm.check().unwrap();
             let listed = vmm.quarantine();
-            assert!(listed.iter().any(|entry| *entry == **range), "{when}: {listed:?}");
+            assert!(listed.iter().any(|entry| *entry == **range), "{context}: {listed:?}");
             return;
         }
         Err(error) => {
-            println!("{when}: {error}");
-            let after = State::of(&scenario, &raw, when);
+            println!("{context}: {error}");
+            let after = State::of(&scenario, &raw, context);
             if plan.starts_with("PRIME_FD_TO_HANDLE") {
-                // A defect of the runtime: its map leaks the dma-buf.
+                // A defect of the runtime: a failed map leaks the dma-buf.
                 let leaked = after.snapshot.descriptors - before.snapshot.descriptors;
-                assert!(leaked <= 1, "{when}: {leaked} descriptors");
+                assert!(leaked <= 1, "{context}: {leaked} descriptors");
                 before.snapshot.descriptors = after.snapshot.descriptors;
             }
-            before.snapshot.assert_same(&after.snapshot, when);
-            assert_eq!(before, after, "{when}");
-            scenario.assert_contents(when);
-            act(&scenario).unwrap_or_else(|error| panic!("{when}, then again: {error}"));
+            before.snapshot.assert_unchanged(&after.snapshot, context);
+            assert_eq!(before, after, "{context}");
+            scenario.assert_contents(context);
+            act(&scenario).unwrap_or_else(|error| panic!("{context}, then again: {error}"));
         }
     }
-    scenario.tear_down(when);
-    assert_eq!(vmm.quarantine(), [], "{when}");
+    scenario.tear_down(context);
+    assert_eq!(vmm.quarantine(), [], "{context}");
 }
 
 /// Errors of the kernel. The first is tried at every call.
@@ -81,11 +82,11 @@ const ERRORS: [&str; 11] = [
     "EINTR",
 ];
 
-/// The environment variable. `all` tries every error at every call. By default every third call also fails
-/// with one of the other errors, in turn.
+/// The environment variable. The value `all` tries every error at every call. By default, every third call
+/// also fails with one of the other errors, in turn.
 const ERRORS_VARIABLE: &str = "HSA_VMM_KERNEL_ERRORS";
 
-/// Returns the errors to try at the call with this number among all calls.
+/// Returns the errors to try at the call with this number.
 fn errors_for(number: usize) -> Vec<&'static str> {
     match std::env::var(ERRORS_VARIABLE).as_deref() {
         Ok("all") => ERRORS.to_vec(),
@@ -105,28 +106,28 @@ fn one_refused_call_changes_nothing() {
         let mut failures = Vec::new();
         let mut aborted = BTreeMap::new();
         let (mut calls, mut tried) = (0, 0);
-        // By default only every fourth operation.
+        // By default, tests only every fourth operation.
         let is_long = hsa_rocr::test::is_long();
         for &(name, act) in ACTS.iter().step_by(if is_long { 1 } else { 4 }) {
             for call in calls_of(fixture, act, name) {
                 for error in errors_for(calls) {
-                    let when = format!("{}: {name}, {call} is {error}", fixture.release());
+                    let context = format!("{}: {name}, {call} is {error}", fixture.release());
                     let plan = format!("{call}={error}");
-                    let end = in_child(|| check_failure(fixture, act, &when, &plan));
+                    let end = in_child(|| check_failure(fixture, act, &context, &plan));
                     tried += 1;
                     match may_abort(name, &call) {
                         Some(abort) if end == End::Signal(libc::SIGABRT) => {
                             *aborted.entry(abort).or_insert(0) += 1;
                         }
                         _ if end == End::Success => {}
-                        _ => failures.push((when, end)),
+                        _ => failures.push((context, end)),
                     }
                 }
                 calls += 1;
             }
         }
         let release = fixture.release();
-        println!("{release}: {calls} calls refused in {tried} ways, of which abort {aborted:?}");
+        println!("{release}: {calls} calls refused in {tried} ways; aborts: {aborted:?}");
         assert_eq!(failures, [], "of {tried}");
         assert!(calls > hsa_rocr::test::share(150), "only {calls} calls were refused");
         // Every listed abort occurs.

@@ -61,7 +61,7 @@ fn cpu_access_changes_make_no_hole() {
         }
         library.grant(base, 2 * size, cpu, Access::Read);
         let before = access_changes(&shim);
-        assert!(before > 0, "the runtime has mapped for the CPU");
+        assert!(before > 0, "the runtime has mapped the memory for the CPU");
         for (requested, expected) in [
             (Access::Read, "r--"),
             (Access::ReadWrite, "rw-"),

@@ -6,19 +6,19 @@ use crate::process::{End, in_child};
 use hsa_vmm::{Access, Allocation, Error, ErrorKind, HandleType, Reservation, Runtime, Vmm};
 
 const SIZE: usize = 64 << 10;
-const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
+const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 #[test]
 fn forked_child_gets_errors() {
     on_each("fork::forked_child_gets_errors", |fixture| {
         let library = Library::load(fixture.runtime());
         let vmm = &library.vmm;
-        let (base, handle) = library.mapped(0, SIZE);
+        let (base, handle) = library.map_new_memory(0, SIZE);
         let [cpu, gpu] = [library.cpu(0), library.gpu(0)];
         let grants = [cpu, gpu].map(|agent| access(agent, Access::ReadWrite));
         vmm.set_access(base, SIZE, &grants).unwrap();
         vmm.write(base, b"kept").unwrap();
-        let shared = vmm.export_to_shareable_handle(handle, FILE).unwrap();
+        let shared = vmm.export_to_shareable_handle(handle, DESCRIPTOR).unwrap();
         let end = in_child(|| {
             let results = [
                 vmm.address_reserve(SIZE, 0, None).map(drop),
@@ -31,8 +31,8 @@ fn forked_child_gets_errors() {
                 vmm.get_access(gpu, base).map(drop),
                 vmm.revoke(base, SIZE, &[gpu]),
                 vmm.allocation_properties(handle).map(drop),
-                vmm.export_to_shareable_handle(handle, FILE).map(drop),
-                vmm.import_from_shareable_handle(&shared, FILE).map(drop),
+                vmm.export_to_shareable_handle(handle, DESCRIPTOR).map(drop),
+                vmm.import_from_shareable_handle(&shared, DESCRIPTOR).map(drop),
                 vmm.retain_allocation_handle(base).map(drop),
                 vmm.read(base, &mut [0; 4]),
                 vmm.write(base, b"lost"),
@@ -75,13 +75,13 @@ fn drops_in_a_forked_child_keep_parent_memory() {
     });
 }
 
-/// In a child, AMD's runtime believes that it is started, and rejects the use of the driver. The result depends
+/// In a child, AMD's runtime believes that it is started, but the driver cannot be used. The result depends
 /// on the release: an error, at the latest when memory is created, or usable memory.
 #[test]
 fn forked_child_opens_a_runtime_or_gets_an_error() {
     on_each("fork::forked_child_opens_a_runtime_or_gets_an_error", |fixture| {
         let library = Library::load(fixture.runtime());
-        let (base, _) = library.mapped(0, SIZE);
+        let (base, _) = library.map_new_memory(0, SIZE);
         library.grant(base, SIZE, library.cpu(0), Access::ReadWrite);
         library.vmm.write(base, b"kept").unwrap();
         let end = in_child(|| {

@@ -1,4 +1,4 @@
-//! Owned values keep alive what they need, whatever the order in which the values are dropped.
+//! Owned values keep the values that they need alive, in whatever order they are dropped.
 
 use crate::amd_runtime::on_each;
 use crate::machine::drops::{drop_in, orders};

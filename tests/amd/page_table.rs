@@ -31,8 +31,8 @@ fn coverage(gpu: usize, address: Address, size: usize) -> Coverage {
 }
 
 #[track_caller]
-fn assert_coverage(address: Address, size: usize, of_each: [Coverage; 2], when: &str) {
-    assert_eq!([0, 1].map(|gpu| coverage(gpu, address, size)), of_each, "{when}");
+fn assert_coverage(address: Address, size: usize, expected: [Coverage; 2], context: &str) {
+    assert_eq!([0, 1].map(|gpu| coverage(gpu, address, size)), expected, "{context}");
 }
 
 /// Maps two adjacent ranges, one of each GPU's memory, which both GPUs and the CPU can access.

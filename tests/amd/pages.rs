@@ -16,7 +16,7 @@ fn text(length: usize, seed: u8) -> Vec<u8> {
     (0..length).map(|byte| (byte % 253) as u8 ^ seed).collect()
 }
 
-fn pausable(library: &Library, size: usize) -> PausableBuffer {
+fn new_pausable(library: &Library, size: usize) -> PausableBuffer {
     let mut buffer = PausableBuffer::create(&library.vmm, size, &library.on(0)).unwrap();
     buffer.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
     buffer.write(0, &text(size.min(MIB), 1)).unwrap();
@@ -34,7 +34,7 @@ fn pausable_buffer_resumes_at_its_address() {
     on_each("pages::pausable_buffer_resumes_at_its_address", |fixture| {
         let library = Library::load(fixture.runtime());
         for size in [1, 32, 4096, MIB, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1, 3 << 30] {
-            let mut buffer = pausable(&library, size);
+            let mut buffer = new_pausable(&library, size);
             buffer.grant(&[library.gpu(1)], Access::Read).unwrap();
             let (address, extent) = (buffer.address(), buffer.extent());
             // Copying three gibibytes takes too long for every run.
@@ -61,7 +61,7 @@ fn pausable_buffer_resumes_at_its_address() {
 /// Pauses two buffers in turn, which do not fit into memory together.
 fn pause_in_turn(library: &Library) {
     let size = 40 * MIB;
-    let mut first = pausable(library, size);
+    let mut first = new_pausable(library, size);
     first.write(size - 4, b"last").unwrap();
     for round in 0..4 {
         first.pause(Contents::Save).unwrap();
@@ -112,7 +112,7 @@ fn pause_rounds_keep_address_and_contents() {
     on_each("pages::pause_rounds_keep_address_and_contents", |fixture| {
         set_variable("HSA_KFD", "gpus=2,vram=64MiB");
         let library = Library::load(fixture.runtime());
-        let mut buffer = pausable(&library, PAGE);
+        let mut buffer = new_pausable(&library, PAGE);
         let address = buffer.address();
         let free_mebibytes = |library: &Library| {
             let handles = std::iter::from_fn(|| library.vmm.create(MIB, &library.on(0)).ok());
@@ -134,16 +134,16 @@ fn pause_rounds_keep_address_and_contents() {
         assert_eq!((after.0, after.2), (before.0, before.2), "descriptors and memory");
         // Heaps and stacks change; a leak would add a region in each round.
         let limit = before.1 + rounds as usize / 4;
-        assert!(after.1 < limit, "{} regions, there were {}", after.1, before.1);
+        assert!(after.1 < limit, "{} regions instead of {}", after.1, before.1);
         library.vmm.check().unwrap();
         drop(buffer);
         library.assert_everything_freed();
     });
 }
 
-fn paged(library: &Library, zero: bool, ahead: usize) -> PagedBuffer {
+fn new_paged(library: &Library, has_zero_page: bool, ahead: usize) -> PagedBuffer {
     let options = PagedBuffer::builder(16 * PAGE).with_page_size(PAGE).with_pages_ahead(ahead);
-    let options = if zero { options.with_zero_page() } else { options };
+    let options = if has_zero_page { options.with_zero_page() } else { options };
     let buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
     buffer.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
     buffer
@@ -153,8 +153,8 @@ fn paged(library: &Library, zero: bool, ahead: usize) -> PagedBuffer {
 fn unmapped_pages_read_as_zeros() {
     on_each("pages::unmapped_pages_read_as_zeros", |fixture| {
         let library = Library::load(fixture.runtime());
-        for zero in [false, true] {
-            let buffer = paged(&library, zero, 0);
+        for has_zero_page in [false, true] {
+            let buffer = new_paged(&library, has_zero_page, 0);
             for round in 0..20u8 {
                 buffer.map(2..8).unwrap();
                 (2..8).for_each(|page| {
@@ -167,17 +167,17 @@ fn unmapped_pages_read_as_zeros() {
                         (Ok(()), 2 | 5..8) => {
                             assert!(found[..] == text(100, page as u8 ^ round), "{page}");
                         }
-                        (Ok(()), _) => assert!(zero && found == [0; 100], "{page}"),
+                        (Ok(()), _) => assert!(has_zero_page && found == [0; 100], "{page}"),
                         (Err(error), _) => {
-                            assert!(!zero, "{error}");
+                            assert!(!has_zero_page, "{error}");
                             let address = buffer.address_of(page).unwrap().get();
                             assert_inaccessible(address, PAGE, "not mapped");
                         }
                     }
                 }
-                if zero {
+                if has_zero_page {
                     // A GPU reads zeros, too, across the end of the mapped pages.
-                    let copy_address = library.mapped(0, PAGE).0;
+                    let copy_address = library.map_new_memory(0, PAGE).0;
                     library.grant(copy_address, PAGE, library.gpu(0), Access::ReadWrite);
                     library.grant(copy_address, PAGE, library.cpu(0), Access::ReadWrite);
                     let edge = at(buffer.address(), 8 * PAGE);
@@ -200,7 +200,7 @@ fn thread_maps_pages_ahead_and_ends() {
     on_each("pages::thread_maps_pages_ahead_and_ends", |fixture| {
         let library = Library::load(fixture.runtime());
         for _ in 0..10 {
-            let buffer = paged(&library, false, 3);
+            let buffer = new_paged(&library, false, 3);
             buffer.map(0..2).unwrap();
             let begun = Instant::now();
             while buffer.statistics().ahead < 3 {
@@ -225,7 +225,7 @@ fn relocate_keeps_contents() {
     on_each("pages::relocate_keeps_contents", |fixture| {
         let library = Library::load(fixture.runtime());
         for zeros in [[false, false], [true, false], [false, true]] {
-            let [source, target] = zeros.map(|zero| paged(&library, zero, 0));
+            let [source, target] = zeros.map(|has_zero_page| new_paged(&library, has_zero_page, 0));
             target.grant(&[library.gpu(1)], Access::ReadWrite).unwrap();
             source.map(0..4).unwrap();
             (0..4).for_each(|page| source.write(page * PAGE, &text(PAGE, page as u8)).unwrap());
@@ -271,13 +271,13 @@ impl Setup for Buffers {
     type State = (Vec<PageState>, [bool; 2], Vec<MappingInfo>);
 
     fn new(library: Library) -> Self {
-        let [plain, zero] = [false, true].map(|zero| {
-            let buffer = paged(&library, zero, 0);
+        let [plain, zero] = [false, true].map(|has_zero_page| {
+            let buffer = new_paged(&library, has_zero_page, 0);
             buffer.map(1..3).unwrap();
             (1..3).for_each(|page| buffer.write(page * PAGE, &text(100, page as u8)).unwrap());
             buffer
         });
-        let (resident, mut paused) = (pausable(&library, PAGE), pausable(&library, PAGE));
+        let (resident, mut paused) = (new_pausable(&library, PAGE), new_pausable(&library, PAGE));
         paused.pause(Contents::Save).unwrap();
         Self { plain, zero, resident, paused, library }
     }
@@ -294,22 +294,22 @@ impl Setup for Buffers {
         (states.collect(), paused, self.library.vmm.mappings())
     }
 
-    fn assert_contents(&self, when: &str) {
+    fn assert_contents(&self, context: &str) {
         for buffer in [&self.plain, &self.zero] {
             for page in 1..3 {
                 let mut found = [0; 100];
                 buffer.read(page * PAGE, &mut found).unwrap();
-                assert!(found[..] == text(100, page as u8), "{when}: page {page}");
+                assert!(found[..] == text(100, page as u8), "{context}: page {page}");
             }
         }
-        assert!(holds_text(&self.resident), "{when}");
+        assert!(holds_text(&self.resident), "{context}");
     }
 
-    fn close(mut self, when: &str) -> Library {
+    fn close(mut self, context: &str) -> Library {
         if self.paused.is_paused() {
             self.paused.resume().unwrap();
         }
-        assert!(holds_text(&self.paused), "{when}");
+        assert!(holds_text(&self.paused), "{context}");
         self.library
     }
 }

@@ -47,10 +47,10 @@ pub trait Setup: Sized {
 
     fn state(&self) -> Self::State;
 
-    fn assert_contents(&self, when: &str);
+    fn assert_contents(&self, context: &str);
 
     /// Frees the buffers, in any state.
-    fn close(self, when: &str) -> Library;
+    fn close(self, context: &str) -> Library;
 }
 
 pub type Act<S> = fn(&mut S) -> Result<(), Error>;
@@ -66,39 +66,39 @@ pub fn refuse_each_call<S: Setup>(test: &str, acts: &[NamedAct<S>], at_least: us
         for &(name, operation, act) in acts {
             let start = || S::new(Library::load(fixture.runtime()));
             for call in driver_calls(start, |setup| act(setup).unwrap()) {
-                let when = format!("{}: {name}, {call}", fixture.release());
+                let context = format!("{}: {name}, {call}", fixture.release());
                 let end = in_child(|| {
                     fail_driver_calls(&format!("{call}=ENOMEM"));
-                    check_failure(start(), act, &when, &call);
+                    check_failure(start(), act, &context, &call);
                 });
                 tried += 1;
                 let aborted =
                     end == End::Signal(libc::SIGABRT) && may_abort(operation, &call).is_some();
                 aborts += usize::from(aborted);
                 if end != End::Success && !aborted {
-                    failures.push((when, end));
+                    failures.push((context, end));
                 }
             }
         }
-        println!("{}: {tried} refused calls, of which {aborts} abort", fixture.release());
+        println!("{}: {tried} refused calls, {aborts} aborts", fixture.release());
         assert_eq!(failures, [], "of {tried}");
         assert!(tried >= at_least, "only {tried} calls were refused");
     });
 }
 
-fn check_failure<S: Setup>(mut setup: S, act: Act<S>, when: &str, call: &str) {
+fn check_failure<S: Setup>(mut setup: S, act: Act<S>, context: &str, call: &str) {
     setup.library().vmm.check().unwrap();
     let (before, open_before) = (setup.state(), descriptors());
     if let Err(error) = act(&mut setup) {
-        println!("{when}: {error}");
+        println!("{context}: {error}");
         setup.library().vmm.check().unwrap();
-        // A defect of the runtime: its map leaks the dma-buf that the driver refused.
+        // A defect of the runtime: a failed map leaks the dma-buf that the driver refused.
         let leaked = descriptors() - open_before;
         let may_leak = usize::from(call.starts_with("PRIME_FD_TO_HANDLE"));
-        assert!(leaked <= may_leak, "{when}: {leaked} descriptors");
-        assert_eq!(setup.state(), before, "{when}");
-        setup.assert_contents(when);
+        assert!(leaked <= may_leak, "{context}: {leaked} descriptors");
+        assert_eq!(setup.state(), before, "{context}");
+        setup.assert_contents(context);
         act(&mut setup).unwrap();
     }
-    setup.close(when).assert_everything_freed();
+    setup.close(context).assert_everything_freed();
 }

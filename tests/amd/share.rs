@@ -11,7 +11,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
 const SIZE: usize = 256 << 10;
-const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
+const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 /// One of two processes, with its socket to the other.
 struct Side {
@@ -37,7 +37,7 @@ impl Side {
 
     /// Maps memory of the second GPU for all agents.
     fn map_memory(&self) -> (Address, Handle) {
-        let (base, memory) = self.library.mapped(1, SIZE);
+        let (base, memory) = self.library.map_new_memory(1, SIZE);
         self.grant_all(base);
         (base, memory)
     }
@@ -50,13 +50,13 @@ impl Side {
 
     fn send(&self, memory: Handle) {
         let vmm = &self.library.vmm;
-        send(&self.socket, &vmm.export_to_shareable_handle(memory, FILE).unwrap());
+        send(&self.socket, &vmm.export_to_shareable_handle(memory, DESCRIPTOR).unwrap());
     }
 
     /// Receives memory and maps it for all agents.
     fn receive(&self) -> (Address, Handle) {
         let vmm = &self.library.vmm;
-        let memory = vmm.import_from_shareable_handle(receive(&self.socket), FILE).unwrap();
+        let memory = vmm.import_from_shareable_handle(receive(&self.socket), DESCRIPTOR).unwrap();
         assert_eq!(vmm.allocation_size(memory), Ok(SIZE));
         let owner = Location::Agent(self.library.gpu(1));
         assert_eq!(vmm.allocation_properties(memory).unwrap().location, owner);
@@ -102,7 +102,7 @@ fn run_pair(test: &str, exporter: impl Fn(Side), importer: impl Fn(Side), ends: 
 }
 
 /// Kills this process.
-fn die() {
+fn kill_this_process() {
     // SAFETY: kills this process.
     unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
 }
@@ -174,7 +174,7 @@ fn memory_outlives_a_killed_exporter() {
         side.library.vmm.write(memory.0, b"kept").unwrap();
         side.send(memory.1);
         side.wait();
-        die();
+        kill_this_process();
     };
     let importer = |mut side: Side| {
         let memory = side.receive();
@@ -191,7 +191,7 @@ fn memory_outlives_a_killed_exporter() {
     );
 }
 
-/// The importer is killed before it imports the memory, or while it uses it.
+/// The importer is killed before it imports the memory, or while it uses the memory.
 #[test]
 fn exporter_survives_a_killed_importer() {
     let exporter = |mut side: Side| {
@@ -206,14 +206,14 @@ fn exporter_survives_a_killed_importer() {
     let before_import = |mut side: Side| {
         side.resume_peer();
         receive(&side.socket);
-        die();
+        kill_this_process();
     };
     let in_use = |mut side: Side| {
         side.resume_peer();
         let memory = side.receive();
         side.library.vmm.write(memory.0, b"half").unwrap();
         side.library.vmm.unmap(memory.0, SIZE).unwrap();
-        die();
+        kill_this_process();
     };
     for importer in [&before_import as &dyn Fn(Side), &in_use] {
         let test = "share::exporter_survives_a_killed_importer";

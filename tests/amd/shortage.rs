@@ -6,7 +6,7 @@ use crate::process::limit::{limit_free_descriptors, raise_limit};
 use crate::process::{assert_inaccessible, descriptors};
 use hsa_vmm::{Access, Error, ErrorKind, Handle, HandleType};
 
-const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
+const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 /// Allocates all memory, in pieces.
 fn allocate_all(library: &Library, gpu: usize, piece: usize) -> Vec<Handle> {
@@ -20,7 +20,7 @@ fn allocate_all(library: &Library, gpu: usize, piece: usize) -> Vec<Handle> {
                 return pieces;
             }
         }
-        assert!(pieces.len() < 1000, "allocation ends");
+        assert!(pieces.len() < 1000, "allocation eventually fails");
     }
 }
 
@@ -69,7 +69,7 @@ fn calls_without_descriptors_change_nothing() {
         library.map(base, size, first);
         library.grant(base, size, library.gpu(0), Access::Read);
         library.map(at(base, size), size, second);
-        let shared = vmm.export_to_shareable_handle(first, FILE).unwrap();
+        let shared = vmm.export_to_shareable_handle(first, DESCRIPTOR).unwrap();
         let free_address = library.reserve(size);
         let state = || (vmm.usage(), vmm.mappings(), descriptors());
         let before = state();
@@ -78,7 +78,7 @@ fn calls_without_descriptors_change_nothing() {
         let grants = [library.cpu(0), library.gpu(0), library.gpu(1)];
         let grants = grants.map(|agent| access(agent, Access::ReadWrite));
         let results = [
-            ("export", vmm.export_to_shareable_handle(first, FILE).map(drop)),
+            ("export", vmm.export_to_shareable_handle(first, DESCRIPTOR).map(drop)),
             ("set_access", vmm.set_access(base, size, &grants)),
             ("set_access of two", vmm.set_access(base, 2 * size, &grants)),
             ("map", vmm.map(free_address, size, 0, third)),
@@ -88,8 +88,8 @@ fn calls_without_descriptors_change_nothing() {
                 matches!(result.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors));
             assert!(is_shortage, "{name}: {result:?}");
         }
-        // No more descriptors are opened for memory that is open already.
-        let imported = vmm.import_from_shareable_handle(&shared, FILE).unwrap();
+        // Importing memory that is already open needs no further descriptor.
+        let imported = vmm.import_from_shareable_handle(&shared, DESCRIPTOR).unwrap();
         vmm.release(imported).unwrap();
         raise_limit();
 
@@ -99,7 +99,7 @@ fn calls_without_descriptors_change_nothing() {
         assert_inaccessible(base.get(), 2 * size, "after the shortage");
         vmm.set_access(base, 2 * size, &grants).unwrap();
         vmm.map(free_address, size, 0, third).unwrap();
-        vmm.import_from_shareable_handle(&shared, FILE).unwrap();
+        vmm.import_from_shareable_handle(&shared, DESCRIPTOR).unwrap();
     });
 }
 
@@ -139,14 +139,15 @@ fn running_out_of_descriptors_half_way_rolls_back() {
     });
 }
 
-/// The library rejects the call. The runtime would abort this process: it asserts that it gets a descriptor.
+/// The library rejects the grant. The runtime would abort this process, because it asserts that it gets a
+/// descriptor.
 #[test]
 fn grant_to_gpu_needs_a_descriptor() {
     on_each("shortage::grant_to_gpu_needs_a_descriptor", |fixture| {
         let library = Library::load(fixture.runtime());
         let vmm = &library.vmm;
         let size = 64 << 10;
-        let (base, _) = library.mapped(0, size);
+        let (base, _) = library.map_new_memory(0, size);
         let gpus = [library.gpu(0), library.gpu(1)].map(|id| access(id, Access::ReadWrite));
         limit_free_descriptors(0);
         let result = vmm.set_access(base, size, &gpus);

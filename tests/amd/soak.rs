@@ -13,8 +13,8 @@ use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 const SIZE: usize = 64 << 10;
-const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
-/// Threads for each of the three `Vmm`s; as many use areas.
+const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
+/// The number of threads that use each of the three `Vmm`s. The same number of threads uses areas.
 const THREADS: usize = 3;
 
 /// Returns the duration of the test on one release: two seconds, or the variable's value.
@@ -35,7 +35,7 @@ fn vmms_runtimes_and_areas_share_a_library() {
         let third =
             Library { vmm: Vmm::open(&first.runtime).unwrap(), runtime: first.runtime.clone() };
         let all = [&first, &second, &third];
-        // The runtime creates its queues when they are first needed.
+        // Uses everything once, because the runtime creates its queues on first use.
         for library in all {
             use_vmm(library, 0).unwrap();
             use_area(library, 0).unwrap();
@@ -88,8 +88,9 @@ fn use_vmm(library: &Library, number: u8) -> Result<(), String> {
     vmm.copy(library.gpu(gpu), at(base, 64), base, 64).map_err(failed("copy"))?;
     let read = |agent| [access(agent, Access::Read)];
     vmm.set_access(base, SIZE, &read(library.gpu(peer))).map_err(failed("set_access, a peer"))?;
-    let shared = vmm.export_to_shareable_handle(memory, FILE).map_err(failed("export"))?;
-    let imported = vmm.import_from_shareable_handle(shared, FILE).map_err(failed("import"))?;
+    let shared = vmm.export_to_shareable_handle(memory, DESCRIPTOR).map_err(failed("export"))?;
+    let imported =
+        vmm.import_from_shareable_handle(shared, DESCRIPTOR).map_err(failed("import"))?;
     vmm.allocation_properties(imported).map_err(failed("properties"))?;
     vmm.map(at(base, SIZE), SIZE, 0, imported).map_err(failed("map, imported"))?;
     let retained = vmm.retain_allocation_handle(at(base, SIZE)).map_err(failed("retain"))?;

@@ -36,7 +36,7 @@ fn runtime_starts_and_stops_repeatedly() {
         let mut open = None;
         for round in 0..10 {
             let library = Library::load(fixture.runtime());
-            let (base, _) = library.mapped(round % 2, 64 << 10);
+            let (base, _) = library.map_new_memory(round % 2, 64 << 10);
             for agent in [library.cpu(0), library.gpu(0), library.gpu(1)] {
                 library.grant(base, 64 << 10, agent, Access::ReadWrite);
             }
@@ -53,7 +53,7 @@ fn vmms_on_one_runtime_are_independent() {
     on_each("start::vmms_on_one_runtime_are_independent", |fixture| {
         let [first, second] = [(); 2].map(|()| Library::load(fixture.runtime()));
         let ((first_base, memory), (second_base, _)) =
-            (first.mapped(0, 64 << 10), second.mapped(0, 64 << 10));
+            (first.map_new_memory(0, 64 << 10), second.map_new_memory(0, 64 << 10));
         second.vmm.unmap(first_base, 64 << 10).unwrap_err();
         second.vmm.release(memory).unwrap_err();
         second.grant(second_base, 64 << 10, second.cpu(0), Access::ReadWrite);

@@ -8,12 +8,12 @@ use crate::successor;
 fn owned_values_never_act_on_successors() {
     on_each("successors::owned_values_never_act_on_successors", |fixture| {
         let library = Library::load(fixture.runtime());
-        successor::of_mapping(&library);
-        successor::of_growable_buffer(&library);
-        successor::of_ring_buffer(&library);
-        successor::of_pausable_buffer(&library);
-        successor::of_paged_buffer(&library);
-        successor::of_area_memory(&library);
-        successor::of_reservation(&library);
+        successor::check_mapping(&library);
+        successor::check_growable_buffer(&library);
+        successor::check_ring_buffer(&library);
+        successor::check_pausable_buffer(&library);
+        successor::check_paged_buffer(&library);
+        successor::check_area_memory(&library);
+        successor::check_reservation(&library);
     });
 }

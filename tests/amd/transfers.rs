@@ -1,13 +1,13 @@
-//! GPU access to memory of this process on AMD's runtime, which the simulation reproduces.
+//! A GPU's faults on memory of this process, on AMD's runtime. The simulation reproduces them.
 
 use crate::amd_runtime::on_each;
-use crate::amd_runtime::raw::{Fault, RW, Raw, SIZE};
+use crate::amd_runtime::raw::{Fault, RW, RawRuntime, SIZE};
 
 #[test]
 fn gpu_faults_on_host_memory_that_is_not_locked() {
     on_each("transfers::gpu_faults_on_host_memory_that_is_not_locked", |fixture| {
-        let raw = Raw::start(fixture);
-        let (base, _) = raw.mapped(SIZE, &[(raw.gpus[0], RW)]);
+        let raw = RawRuntime::start(fixture);
+        let (base, _) = raw.map_new_memory(SIZE, &[(raw.gpus[0], RW)]);
         raw.write_by(raw.gpus[0], base, 6).expect("the GPU has access");
         let heap = vec![0u64; 512];
         assert_eq!(raw.read_by(raw.gpus[0], heap.as_ptr().addr()), Err(Fault));
@@ -17,7 +17,7 @@ fn gpu_faults_on_host_memory_that_is_not_locked() {
 #[test]
 fn gpu_faults_on_host_memory_that_was_unlocked() {
     on_each("transfers::gpu_faults_on_host_memory_that_was_unlocked", |fixture| {
-        let raw = Raw::start(fixture);
+        let raw = RawRuntime::start(fixture);
         let mut heap = vec![7u64; 3 * 512];
         let page = heap.as_mut_ptr().addr().next_multiple_of(4096);
         let address = raw.lock(page, 4096, &raw.gpus).expect("host memory");

@@ -1,4 +1,4 @@
-//! Memory sent between processes with its description, each on AMD's runtime.
+//! Memory sent with its description between processes that run AMD's runtime.
 
 use crate::amd_runtime::on_each;
 use crate::exchange::{self, Role};
@@ -34,7 +34,7 @@ fn received_memory_outlives_its_sender() {
     on_each_release(name, &Emulation::gpus(2), |fixture| {
         let (sending, receiving) = Channel::pair().unwrap();
         let (reply_sending, reply_receiving) = Channel::pair().unwrap();
-        // A fork copies all channels. Each child closes the other's, so that the end of a child is detected.
+        // A fork copies all channels. Each child closes the other child's, so that its end is detected.
         let (mut senders, mut receivers) =
             (Some((sending, reply_receiving)), Some((receiving, reply_sending)));
         let sender = Child::start(|| {

@@ -12,18 +12,18 @@ pub const RO: hsa_access_permission_t = HSA_ACCESS_PERMISSION_RO;
 pub const WO: hsa_access_permission_t = HSA_ACCESS_PERMISSION_WO;
 pub const RW: hsa_access_permission_t = HSA_ACCESS_PERMISSION_RW;
 
-/// The size of mappings in these tests: a few pages, so that a part differs from the whole.
+/// The size of mappings in these tests: several pages, so that a call can name a part.
 pub const SIZE: usize = 64 << 10;
 pub const PAGE: usize = 4096;
 
 type HsaResult<T = ()> = Result<T, hsa_status_t>;
 
 /// A GPU accessed an address that is not in its page table.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault;
 
 /// A started runtime, its agents, and the memory of its GPUs.
-pub struct Raw {
+pub struct RawRuntime {
     core: Core,
     vmem: Vmem,
     pub cpu: hsa_agent_t,
@@ -63,7 +63,7 @@ unsafe extern "C" fn push_to_list<T: Copy>(item: T, list: *mut c_void) -> hsa_st
 // Each unsafe block below calls a function of the loaded runtime with pointers to locals of the right type.
 // The tests check how the runtime treats invalid numbers; a call that may crash the runtime runs in a child.
 #[allow(clippy::undocumented_unsafe_blocks, reason = "explained once, above")]
-impl Raw {
+impl RawRuntime {
     #[track_caller]
     pub fn start(fixture: &Fixture) -> Self {
         let library =
@@ -82,7 +82,7 @@ impl Raw {
         let register = core.hsa_amd_register_system_event_handler.expect("the function exists");
         to_result(unsafe { register(Some(record_fault), null_mut()) }, ()).expect("a handler");
         let mut raw = Self { core, vmem, cpu, gpus, pools, scratch: 0, _library: library };
-        raw.scratch = raw.mapped(PAGE, &[]).0;
+        raw.scratch = raw.map_new_memory(PAGE, &[]).0;
         // One call names all agents, because 6.1.2 revokes the access of agents that a call does not name.
         let all_agents: Vec<_> = raw.gpus.iter().chain([&cpu]).map(|&agent| (agent, RW)).collect();
         raw.set_access(raw.scratch, PAGE, &all_agents).expect("access");
@@ -199,7 +199,7 @@ impl Raw {
         )
     }
 
-    /// Returns whether the runtime has memory of this process locked at an address.
+    /// Returns whether memory of this process is locked at an address.
     pub fn is_locked(&self, address: usize) -> bool {
         self.pointer_info(address).type_ == HSA_EXT_POINTER_TYPE_LOCKED
     }
@@ -255,7 +255,7 @@ impl Raw {
 
     /// Reserves addresses, and maps new memory of the first GPU over all of them.
     #[track_caller]
-    pub fn mapped(
+    pub fn map_new_memory(
         &self,
         size: usize,
         access: &[(hsa_agent_t, hsa_access_permission_t)],

@@ -36,7 +36,7 @@ fn no_failure_status_is_success() {
         simulation.set_faults(plan);
         let error = area.mmap(100, MmapOptions::new()).map(drop).unwrap_err();
         simulation.set_faults(FaultPlan::none());
-        // Code 5, not supported, names the function without its status.
+        // An error with code 5, not supported, names the function without its status.
         let reported = format!("{status:#x}");
         let reported = if error.aml() == 5 { "hsa_amd_memory_pool_allocate" } else { &reported };
         assert!(error.to_string().contains(reported), "{error}");

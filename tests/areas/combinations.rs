@@ -1,7 +1,7 @@
 //! Every combination of flags: the memory's owner, the agents with access, its backing, and its contents.
 
 use crate::fixture::{Fixture, on_amd};
-use crate::host_memory::Zeroed;
+use crate::host_memory::ZeroedMemory;
 use crate::{GIB, MIB};
 use hsa_vmm::area::{AreaFlags, AreaMemory, Backing, Device, MmapOptions};
 use hsa_vmm::error::Rejected;
@@ -12,12 +12,14 @@ use std::cell::LazyCell;
 use Backing::{Locked, Pool, Virtual};
 
 const SIZES: [usize; 8] = [1, 32, 4096, MIB, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1, 3 * GIB];
-/// Sizes for tests that do not depend on the size.
-const FEW: [usize; 3] = [1, 4096, 3 * GIB];
+/// Returns sizes for tests that do not depend on the size; by default, no large one.
+fn few_sizes() -> &'static [usize] {
+    if hsa_rocr::test::is_long() { &[1, 4096, 3 * GIB] } else { &[1, 4096] }
+}
 /// The largest size that is compared completely.
-const SMALL: usize = 64 << 10;
+const MAX_COMPARED_SIZE: usize = 64 << 10;
 /// The largest size that is copied.
-const LARGE: usize = 2 * MIB + 1;
+const MAX_COPIED_SIZE: usize = 2 * MIB + 1;
 
 /// The owner of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +32,7 @@ use Owner::{Cpu as OfCpu, Gpu as OfGpu};
 /// The expected backing and owner of a combination, and whether the host and all GPUs have access.
 type Row = (Backing, Owner, bool, bool);
 
-/// By the flags' bits: host 1, unified 2, mapped 4, global 8.
+/// The expected rows, indexed by the flags' bits: host 1, unified 2, mapped 4, global 8.
 const EXPECTED: [Row; 16] = [
     (Virtual, OfGpu, false, false), // none
     (Pool, OfCpu, true, false),     // host
@@ -53,7 +55,7 @@ const EXPECTED: [Row; 16] = [
 /// Returns the expected row if the CPU cannot access the GPU's memory, or GPUs cannot access each other's.
 fn through_host_memory(bits: u32) -> Row {
     match EXPECTED[bits as usize] {
-        (Virtual, OfGpu, true, all) => (Pool, OfCpu, true, all),
+        (Virtual, OfGpu, true, all_gpus) => (Pool, OfCpu, true, all_gpus),
         row => row,
     }
 }
@@ -61,7 +63,7 @@ fn through_host_memory(bits: u32) -> Row {
 /// Returns the expected row without virtual memory.
 fn without_virtual_memory(bits: u32) -> Row {
     match through_host_memory(bits) {
-        (Virtual, owner, host, all) => (Pool, owner, host, all),
+        (Virtual, owner, host, all_gpus) => (Pool, owner, host, all_gpus),
         row => row,
     }
 }
@@ -74,7 +76,7 @@ fn pattern(size: usize, seed: usize) -> Vec<u8> {
 /// Returns the offsets and sizes of the parts that are compared. Memory that is small or copied in several
 /// portions is compared completely, other memory at both ends and in the middle.
 fn parts(size: usize) -> Vec<(usize, usize)> {
-    if size <= SMALL || size == 2 * MIB + 1 {
+    if size <= MAX_COMPARED_SIZE || size == 2 * MIB + 1 {
         vec![(0, size)]
     } else {
         vec![(0, 4096), (size / 2, 4096), (size - 4096, 4096)]
@@ -96,38 +98,38 @@ fn store(address: usize, value: u8) {
 fn check_contents(
     memory: &AreaMemory<'_>,
     peer_memory: &AreaMemory<'_>,
-    host: bool,
+    host_has_access: bool,
     bytes: &[u8],
-    when: &str,
+    context: &str,
 ) {
     let mut found = vec![0; bytes.len()];
     for (offset, size) in parts(memory.size()) {
         let (bytes, found) = (&bytes[..size], &mut found[..size]);
-        memory.write(offset, bytes).unwrap_or_else(|error| panic!("{when}: {error}"));
-        memory.read(offset, found).unwrap_or_else(|error| panic!("{when}: {error}"));
-        assert!(bytes == found, "{when}: {size} bytes at {offset:#x}");
-        if host {
+        memory.write(offset, bytes).unwrap_or_else(|error| panic!("{context}: {error}"));
+        memory.read(offset, found).unwrap_or_else(|error| panic!("{context}: {error}"));
+        assert!(bytes == found, "{context}: {size} bytes at {offset:#x}");
+        if host_has_access {
             let last = memory.address().get() + offset + size - 1;
-            assert_eq!(load(last), bytes[size - 1], "{when}: the host's view");
+            assert_eq!(load(last), bytes[size - 1], "{context}: the host's view");
             store(last, !bytes[size - 1]);
             memory.read(offset + size - 1, &mut found[..1]).unwrap();
-            assert_eq!(found[0], !bytes[size - 1], "{when}: the byte that the host wrote");
+            assert_eq!(found[0], !bytes[size - 1], "{context}: the byte that the host wrote");
             store(last, bytes[size - 1]);
         }
         let copied = size.min(peer_memory.size());
         peer_memory
             .copy(0, memory, offset, copied)
-            .unwrap_or_else(|error| panic!("{when}: {error}"));
+            .unwrap_or_else(|error| panic!("{context}: {error}"));
         peer_memory.read(0, &mut found[..copied]).unwrap();
-        assert!(found[..copied] == bytes[..copied], "{when}: copied from {offset:#x}");
+        assert!(found[..copied] == bytes[..copied], "{context}: copied from {offset:#x}");
         memory.copy(offset + size - copied, peer_memory, 0, copied).unwrap();
         memory.read(offset + size - copied, &mut found[..copied]).unwrap();
-        assert!(found[..copied] == bytes[..copied], "{when}: copied to the end");
+        assert!(found[..copied] == bytes[..copied], "{context}: copied to the end");
     }
     let words = memory.size().min(64) / 4 * 4;
-    memory.fill(0, 0x0102_0304, words).unwrap_or_else(|error| panic!("{when}: {error}"));
+    memory.fill(0, 0x0102_0304, words).unwrap_or_else(|error| panic!("{context}: {error}"));
     memory.read(0, &mut found[..words]).unwrap();
-    assert_eq!(found[..words], 0x0102_0304u32.to_ne_bytes().repeat(words / 4), "{when}: filled");
+    assert_eq!(found[..words], 0x0102_0304u32.to_ne_bytes().repeat(words / 4), "{context}: filled");
 }
 
 fn check_combination(
@@ -140,63 +142,63 @@ fn check_combination(
 ) {
     let runtime = &fixture.runtime;
     let gpus: Vec<_> = runtime.gpus().map(|gpu| gpu.id()).collect();
-    let (backing, owner, host, all) = row;
-    let when = format!("{flags} on device {device}, {size:#x} bytes");
-    let area = fixture.area(device, flags).unwrap_or_else(|e| panic!("{when}: {e}"));
-    let mut host_memory = (backing == Locked).then(|| Zeroed::new(size));
+    let (backing, owner, host_has_access, all_gpus_have_access) = row;
+    let context = format!("{flags} on device {device}, {size:#x} bytes");
+    let area = fixture.area(device, flags).unwrap_or_else(|e| panic!("{context}: {e}"));
+    let mut host_memory = (backing == Locked).then(|| ZeroedMemory::new(size));
     let options = match &mut host_memory {
         Some(memory) => MmapOptions::new().with_host_memory(memory.bytes()),
         None => MmapOptions::new(),
     };
-    let memory = area.mmap(size, options).unwrap_or_else(|error| panic!("{when}: {error}"));
+    let memory = area.mmap(size, options).unwrap_or_else(|error| panic!("{context}: {error}"));
 
-    assert_eq!((memory.backing(), area.backing()), (backing, Ok(backing)), "{when}");
-    assert_eq!(memory.size(), size, "{when}");
-    assert!(memory.allocated_size() >= size, "{when}: {:#x}", memory.allocated_size());
-    assert_eq!(memory.device(), gpus[device], "{when}");
+    assert_eq!((memory.backing(), area.backing()), (backing, Ok(backing)), "{context}");
+    assert_eq!(memory.size(), size, "{context}");
+    assert!(memory.allocated_size() >= size, "{context}: {:#x}", memory.allocated_size());
+    assert_eq!(memory.device(), gpus[device], "{context}");
     let nearest = runtime.agent(gpus[device]).unwrap().nearest_cpu.unwrap();
     let expected = match (owner, backing) {
         (OfGpu, _) => gpus[device],
         (OfCpu, Locked) => runtime.host().id(),
         (OfCpu, _) => nearest,
     };
-    assert_eq!(memory.owner(), expected, "{when}");
-    assert_eq!(memory.agents().contains(&runtime.host().id()), host, "{when}");
+    assert_eq!(memory.owner(), expected, "{context}");
+    assert_eq!(memory.agents().contains(&runtime.host().id()), host_has_access, "{context}");
     for (number, &gpu) in gpus.iter().enumerate() {
-        let visible = all || number == device;
-        assert_eq!(memory.agents().contains(&gpu), visible, "{when}: GPU {number}");
-        // AMD's runtime locks memory for all GPUs, also for those that the call does not name.
+        let visible = all_gpus_have_access || number == device;
+        assert_eq!(memory.agents().contains(&gpu), visible, "{context}: GPU {number}");
+        // AMD's runtime locks memory for all GPUs, including those that the call does not name.
         let visible = visible || backing == Locked;
         for offset in [0, size - 1] {
             let address = memory.device_address().checked_add(offset).unwrap();
             assert_eq!(
                 fixture.can_access(number, address),
                 visible,
-                "{when}: GPU {number} at {offset:#x}"
+                "{context}: GPU {number} at {offset:#x}"
             );
         }
     }
     // Memory of the other device, for copies between devices.
     let peer_memory = fixture.area(Device::Number(gpus.len() - 1), AreaFlags::DEFAULT).unwrap();
-    let peer_memory = peer_memory.mmap(size.min(LARGE), MmapOptions::new()).unwrap();
-    check_contents(&memory, &peer_memory, host, bytes, &when);
+    let peer_memory = peer_memory.mmap(size.min(MAX_COPIED_SIZE), MmapOptions::new()).unwrap();
+    check_contents(&memory, &peer_memory, host_has_access, bytes, &context);
 
     let freed_address = memory.device_address();
-    memory.munmap().unwrap_or_else(|Rejected { error, .. }| panic!("{when}: {error}"));
+    memory.munmap().unwrap_or_else(|Rejected { error, .. }| panic!("{context}: {error}"));
     // The simulation's GPUs can access memory of the process that the runtime does not know.
     if fixture.simulation.is_none() {
-        assert!(!fixture.can_access(device, freed_address), "{when}: after munmap");
+        assert!(!fixture.can_access(device, freed_address), "{context}: after munmap");
     }
-    // The caller's own memory has the bytes written last.
+    // The caller's own memory contains the bytes written last.
     if let Some(host_memory) = &mut host_memory {
         let first = if size < 4 { bytes[0] } else { 0x0102_0304u32.to_ne_bytes()[0] };
-        assert_eq!(host_memory.bytes()[0], first, "{when}");
+        assert_eq!(host_memory.bytes()[0], first, "{context}");
     }
 }
 
 /// Tests all combinations with these sizes: each size on one of the devices, 4096 bytes on every device.
 fn check_all_combinations(fixture: &Fixture, sizes: &[usize], expected: impl Fn(u32) -> Row) {
-    let bytes = LazyCell::new(|| pattern(LARGE, 11));
+    let bytes = LazyCell::new(|| pattern(MAX_COPIED_SIZE, 11));
     let devices = fixture.runtime.gpus().count();
     for bits in 0..16 {
         let flags = AreaFlags::from_bits_retain(bits);
@@ -251,17 +253,21 @@ fn every_combination_in_every_generation() {
 fn every_combination_without_virtual_memory() {
     let mut config = Config::mi300x(2);
     config.vmem = false;
-    check_all_combinations(&Fixture::simulated(config), &FEW, without_virtual_memory);
+    check_all_combinations(&Fixture::simulated(config), few_sizes(), without_virtual_memory);
 }
 
 #[test]
 fn every_combination_without_large_bar() {
-    check_all_combinations(&Fixture::simulated(Config::consumer()), &FEW, through_host_memory);
+    check_all_combinations(
+        &Fixture::simulated(Config::consumer()),
+        few_sizes(),
+        through_host_memory,
+    );
 }
 
 #[test]
 fn every_combination_on_an_apu() {
-    check_all_combinations(&Fixture::simulated(Config::apu()), &FEW, standard_row);
+    check_all_combinations(&Fixture::simulated(Config::apu()), few_sizes(), standard_row);
 }
 
 /// Memory of the host belongs to the CPU nearest to the device.
@@ -271,7 +277,7 @@ fn every_combination_with_two_cpus() {
     let second: Cpu = config.cpus[0].clone();
     config.cpus.push(second);
     config.gpus[1].nearest_cpu = 1;
-    check_all_combinations(&Fixture::simulated(config), &FEW, standard_row);
+    check_all_combinations(&Fixture::simulated(config), few_sizes(), standard_row);
 }
 
 /// With granules of 2 MiB, memory keeps its requested size, and bytes past its end are not accessible.

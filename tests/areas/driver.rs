@@ -45,16 +45,16 @@ impl AreaSetup {
         Self { vmm, area, memory }
     }
 
-    fn assert_unchanged(&self, when: &str) {
+    fn assert_unchanged(&self, context: &str) {
         let mut bytes = [0; SIZE];
-        self.memory.read(0, &mut bytes).unwrap_or_else(|error| panic!("{when}: {error}"));
-        assert!(bytes == [7; SIZE], "{when}: the contents have changed");
-        self.vmm.check().unwrap_or_else(|defect| panic!("{when}: {defect}"));
+        self.memory.read(0, &mut bytes).unwrap_or_else(|error| panic!("{context}: {error}"));
+        assert!(bytes == [7; SIZE], "{context}: the contents have changed");
+        self.vmm.check().unwrap_or_else(|defect| panic!("{context}: {defect}"));
         let usage = self.vmm.usage();
         let resources = usage.reservations + usage.handles + usage.mappings;
         let expected = if self.memory.backing() == hsa_vmm::area::Backing::Virtual { 3 } else { 0 };
-        assert_eq!(resources, expected, "{when}: {usage:?}");
-        assert_eq!(self.vmm.quarantine(), [], "{when}");
+        assert_eq!(resources, expected, "{context}: {usage:?}");
+        assert_eq!(self.vmm.quarantine(), [], "{context}");
     }
 }
 
@@ -70,26 +70,26 @@ fn calls_of(fixture: &Fixture, flags: AreaFlags) -> Vec<String> {
 }
 
 /// Makes one driver call fail, and checks the outcome. Runs in a process of its own.
-fn check_failure(fixture: &Fixture, flags: AreaFlags, plan: &str, when: &str) {
+fn check_failure(fixture: &Fixture, flags: AreaFlags, plan: &str, context: &str) {
     fail_driver_calls(plan);
     let setup = AreaSetup::new(fixture, flags);
     let result = setup.area.mmap(SIZE, options(flags));
     match result.map(AreaMemory::munmap) {
         Ok(Ok(())) => {}
         Ok(Err(Rejected { value: memory, error })) => {
-            println!("{when}: {error}");
+            println!("{context}: {error}");
             memory
                 .munmap()
-                .unwrap_or_else(|Rejected { error, .. }| panic!("{when}, repeated: {error}"));
+                .unwrap_or_else(|Rejected { error, .. }| panic!("{context}, repeated: {error}"));
         }
-        Err(error) => println!("{when}: {error}"),
+        Err(error) => println!("{context}: {error}"),
     }
-    setup.assert_unchanged(when);
+    setup.assert_unchanged(context);
     let memory = setup.area.mmap(SIZE, options(flags));
-    let memory = memory.unwrap_or_else(|error| panic!("{when}, repeated: {error}"));
+    let memory = memory.unwrap_or_else(|error| panic!("{context}, repeated: {error}"));
     memory.write(1, b"again").unwrap();
-    memory.munmap().unwrap_or_else(|Rejected { error, .. }| panic!("{when}, repeated: {error}"));
-    setup.assert_unchanged(when);
+    memory.munmap().unwrap_or_else(|Rejected { error, .. }| panic!("{context}, repeated: {error}"));
+    setup.assert_unchanged(context);
 }
 
 #[test]
@@ -99,9 +99,9 @@ fn one_refused_call_changes_nothing() {
         let (mut tried, mut aborts, mut failures) = (0, 0, Vec::new());
         for flags in ALL_FLAGS {
             for call in calls_of(fixture, flags) {
-                let when = format!("{}: {flags}, {call}", fixture.release());
+                let context = format!("{}: {flags}, {call}", fixture.release());
                 let plan = format!("{call}=ENOMEM");
-                let end = in_child(|| check_failure(fixture, flags, &plan, &when));
+                let end = in_child(|| check_failure(fixture, flags, &plan, &context));
                 tried += 1;
                 // A defect of AMD's runtime, GRANT_WITHOUT_DESCRIPTOR_ABORTS: when it grants a GPU access,
                 // it asserts that the driver's calls succeed.
@@ -110,11 +110,11 @@ fn one_refused_call_changes_nothing() {
                 let aborted = may_abort && end == End::Signal(libc::SIGABRT);
                 aborts += usize::from(aborted);
                 if end != End::Success && !aborted {
-                    failures.push((when, end));
+                    failures.push((context, end));
                 }
             }
         }
-        println!("{}: {tried} refused calls, of which {aborts} abort", fixture.release());
+        println!("{}: {tried} refused calls, {aborts} aborts", fixture.release());
         assert_eq!(failures, [], "of {tried}");
         assert!(tried >= 30, "only {tried} calls were refused");
     });

@@ -21,7 +21,7 @@ struct Areas {
     mapped: Option<AreaMemory<'static>>,
 }
 
-/// Leaks memory of the test, so that it stays allocated.
+/// Returns options with host memory that is never freed.
 fn leaked_host_memory() -> MmapOptions<'static> {
     MmapOptions::new().with_host_memory(Vec::leak(vec![0; SIZE]))
 }
@@ -71,24 +71,24 @@ impl Areas {
     }
 
     /// Fails unless all contents are intact.
-    fn assert_contents(&self, when: &str) {
+    fn assert_contents(&self, context: &str) {
         for (memory, value) in
             self.memory.iter().map(|memory| (memory, 1)).chain([(&self.peer_memory, 2)])
         {
             let mut bytes = [0; SIZE];
-            memory.read(0, &mut bytes).unwrap_or_else(|error| panic!("{when}: {error}"));
-            assert!(bytes == [value; SIZE], "{when}: the contents have changed");
+            memory.read(0, &mut bytes).unwrap_or_else(|error| panic!("{context}: {error}"));
+            assert!(bytes == [value; SIZE], "{context}: the contents have changed");
         }
     }
 
     /// Drops everything. The `Vmm` frees what areas could not free; nothing is left unless something is
     /// quarantined.
-    fn tear_down(self, when: &str) {
+    fn tear_down(self, context: &str) {
         let quarantined = self.quarantined();
         let Self { fixture, vmm, area, memory, peer_memory, mapped } = self;
         drop((memory, peer_memory, mapped, area));
         if let Some(vmm) = &vmm {
-            vmm.check().unwrap_or_else(|defect| panic!("{when}: {defect}"));
+            vmm.check().unwrap_or_else(|defect| panic!("{context}: {defect}"));
         }
         drop(vmm);
         if quarantined == 0 {
@@ -121,7 +121,7 @@ const ACTS: &[(&str, Act)] = &[
     }),
 ];
 
-/// Returns the configurations: each kind of area, and other machines.
+/// Returns the configurations: kinds of areas in each generation, and without virtual memory.
 fn configurations() -> Vec<(&'static str, Config, AreaFlags)> {
     let config = Config::mi300x(2);
     let mut without_vmem = config.clone();
@@ -155,7 +155,7 @@ fn configurations() -> Vec<(&'static str, Config, AreaFlags)> {
     configurations
 }
 
-/// Returns the calls of an act that can fail.
+/// Returns the runtime calls of an act, without those that cannot fail.
 fn calls_of(config: &Config, flags: AreaFlags, act: Act, name: &str) -> Vec<(&'static str, u64)> {
     let mut areas = Areas::new(config, flags);
     let before = areas.calls();
@@ -184,7 +184,7 @@ fn one_failure_changes_nothing() {
             for (function, calls) in calls_of(&config, flags, act, name) {
                 for number in 1..=calls {
                     for status in STATUSES {
-                        let when = format!(
+                        let context = format!(
                             "{machine}, {flags}: {name}, {function} #{number} is {status:#x}"
                         );
                         let mut areas = Areas::new(&config, flags);
@@ -197,50 +197,55 @@ fn one_failure_changes_nothing() {
                             Ok(()) => {
                                 assert!(
                                     tolerates_failure(name, function),
-                                    "{when}: the act succeeded"
+                                    "{context}: the act succeeded"
                                 );
                                 // The caller's memory stays locked, which cannot be undone.
                                 if function != "hsa_amd_memory_unlock" {
-                                    areas.tear_down(&when);
+                                    areas.tear_down(&context);
                                 }
                             }
                             Err(error) => {
-                                // The debug format includes the sources: the error of partly freed memory has one.
+                                // The error of partly freed memory names the function in its source, which only
+                                // the debug format includes.
                                 let text = format!("{error:?}");
-                                assert!(text.contains(function), "{when}: {text}");
+                                assert!(text.contains(function), "{context}: {text}");
                                 if function == "hsa_amd_vmem_handle_release" {
                                     // The memory is unmapped, and nothing else was freed.
                                     let error = areas.memory().read(0, &mut [0]).unwrap_err();
                                     let not_mapped =
                                         matches!(error.problem(), Some(Problem::NotMapped(_)));
-                                    assert!(not_mapped, "{when}: {error}");
-                                    act(&mut areas).unwrap_or_else(|e| panic!("{when}: {e}"));
+                                    assert!(not_mapped, "{context}: {error}");
+                                    act(&mut areas).unwrap_or_else(|e| panic!("{context}: {e}"));
                                     let usage = areas.vmm.as_ref().map(Vmm::usage);
-                                    assert_eq!(usage.map(|usage| usage.handles), Some(1), "{when}");
-                                    areas.tear_down(&when);
+                                    assert_eq!(
+                                        usage.map(|usage| usage.handles),
+                                        Some(1),
+                                        "{context}"
+                                    );
+                                    areas.tear_down(&context);
                                     continue;
                                 }
                                 // A fill or copy in two steps may have completed the first.
                                 if !matches!(name, "fill" | "copy from the peer" | "copy to itself")
                                 {
-                                    areas.assert_contents(&when);
+                                    areas.assert_contents(&context);
                                 }
                                 let after = areas.usage();
-                                assert_eq!(before, after, "{when}");
-                                assert_eq!(areas.quarantined(), 0, "{when}");
-                                act(&mut areas).unwrap_or_else(|e| panic!("{when}, again: {e}"));
+                                assert_eq!(before, after, "{context}");
+                                assert_eq!(areas.quarantined(), 0, "{context}");
+                                act(&mut areas).unwrap_or_else(|e| panic!("{context}, again: {e}"));
                                 if name != "munmap" {
-                                    areas.assert_contents(&when);
+                                    areas.assert_contents(&context);
                                 }
                                 areas.mapped = None;
                                 if name == "mmap" {
                                     assert_eq!(
                                         before,
                                         areas.usage(),
-                                        "{when}: mapped and unmapped"
+                                        "{context}: mapped and unmapped"
                                     );
                                 }
-                                areas.tear_down(&when);
+                                areas.tear_down(&context);
                             }
                         }
                     }
@@ -252,8 +257,8 @@ fn one_failure_changes_nothing() {
     assert!(tried > 1000, "only {tried}");
 }
 
-/// A function fails from some call on, or one failure is followed by another. Whether or not the operation
-/// succeeds, everything can be freed once the runtime works again.
+/// Every call of a function fails, or one failure is followed by others. Whether or not the operation succeeds,
+/// everything can be freed once the runtime works again.
 #[test]
 fn memory_is_freed_after_repeated_failures() {
     let mut tried = 0;
@@ -261,13 +266,15 @@ fn memory_is_freed_after_repeated_failures() {
         for &(name, act) in &ACTS[..2] {
             for (function, calls) in calls_of(&config, flags, act, name) {
                 for number in 1..=calls {
-                    let once = FaultPlan::none().fail(function, number, 0x1000);
+                    let first_failure = FaultPlan::none().fail(function, number, 0x1000);
                     let mut plans = vec![FaultPlan::none().always(function, 0x1000)];
                     // One of the following calls also fails, or all of them.
-                    plans.extend((1..20).map(|nth| once.clone().fail_any(nth, 0x1001)));
-                    plans.extend((1..20).map(|nth| once.clone().fail_any_from(nth, 0x1001)));
+                    plans.extend((1..20).map(|nth| first_failure.clone().fail_any(nth, 0x1001)));
+                    plans.extend(
+                        (1..20).map(|nth| first_failure.clone().fail_any_from(nth, 0x1001)),
+                    );
                     for (index, plan) in plans.into_iter().enumerate() {
-                        let when =
+                        let context =
                             format!("{machine}, {flags}: {name}, {function} #{number}, {index}");
                         let mut areas = Areas::new(&config, flags);
                         areas.set_faults(plan);
@@ -276,11 +283,11 @@ fn memory_is_freed_after_repeated_failures() {
                         areas.set_faults(FaultPlan::none());
                         tried += 1;
                         if let Some(vmm) = &areas.vmm {
-                            vmm.check().unwrap_or_else(|defect| panic!("{when}: {defect}"));
+                            vmm.check().unwrap_or_else(|defect| panic!("{context}: {defect}"));
                         }
                         if name == "munmap" && result.is_err() && areas.quarantined() == 0 {
                             act(&mut areas)
-                                .unwrap_or_else(|error| panic!("{when}, again: {error}"));
+                                .unwrap_or_else(|error| panic!("{context}, again: {error}"));
                         }
                         // Memory that could not be freed or unlocked after `mmap` had failed is
                         // leaked.
@@ -288,7 +295,7 @@ fn memory_is_freed_after_repeated_failures() {
                         if name == "munmap"
                             || !failed.iter().any(|(call, _)| leaking.contains(call))
                         {
-                            areas.tear_down(&when);
+                            areas.tear_down(&context);
                         }
                     }
                 }

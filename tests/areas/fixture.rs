@@ -13,7 +13,7 @@ use std::ffi::c_void;
 use std::ptr::{null, null_mut, without_provenance_mut};
 use std::sync::Arc;
 
-/// A runtime, and its simulation if it is one.
+/// A runtime, and its simulation if the runtime is simulated.
 pub struct Fixture {
     pub runtime: Runtime,
     pub simulation: Option<Arc<Simulation>>,
@@ -44,7 +44,7 @@ impl Fixture {
     #[track_caller]
     pub fn can_access(&self, gpu: usize, address: Address) -> bool {
         match &self.simulation {
-            Some(simulation) => can_copy_from(simulation, gpu_agent(&self.runtime, gpu), address),
+            Some(simulation) => can_copy_from(simulation, gpu_index(&self.runtime, gpu), address),
             None => is_in_page_table(gpu, address),
         }
     }
@@ -72,8 +72,8 @@ pub fn on_amd(test: &str, act: impl Fn(&Fixture)) {
     });
 }
 
-/// Returns the runtime's handle of a GPU.
-fn gpu_agent(runtime: &Runtime, gpu: usize) -> usize {
+/// Returns the index of a GPU in the runtime's list of agents.
+fn gpu_index(runtime: &Runtime, gpu: usize) -> usize {
     let mut gpus = runtime.agents().iter().enumerate();
     let agent = gpus.by_ref().filter(|(_, agent)| agent.kind() == AgentKind::Gpu).nth(gpu);
     agent.expect("the GPU exists").0
@@ -89,8 +89,8 @@ unsafe extern "C" fn collect(agent: hsa_agent_t, list: *mut c_void) -> hsa_statu
     0
 }
 
-/// Has an agent of a simulation copy a byte from an address. Returns whether it succeeded.
-fn can_copy_from(simulation: &Simulation, agent: usize, address: Address) -> bool {
+/// Has an agent of a simulation copy a byte from an address. Returns whether the copy succeeded.
+fn can_copy_from(simulation: &Simulation, agent_index: usize, address: Address) -> bool {
     let core = &simulation.table().core;
     let mut agents: Vec<hsa_agent_t> = Vec::new();
     let mut completion = hsa_signal_t { handle: 0 };
@@ -109,7 +109,7 @@ fn can_copy_from(simulation: &Simulation, agent: usize, address: Address) -> boo
     unsafe {
         assert_eq!(iterate(Some(collect), (&raw mut agents).cast()), 0);
         assert_eq!(create(1, 0, null(), &mut completion), 0);
-        let agent = agents[agent];
+        let agent = agents[agent_index];
         let mut locked = null_mut();
         assert_eq!(lock(to, 1, null_mut(), 0, &mut locked), 0);
         assert_eq!(copy(locked, agent, from, agent, 1, 0, null_mut(), completion), 0);

@@ -10,12 +10,12 @@ use hsa_vmm::{Area, ErrorKind, Runtime};
 use std::ptr::NonNull;
 
 /// Zeroed memory of which only accessed pages use physical memory.
-pub struct Zeroed {
+pub struct ZeroedMemory {
     start: *mut u8,
     size: usize,
 }
 
-impl Zeroed {
+impl ZeroedMemory {
     #[track_caller]
     pub fn new(size: usize) -> Self {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -27,12 +27,12 @@ impl Zeroed {
     }
 
     pub fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: this value's own mapping, readable and writable, borrowed for as long as it is.
+        // SAFETY: this value's own mapping, readable and writable, borrowed as long as `self`.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.size) }
     }
 }
 
-impl Drop for Zeroed {
+impl Drop for ZeroedMemory {
     fn drop(&mut self) {
         // SAFETY: this value's own mapping, which is not borrowed any more.
         unsafe { libc::munmap(self.start.cast(), self.size) };
@@ -40,7 +40,7 @@ impl Drop for Zeroed {
 }
 
 /// Returns `VmRSS` of this process, in bytes.
-fn resident() -> usize {
+fn resident_bytes() -> usize {
     let text = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
@@ -93,7 +93,7 @@ fn page_parts_can_be_mapped_on_amds_runtime() {
     on_amd("host_memory::page_parts_can_be_mapped_on_amds_runtime", page_parts_can_be_mapped);
 }
 
-/// AMD's runtime counts locks of the same range, and confuses two ranges with one start.
+/// AMD's runtime counts locks of the same range, and confuses two ranges with the same start.
 fn mapped_host_memory_is_busy(fixture: &Fixture) {
     let [mapping, _] = areas(fixture);
     let mut page = vec![0u8; 8192];
@@ -133,7 +133,7 @@ fn mapped_host_memory_is_busy_on_amds_runtime() {
     on_amd("host_memory::mapped_host_memory_is_busy_on_amds_runtime", mapped_host_memory_is_busy);
 }
 
-/// If AMD's library is opened twice, both share one runtime, which would unlock neither range.
+/// Two `Runtime`s share one loaded library of AMD's, which would unlock neither of two overlapping ranges.
 fn other_runtimes_host_memory_is_busy(fixtures: [&Fixture; 2]) {
     let mut bytes = vec![3u8; 64];
     let pointer = NonNull::new(bytes.as_mut_ptr()).unwrap();
@@ -179,8 +179,8 @@ fn mmap_rejects_missing_small_and_unused_host_memory() {
             assert_eq!(error.operation(), Operation::Mmap, "{flags}");
             assert_eq!(error.argument().zip(error.problem()), Some((argument, problem)), "{flags}");
         };
-        let maps_existing = bits & 0b0111 == AreaFlags::MAPPED.bits();
-        if maps_existing {
+        let maps_host_memory = bits & 0b0111 == AreaFlags::MAPPED.bits();
+        if maps_host_memory {
             let error = area.mmap(10, MmapOptions::new()).unwrap_err();
             assert_rejected(error, Argument::Host, Problem::MissingHostMemory);
             let error = area.mmap(11, MmapOptions::new().with_host_memory(&mut bytes)).unwrap_err();
@@ -206,8 +206,8 @@ fn mmap_rejects_missing_small_and_unused_host_memory() {
 /// Only written pages use physical memory.
 fn untouched_pages_use_no_memory(fixture: &Fixture) {
     let [mapping, _] = areas(fixture);
-    let mut memory = Zeroed::new(3 * GIB);
-    let before = resident();
+    let mut memory = ZeroedMemory::new(3 * GIB);
+    let before = resident_bytes();
     let mapped =
         mapping.mmap(3 * GIB, MmapOptions::new().with_host_memory(memory.bytes())).unwrap();
     for offset in [0, GIB, 3 * GIB - 1] {
@@ -216,7 +216,7 @@ fn untouched_pages_use_no_memory(fixture: &Fixture) {
     }
     drop(mapped);
     assert_eq!(memory.bytes()[3 * GIB - 1], b'x');
-    let grown = resident().saturating_sub(before);
+    let grown = resident_bytes().saturating_sub(before);
     assert!(grown < GIB / 16, "{grown:#x} bytes became resident");
 }
 
@@ -225,7 +225,7 @@ fn untouched_pages_use_no_memory_on_the_simulation() {
     if process::rerun_in_own_process() {
         return;
     }
-    // In a process of its own, where no other test uses memory.
+    // Runs in a child, because other tests use memory of this process.
     let end = process::in_child(|| {
         let fixture = Fixture::simulated(Config::mi300x(2));
         untouched_pages_use_no_memory(&fixture);
@@ -242,7 +242,7 @@ fn untouched_pages_use_no_memory_on_amds_runtime() {
     );
 }
 
-/// Memory whose value was leaked by `mem::forget` stays locked; another `mmap` of the memory is an error.
+/// Host memory stays locked if its `AreaMemory` is leaked by `mem::forget`; another `mmap` of it is an error.
 #[test]
 fn leaked_host_memory_stays_busy() {
     let fixture = Fixture::simulated(Config::mi300x(1));
@@ -254,7 +254,7 @@ fn leaked_host_memory_stays_busy() {
     assert!(matches!(error.kind(), ErrorKind::HostMemoryMapped(_)), "{error}");
 }
 
-/// After a failed unlock the runtime decides whether the memory can be locked again. AMD's runtime allows it,
+/// After a failed unlock the runtime decides whether the memory can be locked again. AMD's runtime allows that,
 /// because it counts locks of the same range.
 #[test]
 fn failed_unlock_does_not_keep_memory_busy() {

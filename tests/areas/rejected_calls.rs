@@ -13,7 +13,7 @@ fn all_flags() -> impl Iterator<Item = AreaFlags> {
     (0..16).map(AreaFlags::from_bits_retain)
 }
 
-fn maps_existing(flags: AreaFlags) -> bool {
+fn maps_host_memory(flags: AreaFlags) -> bool {
     flags & !AreaFlags::GLOBAL == AreaFlags::MAPPED
 }
 
@@ -41,7 +41,7 @@ fn new_rejects_agents_that_are_not_gpus() {
     }
 }
 
-/// Memory of the host needs a GPU, too. HIP's `hipErrorNoDevice` is AML's "not supported".
+/// Even host memory needs a GPU. HIP's `hipErrorNoDevice` is AML's "not supported".
 #[test]
 fn areas_need_a_gpu() {
     let mut config = Config::mi300x(1);
@@ -50,7 +50,7 @@ fn areas_need_a_gpu() {
     for flags in all_flags() {
         let area = Area::without_vmm(&runtime, Device::Current, flags).unwrap();
         let mut bytes = [0; 8];
-        let options = if maps_existing(flags) {
+        let options = if maps_host_memory(flags) {
             MmapOptions::new().with_host_memory(&mut bytes)
         } else {
             MmapOptions::new()
@@ -69,7 +69,7 @@ fn mmap_rejects_invalid_sizes(fixture: &Fixture) {
     let largest_pool =
         |agent: &hsa_vmm::Agent| agent.pools.iter().map(|pool| pool.size).max().unwrap();
     let largest = fixture.runtime.agents().iter().map(largest_pool).max().unwrap();
-    for flags in all_flags().filter(|flags| !maps_existing(*flags)) {
+    for flags in all_flags().filter(|flags| !maps_host_memory(*flags)) {
         let area = fixture.area(0, flags).unwrap();
         let error = area.mmap(0, MmapOptions::new()).unwrap_err();
         assert_eq!(error.operation(), Operation::Mmap, "{flags}");
@@ -82,7 +82,7 @@ fn mmap_rejects_invalid_sizes(fixture: &Fixture) {
         }
         area.mmap(1, MmapOptions::new()).unwrap().munmap().unwrap();
     }
-    // AMD's runtime 6.4.3 would accept that many addresses.
+    // AMD's runtime 6.4.3 would accept these sizes.
     let vmm = Vmm::open(&fixture.runtime).unwrap();
     for size in [1 << 63, usize::MAX - 4095] {
         let error = vmm.address_reserve(size, 0, None).unwrap_err();
@@ -128,7 +128,7 @@ fn exhausted_memory_is_usable_after_free() {
 #[test]
 fn copy_rejects_invalid_ranges() {
     let fixture = Fixture::simulated(Config::mi300x(2));
-    for flags in all_flags().filter(|flags| !maps_existing(*flags)) {
+    for flags in all_flags().filter(|flags| !maps_host_memory(*flags)) {
         let area = fixture.area(1, flags).unwrap();
         let memory = area.mmap(1000, MmapOptions::new()).unwrap();
         let smaller = area.mmap(500, MmapOptions::new()).unwrap();
@@ -176,7 +176,7 @@ fn copy_works_between_all_kinds_of_memory() {
         for flags in all_flags() {
             for device in [0usize, 1] {
                 let area = fixture.area(device, flags).unwrap();
-                let options = if maps_existing(flags) {
+                let options = if maps_host_memory(flags) {
                     MmapOptions::new().with_host_memory(host_memory.next().unwrap())
                 } else {
                     MmapOptions::new()
@@ -243,7 +243,7 @@ fn forked_child_gets_errors() {
     let mut host_memory = [&mut first[..], &mut second[..]].into_iter();
     let memories: Vec<_> = areas
         .iter()
-        .map(|area| match maps_existing(area.flags()) {
+        .map(|area| match maps_host_memory(area.flags()) {
             true => area
                 .mmap(100, MmapOptions::new().with_host_memory(host_memory.next().unwrap()))
                 .unwrap(),

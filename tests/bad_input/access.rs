@@ -1,14 +1,14 @@
-//! Invalid agents and addresses in calls on access.
+//! Invalid agents and addresses in calls that change or query access.
 
 use crate::machine::{Machine, access, at};
-use crate::setup::{check, invented_agent, no_agent, state, top};
+use crate::setup::{check_rejections, invented_agent, last_page, no_agent, state};
 use hsa_vmm::error::{Argument as A, Problem as P};
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{Access, Address, Allocation};
 
 #[test]
 fn set_access_and_revoke_reject_bad_agents() {
-    check(&[
+    check_rejections(&[
         (
             "an empty list",
             |s| s.machine.vmm.set_access(s.used, s.granule, &[]),
@@ -18,7 +18,8 @@ fn set_access_and_revoke_reject_bad_agents() {
         (
             "an agent of another runtime, last",
             |s| {
-                let list = [s.machine.gpu(0), s.other.gpu(0)].map(|a| access(a, Access::ReadWrite));
+                let list = [s.machine.gpu(0), s.foreign_machine.gpu(0)]
+                    .map(|a| access(a, Access::ReadWrite));
                 s.machine.vmm.set_access(s.used, s.granule, &list)
             },
             A::Agent,
@@ -51,7 +52,13 @@ fn set_access_and_revoke_reject_bad_agents() {
         ),
         (
             "from an agent of another runtime",
-            |s| s.machine.vmm.revoke(s.used, s.granule, &[s.machine.gpu(0), s.other.cpu(0)]),
+            |s| {
+                s.machine.vmm.revoke(
+                    s.used,
+                    s.granule,
+                    &[s.machine.gpu(0), s.foreign_machine.cpu(0)],
+                )
+            },
             A::Agent,
             |_| P::UnknownAgent,
         ),
@@ -92,7 +99,7 @@ fn set_access_rejects_agents_without_peer_access() {
 
 #[test]
 fn get_access_and_retain_reject_bad_input() {
-    check(&[
+    check_rejections(&[
         (
             "null",
             |s| s.machine.vmm.get_access(s.machine.gpu(0), Address::NULL).map(drop),
@@ -107,13 +114,13 @@ fn get_access_and_retain_reject_bad_input() {
         ),
         (
             "an invented address",
-            |s| s.machine.vmm.get_access(s.machine.gpu(0), top()).map(drop),
+            |s| s.machine.vmm.get_access(s.machine.gpu(0), last_page()).map(drop),
             A::Address,
-            |_| P::NotMapped(top()),
+            |_| P::NotMapped(last_page()),
         ),
         (
             "an agent of another runtime",
-            |s| s.machine.vmm.get_access(s.other.gpu(0), s.used).map(drop),
+            |s| s.machine.vmm.get_access(s.foreign_machine.gpu(0), s.used).map(drop),
             A::Agent,
             |_| P::UnknownAgent,
         ),
@@ -137,9 +144,9 @@ fn get_access_and_retain_reject_bad_input() {
         ),
         (
             "retain at an invented address",
-            |s| Allocation::at(&s.machine.vmm, top()).map(drop),
+            |s| Allocation::at(&s.machine.vmm, last_page()).map(drop),
             A::Address,
-            |_| P::NotMapped(top()),
+            |_| P::NotMapped(last_page()),
         ),
         (
             "retain at the last address",

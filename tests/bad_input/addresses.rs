@@ -1,13 +1,13 @@
 //! Addresses that cannot be reserved or freed.
 
 use crate::machine::{self, MIB, Machine, at};
-use crate::setup::{check, top};
+use crate::setup::{check_rejections, last_page};
 use hsa_vmm::error::{Argument as A, Problem as P};
 use hsa_vmm::{Address, Error, ErrorKind, Reservation};
 
 #[test]
 fn address_reserve_rejects_bad_input() {
-    check(&[
+    check_rejections(&[
         ("no size", |s| s.machine.vmm.address_reserve(0, 0, None).map(drop), A::Size, |_| P::Zero),
         (
             "one byte",
@@ -43,7 +43,7 @@ fn address_reserve_rejects_bad_input() {
             |_| P::Null,
         ),
         (
-            "exactly at no multiple of the granule",
+            "exactly at an address that is not a multiple of the granule",
             |s| {
                 let options = Reservation::builder(s.granule).exactly_at(at(s.used, 1));
                 options.reserve(&s.machine.vmm).map(drop)
@@ -52,7 +52,7 @@ fn address_reserve_rejects_bad_input() {
             |_| P::AddressTaken,
         ),
         (
-            "exactly at no multiple of the alignment",
+            "exactly at an address that is not a multiple of the alignment",
             |s| {
                 let unaligned = at(Address::new(1 << 40), s.granule);
                 let options =
@@ -63,9 +63,9 @@ fn address_reserve_rejects_bad_input() {
             |_| P::AddressTaken,
         ),
         (
-            "exactly at the end of all addresses",
+            "exactly at the end of the address space",
             |s| {
-                let options = Reservation::builder(2 * s.granule).exactly_at(top());
+                let options = Reservation::builder(2 * s.granule).exactly_at(last_page());
                 options.reserve(&s.machine.vmm).map(drop)
             },
             A::Size,
@@ -76,7 +76,7 @@ fn address_reserve_rejects_bad_input() {
 
 #[test]
 fn address_free_rejects_bad_input() {
-    check(&[
+    check_rejections(&[
         ("null", |s| s.machine.vmm.address_free(Address::NULL, s.granule), A::Address, |_| P::Null),
         ("no size", |s| s.machine.vmm.address_free(s.used, 0), A::Size, |_| P::Zero),
         (
@@ -92,7 +92,7 @@ fn address_free_rejects_bad_input() {
             |_| P::NotAReservation,
         ),
         (
-            "an inner address",
+            "an address inside the reservation",
             |s| s.machine.vmm.address_free(s.granule_at(1), s.granule),
             A::Address,
             |_| P::NotAReservation,
@@ -105,7 +105,7 @@ fn address_free_rejects_bad_input() {
         ),
         (
             "a part",
-            |s| s.machine.vmm.address_free(s.next, s.granule),
+            |s| s.machine.vmm.address_free(s.empty, s.granule),
             A::Size,
             |s| P::WrongSize(8 * s.granule),
         ),
@@ -123,7 +123,7 @@ fn address_free_rejects_bad_input() {
         ),
         (
             "a reservation of another `Vmm`",
-            |s| s.other.vmm.address_free(s.next, 8 * s.granule),
+            |s| s.foreign_machine.vmm.address_free(s.empty, 8 * s.granule),
             A::Address,
             |_| P::NotAReservation,
         ),
@@ -171,7 +171,7 @@ fn bad_hints_are_ignored() {
         let machine = Machine::new(config);
         let granule = machine.granule();
         let occupied = machine.reserve(granule);
-        for hint in [Address::NULL, Address::new(1), top(), occupied, at(occupied, 1)] {
+        for hint in [Address::NULL, Address::new(1), last_page(), occupied, at(occupied, 1)] {
             for alignment in [0, 1, granule, 2 * MIB] {
                 let reserved = machine.vmm.address_reserve(granule, alignment, Some(hint));
                 let reserved =

@@ -1,6 +1,6 @@
 //! Invalid handles.
 
-use crate::setup::{FILE, Setup, state, top};
+use crate::setup::{DESCRIPTOR, Setup, last_page, state};
 use hsa_vmm::error::{Argument as A, Problem as P};
 use hsa_vmm::{Error, Handle};
 
@@ -25,19 +25,21 @@ type HandleCall = fn(&Setup, Handle) -> Result<(), Error>;
 fn calls_reject_invalid_handles() {
     let calls: &[(&str, HandleCall)] = &[
         ("release", |s, handle| s.machine.vmm.release(handle)),
-        ("map", |s, handle| s.machine.vmm.map(s.next, s.granule, 0, handle)),
+        ("map", |s, handle| s.machine.vmm.map(s.empty, s.granule, 0, handle)),
         // The handle is checked before the range.
-        ("map nowhere", |s, handle| s.machine.vmm.map(top(), 7, 0, handle)),
+        ("map at an invalid range", |s, handle| s.machine.vmm.map(last_page(), 7, 0, handle)),
         ("properties", |s, handle| s.machine.vmm.allocation_properties(handle).map(drop)),
         ("size", |s, handle| s.machine.vmm.allocation_size(handle).map(drop)),
-        ("export", |s, handle| s.machine.vmm.export_to_shareable_handle(handle, FILE).map(drop)),
+        ("export", |s, handle| {
+            s.machine.vmm.export_to_shareable_handle(handle, DESCRIPTOR).map(drop)
+        }),
     ];
     let setup = Setup::new();
     let bad = [
         ("zero", Handle::from_bits(0), P::Null),
-        ("released", setup.stale, P::Released),
-        ("released and still mapped", setup.dying, P::Released),
-        ("of another `Vmm`", setup.foreign, P::ForeignHandle),
+        ("released", setup.released_handle, P::Released),
+        ("released and still mapped", setup.released_mapped_handle, P::Released),
+        ("of another `Vmm`", setup.foreign_handle, P::ForeignHandle),
         ("all ones", Handle::from_bits(u64::MAX), P::UnknownHandle),
         ("one", Handle::from_bits(1), P::UnknownHandle),
         ("low bits set", invented_handle(&setup), P::UnknownHandle),
@@ -46,11 +48,15 @@ fn calls_reject_invalid_handles() {
     ];
     for (call, act) in calls {
         for (name, handle, problem) in bad {
-            let before = (state(&setup.machine), state(&setup.other));
+            let before = (state(&setup.machine), state(&setup.foreign_machine));
             let error = act(&setup, handle).expect_err(name);
             assert_eq!(error.argument(), Some(A::Handle), "{call}, {name}: {error}");
             assert_eq!(error.problem(), Some(problem), "{call}, {name}");
-            assert_eq!(before, (state(&setup.machine), state(&setup.other)), "{call}, {name}");
+            assert_eq!(
+                before,
+                (state(&setup.machine), state(&setup.foreign_machine)),
+                "{call}, {name}"
+            );
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Ranges and memory that cannot be mapped or unmapped.
 
 use crate::machine::{access, at};
-use crate::setup::{Setup, check, state, top};
+use crate::setup::{Setup, check_rejections, last_page, state};
 use hsa_vmm::error::{Argument as A, Problem as P};
 use hsa_vmm::{Access, Address, Allocation, Error, Handle};
 
@@ -11,38 +11,26 @@ fn map(s: &Setup, address: Address, size: usize, handle: Handle) -> Result<(), E
 
 #[test]
 fn map_rejects_bad_input() {
-    check(&[
+    check_rejections(&[
         ("null", |s| map(s, Address::NULL, s.granule, s.handle), A::Address, |_| P::Null),
-        ("no size", |s| map(s, s.next, 0, s.handle), A::Size, |_| P::Zero),
-        ("an overflow", |s| map(s, top(), 2 * s.granule, s.handle), A::Size, |_| P::Overflow),
-        ("the largest size", |s| map(s, s.next, usize::MAX, s.handle), A::Size, |_| P::Overflow),
-        (
-            "an offset",
-            |s| s.machine.vmm.map(s.next, s.granule, s.granule, s.double),
-            A::Offset,
-            |_| P::MustBeZero,
-        ),
-        (
-            "an offset that overflows",
-            |s| s.machine.vmm.map(s.next, s.granule, usize::MAX, s.double),
-            A::Offset,
-            |_| P::MustBeZero,
-        ),
+        ("no size", |s| map(s, s.empty, 0, s.handle), A::Size, |_| P::Zero),
+        ("an overflow", |s| map(s, last_page(), 2 * s.granule, s.handle), A::Size, |_| P::Overflow),
+        ("the largest size", |s| map(s, s.empty, usize::MAX, s.handle), A::Size, |_| P::Overflow),
         (
             "an address that is not a multiple of the granule",
-            |s| map(s, at(s.next, 1), s.granule, s.handle),
+            |s| map(s, at(s.empty, 1), s.granule, s.handle),
             A::Address,
             |s| P::NotAligned { granule: s.granule },
         ),
         (
             "half a granule",
-            |s| map(s, s.next, s.granule / 2, s.handle),
+            |s| map(s, s.empty, s.granule / 2, s.handle),
             A::Size,
             |s| P::NotAligned { granule: s.granule },
         ),
         (
             "more than the handle",
-            |s| map(s, s.next, 2 * s.granule, s.handle),
+            |s| map(s, s.empty, 2 * s.granule, s.handle),
             A::Size,
             |s| P::TooLarge { maximum: s.granule, whole: A::Handle },
         ),
@@ -55,22 +43,22 @@ fn map_rejects_bad_input() {
         (
             "a reservation of another `Vmm`",
             |s| {
-                let foreign = s.other.vmm.reservations();
+                let foreign = s.foreign_machine.vmm.reservations();
                 assert!(foreign.is_empty());
-                s.other.vmm.map(s.next, s.granule, 0, s.foreign)
+                s.foreign_machine.vmm.map(s.empty, s.granule, 0, s.foreign_handle)
             },
             A::Address,
             |_| P::NotReserved,
         ),
         (
             "two adjacent reservations",
-            |s| map(s, s.granule_at(7), 2 * s.granule, s.double),
+            |s| map(s, s.granule_at(7), 2 * s.granule, s.double_handle),
             A::Address,
             |_| P::NotReserved,
         ),
         (
             "the end of a reservation",
-            |s| map(s, at(s.next, 7 * s.granule), 2 * s.granule, s.double),
+            |s| map(s, at(s.empty, 7 * s.granule), 2 * s.granule, s.double_handle),
             A::Address,
             |_| P::NotReserved,
         ),
@@ -106,15 +94,15 @@ fn range_calls_reject_partial_mappings() {
         ("null", Address::NULL, g, A::Address, P::Null),
         ("no size", s.used, 0, A::Size, P::Zero),
         ("an overflow", s.used, usize::MAX, A::Size, P::Overflow),
-        ("the end of all addresses", top(), 4096, A::Size, P::Overflow),
+        ("the end of the address space", last_page(), 4096, A::Size, P::Overflow),
         ("nothing reserved", Address::new(1 << 40), g, A::Address, P::NotReserved),
-        ("nothing mapped", s.next, g, A::Address, P::NotMapped(s.next)),
+        ("nothing mapped", s.empty, g, A::Address, P::NotMapped(s.empty)),
         ("less than a mapping", s.granule_at(1), g, A::Size, P::SplitsMapping(s.granule_at(1))),
         ("a byte less", s.used, g - 1, A::Size, P::SplitsMapping(s.used)),
         ("a byte more", s.used, g + 1, A::Size, P::SplitsMapping(s.granule_at(1))),
         ("one byte after the start", at(s.used, 1), g, A::Address, P::SplitsMapping(s.used)),
         ("half a mapping", s.granule_at(2), g, A::Address, P::SplitsMapping(s.granule_at(1))),
-        ("one and a half", s.used, 2 * g, A::Size, P::SplitsMapping(s.granule_at(1))),
+        ("one and a half mappings", s.used, 2 * g, A::Size, P::SplitsMapping(s.granule_at(1))),
         ("a hole at the end", s.used, 5 * g, A::Address, P::NotMapped(s.granule_at(4))),
         ("the whole reservation", s.used, 8 * g, A::Address, P::NotMapped(s.granule_at(4))),
         ("more than the reservation", s.used, 9 * g, A::Address, P::NotReserved),
@@ -122,11 +110,11 @@ fn range_calls_reject_partial_mappings() {
     ];
     for (call, act) in calls {
         for &(name, address, size, argument, problem) in bad {
-            let before = (state(&s.machine), state(&s.other));
+            let before = (state(&s.machine), state(&s.foreign_machine));
             let error = act(&s, address, size).expect_err(name);
             assert_eq!(error.argument(), Some(argument), "{call}, {name}: {error}");
             assert_eq!(error.problem(), Some(problem), "{call}, {name}");
-            assert_eq!(before, (state(&s.machine), state(&s.other)), "{call}, {name}");
+            assert_eq!(before, (state(&s.machine), state(&s.foreign_machine)), "{call}, {name}");
         }
     }
 }
@@ -134,7 +122,8 @@ fn range_calls_reject_partial_mappings() {
 #[test]
 fn reservation_rejects_foreign_memory() {
     let s = Setup::new();
-    let foreign = Allocation::create(&s.other.vmm, s.granule, &s.other.on(0)).unwrap();
+    let foreign =
+        Allocation::create(&s.foreign_machine.vmm, s.granule, &s.foreign_machine.on(0)).unwrap();
     let before = state(&s.machine);
     let error = s.mapping.reservation().map(s.granule, &foreign).unwrap_err();
     assert_eq!((error.argument(), error.problem()), (Some(A::Handle), Some(P::ForeignHandle)));

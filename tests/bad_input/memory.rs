@@ -1,6 +1,6 @@
 //! Memory that cannot be created or shared.
 
-use crate::setup::{FILE, Setup, check, invented_agent, no_agent, state};
+use crate::setup::{DESCRIPTOR, Setup, check_rejections, invented_agent, no_agent, state};
 use hsa_vmm::error::{Argument as A, Problem as P};
 use hsa_vmm::vmm::{Granularity, Location};
 use hsa_vmm::{AgentId, AllocationProperties, Error, ErrorKind, HandleType};
@@ -12,7 +12,7 @@ fn create(s: &Setup, size: usize, agent: AgentId) -> Result<(), Error> {
 
 #[test]
 fn create_rejects_bad_input() {
-    check(&[
+    check_rejections(&[
         ("no size", |s| create(s, 0, s.machine.gpu(0)), A::Size, |_| P::Zero),
         (
             "one byte",
@@ -28,7 +28,7 @@ fn create_rejects_bad_input() {
         ),
         (
             "a GPU of another runtime",
-            |s| create(s, s.granule, s.other.gpu(0)),
+            |s| create(s, s.granule, s.foreign_machine.gpu(0)),
             A::Location,
             |_| P::UnknownAgent,
         ),
@@ -40,11 +40,11 @@ fn create_rejects_bad_input() {
         ),
         ("no agent", |s| create(s, s.granule, no_agent()), A::Location, |_| P::UnknownAgent),
         (
-            "nowhere",
+            "no location",
             |s| {
-                let mut nowhere = s.machine.on(0);
-                nowhere.location = Location::Unknown;
-                s.machine.vmm.create(s.granule, &nowhere).map(drop)
+                let mut properties = s.machine.on(0);
+                properties.location = Location::Unknown;
+                s.machine.vmm.create(s.granule, &properties).map(drop)
             },
             A::Location,
             |_| P::MissingLocation,
@@ -61,7 +61,7 @@ fn create_rejects_bad_input() {
         (
             "the granularity of a GPU of another runtime",
             |s| {
-                let properties = AllocationProperties::on(s.other.gpu(0));
+                let properties = AllocationProperties::on(s.foreign_machine.gpu(0));
                 let vmm = &s.machine.vmm;
                 vmm.allocation_granularity(&properties, Granularity::Recommended).map(drop)
             },
@@ -71,7 +71,7 @@ fn create_rejects_bad_input() {
     ]);
 }
 
-/// Interfaces whose calls have HIP's `flags` check them with `check_flags`.
+/// Interfaces with HIP's `flags` argument check it with `check_flags`.
 #[test]
 fn flags_must_be_zero() {
     use hsa_vmm::error::Operation as O;
@@ -105,10 +105,10 @@ fn create_of_too_much_is_out_of_memory() {
 
 #[test]
 fn sharing_rejects_bad_input() {
-    check(&[
+    check_rejections(&[
         (
             "a type that was not requested",
-            |s| s.machine.vmm.export_to_shareable_handle(s.private, FILE).map(drop),
+            |s| s.machine.vmm.export_to_shareable_handle(s.private_handle, DESCRIPTOR).map(drop),
             A::HandleType,
             |_| P::NotRequested,
         ),
@@ -125,7 +125,7 @@ fn sharing_rejects_bad_input() {
             "a descriptor of `/dev/null`",
             |s| {
                 let null = File::open("/dev/null").unwrap();
-                s.machine.vmm.import_from_shareable_handle(null, FILE).map(drop)
+                s.machine.vmm.import_from_shareable_handle(null, DESCRIPTOR).map(drop)
             },
             A::Descriptor,
             |_| P::NotImportable,
@@ -134,7 +134,7 @@ fn sharing_rejects_bad_input() {
             "a pipe",
             |s| {
                 let (pipe, _) = std::io::pipe().unwrap();
-                s.machine.vmm.import_from_shareable_handle(pipe, FILE).map(drop)
+                s.machine.vmm.import_from_shareable_handle(pipe, DESCRIPTOR).map(drop)
             },
             A::Descriptor,
             |_| P::NotImportable,
@@ -143,7 +143,7 @@ fn sharing_rejects_bad_input() {
             "a file of an odd size",
             |s| {
                 let file = File::open(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
-                s.machine.vmm.import_from_shareable_handle(file.unwrap(), FILE).map(drop)
+                s.machine.vmm.import_from_shareable_handle(file.unwrap(), DESCRIPTOR).map(drop)
             },
             A::Descriptor,
             |_| P::NotImportable,

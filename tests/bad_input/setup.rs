@@ -9,64 +9,65 @@ use hsa_vmm::{
     Reservation,
 };
 
-pub const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
+pub const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 /// Valid and invalid arguments, on two independent machines.
 pub struct Setup {
     pub machine: Machine,
-    pub other: Machine,
+    pub foreign_machine: Machine,
     pub granule: usize,
-    /// Eight granules: the first is mapped to `handle`, the second and third to `double`.
+    /// Eight granules: the first is mapped to `handle`, the second and third to `double_handle`.
     pub used: Address,
     /// The adjacent reservation after `used`, in which nothing is mapped.
-    pub next: Address,
+    pub empty: Address,
     pub handle: Handle,
-    pub double: Handle,
+    pub double_handle: Handle,
     /// Not shareable.
-    pub private: Handle,
+    pub private_handle: Handle,
     /// Released, and mapped nowhere.
-    pub stale: Handle,
+    pub released_handle: Handle,
     /// Released, and still mapped in the fourth granule.
-    pub dying: Handle,
-    /// Of the other machine.
-    pub foreign: Handle,
+    pub released_mapped_handle: Handle,
+    /// Of `foreign_machine`.
+    pub foreign_handle: Handle,
     pub mapping: Mapping,
 }
 
 impl Setup {
     pub fn new() -> Self {
-        let [machine, other] = [Machine::new(Config::mi300x(2)), Machine::new(Config::mi300x(1))];
+        let [machine, foreign_machine] =
+            [Machine::new(Config::mi300x(2)), Machine::new(Config::mi300x(1))];
         let granule = machine.granule();
-        let (used, next) = adjacent(&machine, 8 * granule);
+        let (used, empty) = adjacent_reservations(&machine, 8 * granule);
         let handle = machine.create(0, granule);
-        let double = machine.create(0, 2 * granule);
-        let private = machine.vmm.create(granule, &AllocationProperties::on(machine.gpu(0)));
-        let stale = machine.create(0, granule);
-        machine.vmm.release(stale).unwrap();
-        let dying = machine.create(1, granule);
+        let double_handle = machine.create(0, 2 * granule);
+        let private_handle = machine.vmm.create(granule, &AllocationProperties::on(machine.gpu(0)));
+        let released_handle = machine.create(0, granule);
+        machine.vmm.release(released_handle).unwrap();
+        let released_mapped_handle = machine.create(1, granule);
         machine.map(used, granule, handle);
-        machine.map(at(used, granule), 2 * granule, double);
-        machine.map(at(used, 3 * granule), granule, dying);
-        machine.vmm.release(dying).unwrap();
+        machine.map(at(used, granule), 2 * granule, double_handle);
+        machine.map(at(used, 3 * granule), granule, released_mapped_handle);
+        machine.vmm.release(released_mapped_handle).unwrap();
         machine.grant(used, granule, machine.cpu(0), Access::Read);
         machine.grant(used, granule, machine.gpu(0), Access::Read);
-        let foreign = other.create(0, granule);
+        let foreign_handle = foreign_machine.create(0, granule);
         let reservation = Reservation::builder(2 * granule).reserve(&machine.vmm).unwrap();
         let memory = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
         let mapping = reservation.map(0, &memory).unwrap();
-        let private = private.unwrap();
+        let private_handle = private_handle.unwrap();
         Self {
             machine,
-            other,
+            foreign_machine,
             granule,
             used,
-            next,
+            empty,
             handle,
-            double,
-            private,
-            stale,
-            dying,
-            foreign,
+            double_handle,
+            private_handle,
+            released_handle,
+            released_mapped_handle,
+            foreign_handle,
             mapping,
         }
     }
@@ -78,7 +79,7 @@ impl Setup {
 }
 
 /// Makes two adjacent reservations.
-pub fn adjacent(machine: &Machine, size: usize) -> (Address, Address) {
+pub fn adjacent_reservations(machine: &Machine, size: usize) -> (Address, Address) {
     let reserve_at = |address| Reservation::builder(size).exactly_at(address).reserve(&machine.vmm);
     for _ in 0..1000 {
         let base = machine.reserve(2 * size);
@@ -119,12 +120,12 @@ pub fn state(machine: &Machine) -> State {
 pub type Case = (&'static str, fn(&Setup) -> Result<(), Error>, A, fn(&Setup) -> P);
 
 /// Makes each call, and checks that it fails with the expected error and changes nothing.
-pub fn check(cases: &[Case]) {
+pub fn check_rejections(cases: &[Case]) {
     let setup = Setup::new();
     for (name, act, argument, problem) in cases {
-        let before = (state(&setup.machine), state(&setup.other));
+        let before = (state(&setup.machine), state(&setup.foreign_machine));
         let result = act(&setup);
-        let after = (state(&setup.machine), state(&setup.other));
+        let after = (state(&setup.machine), state(&setup.foreign_machine));
         let Err(error) = result else { panic!("{name}: the call succeeded") };
         let reported = (error.argument(), error.problem());
         assert_eq!(reported, (Some(*argument), Some(problem(&setup))), "{name}: {error}");
@@ -135,7 +136,7 @@ pub fn check(cases: &[Case]) {
 }
 
 /// Returns the start of the last page of the address space.
-pub fn top() -> Address {
+pub fn last_page() -> Address {
     Address::new(usize::MAX & !0xfff)
 }
 

@@ -1,7 +1,7 @@
 //! Rejected reads, writes, copies and fills.
 
 use crate::machine::at;
-use crate::setup::{Setup, check, invented_agent, top};
+use crate::setup::{Setup, check_rejections, invented_agent, last_page};
 use hsa_vmm::error::{Argument as A, Problem as P};
 use hsa_vmm::{Access, Address, Error};
 
@@ -13,16 +13,16 @@ fn read_and_write_reject_bad_input() {
     fn write(s: &Setup, address: Address, size: usize) -> Result<(), Error> {
         s.machine.vmm.write(address, &vec![0; size])
     }
-    check(&[
+    check_rejections(&[
         ("read null", |s| read(s, Address::NULL, 1), A::Address, |_| P::Null),
-        ("read unmapped memory", |s| read(s, s.next, 1), A::Address, |s| P::NotMapped(s.next)),
+        ("read unmapped memory", |s| read(s, s.empty, 1), A::Address, |s| P::NotMapped(s.empty)),
         (
             "read unreserved addresses",
             |s| read(s, Address::new(1 << 40), 1),
             A::Address,
             |_| P::NotReserved,
         ),
-        ("read beyond all addresses", |s| read(s, top(), 8192), A::Size, |_| P::Overflow),
+        ("read beyond the address space", |s| read(s, last_page(), 8192), A::Size, |_| P::Overflow),
         (
             "read past the accessible memory",
             |s| read(s, s.used, s.granule + 1),
@@ -52,7 +52,7 @@ fn read_and_write_reject_bad_input() {
             |s| P::OutOfBounds { size: 2, end: s.granule },
         ),
         (
-            "write far beyond",
+            "write far beyond the mapping",
             |s| s.mapping.write(usize::MAX, &[0; 2]),
             A::Offset,
             |s| P::OutOfBounds { size: 2, end: s.granule },
@@ -74,7 +74,7 @@ fn read_and_write_reject_bad_input() {
             |s| P::OutOfBounds { size: s.granule, end: 2 * s.granule },
         ),
         (
-            "map far beyond",
+            "map far beyond the reservation",
             |s| {
                 let far = usize::MAX & !(s.granule - 1);
                 s.mapping.reservation().map(far, s.mapping.allocation()).map(drop)
@@ -114,12 +114,22 @@ fn copy_and_fill_reject_bad_input() {
     fn copy(s: &Setup, to: Address, from: Address, size: usize) -> Result<(), Error> {
         s.machine.vmm.copy(s.machine.gpu(0), to, from, size)
     }
-    check(&[
+    check_rejections(&[
         ("to null", |s| copy(s, Address::NULL, s.used, 8), A::Destination, |_| P::Null),
         ("from null", |s| copy(s, s.used, Address::NULL, 8), A::Source, |_| P::Null),
-        ("nothing", |s| copy(s, s.used, s.used, 0), A::Size, |_| P::Zero),
-        ("to everything", |s| copy(s, top(), s.used, 8192), A::Size, |_| P::Overflow),
-        ("from everything", |s| copy(s, s.used, top(), 8192), A::Size, |_| P::Overflow),
+        ("zero bytes", |s| copy(s, s.used, s.used, 0), A::Size, |_| P::Zero),
+        (
+            "to a range that overflows",
+            |s| copy(s, last_page(), s.used, 8192),
+            A::Size,
+            |_| P::Overflow,
+        ),
+        (
+            "from a range that overflows",
+            |s| copy(s, s.used, last_page(), 8192),
+            A::Size,
+            |_| P::Overflow,
+        ),
         (
             "to unreserved addresses",
             |s| copy(s, Address::new(1 << 40), s.used, 8),
@@ -140,9 +150,9 @@ fn copy_and_fill_reject_bad_input() {
         ),
         (
             "to unmapped memory",
-            |s| copy(s, s.next, s.used, 8),
+            |s| copy(s, s.empty, s.used, 8),
             A::Destination,
-            |s| P::NotMapped(s.next),
+            |s| P::NotMapped(s.empty),
         ),
         (
             "beyond the reservation",
@@ -158,7 +168,7 @@ fn copy_and_fill_reject_bad_input() {
         ),
         (
             "by an agent of another runtime",
-            |s| s.machine.vmm.copy(s.other.gpu(0), s.used, s.used, 8),
+            |s| s.machine.vmm.copy(s.foreign_machine.gpu(0), s.used, s.used, 8),
             A::Agent,
             |_| P::UnknownAgent,
         ),
@@ -183,16 +193,16 @@ fn copy_and_fill_reject_bad_input() {
             |_| P::NotMultipleOfFour,
         ),
         (
-            "fill everything",
+            "fill a range that overflows",
             |s| s.machine.vmm.fill(s.used, 1, usize::MAX - 3),
             A::Size,
             |_| P::Overflow,
         ),
         (
             "fill unmapped memory",
-            |s| s.machine.vmm.fill(s.next, 1, 4),
+            |s| s.machine.vmm.fill(s.empty, 1, 4),
             A::Address,
-            |s| P::NotMapped(s.next),
+            |s| P::NotMapped(s.empty),
         ),
         (
             "fill read-only memory",

@@ -1,4 +1,4 @@
-//! Access of agents to buffers, also to memory that is added later.
+//! Access of agents to buffers, including memory that is added later.
 
 use crate::machine::{KIB, Machine, generations, with_two_cpus};
 use hsa_vmm::Error;
@@ -12,7 +12,7 @@ type AccessQuery<'a> = &'a dyn Fn(AgentId) -> Result<Access, Error>;
 
 const STEP: usize = 16 * KIB;
 
-fn buffer(machine: &Machine) -> GrowableBuffer {
+fn new_buffer(machine: &Machine) -> GrowableBuffer {
     let options = GrowableBuffer::builder(64 * STEP).with_step(STEP);
     options.reserve(&machine.vmm, &machine.on(0)).unwrap()
 }
@@ -22,13 +22,17 @@ fn grants_hold_for_memory_added_later() {
     for (generation, config) in generations() {
         let machine = Machine::new(with_two_cpus(config));
         let agents = [machine.cpu(0), machine.cpu(1), machine.gpu(0), machine.gpu(1)];
-        let mut buffer = buffer(&machine);
-        let check = |buffer: &GrowableBuffer, expected: [Access; 4], when: &str| {
+        let mut buffer = new_buffer(&machine);
+        let check = |buffer: &GrowableBuffer, expected: [Access; 4], context: &str| {
             for (agent, expected) in agents.into_iter().zip(expected) {
-                assert_eq!(buffer.access(agent), Ok(expected), "{generation}, {when}: {agent}");
+                assert_eq!(buffer.access(agent), Ok(expected), "{generation}, {context}: {agent}");
                 for mapping in machine.vmm.mappings() {
                     let found = machine.vmm.get_access(agent, mapping.address);
-                    assert_eq!(found, Ok(expected), "{generation}, {when}: {agent} at {mapping:?}");
+                    assert_eq!(
+                        found,
+                        Ok(expected),
+                        "{generation}, {context}: {agent} at {mapping:?}"
+                    );
                 }
             }
         };
@@ -71,7 +75,7 @@ fn access_returns_what_was_granted() {
         let machine = Machine::new(config);
         let [owner, peer] = [0, 1].map(|gpu| machine.gpu(gpu));
         let (vmm, properties) = (&machine.vmm, machine.on(0));
-        let mut growable = buffer(&machine);
+        let mut growable = new_buffer(&machine);
         let paged =
             PagedBuffer::builder(4 * STEP).with_page_size(STEP).reserve(vmm, &properties).unwrap();
         let mut pausable = PausableBuffer::create(vmm, STEP, &properties).unwrap();
@@ -122,7 +126,7 @@ fn access_returns_what_was_granted() {
 fn invalid_grants_are_rejected_without_memory() {
     let machine = Machine::new(Config::mi300x(2));
     let foreign = Machine::new(Config::mi300x(1));
-    let mut buffer = buffer(&machine);
+    let mut buffer = new_buffer(&machine);
     for (agents, problem) in [
         (vec![foreign.gpu(0)], Problem::UnknownAgent),
         (vec![machine.gpu(0), foreign.cpu(0)], Problem::UnknownAgent),
@@ -139,11 +143,11 @@ fn invalid_grants_are_rejected_without_memory() {
     let mut config = Config::mi300x(2);
     config.peer_access = false;
     let machine = Machine::new(config);
-    let mut buffer = self::buffer(&machine);
+    let mut buffer = new_buffer(&machine);
     let error = buffer.grant(&[machine.gpu(0), machine.gpu(1)], Access::Read).expect_err("no peer");
     assert_eq!(error.argument(), Some(Argument::Agent), "{error}");
     let machine = Machine::new(Config::consumer());
-    let mut buffer = self::buffer(&machine);
+    let mut buffer = new_buffer(&machine);
     let error = buffer.grant(&[machine.cpu(0)], Access::Read).expect_err("no large BAR");
     let feature = Feature::CpuAccess;
     assert!(matches!(error.kind(), ErrorKind::NotSupported(found) if *found == feature), "{error}");
@@ -154,7 +158,7 @@ fn invalid_grants_are_rejected_without_memory() {
 #[test]
 fn cpu_access_beyond_its_grant_is_an_error() {
     let machine = Machine::new(Config::mi300x(1));
-    let mut buffer = buffer(&machine);
+    let mut buffer = new_buffer(&machine);
     buffer.grow(2 * STEP).unwrap();
     assert!(buffer.read(0, &mut [0]).is_err(), "no agent has access");
     buffer.grant(&[machine.cpu(0)], Access::Read).unwrap();

@@ -1,4 +1,4 @@
-//! Growing past a reservation by reserving at its end.
+//! Buffers that grow past the end of their reservation into a new one.
 
 use crate::machine::{KIB, Machine, generations};
 use hsa_vmm::Access;
@@ -11,13 +11,13 @@ const STEP: usize = 16 * KIB;
 fn extended_buffer_is_contiguous() {
     for (generation, config) in generations() {
         let machine = Machine::new(config);
-        let mut buffer = machine.extended(STEP, &[1, 3]);
+        let mut buffer = machine.extended_buffer(STEP, &[1, 3]);
         assert_eq!(buffer.maximum(), 8 * STEP, "{generation}");
         buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
         buffer.grow(3 * STEP).unwrap();
         buffer.grow(5 * STEP).unwrap();
         assert_eq!(machine.vmm.reservations().len(), 3, "{generation}");
-        // Across both ends of reservations.
+        // Writes across the ends of two reservations.
         let text: Vec<u8> = (0..3 * STEP).map(|byte| (byte % 251) as u8).collect();
         buffer.write(3 * STEP - 5, &text).unwrap();
         let mut found = vec![0; text.len()];
@@ -49,7 +49,7 @@ fn extended_buffer_is_contiguous() {
 fn extend_into_taken_addresses_changes_nothing() {
     for (generation, config) in generations() {
         let machine = Machine::new(config);
-        let (mut buffer, neighbour) = machine.extended_to_neighbour(STEP);
+        let (mut buffer, neighbour) = machine.extended_buffer_and_neighbour(STEP);
         buffer.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
         buffer.grow(6 * STEP).unwrap();
         buffer.write(5 * STEP, b"kept").unwrap();
@@ -71,7 +71,7 @@ fn extend_into_taken_addresses_changes_nothing() {
 #[test]
 fn failed_reservation_extends_nothing() {
     let machine = Machine::new(Config::mi300x(1));
-    let mut buffer = machine.extended(STEP, &[1]);
+    let mut buffer = machine.extended_buffer(STEP, &[1]);
     let plan = FaultPlan::none().always("hsa_amd_vmem_address_reserve_align", 0x1008);
     machine.simulation.set_faults(plan);
     buffer.extend(STEP).expect_err("no addresses");

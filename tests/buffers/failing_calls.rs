@@ -1,4 +1,4 @@
-//! Native calls fail during operations on buffers: each call in turn, or all calls from one on. Each test
+//! Native calls fail during operations on buffers: each in turn, or all from a given call on. Each test
 //! defines the expected result.
 
 use crate::machine::{Machine, generations, without_cpu_mapping};
@@ -43,7 +43,8 @@ impl RuntimeState {
         let page = |mapping: &MappingInfo| {
             [0, 1].map(|gpu| machine.simulation.page(gpu, mapping.address.get()))
         };
-        let ranges = machine.vmm.reservations().into_iter().map(|(at, size)| (at.get(), size));
+        let ranges =
+            machine.vmm.reservations().into_iter().map(|(start, size)| (start.get(), size));
         Self {
             pages: mappings.iter().map(page).collect(),
             process: merged_permissions(ranges)
@@ -74,24 +75,25 @@ pub struct FailedAct<S: Setup> {
     /// The first function that failed.
     pub function: &'static str,
     pub result: Result<(), Error>,
-    /// The buffers. Calls do not fail any more.
+    /// The buffers. Calls succeed again.
     pub setup: S,
     pub before: S::State,
     /// Describes the run, for messages.
-    pub when: String,
+    pub context: String,
 }
 
 impl<S: Setup> FailedAct<S> {
-    /// Fails unless nothing has changed.
+    /// Fails if the state has changed.
     #[track_caller]
     pub fn assert_unchanged(&self) {
-        assert_eq!(self.setup.state(), self.before, "{}: {:?}", self.when, self.result);
+        assert_eq!(self.setup.state(), self.before, "{}: {:?}", self.context, self.result);
     }
 
     /// Repeats the act, which must succeed.
     #[track_caller]
     pub fn repeat(&mut self) {
-        (self.act)(&mut self.setup).unwrap_or_else(|error| panic!("{}, again: {error}", self.when));
+        (self.act)(&mut self.setup)
+            .unwrap_or_else(|error| panic!("{}, again: {error}", self.context));
     }
 }
 
@@ -123,8 +125,8 @@ pub fn fail_one_call<S: Setup>(
     failures
 }
 
-/// Runs each act on these configurations, with every call from some call on failing, also during the
-/// rollback. Then the calls succeed again. Returns the number of runs.
+/// Runs each act on these configurations. In each run, all calls from a given one on fail, including those of
+/// the rollback; after the act, calls succeed again. Returns the number of runs.
 pub fn fail_all_calls_from<S: Setup>(
     configurations: impl IntoIterator<Item = (&'static str, Config)>,
     acts: &[(&'static str, Act<S>)],
@@ -152,7 +154,7 @@ fn run_with_each_call<S: Setup>(
     check: &mut impl FnMut(FailedAct<S>),
 ) -> usize {
     for call in 1.. {
-        let when = describe(call);
+        let context = describe(call);
         let mut setup = S::new(config);
         let simulation = setup.machine().simulation.clone();
         let before = setup.state();
@@ -160,14 +162,14 @@ fn run_with_each_call<S: Setup>(
         let result = act(&mut setup);
         let failed = simulation.failed_calls();
         simulation.set_faults(FaultPlan::none());
-        setup.machine().vmm.check().unwrap_or_else(|defect| panic!("{when}: {defect}"));
+        setup.machine().vmm.check().unwrap_or_else(|defect| panic!("{context}: {defect}"));
         let Some(&(function, _)) = failed.first() else {
-            result.unwrap_or_else(|error| panic!("{when}: {error}"));
-            assert!(call > 1, "{when}: the act makes no calls");
+            result.unwrap_or_else(|error| panic!("{context}: {error}"));
+            assert!(call > 1, "{context}: the act makes no calls");
             return call as usize - 1;
         };
-        let when = format!("{when}: {function}");
-        check(FailedAct { configuration, name, act, function, result, setup, before, when });
+        let context = format!("{context}: {function}");
+        check(FailedAct { configuration, name, act, function, result, setup, before, context });
     }
     unreachable!("an act makes a finite number of calls")
 }

@@ -5,7 +5,7 @@ use crate::failing_calls::{
     fail_one_call,
 };
 use crate::machine::{KIB, Machine};
-use crate::pausable::alone;
+use crate::pausable::run_single_threaded;
 use hsa_vmm::buffer::{GrowableVec, RingBuffer};
 use hsa_vmm::error::ErrorKind;
 use hsa_vmm::simulation::Config;
@@ -24,7 +24,7 @@ struct Buffers {
     machine: Machine,
 }
 
-/// Created once, because it is compared after each of thousands of failures.
+/// The contents of buffers. Created once, because thousands of failures compare them.
 static TEXT: LazyLock<Vec<u8>> =
     LazyLock::new(|| (0..6 * STEP).map(|byte| (byte % 253) as u8 + 1).collect());
 
@@ -39,14 +39,14 @@ impl Setup for Buffers {
     fn new(config: &Config) -> Self {
         let machine = Machine::new(config.clone());
         let agents = [machine.cpu(0), machine.gpu(0)];
-        let buffer = |steps: usize| {
-            let mut buffer = machine.extended(STEP, &[2]);
+        let new_buffer = |steps: usize| {
+            let mut buffer = machine.extended_buffer(STEP, &[2]);
             buffer.grant(&agents, Access::ReadWrite).unwrap();
             buffer.grow(steps * STEP).unwrap();
             buffer.write(0, text(steps * STEP)).unwrap();
             buffer
         };
-        let (small, full) = (GrowableVec::new(buffer(2)), buffer(6));
+        let (small, full) = (GrowableVec::new(new_buffer(2)), new_buffer(6));
         let ring = RingBuffer::create(&machine.vmm, STEP, 3, &machine.on(1)).unwrap();
         ring.grant(&[machine.cpu(0), machine.gpu(1)], Access::ReadWrite).unwrap();
         ring.write(0, text(STEP)).unwrap();
@@ -68,16 +68,16 @@ impl Setup for Buffers {
 
 impl Buffers {
     /// Checks that the buffers still have their contents.
-    fn assert_contents(&self, when: &str) {
+    fn assert_contents(&self, context: &str) {
         for buffer in [&self.small.buffer, &self.full] {
             let size = buffer.size().min(6 * STEP);
             let mut found = vec![0; size];
-            buffer.read(0, &mut found).unwrap_or_else(|error| panic!("{when}: {error}"));
-            assert!(found == text(size), "{when}: the contents have changed");
+            buffer.read(0, &mut found).unwrap_or_else(|error| panic!("{context}: {error}"));
+            assert!(found == text(size), "{context}: the contents have changed");
         }
         let mut found = vec![0; STEP];
         self.ring.read(STEP as u64, &mut found).unwrap();
-        assert!(found == text(STEP), "{when}: the ring's contents have changed");
+        assert!(found == text(STEP), "{context}: the ring's contents have changed");
     }
 }
 
@@ -93,7 +93,7 @@ const ACTS: &[(&str, Act<Buffers>)] = &[
     ("change the CPU's access", |s| {
         s.full.grant(&[s.machine.cpu(0), s.machine.gpu(0)], Access::Read)
     }),
-    ("grant a peer and change", |s| {
+    ("grant a peer and change the CPU's access", |s| {
         s.full.grant(&[s.machine.gpu(1), s.machine.cpu(0)], Access::Read)
     }),
     ("revoke", |s| s.full.revoke(&[s.machine.gpu(0)])),
@@ -124,23 +124,23 @@ fn tolerates_failure(name: &str, function: &str) -> bool {
 #[test]
 fn one_failure_changes_nothing() {
     // Another thread might take addresses that a runtime gives up for a moment.
-    alone(|| {
-        // The status makes little difference: one configuration tests two.
+    run_single_threaded(|| {
+        // The status makes little difference, so only one configuration tests two statuses.
         let statuses = |configuration: &str| {
             if configuration == "generation A" { &[ERROR, OUT_OF_RESOURCES][..] } else { &[ERROR] }
         };
         let failures = fail_one_call(configurations(), ACTS, statuses, |mut failed| {
-            let (name, when) = (failed.name, failed.when.clone());
+            let (name, context) = (failed.name, failed.context.clone());
             match &failed.result {
                 Ok(()) => assert!(
                     tolerates_failure(name, failed.function),
-                    "{when}: the operation succeeded"
+                    "{context}: the operation succeeded"
                 ),
                 Err(error) => {
                     let quarantined = matches!(error.kind(), ErrorKind::Quarantined { .. });
-                    assert!(!quarantined, "{when}: {error}");
+                    assert!(!quarantined, "{context}: {error}");
                     failed.assert_unchanged();
-                    failed.setup.assert_contents(&when);
+                    failed.setup.assert_contents(&context);
                     failed.repeat();
                 }
             }
@@ -160,12 +160,12 @@ fn one_failure_changes_nothing() {
 #[test]
 fn repeated_failures_lose_no_contents() {
     // Another thread might take addresses that a runtime gives up for a moment.
-    alone(|| {
+    run_single_threaded(|| {
         let runs = fail_all_calls_from(configurations(), ACTS, |mut failed| {
-            let when = failed.when.clone();
+            let context = failed.context.clone();
             let vmm = failed.setup.machine.vmm.clone();
             if vmm.quarantine().is_empty() {
-                failed.setup.assert_contents(&when);
+                failed.setup.assert_contents(&context);
                 if failed.result.is_err() && failed.setup.full.size() == 6 * STEP {
                     failed.repeat();
                 }
@@ -176,10 +176,10 @@ fn repeated_failures_lose_no_contents() {
                     buffer.resize((steps + 1) % 2 * STEP).unwrap();
                     buffer.resize(2 * STEP).unwrap();
                 }
-                // Two of each buffer, three of the ring. Values that could not be dropped stay mapped
+                // Each buffer has two mappings, the ring three. Values that could not be dropped stay mapped
                 // until the end.
                 if !failed.name.starts_with("make") {
-                    assert_eq!(vmm.usage().mappings, 2 + 2 + 3, "{when}");
+                    assert_eq!(vmm.usage().mappings, 2 + 2 + 3, "{context}");
                 }
             }
             let Buffers { small, full, ring, machine } = failed.setup;

@@ -18,7 +18,7 @@ fn growth_keeps_address_and_contents() {
         let step = buffer.step();
         for number in 0..16u8 {
             buffer.grow(step).unwrap();
-            // Across the boundary to the step before, if there is one.
+            // Writes across the boundary to the step before, if there is one.
             let start = (number as usize * step).saturating_sub(1);
             buffer.write(start, &[number; 3]).unwrap();
         }
@@ -27,8 +27,8 @@ fn growth_keeps_address_and_contents() {
             buffer.read((number as usize + 1) * step - 1, &mut bytes).unwrap();
             assert_eq!(bytes, [number + 1; 3], "{release}");
         }
-        // A GPU reads the same at the same addresses, across mappings.
-        let copy_target = machine.mapped(1, 4 * KIB).0;
+        // A GPU reads the same bytes across the end of a mapping.
+        let copy_target = machine.map_new_memory(1, 4 * KIB).0;
         machine.grant(copy_target, 4 * KIB, machine.gpu(1), Access::ReadWrite);
         machine.grant(copy_target, 4 * KIB, machine.cpu(0), Access::Read);
         machine.vmm.copy(machine.gpu(1), copy_target, at(address, 5 * step - 1), 3).unwrap();
@@ -109,7 +109,7 @@ fn every_step_makes_the_same_calls() {
         assert_eq!(calls_made, 3, "{generation}: create, map and set_access");
         assert_eq!((buffer.address(), buffer.size()), (address, steps * step), "{generation}");
         assert_eq!(vmm.usage().mappings, steps, "{generation}");
-        // Both GPUs can access all of it: one writes near the end, the other reads.
+        // Both GPUs can access the whole buffer: one writes near the end, the other reads.
         for gpu in [0, 1] {
             let page = machine.simulation.page(gpu, address.get() + steps * step - 1);
             assert!(page.is_some(), "{generation}, GPU {gpu}");
@@ -117,7 +117,7 @@ fn every_step_makes_the_same_calls() {
         let (first, last) = (address, at(address, (steps - 1) * step));
         buffer.fill(0, 0x600d_600d, 64).unwrap();
         vmm.copy(machine.gpu(1), last, first, 64).unwrap();
-        let window = machine.mapped(1, 4 * KIB).0;
+        let window = machine.map_new_memory(1, 4 * KIB).0;
         machine.grant(window, 4 * KIB, machine.cpu(0), Access::Read);
         machine.grant(window, 4 * KIB, gpu, Access::ReadWrite);
         vmm.copy(gpu, window, last, 64).unwrap();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const STEP: usize = 16 * KIB;
 const OUT_OF_RESOURCES: u32 = 0x1008;
 
-fn buffer(machine: &Machine, pool: usize) -> GrowableBuffer {
+fn new_buffer(machine: &Machine, pool: usize) -> GrowableBuffer {
     let options = GrowableBuffer::builder(64 * STEP).with_step(STEP).with_handle_pool(pool);
     let mut buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
     buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
@@ -31,7 +31,7 @@ fn wait_for(buffer: &GrowableBuffer, handles: usize) {
 fn growth_within_the_pool_creates_nothing() {
     for (generation, config) in generations() {
         let machine = Machine::new(config);
-        let mut buffer = buffer(&machine, 4);
+        let mut buffer = new_buffer(&machine, 4);
         wait_for(&buffer, 4);
         let plan = FaultPlan::none().always("hsa_amd_vmem_handle_create", OUT_OF_RESOURCES);
         machine.simulation.set_faults(plan);
@@ -52,7 +52,7 @@ fn growth_within_the_pool_creates_nothing() {
 #[test]
 fn shrink_refills_the_pool_first() {
     let machine = Machine::new(Config::mi300x(2));
-    let mut buffer = buffer(&machine, 3);
+    let mut buffer = new_buffer(&machine, 3);
     buffer.grow(10 * STEP).unwrap();
     wait_for(&buffer, 3);
     buffer.grow(2 * STEP).unwrap();
@@ -70,7 +70,7 @@ fn shrink_refills_the_pool_first() {
 #[test]
 fn failed_growth_returns_pooled_handles() {
     let machine = Machine::new(Config::mi300x(2));
-    let mut buffer = buffer(&machine, 3);
+    let mut buffer = new_buffer(&machine, 3);
     wait_for(&buffer, 3);
     machine.simulation.set_faults(FaultPlan::none().fail("hsa_amd_vmem_map", 3, 0x1000));
     buffer.grow(5 * STEP).expect_err("the third handle cannot be mapped");
@@ -85,7 +85,7 @@ fn failed_growth_returns_pooled_handles() {
 fn pool_takes_no_memory_from_growth() {
     for _ in 0..200 {
         let machine = Machine::new(Config::mi300x(1).with_vram(8 * STEP as u64));
-        let mut buffer = buffer(&machine, 2);
+        let mut buffer = new_buffer(&machine, 2);
         for _ in 0..8 {
             buffer.grow(STEP).unwrap();
         }
@@ -98,7 +98,7 @@ fn pool_takes_no_memory_from_growth() {
 fn memory_that_is_not_released_is_reused() {
     for pool in [0, 1] {
         let machine = Machine::new(Config::mi300x(2));
-        let mut buffer = buffer(&machine, pool);
+        let mut buffer = new_buffer(&machine, pool);
         wait_for(&buffer, pool);
         buffer.grow(4 * STEP).unwrap();
         wait_for(&buffer, pool);
@@ -121,7 +121,7 @@ fn pool_is_released_with_its_buffer() {
     within(Duration::from_secs(120), || {
         for round in 0..200 {
             let machine = Machine::new(Config::mi300x(1));
-            let mut buffer = buffer(&machine, 1 + round % 5);
+            let mut buffer = new_buffer(&machine, 1 + round % 5);
             if round % 2 == 0 {
                 buffer.grow(1).unwrap();
             }
@@ -134,12 +134,12 @@ fn pool_is_released_with_its_buffer() {
 #[test]
 fn forked_child_gets_an_error_and_can_exit() {
     let machine = Machine::new(Config::mi300x(1));
-    let mut held = Some(buffer(&machine, 2));
+    let mut parent_buffer = Some(new_buffer(&machine, 2));
     for round in 0..20 {
         // The pool's thread is creating a handle, or has just created it.
-        held.as_mut().unwrap().resize(STEP * (1 + round % 2)).unwrap();
+        parent_buffer.as_mut().unwrap().resize(STEP * (1 + round % 2)).unwrap();
         let end = in_child(|| {
-            let mut buffer = held.take().unwrap();
+            let mut buffer = parent_buffer.take().unwrap();
             for size in [0, 3 * STEP] {
                 let error = buffer.resize(size).expect_err("the buffer belongs to the parent");
                 assert_eq!(error.operation(), Operation::Resize);

@@ -64,7 +64,7 @@ impl Model {
         offset + size <= self.bytes.len()
     }
 
-    /// Returns whether an agent can access `size` bytes; always if it is 0.
+    /// Returns whether an agent can access `size` bytes. Any agent can access 0 bytes.
     fn has_access(&self, agent: usize, access: Access, size: usize) -> bool {
         size == 0 || self.access[agent] >= access
     }
@@ -171,11 +171,11 @@ impl Pair {
         let result = self.perform(operation);
         let failed_calls = simulation.failed_calls();
         let failed = !failed_calls.is_empty();
-        // Memory of this process that a fill copies from stays pinned.
+        // If the unlock of a fill fails, memory of this process stays pinned.
         self.pinned |= failed_calls.iter().any(|&(name, _)| name == "hsa_amd_memory_unlock");
         simulation.set_faults(FaultPlan::none());
         if let Operation::Extend(steps) = operation {
-            // Other threads of the process may use the addresses.
+            // May fail, because another thread of the process may use the addresses.
             self.model.maximum += result.map_or(0, |()| steps * STEP);
         } else if failed && result.is_err() {
             if let Operation::Fill { offset, size, .. } = *operation {

@@ -13,9 +13,9 @@ use hsa_vmm::{Access, AccessDescriptor, AllocationProperties};
 
 const PAGE: usize = 16 * KIB;
 
-fn buffer(machine: &Machine, zero: bool) -> PagedBuffer {
+fn new_buffer(machine: &Machine, has_zero_page: bool) -> PagedBuffer {
     let options = PagedBuffer::builder(16 * PAGE).with_page_size(PAGE);
-    let options = if zero { options.with_zero_page() } else { options };
+    let options = if has_zero_page { options.with_zero_page() } else { options };
     let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
     buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
     buffer
@@ -26,18 +26,22 @@ fn paged_buffers_accept_any_size() {
     for (generation, config) in generations() {
         let machine = Machine::new(config);
         for size in [1, 32, 4 * KIB, MIB, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1] {
-            for zero in [false, true] {
-                let when = format!("{generation}: pages of {size}, zeros: {zero}");
+            for has_zero_page in [false, true] {
+                let context = format!("{generation}: pages of {size}, zeros: {has_zero_page}");
                 let options = PagedBuffer::builder(3 * size).with_page_size(size);
-                let options = if zero { options.with_zero_page() } else { options };
+                let options = if has_zero_page { options.with_zero_page() } else { options };
                 let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
                 let page = size.next_multiple_of(machine.granule());
-                assert_eq!(buffer.page_size(), page, "{when}");
+                assert_eq!(buffer.page_size(), page, "{context}");
                 let pages = (3 * size).div_ceil(page);
-                assert_eq!((buffer.pages(), buffer.capacity()), (pages, pages * page), "{when}");
+                assert_eq!((buffer.pages(), buffer.capacity()), (pages, pages * page), "{context}");
                 buffer.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
                 buffer.map(0..pages).unwrap();
-                assert_eq!(machine.used_by(0), (pages + usize::from(zero)) * page, "{when}");
+                assert_eq!(
+                    machine.used_by(0),
+                    (pages + usize::from(has_zero_page)) * page,
+                    "{context}"
+                );
                 let bytes: Vec<u8> = (0..=255).collect();
                 for page in 0..pages {
                     buffer.write(page * buffer.page_size(), &bytes).unwrap();
@@ -46,7 +50,7 @@ fn paged_buffers_accept_any_size() {
                 buffer.write(end, &bytes).unwrap();
                 let mut found = vec![0; 256];
                 buffer.read(end, &mut found).unwrap();
-                assert_eq!(found, bytes, "{when}");
+                assert_eq!(found, bytes, "{context}");
                 buffer.unmap(0..pages).unwrap();
                 drop(buffer);
                 machine.assert_empty();
@@ -59,9 +63,9 @@ fn paged_buffers_accept_any_size() {
 fn pages_of_three_gibibytes_map_and_unmap() {
     for (generation, config) in generations() {
         let machine = Machine::new(config.with_vram(4 << 30));
-        for zero in [false, true] {
+        for has_zero_page in [false, true] {
             let options = PagedBuffer::builder(3 << 30);
-            let options = if zero { options.with_zero_page() } else { options };
+            let options = if has_zero_page { options.with_zero_page() } else { options };
             let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
             buffer.grant(&[machine.cpu(0), machine.gpu(1)], Access::ReadWrite).unwrap();
             assert_eq!((buffer.page_size(), buffer.pages()), (2 * MIB, 1536), "{generation}");
@@ -90,7 +94,7 @@ fn pages_of_three_gibibytes_map_and_unmap() {
 fn unmapped_pages_are_empty_and_reserved() {
     for (generation, config) in generations() {
         let machine = Machine::new(config);
-        let buffer = buffer(&machine, false);
+        let buffer = new_buffer(&machine, false);
         buffer.map(3..6).unwrap();
         buffer.unmap(4..5).unwrap();
         let states: Vec<_> = (2..7).map(|page| buffer.state(page).unwrap()).collect();
@@ -134,26 +138,26 @@ fn zero_page_backs_unmapped_pages() {
     for (generation, config) in generations() {
         let machine = Machine::new(config.with_gpu_permissions(GpuPermissions::Enforced));
         // The memory of the zero page was used before.
-        let (dirty, handle) = machine.mapped(0, PAGE);
+        let (dirty, handle) = machine.map_new_memory(0, PAGE);
         machine.grant(dirty, PAGE, machine.gpu(0), Access::ReadWrite);
         machine.vmm.fill(dirty, 0xdead_beef, PAGE).unwrap();
         machine.vmm.unmap(dirty, PAGE).unwrap();
         machine.vmm.release(handle).unwrap();
         machine.vmm.address_free(dirty, PAGE).unwrap();
 
-        let buffer = buffer(&machine, true);
+        let buffer = new_buffer(&machine, true);
         assert_eq!(machine.used_by(0), PAGE, "{generation}: one page for all");
         buffer.map(3..6).unwrap();
         buffer.fill(3 * PAGE, 0x0707_0707, 3 * PAGE).unwrap();
         buffer.unmap(4..5).unwrap();
-        let zeros = |page: usize| {
+        let is_zero = |page: usize| {
             let mut bytes = vec![1; PAGE];
             buffer.read(page * PAGE, &mut bytes).unwrap();
             bytes.iter().all(|&byte| byte == 0)
         };
         for page in [0, 2, 4, 6, 15] {
             assert_eq!(buffer.state(page), Ok(PageState::Zero), "{generation}");
-            assert!(zeros(page), "{generation}: {page}");
+            assert!(is_zero(page), "{generation}: {page}");
             let address = buffer.address_of(page).unwrap().get();
             assert_eq!(
                 load_in_child(address),
@@ -195,8 +199,8 @@ fn zero_page_backs_unmapped_pages() {
 #[test]
 fn invalid_ranges_are_rejected() {
     let machine = Machine::new(Config::mi300x(1));
-    for zero in [false, true] {
-        let buffer = buffer(&machine, zero);
+    for has_zero_page in [false, true] {
+        let buffer = new_buffer(&machine, has_zero_page);
         buffer.map(4..8).unwrap();
         let calls = machine.simulation.all_calls();
         let out_of_range = |page| Err(page_error(page, Problem::OutOfRange(16)));
@@ -230,10 +234,13 @@ fn invalid_ranges_are_rejected() {
             buffer.map(empty.clone()).expect("no page is mapped");
             buffer.unmap(empty).expect("no page is unmapped");
         }
-        let end = out_of_bounds(16 * PAGE - 1, 2, 16 * PAGE);
-        assert_eq!(buffer.read(16 * PAGE - 1, &mut [0; 2]).map_err(Error::into_kind), Err(end));
-        let end = out_of_bounds(usize::MAX, 2, 16 * PAGE);
-        assert_eq!(buffer.write(usize::MAX, &[0; 2]).map_err(Error::into_kind), Err(end));
+        let expected = out_of_bounds(16 * PAGE - 1, 2, 16 * PAGE);
+        assert_eq!(
+            buffer.read(16 * PAGE - 1, &mut [0; 2]).map_err(Error::into_kind),
+            Err(expected)
+        );
+        let expected = out_of_bounds(usize::MAX, 2, 16 * PAGE);
+        assert_eq!(buffer.write(usize::MAX, &[0; 2]).map_err(Error::into_kind), Err(expected));
         assert_eq!(machine.simulation.all_calls(), calls, "the runtime was not called");
     }
     let reserve_error = |options: hsa_vmm::buffer::PagedBuilder,
@@ -258,8 +265,8 @@ fn invalid_ranges_are_rejected() {
 fn grants_hold_for_later_pages() {
     for (generation, config) in generations() {
         let machine = Machine::new(config.with_gpu_permissions(GpuPermissions::Enforced));
-        for zero in [false, true] {
-            let buffer = buffer(&machine, zero);
+        for has_zero_page in [false, true] {
+            let buffer = new_buffer(&machine, has_zero_page);
             let peer = machine.gpu(1);
             buffer.map(0..2).unwrap();
             buffer.grant(&[peer], Access::ReadWrite).unwrap();
@@ -268,17 +275,21 @@ fn grants_hold_for_later_pages() {
                 let address = buffer.address_of(page).unwrap();
                 machine.vmm.get_access(peer, address).ok()
             };
-            let unmapped = zero.then_some(Access::Read);
+            let unmapped = has_zero_page.then_some(Access::Read);
             let expected = |mapped| [Some(mapped), Some(mapped), unmapped, unmapped, Some(mapped)];
             assert_eq!(
                 [0, 1, 2, 3, 4].map(access),
                 expected(Access::ReadWrite),
-                "{generation}, {zero}"
+                "{generation}, {has_zero_page}"
             );
             buffer.grant(&[peer], Access::Read).unwrap();
-            assert_eq!([0, 1, 2, 3, 4].map(access), expected(Access::Read), "{generation}, {zero}");
+            assert_eq!(
+                [0, 1, 2, 3, 4].map(access),
+                expected(Access::Read),
+                "{generation}, {has_zero_page}"
+            );
             buffer.revoke(&[peer]).unwrap();
-            let unmapped = zero.then_some(Access::None);
+            let unmapped = has_zero_page.then_some(Access::None);
             let none = Some(Access::None);
             assert_eq!(
                 [0, 1, 2, 3, 4].map(access),
@@ -290,7 +301,7 @@ fn grants_hold_for_later_pages() {
                 let address = buffer.address_of(page).unwrap().get();
                 assert!(
                     machine.simulation.page(1, address).is_none(),
-                    "{generation}, {zero}: {page}"
+                    "{generation}, {has_zero_page}: {page}"
                 );
             }
             drop(buffer);
@@ -303,8 +314,8 @@ fn grants_hold_for_later_pages() {
 #[test]
 fn unreleased_memory_is_reused() {
     let machine = Machine::new(Config::mi300x(1).with_generation(Generation::B));
-    for zero in [false, true] {
-        let buffer = buffer(&machine, zero);
+    for has_zero_page in [false, true] {
+        let buffer = new_buffer(&machine, has_zero_page);
         let used = || machine.simulation.usage().vram_used[0];
         buffer.map(0..4).unwrap();
         let used_first = used();
@@ -325,7 +336,7 @@ fn unreleased_memory_is_reused() {
 #[test]
 fn statistics_count_pages() {
     let machine = Machine::new(Config::mi300x(1));
-    let buffer = buffer(&machine, true);
+    let buffer = new_buffer(&machine, true);
     buffer.map(0..10).unwrap();
     buffer.unmap(2..6).unwrap();
     buffer.map(5..6).unwrap();

@@ -6,7 +6,7 @@ use crate::failing_calls::{
     fail_one_call,
 };
 use crate::machine::{KIB, Machine};
-use crate::pausable::alone;
+use crate::pausable::run_single_threaded;
 use hsa_rocr::test;
 use hsa_vmm::Access;
 use hsa_vmm::buffer::{PageState, PagedBuffer};
@@ -62,14 +62,14 @@ impl Buffers {
     }
 
     /// Checks that every page that is not lost has its contents.
-    fn assert_contents(&self, exchanged: bool, when: &str) {
+    fn assert_contents(&self, exchanged: bool, context: &str) {
         for (number, buffer) in self.buffers().into_iter().enumerate() {
             for page in 0..PAGES {
                 let mut bytes = [0xee; 9];
                 let expected = match buffer.state(page).unwrap() {
                     PageState::Lost => continue,
                     PageState::Empty => {
-                        assert!(number == 0, "{when}: page {page} does not show the zero page");
+                        assert!(number == 0, "{context}: page {page} does not show the zero page");
                         continue;
                     }
                     PageState::Zero => 0,
@@ -77,8 +77,8 @@ impl Buffers {
                     PageState::Mapped | PageState::Ahead => continue,
                     state => panic!("{state:?}"),
                 };
-                buffer.read(page * PAGE, &mut bytes).unwrap_or_else(|e| panic!("{when}: {e}"));
-                assert!(exchanged || bytes == [expected; 9], "{when}: page {page}: {bytes:?}");
+                buffer.read(page * PAGE, &mut bytes).unwrap_or_else(|e| panic!("{context}: {e}"));
+                assert!(exchanged || bytes == [expected; 9], "{context}: page {page}: {bytes:?}");
             }
         }
     }
@@ -103,11 +103,11 @@ const ACTS: &[(&str, Act<Buffers>)] = &[
         s.zero.grant(&[s.machine.cpu(0), s.machine.gpu(1)], Access::Read)
     }),
     ("revoke", |s| s.zero.revoke(&[s.machine.gpu(0)])),
-    ("move to the other", |s| s.plain.move_pages(2..4, &s.zero, 5)),
+    ("move to the other buffer", |s| s.plain.move_pages(2..4, &s.zero, 5)),
     ("move back", |s| s.zero.move_pages(1..3, &s.plain, 5)),
-    ("move within", |s| s.zero.move_pages(1..3, &s.zero, 6)),
+    ("move within a buffer", |s| s.zero.move_pages(1..3, &s.zero, 6)),
     (EXCHANGE, |s| s.plain.exchange_pages(1..3, &s.zero, 2)),
-    ("make one", |s| {
+    ("make a buffer", |s| {
         let options = PagedBuffer::builder(3 * PAGE).with_page_size(PAGE).with_zero_page();
         options.reserve(&s.machine.vmm, &s.machine.on(1)).map(drop)
     }),
@@ -130,20 +130,20 @@ fn tolerates_failure(name: &str, function: &str) -> bool {
 #[test]
 fn one_failure_changes_nothing() {
     // Another thread might take addresses that a runtime gives up for a moment.
-    alone(|| {
+    run_single_threaded(|| {
         // The status only matters for the creation of memory.
         let statuses = |configuration: &str| {
             if configuration == "generation C" { &[ERROR, OUT_OF_RESOURCES][..] } else { &[ERROR] }
         };
-        // By default only every third configuration, because they take long and behave alike.
+        // By default, tests only every third configuration: they take long and behave alike.
         let selected = configurations().into_iter().step_by(if test::is_long() { 1 } else { 3 });
         let failures = fail_one_call(selected, ACTS, statuses, |mut failed| {
             if failed.result.is_ok() {
-                let survived = tolerates_failure(failed.name, failed.function);
-                assert!(survived, "{}: the operation succeeded", failed.when);
+                let is_tolerated = tolerates_failure(failed.name, failed.function);
+                assert!(is_tolerated, "{}: the operation succeeded", failed.context);
             } else {
                 failed.assert_unchanged();
-                failed.setup.assert_contents(false, &failed.when);
+                failed.setup.assert_contents(false, &failed.context);
                 failed.repeat();
             }
             failed.setup.close();
@@ -156,12 +156,12 @@ fn one_failure_changes_nothing() {
 #[test]
 fn repeated_failures_report_lost_pages() {
     // Another thread might take addresses that a runtime gives up for a moment.
-    alone(|| {
+    run_single_threaded(|| {
         let (mut losses, mut quarantined) = (0, 0);
-        // Every second configuration, because the test takes long and the others behave alike.
+        // Tests every second configuration: they take long and behave alike.
         let selected = configurations().into_iter().step_by(2);
         let runs = fail_all_calls_from(selected, ACTS, |mut failed| {
-            let (name, when, result) = (failed.name, &failed.when, &failed.result);
+            let (name, context, result) = (failed.name, &failed.context, &failed.result);
             let in_quarantine = !failed.setup.machine.vmm.quarantine().is_empty();
             quarantined += usize::from(in_quarantine);
             let lost_pages: usize =
@@ -169,18 +169,18 @@ fn repeated_failures_report_lost_pages() {
             if lost_pages > 0 {
                 losses += 1;
                 let reported = matches!(&result, Err(error) if matches!(error.kind(), ErrorKind::PagesLost { .. }));
-                assert!(reported, "{when}: {result:?}");
+                assert!(reported, "{context}: {result:?}");
                 let repeated = (failed.act)(&mut failed.setup).unwrap_err();
                 let is_rejected = matches!(
                     repeated.kind(),
                     ErrorKind::InvalidArgument { problem: Problem::PageLost, .. }
                         | ErrorKind::Quarantined { .. }
                 );
-                assert!(is_rejected || name.starts_with("move"), "{when}: {repeated}");
+                assert!(is_rejected || name.starts_with("move"), "{context}: {repeated}");
             }
             if !in_quarantine {
                 let exchanged = name == EXCHANGE && result.is_ok();
-                failed.setup.assert_contents(exchanged, when);
+                failed.setup.assert_contents(exchanged, context);
                 failed.setup.close();
             }
         });

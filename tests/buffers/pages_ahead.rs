@@ -2,7 +2,7 @@
 
 use crate::errors::page_error;
 use crate::machine::{KIB, Machine, generations};
-use crate::pausable::alone;
+use crate::pausable::run_single_threaded;
 use crate::process::{End, in_child, within};
 use hsa_vmm::Access;
 use hsa_vmm::Error;
@@ -15,14 +15,14 @@ const PAGE: usize = 16 * KIB;
 const CREATE: &str = "hsa_amd_vmem_handle_create";
 const MAP: &str = "hsa_amd_vmem_map";
 
-fn buffer(machine: &Machine, ahead: usize) -> PagedBuffer {
+fn new_buffer(machine: &Machine, ahead: usize) -> PagedBuffer {
     let options = PagedBuffer::builder(64 * PAGE).with_page_size(PAGE).with_pages_ahead(ahead);
     let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
     buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
     buffer
 }
 
-/// Waits until the thread has reached a state, also on a busy machine.
+/// Waits until the thread has reached a state. The time limit is long, for busy machines.
 #[track_caller]
 fn wait_for(buffer: &PagedBuffer, is_done: impl Fn(&PagedStatistics) -> bool) {
     let begun = Instant::now();
@@ -41,7 +41,7 @@ fn ahead_is(pages: usize) -> impl Fn(&PagedStatistics) -> bool {
 fn growing_sequence_finds_pages_mapped_ahead() {
     for (generation, config) in generations() {
         let machine = Machine::new(config);
-        let buffer = buffer(&machine, 3);
+        let buffer = new_buffer(&machine, 3);
         buffer.map(10..12).unwrap();
         wait_for(&buffer, ahead_is(3));
         assert_eq!(buffer.state(14), Ok(PageState::Ahead), "{generation}");
@@ -58,7 +58,7 @@ fn growing_sequence_finds_pages_mapped_ahead() {
         wait_for(&buffer, ahead_is(3));
         let grants = machine.simulation.calls("hsa_amd_vmem_set_access") - calls;
         assert_eq!(grants, 2, "{generation}: only the thread has granted access");
-        // A page that was not mapped ahead.
+        // Maps pages that were not mapped ahead.
         buffer.map(60..63).unwrap();
         wait_for(&buffer, ahead_is(4));
         assert_eq!(buffer.state(63), Ok(PageState::Ahead), "{generation}: the last page");
@@ -93,7 +93,7 @@ fn pooled_pages_need_no_new_memory() {
 #[test]
 fn unmap_removes_pages_ahead() {
     let machine = Machine::new(Config::mi300x(1).with_generation(Generation::A));
-    let buffer = buffer(&machine, 4);
+    let buffer = new_buffer(&machine, 4);
     buffer.map(0..8).unwrap();
     buffer.map(20..22).unwrap();
     wait_for(&buffer, ahead_is(8));
@@ -119,7 +119,7 @@ fn thread_failure_is_reported_and_harmless() {
     for (generation, config) in generations() {
         for function in [CREATE, MAP, "hsa_amd_vmem_set_access"] {
             let machine = Machine::new(config.clone());
-            let buffer = buffer(&machine, 2);
+            let buffer = new_buffer(&machine, 2);
             // The caller makes the first call, the thread all later ones.
             let plan = (2..50).fold(FaultPlan::none(), |plan, n| plan.fail(function, n, 0x1000));
             machine.simulation.set_faults(plan);
@@ -144,7 +144,7 @@ fn thread_failure_is_reported_and_harmless() {
 #[test]
 fn failed_rollback_ahead_quarantines_the_buffer() {
     let machine = Machine::new(Config::mi300x(1).with_generation(Generation::A));
-    let buffer = buffer(&machine, 1);
+    let buffer = new_buffer(&machine, 1);
     let plan = FaultPlan::none().fail("hsa_amd_vmem_set_access", 2, 0x1000);
     machine.simulation.set_faults(plan.always("hsa_amd_vmem_unmap", 0x1000));
     buffer.map(0..1).unwrap();
@@ -164,7 +164,7 @@ fn failed_rollback_ahead_quarantines_the_buffer() {
 fn pages_ahead_are_released_when_memory_is_short() {
     for (generation, config) in generations() {
         let machine = Machine::new(config.with_vram(8 * PAGE as u64));
-        let buffer = buffer(&machine, 3);
+        let buffer = new_buffer(&machine, 3);
         buffer.map(0..2).unwrap();
         wait_for(&buffer, ahead_is(3));
         buffer.map(20..26).unwrap_or_else(|error| panic!("{generation}: eight pages fit: {error}"));
@@ -183,7 +183,7 @@ fn pages_ahead_are_released_when_memory_is_short() {
 fn requested_pages_ahead_are_not_released() {
     for (generation, config) in generations() {
         let machine = Machine::new(config.with_vram(8 * PAGE as u64));
-        let buffer = buffer(&machine, 3);
+        let buffer = new_buffer(&machine, 3);
         buffer.map(0..2).unwrap();
         wait_for(&buffer, ahead_is(3));
         let error = buffer.map(2..10).unwrap_err();
@@ -200,29 +200,27 @@ fn requested_pages_ahead_are_not_released() {
 }
 
 /// Returns the number of threads with this name in this process.
-fn threads(name: &str) -> usize {
+fn count_threads(name: &str) -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let names = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")));
-    names
-        .filter(|statistics| statistics.as_ref().is_ok_and(|statistics| statistics.trim() == name))
-        .count()
+    names.filter(|comm| comm.as_ref().is_ok_and(|comm| comm.trim() == name)).count()
 }
 
 /// Waits until this process has `expected` threads that map ahead.
 #[track_caller]
 fn wait_for_threads(expected: usize) {
     let begun = Instant::now();
-    while threads("hsa-vmm ahead") != expected {
-        assert!(begun.elapsed() < Duration::from_secs(60), "not {expected}");
+    while count_threads("hsa-vmm ahead") != expected {
+        assert!(begun.elapsed() < Duration::from_secs(60), "not {expected} threads");
     }
 }
 
 #[test]
 fn thread_ends_with_the_buffer() {
-    alone(|| {
+    run_single_threaded(|| {
         for round in 0..30 {
             let machine = Machine::new(Config::mi300x(1));
-            let buffer = buffer(&machine, 1 + round % 4);
+            let buffer = new_buffer(&machine, 1 + round % 4);
             if round % 2 == 0 {
                 buffer.map(0..round + 1).unwrap();
             }
@@ -261,7 +259,7 @@ fn threads_that_map_and_unmap_do_not_deadlock() {
     within(Duration::from_secs(120), || {
         for (generation, config) in generations() {
             let machine = Machine::new(config);
-            let buffer = buffer(&machine, 3);
+            let buffer = new_buffer(&machine, 3);
             std::thread::scope(|scope| {
                 for part in 0..3 {
                     let buffer = &buffer;
@@ -304,9 +302,9 @@ fn threads_that_map_and_unmap_do_not_deadlock() {
 /// A forked child does not have the thread. It must not wait for the thread, nor for a lock that the thread held.
 #[test]
 fn forked_child_can_drop_and_exit() {
-    alone(|| {
+    run_single_threaded(|| {
         let machine = Machine::new(Config::mi300x(1));
-        let mut buffer = Some(buffer(&machine, 5));
+        let mut buffer = Some(new_buffer(&machine, 5));
         for round in 0..40 {
             let parent_buffer = buffer.as_ref().unwrap();
             let first = round % 30;

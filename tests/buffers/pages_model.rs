@@ -2,7 +2,7 @@
 
 use crate::errors::page_error;
 use crate::machine::{KIB, Machine, generations};
-use crate::pausable::alone;
+use crate::pausable::run_single_threaded;
 use hsa_vmm::Access;
 use hsa_vmm::Error;
 use hsa_vmm::buffer::{Contents, PagedBuffer, PausableBuffer};
@@ -38,9 +38,9 @@ enum PageOperation {
     Write { offset: usize, size: usize, seed: u8 },
     Fill { page: usize, value: u8 },
     Read { offset: usize, size: usize },
-    Move { first: usize, count: usize, to: usize, across: bool },
-    Share { first: usize, count: usize, to: usize, across: bool },
-    Exchange { first: usize, count: usize, to: usize, across: bool },
+    Move { first: usize, count: usize, to: usize, between_buffers: bool },
+    Share { first: usize, count: usize, to: usize, between_buffers: bool },
+    Exchange { first: usize, count: usize, to: usize, between_buffers: bool },
     Trim,
 }
 
@@ -54,14 +54,14 @@ fn page_operation() -> impl Strategy<Value = PageOperation> {
             .prop_map(|((offset, size), seed)| PageOperation::Write { offset, size, seed }),
         1 => (0..PAGES, any::<u8>()).prop_map(|(page, value)| PageOperation::Fill { page, value }),
         2 => bytes().prop_map(|(offset, size)| PageOperation::Read { offset, size }),
-        2 => (run(), 0..PAGES, any::<bool>()).prop_map(|((first, count), to, across)| {
-            PageOperation::Move { first, count, to, across }
+        2 => (run(), 0..PAGES, any::<bool>()).prop_map(|((first, count), to, between_buffers)| {
+            PageOperation::Move { first, count, to, between_buffers }
         }),
-        3 => (run(), 0..PAGES, any::<bool>()).prop_map(|((first, count), to, across)| {
-            PageOperation::Share { first, count, to, across }
+        3 => (run(), 0..PAGES, any::<bool>()).prop_map(|((first, count), to, between_buffers)| {
+            PageOperation::Share { first, count, to, between_buffers }
         }),
-        2 => (run(), 0..PAGES, any::<bool>()).prop_map(|((first, count), to, across)| {
-            PageOperation::Exchange { first, count, to, across }
+        2 => (run(), 0..PAGES, any::<bool>()).prop_map(|((first, count), to, between_buffers)| {
+            PageOperation::Exchange { first, count, to, between_buffers }
         }),
         1 => Just(PageOperation::Trim),
     ]
@@ -73,48 +73,55 @@ struct Model {
     /// The number of each page's memory. Shared pages have the same number.
     pages: [Vec<Option<usize>>; 2],
     memory: Vec<Bytes>,
+    /// Whether each buffer has a zero page.
     zeros: [bool; 2],
 }
 
 impl Model {
-    /// Returns whether all pages of a range are mapped, or all are not.
+    /// Returns whether all pages of a range are mapped, or unmapped if `mapped` is false.
     fn all_have_state(&self, buffer: usize, first: usize, count: usize, mapped: bool) -> bool {
         first + count <= PAGES
             && self.pages[buffer][first..first + count].iter().all(|page| page.is_some() == mapped)
     }
 
     /// Checks the arguments of moving, exchanging and sharing. Returns the index of the target buffer.
-    fn target(&self, run: (usize, usize), to: usize, across: bool, mapped: bool) -> Option<usize> {
-        let ((first, count), target) = (run, usize::from(across));
-        let disjoint = across || first + count <= to || to + count <= first;
-        let possible = disjoint
+    fn target(
+        &self,
+        run: (usize, usize),
+        to: usize,
+        between_buffers: bool,
+        mapped: bool,
+    ) -> Option<usize> {
+        let ((first, count), target) = (run, usize::from(between_buffers));
+        let disjoint = between_buffers || first + count <= to || to + count <= first;
+        let is_valid = disjoint
             && self.all_have_state(0, first, count, true)
             && self.all_have_state(target, to, count, mapped);
-        possible.then_some(target)
+        is_valid.then_some(target)
     }
 
     /// Returns a byte of the first buffer.
-    fn byte(&self, at: usize) -> Option<u8> {
-        self.pages[0][at / PAGE].map_or(Some(0), |memory| self.memory[memory][at % PAGE])
+    fn byte(&self, offset: usize) -> Option<u8> {
+        self.pages[0][offset / PAGE].map_or(Some(0), |index| self.memory[index][offset % PAGE])
     }
 
     /// Returns the expected bytes of a read, or `None` if it should fail.
-    fn bytes(&self, offset: usize, size: usize, zeros: bool) -> Option<Bytes> {
+    fn bytes(&self, offset: usize, size: usize, zeros_are_readable: bool) -> Option<Bytes> {
         let end = offset + size;
         if end > PAGES * PAGE {
             return None;
         }
         let mut pages = offset / PAGE..end.div_ceil(PAGE);
-        if !zeros && pages.any(|page| self.pages[0][page].is_none()) {
+        if !zeros_are_readable && pages.any(|page| self.pages[0][page].is_none()) {
             return None;
         }
-        Some((offset..end).map(|at| self.byte(at)).collect())
+        Some((offset..end).map(|offset| self.byte(offset)).collect())
     }
 
     fn write(&mut self, offset: usize, bytes: impl IntoIterator<Item = Option<u8>>) {
-        for (at, byte) in (offset..).zip(bytes) {
-            if let Some(memory) = self.pages[0][at / PAGE] {
-                self.memory[memory][at % PAGE] = byte;
+        for (offset, byte) in (offset..).zip(bytes) {
+            if let Some(index) = self.pages[0][offset / PAGE] {
+                self.memory[index][offset % PAGE] = byte;
             }
         }
     }
@@ -155,20 +162,20 @@ impl Model {
             PageOperation::Read { offset, size } => {
                 return self.bytes(offset, size, self.zeros[0]);
             }
-            PageOperation::Move { first, count, to, across } => {
-                let target = self.target((first, count), to, across, false)?;
+            PageOperation::Move { first, count, to, between_buffers } => {
+                let target = self.target((first, count), to, between_buffers, false)?;
                 for page in 0..count {
                     self.pages[target][to + page] = self.pages[0][first + page].take();
                 }
             }
-            PageOperation::Share { first, count, to, across } => {
-                let target = self.target((first, count), to, across, false)?;
+            PageOperation::Share { first, count, to, between_buffers } => {
+                let target = self.target((first, count), to, between_buffers, false)?;
                 for page in 0..count {
                     self.pages[target][to + page] = self.pages[0][first + page];
                 }
             }
-            PageOperation::Exchange { first, count, to, across } => {
-                let target = self.target((first, count), to, across, true)?;
+            PageOperation::Exchange { first, count, to, between_buffers } => {
+                let target = self.target((first, count), to, between_buffers, true)?;
                 for page in 0..count {
                     let page_memory = self.pages[0][first + page].take();
                     self.pages[0][first + page] = self.pages[target][to + page].take();
@@ -191,10 +198,10 @@ struct Pair {
 impl Pair {
     fn new(generation: usize, zeros: [bool; 2], ahead: usize) -> Self {
         let machine = Machine::new(generations()[generation].1.clone());
-        let buffers = zeros.map(|zero| {
+        let buffers = zeros.map(|has_zero_page| {
             let options =
                 PagedBuffer::builder(PAGES * PAGE).with_page_size(PAGE).with_pages_ahead(ahead);
-            let options = if zero { options.with_zero_page() } else { options };
+            let options = if has_zero_page { options.with_zero_page() } else { options };
             let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
             buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
             buffer
@@ -219,7 +226,7 @@ impl Pair {
                 assert!(failed, "{operation:?}: {error}");
                 assert!(!matches!(error.kind(), ErrorKind::PagesLost { .. }), "{error}");
                 self.model = before;
-                // A fill that fails may have written a part.
+                // A failed fill may have written a part.
                 if let PageOperation::Fill { page, .. } = *operation {
                     self.model.write(page * PAGE, [None; PAGE]);
                 }
@@ -231,7 +238,7 @@ impl Pair {
 
     fn perform(&self, operation: &PageOperation) -> (Result<(), Error>, Vec<u8>) {
         let buffer = &self.buffers[0];
-        let target = |across| &self.buffers[usize::from(across)];
+        let target = |between_buffers| &self.buffers[usize::from(between_buffers)];
         let mut found = Vec::new();
         let result = match *operation {
             PageOperation::Map(first, count) => buffer.map(first..first + count),
@@ -244,14 +251,14 @@ impl Pair {
                 found = vec![0xee; size];
                 buffer.read(offset, &mut found)
             }
-            PageOperation::Move { first, count, to, across } => {
-                buffer.move_pages(first..first + count, target(across), to)
+            PageOperation::Move { first, count, to, between_buffers } => {
+                buffer.move_pages(first..first + count, target(between_buffers), to)
             }
-            PageOperation::Share { first, count, to, across } => {
-                buffer.share_pages(first..first + count, target(across), to)
+            PageOperation::Share { first, count, to, between_buffers } => {
+                buffer.share_pages(first..first + count, target(between_buffers), to)
             }
-            PageOperation::Exchange { first, count, to, across } => {
-                buffer.exchange_pages(first..first + count, target(across), to)
+            PageOperation::Exchange { first, count, to, between_buffers } => {
+                buffer.exchange_pages(first..first + count, target(between_buffers), to)
             }
             PageOperation::Trim => buffer.trim(),
         };
@@ -274,17 +281,20 @@ impl Pair {
             for page in 0..PAGES {
                 assert_eq!(buffer.page_users(page), Ok(model.users(number, page)), "page {page}");
                 let mut bytes = vec![0xee; PAGE];
-                let expected = model.pages[number][page].map(|memory| &model.memory[memory]);
-                let zero = model.zeros[number];
+                let expected = model.pages[number][page].map(|index| &model.memory[index]);
+                let has_zero_page = model.zeros[number];
                 match (buffer.read(page * PAGE, &mut bytes), expected) {
                     (Ok(()), Some(expected)) => {
                         assert!(matches_model(&bytes, expected), "page {page}")
                     }
                     (Ok(()), None) => {
-                        assert!(zero && bytes.iter().all(|byte| *byte == 0), "page {page}");
+                        assert!(
+                            has_zero_page && bytes.iter().all(|byte| *byte == 0),
+                            "page {page}"
+                        );
                     }
                     (Err(error), expected) => {
-                        assert!(!zero && expected.is_none(), "page {page}: {error}");
+                        assert!(!has_zero_page && expected.is_none(), "page {page}: {error}");
                         assert_eq!(error.into_kind(), page_error(page, Problem::PageNotMapped));
                     }
                 }
@@ -294,7 +304,7 @@ impl Pair {
 }
 
 fn text(size: usize, seed: u8) -> Vec<u8> {
-    (0..size).map(|at| (at as u8).wrapping_mul(31) ^ seed).collect()
+    (0..size).map(|offset| (offset as u8).wrapping_mul(31) ^ seed).collect()
 }
 
 #[test]
@@ -308,7 +318,7 @@ fn paged_buffers_match_vectors() {
         .run(&case, |(generation, zeros, ahead, operations)| {
             let mut pair = Pair::new(generation, zeros, ahead);
             for (operation, fault) in &operations {
-                // With a thread, either thread's call could fail.
+                // If a thread maps pages ahead, its calls could fail instead.
                 pair.step(operation, fault.filter(|_| ahead == 0));
             }
             let Pair { buffers, machine, .. } = pair;
@@ -358,7 +368,7 @@ struct PausableModel {
 impl PausableModel {
     /// Applies an operation. Returns the expected bytes of a read, or `None` if the operation should be rejected.
     fn apply(&mut self, operation: &PauseOperation) -> Option<Bytes> {
-        let may = |size: usize, access| size == 0 || self.access[0] >= access;
+        let has_access = |size: usize, access| size == 0 || self.access[0] >= access;
         match *operation {
             PauseOperation::Pause(contents) => {
                 if std::mem::replace(&mut self.paused, true) {
@@ -374,15 +384,15 @@ impl PausableModel {
                 }
             }
             PauseOperation::Write { offset, size, seed } => {
-                if self.paused || offset + size > SIZE || !may(size, Access::ReadWrite) {
+                if self.paused || offset + size > SIZE || !has_access(size, Access::ReadWrite) {
                     return None;
                 }
-                for (known, byte) in self.bytes[offset..].iter_mut().zip(text(size, seed)) {
-                    *known = Some(byte);
+                for (expected, byte) in self.bytes[offset..].iter_mut().zip(text(size, seed)) {
+                    *expected = Some(byte);
                 }
             }
             PauseOperation::Read { offset, size } => {
-                if self.paused || offset + size > SIZE || !may(size, Access::Read) {
+                if self.paused || offset + size > SIZE || !has_access(size, Access::Read) {
                     return None;
                 }
                 return Some(self.bytes[offset..offset + size].to_vec());
@@ -399,7 +409,7 @@ fn pausable_buffer_matches_a_vector() {
         (pause_operation(), proptest::option::weighted(0.2, 1..12u64)),
         1..30,
     );
-    alone(|| {
+    run_single_threaded(|| {
         TestRunner::new(config())
             .run(&(0..4usize, operations), |(generation, operations)| {
                 check_pausable(generation, &operations);

@@ -16,17 +16,17 @@ use hsa_vmm::{Access, AllocationProperties, Reservation};
 const RESERVE: &str = "hsa_amd_vmem_address_reserve_align";
 
 /// Runs a function in a forked child, which has one thread.
-pub fn alone(act: impl FnOnce()) {
+pub fn run_single_threaded(act: impl FnOnce()) {
     assert_eq!(in_child(act), End::Success);
 }
 
 /// Returns bytes that differ from page to page.
 pub fn pattern(size: usize, seed: u8) -> Vec<u8> {
-    (0..size).map(|at| (at % 251) as u8 ^ (at >> 12) as u8 ^ seed).collect()
+    (0..size).map(|offset| (offset % 251) as u8 ^ (offset >> 12) as u8 ^ seed).collect()
 }
 
 /// Returns a buffer with contents, to which the CPU and the owner have access.
-pub fn filled(machine: &Machine, size: usize) -> PausableBuffer {
+pub fn filled_buffer(machine: &Machine, size: usize) -> PausableBuffer {
     let mut buffer = PausableBuffer::create(&machine.vmm, size, &machine.on(0)).unwrap();
     buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
     buffer.write(0, &pattern(size, 1)).unwrap();
@@ -45,47 +45,47 @@ fn used_vram(machine: &Machine) -> u64 {
 
 #[test]
 fn resume_restores_contents_and_address() {
-    alone(|| {
+    run_single_threaded(|| {
         for (generation, config) in generations() {
             for size in [1, 32, 4 * KIB, MIB, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1] {
-                let when = format!("{generation}: {size}");
+                let context = format!("{generation}: {size}");
                 let machine = Machine::new(config.clone());
-                let mut buffer = filled(&machine, size);
+                let mut buffer = filled_buffer(&machine, size);
                 buffer.grant(&[machine.gpu(1)], Access::Read).unwrap();
                 let (address, extent) = (buffer.address(), buffer.extent());
-                assert!(extent >= size && extent - size < machine.granule(), "{when}");
-                assert_eq!(used_vram(&machine), extent as u64, "{when}");
+                assert!(extent >= size && extent - size < machine.granule(), "{context}");
+                assert_eq!(used_vram(&machine), extent as u64, "{context}");
 
                 buffer.pause(Contents::Save).unwrap();
-                assert!(buffer.is_paused() && buffer.holds_addresses(), "{when}");
-                assert_eq!((buffer.address(), buffer.saved_size()), (address, size), "{when}");
-                assert_eq!(used_vram(&machine), 0, "{when}: the memory is freed");
-                assert_eq!(machine.vmm.reservations(), [(address, extent)], "{when}");
-                assert_inaccessible(address.get(), extent, &when);
+                assert!(buffer.is_paused() && buffer.holds_addresses(), "{context}");
+                assert_eq!((buffer.address(), buffer.saved_size()), (address, size), "{context}");
+                assert_eq!(used_vram(&machine), 0, "{context}: the memory is freed");
+                assert_eq!(machine.vmm.reservations(), [(address, extent)], "{context}");
+                assert_inaccessible(address.get(), extent, &context);
 
                 buffer.resume().unwrap();
-                assert_eq!((buffer.address(), buffer.saved_size()), (address, 0), "{when}");
-                assert!(contents(&buffer) == pattern(size, 1), "{when}: the contents");
+                assert_eq!((buffer.address(), buffer.saved_size()), (address, 0), "{context}");
+                assert!(contents(&buffer) == pattern(size, 1), "{context}: the contents");
                 let expected = [Access::ReadWrite, Access::ReadWrite, Access::Read];
                 let agents = [machine.cpu(0), machine.gpu(0), machine.gpu(1)];
                 for (agent, expected) in agents.into_iter().zip(expected) {
-                    assert_eq!(buffer.access(agent), Ok(expected), "{when}");
-                    assert_eq!(machine.vmm.get_access(agent, address), Ok(expected), "{when}");
+                    assert_eq!(buffer.access(agent), Ok(expected), "{context}");
+                    assert_eq!(machine.vmm.get_access(agent, address), Ok(expected), "{context}");
                 }
 
                 buffer.pause(Contents::Drop).unwrap();
-                assert_eq!((buffer.saved_size(), used_vram(&machine)), (0, 0), "{when}");
+                assert_eq!((buffer.saved_size(), used_vram(&machine)), (0, 0), "{context}");
                 buffer.resume().unwrap();
                 buffer.write(size - 1, &[7]).unwrap();
                 if size >= 32 {
                     buffer.fill(8, 0x0403_0201, 16).unwrap();
                     let found = &contents(&buffer)[8..24];
-                    assert_eq!(found, [1, 2, 3, 4].repeat(4), "{when}");
+                    assert_eq!(found, [1, 2, 3, 4].repeat(4), "{context}");
                     let expected_error = out_of_bounds(size - 3, 4, size);
                     assert_eq!(
                         buffer.fill(size - 3, 0, 4).map_err(Error::into_kind),
                         Err(expected_error),
-                        "{when}"
+                        "{context}"
                     );
                 }
                 drop(buffer);
@@ -97,7 +97,7 @@ fn resume_restores_contents_and_address() {
 
 #[test]
 fn pause_releases_three_gibibytes() {
-    alone(|| {
+    run_single_threaded(|| {
         for (generation, config) in generations() {
             let machine = Machine::new(config);
             let size = 3 << 30;
@@ -121,20 +121,20 @@ fn pause_releases_three_gibibytes() {
 
 #[test]
 fn many_pauses_change_nothing() {
-    alone(|| {
+    run_single_threaded(|| {
         for (generation, config) in generations() {
-            // More rounds if addresses are freed and reserved again.
+            // Generation B frees and reserves the addresses again: it runs more rounds.
             let limit = if config.generation == Generation::B { 10_000 } else { 1_000 };
             let rounds = hsa_rocr::test::share(10_000).min(limit) as u32;
             let machine = Machine::new(config);
-            let mut buffer = filled(&machine, 5000);
+            let mut buffer = filled_buffer(&machine, 5000);
             let address = buffer.address();
             let state = |machine: &Machine| {
                 let usage = (machine.vmm.usage(), machine.simulation.usage());
                 (usage, machine.vmm.mappings(), descriptors())
             };
             // The heap and the threads of the simulation stop growing after a while.
-            let (mut before, mut mapped) = (None, 0);
+            let (mut before, mut regions_before) = (None, 0);
             for round in 0..rounds {
                 let saved = round % 50 == 0;
                 if saved {
@@ -150,13 +150,16 @@ fn many_pauses_change_nothing() {
                 // The simulation opens a file for accessed memory.
                 buffer.write(0, &[1]).unwrap();
                 if round == 200 {
-                    (before, mapped) = (Some(state(&machine)), regions().len());
+                    (before, regions_before) = (Some(state(&machine)), regions().len());
                 }
             }
             assert_eq!(Some(state(&machine)), before, "{generation}");
             // Heaps and stacks change; a leak would add a region in each round.
-            let now = regions().len();
-            assert!(now < mapped + 100, "{generation}: {now} regions, before {mapped}");
+            let current_regions = regions().len();
+            assert!(
+                current_regions < regions_before + 100,
+                "{generation}: {current_regions} regions, before {regions_before}"
+            );
             assert_eq!(buffer.address(), address, "{generation}");
             machine.vmm.check().unwrap();
             drop(buffer);
@@ -167,10 +170,10 @@ fn many_pauses_change_nothing() {
 
 #[test]
 fn paused_buffer_rejects_all_but_resume() {
-    alone(|| {
+    run_single_threaded(|| {
         for (generation, config) in generations() {
             let machine = Machine::new(config);
-            let mut buffer = filled(&machine, 100);
+            let mut buffer = filled_buffer(&machine, 100);
             assert_eq!(
                 buffer.resume().map_err(Error::into_kind),
                 Err(ErrorKind::NotPaused),
@@ -214,7 +217,7 @@ fn paused_buffer_rejects_all_but_resume() {
             assert!(contents(&buffer) == pattern(100, 1), "{generation}");
             drop(buffer);
             // Dropping a paused buffer leaves nothing behind.
-            let mut buffer = filled(&machine, 100);
+            let mut buffer = filled_buffer(&machine, 100);
             buffer.pause(Contents::Save).unwrap();
             drop(buffer);
             machine.assert_empty();
@@ -224,11 +227,11 @@ fn paused_buffer_rejects_all_but_resume() {
 
 #[test]
 fn grants_while_paused_apply_on_resume() {
-    alone(|| {
+    run_single_threaded(|| {
         for (generation, config) in generations() {
             let machine = Machine::new(with_two_cpus(config));
             let other_machine = Machine::new(Config::mi300x(1));
-            let mut buffer = filled(&machine, 100);
+            let mut buffer = filled_buffer(&machine, 100);
             buffer.pause(Contents::Save).unwrap();
             buffer.grant(&[machine.gpu(1), machine.cpu(1)], Access::Read).unwrap();
             buffer.grant(&[machine.gpu(0)], Access::None).unwrap();
@@ -247,7 +250,7 @@ fn grants_while_paused_apply_on_resume() {
                 let found = machine.vmm.get_access(agent, buffer.address());
                 assert_eq!(found, Ok(expected), "{generation}");
             }
-            // Another CPU has read access, so that this process's view can be read.
+            // Another CPU has read access, so this process can read its view.
             assert!(contents(&buffer) == pattern(100, 1), "{generation}");
         }
     });
@@ -256,7 +259,7 @@ fn grants_while_paused_apply_on_resume() {
 /// The owner copies the contents; its access to the buffer does not change.
 #[test]
 fn pause_saves_without_owner_access() {
-    alone(|| {
+    run_single_threaded(|| {
         for (generation, config) in generations() {
             for owner_access in [Access::None, Access::Read] {
                 let config = config.clone().with_gpu_permissions(GpuPermissions::Enforced);
@@ -296,7 +299,7 @@ fn buffer_address(machine: &Machine) -> usize {
 
 /// Returns a buffer on ROCm 7.2 that has lost its addresses.
 fn without_addresses(machine: &Machine, size: usize) -> PausableBuffer {
-    let mut buffer = filled(machine, size);
+    let mut buffer = filled_buffer(machine, size);
     // The first reservation is the window for saving the contents.
     machine.simulation.set_faults(FaultPlan::none().fail(RESERVE, 2, 0x1008));
     let error = buffer.pause(Contents::Save).unwrap_err();
@@ -312,8 +315,8 @@ fn without_addresses(machine: &Machine, size: usize) -> PausableBuffer {
 }
 
 #[test]
-fn lost_addresses_keep_the_contents() {
-    alone(|| {
+fn buffer_without_addresses_keeps_its_contents() {
+    run_single_threaded(|| {
         let machine = Machine::new(Config::mi300x(2).with_generation(Generation::B));
         let mut buffer = without_addresses(&machine, 5000);
         assert!(buffer.is_paused() && !buffer.holds_addresses());
@@ -340,7 +343,7 @@ fn lost_addresses_keep_the_contents() {
 
 #[test]
 fn buffer_without_addresses_resumes_anywhere() {
-    alone(|| {
+    run_single_threaded(|| {
         let machine = Machine::new(Config::mi300x(2).with_generation(Generation::B));
         let mut buffer = without_addresses(&machine, 5000);
         let (before, extent) = (buffer.address(), buffer.extent());
@@ -355,14 +358,14 @@ fn buffer_without_addresses_resumes_anywhere() {
             assert!(buffer.is_paused() && !buffer.holds_addresses(), "{function}");
             assert_eq!(machine.vmm.usage().reservations, 1, "{function}");
         }
-        let now = buffer.resume_anywhere().unwrap();
-        assert_eq!(buffer.address(), now);
-        assert_ne!(now, before);
+        let new_address = buffer.resume_anywhere().unwrap();
+        assert_eq!(buffer.address(), new_address);
+        assert_ne!(new_address, before);
         assert!(contents(&buffer) == pattern(5000, 1));
-        assert_eq!(machine.vmm.get_access(machine.gpu(0), now), Ok(Access::ReadWrite));
+        assert_eq!(machine.vmm.get_access(machine.gpu(0), new_address), Ok(Access::ReadWrite));
         // The buffer keeps the new address.
         buffer.pause(Contents::Save).unwrap();
-        assert_eq!(buffer.resume_anywhere(), Ok(now));
+        assert_eq!(buffer.resume_anywhere(), Ok(new_address));
         drop((buffer, taken));
         machine.assert_empty();
     });
@@ -387,9 +390,10 @@ fn create_rejects_bad_arguments() {
 
 #[test]
 fn forked_child_cannot_use_the_buffer() {
-    alone(|| {
+    run_single_threaded(|| {
         let machine = Machine::new(Config::mi300x(1));
-        let (mut resident, mut paused) = (filled(&machine, 5000), filled(&machine, 5000));
+        let (mut resident, mut paused) =
+            (filled_buffer(&machine, 5000), filled_buffer(&machine, 5000));
         paused.pause(Contents::Save).unwrap();
         let mut buffers = Some((resident, paused));
         let end = in_child(|| {

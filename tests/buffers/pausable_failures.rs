@@ -5,7 +5,7 @@ use crate::failing_calls::{
     fail_one_call,
 };
 use crate::machine::Machine;
-use crate::pausable::{alone, contents, filled, pattern};
+use crate::pausable::{contents, filled_buffer, pattern, run_single_threaded};
 use hsa_vmm::Error;
 use hsa_vmm::buffer::{Contents, PausableBuffer};
 use hsa_vmm::error::ErrorKind;
@@ -27,7 +27,7 @@ impl Setup for Buffers {
 
     fn new(config: &Config) -> Self {
         let machine = Machine::new(config.clone());
-        let (resident, mut paused) = (filled(&machine, SIZE), filled(&machine, SIZE));
+        let (resident, mut paused) = (filled_buffer(&machine, SIZE), filled_buffer(&machine, SIZE));
         paused.pause(Contents::Save).unwrap();
         Self { resident, paused, machine }
     }
@@ -46,23 +46,23 @@ impl Setup for Buffers {
 
 impl Buffers {
     /// Resumes both buffers, and checks the contents unless they were dropped.
-    fn assert_contents(&mut self, dropped: bool, when: &str) {
+    fn assert_contents(&mut self, dropped: bool, context: &str) {
         for (buffer, kept) in [(&mut self.resident, !dropped), (&mut self.paused, true)] {
             if buffer.is_paused() {
-                buffer.resume().unwrap_or_else(|error| panic!("{when}, and then: {error}"));
+                buffer.resume().unwrap_or_else(|error| panic!("{context}, and then: {error}"));
             }
-            assert!(!kept || contents(buffer) == pattern(SIZE, 1), "{when}: the contents");
+            assert!(!kept || contents(buffer) == pattern(SIZE, 1), "{context}: the contents");
             for agent in [self.machine.cpu(0), self.machine.gpu(0)] {
                 let access = self.machine.vmm.get_access(agent, buffer.address());
-                assert_eq!(access, Ok(buffer.access(agent).unwrap()), "{when}");
+                assert_eq!(access, Ok(buffer.access(agent).unwrap()), "{context}");
             }
         }
     }
 
-    fn close(self, when: &str) {
+    fn close(self, context: &str) {
         let Self { resident, paused, machine } = self;
         drop((resident, paused));
-        assert_eq!(machine.vmm.quarantine(), [], "{when}");
+        assert_eq!(machine.vmm.quarantine(), [], "{context}");
         machine.close();
     }
 }
@@ -77,7 +77,7 @@ const ACTS: &[(&str, Act<Buffers>)] = &[
     ("grant a peer", |s| s.resident.grant(&[s.machine.gpu(1)], Access::Read)),
     ("grant only the CPU", |s| s.resident.grant(&[s.machine.gpu(0)], Access::None)),
     ("revoke", |s| s.resident.revoke(&[s.machine.gpu(0)])),
-    ("make one", |s| PausableBuffer::create(&s.machine.vmm, SIZE, &s.machine.on(1)).map(drop)),
+    ("make a buffer", |s| PausableBuffer::create(&s.machine.vmm, SIZE, &s.machine.on(1)).map(drop)),
 ];
 
 /// Returns whether an operation succeeds although this function fails.
@@ -95,33 +95,33 @@ fn tolerates_failure(name: &str, function: &str) -> bool {
 
 #[test]
 fn one_failure_changes_nothing() {
-    alone(|| {
+    run_single_threaded(|| {
         let mut losses = 0;
         let statuses = |_: &str| &[ERROR, OUT_OF_RESOURCES][..];
         let failures = fail_one_call(configurations(), ACTS, statuses, |mut failed| {
-            let (name, function, when) = (failed.name, failed.function, failed.when.clone());
+            let (name, function, context) = (failed.name, failed.function, failed.context.clone());
             match &failed.result {
                 Ok(()) => {
-                    assert!(tolerates_failure(name, function), "{when}: the operation succeeded")
+                    assert!(tolerates_failure(name, function), "{context}: the operation succeeded")
                 }
                 Err(error) if matches!(error.kind(), ErrorKind::AddressLost { .. }) => {
                     assert!(
                         name.starts_with("pause") && failed.configuration == "generation B",
-                        "{when}"
+                        "{context}"
                     );
-                    assert!(function.contains("address_reserve"), "{when}");
-                    assert!(!failed.setup.resident.holds_addresses(), "{when}");
-                    assert_eq!(failed.setup.machine.used_by(0), 0, "{when}");
-                    failed.setup.assert_contents(name == PAUSE_AND_DROP, &when);
+                    assert!(function.contains("address_reserve"), "{context}");
+                    assert!(!failed.setup.resident.holds_addresses(), "{context}");
+                    assert_eq!(failed.setup.machine.used_by(0), 0, "{context}");
+                    failed.setup.assert_contents(name == PAUSE_AND_DROP, &context);
                     losses += 1;
                 }
                 Err(_) => {
                     failed.assert_unchanged();
                     failed.repeat();
-                    failed.setup.assert_contents(name == PAUSE_AND_DROP, &when);
+                    failed.setup.assert_contents(name == PAUSE_AND_DROP, &context);
                 }
             }
-            failed.setup.close(&when);
+            failed.setup.close(&context);
         });
         println!("{failures} failures, {losses} lost addresses");
         assert!(failures > 400 && losses == 4, "{failures} failures, {losses} lost addresses");
@@ -130,10 +130,10 @@ fn one_failure_changes_nothing() {
 
 #[test]
 fn repeated_failures_lose_no_contents() {
-    alone(|| {
+    run_single_threaded(|| {
         let mut kept_paused = 0;
         let runs = fail_all_calls_from(configurations(), ACTS, |mut failed| {
-            let (name, when, result) = (failed.name, &failed.when, &failed.result);
+            let (name, context, result) = (failed.name, &failed.context, &failed.result);
             let quarantined = |result: &Result<(), Error>| matches!(result, Err(error) if matches!(error.kind(), ErrorKind::Quarantined { .. }));
             let quarantine = failed.setup.machine.vmm.quarantine();
             let addresses = [failed.setup.resident.address(), failed.setup.paused.address()];
@@ -142,10 +142,10 @@ fn repeated_failures_lose_no_contents() {
                 let is_lost = matches!(&result, Err(error) if matches!(error.kind(), ErrorKind::AddressLost { .. }));
                 let fails = result.is_err() && !is_lost;
                 kept_paused += usize::from(fails && failed.setup.resident.is_paused());
-                failed.setup.assert_contents(name == PAUSE_AND_DROP && !fails, when);
+                failed.setup.assert_contents(name == PAUSE_AND_DROP && !fails, context);
                 // The window for the copy may be quarantined.
                 if quarantine.is_empty() {
-                    failed.setup.close(when);
+                    failed.setup.close(context);
                 }
             } else {
                 // The buffer is unusable, but no call blocks.
@@ -153,7 +153,7 @@ fn repeated_failures_lose_no_contents() {
                 let is_reported = quarantined(result) || quarantined(&repeated);
                 assert!(
                     is_reported || name.starts_with("make"),
-                    "{when}: {result:?}, then {repeated:?}"
+                    "{context}: {result:?}, then {repeated:?}"
                 );
             }
         });

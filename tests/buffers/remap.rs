@@ -1,8 +1,8 @@
-//! Relocating memory to other addresses, and exchanging memory at addresses.
+//! Relocating memory to other addresses, and exchanging the memory of two ranges.
 
 use crate::errors::{different_pages, page_error};
 use crate::machine::{KIB, Machine, access, at, generations, without_cpu_mapping};
-use crate::pausable::alone;
+use crate::pausable::run_single_threaded;
 use crate::process::{assert_inaccessible, within};
 use hsa_vmm::Error;
 use hsa_vmm::buffer::PagedBuffer;
@@ -47,7 +47,7 @@ fn byte(machine: &Machine, address: Address) -> u8 {
 #[test]
 fn exchange_swaps_memory_and_keeps_access() {
     // Another thread might take addresses that a runtime gives up for a moment.
-    alone(|| {
+    run_single_threaded(|| {
         for (generation, config) in generations() {
             for config in [config.clone(), without_cpu_mapping(config)] {
                 let machine = machine(config);
@@ -94,7 +94,7 @@ fn exchange_swaps_memory_and_keeps_access() {
 #[test]
 fn relocate_moves_memory_with_its_access() {
     // Another thread might take addresses that a runtime gives up for a moment.
-    alone(|| {
+    run_single_threaded(|| {
         for (generation, config) in generations() {
             for config in [config.clone(), without_cpu_mapping(config)] {
                 let machine = machine(config);
@@ -115,7 +115,7 @@ fn relocate_moves_memory_with_its_access() {
                 assert_eq!(page(&machine, 0, at(from, granule)), (false, false), "{generation}");
                 assert_inaccessible(from.get(), 3 * granule, generation);
                 vmm.address_free(from, 3 * granule).expect("nothing is mapped in the reservation");
-                // Within a reservation.
+                // Relocates within a reservation.
                 vmm.relocate(to, at(to, granule), granule).unwrap();
                 assert_eq!(byte(&machine, to), 10, "{generation}");
                 vmm.check().unwrap();
@@ -137,7 +137,7 @@ fn exchange_and_relocate_reject_bad_ranges() {
     let base = map_granules(&machine, 3, 0, 10);
     let peers = map_granules(&machine, 1, 1, 20);
     vmm.set_access(peers, granule, &[access(machine.gpu(1), Access::Read)]).unwrap();
-    let double = machine.mapped(0, 2 * granule).0;
+    let double = machine.map_new_memory(0, 2 * granule).0;
     let empty = machine.reserve(3 * granule);
     let calls = machine.simulation.all_calls();
     let second = at(base, granule);
@@ -233,8 +233,9 @@ fn owned_mappings_follow_their_memory() {
         let Rejected { value: first, error } =
             first.relocate(&other_reservation, 2 * granule).expect_err("beyond the end");
         assert_eq!(error.argument(), Some(Argument::Offset), "{generation}: {error}");
-        let Rejected { value: first, error } =
-            first.relocate(&reservation, granule).expect_err("the other mapping is in the way");
+        let Rejected { value: first, error } = first
+            .relocate(&reservation, granule)
+            .expect_err("the other mapping occupies the addresses");
         let problem = error.problem();
         assert!(matches!(problem, Some(Problem::AlreadyMapped(_))), "{generation}: {problem:?}");
         let first = first.relocate(&other_reservation, granule).unwrap();
@@ -283,9 +284,9 @@ fn stale_mapping_exchanges_nothing() {
 
 const PAGE: usize = 16 * KIB;
 
-fn buffer(machine: &Machine, zero: bool) -> PagedBuffer {
+fn new_buffer(machine: &Machine, has_zero_page: bool) -> PagedBuffer {
     let options = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE);
-    let options = if zero { options.with_zero_page() } else { options };
+    let options = if has_zero_page { options.with_zero_page() } else { options };
     let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
     buffer.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
     buffer
@@ -308,7 +309,8 @@ fn pages_move_between_buffers_and_within_one() {
             [(false, false), (true, false), (false, true), (true, true)]
         {
             let machine = Machine::new(config.clone());
-            let (source, target) = (buffer(&machine, zero_source), buffer(&machine, zero_target));
+            let (source, target) =
+                (new_buffer(&machine, zero_source), new_buffer(&machine, zero_target));
             target.grant(&[machine.gpu(1)], Access::ReadWrite).unwrap();
             source.map(0..4).unwrap();
             (0..4).for_each(|page| mark(&source, page, 10 + page as u8));
@@ -365,7 +367,7 @@ fn pages_move_between_buffers_and_within_one() {
 fn failed_moves_change_nothing() {
     let (machine, foreign) = (Machine::new(Config::mi300x(2)), Machine::new(Config::mi300x(2)));
     let (source, target, foreign) =
-        (buffer(&machine, false), buffer(&machine, false), buffer(&foreign, false));
+        (new_buffer(&machine, false), new_buffer(&machine, false), new_buffer(&foreign, false));
     let options = PagedBuffer::builder(8 * PAGE).with_page_size(2 * PAGE);
     let larger = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
     let options = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE);
@@ -415,7 +417,8 @@ fn failed_moves_change_nothing() {
 fn opposite_moves_do_not_deadlock() {
     within(Duration::from_secs(120), || {
         let machine = Machine::new(Config::mi300x(1));
-        let (first_buffer, second_buffer) = (buffer(&machine, false), buffer(&machine, true));
+        let (first_buffer, second_buffer) =
+            (new_buffer(&machine, false), new_buffer(&machine, true));
         first_buffer.map(0..2).unwrap();
         second_buffer.map(2..4).unwrap();
         let move_back_and_forth = |from: &PagedBuffer, to: &PagedBuffer, first: usize| {

@@ -2,7 +2,7 @@
 
 use crate::errors::size_error;
 use crate::machine::{KIB, Machine, at, generations, releases, without_cpu_mapping};
-use crate::pausable::alone;
+use crate::pausable::run_single_threaded;
 use hsa_vmm::Access;
 use hsa_vmm::Error;
 use hsa_vmm::buffer::RingBuffer;
@@ -15,7 +15,7 @@ const SIZE: usize = 8 * KIB;
 #[test]
 fn reads_and_writes_wrap_around() {
     // Another thread might take addresses that a runtime gives up for a moment.
-    alone(|| {
+    run_single_threaded(|| {
         let mut machines = releases();
         machines.extend(
             generations()
@@ -39,7 +39,7 @@ fn reads_and_writes_wrap_around() {
                     assert!(found == text, "{release}, {times} times");
                 }
                 // A GPU reads across the end, too.
-                let copy_address = machine.mapped(1, SIZE).0;
+                let copy_address = machine.map_new_memory(1, SIZE).0;
                 machine.grant(copy_address, SIZE, machine.gpu(1), Access::ReadWrite);
                 machine.grant(copy_address, SIZE, machine.cpu(0), Access::Read);
                 let from = ring.address_of(position);

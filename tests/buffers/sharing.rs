@@ -9,7 +9,7 @@ use std::fmt::Debug;
 
 const PAGE: usize = 16 * KIB;
 
-fn buffer(machine: &Machine, pool: usize) -> PagedBuffer {
+fn new_buffer(machine: &Machine, pool: usize) -> PagedBuffer {
     let options = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE).with_handle_pool(pool);
     let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
     buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
@@ -26,7 +26,7 @@ fn byte(buffer: &PagedBuffer, page: usize) -> u8 {
 fn shared_memory_is_released_with_its_last_page() {
     for (generation, config) in generations() {
         let machine = Machine::new(config);
-        let (source, target) = (buffer(&machine, 0), buffer(&machine, 0));
+        let (source, target) = (new_buffer(&machine, 0), new_buffer(&machine, 0));
         source.map(0..2).unwrap();
         source.write(0, &[1]).unwrap();
         source.write(PAGE, &[2]).unwrap();
@@ -63,12 +63,12 @@ fn shared_memory_is_released_with_its_last_page() {
 #[test]
 fn memory_enters_the_pool_with_its_last_page() {
     let machine = Machine::new(Config::mi300x(1));
-    let (target, source) = (buffer(&machine, 0), buffer(&machine, 3));
+    let (target, source) = (new_buffer(&machine, 0), new_buffer(&machine, 3));
     source.map(0..3).unwrap();
     source.write(0, &[7]).unwrap();
     source.share_pages(0..1, &target, 0).unwrap();
     for round in 0..20 {
-        // If the shared memory were in the pool, this would map it again.
+        // If the shared memory were in the pool, `map` would map it again.
         source.unmap(0..1).unwrap();
         source.map(0..1).unwrap();
         source.write(0, &[round]).unwrap();
@@ -82,7 +82,7 @@ fn memory_enters_the_pool_with_its_last_page() {
 fn share_changes_nothing_when_a_call_fails() {
     for (generation, config) in generations() {
         let machine = Machine::new(config);
-        let (source, target) = (buffer(&machine, 0), buffer(&machine, 0));
+        let (source, target) = (new_buffer(&machine, 0), new_buffer(&machine, 0));
         source.map(0..3).unwrap();
         source.write(2 * PAGE, &[3]).unwrap();
         for call in 1.. {
@@ -110,7 +110,8 @@ fn share_changes_nothing_when_a_call_fails() {
 #[test]
 fn share_rejects_unsuitable_buffers_and_pages() {
     let (machine, foreign) = (Machine::new(Config::mi300x(2)), Machine::new(Config::mi300x(1)));
-    let (source, target, foreign) = (buffer(&machine, 0), buffer(&machine, 0), buffer(&foreign, 0));
+    let (source, target, foreign) =
+        (new_buffer(&machine, 0), new_buffer(&machine, 0), new_buffer(&foreign, 0));
     let vmm = hsa_vmm::Vmm::open(&machine.runtime).unwrap();
     let of_second_vmm = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE);
     let of_second_vmm = of_second_vmm.reserve(&vmm, &machine.on(0)).unwrap();
@@ -141,7 +142,7 @@ fn share_rejects_unsuitable_buffers_and_pages() {
 #[test]
 fn share_uses_pages_that_were_mapped_ahead() {
     let machine = Machine::new(Config::mi300x(1));
-    let source = buffer(&machine, 0);
+    let source = new_buffer(&machine, 0);
     let options = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE).with_pages_ahead(2);
     let target = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
     target.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();

@@ -20,27 +20,31 @@ fn buffers_accept_any_size() {
         buffer.grant(&[machine.gpu(0), machine.cpu(0)], Access::ReadWrite).unwrap();
         let address = buffer.address();
         for size in SIZES {
-            let when = format!("{generation}, {size:#x}");
+            let context = format!("{generation}, {size:#x}");
             buffer.resize(size).unwrap();
-            assert_eq!((buffer.size(), buffer.address()), (size, address), "{when}");
-            assert_eq!(buffer.mapped_size(), size.next_multiple_of(2 * MIB), "{when}");
-            assert_eq!(machine.used_by(0), buffer.mapped_size(), "{when}");
+            assert_eq!((buffer.size(), buffer.address()), (size, address), "{context}");
+            assert_eq!(buffer.mapped_size(), size.next_multiple_of(2 * MIB), "{context}");
+            assert_eq!(machine.used_by(0), buffer.mapped_size(), "{context}");
             // The first and the last byte are accessible, the next one is not.
             buffer.write(0, b"a").unwrap();
             buffer.write(size - 1, b"z").unwrap();
             let mut byte = [0];
             buffer.read(size - 1, &mut byte).unwrap();
-            assert_eq!(&byte, b"z", "{when}");
+            assert_eq!(&byte, b"z", "{context}");
             let expected = out_of_bounds(size, 1, size);
             assert_eq!(
                 buffer.read(size, &mut byte).map_err(Error::into_kind),
                 Err(expected.clone()),
-                "{when}"
+                "{context}"
             );
-            assert_eq!(buffer.write(size, b"!").map_err(Error::into_kind), Err(expected), "{when}");
+            assert_eq!(
+                buffer.write(size, b"!").map_err(Error::into_kind),
+                Err(expected),
+                "{context}"
+            );
             buffer.resize(0).unwrap();
-            assert_eq!((buffer.size(), buffer.mapped_size()), (0, 0), "{when}");
-            assert_eq!(machine.used_by(0), 0, "{when}");
+            assert_eq!((buffer.size(), buffer.mapped_size()), (0, 0), "{context}");
+            assert_eq!(machine.used_by(0), 0, "{context}");
         }
         drop(buffer);
         machine.assert_empty();
@@ -52,15 +56,15 @@ fn rings_accept_any_size() {
     for (generation, config) in generations() {
         let machine = Machine::new(config);
         for size in SIZES {
-            let when = format!("{generation}, {size:#x}");
+            let context = format!("{generation}, {size:#x}");
             let ring = RingBuffer::create(&machine.vmm, size, 2, &machine.on(0)).unwrap();
             let rounded = size.next_multiple_of(4 * KIB);
-            assert_eq!((ring.size(), ring.times()), (rounded, 2), "{when}");
+            assert_eq!((ring.size(), ring.times()), (rounded, 2), "{context}");
             ring.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
             ring.write(rounded as u64 - 1, b"ab").unwrap();
             let mut bytes = [0; 1];
             ring.read(0, &mut bytes).unwrap();
-            assert_eq!(&bytes, b"b", "{when}: data written past the end is at the beginning");
+            assert_eq!(&bytes, b"b", "{context}: data written past the end is at the beginning");
         }
         machine.assert_empty();
     }

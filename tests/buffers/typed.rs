@@ -22,7 +22,7 @@ fn point(number: u32) -> Point {
     Point { x: number as f32 * 0.5, y: -(number as f32), number }
 }
 
-fn values<T: Pod>(machine: &Machine, maximum: usize) -> GrowableVec<T> {
+fn new_vec<T: Pod>(machine: &Machine, maximum: usize) -> GrowableVec<T> {
     let options = GrowableBuffer::builder(maximum).with_step(4 * KIB);
     let mut buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
     buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
@@ -33,7 +33,7 @@ fn values<T: Pod>(machine: &Machine, maximum: usize) -> GrowableVec<T> {
 fn values_are_pushed_changed_and_popped() {
     for (generation, config) in generations() {
         let machine = Machine::new(config);
-        let mut points = values::<Point>(&machine, 64 * KIB);
+        let mut points = new_vec::<Point>(&machine, 64 * KIB);
         assert!(points.is_empty() && points.pop() == Ok(None), "{generation}");
         let address = points.buffer.address();
         assert_eq!(address, points.buffer.address(), "{generation}");
@@ -65,7 +65,7 @@ fn values_are_pushed_changed_and_popped() {
 #[test]
 fn indices_out_of_bounds_are_rejected() {
     let machine = Machine::new(Config::mi300x(1));
-    let mut words = values::<u64>(&machine, 4 * KIB);
+    let mut words = new_vec::<u64>(&machine, 4 * KIB);
     words.extend(&[1, 2, 3]).unwrap();
     let end = 24;
     for (index, offset) in [(3, 24), (4, 32), (usize::MAX, usize::MAX)] {
@@ -86,7 +86,7 @@ fn indices_out_of_bounds_are_rejected() {
 #[test]
 fn failed_writes_add_no_values() {
     let machine = Machine::new(Config::mi300x(1));
-    let mut words = values::<u32>(&machine, 16 * KIB);
+    let mut words = new_vec::<u32>(&machine, 16 * KIB);
     words.extend(&[5; 1024]).unwrap();
     words.buffer.grant(&[machine.cpu(0)], Access::Read).unwrap();
     words.push(6).expect_err("the CPU has read access only");

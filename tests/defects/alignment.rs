@@ -1,7 +1,7 @@
-//! Alignment is not checked for mappings, and not always honoured for reservations.
+//! Alignment is not checked for mappings, and not always respected for reservations.
 
 use crate::amd_runtime::on_each;
-use crate::amd_runtime::raw::{PAGE, Raw, SIZE};
+use crate::amd_runtime::raw::{PAGE, RawRuntime, SIZE};
 use crate::machine::{Library, MIB, at};
 use crate::table::{HINT_OVERRIDES_ALIGNMENT, UNALIGNED_ADDRESS_MAPPED, UNALIGNED_SIZE_MAPPED};
 use hsa_vmm::Reservation;
@@ -12,7 +12,7 @@ fn address_on_the_runtime() {
     UNALIGNED_ADDRESS_MAPPED.check_on_each_release(
         "alignment::address_on_the_runtime",
         |fixture| {
-            let raw = Raw::start(fixture);
+            let raw = RawRuntime::start(fixture);
             let (base, memory) = (raw.reserve(2 * SIZE).unwrap(), raw.create(SIZE).unwrap());
             raw.map(base + 16, SIZE, 0, memory).is_ok()
         },
@@ -22,14 +22,14 @@ fn address_on_the_runtime() {
 #[test]
 fn size_on_the_runtime() {
     UNALIGNED_SIZE_MAPPED.check_on_each_release("alignment::size_on_the_runtime", |fixture| {
-        let raw = Raw::start(fixture);
+        let raw = RawRuntime::start(fixture);
         let (base, memory) = (raw.reserve(SIZE).unwrap(), raw.create(SIZE).unwrap());
         raw.map(base, PAGE - 1, 0, memory).is_ok()
     });
 }
 
-/// Returns free addresses of which the first is aligned and the next is not.
-fn free_addresses(raw: &Raw) -> usize {
+/// Returns the aligned start of a free range.
+fn free_aligned_address(raw: &RawRuntime) -> usize {
     let base = raw.reserve(8 * MIB).unwrap();
     raw.free(base, 8 * MIB).unwrap();
     base.next_multiple_of(2 * MIB)
@@ -40,8 +40,8 @@ fn reservation_on_the_runtime() {
     HINT_OVERRIDES_ALIGNMENT.check_on_each_release(
         "alignment::reservation_on_the_runtime",
         |fixture| {
-            let raw = Raw::start(fixture);
-            let hint = free_addresses(&raw) + PAGE;
+            let raw = RawRuntime::start(fixture);
+            let hint = free_aligned_address(&raw) + PAGE;
             let base = raw.reserve_at(SIZE, hint, 2 * MIB).unwrap();
             !base.is_multiple_of(2 * MIB)
         },
@@ -63,7 +63,7 @@ fn through_the_library() {
         }
         assert_eq!(vmm.mappings(), []);
 
-        let free = free_addresses(&Raw::start(fixture));
+        let free = free_aligned_address(&RawRuntime::start(fixture));
         let hint = hsa_vmm::Address::new(free + PAGE);
         for alignment in [2 * MIB, 64 * MIB] {
             let aligned = Reservation::builder(SIZE).aligned_to(alignment).near(hint).reserve(vmm);

@@ -1,6 +1,6 @@
 //! Opening IPC handles of freed and of live memory.
 
-use crate::amd_runtime::raw::Raw;
+use crate::amd_runtime::raw::RawRuntime;
 use crate::amd_runtime::{on_each, set_variable};
 use crate::process::{Child, End, descriptors};
 use crate::table::{
@@ -19,11 +19,12 @@ const SMALL: usize = 2 << 20;
 const LARGE: usize = 64 << 20;
 
 /// The time limit for a call that may never return. A successful call returns at once.
-const SHORT: Duration = Duration::from_secs(2);
-const LONG: Duration = Duration::from_secs(60);
+const SHORT_TIMEOUT: Duration = Duration::from_secs(2);
+/// The time limit for a call that returns.
+const LONG_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Shares memory between two processes: `export` returns the handle's bytes, `import` signals and then opens
-/// them. Returns how the importer ended.
+/// Shares memory between two processes: `export` returns the handle's bytes; `import` signals that it is ready,
+/// then opens the memory. Returns how the importer ended.
 fn share_between_processes<const BYTES: usize, K>(
     time_limit: Duration,
     export: impl FnOnce() -> (K, [u8; BYTES]),
@@ -63,13 +64,13 @@ fn words(bytes: [u8; 32]) -> [u32; 8] {
 /// Opens memory that was freed.
 fn open_freed(fixture: &Fixture, size: usize, time_limit: Duration) -> End {
     let export = || {
-        let raw = Raw::start(fixture);
+        let raw = RawRuntime::start(fixture);
         let (address, words) = raw.share(size).unwrap();
         raw.free_shared(address).unwrap();
         (raw, words.map(u32::to_ne_bytes).concat().try_into().unwrap())
     };
     let import = |bytes, signal: &mut dyn FnMut()| {
-        let raw = Raw::start(fixture);
+        let raw = RawRuntime::start(fixture);
         signal();
         if raw.attach(words(bytes), size).is_ok() { OPENED } else { 0 }
     };
@@ -80,7 +81,7 @@ fn open_freed(fixture: &Fixture, size: usize, time_limit: Duration) -> End {
 fn attach_waits_forever_on_the_runtime() {
     let test = "attach::attach_waits_forever_on_the_runtime";
     FREED_MEMORY_BLOCKS.check_on_each_release(test, |fixture| {
-        match open_freed(fixture, LARGE, SHORT) {
+        match open_freed(fixture, LARGE, SHORT_TIMEOUT) {
             End::TimedOut => true,
             End::Success => false,
             end => panic!("{end:?}"),
@@ -92,7 +93,7 @@ fn attach_waits_forever_on_the_runtime() {
 fn freed_memory_opens_on_the_runtime() {
     let test = "attach::freed_memory_opens_on_the_runtime";
     FREED_MEMORY_OPENED.check_on_each_release(test, |fixture| {
-        match open_freed(fixture, SMALL, LONG) {
+        match open_freed(fixture, SMALL, LONG_TIMEOUT) {
             End::Failure(OPENED) => true,
             End::Success => false,
             end => panic!("{end:?}"),
@@ -105,12 +106,12 @@ fn socket_leaks_on_the_runtime() {
     let test = "attach::socket_leaks_on_the_runtime";
     ATTACH_LEAVES_A_SOCKET.check_on_each_release(test, |fixture| {
         let export = || {
-            let raw = Raw::start(fixture);
+            let raw = RawRuntime::start(fixture);
             let (_, words) = raw.share(LARGE).unwrap();
             (raw, words.map(u32::to_ne_bytes).concat().try_into().unwrap())
         };
         let import = |bytes, signal: &mut dyn FnMut()| {
-            let raw = Raw::start(fixture);
+            let raw = RawRuntime::start(fixture);
             signal();
             let open_and_close = || {
                 let address = raw.attach(words(bytes), LARGE).unwrap();
@@ -121,7 +122,7 @@ fn socket_leaks_on_the_runtime() {
             let before = open_and_close();
             if open_and_close() > before { LEAKED } else { 0 }
         };
-        match share_between_processes(LONG, export, import) {
+        match share_between_processes(LONG_TIMEOUT, export, import) {
             End::Failure(LEAKED) => true,
             End::Success => false,
             end => panic!("{end:?}"),
@@ -137,12 +138,12 @@ fn forged_length_is_accepted_on_the_runtime() {
     let test = "attach::forged_length_is_accepted_on_the_runtime";
     IPC_LENGTH_NOT_CHECKED.check_on_each_release(test, |fixture| {
         let export = || {
-            let raw = Raw::start(fixture);
+            let raw = RawRuntime::start(fixture);
             let (_, words) = raw.share(LARGE).unwrap();
             (raw, words.map(u32::to_ne_bytes).concat().try_into().unwrap())
         };
         let import = |bytes, signal: &mut dyn FnMut()| {
-            let raw = Raw::start(fixture);
+            let raw = RawRuntime::start(fixture);
             signal();
             let Ok(address) = raw.attach(words(bytes), 2 * LARGE) else { return 0 };
             assert_eq!(raw.pointer_info(address).sizeInBytes, 2 * LARGE);
@@ -151,7 +152,7 @@ fn forged_length_is_accepted_on_the_runtime() {
             assert_eq!(info.type_, hsa_sys::HSA_EXT_POINTER_TYPE_UNKNOWN);
             ACCEPTED
         };
-        match share_between_processes(LONG, export, import) {
+        match share_between_processes(LONG_TIMEOUT, export, import) {
             End::Failure(ACCEPTED) => true,
             End::Success => false,
             end => panic!("{end:?}"),
@@ -179,7 +180,7 @@ fn forged_length_is_rejected_by_the_library() {
             assert_unavailable(&error, Unavailable::TooLarge);
             0
         };
-        assert_eq!(share_between_processes(LONG, export, import), End::Success);
+        assert_eq!(share_between_processes(LONG_TIMEOUT, export, import), End::Success);
     });
 }
 
@@ -215,7 +216,11 @@ fn through_the_library() {
                 assert_unavailable(&error, Unavailable::Freed);
                 0
             };
-            assert_eq!(share_between_processes(LONG, export, import), End::Success, "{size}");
+            assert_eq!(
+                share_between_processes(LONG_TIMEOUT, export, import),
+                End::Success,
+                "{size}"
+            );
         }
     });
 }

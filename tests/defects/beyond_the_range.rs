@@ -1,7 +1,7 @@
 //! `set_access` ignores the end of its range: a part of a mapping changes all of it.
 
 use crate::amd_runtime::on_each;
-use crate::amd_runtime::raw::{Fault, PAGE, RW, Raw, SIZE};
+use crate::amd_runtime::raw::{Fault, PAGE, RW, RawRuntime, SIZE};
 use crate::machine::{Library, access, at};
 use crate::table::{ACCESS_BEYOND_THE_RANGE, ACCESS_BEYOND_THE_SECOND};
 use hsa_vmm::Access;
@@ -10,8 +10,8 @@ use hsa_vmm::error::Problem;
 #[test]
 fn on_the_runtime() {
     ACCESS_BEYOND_THE_RANGE.check_on_each_release("beyond_the_range::on_the_runtime", |fixture| {
-        let raw = Raw::start(fixture);
-        let (base, _) = raw.mapped(SIZE, &[]);
+        let raw = RawRuntime::start(fixture);
+        let (base, _) = raw.map_new_memory(SIZE, &[]);
         raw.set_access(base, PAGE, &[(raw.gpus[0], RW)]).unwrap();
         raw.read_by(raw.gpus[0], base + SIZE - PAGE).is_ok()
     });
@@ -21,7 +21,7 @@ fn on_the_runtime() {
 fn second_mapping_changes_on_the_runtime() {
     let test = "beyond_the_range::second_mapping_changes_on_the_runtime";
     ACCESS_BEYOND_THE_SECOND.check_on_each_release(test, |fixture| {
-        let raw = Raw::start(fixture);
+        let raw = RawRuntime::start(fixture);
         let base = raw.reserve(2 * SIZE).unwrap();
         for address in [base, base + SIZE] {
             raw.map(address, SIZE, 0, raw.create(SIZE).unwrap()).unwrap();
@@ -50,7 +50,7 @@ fn through_the_library() {
             crate::process::assert_inaccessible(address.get(), SIZE, "after a refusal");
         }
         library.vmm.check().unwrap();
-        let raw = Raw::start(fixture);
+        let raw = RawRuntime::start(fixture);
         assert_eq!(raw.read_by(raw.gpus[0], base.get()), Err(Fault));
     });
 }

@@ -1,11 +1,11 @@
-//! A CPU's copy runs in a thread of the runtime, which uses the signal after it has decremented it. The
-//! waiting thread may have destroyed the signal by then.
+//! A copy by the CPU runs in a thread of the runtime. This thread decrements the signal and then uses it again,
+//! although the waiting thread may have destroyed the signal by then.
 //!
-//! The window is a few instructions, and crashed two of some hundred runs of `hsa-vmm fuzz`. This test
-//! single-steps the thread, and stops it after the instruction that decrements.
+//! The window is a few instructions long: two of several hundred runs of `hsa-vmm fuzz` crashed. This test
+//! single-steps the thread, and stops it after the instruction that decrements the signal.
 
 use crate::amd_runtime::on_each;
-use crate::amd_runtime::raw::{PAGE, Raw, load, store};
+use crate::amd_runtime::raw::{PAGE, RawRuntime, load, store};
 use crate::table::SIGNAL_USED_AFTER_COPY;
 use hsa_vmm::{Access, AccessDescriptor, AllocationProperties, Runtime, Vmm};
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// The destination page of the copy, and the address of the signal's value, which the copy decrements.
 static TARGET: AtomicUsize = AtomicUsize::new(0);
 static SIGNAL_VALUE: AtomicUsize = AtomicUsize::new(0);
-/// The number of the thread that copies.
+/// The ID of the thread that copies.
 static COPY_THREAD: AtomicI32 = AtomicI32::new(0);
 /// The progress of that thread.
 static PHASE: AtomicI32 = AtomicI32::new(0);
@@ -108,7 +108,7 @@ fn map_page() -> usize {
 #[test]
 fn on_the_runtime() {
     SIGNAL_USED_AFTER_COPY.check_on_each_release("copy_by_cpu::on_the_runtime", |fixture| {
-        let raw = Raw::start(fixture);
+        let raw = RawRuntime::start(fixture);
         let (to, from) = (map_page(), map_page());
         store(from, 0x5eed);
         watch(to);

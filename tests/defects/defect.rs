@@ -47,7 +47,7 @@ impl Defect {
                 }
             };
             let release = fixture.release();
-            let recorded = match (self.of(release), found) {
+            let recorded = match (self.presence_in(release), found) {
                 (Presence::Undefined, Presence::Yes | Presence::Crash(_)) => found,
                 (recorded, _) => recorded,
             };
@@ -55,7 +55,7 @@ impl Defect {
         });
     }
 
-    fn of(&self, release: Release) -> Presence {
+    fn presence_in(&self, release: Release) -> Presence {
         let [first, second, third] = self.releases;
         match release {
             Release::R6_1_2 => first,

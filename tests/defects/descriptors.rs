@@ -1,7 +1,7 @@
 //! Invalid access descriptors crash the runtime, or are accepted.
 
 use crate::amd_runtime::on_each;
-use crate::amd_runtime::raw::{RW, Raw, SIZE, WO};
+use crate::amd_runtime::raw::{RW, RawRuntime, SIZE, WO};
 use crate::machine::{Library, access};
 use crate::table::{INVENTED_AGENT_CRASHES, INVENTED_PERMISSION_ACCEPTED, WRITE_ONLY_ACCEPTED};
 use hsa_sys::hsa_agent_t;
@@ -12,8 +12,8 @@ use hsa_vmm::{Access, AgentId};
 fn invented_agent_on_the_runtime() {
     let test = "descriptors::invented_agent_on_the_runtime";
     INVENTED_AGENT_CRASHES.check_on_each_release(test, |fixture| {
-        let raw = Raw::start(fixture);
-        let (base, _) = raw.mapped(SIZE, &[]);
+        let raw = RawRuntime::start(fixture);
+        let (base, _) = raw.map_new_memory(SIZE, &[]);
         raw.set_access(base, SIZE, &[(hsa_agent_t { handle: 0xabcd0 }, RW)]).is_ok()
     });
 }
@@ -23,8 +23,8 @@ fn write_only_on_the_runtime() {
     WRITE_ONLY_ACCEPTED.check_on_each_release(
         "descriptors::write_only_on_the_runtime",
         |fixture| {
-            let raw = Raw::start(fixture);
-            let (base, _) = raw.mapped(SIZE, &[(raw.gpus[0], WO)]);
+            let raw = RawRuntime::start(fixture);
+            let (base, _) = raw.map_new_memory(SIZE, &[(raw.gpus[0], WO)]);
             assert_eq!(raw.get_access(base, raw.gpus[0]), Ok(WO), "the recorded permission");
             raw.read_by(raw.gpus[0], base).is_ok()
         },
@@ -35,8 +35,8 @@ fn write_only_on_the_runtime() {
 fn invented_permission_on_the_runtime() {
     let test = "descriptors::invented_permission_on_the_runtime";
     INVENTED_PERMISSION_ACCEPTED.check_on_each_release(test, |fixture| {
-        let raw = Raw::start(fixture);
-        let (base, _) = raw.mapped(SIZE, &[]);
+        let raw = RawRuntime::start(fixture);
+        let (base, _) = raw.map_new_memory(SIZE, &[]);
         raw.set_access(base, SIZE, &[(raw.gpus[0], 9)]).is_ok()
             && raw.get_access(base, raw.gpus[0]) == Ok(9)
     });
@@ -46,7 +46,7 @@ fn invented_permission_on_the_runtime() {
 fn through_the_library() {
     on_each("descriptors::through_the_library", |fixture| {
         let library = Library::load(fixture.runtime());
-        let (base, _) = library.mapped(0, SIZE);
+        let (base, _) = library.map_new_memory(0, SIZE);
         let gpu = library.gpu(0);
         let second_library = Library::load(fixture.runtime());
         let invented = [
@@ -56,7 +56,7 @@ fn through_the_library() {
             (second_library.gpu(0), Problem::UnknownAgent),
         ];
         for (agent, problem) in invented {
-            // The descriptors before it take no effect either.
+            // The valid descriptor before the invalid one has no effect either.
             let list = [access(gpu, Access::ReadWrite), access(agent, Access::ReadWrite)];
             let error = library.vmm.set_access(base, SIZE, &list).unwrap_err();
             assert_eq!(error.problem(), Some(problem), "{agent:?}");

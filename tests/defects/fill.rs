@@ -1,7 +1,7 @@
 //! `hsa_amd_memory_fill` cannot fill virtual memory.
 
 use crate::amd_runtime::on_each;
-use crate::amd_runtime::raw::{RW, Raw, SIZE};
+use crate::amd_runtime::raw::{RW, RawRuntime, SIZE};
 use crate::machine::Library;
 use crate::table::FILL_REFUSED;
 use hsa_vmm::Access;
@@ -9,8 +9,8 @@ use hsa_vmm::Access;
 #[test]
 fn on_the_runtime() {
     FILL_REFUSED.check_on_each_release("fill::on_the_runtime", |fixture| {
-        let raw = Raw::start(fixture);
-        let (base, _) = raw.mapped(SIZE, &[(raw.gpus[0], RW)]);
+        let raw = RawRuntime::start(fixture);
+        let (base, _) = raw.map_new_memory(SIZE, &[(raw.gpus[0], RW)]);
         raw.fill(base, 7, SIZE / 4).is_err() || raw.read_by(raw.gpus[0], base) != Ok(0x7_0000_0007)
     });
 }
@@ -19,7 +19,7 @@ fn on_the_runtime() {
 fn through_the_library() {
     on_each("fill::through_the_library", |fixture| {
         let library = Library::load(fixture.runtime());
-        let (base, _) = library.mapped(1, SIZE);
+        let (base, _) = library.map_new_memory(1, SIZE);
         library.grant(base, SIZE, library.gpu(1), Access::ReadWrite);
         library.vmm.fill(base, 7, SIZE).unwrap();
         library.grant(base, SIZE, library.cpu(0), Access::Read);

@@ -1,7 +1,7 @@
 //! If a later descriptor of a list fails, the earlier ones stay in effect, and a failed change revokes the
 //! old access.
 
-use crate::amd_runtime::raw::{Fault, RO, RW, Raw, SIZE};
+use crate::amd_runtime::raw::{Fault, RO, RW, RawRuntime, SIZE};
 use crate::amd_runtime::{fail_driver_calls, on_each};
 use crate::machine::{Library, access};
 use crate::process::{End, assert_inaccessible, in_child};
@@ -14,15 +14,15 @@ fn refuse_change(change: u64) {
     fail_driver_calls(&format!("GEM_VA#{change}=ENOMEM"));
 }
 
-/// The number of page-table changes of `Raw::start`, whose scratch memory is mapped for two GPUs.
-const AT_START: u64 = 2;
+/// The number of page-table changes of `RawRuntime::start`, whose scratch memory is mapped for two GPUs.
+const CHANGES_AT_START: u64 = 2;
 
 #[test]
 fn on_the_runtime() {
     LIST_HALF_APPLIED.check_on_each_release("half_applied::on_the_runtime", |fixture| {
-        refuse_change(AT_START + 2);
-        let raw = Raw::start(fixture);
-        let (base, _) = raw.mapped(SIZE, &[]);
+        refuse_change(CHANGES_AT_START + 2);
+        let raw = RawRuntime::start(fixture);
+        let (base, _) = raw.map_new_memory(SIZE, &[]);
         let list = [raw.gpus[0], raw.gpus[1]].map(|gpu| (gpu, RW));
         raw.set_access(base, SIZE, &list).unwrap_err();
         raw.read_by(raw.gpus[0], base).is_ok()
@@ -34,15 +34,15 @@ fn failed_change_on_the_runtime() {
     let test = "half_applied::failed_change_on_the_runtime";
     REFUSED_CHANGE_TAKES_ACCESS.check_on_each_release(test, |fixture| {
         // The first change grants access. The second and third revoke and grant it again; the third fails.
-        refuse_change(AT_START + 3);
-        let raw = Raw::start(fixture);
-        let (base, _) = raw.mapped(SIZE, &[(raw.gpus[0], RW)]);
+        refuse_change(CHANGES_AT_START + 3);
+        let raw = RawRuntime::start(fixture);
+        let (base, _) = raw.map_new_memory(SIZE, &[(raw.gpus[0], RW)]);
         raw.set_access(base, SIZE, &[(raw.gpus[0], RO)]).unwrap_err();
         raw.read_by(raw.gpus[0], base) == Err(Fault)
     });
 }
 
-/// Each of the two changes fails once.
+/// Each of the two changes of a page table fails once.
 #[test]
 fn through_the_library() {
     on_each("half_applied::through_the_library", |fixture| {
@@ -58,7 +58,7 @@ fn through_the_library() {
 
 fn check_failing_list(fixture: &Fixture, gpu: usize) {
     let library = Library::load(fixture.runtime());
-    let (base, _) = library.mapped(0, SIZE);
+    let (base, _) = library.map_new_memory(0, SIZE);
     let all_agents = [library.cpu(0), library.gpu(0), library.gpu(1)];
     let list = all_agents.map(|agent| access(agent, Access::ReadWrite));
     library.vmm.set_access(base, SIZE, &list).unwrap_err();
@@ -68,7 +68,7 @@ fn check_failing_list(fixture: &Fixture, gpu: usize) {
     assert_inaccessible(base.get(), SIZE, "after a failure");
     library.vmm.check().unwrap();
     assert_eq!(library.vmm.quarantine(), []);
-    let raw = Raw::start(fixture);
+    let raw = RawRuntime::start(fixture);
     assert_eq!(raw.read_by(raw.gpus[gpu], base.get()), Err(Fault));
     // The kernel refuses no further call.
     library.vmm.set_access(base, SIZE, &list).unwrap();
@@ -80,13 +80,13 @@ fn failed_change_through_the_library() {
     on_each("half_applied::failed_change_through_the_library", |fixture| {
         refuse_change(3);
         let library = Library::load(fixture.runtime());
-        let (base, _) = library.mapped(0, SIZE);
+        let (base, _) = library.map_new_memory(0, SIZE);
         library.grant(base, SIZE, library.gpu(0), Access::ReadWrite);
         let read_only = [access(library.gpu(0), Access::Read)];
         library.vmm.set_access(base, SIZE, &read_only).unwrap_err();
         assert_eq!(library.vmm.get_access(library.gpu(0), base).unwrap(), Access::ReadWrite);
         library.vmm.check().unwrap();
-        let raw = Raw::start(fixture);
+        let raw = RawRuntime::start(fixture);
         raw.write_by(raw.gpus[0], base.get(), 7).expect("the GPU still has write access");
     });
 }

@@ -2,7 +2,7 @@
 //! overwritten or removed by the runtime.
 
 use crate::amd_runtime::on_each;
-use crate::amd_runtime::raw::{RW, Raw, SIZE, load, store};
+use crate::amd_runtime::raw::{RW, RawRuntime, SIZE, load, store};
 use crate::machine::{Library, access};
 use crate::process::{assert_mapped, permissions};
 use crate::table::HOLE_IN_THE_RESERVATION;
@@ -23,8 +23,8 @@ fn map_foreign_near(address: usize) -> usize {
 #[test]
 fn on_the_runtime() {
     HOLE_IN_THE_RESERVATION.check_on_each_release("hole::on_the_runtime", |fixture| {
-        let raw = Raw::start(fixture);
-        let (base, memory) = raw.mapped(SIZE, &[(raw.cpu, RW)]);
+        let raw = RawRuntime::start(fixture);
+        let (base, memory) = raw.map_new_memory(SIZE, &[(raw.cpu, RW)]);
         raw.unmap(base, SIZE).unwrap();
         if map_foreign_near(base) != base {
             return false;
@@ -42,8 +42,8 @@ fn on_the_runtime() {
 }
 
 /// The minimum duration and number of rounds.
-const TIME: Duration = Duration::from_secs(1);
-const ROUNDS: usize = 20;
+const MIN_DURATION: Duration = Duration::from_secs(1);
+const MIN_ROUNDS: usize = 20;
 
 /// A thread maps memory near the reservation continuously, and never gets addresses in it.
 #[test]
@@ -70,7 +70,7 @@ fn through_the_library() {
             let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 let begun = Instant::now();
                 let mut round = 0;
-                while round < ROUNDS || begun.elapsed() < TIME {
+                while round < MIN_ROUNDS || begun.elapsed() < MIN_DURATION {
                     change_access_and_unmap(&library, base, round);
                     round += 1;
                 }
@@ -78,7 +78,7 @@ fn through_the_library() {
             stop.store(true, Ordering::Relaxed);
             result.unwrap();
         });
-        assert!(attempts.into_inner() > ROUNDS, "the thread maps often enough");
+        assert!(attempts.into_inner() > MIN_ROUNDS, "the thread maps often enough");
         assert_eq!(overlapping.into_inner(), 0, "no foreign mapping in the reservation");
         assert_eq!(library.vmm.quarantine(), []);
         library.vmm.check().unwrap();

@@ -1,7 +1,7 @@
 //! Reservations larger than the address space.
 
 use crate::amd_runtime::on_each;
-use crate::amd_runtime::raw::{PAGE, Raw};
+use crate::amd_runtime::raw::{PAGE, RawRuntime};
 use crate::machine::Library;
 use crate::table::RESERVES_MORE_THAN_EXISTS;
 use hsa_vmm::ErrorKind;
@@ -13,7 +13,7 @@ fn on_the_runtime() {
     RESERVES_MORE_THAN_EXISTS.check_on_each_release(
         "huge_reservation::on_the_runtime",
         |fixture| {
-            let raw = Raw::start(fixture);
+            let raw = RawRuntime::start(fixture);
             raw.reserve_at(HUGE, 0, PAGE).is_ok()
         },
     );

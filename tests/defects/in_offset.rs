@@ -1,15 +1,16 @@
 //! The second half of an allocation cannot be mapped: `in_offset` is accepted and ignored.
 
 use crate::amd_runtime::on_each;
-use crate::amd_runtime::raw::{RW, Raw, SIZE, load, store};
+use crate::amd_runtime::raw::{RW, RawRuntime, SIZE, load, store};
 use crate::machine::{Library, at};
 use crate::table::IN_OFFSET_IGNORED;
-use hsa_vmm::error::{Argument, Problem};
+use hsa_vmm::ErrorKind;
+use hsa_vmm::error::Feature;
 
 #[test]
 fn on_the_runtime() {
     IN_OFFSET_IGNORED.check_on_each_release("in_offset::on_the_runtime", |fixture| {
-        let raw = Raw::start(fixture);
+        let raw = RawRuntime::start(fixture);
         let (base, memory) = (raw.reserve(SIZE).unwrap(), raw.create(SIZE).unwrap());
         let (half, second_address) = (SIZE / 2, base + SIZE / 2);
         raw.map(base, half, 0, memory).unwrap();
@@ -31,8 +32,8 @@ fn through_the_library() {
         library.map(base, half, memory);
         let before = (library.vmm.usage(), library.vmm.mappings());
         let error = library.vmm.map(at(base, half), half, half, memory).unwrap_err();
-        assert_eq!(error.argument(), Some(Argument::Offset));
-        assert_eq!(error.problem(), Some(Problem::MustBeZero));
+        let expected = ErrorKind::NotSupported(Feature::MapAtOffset(half));
+        assert_eq!(*error.kind(), expected);
         assert_eq!((library.vmm.usage(), library.vmm.mappings()), before);
         library.vmm.check().unwrap();
     });

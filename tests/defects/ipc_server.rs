@@ -3,7 +3,7 @@
 //! Without a delay, this happens in 14 of 4,000 processes. Here a signal handler delays the thread until the
 //! runtime has stopped, so that the thread nearly always uses the runtime's freed table.
 
-use crate::amd_runtime::raw::Raw;
+use crate::amd_runtime::raw::RawRuntime;
 use crate::amd_runtime::{on_each, set_variable};
 use crate::impostor;
 use crate::process::namespaces::{NOBODY_UID, Need, become_user, has_privilege};
@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 const SIZE: usize = 2 << 20;
 
-/// The number of processes that may crash.
+/// The number of processes to run, each of which may crash.
 const TRIES: usize = 5;
 
 static SERVER_DELAYED: AtomicBool = AtomicBool::new(false);
@@ -40,7 +40,7 @@ extern "C" fn delay_server(_: libc::c_int) {
     }
 }
 
-/// Returns the threads of this process.
+/// Returns the IDs of this process's threads.
 fn threads() -> BTreeSet<libc::pid_t> {
     let number = |entry: std::io::Result<std::fs::DirEntry>| {
         entry.expect("a thread").file_name().to_str()?.parse().ok()
@@ -116,8 +116,8 @@ fn on_the_runtime() {
     IPC_SERVER_OUTLIVES_STOP.check_on_each_release("ipc_server::on_the_runtime", |fixture| {
         share_by_dma_buf();
         crashes(|| {
-            let raw = Raw::start(fixture);
-            // A mapping would show another defect.
+            let raw = RawRuntime::start(fixture);
+            // A mapping would trigger another defect.
             raw.unmap_scratch().unwrap();
             stop_before_the_server(|| raw.share(SIZE).unwrap(), |_| raw.shut_down().unwrap());
         })
@@ -157,14 +157,14 @@ fn started_runtime_is_reused() {
     });
 }
 
-/// Calls `act` while another process listens at this process's socket, as a process of the same number in
-/// another PID namespace would.
+/// Calls `act` while another process listens at this process's socket, as a process with the same ID in another
+/// PID namespace would.
 fn with_taken_name<T>(act: impl FnOnce() -> T) -> T {
     with_taken_names(&[], act)
 }
 
 /// Does the same as [`with_taken_name`]; the other process also takes these abstract names.
-fn with_taken_names<T>(others: &[String], act: impl FnOnce() -> T) -> T {
+fn with_taken_names<T>(extra_names: &[String], act: impl FnOnce() -> T) -> T {
     let mut name = [0; 107];
     let text = format!("hsa{}", std::process::id());
     name[..text.len()].copy_from_slice(text.as_bytes());
@@ -178,7 +178,7 @@ fn with_taken_names<T>(others: &[String], act: impl FnOnce() -> T) -> T {
             let address = SocketAddr::from_abstract_name(name).unwrap();
             UnixListener::bind_addr(&address).unwrap()
         };
-        let _others: Vec<_> = others.iter().map(bind).collect();
+        let _extra_listeners: Vec<_> = extra_names.iter().map(bind).collect();
         child_socket.write_all(&[1]).unwrap();
         child_socket.read_exact(&mut [0]).unwrap();
         0
@@ -197,8 +197,8 @@ fn taken_socket_aborts_the_runtime() {
         |fixture| {
             share_by_dma_buf();
             with_taken_name(|| {
-                // Stopping the runtime would show another defect.
-                let raw = ManuallyDrop::new(Raw::start(fixture));
+                // Stopping the runtime would trigger another defect.
+                let raw = ManuallyDrop::new(RawRuntime::start(fixture));
                 raw.share(SIZE).is_err()
             })
         },
@@ -286,9 +286,9 @@ fn while_requested_by_another_user<S, T>(
 }
 
 /// Starts the runtime and exports memory. Returns the runtime and the address.
-fn start_and_share(fixture: &Fixture) -> (ManuallyDrop<Raw>, usize) {
-    // Stopping the runtime would show another defect.
-    let raw = ManuallyDrop::new(Raw::start(fixture));
+fn start_and_share(fixture: &Fixture) -> (ManuallyDrop<RawRuntime>, usize) {
+    // Stopping the runtime would trigger another defect.
+    let raw = ManuallyDrop::new(RawRuntime::start(fixture));
     let (address, words) = raw.share(SIZE).unwrap();
     // The address to request from the server.
     let pointer = u64::from(words[1]) << 32 | u64::from(words[0]);
@@ -322,7 +322,7 @@ fn server_waits_for_an_acknowledgement() {
         share_by_dma_buf();
         let is_blocked = |raw| {
             // The thread continues when the other process or this one has ended.
-            let raw: &'static ManuallyDrop<Raw> = Box::leak(Box::new(raw));
+            let raw: &'static ManuallyDrop<RawRuntime> = Box::leak(Box::new(raw));
             let sharing = std::thread::spawn(|| raw.share(SIZE).map(|_| ()).unwrap());
             let begun = Instant::now();
             while !sharing.is_finished() && begun.elapsed() < Duration::from_secs(2) {

@@ -1,27 +1,27 @@
 //! Addresses that are still reserved when the runtime stops.
 
 use crate::amd_runtime::on_each;
-use crate::amd_runtime::raw::{Raw, SIZE};
+use crate::amd_runtime::raw::{RawRuntime, SIZE};
 use crate::machine::Library;
 use crate::process::regions;
 use crate::table::ADDRESSES_OUTLIVE_STOP;
 use hsa_vmm::Access;
 
-/// Large enough that other mappings hardly fill the range. 6.1 needs memory for all of it.
+/// The size of the reservation. Other mappings fill little of such a large range. 6.1 needs memory for all of it.
 const LARGE: usize = 1 << 30;
 
 /// Returns how many bytes of the range are mapped.
 fn mapped_bytes(start: usize) -> usize {
     let end = start + LARGE;
-    let inside = |from: usize, to: usize| to.min(end).saturating_sub(from.max(start));
-    regions().iter().map(|region| inside(region.start, region.end)).sum()
+    let overlap = |from: usize, to: usize| to.min(end).saturating_sub(from.max(start));
+    regions().iter().map(|region| overlap(region.start, region.end)).sum()
 }
 
 #[test]
 fn on_the_runtime() {
     ADDRESSES_OUTLIVE_STOP.check_on_each_release("left_reserved::on_the_runtime", |fixture| {
-        let raw = Raw::start(fixture);
-        // A mapping with access would show another defect.
+        let raw = RawRuntime::start(fixture);
+        // A mapping with access would trigger another defect.
         raw.unmap_scratch().unwrap();
         let start = raw.reserve(LARGE).unwrap();
         let memory = raw.create(SIZE).unwrap();

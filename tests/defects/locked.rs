@@ -1,14 +1,15 @@
-//! Locked host memory is accessible to GPUs that were not named. If it is locked twice, it stays locked.
+//! Locked host memory is accessible to GPUs that the call does not name. Memory locked
+//! twice stays locked after two unlocks.
 
 use crate::amd_runtime::on_each;
-use crate::amd_runtime::raw::{PAGE, Raw};
+use crate::amd_runtime::raw::{PAGE, RawRuntime};
 use crate::table::{LOCKED_FOR_ALL_GPUS, TWICE_LOCKED_STAYS_LOCKED};
 use hsa_vmm::area::{AreaFlags, MmapOptions};
 use hsa_vmm::{Area, ErrorKind, Runtime};
 use std::ptr::NonNull;
 
-/// Leaks memory of this process.
-fn pages() -> usize {
+/// Allocates pages that are never freed, and returns their address.
+fn leak_pages() -> usize {
     Vec::leak(vec![1u8; 4 * PAGE]).as_ptr() as usize
 }
 
@@ -17,7 +18,7 @@ fn lock_reaches_other_gpus_on_the_runtime() {
     LOCKED_FOR_ALL_GPUS.check_on_each_release(
         "locked::lock_reaches_other_gpus_on_the_runtime",
         |fixture| {
-            let (raw, address) = (Raw::start(fixture), pages());
+            let (raw, address) = (RawRuntime::start(fixture), leak_pages());
             let device_address = raw.lock(address, 64, &raw.gpus[..1]).unwrap();
             assert_eq!(raw.read_by(raw.gpus[0], device_address), Ok(0x0101_0101_0101_0101));
             raw.read_by(raw.gpus[1], device_address).is_ok()
@@ -30,7 +31,7 @@ fn double_lock_on_the_runtime() {
     TWICE_LOCKED_STAYS_LOCKED.check_on_each_release(
         "locked::double_lock_on_the_runtime",
         |fixture| {
-            let (raw, address) = (Raw::start(fixture), pages());
+            let (raw, address) = (RawRuntime::start(fixture), leak_pages());
             // Memory that is locked once can be unlocked.
             raw.lock(address, PAGE, &raw.gpus).unwrap();
             raw.unlock(address).unwrap();
@@ -48,11 +49,11 @@ fn double_lock_on_the_runtime() {
 #[test]
 fn double_lock_through_the_library() {
     on_each("locked::double_lock_through_the_library", |fixture| {
-        let raw = Raw::start(fixture);
+        let raw = RawRuntime::start(fixture);
         // SAFETY: AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         let area = Area::without_vmm(&runtime, 0, AreaFlags::MAPPED).unwrap();
-        let address = pages();
+        let address = leak_pages();
         let map = |size| {
             let pointer = NonNull::new(address as *mut u8).unwrap();
             // SAFETY: the pages are leaked, and nothing uses them.

@@ -1,7 +1,7 @@
-//! Statuses that name the wrong reason, and properties that are lost by sharing.
+//! Statuses that name the wrong reason, and a property that an import loses.
 
 use crate::amd_runtime::on_each;
-use crate::amd_runtime::raw::{PAGE, Raw, SIZE};
+use crate::amd_runtime::raw::{PAGE, RawRuntime, SIZE};
 use crate::machine::Library;
 use crate::table::{
     IMPORT_HAS_ANOTHER_POOL, ODD_SIZE_IS_OUT_OF_RESOURCES, TOO_LARGE_IS_OUT_OF_RESOURCES,
@@ -16,7 +16,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 fn large_mapping_on_the_runtime() {
     let test = "misleading_status::large_mapping_on_the_runtime";
     TOO_LARGE_IS_OUT_OF_RESOURCES.check_on_each_release(test, |fixture| {
-        let raw = Raw::start(fixture);
+        let raw = RawRuntime::start(fixture);
         let (base, memory) = (raw.reserve(2 * SIZE).unwrap(), raw.create(SIZE).unwrap());
         let result = raw.map(base, 2 * SIZE, 0, memory);
         result.unwrap_err() == HSA_STATUS_ERROR_OUT_OF_RESOURCES
@@ -27,7 +27,7 @@ fn large_mapping_on_the_runtime() {
 fn odd_size_on_the_runtime() {
     let test = "misleading_status::odd_size_on_the_runtime";
     ODD_SIZE_IS_OUT_OF_RESOURCES.check_on_each_release(test, |fixture| {
-        let raw = Raw::start(fixture);
+        let raw = RawRuntime::start(fixture);
         raw.reserve(PAGE - 1).unwrap_err() == HSA_STATUS_ERROR_OUT_OF_RESOURCES
     });
 }
@@ -36,7 +36,7 @@ fn odd_size_on_the_runtime() {
 fn import_on_the_runtime() {
     let test = "misleading_status::import_on_the_runtime";
     IMPORT_HAS_ANOTHER_POOL.check_on_each_release(test, |fixture| {
-        let raw = Raw::start(fixture);
+        let raw = RawRuntime::start(fixture);
         let memory = raw.create(SIZE).unwrap();
         // SAFETY: the descriptor was just created, and nothing else uses it.
         let file = unsafe { OwnedFd::from_raw_fd(raw.export(memory).unwrap()) };

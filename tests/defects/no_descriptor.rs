@@ -1,6 +1,6 @@
 //! Calls of the runtime that need a free file descriptor.
 
-use crate::amd_runtime::raw::{RW, Raw, SIZE};
+use crate::amd_runtime::raw::{RW, RawRuntime, SIZE};
 use crate::amd_runtime::{fail_driver_calls, on_each};
 use crate::machine::{Library, access};
 use crate::process::descriptors;
@@ -12,8 +12,8 @@ use hsa_vmm::{Access, ErrorKind};
 fn grant_aborts_on_the_runtime() {
     let test = "no_descriptor::grant_aborts_on_the_runtime";
     GRANT_WITHOUT_DESCRIPTOR_ABORTS.check_on_each_release(test, |fixture| {
-        let raw = Raw::start(fixture);
-        let (base, _) = raw.mapped(SIZE, &[]);
+        let raw = RawRuntime::start(fixture);
+        let (base, _) = raw.map_new_memory(SIZE, &[]);
         limit_free_descriptors(0);
         raw.set_access(base, SIZE, &[(raw.gpus[0], RW)]).is_ok()
     });
@@ -26,7 +26,7 @@ fn map_leaks_descriptor_on_the_runtime() {
         |fixture| {
             // The first three map the scratch memory, which two GPUs use.
             fail_driver_calls("PRIME_FD_TO_HANDLE#4=ENOMEM");
-            let raw = Raw::start(fixture);
+            let raw = RawRuntime::start(fixture);
             let (base, memory) = (raw.reserve(SIZE).unwrap(), raw.create(SIZE).unwrap());
             let before = descriptors();
             raw.map(base, SIZE, 0, memory).unwrap_err();
@@ -39,7 +39,7 @@ fn map_leaks_descriptor_on_the_runtime() {
 fn grant_through_the_library() {
     on_each("no_descriptor::grant_through_the_library", |fixture| {
         let library = Library::load(fixture.runtime());
-        let (base, _) = library.mapped(0, SIZE);
+        let (base, _) = library.map_new_memory(0, SIZE);
         let gpus = library.gpus();
         let requested = [access(gpus[0], Access::ReadWrite), access(gpus[1], Access::ReadWrite)];
         limit_free_descriptors(0);

@@ -1,6 +1,6 @@
 //! Creating memory when none is left.
 
-use crate::amd_runtime::raw::Raw;
+use crate::amd_runtime::raw::RawRuntime;
 use crate::amd_runtime::{fail_driver_calls, on_each, set_variable};
 use crate::machine::{Library, MIB};
 use crate::table::{CREATED_WITHOUT_MEMORY, MAP_LEAKS_MEMORY};
@@ -12,7 +12,7 @@ const MACHINE: &str = "gpus=2,vram=64MiB";
 fn on_the_runtime() {
     CREATED_WITHOUT_MEMORY.check_on_each_release("no_memory::on_the_runtime", |fixture| {
         set_variable("HSA_KFD", MACHINE);
-        let raw = Raw::start(fixture);
+        let raw = RawRuntime::start(fixture);
         raw.create(48 * MIB).unwrap();
         raw.create(48 * MIB).is_ok()
     });
@@ -26,7 +26,7 @@ fn failed_map_loses_memory_on_the_runtime() {
             set_variable("HSA_KFD", MACHINE);
             // The first call is for the scratch memory.
             fail_driver_calls("GEM_MMAP#2=ENOMEM");
-            let raw = Raw::start(fixture);
+            let raw = RawRuntime::start(fixture);
             let (base, memory) = (raw.reserve(48 * MIB).unwrap(), raw.create(48 * MIB).unwrap());
             raw.map(base, 48 * MIB, 0, memory).unwrap_err();
             raw.release(memory).unwrap();

@@ -28,15 +28,33 @@ const MIDDLE: &str = "
 \"Cannot be prevented by the library\": the defect is in AMD's runtime or driver, and the library neither
 causes it nor can undo it.
 
+## AMD's kernel driver
+
+Three defects of amdgpu that programs of AMD's runtime meet. Each C program has few calls and links only libc, for a
+report to the driver's developers; its first comment names the kernel function. The emulated driver models each
+defect with the setting in the table (`HSA_KFD`, the variable of `hsa-vmm emulate`), and a test runs the programs
+with and without the setting on AMD's runtime. Each program also saw its defect on AMD's own amdgpu (Debian's
+6.12.117) in the virtual machine, with ROCr 6.4.3: `hsa-vmm vm --gpus 1 --rocr 6.4.3 -- ./no_flush`, and for
+`early_return` with `--parameter amdgpu.vm_update_mode=0 --parameter hsa_vmm.pte_delay=100`.
+
+| what goes wrong | program | emulated by | through the library |
+|---|---|---|---|
+| after an unmap, a GPU can still use the memory: nothing flushes its TLB | [no_flush.c](kernel/no_flush.c) | `tlb=on` | prevented with `VmmOptions::with_barrier` or `with_page_tables` |
+| after a grant, a GPU's access faults: the entries are written later | [early_return.c](kernel/early_return.c) | `pte_delay=100ms` | as above |
+| after a part of a mapping was removed, unmapping the rest leaves its entries: a GPU can use freed memory | [forgotten_entries.c](kernel/forgotten_entries.c) | `split_bug=on` | the library leaves no part of a mapping replaced or removed |
+
 ## Quirks
 
-Each quirk is a defect that the library works around. The version of the runtime's AMD extension
-(`hsa-vmm info` shows it) decides which quirks are on: ROCm 6.1 has 1.4, 6.4 has 1.7, 7.2 has 1.15. A
-program can switch on more, for a vendor's build that lacks a fix: `VmmOptions::with_quirks` with
-`Vmm::open_with`, and `Ipc::with_quirks`.
+Each quirk is a defect that the library works around. The implementation of the runtime and its version
+decide which quirks are on; `hsa-vmm info` shows all three. For AMD's ROCr, the version of its AMD extension
+counts: ROCm 6.1 has 1.4, 6.4 has 1.7, 7.2 has 1.15. AMD's second runtime, `libhsa` on rocddi
+(rocm-systems#12228), reports 1.33 and has one of these quirks. A runtime that is neither has no quirk of ROCr;
+the workarounds with \"yes\" in the last column are on nevertheless, because the defect would crash the process
+and the workaround does no harm. A program can switch on more, for a vendor's build that lacks a fix:
+`VmmOptions::with_quirks` with `Vmm::open_with`, and `Ipc::with_quirks`.
 
-| quirk | extension | what goes wrong, and what is done | public as |
-|---|---|---|---|
+| quirk | ROCr | rocddi | what goes wrong, and what is done | public as | if unknown |
+|---|---|---|---|---|---|
 ";
 
 fn presence_text(presence: Presence) -> &'static str {
@@ -62,7 +80,7 @@ fn without_links(text: &str) -> String {
 }
 
 fn versions(quirk: &Quirk) -> String {
-    match (*quirk.extensions.start(), *quirk.extensions.end()) {
+    match (*quirk.rocr.start(), *quirk.rocr.end()) {
         (first, u16::MAX) => format!("from 1.{first}"),
         (0, last) => format!("to 1.{last}"),
         (first, last) => format!("1.{first} to 1.{last}"),
@@ -80,8 +98,13 @@ fn page() -> String {
     line(MIDDLE.trim_end().to_owned());
     for quirk in Quirks::KNOWN {
         let (name, description, versions) =
-            (quirk.name, without_links(quirk.what), versions(quirk));
-        line(format!("| `{name}` | {versions} | {description} | {} |", quirk.issue));
+            (quirk.name, without_links(quirk.description), versions(quirk));
+        let [rocddi, if_unknown] =
+            [quirk.rocddi, quirk.if_unknown].map(|is_on| if is_on { "yes" } else { "" });
+        let issue = quirk.issue;
+        line(format!(
+            "| `{name}` | {versions} | {rocddi} | {description} | {issue} | {if_unknown} |"
+        ));
     }
     page
 }

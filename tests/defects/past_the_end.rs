@@ -1,7 +1,7 @@
 //! `get_access` succeeds for the address past the end of a mapping, and fails for a CPU.
 
 use crate::amd_runtime::on_each;
-use crate::amd_runtime::raw::{RW, Raw, SIZE};
+use crate::amd_runtime::raw::{RW, RawRuntime, SIZE};
 use crate::machine::{Library, access, at};
 use crate::table::{ACCESS_OF_CPU_NOT_REPORTED, ACCESS_PAST_THE_END};
 use hsa_vmm::Access;
@@ -10,7 +10,7 @@ use hsa_vmm::error::Problem;
 #[test]
 fn on_the_runtime() {
     ACCESS_PAST_THE_END.check_on_each_release("past_the_end::on_the_runtime", |fixture| {
-        let raw = Raw::start(fixture);
+        let raw = RawRuntime::start(fixture);
         let base = raw.reserve(2 * SIZE).unwrap();
         raw.map(base, SIZE, 0, raw.create(SIZE).unwrap()).unwrap();
         raw.set_access(base, SIZE, &[(raw.gpus[0], RW)]).unwrap();
@@ -24,8 +24,8 @@ fn cpu_on_the_runtime() {
     ACCESS_OF_CPU_NOT_REPORTED.check_on_each_release(
         "past_the_end::cpu_on_the_runtime",
         |fixture| {
-            let raw = Raw::start(fixture);
-            let (base, _) = raw.mapped(SIZE, &[(raw.cpu, RW)]);
+            let raw = RawRuntime::start(fixture);
+            let (base, _) = raw.map_new_memory(SIZE, &[(raw.cpu, RW)]);
             raw.get_access(base, raw.cpu).is_err()
         },
     );

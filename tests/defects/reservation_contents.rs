@@ -1,7 +1,7 @@
 //! Memory of reserved addresses at which nothing is mapped.
 
 use crate::amd_runtime::on_each;
-use crate::amd_runtime::raw::{RW, Raw, SIZE, load, store};
+use crate::amd_runtime::raw::{RW, RawRuntime, SIZE, load, store};
 use crate::machine::Library;
 use crate::process::{assert_inaccessible, permissions};
 use crate::table::{MEMORY_KEPT_AFTER_UNMAP, RESERVATION_CAN_BE_WRITTEN};
@@ -11,7 +11,7 @@ use hsa_vmm::Access;
 fn writable_on_the_runtime() {
     let test = "reservation_contents::writable_on_the_runtime";
     RESERVATION_CAN_BE_WRITTEN.check_on_each_release(test, |fixture| {
-        let raw = Raw::start(fixture);
+        let raw = RawRuntime::start(fixture);
         let base = raw.reserve(SIZE).unwrap();
         let access = permissions(base, SIZE).unwrap();
         if !access[0].2.starts_with("rw") {
@@ -33,8 +33,8 @@ fn has_gpu_memory(base: usize) -> bool {
 fn memory_stays_on_the_runtime() {
     let test = "reservation_contents::memory_stays_on_the_runtime";
     MEMORY_KEPT_AFTER_UNMAP.check_on_each_release(test, |fixture| {
-        let raw = Raw::start(fixture);
-        let (base, memory) = raw.mapped(SIZE, &[(raw.cpu, RW)]);
+        let raw = RawRuntime::start(fixture);
+        let (base, memory) = raw.map_new_memory(SIZE, &[(raw.cpu, RW)]);
         raw.unmap(base, SIZE).unwrap();
         raw.release(memory).unwrap();
         has_gpu_memory(base)

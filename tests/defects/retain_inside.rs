@@ -1,15 +1,15 @@
 //! `retain` finds a mapping only by its first address.
 
 use crate::amd_runtime::on_each;
-use crate::amd_runtime::raw::{Raw, SIZE};
+use crate::amd_runtime::raw::{RawRuntime, SIZE};
 use crate::machine::{Library, at};
 use crate::table::RETAIN_INSIDE_REFUSED;
 
 #[test]
 fn on_the_runtime() {
     RETAIN_INSIDE_REFUSED.check_on_each_release("retain_inside::on_the_runtime", |fixture| {
-        let raw = Raw::start(fixture);
-        let (base, memory) = raw.mapped(SIZE, &[]);
+        let raw = RawRuntime::start(fixture);
+        let (base, memory) = raw.map_new_memory(SIZE, &[]);
         assert_eq!(raw.retain(base), Ok(memory));
         raw.retain(base + SIZE / 2).is_err()
     });

@@ -1,7 +1,7 @@
 //! Calls over several mappings, and the agents that a call does not name.
 
 use crate::amd_runtime::on_each;
-use crate::amd_runtime::raw::{RO, RW, Raw, SIZE, store};
+use crate::amd_runtime::raw::{RO, RW, RawRuntime, SIZE, store};
 use crate::machine::{Library, access, at};
 use crate::process::assert_inaccessible;
 use crate::table::{
@@ -13,7 +13,7 @@ use hsa_vmm::Access;
 fn unmap_of_two_on_the_runtime() {
     let test = "several_mappings::unmap_of_two_on_the_runtime";
     UNMAP_OF_SEVERAL_REFUSED.check_on_each_release(test, |fixture| {
-        let raw = Raw::start(fixture);
+        let raw = RawRuntime::start(fixture);
         let base = raw.reserve(2 * SIZE).unwrap();
         for address in [base, base + SIZE] {
             raw.map(address, SIZE, 0, raw.create(SIZE).unwrap()).unwrap();
@@ -27,7 +27,7 @@ fn unmap_of_two_on_the_runtime() {
 fn set_access_of_two_on_the_runtime() {
     let test = "several_mappings::set_access_of_two_on_the_runtime";
     ACCESS_OF_SEVERAL_ABORTS.check_on_each_release(test, |fixture| {
-        let raw = Raw::start(fixture);
+        let raw = RawRuntime::start(fixture);
         let base = raw.reserve(3 * SIZE).unwrap();
         for number in 0..2 {
             raw.map(base + number * SIZE, SIZE, 0, raw.create(SIZE).unwrap()).unwrap();
@@ -49,8 +49,8 @@ fn set_access_of_two_on_the_runtime() {
 fn unnamed_agents_lose_access_on_the_runtime() {
     let test = "several_mappings::unnamed_agents_lose_access_on_the_runtime";
     UNNAMED_AGENTS_LOSE_ACCESS.check_on_each_release(test, |fixture| {
-        let raw = Raw::start(fixture);
-        let (base, _) = raw.mapped(SIZE, &[(raw.gpus[0], RW), (raw.gpus[1], RW)]);
+        let raw = RawRuntime::start(fixture);
+        let (base, _) = raw.map_new_memory(SIZE, &[(raw.gpus[0], RW), (raw.gpus[1], RW)]);
         raw.set_access(base, SIZE, &[(raw.gpus[1], RO)]).unwrap();
         raw.get_access(base, raw.gpus[0]) != Ok(RW) && raw.read_by(raw.gpus[0], base).is_err()
     });
@@ -66,12 +66,12 @@ fn through_the_library() {
             library.map(at(base, number * SIZE), SIZE, library.create(number % 2, SIZE));
         }
         let agents = [library.gpu(0), library.cpu(0), library.gpu(1)];
-        // Grants one agent after the other, then changes one's access. No agent loses access.
+        // Grants one agent after the other, then changes the last agent's access. No agent loses access.
         for agent in agents {
             vmm.set_access(base, 3 * SIZE, &[access(agent, Access::ReadWrite)]).unwrap();
         }
         vmm.set_access(base, 3 * SIZE, &[access(agents[2], Access::Read)]).unwrap();
-        let raw = Raw::start(fixture);
+        let raw = RawRuntime::start(fixture);
         for number in 0..3 {
             let address = at(base, number * SIZE);
             vmm.write(address, &(number as u64).to_ne_bytes()).unwrap();

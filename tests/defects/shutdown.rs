@@ -1,7 +1,7 @@
 //! `hsa_shut_down` crashes while a GPU has access to a mapping.
 
 use crate::amd_runtime::on_each;
-use crate::amd_runtime::raw::{RW, Raw, SIZE};
+use crate::amd_runtime::raw::{RW, RawRuntime, SIZE};
 use crate::machine::Library;
 use crate::table::SHUTDOWN_CRASHES;
 use hsa_vmm::{Access, Runtime};
@@ -9,8 +9,8 @@ use hsa_vmm::{Access, Runtime};
 #[test]
 fn on_the_runtime() {
     SHUTDOWN_CRASHES.check_on_each_release("shutdown::on_the_runtime", |fixture| {
-        let raw = Raw::start(fixture);
-        raw.mapped(SIZE, &[(raw.gpus[0], RW), (raw.cpu, RW)]);
+        let raw = RawRuntime::start(fixture);
+        raw.map_new_memory(SIZE, &[(raw.gpus[0], RW), (raw.cpu, RW)]);
         raw.shut_down().unwrap();
         false
     });
@@ -23,7 +23,7 @@ fn through_the_library() {
         for _ in 0..3 {
             let library = Library::load(fixture.runtime());
             for gpu in 0..2 {
-                let (base, memory) = library.mapped(gpu, SIZE);
+                let (base, memory) = library.map_new_memory(gpu, SIZE);
                 for agent in [library.gpu(0), library.gpu(1), library.cpu(0)] {
                     library.grant(base, SIZE, agent, Access::ReadWrite);
                 }

@@ -1,7 +1,7 @@
 //! The value of a released handle refers to memory that is created later.
 
 use crate::amd_runtime::on_each;
-use crate::amd_runtime::raw::{RW, Raw, SIZE, load, store};
+use crate::amd_runtime::raw::{RW, RawRuntime, SIZE, load, store};
 use crate::machine::Library;
 use crate::table::STALE_HANDLE_NAMES_NEW_MEMORY;
 use hsa_vmm::error::Problem;
@@ -12,10 +12,10 @@ fn on_the_runtime() {
     STALE_HANDLE_NAMES_NEW_MEMORY.check_on_each_release(
         "stale_handle::on_the_runtime",
         |fixture| {
-            let raw = Raw::start(fixture);
+            let raw = RawRuntime::start(fixture);
             let stale = raw.create(SIZE).unwrap();
             raw.release(stale).unwrap();
-            let (new_base, _) = raw.mapped(SIZE, &[(raw.cpu, RW)]);
+            let (new_base, _) = raw.map_new_memory(SIZE, &[(raw.cpu, RW)]);
             store(new_base, 7);
             let stale_base = raw.reserve(SIZE).unwrap();
             if raw.map(stale_base, SIZE, 0, stale).is_err() {

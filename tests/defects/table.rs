@@ -30,7 +30,7 @@ defects! {
     IN_OFFSET_IGNORED: [Yes, Yes, Yes],
         "map ignores in_offset and maps the start of the memory",
         "runtime.cpp, VMemoryHandleMap: in_offset is never read",
-        "an offset other than 0 is refused";
+        "an offset other than 0 is refused, or mapped with `VmmOptions::with_page_tables`";
     ACCESS_BEYOND_THE_RANGE: [Yes, Yes, Yes],
         "set_access to the first page of a mapping changes the whole mapping",
         "runtime.cpp, VMemorySetAccess: only the start of the range is compared",
@@ -81,7 +81,7 @@ defects! {
         "all reservations are freed before the runtime stops";
     FREED_MEMORY_BLOCKS: [No, Yes, Yes],
         "hsa_amd_ipc_memory_attach, by dma-buf, of freed memory never returns and uses a full CPU",
-        "runtime.cpp, ReceiveDmaBufFd: calls recvmsg until it returns data, also at the end of file",
+        "runtime.cpp, ReceiveDmaBufFd: calls recvmsg until it returns data, even at the end of file",
         "refused at once: the importer looks up exports in a table";
     ATTACH_LEAVES_A_SOCKET: [Yes, No, No],
         "each hsa_amd_ipc_memory_attach leaks a descriptor",
@@ -106,7 +106,7 @@ defects! {
     IPC_SERVER_TRUSTS_ANYONE: [No, Yes, Yes],
         "memory exported for IPC, by dma-buf, is sent to any process of any user that connects to the abstract socket hsa<process> and knows its address",
         "observed; the server does not check the peer",
-        "cannot be prevented by the library; a separate network namespace protects against others";
+        "cannot be prevented by the library; a separate network namespace keeps other processes out";
     IPC_SERVER_BLOCKS: [No, Yes, Yes],
         "hsa_amd_ipc_memory_create, by dma-buf, blocks until a process of any user that has requested memory acknowledges it or exits",
         "observed; the server waits for the acknowledgement while holding its lock, without a time limit",
@@ -118,11 +118,11 @@ defects! {
     REVOKE_KEEPS_PAGE_TABLE: [Yes, Yes, Yes],
         "set_access with NONE does not change a GPU's page table",
         "libdrm, amdgpu_bo_va_op: the flags are not passed on",
-        "`Vmm::revoke` removes the access; for `set_access`, `Agent::enforcement` reports that permissions are only remembered";
+        "`Vmm::revoke` removes the access; `set_access` does with `VmmOptions::with_page_tables`";
     READ_ONLY_IS_WRITABLE: [Yes, Yes, Yes],
         "a GPU with read access can write",
         "as above",
-        "cannot be prevented; `Agent::enforcement` reports it";
+        "prevented with `VmmOptions::with_page_tables`; otherwise `Vmm::enforcement` reports it";
     INVENTED_AGENT_CRASHES: [Crash(SIGSEGV), Crash(SIGSEGV), Crash(SIGSEGV)],
         "set_access for an agent that does not exist crashes",
         "agent.h, Agent::Convert: the handle is a pointer",
@@ -161,7 +161,7 @@ defects! {
         "filled without that function";
     RESERVATION_CAN_BE_WRITTEN: [Yes, No, No],
         "reserved addresses can be written before memory is mapped there, and the data is lost",
-        "/proc/self/maps has rw-p",
+        "/proc/self/maps shows rw-p",
         "protected when reserved";
     MEMORY_KEPT_AFTER_UNMAP: [No, No, Yes],
         "unmapped and released memory is freed only with its addresses",
@@ -169,15 +169,15 @@ defects! {
         "quirks `unmap_keeps_memory`, `memory_returns_with_addresses`";
     TOO_LARGE_IS_OUT_OF_RESOURCES: [Yes, Yes, No],
         "a mapping larger than the memory fails with out of resources",
-        "runtime.cpp, VMemoryHandleMap: any failure of ExportDMABuf",
+        "runtime.cpp, VMemoryHandleMap: returns this status for any failure of ExportDMABuf",
         "refused as an invalid size";
     ODD_SIZE_IS_OUT_OF_RESOURCES: [Yes, Yes, Yes],
         "a reservation whose size is not a multiple of the page fails with out of resources",
-        "runtime.cpp, VMemoryAddressReserve: any failure of hsaKmtAllocMemoryAlign",
+        "runtime.cpp, VMemoryAddressReserve: returns this status for any failure of hsaKmtAllocMemoryAlign",
         "refused as an invalid size";
     IMPORT_HAS_ANOTHER_POOL: [Yes, Yes, Yes],
         "imported memory is reported to be from another pool",
-        "runtime.cpp, VMemoryImportShareableHandle: the last region of the GPU",
+        "runtime.cpp, VMemoryImportShareableHandle: uses the last region of the GPU",
         "the properties name the owner";
     CREATED_WITHOUT_MEMORY: [Yes, No, No],
         "handle_create without free memory succeeds, and returns a handle that refers to no memory",

@@ -1,7 +1,7 @@
 //! Revoking a GPU's access does not change its page table.
 
 use crate::amd_runtime::on_each;
-use crate::amd_runtime::raw::{Fault, NONE, RO, RW, Raw, SIZE, load};
+use crate::amd_runtime::raw::{Fault, NONE, RO, RW, RawRuntime, SIZE, load};
 use crate::machine::{Library, access};
 use crate::table::{READ_ONLY_IS_WRITABLE, REVOKE_KEEPS_PAGE_TABLE};
 use hsa_vmm::Access;
@@ -10,8 +10,8 @@ use hsa_vmm::agent::Enforcement;
 #[test]
 fn on_the_runtime() {
     REVOKE_KEEPS_PAGE_TABLE.check_on_each_release("unenforced_access::on_the_runtime", |fixture| {
-        let raw = Raw::start(fixture);
-        let (base, _) = raw.mapped(SIZE, &[(raw.gpus[1], RW)]);
+        let raw = RawRuntime::start(fixture);
+        let (base, _) = raw.map_new_memory(SIZE, &[(raw.gpus[1], RW)]);
         raw.set_access(base, SIZE, &[(raw.gpus[1], NONE)]).unwrap();
         assert_eq!(raw.get_access(base, raw.gpus[1]), Ok(NONE), "the recorded permission");
         raw.write_by(raw.gpus[1], base, 7).is_ok() && raw.read_by(raw.gpus[1], base) == Ok(7)
@@ -22,8 +22,8 @@ fn on_the_runtime() {
 fn read_only_on_the_runtime() {
     let test = "unenforced_access::read_only_on_the_runtime";
     READ_ONLY_IS_WRITABLE.check_on_each_release(test, |fixture| {
-        let raw = Raw::start(fixture);
-        let (base, _) = raw.mapped(SIZE, &[(raw.gpus[1], RO), (raw.cpu, RW)]);
+        let raw = RawRuntime::start(fixture);
+        let (base, _) = raw.map_new_memory(SIZE, &[(raw.gpus[1], RO), (raw.cpu, RW)]);
         raw.write_by(raw.gpus[1], base, 7).is_ok() && load(base) == 7
     });
 }
@@ -33,12 +33,12 @@ fn through_the_library() {
     on_each("unenforced_access::through_the_library", |fixture| {
         let library = Library::load(fixture.runtime());
         let vmm = &library.vmm;
-        let (base, _) = library.mapped(0, SIZE);
+        let (base, _) = library.map_new_memory(0, SIZE);
         let [cpu, owner, peer] = [library.cpu(0), library.gpu(0), library.gpu(1)];
         let grants = [cpu, owner, peer].map(|agent| access(agent, Access::ReadWrite));
         vmm.set_access(base, SIZE, &grants).unwrap();
         vmm.write(base, &42u64.to_ne_bytes()).unwrap();
-        let raw = Raw::start(fixture);
+        let raw = RawRuntime::start(fixture);
         assert_eq!(raw.read_by(raw.gpus[1], base.get()), Ok(42), "the peer has access");
 
         vmm.revoke(base, SIZE, &[peer]).unwrap();
@@ -64,7 +64,8 @@ fn read_only_through_the_library() {
         let enforcement = |agent| library.runtime.agent(agent).unwrap().enforcement();
         assert_eq!(enforcement(gpu), Enforcement::Remembered);
         assert_eq!(enforcement(cpu), Enforcement::Enforced);
-        let ((source, _), (target, _)) = (library.mapped(0, SIZE), library.mapped(0, SIZE));
+        let ((source, _), (target, _)) =
+            (library.map_new_memory(0, SIZE), library.map_new_memory(0, SIZE));
         library.grant(source, SIZE, gpu, Access::Read);
         library.grant(target, SIZE, gpu, Access::Read);
         library.vmm.copy(gpu, target, source, 8).unwrap_err();

@@ -1,6 +1,6 @@
 //! A parent, its child and its grandchild.
 
-use super::{Open, View, receive_word, send_word};
+use super::{OpenLibrary, View, expect_word, send_word};
 use crate::process::{Child, End};
 use hsa_vmm::ErrorKind;
 use hsa_vmm::transport::Channel;
@@ -19,10 +19,11 @@ pub enum Role {
     Grandchild,
 }
 
-const ALL: [Role; 3] = [Role::Parent, Role::Child, Role::Grandchild];
+const ROLES: [Role; 3] = [Role::Parent, Role::Child, Role::Grandchild];
 /// The offset at which each process writes.
 const OFFSETS: [usize; 3] = [0, 4096, 8192];
-const LAST: usize = 12288;
+/// The offset at which the surviving processes write.
+const SURVIVORS_OFFSET: usize = 12288;
 const WORDS: [&str; 3] = ["parent", "child", "grandchild"];
 const TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -41,7 +42,7 @@ fn connect_all() -> [Option<Ends>; 3] {
 
 /// Sends memory from the parent to the grandchild, and other memory back. Every process writes and reads both. Then
 /// one process is killed, and the other two continue to use both memories.
-pub fn share_among_generations(open: Open<'_>, killed: Role) {
+pub fn share_among_generations(open: OpenLibrary<'_>, killed: Role) {
     let (mut reports, report) = UnixStream::pair().unwrap();
     reports.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut ends = connect_all();
@@ -50,11 +51,11 @@ pub fn share_among_generations(open: Open<'_>, killed: Role) {
     let killed_end = End::Signal(libc::SIGKILL);
     let expected = if killed == Role::Parent { killed_end } else { End::Success };
     assert_eq!(parent.wait(), expected, "{killed:?} is killed: the parent");
-    // No process waits for an orphan, so that each process reports success itself.
+    // No process waits for an orphan, so each process reports its success itself.
     let mut succeeded = Vec::new();
     reports.read_to_end(&mut succeeded).unwrap();
     succeeded.sort_unstable();
-    let survivors: Vec<u8> = (0..3).filter(|&role| ALL[usize::from(role)] != killed).collect();
+    let survivors: Vec<u8> = (0..3).filter(|&role| ROLES[usize::from(role)] != killed).collect();
     assert_eq!(succeeded, survivors, "{killed:?} is killed");
 }
 
@@ -63,7 +64,7 @@ fn run_process(
     index: usize,
     all_ends: &mut [Option<Ends>; 3],
     mut report: &UnixStream,
-    open: Open<'_>,
+    open: OpenLibrary<'_>,
     killed: Role,
 ) -> i32 {
     let child = (index < 2)
@@ -71,39 +72,39 @@ fn run_process(
     let ends = all_ends[index].take().unwrap();
     // Drops the other processes' channels, so that the end of a process is detected.
     *all_ends = Default::default();
-    let to = |role: usize| ends[role].as_ref().unwrap();
+    let channel_with = |role: usize| ends[role].as_ref().unwrap();
 
     let library = open();
     let (down, up) = match index {
         0 => {
             let down = View::create(&library, 0);
             down.write(OFFSETS[0], WORDS[0]);
-            down.send(&library, to(1), "down");
-            let up = View::receive(&library, to(1), "up");
+            down.send(&library, channel_with(1), "down");
+            let up = View::receive(&library, channel_with(1), "up");
             up.write(OFFSETS[0], WORDS[0]);
-            send_word(to(1), "written");
+            send_word(channel_with(1), "written");
             (down, up)
         }
         1 => {
-            let down = View::receive(&library, to(0), "down");
+            let down = View::receive(&library, channel_with(0), "down");
             down.assert_text(OFFSETS[0], WORDS[0]);
             down.write(OFFSETS[1], WORDS[1]);
-            down.send(&library, to(2), "down");
-            let up = View::receive(&library, to(2), "up");
+            down.send(&library, channel_with(2), "down");
+            let up = View::receive(&library, channel_with(2), "up");
             up.assert_text(OFFSETS[2], WORDS[2]);
             up.write(OFFSETS[1], WORDS[1]);
-            up.send(&library, to(0), "up");
-            receive_word(to(0), "written");
-            send_word(to(2), "written");
+            up.send(&library, channel_with(0), "up");
+            expect_word(channel_with(0), "written");
+            send_word(channel_with(2), "written");
             (down, up)
         }
         _ => {
-            let down = View::receive(&library, to(1), "down");
+            let down = View::receive(&library, channel_with(1), "down");
             down.write(OFFSETS[2], WORDS[2]);
             let up = View::create(&library, 1);
             up.write(OFFSETS[2], WORDS[2]);
-            up.send(&library, to(1), "up");
-            receive_word(to(1), "written");
+            up.send(&library, channel_with(1), "up");
+            expect_word(channel_with(1), "written");
             (down, up)
         }
     };
@@ -113,30 +114,30 @@ fn run_process(
         }
     }
 
-    if ALL[index] == killed {
+    if ROLES[index] == killed {
         // Waits until the other processes have read everything.
         for peer in (0..3).filter(|&peer| peer != index) {
-            receive_word(to(peer), "seen");
+            expect_word(channel_with(peer), "seen");
         }
         // SAFETY: kills this process.
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
     }
-    let killed = ALL.iter().position(|&role| role == killed).unwrap();
-    send_word(to(killed), "seen");
-    let error = to(killed).receive_descriptor().map(drop).unwrap_err();
+    let killed = ROLES.iter().position(|&role| role == killed).unwrap();
+    send_word(channel_with(killed), "seen");
+    let error = channel_with(killed).receive_descriptor().map(drop).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Disconnected(_)), "{error}");
     let peer = 3 - index - killed;
     for view in [&down, &up] {
         if index < peer {
-            view.write(LAST, "after");
-            send_word(to(peer), "written");
-            receive_word(to(peer), "returned");
-            view.assert_text(LAST, "again");
+            view.write(SURVIVORS_OFFSET, "after");
+            send_word(channel_with(peer), "written");
+            expect_word(channel_with(peer), "returned");
+            view.assert_text(SURVIVORS_OFFSET, "again");
         } else {
-            receive_word(to(peer), "written");
-            view.assert_text(LAST, "after");
-            view.write(LAST, "again");
-            send_word(to(peer), "returned");
+            expect_word(channel_with(peer), "written");
+            view.assert_text(SURVIVORS_OFFSET, "after");
+            view.write(SURVIVORS_OFFSET, "again");
+            send_word(channel_with(peer), "returned");
         }
     }
     drop((down, up));

@@ -13,7 +13,7 @@ use hsa_vmm::{Access, Allocation, Mapping, Reservation};
 const SIZE: usize = 256 << 10;
 
 /// Opens a library, in a process that has none yet.
-pub type Open<'a> = &'a dyn Fn() -> Library;
+pub type OpenLibrary<'a> = &'a dyn Fn() -> Library;
 
 /// Memory, mapped for the CPU and all GPUs of this process.
 struct View {
@@ -62,8 +62,8 @@ fn send_word(channel: &Channel, word: &str) {
     channel.send_descriptor(std::io::stderr(), &description).unwrap();
 }
 
-/// Fails unless the next received word is this one.
+/// Receives a word. Fails unless it is the expected one.
 #[track_caller]
-fn receive_word(channel: &Channel, word: &str) {
+fn expect_word(channel: &Channel, word: &str) {
     assert_eq!(channel.receive_descriptor().unwrap().1.name, word);
 }

@@ -1,7 +1,7 @@
 //! A process of another user, and one in a PID namespace of its own.
 
-use super::{Open, View, receive_word, send_word};
-use crate::process::namespaces::{NOBODY_UID, become_user, new_pid_namespace, own_proc};
+use super::{OpenLibrary, View, expect_word, send_word};
+use crate::process::namespaces::{NOBODY_UID, become_user, mount_own_proc, new_pid_namespace};
 use crate::process::{Child, End, in_child};
 use hsa_vmm::Error;
 use hsa_vmm::error::{ErrorKind, Unavailable};
@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// Memory of another user's process is rejected until that user is trusted; then both processes can use
 /// it. Needs [`Need::OtherUser`](crate::process::namespaces::Need).
-pub fn share_with_another_user(open: Open<'_>) {
+pub fn share_with_another_user(open: OpenLibrary<'_>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
     let listener = UnixListener::bind(&path).unwrap();
@@ -31,11 +31,11 @@ pub fn share_with_another_user(open: Open<'_>) {
         assert_untrusted(strict.send(&library.vmm, &view.memory, "strict"), own_user, NOBODY_UID);
         let channel = with_trust(connect(&path), Trust::User(own_user));
         view.send(&library, &channel, "memory");
-        receive_word(&channel, "written");
+        expect_word(&channel, "written");
         view.assert_text(4096, "yours");
         let offer = Offer::of(&view.memory).unwrap();
         send_word(&channel, &offer.ticket().to_string());
-        receive_word(&channel, "fetched");
+        expect_word(&channel, "fetched");
         0
     });
     let receiver = Child::start(|| {
@@ -88,10 +88,10 @@ fn assert_other_namespace<T>(result: Result<T, Error>) {
     assert_eq!(*error.kind(), kind);
 }
 
-/// A channel needs no process number. A ticket does: it is valid within the namespace; outside, its number
-/// names another process, which is an error. Needs
+/// A channel needs no process ID. A ticket contains one, so it is valid only within its PID namespace: outside, the
+/// ID belongs to another process, and the ticket is rejected. Needs
 /// [`Need::PidNamespace`](crate::process::namespaces::Need).
-pub fn share_with_another_namespace(open: Open<'_>) {
+pub fn share_with_another_namespace(open: OpenLibrary<'_>) {
     let (outside_channel, inside_channel) = Channel::pair().unwrap();
     let inside = Child::start(|| {
         new_pid_namespace();
@@ -100,19 +100,19 @@ pub fn share_with_another_namespace(open: Open<'_>) {
             let library = open();
             let view = View::create(&library, 0);
             view.write(0, "inside");
-            // The other end has no process number in this namespace: the kernel reports 0.
+            // The other end has no process ID in this namespace: the kernel reports 0.
             view.send(&library, &inside_channel, "memory");
-            receive_word(&inside_channel, "written");
+            expect_word(&inside_channel, "written");
             view.assert_text(4096, "outside");
             // `/proc` still shows the outer namespace, where process 1 is a different process.
             assert_other_namespace(Offer::of(&view.memory));
-            own_proc();
+            mount_own_proc();
             let offer = Offer::of(&view.memory).unwrap();
             let ticket = offer.ticket();
             let second = in_child(|| drop(ticket.fetch_descriptor(Trust::SameUser).unwrap()));
             assert_eq!(second, End::Success, "a ticket is valid within the namespace");
             send_word(&inside_channel, &ticket.to_string());
-            receive_word(&inside_channel, "refused");
+            expect_word(&inside_channel, "refused");
             0
         });
         i32::from(first.wait() != End::Success)

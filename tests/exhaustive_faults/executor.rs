@@ -3,6 +3,7 @@
 use crate::machine::{Machine, access, at};
 use crate::model::{Model, Operation, SLOTS, SlotRange};
 use hsa_vmm::simulation::{Config, FaultPlan};
+use hsa_vmm::vmm::VmmOptions;
 use hsa_vmm::{Address, AgentId, Error, Handle, HandleType};
 use std::os::fd::OwnedFd;
 
@@ -15,19 +16,27 @@ pub struct Executor {
     /// The descriptor that was exported last.
     pub file: Option<OwnedFd>,
     granule: usize,
+    /// The number of granules of each memory.
+    parts: usize,
 }
 
-const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
+const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 impl Executor {
-    /// Returns a machine on which these operations were executed.
-    pub fn after(config: &Config, sequence: &[Operation]) -> (Self, Model) {
-        let machine = Machine::new(config.clone());
+    /// Executes operations on a new machine. Returns the machine, and the model after them.
+    pub fn run_sequence(
+        config: &Config,
+        controls_page_tables: bool,
+        sequence: &[Operation],
+    ) -> (Self, Model) {
+        let options = VmmOptions::new().with_page_tables(controls_page_tables);
+        let machine = Machine::with_options(config.clone(), options);
         let agents = machine.runtime.agents().iter().map(|agent| agent.id()).collect();
         let granule = machine.granule();
         let (reservations, handles) = (Vec::new(), Vec::new());
-        let mut executor = Self { machine, reservations, handles, agents, file: None, granule };
-        let mut model = Model::default();
+        let (file, parts) = (None, if controls_page_tables { 2 } else { 1 });
+        let mut executor = Self { machine, reservations, handles, agents, file, granule, parts };
+        let mut model = Model { parts, ..Model::default() };
         for &operation in sequence {
             let result = executor.execute(operation);
             result.unwrap_or_else(|error| {
@@ -66,12 +75,13 @@ impl Executor {
                 vmm.address_free(base, self.reservation_size())?;
             }
             Operation::Create(agent) => {
-                self.handles.push(vmm.create(self.granule, &self.machine.on(agent - 1))?);
+                let size = self.parts * self.granule;
+                self.handles.push(vmm.create(size, &self.machine.on(agent - 1))?);
             }
             Operation::Release(handle) => vmm.release(self.handles[handle])?,
-            Operation::Map(handle, range) => {
+            Operation::Map(handle, part, range) => {
                 let (address, size) = self.range(range);
-                vmm.map(address, size, 0, self.handles[handle])?;
+                vmm.map(address, size, part * self.granule, self.handles[handle])?;
             }
             Operation::Unmap(range) => {
                 let (address, size) = self.range(range);
@@ -94,11 +104,11 @@ impl Executor {
                 assert!(self.handles.contains(&handle), "the handle that was mapped");
             }
             Operation::Export(handle) => {
-                self.file = Some(vmm.export_to_shareable_handle(self.handles[handle], FILE)?);
+                self.file = Some(vmm.export_to_shareable_handle(self.handles[handle], DESCRIPTOR)?);
             }
             Operation::Import => {
                 let file = self.file.as_ref().expect("something was exported");
-                self.handles.push(vmm.import_from_shareable_handle(file, FILE)?);
+                self.handles.push(vmm.import_from_shareable_handle(file, DESCRIPTOR)?);
             }
             // Fills next to the tags.
             Operation::Fill(range) => {
@@ -120,7 +130,7 @@ impl Executor {
             let access = self.machine.vmm.get_access(**agent, address);
             access == Ok(hsa_vmm::Access::ReadWrite)
         };
-        *self.agents[1..].iter().find(can_write).expect("a GPU may write")
+        *self.agents[1..].iter().find(can_write).expect("a GPU has write access")
     }
 
     /// Writes each memory's tag with the CPU, where the CPU has write access.
@@ -128,8 +138,8 @@ impl Executor {
         for mapping in &model.mappings {
             if mapping.access[crate::model::CPU] == hsa_vmm::Access::ReadWrite {
                 let address = self.address(mapping.reservation, mapping.slot);
-                let tag = tag_of(model.handles[mapping.handle].memory);
-                self.machine.vmm.write(address, &[tag; 4]).expect("the CPU may write");
+                let tag = tag_of(model.handles[mapping.handle].memory, mapping.part);
+                self.machine.vmm.write(address, &[tag; 4]).expect("the CPU has write access");
             }
         }
     }
@@ -158,7 +168,7 @@ impl Executor {
     }
 
     /// Executes an operation while calls fail. Returns its result and the failed calls.
-    pub fn perform_with(
+    pub fn execute_with_faults(
         &mut self,
         operation: Operation,
         plan: FaultPlan,
@@ -171,7 +181,7 @@ impl Executor {
     }
 }
 
-/// Returns the tag that the CPU writes to memory of this number.
-pub fn tag_of(memory: usize) -> u8 {
-    memory as u8 + 1
+/// Returns the tag that the CPU writes to a part of memory of this number.
+pub fn tag_of(memory: usize, part: usize) -> u8 {
+    (2 * memory + part) as u8 + 1
 }

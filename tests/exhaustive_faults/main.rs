@@ -1,8 +1,8 @@
 //! Failed operations change nothing. In every sequence of operations, every runtime call of the last
-//! operation fails with every status, alone and with later ones; so do `mmap`, `mprotect` and the allocation
-//! of descriptors. Afterwards the state is unchanged, or the loss is quarantined.
+//! operation fails with every status, alone and together with later calls. `mmap`, `mprotect` and the allocation
+//! of descriptors fail, too. Afterwards the state is unchanged, or the loss is quarantined.
 //!
-//! Sequences have up to four operations, with `HSA_VMM_LONG=1` up to five. If several sequences reach the same
+//! Sequences have up to four operations; with `HSA_VMM_LONG=1` up to five, if the library does not change page tables. If several sequences reach the same
 //! state before the last operation, only one of them is tried. `HSA_VMM_FAULT_DEPTH=6` tries every sequence of up
 //! to six operations.
 
@@ -19,20 +19,31 @@ mod search;
 mod statuses;
 mod system_calls;
 
-use hsa_rocr::test::is_long;
-use hsa_vmm::simulation::{Config, Generation, GpuPermissions};
+use hsa_rocr::test::{is_long, runs_long_test};
+use hsa_vmm::simulation::{Config, Generation, GpuPermissions, PageTableUpdates};
 use machine::without_cpu_mapping;
 use search::Search;
 use std::time::Instant;
 use system_calls::watch_this_thread;
 
-/// Tests a kind of machine. Fails if there are fewer runs than `floor` at the default depth.
+/// Tests a kind of machine whose GPUs enforce what the runtime sets. Fails if there are fewer runs than `floor` at
+/// the default depth.
 fn search(name: &'static str, config: Config, floor: u64) {
+    let depth = if is_long() { 5 } else { 4 };
+    run_search(name, (config.with_gpu_permissions(GpuPermissions::Enforced), false), depth, floor);
+}
+
+/// Tests a kind of machine whose page tables the library changes. Changes take effect as late as possible.
+fn search_with_page_tables(name: &'static str, generation: Generation) {
+    let config = self::generation(generation).with_page_table_updates(PageTableUpdates::Late);
+    run_search(name, (config, true), 4, 1_000);
+}
+
+fn run_search(name: &'static str, machine: (Config, bool), default_depth: usize, floor: u64) {
     if process::rerun_in_own_process() {
         return;
     }
     let begun = Instant::now();
-    let config = config.with_gpu_permissions(GpuPermissions::Enforced);
     let floor = if is_long() { floor } else { floor / 10 };
     let variable = std::env::var("HSA_VMM_FAULT_DEPTH").ok();
     let depth =
@@ -40,8 +51,7 @@ fn search(name: &'static str, config: Config, floor: u64) {
     // A thread of its own, because a thread cannot remove its system call filter.
     let thread = std::thread::spawn(move || {
         watch_this_thread();
-        let default = if is_long() { 5 } else { 4 };
-        Search::new(name, config, depth.unwrap_or(default), depth.is_some())
+        Search::run(name, machine, depth.unwrap_or(default_depth), depth.is_some())
     });
     let search = thread.join().expect("nothing panics");
     println!("{search}; {:.1?}", begun.elapsed());
@@ -54,7 +64,7 @@ fn generation(generation: Generation) -> Config {
 }
 
 #[test]
-fn faults_change_nothing_before_aligned_reservations() {
+fn faults_in_rocm_6_1_change_nothing() {
     search("6.1", generation(Generation::A).with_extension(4), 5_000);
 }
 
@@ -112,4 +122,30 @@ fn faults_in_generation_d_with_runtime_cpu_access() {
         without_cpu_mapping(generation(Generation::D)),
         5_000,
     );
+}
+
+#[test]
+fn faults_in_generation_a_with_page_tables() {
+    search_with_page_tables("generation A, page tables", Generation::A);
+}
+
+#[test]
+fn faults_in_generation_b_with_page_tables() {
+    if !runs_long_test("faults_in_generation_b_with_page_tables") {
+        return;
+    }
+    search_with_page_tables("generation B, page tables", Generation::B);
+}
+
+#[test]
+fn faults_in_generation_c_with_page_tables() {
+    if !runs_long_test("faults_in_generation_c_with_page_tables") {
+        return;
+    }
+    search_with_page_tables("generation C, page tables", Generation::C);
+}
+
+#[test]
+fn faults_in_generation_d_with_page_tables() {
+    search_with_page_tables("generation D, page tables", Generation::D);
 }

@@ -27,10 +27,11 @@ pub enum Operation {
     /// Aligned to more than the runtime's own alignment.
     ReserveAligned,
     Free(usize),
-    /// Creates a granule of a GPU's memory.
+    /// Creates a GPU's memory.
     Create(usize),
     Release(usize),
-    Map(usize, SlotRange),
+    /// Maps a granule of a handle: the handle, the number of the granule in its memory, and the addresses.
+    Map(usize, usize, SlotRange),
     Unmap(SlotRange),
     SetAccess(SlotRange, &'static [(usize, Access)]),
     Revoke(SlotRange, &'static [usize]),
@@ -42,7 +43,7 @@ pub enum Operation {
     Copy(SlotRange),
 }
 
-/// The lists of access to set: for all agents, more or less for one agent, and mixed.
+/// The access lists to set: for all agents, for one agent, and for two agents with different access.
 const GRANTS: &[&[(usize, Access)]] = &[
     &[(GPUS[0], Access::ReadWrite), (GPUS[1], Access::ReadWrite), (CPU, Access::ReadWrite)],
     &[(CPU, Access::Read)],
@@ -68,6 +69,8 @@ pub struct MappingState {
     pub reservation: usize,
     pub slot: usize,
     pub handle: usize,
+    /// The number of the mapped granule in the memory.
+    pub part: usize,
     pub access: [Access; AGENTS],
 }
 
@@ -80,8 +83,10 @@ pub struct Model {
     pub mappings: Vec<MappingState>,
     /// The handle that was exported last.
     pub exported: Option<usize>,
-    /// The memory to which the CPU has written its tag.
-    pub written: Vec<usize>,
+    /// The parts of memory to which the CPU has written their tags.
+    pub written: Vec<(usize, usize)>,
+    /// The number of granules of each memory: one; two if memory can be mapped from an offset.
+    pub parts: usize,
 }
 
 impl Model {
@@ -106,18 +111,18 @@ impl Model {
     }
 
     /// Returns the operations that can follow. Each of them calls the runtime.
-    pub fn next(&self) -> Vec<Operation> {
+    pub fn next_operations(&self) -> Vec<Operation> {
         let mut all = Vec::new();
-        self.reserve_next(&mut all);
-        self.handle_next(&mut all);
-        self.map_next(&mut all);
+        self.add_reservation_operations(&mut all);
+        self.add_handle_operations(&mut all);
+        self.add_map_operations(&mut all);
         for range in self.ranges() {
-            self.access_next(range, &mut all);
+            self.add_access_operations(range, &mut all);
         }
         all
     }
 
-    fn reserve_next(&self, all: &mut Vec<Operation>) {
+    fn add_reservation_operations(&self, all: &mut Vec<Operation>) {
         let alive = self.reservations.iter().filter(|&&alive| alive).count();
         if alive < 2 && self.reservations.len() < 3 {
             all.extend([Operation::Reserve, Operation::ReserveAligned]);
@@ -127,7 +132,7 @@ impl Model {
         all.extend((0..self.reservations.len()).find(empty).map(Operation::Free));
     }
 
-    fn handle_next(&self, all: &mut Vec<Operation>) {
+    fn add_handle_operations(&self, all: &mut Vec<Operation>) {
         match self.handles.len() {
             // By symmetry, the first memory is created on the first GPU.
             0 => all.push(Operation::Create(GPUS[0])),
@@ -144,7 +149,7 @@ impl Model {
         }
     }
 
-    fn map_next(&self, all: &mut Vec<Operation>) {
+    fn add_map_operations(&self, all: &mut Vec<Operation>) {
         let mut has_empty = false;
         for reservation in (0..self.reservations.len()).filter(|&index| self.reservations[index]) {
             // One empty reservation represents all of them.
@@ -158,7 +163,7 @@ impl Model {
                 }
                 for (handle, state) in self.handles.iter().enumerate() {
                     if state.references > 0 {
-                        all.push(Operation::Map(handle, range));
+                        all.extend((0..self.parts).map(|part| Operation::Map(handle, part, range)));
                     }
                 }
             }
@@ -183,7 +188,7 @@ impl Model {
         ranges
     }
 
-    fn access_next(&self, range: SlotRange, all: &mut Vec<Operation>) {
+    fn add_access_operations(&self, range: SlotRange, all: &mut Vec<Operation>) {
         all.push(Operation::Unmap(range));
         let changes = |list: &&&[(usize, Access)]| {
             let differs = |mapping: &MappingState| {
@@ -215,7 +220,7 @@ impl Model {
         matches!(operation, ReserveAligned | Fill(_) | Copy(_))
     }
 
-    /// Returns the state after an operation that [`next`](Self::next) has returned.
+    /// Returns the state after an operation that [`next_operations`](Self::next_operations) has returned.
     pub fn after(&self, operation: Operation) -> Self {
         let mut next = self.clone();
         match operation {
@@ -226,9 +231,9 @@ impl Model {
                 next.handles.push(HandleState { memory, gpu, references: 1 });
             }
             Operation::Release(handle) => next.handles[handle].references -= 1,
-            Operation::Map(handle, SlotRange { reservation, slot, .. }) => {
+            Operation::Map(handle, part, SlotRange { reservation, slot, .. }) => {
                 let access = [Access::None; AGENTS];
-                next.mappings.push(MappingState { reservation, slot, handle, access });
+                next.mappings.push(MappingState { reservation, slot, handle, part, access });
                 next.mappings.sort_by_key(|mapping| (mapping.reservation, mapping.slot));
             }
             Operation::Unmap(range) => next.mappings.retain(|mapping| !is_inside(&mapping, range)),
@@ -264,8 +269,8 @@ impl Model {
         }
         let tagged =
             next.mappings.iter().filter(|mapping| mapping.access[CPU] == Access::ReadWrite);
-        let tagged: Vec<usize> =
-            tagged.map(|mapping| next.handles[mapping.handle].memory).collect();
+        let tagged: Vec<_> =
+            tagged.map(|mapping| (next.handles[mapping.handle].memory, mapping.part)).collect();
         next.written.extend(tagged);
         next.written.sort_unstable();
         next.written.dedup();

@@ -1,4 +1,4 @@
-//! The observable state, and its comparison with the expected one.
+//! The observable state, and its comparison with the expected state.
 
 use crate::executor::{Executor, tag_of};
 use crate::machine::at;
@@ -11,15 +11,17 @@ use hsa_vmm::{Access, Address};
 /// Everything that must not change when an operation fails.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observation {
+    controls_page_tables: bool,
     reservations: Vec<(Address, usize)>,
     mappings: Vec<MappingInfo>,
     usage: Usage,
     quarantine: Vec<Quarantined>,
     /// For each mapping: the access of each agent, by `get_access`.
     access: Vec<[Access; AGENTS]>,
-    /// For each mapping and GPU: the permissions in its page table.
-    pages: Vec<[(bool, bool); GPUS.len()]>,
-    /// For each mapping and GPU: whether there is an entry. With AMD's driver an entry allows all access.
+    /// For each mapping and GPU: the permissions in its page table, and the offset in the memory if it is accessible.
+    pages: Vec<[(bool, bool, usize); GPUS.len()]>,
+    /// For each mapping and GPU: whether there is an entry. Without control of page tables, an entry of AMD's driver
+    /// allows all access.
     entries: Vec<[bool; GPUS.len()]>,
     /// For each granule of each reservation: the access of this process.
     process: Vec<Vec<Access>>,
@@ -31,7 +33,7 @@ pub struct Observation {
 }
 
 impl Observation {
-    /// Returns the current state; an error if an invariant does not hold.
+    /// Returns the current state, or an error if an invariant does not hold.
     pub fn of(executor: &Executor) -> Result<Self, String> {
         let vmm = &executor.machine.vmm;
         vmm.check().map_err(|defect| format!("Vmm::check: {defect}"))?;
@@ -42,7 +44,10 @@ impl Observation {
             let granted = agents_access(executor, mapping)?;
             access.push(granted);
             let entry = |gpu| executor.machine.simulation.page(gpu - 1, mapping.address.get());
-            let allowed = |gpu| entry(gpu).map(|page| (page.readable, page.writable));
+            let allowed = |gpu| {
+                let page = entry(gpu).filter(|page| page.readable || page.writable)?;
+                Some((page.readable, page.writable, page.offset as usize))
+            };
             pages.push(GPUS.map(|gpu| allowed(gpu).unwrap_or_default()));
             entries.push(GPUS.map(|gpu| entry(gpu).is_some()));
             let mut tag = [0; 4];
@@ -57,6 +62,7 @@ impl Observation {
         let descriptors = process::descriptors() - runtime_usage.descriptors;
         let RuntimeUsage { reservations, handles, allocations, vram_used, .. } = runtime_usage;
         Ok(Self {
+            controls_page_tables: vmm.can_map_offsets(),
             process: process_access(executor, &vmm.reservations())?,
             reservations: vmm.reservations(),
             usage: vmm.usage(),
@@ -94,14 +100,16 @@ impl Observation {
         compare("the quarantine", &self.quarantine, &after.quarantine)
     }
 
-    /// Fails unless only GPUs whose access was set to none have lost entries. Such a GPU keeps its entry until the
-    /// memory is mapped again, which a rollback may do. No other GPU may lose or gain an entry.
+    /// Fails if a GPU has gained an entry, or has lost one without its access having been set to none. A GPU whose
+    /// access was set to none keeps its entry until the memory is mapped again, which a rollback may do. With
+    /// control of page tables, a GPU may also gain an entry, without permissions.
     fn check_entries(&self, after: &Self) -> Result<(), String> {
         for (mapping, entries) in self.entries.iter().enumerate() {
             for (index, &gpu) in GPUS.iter().enumerate() {
                 let (before, now) = (entries[index], after.entries[mapping][index]);
                 let had_access = self.access[mapping][gpu] != Access::None;
-                if now && !before || before && !now && had_access {
+                let gained = now && !before && !self.controls_page_tables;
+                if gained || before && !now && had_access {
                     return Err(format!(
                         "GPU {gpu}'s entry of {:?} was {before}, is {now}",
                         self.mappings[mapping]
@@ -116,6 +124,15 @@ impl Observation {
     pub fn check_unchanged_except_pinned(&self, after: &Self) -> Result<(), String> {
         let mut after = after.clone();
         after.runtime.3 = self.runtime.3;
+        self.check_unchanged(&after)
+    }
+
+    /// Fails with the first difference, but lets a descriptor that the runtime keeps take the place of the one that
+    /// the library has in reserve.
+    pub fn check_unchanged_except_reserve(&self, mut after: Self) -> Result<(), String> {
+        if after.descriptors + 1 == self.descriptors {
+            after.descriptors = self.descriptors;
+        }
         self.check_unchanged(&after)
     }
 
@@ -153,7 +170,9 @@ impl Observation {
             }
             let expected_permissions = |gpu: usize| {
                 let access = mapping.access[gpu];
-                (access >= Access::Read, access == Access::ReadWrite)
+                let offset = mapping.part * executor.reservation_size() / SLOTS;
+                let offset = if access == Access::None { 0 } else { offset };
+                (access >= Access::Read, access == Access::ReadWrite, offset)
             };
             if self.pages[index] != GPUS.map(expected_permissions) {
                 return fail(format!(
@@ -161,8 +180,9 @@ impl Observation {
                     self.pages[index]
                 ));
             }
-            let memory = model.handles[mapping.handle].memory;
-            let tag = if model.written.contains(&memory) { tag_of(memory) } else { 0 };
+            let (memory, part) = (model.handles[mapping.handle].memory, mapping.part);
+            let is_written = model.written.contains(&(memory, part));
+            let tag = if is_written { tag_of(memory, part) } else { 0 };
             let expected_contents = (mapping.access[CPU] != Access::None).then_some(tag);
             if self.contents[index] != expected_contents {
                 return fail(format!("{mapping:?} contains {:?}", self.contents[index]));
@@ -196,7 +216,7 @@ fn agents_access(executor: &Executor, mapping: &MappingInfo) -> Result<[Access; 
     let last = at(mapping.address, mapping.size - 1);
     let mut granted = [Access::None; AGENTS];
     for (agent, entry) in executor.agents.iter().zip(&mut granted) {
-        let results = [mapping.address, last].map(|at| vmm.get_access(*agent, at));
+        let results = [mapping.address, last].map(|address| vmm.get_access(*agent, address));
         match results {
             [Ok(first), Ok(second)] if first == second => *entry = first,
             _ => return Err(format!("get_access inside {mapping:?} returns {results:?}")),

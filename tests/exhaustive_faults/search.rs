@@ -1,7 +1,7 @@
-//! Enumerates every sequence of operations, and every way in which the last one can fail.
+//! Enumerates every sequence of operations, and every way in which the last operation can fail.
 //!
-//! Failures of earlier operations need no runs of their own. A failed operation changes nothing, so that the
-//! sequence without it is tested anyway.
+//! Failures of earlier operations need no runs of their own, because a failed operation changes nothing: the
+//! sequence without that operation is tested anyway.
 
 use crate::executor::Executor;
 use crate::machine::Machine;
@@ -31,18 +31,19 @@ struct Trial<'a> {
 pub struct Search {
     pub name: String,
     config: Config,
+    controls_page_tables: bool,
     /// The number of open descriptors before the first machine was created.
     descriptors: usize,
     pub sequences: u64,
-    /// The runs with one failing call.
-    pub with_one_call: u64,
-    /// The runs with several failing calls.
-    pub with_several_calls: u64,
-    /// The runs without free descriptors.
-    pub without_descriptors: u64,
-    /// The runs with failing `mmap` or `mprotect`.
-    pub with_system_calls: u64,
-    /// The runs that ended in quarantine.
+    /// The number of runs with one failing call.
+    pub one_failure_runs: u64,
+    /// The number of runs with several failing calls.
+    pub several_failure_runs: u64,
+    /// The number of runs without free descriptors.
+    pub no_descriptor_runs: u64,
+    /// The number of runs with failing `mmap` or `mprotect`.
+    pub system_call_runs: u64,
+    /// The number of runs that ended in quarantine.
     pub quarantined: u64,
     pub violations: Vec<String>,
 }
@@ -52,17 +53,17 @@ impl fmt::Display for Search {
         let Self {
             name,
             sequences,
-            with_one_call,
-            with_several_calls,
-            without_descriptors,
-            with_system_calls,
+            one_failure_runs,
+            several_failure_runs,
+            no_descriptor_runs,
+            system_call_runs,
             quarantined,
             ..
         } = self;
         write!(
             f,
-            "{name}: {sequences} sequences; {with_one_call} runs with a failing call, {with_several_calls} with several, \
-             {without_descriptors} without descriptors, {with_system_calls} with failing system calls; {quarantined} \
+            "{name}: {sequences} sequences; {one_failure_runs} runs with a failing call, {several_failure_runs} with several, \
+             {no_descriptor_runs} without descriptors, {system_call_runs} with failing system calls; {quarantined} \
              of them ended in quarantine"
         )
     }
@@ -71,25 +72,32 @@ impl fmt::Display for Search {
 impl Search {
     /// Tries every sequence of up to `depth` operations. Of sequences that reach the same state before the
     /// last operation it tries only one, unless `all_sequences` is set.
-    pub fn new(name: &str, config: Config, depth: usize, all_sequences: bool) -> Self {
+    pub fn run(
+        name: &str,
+        (config, controls_page_tables): (Config, bool),
+        depth: usize,
+        all_sequences: bool,
+    ) -> Self {
         let mut search = Self {
             name: name.to_owned(),
             config,
+            controls_page_tables,
             descriptors: process::descriptors(),
             sequences: 0,
-            with_one_call: 0,
-            with_several_calls: 0,
-            without_descriptors: 0,
-            with_system_calls: 0,
+            one_failure_runs: 0,
+            several_failure_runs: 0,
+            no_descriptor_runs: 0,
+            system_call_runs: 0,
             quarantined: 0,
             violations: Vec::new(),
         };
         let mut states = HashSet::new();
-        let mut sequences = vec![(Vec::new(), Model::default())];
+        let parts = if controls_page_tables { 2 } else { 1 };
+        let mut sequences = vec![(Vec::new(), Model { parts, ..Model::default() })];
         for _ in 0..depth {
             let mut extended = Vec::new();
             for (sequence, model) in sequences {
-                for operation in model.next() {
+                for operation in model.next_operations() {
                     search.try_last(&sequence, operation);
                     let after = model.after(operation);
                     if !Model::is_leaf(operation)
@@ -105,10 +113,10 @@ impl Search {
     }
 
     pub fn runs(&self) -> u64 {
-        self.with_one_call
-            + self.with_several_calls
-            + self.without_descriptors
-            + self.with_system_calls
+        self.one_failure_runs
+            + self.several_failure_runs
+            + self.no_descriptor_runs
+            + self.system_call_runs
     }
 
     fn try_last(&mut self, sequence: &[Operation], operation: Operation) {
@@ -124,11 +132,11 @@ impl Search {
     }
 }
 
-/// The name for system calls among the functions that fail.
+/// Names a failed system call in a list of failed functions.
 const SYSTEM_CALL: &str = "a system call";
 
 /// A machine, its model, and its observed state.
-struct Prepared {
+struct PreparedMachine {
     executor: Executor,
     model: Model,
     before: Observation,
@@ -150,18 +158,18 @@ impl Trial<'_> {
             let Outcome::Failed(first) = self.attempt(&mut prepared, failing(ERROR))? else {
                 break;
             };
-            self.search.with_one_call += 1;
+            self.search.one_failure_runs += 1;
             for &status in statuses_of(first[0]).iter().filter(|&&status| status != ERROR) {
                 self.attempt(&mut prepared, failing(status))?;
-                self.search.with_one_call += 1;
+                self.search.one_failure_runs += 1;
             }
             self.attempt(&mut prepared, FaultPlan::none().fail_any_from(nth, ERROR))?;
-            self.search.with_several_calls += 1;
+            self.search.several_failure_runs += 1;
             for later in nth + 1.. {
                 let both = failing(ERROR).fail_any(later, ERROR);
                 match self.attempt(&mut prepared, both)? {
                     Outcome::Failed(calls) if calls.len() == 2 => {
-                        self.search.with_several_calls += 1
+                        self.search.several_failure_runs += 1
                     }
                     _ => break,
                 }
@@ -173,11 +181,13 @@ impl Trial<'_> {
         self.fail_system_calls()
     }
 
-    fn prepare(&self) -> Result<Prepared, String> {
-        let (executor, model) = Executor::after(&self.search.config, self.sequence);
+    fn prepare(&self) -> Result<PreparedMachine, String> {
+        let Search { config, controls_page_tables, .. } = &*self.search;
+        let (executor, model) =
+            Executor::run_sequence(config, *controls_page_tables, self.sequence);
         let before = self.with_context(Observation::of(&executor), || self.describe("before"))?;
         self.with_context(before.check_against(&executor, &model), || self.describe("before"))?;
-        Ok(Prepared { executor, model, before })
+        Ok(PreparedMachine { executor, model, before })
     }
 
     fn describe(&self, run: &str) -> String {
@@ -187,22 +197,22 @@ impl Trial<'_> {
     fn with_context<T>(
         &self,
         verdict: Result<T, String>,
-        when: impl Fn() -> String,
+        context: impl Fn() -> String,
     ) -> Result<T, String> {
-        verdict.map_err(|violation| format!("{}: {violation}", when()))
+        verdict.map_err(|violation| format!("{}: {violation}", context()))
     }
 
     /// Performs and checks one run. If the state has changed, the machine cannot be reused.
     fn attempt(
         &mut self,
-        machine: &mut Option<Prepared>,
+        machine: &mut Option<PreparedMachine>,
         plan: FaultPlan,
     ) -> Result<Outcome, String> {
         let mut prepared = match machine.take() {
             Some(prepared) => prepared,
             None => self.prepare()?,
         };
-        let (result, calls) = prepared.executor.perform_with(self.operation, plan.clone());
+        let (result, calls) = prepared.executor.execute_with_faults(self.operation, plan.clone());
         let run = format!("with {plan}: {calls:?} failed");
         let functions: Vec<_> = calls.iter().map(|&(function, _)| function).collect();
         *machine = self.conclude(prepared, result, &functions, &run)?;
@@ -212,11 +222,11 @@ impl Trial<'_> {
     /// Checks a run. Returns the machine if it is unchanged and can be reused.
     fn conclude(
         &mut self,
-        mut prepared: Prepared,
+        mut prepared: PreparedMachine,
         result: Result<(), Error>,
         failed: &[&'static str],
         run: &str,
-    ) -> Result<Option<Prepared>, String> {
+    ) -> Result<Option<PreparedMachine>, String> {
         let outcome = format!("{result:?}");
         let verdict = self.check(&mut prepared, result, failed);
         let state =
@@ -234,7 +244,7 @@ impl Trial<'_> {
         Ok(None)
     }
 
-    /// Fails each `mmap` and `mprotect` in a reservation, alone and with all that follow.
+    /// Makes each `mmap` and `mprotect` in a reservation fail, alone and with all later ones.
     fn fail_system_calls(&mut self) -> Result<(), String> {
         let mut machine = None;
         for errno in [libc::ENOMEM, libc::EACCES] {
@@ -251,9 +261,11 @@ impl Trial<'_> {
                     prepared.executor.execute(self.operation)
                 });
                 let run = format!("with system calls {first} to {last} failing ({errno})");
-                self.search.with_system_calls += u64::from(failed > 0);
+                self.search.system_call_runs += u64::from(failed > 0);
                 let failed: &[_] = if failed > 0 { &[SYSTEM_CALL] } else { &[] };
                 machine = self.conclude(prepared, result, failed, &run)?;
+                // Without dma-bufs that can be mapped, the CPU cannot access a mapping with an offset.
+                machine = machine.filter(|_| !self.search.controls_page_tables);
                 if failed.is_empty() {
                     break;
                 }
@@ -264,11 +276,11 @@ impl Trial<'_> {
 
     fn check(
         &self,
-        prepared: &mut Prepared,
+        prepared: &mut PreparedMachine,
         result: Result<(), Error>,
         failed: &[&'static str],
     ) -> Result<State, String> {
-        let Prepared { executor, model, before } = prepared;
+        let PreparedMachine { executor, model, before } = prepared;
         if executor.machine.vmm.quarantine().len() > before.quarantined() {
             if matches!(
                 result.as_ref().map_err(Error::kind),
@@ -313,14 +325,16 @@ impl Trial<'_> {
     /// Returns whether the operation succeeds although this function fails.
     fn tolerates_failure(&self, function: &str) -> bool {
         match (function, self.operation) {
-            // If the library cannot map, the runtime maps. If the library cannot replace a mapping, it removes
-            // the mapping's access.
+            // If the library cannot map the memory for the CPU, the runtime does. If the library cannot replace a
+            // mapping, it removes the mapping's access.
             (SYSTEM_CALL, _) => true,
             // Without the properties, the owner of an import is unknown.
             ("hsa_amd_vmem_get_alloc_properties_from_handle", Operation::Import) => true,
             // Leaks a signal, or leaves memory of this process pinned.
             ("hsa_signal_destroy", Operation::Fill(_) | Operation::Copy(_)) => true,
             ("hsa_amd_memory_unlock", Operation::Fill(_)) => true,
+            // The page whose locking has waited for the GPUs stays locked.
+            ("hsa_amd_memory_unlock", _) => self.search.controls_page_tables,
             // The mapping was removed; its memory is quarantined.
             ("hsa_amd_vmem_handle_release", Operation::Unmap(_)) => true,
             // Without aligned reservations, the library retries the call several times.
@@ -330,8 +344,8 @@ impl Trial<'_> {
     }
 
     /// Frees everything. Fails if the runtime keeps anything that is not quarantined.
-    fn finish(&self, prepared: Prepared, state: State) -> Result<(), String> {
-        let Prepared { mut executor, model, .. } = prepared;
+    fn finish(&self, prepared: PreparedMachine, state: State) -> Result<(), String> {
+        let PreparedMachine { mut executor, model, .. } = prepared;
         let after = model.after(self.operation);
         if state == State::Unchanged {
             let result = executor.execute(self.operation);
@@ -363,23 +377,25 @@ impl Trial<'_> {
             };
             let result =
                 process::with_descriptors(spare, || prepared.executor.execute(self.operation));
-            self.search.without_descriptors += u64::from(result.is_err());
-            let when = || self.describe(&format!("with {spare} free descriptors: {result:?}"));
+            self.search.no_descriptor_runs += u64::from(result.is_err());
+            let context = || self.describe(&format!("with {spare} free descriptors: {result:?}"));
             if result.is_ok() {
                 let after = prepared.model.after(self.operation);
                 prepared.executor.tag(&after);
                 let observation = Observation::of(&prepared.executor);
                 let verdict = observation
                     .and_then(|observation| observation.check_against(&prepared.executor, &after));
-                self.with_context(verdict, when)?;
-                return self.with_context(close(prepared.executor, self.search.descriptors), when);
+                self.with_context(verdict, context)?;
+                return self
+                    .with_context(close(prepared.executor, self.search.descriptors), context);
             }
             if !matches!(result.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors)) {
-                return Err(when());
+                return Err(context());
             }
-            let verdict = Observation::of(&prepared.executor)
-                .and_then(|observation| prepared.before.check_unchanged(&observation));
-            self.with_context(verdict, when)?;
+            let verdict = Observation::of(&prepared.executor).and_then(|observation| {
+                prepared.before.check_unchanged_except_reserve(observation)
+            });
+            self.with_context(verdict, context)?;
             machine = Some(prepared);
         }
         Err(self.describe("fails with sixteen free descriptors"))
@@ -413,9 +429,9 @@ fn close(executor: Executor, descriptors: usize) -> Result<(), String> {
     }
     drop((library.runtime, simulation));
     unmap_quarantined(&listed);
-    let now = process::descriptors();
-    if now != descriptors {
-        return Err(format!("{now} descriptors are open instead of {descriptors}"));
+    let open_descriptors = process::descriptors();
+    if open_descriptors != descriptors {
+        return Err(format!("{open_descriptors} descriptors are open instead of {descriptors}"));
     }
     Ok(())
 }

@@ -31,12 +31,12 @@ unsafe extern "C" {
 }
 
 /// The calls that fail: from the first to the last, counted from 1, with this error.
-static FIRST: AtomicU64 = AtomicU64::new(0);
-static LAST: AtomicU64 = AtomicU64::new(0);
-static ERROR: AtomicI32 = AtomicI32::new(0);
+static FIRST_FAILING_CALL: AtomicU64 = AtomicU64::new(0);
+static LAST_FAILING_CALL: AtomicU64 = AtomicU64::new(0);
+static ERRNO: AtomicI32 = AtomicI32::new(0);
 /// The number of calls at watched addresses, and of those that failed.
 static CALLS: AtomicU64 = AtomicU64::new(0);
-static FAILED: AtomicU64 = AtomicU64::new(0);
+static FAILED_CALLS: AtomicU64 = AtomicU64::new(0);
 /// The watched addresses: pairs of start and end.
 static WATCHED: [AtomicUsize; 8] = [const { AtomicUsize::new(0) }; 8];
 
@@ -58,9 +58,10 @@ extern "C" fn on_call(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
     let number = registers[libc::REG_RAX as usize];
     if is_watched(arguments[0] as usize) {
         let call_number = CALLS.fetch_add(1, SeqCst) + 1;
-        if (FIRST.load(SeqCst)..=LAST.load(SeqCst)).contains(&call_number) {
-            FAILED.fetch_add(1, SeqCst);
-            registers[libc::REG_RAX as usize] = -i64::from(ERROR.load(SeqCst));
+        if (FIRST_FAILING_CALL.load(SeqCst)..=LAST_FAILING_CALL.load(SeqCst)).contains(&call_number)
+        {
+            FAILED_CALLS.fetch_add(1, SeqCst);
+            registers[libc::REG_RAX as usize] = -i64::from(ERRNO.load(SeqCst));
             return;
         }
     }
@@ -68,7 +69,7 @@ extern "C" fn on_call(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
     registers[libc::REG_RAX as usize] = unsafe { exhaustive_faults_call(number, &arguments) };
 }
 
-/// Installs the filter for this thread and those it starts.
+/// Installs the filter for this thread and the threads that it starts.
 pub fn watch_this_thread() {
     static HANDLER: Once = Once::new();
     HANDLER.call_once(|| {
@@ -85,18 +86,18 @@ pub fn watch_this_thread() {
     let load = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     let equal = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
     let ret = (libc::BPF_RET | libc::BPF_K) as u16;
-    let step = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
+    let instruction = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
     // struct seccomp_data: number, architecture, instruction pointer (low, high), arguments.
     let mut program = [
-        step(load, 0, 0, 0),
-        step(equal, libc::SYS_mmap as u32, 1, 0),
-        step(equal, libc::SYS_mprotect as u32, 0, 4),
-        step(load, 8, 0, 0),
-        step(equal, allowed as u32, 0, 3),
-        step(load, 12, 0, 0),
-        step(equal, (allowed >> 32) as u32, 0, 1),
-        step(ret, libc::SECCOMP_RET_ALLOW, 0, 0),
-        step(ret, libc::SECCOMP_RET_TRAP, 0, 0),
+        instruction(load, 0, 0, 0),
+        instruction(equal, libc::SYS_mmap as u32, 1, 0),
+        instruction(equal, libc::SYS_mprotect as u32, 0, 4),
+        instruction(load, 8, 0, 0),
+        instruction(equal, allowed as u32, 0, 3),
+        instruction(load, 12, 0, 0),
+        instruction(equal, (allowed >> 32) as u32, 0, 1),
+        instruction(ret, libc::SECCOMP_RET_ALLOW, 0, 0),
+        instruction(ret, libc::SECCOMP_RET_TRAP, 0, 0),
     ];
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     // SAFETY: prevents this thread from gaining privileges.
@@ -116,17 +117,17 @@ pub fn with_failing<T>(
     errno: c_int,
     act: impl FnOnce() -> T,
 ) -> (T, u64) {
-    assert!(watched.len() <= WATCHED.len() / 2, "no more ranges than can be watched");
+    assert!(watched.len() <= WATCHED.len() / 2, "too many ranges to watch");
     CALLS.store(0, SeqCst);
-    FAILED.store(0, SeqCst);
-    ERROR.store(errno, SeqCst);
-    FIRST.store(*calls.start(), SeqCst);
-    LAST.store(*calls.end(), SeqCst);
+    FAILED_CALLS.store(0, SeqCst);
+    ERRNO.store(errno, SeqCst);
+    FIRST_FAILING_CALL.store(*calls.start(), SeqCst);
+    LAST_FAILING_CALL.store(*calls.end(), SeqCst);
     for (pair, range) in WATCHED.chunks(2).zip(watched) {
         pair[0].store(range.start, SeqCst);
         pair[1].store(range.end, SeqCst);
     }
     let result = act();
     WATCHED.iter().for_each(|address| address.store(0, SeqCst));
-    (result, FAILED.load(SeqCst))
+    (result, FAILED_CALLS.load(SeqCst))
 }

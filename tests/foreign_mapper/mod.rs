@@ -1,5 +1,4 @@
-//! Threads that map foreign memory continuously, in and around a reservation wherever the kernel allows
-//! it, while the library uses the reservation.
+//! Threads that map foreign memory continuously, in and around a reservation, while the library uses it.
 
 use crate::machine::{Library, access, at};
 use crate::process::assert_mapped;
@@ -9,8 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const PAGE: usize = 4096;
-/// The pages of a mapping, and the mappings of the reservation.
+/// The number of pages of a mapping.
 const PAGES: usize = 4;
+/// The number of mappings of the reservation.
 const MAPPINGS: usize = 4;
 /// The number of foreign mappings that a thread keeps.
 const MAX_FOREIGN: usize = 64;
@@ -34,7 +34,7 @@ impl ForeignMapping {
         if start == libc::MAP_FAILED {
             return None;
         }
-        // SAFETY: just mapped, and known to this thread only.
+        // SAFETY: just mapped, and used by this thread only.
         unsafe { start.cast::<u8>().write_bytes(mark, size) };
         Some(Self { start: start as usize, size, mark })
     }
@@ -75,11 +75,11 @@ fn map_foreign(reservation: &Range<usize>, mark: u8, stop: &AtomicBool, outcomes
     };
     while !stop.load(Ordering::Relaxed) {
         for page in (reservation.start - PAGE..=reservation.end).step_by(PAGE) {
-            let exactly = ForeignMapping::map(page, PAGE, libc::MAP_FIXED_NOREPLACE, mark);
-            let near = ForeignMapping::map(page, PAGES * PAGE, 0, mark);
+            let at_hint = ForeignMapping::map(page, PAGE, libc::MAP_FIXED_NOREPLACE, mark);
+            let near_hint = ForeignMapping::map(page, PAGES * PAGE, 0, mark);
             let anywhere = ForeignMapping::map(0, PAGE, 0, mark);
             outcomes.attempts.fetch_add(3, Ordering::Relaxed);
-            mappings.extend([exactly, near, anywhere].into_iter().flatten());
+            mappings.extend([at_hint, near_hint, anywhere].into_iter().flatten());
         }
         mappings.iter().for_each(check);
         mappings.drain(..mappings.len().saturating_sub(MAX_FOREIGN));
@@ -115,7 +115,7 @@ pub fn map_during_changes(library: &Library, name: &str) {
     let attempts = outcomes.attempts.into_inner();
     println!("{name}: {attempts} attempts in {rounds} rounds");
     assert!(attempts > 100, "{name}: too few attempts");
-    assert_eq!(outcomes.inside.into_inner(), 0, "{name}: foreign mappings inside");
+    assert_eq!(outcomes.inside.into_inner(), 0, "{name}: foreign mappings in the reservation");
     assert_eq!(outcomes.damaged.into_inner(), 0, "{name}: foreign mappings changed");
     assert_eq!(library.vmm.quarantine(), [], "{name}");
     library.vmm.address_free(base, size).expect("nothing is mapped in the reservation");

@@ -9,16 +9,34 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Compiles C with HSA's types into a library.
-pub fn library(name: &str, source: &Path) -> PathBuf {
+/// Compiles a C file that uses HSA's types. The library's symbols have the version of AMD's releases.
+pub fn compile(name: &str, source: &Path) -> PathBuf {
+    compile_with(name, source, &[])
+}
+
+/// Compiles `runtime.c` with these compiler options and the soname of AMD's runtime.
+pub fn fake_runtime(name: &str, options: &[&str]) -> PathBuf {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/hostile/runtime.c");
+    let soname = ["-Wl,-soname,libhsa-runtime64.so.1"];
+    compile_with(name, Path::new(source), &[&soname[..], options].concat())
+}
+
+fn compile_with(name: &str, source: &Path, options: &[&str]) -> PathBuf {
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let file = folder.join(format!("{name}-{}-{number}.so", std::process::id()));
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
     let headers = concat!(env!("CARGO_MANIFEST_DIR"), "/hsa/sys/include");
+    let versions =
+        concat!("-Wl,--version-script=", env!("CARGO_MANIFEST_DIR"), "/tests/hostile/rocr.map");
+    let has_own_versions = options.iter().any(|option| option.contains("--version-script"));
+    let versions = (!has_own_versions).then_some(versions);
     let output = Command::new(compiler)
-        .args(["-shared", "-fPIC", "-O1", "-pthread", "-I", headers, "-o"])
+        .args(["-shared", "-fPIC", "-O1", "-pthread", "-I", headers])
+        .args(versions)
+        .args(options)
+        .arg("-o")
         .args([file.as_os_str(), source.as_os_str()])
         .output()
         .expect("a C compiler, $CC or cc");
@@ -27,26 +45,26 @@ pub fn library(name: &str, source: &Path) -> PathBuf {
     file
 }
 
-/// Returns a library with these lines of C.
-pub fn library_of(name: &str, lines: &str) -> PathBuf {
+/// Compiles lines of C into a library, and returns its path.
+pub fn compile_source(name: &str, lines: &str) -> PathBuf {
     let file = format!("{name}-{}.c", std::process::id());
     let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join(file);
     std::fs::write(&source, lines).expect("the folder is writable");
-    let library_file = library(name, &source);
+    let library_file = compile(name, &source);
     std::fs::remove_file(source).expect("the file was just written");
     library_file
 }
 
 /// The runtime that is compiled from `runtime.c`.
-pub struct Hostile {
+pub struct HostileRuntime {
     pub path: PathBuf,
     library: *mut core::ffi::c_void,
 }
 
-impl Hostile {
+impl HostileRuntime {
     pub fn new() -> Self {
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/hostile/runtime.c");
-        let path = library("hostile", Path::new(source));
+        let path = compile("hostile", Path::new(source));
         let name = CString::new(path.to_str().unwrap()).unwrap();
         // SAFETY: a library of this test without constructors.
         let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
@@ -82,7 +100,7 @@ impl Hostile {
     }
 }
 
-impl Drop for Hostile {
+impl Drop for HostileRuntime {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
     }

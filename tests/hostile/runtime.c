@@ -18,12 +18,23 @@
 #define GPU 2
 #define POOL 3
 
+/* The version of AMD's extension, and the build. Without a build, the runtime is unknown. */
+#ifndef EXTENSION
+#define EXTENSION 7
+#endif
+#ifndef INIT
+#define INIT SUCCESS
+#endif
+#ifndef BUILD
+#define BUILD "1.15.0-hostile"
+#endif
+
 /* Variables that a test sets and reads. */
 int hostile_meet;             /* the number of calls of map that wait for each other */
-int hostile_met;              /* the number of those calls that have waited for all others */
+int hostile_met;              /* the number of those calls that did not time out waiting */
 int hostile_foreign_mappings; /* the number of the next holes in which a foreign mapping is created */
 int hostile_unmap_fails_at;   /* this unmap, counted from 1, fails */
-int hostile_init;             /* the status that hsa_init returns */
+int hostile_init = INIT;      /* the status that hsa_init returns */
 int hostile_started;          /* the number of starts minus the number of stops */
 int hostile_linger;           /* the microseconds that an export or a change of access takes */
 int hostile_release_lingers;  /* the microseconds that a release takes */
@@ -74,11 +85,16 @@ hsa_status_t hsa_shut_down(void) {
 }
 
 hsa_status_t hsa_system_get_info(hsa_system_info_t attribute, void *value) {
+  if (!hostile_started) return HSA_STATUS_ERROR_NOT_INITIALIZED;
   switch ((int)attribute) {
   case HSA_SYSTEM_INFO_VERSION_MAJOR:
   case HSA_AMD_SYSTEM_INFO_EXT_VERSION_MAJOR: *(uint16_t *)value = 1; return SUCCESS;
   case HSA_SYSTEM_INFO_VERSION_MINOR: *(uint16_t *)value = 1; return SUCCESS;
-  case HSA_AMD_SYSTEM_INFO_EXT_VERSION_MINOR: *(uint16_t *)value = 7; return SUCCESS;
+  case HSA_AMD_SYSTEM_INFO_EXT_VERSION_MINOR: *(uint16_t *)value = EXTENSION; return SUCCESS;
+  case HSA_AMD_SYSTEM_INFO_BUILD_VERSION:
+    if (!*BUILD) return INVALID_ARGUMENT;
+    *(const char **)value = BUILD;
+    return SUCCESS;
   case HSA_AMD_SYSTEM_INFO_VIRTUAL_MEM_API_SUPPORTED:
   case HSA_AMD_SYSTEM_INFO_DMABUF_SUPPORTED: *(bool *)value = true; return SUCCESS;
   default: return INVALID_ARGUMENT;
@@ -221,7 +237,7 @@ hsa_status_t hsa_amd_vmem_set_access(
     status = SUCCESS;
     for (size_t j = 0; j < count; j++) {
       if (access[j].agent_handle.handle != CPU) continue;
-      /* As in AMD's runtime 6.4: changed access is revoked before it is granted. */
+      /* Like AMD's runtime 6.4, revokes access before it grants changed access. */
       if (mappings[i].cpu) {
         munmap(start, mappings[i].size);
         create_foreign_mapping(start);
@@ -271,3 +287,11 @@ hsa_status_t hsa_amd_vmem_get_alloc_properties_from_handle(
   pool->handle = POOL, *type = 0;
   return SUCCESS;
 }
+
+#if EXTENSION >= 9
+hsa_status_t hsa_amd_portable_export_dmabuf_v2(
+    const void *address, size_t size, int *dmabuf, uint64_t *offset, uint64_t flags) {
+  (void)address, (void)size, (void)dmabuf, (void)offset, (void)flags;
+  return ERROR;
+}
+#endif

@@ -1,7 +1,7 @@
 //! Conflicting operations of several threads; each test has one conflict.
 
 use crate::calls::{self, Recording};
-use crate::machine::{Machine, access, at, failing};
+use crate::machine::{Machine, access, at, fail_calls};
 use crate::{in_many_orders, thread};
 use hsa_vmm::buffer::PagedBuffer;
 use hsa_vmm::error::Problem;
@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const ORDERS: usize = 100;
-const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
+const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 const MAPPING_CALLS: [&str; 3] = ["vmem_map", "vmem_unmap", "vmem_set_access"];
 
-/// Starts a machine whose runtime takes no lock in some calls.
+/// Returns a machine whose runtime takes no lock in some calls.
 fn machine() -> Machine {
     Machine::new(Config::mi300x(2).with_generation(Generation::A))
 }
@@ -105,13 +105,15 @@ fn unlocked_calls_overlap_no_call_on_handles() {
             Runtime::simulated_by(machine.simulation.clone()).expect("the simulation is running");
         let second_vmm = Vmm::open(&runtime).expect("virtual memory is supported");
         let share = |m: &Machine| {
-            let shared = m.vmm.export_to_shareable_handle(handle, FILE).expect("alive");
+            let shared = m.vmm.export_to_shareable_handle(handle, DESCRIPTOR).expect("alive");
             let imported = second_vmm
-                .import_from_shareable_handle(&shared, FILE)
+                .import_from_shareable_handle(&shared, DESCRIPTOR)
                 .expect("an exported descriptor");
             second_vmm.release(imported).expect("no other thread uses it");
-            let imported =
-                m.vmm.import_from_shareable_handle(shared, FILE).expect("an exported descriptor");
+            let imported = m
+                .vmm
+                .import_from_shareable_handle(shared, DESCRIPTOR)
+                .expect("an exported descriptor");
             m.vmm.release(imported).expect("no other thread uses it");
         };
         let recording = run_concurrently(
@@ -161,7 +163,7 @@ fn opposite_copies_do_not_deadlock() {
 #[test]
 fn waiting_threads_reject_quarantined_ranges() {
     in_many_orders(ORDERS, || {
-        let plan = failing(FaultPlan::default(), "hsa_amd_vmem_map", 3..50, 4104);
+        let plan = fail_calls(FaultPlan::default(), "hsa_amd_vmem_map", 3..50, 4104);
         let machine = Machine::new(Config::mi300x(2).with_faults(plan));
         let granule = machine.granule();
         let base = machine.reserve(2 * granule);

@@ -6,7 +6,7 @@ use crate::{calls, in_many_orders};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The seed of the first programs. Each schedule runs other programs, with the next seed.
+/// The seed of the first schedule's programs. Each further schedule uses the next seed.
 const FIRST_SEED: u64 = 1;
 const ORDERS: usize = 100;
 

@@ -1,6 +1,6 @@
 //! The library's own locks under a model checker.
 //!
-//! Shuttle runs one thread at a time and chooses the next one at every lock. [`calls`] makes it choose also
+//! Shuttle runs one thread at a time, and chooses the next thread at every lock. With [`calls`], it also chooses
 //! during every call of the runtime, as if the call took long. Shuttle detects deadlocks, and prints the
 //! schedule of a failure for `shuttle::replay`.
 

@@ -2,7 +2,7 @@
 
 use crate::fixture::Fixture;
 use crate::impostor;
-use crate::process::limit::{limit, raise_limit};
+use crate::process::limit::{raise_limit, set_soft_limit};
 use crate::process::{End, descriptors, in_child, namespaces, regions};
 use hsa_vmm::ipc::{IpcHandle, OpenedMemory};
 use hsa_vmm::transport::Trust;
@@ -52,7 +52,7 @@ impl Executor {
                 Ok(String::new())
             }
             "proc" => {
-                namespaces::own_proc();
+                namespaces::mount_own_proc();
                 Ok(String::new())
             }
             "trust" => {
@@ -107,8 +107,9 @@ impl Executor {
             }
             "free_concurrently" => {
                 let mut take = |address| {
-                    let at = self.allocated.iter().position(|it| it.address().get() == address);
-                    self.allocated.remove(at.expect("allocated by this peer"))
+                    let index =
+                        self.allocated.iter().position(|memory| memory.address().get() == address);
+                    self.allocated.remove(index.expect("allocated by this peer"))
                 };
                 let (first, second) = (take(number(1)), take(number(2)));
                 let timed = |memory: PoolMemory| {
@@ -168,8 +169,9 @@ impl Executor {
                 Ok(address.to_string())
             }
             "free" => {
-                let at = self.allocated.iter().position(|it| it.address().get() == number(1));
-                let memory = self.allocated.remove(at.expect("allocated by this peer"));
+                let index =
+                    self.allocated.iter().position(|memory| memory.address().get() == number(1));
+                let memory = self.allocated.remove(index.expect("allocated by this peer"));
                 memory.free().map_err(|rejected| code_and_text(rejected.error))?;
                 Ok(String::new())
             }
@@ -191,8 +193,9 @@ impl Executor {
                 Ok(opened.get().to_string())
             }
             "close" => {
-                let at = self.opened.iter().position(|it| it.address().get() == number(1));
-                let memory = self.opened.remove(at.expect("opened by this peer"));
+                let index =
+                    self.opened.iter().position(|memory| memory.address().get() == number(1));
+                let memory = self.opened.remove(index.expect("opened by this peer"));
                 memory.close().map_err(|rejected| code_and_text(rejected.error))?;
                 Ok(String::new())
             }
@@ -249,22 +252,25 @@ impl Executor {
             "write" => self.write(number(1), words[2]),
             "read" => self.read(number(1), number(2)),
             "fill" => {
-                let (at, value, size) = (number(1), number(2) as u32, number(3));
+                let (address, value, size) = (number(1), number(2) as u32, number(3));
                 self.with_memory_at(
-                    at,
+                    address,
                     |opened| opened.fill(0, value, size),
                     |own, offset| own.fill(offset, value, size),
                 )?;
                 Ok(String::new())
             }
             "size" => {
-                let size =
-                    self.with_memory_at(number(1), |it| Ok(it.size()), |it, _| Ok(it.size()))?;
+                let size = self.with_memory_at(
+                    number(1),
+                    |memory| Ok(memory.size()),
+                    |memory, _| Ok(memory.size()),
+                )?;
                 Ok(size.to_string())
             }
             "resources" => Ok(format!("{} {}", descriptors(), regions().len())),
             "limit" => {
-                limit(number(1) as u64);
+                set_soft_limit(number(1) as u64);
                 Ok(String::new())
             }
             "raise_limit" => {
@@ -283,36 +289,40 @@ impl Executor {
         self.ipc().runtime()
     }
 
-    /// Calls a function on the memory at an address: `opened` if opened memory starts there, otherwise `own` with
-    /// the allocated memory that contains it and the offset.
+    /// Calls `opened` if opened memory starts at the address. Otherwise calls `own` with the allocated memory that
+    /// contains the address, and the offset in it.
     fn with_memory_at<T>(
         &self,
-        at: usize,
+        address: usize,
         opened: impl FnOnce(&OpenedMemory) -> Result<T, Error>,
         own: impl FnOnce(&PoolMemory, usize) -> Result<T, Error>,
     ) -> Result<T, (i32, String)> {
-        if let Some(memory) = self.opened.iter().find(|it| it.address().get() == at) {
+        if let Some(memory) = self.opened.iter().find(|memory| memory.address().get() == address) {
             return opened(memory).map_err(code_and_text);
         }
         let contains = |memory: &&PoolMemory| {
-            (0..memory.size()).contains(&at.wrapping_sub(memory.address().get()))
+            (0..memory.size()).contains(&address.wrapping_sub(memory.address().get()))
         };
         let memory = self.allocated.iter().find(contains).expect("memory of this peer");
-        own(memory, at - memory.address().get()).map_err(code_and_text)
+        own(memory, address - memory.address().get()).map_err(code_and_text)
     }
 
-    fn write(&self, at: usize, text: &str) -> CommandResult {
+    fn write(&self, address: usize, text: &str) -> CommandResult {
         let bytes = text.as_bytes();
-        self.with_memory_at(at, |it| it.write(0, bytes), |it, offset| it.write(offset, bytes))?;
+        self.with_memory_at(
+            address,
+            |memory| memory.write(0, bytes),
+            |memory, offset| memory.write(offset, bytes),
+        )?;
         Ok(String::new())
     }
 
-    fn read(&self, at: usize, size: usize) -> CommandResult {
+    fn read(&self, address: usize, size: usize) -> CommandResult {
         let bytes = std::cell::RefCell::new(vec![0; size]);
         self.with_memory_at(
-            at,
-            |it| it.read(0, &mut bytes.borrow_mut()),
-            |it, offset| it.read(offset, &mut bytes.borrow_mut()),
+            address,
+            |memory| memory.read(0, &mut bytes.borrow_mut()),
+            |memory, offset| memory.read(offset, &mut bytes.borrow_mut()),
         )?;
         Ok(to_hex(&bytes.into_inner()))
     }

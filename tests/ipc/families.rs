@@ -21,7 +21,7 @@ on_all_fixtures! {
         grandchild.assert_contains(in_grandchild, "two");
         grandchild.write(in_grandchild, "six");
         parent.assert_contains(address, "six");
-        // The other way round: the grandchild exports its memory to the parent and the child.
+        // In the other direction, the grandchild exports its memory to the parent and the child.
         let exported = grandchild.allocate(SIZE);
         grandchild.write(exported, "upwards");
         let handle = grandchild.get_handle(exported);
@@ -69,8 +69,8 @@ on_all_fixtures! {
         let opened = importer.open(&exporter.get_handle(address));
         exporter.free(address);
         importer.assert_contains(opened, "left");
-        let other = exporter.allocate(SIZE);
-        exporter.write(other, "unrelated");
+        let unrelated = exporter.allocate(SIZE);
+        exporter.write(unrelated, "unrelated");
         importer.assert_contains(opened, "left");
         importer.close(opened);
     }

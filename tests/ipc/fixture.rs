@@ -17,7 +17,7 @@ pub enum Fixture {
 /// How AMD's runtime shares memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// By the kernel driver of AMD's own package: the only mode of ROCm 6.1.
+    /// By a call that only the kernel driver of AMD's own package has: the only mode of ROCm 6.1.
     Kernel,
     /// By dma-buf, through the exporter's server: the default since ROCm 7.
     Server,
@@ -60,8 +60,8 @@ impl Fixture {
 
     /// Returns whether exported memory is freed only when the process ends: a defect of AMD's runtime 7.2.
     ///
-    /// To record the owner of memory that it shares by dma-buf, that runtime opens a device handle, and never
-    /// closes it.
+    /// That runtime opens a device handle to record the owner of memory that it shares by dma-buf, and never
+    /// closes the handle.
     pub fn leaks_exported_memory(&self) -> bool {
         matches!(self, Self::Amd { release: Release::R7_2_4, mode: Mode::Server, .. })
     }

@@ -17,7 +17,7 @@ pub const TABLE_AND_SLOT: std::ops::Range<usize> = 52..57;
 /// The check value.
 const CHECK: std::ops::Range<usize> = 60..64;
 
-/// CRC-32 as in zlib, bit by bit.
+/// Returns the CRC-32 of bytes, as zlib computes it.
 fn crc32(bytes: &[u8]) -> u32 {
     let step = |crc: u32| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 };
     let add = |crc: u32, byte: &u8| (0..8).fold(crc ^ u32::from(*byte), |crc, _| step(crc));

@@ -62,7 +62,7 @@ on_all_fixtures! {
             let address = exporter.allocate(size);
             exporter.write(address, "genuine");
             let genuine = to_hip_handle(&exporter.get_handle(address));
-            // The rejected opens below must not affect this one.
+            // The rejected opens below must not affect this mapping.
             let opened = importer.open(&genuine);
             for forged in [8 << 20, 2 * size as u64, 1 << 40, 1 << 46, u64::MAX - 4095, u64::MAX] {
                 // AMD's runtime allocates less than 2 MiB as part of a block, and maps the whole block.
@@ -132,9 +132,9 @@ on_all_fixtures! {
 
     open_rejects_random_handles(fixture) {
         let mut importer = Setup::on(fixture).peer();
-        let own = importer.allocate(SIZE);
+        let own_address = importer.allocate(SIZE);
         // A handle with a valid namespace and format.
-        let valid = importer.get_handle(own).to_bytes();
+        let valid = importer.get_handle(own_address).to_bytes();
         let mut random = Random(0x9e37_79b9_7f4a_7c15);
         for round in 0..500 {
             let mut bytes = random.bytes();
@@ -163,7 +163,8 @@ on_all_fixtures! {
         let mut wrong_address = genuine;
         wrong_address[0] ^= 0x10;
         wrong_address[1] ^= 0x10;
-        // The runtime's part is random. The runtime searches for the process in it for ten seconds.
+        // The runtime's part of the handle is random, and names an unknown process. The runtime searches for that
+        // process for ten seconds.
         let mut unknown_process = genuine;
         unknown_process[..32].copy_from_slice(&random.bytes()[..32]);
         for bytes in [wrong_address, unknown_process] {

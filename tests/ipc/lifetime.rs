@@ -21,9 +21,9 @@ on_all_fixtures! {
         let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let (address, old) = exporter.reuse_address();
         exporter.write(address, "another");
-        let new = exporter.get_handle(address);
+        let new_handle = exporter.get_handle(address);
         assert_error(&within(3, || importer.try_open(&old)), INVALID_DEVICE_POINTER);
-        let opened = importer.open(&new);
+        let opened = importer.open(&new_handle);
         importer.assert_contains(opened, "another");
     }
 
@@ -49,13 +49,13 @@ on_all_fixtures! {
         let namesakes_handle = namesake.get_handle(namesakes_address);
         exporter.kill();
         let mut bytes = handle.to_bytes();
-        // As if the dead exporter had had the namesake's process id, table descriptor and slot.
+        // Simulates a dead exporter with the namesake's process ID, table descriptor and slot.
         bytes[forge::PROCESS].copy_from_slice(&namesake.process.to_le_bytes());
         let namesakes_bytes = namesakes_handle.to_bytes();
         bytes[forge::TABLE_AND_SLOT].copy_from_slice(&namesakes_bytes[forge::TABLE_AND_SLOT]);
         let reused = forge::with_valid_check(bytes, generation);
         assert_error(&within(3, || importer.try_open(&reused)), INVALID_DEVICE_POINTER);
-        // The same with the namesake's handle of the runtime.
+        // The handle is also rejected if it contains the namesake's runtime handle.
         bytes[forge::RUNTIME].copy_from_slice(&namesakes_bytes[forge::RUNTIME]);
         let reused = forge::with_valid_check(bytes, generation);
         assert_error(&within(3, || importer.try_open(&reused)), INVALID_DEVICE_POINTER);
@@ -71,7 +71,7 @@ on_all_fixtures! {
         let opened = importer.open(&hip_handle);
         importer.assert_contains(opened, "plain");
         importer.close(opened);
-        // Each open needs one close, also if the runtime returns the same address twice.
+        // Each open needs one close, even if the runtime returns the same address twice.
         let twice = [importer.open(&hip_handle), importer.open(&hip_handle)];
         for opened in twice {
             importer.close(opened);
@@ -103,7 +103,7 @@ on_all_fixtures! {
         let last = exporter.get_handle(address + SIZE - 1);
         let opened = importer.try_open_raw(&last, 0).unwrap();
         assert_error(&importer.try_run(&format!("close_raw {}", opened + 1)), INVALID_VALUE);
-        // Any address of the mapped allocation closes it, also one before the opened address.
+        // Any address of the mapped allocation closes it, even one before the opened address.
         importer.run(&format!("close_raw {}", opened - 77));
     }
 

@@ -73,7 +73,7 @@ impl Setup {
         self.accept_peer(true)
     }
 
-    /// Has a peer fork a child, which has no runtime.
+    /// Makes `parent` fork a child without a runtime.
     #[track_caller]
     pub fn child_of(&self, parent: &mut Peer) -> Peer {
         parent.run("fork");
@@ -87,7 +87,8 @@ impl Setup {
         let mut stream = BufReader::new(stream);
         let mut line = String::new();
         stream.read_line(&mut line).expect("a peer sends its process id");
-        // The process id in the test's PID namespace. The peer has sent the one of its own namespace.
+        // The ID that the peer sent is valid only in its PID namespace; the socket's credentials have the ID
+        // in the test's namespace.
         let credentials =
             rustix::net::sockopt::socket_peercred(stream.get_ref()).expect("a socket");
         Peer { process: credentials.pid.as_raw_nonzero().get(), stream, is_own_child }
@@ -95,12 +96,12 @@ impl Setup {
 
     /// Runs in a peer: executes commands until the test disconnects.
     fn execute_commands(&self) -> ! {
-        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        let no_core_files = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: the limit is valid; it prevents core files.
-        unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) };
+        unsafe { libc::setrlimit(libc::RLIMIT_CORE, &no_core_files) };
         // SAFETY: no process waits for the children of a peer.
         unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
-        let stream = UnixStream::connect_addr(&self.address).expect("the setup");
+        let stream = UnixStream::connect_addr(&self.address).expect("the test listens");
         let mut reader = BufReader::new(stream);
         write_line(&mut reader, &std::process::id().to_string());
         let mut executor = Executor::default();
@@ -220,8 +221,8 @@ impl Peer {
         Ok(reply.parse().expect("an address"))
     }
 
-    /// Opens the first handle in a thread, and opens and closes the second repeatedly meanwhile. Returns the time
-    /// that the first took, and the longest time of a round with the second.
+    /// Opens the first handle in a thread, and opens and closes the second repeatedly meanwhile. Returns how long the
+    /// first open took, and the longest round with the second.
     #[track_caller]
     pub fn open_concurrently(
         &mut self,
@@ -253,7 +254,7 @@ impl Peer {
     }
 
     pub fn signal(&self, signal: i32) {
-        // SAFETY: a process of this test that was not reaped yet.
+        // SAFETY: a process of this test that is not reaped yet.
         unsafe { libc::kill(self.process, signal) };
     }
 
@@ -280,7 +281,7 @@ impl Drop for Peer {
             // SAFETY: our own child, and a writable status.
             unsafe { libc::waitpid(self.process, &mut status, 0) };
         } else {
-            // Its parent ignores SIGCHLD, so the kernel reaps it.
+            // The peer's parent ignores SIGCHLD, so the kernel reaps the peer.
             while std::path::Path::new(&format!("/proc/{}", self.process)).exists() {
                 std::thread::sleep(Duration::from_millis(1));
             }

@@ -15,7 +15,7 @@ fn resources(peer: &mut Peer) -> (usize, usize) {
     (descriptors.parse().expect("a number"), mappings.parse().expect("a number"))
 }
 
-/// Returns the numbers after the server of AMD's runtime has closed the last descriptor that it sent.
+/// Waits until the server of AMD's runtime has closed the last descriptor that it sent, and returns the numbers.
 fn resources_at_rest(peer: &mut Peer) -> (usize, usize) {
     std::thread::sleep(Duration::from_millis(200));
     resources(peer)

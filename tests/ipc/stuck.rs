@@ -5,7 +5,7 @@ use crate::fixture::{Fixture, on_all_fixtures};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
-/// Locks an export's entry in its exporter's table, as a process that hangs with the lock does.
+/// Locks an export's entry in its exporter's table, like a process that hangs while it holds the lock.
 fn lock_entry(handle: &IpcHandle, lock_type: i32) -> File {
     let bytes = handle.to_bytes();
     let descriptor = u32::from_le_bytes([bytes[52], bytes[53], bytes[54], 0]);
@@ -26,9 +26,10 @@ fn lock_entry(handle: &IpcHandle, lock_type: i32) -> File {
     table
 }
 
-/// Returns whether to run long tests on this fixture. They would do the same in both modes of AMD's runtime.
-fn runs_long_tests(fixture: &Fixture) -> bool {
-    matches!(fixture, Fixture::Simulation) || fixture.has_server()
+/// Returns whether to run a long test on this fixture. Both modes of AMD's runtime behave alike, so one is enough.
+fn runs_long_test(name: &str, fixture: &Fixture) -> bool {
+    (matches!(fixture, Fixture::Simulation) || fixture.has_server())
+        && hsa_rocr::test::runs_long_test(name)
 }
 
 on_all_fixtures! {
@@ -49,7 +50,7 @@ on_all_fixtures! {
     }
 
     stuck_free_delays_no_other_open(fixture) {
-        if !runs_long_tests(fixture) {
+        if !runs_long_test("stuck::stuck_free_delays_no_other_open", fixture) {
             return;
         }
         let setup = Setup::on(fixture);
@@ -68,7 +69,7 @@ on_all_fixtures! {
     }
 
     stuck_open_delays_no_other_free(fixture) {
-        if !runs_long_tests(fixture) {
+        if !runs_long_test("stuck::stuck_open_delays_no_other_free", fixture) {
             return;
         }
         let setup = Setup::on(fixture);

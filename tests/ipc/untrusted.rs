@@ -45,8 +45,8 @@ on_all_fixtures! {
             exporter.write(address, "theirs");
         }
         // The kernel rejects the other direction: only root can inspect root's processes.
-        let own = importer.allocate(SIZE);
-        let handle = importer.get_handle(own);
+        let own_address = importer.allocate(SIZE);
+        let handle = importer.get_handle(own_address);
         exporter.run("trust 0");
         let result = exporter.try_open(&handle);
         assert_error(&result, INVALID_DEVICE_POINTER);
@@ -85,8 +85,8 @@ on_all_fixtures! {
         let mut impostor = setup.peer();
         impostor.run(&format!("user {NOBODY_UID}"));
         let trap = impostor.allocate(SIZE);
-        let own = executor::to_hex(&impostor.get_handle(trap).to_bytes());
-        impostor.run(&format!("usurp {} {own}", exporter.process));
+        let own_handle = executor::to_hex(&impostor.get_handle(trap).to_bytes());
+        impostor.run(&format!("usurp {} {own_handle}", exporter.process));
         for handle in [handle, to_hip_handle(&handle)] {
             let result = importer.try_open(&handle);
             assert_error(&result, INVALID_DEVICE_POINTER);
@@ -129,7 +129,7 @@ on_all_fixtures! {
             let address = peer.allocate(SIZE);
             peer.get_handle(address)
         });
-        // The exporter's table then lists memory that only the other peer's server can send.
+        // Makes the exporter's table list memory that only the other peer's server can send.
         let mut bytes = handle.to_bytes();
         bytes[RUNTIME].copy_from_slice(&others_handle.to_bytes()[RUNTIME]);
         let entry = Entry::of(&handle);
@@ -146,7 +146,7 @@ on_all_fixtures! {
         let mut parents = [setup.peer_without_runtime(), setup.peer_without_runtime()];
         let [mut first, mut other] =
             parents.each_mut().map(|parent| first_process_of_namespace(&setup, parent));
-        // Forked before the first process has a runtime.
+        // Forks before the first process has a runtime.
         let mut second = setup.child_of(&mut first);
         for peer in [&mut first, &mut second] {
             peer.run("runtime 0");

@@ -6,7 +6,8 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// The fields of an event: name and value. Strings are unchanged, other values are formatted with `Debug`.
+/// The fields of an event: name and value, and `level` last. Strings are unchanged, other values are formatted
+/// with `Debug`.
 pub type Fields = Vec<(&'static str, String)>;
 
 /// Calls `on_event` for each event that passes the filter, on the thread that logs it.
@@ -31,6 +32,7 @@ impl Subscriber for EventSubscriber {
     fn event(&self, event: &Event<'_>) {
         let mut visitor = FieldVisitor(Fields::new());
         event.record(&mut visitor);
+        visitor.0.push(("level", event.metadata().level().to_string()));
         (self.on_event)(visitor.0);
     }
     fn new_span(&self, _: &Attributes<'_>) -> Id {

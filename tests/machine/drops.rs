@@ -1,4 +1,4 @@
-//! Owned values that are dropped in every order.
+//! Drops owned values in every order.
 
 use super::Library;
 use hsa_vmm::{Access, Allocation, AllocationProperties, Mapping, Reservation};
@@ -15,7 +15,7 @@ pub fn orders() -> Vec<[usize; 4]> {
 
 /// Creates a value of each owned type, drops the runtime, and drops the values in the given order. Fails unless
 /// the memory stays readable until its mapping is dropped.
-pub fn drop_in(order: [usize; 4], Library { runtime, vmm }: Library, size: usize, when: &str) {
+pub fn drop_in(order: [usize; 4], Library { runtime, vmm }: Library, size: usize, context: &str) {
     let gpu = runtime.gpus().next().unwrap().id();
     let reservation = Reservation::builder(2 * size).reserve(&vmm).unwrap();
     let memory = Allocation::create(&vmm, size, &AllocationProperties::on(gpu)).unwrap();
@@ -31,10 +31,11 @@ pub fn drop_in(order: [usize; 4], Library { runtime, vmm }: Library, size: usize
     ];
     for index in order {
         values[index] = None;
-        if let Some(mapping) = values[3].as_ref().and_then(|it| it.downcast_ref::<Mapping>()) {
+        if let Some(mapping) = values[3].as_ref().and_then(|value| value.downcast_ref::<Mapping>())
+        {
             let mut bytes = [0; 4];
             mapping.read(0, &mut bytes).unwrap();
-            assert_eq!(&bytes, b"kept", "{when}, {order:?}");
+            assert_eq!(&bytes, b"kept", "{context}, {order:?}");
         }
     }
 }

@@ -79,7 +79,7 @@ impl Library {
 
     /// Reserves addresses, and maps new memory of a GPU at all of them.
     #[track_caller]
-    pub fn mapped(&self, gpu: usize, size: usize) -> (Address, Handle) {
+    pub fn map_new_memory(&self, gpu: usize, size: usize) -> (Address, Handle) {
         let (base, handle) = (self.reserve(size), self.create(gpu, size));
         self.map(base, size, handle);
         (base, handle)
@@ -108,13 +108,14 @@ impl Library {
     ///
     /// Retries if another thread takes the addresses.
     #[track_caller]
-    pub fn extended(&self, step: usize, extensions: &[usize]) -> GrowableBuffer {
-        self.extended_before_free_steps(step, extensions, 0)
+    pub fn extended_buffer(&self, step: usize, extensions: &[usize]) -> GrowableBuffer {
+        self.extended_buffer_before_free_steps(step, extensions, 0)
     }
 
-    /// As [`extended`](Self::extended); after the buffer, the addresses of `free_steps` steps were free just before.
+    /// Does the same as [`extended_buffer`](Self::extended_buffer). Just before, `free_steps` steps after the buffer
+    /// were free.
     #[track_caller]
-    fn extended_before_free_steps(
+    fn extended_buffer_before_free_steps(
         &self,
         step: usize,
         extensions: &[usize],
@@ -145,9 +146,9 @@ impl Library {
 
     /// Returns an extended buffer, and a reservation exactly at its end.
     #[track_caller]
-    pub fn extended_to_neighbour(&self, step: usize) -> (GrowableBuffer, Reservation) {
+    pub fn extended_buffer_and_neighbour(&self, step: usize) -> (GrowableBuffer, Reservation) {
         for _ in 0..1000 {
-            let buffer = self.extended_before_free_steps(step, &[2], 1);
+            let buffer = self.extended_buffer_before_free_steps(step, &[2], 1);
             let end = buffer.address().checked_add(buffer.maximum()).expect("no overflow");
             if let Ok(neighbour) = Reservation::builder(step).exactly_at(end).reserve(&self.vmm) {
                 return (buffer, neighbour);

@@ -1,6 +1,6 @@
-//! Machines for tests: the library on simulations of each release, and on any runtime.
+//! The library on simulations of each release, and on any runtime.
 
-#![allow(dead_code, reason = "every test binary uses another part")]
+#![allow(dead_code, reason = "each test binary uses a different part")]
 
 pub mod drops;
 mod library;
@@ -33,11 +33,11 @@ impl Deref for Machine {
 impl Machine {
     #[track_caller]
     pub fn new(config: Config) -> Self {
-        Self::with(config, VmmOptions::default())
+        Self::with_options(config, VmmOptions::default())
     }
 
     #[track_caller]
-    pub fn with(config: Config, options: VmmOptions) -> Self {
+    pub fn with_options(config: Config, options: VmmOptions) -> Self {
         let simulation = Arc::new(Simulation::start(config).expect("the configuration is valid"));
         let runtime = Runtime::simulated_by(simulation.clone()).expect("the simulation starts");
         Self { simulation, library: Library::open(runtime, options) }
@@ -50,7 +50,7 @@ impl Machine {
         assert_idle(&self.simulation);
     }
 
-    /// Returns the runtime calls that `function` makes: names without `hsa_amd_vmem_`, and numbers.
+    /// Returns the runtime calls that `function` makes: names without `hsa_amd_vmem_`, and counts.
     pub fn calls(&self, function: impl FnOnce()) -> Vec<(&'static str, u64)> {
         let before = self.simulation.all_calls();
         function();
@@ -111,38 +111,38 @@ pub fn at(address: Address, bytes: usize) -> Address {
 
 /// Returns one configuration for each release whose runtime behaves differently, with the release's name.
 pub fn releases() -> Vec<(&'static str, Config)> {
-    let of =
+    let config_of =
         |generation, minor| Config::mi300x(2).with_generation(generation).with_extension(minor);
-    let mut rocm_6_0 = of(Generation::A, 4);
+    let mut rocm_6_0 = config_of(Generation::A, 4);
     rocm_6_0.extension_reported = false;
     vec![
         ("6.0", rocm_6_0),
-        ("6.1", of(Generation::A, 4)),
-        ("6.2", of(Generation::A, 6)),
-        ("6.4", of(Generation::A, 7)),
-        ("7.0", of(Generation::A, 9)),
-        ("7.1", of(Generation::A, 11)),
-        ("7.2 early", of(Generation::B, 12)),
-        ("7.2", of(Generation::B, 15)),
-        ("7.14 early", of(Generation::C, 16)),
-        ("7.14", of(Generation::C, 20)),
-        ("10.0", of(Generation::D, 21)),
-        ("10.1", of(Generation::D, 22)),
+        ("6.1", config_of(Generation::A, 4)),
+        ("6.2", config_of(Generation::A, 6)),
+        ("6.4", config_of(Generation::A, 7)),
+        ("7.0", config_of(Generation::A, 9)),
+        ("7.1", config_of(Generation::A, 11)),
+        ("7.2 early", config_of(Generation::B, 12)),
+        ("7.2", config_of(Generation::B, 15)),
+        ("7.14 early", config_of(Generation::C, 16)),
+        ("7.14", config_of(Generation::C, 20)),
+        ("10.0", config_of(Generation::D, 21)),
+        ("10.1", config_of(Generation::D, 22)),
     ]
 }
 
 /// Returns one configuration for each ROCm generation, with the generation's name.
 pub fn generations() -> Vec<(&'static str, Config)> {
-    let of = |generation| Config::mi300x(2).with_generation(generation);
+    let config_of = |generation| Config::mi300x(2).with_generation(generation);
     vec![
-        ("generation A", of(Generation::A)),
-        ("generation B", of(Generation::B)),
-        ("generation C", of(Generation::C)),
-        ("generation D", of(Generation::D)),
+        ("generation A", config_of(Generation::A)),
+        ("generation B", config_of(Generation::B)),
+        ("generation C", config_of(Generation::C)),
+        ("generation D", config_of(Generation::D)),
     ]
 }
 
-/// Adds a second CPU, of another NUMA node.
+/// Adds a second CPU, in another NUMA node.
 pub fn with_two_cpus(mut config: Config) -> Config {
     let second: Cpu = config.cpus[0].clone();
     config.cpus.push(second);
@@ -156,7 +156,7 @@ pub fn without_cpu_mapping(mut config: Config) -> Config {
 }
 
 /// Adds faults to a plan: the calls of `function` with the numbers in `calls` return `status`.
-pub fn failing(
+pub fn fail_calls(
     plan: FaultPlan,
     function: &str,
     calls: core::ops::Range<u64>,

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 /// Allows this process only `descriptors` further descriptors.
 pub fn limit_free_descriptors(descriptors: u64) {
     let open = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64;
-    // Opens files until no lower descriptor is free, because the limit is a descriptor, not a number of them.
+    // Opens files until no lower descriptor is free, because the limit applies to the value of a descriptor.
     let mut files = Vec::new();
     loop {
         let file = File::open("/dev/null").unwrap();
@@ -17,12 +17,12 @@ pub fn limit_free_descriptors(descriptors: u64) {
         }
     }
     let last = files.last().unwrap().as_raw_fd() as u64;
-    limit(last + 1 + descriptors);
+    set_soft_limit(last + 1 + descriptors);
     std::mem::forget(files);
 }
 
-/// Sets the soft limit of descriptors of this process, at most to the hard limit.
-pub fn limit(descriptors: u64) {
+/// Sets the soft limit of descriptors of this process, but at most to the hard limit.
+pub fn set_soft_limit(descriptors: u64) {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the limit is writable.
     let status = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
@@ -35,5 +35,5 @@ pub fn limit(descriptors: u64) {
 
 /// Sets the soft limit to the hard limit.
 pub fn raise_limit() {
-    limit(u64::MAX);
+    set_soft_limit(u64::MAX);
 }

@@ -1,6 +1,6 @@
 //! This process's address space and descriptors, and child processes.
 
-#![allow(dead_code, reason = "every test binary uses another part")]
+#![allow(dead_code, reason = "each test binary uses a different part")]
 
 pub mod handover;
 pub mod limit;
@@ -64,7 +64,7 @@ pub fn permissions(start: usize, size: usize) -> Result<Vec<(usize, usize, Strin
 }
 
 /// Returns the read, write and execute permissions of ranges, each a start and a size. Merges adjacent parts with
-/// equal permissions, also if only one of them is shared.
+/// equal permissions, even if only one of them is shared.
 ///
 /// # Errors
 /// Returns the first address that is not mapped.
@@ -89,20 +89,20 @@ pub fn merged_permissions(
 
 /// Fails if an address of the range is not mapped.
 #[track_caller]
-pub fn assert_mapped(start: usize, size: usize, when: &str) {
+pub fn assert_mapped(start: usize, size: usize, context: &str) {
     if let Err(hole) = permissions(start, size) {
-        panic!("{when}: {hole:#x} in {start:#x} + {size:#x} is not mapped");
+        panic!("{context}: {hole:#x} in {start:#x} + {size:#x} is not mapped");
     }
 }
 
 /// Fails unless the range is mapped without permissions, so that every access faults.
 #[track_caller]
-pub fn assert_inaccessible(start: usize, size: usize, when: &str) {
+pub fn assert_inaccessible(start: usize, size: usize, context: &str) {
     let parts = permissions(start, size);
     let has_no_access =
         |(_, _, permissions): &(usize, usize, String)| permissions.starts_with("---");
-    let is_untouchable = parts.as_ref().is_ok_and(|parts| parts.iter().all(has_no_access));
-    assert!(is_untouchable, "{when}: expected no permissions, found {parts:x?}");
+    let is_inaccessible = parts.as_ref().is_ok_and(|parts| parts.iter().all(has_no_access));
+    assert!(is_inaccessible, "{context}: expected no permissions, found {parts:x?}");
 }
 
 /// Returns the number of open file descriptors, without the one that is open for counting.
@@ -136,20 +136,20 @@ pub fn with_descriptors<T>(spare: usize, function: impl FnOnce() -> T) -> T {
 #[must_use = "the test must return if this is true"]
 #[track_caller]
 pub fn rerun_in_own_process() -> bool {
-    const ALONE: &str = "HSA_VMM_TEST_ALONE";
-    if std::env::var_os(ALONE).is_some() {
+    const VARIABLE: &str = "HSA_VMM_TEST_ALONE";
+    if std::env::var_os(VARIABLE).is_some() {
         return false;
     }
     let thread = std::thread::current();
     let test = thread.name().expect("the thread of a test has its name");
     let output = Command::new(std::env::current_exe().expect("the path of this program"))
         .args([test, "--exact", "--include-ignored", "--nocapture", "--test-threads=1"])
-        .env(ALONE, "yes")
+        .env(VARIABLE, "yes")
         .output()
         .expect("this program starts again");
     let [text, errors] =
         [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-    // The run would succeed also if no test had this name.
+    // The run would also succeed if no test had this name.
     assert!(output.status.success() && text.contains("1 passed"), "{test}:\n{text}\n{errors}");
     print!("{text}");
     true
@@ -196,9 +196,9 @@ impl Child {
         let child = unsafe { libc::fork() };
         assert!(child >= 0, "fork: {}", std::io::Error::last_os_error());
         if child == 0 {
-            let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            let no_core_files = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
             // SAFETY: the limit is valid; it prevents core files.
-            unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) };
+            unsafe { libc::setrlimit(libc::RLIMIT_CORE, &no_core_files) };
             let outcome = catch_unwind(AssertUnwindSafe(function));
             // SAFETY: ends this process at once, as a child of a fork should.
             unsafe { libc::_exit(outcome.unwrap_or(101)) };

@@ -1,5 +1,5 @@
-//! Processes of other users, and in other namespaces. A test that lacks the privileges prints them, and is
-//! skipped.
+//! Processes of other users, and in other namespaces. A test without a privilege that it needs prints the
+//! privilege, and is skipped.
 
 use super::{End, in_child_with_status};
 use libc::{CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWUSER, c_int};
@@ -23,13 +23,15 @@ pub enum Need {
 pub fn has_privilege(need: Need, test: &str) -> bool {
     let end = in_child_with_status(|| match need {
         Need::OtherUser => i32::from(!rustix::process::geteuid().is_root()),
-        Need::PidNamespace => {
-            i32::from(enter_pid_namespace().is_err() || super::in_child(own_proc) != End::Success)
-        }
+        Need::PidNamespace => i32::from(
+            enter_pid_namespace().is_err() || super::in_child(mount_own_proc) != End::Success,
+        ),
         Need::UserNamespace => i32::from(unshare(CLONE_NEWUSER).is_err()),
     });
     if end != End::Success {
-        hsa_rocr::test::report(&format!("SKIPPED {test}: this process may not have {need:?}"));
+        hsa_rocr::test::report(&format!(
+            "SKIPPED {test}: this process lacks the privilege {need:?}"
+        ));
     }
     end == End::Success
 }
@@ -39,52 +41,52 @@ fn unshare(namespaces: c_int) -> Result<(), Error> {
     if unsafe { libc::unshare(namespaces) } == 0 { Ok(()) } else { Err(Error::last_os_error()) }
 }
 
-/// Creates a PID namespace. The next child of this process is its first process.
+/// Creates a PID namespace. The next child of this process becomes its first process.
 pub fn new_pid_namespace() {
     enter_pid_namespace().expect("a PID namespace");
 }
 
 fn enter_pid_namespace() -> Result<(), Error> {
-    // A new network namespace, too: AMD's runtime names its socket by the process id, which is not unique now.
+    // Also creates a network namespace: AMD's runtime names its socket by the process ID, which is no longer unique.
     let all = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWNET;
     if unshare(all).is_ok() {
         return Ok(());
     }
-    // Users other than root need a user namespace. This user keeps its number in it.
+    // Users other than root need a user namespace. This user keeps its ID in the namespace.
     let user = rustix::process::geteuid().as_raw();
     if user == NOBODY_UID {
-        // In a user namespace, this is also the number of all users that are not mapped into it.
+        // In a user namespace, this is also the ID of all users that are not mapped into it.
         return Err(Error::from(std::io::ErrorKind::PermissionDenied));
     }
     unshare(all | CLONE_NEWUSER)?;
     std::fs::write("/proc/self/uid_map", format!("{user} {user} 1"))
 }
 
-/// Enters a user namespace into which no user is mapped, so that all have the number of `nobody`.
+/// Enters a user namespace into which no user is mapped, so all users have the ID of `nobody`.
 pub fn new_user_namespace() {
     unshare(CLONE_NEWUSER).expect("a user namespace");
 }
 
 /// Mounts the `/proc` of this process's PID namespace, visible only to this process and its children.
-pub fn own_proc() {
+pub fn mount_own_proc() {
     let (root, proc) = (c"/", c"proc");
     let private = libc::MS_REC | libc::MS_PRIVATE;
-    let none = std::ptr::null();
+    let null = std::ptr::null();
     // SAFETY: all strings end with a zero byte, and the other pointers may be null.
-    let status = unsafe { libc::mount(none, root.as_ptr(), none, private, none.cast()) };
+    let status = unsafe { libc::mount(null, root.as_ptr(), null, private, null.cast()) };
     assert_eq!(status, 0, "{}", Error::last_os_error());
     let target = c"/proc".as_ptr();
     // SAFETY: as above.
-    let status = unsafe { libc::mount(proc.as_ptr(), target, proc.as_ptr(), 0, none.cast()) };
+    let status = unsafe { libc::mount(proc.as_ptr(), target, proc.as_ptr(), 0, null.cast()) };
     assert_eq!(status, 0, "{}", Error::last_os_error());
 }
 
 /// Changes the real user of this process, but not the effective one, as if another user had started a set-user-id
 /// program of this user.
 pub fn set_real_user(user: u32) {
-    let own = rustix::process::geteuid().as_raw();
+    let effective_user = rustix::process::geteuid().as_raw();
     // SAFETY: changes the user of the process, but no memory.
-    assert_eq!(unsafe { libc::setresuid(user, own, own) }, 0);
+    assert_eq!(unsafe { libc::setresuid(user, effective_user, effective_user) }, 0);
 }
 
 /// Becomes another user, as a process that drops its privileges does.

@@ -5,10 +5,23 @@ use std::ops::Range;
 /// Returns the address ranges in a GPU's page table.
 #[track_caller]
 pub fn entries(gpu: usize) -> Vec<Range<usize>> {
+    lines(gpu).iter().filter_map(|line| entry(line)).collect()
+}
+
+/// Returns the permissions of the entry that starts at an address of a GPU, such as `rwx`.
+#[allow(dead_code, reason = "each test binary uses a different part")]
+pub fn permissions(gpu: usize, address: usize) -> Option<String> {
+    let line =
+        lines(gpu).into_iter().find(|line| entry(line).is_some_and(|it| it.start == address))?;
+    line.split_whitespace().last().map(str::to_owned)
+}
+
+#[track_caller]
+fn lines(gpu: usize) -> Vec<String> {
     // The folders have the numbers of the render nodes: 128, 129, …
     let path = format!("/sys/kernel/debug/dri/{}/amdgpu_vm_info", 128 + gpu);
     let table = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
-    table.lines().filter_map(entry).collect()
+    table.lines().map(str::to_owned).collect()
 }
 
 /// Returns the addresses in a line `  0x… size 0x… buffer …`, or `None` for other lines.

@@ -32,7 +32,7 @@ fn report_lists_named_buffers() {
     }
     let numbers_of = |name: &str| {
         let report = vmm.report();
-        let named = report.reservations.iter().find(|it| it.name.as_deref() == Some(name));
+        let named = report.reservations.iter().find(|entry| entry.name.as_deref() == Some(name));
         let named = named.unwrap_or_else(|| panic!("no {name} in {report}"));
         (named.mappings.len(), named.mapped() / GRANULE, named.free().holes)
     };

@@ -19,7 +19,8 @@ fn report_lists_everything() {
     assert_eq!(labels, ["CPU 0", "GPU 0", "GPU 1"]);
     let [reservation] = &report.reservations[..] else { panic!("{report}") };
     assert_eq!((reservation.address, reservation.size), (base, 8 * GRANULE));
-    let ranges: Vec<_> = reservation.mappings.iter().map(|it| (it.address, it.size)).collect();
+    let ranges: Vec<_> =
+        reservation.mappings.iter().map(|mapping| (mapping.address, mapping.size)).collect();
     let expected = [0, 1, 4].map(|number| (at(base, number * GRANULE), GRANULE));
     assert_eq!(ranges, expected);
     let entry = |agent, access| AccessEntry { agent, access, can_do_more: false };
@@ -29,10 +30,13 @@ fn report_lists_everything() {
     assert_eq!(first.access, [write(gpu(0)), write(gpu(1))]);
     assert_eq!(second.access, [entry(machine.cpu(0), Access::Read)]);
     assert_eq!(third.access, []);
-    assert!(reservation.mappings.iter().all(|it| it.agent == Some(gpu(1))));
+    assert!(reservation.mappings.iter().all(|mapping| mapping.agent == Some(gpu(1))));
 
-    let memory: Vec<_> =
-        report.memory.iter().map(|it| (it.size, it.references, it.mappings, it.agent)).collect();
+    let memory: Vec<_> = report
+        .memory
+        .iter()
+        .map(|memory| (memory.size, memory.references, memory.mappings, memory.agent))
+        .collect();
     let page = |references| (GRANULE, references, 1, Some(gpu(1)));
     assert_eq!(memory, [page(1), page(0), page(1), (3 * GRANULE, 1, 0, Some(gpu(0)))]);
     assert_eq!(first.memory, handles[0]);
@@ -40,11 +44,12 @@ fn report_lists_everything() {
 }
 
 #[test]
-fn fragmentation_is_the_share_outside_the_largest_hole() {
+fn fragmentation_excludes_the_largest_hole() {
     let machine = machine();
     let numbers = |granules: usize, mapped: &[usize]| {
         let (base, handles) = map_pages(&machine, granules, mapped);
-        let entry = machine.vmm.report().reservations.into_iter().find(|it| it.address == base);
+        let entry =
+            machine.vmm.report().reservations.into_iter().find(|entry| entry.address == base);
         for (number, handle) in mapped.iter().zip(handles) {
             machine.vmm.unmap(at(base, number * GRANULE), GRANULE).unwrap();
             machine.vmm.release(handle).unwrap();
@@ -60,7 +65,7 @@ fn fragmentation_is_the_share_outside_the_largest_hole() {
     assert_eq!(numbers(9, &[1, 3, 5, 7]), (5, 1, 5, 80));
     let largest = Free { size: usize::MAX, largest: 0, holes: 1 };
     assert_eq!(largest.fragmentation(), 100);
-    // An inconsistent value, which must not panic.
+    // An inconsistent value must not panic.
     assert_eq!(Free { size: 1, largest: 2, holes: 1 }.fragmentation(), 0);
 }
 
@@ -72,7 +77,10 @@ fn unenforced_access_is_reported() {
     let gpu = machine.gpu(0);
     let of_gpu = |report: Report| {
         let access = &report.reservations[0].mappings[0].access;
-        access.iter().find(|it| it.agent == gpu).map(|it| (it.access, it.can_do_more))
+        access
+            .iter()
+            .find(|entry| entry.agent == gpu)
+            .map(|entry| (entry.access, entry.can_do_more))
     };
     machine.grant(base, GRANULE, gpu, Access::ReadWrite);
     machine.grant(base, GRANULE, gpu, Access::None);
@@ -104,7 +112,7 @@ fn idle_lists_unused_memory() {
 fn quarantine_is_reported_with_its_reason() {
     // The revocation unmaps the memory, and cannot map it again.
     let mut config = Config::mi300x(2);
-    config.faults = machine::failing(FaultPlan::default(), "hsa_amd_vmem_map", 2..9, 0x1000);
+    config.faults = machine::fail_calls(FaultPlan::default(), "hsa_amd_vmem_map", 2..9, 0x1000);
     let machine = Machine::new(config);
     let (base, _) = map_pages(&machine, 1, &[0]);
     grant_both_gpus(&machine, base, GRANULE);
@@ -143,10 +151,11 @@ fn report_is_consistent_during_changes() {
         while rounds < 300 || mappings_found == 0 {
             rounds += 1;
             let report = machine.vmm.report();
-            let mappings = || report.reservations.iter().flat_map(|it| &it.mappings);
+            let mappings =
+                || report.reservations.iter().flat_map(|reservation| &reservation.mappings);
             mappings_found += mappings().count();
             for memory in &report.memory {
-                let found = mappings().filter(|it| it.memory == memory.handle).count();
+                let found = mappings().filter(|mapping| mapping.memory == memory.handle).count();
                 assert_eq!(found, memory.mappings as usize, "{report}");
             }
             let has_memory =

@@ -10,7 +10,7 @@ thread_local! {
     static EVENTS: RefCell<Vec<Fields>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Calls a function, and returns the warnings that this thread has logged meanwhile.
+/// Calls a function, and returns the warnings that this thread logs during the call.
 fn warnings(function: impl FnOnce()) -> Vec<Fields> {
     let is_warning = |metadata: &Metadata<'_>| {
         *metadata.level() <= Level::WARN && metadata.target().starts_with("hsa_vmm")
@@ -29,8 +29,8 @@ fn leaks_are_logged_by_name() {
         machine.vmm.name_reservation(base, "kv cache").unwrap();
         machine.vmm.name_handle(handles[0], "page 0").unwrap();
         // No handle refers to this memory: only its reservation is reported as leaked.
-        let (_, others) = map_pages(&machine, 1, &[0]);
-        machine.vmm.release(others[0]).unwrap();
+        let (_, unnamed) = map_pages(&machine, 1, &[0]);
+        machine.vmm.release(unnamed[0]).unwrap();
         machine.close();
     });
     let is_leak = |(field, value): &(&str, String)| *field == "message" && value.contains("leaked");

@@ -1,4 +1,4 @@
-//! Each name belongs to one value, and ends when that value is freed.
+//! Each name belongs to one value, and is removed when that value is freed.
 
 use super::*;
 use hsa_vmm::error::{Argument, Problem};
@@ -7,10 +7,10 @@ use hsa_vmm::{Address, Allocation, Error, ErrorKind, PoolMemory, Reservation, Vm
 /// Returns the names of the reservations, of the mappings and of the memory.
 fn names(machine: &Machine) -> [Vec<Option<String>>; 3] {
     let report = machine.vmm.report();
-    let mappings = report.reservations.iter().flat_map(|it| &it.mappings);
-    let mappings = mappings.map(|it| it.name.clone()).collect();
-    let memory = report.memory.iter().map(|it| it.name.clone()).collect();
-    [report.reservations.iter().map(|it| it.name.clone()).collect(), mappings, memory]
+    let mappings = report.reservations.iter().flat_map(|reservation| &reservation.mappings);
+    let mappings = mappings.map(|entry| entry.name.clone()).collect();
+    let memory = report.memory.iter().map(|entry| entry.name.clone()).collect();
+    [report.reservations.iter().map(|entry| entry.name.clone()).collect(), mappings, memory]
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn stale_owned_value_names_nothing() {
     assert!(ran, "the freed addresses were taken each time");
 }
 
-/// Returns `None` if another thread has taken the addresses.
+/// Sets names through owned values that are stale. Returns `None` if another thread has taken the addresses.
 fn try_naming_stale_values() -> Option<()> {
     let machine = machine();
     let vmm = &machine.vmm;
@@ -132,13 +132,13 @@ fn try_naming_stale_values() -> Option<()> {
     let mapping = mapping.named("not mine");
     assert_eq!(names(&machine)[1], some("memory"));
     vmm.unmap(base, GRANULE).unwrap();
-    let other = reserve_again(vmm, base)?;
+    let successor = reserve_again(vmm, base)?;
     vmm.name_reservation(base, "another's").unwrap();
     assert_eq!(reservation.name(), None);
     vmm.name_reservation(base, "").unwrap();
     let reservation = reservation.named("not mine");
     assert_eq!(names(&machine)[0], [None]);
-    drop((mapping, reservation, other));
+    drop((mapping, reservation, successor));
     Some(())
 }
 

@@ -46,11 +46,11 @@ fn pool_memory_is_listed_under_one_heading() {
     let machine = machine();
     let [first, second] = [0, 1].map(|gpu| machine.gpu(gpu));
     let allocate = |gpu| PoolMemory::allocate(&machine.runtime, gpu, 2 * MIB).unwrap();
-    let (staging, other) = (allocate(first).named("staging"), allocate(second));
+    let (staging, unnamed) = (allocate(first).named("staging"), allocate(second));
     staging.allow(&[second]).unwrap();
     let text = machine.vmm.report().to_string();
     let [first_at, second_at] =
-        [&staging, &other].map(|memory| text.find(&memory.address().to_string()));
+        [&staging, &unnamed].map(|memory| text.find(&memory.address().to_string()));
     let heading = "\npool memory\n";
     assert_eq!(text.matches(heading).count(), 1, "{text}");
     assert!(first_at.min(second_at) > text.find(heading), "{text}");

@@ -1,6 +1,6 @@
 //! A scenario with two reservations, and every operation on it.
 
-#![allow(dead_code, reason = "every test binary uses another part")]
+#![allow(dead_code, reason = "each test binary uses a different part")]
 
 mod state;
 
@@ -28,7 +28,8 @@ pub struct Scenario {
     pub handles: RefCell<Vec<Handle>>,
 }
 
-const MAPPED: usize = 5;
+/// The number of mapped granules of the first reservation.
+const MAPPED_GRANULES: usize = 5;
 
 impl Scenario {
     pub fn new(library: Library) -> Self {
@@ -68,40 +69,40 @@ impl Scenario {
         self.library.granule()
     }
 
-    /// Returns four requests for mappings: two in each reservation, three of them of the same memory.
-    pub fn many(&self) -> [NewMapping; 4] {
+    /// Returns four mappings to make: two in each reservation. Three show the same memory.
+    pub fn new_mappings(&self) -> [NewMapping; 4] {
         let (size, double) = (self.granule(), self.handles.borrow()[2]);
-        let new = |address, handle| NewMapping { address, size, handle };
+        let new_mapping = |address, handle| NewMapping { address, size, offset: 0, handle };
         [
-            new(at(self.empty, size), double),
-            new(at(self.used, 6 * size), self.spare),
-            new(self.empty, self.spare),
-            new(at(self.used, 5 * size), self.spare),
+            new_mapping(at(self.empty, size), double),
+            new_mapping(at(self.used, 6 * size), self.spare),
+            new_mapping(self.empty, self.spare),
+            new_mapping(at(self.used, 5 * size), self.spare),
         ]
     }
 
     /// Returns the size of the mapped range.
-    pub fn mapped(&self) -> usize {
-        MAPPED * self.granule()
+    pub fn mapped_size(&self) -> usize {
+        MAPPED_GRANULES * self.granule()
     }
 
     /// Unmaps, releases and frees everything.
-    pub fn tear_down(&self, when: &str) {
+    pub fn tear_down(&self, context: &str) {
         let vmm = &self.library.vmm;
         for mapping in vmm.mappings() {
-            vmm.unmap(mapping.address, mapping.size).unwrap_or_else(|e| panic!("{when}: {e}"));
+            vmm.unmap(mapping.address, mapping.size).unwrap_or_else(|e| panic!("{context}: {e}"));
         }
         for &handle in self.handles.borrow().iter() {
-            vmm.release(handle).unwrap_or_else(|e| panic!("{when}: {e}"));
+            vmm.release(handle).unwrap_or_else(|e| panic!("{context}: {e}"));
         }
         for (address, size) in vmm.reservations() {
-            vmm.address_free(address, size).unwrap_or_else(|e| panic!("{when}: {e}"));
+            vmm.address_free(address, size).unwrap_or_else(|e| panic!("{context}: {e}"));
         }
-        vmm.check().unwrap_or_else(|e| panic!("{when}: {e}"));
+        vmm.check().unwrap_or_else(|e| panic!("{context}: {e}"));
     }
 
     /// Fails unless the CPU reads the original contents. Grants the CPU access.
-    pub fn assert_contents(&self, when: &str) {
+    pub fn assert_contents(&self, context: &str) {
         let granule = self.granule();
         for (offset, expected) in [(0, 1), (1, 2), (2, 4), (4, 1)] {
             let address = at(self.used, offset * granule);
@@ -109,10 +110,10 @@ impl Scenario {
             self.library
                 .vmm
                 .set_access(address, size, &[access(self.library.cpu(0), Access::Read)])
-                .unwrap_or_else(|error| panic!("{when}: {error}"));
+                .unwrap_or_else(|error| panic!("{context}: {error}"));
             let mut bytes = [0; 16];
             self.library.vmm.read(address, &mut bytes).unwrap();
-            assert_eq!(bytes, [expected; 16], "{when}: at granule {offset}");
+            assert_eq!(bytes, [expected; 16], "{context}: at granule {offset}");
         }
     }
 }
@@ -149,51 +150,53 @@ pub const ACTS: &[(&str, Act)] = &[
         s.handles.borrow_mut().retain(|&handle| handle != s.spare);
         Ok(())
     }),
-    ("map", |s| s.library.vmm.map(at(s.used, s.mapped()), s.granule(), 0, s.spare)),
+    ("map", |s| s.library.vmm.map(at(s.used, s.mapped_size()), s.granule(), 0, s.spare)),
     ("grant all agents read and write", |s| {
         let all: Vec<_> = s.library.runtime.agents().iter().map(|agent| agent.id()).collect();
         let all: Vec<_> = all.into_iter().map(|agent| access(agent, Access::ReadWrite)).collect();
-        s.library.vmm.set_access(s.used, s.mapped(), &all)
+        s.library.vmm.set_access(s.used, s.mapped_size(), &all)
     }),
     ("grant the CPU read access", |s| {
         let cpu = [access(s.library.cpu(0), Access::Read)];
-        s.library.vmm.set_access(s.used, s.mapped(), &cpu)
+        s.library.vmm.set_access(s.used, s.mapped_size(), &cpu)
     }),
     ("grant the CPU write access", |s| {
         let cpu = [access(s.library.cpu(0), Access::ReadWrite)];
-        s.library.vmm.set_access(s.used, s.mapped(), &cpu)
+        s.library.vmm.set_access(s.used, s.mapped_size(), &cpu)
     }),
     ("set no access for the CPU", |s| {
         let cpu = [access(s.library.cpu(0), Access::None)];
-        s.library.vmm.set_access(s.used, s.mapped(), &cpu)
+        s.library.vmm.set_access(s.used, s.mapped_size(), &cpu)
     }),
     ("set no access for a GPU", |s| {
         let gpu = [access(s.library.gpu(0), Access::None)];
-        s.library.vmm.set_access(s.used, s.mapped(), &gpu)
+        s.library.vmm.set_access(s.used, s.mapped_size(), &gpu)
     }),
     ("grant both GPUs read access", |s| {
         let gpus = [s.library.gpu(0), s.library.gpu(1)].map(|gpu| access(gpu, Access::Read));
-        s.library.vmm.set_access(s.used, s.mapped(), &gpus)
+        s.library.vmm.set_access(s.used, s.mapped_size(), &gpus)
     }),
     ("change the access of the CPU and a GPU", |s| {
         let both = [s.library.cpu(0), s.library.gpu(0)].map(|id| access(id, Access::Read));
         s.library.vmm.set_access(at(s.used, 2 * s.granule()), 3 * s.granule(), &both)
     }),
-    ("unmap several", |s| s.library.vmm.unmap(s.used, s.mapped())),
+    ("unmap several", |s| s.library.vmm.unmap(s.used, s.mapped_size())),
     ("unmap one with CPU access", |s| s.library.vmm.unmap(s.used, s.granule())),
-    ("revoke a GPU", |s| s.library.vmm.revoke(s.used, s.mapped(), &[s.library.gpu(0)])),
-    ("revoke the other GPU", |s| s.library.vmm.revoke(s.used, s.mapped(), &[s.library.gpu(1)])),
-    ("revoke the CPU", |s| s.library.vmm.revoke(s.used, s.mapped(), &[s.library.cpu(0)])),
+    ("revoke a GPU", |s| s.library.vmm.revoke(s.used, s.mapped_size(), &[s.library.gpu(0)])),
+    ("revoke the other GPU", |s| {
+        s.library.vmm.revoke(s.used, s.mapped_size(), &[s.library.gpu(1)])
+    }),
+    ("revoke the CPU", |s| s.library.vmm.revoke(s.used, s.mapped_size(), &[s.library.cpu(0)])),
     ("revoke from all agents", |s| {
         let all: Vec<_> = s.library.runtime.agents().iter().map(|agent| agent.id()).collect();
-        s.library.vmm.revoke(s.used, s.mapped(), &all)
+        s.library.vmm.revoke(s.used, s.mapped_size(), &all)
     }),
     ("map many in two reservations with access for all", |s| {
         let all: Vec<_> = s.library.runtime.agents().iter().map(|agent| agent.id()).collect();
         let all: Vec<_> = all.into_iter().map(|agent| access(agent, Access::ReadWrite)).collect();
-        s.library.vmm.map_many(&s.many(), &all)
+        s.library.vmm.map_many(&s.new_mappings(), &all)
     }),
-    ("map many without access", |s| s.library.vmm.map_many(&s.many(), &[])),
+    ("map many without access", |s| s.library.vmm.map_many(&s.new_mappings(), &[])),
     ("grant many", |s| {
         let all = [s.library.gpu(0), s.library.cpu(0), s.library.gpu(1)];
         let all = all.map(|agent| access(agent, Access::ReadWrite));

@@ -20,8 +20,8 @@ pub struct StateSnapshot {
 
 impl StateSnapshot {
     /// Takes a snapshot. Fails if the ledger is inconsistent, or if a reservation has a hole.
-    pub fn of(Library { runtime, vmm }: &Library, when: &str) -> Self {
-        vmm.check().unwrap_or_else(|defect| panic!("{when}: {defect}"));
+    pub fn of(Library { runtime, vmm }: &Library, context: &str) -> Self {
+        vmm.check().unwrap_or_else(|defect| panic!("{context}: {defect}"));
         let mappings = vmm.mappings();
         let mut access = Vec::new();
         for mapping in &mappings {
@@ -31,9 +31,10 @@ impl StateSnapshot {
             }
         }
         let reservations = vmm.reservations();
-        let process =
-            process::merged_permissions(reservations.iter().map(|&(at, size)| (at.get(), size)));
-        let process = process.unwrap_or_else(|hole| panic!("{when}: a hole at {hole:#x}"));
+        let process = process::merged_permissions(
+            reservations.iter().map(|&(start, size)| (start.get(), size)),
+        );
+        let process = process.unwrap_or_else(|hole| panic!("{context}: a hole at {hole:#x}"));
         Self {
             reservations,
             usage: vmm.usage(),
@@ -47,11 +48,11 @@ impl StateSnapshot {
 
     /// Fails unless the states are equal. Compares part by part, so that the message is short.
     #[track_caller]
-    pub fn assert_same(&self, after: &Self, when: &str) {
-        assert_eq!(self.reservations, after.reservations, "{when}");
-        assert_eq!(self.mappings, after.mappings, "{when}");
-        assert_eq!(self.access, after.access, "{when}");
-        assert_eq!(self.process, after.process, "{when}");
-        assert_eq!(self, after, "{when}");
+    pub fn assert_unchanged(&self, after: &Self, context: &str) {
+        assert_eq!(self.reservations, after.reservations, "{context}");
+        assert_eq!(self.mappings, after.mappings, "{context}");
+        assert_eq!(self.access, after.access, "{context}");
+        assert_eq!(self.process, after.process, "{context}");
+        assert_eq!(self, after, "{context}");
     }
 }

@@ -1,6 +1,6 @@
 //! Executes the operations of a round with the library.
 
-use super::state::Mapped;
+use super::state::SlotMapping;
 use super::{
     AGENTS, HANDLES, Operation, Outcome, RESERVATIONS, Reason, SLOTS, Slot, SlotRange, State,
 };
@@ -9,7 +9,7 @@ use hsa_vmm::error::Problem;
 use hsa_vmm::{Access, Address, AgentId, Error, Handle, HandleType, Reservation};
 use std::sync::Mutex;
 
-const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
+const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 /// The reservations and allocations of a round, in the library.
 pub struct Executor<'a> {
@@ -59,8 +59,8 @@ impl<'a> Executor<'a> {
         let vmm = &self.library.vmm;
         let done = |()| Outcome::Done;
         match operation {
-            Operation::Hold { .. } => Ok(Outcome::Done),
-            Operation::Map { slot, handle } | Operation::Appear { slot, handle } => {
+            Operation::BeginMap { .. } => Ok(Outcome::Done),
+            Operation::Map { slot, handle } | Operation::FinishMap { slot, handle } => {
                 vmm.map(self.address(slot), self.granule, 0, self.handles[handle]).map(done)
             }
             Operation::Unmap { range } => {
@@ -90,8 +90,8 @@ impl<'a> Executor<'a> {
             }
             Operation::Release { handle } => vmm.release(self.handles[handle]).map(done),
             Operation::Share { handle } => {
-                let shared = vmm.export_to_shareable_handle(self.handles[handle], FILE)?;
-                let imported = vmm.import_from_shareable_handle(shared, FILE)?;
+                let shared = vmm.export_to_shareable_handle(self.handles[handle], DESCRIPTOR)?;
+                let imported = vmm.import_from_shareable_handle(shared, DESCRIPTOR)?;
                 vmm.release(imported).expect("no other thread uses it");
                 Ok(Outcome::Done)
             }
@@ -119,20 +119,21 @@ impl<'a> Executor<'a> {
             state.reserved[reservation] = reserved.contains(&(self.bases[reservation], size));
             for number in 0..SLOTS {
                 let address = self.address(Slot { reservation, number });
-                let Some(mapping) = mappings.iter().find(|it| it.address == address) else {
+                let Some(mapping) = mappings.iter().find(|mapping| mapping.address == address)
+                else {
                     continue;
                 };
                 let handle = vmm.retain_allocation_handle(address).expect("it is mapped");
                 let handle = self
                     .handles
                     .iter()
-                    .position(|&it| it == handle)
+                    .position(|&candidate| candidate == handle)
                     .expect("a handle of this round");
                 retained[handle] += 1;
                 let access_of =
-                    |agent| mapping.access.iter().find(|(id, _)| *id == agent).map(|it| it.1);
+                    |agent| mapping.access.iter().find(|(id, _)| *id == agent).map(|entry| entry.1);
                 let access = self.agents.map(|agent| access_of(agent).unwrap_or_default());
-                state.slots[reservation][number] = Some(Mapped { handle, access });
+                state.slots[reservation][number] = Some(SlotMapping { handle, access });
                 state.contents[handle] = self.first_byte(address);
             }
         }

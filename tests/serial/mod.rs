@@ -3,9 +3,9 @@
 //! A round has some reservations and allocations ([`Executor`]), and a program for each thread. It records the
 //! result, the begin and the end of each operation. Then [`order`] searches for a serial order in which a model
 //! ([`State`]) has the same results and the same final state. An operation that ended before another began must
-//! precede it in that order.
+//! precede the latter in that order.
 
-#![allow(dead_code, reason = "every test binary uses another part")]
+#![allow(dead_code, reason = "each test binary uses a different part")]
 
 mod executor;
 pub mod order;
@@ -94,11 +94,11 @@ pub enum Operation {
         reservation: usize,
     },
     /// The first step of a successful map. A later release does not free the allocation.
-    Hold {
+    BeginMap {
         handle: usize,
     },
     /// The last step of a successful map, which makes the mapping visible.
-    Appear {
+    FinishMap {
         slot: Slot,
         handle: usize,
     },
@@ -140,7 +140,7 @@ pub struct Event {
 fn steps(operation: Operation, outcome: Outcome) -> Vec<Operation> {
     match (operation, outcome) {
         (Operation::Map { slot, handle }, Outcome::Done) => {
-            vec![Operation::Hold { handle }, Operation::Appear { slot, handle }]
+            vec![Operation::BeginMap { handle }, Operation::FinishMap { slot, handle }]
         }
         _ => vec![operation],
     }
@@ -176,7 +176,7 @@ pub fn run_programs(executor: &Executor, programs: &[Vec<Operation>]) -> Vec<Vec
 pub fn run_round(library: &Library, threads: usize, steps: usize, random: &mut Random) {
     let executor = Executor::new(library);
     let mut state = State::default();
-    // Executes some operations first, so that those of the threads conflict with mappings that exist.
+    // Executes some operations first, so that the threads' operations conflict with existing mappings.
     for _ in 0..random.below(8) {
         let operation = random.operation();
         let outcome = executor.execute(operation);
@@ -191,7 +191,7 @@ pub fn run_round(library: &Library, threads: usize, steps: usize, random: &mut R
     library.vmm.check().expect("the ledger is consistent");
     assert_eq!(library.vmm.quarantine(), []);
     let after = executor.observe_and_release();
-    if !order::exists(&state, &histories, &after) {
+    if !order::serial_order_exists(&state, &histories, &after) {
         for (number, history) in histories.iter().enumerate() {
             for Event { operation, outcome, begun, ended } in history {
                 println!("thread {number}, {begun} to {ended}: {operation:?}: {outcome:?}");

@@ -3,11 +3,11 @@
 use super::{Event, State};
 use std::collections::HashSet;
 
-/// Returns whether the events have a serial order with their results that leads from `before` to `after`.
+/// Returns whether some serial order of the events has their results and leads from `before` to `after`.
 ///
 /// Uses Wing and Gong's search: tries the next event of each thread, unless the next event of another thread ended
 /// before it began. Memoises the states from which the search has failed.
-pub fn exists(before: &State, threads: &[Vec<Event>], after: &State) -> bool {
+pub fn serial_order_exists(before: &State, threads: &[Vec<Event>], after: &State) -> bool {
     let done = vec![0; threads.len()];
     let mut failed = HashSet::new();
     search(before.clone(), done, threads, &after.clone().into_visible(), &mut failed)
@@ -66,7 +66,7 @@ mod tests {
     }
 
     fn has_serial_order(threads: &[Vec<Event>], end: &State) -> bool {
-        exists(&State::default(), threads, end)
+        serial_order_exists(&State::default(), threads, end)
     }
 
     #[test]

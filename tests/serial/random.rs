@@ -27,7 +27,7 @@ impl Random {
 
     fn range(&mut self) -> SlotRange {
         let first = self.slot();
-        // In half of the cases one granule, because a longer range is rarely mapped completely.
+        // Half of the ranges have one granule, because longer ranges are rarely mapped completely.
         let count = if self.below(2) == 0 { 1 } else { 1 + self.below(SLOTS - first.number) };
         SlotRange { first, count }
     }

@@ -7,7 +7,7 @@ use hsa_vmm::Access;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     pub reserved: [bool; RESERVATIONS],
-    pub slots: [[Option<Mapped>; SLOTS]; RESERVATIONS],
+    pub slots: [[Option<SlotMapping>; SLOTS]; RESERVATIONS],
     pub references: [u32; HANDLES],
     /// The first byte of each allocation.
     pub contents: [u8; HANDLES],
@@ -15,7 +15,7 @@ pub struct State {
 
 /// The mapping at a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Mapped {
+pub struct SlotMapping {
     pub handle: usize,
     pub access: [Access; AGENTS],
 }
@@ -33,7 +33,7 @@ impl Default for State {
 }
 
 impl State {
-    /// Applies an operation. Returns whether this outcome is possible; if not, the state must not be used.
+    /// Applies an operation. Returns whether this outcome is possible; if not, the state must not be used afterwards.
     pub fn try_apply(&mut self, operation: Operation, outcome: Outcome) -> bool {
         if let Outcome::Rejected(reason) = outcome {
             return self.can_be_rejected(operation, reason);
@@ -59,7 +59,7 @@ impl State {
     fn can_be_rejected(&self, operation: Operation, reason: Reason) -> bool {
         let range = match operation {
             Operation::Map { slot, .. }
-            | Operation::Appear { slot, .. }
+            | Operation::FinishMap { slot, .. }
             | Operation::GetAccess { slot, .. }
             | Operation::Write { slot, .. }
             | Operation::Read { slot }
@@ -72,11 +72,11 @@ impl State {
             }
             Operation::Release { handle }
             | Operation::Share { handle }
-            | Operation::Hold { handle } => {
+            | Operation::BeginMap { handle } => {
                 return reason == Reason::Released && self.references[handle] == 0;
             }
         };
-        let maps = matches!(operation, Operation::Map { .. } | Operation::Appear { .. });
+        let maps = matches!(operation, Operation::Map { .. } | Operation::FinishMap { .. });
         let mut mapped = self.slots_in(range).iter();
         match reason {
             Reason::AddressTaken => matches!(operation, Operation::Reserve { .. }),
@@ -106,15 +106,15 @@ impl State {
     fn apply(&mut self, operation: Operation) -> Outcome {
         let access = [Access::None; AGENTS];
         match operation {
-            Operation::Map { slot, handle } | Operation::Appear { slot, handle } => {
-                *self.slot(slot) = Some(Mapped { handle, access });
+            Operation::Map { slot, handle } | Operation::FinishMap { slot, handle } => {
+                *self.slot(slot) = Some(SlotMapping { handle, access });
             }
             Operation::Unmap { range } => self.slots_in_mut(range).fill(None),
             Operation::Grant { range, agent, access } => self.grant(range, agent, access),
             Operation::Revoke { range, agent } => self.grant(range, agent, Access::None),
             Operation::GetAccess { slot, agent } => {
                 return Outcome::Access(
-                    self.slot(slot).map_or(Access::None, |it| it.access[agent]),
+                    self.slot(slot).map_or(Access::None, |mapped| mapped.access[agent]),
                 );
             }
             Operation::Write { slot, value } => {
@@ -132,7 +132,7 @@ impl State {
                 return Outcome::Handle(handle);
             }
             Operation::Release { handle } => self.references[handle] -= 1,
-            Operation::Share { .. } | Operation::Hold { .. } => {}
+            Operation::Share { .. } | Operation::BeginMap { .. } => {}
             Operation::Free { reservation } => self.reserved[reservation] = false,
             Operation::Reserve { reservation } => self.reserved[reservation] = true,
         }
@@ -145,16 +145,16 @@ impl State {
         }
     }
 
-    fn slot(&mut self, slot: Slot) -> &mut Option<Mapped> {
+    fn slot(&mut self, slot: Slot) -> &mut Option<SlotMapping> {
         &mut self.slots[slot.reservation][slot.number]
     }
 
-    fn slots_in(&self, range: SlotRange) -> &[Option<Mapped>] {
+    fn slots_in(&self, range: SlotRange) -> &[Option<SlotMapping>] {
         let Slot { reservation, number } = range.first;
         &self.slots[reservation][number..number + range.count]
     }
 
-    fn slots_in_mut(&mut self, range: SlotRange) -> &mut [Option<Mapped>] {
+    fn slots_in_mut(&mut self, range: SlotRange) -> &mut [Option<SlotMapping>] {
         let Slot { reservation, number } = range.first;
         &mut self.slots[reservation][number..number + range.count]
     }
@@ -162,7 +162,8 @@ impl State {
     /// Returns the state that can be observed: without the contents of allocations that are not mapped.
     pub fn into_visible(mut self) -> Self {
         for handle in 0..HANDLES {
-            let mapped = |slot: &Option<Mapped>| slot.is_some_and(|it| it.handle == handle);
+            let mapped =
+                |slot: &Option<SlotMapping>| slot.is_some_and(|mapped| mapped.handle == handle);
             if !self.slots.as_flattened().iter().any(mapped) {
                 self.contents[handle] = 0;
             }

@@ -16,19 +16,20 @@ fn time_for_one_test() -> Duration {
 /// Returns the seed of the first round: `HSA_VMM_STRESS_SEED`, or by default the time.
 fn seed() -> u64 {
     let seed = std::env::var("HSA_VMM_STRESS_SEED").ok();
-    let now = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map(|it| it.as_nanos());
+    let time =
+        || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map(|time| time.as_nanos());
     seed.map_or_else(
-        || now().expect("the clock is set") as u64,
+        || time().expect("the clock is set") as u64,
         |text| text.parse().expect("a seed"),
     )
 }
 
-/// Runs at least five rounds of eight threads, for `1 / share` of the test's time. Prints their seeds.
+/// Runs at least five rounds of eight threads, for `1 / divisor` of the test's time. Prints their seeds.
 #[track_caller]
-pub fn stress(name: &str, library: &Library, share: u32) {
+pub fn stress(name: &str, library: &Library, divisor: u32) {
     let (begun, first) = (Instant::now(), seed());
     let mut seed = first;
-    while begun.elapsed() < time_for_one_test() / share || seed < first + 5 {
+    while begun.elapsed() < time_for_one_test() / divisor || seed < first + 5 {
         println!("{name}: HSA_VMM_STRESS_SEED={seed}");
         run_round(library, THREADS, STEPS, &mut Random(seed));
         seed += 1;

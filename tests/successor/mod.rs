@@ -35,8 +35,9 @@ impl<'a> Successor<'a> {
             library.vmm.write(address, &vec![SUCCESSOR_BYTE; size]).expect("it is mapped");
             mappings.push((address, size, handle));
         }
-        let before =
-            mappings.iter().map(|&(at, ..)| library.vmm.mapping_at(at).expect("it is mapped"));
+        let before = mappings
+            .iter()
+            .map(|&(address, ..)| library.vmm.mapping_at(address).expect("it is mapped"));
         let before = before.collect();
         Self { library, mappings, before }
     }
@@ -45,8 +46,8 @@ impl<'a> Successor<'a> {
     #[track_caller]
     fn assert_untouched(&self, after: &str) {
         for (&(address, size, _), before) in self.mappings.iter().zip(&self.before) {
-            let now = self.library.vmm.mapping_at(address);
-            assert_eq!(now.as_ref(), Some(before), "after {after}");
+            let current = self.library.vmm.mapping_at(address);
+            assert_eq!(current.as_ref(), Some(before), "after {after}");
             let mut bytes = vec![0; size];
             self.library.vmm.read(address, &mut bytes).expect("it is mapped");
             assert!(
@@ -98,9 +99,9 @@ fn new_mapping(library: &Library) -> Mapping {
 }
 
 /// Tests a mapping.
-pub fn of_mapping(library: &Library) {
+pub fn check_mapping(library: &Library) {
     let mut mapping = new_mapping(library);
-    let mut other = new_mapping(library);
+    let mut second = new_mapping(library);
     let [cpu, gpu] = [library.cpu(0), library.gpu(0)];
     let successor = Successor::replace(library, &[(mapping.address(), SIZE)]);
     let bytes = &mut [0; 100];
@@ -111,22 +112,22 @@ pub fn of_mapping(library: &Library) {
     successor.assert_rejected("set_access", mapping.set_access(&[access(cpu, Access::None)]));
     successor.assert_rejected("revoke", mapping.revoke(&[gpu]));
     successor.assert_rejected("access", mapping.access(gpu));
-    successor.assert_rejected("exchange", mapping.exchange(&mut other));
-    successor.assert_rejected("exchange as the other mapping", other.exchange(&mut mapping));
-    let elsewhere = Reservation::builder(SIZE).reserve(&library.vmm).unwrap();
-    let Rejected { value: mapping, error } = mapping.relocate(&elsewhere, 0).expect_err("relocate");
+    successor.assert_rejected("exchange", mapping.exchange(&mut second));
+    successor.assert_rejected("exchange as the other mapping", second.exchange(&mut mapping));
+    let target = Reservation::builder(SIZE).reserve(&library.vmm).unwrap();
+    let Rejected { value: mapping, error } = mapping.relocate(&target, 0).expect_err("relocate");
     successor.assert_rejected("relocate", Err::<(), _>(error));
     let Rejected { value: mapping, error } = mapping.unmap().expect_err("unmap");
     successor.assert_rejected("unmap", Err::<(), _>(error));
     let result = Mapping::unmap_many(vec![mapping]).map_err(|rejected| rejected.error);
     successor.assert_rejected("unmap_many", result);
-    drop((other, elsewhere));
+    drop((second, target));
     successor.free();
     free_reservations(library);
 }
 
 /// Tests a growable buffer and a growable vector.
-pub fn of_growable_buffer(library: &Library) {
+pub fn check_growable_buffer(library: &Library) {
     let options = GrowableBuffer::builder(8 * SIZE).with_step(SIZE);
     let mut buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
     let [cpu, gpu] = [library.cpu(0), library.gpu(0)];
@@ -136,10 +137,19 @@ pub fn of_growable_buffer(library: &Library) {
     let successor = Successor::replace(library, &[(at(buffer.address(), SIZE), SIZE)]);
     let bytes = &mut [0; 100];
     successor.assert_rejected("read", buffer.read(SIZE, bytes));
-    successor.assert_rejected("read over its beginning", buffer.read(SIZE - 50, bytes));
-    successor.assert_rejected("read over its end", buffer.read(2 * SIZE - 50, bytes));
+    successor.assert_rejected(
+        "read across the start of the replaced mapping",
+        buffer.read(SIZE - 50, bytes),
+    );
+    successor.assert_rejected(
+        "read across the end of the replaced mapping",
+        buffer.read(2 * SIZE - 50, bytes),
+    );
     successor.assert_rejected("write", buffer.write(SIZE, bytes));
-    successor.assert_rejected("write over its beginning", buffer.write(SIZE - 50, bytes));
+    successor.assert_rejected(
+        "write across the start of the replaced mapping",
+        buffer.write(SIZE - 50, bytes),
+    );
     successor.assert_rejected("fill", buffer.fill(SIZE, 7, 64));
     successor.assert_rejected("grant", buffer.grant(&[library.gpu(1)], Access::Read));
     successor.assert_rejected("revoke", buffer.revoke(&[gpu]));
@@ -160,7 +170,7 @@ pub fn of_growable_buffer(library: &Library) {
 }
 
 /// Tests a ring buffer.
-pub fn of_ring_buffer(library: &Library) {
+pub fn check_ring_buffer(library: &Library) {
     let ring = RingBuffer::create(&library.vmm, SIZE, 2, &library.on(0)).unwrap();
     let [cpu, gpu] = [library.cpu(0), library.gpu(0)];
     ring.grant(&[cpu, gpu], Access::ReadWrite).unwrap();
@@ -179,7 +189,7 @@ pub fn of_ring_buffer(library: &Library) {
 }
 
 /// Tests a pausable buffer.
-pub fn of_pausable_buffer(library: &Library) {
+pub fn check_pausable_buffer(library: &Library) {
     let mut buffer = PausableBuffer::create(&library.vmm, SIZE, &library.on(0)).unwrap();
     let [cpu, gpu] = [library.cpu(0), library.gpu(0)];
     buffer.grant(&[cpu, gpu], Access::ReadWrite).unwrap();
@@ -199,10 +209,10 @@ pub fn of_pausable_buffer(library: &Library) {
 }
 
 /// Tests a paged buffer, with and without a zero page.
-pub fn of_paged_buffer(library: &Library) {
+pub fn check_paged_buffer(library: &Library) {
     for has_zero_page in [false, true] {
         let [cpu, gpu] = [library.cpu(0), library.gpu(0)];
-        let new = || {
+        let new_buffer = || {
             let options = PagedBuffer::builder(8 * SIZE).with_page_size(SIZE);
             let options = if has_zero_page { options.with_zero_page() } else { options };
             let buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
@@ -210,7 +220,7 @@ pub fn of_paged_buffer(library: &Library) {
             buffer.map(0..3).unwrap();
             buffer
         };
-        let (buffer, other) = (new(), new());
+        let (buffer, second) = (new_buffer(), new_buffer());
         buffer.write(0, b"own").unwrap();
         let mut ranges = vec![(at(buffer.address(), SIZE), SIZE)];
         if has_zero_page {
@@ -219,19 +229,22 @@ pub fn of_paged_buffer(library: &Library) {
         let successor = Successor::replace(library, &ranges);
         let bytes = &mut [0; 100];
         successor.assert_rejected("read", buffer.read(SIZE, bytes));
-        successor.assert_rejected("read over its beginning", buffer.read(SIZE - 50, bytes));
+        successor.assert_rejected(
+            "read across the start of the replaced mapping",
+            buffer.read(SIZE - 50, bytes),
+        );
         successor.assert_rejected("write", buffer.write(SIZE, bytes));
         successor.assert_rejected("fill", buffer.fill(SIZE, 7, 64));
         successor.assert_rejected("grant", buffer.grant(&[library.gpu(1)], Access::Read));
         successor.assert_rejected("revoke", buffer.revoke(&[gpu]));
         successor.assert_rejected("access", buffer.access(gpu));
         successor.assert_rejected("unmap", buffer.unmap(1..2));
-        successor.assert_rejected("move_pages", buffer.move_pages(1..2, &other, 5));
-        successor.assert_rejected("share_pages", buffer.share_pages(1..2, &other, 5));
-        successor.assert_rejected("exchange_pages", buffer.exchange_pages(1..2, &other, 0));
+        successor.assert_rejected("move_pages", buffer.move_pages(1..2, &second, 5));
+        successor.assert_rejected("share_pages", buffer.share_pages(1..2, &second, 5));
+        successor.assert_rejected("exchange_pages", buffer.exchange_pages(1..2, &second, 0));
         successor.assert_rejected(
             "exchange_pages of the other buffer",
-            other.exchange_pages(0..1, &buffer, 1),
+            second.exchange_pages(0..1, &buffer, 1),
         );
         if has_zero_page {
             successor.assert_rejected("read of zeros", buffer.read(3 * SIZE, bytes));
@@ -240,17 +253,17 @@ pub fn of_paged_buffer(library: &Library) {
         }
         buffer.read(0, &mut bytes[..3]).expect("this page is still the buffer's");
         assert_eq!(&bytes[..3], b"own");
-        drop((buffer, other));
+        drop((buffer, second));
         successor.free();
         free_reservations(library);
     }
 }
 
 /// Tests memory of an area.
-pub fn of_area_memory(library: &Library) {
+pub fn check_area_memory(library: &Library) {
     let area = Area::new(&library.vmm, 0, AreaFlags::UNIFIED).unwrap();
     let memory = area.mmap(SIZE, MmapOptions::new()).unwrap();
-    let other = area.mmap(SIZE, MmapOptions::new()).unwrap();
+    let second = area.mmap(SIZE, MmapOptions::new()).unwrap();
     let range = (memory.address(), memory.allocated_size());
     let successor = Successor::replace(library, &[range]);
     let assert_rejected = |method: &str, result: Result<(), hsa_vmm::Error>| {
@@ -262,17 +275,17 @@ pub fn of_area_memory(library: &Library) {
     assert_rejected("read", memory.read(0, bytes));
     assert_rejected("write", memory.write(0, bytes));
     assert_rejected("fill", memory.fill(0, 7, 64));
-    assert_rejected("copy to the replaced memory", memory.copy(0, &other, 0, 100));
-    assert_rejected("copy from the replaced memory", other.copy(0, &memory, 0, 100));
+    assert_rejected("copy to the replaced memory", memory.copy(0, &second, 0, 100));
+    assert_rejected("copy from the replaced memory", second.copy(0, &memory, 0, 100));
     assert_rejected("copy inside the replaced memory", memory.copy(0, &memory, 100, 100));
     assert_rejected("munmap", memory.munmap().map_err(|rejected| rejected.error));
-    drop(other);
+    drop(second);
     successor.free();
     free_reservations(library);
 }
 
 /// Tests a reservation that was freed by address and that another owner has reserved again.
-pub fn of_reservation(library: &Library) {
+pub fn check_reservation(library: &Library) {
     // Retries if another thread takes the addresses.
     for _ in 0..1000 {
         let reservation = Reservation::builder(SIZE).reserve(&library.vmm).unwrap();

@@ -18,7 +18,7 @@ use process::within;
 use std::time::Duration;
 
 const TIME_LIMIT: Duration = Duration::from_secs(60);
-const FILE: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
+const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 /// Frees everything that the threads have left. Ignores handles that a thread has released.
 fn free_everything(machine: &Machine, handles: &[Handle]) {
@@ -35,7 +35,7 @@ fn free_everything(machine: &Machine, handles: &[Handle]) {
     machine.assert_empty();
 }
 
-/// Runs all operations on a new reservation, with contents that identify the thread.
+/// Runs a full cycle of operations, from reserving to freeing, with contents that identify the thread.
 fn run_full_cycle(machine: &Machine, number: u8) {
     let vmm = &machine.vmm;
     let granule = machine.granule();
@@ -50,8 +50,8 @@ fn run_full_cycle(machine: &Machine, number: u8) {
     vmm.copy(gpu, at(base, 64), base, 64).unwrap();
     vmm.fill(at(base, 128), u32::from_ne_bytes([number; 4]), 64).unwrap();
     machine.grant(base, granule, peer, Access::Read);
-    let shared = vmm.export_to_shareable_handle(handle, FILE).unwrap();
-    let imported = vmm.import_from_shareable_handle(shared, FILE).unwrap();
+    let shared = vmm.export_to_shareable_handle(handle, DESCRIPTOR).unwrap();
+    let imported = vmm.import_from_shareable_handle(shared, DESCRIPTOR).unwrap();
     machine.map(at(base, granule), granule, imported);
     machine.grant(at(base, granule), granule, cpu, Access::Read);
     vmm.revoke(base, granule, &[gpu]).unwrap();
@@ -92,9 +92,9 @@ fn threads_run_full_cycles_on_one_vmm() {
     });
 }
 
-/// The simulation aborts the process if calls overlap that the release does not lock.
+/// The simulation aborts the process if two calls overlap for which its release takes no lock.
 #[test]
-fn vmms_and_runtimes_share_a_library() {
+fn vmms_and_runtimes_share_a_simulation() {
     within(TIME_LIMIT, || {
         for (_, config) in machine::generations() {
             let machine = Machine::new(config);
@@ -103,16 +103,16 @@ fn vmms_and_runtimes_share_a_library() {
             let options = VmmOptions::default();
             let second_vmm = Library::open(machine.runtime.clone(), options);
             let second_runtime = Library::open(runtime, options);
-            let machines = [second_vmm, second_runtime]
+            let others = [second_vmm, second_runtime]
                 .map(|library| Machine { simulation: simulation.clone(), library });
             std::thread::scope(|scope| {
                 for number in 1..=6 {
-                    let machines = [&machine, &machines[0], &machines[1]];
-                    let machine = machines[number as usize % 3];
-                    scope.spawn(move || (0..50).for_each(|_| run_full_cycle(machine, number)));
+                    let all = [&machine, &others[0], &others[1]];
+                    let chosen = all[number as usize % 3];
+                    scope.spawn(move || (0..50).for_each(|_| run_full_cycle(chosen, number)));
                 }
             });
-            machines.iter().for_each(|machine| machine.assert_everything_freed());
+            others.iter().for_each(|machine| machine.assert_everything_freed());
             machine.assert_empty();
         }
     });

@@ -1,6 +1,6 @@
 //! Two threads that execute conflicting operations at the same time.
 
-use super::{FILE, TIME_LIMIT, free_everything};
+use super::{DESCRIPTOR, TIME_LIMIT, free_everything};
 use crate::machine::{self, Machine, access, at};
 use crate::process::{self, within};
 use hsa_vmm::error::Problem;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 const ROUNDS: usize = 150;
 
-/// What one of the two threads does.
+/// The operation of one of the two threads.
 type Operation = Box<dyn FnOnce(&Machine) + Send>;
 
 /// Returns whether an operation succeeded. Fails unless its error is documented for an operation whose reservation
@@ -149,7 +149,7 @@ fn release_and_export_and_retain_race_for_a_handle() {
                 m.vmm.unmap(base, granule).unwrap();
             });
             let export = operation(move |m| {
-                let exported = m.vmm.export_to_shareable_handle(handle, FILE);
+                let exported = m.vmm.export_to_shareable_handle(handle, DESCRIPTOR);
                 succeeded(exported.map(drop));
                 match m.vmm.retain_allocation_handle(base) {
                     Ok(retained) => {

@@ -1,7 +1,7 @@
 //! Operations do not deadlock, and do not wait for operations on other reservations.
 
 use super::{TIME_LIMIT, free_everything};
-use crate::hostile::Hostile;
+use crate::hostile::HostileRuntime;
 use crate::machine::{Machine, at};
 use crate::process::within;
 use hsa_vmm::simulation::Config;
@@ -36,7 +36,7 @@ fn opposite_copies_do_not_deadlock() {
 }
 
 #[test]
-fn copy_returns_while_reservations_are_merged_and_split() {
+fn copy_returns_while_reservations_change() {
     within(TIME_LIMIT, || {
         let machine = Machine::new(Config::mi300x(1));
         let granule = machine.granule();
@@ -46,7 +46,7 @@ fn copy_returns_while_reservations_are_merged_and_split() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while ended.load(Ordering::Relaxed) == 0 {
-                    // Nothing is mapped. The call must only return.
+                    // The call fails, because nothing is mapped, but must not hang.
                     let copied = machine.vmm.copy(machine.gpu(0), base, at(base, granule), 8);
                     copied.expect_err("nothing is mapped");
                 }
@@ -68,7 +68,7 @@ fn copy_returns_while_reservations_are_merged_and_split() {
 #[test]
 fn operations_on_different_reservations_overlap() {
     within(TIME_LIMIT, || {
-        let hostile = Hostile::new();
+        let hostile = HostileRuntime::new();
         let (_runtime, vmm, gpu) = hostile.open();
         let properties = AllocationProperties::on(gpu);
         let bases = [(); 4].map(|()| vmm.address_reserve(4096, 0, None).unwrap());
@@ -88,7 +88,7 @@ fn operations_on_different_reservations_overlap() {
 #[test]
 fn look_ups_run_during_runtime_calls() {
     within(TIME_LIMIT, || {
-        let hostile = Hostile::new();
+        let hostile = HostileRuntime::new();
         let (runtime, vmm, gpu) = hostile.open();
         let properties = AllocationProperties::on(gpu);
         let base = vmm.address_reserve(2 * 4096, 0, None).unwrap();
@@ -120,7 +120,7 @@ fn look_ups_run_during_runtime_calls() {
 #[test]
 fn exports_overlap_maps_if_the_runtime_locks() {
     within(TIME_LIMIT, || {
-        let hostile = Hostile::new();
+        let hostile = HostileRuntime::new();
         let (runtime, vmm, gpu) = hostile.open();
         let mut quirks = vmm.quirks();
         quirks.some_calls_take_no_lock = false;

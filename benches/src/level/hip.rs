@@ -1,4 +1,4 @@
-//! HIP's calls in C: those of this library, linked, or those of HIP, loaded at run time.
+//! HIP's calls in C: either this library's, which are linked, or HIP's own, which are loaded at run time.
 
 use super::{Caller, Layout, Outcome, call_error};
 use crate::run::BenchError;
@@ -115,7 +115,7 @@ macro_rules! call {
     }};
 }
 
-/// Where the functions come from.
+/// The origin of the functions.
 #[derive(Debug)]
 enum Source {
     Linked,
@@ -126,7 +126,8 @@ enum Source {
 pub(crate) struct Hip {
     functions: Functions,
     source: Source,
-    /// Whether import takes a pointer to the descriptor (HIP 6), not the descriptor cast to a pointer.
+    /// Whether import takes a pointer to the descriptor, as in HIP 6. Later releases take the descriptor, cast to a
+    /// pointer.
     import_by_pointer: bool,
     grants: Vec<AccessDescriptor>,
     reserved: Vec<*mut c_void>,
@@ -148,7 +149,7 @@ const PROPERTIES: Properties = Properties {
 };
 
 impl Hip {
-    /// Uses this library's C interface on another runtime of the target's backend, for `n` calls per round.
+    /// Uses this library's C interface, which opens the target's backend again, for `n` calls per round.
     pub fn linked(target: &BenchRuntime, n: usize) -> Result<Self, BenchError> {
         Self::configure_linked(&target.backend)?;
         let gpus = target.runtime.gpus().count();
@@ -170,7 +171,7 @@ impl Hip {
 
     /// Configures the runtime that the C interface opens.
     fn configure_linked(backend: &Backend) -> Result<(), BenchError> {
-        let failed = |why: &str| BenchError::Configuration(why.to_owned());
+        let failed = |reason: &str| BenchError::Configuration(reason.to_owned());
         let text = |bytes: &[u8]| CString::new(bytes).map_err(|_| failed("a name contains a zero"));
         // SAFETY: zero-terminated strings that outlive the calls; the creator of the `LibraryFile`
         // promises that the file is sound to load.
@@ -198,7 +199,7 @@ impl Hip {
         let path = file.path();
         let failed = |error: &dyn core::fmt::Display| BenchError::Hip {
             path: path.to_owned(),
-            why: error.to_string(),
+            reason: error.to_string(),
         };
         // SAFETY: the creator of the `LibraryFile` promises that the file is sound to load.
         let library = unsafe { libloading::Library::new(path) };
@@ -265,7 +266,7 @@ impl Hip {
     }
 }
 
-/// Returns the message of an error, followed by that of its source, the dynamic linker.
+/// Returns the message of an error, followed by the message of the dynamic linker, if any.
 fn full_message(error: &libloading::Error) -> String {
     match error.source() {
         Some(source) => format!("{error}: {source}"),
@@ -313,9 +314,9 @@ impl Caller for Hip {
     }
 
     fn export(&mut self, n: usize) -> Outcome {
-        let to = (&raw mut self.exported[n]).cast();
+        let destination = (&raw mut self.exported[n]).cast();
         let handle = self.created[n];
-        call!(self.functions, hipMemExportToShareableHandle(to, handle, DESCRIPTOR, 0))
+        call!(self.functions, hipMemExportToShareableHandle(destination, handle, DESCRIPTOR, 0))
     }
 
     fn import(&mut self, n: usize) -> Outcome {

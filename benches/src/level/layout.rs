@@ -2,8 +2,7 @@
 
 use crate::runtime::SIZE;
 
-/// The maximum number of holes: so large that the holes of a round have left the CPU caches before they are
-/// used again.
+/// The maximum number of holes. With this number, a hole has left the CPU caches before a round uses it again.
 const MAX_HOLES: usize = 4096;
 
 /// The pages of a reservation: live mappings, and holes evenly distributed between them.
@@ -70,7 +69,7 @@ impl Layout {
         }
     }
 
-    /// Fills `addresses` with random mapped addresses, if `filled` are the holes that are mapped now.
+    /// Fills `addresses` with random mapped addresses. The holes `filled` count as mapped.
     pub fn draw_mapped(&mut self, filled: &[usize], addresses: &mut [usize]) {
         for address in addresses {
             let page = self.draw(self.pages());

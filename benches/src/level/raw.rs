@@ -52,24 +52,24 @@ fn discover(core: &Core) -> (Vec<hsa_agent_t>, Option<hsa_amd_memory_pool_t>) {
     // SAFETY: `collect` receives the vector of its type.
     unsafe { (core.hsa_iterate_agents)(Some(collect), (&raw mut agents).cast()) };
     agents.retain(|&agent| {
-        let mut kind = [0u32; 8];
-        let to = (&raw mut kind).cast();
+        let mut device_type = [0u32; 8];
+        let destination = (&raw mut device_type).cast();
         // SAFETY: an agent of the runtime; the result has 32 bits.
-        unsafe { (core.hsa_agent_get_info)(agent, HSA_AGENT_INFO_DEVICE, to) };
-        kind[0] == HSA_DEVICE_TYPE_GPU
+        unsafe { (core.hsa_agent_get_info)(agent, HSA_AGENT_INFO_DEVICE, destination) };
+        device_type[0] == HSA_DEVICE_TYPE_GPU
     });
     let mut pools: Vec<hsa_amd_memory_pool_t> = Vec::new();
     if let Some(&gpu) = agents.first() {
-        let to = (&raw mut pools).cast();
+        let destination = (&raw mut pools).cast();
         // SAFETY: `collect` receives the vector of its type.
-        unsafe { (core.hsa_amd_agent_iterate_memory_pools)(gpu, Some(collect), to) };
+        unsafe { (core.hsa_amd_agent_iterate_memory_pools)(gpu, Some(collect), destination) };
     }
     let pool = pools.into_iter().find(|&pool| {
         let query = |attribute| {
             let mut value = [0u32; 8];
-            let to = (&raw mut value).cast();
+            let destination = (&raw mut value).cast();
             // SAFETY: a pool of the runtime; the results have at most 32 bits.
-            unsafe { (core.hsa_amd_memory_pool_get_info)(pool, attribute, to) };
+            unsafe { (core.hsa_amd_memory_pool_get_info)(pool, attribute, destination) };
             value[0]
         };
         let coarse = HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_COARSE_GRAINED;
@@ -121,21 +121,24 @@ impl Raw {
         Ok(layout)
     }
 
-    fn reserve_one(&self, to: &mut *mut c_void, size: usize) -> Outcome {
+    fn reserve_one(&self, destination: &mut *mut c_void, size: usize) -> Outcome {
         match self.vmem.hsa_amd_vmem_address_reserve_align {
             Some(function) => {
-                // SAFETY: `to` is writable.
-                let status = unsafe { function(to, size, 0, SIZE as u64, 0) };
+                // SAFETY: `destination` is writable.
+                let status = unsafe { function(destination, size, 0, SIZE as u64, 0) };
                 check("hsa_amd_vmem_address_reserve_align", status)
             }
-            None => call!(self.vmem, hsa_amd_vmem_address_reserve(to, size, 0, 0)),
+            None => call!(self.vmem, hsa_amd_vmem_address_reserve(destination, size, 0, 0)),
         }
     }
 
     fn create_one(&self) -> Result<hsa_amd_vmem_alloc_handle_t, Box<dyn std::error::Error>> {
         let mut handle = NONE;
-        let to = &mut handle;
-        call!(self.vmem, hsa_amd_vmem_handle_create(self.pool, SIZE, MEMORY_TYPE_PINNED, 0, to))?;
+        let destination = &mut handle;
+        call!(
+            self.vmem,
+            hsa_amd_vmem_handle_create(self.pool, SIZE, MEMORY_TYPE_PINNED, 0, destination)
+        )?;
         Ok(handle)
     }
 }
@@ -184,8 +187,8 @@ impl Caller for Raw {
     }
 
     fn export(&mut self, n: usize) -> Outcome {
-        let to = &mut self.exported[n];
-        call!(self.vmem, hsa_amd_vmem_export_shareable_handle(to, self.created[n], 0))
+        let destination = &mut self.exported[n];
+        call!(self.vmem, hsa_amd_vmem_export_shareable_handle(destination, self.created[n], 0))
     }
 
     fn import(&mut self, n: usize) -> Outcome {

@@ -10,7 +10,7 @@ use std::hint::black_box;
 use std::os::fd::OwnedFd;
 
 #[derive(Debug)]
-pub(crate) struct Calls {
+pub(crate) struct VmmCalls {
     vmm: Vmm,
     gpu: AgentId,
     properties: AllocationProperties,
@@ -25,7 +25,7 @@ pub(crate) struct Calls {
 
 const FD: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
-impl Calls {
+impl VmmCalls {
     pub fn new(target: &BenchRuntime, properties: AllocationProperties, n: usize) -> Self {
         let gpus: Vec<_> = target.runtime.gpus().map(|gpu| gpu.id()).collect();
         let grant = |&agent| AccessDescriptor { agent, access: Access::ReadWrite };
@@ -70,7 +70,7 @@ impl Calls {
     }
 }
 
-impl Caller for Calls {
+impl Caller for VmmCalls {
     fn reserve(&mut self, n: usize) -> Outcome {
         self.reserved[n] = self.vmm.address_reserve(SIZE, SIZE, None)?;
         Ok(())
@@ -139,7 +139,7 @@ impl Caller for Calls {
     }
 }
 
-impl Drop for Calls {
+impl Drop for VmmCalls {
     fn drop(&mut self) {
         let Some((base, size, handle, mapped)) = self.layout.take() else { return };
         // Ignore failures: the measurement is over.

@@ -214,8 +214,9 @@ const PROFILES: [&str; 2] = ["hip6", "hip7"];
 
 #[test]
 fn cases_pass_on_every_generation() {
+    let numbers_of_gpus: &[_] = if test::is_long() { &[1, 2] } else { &[2] };
     for generation in ["a", "b", "c", "d"] {
-        for gpus in [1, 2] {
+        for &gpus in numbers_of_gpus {
             for profile in PROFILES {
                 let has_uncached = profile == "hip7" && ["c", "d"].contains(&generation);
                 let sim = format!("era={generation},gpus={gpus}");
@@ -232,6 +233,9 @@ fn cases_pass_on_every_generation() {
 
 #[test]
 fn cases_compile_as_cplusplus() {
+    if !test::runs_long_test("hip_tests::cases_compile_as_cplusplus") {
+        return;
+    }
     let programs = compile(Language::Cpp17);
     run_cases(&programs, "C++", 2, true, |program| program.on_simulation("era=d,gpus=2"));
 }

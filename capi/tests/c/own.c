@@ -26,6 +26,7 @@ static void runtime(void) {
   EXPECT_FAILURE(hsavmm_use_simulation("gpus=many"), hipErrorInvalidValue, "gpus");
   EXPECT_FAILURE(hsavmm_use_profile(7), hipErrorSetOnActiveProcess, "hsavmm_shut_down");
   EXPECT_FAILURE(hsavmm_use_profile(5), hipErrorInvalidValue, "6 and 7");
+  EXPECT_FAILURE(hsavmm_use_page_tables(1), hipErrorSetOnActiveProcess, "hsavmm_shut_down");
 }
 
 static void virtual_memory(size_t granule) {
@@ -332,6 +333,7 @@ int main(void) {
   /* Starts again with a configuration chosen by the program. */
   OK(hsavmm_use_simulation("mi300x,gpus=3"));
   OK(hsavmm_use_profile(6));
+  OK(hsavmm_use_page_tables(1));
   int count;
   OK(hipGetDeviceCount(&count));
   EXPECT(count == 3);

@@ -2,7 +2,7 @@
 //! the process.
 //!
 //! The [workers](hsa_vmm_conformance::worker) are this command with the hidden subcommand `worker`. They
-//! receive [`Task`]s and send [`Answer`]s.
+//! receive [`Task`]s and send [`Message`]s.
 
 mod client;
 mod serve;
@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 pub enum Task {
     /// Generate and run sequences until one fails.
     Draw {
-        /// How to generate them.
+        /// How to generate the sequences.
         drawing: Drawing,
         /// The number of the first sequence.
         first: u64,
@@ -38,10 +38,10 @@ pub enum Task {
 /// A message from a worker.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
+pub enum Message {
     /// The runtime was opened. Contains its description.
     Ready(String),
-    /// The operation with this index begins; the number of operations means the final checks.
+    /// The operation with this index begins. If the index is the number of operations, the final checks begin.
     At(usize),
     /// A sequence has ended without a finding.
     Done(Counts),
@@ -51,23 +51,23 @@ pub enum Answer {
     Idle,
 }
 
-/// Starts a worker that opens the same runtime.
+/// Starts a worker that opens the runtime of these options.
 pub fn start_worker(common: &Common) -> anyhow::Result<Worker> {
-    let started = crate::program::restart().and_then(|mut command| {
+    let started = crate::program::worker_command().and_then(|mut command| {
         command.arg("worker").args(common.to_arguments());
         Worker::start(command, Output::Capture)
     });
     started.context("cannot start a worker process")
 }
 
-/// The number of lines shown of a worker's output.
-const LINES: usize = 8;
+/// The number of last lines of a worker's output that are shown.
+const LAST_LINES: usize = 8;
 
 /// Describes how a worker ended, with its last output.
 pub fn exit_description(worker: &Worker, end: End) -> String {
     let printed = worker.captured_output();
     let lines: Vec<_> = printed.lines().collect();
-    let last = lines.get(lines.len().saturating_sub(LINES)..).unwrap_or_default();
+    let last = lines.get(lines.len().saturating_sub(LAST_LINES)..).unwrap_or_default();
     let colon = if last.is_empty() { "" } else { ": " };
     format!("{end}{colon}{}", last.join(" | "))
 }

@@ -1,63 +1,63 @@
 //! The worker's side: runs the requested sequences.
 
-use super::{Answer, Task};
+use super::{Message, Task};
 use crate::Exit;
 use crate::arguments::Common;
-use crate::choice::Selected;
+use crate::choice::SelectedRuntime;
 use hsa_vmm::Runtime;
 use hsa_vmm_conformance::fuzz::{Sequence, perform};
-use hsa_vmm_conformance::worker::{Answers, begin};
+use hsa_vmm_conformance::worker::{Messages, begin};
 
-/// Runs the parent's requests and sends the results.
+/// Performs the parent's requests and sends the results.
 pub fn serve(common: &Common) -> anyhow::Result<Exit> {
-    let (mut requests, answers) = begin()?;
+    let (mut requests, messages) = begin()?;
     let selected = common.runtime.select()?;
-    answers.send(&Answer::Ready(selected.to_string()))?;
+    messages.send(&Message::Ready(selected.to_string()))?;
     while let Some(task) = requests.receive()? {
         match task {
             Task::Draw { drawing, first, step, end } => {
                 let numbers = (first..end.unwrap_or(u64::MAX)).step_by(step.max(1) as usize);
                 let sequences = numbers.map(|number| drawing.sequence(number));
-                run(&answers, &selected, sequences, false)?;
+                run(&messages, &selected, sequences, false)?;
             }
             Task::Perform(sequences) => {
-                run(&answers, &selected, sequences.into_iter(), true)?;
+                run(&messages, &selected, sequences.into_iter(), true)?;
             }
         }
-        answers.send(&Answer::Idle)?;
+        messages.send(&Message::Idle)?;
     }
     Ok(Exit::Success)
 }
 
 /// Runs sequences until one fails. With `reports_operations`, sends a message before each operation.
 fn run(
-    answers: &Answers,
-    selected: &Selected,
+    messages: &Messages,
+    selected: &SelectedRuntime,
     sequences: impl Iterator<Item = Sequence>,
     reports_operations: bool,
 ) -> anyhow::Result<()> {
     for sequence in sequences {
         let runtime = open_runtime(selected, &sequence)?;
         let mut sent = Ok(());
-        let result = perform(&runtime, &sequence, &mut |at| {
+        let result = perform(&runtime, &sequence, &mut |operation| {
             if reports_operations && sent.is_ok() {
-                sent = answers.send(&Answer::At(at));
+                sent = messages.send(&Message::At(operation));
             }
         });
         sent?;
         match result {
-            Ok(counts) => answers.send(&Answer::Done(counts))?,
-            Err(found) => return Ok(answers.send(&Answer::Found(found))?),
+            Ok(counts) => messages.send(&Message::Done(counts))?,
+            Err(found) => return Ok(messages.send(&Message::Found(found))?),
         }
     }
     Ok(())
 }
 
 /// Opens a new simulation if the sequence names one; otherwise the selected runtime.
-fn open_runtime(selected: &Selected, sequence: &Sequence) -> anyhow::Result<Runtime> {
+fn open_runtime(selected: &SelectedRuntime, sequence: &Sequence) -> anyhow::Result<Runtime> {
     match (sequence.simulation()?, selected) {
         (Some(simulation), _) => Ok(simulation),
-        (None, Selected::Library(runtime)) => Ok(runtime.clone()),
-        (None, Selected::Simulation(simulation)) => simulation.start(),
+        (None, SelectedRuntime::Library(runtime)) => Ok(runtime.clone()),
+        (None, SelectedRuntime::Simulation(simulation)) => simulation.start(),
     }
 }

@@ -87,8 +87,8 @@ fn print(out: &mut Screen<'_>, diff: &Diff, sides: [(&PathBuf, &Report); 2]) -> 
         for case in &diff.cases {
             cases.add_row([
                 Cell::from(&case.name),
-                status(case.a.as_ref()),
-                status(case.b.as_ref()),
+                status_of(case.a.as_ref()),
+                status_of(case.b.as_ref()),
                 Cell::from(detail(case)),
             ]);
         }
@@ -116,7 +116,7 @@ fn describe(path: &Path, report: &Report) -> String {
     )
 }
 
-/// Returns a row for each difference that is not a case.
+/// Returns a row for each difference other than those of cases.
 fn rows(diff: &Diff) -> Vec<[String; 3]> {
     let row = |property: String, change: &Change| {
         let value = |side: &Option<String>| side.clone().unwrap_or_else(|| "–".to_owned());
@@ -124,18 +124,18 @@ fn rows(diff: &Diff) -> Vec<[String; 3]> {
     };
     let of_runtime = diff.run.iter().chain(&diff.runtime);
     let of_runtime = of_runtime.map(|change| row(change.what.clone(), change));
-    let of_agents = diff
-        .agents
-        .iter()
-        .map(|it| row(format!("{}: {}", it.agents.join(", "), it.change.what), &it.change));
+    let of_agents = diff.agents.iter().map(|agents| {
+        row(format!("{}: {}", agents.agents.join(", "), agents.change.what), &agents.change)
+    });
     let member = |relation: &str, name: &str, [a, b]: [&str; 2]| {
         [format!("{relation} {name}"), a.to_owned(), b.to_owned()]
     };
     let (yes, no) = (["yes", "no"], ["no", "yes"]);
     let functions = diff.functions.a.iter().map(|name| member("exports", name, yes));
-    let functions = functions.chain(diff.functions.b.iter().map(|it| member("exports", it, no)));
-    let quirks = diff.quirks.a.iter().map(|it| member("needs", &it.name, yes));
-    let quirks = quirks.chain(diff.quirks.b.iter().map(|it| member("needs", &it.name, no)));
+    let functions =
+        functions.chain(diff.functions.b.iter().map(|name| member("exports", name, no)));
+    let quirks = diff.quirks.a.iter().map(|quirk| member("needs", &quirk.name, yes));
+    let quirks = quirks.chain(diff.quirks.b.iter().map(|quirk| member("needs", &quirk.name, no)));
     of_runtime.chain(functions).chain(quirks).chain(of_agents).collect()
 }
 
@@ -148,6 +148,6 @@ fn detail(case: &CaseChange) -> &str {
     side.as_ref().map(|outcome| outcome.detail.as_str()).unwrap_or_default()
 }
 
-fn status(outcome: Option<&Outcome>) -> Cell {
-    outcome.map_or_else(|| Cell::from("–"), |outcome| crate::table::status(outcome.status))
+fn status_of(outcome: Option<&Outcome>) -> Cell {
+    outcome.map_or_else(|| Cell::from("–"), |outcome| crate::table::status_cell(outcome.status))
 }

@@ -6,14 +6,30 @@ use crate::arguments::Arguments;
 use crate::screen::note;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, ValueEnum};
-use hsa_rocr::{Emulation, Installation, Release, folder};
-use std::ffi::OsString;
-use std::path::PathBuf;
+use hsa_rocr::{
+    Emulation, Installation, NoObject, NotInstalled, NotPreloadable, Release, check_preloadable,
+    find_program, folder,
+};
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
 use std::process::Command;
+
+const ABOUT: &str = "\
+Examples:
+  hsa-vmm emulate --gpus 2 --rocr 7.2.4 -- hsa-vmm conform
+  hsa-vmm emulate --rocr 7 -- ctest --output-on-failure
+  hsa-vmm emulate --rocr 6.4 --log driver.log -- bash -c './setup && ./program'
+
+With --rocr, the program and the programs that it starts use the loader and the
+C library of that release. Programs that are linked statically, or with another
+C library than glibc, find no emulated driver.
+
+Exit status: the program's; 125 if the emulation failed, 126 if the program is
+not executable, 127 if it was not found.";
 
 /// The emulated machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Profile {
+pub enum EmulatedMachine {
     /// MI300X: CDNA 3, all memory visible to the CPU
     Mi300x,
     /// MI210: CDNA 2
@@ -25,14 +41,15 @@ pub enum Profile {
 }
 
 #[derive(Args, Debug)]
+#[command(after_help = ABOUT)]
 pub struct Emulate {
     /// The number of GPUs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
     pub gpus: Option<u8>,
     /// The emulated machine
     #[arg(long, value_enum)]
-    pub machine: Option<Profile>,
-    /// The memory of each GPU: `64GiB`, `256MiB`
+    pub machine: Option<EmulatedMachine>,
+    /// The memory of each GPU: `64G`, `256M`
     #[arg(long, value_name = "SIZE")]
     pub vram: Option<String>,
     /// Write a line for each driver call to this file
@@ -54,37 +71,66 @@ pub struct Emulate {
     #[arg(long, value_name = "PLAN")]
     pub fault: Vec<String>,
     /// Run the program with this release of AMD's runtime, fetched by `rocr fetch`
-    #[arg(long, value_name = "VERSION")]
+    #[arg(long, value_name = "VERSION", value_parser = rocr::parse_release)]
     pub rocr: Option<Release>,
     /// The program and its arguments
     #[arg(required = true, last = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
 }
 
+/// The exit status of failures of the emulation itself.
+pub const FAILED: u8 = 125;
+
+/// A failure of the emulation, not of the program.
+#[derive(Debug, thiserror::Error)]
+pub enum Failed {
+    #[error(transparent)]
+    NotInstalled(#[from] NotInstalled),
+    #[error(transparent)]
+    NoObject(#[from] NoObject),
+    #[error(transparent)]
+    NotPreloadable(#[from] NotPreloadable),
+}
+
 pub fn run(args: &Emulate) -> anyhow::Result<Exit> {
     let (program, arguments) = crate::program::split(&args.program)?;
-    let mut command = match args.rocr {
-        Some(release) => rocr::command(&Installation::open(&folder(), release)?, program),
-        None if hsa_rocr::is_program(program) => Command::new(program),
-        // Programs of a fetched release are not in PATH.
-        None => match rocr::newest().filter(|newest| newest.program(program).is_some()) {
-            Some(newest) => {
-                let (name, release) = (program.display(), newest.release());
-                note!("using {name} and the runtime of release {release}");
-                rocr::command(&newest, program)
-            }
-            None => Command::new(program),
-        },
-    };
+    let installation = installation(args, program)?;
+    // Programs of a fetched release are not in PATH.
+    let of_release = installation.as_ref().and_then(|installation| installation.program(program));
+    if let Some(file) = of_release.clone().or_else(|| find_program(program)) {
+        check_preloadable(&file).map_err(Failed::from)?;
+    }
+    let mut command = Command::new(of_release.as_deref().map_or(program, Path::as_os_str));
     command.args(arguments);
-    emulation(args).apply(&mut command)?;
+    let mut emulation = emulation(args);
+    if let Some(installation) = &installation {
+        emulation = emulation.release(installation);
+        // If the program is `hsa-vmm`, it loads that release.
+        command.env("HSA_VMM_RUNTIME", installation.runtime());
+    }
+    emulation.apply(&mut command).map_err(Failed::from)?;
     crate::program::set_outer_command(&mut command, &typed_arguments(args));
     check_configuration(args)?;
     crate::program::become_program(command, program)
 }
 
-/// Loads the emulated driver's configuration in another process, and exits with the driver's message if it is
-/// invalid. Otherwise, a misspelt fault would be found late or never.
+/// Returns the chosen release; without `--rocr`, the newest one if only that has the program.
+fn installation(args: &Emulate, program: &OsStr) -> anyhow::Result<Option<Installation>> {
+    if let Some(release) = args.rocr {
+        return Ok(Some(Installation::open(&folder(), release).map_err(Failed::from)?));
+    }
+    if find_program(program).is_some() {
+        return Ok(None);
+    }
+    let newest = rocr::newest().filter(|newest| newest.program(program).is_some());
+    if let Some(newest) = &newest {
+        note!("using {} and the runtime of release {}", program.display(), newest.release());
+    }
+    Ok(newest)
+}
+
+/// Loads the emulated driver's configuration in another process. If the configuration is invalid, exits with the
+/// driver's message. Without this check, a misspelt fault would be reported late or never.
 fn check_configuration(args: &Emulate) -> anyhow::Result<()> {
     let mut command = hsa_rocr::restart()?;
     command.args(["kfd-version", "--open"]);
@@ -107,7 +153,10 @@ fn typed_arguments(args: &Emulate) -> Vec<String> {
         arguments.extend(value.into_iter().flat_map(|value| [format!("--{option}"), value]));
     };
     add("gpus", args.gpus.map(|number| number.to_string()));
-    add("machine", args.machine.and_then(|it| Some(it.to_possible_value()?.get_name().to_owned())));
+    add(
+        "machine",
+        args.machine.and_then(|machine| Some(machine.to_possible_value()?.get_name().to_owned())),
+    );
     add("vram", args.vram.clone());
     add("rocr", args.rocr.map(|release| release.to_string()));
     for plan in &args.fault {
@@ -120,10 +169,10 @@ fn emulation(args: &Emulate) -> Emulation {
     let mut emulation = args.gpus.map(Emulation::gpus).unwrap_or_default();
     if let Some(machine) = args.machine {
         emulation = emulation.profile(match machine {
-            Profile::Mi300x => "mi300x",
-            Profile::Mi210 => "mi210",
-            Profile::Rdna3 => "rdna3",
-            Profile::Apu => "apu",
+            EmulatedMachine::Mi300x => "mi300x",
+            EmulatedMachine::Mi210 => "mi210",
+            EmulatedMachine::Rdna3 => "rdna3",
+            EmulatedMachine::Apu => "apu",
         });
     }
     if let Some(size) = &args.vram {

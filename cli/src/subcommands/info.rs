@@ -2,12 +2,14 @@
 
 use crate::Exit;
 use crate::arguments::{Common, Format};
-use crate::screen::Screen;
+use crate::output::Output;
+use crate::screen::{Screen, note};
 use crate::table::table;
 use clap::Args;
 use hsa_vmm::agent::AgentKind;
+use hsa_vmm::runtime::Origin;
 use hsa_vmm::{Agent, Pool, Runtime};
-use hsa_vmm_conformance::describe::{RuntimeDescription, describe, size};
+use hsa_vmm_conformance::describe::{AgentDescription, Description, describe_probed, labels, size};
 use std::io::Write;
 
 #[derive(Args, Debug)]
@@ -17,43 +19,88 @@ pub struct Info {
     /// The format of the output
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: Format,
+    #[command(flatten)]
+    pub output: Output,
 }
 
 pub fn run(args: &Info) -> anyhow::Result<Exit> {
+    args.output.check()?;
     let runtime = args.common.runtime.open()?;
-    let mut out = Screen::stdout();
+    let mut out = args.output.stream()?;
     match args.format {
         Format::Json => {
             out.keep_utf8();
-            serde_json::to_writer_pretty(&mut out, &describe(&runtime))?;
+            serde_json::to_writer_pretty(&mut out, &describe_probed(&runtime))?;
             writeln!(out)?;
         }
         Format::Table => {
-            features(&mut out, &describe(&runtime).runtime)?;
-            agents(&mut out, &runtime)?;
-            pools(&mut out, &runtime)?;
-            links(&mut out, &runtime)?;
+            let mut description = describe_probed(&runtime);
+            if runtime.info().origin == Some(Origin::Program) {
+                let options = "--runtime or HSA_VMM_RUNTIME names it";
+                description.runtime.origin = Some(options.to_owned());
+            }
+            print_features(&mut out, &description)?;
+            print_agents(&mut out, &runtime)?;
+            print_pools(&mut out, &runtime)?;
+            print_links(&mut out, &runtime)?;
         }
     }
     Ok(Exit::Success)
 }
 
-fn features(out: &mut Screen<'_>, runtime: &RuntimeDescription) -> anyhow::Result<()> {
+fn print_features(out: &mut Screen<'_>, description: &Description) -> anyhow::Result<()> {
+    let runtime = &description.runtime;
     let path = runtime.path.as_ref().map(|path| path.display().to_string());
     let mut rows: Vec<(&str, String)> = path.map(|path| ("runtime", path)).into_iter().collect();
-    rows.extend(runtime.facts().into_iter().filter_map(|fact| Some((fact.what, fact.value?))));
+    rows.extend(runtime.origin.clone().map(|origin| ("taken because", origin)));
+    rows.extend(runtime.facts().into_iter().filter_map(|fact| Some((fact.name, fact.value?))));
     let missing = runtime.missing_functions.as_ref().filter(|missing| !missing.is_empty());
     rows.extend(missing.map(|missing| ("not exported", missing.join(", "))));
     let quirks = runtime.quirks.iter().flatten();
     rows.extend(quirks.map(|quirk| ("works around", format!("{} ({})", quirk.name, quirk.issue))));
+    let differing = runtime.probes.iter().flatten().filter(|probe| probe.found != probe.expected);
+    rows.extend(differing.map(|probe| {
+        let (result, expectation) =
+            if probe.found { ("found", "not expected") } else { ("not found", "expected") };
+        ("probe differs", format!("{}: {expectation} of this version, {result}", probe.name))
+    }));
+    rows.extend(page_tables(&description.agents));
+    let others = runtime.other_libraries();
+    rows.extend(others.iter().map(|library| ("also loaded", library.to_string())));
     for (name, value) in rows {
         writeln!(out, "{name:21} {value}")?;
+    }
+    if !others.is_empty() {
+        note!(
+            "warning: this process has loaded {} HSA libraries, which can disturb each other; \
+             see `also loaded`",
+            others.len() + 1
+        );
     }
     writeln!(out)?;
     Ok(())
 }
 
-fn agents(out: &mut Screen<'_>, runtime: &Runtime) -> anyhow::Result<()> {
+/// Returns whether the library can control each GPU's page table; one row if this is the same for all.
+fn page_tables(agents: &[AgentDescription]) -> Vec<(&'static str, String)> {
+    let sentence = |reason: &str| match reason {
+        "" => "can be controlled, which enforces permissions (conform --page-tables)".to_owned(),
+        reason => format!("cannot be controlled: {reason}"),
+    };
+    let labels = labels(agents);
+    let tested = agents.iter().zip(&labels).filter_map(|(agent, label)| {
+        agent.page_table_failure.as_ref().map(|reason| (label, sentence(reason)))
+    });
+    let tested: Vec<_> = tested.collect();
+    match tested.as_slice() {
+        [(_, first), rest @ ..] if rest.iter().all(|(_, other)| other == first) => {
+            vec![("page tables", first.clone())]
+        }
+        each => each.iter().map(|(gpu, it)| ("page tables", format!("{gpu}: {it}"))).collect(),
+    }
+}
+
+fn print_agents(out: &mut Screen<'_>, runtime: &Runtime) -> anyhow::Result<()> {
     let mut agents =
         table(&["agent", "kind", "name", "product", "NUMA", "PCI", "large BAR", "permissions"]);
     for agent in runtime.agents() {
@@ -65,7 +112,7 @@ fn agents(out: &mut Screen<'_>, runtime: &Runtime) -> anyhow::Result<()> {
             _ => "",
         };
         agents.add_row(vec![
-            number(agent),
+            agent_id(agent),
             agent.kind().to_string(),
             agent.name().to_owned(),
             if agent.product == agent.name() { "" } else { &agent.product }.to_owned(),
@@ -75,14 +122,14 @@ fn agents(out: &mut Screen<'_>, runtime: &Runtime) -> anyhow::Result<()> {
             agent.enforcement().to_string(),
         ]);
     }
-    // Agent names and PCI addresses.
+    // The columns of agents and PCI addresses.
     agents.no_wrap([0, 5]);
     out.table(&agents)?;
     writeln!(out)?;
     Ok(())
 }
 
-fn pools(out: &mut Screen<'_>, runtime: &Runtime) -> anyhow::Result<()> {
+fn print_pools(out: &mut Screen<'_>, runtime: &Runtime) -> anyhow::Result<()> {
     let mut pools = table(&[
         "agent",
         "pool",
@@ -95,7 +142,7 @@ fn pools(out: &mut Screen<'_>, runtime: &Runtime) -> anyhow::Result<()> {
     ]);
     for agent in runtime.agents() {
         for pool in &agent.pools {
-            pools.add_row(row(agent, pool));
+            pools.add_row(pool_row(agent, pool));
         }
     }
     out.table(&pools)?;
@@ -103,21 +150,21 @@ fn pools(out: &mut Screen<'_>, runtime: &Runtime) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn row(agent: &Agent, pool: &Pool) -> Vec<String> {
+fn pool_row(agent: &Agent, pool: &Pool) -> Vec<String> {
     let granule = |bytes: usize| if bytes == 0 { String::new() } else { size(bytes) };
     vec![
-        number(agent),
+        agent_id(agent),
         pool.segment.to_string(),
         pool.flags.names().collect::<Vec<_>>().join(", "),
         size(pool.size),
         if pool.allocatable { "yes" } else { "no" }.to_owned(),
         granule(pool.granule),
         granule(pool.recommended_granule),
-        if pool.holds_handles() { "yes" } else { "" }.to_owned(),
+        if pool.supports_handles() { "yes" } else { "" }.to_owned(),
     ]
 }
 
-fn links(out: &mut Screen<'_>, runtime: &Runtime) -> anyhow::Result<()> {
+fn print_links(out: &mut Screen<'_>, runtime: &Runtime) -> anyhow::Result<()> {
     let mut links = table(&["agent", "reaches", "by"]);
     for agent in runtime.agents() {
         for peer in &agent.peers {
@@ -127,12 +174,12 @@ fn links(out: &mut Screen<'_>, runtime: &Runtime) -> anyhow::Result<()> {
             } else {
                 "not at all".to_owned()
             };
-            links.add_row(vec![number(agent), peer.agent.to_string(), by]);
+            links.add_row(vec![agent_id(agent), peer.agent.to_string(), by]);
         }
     }
     Ok(out.table(&links)?)
 }
 
-fn number(agent: &Agent) -> String {
+fn agent_id(agent: &Agent) -> String {
     agent.id().to_string()
 }

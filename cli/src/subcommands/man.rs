@@ -20,13 +20,61 @@ pub struct Man {
 /// following them.
 fn write_pages(command: clap::Command, folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
-    let new = tempfile::Builder::new().prefix(".hsa-vmm-").tempdir_in(folder)?;
-    clap_mangen::generate_to(command, &new)?;
-    for page in fs::read_dir(&new)? {
+    let temporary = tempfile::Builder::new().prefix(".hsa-vmm-").tempdir_in(folder)?;
+    clap_mangen::generate_to(command, &temporary)?;
+    for page in fs::read_dir(&temporary)? {
         let page = page?;
-        fs::rename(page.path(), folder.join(page.file_name()))?;
+        let name = page.file_name();
+        let mut text = fs::read_to_string(page.path())?;
+        text.push_str(&sections(&name.to_string_lossy()));
+        fs::write(page.path(), text)?;
+        fs::rename(page.path(), folder.join(name))?;
     }
     Ok(())
+}
+
+/// The exit statuses of subcommands that test something.
+const STATUSES: &[(&str, &str)] = &[
+    ("0", "Success."),
+    ("1", "Something failed."),
+    ("2", "Invalid usage, or nothing was selected."),
+    ("3", "There is no runtime, or the runtime does not start."),
+];
+/// The exit statuses of subcommands that become another program.
+const STATUSES_OF_PROGRAMS: &[(&str, &str)] = &[
+    ("125", "The emulation or the virtual machine failed."),
+    ("126", "The program is not executable."),
+    ("127", "The program was not found."),
+    ("other", "The exit status of the program."),
+];
+
+/// The environment variables of the command.
+const VARIABLES: &[(&str, &str)] = &[
+    ("HSA_VMM_RUNTIME", "The runtime to load: a path, or `sim` for the simulation."),
+    ("HSA_SIM", "The simulation: `gpus=4,era=a,granule=2m,vram=1g`."),
+    ("HSA_VMM_PROFILE", "The HIP version whose error codes are expected: `hip6` or `hip7`."),
+    ("HSA_VMM_LOG", "The log level: `error`, `warn`, `info`, `debug` or `trace`."),
+    ("ROCM_PATH", "The folder of ROCm."),
+    ("HSA_VMM_ROCR", "Where fetched releases of AMD's runtime are stored."),
+    ("HSA_VMM_MIRROR", "The Debian mirror to fetch from, if not the machine's own."),
+    ("HSA_VMM_VM", "Where fetched kernels for `vm` are stored."),
+    ("HSA_VMM_VM_MODULE", "The source of the kernel module of `vm`."),
+    ("HSA_VMM_KFD", "The emulated driver, `libhsa_kfd.so`, if it is not beside the command."),
+    ("HSA_VMM_UNDER", "Set by `emulate`, `vm` and `rocr run`: how the program was started."),
+];
+
+/// Returns the sections `EXIT STATUS` and `ENVIRONMENT` of a page.
+fn sections(page: &str) -> String {
+    let becomes_program = ["hsa-vmm-emulate.1", "hsa-vmm-vm.1"].contains(&page);
+    let statuses = if becomes_program { STATUSES_OF_PROGRAMS } else { STATUSES };
+    let mut text = String::new();
+    for (title, entries) in [("EXIT STATUS", statuses), ("ENVIRONMENT", VARIABLES)] {
+        text += &format!(".SH \"{title}\"\n");
+        for (name, meaning) in entries {
+            text += &format!(".TP\n\\fB{name}\\fR\n{meaning}\n");
+        }
+    }
+    text
 }
 
 pub fn run(args: &Man) -> anyhow::Result<Exit> {
@@ -37,6 +85,7 @@ pub fn run(args: &Man) -> anyhow::Result<Exit> {
         None => {
             let mut page = Vec::new();
             clap_mangen::Man::new(command).render(&mut page)?;
+            page.extend(sections("hsa-vmm.1").into_bytes());
             std::io::stdout().write_all(&page)?;
         }
     }

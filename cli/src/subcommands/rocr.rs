@@ -1,14 +1,16 @@
 //! `hsa-vmm rocr`: fetches AMD's runtime and runs programs with it.
 
-use crate::Exit;
 use crate::progress::Steps;
 use crate::screen::{Screen, note};
 use crate::table::table;
+use crate::{BadUsage, Exit};
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use hsa_rocr::{Installation, Release, UnknownRelease, fetch, fetch_hip, folder};
+use hsa_rocr::{Installation, InvalidRelease, Release, fetch, fetch_from, fetch_hip, folder};
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::Command;
 use std::str::FromStr;
 
@@ -16,6 +18,8 @@ use std::str::FromStr;
 #[derive(Debug, Subcommand)]
 pub enum Rocr {
     /// Download releases from this machine's package mirror; installs nothing
+    ///
+    /// --from stores another release of AMD's runtime that this machine has.
     ///
     /// The releases are stored in `rocr` in cargo's build folder, in the user's cache, or in HSA_VMM_ROCR.
     /// apt-get downloads them from the mirror that the machine uses, or from HSA_VMM_MIRROR, and
@@ -32,9 +36,20 @@ pub enum Rocr {
 
 #[derive(Args, Debug)]
 pub struct RocrFetch {
-    /// The release: 6.1.2, 6.4.3, 7.2.4 or all
-    #[arg(long, value_name = "VERSION", default_value = "all")]
+    /// The release: 6.1.2, 6.4.3, 7.2.4, the beginning of one of them, or all; with --from, the name to
+    /// store it under
+    #[arg(value_name = "VERSION", default_value = "all")]
     pub version: Releases,
+    /// The former name of VERSION
+    #[arg(long = "version", value_name = "VERSION", hide = true, conflicts_with = "version")]
+    pub old_version: Option<Releases>,
+    /// Store the runtime of this folder, .deb, .tar or libhsa-runtime64.so instead of downloading one
+    ///
+    /// The other subcommands then accept its name like that of a downloaded release: `emulate --rocr
+    /// 7.14.0`. Without VERSION, the name is the version in ROCm's file `.info/version`. Libraries that
+    /// the source lacks, and the C library, are those of release 7.2.4, which is downloaded if needed.
+    #[arg(long, value_name = "PATH", conflicts_with = "hip")]
+    pub from: Option<PathBuf>,
     /// Fetch HIP, too, for `bench --hip`; available for 6.4.3 and 7.2.4 (0.3 GB each)
     #[arg(long)]
     pub hip: bool,
@@ -42,9 +57,9 @@ pub struct RocrFetch {
 
 #[derive(Args, Debug)]
 pub struct RocrRun {
-    /// The release: 6.1.2, 6.4.3 or 7.2.4; by default the newest that was fetched
-    #[arg(long, value_name = "VERSION")]
-    pub version: Option<Release>,
+    /// The release, as `rocr list` shows it; by default the newest that was downloaded
+    #[arg(long, value_name = "VERSION", alias = "version", value_parser = parse_release)]
+    pub rocr: Option<Release>,
     /// The program and its arguments
     #[arg(required = true, last = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
@@ -55,13 +70,41 @@ pub struct RocrRun {
 pub struct Releases(pub Vec<Release>);
 
 impl FromStr for Releases {
-    type Err = UnknownRelease;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, UnknownRelease> {
+    fn from_str(text: &str) -> Result<Self, String> {
         if text == "all" {
             return Ok(Self(Release::ALL.to_vec()));
         }
-        Ok(Self(vec![text.parse()?]))
+        Ok(Self(vec![parse_release(text)?]))
+    }
+}
+
+/// Parses a release, or the beginning of one (`7`, `6.4`) that can be downloaded or was fetched. Accepts other
+/// names.
+pub fn parse_release(text: &str) -> Result<Release, String> {
+    let release: Release = text.parse().map_err(|error: InvalidRelease| error.to_string())?;
+    let fetched = fetched_releases();
+    let fetched = fetched.iter().map(Installation::release);
+    let known: BTreeSet<Release> = Release::ALL.into_iter().chain(fetched).collect();
+    complete(release, &known)
+}
+
+/// Returns the only known release that begins with the components of another one.
+fn complete(release: Release, known: &BTreeSet<Release>) -> Result<Release, String> {
+    let begins = |known: &&Release| {
+        let rest = known.version().strip_prefix(release.version());
+        rest.is_some_and(|rest| rest.starts_with(['.', '-', '+', '_']))
+    };
+    let matching: Vec<Release> = known.iter().filter(begins).copied().collect();
+    match matching[..] {
+        _ if known.contains(&release) => Ok(release),
+        [] => Ok(release),
+        [only] => Ok(only),
+        _ => {
+            let names: Vec<&str> = matching.iter().map(Release::version).collect();
+            Err(format!("`{release}` is the beginning of several releases: {}", names.join(", ")))
+        }
     }
 }
 
@@ -69,14 +112,33 @@ pub fn run(args: &Rocr) -> anyhow::Result<Exit> {
     match args {
         Rocr::Fetch(args) => fetch_releases(args),
         Rocr::List => show(&fetched_releases()),
-        Rocr::Run(args) => start(args),
+        Rocr::Run(args) => run_program(args),
     }
 }
 
 fn fetch_releases(args: &RocrFetch) -> anyhow::Result<Exit> {
     let steps = Steps::new();
     let mut on_step = |step: &str| steps.begin(step);
-    let fetched = fetch(&args.version.0, &folder(), &mut on_step)?;
+    let Releases(releases) = args.old_version.as_ref().unwrap_or(&args.version);
+    if let Some(source) = &args.from {
+        let name = match releases[..] {
+            [name] => Some(name),
+            _ => None,
+        };
+        let stored = fetch_from(source, name, &folder(), &mut on_step)?;
+        drop(steps);
+        return show(&[stored]);
+    }
+    let is_unknown = |release: &&Release| {
+        !release.is_packaged() && Installation::open(&folder(), **release).is_err()
+    };
+    if let Some(unknown) = releases.iter().find(is_unknown) {
+        let message = format!(
+            "unknown release `{unknown}`: 6.1.2, 6.4.3 and 7.2.4 can be downloaded; `--from PATH` stores another one"
+        );
+        return Err(BadUsage(message).into());
+    }
+    let fetched = fetch(releases, &folder(), &mut on_step)?;
     if args.hip {
         for installation in &fetched {
             fetch_hip(installation.release(), &folder(), &mut on_step)?;
@@ -86,8 +148,8 @@ fn fetch_releases(args: &RocrFetch) -> anyhow::Result<Exit> {
     show(&fetched)
 }
 
-fn start(args: &RocrRun) -> anyhow::Result<Exit> {
-    let installation = match args.version {
+fn run_program(args: &RocrRun) -> anyhow::Result<Exit> {
+    let installation = match args.rocr {
         Some(release) => Installation::open(&folder(), release)?,
         None => newest().map_or_else(|| Installation::open(&folder(), Release::R7_2_4), Ok)?,
     };
@@ -95,30 +157,26 @@ fn start(args: &RocrRun) -> anyhow::Result<Exit> {
     let mut command = self::command(&installation, program);
     command.args(arguments);
     let release = installation.release().to_string();
-    let arguments = ["rocr", "run", "--version", &release].map(str::to_owned);
+    let arguments = ["rocr", "run", "--rocr", &release].map(str::to_owned);
     crate::program::set_outer_command(&mut command, &arguments);
     crate::program::become_program(command, program)
 }
 
-/// Returns a command that runs a program with a release. `hsa-vmm` as the program uses that release, too.
+/// Returns a command that runs a program with a release. If the program is `hsa-vmm`, it loads that release.
 pub fn command(installation: &Installation, program: &OsStr) -> Command {
     let mut command = installation.command(program);
     command.env("HSA_VMM_RUNTIME", installation.runtime());
     command
 }
 
-/// Returns the fetched releases, oldest first.
+/// Returns the fetched releases: downloaded releases, oldest first, then releases stored with `--from`.
 fn fetched_releases() -> Vec<Installation> {
-    let folder = folder();
-    Release::ALL
-        .into_iter()
-        .filter_map(|release| Installation::open(&folder, release).ok())
-        .collect()
+    Installation::all(&folder())
 }
 
-/// Returns the newest fetched release.
+/// Returns the newest downloaded release.
 pub fn newest() -> Option<Installation> {
-    fetched_releases().pop()
+    fetched_releases().into_iter().rfind(|installation| installation.release().is_packaged())
 }
 
 fn show(installations: &[Installation]) -> anyhow::Result<Exit> {
@@ -148,4 +206,31 @@ fn show(installations: &[Installation]) -> anyhow::Result<Exit> {
         note!("no release was fetched yet; run `hsa-vmm rocr fetch`");
     }
     Ok(Exit::Success)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn beginning_that_names_one_release_is_enough() {
+        let release = |text: &str| text.parse::<Release>().unwrap();
+        let other = release("7.14.0");
+        for (text, known, expected) in [
+            ("7", &Release::ALL[..], Ok("7.2.4")),
+            ("6.4", &Release::ALL, Ok("6.4.3")),
+            ("6.4.3", &Release::ALL, Ok("6.4.3")),
+            ("6", &Release::ALL, Err("6.1.2, 6.4.3")),
+            ("7", &[Release::R7_2_4, other], Err("7.14.0, 7.2.4")),
+            ("7.1", &[Release::R7_2_4, other], Ok("7.1")),
+            ("7.14", &[Release::R7_2_4, other], Ok("7.14.0")),
+            ("5.0", &Release::ALL, Ok("5.0")),
+        ] {
+            let found = complete(release(text), &known.iter().copied().collect());
+            match expected {
+                Ok(version) => assert_eq!(found, Ok(release(version)), "{text}"),
+                Err(names) => assert!(found.unwrap_err().ends_with(names), "{text}"),
+            }
+        }
+    }
 }

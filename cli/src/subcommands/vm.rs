@@ -6,7 +6,7 @@ use crate::progress::Steps;
 use crate::screen::{Screen, note};
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use hsa_rocr::{Installation, Release};
+use hsa_rocr::{Installation, Release, find_program};
 use hsa_vm::{FetchError, Kernel, Machine, NotFetched, RunError};
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -22,7 +22,7 @@ Examples:
   hsa-vmm vm --parameter hsa_vmm.lose_flushes=1 -- hsa-vmm bringup
   hsa-vmm vm --stub amdgpu_vm_bo_map -- hsa-vmm conform
 
-Exit status: the program's; 128 and the signal's number if one has ended it;
+Exit status: the program's; 128 plus the signal's number if a signal ended it;
 125 if the virtual machine failed, 126 if the program is not executable,
 127 if it was not found.";
 
@@ -72,7 +72,7 @@ pub struct VmRun {
     ///
     /// By default, programs use the runtime that is installed on this machine; `hsa-vmm` and `rocminfo` use
     /// the newest fetched release.
-    #[arg(long, value_name = "VERSION")]
+    #[arg(long, value_name = "VERSION", value_parser = rocr::parse_release)]
     pub rocr: Option<Release>,
     /// The kernel, as printed by `vm fetch`; by default the kernel fetched last
     #[arg(long, value_name = "RELEASE")]
@@ -91,14 +91,14 @@ pub struct VmRun {
     /// Write the kernel's log to this file
     #[arg(long, value_name = "FILE")]
     pub dmesg: Option<PathBuf>,
-    /// Write the functions of amdgpu.ko that were called to this file, with their number of calls
+    /// Write to this file which functions of amdgpu.ko were called, and how often
     #[arg(long, value_name = "FILE")]
     pub coverage: Option<PathBuf>,
     /// Make a function of amdgpu.ko do nothing and return 0
     #[arg(long, value_name = "FUNCTION")]
     pub stub: Option<String>,
     /// Stop the virtual machine after this time
-    #[arg(long, value_name = "TIME", default_value = "30min", value_parser = crate::arguments::time)]
+    #[arg(long, value_name = "TIME", default_value = "30min", value_parser = crate::arguments::parse_time)]
     pub time_limit: Duration,
     /// The program and its arguments
     #[arg(required = true, last = true, value_name = "PROGRAM")]
@@ -124,7 +124,7 @@ pub enum Failed {
 
 /// Parses a size in MiB: `512M`, `1G`, `1GiB`.
 fn mebibytes(text: &str) -> Result<u64, String> {
-    let digits = text.find(|it: char| !it.is_ascii_digit()).unwrap_or(text.len());
+    let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let unit = match unit {
         "M" | "MiB" => 1,
@@ -149,7 +149,7 @@ fn power_of_two(text: &str) -> Result<u64, String> {
 pub fn run(args: &Vm) -> anyhow::Result<Exit> {
     match &args.action {
         Some(Action::Fetch(args)) => fetch(args),
-        None => start(&args.run),
+        None => run_in_machine(&args.run),
     }
 }
 
@@ -177,14 +177,14 @@ fn fetch(args: &VmFetch) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-fn start(args: &VmRun) -> anyhow::Result<Exit> {
+fn run_in_machine(args: &VmRun) -> anyhow::Result<Exit> {
     let command = command(args)?;
     let kernel = Kernel::open(&folder(), args.kernel.as_deref()).map_err(Failed::from)?;
     let mut machine = Machine::new(kernel).gpus(args.gpus).vram_mib(args.vram);
     machine = machine.memory_mib(args.memory).time_limit(args.time_limit);
     for parameter in &args.parameter {
         let is_valid = parameter.split_once('=').is_some_and(|(name, _)| name.contains('.'));
-        if !is_valid || parameter.contains(|it: char| it.is_whitespace() || it == '"') {
+        if !is_valid || parameter.contains(|letter: char| letter.is_whitespace() || letter == '"') {
             return Err(Failed::Parameter(parameter.clone()).into());
         }
         machine = machine.parameter(parameter);
@@ -203,8 +203,8 @@ fn start(args: &VmRun) -> anyhow::Result<Exit> {
     if let Some(function) = &args.stub {
         machine = machine.stub(function);
     }
-    let ended = machine.run(&command, io::stdout(), io::stderr()).map_err(Failed::from)?;
-    Ok(Exit::Program(ended.status))
+    let result = machine.run(&command, io::stdout(), io::stderr()).map_err(Failed::from)?;
+    Ok(Exit::Program(result.status))
 }
 
 /// Returns the command that the virtual machine runs.
@@ -215,7 +215,7 @@ fn command(args: &VmRun) -> anyhow::Result<Command> {
             let installation = Installation::open(&hsa_rocr::folder(), release);
             rocr::command(&installation.map_err(Failed::from)?, program)
         }
-        None if hsa_rocr::is_program(program) && !needs_runtime(program) => Command::new(program),
+        None if find_program(program).is_some() && !needs_runtime(program) => Command::new(program),
         // Programs of a fetched release are not in PATH. `hsa-vmm` would find no runtime and use the
         // simulation.
         None => match rocr::newest()
@@ -234,18 +234,14 @@ fn command(args: &VmRun) -> anyhow::Result<Command> {
     Ok(command)
 }
 
-/// Returns whether a program (a path, or a name in `PATH`) is `hsa-vmm` itself and `HSA_VMM_RUNTIME` is not
-/// set.
+/// Returns whether a program (a path, or a name in `PATH`) is `hsa-vmm` itself, without a runtime in
+/// `HSA_VMM_RUNTIME`.
 fn needs_runtime(program: &OsStr) -> bool {
-    let folders = env::var_os("PATH").unwrap_or_default();
-    let named = if program.as_encoded_bytes().contains(&b'/') {
-        Some(PathBuf::from(program))
-    } else {
-        env::split_paths(&folders).map(|it| it.join(program)).find(|path| path.is_file())
-    };
-    let real = |path: PathBuf| path.canonicalize().ok();
-    let this = env::current_exe().ok().and_then(real);
-    this.is_some() && named.and_then(real) == this && env::var_os("HSA_VMM_RUNTIME").is_none()
+    let canonical = |path: PathBuf| path.canonicalize().ok();
+    let this_program = env::current_exe().ok().and_then(canonical);
+    this_program.is_some()
+        && find_program(program).and_then(canonical) == this_program
+        && env::var_os("HSA_VMM_RUNTIME").is_none()
 }
 
 /// Returns the subcommand and its options as a user types them, without output files.

@@ -2,10 +2,10 @@
  * check their arguments: calls that HIP would reject return hipErrorInvalidValue. At exit, the library
  * writes the number of leaked objects to the file FAKE_HIP_LEFT.
  *
- * -DBY_POINTER  hipMemImportFromShareableHandle takes a pointer to the descriptor, as in HIP 6
- * -DDEVICES=n   the number of devices
- * -DREFUSED=n   hipMemSetAccess returns n from its second call on
- * -DWITHOUT     without hipMemRetainAllocationHandle */
+ * -DBY_POINTER         hipMemImportFromShareableHandle takes a pointer to the descriptor, as in HIP 6
+ * -DDEVICES=n          the number of devices
+ * -DACCESS_ERROR=n     hipMemSetAccess returns n from its second call on
+ * -DWITHOUT_RETAIN     omits hipMemRetainAllocationHandle */
 #include <fcntl.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -33,7 +33,7 @@ typedef struct {
 static long initialised, reserved, created, mapped, imported, granted;
 static uintptr_t next_address = (uintptr_t)1 << 40, next_handle = 1;
 
-static void print_counts(void) {
+static void write_counts(void) {
   const char *name = getenv("FAKE_HIP_LEFT");
   FILE *file = name ? fopen(name, "w") : NULL;
   if (!file) return;
@@ -42,7 +42,7 @@ static void print_counts(void) {
 }
 
 int hipInit(unsigned int flags) {
-  if (initialised++ == 0) atexit(print_counts);
+  if (initialised++ == 0) atexit(write_counts);
   return flags == 0 ? 0 : INVALID;
 }
 
@@ -88,8 +88,8 @@ int hipMemUnmap(void *address, size_t size) {
 }
 
 int hipMemSetAccess(void *address, size_t size, const descriptor *list, size_t count) {
-#ifdef REFUSED
-  if (granted++ > 0) return REFUSED;
+#ifdef ACCESS_ERROR
+  if (granted++ > 0) return ACCESS_ERROR;
 #endif
   if (!address || size != SIZE || count == 0 || count > DEVICES) return INVALID;
   for (size_t at = 0; at < count; ++at)
@@ -103,7 +103,7 @@ int hipMemGetAccess(unsigned long long *flags, const location *where, void *addr
   return where->kind == 1 && address ? 0 : INVALID;
 }
 
-#ifndef WITHOUT
+#ifndef WITHOUT_RETAIN
 int hipMemRetainAllocationHandle(void **to, void *address) {
   *to = (void *)next_handle;
   return address ? 0 : INVALID;

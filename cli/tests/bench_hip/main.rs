@@ -1,13 +1,13 @@
-//! `hsa-vmm bench --hip` with a substitute for HIP that records its calls, with libraries that are
-//! not HIP, and with HIP itself on the emulated kernel driver, if HIP was fetched.
+//! `hsa-vmm bench --hip` with a substitute for HIP that checks arguments, with libraries that are not
+//! HIP, and with HIP itself on the emulated kernel driver, if HIP was fetched.
 
 use hsa_rocr::{Emulation, Release, test};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// Compiles `hip.c` to a library of this name.
-fn hip(folder: &Path, name: &str, options: &[&str]) -> PathBuf {
+/// Compiles `hip.c` to the library `name`, with compiler options.
+fn compile_hip(folder: &Path, name: &str, options: &[&str]) -> PathBuf {
     let (file, source) =
         (folder.join(name), concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bench_hip/hip.c"));
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
@@ -22,7 +22,7 @@ fn hip(folder: &Path, name: &str, options: &[&str]) -> PathBuf {
     file
 }
 
-/// Returns the simulation as a library, which HIP needs.
+/// Builds the simulation as a library: `bench --hip` accepts only a runtime that is a library.
 fn runtime() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
@@ -60,47 +60,48 @@ fn bench(hip: &Path, arguments: &[&str]) -> Command {
 
 fn results(output: &Output) -> Vec<serde_json::Value> {
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let all: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    all["results"].as_array().unwrap().clone()
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    report["results"].as_array().unwrap().clone()
 }
 
 #[test]
 fn bench_measures_hip_of_each_release() {
     let folder = tempfile::tempdir().unwrap();
     let libraries = [
-        hip(folder.path(), "libamdhip64.so.6.4.43484", &["-DBY_POINTER"]),
-        hip(folder.path(), "libamdhip64.so.7", &[]),
+        compile_hip(folder.path(), "libamdhip64.so.6.4.43484", &["-DBY_POINTER"]),
+        compile_hip(folder.path(), "libamdhip64.so.7", &[]),
     ];
     for library in libraries {
         let counts = folder.path().join("counts");
         let mut command = bench(&library, &["--live", "5", "--format", "json"]);
         let results = results(&command.env("FAKE_HIP_LEFT", &counts).output().unwrap());
         let operations = |level: &str| {
-            let is = |it: &&serde_json::Value| it["level"] == level;
-            let names = results.iter().filter(is).map(|it| it["operation"].as_str().unwrap());
+            let has_level = |it: &&serde_json::Value| it["level"] == level;
+            let names =
+                results.iter().filter(has_level).map(|it| it["operation"].as_str().unwrap());
             names.map(str::to_owned).collect::<Vec<_>>()
         };
-        // HIP cannot be closed after it was opened.
-        let opened =
+        // Opening is not measured with HIP, which cannot be closed.
+        let expected =
             operations("raw").into_iter().filter(|name| name != "open").collect::<Vec<_>>();
-        assert_eq!(operations("hip"), opened, "{}", library.display());
+        assert_eq!(operations("hip"), expected, "{}", library.display());
         assert_eq!(operations("hip").len(), 13);
         for result in results.iter().filter(|it| it["level"] == "hip") {
             assert_eq!((&result["gpus"], &result["live_mappings"]), (&2.into(), &5.into()));
             assert!(result["over_raw_ns"].is_number(), "{result}");
         }
-        // One warm-up and three runs; everything is released.
+        // One warm-up and three samples import a handle each. All objects are released.
         let counts = std::fs::read_to_string(counts).unwrap();
         assert_eq!(counts, "reserved 0 created 0 mapped 0 imported 4\n");
     }
 }
 
-/// Shows that the test above would detect a call in the form of another release.
+/// The substitute rejects a descriptor in the form of another release. The test above relies on this.
 #[test]
 fn hip_rejects_calls_of_another_release() {
     let folder = tempfile::tempdir().unwrap();
-    // The library expects a descriptor by value, but its name is of a release that takes a pointer.
-    let library = hip(folder.path(), "libamdhip64.so.6", &[]);
+    // The library takes a descriptor by value, but its name is that of a release that takes a pointer.
+    let library = compile_hip(folder.path(), "libamdhip64.so.6", &[]);
     let output = bench(&library, &["--operation", "import"]).output().unwrap();
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{stderr}");
@@ -110,7 +111,7 @@ fn hip_rejects_calls_of_another_release() {
 #[test]
 fn bench_table_has_a_row_for_hip() {
     let folder = tempfile::tempdir().unwrap();
-    let library = hip(folder.path(), "libamdhip64.so.6", &["-DBY_POINTER"]);
+    let library = compile_hip(folder.path(), "libamdhip64.so.6", &["-DBY_POINTER"]);
     let output = bench(&library, &["--operation", "cycle", "--level", "raw,vmm"]).output().unwrap();
     let table = text(&output.stdout);
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -124,10 +125,10 @@ fn bench_names_library_that_is_not_hip() {
     let absent = folder.path().join("libamdhip64.so.6");
     let no_library = folder.path().join("text.so");
     std::fs::write(&no_library, "this is not a library\n".repeat(9)).unwrap();
-    let compile = |name: &str, options: &[&str]| hip(folder.path(), name, options);
-    let one_device = compile("few.so", &["-DDEVICES=1"]);
-    let incomplete = compile("poor.so", &["-DWITHOUT"]);
-    let failing = compile("failing.so", &["-DREFUSED=719"]);
+    let compile = |name: &str, options: &[&str]| compile_hip(folder.path(), name, options);
+    let one_device = compile("one_device.so", &["-DDEVICES=1"]);
+    let incomplete = compile("incomplete.so", &["-DWITHOUT_RETAIN"]);
+    let failing = compile("failing.so", &["-DACCESS_ERROR=719"]);
     let hsa_runtime = runtime().to_owned();
     for (library, words) in [
         (&absent, &["cannot be used", "No such file"][..]),
@@ -137,7 +138,7 @@ fn bench_names_library_that_is_not_hip() {
         (&one_device, &["cannot be used", "HIP finds 1 devices, but the runtime has 2"]),
         (
             &failing,
-            &["at level `hip` failed with 1 live mappings", "hipMemSetAccess returned error 719"],
+            &["at level `hip` failed with 1 live mapping:", "hipMemSetAccess returned error 719"],
         ),
     ] {
         let output = bench(library, &[]).output().unwrap();
@@ -150,7 +151,7 @@ fn bench_names_library_that_is_not_hip() {
     }
 }
 
-/// HIP itself: the same cycle on the same runtime and driver.
+/// Measures HIP itself: the same cycle on the same runtime and driver.
 #[test]
 fn bench_measures_hip_on_the_emulated_driver() {
     let name = "bench_measures_hip_on_the_emulated_driver";
@@ -158,7 +159,7 @@ fn bench_measures_hip_on_the_emulated_driver() {
     let mut tried = 0;
     for installation in installations {
         let (release, Some(hip)) = (installation.release(), installation.hip()) else { continue };
-        // The only release on which HIP is known to run this way.
+        // On the emulated driver, HIP is known to run only with this release.
         if release != Release::R6_4_3 {
             continue;
         }
@@ -172,8 +173,8 @@ fn bench_measures_hip_on_the_emulated_driver() {
         tried += 1;
     }
     if tried == 0 {
-        let why = "HIP was not fetched (`hsa-vmm rocr fetch --version 6.4.3 --hip`)";
-        assert!(!test::is_required("hip"), "HSA_VMM_REQUIRE contains `hip`: {why}");
-        test::report(&format!("SKIPPED {name}: {why}"));
+        let reason = "HIP was not fetched (`hsa-vmm rocr fetch 6.4.3 --hip`)";
+        assert!(!test::is_required("hip"), "HSA_VMM_REQUIRE contains `hip`: {reason}");
+        test::report(&format!("SKIPPED {name}: {reason}"));
     }
 }

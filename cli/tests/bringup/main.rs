@@ -1,12 +1,12 @@
-//! `hsa-vmm bringup`: reached levels, and reports of failures.
+//! `hsa-vmm bringup`: the reached levels, and the reports of failures.
 
-#[path = "../hsa_vmm/mod.rs"]
-mod hsa_vmm;
 mod on_amd;
 mod on_broken;
 mod on_simulation;
+#[path = "../hsa_vmm/mod.rs"]
+mod run_command;
 
-use hsa_vmm::{err, json};
+use run_command::{err, json};
 use serde_json::Value;
 use std::process::Output;
 
@@ -36,10 +36,10 @@ const LEVELS: [&str; 22] = [
     "killed",
 ];
 
-/// Returns the level that failed. Checks that all levels before it were reached or skipped, and none
-/// after it was tried.
+/// Returns the level that failed. Checks that all earlier levels were reached or skipped, and that no later
+/// level was tried.
 #[track_caller]
-fn failed(report: &Value) -> Option<&str> {
+fn failed_level(report: &Value) -> Option<&str> {
     let levels = report["levels"].as_array().unwrap();
     let names: Vec<_> = levels.iter().map(|level| level["level"].as_str().unwrap()).collect();
     assert_eq!(names, LEVELS[..names.len()]);

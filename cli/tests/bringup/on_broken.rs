@@ -1,13 +1,13 @@
 //! Missing and broken libraries, and runtimes that crash or hang.
 
-use super::{assert_contains, failed, report};
-use crate::hsa_vmm::{HSA_VMM, command, out, run};
+use super::{assert_contains, failed_level, report};
+use crate::run_command::{HSA_VMM, command, out, run};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Compiles a runtime in C that executes a statement in `hsa_init`.
-fn compile_broken(folder: &Path, statement: &str, more: &[&str]) -> PathBuf {
+fn compile_broken(folder: &Path, statement: &str, arguments: &[&str]) -> PathBuf {
     let file = folder.join("libbroken.so");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bringup/c/broken.c");
     let status = Command::new("cc")
@@ -15,22 +15,22 @@ fn compile_broken(folder: &Path, statement: &str, more: &[&str]) -> PathBuf {
         .arg(&file)
         .arg(source)
         .arg(format!("-DBROKEN={statement}"))
-        .args(more)
+        .args(arguments)
         .status()
         .expect("a C compiler");
     assert!(status.success());
     file
 }
 
-fn bringup(runtime: &Path, more: &[&str]) -> std::process::Output {
-    command(&["bringup", "--runtime"]).arg(runtime).args(more).output().unwrap()
+fn bringup(runtime: &Path, arguments: &[&str]) -> std::process::Output {
+    command(&["bringup", "--runtime"]).arg(runtime).args(arguments).output().unwrap()
 }
 
 #[test]
 fn missing_library_fails_the_first_level() {
     let output = run(&["bringup", "--runtime", "/nowhere/libhsa.so", "--format", "json"]);
     let report = report(&output, 3);
-    assert_eq!(failed(&report), Some("library"));
+    assert_eq!(failed_level(&report), Some("library"));
     assert_eq!(report["failure"]["kind"], "library");
     assert_contains(report["failure"]["what"].as_str().unwrap(), &["/nowhere/libhsa.so"]);
     assert_contains(&report["failure"]["try_next"].to_string(), &["rocr fetch", "--runtime sim"]);
@@ -48,7 +48,7 @@ fn library_without_virtual_memory_fails() {
     let folder = tempfile::tempdir().unwrap();
     let library = compile_broken(folder.path(), ";", &["-DWITHOUT_VMEM"]);
     let report = report(&bringup(&library, &["--format", "json"]), 3);
-    assert_eq!(failed(&report), Some("library"));
+    assert_eq!(failed_level(&report), Some("library"));
     assert_contains(&report["failure"].to_string(), &["hsa_amd_vmem_", "ROCm 6.0"]);
 }
 
@@ -60,7 +60,7 @@ fn crash_is_reported_with_signal_and_call() {
     {
         let library = compile_broken(folder.path(), statement, &[]);
         let report = report(&bringup(&library, &["--format", "json"]), 3);
-        assert_eq!(failed(&report), Some("runtime"), "{statement}");
+        assert_eq!(failed_level(&report), Some("runtime"), "{statement}");
         let failure = &report["failure"];
         assert_eq!(failure["kind"], "crash");
         assert_contains(failure["what"].as_str().unwrap(), &[signal, "in hsa_init"]);
@@ -117,6 +117,6 @@ fn killing_bringup_kills_its_worker() {
     parent.kill().unwrap();
     parent.wait().unwrap();
     // A zombie counts as dead.
-    let dead = || std::fs::read_to_string(&status).map_or(true, |text| text.contains(") Z "));
-    wait_until("the level has ended", &dead);
+    let is_dead = || std::fs::read_to_string(&status).map_or(true, |text| text.contains(") Z "));
+    wait_until("the level has ended", &is_dead);
 }

@@ -1,18 +1,18 @@
 //! Levels on the simulation, in every ROCm generation, and with failing calls.
 
-use super::{assert_contains, failed, report};
-use crate::hsa_vmm::{command, err, out, run};
+use super::{assert_contains, failed_level, report};
+use crate::run_command::{command, err, out, run};
 
-fn simulated(sim: &str, more: &[&str]) -> std::process::Output {
-    run(&[&["bringup", "--runtime", "sim", "--sim", sim], more].concat())
+fn run_simulated(sim: &str, arguments: &[&str]) -> std::process::Output {
+    run(&[&["bringup", "--runtime", "sim", "--sim", sim], arguments].concat())
 }
 
 #[test]
 fn every_generation_reaches_every_level() {
     for generation in ["a", "b", "c", "d"] {
-        let output = simulated(&format!("era={generation},gpus=3"), &["--format", "json"]);
+        let output = run_simulated(&format!("era={generation},gpus=3"), &["--format", "json"]);
         let report = report(&output, 0);
-        assert_eq!(failed(&report), None, "{generation}: {report:#}");
+        assert_eq!(failed_level(&report), None, "{generation}: {report:#}");
         let levels = report["levels"].as_array().unwrap().iter();
         let skipped: Vec<_> = levels.filter(|level| level["status"] == "skipped").collect();
         // Each process of a simulation has its own GPUs.
@@ -23,13 +23,13 @@ fn every_generation_reaches_every_level() {
 
 #[test]
 fn levels_that_do_not_apply_are_skipped() {
-    let output = simulated("consumer", &[]);
+    let output = run_simulated("consumer", &[]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert_contains(
         &out(&output),
         &["– CPU access", "no large BAR", "– peer access", "there is one GPU"],
     );
-    let output = simulated("gpus=2,peer-access=off", &[]);
+    let output = run_simulated("gpus=2,peer-access=off", &[]);
     assert_contains(&out(&output), &["no other GPU can access"]);
 }
 
@@ -52,9 +52,9 @@ fn failing_call_is_reported_at_its_level() {
         ("hsa_amd_vmem_export_shareable_handle", "descriptors"),
         ("hsa_amd_vmem_import_shareable_handle", "shared"),
     ] {
-        let output = simulated(&format!("gpus=2,faults={call}=0x1008"), &["--format", "json"]);
+        let output = run_simulated(&format!("gpus=2,faults={call}=0x1008"), &["--format", "json"]);
         let report = report(&output, if level == "runtime" { 3 } else { 1 });
-        assert_eq!(failed(&report), Some(level), "{call}: {report:#}");
+        assert_eq!(failed_level(&report), Some(level), "{call}: {report:#}");
         let failure = &report["failure"];
         assert_eq!(failure["kind"], "status");
         assert_eq!(failure["call"]["name"], call);
@@ -65,25 +65,25 @@ fn failing_call_is_reported_at_its_level() {
         assert_contains(last.as_str().unwrap(), &[call, "ERROR_OUT_OF_RESOURCES"]);
     }
     // Only the level `load` makes that many mappings.
-    let output = simulated("gpus=2,faults=hsa_amd_vmem_map#100=0x1008", &["--format", "json"]);
-    assert_eq!(failed(&report(&output, 1)), Some("load"));
+    let output = run_simulated("gpus=2,faults=hsa_amd_vmem_map#100=0x1008", &["--format", "json"]);
+    assert_eq!(failed_level(&report(&output, 1)), Some("load"));
 }
 
 #[test]
 fn missing_features_are_reported() {
-    let output = simulated("gpus=0", &["--format", "json"]);
+    let output = run_simulated("gpus=0", &["--format", "json"]);
     let found = report(&output, 1);
-    assert_eq!(failed(&found), Some("agents"));
+    assert_eq!(failed_level(&found), Some("agents"));
     assert_eq!(found["failure"]["what"], "no agent is a GPU");
-    let output = simulated("vmem=off", &["--format", "json"]);
+    let output = run_simulated("vmem=off", &["--format", "json"]);
     let found = report(&output, 1);
-    assert_eq!(failed(&found), Some("pools"));
+    assert_eq!(failed_level(&found), Some("pools"));
     assert_contains(&found["failure"]["try_next"].to_string(), &["1.15"]);
 }
 
 #[test]
 fn table_fits_80_columns_without_colours() {
-    let output = simulated("gpus=2,faults=hsa_amd_vmem_map=0x1008", &[]);
+    let output = run_simulated("gpus=2,faults=hsa_amd_vmem_map=0x1008", &[]);
     let text = out(&output);
     let table: Vec<_> = text.lines().take_while(|line| !line.starts_with("mapped:")).collect();
     assert!(table.len() > 12, "{text}");
@@ -106,14 +106,14 @@ fn table_fits_80_columns_without_colours() {
 
 #[test]
 fn invalid_arguments_are_rejected() {
-    let output = simulated("gpus=2", &["--until", "mapped", "--format", "json"]);
+    let output = run_simulated("gpus=2", &["--until", "mapped", "--format", "json"]);
     let levels = report(&output, 0)["levels"].as_array().unwrap().len();
     assert_eq!(levels, 7);
     for arguments in [
         &["bringup", "--until", "moon"][..],
         &["bringup", "--time-limit", "0s"],
         &["bringup", "--time-limit", "soon"],
-        &["bringup", "--climb", "moon"],
+        &["bringup", "--run-level", "moon"],
     ] {
         assert_eq!(run(arguments).status.code(), Some(2), "{arguments:?}");
     }
@@ -128,7 +128,7 @@ fn invalid_arguments_are_rejected() {
     assert_contains(&err(&output), &["cannot write /nowhere/repeat.c"]);
     assert!(out(&output).is_empty(), "the file is checked before running: {}", out(&output));
     // The hidden option works only in a worker process.
-    let output = run(&["bringup", "--runtime", "sim", "--climb", "mapped"]);
+    let output = run(&["bringup", "--runtime", "sim", "--run-level", "mapped"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert_contains(&err(&output), &["can be started by hsa-vmm only"]);
 }
@@ -151,13 +151,13 @@ fn log_contains_calls_of_every_level() {
 
 #[test]
 fn report_survives_unwritable_log() {
-    let more = ["--log", "/dev/full", "--until", "handle", "--format", "json"];
-    let output = simulated("gpus=1", &more);
-    assert_eq!(failed(&report(&output, 1)), None);
+    let arguments = ["--log", "/dev/full", "--until", "handle", "--format", "json"];
+    let output = run_simulated("gpus=1", &arguments);
+    assert_eq!(failed_level(&report(&output, 1)), None);
     assert_contains(&err(&output), &["cannot write the log (--log)", "No space left"]);
-    // The same holds for a program that cannot be written.
+    // The report also survives a program file that cannot be written.
     let faults = "faults=hsa_amd_vmem_map=0x1008";
-    let output = simulated(faults, &["--program", "/dev/full", "--format", "json"]);
-    assert_eq!(failed(&report(&output, 1)), Some("mapped"));
+    let output = run_simulated(faults, &["--program", "/dev/full", "--format", "json"]);
+    assert_eq!(failed_level(&report(&output, 1)), Some("mapped"));
     assert_contains(&err(&output), &["cannot write /dev/full", "No space left"]);
 }

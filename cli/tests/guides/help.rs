@@ -1,6 +1,6 @@
 //! Every `-h` and `--help` fits a terminal of 80 columns and describes every option.
 
-use crate::hsa_vmm::{command, out};
+use crate::run_command::{command, out};
 
 /// Returns the subcommands that the help of a command lists.
 fn subcommands(parent: &[&str]) -> Vec<String> {

@@ -1,19 +1,18 @@
 //! Checks the guides in `docs/`: their commands print the documented output, and their links exist.
 
 mod help;
-#[path = "../hsa_vmm/mod.rs"]
-mod hsa_vmm;
 mod output;
+#[path = "../hsa_vmm/mod.rs"]
+mod run_command;
 mod walk;
 
-use hsa_vmm::{out, run};
+use run_command::{out, run};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Subcommands and options that the guides mention, but that do not exist yet. A test fails if one of them
-/// exists.
-const NOT_YET: &[(&str, &str)] = &[];
+/// Planned subcommands and options: the guides mention them, and a test fails as soon as they exist.
+const PLANNED: &[(&str, &str)] = &[];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -42,16 +41,16 @@ struct GuideCommand {
 /// Returns the commands in a page's code blocks, with their output.
 fn commands(page: &str) -> Vec<GuideCommand> {
     let mut commands: Vec<GuideCommand> = Vec::new();
-    let mut kind = None;
+    let mut language = None;
     // Ignore output before the first command of a block.
     let mut has_command = false;
     for line in page.lines() {
         if let Some(next) = line.strip_prefix("```") {
-            kind = if kind.is_none() { Some(next) } else { None };
+            language = if language.is_none() { Some(next) } else { None };
             has_command = false;
             continue;
         }
-        let command = match kind {
+        let command = match language {
             Some("sh") => Some(line),
             Some("text") => line.strip_prefix("$ "),
             _ => continue,
@@ -68,8 +67,8 @@ fn commands(page: &str) -> Vec<GuideCommand> {
     commands
 }
 
-/// Returns every use of `hsa-vmm` in a line: the subcommand and its long options.
-fn uses(line: &str) -> Vec<(String, Vec<String>)> {
+/// Returns the invocations of `hsa-vmm` in a line: each subcommand and its long options.
+fn invocations(line: &str) -> Vec<(String, Vec<String>)> {
     let line = line.replace("cargo run --release -- ", "hsa-vmm ").replace("target/release/", "");
     let line = line.split(" # ").next().unwrap_or_default();
     let words: Vec<&str> = line.split_whitespace().collect();
@@ -100,7 +99,7 @@ fn options(subcommand: &str) -> Option<BTreeSet<String>> {
     help.status.success().then(|| names.map(str::to_owned).collect())
 }
 
-fn is_known(subcommand: &str, option: &str) -> bool {
+fn exists(subcommand: &str, option: &str) -> bool {
     options(subcommand).is_some_and(|known| option.is_empty() || known.contains(option))
 }
 
@@ -110,12 +109,12 @@ fn guides_use_existing_options() {
     for (path, page) in pages() {
         for line in commands(&page) {
             let line = &line.line;
-            for (subcommand, options) in uses(line) {
+            for (subcommand, options) in invocations(line) {
                 for option in [String::new()].into_iter().chain(options) {
-                    let is_planned = NOT_YET.iter().any(|(planned, listed)| {
+                    let is_planned = PLANNED.iter().any(|(planned, listed)| {
                         *planned == subcommand && (listed.is_empty() || *listed == option)
                     });
-                    let is_valid = is_planned || is_known(&subcommand, &option);
+                    let is_valid = is_planned || exists(&subcommand, &option);
                     assert!(is_valid, "{}: {line}: {subcommand} {option}", path.display());
                     checked += 1;
                 }
@@ -126,11 +125,11 @@ fn guides_use_existing_options() {
 }
 
 #[test]
-fn not_yet_lists_missing_options_only() {
-    for (subcommand, option) in NOT_YET {
+fn planned_options_do_not_exist() {
+    for (subcommand, option) in PLANNED {
         assert!(
-            !is_known(subcommand, option),
-            "{subcommand} {option} exists: remove it from NOT_YET"
+            !exists(subcommand, option),
+            "{subcommand} {option} exists: remove it from PLANNED"
         );
     }
 }

@@ -3,7 +3,7 @@
 //! The output must contain the lines that the guide shows, in order. Addresses, times, process IDs,
 //! descriptors and column widths may differ. `…` means any lines, or any words in a line.
 
-use crate::hsa_vmm::{HSA_VMM, err, out};
+use crate::run_command::{HSA_VMM, err, out};
 use crate::{GuideCommand, commands, pages, root};
 use hsa_rocr::test;
 use std::collections::BTreeSet;
@@ -12,8 +12,8 @@ use std::process::Command;
 
 /// The pages for users. The commands in CONTRIBUTING take minutes and change the tree.
 const PAGES: &[&str] = &["README.md", "bringup.md", "conformance.md", "embedding.md", "faq.md"];
-/// The beginnings of commands that are tested elsewhere.
-const ELSEWHERE: &[(&str, &str)] = &[
+/// The beginnings of commands that are not run, and the reason for each.
+const TESTED_ELSEWHERE: &[(&str, &str)] = &[
     ("cargo build", "the command is already built"),
     ("cargo test", "this is a test run"),
     ("cargo run --example", "tests/examples.rs runs them"),
@@ -25,9 +25,11 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("HSA_VMM_RUNTIME=sim cargo run", "tests/examples.rs has the program"),
     ("hsa-vmm conform --runtime /opt/rocm", "ROCm may not be installed"),
     ("hsa-vmm rocr fetch", "the tests have already fetched it"),
+    ("hsa-vmm emulate --rocr 7.14.0", "cli/tests/amd.rs stores a release of the user"),
+    ("hsa-vmm diff before.json", "the command before it needs a release of the user"),
 ];
-/// Commands that take long, and their replacements.
-const SHORTER: &[(&str, &str)] = &[
+/// Parts of commands that take long, and their replacements.
+const REPLACEMENTS: &[(&str, &str)] = &[
     ("fuzz --time 15m", "fuzz --time 1s"),
     ("hsa-vmm stress", "hsa-vmm stress --time 1s"),
     ("conform --profile hip6", "conform --profile hip6 --filter 'hip.*'"),
@@ -42,7 +44,10 @@ const SHORTER: &[(&str, &str)] = &[
 
 /// Returns the beginning of a command that is tested elsewhere.
 fn tested_elsewhere(line: &str) -> Option<&'static str> {
-    ELSEWHERE.iter().map(|(beginning, _)| *beginning).find(|beginning| line.starts_with(beginning))
+    TESTED_ELSEWHERE
+        .iter()
+        .map(|(beginning, _)| *beginning)
+        .find(|beginning| line.starts_with(beginning))
 }
 
 /// Replaces the parts of a word that differ from run to run.
@@ -62,7 +67,7 @@ fn normalize_word(word: &str) -> String {
         rest = number.trim_start_matches(|digit: char| digit.is_ascii_hexdigit());
     }
     plain += rest;
-    // The number of a descriptor depends on those that the caller has left open.
+    // The number of a descriptor depends on the descriptors that this process inherits.
     match plain.split_once('=') {
         Some((name, _)) if name.ends_with("fd") || name == "descriptor" => format!("{name}="),
         _ => plain,
@@ -91,8 +96,8 @@ fn matches_words(page: &[String], line: &[String]) -> bool {
             begins && (0..=line.len()).any(|from| matches_words(rest, &line[from..]))
         }
         [first, rest @ ..] => line.split_first().is_some_and(|(it, line)| {
-            let same = it == first || (first == "#" && it.bytes().any(|it| it.is_ascii_digit()));
-            same && matches_words(rest, line)
+            let matches = it == first || (first == "#" && it.bytes().any(|it| it.is_ascii_digit()));
+            matches && matches_words(rest, line)
         }),
     }
 }
@@ -115,7 +120,7 @@ fn missing_line<'a>(page: &'a [String], streams: [&str; 2]) -> Option<&'a str> {
 /// Runs a command in a folder and compares its output.
 fn run_command(folder: &Path, command: &GuideCommand) -> Result<(), String> {
     let mut line = command.line.replace("cargo run --release -- ", "hsa-vmm ");
-    for (long, short) in SHORTER {
+    for (long, short) in REPLACEMENTS {
         line = line.replace(long, short);
     }
     line = line.replace("target/release/hsa-vmm", "hsa-vmm");
@@ -130,12 +135,12 @@ fn run_command(folder: &Path, command: &GuideCommand) -> Result<(), String> {
     shell.env("HSA_VMM_ROCR", hsa_rocr::folder()).env("LC_ALL", "C.UTF-8");
     let output = shell.current_dir(folder).args(["-c", &line]).output().unwrap();
     let (out, err) = (out(&output), err(&output));
-    // If the page shows output, the command may fail.
+    // A command whose output the page shows may fail.
     if command.output.is_empty() && !output.status.success() {
         return Err(format!("{line}: {}\n{out}{err}", output.status));
     }
     match missing_line(&command.output, [&out, &err]) {
-        // The missing line comes last: a truncated log shows its end.
+        // The missing line comes last, because a truncated log contains its end.
         Some(missing) => {
             let printed = excerpt(&format!("{out}{err}"));
             Err(format!("{line}\nprints\n{printed}\nbut not\n{missing}"))
@@ -156,37 +161,64 @@ fn excerpt(text: &str) -> String {
     lines.join("\n")
 }
 
+/// What the commands of a page resulted in.
+#[derive(Default)]
+struct PageResult {
+    failures: Vec<String>,
+    count: usize,
+    /// The entries of `TESTED_ELSEWHERE` that occur in the page.
+    tested_elsewhere: Vec<&'static str>,
+}
+
+/// Runs the commands of a page in a folder of its own. Without AMD's runtime, omits those that need it.
+fn run_page(path: &Path, page: &str, amd: bool) -> PageResult {
+    let mut result = PageResult::default();
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["capi", "conformance", "docs", "examples"] {
+        std::os::unix::fs::symlink(root().join(name), folder.path().join(name)).unwrap();
+    }
+    // Write the file whose contents the page shows.
+    if let Some(toml) = page.split("```toml\n").find(|text| text.starts_with("[[expect]]")) {
+        let toml = toml.split("```").next().unwrap();
+        std::fs::write(folder.path().join("expect.toml"), toml).unwrap();
+    }
+    for command in commands(page) {
+        if let Some(beginning) = tested_elsewhere(&command.line) {
+            result.tested_elsewhere.push(beginning);
+            continue;
+        }
+        let needs_amd =
+            ["emulate", "--rocr", "rocr list"].iter().any(|it| command.line.contains(it));
+        if command.line.trim().is_empty() || (needs_amd && !amd) {
+            continue;
+        }
+        result.count += 1;
+        if let Err(error) = run_command(folder.path(), &command) {
+            result.failures.push(format!("{}: {error}", path.file_name().unwrap().display()));
+        }
+    }
+    result
+}
+
 #[test]
 fn commands_in_guides_print_the_documented_output() {
     let amd = test::installations("commands_in_guides_print_the_documented_output").is_some();
     let (mut failures, mut count, mut unused) = (Vec::new(), 0, BTreeSet::new());
-    unused.extend(ELSEWHERE.iter().map(|(beginning, _)| *beginning));
-    let is_for_users = |path: &Path| PAGES.iter().any(|name| path.ends_with(name));
-    for (path, page) in pages().into_iter().filter(|(path, _)| is_for_users(path)) {
-        let folder = tempfile::tempdir().unwrap();
-        for name in ["capi", "conformance", "docs", "examples"] {
-            std::os::unix::fs::symlink(root().join(name), folder.path().join(name)).unwrap();
-        }
-        // Write the file whose contents the page shows.
-        if let Some(toml) = page.split("```toml\n").find(|text| text.starts_with("[[expect]]")) {
-            let toml = toml.split("```").next().unwrap();
-            std::fs::write(folder.path().join("expect.toml"), toml).unwrap();
-        }
-        for command in commands(&page) {
-            if let Some(beginning) = tested_elsewhere(&command.line) {
-                unused.remove(beginning);
-                continue;
-            }
-            let needs_amd =
-                ["emulate", "--rocr", "rocr list"].iter().any(|it| command.line.contains(it));
-            if command.line.trim().is_empty() || (needs_amd && !amd) {
-                continue;
-            }
-            count += 1;
-            if let Err(error) = run_command(folder.path(), &command) {
-                failures.push(format!("{}: {error}", path.file_name().unwrap().display()));
-            }
-        }
+    unused.extend(TESTED_ELSEWHERE.iter().map(|(beginning, _)| *beginning));
+    let mut pages = pages();
+    pages.retain(|(path, _)| PAGES.iter().any(|name| path.ends_with(name)));
+    let results: Vec<_> = std::thread::scope(|scope| {
+        let threads =
+            pages.iter().map(|(path, page)| scope.spawn(move || run_page(path, page, amd)));
+        let threads: Vec<_> = threads.collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    for result in results {
+        failures.extend(result.failures);
+        count += result.count;
+        result.tested_elsewhere.iter().for_each(|beginning| {
+            unused.remove(beginning);
+        });
     }
     assert!(
         failures.is_empty(),
@@ -203,7 +235,7 @@ fn missing_line_is_detected() {
     let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
     let real = "✓ mapped   18 calls   24 ms\nat 0x7f00 now\n341 passed, 0 failed\nOPEN descriptor=6\n\
         ACQUIRE drm_fd=11 gpu_id=4097\n";
-    for (page, wrong) in [
+    for (page, missing) in [
         ("✓ mapped 18 calls 7 ms\n…\n341 passed, 0 failed", None),
         ("at 0x1 … \n341 …", None),
         ("✓ mapped 19 calls 24 ms", Some("✓ mapped 19 calls 24 ms")),
@@ -214,6 +246,6 @@ fn missing_line_is_detected() {
         ("ACQUIRE drm_fd=7 gpu_id=4097", None),
         ("ACQUIRE drm_fd=7 gpu_id=4098", Some("ACQUIRE drm_fd=7 gpu_id=4098")),
     ] {
-        assert_eq!(missing_line(&lines(page), [real, ""]), wrong, "{page}");
+        assert_eq!(missing_line(&lines(page), [real, ""]), missing, "{page}");
     }
 }

@@ -6,10 +6,10 @@ use std::fs;
 #[test]
 fn call_path_names_existing_functions() {
     let page = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
-    let walk = page.split("<!-- walk -->\n```text\n").nth(1).expect("a walk");
-    let walk = walk.split("```").next().unwrap();
+    let call_path = page.split("<!-- walk -->\n```text\n").nth(1).expect("a call path");
+    let call_path = call_path.split("```").next().unwrap();
     let mut steps = 0;
-    for line in walk.lines().filter(|line| !line.is_empty()) {
+    for line in call_path.lines().filter(|line| !line.is_empty()) {
         let words: Vec<&str> = line.split_whitespace().collect();
         let file = words.iter().position(|word| word.ends_with(".rs")).expect(line);
         let name = words[file - 1].rsplit("::").next().unwrap();

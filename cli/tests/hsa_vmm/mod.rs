@@ -1,6 +1,6 @@
-//! Runs the command and returns its output.
+//! Runs `hsa-vmm`, and returns its output.
 
-#![allow(dead_code, reason = "every test binary uses another part")]
+#![allow(dead_code, reason = "each test program uses only some of the items")]
 
 use hsa_rocr::folder;
 use std::process::{Command, Output};
@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 /// The path of the command.
 pub const HSA_VMM: &str = env!("CARGO_BIN_EXE_hsa-vmm");
 
-/// Returns the command without the environment variables that could affect it.
+/// Returns the command, without environment variables that affect its output.
 pub fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(HSA_VMM);
     for variable in [
@@ -25,7 +25,7 @@ pub fn command(arguments: &[&str]) -> Command {
     ] {
         command.env_remove(variable);
     }
-    // The command replaces the user's name and home in the paths of reports. The tests compare real paths.
+    // In reports, the command replaces the home folder and the user name. The tests compare complete paths.
     command.env("HOME", "/nowhere").env_remove("USER").env_remove("LOGNAME");
     command.env("HSA_VMM_ROCR", folder()).env("LC_ALL", "C.UTF-8").args(arguments);
     command

@@ -1,4 +1,4 @@
-//! Each effect of each call against `conform` and `bringup`: docs/detection.md.
+//! Checks docs/detection.md: which effects of which calls `conform` and `bringup` detect.
 
 use crate::page::{self, Cell, Row};
 use crate::pairs;
@@ -8,18 +8,19 @@ use hsa_rocr::test;
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
-/// The number of rows that a seed chooses.
-const SHARE: usize = 4;
+/// The number of rows that a seed chooses; with `HSA_VMM_LONG=1` eight times as many.
+const SAMPLE_SIZE: usize = 1;
 
 /// Returns whether the release of the page is installed.
 fn is_release_installed(name: &str) -> bool {
     let installed = test::installations(name).unwrap_or_default();
-    installed.iter().any(|it| Target::Release(it.release().version()) == pairs::TARGETS[0])
+    let Target::Release(version) = pairs::TARGETS[0] else { return false };
+    installed.iter().any(|it| it.release().version() == version)
 }
 
 #[test]
-fn detection_page_has_a_row_for_each_effect_of_each_call() {
-    if !is_release_installed("detection_page_has_a_row_for_each_effect_of_each_call") {
+fn detection_page_lists_each_effect_of_each_call() {
+    if !is_release_installed("detection_page_lists_each_effect_of_each_call") {
         return;
     }
     for (target, rows) in page::read() {
@@ -34,19 +35,19 @@ fn detection_page_has_a_row_for_each_effect_of_each_call() {
         );
         for Row { pair, conform, bringup } in &rows {
             for cell in [conform, bringup] {
-                let has_reason = !matches!(cell, Cell::Missed(why) if why.len() < 20);
+                let has_reason = !matches!(cell, Cell::Missed(reason) if reason.len() < 20);
                 assert!(has_reason, "{target:?}: {}: no reason", pair.plan());
             }
         }
     }
 }
 
-/// What must be the same as in the page.
+/// How results are compared with the page.
 #[derive(Clone, Copy)]
 enum Comparison {
-    /// Each tool detects the fault if the page says so.
+    /// A tool must detect each fault that the page lists as detected.
     Detected,
-    /// Each tool detects the fault if and only if the page says so; `bringup` at the same level.
+    /// A tool must detect exactly these faults; `bringup` at the same level.
     Full,
 }
 
@@ -56,32 +57,32 @@ fn check(target: Target, row: &Row, limit: &str, comparison: Comparison) -> Resu
         Cell::Detected(by, _) if !by.starts_with("exit") && by != "no end" => Some(by.clone()),
         _ => None,
     };
-    let by = |cell: &Cell| match cell {
+    let detected_by = |cell: &Cell| match cell {
         Cell::Detected(by, _) => Some(by.clone()),
         Cell::Missed(_) => None,
     };
     let mut conform = page::conform(target, &row.pair, filter(&row.conform).as_deref(), limit);
-    if by(&conform).is_none() && by(&row.conform).is_some() {
-        // Some cases fail only after other cases, so any case may be the first that fails.
+    if detected_by(&conform).is_none() && detected_by(&row.conform).is_some() {
+        // Some cases fail only after other cases. Therefore, any failed case is accepted.
         conform = match page::conform(target, &row.pair, None, limit) {
             Cell::Detected(..) => row.conform.clone(),
             missed => missed,
         };
     }
     let mut bringup = page::bringup(target, &row.pair, filter(&row.bringup).as_deref(), limit);
-    // A late release is detected only if the tool counts within these milliseconds.
+    // A late release is detected only if the tool counts within the delay.
     if row.pair.effect.starts_with("late") && row.pair.call.ends_with("_free") {
         bringup = row.bringup.clone();
     }
     for (found, expected) in [(&conform, &row.conform), (&bringup, &row.bringup)] {
-        // Only the full comparison also compares which check detects a fault: threads of the runtime race
-        // with the tools, so it is not always the same.
-        let (found_by, expected_by) = (by(found), by(expected));
-        let same = match comparison {
+        // Only the full comparison compares which check detects a fault. Threads of the runtime race with the
+        // tools, so different checks can detect a fault.
+        let (found_by, expected_by) = (detected_by(found), detected_by(expected));
+        let matches = match comparison {
             Comparison::Full => found_by == expected_by,
             Comparison::Detected => found_by.is_some() || expected_by.is_none(),
         };
-        if !same {
+        if !matches {
             return Err(format!("{}: {found:?} instead of {expected:?}", row.pair.plan()));
         }
     }
@@ -89,7 +90,7 @@ fn check(target: Target, row: &Row, limit: &str, comparison: Comparison) -> Resu
 }
 
 /// Returns the rows to test.
-fn chosen() -> Vec<(Target, Row)> {
+fn chosen_rows() -> Vec<(Target, Row)> {
     let all: Vec<_> = page::read()
         .into_iter()
         .flat_map(|(target, rows)| rows.into_iter().map(move |row| (target, row)))
@@ -110,9 +111,10 @@ fn chosen() -> Vec<(Target, Row)> {
 /// Returns a few rows that a seed chooses.
 fn choose(all: Vec<(Target, Row)>, seed: u64) -> Vec<(Target, Row)> {
     println!("HSA_VMM_PLANTED={seed} repeats this choice");
+    let sample_size = if test::is_long() { 8 * SAMPLE_SIZE } else { SAMPLE_SIZE };
     // Omit hangs, which take the time limit in each process.
     let without_hangs = all.into_iter().filter(|(_, row)| row.pair.effect != "hang");
-    fastrand::Rng::with_seed(seed).choose_multiple(without_hangs, SHARE)
+    fastrand::Rng::with_seed(seed).choose_multiple(without_hangs, sample_size)
 }
 
 #[test]
@@ -131,13 +133,13 @@ fn detection_page_is_up_to_date() {
     };
     let check_row = |target, row: &Row| {
         // On a busy machine a case may take longer than the short limit.
-        check(target, row, page::SHORT, comparison)
-            .or_else(|_| check(target, row, page::LONG, comparison))
+        check(target, row, page::SHORT_LIMIT, comparison)
+            .or_else(|_| check(target, row, page::LONG_LIMIT, comparison))
     };
-    let wrong: Vec<_> = chosen()
+    let wrong: Vec<_> = chosen_rows()
         .iter()
         .filter_map(|(target, row)| {
-            check_row(*target, row).err().map(|why| format!("{target:?}: {why}"))
+            check_row(*target, row).err().map(|reason| format!("{target:?}: {reason}"))
         })
         .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -164,10 +166,16 @@ fn fuzz_and_stress_detect_one_fault_of_each_effect() {
     let fuzz = [&fuzz[..], &["--time-limit", "3s", "--shrink", "1s", "--save", file]].concat();
     let stress = ["stress", "--time", "1s", "--time-limit", "10s"];
     for (plan, by_fuzz, by_stress) in chosen {
-        for (arguments, why) in [(&fuzz[..], by_fuzz), (&stress[..], by_stress)] {
-            let ran = run(pairs::TARGETS[0], plan, arguments).unwrap();
-            let expected = if why.is_empty() { 1 } else { 0 };
-            assert_eq!(ran.status.code(), Some(expected), "{plan}: {}{}", ran.out, ran.err);
+        for (arguments, reason) in [(&fuzz[..], by_fuzz), (&stress[..], by_stress)] {
+            let result = run(pairs::TARGETS[0], plan, arguments).unwrap();
+            let expected = if reason.is_empty() { 1 } else { 0 };
+            assert_eq!(
+                result.status.code(),
+                Some(expected),
+                "{plan}: {}{}",
+                result.out,
+                result.err
+            );
         }
     }
 }
@@ -180,7 +188,7 @@ fn with_reasons(target: Target, row: &Row) -> Row {
     Row { pair, conform, bringup }
 }
 
-/// Runs the tools with every fault, or with those that `HSA_VMM_PLANTED` selects, and writes the page.
+/// Runs the tools with the faults that `HSA_VMM_PLANTED` selects or that have no row, and writes the page.
 fn write_page() {
     let selection = std::env::var("HSA_VMM_PLANTED").unwrap_or_default();
     let is_selected =
@@ -189,20 +197,21 @@ fn write_page() {
     let mut page = Vec::new();
     for target in pairs::TARGETS {
         let is_of_target = |it: &&(Target, Vec<Row>)| it.0 == target;
-        let known = before.iter().find(is_of_target).map(|it| it.1.clone()).unwrap_or_default();
-        let todo = Mutex::new(pairs::all_of(target).into_iter());
+        let known_rows =
+            before.iter().find(is_of_target).map(|it| it.1.clone()).unwrap_or_default();
+        let pending = Mutex::new(pairs::all_of(target).into_iter());
         let rows = Mutex::new(Vec::new());
         std::thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| {
                     loop {
-                        let Some(pair) = todo.lock().unwrap().next() else { break };
-                        let known = known.iter().find(|row| row.pair == pair);
-                        let row = match known {
+                        let Some(pair) = pending.lock().unwrap().next() else { break };
+                        let known_row = known_rows.iter().find(|row| row.pair == pair);
+                        let row = match known_row {
                             Some(row) if !is_selected(&pair.plan()) => with_reasons(target, row),
                             _ => page::measure(target, &pair),
                         };
-                        if known != Some(&row) {
+                        if known_row != Some(&row) {
                             println!("{row:?}");
                         }
                         rows.lock().unwrap().push(row);
@@ -214,7 +223,8 @@ fn write_page() {
         rows.sort_by(|a, b| a.pair.cmp(&b.pair));
         page.push((target, rows));
         // Write after each target, so that an interrupted test keeps results.
-        let rest = before.iter().filter(|it| !page.iter().any(|done| done.0 == it.0)).cloned();
-        page::write(&page.iter().cloned().chain(rest).collect::<Vec<_>>());
+        let unmeasured =
+            before.iter().filter(|it| !page.iter().any(|done| done.0 == it.0)).cloned();
+        page::write(&page.iter().cloned().chain(unmeasured).collect::<Vec<_>>());
     }
 }

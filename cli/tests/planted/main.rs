@@ -1,20 +1,19 @@
-//! Planned faults in the simulation and in the emulated driver, which `conform` or `fuzz` must find.
+//! Planned faults of the simulation and of the emulated driver: `conform` or `fuzz` must find each fault.
 //!
-//! Each fault of the table must be found and named within two minutes. By default, a few are chosen by a
-//! fixed seed. `HSA_VMM_PLANTED=all` runs all of them and prints the time of each,
-//! `HSA_VMM_PLANTED=SEED` those that another seed chooses, and `HSA_VMM_PLANTED=TEXT` those whose name or plan
-//! contains the text.
+//! Each fault of the table must be found and named within two minutes. By default, a fixed seed chooses a few
+//! faults. `HSA_VMM_PLANTED=all` tests all faults and prints the time of each, `HSA_VMM_PLANTED=SEED` tests those
+//! that another seed chooses, and `HSA_VMM_PLANTED=TEXT` those whose name or plan contains the text.
 
 mod detection;
-#[path = "../hsa_vmm/mod.rs"]
-mod hsa_vmm;
 mod page;
 mod pairs;
 mod reasons;
+#[path = "../hsa_vmm/mod.rs"]
+mod run_command;
 mod table;
 
 use hsa_rocr::test;
-use hsa_vmm::{HSA_VMM, command};
+use run_command::{HSA_VMM, command};
 use serde_json::Value;
 use std::collections::HashSet;
 use std::fs::File;
@@ -25,15 +24,15 @@ use table::{FAULTS, Fault, Finder, Target};
 
 /// The time limit for finding a fault.
 const LIMIT: Duration = Duration::from_secs(120);
-/// Chooses the faults if `HSA_VMM_PLANTED` is not set. Fixed, so that every run tests the same.
+/// The seed if `HSA_VMM_PLANTED` is not set. It is fixed, so that every run tests the same faults.
 const DEFAULT_SEED: u64 = 1;
-/// The number of faults chosen by a seed.
-const SHARE: usize = 6;
+/// The number of faults chosen by a seed; with `HSA_VMM_LONG=1` three times as many.
+const SAMPLE_SIZE: usize = 2;
 
 /// The result of a run of the command.
 struct RunResult {
     status: ExitStatus,
-    took: Duration,
+    duration: Duration,
     out: String,
     err: String,
 }
@@ -68,9 +67,9 @@ fn run_within(
         }
     };
     let files = [(); 2].map(|()| tempfile::tempfile().expect("a temporary file"));
-    let to = |file: &File| Stdio::from(file.try_clone().expect("a descriptor"));
+    let stdio = |file: &File| Stdio::from(file.try_clone().expect("a descriptor"));
     let mut command = command(&words);
-    command.stdin(Stdio::null()).stdout(to(&files[0])).stderr(to(&files[1]));
+    command.stdin(Stdio::null()).stdout(stdio(&files[0])).stderr(stdio(&files[1]));
     let began = Instant::now();
     let mut child = command.spawn().expect("the command");
     let status = loop {
@@ -84,13 +83,13 @@ fn run_within(
             None => std::thread::sleep(Duration::from_millis(5)),
         }
     };
-    let took = began.elapsed();
+    let duration = began.elapsed();
     let [out, err] = files.map(|mut file| {
         let mut text = String::new();
         file.rewind().and_then(|()| file.read_to_string(&mut text)).expect("text");
         text
     });
-    Ok(RunResult { status, took, out, err })
+    Ok(RunResult { status, duration, out, err })
 }
 
 /// Returns the last line of an output.
@@ -117,8 +116,8 @@ fn check_failed_case(report: &str, case: &str, words: &str) -> Result<(), String
     }
 }
 
-/// Finds the fault by a case of `conform`. With `all_cases`, runs all cases, not only that one.
-fn by_conform(
+/// Finds the fault by a case of `conform`. Without `all_cases`, runs only that case if the plan allows it.
+fn find_by_conform(
     fault: &Fault,
     (case, words): (&str, &str),
     options: &[&str],
@@ -126,30 +125,30 @@ fn by_conform(
 ) -> Result<Duration, String> {
     let mut arguments = vec!["conform", "--format", "json"];
     arguments.extend(options);
-    // Plans with call numbers need all cases.
+    // The call numbers of a plan count the calls of all cases.
     if !all_cases && !fault.plan.contains('#') {
         arguments.extend(["--filter", case]);
     }
-    let ran = run(fault.target, fault.plan, &arguments)?;
-    check_failed_case(&ran.out, case, words)
-        .map_err(|why| format!("{why}; {}", last_line(&ran.err)))?;
-    match ran.status.code() {
-        Some(1) => Ok(ran.took),
-        _ => Err(format!("ended with {}", ran.status)),
+    let result = run(fault.target, fault.plan, &arguments)?;
+    check_failed_case(&result.out, case, words)
+        .map_err(|reason| format!("{reason}; {}", last_line(&result.err)))?;
+    match result.status.code() {
+        Some(1) => Ok(result.duration),
+        _ => Err(format!("ended with {}", result.status)),
     }
 }
 
-/// Finds the fault by `fuzz`. The saved file must repeat the failure, but not without the fault.
-fn by_fuzz(fault: &Fault, words: &str) -> Result<Duration, String> {
+/// Finds the fault by `fuzz`. A replay of the saved file must fail with the fault, and pass without it.
+fn find_by_fuzz(fault: &Fault, words: &str) -> Result<Duration, String> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("found.jsonl");
     let file = file.to_str().expect("text");
     let fuzz = ["fuzz", "--seed", "1", "--time", "110s", "--processes", "2"];
     let fuzz = [&fuzz[..], &["--time-limit", "3s", "--shrink", "2s", "--save", file]].concat();
-    let ran = run(fault.target, fault.plan, &fuzz)?;
-    let output = format!("{}{}", ran.out, ran.err);
-    if ran.status.code() != Some(1) || !output.contains(words) {
-        return Err(format!("fuzz ended with {} and printed:\n{output}", ran.status));
+    let result = run(fault.target, fault.plan, &fuzz)?;
+    let output = format!("{}{}", result.out, result.err);
+    if result.status.code() != Some(1) || !output.contains(words) {
+        return Err(format!("fuzz ended with {} and printed:\n{output}", result.status));
     }
     for (plan, status, words) in [(fault.plan, 1, words), ("", 0, "did not fail again")] {
         let replay = run(fault.target, plan, &["replay", file])?;
@@ -159,22 +158,25 @@ fn by_fuzz(fault: &Fault, words: &str) -> Result<Duration, String> {
             return Err(format!("replay with the plan {plan:?} ended with {ended}:\n{output}"));
         }
     }
-    Ok(ran.took)
+    Ok(result.duration)
 }
 
 /// Returns the time that it took to find a fault, or the reason why it was not found.
 fn find(fault: &Fault, all_cases: bool) -> Result<Duration, String> {
     match fault.finder {
-        Finder::Conform(case, words) => by_conform(fault, (case, words), &[], all_cases),
-        Finder::ConformAtOnce(case, words) => {
-            by_conform(fault, (case, words), &["--fail-fast", "--time-limit", "10s"], all_cases)
-        }
-        Finder::Fuzz(words) => by_fuzz(fault, words),
+        Finder::Conform(case, words) => find_by_conform(fault, (case, words), &[], all_cases),
+        Finder::ConformFailFast(case, words) => find_by_conform(
+            fault,
+            (case, words),
+            &["--fail-fast", "--time-limit", "10s"],
+            all_cases,
+        ),
+        Finder::Fuzz(words) => find_by_fuzz(fault, words),
     }
 }
 
 /// Returns the chosen faults, and whether to run all cases for each.
-fn chosen() -> (Vec<&'static Fault>, bool) {
+fn chosen_faults() -> (Vec<&'static Fault>, bool) {
     let selection = std::env::var("HSA_VMM_PLANTED").unwrap_or_default();
     let seed = match selection.as_str() {
         "all" => return (FAULTS.iter().collect(), true),
@@ -191,7 +193,8 @@ fn chosen() -> (Vec<&'static Fault>, bool) {
     println!("HSA_VMM_PLANTED={seed} repeats this choice");
     let mut random = fastrand::Rng::with_seed(seed);
     let all: Vec<_> = FAULTS.iter().collect();
-    (random.choose_multiple(all, SHARE), false)
+    let sample_size = if test::is_long() { 3 * SAMPLE_SIZE } else { SAMPLE_SIZE };
+    (random.choose_multiple(all, sample_size), false)
 }
 
 /// Returns whether the target is available; prints a note otherwise.
@@ -203,15 +206,15 @@ fn can_run(fault: &Fault) -> bool {
 
 #[test]
 fn planned_faults_are_found() {
-    let (chosen, all_cases) = chosen();
+    let (chosen, all_cases) = chosen_faults();
     assert!(!chosen.is_empty(), "no fault matches");
     let mut missed = Vec::new();
     for fault in chosen.into_iter().filter(|it| can_run(it)) {
         let Fault { name, target, plan, finder } = fault;
         let line = match find(fault, all_cases) {
-            Ok(took) => format!("{:>7.2} s", took.as_secs_f64()),
-            Err(why) => {
-                missed.push(format!("{name} ({target:?}, {plan}): {why}"));
+            Ok(duration) => format!("{:>7.2} s", duration.as_secs_f64()),
+            Err(reason) => {
+                missed.push(format!("{name} ({target:?}, {plan}): {reason}"));
                 "MISSED".to_owned()
             }
         };
@@ -222,9 +225,9 @@ fn planned_faults_are_found() {
 
 #[test]
 fn nothing_is_found_without_planned_fault() {
-    let (mut targets, all) = chosen();
-    let mut seen = HashSet::new();
-    targets.retain(|it| seen.insert(format!("{:?}", it.target)) && can_run(it));
+    let (mut targets, all) = chosen_faults();
+    let mut tested_targets = HashSet::new();
+    targets.retain(|it| tested_targets.insert(format!("{:?}", it.target)) && can_run(it));
     targets.truncate(if all { usize::MAX } else { 2 });
     for Fault { target, .. } in targets {
         let conform = run(*target, "", &["conform"]).unwrap();
@@ -240,12 +243,12 @@ fn table_covers_all_effects_and_releases() {
     assert!(FAULTS.len() >= 30);
     let names: HashSet<_> = FAULTS.iter().map(|it| it.name).collect();
     assert_eq!(names.len(), FAULTS.len(), "a name is not unique");
-    let kinds = [
+    let effects = [
         "lost", "late:", "half", "shifted", "other", "narrow", "wide", "leak", "hang", "crash",
         "garbled", "double", "=E", "unseen", "stale", "evict",
     ];
-    for kind in kinds {
-        assert!(FAULTS.iter().any(|it| it.plan.contains(kind)), "{kind}");
+    for effect in effects {
+        assert!(FAULTS.iter().any(|it| it.plan.contains(effect)), "{effect}");
     }
     for release in ["6.1.2", "6.4.3", "7.2.4"] {
         assert!(FAULTS.iter().any(|it| it.target == Target::Release(release)), "{release}");

@@ -28,7 +28,8 @@ each effect on AMD's 7.2.4:
 
 ";
 
-/// Whether `fuzz` and `stress` detect one fault of each effect: an empty text, or the reason why not.
+/// The plan of one fault of each effect, and the reasons why `fuzz` and `stress` do not detect it. An empty reason
+/// means that the tool detects it.
 pub const REPRESENTATIVES: [(&str, &str, &str); 16] = [
     ("GEM_VA.MAP=EIO", "", ""),
     ("GEM_VA.MAP=lost", "", ""),
@@ -49,12 +50,12 @@ pub const REPRESENTATIVES: [(&str, &str, &str); 16] = [
 ];
 const NO_QUERY: &str = "it does not query the available memory";
 
-/// The time limit of one run. A longer run counts as one without end.
+/// The time limit of one run. A longer run is recorded as `no end`.
 const LIMIT: Duration = Duration::from_secs(45);
 /// The time limit of a case or level.
-pub const SHORT: &str = "4s";
+pub const SHORT_LIMIT: &str = "4s";
 /// The time limit for a second try, because the machine may be busy.
-pub const LONG: &str = "30s";
+pub const LONG_LIMIT: &str = "30s";
 
 /// A row of the page.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +70,7 @@ pub struct Row {
 pub enum Cell {
     /// The case or level, and its message.
     Detected(String, String),
-    /// The reason why the tool does not detect it.
+    /// The reason why the tool does not detect the fault.
     Missed(String),
 }
 
@@ -77,7 +78,7 @@ impl Cell {
     fn text(&self) -> String {
         match self {
             Self::Detected(by, message) => format!("`{by}`: {message}"),
-            Self::Missed(why) => why.clone(),
+            Self::Missed(reason) => reason.clone(),
         }
     }
 
@@ -91,7 +92,7 @@ impl Cell {
 }
 
 /// Shortens a message for a cell. Replaces addresses, which differ from run to run.
-fn message(text: &str) -> String {
+fn shorten(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default();
     let mut short = String::new();
     for word in line.split_whitespace() {
@@ -117,14 +118,14 @@ pub fn conform(target: Target, pair: &Pair, filter: Option<&str>, limit: &str) -
     }
     arguments.extend(filter.iter().flat_map(|case| ["--filter", case]));
     let plan = pair.plan();
-    let ran = run_within(LIMIT, target, &plan, &arguments).or_else(|_| {
-        // Too many cases crash or hang: the first is enough.
+    let result = run_within(LIMIT, target, &plan, &arguments).or_else(|_| {
+        // Too many cases crash or hang. Only the first failure is needed.
         arguments.push("--fail-fast");
         run_within(LIMIT, target, &plan, &arguments)
     });
-    let RunResult { status, out, err, .. } = match ran {
-        Ok(ran) => ran,
-        Err(why) => return Cell::Detected("no end".into(), why),
+    let RunResult { status, out, err, .. } = match result {
+        Ok(result) => result,
+        Err(reason) => return Cell::Detected("no end".into(), reason),
     };
     if status.success() {
         return Cell::Missed(String::new());
@@ -135,12 +136,12 @@ pub fn conform(target: Target, pair: &Pair, filter: Option<&str>, limit: &str) -
     match failed {
         Some(case) => Cell::Detected(
             case["name"].as_str().unwrap_or_default().to_owned(),
-            message(case["detail"].as_str().unwrap_or_default()),
+            shorten(case["detail"].as_str().unwrap_or_default()),
         ),
         None => {
             let last = err.trim_end().lines().rfind(|line| line.contains("error"));
             let ended = format!("exit {}", status.code().unwrap_or(-1));
-            Cell::Detected(ended, message(last.unwrap_or("no case ran")))
+            Cell::Detected(ended, shorten(last.unwrap_or("no case ran")))
         }
     }
 }
@@ -150,20 +151,20 @@ pub fn bringup(target: Target, pair: &Pair, until: Option<&str>, limit: &str) ->
     let mut arguments = vec!["bringup", "--format", "json", "--time-limit", limit];
     let until = until.map(|level| level.replace('_', "-"));
     arguments.extend(until.iter().flat_map(|level| ["--until", level.as_str()]));
-    let ran = match run_within(LIMIT, target, &pair.plan(), &arguments) {
-        Ok(ran) => ran,
-        Err(why) => return Cell::Detected("no end".into(), why),
+    let result = match run_within(LIMIT, target, &pair.plan(), &arguments) {
+        Ok(result) => result,
+        Err(reason) => return Cell::Detected("no end".into(), reason),
     };
-    if ran.status.success() {
+    if result.status.success() {
         return Cell::Missed(String::new());
     }
-    let report: Value = serde_json::from_str(&ran.out).unwrap_or_default();
+    let report: Value = serde_json::from_str(&result.out).unwrap_or_default();
     let levels = report["levels"].as_array();
     let failed = levels.into_iter().flatten().find(|level| level["status"] == "failed");
     let level = failed.and_then(|level| level["level"].as_str()).unwrap_or("no level");
     let failure = &report["failure"];
     let call = failure["call"]["name"].as_str().unwrap_or("no call");
-    let what = message(failure["what"].as_str().unwrap_or_default());
+    let what = shorten(failure["what"].as_str().unwrap_or_default());
     let what = if what.contains(call) { what } else { format!("{call}: {what}") };
     Cell::Detected(level.to_owned(), what)
 }
@@ -180,8 +181,8 @@ pub fn with_reason(tool: &str, target: Target, pair: &Pair, cell: Cell) -> Cell 
 
 /// Runs both tools with a fault.
 pub fn measure(target: Target, pair: &Pair) -> Row {
-    let conform = with_reason("conform", target, pair, conform(target, pair, None, SHORT));
-    let bringup = with_reason("bringup", target, pair, bringup(target, pair, None, SHORT));
+    let conform = with_reason("conform", target, pair, conform(target, pair, None, SHORT_LIMIT));
+    let bringup = with_reason("bringup", target, pair, bringup(target, pair, None, SHORT_LIMIT));
     Row { pair: pair.clone(), conform, bringup }
 }
 
@@ -201,7 +202,7 @@ pub fn write(rows: &[(Target, Vec<Row>)]) {
     let mut page = HEAD.to_owned();
     page.push_str("| fault | `fuzz` | `stress` |\n|---|---|---|\n");
     for (plan, fuzz, stress) in REPRESENTATIVES {
-        let text = |why: &'static str| if why.is_empty() { "detected" } else { why };
+        let text = |reason: &'static str| if reason.is_empty() { "detected" } else { reason };
         let _ = writeln!(page, "| {plan} | {} | {} |", text(fuzz), text(stress));
     }
     for (target, rows) in rows {

@@ -1,5 +1,5 @@
-//! Every effect of every call that a plan can name. The lists come from the crates: a plan with an unknown
-//! call or an unsupported effect is rejected with the calls that exist.
+//! Every effect of every call that a plan can name. Reads the calls from error messages: the rejection of a plan
+//! with an unknown call or an unsupported effect lists the valid calls.
 
 use crate::table::Target;
 use crate::{RunResult, run};
@@ -8,7 +8,7 @@ use hsa_faults::FaultKind;
 /// The targets of the table.
 pub const TARGETS: [Target; 2] = [Target::Release("7.2.4"), Target::Simulation("")];
 
-/// A planned fault.
+/// A call, and the effect of a fault on it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Pair {
     pub call: String,
@@ -16,7 +16,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Returns the plan.
+    /// Returns the fault plan, such as `GEM_VA=EIO`.
     pub fn plan(&self) -> String {
         format!("{}={}", self.call, self.effect)
     }
@@ -32,7 +32,7 @@ fn listed_names(target: Target, plan: &str, prefix: &str) -> Vec<String> {
 }
 
 /// Returns an error that calls of a target can return.
-fn error(target: Target) -> &'static str {
+fn error_name(target: Target) -> &'static str {
     match target {
         Target::Release(_) => "EIO",
         Target::Simulation(_) => "ERROR",
@@ -48,7 +48,7 @@ pub fn all_of(target: Target) -> Vec<Pair> {
         let pair = |call: &String| Pair { call: call.clone(), effect: effect.to_owned() };
         pairs.extend(calls.iter().map(pair));
     };
-    add(&all, error(target));
+    add(&all, error_name(target));
     for kind in FaultKind::ALL {
         let effect = match kind {
             FaultKind::Late(_) => "late:5ms".to_owned(),

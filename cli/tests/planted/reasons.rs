@@ -3,7 +3,7 @@
 use crate::pairs::Pair;
 use crate::table::Target;
 
-/// The tool (`*`: both), the calls, the effects (`*`: all), and the reason.
+/// Rows of: the tool (`*`: both), the calls, the effects (`*`: all), and the reason. The first matching row applies.
 const REASONS: &[(&str, &[&str], &[&str], &str)] = &[
     (
         "*",
@@ -59,7 +59,7 @@ const REASONS: &[(&str, &[&str], &[&str], &str)] = &[
         "*",
         &["GET_DMABUF_INFO"],
         &["double"],
-        "the runtime compares sizes of mappings with it, and no correct program maps more than it imported",
+        "the runtime checks mappings against this size, and no correct program maps more than it imported",
     ),
     (
         "bringup",
@@ -90,7 +90,7 @@ const REASONS: &[(&str, &[&str], &[&str], &str)] = &[
             "SET_XNACK_MODE",
         ],
         &["EIO", "lost"],
-        "clocks, debuggers, kernels' scratch memory and page-fault retry: copies do not depend on it",
+        "clocks, debuggers, kernels' scratch memory and page-fault retry: copies do not use them",
     ),
     (
         "*",
@@ -109,6 +109,7 @@ const REASONS: &[(&str, &[&str], &[&str], &str)] = &[
         &["*"],
         "neither the library nor bringup calls it",
     ),
+    ("*", &["hsa_sim_replace_entries"], &["*"], "only `conform --page-tables` changes page tables"),
     (
         "conform",
         &["hsa_amd_memory_fill"],
@@ -215,9 +216,9 @@ const REASONS: &[(&str, &[&str], &[&str], &str)] = &[
 
 /// Returns the reason why a tool does not detect a fault, if there is one.
 pub fn find(tool: &str, _target: Target, pair: &Pair) -> Option<&'static str> {
-    let has = |list: &[&str], name: &str| list.contains(&"*") || list.contains(&name);
+    let matches = |list: &[&str], name: &str| list.contains(&"*") || list.contains(&name);
     let found = REASONS.iter().find(|(by, calls, effects, _)| {
-        has(&[by], tool) && has(calls, &pair.call) && has(effects, &pair.effect)
+        matches(&[by], tool) && matches(calls, &pair.call) && matches(effects, &pair.effect)
     });
     found.map(|row| row.3)
 }

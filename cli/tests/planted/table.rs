@@ -15,8 +15,8 @@ pub enum Finder {
     /// `conform`: the case that must fail, and a part of its detail.
     Conform(&'static str, &'static str),
     /// `conform --fail-fast`, for faults with which each case would take its time limit.
-    ConformAtOnce(&'static str, &'static str),
-    /// `fuzz`: a part of the difference.
+    ConformFailFast(&'static str, &'static str),
+    /// `fuzz`: a part of the failure's message.
     Fuzz(&'static str),
 }
 
@@ -34,19 +34,19 @@ const fn fault(name: &'static str, target: Target, plan: &'static str, finder: F
     Fault { name, target, plan, finder }
 }
 
-use Finder::{Conform, ConformAtOnce, Fuzz};
+use Finder::{Conform, ConformFailFast, Fuzz};
 use Target::{Release, Simulation};
 
 const OLD: Target = Release("6.1.2");
 const MIDDLE: Target = Release("6.4.3");
 const NEW: Target = Release("7.2.4");
 const SIM: Target = Simulation("");
-/// The runtime maps memory for the CPU; the library does not.
-const BY_RUNTIME: Target = Simulation("dmabuf-cpu-mapping=off");
+/// The runtime, not the library, maps memory for the CPU.
+const CPU_MAPPED_BY_RUNTIME: Target = Simulation("dmabuf-cpu-mapping=off");
 const ENFORCED: Target = Simulation("permissions=enforced");
 
-const BY_PAGE_TABLE: &str = "access.gpu.as_its_page_table_has_it";
-const OUT_OF: &str = "HSA_STATUS_ERROR_OUT_OF_RESOURCES";
+const PAGE_TABLE_CASE: &str = "access.gpu.as_its_page_table_has_it";
+const OUT_OF_RESOURCES: &str = "HSA_STATUS_ERROR_OUT_OF_RESOURCES";
 
 pub const FAULTS: &[Fault] = &[
     // Mappings that are lost, late or wrong.
@@ -54,25 +54,25 @@ pub const FAULTS: &[Fault] = &[
         "a mapping of the GPU is lost",
         OLD,
         "GEM_VA.MAP=lost",
-        Conform(BY_PAGE_TABLE, "no page-table entry at offset 0x0 after Read"),
+        Conform(PAGE_TABLE_CASE, "no page-table entry at offset 0x0, although Read"),
     ),
     fault(
         "a mapping of the GPU is late",
         MIDDLE,
         "GEM_VA.MAP=late:5ms",
-        Conform(BY_PAGE_TABLE, "no page-table entry at offset 0x0 after Read"),
+        Conform(PAGE_TABLE_CASE, "no page-table entry at offset 0x0, although Read"),
     ),
     fault(
         "half of a mapping is lost",
         NEW,
         "GEM_VA.MAP=half",
-        Conform(BY_PAGE_TABLE, "no page-table entry at offset 0x2000 after Read"),
+        Conform(PAGE_TABLE_CASE, "no page-table entry at offset 0x2000, although Read"),
     ),
     fault(
         "a mapping of the GPU is shifted by a page",
         MIDDLE,
         "GEM_VA.MAP=shifted",
-        Conform(BY_PAGE_TABLE, "4096 instead of 0"),
+        Conform(PAGE_TABLE_CASE, "4096 instead of 0"),
     ),
     fault(
         "an unmapped range stays in the page table",
@@ -132,13 +132,13 @@ pub const FAULTS: &[Fault] = &[
         "GPUs can access half of a mapping",
         SIM,
         "hsa_amd_vmem_set_access=half",
-        Conform(BY_PAGE_TABLE, "no page-table entry"),
+        Conform(PAGE_TABLE_CASE, "no page-table entry"),
     ),
     fault(
         "GPUs access memory shifted by a page",
         Simulation("era=d"),
         "hsa_amd_vmem_set_access=shifted",
-        Conform(BY_PAGE_TABLE, "4096 instead of 0"),
+        Conform(PAGE_TABLE_CASE, "4096 instead of 0"),
     ),
     fault(
         "a descriptor refers to wrong memory",
@@ -151,25 +151,25 @@ pub const FAULTS: &[Fault] = &[
         "access is not set",
         SIM,
         "hsa_amd_vmem_set_access=lost",
-        Conform(BY_PAGE_TABLE, "no page-table entry at offset 0x0 after Read"),
+        Conform(PAGE_TABLE_CASE, "no page-table entry at offset 0x0, although Read"),
     ),
     fault(
         "a GPU can only read",
         NEW,
         "GEM_VA.MAP=narrow",
-        Conform(BY_PAGE_TABLE, "ReadWrite was granted, but the page is not writable"),
+        Conform(PAGE_TABLE_CASE, "ReadWrite was granted, but the page is not writable"),
     ),
     fault(
         "a GPU can write memory that it may only read",
         ENFORCED,
         "hsa_amd_vmem_set_access=wide",
-        Conform(BY_PAGE_TABLE, "Read was granted, but the page is writable"),
+        Conform(PAGE_TABLE_CASE, "Read was granted, but the page is writable"),
     ),
     fault(
         "the CPU can only read",
-        BY_RUNTIME,
+        CPU_MAPPED_BY_RUNTIME,
         "hsa_amd_vmem_set_access=narrow",
-        Conform("access.cpu.as_the_kernel_has_it", "ReadWrite was granted, and the kernel has r--"),
+        Conform("access.cpu.as_the_kernel_has_it", "ReadWrite was granted, but the kernel has r--"),
     ),
     // Errors of the kernel.
     fault(
@@ -194,7 +194,7 @@ pub const FAULTS: &[Fault] = &[
         "too many open files",
         MIDDLE,
         "EXPORT_DMABUF=EMFILE",
-        Conform("map.memory.whole_handle", OUT_OF),
+        Conform("map.memory.whole_handle", OUT_OF_RESOURCES),
     ),
     fault(
         "a descriptor is not found",
@@ -236,18 +236,18 @@ pub const FAULTS: &[Fault] = &[
         "no memory is left",
         MIDDLE,
         "ALLOC_MEMORY_OF_GPU#40-=ENOMEM",
-        Conform("pool.memory.filled", OUT_OF),
+        Conform("pool.memory.filled", OUT_OF_RESOURCES),
     ),
     fault("the device has an error", NEW, "COPY=EIO", Conform("access.gpu.copies", "crashed")),
     // Leaks.
     fault(
-        "freed memory stays allocated",
+        "a free removes the handle, but keeps the memory",
         OLD,
         "FREE_MEMORY_OF_GPU=leak",
         Conform("release.memory.comes_back", "has lost"),
     ),
     fault(
-        "a free has no effect",
+        "a free succeeds, but does nothing",
         NEW,
         "FREE_MEMORY_OF_GPU=lost",
         Conform("release.memory.comes_back", "has lost"),
@@ -281,7 +281,7 @@ pub const FAULTS: &[Fault] = &[
         "a call of the driver hangs",
         MIDDLE,
         "GEM_VA.UNMAP=hang",
-        ConformAtOnce(
+        ConformFailFast(
             "runtime.vmm.gives_back_at_its_end",
             "hung: did not end within 10 s, in hsa_amd_vmem_unmap",
         ),
@@ -290,7 +290,7 @@ pub const FAULTS: &[Fault] = &[
         "a call of the driver is always interrupted",
         OLD,
         "GEM_CLOSE=EINTR",
-        ConformAtOnce(
+        ConformFailFast(
             "runtime.vmm.gives_back_at_its_end",
             "hung: did not end within 10 s, in hsa_amd_vmem_",
         ),
@@ -299,7 +299,7 @@ pub const FAULTS: &[Fault] = &[
         "a call of the runtime hangs",
         SIM,
         "hsa_amd_vmem_unmap=hang",
-        ConformAtOnce(
+        ConformFailFast(
             "runtime.vmm.gives_back_at_its_end",
             "hung: did not end within 10 s, in hsa_amd_vmem_unmap",
         ),
@@ -340,7 +340,7 @@ pub const FAULTS: &[Fault] = &[
         "the size of memory is reported as half",
         MIDDLE,
         "GET_DMABUF_INFO=half",
-        Conform("share.import.same_memory", OUT_OF),
+        Conform("share.import.same_memory", OUT_OF_RESOURCES),
     ),
     fault(
         "granules are reported as half",

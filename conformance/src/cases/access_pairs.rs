@@ -83,7 +83,7 @@ fn map_filled(context: &Context, gpu: AgentId, value: u32) -> Verdict<Address> {
     Ok(at)
 }
 
-/// Calls `check` for each pair of GPUs with peer access: with mapped memory, its owner, and the peer.
+/// Maps memory for each pair of GPUs with peer access. Calls `check` with its address, the owner and the peer.
 fn each_pair(context: &Context, check: impl Fn(Address, AgentId, AgentId) -> Verdict) -> Verdict {
     context.other_gpu()?;
     for &owner in context.gpus() {

@@ -145,8 +145,8 @@ fn rejects_set_access(context: &Context, at: Address, size: usize, argument: Arg
     context.expect_invalid_argument(argument, || context.vmm().set_access(at, size, &list))
 }
 
-/// Checks that `set_access` rejects a range, for a mapping of two granules at the start of a reservation
-/// of four. `start` is an offset in the reservation.
+/// Maps two granules at the start of a reservation of four, and checks that `set_access` rejects a range.
+/// `start` is an offset in the reservation, in bytes.
 fn rejects_range(
     context: &Context,
     start: usize,

@@ -112,8 +112,8 @@ fn cpu_reads_and_writes(context: &Context) -> Verdict {
     context.vmm().write(at, &pattern)?;
     let mut found = vec![0; pattern.len()];
     context.vmm().read(at, &mut found)?;
-    ensure_bytes!(found, pattern, "the CPU reads something other than it wrote");
-    // A GPU reads the same bytes.
+    ensure_bytes!(found, pattern, "the CPU reads other bytes than it wrote");
+    // Checks that a GPU reads the same bytes.
     let copy = context.reserve(2)?;
     let other = context.create(2)?;
     context.map(copy, 2, other)?;
@@ -121,7 +121,7 @@ fn cpu_reads_and_writes(context: &Context) -> Verdict {
     context.vmm().copy(context.gpu(), copy, at, pattern.len())?;
     found.fill(0);
     context.vmm().read(copy, &mut found)?;
-    ensure!(found == pattern, "the GPU copies something other than the CPU wrote");
+    ensure!(found == pattern, "the GPU copies other bytes than the CPU wrote");
     ensure_eq!(context.vmm().retain_allocation_handle(at)?, handle, "handle");
     Ok(())
 }
@@ -151,7 +151,7 @@ fn cpu_access_is_revoked_and_granted(context: &Context) -> Verdict {
     let (at, _) = context.mapped(2, 0x4444_4444)?;
     for round in 0..16 {
         context.grant(at, 2, &[context.host()], Access::None)?;
-        // Detects addresses that the reservation has lost.
+        // A new reservation inside the range shows that the range has lost addresses.
         let other = context.reserve(1)?;
         ensure!(
             other < at || other >= context.granule_at(at, 2),

@@ -92,7 +92,7 @@ pub(super) fn mmap<'a>(area: &Area, size: usize, host: &'a mut [u8]) -> Verdict<
     }
 }
 
-/// Writes and reads back: all of small memory, both ends of large memory.
+/// Checks that written bytes are read back: all of small memory, both ends of large memory.
 pub(super) fn check_contents(memory: &AreaMemory<'_>, seed: usize) -> Verdict {
     let size = memory.size();
     let part = size.min(8192);
@@ -187,7 +187,7 @@ fn unified_has_one_address(context: &Context) -> Verdict {
             let (mut expected, mut found) = ([0; 100], [1; 100]);
             memory.read(0, &mut expected)?;
             context.vmm().read(memory.address(), &mut found)?;
-            ensure!(expected == found, "the CPU reads something else");
+            ensure!(expected == found, "the CPU reads other bytes");
         }
         check_device_reads(context, &memory)?;
     }
@@ -210,7 +210,7 @@ fn global_grants_all_devices(context: &Context) -> Verdict {
             gpu_memory.copy(0, &memory, 0, 100)?;
             let mut found = [1; 100];
             gpu_memory.read(0, &mut found)?;
-            ensure!(expected == found, "{gpu} reads something else from {kind}");
+            ensure!(expected == found, "{gpu} reads other bytes from {kind}");
         }
     }
     Ok(())
@@ -220,7 +220,7 @@ fn maps_existing_memory(context: &Context) -> Verdict {
     let mut host_memory = vec![1; 5000];
     let device = mmap(&area(context, AreaFlags::DEFAULT)?, 1000, &mut [])?;
     device.fill(0, 0x0505_0505, 1000)?;
-    // Begins inside a page, and is only a part of the slice.
+    // The memory begins inside a page, and is shorter than the slice.
     let mapped = mmap(&area(context, AreaFlags::MAPPED)?, 4000, &mut host_memory[100..])?;
     ensure_eq!(mapped.backing(), Backing::Locked, "the backing");
     check_access(context, &mapped, &[context.gpu()], true)?;

@@ -53,7 +53,7 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-/// Checks that a call failed with an error of HIP, and records the error.
+/// Checks that a call failed with the expected HIP error, and records the error.
 fn expect_error<T>(
     context: &Context,
     expected: HipError,
@@ -63,7 +63,7 @@ fn expect_error<T>(
         Ok(_) => Err(NotPassed::Failed(format!("succeeded where {expected} was expected"))),
         Err(error) => {
             ensure_eq!(error.hip(context.profile()), expected, "{error}");
-            context.note_refusal(expected);
+            context.record_expected_error(expected);
             Ok(error)
         }
     }

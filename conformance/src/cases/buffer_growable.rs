@@ -72,7 +72,7 @@ pub(super) const CASES: &[Case] = &[
         "buffer.growable.typed",
         "documentation: GrowableVec",
         "values are pushed, read, written and popped as in a vector",
-        vector_of_values,
+        behaves_like_vector,
     ),
 ];
 
@@ -267,7 +267,7 @@ fn is_address_taken(error: &Error) -> bool {
     (error.argument(), error.problem()) == (Some(Argument::Address), Some(Problem::AddressTaken))
 }
 
-fn vector_of_values(context: &Context) -> Verdict {
+fn behaves_like_vector(context: &Context) -> Verdict {
     context.needs_cpu()?;
     let mut values = GrowableVec::<u64>::new(growable(context, 2)?);
     let count = context.granule() as u64 / 8 + 3;

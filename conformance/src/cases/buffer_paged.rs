@@ -1,4 +1,4 @@
-//! Buffers whose pages get and release memory.
+//! Buffers whose pages are mapped and unmapped separately.
 
 use crate::Context;
 use crate::case::{Case, Verdict, ensure, ensure_eq};
@@ -265,11 +265,11 @@ fn moves_pages(context: &Context) -> Verdict {
     first.map(0..2)?;
     fill_page(context, &first, 0, 0xd600)?;
     fill_page(context, &first, 1, 0xd601)?;
-    let handles = |at| context.vmm().retain_allocation_handle(at);
-    let before = handles(first.address_of(1)?)?;
+    let handle_at = |at| context.vmm().retain_allocation_handle(at);
+    let before = handle_at(first.address_of(1)?)?;
     context.keep(before);
     first.move_pages(0..2, &second, 2)?;
-    let after = handles(second.address_of(3)?)?;
+    let after = handle_at(second.address_of(3)?)?;
     context.keep(after);
     ensure_eq!(after, before, "the handle of the page");
     check_page(context, &second, 2, 0xd600)?;

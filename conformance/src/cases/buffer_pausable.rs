@@ -61,7 +61,7 @@ fn pausable(context: &Context, granules: usize, value: u32) -> Verdict<PausableB
 }
 
 /// The skip reason after which [`retry_if_lost`] runs a case again.
-const LOST: &str = "another thread of this process took the addresses, again and again";
+const LOST: &str = "another thread of this process reserved the addresses in each attempt";
 
 /// Pauses a buffer. Skips the case with [`LOST`] if another thread has reserved the buffer's addresses,
 /// which a runtime may release together with the memory. In a process without other threads, lost
@@ -78,7 +78,7 @@ fn pause(context: &Context, buffer: &mut PausableBuffer, contents: Contents) -> 
     }
 }
 
-/// Runs a case until no other thread has reserved the buffer's addresses.
+/// Runs a case up to 50 times, until no other thread has reserved the buffer's addresses.
 fn retry_if_lost(context: &Context, case: fn(&Context) -> Verdict) -> Verdict {
     let lost = Err(NotPassed::Skipped(LOST.to_owned()));
     (0..50).map(|_| case(context)).find(|verdict| *verdict != lost).unwrap_or(lost.clone())

@@ -1,4 +1,4 @@
-//! Ring buffers, mapped several times in a row, so that the beginning follows the end.
+//! Ring buffers: memory mapped at several consecutive addresses, so that its beginning follows its end.
 
 use crate::Context;
 use crate::case::{Case, Verdict, ensure, ensure_bytes, ensure_eq};
@@ -59,7 +59,7 @@ fn ring(context: &Context, times: usize) -> Verdict<RingBuffer> {
     Ok(ring)
 }
 
-/// Returns bytes that differ at any two positions a power of two apart.
+/// Returns bytes that differ at any two positions whose distance is a power of two.
 fn pattern(size: usize) -> Vec<u8> {
     (0..size).map(|index| (index % 251) as u8).collect()
 }

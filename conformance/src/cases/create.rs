@@ -135,7 +135,7 @@ fn handles_are_distinct(context: &Context) -> Verdict {
 }
 
 /// A number of handles above the usual limit of open descriptors.
-const MANY: usize = 1100;
+const HANDLES: usize = 1100;
 
 fn creates_many_handles(context: &Context) -> Verdict {
     if !context.counts_descriptors() {
@@ -143,13 +143,13 @@ fn creates_many_handles(context: &Context) -> Verdict {
         return Err(NotPassed::Skipped(reason.to_owned()));
     }
     let pool = context.runtime().agent(context.gpu()).and_then(|gpu| gpu.vmem_pool());
-    if pool.is_none_or(|pool| pool.size / 2 < MANY * context.granule()) {
+    if pool.is_none_or(|pool| pool.size / 2 < HANDLES * context.granule()) {
         return Err(NotPassed::Skipped(format!(
-            "the GPU has too little memory for {MANY} granules"
+            "the GPU has too little memory for {HANDLES} granules"
         )));
     }
     let properties = AllocationProperties::on(context.gpu());
-    for count in 0..MANY {
+    for count in 0..HANDLES {
         match context.vmm().create(context.granule(), &properties) {
             Ok(handle) => drop(context.keep(handle)),
             Err(error) => {
@@ -187,9 +187,9 @@ fn rejects_size(context: &Context, size: usize) -> Verdict {
 fn rejects_huge_size(context: &Context) -> Verdict {
     let pool = context.runtime().agent(context.gpu()).and_then(|gpu| gpu.vmem_pool());
     let size = pool.map_or(1 << 50, |pool| pool.size);
-    let beyond = (2 * size).next_multiple_of(context.granule());
+    let too_large = (2 * size).next_multiple_of(context.granule());
     let properties = AllocationProperties::on(context.gpu());
-    let create = || context.vmm().create(beyond, &properties);
+    let create = || context.vmm().create(too_large, &properties);
     context.expect_error(HipError::OutOfMemory, create).map(|_| ())
 }
 

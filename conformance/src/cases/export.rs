@@ -164,7 +164,7 @@ fn fails_without_descriptors(context: &Context) -> Verdict {
     export(context, handle).map(|_| ())
 }
 
-/// A limit of open descriptors just above the highest open one. Restores the previous limit when
+/// A limit of open descriptors just above the lowest free number. Restores the previous limit when
 /// dropped.
 struct DescriptorLimit {
     previous: Rlimit,
@@ -172,8 +172,8 @@ struct DescriptorLimit {
 
 impl DescriptorLimit {
     fn lower() -> Result<Self, NotPassed> {
-        // Opens the lowest free number. With a limit below that of most open descriptors, the standard
-        // library would fail with another error when it duplicates a descriptor.
+        // The lowest free number, at least 8. With a lower limit, the standard library would fail with
+        // another error when it duplicates a descriptor.
         let next = File::open("/dev/null")?.as_raw_fd().unsigned_abs().max(8);
         let previous = getrlimit(Resource::Nofile);
         let limit = Rlimit { current: Some(u64::from(next) + 2), ..previous };

@@ -72,7 +72,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "hip.use.chunks_granted_to_their_own_gpu",
         "hip-tests: hipMemSetAccess_MapPhysChksFromMulDev",
-        "a range has memory of every GPU, which its owner can access; the CPU accesses the whole range",
+        "a range has memory of every GPU; each GPU can access its own memory, the CPU the whole range",
         shares_range_between_gpus,
     ),
     Case::new(
@@ -247,7 +247,7 @@ fn copies_between_gpus(context: &Context) -> Verdict {
 fn runs_in_many_threads(context: &Context) -> Verdict {
     let (vmm, gpu, size) = (context.vmm(), context.gpu(), 2 * context.granule());
     let users = context.default_agents();
-    let cpu_reads = context.cpu_has_access(gpu);
+    let cpu_has_access_to_gpu = context.cpu_has_access(gpu);
     let run_thread = |thread: u8| -> Verdict {
         for round in 0..8 {
             let at = vmm.address_reserve(size, 0, None)?;
@@ -260,7 +260,7 @@ fn runs_in_many_threads(context: &Context) -> Verdict {
             vmm.set_access(at, size, &list)?;
             let value = thread * 16 + round;
             vmm.fill(at, u32::from_le_bytes([value; 4]), size)?;
-            if cpu_reads {
+            if cpu_has_access_to_gpu {
                 let mut found = vec![0; size];
                 vmm.read(at, &mut found)?;
                 ensure!(

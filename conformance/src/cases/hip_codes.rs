@@ -3,7 +3,7 @@
 //! A C function returns [`Error::hip`](hsa_vmm::Error::hip) of its profile, from the library's own
 //! table. The checks that only the C interface makes (null pointers, device numbers) are tested in
 //! `capi/tests`. Most cases here make real calls. The expected codes come from HIP's documentation, not
-//! from that table.
+//! from the library's table.
 
 use crate::Context;
 use crate::case::{Case, Verdict, ensure_eq};
@@ -117,12 +117,12 @@ fn reserve_codes(context: &Context) -> Verdict {
     check_codes(
         context,
         &[
-            ("no size", &|vmm| vmm.address_reserve(0, 0, None).map(|_| ()), [2, 1]),
-            ("an odd size", &|vmm| vmm.address_reserve(granule + 1, 0, None).map(|_| ()), [2, 1]),
-            ("an odd alignment", &|vmm| vmm.address_reserve(granule, 3, None).map(|_| ()), [2, 1]),
+            ("size 0", &|vmm| vmm.address_reserve(0, 0, None).map(|_| ()), [2, 1]),
+            ("extra byte", &|vmm| vmm.address_reserve(granule + 1, 0, None).map(|_| ()), [2, 1]),
+            ("alignment 3", &|vmm| vmm.address_reserve(granule, 3, None).map(|_| ()), [2, 1]),
             ("flags", &|vmm| vmm.reserve_with_flags(granule, 0, None, 1).map(|_| ()), VALUE),
             // No machine has this much address space.
-            ("too much", &|vmm| vmm.address_reserve(1 << 60, 0, None).map(|_| ()), [2, 2]),
+            ("too large a size", &|vmm| vmm.address_reserve(1 << 60, 0, None).map(|_| ()), [2, 2]),
         ],
     )
 }
@@ -168,9 +168,9 @@ fn create_codes(context: &Context) -> Verdict {
     check_codes(
         context,
         &[
-            ("no size", &|vmm| create(vmm, 0, gpu), VALUE),
-            ("an odd size", &|vmm| create(vmm, granule + 1, gpu), VALUE),
-            ("too much", &|vmm| create(vmm, 1 << 50, gpu), [2, 2]),
+            ("size 0", &|vmm| create(vmm, 0, gpu), VALUE),
+            ("unaligned size", &|vmm| create(vmm, granule + 1, gpu), VALUE),
+            ("too large a size", &|vmm| create(vmm, 1 << 50, gpu), [2, 2]),
             ("an invented device", &|vmm| create(vmm, granule, invented), [1, 101]),
             ("a CPU", &|vmm| create(vmm, granule, host), [801, 801]),
             (
@@ -206,15 +206,15 @@ fn map_codes(context: &Context) -> Verdict {
         let reserved = vmm.address_reserve(2 * granule, 0, None)?;
         for (description, address, size, offset, handle, flags) in [
             ("null", Address::NULL, granule, 0, handle, 0),
-            ("no size", reserved, 0, 0, handle, 0),
-            ("an odd size", reserved, granule - 1, 0, handle, 0),
+            ("size 0", reserved, 0, 0, handle, 0),
+            ("unaligned size", reserved, granule - 1, 0, handle, 0),
             ("a size larger than the handle", reserved, 2 * granule, 0, handle, 0),
             ("an offset", reserved, granule, granule, handle, 0),
             ("flags", reserved, granule, 0, handle, 1),
-            ("no handle", reserved, granule, 0, Handle::from_bits(0), 0),
+            ("handle 0", reserved, granule, 0, Handle::from_bits(0), 0),
             ("a mapped address", at, granule, 0, handle, 0),
             (
-                "an odd address",
+                "unaligned address",
                 context.granule_at(reserved, 0).checked_add(1).unwrap_or(reserved),
                 granule,
                 0,
@@ -238,10 +238,10 @@ fn unmap_codes(context: &Context) -> Verdict {
         let reserved = vmm.address_reserve(granule, 0, None)?;
         for (description, address, size) in [
             ("null", Address::NULL, granule),
-            ("no size", at, 0),
-            ("a part", at, granule / 2),
+            ("size 0", at, 0),
+            ("a part of a mapping", at, granule / 2),
             ("a size larger than the mapping", at, 2 * granule),
-            ("nothing", reserved, granule),
+            ("an unmapped range", reserved, granule),
         ] {
             let found = vmm.unmap(address, size).map_err(|error| error.hip(profile).code());
             ensure_eq!(found, Err(1), "{description} in {profile}");
@@ -260,8 +260,8 @@ fn access_codes(context: &Context) -> Verdict {
         let code = |error: Error| error.hip(profile).code();
         for (description, address, size, list) in [
             ("null", Address::NULL, granule, &valid[..]),
-            ("no size", at, 0, &valid),
-            ("a part", at, granule / 2, &valid),
+            ("size 0", at, 0, &valid),
+            ("a part of a mapping", at, granule / 2, &valid),
             ("a size larger than the mapping", at, 2 * granule, &valid),
             ("no list", at, granule, &[]),
             ("an invented device", at, granule, &list(context.invented_agent())),
@@ -294,7 +294,7 @@ fn granularity_and_properties_codes(context: &Context) -> Verdict {
         &[
             ("an invented device", &|vmm| query_granularity(vmm, invented), VALUE),
             ("a CPU", &|vmm| query_granularity(vmm, host), [801, 801]),
-            ("no handle", &|vmm| query_properties(vmm, 0), VALUE),
+            ("handle 0", &|vmm| query_properties(vmm, 0), VALUE),
             ("an invented handle", &|vmm| query_properties(vmm, 0x4711), VALUE),
         ],
     )
@@ -302,7 +302,7 @@ fn granularity_and_properties_codes(context: &Context) -> Verdict {
 
 fn export_and_import_codes(context: &Context) -> Verdict {
     let kind = HandleType::POSIX_FILE_DESCRIPTOR;
-    let nothing = std::fs::File::open("/dev/null")?;
+    let file = std::fs::File::open("/dev/null")?;
     let export =
         |vmm: &Vmm, handle, kind, flags| vmm.export_with_flags(handle, kind, flags).map(|_| ());
     for profile in [HipProfile::Hip6, HipProfile::Hip7] {
@@ -313,12 +313,12 @@ fn export_and_import_codes(context: &Context) -> Verdict {
         let shareable = vmm.create(context.granule(), &properties.shareable_as(kind))?;
         for (description, found) in [
             ("memory that is not shareable", export(&vmm, plain, kind, 0)),
-            ("no handle", export(&vmm, Handle::from_bits(0), kind, 0)),
+            ("handle 0", export(&vmm, Handle::from_bits(0), kind, 0)),
             ("flags", export(&vmm, shareable, kind, 1)),
         ] {
             ensure_eq!(found.map_err(code), Err(1), "exporting {description} in {profile}");
         }
-        let win32 = vmm.import_from_shareable_handle(&nothing, HandleType::WIN32);
+        let win32 = vmm.import_from_shareable_handle(&file, HandleType::WIN32);
         ensure_eq!(win32.map_err(code), Err(801), "importing a handle of Windows in {profile}");
     }
     Ok(())

@@ -138,7 +138,7 @@ fn get_handle(ipc: &Ipc, address: Address) -> Verdict<IpcHandle> {
     }
 }
 
-/// Checks that a call failed with an error of HIP, and records the error.
+/// Checks that a call failed with the expected HIP error, and records the error.
 pub(super) fn expect_error<T: fmt::Debug>(
     context: &Context,
     expected: HipError,
@@ -148,7 +148,7 @@ pub(super) fn expect_error<T: fmt::Debug>(
         Ok(value) => Err(NotPassed::Failed(format!("returned {value:?} instead of {expected}"))),
         Err(error) => {
             ensure_eq!(error.hip(context.profile()), expected, "{error}");
-            context.note_refusal(expected);
+            context.record_expected_error(expected);
             Ok(error)
         }
     }
@@ -221,8 +221,8 @@ fn rejects_freed_memory(context: &Context) -> Verdict {
 
 fn rejects_end_of_allocation(context: &Context) -> Verdict {
     let memory = allocate(context)?;
-    let after = offset(memory.address(), SIZE);
-    expect_error(context, HipError::InvalidValue, ipc(context)?.get_mem_handle(after))?;
+    let end = offset(memory.address(), SIZE);
+    expect_error(context, HipError::InvalidValue, ipc(context)?.get_mem_handle(end))?;
     Ok(())
 }
 

@@ -57,7 +57,7 @@ fn counts_opens(context: &Context) -> Verdict {
     let (first, second) = (ipc.open_mem_handle(&handle, 0)?, ipc.open_mem_handle(&handle, 0)?);
     ensure_eq!(second, first, "the address of the second opening");
     ipc.close_mem_handle(first)?;
-    // This opening shares the mapping of the second one.
+    // The second opening keeps the memory mapped.
     let opened = OpenedMemory::open(&ipc, &handle)?;
     ensure_eq!(opened.address(), first, "the address after closing once");
     let mut text = vec![0; EXPORTER_TEXT.len()];

@@ -34,7 +34,7 @@ mod unmap;
 
 use crate::Case;
 
-/// All cases, in the order of the areas.
+/// Returns all cases, grouped by area.
 #[must_use]
 pub fn cases() -> Vec<&'static Case> {
     let mut cases: Vec<&Case> = [
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn cases_are_grouped_by_area() {
         let cases = super::cases();
-        let runs: Vec<_> = cases.chunk_by(|one, next| one.area() == next.area()).collect();
+        let runs: Vec<_> = cases.chunk_by(|case, next| case.area() == next.area()).collect();
         let areas: BTreeSet<_> = runs.iter().map(|run| run[0].area()).collect();
         assert_eq!(areas.len(), runs.len());
     }

@@ -98,7 +98,7 @@ fn copies_between_gpus(context: &Context) -> Verdict {
     Ok(())
 }
 
-/// Checks that a call failed with an error of HIP.
+/// Checks that a call failed with the expected HIP error.
 fn expect_error<T>(
     context: &Context,
     result: Result<T, Error>,

@@ -61,7 +61,7 @@ pub(super) const CASES: &[Case] = &[
         "reserve.alignment.not_power_of_two",
         "recorded: cuda_h200_edges reserve_align_not_pow2; reference 6.2 #3",
         "an alignment that is not a power of two is refused",
-        rejects_odd_alignment,
+        rejects_invalid_alignment,
     ),
     Case::new(
         "reserve.flags.refused",
@@ -219,7 +219,7 @@ fn accepts_small_alignment(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn rejects_odd_alignment(context: &Context) -> Verdict {
+fn rejects_invalid_alignment(context: &Context) -> Verdict {
     for alignment in [3, context.granule() - 1, context.granule() * 3] {
         let reserve = || context.vmm().address_reserve(context.granule(), alignment, None);
         let error = context.expect_error(invalid_reservation_error(context), reserve)?;
@@ -259,7 +259,7 @@ fn ignores_taken_hint(context: &Context) -> Verdict {
 
 fn aligns_despite_hint(context: &Context) -> Verdict {
     let (granule, alignment) = (context.granule(), 16 * context.granule());
-    // Addresses that were free just before.
+    // Frees a reservation, so that the hint is most likely free.
     let free = context.vmm().address_reserve(3 * alignment, alignment, None)?;
     context.vmm().address_free(free, 3 * alignment)?;
     let hint = offset(free, granule);
@@ -337,7 +337,7 @@ fn rejects_free_while_mapped(context: &Context) -> Verdict {
     };
     let error = context.expect_error(expected, || context.vmm().address_free(at, size))?;
     let Some(Problem::StillMapped(mappings)) = error.problem() else {
-        return Err(NotPassed::Failed(format!("the reason is not the mapping: {error}")));
+        return Err(NotPassed::Failed(format!("the error does not report the mapping: {error}")));
     };
     ensure_eq!(mappings, 1, "remaining mappings");
     context.vmm().unmap(context.granule_at(at, 1), context.granule())?;

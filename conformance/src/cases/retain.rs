@@ -28,13 +28,13 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "retain.released.comes_back",
         "reference 6.1: invariant 6",
-        "a handle without references can be retained from its mapping, with the memory",
+        "a handle without references can be retained from its mapping and mapped again",
         retains_released_handle,
     ),
     Case::new(
         "retain.aliases.one_handle",
         "HIP: hipMemRetainAllocationHandle",
-        "two mappings of one handle return the same handle, other mappings another",
+        "two mappings of one handle return that handle; a mapping of another handle does not",
         aliases_share_handle,
     ),
     Case::new(

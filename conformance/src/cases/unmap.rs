@@ -265,8 +265,8 @@ fn rejects_second_unmap(context: &Context) -> Verdict {
         .expect_invalid_argument(Argument::Address, || context.vmm().unmap(at, context.granule()))
 }
 
-/// Checks that unmap rejects a range, for a mapping of two granules at the start of a reservation of
-/// four. `start` is an offset in the reservation.
+/// Maps two granules at the start of a reservation of four, and checks that unmap rejects a range.
+/// `start` is an offset in the reservation, in bytes.
 fn rejects_range(context: &Context, start: usize, size: usize) -> Verdict {
     let at = context.reserve(4)?;
     let handle = context.create(2)?;

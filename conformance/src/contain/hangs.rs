@@ -55,7 +55,7 @@ mod tests {
     fn function_is_known_after_three_hangs() {
         let mut hangs = Hangs::default();
         let hung = |call| lost(Ended::TimeLimit(1000), call);
-        for uncounted in [
+        for below_threshold in [
             lost(Ended::Signal("SIGSEGV".to_owned()), "in map"),
             hung("after map (HSA_STATUS_SUCCESS)"),
             Lost { how: Ended::TimeLimit(1), last_call: None },
@@ -64,7 +64,7 @@ mod tests {
             hung("in unmap"),
             hung("in map"),
         ] {
-            assert_eq!(hangs.count(&uncounted), None);
+            assert_eq!(hangs.count(&below_threshold), None);
         }
         assert!(!hangs.any() && !hangs.is_known(Some("in map")));
         assert_eq!(hangs.count(&hung("in map")), Some("map"));

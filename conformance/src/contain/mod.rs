@@ -21,7 +21,7 @@ pub use serve::{NotOpened, serve};
 
 use crate::{Case, NotPassed};
 
-/// A failed case that is added if the runtime does not start again after a crash or hang.
+/// Added to the report as failed if the runtime does not start again after a crash or hang.
 const STARTS: Case = Case::of_runtime(
     "runtime.library.starts",
     "HSA: hsa_init",
@@ -29,7 +29,7 @@ const STARTS: Case = Case::of_runtime(
     skip_in_process,
 );
 
-/// A failed case that is added if the runtime does not stop.
+/// Added to the report as failed if the runtime does not stop.
 const STOPS: Case = Case::of_runtime(
     "runtime.library.stops",
     "HSA: hsa_shut_down",
@@ -37,10 +37,10 @@ const STOPS: Case = Case::of_runtime(
     skip_in_process,
 );
 
-/// The cases about the worker.
+/// The cases that only a run with workers can report.
 pub(crate) const CASES: [&Case; 2] = [&STARTS, &STOPS];
 
 /// Skips a case that only a run with workers can report.
 fn skip_in_process(_: &hsa_vmm::Runtime) -> crate::Verdict {
-    Err(NotPassed::Skipped("this process would have to end".to_owned()))
+    Err(NotPassed::Skipped("needs worker processes: the check ends its process".to_owned()))
 }

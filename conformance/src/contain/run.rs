@@ -126,7 +126,7 @@ pub fn run(
     let mut untried_reason = STOPPED_AFTER_FAILURES;
     let total = plan.steps.len();
     for (step, &index) in plan.steps.iter().enumerate() {
-        let Some(case) = plan.chosen.get(index) else { continue };
+        let Some(case) = plan.selected.get(index) else { continue };
         if results.has_too_many_failures() {
             break;
         }
@@ -306,7 +306,7 @@ fn reply_or_lost(
     limit: Duration,
 ) -> Result<Reply, Lost> {
     let how = match received {
-        Received::Answer(reply) => return Ok(reply),
+        Received::Message(reply) => return Ok(reply),
         Received::Invalid(text) => Ended::Garbage(text),
         Received::Exited(End::Signal(signal)) => Ended::Signal(signal_name(signal)),
         Received::Exited(End::Exited(status)) => Ended::Exit(status),

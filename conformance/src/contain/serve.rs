@@ -32,7 +32,7 @@ pub fn serve(
     let (mut requests, replies) = begin()?;
     let runtime = match open() {
         Ok((runtime, note)) => {
-            let quirks = Quirks::of_extension(runtime.info().extension).union(options.quirks);
+            let quirks = Quirks::of_runtime(runtime.info()).union(options.quirks);
             let description = describe_with(&runtime, quirks);
             replies.send(&Reply::Started { note, runtime: Box::new(description) })?;
             runtime

@@ -1,28 +1,31 @@
 //! Descriptions as lists of named values, for tables and comparisons.
 
-use super::{AgentDescription, Driver, PeerDescription, PoolDescription, RuntimeDescription};
+use super::{
+    AgentDescription, Driver, LibraryDescription, PeerDescription, PoolDescription,
+    RuntimeDescription,
+};
 use std::fmt;
 
 /// A named property of a runtime, an agent or a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fact {
     /// The property's name, such as `dma-buf export`.
-    pub what: &'static str,
+    pub name: &'static str,
     /// The value; `None` if unknown.
     pub value: Option<String>,
 }
 
 impl Fact {
-    pub(crate) fn new(what: &'static str, value: impl Into<String>) -> Self {
-        Self { what, value: Some(value.into()) }
+    pub(crate) fn new(name: &'static str, value: impl Into<String>) -> Self {
+        Self { name, value: Some(value.into()) }
     }
 
-    fn optional(what: &'static str, value: Option<String>) -> Self {
-        Self { what, value }
+    fn optional(name: &'static str, value: Option<String>) -> Self {
+        Self { name, value }
     }
 
-    fn flag(what: &'static str, value: Option<bool>) -> Self {
-        Self::optional(what, value.map(|flag| yes_or_no(flag).to_owned()))
+    fn flag(name: &'static str, value: Option<bool>) -> Self {
+        Self::optional(name, value.map(|flag| yes_or_no(flag).to_owned()))
     }
 }
 
@@ -55,7 +58,25 @@ impl fmt::Display for Driver {
     }
 }
 
+impl fmt::Display for LibraryDescription {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let build = self.build.as_deref().unwrap_or("unknown");
+        write!(f, "{}, build {build}", self.path.display())?;
+        match &self.extension {
+            Some(extension) => write!(f, ", extension {extension}"),
+            None => f.write_str(", not started"),
+        }
+    }
+}
+
 impl RuntimeDescription {
+    /// Returns the other HSA libraries that the process had loaded.
+    #[must_use]
+    pub fn other_libraries(&self) -> Vec<&LibraryDescription> {
+        let loaded = self.loaded.iter().flatten();
+        loaded.filter(|library| Some(&library.path) != self.path.as_ref()).collect()
+    }
+
     /// Returns the runtime's properties. Missing functions and quirks have lists of their own.
     #[must_use]
     pub fn facts(&self) -> Vec<Fact> {
@@ -68,6 +89,7 @@ impl RuntimeDescription {
         let build = self.build.as_deref().map(|build| build.trim_matches('"').to_owned());
         vec![
             Fact::new("library", &self.name),
+            Fact::optional("implementation", self.implementation.clone()),
             Fact::new("HSA", &self.version),
             Fact::new("AMD extension", &self.extension),
             Fact::optional("build", build),
@@ -197,8 +219,8 @@ mod tests {
     fn unknown_feature_has_no_value() {
         let runtime = Runtime::simulated(Config::mi300x(2)).unwrap();
         let mut description = describe(&runtime);
-        let fact = |runtime: &RuntimeDescription, what: &str| {
-            runtime.facts().into_iter().find(|fact| fact.what == what).unwrap().value
+        let fact = |runtime: &RuntimeDescription, name: &str| {
+            runtime.facts().into_iter().find(|fact| fact.name == name).unwrap().value
         };
         assert_eq!(fact(&description.runtime, "IPC").as_deref(), Some("yes"));
         assert_eq!(fact(&description.runtime, "XNACK").as_deref(), Some("no"));

@@ -3,9 +3,9 @@
 mod facts;
 
 use hsa_vmm::agent::{AgentKind, Peer};
-use hsa_vmm::runtime::RuntimeInfo;
-use hsa_vmm::vmm::Quirks;
-use hsa_vmm::{Agent, Pool, Runtime};
+use hsa_vmm::runtime::{LoadedLibrary, RuntimeInfo, loaded_libraries};
+use hsa_vmm::vmm::{Probing, Quirks, VmmOptions};
+use hsa_vmm::{Agent, Pool, Runtime, Vmm};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -29,6 +29,15 @@ pub struct RuntimeDescription {
     pub name: String,
     /// The library's path; `None` for the simulation.
     pub path: Option<PathBuf>,
+    /// The software that the runtime is, such as `ROCr 1.15 (ROCm 6.4)`.
+    #[serde(default)]
+    pub implementation: Option<String>,
+    /// Why this library was chosen; `None` for the simulation.
+    #[serde(default)]
+    pub origin: Option<String>,
+    /// The HSA libraries that the process had loaded, this one included.
+    #[serde(default)]
+    pub loaded: Option<Vec<LibraryDescription>>,
     /// HSA's version, such as `1.1`.
     pub version: String,
     /// The version of AMD's extension, such as `1.15`.
@@ -63,6 +72,9 @@ pub struct RuntimeDescription {
     /// The quirks of the runtime that are worked around.
     #[serde(default)]
     pub quirks: Option<Vec<QuirkDescription>>,
+    /// The quirks that were probed for; `None` if no probe was made.
+    #[serde(default)]
+    pub probes: Option<Vec<ProbeDescription>>,
 }
 
 /// The driver below a runtime.
@@ -77,6 +89,17 @@ pub enum Driver {
     Simulated,
 }
 
+/// An HSA library that the process had loaded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LibraryDescription {
+    /// The library's path.
+    pub path: PathBuf,
+    /// The build, if known.
+    pub build: Option<String>,
+    /// The version of AMD's extension, such as `1.15`; `None` if the library was not started.
+    pub extension: Option<String>,
+}
+
 /// A quirk of the runtime that is worked around.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuirkDescription {
@@ -84,6 +107,17 @@ pub struct QuirkDescription {
     pub name: String,
     /// A public source.
     pub issue: String,
+}
+
+/// A quirk that was probed for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProbeDescription {
+    /// The name, a field of [`Quirks`].
+    pub name: String,
+    /// Whether the implementation and its version are known to have the quirk.
+    pub expected: bool,
+    /// Whether the runtime has the quirk.
+    pub found: bool,
 }
 
 /// An agent.
@@ -101,6 +135,10 @@ pub struct AgentDescription {
     pub pci: Option<String>,
     /// Whether permissions are enforced for the agent: `enforced` or `remembered`.
     pub enforcement: String,
+    /// Why the library cannot control a GPU's page table, which would enforce permissions; empty if it can, `None` if
+    /// this was not tested.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page_table_failure: Option<String>,
     /// The marketing name.
     pub product: String,
     /// The unique identifier of the device.
@@ -165,7 +203,29 @@ pub struct LinkDescription {
 /// Describes a runtime and its agents, with the known quirks of its version.
 #[must_use]
 pub fn describe(runtime: &Runtime) -> Description {
-    describe_with(runtime, Quirks::of_extension(runtime.info().extension))
+    describe_with(runtime, Quirks::of_runtime(runtime.info()))
+}
+
+/// Describes a runtime and its agents. Probes for quirks, and tests whether GPUs' page tables can be controlled;
+/// both allocate up to two granules of each GPU's memory.
+#[must_use]
+pub fn describe_probed(runtime: &Runtime) -> Description {
+    let options = VmmOptions::new().with_probing(Probing::Always).with_page_tables(true);
+    let Ok(vmm) = Vmm::open_with(runtime, options) else { return describe(runtime) };
+    let mut description = describe_with(runtime, vmm.quirks());
+    let probes = vmm.probes().iter().map(|probe| ProbeDescription {
+        name: probe.quirk.name.to_owned(),
+        expected: probe.expected,
+        found: probe.found,
+    });
+    description.runtime.probes = Some(probes.collect());
+    for (agent, described) in runtime.agents().iter().zip(&mut description.agents) {
+        if agent.kind() == AgentKind::Gpu {
+            described.page_table_failure =
+                Some(vmm.page_table_failure(agent.id()).unwrap_or_default());
+        }
+    }
+    description
 }
 
 /// Describes a runtime and its agents, with the given quirks.
@@ -179,6 +239,9 @@ pub(crate) fn describe_with(runtime: &Runtime, quirks: Quirks) -> Description {
         runtime: RuntimeDescription {
             name: info.name.clone(),
             path: info.path.clone(),
+            implementation: Some(info.implementation.to_string()),
+            origin: info.origin.map(|origin| origin.to_string()),
+            loaded: Some(loaded_libraries().into_iter().map(describe_library).collect()),
             version: dotted(info.version),
             extension: dotted(info.extension),
             build: Some(info.build.clone()).filter(|build| !build.is_empty()),
@@ -190,6 +253,7 @@ pub(crate) fn describe_with(runtime: &Runtime, quirks: Quirks) -> Description {
             xnack: Some(info.xnack),
             fabric: Some(info.fabric),
             missing_functions: Some(missing.map(|(name, _)| (*name).to_owned()).collect()),
+            probes: None,
             quirks: Some(
                 quirks
                     .map(|quirk| QuirkDescription {
@@ -200,6 +264,14 @@ pub(crate) fn describe_with(runtime: &Runtime, quirks: Quirks) -> Description {
             ),
         },
         agents: agents.iter().map(|agent| describe_agent(agent, agents)).collect(),
+    }
+}
+
+fn describe_library(library: LoadedLibrary) -> LibraryDescription {
+    LibraryDescription {
+        path: library.path,
+        build: library.build,
+        extension: library.extension.map(|(major, minor)| format!("{major}.{minor}")),
     }
 }
 
@@ -231,6 +303,7 @@ fn describe_agent(agent: &Agent, agents: &[Agent]) -> AgentDescription {
         numa_node: agent.numa_node,
         pci: agent.pci.map(|pci| pci.to_string()),
         enforcement: agent.enforcement().to_string(),
+        page_table_failure: None,
         product: agent.product.clone(),
         uuid: agent.uuid.clone(),
         chip: agent.chip,

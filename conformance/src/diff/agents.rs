@@ -7,10 +7,10 @@ use serde::Serialize;
 /// The name of the difference if an agent is in one report only.
 pub(super) const AGENT: &str = "agent";
 
-/// A difference, and all agents that have it.
+/// A difference, and all agents with that difference.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AgentChange {
-    /// The agents: `GPU 0`.
+    /// The labels of the agents, such as `GPU 0`.
     pub agents: Vec<String>,
     /// The difference; `agent` if the agent is in one report only.
     #[serde(flatten)]
@@ -92,7 +92,7 @@ fn compare_agent(a: &AgentFacts, b: &AgentFacts) -> Vec<Change> {
     changed
 }
 
-/// Returns the change for an agent, pool or link that is in one report only: its first property.
+/// Returns the change for an agent, pool or link in one report only. The value is its first property.
 fn one_sided(what: &str, a: Option<&[Fact]>, b: Option<&[Fact]>) -> Change {
     let first = |facts: Option<&[Fact]>| {
         facts.map(|facts| facts.first().and_then(|fact| fact.value.clone()).unwrap_or_default())

@@ -20,15 +20,15 @@ pub use timings::{Timing, Timings};
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Diff {
-    /// The properties of the runs: this project's version, the profile, the kernel, planned faults.
+    /// The differences of the runs: this project's version, the profile, the kernel, planned faults.
     pub run: Vec<Change>,
-    /// The runtimes' properties.
+    /// The differences of the runtimes' properties.
     pub runtime: Vec<Change>,
     /// The optional functions that only one library exports.
     pub functions: Only<String>,
     /// The quirks that are worked around for only one runtime.
     pub quirks: Only<QuirkDescription>,
-    /// The agents and their properties.
+    /// The differences of the agents.
     pub agents: Vec<AgentChange>,
     /// The cases whose results differ, or that are in one report only.
     pub cases: Vec<CaseChange>,
@@ -62,7 +62,7 @@ pub struct Only<T> {
 }
 
 impl<T: Clone> Only<T> {
-    /// Compares lists by name. Returns nothing if one of the reports lacks the list.
+    /// Compares lists by name. Returns empty lists if one of the reports lacks the list.
     fn of(a: Option<&[T]>, b: Option<&[T]>, name: fn(&T) -> &str) -> Self {
         let (Some(a), Some(b)) = (a, b) else { return Self { a: Vec::new(), b: Vec::new() } };
         let without = |list: &[T], removed: &[T]| {
@@ -124,8 +124,8 @@ impl Diff {
 /// Returns the properties that both reports have, with different values.
 fn changes(a: &[Fact], b: &[Fact]) -> Vec<Change> {
     let pairs = a.iter().filter_map(|a| {
-        let b = b.iter().find(|b| b.what == a.what)?;
-        Some((a.what, a.value.as_ref()?, b.value.as_ref()?))
+        let b = b.iter().find(|b| b.name == a.name)?;
+        Some((a.name, a.value.as_ref()?, b.value.as_ref()?))
     });
     pairs
         .filter(|(_, a, b)| a != b)

@@ -34,7 +34,7 @@ impl Diff {
         if self.cases_compared {
             self.add_cases(&mut sentences);
         } else {
-            let text = "Cases are not compared: one of the reports has none, as those of `info`.";
+            let text = "Cases are not compared: a report has no cases, such as a report of `info`.";
             sentences.push(text.to_owned());
         }
         sentences

@@ -8,7 +8,7 @@ use std::fmt;
 pub struct Found {
     /// The kind of failure.
     pub kind: Kind,
-    /// When it occurred.
+    /// When the failure occurred.
     pub moment: Moment,
     /// The description.
     pub words: String,

@@ -2,6 +2,7 @@
 
 use super::{Found, Kind, Moment, Sequence};
 use crate::operations::{Comparisons, Difference, DifferentialTest, with_retries};
+use hsa_vmm::vmm::VmmOptions;
 use hsa_vmm::{Runtime, Vmm};
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +18,7 @@ pub struct Counts {
 /// Runs a sequence on a runtime. Calls `on_operation` with the index of each operation before it is
 /// performed, and with the number of operations before the final checks.
 ///
-/// Runs the sequence again if the process still holds a resource after it ([`with_retries`]).
+/// Runs the sequence again if the process still holds a resource after the run ([`with_retries`]).
 ///
 /// # Errors
 /// Returns the failure of the sequence.
@@ -87,7 +88,8 @@ fn open_test(
     let at_start = |difference| (Moment::Start, difference);
     let plan = sequence.fault_plan();
     let plan = plan.map_err(|error| at_start(Difference::Broken(error.to_string())))?;
-    let mut test = DifferentialTest::open_with(runtime, comparisons).map_err(at_start)?;
+    let options = VmmOptions::new();
+    let mut test = DifferentialTest::open_with(runtime, options, comparisons).map_err(at_start)?;
     if let Some(plan) = plan {
         test.plan_faults(plan);
     }

@@ -35,7 +35,7 @@ impl Search<'_> {
         Instant::now() >= self.deadline
     }
 
-    /// Replaces the smallest sequence by a candidate that still fails. Returns whether it did.
+    /// Replaces the smallest sequence by a candidate if the candidate still fails. Returns whether it does.
     fn try_candidate(&mut self, candidate: Sequence) -> bool {
         let accepted = !self.is_late() && (self.still_fails)(&candidate);
         if accepted {
@@ -61,7 +61,7 @@ impl Search<'_> {
         }
     }
 
-    /// Removes parts of a text, which `separator` separates.
+    /// Removes the parts of a text one by one. `separator` separates the parts.
     fn remove_parts(&mut self, text: fn(&mut Sequence) -> &mut Option<String>, separator: char) {
         let mut at = 0;
         loop {

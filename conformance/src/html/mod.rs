@@ -127,7 +127,7 @@ impl Page<'_> {
     }
 
     /// Returns the label of a status.
-    fn word(&self, status: &Status) -> &'static str {
+    fn status_label(&self, status: &Status) -> &'static str {
         match status {
             Status::Pass => "passed",
             Status::Fail => "failed",
@@ -137,7 +137,7 @@ impl Page<'_> {
     }
 
     /// Returns the symbol of a status, for readers who cannot tell the colours apart.
-    fn sign(&self, status: &Status) -> &'static str {
+    fn status_symbol(&self, status: &Status) -> &'static str {
         match status {
             Status::Pass => "✓",
             Status::Fail => "✗",

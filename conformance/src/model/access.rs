@@ -32,6 +32,12 @@ impl Model {
                     access != Access::None && !self.can_be_granted(agent, mapping);
                 rules = rules.reject_if(reason, is_inaccessible);
             }
+            let needs_offset = mapping.offset != 0 && !self.machine.maps_dmabufs;
+            let mut after = mapping.clone();
+            changes.iter().for_each(|&(agent, access)| after.access[agent] = access);
+            let is_new =
+                self.cpu_access(mapping) == Access::None && self.cpu_access(&after) != Access::None;
+            rules = rules.reject_if(Reason::NotSupported, needs_offset && is_new);
         }
         rules.verdict()?;
         for mapping in self.mappings.iter_mut().filter(|it| starts.contains(&it.start)) {

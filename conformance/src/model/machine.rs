@@ -1,7 +1,8 @@
 //! The properties of a machine that affect results.
 
 use hsa_vmm::agent::AgentKind;
-use hsa_vmm::{Agent, AgentId, Runtime};
+use hsa_vmm::agent::Enforcement;
+use hsa_vmm::{Agent, AgentId, Vmm};
 
 /// The properties of a machine that affect results.
 #[derive(Clone, Debug)]
@@ -14,6 +15,10 @@ pub struct Machine {
     pub uncached: bool,
     /// Whether an import checks that the descriptor is memory (until ROCm 7.14, extension 1.16).
     pub import_checks_descriptor: bool,
+    /// Whether memory can be mapped from an offset.
+    pub maps_offsets: bool,
+    /// Whether a dma-buf can be mapped for the CPU, at an offset, too.
+    pub maps_dmabufs: bool,
 }
 
 /// The properties of an agent that affect results.
@@ -25,20 +30,24 @@ pub struct AgentProperties {
     pub is_cpu: bool,
     /// The size in bytes of the pool that handles are created from; `None` without such a pool.
     pub pool_size: Option<usize>,
+    /// Whether the agent's page table enforces its access.
+    pub enforced: bool,
     /// Whether the agent can access the memory of each agent, in the order of the agents.
     pub can_access: Vec<bool>,
 }
 
 impl Machine {
-    /// Reads the properties of a runtime.
+    /// Reads the properties of a machine and of the library's control of its GPUs.
     #[must_use]
-    pub fn of(runtime: &Runtime) -> Self {
+    pub fn of(vmm: &Vmm) -> Self {
+        let runtime = vmm.runtime();
         let agents = runtime.agents();
         let pools = || agents.iter().filter_map(Agent::vmem_pool);
         let properties = |agent: &Agent| AgentProperties {
             id: agent.id(),
             is_cpu: agent.kind() == AgentKind::Cpu,
             pool_size: agent.vmem_pool().map(|pool| pool.size),
+            enforced: vmm.enforcement(agent.id()) == Some(Enforcement::Enforced),
             can_access: agents.iter().map(|owner| agent.can_access(owner.id())).collect(),
         };
         Self {
@@ -46,6 +55,8 @@ impl Machine {
             granule: pools().map(|pool| pool.granule).max().unwrap_or(1),
             uncached: runtime.info().extension >= (1, 18),
             import_checks_descriptor: runtime.info().extension < (1, 16),
+            maps_offsets: vmm.can_map_offsets(),
+            maps_dmabufs: runtime.simulation().is_none_or(|it| it.config().dmabuf_cpu_mapping),
         }
     }
 
@@ -65,7 +76,7 @@ impl Machine {
         self.indexes(false)
     }
 
-    /// Returns the indexes of the CPUs, or else of all other agents.
+    /// Returns the indexes of the CPUs if `cpus`, otherwise those of all other agents.
     fn indexes(&self, cpus: bool) -> impl Iterator<Item = usize> {
         let agents = self.agents.iter().enumerate();
         agents.filter(move |(_, agent)| agent.is_cpu == cpus).map(|(index, _)| index)

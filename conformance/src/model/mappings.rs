@@ -1,11 +1,13 @@
 //! Mapping and unmapping.
 
-use super::verdict::{ADDRESS, FLAGS, HANDLE, OFFSET, RANGE, Rejection, Rules, SIZE, Verdict};
+use super::verdict::{
+    ADDRESS, FLAGS, HANDLE, OFFSET, RANGE, Reason, Rejection, Rules, SIZE, Verdict,
+};
 use super::{Mapping, Model, intersection, is_inside, range};
 use hsa_vmm::{Access, Handle};
 
 impl Model {
-    /// Maps the start of a handle's memory.
+    /// Maps a part of a handle's memory.
     ///
     /// # Errors
     /// Returns all reasons for rejecting the call.
@@ -25,17 +27,19 @@ impl Model {
             |target| self.mappings.iter().any(|it| intersection(&it.range(), target).is_some());
         Rules::default()
             .reject_if(FLAGS, flags != 0)
-            .reject_if(OFFSET, offset != 0)
+            .reject_if(Reason::NotSupported, offset != 0 && !self.machine.maps_offsets)
+            .reject_if(OFFSET, !offset.is_multiple_of(granule))
             .reject_if(HANDLE, state.is_none())
             .reject_if(ADDRESS, !address.is_multiple_of(granule))
             .reject_if(SIZE, size == 0 || !size.is_multiple_of(granule))
-            .reject_if(SIZE, state.is_some_and(|state| size > state.memory.size))
+            .reject_if(OFFSET, state.is_some_and(|state| offset > state.memory.size))
+            .reject_if(SIZE, state.is_some_and(|it| size > it.memory.size.saturating_sub(offset)))
             .reject_if(RANGE, !reserved)
             .reject_if(RANGE, target.as_ref().is_some_and(is_mapped))
             .verdict()?;
         let agents = self.machine.agents.len();
         let (access, granted) = (vec![Access::None; agents], vec![false; agents]);
-        self.mappings.push(Mapping { start: address, size, handle, access, granted });
+        self.mappings.push(Mapping { start: address, size, handle, offset, access, granted });
         self.mappings.sort_by_key(|mapping| mapping.start);
         Ok(())
     }
@@ -51,7 +55,7 @@ impl Model {
         Ok(())
     }
 
-    /// Returns the starts of the mappings in a range. They must cover it, and not extend beyond it.
+    /// Returns the starts of the mappings in a range. Fails unless the range consists of whole mappings.
     pub(super) fn whole_mappings(&self, address: usize, size: usize) -> Verdict<Vec<usize>> {
         let starts = range(address, size).and_then(|target| {
             let overlaps = |it: &&Mapping| intersection(&it.range(), &target).is_some();

@@ -44,7 +44,7 @@ pub struct Reservation {
     pub size: usize,
 }
 
-/// A mapping of the start of a handle's memory.
+/// A mapping of a part of a handle's memory.
 #[derive(Clone, Debug)]
 pub struct Mapping {
     /// The first address.
@@ -53,6 +53,8 @@ pub struct Mapping {
     pub size: usize,
     /// The handle.
     pub handle: Handle,
+    /// The offset in the memory of the first byte.
+    pub offset: usize,
     /// The access of each agent, in the order of the agents.
     pub access: Vec<Access>,
     /// Whether each agent was granted access since the memory was mapped or the agent's access revoked.
@@ -108,7 +110,7 @@ impl Mapping {
     }
 }
 
-/// Returns the range unless it is empty or exceeds the address space.
+/// Returns the range unless it starts at null, is empty or exceeds the address space.
 fn range(address: usize, size: usize) -> Option<Range<usize>> {
     let end = address.checked_add(size)?;
     (address != 0 && size != 0).then_some(address..end)

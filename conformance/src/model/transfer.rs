@@ -124,7 +124,8 @@ impl Model {
             .filter_map(|mapping| {
                 let overlap = intersection(&mapping.range(), &target)?;
                 let state = self.handles.iter().find(|state| state.handle == mapping.handle)?;
-                let bytes = overlap.start - mapping.start..overlap.end - mapping.start;
+                let offset = |address| mapping.offset + (address - mapping.start);
+                let bytes = offset(overlap.start)..offset(overlap.end);
                 Some(Part { mapping, state, bytes })
             })
             .collect();

@@ -80,7 +80,7 @@ impl Display for Amount {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::Granules(number) => f.write_str(&plural(*number, "granule")),
-            Self::Odd(number) => write!(f, "{} and a byte", plural(*number, "granule")),
+            Self::Unaligned(number) => write!(f, "{} and a byte", plural(*number, "granule")),
             Self::Huge => f.write_str("more than exists"),
         }
     }
@@ -186,7 +186,7 @@ impl Display for Hint {
             Self::Behind(index) => write!(f, "the end of reservation {index}"),
             Self::Inside(index) => write!(f, "the middle of reservation {index}"),
             Self::Freed(index) => write!(f, "freed reservation {index}"),
-            Self::Odd(index) => write!(f, "unaligned address {index}"),
+            Self::Unaligned(index) => write!(f, "unaligned address {index}"),
         }
     }
 }

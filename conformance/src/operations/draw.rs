@@ -141,7 +141,7 @@ fn draw(kind: Kind, choices: &mut Choices) -> Operation {
             handle: handle_name(choices),
             span: gap(choices),
             extent: extent(choices),
-            offset: if choices.percent(3) { amount(choices, 2) } else { Amount::Granules(0) },
+            offset: if choices.percent(12) { amount(choices, 2) } else { Amount::Granules(0) },
             flags: flags(choices),
         },
         Kind::Unmap => Operation::Unmap { span: run(choices) },
@@ -188,7 +188,7 @@ fn amount(choices: &mut Choices, max_granules: u8) -> Amount {
     let granules = choices.below(max_granules) + 1;
     match choices.below(50) {
         47 => Amount::Granules(0),
-        48 => Amount::Odd(granules),
+        48 => Amount::Unaligned(granules),
         49 => Amount::Huge,
         _ => Amount::Granules(granules),
     }
@@ -213,7 +213,7 @@ fn hint(choices: &mut Choices) -> Hint {
         4..7 => Hint::Behind(index),
         7 => Hint::Inside(index),
         8 => Hint::Freed(index),
-        _ => Hint::Odd(index),
+        _ => Hint::Unaligned(index),
     }
 }
 
@@ -336,7 +336,7 @@ fn any_region(choices: &mut Choices) -> Region {
     }
 }
 
-/// Rarely moves one end of a region.
+/// Returns a region as a span. Rarely moves one of its ends.
 fn shifted(choices: &mut Choices, region: Region) -> Span {
     let shifts =
         [Shift::GranuleOn, Shift::GranuleBack, Shift::ByteOn, Shift::ByteBack, Shift::Away];

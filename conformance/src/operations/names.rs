@@ -1,4 +1,4 @@
-//! How operations name objects: by index among those that exist.
+//! The names of objects in operations: mostly indexes of existing objects.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,8 @@ pub enum Amount {
     /// A number of granules.
     Granules(u8),
     /// A number of granules plus one byte.
-    Odd(u8),
+    #[serde(rename = "odd")]
+    Unaligned(u8),
     /// More than any machine has.
     Huge,
 }

@@ -40,9 +40,9 @@ pub enum Operation {
     Write { spot: Spot, size: u8, byte: u8 },
     /// Reads `size` bytes with the CPU.
     Read { spot: Spot, size: u8 },
-    /// Fills a span by the memory's owner.
+    /// Fills a span with the GPU that owns the memory.
     Fill { span: Span, value: u32 },
-    /// Copies by an agent. The size is that of the smaller span.
+    /// Copies with an agent. The size is that of the smaller span.
     Copy { agent: AgentName, to: Span, from: Span },
     /// Drops the library with all of its objects, and opens it again.
     Shutdown,
@@ -73,7 +73,8 @@ pub enum Hint {
     /// At a freed reservation, by index from the newest.
     Freed(u8),
     /// At an unaligned address behind the reservation with this index.
-    Odd(u8),
+    #[serde(rename = "odd")]
+    Unaligned(u8),
 }
 
 /// How much of a handle is mapped.

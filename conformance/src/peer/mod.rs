@@ -22,7 +22,7 @@ use std::ffi::OsString;
 use std::process::Command;
 use std::time::Duration;
 
-/// The time limit of the peer's start and of each answer, less than that of a case.
+/// The time limit of the peer's start and of each reply, shorter than the time limit of a case.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 /// A request to the peer.
@@ -36,9 +36,9 @@ enum Request {
     Free,
 }
 
-/// An answer of the peer.
+/// A reply of the peer.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Answer {
+enum Reply {
     Started,
     Exported(Vec<u8>),
     Bytes(Vec<u8>),
@@ -68,18 +68,18 @@ impl Peer {
 
     /// Makes the peer export new memory that begins with a text.
     pub fn export(&mut self, size: usize, text: &str) -> Verdict<IpcHandle> {
-        let answer = self.request(&Request::Export { size, text: text.to_owned() })?;
-        let Answer::Exported(bytes) = &answer else { return Err(unexpected(&answer)) };
+        let reply = self.request(&Request::Export { size, text: text.to_owned() })?;
+        let Reply::Exported(bytes) = &reply else { return Err(unexpected(&reply)) };
         let bytes: &[u8; IpcHandle::SIZE] =
-            bytes.as_slice().try_into().map_err(|_| unexpected(&answer))?;
+            bytes.as_slice().try_into().map_err(|_| unexpected(&reply))?;
         Ok(IpcHandle::from_bytes(bytes))
     }
 
     /// Returns the beginning of the peer's memory.
     pub fn read(&mut self, count: usize) -> Verdict<Vec<u8>> {
         match self.request(&Request::Read { count })? {
-            Answer::Bytes(bytes) => Ok(bytes),
-            answer => Err(unexpected(&answer)),
+            Reply::Bytes(bytes) => Ok(bytes),
+            reply => Err(unexpected(&reply)),
         }
     }
 
@@ -88,21 +88,21 @@ impl Peer {
         self.request(&Request::Free).map(drop)
     }
 
-    /// Kills the peer, which releases nothing before.
+    /// Kills the peer before it can release its resources.
     pub fn kill(mut self) {
         self.0.kill();
     }
 
-    fn request(&mut self, request: &Request) -> Verdict<Answer> {
+    fn request(&mut self, request: &Request) -> Verdict<Reply> {
         self.0.send(request);
         self.receive()
     }
 
-    fn receive(&mut self) -> Verdict<Answer> {
+    fn receive(&mut self) -> Verdict<Reply> {
         let why = match self.0.receive(TIME_LIMIT) {
-            Received::Answer(Answer::NotShared(why)) => return Err(NotPassed::Skipped(why)),
-            Received::Answer(Answer::Failed(why)) => why,
-            Received::Answer(answer) => return Ok(answer),
+            Received::Message(Reply::NotShared(why)) => return Err(NotPassed::Skipped(why)),
+            Received::Message(Reply::Failed(why)) => why,
+            Received::Message(reply) => return Ok(reply),
             Received::Invalid(text) => format!("sent an invalid answer: {text:?}"),
             Received::Timeout => format!("did not answer within {} s", TIME_LIMIT.as_secs()),
             Received::Exited(end) => end.to_string(),
@@ -115,6 +115,6 @@ impl Peer {
     }
 }
 
-fn unexpected(answer: &Answer) -> NotPassed {
-    NotPassed::Failed(format!("the second process: returned {answer:?}"))
+fn unexpected(reply: &Reply) -> NotPassed {
+    NotPassed::Failed(format!("the second process: returned {reply:?}"))
 }

@@ -1,6 +1,6 @@
 //! The peer process: executes the requests of its parent.
 
-use super::{Answer, Request};
+use super::{Reply, Request};
 use crate::worker::{NotAWorker, begin};
 use hsa_vmm::{Error, ErrorKind, Ipc, PoolMemory, Runtime};
 
@@ -12,21 +12,21 @@ use hsa_vmm::{Error, ErrorKind, Ipc, PoolMemory, Runtime};
 /// # Errors
 /// [`NotAWorker`] if this process was not started as a worker, or its parent has exited.
 pub fn serve(open: impl FnOnce() -> Result<Runtime, String>) -> Result<(), NotAWorker> {
-    let (mut requests, answers) = begin()?;
+    let (mut requests, replies) = begin()?;
     let runtime = match open() {
         Ok(runtime) => runtime,
-        Err(why) => return Ok(answers.send(&Answer::Failed(why))?),
+        Err(why) => return Ok(replies.send(&Reply::Failed(why))?),
     };
-    answers.send(&Answer::Started)?;
+    replies.send(&Reply::Started)?;
     let mut memory = None;
     while let Some(request) = requests.receive()? {
-        let answer = execute(&runtime, &mut memory, request).unwrap_or_else(|answer| answer);
-        answers.send(&answer)?;
+        let reply = execute(&runtime, &mut memory, request).unwrap_or_else(|reply| reply);
+        replies.send(&reply)?;
     }
     Ok(())
 }
 
-impl From<Error> for Answer {
+impl From<Error> for Reply {
     fn from(error: Error) -> Self {
         match error.kind() {
             ErrorKind::NotShared { .. } | ErrorKind::NotSupported(_) => {
@@ -41,8 +41,8 @@ fn execute(
     runtime: &Runtime,
     memory: &mut Option<PoolMemory>,
     request: Request,
-) -> Result<Answer, Answer> {
-    let no_memory = || Answer::Failed("there is no memory".to_owned());
+) -> Result<Reply, Reply> {
+    let no_memory = || Reply::Failed("there is no memory".to_owned());
     match request {
         Request::Export { size, text } => {
             let gpu = runtime.gpus().next().ok_or_else(no_memory)?.id();
@@ -50,16 +50,16 @@ fn execute(
             allocated.write(0, text.as_bytes())?;
             let handle = Ipc::on(runtime, gpu)?.get_mem_handle(allocated.address())?;
             *memory = Some(allocated);
-            Ok(Answer::Exported(handle.to_bytes().to_vec()))
+            Ok(Reply::Exported(handle.to_bytes().to_vec()))
         }
         Request::Read { count } => {
             let mut bytes = vec![0; count];
             memory.as_ref().ok_or_else(no_memory)?.read(0, &mut bytes)?;
-            Ok(Answer::Bytes(bytes))
+            Ok(Reply::Bytes(bytes))
         }
         Request::Free => {
             memory.take().ok_or_else(no_memory)?.free().map_err(|rejected| rejected.error)?;
-            Ok(Answer::Freed)
+            Ok(Reply::Freed)
         }
     }
 }

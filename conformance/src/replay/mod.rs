@@ -37,16 +37,16 @@ pub fn replay(
     Ok(report)
 }
 
-/// Rejects a trace that needs more GPUs or a larger granule than this runtime has.
-fn check_fits(runtime: &Runtime, trace: usize, recorded: &Trace) -> Result<(), ReplayError> {
+/// Rejects a trace that needs more GPUs than this runtime has, or was recorded with a smaller granule.
+fn check_fits(runtime: &Runtime, index: usize, trace: &Trace) -> Result<(), ReplayError> {
     let pools = || runtime.gpus().filter_map(Agent::vmem_pool);
-    let (needed, present) = (recorded.devices, pools().count());
+    let (needed, present) = (trace.devices, pools().count());
     if present < needed {
-        return Err(ReplayError::TooFewGpus { trace, needed, present });
+        return Err(ReplayError::TooFewGpus { trace: index, needed, present });
     }
     let granule = pools().map(|pool| pool.granule).max().unwrap_or_default();
-    if granule > recorded.granule {
-        return Err(ReplayError::CoarserGranule { trace, recorded: recorded.granule, granule });
+    if granule > trace.granule {
+        return Err(ReplayError::CoarserGranule { trace: index, recorded: trace.granule, granule });
     }
     Ok(())
 }
@@ -58,18 +58,18 @@ fn replay_trace(
     report: &mut ReplayReport,
 ) -> Result<(), ReplayError> {
     let mut state = State::open(runtime, trace)?;
-    for (at, operation) in trace.ops.iter().enumerate() {
+    for (position, operation) in trace.ops.iter().enumerate() {
         report.operations += 1;
         match state.perform(operation) {
             Outcome::Agreed => report.agreed += 1,
             Outcome::Excused(rule) => *report.excused.entry(rule).or_default() += 1,
             Outcome::Divergent { got, why } => {
                 report.divergent += 1;
-                report.not_compared += (trace.ops.len() - at - 1) as u64;
+                report.not_compared += (trace.ops.len() - position - 1) as u64;
                 report.first.get_or_insert_with(|| Divergence {
                     trace: index,
                     seed: trace.seed,
-                    index: at,
+                    index: position,
                     operation: operation.clone(),
                     expected: operation.result.clone(),
                     got,

@@ -12,11 +12,11 @@ pub enum Rule {
     /// mappings, so the replay unmaps the mappings of the range one by one.
     UnmapOverHoles,
     /// CUDA maps only whole handles and otherwise returns `NOT_SUPPORTED`. HIP also maps the beginning of
-    /// a handle: the replay does not perform such maps. HIP rejects an offset, and a size beyond the
-    /// handle, as invalid: the replay performs such maps and expects the rejection.
+    /// a handle; the replay skips such calls. HIP rejects an offset, and a size beyond the handle, as
+    /// invalid; the replay makes such calls and expects the rejection.
     PartOfAHandle,
     /// This runtime's granule is smaller than the recorded granule. The recorded driver rejected sizes and
-    /// offsets that are multiples of only the smaller one. The replay does not perform such calls.
+    /// offsets that are multiples of only the smaller granule. The replay skips such calls.
     Granule,
 }
 

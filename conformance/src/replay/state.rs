@@ -60,7 +60,7 @@ impl State {
         &self.vmm
     }
 
-    /// Names the object that a call has created after its slot, such as `r1`.
+    /// Gives the object that a call has created the name of its slot, such as `r1`.
     pub fn name_object(&self, call: &Call) -> Result<(), Error> {
         match *call {
             Call::Reserve { r, .. } => self.reservations.get(&r).map_or(Ok(()), |&(address, _)| {
@@ -189,7 +189,7 @@ impl State {
         if is_recorded {
             return outcome;
         }
-        let why = format!("the handle {found} is not the same as slot {same_as} says");
+        let why = format!("the handle {found} differs from the recorded one (slot {same_as})");
         Outcome::Divergent { got: SUCCESS.to_owned(), why }
     }
 
@@ -266,7 +266,7 @@ impl State {
     }
 }
 
-/// Describes the result of a call as traces do.
+/// Returns the name of a result in traces, and its message.
 fn call_result<T>(result: Result<T, Error>) -> CallResult {
     match result {
         Ok(_) => CallResult { name: SUCCESS, message: "success".to_owned() },
@@ -290,7 +290,7 @@ fn recorded_name(error: HipError) -> &'static str {
     }
 }
 
-/// Compares a result with the recorded name of the result.
+/// Compares a result with the recorded result.
 fn compare(expected: &str, result: &CallResult) -> Outcome {
     if result.name == expected {
         return Outcome::Agreed;

@@ -41,7 +41,7 @@ impl LastCall {
         for (to, from) in line.iter_mut().zip(call.bytes()) {
             *to = from;
         }
-        // A worker without a note is not an error.
+        // The worker continues without the note if writing fails.
         let _ = self.0.write_all_at(&line, 0);
     }
 

@@ -4,13 +4,13 @@
 //!   this process                             the worker
 //!   ┌─────────────┐    requests (JSON)     ┌────────────────┐
 //!   │ Worker      ├───────────────────────►│ Requests       │
-//!   │             │◄───────────────────────┤ Answers        │
-//!   └──────┬──────┘    answers (JSON)      └───────┬────────┘
+//!   │             │◄───────────────────────┤ Messages       │
+//!   └──────┬──────┘    messages (JSON)     └───────┬────────┘
 //!          └── LastCall: a shared page ◄───────────┘
 //! ```
 //!
 //! [`Worker::start`] starts a program, usually the caller's own executable. The program must call
-//! [`begin`]. Requests and answers are JSON values of any types, one per line. They are
+//! [`begin`]. Requests and messages are JSON values of any types, one per line. They are
 //! sent through a socket, the worker's standard input, so that a runtime's output does not mix with them.
 //!
 //! A worker is killed when the thread that started it exits. It has its own process group, so that
@@ -25,7 +25,7 @@ mod process;
 pub use end::End;
 pub(crate) use end::name as signal_name;
 pub use last_call::LastCall;
-pub use parent::{Answers, NotAWorker, Requests, begin};
+pub use parent::{Messages, NotAWorker, Requests, begin};
 pub use process::{Output, Received, Worker, wait_for_any};
 
 /// The environment variable that the parent sets. Its value is the parent's process ID, a colon, and the

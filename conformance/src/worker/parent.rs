@@ -1,4 +1,4 @@
-//! The connection to the parent, in the worker: receives requests and sends answers.
+//! The connection to the parent, in the worker: receives requests and sends messages.
 
 use super::WORKS_FOR;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
@@ -20,9 +20,9 @@ pub struct NotAWorker(#[from] io::Error);
 #[derive(Debug)]
 pub struct Requests(BufReader<UnixStream>);
 
-/// Sends answers to the parent. Several threads can use it.
+/// Sends messages to the parent. Several threads can use it.
 #[derive(Debug)]
-pub struct Answers(Mutex<UnixStream>);
+pub struct Messages(Mutex<UnixStream>);
 
 /// Connects to the parent. A process that [`Worker::start`](super::Worker::start) started must call
 /// this first. Afterwards, the kernel kills the worker when the *thread* that started it exits, and the
@@ -30,7 +30,7 @@ pub struct Answers(Mutex<UnixStream>);
 ///
 /// # Errors
 /// [`NotAWorker`] if this process was not started as a worker, or its parent has exited.
-pub fn begin() -> Result<(Requests, Answers), NotAWorker> {
+pub fn begin() -> Result<(Requests, Messages), NotAWorker> {
     let (parent, _) = parent_ids()?;
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from)?;
     // The parent may have exited before the signal was set.
@@ -38,7 +38,7 @@ pub fn begin() -> Result<(Requests, Answers), NotAWorker> {
         return Err(io::Error::new(io::ErrorKind::NotFound, "the parent process has exited").into());
     }
     let socket = take_socket()?;
-    Ok((Requests(BufReader::new(socket.try_clone()?)), Answers(Mutex::new(socket))))
+    Ok((Requests(BufReader::new(socket.try_clone()?)), Messages(Mutex::new(socket))))
 }
 
 /// Returns the parent's process ID, and the number of its descriptor of the [`LastCall`] page.
@@ -85,13 +85,13 @@ impl AsFd for Requests {
     }
 }
 
-impl Answers {
-    /// Sends an answer. Answers of several threads do not mix.
+impl Messages {
+    /// Sends a message. Messages of several threads do not mix.
     ///
     /// # Errors
     /// Returns the error of the system, such as [`io::ErrorKind::BrokenPipe`] if the parent has exited.
-    pub fn send(&self, answer: &impl Serialize) -> io::Result<()> {
-        let mut line = serde_json::to_vec(answer)?;
+    pub fn send(&self, message: &impl Serialize) -> io::Result<()> {
+        let mut line = serde_json::to_vec(message)?;
         line.push(b'\n');
         self.0.lock().unwrap_or_else(PoisonError::into_inner).write_all(&line)
     }

@@ -47,7 +47,7 @@ pub struct Worker {
     ended: Option<End>,
 }
 
-/// Where the output of a worker and its runtime goes.
+/// The destination of the output of a worker and its runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
     /// To this process's standard error.
@@ -59,13 +59,13 @@ pub enum Output {
 /// The result of [`Worker::receive`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Received<A> {
-    /// An answer.
-    Answer(A),
-    /// The beginning of a line that is not a valid answer.
+    /// A message from the worker.
+    Message(A),
+    /// The beginning of a line that is not a valid message.
     Invalid(String),
     /// Nothing arrived within the time limit.
     Timeout,
-    /// All answers were received, and the worker has exited.
+    /// All messages were received, and the worker has exited.
     Exited(End),
 }
 
@@ -120,14 +120,14 @@ impl Worker {
         let _ = self.socket.shutdown(Shutdown::Write);
     }
 
-    /// Waits up to `limit` for the next answer. An answer that has arrived is returned even after
+    /// Waits up to `limit` for the next message. A message that has arrived is returned even after
     /// the limit: this process may have been stopped meanwhile.
     pub fn receive<A: DeserializeOwned>(&mut self, limit: Duration) -> Received<A> {
         let begun = Instant::now();
         loop {
             if let Some(line) = self.take_line() {
                 return serde_json::from_slice(&line)
-                    .map_or_else(|_| invalid(&line), Received::Answer);
+                    .map_or_else(|_| invalid(&line), Received::Message);
             }
             let remaining = limit.saturating_sub(begun.elapsed());
             if self.closed {
@@ -137,7 +137,7 @@ impl Worker {
                 continue;
             }
             if self.has_ended() {
-                // Answers may still be unread if another process holds the socket open.
+                // Messages may still be unread if another process holds the socket open.
                 self.closed |= !self.read(Duration::ZERO);
             } else if remaining.is_zero() {
                 return Received::Timeout;
@@ -174,7 +174,7 @@ impl Worker {
         }
     }
 
-    /// Kills the worker and all processes that it has started. Answers that it sent before can still
+    /// Kills the worker and all processes that it has started. Messages that it sent before can still
     /// be received.
     pub fn kill(&mut self) {
         if self.has_ended() {
@@ -255,7 +255,7 @@ impl AsFd for Worker {
     }
 }
 
-/// Waits up to `limit` until one of several workers sends an answer or exits. May return early.
+/// Waits up to `limit` until one of several workers sends a message or exits. May return early.
 pub fn wait_for_any<'a>(workers: impl IntoIterator<Item = &'a Worker>, limit: Duration) {
     let (mut sockets, mut limit) = (Vec::new(), limit);
     for worker in workers {
@@ -311,8 +311,8 @@ mod tests {
         let mut worker = shell("read x; echo words >&2; echo 1 >&0; echo $x >&0; echo no; exit 7");
         assert_eq!(worker.receive::<u32>(Duration::ZERO), Received::Timeout);
         worker.send(&5);
-        assert_eq!(next(&mut worker), Received::Answer(1));
-        assert_eq!(next(&mut worker), Received::Answer(5));
+        assert_eq!(next(&mut worker), Received::Message(1));
+        assert_eq!(next(&mut worker), Received::Message(5));
         assert_eq!(next(&mut worker), Received::Exited(End::Exited(7)));
         assert_eq!(next(&mut worker), Received::Exited(End::Exited(7)));
         assert_eq!(worker.captured_output(), "words\nno\n");
@@ -325,7 +325,7 @@ mod tests {
     fn receive_continues_after_invalid_line() {
         let mut worker = shell("echo nonsense >&0; echo 3 >&0; printf half >&0; kill -SEGV $$");
         assert_eq!(next(&mut worker), Received::Invalid("nonsense".into()));
-        assert_eq!(next(&mut worker), Received::Answer(3));
+        assert_eq!(next(&mut worker), Received::Message(3));
         let Received::Exited(end) = next(&mut worker) else { panic!("the worker did not exit") };
         assert!(end.to_string().starts_with("SIGSEGV ("), "{end}");
     }
@@ -334,14 +334,14 @@ mod tests {
     fn close_requests_ends_the_workers_input() {
         let mut worker = shell("read x || echo 9 >&0");
         worker.close_requests();
-        assert_eq!(next(&mut worker), Received::Answer(9));
+        assert_eq!(next(&mut worker), Received::Message(9));
     }
 
     #[test]
     fn kill_ends_a_hung_worker_and_its_children() {
         let mut worker = shell("sleep 1000 & echo $! >&0; echo 8 >&0; wait");
-        let Received::Answer(sleeper) = next(&mut worker) else { panic!("no line") };
-        assert_eq!(next(&mut worker), Received::Answer(8));
+        let Received::Message(sleeper) = next(&mut worker) else { panic!("no line") };
+        assert_eq!(next(&mut worker), Received::Message(8));
         assert_eq!(worker.receive::<u32>(Duration::from_millis(20)), Received::Timeout);
         worker.kill();
         assert_eq!(next(&mut worker), Received::Exited(End::Killed));
@@ -352,7 +352,7 @@ mod tests {
     fn exit_kills_children_of_the_worker() {
         // The child holds the socket, too.
         let mut worker = shell("exec 3<&0; sleep 1000 & echo $! >&0; exit 0");
-        let Received::Answer(sleeper) = next(&mut worker) else { panic!("no line") };
+        let Received::Message(sleeper) = next(&mut worker) else { panic!("no line") };
         assert_eq!(next(&mut worker), Received::Exited(End::Exited(0)));
         assert_gone(sleeper);
     }
@@ -362,7 +362,7 @@ mod tests {
         // In a group of its own, the child outlives the worker.
         let mut worker = shell("exec 3<&0; setsid sleep 10 & echo 4 >&0; exit 0");
         let begun = Instant::now();
-        assert_eq!(next(&mut worker), Received::Answer(4));
+        assert_eq!(next(&mut worker), Received::Message(4));
         assert_eq!(next(&mut worker), Received::Exited(End::Exited(0)));
         assert!(begun.elapsed() < LONG / 2);
     }
@@ -381,7 +381,7 @@ mod tests {
             wait_for_any(&workers, LONG);
             received = workers[0].receive(Duration::ZERO);
         }
-        assert_eq!(received, Received::Answer(1));
+        assert_eq!(received, Received::Message(1));
     }
 
     fn assert_gone(process: u32) {

@@ -54,7 +54,7 @@ pub const CALLS: &[Call] = &[
         let local = 0u64;
         verdict(s.vmm.address_free(Address::from(&raw const local), s.granule))
     }),
-    ("free_while_mapped", |s| verdict(s.vmm.address_free(s.mapped().0, 8 * s.granule))),
+    ("free_while_mapped", |s| verdict(s.vmm.address_free(s.map_two().0, 8 * s.granule))),
     ("free", |s| free(s, 0, 8)),
     ("free_twice", |s| {
         let at = s.reserve(8);
@@ -86,6 +86,6 @@ fn free(fixture: &super::Fixture, first: usize, granules: usize) -> String {
 }
 
 fn adjacent(fixture: &super::Fixture) -> String {
-    let (first, second) = fixture.adjacent();
+    let (first, second) = fixture.reserve_adjacent();
     flag(second == offset_by(first, 4 * fixture.granule))
 }

@@ -1,7 +1,7 @@
 //! Results in which this library deliberately differs from the recorded driver.
 //!
 //! The recorded program made all calls in one sequence. Its `unmap_across_gap` succeeded and unmapped the
-//! whole reservation, and its `free_while_mapped` then freed it; the calls up to `free_twice` therefore
+//! whole reservation. Its `free_while_mapped` then freed the reservation, so the calls up to `free_twice`
 //! used free addresses. In these tests every call has its own fixture, in the state that the call's name
 //! describes.
 

@@ -41,23 +41,23 @@ pub const CALLS: &[Call] = &[
     }),
     ("map", |s| verdict(s.map(s.reserve(8), 2, s.create(2)))),
     ("map_again_same_place", |s| {
-        let (at, handle) = s.mapped();
+        let (at, handle) = s.map_two();
         verdict(s.map(at, 2, handle))
     }),
     ("map_overlap_half", |s| {
-        let (at, handle) = s.mapped();
+        let (at, handle) = s.map_two();
         verdict(s.map(offset_by(at, s.granule), 2, handle))
     }),
     ("map_same_handle_elsewhere", |s| {
-        let (at, handle) = s.mapped();
+        let (at, handle) = s.map_two();
         verdict(s.map(offset_by(at, 4 * s.granule), 2, handle))
     }),
     ("map_second_adjacent", |s| {
-        let (at, _) = s.mapped();
+        let (at, _) = s.map_two();
         verdict(s.map(offset_by(at, 2 * s.granule), 2, s.create(2)))
     }),
     ("map_across_two_reservations", |s| {
-        let (first, _) = s.adjacent();
+        let (first, _) = s.reserve_adjacent();
         verdict(s.map(offset_by(first, 3 * s.granule), 2, s.create(2)))
     }),
     ("setaccess_across_two_reservations", |s| {
@@ -73,11 +73,11 @@ pub const CALLS: &[Call] = &[
         verdict(s.map(s.reserve(8), 2, handle))
     }),
     ("unmap_null", |s| verdict(s.unmap(Address::NULL, 1))),
-    ("unmap_size_zero", |s| verdict(s.unmap(s.mapped().0, 0))),
-    ("unmap_half", |s| verdict(s.unmap(s.mapped().0, 1))),
-    ("unmap_second_half", |s| verdict(s.unmap(offset_by(s.mapped().0, s.granule), 1))),
+    ("unmap_size_zero", |s| verdict(s.unmap(s.map_two().0, 0))),
+    ("unmap_half", |s| verdict(s.unmap(s.map_two().0, 1))),
+    ("unmap_second_half", |s| verdict(s.unmap(offset_by(s.map_two().0, s.granule), 1))),
     ("unmap_across_gap", |s| {
-        let (at, handle) = s.mapped();
+        let (at, handle) = s.map_two();
         s.map(offset_by(at, 4 * s.granule), 2, handle).unwrap();
         verdict(s.unmap(at, 6))
     }),
@@ -103,7 +103,7 @@ fn map_from_offset(fixture: &Fixture, offset: usize) -> String {
 
 /// Maps memory on both sides of the boundary between two adjacent reservations.
 fn map_at_boundary(fixture: &Fixture) -> Address {
-    let (first, second) = fixture.adjacent();
+    let (first, second) = fixture.reserve_adjacent();
     let handle = fixture.create(1);
     fixture.map(offset_by(first, 3 * fixture.granule), 1, handle).unwrap();
     fixture.map(second, 1, handle).unwrap();

@@ -37,7 +37,7 @@ pub const CALLS: &[Call] = &[
     ("props_stale_handle", |s| query_properties(s, released_handle(s))),
     ("props_after_release_while_mapped", |s| query_properties(s, released_while_mapped(s))),
     ("risky_0", |s| query_properties(s, invented_handle(s))),
-    ("release_while_mapped", |s| verdict(s.vmm.release(s.mapped().1))),
+    ("release_while_mapped", |s| verdict(s.vmm.release(s.map_two().1))),
     ("release_again", |s| verdict(s.vmm.release(released_while_mapped(s)))),
     ("release_twice_while_mapped", |s| verdict(s.vmm.release(released_while_mapped(s)))),
     ("release_second", |s| verdict(s.vmm.release(s.two_mappings().1[1]))),
@@ -45,16 +45,16 @@ pub const CALLS: &[Call] = &[
     ("release_twice", |s| verdict(s.vmm.release(released_handle(s)))),
     ("risky_2", |s| verdict(s.vmm.release(invented_handle(s)))),
     ("retain_unmapped", |s| verdict(s.vmm.retain_allocation_handle(s.reserve(1)))),
-    ("retain_start", |s| verdict(s.vmm.retain_allocation_handle(s.mapped().0))),
+    ("retain_start", |s| verdict(s.vmm.retain_allocation_handle(s.map_two().0))),
     ("retain_same_handle", |s| {
-        let (at, handle) = s.mapped();
+        let (at, handle) = s.map_two();
         flag(s.vmm.retain_allocation_handle(at).unwrap() == handle)
     }),
     ("retain_interior", |s| {
-        verdict(s.vmm.retain_allocation_handle(offset_by(s.mapped().0, s.granule + 17)))
+        verdict(s.vmm.retain_allocation_handle(offset_by(s.map_two().0, s.granule + 17)))
     }),
     ("retain_interior_same_handle", |s| {
-        let (at, handle) = s.mapped();
+        let (at, handle) = s.map_two();
         flag(s.vmm.retain_allocation_handle(offset_by(at, s.granule + 17)).unwrap() == handle)
     }),
     ("release_retained", |s| verdict(s.vmm.release(retained_handle(s)))),
@@ -64,12 +64,12 @@ pub const CALLS: &[Call] = &[
         verdict(s.vmm.release(handle))
     }),
     ("retain_after_release", |s| {
-        let (at, handle) = s.mapped();
+        let (at, handle) = s.map_two();
         s.vmm.release(handle).unwrap();
         verdict(s.vmm.retain_allocation_handle(at))
     }),
     ("retain_after_release_same_handle", |s| {
-        let (at, handle) = s.mapped();
+        let (at, handle) = s.map_two();
         s.vmm.release(handle).unwrap();
         flag(s.vmm.retain_allocation_handle(at) == Ok(handle))
     }),
@@ -101,14 +101,14 @@ pub fn released_handle(fixture: &Fixture) -> Handle {
 
 /// Returns a handle without references whose memory is mapped.
 pub fn released_while_mapped(fixture: &Fixture) -> Handle {
-    let (_, handle) = fixture.mapped();
+    let (_, handle) = fixture.map_two();
     fixture.vmm.release(handle).unwrap();
     handle
 }
 
 /// Returns a handle with three references.
 fn retained_handle(fixture: &Fixture) -> Handle {
-    let (at, handle) = fixture.mapped();
+    let (at, handle) = fixture.map_two();
     for _ in 0..2 {
         assert_eq!(fixture.vmm.retain_allocation_handle(at), Ok(handle));
     }

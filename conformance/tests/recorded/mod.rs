@@ -1,4 +1,4 @@
-//! Makes the calls that were recorded on another vendor's GPUs with this library.
+//! Repeats with this library the calls that were recorded on another vendor's GPUs.
 //!
 //! Each call has its own fixture, so that it does not depend on earlier calls.
 
@@ -16,11 +16,11 @@ use hsa_vmm::{
     Runtime, Vmm,
 };
 
-/// The recorded name of a call, and a function that makes the call. The function returns the result in
-/// the file's format.
+/// The recorded name of a call, and a function that makes the call. The function returns the result as
+/// written in `data/cuda_h200_edges.tsv`.
 pub type Call = (&'static str, fn(&Fixture) -> String);
 
-/// Returns the calls that can be made.
+/// Returns the recorded calls that this library can make; [`absent`] lists the others.
 pub fn calls() -> impl Iterator<Item = &'static Call> {
     [addresses::CALLS, memory::CALLS, mapping::CALLS, access::CALLS, sharing::CALLS]
         .into_iter()
@@ -33,7 +33,7 @@ pub struct Fixture {
     pub granule: usize,
 }
 
-/// Formats a verdict in the file's format.
+/// Formats a verdict as written in `data/cuda_h200_edges.tsv`.
 pub fn verdict<T>(result: Result<T, Error>) -> String {
     let Err(error) = result else { return "SUCCESS".to_owned() };
     match error.hip(hsa_vmm::hip::HipProfile::Hip7) {
@@ -46,12 +46,12 @@ pub fn verdict<T>(result: Result<T, Error>) -> String {
     .to_owned()
 }
 
-/// Formats a boolean in the file's format.
+/// Formats a boolean as written in `data/cuda_h200_edges.tsv`.
 pub fn flag(value: bool) -> String {
     u8::from(value).to_string()
 }
 
-/// Returns the address a number of bytes after another.
+/// Returns the address `bytes` bytes after `at`.
 pub fn offset_by(at: Address, bytes: usize) -> Address {
     at.checked_add(bytes).unwrap()
 }
@@ -78,12 +78,12 @@ impl Fixture {
         AllocationProperties::on(self.gpu(0)).shareable_as(HandleType::POSIX_FILE_DESCRIPTOR)
     }
 
-    /// Reserves granules.
+    /// Reserves addresses for this number of granules.
     pub fn reserve(&self, granules: usize) -> Address {
         self.vmm.address_reserve(granules * self.granule, 0, None).unwrap()
     }
 
-    /// Creates memory of a number of granules.
+    /// Creates memory of this number of granules.
     pub fn create(&self, granules: usize) -> Handle {
         self.vmm.create(granules * self.granule, &self.properties()).unwrap()
     }
@@ -96,7 +96,7 @@ impl Fixture {
         self.vmm.unmap(at, granules * self.granule)
     }
 
-    /// Grants the first GPU access to granules.
+    /// Grants the first GPU access to this number of granules.
     pub fn grant(&self, at: Address, granules: usize, access: Access) -> Result<(), Error> {
         let list = [AccessDescriptor { agent: self.gpu(0), access }];
         self.vmm.set_access(at, granules * self.granule, &list)
@@ -108,7 +108,7 @@ impl Fixture {
     }
 
     /// Maps two granules at the start of a reservation of eight.
-    pub fn mapped(&self) -> (Address, Handle) {
+    pub fn map_two(&self) -> (Address, Handle) {
         let (at, handle) = (self.reserve(8), self.create(2));
         self.map(at, 2, handle).unwrap();
         (at, handle)
@@ -116,14 +116,14 @@ impl Fixture {
 
     /// Maps two granules each of two handles, side by side at the start of a reservation of eight.
     pub fn two_mappings(&self) -> (Address, [Handle; 2]) {
-        let (at, first) = self.mapped();
+        let (at, first) = self.map_two();
         let second = self.create(2);
         self.map(offset_by(at, 2 * self.granule), 2, second).unwrap();
         (at, [first, second])
     }
 
     /// Makes two adjacent reservations of four granules each. Returns their addresses.
-    pub fn adjacent(&self) -> (Address, Address) {
+    pub fn reserve_adjacent(&self) -> (Address, Address) {
         let size = 4 * self.granule;
         // Finds free addresses for both.
         let at = self.reserve(8);

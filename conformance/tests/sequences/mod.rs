@@ -4,8 +4,9 @@ mod regressions;
 
 use hsa_rocr::test::report;
 use hsa_vmm::Runtime;
+use hsa_vmm::vmm::VmmOptions;
 use hsa_vmm_conformance::operations::{
-    Difference, DifferentialTest, ObjectCounts, Operation, with_retries,
+    Comparisons, Difference, DifferentialTest, ObjectCounts, Operation, with_retries,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunner};
@@ -23,6 +24,8 @@ pub trait Setup: Clone + Debug + Serialize + DeserializeOwned + 'static {
     fn any() -> BoxedStrategy<Self>;
     /// Opens the runtime.
     fn runtime(&self) -> Runtime;
+    /// Returns the options to open the library with.
+    fn options(&self) -> VmmOptions;
 }
 
 /// The environment variable with the maximum number of shrink steps; 20,000 by default.
@@ -65,7 +68,7 @@ static RUNNING: Mutex<()> = Mutex::new(());
 pub fn run<S: Setup>(name: &str, cases: u32) {
     let _running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
     for Regression { setup, operations } in regressions::load::<S>(name) {
-        let result = sequence(&setup.runtime(), &operations, || ());
+        let result = sequence(&setup, &operations, || ());
         result.unwrap_or_else(|error| panic!("{error}: {setup:?} {operations:?}"));
     }
     let default = Config::default();
@@ -90,7 +93,7 @@ pub fn run<S: Setup>(name: &str, cases: u32) {
             let counter = counter.as_ref().map(|counter| counter.fetch_add(1, Ordering::SeqCst));
             steps.fetch_add(counter.is_some().into(), Ordering::Relaxed);
         };
-        sequence(&setup.runtime(), &operations, on_operation)
+        sequence(&setup, &operations, on_operation)
     });
     let (sequences_run, steps) = (sequences_run.into_inner(), steps.into_inner());
     report(&format!("{name}: {sequences_run} sequences, {steps} steps, PROPTEST_RNG_SEED={seed}"));
@@ -104,17 +107,20 @@ pub fn run<S: Setup>(name: &str, cases: u32) {
     }
 }
 
-fn sequence(
-    runtime: &Runtime,
+fn sequence<S: Setup>(
+    setup: &S,
     operations: &[Operation],
     on_operation: impl Fn(),
 ) -> Result<(), TestCaseError> {
+    let runtime = setup.runtime();
     let run_once = || -> Result<(), (String, Difference)> {
         let with_position = |position: &str| {
             let position = position.to_owned();
             move |difference| (position, difference)
         };
-        let mut test = DifferentialTest::open(runtime).map_err(with_position("at the start"))?;
+        let (options, each) = (setup.options(), Comparisons::EachOperation);
+        let mut test = DifferentialTest::open_with(&runtime, options, each)
+            .map_err(with_position("at the start"))?;
         for (number, operation) in operations.iter().enumerate() {
             on_operation();
             test.apply(operation).map_err(with_position(&format!("operation {number}")))?;

@@ -11,11 +11,11 @@ pub enum Effect<C> {
     Fail(C),
     /// The call takes this much longer.
     Delay(Duration),
-    /// The call returns success and misbehaves.
+    /// The call misbehaves without returning an error.
     Misbehave(FaultKind),
 }
 
-/// How a call that returns success misbehaves.
+/// The misbehaviour of a call that returns no error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FaultKind {
@@ -69,7 +69,7 @@ const NAMES: [(&str, FaultKind); 12] = [
 ];
 
 impl FaultKind {
-    /// All kinds, with an example of the time if they have one.
+    /// All kinds; kinds with a time have an example time.
     pub const ALL: [Self; 15] = [
         Self::Late(Duration::from_millis(5)),
         Self::Unseen(Duration::from_millis(50)),
@@ -98,7 +98,7 @@ impl FaultKind {
                 "stale" => Self::Stale,
                 _ => return None,
             };
-            return time(duration).map(kind);
+            return parse_time(duration).map(kind);
         }
         NAMES.iter().find(|entry| entry.0 == word).map(|entry| entry.1)
     }
@@ -138,7 +138,8 @@ impl<C: fmt::Display> fmt::Display for Effect<C> {
 }
 
 /// Parses a time such as `20us`, `5ms` or `1s`.
-pub(crate) fn time(text: &str) -> Option<Duration> {
+#[must_use]
+pub fn parse_time(text: &str) -> Option<Duration> {
     let unit_start = text.find(|letter: char| !letter.is_ascii_digit())?;
     let (number, unit) = text.split_at(unit_start);
     let number = number.parse().ok()?;

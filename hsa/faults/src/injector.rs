@@ -67,13 +67,13 @@ impl<C> Injector<C> {
 impl<C: Copy> Injector<C> {
     /// Counts a call of this name and returns its faults.
     #[must_use]
-    pub fn count(&self, name: &str) -> Injection<C> {
+    pub fn count_call(&self, name: &str) -> Injection<C> {
         let mut injection = Injection { delay: Duration::ZERO, outcome: Ok(None) };
         for (index, (rule, counter)) in self.plan.rules.iter().zip(&self.counters).enumerate() {
             if !rule.call.as_deref().is_none_or(|call| applies_to(name, call)) {
                 continue;
             }
-            if !rule.which.contain(counter.fetch_add(1, Ordering::Relaxed) + 1) {
+            if !rule.occurrences.contains(counter.fetch_add(1, Ordering::Relaxed) + 1) {
                 continue;
             }
             match rule.effect {
@@ -138,7 +138,7 @@ mod tests {
 
     fn rules(rules: &[(Option<&str>, Calls, Effect<u32>)]) -> Injector<u32> {
         let plan = Plan::default();
-        Injector::new(rules.iter().fold(plan, |plan, rule| plan.and(rule.0, rule.1, rule.2)))
+        Injector::new(rules.iter().fold(plan, |plan, rule| plan.with_rule(rule.0, rule.1, rule.2)))
     }
 
     #[test]
@@ -148,14 +148,18 @@ mod tests {
             (Some("MAP"), Calls { first: 1, last: 2 }, Effect::Fail(5)),
             (Some("MAP"), second_and_third, Effect::Fail(7)),
             (Some("FREE"), Calls::from(2), Effect::Misbehave(FaultKind::Leak)),
-            (None, Calls::one(7), Effect::Misbehave(FaultKind::Lost)),
+            (None, Calls::single(7), Effect::Misbehave(FaultKind::Lost)),
         ]);
-        let maps = [(); 4].map(|()| injector.count("MAP").apply());
+        let maps = [(); 4].map(|()| injector.count_call("MAP").apply());
         assert_eq!(maps, [Err(5), Err(5), Err(7), Ok(None)]);
-        let frees = [(); 2].map(|()| injector.count("FREE").apply());
+        let frees = [(); 2].map(|()| injector.count_call("FREE").apply());
         assert_eq!(frees, [Ok(None), Ok(Some(FaultKind::Leak))]);
-        assert_eq!(injector.count("COPY").apply(), Ok(Some(FaultKind::Lost)), "the seventh of all");
-        assert_eq!(injector.count("COPY").apply(), Ok(None));
+        assert_eq!(
+            injector.count_call("COPY").apply(),
+            Ok(Some(FaultKind::Lost)),
+            "the seventh of all calls"
+        );
+        assert_eq!(injector.count_call("COPY").apply(), Ok(None));
     }
 
     #[test]
@@ -163,7 +167,7 @@ mod tests {
         let rule = |call, code| (Some(call), Calls::from(2), Effect::Fail(code));
         let injector = rules(&[rule("VA.MAP", 1), rule("VA", 2)]);
         let calls = ["VA.MAP", "VA.UNMAP", "VAST", "VA.MAP"];
-        let results = calls.map(|call| injector.count(call).apply());
+        let results = calls.map(|call| injector.count_call(call).apply());
         assert_eq!(results, [Ok(None), Err(2), Ok(None), Err(1)]);
     }
 
@@ -179,26 +183,32 @@ mod tests {
         let list = reported.clone();
         let injector = injector.with_reporter(move |rule| list.lock().unwrap().push(rule));
         for _ in 0..3 {
-            let _ = injector.count("MAP");
+            let _ = injector.count_call("MAP");
         }
         assert_eq!(
             *reported.lock().unwrap(),
             [2],
-            "the first is not called, and the second hides the third"
+            "the first rule matches no call, and the second overrides the third"
         );
     }
 
     #[test]
     fn delays_add_up() {
         let delay = |micros| Effect::Delay(Duration::from_micros(micros));
-        let injector =
-            rules(&[(Some("MAP"), Calls::one(2), delay(20_000)), (None, Calls::from(2), delay(5))]);
+        let injector = rules(&[
+            (Some("MAP"), Calls::single(2), delay(20_000)),
+            (None, Calls::from(2), delay(5)),
+        ]);
         let delays = [0, 20_005, 5].map(Duration::from_micros);
-        assert_eq!([(); 3].map(|()| injector.count("MAP").delay), delays);
+        assert_eq!([(); 3].map(|()| injector.count_call("MAP").delay), delays);
         let longest = (None, Calls::ALL, Effect::Delay(Duration::MAX));
-        assert_eq!(rules(&[longest, longest]).count("MAP").delay, Duration::MAX, "no overflow");
+        assert_eq!(
+            rules(&[longest, longest]).count_call("MAP").delay,
+            Duration::MAX,
+            "no overflow"
+        );
         let began = std::time::Instant::now();
-        assert_eq!(rules(&[(None, Calls::ALL, delay(20_000))]).count("MAP").apply(), Ok(None));
+        assert_eq!(rules(&[(None, Calls::ALL, delay(20_000))]).count_call("MAP").apply(), Ok(None));
         assert!(began.elapsed() >= Duration::from_millis(20));
     }
 }

@@ -1,7 +1,8 @@
 //! Planned faults: which calls fail or misbehave, and how.
 //!
 //! The simulation and the emulated kernel driver share this language. This crate parses plans and
-//! counts calls. The code of each call implements its effects, where [`has_fault`] returns true.
+//! counts calls. The code of each call implements its effects, and tests with [`has_fault`] whether an effect
+//! is active.
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
@@ -11,7 +12,7 @@ mod injector;
 mod plan;
 
 pub use current::{current_fault, has_fault, with_fault};
-pub use effect::{Effect, FaultKind};
+pub use effect::{Effect, FaultKind, parse_time};
 pub use injector::{Injection, Injector};
 /// The environment variable that names an existing file. Each process appends a line to it when a
 /// rule first has an effect ([`Injector::with_reporter`]): `driver 2`, `runtime 1`. `hsa-vmm` reads the

@@ -1,6 +1,6 @@
 //! Plans, and their text form.
 
-use crate::effect::{Effect, FaultKind, time};
+use crate::effect::{Effect, FaultKind, parse_time};
 use std::fmt;
 
 /// A fault plan.
@@ -17,8 +17,8 @@ pub struct Plan<C> {
 pub struct Rule<C> {
     /// The name of the affected calls. `None` matches every call, with one common counter.
     pub call: Option<String>,
-    /// The affected ones among the calls of this name.
-    pub which: Calls,
+    /// The numbers of the affected calls, among the calls of this name.
+    pub occurrences: Calls,
     /// The effect on the calls.
     pub effect: Effect<C>,
 }
@@ -38,7 +38,7 @@ impl Calls {
 
     /// A single call.
     #[must_use]
-    pub const fn one(number: u64) -> Self {
+    pub const fn single(number: u64) -> Self {
         Self { first: number, last: number }
     }
 
@@ -48,7 +48,7 @@ impl Calls {
         Self { first, last: u64::MAX }
     }
 
-    pub(crate) fn contain(self, number: u64) -> bool {
+    pub(crate) fn contains(self, number: u64) -> bool {
         (self.first..=self.last).contains(&number)
     }
 
@@ -89,7 +89,7 @@ pub trait Target {
 
     /// Returns whether a call supports a fault. Every call supports delays, `lost`, `hang` and
     /// `crash`.
-    fn can(&self, call: &str, fault: FaultKind) -> bool;
+    fn supports(&self, call: &str, fault: FaultKind) -> bool;
 }
 
 impl<C> Default for Plan<C> {
@@ -121,8 +121,8 @@ impl<C> Plan<C> {
 
     /// Adds a rule.
     #[must_use]
-    pub fn and(mut self, call: Option<&str>, which: Calls, effect: Effect<C>) -> Self {
-        self.rules.push(Rule { call: call.map(Into::into), which, effect });
+    pub fn with_rule(mut self, call: Option<&str>, occurrences: Calls, effect: Effect<C>) -> Self {
+        self.rules.push(Rule { call: call.map(Into::into), occurrences, effect });
         self
     }
 }
@@ -130,10 +130,10 @@ impl<C> Plan<C> {
 impl<C> Rule<C> {
     fn parse(text: &str, target: &impl Target<Code = C>) -> Result<Self, String> {
         let (calls, effect) = text.split_once('=').ok_or("expected CALL=EFFECT")?;
-        let (call, which) = match calls.split_once('#') {
-            Some((call, which)) => {
-                let which = Calls::parse(which);
-                (call, which.ok_or("calls are counted from 1: CALL#3, CALL#3-5 or CALL#3-")?)
+        let (call, occurrences) = match calls.split_once('#') {
+            Some((call, occurrences)) => {
+                let occurrences = Calls::parse(occurrences);
+                (call, occurrences.ok_or("calls are counted from 1: CALL#3, CALL#3-5 or CALL#3-")?)
             }
             None => (calls, Calls::ALL),
         };
@@ -145,21 +145,21 @@ impl<C> Rule<C> {
         }
         let is_supported = |fault: FaultKind| {
             matches!(fault, FaultKind::Lost | FaultKind::Hang | FaultKind::Crash)
-                || named.is_some_and(|call| target.can(call, fault))
+                || named.is_some_and(|call| target.supports(call, fault))
         };
         let fault = FaultKind::from_name(effect);
         if let Some(fault) = fault
             && !is_supported(fault)
         {
             let word = fault.name();
-            let supports = |call: &&&str| target.can(call, fault);
-            let calls: Vec<_> = all.iter().filter(supports).copied().collect();
+            let is_supporting = |call: &&&str| target.supports(call, fault);
+            let calls: Vec<_> = all.iter().filter(is_supporting).copied().collect();
             let calls = calls.join(", ");
             return Err(format!("{call} does not support `{word}`; these calls do: {calls}"));
         }
         let effect = fault
             .map(Effect::Misbehave)
-            .or_else(|| time(effect).map(Effect::Delay))
+            .or_else(|| parse_time(effect).map(Effect::Delay))
             .or_else(|| target.code(effect).map(Effect::Fail))
             .ok_or_else(|| {
                 let supported = FaultKind::ALL.into_iter().filter(|fault| is_supported(*fault));
@@ -173,14 +173,14 @@ impl<C> Rule<C> {
                     supported.join(", ")
                 )
             })?;
-        Ok(Self { call: named.map(Into::into), which, effect })
+        Ok(Self { call: named.map(Into::into), occurrences, effect })
     }
 }
 
 impl<C: fmt::Display> fmt::Display for Rule<C> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(self.call.as_deref().unwrap_or("*"))?;
-        match self.which {
+        match self.occurrences {
             Calls::ALL => {}
             Calls { first, last } if first == last => write!(formatter, "#{first}")?,
             Calls { first, last: u64::MAX } => write!(formatter, "#{first}-")?,
@@ -220,7 +220,7 @@ mod tests {
             vec!["MAP", "FREE", "COPY"]
         }
 
-        fn can(&self, call: &str, fault: FaultKind) -> bool {
+        fn supports(&self, call: &str, fault: FaultKind) -> bool {
             match fault {
                 FaultKind::Late(_) => call == "MAP",
                 FaultKind::Leak => call == "FREE",
@@ -238,16 +238,20 @@ mod tests {
         let text = "MAP=12;MAP#3=5ms, FREE#2-4=leak,MAP=late:1s;*#7-=hang,,COPY = crash";
         let plan = parse(text).unwrap();
         let expected = Plan::default()
-            .and(Some("MAP"), Calls::ALL, Effect::Fail(12))
-            .and(Some("MAP"), Calls::one(3), Effect::Delay(Duration::from_millis(5)))
-            .and(Some("FREE"), Calls { first: 2, last: 4 }, Effect::Misbehave(FaultKind::Leak))
-            .and(
+            .with_rule(Some("MAP"), Calls::ALL, Effect::Fail(12))
+            .with_rule(Some("MAP"), Calls::single(3), Effect::Delay(Duration::from_millis(5)))
+            .with_rule(
+                Some("FREE"),
+                Calls { first: 2, last: 4 },
+                Effect::Misbehave(FaultKind::Leak),
+            )
+            .with_rule(
                 Some("MAP"),
                 Calls::ALL,
                 Effect::Misbehave(FaultKind::Late(Duration::from_secs(1))),
             )
-            .and(None, Calls::from(7), Effect::Misbehave(FaultKind::Hang))
-            .and(Some("COPY"), Calls::ALL, Effect::Misbehave(FaultKind::Crash));
+            .with_rule(None, Calls::from(7), Effect::Misbehave(FaultKind::Hang))
+            .with_rule(Some("COPY"), Calls::ALL, Effect::Misbehave(FaultKind::Crash));
         assert_eq!(plan, expected);
         let written = "MAP=12;MAP#3=5000us;FREE#2-4=leak;MAP=late:1000000us;*#7-=hang;COPY=crash";
         assert_eq!(plan.to_string(), written);

@@ -44,40 +44,40 @@ unsafe impl Plain for u64 {
     }
 }
 
-/// A field's type, which can be formatted for the log.
-pub(crate) trait Shown {
-    fn shown(&self) -> String;
+/// The type of a struct's field, which can be formatted for the log.
+pub(crate) trait LogField {
+    fn format(&self) -> String;
 }
 
-impl Shown for u32 {
-    fn shown(&self) -> String {
+impl LogField for u32 {
+    fn format(&self) -> String {
         self.to_string()
     }
 }
 
-impl Shown for i32 {
-    fn shown(&self) -> String {
+impl LogField for i32 {
+    fn format(&self) -> String {
         self.to_string()
     }
 }
 
-impl Shown for u64 {
-    fn shown(&self) -> String {
+impl LogField for u64 {
+    fn format(&self) -> String {
         format!("{self:#x}")
     }
 }
 
-impl<T: std::fmt::Debug, const N: usize> Shown for [T; N] {
-    fn shown(&self) -> String {
+impl<T: std::fmt::Debug, const N: usize> LogField for [T; N] {
+    fn format(&self) -> String {
         format!("{self:?}")
     }
 }
 
 /// Formats the names of the set bits, and the unnamed bits as a number.
 pub(crate) fn bits(value: u32, names: &[(u32, &str)]) -> String {
-    let known = names.iter().filter(|(bit, _)| value & bit != 0);
+    let named = names.iter().filter(|(bit, _)| value & bit != 0);
     let rest = names.iter().fold(value, |value, (bit, _)| value & !bit);
-    let mut texts: Vec<String> = known.map(|(_, name)| (*name).to_owned()).collect();
+    let mut texts: Vec<String> = named.map(|(_, name)| (*name).to_owned()).collect();
     if rest != 0 || texts.is_empty() {
         texts.push(format!("{rest:#x}"));
     }
@@ -102,7 +102,7 @@ macro_rules! structs {
             // SAFETY: integers only, and the sizes add up, so there is no padding.
             unsafe impl $crate::abi::Plain for $name {
                 fn fields(&self, visit: &mut dyn FnMut(&'static str, String)) {
-                    $(visit(stringify!($field), $crate::abi::shown!(self.$field $(, $show)?));)*
+                    $(visit(stringify!($field), $crate::abi::format_field!(self.$field $(, $show)?));)*
                 }
 
                 $(fn operation(&self, _: &'static str) -> &'static str {
@@ -115,15 +115,15 @@ macro_rules! structs {
 pub(crate) use structs;
 
 /// Formats a field for the log.
-macro_rules! shown {
+macro_rules! format_field {
     ($value:expr) => {
-        $crate::abi::Shown::shown(&$value)
+        $crate::abi::LogField::format(&$value)
     };
     ($value:expr, $show:path) => {
         $show($value)
     };
 }
-pub(crate) use shown;
+pub(crate) use format_field;
 
 /// Formats the flags of a new descriptor, which are those of `open`.
 pub(crate) fn open_flags(flags: u32) -> String {

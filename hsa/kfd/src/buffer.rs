@@ -21,7 +21,7 @@ pub(crate) struct Buffer {
     pub(crate) size: u64,
     /// The buffer's offset for `mmap` of a device's file.
     pub(crate) offset: u64,
-    /// Created on first use.
+    /// The memory, created on first use.
     file: OnceLock<MemoryFile>,
     /// The metadata that this process has attached.
     metadata: Mutex<Option<(Metadata, MemoryFile)>>,
@@ -31,7 +31,7 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// Returns the memory file.
+    /// Returns the memory file; creates it on first use.
     pub(crate) fn file(&self) -> Result<&MemoryFile> {
         if let Some(file) = self.file.get() {
             return Ok(file);
@@ -120,7 +120,7 @@ impl Buffers {
         self.insert(&mut self.index(), label, size, OnceLock::new(), Some(claim))
     }
 
-    /// Imports a dma-buf. Returns the process's existing buffer object if it has one for this memory.
+    /// Imports a dma-buf. Returns the existing buffer object if the process has one for this memory.
     pub(crate) fn import(self: &Arc<Self>, descriptor: libc::c_int) -> Result<Arc<Buffer>> {
         let (label, size) = memory_file::recognise(descriptor)?;
         if size == 0 {
@@ -180,7 +180,7 @@ impl Buffers {
         let mut index = self.index();
         index.by_offset.remove(&offset);
         // A later import of the same memory may have registered the token again.
-        if index.by_token.get(&token).is_some_and(|known| known.strong_count() == 0) {
+        if index.by_token.get(&token).is_some_and(|buffer| buffer.strong_count() == 0) {
             index.by_token.remove(&token);
         }
     }
@@ -189,57 +189,57 @@ impl Buffers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vram::{Memory, Vram};
+    use crate::vram::{MemoryUsage, Vram};
     use std::sync::Barrier;
 
     #[test]
     fn memory_is_freed_with_the_last_reference() {
-        let (vram, buffers) = (Vram::new(Memory::alone(), 0, 1 << 20), Buffers::new());
+        let (vram, buffers) = (Vram::new(MemoryUsage::unshared(), 0, 1 << 20), Buffers::new());
         let claim = vram.claim(1 << 20).unwrap();
         assert_eq!(vram.claim(1).map(drop), Err(ENOMEM));
         let buffer = buffers.create(0, 1, 1 << 20, claim).unwrap();
         let file = MemoryFile::duplicate(buffer.file().unwrap().descriptor()).unwrap();
-        let again = buffers.import(file.descriptor()).unwrap();
-        assert!(Arc::ptr_eq(&buffer, &again));
+        let imported = buffers.import(file.descriptor()).unwrap();
+        assert!(Arc::ptr_eq(&buffer, &imported));
         drop(buffer);
-        assert!(buffers.at(again.offset).is_some());
-        let offset = again.offset;
-        drop(again);
+        assert!(buffers.at(imported.offset).is_some());
+        let offset = imported.offset;
+        drop(imported);
         assert!(buffers.at(offset).is_none());
         assert_eq!((vram.available(), buffers.count()), (1 << 20, 0));
-        let foreign = buffers.import(file.descriptor()).unwrap();
-        assert_eq!(foreign.size, 1 << 20);
+        let imported = buffers.import(file.descriptor()).unwrap();
+        assert_eq!(imported.size, 1 << 20);
     }
 
     #[test]
     fn import_fails_without_free_offsets() {
         let label = |token| Label { gpu: 0, flags: 1, token, process: 1 };
         // Another process may have created a fake dma-buf of the maximum file size.
-        let [one, other, third] =
+        let [first, second, third] =
             [1, 2, 3].map(|token| MemoryFile::labelled(label(token), i64::MAX as u64).unwrap());
         let buffers = Buffers::new();
-        let _held = buffers.import(one.descriptor()).unwrap();
-        assert_eq!(buffers.import(other.descriptor()).map(drop), Err(ENOMEM));
+        let _held = buffers.import(first.descriptor()).unwrap();
+        assert_eq!(buffers.import(second.descriptor()).map(drop), Err(ENOMEM));
         assert_eq!(buffers.import(third.descriptor()).map(drop), Err(ENOMEM));
         assert_eq!(buffers.count(), 1);
     }
 
     #[test]
     fn concurrent_imports_share_one_buffer() {
-        let theirs = Buffers::new();
-        let claim = Vram::new(Memory::alone(), 0, 4096).claim(4096).unwrap();
-        let buffer = theirs.create(0, 1, 4096, claim).unwrap();
+        let exporter = Buffers::new();
+        let claim = Vram::new(MemoryUsage::unshared(), 0, 4096).claim(4096).unwrap();
+        let buffer = exporter.create(0, 1, 4096, claim).unwrap();
         let descriptor = buffer.file().unwrap().descriptor();
         for _ in 0..500 {
-            let (ours, start) = (Buffers::new(), Barrier::new(2));
+            let (importer, start) = (Buffers::new(), Barrier::new(2));
             let import = || {
                 start.wait();
-                ours.import(descriptor).unwrap()
+                importer.import(descriptor).unwrap()
             };
-            let [one, other] = std::thread::scope(|scope| {
+            let [first, second] = std::thread::scope(|scope| {
                 [scope.spawn(import), scope.spawn(import)].map(|thread| thread.join().unwrap())
             });
-            assert!(Arc::ptr_eq(&one, &other));
+            assert!(Arc::ptr_eq(&first, &second));
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The configuration from the environment.
 
 use crate::faults::Faults;
+use crate::hardware::Updates;
 use crate::log::print_error;
 use crate::profile::{self, PROFILES, Profile};
 use crate::{environment, own};
@@ -16,6 +17,8 @@ pub(crate) struct Config {
     pub(crate) memory: u64,
     /// Processes that name the same machine share the memory of its GPUs.
     pub(crate) machine: Option<String>,
+    /// How changes of page tables reach the GPUs.
+    pub(crate) updates: Updates,
     pub(crate) faults: Faults,
     /// The file to which page tables are appended at exit.
     pub(crate) page_tables: Option<PathBuf>,
@@ -33,14 +36,14 @@ impl Config {
             value.map_err(|value| format!("{name}: {value:?} is not UTF-8"))
         };
         let mut config =
-            Self::read(&read("HSA_KFD")?).map_err(|error| format!("HSA_KFD: {error}"))?;
+            Self::parse(&read("HSA_KFD")?).map_err(|error| format!("HSA_KFD: {error}"))?;
         config.faults = Faults::parse(&read("HSA_KFD_FAULTS")?)
             .map_err(|error| format!("HSA_KFD_FAULTS: {error}"))?;
         let record = environment::variable(hsa_faults::RECORD);
         if let Some(path) = record.filter(|path| !path.is_empty() && !config.faults.is_empty()) {
             match File::options().append(true).open(&path).and_then(own::keep_file) {
                 Ok(file) => config.faults = config.faults.recording_to(file),
-                // The process that created the file may have ended already.
+                // Not fatal: the process that created the file may have ended and removed it.
                 Err(error) => print_error(format_args!("{}: {error}", hsa_faults::RECORD)),
             }
         }
@@ -53,7 +56,7 @@ impl Config {
         Ok(config)
     }
 
-    fn read(text: &str) -> Result<Self, String> {
+    fn parse(text: &str) -> Result<Self, String> {
         let mut config = Self::default();
         let mut memory = None;
         for field in text.split(',').map(str::trim).filter(|field| !field.is_empty()) {
@@ -65,15 +68,16 @@ impl Config {
                     config.gpus = gpus.ok_or_else(|| invalid("1 to 8 GPUs"))?;
                 }
                 "profile" => {
-                    config.profile = profile::named(value).ok_or_else(|| {
+                    config.profile = profile::find(value).ok_or_else(|| {
                         invalid(&format!(
                             "one of {}",
-                            PROFILES.each_ref().map(|it| it.name).join(", ")
+                            PROFILES.each_ref().map(|profile| profile.name).join(", ")
                         ))
                     })?;
                 }
                 "vram" => {
-                    memory = Some(size(value).ok_or_else(|| invalid("a size such as 64GiB"))?);
+                    memory =
+                        Some(parse_size(value).ok_or_else(|| invalid("a size such as 64GiB"))?);
                 }
                 "machine" => {
                     let allowed =
@@ -84,7 +88,23 @@ impl Config {
                         return Err(invalid("1 to 64 letters, digits, '-', '_' and '.'"));
                     }
                 }
-                _ => return Err(invalid("one of gpus, profile, vram, machine")),
+                "pte_delay" => {
+                    let delay = hsa_faults::parse_time(value);
+                    config.updates.delay =
+                        Some(delay.ok_or_else(|| invalid("a time such as 5ms"))?);
+                }
+                "tlb" => {
+                    config.updates.tlb = parse_switch(value).ok_or_else(|| invalid("on or off"))?
+                }
+                "split_bug" => {
+                    config.updates.split_bug =
+                        parse_switch(value).ok_or_else(|| invalid("on or off"))?;
+                }
+                _ => {
+                    return Err(invalid(
+                        "one of gpus, profile, vram, machine, pte_delay, tlb, split_bug",
+                    ));
+                }
             }
         }
         config.memory = memory.unwrap_or(config.profile.memory);
@@ -95,19 +115,28 @@ impl Config {
 impl Default for Config {
     fn default() -> Self {
         let profile = &PROFILES[0];
-        let faults = Faults::default();
-        Self { gpus: 1, profile, memory: profile.memory, machine: None, faults, page_tables: None }
+        let (faults, updates) = (Faults::default(), Updates::default());
+        let (gpus, memory) = (1, profile.memory);
+        Self { gpus, profile, memory, machine: None, updates, faults, page_tables: None }
     }
 }
 
-fn size(text: &str) -> Option<u64> {
+fn parse_switch(text: &str) -> Option<bool> {
+    match text {
+        "on" => Some(true),
+        "off" => Some(false),
+        _ => None,
+    }
+}
+
+fn parse_size(text: &str) -> Option<u64> {
     let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let shift = match unit {
         "" => 0,
-        "KiB" => 10,
-        "MiB" => 20,
-        "GiB" => 30,
+        "K" | "KiB" => 10,
+        "M" | "MiB" => 20,
+        "G" | "GiB" => 30,
         _ => return None,
     };
     number.parse::<u64>().ok()?.checked_mul(1 << shift).filter(|size| *size > 0)
@@ -116,14 +145,20 @@ fn size(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn config_parses_every_field() {
-        let config = Config::read("vram=512MiB, gpus=2,profile=rdna3,machine=a-1").unwrap();
+        assert_eq!(Config::parse("vram=1G").unwrap().memory, 1 << 30);
+        let config = Config::parse("vram=512MiB, gpus=2,profile=rdna3,machine=a-1").unwrap();
         assert_eq!((config.gpus, config.memory), (2, 512 << 20), "fields in any order");
         assert_eq!((config.profile.name, config.machine.as_deref()), ("rdna3", Some("a-1")));
-        assert_eq!(Config::read("").unwrap().gpus, 1);
-        assert_eq!(Config::read("profile=rdna3").unwrap().memory, 24 << 30);
+        assert_eq!(Config::parse("").unwrap().gpus, 1);
+        assert_eq!(Config::parse("profile=rdna3").unwrap().memory, 24 << 30);
+        assert!(config.updates.are_immediate());
+        let updates = Config::parse("pte_delay=5ms,tlb=on,split_bug=on").unwrap().updates;
+        let delay = Some(Duration::from_millis(5));
+        assert_eq!(updates, Updates { delay, tlb: true, split_bug: true });
     }
 
     #[test]
@@ -140,8 +175,11 @@ mod tests {
             "gpus",
             "machine=",
             "machine=a/b",
+            "pte_delay=5",
+            "tlb=1",
+            "split_bug=yes",
         ] {
-            let error = Config::read(&format!("gpus=2,{field}")).unwrap_err();
+            let error = Config::parse(&format!("gpus=2,{field}")).unwrap_err();
             assert!(error.contains(&format!("{field:?}")), "{error}");
         }
     }

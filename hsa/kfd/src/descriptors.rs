@@ -1,4 +1,4 @@
-//! The table of the process's descriptors that are devices.
+//! The table of the process's descriptors of devices.
 //!
 //! A number can be reused without an interposed call (`fclose`, a direct system call), so each
 //! look-up also compares the file.
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 /// The device of a descriptor.
 #[derive(Clone, Debug)]
 pub(crate) enum Device {
-    /// `/dev/kfd`, and the process that opened it; amdkfd rejects calls of all others.
+    /// `/dev/kfd`, and the process that opened it; amdkfd rejects the calls of all other processes.
     Kfd(libc::pid_t),
     /// A render node.
     Render(Arc<DrmFile>),
@@ -30,19 +30,20 @@ impl std::fmt::Display for Device {
 
 /// An open device, and the file that represents it.
 #[derive(Debug)]
-pub(crate) struct Open {
+pub(crate) struct OpenDevice {
     device: Device,
+    /// The device and inode numbers of the file.
     file: (u64, u64),
 }
 
-pub(crate) type Table = HashMap<c_int, Open>;
+pub(crate) type Table = HashMap<c_int, OpenDevice>;
 
-/// Descriptors below this are checked without a lock.
-const QUICK: usize = 1 << 16;
+/// Each descriptor below this number has a flag, which is read without a lock.
+const FLAGS_END: usize = 1 << 16;
 
-static TRACKED: [AtomicBool; QUICK] = [const { AtomicBool::new(false) }; QUICK];
-/// How many descriptors from `QUICK` up are devices.
-static HIGH: AtomicUsize = AtomicUsize::new(0);
+static IS_DEVICE: [AtomicBool; FLAGS_END] = [const { AtomicBool::new(false) }; FLAGS_END];
+/// The number of devices among the descriptors that have no flag.
+static UNFLAGGED_COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// The process that owns the table. A child of `vfork` shares this memory but has its own
 /// descriptors, so it must not change the table.
@@ -72,21 +73,21 @@ pub(crate) fn owner() -> libc::pid_t {
     OWNER.load(Ordering::Relaxed)
 }
 
-/// Returns whether the calling process owns the table. Children of `vfork`, or of a direct system
-/// call, do not.
+/// Returns whether the calling process owns the table. A child of `vfork`, or of a direct system call, does
+/// not own the table.
 pub(crate) fn is_owner() -> bool {
     owner() == this_process()
 }
 
-/// Returns the flag of a descriptor below `QUICK`.
-fn quick(descriptor: c_int) -> Option<&'static AtomicBool> {
-    TRACKED.get(usize::try_from(descriptor).ok()?)
+/// Returns the flag of a descriptor; `None` from `FLAGS_END` on.
+fn device_flag(descriptor: c_int) -> Option<&'static AtomicBool> {
+    IS_DEVICE.get(usize::try_from(descriptor).ok()?)
 }
 
 fn may_be_device(descriptor: c_int) -> bool {
-    match quick(descriptor) {
-        Some(tracked) => tracked.load(Ordering::Acquire),
-        None => descriptor >= 0 && HIGH.load(Ordering::Acquire) > 0,
+    match device_flag(descriptor) {
+        Some(flag) => flag.load(Ordering::Acquire),
+        None => descriptor >= 0 && UNFLAGGED_COUNT.load(Ordering::Acquire) > 0,
     }
 }
 
@@ -101,7 +102,7 @@ pub(crate) fn get(descriptor: c_int) -> Option<Device> {
     if Some(open.file) == file {
         return Some(open.device.clone());
     }
-    // The number refers to another file now.
+    // The number now refers to another file.
     drop(table);
     drop(remove(descriptor));
     None
@@ -110,27 +111,27 @@ pub(crate) fn get(descriptor: c_int) -> Option<Device> {
 /// Registers a descriptor of a device.
 pub(crate) fn insert(descriptor: c_int, device: Device) {
     let Ok(file) = memory_file::identity(descriptor) else { return };
-    let replaced = table().insert(descriptor, Open { device, file });
-    match quick(descriptor) {
-        Some(tracked) => tracked.store(true, Ordering::Release),
+    let replaced = table().insert(descriptor, OpenDevice { device, file });
+    match device_flag(descriptor) {
+        Some(flag) => flag.store(true, Ordering::Release),
         None if replaced.is_none() => {
-            HIGH.fetch_add(1, Ordering::Release);
+            UNFLAGGED_COUNT.fetch_add(1, Ordering::Release);
         }
         None => {}
     }
 }
 
-/// Removes a descriptor from the table. Returns its device, if it was one, so that the caller drops
-/// it after the lock is released.
+/// Removes a descriptor from the table. Returns its device, if any, so that the caller drops the device
+/// after the lock is released.
 pub(crate) fn remove(descriptor: c_int) -> Option<Device> {
     if !may_be_device(descriptor) || !is_owner() {
         return None;
     }
     let removed = table().remove(&descriptor);
-    match quick(descriptor) {
-        Some(tracked) => tracked.store(false, Ordering::Release),
+    match device_flag(descriptor) {
+        Some(flag) => flag.store(false, Ordering::Release),
         None if removed.is_some() => {
-            HIGH.fetch_sub(1, Ordering::Release);
+            UNFLAGGED_COUNT.fetch_sub(1, Ordering::Release);
         }
         None => {}
     }
@@ -139,8 +140,8 @@ pub(crate) fn remove(descriptor: c_int) -> Option<Device> {
 
 /// Removes the descriptors of a range.
 pub(crate) fn remove_within(first: u32, last: u32) {
-    let known: Vec<c_int> = table().keys().copied().collect();
-    for descriptor in known {
+    let descriptors: Vec<c_int> = table().keys().copied().collect();
+    for descriptor in descriptors {
         if (first..=last).contains(&(descriptor as u32)) {
             drop(remove(descriptor));
         }
@@ -162,7 +163,7 @@ pub(crate) fn render_files() -> Vec<Arc<DrmFile>> {
     let mut files: Vec<Arc<DrmFile>> = Vec::new();
     for open in table().values() {
         if let Device::Render(file) = &open.device
-            && !files.iter().any(|known| Arc::ptr_eq(known, file))
+            && !files.iter().any(|listed| Arc::ptr_eq(listed, file))
         {
             files.push(file.clone());
         }
@@ -177,7 +178,8 @@ pub(crate) fn reset_in_child(table: &mut Table) {
     let mut files: HashMap<*const DrmFile, Arc<DrmFile>> = HashMap::new();
     for open in table.values_mut() {
         let Device::Render(file) = &open.device else { continue };
-        let fresh = files.entry(Arc::as_ptr(file)).or_insert_with(|| DrmFile::new(file.gpu));
+        let fresh = || DrmFile::new(file.gpu, file.updates);
+        let fresh = files.entry(Arc::as_ptr(file)).or_insert_with(fresh);
         let fresh = Device::Render(fresh.clone());
         std::mem::forget(std::mem::replace(&mut open.device, fresh));
     }

@@ -3,15 +3,15 @@
 use crate::buffer::Buffers;
 use crate::config::Config;
 use crate::errno::{EINVAL, Result};
-use crate::kfd::{Process, Windows};
+use crate::kfd::{DeviceFile, Process};
 use crate::log::{self, Log};
 use crate::sysfs;
-use crate::vram::{Memory, Vram};
+use crate::vram::{MemoryUsage, Vram};
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The minor number of the first render node.
-pub(crate) const FIRST_RENDER: usize = 128;
+pub(crate) const FIRST_RENDER_MINOR: usize = 128;
 
 /// The major number of DRM's devices.
 pub(crate) const DRM_MAJOR: u32 = 226;
@@ -33,9 +33,9 @@ pub(crate) struct Driver {
     pub(crate) config: Config,
     pub(crate) log: Log,
     pub(crate) gpus: Vec<Gpu>,
-    /// The system memory that GPUs use (GTT).
-    pub(crate) host: Vram,
-    pub(crate) windows: Windows,
+    /// The system memory that the GPUs can use (GTT).
+    pub(crate) gtt: Vram,
+    pub(crate) device_file: DeviceFile,
     pub(crate) buffers: Arc<Buffers>,
     pub(crate) process: Process,
     /// The folder with the emulated files of `/dev` and `/sys`.
@@ -49,9 +49,10 @@ impl Driver {
         let config = Config::from_environment()?;
         let log = Log::from_environment().map_err(|error| format!("HSA_KFD_LOG: {error}"))?;
         let memory = match &config.machine {
-            Some(name) => Memory::shared(name)
-                .map_err(|error| format!("HSA_KFD: the memory of machine {name:?}: {error}"))?,
-            None => Memory::alone(),
+            Some(name) => MemoryUsage::shared(name).map_err(|error| {
+                format!("HSA_KFD: cannot open the memory of machine {name:?}: {error}")
+            })?,
+            None => MemoryUsage::unshared(),
         };
         let gpu = |index| {
             let vram = Vram::new(memory.clone(), index, config.memory);
@@ -59,11 +60,11 @@ impl Driver {
         };
         let gpus: Vec<Gpu> = (0..config.gpus).map(gpu).collect();
         let tree = sysfs::write(&config)
-            .map_err(|error| format!("the files of the emulated driver: {error}"))?;
+            .map_err(|error| format!("cannot write the files of the emulated driver: {error}"))?;
         let process = Process::new(gpus.len());
-        let (windows, buffers) = (Windows::default(), Buffers::new());
-        let host = Vram::new(Memory::alone(), 0, sysfs::machine_memory());
-        Ok(Self { config, log, gpus, host, windows, buffers, process, tree })
+        let (device_file, buffers) = (DeviceFile::default(), Buffers::new());
+        let gtt = Vram::new(MemoryUsage::unshared(), 0, sysfs::machine_memory());
+        Ok(Self { config, log, gpus, gtt, device_file, buffers, process, tree })
     }
 
     /// Returns the index of the GPU with an identifier of amdkfd.
@@ -90,7 +91,7 @@ pub(crate) fn start_lock() -> MutexGuard<'static, ()> {
     START.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the driver, if it is started.
+/// Returns the driver, if it has started.
 pub(crate) fn current() -> Option<&'static Driver> {
     // SAFETY: null, or leaked by `get` and never freed.
     unsafe { CURRENT.load(Ordering::Acquire).as_ref() }

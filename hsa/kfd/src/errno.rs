@@ -32,8 +32,8 @@ impl Errno {
     }
 
     /// Finds a number by name, such as `ENOMEM`.
-    pub(crate) fn named(name: &str) -> Option<Self> {
-        NAMES.iter().find(|known| known.0 == name).map(|known| Self(known.1))
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
+        NAMES.iter().find(|entry| entry.0 == name).map(|entry| Self(entry.1))
     }
 
     /// Sets `errno` and returns -1, as libc does.
@@ -46,8 +46,8 @@ impl Errno {
 
 impl std::fmt::Display for Errno {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match NAMES.iter().find(|known| known.1 == self.0) {
-            Some(known) => formatter.write_str(known.0),
+        match NAMES.iter().find(|entry| entry.1 == self.0) {
+            Some(entry) => formatter.write_str(entry.0),
             None => write!(formatter, "errno {}", self.0),
         }
     }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// Operations of the driver other than `ioctl`: mapping a device, and the copies and fills of a
 /// GPU's engines.
-const OTHERS: [&str; 3] = ["MMAP", "COPY", "FILL"];
+const OTHER_OPERATIONS: [&str; 3] = ["MMAP", "COPY", "FILL"];
 
 /// A plan and its counters.
 #[derive(Debug, Default)]
@@ -30,14 +30,14 @@ impl Target for Driver {
     type Code = Errno;
 
     fn code(&self, word: &str) -> Option<Errno> {
-        Errno::named(word)
+        Errno::from_name(word)
     }
 
     fn calls(&self) -> Vec<&str> {
-        [kfd::NAMES, drm::NAMES, &drm::VA_OPERATIONS, &OTHERS].concat()
+        [kfd::NAMES, drm::NAMES, &drm::VA_OPERATIONS, &OTHER_OPERATIONS].concat()
     }
 
-    fn can(&self, call: &str, fault: FaultKind) -> bool {
+    fn supports(&self, call: &str, fault: FaultKind) -> bool {
         const FREEING: [&str; 2] = ["FREE_MEMORY_OF_GPU", "GEM_CLOSE"];
         const EXPORTING: [&str; 2] = ["EXPORT_DMABUF", "PRIME_HANDLE_TO_FD"];
         const MEASURING: [&str; 3] = ["AVAILABLE_MEMORY", "GET_DMABUF_INFO", "GEM_OP"];
@@ -84,11 +84,11 @@ impl Faults {
     }
 
     /// Counts a call and applies its planned delay; returns its planned error or other fault.
-    pub(crate) fn next(&self, name: &str) -> Result<Option<FaultKind>> {
+    pub(crate) fn begin(&self, name: &str) -> Result<Option<FaultKind>> {
         if self.injector.is_empty() {
             return Ok(None);
         }
-        self.injector.count(name).apply()
+        self.injector.count_call(name).apply()
     }
 
     /// Returns whether the current call has this fault.
@@ -185,10 +185,10 @@ mod tests {
     #[test]
     fn only_the_named_call_fails() {
         let faults = Faults::parse("GEM_VA#2=ENOMEM,GEM_VA.UNMAP=lost").unwrap();
-        assert_eq!(faults.next("GEM_VA.MAP"), Ok(None));
-        assert_eq!(faults.next("GEM_VA.UNMAP"), Err(ENOMEM), "the second GEM_VA call");
-        assert_eq!(faults.next("GEM_VA.UNMAP"), Ok(Some(FaultKind::Lost)));
-        assert_eq!(faults.next("MMAP"), Ok(None));
+        assert_eq!(faults.begin("GEM_VA.MAP"), Ok(None));
+        assert_eq!(faults.begin("GEM_VA.UNMAP"), Err(ENOMEM), "the second GEM_VA call");
+        assert_eq!(faults.begin("GEM_VA.UNMAP"), Ok(Some(FaultKind::Lost)));
+        assert_eq!(faults.begin("MMAP"), Ok(None));
     }
 
     #[test]

@@ -1,15 +1,15 @@
 //! Files that another process has open.
 //!
-//! The emulation has no kernel that all processes share. State that the kernel would keep for
-//! others is read from the files of the process that created it.
+//! The emulation has no kernel that all processes share. It therefore reads state that the kernel
+//! would share between processes from the files of the process that created the state.
 
 use crate::own;
 use std::fs::{self, File};
 use std::path::Path;
 
 /// Opens a memory file of another process, if its name matches.
-pub(crate) fn open(process: u32, number: u32, matches: impl Fn(&str) -> bool) -> Option<File> {
-    open_at(Path::new(&format!("/proc/{process}/fd/{number}")), matches)
+pub(crate) fn open(process: u32, descriptor: u32, matches: impl Fn(&str) -> bool) -> Option<File> {
+    open_at(Path::new(&format!("/proc/{process}/fd/{descriptor}")), matches)
 }
 
 /// Finds a memory file by name among the open files of another process.

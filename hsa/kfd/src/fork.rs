@@ -1,8 +1,8 @@
 //! Fork handling.
 //!
-//! The parent takes the per-process locks before a fork, so that the child finds them free and their
-//! data consistent. The child abandons the parent's driver with all its locks: as with amdkfd, it has
-//! no memory and no handles until it opens a device.
+//! The parent takes the per-process locks before a fork, so that they are free in the child, and the
+//! data that they protect is consistent. The child abandons the parent's driver with all its locks. As with
+//! amdkfd, the child has no memory and no handles until it opens a device.
 
 use crate::interpose::lists;
 use crate::{descriptors, driver, own};
@@ -21,7 +21,7 @@ thread_local! {
     static HELD: RefCell<Option<Locks>> = const { RefCell::new(None) };
 }
 
-extern "C" fn before() {
+extern "C" fn before_fork() {
     let locks = Locks {
         _start: driver::start_lock(),
         table: descriptors::table(),
@@ -32,11 +32,11 @@ extern "C" fn before() {
     let _ = HELD.try_with(|held| held.replace(Some(locks)));
 }
 
-extern "C" fn parent() {
+extern "C" fn after_fork_in_parent() {
     let _ = HELD.try_with(RefCell::take);
 }
 
-extern "C" fn child() {
+extern "C" fn after_fork_in_child() {
     let Ok(Some(mut locks)) = HELD.try_with(RefCell::take) else { return };
     descriptors::reset_in_child(&mut locks.table);
     driver::forget();
@@ -46,7 +46,13 @@ extern "C" fn child() {
 extern "C" fn register() {
     descriptors::take_ownership();
     // SAFETY: the three functions live as long as the object, which is never unloaded.
-    unsafe { libc::pthread_atfork(Some(before), Some(parent), Some(child)) };
+    unsafe {
+        libc::pthread_atfork(
+            Some(before_fork),
+            Some(after_fork_in_parent),
+            Some(after_fork_in_child),
+        )
+    };
 }
 
 /// The dynamic loader calls this before the program starts.

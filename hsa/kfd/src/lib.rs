@@ -11,13 +11,14 @@
 //!
 //! # Environment
 //!
-//! * `HSA_KFD`: the machine, as `gpus=2,profile=mi300x,vram=64GiB`.
+//! * `HSA_KFD`: the machine, such as `gpus=2,profile=mi300x,vram=64GiB`.
 //! * `HSA_KFD_LOG`: a file that gets one line for each `ioctl`, with its arguments and its result.
-//! * `HSA_KFD_FAULTS`: a plan of faults in calls, as `GEM_VA#3=ENOMEM,COPY=garbled`.
+//! * `HSA_KFD_FAULTS`: a plan of faults in calls, such as `GEM_VA#3=ENOMEM,COPY=garbled`.
 //! * `HSA_FAULTS_RECORD`: an existing file that gets a line for each rule of the plan that took effect.
+//! * `HSA_KFD_LOADER`: the dynamic loader that programs use instead of the machine's (`loader`).
 //! * `HSA_KFD_PAGE_TABLES`: a file that gets the GPUs' page tables when the process ends.
 //!
-//! An invalid value ends the process when it first uses a path of the driver.
+//! An invalid value ends the process when the process first uses a path of the driver.
 
 mod abi;
 mod buffer;
@@ -30,8 +31,10 @@ mod errno;
 mod faults;
 mod foreign;
 mod fork;
+mod hardware;
 mod interpose;
 mod kfd;
+mod loader;
 mod log;
 mod memory_file;
 mod metadata;

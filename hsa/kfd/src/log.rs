@@ -67,7 +67,7 @@ impl Log {
         if !self.is_enabled() {
             return;
         }
-        let took = began.elapsed().as_nanos() as f64 / 1000.0;
+        let microseconds = began.elapsed().as_nanos() as f64 / 1000.0;
         let mut text = format!("{device} {name}");
         let mut values = Vec::new();
         before.fields(&mut |field, value| {
@@ -90,7 +90,7 @@ impl Log {
         if text.ends_with("->") {
             text.push_str(" ok");
         }
-        self.line(format_args!("{text} ({took:.1} us)"));
+        self.line(format_args!("{text} ({microseconds:.1} us)"));
     }
 
     /// Logs a mapping of a device's file.
@@ -105,7 +105,7 @@ impl Log {
         if !self.is_enabled() {
             return;
         }
-        let took = began.elapsed().as_nanos() as f64 / 1000.0;
+        let microseconds = began.elapsed().as_nanos() as f64 / 1000.0;
         let Mapping { address, length, protection, flags } = mapping;
         let call = format!(
             "{device} MMAP address={address:?} length={length:#x} protection={} flags={} \
@@ -117,20 +117,20 @@ impl Log {
             Ok(mapped) => {
                 let (start, length) = (mapped as u64, length as u64);
                 self.mapped().insert(start, (start.saturating_add(length), device.to_string()));
-                self.line(format_args!("{call} -> {start:#x} ({took:.1} us)"));
+                self.line(format_args!("{call} -> {start:#x} ({microseconds:.1} us)"));
             }
-            Err(error) => self.line(format_args!("{call} = {error} ({took:.1} us)")),
+            Err(error) => self.line(format_args!("{call} = {error} ({microseconds:.1} us)")),
         }
     }
 
-    /// Logs the unmapping of a device's file.
+    /// Logs the unmapping of each device mapping that overlaps a range, and forgets the mapping.
     pub(crate) fn unmap(&self, address: u64, length: u64) {
         let end = address.saturating_add(length);
         let mut mapped = self.mapped();
-        let touched = mapped.range(..end).rev().take_while(|(_, (until, _))| *until > address);
-        let touched: Vec<(u64, String)> =
-            touched.map(|(start, (_, device))| (*start, device.clone())).collect();
-        for (start, device) in touched {
+        let overlapping = mapped.range(..end).rev().take_while(|(_, (end, _))| *end > address);
+        let overlapping: Vec<(u64, String)> =
+            overlapping.map(|(start, (_, device))| (*start, device.clone())).collect();
+        for (start, device) in overlapping {
             mapped.remove(&start);
             self.line(format_args!("{device} MUNMAP address={address:#x} length={length:#x}"));
         }
@@ -141,7 +141,7 @@ impl Log {
     }
 
     /// Logs a request that is not emulated.
-    pub(crate) fn unknown(&self, request: Arguments<'_>) {
+    pub(crate) fn unsupported(&self, request: Arguments<'_>) {
         self.line(format_args!("NOT EMULATED: {request}"));
     }
 

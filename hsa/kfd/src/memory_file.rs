@@ -1,4 +1,5 @@
-//! Memory files, which represent the memory of buffer objects and dma-bufs.
+//! Memory files (memfd), which represent dma-bufs, devices and generated files, and contain the memory of
+//! buffer objects.
 
 use crate::errno::{EBADF, EINVAL, EIO, Errno, Result};
 use crate::own;
@@ -6,7 +7,7 @@ use crate::real;
 use libc::c_int;
 use std::ffi::CString;
 
-/// The properties in the name of a dma-buf's file, which identify it in other processes.
+/// The properties in the name of a dma-buf's file, by which other processes identify the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Label {
     /// The GPU that owns the memory, counted from 0.
@@ -56,7 +57,7 @@ impl MemoryFile {
     /// Creates a file of zeros that is not a buffer object.
     pub(crate) fn plain(name: &str, size: u64) -> Result<Self> {
         let size = libc::off_t::try_from(size).map_err(|_| EINVAL)?;
-        let descriptor = own::above(|floor| {
+        let descriptor = own::with_raised_limit(|floor| {
             let descriptor = create(name)?;
             Ok(own::keep(descriptor, floor))
         })?;
@@ -70,7 +71,7 @@ impl MemoryFile {
 
     /// Duplicates the descriptor of a memory file.
     pub(crate) fn duplicate(descriptor: c_int) -> Result<Self> {
-        let descriptor = own::above(|floor| {
+        let descriptor = own::with_raised_limit(|floor| {
             let copy = real::duplicate(descriptor, true)?;
             Ok(own::keep(copy, floor))
         })?;
@@ -115,7 +116,7 @@ fn seal(descriptor: c_int, seals: c_int) -> Result<()> {
 
 /// Creates an empty, read-only memory file that represents a device; its descriptor is the lowest
 /// free number.
-pub(crate) fn device(name: &str, close_on_exec: bool) -> Result<c_int> {
+pub(crate) fn create_device(name: &str, close_on_exec: bool) -> Result<c_int> {
     let descriptor = create(name)?;
     if let Err(error) = seal(descriptor, SEALS | libc::F_SEAL_WRITE) {
         real::close(descriptor);
@@ -127,7 +128,7 @@ pub(crate) fn device(name: &str, close_on_exec: bool) -> Result<c_int> {
 
 /// Creates a memory file with a text for the program to read; its descriptor is the lowest free
 /// number.
-pub(crate) fn with_text(name: &str, text: &str, close_on_exec: bool) -> Result<c_int> {
+pub(crate) fn create_text(name: &str, text: &str, close_on_exec: bool) -> Result<c_int> {
     let descriptor = create(name)?;
     // SAFETY: reads the text alone.
     let transferred = unsafe { libc::pwrite(descriptor, text.as_ptr().cast(), text.len(), 0) };
@@ -164,7 +165,7 @@ fn check_complete(transferred: isize, length: usize) -> Result<()> {
 
 impl Drop for MemoryFile {
     fn drop(&mut self) {
-        own::set(self.descriptor, false);
+        own::mark(self.descriptor, false);
         real::close(self.descriptor);
     }
 }

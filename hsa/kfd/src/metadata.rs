@@ -5,9 +5,10 @@ use crate::memory_file::{Label, MemoryFile};
 use crate::{foreign, own};
 use std::os::unix::fs::FileExt;
 
-/// The maximum size in bytes.
+/// The maximum size of the data in bytes.
 pub(crate) const MAX_SIZE: usize = 256;
-const SIZE: usize = 8 + 8 + 4 + MAX_SIZE;
+/// The size of the file that contains the metadata.
+const FILE_SIZE: usize = 8 + 8 + 4 + MAX_SIZE;
 
 /// The user-space driver's bytes, and its two words of flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,12 +27,12 @@ impl Metadata {
         if self.size as usize > MAX_SIZE {
             return Err(EINVAL);
         }
-        let mut bytes = [0; SIZE];
+        let mut bytes = [0; FILE_SIZE];
         bytes[..8].copy_from_slice(&self.flags.to_ne_bytes());
         bytes[8..16].copy_from_slice(&self.tiling.to_ne_bytes());
         bytes[16..20].copy_from_slice(&self.size.to_ne_bytes());
         bytes[20..].copy_from_slice(&self.data);
-        let file = MemoryFile::plain(&name(label), SIZE as u64)?;
+        let file = MemoryFile::plain(&name(label), FILE_SIZE as u64)?;
         file.write(0, &bytes)?;
         Ok(file)
     }
@@ -39,7 +40,7 @@ impl Metadata {
     /// Reads the metadata from the process that created the buffer, if that is another process and
     /// still runs.
     pub(crate) fn from_creator(label: Label) -> Self {
-        // This process has no such file; the search through all open files is slow.
+        // This process has published no metadata of the buffer. Skip the slow search through all its open files.
         if label.process == std::process::id() {
             return Self::NONE;
         }
@@ -48,7 +49,7 @@ impl Metadata {
 
     fn find(label: Label) -> Option<Self> {
         let file = foreign::find(label.process, &name(label))?;
-        let mut bytes = [0; SIZE];
+        let mut bytes = [0; FILE_SIZE];
         let read = file.read_exact_at(&mut bytes, 0);
         own::unmark_file(&file);
         read.ok()?;
@@ -72,9 +73,9 @@ mod tests {
     use std::io::{Read, Write};
     use std::time::Duration;
 
-    fn written() -> Metadata {
+    fn sample() -> Metadata {
         let mut data = [0; MAX_SIZE];
-        data[..4].copy_from_slice(b"here");
+        data[..4].copy_from_slice(b"data");
         Metadata { flags: 3, tiling: 5, size: 4, data }
     }
 
@@ -86,7 +87,7 @@ mod tests {
         let child = unsafe { libc::fork() };
         if child == 0 {
             let label = Label { gpu: 0, flags: 1, token, process: std::process::id() };
-            let published = written().publish(label);
+            let published = sample().publish(label);
             let _ = (&writer).write_all(&[u8::from(published.is_ok())]);
             loop {
                 std::thread::sleep(Duration::from_secs(1));
@@ -105,14 +106,14 @@ mod tests {
         // SAFETY: as above; its status is of no interest.
         unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
         assert_eq!(published, [1]);
-        assert_eq!((found, absent), (written(), Metadata::NONE));
+        assert_eq!((found, absent), (sample(), Metadata::NONE));
         assert_eq!(Metadata::from_creator(label), Metadata::NONE);
     }
 
     #[test]
     fn oversized_metadata_is_rejected() {
         let label = Label { gpu: 0, flags: 1, token: token(), process: std::process::id() };
-        let written = Metadata { size: MAX_SIZE as u32 + 1, ..written() };
-        assert_eq!(written.publish(label).map(drop), Err(EINVAL));
+        let oversized = Metadata { size: MAX_SIZE as u32 + 1, ..sample() };
+        assert_eq!(oversized.publish(label).map(drop), Err(EINVAL));
     }
 }

@@ -1,7 +1,8 @@
 //! The emulation's own descriptors and files.
 //!
 //! A real driver's memory uses no descriptors of the process. The emulation therefore hides its
-//! descriptors: they lie above the process's limit, are not listed, and the program cannot close them.
+//! descriptors: they lie above the process's limit, lists of descriptors omit them, and the program cannot
+//! close them.
 
 use crate::errno::Errno;
 use libc::{c_int, rlimit};
@@ -11,10 +12,10 @@ use std::os::fd::{FromRawFd, IntoRawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Descriptors from this number on are treated as the program's. Default limits are lower.
+/// The emulation treats all descriptors from this number on as the program's. Default limits are lower.
 const MAX_DESCRIPTORS: usize = 1 << 20;
-/// The highest value of the lowest number for the emulation's descriptors. The kernel's table of descriptors
-/// grows to the highest open one.
+/// The maximum of the floor (see [`with_raised_limit`]). The kernel's table of descriptors grows to the
+/// highest open descriptor.
 const HIGHEST_FLOOR: u64 = 1 << 16;
 
 static OWN: [AtomicBool; MAX_DESCRIPTORS] = [const { AtomicBool::new(false) }; MAX_DESCRIPTORS];
@@ -27,7 +28,7 @@ fn flag(descriptor: c_int) -> Option<&'static AtomicBool> {
 }
 
 /// Marks a descriptor as the emulation's, or as the program's.
-pub(crate) fn set(descriptor: c_int, own: bool) {
+pub(crate) fn mark(descriptor: c_int, own: bool) {
     let Some(flag) = flag(descriptor) else { return };
     match (flag.swap(own, Ordering::AcqRel), own) {
         (false, true) => {
@@ -60,7 +61,7 @@ pub(crate) fn within(first: usize, last: usize) -> impl Iterator<Item = usize> {
 /// Closes all of the emulation's descriptors, in a forked child.
 pub(crate) fn close_all() {
     for descriptor in within(0, MAX_DESCRIPTORS) {
-        set(descriptor as c_int, false);
+        mark(descriptor as c_int, false);
         crate::real::close(descriptor as c_int);
     }
 }
@@ -73,7 +74,7 @@ pub(crate) fn limit_lock() -> MutexGuard<'static, ()> {
 
 /// Runs a function with the soft limit of open files raised to the hard limit. Passes it the floor:
 /// the lowest number for the emulation's descriptors.
-pub(crate) fn above<T>(run: impl FnOnce(c_int) -> T) -> T {
+pub(crate) fn with_raised_limit<T>(run: impl FnOnce(c_int) -> T) -> T {
     let _limit = limit_lock();
     let mut limit = rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: fills the struct, which lives until the call returns.
@@ -96,7 +97,7 @@ pub(crate) fn keep(descriptor: c_int, floor: c_int) -> c_int {
     let high = unsafe { libc::syscall(libc::SYS_fcntl, descriptor, libc::F_DUPFD_CLOEXEC, floor) }
         as c_int;
     let kept = if high < 0 { descriptor } else { high };
-    set(kept, true);
+    mark(kept, true);
     if kept != descriptor {
         crate::real::close(descriptor);
     }
@@ -105,7 +106,7 @@ pub(crate) fn keep(descriptor: c_int, floor: c_int) -> c_int {
 
 /// Moves and marks the descriptor of a file, as [`keep`] does.
 pub(crate) fn keep_file(file: File) -> io::Result<File> {
-    let kept = above(|floor| keep(file.into_raw_fd(), floor));
+    let kept = with_raised_limit(|floor| keep(file.into_raw_fd(), floor));
     if kept < 0 {
         return Err(io::Error::from_raw_os_error(Errno::last().0));
     }
@@ -115,7 +116,7 @@ pub(crate) fn keep_file(file: File) -> io::Result<File> {
 
 /// Unmarks the descriptor of a kept file, which the caller then drops.
 pub(crate) fn unmark_file(file: &File) {
-    set(std::os::fd::AsRawFd::as_raw_fd(file), false);
+    mark(std::os::fd::AsRawFd::as_raw_fd(file), false);
 }
 
 /// Returns the user that owns the files shared between processes.

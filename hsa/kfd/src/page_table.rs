@@ -2,7 +2,9 @@
 
 use crate::buffer::Buffer;
 use crate::errno::{EINVAL, ENOENT, Result};
+use crate::hardware::{Hardware, Updates};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -48,13 +50,12 @@ pub(crate) enum Translation {
     /// An entry, and its start address.
     Entry(u64, Entry),
     /// No memory for this many bytes: reads return zeros, writes are lost.
-    Nowhere(u64),
+    NoMemory(u64),
 }
 
-/// A translation that the engines still use, although its entry was removed. The memory may be freed
-/// meanwhile.
+/// A removed entry that the engines still use. Its memory may have been freed.
 #[derive(Debug)]
-struct Stale {
+struct StaleEntry {
     address: u64,
     size: u64,
     offset: u64,
@@ -71,29 +72,58 @@ pub(crate) struct PageTable {
     unseen: BTreeMap<u64, Instant>,
     /// The addresses of entries whose memory has moved.
     moved: BTreeSet<u64>,
-    stale: Vec<Stale>,
+    stale: Vec<StaleEntry>,
     /// The addresses of the entries of each buffer, by its token.
     addresses: HashMap<u64, BTreeSet<u64>>,
+    /// The addresses of the remainders of split entries, until the next update of their buffer
+    /// (`bo_va->invalids`). Only with [`Updates::split_bug`].
+    split: Option<BTreeSet<u64>>,
+    /// The entries that the engines read, if changes do not take effect at once.
+    hardware: Option<Hardware>,
 }
 
 impl PageTable {
-    /// Adds an entry; `EINVAL` if it is not page-aligned or overlaps another, as in amdgpu.
+    pub(crate) fn new(updates: Updates) -> Self {
+        Self {
+            split: updates.split_bug.then(BTreeSet::new),
+            hardware: (!updates.are_immediate()).then(|| Hardware::new(updates)),
+            ..Self::default()
+        }
+    }
+
+    /// Adds an entry; `EINVAL` if it is not page-aligned or overlaps another entry, as in amdgpu.
     pub(crate) fn map(&mut self, address: u64, entry: Entry) -> Result<()> {
         let end = entry.checked_end(address)?;
-        let below = self.entries.range(..end).next_back();
-        if below.is_some_and(|(start, entry)| start + entry.size > address) {
+        let previous = self.entries.range(..end).next_back();
+        if previous.is_some_and(|(start, entry)| start + entry.size > address) {
             return Err(EINVAL);
         }
-        self.insert(address, entry);
+        self.write(address, entry);
         Ok(())
     }
 
-    /// Inserts an entry; removes others in its range, and splits those that extend beyond it.
+    /// Inserts an entry; removes other entries in its range, and splits entries that extend beyond the range.
     pub(crate) fn replace(&mut self, address: u64, entry: Entry) -> Result<()> {
         entry.checked_end(address)?;
         self.clear(address, entry.size)?;
-        self.insert(address, entry);
+        self.write(address, entry);
         Ok(())
+    }
+
+    /// Inserts an entry, also in the hardware. This updates the buffer, so amdgpu no longer forgets its split
+    /// entries.
+    fn write(&mut self, address: u64, entry: Entry) {
+        if let Some(hardware) = &mut self.hardware {
+            hardware.write(address, &entry);
+        }
+        if let Some(split) = &mut self.split
+            && let Some(buffer) = &entry.buffer
+        {
+            for address in self.addresses.get(&buffer.label.token).into_iter().flatten() {
+                split.remove(address);
+            }
+        }
+        self.insert(address, entry);
     }
 
     fn insert(&mut self, address: u64, entry: Entry) {
@@ -107,6 +137,9 @@ impl PageTable {
         let entry = self.entries.remove(&address)?;
         self.unseen.remove(&address);
         self.moved.remove(&address);
+        if let Some(split) = &mut self.split {
+            split.remove(&address);
+        }
         if let Some(buffer) = &entry.buffer
             && let Some(addresses) = self.addresses.get_mut(&buffer.label.token)
         {
@@ -130,21 +163,27 @@ impl PageTable {
         let now = Instant::now();
         self.stale.retain(|stale| stale.until > now);
         let contains =
-            |stale: &&Stale| (stale.address..stale.address + stale.size).contains(&address);
+            |stale: &&StaleEntry| (stale.address..stale.address + stale.size).contains(&address);
         if let Some(stale) = self.stale.iter().find(contains) {
-            let Stale { size, offset, flags, .. } = *stale;
+            let StaleEntry { size, offset, flags, .. } = *stale;
             return Some(match stale.buffer.upgrade() {
                 Some(buffer) => {
                     let entry = Entry { size, offset, flags, buffer: Some(buffer) };
                     Translation::Entry(stale.address, entry)
                 }
-                None => Translation::Nowhere(stale.address + size - address),
+                None => Translation::NoMemory(stale.address + size - address),
             });
         }
-        let (start, entry) = self.find(address)?;
+        let (start, entry) = match &mut self.hardware {
+            None => self.find(address)?,
+            Some(hardware) => match hardware.find(address)? {
+                (start, Ok(entry)) => (start, entry),
+                (start, Err(size)) => return Some(Translation::NoMemory(start + size - address)),
+            },
+        };
         let unseen = self.unseen.get(&start).is_some_and(|from| *from > now);
         if unseen || self.moved.contains(&start) {
-            return Some(Translation::Nowhere(start + entry.size - address));
+            return Some(Translation::NoMemory(start + entry.size - address));
         }
         Some(Translation::Entry(start, entry))
     }
@@ -159,7 +198,7 @@ impl PageTable {
         let Some(buffer) = entry.buffer.as_ref().map(Arc::downgrade) else { return };
         let Entry { size, offset, flags, .. } = *entry;
         let until = Instant::now() + time;
-        self.stale.push(Stale { address, size, offset, flags, buffer, until });
+        self.stale.push(StaleEntry { address, size, offset, flags, buffer, until });
     }
 
     /// Marks the entries of a buffer as outdated: its memory has moved.
@@ -178,10 +217,13 @@ impl PageTable {
     pub(crate) fn shift(&mut self, address: u64) {
         if let Some(entry) = self.entries.get_mut(&address) {
             entry.offset += PAGE;
+            if let Some(hardware) = &mut self.hardware {
+                hardware.write(address, entry);
+            }
         }
     }
 
-    /// Removes the entry of a buffer that starts at an address; `ENOENT` if there is none.
+    /// Removes the entry at an address, which must be the buffer's; `ENOENT` if there is no such entry.
     pub(crate) fn unmap(&mut self, address: u64, buffer: Option<&Arc<Buffer>>) -> Result<Entry> {
         let found = self.entries.get(&address).ok_or(ENOENT)?;
         let matches = match (&found.buffer, buffer) {
@@ -192,10 +234,34 @@ impl PageTable {
         if !matches {
             return Err(ENOENT);
         }
-        self.remove(address).ok_or(ENOENT)
+        let is_forgotten = self.split.as_ref().is_some_and(|split| split.contains(&address));
+        let entry = self.remove(address).ok_or(ENOENT)?;
+        if !is_forgotten {
+            self.clear_in_hardware(address..address + entry.size);
+        }
+        Ok(entry)
     }
 
-    /// Removes the entries in a range; splits those that extend beyond it.
+    fn clear_in_hardware(&mut self, range: Range<u64>) {
+        if let Some(hardware) = &mut self.hardware {
+            hardware.clear(range);
+        }
+    }
+
+    fn mark_as_split(&mut self, address: u64) {
+        if let Some(split) = &mut self.split {
+            split.insert(address);
+        }
+    }
+
+    /// Waits until all changes have reached the hardware, and flushes the TLB.
+    pub(crate) fn synchronize(&mut self) {
+        if let Some(hardware) = &mut self.hardware {
+            hardware.synchronize();
+        }
+    }
+
+    /// Removes the entries in a range; splits entries that extend beyond the range.
     pub(crate) fn clear(&mut self, address: u64, size: u64) -> Result<()> {
         let end = range_end(address, size)?;
         let overlapping = self.entries.range(..end).rev();
@@ -203,16 +269,19 @@ impl PageTable {
         let starts: Vec<u64> = overlapping.map(|(start, _)| *start).collect();
         for start in starts {
             let Some(entry) = self.remove(start) else { continue };
-            let after = start + entry.size;
-            if after > end {
+            let entry_end = start + entry.size;
+            self.clear_in_hardware(start.max(address)..entry_end.min(end));
+            if entry_end > end {
+                self.mark_as_split(end);
                 let tail = Entry {
-                    size: after - end,
+                    size: entry_end - end,
                     offset: entry.offset + (end - start),
                     ..entry.clone()
                 };
                 self.insert(end, tail);
             }
             if start < address {
+                self.mark_as_split(start);
                 self.insert(start, Entry { size: address - start, ..entry });
             }
         }
@@ -221,10 +290,9 @@ impl PageTable {
 
     /// Removes every entry of a buffer, when its last handle is closed.
     pub(crate) fn forget(&mut self, buffer: &Arc<Buffer>) {
-        for address in self.addresses.remove(&buffer.label.token).unwrap_or_default() {
-            self.entries.remove(&address);
-            self.unseen.remove(&address);
-            self.moved.remove(&address);
+        for address in self.addresses.get(&buffer.label.token).cloned().unwrap_or_default() {
+            // Cannot fail: each address is that of an entry of the buffer.
+            drop(self.unmap(address, Some(buffer)));
         }
     }
 
@@ -243,158 +311,4 @@ fn range_end(address: u64, size: u64) -> Result<u64> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::buffer::Buffers;
-    use crate::vram::{Memory, Vram};
-
-    fn entry(size: u64) -> Entry {
-        Entry { size, offset: 0, flags: 0xe, buffer: None }
-    }
-
-    fn ranges(table: &PageTable) -> Vec<(u64, u64)> {
-        table.entries().map(|(start, entry)| (start, entry.size)).collect()
-    }
-
-    #[test]
-    fn map_rejects_overlap_and_clear_splits() {
-        let mut table = PageTable::default();
-        table.map(0x10000, entry(0x4000)).unwrap();
-        for (address, size) in [(0x10000, 0x1000), (0xf000, 0x2000), (0x13000, 0x1000)] {
-            assert_eq!(table.map(address, entry(size)), Err(EINVAL));
-        }
-        assert_eq!(table.map(0x14001, entry(0x1000)), Err(EINVAL));
-        assert_eq!(table.map(u64::MAX - 0xfff, entry(0x1000)), Err(EINVAL));
-        table.map(0x14000, entry(0x1000)).unwrap();
-        assert_eq!(table.clear(0x11000, 0), Err(EINVAL));
-        table.clear(0x11000, 0x1000).unwrap();
-        assert_eq!(ranges(&table), [(0x10000, 0x1000), (0x12000, 0x2000), (0x14000, 0x1000)]);
-        assert!(table.unmap(0x10000, None).is_ok());
-        assert_eq!(table.unmap(0x10000, None).map(drop), Err(ENOENT));
-    }
-
-    #[test]
-    fn stale_translations_expire() {
-        let vram = Vram::new(Memory::alone(), 0, 8 * PAGE);
-        let buffers = Buffers::new();
-        let [old, new] =
-            [(); 2].map(|()| buffers.create(0, 1, PAGE, vram.claim(PAGE).unwrap()).unwrap());
-        let of = |buffer: &Arc<Buffer>| Entry { buffer: Some(buffer.clone()), ..entry(PAGE) };
-        let leads_to = |table: &mut PageTable| match table.translate(0x10000).unwrap() {
-            Translation::Entry(_, entry) => Some(entry.buffer.unwrap().label.token),
-            Translation::Nowhere(_) => None,
-        };
-        let (long, none) = (Duration::from_secs(600), Duration::ZERO);
-        let mut table = PageTable::default();
-        table.map(0x10000, of(&old)).unwrap();
-        table.hide(0x10000, long);
-        assert_eq!(leads_to(&mut table), None);
-        table.hide(0x10000, none);
-        assert_eq!(leads_to(&mut table), Some(old.label.token));
-        table.invalidate(&old);
-        assert_eq!(leads_to(&mut table), None);
-        table.validate(&old);
-        assert_eq!(leads_to(&mut table), Some(old.label.token));
-        let removed = table.unmap(0x10000, Some(&old)).unwrap();
-        table.keep_stale(0x10000, &removed, long);
-        drop(removed);
-        table.map(0x10000, of(&new)).unwrap();
-        assert_eq!(leads_to(&mut table), Some(old.label.token));
-        drop(old);
-        assert_eq!(leads_to(&mut table), None, "the memory was freed");
-        assert_eq!(vram.available(), 7 * PAGE, "the translation does not keep the memory");
-        table.stale.iter_mut().for_each(|stale| stale.until = Instant::now());
-        assert_eq!(leads_to(&mut table), Some(new.label.token));
-    }
-
-    /// A deterministic random generator.
-    struct Dice(u64);
-
-    impl Dice {
-        fn below(&mut self, end: u64) -> u64 {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            self.0 % end
-        }
-    }
-
-    const PAGES: usize = 64;
-
-    /// The buffer of each page, and the page's number in it.
-    type Model = [Option<(u64, u64)>; PAGES];
-
-    fn as_model(table: &PageTable) -> Model {
-        let mut model = [None; PAGES];
-        for (address, entry) in table.entries() {
-            let token = entry.buffer.as_ref().map_or(0, |buffer| buffer.label.token);
-            for page in 0..entry.size / PAGE {
-                let slot = &mut model[(address / PAGE + page) as usize];
-                assert_eq!(*slot, None, "entries overlap");
-                *slot = Some((token, entry.offset / PAGE + page));
-            }
-        }
-        model
-    }
-
-    #[test]
-    fn page_table_agrees_with_page_array() {
-        let buffers = Buffers::new();
-        let vram = Vram::new(Memory::alone(), 0, 48 * PAGE);
-        let memory = [(); 3]
-            .map(|()| buffers.create(0, 1, 16 * PAGE, vram.claim(16 * PAGE).unwrap()).unwrap());
-        for seed in 1..=200 {
-            let mut dice = Dice(0x9e37_79b9_7f4a_7c15u64.wrapping_mul(seed));
-            let (mut table, mut model): (_, Model) = (PageTable::default(), [None; PAGES]);
-            for _ in 0..200 {
-                let buffer = &memory[dice.below(3) as usize];
-                let token = buffer.label.token;
-                let (page, count) = (dice.below(PAGES as u64), 1 + dice.below(12));
-                let pages = page as usize..(page + count).min(PAGES as u64) as usize;
-                let (address, size) = (page * PAGE, pages.len() as u64 * PAGE);
-                match dice.below(8) {
-                    kind @ 0..4 => {
-                        let offset = dice.below(8) * PAGE;
-                        let free = kind == 0 || model[pages.clone()].iter().all(Option::is_none);
-                        let fits = offset + size <= buffer.size;
-                        let entry = Entry { size, offset, flags: 2, buffer: Some(buffer.clone()) };
-                        let result = match kind {
-                            0 => table.replace(address, entry),
-                            _ => table.map(address, entry),
-                        };
-                        assert_eq!(result.is_ok(), free && fits);
-                        for (index, page) in pages.enumerate().filter(|_| free && fits) {
-                            model[page] = Some((token, offset / PAGE + index as u64));
-                        }
-                    }
-                    4..6 => {
-                        let found = table.find(address).filter(|found| found.0 == address);
-                        let same = found.is_some_and(|(_, entry)| {
-                            entry.buffer.is_some_and(|other| Arc::ptr_eq(&other, buffer))
-                        });
-                        match table.unmap(address, Some(buffer)) {
-                            Ok(entry) => {
-                                let pages = (entry.size / PAGE) as usize;
-                                model[page as usize..page as usize + pages].fill(None);
-                                assert!(same);
-                            }
-                            Err(error) => assert_eq!((error, same), (ENOENT, false)),
-                        }
-                    }
-                    6 => {
-                        table.clear(address, size).unwrap();
-                        model[pages].fill(None);
-                    }
-                    _ => {
-                        table.forget(buffer);
-                        let of_buffer = |page: &&mut Option<(u64, u64)>| {
-                            page.is_some_and(|(other, _)| other == token)
-                        };
-                        model.iter_mut().filter(of_buffer).for_each(|page| *page = None);
-                    }
-                }
-                assert_eq!(as_model(&table), model, "seed {seed}");
-            }
-        }
-    }
-}
+mod tests;

@@ -1,7 +1,7 @@
 //! Paths of the driver.
 
-use crate::driver::{self, Driver, FIRST_RENDER};
-use crate::sysfs::Counter;
+use crate::driver::{self, Driver, FIRST_RENDER_MINOR};
+use crate::sysfs::GeneratedFile;
 use libc::{c_char, c_int};
 use std::borrow::Cow;
 use std::ffi::{CStr, CString};
@@ -14,12 +14,12 @@ pub(crate) enum DriverPath {
     /// The render node of a GPU, counted from 0.
     Render(usize),
     /// A file whose contents are generated on open.
-    Counter(Counter),
+    Generated(GeneratedFile),
     /// A file or folder in the tree that `sysfs` wrote.
     Tree(CString),
 }
 
-/// The paths that the driver serves. All others pass through to the machine.
+/// The paths that the driver serves. All other paths pass through to the system.
 const DRIVER_PATHS: [&str; 8] = [
     "/dev/kfd",
     "/dev/dri",
@@ -52,7 +52,7 @@ fn text<'a>(path: *const c_char) -> Option<&'a str> {
     if path.is_null() {
         return None;
     }
-    // SAFETY: a caller of libc gives a path that ends with a zero and lives during the call.
+    // SAFETY: a caller of libc passes a path that ends with a zero and lives during the call.
     unsafe { CStr::from_ptr(path) }.to_str().ok()
 }
 
@@ -66,13 +66,14 @@ fn driver_path(path: &str) -> Option<DriverPath> {
         return Some(DriverPath::Kfd);
     }
     if let Some(minor) = path.strip_prefix("/dev/dri/renderD") {
-        let gpu = minor.parse::<usize>().ok().and_then(|minor| minor.checked_sub(FIRST_RENDER));
+        let gpu =
+            minor.parse::<usize>().ok().and_then(|minor| minor.checked_sub(FIRST_RENDER_MINOR));
         if let Some(gpu) = gpu.filter(|gpu| *gpu < driver.gpus.len()) {
             return Some(DriverPath::Render(gpu));
         }
     }
-    if let Some(counter) = Counter::named(driver, &path) {
-        return Some(DriverPath::Counter(counter));
+    if let Some(file) = GeneratedFile::at_path(driver, &path) {
+        return Some(DriverPath::Generated(file));
     }
     join_tree(driver, &path).map(DriverPath::Tree)
 }
@@ -81,15 +82,15 @@ fn join_tree(driver: &Driver, path: &str) -> Option<CString> {
     CString::new(format!("{}{path}", driver.tree)).ok()
 }
 
-/// Returns the file in the tree for a driver path. The files of devices and counters are empty.
+/// Returns the file in the tree for a driver path. For devices and generated files, it is empty.
 pub(crate) fn tree_path(driver_path: DriverPath) -> Option<CString> {
     let driver = driver::get();
     match driver_path {
         DriverPath::Kfd => join_tree(driver, "/dev/kfd"),
         DriverPath::Render(gpu) => {
-            join_tree(driver, &format!("/dev/dri/renderD{}", FIRST_RENDER + gpu))
+            join_tree(driver, &format!("/dev/dri/renderD{}", FIRST_RENDER_MINOR + gpu))
         }
-        DriverPath::Counter(_) => join_tree(driver, "/counter"),
+        DriverPath::Generated(_) => join_tree(driver, "/counter"),
         DriverPath::Tree(path) => Some(path),
     }
 }

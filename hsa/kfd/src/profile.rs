@@ -1,4 +1,4 @@
-//! The GPUs that can be emulated: what amdkfd and amdgpu report of each.
+//! The GPUs that can be emulated, with the properties that amdkfd and amdgpu report.
 
 /// One model of GPU.
 #[derive(Debug)]
@@ -124,7 +124,7 @@ pub(crate) const PROFILES: [Profile; 4] = [
     },
 ];
 
-/// How much GPU memory the CPU can access without a large BAR.
+/// The bytes of GPU memory that the CPU can access without a large BAR.
 const SMALL_BAR: u64 = GIB / 4;
 
 impl Profile {
@@ -135,6 +135,6 @@ impl Profile {
 }
 
 /// Finds a profile by name.
-pub(crate) fn named(name: &str) -> Option<&'static Profile> {
+pub(crate) fn find(name: &str) -> Option<&'static Profile> {
     PROFILES.iter().find(|profile| profile.name == name)
 }

@@ -1,4 +1,4 @@
-//! The functions of libc behind the interposed ones.
+//! The functions of libc that the interposed functions replace.
 //!
 //! The emulation's own operations on descriptors call the kernel directly ([`close`], [`map`],
 //! [`duplicate`]), so that they never reach an interposed function.
@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// A function of the next object in the search order, looked up on its first call.
 #[derive(Debug)]
-pub(crate) struct Next {
+pub(crate) struct NextFunction {
     name: &'static CStr,
     found: AtomicPtr<c_void>,
 }
 
-impl Next {
+impl NextFunction {
     pub(crate) const fn new(name: &'static CStr) -> Self {
         Self { name, found: AtomicPtr::new(std::ptr::null_mut()) }
     }
@@ -37,12 +37,12 @@ impl Next {
 /// `None` if libc has no such function.
 macro_rules! next {
     ($name:literal, fn($($kind:ty),*) -> $result:ty, $($argument:expr),*) => {{
-        static NEXT: $crate::real::Next = {
+        static NEXT: $crate::real::NextFunction = {
             // SAFETY: a literal without zeros, ended by the one that is added.
             let name = unsafe {
                 std::ffi::CStr::from_bytes_with_nul_unchecked(concat!($name, "\0").as_bytes())
             };
-            $crate::real::Next::new(name)
+            $crate::real::NextFunction::new(name)
         };
         let address = NEXT.address();
         // SAFETY: `Option` of a function has null for `None`; the type is the one libc documents.

@@ -16,7 +16,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Returns the type: the letter of the device's family.
+    /// Returns the letter that identifies the device's driver (`_IOC_TYPE`).
     pub(crate) fn family(self) -> u8 {
         (self.code >> 8) as u8
     }
@@ -31,17 +31,17 @@ impl Request {
     }
 
     /// Returns whether the call reads the caller's struct.
-    fn is_in(self) -> bool {
+    fn reads_argument(self) -> bool {
         self.code >> 30 & 1 != 0
     }
 
     /// Returns whether the call writes to the caller's struct.
-    fn is_out(self) -> bool {
+    fn writes_argument(self) -> bool {
         self.code >> 31 & 1 != 0
     }
 
     /// Executes the call: copies the argument in, calls `run`, and copies the argument out. Fields that
-    /// the caller's struct lacks are zero; fields beyond the known struct are not changed, as in amdkfd
+    /// the caller's struct lacks are zero; fields beyond the driver's struct are not changed, as in amdkfd
     /// and the DRM core.
     pub(crate) fn execute<T: Plain, C: Clone + Send + 'static>(
         self,
@@ -54,17 +54,17 @@ impl Request {
         let began = Instant::now();
         let (address, size) = (self.argument as u64, self.size().min(size_of::<T>()));
         let mut value = T::zero();
-        let copied = match self.is_in() {
+        let copied = match self.reads_argument() {
             true => user::read(address, &mut value.bytes_mut()[..size]),
             false => Ok(()),
         };
         let before = value;
         let result = copied
-            .and_then(|()| driver.config.faults.next(value.operation(name)))
+            .and_then(|()| driver.config.faults.begin(value.operation(name)))
             .and_then(|fault| faults::perform(fault, context, &mut value, run));
         driver.log.call(device, name, &before, &value, result, began);
         // A failed call also reports its progress, as in amdkfd.
-        if copied.is_ok() && self.is_out() {
+        if copied.is_ok() && self.writes_argument() {
             user::write(address, &value.bytes()[..size]).map_err(|_| EFAULT)?;
         }
         result

@@ -17,6 +17,7 @@ impl<T> Default for Slots<T> {
 }
 
 impl<T> Slots<T> {
+    /// Inserts a value; returns its number.
     pub(crate) fn insert(&mut self, value: T) -> u32 {
         let index = match self.free.pop() {
             Some(Reverse(index)) => index,

@@ -1,5 +1,5 @@
 //! Access to the caller's memory at untrusted addresses. The kernel copies, so that an invalid
-//! address causes `EFAULT` and no crash.
+//! address causes `EFAULT` instead of a crash.
 
 use crate::abi::Plain;
 use crate::descriptors::owner;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 fn files(driver: &Driver, gpu: usize) -> Vec<Arc<DrmFile>> {
     let mut files: Vec<_> = driver.process.state().space(gpu).into_iter().collect();
     for file in descriptors::render_files() {
-        if file.gpu == gpu && !files.iter().any(|known| Arc::ptr_eq(known, &file)) {
+        if file.gpu == gpu && !files.iter().any(|listed| Arc::ptr_eq(listed, &file)) {
             files.push(file);
         }
     }
@@ -41,8 +41,9 @@ fn tables(driver: &Driver, gpu: usize) -> String {
         let state = file.state();
         let count = state.table.entries().count();
         // Writing to a string cannot fail.
-        let _ =
-            writeln!(text, "gpu {gpu} id {} file {index}: {count} mappings", driver.gpus[gpu].id);
+        let plural = if count == 1 { "" } else { "s" };
+        let id = driver.gpus[gpu].id;
+        let _ = writeln!(text, "gpu {gpu} id {id} file {index}: {count} mapping{plural}");
         for (address, entry) in state.table.entries() {
             let _ = writeln!(text, "  {}", line(address, entry));
         }
@@ -61,7 +62,7 @@ pub(crate) fn of_gpu(driver: &Driver, gpu: usize) -> String {
 
 /// Appends all page tables to the file that `HSA_KFD_PAGE_TABLES` names, if the process has used
 /// the driver.
-extern "C" fn write_at_end() {
+extern "C" fn write_at_exit() {
     let Some(driver) = driver::current() else { return };
     let Some(path) = &driver.config.page_tables else { return };
     let mut text = format!("process {}\n", std::process::id());
@@ -76,4 +77,4 @@ extern "C" fn write_at_end() {
 /// The dynamic loader calls this at exit.
 #[used]
 #[unsafe(link_section = ".fini_array")]
-static END: extern "C" fn() = write_at_end;
+static WRITE_AT_EXIT: extern "C" fn() = write_at_exit;

@@ -24,9 +24,9 @@ type Slot = [AtomicU64; MAX_GPUS];
 /// The byte of the file whose lock serialises counting; the bytes of the slots follow.
 const COUNT_LOCK: i64 = 0;
 
-/// The used memory of the machine's GPUs.
+/// The number of bytes that each process uses of each GPU's memory.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct MemoryUsage {
     slots: &'static [Slot],
     own: usize,
     /// `None` if no other process shares the machine.
@@ -34,14 +34,14 @@ pub(crate) struct Memory {
     count_lock: Mutex<()>,
 }
 
-impl Memory {
-    /// Creates the memory of a machine that no other process shares.
-    pub(crate) fn alone() -> Arc<Self> {
+impl MemoryUsage {
+    /// Creates the state of a machine that no other process shares.
+    pub(crate) fn unshared() -> Arc<Self> {
         let slots = Box::leak(Box::new([Slot::default()]));
         Arc::new(Self { slots, own: 0, file: None, count_lock: Mutex::default() })
     }
 
-    /// Opens the memory of a named machine, and takes a slot for this process.
+    /// Opens the file of a named machine, and takes a slot for this process.
     pub(crate) fn shared(name: &str) -> io::Result<Arc<Self>> {
         let user = own::user();
         let mut options = OpenOptions::new();
@@ -90,10 +90,10 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for MemoryUsage {
     fn drop(&mut self) {
         if let Some(file) = &self.file {
-            own::set(file.as_raw_fd(), false);
+            own::mark(file.as_raw_fd(), false);
             let (start, size) = (self.slots.as_ptr(), size_of_val(self.slots));
             // SAFETY: mapped by `shared`, and nothing else uses the slots.
             unsafe { libc::syscall(libc::SYS_munmap, start, size) };
@@ -111,7 +111,7 @@ fn byte(slot: usize) -> i64 {
     COUNT_LOCK + 1 + slot as i64
 }
 
-fn range(kind: libc::c_int, byte: i64) -> libc::flock {
+fn lock_range(kind: libc::c_int, byte: i64) -> libc::flock {
     // SAFETY: all zeros is a value of the struct, which is plain numbers.
     let zero: libc::flock = unsafe { std::mem::zeroed() };
     libc::flock {
@@ -137,15 +137,15 @@ fn control(file: &File, operation: libc::c_int, range: &mut libc::flock) -> Resu
 }
 
 fn lock(file: &File, operation: libc::c_int, byte: i64) -> Result<()> {
-    control(file, operation, &mut range(libc::F_WRLCK, byte))
+    control(file, operation, &mut lock_range(libc::F_WRLCK, byte))
 }
 
 fn unlock(file: &File, byte: i64) -> Result<()> {
-    control(file, libc::F_OFD_SETLK, &mut range(libc::F_UNLCK, byte))
+    control(file, libc::F_OFD_SETLK, &mut lock_range(libc::F_UNLCK, byte))
 }
 
 fn is_locked(file: &File, byte: i64) -> bool {
-    let mut found = range(libc::F_WRLCK, byte);
+    let mut found = lock_range(libc::F_WRLCK, byte);
     control(file, libc::F_OFD_GETLK, &mut found).is_ok() && found.l_type != libc::F_UNLCK as i16
 }
 
@@ -169,32 +169,32 @@ fn map(file: &File, size: usize) -> io::Result<&'static [Slot]> {
     }
     // SAFETY: excludes the new mapping from forked children.
     unsafe { libc::madvise(mapped as *mut _, size, libc::MADV_DONTFORK) };
-    // SAFETY: maps `size` bytes of a file that is never truncated, until `Memory` is dropped. Every
+    // SAFETY: maps `size` bytes of a file that is never truncated, until `MemoryUsage` is dropped. Every
     // process uses the numbers atomically, and every bit pattern is a number.
     Ok(unsafe { std::slice::from_raw_parts(mapped as *const Slot, size / size_of::<Slot>()) })
 }
 
-/// The memory of one GPU.
+/// The memory of one GPU, or the system memory that the GPUs can use (GTT).
 #[derive(Clone, Debug)]
 pub(crate) struct Vram {
     pub(crate) size: u64,
     gpu: usize,
-    memory: Arc<Memory>,
+    usage: Arc<MemoryUsage>,
 }
 
 impl Vram {
-    pub(crate) fn new(memory: Arc<Memory>, gpu: usize, size: u64) -> Self {
-        Self { size, gpu, memory }
+    pub(crate) fn new(usage: Arc<MemoryUsage>, gpu: usize, size: u64) -> Self {
+        Self { size, gpu, usage }
     }
 
     /// Returns how many bytes all processes use.
     pub(crate) fn used(&self) -> u64 {
-        self.memory.used(self.gpu)
+        self.usage.used(self.gpu)
     }
 
     /// Returns how many bytes this process uses.
     pub(crate) fn held(&self) -> u64 {
-        self.memory.slots[self.memory.own][self.gpu].load(Ordering::Relaxed)
+        self.usage.slots[self.usage.own][self.gpu].load(Ordering::Relaxed)
     }
 
     pub(crate) fn available(&self) -> u64 {
@@ -203,22 +203,22 @@ impl Vram {
 
     /// Claims bytes; dropping the claim releases them.
     pub(crate) fn claim(&self, size: u64) -> Result<Claim> {
-        self.memory.claim(self.gpu, size, self.size)?;
-        Ok(Claim { memory: self.memory.clone(), gpu: self.gpu, size })
+        self.usage.claim(self.gpu, size, self.size)?;
+        Ok(Claim { usage: self.usage.clone(), gpu: self.gpu, size })
     }
 }
 
 /// A claimed part of a GPU's memory.
 #[derive(Debug)]
 pub(crate) struct Claim {
-    memory: Arc<Memory>,
+    usage: Arc<MemoryUsage>,
     gpu: usize,
     size: u64,
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        self.memory.slots[self.memory.own][self.gpu].fetch_sub(self.size, Ordering::Relaxed);
+        self.usage.slots[self.usage.own][self.gpu].fetch_sub(self.size, Ordering::Relaxed);
     }
 }
 
@@ -232,32 +232,32 @@ mod tests {
 
     #[test]
     fn processes_of_a_machine_share_memory() {
-        // Each `Memory` opens the file itself, as each process does.
+        // Each `MemoryUsage` opens the file itself, as each process does.
         let name = format!("test{}", std::process::id());
-        let [first, second] = [(); 2].map(|()| Memory::shared(&name).unwrap());
-        let [one, other] = [&first, &second].map(|memory| Vram::new(memory.clone(), 1, 100));
-        let claim = one.claim(60).unwrap();
-        assert_eq!(other.claim(41).map(drop), Err(ENOMEM));
-        assert_eq!((other.used(), other.held(), other.available()), (60, 0, 40));
-        let rest = other.claim(40).unwrap();
-        assert_eq!(one.available(), 0);
+        let [first, second] =
+            [(); 2].map(|()| Vram::new(MemoryUsage::shared(&name).unwrap(), 1, 100));
+        let claim = first.claim(60).unwrap();
+        assert_eq!(second.claim(41).map(drop), Err(ENOMEM));
+        assert_eq!((second.used(), second.held(), second.available()), (60, 0, 40));
+        let rest = second.claim(40).unwrap();
+        assert_eq!(first.available(), 0);
         drop(rest);
-        assert_eq!(one.available(), 40);
+        assert_eq!(first.available(), 40);
         drop(claim);
-        assert_eq!(one.available(), 100);
+        assert_eq!(first.available(), 100);
         remove(&name);
     }
 
     #[test]
     fn memory_of_dead_processes_is_reclaimed() {
         let name = format!("gone{}", std::process::id());
-        let lost = Memory::shared(&name).unwrap();
-        let kept = Vram::new(Memory::shared(&name).unwrap(), 0, 100);
-        lost.claim(0, 70, 100).unwrap();
-        assert_eq!(kept.available(), 30);
-        drop(lost);
-        assert_eq!(kept.available(), 100);
-        assert!(kept.claim(100).is_ok());
+        let dead = MemoryUsage::shared(&name).unwrap();
+        let live = Vram::new(MemoryUsage::shared(&name).unwrap(), 0, 100);
+        dead.claim(0, 70, 100).unwrap();
+        assert_eq!(live.available(), 30);
+        drop(dead);
+        assert_eq!(live.available(), 100);
+        assert!(live.claim(100).is_ok());
         remove(&name);
     }
 }

@@ -3,7 +3,7 @@
 mod fixture;
 mod kernel;
 
-use fixture::under;
+use fixture::run_preloaded;
 use kernel::{Gpu, MAP, PUBLIC, UNMAP, VRAM, call, close, mmap, open, page_tables};
 use libc::EMFILE;
 use std::fs;
@@ -18,7 +18,7 @@ fn is_render(descriptor: i32) -> bool {
 
 #[test]
 fn duplicated_descriptors_are_devices() {
-    under("duplicated_descriptors_are_devices", &[], || {
+    run_preloaded("duplicated_descriptors_are_devices", &[], || {
         let gpu = Gpu::open();
         let (handle, _) = gpu.alloc(MIB, VRAM).unwrap();
         let descriptor = gpu.export(handle).unwrap();
@@ -45,32 +45,32 @@ fn duplicated_descriptors_are_devices() {
         // The process's page table outlives its file.
         gpu.free(handle).unwrap();
         let (handle, _) = gpu.alloc_at(ADDRESS, MIB, VRAM).unwrap();
-        gpu.map(0x18, handle).unwrap();
+        gpu.map_memory(handle).unwrap();
         assert_eq!(page_tables().0.len(), 1);
     });
 }
 
 #[test]
 fn reused_descriptor_is_not_a_device() {
-    under("reused_descriptor_is_not_a_device", &[], || {
+    run_preloaded("reused_descriptor_is_not_a_device", &[], || {
         // SAFETY: here and below, each function closes the test's own descriptor.
-        let directly = |descriptor: i32| unsafe { libc::syscall(libc::SYS_close, descriptor) };
-        let of_range = |descriptor: i32| {
+        let close_directly = |number: i32| unsafe { libc::syscall(libc::SYS_close, number) };
+        let close_in_range = |descriptor: i32| {
             // SAFETY: as above.
             i64::from(unsafe { libc::close_range(descriptor as u32, descriptor as u32, 0) })
         };
-        let of_stream = |descriptor: i32| {
+        let close_stream = |descriptor: i32| {
             // SAFETY: as above; the mode ends with a zero.
             i64::from(unsafe { libc::fclose(libc::fdopen(descriptor, c"r".as_ptr())) })
         };
         // SAFETY: as above.
-        let by_another = |descriptor: i32| i64::from(unsafe { libc::dup2(0, descriptor) });
+        let replace = |descriptor: i32| i64::from(unsafe { libc::dup2(0, descriptor) });
         let close_functions: [&dyn Fn(i32) -> i64; 4] =
-            [&directly, &of_range, &of_stream, &by_another];
-        for (index, close_by) in close_functions.iter().enumerate() {
+            [&close_directly, &close_in_range, &close_stream, &replace];
+        for (index, close_function) in close_functions.iter().enumerate() {
             let descriptor = open("/dev/dri/renderD128").unwrap();
             assert!(is_render(descriptor));
-            assert!(close_by(descriptor) >= 0);
+            assert!(close_function(descriptor) >= 0);
             if index < 3 {
                 assert_eq!(
                     open("/dev/null").unwrap(),
@@ -94,7 +94,7 @@ fn open_descriptors() -> Vec<i32> {
 
 #[test]
 fn driver_descriptors_are_protected() {
-    under("driver_descriptors_are_protected", &[], || {
+    run_preloaded("driver_descriptors_are_protected", &[], || {
         let before = open_descriptors();
         let gpu = Gpu::open();
         let (handle, offset) = gpu.alloc(MIB, VRAM | PUBLIC).unwrap();
@@ -102,7 +102,8 @@ fn driver_descriptors_are_protected() {
         assert_eq!(page_tables().1, "buffers 1, descriptors 1");
         // Only the two devices are visible, and the lowest number is free.
         assert_eq!(open_descriptors().len(), before.len() + 2);
-        // One of the free numbers was that of the listed folder; the devices use two of them.
+        // `before` contains the number of the listed folder's descriptor. The devices reuse that number and
+        // take one more.
         let lowest = (0..).filter(|number| !before.contains(number)).nth(1);
         let next = open("/dev/null").unwrap();
         assert_eq!(Some(next), lowest);
@@ -116,18 +117,18 @@ fn driver_descriptors_are_protected() {
         assert_eq!(unsafe { libc::close_range(next as u32, u32::MAX, 0) }, 0);
         assert_eq!(page_tables().1, "buffers 1, descriptors 1");
         let descriptor = gpu.export(handle).unwrap();
-        let again = mmap(descriptor, 0, MIB as usize).unwrap();
+        let exported = mmap(descriptor, 0, MIB as usize).unwrap();
         // SAFETY: both were mapped above.
         unsafe {
             memory.write_volatile(9);
-            assert_eq!(again.read_volatile(), 9);
+            assert_eq!(exported.read_volatile(), 9);
         }
     });
 }
 
 #[test]
 fn descriptor_exhaustion_loses_nothing() {
-    under("descriptor_exhaustion_loses_nothing", &[], || {
+    run_preloaded("descriptor_exhaustion_loses_nothing", &[], || {
         let gpu = Gpu::open();
         let limit = libc::rlimit { rlim_cur: 40, rlim_max: 250 };
         // SAFETY: reads the struct.
@@ -138,10 +139,10 @@ fn descriptor_exhaustion_loses_nothing() {
             mmap(gpu.drm, *offset, 4096).unwrap();
         }
         assert_eq!(page_tables().1, "buffers 200, descriptors 200");
-        let mut now = limit;
+        let mut current = limit;
         // SAFETY: fills the struct.
-        unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut now) };
-        assert_eq!(now.rlim_cur, 40, "the limit is unchanged");
+        unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut current) };
+        assert_eq!(current.rlim_cur, 40, "the limit is unchanged");
         let mut taken = Vec::new();
         let error = loop {
             match open("/dev/null") {
@@ -165,7 +166,7 @@ fn descriptor_exhaustion_loses_nothing() {
 
 #[test]
 fn device_rejects_write() {
-    under("device_rejects_write", &[], || {
+    run_preloaded("device_rejects_write", &[], || {
         for path in ["/dev/kfd", "/dev/dri/renderD128"] {
             let descriptor = open(path).unwrap();
             // SAFETY: reads a byte of a constant.

@@ -3,7 +3,7 @@
 mod fixture;
 mod kernel;
 
-use fixture::{rerun, under};
+use fixture::{rerun, run_preloaded};
 use kernel::{Gpu, MAP, PUBLIC, Result, UNMAP, VRAM, call, close, mmap, page_tables};
 use libc::{EINVAL, ENOENT};
 use std::os::unix::process::ExitStatusExt;
@@ -14,7 +14,7 @@ const ADDRESS: u64 = 0x1000_0000;
 const READ: u64 = 2;
 
 fn with_plan(name: &str, plan: &str, body: impl FnOnce()) {
-    under(name, &[("HSA_KFD_FAULTS", plan), ("HSA_KFD", "vram=64MiB")], body);
+    run_preloaded(name, &[("HSA_KFD_FAULTS", plan), ("HSA_KFD", "vram=64MiB")], body);
 }
 
 /// Allocates 2 MiB of the first GPU's memory. Returns its handles in amdkfd and DRM.
@@ -26,8 +26,8 @@ fn memory(gpu: Gpu) -> (u64, u64) {
     (handle, gem)
 }
 
-/// Maps memory with read access for the GPU.
-fn map_to_read(gpu: Gpu, gem: u64, address: u64) -> Result<()> {
+/// Maps memory read-only for the GPU.
+fn map_read_only(gpu: Gpu, gem: u64, address: u64) -> Result<()> {
     call(gpu.drm, b'd', 0x48, &mut [gem, MAP | READ << 32, address, 0, 2 * MIB])
 }
 
@@ -47,7 +47,7 @@ fn page_table_faults_change_entries() {
         assert_eq!(page_tables().0.len(), 1, "the entry stays");
         unmap(ADDRESS).unwrap();
         assert_eq!(unmap(ADDRESS), Err(ENOENT));
-        map_to_read(gpu, gem, ADDRESS).unwrap();
+        map_read_only(gpu, gem, ADDRESS).unwrap();
         map(ADDRESS + 16 * MIB).unwrap();
         map(ADDRESS + 32 * MIB).unwrap();
         map(ADDRESS + 48 * MIB).unwrap();
@@ -94,11 +94,11 @@ fn leak_fault_keeps_memory() {
             assert_eq!(gpu.available(), remaining * MIB);
         }
         let open = std::fs::read_dir("/proc/self/fd").unwrap();
-        let remaining = open.filter(|it| {
-            let target = std::fs::read_link(it.as_ref().unwrap().path());
+        let remaining = open.filter(|entry| {
+            let target = std::fs::read_link(entry.as_ref().unwrap().path());
             target.is_ok_and(|target| target.to_string_lossy().contains("hsa-kfd:0"))
         });
-        assert_eq!(remaining.count(), 1, "the third export leaks one");
+        assert_eq!(remaining.count(), 1, "the third export leaks a descriptor");
     });
 }
 
@@ -108,14 +108,14 @@ fn export_fault_substitutes_memory() {
         let gpu = Gpu::open();
         let (handle, offset) = gpu.alloc(2 * MIB, VRAM | PUBLIC).unwrap();
         let memory = mmap(gpu.drm, offset, 4096).unwrap();
-        let [same, other] = [(); 2].map(|()| {
+        let [exported, substitute] = [(); 2].map(|()| {
             let descriptor = gpu.export(handle).unwrap();
             mmap(descriptor, 0, 4096).unwrap()
         });
         // SAFETY: mapped just now.
         unsafe {
             memory.write(7);
-            assert_eq!((same.read(), other.read()), (7, 0));
+            assert_eq!((exported.read(), substitute.read()), (7, 0));
         }
     });
 }
@@ -158,7 +158,8 @@ fn size_faults_change_reported_sizes() {
     );
 }
 
-/// Returns the signal that ended a process whose first call after opening has this fault.
+/// Runs a test in a process whose first call after opening has a fault. Returns the signal that ended the
+/// process.
 fn ending_signal(name: &str, effect: &str) -> Option<i32> {
     let plan = format!("AVAILABLE_MEMORY={effect}");
     let output = rerun(name, &[("HSA_KFD_FAULTS", &plan), ("INSIDE", "1")]);

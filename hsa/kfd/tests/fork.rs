@@ -1,16 +1,16 @@
-//! The devices of a parent process in a forked child.
+//! The devices of a process after a fork.
 
 mod fixture;
 mod kernel;
 
-use fixture::under;
+use fixture::run_preloaded;
 use kernel::{Gpu, MAP, PUBLIC, UNMAP, VRAM, call, close, mmap, page_tables};
 use libc::{EBADF, ENOENT};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const MIB: u64 = 1 << 20;
 
-/// Runs a function in a forked child, which must succeed within a minute.
+/// Runs a function in a forked child. Panics unless the child succeeds within a minute.
 fn in_child(run: impl FnOnce()) {
     // SAFETY: the child has only this thread, which holds no lock of the test.
     match unsafe { libc::fork() } {
@@ -18,9 +18,9 @@ fn in_child(run: impl FnOnce()) {
         0 => {
             // SAFETY: ends the child if it hangs; then ends it without the parent's handlers.
             unsafe { libc::alarm(60) };
-            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_ok();
+            let succeeded = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_ok();
             // SAFETY: as above.
-            unsafe { libc::_exit(if done { 0 } else { 1 }) }
+            unsafe { libc::_exit(if succeeded { 0 } else { 1 }) }
         }
         child => {
             let mut status = 0;
@@ -32,8 +32,8 @@ fn in_child(run: impl FnOnce()) {
 }
 
 #[test]
-fn forked_child_starts_empty() {
-    under("forked_child_starts_empty", &[("HSA_KFD", "vram=64MiB")], || {
+fn forked_child_has_no_driver_state() {
+    run_preloaded("forked_child_has_no_driver_state", &[("HSA_KFD", "vram=64MiB")], || {
         let gpu = Gpu::open();
         let (handle, offset) = gpu.alloc(48 * MIB, VRAM | PUBLIC).unwrap();
         let descriptor = gpu.export(handle).unwrap();
@@ -49,16 +49,16 @@ fn forked_child_starts_empty() {
             assert_eq!(gpu.free(handle), Err(EBADF));
             assert_eq!(gpu.gem_va(gem, UNMAP, 0x1000_0000, MIB), Err(ENOENT));
             gpu.close();
-            let own = Gpu::open();
+            let child_gpu = Gpu::open();
             assert_eq!(page_tables(), (Vec::new(), "buffers 0, descriptors 0".to_owned()));
-            assert_eq!(own.available(), 64 * MIB);
+            assert_eq!(child_gpu.available(), 64 * MIB);
             // The child imports the parent's memory as a dma-buf.
-            let import = own.import(descriptor).unwrap();
+            let import = child_gpu.import(descriptor).unwrap();
             // SAFETY: mapped here.
             assert_eq!(unsafe { mmap(descriptor, 0, 4096).unwrap().read_volatile() }, 5);
-            own.free(import).unwrap();
-            let (handle, _) = own.alloc(64 * MIB, VRAM).unwrap();
-            own.free(handle).unwrap();
+            child_gpu.free(import).unwrap();
+            let (handle, _) = child_gpu.alloc(64 * MIB, VRAM).unwrap();
+            child_gpu.free(handle).unwrap();
         });
         // The parent's state is unchanged.
         assert_eq!(page_tables().0.len(), 1);
@@ -69,7 +69,7 @@ fn forked_child_starts_empty() {
 
 #[test]
 fn fork_during_driver_calls_does_not_hang() {
-    under("fork_during_driver_calls_does_not_hang", &[], || {
+    run_preloaded("fork_during_driver_calls_does_not_hang", &[], || {
         let gpu = Gpu::open();
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -95,9 +95,9 @@ fn fork_during_driver_calls_does_not_hang() {
             for _ in 0..100 {
                 in_child(|| {
                     gpu.close();
-                    let own = Gpu::open();
-                    let (handle, _) = own.alloc(4096, VRAM).unwrap();
-                    close(own.export(handle).unwrap()).unwrap();
+                    let child_gpu = Gpu::open();
+                    let (handle, _) = child_gpu.alloc(4096, VRAM).unwrap();
+                    close(child_gpu.export(handle).unwrap()).unwrap();
                     assert!(std::fs::read_dir("/proc/self/fd").unwrap().count() > 0);
                 });
             }
@@ -109,7 +109,7 @@ fn fork_during_driver_calls_does_not_hang() {
 
 #[test]
 fn vfork_child_leaves_parent_intact() {
-    under("vfork_child_leaves_parent_intact", &[], || {
+    run_preloaded("vfork_child_leaves_parent_intact", &[], || {
         let gpu = Gpu::open();
         let mut status = 0;
         // SAFETY: the child closes descriptors, which are its own, and ends.

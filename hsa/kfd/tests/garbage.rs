@@ -3,14 +3,14 @@
 mod fixture;
 mod kernel;
 
-use fixture::under;
+use fixture::run_preloaded;
 use kernel::Gpu;
 
 /// A deterministic random generator.
-struct Dice(u64);
+struct Random(u64);
 
-impl Dice {
-    fn random(&mut self) -> u64 {
+impl Random {
+    fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -18,7 +18,7 @@ impl Dice {
     }
 
     fn below(&mut self, end: u64) -> u64 {
-        self.random() % end
+        self.next() % end
     }
 
     /// Returns a random argument, often one that is nearly valid.
@@ -28,8 +28,8 @@ impl Dice {
         match self.below(12) {
             0 => 0,
             1 => memory + self.below(4096),
-            2 => self.random(),
-            3 => self.random() & 0xffff_ffff,
+            2 => self.next(),
+            3 => self.next() & 0xffff_ffff,
             4 => Gpu::ID | self.below(1 << 20) << 32,
             5 => low | high << 32,
             6 => Gpu::ID << 32 | low,
@@ -44,32 +44,35 @@ impl Dice {
 
 #[test]
 fn random_calls_return() {
-    under("random_calls_return", &[("HSA_KFD", "gpus=2,vram=1GiB")], || {
+    run_preloaded("random_calls_return", &[("HSA_KFD", "gpus=2,vram=1GiB")], || {
         let gpu = Gpu::open();
-        // A call can write to its arguments, so they have pages of their own.
+        // A call can write to its arguments, so the arguments have pages of their own.
         let (handle, offset) = gpu.alloc(1 << 16, kernel::VRAM | kernel::PUBLIC).unwrap();
         let memory = kernel::mmap(gpu.drm, offset, 1 << 16).unwrap() as u64;
         let descriptors = [gpu.kfd, gpu.drm, 0, -1, 1000, gpu.export(handle).unwrap()];
-        let mut dice = Dice(0x5eed);
+        let mut random = Random(0x5eed);
         let (mut failed, mut succeeded) = (0, 0);
         for _ in 0..200_000 {
-            let render = dice.below(2) == 0;
+            let render = random.below(2) == 0;
             let (device, family) = if render { (gpu.drm, b'd') } else { (gpu.kfd, b'K') };
-            let known = if render { 0x60 } else { 0x30 };
-            let number = if dice.below(8) == 0 { dice.below(256) } else { dice.below(known) };
+            let numbers = if render { 0x60 } else { 0x30 };
+            let number =
+                if random.below(8) == 0 { random.below(256) } else { random.below(numbers) };
             // Skip waits without a timeout.
             if !render && number == 0x0c {
                 continue;
             }
             let mut argument = [0u64; 16];
-            argument.iter_mut().for_each(|word| *word = dice.word(memory, &descriptors));
-            let size = if dice.below(4) == 0 { dice.below(1 << 14) } else { 8 * dice.below(16) };
-            let code = dice.below(4) << 30 | size.min(128) << 16 | u64::from(family) << 8 | number;
-            // SAFETY: the argument is as long as the code says, or invalid; addresses in it are of
-            // unused memory, or invalid.
+            argument.iter_mut().for_each(|word| *word = random.word(memory, &descriptors));
+            let size =
+                if random.below(4) == 0 { random.below(1 << 14) } else { 8 * random.below(16) };
+            let code =
+                random.below(4) << 30 | size.min(128) << 16 | u64::from(family) << 8 | number;
+            // SAFETY: the argument has the length in the code, or is invalid; its addresses are those
+            // of unused memory, or invalid.
             let result = unsafe {
-                match dice.below(16) {
-                    0 => libc::ioctl(device, code, dice.random() & 0xfff),
+                match random.below(16) {
+                    0 => libc::ioctl(device, code, random.next() & 0xfff),
                     _ => libc::ioctl(device, code, argument.as_mut_ptr()),
                 }
             };
@@ -78,9 +81,9 @@ fn random_calls_return() {
             } else {
                 failed += 1
             }
-            if dice.below(8) == 0 {
+            if random.below(8) == 0 {
                 let (offset, length) =
-                    (dice.word(memory, &descriptors) & !4095, dice.below(1 << 20));
+                    (random.word(memory, &descriptors) & !4095, random.below(1 << 20));
                 if let Ok(mapped) = kernel::mmap(device, offset, length as usize) {
                     // SAFETY: mapped just now.
                     unsafe { libc::munmap(mapped.cast(), length as usize) };
@@ -99,13 +102,14 @@ fn random_calls_return() {
 }
 
 /// Returns a random valid call on the process's objects: its family, number and arguments.
-fn valid_call(gpu: Gpu, dice: &mut Dice, memory: u64, dmabuf: i32) -> (u8, u8, Vec<u64>) {
-    let one = 1 + dice.below(3);
-    let (handle, address) = (gpu.id << 32 | one, 0x1000_0000 + (dice.below(64) << 12));
-    let (dmabuf, size) = (dmabuf as u64, 4096 * one);
-    let flags = [kernel::VRAM, kernel::GTT, kernel::VRAM | kernel::PUBLIC][dice.below(3) as usize];
+fn valid_call(gpu: Gpu, random: &mut Random, memory: u64, dmabuf: i32) -> (u8, u8, Vec<u64>) {
+    let number = 1 + random.below(3);
+    let (handle, address) = (gpu.id << 32 | number, 0x1000_0000 + (random.below(64) << 12));
+    let (dmabuf, size) = (dmabuf as u64, 4096 * number);
+    let flags =
+        [kernel::VRAM, kernel::GTT, kernel::VRAM | kernel::PUBLIC][random.below(3) as usize];
     let queue = [memory, memory + 8192, memory + 8200, 0, 4096 | gpu.id << 32, 2 | 100 << 32, 7];
-    match dice.below(16) {
+    match random.below(16) {
         0 => (b'K', 0x16, vec![address, size, 0, 0, gpu.id | (flags | kernel::WRITABLE) << 32]),
         1 => (b'K', 0x17, vec![handle]),
         2 => (b'K', 0x18, vec![handle, memory + 4096, 1]),
@@ -114,37 +118,37 @@ fn valid_call(gpu: Gpu, dice: &mut Dice, memory: u64, dmabuf: i32) -> (u8, u8, V
         5 => (b'K', 0x1d, vec![address, 0, gpu.id | dmabuf << 32]),
         6 => (b'K', 0x1c, vec![0, 0, 0, dmabuf << 32]),
         // Each queue creates a thread, so create only a few.
-        7 if dice.below(64) == 0 => (b'K', 0x02, [&queue[..], &[0; 5]].concat()),
+        7 if random.below(64) == 0 => (b'K', 0x02, [&queue[..], &[0; 5]].concat()),
         7 => (b'K', 0x23, vec![0, gpu.id]),
-        8 => (b'K', 0x03, vec![one]),
+        8 => (b'K', 0x03, vec![number]),
         9 => (b'K', 0x08, vec![0, 0, 0, 0]),
         10 => (b'K', 0x14, vec![memory, 2]),
         11 => (b'd', 0x2e, vec![0, dmabuf]),
-        12 => (b'd', 0x48, vec![one, (1 + dice.below(4)) | (0xe << 32), address, 0, size]),
+        12 => (b'd', 0x48, vec![number, (1 + random.below(4)) | (0xe << 32), address, 0, size]),
         13 => (b'd', 0x45, vec![memory, 360 | 0x16 << 32, 0, 0]),
-        14 => (b'd', 0x41, vec![one]),
-        _ => (b'd', 0x09, vec![one]),
+        14 => (b'd', 0x41, vec![number]),
+        _ => (b'd', 0x09, vec![number]),
     }
 }
 
-/// Calls with at most one invalid word get further into the driver.
+/// Makes calls with at most one invalid word, which pass most of the driver's checks.
 #[test]
 fn nearly_valid_calls_return() {
     let name = "nearly_valid_calls_return";
-    under(name, &[("HSA_KFD", "vram=1GiB")], || {
+    run_preloaded(name, &[("HSA_KFD", "vram=1GiB")], || {
         let gpu = Gpu::open();
         let (handle, offset) = gpu.alloc(1 << 16, kernel::GTT).unwrap();
         let memory = kernel::mmap(gpu.drm, offset, 1 << 16).unwrap();
         // SAFETY: mapped just now.
         unsafe { memory.add(4096).cast::<u32>().write(Gpu::ID as u32) };
         let (memory, dmabuf) = (memory as u64, gpu.export(handle).unwrap());
-        let mut dice = Dice(0xfeed);
+        let mut random = Random(0xfeed);
         let (mut failed, mut succeeded) = (0, 0);
         for _ in 0..30_000 {
-            let (family, number, mut argument) = valid_call(gpu, &mut dice, memory, dmabuf);
-            if dice.below(2) == 0 {
-                let index = dice.below(argument.len() as u64) as usize;
-                argument[index] = dice.word(memory, &[gpu.kfd, gpu.drm, dmabuf]);
+            let (family, number, mut argument) = valid_call(gpu, &mut random, memory, dmabuf);
+            if random.below(2) == 0 {
+                let index = random.below(argument.len() as u64) as usize;
+                argument[index] = random.word(memory, &[gpu.kfd, gpu.drm, dmabuf]);
             }
             let device = if family == b'd' { gpu.drm } else { gpu.kfd };
             let size = (argument.len() * 8) as u64;
@@ -161,10 +165,10 @@ fn nearly_valid_calls_return() {
             }
         }
         assert!(failed > 3000 && succeeded > 3000, "{failed} failed, {succeeded} succeeded");
-        // Everything can be released, and nothing remains.
+        // All resources can be released, and none remains.
         kernel::close(dmabuf).unwrap();
         for handle in (1..30_000).map(|number| gpu.id << 32 | number) {
-            let _ = gpu.map(0x19, handle);
+            let _ = gpu.unmap_memory(handle);
             let _ = gpu.free(handle);
         }
         for handle in 1..100 {
@@ -179,7 +183,7 @@ fn nearly_valid_calls_return() {
 /// A queue continues after its byte count wraps around to 0.
 #[test]
 fn queue_survives_counter_overflow() {
-    under("queue_survives_counter_overflow", &[], || {
+    run_preloaded("queue_survives_counter_overflow", &[], || {
         let gpu = Gpu::open();
         let (_, offset) = gpu.alloc(1 << 16, kernel::GTT).unwrap();
         let memory = kernel::mmap(gpu.drm, offset, 1 << 16).unwrap();
@@ -208,7 +212,7 @@ fn queue_survives_counter_overflow() {
 
 #[test]
 fn invalid_waits_return() {
-    under("invalid_waits_return", &[], || {
+    run_preloaded("invalid_waits_return", &[], || {
         let gpu = Gpu::open();
         let wait = |events: u64, count: u64, all: u64| {
             // The timeout is a millisecond.

@@ -3,7 +3,7 @@
 mod fixture;
 mod kernel;
 
-use fixture::under;
+use fixture::run_preloaded;
 use kernel::{Gpu, PUBLIC, VRAM, call, mmap};
 use libc::EBUSY;
 use std::fs;
@@ -15,9 +15,9 @@ const ADDRESS: u64 = 0x1000_0000;
 fn log_of(name: &str, faults: &str, body: impl FnOnce()) -> Option<String> {
     let log = std::env::temp_dir().join(format!("hsa-kfd-{name}-{}", std::process::id()));
     let path = log.to_str().expect("a UTF-8 path").to_owned();
-    let inside = std::env::var_os("HSA_KFD_LOG").is_some();
-    under(name, &[("HSA_KFD_LOG", &path), ("HSA_KFD_FAULTS", faults)], body);
-    if inside {
+    let is_child = std::env::var_os("HSA_KFD_LOG").is_some();
+    run_preloaded(name, &[("HSA_KFD_LOG", &path), ("HSA_KFD_FAULTS", faults)], body);
+    if is_child {
         return None;
     }
     let text = fs::read_to_string(&log).expect("a log");
@@ -85,20 +85,20 @@ fn plan_injects_errors_and_delays() {
 fn page_tables_are_written_at_exit() {
     let file = std::env::temp_dir().join(format!("hsa-kfd-tables-{}", std::process::id()));
     let name = file.to_str().expect("a UTF-8 path");
-    let inside = std::env::var_os("HSA_KFD_PAGE_TABLES").is_some();
-    under("page_tables_are_written_at_exit", &[("HSA_KFD_PAGE_TABLES", name)], || {
+    let is_child = std::env::var_os("HSA_KFD_PAGE_TABLES").is_some();
+    run_preloaded("page_tables_are_written_at_exit", &[("HSA_KFD_PAGE_TABLES", name)], || {
         let gpu = Gpu::open();
         let (handle, _) = gpu.alloc_at(ADDRESS, MIB, VRAM).unwrap();
-        gpu.map(0x18, handle).unwrap();
+        gpu.map_memory(handle).unwrap();
     });
-    if inside {
+    if is_child {
         return;
     }
     let text = fs::read_to_string(&file).expect("page tables");
     fs::remove_file(&file).expect("page tables");
     let lines: Vec<_> = text.lines().collect();
     assert!(lines[0].starts_with("process "), "{text}");
-    assert_eq!(lines[1], "gpu 0 id 4097 file 0: 1 mappings");
+    assert_eq!(lines[1], "gpu 0 id 4097 file 0: 1 mapping");
     assert!(lines[2].starts_with(&format!("  {ADDRESS:#018x} size 0x100000 buffer ")), "{text}");
     assert!(lines[2].ends_with(" offset 0x0 rw-"), "{text}");
     assert_eq!(lines[3..], ["buffers 1, descriptors 0"]);

@@ -3,7 +3,7 @@
 mod fixture;
 mod kernel;
 
-use fixture::under;
+use fixture::run_preloaded;
 use kernel::{GTT, Gpu, MAP, PUBLIC, UNMAP, VRAM, call, close, mmap, open, page_tables};
 use libc::{EACCES, EBADF, EBUSY, EFAULT, EINVAL, ENODEV, ENOENT, ENOMEM, ENOTTY};
 use std::fs;
@@ -13,7 +13,7 @@ const ADDRESS: u64 = 0x1000_0000;
 
 #[test]
 fn mappings_appear_in_the_page_table() {
-    under("mappings_appear_in_the_page_table", &[("HSA_KFD", "vram=64MiB")], || {
+    run_preloaded("mappings_appear_in_the_page_table", &[("HSA_KFD", "vram=64MiB")], || {
         let gpu = Gpu::open();
         assert_eq!(page_tables(), (Vec::new(), "buffers 0, descriptors 0".to_owned()));
         let (handle, _) = gpu.alloc(2 * MIB, VRAM).unwrap();
@@ -42,7 +42,7 @@ fn mappings_appear_in_the_page_table() {
 
 #[test]
 fn counters_report_used_memory() {
-    under("counters_report_used_memory", &[("HSA_KFD", "vram=64MiB")], || {
+    run_preloaded("counters_report_used_memory", &[("HSA_KFD", "vram=64MiB")], || {
         let gpu = Gpu::open();
         let number =
             |path: &str| -> u64 { fs::read_to_string(path).unwrap().trim_end().parse().unwrap() };
@@ -52,7 +52,7 @@ fn counters_report_used_memory() {
         assert_eq!((number(&process), number(card)), (48 * MIB, 48 * MIB));
         assert_eq!(gpu.available(), 16 * MIB);
         assert_eq!(gpu.alloc(17 * MIB, VRAM), Err(ENOMEM));
-        // Exported and imported memory is the same memory.
+        // An import shares the memory, so it uses no further memory.
         let descriptor = gpu.export(handle).unwrap();
         let import = gpu.import(descriptor).unwrap();
         gpu.free(handle).unwrap();
@@ -65,7 +65,7 @@ fn counters_report_used_memory() {
 
 #[test]
 fn memory_aliases_agree() {
-    under("memory_aliases_agree", &[], || {
+    run_preloaded("memory_aliases_agree", &[], || {
         let gpu = Gpu::open();
         for flags in [VRAM | PUBLIC, GTT] {
             let (handle, offset) = gpu.alloc(MIB, flags).unwrap();
@@ -88,7 +88,7 @@ fn memory_aliases_agree() {
 
 #[test]
 fn errors_match_the_kernel() {
-    under("errors_match_the_kernel", &[("HSA_KFD", "gpus=2")], || {
+    run_preloaded("errors_match_the_kernel", &[("HSA_KFD", "gpus=2")], || {
         let kfd = open("/dev/kfd").unwrap();
         let drm = open("/dev/dri/renderD128").unwrap();
         let gpu = Gpu { kfd, drm, id: Gpu::ID };
@@ -103,17 +103,17 @@ fn errors_match_the_kernel() {
         assert_eq!(gpu.alloc(MIB, 0), Err(EINVAL));
         assert_eq!(gpu.alloc(u64::MAX - 4096, VRAM), Err(ENOMEM));
         assert_eq!(gpu.free(0x1001_0000_0009), Err(EINVAL));
-        assert_eq!(gpu.map(0x18, 0x1001_0000_0009), Err(ENOMEM), "the handle does not exist");
+        assert_eq!(gpu.map_memory(0x1001_0000_0009), Err(ENOMEM), "the handle does not exist");
         let (handle, _) = gpu.alloc_at(ADDRESS, MIB, VRAM).unwrap();
         assert_eq!(call(kfd, b'K', 0x18, &mut [handle, 8, 1]), Err(EFAULT));
         assert_eq!(call(kfd, b'K', 0x18, &mut [handle, 8, 0]), Err(EINVAL));
-        // On failure, the number of processed GPUs is returned.
+        // A failed call returns the number of GPUs that it has processed.
         let gpus = [0x1001u32, 0x1112, 7];
         let mut map = [handle, gpus.as_ptr() as u64, 3];
         assert_eq!(call(kfd, b'K', 0x18, &mut map), Err(ENODEV));
         assert_eq!(map[2] >> 32, 1);
         assert_eq!(gpu.free(handle), Err(EBUSY));
-        gpu.map(0x19, handle).unwrap();
+        gpu.unmap_memory(handle).unwrap();
         gpu.free(handle).unwrap();
         // Unknown calls, and an invalid argument.
         assert_eq!(call(kfd, b'K', 0x7f, &mut [0u64]), Err(ENOTTY));
@@ -125,12 +125,12 @@ fn errors_match_the_kernel() {
             assert_eq!(kernel::errno(), EFAULT, "{code:#x}");
         }
         // A descriptor that is not a dma-buf.
-        let plain = fs::File::open("/dev/null").unwrap();
-        let plain = std::os::fd::AsRawFd::as_raw_fd(&plain);
+        let null = fs::File::open("/dev/null").unwrap();
+        let null = std::os::fd::AsRawFd::as_raw_fd(&null);
         // SAFETY: the name ends with a zero.
         let memory =
             unsafe { libc::memfd_create(c"hsa-kfd:0:00000001:0000000000000001".as_ptr(), 0) };
-        for descriptor in [plain, memory, drm] {
+        for descriptor in [null, memory, drm] {
             assert_eq!(gpu.import(descriptor), Err(EINVAL));
             assert_eq!(gpu.prime(descriptor), Err(EINVAL));
         }
@@ -143,14 +143,14 @@ fn errors_match_the_kernel() {
         let (_, offset) = gpu.alloc(MIB, VRAM | PUBLIC).unwrap();
         assert_eq!(mmap(drm, offset, 2 * MIB as usize), Err(EINVAL));
         assert_eq!(mmap(drm, offset + 4096, 4096), Err(EINVAL));
-        let unopened = open("/dev/dri/renderD129").unwrap();
-        assert_eq!(mmap(unopened, offset, 4096), Err(EACCES));
+        let other_gpu = open("/dev/dri/renderD129").unwrap();
+        assert_eq!(mmap(other_gpu, offset, 4096), Err(EACCES));
     });
 }
 
 #[test]
 fn unmapped_user_memory_is_rejected() {
-    under("unmapped_user_memory_is_rejected", &[], || {
+    run_preloaded("unmapped_user_memory_is_rejected", &[], || {
         let gpu = Gpu::open();
         // More pages than the driver checks in one system call.
         let size = 8 * MIB as usize;
@@ -163,23 +163,23 @@ fn unmapped_user_memory_is_rejected() {
             mapped as u64
         };
         let host = map(libc::PROT_READ | libc::PROT_WRITE);
-        let handle = gpu.lock_host(host, size as u64).unwrap();
+        let handle = gpu.register_host(host, size as u64).unwrap();
         gpu.free(handle).unwrap();
-        assert_eq!(gpu.lock_host(host + 1, 4096), Err(EINVAL), "not page-aligned");
+        assert_eq!(gpu.register_host(host + 1, 4096), Err(EINVAL), "not page-aligned");
         // SAFETY: an unused page of this test.
         unsafe { libc::munmap((host + 7 * MIB) as *mut _, 4096) };
-        assert_eq!(gpu.lock_host(host, size as u64), Err(EFAULT), "a hole near the end");
-        gpu.free(gpu.lock_host(host, 7 * MIB).unwrap()).unwrap();
-        assert_eq!(gpu.lock_host(map(libc::PROT_NONE), 4096), Err(EFAULT), "inaccessible");
-        assert_eq!(gpu.lock_host(1 << 40, 4096), Err(EFAULT), "not mapped");
-        assert_eq!(gpu.lock_host(u64::MAX - 4095, 8192), Err(EFAULT), "beyond the end");
+        assert_eq!(gpu.register_host(host, size as u64), Err(EFAULT), "a hole near the end");
+        gpu.free(gpu.register_host(host, 7 * MIB).unwrap()).unwrap();
+        assert_eq!(gpu.register_host(map(libc::PROT_NONE), 4096), Err(EFAULT), "inaccessible");
+        assert_eq!(gpu.register_host(1 << 40, 4096), Err(EFAULT), "not mapped");
+        assert_eq!(gpu.register_host(u64::MAX - 4095, 8192), Err(EFAULT), "beyond the end");
         assert!(page_tables().1.starts_with("buffers 0, "), "{:?}", page_tables());
     });
 }
 
 #[test]
 fn small_bar_rejects_public_memory() {
-    under("small_bar_rejects_public_memory", &[("HSA_KFD", "profile=rdna3")], || {
+    run_preloaded("small_bar_rejects_public_memory", &[("HSA_KFD", "profile=rdna3")], || {
         let gpu = Gpu::open();
         assert_eq!(gpu.alloc(MIB, VRAM | PUBLIC), Err(EINVAL));
         assert!(gpu.alloc(MIB, VRAM).is_ok());
@@ -191,33 +191,36 @@ fn processes_of_a_machine_share_memory() {
     let setting = format!("vram=64MiB,machine=devices-{}", std::process::id());
     let setting = std::env::var("HSA_KFD").unwrap_or(setting);
     let name = "processes_of_a_machine_share_memory";
-    under(name, &[("HSA_KFD", &setting)], || {
+    run_preloaded(name, &[("HSA_KFD", &setting)], || {
         let gpu = Gpu::open();
         if std::env::var_os("TEST_SECOND").is_some() {
             // The second process allocates the rest and is killed.
             assert_eq!(gpu.available(), 24 * MIB);
             assert_eq!(gpu.alloc(25 * MIB, VRAM), Err(ENOMEM));
             gpu.alloc(24 * MIB, VRAM).unwrap();
-            println!("second has it");
+            println!("second has allocated");
             // SAFETY: ends this process.
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         }
         gpu.alloc(40 * MIB, VRAM).unwrap();
         let second = fixture::rerun(name, &[("HSA_KFD", &setting), ("TEST_SECOND", "1")]);
-        assert!(String::from_utf8_lossy(&second.stdout).contains("second has it"), "{second:?}");
+        assert!(
+            String::from_utf8_lossy(&second.stdout).contains("second has allocated"),
+            "{second:?}"
+        );
         assert_eq!(gpu.available(), 24 * MIB, "the killed process's memory is available again");
     });
     // SAFETY: only queries the user.
     let user = unsafe { libc::geteuid() };
     let machine = setting.rsplit_once('=').expect("a name").1;
     let file = std::env::temp_dir().join(format!("hsa-kfd-{user}-{machine}.machine"));
-    // The inner process may already have removed it.
+    // The child process may already have removed the file.
     let _ = fs::remove_file(file);
 }
 
 #[test]
 fn system_memory_is_limited() {
-    under("system_memory_is_limited", &[], || {
+    run_preloaded("system_memory_is_limited", &[], || {
         let gpu = Gpu::open();
         assert_eq!(gpu.alloc(1 << 47, GTT), Err(ENOMEM));
         let (handle, _) = gpu.alloc(MIB, GTT).unwrap();

@@ -28,11 +28,11 @@ fn privileged_program_ignores_variables() {
         return;
     }
     let folder = std::env::temp_dir().join(format!("hsa-kfd-privileges-{}", std::process::id()));
-    let (open, program) = (folder.join("open"), folder.join("program"));
+    let (writable, program) = (folder.join("writable"), folder.join("program"));
     fs::create_dir(&folder).unwrap();
-    fs::create_dir(&open).unwrap();
+    fs::create_dir(&writable).unwrap();
     fs::set_permissions(&folder, Permissions::from_mode(0o755)).unwrap();
-    fs::set_permissions(&open, Permissions::from_mode(0o777)).unwrap();
+    fs::set_permissions(&writable, Permissions::from_mode(0o777)).unwrap();
     fs::write(folder.join("program.c"), PROGRAM).unwrap();
     fs::copy(fixture::object(), folder.join("libhsa_kfd.so")).unwrap();
     let compiled = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()))
@@ -43,7 +43,7 @@ fn privileged_program_ignores_variables() {
         .output()
         .unwrap();
     assert!(compiled.status.success(), "{compiled:?}");
-    let files = ["log", "tables"].map(|name| open.join(name));
+    let files = ["log", "tables"].map(|name| writable.join(name));
     let run = |mode: u32| {
         fs::set_permissions(&program, Permissions::from_mode(mode)).unwrap();
         let mut command = Command::new(&program);

@@ -1,5 +1,5 @@
-//! Programs of the machine with the object preloaded. Programs that do not use the devices run
-//! unchanged; the others find GPUs.
+//! Runs programs of the system with `libhsa_kfd.so`, the emulated driver, preloaded. Programs that do not use the devices run unchanged;
+//! programs that use them find GPUs.
 
 mod fixture;
 
@@ -21,8 +21,8 @@ fn topology_is_readable_as_files() {
 
 #[test]
 fn stat_reports_character_devices() {
-    let shown = output("gpus=2", "stat", &["-c", "%F %t:%T", "/dev/dri/renderD129"]);
-    assert_eq!(shown, "character special file e2:81\n");
+    let status = output("gpus=2", "stat", &["-c", "%F %t:%T", "/dev/dri/renderD129"]);
+    assert_eq!(status, "character special file e2:81\n");
     assert!(output("gpus=1", "stat", &["-c", "%F", "/dev/kfd"]).starts_with("character special"));
     assert_eq!(output("gpus=2", "ls", &["/dev/dri"]), "card0\ncard1\nrenderD128\nrenderD129\n");
 }
@@ -73,8 +73,8 @@ fn card_reports_its_memory() {
 
 #[test]
 fn other_files_pass_through() {
-    let own = std::fs::read_to_string("/proc/version").expect("the kernel's version");
-    assert_eq!(output("gpus=1", "cat", &["/proc/version"]), own);
+    let version = std::fs::read_to_string("/proc/version").expect("the kernel's version");
+    assert_eq!(output("gpus=1", "cat", &["/proc/version"]), version);
     assert_eq!(
         output("gpus=1", "stat", &["-c", "%F %t:%T", "/dev/null"]),
         "character special file 1:3\n"
@@ -104,8 +104,8 @@ fn other_programs_run_unchanged() {
     ];
     for (name, arguments) in programs {
         let plain = run(Command::new(name).args(arguments));
-        let under = run(&mut program("not a setting", name, arguments));
-        assert_eq!(under, plain, "{name} {arguments:?}");
+        let preloaded = run(&mut program("not a setting", name, arguments));
+        assert_eq!(preloaded, plain, "{name} {arguments:?}");
     }
 }
 

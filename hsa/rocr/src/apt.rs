@@ -1,7 +1,7 @@
 //! Access to the machine's package mirror through `apt-get`, with separate state.
 //!
 //! `apt-get` knows the mirror, the proxy and the archive's keys, and checks signatures and
-//! checksums. Here, it keeps all of its state in a separate folder, runs no hooks of the machine,
+//! checksums. Here, `apt-get` keeps all of its state in a separate folder, runs no hooks of the machine,
 //! and treats all packages as not installed, so that it downloads all dependencies, including the C
 //! library.
 
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-/// The suites that are searched.
+/// The suites to search.
 const SUITES: [&str; 4] = ["trixie", "forky", "sid", "experimental"];
 /// The archive's keys.
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
@@ -45,6 +45,18 @@ pub enum AptError {
     /// The archive's keys are missing.
     #[error("{KEYS} not found; install the package debian-archive-keyring")]
     NoKeys,
+    /// No list of packages could be downloaded.
+    #[error(
+        "cannot download the lists of packages from {mirror}{}\nCheck the network and the proxy, or set \
+         HSA_VMM_MIRROR to another Debian mirror",
+        last_lines(stderr)
+    )]
+    NoLists {
+        /// The mirror.
+        mirror: String,
+        /// The output of `apt-get update` to standard error.
+        stderr: String,
+    },
     /// A tool failed.
     #[error("`{command}` failed ({status}){}", last_lines(stderr))]
     Failed {
@@ -119,8 +131,8 @@ impl Archive {
             fs::create_dir_all(&part).map_err(file(&part))?;
         }
         let mirror = mirror()?;
-        let own = |name: &str| folder.join(name).display().to_string();
-        // Only the lists of packages, without translations, icons and the like.
+        let path_of = |name: &str| folder.join(name).display().to_string();
+        // Download only the lists of packages, without translations or icons.
         let source =
             |suite| format!("deb [signed-by={KEYS} target=Packages] {mirror} {suite} main\n");
         let sources: String = SUITES.into_iter().map(source).collect();
@@ -130,11 +142,11 @@ impl Archive {
             ("Dir::Etc::Main", "/dev/null".to_owned()),
             ("Dir::Etc::Parts", "/dev/null".to_owned()),
             ("Dir::Etc::PreferencesParts", "/dev/null".to_owned()),
-            ("Dir::Etc::SourceList", own("sources.list")),
+            ("Dir::Etc::SourceList", path_of("sources.list")),
             ("Dir::Etc::SourceParts", "/dev/null".to_owned()),
-            ("Dir::State::Lists", own("lists")),
-            ("Dir::State::status", own("status")),
-            ("Dir::Cache", own("cache")),
+            ("Dir::State::Lists", path_of("lists")),
+            ("Dir::State::status", path_of("status")),
+            ("Dir::Cache", path_of("cache")),
             // The sandbox user of apt cannot write to a folder of root.
             ("APT::Sandbox::User", String::new()),
             // Accept lists of a suite that is no longer updated; the signature is still checked.
@@ -148,8 +160,21 @@ impl Archive {
             let path = folder.join(name);
             fs::write(&path, contents).map_err(file(&path))?;
         }
-        archive.run("apt-get", ["-qq", "update"])?;
+        let output = archive.run("apt-get", ["-qq", "update"])?;
+        // apt-get succeeds even if it could not connect.
+        if !archive.has_lists().map_err(file(folder))? {
+            let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+            return Err(AptError::NoLists { mirror, stderr });
+        }
         Ok(archive)
+    }
+
+    /// Returns whether any list of packages was downloaded.
+    fn has_lists(&self) -> io::Result<bool> {
+        let mut files = fs::read_dir(self.folder.join("lists"))?;
+        files.try_fold(false, |found, file| {
+            Ok(found || file?.file_name().to_string_lossy().contains("_Packages"))
+        })
     }
 
     /// Returns the versions of a package in the suites.
@@ -171,12 +196,15 @@ impl Archive {
         let arguments = ["-qq", "--yes", "--no-install-recommends", "--download-only"];
         let arguments = arguments.into_iter().chain(["-t", &offer.suite, "install", &request]);
         self.run("apt-get", arguments)?;
-        if !others.is_empty() {
-            let arguments = ["-qq", "-t", &offer.suite, "download"];
-            let mut command = self.command("apt-get");
-            command.args(arguments).args(others).current_dir(&archives);
-            run("apt-get download", "apt-get", command)?;
-        }
+        if others.is_empty() { Ok(archives) } else { self.download_alone(&offer.suite, others) }
+    }
+
+    /// Downloads packages of a suite without their dependencies. Returns the folder of the files.
+    pub fn download_alone(&self, suite: &str, packages: &[&str]) -> Result<PathBuf, AptError> {
+        let archives = self.folder.join("cache/archives");
+        let mut command = self.command("apt-get");
+        command.args(["-qq", "-t", suite, "download"]).args(packages).current_dir(&archives);
+        run(&format!("apt-get download {}", packages.join(" ")), "apt-get", command)?;
         Ok(archives)
     }
 
@@ -205,9 +233,14 @@ pub(crate) fn unpack(package: &Path, folder: &Path) -> Result<(), AptError> {
     run(&format!("dpkg-deb --extract {}", package.display()), "dpkg-deb", command).map(drop)
 }
 
-fn run(line: &str, program: &'static str, mut command: Command) -> Result<Output, AptError> {
-    // The output is parsed, so that its language is fixed. Without a terminal, questions would
-    // block.
+/// Runs a tool with a timeout. `line` is its command line in errors.
+pub(crate) fn run(
+    line: &str,
+    program: &'static str,
+    mut command: Command,
+) -> Result<Output, AptError> {
+    // Fix the language of the output, because it is parsed. Disable questions, which would block
+    // without a terminal.
     command.env("LC_ALL", "C.UTF-8").env("DEBIAN_FRONTEND", "noninteractive");
     command.stdin(std::process::Stdio::null());
     // The tools must not load an emulated driver.
@@ -233,7 +266,7 @@ fn output_with_timeout(timeout: Duration, mut command: Command) -> io::Result<Op
     command.stdout(stdout.try_clone()?).stderr(stderr.try_clone()?).process_group(0);
     let mut child = command.spawn()?;
     let Some(status) = timeout::wait(&mut child, timeout)? else {
-        // The process may have ended meanwhile, so that errors are ignored.
+        // Ignore errors: the process may have ended meanwhile.
         let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
         child.wait()?;
         return Ok(None);
@@ -270,7 +303,7 @@ fn mirror() -> Result<String, AptError> {
     debian_mirror(&sites).map(str::to_owned).ok_or(AptError::NoMirror)
 }
 
-/// Returns the first site with the archive of Debian, as opposed to its security updates.
+/// Returns the first site with Debian's archive; skips its security updates.
 fn debian_mirror(sites: &str) -> Option<&str> {
     sites.lines().map(str::trim).find(|site| site.trim_end_matches('/').ends_with("/debian"))
 }
@@ -328,10 +361,10 @@ mod tests {
         endless.args(["-c", "sleep 60 & sleep 60"]);
         assert!(output_with_timeout(Duration::from_millis(50), endless).unwrap().is_none());
         assert!(start.elapsed() < Duration::from_secs(30));
-        let mut both = Command::new("sh");
-        both.args(["-c", "echo said; echo errors >&2"]);
-        let output = output_with_timeout(Duration::from_secs(30), both).unwrap().unwrap();
-        assert_eq!((&output.stdout[..], &output.stderr[..]), (&b"said\n"[..], &b"errors\n"[..]));
+        let mut finite = Command::new("sh");
+        finite.args(["-c", "echo output; echo errors >&2"]);
+        let output = output_with_timeout(Duration::from_secs(30), finite).unwrap().unwrap();
+        assert_eq!((&output.stdout[..], &output.stderr[..]), (&b"output\n"[..], &b"errors\n"[..]));
     }
 
     const TABLE: &str = "\

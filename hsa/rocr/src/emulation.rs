@@ -1,5 +1,6 @@
 //! Runs a program on the emulated kernel driver.
 
+use crate::Installation;
 use crate::folder::program;
 use std::env;
 use std::ffi::OsString;
@@ -17,9 +18,11 @@ pub struct Emulation {
     gpus: Option<u8>,
     profile: Option<String>,
     vram: Option<String>,
+    settings: Vec<String>,
     log: Option<PathBuf>,
     page_tables: Option<PathBuf>,
     faults: Vec<String>,
+    loader: Option<PathBuf>,
 }
 
 /// The shared object to preload was not found.
@@ -53,6 +56,13 @@ impl Emulation {
         self
     }
 
+    /// Adds a key of `HSA_KFD` and its value, such as `tlb=on` or `pte_delay=5ms`.
+    #[must_use]
+    pub fn setting(mut self, setting: impl Into<String>) -> Self {
+        self.settings.push(setting.into());
+        self
+    }
+
     /// Logs each driver call as a line of a file.
     #[must_use]
     pub fn log(mut self, file: impl Into<PathBuf>) -> Self {
@@ -75,23 +85,37 @@ impl Emulation {
         self
     }
 
+    /// Makes the program, and the programs that it starts, use the loader, the C library and the other libraries
+    /// of a release of AMD's runtime. The program is started directly, not by
+    /// [`Installation::command`]. Replaces the variable `LD_AUDIT`.
+    #[must_use]
+    pub fn release(mut self, installation: &Installation) -> Self {
+        self.loader = Some(absolute(installation.loader().to_owned()));
+        self
+    }
+
     /// Makes the program of a command, and the programs that it starts, use the emulated driver.
     ///
     /// # Errors
     /// The shared object was not found.
     pub fn apply(&self, command: &mut Command) -> Result<(), NoObject> {
-        command.env("LD_PRELOAD", preload_list(&object()?, env::var_os("LD_PRELOAD")));
-        let words = [
+        let object = object()?;
+        command.env("LD_PRELOAD", preload_list(&object, env::var_os("LD_PRELOAD")));
+        if let Some(loader) = &self.loader {
+            command.env("HSA_KFD_LOADER", loader).env("LD_AUDIT", &object);
+        }
+        let settings = [
             self.gpus.map(|number| format!("gpus={number}")),
             self.profile.as_ref().map(|name| format!("profile={name}")),
             self.vram.as_ref().map(|size| format!("vram={size}")),
         ];
-        let mut words: Vec<_> = words.into_iter().flatten().collect();
-        if !words.is_empty() {
+        let settings = settings.into_iter().flatten();
+        let mut settings: Vec<_> = settings.chain(self.settings.iter().cloned()).collect();
+        if !settings.is_empty() {
             // Later values override earlier ones.
-            let before = env::var("HSA_KFD").unwrap_or_default();
-            words.splice(..0, Some(before).filter(|before| !before.is_empty()));
-            command.env("HSA_KFD", words.join(","));
+            let inherited = env::var("HSA_KFD").unwrap_or_default();
+            settings.splice(..0, Some(inherited).filter(|inherited| !inherited.is_empty()));
+            command.env("HSA_KFD", settings.join(","));
         }
         if let Some(log) = &self.log {
             command.env("HSA_KFD_LOG", log);
@@ -106,10 +130,10 @@ impl Emulation {
     }
 }
 
-/// Returns the value of `LD_PRELOAD`: `object`, then the other objects of `before`.
-fn preload_list(object: &Path, before: Option<OsString>) -> OsString {
+/// Returns the value of `LD_PRELOAD`: `object`, then the other objects of the inherited value.
+fn preload_list(object: &Path, inherited: Option<OsString>) -> OsString {
     let mut list = object.as_os_str().to_owned();
-    for other in env::split_paths(&before.unwrap_or_default()) {
+    for other in env::split_paths(&inherited.unwrap_or_default()) {
         if !other.as_os_str().is_empty() && other != object {
             list.push(":");
             list.push(other);
@@ -121,17 +145,18 @@ fn preload_list(object: &Path, before: Option<OsString>) -> OsString {
 /// Finds the shared object: the file in `HSA_VMM_KFD`; else beside the program, where cargo builds
 /// it; else in `../lib/hsa-vmm`, where a package installs it.
 fn object() -> Result<PathBuf, NoObject> {
-    if let Some(named) = env::var_os("HSA_VMM_KFD").filter(|named| !named.is_empty()) {
-        let named = PathBuf::from(named);
-        return if named.is_file() {
-            Ok(absolute(named))
+    if let Some(configured) = env::var_os("HSA_VMM_KFD").filter(|configured| !configured.is_empty())
+    {
+        let configured = PathBuf::from(configured);
+        return if configured.is_file() {
+            Ok(absolute(configured))
         } else {
-            Err(NoObject { searched: named.display().to_string() })
+            Err(NoObject { searched: configured.display().to_string() })
         };
     }
     let program = program();
     let parent = program.as_deref().and_then(Path::parent).unwrap_or(Path::new("."));
-    // Cargo puts the object of a dependency in `deps`, beside tests. An object beside the program
+    // Cargo writes the object of a dependency to `deps`, beside tests. An object beside the program
     // may be outdated.
     let folders = ["deps", "", "../deps", "../lib/hsa-vmm"].map(|folder| parent.join(folder));
     let found = folders.iter().map(|folder| folder.join(OBJECT)).find(|path| path.is_file());

@@ -1,7 +1,7 @@
 //! Downloads releases of AMD's runtime.
 
 use crate::apt::{self, AptError, Archive};
-use crate::{Installation, NotInstalled, Release};
+use crate::{Installation, NotInstalled, Release, SourceError};
 use rustix::fs::{FlockOperation, OFlags, flock, statvfs};
 use std::fs::{self, File};
 use std::io;
@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 /// The package of the runtime.
 const RUNTIME: &str = "libhsa-runtime64-1";
-/// The package of the program that lists GPUs. Fetched without its dependencies, which only a
-/// script in the package needs.
+/// The package of the program that lists GPUs. Its dependencies, which only a script in the package
+/// needs, are not fetched.
 const ROCMINFO: &str = "rocminfo";
 
 /// The disk space needed for the lists (48 MiB), the packages and three releases (67 MiB), with a
@@ -48,6 +48,9 @@ pub enum FetchError {
         /// The needed bytes.
         needed: u64,
     },
+    /// The source that the user named cannot be used.
+    #[error(transparent)]
+    Source(#[from] SourceError),
     /// The packages lack expected files.
     #[error("the packages were unpacked, but {0}")]
     Incomplete(NotInstalled),
@@ -77,7 +80,7 @@ impl From<NotInstalled> for FetchError {
 /// and root is not needed. Existing releases are kept. If several processes fetch at once, one
 /// fetches and the others wait. `report` is called with each step.
 ///
-/// The mirror is `HSA_VMM_MIRROR`, if set, or else that of the machine's package sources. `apt-get`
+/// The mirror is `HSA_VMM_MIRROR`, if set, or else the mirror in the machine's package sources. `apt-get`
 /// checks signatures and checksums against the keys of the package `debian-archive-keyring`.
 /// Expired lists with a valid signature are accepted.
 ///
@@ -154,7 +157,7 @@ pub(crate) fn remove_temporary_folders(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Unpacks all packages of a folder into another, removes them, and writes the list of packages.
+/// Unpacks all packages of a folder into another folder, removes the packages, and writes their list.
 fn unpack(packages: &Path, root: &Path) -> Result<(), FetchError> {
     let mut names = Vec::new();
     for entry in fs::read_dir(packages).map_err(folder_error(packages))? {

@@ -1,6 +1,6 @@
-//! Fetches HIP beside a release of the runtime, for benchmarks.
+//! Fetches HIP, or another package, beside a release of the runtime.
 
-use crate::apt::{self, Archive};
+use crate::apt::{self, AptError, Archive, Offer};
 use crate::fetch::{TEMPORARY_PREFIX, folder_error, lock_folder, remove_temporary_folders};
 use crate::{FetchError, Installation, Release, fetch};
 use std::fs;
@@ -12,9 +12,9 @@ const NEEDED_SPACE: u64 = 512 << 20;
 /// Returns Debian's package of HIP for a release, if any.
 pub(crate) fn package(release: Release) -> Option<&'static str> {
     match release {
-        Release::R6_1_2 => None,
         Release::R6_4_3 => Some("libamdhip64-6"),
         Release::R7_2_4 => Some("libamdhip64-7"),
+        _ => None,
     }
 }
 
@@ -31,12 +31,27 @@ pub fn fetch_hip(
     report: &mut dyn FnMut(&str),
 ) -> Result<Option<PathBuf>, FetchError> {
     let Some(package) = package(release) else { return Ok(None) };
+    let installation = fetch_packages(release, folder, package, report, &|archive, offer| {
+        archive.download(package, offer, &[])
+    })?;
+    Ok(installation.hip())
+}
+
+/// Downloads a package that belongs to a release into its folder, unless it has been downloaded. Fetches the release
+/// first if needed. `download` may add other packages.
+pub(crate) fn fetch_packages(
+    release: Release,
+    folder: &Path,
+    package: &str,
+    report: &mut dyn FnMut(&str),
+    download: &dyn Fn(&Archive, &Offer) -> Result<PathBuf, AptError>,
+) -> Result<Installation, FetchError> {
     let open = || Installation::open(folder, release);
     fetch(&[release], folder, report)?;
     let _lock = lock_folder(folder, NEEDED_SPACE)?;
     let installation = open()?;
-    if let Some(hip) = installation.hip() {
-        return Ok(Some(hip));
+    if installation.has_package(package) {
+        return Ok(installation);
     }
     remove_temporary_folders(folder).map_err(folder_error(folder))?;
     let work = tempfile::Builder::new().prefix(TEMPORARY_PREFIX).tempdir_in(folder);
@@ -44,23 +59,23 @@ pub fn fetch_hip(
     report("getting the lists of packages");
     let archive = Archive::open(&work.path().join("apt"))?;
     let offer = apt::choose(package, release.version(), &archive.offers(package)?)?;
-    report(&format!("getting HIP {release} ({package} {} of {})", offer.version, offer.suite));
-    let packages = archive.download(package, &offer, &[])?;
+    report(&format!("getting {package} {} of {}", offer.version, offer.suite));
+    let packages = download(&archive, &offer)?;
     let mut names = installation.packages();
     for entry in fs::read_dir(&packages).map_err(folder_error(&packages))? {
         let entry = entry.map_err(folder_error(&packages))?;
         let Some(name) = apt::name_and_version(&entry.file_name()) else { continue };
-        // Packages that exist may be in use.
+        // Do not replace existing packages, which may be in use.
         if !names.contains(&name) {
             apt::unpack(&entry.path(), installation.root())?;
             names.push(name);
         }
     }
     names.sort();
-    // The list is replaced last and atomically: it shows whether HIP is complete.
+    // The list is replaced last and atomically, because it marks the package as complete.
     let list = work.path().join("packages");
     fs::write(&list, names.join("\n") + "\n").map_err(folder_error(&list))?;
     let destination = installation.root().join("packages");
     fs::rename(&list, &destination).map_err(folder_error(&destination))?;
-    Ok(open()?.hip())
+    Ok(open()?)
 }

@@ -26,24 +26,35 @@ pub struct NotInstalled {
 }
 
 impl Installation {
-    /// Opens a release that [`fetch`](crate::fetch()) has downloaded.
+    /// Opens a release that [`fetch`](crate::fetch()) has downloaded or
+    /// [`fetch_from`](crate::fetch_from()) has stored.
     ///
     /// # Errors
-    /// A part of the release is missing; the message says how to fetch it.
+    /// A part of the release is missing; the message names the command that fetches the release.
     pub fn open(folder: &Path, release: Release) -> Result<Self, NotInstalled> {
         let root = folder.join(release.version());
-        let lacks = |missing| NotInstalled { release, folder: folder.to_owned(), missing };
+        let not_installed = |missing| NotInstalled { release, folder: folder.to_owned(), missing };
         let libraries = root.join(format!("usr/lib/{}-linux-gnu", env::consts::ARCH));
-        let loader = loader(&libraries).ok_or_else(|| lacks("loader"))?;
+        let loader = loader(&libraries).ok_or_else(|| not_installed("loader"))?;
         let installation = Self { release, root, libraries, loader };
-        // The list is written last.
+        // `fetch` and `fetch_from` write the list last.
         if !installation.root.join("packages").is_file() {
-            return Err(lacks("list of packages"));
+            return Err(not_installed("list of packages"));
         }
         if !installation.runtime().is_file() {
-            return Err(lacks("runtime"));
+            return Err(not_installed("runtime"));
         }
         Ok(installation)
+    }
+
+    /// Opens all complete releases of a folder: those of Debian, oldest first, then others by name.
+    #[must_use]
+    pub fn all(folder: &Path) -> Vec<Self> {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let mut releases: Vec<Release> = names.collect();
+        releases.sort_by_key(|release| (!release.is_packaged(), *release));
+        releases.into_iter().filter_map(|release| Self::open(folder, release).ok()).collect()
     }
 
     /// Returns the release.
@@ -58,6 +69,16 @@ impl Installation {
         &self.root
     }
 
+    /// Returns the folder of the release's libraries.
+    pub(crate) fn libraries(&self) -> &Path {
+        &self.libraries
+    }
+
+    /// Returns the release's dynamic loader.
+    pub(crate) fn loader(&self) -> &Path {
+        &self.loader
+    }
+
     /// Returns the file of the runtime.
     #[must_use]
     pub fn runtime(&self) -> PathBuf {
@@ -69,9 +90,8 @@ impl Installation {
     pub fn hip(&self) -> Option<PathBuf> {
         let package = hip::package(self.release)?;
         let major = package.rsplit_once('-')?.1;
-        // The list is written last.
-        let fetched = self.packages().iter().any(|line| line.split(' ').next() == Some(package));
-        fetched.then(|| self.libraries.join(format!("libamdhip64.so.{major}")))
+        // `fetch_hip` writes the list last.
+        self.has_package(package).then(|| self.libraries.join(format!("libamdhip64.so.{major}")))
     }
 
     /// Returns the packages of the release, such as `libc6 2.41-12`.
@@ -80,6 +100,11 @@ impl Installation {
         // If the list was removed after `open`, returns no packages.
         let list = fs::read_to_string(self.root.join("packages")).unwrap_or_default();
         list.lines().map(str::to_owned).collect()
+    }
+
+    /// Returns whether a package is complete.
+    pub(crate) fn has_package(&self, package: &str) -> bool {
+        self.packages().iter().any(|line| line.split(' ').next() == Some(package))
     }
 
     /// Returns the file of a program of this release, such as `rocminfo`.
@@ -93,11 +118,11 @@ impl Installation {
     /// which can be newer than the machine's.
     ///
     /// `program` is a program of this release (`rocminfo`), a path, or a name in `PATH`. Processes
-    /// that it starts use the machine's libraries.
+    /// that the program starts use the machine's libraries.
     #[must_use]
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let program = program.as_ref();
-        let path = self.program(program).or_else(|| on_path(program));
+        let path = self.program(program).or_else(|| find_program(program));
         let mut command = Command::new(&self.loader);
         command.arg("--library-path").arg(&self.libraries);
         command.arg(path.as_deref().map_or(program, Path::as_os_str));
@@ -113,17 +138,11 @@ fn loader(libraries: &Path) -> Option<PathBuf> {
     fs::read_dir(libraries).ok()?.filter_map(|entry| Some(entry.ok()?.path())).find(is_loader)
 }
 
-/// Returns whether a program exists: a path, or a name in `PATH`.
+/// Finds the file of a program: a path, or a name in `PATH`.
 #[must_use]
-pub fn is_program(program: &OsStr) -> bool {
-    Path::new(program).is_file() && program.as_encoded_bytes().contains(&b'/')
-        || on_path(program).is_some()
-}
-
-/// Searches `PATH` for a bare name, because the dynamic loader does not.
-fn on_path(program: &OsStr) -> Option<PathBuf> {
+pub fn find_program(program: &OsStr) -> Option<PathBuf> {
     if program.as_encoded_bytes().contains(&b'/') {
-        return None;
+        return Some(PathBuf::from(program)).filter(|path| path.is_file());
     }
     let folders = env::var_os("PATH")?;
     env::split_paths(&folders).map(|folder| folder.join(program)).find(|path| path.is_file())
@@ -131,7 +150,7 @@ fn on_path(program: &OsStr) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Installation, on_path};
+    use super::{Installation, find_program};
     use crate::Release;
     use std::ffi::OsStr;
 
@@ -145,8 +164,9 @@ mod tests {
 
     #[test]
     fn programs_are_searched_in_path() {
-        assert!(on_path(OsStr::new("sh")).is_some_and(|path| path.is_file()));
-        assert_eq!(on_path(OsStr::new("/bin/sh")), None);
-        assert_eq!(on_path(OsStr::new("no such program")), None);
+        assert!(find_program(OsStr::new("sh")).is_some_and(|path| path.is_file()));
+        assert_eq!(find_program(OsStr::new("/bin/sh")), Some("/bin/sh".into()));
+        assert_eq!(find_program(OsStr::new("no such program")), None);
+        assert_eq!(find_program(OsStr::new("/no/such/program")), None);
     }
 }

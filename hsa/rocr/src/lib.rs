@@ -1,5 +1,5 @@
 //! Fetches AMD's own HSA runtime, and runs programs with it: on this machine's driver or on the
-//! emulated one.
+//! emulated driver.
 //!
 //! ```text
 //!   the package mirror of this machine            hsa-kfd, preloaded
@@ -11,26 +11,33 @@
 //! ```
 //!
 //! [`fetch`] downloads [releases](Release) from Debian's mirror, with all dependencies, into a
-//! separate folder; it installs nothing. [`Installation::command`] starts a program with that
+//! separate folder; it installs nothing. [`fetch_from`] stores a
+//! release that the user has. [`Installation::command`] starts a program with that
 //! runtime and its own C library, which can be newer than the machine's. [`Emulation::apply`] runs
 //! a program on the emulated kernel driver. [`mod@test`] does all three for tests.
 
 mod apt;
 mod emulation;
+mod executable;
 mod fetch;
 mod folder;
 mod hip;
 mod installation;
+mod local;
 mod release;
 mod restart;
+mod rocrtst;
 pub mod test;
 mod timeout;
 
 pub use apt::AptError;
 pub use emulation::{Emulation, NoObject};
+pub use executable::{NotPreloadable, check_preloadable};
 pub use fetch::{FetchError, fetch};
 pub use folder::folder;
 pub use hip::fetch_hip;
-pub use installation::{Installation, NotInstalled, is_program};
-pub use release::{Release, UnknownRelease};
+pub use installation::{Installation, NotInstalled, find_program};
+pub use local::{SourceError, fetch_from};
+pub use release::{InvalidRelease, Release};
 pub use restart::restart;
+pub use rocrtst::{Rocrtst, fetch_rocrtst};

@@ -18,10 +18,10 @@
 //!
 //! By default a test runs on one of its releases, chosen by its name, so that each release runs a
 //! share of the tests. With `HSA_VMM_LONG=1`, as in continuous integration, it runs on all of them.
-//! [`share`] returns how much of a long search runs.
+//! [`share`] returns how many rounds, cases or sequences of a long test run.
 //!
 //! `HSA_VMM_TEST_DRIVER=own` runs tests on this machine's own kernel driver instead of the emulated
-//! one, as in `hsa-vmm vm`.
+//! driver, for example in a virtual machine of `hsa-vmm vm`.
 
 use crate::{
     Emulation, FetchError, Installation, Release, fetch, folder, folder::program, timeout,
@@ -68,8 +68,8 @@ impl Fixture {
     }
 
     /// Returns a command that starts the current program again with the same release. The
-    /// environment is inherited. The caller selects by arguments and environment what the new
-    /// process does.
+    /// environment is inherited. The arguments and the environment that the caller sets determine
+    /// what the new process does.
     #[must_use]
     pub fn restart_command(&self) -> Command {
         let program = program().expect("the path of the program");
@@ -80,7 +80,7 @@ impl Fixture {
     }
 }
 
-/// Returns whether tests run on this machine's own kernel driver, as `HSA_VMM_TEST_DRIVER=own` asks.
+/// Returns whether tests run on this machine's own kernel driver, as `HSA_VMM_TEST_DRIVER=own` requests.
 #[must_use]
 pub fn uses_own_driver() -> bool {
     env::var_os("HSA_VMM_TEST_DRIVER").is_some_and(|value| value == "own")
@@ -90,6 +90,15 @@ pub fn uses_own_driver() -> bool {
 #[must_use]
 pub fn is_long() -> bool {
     env::var_os("HSA_VMM_LONG").is_some_and(|value| !value.is_empty())
+}
+
+/// Returns whether to run a test that takes long: if [`is_long`]. Reports a skipped test.
+#[must_use]
+pub fn runs_long_test(name: &str) -> bool {
+    if !is_long() {
+        report(&format!("SKIPPED {name}: takes long; HSA_VMM_LONG=1 runs it"));
+    }
+    is_long()
 }
 
 /// Returns how many of `all` rounds, cases or sequences a long test runs: a tenth by default, all
@@ -156,9 +165,9 @@ pub fn on_with_timeout(
         }
         let (status, output) = run_with_timeout(&mut command, timeout);
         let passed = status.is_some_and(|status| status.success());
-        let ending = status.map_or("did not end".to_owned(), |status| status.to_string());
+        let outcome = status.map_or("did not end".to_owned(), |status| status.to_string());
         let release = installation.release();
-        assert!(passed, "{name} on {release} ({ending}):\n{output}");
+        assert!(passed, "{name} on {release} ({outcome}):\n{output}");
         assert!(output.contains("1 passed"), "{name} is not this test's name:\n{output}");
         // A report can follow the test's name, which the harness prints without a newline.
         let reports = output.lines().filter_map(|line| line.split_once(REPORT_PREFIX));
@@ -169,7 +178,7 @@ pub fn on_with_timeout(
 }
 
 /// Prints a line to standard error, even if the test passes. In a process that a test has started,
-/// the test prints the line.
+/// marks the line, which the test then prints.
 pub fn report(line: &str) {
     let prefix = if env::var_os(RELEASE_VARIABLE).is_some() { REPORT_PREFIX } else { "" };
     // Not `eprintln!`, whose output the test harness captures. A single write, because tests run in
@@ -187,7 +196,7 @@ pub fn installations(name: &str) -> Option<&'static [Installation]> {
     match fetched {
         Ok(installations) => Some(installations),
         Err(error) => {
-            assert!(!is_required("rocr"), "HSA_VMM_REQUIRE asks for AMD's runtime: {error}");
+            assert!(!is_required("rocr"), "HSA_VMM_REQUIRE requires AMD's runtime: {error}");
             report(&format!("SKIPPED {name}: {error}"));
             None
         }
@@ -212,7 +221,8 @@ pub fn is_required(word: &str) -> bool {
 
 /// Runs a command. Returns its status, or `None` if it was killed after the timeout, and its
 /// output.
-fn run_with_timeout(command: &mut Command, timeout: Duration) -> (Option<ExitStatus>, String) {
+#[must_use]
+pub fn run_with_timeout(command: &mut Command, timeout: Duration) -> (Option<ExitStatus>, String) {
     let mut output = tempfile::tempfile().expect("a temporary file");
     let duplicate = |file: &File| Stdio::from(file.try_clone().expect("a descriptor"));
     command.stdin(Stdio::null()).stdout(duplicate(&output)).stderr(duplicate(&output));

@@ -23,7 +23,9 @@ fn report_of_a_passing_test_is_printed() {
         let reported = String::from_utf8_lossy(&output.stderr);
         let is_reported =
             |line: String| reported.lines().filter(|reported| *reported == line).count() == 1;
-        let lines = installations.iter().map(|it| format!("reported on {}", it.release()));
+        let lines = installations
+            .iter()
+            .map(|installation| format!("reported on {}", installation.release()));
         assert_eq!(lines.filter(|line| is_reported(line.clone())).count(), releases, "{reported}");
         assert_eq!(reported.contains("HSA_VMM_LONG=1 runs it on all"), long.is_empty());
     }

@@ -16,7 +16,7 @@ fn check_each(name: &str, gpus: u8, check: impl Fn(&str)) {
     }
 }
 
-/// Counts the lines with this start.
+/// Counts the lines that start with a text.
 fn count(text: &str, start: &str) -> usize {
     text.lines().filter(|line| line.trim_start().starts_with(start)).count()
 }

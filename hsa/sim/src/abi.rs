@@ -26,9 +26,9 @@ macro_rules! every_function {
             hsa_shut_down() => crate::instance::shut_down;
             hsa_system_get_info(attribute: hsa_system_info_t, value: *mut c_void) => crate::system::info;
             hsa_iterate_agents(callback: AgentCallback, data: *mut c_void) => crate::agents::iterate;
-            hsa_agent_get_info(agent: hsa_agent_t, attribute: hsa_agent_info_t, value: *mut c_void) => crate::agents::info;
-            hsa_agent_iterate_isas(agent: hsa_agent_t, callback: IsaCallback, data: *mut c_void) => crate::agents::iterate_isas;
-            hsa_isa_get_info_alt(isa: hsa_isa_t, attribute: hsa_isa_info_t, value: *mut c_void) => crate::agents::isa_info;
+            hsa_agent_get_info(agent: hsa_agent_t, attribute: hsa_agent_info_t, value: *mut c_void) => crate::agent_info::info;
+            hsa_agent_iterate_isas(agent: hsa_agent_t, callback: IsaCallback, data: *mut c_void) => crate::isa::iterate;
+            hsa_isa_get_info_alt(isa: hsa_isa_t, attribute: hsa_isa_info_t, value: *mut c_void) => crate::isa::info;
             hsa_amd_agent_iterate_memory_pools(agent: hsa_agent_t, callback: PoolCallback, data: *mut c_void) => crate::pools::iterate;
             hsa_amd_memory_pool_get_info(pool: hsa_amd_memory_pool_t, attribute: hsa_amd_memory_pool_info_t, value: *mut c_void) => crate::pools::info;
             hsa_amd_agent_memory_pool_get_info(agent: hsa_agent_t, pool: hsa_amd_memory_pool_t, attribute: hsa_amd_agent_memory_pool_info_t, value: *mut c_void) => crate::links::info;
@@ -83,13 +83,15 @@ macro_rules! thunks {
         status { $($name:ident($($argument:ident: $type:ty),*) => $body:path;)* }
         value { $($vname:ident($($vargument:ident: $vtype:ty),*) -> $result:ty => $vbody:path;)* }
     ) => {
-        /// A function of the ABI, as an index into [`NAMES`].
+        /// A function of the ABI, as an index into [`names`], or [`Simulation::replace_entries`].
+        ///
+        /// [`Simulation::replace_entries`]: crate::Simulation::replace_entries
         #[allow(non_camel_case_types)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub(crate) enum Function { $($name,)* $($vname,)* }
+        pub(crate) enum Function { $($name,)* hsa_sim_replace_entries, $($vname,)* }
 
         /// The functions that return a status and support faults; `VALUE_NAMES` has the others.
-        pub(crate) const NAMES: &[&str] = &[$(stringify!($name),)*];
+        pub(crate) const NAMES: &[&str] = &[$(stringify!($name),)* "hsa_sim_replace_entries"];
         const VALUE_NAMES: &[&str] = &[$(stringify!($vname),)*];
 
         $(
@@ -126,7 +128,7 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
 }
 
 /// Runs a call that returns a status.
-fn call(
+pub(crate) fn call(
     slot: usize,
     function: Function,
     body: impl FnOnce(&Arc<Instance>) -> HsaResult + 'static,
@@ -140,6 +142,11 @@ fn call(
             Some(fault) => faults::perform(fault, &instance, Box::new(body)),
         }
     }));
+    status_of(result)
+}
+
+/// Returns the status of a call that may have panicked.
+pub(crate) fn status_of(result: std::thread::Result<HsaResult>) -> hsa_status_t {
     match result {
         Ok(Ok(())) => HSA_STATUS_SUCCESS,
         Ok(Err(status)) => status,
@@ -147,7 +154,7 @@ fn call(
     }
 }
 
-/// Runs a call that returns a value. Returns zero if the slot has no instance.
+/// Runs a call that returns a value. Returns zero if the call cannot run, or panics.
 fn evaluate<T: Default>(
     slot: usize,
     function: Function,
@@ -226,8 +233,8 @@ struct Tables {
 
 const fn tables<const SLOT: usize>() -> Tables {
     macro_rules! steps {
-        ($vmem:path; $($step:literal)*) => {
-            [$(Table { core: core::<SLOT>(VERSIONS[$step]), vmem: $vmem(VERSIONS[$step]) }),*]
+        ($vmem:path; $($index:literal)*) => {
+            [$(Table { core: core::<SLOT>(VERSIONS[$index]), vmem: $vmem(VERSIONS[$index]) }),*]
         };
     }
     Tables { real: steps!(vmem::<SLOT>; 0 1 2 3 4), nothing: steps!(nothing::vmem; 0 1 2 3 4) }
@@ -244,7 +251,7 @@ static TABLES: [Tables; slots::SLOTS] = slots! {
 
 /// Returns the table of a slot, with the functions that the simulated release exports.
 pub(crate) fn table(slot: usize, behaviour: Behaviour, has_no_op_vmem: bool) -> &'static Table {
-    let step = VERSIONS.iter().rposition(|step| behaviour.extension >= *step).unwrap_or(0);
+    let index = VERSIONS.iter().rposition(|added| behaviour.extension >= *added).unwrap_or(0);
     let tables = &TABLES[slot];
-    if has_no_op_vmem { &tables.nothing[step] } else { &tables.real[step] }
+    if has_no_op_vmem { &tables.nothing[index] } else { &tables.real[index] }
 }

@@ -3,7 +3,7 @@
 use crate::address_space::{self, PAGE, Protection};
 use crate::agents::Agent;
 use crate::config::GpuPermissions;
-use crate::generation::Unnamed;
+use crate::generation::UnnamedAgents;
 use crate::instance::{Instance, State};
 use crate::mapping::{Grant, Mapping};
 use crate::physical::{Memory, has_spare_descriptor};
@@ -11,6 +11,7 @@ use crate::status::{HsaResult, file_error_status, non_null};
 use core::ffi::c_void;
 use hsa_faults::FaultKind;
 use hsa_sys::*;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 /// The requested access of one agent.
@@ -28,8 +29,8 @@ pub(crate) unsafe fn set(
     count: usize,
 ) -> HsaResult {
     let behaviour = instance.behaviour;
-    let is_empty = size == 0 && !behaviour.set_access_accepts_empty_range();
-    if address.is_null() || is_empty || descriptors.is_null() || count == 0 {
+    let rejects_empty = size == 0 && !behaviour.set_access_accepts_empty_range();
+    if address.is_null() || rejects_empty || descriptors.is_null() || count == 0 {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
     let request = |index| {
@@ -77,11 +78,11 @@ impl Instance {
             }
             self.grant_access(state, start, grant, before.is_some())?;
             mapping_mut(state, start)?.grants.push(grant);
-            if before.is_some() && unnamed == Unnamed::DroppedOnChange {
+            if before.is_some() && unnamed == UnnamedAgents::DroppedOnChange {
                 self.drop_unnamed(state, start, requests)?;
             }
         }
-        if unnamed == Unnamed::Dropped {
+        if unnamed == UnnamedAgents::Dropped {
             self.drop_unnamed(state, start, requests)?;
         }
         Ok(())
@@ -121,7 +122,7 @@ impl Instance {
         result
     }
 
-    /// Grants access to an agent that has none. `changed`: the agent had another permission before.
+    /// Adds an agent's access to a mapping. `changed`: the agent had another permission before.
     fn grant_access(
         &self,
         state: &mut State,
@@ -152,7 +153,7 @@ impl Instance {
                 }
                 if !changed && self.behaviour.grant_needs_descriptor() && !has_spare_descriptor() {
                     if self.behaviour.grant_without_descriptor_aborts() {
-                        eprintln!("hsa-sim: no file descriptor to export memory to a GPU with");
+                        eprintln!("hsa-sim: no free descriptor for a GPU's access; AMD aborts too");
                         std::process::abort();
                     }
                     return Err(HSA_STATUS_ERROR_OUT_OF_RESOURCES);
@@ -197,7 +198,7 @@ impl Instance {
         (memory, shift): (&Arc<Memory>, usize),
     ) -> HsaResult {
         let protection = match permission {
-            // The memory is outside of the CPU's window, so that access faults.
+            // The CPU cannot reach this memory (no large BAR), so each access must fault.
             _ if !self.cpu_can_access(memory.owner) => Protection::None,
             HSA_ACCESS_PERMISSION_RO => Protection::Read,
             HSA_ACCESS_PERMISSION_WO => Protection::Write,
@@ -205,9 +206,9 @@ impl Instance {
             _ => Protection::None,
         };
         let file = memory.file().map_err(|error| file_error_status(&error))?;
-        let file = std::os::fd::AsFd::as_fd(file);
         // SAFETY: a mapping of this instance, inside a reservation.
-        let mapped = unsafe { address_space::map_file(start, size, protection, file, shift) };
+        let mapped =
+            unsafe { address_space::map_file(start, size, protection, file.as_fd(), shift) };
         mapped.map_err(|_| HSA_STATUS_ERROR)
     }
 
@@ -221,6 +222,7 @@ impl Instance {
     ) -> HsaResult {
         let mapping = mapping_mut(state, start)?;
         let (size, reservation) = (mapping.size.next_multiple_of(PAGE), mapping.reservation);
+        let handle = mapping.handle;
         match agent {
             Agent::Gpu(gpu) => state.page_tables[gpu].remove(start),
             Agent::Cpu(_) if self.behaviour.cpu_revocation_leaves_hole() => {
@@ -231,8 +233,19 @@ impl Instance {
                 }
             }
             Agent::Cpu(_) if permission != HSA_ACCESS_PERMISSION_NONE => {
+                // The memory stays mapped without access (seen in 7.2.4).
+                let memory = state.handles.get(handle).and_then(|entry| entry.memory());
+                let file = memory.and_then(|memory| memory.existing_file());
                 // SAFETY: a mapping of this instance, inside a reservation.
-                unsafe { address_space::map_none(start, size) }.map_err(|_| HSA_STATUS_ERROR)?;
+                let blocked = unsafe {
+                    match file {
+                        Some(file) => {
+                            address_space::map_file(start, size, Protection::None, file.as_fd(), 0)
+                        }
+                        None => address_space::map_none(start, size),
+                    }
+                };
+                blocked.map_err(|_| HSA_STATUS_ERROR)?;
             }
             Agent::Cpu(_) => {}
         }
@@ -260,12 +273,12 @@ pub(crate) unsafe fn get(
     // SAFETY: not null, and the caller promises the rest.
     unsafe { permissions.write(HSA_ACCESS_PERMISSION_NONE) };
     let state = instance.lock();
-    // In most generations the address after a mapping counts as part of it.
-    let ends_at_address = || {
+    // In most generations, the address after a mapping counts as part of the mapping.
+    let ending_at_address = || {
         let before = state.mapping_at(address.checked_sub(1)?)?;
         behaviour.get_access_includes_end().then_some(before)
     };
-    let found = state.mapping_at(address).or_else(ends_at_address);
+    let found = state.mapping_at(address).or_else(ending_at_address);
     let (_, mapping) = found.ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
     let agent = instance.agent(agent)?;
     if matches!(agent, Agent::Cpu(_)) && !behaviour.get_access_supports_cpus() {

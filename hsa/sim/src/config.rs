@@ -1,6 +1,6 @@
 //! Configurations: agents, limits and ROCm generation of a simulation.
 
-use crate::{FaultPlan, Generation};
+use crate::{FaultPlan, Generation, Hardware};
 
 pub(crate) const KIB: u64 = 1 << 10;
 pub(crate) const MIB: u64 = 1 << 20;
@@ -14,6 +14,12 @@ pub struct Cpu {
     pub name: String,
     /// Bytes of memory of the CPU's NUMA node.
     pub memory: u64,
+    /// The number of hardware threads, which HSA reports as compute units.
+    pub threads: u32,
+    /// The highest clock in MHz.
+    pub clock: u32,
+    /// Bytes of a core's L1 data cache.
+    pub l1_cache: u32,
 }
 
 /// The kind of a GPU.
@@ -58,6 +64,8 @@ pub struct Gpu {
     pub domain: u32,
     /// The number in the UUID, `GPU-` and 16 hexadecimal digits.
     pub uuid: u64,
+    /// Properties of the hardware that only attributes report.
+    pub hardware: Hardware,
 }
 
 /// Whether GPUs enforce permissions.
@@ -69,6 +77,21 @@ pub enum GpuPermissions {
     Recorded,
     /// A GPU has exactly the permissions that were set.
     Enforced,
+}
+
+/// When changes of GPUs' page tables take effect. Locking host memory, and unlocking it, makes all
+/// earlier changes take effect.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PageTableUpdates {
+    /// At once.
+    #[default]
+    Immediate,
+    /// At once, except for entries that the GPU has used: nothing flushes its TLB. AMD's driver behaves so if the
+    /// CPU can access all video memory.
+    NotFlushed,
+    /// After the call has returned. AMD's driver behaves so if the CPU cannot access all video memory.
+    Late,
 }
 
 /// A configuration of a simulation. Start from a preset and change fields, or parse a text (see
@@ -87,12 +110,17 @@ pub struct Config {
     pub extension_minor: u32,
     /// Whether the runtime reports the extension's version; ROCm 6.0 does not.
     pub extension_reported: bool,
+    /// The minor number that the runtime reports instead of [`extension_minor`](Self::extension_minor), to
+    /// test programs that rely on it. `None` by default.
+    pub false_extension: Option<u16>,
     /// The granule of memory: 4 KiB or 2 MiB.
     pub granule: u64,
     /// The granule that is recommended for video memory.
     pub recommended_granule: u64,
     /// Whether GPUs' page tables obey permissions.
     pub gpu_permissions: GpuPermissions,
+    /// When changes of GPUs' page tables take effect.
+    pub page_table_updates: PageTableUpdates,
     /// Whether the CPU can map an exported descriptor for writing. If not, only `set_access` gives
     /// the CPU write access. In generation A each change of access leaves an address-space hole for
     /// a moment; a foreign mapping created in the hole is overwritten, as with AMD's runtime.
@@ -110,8 +138,8 @@ pub struct Config {
     /// calls are not counted and support no faults.
     pub has_no_op_vmem: bool,
     /// Whether the first wait for each signal returns at once, whatever the value, as HSA allows. A
-    /// copy starts after the first read of its signal, at most one second later. So the first wait
-    /// for a copy returns before the copy ends.
+    /// copy waits up to one second for the first read of its signal before it starts, so that the
+    /// first wait for a copy returns before the copy ends.
     pub early_waits: bool,
     /// The planned faults.
     pub faults: FaultPlan,
@@ -131,9 +159,11 @@ impl Config {
             generation: Generation::B,
             extension_minor: Generation::B.extension(),
             extension_reported: true,
+            false_extension: None,
             granule: 4 * KIB,
             recommended_granule: 2 * MIB,
             gpu_permissions: GpuPermissions::Recorded,
+            page_table_updates: PageTableUpdates::Immediate,
             dmabuf_cpu_mapping: true,
             vmem: true,
             peer_access: true,
@@ -161,7 +191,7 @@ impl Config {
     /// Returns an MI300A: CPU and GPU in one package with one memory.
     #[must_use]
     pub fn apu() -> Self {
-        Self::with_agents(vec![Cpu::epyc()], vec![Gpu::mi300a()])
+        Self::with_agents(vec![Cpu::mi300a()], vec![Gpu::mi300a()])
     }
 
     /// Returns one CPU and `gpus` MI300X whose virtual memory [does nothing](Self::has_no_op_vmem)
@@ -191,6 +221,13 @@ impl Config {
         self
     }
 
+    /// Sets a [false](Self::false_extension) extension version, which the runtime reports.
+    #[must_use]
+    pub fn with_false_extension(mut self, minor: u16) -> Self {
+        self.false_extension = Some(minor);
+        self
+    }
+
     /// Sets the granule.
     #[must_use]
     pub fn with_granule(mut self, granule: u64) -> Self {
@@ -210,6 +247,13 @@ impl Config {
     #[must_use]
     pub fn with_gpu_permissions(mut self, permissions: GpuPermissions) -> Self {
         self.gpu_permissions = permissions;
+        self
+    }
+
+    /// Sets when changes of GPUs' page tables take effect.
+    #[must_use]
+    pub fn with_page_table_updates(mut self, updates: PageTableUpdates) -> Self {
+        self.page_table_updates = updates;
         self
     }
 
@@ -242,12 +286,22 @@ impl Config {
 }
 
 impl Cpu {
+    /// Returns a CPU of the Zen 4 architecture, whose cores have an L1 data cache of 32 KiB. Threads and clock are those
+    /// of AMD's product pages.
+    fn new(name: &str, memory: u64, threads: u32, clock: u32) -> Self {
+        Self { name: name.into(), memory, threads, clock, l1_cache: 32 << 10 }
+    }
+
+    fn mi300a() -> Self {
+        Self::new("AMD Instinct MI300A Accelerator", 128 * GIB, 48, 3700)
+    }
+
     fn epyc() -> Self {
-        Self { name: "AMD EPYC 9654 96-Core Processor".into(), memory: 768 * GIB }
+        Self::new("AMD EPYC 9654 96-Core Processor", 768 * GIB, 192, 3700)
     }
 
     fn ryzen() -> Self {
-        Self { name: "AMD Ryzen 9 7950X 16-Core Processor".into(), memory: 64 * GIB }
+        Self::new("AMD Ryzen 9 7950X 16-Core Processor", 64 * GIB, 32, 5700)
     }
 }
 
@@ -270,6 +324,7 @@ impl Gpu {
             bdf: 0x0500,
             domain: 0,
             uuid: 0x4f3a_91c8_5e20_b700,
+            hardware: Hardware::mi300x(),
         }
     }
 
@@ -279,6 +334,11 @@ impl Gpu {
     #[must_use]
     pub fn has_xnack(&self) -> bool {
         self.isa_features.split(':').any(|feature| feature == "xnack+")
+    }
+
+    /// Returns whether the hardware supports images: all but gfx94x does.
+    pub(crate) fn has_images(&self) -> bool {
+        !self.isa.starts_with("gfx94")
     }
 
     fn set_xnack(&mut self, on: bool) {
@@ -300,13 +360,14 @@ impl Gpu {
             hive: None,
             chip_id: 0x74a0,
             compute_units: 228,
+            hardware: Hardware::mi300a(),
             ..Self::mi300x()
         }
     }
 
     fn radeon() -> Self {
         Self {
-            isa: "gfx1100".into(),
+            isa: "gfx1101".into(),
             isa_features: String::new(),
             product: "AMD Radeon RX 7800 XT".into(),
             kind: GpuKind::Discrete,
@@ -320,6 +381,7 @@ impl Gpu {
             bdf: 0x0300,
             domain: 0,
             uuid: 0x1b7d_0042_9a6e_c310,
+            hardware: Hardware::radeon(),
         }
     }
 

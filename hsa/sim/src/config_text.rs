@@ -1,6 +1,6 @@
 //! The text form of configurations, for the variable `HSA_SIM` and the command.
 
-use crate::config::{GIB, KIB, MIB};
+use crate::config::{GIB, KIB, MIB, PageTableUpdates};
 use crate::faults::FaultPlanError;
 use crate::{Config, Generation, GpuPermissions};
 use core::str::FromStr;
@@ -49,7 +49,7 @@ pub enum ConfigError {
 
 const PRESETS: &str = "mi300x, consumer, apu, nothing";
 const SETTINGS: &str = "gpus, cpus, era, extension, granule, recommended-granule, vram, \
-    permissions, large-bar, dmabuf-cpu-mapping, vmem, peer-access, early-waits, xnack, \
+    permissions, page-tables, large-bar, dmabuf-cpu-mapping, vmem, peer-access, early-waits, xnack, \
     ipc-lengths, faults";
 
 /// Parses a configuration: comma-separated words, each a preset or `setting=value`.
@@ -64,6 +64,7 @@ const SETTINGS: &str = "gpus, cpus, era, extension, granule, recommended-granule
 /// | `granule=2m`, `recommended-granule=2m` | the granules |
 /// | `vram=16g` | video memory of every GPU |
 /// | `permissions=recorded`, `enforced` | whether GPUs obey permissions |
+/// | `page-tables=immediate`, `not-flushed`, `late` | when changes of page tables take effect ([`PageTableUpdates`](crate::PageTableUpdates)) |
 /// | `large-bar`, `dmabuf-cpu-mapping`, `vmem`, `peer-access` | `=on` or `=off` |
 /// | `early-waits` | `=on`: the first wait for each signal returns too early |
 /// | `xnack` | `=on`: GPUs can access host memory that is not locked |
@@ -170,6 +171,14 @@ impl Config {
                     "recorded" => GpuPermissions::Recorded,
                     "enforced" => GpuPermissions::Enforced,
                     _ => return Err(invalid("recorded or enforced")),
+                };
+            }
+            "page-tables" => {
+                self.page_table_updates = match value {
+                    "immediate" => PageTableUpdates::Immediate,
+                    "not-flushed" => PageTableUpdates::NotFlushed,
+                    "late" => PageTableUpdates::Late,
+                    _ => return Err(invalid("immediate, not-flushed or late")),
                 };
             }
             "large-bar" => {

@@ -1,10 +1,10 @@
-//! Copies and fills. An agent performs them. A GPU uses its page table; an access that the table
+//! Copies and fills, performed by an agent. A GPU uses its page table; an access that the table
 //! does not permit is a memory fault.
 
 use crate::address_space::PAGE;
 use crate::agents::Agent;
 use crate::config::Gpu;
-use crate::events::{self, Fault};
+use crate::events::{self, MemoryFault};
 use crate::generation::Behaviour;
 use crate::instance::{Instance, State};
 use crate::physical::Memory;
@@ -44,7 +44,7 @@ enum Location {
 
 /// Why an access failed.
 enum Failure {
-    Fault(Fault),
+    Fault(MemoryFault),
     Status(hsa_status_t),
 }
 
@@ -70,8 +70,8 @@ unsafe fn transfer(direction: Direction, address: usize, local: *mut u8, length:
     let remote = core::ptr::without_provenance_mut(address);
     let local = libc::iovec { iov_base: local.cast(), iov_len: length };
     let remote = libc::iovec { iov_base: remote, iov_len: length };
-    // SAFETY: the caller promises `local`; the kernel checks `remote`, which the program itself has
-    // passed as the address of a copy.
+    // SAFETY: the caller promises `local`. The kernel checks `remote`, an address that the program has
+    // passed to a copy.
     let done = unsafe {
         let process = libc::getpid();
         match direction {
@@ -135,8 +135,8 @@ impl State {
         address: usize,
         direction: Direction,
         host_accessible: bool,
-    ) -> Result<Location, Fault> {
-        let fault = |reason| Fault { gpu, address: address & !(PAGE - 1), reason };
+    ) -> Result<Location, MemoryFault> {
+        let fault = |reason| MemoryFault { gpu, address: address & !(PAGE - 1), reason };
         let absent = fault(HSA_AMD_MEMORY_FAULT_PAGE_NOT_PRESENT);
         if let Some((start, end, entry)) = self.page_tables[gpu].find(address) {
             return match direction {
@@ -255,7 +255,7 @@ impl Instance {
                         Some((gpu, _)) if done == 0 => {
                             let reason = HSA_AMD_MEMORY_FAULT_PAGE_NOT_PRESENT;
                             let address = address & !(PAGE - 1);
-                            return Err(Failure::Fault(Fault { gpu, address, reason }));
+                            return Err(Failure::Fault(MemoryFault { gpu, address, reason }));
                         }
                         None if done == 0 => {
                             return Err(Failure::Status(HSA_STATUS_ERROR));
@@ -307,8 +307,8 @@ impl Instance {
 /// Returns the start of a range. Rejects a null pointer, and a range that wraps around.
 fn checked_start(address: *const c_void, size: usize) -> HsaResult<usize> {
     let start = address.addr();
-    let ends = start.checked_add(size).is_some();
-    if start == 0 || !ends { Err(HSA_STATUS_ERROR_INVALID_ARGUMENT) } else { Ok(start) }
+    let wraps = start.checked_add(size).is_none();
+    if start == 0 || wraps { Err(HSA_STATUS_ERROR_INVALID_ARGUMENT) } else { Ok(start) }
 }
 
 /// `hsa_memory_copy`
@@ -404,14 +404,13 @@ pub(crate) unsafe fn copy_async(
             completion.wait_until_read(&instance);
         }
         if instance.is_dropped() {
-            return completion.update(|_| -1);
+            completion.update(|_| -1);
+            return;
         }
         let copy = || instance.copy_memory(view, destination, source, size);
         let copied = hsa_faults::with_fault(planned, copy);
-        match copied.map_err(|failure| failure.into_status(&instance)) {
-            Ok(()) => completion.update(|value| value.wrapping_sub(1)),
-            Err(_) => completion.update(|_| -1),
-        }
+        let copied = copied.map_err(|failure| failure.into_status(&instance)).is_ok();
+        completion.update(|value| if copied { value.wrapping_sub(1) } else { -1 });
     };
     // A separate thread, because the copy may depend on one that is submitted later.
     let thread = std::thread::Builder::new().name("hsa-sim copy".into()).spawn(work);

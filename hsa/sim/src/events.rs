@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// An invalid access of a GPU.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Fault {
+pub(crate) struct MemoryFault {
     pub(crate) gpu: usize,
     /// The address of the page.
     pub(crate) address: usize,
@@ -56,7 +56,7 @@ pub(crate) unsafe fn register(
 
 /// Reports a fault to all handlers. If no handler returns success, aborts the process, as AMD's
 /// runtime does.
-pub(crate) fn report(instance: &Instance, fault: Fault) {
+pub(crate) fn report(instance: &Instance, fault: MemoryFault) {
     // Ignore faults of background copies after a shut-down, which clears the page tables.
     if !instance.is_initialised() {
         return;

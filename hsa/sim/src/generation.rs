@@ -68,7 +68,7 @@ impl fmt::Display for Generation {
 
 /// Which agents lose access by a call of `set_access` that does not name them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unnamed {
+pub(crate) enum UnnamedAgents {
     /// All of them.
     Dropped,
     /// All of them, but only when a named agent's permission changes.
@@ -77,7 +77,7 @@ pub(crate) enum Unnamed {
     Kept,
 }
 
-/// The behaviour of one release.
+/// The behaviour of one release. A method of type `bool` returns whether its description holds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Behaviour {
     pub(crate) generation: Generation,
@@ -90,7 +90,7 @@ pub(crate) struct Behaviour {
 impl Behaviour {
     // --- Reservations ---
 
-    /// Before `reserve_align` existed, a reservation was ordinary memory, readable and writable.
+    /// A reservation is ordinary memory, readable and writable (before `reserve_align` existed).
     pub(crate) fn reservations_are_memory(self) -> bool {
         self.extension < 6
     }
@@ -112,8 +112,8 @@ impl Behaviour {
         self.generation >= Generation::B
     }
 
-    /// `address_free` of a NO_REGISTER range frees from the kernel's address, not from the
-    /// caller's.
+    /// `address_free` of a NO_REGISTER range starts at the address that the kernel returned, not at
+    /// the aligned address. The end of the range leaks.
     pub(crate) fn no_register_free_leaks(self) -> bool {
         self.generation < Generation::D
     }
@@ -222,11 +222,11 @@ impl Behaviour {
     }
 
     /// Which unnamed agents lose access: in 6.0 all; in 6.1.2 all if a permission changes (seen).
-    pub(crate) fn unnamed_agents(self) -> Unnamed {
+    pub(crate) fn unnamed_agents(self) -> UnnamedAgents {
         match self.extension {
-            ..6 if !self.extension_reported => Unnamed::Dropped,
-            ..=6 => Unnamed::DroppedOnChange,
-            _ => Unnamed::Kept,
+            ..6 if !self.extension_reported => UnnamedAgents::Dropped,
+            ..=6 => UnnamedAgents::DroppedOnChange,
+            _ => UnnamedAgents::Kept,
         }
     }
 
@@ -251,7 +251,7 @@ impl Behaviour {
         self.generation < Generation::D
     }
 
-    /// `fill` supports virtual memory. Earlier, 6.4.3 returns `INVALID_ALLOCATION` (seen); 6.1.2
+    /// `fill` supports virtual memory. In 6.4.3 it returns `INVALID_ALLOCATION` (seen); in 6.1.2 it
     /// fills with a wrong value or crashes.
     pub(crate) fn fills_virtual_memory(self) -> bool {
         self.extension >= 12
@@ -294,7 +294,8 @@ impl Behaviour {
         self.generation < Generation::D
     }
 
-    /// The properties of an import contain no pool. Earlier, they contain the GPU's last pool.
+    /// The properties of an import contain no pool. In earlier generations, they contain the GPU's
+    /// last pool.
     pub(crate) fn imports_have_no_pool(self) -> bool {
         self.generation >= Generation::C
     }
@@ -310,8 +311,9 @@ impl Behaviour {
         self.extension >= 6
     }
 
+    /// Agents report the properties of their memory (seen in 6.1.2; not in the headers of 6.0).
     pub(crate) fn has_memory_properties(self) -> bool {
-        self.extension >= 5
+        self.extension >= 5 || self.extension_reported
     }
 
     pub(crate) fn has_fabric(self) -> bool {
@@ -338,6 +340,21 @@ impl Behaviour {
     /// asserts that it is locked.
     pub(crate) fn unlock_accepts_unlocked_memory(self) -> bool {
         self.generation == Generation::A
+    }
+
+    /// GPUs report limits of scratch memory (seen in 6.4.3 and 7.2.4, not in 6.1.2).
+    pub(crate) fn has_scratch_limits(self) -> bool {
+        self.extension >= 7
+    }
+
+    /// Agents report clock counters (seen in 7.2.4, not in 6.4.3).
+    pub(crate) fn has_clock_counters(self) -> bool {
+        self.extension >= 15
+    }
+
+    /// The largest grid in each dimension (seen in 6.1.2, 6.4.3 and 7.2.4).
+    pub(crate) fn grid_limits(self) -> [u32; 3] {
+        if self.extension >= 15 { [i32::MAX as u32, 0xffff, 0xffff] } else { [u32::MAX; 3] }
     }
 
     /// `pointer_info` distinguishes mappings from reservations.

@@ -3,8 +3,9 @@
 
 use crate::agents::Agent;
 use crate::copy::host_is_readable;
-use crate::instance::Instance;
-use crate::pool_memory::{Allocation, Origin};
+use crate::instance::{Instance, State};
+use crate::page_table::PageTable;
+use crate::pool_memory::{Allocation, Attachments, Origin};
 use crate::status::{HsaResult, non_null};
 use core::ffi::{c_int, c_void};
 use hsa_sys::*;
@@ -41,6 +42,7 @@ pub(crate) unsafe fn lock(
     {
         // Locking the same range again counts another lock (seen in 6.1.2, 6.4.3 and 7.2.4).
         *locks = locks.checked_add(1).ok_or(HSA_STATUS_ERROR_OUT_OF_RESOURCES)?;
+        // Makes no call of the driver, and therefore flushes no page table.
         // SAFETY: as above.
         unsafe { agent_address.write(address) };
         return Ok(());
@@ -55,14 +57,24 @@ pub(crate) unsafe fn lock(
         owner: Agent::Cpu(0),
         flags: HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_FINE_GRAINED,
         memory: None,
-        // AMD's runtimes ignore the list and map the memory on every GPU (seen in 6.1.2, 6.4.3 and
+        // AMD's runtimes ignore `agents` and map the memory on every GPU (seen in 6.1.2, 6.4.3 and
         // 7.2.4).
         agents: instance.agents().collect(),
+        attached: Attachments::default(),
     };
     state.allocations.insert(start, locked);
+    state.flush_page_tables();
     // SAFETY: as above.
     unsafe { agent_address.write(address) };
     Ok(())
+}
+
+impl State {
+    /// Makes earlier changes of all page tables take effect, as the driver does when it maps memory of the
+    /// host for GPUs or unmaps it.
+    fn flush_page_tables(&mut self) {
+        self.page_tables.iter_mut().for_each(PageTable::flush);
+    }
 }
 
 /// `hsa_amd_memory_unlock`: removes one lock. Removing the last one unlocks the memory.
@@ -70,7 +82,10 @@ pub(crate) fn unlock(instance: &Instance, address: *mut c_void) -> HsaResult {
     let address = non_null(address)?.addr().get();
     let mut state = instance.lock();
     match state.allocations.get_mut(&address).map(|allocation| &mut allocation.origin) {
-        Some(Origin::Locked(1)) => drop(state.allocations.remove(&address)),
+        Some(Origin::Locked(1)) => {
+            state.allocations.remove(&address);
+            state.flush_page_tables();
+        }
         Some(Origin::Locked(locks)) => *locks -= 1,
         _ if instance.behaviour.unlock_accepts_unlocked_memory() => {}
         _ => return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT),

@@ -9,12 +9,16 @@ pub(crate) enum Kind {
     Agent = 1,
     Pool = 2,
     Isa = 3,
+    #[cfg(feature = "export")]
+    Cache = 4,
+    #[cfg(feature = "export")]
+    Wavefront = 5,
 }
 
 /// The common part of all values of one instance.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Identity {
-    /// A random number for each start in the upper half; then the slot number.
+    /// In the upper half a random number, new for each start; below it the slot number.
     base: u64,
 }
 

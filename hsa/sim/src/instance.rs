@@ -12,6 +12,8 @@ use crate::overlap;
 use crate::page_table::PageTable;
 use crate::physical::{Account, Memory};
 use crate::pool_memory::Allocation;
+#[cfg(feature = "export")]
+use crate::queue::Queues;
 use crate::reservation::{self, Reservation};
 use crate::share::Exports;
 use crate::signal::Signals;
@@ -36,6 +38,8 @@ pub(crate) struct Instance {
     pub(crate) system_memory: Vec<Arc<Account>>,
     pub(crate) handlers: Handlers,
     pub(crate) signals: Signals,
+    #[cfg(feature = "export")]
+    pub(crate) queues: Queues,
     /// The number of calls of each function.
     calls: [AtomicU64; FUNCTIONS],
     running_calls: overlap::Calls,
@@ -79,6 +83,8 @@ impl Instance {
             system_memory: config.cpus.iter().map(|cpu| Account::new(cpu.memory)).collect(),
             handlers: Handlers::default(),
             signals: Signals::default(),
+            #[cfg(feature = "export")]
+            queues: Queues::default(),
             calls: [const { AtomicU64::new(0) }; FUNCTIONS],
             running_calls: overlap::Calls::default(),
             faults: Faults::default(),
@@ -91,7 +97,11 @@ impl Instance {
                 handles: Handles::new(behaviour.handles_are_aperture_addresses()),
                 leaked_memory: Vec::new(),
                 mappings: BTreeMap::new(),
-                page_tables: config.gpus.iter().map(|_| PageTable::default()).collect(),
+                page_tables: config
+                    .gpus
+                    .iter()
+                    .map(|_| PageTable::new(config.page_table_updates))
+                    .collect(),
                 allocations: BTreeMap::new(),
                 exports: Exports::default(),
             }),
@@ -181,6 +191,8 @@ impl Instance {
         }
         self.handlers.clear();
         self.signals.clear();
+        #[cfg(feature = "export")]
+        self.queues.clear();
     }
 }
 

@@ -1,21 +1,51 @@
 //! Sharing pool memory with other processes, by IPC handles and by descriptors.
 //!
-//! An IPC handle contains a process, a descriptor number and the memory's token. The importer opens
-//! that descriptor through `/proc` and compares the token in the file's name; a mismatch means a
-//! stale handle. No call waits for the other process.
+//! An IPC handle contains a process id, a descriptor number, and the memory's token and length. The
+//! importer opens that descriptor through `/proc` and compares the token in the file's name; a
+//! mismatch means a stale handle. No call waits for the other process.
 
 use crate::agents::Agent;
 use crate::instance::Instance;
 use crate::physical::{self, ExportedMemory, Memory};
-use crate::pool_memory::{Allocation, Origin, unmap};
+use crate::pool_memory::{Allocation, Attachments, Origin, unmap};
 use crate::status::{HsaResult, file_error_status, non_null};
 use core::ffi::{c_int, c_void};
 use hsa_sys::*;
 use std::fs::File;
 use std::os::fd::{AsRawFd, IntoRawFd};
+use std::sync::Arc;
 
 /// The last word of every IPC handle: "hsim" in ASCII.
 const MAGIC: u32 = 0x6873_696d;
+
+/// What an IPC handle refers to: its last word but one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Target {
+    Allocation = 0,
+    #[cfg(feature = "export")]
+    Signal = 1,
+}
+
+/// Returns the IPC handle of memory.
+pub(crate) fn handle_of(
+    memory: &Memory,
+    length: u64,
+    target: Target,
+) -> HsaResult<hsa_amd_ipc_memory_t> {
+    let descriptor = memory.file().map_err(|error| file_error_status(&error))?.as_raw_fd();
+    let token = memory.token;
+    let words = [
+        std::process::id(),
+        descriptor as u32,
+        token as u32,
+        (token >> 32) as u32,
+        length as u32,
+        (length >> 32) as u32,
+        target as u32,
+        MAGIC,
+    ];
+    Ok(hsa_amd_ipc_memory_t { handle: words })
+}
 
 /// `hsa_amd_ipc_memory_create`
 ///
@@ -34,20 +64,9 @@ pub(crate) unsafe fn create(
     let allocation = allocation.filter(|a| a.origin == Origin::Pool && a.size == length);
     let memory = allocation.and_then(|a| a.memory.as_ref());
     let memory = memory.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
-    let descriptor = memory.file().map_err(|error| file_error_status(&error))?.as_raw_fd();
-    let (token, length) = (memory.token, length as u64);
-    let words = [
-        std::process::id(),
-        descriptor as u32,
-        token as u32,
-        (token >> 32) as u32,
-        length as u32,
-        (length >> 32) as u32,
-        0,
-        MAGIC,
-    ];
+    let found = handle_of(memory, length as u64, Target::Allocation)?;
     // SAFETY: not null, and the caller promises the rest.
-    unsafe { handle.write(hsa_amd_ipc_memory_t { handle: words }) };
+    unsafe { handle.write(found) };
     Ok(())
 }
 
@@ -80,7 +99,21 @@ pub(crate) unsafe fn attach(
     if !instance.config.accepts_any_ipc_length && length as u64 != length_of(words) {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
-    let memory = open(instance, words).ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
+    let memory = open(instance, words, Target::Allocation);
+    let memory = memory.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
+    let start = attach_memory(instance, memory, length, agents)?;
+    // SAFETY: not null, and the caller promises the rest.
+    unsafe { address.write(core::ptr::without_provenance_mut(start)) };
+    Ok(())
+}
+
+/// Maps memory of another process, or of a descriptor. Returns its address.
+pub(crate) fn attach_memory(
+    instance: &Instance,
+    memory: Arc<Memory>,
+    length: usize,
+    agents: Vec<Agent>,
+) -> HsaResult<usize> {
     let start = instance.map_memory(&memory)?;
     let attached = Allocation {
         origin: Origin::Attached,
@@ -89,11 +122,10 @@ pub(crate) unsafe fn attach(
         flags: HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_COARSE_GRAINED,
         memory: Some(memory),
         agents,
+        attached: Attachments::default(),
     };
     instance.lock().allocations.insert(start, attached);
-    // SAFETY: not null, and the caller promises the rest.
-    unsafe { address.write(core::ptr::without_provenance_mut(start)) };
-    Ok(())
+    Ok(start)
 }
 
 /// Returns the length of the exported allocation from the words of an IPC handle.
@@ -102,8 +134,11 @@ fn length_of(words: [u32; 8]) -> u64 {
 }
 
 /// Opens the memory of an IPC handle, if it still exists.
-fn open(instance: &Instance, words: [u32; 8]) -> Option<std::sync::Arc<Memory>> {
-    let [process, descriptor, low, high, _, _, 0, MAGIC] = words else { return None };
+pub(crate) fn open(instance: &Instance, words: [u32; 8], target: Target) -> Option<Arc<Memory>> {
+    let [process, descriptor, low, high, _, _, kind, MAGIC] = words else { return None };
+    if kind != target as u32 {
+        return None;
+    }
     let token = u64::from(high) << 32 | u64::from(low);
     let path = format!("/proc/{process}/fd/{descriptor}");
     // Open only memory files: opening a pipe could block forever.

@@ -2,7 +2,7 @@
 //! GPU and without a driver.
 //!
 //! [`Simulation::start`] returns a [table](hsa_sys::Table) of functions, like that of a loaded
-//! runtime. Handles are memory files, CPU access is a real mapping with real protection, every GPU
+//! runtime. Handles are memory files, CPU access is a real mapping with real protection, and each GPU
 //! has its own page table, which its copies use. Statuses and quirks are those of AMD's runtime, in
 //! the ROCm generation ([`Generation`]) that the [configuration](Config) selects.
 //!
@@ -19,12 +19,15 @@
 //!
 //! The path of a call: `abi` (a C function for each slot) → `slots` (finds the simulation) →
 //! `instance` (counts the call, applies planned faults, checks `hsa_init`) → the module that
-//! implements it. Only `generation` defines how releases differ.
+//! implements it. Only `generation` defines how releases differ. `exports` has the rest of AMD's interface,
+//! in the shared object only.
 
 mod abi;
 mod access;
 mod address_space;
+mod agent_info;
 mod agents;
+mod attribute;
 mod config;
 mod config_text;
 mod copy;
@@ -34,10 +37,12 @@ pub mod exports;
 mod faults;
 mod generation;
 mod handles;
+mod hardware;
 mod host_memory;
 mod identity;
 mod instance;
 mod ipc;
+mod isa;
 mod links;
 mod mapping;
 mod nothing;
@@ -47,6 +52,8 @@ mod physical;
 mod pointer;
 mod pool_memory;
 mod pools;
+#[cfg(feature = "export")]
+mod queue;
 mod ranges;
 mod reservation;
 mod share;
@@ -57,10 +64,11 @@ mod status;
 mod system;
 mod usage;
 
-pub use config::{Config, Cpu, Gpu, GpuKind, GpuPermissions};
+pub use config::{Config, Cpu, Gpu, GpuKind, GpuPermissions, PageTableUpdates};
 pub use config_text::ConfigError;
 pub use faults::{FaultPlan, FaultPlanError};
 pub use generation::Generation;
+pub use hardware::Hardware;
 pub use page_table::Page;
 pub use simulation::{Error, Simulation};
 pub use usage::Usage;

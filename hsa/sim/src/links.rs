@@ -121,7 +121,7 @@ pub(crate) unsafe fn info(
         },
         HSA_AMD_AGENT_MEMORY_POOL_INFO_LINK_INFO => {
             if hops > 0 {
-                // SAFETY: as above: the caller has room for one element per hop.
+                // SAFETY: not null, and the caller has room for one element per hop.
                 unsafe { value.cast().write_unaligned(describe(link)) };
             }
         }

@@ -14,7 +14,7 @@ use hsa_sys::*;
 pub(crate) struct Mapping {
     pub(crate) size: usize,
     pub(crate) handle: u64,
-    /// The base of its reservation.
+    /// The base of the reservation that contains the mapping.
     pub(crate) reservation: usize,
     /// The agents whose access was set; usually few.
     pub(crate) grants: Vec<Grant>,
@@ -119,7 +119,7 @@ pub(crate) fn map(
         grants.push(Grant { agent, permission, extent: size });
         reservation.lingering.insert(address..end.next_multiple_of(PAGE), memory);
     }
-    reservation.mappings += 1;
+    reservation.mapping_count += 1;
     let mapping = Mapping { size, handle: handle.handle, reservation: base, grants };
     state.mappings.insert(address, mapping);
     if let Some(handle) = state.handles.get_mut(handle.handle) {
@@ -168,9 +168,9 @@ fn unmap_one(instance: &Instance, state: &mut State, start: usize) -> HsaResult 
     instance.remove_all(state, start, grants)?;
     let Some(mapping) = state.mappings.remove(&start) else { return Ok(()) };
     if let Some(reservation) = state.reservations.get_mut(&mapping.reservation) {
-        // If a hole was unmapped and then reserved again, the new reservation does not count
-        // mappings of the old one.
-        reservation.mappings = reservation.mappings.saturating_sub(1);
+        // After a hole was reserved again, the new reservation does not count the mappings of the
+        // previous reservation.
+        reservation.mapping_count = reservation.mapping_count.saturating_sub(1);
     }
     if let Some(handle) = state.handles.get_mut(mapping.handle) {
         handle.mapping_count -= 1;

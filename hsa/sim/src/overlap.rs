@@ -164,9 +164,9 @@ mod tests {
                 assert_eq!(race(other, unlocked), race(unlocked, other), "{unlocked:?} {other:?}");
             }
         }
-        for one in [CREATE, RELEASE, MAP, UNMAP] {
-            for other in [CREATE, RELEASE, MAP, UNMAP] {
-                assert!(!race(one, other), "the runtime locks {one:?} and {other:?}");
+        for first in [CREATE, RELEASE, MAP, UNMAP] {
+            for second in [CREATE, RELEASE, MAP, UNMAP] {
+                assert!(!race(first, second), "the runtime locks {first:?} and {second:?}");
             }
         }
     }

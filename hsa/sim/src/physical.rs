@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -193,10 +193,7 @@ pub(crate) fn recognise(descriptor: RawFd) -> Option<ExportedMemory> {
         Some(number) => Owner::Gpu(number.parse().ok()?),
         None => Owner::Cpu(owner.strip_prefix("cpu")?.parse().ok()?),
     };
-    // SAFETY: the descriptor is open, because its seals were read, and is borrowed for this call
-    // only. If the caller closes it meanwhile, the result is an error or another file's size.
-    let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
-    let size = File::from(file.try_clone_to_owned().ok()?).metadata().ok()?.len();
+    let size = std::fs::metadata(path(descriptor)).ok()?.len();
     Some(ExportedMemory { owner, size, token })
 }
 

@@ -28,11 +28,11 @@ fn unknown() -> hsa_amd_pointer_info_t {
 
 fn find(instance: &Instance, state: &State, address: usize) -> Description {
     let behaviour = instance.behaviour;
-    let ends_at_address = || {
+    let ending_at_address = || {
         let before = state.reservation_at(address.checked_sub(1)?)?;
         behaviour.pointer_info_includes_end().then_some(before)
     };
-    if let Some((base, reservation)) = state.reservation_at(address).or_else(ends_at_address) {
+    if let Some((base, reservation)) = state.reservation_at(address).or_else(ending_at_address) {
         let base = without_provenance_mut(base);
         if let Some((_, mapping)) = state.mapping_at(address)
             && behaviour.pointer_info_knows_mappings()
@@ -68,6 +68,7 @@ fn find(instance: &Instance, state: &State, address: usize) -> Description {
         sizeInBytes: allocation.size,
         agentOwner: instance.agent_handle(allocation.owner),
         global_flags: allocation.flags,
+        userData: without_provenance_mut(allocation.attached.user_data),
         ..unknown()
     };
     let accessible = instance.agents().filter(|agent| allocation.allows(*agent)).collect();
@@ -127,7 +128,7 @@ pub(crate) unsafe fn info(
     if description.type_ == HSA_EXT_POINTER_TYPE_UNKNOWN {
         return Ok(());
     }
-    // SAFETY: the caller promises that it is callable; no lock is held.
+    // SAFETY: the caller promises that `allocate` is callable; no lock is held.
     let list = unsafe { allocate(agents.len() * size_of::<hsa_agent_t>()) }.cast::<hsa_agent_t>();
     if list.is_null() && !agents.is_empty() {
         return Err(HSA_STATUS_ERROR_OUT_OF_RESOURCES);

@@ -34,6 +34,27 @@ pub(crate) struct Allocation {
     pub(crate) memory: Option<Arc<Memory>>,
     /// The agents with access besides the owner.
     pub(crate) agents: Vec<Agent>,
+    /// What a program has attached to the allocation.
+    pub(crate) attached: Attachments,
+}
+
+/// A program's data and callbacks for an allocation.
+#[derive(Debug, Default)]
+pub(crate) struct Attachments {
+    /// The address of the program's data, which `pointer_info` returns.
+    pub(crate) user_data: usize,
+    /// Called when the allocation is freed.
+    pub(crate) deallocation: Vec<DeallocationCallback>,
+}
+
+/// A callback for the end of an allocation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DeallocationCallback {
+    pub(crate) function: unsafe extern "C" fn(*mut c_void, *mut c_void),
+    /// The address with which it was registered.
+    pub(crate) address: usize,
+    /// The address of the program's data.
+    pub(crate) data: usize,
 }
 
 impl Allocation {
@@ -120,6 +141,7 @@ pub(crate) unsafe fn allocate(
         flags: pool.flags,
         memory: Some(memory),
         agents: Vec::new(),
+        attached: Attachments::default(),
     };
     instance.lock().allocations.insert(start, allocation);
     // SAFETY: not null, and the caller promises the rest.
@@ -143,6 +165,13 @@ pub(crate) unsafe fn free(instance: &Instance, address: *mut c_void) -> HsaResul
     if let Some(allocation) = state.allocations.remove(&address.addr()) {
         if instance.has_fault(FaultKind::Leak) {
             state.leaked_memory.extend(allocation.memory.clone());
+        }
+        drop(state);
+        for callback in &allocation.attached.deallocation {
+            let (address, data) = (callback.address, callback.data);
+            let pointer = core::ptr::without_provenance_mut;
+            // SAFETY: the program has registered the function for this call; no lock is held.
+            unsafe { (callback.function)(pointer(address), pointer(data)) };
         }
         unmap(address.addr(), &allocation);
     }

@@ -23,7 +23,7 @@ type SegmentAndFlags = (hsa_amd_segment_t, u32);
 
 const CPU_POOLS: &[SegmentAndFlags] =
     &[(GLOBAL, FINE), (GLOBAL, EXTENDED), (GLOBAL, FINE | KERNARG), (GLOBAL, COARSE)];
-const FIRST_CPU_POOLS: &[SegmentAndFlags] =
+const CPU_POOLS_WITHOUT_EXTENDED: &[SegmentAndFlags] =
     &[(GLOBAL, FINE), (GLOBAL, FINE | KERNARG), (GLOBAL, COARSE)];
 const GPU_POOLS: &[SegmentAndFlags] = &[(GLOBAL, COARSE), (GLOBAL, EXTENDED), (GLOBAL, FINE), LDS];
 const GFX12_POOLS: &[SegmentAndFlags] = &[(GLOBAL, COARSE), (GLOBAL, FINE), LDS];
@@ -39,7 +39,7 @@ pub(crate) struct Pool {
     pub(crate) segment: hsa_amd_segment_t,
     pub(crate) flags: u32,
     /// Whether iteration lists the pool. The properties of an import can name a hidden pool.
-    visible: bool,
+    pub(crate) visible: bool,
     index: usize,
 }
 
@@ -51,10 +51,10 @@ impl Pool {
 }
 
 impl Instance {
-    fn pools(&self, owner: Agent) -> impl Iterator<Item = Pool> + use<> {
+    pub(crate) fn pools(&self, owner: Agent) -> impl Iterator<Item = Pool> + use<> {
         let (descriptions, hidden) = match owner {
             Agent::Cpu(_) if self.behaviour.cpus_have_extended_pool() => (CPU_POOLS, None),
-            Agent::Cpu(_) => (FIRST_CPU_POOLS, None),
+            Agent::Cpu(_) => (CPU_POOLS_WITHOUT_EXTENDED, None),
             Agent::Gpu(number) => {
                 let gpu = &self.config.gpus[number];
                 let gfx12 = gpu.isa.starts_with("gfx12");
@@ -135,7 +135,7 @@ pub(crate) unsafe fn iterate(
         // SAFETY: the caller's function and the caller's data.
         match unsafe { callback(instance.pool_handle(pool), data) } {
             HSA_STATUS_SUCCESS => {}
-            stop => return Err(stop),
+            status => return Err(status),
         }
     }
     Ok(())
@@ -160,16 +160,16 @@ pub(crate) unsafe fn info(
         value.cast().write_unaligned(instance.reported_size(number) as usize);
     };
     // SAFETY: as above, a boolean.
-    let truth = |truth: bool| unsafe { value.cast().write_unaligned(truth) };
+    let boolean = |flag: bool| unsafe { value.cast().write_unaligned(flag) };
     match attribute {
         HSA_AMD_MEMORY_POOL_INFO_SEGMENT => word(pool.segment),
         HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS => word(pool.flags),
         HSA_AMD_MEMORY_POOL_INFO_SIZE => size(instance.pool_size(pool)),
-        HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_ALLOWED => truth(pool.allocates()),
+        HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_ALLOWED => boolean(pool.allocates()),
         HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_GRANULE
         | HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_ALIGNMENT => size(instance.granule(pool)),
         HSA_AMD_MEMORY_POOL_INFO_ACCESSIBLE_BY_ALL => {
-            truth(pool.allocates() && matches!(pool.owner, Agent::Cpu(_)));
+            boolean(pool.allocates() && matches!(pool.owner, Agent::Cpu(_)));
         }
         HSA_AMD_MEMORY_POOL_INFO_ALLOC_MAX_SIZE => {
             size(if pool.allocates() { instance.pool_size(pool) } else { 0 });

@@ -23,8 +23,8 @@ pub(crate) struct Reservation {
     padded: Range<usize>,
     /// False with NO_REGISTER: ordinary memory, not registered with any GPU.
     registered: bool,
-    /// The number of mappings in it.
-    pub(crate) mappings: usize,
+    /// The number of mappings in the range.
+    pub(crate) mapping_count: usize,
     /// Address-space holes: parts that the runtime unmapped. They can contain foreign mappings.
     pub(crate) holes: Ranges<()>,
     /// Memory that stays claimed after unmap (generation B).
@@ -118,7 +118,7 @@ pub(crate) unsafe fn reserve_align(
         size,
         padded,
         registered: !unregistered,
-        mappings: 0,
+        mapping_count: 0,
         holes: Ranges::default(),
         lingering: Ranges::default(),
     };
@@ -212,7 +212,7 @@ pub(crate) unsafe fn free(instance: &Instance, address: *mut c_void, size: usize
     if reservation.size != size {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
-    if reservation.mappings > 0 {
+    if reservation.mapping_count > 0 {
         return Err(HSA_STATUS_ERROR_RESOURCE_FREE);
     }
     let Some(Reservation { padded, registered, .. }) = state.reservations.remove(&base) else {

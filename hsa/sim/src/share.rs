@@ -37,14 +37,22 @@ impl Exports {
             return Err(ImportError::UnknownOwner);
         }
         let file = physical::reopen(descriptor).map_err(|_| ImportError::NoDescriptor)?;
-        let same = |m: &Arc<Memory>| m.existing_file().is_some_and(|f| is_same_file(f, &file));
+        let has_file = |m: &Arc<Memory>| m.existing_file().is_some_and(|f| is_same_file(f, &file));
         let live = self.memory_by_token.get(&exported.token).and_then(Weak::upgrade);
-        if let Some(memory) = live.filter(same) {
+        if let Some(memory) = live.filter(has_file) {
             return Ok(memory);
         }
         let memory = Memory::adopt(exported, file);
         self.remember(&memory);
         Ok(memory)
+    }
+}
+
+impl State {
+    /// Returns the exported or imported memory of a descriptor. Needs no other descriptor.
+    pub(crate) fn memory_of_descriptor(&self, descriptor: RawFd) -> Option<Arc<Memory>> {
+        let token = physical::recognise(descriptor)?.token;
+        self.exports.memory_by_token.get(&token)?.upgrade()
     }
 }
 
@@ -64,7 +72,7 @@ fn is_same_file(a: &File, b: &File) -> bool {
 }
 
 impl Instance {
-    /// Returns a handle's memory. A lazy import is resolved first.
+    /// Returns a handle's memory. Resolves a lazy import first.
     pub(crate) fn resolve(&self, state: &mut State, handle: u64) -> Option<Arc<Memory>> {
         let State { handles, exports, .. } = state;
         let handle = handles.get_mut(handle)?;

@@ -1,61 +1,150 @@
 //! Signals: values that one thread changes and another waits for.
 
+#[cfg(feature = "export")]
+use crate::address_space;
 use crate::instance::Instance;
 use crate::physical;
+#[cfg(feature = "export")]
+use crate::physical::Memory;
 use crate::status::{HsaResult, non_null};
 use hsa_sys::*;
 use std::collections::HashMap;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-/// How often a wait checks whether the simulation still exists.
+/// The interval at which a wait checks whether the simulation still exists.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The maximum time that a copy waits for the first read of its signal
 /// ([`Config::early_waits`](crate::Config::early_waits)).
 const READ_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// The same, for a signal whose value can change without a call: through a pointer, or by another process.
+const SHARED_POLL_INTERVAL: Duration = Duration::from_millis(1);
+
 /// One signal.
 #[derive(Debug)]
 pub(crate) struct Signal {
-    state: Mutex<State>,
+    value: Storage,
+    /// Whether a caller has loaded or waited for the value. Locked while the value changes, for waiters.
+    was_read: Mutex<bool>,
     changed: Condvar,
+    /// Whether the value can change without a call.
+    is_shared: AtomicBool,
 }
 
+/// The memory of a value.
 #[derive(Debug)]
-struct State {
-    value: hsa_signal_value_t,
-    /// Whether a caller has loaded or waited for the value.
-    read: bool,
+enum Storage {
+    Own(AtomicI64),
+    /// Shared with other processes: the address of the mapping.
+    #[cfg(feature = "export")]
+    Mapped(usize, Arc<Memory>),
+}
+
+#[cfg(feature = "export")]
+impl Drop for Storage {
+    fn drop(&mut self) {
+        if let Self::Mapped(address, memory) = self {
+            // SAFETY: mapped for this value, which is no longer used.
+            unsafe { address_space::release(*address, memory.size as usize) };
+        }
+    }
 }
 
 impl Signal {
-    fn new(value: hsa_signal_value_t) -> Self {
-        Self { state: Mutex::new(State { value, read: false }), changed: Condvar::new() }
+    pub(crate) fn new(value: hsa_signal_value_t) -> Self {
+        Self::with(Storage::Own(AtomicI64::new(value)))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns a signal whose value is at the start of a memory file.
+    #[cfg(feature = "export")]
+    pub(crate) fn mapped(instance: &Instance, memory: Arc<Memory>) -> HsaResult<Self> {
+        let signal = Self::with(Storage::Mapped(instance.map_memory(&memory)?, memory));
+        signal.is_shared.store(true, Relaxed);
+        Ok(signal)
+    }
+
+    fn with(value: Storage) -> Self {
+        let (was_read, changed) = (Mutex::new(false), Condvar::new());
+        Self { value, was_read, changed, is_shared: AtomicBool::new(false) }
+    }
+
+    fn value(&self) -> &AtomicI64 {
+        match &self.value {
+            Storage::Own(value) => value,
+            #[cfg(feature = "export")]
+            // SAFETY: the start of a mapped page, which lives as long as `self`. All users access it atomically.
+            Storage::Mapped(address, _) => unsafe {
+                AtomicI64::from_ptr(core::ptr::with_exposed_provenance_mut(*address))
+            },
+        }
+    }
+
+    /// Returns the shared memory of the value, if any.
+    #[cfg(feature = "export")]
+    pub(crate) fn memory(&self) -> Option<&Arc<Memory>> {
+        match &self.value {
+            Storage::Own(_) => None,
+            Storage::Mapped(_, memory) => Some(memory),
+        }
+    }
+
+    /// Returns the address of the value, which the caller may then read and write atomically.
+    #[cfg(feature = "export")]
+    pub(crate) fn value_pointer(&self) -> *mut hsa_signal_value_t {
+        self.is_shared.store(true, Relaxed);
+        self.value().as_ptr()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, bool> {
+        self.was_read.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn load(&self) -> hsa_signal_value_t {
         self.read().0
     }
 
-    pub(crate) fn update(&self, change: impl FnOnce(hsa_signal_value_t) -> hsa_signal_value_t) {
-        let mut state = self.state();
-        state.value = change(state.value);
+    /// Returns the value without counting as a read.
+    #[cfg(feature = "export")]
+    pub(crate) fn peek(&self) -> hsa_signal_value_t {
+        self.value().load(Acquire)
+    }
+
+    /// Changes the value atomically, and returns the previous one.
+    pub(crate) fn update(
+        &self,
+        mut change: impl FnMut(hsa_signal_value_t) -> hsa_signal_value_t,
+    ) -> hsa_signal_value_t {
+        let _waiters = self.lock();
+        let changed = self.value().fetch_update(AcqRel, Acquire, |value| Some(change(value)));
+        self.changed.notify_all();
+        let (Ok(previous) | Err(previous)) = changed;
+        previous
+    }
+
+    /// Changes the value atomically without waking waiters, which notice it when they next check the value.
+    #[cfg(feature = "export")]
+    pub(crate) fn store_silently(&self, value: hsa_signal_value_t) {
+        self.value().store(value, std::sync::atomic::Ordering::Release);
+    }
+
+    /// Makes all waiters check their conditions.
+    #[cfg(feature = "export")]
+    pub(crate) fn notify(&self) {
+        let _waiters = self.lock();
         self.changed.notify_all();
     }
 
     /// Returns the value, and whether this is its first read.
     fn read(&self) -> (hsa_signal_value_t, bool) {
-        let mut state = self.state();
-        let first = !core::mem::replace(&mut state.read, true);
+        let first = !core::mem::replace(&mut *self.lock(), true);
         if first {
             self.changed.notify_all();
         }
-        (state.value, first)
+        (self.value().load(Acquire), first)
     }
 
     /// Waits until the condition holds, the timeout expires or the simulation is dropped. Returns
@@ -66,32 +155,38 @@ impl Signal {
         condition: impl Fn(hsa_signal_value_t) -> bool,
         timeout: Option<Duration>,
     ) -> hsa_signal_value_t {
-        self.wait_for(instance, |state| condition(state.value), timeout)
+        self.wait_for(instance, |value, _| condition(value), timeout)
     }
 
     /// Waits until a caller has read the value, at most one second.
     pub(crate) fn wait_until_read(&self, instance: &Instance) {
-        self.wait_for(instance, |state| state.read, Some(READ_TIMEOUT));
+        self.wait_for(instance, |_, was_read| was_read, Some(READ_TIMEOUT));
     }
 
     fn wait_for(
         &self,
         instance: &Instance,
-        done: impl Fn(&State) -> bool,
+        done: impl Fn(hsa_signal_value_t, bool) -> bool,
         timeout: Option<Duration>,
     ) -> hsa_signal_value_t {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let mut state = self.state();
-        while !done(&state) && !instance.is_dropped() {
+        let mut was_read = self.lock();
+        loop {
+            // The value for which the condition holds is the result, even if it changes again.
+            let value = self.value().load(Acquire);
+            if done(value, *was_read) || instance.is_dropped() {
+                return value;
+            }
             let remaining = deadline.map(|at| at.saturating_duration_since(Instant::now()));
             if remaining == Some(Duration::ZERO) {
-                break;
+                return value;
             }
-            let pause = remaining.map_or(POLL_INTERVAL, |remaining| remaining.min(POLL_INTERVAL));
-            let waited = self.changed.wait_timeout(state, pause);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let shared = self.is_shared.load(Relaxed);
+            let interval = if shared { SHARED_POLL_INTERVAL } else { POLL_INTERVAL };
+            let pause = remaining.map_or(interval, |remaining| remaining.min(interval));
+            let waited = self.changed.wait_timeout(was_read, pause);
+            was_read = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        state.value
     }
 }
 
@@ -119,6 +214,21 @@ impl Signals {
         table.signals.get(&signal.handle).cloned()
     }
 
+    /// Adds a signal and returns its handle.
+    pub(crate) fn add(&self, signal: Arc<Signal>) -> hsa_signal_t {
+        let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let handle = table.next;
+        table.next += 1;
+        table.signals.insert(handle, signal);
+        hsa_signal_t { handle }
+    }
+
+    /// Removes a signal; waiters keep it.
+    pub(crate) fn remove(&self, signal: hsa_signal_t) -> Option<Arc<Signal>> {
+        let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        table.signals.remove(&signal.handle)
+    }
+
     pub(crate) fn clear(&self) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).signals.clear();
     }
@@ -140,21 +250,15 @@ pub(crate) unsafe fn create(
         // SAFETY: the caller promises the array.
         unsafe { instance.agents_of(consumers, consumer_count as usize)? };
     }
-    let new_signal = Arc::new(Signal::new(initial));
-    let mut table = instance.signals.0.write().unwrap_or_else(PoisonError::into_inner);
-    let handle = table.next;
-    table.next += 1;
-    table.signals.insert(handle, new_signal);
+    let handle = instance.signals.add(Arc::new(Signal::new(initial)));
     // SAFETY: not null, and the caller promises the rest.
-    unsafe { signal.write(hsa_signal_t { handle }) };
+    unsafe { signal.write(handle) };
     Ok(())
 }
 
 /// `hsa_signal_destroy`
 pub(crate) fn destroy(instance: &Instance, signal: hsa_signal_t) -> HsaResult {
-    let mut table = instance.signals.0.write().unwrap_or_else(PoisonError::into_inner);
-    let removed = table.signals.remove(&signal.handle);
-    removed.map(drop).ok_or(HSA_STATUS_ERROR_INVALID_SIGNAL)
+    instance.signals.remove(signal).map(drop).ok_or(HSA_STATUS_ERROR_INVALID_SIGNAL)
 }
 
 /// `hsa_signal_load_scacquire`; returns 0 for an invalid signal.
@@ -184,14 +288,25 @@ pub(crate) fn wait(
     if first && instance.config.early_waits {
         return value;
     }
-    let holds = |value| match condition {
+    signal.wait(instance, |value| holds(condition, value, compare), duration(timeout))
+}
+
+/// Returns whether a condition holds; an unknown one always does.
+pub(crate) fn holds(
+    condition: hsa_signal_condition_t,
+    value: hsa_signal_value_t,
+    compare: hsa_signal_value_t,
+) -> bool {
+    match condition {
         HSA_SIGNAL_CONDITION_EQ => value == compare,
         HSA_SIGNAL_CONDITION_NE => value != compare,
         HSA_SIGNAL_CONDITION_LT => value < compare,
         HSA_SIGNAL_CONDITION_GTE => value >= compare,
         _ => true,
-    };
-    // The largest value means no timeout. Timeouts are in nanoseconds, as timestamps are.
-    let timeout = (timeout != u64::MAX).then(|| Duration::from_nanos(timeout));
-    signal.wait(instance, holds, timeout)
+    }
+}
+
+/// Returns a caller's timeout. The largest value means none. The unit is that of timestamps.
+pub(crate) fn duration(timeout: u64) -> Option<Duration> {
+    (timeout != u64::MAX).then(|| Duration::from_nanos(timeout))
 }

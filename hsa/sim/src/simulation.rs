@@ -1,8 +1,11 @@
 //! The public handle of a running simulation.
 
+use crate::abi::Function;
 use crate::instance::Instance;
 use crate::{Config, FaultPlan, Page, Usage, abi, slots};
-use hsa_sys::Table;
+use core::ops::Range;
+use hsa_sys::{HSA_STATUS_SUCCESS, Table, hsa_agent_t, hsa_status_t};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
 /// Why a simulation could not be started.
@@ -93,7 +96,29 @@ impl Simulation {
         Usage::of(&self.instance)
     }
 
-    /// Looks up an address in a GPU's page table; the first GPU is 0.
+    /// Replaces the entries of a range in a GPU's page table by those of a descriptor's memory from `offset` on.
+    ///
+    /// AMD's driver does this with `GEM_VA` and `AMDGPU_VA_OP_REPLACE`. Permissions are 1 to read, 2 to write.
+    ///
+    /// # Errors
+    /// A status, if an argument is invalid or the fault plan names `hsa_sim_replace_entries`.
+    pub fn replace_entries(
+        &self,
+        agent: hsa_agent_t,
+        memory: BorrowedFd<'_>,
+        range: Range<usize>,
+        offset: usize,
+        permissions: u32,
+    ) -> Result<(), hsa_status_t> {
+        let descriptor = memory.as_raw_fd();
+        let status = abi::call(self.slot, Function::hsa_sim_replace_entries, move |instance| {
+            instance.replace_entries(agent, descriptor, range, offset, permissions)
+        });
+        if status == HSA_STATUS_SUCCESS { Ok(()) } else { Err(status) }
+    }
+
+    /// Looks up an address in the page table that a GPU uses; the first GPU is 0. Like an access of the GPU, this
+    /// fills its TLB.
     #[must_use]
     pub fn page(&self, gpu: usize, address: usize) -> Option<Page> {
         self.instance.lock().page_tables.get(gpu)?.page(address)

@@ -36,6 +36,26 @@ pub(crate) fn take_slot(slot: usize) -> bool {
     owner.compare_exchange(0, current_process(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
 
+/// Acquires the slot that a forked child has inherited, if its simulation was not initialised when the process was
+/// forked. As with AMD's runtime, the child can then start its own.
+#[cfg(feature = "export")]
+pub(crate) fn take_inherited_slot(slot: usize) -> bool {
+    let owner = TABLE[slot].process.load(Ordering::Acquire);
+    if owner == 0 || owner == current_process() {
+        return false;
+    }
+    // In the child, a lock that another thread held is never released.
+    let is_unused = TABLE[slot]
+        .instance
+        .try_read()
+        .is_ok_and(|instance| instance.as_ref().is_none_or(|instance| !instance.is_initialised()));
+    let process = &TABLE[slot].process;
+    let exchange = |owner| {
+        process.compare_exchange(owner, current_process(), Ordering::AcqRel, Ordering::Relaxed)
+    };
+    is_unused && exchange(owner).is_ok()
+}
+
 /// Stores the instance in an acquired slot.
 pub(crate) fn fill(slot: usize, instance: Arc<Instance>) {
     *TABLE[slot].instance.write().unwrap_or_else(PoisonError::into_inner) = Some(instance);

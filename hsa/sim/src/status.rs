@@ -56,8 +56,21 @@ statuses! {
     HSA_STATUS_ERROR_INCOMPATIBLE_ARGUMENTS: c"HSA_STATUS_ERROR_INCOMPATIBLE_ARGUMENTS: the arguments contradict each other",
     HSA_STATUS_ERROR_INVALID_INDEX: c"HSA_STATUS_ERROR_INVALID_INDEX: an index out of range",
     HSA_STATUS_ERROR_INVALID_ISA: c"HSA_STATUS_ERROR_INVALID_ISA: no such instruction set",
+    HSA_STATUS_ERROR_INVALID_CODE_OBJECT: c"HSA_STATUS_ERROR_INVALID_CODE_OBJECT: an invalid code object",
+    HSA_STATUS_ERROR_INVALID_EXECUTABLE: c"HSA_STATUS_ERROR_INVALID_EXECUTABLE: no such executable",
+    HSA_STATUS_ERROR_FROZEN_EXECUTABLE: c"HSA_STATUS_ERROR_FROZEN_EXECUTABLE: the executable is frozen",
+    HSA_STATUS_ERROR_INVALID_SYMBOL_NAME: c"HSA_STATUS_ERROR_INVALID_SYMBOL_NAME: no symbol of that name",
+    HSA_STATUS_ERROR_VARIABLE_ALREADY_DEFINED: c"HSA_STATUS_ERROR_VARIABLE_ALREADY_DEFINED: the variable is defined already",
+    HSA_STATUS_ERROR_VARIABLE_UNDEFINED: c"HSA_STATUS_ERROR_VARIABLE_UNDEFINED: the variable is not defined",
     HSA_STATUS_ERROR_EXCEPTION: c"HSA_STATUS_ERROR_EXCEPTION: the device raised an exception",
     HSA_STATUS_ERROR_INVALID_ISA_NAME: c"HSA_STATUS_ERROR_INVALID_ISA_NAME: no instruction set of that name",
+    HSA_STATUS_ERROR_INVALID_CODE_SYMBOL: c"HSA_STATUS_ERROR_INVALID_CODE_SYMBOL: no such symbol of a code object",
+    HSA_STATUS_ERROR_INVALID_EXECUTABLE_SYMBOL: c"HSA_STATUS_ERROR_INVALID_EXECUTABLE_SYMBOL: no such symbol of an executable",
+    HSA_STATUS_ERROR_INVALID_FILE: c"HSA_STATUS_ERROR_INVALID_FILE: an invalid file descriptor",
+    HSA_STATUS_ERROR_INVALID_CODE_OBJECT_READER: c"HSA_STATUS_ERROR_INVALID_CODE_OBJECT_READER: no such reader of code objects",
+    HSA_STATUS_ERROR_INVALID_CACHE: c"HSA_STATUS_ERROR_INVALID_CACHE: no such cache",
+    HSA_STATUS_ERROR_INVALID_WAVEFRONT: c"HSA_STATUS_ERROR_INVALID_WAVEFRONT: no such wavefront",
+    HSA_STATUS_ERROR_INVALID_SIGNAL_GROUP: c"HSA_STATUS_ERROR_INVALID_SIGNAL_GROUP: no such group of signals",
     HSA_STATUS_ERROR_INVALID_RUNTIME_STATE: c"HSA_STATUS_ERROR_INVALID_RUNTIME_STATE: not in this state",
     HSA_STATUS_ERROR_FATAL: c"HSA_STATUS_ERROR_FATAL: the runtime is unusable",
 }
@@ -82,8 +95,8 @@ pub(crate) unsafe fn string(
     text: *mut *const c_char,
 ) -> HsaResult {
     let text = non_null(text)?;
-    let found = STATUSES.iter().find(|(known, ..)| *known == status);
-    let (.., message) = found.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
+    let entry = STATUSES.iter().find(|(code, ..)| *code == status);
+    let (.., message) = entry.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
     // SAFETY: not null, and the caller promises the rest.
     unsafe { text.write(message.as_ptr()) };
     Ok(())

@@ -31,9 +31,11 @@ pub(crate) unsafe fn info(
     // SAFETY: not null, and the caller has room for the attribute's type.
     let short = |number: u16| unsafe { value.cast().write_unaligned(number) };
     // SAFETY: as above.
+    let word = |number: u32| unsafe { value.cast().write_unaligned(number) };
+    // SAFETY: as above.
     let long = |number: u64| unsafe { value.cast().write_unaligned(number) };
     // SAFETY: as above.
-    let truth = |truth: bool| unsafe { value.cast().write_unaligned(truth) };
+    let boolean = |flag: bool| unsafe { value.cast().write_unaligned(flag) };
     match attribute {
         HSA_SYSTEM_INFO_VERSION_MAJOR => short(1),
         // The version of HSA, not of ROCr: every release reports 1.1.
@@ -41,6 +43,11 @@ pub(crate) unsafe fn info(
         HSA_SYSTEM_INFO_TIMESTAMP => long(timestamp()),
         HSA_SYSTEM_INFO_TIMESTAMP_FREQUENCY => long(FREQUENCY),
         HSA_SYSTEM_INFO_SIGNAL_MAX_WAIT => long(u64::MAX),
+        HSA_SYSTEM_INFO_ENDIANNESS => word(HSA_ENDIANNESS_LITTLE),
+        HSA_SYSTEM_INFO_MACHINE_MODEL => word(HSA_MACHINE_MODEL_LARGE),
+        // No extension is simulated.
+        // SAFETY: as above; the attribute is an array of 128 bytes.
+        HSA_SYSTEM_INFO_EXTENSIONS => unsafe { value.cast::<u8>().write_bytes(0, 128) },
         HSA_AMD_SYSTEM_INFO_BUILD_VERSION => {
             let text = concat!("hsa-sim ", env!("CARGO_PKG_VERSION"), "\0").as_ptr();
             // SAFETY: as above; the attribute is a pointer, and the text is static.
@@ -48,21 +55,22 @@ pub(crate) unsafe fn info(
         }
         HSA_AMD_SYSTEM_INFO_SVM_SUPPORTED
         | HSA_AMD_SYSTEM_INFO_SVM_ACCESSIBLE_BY_DEFAULT
-        | HSA_AMD_SYSTEM_INFO_MWAITX_ENABLED => truth(false),
+        | HSA_AMD_SYSTEM_INFO_MWAITX_ENABLED => boolean(false),
         HSA_AMD_SYSTEM_INFO_XNACK_ENABLED => {
-            truth(instance.config.gpus.iter().any(Gpu::has_xnack));
+            boolean(instance.config.gpus.iter().any(Gpu::has_xnack));
         }
-        HSA_AMD_SYSTEM_INFO_DMABUF_SUPPORTED => truth(true),
+        HSA_AMD_SYSTEM_INFO_DMABUF_SUPPORTED => boolean(true),
         HSA_AMD_SYSTEM_INFO_VIRTUAL_MEM_API_SUPPORTED if behaviour.has_vmem() => {
-            truth(instance.config.vmem);
+            boolean(instance.config.vmem);
         }
         HSA_AMD_SYSTEM_INFO_EXT_VERSION_MAJOR if behaviour.extension_reported => short(1),
         HSA_AMD_SYSTEM_INFO_EXT_VERSION_MINOR if behaviour.extension_reported => {
-            short(u16::try_from(behaviour.extension).unwrap_or(u16::MAX));
+            let own = u16::try_from(behaviour.extension).unwrap_or(u16::MAX);
+            short(instance.config.false_extension.unwrap_or(own));
         }
-        HSA_AMD_SYSTEM_INFO_FABRIC_HANDLES_SUPPORTED if behaviour.has_fabric() => truth(false),
+        HSA_AMD_SYSTEM_INFO_FABRIC_HANDLES_SUPPORTED if behaviour.has_fabric() => boolean(false),
         HSA_AMD_SYSTEM_INFO_HOST_ALLOC_DMA_BUF_SUPPORTED if behaviour.supports_cpu_memory() => {
-            truth(instance.config.vmem && !instance.config.gpus.is_empty());
+            boolean(instance.config.vmem && !instance.config.gpus.is_empty());
         }
         _ => return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT),
     }

@@ -23,7 +23,7 @@ pub struct Usage {
     /// The part of `vram_used` that only former mappings claim (in generation B, until the
     /// addresses are freed).
     pub vram_lingering: Vec<u64>,
-    /// Open file descriptors of the simulation (not exported ones).
+    /// Open file descriptors that the simulation owns.
     pub descriptors: usize,
 }
 
@@ -32,7 +32,7 @@ impl Usage {
         let state = instance.lock();
         let mut files = HashSet::new();
         let mut other_descriptors = 0;
-        let mut file = |memory: &Arc<Memory>| {
+        let mut count_file = |memory: &Arc<Memory>| {
             if memory.existing_file().is_some() {
                 files.insert(Arc::as_ptr(memory));
             }
@@ -40,14 +40,14 @@ impl Usage {
         for handle in state.handles.iter() {
             other_descriptors += usize::from(handle.exported.is_some());
             match &handle.content {
-                Content::Memory(memory) => file(memory),
+                Content::Memory(memory) => count_file(memory),
                 Content::Unresolved(_) => other_descriptors += 1,
                 Content::Borrowed(_) | Content::Missing => {}
             }
         }
-        state.allocations.values().filter_map(|a| a.memory.as_ref()).for_each(&mut file);
+        state.allocations.values().filter_map(|a| a.memory.as_ref()).for_each(&mut count_file);
         for reservation in state.reservations.values() {
-            reservation.lingering.values().for_each(&mut file);
+            reservation.lingering.values().for_each(&mut count_file);
         }
         let mut vram_lingering = vec![0; instance.video_memory.len()];
         let mut counted: HashSet<_> =

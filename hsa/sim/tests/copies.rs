@@ -38,8 +38,8 @@ fn take(faults: &Faults) -> Vec<(hsa_agent_t, u64, u32)> {
 const ABSENT: u32 = HSA_AMD_MEMORY_FAULT_PAGE_NOT_PRESENT;
 const READ_ONLY: u32 = HSA_AMD_MEMORY_FAULT_READ_ONLY;
 
-/// AMD's runtime selects the agent by the owner of the address. Before extension 1.12 it does not
-/// know the owner of virtual memory (6.4.3 on the emulated driver returned the same).
+/// AMD's runtime selects the agent by the owner of the address. Before extension 1.12, it does not
+/// know the owner of virtual memory (6.4.3 on the emulated driver returned the same status).
 #[test]
 fn fill_rejects_vmem_before_rocm_7_2() {
     for (generation, status) in [("a", INVALID_ALLOCATION), ("b", OK)] {
@@ -95,7 +95,7 @@ fn copies_fault_after_the_last_mapping() {
     assert_eq!(r.unmap(base, N), OK);
     assert_eq!(r.fill(base + 100, 7, 1), ERROR);
     assert_eq!(take(faults), [(r.gpus[0], base as u64, ABSENT)]);
-    // Mapped, but no agent has access.
+    // The memory is mapped, but no agent has access.
     assert_eq!(r.map(base, N, r.create(N)), OK);
     assert_eq!(r.fill(base + 5000, 7, 1), ERROR);
     assert_eq!(take(faults), [(r.gpus[0], (base + 4096) as u64, ABSENT)]);

@@ -292,9 +292,9 @@ fn pool_memory_obeys_peer_access_in_child() {
         let mut info: hsa_amd_pointer_info_t = unsafe { core::mem::zeroed() };
         info.size = 16; // the struct of an old caller
         let (mut count, mut list) = (0, null_mut());
-        let ask = r.hsa.hsa_amd_pointer_info.expect("in the table");
+        let query = r.hsa.hsa_amd_pointer_info.expect("in the table");
         let address = without_provenance(address);
-        let status = unsafe { ask(address, &mut info, Some(allocate), &mut count, &mut list) };
+        let status = unsafe { query(address, &mut info, Some(allocate), &mut count, &mut list) };
         assert_eq!((status, info.size, info.sizeInBytes), (OK, 16, 0), "writes at most 16 bytes");
         unsafe { std::slice::from_raw_parts(list, count as usize) }.to_vec()
     };
@@ -481,8 +481,8 @@ fn dropping_a_simulation_frees_everything_in_child() {
     );
 }
 
-/// In a child process, prepares objects on a simulation of a generation, uses up all file
-/// descriptors, and calls the returned function.
+/// In a child process, calls `prepare` on a simulation of a generation, uses up all file
+/// descriptors, and calls the function that `prepare` returned.
 fn run_without_descriptors<A: FnOnce(&Rig)>(
     generation: &str,
     prepare: impl FnOnce(&Rig) -> A,

@@ -1,4 +1,4 @@
-//! The configuration `nothing`: virtual memory that does nothing returns plausible results.
+//! Tests the configuration `nothing`, whose virtual memory does nothing but returns plausible results.
 #![allow(clippy::undocumented_unsafe_blocks)] // calls with pointers to locals
 
 use core::ptr::null_mut;

@@ -1,5 +1,5 @@
-//! Releases before ROCm 10 do not lock some calls. If these overlap, the simulation aborts the
-//! process.
+//! Tests that the simulation aborts the process if calls overlap that the simulated release does
+//! not lock (before ROCm 10).
 #![allow(clippy::undocumented_unsafe_blocks)] // calls with pointers to locals
 
 mod rig;

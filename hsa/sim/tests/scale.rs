@@ -1,5 +1,5 @@
-//! Hundreds of thousands of mappings and handles, and eight full GPUs. Unused memory must take no
-//! memory and no descriptors, and calls must not slow down with their number.
+//! Hundreds of thousands of mappings and handles, and eight full GPUs. Untouched
+//! allocations must use no memory and no descriptors, and calls must not slow down with their number.
 //!
 //! `HSA_SIM_MAPPINGS=1000000` sets the number of mappings.
 
@@ -21,7 +21,7 @@ fn timed<T>(label: &str, work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Returns by how much the resident memory of this process has grown; 0 if it has shrunk.
+/// Returns the growth of this process's resident memory in bytes; 0 if it has shrunk.
 fn growth_since(before: usize) -> usize {
     resident().saturating_sub(before)
 }
@@ -78,7 +78,7 @@ fn supports_100_000_handles() {
         let mut handles: Vec<u64> = timed(&format!("{generation}: create 100,000"), || {
             (0..COUNT).map(|_| r.create(2 * MIB)).collect()
         });
-        assert!(growth_since(before) < 256 * MIB, "unused memory takes no memory");
+        assert!(growth_since(before) < 256 * MIB, "untouched allocations use no memory");
         assert_eq!(r.simulation.usage().descriptors, 0);
         timed(&format!("{generation}: release every other, and create again"), || {
             handles.iter().step_by(2).for_each(|handle| assert_eq!(r.release(*handle), OK));
@@ -113,8 +113,8 @@ fn eight_gpus_can_be_filled() {
         write(base + 191 * GIB, number as u64 + 1);
         assert_eq!(r.peek(base + 191 * GIB), number as u64 + 1);
         assert_eq!(r.peek(base + 3), 0);
-        let more = r.try_create(*pool, 4096, MEMORY_TYPE_PINNED, 0);
-        assert_eq!(more, Err(OUT_OF_RESOURCES));
+        let excess = r.try_create(*pool, 4096, MEMORY_TYPE_PINNED, 0);
+        assert_eq!(excess, Err(OUT_OF_RESOURCES));
     }
     assert!(growth_since(before) < 64 * MIB);
 }

@@ -1,5 +1,5 @@
-//! Runs as many simulations as possible at the same time. This is a separate test binary, because
-//! it needs every slot.
+//! Runs as many simulations as possible at the same time. A separate test program, because the test
+//! needs every slot.
 
 mod rig;
 use hsa_sim::{Config, Error, Simulation};

@@ -1,5 +1,5 @@
 /*
- * The part of the HSA ABI that hsa-vmm uses, as libhsa-runtime64.so.1 exports it.
+ * The part of the HSA ABI that hsa-vmm and its simulation use, as libhsa-runtime64.so.1 exports it.
  *
  * Written for this project from the public documentation of HSA 1.2 and of AMD's
  * extensions up to ROCm 7.14; it is not AMD's header and is not meant to replace it
@@ -50,8 +50,21 @@ typedef enum {
   HSA_STATUS_ERROR_INCOMPATIBLE_ARGUMENTS = 0x100D,
   HSA_STATUS_ERROR_INVALID_INDEX = 0x100E,
   HSA_STATUS_ERROR_INVALID_ISA = 0x100F,
+  HSA_STATUS_ERROR_INVALID_CODE_OBJECT = 0x1010,
+  HSA_STATUS_ERROR_INVALID_EXECUTABLE = 0x1011,
+  HSA_STATUS_ERROR_FROZEN_EXECUTABLE = 0x1012,
+  HSA_STATUS_ERROR_INVALID_SYMBOL_NAME = 0x1013,
+  HSA_STATUS_ERROR_VARIABLE_ALREADY_DEFINED = 0x1014,
+  HSA_STATUS_ERROR_VARIABLE_UNDEFINED = 0x1015,
   HSA_STATUS_ERROR_EXCEPTION = 0x1016,
   HSA_STATUS_ERROR_INVALID_ISA_NAME = 0x1017,
+  HSA_STATUS_ERROR_INVALID_CODE_SYMBOL = 0x1018,
+  HSA_STATUS_ERROR_INVALID_EXECUTABLE_SYMBOL = 0x1019,
+  HSA_STATUS_ERROR_INVALID_FILE = 0x1020,
+  HSA_STATUS_ERROR_INVALID_CODE_OBJECT_READER = 0x1021,
+  HSA_STATUS_ERROR_INVALID_CACHE = 0x1022,
+  HSA_STATUS_ERROR_INVALID_WAVEFRONT = 0x1023,
+  HSA_STATUS_ERROR_INVALID_SIGNAL_GROUP = 0x1024,
   HSA_STATUS_ERROR_INVALID_RUNTIME_STATE = 0x1025,
   HSA_STATUS_ERROR_FATAL = 0x1026
 } hsa_status_t;
@@ -66,6 +79,9 @@ typedef enum {
   HSA_SYSTEM_INFO_TIMESTAMP = 2,
   HSA_SYSTEM_INFO_TIMESTAMP_FREQUENCY = 3,
   HSA_SYSTEM_INFO_SIGNAL_MAX_WAIT = 4,
+  HSA_SYSTEM_INFO_ENDIANNESS = 5,
+  HSA_SYSTEM_INFO_MACHINE_MODEL = 6,
+  HSA_SYSTEM_INFO_EXTENSIONS = 7,
   HSA_AMD_SYSTEM_INFO_BUILD_VERSION = 0x200,
   HSA_AMD_SYSTEM_INFO_SVM_SUPPORTED = 0x201,
   HSA_AMD_SYSTEM_INFO_SVM_ACCESSIBLE_BY_DEFAULT = 0x202,
@@ -78,6 +94,21 @@ typedef enum {
   HSA_AMD_SYSTEM_INFO_FABRIC_HANDLES_SUPPORTED = 0x209,
   HSA_AMD_SYSTEM_INFO_HOST_ALLOC_DMA_BUF_SUPPORTED = 0x20A
 } hsa_system_info_t;
+
+typedef enum { HSA_ENDIANNESS_LITTLE = 0 } hsa_endianness_t;
+typedef enum { HSA_MACHINE_MODEL_LARGE = 1 } hsa_machine_model_t;
+
+/* HSA_SYSTEM_INFO_EXTENSIONS has a bit for each extension. */
+typedef enum {
+  HSA_EXTENSION_FINALIZER = 0,
+  HSA_EXTENSION_IMAGES = 1,
+  HSA_EXTENSION_PERFORMANCE_COUNTERS = 2,
+  HSA_EXTENSION_PROFILING_EVENTS = 3,
+  HSA_EXTENSION_AMD_PROFILER = 0x200,
+  HSA_EXTENSION_AMD_LOADER = 0x201,
+  HSA_EXTENSION_AMD_AQLPROFILE = 0x202,
+  HSA_EXTENSION_AMD_PC_SAMPLING = 0x203
+} hsa_extension_t;
 
 HSA_FUNCTION(hsa_status_t, hsa_init, (void));
 HSA_FUNCTION(hsa_status_t, hsa_shut_down, (void));
@@ -100,26 +131,109 @@ typedef enum {
   HSA_AGENT_INFO_NAME = 0,
   HSA_AGENT_INFO_VENDOR_NAME = 1,
   HSA_AGENT_INFO_FEATURE = 2,
+  HSA_AGENT_INFO_MACHINE_MODEL = 3,
+  HSA_AGENT_INFO_PROFILE = 4,
+  HSA_AGENT_INFO_DEFAULT_FLOAT_ROUNDING_MODE = 5,
+  HSA_AGENT_INFO_WAVEFRONT_SIZE = 6,
+  HSA_AGENT_INFO_WORKGROUP_MAX_DIM = 7,
+  HSA_AGENT_INFO_WORKGROUP_MAX_SIZE = 8,
+  HSA_AGENT_INFO_GRID_MAX_DIM = 9,
+  HSA_AGENT_INFO_GRID_MAX_SIZE = 10,
+  HSA_AGENT_INFO_FBARRIER_MAX_SIZE = 11,
+  HSA_AGENT_INFO_QUEUES_MAX = 12,
+  HSA_AGENT_INFO_QUEUE_MIN_SIZE = 13,
+  HSA_AGENT_INFO_QUEUE_MAX_SIZE = 14,
+  HSA_AGENT_INFO_QUEUE_TYPE = 15,
   HSA_AGENT_INFO_NODE = 16,
   HSA_AGENT_INFO_DEVICE = 17,
-  HSA_AGENT_INFO_ISA = 19
+  HSA_AGENT_INFO_CACHE_SIZE = 18,
+  HSA_AGENT_INFO_ISA = 19,
+  HSA_AGENT_INFO_EXTENSIONS = 20,
+  HSA_AGENT_INFO_VERSION_MAJOR = 21,
+  HSA_AGENT_INFO_VERSION_MINOR = 22,
+  HSA_AGENT_INFO_BASE_PROFILE_DEFAULT_FLOAT_ROUNDING_MODES = 23,
+  HSA_AGENT_INFO_FAST_F16_OPERATION = 24,
+  /* Of the extension for images. */
+  HSA_EXT_AGENT_INFO_IMAGE_1D_MAX_ELEMENTS = 0x3000,
+  HSA_EXT_AGENT_INFO_IMAGE_1DA_MAX_ELEMENTS = 0x3001,
+  HSA_EXT_AGENT_INFO_IMAGE_1DB_MAX_ELEMENTS = 0x3002,
+  HSA_EXT_AGENT_INFO_IMAGE_2D_MAX_ELEMENTS = 0x3003,
+  HSA_EXT_AGENT_INFO_IMAGE_2DA_MAX_ELEMENTS = 0x3004,
+  HSA_EXT_AGENT_INFO_IMAGE_2DDEPTH_MAX_ELEMENTS = 0x3005,
+  HSA_EXT_AGENT_INFO_IMAGE_2DADEPTH_MAX_ELEMENTS = 0x3006,
+  HSA_EXT_AGENT_INFO_IMAGE_3D_MAX_ELEMENTS = 0x3007,
+  HSA_EXT_AGENT_INFO_IMAGE_ARRAY_MAX_LAYERS = 0x3008,
+  HSA_EXT_AGENT_INFO_MAX_IMAGE_RD_HANDLES = 0x3009,
+  HSA_EXT_AGENT_INFO_MAX_IMAGE_RORW_HANDLES = 0x300A,
+  HSA_EXT_AGENT_INFO_MAX_SAMPLER_HANDLERS = 0x300B,
+  HSA_EXT_AGENT_INFO_IMAGE_LINEAR_ROW_PITCH_ALIGNMENT = 0x300C
 } hsa_agent_info_t;
+
+typedef enum { HSA_AGENT_FEATURE_KERNEL_DISPATCH = 1 } hsa_agent_feature_t;
+typedef enum { HSA_PROFILE_BASE = 0, HSA_PROFILE_FULL = 1 } hsa_profile_t;
+typedef enum { HSA_DEFAULT_FLOAT_ROUNDING_MODE_NEAR = 2 } hsa_default_float_rounding_mode_t;
+
+typedef struct hsa_dim3_s {
+  uint32_t x;
+  uint32_t y;
+  uint32_t z;
+} hsa_dim3_t;
 
 /* Passed as hsa_agent_info_t. */
 typedef enum {
   HSA_AMD_AGENT_INFO_CHIP_ID = 0xA000,
+  HSA_AMD_AGENT_INFO_CACHELINE_SIZE = 0xA001,
   HSA_AMD_AGENT_INFO_COMPUTE_UNIT_COUNT = 0xA002,
+  HSA_AMD_AGENT_INFO_MAX_CLOCK_FREQUENCY = 0xA003,
   HSA_AMD_AGENT_INFO_DRIVER_NODE_ID = 0xA004,
+  HSA_AMD_AGENT_INFO_MAX_ADDRESS_WATCH_POINTS = 0xA005,
   HSA_AMD_AGENT_INFO_BDFID = 0xA006,
+  HSA_AMD_AGENT_INFO_MEMORY_WIDTH = 0xA007,
+  HSA_AMD_AGENT_INFO_MEMORY_MAX_FREQUENCY = 0xA008,
   HSA_AMD_AGENT_INFO_PRODUCT_NAME = 0xA009,
+  HSA_AMD_AGENT_INFO_MAX_WAVES_PER_CU = 0xA00A,
+  HSA_AMD_AGENT_INFO_NUM_SIMDS_PER_CU = 0xA00B,
+  HSA_AMD_AGENT_INFO_NUM_SHADER_ENGINES = 0xA00C,
+  HSA_AMD_AGENT_INFO_NUM_SHADER_ARRAYS_PER_SE = 0xA00D,
+  HSA_AMD_AGENT_INFO_HDP_FLUSH = 0xA00E,
   HSA_AMD_AGENT_INFO_DOMAIN = 0xA00F,
+  HSA_AMD_AGENT_INFO_COOPERATIVE_QUEUES = 0xA010,
   HSA_AMD_AGENT_INFO_UUID = 0xA011,
+  HSA_AMD_AGENT_INFO_ASIC_REVISION = 0xA012,
   HSA_AMD_AGENT_INFO_SVM_DIRECT_HOST_ACCESS = 0xA013,
+  HSA_AMD_AGENT_INFO_COOPERATIVE_COMPUTE_UNIT_COUNT = 0xA014,
   HSA_AMD_AGENT_INFO_MEMORY_AVAIL = 0xA015,
+  HSA_AMD_AGENT_INFO_TIMESTAMP_FREQUENCY = 0xA016,
+  HSA_AMD_AGENT_INFO_ASIC_FAMILY_ID = 0xA107,
+  HSA_AMD_AGENT_INFO_UCODE_VERSION = 0xA108,
+  HSA_AMD_AGENT_INFO_SDMA_UCODE_VERSION = 0xA109,
+  HSA_AMD_AGENT_INFO_NUM_SDMA_ENG = 0xA10A,
+  HSA_AMD_AGENT_INFO_NUM_SDMA_XGMI_ENG = 0xA10B,
+  HSA_AMD_AGENT_INFO_IOMMU_SUPPORT = 0xA110,
+  HSA_AMD_AGENT_INFO_NUM_XCC = 0xA111,
   HSA_AMD_AGENT_INFO_DRIVER_UID = 0xA112,
   HSA_AMD_AGENT_INFO_NEAREST_CPU = 0xA113,
-  HSA_AMD_AGENT_INFO_MEMORY_PROPERTIES = 0xA114
+  HSA_AMD_AGENT_INFO_MEMORY_PROPERTIES = 0xA114,
+  HSA_AMD_AGENT_INFO_AQL_EXTENSIONS = 0xA115,
+  HSA_AMD_AGENT_INFO_SCRATCH_LIMIT_MAX = 0xA116,
+  HSA_AMD_AGENT_INFO_SCRATCH_LIMIT_CURRENT = 0xA117,
+  HSA_AMD_AGENT_INFO_CLOCK_COUNTERS = 0xA118
 } hsa_amd_agent_info_t;
+
+typedef enum { HSA_IOMMU_SUPPORT_NONE = 0, HSA_IOMMU_SUPPORT_V2 = 1 } hsa_amd_iommu_version_t;
+
+/* The registers that flush the path from the CPU to the GPU's memory. */
+typedef struct hsa_amd_hdp_flush_s {
+  uint32_t *HDP_MEM_FLUSH_CNTL;
+  uint32_t *HDP_REG_FLUSH_CNTL;
+} hsa_amd_hdp_flush_t;
+
+typedef struct hsa_amd_clock_counters_s {
+  uint64_t gpu_clock_counter;
+  uint64_t cpu_clock_counter;
+  uint64_t system_clock_counter;
+  uint64_t system_clock_frequency;
+} hsa_amd_clock_counters_t;
 
 /* The number of a bit in the eight bytes that HSA_AMD_AGENT_INFO_MEMORY_PROPERTIES returns. */
 typedef enum { HSA_AMD_MEMORY_PROPERTY_AGENT_IS_APU = 1 } hsa_amd_agent_memory_properties_t;
@@ -133,7 +247,40 @@ typedef struct hsa_isa_s {
   uint64_t handle;
 } hsa_isa_t;
 
-typedef enum { HSA_ISA_INFO_NAME_LENGTH = 0, HSA_ISA_INFO_NAME = 1 } hsa_isa_info_t;
+typedef enum {
+  HSA_ISA_INFO_NAME_LENGTH = 0,
+  HSA_ISA_INFO_NAME = 1,
+  HSA_ISA_INFO_CALL_CONVENTION_COUNT = 2,
+  HSA_ISA_INFO_CALL_CONVENTION_INFO_WAVEFRONT_SIZE = 3,
+  HSA_ISA_INFO_CALL_CONVENTION_INFO_WAVEFRONTS_PER_COMPUTE_UNIT = 4,
+  HSA_ISA_INFO_MACHINE_MODELS = 5,
+  HSA_ISA_INFO_PROFILES = 6,
+  HSA_ISA_INFO_DEFAULT_FLOAT_ROUNDING_MODES = 7,
+  HSA_ISA_INFO_BASE_PROFILE_DEFAULT_FLOAT_ROUNDING_MODES = 8,
+  HSA_ISA_INFO_FAST_F16_OPERATION = 9,
+  HSA_ISA_INFO_WORKGROUP_MAX_DIM = 12,
+  HSA_ISA_INFO_WORKGROUP_MAX_SIZE = 13,
+  HSA_ISA_INFO_GRID_MAX_DIM = 14,
+  HSA_ISA_INFO_GRID_MAX_SIZE = 16,
+  HSA_ISA_INFO_FBARRIER_MAX_SIZE = 17
+} hsa_isa_info_t;
+
+typedef struct hsa_wavefront_s {
+  uint64_t handle;
+} hsa_wavefront_t;
+
+typedef enum { HSA_WAVEFRONT_INFO_SIZE = 0 } hsa_wavefront_info_t;
+
+typedef struct hsa_cache_s {
+  uint64_t handle;
+} hsa_cache_t;
+
+typedef enum {
+  HSA_CACHE_INFO_NAME_LENGTH = 0,
+  HSA_CACHE_INFO_NAME = 1,
+  HSA_CACHE_INFO_LEVEL = 2,
+  HSA_CACHE_INFO_SIZE = 3
+} hsa_cache_info_t;
 
 HSA_FUNCTION(hsa_status_t, hsa_agent_iterate_isas,
              (hsa_agent_t agent, hsa_status_t (*callback)(hsa_isa_t isa, void *data), void *data));
@@ -234,13 +381,103 @@ HSA_FUNCTION(hsa_status_t, hsa_amd_agents_allow_access,
              (uint32_t agent_count, const hsa_agent_t *agents, const uint32_t *flags,
               const void *address));
 
-/* ---- Copies, fills, host memory ---------------------------------------------- */
+/* ---- Regions: the pools of the HSA standard ----------------------------------- */
+
+typedef struct hsa_region_s {
+  uint64_t handle;
+} hsa_region_t;
+
+typedef enum {
+  HSA_REGION_INFO_SEGMENT = 0,
+  HSA_REGION_INFO_GLOBAL_FLAGS = 1,
+  HSA_REGION_INFO_SIZE = 2,
+  HSA_REGION_INFO_ALLOC_MAX_SIZE = 4,
+  HSA_REGION_INFO_RUNTIME_ALLOC_ALLOWED = 5,
+  HSA_REGION_INFO_RUNTIME_ALLOC_GRANULE = 6,
+  HSA_REGION_INFO_RUNTIME_ALLOC_ALIGNMENT = 7,
+  HSA_REGION_INFO_ALLOC_MAX_PRIVATE_WORKGROUP_SIZE = 8
+} hsa_region_info_t;
+
+/* Passed as hsa_region_info_t. */
+typedef enum {
+  HSA_AMD_REGION_INFO_HOST_ACCESSIBLE = 0xA000,
+  HSA_AMD_REGION_INFO_BASE = 0xA001,
+  HSA_AMD_REGION_INFO_BUS_WIDTH = 0xA002,
+  HSA_AMD_REGION_INFO_MAX_CLOCK_FREQUENCY = 0xA003
+} hsa_amd_region_info_t;
+
+/* ---- Queues ------------------------------------------------------------------- */
 
 typedef struct hsa_signal_s {
   uint64_t handle;
 } hsa_signal_t;
 
 typedef int64_t hsa_signal_value_t;
+
+typedef enum { HSA_QUEUE_TYPE_MULTI = 0, HSA_QUEUE_TYPE_SINGLE = 1 } hsa_queue_type_t;
+typedef enum { HSA_QUEUE_FEATURE_KERNEL_DISPATCH = 1 } hsa_queue_feature_t;
+
+typedef struct hsa_queue_s {
+  uint32_t type;
+  uint32_t features;
+  void *base_address;
+  hsa_signal_t doorbell_signal;
+  uint32_t size;
+  uint32_t reserved1;
+  uint64_t id;
+} hsa_queue_t;
+
+typedef enum {
+  HSA_AMD_QUEUE_INFO_AGENT = 0,
+  HSA_AMD_QUEUE_INFO_DOORBELL_ID = 1
+} hsa_queue_info_attribute_t;
+
+/* The lowest byte of a packet's header. */
+typedef enum {
+  HSA_PACKET_TYPE_VENDOR_SPECIFIC = 0,
+  HSA_PACKET_TYPE_INVALID = 1,
+  HSA_PACKET_TYPE_KERNEL_DISPATCH = 2,
+  HSA_PACKET_TYPE_BARRIER_AND = 3,
+  HSA_PACKET_TYPE_AGENT_DISPATCH = 4,
+  HSA_PACKET_TYPE_BARRIER_OR = 5
+} hsa_packet_type_t;
+
+typedef struct hsa_barrier_and_packet_s {
+  uint16_t header;
+  uint16_t reserved0;
+  uint32_t reserved1;
+  hsa_signal_t dep_signal[5];
+  uint64_t reserved2;
+  hsa_signal_t completion_signal;
+} hsa_barrier_and_packet_t;
+
+typedef enum { HSA_AMD_PACKET_TYPE_BARRIER_VALUE = 2 } hsa_amd_packet_type_t;
+
+typedef struct hsa_amd_vendor_packet_header_s {
+  uint16_t header;
+  uint8_t AmdFormat;
+  uint8_t reserved;
+} hsa_amd_vendor_packet_header_t;
+
+typedef struct hsa_amd_barrier_value_packet_s {
+  hsa_amd_vendor_packet_header_t header;
+  uint32_t reserved0;
+  hsa_signal_t signal;
+  hsa_signal_value_t value;
+  hsa_signal_value_t mask;
+  uint32_t cond;
+  uint32_t reserved1;
+  uint64_t reserved2;
+  uint64_t reserved3;
+  hsa_signal_t completion_signal;
+} hsa_amd_barrier_value_packet_t;
+
+typedef enum {
+  HSA_AMD_SIGNAL_AMD_GPU_ONLY = 1,
+  HSA_AMD_SIGNAL_IPC = 2
+} hsa_amd_signal_attribute_t;
+
+/* ---- Copies, fills, host memory ---------------------------------------------- */
 
 typedef enum {
   HSA_SIGNAL_CONDITION_EQ = 0,
@@ -306,6 +543,8 @@ HSA_FUNCTION(hsa_status_t, hsa_amd_pointer_info,
 typedef struct hsa_amd_ipc_memory_s {
   uint32_t handle[8];
 } hsa_amd_ipc_memory_t;
+
+typedef hsa_amd_ipc_memory_t hsa_amd_ipc_signal_t;
 
 HSA_FUNCTION(hsa_status_t, hsa_amd_ipc_memory_create,
              (void *address, size_t length, hsa_amd_ipc_memory_t *handle));

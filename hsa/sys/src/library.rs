@@ -1,5 +1,6 @@
 //! Finds and loads `libhsa-runtime64`.
 
+use crate::loaded::{LoadedLibrary, loaded};
 use crate::printable;
 use crate::table::{MissingSymbol, Table};
 use core::ffi::{CStr, c_void};
@@ -17,8 +18,8 @@ pub const RUNTIME_VARIABLE: &str = "HSA_VMM_RUNTIME";
 /// The environment variable that names ROCm's folder.
 pub const ROCM_VARIABLE: &str = "ROCM_PATH";
 
-/// Returns whether this process has more privileges than its caller: set-user-id, set-group-id,
-/// file capabilities, or by a security module (`AT_SECURE`).
+/// Returns whether this process has more privileges than its caller (`AT_SECURE`): by set-user-id,
+/// set-group-id, file capabilities or a security module.
 #[must_use]
 pub fn is_privileged() -> bool {
     // SAFETY: only reads the auxiliary vector of the process.
@@ -28,7 +29,7 @@ pub fn is_privileged() -> bool {
 /// Returns an environment variable that selects code or files to load, read or write.
 ///
 /// `None` if it is empty, and always in a [privileged](is_privileged) process: the caller's
-/// environment must not choose what runs with its privileges.
+/// environment must not select code that runs with more privileges than the caller's.
 #[must_use]
 pub fn variable(name: &str) -> Option<OsString> {
     // Not `secure_getenv`: std reads the environment under its lock.
@@ -36,59 +37,106 @@ pub fn variable(name: &str) -> Option<OsString> {
     value.filter(|value| !value.is_empty())
 }
 
+/// Why a library was selected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Origin {
+    /// The program named the file.
+    Program,
+    /// The environment variable `HSA_VMM_RUNTIME` names it.
+    Variable,
+    /// The process had loaded a library of this name already.
+    Loaded,
+    /// The file is in `ROCM_PATH`.
+    RocmPath,
+    /// The dynamic linker found it.
+    Linker,
+    /// The file is in the ROCm folder that was configured when this crate was built.
+    BuildFolder,
+    /// The file is in `/opt/rocm`.
+    OptRocm,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Program => "the program named the file",
+            Self::Variable => "HSA_VMM_RUNTIME names it",
+            Self::Loaded => "the process had loaded it already",
+            Self::RocmPath => "it is in ROCM_PATH",
+            Self::Linker => "the dynamic linker found it",
+            Self::BuildFolder => "it is in ROCm's folder from when this program was built",
+            Self::OptRocm => "it is in /opt/rocm",
+        })
+    }
+}
+
 /// The files to try, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Search {
-    candidates: Vec<PathBuf>,
+    candidates: Vec<(PathBuf, Origin)>,
     /// Files that are not tried, with the reason.
     rejected: Vec<Attempt>,
 }
 
 impl Search {
-    /// Searches the usual folders: only `HSA_VMM_RUNTIME` if set; else the `lib` folder of
-    /// `ROCM_PATH`, the linker's own search, `build_folder` (ROCm's folder at build time) and
-    /// `/opt/rocm/lib`.
+    /// Tries only the file in `HSA_VMM_RUNTIME`, if set. Otherwise tries, in this order: the library
+    /// that this process has loaded already (for example for HIP), the `lib` folder of `ROCM_PATH`, the
+    /// dynamic linker's own search, `build_folder` (ROCm's folder at build time), and `/opt/rocm/lib`.
     ///
-    /// Relative folders are rejected: their contents depend on the current folder. A file in
-    /// `HSA_VMM_RUNTIME` can be relative, as for the dynamic linker. A [privileged](is_privileged)
-    /// process ignores both variables.
+    /// Rejects relative folders, because their contents depend on the current folder. `HSA_VMM_RUNTIME`
+    /// can be a relative path. A [privileged](is_privileged) process ignores both variables.
     #[must_use]
     pub fn usual(build_folder: Option<&Path>) -> Self {
-        Self::from(variable(RUNTIME_VARIABLE), variable(ROCM_VARIABLE), build_folder)
+        let is_loaded = is_loaded(FILE_NAME);
+        Self::from(variable(RUNTIME_VARIABLE), is_loaded, variable(ROCM_VARIABLE), build_folder)
     }
 
     /// Tries only this file.
     #[must_use]
     pub fn only(path: impl Into<PathBuf>) -> Self {
-        Self { candidates: vec![path.into()], rejected: Vec::new() }
+        Self { candidates: vec![(path.into(), Origin::Program)], rejected: Vec::new() }
     }
 
-    /// Returns the files to try, in order. The dynamic linker searches for a bare name.
+    /// Returns the files to try, in order, each with the reason to select it. The dynamic linker
+    /// searches its own folders for a bare name.
     #[must_use]
-    pub fn candidates(&self) -> &[PathBuf] {
+    pub fn candidates(&self) -> &[(PathBuf, Origin)] {
         &self.candidates
     }
 
-    fn from(runtime: Option<OsString>, rocm: Option<OsString>, build: Option<&Path>) -> Self {
+    fn from(
+        runtime: Option<OsString>,
+        is_loaded: bool,
+        rocm: Option<OsString>,
+        build: Option<&Path>,
+    ) -> Self {
         if let Some(path) = runtime {
-            return Self::only(path);
+            return Self {
+                candidates: vec![(path.into(), Origin::Variable)],
+                rejected: Vec::new(),
+            };
         }
         let (mut candidates, mut rejected) = (Vec::new(), Vec::new());
+        if is_loaded {
+            candidates.push((PathBuf::from(FILE_NAME), Origin::Loaded));
+        }
         if let Some(rocm) = rocm.map(PathBuf::from) {
             if rocm.is_absolute() {
-                candidates.push(rocm.join("lib").join(FILE_NAME));
+                candidates.push((rocm.join("lib").join(FILE_NAME), Origin::RocmPath));
             } else {
                 let reason = format!("{ROCM_VARIABLE} is not absolute and is ignored");
                 rejected.push(Attempt { path: rocm, reason });
             }
         }
-        candidates.push(PathBuf::from(FILE_NAME));
-        candidates.push(PathBuf::from("libhsa-runtime64.so"));
+        candidates.push((PathBuf::from(FILE_NAME), Origin::Linker));
+        candidates.push((PathBuf::from("libhsa-runtime64.so"), Origin::Linker));
         let build = build.filter(|folder| folder.is_absolute());
-        candidates.extend(build.map(|folder| folder.join(FILE_NAME)));
-        candidates.push(Path::new("/opt/rocm/lib").join(FILE_NAME));
+        candidates.extend(build.map(|folder| (folder.join(FILE_NAME), Origin::BuildFolder)));
+        candidates.push((Path::new("/opt/rocm/lib").join(FILE_NAME), Origin::OptRocm));
         let mut unique = Vec::new();
-        candidates.retain(|path| !unique.contains(path) && (unique.push(path.clone()), true).1);
+        candidates
+            .retain(|(path, _)| !unique.contains(path) && (unique.push(path.clone()), true).1);
         Self { candidates, rejected }
     }
 }
@@ -109,6 +157,8 @@ pub struct Attempt {
 pub struct LoadError {
     /// All attempts, in order.
     pub attempts: Vec<Attempt>,
+    /// The HSA libraries that this process had loaded already.
+    pub loaded: Vec<LoadedLibrary>,
 }
 
 impl fmt::Display for LoadError {
@@ -118,7 +168,10 @@ impl fmt::Display for LoadError {
             let path = path.to_string_lossy();
             write!(f, "\n  {}: {}", printable(&path), printable(reason))?;
         }
-        Ok(())
+        if !self.loaded.is_empty() {
+            write!(f, "\nloaded in this process:")?;
+        }
+        self.loaded.iter().try_for_each(|library| write!(f, "\n  {library}"))
     }
 }
 
@@ -130,7 +183,9 @@ impl fmt::Display for LoadError {
 pub struct Library {
     table: Table,
     path: PathBuf,
-    // Dropped last. Because of `RTLD_NODELETE` this does not unload the library.
+    origin: Origin,
+    symbol_version: bool,
+    // Dropped last. Because of `RTLD_NODELETE`, dropping it does not unload the library.
     library: libloading::os::unix::Library,
 }
 
@@ -145,14 +200,14 @@ impl Library {
     /// the HSA ABI. The files of `search` must be HSA runtimes.
     pub unsafe fn load(search: &Search) -> Result<Self, LoadError> {
         let mut attempts = search.rejected.clone();
-        for path in search.candidates() {
+        for (path, origin) in search.candidates() {
             // SAFETY: the caller promises that the file is an HSA runtime.
-            match unsafe { Self::open(path) } {
+            match unsafe { Self::open(path, *origin) } {
                 Ok(library) => return Ok(library),
                 Err(reason) => attempts.push(Attempt { path: path.clone(), reason }),
             }
         }
-        Err(LoadError { attempts })
+        Err(LoadError { attempts, loaded: loaded() })
     }
 
     /// Returns the functions.
@@ -167,6 +222,19 @@ impl Library {
         &self.path
     }
 
+    /// Returns why this library was selected.
+    #[must_use]
+    pub fn origin(&self) -> Origin {
+        self.origin
+    }
+
+    /// Returns whether the library exports `hsa_init` with the symbol version `ROCR_1`, as all of AMD's
+    /// releases do.
+    #[must_use]
+    pub fn has_symbol_version(&self) -> bool {
+        self.symbol_version
+    }
+
     /// Returns the address of an exported function, even if it is not in the table. The address
     /// stays valid until the process ends.
     #[must_use]
@@ -174,25 +242,65 @@ impl Library {
         symbol(&self.library, name)
     }
 
-    unsafe fn open(path: &Path) -> Result<Self, String> {
+    unsafe fn open(path: &Path, origin: Origin) -> Result<Self, String> {
         if path.as_os_str().is_empty() {
             // The dynamic linker would open the program itself.
             return Err("the name is empty".into());
         }
-        // libloading does not define NODELETE. LOCAL, so that two runtimes can be loaded side by
-        // side.
-        let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE;
-        // SAFETY: the caller of `load` promises that the file is an HSA runtime.
-        let library = unsafe { libloading::os::unix::Library::open(Some(path), flags) }
-            .map_err(|error| reason(path, &error))?;
-        let mut resolve = |name: &CStr| symbol(&library, name);
-        // SAFETY: the addresses are those of an HSA runtime, as the caller promises, and stay valid
-        // because the library is never unloaded.
-        let table = unsafe { Table::load(&mut resolve) }
+        // LOCAL, so that two runtimes can be loaded side by side.
+        let open = |flags| {
+            let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | flags;
+            // SAFETY: the caller of `load` promises that the file is an HSA runtime.
+            unsafe { libloading::os::unix::Library::open(Some(path), flags) }
+                .map_err(|error| reason(path, &error))
+        };
+        // Dropping `candidate` unloads a rejected library. Otherwise the dynamic linker would return
+        // that library for every later candidate without a folder, because it compares only names.
+        let candidate = open(0)?;
+        // SAFETY: the addresses are those of an HSA runtime, as the caller promises. They stay valid,
+        // because the library is never unloaded if this succeeds.
+        let table = unsafe { Table::load(&mut |name| symbol(&candidate, name)) }
             .map_err(|MissingSymbol(name)| format!("does not export `{name}`"))?;
+        // Keeps the accepted library loaded. libloading does not define the flag.
+        let library = open(libc::RTLD_NODELETE)?;
         let path = file_of(table.core.hsa_init as *const c_void).unwrap_or_else(|| path.into());
-        Ok(Self { table, path, library })
+        let handle = library.into_raw();
+        let symbol_version = has_symbol_version(handle);
+        // SAFETY: the handle is that of the library.
+        let library = unsafe { libloading::os::unix::Library::from_raw(handle) };
+        Ok(Self { table, path, origin, symbol_version, library })
     }
+}
+
+/// Returns whether the process has loaded a library whose `DT_SONAME` is `name`. The dynamic linker then
+/// returns that library for the name.
+fn is_loaded(name: &str) -> bool {
+    let Ok(name) = std::ffi::CString::new(name) else { return false };
+    // SAFETY: RTLD_NOLOAD loads nothing, so that no code of the library runs.
+    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    if handle.is_null() {
+        return false;
+    }
+    // SAFETY: the handle is valid, and is not used afterwards.
+    unsafe { libc::dlclose(handle) };
+    true
+}
+
+/// Returns whether a library exports `hsa_init` with the symbol version of AMD's releases.
+#[cfg(target_env = "gnu")]
+fn has_symbol_version(handle: *mut c_void) -> bool {
+    let has = |version: &CStr| {
+        // SAFETY: the handle is that of an open library, both strings are valid, and only the address is
+        // compared.
+        !unsafe { libc::dlvsym(handle, c"hsa_init".as_ptr(), version.as_ptr()) }.is_null()
+    };
+    // In a library without symbol versions, the dynamic linker finds every version.
+    has(c"ROCR_1") && !has(c"NO_SUCH_VERSION")
+}
+
+#[cfg(not(target_env = "gnu"))]
+fn has_symbol_version(_handle: *mut c_void) -> bool {
+    false
 }
 
 fn symbol(library: &libloading::os::unix::Library, name: &CStr) -> Option<NonNull<c_void>> {
@@ -201,7 +309,7 @@ fn symbol(library: &libloading::os::unix::Library, name: &CStr) -> Option<NonNul
     NonNull::new(symbol.as_raw_ptr())
 }
 
-/// Returns the linker's message, if any. Removes the path, which the caller prints.
+/// Returns the linker's message, or else libloading's, without the path, which the caller prints.
 fn reason(path: &Path, error: &libloading::Error) -> String {
     let message = match std::error::Error::source(error) {
         Some(source) => source.to_string(),
@@ -212,7 +320,7 @@ fn reason(path: &Path, error: &libloading::Error) -> String {
 }
 
 /// Returns the file that contains `address`.
-fn file_of(address: *const c_void) -> Option<PathBuf> {
+pub(crate) fn file_of(address: *const c_void) -> Option<PathBuf> {
     use std::os::unix::ffi::OsStrExt;
     let mut info = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: `info` is writable and of the right type; `dladdr` accepts any address.
@@ -236,18 +344,18 @@ mod tests {
     use super::*;
 
     fn paths(search: &Search) -> Vec<&str> {
-        search.candidates().iter().filter_map(|path| path.to_str()).collect()
+        search.candidates().iter().filter_map(|(path, _)| path.to_str()).collect()
     }
 
     #[test]
     fn runtime_variable_excludes_other_paths() {
-        let search = Search::from(Some("/x/lib.so".into()), Some("/rocm".into()), None);
+        let search = Search::from(Some("/x/lib.so".into()), true, Some("/rocm".into()), None);
         assert_eq!(paths(&search), ["/x/lib.so"]);
     }
 
     #[test]
     fn search_order_of_rocm_path_and_linker() {
-        let search = Search::from(None, Some("/rocm".into()), Some(Path::new("/built")));
+        let search = Search::from(None, false, Some("/rocm".into()), Some(Path::new("/built")));
         assert_eq!(
             paths(&search),
             [
@@ -261,8 +369,26 @@ mod tests {
     }
 
     #[test]
+    fn loaded_library_comes_first() {
+        let search = Search::from(None, true, Some("/rocm".into()), None);
+        let expected = [
+            (FILE_NAME, Origin::Loaded),
+            ("/rocm/lib/libhsa-runtime64.so.1", Origin::RocmPath),
+            ("libhsa-runtime64.so", Origin::Linker),
+            ("/opt/rocm/lib/libhsa-runtime64.so.1", Origin::OptRocm),
+        ];
+        assert!(
+            search
+                .candidates()
+                .iter()
+                .map(|(path, it)| (path.to_str(), *it))
+                .eq(expected.map(|(path, origin)| (Some(path), origin)))
+        );
+    }
+
+    #[test]
     fn relative_folders_are_rejected() {
-        let search = Search::from(None, Some("rocm".into()), Some(Path::new("built/lib")));
+        let search = Search::from(None, false, Some("rocm".into()), Some(Path::new("built/lib")));
         assert_eq!(
             paths(&search),
             ["libhsa-runtime64.so.1", "libhsa-runtime64.so", "/opt/rocm/lib/libhsa-runtime64.so.1",]
@@ -275,7 +401,7 @@ mod tests {
     #[test]
     fn each_file_is_tried_once() {
         let folder = Path::new("/opt/rocm/lib");
-        let search = Search::from(None, Some("/opt/rocm".into()), Some(folder));
+        let search = Search::from(None, false, Some("/opt/rocm".into()), Some(folder));
         assert_eq!(
             paths(&search).iter().filter(|path| path.starts_with("/opt")).count(),
             1,

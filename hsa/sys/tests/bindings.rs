@@ -86,25 +86,32 @@ fn table_lists_each_function_once() {
     }
 }
 
-/// Compares the generated and the checked-in file byte by byte.
+/// Compares the generated and the checked-in files byte by byte.
 #[cfg(feature = "bindgen")]
 #[test]
 fn bindings_are_up_to_date() {
     let generated = include_str!(concat!(env!("OUT_DIR"), "/bindings.rs"));
+    check_up_to_date("src/bindings.rs", generated);
+    check_up_to_date("src/driver.rs", include_str!(concat!(env!("OUT_DIR"), "/driver.rs")));
+}
+
+#[cfg(feature = "bindgen")]
+fn check_up_to_date(file: &str, generated: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
     if std::env::var_os("HSA_SYS_BLESS").is_some_and(|value| value == "1") {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bindings.rs");
-        std::fs::write(file, generated).expect("the repository is writable");
+        std::fs::write(path, generated).expect("the repository is writable");
         return;
     }
-    if generated != BINDINGS {
-        let pairs = generated.lines().zip(BINDINGS.lines());
+    let checked_in = std::fs::read_to_string(path).expect("the file is checked in");
+    if generated != checked_in {
+        let pairs = generated.lines().zip(checked_in.lines());
         let line = pairs.take_while(|(generated, checked_in)| generated == checked_in).count();
         panic!(
-            "src/bindings.rs is outdated from line {}:\n  generated:  {:?}\n  checked in: \
-             {:?}\nTo update: {UPDATE_COMMAND}",
+            "{file} is outdated from line {}:\n  generated:  {:?}\n  checked in: {:?}\nTo update: \
+             {UPDATE_COMMAND}",
             line + 1,
             generated.lines().nth(line),
-            BINDINGS.lines().nth(line),
+            checked_in.lines().nth(line),
         );
     }
 }

@@ -16,9 +16,13 @@ const ADDED_LATER: &[(&str, u32)] = &[
     ("HSA_AMD_AGENT_INFO_MEMORY_PROPERTIES", 5),
     ("HSA_AMD_MEMORY_PROPERTY_AGENT_IS_APU", 5),
     ("hsa_amd_agent_memory_properties_t", 5),
+    ("HSA_AMD_QUEUE_INFO_", 5),
+    ("hsa_queue_info_attribute_t", 5),
     ("HSA_AMD_MEMORY_POOL_CONTIGUOUS_FLAG", 6),
     ("hsa_amd_vmem_address_reserve_align", 6),
     ("HSA_DEVICE_TYPE_AIE", 7),
+    ("HSA_AMD_AGENT_INFO_SCRATCH_LIMIT_", 7),
+    ("HSA_EXTENSION_AMD_PC_SAMPLING", 7),
     ("HSA_AMD_MEMORY_POOL_EXECUTABLE_FLAG", 7),
     ("HSA_AMD_GPU_MEMORY_ERROR_EVENT", 7),
     ("hsa_amd_gpu_memory_error_info_t", 7),
@@ -29,6 +33,8 @@ const ADDED_LATER: &[(&str, u32)] = &[
     ("hsa_amd_vmem_address_reserve_flag_t", 10),
     ("HSA_EXT_POINTER_TYPE_HSA_VMEM", 12),
     // Added between 1.7 and 1.15.
+    ("HSA_AMD_AGENT_INFO_CLOCK_COUNTERS", 15),
+    ("hsa_amd_clock_counters_t", 15),
     ("HSA_STATUS_ERROR_NOT_SUPPORTED", 15),
     ("HSA_AMD_MEMORY_POOL_UNCACHED_FLAG", 15),
     ("HSA_AMD_SYSTEM_INFO_FABRIC_HANDLES_SUPPORTED", 25),
@@ -40,7 +46,7 @@ const ADDED_LATER: &[(&str, u32)] = &[
 ];
 
 /// The first extension with virtual memory.
-const VMEM: u32 = 4;
+const FIRST_VMEM_EXTENSION: u32 = 4;
 
 #[test]
 fn bindings_agree_with_amds_headers() {
@@ -50,8 +56,11 @@ fn bindings_agree_with_amds_headers() {
     for folder in folders() {
         let minor = extension(&folder);
         newest = newest.max(Some(minor));
-        let verdicts =
-            verdict::check(&["hsa/hsa.h", "hsa/hsa_ext_amd.h"], &[folder.as_path()], &claims);
+        let verdicts = verdict::check(
+            &["hsa/hsa.h", "hsa/hsa_ext_amd.h", "hsa/hsa_ext_image.h"],
+            &[folder.as_path()],
+            &claims,
+        );
         let with = |verdict| {
             let pairs = claims.iter().zip(&verdicts);
             pairs.filter(move |(_, found)| **found == verdict).map(|(claim, _)| claim)
@@ -72,7 +81,7 @@ fn bindings_agree_with_amds_headers() {
         ));
     }
     assert!(errors.is_empty(), "the bindings are not AMD's:\n{}", errors.join("\n"));
-    if newest.is_none_or(|minor| minor < VMEM) {
+    if newest.is_none_or(|minor| minor < FIRST_VMEM_EXTENSION) {
         let found = newest.map_or("none".to_owned(), |minor| format!("extension 1.{minor}"));
         let message =
             format!("NOT COMPARED: virtual memory, AMD's headers are missing (found: {found})");
@@ -81,7 +90,7 @@ fn bindings_agree_with_amds_headers() {
     }
 }
 
-/// Prints a message even if the test passes, when the harness discards the output of `eprintln!`.
+/// Prints a message even if the test passes: the harness captures `eprintln!`, but not this.
 fn report(message: &str) {
     writeln!(std::io::stderr(), "{message}").expect("standard error is open");
 }
@@ -94,8 +103,8 @@ fn names_added_later_are_in_the_bindings() {
     }
 }
 
-/// Returns the folders with AMD's headers, each once. A folder in `HSA_VMM_AMD_INCLUDE` must have
-/// them.
+/// Returns the folders with AMD's headers, each once. Panics if a folder in `HSA_VMM_AMD_INCLUDE` has
+/// no headers.
 fn folders() -> Vec<PathBuf> {
     let named = std::env::var_os("HSA_VMM_AMD_INCLUDE").unwrap_or_default();
     let named = std::env::split_paths(&named).filter(|folder| !folder.as_os_str().is_empty());
@@ -137,7 +146,7 @@ fn extension(folder: &Path) -> u32 {
 /// Returns the first extension version that always includes a name.
 fn since(subject: &str) -> u32 {
     let entry = ADDED_LATER.iter().find(|(name, _)| subject.starts_with(name));
-    entry.map_or(VMEM, |(_, minor)| *minor)
+    entry.map_or(FIRST_VMEM_EXTENSION, |(_, minor)| *minor)
 }
 
 /// Returns whether `HSA_VMM_REQUIRE` requires headers.

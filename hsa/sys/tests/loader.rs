@@ -170,18 +170,20 @@ fn search_finds_a_file_or_lists_attempts() {
     match unsafe { Library::load(&search) } {
         Ok(library) => {
             assert!(library.path().is_absolute() && library.path().is_file(), "{library:?}");
-            println!("\nLOADED {}", library.path().display());
+            println!("\nLOADED {}\nbecause {}", library.path().display(), library.origin());
+            let listed = hsa_sys::loaded();
+            assert!(listed.iter().any(|it| it.path == library.path()), "{listed:?}");
         }
         Err(error) => {
             let tried = error.attempts.iter().map(|attempt| &attempt.path);
-            assert!(tried.eq(search.candidates()), "{error}");
+            assert!(tried.eq(search.candidates().iter().map(|(path, _)| path)), "{error}");
             println!("\n{error}");
         }
     }
 }
 
-/// Returns the output of the usual search with these variables set and the other relevant ones
-/// unset.
+/// Runs the usual search in a child process, with these variables set and the others of the search
+/// unset. Returns the output.
 fn run_usual_search(variables: &[(&str, &OsStr)]) -> String {
     let mut child = Command::new(std::env::current_exe().expect("a test is a program"));
     child
@@ -196,11 +198,11 @@ fn run_usual_search(variables: &[(&str, &OsStr)]) -> String {
     text
 }
 
-fn loaded(path: &Path) -> String {
+fn loaded_line(path: &Path) -> String {
     format!("\nLOADED {}\n", path.display())
 }
 
-/// Returns the linker's search path with `folder` first; the test may need the rest.
+/// Returns the present `LD_LIBRARY_PATH` with `folder` added at the front.
 fn linker_path(folder: &Path) -> OsString {
     let before = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let folders = std::iter::once(folder.to_owned()).chain(std::env::split_paths(&before));
@@ -217,7 +219,7 @@ fn runtime_variable_has_priority() {
         (ROCM_VARIABLE, folder.path().join("rocm").as_os_str()),
         ("LD_LIBRARY_PATH", &linker_path(stub::folder(&rocm))),
     ]);
-    assert!(output.contains(&loaded(&named)), "{output}");
+    assert!(output.contains(&loaded_line(&named)), "{output}");
 }
 
 #[test]
@@ -244,7 +246,73 @@ fn rocm_path_precedes_the_linker() {
         (ROCM_VARIABLE, folder.path().join("rocm").as_os_str()),
         ("LD_LIBRARY_PATH", &linker_path(stub::folder(&linker))),
     ]);
-    assert!(output.contains(&loaded(&rocm)), "{output}");
+    assert!(output.contains(&loaded_line(&rocm)), "{output}");
+}
+
+#[test]
+fn loaded_library_precedes_other_folders() {
+    let folder = temporary_folder();
+    let preloaded =
+        stub::build_named(folder.path().join("wheel/libhsa-runtime64.so.1.15.0"), all());
+    let rocm = stub::build(folder.path().join("rocm/lib").join(FILE_NAME), all());
+    let (rocm_folder, linker) = (folder.path().join("rocm"), linker_path(stub::folder(&rocm)));
+    let variables = [
+        ("LD_PRELOAD", preloaded.as_os_str()),
+        (ROCM_VARIABLE, rocm_folder.as_os_str()),
+        ("LD_LIBRARY_PATH", &linker),
+    ];
+    let output = run_usual_search(&variables);
+    assert!(output.contains(&loaded_line(&preloaded)), "{output}");
+    assert!(output.contains("because the process had loaded it already"), "{output}");
+    // HSA_VMM_RUNTIME has priority over it.
+    let output =
+        run_usual_search(&[&variables[..], &[(RUNTIME_VARIABLE, rocm.as_os_str())]].concat());
+    assert!(output.contains(&loaded_line(&rocm)), "{output}");
+}
+
+#[test]
+fn loaded_library_that_is_no_runtime_is_skipped() {
+    let folder = temporary_folder();
+    let preloaded = stub::build_named(folder.path().join("other.so"), ["hsa_init"]);
+    let rocm = stub::build(folder.path().join("rocm/lib").join(FILE_NAME), all());
+    let output = run_usual_search(&[
+        ("LD_PRELOAD", preloaded.as_os_str()),
+        (ROCM_VARIABLE, folder.path().join("rocm").as_os_str()),
+    ]);
+    assert!(output.contains(&loaded_line(&rocm)), "{output}");
+}
+
+#[test]
+fn rejected_library_does_not_hide_others() {
+    let folder = temporary_folder();
+    stub::build_named(folder.path().join("rocm/lib").join(FILE_NAME), ["hsa_init"]);
+    let linker = stub::build(folder.path().join("linker").join(FILE_NAME), all());
+    let output = run_usual_search(&[
+        (ROCM_VARIABLE, folder.path().join("rocm").as_os_str()),
+        ("LD_LIBRARY_PATH", &linker_path(stub::folder(&linker))),
+    ]);
+    assert!(output.contains(&loaded_line(&linker)), "{output}");
+}
+
+#[test]
+fn loaded_libraries_are_listed() {
+    let folder = temporary_folder();
+    let paths = ["first.so", "second.so"].map(|name| folder.path().join(name));
+    let [first, second] =
+        paths.each_ref().map(|path| load(&stub::build(path.clone(), all())).unwrap());
+    stub::build(folder.path().join("not-loaded.so"), all());
+    let error = load(&folder.path().join("absent.so")).unwrap_err();
+    for library in [first, second] {
+        let is_library = |it: &&hsa_sys::LoadedLibrary| it.path == library.path();
+        let listed = hsa_sys::loaded();
+        let found = listed.iter().find(is_library).expect("the library is listed");
+        assert_eq!((&found.build, found.extension), (&None, None), "the stub is not started");
+        assert!(!library.has_symbol_version());
+        assert!(error.loaded.iter().any(|it| is_library(&it)), "{error}");
+        let line = format!("\n  {} (unknown build, not started)", library.path().display());
+        assert!(error.to_string().contains(&line), "{error}");
+    }
+    assert!(!error.to_string().contains("not-loaded.so"), "{error}");
 }
 
 #[test]
@@ -252,19 +320,19 @@ fn path_of_a_library_from_the_linker_is_absolute() {
     let folder = temporary_folder();
     let linker = stub::build(folder.path().join(FILE_NAME), all());
     let output = run_usual_search(&[("LD_LIBRARY_PATH", &linker_path(folder.path()))]);
-    assert!(output.contains(&loaded(&linker)), "{output}");
+    assert!(output.contains(&loaded_line(&linker)), "{output}");
 }
 
 #[test]
 fn incomplete_runtime_is_skipped() {
     let folder = temporary_folder();
-    stub::build(folder.path().join("rocm/lib").join(FILE_NAME), ["hsa_init"]);
+    stub::build_named(folder.path().join("rocm/lib").join(FILE_NAME), ["hsa_init"]);
     let linker = stub::build(folder.path().join("linker").join(FILE_NAME), all());
     let output = run_usual_search(&[
         (ROCM_VARIABLE, folder.path().join("rocm").as_os_str()),
         ("LD_LIBRARY_PATH", &linker_path(stub::folder(&linker))),
     ]);
-    assert!(output.contains(&loaded(&linker)), "{output}");
+    assert!(output.contains(&loaded_line(&linker)), "{output}");
 }
 
 #[test]

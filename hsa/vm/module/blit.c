@@ -39,7 +39,7 @@ int run_blit_kernel(struct access *a, u64 kernel, u64 address, u32 grid)
 
 	if (user_read(a, kernel, header, sizeof(header)) || user_read(a, address, n, sizeof(n)))
 		return -EFAULT;
-	/* A kernel object of version 1, or a descriptor without private and group segment at offset 256. */
+	/* A kernel object of version 1; or a descriptor without segments, whose code starts at offset 256. */
 	if ((u32)header[0] != 1 && (header[0] || header[1] || header[2] != 256))
 		return 0;
 	size = copy_size(n, ALIGNED_PHASES);

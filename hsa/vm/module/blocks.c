@@ -58,7 +58,7 @@ static int common_early_init(struct amdgpu_ip_block *block)
 	adev->external_rev_id = 0x47;
 	adev->rmmio_remap.reg_offset = REMAPPED_REGISTERS - PAGE_SIZE;
 	adev->rmmio_remap.bus_addr = adev->rmmio_base + adev->rmmio_remap.reg_offset;
-	/* The processor is QEMU's, but the GPU is not passed through. */
+	/* The driver sets this flag in every virtual machine, but this GPU is not passed through. */
 	adev->virt.caps &= ~AMDGPU_PASSTHROUGH_MODE;
 	/* With any other type the driver allocates a buffer for firmware. */
 	adev->firmware.load_type = AMDGPU_FW_LOAD_DIRECT;
@@ -259,7 +259,7 @@ int set_ip_blocks(struct amdgpu_device *adev)
 	if (!gpu)
 		return -ENODEV;
 	gpu->adev = adev;
-	/* Any valid register offsets: the driver reads and writes RAM. */
+	/* Any valid register offsets suffice, because the driver's register accesses reach RAM. */
 	amd.aldebaran_reg_base_init(adev);
 	adev->ip_versions[GC_HWIP][0] = IP_VERSION(9, 4, 3);
 	adev->ip_versions[SDMA0_HWIP][0] = IP_VERSION(4, 4, 2);
@@ -268,7 +268,7 @@ int set_ip_blocks(struct amdgpu_device *adev)
 	adev->smuio.funcs = &software_smuio_funcs;
 	adev->df.funcs = &software_df_funcs;
 	adev->hdp.funcs = &software_hdp_funcs;
-	/* Together they mean that the chip has no VBIOS. gmc_early_init() clears the flag. */
+	/* The mask and the flag together mean that the chip has no VBIOS. gmc_early_init() clears the flag. */
 	adev->aid_mask = 1;
 	adev->flags |= AMD_IS_APU;
 	for (int i = 0; i < ARRAY_SIZE(blocks); i++) {

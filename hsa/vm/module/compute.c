@@ -37,7 +37,7 @@ static int load_compute_queue(struct amdgpu_device *adev, void *mqd, u32 pipe, u
 {
 	const struct v9_mqd *m = mqd;
 
-	/* All XCCs get the same queue, so it is added once. */
+	/* All XCCs get the same queue, so add the queue once. */
 	if (instance)
 		return 0;
 	return add_queue(gpu_of(adev), (struct user_queue){

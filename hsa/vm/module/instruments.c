@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 /*
- * Files in debugfs. hsa_vmm/stub: the function of amdgpu.ko whose name is written does nothing and returns 0,
- * to check whether tests detect it. hsa_vmm/coverage: the functions of amdgpu.ko that ran, and their numbers
- * of calls. hsa_vmm/statistics: counters of the software GPUs.
+ * Files in debugfs. hsa_vmm/stub: writing the name of a function of amdgpu.ko makes that function do nothing and
+ * return 0, to check whether tests detect the change. hsa_vmm/coverage: the functions of amdgpu.ko that ran, and
+ * their numbers of calls. hsa_vmm/statistics: counters of the software GPUs.
  */
 #include <linux/debugfs.h>
 #include <linux/ftrace.h>
@@ -120,7 +120,7 @@ static int start_counting(void)
 	return error;
 }
 
-/* Accepts hexadecimal addresses, one a line, in any number of writes; "start" starts the counting. */
+/* Accepts hexadecimal addresses, one per line, in any number of writes; "start" starts the counting. */
 static ssize_t coverage_write(struct file *file, const char __user *text, size_t size, loff_t *offset)
 {
 	static DEFINE_MUTEX(lock);

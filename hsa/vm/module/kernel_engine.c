@@ -34,13 +34,13 @@ static struct amdgpu_ring_funcs ring_funcs;
 struct packets {
 	u32 *words;
 	u64 mask;
-	u64 at;
+	u64 position;
 	bool is_indirect;
 };
 
 static u32 word(const struct packets *p, u32 n)
 {
-	return p->words[(p->at + n) & p->mask];
+	return p->words[(p->position + n) & p->mask];
 }
 
 static u64 quad(const struct packets *p, u32 n)
@@ -48,10 +48,10 @@ static u64 quad(const struct packets *p, u32 n)
 	return word(p, n) | (u64)word(p, n + 1) << 32;
 }
 
-static void report_fault(struct gpu *gpu, const char *what, u64 address)
+static void report_fault(struct gpu *gpu, const char *operation, u64 address)
 {
 	gpu->page_faults++;
-	dev_err_ratelimited(gpu->adev->dev, "hsa_vmm: kernel SDMA: %s at invalid address %#llx\n", what,
+	dev_err_ratelimited(gpu->adev->dev, "hsa_vmm: kernel SDMA: %s at invalid address %#llx\n", operation,
 			    address);
 }
 
@@ -106,7 +106,7 @@ static void write_entries(struct gpu *gpu, const struct packets *p)
 	}
 }
 
-/* Returns whether an indirect buffer writes page tables, judged by its first packet. */
+/* Returns whether an indirect buffer writes page tables, according to its first packet. */
 static bool writes_page_tables(const u32 *words, u64 buffer)
 {
 	switch (words[0] & 0xff) {
@@ -133,8 +133,8 @@ static void run_indirect(struct gpu *gpu, u64 buffer, u32 size)
 		return report_fault(gpu, "indirect buffer", buffer);
 	if (size && READ_ONCE(pte_delay_ms) && writes_page_tables(p.words, buffer))
 		msleep(pte_delay_ms);
-	while (p.at < size)
-		p.at += run_packet(gpu, &p);
+	while (p.position < size)
+		p.position += run_packet(gpu, &p);
 }
 
 /* Executes one packet and returns its length in dwords. */
@@ -204,7 +204,7 @@ void run_kernel_ring(struct work_struct *work)
 		struct packets p = { .words = (u32 *)ring->ring, .mask = ring->buf_mask };
 
 		while (gpu->kernel_rptr < end) {
-			p.at = gpu->kernel_rptr;
+			p.position = gpu->kernel_rptr;
 			gpu->kernel_rptr += run_packet(gpu, &p);
 		}
 		WRITE_ONCE(*(u64 *)ring->rptr_cpu_addr, gpu->kernel_rptr << 2);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
-/* Asserts the layouts in AMD's headers that the module uses. With other layouts it does not compile. */
+/* Asserts the layouts in AMD's headers that the module uses. With other layouts the module does not compile. */
 #ifndef HSA_VMM_LAYOUT_H
 #define HSA_VMM_LAYOUT_H
 

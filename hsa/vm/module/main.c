@@ -2,10 +2,10 @@
 /*
  * Software GPUs for an unmodified amdgpu.ko, in QEMU only.
  *
- * Each "ivshmem-plain" device of QEMU has a BAR of RAM. It is divided into VRAM, doorbells and registers, and
- * the device gets the identity of an MI300X; amdgpu then binds to it. One function of amdgpu is replaced:
- * amdgpu_discovery_set_ip_blocks(), which would read the chip's discovery table. The replacement adds the
- * blocks of blocks.c.
+ * Each "ivshmem-plain" device of QEMU has a BAR of RAM. The module divides the BAR into VRAM, doorbells and
+ * registers, and gives the device the identity of an MI300X; amdgpu then binds to the device. The module
+ * replaces one function of amdgpu, amdgpu_discovery_set_ip_blocks(), which would read the chip's discovery
+ * table. The replacement adds the blocks of blocks.c.
  */
 #include <asm/hypervisor.h>
 #include <asm/processor.h>
@@ -149,7 +149,7 @@ static int __init hsa_vmm_init(void)
 
 		gpu->index = gpu_count;
 		error = init_gpu(gpu, pci_dev_get(pdev));
-		/* Threads and the replaced function use this module, so it stays loaded and logs the error. */
+		/* Threads and the replaced function use this module, so the module stays loaded. */
 		if (error)
 			dev_err(&pdev->dev, "hsa_vmm: cannot make this device a GPU: %d\n", error);
 		else

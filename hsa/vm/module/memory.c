@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 /*
  * Memory as the GPU addresses it: VRAM of all GPUs of the hive, system memory by its bus address, the
- * kernel's own address space (VMID 0), and the processes' address spaces. The latter are translated by the
- * page tables that the driver has written, and by a TLB that keeps an entry until the driver flushes it.
+ * kernel's own address space (VMID 0), and the processes' address spaces. The page
+ * tables that the driver has written, and a TLB that keeps an entry until the driver flushes the entry, translate
+ * the addresses of processes.
  */
 #include <linux/sched.h>
 #include "gpu.h"
@@ -124,14 +125,14 @@ static struct tlb_entry *look_up(struct gpu *gpu, u32 space, u64 va)
 	return entry->valid ? entry : NULL;
 }
 
-/* Translates an address of a process; it is valid for `*remaining` bytes. */
+/* Translates an address of a process. The returned pointer is valid for `*remaining` bytes. */
 void *user_pointer(struct access *a, u64 va, u64 *remaining, bool write)
 {
 	struct tlb_entry *entry = look_up(a->gpu, a->space, va);
-	u64 needed = write ? AMDGPU_PTE_WRITEABLE : AMDGPU_PTE_READABLE;
+	u64 required = write ? AMDGPU_PTE_WRITEABLE : AMDGPU_PTE_READABLE;
 	void *pointer = NULL;
 
-	if (entry && entry->pte & needed) {
+	if (entry && entry->pte & required) {
 		pointer = pte_pointer(a->gpu, entry->pte, entry->address | offset_in_page(va), remaining);
 		*remaining = min(*remaining, PAGE_SIZE - offset_in_page(va));
 	}
@@ -181,7 +182,7 @@ int user_write(struct access *a, u64 va, const void *from, u64 size)
 		if (!to)
 			return -EFAULT;
 		part = min(part, size);
-		/* Another processor may read the value, so it is written with one store. */
+		/* Another processor may read the value, so write the value with one store. */
 		if (part == sizeof(u64) && IS_ALIGNED(va, sizeof(u64)))
 			WRITE_ONCE(*(u64 *)to, *(const u64 *)from);
 		else if (part == sizeof(u32) && IS_ALIGNED(va, sizeof(u32)))

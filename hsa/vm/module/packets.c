@@ -5,14 +5,14 @@
 
 #define AQL_SIZE 64
 #define DEPENDENCIES 5
-/* How many bits of an event's number an interrupt of a compute or SDMA queue contains. */
+/* The number of bits of an event's number in an interrupt of a compute or SDMA queue. */
 #define AQL_EVENT_BITS 32
 #define SDMA_EVENT_BITS 28
 
 enum { VENDOR = 0, INVALID = 1, DISPATCH = 2, BARRIER_AND = 3, BARRIER_OR = 5 };
 enum { FORMAT_BARRIER_VALUE = 3 };
 
-/* HSA's packets: the fields that are used. */
+/* The used fields of HSA's packets. */
 struct aql_packet {
 	u8 type;
 	u8 fences;
@@ -72,7 +72,7 @@ static int complete_packet(struct access *a, u64 signal, u64 start)
 	return 0;
 }
 
-/* 1: the packet may run, 0: it must wait, negative: page fault */
+/* Returns 1 if the packet can run, 0 if the packet must wait, or a negative number after a page fault. */
 static int check_barrier(struct access *a, const struct barrier_packet *p, bool all)
 {
 	int pending = 0, satisfied = 0;
@@ -127,13 +127,13 @@ static int dispatch(struct access *a, const struct aql_packet *p)
 
 int run_aql_packet(struct access *a, struct user_queue *queue)
 {
-	u64 at = queue->base + queue->rptr * AQL_SIZE % queue->size;
+	u64 address = queue->base + queue->rptr * AQL_SIZE % queue->size;
 	u64 start = gpu_clock(a->gpu->adev);
 	const u16 invalid = INVALID;
 	struct aql_packet p;
 	int status = 1;
 
-	if (user_read(a, at, &p, sizeof(p)))
+	if (user_read(a, address, &p, sizeof(p)))
 		return -EFAULT;
 	switch (p.type) {
 	case INVALID: /* the producer has reserved the packet, but not written it yet */
@@ -152,7 +152,7 @@ int run_aql_packet(struct access *a, struct user_queue *queue)
 	}
 	if (status <= 0)
 		return status;
-	if (user_write(a, at, &invalid, sizeof(invalid)))
+	if (user_write(a, address, &invalid, sizeof(invalid)))
 		return -EFAULT;
 	queue->rptr++;
 	a->gpu->packets++;
@@ -177,7 +177,7 @@ static u64 quad(const u32 *words, int n)
 	return words[n] | (u64)words[n + 1] << 32;
 }
 
-/* 1: the condition holds, 0: it does not, negative: page fault */
+/* Returns 1 if the condition holds, 0 if not, or a negative number after a page fault. */
 static int poll_memory(struct access *a, const u32 *w)
 {
 	u32 value, reference = w[3];
@@ -206,7 +206,7 @@ static int poll_memory(struct access *a, const u32 *w)
 	}
 }
 
-/* Executes a packet; returns its length in dwords, 0 if it must wait, or an error. */
+/* Executes a packet; returns its length in dwords, 0 if the packet must wait, or an error. */
 static int execute_sdma(struct access *a, const u32 *w)
 {
 	u64 now;

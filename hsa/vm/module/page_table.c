@@ -10,7 +10,7 @@
 #include "gpu.h"
 #include "symbols.h"
 
-/* How long an evicted process may take until its page tables are valid again. */
+/* The maximum wait for the page tables of an evicted process to become valid again. */
 #define RESTORE_MS 5000
 #define RESTORE_STEP_MS 10
 

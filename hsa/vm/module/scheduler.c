@@ -13,17 +13,16 @@
 
 /* The maximum number of packets of one queue before the next queue's turn. */
 #define BURST 64
-/* After the last packet, the thread polls without sleeping for BUSY_NS, then often for RECENT_NS. */
+/* After the last packet, the thread polls without sleeping for BUSY_NS, then with short sleeps for RECENT_NS. */
 #define BUSY_NS (300 * NSEC_PER_USEC)
 #define RECENT_NS (2 * NSEC_PER_SEC)
-
 
 static u64 join(u32 high, u32 low)
 {
 	return (u64)high << 32 | low;
 }
 
-/* The caller holds the lock. */
+/* The caller holds queues_lock. */
 static int add_locked(struct gpu *gpu, struct user_queue queue)
 {
 	struct access a = { .gpu = gpu, .space = queue.space };
@@ -60,7 +59,7 @@ void remove_queue(struct gpu *gpu, u64 mqd)
 	mutex_unlock(&gpu->queues_lock);
 }
 
-/* Returns the address space of a process in the run list; assigns a free one if it has none. */
+/* Returns the address space of a process in the run list; assigns a free one to a new process. */
 static u32 space_of(struct gpu *gpu, u32 pasid)
 {
 	u32 unused = FIRST_RUNLIST_SPACE;
@@ -130,7 +129,7 @@ static void unmap_queues(struct gpu *gpu, const struct pm4_mes_unmap_queues *p)
 	}
 }
 
-static void run_list(struct gpu *gpu, u64 list, u32 size)
+static void map_run_list(struct gpu *gpu, u64 list, u32 size)
 {
 	u32 space = 0;
 
@@ -153,7 +152,7 @@ static void run_list(struct gpu *gpu, u64 list, u32 size)
 		case IT_MAP_QUEUES:
 			map_queue(gpu, (const void *)p, space);
 			break;
-		case IT_RUN_LIST: /* at the end of an oversubscribed list: would start it again */
+		case IT_RUN_LIST: /* at the end of an oversubscribed list: on hardware, restarts the list */
 			return;
 		case IT_INDIRECT_BUFFER:
 			address = join(p[2], p[1]);
@@ -179,7 +178,7 @@ static void run_scheduler_packet(struct gpu *gpu, const u32 *p)
 	case IT_RUN_LIST:
 		for (int i = 0; i < MAX_QUEUES; i++)
 			gpu->queues[i].mqd = 0;
-		run_list(gpu, join(list->ib_base_hi, list->ordinal2), list->bitfields4.ib_size);
+		map_run_list(gpu, join(list->ib_base_hi, list->ordinal2), list->bitfields4.ib_size);
 		break;
 	case IT_UNMAP_QUEUES:
 		unmap_queues(gpu, (const void *)p);
@@ -198,7 +197,7 @@ static void run_scheduler_packet(struct gpu *gpu, const u32 *p)
 	}
 }
 
-/* The caller holds the lock. */
+/* The caller holds queues_lock. */
 void run_scheduler_queue(struct gpu *gpu)
 {
 	struct scheduler_queue *hiq = &gpu->hiq;
@@ -242,7 +241,7 @@ static void signal_page_fault(struct gpu *gpu, const struct access *a)
 	amd.kfd_signal_vm_fault_event(node, pasid, &info, &data);
 }
 
-/* Runs packets of one queue; returns their number. The caller holds the lock. */
+/* Runs packets of one queue; returns their number. The caller holds queues_lock. */
 static int run_queue(struct gpu *gpu, struct user_queue *queue)
 {
 	struct access a = { .gpu = gpu, .space = queue->space };
@@ -280,7 +279,7 @@ int run_queues(void *argument)
 		for (int i = 0; i < MAX_QUEUES; i++) {
 			struct user_queue *queue = &gpu->queues[i];
 
-			/* amdkfd waits for the HIQ, so it is read before each queue. */
+			/* amdkfd waits for the HIQ, so the thread reads the HIQ before each queue. */
 			if (i && !READ_ONCE(queue->mqd))
 				continue;
 			mutex_lock(&gpu->queues_lock);

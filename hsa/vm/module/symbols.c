@@ -35,14 +35,14 @@ const char *kernel_command_line(void)
 
 unsigned long amdgpu_symbol(const char *name)
 {
-	char full[128];
+	char qualified[128];
 
-	if (find_lookup() || snprintf(full, sizeof(full), "amdgpu:%s", name) >= sizeof(full))
+	if (find_lookup() || snprintf(qualified, sizeof(qualified), "amdgpu:%s", name) >= sizeof(qualified))
 		return 0;
-	return lookup_name(full);
+	return lookup_name(qualified);
 }
 
-static unsigned long required(const char *name)
+static unsigned long required_symbol(const char *name)
 {
 	unsigned long address = amdgpu_symbol(name);
 
@@ -58,7 +58,7 @@ int resolve_symbols(void)
 	if (error)
 		return error;
 #define FUNCTION(result, name, arguments)                                                         \
-	amd.name = (void *)required(#name);                                                       \
+	amd.name = (void *)required_symbol(#name);                                                \
 	if (!amd.name)                                                                            \
 		return -ENOENT;
 #define TABLE(type, name) FUNCTION(type, name, )

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT */
-/* Functions and tables of amdgpu.ko that it does not export. */
+/* Functions and tables that amdgpu.ko does not export. */
 #ifndef HSA_VMM_SYMBOLS_H
 #define HSA_VMM_SYMBOLS_H
 
@@ -41,7 +41,7 @@ struct amd_symbols {
 
 extern struct amd_symbols amd;
 
-/* Resolves all symbols. Returns -ENOENT, and logs the name, if one is missing. */
+/* Resolves all symbols. If a symbol is missing, logs its name and returns -ENOENT. */
 int resolve_symbols(void);
 /* Returns the address of a symbol of amdgpu.ko, or 0. */
 unsigned long amdgpu_symbol(const char *name);

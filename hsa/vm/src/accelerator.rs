@@ -3,7 +3,7 @@
 use core::fmt;
 use std::fs::File;
 
-/// How often to try to boot with emulation.
+/// The number of attempts to boot with emulation.
 const TCG_ATTEMPTS: usize = 3;
 
 /// How QEMU runs the machine's processors.

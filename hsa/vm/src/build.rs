@@ -1,11 +1,11 @@
 //! Compiles the kernel module against the unpacked headers of its kernel.
 
-use crate::tool::{self, ToolError, at};
+use crate::tool::{self, ToolError, file_error};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Compiles the module in a copy of its folder and returns the file, without debug information.
+/// Compiles the module in a copy of its folder, and strips debug information. Returns the module's file.
 ///
 /// `root` contains the unpacked header packages, `amd` the headers of AMD's driver.
 pub(crate) fn build(
@@ -15,11 +15,11 @@ pub(crate) fn build(
     release: &str,
     work: &Path,
 ) -> Result<PathBuf, ToolError> {
-    fs::create_dir_all(work).map_err(at(work))?;
-    for entry in fs::read_dir(source).map_err(at(source))? {
-        let path = entry.map_err(at(source))?.path();
+    fs::create_dir_all(work).map_err(file_error(work))?;
+    for entry in fs::read_dir(source).map_err(file_error(source))? {
+        let path = entry.map_err(file_error(source))?.path();
         if let Some(name) = path.file_name().filter(|_| path.is_file()) {
-            fs::copy(&path, work.join(name)).map_err(at(&path))?;
+            fs::copy(&path, work.join(name)).map_err(file_error(&path))?;
         }
     }
     let headers = root.join(format!("usr/src/linux-headers-{release}"));
@@ -35,10 +35,10 @@ pub(crate) fn build(
     Ok(module)
 }
 
-/// Changes the path by which a package's Makefile includes another file, from the installed path to `root`.
+/// Changes the installed path of an included file in a package's Makefile to its path below `root`.
 fn relocate(makefile: &Path, root: &Path) -> Result<(), ToolError> {
-    let text = fs::read_to_string(makefile).map_err(at(makefile))?;
+    let text = fs::read_to_string(makefile).map_err(file_error(makefile))?;
     let relocated =
         text.replace("include /usr/src/", &format!("include {}/usr/src/", root.display()));
-    fs::write(makefile, relocated).map_err(at(makefile))
+    fs::write(makefile, relocated).map_err(file_error(makefile))
 }

@@ -1,7 +1,7 @@
 //! Fetches a kernel, and compiles the software GPUs for it.
 
 use crate::packages::{self, Offer, SERIES};
-use crate::tool::{self, ToolError, at};
+use crate::tool::{self, ToolError, file_error};
 use crate::{Kernel, NotFetched, build, folder, initramfs, qemu};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
@@ -64,11 +64,11 @@ pub enum FetchError {
     Incomplete(#[from] NotFetched),
 }
 
-/// Downloads a kernel (the newest of its series, or the one named), its headers and its source from the
+/// Downloads a kernel (the newest of its series, or `release`), its headers and its source from the
 /// machine's package sources, and compiles the software GPUs for it.
 ///
-/// If this process is root, installs missing tools, including QEMU. Calls `report` with each step. Of several
-/// concurrent processes one fetches, and the others wait.
+/// If this process is root, installs missing tools, including QEMU. Calls `report` with each step. If several
+/// processes fetch at once, one fetches and the others wait.
 ///
 /// # Errors
 /// The message names the failed step and a remedy.
@@ -78,10 +78,11 @@ pub fn fetch(
     report: &mut dyn FnMut(&str),
 ) -> Result<Kernel, FetchError> {
     let source = folder::module_source().ok_or(FetchError::NoSource)?;
-    fs::create_dir_all(folder).map_err(at(folder))?;
+    fs::create_dir_all(folder).map_err(file_error(folder))?;
     let lock = folder.join("lock");
-    let lock = File::create(&lock).map_err(at(&lock))?;
-    flock(&lock, FlockOperation::LockExclusive).map_err(|error| at(folder)(error.into()))?;
+    let lock = File::create(&lock).map_err(file_error(&lock))?;
+    flock(&lock, FlockOperation::LockExclusive)
+        .map_err(|error| file_error(folder)(error.into()))?;
     let is_root = rustix::process::geteuid().is_root();
     if is_root {
         report("getting the lists of packages");
@@ -99,21 +100,22 @@ pub fn fetch(
     } else {
         report(&format!("getting the kernel {} ({})", offer.release, offer.version));
         unpack(&offer, &target)?;
-        fs::write(&list, &offer.version).map_err(at(&list))?;
+        fs::write(&list, &offer.version).map_err(file_error(&list))?;
     }
     report("compiling the kernel module");
     let work = target.join("module");
     let module = build::build(&source, &root, &amd, &offer.release, &work)?;
     report("writing the initial file system");
-    let modules = ["lib/modules", "usr/lib/modules"].map(|it| root.join(it).join(&offer.release));
+    let modules =
+        ["lib/modules", "usr/lib/modules"].map(|folder| root.join(folder).join(&offer.release));
     let modules = modules.iter().find(|path| path.is_dir()).unwrap_or(&modules[0]);
     initramfs::write(&target.join(Kernel::INITRAMFS), modules, &busybox(&root), &module)?;
     Ok(Kernel::open(folder, Some(&offer.release))?)
 }
 
 fn busybox(root: &Path) -> PathBuf {
-    let places = ["bin/busybox", "usr/bin/busybox"].map(|path| root.join(path));
-    places.iter().find(|path| path.is_file()).unwrap_or(&places[0]).clone()
+    let paths = ["bin/busybox", "usr/bin/busybox"].map(|path| root.join(path));
+    paths.iter().find(|path| path.is_file()).unwrap_or(&paths[0]).clone()
 }
 
 fn provide_tools(is_root: bool, report: &mut dyn FnMut(&str)) -> Result<(), FetchError> {
@@ -136,14 +138,16 @@ fn provide_tools(is_root: bool, report: &mut dyn FnMut(&str)) -> Result<(), Fetc
 /// Chooses the requested or newest kernel, whose packages must all be available.
 fn choose(release: Option<&str>) -> Result<Offer, FetchError> {
     let offers = packages::offers()?;
-    let releases = || offers.iter().map(|it| it.release.clone()).collect::<Vec<_>>().join(", ");
+    let releases =
+        || offers.iter().map(|offer| offer.release.clone()).collect::<Vec<_>>().join(", ");
     let offer = match release {
-        Some(release) => offers.iter().find(|it| it.release == release),
+        Some(release) => offers.iter().find(|offer| offer.release == release),
         None => offers.first(),
     };
     let Some(offer) = offer else {
-        let requested =
-            release.map_or(format!("kernel of the series {SERIES}"), |it| format!("kernel {it}"));
+        let requested = release.map_or(format!("kernel of the series {SERIES}"), |release| {
+            format!("kernel {release}")
+        });
         let available = if offers.is_empty() { "none".to_owned() } else { releases() };
         return Err(FetchError::NoKernel { requested, available });
     };
@@ -157,15 +161,17 @@ fn choose(release: Option<&str>) -> Result<Offer, FetchError> {
 /// Downloads and unpacks the packages of a kernel.
 fn unpack(offer: &Offer, target: &Path) -> Result<(), ToolError> {
     if target.exists() {
-        fs::remove_dir_all(target).map_err(at(target))?;
+        fs::remove_dir_all(target).map_err(file_error(target))?;
     }
     let root = target.join("root");
     let amd = target.join("amd");
     for folder in [&root, &amd] {
-        fs::create_dir_all(folder).map_err(at(folder))?;
+        fs::create_dir_all(folder).map_err(file_error(folder))?;
     }
-    let work =
-        tempfile::Builder::new().prefix(".packages-").tempdir_in(target).map_err(at(target))?;
+    let work = tempfile::Builder::new()
+        .prefix(".packages-")
+        .tempdir_in(target)
+        .map_err(file_error(target))?;
     let versioned = offer.packages().map(|package| format!("{package}={}", offer.version));
     let mut names = versioned.to_vec();
     names.push(BUSYBOX.to_owned());
@@ -178,10 +184,10 @@ fn unpack(offer: &Offer, target: &Path) -> Result<(), ToolError> {
         }
     }
     let image = root.join(format!("boot/vmlinuz-{}", offer.release));
-    fs::rename(&image, target.join(Kernel::IMAGE)).map_err(at(&image))
+    fs::rename(&image, target.join(Kernel::IMAGE)).map_err(file_error(&image))
 }
 
-/// Unpacks the headers of AMD's driver, without those that list registers.
+/// Unpacks the headers of AMD's driver, except for the lists of registers.
 fn unpack_source(package: &Path, work: &Path, amd: &Path) -> Result<(), ToolError> {
     let unpacked = work.join("source");
     packages::unpack(package, &unpacked)?;

@@ -1,6 +1,6 @@
 //! Runs the job's program, inside the virtual machine.
 
-use crate::job::{self, split};
+use crate::job::{self, split_words};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 
-/// Where `init` mounts the job's folder.
+/// The mount point of the job's folder.
 const JOB: &str = "/run/hsa-vmm";
+/// The folder of the kernel module's files in debugfs.
 const DEBUG: &str = "/sys/kernel/debug/hsa_vmm";
 const PORTS: &str = "/sys/class/virtio-ports";
 
@@ -19,12 +20,12 @@ const PORTS: &str = "/sys/class/virtio-ports";
 const FAILED: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
-const SIGNALLED: u8 = 128;
+const SIGNAL_BASE: u8 = 128;
 
 /// Runs the program of the job and writes its exit status into the job's folder.
 ///
 /// # Errors
-/// This is not a virtual machine of [`crate::Machine`], or a file of the job cannot be read or written.
+/// The process is not in a virtual machine of [`crate::Machine`], or a file of the job cannot be read or written.
 pub fn run() -> io::Result<()> {
     let job = Path::new(JOB);
     let mut errors = File::create(port("errors")?)?;
@@ -45,22 +46,22 @@ fn run_job(job: &Path, errors: &mut File) -> io::Result<u8> {
         start_coverage()?;
     }
     if let Ok(function) = fs::read(job.join(job::STUB)) {
-        let name_function = |error: io::Error| {
+        let stub_error = |error: io::Error| {
             let function = String::from_utf8_lossy(&function);
             io::Error::new(
                 error.kind(),
                 format!("cannot stub {function}: not a function of amdgpu.ko"),
             )
         };
-        fs::write(Path::new(DEBUG).join("stub"), &function).map_err(name_function)?;
+        fs::write(Path::new(DEBUG).join("stub"), &function).map_err(stub_error)?;
     }
-    let arguments = split(&read(job::ARGUMENTS)?);
+    let arguments = split_words(&read(job::ARGUMENTS)?);
     let Some((program, arguments)) = arguments.split_first() else {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "the job has no program"));
     };
     let mut command = Command::new(program);
     command.args(arguments).env_clear().stdin(Stdio::null());
-    for variable in split(&read(job::ENVIRONMENT)?) {
+    for variable in split_words(&read(job::ENVIRONMENT)?) {
         if let Some((name, value)) = split_variable(&variable) {
             command.env(name, value);
         }
@@ -89,14 +90,14 @@ fn run_job(job: &Path, errors: &mut File) -> io::Result<u8> {
 
 fn split_variable(variable: &OsStr) -> Option<(&OsStr, &OsStr)> {
     let bytes = variable.as_bytes();
-    let at = bytes.iter().skip(1).position(|&byte| byte == b'=')? + 1;
-    Some((OsStr::from_bytes(&bytes[..at]), OsStr::from_bytes(&bytes[at + 1..])))
+    let end = bytes.iter().skip(1).position(|&byte| byte == b'=')? + 1;
+    Some((OsStr::from_bytes(&bytes[..end]), OsStr::from_bytes(&bytes[end + 1..])))
 }
 
 fn exit_status(status: ExitStatus) -> u8 {
-    let signal = || status.signal().and_then(|it| u8::try_from(it).ok()).unwrap_or(0);
+    let signal = || status.signal().and_then(|number| u8::try_from(number).ok()).unwrap_or(0);
     let code = status.code().and_then(|code| u8::try_from(code).ok());
-    code.unwrap_or_else(|| SIGNALLED.saturating_add(signal()))
+    code.unwrap_or_else(|| SIGNAL_BASE.saturating_add(signal()))
 }
 
 /// Finds the device of a named port to the host.

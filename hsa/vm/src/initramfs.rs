@@ -1,6 +1,6 @@
 //! The initial file system of the virtual machine: `init`, busybox, and the kernel modules.
 
-use crate::tool::{self, ToolError, at};
+use crate::tool::{self, ToolError, file_error};
 use cpio::newc::{Builder, trailer};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,6 +11,7 @@ use std::process::Command;
 const INIT: &[u8] = include_bytes!("../guest/init");
 /// The modules that `init` needs, and AMD's driver.
 const MODULES: [&str; 4] = ["9pnet_virtio", "9p", "overlay", "amdgpu"];
+/// The modes of archive entries: a file, a folder, a symbolic link.
 const FILE: u32 = 0o100_755;
 const FOLDER: u32 = 0o040_755;
 const LINK: u32 = 0o120_777;
@@ -28,7 +29,7 @@ pub(crate) fn write(
         load_order.add(name)?;
     }
     let mut archive = Archive { bytes: Vec::new() };
-    let add = |archive: &mut Archive| -> io::Result<()> {
+    let add_files = |archive: &mut Archive| -> io::Result<()> {
         archive.add("bin", FOLDER, b"")?;
         archive.add("modules", FOLDER, b"")?;
         archive.add("init", FILE, INIT)?;
@@ -46,11 +47,11 @@ pub(crate) fn write(
         archive.add("modules/hsa_vmm.ko", FILE, &fs::read(gpu_module)?)?;
         archive.add("modules/order", FILE, (order + "hsa_vmm\n").as_bytes())
     };
-    add(&mut archive).map_err(at(target))?;
-    let bytes = trailer(archive.bytes).map_err(at(target))?;
-    // Renamed when complete, so that other processes see the old or the new file.
+    add_files(&mut archive).map_err(file_error(target))?;
+    let bytes = trailer(archive.bytes).map_err(file_error(target))?;
+    // Rename the complete file, so that other processes see the old or the new one.
     let part = target.with_extension("part");
-    fs::write(&part, bytes).and_then(|()| fs::rename(&part, target)).map_err(at(target))
+    fs::write(&part, bytes).and_then(|()| fs::rename(&part, target)).map_err(file_error(target))
 }
 
 struct Archive {
@@ -66,7 +67,7 @@ impl Archive {
     }
 }
 
-/// Modules in the order in which they must be load_order.
+/// Modules in the order in which `init` must load them.
 struct LoadOrder<'a> {
     files: &'a BTreeMap<String, PathBuf>,
     order: Vec<(String, Vec<u8>)>,
@@ -94,12 +95,12 @@ fn find_modules(folder: &Path) -> Result<BTreeMap<String, PathBuf>, ToolError> {
     let mut found = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).map_err(at(&folder))? {
-            let path = entry.map_err(at(&folder))?.path();
+        for entry in fs::read_dir(&folder).map_err(file_error(&folder))? {
+            let path = entry.map_err(file_error(&folder))?.path();
             if path.is_dir() {
                 folders.push(path);
             } else if let Some((name, _)) =
-                path.file_name().and_then(|it| it.to_str()?.split_once(".ko"))
+                path.file_name().and_then(|name| name.to_str()?.split_once(".ko"))
             {
                 found.insert(name.replace('-', "_"), path);
             }
@@ -110,21 +111,23 @@ fn find_modules(folder: &Path) -> Result<BTreeMap<String, PathBuf>, ToolError> {
 
 /// Reads a module, and decompresses it.
 fn read_module(path: &Path) -> Result<Vec<u8>, ToolError> {
-    if path.extension().is_some_and(|it| it == "xz") {
+    if path.extension().is_some_and(|extension| extension == "xz") {
         let mut command = Command::new("xz");
         command.args(["--decompress", "--stdout"]).arg(path);
         return tool::run(command, "xz-utils");
     }
-    fs::read(path).map_err(at(path))
+    fs::read(path).map_err(file_error(path))
 }
 
 /// Returns the module names in `depends=a,b` of a module's information.
 fn dependencies(module: &[u8]) -> Vec<String> {
     const KEY: &[u8] = b"\0depends=";
-    let Some(start) = module.windows(KEY.len()).position(|it| it == KEY) else { return Vec::new() };
+    let Some(start) = module.windows(KEY.len()).position(|window| window == KEY) else {
+        return Vec::new();
+    };
     let value = module[start + KEY.len()..].split(|&byte| byte == 0).next().unwrap_or_default();
     let names = String::from_utf8_lossy(value);
-    names.split(',').filter(|it| !it.is_empty()).map(|it| it.replace('-', "_")).collect()
+    names.split(',').filter(|name| !name.is_empty()).map(|name| name.replace('-', "_")).collect()
 }
 
 #[cfg(test)]
@@ -146,6 +149,6 @@ mod tests {
         let mut archive = Archive { bytes: Vec::new() };
         archive.add("init", FILE, b"text").unwrap();
         assert!(archive.bytes.starts_with(b"070701"));
-        assert!(archive.bytes.windows(4).any(|it| it == b"text"));
+        assert!(archive.bytes.windows(4).any(|window| window == b"text"));
     }
 }

@@ -1,4 +1,4 @@
-//! The folder through which this machine and the virtual one exchange a program and its results.
+//! The folder through which the host and the virtual machine exchange a program and its results.
 
 use rustix::fs::{FlockOperation, flock};
 use std::env;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// Variables that name files or folders that the virtual machine lacks.
+/// Variables whose files or folders do not exist in the virtual machine.
 const NOT_INHERITED: [&str; 2] = ["LD_PRELOAD", "XDG_RUNTIME_DIR"];
 
 /// The names of the files in the folder.
@@ -37,19 +37,19 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Writes a command, its folder and this process's environment for the virtual machine.
+    /// Creates the folder, with a command, its current folder and this process's environment.
     pub fn new(command: &Command, results: Option<&Path>) -> io::Result<Self> {
-        sweep(&env::temp_dir());
+        remove_abandoned(&env::temp_dir());
         let folder = tempfile::Builder::new().prefix(PREFIX).tempdir()?;
         let lock = File::create(folder.path().join(LOCK))?;
         flock(&lock, FlockOperation::LockShared)?;
         let job = Self { folder, _lock: lock };
         let words = [command.get_program()].into_iter().chain(command.get_args());
-        job.write(ARGUMENTS, join(words.map(OsStr::to_owned)))?;
+        job.write(ARGUMENTS, join_words(words.map(OsStr::to_owned)))?;
         let mut variables: Vec<(OsString, OsString)> = env::vars_os().collect();
-        variables.retain(|(name, _)| !NOT_INHERITED.iter().any(|it| name == it));
+        variables.retain(|(name, _)| !NOT_INHERITED.iter().any(|excluded| name == excluded));
         for (name, value) in command.get_envs() {
-            variables.retain(|(it, _)| it != name);
+            variables.retain(|(existing, _)| existing != name);
             variables.extend(value.map(|value| (name.to_owned(), value.to_owned())));
         }
         // The legacy mode needs AMD's own package of the kernel driver.
@@ -61,7 +61,7 @@ impl Job {
             name.push(value);
             name
         });
-        job.write(ENVIRONMENT, join(variables))?;
+        job.write(ENVIRONMENT, join_words(variables))?;
         let current = env::current_dir()?;
         let directory = command.get_current_dir().unwrap_or(&current);
         job.write(DIRECTORY, directory.as_os_str().as_bytes())?;
@@ -95,14 +95,14 @@ impl Job {
 }
 
 /// Removes the folders of killed processes.
-fn sweep(folder: &Path) {
+fn remove_abandoned(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.filter_map(Result::ok) {
         let is_job = entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes())
-            && entry.file_type().is_ok_and(|it| it.is_dir());
+            && entry.file_type().is_ok_and(|kind| kind.is_dir());
         let lock = is_job.then(|| File::open(entry.path().join(LOCK)).ok()).flatten();
         let is_abandoned =
-            lock.is_some_and(|it| flock(&it, FlockOperation::NonBlockingLockExclusive).is_ok());
+            lock.is_some_and(|lock| flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok());
         if is_abandoned {
             // Fails if another process removes the folder, or it belongs to another user.
             let _ = fs::remove_dir_all(entry.path());
@@ -111,12 +111,12 @@ fn sweep(folder: &Path) {
 }
 
 /// Joins words, each followed by a NUL.
-fn join(words: impl Iterator<Item = OsString>) -> Vec<u8> {
+fn join_words(words: impl Iterator<Item = OsString>) -> Vec<u8> {
     words.flat_map(|word| [word.into_vec(), vec![0]].concat()).collect()
 }
 
-/// Splits the words that [`join`] has joined.
-pub(crate) fn split(bytes: &[u8]) -> Vec<OsString> {
+/// Splits the words that [`join_words`] has joined.
+pub(crate) fn split_words(bytes: &[u8]) -> Vec<OsString> {
     let words = bytes.split(|&byte| byte == 0).map(<[u8]>::to_vec).map(OsString::from_vec);
     let mut words: Vec<_> = words.collect();
     words.pop();
@@ -125,25 +125,25 @@ pub(crate) fn split(bytes: &[u8]) -> Vec<OsString> {
 
 #[cfg(test)]
 mod tests {
-    use super::{ARGUMENTS, ENVIRONMENT, Job, LOCK, PREFIX, split, sweep};
+    use super::{ARGUMENTS, ENVIRONMENT, Job, LOCK, PREFIX, remove_abandoned, split_words};
     use std::fs;
     use std::process::Command;
 
     #[test]
     fn folders_of_killed_processes_are_removed() {
         let temporary = tempfile::tempdir().unwrap();
-        let [abandoned, foreign] =
-            [format!("{PREFIX}abandoned"), "foreign".into()].map(|it| temporary.path().join(it));
+        let [abandoned, foreign] = [format!("{PREFIX}abandoned"), "foreign".into()]
+            .map(|name| temporary.path().join(name));
         for folder in [&abandoned, &foreign] {
             fs::create_dir(folder).unwrap();
             fs::write(folder.join(LOCK), "").unwrap();
         }
         let lock = fs::File::open(abandoned.join(LOCK)).unwrap();
         rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockShared).unwrap();
-        sweep(temporary.path());
+        remove_abandoned(temporary.path());
         assert!(abandoned.exists(), "its process runs");
         drop(lock);
-        sweep(temporary.path());
+        remove_abandoned(temporary.path());
         assert!(!abandoned.exists() && foreign.exists());
     }
 
@@ -152,9 +152,13 @@ mod tests {
         let mut command = Command::new("program");
         command.args(["", "two words", "line\nend"]).env("HSA_VM_TEST", "a=b").env_remove("PATH");
         let job = Job::new(&command, None).unwrap();
-        let read = |name: &str| split(&fs::read(job.folder().join(name)).unwrap());
+        let read = |name: &str| split_words(&fs::read(job.folder().join(name)).unwrap());
         assert_eq!(read(ARGUMENTS), ["program", "", "two words", "line\nend"]);
         assert!(read(ENVIRONMENT).contains(&"HSA_VM_TEST=a=b".into()));
-        assert!(!read(ENVIRONMENT).iter().any(|it| it.to_string_lossy().starts_with("PATH=")));
+        assert!(
+            !read(ENVIRONMENT)
+                .iter()
+                .any(|variable| variable.to_string_lossy().starts_with("PATH="))
+        );
     }
 }

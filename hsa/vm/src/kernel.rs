@@ -23,7 +23,7 @@ impl Kernel {
     pub(crate) const INITRAMFS: &str = "initramfs";
     pub(crate) const IMAGE: &str = "vmlinuz";
 
-    /// Opens a fetched kernel by its name, such as `6.12.117+deb12-amd64`; without a name, the last fetched.
+    /// Opens a fetched kernel by its name, such as `6.12.117+deb12-amd64`; without a name, the last fetched kernel.
     ///
     /// # Errors
     /// The kernel was not fetched; the message contains the command that fetches it.
@@ -31,19 +31,22 @@ impl Kernel {
         let not_fetched = |missing: String| NotFetched { missing, folder: folder.to_owned() };
         let found = match release {
             Some(release) => Self::in_folder(folder, release),
-            None => Self::newest(folder),
+            None => Self::last_fetched(folder),
         };
         found.ok_or_else(|| {
-            not_fetched(release.map_or("a kernel".into(), |it| format!("the kernel {it}")))
+            not_fetched(
+                release.map_or("a kernel".into(), |release| format!("the kernel {release}")),
+            )
         })
     }
 
-    fn newest(folder: &Path) -> Option<Self> {
+    fn last_fetched(folder: &Path) -> Option<Self> {
         let entries = fs::read_dir(folder).ok()?.filter_map(Result::ok);
         let kernels =
             entries.filter_map(|entry| Self::in_folder(folder, entry.file_name().to_str()?));
-        kernels
-            .max_by_key(|kernel| fs::metadata(kernel.initramfs()).and_then(|it| it.modified()).ok())
+        kernels.max_by_key(|kernel| {
+            fs::metadata(kernel.initramfs()).and_then(|status| status.modified()).ok()
+        })
     }
 
     pub(crate) fn in_folder(folder: &Path, release: &str) -> Option<Self> {

@@ -19,12 +19,12 @@ use std::time::{Duration, Instant};
 
 /// The polling interval.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long the kernel may take to boot: 16 s without KVM on an idle processor.
+/// The time limit for booting. Without KVM, booting takes 16 s on an idle processor.
 const BOOT_LIMIT: Duration = Duration::from_secs(5 * 60);
-/// How long the kernel may take to boot with KVM, before QEMU emulates the processor instead.
+/// The time limit for booting with KVM, after which QEMU emulates the processor instead.
 const KVM_BOOT_LIMIT: Duration = Duration::from_secs(30);
-/// The exit status that a shell reports for a signal, without the signal's number.
-const SIGNALLED: u8 = 128;
+/// A shell reports this number plus the signal's number as the exit status of a killed program.
+const SIGNAL_BASE: u8 = 128;
 
 /// The configuration of a virtual machine.
 #[derive(Clone, Debug)]
@@ -68,7 +68,7 @@ pub enum RunError {
         cause: io::Error,
     },
     /// The virtual machine did not boot, or ended before the program.
-    #[error("the virtual machine ended before the program ({accelerator}){}", with_log(log))]
+    #[error("the virtual machine ended before the program ({accelerator}){}", log_suffix(log))]
     Lost {
         /// QEMU's accelerator.
         accelerator: String,
@@ -82,11 +82,11 @@ pub enum RunError {
     TimeOut(Duration),
 }
 
-fn with_log(log: &str) -> String {
+fn log_suffix(log: &str) -> String {
     if log.is_empty() { String::new() } else { format!(":\n{log}") }
 }
 
-fn at(path: &Path) -> impl FnOnce(io::Error) -> RunError + use<> {
+fn file_error(path: &Path) -> impl FnOnce(io::Error) -> RunError + use<> {
     let path = path.to_owned();
     move |cause| RunError::File { path, cause }
 }
@@ -185,23 +185,24 @@ impl Machine {
         output: impl Write + Send + 'static,
         errors: impl Write + Send + 'static,
     ) -> Result<Outcome, RunError> {
-        let job = Job::new(command, self.results.as_deref()).map_err(at(Path::new("job")))?;
+        let job =
+            Job::new(command, self.results.as_deref()).map_err(file_error(Path::new("job")))?;
         if let Some(function) = &self.stub {
-            job.write(job::STUB, function).map_err(at(job.folder()))?;
+            job.write(job::STUB, function).map_err(file_error(job.folder()))?;
         }
         if self.coverage.is_some() {
-            job.write(job::COVERAGE, "").map_err(at(job.folder()))?;
+            job.write(job::COVERAGE, "").map_err(file_error(job.folder()))?;
         }
         let signal = Arc::new(AtomicUsize::new(0));
         for (number, value) in [(SIGINT, 2), (SIGTERM, 15), (SIGHUP, 1)] {
             signal_hook::flag::register_usize(number, Arc::clone(&signal), value)
-                .map_err(at(job.folder()))?;
+                .map_err(file_error(job.folder()))?;
         }
         let started = Instant::now();
         let mut streams: [Box<dyn Write + Send>; 2] = [Box::new(output), Box::new(errors)];
         let mut candidates = Accelerator::candidates().into_iter().peekable();
         while let Some(accelerator) = candidates.next() {
-            let mut running = Running::start(self, &job, accelerator, streams)?;
+            let mut running = RunningMachine::start(self, &job, accelerator, streams)?;
             let end = running.wait(&job, &signal, started + self.time_limit);
             let (returned, errors) = running.finish();
             streams = returned;
@@ -214,7 +215,7 @@ impl Machine {
                     return Err(RunError::Lost { accelerator: accelerator.to_string(), log });
                 }
                 End::TimeOut => return Err(RunError::TimeOut(self.time_limit)),
-                End::Signal(number) => return Ok(Outcome { status: SIGNALLED + number }),
+                End::Signal(number) => return Ok(Outcome { status: SIGNAL_BASE + number }),
                 End::Status(status) => {
                     self.copy_files(&job)?;
                     return Ok(Outcome { status });
@@ -228,7 +229,7 @@ impl Machine {
     fn copy_files(&self, job: &Job) -> Result<(), RunError> {
         for (name, file) in [(job::COVERAGE, &self.coverage), (job::DMESG, &self.dmesg)] {
             if let Some(file) = file {
-                fs::copy(job.folder().join(name), file).map_err(at(file))?;
+                fs::copy(job.folder().join(name), file).map_err(file_error(file))?;
             }
         }
         Ok(())
@@ -241,6 +242,7 @@ fn last_lines(text: &str) -> String {
     lines[lines.len().saturating_sub(15)..].join("\n")
 }
 
+/// Why the wait for QEMU has ended.
 enum End {
     /// The program has ended.
     Status(u8),
@@ -256,7 +258,7 @@ enum End {
 type Stream = Box<dyn Write + Send>;
 
 /// A QEMU process, and the threads that copy its output.
-struct Running {
+struct RunningMachine {
     qemu: Child,
     accelerator: Accelerator,
     started: Instant,
@@ -264,25 +266,25 @@ struct Running {
     errors: JoinHandle<String>,
 }
 
-impl Running {
+impl RunningMachine {
     fn start(
         machine: &Machine,
         job: &Job,
         accelerator: Accelerator,
         streams: [Stream; 2],
     ) -> Result<Self, RunError> {
-        let pipe = || io::pipe().map_err(at(job.folder()));
+        let pipe = || io::pipe().map_err(file_error(job.folder()));
         let ((output, output_end), (errors, errors_end)) = (pipe()?, pipe()?);
         // QEMU inherits these descriptors, and opens them again by their numbers.
         for end in [&output_end, &errors_end] {
             rustix::io::fcntl_setfd(end, rustix::io::FdFlags::empty())
-                .map_err(|error| at(job.folder())(error.into()))?;
+                .map_err(|error| file_error(job.folder())(error.into()))?;
         }
         let ends = [output_end.as_raw_fd(), errors_end.as_raw_fd()];
         let mut command = qemu::command(machine, job, accelerator, ends);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
         let parent = rustix::process::getpid();
-        // SAFETY: between fork and exec only system calls are made.
+        // SAFETY: between fork and exec, the closure makes only system calls.
         unsafe {
             command.pre_exec(move || {
                 set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -297,12 +299,13 @@ impl Running {
         let errors = thread::spawn(move || {
             let mut bytes = Vec::new();
             // After a read error, only the message is incomplete.
-            stderr.map(|mut it| it.read_to_end(&mut bytes));
+            stderr.map(|mut stderr| stderr.read_to_end(&mut bytes));
             String::from_utf8_lossy(&bytes).into_owned()
         });
         Ok(Self { qemu, accelerator, started: Instant::now(), copies, errors })
     }
 
+    /// Waits until QEMU has ended, or must be killed.
     fn wait(&mut self, job: &Job, signal: &AtomicUsize, deadline: Instant) -> End {
         let boot_limit = match self.accelerator {
             Accelerator::Kvm => KVM_BOOT_LIMIT,

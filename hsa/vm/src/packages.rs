@@ -1,6 +1,6 @@
 //! Debian's packages of one kernel, from the package sources of this machine.
 
-use crate::tool::{self, ToolError, at};
+use crate::tool::{self, ToolError, file_error};
 use std::cmp::Ordering;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -59,9 +59,9 @@ fn releases(names: &str) -> Vec<String> {
     let release = |line: &str| {
         let release = line.split_whitespace().next()?.strip_prefix("linux-image-")?;
         let abi = release.strip_suffix("-amd64")?;
-        let of_series = abi.strip_prefix(SERIES)?.starts_with('.');
+        let is_in_series = abi.strip_prefix(SERIES)?.starts_with('.');
         let is_variant = ["-rt", "-cloud"].iter().any(|suffix| abi.ends_with(suffix));
-        (of_series && !is_variant).then(|| release.to_owned())
+        (is_in_series && !is_variant).then(|| release.to_owned())
     };
     names.lines().filter_map(release).collect()
 }
@@ -69,7 +69,9 @@ fn releases(names: &str) -> Vec<String> {
 /// Compares two names by the numbers in them.
 fn compare_numbers(a: &str, b: &str) -> Ordering {
     let numbers = |name: &str| -> Vec<u64> {
-        name.split(|it: char| !it.is_ascii_digit()).filter_map(|it| it.parse().ok()).collect()
+        name.split(|letter: char| !letter.is_ascii_digit())
+            .filter_map(|number| number.parse().ok())
+            .collect()
     };
     numbers(a).cmp(&numbers(b))
 }
@@ -111,9 +113,9 @@ pub(crate) fn download(packages: &[String], folder: &Path) -> Result<Vec<PathBuf
     // The sandbox user of apt cannot write to the folder.
     command.args(["-o", "APT::Sandbox::User=", "download"]).args(packages).current_dir(folder);
     tool::run(command, APT)?;
-    let entries = fs::read_dir(folder).map_err(at(folder))?;
+    let entries = fs::read_dir(folder).map_err(file_error(folder))?;
     let files = entries.filter_map(|entry| Some(entry.ok()?.path()));
-    Ok(files.filter(|path| path.extension().is_some_and(|it| it == "deb")).collect())
+    Ok(files.filter(|path| path.extension().is_some_and(|extension| extension == "deb")).collect())
 }
 
 /// Unpacks a package into a folder; installs nothing.

@@ -64,23 +64,23 @@ pub(crate) fn command(
         command.args(["-chardev", &format!("file,id={name},path={path},append=on")]);
         command.args(["-device", &format!("virtserialport,chardev={name},name={name}")]);
     }
-    command.args(["-chardev", &format!("file,id=console,path={}", escaped(&job.console()))]);
+    command.args(["-chardev", &format!("file,id=console,path={}", escape(&job.console()))]);
     command.args(["-serial", "chardev:console"]);
     command
 }
 
-/// Shares a folder of this machine with the virtual one.
+/// Shares a folder of the host with the virtual machine.
 fn share(command: &mut Command, tag: &str, folder: &Path, read_only: bool) {
     let read_only = if read_only { ",readonly=on" } else { "" };
     let options = format!(
         "local,path={},mount_tag={tag},security_model=none,multidevs=remap{read_only}",
-        escaped(folder)
+        escape(folder)
     );
     command.arg("-virtfs").arg(OsString::from(options));
 }
 
 /// Doubles commas, which separate QEMU's options.
-fn escaped(path: &Path) -> String {
+fn escape(path: &Path) -> String {
     path.to_string_lossy().replace(',', ",,")
 }
 

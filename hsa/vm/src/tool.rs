@@ -39,7 +39,7 @@ pub enum ToolError {
 }
 
 /// Adds the path to a system error.
-pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> ToolError + use<> {
+pub(crate) fn file_error(path: &Path) -> impl FnOnce(io::Error) -> ToolError + use<> {
     let path = path.to_owned();
     move |cause| ToolError::File { path, cause }
 }
@@ -48,7 +48,7 @@ pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> ToolError + use<> {
 pub(crate) fn run(mut command: Command, package: &'static str) -> Result<Vec<u8>, ToolError> {
     let program = command.get_program().display().to_string();
     let words = command.get_args().map(|word| word.display().to_string()).collect::<Vec<_>>();
-    // The output is parsed, so its language is fixed. Questions would block.
+    // Fix the language of the output, because it is parsed. Disable questions, which would block.
     command.env("LC_ALL", "C.UTF-8").env("DEBIAN_FRONTEND", "noninteractive");
     command.env_remove("LD_PRELOAD").env_remove("MAKEFLAGS").stdin(Stdio::null());
     let output = command.output();

@@ -39,8 +39,8 @@ impl PagedBuilder {
         self
     }
 
-    /// Maps `pages` pages ahead of the pages that were mapped last, by a thread of the buffer: a growing
-    /// sequence finds them mapped. They count as used memory.
+    /// Makes a thread of the buffer map `pages` pages after the pages that the caller mapped last. A growing
+    /// sequence then finds its next pages mapped. These pages count as used memory.
     ///
     /// With a zero page the thread only creates the memory, as
     /// [`with_handle_pool`](Self::with_handle_pool) does. Mapping ahead would replace a mapping of the zero
@@ -51,7 +51,7 @@ impl PagedBuilder {
     }
 
     /// Keeps memory for `pages` pages ready, which a thread of the buffer creates. Mapping then does not
-    /// wait for the runtime to create memory. It counts as used memory.
+    /// wait for the runtime to create memory. The ready memory counts as used.
     pub fn with_handle_pool(mut self, pages: usize) -> Self {
         self.pool_size = pages;
         self

@@ -269,8 +269,8 @@ impl Locked<'_> {
         }
     }
 
-    /// Takes memory from the pool for `count` of these pages. If memory runs out, unmaps pages that were
-    /// mapped ahead elsewhere.
+    /// Takes memory from the pool for `count` of these pages. If memory runs out, unmaps other pages that were
+    /// mapped ahead, and tries again.
     pub fn take(&mut self, count: usize, pages: &Range<usize>) -> Result<Vec<PageMemory>, Error> {
         let mut taken = self.core.pool.take(count);
         let outside = self.ahead(0..self.core.page_count).filter(|page| !pages.contains(page));

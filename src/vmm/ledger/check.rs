@@ -71,10 +71,10 @@ impl Ledger {
         }
         let found = self.handles.with_live(it.handle, |it| (it.size, it.granule));
         let Some((maximum, granule)) = found else { return broken("has no handle") };
-        if size > maximum {
+        if it.offset.checked_add(size).is_none_or(|end| end > maximum) {
             return broken("exceeds its handle");
         }
-        if !start.is_multiple_of(granule) || !size.is_multiple_of(granule) {
+        if [start, size, it.offset].iter().any(|number| !number.is_multiple_of(granule)) {
             return broken("is not aligned to the granule");
         }
         Ok(())

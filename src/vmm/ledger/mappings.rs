@@ -15,6 +15,9 @@ pub(crate) struct MappedRange {
     pub start: usize,
     pub size: usize,
     pub handle: Handle,
+    /// Where the mapped part of the memory begins. If it is not 0, agents only have access through the
+    /// library's control of page tables.
+    pub offset: usize,
     /// Unique in the process, unlike the address.
     pub serial: u64,
     /// The runtime's handle of the memory.
@@ -39,15 +42,23 @@ pub(super) struct Entry {
     pub serial: u64,
     native: NativeHandle,
     owner: Option<u8>,
+    /// The offset in units of [`OFFSET_UNIT`], which keeps entries small.
+    offset: u32,
     /// `None` if no agent has access.
     pub access: Option<Arc<AccessState>>,
 }
 
+/// Offsets are multiples of this number of bytes, and of the granule.
+pub(crate) const OFFSET_UNIT: usize = 4096;
+/// The largest offset that the ledger can store, in bytes: 16 TiB.
+pub(crate) const MAX_OFFSET: usize = u32::MAX as usize * OFFSET_UNIT;
+
 impl Entry {
     fn mapped_at(&self, start: usize) -> MappedRange {
         let Self { size, handle, serial, native, owner, .. } = *self;
+        let offset = self.offset as usize * OFFSET_UNIT;
         let access = self.access.as_deref().copied().unwrap_or_default();
-        MappedRange { start, size, handle, serial, native, owner, access }
+        MappedRange { start, size, handle, offset, serial, native, owner, access }
     }
 }
 
@@ -166,9 +177,11 @@ impl Mappings {
 
     /// Adds a mapping at unmapped addresses.
     pub fn insert(&mut self, mapping: MappedRange, name: Option<Arc<str>>) {
-        let MappedRange { start, size, handle, serial, native, owner, access } = mapping;
+        let MappedRange { start, size, handle, offset, serial, native, owner, access } = mapping;
         let access = self.intern(access);
-        self.entries.insert(start, Entry { size, handle, serial, native, owner, access });
+        let offset = (offset / OFFSET_UNIT) as u32;
+        let entry = Entry { size, handle, offset, serial, native, owner, access };
+        self.entries.insert(start, entry);
         self.names.extend(name.map(|name| (serial, name)));
         self.debug_check();
     }

@@ -20,7 +20,7 @@ mod mappings;
 mod reservations;
 
 pub(crate) use handles::{HandleRecord, Handles};
-pub(crate) use mappings::{MappedRange, Mappings};
+pub(crate) use mappings::{MAX_OFFSET, MappedRange, Mappings, OFFSET_UNIT};
 pub(crate) use reservations::{
     Guards, Reservation, ReservationGuard, ReservationSnapshot, Reservations, cache,
     locked_containing,
@@ -65,7 +65,7 @@ impl Range {
         self.start < other.end() && other.start < self.end()
     }
 
-    /// Returns the error for this range as an argument.
+    /// Returns the error for an argument that is this range.
     pub fn invalid(self, problem: Problem) -> ErrorKind {
         ErrorKind::invalid(Argument::Address, self, problem)
     }

@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
-/// A reservation. A thread can still hold this value after the reservation was freed; [`lock`](Self::lock)
-/// then returns `None`.
+/// A reservation. A thread can still have a reference to it after it was freed; [`lock`](Self::lock) then
+/// returns `None`.
 // Aligned so that threads in different reservations share no cache line.
 #[derive(Debug)]
 #[repr(align(128))]

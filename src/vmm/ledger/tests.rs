@@ -41,7 +41,8 @@ fn map(ledger: &Ledger, range: Range, handle: Handle) {
     ledger.reservations.at(range.start, |reservation| {
         let (Range { start, size }, access) = (range, AccessState::default());
         let serial = reservation.new_serial();
-        let mapped = MappedRange { start, size, handle, serial, native, owner, access };
+        let offset = 0;
+        let mapped = MappedRange { start, size, handle, offset, serial, native, owner, access };
         reservation.mappings_mut().insert(mapped, None);
     });
 }

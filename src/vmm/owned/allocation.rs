@@ -96,7 +96,7 @@ impl Allocation {
         self.inner.size
     }
 
-    /// Returns the properties with which it was created.
+    /// Returns the properties with which the memory was created.
     pub fn properties(&self) -> AllocationProperties {
         self.inner.properties
     }

@@ -235,7 +235,7 @@ fn replace(
         let handle = request.allocation.handle_of(vmm)?;
         let range = request.reservation.part(request.offset, request.allocation.size())?;
         let reservation = Some(request.reservation.serial());
-        let mut it = NewRange::new(range, handle, reservation);
+        let mut it = NewRange::new(range, 0, handle, reservation);
         if !request.access.is_empty() {
             it.change = shared.access_change(request.access)?;
         }

@@ -126,26 +126,30 @@ impl Reservation {
     /// # Errors
     /// As for [`Vmm::map`].
     pub fn map(&self, offset: usize, allocation: &Allocation) -> Result<Mapping, Error> {
-        self.map_part(offset, allocation.size(), allocation)
+        self.map_part(offset, 0..allocation.size(), allocation)
     }
 
-    /// Maps the first `size` bytes of `allocation`, `offset` bytes from the start (`hipMemMap`).
+    /// Maps the bytes `part` of `allocation`, `offset` bytes from the start of the reservation (`hipMemMap`).
+    ///
+    /// Offset, start and end are multiples of the granule. If `part` does not start at 0, the library must
+    /// control the page table of every GPU; see [`Vmm::map`].
     ///
     /// # Errors
     /// As for [`Vmm::map`].
     pub fn map_part(
         &self,
         offset: usize,
-        size: usize,
+        part: core::ops::Range<usize>,
         allocation: &Allocation,
     ) -> Result<Mapping, Error> {
+        let size = part.end.saturating_sub(part.start);
         let allocation = allocation.clone();
         let (address, serial) = self.vmm().run(Operation::Map, |shared| {
             let range = self.part(offset, size)?;
             let range = Range::new(range.address(), size)?;
             let handle = allocation.handle_of(self.vmm())?;
             let reservation = Some(self.serial());
-            let mut new = [NewRange::new(range, handle, reservation)];
+            let mut new = [NewRange::new(range, part.start, handle, reservation)];
             let mapped = shared.replace(Operation::Map, &[], Expected::Any, &mut new);
             let address = self.address();
             mapped.map_err(|kind| kind.for_offset(Argument::Address, address))?;

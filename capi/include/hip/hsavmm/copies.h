@@ -29,7 +29,7 @@ hipError_t hipMemsetD8(hipDeviceptr_t destination, unsigned char value, size_t c
 hipError_t hipMemsetD16(hipDeviceptr_t destination, unsigned short value, size_t count);
 hipError_t hipMemsetD32(hipDeviceptr_t destination, int value, size_t count);
 
-/* As the functions without `Async`, after checking the stream. */
+/* Like the functions without `Async`; they also check the stream. */
 hipError_t hipMemcpyAsync(void *destination, const void *source, size_t size, hipMemcpyKind kind,
                           hipStream_t stream HSAVMM_DEFAULT(NULL));
 hipError_t hipMemcpyHtoDAsync(hipDeviceptr_t destination, const void *source, size_t size,

@@ -7,8 +7,8 @@
 #define hipCpuDeviceId ((int)-1)
 #define hipInvalidDeviceId ((int)-2)
 
-/* The attributes that programs with virtual memory use. Any other attribute is hipErrorInvalidValue; an
- * attribute that the runtime does not report is hipErrorNotSupported. */
+/* The attributes that programs with virtual memory use. For any other attribute, the query returns
+ * hipErrorInvalidValue; for one that the runtime does not report, hipErrorNotSupported. */
 typedef enum hipDeviceAttribute_t {
   hipDeviceAttributeCanMapHostMemory = 3,
   hipDeviceAttributeCanUseHostPointerForRegisteredMem = 4,

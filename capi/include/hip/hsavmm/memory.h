@@ -83,7 +83,7 @@ hipError_t hipFreeHost(void *ptr);
 hipError_t hipMallocManaged(void **ptr, size_t size,
                             unsigned int flags HSAVMM_DEFAULT(hipMemAttachGlobal));
 /* Allocates as hipMalloc (hipDeviceMallocDefault), or fine-grained memory (hipDeviceMallocFinegrained).
- * Uncached, contiguous and signal memory are hipErrorNotSupported. */
+ * For uncached, contiguous and signal memory, returns hipErrorNotSupported. */
 hipError_t hipExtMallocWithFlags(void **ptr, size_t size, unsigned int flags);
 /* As hipMalloc and hipFree, for the stream's device. They are complete when they return. There are no
  * pools. */
@@ -104,7 +104,7 @@ hipError_t hipMemGetInfo(size_t *free, size_t *total);
  * hipMemoryTypeUnregistered. */
 hipError_t hipPointerGetAttributes(hipPointerAttribute_t *attributes, const void *ptr);
 /* Writes one attribute, in the type that HIP documents; returns hipErrorNotSupported for attributes that
- * this library does not know. */
+ * this library does not support. */
 hipError_t hipPointerGetAttribute(void *data, hipPointer_attribute attribute, hipDeviceptr_t ptr);
 /* Accepts only HIP_POINTER_ATTRIBUTE_SYNC_MEMOPS with a value other than 0, because every copy is
  * synchronous. */

@@ -63,7 +63,7 @@ typedef struct hipDeviceProp_t {
   unsigned int memoryPoolSupportedHandleTypes;
   int deferredMappingHipArraySupported, ipcEventSupported, clusterLaunch, unifiedFunctionPointers,
       reserved[63], hipReserved[32];
-  /* The members that only HIP has. */
+  /* Members that CUDA's structure lacks. */
   char gcnArchName[256];
   size_t maxSharedMemoryPerMultiProcessor;
   int clockInstructionRate;

@@ -38,9 +38,9 @@ hipError_t hipStreamGetPriority(hipStream_t stream, int *priority);
 hipError_t hipStreamGetDevice(hipStream_t stream, hipDevice_t *device);
 hipError_t hipStreamWaitEvent(hipStream_t stream, hipEvent_t event,
                               unsigned int flags HSAVMM_DEFAULT(0));
-/* Both 0: all streams have the same priority. */
+/* Sets both to 0: all streams have the same priority. */
 hipError_t hipDeviceGetStreamPriorityRange(int *least, int *greatest);
-/* Always hipStreamCaptureStatusNone. */
+/* Always sets `*status` to hipStreamCaptureStatusNone. */
 hipError_t hipStreamIsCapturing(hipStream_t stream, hipStreamCaptureStatus *status);
 /* Exchanges the mode of this thread. The mode has no effect, because there are no captures. */
 hipError_t hipThreadExchangeStreamCaptureMode(hipStreamCaptureMode *mode);
@@ -56,7 +56,7 @@ hipError_t hipThreadExchangeStreamCaptureMode(hipStreamCaptureMode *mode);
 #define hipEventReleaseToSystem 0x80000000
 
 hipError_t hipEventCreate(hipEvent_t *event);
-/* hipErrorNotSupported for hipEventInterprocess. */
+/* Returns hipErrorNotSupported for hipEventInterprocess. */
 hipError_t hipEventCreateWithFlags(hipEvent_t *event, unsigned int flags);
 hipError_t hipEventDestroy(hipEvent_t event);
 hipError_t hipEventRecord(hipEvent_t event, hipStream_t stream HSAVMM_DEFAULT(NULL));

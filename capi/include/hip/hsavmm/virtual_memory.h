@@ -139,7 +139,8 @@ hipError_t hipMemCreate(hipMemGenericAllocationHandle_t *handle, size_t size,
                         const hipMemAllocationProp *prop, unsigned long long flags);
 /* Releases one reference; mapped memory is kept until it is unmapped. */
 hipError_t hipMemRelease(hipMemGenericAllocationHandle_t handle);
-/* Maps the first `size` bytes of a handle; `offset` and `flags` are 0. */
+/* Maps `size` bytes of a handle, from `offset` on. `flags` is 0; so is `offset`, unless the library controls
+ * GPUs' page tables: hsavmm_use_page_tables(). */
 hipError_t hipMemMap(void *ptr, size_t size, size_t offset, hipMemGenericAllocationHandle_t handle,
                      unsigned long long flags);
 /* Unmaps a range, which must consist of whole, adjacent mappings. */
@@ -147,7 +148,7 @@ hipError_t hipMemUnmap(void *ptr, size_t size);
 /* Sets the access to a range, which must consist of whole, adjacent mappings; if the call fails, nothing
  * has changed. Devices that `desc` does not name keep their access. As in HIP, a host that can access
  * all GPUs' memory gets the highest access of a device, until a call names the host. The access of GPUs
- * is not enforced: see hsavmm_enforcement() and hsavmm_revoke(). */
+ * is enforced only where hsavmm_enforcement() says so; see hsavmm_use_page_tables() and hsavmm_revoke(). */
 hipError_t hipMemSetAccess(void *ptr, size_t size, const hipMemAccessDesc *desc, size_t count);
 hipError_t hipMemGetAccess(unsigned long long *flags, const hipMemLocation *location, void *ptr);
 hipError_t hipMemGetAllocationGranularity(size_t *granularity, const hipMemAllocationProp *prop,

@@ -8,11 +8,11 @@ use crate::choice::Choice;
 use crate::output::Output;
 use crate::progress;
 use crate::screen::note;
-use crate::table::{Cell, Rows, table};
+use crate::table::{Cell, TextTable, table};
 use anyhow::bail;
 use clap::{Args, ValueEnum};
 use hsa_vmm::vmm::Quirks;
-use hsa_vmm_bench::{Backend, BenchRuntime, Level, LibraryFile, Operation, Options, Result};
+use hsa_vmm_bench::{Backend, BenchRuntime, Level, LibraryFile, Measurement, Operation, Options};
 use hsa_vmm_conformance::describe::{RuntimeDescription, describe};
 use serde_json::json;
 use std::io::Write;
@@ -25,7 +25,8 @@ Examples:
   hsa-vmm bench --runtime nothing --format svg -o cost.svg
   hsa-vmm emulate --rocr 6.4.3 -- hsa-vmm bench --hip …/libamdhip64.so.6
 
-`over raw` is the median minus the median of the runtime's own call. For
+`±` is half the width of the median's 95 % confidence interval. `over raw` is
+the median minus the median of the runtime's own call. For
 `--runtime nothing`, calls of the runtime return success at once, so that only
 this library's cost is measured.";
 
@@ -78,7 +79,7 @@ pub enum BenchFormat {
 
 macro_rules! by_name {
     ($name:ident, $of:ident, [$($variant:ident),*]) => {
-        /// A value, parsed from the name that it has in results.
+        /// An argument that is given by its name in the results.
         #[derive(Clone, Copy, Debug)]
         pub struct $name(pub $of);
 
@@ -105,7 +106,7 @@ by_name!(
 
 pub fn run(args: &Bench) -> anyhow::Result<Exit> {
     args.output.check()?;
-    let mut setup = args.open_setup()?;
+    let mut bench = args.open_runtime()?;
     let mut levels: Vec<Level> = args.level.iter().map(|name| name.0).collect();
     if levels.is_empty() {
         levels = vec![Level::Raw, Level::Vmm, Level::Owned];
@@ -118,20 +119,20 @@ pub fn run(args: &Bench) -> anyhow::Result<Exit> {
         ([], _) => vec![1],
         (given, _) => given.to_vec(),
     };
-    let (opens, operations) = args.operations();
+    let (measures_open, operations) = args.selected_operations();
     let live = if operations.is_empty() { Vec::new() } else { live };
-    let bar = progress::bar(100 * (live.len() as u64 + u64::from(opens)), "bench");
+    let bar = progress::bar(100 * (live.len() as u64 + u64::from(measures_open)), "bench");
     let mut results = Vec::new();
-    if opens {
-        let (backend, samples) = (setup.backend().clone(), args.samples as usize);
-        // Opening is cheap while another instance is open, so close the open one first.
-        drop(setup);
+    if measures_open {
+        let (backend, samples) = (bench.backend().clone(), args.samples as usize);
+        // Close this instance first: opening is cheap while another instance is open.
+        drop(bench);
         let mut on_progress = |part: f64| bar.set_position((part * 100.0) as u64);
         results.extend(hsa_vmm_bench::opening(&backend, samples, &levels, &mut on_progress)?);
-        setup = args.with_selected_workarounds(BenchRuntime::open(backend)?)?;
+        bench = args.with_selected_workarounds(BenchRuntime::open(backend)?)?;
     }
     for (number, &live) in live.iter().enumerate() {
-        let number = number + usize::from(opens);
+        let number = number + usize::from(measures_open);
         let options = Options {
             live: live as usize,
             samples: args.samples as usize,
@@ -143,17 +144,18 @@ pub fn run(args: &Bench) -> anyhow::Result<Exit> {
         };
         let mut on_progress =
             |part: f64| bar.set_position(100 * number as u64 + (part * 100.0) as u64);
-        results.extend(hsa_vmm_bench::run(&setup, &options, &mut on_progress)?);
+        results.extend(hsa_vmm_bench::run(&bench, &options, &mut on_progress)?);
     }
     bar.finish_and_clear();
     let text = match args.format {
         BenchFormat::Table => {
             args.output.write(|out| Ok(out.table(&rows(&results))?))?;
+            remarks(&results).iter().for_each(|remark| note!("{remark}"));
             return Ok(Exit::Success);
         }
         BenchFormat::Json => {
-            let runtime: RuntimeDescription = describe(setup.runtime()).runtime;
-            let quirks = setup.quirks();
+            let runtime: RuntimeDescription = describe(bench.runtime()).runtime;
+            let quirks = bench.quirks();
             let worked_around = Quirks::KNOWN.iter().filter(|quirk| quirks.has(quirk));
             let worked_around: Vec<_> = worked_around.map(|quirk| quirk.name).collect();
             let all =
@@ -168,39 +170,39 @@ pub fn run(args: &Bench) -> anyhow::Result<Exit> {
 
 impl Bench {
     /// Returns whether to measure opening, and the other operations to measure.
-    fn operations(&self) -> (bool, Vec<Operation>) {
+    fn selected_operations(&self) -> (bool, Vec<Operation>) {
         let mut selected: Vec<Operation> = self.operation.iter().map(|name| name.0).collect();
-        let (all, opens) = (selected.is_empty(), selected.contains(&Operation::Open));
+        let (all, measures_open) = (selected.is_empty(), selected.contains(&Operation::Open));
         selected.retain(|&operation| operation != Operation::Open);
         match all {
             // The chart shows only operations that depend on live mappings.
             true => (self.format != BenchFormat::Svg, Operation::ALL.to_vec()),
-            false => (opens, selected),
+            false => (measures_open, selected),
         }
     }
 
     /// Disables the workarounds if `--no-workarounds` was given.
-    fn with_selected_workarounds(&self, setup: BenchRuntime) -> anyhow::Result<BenchRuntime> {
+    fn with_selected_workarounds(&self, bench: BenchRuntime) -> anyhow::Result<BenchRuntime> {
         if !self.no_workarounds {
-            return Ok(setup);
+            return Ok(bench);
         }
         if self.level.iter().any(|level| level.0 == Level::C) {
             bail!(
                 "--no-workarounds does not support level c: C programs always use the workarounds"
             );
         }
-        Ok(setup.without_workarounds()?)
+        Ok(bench.without_workarounds()?)
     }
 
-    /// Opens the chosen runtime; `nothing` is a simulation whose virtual memory calls do nothing.
-    fn open_setup(&self) -> anyhow::Result<BenchRuntime> {
+    /// Opens the chosen runtime. `nothing` opens a simulation whose virtual memory calls do nothing.
+    fn open_runtime(&self) -> anyhow::Result<BenchRuntime> {
         if let Choice::Library(path) = &self.common.runtime.choice
             && path.as_os_str() == "nothing"
         {
             let gpus = self.common.runtime.gpus.unwrap_or(1);
-            let setup = BenchRuntime::open(Backend::Simulated(format!("nothing,gpus={gpus}")))?;
+            let bench = BenchRuntime::open(Backend::Simulated(format!("nothing,gpus={gpus}")))?;
             note!("runtime: simulation whose virtual memory calls do nothing");
-            return self.with_selected_workarounds(setup);
+            return self.with_selected_workarounds(bench);
         }
         if self.no_workarounds {
             bail!(
@@ -215,26 +217,38 @@ impl Bench {
             None if self.hip.is_some() => {
                 bail!("HIP does not run on the simulation; `hsa-vmm emulate` gives it a driver");
             }
-            None => Backend::Simulated(self.common.runtime.simulation().unwrap_or_default()),
+            None => Backend::Simulated(self.common.runtime.config_text().unwrap_or_default()),
         };
         Ok(BenchRuntime::on(runtime, backend)?)
     }
 }
 
 /// Returns a table with a row for each operation and level.
-fn rows(results: &[Result]) -> Rows {
-    let mut rows =
-        table(&["operation", "level", "live", "GPUs", "median", "p99", "over raw", "% of raw"]);
+fn rows(results: &[Measurement]) -> TextTable {
+    let mut rows = table(&[
+        "operation",
+        "level",
+        "live",
+        "GPUs",
+        "median",
+        "±",
+        "p99",
+        "over raw",
+        "±",
+        "% of raw",
+    ]);
     for result in results {
         let raw = result.over_raw_ns.map(|over| result.median_ns - over);
-        let part = raw.filter(|raw| *raw > 0.0).map(|raw| 100.0 * result.median_ns / raw);
+        let percent = raw.filter(|raw| *raw > 0.0).map(|raw| 100.0 * result.median_ns / raw);
         let cells = [
             result.live_mappings.to_string(),
             result.gpus.to_string(),
-            time(result.median_ns),
-            time(result.p99_ns),
-            result.over_raw_ns.map(time).unwrap_or_default(),
-            part.map(|part| format!("{part:.0}")).unwrap_or_default(),
+            format_time(result.median_ns),
+            format_time(half_width(result)),
+            format_time(result.p99_ns),
+            result.over_raw_ns.map(format_time).unwrap_or_default(),
+            result.over_raw_error_ns.map(format_time).unwrap_or_default(),
+            percent.map(|percent| format!("{percent:.0}")).unwrap_or_default(),
         ];
         let names = [result.operation.name(), result.level.name()].map(Cell::from);
         rows.add_row(names.into_iter().chain(cells.map(|text| Cell::from(text).right())));
@@ -242,8 +256,55 @@ fn rows(results: &[Result]) -> Rows {
     rows
 }
 
+/// Returns half the width of the median's confidence interval.
+fn half_width(result: &Measurement) -> f64 {
+    (result.median_high_ns - result.median_low_ns) / 2.0
+}
+
+/// Returns remarks about noise and negative costs.
+fn remarks(results: &[Measurement]) -> Vec<String> {
+    /// The widest interval that is no noise, as a part of the median.
+    const MAX_ERROR: f64 = 0.05;
+    let name =
+        |result: &Measurement| format!("{} at {}", result.operation.name(), result.level.name());
+    let mut remarks = Vec::new();
+    let noisy = results.iter().filter(|result| half_width(result) > MAX_ERROR * result.median_ns);
+    let noisy: Vec<_> = noisy.map(name).collect();
+    if let Some(first) = noisy.first() {
+        remarks.push(format!(
+            "noisy: the median of {} of {} rows ({first}, …) is uncertain by more than {:.0} %; use an \
+             idle machine, a fixed clock frequency, or more --samples",
+            noisy.len(),
+            results.len(),
+            MAX_ERROR * 100.0
+        ));
+    }
+    let is_negative = |result: &&Measurement| result.over_raw_ns.is_some_and(|over| over < 0.0);
+    let is_within_error = |result: &Measurement| {
+        let (over, error) =
+            (result.over_raw_ns.unwrap_or(0.0), result.over_raw_error_ns.unwrap_or(0.0));
+        over + error >= 0.0
+    };
+    let (within, beyond): (Vec<_>, Vec<_>) =
+        results.iter().filter(is_negative).partition(|result| is_within_error(result));
+    if let Some(first) = within.first() {
+        remarks.push(format!(
+            "negative `over raw` ({}, …): the difference is smaller than its uncertainty",
+            name(first)
+        ));
+    }
+    if let Some(first) = beyond.first() {
+        remarks.push(format!(
+            "negative `over raw` ({}, …): the level makes fewer or cheaper calls of the runtime than the raw \
+             level; for example, the library answers queries from its own records",
+            name(first)
+        ));
+    }
+    remarks
+}
+
 /// Formats a time: `83 ns`, `1.28 µs`.
-fn time(nanoseconds: f64) -> String {
+fn format_time(nanoseconds: f64) -> String {
     match nanoseconds.abs() {
         less if less < 9.95 => format!("{nanoseconds:.1} ns"),
         less if less < 999.5 => format!("{nanoseconds:.0} ns"),
@@ -254,8 +315,41 @@ fn time(nanoseconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::{Level, Measurement, Operation, remarks};
+
     #[test]
-    fn time_is_rounded() {
+    fn remarks_explain_noise_and_negative_costs() {
+        let result = |half_width: f64, over_raw: f64| Measurement {
+            operation: Operation::GetAccess,
+            level: Level::Vmm,
+            live_mappings: 1,
+            gpus: 1,
+            median_ns: 100.0,
+            median_low_ns: 100.0 - half_width,
+            median_high_ns: 100.0 + half_width,
+            p99_ns: 200.0,
+            over_raw_ns: Some(over_raw),
+            over_raw_error_ns: Some(half_width),
+            samples: 10,
+            calls_a_sample: 1,
+        };
+        let check = |half_width, over_raw, expected: &[&str]| {
+            let found = remarks(&[result(half_width, over_raw)]);
+            assert_eq!(found.len(), expected.len(), "{found:?}");
+            for (found, expected) in found.iter().zip(expected) {
+                assert!(found.contains(expected), "{found}");
+                assert!(found.contains("get_access at vmm"), "{found}");
+            }
+        };
+        check(4.0, 20.0, &[]);
+        check(6.0, 20.0, &["noisy: the median of 1 of 1 rows"]);
+        check(4.0, -3.0, &["smaller than its uncertainty"]);
+        check(4.0, -5.0, &["from its own records"]);
+        check(6.0, -5.0, &["noisy", "smaller than its uncertainty"]);
+    }
+
+    #[test]
+    fn format_time_rounds_and_chooses_unit() {
         for (nanoseconds, text) in [
             (0.04, "0.0 ns"),
             (-3.21, "-3.2 ns"),
@@ -265,7 +359,7 @@ mod tests {
             (999_499.0, "999.50 µs"),
             (12_345_678.0, "12.35 ms"),
         ] {
-            assert_eq!(super::time(nanoseconds), text);
+            assert_eq!(super::format_time(nanoseconds), text);
         }
     }
 }

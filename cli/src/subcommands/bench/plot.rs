@@ -1,7 +1,7 @@
-//! A chart of cost against live mappings.
+//! Draws a chart of cost against live mappings.
 
 use anyhow::{anyhow, bail};
-use hsa_vmm_bench::{Level, Operation, Result};
+use hsa_vmm_bench::{Level, Measurement, Operation};
 use plotters::prelude::*;
 
 /// The colours of the curves.
@@ -27,16 +27,19 @@ const OPERATIONS: [Operation; 7] = [
     Operation::Free,
 ];
 
+/// The start of the axis of costs, in nanoseconds. Smaller costs are drawn there.
+const MIN_COST: f64 = 10.0;
+
 /// Draws the time that `Vmm` adds to the raw call. If the raw call was not measured, draws the time of `Vmm`.
-pub fn draw(results: &[Result]) -> anyhow::Result<String> {
-    let cost = |result: &Result| result.over_raw_ns.unwrap_or(result.median_ns).max(1.0);
+pub fn draw(results: &[Measurement]) -> anyhow::Result<String> {
+    let cost = |result: &Measurement| result.over_raw_ns.unwrap_or(result.median_ns).max(MIN_COST);
     let curves: Vec<(Operation, Vec<(f64, f64)>)> = OPERATIONS
         .into_iter()
         .map(|operation| {
-            let is_of =
-                |result: &&Result| result.operation == operation && result.level == Level::Vmm;
-            let point = |result: &Result| (result.live_mappings as f64, cost(result));
-            (operation, results.iter().filter(is_of).map(point).collect())
+            let is_on_curve =
+                |result: &&Measurement| result.operation == operation && result.level == Level::Vmm;
+            let point = |result: &Measurement| (result.live_mappings as f64, cost(result));
+            (operation, results.iter().filter(is_on_curve).map(point).collect())
         })
         .filter(|(_, points): &(_, Vec<_>)| !points.is_empty())
         .collect();
@@ -48,20 +51,23 @@ pub fn draw(results: &[Result]) -> anyhow::Result<String> {
     let mut text = String::new();
     {
         let area = SVGBackend::with_string(&mut text, (760, 420)).into_drawing_area();
-        // White, so that the chart is readable on dark pages, too.
+        // On a white background, the chart is readable on dark pages, too.
         area.fill(&WHITE)?;
         let mut chart = ChartBuilder::on(&area)
             .margin(14)
+            // The last label of the axis is centred below the end of the axis.
+            .margin_right(44)
             .caption("cost of Vmm over the runtime's own call", ("sans-serif", 16))
-            .x_label_area_size(38)
-            .y_label_area_size(54)
+            .x_label_area_size(46)
+            .y_label_area_size(72)
             .build_cartesian_2d(
                 (1.0..max_live.max(10.0)).log_scale(),
-                (1.0..max_cost * 1.3).log_scale(),
+                (MIN_COST..max_cost * 1.3).log_scale(),
             )?;
         chart
             .configure_mesh()
             .light_line_style(TRANSPARENT)
+            .label_style(("sans-serif", 15))
             .x_desc("live mappings")
             .y_desc("nanoseconds")
             .x_label_formatter(&|count| format!("{count:.0}"))
@@ -79,7 +85,9 @@ pub fn draw(results: &[Result]) -> anyhow::Result<String> {
             .configure_series_labels()
             .background_style(WHITE.mix(0.8))
             .border_style(BLACK.mix(0.3))
-            .position(SeriesLabelPosition::UpperLeft)
+            .label_font(("sans-serif", 15))
+            // The curves rise to the right.
+            .position(SeriesLabelPosition::LowerRight)
             .draw()?;
         area.present()?;
     }

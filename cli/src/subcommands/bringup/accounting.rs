@@ -1,6 +1,6 @@
-//! Resources that calls allocate and return: the levels "counted" and "descriptors".
+//! Checks that calls release the resources that they allocate: the levels "counted" and "descriptors".
 
-use super::hsa::{Address, Handle, Hsa, INFO};
+use super::hsa::{AGENT_INFO, Address, Handle, Hsa};
 use super::recorder::Stopped;
 use super::run_level::Resources;
 use hsa_vmm_conformance::describe;
@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 type Result<T> = std::result::Result<T, Stopped>;
 
-/// The maximum size of a large allocation. Other users of the GPU rarely allocate as much at once.
+/// The size of a large allocation, if a quarter of the memory is more. It is large so that changes by other
+/// processes are not mistaken for it.
 const MAX_SIZE: u64 = 256 << 20;
-/// The time within which a driver must return memory: it may wait for fences first.
-const RETURN_LIMIT: Duration = Duration::from_secs(2);
-/// The number of tries, because other processes may use the GPU.
+/// The time within which a driver must make freed memory available: the driver may wait for fences first.
+const RELEASE_LIMIT: Duration = Duration::from_secs(2);
+/// The number of tries. A try can fail because another process uses the GPU.
 const TRIES: usize = 3;
 /// The number of rounds of "descriptors".
 const ROUNDS: usize = 4;
@@ -23,30 +24,30 @@ pub fn large_size(resources: &Resources, available: u64) -> usize {
     size / resources.size * resources.size
 }
 
-/// Allocates memory and returns it. Checks that the available memory changes by its size.
+/// Allocates and frees memory. Checks that the available memory changes by the size each time.
 pub fn counted(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let gpu = &resources.gpus[0];
-    let Some(available) = hsa.available(gpu) else {
+    let Some(available) = hsa.available_memory(gpu) else {
         return Err(hsa.recorder.skip("the runtime does not know the available memory"));
     };
     let size = large_size(resources, available);
     let pool_size = hsa.pool_info(&resources.pool)?.size as u64;
     if size == 0 || available > pool_size {
         let message = format!("{available} bytes are available of a pool of {pool_size}");
-        return Err(hsa.recorder.blame(INFO, message));
+        return Err(hsa.recorder.blame(AGENT_INFO, message));
     }
     check_allocation_is_counted(hsa, resources, size)?;
-    for (call, method) in [
-        ("hsa_amd_vmem_handle_release", Method::Released),
-        ("hsa_amd_vmem_unmap", Method::Unmapped),
-        ("hsa_amd_memory_pool_free", Method::PoolMemory),
+    for (call, allocated) in [
+        ("hsa_amd_vmem_handle_release", Allocated::Handle),
+        ("hsa_amd_vmem_unmap", Allocated::MappedHandle),
+        ("hsa_amd_memory_pool_free", Allocated::PoolMemory),
     ] {
-        let lost = allocate_and_return(hsa, resources, size, method)?;
+        let lost = allocate_and_free(hsa, resources, size, allocated)?;
         if lost > size as u64 / 2 {
-            let verb = match method {
-                Method::Released => "released",
-                Method::Unmapped => "mapped, unmapped and released",
-                Method::PoolMemory => "freed",
+            let verb = match allocated {
+                Allocated::Handle => "released",
+                Allocated::MappedHandle => "mapped, unmapped and released",
+                Allocated::PoolMemory => "freed",
             };
             let message =
                 format!("{lost} bytes are missing after {size} were allocated and {verb}");
@@ -57,13 +58,13 @@ pub fn counted(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     Ok(())
 }
 
-/// A way to allocate and return memory.
+/// What is allocated and freed.
 #[derive(Clone, Copy, Debug)]
-enum Method {
+enum Allocated {
     /// A handle that is not mapped.
-    Released,
+    Handle,
     /// A handle that was mapped for a GPU.
-    Unmapped,
+    MappedHandle,
     /// Memory of a pool.
     PoolMemory,
 }
@@ -73,9 +74,9 @@ fn check_allocation_is_counted(hsa: &Hsa<'_>, resources: &Resources, size: usize
     let gpu = &resources.gpus[0];
     let mut taken = 0;
     for _ in 0..TRIES {
-        let before = hsa.available(gpu).unwrap_or_default();
+        let before = hsa.available_memory(gpu).unwrap_or_default();
         let memory = hsa.create(&resources.pool, size, "memory")?;
-        taken = before.saturating_sub(hsa.available(gpu).unwrap_or_default());
+        taken = before.saturating_sub(hsa.available_memory(gpu).unwrap_or_default());
         hsa.release(&memory)?;
         let tolerance = size as u64 / 4;
         if taken.abs_diff(size as u64) <= tolerance {
@@ -84,26 +85,26 @@ fn check_allocation_is_counted(hsa: &Hsa<'_>, resources: &Resources, size: usize
     }
     let message =
         format!("an allocation of {size} bytes took {taken} bytes of the available memory");
-    Err(hsa.recorder.blame(INFO, message))
+    Err(hsa.recorder.blame(AGENT_INFO, message))
 }
 
-/// Allocates and returns memory. Returns the number of bytes that are not available again.
-fn allocate_and_return(
+/// Allocates and frees memory. Returns the number of bytes that are not available again.
+fn allocate_and_free(
     hsa: &Hsa<'_>,
     resources: &Resources,
     size: usize,
-    method: Method,
+    allocated: Allocated,
 ) -> Result<u64> {
     let gpu = &resources.gpus[0];
     let mut lost = 0;
     for _ in 0..TRIES {
-        let before = hsa.available(gpu).unwrap_or_default();
-        match method {
-            Method::Released => {
+        let before = hsa.available_memory(gpu).unwrap_or_default();
+        match allocated {
+            Allocated::Handle => {
                 let memory = hsa.create(&resources.pool, size, "memory")?;
                 hsa.release(&memory)?;
             }
-            Method::Unmapped => {
+            Allocated::MappedHandle => {
                 let memory = hsa.create(&resources.pool, size, "memory")?;
                 let va = hsa.reserve(size, "va")?;
                 hsa.map(&va, size, &memory)?;
@@ -112,18 +113,18 @@ fn allocate_and_return(
                 hsa.release(&memory)?;
                 hsa.free(&va, size)?;
             }
-            Method::PoolMemory => {
-                let memory = hsa.allocate(&resources.pool, size, "filled")?;
+            Allocated::PoolMemory => {
+                let memory = hsa.allocate(&resources.pool, size, "pool_memory")?;
                 hsa.pool_free(&memory)?;
             }
         }
         let began = Instant::now();
         loop {
-            lost = before.saturating_sub(hsa.available(gpu).unwrap_or_default());
+            lost = before.saturating_sub(hsa.available_memory(gpu).unwrap_or_default());
             if lost <= size as u64 / 2 {
                 return Ok(lost);
             }
-            if began.elapsed() > RETURN_LIMIT / TRIES as u32 {
+            if began.elapsed() > RELEASE_LIMIT / TRIES as u32 {
                 break;
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -135,7 +136,7 @@ fn allocate_and_return(
 /// A step of a round that must leave no descriptor open.
 type Step<'a> = dyn Fn(&Address, &Handle) -> Result<()> + 'a;
 
-/// Checks that no call leaves descriptors open, by counting them before and after several rounds.
+/// Checks that no call leaves descriptors open: counts them before and after several rounds.
 pub fn descriptors(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let (gpu, size) = (&resources.gpus[0], resources.size);
     let nothing = |_: &Address, _: &Handle| Ok(());
@@ -161,9 +162,9 @@ pub fn descriptors(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         let before = open_descriptors();
         (0..ROUNDS).try_for_each(|_| round())?;
         let leaked = || open_descriptors().saturating_sub(before);
-        // A driver may close them later, with the memory.
+        // A driver may close descriptors later, together with the memory.
         let began = Instant::now();
-        while leaked() >= ROUNDS && began.elapsed() < RETURN_LIMIT {
+        while leaked() >= ROUNDS && began.elapsed() < RELEASE_LIMIT {
             std::thread::sleep(Duration::from_millis(20));
         }
         let leaked = leaked();

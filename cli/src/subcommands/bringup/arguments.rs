@@ -3,6 +3,7 @@
 use super::level::Level;
 use crate::arguments::RunFormat;
 use crate::choice::{Choice, RuntimeOptions};
+use crate::output::Output;
 use crate::provenance::Privacy;
 use clap::Args;
 use hsa_sys::Search;
@@ -18,7 +19,7 @@ Examples:
   hsa-vmm emulate --fault GEM_VA=EINVAL -- hsa-vmm bringup
                                       see the report of a failed driver call
 
-The simulation is used only with --runtime sim; `auto` means the machine's own.
+The simulation needs --runtime sim; `auto` means the machine's own runtime.
 Exit status: 0 every level was reached or does not apply, 1 a level failed,
 3 the library is missing or does not start.";
 
@@ -30,12 +31,14 @@ pub struct Bringup {
     #[arg(long, value_name = "LEVEL", value_enum, default_value_t = Level::Killed)]
     pub until: Level,
     /// The time limit of a level; a level that exceeds it counts as hung: `500ms`, `20s`, `5m`
-    #[arg(long, alias = "limit", value_name = "TIME", value_parser = crate::arguments::time,
+    #[arg(long, alias = "limit", value_name = "TIME", value_parser = crate::arguments::parse_time,
           default_value = "20s")]
     pub time_limit: Duration,
     /// The format of the report
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: RunFormat,
+    #[command(flatten)]
+    pub output: Output,
     #[command(flatten)]
     pub privacy: Privacy,
     /// Write all calls of all levels to this file, with the logs of driver and runtime
@@ -45,7 +48,7 @@ pub struct Bringup {
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub program: Option<PathBuf>,
     /// Run this level in this process; used by `bringup` itself
-    #[arg(long = "climb", value_enum, hide = true)]
+    #[arg(long, value_enum, hide = true)]
     pub run_level: Option<Level>,
     /// Run as another process of the level, with this number; used by `bringup` itself
     #[arg(long, hide = true)]
@@ -54,12 +57,12 @@ pub struct Bringup {
 
 impl Bringup {
     /// Returns the simulation's configuration if `--runtime sim` was given.
-    pub fn simulation(&self) -> anyhow::Result<Option<Config>> {
+    pub fn simulation_config(&self) -> anyhow::Result<Option<Config>> {
         let is_simulation = self.runtime.choice == Choice::Simulation;
         is_simulation.then(|| self.runtime.config()).transpose()
     }
 
-    /// Returns the paths to search for the library. Not for the simulation.
+    /// Returns where to search for the library. Unused with the simulation.
     pub fn search(&self) -> Search {
         match &self.runtime.choice {
             Choice::Library(path) => Search::only(path),

@@ -2,7 +2,7 @@
 
 use super::hsa::{Address, Agent, COPY, Difference, FILL, Hsa, Named};
 use super::recorder::Stopped;
-use super::run_level::{Resources, mapped};
+use super::run_level::{Resources, with_mapping};
 use hsa_sys as sys;
 use std::time::Duration;
 
@@ -14,48 +14,48 @@ const BY_GPU: u32 = 0xda7a_0001;
 const BY_CPU: u32 = 0xda7b_0001;
 /// The number that the GPU fills memory with.
 const FILLED: u32 = 0x5a5a_0001;
-/// The time after which a mapping that takes effect late is usable.
-const LATER: Duration = Duration::from_millis(200);
+/// The time within which a late mapping takes effect.
+const LATE_LIMIT: Duration = Duration::from_millis(200);
 /// The number of rounds of "at-once".
 const ROUNDS: u32 = 8;
 /// The function that grants access.
 pub const GRANT: &str = "hsa_amd_vmem_set_access";
 
-/// CPU memory that the GPUs can access, and a signal.
+/// CPU memory that the GPUs can access, and the signal for copies to and from the memory.
 #[derive(Debug)]
-pub struct Host<'a> {
+pub struct HostBuffer<'a> {
     hsa: &'a Hsa<'a>,
     size: usize,
     memory: Address,
     signal: Named<sys::hsa_signal_t>,
 }
 
-/// Allocates CPU memory of the size of a handle, calls `then`, and frees it.
+/// Allocates CPU memory of the size of a handle, calls `then`, and frees the memory.
 pub fn with_host(
     hsa: &Hsa<'_>,
     resources: &Resources,
-    then: impl FnOnce(&Host<'_>) -> Result<()>,
+    then: impl FnOnce(&HostBuffer<'_>) -> Result<()>,
 ) -> Result<()> {
     let Some(pool) = &resources.host_pool else {
         return Err(hsa.recorder.fail("the CPU's pool was not looked up"));
     };
     let memory = hsa.allocate(pool, resources.size, "host")?;
-    hsa.allow(&memory, &resources.gpus.iter().collect::<Vec<_>>())?;
-    let host = Host { hsa, size: resources.size, memory, signal: hsa.signal()? };
+    hsa.allow_access(&memory, &resources.gpus.iter().collect::<Vec<_>>())?;
+    let host = HostBuffer { hsa, size: resources.size, memory, signal: hsa.create_signal()? };
     then(&host)?;
-    hsa.destroy(&host.signal)?;
+    hsa.destroy_signal(&host.signal)?;
     hsa.pool_free(&host.memory)
 }
 
 /// Returns the address `offset` bytes after `start`.
-fn with_offset(start: &Address, offset: usize) -> Address {
+fn offset_address(start: &Address, offset: usize) -> Address {
     match offset {
         0 => start.clone(),
         _ => Named::new(format!("(char *){} + {offset:#x}", start.c), start.value + offset),
     }
 }
 
-impl Host<'_> {
+impl HostBuffer<'_> {
     /// Fills the host memory with consecutive numbers from `first`, and has a GPU copy them to `va`.
     pub fn write_by(&self, gpu: &Agent, va: &Address, first: u32) -> Result<()> {
         self.hsa.fill(&self.memory, self.size, first);
@@ -83,11 +83,11 @@ impl Host<'_> {
         self.verify(gpu, va, first)
     }
 
-    /// Checks the numbers that a GPU wrote to `va`. If whole pages are wrong, writes again after some time. If
-    /// the data is then right, the mapping took effect late.
+    /// Checks the numbers that a GPU wrote to `va`. If numbers are wrong, writes and checks again after
+    /// [`LATE_LIMIT`]. If whole pages were wrong and are then right, the mapping took effect late.
     fn verify(&self, gpu: &Agent, va: &Address, first: u32) -> Result<()> {
         let Some(difference) = self.difference(gpu, va, first, 1)? else { return Ok(()) };
-        std::thread::sleep(LATER);
+        std::thread::sleep(LATE_LIMIT);
         self.write_by(gpu, va, first)?;
         if self.difference(gpu, va, first, 1)?.is_none() && difference.affects_pages() {
             let message = late_mapping(gpu, va, &difference.to_string());
@@ -111,8 +111,8 @@ impl Host<'_> {
         Ok(self.hsa.difference(&self.memory, self.size, first, step))
     }
 
-    /// Does the same as [`Self::difference`] with a copy for each quarter. Errors at the start of each copy, to
-    /// and from the memory, then cannot cancel out.
+    /// Does the same as [`Self::difference`], with one copy per quarter. An error at the start of each copy then
+    /// cannot cancel the same error of the single copy that wrote the data.
     fn difference_by_parts(
         &self,
         gpu: &Agent,
@@ -123,7 +123,7 @@ impl Host<'_> {
         self.hsa.fill(&self.memory, self.size, 0);
         let part = Named::new("size / 4", self.size / 4);
         for offset in (0..self.size).step_by(part.value) {
-            let (to, from) = (with_offset(&self.memory, offset), with_offset(va, offset));
+            let (to, from) = (offset_address(&self.memory, offset), offset_address(va, offset));
             self.hsa.copy(&to, &from, &part, gpu, &self.signal)?;
         }
         Ok(self.hsa.difference(&self.memory, self.size, first, step))
@@ -134,18 +134,19 @@ impl Host<'_> {
 pub fn data(hsa: &Hsa<'_>, resources: &Resources, with_fill: bool) -> Result<()> {
     let (cpu, gpu) = (&resources.cpu, &resources.gpus[0]);
     let cpu_view = hsa.can_access(cpu, &resources.pool)?;
-    mapped(hsa, resources, |va, _| {
-        // Name the GPU last: after it, some releases grant access to no other agent.
+    with_mapping(hsa, resources, |va, _| {
+        // Name the GPU last: some releases ignore the agents that are named after the owner.
         let agents = if cpu_view { vec![cpu, gpu] } else { vec![gpu] };
         hsa.grant(va, resources.size, &agents)?;
         with_host(hsa, resources, |host| {
             host.write_by(gpu, va, BY_GPU)?;
-            if let Some((call, of_pages, message)) = compare_views(hsa, host, (gpu, va), cpu_view)?
+            if let Some((call, affects_pages, message)) =
+                compare_views(hsa, host, (gpu, va), cpu_view)?
             {
-                std::thread::sleep(LATER);
+                std::thread::sleep(LATE_LIMIT);
                 host.write_by(gpu, va, BY_GPU)?;
                 let second = compare_views(hsa, host, (gpu, va), cpu_view)?;
-                let late = of_pages && second.is_none();
+                let late = affects_pages && second.is_none();
                 let (call, message) =
                     if late { (GRANT, late_mapping(gpu, va, &message)) } else { (call, message) };
                 return Err(hsa.recorder.blame(call, message));
@@ -166,9 +167,9 @@ pub fn data(hsa: &Hsa<'_>, resources: &Resources, with_fill: bool) -> Result<()>
     Ok(())
 }
 
-/// Has a GPU fill pool memory, and checks it. Before ROCm 7, memory of handles cannot be filled.
-fn fill(hsa: &Hsa<'_>, resources: &Resources, host: &Host<'_>) -> Result<()> {
-    let filled = hsa.allocate(&resources.pool, resources.size, "filled")?;
+/// Has a GPU fill pool memory, and checks the numbers. Before ROCm 7, a GPU cannot fill memory of handles.
+fn fill(hsa: &Hsa<'_>, resources: &Resources, host: &HostBuffer<'_>) -> Result<()> {
+    let filled = hsa.allocate(&resources.pool, resources.size, "pool_memory")?;
     hsa.fill_by_gpu(&filled, resources.size, FILLED)?;
     if let Some(difference) = host.difference_by_parts(&resources.gpus[0], &filled, FILLED, 0)? {
         return Err(hsa.recorder.blame(FILL, format!("memory was not filled: {difference}")));
@@ -180,13 +181,13 @@ fn fill(hsa: &Hsa<'_>, resources: &Resources, host: &Host<'_>) -> Result<()> {
 /// returns the function that caused it, whether whole pages differ, and a description.
 fn compare_views(
     hsa: &Hsa<'_>,
-    host: &Host<'_>,
+    host: &HostBuffer<'_>,
     (gpu, va): (&Agent, &Address),
     cpu_view: bool,
 ) -> Result<Option<(&'static str, bool, String)>> {
     let by_cpu = cpu_view.then(|| hsa.difference(va, host.size, BY_GPU, 1)).flatten();
     let by_gpu = host.difference_by_parts(gpu, va, BY_GPU, 1)?;
-    let of_pages = [&by_cpu, &by_gpu].into_iter().flatten().any(Difference::affects_pages);
+    let affects_pages = [&by_cpu, &by_gpu].into_iter().flatten().any(Difference::affects_pages);
     let found = match (by_cpu, by_gpu) {
         (None, None) => None,
         (Some(difference), None) => {
@@ -201,7 +202,7 @@ fn compare_views(
             Some((COPY, format!("{} copied wrong data from {}: {difference}", gpu.c, va.c)))
         }
     };
-    Ok(found.map(|(call, message)| (call, of_pages, message)))
+    Ok(found.map(|(call, message)| (call, affects_pages, message)))
 }
 
 /// Describes a mapping that took effect after the call that granted access.
@@ -219,7 +220,7 @@ pub fn at_once(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         for round in 0..ROUNDS {
             let first = 0xa700_0001 | round << 8;
             hsa.fill(&host.memory, resources.size, first);
-            mapped(hsa, resources, |va, _| {
+            with_mapping(hsa, resources, |va, _| {
                 hsa.grant(va, resources.size, &[gpu])?;
                 host.copy(va, &host.memory, gpu)?;
                 host.verify(gpu, va, first)

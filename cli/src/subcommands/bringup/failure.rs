@@ -4,7 +4,7 @@ use super::gpu_fault;
 use super::interface::{Interface, is_logged, used_by};
 use super::level::Level;
 use super::machine::{self, Finding};
-use super::record::{Argument, status};
+use super::record::{Argument, status_name};
 use super::supervisor::{Call, Cause, LevelRun, Outcome};
 use crate::kernel_log::KernelLog;
 use serde::Serialize;
@@ -13,8 +13,8 @@ use serde::Serialize;
 const LOG_LINES: usize = 12;
 /// The number of lines shown of the runtime's output. Its description of a GPU fault is long.
 const RUNTIME_LINES: usize = 60;
-/// If a driver call fails this often, the runtime repeats the call without end.
-const REPEATED: usize = 1000;
+/// If the same driver call fails this often, the runtime is assumed to repeat it endlessly.
+const ENDLESS_REPETITIONS: usize = 1000;
 
 /// The description of a failure.
 #[derive(Clone, Debug, Serialize)]
@@ -23,27 +23,29 @@ pub struct Failure {
     pub kind: &'static str,
     /// The failure in one sentence.
     pub what: String,
-    /// The call that failed.
+    /// The call that caused the failure.
     pub call: Option<FailedCall>,
     /// The calls of other threads or processes that had not returned at the crash or hang.
-    pub also_in: Vec<String>,
+    #[serde(rename = "also_in")]
+    pub other_calls: Vec<String>,
     /// The kernel interfaces that the call uses, with the emulated driver's results, if known.
-    pub rests_on: Vec<UsedInterface>,
+    #[serde(rename = "rests_on")]
+    pub interfaces: Vec<UsedInterface>,
     /// The driver's log during the call, if the driver is emulated.
     pub driver: Option<Vec<String>>,
-    /// What the runtime logged during the call.
+    /// The lines that the runtime logged during the call.
     pub runtime: Vec<String>,
-    /// What the kernel logged during the run, or the reason why its log cannot be read.
+    /// The lines that the kernel logged during the run, or the reason why its log cannot be read.
     pub kernel: Result<Vec<String>, String>,
     /// The results of the checks of this machine.
     pub machine: Vec<Check>,
     /// Advice on what to try, in order.
     pub try_next: Vec<String>,
-    /// The calls of the level, up to the one that failed.
+    /// The calls of the level, up to the one at which it failed.
     pub calls: Vec<String>,
 }
 
-/// The call that failed.
+/// The call that caused a failure.
 #[derive(Clone, Debug, Serialize)]
 pub struct FailedCall {
     pub name: String,
@@ -56,24 +58,27 @@ pub struct FailedCall {
     pub other_process: bool,
 }
 
-/// A kernel interface, and the result of the requests to it.
+/// A kernel interface, and the result of the requests to this interface.
 #[derive(Clone, Debug, Serialize)]
 pub struct UsedInterface {
     #[serde(flatten)]
     pub interface: Interface,
-    /// `None` if unknown.
-    pub answer: Option<DriverResult>,
+    /// The result; `None` if the driver is not emulated, or does not log the requests.
+    #[serde(rename = "answer")]
+    pub result: Option<DriverResult>,
 }
 
-/// The result of the emulated driver's requests during the call.
+/// The result of the requests to an interface of the emulated driver during the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DriverResult {
     /// There was no request.
-    NotAsked,
-    /// All succeeded.
-    Well,
-    /// An error, at least once.
+    #[serde(rename = "not_asked")]
+    NoRequest,
+    /// All requests succeeded.
+    #[serde(rename = "well")]
+    Succeeded,
+    /// At least one request failed.
     Error,
 }
 
@@ -84,8 +89,8 @@ impl DriverResult {
         }
         let mut lines = log.iter().filter(|line| is_logged(interface, line)).peekable();
         Some(match (lines.peek().is_some(), lines.any(|line| returned_error(line))) {
-            (false, _) => Self::NotAsked,
-            (true, false) => Self::Well,
+            (false, _) => Self::NoRequest,
+            (true, false) => Self::Succeeded,
             (true, true) => Self::Error,
         })
     }
@@ -94,29 +99,31 @@ impl DriverResult {
 /// The result of a check of this machine.
 #[derive(Clone, Debug, Serialize)]
 pub struct Check {
-    pub well: bool,
+    #[serde(rename = "well")]
+    pub passed: bool,
+    /// The state that the check found.
     pub what: String,
 }
 
 impl Failure {
-    /// Collects the report of a failed run; checks the machine now.
+    /// Collects the report of a failed run, and checks the machine for the report.
     pub fn of(run: &LevelRun, kernel: &mut KernelLog) -> Option<Self> {
         let Outcome::Failed(cause) = &run.outcome else { return None };
-        let failed = cause.call().map(|index| &run.calls[index]);
-        // A comparison by the CPU that fails after a copy is a failure of the copy.
-        let call = failed.map(|failed| run.copy_before(failed).unwrap_or(failed));
+        let last_call = cause.call().map(|index| &run.calls[index]);
+        // If a comparison by the CPU fails after a copy, the copy is the cause.
+        let call = last_call.map(|last| run.copy_before(last).unwrap_or(last));
         let driver = run.driver.as_ref().map(|all| match call {
             Some(call) => to_strings(run.driver_during(call)),
             None => all.iter().map(|(_, line)| line.clone()).collect(),
         });
         let name = call.map_or("library", |call| call.begin.call.as_str());
-        let rests_on = used_by(name).iter().map(|interface| {
-            let answer = driver.as_ref().and_then(|log| DriverResult::of(interface, log));
-            UsedInterface { interface: *interface, answer }
+        let interfaces = used_by(name).iter().map(|interface| {
+            let result = driver.as_ref().and_then(|log| DriverResult::of(interface, log));
+            UsedInterface { interface: *interface, result }
         });
-        let rests_on = rests_on.collect();
+        let interfaces = interfaces.collect();
         let output = call.map_or(run.output.as_str(), |call| run.output_during(call));
-        // The last output of a crash or a hang may come after the call.
+        // The output about a crash or a hang may come outside of the call.
         let output = if output.trim().is_empty() && !matches!(cause, Cause::Status(..)) {
             run.output.as_str()
         } else {
@@ -124,16 +131,16 @@ impl Failure {
         };
         let findings =
             if checks_machine(run) { machine::check(driver.is_some()) } else { Vec::new() };
-        let kernel = kernel.lines();
-        let try_next = advise(run, cause, failed, &driver, &findings, &kernel);
+        let kernel = kernel.new_lines();
+        let try_next = advise(run, cause, last_call, &driver, &findings, &kernel);
         let checks =
-            findings.into_iter().map(|Finding { passed, what, .. }| Check { well: passed, what });
+            findings.into_iter().map(|Finding { passed, what, .. }| Check { passed, what });
         Some(Self {
             kind: cause.kind(),
             what: describe(run, cause),
             call: call.map(FailedCall::of),
-            also_in: cause.also_in(&run.calls),
-            rests_on,
+            other_calls: cause.other_calls(&run.calls),
+            interfaces,
             driver: driver.map(|lines| last_lines(lines, LOG_LINES)),
             runtime: last_lines(output.lines().map(str::to_owned).collect(), RUNTIME_LINES),
             kernel: kernel.map(|lines| last_lines(lines, LOG_LINES)),
@@ -148,10 +155,10 @@ fn to_strings(lines: Vec<&str>) -> Vec<String> {
     lines.into_iter().map(str::to_owned).collect()
 }
 
-/// Returns the last lines, after a line with the number of omitted lines.
-fn last_lines(mut lines: Vec<String>, shown: usize) -> Vec<String> {
-    if lines.len() > shown {
-        let omitted = lines.len() - shown;
+/// Returns the last `limit` lines, after a line with the number of omitted lines.
+fn last_lines(mut lines: Vec<String>, limit: usize) -> Vec<String> {
+    if lines.len() > limit {
+        let omitted = lines.len() - limit;
         lines.drain(..omitted);
         lines.insert(0, format!("… ({omitted} earlier lines)"));
     }
@@ -171,7 +178,7 @@ pub fn returned_error(line: &str) -> bool {
     line.contains(" = E") || line.contains(" = errno ")
 }
 
-/// Returns whether to check files and permissions. They can only cause failures of the first levels.
+/// Returns whether to check files and permissions, which can cause only failures of the first levels.
 fn checks_machine(run: &LevelRun) -> bool {
     run.level <= Level::Pools && matches!(run.runtime, Some(Some(_)))
 }
@@ -179,25 +186,25 @@ fn checks_machine(run: &LevelRun) -> bool {
 impl FailedCall {
     fn of(call: &Call) -> Self {
         let end = call.end.as_ref();
-        let answered = |name: &str| {
-            let mut all = end.iter().flat_map(|end| &end.answered);
-            all.find(|answer| name.ends_with(&format!("&{}", answer.name)))
+        let output = |name: &str| {
+            let mut all = end.iter().flat_map(|end| &end.outputs);
+            all.find(|output| name.ends_with(&format!("&{}", output.name)))
         };
-        let filled = |argument: &Argument| match answered(&argument.name) {
-            Some(answer) => answer.clone(),
+        let with_output = |argument: &Argument| match output(&argument.name) {
+            Some(output) => output.clone(),
             None => argument.clone(),
         };
         Self {
             name: call.begin.call.clone(),
-            arguments: call.begin.arguments.iter().map(filled).collect(),
-            status: end.and_then(|end| end.status).map(status),
+            arguments: call.begin.arguments.iter().map(with_output).collect(),
+            status: end.and_then(|end| end.status).map(status_name),
             returned: end.is_some(),
-            other_process: call.begin.number.0 != 0,
+            other_process: call.begin.number.process != 0,
         }
     }
 }
 
-/// Describes the failure. If a copy is the cause, names it.
+/// Describes the failure. If a copy is the cause, names the copy.
 fn describe(run: &LevelRun, cause: &Cause) -> String {
     let what = cause.describe(&run.calls);
     let last = cause.call().map(|index| &run.calls[index]);
@@ -229,7 +236,7 @@ impl Cause {
         match self {
             Self::NoLibrary(tried) => tried.clone(),
             Self::Status(index, value) => {
-                format!("{} returned {}", calls[*index].begin.call, status(*value))
+                format!("{} returned {}", calls[*index].begin.call, status_name(*value))
             }
             Self::Wrong(_, what) => what.clone(),
             Self::GpuFault(index, address, _) => {
@@ -237,7 +244,7 @@ impl Cause {
                 let position = match gpu_fault::granted_range(call) {
                     // Only the start of host memory is known, not its size.
                     Some((start, size)) if size > 1 => {
-                        format!(", {:#x} bytes after the start of {size:#x} bytes", address - start)
+                        format!(", at offset {:#x} of {size:#x} bytes", address - start)
                     }
                     _ => String::new(),
                 };
@@ -251,7 +258,8 @@ impl Cause {
         }
     }
 
-    fn also_in(&self, calls: &[Call]) -> Vec<String> {
+    /// Returns the calls in flight besides the call that failed.
+    fn other_calls(&self, calls: &[Call]) -> Vec<String> {
         match self {
             Self::Crash(in_flight, _) | Self::Hang(in_flight, _) => {
                 in_flight.iter().skip(1).map(|index| calls[*index].line()).collect()
@@ -265,20 +273,20 @@ impl Cause {
 }
 
 impl Call {
-    /// Formats the call: `hsa_amd_vmem_map(va=0x7f…, size=0x1000, …) -> HSA_STATUS_SUCCESS (0x0)`.
+    /// Formats the call: `hsa_amd_vmem_map(va=0x7f…, size=0x1000, …) -> SUCCESS`.
     pub fn line(&self) -> String {
-        let list: Vec<_> = self.begin.arguments.iter().map(Argument::shown).collect();
+        let list: Vec<_> = self.begin.arguments.iter().map(Argument::to_text).collect();
         let mut line = format!("{}({})", self.begin.call, list.join(", "));
         match &self.end {
             None => line.push_str(" -> does not return"),
             Some(end) => {
-                let answered = end.answered.iter().map(Argument::shown);
+                let outputs = end.outputs.iter().map(Argument::to_text);
                 let short = |value| {
-                    let name = status(value);
+                    let name = status_name(value);
                     let name = name.strip_prefix("HSA_STATUS_").unwrap_or(&name);
                     name.split(' ').next().unwrap_or_default().to_owned()
                 };
-                let all: Vec<_> = end.status.map(short).into_iter().chain(answered).collect();
+                let all: Vec<_> = end.status.map(short).into_iter().chain(outputs).collect();
                 if !all.is_empty() {
                     line.push_str(" -> ");
                     line.push_str(&all.join(", "));
@@ -290,8 +298,9 @@ impl Call {
 }
 
 impl Argument {
-    /// Formats the argument as `name=value`, or as `meaning=literal` for literals: `flags=0`.
-    fn shown(&self) -> String {
+    /// Formats the argument: `size=0x1000`. If `name` is a literal of the C program, `value` is the parameter's
+    /// name, and the result is `flags=0`. Outputs and callbacks have no value: `&va`.
+    fn to_text(&self) -> String {
         let is_literal = self.name.parse::<i64>().is_ok() || self.name == "NULL";
         match (self.value.as_str(), is_literal) {
             ("out" | "callback", _) => self.name.clone(),
@@ -303,7 +312,8 @@ impl Argument {
 }
 
 impl LevelRun {
-    /// Returns the index of the call that failed.
+    /// Returns the index of the call at which the level failed. If a comparison found wrong data, this is the
+    /// comparison, not the copy.
     pub fn failed_call(&self) -> Option<usize> {
         match &self.outcome {
             Outcome::Failed(cause) => cause.call(),
@@ -311,38 +321,40 @@ impl LevelRun {
         }
     }
 
-    /// Returns the copy whose wrong result this comparison found.
-    fn copy_before(&self, comparison: &Call) -> Option<&Call> {
-        let (process, thread) = (comparison.begin.number.0, comparison.begin.thread);
-        let own = |call: &&Call| call.begin.number.0 == process && call.begin.thread == thread;
-        let is_comparison = comparison.begin.call == "compare";
-        let before = |call: &&Call| call.begin.number.1 < comparison.begin.number.1;
-        let earlier = self.calls.iter().rev().filter(own).filter(before);
+    /// Returns the copy whose wrong result `last` found; `None` unless `last` is a comparison after a copy.
+    fn copy_before(&self, last: &Call) -> Option<&Call> {
+        let (process, thread) = (last.begin.number.process, last.begin.thread);
+        let by_thread =
+            |call: &&Call| call.begin.number.process == process && call.begin.thread == thread;
+        let is_comparison = last.begin.call == "compare";
+        let before = |call: &&Call| call.begin.number.call < last.begin.number.call;
+        let earlier = self.calls.iter().rev().filter(by_thread).filter(before);
         // If the CPU filled the memory after the last copy, the comparison is not about a copy.
         let mut after_fill = earlier.take_while(|call| call.begin.call != "fill");
         after_fill.find(|call| is_comparison && call.begin.call == "hsa_amd_memory_async_copy")
     }
 
-    /// Returns the calls up to the one that failed, without queries of agents and pools. If there are several
-    /// threads, returns only the last round of the thread that failed.
+    /// Returns the calls up to the call that failed, without queries of agents and pools. If a thread other than
+    /// the main thread failed, returns the first calls of the main thread, then the last round of that thread. If
+    /// no call failed, returns all calls of the main thread, with queries.
     fn listed_calls(&self) -> Vec<String> {
         let until = self.failed_call().map_or(self.calls.len(), |index| index + 1);
         let failed_thread = self.failed_call().map_or(0, |index| self.calls[index].begin.thread);
-        let own = |call: &&Call| call.begin.thread == 0 || call.begin.thread == failed_thread;
+        let is_listed = |call: &&Call| call.begin.thread == 0 || call.begin.thread == failed_thread;
         let is_query = |call: &Call| call.begin.c.is_none() && call.end.is_some();
         let calls: Vec<_> = self.calls[..until]
             .iter()
-            .filter(own)
+            .filter(is_listed)
             .filter(|call| !is_query(call) || self.failed_call().is_none())
             .collect();
-        let reserves = |call: &&Call| call.begin.call == "hsa_amd_vmem_address_reserve";
-        let last_round = calls.iter().rposition(reserves).filter(|_| failed_thread > 0);
+        let starts_round = |call: &&Call| call.begin.call == "hsa_amd_vmem_address_reserve";
+        let last_round = calls.iter().rposition(starts_round).filter(|_| failed_thread > 0);
         let in_main_thread = |call: &&Call| call.begin.thread == 0;
-        let before = calls.iter().take_while(|call| in_main_thread(call)).count();
-        let (start, rest) = calls.split_at(before);
-        let rest = &rest[last_round.map_or(0, |at| at.saturating_sub(before))..];
+        let first = calls.iter().take_while(|call| in_main_thread(call)).count();
+        let (start, rest) = calls.split_at(first);
+        let rest = &rest[last_round.map_or(0, |index| index.saturating_sub(first))..];
         let line = |call: &&Call| {
-            let prefix = if call.begin.number.0 == 0 { "" } else { "other process: " };
+            let prefix = if call.begin.number.process == 0 { "" } else { "other process: " };
             format!("{prefix}{}", call.line())
         };
         start.iter().chain(rest).map(line).collect()
@@ -373,7 +385,7 @@ fn advise(
         let advice = finding.advice.as_ref()?;
         Some(format!("{}: {advice}", finding.what))
     }));
-    // The first error causes the later ones. The runtime also tries calls that no driver needs to have.
+    // The first error usually causes the later ones. Ignore optional calls that the driver does not support.
     let is_error = |line: &&String| returned_error(line) && !line.contains("NOT EMULATED");
     let errors: Vec<_> = driver.iter().flatten().filter(is_error).collect();
     let repeated = errors.first().map_or(0, |first| {
@@ -383,9 +395,9 @@ fn advise(
         let (call, error) = call_and_error(line);
         let times = if repeated > 1 { format!(" {repeated} times") } else { String::new() };
         advice.push(format!(
-            "the driver returned {error} for {call}{times}: find where its kernel function returns \
-             it; if its arguments are wrong, an earlier call that is marked as successful returned \
-             a wrong handle, offset or size"
+            "the driver returned {error} for {call}{times}: find where the kernel function of this \
+             call returns {error}; if the arguments of the call are wrong, an earlier call returned \
+             success and a wrong handle, offset or size"
         ));
     } else if let (Cause::Wrong(..), Some(_)) = (cause, driver) {
         advice.push(
@@ -396,8 +408,8 @@ fn advise(
     }
     match cause {
         Cause::Hang(..) => {
-            // A call that the runtime repeats has returned each time.
-            if driver.is_some() && repeated < REPEATED {
+            // If the runtime repeats a failing call endlessly, each repetition returns and is logged.
+            if driver.is_some() && repeated < ENDLESS_REPETITIONS {
                 let hint = "the driver's log lists a call when it returns: the call that hangs is not \
                             listed";
                 advice.push(hint.to_owned());
@@ -410,14 +422,14 @@ fn advise(
             );
         }
         Cause::GpuFault(..) => advice.push(
-            "the GPU accessed an address without a page, or without permission: check its page table \
-             (/sys/kernel/debug/dri/*/amdgpu_vm_info), whether GEM_VA was called for it (or \
-             MAP_MEMORY_TO_GPU), whether its fence was waited for, and whether the TLB was flushed"
+            "the GPU accessed an address without a page, or without permission: check the page table \
+             (/sys/kernel/debug/dri/*/amdgpu_vm_info), the GEM_VA or MAP_MEMORY_TO_GPU call for the \
+             address, the wait for the fence of that call, and the flush of the TLB"
                 .to_owned(),
         ),
         Cause::Crash(..) => advice.push(
-            "get a backtrace: --program repeat.c, build it as its first lines say, gdb -ex run -ex bt \
-             ./repeat"
+            "get a backtrace: write a C program with --program repeat.c, build it as its first lines \
+             say, and run gdb -ex run -ex bt ./repeat"
                 .to_owned(),
         ),
         Cause::Wrong(Some(_), _) if call.is_some_and(|call| call.begin.call == "compare") => {

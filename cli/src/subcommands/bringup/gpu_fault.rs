@@ -8,11 +8,11 @@ const MESSAGE: &str = "Memory access fault by GPU";
 /// Returns the address at which a GPU faulted.
 pub fn address(output: &str) -> Option<u64> {
     let line = output.lines().find(|line| line.contains(MESSAGE))?;
-    number(line.split(" on address ").nth(1)?)
+    parse_hex(line.split(" on address ").nth(1)?)
 }
 
 /// Parses the hexadecimal number at the start of a text.
-fn number(text: &str) -> Option<u64> {
+fn parse_hex(text: &str) -> Option<u64> {
     let digits = text.strip_prefix("0x")?;
     let end = digits.find(|letter: char| !letter.is_ascii_hexdigit()).unwrap_or(digits.len());
     u64::from_str_radix(&digits[..end], 16).ok()
@@ -26,15 +26,15 @@ pub fn granted_by(calls: &[Call], address: u64) -> Option<usize> {
 
 /// Returns the start and the size of the range to which a call granted access.
 pub fn granted_range(call: &Call) -> Option<(u64, u64)> {
-    let value = |matches: &dyn Fn(&str) -> bool| {
+    let value_of = |matches: &dyn Fn(&str) -> bool| {
         let mut all = call.begin.arguments.iter();
-        all.find(|argument| matches(&argument.name)).and_then(|found| number(&found.value))
+        all.find(|argument| matches(&argument.name)).and_then(|found| parse_hex(&found.value))
     };
     match call.begin.call.as_str() {
         "hsa_amd_vmem_set_access" => {
-            value(&|name| name.starts_with("va")).zip(value(&|name| name == "size"))
+            value_of(&|name| name.starts_with("va")).zip(value_of(&|name| name == "size"))
         }
-        "hsa_amd_agents_allow_access" => value(&|name| name == "host").zip(Some(1)),
+        "hsa_amd_agents_allow_access" => value_of(&|name| name == "host").zip(Some(1)),
         _ => None,
     }
 }
@@ -46,9 +46,9 @@ mod tests {
 
     fn call(name: &str, arguments: &[(&str, &str)]) -> Call {
         let argument =
-            |it: &(&str, &str)| Argument { name: it.0.to_owned(), value: it.1.to_owned() };
+            |pair: &(&str, &str)| Argument { name: pair.0.to_owned(), value: pair.1.to_owned() };
         let begin = Begin {
-            number: CallId(0, 0),
+            number: CallId { process: 0, call: 0 },
             thread: 0,
             task: String::new(),
             call: name.to_owned(),
@@ -71,7 +71,7 @@ mod tests {
             call(grant, &[("va2", "0x7f1000"), ("size", "0x1000")]),
             call("hsa_amd_agents_allow_access", &[("1", "agents"), ("host", "0x800000")]),
         ];
-        assert_eq!(granted_by(&calls, 0x7f_1000), Some(1), "the last one");
+        assert_eq!(granted_by(&calls, 0x7f_1000), Some(1), "the last grant counts");
         assert_eq!(granted_by(&calls, 0x7f_2000), Some(0));
         assert_eq!(granted_by(&calls, 0x7f_3000), None);
         assert_eq!(granted_range(&calls[1]), Some((0x7f_1000, 0x1000)));

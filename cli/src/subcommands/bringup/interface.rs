@@ -6,14 +6,14 @@ use serde::Serialize;
 /// A kernel interface.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Interface {
-    /// The name in the emulated driver's log, device and call: `kfd ALLOC_MEMORY_OF_GPU`.
+    /// The device and call in the emulated driver's log, `kfd ALLOC_MEMORY_OF_GPU`; empty if they are not logged.
     #[serde(rename = "log")]
     pub logged: &'static str,
     /// The device or file.
     pub file: &'static str,
     /// The request, as the kernel's header names it.
     pub request: &'static str,
-    /// The kernel function that handles it.
+    /// The kernel function that handles the request.
     pub function: &'static str,
 }
 
@@ -25,14 +25,14 @@ const fn drm(logged: &'static str, request: &'static str, function: &'static str
     Interface { logged, file: "/dev/dri/renderD*", request, function }
 }
 
-const fn plain(file: &'static str, request: &'static str, function: &'static str) -> Interface {
+const fn unlogged(file: &'static str, request: &'static str, function: &'static str) -> Interface {
     Interface { logged: "", file, request, function }
 }
 
 const OPEN_KFD: Interface = kfd("kfd OPEN", "open", "kfd_open");
 const OPEN_DRM: Interface = drm("drm OPEN", "open", "drm_open");
 const TOPOLOGY: Interface =
-    plain("/sys/…/kfd/topology", "read", "node_show, mem_show, iolink_show");
+    unlogged("/sys/…/kfd/topology", "read", "node_show, mem_show, iolink_show");
 const VERSION: Interface =
     kfd("kfd GET_VERSION", "AMDKFD_IOC_GET_VERSION", "kfd_ioctl_get_version");
 const APERTURES: Interface = kfd(
@@ -106,18 +106,18 @@ const DRM_FAULT: Interface = Interface {
     request: "page fault",
     function: "amdgpu_gem_fault",
 };
-const RESERVE: Interface = plain("(no device)", "mmap PROT_NONE, NORESERVE", "do_mmap");
-const UNRESERVE: Interface = plain("(no device)", "munmap", "do_vmi_munmap");
-const LIBRARY: Interface = plain("(no device)", "open, mmap", "");
-const DMA: Interface = plain("the GPU", "SDMA or a blit kernel, page tables", "");
+const RESERVE: Interface = unlogged("(no device)", "mmap PROT_NONE, NORESERVE", "do_mmap");
+const UNRESERVE: Interface = unlogged("(no device)", "munmap", "do_vmi_munmap");
+const LIBRARY: Interface = unlogged("(no device)", "open, mmap", "");
+const DMA: Interface = unlogged("the GPU", "SDMA or a blit kernel, page tables", "");
 const INTERRUPT: Interface =
-    plain("the GPU", "interrupt at the end of a copy", "kfd_signal_event_interrupt");
+    unlogged("the GPU", "interrupt at the end of a copy", "kfd_signal_event_interrupt");
 
-/// The interfaces of an allocation.
-const BUFFERS: [Interface; 4] = [ALLOC, MAP, DRM_MMAP, CREATE_EVENT];
+/// The interfaces that an allocation of pool memory uses.
+const POOL_ALLOCATION: [Interface; 4] = [ALLOC, MAP, DRM_MMAP, CREATE_EVENT];
 
-/// The interfaces that each call uses, in the order of use. `library` means loading the library; `fill` and
-/// `compare` mean writes and reads by the CPU.
+/// The interfaces that each call uses, in the order of use. `library` is the loading of the library; `fill` and
+/// `compare` are writes and reads by the CPU.
 pub const TABLE: &[(&str, &[Interface])] = &[
     ("library", &[LIBRARY]),
     (
@@ -169,7 +169,7 @@ pub const TABLE: &[(&str, &[Interface])] = &[
     ("hsa_amd_vmem_set_access", &[EXPORT, PRIME, GEM_VA, DRM_MMAP, GEM_CLOSE]),
     ("hsa_amd_vmem_export_shareable_handle", &[EXPORT]),
     ("hsa_amd_vmem_import_shareable_handle", &[DMABUF, IMPORT]),
-    ("hsa_amd_memory_pool_allocate", &BUFFERS),
+    ("hsa_amd_memory_pool_allocate", &POOL_ALLOCATION),
     ("hsa_amd_memory_pool_free", &[UNMAP, FREE]),
     ("hsa_amd_agents_allow_access", &[MAP]),
     ("hsa_signal_create", &[CREATE_EVENT]),
@@ -197,9 +197,12 @@ pub const TABLE: &[(&str, &[Interface])] = &[
     ("hsa_signal_wait_scacquire", &[WAIT, INTERRUPT, DMA]),
     ("fill", &[DRM_FAULT]),
     ("compare", &[DRM_FAULT]),
-    ("kill", &[plain("(no device)", "exit of a process", "kfd_process_notifier_release_internal")]),
-    ("send", &[plain("a socket", "SCM_RIGHTS", "unix_attach_fds")]),
-    ("receive", &[plain("a socket", "SCM_RIGHTS", "unix_attach_fds")]),
+    (
+        "kill",
+        &[unlogged("(no device)", "exit of a process", "kfd_process_notifier_release_internal")],
+    ),
+    ("send", &[unlogged("a socket", "SCM_RIGHTS", "unix_attach_fds")]),
+    ("receive", &[unlogged("a socket", "SCM_RIGHTS", "unix_attach_fds")]),
 ];
 
 /// Returns the interfaces that a call uses.

@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use serde::Serialize;
 
-/// A level. Each level requires all earlier ones.
+/// A level of the test. Each level requires all earlier levels.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
@@ -125,7 +125,7 @@ impl Level {
         }
     }
 
-    /// Returns the name as an argument: `cpu`.
+    /// Returns the name in arguments: `cpu`.
     pub fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     pub passed: bool,
-    /// What the check found.
+    /// The state that the check found.
     pub what: String,
     /// How to solve the problem, if there is one.
     pub advice: Option<String>,
@@ -25,15 +25,15 @@ fn fail(what: impl Into<String>, advice: impl Into<String>) -> Finding {
 
 /// Runs all checks. An emulated driver has neither a kernel module nor PCI devices.
 pub fn check(emulated: bool) -> Vec<Finding> {
-    let mut findings = if emulated { Vec::new() } else { vec![module(), pci()] };
-    findings.push(device(Path::new("/dev/kfd")));
-    findings.extend(render_nodes());
-    findings.push(topology());
+    let mut findings = if emulated { Vec::new() } else { vec![check_module(), check_pci()] };
+    findings.push(check_device(Path::new("/dev/kfd")));
+    findings.extend(check_render_nodes());
+    findings.push(check_topology());
     findings
 }
 
 /// Checks that the kernel module amdgpu is loaded.
-fn module() -> Finding {
+fn check_module() -> Finding {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let release = release.trim();
     match fs::read_to_string("/sys/module/amdgpu/initstate") {
@@ -44,7 +44,7 @@ fn module() -> Finding {
         ),
         // A module that is built into the kernel has no state.
         Err(_) if Path::new("/sys/module/amdgpu").is_dir() => {
-            pass(format!("amdgpu is in the kernel (Linux {release})"))
+            pass(format!("amdgpu is built into the kernel (Linux {release})"))
         }
         Err(_) => fail(
             format!("the kernel module amdgpu is not loaded (Linux {release})"),
@@ -54,7 +54,7 @@ fn module() -> Finding {
 }
 
 /// Checks that a GPU of AMD is on the PCI bus and has the driver amdgpu.
-fn pci() -> Finding {
+fn check_pci() -> Finding {
     let mut drivers = Vec::new();
     for entry in fs::read_dir("/sys/bus/pci/devices").into_iter().flatten().flatten() {
         let read = |name: &str| fs::read_to_string(entry.path().join(name)).unwrap_or_default();
@@ -69,7 +69,7 @@ fn pci() -> Finding {
         }
     }
     if drivers.is_empty() {
-        let advice = "firmware or a hypervisor may hide the GPU: lspci -d 1002:";
+        let advice = "check with lspci -d 1002:; firmware or a hypervisor may hide it";
         return fail("no AMD GPU is on the PCI bus", advice);
     }
     let list: Vec<_> =
@@ -83,7 +83,7 @@ fn pci() -> Finding {
 }
 
 /// Checks that a device file exists, is a device, and can be opened by this user.
-fn device(path: &Path) -> Finding {
+fn check_device(path: &Path) -> Finding {
     let shown = path.display();
     let opened = File::options().read(true).write(true).open(path);
     let metadata = fs::metadata(path);
@@ -91,7 +91,7 @@ fn device(path: &Path) -> Finding {
     match opened {
         Ok(_) if is_device => pass(format!("{shown} can be opened")),
         Ok(_) => {
-            fail(format!("{shown} is not a device"), format!("remove it and load amdgpu: {shown}"))
+            fail(format!("{shown} is not a device"), format!("remove {shown}, then load amdgpu"))
         }
         Err(error) if error.kind() == ErrorKind::NotFound => fail(
             format!("{shown} is missing"),
@@ -99,12 +99,12 @@ fn device(path: &Path) -> Finding {
              --device /dev/kfd --device /dev/dri",
         ),
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            let owner = metadata.map_or_else(
+            let group = metadata.map_or_else(
                 |_| "unknown".to_owned(),
-                |file| format!("{}, mode {:o}", group(file.gid()), file.mode() & 0o7777),
+                |file| format!("{}, mode {:o}", group_name(file.gid()), file.mode() & 0o7777),
             );
             fail(
-                format!("{shown} cannot be opened: permission denied (its group is {owner})"),
+                format!("{shown} cannot be opened: permission denied (its group is {group})"),
                 "add this user to the group `render` (usermod -aG render,video USER) and log in \
                  again; if the mode allows access, check the container's list of devices",
             )
@@ -117,7 +117,7 @@ fn device(path: &Path) -> Finding {
 }
 
 /// Returns the name of a group, or its number if it has no name.
-fn group(id: u32) -> String {
+fn group_name(id: u32) -> String {
     let groups = fs::read_to_string("/etc/group").unwrap_or_default();
     let name = groups.lines().find_map(|line| {
         let mut fields = line.split(':');
@@ -128,7 +128,7 @@ fn group(id: u32) -> String {
 }
 
 /// Checks that there are render nodes, and that each can be opened.
-fn render_nodes() -> Vec<Finding> {
+fn check_render_nodes() -> Vec<Finding> {
     let mut nodes: Vec<PathBuf> = fs::read_dir("/dev/dri")
         .into_iter()
         .flatten()
@@ -143,16 +143,16 @@ fn render_nodes() -> Vec<Finding> {
         let advice = "amdgpu creates them; in a container, pass them: --device /dev/dri";
         return vec![fail("/dev/dri has no render nodes", advice)];
     }
-    nodes.iter().map(|path| device(path)).collect()
+    nodes.iter().map(|path| check_device(path)).collect()
 }
 
 /// Checks that amdkfd's topology has a GPU.
-fn topology() -> Finding {
+fn check_topology() -> Finding {
     let folder = Path::new("/sys/devices/virtual/kfd/kfd/topology/nodes");
     let Ok(entries) = fs::read_dir(folder) else {
         return fail(
             format!("{} is missing", folder.display()),
-            "amdkfd is missing: the kernel needs CONFIG_HSA_AMD, and a container the host's sysfs",
+            "amdkfd is missing: the kernel needs CONFIG_HSA_AMD; a container needs the host's /sys",
         );
     };
     let (mut nodes, mut gpus) = (0, 0);
@@ -164,7 +164,7 @@ fn topology() -> Finding {
     }
     let what = format!("amdkfd's topology has {nodes} nodes, {gpus} of them GPUs");
     match gpus {
-        0 => fail(what, "amdkfd did not add the GPU: dmesg | grep -i kfd"),
+        0 => fail(what, "read the kernel log for the reason: dmesg | grep -i kfd"),
         _ => pass(what),
     }
 }
@@ -174,19 +174,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn device_check_fails_if_missing_or_plain_file() {
+    fn check_device_rejects_missing_and_plain_files() {
         let folder = tempfile::tempdir().unwrap();
-        let missing = device(&folder.path().join("kfd"));
+        let missing = check_device(&folder.path().join("kfd"));
         assert!(!missing.passed && missing.what.ends_with("is missing"), "{missing:?}");
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();
-        assert!(device(&file).what.ends_with("is not a device"));
-        assert!(device(Path::new("/dev/null")).passed);
+        assert!(check_device(&file).what.ends_with("is not a device"));
+        assert!(check_device(Path::new("/dev/null")).passed);
     }
 
     #[test]
-    fn group_returns_name_or_number() {
-        assert_eq!(group(0), "root");
-        assert_eq!(group(u32::MAX - 7), (u32::MAX - 7).to_string());
+    fn group_name_returns_name_or_number() {
+        assert_eq!(group_name(0), "root");
+        assert_eq!(group_name(u32::MAX - 7), (u32::MAX - 7).to_string());
     }
 }

@@ -50,14 +50,15 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
         return run_in_worker(args, level);
     }
     // Check the arguments before running anything.
-    args.simulation()?;
+    args.simulation_config()?;
     args.program.as_deref().map_or(Ok(()), output::check)?;
     let mut log = args.log.as_deref().map(create_log).transpose()?;
-    let mut kernel = KernelLog::from_now();
-    let mut out = Screen::stdout();
+    let mut kernel = KernelLog::open_at_end();
+    args.output.check()?;
+    let mut out = args.output.stream()?;
     let table = args.format == RunFormat::Table;
     let levels = || Level::ALL.into_iter().filter(|level| *level <= args.until);
-    let begin = || Ktap::begin(Screen::stdout(), levels().count());
+    let begin = || Ok::<_, anyhow::Error>(Ktap::begin(args.output.stream()?, levels().count())?);
     let mut ktap = (args.format == RunFormat::Ktap).then(begin).transpose()?;
     let mut runs: Vec<LevelRun> = Vec::new();
     let mut log_written = Ok(());
@@ -70,7 +71,7 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
         }
         if table {
             if runs.is_empty() {
-                let planned = planned_faults::planned(args.runtime.simulation().as_deref());
+                let planned = planned_faults::planned(args.runtime.config_text().as_deref());
                 provenance::banner(&mut out, &without_effects(planned))?;
                 print_runtime(&mut out, &run)?;
             }
@@ -89,8 +90,8 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
             break;
         }
     }
-    let text = args.runtime.simulation();
-    let faults = planned_faults::planned(text.as_deref());
+    let config = args.runtime.config_text();
+    let faults = planned_faults::planned(config.as_deref());
     let failed_run = runs.last().filter(|run| matches!(run.outcome, Outcome::Failed(_)));
     let failure = failed_run.and_then(|run| Failure::of(run, &mut kernel));
     if table {
@@ -111,8 +112,8 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
         }
     } else if let Some(ktap) = &mut ktap {
         let text = failed_run.map(|run| failure_text(run, failure.as_ref())).transpose()?;
-        let failed = text.iter().map(|text| (Status::Fail, text.as_str()));
-        let remaining = failed.chain(std::iter::repeat((Status::Skip, "not tried")));
+        let failed_level = text.iter().map(|text| (Status::Fail, text.as_str()));
+        let remaining = failed_level.chain(std::iter::repeat((Status::Skip, "not tried")));
         let passed = runs.len() - text.iter().len();
         for (level, (status, detail)) in levels().skip(passed).zip(remaining) {
             ktap.result(&KtapTest { name: &level.name(), status, detail })?;
@@ -121,12 +122,12 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
         let simulation = runs.iter().find_map(|run| run.runtime.as_ref()).map(Option::is_none);
         let driver = simulation.map(provenance::driver);
         let provenance =
-            provenance::gather(driver, text.as_deref(), args.runtime.bringup_command(false));
+            provenance::gather(driver, config.as_deref(), args.runtime.bringup_command(false));
         let report = report(&runs, failure.as_ref(), args.until);
         provenance::write_json(&mut out, &report, provenance, &args.privacy)?;
     }
     out.flush()?;
-    planned_faults::note_missing(&faults);
+    planned_faults::note_not_happened(&faults);
     if let (Some(run), Some(path)) = (failed_run, &args.program) {
         output::save(path, reproduce::program(run).as_bytes())?;
     }
@@ -138,7 +139,7 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     })
 }
 
-/// Returns the failure as text, as in the table.
+/// Returns the text with which the table describes the failure.
 fn failure_text(run: &LevelRun, failure: Option<&Failure>) -> std::io::Result<String> {
     let mut text = Vec::new();
     if let Some(failure) = failure {
@@ -147,7 +148,7 @@ fn failure_text(run: &LevelRun, failure: Option<&Failure>) -> std::io::Result<St
     Ok(String::from_utf8_lossy(&text).trim().to_owned())
 }
 
-/// Marks faults as unknown, because no call was made yet.
+/// Marks the effects of faults as unknown, because no call was made yet.
 fn without_effects(mut faults: Vec<PlannedFault>) -> Vec<PlannedFault> {
     faults.iter_mut().for_each(|fault| fault.happened = None);
     faults
@@ -155,8 +156,8 @@ fn without_effects(mut faults: Vec<PlannedFault>) -> Vec<PlannedFault> {
 
 /// Runs a level in this process, which is the level's worker.
 fn run_in_worker(args: &Bringup, level: Level) -> anyhow::Result<Exit> {
-    let (requests, answers) = begin()?;
-    let recorder = Recorder::new(answers, args.other_process.unwrap_or(0));
+    let (requests, messages) = begin()?;
+    let recorder = Recorder::new(messages, args.other_process.unwrap_or(0));
     if args.other_process.is_some() {
         return run_level::run_other_process(args, level, &recorder, &requests);
     }
@@ -176,12 +177,12 @@ fn print_runtime(out: &mut Screen<'_>, run: &LevelRun) -> std::io::Result<()> {
     }
 }
 
-/// Writes all calls of a level, each with the lines that driver and runtime logged during it.
+/// Writes all calls of a level, each with the lines that driver and runtime logged during the call.
 fn write_log(log: &mut File, run: &LevelRun) -> std::io::Result<()> {
     let mut text = Vec::new();
     writeln!(text, "== {} ({:?})", run.level.title(), run.took)?;
     for call in &run.calls {
-        let (process, number) = (call.begin.number.0, call.begin.number.1);
+        let (process, number) = (call.begin.number.process, call.begin.number.call);
         let took =
             call.end.as_ref().map_or(String::new(), |end| format!(" ({} us)", end.microseconds));
         writeln!(text, "{process}.{} {number:4} {}{took}", call.begin.thread, call.line())?;
@@ -200,7 +201,7 @@ fn write_log(log: &mut File, run: &LevelRun) -> std::io::Result<()> {
 
 #[derive(Serialize)]
 struct Report<'a> {
-    /// The library's file; `null` for the simulation or without a library.
+    /// The library's file; `null` if there is no library or the runtime is the simulation.
     runtime: Option<&'a str>,
     simulation: bool,
     levels: Vec<LevelReport<'a>>,
@@ -216,7 +217,8 @@ struct LevelReport<'a> {
     calls: usize,
     duration_us: u64,
     /// Requests to the emulated driver that the table of interfaces does not list.
-    asked_besides: Vec<String>,
+    #[serde(rename = "asked_besides")]
+    unlisted_requests: Vec<String>,
 }
 
 fn report<'a>(runs: &'a [LevelRun], failure: Option<&'a Failure>, until: Level) -> Report<'a> {
@@ -229,7 +231,7 @@ fn report<'a>(runs: &'a [LevelRun], failure: Option<&'a Failure>, until: Level) 
         detail: String::new(),
         calls: 0,
         duration_us: 0,
-        asked_besides: Vec::new(),
+        unlisted_requests: Vec::new(),
     }));
     Report {
         runtime: runtime.and_then(|path| path.as_deref()),
@@ -252,7 +254,7 @@ impl LevelReport<'_> {
             detail,
             calls: run.calls.len(),
             duration_us: u64::try_from(run.took.as_micros()).unwrap_or(u64::MAX),
-            asked_besides: unlisted_requests(run),
+            unlisted_requests: unlisted_requests(run),
         }
     }
 }

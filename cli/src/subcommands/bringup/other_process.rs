@@ -1,7 +1,7 @@
 //! The level "shared": exports memory to a second process as a descriptor. Also starts and runs the other
 //! processes of other levels.
 
-use super::data::{Host, with_host};
+use super::data::{HostBuffer, with_host};
 use super::hsa::{Address, Handle, Hsa};
 use super::level::Level;
 use super::processes;
@@ -24,8 +24,8 @@ type Result<T> = std::result::Result<T, Stopped>;
 const EXPORTED: u32 = 0x5a4e_d001;
 /// The first of the numbers that the importing process writes.
 const REPLY: u32 = 0xbac4_0001;
-/// The argument that starts this program as another process of a level.
-const ARGUMENT: &str = "--other-process";
+/// The option that starts this program as another process of a level.
+const OPTION: &str = "--other-process";
 
 /// Exports the memory, and waits until the second process has written a reply to it.
 pub fn export(
@@ -33,7 +33,7 @@ pub fn export(
     resources: &Resources,
     va: &Address,
     memory: &Handle,
-    host: &Host<'_>,
+    host: &HostBuffer<'_>,
 ) -> Result<()> {
     let gpu = &resources.gpus[0];
     hsa.grant(va, resources.size, &[gpu])?;
@@ -52,8 +52,7 @@ pub fn export(
     let (_, end) = hsa.recorder.record("wait", &arguments, Some(c), || {
         let end = loop {
             match other.receive::<Record>(Duration::MAX) {
-                // Forward the record to the parent.
-                Received::Answer(record) => hsa.recorder.send(&record),
+                Received::Message(record) => hsa.recorder.send(&record),
                 Received::Invalid(_) | Received::Timeout => {}
                 Received::Exited(end) => break end,
             }
@@ -75,7 +74,7 @@ pub fn export(
 /// Starts another process of this level, with its number.
 pub fn start(number: u8) -> io::Result<Worker> {
     let mut command = hsa_rocr::restart()?;
-    command.args(std::env::args_os().skip(1)).args([ARGUMENT, &number.to_string()]);
+    command.args(std::env::args_os().skip(1)).args([OPTION, &number.to_string()]);
     Worker::start(command, Output::Inherit)
 }
 
@@ -118,15 +117,15 @@ pub fn run(hsa: &Hsa<'_>, level: Level, requests: &Requests) -> Result<()> {
     hsa.shut_down()
 }
 
-/// Receives a descriptor through the request socket, imports it, checks the memory and writes a reply into
-/// it.
+/// Receives a descriptor through the request socket, imports and checks its memory, and writes a reply into the
+/// memory.
 fn import(hsa: &Hsa<'_>, resources: &Resources, requests: &Requests) -> Result<()> {
     let arguments = [("socket", "the other process".to_owned())];
     let c = "dmabuf = receive_descriptor(socket);".to_owned();
     let (_, dmabuf) = hsa.recorder.record("receive", &arguments, Some(c), || {
         let received = receive(requests);
-        let answered = received.as_ref().map_or(String::new(), |fd| fd.as_raw_fd().to_string());
-        (received, None, vec![Argument { name: "dmabuf".into(), value: answered }])
+        let value = received.as_ref().map_or(String::new(), |fd| fd.as_raw_fd().to_string());
+        (received, None, vec![Argument { name: "dmabuf".into(), value }])
     });
     let dmabuf = dmabuf
         .map_err(|error| hsa.recorder.fail(format!("cannot receive the descriptor: {error}")))?;

@@ -22,14 +22,14 @@ const KEPT: u32 = 4;
 const MAX_HANDLES: usize = 64;
 /// The fact that the process of "killed" records when it holds its memory.
 const HOLDS: &str = "holds memory";
-/// The time within which the driver must return the memory of a killed process.
-const RETURN_LIMIT: Duration = Duration::from_secs(5);
+/// The time within which the driver must free the memory of a killed process.
+const FREE_LIMIT: Duration = Duration::from_secs(5);
 
-/// Fills the memory from several processes at once. Each keeps some data and checks it.
+/// Fills the memory from several processes at once. Each process checks that its earlier data stays unchanged.
 pub fn pressure(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let others =
         (1..PROCESSES).map(|number| start_other(hsa, number)).collect::<Result<Vec<_>>>()?;
-    let own = fill_memory(hsa, resources);
+    let result = fill_memory(hsa, resources);
     for mut other in others {
         let end = forward(hsa, &mut other, |_| false);
         match end {
@@ -41,22 +41,22 @@ pub fn pressure(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         }
     }
     hsa.recorder.fact(format!("{PROCESSES} processes, {ROUNDS} rounds each"));
-    own
+    result
 }
 
 fn start_other(hsa: &Hsa<'_>, number: u8) -> Result<Worker> {
     start(number).map_err(|error| hsa.recorder.fail(format!("no other process: {error}")))
 }
 
-/// Forwards the records of another process up to the one that `until` accepts. Returns the exit status if the
-/// process ends first.
+/// Forwards the records of another process until `until` accepts a record. Returns the exit status if the process
+/// ends first.
 fn forward(hsa: &Hsa<'_>, other: &mut Worker, until: impl Fn(&Record) -> bool) -> Option<End> {
     loop {
         match other.receive::<Record>(Duration::MAX) {
-            Received::Answer(record) if until(&record) => return None,
+            Received::Message(record) if until(&record) => return None,
             // Only this process decides the result of the level.
-            Received::Answer(Record::Fact(_) | Record::Reached) => {}
-            Received::Answer(record) => hsa.recorder.send(&record),
+            Received::Message(Record::Fact(_) | Record::Reached) => {}
+            Received::Message(record) => hsa.recorder.send(&record),
             Received::Invalid(_) | Received::Timeout => {}
             Received::Exited(end) => return Some(end),
         }
@@ -103,25 +103,25 @@ pub fn fill_memory(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     })
 }
 
-/// Allocates memory. Waits while the other processes of "pressure" hold all of it.
+/// Allocates memory. Waits while the other processes of "pressure" hold all memory.
 fn create_when_available(hsa: &Hsa<'_>, pool: &Pool, size: usize) -> Result<Handle> {
     let began = Instant::now();
     loop {
         match hsa.try_create(pool, &Named::new("size", size))? {
             Some(memory) => return Ok(memory),
-            None if began.elapsed() < RETURN_LIMIT => std::thread::sleep(Duration::from_millis(20)),
+            None if began.elapsed() < FREE_LIMIT => std::thread::sleep(Duration::from_millis(20)),
             None => {
-                let message = format!("no memory for {size} bytes within {RETURN_LIMIT:?}");
+                let message = format!("no memory for {size} bytes within {FREE_LIMIT:?}");
                 return Err(hsa.recorder.blame("hsa_amd_vmem_handle_create", message));
             }
         }
     }
 }
 
-/// Kills a process that holds memory: the memory must become available.
+/// Kills a process that holds memory, and checks that the memory becomes available.
 pub fn killed(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let gpu = &resources.gpus[0];
-    let Some(before) = hsa.available(gpu) else {
+    let Some(before) = hsa.available_memory(gpu) else {
         return Err(hsa.recorder.skip("the runtime does not know the available memory"));
     };
     let mut other = start_other(hsa, 1)?;
@@ -129,7 +129,7 @@ pub fn killed(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         return Err(hsa.recorder.fail(format!("the other process ended: {end}")));
     }
     let size = large_size(resources, before) as u64;
-    let missing = || before.saturating_sub(hsa.available(gpu).unwrap_or_default());
+    let missing = || before.saturating_sub(hsa.available_memory(gpu).unwrap_or_default());
     let is_counted = missing() > size / 2;
     let arguments = [("process", "the other process".to_owned())];
     hsa.recorder.record("kill", &arguments, None, || {
@@ -143,7 +143,7 @@ pub fn killed(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     }
     let began = Instant::now();
     while missing() > size / 2 {
-        if began.elapsed() > RETURN_LIMIT {
+        if began.elapsed() > FREE_LIMIT {
             let message = format!("{} bytes are missing after the process was killed", missing());
             return Err(hsa.recorder.blame("kill", message));
         }
@@ -156,7 +156,7 @@ pub fn killed(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
 /// Runs the other process of "killed": holds memory until it is killed.
 pub fn hold_memory(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let gpu = &resources.gpus[0];
-    let size = large_size(resources, hsa.available(gpu).unwrap_or_default());
+    let size = large_size(resources, hsa.available_memory(gpu).unwrap_or_default());
     let va = hsa.reserve(size, "va")?;
     let memory = hsa.create(&resources.pool, size, "memory")?;
     hsa.map(&va, size, &memory)?;

@@ -1,10 +1,8 @@
-/* Repeats the level "LEVEL" of hsa-vmm bringup, with HSA only. To build:
+/* Repeats the level "LEVEL" of hsa-vmm bringup, with HSA only. Needs no headers of ROCm. To build:
  *
- *   cc -g -o repeat repeat.c -I/opt/rocm/include -L/opt/rocm/lib -lhsa-runtime64 -lpthread
+ *   cc -g -o repeat repeat.c -L/opt/rocm/lib -l:libhsa-runtime64.so.1 -lpthread
  */
 #define _GNU_SOURCE
-#include <hsa/hsa.h>
-#include <hsa/hsa_ext_amd.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -16,6 +14,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+DECLARATIONS
 #define UNUSED __attribute__((unused))
 #define CHECK(...) check(__VA_ARGS__, #__VA_ARGS__)
 /* A wait may return before the condition holds. */
@@ -90,7 +89,7 @@ static UNUSED void compare(void *at, size_t bytes, uint32_t first, uint32_t step
   }
 }
 
-/* Starts a second process, without a runtime yet. Returns a socket to it. */
+/* Starts a second process, which has not started a runtime. Returns a socket to that process. */
 static UNUSED int start(void (*other)(int)) {
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) exit(1);

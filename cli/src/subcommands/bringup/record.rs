@@ -15,8 +15,8 @@ pub enum Record {
     Failed(CallId),
     /// All calls succeeded, but the result is wrong. Contains the last call.
     Wrong(Option<CallId>, String),
-    /// The level fails because of the last call of this function, whatever its status. A call of this task is
-    /// preferred.
+    /// The level fails because of the last call of this function, even if the call succeeded. A call of this task
+    /// is preferred.
     Blame { task: String, call: String, what: String },
     /// The level does not apply. Contains the reason.
     Skip(String),
@@ -30,9 +30,14 @@ pub enum Record {
     Reached,
 }
 
-/// Identifies a call: the number of its process (0 for the level's first) and of the call in that process.
+/// Identifies a call.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
-pub struct CallId(pub u8, pub u64);
+pub struct CallId {
+    /// The number of the process, 0 for the level's first.
+    pub process: u8,
+    /// The number of the call in that process.
+    pub call: u64,
+}
 
 /// A call that begins.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -44,11 +49,9 @@ pub struct Begin {
     pub task: String,
     /// The function, `hsa_amd_vmem_map`, or another step (`fill`).
     pub call: String,
-    /// The arguments.
     pub arguments: Vec<Argument>,
-    /// The statement of the C program, if it has one for this call.
+    /// The statement for this call in the C program, if there is one.
     pub c: Option<String>,
-    /// The lengths of the logs.
     pub logs: Logs,
 }
 
@@ -59,28 +62,30 @@ pub struct Return {
     /// The status; `None` if the step has none.
     pub status: Option<u32>,
     /// The output arguments.
-    pub answered: Vec<Argument>,
+    #[serde(rename = "answered")]
+    pub outputs: Vec<Argument>,
     pub microseconds: u64,
     pub logs: Logs,
 }
 
-/// An input or output argument: its name in C and its value.
+/// An input or output argument. `name` is its C expression: `size`, `&va` or the literal `0`. `value` is its
+/// value; for an output `out`, for a callback `callback`, and for a literal the parameter's name.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Argument {
     pub name: String,
     pub value: String,
 }
 
-/// The lengths of the logs at the time of a record.
+/// The lengths of the logs when a record is sent.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct Logs {
-    /// The emulated driver's.
+    /// The length of the emulated driver's log.
     pub driver: u64,
-    /// The runtime's output.
+    /// The length of the runtime's output.
     pub runtime: u64,
 }
 
 /// Returns the name of a status: `HSA_STATUS_ERROR_OUT_OF_RESOURCES (0x1008)`.
-pub fn status(status: u32) -> String {
+pub fn status_name(status: u32) -> String {
     hsa_vmm::error::Status(status).to_string()
 }

@@ -1,7 +1,7 @@
 //! Sends the records of a level's process to the parent.
 
 use super::record::{Argument, Begin, CallId, Logs, Record, Return};
-use hsa_vmm_conformance::worker::Answers;
+use hsa_vmm_conformance::worker::Messages;
 use std::cell::Cell;
 use std::fs::File;
 use std::io;
@@ -12,15 +12,15 @@ use std::time::Instant;
 
 thread_local! {
     /// The number of this thread, from 1; 0 for the main thread.
-    static THREAD: Cell<u32> = const { Cell::new(0) };
+    static THREAD_NUMBER: Cell<u32> = const { Cell::new(0) };
     /// The last call of this thread.
-    static LAST: Cell<Option<CallId>> = const { Cell::new(None) };
+    static LAST_CALL: Cell<Option<CallId>> = const { Cell::new(None) };
 }
 
 /// Sends records to the parent.
 #[derive(Debug)]
 pub struct Recorder {
-    answers: Answers,
+    messages: Messages,
     process: u8,
     calls: AtomicU64,
     driver_log: Option<PathBuf>,
@@ -31,26 +31,25 @@ pub struct Recorder {
 pub struct Stopped;
 
 impl Recorder {
-    /// Creates the recorder of a process. `process` is 0 for the level's first process, and its number for each
-    /// other one.
-    pub fn new(answers: Answers, process: u8) -> Self {
+    /// Creates the recorder of a process. `process` is the number of the process: 0 for the level's first.
+    pub fn new(messages: Messages, process: u8) -> Self {
         let driver_log = std::env::var_os("HSA_KFD_LOG").map(PathBuf::from);
-        Self { answers, process, calls: AtomicU64::new(0), driver_log }
+        Self { messages, process, calls: AtomicU64::new(0), driver_log }
     }
 
     /// Sets the number of this thread.
     pub fn set_thread_number(number: u32) {
-        THREAD.set(number);
+        THREAD_NUMBER.set(number);
     }
 
     /// Sends a record. Exits the process if the parent has exited.
     pub fn send(&self, record: &Record) {
-        if self.answers.send(record).is_err() {
+        if self.messages.send(record).is_err() {
             std::process::exit(1);
         }
     }
 
-    /// Makes a call and sends a record before and after it.
+    /// Makes a call, and sends a record before and after the call. `perform` returns its value, status and outputs.
     pub fn record<T>(
         &self,
         call: &str,
@@ -58,11 +57,12 @@ impl Recorder {
         c: Option<String>,
         perform: impl FnOnce() -> (T, Option<u32>, Vec<Argument>),
     ) -> (CallId, T) {
-        let number = CallId(self.process, self.calls.fetch_add(1, Ordering::Relaxed));
-        LAST.set(Some(number));
+        let number =
+            CallId { process: self.process, call: self.calls.fetch_add(1, Ordering::Relaxed) };
+        LAST_CALL.set(Some(number));
         self.send(&Record::Begin(Begin {
             number,
-            thread: THREAD.get(),
+            thread: THREAD_NUMBER.get(),
             task: task(),
             call: call.to_owned(),
             arguments: arguments
@@ -73,21 +73,21 @@ impl Recorder {
             logs: self.logs(),
         }));
         let began = Instant::now();
-        let (value, status, answered) = perform();
+        let (value, status, outputs) = perform();
         let microseconds = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
         let logs = self.logs();
-        self.send(&Record::Returned(Return { number, status, answered, microseconds, logs }));
+        self.send(&Record::Returned(Return { number, status, outputs, microseconds, logs }));
         (number, value)
     }
 
     /// Records that the level fails because of a wrong result, although all calls succeeded.
     pub fn fail(&self, message: impl Into<String>) -> Stopped {
-        self.send(&Record::Wrong(LAST.get(), message.into()));
+        self.send(&Record::Wrong(LAST_CALL.get(), message.into()));
         Stopped
     }
 
-    /// Records that the level fails because of the last call of a function, whatever its status. Prefers a call
-    /// of this thread.
+    /// Records that the level fails because of the last call of a function, even if the call succeeded. Prefers a
+    /// call of this thread.
     pub fn blame(&self, call: &str, message: impl Into<String>) -> Stopped {
         let call = call.to_owned();
         self.send(&Record::Blame { task: task(), call, what: message.into() });
@@ -105,7 +105,7 @@ impl Recorder {
         self.send(&Record::Fact(message.into()));
     }
 
-    /// Returns the present lengths of the logs.
+    /// Returns the current lengths of the logs.
     fn logs(&self) -> Logs {
         let length =
             |metadata: io::Result<std::fs::Metadata>| metadata.map_or(0, |file| file.len());

@@ -2,12 +2,13 @@
 
 use super::level::Level;
 use super::supervisor::{Call, LevelRun};
+use hsa_sys::{Core, Vmem};
 use std::fmt::Write as _;
 
 const HEAD: &str = include_str!("program.c");
 
-/// Allocating functions, the functions that release their results, and the arguments of the latter; in the
-/// order of release.
+/// Each function that allocates, the function that releases its result, and the arguments of the release; in the
+/// order of the releases.
 const RELEASES: [(&str, &str, &str); 5] = [
     ("hsa_amd_vmem_map", "hsa_amd_vmem_unmap", "va, size"),
     ("hsa_amd_vmem_handle_create", "hsa_amd_vmem_handle_release", "memory"),
@@ -16,38 +17,46 @@ const RELEASES: [(&str, &str, &str); 5] = [
     ("hsa_amd_memory_pool_allocate", "hsa_amd_memory_pool_free", "host"),
 ];
 
-/// Returns the program. Its first lines say how to build it.
+/// Returns the declarations of the runtime's types, constants and functions.
+fn declarations() -> String {
+    let names = Core::SYMBOLS.iter().chain(Vmem::SYMBOLS).map(|symbol| symbol.name);
+    let functions = names.map(|name| format!("extern __typeof__(*({name}_fn)0) {name};\n"));
+    hsa_sys::C_HEADER.to_owned() + "\n" + &functions.collect::<String>()
+}
+
+/// Returns the source of the program, which begins with build instructions.
 pub fn program(run: &LevelRun) -> String {
     let until = run.failed_call().map_or(run.calls.len(), |index| index + 1);
     let calls_of = |process: u8| {
         let calls = run.calls.iter().enumerate();
-        // In "shared", both processes are needed to the end: each waits for the other.
+        // In "shared", the program needs all calls of both processes: each process waits for the other.
         let calls = calls.filter(move |(index, call)| {
-            call.begin.number.0 == process && (*index < until || run.level == Level::Shared)
+            call.begin.number.process == process && (*index < until || run.level == Level::Shared)
         });
         calls.map(|(_, call)| call).collect::<Vec<_>>()
     };
-    let failed = run.failed_call().map_or(0, |index| run.calls[index].begin.number.0);
-    // Only the processes of "shared" need each other.
+    let failed_process = run.failed_call().map_or(0, |index| run.calls[index].begin.number.process);
+    // In all other levels, the process that failed is sufficient.
     let (first, other) = match run.level {
         Level::Shared => (calls_of(0), calls_of(1)),
-        _ => (calls_of(failed), Vec::new()),
+        _ => (calls_of(failed_process), Vec::new()),
     };
     let mut text = HEAD.replace("LEVEL", run.level.title());
     text = text.replace("GRANULES", &run.level.granules().to_string());
+    text = text.replacen("DECLARATIONS", &declarations(), 1);
     if !other.is_empty() {
         text.push_str("\nstatic void other_process(int socket) {\n");
-        body(&mut text, &other);
+        write_body(&mut text, &other);
         text.push_str("}\n");
     }
     let threads = first.iter().map(|call| call.begin.thread).max().unwrap_or(0);
     if threads > 0 {
-        let rounds = round(&first, run.failed_call().map(|index| &run.calls[index]));
+        let round = first_round(&first, run.failed_call().map(|index| &run.calls[index]));
         text.push_str("\nstatic void *work(void *unused) {\n  (void)unused;\n");
-        variables(&mut text, &rounds);
+        write_variables(&mut text, &round);
         text.push_str("  for (int round = 0; round < 64; round++) {\n");
-        statements(&mut text, &rounds, "    ");
-        write_releases(&mut text, &rounds, "    ");
+        write_statements(&mut text, &round, "    ");
+        write_releases(&mut text, &round, "    ");
         text.push_str("  }\n  return NULL;\n}\n");
     }
     text.push_str("\nint main(void) {\n");
@@ -59,10 +68,10 @@ pub fn program(run: &LevelRun) -> String {
     }
     let in_main_thread = |call: &&Call| call.begin.thread == 0;
     if threads > 0 {
-        let start = |call: &&Call| call.begin.call != "hsa_shut_down";
+        let is_before_end = |call: &&Call| call.begin.call != "hsa_shut_down";
         let before: Vec<_> =
-            first.iter().copied().filter(in_main_thread).take_while(start).collect();
-        body(&mut text, &before);
+            first.iter().copied().filter(in_main_thread).take_while(is_before_end).collect();
+        write_body(&mut text, &before);
         let _ = write!(
             text,
             "  pthread_t threads[{threads}];\n  for (int i = 0; i < {threads}; i++)\n    \
@@ -70,33 +79,35 @@ pub fn program(run: &LevelRun) -> String {
              pthread_join(threads[i], NULL);\n  CHECK(hsa_shut_down());\n"
         );
     } else {
-        body(&mut text, &first);
+        write_body(&mut text, &first);
     }
     text.push_str("  puts(\"all calls succeeded\");\n  return 0;\n}\n");
     text
 }
 
-fn body(text: &mut String, calls: &[&Call]) {
-    variables(text, calls);
-    statements(text, calls, "  ");
+fn write_body(text: &mut String, calls: &[&Call]) {
+    write_variables(text, calls);
+    write_statements(text, calls, "  ");
 }
 
-/// Returns the calls of one thread up to the end of its first round: of the thread that failed, if one did.
-/// All rounds and threads make the same calls.
-fn round<'a>(calls: &[&'a Call], failed: Option<&'a Call>) -> Vec<&'a Call> {
+/// Returns the calls of one thread up to the end of its first round. All rounds and threads make the same calls.
+/// If a thread failed, returns its calls.
+fn first_round<'a>(calls: &[&'a Call], failed: Option<&'a Call>) -> Vec<&'a Call> {
     let thread = failed.map_or(1, |call| call.begin.thread.max(1));
-    let own: Vec<_> = calls.iter().copied().filter(|call| call.begin.thread == thread).collect();
-    let starts = |call: &&Call| call.begin.call == "hsa_amd_vmem_address_reserve";
-    let mut rounds = own.iter().enumerate().filter(|(_, call)| starts(call)).map(|(at, _)| at);
+    let by_thread: Vec<_> =
+        calls.iter().copied().filter(|call| call.begin.thread == thread).collect();
+    let starts_round = |call: &&Call| call.begin.call == "hsa_amd_vmem_address_reserve";
+    let mut rounds =
+        by_thread.iter().enumerate().filter(|(_, call)| starts_round(call)).map(|(index, _)| index);
     match (rounds.next(), rounds.next()) {
         // Calls before the first round are included.
-        (Some(_), Some(second)) => own[..second].to_vec(),
-        _ => own,
+        (Some(_), Some(second)) => by_thread[..second].to_vec(),
+        _ => by_thread,
     }
 }
 
-/// Declares only the variables that are used, because compilers warn about others.
-fn variables(text: &mut String, calls: &[&Call]) {
+/// Declares the variables that the calls use. Compilers warn about unused variables.
+fn write_variables(text: &mut String, calls: &[&Call]) {
     let all: Vec<_> = calls.iter().filter_map(|call| call.begin.c.as_deref()).collect();
     let used = |word: &str| all.iter().any(|statement| has_word(statement, word));
     for (name, declaration) in [
@@ -109,7 +120,7 @@ fn variables(text: &mut String, calls: &[&Call]) {
         ("memory2", "hsa_amd_vmem_alloc_handle_t memory2 = {0};"),
         ("memory3", "hsa_amd_vmem_alloc_handle_t memory3 = {0};"),
         ("host", "uint32_t *host = NULL;"),
-        ("filled", "uint32_t *filled = NULL;"),
+        ("pool_memory", "uint32_t *pool_memory = NULL;"),
         ("signal", "hsa_signal_t signal = {0};"),
         ("dmabuf", "int dmabuf = -1;"),
     ] {
@@ -123,7 +134,7 @@ fn has_word(text: &str, word: &str) -> bool {
     text.split(|letter: char| !letter.is_alphanumeric() && letter != '_').any(|part| part == word)
 }
 
-fn statements(text: &mut String, calls: &[&Call], indent: &str) {
+fn write_statements(text: &mut String, calls: &[&Call], indent: &str) {
     for call in calls {
         if let Some(statement) = &call.begin.c {
             let _ = writeln!(text, "{indent}{statement}");
@@ -131,8 +142,8 @@ fn statements(text: &mut String, calls: &[&Call], indent: &str) {
     }
 }
 
-/// Releases what the calls have not released: a failed round stops early, and some memory is allocated
-/// once for all rounds. AMD's runtime crashes in `hsa_shut_down` while a GPU's mapping exists.
+/// Writes releases of the resources that the calls have not released: a failed round stops early, and some memory
+/// is allocated once for all rounds. AMD's runtime crashes in `hsa_shut_down` if a GPU's mapping still exists.
 fn write_releases(text: &mut String, calls: &[&Call], indent: &str) {
     let was_called = |name: &str| calls.iter().any(|call| call.begin.call == name);
     for (allocate, release, arguments) in RELEASES {
@@ -149,10 +160,10 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn calls(of: &[(u32, &str, &str)]) -> Vec<Call> {
+    fn calls(list: &[(u32, &str, &str)]) -> Vec<Call> {
         let call = |(number, &(thread, call, c)): (usize, &(u32, &str, &str))| Call {
             begin: Begin {
-                number: CallId(0, number as u64),
+                number: CallId { process: 0, call: number as u64 },
                 thread,
                 task: String::new(),
                 call: call.into(),
@@ -162,10 +173,10 @@ mod tests {
             },
             end: None,
         };
-        of.iter().enumerate().map(call).collect()
+        list.iter().enumerate().map(call).collect()
     }
 
-    fn written(calls: Vec<Call>, failed: usize) -> String {
+    fn failed_program(calls: Vec<Call>, failed: usize) -> String {
         program(&LevelRun {
             level: Level::Load,
             outcome: Outcome::Failed(Cause::Status(failed, 0x1000)),
@@ -179,7 +190,7 @@ mod tests {
     }
 
     /// Returns the lines of the loop.
-    fn rounds(text: &str) -> Vec<&str> {
+    fn loop_lines(text: &str) -> Vec<&str> {
         let work = text.split("round++) {\n").nth(1).unwrap();
         work.split("  }\n").next().unwrap().lines().map(str::trim).collect()
     }
@@ -199,26 +210,28 @@ mod tests {
     #[test]
     fn program_releases_after_a_failed_round() {
         // The first round fails, so that no release was recorded.
-        let text = written(calls(&[&ONCE[..], &ROUND[..4]].concat()), 5);
-        let back = [
+        let text = failed_program(calls(&[&ONCE[..], &ROUND[..4]].concat()), 5);
+        let releases = [
             "CHECK(hsa_amd_vmem_unmap(va, size));",
             "CHECK(hsa_amd_vmem_handle_release(memory));",
             "CHECK(hsa_amd_vmem_address_free(va, size));",
             "CHECK(hsa_signal_destroy(signal));",
             "CHECK(hsa_amd_memory_pool_free(host));",
         ];
-        let round = rounds(&text);
-        assert_eq!((round.len(), &round[6..]), (11, &back[..]), "{text}");
+        let lines = loop_lines(&text);
+        assert_eq!((lines.len(), &lines[6..]), (11, &releases[..]), "{text}");
     }
 
     #[test]
     fn program_does_not_release_twice() {
-        let text = written(calls(&[&ONCE[..], &ROUND, &ROUND[..4]].concat()), 12);
-        let round = rounds(&text);
-        let back = ["CHECK(hsa_signal_destroy(signal));", "CHECK(hsa_amd_memory_pool_free(host));"];
-        assert_eq!((round.len(), &round[9..]), (11, &back[..]), "{text}");
-        for (_, back, _) in RELEASES {
-            assert_eq!(text.matches(back).count(), 1, "{back}: {text}");
+        let text = failed_program(calls(&[&ONCE[..], &ROUND, &ROUND[..4]].concat()), 12);
+        let lines = loop_lines(&text);
+        let releases =
+            ["CHECK(hsa_signal_destroy(signal));", "CHECK(hsa_amd_memory_pool_free(host));"];
+        assert_eq!((lines.len(), &lines[9..]), (11, &releases[..]), "{text}");
+        for (_, release, _) in RELEASES {
+            let call = format!("{release}(");
+            assert_eq!(text.matches(&call).count(), 1, "{release}: {text}");
         }
     }
 }

@@ -7,19 +7,19 @@ use super::run_level::Resources;
 
 type Result<T> = std::result::Result<T, Stopped>;
 
-/// The first of the numbers in the memory that was unmapped.
+/// The first of the numbers in the memory that is unmapped.
 const KEPT: u32 = 0x4e97_0001;
-/// The first of the numbers in the other memory.
+/// The first of the numbers in the memory that is then mapped at the same address.
 const OTHER: u32 = 0x07e4_0001;
 /// The number of rounds of "reused".
 const ROUNDS: u32 = 4;
-/// The function that is the cause if an address still refers to memory that was unmapped.
+/// The function to blame if an address still refers to memory that was unmapped.
 const UNMAP: &str = "hsa_amd_vmem_unmap";
-/// The function that is the cause if two handles share memory.
+/// The function to blame if two handles share memory.
 const CREATE: &str = "hsa_amd_vmem_handle_create";
 
-/// Maps other memory at an address that was unmapped. A second mapping keeps the first memory alive, so
-/// that no access faults, and shows whether writes to the address still change that memory.
+/// Maps other memory at an address that was unmapped. The first memory has a second mapping, through which this
+/// checks that writes to the address no longer change the first memory.
 pub fn unmapped(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let (gpu, size) = (&resources.gpus[0], resources.size);
     with_host(hsa, resources, |host| {
@@ -57,7 +57,7 @@ pub fn unmapped(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     Ok(())
 }
 
-/// Frees memory and allocates again: no two handles that are held may share memory.
+/// Frees memory and allocates again. Checks that two handles never share memory.
 pub fn reused(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let (gpu, size, pool) = (&resources.gpus[0], resources.size, &resources.pool);
     with_host(hsa, resources, |host| {

@@ -1,7 +1,7 @@
 //! The calls of each level, made in the level's worker process.
 
 use super::arguments::Bringup;
-use super::data::{self, GRANT, Host, with_host};
+use super::data::{self, GRANT, HostBuffer, with_host};
 use super::hsa::{Address, Agent, Handle, Hsa, Named, Pool, PoolInfo};
 use super::level::Level;
 use super::record::Record;
@@ -35,11 +35,11 @@ pub struct Resources {
 /// Runs one level and records its result. The process exits afterwards.
 pub fn run_level(args: &Bringup, level: Level, recorder: &Recorder) -> anyhow::Result<()> {
     let Some(table) = open(args, recorder)? else { return Ok(()) };
-    let reached = match level {
-        Level::Library => library(&table, recorder),
-        _ => run_started(&Hsa::new(table, recorder), level),
+    let result = match level {
+        Level::Library => check_functions(&table, recorder),
+        _ => start_and_run(&Hsa::new(table, recorder), level),
     };
-    if reached.is_ok() {
+    if result.is_ok() {
         recorder.send(&Record::Reached);
     }
     Ok(())
@@ -62,14 +62,14 @@ pub fn run_other_process(
 /// Loads the runtime and returns its functions, which stay valid until the process exits. Returns
 /// `None` after recording that there is no library.
 fn open(args: &Bringup, recorder: &Recorder) -> anyhow::Result<Option<sys::Table>> {
-    if let Some(config) = args.simulation()? {
+    if let Some(config) = args.simulation_config()? {
         let simulation = Simulation::start(config)?;
         let table = *simulation.table();
         std::mem::forget(simulation);
         recorder.send(&Record::Runtime(None));
         return Ok(Some(table));
     }
-    // SAFETY: the user chose the file, or it is the runtime by its usual name.
+    // SAFETY: the user chose the file, or the file is the runtime with its usual name.
     match unsafe { sys::Library::load(&args.search()) } {
         Ok(library) => {
             let table = *library.table();
@@ -85,7 +85,7 @@ fn open(args: &Bringup, recorder: &Recorder) -> anyhow::Result<Option<sys::Table
 }
 
 /// Checks that the library has the required functions.
-fn library(table: &sys::Table, recorder: &Recorder) -> Result<()> {
+fn check_functions(table: &sys::Table, recorder: &Recorder) -> Result<()> {
     if let Err(missing) = &table.vmem {
         return Err(recorder.fail(format!("{missing}: the library is older than ROCm 6.0")));
     }
@@ -100,30 +100,29 @@ fn library(table: &sys::Table, recorder: &Recorder) -> Result<()> {
 }
 
 /// Starts the runtime, runs the level and stops the runtime.
-fn run_started(hsa: &Hsa<'_>, level: Level) -> Result<()> {
+fn start_and_run(hsa: &Hsa<'_>, level: Level) -> Result<()> {
     hsa.init()?;
     if level == Level::Runtime {
-        let version = "HSA_AMD_SYSTEM_INFO_EXT_VERSION_MAJOR";
-        let major = hsa.system_attribute(sys::HSA_AMD_SYSTEM_INFO_EXT_VERSION_MAJOR, version);
+        let name = "HSA_AMD_SYSTEM_INFO_EXT_VERSION_MAJOR";
+        let major = hsa.system_attribute(sys::HSA_AMD_SYSTEM_INFO_EXT_VERSION_MAJOR, name);
         // ROCm 6.0 does not have this attribute.
         if let Ok(major) = major {
-            let version = "HSA_AMD_SYSTEM_INFO_EXT_VERSION_MINOR";
-            let minor =
-                hsa.system_attribute(sys::HSA_AMD_SYSTEM_INFO_EXT_VERSION_MINOR, version)?;
+            let name = "HSA_AMD_SYSTEM_INFO_EXT_VERSION_MINOR";
+            let minor = hsa.system_attribute(sys::HSA_AMD_SYSTEM_INFO_EXT_VERSION_MINOR, name)?;
             hsa.recorder.fact(format!("extension {major}.{minor}"));
         }
     } else {
         run_with_agents(hsa, level)?;
     }
     match level {
-        // Not hsa_shut_down: with HSA_ENABLE_SDMA=0, it aborts in one of four runs in ROCm 6.1.2,
-        // because it locks a mutex of a queue that it has destroyed.
+        // Do not call hsa_shut_down: with HSA_ENABLE_SDMA=0, it aborts in one of four runs in ROCm 6.1.2,
+        // because it locks a mutex of a destroyed queue.
         Level::Blit => Ok(()),
         _ => hsa.shut_down(),
     }
 }
 
-/// Finds the agents, and runs the level on them.
+/// Finds the agents, and runs the level with these agents.
 fn run_with_agents(hsa: &Hsa<'_>, level: Level) -> Result<()> {
     let (cpu, gpus) = find_agents(hsa)?;
     if level > Level::Agents {
@@ -135,7 +134,7 @@ fn run_with_agents(hsa: &Hsa<'_>, level: Level) -> Result<()> {
     Ok(())
 }
 
-/// Returns the first CPU and all GPUs.
+/// Finds the first CPU and all GPUs.
 pub fn find_agents(hsa: &Hsa<'_>) -> Result<(Agent, Vec<Agent>)> {
     let (mut cpu, mut gpus) = (None, Vec::new());
     for value in hsa.agents()? {
@@ -182,7 +181,7 @@ pub fn find_resources(
     Ok(Resources { cpu, gpus, pool, size: info.granule * level.granules(), host_pool })
 }
 
-/// Returns the first pool of an agent that allows allocation. `c` is its variable in the C program.
+/// Returns the first pool of an agent that allows allocation. `c` is the pool's variable in the C program.
 fn find_pool(hsa: &Hsa<'_>, agent: &Agent, c: &str) -> Result<(Pool, PoolInfo)> {
     for value in hsa.pools(agent, c)? {
         let pool = Named::new(c, value);
@@ -213,9 +212,9 @@ fn run_with_resources(hsa: &Hsa<'_>, level: Level, resources: &Resources) -> Res
             let memory = hsa.create(&resources.pool, size, "memory")?;
             hsa.release(&memory)
         }
-        Level::Mapped => mapped(hsa, resources, |_, _| Ok(())),
+        Level::Mapped => with_mapping(hsa, resources, |_, _| Ok(())),
         Level::Cpu => cpu(hsa, resources),
-        Level::Gpu => mapped(hsa, resources, |va, _| {
+        Level::Gpu => with_mapping(hsa, resources, |va, _| {
             with_host(hsa, resources, |host| gpu(hsa, resources, va, host))
         }),
         Level::Data | Level::Sdma => data::data(hsa, resources, false),
@@ -226,7 +225,7 @@ fn run_with_resources(hsa: &Hsa<'_>, level: Level, resources: &Resources) -> Res
         Level::Counted => accounting::counted(hsa, resources),
         Level::Descriptors => accounting::descriptors(hsa, resources),
         Level::Peer => peer(hsa, resources),
-        Level::Shared => mapped(hsa, resources, |va, memory| {
+        Level::Shared => with_mapping(hsa, resources, |va, memory| {
             with_host(hsa, resources, |host| {
                 other_process::export(hsa, resources, va, memory, host)
             })
@@ -238,7 +237,7 @@ fn run_with_resources(hsa: &Hsa<'_>, level: Level, resources: &Resources) -> Res
 }
 
 /// Maps memory, calls `then`, and releases everything.
-pub fn mapped(
+pub fn with_mapping(
     hsa: &Hsa<'_>,
     resources: &Resources,
     then: impl FnOnce(&Address, &Handle) -> Result<()>,
@@ -256,14 +255,14 @@ fn cpu(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     if !hsa.can_access(&resources.cpu, &resources.pool)? {
         return Err(hsa.recorder.skip("no large BAR: the CPU cannot access all of the memory"));
     }
-    mapped(hsa, resources, |va, _| {
+    with_mapping(hsa, resources, |va, _| {
         hsa.grant(va, resources.size, &[&resources.cpu])?;
         hsa.fill(va, resources.size, 0x0c90_0001);
         hsa.compare(va, resources.size, 0x0c90_0001)
     })
 }
 
-fn gpu(hsa: &Hsa<'_>, resources: &Resources, va: &Address, host: &Host<'_>) -> Result<()> {
+fn gpu(hsa: &Hsa<'_>, resources: &Resources, va: &Address, host: &HostBuffer<'_>) -> Result<()> {
     let gpu = &resources.gpus[0];
     hsa.grant(va, resources.size, &[gpu])?;
     host.write_and_read(gpu, va, 0x6900_0001)
@@ -288,8 +287,8 @@ fn peer(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         peers.len(),
         others.len()
     ));
-    mapped(hsa, resources, |va, memory| {
-        // Name the owner last: after it, some releases grant access to no other agent.
+    with_mapping(hsa, resources, |va, memory| {
+        // Name the owner last: some releases ignore the agents that are named after the owner.
         let all: Vec<_> = peers.iter().copied().chain([owner]).collect();
         hsa.grant(va, resources.size, &all)?;
         with_host(hsa, resources, |host| {
@@ -305,14 +304,14 @@ fn peer(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     })
 }
 
-/// Maps the memory at a second address, for another GPU only. The driver may then move the memory; the first
-/// mapping must still refer to it.
+/// Maps the memory at a second address, for another GPU only. The driver may then move the memory. Checks
+/// that the first mapping still refers to the memory.
 fn check_after_second_mapping(
     hsa: &Hsa<'_>,
     resources: &Resources,
     (va, memory): (&Address, &Handle),
     (owner, peer): (&Agent, &Agent),
-    host: &Host<'_>,
+    host: &HostBuffer<'_>,
 ) -> Result<()> {
     let (first, size) = (0x9ee4_0001, resources.size);
     host.write_by(owner, va, first)?;
@@ -332,11 +331,11 @@ fn check_after_second_mapping(
 }
 
 fn load(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
-    let work = |thread: u32| -> Result<()> {
+    let run_rounds = |thread: u32| -> Result<()> {
         Recorder::set_thread_number(thread);
         with_host(hsa, resources, |host| {
             for round in 0..ROUNDS {
-                mapped(hsa, resources, |va, _| {
+                with_mapping(hsa, resources, |va, _| {
                     let gpu = &resources.gpus[0];
                     hsa.grant(va, resources.size, &[gpu])?;
                     let first = thread << 24 | round << 12;
@@ -349,7 +348,7 @@ fn load(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     };
     let succeeded = std::thread::scope(|scope| {
         let threads: Vec<_> =
-            (1..=THREADS).map(|number| scope.spawn(move || work(number))).collect();
+            (1..=THREADS).map(|number| scope.spawn(move || run_rounds(number))).collect();
         threads.into_iter().all(|thread| thread.join().is_ok_and(|result| result.is_ok()))
     });
     if !succeeded {

@@ -12,11 +12,11 @@ const WIDTH: usize = 80;
 /// The column of a level's detail.
 const DETAIL_COLUMN: usize = 22;
 
-const fn colour(colour: AnsiColor) -> Style {
+const fn foreground(colour: AnsiColor) -> Style {
     Style::new().fg_color(Some(anstyle::Color::Ansi(colour)))
 }
-const GREEN: Style = colour(AnsiColor::Green);
-const RED: Style = colour(AnsiColor::Red).bold();
+const GREEN: Style = foreground(AnsiColor::Green);
+const RED: Style = foreground(AnsiColor::Red).bold();
 const DIM: Style = Style::new().dimmed();
 const BOLD: Style = Style::new().bold();
 
@@ -25,7 +25,7 @@ pub fn level(out: &mut Screen<'_>, run: &LevelRun) -> io::Result<()> {
     let title = run.level.title();
     match &run.outcome {
         Outcome::Reached => {
-            let fact = run.facts.last().cloned().unwrap_or_else(|| calls(run));
+            let fact = run.facts.last().cloned().unwrap_or_else(|| call_count(run));
             line(out, GREEN, "✓", title, &fact, Some(run.took))
         }
         Outcome::Skipped(why) => {
@@ -33,7 +33,7 @@ pub fn level(out: &mut Screen<'_>, run: &LevelRun) -> io::Result<()> {
         }
         Outcome::Failed(cause) => {
             let all = cause.describe(&run.calls);
-            // The list of attempts is printed below.
+            // The report of the failure contains the list of attempts.
             let first = all.lines().next().unwrap_or_default();
             let first = first.strip_suffix("; tried:").unwrap_or(first);
             line(out, RED, "✗", title, first, Some(run.took))
@@ -41,9 +41,10 @@ pub fn level(out: &mut Screen<'_>, run: &LevelRun) -> io::Result<()> {
     }
 }
 
-fn calls(run: &LevelRun) -> String {
+/// Returns the number of HSA calls as text.
+fn call_count(run: &LevelRun) -> String {
     let hsa = run.calls.iter().filter(|call| call.begin.call.starts_with("hsa_")).count();
-    format!("{hsa} calls")
+    format!("{hsa} call{}", if hsa == 1 { "" } else { "s" })
 }
 
 /// Prints the levels after the one that failed.
@@ -88,17 +89,17 @@ pub fn failure(out: &mut Screen<'_>, level: Level, failure: &Failure) -> io::Res
     if let Some(call) = &failure.call {
         failed_call(out, call)?;
     }
-    for other in &failure.also_in {
-        writeln!(out, "  at the same time in {other}")?;
+    for call in &failure.other_calls {
+        writeln!(out, "  at the same time in {call}")?;
     }
-    if !failure.rests_on.is_empty() {
+    if !failure.interfaces.is_empty() {
         heading(out, "Kernel interfaces it uses")?;
-        for used in &failure.rests_on {
+        for used in &failure.interfaces {
             let interface = used.interface;
-            let (style, mark) = match used.answer {
+            let (style, mark) = match used.result {
                 Some(DriverResult::Error) => (RED, "✗"),
-                Some(DriverResult::Well) => (GREEN, "✓"),
-                Some(DriverResult::NotAsked) => (DIM, "·"),
+                Some(DriverResult::Succeeded) => (GREEN, "✓"),
+                Some(DriverResult::NoRequest) => (DIM, "·"),
                 None => (Style::new(), " "),
             };
             let (file, request) = (short(interface.file), short(interface.request));
@@ -126,7 +127,7 @@ pub fn failure(out: &mut Screen<'_>, level: Level, failure: &Failure) -> io::Res
     if !failure.machine.is_empty() {
         heading(out, "This machine")?;
         for check in &failure.machine {
-            let (style, mark) = if check.well { (GREEN, "✓") } else { (RED, "✗") };
+            let (style, mark) = if check.passed { (GREEN, "✓") } else { (RED, "✗") };
             out.styled(style, mark)?;
             writeln!(out, " {}", check.what)?;
         }
@@ -144,7 +145,7 @@ pub fn failure(out: &mut Screen<'_>, level: Level, failure: &Failure) -> io::Res
     Ok(())
 }
 
-/// Removes prefixes that the column of the device makes redundant.
+/// Removes the prefix of a request or a file: the table names the device in a column of its own.
 fn short(name: &str) -> &str {
     let prefixes = ["DRM_IOCTL_", "AMDKFD_IOC_", "/dev/dri/", "/sys/…/kfd/"];
     prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name)
@@ -171,7 +172,7 @@ fn heading(out: &mut Screen<'_>, text: &str) -> io::Result<()> {
     writeln!(out)
 }
 
-/// Prints a note.
+/// Prints a dimmed paragraph.
 fn note(out: &mut Screen<'_>, text: &str) -> io::Result<()> {
     writeln!(out)?;
     out.styled(DIM, text)?;

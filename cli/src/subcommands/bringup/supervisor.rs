@@ -13,7 +13,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// A call, and its return if it has returned.
+/// A call, and its results if it has returned.
 #[derive(Clone, Debug)]
 pub struct Call {
     pub begin: Begin,
@@ -38,8 +38,8 @@ pub enum Cause {
     Status(usize, u32),
     /// All calls succeeded, but the result is wrong. Contains the index of the last call.
     Wrong(Option<usize>, String),
-    /// A GPU faulted at this address, to which the call at this index had granted access. Contains the calls in
-    /// flight.
+    /// A GPU faulted at this address. Contains the index of the call that had granted access to the address,
+    /// and the calls in flight.
     GpuFault(usize, u64, Vec<usize>),
     /// The process crashed while these calls were in flight, the latest first.
     Crash(Vec<usize>, End),
@@ -54,7 +54,7 @@ pub struct LevelRun {
     pub outcome: Outcome,
     pub calls: Vec<Call>,
     pub facts: Vec<String>,
-    /// The library that was loaded; `Some(None)` for the simulation.
+    /// The file of the loaded library: `Some(None)` for the simulation, `None` if no library was loaded.
     pub runtime: Option<Option<String>>,
     pub took: Duration,
     /// The lines of the emulated driver's log with their offsets; `None` if the driver is not emulated.
@@ -64,20 +64,21 @@ pub struct LevelRun {
 }
 
 /// The variable that makes libhsakmt log to standard error. It works with ROCm 6.1.2, 6.4.3 and 7.2.4.
-/// The runtime itself logs nothing more, whatever `HSA_ENABLE_DEBUG` is.
+/// `HSA_ENABLE_DEBUG` does not make the runtime itself log more.
 pub const RUNTIME_LOG: (&str, &str) = ("HSAKMT_DEBUG_LEVEL", "7");
 
 /// Runs one level in a worker process.
 pub fn supervise(args: &Bringup, level: Level) -> anyhow::Result<LevelRun> {
     let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
-    // Keep writing to the user's log file, if there is one.
+    // Use the user's log file if there is one.
     let users_log = std::env::var_os("HSA_KFD_LOG").filter(|file| !file.is_empty());
     let driver_log = users_log.map_or_else(|| folder.path().join("driver"), Into::into);
     let length = |path: &Path| fs::metadata(path).map_or(0, |file| file.len());
     let log_start = length(&driver_log);
 
-    let arguments = std::env::args_os().skip(1).chain(["--climb".into(), level.name().into()]);
-    let mut command = crate::program::restart().context("cannot start this program again")?;
+    let arguments = std::env::args_os().skip(1).chain(["--run-level".into(), level.name().into()]);
+    let mut command =
+        crate::program::worker_command().context("cannot start this program again")?;
     command.args(arguments).env("HSA_KFD_LOG", &driver_log);
     command.envs(level.variable());
     if std::env::var_os(RUNTIME_LOG.0).is_none() {
@@ -89,7 +90,7 @@ pub fn supervise(args: &Bringup, level: Level) -> anyhow::Result<LevelRun> {
     let mut records = Records::default();
     let end = loop {
         match worker.receive(args.time_limit.saturating_sub(began.elapsed())) {
-            Received::Answer(record) => records.add(record),
+            Received::Message(record) => records.add(record),
             Received::Invalid(line) => tracing::warn!(line, "invalid record"),
             // Records that were sent before the kill are still received.
             Received::Timeout => worker.kill(),
@@ -114,14 +115,14 @@ fn driver_lines(path: &Path, from: u64, records: &Records) -> Option<Vec<(u64, S
     let bytes = bytes.get(usize::try_from(from).ok()?..)?;
     let process = |call: &Call| call.begin.task.split_inclusive(':').next().map(str::to_owned);
     let pids: BTreeSet<_> = records.calls.iter().filter_map(process).collect();
-    let mut at = from;
+    let mut offset = from;
     let mut lines = Vec::new();
     for line in bytes.split_inclusive(|byte| *byte == b'\n') {
         let text = String::from_utf8_lossy(line);
         if pids.iter().any(|pid| text.starts_with(pid.as_str())) {
-            lines.push((at, text.trim_end().to_owned()));
+            lines.push((offset, text.trim_end().to_owned()));
         }
-        at += line.len() as u64;
+        offset += line.len() as u64;
     }
     Some(lines)
 }
@@ -133,8 +134,11 @@ struct Records {
     facts: Vec<String>,
     runtime: Option<Option<String>>,
     no_library: Option<String>,
+    /// The first call that failed.
     failed: Option<CallId>,
+    /// The first wrong result, and the last call before it.
     wrong: Option<(Option<CallId>, String)>,
+    /// The index of the first call that was named as the cause, and the failure.
     blamed: Option<(Option<usize>, String)>,
     skipped: Option<String>,
     reached: bool,
@@ -188,10 +192,10 @@ impl Records {
         }
         if let Some((number, what)) = &self.wrong {
             let index = number.and_then(|number| self.index(number));
-            let waits = index.is_some_and(|index| self.calls[index].begin.call == "wait");
+            let is_wait = index.is_some_and(|index| self.calls[index].begin.call == "wait");
             // If this process was waiting for another process, the other's call is the cause.
-            let other = self.in_flight().first().copied().filter(|_| waits);
-            return Outcome::Failed(Cause::Wrong(other.or(index), what.clone()));
+            let waited_for = self.in_flight().first().copied().filter(|_| is_wait);
+            return Outcome::Failed(Cause::Wrong(waited_for.or(index), what.clone()));
         }
         match (&self.skipped, self.reached) {
             (Some(why), _) => Outcome::Skipped(why.clone()),
@@ -203,12 +207,12 @@ impl Records {
         }
     }
 
-    /// Returns the index of this task's last call of a function. If it made none: of the last call by any
-    /// task.
+    /// Returns the index of this task's last call of a function. If the task made no such call, returns the index
+    /// of the last call by any task.
     fn last_call_of(&self, task: &str, function: &str) -> Option<usize> {
         let is_call = |call: &Call| call.begin.call == function;
-        let own = self.calls.iter().rposition(|call| is_call(call) && call.begin.task == task);
-        own.or_else(|| self.calls.iter().rposition(is_call))
+        let by_task = self.calls.iter().rposition(|call| is_call(call) && call.begin.task == task);
+        by_task.or_else(|| self.calls.iter().rposition(is_call))
     }
 
     fn index(&self, number: CallId) -> Option<usize> {
@@ -217,8 +221,8 @@ impl Records {
 
     /// Returns the indexes of the calls that have not returned, the latest first.
     fn in_flight(&self) -> Vec<usize> {
-        let open = |index: &usize| self.calls[*index].end.is_none();
-        let mut in_flight: Vec<_> = (0..self.calls.len()).rev().filter(open).collect();
+        let has_no_end = |index: &usize| self.calls[*index].end.is_none();
+        let mut in_flight: Vec<_> = (0..self.calls.len()).rev().filter(has_no_end).collect();
         // Waiting calls come last, because they only wait for a process that hangs.
         in_flight.sort_by_key(|index| self.calls[*index].begin.call == "wait");
         in_flight
@@ -226,7 +230,7 @@ impl Records {
 }
 
 impl Cause {
-    /// Returns the index of the call that failed, if known.
+    /// Returns the index of the call at which the level failed, if known.
     pub fn call(&self) -> Option<usize> {
         match self {
             Self::NoLibrary(_) => None,
@@ -238,7 +242,7 @@ impl Cause {
 }
 
 impl LevelRun {
-    /// Attributes a crash to the call that granted a GPU access to the address at which it faulted.
+    /// Attributes a crash to the call that granted a GPU access to the address at which the GPU faulted.
     fn attribute_gpu_fault(&mut self) {
         let Outcome::Failed(Cause::Crash(in_flight, _)) = &self.outcome else { return };
         let Some(address) = gpu_fault::address(&self.output) else { return };
@@ -261,8 +265,8 @@ impl LevelRun {
         self.outcome = Outcome::Failed(cause);
     }
 
-    /// Makes a level fail if the runtime ignored an error of the driver. `pressure` expects errors. EINTR and
-    /// EAGAIN are no failures, because the runtime repeats the call.
+    /// Makes a level fail if the runtime ignored an error of the driver. Ignores errors during `pressure`, which
+    /// provokes them, and EINTR and EAGAIN, after which the runtime repeats the call.
     fn fail_on_ignored_errors(&mut self) {
         if self.outcome != Outcome::Reached || self.level == Level::Pressure {
             return;
@@ -272,7 +276,7 @@ impl LevelRun {
             returned_error(&line.1) && !matches!(call_and_error(&line.1).1, "EINTR" | "EAGAIN")
         };
         let ignored: Vec<_> = lines.filter(is_ignored).collect();
-        let Some((at, line)) = ignored.first() else { return };
+        let Some((offset, line)) = ignored.first() else { return };
         let (call, error) = call_and_error(line);
         let function = function_of(line).map_or(String::new(), |name| format!(" ({name})"));
         let what = format!(
@@ -282,7 +286,7 @@ impl LevelRun {
         );
         let during = |call: &Call| {
             let to = call.end.as_ref().map_or(u64::MAX, |end| end.logs.driver);
-            (call.begin.logs.driver..to).contains(at)
+            (call.begin.logs.driver..to).contains(offset)
         };
         let index = self.calls.iter().position(during);
         self.outcome = Outcome::Failed(Cause::Wrong(index, what));
@@ -292,20 +296,21 @@ impl LevelRun {
     pub fn driver_during(&self, call: &Call) -> Vec<&str> {
         let from = call.begin.logs.driver;
         let to = call.end.as_ref().map_or(u64::MAX, |end| end.logs.driver);
-        let own = format!("{} ", call.begin.task);
+        let prefix = format!("{} ", call.begin.task);
         let lines = self.driver.iter().flatten();
         lines
-            .filter(|(at, line)| (from..to).contains(at) && line.starts_with(&own))
+            .filter(|(offset, line)| (from..to).contains(offset) && line.starts_with(&prefix))
             .map(|(_, line)| line.as_str())
             .collect()
     }
 
     /// Returns the runtime's output during a call.
     pub fn output_during(&self, call: &Call) -> &str {
-        let offset = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(self.output.len());
-        let from = offset(call.begin.logs.runtime);
-        let to = call.end.as_ref().map_or(self.output.len(), |end| offset(end.logs.runtime));
-        // An offset is inside a character only if a runtime has printed half of one.
+        let index =
+            |offset: u64| usize::try_from(offset).unwrap_or(usize::MAX).min(self.output.len());
+        let from = index(call.begin.logs.runtime);
+        let to = call.end.as_ref().map_or(self.output.len(), |end| index(end.logs.runtime));
+        // `get` fails only if the runtime had printed half of a character when an offset was recorded.
         self.output.get(from..to).unwrap_or_default()
     }
 }

@@ -1,7 +1,7 @@
 //! The arguments of `hsa-vmm conform`.
 
 use crate::arguments::Common;
-use crate::arguments::time;
+use crate::arguments::parse_time;
 use crate::output::Output;
 use crate::provenance::Privacy;
 use clap::{Args, ValueEnum};
@@ -36,22 +36,25 @@ pub struct Conform {
     pub shard: Option<Shard>,
     /// A TOML file of cases that fail, are flaky or must be skipped: case, runtime, version, driver, kernel and
     /// agent, with reason and source
-    #[arg(long, visible_alias = "known", value_name = "FILE", value_parser = known)]
+    #[arg(long, visible_alias = "known", value_name = "FILE", value_parser = read_known_failures)]
     pub expect: Vec<KnownFailures>,
     /// Continue an interrupted run: cases with a result in `FILE.partial` beside the output are not run again
     #[arg(long, requires = "output", conflicts_with_all = ["repeat", "in_process"])]
     pub resume: bool,
     /// The time limit of a case; a case that exceeds it counts as hung and is killed: `500ms`, `20s`, `5m`
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     pub time_limit: Duration,
     /// Run the cases in this process, for a debugger: crashes and hangs are not contained
     #[arg(long, conflicts_with = "time_limit")]
     pub in_process: bool,
+    /// Control GPUs' page tables, so that their access is enforced and memory can be mapped from an offset
+    #[arg(long, help_heading = "Runtime")]
+    pub page_tables: bool,
     /// Run as the worker process; used by `conform` itself
     #[arg(long, hide = true)]
     pub worker: bool,
     /// Run as the second process of a case; used by `conform` itself
-    #[arg(long = "partner", hide = true)]
+    #[arg(long, hide = true)]
     pub peer: bool,
     /// The format of the results
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
@@ -60,7 +63,7 @@ pub struct Conform {
     #[arg(long, help_heading = "Output")]
     pub failures_only: bool,
     /// The identifier of the kernel's build in KCIDB: `ORIGIN:ID`
-    #[arg(long, value_name = "ORIGIN:ID", value_parser = build_id, required_if_eq("format", "kcidb"),
+    #[arg(long, value_name = "ORIGIN:ID", value_parser = check_build_id, required_if_eq("format", "kcidb"),
           help_heading = "Output")]
     pub build_id: Option<String>,
     #[command(flatten)]
@@ -69,14 +72,27 @@ pub struct Conform {
     pub privacy: Privacy,
 }
 
+impl Conform {
+    /// Returns the options that change results: those of the runtime and of the cases.
+    pub fn all_options(&self) -> Vec<String> {
+        [self.common.typed_arguments(), self.case_arguments()].concat()
+    }
+
+    /// Returns the options that change what a case does, as a command line has them.
+    pub fn case_arguments(&self) -> Vec<String> {
+        if self.page_tables { vec!["--page-tables".to_owned()] } else { Vec::new() }
+    }
+}
+
 /// Reads a list of known failures.
-fn known(file: &str) -> Result<KnownFailures, String> {
+fn read_known_failures(file: &str) -> Result<KnownFailures, String> {
     KnownFailures::read(file).map_err(|error| error.to_string())
 }
 
 /// Checks an identifier of a build in KCIDB.
-fn build_id(text: &str) -> Result<String, String> {
-    let is_origin = |it: char| it.is_ascii_lowercase() || it.is_ascii_digit() || it == '_';
+fn check_build_id(text: &str) -> Result<String, String> {
+    let is_origin =
+        |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_';
     match text.split_once(':') {
         Some((origin, id))
             if !origin.is_empty() && origin.chars().all(is_origin) && !id.is_empty() =>

@@ -19,7 +19,7 @@ pub struct KtapStream {
     areas: BTreeMap<&'static str, usize>,
     /// The number of results that are written.
     written: usize,
-    /// Results that wait for the result of an earlier case.
+    /// Results that are written after the result of an earlier case.
     pending: BTreeMap<String, CaseReport>,
 }
 

@@ -50,7 +50,9 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
         print_info(&format!("order: --shuffle {seed}"));
     }
     let mut writer = ResultWriter::default();
-    if let Some((partial, finished)) = Partial::open(&args.output, args.resume, &selected)? {
+    if let Some((partial, finished)) =
+        Partial::open(&args.output, args.resume, &selected, args.all_options())?
+    {
         if args.resume {
             print_info(&format!("{} of {} cases have a result", finished.len(), selected.len()));
         }
@@ -69,7 +71,7 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
         None => args.output.write(|out| write(out, args, &report)),
     };
     let written = writer.error.map_or(written, Err);
-    // The results are in the file, or on standard output if the file cannot be written.
+    // The partial results are not needed any more: the results are in the file, or on standard output.
     if let Some(partial) = writer.partial.filter(|_| is_complete) {
         partial.remove();
     }
@@ -78,27 +80,28 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     }
     let summary = &report.summary;
     if summary.known > 0 {
-        note!("{} known defects of this runtime", summary.known);
+        let plural = if summary.known == 1 { "" } else { "s" };
+        note!("{} known defect{plural} of this runtime", summary.known);
     }
     if !is_complete {
         note!("interrupted; with --output, --resume continues the run");
     }
     note!("{summary}");
     if let Some(provenance) = report.provenance() {
-        planned_faults::note_missing(&provenance.planned_faults);
+        planned_faults::note_not_happened(&provenance.planned_faults);
     }
     written?;
     Ok(if summary.failed == 0 && is_complete { Exit::Success } else { Exit::Failure })
 }
 
-/// Returns a flag that the first SIGINT or SIGTERM sets. The second one ends this process at once.
+/// Returns a flag that the first SIGINT or SIGTERM sets. The second signal ends this process at once.
 fn interrupt_flag() -> anyhow::Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
+    let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register_conditional_shutdown(signal, 1, stop.clone())?;
-        signal_hook::flag::register(signal, stop.clone())?;
+        signal_hook::flag::register_conditional_shutdown(signal, 1, interrupted.clone())?;
+        signal_hook::flag::register(signal, interrupted.clone())?;
     }
-    Ok(stop)
+    Ok(interrupted)
 }
 
 /// Writes results while the cases run.
@@ -125,7 +128,7 @@ impl ResultWriter {
 
     /// Adds the result of a case.
     fn add(&mut self, case: &CaseReport) {
-        let written = self.partial.as_ref().map_or(Ok(()), |partial| partial.ended(case));
+        let written = self.partial.as_ref().map_or(Ok(()), |partial| partial.end(case));
         self.error = self.error.take().or(written.err());
         self.add_finished(case);
     }
@@ -133,12 +136,12 @@ impl ResultWriter {
 
 /// Adds a description of the run to the report, and removes names from the report.
 fn add_provenance(args: &Conform, report: &mut Report) {
-    let arguments = ["conform".to_owned()].into_iter().chain(args.common.typed_arguments());
+    let arguments = ["conform".to_owned()].into_iter().chain(args.all_options());
     let driver = report.runtime.driver;
-    let simulation = args.common.runtime.simulation();
-    let reproduce = program::reproducing(arguments);
+    let config = args.common.runtime.config_text();
+    let reproduce = program::reproduce_command(arguments);
     if let Some(run) = &mut report.run {
-        run.provenance = Some(provenance::gather(driver, simulation.as_deref(), reproduce));
+        run.provenance = Some(provenance::gather(driver, config.as_deref(), reproduce));
     }
     args.privacy.clean_report(report);
 }
@@ -170,10 +173,11 @@ fn write(out: &mut Screen<'_>, args: &Conform, report: &Report) -> anyhow::Resul
     Ok(())
 }
 
+/// Returns the options of the run.
 fn options(args: &Conform) -> anyhow::Result<Options> {
     let mut known = KnownFailures::default();
     args.expect.iter().for_each(|list| known.extend(list.clone()));
-    // The user's known failures take precedence over the built-in ones.
+    // The user's known failures take precedence over the built-in list.
     known.extend(KnownFailures::built_in().clone());
     Ok(Options {
         filters: args.filter.clone(),
@@ -182,7 +186,7 @@ fn options(args: &Conform) -> anyhow::Result<Options> {
         max_failures: if args.fail_fast { Some(NonZeroUsize::MIN) } else { args.max_fail },
         shard: args.shard,
         known,
-        ..worker::options(&args.common)?
+        ..worker::options(args)?
     })
 }
 
@@ -197,11 +201,11 @@ fn run_all(
     args: &Conform,
     options: &Options,
     writer: &mut ResultWriter,
-    stop: &AtomicBool,
+    interrupted: &AtomicBool,
 ) -> Result<Report, anyhow::Error> {
     let bar = progress::bar(cases().len() as u64, "cases");
     options.finished.iter().for_each(|case| writer.add_finished(case));
-    // With --repeat, a case that has run may run again.
+    // With --repeat, a result is not final: the case may run again.
     let is_final = options.repeat == 1;
     let advance = |progress: hsa_vmm_conformance::Progress<'_>, writer: &mut ResultWriter| {
         bar.set_length(progress.total as u64);
@@ -216,26 +220,27 @@ fn run_all(
         bar.finish_and_clear();
         return Ok(report);
     }
-    let log = RefCell::new(DriverLog::from_now());
+    let log = RefCell::new(DriverLog::start());
     let mut command = || {
-        let mut command = worker::command(&args.common)?;
+        let mut command = worker::command(args)?;
         log.borrow().apply(&mut command);
         Ok(command)
     };
     let mut printed = BTreeSet::new();
-    let mut logs = || log.borrow_mut().lines();
+    let mut logs = || log.borrow_mut().new_lines();
     let time_limit = args.time_limit;
-    let containment = Containment { command: &mut command, time_limit, logs: &mut logs, stop };
+    let containment =
+        Containment { command: &mut command, time_limit, logs: &mut logs, stop: interrupted };
     let report: Result<_, NotRun> = contain::run(containment, options, &mut |event| match event {
         Event::Started(note) => bar.suspend(|| print_info(note)),
         Event::Begin { case } if is_final => writer.begin(case),
         Event::Begin { .. } => {}
         Event::Case(progress) => advance(progress, writer),
-        Event::Output { reported, text, .. } if !reported || args.common.log.is_some() => {
+        Event::Output { reported, text, .. } if !reported || args.common.log_level.is_some() => {
             bar.suspend(|| print_output(text));
         }
         Event::Output { .. } => {}
-        // The report comes late if many cases hang, so print each cause at its first case.
+        // If many cases hang, the report comes late. Print each cause at its first case.
         Event::Lost { case, lost } if printed.insert(lost.to_string()) => {
             bar.suspend(|| print_info(&format!("{case}: {lost}")));
         }

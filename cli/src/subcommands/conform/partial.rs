@@ -22,6 +22,8 @@ const ATTEMPTS: usize = 2;
 enum Line {
     /// The first line: the cases of the run.
     Selected(Vec<String>),
+    /// The second line: the options of the runtime and of the cases.
+    Options(Vec<String>),
     /// A case is about to run.
     Begin(String),
     /// A case has ended.
@@ -41,19 +43,23 @@ impl Partial {
         output: &Output,
         resume: bool,
         cases: &[&'static Case],
+        options: Vec<String>,
     ) -> anyhow::Result<Option<(Self, Vec<CaseReport>)>> {
         let Some(path) = output.partial_path() else { return Ok(None) };
         // A missing file is not an error, so that scripts can always pass --resume.
         let resume = resume && path.exists();
-        let finished = if resume { read(&path, cases)? } else { Vec::new() };
-        let mut options = OpenOptions::new();
-        options.create(true).append(resume).write(true).truncate(!resume);
-        let file =
-            options.open(&path).with_context(|| format!("cannot write {}", path.display()))?;
+        let (finished, length) =
+            if resume { read(&path, cases, &options)? } else { (Vec::new(), 0) };
+        let mut file = OpenOptions::new();
+        file.create(true).append(true);
+        let file = file.open(&path).with_context(|| format!("cannot write {}", path.display()))?;
+        // Removes an incomplete last line.
+        file.set_len(length).with_context(|| format!("cannot write {}", path.display()))?;
         let partial = Self { path, file };
         if !resume {
             let names = cases.iter().map(|case| case.name.to_owned()).collect();
             partial.append(&Line::Selected(names))?;
+            partial.append(&Line::Options(options))?;
         }
         Ok(Some((partial, finished)))
     }
@@ -64,13 +70,13 @@ impl Partial {
     }
 
     /// Writes the result of a case to the disk.
-    pub fn ended(&self, case: &CaseReport) -> anyhow::Result<()> {
+    pub fn end(&self, case: &CaseReport) -> anyhow::Result<()> {
         self.append(&Line::Ended(Box::new(case.clone())))
     }
 
     /// Removes the file after the results were written.
     pub fn remove(self) {
-        // Ignore errors: the next run replaces it.
+        // Ignore errors: the next run replaces the file.
         let _ = std::fs::remove_file(self.path);
     }
 
@@ -82,12 +88,21 @@ impl Partial {
     }
 }
 
-/// Reads the results of an interrupted run.
-fn read(path: &Path, cases: &[&'static Case]) -> anyhow::Result<Vec<CaseReport>> {
-    let text = std::fs::read_to_string(path);
-    let text = text.with_context(|| format!("cannot read {}", path.display()))?;
-    // If the machine stopped, the last line may be incomplete.
-    let mut lines = text.lines().map_while(|line| serde_json::from_str(line).ok());
+/// Reads the results of an interrupted run. Also returns the length of the complete lines: if the machine
+/// stopped, the last line may be incomplete.
+fn read(
+    path: &Path,
+    cases: &[&'static Case],
+    options: &[String],
+) -> anyhow::Result<(Vec<CaseReport>, u64)> {
+    let bytes = std::fs::read(path);
+    let bytes = bytes.with_context(|| format!("cannot read {}", path.display()))?;
+    let mut length = 0;
+    let mut lines = bytes.split_inclusive(|&byte| byte == b'\n').map_while(|line| {
+        let parsed = serde_json::from_slice(line.strip_suffix(b"\n")?).ok()?;
+        length += line.len() as u64;
+        Some(parsed)
+    });
     let Some(Line::Selected(names)) = lines.next() else {
         bail!("{} is not a file that `hsa-vmm conform --output` wrote", path.display());
     };
@@ -102,6 +117,12 @@ fn read(path: &Path, cases: &[&'static Case]) -> anyhow::Result<Vec<CaseReport>>
     for line in lines {
         match line {
             Line::Selected(_) => {}
+            Line::Options(of_run) if of_run == options => {}
+            Line::Options(of_run) => bail!(BadUsage(format!(
+                "{} has the results of a run with other options: `{}`; give the same ones",
+                path.display(),
+                of_run.join(" ")
+            ))),
             Line::Begin(name) => *begun.entry(name).or_default() += 1,
             Line::Ended(report) => {
                 begun.remove(&report.name);
@@ -110,11 +131,11 @@ fn read(path: &Path, cases: &[&'static Case]) -> anyhow::Result<Vec<CaseReport>>
         }
     }
     let lost = begun.into_iter().filter(|(_, times)| *times >= ATTEMPTS);
-    let lost =
-        lost.filter_map(|(name, times)| Some((cases.iter().find(|it| it.name == name)?, times)));
+    let lost = lost
+        .filter_map(|(name, times)| Some((cases.iter().find(|case| case.name == name)?, times)));
     finished.extend(lost.map(|(case, times)| {
         let detail = format!("the run ended {times} times while this case ran");
         CaseReport { detail, ..CaseReport::new(case.name, case.source, Status::Fail) }
     }));
-    Ok(finished)
+    Ok((finished, length))
 }

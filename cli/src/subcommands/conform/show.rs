@@ -3,7 +3,7 @@
 use crate::driver_log::driver_line_failed;
 use crate::provenance;
 use crate::screen::Screen;
-use crate::table::{Cell, status, table};
+use crate::table::{Cell, status_cell, table};
 use anstyle::{AnsiColor, Style};
 use hsa_vmm_conformance::{CaseReport, Cause, Report, Status, cases};
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::io::{self, Write};
 
 /// The number of lines of the runtime's output that are shown for a cause, and of the driver's failures.
 const OUTPUT_LINES: usize = 8;
-/// The number of other cases of a cause that are named.
+/// The number of cases of a cause that are named, besides the first.
 const NAMES: usize = 8;
 
 /// Prints a table of the cases, or only of those that failed, then each cause of failures once. `bringup` is
@@ -36,7 +36,7 @@ pub fn report(
         };
         results.add_row([
             Cell::from(&case.name),
-            status(case.status),
+            status_cell(case.status),
             Cell::from(format!("{:.1}", case.duration_us as f64 / 1000.0)).right(),
             Cell::from(detail),
         ]);
@@ -66,7 +66,7 @@ fn show_cause(out: &mut Screen<'_>, report: &Report, cause: &Cause<'_>) -> io::R
         out.styled(bold, &first.name)?;
         writeln!(out, " ({})", first.source)?;
     } else {
-        out.styled(bold, format_args!("{} cases: {}", cause.cases.len(), cause.what))?;
+        out.styled(bold, format_args!("{} cases: {}", cause.cases.len(), cause.description))?;
         writeln!(out, "\n  first: {} ({})", first.name, first.source)?;
     }
     writeln!(out, "  {}", first.detail)?;
@@ -85,7 +85,7 @@ fn show_cause(out: &mut Screen<'_>, report: &Report, cause: &Cause<'_>) -> io::R
 /// Prints the beginning of the runtime's output, and the driver's last failures.
 fn print_output(out: &mut Screen<'_>, output: &str) -> io::Result<()> {
     let runtime_lines: Vec<_> =
-        output.lines().filter(|it| driver_line_failed(it).is_none()).collect();
+        output.lines().filter(|line| driver_line_failed(line).is_none()).collect();
     let failures = output.lines().filter(|line| driver_line_failed(line) == Some(true));
     let failures: Vec<_> = failures.collect();
     let first_failure = failures.len().saturating_sub(OUTPUT_LINES);
@@ -99,10 +99,10 @@ fn print_output(out: &mut Screen<'_>, output: &str) -> io::Result<()> {
     }
 }
 
-/// Prints the command that repeats a case. Cases about the worker process have none: `--filter` cannot
-/// select them.
+/// Prints the command that repeats a case. Prints nothing for a case about the worker process, which `--filter`
+/// cannot select.
 fn reproduce(out: &mut Screen<'_>, report: &Report, case: &CaseReport) -> io::Result<()> {
-    if !cases().iter().any(|known| known.name == case.name) {
+    if !cases().iter().any(|other| other.name == case.name) {
         return Ok(());
     }
     let command = report.reproduce(case);

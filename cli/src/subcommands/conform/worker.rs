@@ -1,7 +1,6 @@
-//! The worker processes of `hsa-vmm conform`: the one that runs the cases, and the peer of a case.
+//! The worker processes of `hsa-vmm conform`: a worker that runs the cases, and the peer of a case.
 
 use super::Conform;
-use crate::arguments::Common;
 use crate::{Exit, is_no_runtime};
 use hsa_vmm_conformance::contain::{NotOpened, serve};
 use hsa_vmm_conformance::{Options, peer};
@@ -16,7 +15,7 @@ pub fn run_worker(args: &Conform) -> anyhow::Result<Exit> {
             error: crate::message(&error),
         })
     };
-    serve(open, &options(&args.common)?)?;
+    serve(open, &options(args)?)?;
     Ok(Exit::Success)
 }
 
@@ -31,21 +30,22 @@ pub fn run_peer(args: &Conform) -> anyhow::Result<Exit> {
 }
 
 /// Returns the options that apply to each case.
-pub fn options(common: &Common) -> io::Result<Options> {
-    let peer = restart_with(common, "--partner")?;
+pub fn options(args: &Conform) -> io::Result<Options> {
+    let peer = restart_with(args, "--peer")?;
     let words = [peer.get_program()].into_iter().chain(peer.get_args());
     let peer = words.map(Into::into).collect();
-    Ok(Options { profile: common.profile, peer, ..Options::default() })
+    let (profile, page_tables) = (args.common.profile, args.page_tables);
+    Ok(Options { profile, page_tables, peer, ..Options::default() })
 }
 
 /// Returns the command of a worker.
-pub fn command(common: &Common) -> io::Result<Command> {
-    restart_with(common, "--worker")
+pub fn command(args: &Conform) -> io::Result<Command> {
+    restart_with(args, "--worker")
 }
 
 /// Returns a command that restarts `conform` with an option for its role.
-fn restart_with(common: &Common, role: &str) -> io::Result<Command> {
-    let mut command = crate::program::restart()?;
-    command.args(["conform", role]).args(common.to_arguments());
+fn restart_with(args: &Conform, role: &str) -> io::Result<Command> {
+    let mut command = crate::program::worker_command()?;
+    command.args(["conform", role]).args(args.common.to_arguments()).args(args.case_arguments());
     Ok(command)
 }

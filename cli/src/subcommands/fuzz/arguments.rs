@@ -1,7 +1,8 @@
 //! The arguments of `hsa-vmm fuzz`.
 
-use crate::arguments::time;
+use crate::arguments::parse_time;
 use crate::arguments::{Common, RunFormat};
+use crate::output::Output;
 use crate::provenance::Privacy;
 use clap::Args;
 use std::path::PathBuf;
@@ -26,7 +27,7 @@ pub struct Fuzz {
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
     /// How long to run: `60s`, `15m`, `8h`
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_time)]
     pub time: Duration,
     /// Stop after this number of sequences
     #[arg(long, value_name = "N")]
@@ -42,7 +43,7 @@ pub struct Fuzz {
     #[arg(long)]
     pub faults: bool,
     /// The time limit of an operation; an operation that exceeds it counts as hung: `500ms`, `20s`, `5m`
-    #[arg(long, alias = "patience", value_name = "TIME", default_value = "20s", value_parser = time)]
+    #[arg(long, alias = "patience", value_name = "TIME", default_value = "20s", value_parser = parse_time)]
     pub time_limit: Duration,
     /// How long to shrink a failing sequence
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
@@ -53,6 +54,8 @@ pub struct Fuzz {
     /// The format of the result
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: RunFormat,
+    #[command(flatten)]
+    pub output: Output,
     #[command(flatten)]
     pub privacy: Privacy,
 }

@@ -28,7 +28,7 @@ pub struct Finding {
 /// The result of repeating the saved sequences, each time in a new process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Repetitions {
-    /// 0 if the failure depends on an unknown state besides the sequences.
+    /// 0 if the failure depends on state that the sequences do not create.
     failures: u32,
     tries: u32,
 }
@@ -47,7 +47,7 @@ const TRIES: u32 = 5;
 const MAX_FILES: u32 = 1000;
 
 impl Finding {
-    /// Repeats a failing sequence, shrinks and saves it.
+    /// Repeats, shrinks and saves a failing sequence.
     pub fn shrink_and_save(
         args: &Fuzz,
         drawing: &Drawing,
@@ -58,11 +58,11 @@ impl Finding {
         let mut executor = Executor::new(&args.common, args.time_limit);
         let sequence = drawing.sequence(number);
         let length = sequence.operations.len();
-        let until = Instant::now() + args.shrink;
+        let deadline = Instant::now() + args.shrink;
         let (found, sequences, repetitions) =
-            match repeat(&mut executor, drawing, step, number, until)? {
+            match repeat(&mut executor, drawing, step, number, deadline)? {
                 None => (found, vec![sequence], Repetitions { failures: 0, tries: 1 }),
-                Some((sequences, found)) => shrink_all(&mut executor, sequences, found, until)?,
+                Some((sequences, found)) => shrink_all(&mut executor, sequences, found, deadline)?,
             };
         let (file, opened) = match args.save.clone() {
             Some(file) => (file.clone(), File::create(file)),
@@ -91,7 +91,7 @@ impl Finding {
         })
     }
 
-    pub fn json(&self) -> serde_json::Value {
+    pub fn to_json(&self) -> serde_json::Value {
         serde_json::json!({
             "kind": self.found.kind,
             "words": self.found.to_string(),
@@ -128,24 +128,24 @@ fn repeat(
     drawing: &Drawing,
     step: u64,
     number: u64,
-    until: Instant,
+    deadline: Instant,
 ) -> anyhow::Result<Option<(Vec<Sequence>, Found)>> {
     let original = drawing.sequence(number);
     let compares_always = Sequence { every: None, ..original.clone() };
-    for alone in [&compares_always, &compares_always, &compares_always, &original] {
-        if let Some((_, found)) = executor.run(slice::from_ref(alone))? {
-            return Ok(Some((vec![alone.clone()], found)));
+    for sequence in [&compares_always, &compares_always, &compares_always, &original] {
+        if let Some((_, found)) = executor.run(slice::from_ref(sequence))? {
+            return Ok(Some((vec![sequence.clone()], found)));
         }
     }
     // Simulations share no state. A loaded library may depend on earlier sequences.
     let earlier = if drawing.machine == Machine::Loaded { number / step } else { 0 };
-    let mut before = 0;
-    while before < earlier && (before < MIN_EARLIER || Instant::now() < until) {
-        before = (before * 4 + 1).min(earlier);
-        let numbers = (0..=before).rev().map(|back| number - back * step);
+    let mut count = 0;
+    while count < earlier && (count < MIN_EARLIER || Instant::now() < deadline) {
+        count = (count * 4 + 1).min(earlier);
+        let numbers = (0..=count).rev().map(|back| number - back * step);
         let mut sequences: Vec<_> = numbers.map(|number| drawing.sequence(number)).collect();
-        if let Some((at, found)) = executor.run(&sequences)? {
-            sequences.truncate(at + 1);
+        if let Some((index, found)) = executor.run(&sequences)? {
+            sequences.truncate(index + 1);
             return Ok(Some((sequences, found)));
         }
     }
@@ -153,66 +153,66 @@ fn repeat(
 }
 
 /// Removes sequences and operations that the failure does not need. Returns the failure, the remaining
-/// sequences, and how often they failed.
+/// sequences, and the result of repeating these sequences.
 fn shrink_all(
     executor: &mut Executor,
     mut sequences: Vec<Sequence>,
     found: Found,
-    until: Instant,
+    deadline: Instant,
 ) -> anyhow::Result<(Found, Vec<Sequence>, Repetitions)> {
     let time_limit = executor.time_limit;
     // Simulations share no state and are deterministic.
-    let tries = if sequences.iter().any(|it| it.machine.is_none()) { TRIES } else { 1 };
+    let tries = if sequences.iter().any(|sequence| sequence.machine.is_none()) { TRIES } else { 1 };
     if found.kind == Kind::Hang {
         executor.time_limit = SHRINK_TIME_LIMIT.min(time_limit);
     }
     let original = (sequences.clone(), found.clone());
     let mut latest = found;
-    let mut failed = None;
+    let mut executor_error = None;
     let mut fails_once = |sequences: &[Sequence]| match executor.run(sequences) {
-        Ok(Some((at, found))) if at + 1 == sequences.len() && found.is_like(&latest) => {
+        Ok(Some((index, found))) if index + 1 == sequences.len() && found.is_like(&latest) => {
             latest = found;
             true
         }
         Ok(_) => false,
         Err(error) => {
-            failed.get_or_insert(error);
+            executor_error.get_or_insert(error);
             false
         }
     };
     // Require two failures of a loaded library, so that the failure does not become rarer with each step.
     let mut fails = |sequences: &[Sequence]| (0..tries.min(2)).all(|_| fails_once(sequences));
     // Remove earlier sequences that the failure does not need.
-    let mut at = 0;
-    while at + 1 < sequences.len() && Instant::now() < until {
+    let mut index = 0;
+    while index + 1 < sequences.len() && Instant::now() < deadline {
         let mut fewer = sequences.clone();
-        fewer.remove(at);
+        fewer.remove(index);
         if fails(&fewer) {
             sequences = fewer;
         } else {
-            at += 1;
+            index += 1;
         }
     }
     if let Some(mut last) = sequences.pop() {
-        if let Moment::Operation(at) = original.1.moment {
-            last.operations.truncate(at + 1);
+        if let Moment::Operation(index) = original.1.moment {
+            last.operations.truncate(index + 1);
         }
         let with_earlier = |last: &Sequence| {
             let mut all = sequences.clone();
             all.push(last.clone());
             all
         };
-        let shrunk = shrink(last, until, &mut |candidate| fails(&with_earlier(candidate)));
+        let shrunk = shrink(last, deadline, &mut |candidate| fails(&with_earlier(candidate)));
         sequences.push(shrunk);
     }
-    if let Some(error) = failed {
+    if let Some(error) = executor_error {
         return Err(error);
     }
     executor.time_limit = time_limit;
     // Repeat with the full time limit, as `replay` does.
     let mut repetitions = Repetitions { failures: 0, tries: 0 };
     let mut found = None;
-    while repetitions.tries == 0 || repetitions.tries < tries && Instant::now() < until {
+    while repetitions.tries == 0 || repetitions.tries < tries && Instant::now() < deadline {
         let result = executor.run(&sequences)?;
         repetitions.tries += 1;
         repetitions.failures += u32::from(result.is_some());
@@ -232,7 +232,7 @@ fn command(args: &Fuzz, drawing: &Drawing, file: &Path) -> String {
         _ => Vec::new(),
     };
     let words = ["replay".to_owned()].into_iter().chain(runtime);
-    program::reproducing(words.chain([file.display().to_string()]))
+    program::reproduce_command(words.chain([file.display().to_string()]))
 }
 
 impl fmt::Display for Finding {
@@ -242,10 +242,10 @@ impl fmt::Display for Finding {
         let plural = if now == 1 { "" } else { "s" };
         writeln!(f, "FOUND by {now} operation{plural} (of {} before shrinking):", self.length)?;
         writeln!(f, "  {}", self.found)?;
-        if let Some(machine) = last.machine.as_ref().filter(|it| !it.is_empty()) {
+        if let Some(machine) = last.machine.as_ref().filter(|text| !text.is_empty()) {
             writeln!(f, "machine: {machine}")?;
         }
-        if let Some(faults) = last.faults.as_ref().filter(|it| !it.is_empty()) {
+        if let Some(faults) = last.faults.as_ref().filter(|text| !text.is_empty()) {
             writeln!(f, "faults: {faults}")?;
         }
         if self.sequences.len() > 1 {

@@ -6,8 +6,8 @@ mod progress;
 mod workers;
 
 use crate::arguments::RunFormat;
-use crate::choice::{Selected, print_info};
-use crate::screen::{Screen, note};
+use crate::choice::{SelectedRuntime, print_info};
+use crate::screen::note;
 use crate::{Exit, output, planned_faults, program, provenance};
 use anyhow::bail;
 use arguments::Fuzz;
@@ -27,23 +27,23 @@ const COMPARE_EVERY: usize = 16;
 pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
     args.save.as_deref().map_or(Ok(()), output::check)?;
     let machine = match args.common.runtime.select()? {
-        Selected::Simulation(simulated) => {
-            let machine = simulated.text.clone().map_or(Machine::Any, Machine::Simulated);
+        SelectedRuntime::Simulation(simulated) => {
+            let machine = simulated.config.clone().map_or(Machine::Any, Machine::Simulated);
             // Start the simulation once to check its configuration.
             match &machine {
                 Machine::Any => print_info(&format!(
                     "runtime: simulations of every ROCm generation and many machines{}",
-                    simulated.reason()
+                    simulated.reason_suffix()
                 )),
                 _ => drop(simulated.start()?),
             }
             machine
         }
-        Selected::Library(_) if args.faults => bail!(
+        SelectedRuntime::Library(_) if args.faults => bail!(
             "--faults is for the simulation only; for faults of the emulated driver use \
              `hsa-vmm emulate --fault PLAN -- hsa-vmm fuzz`"
         ),
-        Selected::Library(_) => Machine::Loaded,
+        SelectedRuntime::Library(_) => Machine::Loaded,
     };
     if let Machine::Simulated(text) = &machine
         && args.faults
@@ -53,15 +53,17 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
             "--faults generates the faults, but the simulation `{text}` has faults, too; remove one"
         );
     }
+    args.output.check()?;
     let seed = args.seed.unwrap_or_else(|| RandomState::new().hash_one(0) >> 32);
     let longest = args.operations as usize;
     let (faults, every) = (args.faults, Some(COMPARE_EVERY));
     let drawing = Drawing { seed, longest, machine, faults, every };
-    let threads =
+    let processes =
         args.processes.map_or_else(|| available_parallelism().map_or(1, usize::from), usize::from);
-    note!("seed {seed}, {threads} processes, {:?}", args.time);
+    let plural = if processes == 1 { "" } else { "es" };
+    note!("seed {seed}, {processes} process{plural}, {:?}", args.time);
     let mut progress = Progress::new(args.time, args.sequences);
-    let mut workers = Workers::start(args, &drawing, threads)?;
+    let mut workers = Workers::start(args, &drawing, processes)?;
     let outcome = workers.watch(&mut progress)?;
     drop(workers);
     progress.finish();
@@ -69,11 +71,11 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
         Outcome::NothingFound => None,
         Outcome::Found(number, found) => {
             note!("sequence {number} has failed; shrinking it");
-            Some(Finding::shrink_and_save(args, &drawing, threads as u64, number, found)?)
+            Some(Finding::shrink_and_save(args, &drawing, processes as u64, number, found)?)
         }
     };
-    let faults = planned_faults::planned(simulation(&drawing.machine));
-    let mut out = Screen::stdout();
+    let faults = planned_faults::planned(simulation_config(&drawing.machine));
+    let mut out = args.output.stream()?;
     match args.format {
         RunFormat::Json => {
             let summary = serde_json::json!({
@@ -82,14 +84,14 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
                 "operations": progress.operations,
                 "refused": progress.refused,
                 "seconds": progress.seconds(),
-                "finding": finding.as_ref().map(Finding::json),
+                "finding": finding.as_ref().map(Finding::to_json),
             });
             let driver = provenance::driver(drawing.machine != Machine::Loaded);
             let arguments = ["fuzz".to_owned()].into_iter().chain(args.common.typed_arguments());
             let arguments = arguments.chain(["--seed".to_owned(), seed.to_string()]);
-            let text = simulation(&drawing.machine);
+            let config = simulation_config(&drawing.machine);
             let provenance =
-                provenance::gather(Some(driver), text, program::reproducing(arguments));
+                provenance::gather(Some(driver), config, program::reproduce_command(arguments));
             provenance::write_json(&mut out, &summary, provenance, &args.privacy)?;
         }
         RunFormat::Ktap => {
@@ -112,12 +114,12 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
         }
     }
     out.flush()?;
-    planned_faults::note_missing(&faults);
+    planned_faults::note_not_happened(&faults);
     Ok(if finding.is_none() { Exit::Success } else { Exit::Failure })
 }
 
-/// Returns the configuration of the simulation that all sequences run on.
-fn simulation(machine: &Machine) -> Option<&str> {
+/// Returns the simulation's configuration; `None` if sequences run on various simulations or on a library.
+fn simulation_config(machine: &Machine) -> Option<&str> {
     match machine {
         Machine::Simulated(text) => Some(text),
         _ => None,

@@ -13,11 +13,15 @@ const LINE_INTERVAL: Duration = Duration::from_secs(10);
 pub struct Progress {
     bar: ProgressBar,
     begun: Instant,
-    ended: Option<Duration>,
+    /// The duration of the run, once it has ended.
+    duration: Option<Duration>,
+    /// The time when the last line was printed.
     last_line: Instant,
+    /// How long to run.
     pub time: Duration,
     pub sequences: u64,
     pub operations: u64,
+    /// The number of operations that the library rejected.
     pub refused: u64,
 }
 
@@ -33,7 +37,7 @@ impl Progress {
         Self {
             bar,
             begun: now,
-            ended: None,
+            duration: None,
             last_line: now,
             time,
             sequences: 0,
@@ -47,8 +51,8 @@ impl Progress {
         self.begun.elapsed() >= self.time
     }
 
-    /// Updates the bar, or prints a line if the last one is older than [`LINE_INTERVAL`].
-    pub fn show(&mut self, by_sequences: bool) {
+    /// Updates the bar. Without a terminal, prints a line if the last line is older than [`LINE_INTERVAL`].
+    pub fn show(&mut self, counts_sequences: bool) {
         if self.bar.is_hidden() {
             if self.last_line.elapsed() >= LINE_INTERVAL {
                 self.last_line = Instant::now();
@@ -57,18 +61,18 @@ impl Progress {
             return;
         }
         let position =
-            if by_sequences { self.sequences } else { self.begun.elapsed().as_millis() as u64 };
+            if counts_sequences { self.sequences } else { self.begun.elapsed().as_millis() as u64 };
         self.bar.set_position(position);
         self.bar.set_message(self.to_string());
     }
 
     pub fn finish(&mut self) {
-        self.ended = Some(self.begun.elapsed());
+        self.duration = Some(self.begun.elapsed());
         self.bar.finish_and_clear();
     }
 
     pub fn seconds(&self) -> f64 {
-        self.ended.unwrap_or_else(|| self.begun.elapsed()).as_secs_f64()
+        self.duration.unwrap_or_else(|| self.begun.elapsed()).as_secs_f64()
     }
 }
 

@@ -3,7 +3,7 @@
 use super::arguments::Fuzz;
 use super::progress::Progress;
 use crate::choice::print_info;
-use crate::executor::{Answer, Task, exit_description, start_worker};
+use crate::executor::{Message, Task, exit_description, start_worker};
 use hsa_vmm_conformance::fuzz::{Drawing, Found, Kind, Machine, Moment};
 use hsa_vmm_conformance::worker::{Received, Worker, wait_for_any};
 use std::time::{Duration, Instant};
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 /// The worker processes. They are killed on drop.
 pub struct Workers<'a> {
     args: &'a Fuzz,
+    /// Whether to print the description of the runtime that a worker opens first.
     prints_runtime: bool,
     workers: Vec<FuzzWorker>,
 }
@@ -19,14 +20,15 @@ struct FuzzWorker {
     worker: Worker,
     /// The number of the sequence that the worker runs.
     number: u64,
-    /// When the last message arrived.
+    /// The time when the last message arrived.
     last_message: Instant,
     /// Whether the worker has opened its runtime.
     ready: bool,
+    /// Whether the worker has run all its sequences.
     idle: bool,
 }
 
-/// Why [`Workers::watch`] returned.
+/// The result of [`Workers::watch`].
 pub enum Outcome {
     /// The time is up or all sequences have run.
     NothingFound,
@@ -58,12 +60,12 @@ impl<'a> Workers<'a> {
         while !progress.is_time_up() && self.workers.iter().any(|worker| !worker.idle) {
             wait_for_any(self.workers.iter().map(|worker| &worker.worker), POLL);
             for index in 0..self.workers.len() {
-                if let Some(outcome) = self.receive(index, progress)? {
+                if let Some(outcome) = self.handle_messages(index, progress)? {
                     return Ok(outcome);
                 }
             }
             progress.show(self.args.sequences.is_some());
-            if let Some(hung) = self.hung() {
+            if let Some(hung) = self.find_hung() {
                 return Ok(hung);
             }
         }
@@ -71,7 +73,7 @@ impl<'a> Workers<'a> {
     }
 
     /// Handles all messages that a worker has sent.
-    fn receive(
+    fn handle_messages(
         &mut self,
         index: usize,
         progress: &mut Progress,
@@ -81,23 +83,23 @@ impl<'a> Workers<'a> {
         loop {
             match worker.worker.receive(Duration::ZERO) {
                 Received::Timeout => return Ok(None),
-                Received::Answer(Answer::Ready(runtime)) => {
+                Received::Message(Message::Ready(runtime)) => {
                     worker.ready = true;
                     if std::mem::take(&mut self.prints_runtime) {
                         print_info(&format!("runtime: {runtime}"));
                     }
                 }
-                Received::Answer(Answer::Done(counts)) => {
+                Received::Message(Message::Done(counts)) => {
                     progress.sequences += 1;
                     progress.operations += counts.operations;
                     progress.refused += counts.refused;
                     worker.number += step;
                 }
-                Received::Answer(Answer::Found(found)) => {
+                Received::Message(Message::Found(found)) => {
                     return Ok(Some(Outcome::Found(worker.number, found)));
                 }
-                Received::Answer(Answer::At(_)) => {}
-                Received::Answer(Answer::Idle) => worker.idle = true,
+                Received::Message(Message::At(_)) => {}
+                Received::Message(Message::Idle) => worker.idle = true,
                 Received::Invalid(line) => {
                     anyhow::bail!("a worker process sent an invalid message: `{line}`")
                 }
@@ -116,9 +118,9 @@ impl<'a> Workers<'a> {
     }
 
     /// Returns a hang if a worker has sent nothing for longer than the time limit.
-    fn hung(&self) -> Option<Outcome> {
+    fn find_hung(&self) -> Option<Outcome> {
         let limit = self.args.time_limit;
-        let is_hung = |it: &&FuzzWorker| !it.idle && it.last_message.elapsed() > limit;
+        let is_hung = |worker: &&FuzzWorker| !worker.idle && worker.last_message.elapsed() > limit;
         let worker = self.workers.iter().find(is_hung)?;
         let words = format!("it did not end within {limit:?}");
         let found = Found { kind: Kind::Hang, moment: Moment::Unknown, words };

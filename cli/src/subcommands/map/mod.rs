@@ -13,7 +13,7 @@ use hsa_vmm_conformance::trace::{Reader, Recorded};
 use std::io::Write;
 use std::path::PathBuf;
 
-/// A trace with everything that the drawing can show.
+/// A trace with all elements that a drawing can contain.
 const EXAMPLE: &[u8] = include_bytes!("example.jsonl");
 
 pub const EXAMPLES: &str = "\
@@ -63,27 +63,27 @@ pub struct Map {
 pub fn run(args: &Map) -> anyhow::Result<Exit> {
     // Check the files before starting a runtime.
     args.output.check()?;
-    let recorded = recorded(args)?;
-    let all = match &recorded {
+    let recorded = read_recorded(args)?;
+    let total = match &recorded {
         Recorded::Trace(trace) => trace.ops.len(),
         Recorded::Sequence(sequence) => sequence.operations.len(),
     };
-    let operations = args.until.unwrap_or(all);
-    if operations > all {
-        bail!("--until {operations} is more than the {all} operations of the trace");
+    let operations = args.until.unwrap_or(total);
+    if operations > total {
+        bail!("--until {operations} is more than the {total} operations of the trace");
     }
-    let (name, vmm, performed, divergence_note) = match recorded {
+    let (name, vmm, performed, failure_note) = match recorded {
         Recorded::Trace(trace) => {
             let runtime = args.common.runtime.open()?;
             let replayed = replay_beginning(&runtime, args.trace, &trace, operations)?;
-            let divergence_note = replayed.divergence.map(|divergence| {
+            let failure_note = replayed.divergence.map(|divergence| {
                 format!("the verdict differs from the recorded one: {divergence}")
             });
             (
                 format!("trace {} (seed {})", args.trace, trace.seed),
                 replayed.vmm,
                 replayed.operations,
-                divergence_note,
+                failure_note,
             )
         }
         Recorded::Sequence(mut sequence) => {
@@ -94,25 +94,25 @@ pub fn run(args: &Map) -> anyhow::Result<Exit> {
             };
             let performed = perform_beginning(&runtime, &sequence, operations)
                 .map_err(|found| anyhow!("{found}"))?;
-            let divergence_note =
-                performed.found.map(|found| format!("the sequence failed: {found}"));
+            let failure_note = performed.found.map(|found| format!("the sequence failed: {found}"));
             let name = format!("sequence {} (seed {})", sequence.number, sequence.seed);
-            (name, performed.vmm, performed.operations, divergence_note)
+            (name, performed.vmm, performed.operations, failure_note)
         }
     };
-    note!("{name}, after {performed} of {all} operations");
+    note!("{name}, after {performed} of {total} operations");
     let report = vmm.report();
     args.output.write(|out| write(out, args.format, &report))?;
-    match divergence_note {
+    match failure_note {
         None => Ok(Exit::Success),
-        Some(divergence_note) => {
-            note!("{divergence_note}");
+        Some(failure_note) => {
+            note!("{failure_note}");
             Ok(Exit::Failure)
         }
     }
 }
 
-fn recorded(args: &Map) -> anyhow::Result<Recorded> {
+/// Reads the chosen trace or sequence.
+fn read_recorded(args: &Map) -> anyhow::Result<Recorded> {
     let (name, lines) = match &args.file {
         Some(path) => (path.display().to_string(), Reader::open(path)),
         None => ("the example".to_owned(), Reader::new(EXAMPLE)),

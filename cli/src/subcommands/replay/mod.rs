@@ -3,7 +3,7 @@
 mod sequences;
 
 use crate::arguments::{Common, Format};
-use crate::screen::Screen;
+use crate::output::Output;
 use crate::table::table;
 use crate::{Exit, progress};
 use anyhow::{Context, bail};
@@ -29,10 +29,13 @@ pub struct Replay {
     /// The format of the result
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: Format,
+    #[command(flatten)]
+    pub output: Output,
 }
 
 pub fn run(args: &Replay) -> anyhow::Result<Exit> {
-    // Check the file before starting a runtime.
+    // Check the files before starting a runtime.
+    args.output.check()?;
     let file = || args.file.display();
     let recorded = Reader::open(&args.file).with_context(|| format!("cannot read {}", file()))?;
     let mut recorded = recorded.with_sequences().peekable();
@@ -68,7 +71,7 @@ pub fn run(args: &Replay) -> anyhow::Result<Exit> {
             file()
         );
     }
-    let mut out = Screen::stdout();
+    let mut out = args.output.stream()?;
     match args.format {
         Format::Json => {
             out.keep_utf8();

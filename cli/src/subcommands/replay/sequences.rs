@@ -5,7 +5,6 @@ use crate::Exit;
 use crate::arguments::Format;
 use crate::choice::{Choice, print_info};
 use crate::executor::Executor;
-use crate::screen::Screen;
 use hsa_vmm_conformance::fuzz::Sequence;
 use std::io::Write;
 use std::time::Duration;
@@ -25,26 +24,27 @@ pub fn run(args: &Replay, mut sequences: Vec<Sequence>) -> anyhow::Result<Exit> 
         sequence.check()?;
     }
     let mut executor = Executor::new(&args.common, TIME_LIMIT);
-    // Simulations are deterministic: one try is enough.
+    // One try is enough for simulations, which are deterministic.
     let options = &args.common.runtime;
-    let is_loaded = options.choice != Choice::Simulation && options.simulation().is_none();
-    let was_found = |it: &Sequence| it.machine.is_none() && it.found.is_some();
-    let may_differ = is_loaded && sequences.iter().any(was_found);
-    let max_tries = if may_differ { TRIES } else { 1 };
+    let is_loaded = options.choice != Choice::Simulation && options.config_text().is_none();
+    let has_recorded_failure =
+        |sequence: &Sequence| sequence.machine.is_none() && sequence.found.is_some();
+    let may_vary = is_loaded && sequences.iter().any(has_recorded_failure);
+    let max_tries = if may_vary { TRIES } else { 1 };
     let (mut tries, mut found) = (0, None);
     while found.is_none() && tries < max_tries {
         found = executor.run(&sequences)?;
         tries += 1;
     }
-    if let Some(runtime) = &executor.runtime {
-        match sequences.first().and_then(|it| it.machine.as_ref()) {
+    if let Some(runtime) = &executor.runtime_description {
+        match sequences.first().and_then(|sequence| sequence.machine.as_ref()) {
             Some(machine) if machine.is_empty() => print_info("runtime: simulation"),
             Some(machine) => print_info(&format!("runtime: simulation of {machine}")),
             None => print_info(&format!("runtime: {}", runtime)),
         }
     }
-    let mut out = Screen::stdout();
-    let operations: usize = sequences.iter().map(|it| it.operations.len()).sum();
+    let mut out = args.output.stream()?;
+    let operations: usize = sequences.iter().map(|sequence| sequence.operations.len()).sum();
     match args.format {
         Format::Json => {
             out.keep_utf8();
@@ -52,11 +52,11 @@ pub fn run(args: &Replay, mut sequences: Vec<Sequence>) -> anyhow::Result<Exit> 
                 "sequences": sequences.len(),
                 "operations": operations,
                 "tries": tries,
-                "found": found.as_ref().map(|(at, found)| serde_json::json!({
-                    "sequence": at,
+                "found": found.as_ref().map(|(index, found)| serde_json::json!({
+                    "sequence": index,
                     "kind": found.kind,
                     "words": found.to_string(),
-                    "recorded": sequences[*at].found,
+                    "recorded": sequences[*index].found,
                 })),
             });
             serde_json::to_writer_pretty(&mut out, &result)?;
@@ -72,21 +72,22 @@ pub fn run(args: &Replay, mut sequences: Vec<Sequence>) -> anyhow::Result<Exit> 
                         out,
                         "{count} sequence{s}, {operations} operation{suffix}: all as the documents say"
                     )?;
-                    for recorded in sequences.iter().filter_map(|it| it.found.as_ref()) {
+                    for recorded in sequences.iter().filter_map(|sequence| sequence.found.as_ref())
+                    {
                         let times =
                             if tries > 1 { format!(", {tries} times") } else { String::new() };
                         writeln!(out, "did not fail again{times}: {recorded}")?;
                     }
                 }
-                Some((at, found)) => {
+                Some((index, found)) => {
                     if tries > 1 {
                         writeln!(out, "failed at try {tries}, not before:")?;
                     }
                     if count > 1 {
-                        writeln!(out, "sequence {} of {count}:", at + 1)?;
+                        writeln!(out, "sequence {} of {count}:", index + 1)?;
                     }
                     writeln!(out, "{found}")?;
-                    match &sequences[*at].found {
+                    match &sequences[*index].found {
                         Some(recorded) if *recorded != found.to_string() => {
                             writeln!(out, "recorded: {recorded}")?;
                         }

@@ -1,8 +1,9 @@
 //! The arguments of `hsa-vmm stress`.
 
 use super::scenario::Scenario;
-use crate::arguments::time;
+use crate::arguments::parse_time;
 use crate::arguments::{Common, RunFormat};
+use crate::output::Output;
 use crate::provenance::Privacy;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
@@ -22,10 +23,10 @@ pub struct Stress {
     #[command(flatten)]
     pub common: Common,
     /// The total time of all scenarios, without the cleanup that follows: `60s`, `10min`, `8h`
-    #[arg(long, value_name = "TIME", value_parser = time, default_value = "60s")]
+    #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "60s")]
     pub time: Duration,
     /// The time after which a process is killed if none of its operations has ended
-    #[arg(long, value_name = "TIME", value_parser = time, default_value = "120s")]
+    #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "120s")]
     pub time_limit: Duration,
     /// The number of threads in each process
     #[arg(long, value_name = "N", default_value_t = 4,
@@ -45,9 +46,11 @@ pub struct Stress {
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: RunFormat,
     #[command(flatten)]
+    pub output: Output,
+    #[command(flatten)]
     pub privacy: Privacy,
     /// Run one process of a scenario; used by `stress` itself
-    #[arg(long, value_name = "PART", value_parser = part, hide = true)]
+    #[arg(long, value_name = "PART", value_parser = parse_part, hide = true)]
     pub worker: Option<Part>,
     /// Leak a resource on purpose, for tests
     #[arg(long, value_enum, hide = true)]
@@ -64,7 +67,7 @@ pub struct Part {
     pub seed: u64,
 }
 
-fn part(text: &str) -> Result<Part, String> {
+fn parse_part(text: &str) -> Result<Part, String> {
     serde_json::from_str(text).map_err(|error| error.to_string())
 }
 

@@ -5,8 +5,7 @@ use super::scenario::Scenario;
 use crate::progress::Steps;
 use std::time::Duration;
 
-/// Shows the progress of a scenario in one line that changes; invisible unless standard error is a
-/// terminal.
+/// Shows the progress of a scenario in one line. The line is visible only if standard error is a terminal.
 pub struct Bar {
     steps: Option<Steps>,
     scenario: String,
@@ -23,13 +22,13 @@ impl Bar {
         let Some(steps) = &self.steps else { return };
         let operations: u64 = processes.iter().map(|progress| progress.operations).sum();
         let rate = operations as f64 / elapsed.as_secs_f64().max(0.001);
-        let full = processes.iter().filter(|progress| progress.limit > 0);
-        let full = full.map(|progress| 100.0 * progress.held as f64 / progress.limit as f64);
-        let full =
-            full.fold(None, |max: Option<f64>, percent| Some(max.unwrap_or(0.0).max(percent)));
-        let full = full.map_or(String::new(), |full| format!(", {full:.0} % full"));
+        let limited = processes.iter().filter(|progress| progress.limit > 0);
+        let percents = limited.map(|progress| 100.0 * progress.held as f64 / progress.limit as f64);
+        let fullest =
+            percents.fold(None, |max: Option<f64>, percent| Some(max.unwrap_or(0.0).max(percent)));
+        let suffix = fullest.map_or(String::new(), |full| format!(", {full:.0} % full"));
         steps.begin(&format!(
-            "{:12} {:.0} of {:.0} s, {operations} operations, {rate:.0} a second{full}",
+            "{:12} {:.0} of {:.0} s, {operations} operations, {rate:.0} a second{suffix}",
             self.scenario,
             elapsed.as_secs_f64(),
             self.time.as_secs_f64()

@@ -1,4 +1,4 @@
-//! The scenarios near a limit: allocate until the limit is reached, release a part, allocate again.
+//! The scenarios near a limit. They allocate until the limit is reached, release a part and allocate again.
 
 use super::setup::Setup;
 use fastrand::Rng;
@@ -40,8 +40,8 @@ pub fn vram(setup: &Setup<'_>, mut rng: Rng, threads: usize) {
     held.into_iter().for_each(|memory| setup.remove_held(memory.size() as u64));
 }
 
-/// Exports descriptors until the process can open no more, makes other calls that need one, releases a
-/// part, and repeats.
+/// Exports descriptors until the process can open no more, makes other calls that need a descriptor,
+/// releases a part, and repeats.
 pub fn descriptors(setup: &Setup<'_>, mut rng: Rng) {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     setup.limit.store(limit.unwrap_or_default(), Ordering::Relaxed);
@@ -92,7 +92,7 @@ pub fn mappings(setup: &Setup<'_>, mut rng: Rng) {
     let Some(memory) = setup.count(Allocation::create(setup.vmm, size, &properties)) else {
         return;
     };
-    let full = allowed.saturating_sub(FREE_MAPPINGS);
+    let target = allowed.saturating_sub(FREE_MAPPINGS);
     let mut held: Vec<Mapping> = Vec::new();
     while setup.is_running() {
         let reservation = setup.count(Reservation::builder(size).reserve(setup.vmm));
@@ -100,21 +100,20 @@ pub fn mappings(setup: &Setup<'_>, mut rng: Rng) {
         let Some(mapping) = mapping else { continue };
         setup.count(mapping.grant(&[cpu], Access::ReadWrite));
         held.push(mapping);
-        // The kernel counts at most two: the mapping and a gap. Near the limit, count them exactly.
-        if setup.held.fetch_add(2, Ordering::Relaxed) < full {
+        // The kernel's count grows by at most two: the mapping and a gap. Near the limit, count exactly.
+        if setup.held.fetch_add(2, Ordering::Relaxed) < target {
             continue;
         }
-        // One thread counts at a time. Otherwise, on a busy machine, threads would act on outdated
-        // counts and exceed the limit. After waiting for the lock, check again: another thread may have
-        // unmapped some.
+        // Only one thread counts at a time: with outdated counts, threads would exceed the limit. After
+        // waiting for the lock, check again, because another thread may have unmapped some mappings.
         let _counting = setup.counting.lock().unwrap_or_else(PoisonError::into_inner);
-        if setup.held.load(Ordering::Relaxed) < full {
+        if setup.held.load(Ordering::Relaxed) < target {
             continue;
         }
         let mappings = count_mappings();
         setup.held.store(mappings, Ordering::Relaxed);
         setup.update_most(mappings);
-        if mappings * 100 >= full * 97 {
+        if mappings * 100 >= target * 97 {
             release_some(setup, &mut rng, &mut held, |_| 1);
         }
     }
@@ -136,7 +135,7 @@ fn release_some<T>(
     amount: impl Fn(&T) -> u64,
 ) {
     if held.is_empty() {
-        // Other threads hold everything.
+        // The other threads hold all of the resource.
         std::thread::yield_now();
     }
     for _ in 0..held.len().div_ceil(8) {

@@ -1,4 +1,4 @@
-//! The resources of a process, as counted by the kernel, its driver, the runtime and the library.
+//! The numbers of a process's resources, from the kernel, the GPUs' driver, the runtime and the library.
 
 use hsa_vmm::{Runtime, Vmm};
 use serde::{Deserialize, Serialize};
@@ -7,20 +7,20 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long released resources may take to disappear: a runtime frees some of them in the background.
+/// The time within which released resources must disappear: a runtime frees some of them in the background.
 const SETTLE_LIMIT: Duration = Duration::from_secs(3);
-/// The number of mappings that a runtime and a C library may keep for heaps and thread stacks. They
+/// The number of mappings that a runtime and a C library may keep for heaps and thread stacks. These mappings
 /// are not leaks.
 const OWN_MAPPINGS: i64 = 64;
 
 /// Resource counts by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Measure(BTreeMap<String, Count>);
+pub struct ResourceCounts(BTreeMap<String, Count>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Count {
     value: i64,
-    /// The increase that is not a leak.
+    /// The maximum increase that is not a leak.
     slack: i64,
 }
 
@@ -33,23 +33,23 @@ pub struct Leak {
     pub after: i64,
 }
 
-impl Measure {
+impl ResourceCounts {
     /// Counts the resources of this process.
     pub fn now(runtime: &Runtime, vmm: &Vmm) -> Self {
-        let mut measure = Self::default();
+        let mut counts = Self::default();
         let open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
-        measure.add("descriptors (/proc/self/fd)", open as i64, 0);
-        measure.add_mappings(&fs::read_to_string("/proc/self/maps").unwrap_or_default());
+        counts.add("descriptors (/proc/self/fd)", open as i64, 0);
+        counts.add_mappings(&fs::read_to_string("/proc/self/maps").unwrap_or_default());
         for (name, bytes) in driver_memory() {
-            measure.add(&name, bytes, 0);
+            counts.add(&name, bytes, 0);
         }
-        measure.add_runtime(runtime);
+        counts.add_runtime(runtime);
         let usage = vmm.usage();
-        measure.add("reservations (library)", usage.reservations as i64, 0);
-        measure.add("handles (library)", usage.handles as i64, 0);
-        measure.add("mappings (library)", usage.mappings as i64, 0);
-        measure.add("quarantined ranges (library)", vmm.quarantine().len() as i64, 0);
-        measure
+        counts.add("reservations (library)", usage.reservations as i64, 0);
+        counts.add("handles (library)", usage.handles as i64, 0);
+        counts.add("mappings (library)", usage.mappings as i64, 0);
+        counts.add("quarantined ranges (library)", vmm.quarantine().len() as i64, 0);
+        counts
     }
 
     fn add(&mut self, name: &str, value: i64, slack: i64) {
@@ -84,7 +84,7 @@ impl Measure {
         }
     }
 
-    /// Returns the counts that have grown and do not shrink again within [`SETTLE_LIMIT`].
+    /// Returns the counts that have grown, and do not shrink again within [`SETTLE_LIMIT`].
     pub fn leaks(&self, now: impl Fn() -> Self) -> Vec<Leak> {
         let began = Instant::now();
         loop {
@@ -96,6 +96,7 @@ impl Measure {
         }
     }
 
+    /// Returns the counts that have grown by more than their slack.
     fn grown(&self, now: &Self) -> Vec<Leak> {
         let grown = now.0.iter().filter_map(|(what, count)| {
             let before = self.0.get(what).map_or(0, |before| before.value);
@@ -112,7 +113,7 @@ fn driver_memory() -> Vec<(String, i64)> {
     let mut memory = Vec::new();
     for id in gpu_ids() {
         let file = format!("{folder}/vram_{id}");
-        if let Some(bytes) = number(Path::new(&file)) {
+        if let Some(bytes) = read_number(Path::new(&file)) {
             memory.push((format!("memory of GPU {id} (driver, vram_{id})"), bytes));
         }
     }
@@ -123,7 +124,7 @@ fn driver_memory() -> Vec<(String, i64)> {
 fn gpu_ids() -> Vec<i64> {
     let nodes = fs::read_dir("/sys/devices/virtual/kfd/kfd/topology/nodes");
     let ids = nodes.into_iter().flatten().flatten();
-    let ids = ids.filter_map(|entry| number(&entry.path().join("gpu_id")));
+    let ids = ids.filter_map(|entry| read_number(&entry.path().join("gpu_id")));
     ids.filter(|id| *id != 0).collect()
 }
 
@@ -134,12 +135,14 @@ pub fn memory_in_use() -> Option<i64> {
         let name = card.file_name().to_string_lossy().into_owned();
         name.starts_with("card") && !name.contains('-')
     });
-    let used: Vec<_> =
-        used.filter_map(|card| number(&card.path().join("device/mem_info_vram_used"))).collect();
+    let used: Vec<_> = used
+        .filter_map(|card| read_number(&card.path().join("device/mem_info_vram_used")))
+        .collect();
     (!used.is_empty()).then(|| used.iter().sum())
 }
 
-fn number(path: &Path) -> Option<i64> {
+/// Reads a number from a file; returns `None` if the file does not contain one.
+fn read_number(path: &Path) -> Option<i64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
@@ -147,21 +150,21 @@ fn number(path: &Path) -> Option<i64> {
 mod tests {
     use super::*;
 
-    fn measure(name: &str, value: i64, slack: i64) -> Measure {
-        let mut measure = Measure::default();
-        measure.add(name, value, slack);
-        measure
+    fn counts(name: &str, value: i64, slack: i64) -> ResourceCounts {
+        let mut counts = ResourceCounts::default();
+        counts.add(name, value, slack);
+        counts
     }
 
     #[test]
     fn growth_beyond_slack_is_a_leak() {
-        let before = measure("x", 5, 0);
-        assert!(before.grown(&measure("x", 5, 0)).is_empty());
-        assert!(before.grown(&measure("x", 4, 0)).is_empty());
-        assert!(before.grown(&measure("x", 69, 64)).is_empty());
-        let leaks = before.grown(&measure("x", 6, 0));
+        let before = counts("x", 5, 0);
+        assert!(before.grown(&counts("x", 5, 0)).is_empty());
+        assert!(before.grown(&counts("x", 4, 0)).is_empty());
+        assert!(before.grown(&counts("x", 69, 64)).is_empty());
+        let leaks = before.grown(&counts("x", 6, 0));
         assert_eq!(leaks, [Leak { what: "x".into(), before: 5, after: 6 }]);
-        assert_eq!(before.grown(&measure("y", 1, 0))[0].before, 0);
+        assert_eq!(before.grown(&counts("y", 1, 0))[0].before, 0);
     }
 
     #[test]
@@ -169,8 +172,8 @@ mod tests {
         let after = std::cell::Cell::new(9);
         let now = || {
             after.set(after.get() - 1);
-            measure("x", after.get(), 0)
+            counts("x", after.get(), 0)
         };
-        assert!(measure("x", 5, 0).leaks(now).is_empty());
+        assert!(counts("x", 5, 0).leaks(now).is_empty());
     }
 }

@@ -19,8 +19,8 @@ pub enum Message {
     Progress(Progress),
     /// The process has begun to release its resources.
     Releasing(Progress),
-    /// The scenario is done.
-    Done(Box<Done>),
+    /// The process has ended the scenario.
+    Done(Box<ProcessResult>),
 }
 
 /// The progress of a process.
@@ -28,7 +28,7 @@ pub enum Message {
 pub struct Progress {
     /// The number of library calls made.
     pub operations: u64,
-    /// How much the process holds of the scenario's resource: items, bytes, descriptors or mappings.
+    /// The amount of the scenario's resource that the process holds: items, bytes, descriptors or mappings.
     pub held: u64,
     /// The limit of that resource; 0 if it is unknown.
     pub limit: u64,
@@ -36,12 +36,13 @@ pub struct Progress {
 
 /// The result of a process.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub struct Done {
+pub struct ProcessResult {
     pub operations: u64,
     /// How long the operations took, in microseconds.
     pub microseconds: u64,
     /// The maximum of [`Progress::held`].
     pub most: u64,
+    /// The limit of the resource; 0 if it is unknown.
     pub limit: u64,
     /// Errors that the scenario provokes, with their counts.
     pub expected: BTreeMap<String, u64>,

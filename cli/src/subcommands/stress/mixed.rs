@@ -10,11 +10,11 @@ use std::os::fd::IntoRawFd;
 use std::sync::Once;
 
 /// The maximum number of items of a thread.
-const ITEMS: usize = 24;
-/// Ensures that a process keeps only one descriptor ([`DeliberateLeak::OpenedOnce`]).
-static KEPT: Once = Once::new();
+const MAX_ITEMS: usize = 24;
+/// Ensures that [`DeliberateLeak::OpenedOnce`] keeps only one descriptor in a process.
+static OPENED_ONCE: Once = Once::new();
 /// The maximum size of an item, in granules.
-const GRANULES: usize = 4;
+const MAX_GRANULES: usize = 4;
 
 /// A mapping with a stamp written at its beginning and its end.
 struct Item {
@@ -28,9 +28,9 @@ pub fn work(setup: &Setup<'_>, mut rng: Rng, leak_kind: Option<DeliberateLeak>) 
     let gpus: Vec<_> = setup.runtime.gpus().collect();
     let mut items: Vec<Item> = Vec::new();
     while setup.is_running() {
-        let index = rng.usize(..ITEMS);
+        let index = rng.usize(..MAX_ITEMS);
         match rng.u32(..16) {
-            0..=5 if items.len() < ITEMS => {
+            0..=5 if items.len() < MAX_ITEMS => {
                 let gpu = gpus[rng.usize(..gpus.len())];
                 let granule = gpu.vmem_pool().map_or(4096, |pool| pool.granule);
                 if let Some(item) = create_item(setup, &mut rng, gpu.id(), granule) {
@@ -63,7 +63,7 @@ pub fn work(setup: &Setup<'_>, mut rng: Rng, leak_kind: Option<DeliberateLeak>) 
 
 /// Maps new memory and writes its stamps.
 fn create_item(setup: &Setup<'_>, rng: &mut Rng, owner: AgentId, granule: usize) -> Option<Item> {
-    let size = granule * rng.usize(1..=GRANULES);
+    let size = granule * rng.usize(1..=MAX_GRANULES);
     let shareable = HandleType::POSIX_FILE_DESCRIPTOR;
     let properties = AllocationProperties::on(owner).shareable_as(shareable);
     let reservation = setup.count(Reservation::builder(size).reserve(setup.vmm))?;
@@ -114,8 +114,8 @@ fn change_access(setup: &Setup<'_>, rng: &mut Rng, item: &Item) {
     let Some(gpu) = other_gpu(setup, rng, item) else { return };
     let access = [Access::None, Access::Read, Access::ReadWrite][rng.usize(..3)];
     let set = setup.count(item.mapping.grant(&[gpu], access));
-    let found = setup.count(item.mapping.access(gpu));
-    if set.is_some() && found.is_some_and(|found| found != access) {
+    let reported = setup.count(item.mapping.access(gpu));
+    if set.is_some() && reported.is_some_and(|reported| reported != access) {
         setup.report_unexpected("an agent does not have the access that was set");
     }
 }
@@ -128,8 +128,8 @@ fn revoke(setup: &Setup<'_>, rng: &mut Rng, item: &Item) {
 
 /// Returns a random GPU other than the owner that can access the owner's memory.
 fn other_gpu(setup: &Setup<'_>, rng: &mut Rng, item: &Item) -> Option<AgentId> {
-    let reaches = |gpu: &&hsa_vmm::Agent| gpu.id() != item.owner && gpu.can_access(item.owner);
-    let others: Vec<_> = setup.runtime.gpus().filter(reaches).collect();
+    let can_access = |gpu: &&hsa_vmm::Agent| gpu.id() != item.owner && gpu.can_access(item.owner);
+    let others: Vec<_> = setup.runtime.gpus().filter(can_access).collect();
     (!others.is_empty()).then(|| others[rng.usize(..others.len())].id())
 }
 
@@ -161,7 +161,7 @@ fn check_at_second_address(setup: &Setup<'_>, rng: &mut Rng, item: &Item, memory
     }
 }
 
-/// Leaks something on purpose.
+/// Leaks a resource on purpose.
 fn leak(setup: &Setup<'_>, kind: DeliberateLeak, gpu: AgentId) {
     let shareable = HandleType::POSIX_FILE_DESCRIPTOR;
     let properties = AllocationProperties::on(gpu).shareable_as(shareable);
@@ -181,7 +181,7 @@ fn leak(setup: &Setup<'_>, kind: DeliberateLeak, gpu: AgentId) {
             }
         }
         DeliberateLeak::OpenedOnce => {
-            KEPT.call_once(|| leak(setup, DeliberateLeak::Descriptor, gpu))
+            OPENED_ONCE.call_once(|| leak(setup, DeliberateLeak::Descriptor, gpu))
         }
         DeliberateLeak::Addresses => {
             std::mem::forget(Reservation::builder(1 << 21).reserve(setup.vmm))

@@ -1,10 +1,11 @@
-//! `hsa-vmm stress`: runs threads and processes near every limit and looks for leaks.
+//! `hsa-vmm stress`: runs threads and processes near the limits of memory and
+//! descriptors, and looks for leaks.
 //!
 //! ```text
-//!   stress ── a scenario ──► several processes ── each: several threads on one Vmm
-//!      │                     │  warm up, measure, run, release, measure
-//!      ▼                     ▼
-//!   counters of the machine  messages (JSON)
+//!   stress ── a scenario ────► several processes ── each: several threads on one Vmm
+//!     │ ◄─ messages (JSON) ─── warm up, measure, run, release, measure
+//!     ▼
+//!   reads the GPUs' memory counters before and after
 //! ```
 
 mod arguments;
@@ -21,7 +22,7 @@ mod worker;
 pub use arguments::{ABOUT, Stress};
 
 use crate::arguments::RunFormat;
-use crate::screen::{Screen, note};
+use crate::screen::note;
 use crate::{Exit, planned_faults, program, provenance};
 use anyhow::Context;
 use arguments::Part;
@@ -29,7 +30,7 @@ use bar::Bar;
 use hsa_vmm_conformance::worker::{End, Output, Received, Worker, wait_for_any};
 use hsa_vmm_conformance::{Ktap, KtapTest, Status};
 use measure::{Leak, memory_in_use};
-use message::{Done, Message, Progress};
+use message::{Message, ProcessResult, Progress};
 use report::{Report, ScenarioResult, leaks_text};
 use scenario::Scenario;
 use std::io::Write;
@@ -45,11 +46,12 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
         worker::run(args, part)?;
         return Ok(Exit::Success);
     }
+    args.output.check()?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in
         [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
     {
-        // The second signal ends this process at once, and its workers with it.
+        // The second signal ends this process at once. Its workers are then killed.
         signal_hook::flag::register_conditional_shutdown(signal, 1, stop.clone())?;
         signal_hook::flag::register(signal, stop.clone())?;
     }
@@ -57,24 +59,24 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
     note!("seed: {seed} (--seed {seed} repeats the same random choices)");
     let scenarios =
         if args.scenario.is_empty() { Scenario::ALL.to_vec() } else { args.scenario.clone() };
-    let share = args.time / u32::try_from(scenarios.len()).unwrap_or(u32::MAX);
+    let time = args.time / u32::try_from(scenarios.len()).unwrap_or(u32::MAX);
     let before = memory_in_use();
     let mut report = Report {
         seed,
         interrupted: false,
         scenarios: Vec::new(),
         leaks: Vec::new(),
-        command: reproduce(args, seed),
+        command: reproduce_command(args, seed),
         bringup: String::new(),
     };
     // The last result is about the machine's memory.
-    let begin = || Ktap::begin(Screen::stdout(), scenarios.len() + 1);
+    let begin = || Ok::<_, anyhow::Error>(Ktap::begin(args.output.stream()?, scenarios.len() + 1)?);
     let mut ktap = (args.format == RunFormat::Ktap).then(begin).transpose()?;
     for &scenario in &scenarios {
         if stop.load(Ordering::Relaxed) {
             break;
         }
-        let result = run_scenario(args, scenario, seed, share, &stop)?;
+        let result = run_scenario(args, scenario, seed, time, &stop)?;
         if let Some(error) = &result.no_runtime {
             anyhow::bail!(NoRuntime(error.clone()));
         }
@@ -90,8 +92,8 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
     let simulation = report.scenarios.iter().find_map(|result| result.simulation);
     let options = &args.common.runtime;
     report.bringup = options.bringup_command(simulation == Some(true));
-    let text = options.simulation();
-    let faults = planned_faults::planned(text.as_deref());
+    let config = options.config_text();
+    let faults = planned_faults::planned(config.as_deref());
     if let Some(ktap) = &mut ktap {
         for scenario in scenarios.iter().skip(report.scenarios.len()) {
             let (status, detail) = (Status::Skip, "interrupted");
@@ -101,29 +103,31 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
         let detail = leaks_text(&report.leaks, "after all")?;
         ktap.result(&KtapTest { name: "memory", status, detail: &detail })?;
     }
-    let mut out = Screen::stdout();
     match args.format {
         RunFormat::Json => {
+            let mut out = args.output.stream()?;
             let driver = simulation.map(provenance::driver);
-            let provenance = provenance::gather(driver, text.as_deref(), report.command.clone());
+            let provenance = provenance::gather(driver, config.as_deref(), report.command.clone());
             provenance::write_json(&mut out, &report, provenance, &args.privacy)?;
+            out.flush()?;
         }
         RunFormat::Table => {
+            let mut out = args.output.stream()?;
             provenance::banner(&mut out, &faults)?;
-            report.table(&mut out)?;
+            report.write_table(&mut out)?;
+            out.flush()?;
         }
         RunFormat::Ktap => {}
     }
-    out.flush()?;
-    planned_faults::note_missing(&faults);
+    planned_faults::note_not_happened(&faults);
     Ok(if report.has_passed() { Exit::Success } else { Exit::Failure })
 }
 
 /// Returns the command that repeats the run with the same random choices.
-fn reproduce(args: &Stress, seed: u64) -> String {
+fn reproduce_command(args: &Stress, seed: u64) -> String {
     let arguments = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
     let seed = args.seed.is_none().then(|| ["--seed".to_owned(), seed.to_string()]);
-    program::reproducing(arguments.chain(seed.into_iter().flatten()))
+    program::reproduce_command(arguments.chain(seed.into_iter().flatten()))
 }
 
 /// The error of a worker process that found no runtime.
@@ -131,7 +135,7 @@ fn reproduce(args: &Stress, seed: u64) -> String {
 #[error("{0}")]
 pub struct NoRuntime(String);
 
-/// Waits until all processes together use no more GPU memory than before. Returns a leak otherwise.
+/// Waits until all processes together use no more GPU memory than before. After three seconds, returns a leak.
 fn machine_leak(before: Option<i64>) -> Option<Leak> {
     let before = before?;
     let began = Instant::now();
@@ -152,9 +156,9 @@ fn machine_leak(before: Option<i64>) -> Option<Leak> {
 struct Process {
     worker: Worker,
     progress: Progress,
-    /// When a message last reported that an operation had ended.
-    advanced: Instant,
-    done: Option<Done>,
+    /// The time of the last message that reported more operations than before.
+    last_advance: Instant,
+    result: Option<ProcessResult>,
     ended: bool,
 }
 
@@ -170,14 +174,14 @@ fn run_scenario(
         let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1);
         let part = serde_json::to_string(&Part { number, scenario, milliseconds, seed })?;
         let arguments = std::env::args_os().skip(1).chain(["--worker".into(), part.into()]);
-        let worker = crate::program::restart().and_then(|mut command| {
+        let worker = crate::program::worker_command().and_then(|mut command| {
             command.args(arguments);
             Worker::start(command, Output::Capture)
         });
         let worker = worker.context("cannot start this program again")?;
         let progress = Progress::default();
-        let advanced = Instant::now();
-        processes.push(Process { worker, progress, advanced, done: None, ended: false });
+        let last_advance = Instant::now();
+        processes.push(Process { worker, progress, last_advance, result: None, ended: false });
     }
     let began = Instant::now();
     let mut result = ScenarioResult::new(scenario);
@@ -186,41 +190,41 @@ fn run_scenario(
         if stop.load(Ordering::Relaxed) {
             processes.iter().for_each(|process| process.worker.close_requests());
         }
-        let working = processes.iter().filter(|process| !process.ended);
-        wait_for_any(working.map(|process| &process.worker), PROGRESS_INTERVAL);
+        let running = processes.iter().filter(|process| !process.ended);
+        wait_for_any(running.map(|process| &process.worker), PROGRESS_INTERVAL);
         for (process, number) in processes.iter_mut().zip(1..) {
             if !process.ended {
-                process.receive(&mut result, number, args.time_limit);
+                process.handle_messages(&mut result, number, args.time_limit);
             }
         }
-        let so_far: Vec<_> = processes.iter().map(|process| process.progress).collect();
-        bar.show(began.elapsed(), &so_far);
+        let progress: Vec<_> = processes.iter().map(|process| process.progress).collect();
+        bar.show(began.elapsed(), &progress);
     }
-    processes.into_iter().filter_map(|process| process.done).for_each(|done| result.add(done));
+    processes.into_iter().filter_map(|process| process.result).for_each(|other| result.add(other));
     Ok(result)
 }
 
 impl Process {
     /// Handles all messages that have arrived. Kills the process if no operation has ended within
     /// the time limit.
-    fn receive(&mut self, result: &mut ScenarioResult, number: u32, limit: Duration) {
+    fn handle_messages(&mut self, result: &mut ScenarioResult, number: u32, limit: Duration) {
         loop {
             match self.worker.receive(Duration::ZERO) {
-                Received::Answer(Message::Started { simulation }) => {
+                Received::Message(Message::Started { simulation }) => {
                     result.simulation = Some(simulation);
                 }
-                Received::Answer(Message::NoRuntime(error)) => result.no_runtime = Some(error),
-                Received::Answer(Message::Progress(progress) | Message::Releasing(progress)) => {
+                Received::Message(Message::NoRuntime(error)) => result.no_runtime = Some(error),
+                Received::Message(Message::Progress(progress) | Message::Releasing(progress)) => {
                     if progress.operations != self.progress.operations {
-                        self.advanced = Instant::now();
+                        self.last_advance = Instant::now();
                     }
                     self.progress = progress;
                 }
-                Received::Answer(Message::Done(done)) => self.done = Some(*done),
+                Received::Message(Message::Done(done)) => self.result = Some(*done),
                 Received::Invalid(line) => {
                     result.add_error(format!("process {number} sent an invalid message: `{line}`"))
                 }
-                Received::Timeout if self.advanced.elapsed() > limit => {
+                Received::Timeout if self.last_advance.elapsed() > limit => {
                     // Several threads call the runtime: the last call is not always the one that hangs.
                     let call = self.worker.last_call().unwrap_or_else(|| "none".to_owned());
                     self.worker.kill();
@@ -234,7 +238,7 @@ impl Process {
                 Received::Timeout => return,
                 Received::Exited(end) => {
                     self.ended = true;
-                    let has_reported = self.done.is_some() || result.no_runtime.is_some();
+                    let has_reported = self.result.is_some() || result.no_runtime.is_some();
                     if end != End::Exited(0) || !has_reported {
                         // The last line of output usually names the cause.
                         let printed = self.worker.captured_output();

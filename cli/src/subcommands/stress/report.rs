@@ -1,7 +1,7 @@
 //! The results of the scenarios, as a table and as JSON.
 
 use super::measure::Leak;
-use super::message::Done;
+use super::message::ProcessResult;
 use super::scenario::Scenario;
 use crate::screen::Screen;
 use hsa_vmm_conformance::Status;
@@ -19,6 +19,7 @@ pub struct ScenarioResult {
     pub rate: u64,
     /// The maximum that any process held at once of the scenario's resource, in percent of its limit.
     pub fullest: Option<f64>,
+    /// The maximum that any process held at once of the scenario's resource.
     pub most: u64,
     pub expected: BTreeMap<String, u64>,
     pub unexpected: BTreeMap<String, u64>,
@@ -52,26 +53,27 @@ impl ScenarioResult {
         *self.unexpected.entry(what).or_default() += 1;
     }
 
-    pub fn add(&mut self, done: Done) {
-        self.operations += done.operations;
-        let seconds = done.microseconds as f64 / 1e6;
+    /// Adds the result of a process.
+    pub fn add(&mut self, result: ProcessResult) {
+        self.operations += result.operations;
+        let seconds = result.microseconds as f64 / 1e6;
         if seconds > 0.0 {
-            self.rate += (done.operations as f64 / seconds) as u64;
+            self.rate += (result.operations as f64 / seconds) as u64;
         }
-        self.most = self.most.max(done.most);
-        if done.limit > 0 {
-            let full = 100.0 * done.most as f64 / done.limit as f64;
+        self.most = self.most.max(result.most);
+        if result.limit > 0 {
+            let full = 100.0 * result.most as f64 / result.limit as f64;
             self.fullest = Some(self.fullest.unwrap_or_default().max(full));
         }
         for (to, from) in
-            [(&mut self.expected, done.expected), (&mut self.unexpected, done.unexpected)]
+            [(&mut self.expected, result.expected), (&mut self.unexpected, result.unexpected)]
         {
             for (error, count) in from {
                 *to.entry(error).or_default() += count;
             }
         }
-        self.leaks.extend(done.leaks);
-        self.skipped = self.skipped.take().or(done.skipped);
+        self.leaks.extend(result.leaks);
+        self.skipped = self.skipped.take().or(result.skipped);
     }
 
     pub fn has_passed(&self) -> bool {
@@ -79,7 +81,7 @@ impl ScenarioResult {
     }
 
     /// Writes a line for each unexpected error and each leak.
-    fn failures(&self, out: &mut impl Write) -> anyhow::Result<()> {
+    fn write_failures(&self, out: &mut impl Write) -> anyhow::Result<()> {
         let scenario = self.scenario.name();
         for (error, count) in &self.unexpected {
             writeln!(out, "{scenario}: unexpected, {count} times: {error}")?;
@@ -87,10 +89,10 @@ impl ScenarioResult {
         self.leaks.iter().try_for_each(|leak| leak.write(out, &scenario))
     }
 
-    /// Returns the status of the scenario as a test, with the reason of a failure or skip.
+    /// Returns the scenario's test status, with the reason if the scenario failed or was skipped.
     pub fn verdict(&self) -> anyhow::Result<(Status, String)> {
         let mut text = Vec::new();
-        self.failures(&mut text)?;
+        self.write_failures(&mut text)?;
         Ok(match (&self.skipped, self.has_passed()) {
             (_, false) => (Status::Fail, String::from_utf8_lossy(&text).into_owned()),
             (Some(why), true) => (Status::Skip, why.clone()),
@@ -106,6 +108,7 @@ impl ScenarioResult {
     }
 }
 
+/// The report of all scenarios.
 #[derive(Debug, Serialize)]
 pub struct Report {
     pub seed: u64,
@@ -127,7 +130,7 @@ impl Report {
         self.leaks.is_empty() && self.scenarios.iter().all(ScenarioResult::has_passed)
     }
 
-    pub fn table(&self, out: &mut Screen<'_>) -> anyhow::Result<()> {
+    pub fn write_table(&self, out: &mut Screen<'_>) -> anyhow::Result<()> {
         let head = ["scenario", "operations", "a second", "fullest", "expected errors", "result"];
         let mut table = crate::table::table(&head);
         for result in &self.scenarios {
@@ -149,7 +152,7 @@ impl Report {
         }
         out.table(&table)?;
         for result in &self.scenarios {
-            result.failures(out)?;
+            result.write_failures(out)?;
         }
         self.leaks.iter().try_for_each(|leak| leak.write(out, "after all"))?;
         if !self.has_passed() {

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The maximum number of different errors that are kept.
+/// The maximum number of different errors that are recorded.
 const MAX_ERRORS: usize = 20;
 
 /// The state shared by the threads of a scenario.
@@ -21,11 +21,11 @@ pub struct Setup<'a> {
     /// The end of the scenario.
     pub until: Instant,
     pub operations: AtomicU64,
-    /// How much of the scenario's resource is held.
+    /// The amount of the scenario's resource that the process holds.
     pub held: AtomicU64,
     /// The maximum of `held`.
     pub most: AtomicU64,
-    /// The limit of the resource.
+    /// The limit of the resource; 0 if it is unknown.
     pub limit: AtomicU64,
     /// Locked by the thread that recounts `held`.
     pub counting: Mutex<()>,
@@ -84,31 +84,31 @@ impl<'a> Setup<'a> {
     }
 
     /// Adds to `held`.
-    pub fn add_held(&self, more: u64) {
-        let held = self.held.fetch_add(more, Ordering::Relaxed) + more;
+    pub fn add_held(&self, amount: u64) {
+        let held = self.held.fetch_add(amount, Ordering::Relaxed) + amount;
         self.most.fetch_max(held, Ordering::Relaxed);
     }
 
-    /// Raises `most` to a value of `held` that was counted elsewhere.
+    /// Raises `most` to a count of the resource if the count is higher.
     pub fn update_most(&self, held: u64) {
         self.most.fetch_max(held, Ordering::Relaxed);
     }
 
     /// Subtracts from `held`.
-    pub fn remove_held(&self, less: u64) {
-        self.held.fetch_sub(less, Ordering::Relaxed);
+    pub fn remove_held(&self, amount: u64) {
+        self.held.fetch_sub(amount, Ordering::Relaxed);
     }
 
-    /// Returns the CPU if it can access the memory of all GPUs.
+    /// Returns the CPU's agent if the CPU can access the memory of all GPUs.
     pub fn cpu(&self) -> Option<AgentId> {
-        let has_access = self.runtime.gpus().all(|gpu| gpu.large_bar);
-        has_access.then(|| self.runtime.host().id())
+        let can_access_all = self.runtime.gpus().all(|gpu| gpu.large_bar);
+        can_access_all.then(|| self.runtime.host().id())
     }
 
     /// Returns the expected and the unexpected errors, with their counts.
     pub fn errors(self) -> (BTreeMap<String, u64>, BTreeMap<String, u64>) {
-        let inner = |errors: Mutex<_>| errors.into_inner().unwrap_or_else(|e| e.into_inner());
-        (inner(self.expected), inner(self.unexpected))
+        let into_map = |errors: Mutex<_>| errors.into_inner().unwrap_or_else(|e| e.into_inner());
+        (into_map(self.expected), into_map(self.unexpected))
     }
 }
 

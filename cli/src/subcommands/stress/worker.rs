@@ -2,31 +2,31 @@
 //! again. If a count has grown, the process repeats the scenario: only a count that grows again is a leak.
 
 use super::arguments::{Part, Stress};
-use super::measure::Measure;
-use super::message::{Done, Message, Progress};
+use super::measure::ResourceCounts;
+use super::message::{Message, ProcessResult, Progress};
 use super::scenario::Scenario;
 use super::setup::Setup;
 use super::{limits, mixed};
 use fastrand::Rng;
 use hsa_vmm::{Runtime, Vmm};
-use hsa_vmm_conformance::worker::{Answers, begin};
+use hsa_vmm_conformance::worker::{Messages, begin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// The descriptor limit in the scenario "descriptors": low enough to be reached.
-const DESCRIPTORS: u64 = 256;
+const DESCRIPTOR_LIMIT: u64 = 256;
 /// The interval of progress messages.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Set when the parent ends the scenario.
 static STOP: AtomicBool = AtomicBool::new(false);
-/// Never set.
-static NOT_STOPPED: AtomicBool = AtomicBool::new(false);
+/// Never set, for runs that the parent cannot end.
+static NEVER_STOP: AtomicBool = AtomicBool::new(false);
 
 /// Runs the scenario in this process.
 pub fn run(args: &Stress, part: &Part) -> anyhow::Result<()> {
-    let (mut requests, answers) = begin()?;
+    let (mut requests, messages) = begin()?;
     let scenario = part.scenario;
     // The parent sends no requests, but closes the socket to end the scenario.
     thread::spawn(move || {
@@ -37,21 +37,21 @@ pub fn run(args: &Stress, part: &Part) -> anyhow::Result<()> {
     });
     if scenario == Scenario::Descriptors {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-        let limit = rustix::process::Rlimit { current: Some(DESCRIPTORS), ..limit };
+        let limit = rustix::process::Rlimit { current: Some(DESCRIPTOR_LIMIT), ..limit };
         rustix::process::setrlimit(rustix::process::Resource::Nofile, limit)?;
     }
     let runtime = match args.common.runtime.open() {
         Ok(runtime) => runtime,
-        Err(error) => return Ok(answers.send(&Message::NoRuntime(crate::message(&error)))?),
+        Err(error) => return Ok(messages.send(&Message::NoRuntime(crate::message(&error)))?),
     };
     let simulation = runtime.info().path.is_none();
-    answers.send(&Message::Started { simulation })?;
+    messages.send(&Message::Started { simulation })?;
     let vmm = Vmm::open(&runtime)?;
-    let done = match skip_reason(&runtime, scenario) {
-        Some(why) => Done { skipped: Some(why), ..Done::default() },
-        None => run_and_measure(args, part, &runtime, &vmm, &answers)?,
+    let result = match skip_reason(&runtime, scenario) {
+        Some(why) => ProcessResult { skipped: Some(why), ..ProcessResult::default() },
+        None => run_and_measure(args, part, &runtime, &vmm, &messages)?,
     };
-    Ok(answers.send(&Message::Done(Box::new(done)))?)
+    Ok(messages.send(&Message::Done(Box::new(result)))?)
 }
 
 /// Returns the reason why the scenario does not apply to a runtime.
@@ -70,55 +70,55 @@ fn run_and_measure(
     part: &Part,
     runtime: &Runtime,
     vmm: &Vmm,
-    answers: &Answers,
-) -> anyhow::Result<Done> {
+    messages: &Messages,
+) -> anyhow::Result<ProcessResult> {
     let (scenario, time) = (part.scenario, Duration::from_millis(part.milliseconds));
     let seed = part.seed ^ u64::from(part.number) << 48;
     // A runtime allocates some resources once, or once per thread. The warm-up causes these allocations.
-    let warm = (time / 10).min(Duration::from_secs(2));
-    let setup = Setup::new(runtime, vmm, scenario, &STOP, warm);
-    run_threads(args, &setup, seed ^ 0x5eed, false, answers)?;
+    let warm_up_time = (time / 10).min(Duration::from_secs(2));
+    let setup = Setup::new(runtime, vmm, scenario, &STOP, warm_up_time);
+    run_threads(args, &setup, seed ^ 0x5eed, false, messages)?;
     let (_, unexpected) = setup.errors();
-    let before = Measure::now(runtime, vmm);
+    let before = ResourceCounts::now(runtime, vmm);
 
-    let setup = Setup::new(runtime, vmm, scenario, &STOP, time.saturating_sub(warm));
+    let setup = Setup::new(runtime, vmm, scenario, &STOP, time.saturating_sub(warm_up_time));
     let began = Instant::now();
-    run_threads(args, &setup, seed, true, answers)?;
+    run_threads(args, &setup, seed, true, messages)?;
     let took = began.elapsed();
-    let mut done = Done {
+    let mut result = ProcessResult {
         operations: setup.operations.load(Ordering::Relaxed),
         microseconds: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
         most: setup.most.load(Ordering::Relaxed),
         limit: setup.limit.load(Ordering::Relaxed),
         unexpected,
-        ..Done::default()
+        ..ProcessResult::default()
     };
-    done.add_errors(setup);
-    done.leaks = before.leaks(|| Measure::now(runtime, vmm));
+    result.add_errors(setup);
+    result.leaks = before.leaks(|| ResourceCounts::now(runtime, vmm));
     // A resource that a runtime allocates late and keeps does not grow again; a leak does.
-    if !done.leaks.is_empty() {
-        let before = Measure::now(runtime, vmm);
+    if !result.leaks.is_empty() {
+        let before = ResourceCounts::now(runtime, vmm);
         let mut repeat = |stop, time| -> anyhow::Result<()> {
             let setup = Setup::new(runtime, vmm, scenario, stop, time);
-            run_threads(args, &setup, seed, true, answers)?;
-            done.add_errors(setup);
+            run_threads(args, &setup, seed, true, messages)?;
+            result.add_errors(setup);
             Ok(())
         };
-        repeat(&STOP, time.saturating_sub(warm))?;
-        // If the run was interrupted, a short round still distinguishes leaks from kept resources.
+        repeat(&STOP, time.saturating_sub(warm_up_time))?;
+        // If the run was interrupted, a short run suffices to distinguish leaks from kept resources.
         if STOP.load(Ordering::Relaxed) {
-            repeat(&NOT_STOPPED, warm)?;
+            repeat(&NEVER_STOP, warm_up_time)?;
         }
-        let repeated = before.leaks(|| Measure::now(runtime, vmm));
-        done.leaks.retain(|leak| repeated.iter().any(|other| other.what == leak.what));
+        let repeated = before.leaks(|| ResourceCounts::now(runtime, vmm));
+        result.leaks.retain(|leak| repeated.iter().any(|other| other.what == leak.what));
     }
     if let Err(error) = vmm.check() {
-        done.unexpected.insert(format!("the library's ledger is inconsistent: {error}"), 1);
+        result.unexpected.insert(format!("the library's ledger is inconsistent: {error}"), 1);
     }
-    Ok(done)
+    Ok(result)
 }
 
-impl Done {
+impl ProcessResult {
     /// Adds the errors of a run.
     fn add_errors(&mut self, setup: Setup<'_>) {
         let (expected, unexpected) = setup.errors();
@@ -136,7 +136,7 @@ fn run_threads(
     setup: &Setup<'_>,
     seed: u64,
     warmed_up: bool,
-    answers: &Answers,
+    messages: &Messages,
 ) -> anyhow::Result<()> {
     let threads = args.threads;
     let leak = args.leak.filter(|_| warmed_up);
@@ -171,7 +171,7 @@ fn run_threads(
                     held: setup.held.load(Ordering::Relaxed),
                     limit: setup.limit.load(Ordering::Relaxed),
                 };
-                answers.send(&match releasing {
+                messages.send(&match releasing {
                     true => Message::Releasing(progress),
                     false => Message::Progress(progress),
                 })?;

@@ -1,4 +1,4 @@
-//! The calls. Each is made on the library first, then on the model.
+//! Makes each call on the library, then on the model, and compares the results.
 
 use super::agreement::{check, expect_bytes};
 use super::{Difference, DifferentialTest, address_space, expect_equal};
@@ -42,7 +42,7 @@ impl DifferentialTest {
         Ok(Some(base))
     }
 
-    /// Returns whether a hint is free, aligned and inside the address space of a process.
+    /// Returns whether the range at a hint is free, aligned and inside the address space of a process.
     fn is_available(&self, hint: usize, size: usize, alignment: usize) -> bool {
         let end = hint.checked_add(size).filter(|&end| end < 1 << 47);
         let aligned = hint.is_multiple_of(alignment.max(self.granule()));
@@ -219,7 +219,7 @@ impl DifferentialTest {
         Ok(true)
     }
 
-    /// Imports an exported descriptor, by index, or a descriptor that is not memory.
+    /// Imports a descriptor: `Ok` is the index of an exported descriptor, `Err` a descriptor that is not memory.
     pub(super) fn import(
         &mut self,
         descriptor: Result<usize, BorrowedFd<'_>>,

@@ -6,11 +6,14 @@ use crate::model::Mapping;
 use hsa_vmm::vmm::Usage;
 use hsa_vmm::{Access, Address, AgentId};
 
-/// The maximum size in bytes of memory that is compared completely. Larger memory is compared at the edges
-/// of its granules.
+/// The maximum size in bytes of memory that is compared completely. Larger memory is compared at both ends
+/// and in the middle of each granule.
 const MAX_COMPLETE: usize = 64 << 10;
 /// The number of bytes compared at an edge.
 const EDGE_BYTES: usize = 64;
+
+/// The agents that have access, and their access.
+type AccessList = Vec<(AgentId, Access)>;
 
 impl DifferentialTest {
     /// Compares the complete state with the model.
@@ -26,7 +29,7 @@ impl DifferentialTest {
         let expected: Vec<_> =
             self.model.mappings().iter().map(|it| self.expected_entry(it)).collect();
         let listed = self.vmm.mappings().into_iter();
-        let listed: Vec<_> = listed.map(|it| (it.address, it.size, it.access)).collect();
+        let listed: Vec<_> = listed.map(|it| (it.address, it.size, it.offset, it.access)).collect();
         expect_equal("mappings", &expected, &listed)?;
         for state in self.model.handles() {
             self.properties(state.handle)?;
@@ -36,6 +39,7 @@ impl DifferentialTest {
         }
         self.compare_address_space()?;
         self.compare_simulation()?;
+        self.compare_page_tables()?;
         self.compare_by_cpu()
     }
 
@@ -59,11 +63,11 @@ impl DifferentialTest {
     }
 
     /// Returns the expected list entry of a mapping.
-    fn expected_entry(&self, mapping: &Mapping) -> (Address, usize, Vec<(AgentId, Access)>) {
+    fn expected_entry(&self, mapping: &Mapping) -> (Address, usize, usize, AccessList) {
         let ids = self.model.machine().agents.iter().map(|agent| agent.id);
         let access = ids.zip(mapping.access.iter().copied());
         let access = access.filter(|&(_, access)| access != Access::None).collect();
-        (Address::new(mapping.start), mapping.size, access)
+        (Address::new(mapping.start), mapping.size, mapping.offset, access)
     }
 
     /// Queries access inside a mapping and next to it.
@@ -89,8 +93,8 @@ impl DifferentialTest {
         Ok(())
     }
 
-    /// Reads each mapping through each GPU that can read it. Because reads are slow, `turn` selects only
-    /// one of them, in rotation; `None` selects all.
+    /// Reads each mapping through each GPU that can read it. `Some(turn)` makes only one of these slow
+    /// reads, in rotation; `None` makes all.
     pub(super) fn compare_by_gpus(&self, turn: Option<usize>) -> Result<(), Difference> {
         let Some(window) = self.window.filter(|_| !self.has_quarantine()) else { return Ok(()) };
         let machine = self.model.machine();

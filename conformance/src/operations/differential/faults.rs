@@ -9,19 +9,19 @@ impl DifferentialTest {
     /// Makes calls of the simulation fail according to a plan, which counts calls from now on. Has no
     /// effect on other runtimes.
     ///
-    /// The library may then return an error, but must change nothing. If its rollback fails, the
+    /// If the library then returns an error, it must have changed nothing. If its rollback fails, the
     /// [quarantine](hsa_vmm::Vmm::quarantine) lists the range, and the comparison
     /// [ends](Self::has_quarantine).
     pub fn plan_faults(&mut self, plan: FaultPlan) {
         if let Some(simulation) = self.runtime.simulation() {
             simulation.set_faults(plan);
-            self.fault_count = Some(Cell::new(simulation.failed_calls().len()));
+            self.faults_seen = Some(Cell::new(simulation.failed_calls().len()));
         }
     }
 
     /// Ends the planned faults.
     pub(super) fn end_faults(&mut self) {
-        if self.fault_count.take().is_some()
+        if self.faults_seen.take().is_some()
             && let Some(simulation) = self.runtime.simulation()
         {
             simulation.set_faults(FaultPlan::none());
@@ -29,14 +29,14 @@ impl DifferentialTest {
     }
 
     /// Returns whether planned faults have caused a quarantine. The documents do not define the state
-    /// then.
+    /// after that.
     #[must_use]
     pub fn has_quarantine(&self) -> bool {
-        self.fault_count.is_some() && !self.vmm.quarantine().is_empty()
+        self.faults_seen.is_some() && !self.vmm.quarantine().is_empty()
     }
 
     pub(super) fn has_planned_faults(&self) -> bool {
-        self.fault_count.is_some()
+        self.faults_seen.is_some()
     }
 
     /// Returns the result of a call; `None` if it is an error caused by a planned fault.
@@ -50,10 +50,10 @@ impl DifferentialTest {
 
     /// Returns whether a planned fault has occurred since the last call of this function.
     fn take_new_fault(&self) -> bool {
-        let (Some(count), Some(simulation)) = (&self.fault_count, self.runtime.simulation()) else {
+        let (Some(seen), Some(simulation)) = (&self.faults_seen, self.runtime.simulation()) else {
             return false;
         };
         let now = simulation.failed_calls().len();
-        count.replace(now) < now
+        seen.replace(now) < now
     }
 }

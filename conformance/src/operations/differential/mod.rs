@@ -6,6 +6,7 @@ mod calls;
 mod compare;
 mod difference;
 mod faults;
+mod page_tables;
 mod perform;
 mod process_resources;
 mod resolve;
@@ -21,6 +22,7 @@ use crate::descriptors;
 use crate::model::{Machine, Memory, Model};
 use difference::expect_equal;
 pub use difference::{Difference, with_retries};
+use hsa_vmm::vmm::VmmOptions;
 use hsa_vmm::{Handle, Runtime, Vmm};
 use process_resources::ProcessResources;
 use std::cell::Cell;
@@ -31,24 +33,28 @@ use window::Window;
 ///
 /// A complete comparison covers the verdict, lists, access, the contents of memory through every
 /// mapping, the process's address space, and on the simulation the runtime's usage. It also counts open
-/// file descriptors, so no other thread may open or close any.
+/// file descriptors, so no other thread may open or close descriptors.
 ///
 /// [`Comparisons::EachOperation`] compares everything after each operation. [`Comparisons::Every`] does so
-/// after several operations and at the end, and compares verdicts and counts after each.
+/// after several operations and at the end, and compares verdicts and counts after each operation.
 #[derive(Debug)]
 pub struct DifferentialTest {
     runtime: Runtime,
     vmm: Vmm,
+    options: VmmOptions,
     model: Model,
     window: Option<Window>,
     freed: Vec<(usize, usize)>,
     returned_handles: Vec<Handle>,
     exported: Vec<(OwnedFd, Memory)>,
+    /// Before the library was opened.
     resources_at_start: ProcessResources,
+    /// With the open library: control of page tables needs a descriptor.
+    resources_when_open: ProcessResources,
     comparisons: Comparisons,
     steps: usize,
-    /// The number of calls that planned faults have made fail; `None` without a plan.
-    fault_count: Option<Cell<usize>>,
+    /// The number of failed calls noticed so far; `None` without planned faults.
+    faults_seen: Option<Cell<usize>>,
 }
 
 /// How often the complete state is compared.
@@ -66,27 +72,34 @@ impl DifferentialTest {
     /// # Errors
     /// [`Difference::Broken`] if the library cannot be opened or used at all.
     pub fn open(runtime: &Runtime) -> Result<Self, Difference> {
-        Self::open_with(runtime, Comparisons::EachOperation)
+        Self::open_with(runtime, VmmOptions::new(), Comparisons::EachOperation)
     }
 
-    /// Opens the library on a runtime, with a frequency of comparisons.
+    /// Opens the library on a runtime, with options and a frequency of comparisons.
     ///
     /// # Errors
     /// [`Difference::Broken`] if the library cannot be opened or used at all.
-    pub fn open_with(runtime: &Runtime, comparisons: Comparisons) -> Result<Self, Difference> {
+    pub fn open_with(
+        runtime: &Runtime,
+        options: VmmOptions,
+        comparisons: Comparisons,
+    ) -> Result<Self, Difference> {
         let resources_at_start = ProcessResources::now();
+        let vmm = open(runtime, options)?;
         let mut test = Self {
-            vmm: open(runtime)?,
-            model: Model::new(Machine::of(runtime)),
+            model: Model::new(Machine::of(&vmm)),
+            vmm,
+            options,
             runtime: runtime.clone(),
             window: None,
             freed: Vec::new(),
             returned_handles: Vec::new(),
             exported: Vec::new(),
             resources_at_start,
+            resources_when_open: ProcessResources::now(),
             comparisons,
             steps: 0,
-            fault_count: None,
+            faults_seen: None,
         };
         test.open_window()?;
         Ok(test)
@@ -188,18 +201,18 @@ impl DifferentialTest {
 
     /// Drops the library with all of its objects, and opens it again.
     fn shut_down(&mut self) -> Result<(), Difference> {
-        // Failures while dropping are not reported.
+        // Dropping the library reports no failure, so no call may fail.
         self.end_faults();
         self.compare_by_gpus(None)?;
         self.freed.extend(self.reserved());
         self.window = None;
-        self.model = Model::new(Machine::of(&self.runtime));
-        // Clones of the library keep no unused resources.
-        self.vmm = open(&self.runtime)?;
+        // The assignment drops the old library.
+        self.vmm = open(&self.runtime, self.options)?;
+        self.model = Model::new(Machine::of(&self.vmm));
         simulation::check_nothing_in_use(&self.runtime)?;
         if self.exported.is_empty() {
             simulation::check_empty(&self.runtime)?;
-            self.resources_at_start.check_unchanged(&self.runtime)?;
+            self.resources_when_open.check_unchanged(&self.runtime)?;
         }
         self.open_window()
     }
@@ -221,6 +234,6 @@ impl DifferentialTest {
     }
 }
 
-fn open(runtime: &Runtime) -> Result<Vmm, Difference> {
-    Vmm::open(runtime).map_err(|error| Difference::Broken(error.to_string()))
+fn open(runtime: &Runtime, options: VmmOptions) -> Result<Vmm, Difference> {
+    Vmm::open_with(runtime, options).map_err(|error| Difference::Broken(error.to_string()))
 }

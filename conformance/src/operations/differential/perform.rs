@@ -28,8 +28,9 @@ impl DifferentialTest {
             }
             Operation::Release { handle } => self.release(self.handle(handle)),
             Operation::Map { handle, span, extent, offset, flags } => {
-                let (address, size) = self.map_range(handle, span, extent);
-                let (offset, handle) = (self.amount(offset), self.handle(handle));
+                let offset = self.amount(offset);
+                let (address, size) = self.map_range(handle, offset, span, extent);
+                let handle = self.handle(handle);
                 self.map(address, size, offset, handle, flags.into())
             }
             Operation::Unmap { span } => {
@@ -62,7 +63,7 @@ impl DifferentialTest {
             Operation::Close { exported } => Ok(self.close(exported)),
             Operation::Properties { handle } => self.properties(self.handle(handle)),
             Operation::Write { spot, size, byte } => {
-                // Consecutive values, so that a shift is detected.
+                // Consecutive values, so that bytes at a wrong offset are detected.
                 let bytes: Vec<_> = (0..size).map(|offset| byte.wrapping_add(offset)).collect();
                 self.write(self.spot(spot), &bytes)
             }
@@ -80,9 +81,18 @@ impl DifferentialTest {
     }
 
     /// Returns the address and size of a mapping to create.
-    fn map_range(&self, handle: HandleName, span: Span, extent: Extent) -> (usize, usize) {
+    fn map_range(
+        &self,
+        handle: HandleName,
+        offset: usize,
+        span: Span,
+        extent: Extent,
+    ) -> (usize, usize) {
         let (mut address, mut size) = self.span(span);
         let handle_size = self.model.properties(self.handle(handle)).map(|(_, size)| size);
+        // An invalid offset leaves the size as it is.
+        let rest = |size: usize| size.checked_sub(offset).filter(|&rest| rest > 0).unwrap_or(size);
+        let handle_size = handle_size.map(rest);
         match (extent, handle_size) {
             (Extent::Whole, Ok(handle_size)) => size = handle_size,
             (Extent::TooMuch, Ok(handle_size)) => size = handle_size + self.granule(),
@@ -102,7 +112,7 @@ impl DifferentialTest {
             Descriptor::Exported(index) if !self.exported.is_empty() => {
                 return self.import(Ok(usize::from(index) % self.exported.len()), kind);
             }
-            // Other runtimes accept a file, because its size could be that of memory.
+            // Runtimes without this check accept a file as memory.
             Descriptor::File if self.model.machine().import_checks_descriptor => {
                 File::open("/proc/self/exe").map_err(failed)?.into()
             }

@@ -18,7 +18,7 @@ impl DifferentialTest {
     pub(super) fn amount(&self, amount: Amount) -> usize {
         match amount {
             Amount::Granules(count) => usize::from(count) * self.granule(),
-            Amount::Odd(count) => usize::from(count) * self.granule() + 1,
+            Amount::Unaligned(count) => usize::from(count) * self.granule() + 1,
             Amount::Huge => 1 << 50,
         }
     }
@@ -38,7 +38,7 @@ impl DifferentialTest {
             Hint::Behind(index) => reservation(index).map(|it| it.base + it.size),
             Hint::Inside(index) => reservation(index).map(|it| it.base + it.size / 2),
             Hint::Freed(index) => self.freed_range(index).map(|(base, _)| base),
-            Hint::Odd(index) => reservation(index).map(|it| it.base + it.size + 4097),
+            Hint::Unaligned(index) => reservation(index).map(|it| it.base + it.size + 4097),
         }
     }
 

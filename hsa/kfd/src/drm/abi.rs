@@ -8,10 +8,10 @@ pub(crate) const VA_OPERATIONS: [&str; 4] =
 
 fn va_operation(va: &GemVa) -> &'static str {
     let operation = (va.operation as usize).checked_sub(1);
-    operation.and_then(|it| VA_OPERATIONS.get(it)).copied().unwrap_or("GEM_VA")
+    operation.and_then(|index| VA_OPERATIONS.get(index)).copied().unwrap_or("GEM_VA")
 }
 
-fn operation(operation: u32) -> String {
+fn operation_name(operation: u32) -> String {
     let names = ["0", "MAP", "UNMAP", "CLEAR", "REPLACE"];
     names.get(operation as usize).map_or_else(|| operation.to_string(), |name| (*name).to_owned())
 }
@@ -23,7 +23,7 @@ fn page_flags(flags: u32) -> String {
     )
 }
 
-fn query(query: u32) -> String {
+fn query_name(query: u32) -> String {
     match query {
         0x00 => "ACCEL_WORKING".to_owned(),
         0x03 => "HW_IP_COUNT".to_owned(),
@@ -37,7 +37,7 @@ fn query(query: u32) -> String {
 }
 
 structs! {
-    /// The C struct's four bytes of padding are a field here.
+    /// `pad` represents the C struct's four bytes of padding.
     Version: 64 {
         major: i32, minor: i32, patch: i32, pad: u32, name_length: u64, name: u64,
         date_length: u64, date: u64, description_length: u64, description: u64,
@@ -48,18 +48,18 @@ structs! {
     GemMmap: 8 { handle_or_offset: u64 }
     GemOperation: 16 { handle: u32, operation: u32, value: u64 }
     CreateInfo: 32 { size: u64, alignment: u64, domains: u64, flags: u64 }
-    /// The C struct's four bytes of padding are a field here.
+    /// `pad` represents the C struct's four bytes of padding.
     GemMetadata: 288 {
         handle: u32, operation: u32, flags: u64, tiling: u64, size: u32, data: [u32; 64], pad: u32,
     }
-    Info: 32 { address: u64, size: u32, query: u32 as query, parameters: [u32; 4] }
+    Info: 32 { address: u64, size: u32, query: u32 as query_name, parameters: [u32; 4] }
     /// Older callers lack the fields from `timeline_point` on, which are then zero.
     GemVa: 64 named va_operation {
-        handle: u32, pad: u32, operation: u32 as operation, flags: u32 as page_flags, address: u64,
+        handle: u32, pad: u32, operation: u32 as operation_name, flags: u32 as page_flags, address: u64,
         offset: u64, size: u64,
         timeline_point: u64, timeline_syncobj: u32, syncobj_count: u32, syncobjs: u64,
     }
-    Device: 360 {
+    DeviceInfo: 360 {
         device_id: u32, chip_revision: u32, external_revision: u32, pci_revision: u32,
         family: u32, shader_engines: u32, shader_arrays_per_engine: u32, counter_frequency: u32,
         max_engine_clock: u64, max_memory_clock: u64,
@@ -74,5 +74,5 @@ structs! {
         always_on_bitmap: [u32; 16], high_address_offset: u64, high_address_max: u64,
         tile_steering: u32, pad: u32,
     }
-    Memory: 96 { vram: [u64; 4], visible_vram: [u64; 4], gtt: [u64; 4] }
+    MemoryInfo: 96 { vram: [u64; 4], visible_vram: [u64; 4], gtt: [u64; 4] }
 }

@@ -19,9 +19,9 @@ const REPLACE: u32 = 4;
 /// (`AMDGPU_VM_MTYPE_MASK`, `NOALLOC`).
 const FLAGS: u32 = 0xe | 0xf << 5 | 1 << 9;
 /// The driver reserves all lower addresses (`AMDGPU_VA_RESERVED_BOTTOM`).
-const RESERVED: u64 = 1 << 16;
+const RESERVED_END: u64 = 1 << 16;
 /// The non-canonical addresses.
-const HOLE: std::ops::Range<u64> = 1 << 47..!0 << 47;
+const NON_CANONICAL: std::ops::Range<u64> = 1 << 47..!0 << 47;
 
 /// Closes a handle, and removes the buffer's mappings in this file.
 pub(super) fn close(driver: &Driver, file: &DrmFile, close: &mut GemClose) -> Result<()> {
@@ -69,8 +69,8 @@ pub(super) fn metadata(_: &Driver, file: &DrmFile, arguments: &mut GemMetadata) 
 
 const GET_CREATE_INFO: u32 = 0;
 /// The locations of memory (`AMDGPU_GEM_DOMAIN_*`).
-const SYSTEM: u64 = 1 << 1;
-const DEVICE: u64 = 1 << 2;
+const DOMAIN_GTT: u64 = 1 << 1;
+const DOMAIN_VRAM: u64 = 1 << 2;
 
 pub(super) fn operation(driver: &Driver, file: &DrmFile, op: &mut GemOperation) -> Result<()> {
     let buffer = file.state().buffer(op.handle).cloned().ok_or(ENOENT)?;
@@ -78,21 +78,21 @@ pub(super) fn operation(driver: &Driver, file: &DrmFile, op: &mut GemOperation) 
         return Err(EINVAL);
     }
     let is_vram = buffer.label.flags & flags::VRAM != 0;
-    let domains = if is_vram { DEVICE } else { SYSTEM };
+    let domains = if is_vram { DOMAIN_VRAM } else { DOMAIN_GTT };
     let size = driver.config.faults.reported_size(buffer.size);
     let info = CreateInfo { size, alignment: PAGE, domains, flags: 0 };
     user::write_struct(op.value, size_of::<CreateInfo>(), &info)
 }
 
 pub(super) fn va(driver: &Driver, file: &DrmFile, va: &mut GemVa) -> Result<()> {
-    if va.address < RESERVED || HOLE.contains(&va.address) {
+    if va.address < RESERVED_END || NON_CANONICAL.contains(&va.address) {
         return Err(EINVAL);
     }
     if va.flags & !FLAGS != 0 {
         return Err(EINVAL);
     }
     if va.syncobj_count != 0 || va.timeline_syncobj != 0 {
-        driver.log.unknown(format_args!("GEM_VA with synchronisation objects = EINVAL"));
+        driver.log.unsupported(format_args!("GEM_VA with synchronisation objects = EINVAL"));
         return Err(EINVAL);
     }
     if !(MAP..=REPLACE).contains(&va.operation) {

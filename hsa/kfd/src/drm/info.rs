@@ -1,7 +1,7 @@
 //! amdgpu's information about a GPU.
 
 use super::DrmFile;
-use super::abi::{Device, Info, Memory};
+use super::abi::{DeviceInfo, Info, MemoryInfo};
 use crate::abi::Plain;
 use crate::driver::{Driver, Gpu};
 use crate::errno::{EINVAL, Result};
@@ -37,7 +37,7 @@ pub(super) fn info(driver: &Driver, file: &DrmFile, info: &mut Info) -> Result<(
         DEVICE => user::write_struct(address, room, &device(profile)),
         MEMORY => user::write_struct(address, room, &memory(gpu, profile)),
         query => {
-            driver.log.unknown(format_args!("INFO query {query:#x} = EINVAL"));
+            driver.log.unsupported(format_args!("INFO query {query:#x} = EINVAL"));
             Err(EINVAL)
         }
     }
@@ -52,16 +52,16 @@ fn registers(address: u64, room: usize, count: u32) -> Result<()> {
     user::write(address, &zeros[..room.min(count as usize * 4)])
 }
 
-fn memory(gpu: &Gpu, profile: &Profile) -> Memory {
+fn memory(gpu: &Gpu, profile: &Profile) -> MemoryInfo {
     let heap = |size: u64, used: u64| [size, size - used.min(size), used, size - used.min(size)];
     let (size, used) = (gpu.vram.size, gpu.vram.used());
     let visible = profile.visible(size);
-    Memory { vram: heap(size, used), visible_vram: heap(visible, used), gtt: heap(size, 0) }
+    MemoryInfo { vram: heap(size, used), visible_vram: heap(visible, used), gtt: heap(size, 0) }
 }
 
-fn device(profile: &Profile) -> Device {
-    let zero = Device::zero();
-    Device {
+fn device(profile: &Profile) -> DeviceInfo {
+    let zero = DeviceInfo::zero();
+    DeviceInfo {
         device_id: profile.device,
         external_revision: profile.revision,
         family: profile.family,

@@ -11,6 +11,7 @@ pub(crate) use abi::VA_OPERATIONS;
 use crate::buffer::Buffer;
 use crate::driver::Driver;
 use crate::errno::{EACCES, EINVAL, Result};
+use crate::hardware::Updates;
 use crate::page_table::{PAGE, PageTable};
 use crate::real::{self, Mapping};
 use crate::request::Request;
@@ -24,6 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub(crate) struct DrmFile {
     pub(crate) gpu: usize,
+    pub(crate) updates: Updates,
     state: Mutex<State>,
 }
 
@@ -54,8 +56,9 @@ impl State {
 }
 
 impl DrmFile {
-    pub(crate) fn new(gpu: usize) -> Arc<Self> {
-        Arc::new(Self { gpu, state: Mutex::default() })
+    pub(crate) fn new(gpu: usize, updates: Updates) -> Arc<Self> {
+        let state = State { table: PageTable::new(updates), ..State::default() };
+        Arc::new(Self { gpu, updates, state: Mutex::new(state) })
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
@@ -94,8 +97,8 @@ calls! {
     0x50 "GEM_OP" gem::operation,
 }
 
-/// Other calls of DRM and amdgpu, for the log.
-const OTHERS: [(u8, &str); 28] = [
+/// The calls of DRM and amdgpu that are not emulated, for the log.
+const NOT_EMULATED: [(u8, &str); 28] = [
     (0x01, "GET_UNIQUE"),
     (0x02, "GET_MAGIC"),
     (0x07, "SET_VERSION"),
@@ -136,9 +139,11 @@ pub(crate) fn ioctl(driver: &'static Driver, file: &Arc<DrmFile>, request: Reque
 
 /// Rejects a call that is not emulated: DRM returns `EINVAL` for unknown calls.
 fn reject(driver: &Driver, file: &DrmFile, request: Request, number: u8) -> Result<()> {
-    let name = OTHERS.iter().find(|known| known.0 == number && request.family() == b'd');
-    let name = name.map_or("", |known| known.1);
-    driver.log.unknown(format_args!("drm{} call {:#x} {name} = EINVAL", file.gpu, request.code));
+    let name = NOT_EMULATED.iter().find(|call| call.0 == number && request.family() == b'd');
+    let name = name.map_or("", |call| call.1);
+    driver
+        .log
+        .unsupported(format_args!("drm{} call {:#x} {name} = EINVAL", file.gpu, request.code));
     Err(EINVAL)
 }
 

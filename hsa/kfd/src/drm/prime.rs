@@ -12,8 +12,9 @@ pub(super) fn import(driver: &Driver, file: &DrmFile, prime: &mut Prime) -> Resu
     driver.gpus.get(buffer.label.gpu).ok_or(EINVAL)?;
     if driver.config.faults.has_fault(FaultKind::Evict) && buffer.label.gpu != file.gpu {
         // The import moves the buffer to memory that this GPU can access.
-        for other in descriptors::render_files().iter().filter(|other| other.gpu != file.gpu) {
-            other.state().table.invalidate(&buffer);
+        let peers = descriptors::render_files();
+        for peer in peers.iter().filter(|peer| peer.gpu != file.gpu) {
+            peer.state().table.invalidate(&buffer);
         }
     }
     prime.handle = file.state().handle(buffer);
@@ -25,7 +26,7 @@ pub(super) fn export(driver: &Driver, file: &DrmFile, prime: &mut Prime) -> Resu
         return Err(EINVAL);
     }
     let buffer = file.state().buffer(prime.handle).cloned().ok_or(ENOENT)?;
-    let closes = prime.flags & libc::O_CLOEXEC as u32 != 0;
-    prime.fd = buffer.export(closes, &driver.config.faults)?;
+    let close_on_exec = prime.flags & libc::O_CLOEXEC as u32 != 0;
+    prime.fd = buffer.export(close_on_exec, &driver.config.faults)?;
     Ok(())
 }

@@ -20,7 +20,7 @@ fn write_text(address: u64, room: &mut u64, text: &[u8]) -> Result<()> {
     user::write(address, &text[..length])
 }
 
-/// Reports the version. A caller first queries the lengths of the texts, then the texts.
+/// Reports the version. A caller queries first the lengths of the texts, then the texts.
 pub(super) fn version(_: &Driver, _: &DrmFile, version: &mut Version) -> Result<()> {
     (version.major, version.minor, version.patch) = (3, 61, 0);
     write_text(version.name, &mut version.name_length, NAME)?;

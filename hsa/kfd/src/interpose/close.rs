@@ -1,6 +1,6 @@
 //! `close` and its variants.
 
-use super::guarded;
+use super::catch_panic;
 use crate::errno::{EBADF, Errno};
 use crate::real::next;
 use crate::{descriptors, driver, own};
@@ -12,7 +12,7 @@ extern "C" fn close(descriptor: c_int) -> c_int {
         return EBADF.set_errno();
     }
     // Remove the device before the number can be reused.
-    guarded(
+    catch_panic(
         || {
             if let Some(device) = descriptors::remove(descriptor) {
                 let log = &driver::get().log;
@@ -35,20 +35,20 @@ extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         return libc_close_range(first, last);
     }
     if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
-        guarded(|| descriptors::remove_within(first, last), ());
+        catch_panic(|| descriptors::remove_within(first, last), ());
     }
-    let mut next = first;
-    for own in own::within(first as usize, last as usize) {
-        let own = own as c_uint;
-        if own > next {
-            let result = libc_close_range(next, own - 1);
+    let mut start = first;
+    for descriptor in own::within(first as usize, last as usize) {
+        let descriptor = descriptor as c_uint;
+        if descriptor > start {
+            let result = libc_close_range(start, descriptor - 1);
             if result < 0 {
                 return result;
             }
         }
-        next = own + 1;
+        start = descriptor + 1;
     }
-    if next <= last { libc_close_range(next, last) } else { 0 }
+    if start <= last { libc_close_range(start, last) } else { 0 }
 }
 
 #[unsafe(no_mangle)]

@@ -1,6 +1,6 @@
 //! `ioctl`.
 
-use super::guarded;
+use super::catch_panic;
 use crate::descriptors::{self, Device};
 use crate::errno::EBADF;
 use crate::real::next;
@@ -8,8 +8,8 @@ use crate::request::Request;
 use crate::{driver, drm, kfd};
 use libc::{c_int, c_ulong, c_void};
 
-/// Requests that the kernel handles for every file and never passes to a driver (`FIOCLEX`,
-/// `FIONBIO`, terminal queries).
+/// The type of the requests that the kernel handles for every file and never passes to a driver
+/// (`FIOCLEX`, `FIONBIO`, terminal queries).
 const GENERAL: u8 = b'T';
 
 #[unsafe(no_mangle)]
@@ -18,7 +18,7 @@ extern "C" fn ioctl(descriptor: c_int, code: c_ulong, argument: *mut c_void) -> 
     let request = Request { code: code & 0xffff_ffff, argument };
     let device = match request.family() {
         GENERAL => None,
-        _ => guarded(|| descriptors::get(descriptor), None),
+        _ => catch_panic(|| descriptors::get(descriptor), None),
     };
     let Some(device) = device else {
         return next!(
@@ -30,7 +30,7 @@ extern "C" fn ioctl(descriptor: c_int, code: c_ulong, argument: *mut c_void) -> 
         )
         .unwrap_or(-1);
     };
-    guarded(
+    catch_panic(
         || {
             let driver = driver::get();
             if !descriptors::is_owner() {

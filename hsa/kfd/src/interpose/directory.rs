@@ -1,7 +1,7 @@
-//! `opendir`, `readdir` and `closedir`: driver folders are read from the tree; lists of
-//! descriptors omit the emulation's.
+//! `opendir`, `readdir` and `closedir`, which read driver folders from the tree and omit the emulation's
+//! descriptors from lists of descriptors.
 
-use super::{guarded, lists, tree_path};
+use super::{catch_panic, lists, tree_path};
 use crate::own;
 use crate::real::next;
 use libc::{DIR, c_char, c_int, dirent};
@@ -13,31 +13,31 @@ extern "C" fn opendir(path: *const c_char) -> *mut DIR {
     let path = redirected.as_ref().map_or(path, |redirected| redirected.as_ptr());
     let stream =
         next!("opendir", fn(*const c_char) -> *mut DIR, path).unwrap_or(std::ptr::null_mut());
-    if !stream.is_null() && lists::is_list(path) {
-        guarded(|| lists::insert(stream), ());
+    if !stream.is_null() && lists::is_descriptor_list(path) {
+        catch_panic(|| lists::insert(stream), ());
     }
     stream
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn closedir(stream: *mut DIR) -> c_int {
-    guarded(|| lists::remove(stream), ());
+    catch_panic(|| lists::remove(stream), ());
     next!("closedir", fn(*mut DIR) -> c_int, stream).unwrap_or(-1)
 }
 
 /// Returns whether an entry names a descriptor of the emulation.
 fn is_own(entry: *mut dirent) -> bool {
-    // SAFETY: libc gave the entry, whose name ends with a zero.
+    // SAFETY: libc returned the entry, whose name ends with a zero.
     let name = unsafe { CStr::from_ptr((*entry).d_name.as_ptr()) };
     name.to_str().ok().and_then(|name| name.parse().ok()).is_some_and(own::contains)
 }
 
 /// Defines `readdir` variants, which are equal on 64-bit machines.
-macro_rules! reads {
+macro_rules! define_readdir {
     ($($name:ident $text:literal),*) => {$(
         #[unsafe(no_mangle)]
         extern "C" fn $name(stream: *mut DIR) -> *mut dirent {
-            let filtered = guarded(|| lists::has(stream), false);
+            let filtered = catch_panic(|| lists::contains(stream), false);
             loop {
                 let entry = next!($text, fn(*mut DIR) -> *mut dirent, stream)
                     .unwrap_or(std::ptr::null_mut());
@@ -49,4 +49,4 @@ macro_rules! reads {
     )*};
 }
 
-reads!(readdir "readdir", readdir64 "readdir64");
+define_readdir!(readdir "readdir", readdir64 "readdir64");

@@ -1,13 +1,13 @@
 //! `dup` and its variants, and `fcntl`, which can also duplicate descriptors.
 
-use super::guarded;
+use super::catch_panic;
 use crate::errno::EBADF;
 use crate::real::next;
 use crate::{descriptors, own};
 use libc::{c_int, c_long};
 
 fn track(from: c_int, to: c_int) -> c_int {
-    guarded(|| descriptors::copy(from, to), ());
+    catch_panic(|| descriptors::copy(from, to), ());
     to
 }
 
@@ -33,7 +33,7 @@ extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
 }
 
 /// Defines `fcntl` variants.
-macro_rules! controls {
+macro_rules! define_fcntl {
     ($($name:ident $text:literal),*) => {$(
         #[unsafe(no_mangle)]
         extern "C" fn $name(descriptor: c_int, command: c_int, argument: c_long) -> c_int {
@@ -49,4 +49,4 @@ macro_rules! controls {
     )*};
 }
 
-controls!(fcntl "fcntl", fcntl64 "fcntl64");
+define_fcntl!(fcntl "fcntl", fcntl64 "fcntl64");

@@ -24,21 +24,21 @@ pub(super) fn insert(stream: *mut DIR) {
 }
 
 pub(super) fn remove(stream: *mut DIR) {
-    if has(stream) && lock().remove(&(stream as usize)) {
+    if contains(stream) && lock().remove(&(stream as usize)) {
         COUNT.fetch_sub(1, Ordering::Release);
     }
 }
 
-pub(super) fn has(stream: *mut DIR) -> bool {
+pub(super) fn contains(stream: *mut DIR) -> bool {
     COUNT.load(Ordering::Acquire) > 0 && lock().contains(&(stream as usize))
 }
 
 /// Returns whether a path is the process's list of descriptors.
-pub(super) fn is_list(path: *const c_char) -> bool {
+pub(super) fn is_descriptor_list(path: *const c_char) -> bool {
     if path.is_null() {
         return false;
     }
-    // SAFETY: a caller of libc gives a path that ends with a zero and lives during the call.
+    // SAFETY: a caller of libc passes a path that ends with a zero and lives during the call.
     let path = unsafe { CStr::from_ptr(path) }.to_bytes();
     let Some(process) = path.strip_prefix(b"/proc/") else { return false };
     let process = process.strip_suffix(b"/").unwrap_or(process);

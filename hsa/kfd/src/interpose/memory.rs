@@ -1,6 +1,6 @@
 //! `mmap` and `munmap`.
 
-use super::guarded;
+use super::catch_panic;
 use crate::descriptors::{self, Device};
 use crate::real::{self, Mapping, next};
 use crate::{driver, drm, kfd};
@@ -9,7 +9,7 @@ use libc::{c_int, c_void, off_t, size_t};
 use std::time::Instant;
 
 /// Maps a device; returns `None` if the descriptor is not a device.
-fn device(mapping: Mapping, descriptor: c_int, offset: off_t) -> Option<*mut c_void> {
+fn map_device(mapping: Mapping, descriptor: c_int, offset: off_t) -> Option<*mut c_void> {
     let device = descriptors::get(descriptor)?;
     let (driver, offset, began) = (driver::get(), offset as u64, Instant::now());
     let map = || {
@@ -21,7 +21,7 @@ fn device(mapping: Mapping, descriptor: c_int, offset: off_t) -> Option<*mut c_v
             }
         }
     };
-    let mapped = driver.config.faults.next("MMAP").and_then(|fault| match fault {
+    let mapped = driver.config.faults.begin("MMAP").and_then(|fault| match fault {
         None => map(),
         // Map anonymous memory instead of the device's.
         Some(FaultKind::Lost) => {
@@ -44,13 +44,13 @@ extern "C" fn munmap(address: *mut c_void, length: size_t) -> c_int {
     if let Some(driver) = driver::current()
         && driver.log.is_enabled()
     {
-        guarded(|| driver.log.unmap(address as u64, length as u64), ());
+        catch_panic(|| driver.log.unmap(address as u64, length as u64), ());
     }
     next!("munmap", fn(*mut c_void, size_t) -> c_int, address, length).unwrap_or(-1)
 }
 
 /// Defines `mmap` variants.
-macro_rules! maps {
+macro_rules! define_mmap {
     ($($name:ident $text:literal),*) => {$(
         #[unsafe(no_mangle)]
         extern "C" fn $name(
@@ -63,8 +63,8 @@ macro_rules! maps {
         ) -> *mut c_void {
             if flags & libc::MAP_ANONYMOUS == 0 {
                 let mapping = Mapping { address, length, protection, flags };
-                let mapped = guarded(
-                    || device(mapping, descriptor, offset),
+                let mapped = catch_panic(
+                    || map_device(mapping, descriptor, offset),
                     Some(libc::MAP_FAILED),
                 );
                 if let Some(mapped) = mapped {
@@ -81,4 +81,4 @@ macro_rules! maps {
     )*};
 }
 
-maps!(mmap "mmap", mmap64 "mmap64");
+define_mmap!(mmap "mmap", mmap64 "mmap64");

@@ -19,15 +19,15 @@ use libc::c_char;
 use std::ffi::CString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs a function. If it panics, sets `errno` to `EIO` and returns `failed`.
-fn guarded<T>(run: impl FnOnce() -> T, failed: T) -> T {
+/// Runs a function. If it panics, sets `errno` to `EIO` and returns `on_panic`.
+fn catch_panic<T>(run: impl FnOnce() -> T, on_panic: T) -> T {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
         EIO.set_errno();
-        failed
+        on_panic
     })
 }
 
 /// Returns the file in the tree for a driver path, also for devices.
 fn tree_path(path: *const c_char) -> Option<CString> {
-    guarded(|| paths::resolve(path).and_then(paths::tree_path), None)
+    catch_panic(|| paths::resolve(path).and_then(paths::tree_path), None)
 }

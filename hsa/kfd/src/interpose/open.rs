@@ -1,6 +1,6 @@
 //! `open` and its variants.
 
-use super::guarded;
+use super::catch_panic;
 use crate::descriptors::{self, Device};
 use crate::drm::DrmFile;
 use crate::errno::{EACCES, Errno};
@@ -9,7 +9,7 @@ use crate::real::next;
 use crate::{driver, memory_file};
 use libc::{c_char, c_int, mode_t};
 
-/// Opens a path. `open` opens files of the tree and all files that are not the driver's.
+/// Opens a path. Calls `open` for files of the tree and for files that are not the driver's.
 fn open_at(
     driver_path: Option<DriverPath>,
     path: *const c_char,
@@ -20,19 +20,21 @@ fn open_at(
         None => open(path),
         Some(DriverPath::Tree(path)) => open(path.as_ptr()),
         Some(DriverPath::Kfd) => {
-            guarded(|| device(Device::Kfd(descriptors::this_process()), flags), -1)
+            catch_panic(|| open_device(Device::Kfd(descriptors::this_process()), flags), -1)
         }
         Some(DriverPath::Render(gpu)) => {
-            guarded(|| device(Device::Render(DrmFile::new(gpu)), flags), -1)
+            let file = || DrmFile::new(gpu, driver::get().config.updates);
+            catch_panic(|| open_device(Device::Render(file()), flags), -1)
         }
-        Some(DriverPath::Counter(_)) if flags & libc::O_ACCMODE != libc::O_RDONLY => {
+        Some(DriverPath::Generated(_)) if flags & libc::O_ACCMODE != libc::O_RDONLY => {
             EACCES.set_errno()
         }
-        Some(DriverPath::Counter(counter)) => guarded(
+        Some(DriverPath::Generated(generated)) => catch_panic(
             || {
-                let text = counter.text(driver::get());
-                let closes = flags & libc::O_CLOEXEC != 0;
-                memory_file::with_text("counter", &text, closes).unwrap_or_else(Errno::set_errno)
+                let text = generated.text(driver::get());
+                let close_on_exec = flags & libc::O_CLOEXEC != 0;
+                memory_file::create_text("counter", &text, close_on_exec)
+                    .unwrap_or_else(Errno::set_errno)
             },
             -1,
         ),
@@ -40,13 +42,13 @@ fn open_at(
 }
 
 /// Opens a path, absolute or relative to the current folder.
-fn redirect(path: *const c_char, flags: c_int, open: impl Fn(*const c_char) -> c_int) -> c_int {
-    open_at(guarded(|| paths::resolve(path), None), path, flags, open)
+fn open_path(path: *const c_char, flags: c_int, open: impl Fn(*const c_char) -> c_int) -> c_int {
+    open_at(catch_panic(|| paths::resolve(path), None), path, flags, open)
 }
 
 /// Creates a descriptor that represents a device, and registers it.
-fn device(device: Device, flags: c_int) -> c_int {
-    match memory_file::device(&format!("hsa-kfd {device}"), flags & libc::O_CLOEXEC != 0) {
+fn open_device(device: Device, flags: c_int) -> c_int {
+    match memory_file::create_device(&format!("hsa-kfd {device}"), flags & libc::O_CLOEXEC != 0) {
         Ok(descriptor) => {
             let log = &driver::get().log;
             log.line(format_args!("{device} OPEN descriptor={descriptor}"));
@@ -58,11 +60,11 @@ fn device(device: Device, flags: c_int) -> c_int {
 }
 
 /// Defines `open` variants whose first parameter is the path.
-macro_rules! opens {
+macro_rules! define_open {
     ($($name:ident $text:literal),*) => {$(
         #[unsafe(no_mangle)]
         extern "C" fn $name(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-            redirect(path, flags, |path| {
+            open_path(path, flags, |path| {
                 next!($text, fn(*const c_char, c_int, mode_t) -> c_int, path, flags, mode)
                     .unwrap_or(-1)
             })
@@ -70,24 +72,24 @@ macro_rules! opens {
     )*};
 }
 
-opens!(open "open", open64 "open64");
+define_open!(open "open", open64 "open64");
 
 /// Defines the variants of `_FORTIFY_SOURCE`, which take no mode.
-macro_rules! checked_opens {
+macro_rules! define_open_2 {
     ($($name:ident $text:literal),*) => {$(
         #[unsafe(no_mangle)]
         extern "C" fn $name(path: *const c_char, flags: c_int) -> c_int {
-            redirect(path, flags, |path| {
+            open_path(path, flags, |path| {
                 next!($text, fn(*const c_char, c_int) -> c_int, path, flags).unwrap_or(-1)
             })
         }
     )*};
 }
 
-checked_opens!(__open_2 "__open_2", __open64_2 "__open64_2");
+define_open_2!(__open_2 "__open_2", __open64_2 "__open64_2");
 
 /// Defines `openat` variants.
-macro_rules! openats {
+macro_rules! define_openat {
     ($($name:ident $text:literal),*) => {$(
         #[unsafe(no_mangle)]
         extern "C" fn $name(
@@ -96,7 +98,7 @@ macro_rules! openats {
             flags: c_int,
             mode: mode_t,
         ) -> c_int {
-            open_at(guarded(|| paths::resolve_at(folder, path), None), path, flags, |path| {
+            open_at(catch_panic(|| paths::resolve_at(folder, path), None), path, flags, |path| {
                 next!(
                     $text, fn(c_int, *const c_char, c_int, mode_t) -> c_int,
                     folder, path, flags, mode
@@ -107,14 +109,14 @@ macro_rules! openats {
     )*};
 }
 
-openats!(openat "openat", openat64 "openat64");
+define_openat!(openat "openat", openat64 "openat64");
 
 /// Defines the variants of `_FORTIFY_SOURCE`, which take no mode.
-macro_rules! checked_openats {
+macro_rules! define_openat_2 {
     ($($name:ident $text:literal),*) => {$(
         #[unsafe(no_mangle)]
         extern "C" fn $name(folder: c_int, path: *const c_char, flags: c_int) -> c_int {
-            open_at(guarded(|| paths::resolve_at(folder, path), None), path, flags, |path| {
+            open_at(catch_panic(|| paths::resolve_at(folder, path), None), path, flags, |path| {
                 next!($text, fn(c_int, *const c_char, c_int) -> c_int, folder, path, flags)
                     .unwrap_or(-1)
             })
@@ -122,4 +124,4 @@ macro_rules! checked_openats {
     )*};
 }
 
-checked_openats!(__openat_2 "__openat_2", __openat64_2 "__openat64_2");
+define_openat_2!(__openat_2 "__openat_2", __openat64_2 "__openat64_2");

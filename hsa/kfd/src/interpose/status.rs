@@ -1,37 +1,37 @@
 //! `stat` and its variants: devices are reported as character devices.
 
-use super::{guarded, tree_path};
+use super::{catch_panic, tree_path};
 use crate::descriptors::{self, Device};
-use crate::driver::{DRM_MAJOR, FIRST_RENDER, KFD_MAJOR};
+use crate::driver::{DRM_MAJOR, FIRST_RENDER_MINOR, KFD_MAJOR};
 use crate::errno::{EFAULT, Errno};
 use crate::paths::{self, DriverPath};
 use crate::real::next;
 use libc::{c_char, c_int, c_uint, size_t, ssize_t, stat as Status, statx as Extended};
 
 /// A device number: major and minor.
-type Number = (u32, u32);
+type DeviceNumber = (u32, u32);
 
-fn device_of(driver_path: &DriverPath) -> Option<Number> {
+fn device_of_path(driver_path: &DriverPath) -> Option<DeviceNumber> {
     match driver_path {
         DriverPath::Kfd => Some((KFD_MAJOR, 0)),
-        DriverPath::Render(gpu) => Some((DRM_MAJOR, (FIRST_RENDER + gpu) as u32)),
-        DriverPath::Tree(_) | DriverPath::Counter(_) => None,
+        DriverPath::Render(gpu) => Some((DRM_MAJOR, (FIRST_RENDER_MINOR + gpu) as u32)),
+        DriverPath::Tree(_) | DriverPath::Generated(_) => None,
     }
 }
 
-fn of_descriptor(descriptor: c_int) -> Option<Number> {
+fn device_of_descriptor(descriptor: c_int) -> Option<DeviceNumber> {
     match descriptors::get(descriptor)? {
         Device::Kfd(_) => Some((KFD_MAJOR, 0)),
-        Device::Render(file) => Some((DRM_MAJOR, (FIRST_RENDER + file.gpu) as u32)),
+        Device::Render(file) => Some((DRM_MAJOR, (FIRST_RENDER_MINOR + file.gpu) as u32)),
     }
 }
 
 /// Writes the status of a character device to the caller's struct.
-fn fill(status: *mut Status, (major, minor): Number) -> c_int {
+fn fill(status: *mut Status, (major, minor): DeviceNumber) -> c_int {
     if status.is_null() {
         return EFAULT.set_errno();
     }
-    // SAFETY: the caller gives a struct to write to; all zeros is a value of it.
+    // SAFETY: the caller passes a struct to write to; all zeros is a value of it.
     unsafe {
         status.write_bytes(0, 1);
         (*status).st_mode = libc::S_IFCHR | 0o666;
@@ -48,13 +48,13 @@ fn fill(status: *mut Status, (major, minor): Number) -> c_int {
 fn report(
     driver_path: Option<DriverPath>,
     path: *const c_char,
-    device_status: impl Fn(Number) -> c_int,
+    device_status: impl Fn(DeviceNumber) -> c_int,
     libc_status: impl Fn(*const c_char) -> c_int,
 ) -> c_int {
     let Some(driver_path) = driver_path else { return libc_status(path) };
-    match device_of(&driver_path) {
+    match device_of_path(&driver_path) {
         Some(number) => device_status(number),
-        None => match guarded(|| paths::tree_path(driver_path), None) {
+        None => match catch_panic(|| paths::tree_path(driver_path), None) {
             Some(redirected) => libc_status(redirected.as_ptr()),
             None => libc_status(path),
         },
@@ -62,14 +62,15 @@ fn report(
 }
 
 fn driver_path(path: *const c_char) -> Option<DriverPath> {
-    guarded(|| paths::resolve(path), None)
+    catch_panic(|| paths::resolve(path), None)
 }
 
 fn driver_path_at(folder: c_int, path: *const c_char) -> Option<DriverPath> {
-    guarded(|| paths::resolve_at(folder, path), None)
+    catch_panic(|| paths::resolve_at(folder, path), None)
 }
 
-macro_rules! stats {
+/// Defines the variants of `stat` and `lstat`.
+macro_rules! define_stat {
     ($($name:ident $text:literal),*) => {$(
         #[unsafe(no_mangle)]
         extern "C" fn $name(path: *const c_char, status: *mut Status) -> c_int {
@@ -80,13 +81,14 @@ macro_rules! stats {
     )*};
 }
 
-stats!(stat "stat", stat64 "stat64", lstat "lstat", lstat64 "lstat64");
+define_stat!(stat "stat", stat64 "stat64", lstat "lstat", lstat64 "lstat64");
 
-macro_rules! fstats {
+/// Defines `fstat` variants.
+macro_rules! define_fstat {
     ($($name:ident $text:literal),*) => {$(
         #[unsafe(no_mangle)]
         extern "C" fn $name(descriptor: c_int, status: *mut Status) -> c_int {
-            match guarded(|| of_descriptor(descriptor), None) {
+            match catch_panic(|| device_of_descriptor(descriptor), None) {
                 Some(number) => fill(status, number),
                 None => {
                     next!($text, fn(c_int, *mut Status) -> c_int, descriptor, status).unwrap_or(-1)
@@ -96,10 +98,10 @@ macro_rules! fstats {
     )*};
 }
 
-fstats!(fstat "fstat", fstat64 "fstat64");
+define_fstat!(fstat "fstat", fstat64 "fstat64");
 
-/// Defines the variants before glibc 2.33, whose first parameter is the version of the struct.
-macro_rules! old_stats {
+/// Defines the `stat` variants before glibc 2.33, whose first parameter is the version of the struct.
+macro_rules! define_xstat {
     ($($name:ident $text:literal),*) => {$(
         #[unsafe(no_mangle)]
         extern "C" fn $name(version: c_int, path: *const c_char, status: *mut Status) -> c_int {
@@ -113,13 +115,16 @@ macro_rules! old_stats {
     )*};
 }
 
-old_stats!(__xstat "__xstat", __xstat64 "__xstat64", __lxstat "__lxstat", __lxstat64 "__lxstat64");
+define_xstat!(
+    __xstat "__xstat", __xstat64 "__xstat64", __lxstat "__lxstat", __lxstat64 "__lxstat64"
+);
 
-macro_rules! old_fstats {
+/// Defines the `fstat` variants before glibc 2.33.
+macro_rules! define_fxstat {
     ($($name:ident $text:literal),*) => {$(
         #[unsafe(no_mangle)]
         extern "C" fn $name(version: c_int, descriptor: c_int, status: *mut Status) -> c_int {
-            match guarded(|| of_descriptor(descriptor), None) {
+            match catch_panic(|| device_of_descriptor(descriptor), None) {
                 Some(number) => fill(status, number),
                 None => next!(
                     $text, fn(c_int, c_int, *mut Status) -> c_int, version, descriptor, status
@@ -130,9 +135,10 @@ macro_rules! old_fstats {
     )*};
 }
 
-old_fstats!(__fxstat "__fxstat", __fxstat64 "__fxstat64");
+define_fxstat!(__fxstat "__fxstat", __fxstat64 "__fxstat64");
 
-macro_rules! stats_at {
+/// Defines `fstatat` variants.
+macro_rules! define_fstatat {
     ($($name:ident $text:literal),*) => {$(
         #[unsafe(no_mangle)]
         extern "C" fn $name(
@@ -143,7 +149,7 @@ macro_rules! stats_at {
         ) -> c_int {
             // An empty path means the descriptor itself.
             if flags & libc::AT_EMPTY_PATH != 0
-                && let Some(number) = guarded(|| of_descriptor(folder), None)
+                && let Some(number) = catch_panic(|| device_of_descriptor(folder), None)
             {
                 return fill(status, number);
             }
@@ -158,13 +164,13 @@ macro_rules! stats_at {
     )*};
 }
 
-stats_at!(fstatat "fstatat", fstatat64 "fstatat64");
+define_fstatat!(fstatat "fstatat", fstatat64 "fstatat64");
 
-fn fill_extended(status: *mut Extended, (major, minor): Number) -> c_int {
+fn fill_extended(status: *mut Extended, (major, minor): DeviceNumber) -> c_int {
     if status.is_null() {
         return EFAULT.set_errno();
     }
-    // SAFETY: the caller gives a struct to write to; all zeros is a value of it.
+    // SAFETY: the caller passes a struct to write to; all zeros is a value of it.
     unsafe {
         status.write_bytes(0, 1);
         (*status).stx_mask = libc::STATX_TYPE | libc::STATX_MODE | libc::STATX_INO;
@@ -199,7 +205,7 @@ extern "C" fn statx(
         .unwrap_or_else(|| Errno(libc::ENOSYS).set_errno())
     };
     if flags & libc::AT_EMPTY_PATH != 0
-        && let Some(number) = guarded(|| of_descriptor(folder), None)
+        && let Some(number) = catch_panic(|| device_of_descriptor(folder), None)
     {
         return fill_extended(status, number);
     }
@@ -207,7 +213,7 @@ extern "C" fn statx(
 }
 
 /// Defines `access` variants.
-macro_rules! accesses {
+macro_rules! define_access {
     ($($name:ident $text:literal),*) => {$(
         #[unsafe(no_mangle)]
         extern "C" fn $name(path: *const c_char, mode: c_int) -> c_int {
@@ -218,11 +224,12 @@ macro_rules! accesses {
     )*};
 }
 
-accesses!(access "access", eaccess "eaccess", euidaccess "euidaccess");
+define_access!(access "access", eaccess "eaccess", euidaccess "euidaccess");
 
 #[unsafe(no_mangle)]
 extern "C" fn faccessat(folder: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int {
-    let redirected = guarded(|| paths::resolve_at(folder, path).and_then(paths::tree_path), None);
+    let redirected =
+        catch_panic(|| paths::resolve_at(folder, path).and_then(paths::tree_path), None);
     let path = redirected.as_ref().map_or(path, |redirected| redirected.as_ptr());
     next!("faccessat", fn(c_int, *const c_char, c_int, c_int) -> c_int, folder, path, mode, flags)
         .unwrap_or(-1)

@@ -1,7 +1,7 @@
 //! dma-bufs: descriptors that share memory with another device or process.
 
 use super::abi::{DmabufInfo, ExportDmabuf, ImportDmabuf, flags};
-use super::memory::{insert, split};
+use super::memory::{insert_memory, split_handle};
 use super::process::Memory;
 use crate::driver::Driver;
 use crate::errno::{EINVAL, Result};
@@ -41,20 +41,20 @@ pub(crate) fn import(driver: &Driver, import: &mut ImportDmabuf) -> Result<()> {
     let (size, flags) = (buffer.size, buffer.label.flags | flags::WRITABLE | flags::EXECUTABLE);
     let (address, mapped) = (import.address, BTreeSet::new());
     let memory = Memory { buffer: Some(buffer), address, size, host: 0, flags, gpu, mapped };
-    import.handle = insert(driver, &mut state, memory);
+    import.handle = insert_memory(driver, &mut state, memory);
     Ok(())
 }
 
 pub(crate) fn export(driver: &Driver, export: &mut ExportDmabuf) -> Result<()> {
-    let (gpu, number) = split(driver, export.handle)?;
+    let (gpu, number) = split_handle(driver, export.handle)?;
     let buffer = driver.process.state().memory(gpu, number)?.buffer.clone().ok_or(EINVAL)?;
     // DRM accepts only O_CLOEXEC and O_RDWR.
     let supported = (libc::O_CLOEXEC | libc::O_RDWR) as u32;
     if export.flags & !supported != 0 {
         return Err(EINVAL);
     }
-    let closes = export.flags & libc::O_CLOEXEC as u32 != 0;
-    let descriptor = buffer.export(closes, &driver.config.faults)?;
+    let close_on_exec = export.flags & libc::O_CLOEXEC as u32 != 0;
+    let descriptor = buffer.export(close_on_exec, &driver.config.faults)?;
     export.fd = descriptor as u32;
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! Events: a process waits for them; a GPU or another thread signals them.
+//! Events that GPUs and threads signal, and for which threads wait.
 
 use super::abi::{CreateEvent, EventData, EventId, WaitEvents};
-use super::memory::split;
+use super::memory::split_handle;
 use super::mmap::{self, Window};
 use crate::driver::Driver;
 use crate::errno::{EACCES, EINVAL, EIO, ENOMEM, ENOSPC, Errno, Result};
@@ -11,11 +11,11 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The maximum number of events that a GPU can signal (`KFD_SIGNAL_EVENT_LIMIT`).
-const SIGNALS: u32 = 4096;
-/// The size of the event page, which has a mailbox of eight bytes for each of these events.
-pub(crate) const PAGE_SIZE: u64 = SIGNALS as u64 * 8;
-/// The bit that marks the identifiers of all other events.
-const OTHERS: u32 = 1 << 31;
+const MAX_SIGNALS: u32 = 4096;
+/// The size of the event page, which has a mailbox of eight bytes for each event that a GPU can signal.
+pub(crate) const EVENT_PAGE_SIZE: u64 = MAX_SIGNALS as u64 * 8;
+/// The bit that marks the identifiers of events that a GPU cannot signal.
+const NON_SIGNAL: u32 = 1 << 31;
 
 const KIND_SIGNAL: u32 = 0;
 const KIND_DEBUG: u32 = 5;
@@ -32,7 +32,7 @@ struct Event {
     kind: u32,
     auto_reset: bool,
     signalled: bool,
-    /// Increases with each signal; a waiter with an older age returns at once. Never 0.
+    /// Increases with each signal; a wait with an older age returns at once. Never 0.
     age: u64,
     /// The number of waiters.
     waiters: u32,
@@ -51,14 +51,14 @@ impl Event {
 #[derive(Debug, Default)]
 struct State {
     signals: Slots<Event>,
-    others: Slots<Event>,
+    non_signals: Slots<Event>,
 }
 
 impl State {
     fn event(&mut self, id: u32) -> Result<&mut Event> {
-        let found = match id & OTHERS {
+        let found = match id & NON_SIGNAL {
             0 => self.signals.get_mut(id),
-            _ => self.others.get_mut(id & !OTHERS),
+            _ => self.non_signals.get_mut(id & !NON_SIGNAL),
         };
         found.ok_or(EINVAL)
     }
@@ -89,7 +89,7 @@ impl Events {
         // The page is read-only, or not present.
         let flags = if error == EACCES { 1 << 32 } else { 1 };
         let mut state = self.state();
-        for event in state.others.iter_mut().filter(|event| event.kind == KIND_MEMORY) {
+        for event in state.non_signals.iter_mut().filter(|event| event.kind == KIND_MEMORY) {
             event.fault = Some([flags, 0, address]);
             event.fault_gpu = gpu_id;
             event.signal();
@@ -103,7 +103,7 @@ pub(crate) fn create(driver: &Driver, create: &mut CreateEvent) -> Result<()> {
         return Err(EINVAL);
     }
     if create.page_offset != 0 {
-        let (gpu, number) = split(driver, create.page_offset)?;
+        let (gpu, number) = split_handle(driver, create.page_offset)?;
         driver.process.state().memory(gpu, number)?;
     }
     let event = Event {
@@ -118,7 +118,7 @@ pub(crate) fn create(driver: &Driver, create: &mut CreateEvent) -> Result<()> {
     let mut state = driver.process.events.state();
     if matches!(create.kind, KIND_SIGNAL | KIND_DEBUG) {
         let id = state.signals.insert(event);
-        if id >= SIGNALS {
+        if id >= MAX_SIGNALS {
             state.signals.remove(id);
             return Err(ENOSPC);
         }
@@ -126,7 +126,7 @@ pub(crate) fn create(driver: &Driver, create: &mut CreateEvent) -> Result<()> {
         create.slot = id;
         create.page_offset = mmap::offset(Window::Events, 0);
     } else {
-        create.event_id = state.others.insert(event) | OTHERS;
+        create.event_id = state.non_signals.insert(event) | NON_SIGNAL;
     }
     create.trigger_data = create.event_id;
     Ok(())
@@ -135,11 +135,11 @@ pub(crate) fn create(driver: &Driver, create: &mut CreateEvent) -> Result<()> {
 pub(crate) fn destroy(driver: &Driver, destroy: &mut EventId) -> Result<()> {
     let events = &driver.process.events;
     let mut state = events.state();
-    let removed = match destroy.event_id & OTHERS {
+    let removed = match destroy.event_id & NON_SIGNAL {
         0 => state.signals.remove(destroy.event_id),
-        _ => state.others.remove(destroy.event_id & !OTHERS),
+        _ => state.non_signals.remove(destroy.event_id & !NON_SIGNAL),
     };
-    // Its waiters fail.
+    // Calls that wait for the event fail.
     events.changed.notify_all();
     removed.map(drop).ok_or(EINVAL)
 }
@@ -155,35 +155,35 @@ pub(crate) fn reset(driver: &Driver, reset: &mut EventId) -> Result<()> {
 
 /// One event that a caller waits for.
 #[derive(Debug)]
-struct Waiter {
+struct AwaitedEvent {
     id: u32,
     /// The age when the wait began; a different age means that the event was signalled.
     age: u64,
     activated: bool,
-    /// Whether the caller compares ages, and receives the new one.
-    wants_age: bool,
+    /// Whether the caller compares ages; it then receives the new age.
+    compares_age: bool,
 }
 
-fn begin(state: &mut State, data: &EventData) -> Result<Waiter> {
+fn begin_wait(state: &mut State, data: &EventData) -> Result<AwaitedEvent> {
     let event = state.event(data.event_id)?;
-    let wants_age = event.kind == KIND_SIGNAL && data.age != 0;
-    let activated = event.signalled || wants_age && event.age != data.age;
+    let compares_age = event.kind == KIND_SIGNAL && data.age != 0;
+    let activated = event.signalled || compares_age && event.age != data.age;
     if event.auto_reset {
         event.signalled = false;
     }
     event.waiters += 1;
-    Ok(Waiter { id: data.event_id, age: event.age, activated, wants_age })
+    Ok(AwaitedEvent { id: data.event_id, age: event.age, activated, compares_age })
 }
 
-/// Returns whether the wait is over; fails if an event was destroyed.
-fn is_over(state: &mut State, waiters: &mut [Waiter], all: bool) -> Result<bool> {
-    for waiter in waiters.iter_mut() {
-        waiter.activated |= state.event(waiter.id)?.age != waiter.age;
+/// Marks the signalled events; returns whether the wait is over. Fails if an event was destroyed.
+fn poll(state: &mut State, awaited: &mut [AwaitedEvent], all: bool) -> Result<bool> {
+    for event_wait in awaited.iter_mut() {
+        event_wait.activated |= state.event(event_wait.id)?.age != event_wait.age;
     }
-    if waiters.is_empty() {
+    if awaited.is_empty() {
         return Ok(true);
     }
-    let mut activated = waiters.iter().map(|waiter| waiter.activated);
+    let mut activated = awaited.iter().map(|event_wait| event_wait.activated);
     Ok(if all { activated.all(|done| done) } else { activated.any(|done| done) })
 }
 
@@ -219,11 +219,11 @@ impl Events {
         deadline: Option<Instant>,
     ) -> (Result<u32>, Vec<usize>) {
         let mut state = self.state();
-        let mut waiters = Vec::new();
+        let mut awaited = Vec::new();
         let mut result = Ok(COMPLETE);
         for data in data.iter() {
-            match begin(&mut state, data) {
-                Ok(waiter) => waiters.push(waiter),
+            match begin_wait(&mut state, data) {
+                Ok(event_wait) => awaited.push(event_wait),
                 Err(error) => {
                     result = Err(error);
                     break;
@@ -231,7 +231,7 @@ impl Events {
             }
         }
         while result.is_ok() {
-            match is_over(&mut state, &mut waiters, all) {
+            match poll(&mut state, &mut awaited, all) {
                 Ok(true) => break,
                 Ok(false) => {}
                 Err(_) => {
@@ -251,17 +251,17 @@ impl Events {
             state = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
         let mut signalled = Vec::new();
-        for (index, waiter) in waiters.iter().enumerate() {
-            let Ok(event) = state.event(waiter.id) else { continue };
+        for (index, event_wait) in awaited.iter().enumerate() {
+            let Ok(event) = state.event(event_wait.id) else { continue };
             event.waiters = event.waiters.saturating_sub(1);
-            if result.is_err() || !waiter.activated {
+            if result.is_err() || !event_wait.activated {
                 continue;
             }
             if let Some([flags, more_flags, address]) = event.fault {
                 data[index].age = flags;
                 data[index].fault = [more_flags, address, u64::from(event.fault_gpu)];
                 signalled.push(index);
-            } else if waiter.wants_age {
+            } else if event_wait.compares_age {
                 data[index].age = event.age;
                 signalled.push(index);
             }
@@ -291,7 +291,7 @@ mod tests {
     #[test]
     fn fault_signals_memory_fault_events() {
         let events = Events::default();
-        let id = events.state().others.insert(event(KIND_MEMORY, false)) | OTHERS;
+        let id = events.state().non_signals.insert(event(KIND_MEMORY, false)) | NON_SIGNAL;
         assert_eq!(events.wait(&mut [input(id, 0)], false, short_deadline()).0, Ok(TIMEOUT));
         events.fault(0x1001, 0xabc000, EFAULT);
         let mut data = [input(id, 0)];
@@ -306,7 +306,7 @@ mod tests {
         events.signal(id).unwrap();
         assert_eq!(events.wait(&mut [input(id, 0)], true, short_deadline()).0, Ok(COMPLETE));
         assert_eq!(events.wait(&mut [input(id, 0)], true, short_deadline()).0, Ok(TIMEOUT));
-        // A waiter with an older age has missed a signal.
+        // A wait with an older age has missed a signal.
         let mut data = [input(id, 1)];
         assert_eq!(events.wait(&mut data, false, short_deadline()), (Ok(COMPLETE), vec![0]));
         assert_eq!(data[0].age, 2);

@@ -1,8 +1,8 @@
-//! IPC handles, as in AMD's own driver package. The upstream kernel's amdkfd lacks these
-//! calls; on it, the runtime shares memory by dma-buf or not at all.
+//! IPC handles, as in AMD's own driver package. The upstream kernel's amdkfd lacks these calls; there,
+//! the runtime can share memory only by dma-buf.
 
 use super::abi::{IpcExport, IpcImport};
-use super::memory::{insert, split};
+use super::memory::{insert_memory, split_handle};
 use super::process::Memory;
 use crate::driver::Driver;
 use crate::errno::{EINVAL, Result};
@@ -14,7 +14,7 @@ use std::os::fd::AsRawFd;
 /// Writes a handle of four words: process, descriptor, the low half of the token, and the flags for
 /// the importer.
 pub(crate) fn export(driver: &Driver, export: &mut IpcExport) -> Result<()> {
-    let (gpu, number) = split(driver, export.handle)?;
+    let (gpu, number) = split_handle(driver, export.handle)?;
     let buffer = driver.process.state().memory(gpu, number)?.buffer.clone().ok_or(EINVAL)?;
     let (process, token) = (std::process::id(), buffer.label.token as u32);
     export.share_handle = [process, buffer.file()?.descriptor() as u32, token, export.flags];
@@ -41,6 +41,6 @@ pub(crate) fn import(driver: &Driver, import: &mut IpcImport) -> Result<()> {
     let (size, address, mapped) = (buffer.size, import.address, BTreeSet::new());
     let flags = buffer.label.flags;
     let memory = Memory { buffer: Some(buffer), address, size, host: 0, flags, gpu, mapped };
-    import.handle = insert(driver, &mut state, memory);
+    import.handle = insert_memory(driver, &mut state, memory);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Allocates memory, and maps it for GPUs at its allocated address.
+//! Allocates memory, and maps it for GPUs at the address of the allocation.
 
 use super::abi::{Alloc, Free, Map, flags};
 use super::mmap::{self, Window};
@@ -15,12 +15,12 @@ use std::collections::BTreeSet;
 const MAX_SIZE: u64 = 1 << 48;
 
 /// Splits a handle into the GPU's index and the number of the memory on that GPU.
-pub(super) fn split(driver: &Driver, handle: u64) -> Result<(usize, u32)> {
+pub(super) fn split_handle(driver: &Driver, handle: u64) -> Result<(usize, u32)> {
     Ok((driver.gpu((handle >> 32) as u32)?, handle as u32))
 }
 
 /// Inserts memory and returns its handle.
-pub(super) fn insert(driver: &Driver, state: &mut State, memory: Memory) -> u64 {
+pub(super) fn insert_memory(driver: &Driver, state: &mut State, memory: Memory) -> u64 {
     let gpu = memory.gpu;
     let number = state.memories[gpu].insert(memory);
     u64::from(driver.gpus[gpu].id) << 32 | u64::from(number)
@@ -49,7 +49,7 @@ pub(crate) fn alloc(driver: &Driver, alloc: &mut Alloc) -> Result<()> {
             Some(buffer)
         }
         flags::GTT => {
-            let buffer = create(driver.host.claim(size)?)?;
+            let buffer = create(driver.gtt.claim(size)?)?;
             alloc.offset = buffer.offset;
             Some(buffer)
         }
@@ -69,14 +69,14 @@ pub(crate) fn alloc(driver: &Driver, alloc: &mut Alloc) -> Result<()> {
     };
     let (address, flags) = (alloc.address, alloc.flags);
     let memory = Memory { buffer, address, size, host, flags, gpu, mapped: BTreeSet::new() };
-    alloc.handle = insert(driver, &mut state, memory);
+    alloc.handle = insert_memory(driver, &mut state, memory);
     Ok(())
 }
 
 /// Frees memory; `EBUSY` if amdkfd has mapped it on a GPU. Mappings made through DRM are not checked:
 /// their page-table entries keep the memory alive.
 pub(crate) fn free(driver: &Driver, free: &mut Free) -> Result<()> {
-    let (gpu, number) = split(driver, free.handle)?;
+    let (gpu, number) = split_handle(driver, free.handle)?;
     // Dropped after the lock is released.
     let removed = {
         let mut state = driver.process.state();
@@ -94,7 +94,7 @@ pub(crate) fn free(driver: &Driver, free: &mut Free) -> Result<()> {
 /// The maximum number of GPUs in one call.
 const MAX_GPUS: u32 = 1 << 16;
 
-/// Returns the identifiers of a call's GPUs, without those that are done already.
+/// Returns the identifiers of a call's GPUs, without the first `done` GPUs, which are finished.
 fn remaining_gpus(map: &Map) -> Result<Vec<u32>> {
     if map.count == 0 || map.done > map.count {
         return Err(EINVAL);
@@ -104,7 +104,7 @@ fn remaining_gpus(map: &Map) -> Result<Vec<u32>> {
     }
     let mut bytes = vec![0; map.count as usize * 4];
     user::read(map.gpus, &mut bytes)?;
-    let ids = bytes.chunks_exact(4).map(|it| u32::from_ne_bytes([it[0], it[1], it[2], it[3]]));
+    let ids = bytes.chunks_exact(4).map(|id| u32::from_ne_bytes([id[0], id[1], id[2], id[3]]));
     Ok(ids.skip(map.done as usize).collect())
 }
 
@@ -115,8 +115,10 @@ fn page_flags(flags: u32) -> u32 {
 }
 
 /// Maps memory for each GPU in turn. After a failure, `done` is the number of finished GPUs.
+///
+/// For each GPU that had not mapped the memory, waits for earlier updates of the page table and flushes the TLB.
 pub(crate) fn map(driver: &Driver, map: &mut Map) -> Result<()> {
-    let (owner, number) = split(driver, map.handle)?;
+    let (owner, number) = split_handle(driver, map.handle)?;
     let gpu_ids = remaining_gpus(map)?;
     let mut state = driver.process.state();
     state.space(owner)?;
@@ -127,7 +129,9 @@ pub(crate) fn map(driver: &Driver, map: &mut Map) -> Result<()> {
             let (address, size, offset) = (memory.address, memory.size, memory.host);
             let (flags, buffer) = (page_flags(memory.flags), memory.buffer.clone());
             let space = state.space(gpu)?;
-            space.state().table.map(address, Entry { size, offset, flags, buffer })?;
+            let mut drm = space.state();
+            drm.table.map(address, Entry { size, offset, flags, buffer })?;
+            drm.table.synchronize();
             state.memory(owner, number)?.mapped.insert(gpu);
         }
         map.done += 1;
@@ -136,7 +140,7 @@ pub(crate) fn map(driver: &Driver, map: &mut Map) -> Result<()> {
 }
 
 pub(crate) fn unmap(driver: &Driver, map: &mut Map) -> Result<()> {
-    let (owner, number) = split(driver, map.handle)?;
+    let (owner, number) = split_handle(driver, map.handle)?;
     let gpu_ids = remaining_gpus(map)?;
     let mut state = driver.process.state();
     state.memory(owner, number).map_err(|_| ENOMEM)?;
@@ -145,8 +149,10 @@ pub(crate) fn unmap(driver: &Driver, map: &mut Map) -> Result<()> {
         let space = state.space(gpu)?;
         let memory = state.memory(owner, number)?;
         if memory.mapped.remove(&gpu) {
+            let mut drm = space.state();
             // DRM calls may have removed the entry already.
-            let _ = space.state().table.unmap(memory.address, memory.buffer.as_ref());
+            let _ = drm.table.unmap(memory.address, memory.buffer.as_ref());
+            drm.table.synchronize();
         }
         map.done += 1;
     }

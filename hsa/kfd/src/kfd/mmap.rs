@@ -1,6 +1,6 @@
 //! `mmap` of `/dev/kfd`: doorbells, registers and the event page.
 
-use super::events::PAGE_SIZE;
+use super::events::EVENT_PAGE_SIZE;
 use super::windows::{self, DOORBELLS};
 use crate::descriptors;
 use crate::driver::Driver;
@@ -9,7 +9,7 @@ use crate::page_table::PAGE;
 use crate::real::{self, Mapping};
 use libc::c_void;
 
-/// The mappable windows, by the two uppermost bits of an offset.
+/// The parts of `/dev/kfd` that can be mapped, by the two uppermost bits of an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Window {
     Registers = 0,
@@ -47,20 +47,20 @@ pub(crate) unsafe fn map(
     }
     let gpu = || driver.gpu((offset >> 46) as u32 & 0xffff).map_err(|_| ENODEV);
     let length = mapping.length as u64;
-    let (offset, fits) = match Window::of(offset) {
+    let (offset, is_valid_length) = match Window::of(offset) {
         Some(Window::Doorbells) => (windows::doorbells(gpu()?), length == DOORBELLS),
         Some(Window::Registers) => (windows::registers(gpu()?), length == PAGE),
-        Some(Window::Events) => (windows::events(), (1..=PAGE_SIZE).contains(&length)),
+        Some(Window::Events) => (windows::events(), (1..=EVENT_PAGE_SIZE).contains(&length)),
         None => {
-            driver.log.unknown(format_args!("mmap of /dev/kfd at {offset:#x} = EFAULT"));
+            driver.log.unsupported(format_args!("mmap of /dev/kfd at {offset:#x} = EFAULT"));
             return Err(EFAULT);
         }
     };
-    if !fits {
+    if !is_valid_length {
         return Err(EINVAL);
     }
-    let file = driver.windows.file()?;
-    // SAFETY: the caller is responsible for the address; the new mapping is not published yet.
+    let file = driver.device_file.file()?;
+    // SAFETY: the caller is responsible for the address; nothing else uses the new mapping yet.
     unsafe {
         let mapped = real::map(mapping, file.descriptor(), offset)?;
         libc::madvise(mapped, mapping.length, libc::MADV_DONTFORK);

@@ -15,7 +15,7 @@ pub(crate) use events::Events;
 pub(crate) use mmap::map;
 pub(crate) use process::Process;
 pub(crate) use setup::gpu_clock;
-pub(crate) use windows::Windows;
+pub(crate) use windows::DeviceFile;
 
 use crate::descriptors;
 use crate::driver::Driver;
@@ -69,8 +69,8 @@ calls! {
     0x81 "IPC_EXPORT_HANDLE" ipc::export,
 }
 
-/// Other calls of amdkfd, for the log.
-const OTHERS: [(u8, &str); 14] = [
+/// The calls of amdkfd that are not emulated, for the log.
+const NOT_EMULATED: [(u8, &str); 14] = [
     (0x06, "GET_PROCESS_APERTURES"),
     (0x0d, "DBG_REGISTER"),
     (0x0e, "DBG_UNREGISTER"),
@@ -104,8 +104,8 @@ pub(crate) fn ioctl(driver: &'static Driver, opener: libc::pid_t, request: Reque
 
 /// Rejects a call that is not emulated: amdkfd returns `ENOTTY` for unknown calls.
 fn reject(driver: &Driver, request: Request, number: u8) -> Result<()> {
-    let name = OTHERS.iter().find(|known| known.0 == number && request.family() == b'K');
-    let name = name.map_or("", |known| known.1);
-    driver.log.unknown(format_args!("kfd call {:#x} {name} = ENOTTY", request.code));
+    let name = NOT_EMULATED.iter().find(|call| call.0 == number && request.family() == b'K');
+    let name = name.map_or("", |call| call.1);
+    driver.log.unsupported(format_args!("kfd call {:#x} {name} = ENOTTY", request.code));
     Err(ENOTTY)
 }

@@ -58,7 +58,7 @@ impl Process {
 }
 
 impl State {
-    /// Returns the process's page table on a GPU.
+    /// Returns the render node's file whose page table the process uses on a GPU.
     pub(crate) fn space(&self, gpu: usize) -> Result<Arc<DrmFile>> {
         self.spaces.get(gpu).and_then(Clone::clone).ok_or(ENODEV)
     }

@@ -5,7 +5,7 @@ use super::mmap::{self, Window};
 use super::windows::DOORBELLS;
 use crate::driver::Driver;
 use crate::errno::{EFAULT, EINVAL, Result};
-use crate::queue::{Kind, Ring};
+use crate::queue::{PacketFormat, Ring};
 
 /// The minimum ring size (`KFD_MIN_QUEUE_RING_SIZE`); smaller sizes are rounded up.
 const MIN_RING_SIZE: u32 = 1024;
@@ -20,11 +20,11 @@ const SDMA_BY_ENGINE: u32 = 4;
 pub(crate) fn create(driver: &Driver, create: &mut CreateQueue) -> Result<()> {
     let gpu = driver.gpu(create.gpu_id)?;
     let space = driver.process.state().space(gpu)?;
-    let kind = match create.kind {
-        AQL => Kind::Aql,
-        SDMA | SDMA_XGMI | SDMA_BY_ENGINE => Kind::Sdma,
+    let format = match create.kind {
+        AQL => PacketFormat::Aql,
+        SDMA | SDMA_XGMI | SDMA_BY_ENGINE => PacketFormat::Sdma,
         kind => {
-            driver.log.unknown(format_args!("a queue of type {kind} = EINVAL"));
+            driver.log.unsupported(format_args!("a queue of type {kind} = EINVAL"));
             return Err(EINVAL);
         }
     };
@@ -37,7 +37,7 @@ pub(crate) fn create(driver: &Driver, create: &mut CreateQueue) -> Result<()> {
         return Err(EFAULT);
     }
     let ring = Ring {
-        kind,
+        format,
         gpu,
         base: create.ring_base,
         size: u64::from(size),
@@ -62,7 +62,7 @@ pub(crate) fn update(driver: &Driver, update: &mut UpdateQueue) -> Result<()> {
     }
     let ring = driver.process.queues.ring(update.queue_id)?;
     if update.ring_base != 0 && update.ring_base != ring.base {
-        driver.log.unknown(format_args!("UPDATE_QUEUE with another ring = EINVAL"));
+        driver.log.unsupported(format_args!("UPDATE_QUEUE with another ring = EINVAL"));
         return Err(EINVAL);
     }
     let runs = update.percentage & 0xff != 0 && update.ring_base != 0 && update.ring_size != 0;

@@ -15,13 +15,13 @@ const REGISTERS: u64 = 1 << 15;
 const EVENTS: u64 = 1 << 20;
 const SIZE: u64 = 1 << 21;
 
-/// The file, created on first use.
+/// The memory file, created on first use.
 #[derive(Debug, Default)]
-pub(crate) struct Windows {
+pub(crate) struct DeviceFile {
     file: OnceLock<MemoryFile>,
 }
 
-impl Windows {
+impl DeviceFile {
     pub(crate) fn file(&self) -> Result<&MemoryFile> {
         if let Some(file) = self.file.get() {
             return Ok(file);

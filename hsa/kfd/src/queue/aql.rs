@@ -9,23 +9,24 @@ use crate::user;
 
 pub(super) const PACKET_SIZE: u64 = 64;
 
+/// The types of packets.
 const VENDOR: u8 = 0;
 const INVALID: u8 = 1;
 const DISPATCH: u8 = 2;
 const BARRIER_AND: u8 = 3;
 const BARRIER_OR: u8 = 5;
 
-/// Whether a packet was consumed.
+/// The result of an attempt to consume a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    Done,
+    Consumed,
     /// The packet is not written yet, or waits for signals.
-    NotYet,
+    Waiting,
 }
 
-fn number(packet: &[u8; 64], at: usize) -> u64 {
+fn number(packet: &[u8; 64], offset: usize) -> u64 {
     let mut bytes = [0; 8];
-    bytes.copy_from_slice(&packet[at..at + 8]);
+    bytes.copy_from_slice(&packet[offset..offset + 8]);
     u64::from_le_bytes(bytes)
 }
 
@@ -52,27 +53,29 @@ pub(super) fn step(driver: &Driver, memory: &GpuMemory, address: u64) -> Result<
     user::read(address, &mut packet).map_err(|error| Fault { address, error })?;
     let start = gpu_clock();
     match packet[0] {
-        INVALID => return Ok(Step::NotYet),
+        INVALID => return Ok(Step::Waiting),
         kind @ (BARRIER_AND | BARRIER_OR) => {
             if !is_satisfied(memory, &packet, kind == BARRIER_AND)? {
-                return Ok(Step::NotYet);
+                return Ok(Step::Waiting);
             }
         }
         DISPATCH => {
             let grid = u32::from_le_bytes([packet[12], packet[13], packet[14], packet[15]]);
             let (kernel, arguments) = (number(&packet, 32), number(&packet, 40));
             if !blit::run(driver, memory, (kernel, arguments), grid)? {
-                driver.log.unknown(format_args!("kernel {kernel:#x} completes without running"));
+                driver
+                    .log
+                    .unsupported(format_args!("kernel {kernel:#x} completes without running"));
             }
         }
         VENDOR => {
-            driver.log.unknown(format_args!("vendor packet of format {}", packet[2]));
+            driver.log.unsupported(format_args!("vendor packet of format {}", packet[2]));
         }
-        kind => driver.log.unknown(format_args!("packet of type {kind}")),
+        kind => driver.log.unsupported(format_args!("packet of type {kind}")),
     }
     // Informs the queue's owner that it can overwrite the packet.
     let invalid = [INVALID, 0];
     user::write(address, &invalid).map_err(|error| Fault { address, error })?;
     signal::complete(driver, memory, number(&packet, 56), (start, gpu_clock()))?;
-    Ok(Step::Done)
+    Ok(Step::Consumed)
 }

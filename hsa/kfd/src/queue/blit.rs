@@ -2,23 +2,23 @@
 //!
 //! The emulated GPUs run no code, but AMD's runtime uses these kernels for copies within one GPU. The
 //! emulation recognises them by two properties, and performs the copy or fill itself. First, the
-//! runtime assembled the kernel object: up to 6.4 it has a header of the first code format, which
-//! compilers no longer emit; in 7.x its descriptor declares no arguments although it has some. Second,
-//! the arguments have the form of a copy or fill that fits the number of work items. Other kernels do
-//! not run.
+//! runtime has assembled the kernel object. Up to 6.4, the object has a header of the first code format,
+//! which compilers no longer emit. In 7.x, its descriptor declares no arguments although the kernel takes
+//! some. Second, the arguments have the form of a copy or fill that fits the number of work items. Other
+//! kernels do not run.
 
 use super::engine;
 use super::gpu_memory::{Fault, GpuMemory};
 use crate::driver::Driver;
 
-/// How many bytes of a kernel object are read.
+/// The number of bytes read of a kernel object.
 const HEADER: usize = 24;
-/// How many bytes of a kernel's arguments are read.
+/// The number of bytes read of a kernel's arguments.
 const ARGUMENTS: usize = 88;
 
 /// The operation of a copy or fill kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Work {
+enum Operation {
     Copy { from: u64, to: u64, length: u64 },
     Fill { to: u64, length: u64, word: u32 },
 }
@@ -37,9 +37,13 @@ pub(super) fn run(
     }
     let mut bytes = [0; ARGUMENTS];
     memory.read(arguments, &mut bytes)?;
-    match recognise(&bytes, grid) {
-        Some(Work::Copy { from, to, length }) => engine::copy(driver, memory, from, to, length)?,
-        Some(Work::Fill { to, length, word }) => engine::fill(driver, memory, to, length, word)?,
+    match parse_arguments(&bytes, grid) {
+        Some(Operation::Copy { from, to, length }) => {
+            engine::copy(driver, memory, from, to, length)?
+        }
+        Some(Operation::Fill { to, length, word }) => {
+            engine::fill(driver, memory, to, length, word)?
+        }
         None => return Ok(false),
     }
     Ok(true)
@@ -49,8 +53,8 @@ pub(super) fn run(
 fn is_runtime_kernel(header: &[u8; HEADER]) -> bool {
     // `amd_kernel_code_t`: the major version.
     let first_format = header[..4] == [1, 0, 0, 0];
-    // `kernel_descriptor_t`: no local memory, no private memory, no arguments; the code follows
-    // 256 bytes on.
+    // `kernel_descriptor_t`: no local memory, no private memory, no arguments; the code starts
+    // 256 bytes after the descriptor.
     let descriptor = header[..16] == [0; 16] && header[16..] == 256u64.to_le_bytes();
     first_format || descriptor
 }
@@ -61,9 +65,9 @@ fn number(bytes: &[u8; ARGUMENTS], index: usize) -> u64 {
     u64::from_le_bytes(number)
 }
 
-/// Parses the arguments of a copy in phases: pairs of a source and a destination address, one pair
+/// Parses the arguments of a copy in phases: `count` pairs of a source and a destination address, one
 /// for the start of each phase and one for the end. Both addresses must advance by the same amounts.
-fn parse_phases(bytes: &[u8; ARGUMENTS], count: usize) -> Option<Work> {
+fn parse_phases(bytes: &[u8; ARGUMENTS], count: usize) -> Option<Operation> {
     let (from, to) = (number(bytes, 0), number(bytes, 1));
     let mut last = 0;
     for index in 1..count {
@@ -73,30 +77,30 @@ fn parse_phases(bytes: &[u8; ARGUMENTS], count: usize) -> Option<Work> {
         }
         last = length;
     }
-    (last > 0 && from != 0 && to != 0).then_some(Work::Copy { from, to, length: last })
+    (last > 0 && from != 0 && to != 0).then_some(Operation::Copy { from, to, length: last })
 }
 
 /// Parses the arguments of a copy or fill kernel that runs on `grid` work items.
-fn recognise(bytes: &[u8; ARGUMENTS], grid: u32) -> Option<Work> {
+fn parse_arguments(bytes: &[u8; ARGUMENTS], grid: u32) -> Option<Operation> {
     let fits_grid = |index, high: bool| {
         let number = number(bytes, index);
         let items = if high { (number >> 32) as u32 } else { number as u32 };
         items != 0 && items.next_multiple_of(64) == grid.next_multiple_of(64)
     };
     if fits_grid(10, false)
-        && let Some(work) = parse_phases(bytes, 5)
+        && let Some(operation) = parse_phases(bytes, 5)
     {
-        return Some(work);
+        return Some(operation);
     }
     if fits_grid(6, false)
-        && let Some(work) = parse_phases(bytes, 3)
+        && let Some(operation) = parse_phases(bytes, 3)
     {
-        return Some(work);
+        return Some(operation);
     }
     let (to, middle, end) = (number(bytes, 0), number(bytes, 1), number(bytes, 2));
     if fits_grid(3, true) && to != 0 && to <= middle && middle <= end && to < end {
         let (length, word) = (end - to, number(bytes, 3) as u32);
-        return Some(Work::Fill { to, length, word });
+        return Some(Operation::Fill { to, length, word });
     }
     None
 }
@@ -116,14 +120,14 @@ mod tests {
     #[test]
     fn blit_kernels_are_recognised() {
         let aligned = arguments(&[10, 110, 10, 110, 20, 120, 20, 120, 50, 150, 64]);
-        let copy = Work::Copy { from: 10, to: 110, length: 40 };
-        assert_eq!(recognise(&aligned, 64), Some(copy));
-        assert_eq!(recognise(&aligned, 128), None);
+        let copy = Operation::Copy { from: 10, to: 110, length: 40 };
+        assert_eq!(parse_arguments(&aligned, 64), Some(copy));
+        assert_eq!(parse_arguments(&aligned, 128), None);
         let misaligned = arguments(&[10, 110, 20, 120, 50, 150, 64, 7, 7, 7, 7]);
-        assert_eq!(recognise(&misaligned, 64), Some(copy));
+        assert_eq!(parse_arguments(&misaligned, 64), Some(copy));
         let fill = arguments(&[16, 32, 48, 64 << 32 | 0xabcd]);
-        let work = Work::Fill { to: 16, length: 32, word: 0xabcd };
-        assert_eq!(recognise(&fill, 64), Some(work));
-        assert_eq!(recognise(&arguments(&[1, 2, 3, 4]), 64), None);
+        let operation = Operation::Fill { to: 16, length: 32, word: 0xabcd };
+        assert_eq!(parse_arguments(&fill, 64), Some(operation));
+        assert_eq!(parse_arguments(&arguments(&[1, 2, 3, 4]), 64), None);
     }
 }

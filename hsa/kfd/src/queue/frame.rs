@@ -1,8 +1,8 @@
 //! Atomic additions of an engine to a buffer's memory.
 //!
-//! An addition maps a page of the buffer, and a waiting thread can see the new value before that page
-//! is unmapped. At a new address, this mapping would then appear among the process's mappings. Each
-//! queue therefore reserves one page of addresses, which is mapped during the queue's lifetime.
+//! An addition maps a page of the buffer. A thread that waits for the new value can continue before the
+//! page is unmapped. At a new address, that thread would find an additional mapping in its process. Each
+//! queue therefore reserves one page of addresses, where every addition maps the buffer's page.
 
 use crate::errno::{EINVAL, Result};
 use crate::memory_file::MemoryFile;
@@ -39,8 +39,8 @@ impl Frame {
         // SAFETY: within the page, aligned, and mapped until the lock is released.
         let number = unsafe { &*((*address + offset_in_page as usize) as *const AtomicU64) };
         let before = number.fetch_add(summand, Ordering::AcqRel);
-        // Unmap the buffer, so that the frame does not keep its memory alive. A failure is
-        // corrected by the next use.
+        // Unmap the buffer, so that the frame does not keep its memory alive. If this fails, the next
+        // addition replaces the mapping.
         // SAFETY: as above; the number is no longer used.
         let _ = unsafe { remap(*address, None) };
         Ok(before)
@@ -121,8 +121,8 @@ mod tests {
                 }
             });
             for _ in 0..200 {
-                let shown = permissions(address).expect("the page is mapped");
-                assert!(shown.ends_with('s'), "{shown}");
+                let mode = permissions(address).expect("the page is mapped");
+                assert!(mode.ends_with('s'), "{mode}");
             }
             stop.store(true, Ordering::Relaxed);
         });

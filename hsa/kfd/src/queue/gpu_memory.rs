@@ -28,42 +28,43 @@ pub(super) struct GpuMemory {
 impl GpuMemory {
     /// Looks up an address: the memory (`None` if accesses have no effect), the offset in it, and the
     /// length up to the end of the entry. Fails if the address is not mapped or its entry lacks a
-    /// `needed` flag.
-    fn look_up(&self, address: u64, needed: u32) -> Access<(Option<Entry>, u64, u64)> {
+    /// `required` flag.
+    fn look_up(&self, address: u64, required: u32) -> Access<(Option<Entry>, u64, u64)> {
         let found = self.space.state().table.translate(address);
         let (start, entry) = match found.ok_or(Fault { address, error: EFAULT })? {
             Translation::Entry(start, entry) => (start, entry),
-            Translation::Nowhere(remaining) => return Ok((None, 0, remaining)),
+            Translation::NoMemory(remaining) => return Ok((None, 0, remaining)),
         };
-        if entry.flags & needed != needed {
+        if entry.flags & required != required {
             return Err(Fault { address, error: EACCES });
         }
-        let into = address - start;
-        let (at, remaining) = (entry.offset + into, entry.size - into);
+        let offset_in_entry = address - start;
+        let (offset, remaining) = (entry.offset + offset_in_entry, entry.size - offset_in_entry);
         match &entry.buffer {
             // Only a shifted entry extends beyond the end of its buffer.
-            Some(buffer) if at + remaining > buffer.size.next_multiple_of(PAGE) => {
+            Some(buffer) if offset + remaining > buffer.size.next_multiple_of(PAGE) => {
                 let end = buffer.size.next_multiple_of(PAGE);
-                Ok((Some(entry), at % end, remaining.min(end - at % end)))
+                Ok((Some(entry), offset % end, remaining.min(end - offset % end)))
             }
-            _ => Ok((Some(entry), at, remaining)),
+            _ => Ok((Some(entry), offset, remaining)),
         }
     }
 
-    /// Walks a range entry by entry.
+    /// Calls `visit` for each entry of a range: with the entry, the offset in its memory, and the part of the
+    /// range.
     fn walk(
         &self,
         address: u64,
         length: u64,
-        needed: u32,
+        required: u32,
         mut visit: impl FnMut(Option<&Entry>, u64, std::ops::Range<usize>) -> Result<()>,
     ) -> Access<()> {
         let mut done = 0;
         while done < length {
             let address = address.wrapping_add(done);
-            let (entry, at, remaining) = self.look_up(address, needed)?;
+            let (entry, offset, remaining) = self.look_up(address, required)?;
             let count = remaining.min(length - done);
-            visit(entry.as_ref(), at, done as usize..(done + count) as usize)
+            visit(entry.as_ref(), offset, done as usize..(done + count) as usize)
                 .map_err(|error| Fault { address, error })?;
             done += count;
         }
@@ -71,37 +72,37 @@ impl GpuMemory {
     }
 
     pub(super) fn read(&self, address: u64, bytes: &mut [u8]) -> Access<()> {
-        self.walk(address, bytes.len() as u64, READABLE, |entry, at, range| {
+        self.walk(address, bytes.len() as u64, READABLE, |entry, offset, range| {
             let bytes = &mut bytes[range];
             match entry.map(|entry| &entry.buffer) {
                 None => bytes.fill(0),
-                Some(Some(buffer)) => buffer.file()?.read(at, bytes)?,
-                Some(None) => user::read(at, bytes)?,
+                Some(Some(buffer)) => buffer.file()?.read(offset, bytes)?,
+                Some(None) => user::read(offset, bytes)?,
             }
             Ok(())
         })
     }
 
     pub(super) fn write(&self, address: u64, bytes: &[u8]) -> Access<()> {
-        self.walk(address, bytes.len() as u64, WRITABLE, |entry, at, range| {
+        self.walk(address, bytes.len() as u64, WRITABLE, |entry, offset, range| {
             let bytes = &bytes[range];
             match entry.map(|entry| &entry.buffer) {
                 None => Ok(()),
-                Some(Some(buffer)) => buffer.file()?.write(at, bytes),
-                Some(None) => user::write(at, bytes),
+                Some(Some(buffer)) => buffer.file()?.write(offset, bytes),
+                Some(None) => user::write(offset, bytes),
             }
         })
     }
 
     /// Copies memory, at most 1 MiB at a time.
     pub(super) fn copy(&self, from: u64, to: u64, length: u64) -> Access<()> {
-        let mut piece = vec![0; length.min(1 << 20) as usize];
+        let mut chunk = vec![0; length.min(1 << 20) as usize];
         let mut done = 0;
         while done < length {
-            let count = (length - done).min(piece.len() as u64);
-            let piece = &mut piece[..count as usize];
-            self.read(from.wrapping_add(done), piece)?;
-            self.write(to.wrapping_add(done), piece)?;
+            let count = (length - done).min(chunk.len() as u64);
+            let chunk = &mut chunk[..count as usize];
+            self.read(from.wrapping_add(done), chunk)?;
+            self.write(to.wrapping_add(done), chunk)?;
             done += count;
         }
         Ok(())
@@ -109,11 +110,11 @@ impl GpuMemory {
 
     /// Fills memory with a word.
     pub(super) fn fill(&self, to: u64, length: u64, word: u32) -> Access<()> {
-        let piece = word.to_le_bytes().repeat((length.min(1 << 20) as usize).div_ceil(4));
+        let chunk = word.to_le_bytes().repeat((length.min(1 << 20) as usize).div_ceil(4));
         let mut done = 0;
         while done < length {
-            let count = (length - done).min(piece.len() as u64);
-            self.write(to.wrapping_add(done), &piece[..count as usize])?;
+            let count = (length - done).min(chunk.len() as u64);
+            self.write(to.wrapping_add(done), &chunk[..count as usize])?;
             done += count;
         }
         Ok(())
@@ -132,10 +133,10 @@ impl GpuMemory {
         if !address.is_multiple_of(8) {
             return Err(fault(EINVAL));
         }
-        let (entry, at, _) = self.look_up(address, READABLE | WRITABLE)?;
+        let (entry, offset, _) = self.look_up(address, READABLE | WRITABLE)?;
         let Some(entry) = entry else { return Ok(0) };
         let Some(buffer) = &entry.buffer else {
-            let address = at;
+            let address = offset;
             user::get::<u64>(address).map_err(fault)?;
             // SAFETY: the address was readable just now, and is aligned. A program that unmaps memory
             // that the GPU is changing crashes here; on hardware the GPU would fault. The program
@@ -143,7 +144,7 @@ impl GpuMemory {
             let number = unsafe { &*(address as *const AtomicU64) };
             return Ok(number.fetch_add(summand, Ordering::AcqRel));
         };
-        let previous = buffer.file().and_then(|file| self.frame.add(file, at, summand));
+        let previous = buffer.file().and_then(|file| self.frame.add(file, offset, summand));
         previous.map_err(fault)
     }
 }

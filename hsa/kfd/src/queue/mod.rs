@@ -21,7 +21,7 @@ use worker::Commands;
 
 /// The packet format of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum PacketFormat {
     /// HSA packets of 64 bytes.
     Aql,
     /// Packets of words for a DMA engine.
@@ -31,7 +31,7 @@ pub(crate) enum Kind {
 /// A queue's ring, and the addresses of its pointers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ring {
-    pub(crate) kind: Kind,
+    pub(crate) format: PacketFormat,
     pub(crate) gpu: usize,
     pub(crate) base: u64,
     pub(crate) size: u64,
@@ -45,20 +45,20 @@ const MAX_QUEUES: usize = 1024;
 /// The queues of the process.
 #[derive(Debug, Default)]
 pub(crate) struct Queues {
-    running: Mutex<Slots<Running>>,
+    queues: Mutex<Slots<RunningQueue>>,
 }
 
-/// A queue that a thread reads.
+/// A queue, and the thread that reads it.
 #[derive(Debug)]
-struct Running {
+struct RunningQueue {
     ring: Ring,
     commands: Arc<Commands>,
     thread: JoinHandle<()>,
 }
 
 impl Queues {
-    fn running(&self) -> MutexGuard<'_, Slots<Running>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    fn queues(&self) -> MutexGuard<'_, Slots<RunningQueue>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts a queue; returns its number and the offset of its doorbell.
@@ -68,7 +68,7 @@ impl Queues {
         space: Arc<DrmFile>,
         doorbells: u64,
     ) -> Result<(u32, u64)> {
-        if self.running().len() >= MAX_QUEUES {
+        if self.queues().len() >= MAX_QUEUES {
             return Err(ENOMEM);
         }
         let commands = Arc::new(Commands::default());
@@ -79,45 +79,45 @@ impl Queues {
             thread::Builder::new().name(name).spawn(move || worker::run(ring, &memory, &shared))
         });
         let thread = thread.map_err(|_| EAGAIN)?;
-        let number = self.running().insert(Running { ring, commands, thread });
+        let number = self.queues().insert(RunningQueue { ring, commands, thread });
         // No thread reads the doorbell: the write pointer is polled. Each queue still has a doorbell.
         Ok((number, u64::from(number) * 8 % doorbells))
     }
 
     /// Stops a queue and waits for its thread.
     pub(crate) fn stop(&self, id: u32) -> Result<()> {
-        let running = self.running().remove(id).ok_or(EINVAL)?;
-        running.commands.stop.store(true, Ordering::Release);
+        let queue = self.queues().remove(id).ok_or(EINVAL)?;
+        queue.commands.stop.store(true, Ordering::Release);
         // A thread that panicked has ended as well.
-        let _ = running.thread.join();
+        let _ = queue.thread.join();
         Ok(())
     }
 
     /// Returns the ring of a queue.
     pub(crate) fn ring(&self, id: u32) -> Result<Ring> {
-        self.running().get(id).map(|running| running.ring).ok_or(EINVAL)
+        self.queues().get(id).map(|queue| queue.ring).ok_or(EINVAL)
     }
 
     /// Suspends or resumes a queue.
     pub(crate) fn set_suspended(&self, id: u32, suspended: bool) -> Result<()> {
-        let running = self.running();
-        running.get(id).ok_or(EINVAL)?.commands.suspend.store(suspended, Ordering::Release);
+        let queues = self.queues();
+        queues.get(id).ok_or(EINVAL)?.commands.suspend.store(suspended, Ordering::Release);
         Ok(())
     }
 }
 
-/// Runs a function with all signals blocked. Threads that it starts inherit this, so that the
-/// program's signals only interrupt the program's threads.
+/// Runs a function with all signals blocked. Threads that it starts inherit the signal mask, so that
+/// the program's signals only interrupt the program's threads.
 pub(crate) fn without_signals<T>(run: impl FnOnce() -> T) -> T {
     // SAFETY: all zeros is a valid set of signals.
-    let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
+    let (mut all, mut previous): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
     // SAFETY: fills the sets, which live until the calls return.
     unsafe {
         libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut previous);
     }
     let result = run();
     // SAFETY: reads the set that was filled above.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const previous, std::ptr::null_mut()) };
     result
 }

@@ -9,6 +9,7 @@ use crate::errno::EINVAL;
 use crate::kfd::gpu_clock;
 use crate::user;
 
+/// The operations of packets.
 const NOP: u32 = 0;
 const COPY: u32 = 1;
 const FENCE: u32 = 5;
@@ -19,6 +20,7 @@ const FILL: u32 = 11;
 const TIMESTAMP: u32 = 13;
 const CACHE: u32 = 17;
 
+/// Variants of `COPY`, `TIMESTAMP`, `ATOMIC`, and of the condition of `POLL`.
 const LINEAR: u32 = 0;
 const GLOBAL: u32 = 2;
 const ADD: u32 = 47;
@@ -29,24 +31,24 @@ const MAX_WORDS: usize = 8;
 
 /// A queue's ring; packets can wrap at its end.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Words {
+pub(super) struct RingReader {
     pub(super) base: u64,
     pub(super) size: u64,
-    /// How many bytes were consumed since the queue was created.
-    pub(super) at: u64,
-    /// How many bytes were written since then.
-    pub(super) end: u64,
+    /// The number of bytes consumed since the queue was created.
+    pub(super) consumed: u64,
+    /// The number of bytes written since the queue was created.
+    pub(super) written: u64,
 }
 
-impl Words {
+impl RingReader {
     fn read(&self) -> Result<[u32; MAX_WORDS], Fault> {
         let mut bytes = [0; MAX_WORDS * 4];
-        let length = (self.end - self.at).min(bytes.len() as u64);
-        let start = self.at % self.size;
+        let length = (self.written - self.consumed).min(bytes.len() as u64);
+        let start = self.consumed % self.size;
         let before_end = length.min(self.size - start);
         let (front, back) = bytes.split_at_mut(before_end as usize);
-        for (at, part) in [(start, front), (0, &mut back[..(length - before_end) as usize])] {
-            let address = self.base + at;
+        for (offset, part) in [(start, front), (0, &mut back[..(length - before_end) as usize])] {
+            let address = self.base + offset;
             if !part.is_empty() {
                 user::read(address, part).map_err(|error| Fault { address, error })?;
             }
@@ -59,15 +61,15 @@ impl Words {
     }
 }
 
-fn long(words: &[u32; MAX_WORDS], at: usize) -> u64 {
-    u64::from(words[at]) | u64::from(words[at + 1]) << 32
+fn number(words: &[u32; MAX_WORDS], index: usize) -> u64 {
+    u64::from(words[index]) | u64::from(words[index + 1]) << 32
 }
 
-/// Executes the packet at `ring.at`; returns its size in bytes, or 0 if it must wait.
+/// Executes the packet at `ring.consumed`; returns its size in bytes, or 0 if the packet must wait.
 pub(super) fn step(
     driver: &Driver,
     memory: &GpuMemory,
-    ring: &Words,
+    ring: &RingReader,
 ) -> Result<(Step, u64), Fault> {
     let words = ring.read()?;
     let (operation, variant) = (words[0] & 0xff, words[0] >> 8 & 0xff);
@@ -75,49 +77,50 @@ pub(super) fn step(
         (NOP, _) => 1 + (words[0] >> 16 & 0x3fff),
         (COPY, LINEAR) => {
             let count = u64::from(words[1] & 0x3fff_ffff) + 1;
-            engine::copy(driver, memory, long(&words, 3), long(&words, 5), count)?;
+            engine::copy(driver, memory, number(&words, 3), number(&words, 5), count)?;
             7
         }
         (FENCE, _) => {
-            memory.write(long(&words, 1), &words[3].to_le_bytes())?;
+            memory.write(number(&words, 1), &words[3].to_le_bytes())?;
             4
         }
         (TRAP, _) => {
             signal::interrupt(driver, words[1] & 0x0fff_ffff);
             2
         }
+        // Polls of registers succeed at once.
         (POLL, _) => {
-            if words[0] >> 31 != 0 && !is_met(memory, &words)? {
-                return Ok((Step::NotYet, 0));
+            if words[0] >> 31 != 0 && !is_condition_met(memory, &words)? {
+                return Ok((Step::Waiting, 0));
             }
             6
         }
         (ATOMIC, _) if words[0] >> 25 == ADD => {
-            memory.add(long(&words, 1), long(&words, 3))?;
+            memory.add(number(&words, 1), number(&words, 3))?;
             8
         }
         (FILL, _) => {
             let count = u64::from(words[4] & 0x003f_ffff) / 4 + 1;
-            engine::fill(driver, memory, long(&words, 1), count * 4, words[3])?;
+            engine::fill(driver, memory, number(&words, 1), count * 4, words[3])?;
             5
         }
         (TIMESTAMP, GLOBAL) => {
-            memory.write(long(&words, 1), &gpu_clock().to_le_bytes())?;
+            memory.write(number(&words, 1), &gpu_clock().to_le_bytes())?;
             3
         }
         (CACHE, _) => 5,
         _ => {
-            driver.log.unknown(format_args!("DMA packet {:#010x}", words[0]));
-            return Err(Fault { address: ring.base + ring.at % ring.size, error: EINVAL });
+            driver.log.unsupported(format_args!("DMA packet {:#010x}", words[0]));
+            return Err(Fault { address: ring.base + ring.consumed % ring.size, error: EINVAL });
         }
     };
-    Ok((Step::Done, u64::from(length) * 4))
+    Ok((Step::Consumed, u64::from(length) * 4))
 }
 
-/// Returns whether memory has the polled value. Polls of registers succeed at once.
-fn is_met(memory: &GpuMemory, words: &[u32; MAX_WORDS]) -> Result<bool, Fault> {
+/// Returns whether a number in memory satisfies the packet's condition.
+fn is_condition_met(memory: &GpuMemory, words: &[u32; MAX_WORDS]) -> Result<bool, Fault> {
     let mut bytes = [0; 4];
-    memory.read(long(words, 1), &mut bytes)?;
+    memory.read(number(words, 1), &mut bytes)?;
     let value = u32::from_le_bytes(bytes) & words[4];
     Ok(match words[0] >> 28 & 7 {
         0 => true,

@@ -3,6 +3,7 @@
 use super::gpu_memory::{Fault, GpuMemory};
 use crate::driver::Driver;
 
+/// The offsets of the fields of a signal.
 const VALUE: u64 = 8;
 const MAILBOX: u64 = 16;
 const EVENT: u64 = 24;

@@ -2,8 +2,8 @@
 
 use super::aql::{self, Step};
 use super::gpu_memory::{Fault, GpuMemory};
-use super::sdma::{self, Words};
-use super::{Kind, Ring};
+use super::sdma::{self, RingReader};
+use super::{PacketFormat, Ring};
 use crate::driver::{self, Driver};
 use crate::user;
 use std::sync::Arc;
@@ -25,14 +25,15 @@ const MAX_SLEEP: Duration = Duration::from_millis(1);
 
 /// Reads a queue until it is stopped or the GPU faults.
 pub(super) fn run(ring: Ring, memory: &GpuMemory, commands: &Arc<Commands>) {
-    sleep_precisely();
+    minimise_timer_slack();
     let driver = driver::get();
-    let (mut at, mut idle_polls) = (user::get(ring.read_pointer).unwrap_or(0), 0u32);
+    let (mut position, mut idle_polls) = (user::get(ring.read_pointer).unwrap_or(0), 0u32);
     while !commands.stop.load(Ordering::Acquire) {
         let suspended = commands.suspend.load(Ordering::Acquire);
-        match if suspended { Ok(Step::NotYet) } else { step(driver, &ring, memory, &mut at) } {
-            Ok(Step::Done) => idle_polls = 0,
-            Ok(Step::NotYet) => {
+        match if suspended { Ok(Step::Waiting) } else { step(driver, &ring, memory, &mut position) }
+        {
+            Ok(Step::Consumed) => idle_polls = 0,
+            Ok(Step::Waiting) => {
                 idle_polls = idle_polls.saturating_add(1);
                 pause(idle_polls);
             }
@@ -48,7 +49,7 @@ pub(super) fn run(ring: Ring, memory: &GpuMemory, commands: &Arc<Commands>) {
 
 /// Minimises this thread's timer slack. By default the kernel extends a sleep by up to 50 µs, more
 /// than twice `MIN_SLEEP`, while the program busy-waits for its copy.
-fn sleep_precisely() {
+fn minimise_timer_slack() {
     let nanoseconds: libc::c_ulong = 1;
     // SAFETY: sets a number of this thread; on failure nothing changes.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, nanoseconds) };
@@ -62,27 +63,32 @@ fn pause(idle_polls: u32) {
     }
 }
 
-fn step(driver: &Driver, ring: &Ring, memory: &GpuMemory, at: &mut u64) -> Result<Step, Fault> {
+fn step(
+    driver: &Driver,
+    ring: &Ring,
+    memory: &GpuMemory,
+    position: &mut u64,
+) -> Result<Step, Fault> {
     let fault = |address| move |error| Fault { address, error };
-    let end = user::get(ring.write_pointer).map_err(fault(ring.write_pointer))?;
-    if *at >= end {
-        return Ok(Step::NotYet);
+    let written = user::get(ring.write_pointer).map_err(fault(ring.write_pointer))?;
+    if *position >= written {
+        return Ok(Step::Waiting);
     }
-    let (step, length) = match ring.kind {
-        Kind::Aql => {
+    let (step, length) = match ring.format {
+        PacketFormat::Aql => {
             let slots = ring.size / aql::PACKET_SIZE;
-            (aql::step(driver, memory, ring.base + *at % slots * aql::PACKET_SIZE)?, 1)
+            (aql::step(driver, memory, ring.base + *position % slots * aql::PACKET_SIZE)?, 1)
         }
-        Kind::Sdma => {
-            let words = Words { base: ring.base, size: ring.size, at: *at, end };
-            sdma::step(driver, memory, &words)?
+        PacketFormat::Sdma => {
+            let (base, size, consumed) = (ring.base, ring.size, *position);
+            sdma::step(driver, memory, &RingReader { base, size, consumed, written })?
         }
     };
-    if step == Step::Done {
-        // `at` counts packets or bytes since the start, and may overflow.
-        *at = at.wrapping_add(length);
-        let read = ring.read_pointer;
-        user::write(read, &at.to_le_bytes()).map_err(fault(read))?;
+    if step == Step::Consumed {
+        // `position` counts packets or bytes since the start, and may overflow.
+        *position = position.wrapping_add(length);
+        let pointer = ring.read_pointer;
+        user::write(pointer, &position.to_le_bytes()).map_err(fault(pointer))?;
     }
     Ok(step)
 }

@@ -1,11 +1,11 @@
 //! Files with the driver's current counts and page tables.
 
-use crate::driver::{DRM_MAJOR, Driver, FIRST_RENDER};
+use crate::driver::{DRM_MAJOR, Driver, FIRST_RENDER_MINOR};
 use crate::vm_info;
 
 /// A file whose contents are generated on open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Counter {
+pub(crate) enum GeneratedFile {
     /// Bytes of a GPU's memory that this process holds (amdkfd's `vram_<gpuid>`).
     Held(usize),
     /// Bytes of a GPU's memory (amdgpu's `mem_info_vram_total`).
@@ -18,9 +18,9 @@ pub(crate) enum Counter {
     PageTables(usize),
 }
 
-impl Counter {
-    /// Returns the counter of a path, if there is one.
-    pub(crate) fn named(driver: &Driver, path: &str) -> Option<Self> {
+impl GeneratedFile {
+    /// Returns the generated file at a path, if there is one.
+    pub(crate) fn at_path(driver: &Driver, path: &str) -> Option<Self> {
         let (folder, name) = path.rsplit_once('/')?;
         match name {
             "mem_info_vram_total" => gpu_of_folder(driver, folder).map(Self::Total),
@@ -52,9 +52,9 @@ impl Counter {
     }
 }
 
-/// Finds the GPU of a minor number, which is that of its card or of its render node.
+/// Finds the GPU whose card or render node has a minor number.
 fn gpu_of_minor(driver: &Driver, minor: usize) -> Option<usize> {
-    let gpu = minor.checked_sub(FIRST_RENDER).unwrap_or(minor);
+    let gpu = minor.checked_sub(FIRST_RENDER_MINOR).unwrap_or(minor);
     (gpu < driver.gpus.len()).then_some(gpu)
 }
 

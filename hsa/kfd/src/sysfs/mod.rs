@@ -1,16 +1,16 @@
 //! Writes the emulated files of `/sys` and `/dev` to a temporary folder, the tree.
 //!
-//! Their contents depend only on the configuration. Processes of one configuration share a folder,
-//! whose name contains a hash of the contents; it is written under another name and renamed.
+//! The contents depend only on the configuration. Processes of one configuration share a folder, whose
+//! name contains a hash of the contents. The first process writes it under another name and renames it.
 
 mod counters;
 mod topology;
 
-pub(crate) use counters::Counter;
+pub(crate) use counters::GeneratedFile;
 pub(crate) use topology::machine_memory;
 
 use crate::config::Config;
-use crate::driver::{DRM_MAJOR, FIRST_RENDER};
+use crate::driver::{DRM_MAJOR, FIRST_RENDER_MINOR};
 use crate::{environment, memory_file, own};
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -28,22 +28,22 @@ pub(crate) fn write(config: &Config) -> io::Result<String> {
         vec![("sys/class/kfd/kfd".to_owned(), "../../devices/virtual/kfd/kfd".to_owned())];
     for gpu in 0..config.gpus {
         files.extend(device_files(config, gpu));
-        for (name, minor) in [("card", gpu), ("renderD", FIRST_RENDER + gpu)] {
+        for (name, minor) in [("card", gpu), ("renderD", FIRST_RENDER_MINOR + gpu)] {
             let target = format!("../../../dev/char/{DRM_MAJOR}:{minor}/device");
             links.push((format!("sys/class/drm/{name}{minor}/device"), target));
         }
     }
     files.push(("dev/kfd".to_owned(), String::new()));
     files.push(("sys/module/amdgpu/initstate".to_owned(), "live\n".to_owned()));
-    // `stat` of a counter reports this file.
+    // `stat` of a generated file reports this file.
     files.push(("counter".to_owned(), String::new()));
     store(&files, &links).map(|folder| folder.to_string_lossy().into_owned())
 }
 
 /// Returns the files that libdrm reads for a GPU's device numbers. libdrm distinguishes GPUs by the
-/// name of their primary node, so each GPU has one.
+/// name of their primary node, so each GPU has a primary node.
 fn device_files(config: &Config, gpu: usize) -> Vec<File> {
-    let render = FIRST_RENDER + gpu;
+    let render = FIRST_RENDER_MINOR + gpu;
     let mut files = vec![
         (format!("dev/dri/renderD{render}"), String::new()),
         (format!("dev/dri/card{gpu}"), String::new()),
@@ -56,8 +56,8 @@ fn device_files(config: &Config, gpu: usize) -> Vec<File> {
         files.push((format!("{folder}/vendor"), "0x1002\n".to_owned()));
         files.push((format!("{folder}/device"), format!("{:#06x}\n", config.profile.device)));
         files.push((format!("{folder}/uevent"), "DRIVER=amdgpu\n".to_owned()));
-        for counter in ["mem_info_vram_total", "mem_info_vram_used", "mem_info_vis_vram_total"] {
-            files.push((format!("{folder}/{counter}"), String::new()));
+        for name in ["mem_info_vram_total", "mem_info_vram_used", "mem_info_vis_vram_total"] {
+            files.push((format!("{folder}/{name}"), String::new()));
         }
     }
     files

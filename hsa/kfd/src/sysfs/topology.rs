@@ -2,7 +2,7 @@
 
 use super::File;
 use crate::config::Config;
-use crate::driver::{FIRST_RENDER, gpu_id};
+use crate::driver::{FIRST_RENDER_MINOR, gpu_id};
 use std::fmt::Write;
 
 const ROOT: &str = "sys/devices/virtual/kfd/kfd/topology";
@@ -17,8 +17,8 @@ const SYSTEM: u64 = 0;
 const FRAME_BUFFER_PUBLIC: u64 = 1;
 const FRAME_BUFFER_PRIVATE: u64 = 2;
 
-/// Doorbells of 64 bits; four watch points; firmware that can be debugged. Without the last,
-/// AMD's runtime (6.4.3, 7.2.4) does not release the driver when it stops, and cannot start again.
+/// Doorbells of 64 bits; four watch points; firmware that can be debugged. Without the last
+/// bit, AMD's runtime (6.4.3, 7.2.4) does not release the driver when it stops, and cannot start again.
 const CAPABILITY: u64 = 2 << 12 | 1 << 7 | 2 << 8 | 1 << 29;
 
 /// Formats a file of `name value` lines.
@@ -39,9 +39,9 @@ pub(crate) fn files(config: &Config) -> Vec<File> {
             text(&[("platform_oem", 0), ("platform_id", 0), ("platform_rev", 0)]),
         ),
     ];
-    files.extend(processor(config));
+    files.extend(cpu_files(config));
     for gpu in 0..config.gpus {
-        files.extend(graphics(config, gpu));
+        files.extend(gpu_files(config, gpu));
     }
     files
 }
@@ -78,7 +78,7 @@ pub(crate) fn machine_memory() -> u64 {
     (pages as u64).saturating_mul(page as u64)
 }
 
-fn processor(config: &Config) -> Vec<File> {
+fn cpu_files(config: &Config) -> Vec<File> {
     // SAFETY: queries a number and touches no memory.
     let processors = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
     let memory = machine_memory();
@@ -111,7 +111,7 @@ fn processor(config: &Config) -> Vec<File> {
     files
 }
 
-fn graphics(config: &Config, gpu: usize) -> Vec<File> {
+fn gpu_files(config: &Config, gpu: usize) -> Vec<File> {
     let (profile, node) = (config.profile, gpu + 1);
     let folder = format!("{ROOT}/nodes/{node}");
     let hive = if profile.hive && config.gpus > 1 { 0x00c0_ffee_0000_0001 } else { 0 };
@@ -141,7 +141,7 @@ fn graphics(config: &Config, gpu: usize) -> Vec<File> {
         ("device_id", u64::from(profile.device)),
         ("location_id", 0x0300 + 0x100 * gpu as u64),
         ("domain", 0),
-        ("drm_render_minor", (FIRST_RENDER + gpu) as u64),
+        ("drm_render_minor", (FIRST_RENDER_MINOR + gpu) as u64),
         ("hive_id", hive),
         ("num_sdma_engines", u64::from(profile.dma_engines)),
         ("num_sdma_xgmi_engines", u64::from(profile.link_dma_engines)),

@@ -3,6 +3,8 @@
 // Each test uses a part of this module.
 #![allow(dead_code)]
 
+pub mod engine;
+
 use std::ffi::CString;
 use std::io::Error;
 use std::ptr::null_mut;
@@ -80,8 +82,8 @@ impl Gpu {
         Ok((alloc[2], alloc[3]))
     }
 
-    /// Creates a handle of the process's own memory.
-    pub fn lock_host(self, host: u64, size: u64) -> Result<u64> {
+    /// Registers memory of the process with the GPU. Returns its handle.
+    pub fn register_host(self, host: u64, size: u64) -> Result<u64> {
         let mut alloc = [0, size, 0, host, self.id | (USERPTR | WRITABLE) << 32];
         call(self.kfd, b'K', 0x16, &mut alloc)?;
         Ok(alloc[2])
@@ -104,10 +106,15 @@ impl Gpu {
         Ok(import[1])
     }
 
-    /// Maps memory at its address (call 0x18), or unmaps it (call 0x19).
-    pub fn map(self, number: u8, handle: u64) -> Result<()> {
+    /// Maps memory at its address.
+    pub fn map_memory(self, handle: u64) -> Result<()> {
         let gpus = [self.id as u32];
-        call(self.kfd, b'K', number, &mut [handle, gpus.as_ptr() as u64, 1])
+        call(self.kfd, b'K', 0x18, &mut [handle, gpus.as_ptr() as u64, 1])
+    }
+
+    pub fn unmap_memory(self, handle: u64) -> Result<()> {
+        let gpus = [self.id as u32];
+        call(self.kfd, b'K', 0x19, &mut [handle, gpus.as_ptr() as u64, 1])
     }
 
     /// Imports a buffer. Returns its handle in DRM.
@@ -135,13 +142,13 @@ impl Gpu {
 /// Maps a descriptor, readable and writable.
 pub fn mmap(descriptor: i32, offset: u64, length: usize) -> Result<*mut u8> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
-    let (shared, offset) = (libc::MAP_SHARED, offset as i64);
+    let (flags, offset) = (libc::MAP_SHARED, offset as i64);
     // SAFETY: the kernel chooses unused addresses.
-    let mapped = unsafe { libc::mmap(null_mut(), length, protection, shared, descriptor, offset) };
+    let mapped = unsafe { libc::mmap(null_mut(), length, protection, flags, descriptor, offset) };
     if mapped == libc::MAP_FAILED { Err(errno()) } else { Ok(mapped.cast()) }
 }
 
-/// Returns the lines of a GPU's page tables that are mappings, and the last line.
+/// Returns the lines of a GPU's mappings from the page-table file, and the file's last line.
 pub fn page_tables() -> (Vec<String>, String) {
     let path = "/sys/kernel/debug/dri/128/amdgpu_vm_info";
     let text = std::fs::read_to_string(path).expect("page tables");

@@ -58,12 +58,12 @@ impl Faults {
         self.set(plan.clone());
         if let Some(path) = record {
             // Opened for each line, so that the simulation holds no additional descriptor.
-            let note = move |rule| {
+            let append_rule = move |rule| {
                 let file = File::options().append(true).open(&path);
                 // Ignores errors: a failure to write must not make the call fail.
                 drop(file.and_then(|mut it| it.write_all(format!("runtime {rule}\n").as_bytes())));
             };
-            self.state().injector = Arc::new(Injector::new(plan.plan).with_reporter(note));
+            self.state().injector = Arc::new(Injector::new(plan.plan).with_reporter(append_rule));
         }
     }
 
@@ -80,7 +80,7 @@ impl Faults {
         let mut state = self.state();
         let calls = state.calls.entry(name).or_default();
         *calls += 1;
-        let (call, injection) = (*calls, state.injector.count(name));
+        let (call, injection) = (*calls, state.injector.count_call(name));
         if injection.error().is_some() {
             state.failed.push((name, call));
         }
@@ -94,8 +94,8 @@ impl Faults {
 }
 
 /// Returns whether a call of the function can be performed after it has returned to its caller.
-/// Such functions never dereference pointer arguments: they look them up or pass them to the
-/// kernel.
+/// Such functions never dereference pointer arguments: they look the addresses up, or pass them to
+/// the kernel.
 pub(crate) fn may_be_late(function: &str) -> bool {
     const FUNCTIONS: [&str; 7] = [
         "hsa_amd_vmem_map",
@@ -149,7 +149,7 @@ impl Instance {
         self.faults.has_fault(fault)
     }
 
-    /// Returns the size that the call reports.
+    /// Returns the size that the call reports, changed by the faults `half` and `double`.
     pub(crate) fn reported_size(&self, size: u64) -> u64 {
         match (self.has_fault(FaultKind::Half), self.has_fault(FaultKind::Double)) {
             (true, _) => size / 2,
@@ -158,7 +158,7 @@ impl Instance {
         }
     }
 
-    /// Returns how many of `size` bytes the call acts on; at least a page.
+    /// Returns how many of `size` bytes the call acts on: with the fault `half`, whole pages.
     pub(crate) fn affected_size(&self, size: usize) -> usize {
         if self.has_fault(FaultKind::Half) {
             (size / 2).next_multiple_of(PAGE).min(size)
@@ -167,7 +167,7 @@ impl Instance {
         }
     }
 
-    /// Returns the memory that the call makes visible.
+    /// Returns the memory that the call maps or exports: a substitute with the fault `other`.
     pub(crate) fn visible_memory(&self, memory: Arc<Memory>) -> Arc<Memory> {
         if self.has_fault(FaultKind::Other) { memory.substitute() } else { memory }
     }

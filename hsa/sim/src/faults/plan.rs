@@ -37,13 +37,13 @@ impl FaultPlan {
     /// Adds a failure of one call of a function (the first is 1).
     #[must_use]
     pub fn fail(self, function: &str, call: u64, status: hsa_status_t) -> Self {
-        self.and(Some(function), Calls::one(call), status)
+        self.and(Some(function), Calls::single(call), status)
     }
 
     /// Adds a failure of one call, counted over all functions together from 1.
     #[must_use]
     pub fn fail_any(self, call: u64, status: hsa_status_t) -> Self {
-        self.and(None, Calls::one(call), status)
+        self.and(None, Calls::single(call), status)
     }
 
     /// Adds failures of a call and all later ones, counted over all functions together from 1.
@@ -59,7 +59,7 @@ impl FaultPlan {
     }
 
     fn and(self, function: Option<&str>, calls: Calls, status: hsa_status_t) -> Self {
-        Self { plan: self.plan.and(function, calls, Effect::Fail(Status(status))) }
+        Self { plan: self.plan.with_rule(function, calls, Effect::Fail(Status(status))) }
     }
 
     /// Returns whether the plan is empty.
@@ -93,7 +93,7 @@ impl Target for Runtime {
         NAMES.to_vec()
     }
 
-    fn can(&self, call: &str, fault: FaultKind) -> bool {
+    fn supports(&self, call: &str, fault: FaultKind) -> bool {
         const COPIES: [&str; 3] =
             ["hsa_memory_copy", "hsa_amd_memory_fill", "hsa_amd_memory_async_copy"];
         const RELEASES: [&str; 4] = [

@@ -83,7 +83,7 @@ pub(crate) unsafe fn create(
 }
 
 impl State {
-    /// Frees a handle's memory if it has neither references nor mappings.
+    /// Removes a handle that has neither references nor mappings, and frees its memory.
     pub(crate) fn remove_if_unused(&mut self, handle: u64) {
         if let Some(handle) = self.handles.remove_unused(handle) {
             share::close_exported(&handle);

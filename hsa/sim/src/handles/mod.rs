@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// The memory of a handle.
 #[derive(Debug)]
 pub(crate) enum Content {
-    /// Resolved memory.
+    /// Memory that was created here, or whose import is resolved.
     Memory(Arc<Memory>),
     /// An import that is not resolved yet, with the runtime's duplicate of the descriptor.
     Unresolved(OwnedFd),
@@ -60,7 +60,7 @@ pub(crate) struct Handles {
 }
 
 impl Handles {
-    /// Creates the table. Handle values are addresses in an aperture, or else of heap objects.
+    /// Creates an empty table. Handle values are addresses in an aperture or of heap objects.
     pub(crate) fn new(use_aperture: bool) -> Self {
         Self { handles: HashMap::new(), aperture: use_aperture.then(Aperture::default) }
     }
@@ -109,7 +109,7 @@ impl Handles {
         handle
     }
 
-    /// Removes all handles.
+    /// Removes and returns all handles.
     pub(crate) fn clear(&mut self) -> Vec<Handle> {
         if let Some(aperture) = &mut self.aperture {
             *aperture = Aperture::default();

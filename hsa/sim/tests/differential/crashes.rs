@@ -1,5 +1,5 @@
-//! Calls that crash AMD's runtime, with the affected releases. Sequences exclude these calls. Each
-//! is made here in a separate process, which must crash on the listed releases and on no others.
+//! Calls that crash AMD's runtime, with the affected releases. Sequences exclude these calls. The
+//! test makes each in a separate process, which must crash on the listed releases and on no others.
 // Every unsafe block calls a function of AMD's runtime, as an incorrect program could.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
@@ -7,9 +7,13 @@ use crate::calls::{AccessRequest, Agent, Call, Handle, Hint, Location, Pool};
 use crate::rig::{Ended, INCOMPATIBLE, OK, in_child};
 use crate::side::Side;
 use core::ptr::{null_mut, without_provenance_mut};
-use hsa_rocr::Release::{self, R6_1_2, R6_4_3, R7_2_4};
+use hsa_rocr::Release;
 use hsa_rocr::test::Fixture;
 use hsa_sys::*;
+
+const R6_1_2: Release = Release::R6_1_2;
+const R6_4_3: Release = Release::R6_4_3;
+const R7_2_4: Release = Release::R7_2_4;
 
 const PAGE: u64 = 4096;
 const AREA: u64 = 0x0800_0000_0000;

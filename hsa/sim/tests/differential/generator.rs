@@ -295,7 +295,7 @@ impl Generator {
         self.random.pick(&[3, 3, 3, 3, 3, 1, 2, 0, 0, 9])
     }
 
-    /// Returns a size near another.
+    /// Returns an invalid or extreme size, or a size derived from `size`.
     fn size(&mut self, size: u64) -> u64 {
         let other =
             [0, 1, PAGE, 4095, size.wrapping_add(PAGE), size / 2, size.wrapping_mul(2), u64::MAX];

@@ -8,6 +8,7 @@
 #[path = "../rig/mod.rs"]
 mod rig;
 
+mod attributes;
 mod calls;
 mod crashes;
 mod exclusions;
@@ -132,7 +133,7 @@ fn replay_file(fixture: &Fixture, path: PathBuf, trace: &Path) -> (bool, String)
     (output.status.success(), format!("{}: {last_call}\n{errors}", output.status))
 }
 
-/// Returns the path of a file in the build directory. The name contains the process id.
+/// Returns the path of a file in the build directory. Adds the process id to the name.
 fn file(name: &str) -> PathBuf {
     let name = format!("{}-{name}", std::process::id());
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name)

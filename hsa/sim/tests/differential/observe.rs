@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io::Read;
 
 const PAGE: u64 = 4096;
-/// The number of pages that are read from the start of a range. Of a longer range, the last page is
-/// read, too.
+/// The number of pages to read from the start of a range. If a range is longer, its last page is also
+/// read.
 const PAGES_READ: u64 = 32;
 
 /// A mapped range with the same access everywhere.

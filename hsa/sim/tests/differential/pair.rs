@@ -27,8 +27,8 @@ pub struct Pair {
     simulated: Side,
     /// The available memory of the GPUs before the sequence.
     memory_before: [Vec<u64>; 2],
-    /// Whether, in this sequence, only former mappings claimed some memory. The emulated kernel
-    /// does not count these, so that used memory is no longer compared.
+    /// Whether only former mappings have claimed some memory in this sequence. The emulated kernel
+    /// does not count that memory, so the used memory is no longer compared.
     lingered: bool,
     /// The number of calls, by function and result, and of excluded calls, by reason.
     pub counts: BTreeMap<String, u64>,
@@ -68,7 +68,7 @@ struct ObservedState {
 }
 
 /// Returns a simulation of a release.
-fn simulation(release: Release) -> Simulation {
+pub fn simulation(release: Release) -> Simulation {
     let generation = match release {
         Release::R6_1_2 => "era=a,extension=4",
         Release::R6_4_3 => "era=a,extension=7",
@@ -237,8 +237,8 @@ impl Pair {
         ranges
     }
 
-    /// Returns a difference after cleanup: the simulation must have empty left, and both must be
-    /// equal.
+    /// Returns a difference after cleanup: the simulation must use no resources, and the states of
+    /// both must be equal.
     fn difference_after_cleanup(&mut self) -> Option<Difference> {
         let mut values = Vec::new();
         let mut usage = self.simulation.usage();

@@ -129,7 +129,7 @@ impl Side {
         self.descriptors.clear();
     }
 
-    /// Returns the name of the object to which a handle's value refers now. Values are reused.
+    /// Returns the name of the latest object with the value of this handle. Runtimes reuse values.
     pub fn current_name(&self, name: Name) -> Option<Name> {
         let value = self.handles.get(&name)?;
         self.handles.iter().rev().find(|(_, other)| *other == value).map(|(name, _)| *name)

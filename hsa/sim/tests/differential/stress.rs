@@ -37,10 +37,11 @@ struct ProcessResources {
     available_memory: Vec<u64>,
 }
 
-/// Checks that the calls leak no resources. The duration is `HSA_KFD_STRESS_SECONDS`, or ten
-/// seconds.
+/// Checks that the calls leak no resources. The duration is `HSA_KFD_STRESS_SECONDS`, or three
+/// seconds, with `HSA_VMM_LONG=1` ten.
 pub fn leaks_nothing(fixture: &Fixture) {
-    let time = Duration::from_secs(number("HSA_KFD_STRESS_SECONDS").unwrap_or(10));
+    let default = if hsa_rocr::test::is_long() { 10 } else { 3 };
+    let time = Duration::from_secs(number("HSA_KFD_STRESS_SECONDS").unwrap_or(default));
     let fresh = || UNIX_EPOCH.elapsed().map_or(0, |time| time.as_nanos() as u64);
     let seed = number("HSA_SIM_SEED").unwrap_or_else(fresh);
     println!("\n{}: {THREADS} threads for {time:?}, seed {seed}", fixture.release());

@@ -67,7 +67,7 @@ pub fn counts(output: &Output) -> BTreeMap<String, u64> {
     serde_json::from_str(line).expect("numbers")
 }
 
-/// Performs the work that the environment specifies, if any.
+/// Performs the work that the environment variables specify, if set.
 pub fn run() {
     let Ok(work) = std::env::var(WORK) else { return };
     let variable = |name| std::env::var(name).expect("set by the parent");

@@ -351,7 +351,7 @@ pub fn pools(hsa: &Core, agent: hsa_agent_t) -> Vec<hsa_amd_memory_pool_t> {
     found
 }
 
-/// `T` must be the attribute's type.
+/// Reads an attribute of an agent. `T` must be the attribute's type.
 pub fn agent_info<T: Default>(hsa: &Core, agent: hsa_agent_t, attribute: u32) -> Result<T, u32> {
     let mut value = T::default();
     match unsafe { (hsa.hsa_agent_get_info)(agent, attribute, (&raw mut value).cast()) } {
@@ -366,7 +366,7 @@ pub fn agent_text(hsa: &Core, agent: hsa_agent_t, attribute: u32) -> String {
     CStr::from_bytes_until_nul(&text).expect("a terminating zero").to_str().expect("ASCII").into()
 }
 
-/// `T` must be the attribute's type.
+/// Reads an attribute of a pool. `T` must be the attribute's type.
 pub fn pool_info<T: Default>(
     hsa: &Core,
     pool: hsa_amd_memory_pool_t,
@@ -379,7 +379,7 @@ pub fn pool_info<T: Default>(
     }
 }
 
-/// `T` must be the attribute's type.
+/// Reads an attribute of the runtime. `T` must be the attribute's type.
 pub fn system_info<T: Default>(hsa: &Core, attribute: u32) -> Result<T, hsa_status_t> {
     let mut value = T::default();
     match unsafe { (hsa.hsa_system_get_info)(attribute, (&raw mut value).cast()) } {

@@ -6,7 +6,7 @@
 
 use super::token::Token;
 
-/// Reads one type from the start of `tokens`.
+/// Removes one Rust type from the start of `tokens`, and returns the C type.
 pub fn read(tokens: &mut &[Token<'_>]) -> String {
     if skip(tokens, "*") {
         let constant = if skip(tokens, "const") { "const " } else { "" };
@@ -36,7 +36,7 @@ pub fn read(tokens: &mut &[Token<'_>]) -> String {
         expect(tokens, ">");
         return inner;
     }
-    named(name)
+    c_name(name)
 }
 
 fn function(tokens: &mut &[Token<'_>]) -> String {
@@ -58,7 +58,7 @@ fn function(tokens: &mut &[Token<'_>]) -> String {
 }
 
 /// Returns C's name of a type.
-pub fn named(name: &str) -> String {
+pub fn c_name(name: &str) -> String {
     let c = match name {
         "c_void" => "void",
         "c_char" => "char",
@@ -67,11 +67,12 @@ pub fn named(name: &str) -> String {
         "bool" => "_Bool",
         "usize" => "size_t",
         "u8" => "uint8_t",
+        "u16" => "uint16_t",
         "u32" => "uint32_t",
         "u64" => "uint64_t",
         "i64" => "int64_t",
         _ if name.starts_with("hsa_") => {
-            // Bindgen uses the tag; both headers have the typedef.
+            // Bindgen uses the struct tag (`…_s`); both headers also define the typedef (`…_t`).
             return name
                 .strip_suffix("_s")
                 .map_or_else(|| name.to_owned(), |stem| format!("{stem}_t"));

@@ -4,7 +4,7 @@
 pub mod c_type;
 pub mod token;
 
-use c_type::{expect, named, next, read, skip};
+use c_type::{c_name, expect, next, read, skip};
 use core::mem::offset_of;
 use token::Token;
 
@@ -136,12 +136,12 @@ fn layout(text: &str, rest: &mut &[Token<'_>]) -> Option<Claim> {
             condition: format!("__builtin_offsetof(__typeof__({owner}), {field}) == {value}"),
         });
     }
-    let (description, name) = text.split_once(" of ").expect("a size is one of something");
+    let (description, name) = text.split_once(" of ").expect("`Size of TYPE`");
     if name.contains("__bindgen_ty_") {
-        // C cannot query the size of an anonymous union; the owner's size depends on it.
+        // C cannot query the size of an anonymous union. The claim about its owner's size covers it.
         return None;
     }
-    let name = named(name);
+    let name = c_name(name);
     let (description, condition) = match description {
         "Size" => (format!("has size {value}"), format!("sizeof(__typeof__({name})) == {value}")),
         "Alignment" => (
@@ -154,7 +154,7 @@ fn layout(text: &str, rest: &mut &[Token<'_>]) -> Option<Claim> {
     Some(Claim { subject: name, description, condition })
 }
 
-/// Returns the C type with the fields of a Rust type, and the offset of the first.
+/// Returns the C type that contains the fields of a Rust type, and the offset of the first field.
 fn c_owner(owner: &str) -> (String, usize) {
     match owner {
         "hsa_amd_event_s__bindgen_ty_1" => {
@@ -163,7 +163,7 @@ fn c_owner(owner: &str) -> (String, usize) {
         _ if owner.contains("__bindgen_ty_") => {
             panic!("`{owner}` has no name in C: add its offset in its owner here")
         }
-        _ => (named(owner), 0),
+        _ => (c_name(owner), 0),
     }
 }
 

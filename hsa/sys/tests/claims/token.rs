@@ -1,4 +1,4 @@
-//! Splits bindgen's output into words, numbers, strings and punctuation.
+//! Splits Rust or C source text into words, numbers, strings and punctuation.
 
 /// A token, as written; a string includes its quotes.
 pub type Token<'a> = &'a str;

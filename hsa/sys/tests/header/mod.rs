@@ -4,11 +4,11 @@ use crate::claims::token::{Token, is_word, tokens};
 
 #[derive(Debug, Default)]
 pub struct Header {
-    /// The names and values of all enumerations.
+    /// The names and values of all enumeration constants.
     pub constants: Vec<(String, u64)>,
     /// The names declared with `typedef`.
     pub types: Vec<String>,
-    /// `type.field`; fields of an anonymous union belong to its owner.
+    /// `type.field`; fields of an anonymous union count as fields of the struct around it.
     pub fields: Vec<String>,
     /// The names declared with `HSA_FUNCTION`.
     pub functions: Vec<String>,
@@ -53,7 +53,7 @@ impl Header {
                     self.fields.push(format!("{name}.{field}"));
                 }
             }
-            // A number type or a callback.
+            // A typedef of a number type or of a callback.
             ["typedef", _, name] | ["typedef", _, "(", "*", name, ")", ..] => {
                 self.types.push((*name).to_owned());
             }

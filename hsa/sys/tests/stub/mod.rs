@@ -9,6 +9,20 @@ pub const RESULT: u32 = 4711;
 
 /// Builds the shared library `file`, which exports exactly these functions.
 pub fn build<'a>(file: PathBuf, functions: impl IntoIterator<Item = &'a str>) -> PathBuf {
+    build_with(file, functions, &[])
+}
+
+/// Builds the shared library `file` with the runtime's soname. Once it is loaded, the dynamic linker
+/// returns it for that name in the whole process; tests therefore load it only in child processes.
+pub fn build_named<'a>(file: PathBuf, functions: impl IntoIterator<Item = &'a str>) -> PathBuf {
+    build_with(file, functions, &["-Wl,-soname,libhsa-runtime64.so.1"])
+}
+
+fn build_with<'a>(
+    file: PathBuf,
+    functions: impl IntoIterator<Item = &'a str>,
+    options: &[&str],
+) -> PathBuf {
     use std::io::Write as _;
     let source: String = functions
         .into_iter()
@@ -16,7 +30,9 @@ pub fn build<'a>(file: PathBuf, functions: impl IntoIterator<Item = &'a str>) ->
         .collect();
     std::fs::create_dir_all(folder(&file)).expect("the temporary folder is writable");
     let mut compiler = compiler::command()
-        .args(["-shared", "-fPIC", "-x", "c", "-", "-o"])
+        .args(["-shared", "-fPIC", "-x", "c", "-"])
+        .args(options)
+        .arg("-o")
         .arg(&file)
         .stdin(Stdio::piped())
         .spawn()

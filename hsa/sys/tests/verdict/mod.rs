@@ -18,7 +18,7 @@ pub enum Verdict {
     Absent,
 }
 
-/// The compiler's result for a line. Of several messages, the greatest result counts.
+/// The compiler's result for a line. If a line has several messages, the greatest result counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum LineResult {
     Accepted,
@@ -28,10 +28,10 @@ enum LineResult {
     UnknownName,
 }
 
-/// Checks every claim after `includes`; `folders` are searched first.
+/// Checks every claim in a file that includes `includes`. The compiler searches `folders` first.
 ///
-/// Each claim is compiled twice, as it is and negated. So a line that the compiler has skipped, and
-/// that has no message either time, is not taken for agreement.
+/// Compiles each claim twice: unchanged and negated. A line that the compiler skips has no message
+/// in either run; that is a contradiction, not agreement.
 pub fn check(includes: &[&str], folders: &[&Path], claims: &[Claim]) -> Vec<Verdict> {
     let plain = compile(includes, folders, claims, "");
     let negated = compile(includes, folders, claims, "!");

@@ -1,12 +1,12 @@
 //! Starts and stops the runtime; queries agents and pools.
 
-use super::{Agent, Hsa, Pool, PoolInfo, Result, hex, out};
+use super::{Agent, Hsa, Pool, PoolInfo, Result, hex, output};
 use core::ffi::c_void;
 use hsa_sys as sys;
 use std::fmt;
 
 /// The function that returns attributes of an agent.
-pub const INFO: &str = "hsa_agent_get_info";
+pub const AGENT_INFO: &str = "hsa_agent_get_info";
 
 impl Hsa<'_> {
     pub fn init(&self) -> Result<()> {
@@ -29,7 +29,7 @@ impl Hsa<'_> {
             let status = unsafe {
                 (self.table.core.hsa_system_get_info)(attribute, (&raw mut value).cast())
             };
-            (status, out("value", value.to_string()))
+            (status, output("value", value.to_string()))
         })?;
         Ok(value)
     }
@@ -44,11 +44,11 @@ impl Hsa<'_> {
         let mut agents: Vec<sys::hsa_agent_t> = Vec::new();
         let arguments = [("add_agent", "callback".into()), ("NULL", "0".to_owned())];
         self.call("hsa_iterate_agents", &arguments, true, || {
-            // SAFETY: the callback has the right type, and the data is the vector that it expects.
+            // SAFETY: the callback has the right type, and `data` is the vector that the callback expects.
             let status = unsafe {
                 (self.table.core.hsa_iterate_agents)(Some(add), (&raw mut agents).cast())
             };
-            (status, out("agents", agents.len().to_string()))
+            (status, output("agents", agents.len().to_string()))
         })?;
         Ok(agents)
     }
@@ -67,13 +67,13 @@ impl Hsa<'_> {
                 let get = self.table.core.hsa_agent_get_info;
                 get(agent.value, attribute, (&raw mut value).cast())
             };
-            (status, out("value", value.to_string()))
+            (status, output("value", value.to_string()))
         })?;
         Ok(value)
     }
 
-    /// Returns how many bytes of an agent's memory are available; `None` if the runtime does not know.
-    pub fn available(&self, agent: &Agent) -> Option<u64> {
+    /// Returns the number of available bytes of an agent's memory; `None` if the runtime does not report it.
+    pub fn available_memory(&self, agent: &Agent) -> Option<u64> {
         let mut value = 0_u64;
         let arguments = [
             (agent.c.as_str(), hex(agent.value.handle)),
@@ -81,14 +81,14 @@ impl Hsa<'_> {
             ("&available", "out".into()),
         ];
         let names: Vec<&str> = arguments.iter().map(|argument| argument.0).collect();
-        let c = format!("CHECK({INFO}({}));", names.join(", "));
-        let (_, status) = self.recorder.record(INFO, &arguments, Some(c), || {
+        let c = format!("CHECK({AGENT_INFO}({}));", names.join(", "));
+        let (_, status) = self.recorder.record(AGENT_INFO, &arguments, Some(c), || {
             // SAFETY: the attribute has eight bytes.
             let status = unsafe {
                 let get = self.table.core.hsa_agent_get_info;
                 get(agent.value, sys::HSA_AMD_AGENT_INFO_MEMORY_AVAIL, (&raw mut value).cast())
             };
-            (status, Some(status), out("available", value.to_string()))
+            (status, Some(status), output("available", value.to_string()))
         });
         (status == sys::HSA_STATUS_SUCCESS).then_some(value)
     }
@@ -110,12 +110,12 @@ impl Hsa<'_> {
             };
             let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
             name = String::from_utf8_lossy(&text[..end]).into_owned();
-            (status, out("name", name.clone()))
+            (status, output("name", name.clone()))
         })?;
         Ok(name)
     }
 
-    /// Returns all pools of an agent. `c` is the variable for one of them in the C program.
+    /// Returns all pools of an agent. `c` is the variable in the C program for the selected pool.
     pub fn pools(&self, agent: &Agent, c: &str) -> Result<Vec<sys::hsa_amd_memory_pool_t>> {
         unsafe extern "C" fn add(
             pool: sys::hsa_amd_memory_pool_t,
@@ -133,12 +133,12 @@ impl Hsa<'_> {
             (variable.as_str(), "out".into()),
         ];
         self.call("hsa_amd_agent_iterate_memory_pools", &arguments, true, || {
-            // SAFETY: the callback has the right type, and the data is the vector that it expects.
+            // SAFETY: the callback has the right type, and `data` is the vector that the callback expects.
             let status = unsafe {
                 let iterate = self.table.core.hsa_amd_agent_iterate_memory_pools;
                 iterate(agent.value, Some(add), (&raw mut pools).cast())
             };
-            (status, out("pools", pools.len().to_string()))
+            (status, output("pools", pools.len().to_string()))
         })?;
         Ok(pools)
     }
@@ -182,7 +182,7 @@ impl Hsa<'_> {
                 let get = self.table.core.hsa_amd_memory_pool_get_info;
                 get(pool.value, attribute, value.as_mut_ptr().cast())
             };
-            (status, out("value", value[0].to_string()))
+            (status, output("value", value[0].to_string()))
         })?;
         Ok(value[0])
     }
@@ -196,7 +196,7 @@ impl Hsa<'_> {
             ("HSA_AMD_AGENT_MEMORY_POOL_INFO_ACCESS", "0".to_owned()),
             ("&access", "out".into()),
         ];
-        self.call_if(
+        self.call_optional(
             self.table.core.hsa_amd_agent_memory_pool_get_info,
             "hsa_amd_agent_memory_pool_get_info",
             &arguments,
@@ -207,7 +207,7 @@ impl Hsa<'_> {
                     let attribute = sys::HSA_AMD_AGENT_MEMORY_POOL_INFO_ACCESS;
                     get(agent.value, pool.value, attribute, access.as_mut_ptr().cast())
                 };
-                (status, out("access", access[0].to_string()))
+                (status, output("access", access[0].to_string()))
             },
         )?;
         Ok(access[0] != sys::HSA_AMD_MEMORY_POOL_ACCESS_NEVER_ALLOWED)

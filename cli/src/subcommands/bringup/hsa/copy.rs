@@ -1,17 +1,18 @@
 //! Copies by a GPU, and their completion signals.
 
-use super::{Address, Agent, Hsa, Named, Result, hex, out};
+use super::{Address, Agent, Hsa, Named, Result, hex, output};
 use core::ffi::c_void;
 use core::ptr::null;
 use hsa_sys as sys;
 
-/// The function that copies.
+/// The function with which a GPU copies memory.
 pub const COPY: &str = "hsa_amd_memory_async_copy";
-/// The function that fills.
+/// The function with which a GPU fills memory.
 pub const FILL: &str = "hsa_amd_memory_fill";
 
 impl Hsa<'_> {
-    pub fn signal(&self) -> Result<Named<sys::hsa_signal_t>> {
+    /// Creates a signal with the value 1.
+    pub fn create_signal(&self) -> Result<Named<sys::hsa_signal_t>> {
         let mut signal = sys::hsa_signal_t { handle: 0 };
         let arguments = [
             ("1", "value".to_owned()),
@@ -19,7 +20,7 @@ impl Hsa<'_> {
             ("NULL", "0".into()),
             ("&signal", "out".into()),
         ];
-        self.call_if(
+        self.call_optional(
             self.table.core.hsa_signal_create,
             "hsa_signal_create",
             &arguments,
@@ -27,15 +28,15 @@ impl Hsa<'_> {
             |create| {
                 // SAFETY: no consumers are named; `signal` is writable.
                 let status = unsafe { create(1, 0, null(), &mut signal) };
-                (status, out("signal", hex(signal.handle)))
+                (status, output("signal", hex(signal.handle)))
             },
         )?;
         Ok(Named::new("signal", signal))
     }
 
-    pub fn destroy(&self, signal: &Named<sys::hsa_signal_t>) -> Result<()> {
+    pub fn destroy_signal(&self, signal: &Named<sys::hsa_signal_t>) -> Result<()> {
         let arguments = [(signal.c.as_str(), hex(signal.value.handle))];
-        self.call_if(
+        self.call_optional(
             self.table.core.hsa_signal_destroy,
             "hsa_signal_destroy",
             &arguments,
@@ -47,7 +48,7 @@ impl Hsa<'_> {
         )
     }
 
-    /// Has a GPU copy memory, and waits for the end.
+    /// Has a GPU copy memory, and waits for the end of the copy.
     pub fn copy(
         &self,
         to: &Address,
@@ -57,13 +58,13 @@ impl Hsa<'_> {
         signal: &Named<sys::hsa_signal_t>,
     ) -> Result<()> {
         let core = &self.table.core;
-        let set = core.hsa_signal_store_screlease;
+        let store = core.hsa_signal_store_screlease;
         let arguments = [(signal.c.as_str(), hex(signal.value.handle)), ("1", "value".to_owned())];
         let c = format!("hsa_signal_store_screlease({}, 1);", signal.c);
         self.recorder.record("hsa_signal_store_screlease", &arguments, Some(c), || {
-            if let Some(set) = set {
-                // SAFETY: the signal is alive.
-                unsafe { set(signal.value, 1) };
+            if let Some(store) = store {
+                // SAFETY: the signal was not destroyed.
+                unsafe { store(signal.value, 1) };
             }
             ((), None, vec![])
         });
@@ -77,7 +78,7 @@ impl Hsa<'_> {
             ("NULL", "0".into()),
             (signal.c.as_str(), hex(signal.value.handle)),
         ];
-        self.call_if(core.hsa_amd_memory_async_copy, COPY, &arguments, true, |copy| {
+        self.call_optional(core.hsa_amd_memory_async_copy, COPY, &arguments, true, |copy| {
             // SAFETY: both ranges belong to this process and have that size; nothing else uses them until the
             // signal reports the end.
             let status = unsafe {
@@ -102,7 +103,7 @@ impl Hsa<'_> {
             self.recorder.record("hsa_signal_wait_scacquire", &arguments, Some(c), || {
                 // HSA allows a wait to return before the condition holds, so check the value.
                 let value = loop {
-                    // SAFETY: the signal is alive until after this.
+                    // SAFETY: the signal is destroyed only after the wait.
                     let value = unsafe {
                         let state = sys::HSA_WAIT_STATE_BLOCKED;
                         wait(signal.value, sys::HSA_SIGNAL_CONDITION_LT, 1, u64::MAX, state)
@@ -111,7 +112,7 @@ impl Hsa<'_> {
                         break value;
                     }
                 };
-                (value, None, out("value", value.to_string()))
+                (value, None, output("value", value.to_string()))
             });
         if value != 0 {
             return Err(self.recorder.blame(
@@ -122,17 +123,17 @@ impl Hsa<'_> {
         Ok(())
     }
 
-    /// Has a GPU fill memory with a number, and waits for the end.
-    pub fn fill_by_gpu(&self, at: &Address, size: usize, number: u32) -> Result<()> {
+    /// Has a GPU fill memory with a number, and waits until the memory is filled.
+    pub fn fill_by_gpu(&self, address: &Address, size: usize, number: u32) -> Result<()> {
         let arguments = [
-            (at.c.as_str(), hex(at.value)),
+            (address.c.as_str(), hex(address.value)),
             ("0x5a5a0001", hex(number)),
             ("size / 4", hex(size / 4)),
         ];
         let fill = self.table.core.hsa_amd_memory_fill;
-        self.call_if(fill, FILL, &arguments, true, |fill| {
+        self.call_optional(fill, FILL, &arguments, true, |fill| {
             // SAFETY: the range belongs to this process and nothing else uses it.
-            (unsafe { fill(at.value as *mut c_void, number, size / 4) }, vec![])
+            (unsafe { fill(address.value as *mut c_void, number, size / 4) }, vec![])
         })
     }
 }

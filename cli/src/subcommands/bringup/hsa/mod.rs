@@ -1,6 +1,6 @@
-//! Wrappers of HSA's functions that record each call before and after it.
+//! Wrappers of HSA's functions. They send a record before and after each call.
 //!
-//! They call the runtime directly, without the library's checks and workarounds.
+//! The wrappers call the runtime directly, without the library's checks and workarounds.
 
 mod agents;
 mod copy;
@@ -8,7 +8,7 @@ mod pool_memory;
 mod touch;
 mod virtual_memory;
 
-pub use agents::INFO;
+pub use agents::AGENT_INFO;
 pub use copy::{COPY, FILL};
 pub use touch::Difference;
 
@@ -65,7 +65,8 @@ fn hex(value: impl fmt::LowerHex) -> String {
     format!("{value:#x}")
 }
 
-fn out(name: &str, value: impl Into<String>) -> Vec<Argument> {
+/// Returns the list of a single output argument.
+fn output(name: &str, value: impl Into<String>) -> Vec<Argument> {
     vec![Argument { name: name.into(), value: value.into() }]
 }
 
@@ -74,8 +75,8 @@ impl<'a> Hsa<'a> {
         Self { vmem: table.vmem.ok(), table, recorder }
     }
 
-    /// Makes a call that returns a status. With `in_c`, the C program contains the call, with the names of the
-    /// arguments.
+    /// Makes a call that returns a status. With `in_c`, the C program contains the call. Its arguments there are
+    /// the names in `arguments`.
     fn call(
         &self,
         name: &str,
@@ -86,8 +87,8 @@ impl<'a> Hsa<'a> {
         let names: Vec<&str> = arguments.iter().map(|argument| argument.0).collect();
         let c = in_c.then(|| format!("CHECK({name}({}));", names.join(", ")));
         let (number, status) = self.recorder.record(name, arguments, c, || {
-            let (status, answered) = perform();
-            (status, Some(status), answered)
+            let (status, outputs) = perform();
+            (status, Some(status), outputs)
         });
         match status {
             sys::HSA_STATUS_SUCCESS | sys::HSA_STATUS_INFO_BREAK => Ok(()),
@@ -99,7 +100,7 @@ impl<'a> Hsa<'a> {
     }
 
     /// Makes a call of a function that the library may not have.
-    fn call_if<F>(
+    fn call_optional<F>(
         &self,
         function: Option<F>,
         name: &str,
@@ -117,6 +118,6 @@ impl<'a> Hsa<'a> {
         arguments: &[(&str, String)],
         perform: impl FnOnce(&sys::Vmem) -> (u32, Vec<Argument>),
     ) -> Result<()> {
-        self.call_if(self.vmem.as_ref(), name, arguments, true, perform)
+        self.call_optional(self.vmem.as_ref(), name, arguments, true, perform)
     }
 }

@@ -1,11 +1,11 @@
 //! Pool memory, which the CPU uses to check a GPU's copies.
 
-use super::{Address, Agent, Hsa, Named, Pool, Result, hex, out};
+use super::{Address, Agent, Hsa, Named, Pool, Result, hex, output};
 use core::ffi::c_void;
 use core::ptr::{null, null_mut};
 
 impl Hsa<'_> {
-    /// Allocates memory of a pool. `c` is its variable in the C program.
+    /// Allocates memory of a pool. `c` is the variable in the C program for the memory's address.
     pub fn allocate(&self, pool: &Pool, size: usize, c: &str) -> Result<Address> {
         let mut address = null_mut();
         let variable = format!("(void **)&{c}");
@@ -15,7 +15,7 @@ impl Hsa<'_> {
             ("0", "flags".to_owned()),
             (variable.as_str(), "out".into()),
         ];
-        self.call_if(
+        self.call_optional(
             self.table.core.hsa_amd_memory_pool_allocate,
             "hsa_amd_memory_pool_allocate",
             &arguments,
@@ -23,7 +23,7 @@ impl Hsa<'_> {
             |allocate| {
                 // SAFETY: the runtime returned the pool; `address` is writable.
                 let status = unsafe { allocate(pool.value, size, 0, &mut address) };
-                (status, out(c, hex(address as usize)))
+                (status, output(c, hex(address as usize)))
             },
         )?;
         Ok(Named::new(c, address as usize))
@@ -32,7 +32,7 @@ impl Hsa<'_> {
     /// Frees memory of a pool.
     pub fn pool_free(&self, address: &Address) -> Result<()> {
         let arguments = [(address.c.as_str(), hex(address.value))];
-        self.call_if(
+        self.call_optional(
             self.table.core.hsa_amd_memory_pool_free,
             "hsa_amd_memory_pool_free",
             &arguments,
@@ -45,7 +45,7 @@ impl Hsa<'_> {
     }
 
     /// Grants agents access to memory of a pool.
-    pub fn allow(&self, address: &Address, agents: &[&Agent]) -> Result<()> {
+    pub fn allow_access(&self, address: &Address, agents: &[&Agent]) -> Result<()> {
         let list: Vec<_> = agents.iter().map(|agent| agent.c.as_str()).collect();
         let list = format!("(hsa_agent_t[]){{{}}}", list.join(", "));
         let values: Vec<_> = agents.iter().map(|agent| agent.value).collect();
@@ -56,7 +56,7 @@ impl Hsa<'_> {
             ("NULL", "flags".into()),
             (address.c.as_str(), hex(address.value)),
         ];
-        self.call_if(
+        self.call_optional(
             self.table.core.hsa_amd_agents_allow_access,
             "hsa_amd_agents_allow_access",
             &arguments,

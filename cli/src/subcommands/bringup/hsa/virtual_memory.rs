@@ -1,13 +1,15 @@
 //! The virtual memory functions: `hsa_amd_vmem_*`.
 
-use super::{Address, Agent, Handle, Hsa, MISSING, Named, Pool, Record, Result, Stopped, hex, out};
+use super::{
+    Address, Agent, Handle, Hsa, MISSING, Named, Pool, Record, Result, Stopped, hex, output,
+};
 use core::ffi::c_void;
 use core::ptr::null_mut;
 use hsa_sys as sys;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 impl Hsa<'_> {
-    /// Reserves addresses. `c` is their variable in the C program.
+    /// Reserves addresses. `c` is the variable in the C program for the first address.
     pub fn reserve(&self, size: usize, c: &str) -> Result<Address> {
         let mut address = null_mut();
         let variable = format!("&{c}");
@@ -20,7 +22,7 @@ impl Hsa<'_> {
         self.vmem("hsa_amd_vmem_address_reserve", &arguments, |vmem| {
             // SAFETY: `address` is writable.
             let status = unsafe { (vmem.hsa_amd_vmem_address_reserve)(&mut address, size, 0, 0) };
-            (status, out(c, hex(address as usize)))
+            (status, output(c, hex(address as usize)))
         })?;
         Ok(Named::new(c, address as usize))
     }
@@ -33,7 +35,7 @@ impl Hsa<'_> {
         })
     }
 
-    /// Allocates physical memory. `c` is its variable in the C program.
+    /// Allocates physical memory. `c` is the variable in the C program for the handle.
     pub fn create(&self, pool: &Pool, size: usize, c: &str) -> Result<Handle> {
         let variable = format!("&{c}");
         let mut handle = sys::hsa_amd_vmem_alloc_handle_t { handle: 0 };
@@ -50,7 +52,7 @@ impl Hsa<'_> {
                 let create = vmem.hsa_amd_vmem_handle_create;
                 create(pool.value, size, sys::MEMORY_TYPE_NONE, 0, &mut handle)
             };
-            (status, out(c, hex(handle.handle)))
+            (status, output(c, hex(handle.handle)))
         })?;
         Ok(Named::new(c, handle))
     }
@@ -72,10 +74,10 @@ impl Hsa<'_> {
                 // SAFETY: the runtime returned the pool; `handle` is writable.
                 unsafe { create(pool.value, size.value, sys::MEMORY_TYPE_NONE, 0, &mut handle) }
             });
-            (status, Some(status), out("memory3", hex(handle.handle)))
+            (status, Some(status), output("memory3", hex(handle.handle)))
         });
         match status {
-            // ROCm 6.1 reports success without memory, too.
+            // Without memory, ROCm 6.1 may return success and no handle.
             sys::HSA_STATUS_SUCCESS if handle.handle == 0 => Ok(None),
             sys::HSA_STATUS_SUCCESS => Ok(Some(Named::new("memory3", handle))),
             sys::HSA_STATUS_ERROR_OUT_OF_RESOURCES => Ok(None),
@@ -143,8 +145,8 @@ impl Hsa<'_> {
         self.vmem("hsa_amd_vmem_set_access", &arguments, |vmem| {
             // SAFETY: the range was mapped as a whole; the runtime returned the agents.
             let status = unsafe {
-                let set = vmem.hsa_amd_vmem_set_access;
-                set(va.value as *mut c_void, size, descriptors.as_ptr(), descriptors.len())
+                let set_access = vmem.hsa_amd_vmem_set_access;
+                set_access(va.value as *mut c_void, size, descriptors.as_ptr(), descriptors.len())
             };
             (status, vec![])
         })
@@ -162,7 +164,7 @@ impl Hsa<'_> {
             let status = unsafe {
                 (vmem.hsa_amd_vmem_export_shareable_handle)(&mut dmabuf, memory.value, 0)
             };
-            (status, out("dmabuf", dmabuf.to_string()))
+            (status, output("dmabuf", dmabuf.to_string()))
         })?;
         if dmabuf < 0 {
             return Err(self.recorder.fail(format!("the exported descriptor is {dmabuf}")));
@@ -179,7 +181,7 @@ impl Hsa<'_> {
             // SAFETY: the descriptor is open; `handle` is writable.
             let status =
                 unsafe { (vmem.hsa_amd_vmem_import_shareable_handle)(number, &mut handle) };
-            (status, out("memory", hex(handle.handle)))
+            (status, output("memory", hex(handle.handle)))
         })?;
         Ok(Named::new("memory", handle))
     }

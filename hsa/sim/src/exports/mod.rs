@@ -1,16 +1,57 @@
 //! The exported C functions of the shared object. They use slot 0, which the environment
 //! configures.
+//!
+//! This file exports the functions of the linked-in table. The submodules export the rest of the interface of AMD's
+//! runtime, so that any HSA program can load the library. They support no planned faults and are not counted.
+
+mod memory;
+mod not_simulated;
+mod queues;
+mod regions;
+mod signals;
+mod topology;
 
 use crate::abi::{AgentCallback, Allocate, IsaCallback, PoolCallback};
 use crate::instance::Instance;
+use crate::status::HsaResult;
 use crate::{Config, abi, slots};
 use core::ffi::{c_char, c_int, c_void};
 use hsa_sys::*;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 /// The environment variable with the configuration, as text.
 pub const VARIABLE: &str = "HSA_SIM";
 
+/// Exports functions that return a status, each with a closure that implements it.
 macro_rules! exports {
+    ($(
+        $name:ident($($argument:ident: $type:ty),* $(,)?) => $body:expr;
+    )*) => { $(
+        /// # Safety
+        /// As HSA documents it.
+        #[unsafe(no_mangle)]
+        #[allow(clippy::too_many_arguments)] // HSA defines the signature
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> hsa_status_t {
+            call($body)
+        }
+    )* };
+}
+use exports;
+
+/// Runs a function that only the shared object exports.
+fn call(body: impl FnOnce(&Arc<Instance>) -> HsaResult) -> hsa_status_t {
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        let instance = slots::instance(0)?;
+        if !instance.is_initialised() {
+            return Err(HSA_STATUS_ERROR_NOT_INITIALIZED);
+        }
+        body(&instance)
+    }));
+    abi::status_of(result)
+}
+
+macro_rules! table_exports {
     (
         status {
             $string:ident($($sargument:ident: $stype:ty),*) => $sbody:path;
@@ -58,12 +99,12 @@ macro_rules! exports {
         )*
     };
 }
-abi::every_function!(exports);
+abi::every_function!(table_exports);
 
 /// Creates the instance of slot 0 if it does not exist. Returns `false` on failure. Prints an
 /// invalid configuration to standard error, because a status cannot describe it.
 fn configure() -> bool {
-    if !slots::take_slot(0) {
+    if !slots::take_slot(0) && !slots::take_inherited_slot(0) {
         // The slot is in use. If another thread is creating the instance, wait. In a forked child
         // the call itself fails.
         while slots::is_owned(0) && slots::instance(0).is_err() {

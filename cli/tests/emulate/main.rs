@@ -1,0 +1,164 @@
+//! `hsa-vmm emulate` runs programs of any kind with a release of AMD's runtime.
+
+#[path = "../../../hsa/sys/tests/compiler/mod.rs"]
+mod compiler;
+#[path = "../hsa_vmm/mod.rs"]
+mod run_command;
+
+use hsa_rocr::{Installation, test};
+use run_command::{command, err, out, run};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use tempfile::TempDir;
+
+/// A folder with a program that is linked with the runtime of a release.
+struct Fixture {
+    installation: &'static Installation,
+    folder: TempDir,
+    program: PathBuf,
+}
+
+/// Calls `act` on each selected release.
+fn on_each_release(name: &str, act: impl Fn(&Fixture)) {
+    for installation in test::selected_installations(name) {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().canonicalize().unwrap().join("starts itself");
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let status = compiler::command()
+            .arg("-I")
+            .arg(root.join("../hsa/sys/include"))
+            .arg(root.join("tests/emulate/starts.c"))
+            // The runtime needs a newer C library than the linker finds.
+            .args(["-Wl,--allow-shlib-undefined", "-Wall", "-Werror", "-o"])
+            .args([&program, &installation.runtime()])
+            .status();
+        assert!(status.unwrap().success());
+        act(&Fixture { installation, folder, program });
+    }
+}
+
+impl Fixture {
+    /// Runs a program on two emulated GPUs.
+    fn emulate(&self, words: &[&str]) -> Output {
+        let release = self.installation.release();
+        let start = ["emulate", "--gpus", "2", "--rocr", release.version(), "--"];
+        run(&[&start, words].concat())
+    }
+
+    /// Returns what the program prints.
+    fn expected(&self) -> String {
+        format!("2 {}\n", self.program.display())
+    }
+
+    /// Checks that a command prints what the program prints.
+    fn check(&self, words: &[&str]) {
+        let output = self.emulate(words);
+        let release = self.installation.release();
+        assert_eq!(output.status.code(), Some(0), "{release}: {words:?}: {output:?}");
+        assert_eq!(out(&output), self.expected(), "{release}: {words:?}: {output:?}");
+    }
+
+    /// Writes an executable file, and returns its path.
+    fn script(&self, name: &str, text: &str) -> String {
+        let path = self.folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+}
+
+#[test]
+fn program_starts_itself() {
+    on_each_release("program_starts_itself", |fixture| {
+        let program = fixture.program.to_str().unwrap();
+        for how in ["", "execve", "execl", "posix_spawn", "vfork", "system"] {
+            fixture.check(&[program, how]);
+        }
+    });
+}
+
+#[test]
+fn scripts_start_programs() {
+    on_each_release("scripts_start_programs", |fixture| {
+        let program = fixture.program.to_str().unwrap();
+        fixture.check(&["bash", "-c", "exec \"$0\"", program]);
+        fixture.check(&["sh", "-c", "\"$0\" posix_spawn", program]);
+        let inner = fixture.script("inner", &format!("#!/bin/sh -e\n'{program}' $1\n"));
+        let outer = fixture.script("outer", &format!("#!/usr/bin/env bash\n'{inner}' execve\n"));
+        fixture.check(&[&outer]);
+    });
+}
+
+#[test]
+fn ctest_runs_tests() {
+    if run_of("ctest", &["--version"]).is_none() {
+        test::report("SKIPPED ctest_runs_tests: ctest is not installed");
+        return;
+    }
+    on_each_release("ctest_runs_tests", |fixture| {
+        let program = fixture.program.display();
+        let tests =
+            format!("add_test(plain \"{program}\")\nadd_test(again \"{program}\" execve)\n");
+        fs::write(fixture.folder.path().join("CTestTestfile.cmake"), tests).unwrap();
+        let folder = fixture.folder.path().to_str().unwrap();
+        let output = fixture.emulate(&["ctest", "--verbose", "--test-dir", folder]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        assert_eq!(out(&output).matches(&fixture.expected()).count(), 2, "{}", out(&output));
+    });
+}
+
+/// Runs a program of the machine; `None` if it does not exist.
+fn run_of(program: &str, arguments: &[&str]) -> Option<Output> {
+    std::process::Command::new(program).args(arguments).output().ok()
+}
+
+#[test]
+fn environment_is_kept() {
+    on_each_release("environment_is_kept", |fixture| {
+        let release = fixture.installation.release();
+        let program = fixture.program.to_str().unwrap();
+        let script = "echo $LD_LIBRARY_PATH $0; exec \"$1\" execve";
+        // `env` moves the variable that it sets to the end.
+        for first in
+            [&["sh"][..], &["env", "-u", "LD_LIBRARY_PATH", "LD_LIBRARY_PATH=/nowhere", "sh"]]
+        {
+            let start = ["emulate", "--gpus", "2", "--rocr", release.version(), "--"];
+            let words = [&start, first, &["-c", script, "name", program]].concat();
+            let output = command(&words).env("LD_LIBRARY_PATH", "/nowhere").output().unwrap();
+            assert_eq!(output.status.code(), Some(0), "{output:?}");
+            assert_eq!(out(&output), format!("/nowhere name\n{}", fixture.expected()));
+        }
+    });
+}
+
+#[test]
+fn programs_that_cannot_be_emulated_are_rejected() {
+    on_each_release("programs_that_cannot_be_emulated_are_rejected", |fixture| {
+        let source = fixture.folder.path().join("static.c");
+        fs::write(&source, "void _start(void) { for (;;) { } }").unwrap();
+        let program = fixture.folder.path().join("static");
+        let options = ["-nostdlib", "-nostartfiles", "-static", "-no-pie", "-o"];
+        let status = compiler::command().args(options).args([&program, &source]).status().unwrap();
+        assert!(status.success());
+        let program = program.to_str().unwrap();
+        let script = fixture.script("script", &format!("#!{program}\n"));
+        let text = fixture.script("text", "");
+        fs::set_permissions(&text, fs::Permissions::from_mode(0o644)).unwrap();
+        for (program, status, message) in [
+            (program, 125, "statically linked"),
+            (&script, 125, "statically linked"),
+            (&text, 126, "Permission denied"),
+            ("no-such-program", 127, "cannot start no-such-program"),
+            ("/no/such/program", 127, "cannot start /no/such/program"),
+        ] {
+            let output = fixture.emulate(&[program]);
+            assert_eq!(output.status.code(), Some(status), "{program}: {output:?}");
+            assert!(err(&output).contains(message), "{program}: {}", err(&output));
+        }
+    });
+    // Without a release, too.
+    let output = run(&["emulate", "--", "/no/such/program"]);
+    assert_eq!(output.status.code(), Some(127), "{output:?}");
+}

@@ -1,0 +1,69 @@
+//! Comparison of the model with GPUs' page tables, as they are in effect.
+
+use super::{Difference, DifferentialTest};
+use crate::model::Mapping;
+use crate::page_table::{Page, PageTable};
+use hsa_vmm::Access;
+
+/// The size of a page.
+const PAGE: u64 = 4096;
+
+impl DifferentialTest {
+    /// Compares each GPU's page table with the model, where it can be read.
+    pub(super) fn compare_page_tables(&self) -> Result<(), Difference> {
+        for (gpu, agent) in self.model.machine().gpus().enumerate() {
+            let Some(table) = PageTable::read(&self.runtime, gpu) else { continue };
+            for mapping in self.model.mappings() {
+                for address in [mapping.start, mapping.start + mapping.size - 1] {
+                    let page = table.page(address);
+                    if !self.is_expected(mapping, agent, address, page) {
+                        let granted = mapping.access[agent];
+                        let expected = format!("{granted:?}, offset {:#x}", mapping.offset);
+                        return Err(unexpected(gpu, address, expected, page));
+                    }
+                }
+            }
+            for address in self.unmapped() {
+                if let Some(page) = table.page(address) {
+                    return Err(unexpected(gpu, address, "no entry".to_owned(), Some(page)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether an agent has the expected entry for an address of a mapping.
+    fn is_expected(
+        &self,
+        mapping: &Mapping,
+        agent: usize,
+        address: usize,
+        page: Option<Page>,
+    ) -> bool {
+        let (access, offset) = (mapping.access[agent], mapping.offset + (address - mapping.start));
+        let has_offset = page.is_none_or(|page| page.offset / PAGE == offset as u64 / PAGE);
+        if self.model.machine().agents[agent].enforced {
+            let found = page.map_or((false, false), |page| (page.readable, page.writable));
+            let expected = (access >= Access::Read, access == Access::ReadWrite);
+            return found == expected && (access == Access::None || has_offset);
+        }
+        // A GPU keeps its entry when its access is set to none.
+        let is_granted = access != Access::None;
+        let may_exist = is_granted || mapping.granted[agent];
+        has_offset && if page.is_some() { may_exist } else { !is_granted }
+    }
+
+    /// Returns the first address of each granule of the reservations that is not mapped.
+    fn unmapped(&self) -> Vec<usize> {
+        let mappings = self.model.mappings();
+        let is_mapped = |address: &usize| mappings.iter().any(|it| it.range().contains(address));
+        let reservations = self.model.reservations().iter();
+        let granules = reservations.flat_map(|it| it.range().step_by(self.granule()));
+        granules.filter(|address| !is_mapped(address)).collect()
+    }
+}
+
+fn unexpected(gpu: usize, address: usize, expected: String, found: Option<Page>) -> Difference {
+    let what = format!("page of GPU {gpu} at {address:#x}");
+    Difference::State { what, expected, found: format!("{found:?}") }
+}

@@ -1,0 +1,17 @@
+/*
+ * Memory cannot be used immediately after a GPU was granted access: GEM_VA returns before the entries are written.
+ *
+ * Where the CPU cannot access all memory of the GPU, SDMA jobs write page-table entries
+ * (amdgpu_vm_sdma_commit), and amdgpu_gem_va_ioctl returns without waiting for their fence.
+ */
+#include "gpu.h"
+
+int main(void) {
+  start();
+  struct memory from = new_memory(), used = new_memory();
+  flush();
+  /* Creates the queue, which would make earlier changes take effect. */
+  if (!copy(used.address, from.address)) check("the first copy", -1);
+  struct memory to = new_memory();
+  report(!copy(to.address, from.address), "the GPU faulted on memory to which it had just been granted access");
+}

@@ -1,0 +1,29 @@
+/*
+ * Freed memory stays accessible to a GPU: after AMDGPU_VA_OP_CLEAR of the end of a mapping, unmapping the rest removes
+ * nothing.
+ *
+ * amdgpu_vm_bo_clear_mappings splits the mapping, but the remaining part is not in the list of the buffer's valid
+ * mappings (bo_va->invalids), so that its removal is not written to the page table.
+ */
+#include "gpu.h"
+
+int main(void) {
+  start();
+  struct memory memory = new_memory(), other = new_memory();
+  flush();
+  if (!copy(memory.address, other.address)) check("the first copy", -1);
+  amdgpu_device_initialize_fn initialize =
+      (amdgpu_device_initialize_fn)dlsym(RTLD_DEFAULT, "amdgpu_device_initialize");
+  amdgpu_bo_va_op_raw_fn va_op = (amdgpu_bo_va_op_raw_fn)dlsym(RTLD_DEFAULT, "amdgpu_bo_va_op_raw");
+  if (!initialize || !va_op) check("dlsym of libdrm_amdgpu", -1);
+  uint32_t major, minor;
+  amdgpu_device_handle device;
+  /* libdrm returns the device of the runtime, whose file has the GPU's address space. */
+  check("amdgpu_device_initialize", initialize(open("/dev/dri/renderD128", O_RDWR), &major, &minor, &device));
+  uint64_t half = SIZE / 2, middle = (uint64_t)(uintptr_t)memory.address + half;
+  check("amdgpu_bo_va_op_raw", va_op(device, NULL, 0, half, middle, 0, AMDGPU_VA_OP_CLEAR));
+  CALL(hsa_amd_vmem_unmap, memory.address, SIZE);
+  CALL(hsa_amd_vmem_handle_release, memory.handle);
+  flush();
+  report(copy(memory.address, other.address), "the GPU wrote to memory that was unmapped and released");
+}

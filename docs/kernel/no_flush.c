@@ -1,0 +1,19 @@
+/*
+ * After unmapping memory, a GPU can still write to it: GEM_VA does not flush the GPU's TLB.
+ *
+ * Where the CPU can access all memory of the GPU, amdgpu writes page-table entries with the CPU
+ * (amdgpu_vm_update_mode), and amdgpu_gem_va_ioctl neither flushes the TLB nor waits. The old translation works
+ * until amdkfd maps or unmaps memory of the process.
+ */
+#include "gpu.h"
+
+int main(void) {
+  start();
+  struct memory used = new_memory(), other = new_memory();
+  flush();
+  /* Fills the TLB. */
+  if (!copy(used.address, other.address)) check("the first copy", -1);
+  CALL(hsa_amd_vmem_unmap, used.address, SIZE);
+  sleep_ms(300);
+  report(copy(used.address, other.address), "the GPU wrote to memory that was unmapped 0.3 s before");
+}

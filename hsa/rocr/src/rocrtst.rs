@@ -1,0 +1,36 @@
+//! Fetches AMD's own tests of the runtime.
+
+use crate::hip::fetch_packages;
+use crate::{FetchError, Installation, Release};
+use std::path::{Path, PathBuf};
+
+/// The release whose tests Debian packages.
+const RELEASE: Release = Release::R7_2_4;
+/// The package of the tests. `apt-get` cannot install it: Debian replaced `libamd-smi26`, on which it depends.
+pub(crate) const PACKAGE: &str = "libhsa-runtime64-tests";
+/// The other libraries of the tests, and theirs.
+const LIBRARIES: [&str; 2] = ["libhwloc15", "libudev1"];
+
+/// AMD's program `rocrtst64`, with the release to which it belongs.
+#[derive(Clone, Debug)]
+pub struct Rocrtst {
+    /// The release, whose loader and libraries the program needs.
+    pub installation: Installation,
+    /// The program. It also needs a library `libamd_smi.so.26`, which is not fetched.
+    pub program: PathBuf,
+}
+
+/// Downloads `rocrtst64` of 7.2.4 into the folder of that release. Fetches the release first if needed.
+///
+/// The folder is locked, and the packages are checked, as by [`fetch`](crate::fetch()).
+///
+/// # Errors
+/// As for [`fetch`](crate::fetch()).
+pub fn fetch_rocrtst(folder: &Path, report: &mut dyn FnMut(&str)) -> Result<Rocrtst, FetchError> {
+    let installation = fetch_packages(RELEASE, folder, PACKAGE, report, &|archive, offer| {
+        let packages: Vec<&str> = [PACKAGE].into_iter().chain(LIBRARIES).collect();
+        archive.download_alone(&offer.suite, &packages)
+    })?;
+    let program = installation.root().join("usr/libexec/rocm").join(PACKAGE).join("rocrtst64");
+    Ok(Rocrtst { installation, program })
+}

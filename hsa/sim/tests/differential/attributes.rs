@@ -1,0 +1,159 @@
+//! Compares all attributes of agents, instruction sets, pools and the system with those of AMD's runtimes on the emulated
+//! driver: which ones exist, and their values.
+// Every unsafe block here calls a function of a runtime's table with a pointer to an array that has room for the
+// attribute.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
+use crate::pair::simulation;
+use crate::rig::{self, OK};
+use core::ffi::c_void;
+use hsa_rocr::Emulation;
+use hsa_rocr::test::{self, Fixture};
+use hsa_sys::*;
+use std::fmt::Write as _;
+use std::ops::RangeInclusive;
+
+/// Room for every attribute; the longest one has 128 bytes.
+const ROOM: usize = 256;
+
+/// The numbers around AMD's attributes of agents, those that no header names included.
+const AGENT_ATTRIBUTES: [RangeInclusive<u32>; 4] =
+    [0..=0x20, 0x3000..=0x3010, 0xA000..=0xA020, 0xA100..=0xA120];
+const SYSTEM_ATTRIBUTES: [RangeInclusive<u32>; 2] = [0..=0x10, 0x1F0..=0x220];
+
+/// Attributes of agents whose values depend on the machine, the emulation or the run.
+const OTHER_VALUES: &[u32] = &[
+    HSA_AGENT_INFO_ISA,
+    HSA_AMD_AGENT_INFO_NEAREST_CPU,
+    HSA_AMD_AGENT_INFO_HDP_FLUSH,
+    HSA_AMD_AGENT_INFO_CLOCK_COUNTERS,
+    HSA_AMD_AGENT_INFO_DRIVER_UID,
+    HSA_AMD_AGENT_INFO_UUID,
+    HSA_AMD_AGENT_INFO_BDFID,
+    HSA_AMD_AGENT_INFO_PRODUCT_NAME,
+    // The emulation has one cache, and other versions of firmware and chip.
+    HSA_AGENT_INFO_CACHE_SIZE,
+    HSA_AMD_AGENT_INFO_UCODE_VERSION,
+    HSA_AMD_AGENT_INFO_SDMA_UCODE_VERSION,
+    HSA_AMD_AGENT_INFO_ASIC_REVISION,
+    // AMD's runtime sets the bit for images, which it exports. The simulation has no extension.
+    HSA_AGENT_INFO_EXTENSIONS,
+];
+/// The same, of CPUs only: the emulated driver describes the machine's.
+const OTHER_CPU_VALUES: &[u32] = &[
+    HSA_AGENT_INFO_NAME,
+    HSA_AMD_AGENT_INFO_COMPUTE_UNIT_COUNT,
+    HSA_AMD_AGENT_INFO_MAX_CLOCK_FREQUENCY,
+];
+const OTHER_SYSTEM_VALUES: &[u32] = &[
+    HSA_SYSTEM_INFO_TIMESTAMP,
+    HSA_SYSTEM_INFO_EXTENSIONS,
+    HSA_AMD_SYSTEM_INFO_BUILD_VERSION,
+    // Depend on the machine's kernel and processor.
+    HSA_AMD_SYSTEM_INFO_SVM_SUPPORTED,
+    HSA_AMD_SYSTEM_INFO_SVM_ACCESSIBLE_BY_DEFAULT,
+    HSA_AMD_SYSTEM_INFO_MWAITX_ENABLED,
+];
+
+/// Reads an attribute. Returns the bytes that the call writes.
+fn read(query: impl Fn(*mut c_void) -> hsa_status_t) -> Result<Vec<u8>, hsa_status_t> {
+    // Two different fillings show which bytes are written.
+    let [one, other] = [0x55, 0xAA].map(|filling| {
+        let mut bytes = [filling; ROOM];
+        (query(bytes.as_mut_ptr().cast()), bytes)
+    });
+    assert_eq!(one.0, other.0, "a status that changes");
+    if one.0 != OK {
+        return Err(one.0);
+    }
+    let last = (0..ROOM).rposition(|at| one.1[at] != 0x55 || other.1[at] != 0xAA);
+    Ok(one.1[..last.map_or(0, |last| last + 1)].to_vec())
+}
+
+type Read = Result<Vec<u8>, hsa_status_t>;
+
+/// Describes a difference between AMD's value and the simulation's, if any.
+fn difference(amd: &Read, simulated: &Read, same_value: bool) -> Option<String> {
+    match (amd, simulated) {
+        (Err(expected), Err(found)) if expected == found => None,
+        (Ok(_), Ok(_)) if !same_value => None,
+        // AMD's runtime omits the last byte of some texts, and elements of limits that are zero.
+        (Ok(expected), Ok(found))
+            if found.starts_with(expected)
+                && found[expected.len()..].iter().all(|byte| *byte == 0) =>
+        {
+            None
+        }
+        _ => Some(format!("AMD {amd:x?}, simulation {simulated:x?}")),
+    }
+}
+
+#[test]
+fn attributes_agree_with_amds_releases() {
+    let emulation = Emulation::gpus(2).vram("1GiB");
+    test::on_each_release("attributes::attributes_agree_with_amds_releases", &emulation, compare);
+}
+
+fn compare(fixture: &Fixture) {
+    // SAFETY: AMD's own runtime.
+    let library =
+        unsafe { Library::load(&Search::only(fixture.runtime())) }.expect("AMD's runtime");
+    let simulation = simulation(fixture.release());
+    let (amd, simulated) = (&library.table().core, &simulation.table().core);
+    for hsa in [amd, simulated] {
+        assert_eq!(unsafe { (hsa.hsa_init)() }, OK, "hsa_init");
+    }
+    let mut differences = String::new();
+    let mut note = |what: String, found: Option<String>| {
+        if let Some(found) = found {
+            writeln!(differences, "{what}: {found}").expect("a string can be written");
+        }
+    };
+    for attribute in SYSTEM_ATTRIBUTES.into_iter().flatten() {
+        let [amd, simulated] = [amd, simulated]
+            .map(|hsa| read(|value| unsafe { (hsa.hsa_system_get_info)(attribute, value) }));
+        let same = !OTHER_SYSTEM_VALUES.contains(&attribute);
+        note(format!("system {attribute:#x}"), difference(&amd, &simulated, same));
+    }
+    let agents = [amd, simulated].map(rig::agents);
+    assert_eq!(agents[0].len(), agents[1].len(), "agents");
+    for (index, (first, second)) in agents[0].iter().zip(&agents[1]).enumerate() {
+        let is_cpu =
+            rig::agent_info::<u32>(amd, *first, HSA_AGENT_INFO_DEVICE) == Ok(HSA_DEVICE_TYPE_CPU);
+        for attribute in AGENT_ATTRIBUTES.into_iter().flatten() {
+            let read = |hsa: &Core, agent| {
+                read(|value| unsafe { (hsa.hsa_agent_get_info)(agent, attribute, value) })
+            };
+            let other = OTHER_VALUES.contains(&attribute)
+                || is_cpu && OTHER_CPU_VALUES.contains(&attribute);
+            let found = difference(&read(amd, *first), &read(simulated, *second), !other);
+            note(format!("agent {index} {attribute:#x}"), found);
+        }
+        let isas = [first_isa(amd, *first), first_isa(simulated, *second)];
+        assert_eq!(isas[0].is_some(), isas[1].is_some(), "instruction set of agent {index}");
+        let [Some(first), Some(second)] = isas else { continue };
+        for attribute in 0..=0x20 {
+            let read = |hsa: &Core, isa| {
+                let query = hsa.hsa_isa_get_info_alt.expect("the function");
+                read(|value| unsafe { query(isa, attribute, value) })
+            };
+            // The name contains the error correction of the memory, which the emulated GPU lacks.
+            let same = attribute != HSA_ISA_INFO_NAME;
+            let found = difference(&read(amd, first), &read(simulated, second), same);
+            note(format!("instruction set of agent {index} {attribute:#x}"), found);
+        }
+    }
+    assert!(differences.is_empty(), "attributes that differ:\n{differences}");
+}
+
+/// Returns the first instruction set of an agent.
+fn first_isa(hsa: &Core, agent: hsa_agent_t) -> Option<hsa_isa_t> {
+    unsafe extern "C" fn store(isa: hsa_isa_t, data: *mut c_void) -> hsa_status_t {
+        unsafe { data.cast::<Option<hsa_isa_t>>().write(Some(isa)) };
+        HSA_STATUS_INFO_BREAK
+    }
+    let mut found: Option<hsa_isa_t> = None;
+    let iterate = hsa.hsa_agent_iterate_isas.expect("the function");
+    unsafe { iterate(agent, Some(store), (&raw mut found).cast()) };
+    found
+}

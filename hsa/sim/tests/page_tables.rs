@@ -1,0 +1,131 @@
+//! Entries of GPUs' page tables that are replaced, and changes that take effect late.
+
+mod rig;
+
+use rig::*;
+use std::os::fd::BorrowedFd;
+
+const N: usize = 4 * KIB;
+
+/// Permissions of an entry.
+const READ: u32 = 1;
+const READ_WRITE: u32 = 3;
+
+/// A mapping of three pages that GPU 0 can access.
+struct Mapped {
+    rig: Rig,
+    base: usize,
+    descriptor: i32,
+}
+
+impl Mapped {
+    fn new(config: &str) -> Self {
+        let rig = start(config);
+        let (base, handle) = rig.mapped(3 * N, &[]);
+        assert_eq!(rig.set(base, 3 * N, &[(rig.gpus[0], RW)]), OK);
+        let descriptor = rig.export(handle).expect("a descriptor");
+        let mapped = Self { rig, base, descriptor };
+        mapped.flush();
+        mapped
+    }
+
+    /// Replaces the entries of some pages by those of other pages of the memory.
+    fn replace(&self, page: usize, count: usize, of: usize, permissions: u32) -> hsa_status_t {
+        let start = self.base + page * N;
+        // SAFETY: the descriptor stays open until the end of the test.
+        let memory = unsafe { BorrowedFd::borrow_raw(self.descriptor) };
+        let (gpu, range) = (self.rig.gpus[0], start..start + count * N);
+        match self.rig.simulation.replace_entries(gpu, memory, range, of * N, permissions) {
+            Ok(()) => OK,
+            Err(status) => status,
+        }
+    }
+
+    /// Returns the page of the memory that the GPU uses for each page, and whether it can write the page.
+    fn pages(&self) -> [Option<(usize, bool)>; 3] {
+        [0, 1, 2].map(|page| {
+            let page = self.rig.simulation.page(0, self.base + page * N)?;
+            page.readable.then_some((page.offset as usize / N, page.writable))
+        })
+    }
+
+    /// Makes earlier changes take effect.
+    fn flush(&self) {
+        let page = [0u8; N];
+        let address = page.as_ptr().addr();
+        self.rig.lock(address, N).expect("the page is locked");
+        self.rig.unlock(address);
+    }
+}
+
+const UNCHANGED: [Option<(usize, bool)>; 3] = [Some((0, true)), Some((1, true)), Some((2, true))];
+
+#[test]
+fn replaced_entries_split_those_around_them() {
+    let mapped = Mapped::new("");
+    assert_eq!(mapped.pages(), UNCHANGED);
+    assert_eq!(mapped.replace(1, 1, 2, READ), OK);
+    assert_eq!(mapped.pages(), [Some((0, true)), Some((2, false)), Some((2, true))]);
+    assert_eq!(mapped.replace(0, 3, 0, 0), OK);
+    assert_eq!(mapped.pages(), [None; 3]);
+    assert_eq!(mapped.replace(0, 3, 0, READ_WRITE), OK);
+    assert_eq!(mapped.pages(), UNCHANGED);
+    assert_eq!(mapped.rig.unmap(mapped.base, 3 * N), OK);
+    assert_eq!(mapped.pages(), [None; 3]);
+}
+
+/// The kernel's defect: an unmap removes the entry that starts at the address.
+#[test]
+fn unmap_leaves_entries_that_replaced_a_part() {
+    let mapped = Mapped::new("");
+    assert_eq!(mapped.replace(1, 1, 1, READ), OK);
+    assert_eq!(mapped.rig.unmap(mapped.base, 3 * N), OK);
+    assert_eq!(mapped.pages(), [None, Some((1, false)), Some((2, true))]);
+}
+
+#[test]
+fn invalid_replacements_change_nothing() {
+    let mapped = Mapped::new("");
+    let replace = |gpu, descriptor, range, offset| {
+        // SAFETY: the descriptors are open: this process's standard input, and the memory's.
+        let memory = unsafe { BorrowedFd::borrow_raw(descriptor) };
+        mapped.rig.simulation.replace_entries(gpu, memory, range, offset, READ)
+    };
+    let (gpu, memory, base) = (mapped.rig.gpus[0], mapped.descriptor, mapped.base);
+    assert_eq!(replace(gpu, memory, base..base + 3 * N, N), Err(INVALID_ARGUMENT), "too large");
+    assert_eq!(replace(gpu, memory, base..base + 1, 0), Err(INVALID_ARGUMENT), "half a page");
+    assert_eq!(replace(gpu, memory, base..base, 0), Err(INVALID_ARGUMENT), "an empty range");
+    assert_eq!(replace(gpu, memory, base..base + N, usize::MAX - N + 1), Err(INVALID_ARGUMENT));
+    assert_eq!(replace(gpu, 0, base..base + N, 0), Err(INVALID_ARGUMENT), "no memory");
+    assert_eq!(replace(mapped.rig.cpus[0], memory, base..base + N, 0), Err(INVALID_AGENT));
+    assert_eq!(mapped.pages(), UNCHANGED);
+}
+
+#[test]
+fn used_entries_stay_in_effect_until_a_flush() {
+    let mapped = Mapped::new("page-tables=not-flushed");
+    // Only the entry that the GPU has used is in its TLB.
+    assert_eq!(mapped.replace(0, 3, 0, READ), OK);
+    assert_eq!(mapped.pages().map(|page| page.map(|(_, writable)| writable)), [Some(false); 3]);
+    assert_eq!(mapped.replace(0, 3, 0, READ_WRITE), OK);
+    assert_eq!(mapped.pages().map(|page| page.map(|(_, writable)| writable)), [Some(false); 3]);
+    mapped.flush();
+    assert_eq!(mapped.pages(), UNCHANGED);
+    assert_eq!(mapped.rig.unmap(mapped.base, 3 * N), OK);
+    assert_eq!(mapped.pages(), UNCHANGED, "the GPU can still use the memory");
+    mapped.flush();
+    assert_eq!(mapped.pages(), [None; 3]);
+}
+
+#[test]
+fn late_entries_take_effect_at_a_flush() {
+    let mapped = Mapped::new("page-tables=late");
+    assert_eq!(mapped.replace(0, 1, 1, READ), OK);
+    assert_eq!(mapped.pages(), UNCHANGED);
+    mapped.flush();
+    assert_eq!(mapped.pages()[0], Some((1, false)));
+    let (second, _) = mapped.rig.mapped(N, &[(mapped.rig.gpus[0], RW)]);
+    assert_eq!(mapped.rig.simulation.page(0, second), None);
+    mapped.flush();
+    assert!(mapped.rig.simulation.page(0, second).is_some());
+}

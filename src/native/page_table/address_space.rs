@@ -1,0 +1,201 @@
+//! The address space of a GPU in ROCr's DRM file, and memory imported into that file.
+
+use super::libdrm::{Libdrm, check};
+use super::{KernelGpu, Unavailable};
+#[cfg(feature = "simulation")]
+use crate::native::NativeAgent;
+use core::ptr::{NonNull, null_mut};
+use hsa_sys::driver as abi;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+use std::fs::File;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+bitflags::bitflags! {
+    /// The permissions of a page-table entry. An access that is not permitted is a memory fault.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct PagePermissions: u32 {
+        const READ = abi::AMDGPU_VM_PAGE_READABLE;
+        const WRITE = abi::AMDGPU_VM_PAGE_WRITEABLE;
+        const EXECUTE = abi::AMDGPU_VM_PAGE_EXECUTABLE;
+    }
+}
+
+/// The address space of one GPU in this process.
+#[derive(Debug)]
+pub(crate) enum AddressSpace {
+    /// That of ROCr's DRM file.
+    Drm(DrmDevice),
+    /// That of a simulated GPU.
+    #[cfg(feature = "simulation")]
+    Simulated(Arc<hsa_sim::Simulation>, NativeAgent),
+}
+
+/// libdrm's device of a GPU, with a counted reference.
+#[derive(Debug)]
+pub(crate) struct DrmDevice {
+    library: Arc<Libdrm>,
+    device: NonNull<abi::amdgpu_device>,
+}
+
+// SAFETY: libdrm's functions may be called on one device by several threads; they lock it themselves.
+unsafe impl Send for DrmDevice {}
+// SAFETY: as above.
+unsafe impl Sync for DrmDevice {}
+
+impl AddressSpace {
+    /// Opens the address space that ROCr uses for a GPU; fails if this copy of libdrm has another one.
+    pub fn open(library: Arc<Libdrm>, gpu: KernelGpu) -> Result<Self, Unavailable> {
+        let path = PathBuf::from(format!("/dev/dri/renderD{}", gpu.render_minor));
+        let file = match File::options().read(true).write(true).open(&path) {
+            Ok(file) => file,
+            Err(error) => return Err(Unavailable::file(path, &error)),
+        };
+        let failed = |errno| Unavailable::File { path: path.clone(), errno };
+        // Marks our open file, to recognise it below: all its descriptors have the same status flags.
+        let flags = fcntl_getfl(&file).map_err(failed)?;
+        fcntl_setfl(&file, flags | OFlags::NONBLOCK).map_err(failed)?;
+        let (mut major, mut minor, mut device) = (0, 0, null_mut());
+        // SAFETY: the descriptor is open and the results are writable.
+        let result = unsafe {
+            (library.initialize)(file.as_raw_fd(), &raw mut major, &raw mut minor, &raw mut device)
+        };
+        check("amdgpu_device_initialize", result)?;
+        let null = Unavailable::Call { call: "amdgpu_device_initialize", errno: Errno::FAULT };
+        let device = NonNull::new(device).ok_or(null)?;
+        let space = DrmDevice { library, device };
+        // libdrm returns its existing device for this GPU, which has ROCr's file. If there is none, libdrm
+        // creates a device with our file.
+        // SAFETY: libdrm keeps the descriptor open as long as the device, which `space` owns.
+        let used = unsafe { BorrowedFd::borrow_raw((space.library.get_fd)(space.device.as_ptr())) };
+        let is_own = fcntl_getfl(used).map_err(failed)?.contains(OFlags::NONBLOCK);
+        let other = |fd| rustix::fs::fstat(fd).map(|status| status.st_rdev);
+        let same_gpu =
+            other(used).map_err(failed)? == rustix::fs::fstat(&file).map_err(failed)?.st_rdev;
+        if is_own || !same_gpu {
+            return Err(Unavailable::NotShared { library: space.library.name, path });
+        }
+        Ok(Self::Drm(space))
+    }
+
+    /// Imports memory. ROCr's import of the same memory and this one are counted together.
+    pub fn import<'a>(&'a self, memory: BorrowedFd<'a>) -> Result<Buffer<'a>, Unavailable> {
+        match self {
+            Self::Drm(device) => device.import(memory).map(Buffer::Drm),
+            #[cfg(feature = "simulation")]
+            Self::Simulated(simulation, gpu) => {
+                Ok(Buffer::Simulated { simulation, gpu: *gpu, memory })
+            }
+        }
+    }
+}
+
+impl DrmDevice {
+    fn import(&self, memory: BorrowedFd<'_>) -> Result<DrmBuffer<'_>, Unavailable> {
+        let mut result = abi::amdgpu_bo_import_result { buf_handle: null_mut(), alloc_size: 0 };
+        let (kind, number) = (abi::amdgpu_bo_handle_type_dma_buf_fd, memory.as_raw_fd() as u32);
+        // SAFETY: the device is alive, the descriptor is open, and the result is writable.
+        let status =
+            unsafe { (self.library.import)(self.device.as_ptr(), kind, number, &raw mut result) };
+        check("amdgpu_bo_import", status)?;
+        let null = Unavailable::Call { call: "amdgpu_bo_import", errno: Errno::FAULT };
+        let handle = NonNull::new(result.buf_handle).ok_or(null)?;
+        Ok(DrmBuffer { device: self, handle, size: result.alloc_size })
+    }
+}
+
+impl Drop for DrmDevice {
+    fn drop(&mut self) {
+        // SAFETY: `open` has counted this reference, and nothing uses it afterwards.
+        let _ = check("amdgpu_device_deinitialize", unsafe {
+            (self.library.deinitialize)(self.device.as_ptr())
+        });
+    }
+}
+
+/// Memory imported in an address space.
+#[derive(Debug)]
+pub(crate) enum Buffer<'a> {
+    Drm(DrmBuffer<'a>),
+    #[cfg(feature = "simulation")]
+    Simulated {
+        simulation: &'a hsa_sim::Simulation,
+        gpu: NativeAgent,
+        memory: BorrowedFd<'a>,
+    },
+}
+
+/// A counted import of libdrm.
+#[derive(Debug)]
+pub(crate) struct DrmBuffer<'a> {
+    device: &'a DrmDevice,
+    handle: NonNull<abi::amdgpu_bo>,
+    /// The size of the memory in bytes.
+    size: u64,
+}
+
+impl Buffer<'_> {
+    /// Replaces the entries of a range by those of the memory from `offset` on, with these permissions. The
+    /// call clears the entries before it writes them, and a GPU that uses the range meanwhile faults.
+    ///
+    /// # Safety
+    /// The range is a whole mapping that ROCr has made of this memory for this GPU. Otherwise ROCr's
+    /// unmap would leave entries behind, through which the GPU can access freed memory.
+    pub unsafe fn replace(
+        &self,
+        address: usize,
+        size: usize,
+        offset: usize,
+        permissions: PagePermissions,
+    ) -> Result<(), Unavailable> {
+        match self {
+            // SAFETY: the caller's promise.
+            Self::Drm(buffer) => unsafe { buffer.replace(address, size, offset, permissions) },
+            #[cfg(feature = "simulation")]
+            Self::Simulated { simulation, gpu, memory } => {
+                let call = "hsa_sim_replace_entries";
+                let (range, mut bits) = (address..address.saturating_add(size), 0);
+                for (permission, bit) in [(PagePermissions::READ, 1), (PagePermissions::WRITE, 2)] {
+                    bits |= if permissions.contains(permission) { bit } else { 0 };
+                }
+                let replaced = simulation.replace_entries(gpu.raw(), *memory, range, offset, bits);
+                crate::log::event!(TRACE, call, succeeded = replaced.is_ok());
+                replaced.map_err(|_| Unavailable::Call { call, errno: Errno::IO })
+            }
+        }
+    }
+}
+
+impl DrmBuffer<'_> {
+    /// # Safety
+    /// As for [`Buffer::replace`].
+    unsafe fn replace(
+        &self,
+        address: usize,
+        size: usize,
+        offset: usize,
+        permissions: PagePermissions,
+    ) -> Result<(), Unavailable> {
+        let (device, handle) = (self.device.device.as_ptr(), self.handle.as_ptr());
+        let [address, size, offset] = [address, size, offset].map(|number| number as u64);
+        if offset.checked_add(size).is_none_or(|end| end > self.size) {
+            return Err(Unavailable::Call { call: "amdgpu_bo_va_op_raw", errno: Errno::INVAL });
+        }
+        let (flags, replace) = (u64::from(permissions.bits()), abi::AMDGPU_VA_OP_REPLACE);
+        // SAFETY: device and buffer are alive; the kernel checks the numbers.
+        let result = unsafe {
+            (self.device.library.va_op)(device, handle, offset, size, address, flags, replace)
+        };
+        check("amdgpu_bo_va_op_raw", result)
+    }
+}
+
+impl Drop for DrmBuffer<'_> {
+    fn drop(&mut self) {
+        let free = self.device.library.free;
+        // SAFETY: `import` has counted this reference, and nothing uses it afterwards.
+        let _ = check("amdgpu_bo_free", unsafe { free(self.handle.as_ptr()) });
+    }
+}

@@ -1,0 +1,87 @@
+//! The copy of libdrm that ROCr has loaded.
+
+use super::Unavailable;
+use hsa_sys::driver as abi;
+use libloading::os::unix::{Library, RTLD_NOW};
+use rustix::io::Errno;
+
+/// The names of libdrm. AMD's builds rename their copy, and ROCr then uses that copy, even if another library
+/// in the process has loaded the system's.
+const NAMES: [&str; 2] = ["librocm_sysdeps_drm_amdgpu.so.1", "libdrm_amdgpu.so.1"];
+
+/// The functions of a loaded libdrm, which stays loaded.
+#[derive(Debug)]
+pub(crate) struct Libdrm {
+    pub name: &'static str,
+    pub initialize: Function<abi::amdgpu_device_initialize_fn>,
+    pub deinitialize: Function<abi::amdgpu_device_deinitialize_fn>,
+    pub get_fd: Function<abi::amdgpu_device_get_fd_fn>,
+    pub import: Function<abi::amdgpu_bo_import_fn>,
+    pub free: Function<abi::amdgpu_bo_free_fn>,
+    pub va_op: Function<abi::amdgpu_bo_va_op_raw_fn>,
+    _library: Library,
+}
+
+/// A function pointer that is not null: the type inside the `Option` that bindgen generates.
+pub(crate) type Function<F> = <F as IsFunction>::Inner;
+
+/// Names the type inside an `Option`.
+pub(crate) trait IsFunction {
+    type Inner;
+}
+
+impl<F> IsFunction for Option<F> {
+    type Inner = F;
+}
+
+impl Libdrm {
+    /// Returns every loaded copy, first the one that ROCr most likely uses. Loads none.
+    pub fn find_loaded() -> Result<Vec<Self>, Unavailable> {
+        let mut found = Vec::new();
+        for name in NAMES {
+            // SAFETY: RTLD_NOLOAD runs no code: the library is already loaded, or the call fails.
+            let library = unsafe { Library::open(Some(name), RTLD_NOW | libc::RTLD_NOLOAD) };
+            if let Ok(library) = library {
+                found.push(Self::of(name, library)?);
+            }
+        }
+        if found.is_empty() { Err(Unavailable::NoLibrary) } else { Ok(found) }
+    }
+
+    fn of(name: &'static str, library: Library) -> Result<Self, Unavailable> {
+        /// Looks up a function.
+        ///
+        /// # Safety
+        /// The function has the type `F`, a function pointer.
+        unsafe fn get<F: Copy>(
+            (name, library): (&'static str, &Library),
+            function: &'static str,
+        ) -> Result<F, Unavailable> {
+            // SAFETY: the caller's promise.
+            let found = unsafe { library.get::<F>(function.as_bytes()) };
+            let missing = Unavailable::NoFunction { library: name, function };
+            found.map(|symbol| *symbol).map_err(|_| missing)
+        }
+        let from = (name, &library);
+        // SAFETY: the types are those of libdrm's headers (hsa/sys/tests/driver.rs), stable since 2015.
+        unsafe {
+            Ok(Self {
+                name,
+                initialize: get(from, "amdgpu_device_initialize")?,
+                deinitialize: get(from, "amdgpu_device_deinitialize")?,
+                get_fd: get(from, "amdgpu_device_get_fd")?,
+                import: get(from, "amdgpu_bo_import")?,
+                free: get(from, "amdgpu_bo_free")?,
+                va_op: get(from, "amdgpu_bo_va_op_raw")?,
+                _library: library,
+            })
+        }
+    }
+}
+
+/// Converts libdrm's result: 0, or a negative error number.
+pub(super) fn check(call: &'static str, result: i32) -> Result<(), Unavailable> {
+    let status = if result == 0 { Ok(()) } else { Err(Errno::from_raw_os_error(-result)) };
+    crate::log::event!(TRACE, call, result);
+    status.map_err(|errno| Unavailable::Call { call, errno })
+}

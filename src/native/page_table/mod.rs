@@ -1,0 +1,86 @@
+//! Changes entries of GPUs' page tables, and waits until changes have taken effect.
+//!
+//! ROCr passes permissions to libdrm, whose `amdgpu_bo_va_op` drops them; the kernel obeys them, and offsets.
+//! This module therefore calls the copy of libdrm that ROCr has loaded ([`Libdrm`]). That copy has one DRM
+//! file for each GPU, with the GPU's address space ([`AddressSpace`]), and counts imports of memory, ROCr's
+//! and this library's together ([`Buffer`]). A raw `PRIME_FD_TO_HANDLE` has no count: closing its handle would
+//! close ROCr's.
+//!
+//! Two facts about the kernel determine when a change has taken effect:
+//!
+//! * If the CPU can access all memory of a GPU, the CPU writes the entries before `GEM_VA` returns, but
+//!   nothing flushes the GPU's TLB.
+//! * Otherwise SDMA jobs write the entries after `GEM_VA` has returned.
+//!
+//! Mapping or unmapping a page through `/dev/kfd` waits for all earlier changes of the address space and
+//! flushes the TLB ([`Barrier`]).
+
+mod address_space;
+mod barrier;
+mod libdrm;
+#[cfg(all(test, not(feature = "interleavings")))]
+mod tests;
+
+pub(crate) use address_space::{AddressSpace, PagePermissions};
+pub(crate) use barrier::Barrier;
+pub(crate) use libdrm::Libdrm;
+
+use rustix::io::Errno;
+use std::fs;
+use std::path::PathBuf;
+
+/// Why page tables cannot be changed, or changes cannot be waited for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unavailable {
+    #[error("the runtime has not loaded libdrm_amdgpu")]
+    NoLibrary,
+    #[error("{library} does not export {function}")]
+    NoFunction { library: &'static str, function: &'static str },
+    #[error("cannot use {}: {errno}", path.display())]
+    File { path: PathBuf, errno: Errno },
+    #[error("{} does not contain {key}", path.display())]
+    NoProperty { path: PathBuf, key: &'static str },
+    #[error("{call} failed: {errno}")]
+    Call { call: &'static str, errno: Errno },
+    #[error("{library} does not share the runtime's file of {}", path.display())]
+    NotShared { library: &'static str, path: PathBuf },
+}
+
+impl Unavailable {
+    fn file(path: PathBuf, error: &std::io::Error) -> Self {
+        let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
+        Self::File { path, errno }
+    }
+}
+
+/// A GPU as the kernel names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KernelGpu {
+    /// The identifier in calls on `/dev/kfd`.
+    pub id: u32,
+    /// The minor number of the render node.
+    pub render_minor: u32,
+}
+
+impl KernelGpu {
+    /// Reads the identifiers of a node of the driver's topology.
+    pub fn of_node(node: u32) -> Result<Self, Unavailable> {
+        let folder = PathBuf::from(format!("/sys/class/kfd/kfd/topology/nodes/{node}"));
+        let read = |name| {
+            let path = folder.join(name);
+            match fs::read_to_string(&path) {
+                Ok(text) => Ok((path, text)),
+                Err(error) => Err(Unavailable::file(path, &error)),
+            }
+        };
+        let (path, text) = read("gpu_id")?;
+        let id =
+            text.trim().parse().map_err(|_| Unavailable::NoProperty { path, key: "a number" })?;
+        let (path, text) = read("properties")?;
+        let key = "drm_render_minor";
+        let value = text.lines().find_map(|line| line.strip_prefix(key));
+        let render_minor = value.and_then(|value| value.trim().parse().ok());
+        let render_minor = render_minor.ok_or(Unavailable::NoProperty { path, key })?;
+        Ok(Self { id, render_minor })
+    }
+}

@@ -1,0 +1,302 @@
+//! Page tables on AMD's runtime and the emulated kernel driver.
+
+use super::{AddressSpace, Barrier, KernelGpu, Libdrm, PagePermissions, Unavailable};
+use crate::native::{CopyEngine, Native, NativeAccess, NativeAgent, NativeHandle, NativePool};
+use hsa_rocr::Emulation;
+use hsa_rocr::test::{Fixture, on_each_release};
+use hsa_sys as sys;
+use hsa_sys::Search;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+const HALF: usize = 2 << 20;
+const SIZE: usize = 2 * HALF;
+
+/// AMD's runtime, its GPUs, and two places of memory of the first GPU.
+struct Machine {
+    native: Native,
+    gpus: Vec<(NativeAgent, KernelGpu)>,
+    memory: Place,
+    /// Where copies go to.
+    other: Place,
+}
+
+/// Memory that every GPU can access at an address.
+struct Place {
+    address: usize,
+    handle: NativeHandle,
+    descriptor: OwnedFd,
+}
+
+fn start(fixture: &Fixture) -> Native {
+    // SAFETY: AMD's runtime.
+    let native = unsafe { Native::load(&Search::only(fixture.runtime())) }.unwrap();
+    native.init().unwrap();
+    native
+}
+
+fn gpus(native: &Native) -> Vec<(NativeAgent, KernelGpu)> {
+    let agents = native.agents().unwrap().into_iter();
+    let attribute = |agent, attribute| native.agent(agent, attribute).unwrap().number::<u32>();
+    let is_gpu =
+        |agent: &_| attribute(*agent, sys::HSA_AGENT_INFO_DEVICE) == sys::HSA_DEVICE_TYPE_GPU;
+    let node = |agent| attribute(agent, sys::HSA_AMD_AGENT_INFO_DRIVER_NODE_ID);
+    let with_kernel = |agent| (agent, KernelGpu::of_node(node(agent)).unwrap());
+    agents.filter(is_gpu).map(with_kernel).collect()
+}
+
+fn place(native: &Native, pool: NativePool, gpus: &[NativeAgent]) -> Place {
+    let address = native.address_reserve(SIZE, 0, 0).unwrap();
+    let handle = native.handle_create(pool, SIZE, 0).unwrap();
+    let access = gpus.iter().map(|gpu| NativeAccess::new(*gpu, 3)).collect::<Vec<_>>();
+    // SAFETY: the range is reserved and empty, the handle has its size, and the range is one mapping.
+    native.call_shared(|native| unsafe {
+        native.map(address, SIZE, handle).unwrap();
+        native.set_access(address, SIZE, &access).unwrap();
+    });
+    // SAFETY: the handle is alive.
+    let descriptor = native.call_exclusive(|native| unsafe { native.export(handle, false) });
+    let descriptor = descriptor.unwrap().unwrap();
+    Place { address, handle, descriptor }
+}
+
+impl Machine {
+    fn new(fixture: &Fixture) -> Self {
+        let native = start(fixture);
+        let gpus = gpus(&native);
+        let pools = native.pools(gpus[0].0).unwrap().into_iter();
+        let flag = sys::HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS;
+        let coarse = sys::HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_COARSE_GRAINED;
+        let mut pools =
+            pools.filter(|pool| native.pool(*pool, flag).unwrap().number::<u32>() & coarse != 0);
+        let pool = pools.next().unwrap();
+        // The owner last: some releases need it.
+        let agents: Vec<_> = gpus.iter().rev().map(|(agent, _)| *agent).collect();
+        let [memory, other] = [(); 2].map(|()| place(&native, pool, &agents));
+        Self { native, gpus, memory, other }
+    }
+
+    /// Opens the address space of a GPU.
+    fn space(&self, gpu: usize) -> AddressSpace {
+        let mut found = Libdrm::find_loaded().unwrap();
+        assert_eq!(found.len(), 1);
+        AddressSpace::open(Arc::new(found.remove(0)), self.gpus[gpu].1).unwrap()
+    }
+
+    fn barrier(&self) -> Barrier {
+        Barrier::open(&self.gpus.iter().map(|(_, gpu)| gpu.id).collect::<Vec<_>>()).unwrap()
+    }
+
+    /// Sets the first bytes of both halves of the memory to 1 and 2.
+    fn write_pattern(&self) {
+        let engine = CopyEngine::Agent(self.gpus[0].0);
+        for (half, value) in [(0, 1), (1, 2)] {
+            let to = self.memory.address + half * HALF;
+            // SAFETY: the mapping is allocated and the GPU has access.
+            unsafe { self.native.write(engine, to, &[value; 64]) }.unwrap();
+        }
+    }
+
+    /// Reads a byte with a GPU, without a call that changes page tables before the read.
+    fn read(&self, gpu: usize, address: usize) -> u8 {
+        let engine = CopyEngine::Agent(self.gpus[gpu].0);
+        let mut byte = [0];
+        // SAFETY: both mappings are allocated and the GPU has access.
+        unsafe {
+            self.native.copy(engine, self.other.address, address, 64).unwrap();
+            self.native.read(engine, self.other.address, &mut byte).unwrap();
+        }
+        byte[0]
+    }
+
+    /// Unmaps and frees everything, and stops the runtime.
+    fn end(self) {
+        for Place { address, handle, descriptor } in [self.memory, self.other] {
+            // SAFETY: nothing uses the mappings or the memory any more.
+            unsafe {
+                self.native.unmap(address, SIZE).unwrap();
+                self.native.handle_release(handle).unwrap();
+                self.native.address_free(address, SIZE).unwrap();
+            }
+            drop(descriptor);
+        }
+        let tables = self.gpus.iter().map(|(_, gpu)| page_table(gpu.render_minor));
+        let left: Vec<_> = tables.map(|text| text.matches(" of gpu 0 offset").count()).collect();
+        self.native.shut_down().unwrap();
+        println!("entries of GPU memory left: {left:?}");
+    }
+}
+
+/// Returns a GPU's page table, as the emulated driver shows it.
+fn page_table(render_minor: u32) -> String {
+    let path = format!("/sys/kernel/debug/dri/{render_minor}/amdgpu_vm_info");
+    std::fs::read_to_string(path).unwrap()
+}
+
+/// Returns the offset and the permissions of the entry that starts at an address.
+fn entry(render_minor: u32, address: usize) -> Option<String> {
+    let text = page_table(render_minor);
+    let start = format!("  {address:#018x} ");
+    let line = text.lines().find(|line| line.starts_with(&start))?;
+    line.split_once("offset ").map(|(_, rest)| rest.to_owned())
+}
+
+fn emulation(keys: &str) -> Emulation {
+    Emulation::gpus(2).setting(keys)
+}
+
+#[test]
+fn replace_changes_entries_of_one_gpu() {
+    let name = "native::page_table::tests::replace_changes_entries_of_one_gpu";
+    on_each_release(name, &emulation("split_bug=on"), |fixture| {
+        let machine = Machine::new(fixture);
+        let at = machine.memory.address;
+        let [first, second] = [0, 1].map(|gpu| machine.gpus[gpu].1.render_minor);
+        let (read, write) = (PagePermissions::READ, PagePermissions::WRITE);
+        for gpu in [0, 1] {
+            let (space, changed) = (machine.space(gpu), machine.gpus[gpu].1.render_minor);
+            let other = if gpu == 0 { second } else { first };
+            for (permissions, letters) in
+                [(read, "r--"), (PagePermissions::empty(), "---"), (read | write, "rw-")]
+            {
+                let buffer = space.import(machine.memory.descriptor.as_fd()).unwrap();
+                // SAFETY: changes nothing, because the memory ends before.
+                let too_large = unsafe { buffer.replace(at, SIZE, HALF, permissions) };
+                assert!(too_large.is_err());
+                // SAFETY: the whole mapping; no GPU uses it.
+                unsafe { buffer.replace(at, SIZE, 0, permissions) }.unwrap();
+                drop(buffer);
+                assert_eq!(entry(changed, at), Some(format!("0x0 {letters}")));
+                let unchanged = if gpu == 0 { "0x0 rwx" } else { "0x0 rw-" };
+                assert_eq!(entry(other, at).as_deref(), Some(unchanged));
+            }
+        }
+        machine.end();
+    });
+}
+
+/// Whatever the driver does late, a change has taken effect after the barrier. A copy before it would fault.
+#[test]
+fn barrier_waits_for_late_writes() {
+    let name = "native::page_table::tests::barrier_waits_for_late_writes";
+    on_each_release(name, &emulation("pte_delay=600s,tlb=on"), |fixture| {
+        let machine = Machine::new(fixture);
+        let barrier = machine.barrier();
+        barrier.wait().unwrap();
+        machine.write_pattern();
+        let at = machine.memory.address;
+        let space = machine.space(0);
+        let buffer = space.import(machine.memory.descriptor.as_fd()).unwrap();
+        for offset in [HALF, 0, HALF, 0] {
+            // SAFETY: the start of the whole mapping, which is replaced as a whole below; no GPU uses it.
+            unsafe { buffer.replace(at, HALF, offset, PagePermissions::READ) }.unwrap();
+            let before = machine.read(0, at);
+            barrier.wait().unwrap();
+            let after = machine.read(0, at);
+            assert_eq!(after, if offset == 0 { 1 } else { 2 }, "after {before}");
+            assert_ne!(before, after, "the driver writes late");
+            assert_eq!(machine.read(1, at), 1, "the other GPU");
+        }
+        // SAFETY: the whole mapping; no GPU uses it.
+        unsafe { buffer.replace(at, SIZE, 0, PagePermissions::READ) }.unwrap();
+        drop(buffer);
+        drop((space, barrier));
+        machine.end();
+    });
+}
+
+#[test]
+fn barrier_flushes_the_tlb() {
+    let name = "native::page_table::tests::barrier_flushes_the_tlb";
+    on_each_release(name, &emulation("tlb=on"), |fixture| {
+        let machine = Machine::new(fixture);
+        let barrier = machine.barrier();
+        machine.write_pattern();
+        let at = machine.memory.address;
+        let [space, peer] = [0, 1].map(|gpu| machine.space(gpu));
+        let descriptor = machine.memory.descriptor.as_fd();
+        let buffers = [space.import(descriptor).unwrap(), peer.import(descriptor).unwrap()];
+        let read = || [0, 1].map(|gpu| machine.read(gpu, at));
+        assert_eq!(read(), [1, 1]);
+        for offset in [HALF, 0, HALF, 0] {
+            for buffer in &buffers {
+                // SAFETY: as above.
+                unsafe { buffer.replace(at, HALF, offset, PagePermissions::READ) }.unwrap();
+            }
+            barrier.wait().unwrap();
+            let expected = if offset == 0 { 1 } else { 2 };
+            assert_eq!(read(), [expected; 2], "one barrier for both GPUs");
+        }
+        for buffer in &buffers {
+            // SAFETY: the whole mapping; no GPU uses it.
+            unsafe { buffer.replace(at, SIZE, 0, PagePermissions::READ) }.unwrap();
+        }
+        drop(buffers);
+        drop((space, peer, barrier));
+        machine.end();
+    });
+}
+
+/// ROCr and this library import and free the same memory from several threads.
+#[test]
+fn concurrent_imports_keep_runtime_handles() {
+    let name = "native::page_table::tests::concurrent_imports_keep_runtime_handles";
+    on_each_release(name, &emulation("split_bug=on"), |fixture| {
+        let native = start(fixture);
+        let gpus = gpus(&native);
+        let pool = native.pools(gpus[0].0).unwrap()[0];
+        let library = Arc::new(Libdrm::find_loaded().unwrap().remove(0));
+        let space = AddressSpace::open(library, gpus[0].1).unwrap();
+        let round = |number| {
+            let Place { address, handle, descriptor } = place(&native, pool, &[gpus[0].0]);
+            let buffer = space.import(descriptor.as_fd()).unwrap();
+            // SAFETY: the whole mapping; no GPU uses it.
+            unsafe { buffer.replace(address, SIZE, 0, PagePermissions::READ) }.unwrap();
+            assert_eq!(entry(gpus[0].1.render_minor, address).as_deref(), Some("0x0 r--"));
+            // Freed before or after ROCr's import: the last of the two closes the handle.
+            let late = if number % 2 == 0 { Some(buffer) } else { None };
+            // SAFETY: nothing uses the mapping or the memory any more.
+            native.call_shared(|native| unsafe {
+                native.unmap(address, SIZE).unwrap();
+                assert_eq!(entry(gpus[0].1.render_minor, address), None);
+                native.handle_release(handle).unwrap();
+                native.address_free(address, SIZE).unwrap();
+            });
+            drop(late);
+        };
+        let thread = || (0..hsa_rocr::test::share(250)).for_each(round);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(thread);
+            }
+        });
+        drop(space);
+        native.shut_down().unwrap();
+    });
+}
+
+#[test]
+fn other_copies_and_other_nodes_are_rejected() {
+    let name = "native::page_table::tests::other_copies_and_other_nodes_are_rejected";
+    on_each_release(name, &Emulation::gpus(1), |fixture| {
+        assert_eq!(Libdrm::find_loaded().map(drop), Err(Unavailable::NoLibrary));
+        // SAFETY: loads AMD's runtime without starting it, so that libdrm has no device.
+        let native = unsafe { Native::load(&Search::only(fixture.runtime())) }.unwrap();
+        let gpu = KernelGpu { id: 0x1001, render_minor: 128 };
+        let open = || {
+            let library = Arc::new(Libdrm::find_loaded().unwrap().remove(0));
+            AddressSpace::open(library, gpu).map(drop)
+        };
+        let error = open().unwrap_err();
+        assert!(matches!(error, Unavailable::NotShared { .. }), "{error}");
+        native.init().unwrap();
+        assert_eq!(open(), Ok(()));
+        let error = KernelGpu::of_node(7).unwrap_err();
+        assert!(matches!(error, Unavailable::File { .. }), "{error}");
+        let error = KernelGpu::of_node(0).unwrap_err();
+        assert!(matches!(error, Unavailable::NoProperty { .. }), "a CPU: {error}");
+        let error = Barrier::open(&[7]).unwrap_err();
+        assert!(matches!(error, Unavailable::Call { .. }), "{error}");
+        native.shut_down().unwrap();
+    });
+}

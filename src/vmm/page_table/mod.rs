@@ -1,0 +1,254 @@
+//! GPUs' permissions in their page tables, and the barrier at the end of an operation.
+//!
+//! AMD's runtime maps memory for a GPU readable, writable and executable, whatever was requested. For a GPU
+//! whose page table this library controls, it requests read and write access once for each mapping, and then
+//! replaces the entries ([`Shared::set_entries`]). Between the two calls the GPU has full access.
+//!
+//! Later requests to the runtime repeat read and write access, for which the runtime makes no driver call: a
+//! different permission would unmap the memory and map it with full access again.
+
+mod barrier;
+mod probe;
+
+use super::ledger::MappedRange;
+use super::shareable::exportable;
+use super::{Quirks, Shared, VmmOptions};
+use crate::access::{Access, AgentSet};
+use crate::agent::{Agent, AgentKind};
+use crate::error::{Argument, ErrorKind, Problem};
+use crate::native::{
+    AddressSpace, Barrier, Failure, KernelGpu, Libdrm, Native, PagePermissions, Unavailable,
+};
+use barrier::{GpuBarrier, LockedPage, NotWaited};
+use probe::PageTableProbe;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+/// The page tables that a [`Vmm`](crate::Vmm) controls. The default controls none.
+#[derive(Debug, Default)]
+pub(super) struct PageTables {
+    /// The address space of each agent, by its index.
+    spaces: Vec<Option<AddressSpace>>,
+    barrier: Option<GpuBarrier>,
+    /// Why the page tables of other GPUs are not controlled, by the index of the agent.
+    failures: Vec<(usize, Uncontrolled)>,
+    /// Whether GPUs cannot execute code in memory that they can read and write.
+    no_execute: bool,
+    /// The agents whose page tables are controlled.
+    pub controlled: AgentSet,
+}
+
+/// Why a page table is not controlled.
+#[derive(Clone, Debug, thiserror::Error)]
+enum Uncontrolled {
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+    #[error("{} returned {}", .0.call, .0.status)]
+    Runtime(Failure),
+    #[error("the GPU has no pool for virtual memory")]
+    NoPool,
+    #[error("the runtime exported no descriptor")]
+    NoDescriptor,
+    #[error("a changed entry has no effect on the GPU")]
+    NoEffect,
+    #[error("nothing can wait until changed entries have taken effect")]
+    NoBarrier,
+}
+
+impl From<NotWaited> for Uncontrolled {
+    fn from(error: NotWaited) -> Self {
+        match error {
+            NotWaited::Driver(error) => Self::Unavailable(error),
+            NotWaited::Runtime(failure) => Self::Runtime(failure),
+        }
+    }
+}
+
+impl From<Failure> for Uncontrolled {
+    fn from(failure: Failure) -> Self {
+        Self::Runtime(failure)
+    }
+}
+
+impl PageTables {
+    /// Opens what waits for changes of page tables and, if [requested](VmmOptions::with_page_tables), the address
+    /// spaces of the GPUs, and tests each one. Logs why a GPU's page table is not controlled.
+    pub fn open(native: &Native, agents: &[Agent], quirks: Quirks, options: VmmOptions) -> Self {
+        let gpus: Vec<_> = agents.iter().filter(|agent| agent.kind() == AgentKind::Gpu).collect();
+        let (barrier, no_execute) = (open_barrier(native, &gpus), options.no_execute);
+        let mut tables = Self { barrier, no_execute, ..Self::default() };
+        if options.page_tables
+            && let Err(reason) = tables.open_spaces(native, agents.len(), &gpus, quirks)
+        {
+            crate::log::event!(WARN, %reason, "page tables are not controlled");
+            tables.failures = gpus.iter().map(|gpu| (gpu.id().index(), reason.clone())).collect();
+        }
+        tables
+    }
+
+    fn open_spaces(
+        &mut self,
+        native: &Native,
+        agents: usize,
+        gpus: &[&Agent],
+        quirks: Quirks,
+    ) -> Result<(), Uncontrolled> {
+        let libraries = if native.is_simulation() { Vec::new() } else { Libdrm::find_loaded()? };
+        let libraries: Vec<_> = libraries.into_iter().map(Arc::new).collect();
+        let Some(barrier) = &self.barrier else { return Err(Uncontrolled::NoBarrier) };
+        self.spaces.resize_with(agents, || None);
+        for gpu in gpus {
+            let open = || {
+                let simulated = native.simulated_address_space(gpu.native);
+                let space = simulated.map_or_else(|| open_space(&libraries, gpu), Ok)?;
+                PageTableProbe { native, quirks, gpu, space: &space, barrier }.run().map(|()| space)
+            };
+            let index = gpu.id().index();
+            match open() {
+                Ok(space) => {
+                    self.spaces[index] = Some(space);
+                    self.controlled.insert(index);
+                }
+                Err(reason) => {
+                    crate::log::event!(WARN, gpu = %gpu.id(), %reason, "a page table is not controlled");
+                    self.failures.push((index, reason));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns why the page table of an agent is not controlled; `None` if it is, and if control was not requested.
+    pub fn failure(&self, agent: usize) -> Option<String> {
+        self.failures
+            .iter()
+            .find(|(index, _)| *index == agent)
+            .map(|(_, reason)| reason.to_string())
+    }
+}
+
+// As in `mapped_range`, the reservation is locked during these functions, and the range is a mapping.
+impl Shared {
+    /// Returns the GPUs whose page tables the library controls.
+    pub(super) fn controlled(&self) -> AgentSet {
+        self.page_tables.controlled
+    }
+
+    /// Returns whether memory can be mapped from an offset: the library controls every GPU's page table.
+    pub(super) fn can_map_offsets(&self) -> bool {
+        let gpus = self.runtime.gpus().map(|gpu| gpu.id().index()).collect::<AgentSet>();
+        gpus.difference(self.controlled()).is_empty()
+    }
+
+    /// Returns the GPUs whose entries differ from those that a grant of the runtime writes.
+    pub(super) fn restricted(&self, mapping: &MappedRange) -> AgentSet {
+        let granted = mapping.access.runtime_granted.intersection(self.controlled());
+        let differs = |&agent: &usize| {
+            mapping.offset != 0
+                || self.permissions(mapping.access.requested.get(agent)) != PagePermissions::all()
+        };
+        granted.iter().filter(differs).collect()
+    }
+
+    /// Writes the entries of a mapping in the page tables of these agents, as far as they are controlled and
+    /// the runtime has granted them access. Adds the agents whose entries may have changed to `attempted`. No GPU
+    /// may use the mapping meanwhile.
+    pub(super) fn set_entries(
+        &self,
+        mapping: &MappedRange,
+        agents: AgentSet,
+        attempted: &mut AgentSet,
+    ) -> Result<(), ErrorKind> {
+        let MappedRange { start, size, handle, offset, access, .. } = *mapping;
+        let agents = agents.intersection(access.runtime_granted).intersection(self.controlled());
+        if agents.is_empty() {
+            return Ok(());
+        }
+        let memory = self.ledger.handles.with_live(handle, |record| exportable(record));
+        let released = || ErrorKind::invalid(Argument::Handle, handle, Problem::Released);
+        let memory = memory.ok_or_else(released)?;
+        self.with_descriptor(|| {
+            let descriptor = self.export(memory)?;
+            for agent in agents.iter() {
+                let space = self.page_tables.spaces.get(agent).and_then(Option::as_ref);
+                let Some(space) = space else { continue };
+                let permissions = self.permissions(access.requested.get(agent));
+                let buffer = space.import(descriptor.as_fd()).map_err(of_driver)?;
+                attempted.insert(agent);
+                // SAFETY: the range is a mapping of this memory, and the runtime has granted the GPU access.
+                unsafe { buffer.replace(start, size, offset, permissions) }.map_err(of_driver)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Returns the permissions of an entry. Full access is what the runtime grants.
+    fn permissions(&self, access: Access) -> PagePermissions {
+        match access {
+            Access::ReadWrite if self.page_tables.no_execute => {
+                PagePermissions::READ | PagePermissions::WRITE
+            }
+            Access::ReadWrite => PagePermissions::all(),
+            Access::Read => PagePermissions::READ,
+            Access::None => PagePermissions::empty(),
+        }
+    }
+
+    /// Returns whether operations wait until their changes of page tables have taken effect.
+    pub(super) fn waits_for_gpus(&self) -> bool {
+        self.page_tables.barrier.is_some()
+    }
+
+    /// Waits until the changes of page tables have taken effect. Does nothing without a barrier.
+    pub(super) fn wait_for_gpus(&self) -> Result<(), ErrorKind> {
+        match &self.page_tables.barrier {
+            Some(barrier) => barrier.wait(self.native()).map_err(|error| match error {
+                NotWaited::Driver(error) => of_driver(error),
+                NotWaited::Runtime(failure) => ErrorKind::from(failure),
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Opens a GPU's address space by the copy of libdrm that the runtime uses.
+fn open_space(libraries: &[Arc<Libdrm>], gpu: &Agent) -> Result<AddressSpace, Unavailable> {
+    let kernel = KernelGpu::of_node(gpu.node)?;
+    let mut spaces = libraries.iter().map(|it| AddressSpace::open(it.clone(), kernel));
+    let first = spaces.next().unwrap_or(Err(Unavailable::NoLibrary));
+    first.or_else(|error| spaces.find_map(Result::ok).ok_or(error))
+}
+
+/// Opens `/dev/kfd` for waiting, or else a page that the runtime locks. Logs why if neither can be used.
+fn open_barrier(native: &Native, gpus: &[&Agent]) -> Option<GpuBarrier> {
+    if !native.is_simulation() {
+        let ids = gpus.iter().map(|gpu| KernelGpu::of_node(gpu.node).map(|kernel| kernel.id));
+        let by_driver = ids.collect::<Result<Vec<_>, _>>().and_then(|ids| Barrier::open(&ids));
+        match by_driver {
+            Ok(barrier) => return Some(GpuBarrier::Driver(barrier)),
+            Err(reason) => {
+                crate::log::event!(INFO, %reason, "waits for page tables by hsa_amd_memory_lock");
+            }
+        }
+    }
+    match LockedPage::new(native, gpus.iter().map(|gpu| gpu.native).collect()) {
+        Ok(page) => Some(GpuBarrier::Runtime(page)),
+        Err(Failure { call, status }) => {
+            crate::log::event!(WARN, call, %status, "calls do not wait until they have taken effect");
+            None
+        }
+    }
+}
+
+fn of_driver(error: Unavailable) -> ErrorKind {
+    match error {
+        Unavailable::Call { call, errno } => ErrorKind::of_system(call, errno),
+        Unavailable::File { errno, .. } => ErrorKind::of_system("open", errno),
+        Unavailable::NoLibrary
+        | Unavailable::NoFunction { .. }
+        | Unavailable::NoProperty { .. }
+        | Unavailable::NotShared { .. } => {
+            ErrorKind::of_system("amdgpu_device_initialize", rustix::io::Errno::NODEV)
+        }
+    }
+}

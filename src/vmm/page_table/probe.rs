@@ -1,0 +1,99 @@
+//! Tests whether a GPU uses the page-table entries that the library replaces.
+
+use super::Uncontrolled;
+use super::barrier::GpuBarrier;
+use crate::access::Access;
+use crate::agent::Agent;
+use crate::native::{
+    AddressSpace, CopyEngine, Native, NativeAccess, NativeHandle, PagePermissions,
+};
+use crate::vmm::Quirks;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// The bytes that the probe writes to each half of its memory.
+const PATTERNS: [[u8; 64]; 2] = [[0x5a; 64], [0xa5; 64]];
+
+/// A GPU, and the means to change its page table.
+#[derive(Clone, Copy)]
+pub(super) struct PageTableProbe<'a> {
+    pub native: &'a Native,
+    pub quirks: Quirks,
+    pub gpu: &'a Agent,
+    pub space: &'a AddressSpace,
+    pub barrier: &'a GpuBarrier,
+}
+
+/// Memory of the probe, two granules, and its reserved addresses.
+#[derive(Clone, Copy)]
+struct Place {
+    address: usize,
+    half: usize,
+    memory: NativeHandle,
+}
+
+impl PageTableProbe<'_> {
+    /// Maps memory, replaces the entries of the first half by those of the second half, and reads with the
+    /// GPU. No access can fault.
+    pub fn run(self) -> Result<(), Uncontrolled> {
+        let pool = self.gpu.vmem_pool().ok_or(Uncontrolled::NoPool)?;
+        let (half, size) = (pool.granule, 2 * pool.granule);
+        let address = self.native.call_shared(|native| native.address_reserve(size, 0, 0))?;
+        let created = self.native.call_shared(|native| native.handle_create(pool.native, size, 0));
+        let result = created.map_err(Uncontrolled::from).and_then(|memory| {
+            let result = self.with_memory(Place { address, half, memory });
+            // SAFETY: the memory is not mapped.
+            self.native.call_shared(|native| unsafe { native.handle_release(memory) })?;
+            result
+        });
+        // SAFETY: nothing is mapped in the reserved range.
+        self.native.call_shared(|native| unsafe { native.address_free(address, size) })?;
+        result
+    }
+
+    fn with_memory(self, place: Place) -> Result<(), Uncontrolled> {
+        let Place { address, half, memory } = place;
+        let keeps = self.quirks.export_keeps_descriptor;
+        // SAFETY: the handle is alive.
+        let exported =
+            self.native.call_exclusive(|native| unsafe { native.export(memory, keeps) })?;
+        let descriptor = exported.map_err(|_| Uncontrolled::NoDescriptor)?;
+        // SAFETY: the range is reserved and empty, and as large as the memory.
+        self.native.call_shared(|native| unsafe { native.map(address, 2 * half, memory) })?;
+        let result = self.with_mapping(place, &descriptor);
+        // SAFETY: the range is one mapping, which nothing uses.
+        self.native.call_shared(|native| unsafe { native.unmap(address, 2 * half) })?;
+        self.barrier.wait(self.native)?;
+        result
+    }
+
+    fn with_mapping(self, place: Place, descriptor: &OwnedFd) -> Result<(), Uncontrolled> {
+        let Place { address, half, .. } = place;
+        let access = [NativeAccess::new(self.gpu.native, Access::ReadWrite.to_bits())];
+        // SAFETY: the range is one mapping.
+        let set = |native: &Native| unsafe { native.set_access(address, 2 * half, &access) };
+        self.native.call_shared(set)?;
+        self.barrier.wait(self.native)?;
+        let engine = CopyEngine::Agent(self.gpu.native);
+        for (at, pattern) in [address, address + half].into_iter().zip(&PATTERNS) {
+            // SAFETY: the mapping is allocated, and the GPU can write it.
+            unsafe { self.native.write(engine, at, pattern) }?;
+        }
+        let buffer = self.space.import(descriptor.as_fd())?;
+        let all = PagePermissions::all();
+        // SAFETY: the start of the mapping, which is replaced as a whole below. No GPU uses it.
+        unsafe { buffer.replace(address, half, half, all) }?;
+        let read = self.read(address);
+        // SAFETY: the whole mapping, so that the runtime's unmap removes it. No GPU uses it.
+        unsafe { buffer.replace(address, 2 * half, 0, all) }?;
+        self.barrier.wait(self.native)?;
+        if read? == PATTERNS[1] { Ok(()) } else { Err(Uncontrolled::NoEffect) }
+    }
+
+    fn read(self, address: usize) -> Result<[u8; 64], Uncontrolled> {
+        self.barrier.wait(self.native)?;
+        let mut bytes = [0; 64];
+        // SAFETY: the mapping is allocated, and the GPU can read it.
+        unsafe { self.native.read(CopyEngine::Agent(self.gpu.native), address, &mut bytes) }?;
+        Ok(bytes)
+    }
+}

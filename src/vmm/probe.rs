@@ -1,0 +1,229 @@
+//! Tests the runtime for quirks when a [`Vmm`](super::Vmm) opens.
+//!
+//! Makes at most 20 runtime calls on memory of its own, and no copy. Does not test for quirks whose test could
+//! crash a defective runtime.
+
+use super::{Quirk, Quirks};
+use crate::agent::Agent;
+use crate::native::{Failure, Native, NativeAccess, NativeAgent, NativeHandle, fill_hole};
+use crate::runtime::Runtime;
+use hsa_sys as sys;
+use std::fs;
+use std::os::fd::AsFd;
+
+/// When a [`Vmm`](super::Vmm) looks for quirks
+/// ([`VmmOptions::with_probing`](super::VmmOptions::with_probing)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Probing {
+    /// Never: the implementation and its version decide.
+    Never,
+    /// On runtimes of [unknown](crate::runtime::Implementation::Unknown) implementation.
+    #[default]
+    IfUnknown,
+    /// On every runtime.
+    Always,
+}
+
+/// A quirk that was looked for, and the result ([`Vmm::probes`](super::Vmm::probes)).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Probe {
+    /// The quirk.
+    pub quirk: &'static Quirk,
+    /// Whether the implementation and its version are known to have it.
+    pub expected: bool,
+    /// Whether the runtime has it. This decides whether it is worked around.
+    pub found: bool,
+}
+
+/// The quirks that were found and those that were looked for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Findings {
+    looked_for: Quirks,
+    found: Quirks,
+}
+
+/// Records a result: `record!(findings.unmap_keeps_memory = true)`.
+macro_rules! record {
+    ($findings:ident.$quirk:ident = $found:expr) => {
+        ($findings.looked_for.$quirk, $findings.found.$quirk) = (true, $found)
+    };
+}
+
+/// Looks for quirks on a runtime whose known quirks are `expected`. Returns nothing if memory or
+/// descriptors are exhausted.
+pub(super) fn probe(runtime: &Runtime, granule: usize, expected: Quirks) -> Vec<Probe> {
+    let mut findings = Findings::default();
+    // Without a free descriptor, a grant could abort the process.
+    if runtime.spare().none_free() {
+        crate::log::event!(DEBUG, "quirks are not looked for: no file descriptor is free");
+    } else if let Err(failure) =
+        crate::log::expect_failures(|| Prober::run(runtime, granule, &mut findings))
+    {
+        crate::log::event!(DEBUG, ?failure, "not all quirks could be looked for");
+    }
+    let looked_for = Quirks::KNOWN.iter().filter(|quirk| findings.looked_for.has(quirk));
+    let probes = looked_for.map(|quirk| {
+        let (expected, found) = (expected.has(quirk), findings.found.has(quirk));
+        if expected != found {
+            crate::log::event!(WARN, quirk = quirk.name, expected, found, "the probe decides");
+        }
+        Probe { quirk, expected, found }
+    });
+    probes.collect()
+}
+
+struct Prober<'a> {
+    native: &'a Native,
+    /// The GPU whose memory is used.
+    gpu: NativeAgent,
+    /// Another GPU that can access that memory.
+    peer: Option<NativeAgent>,
+    /// The first CPU, if it can access that memory.
+    cpu: Option<NativeAgent>,
+    size: usize,
+}
+
+impl Prober<'_> {
+    fn run(runtime: &Runtime, size: usize, findings: &mut Findings) -> Result<(), Failure> {
+        let Some((gpu, pool)) = runtime.gpus().find_map(|gpu| Some((gpu, gpu.vmem_pool()?))) else {
+            return Ok(());
+        };
+        let is_peer = |other: &&Agent| other.id() != gpu.id() && other.can_access(gpu.id());
+        let native = runtime.native();
+        let prober = Prober {
+            native,
+            gpu: gpu.native,
+            peer: runtime.gpus().find(is_peer).map(|peer| peer.native),
+            cpu: Some(runtime.host()).filter(|_| gpu.large_bar).map(|cpu| cpu.native),
+            size,
+        };
+        let base = native.call_shared(|native| native.address_reserve(2 * size, 0, 0))?;
+        let handle = native.call_shared(|native| native.handle_create(pool.native, size, 0));
+        // Neither releases nor frees memory that may still be mapped.
+        let is_mapped =
+            |it: &Result<(), Failure>| it.is_err_and(|it| it.call == "hsa_amd_vmem_unmap");
+        let result = handle.and_then(|handle| {
+            let mapped = native.call_shared(|_| prober.mappings(base, handle, findings));
+            let shared = native.call_exclusive(|_| prober.sharing(handle, findings));
+            if is_mapped(&mapped) {
+                return mapped;
+            }
+            // SAFETY: nothing is mapped, and the handle is not used again.
+            native.call_shared(|native| unsafe { native.handle_release(handle) })?;
+            mapped.and(shared)
+        });
+        if !is_mapped(&result) {
+            // SAFETY: exactly this range is reserved, and nothing is mapped in it.
+            native.call_shared(|native| unsafe { native.address_free(base, 2 * size) })?;
+        }
+        result
+    }
+
+    /// Sets the access of agents to the first mapping.
+    fn grant(&self, base: usize, access: &[(NativeAgent, u32)]) -> Result<(), Failure> {
+        let access: Vec<_> = access.iter().map(|it| NativeAccess::new(it.0, it.1)).collect();
+        // SAFETY: the range is one mapping of the probe's own.
+        unsafe { self.native.set_access(base, self.size, &access) }
+    }
+
+    /// Maps the memory twice, changes access and unmaps it.
+    fn mappings(
+        &self,
+        base: usize,
+        handle: NativeHandle,
+        findings: &mut Findings,
+    ) -> Result<(), Failure> {
+        let (size, second) = (self.size, base + self.size);
+        let reservation = file_mapped_at(base);
+        // SAFETY: the addresses are reserved and free, and the handle has this size.
+        unsafe { self.native.map(base, size, handle) }?;
+        // SAFETY: as above.
+        let mapped_second = unsafe { self.native.map(second, size, handle) };
+        let cpu_has_access = self.access(base, findings);
+        // The CPU has already lost its access if unnamed agents lose theirs.
+        let left_hole = cpu_has_access && fill_hole(base, size).is_ok();
+        // SAFETY: nothing uses these mappings of the probe's own.
+        let unmap = |at, size| unsafe { self.native.unmap(at, size) };
+        if mapped_second.is_err() {
+            unmap(base, size)?;
+        } else {
+            let both = unmap(base, 2 * size);
+            record!(findings.unmap_of_several_fails = both.is_err());
+            if both.is_err() {
+                unmap(base, size)?;
+                unmap(second, size)?;
+            }
+        }
+        let left = file_mapped_at(base);
+        let keeps_memory = left.is_some() && left != reservation;
+        record!(findings.unmap_keeps_memory = keeps_memory);
+        // Holes are filled at once, because foreign mappings can be created in them.
+        let leaves_hole = fill_hole(base, size).is_ok();
+        if cpu_has_access {
+            record!(findings.cpu_unmap_leaves_hole = left_hole || leaves_hole);
+        }
+        mapped_second
+    }
+
+    /// Changes the access to the first mapping. Returns whether the runtime has granted the CPU access.
+    fn access(&self, base: usize, findings: &mut Findings) -> bool {
+        const READ: u32 = sys::HSA_ACCESS_PERMISSION_RO;
+        const WRITE: u32 = sys::HSA_ACCESS_PERMISSION_RW;
+        // The owner is last: some releases do not grant a peer access after the owner.
+        let others: Vec<_> = [self.peer, self.cpu].into_iter().flatten().collect();
+        let granted: Vec<_> = others.iter().map(|&agent| (agent, WRITE)).collect();
+        if granted.is_empty() || self.grant(base, &granted).is_err() {
+            return false;
+        }
+        // A release with the quirk revokes the access of the other agents when a permission changes.
+        let changed = self.grant(base, &[(self.gpu, WRITE)]).is_ok()
+            && self.grant(base, &[(self.gpu, READ)]).is_ok();
+        if let Some(peer) = self.peer.filter(|_| changed) {
+            let kept = self.native.access_of(base, peer).is_ok_and(|access| access == WRITE);
+            record!(findings.set_access_drops_unnamed_agents = !kept);
+        }
+        self.cpu.is_some()
+    }
+
+    /// Exports the memory and imports it again.
+    fn sharing(&self, handle: NativeHandle, findings: &mut Findings) -> Result<(), Failure> {
+        // SAFETY: the handle is alive.
+        let Ok((exported, repeats)) = (unsafe { self.native.export_twice(handle) })? else {
+            return Ok(());
+        };
+        record!(findings.export_keeps_descriptor = repeats);
+        let Ok(not_memory) = fs::File::open("/dev/null") else { return Ok(()) };
+        if let Ok(handle) = self.native.import(not_memory.as_fd()) {
+            record!(findings.import_is_lazy = true);
+            record!(findings.import_needs_descriptor = true);
+            // SAFETY: the handle is not used again.
+            return unsafe { self.native.handle_release(handle) };
+        }
+        record!(findings.import_is_lazy = false);
+        let imported = self.native.import(exported.as_fd())?;
+        // SAFETY: the handle is alive.
+        let again = unsafe { self.native.export(imported, repeats) };
+        record!(findings.import_needs_descriptor = again.is_err());
+        // SAFETY: the handle is not used again.
+        unsafe { self.native.handle_release(imported) }
+    }
+}
+
+/// Returns device and inode of the file that is mapped at an address, if any.
+fn file_mapped_at(address: usize) -> Option<String> {
+    let maps = fs::read_to_string("/proc/self/maps").ok()?;
+    maps.lines().find_map(|line| {
+        let (range, rest) = line.split_once(' ')?;
+        let (start, end) = range.split_once('-')?;
+        let number = |text| usize::from_str_radix(text, 16).ok();
+        if !(number(start)?..number(end)?).contains(&address) {
+            return None;
+        }
+        // Access, offset, device, inode, name.
+        let mut words = rest.split_whitespace().skip(2);
+        let (device, inode) = (words.next()?, words.next()?);
+        (inode != "0").then(|| format!("{device} {inode}"))
+    })
+}

@@ -1,0 +1,350 @@
+//! GPUs' access is enforced in their page tables, and each call has taken effect when it returns.
+
+use crate::amd_runtime::raw::{Fault, RW, RawRuntime};
+use crate::amd_runtime::{fail_driver_calls, set_variable};
+use crate::machine::{Library, access};
+use crate::process::{End, in_child, in_child_with_status};
+use hsa_rocr::Emulation;
+use hsa_rocr::test::{Fixture, on_each_release};
+use hsa_vmm::agent::Enforcement;
+use hsa_vmm::vmm::VmmOptions;
+use hsa_vmm::{Access, Address, Runtime, Vmm};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const SIZE: usize = 64 << 10;
+
+/// Modes of the emulated driver: immediate updates; the CPU writes entries and nothing flushes the TLB; SDMA jobs
+/// write entries so late that only the barrier can wait for them.
+const MODES: [&str; 3] = ["", "tlb=on,split_bug=on", "pte_delay=600s,tlb=on,split_bug=on"];
+
+/// The library with control of page tables, and one mapping of the first GPU's memory.
+struct Machine {
+    library: Library,
+    raw: RawRuntime,
+    base: Address,
+}
+
+impl Machine {
+    fn new(fixture: &Fixture, mode: &str) -> Self {
+        Self::open(fixture, mode, VmmOptions::new().with_page_tables(true))
+    }
+
+    fn open(fixture: &Fixture, mode: &str, options: VmmOptions) -> Self {
+        set_variable("HSA_KFD", &format!("gpus=2,{mode}"));
+        // SAFETY: AMD's own runtime.
+        let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
+        Self::on(Library::open(runtime, options), fixture)
+    }
+
+    fn on(library: Library, fixture: &Fixture) -> Self {
+        let raw = RawRuntime::start(fixture);
+        let (base, _) = library.map_new_memory(0, SIZE);
+        Self { library, raw, base }
+    }
+
+    fn set(&self, gpu: usize, access: Access) {
+        self.library.grant(self.base, SIZE, self.library.gpu(gpu), access);
+    }
+
+    fn read(&self, gpu: usize) -> Result<u64, Fault> {
+        self.raw.read_by(self.raw.gpus[gpu], self.base.get())
+    }
+
+    fn write(&self, gpu: usize, value: u64) -> Result<(), Fault> {
+        self.raw.write_by(self.raw.gpus[gpu], self.base.get(), value)
+    }
+
+    /// Fails unless everything can be unmapped and freed, and the page tables are empty afterwards.
+    fn end(self) {
+        let Self { library: Library { runtime, vmm }, base, .. } = self;
+        let handle = vmm.retain_allocation_handle(base).unwrap();
+        vmm.unmap(base, SIZE).unwrap();
+        for gpu in 0..2 {
+            let entries = crate::process::page_table::entries(gpu);
+            assert!(entries.iter().all(|entry| !entry.contains(&base.get())), "GPU {gpu}");
+        }
+        vmm.release(handle).unwrap();
+        vmm.release(handle).unwrap();
+        vmm.address_free(base, SIZE).unwrap();
+        assert!(vmm.quarantine().is_empty());
+        drop((vmm, runtime));
+    }
+}
+
+/// Runs a body in each mode, in a process that has no runtime yet.
+fn in_each_mode(test: &str, body: impl Fn(&dyn Fn() -> Machine)) {
+    on_each_release(test, &Emulation::gpus(2), |fixture| {
+        for mode in MODES {
+            let end = in_child(|| body(&|| Machine::new(fixture, mode)));
+            assert_eq!(end, End::Success, "{} {mode:?}", fixture.release());
+        }
+    });
+}
+
+#[test]
+fn permissions_are_enforced() {
+    const ALL: [Access; 3] = [Access::None, Access::Read, Access::ReadWrite];
+    on_each_release("permissions::permissions_are_enforced", &Emulation::gpus(2), |fixture| {
+        let modes = MODES.into_iter().flat_map(|mode| [(mode, 0), (mode, 1)]).enumerate();
+        // By default, each GPU in some modes.
+        let modes = modes.filter(|(index, _)| hsa_rocr::test::is_long() || index % 3 != 1);
+        for (_, (mode, gpu)) in modes {
+            // An access before the change fills the TLB.
+            let before = [None, Some(Access::Read), Some(Access::ReadWrite)];
+            for (before, after) in
+                before.iter().flat_map(|before| ALL.map(|after| (*before, after)))
+            {
+                for writes in [false, true] {
+                    let body = || {
+                        let machine = Machine::new(fixture, mode);
+                        // The other GPU keeps its access.
+                        machine.set(1 - gpu, Access::ReadWrite);
+                        machine.write(1 - gpu, 5).unwrap();
+                        if let Some(before) = before {
+                            machine.set(gpu, before);
+                            assert_eq!(machine.read(gpu), Ok(5));
+                        }
+                        machine.set(gpu, after);
+                        assert_eq!(machine.read(1 - gpu), Ok(5));
+                        if writes {
+                            let expected =
+                                if after == Access::ReadWrite { Ok(()) } else { Err(Fault) };
+                            assert_eq!(machine.write(gpu, 6), expected);
+                        } else {
+                            let expected = if after == Access::None { Err(Fault) } else { Ok(5) };
+                            assert_eq!(machine.read(gpu), expected);
+                        }
+                    };
+                    let description = format!(
+                        "{} {mode:?} GPU {gpu}, {before:?} to {after:?}, writes: {writes}",
+                        fixture.release()
+                    );
+                    assert_eq!(in_child(body), End::Success, "{description}");
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn no_execute_removes_execute_access() {
+    let name = "permissions::no_execute_removes_execute_access";
+    on_each_release(name, &Emulation::gpus(2), |fixture| {
+        for (no_execute, expected) in [(false, "rwx"), (true, "rw-")] {
+            let end = in_child(|| {
+                let options = VmmOptions::new().with_page_tables(true).with_no_execute(no_execute);
+                let machine = Machine::open(fixture, "", options);
+                machine.set(0, Access::ReadWrite);
+                let permissions = crate::process::page_table::permissions(0, machine.base.get());
+                assert_eq!(permissions.as_deref(), Some(expected));
+                machine.write(0, 5).unwrap();
+                assert_eq!(machine.read(0), Ok(5));
+                machine.end();
+            });
+            assert_eq!(end, End::Success, "{} {no_execute}", fixture.release());
+        }
+    });
+}
+
+#[test]
+fn access_changes_keep_contents_and_other_gpus() {
+    in_each_mode("permissions::access_changes_keep_contents_and_other_gpus", |machine| {
+        let machine = machine();
+        let gpus = [0, 1].map(|gpu| machine.library.gpu(gpu));
+        for gpu in gpus {
+            assert_eq!(machine.library.vmm.enforcement(gpu), Some(Enforcement::Enforced));
+        }
+        machine.set(0, Access::ReadWrite);
+        machine.write(0, 1).unwrap();
+        machine.set(1, Access::Read);
+        assert_eq!([machine.read(0), machine.read(1)], [Ok(1); 2]);
+        machine.set(1, Access::ReadWrite);
+        machine.write(1, 2).unwrap();
+        machine.set(0, Access::Read);
+        assert_eq!([machine.read(0), machine.read(1)], [Ok(2); 2]);
+        machine.write(1, 3).unwrap();
+        machine.library.vmm.revoke(machine.base, SIZE, &[gpus[0]]).unwrap();
+        assert_eq!(machine.read(1), Ok(3));
+        machine.write(1, 4).unwrap();
+        machine.set(0, Access::ReadWrite);
+        assert_eq!(machine.read(0), Ok(4));
+        machine.write(0, 5).unwrap();
+        assert_eq!(machine.read(1), Ok(5));
+        machine.library.vmm.revoke(machine.base, SIZE, &gpus).unwrap();
+        machine.set(1, Access::Read);
+        assert_eq!(machine.read(1), Ok(5));
+        machine.end();
+    });
+}
+
+#[test]
+fn revoked_gpu_faults() {
+    in_each_mode("permissions::revoked_gpu_faults", |machine| {
+        let machine = machine();
+        for gpu in [0, 1] {
+            machine.set(gpu, Access::ReadWrite);
+            machine.write(gpu, 1).unwrap();
+        }
+        machine.library.vmm.revoke(machine.base, SIZE, &[machine.library.gpu(1)]).unwrap();
+        machine.write(0, 2).unwrap();
+        assert_eq!(machine.read(1), Err(Fault));
+    });
+}
+
+#[test]
+fn unmapped_memory_faults() {
+    in_each_mode("permissions::unmapped_memory_faults", |machine| {
+        let machine = machine();
+        machine.set(0, Access::ReadWrite);
+        machine.write(0, 1).unwrap();
+        machine.library.vmm.unmap(machine.base, SIZE).unwrap();
+        assert_eq!(machine.write(0, 2), Err(Fault));
+    });
+}
+
+/// A relocated mapping keeps its enforced access.
+#[test]
+fn moved_mappings_keep_enforced_access() {
+    in_each_mode("permissions::moved_mappings_keep_enforced_access", |machine| {
+        let mut machine = machine();
+        let vmm = &machine.library.vmm;
+        machine.set(0, Access::ReadWrite);
+        machine.write(0, 7).unwrap();
+        machine.set(0, Access::Read);
+        machine.set(1, Access::Read);
+        let target = machine.library.reserve(SIZE);
+        vmm.relocate(target, machine.base, SIZE).unwrap();
+        vmm.address_free(machine.base, SIZE).unwrap();
+        machine.base = target;
+        assert_eq!([machine.read(0), machine.read(1)], [Ok(7); 2]);
+        assert_eq!(machine.write(1, 8), Err(Fault));
+    });
+}
+
+/// Without control of page tables, everything else works.
+#[test]
+fn refused_control_is_reported() {
+    let test = "permissions::refused_control_is_reported";
+    on_each_release(test, &Emulation::gpus(2), |fixture| {
+        for plan in ["GEM_VA.REPLACE=EINVAL", "GEM_VA.REPLACE=lost"] {
+            let end = in_child(|| {
+                fail_driver_calls(plan);
+                let machine = Machine::new(fixture, "");
+                for gpu in [0, 1] {
+                    let enforcement = machine.library.vmm.enforcement(machine.library.gpu(gpu));
+                    assert_eq!(enforcement, Some(Enforcement::Remembered));
+                    machine.set(gpu, Access::Read);
+                    machine.write(gpu, 1).unwrap();
+                }
+                machine.end();
+            });
+            assert_eq!(end, End::Success, "{} {plan}", fixture.release());
+        }
+    });
+}
+
+/// A failed change of an entry is rolled back: every GPU has the access that it had before.
+#[test]
+fn failed_changes_are_rolled_back() {
+    let test = "permissions::failed_changes_are_rolled_back";
+    on_each_release(test, &Emulation::gpus(2), |fixture| {
+        // Opening a `Vmm` replaces entries twice for each GPU.
+        for failing_call in [5, 6] {
+            let end = in_child(|| {
+                fail_driver_calls(&format!("GEM_VA.REPLACE#{failing_call}=ENOMEM"));
+                let machine = Machine::new(fixture, MODES[1]);
+                let gpus = [0, 1].map(|gpu| machine.library.gpu(gpu));
+                let set = |requested: Access| {
+                    let list = gpus.map(|gpu| access(gpu, requested));
+                    machine.library.vmm.set_access(machine.base, SIZE, &list)
+                };
+                set(Access::ReadWrite).unwrap();
+                machine.write(0, 1).unwrap();
+                set(Access::Read).unwrap_err();
+                for gpu in [0, 1] {
+                    let recorded = machine.library.vmm.get_access(gpus[gpu], machine.base);
+                    assert_eq!(recorded, Ok(Access::ReadWrite));
+                    machine.write(gpu, 2).unwrap();
+                }
+                set(Access::Read).unwrap();
+                assert_eq!([machine.read(0), machine.read(1)], [Ok(2); 2]);
+                machine.end();
+            });
+            assert_eq!(end, End::Success, "{} {failing_call}", fixture.release());
+        }
+    });
+}
+
+/// The runtime alone grants full access although only read access is requested.
+#[test]
+fn raw_runtime_grants_full_access() {
+    in_each_mode("permissions::raw_runtime_grants_full_access", |machine| {
+        let machine = machine();
+        let (raw, gpu) = (&machine.raw, machine.raw.gpus[0]);
+        let (base, _) =
+            raw.map_new_memory(SIZE, &[(gpu, hsa_vmm::hsa_sys::HSA_ACCESS_PERMISSION_RO)]);
+        // Also waits until the entries of the runtime's call have taken effect.
+        machine.set(0, Access::Read);
+        raw.write_by(gpu, base, 1).unwrap();
+        raw.set_access(base, SIZE, &[(gpu, RW)]).unwrap();
+    });
+}
+
+/// Fails unless a grant and an unmap have taken effect when they return. Ends with a fault.
+fn check_effects(machine: &Machine) {
+    for gpu in [0, 1] {
+        let enforcement = machine.library.vmm.enforcement(machine.library.gpu(gpu));
+        assert_eq!(enforcement, Some(Enforcement::Remembered));
+        machine.set(gpu, Access::ReadWrite);
+        machine.write(gpu, 1).unwrap();
+    }
+    machine.library.vmm.unmap(machine.base, SIZE).unwrap();
+    assert_eq!(machine.write(0, 2), Err(Fault));
+}
+
+#[test]
+fn calls_take_effect_without_control() {
+    let test = "permissions::calls_take_effect_without_control";
+    on_each_release(test, &Emulation::gpus(2), |fixture| {
+        let options = VmmOptions::new().with_barrier(true);
+        for mode in MODES {
+            let end = in_child(|| check_effects(&Machine::open(fixture, mode, options)));
+            assert_eq!(end, End::Success, "{} {mode:?}", fixture.release());
+        }
+    });
+}
+
+/// Without a page of its own on `/dev/kfd`, the library waits by calls of the runtime.
+#[test]
+fn calls_take_effect_without_page_of_the_driver() {
+    static BY_RUNTIME: AtomicBool = AtomicBool::new(false);
+    const CHECKED: i32 = 9;
+    let test = "permissions::calls_take_effect_without_page_of_the_driver";
+    on_each_release(test, &Emulation::gpus(2), |fixture| {
+        let check = |failing: u32| {
+            fail_driver_calls(&format!("ALLOC_MEMORY_OF_GPU#{failing}=ENOMEM"));
+            crate::log::subscribe(
+                |metadata| metadata.target().starts_with("hsa_vmm"),
+                |fields| {
+                    if fields.iter().any(|(_, value)| value.contains("hsa_amd_memory_lock")) {
+                        BY_RUNTIME.store(true, Ordering::Relaxed);
+                    }
+                },
+            );
+            set_variable("HSA_KFD", &format!("gpus=2,{}", MODES[2]));
+            // SAFETY: AMD's own runtime.
+            let Ok(runtime) = (unsafe { Runtime::load_from(fixture.runtime()) }) else { return 0 };
+            let options = VmmOptions::new().with_barrier(true);
+            let Ok(vmm) = Vmm::open_with(&runtime, options) else { return 0 };
+            if !BY_RUNTIME.load(Ordering::Relaxed) {
+                return 0;
+            }
+            check_effects(&Machine::on(Library { runtime, vmm }, fixture));
+            CHECKED
+        };
+        // The first allocations are those of the runtime, some of which abort it if they fail.
+        let checked = (1..100)
+            .any(|failing| in_child_with_status(|| check(failing)) == End::Failure(CHECKED));
+        assert!(checked, "{}: no failed allocation was the library's", fixture.release());
+    });
+}

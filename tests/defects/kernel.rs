@@ -1,0 +1,57 @@
+//! Defects of AMD's kernel driver, shown by the C programs in docs/kernel.
+//!
+//! Settings of the emulated driver model each defect. Without the settings, the programs do not see the defects.
+
+use hsa_rocr::{Emulation, test};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A program, and the settings of the emulated driver with which it sees its defect.
+const PROGRAMS: [(&str, &str); 3] = [
+    ("no_flush", "tlb=on"),
+    ("early_return", "pte_delay=100ms"),
+    ("forgotten_entries", "split_bug=on"),
+];
+
+/// The exit status of a program that has seen its defect.
+const SEEN: i32 = 1;
+
+/// Compiles a program, and returns its path.
+fn compile(name: &str) -> PathBuf {
+    let program =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let output = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()))
+        .args(["-Wall", "-Wextra", "-Werror", "-O1", "-I"])
+        .arg(root.join("hsa/sys/include"))
+        .arg(root.join("docs/kernel").join(name).with_extension("c"))
+        .args(["-ldl", "-o"])
+        .arg(&program)
+        .output()
+        .expect("a C compiler, $CC or cc");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    program
+}
+
+#[test]
+fn programs_show_defects_of_the_kernel_driver() {
+    for installation in test::selected_installations("kernel") {
+        for (name, settings) in PROGRAMS {
+            let program = compile(name);
+            for (settings, expected) in [(settings, SEEN), ("gpus=1", 0)] {
+                let mut command = installation.command(&program);
+                let emulation = Emulation::gpus(1).setting(settings);
+                emulation.apply(&mut command).expect("the emulated driver");
+                let output = command.output().expect("the loader of a release");
+                let text = String::from_utf8_lossy(&output.stderr);
+                let release = installation.release();
+                assert_eq!(
+                    output.status.code(),
+                    Some(expected),
+                    "{name} on {release} with {settings}: {text}"
+                );
+            }
+            std::fs::remove_file(program).expect("the program exists");
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! The library identifies runtimes, including those that report a false version or lack functions, and several in
+//! one process.
+
+mod hostile;
+mod log;
+mod machine;
+mod process;
+
+use hostile::{compile_source, fake_runtime};
+use hsa_vmm::error::Feature;
+use hsa_vmm::runtime::{Implementation, Origin, loaded_libraries};
+use hsa_vmm::simulation::Config;
+use hsa_vmm::vmm::{Probing, Quirks, VmmOptions};
+use hsa_vmm::{Access, AllocationProperties, ErrorKind, Runtime, Vmm};
+use std::ffi::CString;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+/// A fake library, which is deleted at the end of the test.
+struct FakeLibrary(PathBuf);
+
+impl FakeLibrary {
+    fn new(name: &str, options: &[&str]) -> Self {
+        Self(fake_runtime(name, options).canonicalize().unwrap())
+    }
+
+    #[track_caller]
+    fn load(&self) -> Runtime {
+        // SAFETY: a runtime of this test.
+        unsafe { Runtime::load_from(&self.0) }.expect("the runtime starts")
+    }
+
+    /// Loads the library as another part of the program would, but does not start it.
+    fn load_elsewhere(&self) {
+        load_elsewhere(&self.0);
+    }
+}
+
+impl Drop for FakeLibrary {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn load_elsewhere(path: &Path) {
+    let name = CString::new(path.to_str().unwrap()).unwrap();
+    // SAFETY: a library of this test without constructors.
+    let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    assert!(!library.is_null(), "{}", path.display());
+}
+
+/// Returns the quirks that are worked around on every unknown runtime.
+fn quirks_if_unknown() -> Quirks {
+    let mut quirks = Quirks::default();
+    Quirks::KNOWN.iter().for_each(|quirk| quirks.set(quirk, quirk.if_unknown));
+    quirks
+}
+
+fn without_probes() -> VmmOptions {
+    VmmOptions::new().with_probing(Probing::Never)
+}
+
+/// Returns why a runtime is unknown.
+#[track_caller]
+fn reasons(runtime: &Runtime) -> String {
+    match &runtime.info().implementation {
+        Implementation::Unknown { reasons, .. } => reasons.join("; "),
+        known => panic!("identified as {known}"),
+    }
+}
+
+/// Maps memory of the first GPU, grants access and removes everything.
+fn use_memory(vmm: &Vmm) {
+    let gpu = vmm.runtime().gpus().next().unwrap().id();
+    let base = vmm.address_reserve(8192, 0, None).unwrap();
+    let handle = vmm.create(4096, &AllocationProperties::on(gpu)).unwrap();
+    for offset in [0, 4096] {
+        vmm.map(machine::at(base, offset), 4096, 0, handle).unwrap();
+    }
+    vmm.set_access(base, 8192, &[machine::access(gpu, Access::ReadWrite)]).unwrap();
+    vmm.unmap(base, 4096).unwrap();
+    vmm.unmap(machine::at(base, 4096), 4096).unwrap();
+    vmm.release(handle).unwrap();
+    vmm.address_free(base, 8192).unwrap();
+}
+
+#[test]
+fn simulation_is_identified() {
+    for (release, config) in machine::releases() {
+        let minor = config.extension_minor as u16;
+        let runtime = Runtime::simulated(config).unwrap();
+        let info = runtime.info();
+        assert_eq!(info.implementation, Implementation::Simulation, "{release}");
+        assert_eq!(info.origin, None);
+        assert_eq!(Quirks::of_runtime(info), Quirks::of_extension((1, minor)), "{release}");
+    }
+}
+
+#[test]
+fn rocr_is_identified_by_its_build() {
+    let fake = FakeLibrary::new("rocr", &[]);
+    let runtime = fake.load();
+    assert_eq!(runtime.info().implementation.to_string(), "ROCr 1.15 (ROCm 6.4)");
+    assert_eq!(runtime.info().origin, Some(Origin::Program));
+    let vmm = Vmm::open(&runtime).unwrap();
+    assert_eq!(vmm.quirks(), Quirks::of_extension((1, 7)));
+    use_memory(&vmm);
+}
+
+#[test]
+fn false_version_enables_no_quirks() {
+    // ROCm 6.4 that reports the extension of ROCm 10.
+    let fake = FakeLibrary::new("false-version", &["-DEXTENSION=22"]);
+    let runtime = fake.load();
+    let text = reasons(&runtime);
+    assert!(text.contains("hsa_amd_vmem_export_fabric_handle"), "{text}");
+    assert!(text.contains("1.15.0-hostile") && text.contains("extension 1.22"), "{text}");
+    let vmm = Vmm::open_with(&runtime, without_probes()).unwrap();
+    assert_eq!(vmm.quirks(), quirks_if_unknown());
+}
+
+#[test]
+fn unknown_runtime_has_no_quirks_of_rocr() {
+    for build in ["\"\"", "\"a vendor's runtime\""] {
+        let fake = FakeLibrary::new("unknown", &[&format!("-DBUILD={build}")]);
+        let runtime = fake.load();
+        assert!(reasons(&runtime).contains("build"), "{}", reasons(&runtime));
+        assert_ne!(quirks_if_unknown(), Quirks::of_extension((1, 7)));
+        let vmm = Vmm::open_with(&runtime, without_probes()).unwrap();
+        assert_eq!(vmm.quirks(), quirks_if_unknown());
+        use_memory(&vmm);
+    }
+    // The symbol version of AMD's releases alone does not make a library a runtime.
+    let incomplete = compile_source("unversioned", "int hsa_init(void) { return 0; }\n");
+    // SAFETY: a library of this test without constructors.
+    let error = unsafe { Runtime::load_from(&incomplete) }.unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Load(_)), "{error}");
+    std::fs::remove_file(incomplete).unwrap();
+}
+
+#[test]
+fn runtime_without_half_of_the_functions_opens() {
+    let folder = tempfile::tempdir().unwrap();
+    let map = folder.path().join("half.map");
+    // Exports all functions except those of virtual memory.
+    std::fs::write(&map, "ROCR_1 { global: hsa_[!a]*; hsa_agent_*; hsa_amd_[!v]*; local: *; };\n")
+        .unwrap();
+    let option = format!("-Wl,--version-script={}", map.display());
+    let fake = FakeLibrary::new("half", &[&option]);
+    let runtime = fake.load();
+    let reason = runtime.info().without_virtual_memory.clone().unwrap();
+    assert!(reason.contains("does not export hsa_amd_vmem_"), "{reason}");
+    assert!(reasons(&runtime).contains("hsa_amd_vmem_address_reserve_align"));
+    let error = Vmm::open(&runtime).unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::NotSupported(Feature::VirtualMemory));
+}
+
+#[test]
+fn library_that_is_no_runtime_is_named() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    let file = compile_source("no-runtime", "int unrelated(void) { return 42; }\n");
+    let fake = FakeLibrary::new("beside-no-runtime", &[]);
+    fake.load_elsewhere();
+    // SAFETY: a library of this test without constructors.
+    let error = unsafe { Runtime::load_from(&file) }.unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("does not export `hsa_"), "{text}");
+    // The error names the library that could be used instead.
+    assert!(text.contains(&format!("loaded in this process:\n  {}", fake.0.display())), "{text}");
+    std::fs::remove_file(file).unwrap();
+}
+
+/// The warnings of this process.
+static WARNINGS: Mutex<Vec<log::Fields>> = Mutex::new(Vec::new());
+
+#[test]
+fn older_runtime_beside_a_newer_is_reported() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    log::subscribe(
+        |metadata| *metadata.level() == tracing::Level::WARN,
+        |fields| WARNINGS.lock().unwrap().push(fields),
+    );
+    let newer = FakeLibrary::new("newer", &["-DEXTENSION=15", "-DBUILD=\"\\\"1.18.0-newer\\\"\""]);
+    let older = FakeLibrary::new("older", &["-DBUILD=\"\\\"1.15.0-older\\\"\""]);
+    assert_eq!(loaded_libraries(), []);
+    older.load_elsewhere();
+    let started = older.load();
+    assert_eq!(WARNINGS.lock().unwrap().len(), 0);
+    drop(started);
+    let runtime = newer.load();
+    assert_eq!(runtime.info().implementation.to_string(), "ROCr 1.18 (ROCm 7)");
+    let lines: Vec<_> = loaded_libraries().iter().map(ToString::to_string).collect();
+    let expected = [
+        format!("{} (build 1.15.0-older, not started)", older.0.display()),
+        format!("{} (build 1.18.0-newer, extension 1.15)", newer.0.display()),
+    ];
+    assert_eq!(lines, expected);
+    let warnings = std::mem::take(&mut *WARNINGS.lock().unwrap());
+    let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+    let text = format!("{warning:?}");
+    assert!(text.contains("several HSA libraries") && text.contains("1.15.0-older"), "{text}");
+    // HIP would get the library that was loaded first.
+    let default = Runtime::load().unwrap();
+    assert_eq!(default.info().origin, Some(Origin::Loaded));
+    assert_eq!(default.info().path.as_ref(), Some(&older.0));
+}
+
+#[test]
+fn failed_start_lists_all_libraries() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    let failing = FakeLibrary::new("failing", &["-DINIT=0x1008"]);
+    let second = FakeLibrary::new("other", &[]);
+    let start = || {
+        // SAFETY: a runtime of this test.
+        unsafe { Runtime::load_from(&failing.0) }.unwrap_err().to_string()
+    };
+    let text = start();
+    assert!(text.contains("hsa_init returned") && !text.contains("HSA libraries"), "{text}");
+    second.load_elsewhere();
+    let text = start();
+    assert!(text.contains("the process has loaded 2 HSA libraries"), "{text}");
+    assert!(text.contains(second.0.to_str().unwrap()), "{text}");
+    // The second library still starts.
+    use_memory(&Vmm::open(&second.load()).unwrap());
+}
+
+#[test]
+fn simulation_is_not_a_loaded_library() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    let _runtime = Runtime::simulated(Config::mi300x(1)).unwrap();
+    assert_eq!(loaded_libraries(), []);
+}

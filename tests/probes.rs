@@ -1,0 +1,189 @@
+//! A `Vmm` probes for quirks when it opens, and finds each release's quirks whatever version the release reports.
+
+mod hostile;
+mod machine;
+mod process;
+
+use hostile::fake_runtime;
+use hsa_vmm::simulation::Config;
+use hsa_vmm::vmm::{Probing, Quirk, Quirks, VmmOptions};
+use hsa_vmm::{Access, Runtime, Vmm};
+use machine::Machine;
+use std::collections::BTreeSet;
+
+/// The quirks that are probed on a machine with two GPUs whose memory the CPU can access.
+const PROBED: [&str; 7] = [
+    "set_access_drops_unnamed_agents",
+    "unmap_of_several_fails",
+    "cpu_unmap_leaves_hole",
+    "unmap_keeps_memory",
+    "export_keeps_descriptor",
+    "import_is_lazy",
+    "import_needs_descriptor",
+];
+
+fn always_probing() -> VmmOptions {
+    VmmOptions::new().with_probing(Probing::Always)
+}
+
+fn table_of(config: &Config) -> Quirks {
+    Quirks::of_extension((1, config.extension_minor as u16))
+}
+
+fn names<'a>(quirks: impl IntoIterator<Item = &'a Quirk>) -> BTreeSet<&'static str> {
+    quirks.into_iter().map(|quirk| quirk.name).collect()
+}
+
+/// Checks that the probes find exactly the quirks of the table.
+fn check(release: &str, machine: &Machine, table: Quirks) {
+    let probes = machine.vmm.probes();
+    let probed = names(probes.iter().map(|probe| probe.quirk));
+    assert_eq!(probed, BTreeSet::from(PROBED), "{release}");
+    for probe in probes {
+        assert_eq!(probe.found, table.has(probe.quirk), "{release}: {}", probe.quirk.name);
+        assert_eq!(machine.vmm.quirks().has(probe.quirk), probe.found, "{release}");
+    }
+}
+
+#[test]
+fn probes_agree_with_the_table() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    for (release, config) in machine::releases() {
+        let table = table_of(&config);
+        let machine = Machine::with_options(config, always_probing());
+        check(release, &machine, table);
+        assert!(
+            machine.vmm.probes().iter().all(|probe| probe.found == probe.expected),
+            "{release}"
+        );
+        assert_eq!(machine.vmm.quirks(), table, "{release}");
+        machine.assert_empty();
+    }
+}
+
+#[test]
+fn probes_find_quirks_behind_a_false_version() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    for (release, config) in machine::releases() {
+        let table = table_of(&config);
+        for reported in [4, 7, 15, 20, 22] {
+            if !config.extension_reported {
+                continue;
+            }
+            let machine = Machine::with_options(
+                config.clone().with_false_extension(reported),
+                always_probing(),
+            );
+            assert_eq!(machine.runtime.info().extension, (1, reported));
+            check(release, &machine, table);
+            let differences =
+                machine.vmm.probes().iter().filter(|probe| probe.found != probe.expected);
+            let expected = Quirks::of_extension((1, reported));
+            let differing = PROBED.into_iter().filter(|name| {
+                let quirk = Quirks::KNOWN.iter().find(|quirk| quirk.name == *name).unwrap();
+                expected.has(quirk) != table.has(quirk)
+            });
+            assert!(
+                names(differences.map(|probe| probe.quirk))
+                    .into_iter()
+                    .eq(BTreeSet::from_iter(differing))
+            );
+        }
+    }
+}
+
+#[test]
+fn probes_make_at_most_20_calls() {
+    for (release, config) in machine::releases() {
+        let simulation =
+            std::sync::Arc::new(hsa_vmm::simulation::Simulation::start(config).unwrap());
+        let runtime = Runtime::simulated_by(simulation.clone()).unwrap();
+        let count = || simulation.all_calls().iter().map(|(_, calls)| calls).sum::<u64>();
+        let before = count();
+        let vmm = Vmm::open(&runtime).unwrap();
+        assert_eq!(count(), before, "{release}: a known runtime is not probed");
+        assert!(vmm.probes().is_empty());
+        let _vmm = Vmm::open_with(&runtime, always_probing()).unwrap();
+        let calls = count() - before;
+        assert!((10..=20).contains(&calls), "{release}: {calls} calls");
+        let never = VmmOptions::new().with_probing(Probing::Never);
+        let before = count();
+        assert!(Vmm::open_with(&runtime, never).unwrap().probes().is_empty());
+        assert_eq!(count(), before);
+    }
+}
+
+#[test]
+fn probes_need_what_they_test() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    // One GPU, whose memory the CPU cannot access.
+    let machine = Machine::with_options(Config::consumer(), always_probing());
+    let probed = names(machine.vmm.probes().iter().map(|probe| probe.quirk));
+    for absent in ["set_access_drops_unnamed_agents", "cpu_unmap_leaves_hole"] {
+        assert!(!probed.contains(absent), "{probed:?}");
+    }
+    assert!(probed.contains("unmap_of_several_fails"), "{probed:?}");
+    machine.assert_empty();
+}
+
+#[test]
+fn vmm_opens_and_leaks_nothing_if_probes_fail() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    for (release, config) in machine::releases() {
+        for function in [
+            "hsa_amd_vmem_address_reserve",
+            "hsa_amd_vmem_address_reserve_align",
+            "hsa_amd_vmem_handle_create",
+            "hsa_amd_vmem_map",
+            "hsa_amd_vmem_set_access",
+            "hsa_amd_vmem_export_shareable_handle",
+            "hsa_amd_vmem_import_shareable_handle",
+        ] {
+            for call in 1..=5 {
+                if (function, call) == ("hsa_amd_vmem_export_shareable_handle", 2) {
+                    // The first descriptor stays open, because the runtime may use it.
+                    continue;
+                }
+                let faults = hsa_vmm::simulation::FaultPlan::none().fail(function, call, 0x1008);
+                let machine =
+                    Machine::with_options(config.clone().with_faults(faults), always_probing());
+                let opened = machine.vmm.usage();
+                assert_eq!(opened, hsa_vmm::vmm::Usage::default(), "{release} {function} #{call}");
+                machine.assert_empty();
+            }
+        }
+    }
+}
+
+#[test]
+fn unknown_runtime_is_probed() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    // Behaves like ROCm 6.4 under another name.
+    let path = fake_runtime("probed", &["-DBUILD=\"\""]);
+    // SAFETY: a runtime of this test.
+    let runtime = unsafe { Runtime::load_from(&path) }.unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let vmm = Vmm::open(&runtime).unwrap();
+    let found = names(vmm.probes().iter().filter(|probe| probe.found).map(|probe| probe.quirk));
+    assert!(found.contains("unmap_of_several_fails"), "{found:?}");
+    assert!(vmm.quirks().unmap_of_several_fails);
+    let (gpu, size) = (runtime.gpus().next().unwrap().id(), 4096);
+    let base = vmm.address_reserve(2 * size, 0, None).unwrap();
+    let handle = vmm.create(size, &hsa_vmm::AllocationProperties::on(gpu)).unwrap();
+    vmm.map(base, size, 0, handle).unwrap();
+    vmm.map(machine::at(base, size), size, 0, handle).unwrap();
+    vmm.set_access(base, 2 * size, &[machine::access(gpu, Access::ReadWrite)]).unwrap();
+    vmm.unmap_many(&[(base, 2 * size)]).unwrap();
+    vmm.release(handle).unwrap();
+    vmm.address_free(base, 2 * size).unwrap();
+}
