@@ -5,7 +5,7 @@ mod machine;
 use hsa_vmm::error::Rejected;
 use hsa_vmm::error::{Argument, Feature, Operation, Problem};
 use hsa_vmm::simulation::{Config, FaultPlan, PageTableUpdates};
-use hsa_vmm::vmm::VmmOptions;
+use hsa_vmm::vmm::{MapRequest, VmmOptions};
 use hsa_vmm::{Access, Allocation, ErrorKind, Mapping, Reservation, Vmm};
 use machine::drops::{drop_in, orders};
 use machine::{Library, Machine, access, assert_idle, at};
@@ -410,4 +410,32 @@ fn parts_of_an_allocation_are_mapped_with_control_of_page_tables() {
         drop((reservation, allocation));
         machine.close();
     }
+}
+
+#[test]
+fn batches_map_parts_of_an_allocation() {
+    let options = VmmOptions::new().with_page_tables(true);
+    let machine = Machine::with_options(Config::mi300x(1), options);
+    let granule = machine.granule();
+    let allocation = Allocation::create(&machine.vmm, 2 * granule, &machine.on(0)).unwrap();
+    let reservation = new_reservation(&machine, 2);
+    let all = [access(machine.gpu(0), Access::ReadWrite)];
+    // The second half first.
+    let request = |index: usize| MapRequest {
+        reservation: &reservation,
+        offset: index * granule,
+        allocation: &allocation,
+        part: (1 - index) * granule..(2 - index) * granule,
+        access: &all,
+    };
+    let mappings = Mapping::map_many(&[request(0), request(1)]).unwrap();
+    for (index, mapping) in mappings.iter().enumerate() {
+        let page = machine.simulation.page(0, mapping.address().get()).unwrap();
+        assert_eq!(page.offset, ((1 - index) * granule) as u64);
+    }
+    let outside = MapRequest { part: granule..3 * granule, ..request(0) };
+    let error = Mapping::map_many(&[outside]).unwrap_err();
+    assert_eq!(error.argument(), Some(Argument::Size), "{error}");
+    drop((mappings, reservation, allocation));
+    machine.close();
 }

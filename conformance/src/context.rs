@@ -80,7 +80,12 @@ impl Context {
 
     /// Starts a second process with the same runtime.
     pub(crate) fn peer(&self) -> Verdict<Peer> {
-        Peer::start(&self.peer)
+        Peer::start(&self.peer, None)
+    }
+
+    /// Starts a second process with the same runtime, and a variable in its environment.
+    pub(crate) fn peer_with(&self, variable: &str, value: &str) -> Verdict<Peer> {
+        Peer::start(&self.peer, Some((variable, value)))
     }
 
     /// Opens another `Vmm` on the same runtime.

@@ -201,7 +201,8 @@ impl GrowableBuffer {
         let offsets = (self.core.mappings.len()..steps).map(|step| step * self.core.step);
         let requests = memory.iter().zip(offsets).filter_map(|(allocation, offset)| {
             let (reservation, offset) = self.reservation_at(offset)?;
-            Some(MapRequest { reservation, offset, allocation, access: &self.grants.0 })
+            let (part, access) = (0..allocation.size(), &*self.grants.0);
+            Some(MapRequest { reservation, offset, allocation, part, access })
         });
         match Mapping::map_many(&requests.collect::<Vec<_>>()) {
             Ok(mappings) => {

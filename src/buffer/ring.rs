@@ -68,6 +68,7 @@ impl RingBuffer {
             reservation: &reservation,
             offset: index * size,
             allocation: &allocation,
+            part: 0..size,
             access: &[],
         };
         let mappings = Mapping::map_many(&(0..times).map(request).collect::<Vec<_>>())?;

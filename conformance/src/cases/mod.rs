@@ -11,6 +11,7 @@ mod buffer_paged;
 mod buffer_pausable;
 mod buffer_ring;
 mod create;
+mod enforced;
 mod export;
 mod granularity;
 mod hip;
@@ -51,6 +52,7 @@ pub fn cases() -> Vec<&'static Case> {
         access_refused::CASES,
         revoke::CASES,
         access_pairs::CASES,
+        enforced::CASES,
         unmap::CASES,
         release::CASES,
         retain::CASES,

@@ -1,5 +1,5 @@
 //! A second process with the same runtime, for cases that need two processes. On request, it exports pool
-//! memory by IPC, and frees that memory.
+//! memory by IPC, frees that memory, and has a GPU access memory, which may fault.
 //!
 //! ```text
 //!   the process of the cases               the peer
@@ -10,8 +10,11 @@
 //!   └──────────────────┘                   └────────────────┘
 //! ```
 
+mod gpu_access;
+mod raw_copy;
 mod serve;
 
+pub(crate) use gpu_access::{FILLED, GpuAccess, TakenBy};
 pub use serve::serve;
 
 use crate::worker::{Output, Received, Worker};
@@ -34,6 +37,8 @@ enum Request {
     Read { count: usize },
     /// Free the memory.
     Free,
+    /// Have a GPU access memory of a new `Vmm` that controls page tables.
+    Access(GpuAccess),
 }
 
 /// A reply of the peer.
@@ -43,9 +48,22 @@ enum Reply {
     Exported(Vec<u8>),
     Bytes(Vec<u8>),
     Freed,
+    Accessed(Accessed),
     /// The runtime or the driver cannot share memory.
     NotShared(String),
     Failed(String),
+}
+
+/// The result of a GPU's access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Accessed {
+    Yes,
+    /// The access to the `size` bytes from `begin` on faulted at the address `at`.
+    Faulted {
+        begin: u64,
+        size: usize,
+        at: u64,
+    },
 }
 
 /// The second process. Dropping this kills the process.
@@ -53,14 +71,14 @@ enum Reply {
 pub(crate) struct Peer(Worker);
 
 impl Peer {
-    /// Starts the program of a command line. The program must call [`serve`].
-    pub fn start(command_line: &[OsString]) -> Verdict<Self> {
+    /// Starts the program of a command line, with a variable in its environment. The program must call [`serve`].
+    pub fn start(command_line: &[OsString], variable: Option<(&str, &str)>) -> Verdict<Self> {
         let Some((program, arguments)) = command_line.split_first() else {
             let why = "needs a second process, which cannot be started here";
             return Err(NotPassed::Skipped(why.to_owned()));
         };
         let mut command = Command::new(program);
-        command.args(arguments);
+        command.args(arguments).envs(variable);
         let mut peer = Self(Worker::start(command, Output::Capture)?);
         peer.receive()?;
         Ok(peer)
@@ -86,6 +104,14 @@ impl Peer {
     /// Makes the peer free its memory.
     pub fn free(&mut self) -> Verdict {
         self.request(&Request::Free).map(drop)
+    }
+
+    /// Has a GPU of the peer access memory. After a fault, the peer serves no other request.
+    pub fn access(&mut self, access: &GpuAccess) -> Verdict<Accessed> {
+        match self.request(&Request::Access(access.clone()))? {
+            Reply::Accessed(end) => Ok(end),
+            reply => Err(unexpected(&reply)),
+        }
     }
 
     /// Kills the peer before it can release its resources.

@@ -1,6 +1,6 @@
 //! The peer process: executes the requests of its parent.
 
-use super::{Reply, Request};
+use super::{Reply, Request, gpu_access};
 use crate::worker::{NotAWorker, begin};
 use hsa_vmm::{Error, ErrorKind, Ipc, PoolMemory, Runtime};
 
@@ -57,6 +57,7 @@ fn execute(
             memory.as_ref().ok_or_else(no_memory)?.read(0, &mut bytes)?;
             Ok(Reply::Bytes(bytes))
         }
+        Request::Access(access) => gpu_access::perform(runtime, &access),
         Request::Free => {
             memory.take().ok_or_else(no_memory)?.free().map_err(|rejected| rejected.error)?;
             Ok(Reply::Freed)

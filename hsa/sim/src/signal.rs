@@ -140,11 +140,15 @@ impl Signal {
 
     /// Returns the value, and whether this is its first read.
     fn read(&self) -> (hsa_signal_value_t, bool) {
-        let first = !core::mem::replace(&mut *self.lock(), true);
+        // Load the value first: a copy that waits for this read may end at once.
+        let mut was_read = self.lock();
+        let value = self.value().load(Acquire);
+        let first = !core::mem::replace(&mut *was_read, true);
+        drop(was_read);
         if first {
             self.changed.notify_all();
         }
-        (self.value().load(Acquire), first)
+        (value, first)
     }
 
     /// Waits until the condition holds, the timeout expires or the simulation is dropped. Returns

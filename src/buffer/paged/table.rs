@@ -361,7 +361,8 @@ pub(super) fn commit(
                 (None, None) => continue,
             };
             let (reservation, offset) = (&core.reservation, index * core.page_size);
-            new.push(MapRequest { reservation, offset, allocation, access });
+            let part = 0..allocation.size();
+            new.push(MapRequest { reservation, offset, allocation, part, access });
         }
     }
     match Mapping::replace_many(old, &new) {

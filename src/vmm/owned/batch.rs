@@ -9,8 +9,9 @@ use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
 use crate::vmm::ledger::Range;
 use crate::vmm::map::NewRange;
 use crate::vmm::{AccessDescriptor, Address, Expected, Shared, Vmm};
+use core::ops;
 
-/// A mapping for [`Mapping::map_many`] or [`Mapping::replace_many`] to create. It maps all of
+/// A mapping for [`Mapping::map_many`] or [`Mapping::replace_many`] to create. It maps the bytes `part` of
 /// `allocation`, `offset` bytes from the start of `reservation`.
 ///
 /// ```
@@ -22,13 +23,14 @@ use crate::vmm::{AccessDescriptor, Address, Expected, Shared, Vmm};
 ///     let mut offset = 0;
 ///     let mut requests = Vec::new();
 ///     for allocation in all {
-///         requests.push(MapRequest { reservation, offset, allocation, access: &[] });
+///         let part = 0..allocation.size();
+///         requests.push(MapRequest { reservation, offset, allocation, part, access: &[] });
 ///         offset += allocation.size();
 ///     }
 ///     Mapping::map_many(&requests)
 /// }
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct MapRequest<'a> {
     /// The reservation that contains the addresses.
     pub reservation: &'a Reservation,
@@ -36,6 +38,9 @@ pub struct MapRequest<'a> {
     pub offset: usize,
     /// The physical memory.
     pub allocation: &'a Allocation,
+    /// The bytes of `allocation` to map; start and end are multiples of the granule. `0..allocation.size()` maps
+    /// all of it. If the start is not 0, the library must control the page table of every GPU; see [`Vmm::map`].
+    pub part: ops::Range<usize>,
     /// The access to grant; empty for none.
     pub access: &'a [AccessDescriptor],
 }
@@ -233,9 +238,12 @@ fn replace(
     let mut ranges = Vec::with_capacity(new.len());
     for request in new {
         let handle = request.allocation.handle_of(vmm)?;
-        let range = request.reservation.part(request.offset, request.allocation.size())?;
+        let part = &request.part;
+        let size = part.end.saturating_sub(part.start);
+        let range = request.reservation.part(request.offset, size)?;
+        let range = Range::new(range.address(), size)?;
         let reservation = Some(request.reservation.serial());
-        let mut it = NewRange::new(range, 0, handle, reservation);
+        let mut it = NewRange::new(range, part.start, handle, reservation);
         if !request.access.is_empty() {
             it.change = shared.access_change(request.access)?;
         }

@@ -1,0 +1,168 @@
+//! What a GPU can do by its page table, whatever the library has recorded: each permission, and nothing after
+//! memory was taken away. Each access is made in a second process, because AMD's runtime aborts after a fault.
+
+use super::sharing;
+use crate::case::{Case, NotPassed, Verdict, ensure};
+use crate::context::Context;
+use crate::peer::{Accessed, FILLED, GpuAccess, TakenBy};
+use hsa_vmm::Access;
+use hsa_vmm::agent::Enforcement;
+use hsa_vmm::transport::Offer;
+
+pub(super) const CASES: &[Case] = &[
+    Case::new(
+        "access.enforced.owner.by_dma",
+        "HIP: hipMemAccessFlags; reference 6.2 #43",
+        "each permission holds for the owner's copies by DMA engines",
+        |context| permissions(context, User::Owner, DMA),
+    ),
+    Case::new(
+        "access.enforced.owner.by_kernels",
+        "HIP: hipMemAccessFlags; reference 6.2 #43",
+        "each permission holds for the owner's copies by the runtime's kernels",
+        |context| permissions(context, User::Owner, KERNELS),
+    ),
+    Case::new(
+        "access.enforced.peer.by_dma",
+        "HIP: hipMemAccessFlags; reference 6.2 #43",
+        "each permission holds for another GPU's copies by DMA engines",
+        |context| permissions(context, User::Peer, DMA),
+    ),
+    Case::new(
+        "access.enforced.peer.by_kernels",
+        "HIP: hipMemAccessFlags; reference 6.2 #43",
+        "each permission holds for another GPU's copies by the runtime's kernels",
+        |context| permissions(context, User::Peer, KERNELS),
+    ),
+    Case::new(
+        "access.enforced.importer.by_dma",
+        "HIP: hipMemAccessFlags; reference 6.2 #43",
+        "each permission holds in a process that imported the memory, by DMA engines",
+        |context| permissions(context, User::Importer, DMA),
+    ),
+    Case::new(
+        "access.enforced.importer.by_kernels",
+        "HIP: hipMemAccessFlags; reference 6.2 #43",
+        "each permission holds in a process that imported the memory, by the runtime's kernels",
+        |context| permissions(context, User::Importer, KERNELS),
+    ),
+    Case::new(
+        "access.enforced.after_revoke",
+        "reference 6.3: ProtNone as unmap and map; rocm-systems#11693",
+        "a GPU can neither read nor write when revoke has returned",
+        |context| taken_away(context, TakenBy::Revoke),
+    ),
+    Case::new(
+        "access.enforced.after_unmap",
+        "HIP: hipMemUnmap; rocm-systems#11693",
+        "a GPU can neither read nor write when unmap has returned",
+        |context| taken_away(context, TakenBy::Unmap),
+    ),
+    Case::new(
+        "access.enforced.after_free",
+        "HIP: hipMemAddressFree; rocm-systems#11693",
+        "a GPU can neither read nor write freed memory",
+        |context| taken_away(context, TakenBy::Free),
+    ),
+];
+
+/// The values of `HSA_ENABLE_SDMA` that select what copies.
+const DMA: &str = "1";
+const KERNELS: &str = "0";
+
+/// Who accesses memory of the first GPU.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum User {
+    /// The first GPU.
+    Owner,
+    /// Another GPU.
+    Peer,
+    /// The first GPU, in another process than the one that created the memory.
+    Importer,
+}
+
+/// Skips the case unless GPUs' permissions are enforced.
+fn needs_enforcement(context: &Context) -> Verdict {
+    if context.vmm().enforcement(context.gpu()) == Some(Enforcement::Enforced) {
+        return Ok(());
+    }
+    let why = context.vmm().page_table_failure(context.gpu());
+    let why = why.unwrap_or_else(|| "it is not requested (--page-tables)".to_owned());
+    Err(NotPassed::Skipped(format!("needs control of the GPU's page table: {why}")))
+}
+
+fn permissions(context: &Context, user: User, engine: &str) -> Verdict {
+    needs_enforcement(context)?;
+    let gpu = match user {
+        User::Peer => {
+            let other = context.other_gpu()?;
+            context.runtime().gpus().position(|gpu| gpu.id() == other).unwrap_or(0)
+        }
+        _ => 0,
+    };
+    let mut peer = None;
+    // After a fault, the peer cannot go on. Therefore, the permitted accesses come first.
+    for (granted, writes, permitted) in [
+        (Access::Read, false, true),
+        (Access::ReadWrite, false, true),
+        (Access::ReadWrite, true, true),
+        (Access::Read, true, false),
+        (Access::None, false, false),
+        (Access::None, true, false),
+    ] {
+        let (shared, offer) = match user {
+            User::Importer => {
+                let (at, handle) = (context.reserve(1)?, context.create_shareable(1)?);
+                context.map(at, 1, handle)?;
+                context.grant(at, 1, &context.default_agents(), Access::ReadWrite)?;
+                context.fill(at, 1, FILLED)?;
+                (Some(at), Some(Offer::of_descriptor(sharing::export(context, handle)?)?))
+            }
+            _ => (None, None),
+        };
+        let ticket = offer.as_ref().map(|offer| offer.ticket().to_string());
+        let access = GpuAccess { gpu, granted: granted as u32, taken_by: None, writes, ticket };
+        let process = match &mut peer {
+            Some(process) => process,
+            none => none.insert(context.peer_with("HSA_ENABLE_SDMA", engine)?),
+        };
+        let end = process.access(&access)?;
+        let verb = if writes { "writes" } else { "reads" };
+        check(end, permitted, &format!("GPU {gpu} {verb} with access \"{granted}\""))?;
+        if !permitted {
+            peer = None;
+            if let Some(at) = shared {
+                context.check_contents(at, 1, FILLED)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn taken_away(context: &Context, taken_by: TakenBy) -> Verdict {
+    needs_enforcement(context)?;
+    for writes in [false, true] {
+        let granted = Access::ReadWrite as u32;
+        let access = GpuAccess { gpu: 0, granted, taken_by: Some(taken_by), writes, ticket: None };
+        let verb = if writes { "writes" } else { "reads" };
+        check(
+            context.peer()?.access(&access)?,
+            false,
+            &format!("GPU 0 {verb} after {taken_by:?}"),
+        )?;
+    }
+    Ok(())
+}
+
+/// Fails unless an access was permitted or faulted, at its own address, as expected.
+fn check(end: Accessed, permitted: bool, what: &str) -> Verdict {
+    match end {
+        Accessed::Yes => ensure!(permitted, "{what}: no fault"),
+        Accessed::Faulted { begin, size, at } => {
+            ensure!(!permitted, "{what}: a fault at {at:#x}");
+            let range = begin..begin + size as u64;
+            ensure!(range.contains(&at), "{what}: the fault names {at:#x}, outside {range:#x?}");
+        }
+    }
+    Ok(())
+}

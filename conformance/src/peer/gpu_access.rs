@@ -1,0 +1,146 @@
+//! An access of a GPU that its page table permits or prevents, in the peer: a fault may end the process.
+
+#![expect(unsafe_code, reason = "copies without the library's checks")]
+
+use super::raw_copy::{End, RawCopies};
+use super::{Accessed, Reply};
+use hsa_vmm::transport::{Ticket, Trust};
+use hsa_vmm::vmm::VmmOptions;
+use hsa_vmm::{
+    Access, Agent, Allocation, AllocationProperties, Mapping, Reservation, Runtime, Vmm,
+};
+use serde::{Deserialize, Serialize};
+
+/// What a GPU does to a granule of memory of the first GPU, and what was taken away before.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct GpuAccess {
+    /// The index of the GPU.
+    pub gpu: usize,
+    /// The last access that is granted to the GPU, as HIP's number. Before, the GPU reads the memory with read and
+    /// write access, so that its TLB has the entry.
+    pub granted: u32,
+    /// What takes access away after that.
+    pub taken_by: Option<TakenBy>,
+    pub writes: bool,
+    /// The offer of another process's memory; new memory without it.
+    pub ticket: Option<String>,
+}
+
+/// A call that takes away all access to memory.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) enum TakenBy {
+    Revoke,
+    Unmap,
+    /// Unmaps, releases and frees.
+    Free,
+}
+
+/// The number that new memory is filled with.
+pub(crate) const FILLED: u32 = 0xe1e1_e1e1;
+/// The number that the GPU writes.
+pub(crate) const WRITTEN: u32 = 0xe2e2_e2e2;
+
+/// Maps the memory, changes the access, and lets the GPU access the memory by a copy that the library does not see.
+pub(super) fn perform(runtime: &Runtime, request: &GpuAccess) -> Result<Reply, Reply> {
+    let gpus: Vec<&Agent> = runtime.gpus().collect();
+    let (Some(owner), Some(gpu)) = (gpus.first(), gpus.get(request.gpu)) else {
+        return Err(Reply::Failed("there are fewer GPUs than in the first process".to_owned()));
+    };
+    let vmm = Vmm::open_with(runtime, VmmOptions::new().with_page_tables(true))?;
+    let raw = RawCopies::on(runtime).map_err(Reply::Failed)?;
+    let size = vmm.reservation_granule();
+    let (first, second) = ([owner.id()], [gpu.id()]);
+
+    let scratch = map_new_memory(&vmm, owner, size)?;
+    scratch.grant(&second, Access::ReadWrite)?;
+    let memory = match &request.ticket {
+        None => Allocation::create(&vmm, size, &AllocationProperties::on(owner.id()))?,
+        Some(ticket) => {
+            let ticket: Ticket =
+                ticket.parse().map_err(|_| Reply::Failed("no ticket".to_owned()))?;
+            ticket.fetch(&vmm, Trust::SameUser)?
+        }
+    };
+    let reservation = Reservation::builder(size).reserve(&vmm)?;
+    let mapping = reservation.map(0, &memory)?;
+    if request.ticket.is_none() {
+        mapping.grant(&first, Access::ReadWrite)?;
+        mapping.copy_from_host(owner.id(), 0, &bytes(FILLED, size))?;
+    }
+    mapping.grant(&second, Access::ReadWrite)?;
+    let (address, buffer) = (mapping.address(), scratch.address());
+    // SAFETY: two mappings of that size.
+    let end = unsafe { raw.copy(gpu, buffer, address, size) }.map_err(Reply::Failed)?;
+    if end != End::Copied {
+        return Err(Reply::Failed(format!("{} faulted although it had access", gpu.id())));
+    }
+    let mut found = vec![0; size];
+    scratch.copy_to_host(gpu.id(), &mut found, 0)?;
+    if found != bytes(FILLED, size) {
+        return Err(Reply::Failed(format!("{} read wrong data", gpu.id())));
+    }
+
+    let granted = Access::from_bits(request.granted)
+        .ok_or_else(|| Reply::Failed(format!("no access has the number {}", request.granted)))?;
+    mapping.grant(&second, granted)?;
+    let mapping = take_away(request.taken_by, mapping, reservation, memory, gpu)?;
+    scratch.copy_from_host(gpu.id(), 0, &bytes(WRITTEN, size))?;
+    let (to, from) = if request.writes { (address, buffer) } else { (buffer, address) };
+    // SAFETY: two mappings of that size, or the addresses of a former mapping, which nothing else uses.
+    match unsafe { raw.copy(gpu, to, from, size) }.map_err(Reply::Failed)? {
+        End::Faulted(at) => {
+            Ok(Reply::Accessed(Accessed::Faulted { begin: address.get() as u64, size, at }))
+        }
+        End::Copied => {
+            let (expected, all) =
+                (if request.writes { WRITTEN } else { FILLED }, Access::ReadWrite);
+            let changed = if request.writes { mapping.as_ref() } else { Some(&scratch) };
+            if let Some(changed) = changed {
+                changed.grant(&second, all)?;
+                changed.copy_to_host(gpu.id(), &mut found, 0)?;
+            }
+            match changed.is_some() && found != bytes(expected, size) {
+                true => Err(Reply::Failed(format!("{} copied wrong data", gpu.id()))),
+                false => Ok(Reply::Accessed(Accessed::Yes)),
+            }
+        }
+    }
+}
+
+fn bytes(number: u32, size: usize) -> Vec<u8> {
+    number.to_ne_bytes().repeat(size / 4)
+}
+
+fn map_new_memory(vmm: &Vmm, owner: &Agent, size: usize) -> Result<Mapping, Reply> {
+    let memory = Allocation::create(vmm, size, &AllocationProperties::on(owner.id()))?;
+    Ok(Reservation::builder(size).reserve(vmm)?.map(0, &memory)?)
+}
+
+/// Takes access away. Returns the mapping if it still exists.
+fn take_away(
+    taken_by: Option<TakenBy>,
+    mapping: Mapping,
+    reservation: Reservation,
+    memory: Allocation,
+    gpu: &Agent,
+) -> Result<Option<Mapping>, Reply> {
+    let failed = |error: hsa_vmm::Error| Reply::from(error);
+    match taken_by {
+        None => return Ok(Some(mapping)),
+        Some(TakenBy::Revoke) => {
+            mapping.revoke(&[gpu.id()])?;
+            return Ok(Some(mapping));
+        }
+        Some(TakenBy::Unmap) => {
+            mapping.unmap().map_err(|rejected| failed(rejected.error))?;
+            // The addresses stay reserved, and the memory allocated.
+            std::mem::forget((reservation, memory));
+        }
+        Some(TakenBy::Free) => {
+            mapping.unmap().map_err(|rejected| failed(rejected.error))?;
+            memory.release().map_err(|rejected| failed(rejected.error))?;
+            reservation.free().map_err(|rejected| failed(rejected.error))?;
+        }
+    }
+    Ok(None)
+}

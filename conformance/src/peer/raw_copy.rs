@@ -1,0 +1,124 @@
+//! Copies by a GPU without the library's checks: what the page table permits, not what the ledger contains.
+
+#![expect(unsafe_code, reason = "calls the runtime's functions")]
+
+use core::ffi::c_void;
+use core::ptr::{null, null_mut, without_provenance, without_provenance_mut};
+use hsa_vmm::hsa_sys::*;
+use hsa_vmm::{Address, Agent, Runtime};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// The time limit of a copy. A copy that faults does not end.
+const TIME_LIMIT: Duration = Duration::from_secs(15);
+const POLL: Duration = Duration::from_micros(100);
+
+/// The address of the first GPU fault in this process. After it, AMD's runtime reports no other.
+static FAULT: OnceLock<u64> = OnceLock::new();
+
+/// How a copy ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Copied,
+    /// A GPU faulted at this address.
+    Faulted(u64),
+}
+
+/// The runtime's functions, called directly.
+#[derive(Debug)]
+pub(super) struct RawCopies {
+    core: Core,
+    // Contains the functions.
+    _library: Option<Library>,
+}
+
+/// Remembers a fault. Success prevents that the runtime aborts the process.
+unsafe extern "C" fn record_fault(event: *const hsa_amd_event_t, _: *mut c_void) -> hsa_status_t {
+    // SAFETY: the runtime passes a valid event, and its type selects the field.
+    unsafe {
+        if (*event).event_type == HSA_AMD_GPU_MEMORY_FAULT_EVENT {
+            let _ = FAULT.set((*event).__bindgen_anon_1.memory_fault.virtual_address);
+        }
+    }
+    HSA_STATUS_SUCCESS
+}
+
+impl RawCopies {
+    /// Finds the functions of the runtime that the library uses, and registers a handler of GPU faults.
+    pub fn on(runtime: &Runtime) -> Result<Self, String> {
+        let raw = match (runtime.simulation(), &runtime.info().path) {
+            (Some(simulation), _) => Self { core: simulation.table().core, _library: None },
+            (None, Some(path)) => {
+                // SAFETY: the library at this path is loaded already.
+                let library = unsafe { Library::load(&Search::only(path)) };
+                let library = library.map_err(|error| error.to_string())?;
+                Self { core: library.table().core, _library: Some(library) }
+            }
+            (None, None) => return Err("the runtime's file is unknown".to_owned()),
+        };
+        let register = function(
+            raw.core.hsa_amd_register_system_event_handler,
+            "hsa_amd_register_system_event_handler",
+        )?;
+        // SAFETY: the handler uses only the event.
+        check("hsa_amd_register_system_event_handler", unsafe {
+            register(Some(record_fault), null_mut())
+        })?;
+        Ok(raw)
+    }
+
+    /// Has a GPU copy memory, and waits for the end of the copy or for a fault.
+    ///
+    /// # Safety
+    /// Both ranges of `size` bytes belong to mappings of this process, also if the GPU has no access to them or they
+    /// were unmapped. Nothing else uses them.
+    pub unsafe fn copy(
+        &self,
+        gpu: &Agent,
+        to: Address,
+        from: Address,
+        size: usize,
+    ) -> Result<End, String> {
+        let core = &self.core;
+        let create = function(core.hsa_signal_create, "hsa_signal_create")?;
+        let begin = function(core.hsa_amd_memory_async_copy, "hsa_amd_memory_async_copy")?;
+        let load = function(core.hsa_signal_load_scacquire, "hsa_signal_load_scacquire")?;
+        let (mut signal, agent) = (hsa_signal_t { handle: 0 }, gpu.hsa_agent());
+        // SAFETY: no consumers are named; `signal` is writable.
+        check("hsa_signal_create", unsafe { create(1, 0, null(), &mut signal) })?;
+        let (to, from) = (without_provenance_mut(to.get()), without_provenance(from.get()));
+        // SAFETY: the caller guarantees it; the signal exists.
+        let status = unsafe { begin(to, agent, from, agent, size, 0, null(), signal) };
+        check("hsa_amd_memory_async_copy", status)?;
+        let begun = Instant::now();
+        // The signal stays: after a fault, the runtime may still use it.
+        loop {
+            if let Some(address) = FAULT.get() {
+                return Ok(End::Faulted(*address));
+            }
+            // SAFETY: the signal exists.
+            match unsafe { load(signal) } {
+                0 => return Ok(End::Copied),
+                // The fault may be reported after the copy has ended with an error.
+                1.. if begun.elapsed() < TIME_LIMIT => std::thread::sleep(POLL),
+                value if begun.elapsed() < TIME_LIMIT / 2 && value < 0 => std::thread::sleep(POLL),
+                value => {
+                    return Err(format!(
+                        "a raw copy neither ended nor faulted: its signal is {value}"
+                    ));
+                }
+            }
+        }
+    }
+}
+
+fn function<F>(function: Option<F>, name: &str) -> Result<F, String> {
+    function.ok_or_else(|| format!("the runtime has no {name}"))
+}
+
+fn check(call: &str, status: hsa_status_t) -> Result<(), String> {
+    match status {
+        HSA_STATUS_SUCCESS => Ok(()),
+        _ => Err(format!("{call} returned {status:#x}")),
+    }
+}
