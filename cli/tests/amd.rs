@@ -38,10 +38,19 @@ fn conform_passes_on_every_release() {
                 matching.map(|case| case["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
             };
             assert!(names("fail").is_empty(), "{release}: {:?}", names("fail"));
-            // The cases for runtimes with fewer features are skipped.
+            // The cases for runtimes with fewer features are skipped, and those that need control of page tables.
             let mut skipped = names("skip");
             skipped.sort();
             let expected = [
+                "access.enforced.after_free",
+                "access.enforced.after_revoke",
+                "access.enforced.after_unmap",
+                "access.enforced.importer.by_dma",
+                "access.enforced.importer.by_kernels",
+                "access.enforced.owner.by_dma",
+                "access.enforced.owner.by_kernels",
+                "access.enforced.peer.by_dma",
+                "access.enforced.peer.by_kernels",
                 "access.set.agent_out_of_reach",
                 "access.set.cpu_without_large_bar",
                 "runtime.virtual_memory.refused_if_absent",
@@ -63,6 +72,12 @@ fn conform_passes_with_controlled_page_tables() {
         let report = json(&output);
         let passed = report["summary"]["passed"].as_u64().unwrap();
         assert!(passed >= 330, "{release}: {passed}");
+        let cases = report["cases"].as_array().unwrap().iter();
+        let enforced = cases.filter(|case| {
+            case["name"].as_str().unwrap().starts_with("access.enforced.")
+                && case["status"] == "pass"
+        });
+        assert_eq!(enforced.count(), 9, "{release}");
         let reproduce = report["run"]["provenance"]["reproduce"].as_str().unwrap();
         assert!(reproduce.ends_with("conform --page-tables"), "{reproduce}");
         let output = run_emulated(installation, &["--gpus", "2"], &["info"]);

@@ -15,8 +15,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// The release that is tested if not all releases are.
 const RELEASE: Release = Release::R6_4_3;
 
-/// The cases that are skipped on every release, because they are for runtimes with fewer features.
-const SKIPPED: [&str; 3] = [
+/// The cases that are skipped on every release, because they are for runtimes with fewer features, or need control
+/// of page tables.
+const SKIPPED: [&str; 12] = [
+    "access.enforced.after_free",
+    "access.enforced.after_revoke",
+    "access.enforced.after_unmap",
+    "access.enforced.importer.by_dma",
+    "access.enforced.importer.by_kernels",
+    "access.enforced.owner.by_dma",
+    "access.enforced.owner.by_kernels",
+    "access.enforced.peer.by_dma",
+    "access.enforced.peer.by_kernels",
     "access.set.agent_out_of_reach",
     "access.set.cpu_without_large_bar",
     "runtime.virtual_memory.refused_if_absent",

@@ -16,6 +16,29 @@ fn conform(config: Config, profile: HipProfile) -> Report {
     run(&runtime, &options, &mut |_| ())
 }
 
+#[test]
+fn enforced_access_is_detected_with_every_kind_of_update() {
+    for updates in ["immediate", "not-flushed", "late"] {
+        let config = format!("mi300x,gpus=2,page-tables={updates}");
+        let runtime = Runtime::simulated(config.parse().unwrap()).unwrap();
+        let variable = format!("{}={config}", peer::CONFIG);
+        let this = std::env::current_exe().unwrap();
+        let mut peer = vec!["env".into(), variable.into(), this.into_os_string()];
+        // The program of this command is /proc/self/exe, which is `env` here.
+        peer.extend(peer::peer_command(peer::PeerRuntime::Simulation).into_iter().skip(1));
+        let filters = vec!["access.enforced.*".to_owned()];
+        let options = Options {
+            count_descriptors: false,
+            page_tables: true,
+            peer,
+            filters,
+            ..Options::default()
+        };
+        let report = run(&runtime, &options, &mut |_| ());
+        assert_eq!(report.summary.passed, 9, "{updates}: {report:#?}");
+    }
+}
+
 fn case_names(report: &Report, status: Status) -> Vec<&str> {
     let cases = report.cases.iter().filter(|case| case.status == status);
     cases.map(|case| case.name.as_str()).collect()
@@ -35,6 +58,15 @@ fn check_all_pass(config: Config, profile: HipProfile) {
             "create.handles.more_than_descriptors",
             "access.set.agent_out_of_reach",
             "access.set.cpu_without_large_bar",
+            "access.enforced.owner.by_dma",
+            "access.enforced.owner.by_kernels",
+            "access.enforced.peer.by_dma",
+            "access.enforced.peer.by_kernels",
+            "access.enforced.importer.by_dma",
+            "access.enforced.importer.by_kernels",
+            "access.enforced.after_revoke",
+            "access.enforced.after_unmap",
+            "access.enforced.after_free",
             "share.export.no_descriptor_left",
         ],
         "{setting}"

@@ -49,12 +49,22 @@ pub(super) fn perform(runtime: &Runtime, request: &GpuAccess) -> Result<Reply, R
     let vmm = Vmm::open_with(runtime, VmmOptions::new().with_page_tables(true))?;
     let raw = RawCopies::on(runtime).map_err(Reply::Failed)?;
     let size = vmm.reservation_granule();
-    let (first, second) = ([owner.id()], [gpu.id()]);
+    let agents = [gpu.id()];
 
-    let scratch = map_new_memory(&vmm, owner, size)?;
-    scratch.grant(&second, Access::ReadWrite)?;
+    // Nothing but the raw copies may follow a change of access: the library's own copies lock host memory, and the
+    // runtime then waits for all changes of page tables.
+    let (target, source) = (new_mapping(&vmm, owner, size)?, new_mapping(&vmm, owner, size)?);
+    for mapping in [&target, &source] {
+        mapping.grant(&agents, Access::ReadWrite)?;
+    }
+    source.copy_from_host(gpu.id(), 0, &bytes(WRITTEN, size))?;
     let memory = match &request.ticket {
-        None => Allocation::create(&vmm, size, &AllocationProperties::on(owner.id()))?,
+        None => {
+            let filled = new_mapping(&vmm, owner, size)?;
+            filled.grant(&[owner.id()], Access::ReadWrite)?;
+            filled.copy_from_host(owner.id(), 0, &bytes(FILLED, size))?;
+            filled.allocation().clone()
+        }
         Some(ticket) => {
             let ticket: Ticket =
                 ticket.parse().map_err(|_| Reply::Failed("no ticket".to_owned()))?;
@@ -63,47 +73,43 @@ pub(super) fn perform(runtime: &Runtime, request: &GpuAccess) -> Result<Reply, R
     };
     let reservation = Reservation::builder(size).reserve(&vmm)?;
     let mapping = reservation.map(0, &memory)?;
-    if request.ticket.is_none() {
-        mapping.grant(&first, Access::ReadWrite)?;
-        mapping.copy_from_host(owner.id(), 0, &bytes(FILLED, size))?;
-    }
-    mapping.grant(&second, Access::ReadWrite)?;
-    let (address, buffer) = (mapping.address(), scratch.address());
-    // SAFETY: two mappings of that size.
-    let end = unsafe { raw.copy(gpu, buffer, address, size) }.map_err(Reply::Failed)?;
-    if end != End::Copied {
-        return Err(Reply::Failed(format!("{} faulted although it had access", gpu.id())));
-    }
-    let mut found = vec![0; size];
-    scratch.copy_to_host(gpu.id(), &mut found, 0)?;
-    if found != bytes(FILLED, size) {
-        return Err(Reply::Failed(format!("{} read wrong data", gpu.id())));
-    }
+    let address = mapping.address();
+    let copy = |to, from| {
+        // SAFETY: two mappings of that size, or the addresses of a former mapping, which nothing else uses.
+        unsafe { raw.copy(gpu, to, from, size) }.map_err(Reply::Failed)
+    };
 
+    mapping.grant(&agents, Access::ReadWrite)?;
+    if copy(target.address(), address)? != End::Copied {
+        let why = format!("{} faulted immediately after it was granted access", gpu.id());
+        return Err(Reply::Failed(why));
+    }
     let granted = Access::from_bits(request.granted)
         .ok_or_else(|| Reply::Failed(format!("no access has the number {}", request.granted)))?;
-    mapping.grant(&second, granted)?;
+    mapping.grant(&agents, granted)?;
     let mapping = take_away(request.taken_by, mapping, reservation, memory, gpu)?;
-    scratch.copy_from_host(gpu.id(), 0, &bytes(WRITTEN, size))?;
-    let (to, from) = if request.writes { (address, buffer) } else { (buffer, address) };
-    // SAFETY: two mappings of that size, or the addresses of a former mapping, which nothing else uses.
-    match unsafe { raw.copy(gpu, to, from, size) }.map_err(Reply::Failed)? {
-        End::Faulted(at) => {
-            Ok(Reply::Accessed(Accessed::Faulted { begin: address.get() as u64, size, at }))
+    let (to, from) =
+        if request.writes { (address, source.address()) } else { (target.address(), address) };
+    if let End::Faulted(at) = copy(to, from)? {
+        let begin = address.get() as u64;
+        return Ok(Reply::Accessed(Accessed::Faulted { begin, size, at }));
+    }
+    if let Some(mapping) = mapping {
+        expect_bytes(&target, gpu, FILLED)?;
+        if request.writes {
+            expect_bytes(&mapping, gpu, WRITTEN)?;
         }
-        End::Copied => {
-            let (expected, all) =
-                (if request.writes { WRITTEN } else { FILLED }, Access::ReadWrite);
-            let changed = if request.writes { mapping.as_ref() } else { Some(&scratch) };
-            if let Some(changed) = changed {
-                changed.grant(&second, all)?;
-                changed.copy_to_host(gpu.id(), &mut found, 0)?;
-            }
-            match changed.is_some() && found != bytes(expected, size) {
-                true => Err(Reply::Failed(format!("{} copied wrong data", gpu.id()))),
-                false => Ok(Reply::Accessed(Accessed::Yes)),
-            }
-        }
+    }
+    Ok(Reply::Accessed(Accessed::Yes))
+}
+
+/// Fails unless a mapping contains a number.
+fn expect_bytes(mapping: &Mapping, gpu: &Agent, number: u32) -> Result<(), Reply> {
+    let mut found = vec![0; mapping.size()];
+    mapping.copy_to_host(gpu.id(), &mut found, 0)?;
+    match found == bytes(number, mapping.size()) {
+        true => Ok(()),
+        false => Err(Reply::Failed(format!("{} copied wrong data", gpu.id()))),
     }
 }
 
@@ -111,7 +117,7 @@ fn bytes(number: u32, size: usize) -> Vec<u8> {
     number.to_ne_bytes().repeat(size / 4)
 }
 
-fn map_new_memory(vmm: &Vmm, owner: &Agent, size: usize) -> Result<Mapping, Reply> {
+fn new_mapping(vmm: &Vmm, owner: &Agent, size: usize) -> Result<Mapping, Reply> {
     let memory = Allocation::create(vmm, size, &AllocationProperties::on(owner.id()))?;
     Ok(Reservation::builder(size).reserve(vmm)?.map(0, &memory)?)
 }

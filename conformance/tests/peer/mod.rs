@@ -14,6 +14,10 @@ pub enum PeerRuntime {
     Amd,
 }
 
+/// The variable that configures the second process's simulation.
+#[allow(dead_code, reason = "as above")]
+pub const CONFIG: &str = "HSA_SIM";
+
 /// Returns the program and the arguments that start the second process.
 pub fn peer_command(runtime: PeerRuntime) -> Vec<OsString> {
     let name = match runtime {
@@ -29,7 +33,8 @@ pub fn peer_command(runtime: PeerRuntime) -> Vec<OsString> {
 #[ignore = "not a test: the second process of cases that need two, which start it by this name"]
 fn on_the_simulation() {
     // The error is ignored, because a run of all ignored tests has no parent.
-    let _ = serve(|| Ok(Runtime::simulated(Config::mi300x(2)).unwrap()));
+    let config = std::env::var(CONFIG).map(|text| text.parse::<Config>().unwrap());
+    let _ = serve(|| Ok(Runtime::simulated(config.unwrap_or(Config::mi300x(2))).unwrap()));
 }
 
 #[test]
