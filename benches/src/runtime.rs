@@ -120,6 +120,21 @@ impl BenchRuntime {
         Ok(self)
     }
 
+    /// Opens the `Vmm` of the Rust levels with these options.
+    ///
+    /// # Errors
+    /// Those of [`Vmm::open_with`]; [`BenchError::Configuration`] if page tables were requested and cannot be
+    /// controlled.
+    pub fn with_options(mut self, options: VmmOptions) -> Result<Self, BenchError> {
+        self.vmm = Vmm::open_with(&self.runtime, options)?;
+        let gpus = self.runtime.gpus();
+        let failure = gpus.filter_map(|gpu| self.vmm.page_table_failure(gpu.id())).next();
+        match failure {
+            Some(why) => Err(BenchError::Configuration(format!("page tables: {why}"))),
+            None => Ok(self),
+        }
+    }
+
     /// Returns the quirks that the Rust levels work around.
     #[must_use]
     pub fn quirks(&self) -> Quirks {

@@ -11,7 +11,7 @@ use crate::screen::note;
 use crate::table::{Cell, TextTable, table};
 use anyhow::bail;
 use clap::{Args, ValueEnum};
-use hsa_vmm::vmm::Quirks;
+use hsa_vmm::vmm::{Quirks, VmmOptions};
 use hsa_vmm_bench::{Backend, BenchRuntime, Level, LibraryFile, Measurement, Operation, Options};
 use hsa_vmm_conformance::describe::{RuntimeDescription, describe};
 use serde_json::json;
@@ -53,8 +53,17 @@ pub struct Bench {
     #[arg(long, value_name = "OPERATIONS", value_delimiter = ',')]
     pub operation: Vec<OperationName>,
     /// Disable the workarounds for defects of the runtime (`nothing` only; not for C)
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["barrier", "page_tables", "no_execute"])]
     pub no_workarounds: bool,
+    /// Wait at the end of each call until page tables have changed (not for C)
+    #[arg(long)]
+    pub barrier: bool,
+    /// Control the GPUs' page tables, which enforces permissions (not for C)
+    #[arg(long)]
+    pub page_tables: bool,
+    /// Control the GPUs' page tables, and let no GPU execute code in the memory (not for C)
+    #[arg(long)]
+    pub no_execute: bool,
     /// Measure HIP itself, too: the path of libamdhip64
     #[arg(long, value_name = "PATH")]
     pub hip: Option<PathBuf>,
@@ -110,8 +119,8 @@ pub fn run(args: &Bench) -> anyhow::Result<Exit> {
     let mut levels: Vec<Level> = args.level.iter().map(|name| name.0).collect();
     if levels.is_empty() {
         levels = vec![Level::Raw, Level::Vmm, Level::Owned];
-        // The C interface has no option to disable workarounds.
-        levels.extend((!args.no_workarounds).then_some(Level::C));
+        // The C interface takes none of these options.
+        levels.extend((!args.has_vmm_options()).then_some(Level::C));
     }
     levels.extend(args.hip.as_ref().map(|_| Level::Hip));
     let live = match (&args.live[..], args.format) {
@@ -129,7 +138,7 @@ pub fn run(args: &Bench) -> anyhow::Result<Exit> {
         drop(bench);
         let mut on_progress = |part: f64| bar.set_position((part * 100.0) as u64);
         results.extend(hsa_vmm_bench::opening(&backend, samples, &levels, &mut on_progress)?);
-        bench = args.with_selected_workarounds(BenchRuntime::open(backend)?)?;
+        bench = args.with_vmm_options(BenchRuntime::open(backend)?)?;
     }
     for (number, &live) in live.iter().enumerate() {
         let number = number + usize::from(measures_open);
@@ -181,17 +190,28 @@ impl Bench {
         }
     }
 
-    /// Disables the workarounds if `--no-workarounds` was given.
-    fn with_selected_workarounds(&self, bench: BenchRuntime) -> anyhow::Result<BenchRuntime> {
-        if !self.no_workarounds {
+    fn has_vmm_options(&self) -> bool {
+        self.no_workarounds || self.barrier || self.page_tables || self.no_execute
+    }
+
+    /// Opens the `Vmm` with the options that were given.
+    fn with_vmm_options(&self, bench: BenchRuntime) -> anyhow::Result<BenchRuntime> {
+        if !self.has_vmm_options() {
             return Ok(bench);
         }
         if self.level.iter().any(|level| level.0 == Level::C) {
             bail!(
-                "--no-workarounds does not support level c: C programs always use the workarounds"
+                "--no-workarounds, --barrier, --page-tables and --no-execute do not support level c"
             );
         }
-        Ok(bench.without_workarounds()?)
+        if self.no_workarounds {
+            return Ok(bench.without_workarounds()?);
+        }
+        let options = VmmOptions::new()
+            .with_barrier(self.barrier)
+            .with_page_tables(self.page_tables)
+            .with_no_execute(self.no_execute);
+        Ok(bench.with_options(options)?)
     }
 
     /// Opens the chosen runtime. `nothing` opens a simulation whose virtual memory calls do nothing.
@@ -202,7 +222,7 @@ impl Bench {
             let gpus = self.common.runtime.gpus.unwrap_or(1);
             let bench = BenchRuntime::open(Backend::Simulated(format!("nothing,gpus={gpus}")))?;
             note!("runtime: simulation whose virtual memory calls do nothing");
-            return self.with_selected_workarounds(bench);
+            return self.with_vmm_options(bench);
         }
         if self.no_workarounds {
             bail!(
@@ -219,7 +239,7 @@ impl Bench {
             }
             None => Backend::Simulated(self.common.runtime.config_text().unwrap_or_default()),
         };
-        Ok(BenchRuntime::on(runtime, backend)?)
+        self.with_vmm_options(BenchRuntime::on(runtime, backend)?)
     }
 }
 
