@@ -271,3 +271,24 @@ fn lost_tlb_flush_is_detected() {
     let output = run_in_machine(&options, &bringup);
     assert_eq!(output.status.code(), Some(1), "{}{}", out(&output), err(&output));
 }
+
+#[test]
+fn access_is_enforced_and_calls_are_logged() {
+    let name = "access_is_enforced_and_calls_are_logged";
+    let Some(_lock) = lock_machine(name) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (log, tables) = (file("log"), file("tables"));
+    let options = ["--log", &log, "--page-tables", &tables];
+    let arguments = ["--page-tables", "--filter", "access.enforced.*", "--format", "json"];
+    let arguments = [&arguments[..], &["--time-limit", "5min"]].concat();
+    let output = conform(RELEASE, &options, &arguments);
+    assert_eq!(output.status.code(), Some(0), "{}{}", out(&output), err(&output));
+    assert_eq!(json(&output)["summary"]["passed"], 9, "{}", out(&output));
+    let log = std::fs::read_to_string(log).unwrap();
+    let replaces = |line: &&str| line.contains("drm0 GEM_VA") && line.contains("operation=REPLACE");
+    let line = log.lines().find(replaces).expect("a changed entry");
+    assert!(line.contains(" -> ") && line.ends_with(" us)"), "{line}");
+    let tables = std::fs::read_to_string(tables).unwrap();
+    assert!(tables.starts_with("process ") && tables.contains("\ngpu 1 id "), "{tables}");
+}

@@ -6,7 +6,7 @@ use crate::progress::Steps;
 use crate::screen::{Screen, note};
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use hsa_rocr::{Installation, Release, find_program};
+use hsa_rocr::{Emulation, Installation, Release, find_program};
 use hsa_vm::{FetchError, Kernel, Machine, NotFetched, RunError};
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -19,6 +19,7 @@ pub const ABOUT: &str = "\
 Examples:
   hsa-vmm vm fetch
   hsa-vmm vm --gpus 2 --rocr 7.2.4 -- hsa-vmm conform
+  hsa-vmm vm --log calls.log --page-tables tables.txt -- hsa-vmm conform
   hsa-vmm vm --parameter hsa_vmm.lose_flushes=1 -- hsa-vmm bringup
   hsa-vmm vm --stub amdgpu_vm_bo_map -- hsa-vmm conform
 
@@ -88,6 +89,12 @@ pub struct VmRun {
     /// Allow the program to write to this folder
     #[arg(long, value_name = "FOLDER")]
     pub results: Option<PathBuf>,
+    /// Write a line for each call on the kernel driver to this file, as `emulate --log` does
+    #[arg(long, value_name = "FILE")]
+    pub log: Option<PathBuf>,
+    /// Write the kernel's own page tables of the GPUs to this file when a process exits
+    #[arg(long, value_name = "FILE")]
+    pub page_tables: Option<PathBuf>,
     /// Write the kernel's log to this file
     #[arg(long, value_name = "FILE")]
     pub dmesg: Option<PathBuf>,
@@ -114,6 +121,8 @@ pub enum Failed {
     NotFetched(#[from] NotFetched),
     #[error(transparent)]
     Run(#[from] RunError),
+    #[error(transparent)]
+    NoObject(#[from] hsa_rocr::NoObject),
     #[error(transparent)]
     NoRuntime(#[from] hsa_rocr::NotInstalled),
     #[error("invalid --results: {path}: {cause}", path = path.display())]
@@ -197,6 +206,12 @@ fn run_in_machine(args: &VmRun) -> anyhow::Result<Exit> {
     if let Some(file) = &args.dmesg {
         machine = machine.dmesg(file);
     }
+    if let Some(file) = &args.log {
+        machine = machine.log(file);
+    }
+    if let Some(file) = &args.page_tables {
+        machine = machine.page_tables(file);
+    }
     if let Some(file) = &args.coverage {
         machine = machine.coverage(file);
     }
@@ -230,6 +245,17 @@ fn command(args: &VmRun) -> anyhow::Result<Command> {
         },
     };
     command.args(arguments);
+    if args.log.is_some() || args.page_tables.is_some() {
+        // Emulates nothing: the object only logs the calls.
+        let mut logging = Emulation::default().setting("real");
+        if args.log.is_some() {
+            logging = logging.log(Machine::GUEST_LOG);
+        }
+        if args.page_tables.is_some() {
+            logging = logging.page_tables(Machine::GUEST_PAGE_TABLES);
+        }
+        logging.apply(&mut command).map_err(Failed::from)?;
+    }
     crate::program::set_outer_command(&mut command, &typed_arguments(args));
     Ok(command)
 }

@@ -1,6 +1,7 @@
 //! Paths of the driver.
 
 use crate::driver::{self, Driver, FIRST_RENDER_MINOR};
+use crate::observe;
 use crate::sysfs::GeneratedFile;
 use libc::{c_char, c_int};
 use std::borrow::Cow;
@@ -58,7 +59,7 @@ fn text<'a>(path: *const c_char) -> Option<&'a str> {
 
 fn driver_path(path: &str) -> Option<DriverPath> {
     let path = normalise(path)?;
-    if !is_driver_path(&path) {
+    if !is_driver_path(&path) || observe::current().is_some() {
         return None;
     }
     let driver = driver::get();

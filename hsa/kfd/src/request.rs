@@ -2,10 +2,12 @@
 
 use crate::abi::Plain;
 use crate::driver::Driver;
-use crate::errno::{EFAULT, Result};
+use crate::errno::{EFAULT, Errno, Result};
+use crate::log::Log;
 use crate::{faults, user};
-use libc::c_void;
+use libc::{c_int, c_void};
 use std::fmt::Arguments;
+use std::marker::PhantomData;
 use std::time::Instant;
 
 /// One call on a device.
@@ -38,6 +40,54 @@ impl Request {
     /// Returns whether the call writes to the caller's struct.
     fn writes_argument(self) -> bool {
         self.code >> 31 & 1 != 0
+    }
+
+    /// Returns whether the call has a struct as its argument.
+    pub(crate) fn has_argument(self) -> bool {
+        self.size() > 0
+    }
+
+    /// Has the kernel perform the call, and logs it. Keeps `errno`.
+    pub(crate) fn observe<T: Plain>(
+        self,
+        log: &Log,
+        device: Arguments<'_>,
+        (name, _): (&'static str, PhantomData<T>),
+        perform: impl FnOnce() -> c_int,
+    ) -> c_int {
+        let (began, size) = (Instant::now(), self.size().min(size_of::<T>()));
+        let read = || {
+            let mut value = T::zero();
+            // A struct that cannot be read is logged as zeros; the kernel reports EFAULT.
+            let _ = user::read_own(self.argument as u64, &mut value.bytes_mut()[..size]);
+            value
+        };
+        let before = read();
+        let returned = perform();
+        let errno = Errno::last();
+        let result = if returned < 0 { Err(errno) } else { Ok(()) };
+        log.call(device, name, &before, &read(), result, began);
+        errno.set_errno();
+        returned
+    }
+
+    /// Has the kernel perform a call whose argument is unknown, and logs it. Keeps `errno`.
+    pub(crate) fn observe_unknown(
+        self,
+        log: &Log,
+        device: Arguments<'_>,
+        name: &str,
+        perform: impl FnOnce() -> c_int,
+    ) -> c_int {
+        let began = Instant::now();
+        let returned = perform();
+        let errno = Errno::last();
+        let end = if returned < 0 { format!("= {errno}") } else { format!("-> {returned}") };
+        let microseconds = began.elapsed().as_nanos() as f64 / 1000.0;
+        let code = self.code;
+        log.line(format_args!("{device} {name} code={code:#x} {end} ({microseconds:.1} us)"));
+        errno.set_errno();
+        returned
     }
 
     /// Executes the call: copies the argument in, calls `run`, and copies the argument out. Fields that

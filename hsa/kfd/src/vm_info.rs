@@ -3,7 +3,7 @@
 use crate::driver::Driver;
 use crate::drm::DrmFile;
 use crate::page_table::{EXECUTABLE, Entry, READABLE, WRITABLE};
-use crate::{descriptors, driver, log, own};
+use crate::{descriptors, driver, log, observe, own};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
@@ -63,6 +63,9 @@ pub(crate) fn of_gpu(driver: &Driver, gpu: usize) -> String {
 /// Appends all page tables to the file that `HSA_KFD_PAGE_TABLES` names, if the process has used
 /// the driver.
 extern "C" fn write_at_exit() {
+    if let Some(observer) = observe::current() {
+        return observe::write_page_tables(observer);
+    }
     let Some(driver) = driver::current() else { return };
     let Some(path) = &driver.config.page_tables else { return };
     let mut text = format!("process {}\n", std::process::id());

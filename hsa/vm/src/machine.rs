@@ -40,6 +40,8 @@ pub struct Machine {
     stub: Option<String>,
     coverage: Option<PathBuf>,
     dmesg: Option<PathBuf>,
+    log: Option<PathBuf>,
+    page_tables: Option<PathBuf>,
 }
 
 /// The outcome of a run.
@@ -107,6 +109,8 @@ impl Machine {
             stub: None,
             coverage: None,
             dmesg: None,
+            log: None,
+            page_tables: None,
         }
     }
 
@@ -173,6 +177,25 @@ impl Machine {
         self
     }
 
+    /// Copies what the program writes to [`Self::GUEST_LOG`] to a file.
+    #[must_use]
+    pub fn log(mut self, file: impl Into<PathBuf>) -> Self {
+        self.log = Some(file.into());
+        self
+    }
+
+    /// Copies what the program writes to [`Self::GUEST_PAGE_TABLES`] to a file.
+    #[must_use]
+    pub fn page_tables(mut self, file: impl Into<PathBuf>) -> Self {
+        self.page_tables = Some(file.into());
+        self
+    }
+
+    /// The path of the log in the machine.
+    pub const GUEST_LOG: &str = "/run/hsa-vmm/log";
+    /// The path of the page tables in the machine.
+    pub const GUEST_PAGE_TABLES: &str = "/run/hsa-vmm/page_tables";
+
     /// Runs a command in the machine. Copies its standard output to `output` and its standard error to `errors`.
     ///
     /// SIGINT, SIGTERM and SIGHUP end the machine. If this process is killed, the kernel kills QEMU.
@@ -190,8 +213,14 @@ impl Machine {
         if let Some(function) = &self.stub {
             job.write(job::STUB, function).map_err(file_error(job.folder()))?;
         }
-        if self.coverage.is_some() {
-            job.write(job::COVERAGE, "").map_err(file_error(job.folder()))?;
+        for (name, file) in [
+            (job::COVERAGE, &self.coverage),
+            (job::LOG, &self.log),
+            (job::PAGE_TABLES, &self.page_tables),
+        ] {
+            if file.is_some() {
+                job.write(name, "").map_err(file_error(job.folder()))?;
+            }
         }
         let signal = Arc::new(AtomicUsize::new(0));
         for (number, value) in [(SIGINT, 2), (SIGTERM, 15), (SIGHUP, 1)] {
@@ -225,9 +254,14 @@ impl Machine {
         Err(RunError::Lost { accelerator: "no accelerator".to_owned(), log: String::new() })
     }
 
-    /// Copies the coverage and the kernel's log to the configured files.
+    /// Copies the coverage and the logs to the configured files.
     fn copy_files(&self, job: &Job) -> Result<(), RunError> {
-        for (name, file) in [(job::COVERAGE, &self.coverage), (job::DMESG, &self.dmesg)] {
+        for (name, file) in [
+            (job::COVERAGE, &self.coverage),
+            (job::DMESG, &self.dmesg),
+            (job::LOG, &self.log),
+            (job::PAGE_TABLES, &self.page_tables),
+        ] {
             if let Some(file) = file {
                 fs::copy(job.folder().join(name), file).map_err(file_error(file))?;
             }

@@ -9,16 +9,18 @@ mod version;
 pub(crate) use abi::VA_OPERATIONS;
 
 use crate::buffer::Buffer;
-use crate::driver::Driver;
+use crate::driver::{DRM_MAJOR, Driver, FIRST_RENDER_MINOR};
 use crate::errno::{EACCES, EINVAL, Result};
 use crate::hardware::Updates;
+use crate::observe::Observer;
 use crate::page_table::{PAGE, PageTable};
 use crate::real::{self, Mapping};
 use crate::request::Request;
 use crate::slots::Slots;
 use hsa_faults::FaultKind;
-use libc::c_void;
+use libc::{c_int, c_void};
 use std::collections::HashMap;
+use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// An open render node: its handles and page table.
@@ -82,7 +84,42 @@ macro_rules! calls {
                 number => reject(driver, file, request, number),
             }
         }
+
+        /// Has the machine's own driver perform a call, and logs it if it is on a render node.
+        pub(crate) fn observe(
+            observer: &Observer,
+            descriptor: c_int,
+            request: Request,
+            perform: impl FnOnce() -> c_int,
+        ) -> c_int {
+            fn argument<T>(_: impl Fn(&'static Driver, &Arc<DrmFile>, &mut T) -> Result<()>) -> PhantomData<T> {
+                PhantomData
+            }
+            let Some(gpu) = gpu_of(descriptor) else { return perform() };
+            let log = &observer.log;
+            match request.number() {
+                $($number => {
+                    request.observe(log, format_args!("drm{gpu}"), ($name, argument(|driver, file, value| $function(driver, file, value))), perform)
+                })*
+                number => {
+                    request.observe_unknown(log, format_args!("drm{gpu}"), name_of(number), perform)
+                }
+            }
+        }
     };
+}
+
+/// Returns the number of the GPU whose render node is open as a descriptor.
+fn gpu_of(descriptor: c_int) -> Option<usize> {
+    // SAFETY: an all-zero `stat` is valid, and the call writes to it alone.
+    let status = unsafe {
+        let mut status: libc::stat = std::mem::zeroed();
+        (libc::fstat(descriptor, &raw mut status) == 0).then_some(status)
+    }?;
+    let minor = libc::minor(status.st_rdev) as usize;
+    let is_drm =
+        status.st_mode & libc::S_IFMT == libc::S_IFCHR && libc::major(status.st_rdev) == DRM_MAJOR;
+    minor.checked_sub(FIRST_RENDER_MINOR).filter(|_| is_drm)
 }
 
 calls! {
@@ -137,10 +174,14 @@ pub(crate) fn ioctl(driver: &'static Driver, file: &Arc<DrmFile>, request: Reque
     run(driver, file, request)
 }
 
+/// Returns the name of a call that is not emulated; empty if there is none.
+fn name_of(number: u8) -> &'static str {
+    NOT_EMULATED.iter().find(|call| call.0 == number).map_or("", |call| call.1)
+}
+
 /// Rejects a call that is not emulated: DRM returns `EINVAL` for unknown calls.
 fn reject(driver: &Driver, file: &DrmFile, request: Request, number: u8) -> Result<()> {
-    let name = NOT_EMULATED.iter().find(|call| call.0 == number && request.family() == b'd');
-    let name = name.map_or("", |call| call.1);
+    let name = if request.family() == b'd' { name_of(number) } else { "" };
     driver
         .log
         .unsupported(format_args!("drm{} call {:#x} {name} = EINVAL", file.gpu, request.code));

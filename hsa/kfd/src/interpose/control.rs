@@ -5,7 +5,7 @@ use crate::descriptors::{self, Device};
 use crate::errno::EBADF;
 use crate::real::next;
 use crate::request::Request;
-use crate::{driver, drm, kfd};
+use crate::{driver, drm, kfd, observe};
 use libc::{c_int, c_ulong, c_void};
 
 /// The type of the requests that the kernel handles for every file and never passes to a driver
@@ -21,14 +21,14 @@ extern "C" fn ioctl(descriptor: c_int, code: c_ulong, argument: *mut c_void) -> 
         _ => catch_panic(|| descriptors::get(descriptor), None),
     };
     let Some(device) = device else {
-        return next!(
-            "ioctl",
-            fn(c_int, c_ulong, *mut c_void) -> c_int,
-            descriptor,
-            code,
-            argument
-        )
-        .unwrap_or(-1);
+        let perform = || {
+            next!("ioctl", fn(c_int, c_ulong, *mut c_void) -> c_int, descriptor, code, argument)
+                .unwrap_or(-1)
+        };
+        return match observe::current().filter(|_| request.family() != GENERAL) {
+            Some(observer) => observe::ioctl(observer, descriptor, request, perform),
+            None => perform(),
+        };
     };
     catch_panic(
         || {

@@ -20,7 +20,10 @@ pub(crate) use windows::DeviceFile;
 use crate::descriptors;
 use crate::driver::Driver;
 use crate::errno::{EBADF, ENOTTY, Result};
+use crate::observe::Observer;
 use crate::request::Request;
+use libc::c_int;
+use std::marker::PhantomData;
 
 /// Defines the table of calls and their functions.
 macro_rules! calls {
@@ -34,6 +37,17 @@ macro_rules! calls {
                     $function(driver, value)
                 }),)*
                 number => reject(driver, request, number),
+            }
+        }
+
+        /// Has the machine's own driver perform a call, and logs it.
+        pub(crate) fn observe(observer: &Observer, request: Request, perform: impl FnOnce() -> c_int) -> c_int {
+            fn argument<T>(_: fn(&'static Driver, &mut T) -> Result<()>) -> PhantomData<T> {
+                PhantomData
+            }
+            match request.number() {
+                $($number => request.observe(&observer.log, format_args!("kfd"), ($name, argument($function)), perform),)*
+                number => request.observe_unknown(&observer.log, format_args!("kfd"), name_of(number), perform),
             }
         }
     };
@@ -102,10 +116,14 @@ pub(crate) fn ioctl(driver: &'static Driver, opener: libc::pid_t, request: Reque
     run(driver, request)
 }
 
+/// Returns the name of a call that is not emulated; empty if there is none.
+fn name_of(number: u8) -> &'static str {
+    NOT_EMULATED.iter().find(|call| call.0 == number).map_or("", |call| call.1)
+}
+
 /// Rejects a call that is not emulated: amdkfd returns `ENOTTY` for unknown calls.
 fn reject(driver: &Driver, request: Request, number: u8) -> Result<()> {
-    let name = NOT_EMULATED.iter().find(|call| call.0 == number && request.family() == b'K');
-    let name = name.map_or("", |call| call.1);
+    let name = if request.family() == b'K' { name_of(number) } else { "" };
     driver.log.unsupported(format_args!("kfd call {:#x} {name} = ENOTTY", request.code));
     Err(ENOTTY)
 }

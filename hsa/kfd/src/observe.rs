@@ -1,0 +1,76 @@
+//! Logs the calls on the machine's own driver, which performs them (`HSA_KFD=real`). Nothing is emulated then.
+
+use crate::log::{self, Log};
+use crate::request::Request;
+use crate::{drm, environment, kfd};
+use libc::c_int;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// The log of calls, and the file that gets the page tables at exit.
+#[derive(Debug)]
+pub(crate) struct Observer {
+    pub(crate) log: Log,
+    page_tables: Option<PathBuf>,
+}
+
+/// Returns the observer; `None` if the driver is emulated. An invalid variable ends the process.
+pub(crate) fn current() -> Option<&'static Observer> {
+    static OBSERVER: OnceLock<Option<Observer>> = OnceLock::new();
+    let start = || {
+        if environment::variable("HSA_KFD")? != "real" {
+            return None;
+        }
+        let log = Log::from_environment().unwrap_or_else(|error| {
+            log::print_error(format_args!("HSA_KFD_LOG: {error}"));
+            // SAFETY: ends the process without running destructors.
+            unsafe { libc::_exit(2) }
+        });
+        Some(Observer {
+            log,
+            page_tables: environment::variable("HSA_KFD_PAGE_TABLES").map(Into::into),
+        })
+    };
+    OBSERVER.get_or_init(start).as_ref()
+}
+
+/// Has the kernel perform an `ioctl`, and logs it if it is one of the driver's.
+pub(crate) fn ioctl(
+    observer: &Observer,
+    descriptor: c_int,
+    request: Request,
+    perform: impl FnOnce() -> c_int,
+) -> c_int {
+    match (request.family(), request.has_argument()) {
+        (b'K', true) => kfd::observe(observer, request, perform),
+        (b'd', true) => drm::observe(observer, descriptor, request, perform),
+        _ => perform(),
+    }
+}
+
+/// The folder of a GPU's page tables in debugfs is its minor number.
+const FOLDER: &str = "/sys/kernel/debug/dri";
+
+/// Appends the kernel's own page tables to the file that `HSA_KFD_PAGE_TABLES` names.
+pub(crate) fn write_page_tables(observer: &Observer) {
+    let Some(path) = &observer.page_tables else { return };
+    if let Err(error) = append_page_tables(path) {
+        log::print_error(format_args!("HSA_KFD_PAGE_TABLES: {}: {error}", path.display()));
+    }
+}
+
+fn append_page_tables(path: &Path) -> std::io::Result<()> {
+    let mut text = format!("process {}\n", std::process::id());
+    let mut minors: Vec<u32> = std::fs::read_dir(FOLDER)?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter(|minor| *minor >= crate::driver::FIRST_RENDER_MINOR as u32)
+        .collect();
+    minors.sort_unstable();
+    for minor in minors {
+        let file = format!("{FOLDER}/{minor}/amdgpu_vm_info");
+        text.push_str(&std::fs::read_to_string(file)?);
+    }
+    File::options().create(true).append(true).open(path)?.write_all(text.as_bytes())
+}
