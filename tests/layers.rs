@@ -11,7 +11,8 @@ const LAYERS: &[&[&[&str]]] = &[
     &[&["address"], &["access", "agent", "pool"], &["handle"], &["trust"], &["hip"]],
     &[&["error"]],
     &[&["runtime"]],
-    &[&["memory"], &["vmm"]],
+    &[&["memory"]],
+    &[&["vmm"]],
     &[&["report"], &["buffer"], &["area"], &["ipc"], &["transport"]],
 ];
 
