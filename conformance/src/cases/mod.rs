@@ -24,6 +24,7 @@ mod map_refused;
 mod pool;
 mod pool_memory;
 mod properties;
+mod range;
 mod release;
 mod reserve;
 mod retain;
@@ -57,6 +58,7 @@ pub fn cases() -> Vec<&'static Case> {
         properties::CASES,
         export::CASES,
         import::CASES,
+        range::CASES,
         access_pairs::SHARED,
         ipc::CASES,
         ipc_two::CASES,
