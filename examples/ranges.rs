@@ -14,7 +14,7 @@ use hsa_vmm::{
 
 const SIZE: usize = 2 << 20;
 
-pub fn main() -> anyhow::Result<()> {
+pub(crate) fn main() -> anyhow::Result<()> {
     // The library never falls back to the simulation by itself; this example does.
     let runtime = match std::env::var_os("HSA_VMM_RUNTIME") {
         Some(_) => Runtime::load()?,
