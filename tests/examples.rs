@@ -18,6 +18,8 @@ mod pages;
 mod pause;
 #[path = "../examples/queue.rs"]
 mod queue;
+#[path = "../examples/ranges.rs"]
+mod ranges;
 #[path = "../examples/report.rs"]
 mod report;
 #[path = "../examples/ring.rs"]
@@ -43,6 +45,11 @@ fn areas_shows_every_combination_of_flags() {
 #[test]
 fn cycle_runs_from_reservation_to_reuse() {
     cycle::main().unwrap();
+}
+
+#[test]
+fn ranges_reads_segments() {
+    ranges::main().unwrap();
 }
 
 #[test]

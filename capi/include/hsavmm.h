@@ -90,6 +90,20 @@ hipError_t hsavmm_enforcement(int *enforced, const hipMemLocation *location);
  * a moment, so no agent may use them during the call. The contents are kept. */
 hipError_t hsavmm_revoke(void *ptr, size_t size, const hipMemLocation *locations, size_t count);
 
+typedef struct hsavmm_segment {
+  int descriptor; /* a dma-buf; the caller must close it */
+  size_t offset;  /* where the segment begins in the dma-buf, in bytes */
+  size_t length;  /* in bytes */
+} hsavmm_segment;
+
+/* Exports a range as dma-bufs: mapped memory of one reservation, from any byte on, or a part of one allocation of
+ * hipMalloc. Adjacent mappings are one segment if they map one handle continuously. `*count` is the capacity of
+ * `segments`; the call sets it to the number of segments, and returns hipErrorInvalidValue, with no descriptor
+ * open, if the capacity is too small. A descriptor keeps the memory alive, and gives access to the whole allocation,
+ * not only to the segment; to small allocations of hipMalloc that share the dma-buf, too. */
+hipError_t hsavmm_export_address_range(void *ptr, size_t size, hsavmm_segment *segments,
+                                       size_t *count);
+
 /* ---- Batches ------------------------------------------------------------------------------- */
 /* Each function performs all operations of a list, or none. The ranges may be in several reservations
  * and in any order, and must not overlap. Where possible, adjacent ranges take one call of the

@@ -7,6 +7,7 @@
 //! * `process`: the runtime that all calls of the process share. `devices`: its visible GPUs.
 //! * `virtual_memory`, `memory`, `registered`, `queries`, `transfer`, `asynchronous`, `ipc`, `streams`,
 //!   `events`, `contexts`, `properties`, `unsupported`: HIP's functions, one file per subject.
+//! * `ranges`: address ranges as dma-bufs, by HIP's function and by an extension.
 //! * `own`, `areas`, `batches`, `buffers`: extensions of HIP (`hsavmm_…`); `objects`: the
 //!   numbers by which C identifies areas, batches and buffers.
 //!
@@ -34,6 +35,7 @@ mod pointers;
 mod process;
 mod properties;
 mod queries;
+mod ranges;
 mod registered;
 mod status;
 mod streams;

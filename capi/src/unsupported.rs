@@ -26,7 +26,6 @@ unsupported! {
     "graphs": hipStreamBeginCapture hipStreamEndCapture hipGraphInstantiate hipGraphLaunch
         hipGraphExecUpdate hipGraphExecDestroy hipGraphDestroy;
     "moving managed memory, which stays on the host": hipMemAdvise hipMemPrefetchAsync;
-    "DMA-BUFs of address ranges (export a handle instead)": hipMemGetHandleForAddressRange;
     "events of several processes": hipIpcGetEventHandle hipIpcOpenEventHandle;
     "arrays": hipMipmappedArrayCreate hipMipmappedArrayDestroy;
 }

@@ -60,6 +60,7 @@ fn properties(
     }
     let mut properties = AllocationProperties::on(agent).of_kind(kind);
     properties.handle_types = HandleType::from_bits_retain(prop.requested_handle_types);
+    properties.gpu_direct_rdma = prop.rdma != 0;
     Ok(properties)
 }
 
@@ -298,7 +299,7 @@ unsafe extern "C" fn hipMemGetAllocationPropertiesFromHandle(
             location,
             win32_metadata: core::ptr::null_mut(),
             compression: 0,
-            rdma: 0,
+            rdma: properties.gpu_direct_rdma.into(),
             usage: 0,
         };
         // SAFETY: lib.rs states the rules for result pointers.

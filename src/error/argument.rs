@@ -105,7 +105,7 @@ pub enum Problem {
     OutOfBounds {
         /// The size of the part in bytes.
         size: usize,
-        /// The size of the whole in bytes.
+        /// The end of the whole: its size in bytes, or an address.
         end: usize,
     },
     /// Flags with undefined bits. Holds all defined bits.
@@ -223,7 +223,7 @@ pub enum Problem {
     #[error("is virtual memory, which IPC cannot share; use Vmm::export_to_shareable_handle")]
     VirtualMemory,
     /// Memory of a CPU.
-    #[error("is host memory; IPC shares memory of GPUs")]
+    #[error("is host memory; only memory of GPUs can be shared")]
     HostMemory,
     /// An IPC handle whose reserved bytes are neither zero nor this library's.
     #[error("has an unknown format: it was modified, or another version of this library made it")]

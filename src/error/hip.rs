@@ -71,7 +71,8 @@ impl Error {
             | ErrorKind::Disconnected(_)
             | ErrorKind::Malformed(_)
             | ErrorKind::UnexpectedDescriptors(_)
-            | ErrorKind::SizeMismatch { .. } => HipError::Unknown,
+            | ErrorKind::SizeMismatch { .. }
+            | ErrorKind::OutsideDmaBuf { .. } => HipError::Unknown,
         }
     }
 }
@@ -126,6 +127,7 @@ fn runtime_code(operation: Operation, call: &str, status: Status) -> HipError {
         | Operation::GetAccess
         | Operation::ExportToShareableHandle
         | Operation::ImportFromShareableHandle
+        | Operation::ExportAddressRange
         | Operation::GetMemHandle
         | Operation::CloseMemHandle => HipError::InvalidValue,
         Operation::OpenMemHandle => HipError::InvalidDevicePointer,
@@ -190,6 +192,7 @@ mod tests {
                 | "get_access"
                 | "export_to_shareable_handle"
                 | "import_from_shareable_handle"
+                | "export_address_range"
                 | "get_mem_handle"
                 | "close_mem_handle" => 1,
                 "open_mem_handle" => 17,

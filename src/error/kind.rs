@@ -105,6 +105,19 @@ pub enum ErrorKind {
     /// The runtime reserved addresses that it had reserved already. Holds the first address.
     #[error("hsa_amd_vmem_address_reserve returned addresses at {0} that it had reserved already")]
     ReservedTwice(Address),
+    /// The runtime returned a dma-buf that does not contain the exported range.
+    #[error(
+        "the runtime returned a dma-buf of {size:#x} bytes and the offset {offset:#x}, which leaves no \
+         room for {length:#x} bytes"
+    )]
+    OutsideDmaBuf {
+        /// The offset that the runtime returned, in bytes.
+        offset: u64,
+        /// The size of the exported range in bytes.
+        length: usize,
+        /// The size of the dma-buf in bytes.
+        size: usize,
+    },
     /// This process is a child of a fork of the process that opened the runtime.
     #[error("this process is a child of a fork; open a runtime in the child, after exec")]
     Forked,
@@ -272,6 +285,10 @@ pub enum Feature {
     /// Memory that is not cached; since extension 1.18.
     #[error("uncached memory")]
     Uncached,
+    /// Memory that other PCIe devices access: needs a runtime with mapping types of dma-bufs (ROCm 7 and later)
+    /// and a GPU with a large BAR.
+    #[error("memory for GPUDirect RDMA (it needs ROCm 7 or later, and a GPU with a large BAR)")]
+    GpuDirectRdma,
     /// A function that the runtime does not export. Holds its name.
     #[error("{0}, which the runtime does not export,")]
     Function(&'static str),

@@ -51,6 +51,7 @@ operations! {
     AllocationProperties: "allocation_properties", "get properties";
     ExportToShareableHandle: "export_to_shareable_handle", "export a shareable handle";
     ImportFromShareableHandle: "import_from_shareable_handle", "import a shareable handle";
+    ExportAddressRange: "export_address_range", "export a range of addresses";
     RetainAllocationHandle: "retain_allocation_handle", "retain a handle";
     MapArrayAsync: "map_array_async", "map a sparse array";
     Name: "name", "set a name";

@@ -80,6 +80,14 @@ pub(crate) enum State {
 }
 
 impl Record {
+    /// Calls `act` while the memory cannot be freed. Returns `None` if the memory was freed before.
+    pub fn while_allocated<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
+        match &*lock(&self.state) {
+            State::Allocated(_) => Some(act()),
+            State::Freed => None,
+        }
+    }
+
     fn info(&self) -> PoolMemoryInfo {
         let mut agents = lock(&self.allowed).clone();
         agents.push(self.agent);

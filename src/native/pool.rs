@@ -6,6 +6,8 @@ use crate::log::expect_failures;
 use core::ffi::{c_int, c_void};
 use core::ptr::{null, null_mut};
 use hsa_sys as sys;
+use rustix::io::Errno;
+use std::os::fd::{FromRawFd, OwnedFd};
 
 /// The runtime's part of an IPC handle.
 pub(crate) type NativeIpc = [u32; 8];
@@ -91,6 +93,35 @@ impl Native {
                 { address = %hex(start) }
             )
         }
+    }
+
+    /// Exports the allocation that contains a range as a dma-buf. Returns a descriptor, and the offset of the
+    /// range in the dma-buf. The descriptor is closed on exec only if the runtime sets that. The inner error is
+    /// that of a missing descriptor.
+    pub fn export_dmabuf(
+        &self,
+        address: usize,
+        size: usize,
+    ) -> Result<Result<(OwnedFd, u64), Errno>, Failure> {
+        let (at, mut number, mut offset) = (address as *const c_void, -1, 0);
+        // SAFETY: the runtime looks the range up in its own allocations; both results are writable.
+        unsafe {
+            call_optional!(
+                self.hsa_amd_portable_export_dmabuf(at, size, &raw mut number, &raw mut offset),
+                { address = %hex(address), size },
+                { descriptor = number, offset }
+            )
+        }?;
+        if number < 0 {
+            return Ok(Err(Errno::BADF));
+        }
+        // SAFETY: the runtime opened it for the caller, which has to close it (hsa_ext_amd.h).
+        Ok(Ok((unsafe { OwnedFd::from_raw_fd(number) }, offset)))
+    }
+
+    /// Returns whether the runtime has mapping types of dma-bufs (`hsa_amd_dma_buf_mapping_type_t`).
+    pub fn has_mapping_types(&self) -> bool {
+        self.table.core.hsa_amd_portable_export_dmabuf_v2.is_some()
     }
 
     /// Creates an IPC handle of a whole allocation. The runtime rejects other addresses and sizes.

@@ -208,21 +208,22 @@ impl Native {
     /// inner error is that of copying the descriptor.
     ///
     /// With `runtime_keeps`, the runtime continues to use the descriptor that it returns (as ROCm 7.14
-    /// does), and the result is a copy.
+    /// does), and the result is a copy. `flags` contains the mapping type.
     ///
     /// # Safety
     /// The handle is alive.
     pub unsafe fn export(
         &self,
         handle: NativeHandle,
+        flags: u64,
         runtime_keeps: bool,
     ) -> Result<Result<OwnedFd, Errno>, Failure> {
         let (mut number, handle) = (-1, handle.0);
         // SAFETY: the caller's promise; `number` is writable.
         unsafe {
             call_vmem!(
-                self.hsa_amd_vmem_export_shareable_handle(&mut number, handle, 0),
-                { handle = %hex(handle.handle), flags = 0 },
+                self.hsa_amd_vmem_export_shareable_handle(&mut number, handle, flags),
+                { handle = %hex(handle.handle), flags },
                 { descriptor = number }
             )
         }?;

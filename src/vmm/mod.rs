@@ -19,6 +19,7 @@
 //! | `hipMemGetAllocationPropertiesFromHandle` | [`Vmm::allocation_properties`] | none: from the ledger |
 //! | `hipMemExportToShareableHandle` | [`Vmm::export_to_shareable_handle`] | `hsa_amd_vmem_export_shareable_handle` |
 //! | `hipMemImportFromShareableHandle` | [`Vmm::import_from_shareable_handle`] | `hsa_amd_vmem_import_shareable_handle` |
+//! | `hipMemGetHandleForAddressRange` | [`Vmm::export_address_range`] | `hsa_amd_vmem_export_shareable_handle`, `hsa_amd_portable_export_dmabuf` |
 //! | `hipMemRetainAllocationHandle` | [`Vmm::retain_allocation_handle`] | none: from the ledger |
 //! | `hipMemMapArrayAsync` | none: not supported | none |
 //!
@@ -61,6 +62,7 @@
 
 mod access_change;
 mod cpu_view;
+mod export;
 mod journal;
 mod ledger;
 mod map;
@@ -84,6 +86,7 @@ pub use crate::access::{Access, AccessDescriptor};
 pub use crate::address::Address;
 pub use crate::error::{BrokenInvariant, Quarantined};
 pub use crate::handle::{Handle, HandleType};
+pub use export::Segment;
 pub use map::NewMapping;
 pub use options::VmmOptions;
 pub use owned::{Allocation, MapRequest, Mapping, Reservation, ReservationBuilder};

@@ -11,6 +11,8 @@ use crate::pool::Pool;
 
 /// HSA's flag for memory that is not cached (`HSA_AMD_MEMORY_POOL_UNCACHED_FLAG`).
 const UNCACHED: u64 = hsa_sys::HSA_AMD_MEMORY_POOL_UNCACHED_FLAG as u64;
+/// HSA's flag for memory that other PCIe devices access (`HSA_AMD_MEMORY_POOL_PCIE_FLAG`).
+const PCIE: u64 = hsa_sys::HSA_AMD_MEMORY_POOL_PCIE_FLAG as u64;
 
 impl Vmm {
     /// Creates physical memory, which is not mapped (`hipMemCreate`, `hsa_amd_vmem_handle_create`).
@@ -19,7 +21,8 @@ impl Vmm {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a size that is zero or not a multiple of the granule, or an
-    /// unknown agent; [`ErrorKind::NotSupported`] for a CPU's memory and for Windows or fabric handles;
+    /// unknown agent; [`ErrorKind::NotSupported`] for a CPU's memory, for Windows or fabric handles, and for
+    /// [GPUDirect RDMA](AllocationProperties::with_gpu_direct_rdma) where runtime or GPU lack it;
     /// [`ErrorKind::OutOfMemory`].
     pub fn create(&self, size: usize, properties: &AllocationProperties) -> Result<Handle, Error> {
         self.run(Operation::Create, |shared| shared.create(size, properties))
@@ -115,9 +118,22 @@ impl Shared {
             AllocationKind::Uncached if self.runtime.info().extension >= (1, 18) => UNCACHED,
             AllocationKind::Uncached => return Err(Feature::Uncached.into()),
         };
+        let flags = match properties.gpu_direct_rdma {
+            false => flags,
+            true if self.has_gpu_direct_rdma(properties) => flags | PCIE,
+            true => return Err(Feature::GpuDirectRdma.into()),
+        };
         let created = self.call_shared(|native| native.handle_create(pool.native, size, flags));
         let native = created.map_err(|failure| ErrorKind::of_call(failure, size))?;
         Ok(self.ledger.handles.insert(HandleRecord::new(size, granule, *properties, native)))
+    }
+
+    /// Returns whether the runtime has mapping types of dma-bufs, and PCIe devices can access all memory of the
+    /// owner.
+    fn has_gpu_direct_rdma(&self, properties: &AllocationProperties) -> bool {
+        let owner = properties.owner().map(usize::from);
+        let owner = owner.and_then(|index| self.runtime.agents().get(index));
+        owner.is_some_and(|agent| agent.large_bar) && self.native().has_mapping_types()
     }
 
     fn release(&self, handle: Handle) -> Result<(), ErrorKind> {

@@ -204,7 +204,7 @@ impl Prober<'_> {
         record!(findings.import_is_lazy = false);
         let imported = self.native.import(exported.as_fd())?;
         // SAFETY: the handle is alive.
-        let again = unsafe { self.native.export(imported, repeats) };
+        let again = unsafe { self.native.export(imported, 0, repeats) };
         record!(findings.import_needs_descriptor = again.is_err());
         // SAFETY: the handle is not used again.
         unsafe { self.native.handle_release(imported) }

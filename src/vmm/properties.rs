@@ -68,6 +68,9 @@ pub struct AllocationProperties {
     pub kind: AllocationKind,
     /// The types of handles it may be exported as; exporting another type is an error.
     pub handle_types: HandleType,
+    /// Whether other PCIe devices, such as network adapters, may access the memory directly
+    /// (`allocFlags.gpuDirectRDMACapable`).
+    pub gpu_direct_rdma: bool,
 }
 
 impl AllocationProperties {
@@ -80,7 +83,12 @@ impl AllocationProperties {
     /// Returns the properties of pinned memory at a location, not shareable.
     #[must_use]
     pub fn at(location: Location) -> Self {
-        Self { location, kind: AllocationKind::Pinned, handle_types: HandleType::empty() }
+        Self {
+            location,
+            kind: AllocationKind::Pinned,
+            handle_types: HandleType::empty(),
+            gpu_direct_rdma: false,
+        }
     }
 
     /// Sets the kind.
@@ -95,6 +103,18 @@ impl AllocationProperties {
             Location::Agent(id) => u8::try_from(id.index()).ok(),
             Location::Unknown => None,
         }
+    }
+
+    /// Lets other PCIe devices, such as network adapters, access the memory directly: sets the runtime's PCIe
+    /// flag (`HSA_AMD_MEMORY_POOL_PCIE_FLAG`) when the memory is created, and the mapping type of its dma-bufs
+    /// (`HSA_AMD_DMABUF_MAPPING_TYPE_PCIE`) when it is exported.
+    ///
+    /// ROCm 7.0 to 7.2 have both flags and ignore them for virtual memory; ROCm 7.14 rejects the mapping type
+    /// for a GPU whose memory is not completely visible over PCIe. Runtimes without mapping types, and GPUs
+    /// without a large BAR, cannot create such memory ([`Feature::GpuDirectRdma`](crate::error::Feature)).
+    #[must_use]
+    pub fn with_gpu_direct_rdma(self) -> Self {
+        Self { gpu_direct_rdma: true, ..self }
     }
 
     /// Adds a type of handle that the memory may be exported as.

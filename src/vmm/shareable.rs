@@ -75,23 +75,38 @@ impl Vmm {
 /// Returns the source for an export: the runtime's handle, or a copy of the imported descriptor.
 pub(super) fn exportable(record: &HandleRecord) -> Exportable {
     let copy = |descriptor| fcntl_dupfd_cloexec(descriptor, 0);
-    (record.native, record.descriptor.as_ref().map(copy))
+    Exportable {
+        native: record.native,
+        mapping_type: match record.properties.gpu_direct_rdma {
+            true => hsa_sys::HSA_AMD_DMABUF_MAPPING_TYPE_PCIE,
+            false => hsa_sys::HSA_AMD_DMABUF_MAPPING_TYPE_NONE,
+        },
+        copy: record.descriptor.as_ref().map(copy),
+    }
 }
 
-/// The runtime's handle, and the copy of the imported descriptor if the record has one.
-type Exportable = (NativeHandle, Option<Result<OwnedFd, Errno>>);
+/// The source for an export.
+#[derive(Debug)]
+pub(super) struct Exportable {
+    native: NativeHandle,
+    /// The mapping type of the dma-buf (`hsa_amd_dma_buf_mapping_type_t`).
+    mapping_type: u32,
+    /// A copy of the imported descriptor, if the record has one.
+    copy: Option<Result<OwnedFd, Errno>>,
+}
 
 impl Shared {
     /// Exports physical memory as a descriptor that this library owns. The caller keeps the handle alive.
-    pub(super) fn export(&self, (native, copy): Exportable) -> Result<OwnedFd, ErrorKind> {
+    pub(super) fn export(&self, memory: Exportable) -> Result<OwnedFd, ErrorKind> {
         let failed = |errno| ErrorKind::of_system("fcntl", errno);
+        let Exportable { native, mapping_type, copy } = memory;
         if let Some(copy) = copy {
             return copy.map_err(failed);
         }
-        let runtime_keeps = self.quirks.export_keeps_descriptor;
+        let (flags, runtime_keeps) = (mapping_type.into(), self.quirks.export_keeps_descriptor);
         // SAFETY: the caller keeps the handle alive.
         let exported =
-            self.call_exclusive(|runtime| unsafe { runtime.export(native, runtime_keeps) });
+            self.call_exclusive(|runtime| unsafe { runtime.export(native, flags, runtime_keeps) });
         let exported = exported?.map_err(failed)?;
         if !runtime_keeps {
             // AMD's runtime sets close-on-exec (libhsakmt: hsaKmtExportDMABufHandle); others may not.
@@ -158,7 +173,7 @@ impl Shared {
 }
 
 /// Returns the size of a dma-buf in bytes.
-fn size_of_buffer(descriptor: BorrowedFd<'_>) -> Result<usize, Errno> {
+pub(super) fn size_of_buffer(descriptor: BorrowedFd<'_>) -> Result<usize, Errno> {
     let file = fstat(descriptor)?;
     // A directory also has a size.
     if FileType::from_raw_mode(file.st_mode) == FileType::Directory {

@@ -23,6 +23,8 @@ mod pages;
 mod pause;
 #[path = "../../examples/queue.rs"]
 mod queue;
+#[path = "../../examples/ranges.rs"]
+mod ranges;
 #[path = "../../examples/report.rs"]
 mod report;
 #[path = "../../examples/ring.rs"]
@@ -50,6 +52,7 @@ examples! {
     aliases_draws_aliased_memory: aliases::main();
     areas_shows_every_combination_of_flags: areas::main();
     cycle_runs_from_reservation_to_reuse: cycle::main();
+    ranges_reads_segments: ranges::main();
     report_prints_reservations: report::main();
     grow_draws_a_growing_buffer: grow::main();
     ring_wraps_around: ring::main();

@@ -14,6 +14,8 @@ mod machine;
 mod process;
 #[path = "../scenario/mod.rs"]
 mod scenario;
+#[path = "../segments/mod.rs"]
+mod segments;
 #[path = "../serial/mod.rs"]
 mod serial;
 #[path = "../successor/mod.rs"]
@@ -33,6 +35,7 @@ mod owned;
 mod page_table;
 mod pages;
 mod permissions;
+mod ranges;
 mod refused_calls;
 mod serial_order;
 mod share;

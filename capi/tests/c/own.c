@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 static void fail(int line, const char *what) {
   fprintf(stderr, "line %d: %s\n  last message: %s\n", line, what, hsavmm_last_message());
@@ -146,6 +148,106 @@ static void batches(size_t granule) {
   OK(hipMemRelease(handle));
   OK(hipMemAddressFree(one, 2 * granule));
   OK(hipMemAddressFree(other, granule));
+}
+
+/* Returns whether all bytes of a segment have a value. Closes its descriptor. */
+static int contains(hsavmm_segment segment, int value) {
+  size_t size = segment.offset + segment.length;
+  void *mapped = mmap(NULL, size, PROT_READ, MAP_SHARED, segment.descriptor, 0);
+  const unsigned char *bytes = (const unsigned char *)mapped;
+  EXPECT(mapped != MAP_FAILED);
+  int equal = 1;
+  for (size_t at = segment.offset; at < size; ++at) equal = equal && bytes[at] == value;
+  EXPECT(munmap(mapped, size) == 0 && close(segment.descriptor) == 0);
+  return equal;
+}
+
+static void ranges(size_t granule) {
+  const hipMemRangeHandleType dma_buf = hipMemRangeHandleTypeDmaBufFd;
+  hipMemGenericAllocationHandle_t handles[2];
+  hsavmm_segment segments[2];
+  hipMemAccessDesc desc;
+  hipMemAllocationProp prop;
+  void *ptr;
+  OK(hipMemAddressReserve(&ptr, 3 * granule, 0, NULL, 0));
+  char *base = (char *)ptr;
+  memset(&prop, 0, sizeof prop);
+  prop.type = hipMemAllocationTypePinned;
+  prop.location = desc.location = locations[0];
+  desc.flags = hipMemAccessFlagsProtReadWrite;
+  OK(hipMemCreate(&handles[0], granule, &prop, 0));
+  OK(hipMemCreate(&handles[1], 2 * granule, &prop, 0));
+  OK(hipMemMap(base, granule, 0, handles[0], 0));
+  OK(hipMemMap(base + granule, 2 * granule, 0, handles[1], 0));
+  OK(hipMemSetAccess(base, 3 * granule, &desc, 1));
+  OK(hipMemsetD8(base, 3, granule));
+  OK(hipMemsetD8(base + granule, 4, 2 * granule));
+
+  size_t count = 2;
+  OK(hsavmm_export_address_range(base + granule - 8, granule + 8, segments, &count));
+  EXPECT(count == 2);
+  EXPECT(segments[0].offset == granule - 8 && segments[0].length == 8);
+  EXPECT(segments[1].offset == 0 && segments[1].length == granule);
+  EXPECT(contains(segments[0], 3) && contains(segments[1], 4));
+  for (count = 0; count < 2; ++count) {
+    size_t room = count;
+    EXPECT_FAILURE(hsavmm_export_address_range(base, 3 * granule, segments, &room), hipErrorInvalidValue,
+                   "2 segments");
+    EXPECT(room == 2);
+  }
+  EXPECT_FAILURE(hsavmm_export_address_range(base, granule, NULL, &count), hipErrorInvalidValue,
+                 "`segments` is null");
+  EXPECT_FAILURE(hsavmm_export_address_range(base, granule, segments, NULL), hipErrorInvalidValue, "null");
+  EXPECT_FAILURE(hsavmm_export_address_range(base, 4 * granule, segments, &count), hipErrorInvalidValue,
+                 "reservation");
+
+  hsavmm_segment one;
+  one.offset = 0;
+  one.length = granule;
+  OK(hipMemGetHandleForAddressRange(&one.descriptor, base, granule, dma_buf, 0));
+  EXPECT(contains(one, 3));
+  one.descriptor = -7;
+  EXPECT_FAILURE(hipMemGetHandleForAddressRange(&one.descriptor, base, 3 * granule, dma_buf, 0),
+                 hipErrorInvalidValue, "2 segments");
+  EXPECT_FAILURE(hipMemGetHandleForAddressRange(&one.descriptor, base + 2 * granule, granule, dma_buf, 0),
+                 hipErrorInvalidValue, "offset");
+  EXPECT_FAILURE(hipMemGetHandleForAddressRange(NULL, base, granule, dma_buf, 0), hipErrorInvalidValue, "null");
+  EXPECT_FAILURE(hipMemGetHandleForAddressRange(&one.descriptor, base, granule, hipMemRangeHandleTypeMax, 0),
+                 hipErrorInvalidValue, "type");
+  EXPECT_FAILURE(hipMemGetHandleForAddressRange(&one.descriptor, base, granule, dma_buf, 1),
+                 hipErrorInvalidValue, "flags");
+  EXPECT_FAILURE(hipMemGetHandleForAddressRange(&one.descriptor, base, 0, dma_buf, 0), hipErrorInvalidValue,
+                 "zero");
+  EXPECT(one.descriptor == -7);
+
+  /* An allocation may share its dma-buf with others. */
+  void *pool;
+  OK(hipMalloc(&pool, 1 << 20));
+  OK(hipMemsetD8(pool, 6, 1 << 20));
+  count = 1;
+  OK(hsavmm_export_address_range((char *)pool + 4096, 8192, segments, &count));
+  EXPECT(count == 1 && segments[0].length == 8192);
+  EXPECT(contains(segments[0], 6));
+  OK(hipFree(pool));
+
+  OK(hipMemUnmap(base, 3 * granule));
+  OK(hipMemAddressFree(base, 3 * granule));
+  OK(hipMemRelease(handles[0]));
+  OK(hipMemRelease(handles[1]));
+
+  /* GPUDirect RDMA needs a runtime with mapping types of dma-bufs. */
+  hsavmm_runtime_info info;
+  OK(hsavmm_runtime(&info));
+  prop.allocFlags.gpuDirectRDMACapable = 1;
+  if (info.extension_minor < 9) {
+    EXPECT_FAILURE(hipMemCreate(&handles[0], granule, &prop, 0), hipErrorNotSupported, "RDMA");
+    return;
+  }
+  OK(hipMemCreate(&handles[0], granule, &prop, 0));
+  memset(&prop, 0, sizeof prop);
+  OK(hipMemGetAllocationPropertiesFromHandle(&prop, handles[0]));
+  EXPECT(prop.allocFlags.gpuDirectRDMACapable == 1);
+  OK(hipMemRelease(handles[0]));
 }
 
 /* Returns an agent's access to an address. */
@@ -320,6 +422,7 @@ int main(void) {
   runtime();
   virtual_memory(granule);
   batches(granule);
+  ranges(granule);
   areas();
   growable(granule);
   paged();

@@ -96,7 +96,6 @@ const REASONS: &[(&str, &[&str], &[&str], &str)] = &[
         "*",
         &[
             "hsa_amd_portable_close_dmabuf",
-            "hsa_amd_portable_export_dmabuf",
             "hsa_amd_portable_export_dmabuf_v2",
             "hsa_amd_register_system_event_handler",
             "hsa_amd_svm_attributes_get",
@@ -143,6 +142,7 @@ const REASONS: &[(&str, &[&str], &[&str], &str)] = &[
             "hsa_amd_memory_lock",
             "hsa_amd_memory_unlock",
             "hsa_amd_pointer_info",
+            "hsa_amd_portable_export_dmabuf",
             "hsa_amd_vmem_address_reserve_align",
             "hsa_amd_vmem_get_alloc_properties_from_handle",
         ],

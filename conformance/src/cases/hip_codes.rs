@@ -350,6 +350,7 @@ fn runtime_failure_codes(_: &Runtime) -> Verdict {
         (Operation::GetAccess, 1),
         (Operation::ExportToShareableHandle, 1),
         (Operation::ImportFromShareableHandle, 1),
+        (Operation::ExportAddressRange, 1),
         (Operation::AddressFree, 999),
         (Operation::Map, 999),
         (Operation::Unmap, 999),

@@ -25,6 +25,7 @@ mod map_refused;
 mod pool;
 mod pool_memory;
 mod properties;
+mod range;
 mod release;
 mod reserve;
 mod retain;
@@ -59,6 +60,7 @@ pub fn cases() -> Vec<&'static Case> {
         properties::CASES,
         export::CASES,
         import::CASES,
+        range::CASES,
         access_pairs::SHARED,
         ipc::CASES,
         ipc_two::CASES,

@@ -325,7 +325,7 @@ typedef enum {
   HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_REC_GRANULE = 18
 } hsa_amd_memory_pool_info_t;
 
-/* Flags of hsa_amd_memory_pool_allocate; UNCACHED also of hsa_amd_vmem_handle_create. */
+/* Flags of hsa_amd_memory_pool_allocate; PCIE and UNCACHED also of hsa_amd_vmem_handle_create. */
 typedef enum {
   HSA_AMD_MEMORY_POOL_STANDARD_FLAG = 0,
   HSA_AMD_MEMORY_POOL_PCIE_FLAG = 1,
@@ -552,6 +552,12 @@ HSA_FUNCTION(hsa_status_t, hsa_amd_ipc_memory_attach,
              (const hsa_amd_ipc_memory_t *handle, size_t length, uint32_t agent_count,
               const hsa_agent_t *agents, void **address));
 HSA_FUNCTION(hsa_status_t, hsa_amd_ipc_memory_detach, (void *address));
+
+/* Flags of hsa_amd_portable_export_dmabuf_v2 and hsa_amd_vmem_export_shareable_handle. */
+typedef enum {
+  HSA_AMD_DMABUF_MAPPING_TYPE_NONE = 0,
+  HSA_AMD_DMABUF_MAPPING_TYPE_PCIE = 1
+} hsa_amd_dma_buf_mapping_type_t;
 
 HSA_FUNCTION(hsa_status_t, hsa_amd_portable_export_dmabuf,
              (const void *address, size_t size, int *dmabuf, uint64_t *offset));

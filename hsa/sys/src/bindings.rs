@@ -825,6 +825,9 @@ pub type hsa_amd_ipc_memory_attach_fn = ::core::option::Option<
 >;
 pub type hsa_amd_ipc_memory_detach_fn =
     ::core::option::Option<unsafe extern "C" fn(address: *mut ::core::ffi::c_void) -> hsa_status_t>;
+pub const HSA_AMD_DMABUF_MAPPING_TYPE_NONE: hsa_amd_dma_buf_mapping_type_t = 0;
+pub const HSA_AMD_DMABUF_MAPPING_TYPE_PCIE: hsa_amd_dma_buf_mapping_type_t = 1;
+pub type hsa_amd_dma_buf_mapping_type_t = ::core::ffi::c_uint;
 pub type hsa_amd_portable_export_dmabuf_fn = ::core::option::Option<
     unsafe extern "C" fn(
         address: *const ::core::ffi::c_void,

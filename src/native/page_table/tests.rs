@@ -55,7 +55,7 @@ fn place(native: &Native, pool: NativePool, gpus: &[NativeAgent]) -> Place {
         native.set_access(address, SIZE, &access).unwrap();
     });
     // SAFETY: the handle is alive.
-    let descriptor = native.call_exclusive(|native| unsafe { native.export(handle, false) });
+    let descriptor = native.call_exclusive(|native| unsafe { native.export(handle, 0, false) });
     let descriptor = descriptor.unwrap().unwrap();
     Place { address, handle, descriptor }
 }

@@ -55,7 +55,7 @@ impl PageTableProbe<'_> {
         let keeps = self.quirks.export_keeps_descriptor;
         // SAFETY: the handle is alive.
         let exported =
-            self.native.call_exclusive(|native| unsafe { native.export(memory, keeps) })?;
+            self.native.call_exclusive(|native| unsafe { native.export(memory, 0, keeps) })?;
         let descriptor = exported.map_err(|_| Uncontrolled::NoDescriptor)?;
         // SAFETY: the range is reserved and empty, and as large as the memory.
         self.native.call_shared(|native| unsafe { native.map(address, 2 * half, memory) })?;

@@ -75,17 +75,10 @@ typedef enum hipMemoryAdvise {
   hipMemAdviseUnsetCoarseGrain = 101
 } hipMemoryAdvise;
 
-typedef enum hipMemRangeHandleType {
-  hipMemRangeHandleTypeDmaBufFd = 0x1,
-  hipMemRangeHandleTypeMax = 0x7fffffff
-} hipMemRangeHandleType;
-
 /* Managed memory is memory of the host, and never migrates. */
 hipError_t hipMemAdvise(const void *ptr, size_t size, hipMemoryAdvise advice, int device);
 hipError_t hipMemPrefetchAsync(const void *ptr, size_t size, int device,
                                hipStream_t stream HSAVMM_DEFAULT(NULL));
-hipError_t hipMemGetHandleForAddressRange(void *handle, hipDeviceptr_t ptr, size_t size,
-                                          hipMemRangeHandleType type, unsigned long long flags);
 
 /* ---- IPC of events ------------------------------------------------------------------------- */
 

@@ -164,6 +164,18 @@ hipError_t hipMemExportToShareableHandle(void *shareable, hipMemGenericAllocatio
  * descriptor. */
 hipError_t hipMemImportFromShareableHandle(hipMemGenericAllocationHandle_t *handle, void *os_handle,
                                            hipMemAllocationHandleType type);
+typedef enum hipMemRangeHandleType {
+  hipMemRangeHandleTypeDmaBufFd = 0x1,
+  hipMemRangeHandleTypeMax = 0x7fffffff
+} hipMemRangeHandleType;
+
+/* Writes an `int`: the descriptor of a dma-buf, which the caller must close. `ptr` is the start of memory of
+ * hipMalloc or of mapped memory, and `flags` is 0. Returns hipErrorInvalidValue if the range is not one segment,
+ * or does not begin at the start of its dma-buf; hsavmm_last_message() contains the number of segments or the
+ * offset, and hsavmm_export_address_range() exports such ranges. The descriptor gives access to the whole
+ * allocation, not only to the range; to small allocations of hipMalloc that share the dma-buf, too. */
+hipError_t hipMemGetHandleForAddressRange(void *handle, hipDeviceptr_t ptr, size_t size,
+                                          hipMemRangeHandleType type, unsigned long long flags);
 /* Returns the handle of the memory mapped at an address, and adds a reference to it. */
 hipError_t hipMemRetainAllocationHandle(hipMemGenericAllocationHandle_t *handle, void *address);
 

@@ -1,0 +1,91 @@
+//! Ranges of addresses as dma-bufs.
+
+use crate::pointers::{address, not_null, read, write_out};
+use crate::process::process;
+use crate::status::{Failure, run};
+use crate::types::hipError_t;
+use core::ffi::{c_int, c_uint, c_ulonglong, c_void};
+use hsa_vmm::error::Operation;
+use std::os::fd::{AsRawFd, IntoRawFd};
+
+/// `hipMemRangeHandleTypeDmaBufFd`.
+const DMA_BUF: c_uint = 1;
+
+/// `hsavmm_segment`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Segment {
+    descriptor: c_int,
+    offset: usize,
+    length: usize,
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipMemGetHandleForAddressRange(
+    to: *mut c_void,
+    ptr: *mut c_void,
+    size: usize,
+    kind: c_uint,
+    flags: c_ulonglong,
+) -> hipError_t {
+    run("hipMemGetHandleForAddressRange", || {
+        let process = process()?;
+        let vmm = process.vmm()?;
+        not_null("handle", to)?;
+        if kind != DMA_BUF {
+            return Err(Failure::value("type", format_args!("({kind}) is not a handle type")));
+        }
+        Operation::ExportAddressRange.check_flags(flags)?;
+        let mut segments = vmm.export_address_range(address(ptr), size)?;
+        let refused = |problem: &dyn core::fmt::Display| {
+            let problem = format!("{problem}; use hsavmm_export_address_range()");
+            Failure::value("ptr", problem)
+        };
+        let count = segments.len();
+        match segments.pop() {
+            Some(segment) if count == 1 && segment.offset == 0 => {
+                let number = segment.descriptor.into_raw_fd();
+                // SAFETY: lib.rs states the rules for result pointers; HIP writes an `int`.
+                unsafe { write_out("handle", to.cast::<c_int>(), number) }
+            }
+            Some(segment) if count == 1 => Err(refused(&format_args!(
+                "is at offset {:#x} of its dma-buf, and this call returns no offset",
+                segment.offset
+            ))),
+            _ => Err(refused(&format_args!("begins a range of {count} segments, not of one"))),
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hsavmm_export_address_range(
+    ptr: *mut c_void,
+    size: usize,
+    segments: *mut Segment,
+    count: *mut usize,
+) -> hipError_t {
+    run("hsavmm_export_address_range", || {
+        let process = process()?;
+        // SAFETY: lib.rs states the rules for pointers.
+        let room = unsafe { read("count", count) }?;
+        let exported = process.vmm()?.export_address_range(address(ptr), size)?;
+        // SAFETY: as before.
+        unsafe { write_out("count", count, exported.len()) }?;
+        if exported.len() > room {
+            let problem = format!("is {room}, and the range has {} segments", exported.len());
+            return Err(Failure::value("count", problem));
+        }
+        not_null("segments", segments)?;
+        for (index, segment) in exported.iter().enumerate() {
+            let descriptor = segment.descriptor.as_raw_fd();
+            let element = Segment { descriptor, offset: segment.offset, length: segment.length };
+            // SAFETY: the header requires room for `count` elements.
+            unsafe { write_out("segments", segments.wrapping_add(index), element) }?;
+        }
+        // The caller owns the descriptors from now on.
+        for segment in exported {
+            let _ = segment.descriptor.into_raw_fd();
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,465 @@
+//! Ranges of addresses exported as dma-bufs.
+
+mod log;
+mod machine;
+mod process;
+mod segments;
+
+use hsa_vmm::error::{Argument, Feature, Problem};
+use hsa_vmm::pool::PoolFlags;
+use hsa_vmm::simulation::{Config, FaultPlan, Generation};
+use hsa_vmm::vmm::{Segment, VmmOptions};
+use hsa_vmm::{Access, Address, AllocationProperties, Error, ErrorKind, HandleType, PoolMemory};
+use machine::{Machine, access, at, without_cpu_mapping};
+use segments::{Reader, pattern};
+use std::os::fd::AsRawFd;
+use std::sync::Mutex;
+use std::thread;
+
+/// Returns offset and length of each segment.
+fn parts(segments: &[Segment]) -> Vec<(usize, usize)> {
+    segments.iter().map(|segment| (segment.offset, segment.length)).collect()
+}
+
+/// Maps handles of these sizes in granules, one after the other, and writes a pattern to all of it.
+fn map_with_pattern(machine: &Machine, sizes: &[usize]) -> (Address, Vec<u8>) {
+    let granule = machine.granule();
+    let size = sizes.iter().sum::<usize>() * granule;
+    let base = machine.reserve(size);
+    let mut offset = 0;
+    for (number, granules) in sizes.iter().enumerate() {
+        let handle = machine.create(number % 2, granules * granule);
+        machine.map(at(base, offset), granules * granule, handle);
+        machine.vmm.release(handle).unwrap();
+        offset += granules * granule;
+    }
+    machine.grant(base, size, machine.cpu(0), Access::ReadWrite);
+    let bytes = pattern(sizes.len(), size);
+    machine.vmm.write(base, &bytes).unwrap();
+    (base, bytes)
+}
+
+#[test]
+fn another_process_reads_every_byte() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    for (release, config) in machine::releases() {
+        let mut reader = Reader::start();
+        let machine = Machine::new(config);
+        let granule = machine.granule();
+        let (base, bytes) = map_with_pattern(&machine, &[1, 3, 2]);
+        let ranges = [
+            (0, 6 * granule),
+            (0, granule),
+            (granule, 3 * granule),
+            (granule / 2, granule),
+            (3, 1),
+            (granule - 1, 3 * granule + 2),
+            (2 * granule + 5, granule + 7),
+            (6 * granule - 1, 1),
+        ];
+        for (start, size) in ranges {
+            let segments = machine.vmm.export_address_range(at(base, start), size).unwrap();
+            let read = reader.read_all(&segments);
+            assert!(read == bytes[start..start + size], "{release}: {start:#x} + {size:#x}");
+        }
+        // A write after the export is visible, and the segments outlive mapping and memory.
+        let segments = machine.vmm.export_address_range(base, 6 * granule).unwrap();
+        let bytes = pattern(99, 6 * granule);
+        machine.vmm.write(base, &bytes).unwrap();
+        machine.vmm.unmap(base, 6 * granule).unwrap();
+        machine.vmm.address_free(base, 6 * granule).unwrap();
+        assert!(reader.read_all(&segments) == bytes, "{release}");
+        drop(segments);
+        machine.assert_empty();
+        reader.finish();
+    }
+}
+
+#[test]
+fn segments_begin_and_end_inside_mappings() {
+    let machine = Machine::new(Config::mi300x(2));
+    let granule = machine.granule();
+    let (base, _) = map_with_pattern(&machine, &[2, 1, 4]);
+    let export = |start: usize, size: usize| {
+        parts(&machine.vmm.export_address_range(at(base, start), size).unwrap())
+    };
+    let whole = [(0, 2 * granule), (0, granule), (0, 4 * granule)];
+    assert_eq!(export(0, 7 * granule), whole);
+    assert_eq!(export(granule, 2), [(granule, 2)]);
+    assert_eq!(export(2 * granule - 1, 2), [(2 * granule - 1, 1), (0, 1)]);
+    assert_eq!(
+        export(granule + 5, 3 * granule),
+        [(granule + 5, granule - 5), (0, granule), (0, granule + 5)]
+    );
+}
+
+#[test]
+fn contiguous_neighbours_are_one_segment() {
+    let options = VmmOptions::new().with_page_tables(true);
+    let machine = Machine::with_options(Config::mi300x(1), options);
+    let granule = machine.granule();
+    let (first, second) = (machine.create(0, 4 * granule), machine.create(0, 2 * granule));
+    let base = machine.reserve(8 * granule);
+    // Offset in granules, size in granules, handle.
+    let mappings = [
+        (0, 1, first),
+        (1, 2, first),
+        (3, 1, first),
+        (0, 1, second),
+        (0, 2, second),
+        (2, 1, first),
+    ];
+    let mut next = 0;
+    for (offset, size, handle) in mappings {
+        let (address, size) = (at(base, next), size * granule);
+        machine.vmm.map(address, size, offset * granule, handle).unwrap();
+        next += size;
+    }
+    let segments = machine.vmm.export_address_range(base, 8 * granule).unwrap();
+    let expected =
+        [(0, 4), (0, 1), (0, 2), (2, 1)].map(|(offset, size)| (offset * granule, size * granule));
+    assert_eq!(parts(&segments), expected);
+    let segments = machine.vmm.export_address_range(at(base, granule + 1), granule).unwrap();
+    assert_eq!(parts(&segments), [(granule + 1, granule)]);
+}
+
+#[test]
+fn pool_memory_is_one_segment() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    for (release, config) in machine::releases() {
+        let mut reader = Reader::start();
+        let machine = Machine::new(config);
+        let memory = PoolMemory::allocate(&machine.runtime, machine.gpu(1), 100_000).unwrap();
+        let bytes = pattern(7, memory.size());
+        memory.write(0, &bytes).unwrap();
+        for (start, size) in [(0, 100_000), (0, 1), (5000, 4096), (99_999, 1)] {
+            let address = at(memory.address(), start);
+            let segments = machine.vmm.export_address_range(address, size).unwrap();
+            assert_eq!(segments.len(), 1, "{release}");
+            let read = reader.read_all(&segments);
+            assert!(read == bytes[start..start + size], "{release}: {start} + {size}");
+        }
+        let segments = machine.vmm.export_address_range(memory.address(), 100_000).unwrap();
+        memory.free().unwrap();
+        assert!(reader.read_all(&segments) == bytes, "{release}: after the memory was freed");
+        reader.finish();
+    }
+}
+
+#[test]
+fn descriptors_are_new_and_closed_on_exec() {
+    let machine = Machine::new(Config::mi300x(2));
+    let granule = machine.granule();
+    let (base, _) = map_with_pattern(&machine, &[1, 1]);
+    let memory = PoolMemory::allocate(&machine.runtime, machine.gpu(0), 4096).unwrap();
+    let mut segments = machine.vmm.export_address_range(base, 2 * granule).unwrap();
+    segments.extend(machine.vmm.export_address_range(base, granule).unwrap());
+    segments.extend(machine.vmm.export_address_range(memory.address(), 4096).unwrap());
+    let mut numbers: Vec<_> = segments.iter().map(|it| it.descriptor.as_raw_fd()).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), 4);
+    for number in numbers {
+        // SAFETY: queries the flags of an open descriptor.
+        let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
+        assert!(flags >= 0 && flags & libc::FD_CLOEXEC != 0, "{number}: {flags}");
+    }
+}
+
+/// Calls that are rejected, with the argument and the problem of the error.
+fn rejected(machine: &Machine) -> Vec<(Result<Vec<Segment>, Error>, Argument, Problem)> {
+    let (vmm, granule) = (&machine.vmm, machine.granule());
+    let (base, _) = map_with_pattern(machine, &[1, 1]);
+    let hole = machine.reserve(3 * granule);
+    let handle = machine.create(0, granule);
+    machine.map(hole, granule, handle);
+    machine.map(at(hole, 2 * granule), granule, handle);
+    let memory = PoolMemory::allocate(&machine.runtime, machine.gpu(0), 8192).unwrap();
+    let host = machine.runtime.host().id();
+    let host_memory =
+        PoolMemory::allocate_with(&machine.runtime, host, 4096, PoolFlags::FINE_GRAINED).unwrap();
+    let pool_end = memory.address().get() + 8192;
+    let export = |address, size| vmm.export_address_range(address, size);
+    let after_hole = Problem::NotMapped(at(hole, granule));
+    vec![
+        (export(Address::NULL, granule), Argument::Address, Problem::Null),
+        (export(base, 0), Argument::Size, Problem::Zero),
+        (export(base, usize::MAX), Argument::Size, Problem::Overflow),
+        (export(Address::new(4096), 4096), Argument::Address, Problem::NotReserved),
+        (export(base, 3 * granule), Argument::Address, Problem::NotReserved),
+        (export(hole, 2 * granule), Argument::Address, after_hole),
+        (export(hole, 3 * granule), Argument::Address, after_hole),
+        (export(at(hole, granule), granule), Argument::Address, after_hole),
+        (
+            export(at(memory.address(), 4096), 4097),
+            Argument::Address,
+            Problem::OutOfBounds { size: 4097, end: pool_end },
+        ),
+        (export(host_memory.address(), 4096), Argument::Address, Problem::HostMemory),
+    ]
+}
+
+#[test]
+fn rejected_calls_leave_no_descriptor() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    for (release, config) in machine::releases() {
+        let machine = Machine::new(config);
+        // ROCm 7.14 has a descriptor for each handle; none is created after this.
+        let results = rejected(&machine);
+        let before = process::descriptors();
+        for (result, argument, problem) in results {
+            let error = result.expect_err(release);
+            assert_eq!(error.argument(), Some(argument), "{release}: {error}");
+            assert_eq!(error.problem(), Some(problem), "{release}: {error}");
+        }
+        let (base, size) = machine.vmm.reservation_at(machine.vmm.mappings()[0].address).unwrap();
+        for _ in 0..10 {
+            machine.vmm.export_address_range(base, usize::MAX).unwrap_err();
+            machine.vmm.export_address_range(base, size + 1).unwrap_err();
+        }
+        assert_eq!(process::descriptors(), before, "{release}");
+    }
+}
+
+#[test]
+fn each_failing_call_leaves_no_descriptor() {
+    const STATUSES: [u32; 4] = [0x1000, 0x1001, 0x1008, 0x1013];
+    if process::rerun_in_own_process() {
+        return;
+    }
+    for (release, config) in machine::releases() {
+        let machine = Machine::new(config);
+        let granule = machine.granule();
+        let (base, bytes) = map_with_pattern(&machine, &[1, 1, 1]);
+        let memory = PoolMemory::allocate(&machine.runtime, machine.gpu(0), 8192).unwrap();
+        // From ROCm 7.14 on, the first export of a handle opens a descriptor that the runtime keeps.
+        drop(machine.vmm.export_address_range(base, 3 * granule).unwrap());
+        let state = || (machine.vmm.snapshot(), machine.simulation.usage(), process::descriptors());
+        let before = state();
+        for status in STATUSES {
+            for call in 1..=3 {
+                let function = "hsa_amd_vmem_export_shareable_handle";
+                machine.simulation.set_faults(FaultPlan::none().fail(function, call, status));
+                let error = machine.vmm.export_address_range(base, 3 * granule).unwrap_err();
+                assert!(error.to_string().contains(function), "{release}: {error}");
+                assert_eq!(before, state(), "{release}: call {call}, {status:#x}");
+            }
+            let function = "hsa_amd_portable_export_dmabuf";
+            machine.simulation.set_faults(FaultPlan::none().fail(function, 1, status));
+            let error = machine.vmm.export_address_range(memory.address(), 8192).unwrap_err();
+            assert!(error.to_string().contains(function), "{release}: {error}");
+            assert_eq!(before, state(), "{release}: {status:#x}");
+        }
+        // A call without effect returns no descriptor.
+        for (function, address, size) in [
+            ("hsa_amd_vmem_export_shareable_handle", base, granule),
+            ("hsa_amd_portable_export_dmabuf", memory.address(), 8192),
+        ] {
+            machine.simulation.set_faults(format!("{function}=lost").parse().unwrap());
+            let error = machine.vmm.export_address_range(address, size).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::System { .. }), "{release}: {error}");
+            assert_eq!(before, state(), "{release}: {function} lost");
+        }
+        machine.simulation.set_faults(FaultPlan::none());
+        let mut contents = vec![0; 3 * granule];
+        machine.vmm.read(base, &mut contents).unwrap();
+        assert!(contents == bytes, "{release}");
+    }
+}
+
+#[test]
+fn exports_without_free_descriptors_fail() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    for (release, config) in machine::releases() {
+        let machine = Machine::new(config);
+        let granule = machine.granule();
+        let (base, _) = map_with_pattern(&machine, &[1, 1, 1]);
+        let memory = PoolMemory::allocate(&machine.runtime, machine.gpu(0), 8192).unwrap();
+        memory.write(0, b"text").unwrap();
+        drop(machine.vmm.export_address_range(base, 3 * granule).unwrap());
+        drop(machine.vmm.export_address_range(memory.address(), 8192).unwrap());
+        for (address, size, needed) in [(base, 3 * granule, 3), (memory.address(), 8192, 1)] {
+            for spare in 0..needed {
+                let before = process::descriptors();
+                let result = process::with_descriptors(spare, || {
+                    machine.vmm.export_address_range(address, size)
+                });
+                let error = result.expect_err(release);
+                assert_eq!(*error.kind(), ErrorKind::OutOfDescriptors, "{release}: {error}");
+                assert_eq!(process::descriptors(), before, "{release}");
+            }
+            let result = process::with_descriptors(needed, || {
+                machine.vmm.export_address_range(address, size)
+            });
+            assert_eq!(result.unwrap().len(), needed, "{release}");
+        }
+    }
+}
+
+#[test]
+fn exports_race_with_unmapping() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    let mut reader = Reader::start();
+    let machine = Machine::new(Config::mi300x(1));
+    let granule = machine.granule();
+    let base = machine.reserve(2 * granule);
+    let (mut exported, mut refused) = (0, 0);
+    thread::scope(|scope| {
+        let changes = scope.spawn(|| {
+            for number in 0..300 {
+                let handle = machine.create(0, 2 * granule);
+                machine.map(base, 2 * granule, handle);
+                machine.vmm.release(handle).unwrap();
+                machine.grant(base, 2 * granule, machine.cpu(0), Access::ReadWrite);
+                machine.vmm.write(base, &[number as u8; 8]).unwrap();
+                machine.vmm.unmap(base, 2 * granule).unwrap();
+            }
+        });
+        while !changes.is_finished() {
+            match machine.vmm.export_address_range(base, granule + 1) {
+                Ok(segments) => {
+                    assert_eq!(parts(&segments), [(0, granule + 1)]);
+                    let read = reader.read_all(&segments);
+                    assert!(read[..8].iter().all(|byte| *byte == 0 || *byte == read[7]));
+                    exported += 1;
+                }
+                Err(error) => {
+                    assert_eq!(error.problem(), Some(Problem::NotMapped(base)), "{error}");
+                    refused += 1;
+                }
+            }
+        }
+    });
+    println!("{exported} exported, {refused} refused");
+    machine.vmm.address_free(base, 2 * granule).unwrap();
+    machine.assert_empty();
+    reader.finish();
+}
+
+#[test]
+fn quarantined_ranges_are_not_exported() {
+    let machine = Machine::new(Config::mi300x(1));
+    let granule = machine.granule();
+    let base = machine.reserve(granule);
+    let handle = machine.create(0, granule);
+    machine.map(base, granule, handle);
+    machine.grant(base, granule, machine.gpu(0), Access::ReadWrite);
+    machine.simulation.set_faults(
+        FaultPlan::none()
+            .always("hsa_amd_vmem_map", 0x1000)
+            .always("hsa_amd_vmem_set_access", 0x1000),
+    );
+    machine.vmm.revoke(base, granule, &[machine.gpu(0)]).unwrap_err();
+    machine.simulation.set_faults(FaultPlan::none());
+    assert_eq!(machine.vmm.quarantine().len(), 1);
+    let error = machine.vmm.export_address_range(base, granule).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Quarantined { .. }), "{error}");
+}
+
+#[test]
+fn imported_memory_can_be_exported_by_address() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    for (release, config) in machine::releases() {
+        let mut reader = Reader::start();
+        let machine = Machine::new(config);
+        let granule = machine.granule();
+        let original = machine.create(0, 2 * granule);
+        let shared =
+            machine.vmm.export_to_shareable_handle(original, HandleType::POSIX_FILE_DESCRIPTOR);
+        let imported = machine
+            .vmm
+            .import_from_shareable_handle(shared.unwrap(), HandleType::POSIX_FILE_DESCRIPTOR)
+            .unwrap();
+        let base = machine.reserve(2 * granule);
+        machine.map(base, 2 * granule, imported);
+        machine.grant(base, 2 * granule, machine.cpu(0), Access::ReadWrite);
+        let bytes = pattern(3, 2 * granule);
+        machine.vmm.write(base, &bytes).unwrap();
+        let segments = machine.vmm.export_address_range(at(base, 17), granule).unwrap();
+        assert!(reader.read_all(&segments) == bytes[17..17 + granule], "{release}");
+        reader.finish();
+    }
+}
+
+/// The logged calls, with their flags.
+static CALLS: Mutex<Vec<(String, String)>> = Mutex::new(Vec::new());
+
+#[test]
+fn gpu_direct_rdma_sets_both_flags() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    log::subscribe(
+        |metadata| metadata.target().starts_with("hsa_vmm::native"),
+        |fields| {
+            let value = |name| {
+                let found = fields.iter().find(|(field, _)| *field == name);
+                found.map(|(_, value)| value.clone())
+            };
+            if let (Some(call), Some(flags)) = (value("calling"), value("flags")) {
+                CALLS.lock().unwrap().push((call, flags));
+            }
+        },
+    );
+    for (release, config) in machine::releases() {
+        let has_mapping_types = config.extension_minor >= 9;
+        let machine = Machine::new(config);
+        let granule = machine.granule();
+        let properties = AllocationProperties::on(machine.gpu(0)).with_gpu_direct_rdma();
+        CALLS.lock().unwrap().clear();
+        let created = machine.vmm.create(granule, &properties);
+        if !has_mapping_types {
+            let error = created.expect_err(release);
+            assert_eq!(*error.kind(), ErrorKind::NotSupported(Feature::GpuDirectRdma), "{release}");
+            continue;
+        }
+        let handle = created.unwrap_or_else(|error| panic!("{release}: {error}"));
+        assert!(machine.vmm.allocation_properties(handle).unwrap().gpu_direct_rdma);
+        let base = machine.reserve(granule);
+        machine.map(base, granule, handle);
+        drop(machine.vmm.export_address_range(base, granule).unwrap());
+        let calls = CALLS.lock().unwrap();
+        let flags_of = |name: &str| {
+            let found = calls.iter().rfind(|(call, _)| call == name);
+            found.map(|(_, flags)| flags.as_str())
+        };
+        assert_eq!(flags_of("hsa_amd_vmem_handle_create"), Some("0x1"), "{release}");
+        assert_eq!(flags_of("hsa_amd_vmem_export_shareable_handle"), Some("1"), "{release}");
+    }
+    let mut small_bar = Config::mi300x(1);
+    small_bar.gpus[0].large_bar = false;
+    let machine = Machine::new(small_bar);
+    let properties = AllocationProperties::on(machine.gpu(0)).with_gpu_direct_rdma();
+    let error = machine.vmm.create(machine.granule(), &properties).unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::NotSupported(Feature::GpuDirectRdma), "{error}");
+}
+
+/// Where dma-bufs cannot be mapped for writing, the runtime maps memory for the CPU; exports are readable.
+#[test]
+fn read_only_dma_bufs_are_exported() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    let mut reader = Reader::start();
+    let config = without_cpu_mapping(Config::mi300x(2).with_generation(Generation::B));
+    let machine = Machine::new(config);
+    let granule = machine.granule();
+    let (base, bytes) = map_with_pattern(&machine, &[1, 2]);
+    let both = [machine.cpu(0), machine.gpu(0)].map(|id| access(id, Access::ReadWrite));
+    machine.vmm.set_access(base, 3 * granule, &both).unwrap();
+    let segments = machine.vmm.export_address_range(base, 3 * granule).unwrap();
+    assert!(reader.read_all(&segments) == bytes);
+    reader.finish();
+}
