@@ -7,8 +7,8 @@
 //! * `process`: the runtime that all calls of the process share. `devices`: its visible GPUs.
 //! * `virtual_memory`, `memory`, `registered`, `queries`, `transfer`, `asynchronous`, `ipc`, `streams`,
 //!   `events`, `contexts`, `properties`, `unsupported`: HIP's functions, one file per subject.
-//! * `own`, `areas`, `batches`, `buffers`: extensions of HIP (`hsavmm_…`); `objects`: the
-//!   numbers by which C identifies areas, batches and buffers.
+//! * `own`, `areas`, `batches`, `buffers`, `retire`: extensions of HIP (`hsavmm_…`); `objects`: the
+//!   numbers by which C identifies areas, buffers and retire queues.
 //!
 //! A pointer for a result must be null or writable, and a pointer to bytes must be valid for that
 //! many bytes. The functions check for null, and check handles and addresses of this library.
@@ -35,6 +35,7 @@ mod process;
 mod properties;
 mod queries;
 mod registered;
+mod retire;
 mod status;
 mod streams;
 mod transfer;
