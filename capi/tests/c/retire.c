@@ -1,6 +1,8 @@
 /* Retires mappings: without signals on every runtime, and with the program's own signals where the process
  * has loaded a runtime whose functions it can find. Argument: that runtime's file. */
+#ifndef _GNU_SOURCE
 #define _GNU_SOURCE
+#endif
 #include <dlfcn.h>
 #include <hsavmm.h>
 #include <stdio.h>
