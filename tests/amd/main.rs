@@ -12,10 +12,14 @@ mod log;
 mod machine;
 #[path = "../process/mod.rs"]
 mod process;
+#[path = "../retire_load/mod.rs"]
+mod retire_load;
 #[path = "../scenario/mod.rs"]
 mod scenario;
 #[path = "../serial/mod.rs"]
 mod serial;
+#[path = "../signals/mod.rs"]
+mod signals;
 #[path = "../successor/mod.rs"]
 mod successor;
 
@@ -34,6 +38,7 @@ mod page_table;
 mod pages;
 mod permissions;
 mod refused_calls;
+mod retire;
 mod serial_order;
 mod share;
 mod shortage;
