@@ -115,8 +115,33 @@ hipError_t hsavmm_set_access_many(const hsavmm_range *ranges, size_t count,
                                   const hipMemAccessDesc *desc, size_t desc_count);
 hipError_t hsavmm_unmap_many(const hsavmm_range *ranges, size_t count);
 
+/* ---- Areas --------------------------------------------------------------------------------- */
+/* Memory with properties set by a few flags, as in AML. An area itself has no memory. Any size is
+ * valid. */
+
+/* A number that is checked in every call, not a pointer. */
+typedef struct hsavmm_area *hsavmm_area_t;
+
+#define HSAVMM_AREA_DEFAULT 0x0 /* the device's memory, for the device */
+#define HSAVMM_AREA_HOST 0x1    /* the host's memory */
+#define HSAVMM_AREA_UNIFIED 0x2 /* one pointer for host and device; HOST and MAPPED are ignored */
+#define HSAVMM_AREA_MAPPED 0x4  /* without HOST: existing memory, passed to each mmap */
+#define HSAVMM_AREA_GLOBAL 0x8  /* for all devices */
+
+/* A negative `device` is the current one. */
+hipError_t hsavmm_area_create(hsavmm_area_t *area, int device, unsigned int flags);
+/* `host` is null, except for areas that map existing memory. The caller must not free that memory until
+ * it is unmapped. */
+hipError_t hsavmm_area_mmap(hsavmm_area_t area, void **ptr, size_t size, void *host);
+/* Returns the device's address of memory that starts at `ptr`. It differs from `ptr` only for mapped host
+ * memory. */
+hipError_t hsavmm_area_device_pointer(hsavmm_area_t area, void **device_ptr, void *ptr);
+hipError_t hsavmm_area_munmap(hsavmm_area_t area, void *ptr);
+/* Returns hipErrorIllegalState while memory of the area is mapped. */
+hipError_t hsavmm_area_destroy(hsavmm_area_t area);
+
 /* ---- Deferred unmapping -------------------------------------------------------------------- */
-/* A retire queue unmaps ranges when HSA signals show that no agent uses them any more. Like buffers, queues
+/* A retire queue unmaps ranges when HSA signals show that no agent uses them any more. Like areas, queues
  * are numbers. */
 typedef struct hsavmm_retire_queue *hsavmm_retire_queue_t;
 
@@ -162,31 +187,6 @@ hipError_t hsavmm_retire_drain(hsavmm_retire_queue_t queue, unsigned int limit,
 /* Waits until the queue is empty: at most its time limit. hsavmm_shut_down does the same. */
 hipError_t hsavmm_retire_destroy(hsavmm_retire_queue_t queue);
 
-/* ---- Areas --------------------------------------------------------------------------------- */
-/* Memory with properties set by a few flags, as in AML. An area itself has no memory. Any size is
- * valid. */
-
-/* A number that is checked in every call, not a pointer. */
-typedef struct hsavmm_area *hsavmm_area_t;
-
-#define HSAVMM_AREA_DEFAULT 0x0 /* the device's memory, for the device */
-#define HSAVMM_AREA_HOST 0x1    /* the host's memory */
-#define HSAVMM_AREA_UNIFIED 0x2 /* one pointer for host and device; HOST and MAPPED are ignored */
-#define HSAVMM_AREA_MAPPED 0x4  /* without HOST: existing memory, passed to each mmap */
-#define HSAVMM_AREA_GLOBAL 0x8  /* for all devices */
-
-/* A negative `device` is the current one. */
-hipError_t hsavmm_area_create(hsavmm_area_t *area, int device, unsigned int flags);
-/* `host` is null, except for areas that map existing memory. The caller must not free that memory until
- * it is unmapped. */
-hipError_t hsavmm_area_mmap(hsavmm_area_t area, void **ptr, size_t size, void *host);
-/* Returns the device's address of memory that starts at `ptr`. It differs from `ptr` only for mapped host
- * memory. */
-hipError_t hsavmm_area_device_pointer(hsavmm_area_t area, void **device_ptr, void *ptr);
-hipError_t hsavmm_area_munmap(hsavmm_area_t area, void *ptr);
-/* Returns hipErrorIllegalState while memory of the area is mapped. */
-hipError_t hsavmm_area_destroy(hsavmm_area_t area);
-
 /* ---- Buffers ------------------------------------------------------------------------------- */
 /* Memory of one device. No agent has access until it is granted; grants and revocations also apply to
  * memory that is added later. Copies and fills accept their addresses. Like areas, buffers are
@@ -217,6 +217,12 @@ hipError_t hsavmm_paged_reserve(hsavmm_paged_t *buffer, int device, size_t capac
                                 unsigned int flags);
 hipError_t hsavmm_paged_map(hsavmm_paged_t buffer, size_t first, size_t count);
 hipError_t hsavmm_paged_unmap(hsavmm_paged_t buffer, size_t first, size_t count);
+/* Submits mapped pages to a retire queue, all of them or none: a kernel may still read them. Afterwards, they
+ * cannot be used, and they can be mapped again when the queue has unmapped them. Returns hipErrorNotSupported
+ * for a buffer with HSAVMM_PAGED_ZERO. */
+hipError_t hsavmm_paged_retire(hsavmm_paged_t buffer, size_t first, size_t count,
+                               hsavmm_retire_queue_t queue, const hsavmm_signal *signals,
+                               size_t signal_count);
 /* Also maps the memory of pages at unmapped pages of `destination`, which may be `buffer`. Each page has
  * the access of its own buffer. The memory is released when its last page is unmapped. */
 hipError_t hsavmm_paged_share_pages(hsavmm_paged_t buffer, size_t first, size_t count,

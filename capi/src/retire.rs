@@ -37,6 +37,38 @@ impl Signal {
     }
 }
 
+/// The signals of a submission: an array on the stack, because a submission does not allocate.
+#[derive(Debug)]
+pub struct Conditions {
+    all: [(hsa_signal_t, SignalCondition); RetireQueue::MAX_SIGNALS],
+    count: usize,
+}
+
+impl Conditions {
+    /// Reads the signals of a C program.
+    ///
+    /// # Safety
+    /// `signals` is null or points to `count` readable elements.
+    pub unsafe fn read(signals: *const Signal, count: usize) -> Result<Self, Failure> {
+        if count > RetireQueue::MAX_SIGNALS {
+            let problem = format_args!("({count}) is more than {}", RetireQueue::MAX_SIGNALS);
+            return Err(Failure::value("count", problem));
+        }
+        let none = (hsa_signal_t { handle: 0 }, SignalCondition::AtMost(0));
+        let mut all = [none; RetireQueue::MAX_SIGNALS];
+        for (index, condition) in all[..count].iter_mut().enumerate() {
+            not_null("signals", signals)?;
+            // SAFETY: not null, so the caller guarantees `count` elements.
+            *condition = unsafe { read("signals", signals.add(index)) }?.condition()?;
+        }
+        Ok(Self { all, count })
+    }
+
+    pub fn as_slice(&self) -> &[(hsa_signal_t, SignalCondition)] {
+        &self.all[..self.count]
+    }
+}
+
 /// `hsavmm_retire_report`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -116,20 +148,11 @@ unsafe extern "C" fn hsavmm_retire_submit(
 ) -> hipError_t {
     run("hsavmm_retire_submit", || {
         let queue = process()?.objects.retire_queue(queue)?;
-        if count > RetireQueue::MAX_SIGNALS {
-            let problem = format_args!("({count}) is more than {}", RetireQueue::MAX_SIGNALS);
-            return Err(Failure::value("count", problem));
+        // SAFETY: the header requires `count` signals, which exist until the retirement ends.
+        unsafe {
+            let conditions = Conditions::read(signals, count)?;
+            Ok(queue.submit_range(address(ptr), size, conditions.as_slice())?)
         }
-        // An array on the stack, because a submission does not allocate.
-        let none = (hsa_signal_t { handle: 0 }, SignalCondition::AtMost(0));
-        let mut conditions = [none; RetireQueue::MAX_SIGNALS];
-        for (index, condition) in conditions[..count].iter_mut().enumerate() {
-            not_null("signals", signals)?;
-            // SAFETY: the header requires `count` elements.
-            *condition = unsafe { read("signals", signals.wrapping_add(index)) }?.condition()?;
-        }
-        // SAFETY: the header requires signals that exist until the retirement ends.
-        Ok(unsafe { queue.submit_range(address(ptr), size, &conditions[..count]) }?)
     })
 }
 

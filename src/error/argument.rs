@@ -256,6 +256,9 @@ pub enum Problem {
     /// A page that is not mapped.
     #[error("is not mapped")]
     PageNotMapped,
+    /// A page that was submitted to a retire queue and is still mapped.
+    #[error("is retiring; wait until the queue has unmapped it (RetireQueue::drain)")]
+    PageRetiring,
     /// A page that was lost ([`ErrorKind::PagesLost`](super::ErrorKind::PagesLost)).
     #[error("was lost when the runtime failed; use other pages")]
     PageLost,

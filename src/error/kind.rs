@@ -286,6 +286,9 @@ pub enum Feature {
     /// A kind of memory that an agent has no pool for, such as physical handles on a CPU.
     #[error("this kind of memory on {0}")]
     Pool(AgentId),
+    /// Retiring pages of a buffer with a zero page.
+    #[error("retiring pages of a buffer with a zero page")]
+    RetireZeroPages,
     /// Memory that is not cached; since extension 1.18.
     #[error("uncached memory")]
     Uncached,

@@ -110,6 +110,24 @@ static void invalid_arguments(void) {
   OK(hipMemAddressFree(start, size));
 }
 
+static void pages(void) {
+  hsavmm_paged_t buffer;
+  hsavmm_retire_queue_t queue;
+  hsavmm_retire_report report;
+  OK(hsavmm_paged_reserve(&buffer, 0, 4 * size, size, 0));
+  OK(hsavmm_retire_create(&queue, 2, 0, HSAVMM_RETIRE_NO_THREAD));
+  OK(hsavmm_paged_map(buffer, 0, 3));
+  EXPECT(hsavmm_paged_retire(buffer, 0, 3, queue, NULL, 0) == hipErrorOutOfMemory);
+  EXPECT_FAILURE(hsavmm_paged_retire(buffer, 2, 2, queue, NULL, 0), hipErrorInvalidValue, "not mapped");
+  OK(hsavmm_paged_retire(buffer, 1, 2, queue, NULL, 0));
+  EXPECT_FAILURE(hsavmm_paged_map(buffer, 1, 1), hipErrorInvalidValue, "retiring");
+  OK(hsavmm_retire_poll(queue, &report));
+  EXPECT(report.retired == 2 && report.failed == 0);
+  OK(hsavmm_paged_map(buffer, 1, 3));
+  OK(hsavmm_retire_destroy(queue));
+  OK(hsavmm_paged_destroy(buffer));
+}
+
 typedef struct {
   unsigned long long handle;
 } hsa_signal;
@@ -165,6 +183,7 @@ int main(int argc, char **argv) {
   OK(hipMemGetAllocationGranularity(&size, &prop, hipMemAllocationGranularityRecommended));
   without_signals();
   invalid_arguments();
+  pages();
   if (argc > 1) {
     void *runtime = dlopen(argv[1], RTLD_NOW | RTLD_NOLOAD);
     EXPECT(runtime != NULL);
