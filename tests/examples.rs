@@ -20,6 +20,8 @@ mod pause;
 mod queue;
 #[path = "../examples/report.rs"]
 mod report;
+#[path = "../examples/retire.rs"]
+mod retire;
 #[path = "../examples/ring.rs"]
 mod ring;
 #[path = "../examples/share.rs"]
@@ -58,6 +60,11 @@ fn grow_draws_a_growing_buffer() {
 #[test]
 fn ring_wraps_around() {
     ring::main().unwrap();
+}
+
+#[test]
+fn retire_unmaps_after_a_copy() {
+    retire::main().unwrap();
 }
 
 #[test]

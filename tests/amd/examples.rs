@@ -25,6 +25,8 @@ mod pause;
 mod queue;
 #[path = "../../examples/report.rs"]
 mod report;
+#[path = "../../examples/retire.rs"]
+mod retire;
 #[path = "../../examples/ring.rs"]
 mod ring;
 #[path = "../../examples/share.rs"]
@@ -56,6 +58,7 @@ examples! {
     pages_draws_a_cache: pages::main();
     queue_copies_on_a_signal_of_its_own: queue::main();
     pause_pauses_and_resumes: pause::main();
+    retire_unmaps_after_a_copy: retire::main();
 }
 
 /// The variable of processes in which [`on_each_directly`] runs the example.

@@ -27,6 +27,7 @@ mod properties;
 mod release;
 mod reserve;
 mod retain;
+mod retire;
 mod revoke;
 mod runtime;
 mod sharing;
@@ -67,6 +68,7 @@ pub fn cases() -> Vec<&'static Case> {
         buffer_ring::CASES,
         buffer_paged::CASES,
         buffer_pausable::CASES,
+        retire::CASES,
         hip::CASES,
         hip_codes::CASES,
     ]
