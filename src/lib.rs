@@ -84,6 +84,7 @@ mod native;
 pub mod pool;
 pub mod report;
 pub mod runtime;
+mod signal;
 mod sync;
 pub mod transport;
 mod trust;

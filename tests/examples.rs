@@ -22,6 +22,8 @@ mod queue;
 mod ranges;
 #[path = "../examples/report.rs"]
 mod report;
+#[path = "../examples/retire.rs"]
+mod retire;
 #[path = "../examples/ring.rs"]
 mod ring;
 #[path = "../examples/share.rs"]
@@ -65,6 +67,11 @@ fn grow_draws_a_growing_buffer() {
 #[test]
 fn ring_wraps_around() {
     ring::main().unwrap();
+}
+
+#[test]
+fn retire_unmaps_after_a_copy() {
+    retire::main().unwrap();
 }
 
 #[test]

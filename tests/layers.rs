@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// modules of its own group and those of lower layers.
 const LAYERS: &[&[&[&str]]] = &[
     &[&["native", "log", "sync"]],
-    &[&["address"], &["access", "agent", "pool"], &["handle"], &["trust"], &["hip"]],
+    &[&["address"], &["access", "agent", "pool"], &["handle"], &["signal"], &["trust"], &["hip"]],
     &[&["error"]],
     &[&["runtime"]],
     &[&["memory"]],

@@ -59,6 +59,11 @@ const _: () = {
     send_and_sync::<vmm::Probing>();
     send_and_sync::<vmm::Quirk>();
     send_and_sync::<vmm::Quirks>();
+    send_and_sync::<vmm::RetireQueue>();
+    send_and_sync::<vmm::RetireQueueBuilder>();
+    send_and_sync::<vmm::RetireReport>();
+    send_and_sync::<vmm::RetireFailure>();
+    send_and_sync::<vmm::SignalCondition>();
     send_and_sync::<vmm::Usage>();
     send_and_sync::<vmm::BrokenInvariant>();
     send_and_sync::<vmm::MappingInfo>();

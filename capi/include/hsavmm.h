@@ -154,6 +154,53 @@ hipError_t hsavmm_area_munmap(hsavmm_area_t area, void *ptr);
 /* Returns hipErrorIllegalState while memory of the area is mapped. */
 hipError_t hsavmm_area_destroy(hsavmm_area_t area);
 
+/* ---- Deferred unmapping -------------------------------------------------------------------- */
+/* A retire queue unmaps ranges when HSA signals show that no agent uses them any more. Like areas, queues
+ * are numbers. */
+typedef struct hsavmm_retire_queue *hsavmm_retire_queue_t;
+
+#define HSAVMM_SIGNAL_AT_MOST 0  /* completion signals, which agents decrement to 0 */
+#define HSAVMM_SIGNAL_AT_LEAST 1 /* signals that count up */
+
+typedef struct hsavmm_signal {
+  unsigned long long handle; /* hsa_signal_t::handle, of the runtime that the process has loaded */
+  long long value;
+  int condition; /* whether the signal's value must be at most or at least `value` */
+} hsavmm_signal;
+
+#define HSAVMM_RETIRE_MAX_SIGNALS 8
+#define HSAVMM_RETIRE_NO_THREAD 0x1 /* the program's calls of poll and drain unmap; no thread does */
+
+typedef struct hsavmm_retire_report {
+  size_t retired; /* mappings unmapped since the last report */
+  size_t pending; /* mappings in the queue */
+  size_t failed;  /* mappings that left the queue since the last report and were not unmapped */
+  void *address;  /* the first of these; null if there is none */
+  size_t size;
+  char reason[240];
+} hsavmm_retire_report;
+
+/* Creates a queue of at most `capacity` mappings. After `limit` milliseconds (0: ten seconds), a mapping
+ * whose signals have not fired is quarantined: it stays mapped and is never used again
+ * (hsavmm_quarantine). */
+hipError_t hsavmm_retire_create(hsavmm_retire_queue_t *queue, size_t capacity, unsigned int limit,
+                                unsigned int flags);
+/* Submits a range of whole mappings, to be unmapped when every signal meets its condition; without signals,
+ * as soon as possible. Does not allocate memory, and waits for no call of the runtime. Afterwards, the program
+ * must not unmap the range. Its handles may be released at once. Its addresses can be freed when it is
+ * unmapped. The signals must not be destroyed before. Returns hipErrorOutOfMemory if the queue is full: then
+ * nothing was submitted. */
+hipError_t hsavmm_retire_submit(hsavmm_retire_queue_t queue, void *ptr, size_t size,
+                                const hsavmm_signal *signals, size_t count);
+/* Unmaps the ranges whose signals have fired, without waiting for others. Returns hipSuccess if mappings could
+ * not be unmapped: `report` describes them, and hsavmm_quarantine() lists them. */
+hipError_t hsavmm_retire_poll(hsavmm_retire_queue_t queue, hsavmm_retire_report *report);
+/* Waits until everything that was submitted before is unmapped or quarantined, at most `limit` milliseconds. */
+hipError_t hsavmm_retire_drain(hsavmm_retire_queue_t queue, unsigned int limit,
+                               hsavmm_retire_report *report);
+/* Waits until the queue is empty: at most its time limit. hsavmm_shut_down does the same. */
+hipError_t hsavmm_retire_destroy(hsavmm_retire_queue_t queue);
+
 /* ---- Buffers ------------------------------------------------------------------------------- */
 /* Memory of one device. No agent has access until it is granted; grants and revocations also apply to
  * memory that is added later. Copies and fills accept their addresses. Like areas, buffers are
@@ -184,6 +231,12 @@ hipError_t hsavmm_paged_reserve(hsavmm_paged_t *buffer, int device, size_t capac
                                 unsigned int flags);
 hipError_t hsavmm_paged_map(hsavmm_paged_t buffer, size_t first, size_t count);
 hipError_t hsavmm_paged_unmap(hsavmm_paged_t buffer, size_t first, size_t count);
+/* Submits mapped pages to a retire queue, all of them or none: a kernel may still read them. Afterwards, they
+ * cannot be used, and they can be mapped again when the queue has unmapped them. Returns hipErrorNotSupported
+ * for a buffer with HSAVMM_PAGED_ZERO. */
+hipError_t hsavmm_paged_retire(hsavmm_paged_t buffer, size_t first, size_t count,
+                               hsavmm_retire_queue_t queue, const hsavmm_signal *signals,
+                               size_t signal_count);
 /* Also maps the memory of pages at unmapped pages of `destination`, which may be `buffer`. Each page has
  * the access of its own buffer. The memory is released when its last page is unmapped. */
 hipError_t hsavmm_paged_share_pages(hsavmm_paged_t buffer, size_t first, size_t count,

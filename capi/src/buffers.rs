@@ -4,6 +4,7 @@ use crate::errors;
 use crate::objects::{Object, lock};
 use crate::pointers::{not_null, read_each, write_out};
 use crate::process::{Process, process};
+use crate::retire::{Conditions, Signal};
 use crate::status::{Failure, run};
 use crate::types::{hipError_t, hipMemLocation};
 use core::ffi::{c_int, c_uint, c_void};
@@ -197,6 +198,27 @@ extern "C" fn hsavmm_paged_map(buffer: *mut c_void, first: usize, count: usize) 
 extern "C" fn hsavmm_paged_unmap(buffer: *mut c_void, first: usize, count: usize) -> hipError_t {
     run("hsavmm_paged_unmap", || {
         Ok(process()?.objects.paged(buffer)?.unmap(pages(first, count)?)?)
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hsavmm_paged_retire(
+    buffer: *mut c_void,
+    first: usize,
+    count: usize,
+    queue: *mut c_void,
+    signals: *const Signal,
+    signal_count: usize,
+) -> hipError_t {
+    run("hsavmm_paged_retire", || {
+        let process = process()?;
+        let (buffer, queue) =
+            (process.objects.paged(buffer)?, process.objects.retire_queue(queue)?);
+        // SAFETY: the header requires `signal_count` elements, which exist until the retirement ends.
+        unsafe {
+            let conditions = Conditions::read(signals, signal_count)?;
+            Ok(buffer.retire(pages(first, count)?, &queue, conditions.as_slice())?)
+        }
     })
 }
 

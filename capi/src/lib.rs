@@ -8,8 +8,8 @@
 //! * `virtual_memory`, `memory`, `registered`, `queries`, `transfer`, `asynchronous`, `ipc`, `streams`,
 //!   `events`, `contexts`, `properties`, `unsupported`: HIP's functions, one file per subject.
 //! * `ranges`: address ranges as dma-bufs, by HIP's function and by an extension.
-//! * `own`, `areas`, `batches`, `buffers`: extensions of HIP (`hsavmm_…`); `objects`: the
-//!   numbers by which C identifies areas, batches and buffers.
+//! * `own`, `areas`, `batches`, `buffers`, `retire`: extensions of HIP (`hsavmm_…`); `objects`: the
+//!   numbers by which C identifies areas, buffers and retire queues.
 //!
 //! A pointer for a result must be null or writable, and a pointer to bytes must be valid for that
 //! many bytes. The functions check for null, and check handles and addresses of this library.
@@ -37,6 +37,7 @@ mod properties;
 mod queries;
 mod ranges;
 mod registered;
+mod retire;
 mod status;
 mod streams;
 mod transfer;

@@ -1,4 +1,4 @@
-//! The areas, buffers, streams and events of a C program, identified by numbers that are never reused in
+//! The areas, buffers, retire queues, streams and events of a C program, identified by numbers that are never reused in
 //! a process.
 
 use crate::errors;
@@ -8,6 +8,7 @@ use crate::streams::Stream;
 use core::ffi::c_void;
 use hsa_vmm::area::{AreaFlags, AreaMemory};
 use hsa_vmm::buffer::{PagedBuffer, PausableBuffer, RingBuffer};
+use hsa_vmm::vmm::RetireQueue;
 use hsa_vmm::{Address, Area, GrowableBuffer};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -98,6 +99,7 @@ pub enum Object {
     Paged(Arc<PagedBuffer>),
     Pausable(Arc<Mutex<PausableBuffer>>),
     Ring(Arc<RingBuffer>),
+    RetireQueue(Arc<RetireQueue>),
     Stream(Arc<Stream>),
     Event(Arc<Event>),
 }
@@ -180,6 +182,7 @@ kinds! {
     paged: Paged(PagedBuffer);
     pausable: Pausable(Mutex<PausableBuffer>);
     ring: Ring(RingBuffer);
+    retire_queue: RetireQueue(RetireQueue);
     stream: Stream(Stream);
     event: Event(Event);
 }

@@ -61,6 +61,11 @@ impl HandlePool {
         Self { shared, refill_thread }
     }
 
+    /// Returns whether the pool keeps all memory that was mapped.
+    pub fn keeps_all(&self) -> bool {
+        self.shared.keeps_all
+    }
+
     /// Returns the number of handles that are ready.
     pub fn ready(&self) -> usize {
         // A forked child has no handles, and another thread may have held the lock during the fork.

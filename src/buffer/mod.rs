@@ -2,7 +2,7 @@
 //!
 //! * [`GrowableBuffer`] grows and shrinks in place; [`GrowableVec`] is a vector of typed values in it.
 //! * [`PagedBuffer`] maps and unmaps single pages, as a KV cache does; pages can be moved and shared
-//!   between buffers without copying.
+//!   between buffers without copying, and given back while a kernel still reads them.
 //! * [`PausableBuffer`] releases its memory while it is paused, and keeps its addresses.
 //! * [`RingBuffer`] maps the same memory several times in a row.
 //!
@@ -18,6 +18,8 @@
 
 mod growable;
 mod handle_pool;
+// Retiring pages is unsafe, because the caller names signals.
+#[allow(unsafe_code)]
 mod paged;
 mod pausable;
 mod ring;

@@ -43,6 +43,7 @@ arguments! {
     Offset: "offset";
     Page: "page";
     Reservation: "reservation";
+    Signals: "list of signals";
     Size: "size";
     Source: "source";
     Times: "times";
@@ -237,6 +238,9 @@ pub enum Problem {
     /// Memory that is not open.
     #[error("was not opened")]
     NotOpened,
+    /// A list that is too long. Holds the maximum number of elements.
+    #[error("has too many elements; the maximum is {0}")]
+    TooMany(usize),
     /// A ring that would be mapped less than twice.
     #[error("is less than 2: a ring is mapped at least twice in a row")]
     TooFewTimes,
@@ -252,6 +256,9 @@ pub enum Problem {
     /// A page that is not mapped.
     #[error("is not mapped")]
     PageNotMapped,
+    /// A page that was submitted to a retire queue and is still mapped.
+    #[error("is retiring; wait until the queue has unmapped it (RetireQueue::drain)")]
+    PageRetiring,
     /// A page that was lost ([`ErrorKind::PagesLost`](super::ErrorKind::PagesLost)).
     #[error("was lost when the runtime failed; use other pages")]
     PageLost,

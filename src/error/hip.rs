@@ -27,7 +27,7 @@ impl Error {
     /// | `open_mem_handle`: the handle is this process's own | `hipErrorInvalidContext` | `hipErrorInvalidContext` |
     /// | areas: the memory is in use | `hipErrorHostMemoryAlreadyRegistered` | `hipErrorHostMemoryAlreadyRegistered` |
     /// | the runtime or the other process failed otherwise | `hipErrorUnknown` | `hipErrorUnknown` |
-    /// | the range is quarantined; pages are lost | `hipErrorUnknown` | `hipErrorUnknown` |
+    /// | the range is quarantined; pages are lost; a signal did not fire | `hipErrorUnknown` | `hipErrorUnknown` |
     /// | the process is a child of a fork; the runtime did not start | `hipErrorNotInitialized` | `hipErrorNotInitialized` |
     pub fn hip(&self, profile: HipProfile) -> HipError {
         let operation = self.operation;
@@ -65,6 +65,7 @@ impl Error {
             ErrorKind::BeingOpened
             | ErrorKind::Quarantined { .. }
             | ErrorKind::PagesLost { .. }
+            | ErrorKind::NotSignaled { .. }
             | ErrorKind::PartlyFreed(_)
             | ErrorKind::Untrusted(_)
             | ErrorKind::TimedOut(_)

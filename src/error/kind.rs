@@ -4,6 +4,7 @@ use super::{Argument, Errno, Error, Problem, Quarantined, Value};
 use crate::address::Address;
 use crate::agent::AgentId;
 use crate::native::{DriverState, Failure, Status, out_of_descriptors};
+use crate::signal::SignalCondition;
 use crate::trust::UntrustedUser;
 use core::time::Duration;
 use hsa_sys::{LoadError, LoadedLibrary, printable};
@@ -202,6 +203,22 @@ pub enum ErrorKind {
         found: u64,
     },
 
+    /// A signal did not fire in time ([`RetireQueue`](crate::vmm::RetireQueue)). The mapping stays mapped.
+    #[error(
+        "signal {signal:#x} had the value {value} after {limit:?}, not {condition}; the mapping stays mapped, \
+         because an agent may use it"
+    )]
+    NotSignaled {
+        /// The handle of the signal.
+        signal: u64,
+        /// The condition that did not hold.
+        condition: SignalCondition,
+        /// The last value.
+        value: i64,
+        /// The time limit of the queue.
+        limit: Duration,
+    },
+
     /// The buffer is paused: nothing is mapped at its addresses.
     #[error("the buffer is paused; resume it first")]
     Paused,
@@ -282,6 +299,9 @@ pub enum Feature {
     /// A kind of memory that an agent has no pool for, such as physical handles on a CPU.
     #[error("this kind of memory on {0}")]
     Pool(AgentId),
+    /// Retiring pages of a buffer with a zero page.
+    #[error("retiring pages of a buffer with a zero page")]
+    RetireZeroPages,
     /// Memory that is not cached; since extension 1.18.
     #[error("uncached memory")]
     Uncached,

@@ -178,7 +178,8 @@ impl<T> From<Rejected<T>> for Error {
 #[display("{size:#x} bytes at {address} since {operation}: {}", self.reason())]
 #[non_exhaustive]
 pub struct Quarantined {
-    /// The start of the reservation; null for physical memory.
+    /// The start of the reservation, or of a mapping that a [`RetireQueue`](crate::vmm::RetireQueue) could not
+    /// unmap; null for physical memory.
     pub address: Address,
     /// Its size in bytes.
     pub size: usize,

@@ -55,6 +55,7 @@ operations! {
     RetainAllocationHandle: "retain_allocation_handle", "retain a handle";
     MapArrayAsync: "map_array_async", "map a sparse array";
     Name: "name", "set a name";
+    Retire: "retire", "retire a mapping";
     Exchange: "exchange", "exchange memory";
     Relocate: "relocate", "relocate a mapping";
     Read: "read", "read";

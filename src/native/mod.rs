@@ -14,6 +14,7 @@ mod library_lock;
 mod memory;
 mod page_table;
 mod pool;
+mod signal;
 mod status;
 mod transfer;
 mod vmem;

@@ -338,7 +338,8 @@ impl Runtime {
         state.downcast().unwrap_or_default()
     }
 
-    /// Keeps the runtime started when the last clone is dropped, because a stop would crash the process.
+    /// Keeps the runtime started when the last clone is dropped: a stop would crash the process, or unmap memory
+    /// that agents use.
     pub(crate) fn stay_started(&self) {
         self.inner.stays_started.store(true, Ordering::Relaxed);
     }
@@ -376,7 +377,10 @@ impl Drop for Inner {
         // The kernel frees everything when the process ends. Other users of the runtime in this
         // process have references of their own.
         if *self.stays_started.get_mut() {
-            crate::log::event!(DEBUG, "the runtime has exported memory, and stays started");
+            crate::log::event!(
+                DEBUG,
+                "the runtime has exported or quarantined memory, and stays started"
+            );
         } else {
             stop(&self.native, self.forks);
         }

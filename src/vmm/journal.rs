@@ -73,14 +73,15 @@ impl<'a> Journal<'a> {
         locked_containing(self.guards, range)
     }
 
-    /// Adds the mappings of a range as targets.
+    /// Adds the mappings of a range as targets. Rejects quarantined ones.
     pub fn add_targets(&mut self, range: Range, change: AccessChange) -> Result<(), ErrorKind> {
         let mappings = self.containing(range)?.mappings();
+        let first = self.targets.len();
         match mappings.exact(range) {
             Some(mapping) => self.add(mapping, change, true, None),
             None => mappings.adjacent(range)?.for_each(|it| self.add(it, change, true, None)),
         }
-        Ok(())
+        mappings.check_not_quarantined(self.targets[first..].iter().map(|target| target.now))
     }
 
     /// Adds a mapping to create as a target. Its handle already counts the mapping.

@@ -78,6 +78,7 @@ mod query;
 mod quirks;
 mod remap;
 mod reserve;
+mod retire;
 mod shareable;
 mod snapshot;
 mod transfer;
@@ -86,6 +87,7 @@ pub use crate::access::{Access, AccessDescriptor};
 pub use crate::address::Address;
 pub use crate::error::{BrokenInvariant, Quarantined};
 pub use crate::handle::{Handle, HandleType};
+pub use crate::signal::SignalCondition;
 pub use export::Segment;
 pub use map::NewMapping;
 pub use options::VmmOptions;
@@ -93,6 +95,7 @@ pub use owned::{Allocation, MapRequest, Mapping, Reservation, ReservationBuilder
 pub use probe::{Probe, Probing};
 pub use properties::{AllocationKind, AllocationProperties, Granularity, Location};
 pub use quirks::{Quirk, Quirks};
+pub use retire::{RetireFailure, RetireQueue, RetireQueueBuilder, RetireReport};
 pub use snapshot::{AccessEntry, MappingEntry, MemoryEntry, ReservationEntry};
 
 use crate::access::{AgentSet, MAX_AGENTS};
@@ -469,11 +472,19 @@ impl Drop for Shared {
             return;
         }
         self.log_leaks();
-        let mappings: Vec<Range> = self.ledger.reservations.snapshot(|all| {
-            let all = all.iter().flat_map(|it| it.mappings.iter());
-            all.map(|it| it.range()).collect()
+        let all: Vec<(MappedRange, bool)> = self.ledger.reservations.snapshot(|all| {
+            let is_kept = |all: &ledger::Mappings, it: MappedRange| {
+                (it, all.quarantined(it.serial).is_some())
+            };
+            let all = all.iter().map(|it| &it.mappings);
+            all.flat_map(|all| all.iter().map(move |it| is_kept(all, it))).collect()
         });
-        for range in mappings {
+        // Agents may still use these mappings: they and their memory stay until the process ends.
+        let kept: Vec<_> = all.iter().filter(|(_, is_kept)| *is_kept).map(|it| it.0).collect();
+        if !kept.is_empty() {
+            self.runtime.stay_started();
+        }
+        for range in all.iter().filter(|(_, is_kept)| !is_kept).map(|(it, _)| it.range()) {
             let unmapped = self.replace(Operation::Unmap, &[range], Expected::Any, &mut []);
             if let Err(error) = unmapped {
                 // The state is unknown, but the runtime must not stop while the range is mapped.
@@ -483,7 +494,8 @@ impl Drop for Shared {
         }
         let reservations: Vec<Arc<Reserved>> = self.ledger.reservations.snapshot(|all| {
             let all = all.iter().map(|it| it.reservation);
-            all.filter(|it| it.quarantined().is_none()).cloned().collect()
+            let has_kept = |it: &Reserved| kept.iter().any(|kept| it.contains(kept.start));
+            all.filter(|it| it.quarantined().is_none() && !has_kept(it)).cloned().collect()
         });
         for reservation in reservations {
             if let Err(error) = self.free(&reservation, reservation.range()) {
@@ -492,7 +504,9 @@ impl Drop for Shared {
         }
         // Last, because quarantined memory may still be mapped.
         for record in self.ledger.handles.drain() {
-            self.release_memory(Operation::Release, &record);
+            if !kept.iter().any(|it| it.native == record.native) {
+                self.release_memory(Operation::Release, &record);
+            }
         }
     }
 }

@@ -27,6 +27,8 @@ mod queue;
 mod ranges;
 #[path = "../../examples/report.rs"]
 mod report;
+#[path = "../../examples/retire.rs"]
+mod retire;
 #[path = "../../examples/ring.rs"]
 mod ring;
 #[path = "../../examples/share.rs"]
@@ -59,6 +61,7 @@ examples! {
     pages_draws_a_cache: pages::main();
     queue_copies_on_a_signal_of_its_own: queue::main();
     pause_pauses_and_resumes: pause::main();
+    retire_unmaps_after_a_copy: retire::main();
 }
 
 /// The variable of processes in which [`on_each_directly`] runs the example.

@@ -12,12 +12,16 @@ mod log;
 mod machine;
 #[path = "../process/mod.rs"]
 mod process;
+#[path = "../retire_load/mod.rs"]
+mod retire_load;
 #[path = "../scenario/mod.rs"]
 mod scenario;
 #[path = "../segments/mod.rs"]
 mod segments;
 #[path = "../serial/mod.rs"]
 mod serial;
+#[path = "../signals/mod.rs"]
+mod signals;
 #[path = "../successor/mod.rs"]
 mod successor;
 
@@ -37,6 +41,7 @@ mod pages;
 mod permissions;
 mod ranges;
 mod refused_calls;
+mod retire;
 mod serial_order;
 mod share;
 mod shortage;

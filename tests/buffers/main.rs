@@ -4,6 +4,8 @@
 mod machine;
 #[path = "../process/mod.rs"]
 mod process;
+#[path = "../signals/mod.rs"]
+mod signals;
 
 mod access;
 mod errors;
@@ -20,6 +22,7 @@ mod pages_model;
 mod pausable;
 mod pausable_failures;
 mod remap;
+mod retire;
 mod ring;
 mod sharing;
 mod sizes;

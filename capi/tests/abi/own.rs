@@ -53,6 +53,30 @@ fn area_memory_is_copied_and_filled_on_amds_runtime() {
 }
 
 #[test]
+fn mappings_are_retired() {
+    for language in Language::ALL {
+        let program = Program::compile("tests/c/retire.c", language, &["-ldl"]);
+        for generation in ["a", "b", "c", "d"] {
+            let output =
+                program.on_simulation(&format!("gpus=1,era={generation}")).output().unwrap();
+            assert_eq!(expect_success(&output, generation), "all checks passed\n");
+        }
+    }
+}
+
+#[test]
+fn mappings_are_retired_on_amds_runtime() {
+    let installations = test::selected_installations("own::mappings_are_retired_on_amds_runtime");
+    let program = Program::compile("tests/c/retire.c", Language::C99, &["-ldl"]);
+    for installation in installations {
+        let mut command = program.on_release(installation, &Emulation::gpus(1));
+        let output = command.arg(installation.runtime()).output().unwrap();
+        let release = installation.release().to_string();
+        assert_eq!(expect_success(&output, &release), "all checks passed\n");
+    }
+}
+
+#[test]
 fn area_destroy_excludes_mmap() {
     let program = Program::compile("tests/c/areas.c", Language::C99, &[]);
     for sim in ["gpus=2", "gpus=2,vmem=off"] {

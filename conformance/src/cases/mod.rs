@@ -29,6 +29,7 @@ mod range;
 mod release;
 mod reserve;
 mod retain;
+mod retire;
 mod revoke;
 mod runtime;
 mod sharing;
@@ -71,6 +72,7 @@ pub fn cases() -> Vec<&'static Case> {
         buffer_ring::CASES,
         buffer_paged::CASES,
         buffer_pausable::CASES,
+        retire::CASES,
         hip::CASES,
         hip_codes::CASES,
     ]

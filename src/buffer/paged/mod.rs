@@ -7,13 +7,16 @@ pub use options::{PageState, PagedBuilder, PagedStatistics};
 
 use super::{check_agent, check_alive};
 use crate::agent::AgentId;
-use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
+use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem};
 use crate::sync::thread;
-use crate::vmm::{Access, AccessDescriptor, Address, Location, Mapping};
+use crate::vmm::{
+    Access, AccessDescriptor, Address, Location, Mapping, RetireQueue, SignalCondition,
+};
 use derive_more::Debug;
+use hsa_sys::hsa_signal_t;
 use std::ops::Range;
 use std::sync::Arc;
-use table::{Page, PagedCore, commit, invalid};
+use table::{Locked, Page, PagedCore, commit, invalid};
 
 #[cfg(doc)]
 use crate::vmm::Vmm;
@@ -137,6 +140,59 @@ impl PagedBuffer {
         locked.memory(&pages).map_err(fail)?;
         locked.empty_pages(pages.clone())?;
         locked.unmap_ahead(pages.end);
+        Ok(())
+    }
+
+    /// Submits pages to a retire queue, all of them or none: they are unmapped when every signal has reached its
+    /// value ([`RetireQueue::submit_many`]). A kernel may still read them.
+    ///
+    /// The pages are [`PageState::Retiring`] until the queue has unmapped them, and then empty. The buffer does not
+    /// read or change them, and they cannot be mapped before. A page whose signals do not fire in time stays
+    /// mapped, and retiring, forever.
+    ///
+    /// ```
+    /// use hsa_vmm::buffer::{PageState, PagedBuffer};
+    /// # use hsa_vmm::vmm::RetireQueue;
+    /// # use hsa_vmm::{AllocationProperties, Runtime, Vmm};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
+    /// # let vmm = Vmm::open(&runtime)?;
+    /// # let gpu = runtime.gpus().next().ok_or("no GPU")?.id();
+    /// let cache = PagedBuffer::builder(1 << 30).reserve(&vmm, &AllocationProperties::on(gpu))?;
+    /// cache.map(0..8)?;
+    /// let queue = RetireQueue::builder(1024).open(&vmm)?;
+    /// # let signals = [];
+    /// // SAFETY: the kernel's completion signals are destroyed after the queue is drained.
+    /// unsafe { cache.retire(4..8, &queue, &signals) }?;
+    /// queue.drain(std::time::Duration::from_secs(5))?;
+    /// assert_eq!(cache.state(4)?, PageState::Empty);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`]; as for [`RetireQueue::submit_many`];
+    /// [`ErrorKind::NotSupported`] for a buffer with a zero page, which such pages would map only later.
+    ///
+    /// # Safety
+    /// As for [`RetireQueue::submit`].
+    pub unsafe fn retire(
+        &self,
+        pages: Range<usize>,
+        queue: &RetireQueue,
+        signals: &[(hsa_signal_t, SignalCondition)],
+    ) -> Result<(), Error> {
+        let fail = |kind| Error::new(Operation::Retire, kind);
+        let mut locked = self.core.lock_for(Operation::Retire)?;
+        let pages = self.core.check(pages).map_err(fail)?;
+        if self.core.zero.is_some() {
+            return Err(fail(Feature::RetireZeroPages.into()));
+        }
+        pages.clone().try_for_each(|page| locked.in_use(page).map(drop)).map_err(fail)?;
+        let end = pages.end;
+        // SAFETY: the caller guarantees it.
+        unsafe { locked.retire(pages, queue, signals) }?;
+        locked.unmap_ahead(end);
         Ok(())
     }
 
@@ -363,7 +419,9 @@ impl PagedBuffer {
         }
         // The thread owns the second reference until it ends, also by a panic.
         let thread_runs = self.thread.is_some() && Arc::strong_count(&self.core) > 1;
-        PagedStatistics { thread_runs, ..self.core.lock().statistics() }
+        let mut locked = self.core.lock();
+        locked.reclaim();
+        PagedStatistics { thread_runs, ..locked.statistics() }
     }
 }
 
@@ -385,6 +443,8 @@ fn transfer(
     if is_lower {
         to_table = Some(to.lock());
     }
+    from_table.reclaim();
+    to_table.iter_mut().for_each(Locked::reclaim);
     let target = to_table.as_ref().unwrap_or(&from_table);
     let memory = from_table.memory(&pages).map_err(fail)?;
     let mut plan = Vec::new();

@@ -131,6 +131,8 @@ pub enum PageState {
     Ahead,
     /// Mapped by the caller: in use.
     Mapped,
+    /// Submitted to a retire queue, and still mapped ([`PagedBuffer::retire`]).
+    Retiring,
     /// Unknown after a failed rollback: the page is never used again.
     Lost,
 }
@@ -153,6 +155,8 @@ pub struct PagedStatistics {
     pub ahead: usize,
     /// Pages that read as zeros.
     pub zero: usize,
+    /// Pages that were submitted to a retire queue and are still mapped.
+    pub retiring: usize,
     /// Pages that are never used again because the runtime failed.
     pub lost: usize,
     /// Pages for which memory is ready.

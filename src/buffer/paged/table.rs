@@ -6,7 +6,9 @@ use crate::buffer::handle_pool::HandlePool;
 use crate::buffer::{Grants, Span, check_alive, check_bounds, is_quarantine};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected, Value};
 use crate::sync::{Condvar, Mutex, MutexGuard, lock};
-use crate::vmm::{Allocation, AllocationProperties, MapRequest, Mapping, Reservation, Vmm};
+use crate::vmm::{Allocation, AllocationProperties, MapRequest, Mapping, Reservation};
+use crate::vmm::{RetireQueue, SignalCondition, Vmm};
+use hsa_sys::hsa_signal_t;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
@@ -18,9 +20,9 @@ pub(super) type PageMemory = Arc<Allocation>;
 #[derive(Debug)]
 pub(super) struct Page {
     state: PageState,
-    /// `None` if the page is lost.
+    /// `None` if the page is lost or retiring.
     mapping: Option<Mapping>,
-    /// `None` if the page is lost, or maps the zero page.
+    /// `None` if the page is lost, maps the zero page, or is retiring and its memory is not kept.
     memory: Option<PageMemory>,
 }
 
@@ -62,6 +64,8 @@ pub(super) struct PagedCore {
 pub(super) struct Table {
     /// The pages that are not empty.
     pages: BTreeMap<usize, Page>,
+    /// The pages that were retiring when they were last looked at.
+    retiring: BTreeSet<usize>,
     pub grants: Grants,
     /// The thread maps pages ahead from these pages on.
     pub ahead_from: BTreeSet<usize>,
@@ -84,7 +88,11 @@ impl PagedCore {
     /// Locks the table, except in a forked child.
     pub fn lock_for(&self, operation: Operation) -> Result<Locked<'_>, Error> {
         check_alive(&self.vmm).map_err(|kind| Error::new(operation, kind))?;
-        Ok(self.lock())
+        let mut locked = self.lock();
+        if !matches!(operation, Operation::Read | Operation::Write | Operation::Fill) {
+            locked.reclaim();
+        }
+        Ok(locked)
     }
 
     pub fn address_of(&self, page: usize) -> Address {
@@ -157,6 +165,7 @@ impl Locked<'_> {
             match found.state {
                 PageState::Mapped => return Err(invalid(page, Problem::PageMapped)),
                 PageState::Lost => return Err(invalid(page, Problem::PageLost)),
+                PageState::Retiring => return Err(invalid(page, Problem::PageRetiring)),
                 _ => {}
             }
         }
@@ -261,6 +270,7 @@ impl Locked<'_> {
             page_size: core.page_size,
             ahead: count(PageState::Ahead),
             zero: count(PageState::Zero),
+            retiring: count(PageState::Retiring),
             lost: count(PageState::Lost),
             shared: shared.len(),
             repeated: shared.len() - distinct.len(),
@@ -295,6 +305,51 @@ impl Locked<'_> {
     pub fn empty_pages(&mut self, pages: impl IntoIterator<Item = usize>) -> Result<(), Error> {
         let plan = self.plan_to_empty(pages);
         self.change(Operation::UnmapPages, plan)
+    }
+
+    /// Submits pages to a retire queue: all of them or none. They must be in use.
+    ///
+    /// # Safety
+    /// As for [`RetireQueue::submit_many`].
+    pub unsafe fn retire(
+        &mut self,
+        pages: Range<usize>,
+        queue: &RetireQueue,
+        signals: &[(hsa_signal_t, SignalCondition)],
+    ) -> Result<(), Error> {
+        let Table { pages: table, retiring, counters, .. } = &mut *self.table;
+        let mappings = table.range_mut(pages.clone()).filter_map(|(_, page)| page.mapping.take());
+        // SAFETY: the caller guarantees it.
+        if let Err(Rejected { value: mappings, error }) =
+            unsafe { queue.submit_many(mappings.collect(), signals) }
+        {
+            let all = table.range_mut(pages);
+            all.zip(mappings).for_each(|((_, page), mapping)| page.mapping = Some(mapping));
+            return Err(error);
+        }
+        for (&index, page) in table.range_mut(pages) {
+            counters.count(page.state, PageState::Retiring);
+            page.state = PageState::Retiring;
+            // The queue releases memory that is not kept.
+            page.memory = page.memory.take().filter(|_| self.core.pool.keeps_all());
+            retiring.insert(index);
+        }
+        Ok(())
+    }
+
+    /// Removes the pages that a retire queue has unmapped, and returns kept memory to the pool.
+    pub fn reclaim(&mut self) {
+        let core = self.core;
+        let Table { pages, retiring, .. } = &mut *self.table;
+        let mut freed = Vec::new();
+        retiring.retain(|&index| {
+            let is_mapped = core.vmm.mapped_range_at(core.address_of(index)).is_some();
+            if !is_mapped {
+                freed.extend(pages.remove(&index).and_then(|page| page.memory));
+            }
+            is_mapped
+        });
+        core.store(freed);
     }
 
     /// Changes pages, all or none. Returns freed memory to the pool.

@@ -3,7 +3,7 @@
 use super::{Range, not_mapped};
 use crate::access::{Access, AccessState};
 use crate::address::Address;
-use crate::error::{Argument, ErrorKind, Problem};
+use crate::error::{Argument, ErrorKind, Problem, Quarantined};
 use crate::handle::Handle;
 use crate::native::NativeHandle;
 use std::collections::{BTreeMap, BTreeSet};
@@ -70,6 +70,8 @@ pub(crate) struct Mappings {
     pub(super) access: BTreeSet<Arc<AccessState>>,
     /// Names of mappings, by serial.
     pub(super) names: BTreeMap<u64, Arc<str>>,
+    /// The reasons why single mappings are quarantined, by serial.
+    quarantined: BTreeMap<u64, Arc<Quarantined>>,
     /// The reservation's own name.
     pub name: Option<Arc<str>>,
 }
@@ -200,8 +202,33 @@ impl Mappings {
     pub fn remove(&mut self, start: usize) {
         let Some(entry) = self.entries.remove(&start) else { return };
         self.names.remove(&entry.serial);
+        self.quarantined.remove(&entry.serial);
         self.release(entry.access);
         self.debug_check();
+    }
+
+    /// Quarantines the mapping with this serial: it is never changed or unmapped.
+    pub fn quarantine(&mut self, serial: u64, reason: Arc<Quarantined>) {
+        self.quarantined.insert(serial, reason);
+    }
+
+    /// Returns why the mapping with this serial is quarantined, if it is.
+    pub fn quarantined(&self, serial: u64) -> Option<&Arc<Quarantined>> {
+        self.quarantined.get(&serial)
+    }
+
+    /// Rejects mappings if one of them is quarantined.
+    pub fn check_not_quarantined(
+        &self,
+        mut mappings: impl Iterator<Item = MappedRange>,
+    ) -> Result<(), ErrorKind> {
+        if self.quarantined.is_empty() {
+            return Ok(());
+        }
+        match mappings.find_map(|it| self.quarantined(it.serial)) {
+            Some(range) => Err(ErrorKind::Quarantined { range: range.clone(), now: false }),
+            None => Ok(()),
+        }
     }
 
     /// Returns the name of the mapping with this serial.

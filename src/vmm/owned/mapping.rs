@@ -260,6 +260,20 @@ impl Mapping {
         self.reservation.vmm()
     }
 
+    /// Rejects a mapping of another `Vmm`.
+    pub(in crate::vmm) fn check_vmm(&self, vmm: &Vmm) -> Result<(), ErrorKind> {
+        self.allocation.handle_of(vmm).map(drop)
+    }
+
+    pub(in crate::vmm) fn range_and_serial(&self) -> (Range, u64) {
+        (self.range(), self.serial)
+    }
+
+    /// Makes dropping the value not unmap.
+    pub(in crate::vmm) fn disown(&mut self) {
+        self.mapped = false;
+    }
+
     pub(super) fn range(&self) -> Range {
         Range { start: self.address.get(), size: self.size }
     }

@@ -1,0 +1,121 @@
+//! A retire queue and its signal, for cases. The only unsafe code of this crate.
+
+use crate::{Context, NotPassed, Verdict};
+use hsa_vmm::buffer::PagedBuffer;
+use hsa_vmm::hsa_sys::{
+    HSA_STATUS_SUCCESS, hsa_signal_create_fn, hsa_signal_destroy_fn, hsa_signal_store_screlease_fn,
+    hsa_signal_t,
+};
+use hsa_vmm::vmm::{RetireQueue, RetireReport, SignalCondition};
+use hsa_vmm::{Address, Error, Runtime};
+use std::ffi::CStr;
+use std::mem::transmute_copy;
+use std::ops::Range;
+
+/// The runtime's functions for signals.
+#[derive(Clone, Copy, Debug)]
+struct Functions {
+    create: hsa_signal_create_fn,
+    store: hsa_signal_store_screlease_fn,
+    destroy: hsa_signal_destroy_fn,
+}
+
+impl Functions {
+    fn of(runtime: &Runtime) -> Verdict<Self> {
+        if let Some(simulation) = runtime.simulation() {
+            let core = &simulation.table().core;
+            return Ok(Self {
+                create: core.hsa_signal_create,
+                store: core.hsa_signal_store_screlease,
+                destroy: core.hsa_signal_destroy,
+            });
+        }
+        let find = |name: &CStr| {
+            let missing = || NotPassed::Skipped(format!("the runtime does not export {name:?}"));
+            runtime.function(name).ok_or_else(missing)
+        };
+        // SAFETY: the functions have the types that hsa.h declares.
+        unsafe {
+            Ok(Self {
+                create: transmute_copy(&find(c"hsa_signal_create")?),
+                store: transmute_copy(&find(c"hsa_signal_store_screlease")?),
+                destroy: transmute_copy(&find(c"hsa_signal_destroy")?),
+            })
+        }
+    }
+}
+
+/// A retire queue that a case polls, and two completion signals with the value 1.
+#[derive(Debug)]
+pub(crate) struct Retiring {
+    /// `None` while this value is dropped.
+    queue: Option<RetireQueue>,
+    functions: Functions,
+    signals: Vec<hsa_signal_t>,
+}
+
+impl Retiring {
+    pub fn new(context: &Context, capacity: usize) -> Verdict<Self> {
+        let functions = Functions::of(context.runtime())?;
+        let queue = RetireQueue::builder(capacity).without_thread().open(context.vmm())?;
+        let mut new = Self { queue: Some(queue), functions, signals: Vec::new() };
+        let none = NotPassed::Skipped("the runtime has no signals".to_owned());
+        let create = functions.create.ok_or(none)?;
+        for _ in 0..2 {
+            let mut signal = hsa_signal_t { handle: 0 };
+            // SAFETY: no consumers are named, and `signal` is writable.
+            let status = unsafe { create(1, 0, std::ptr::null(), &mut signal) };
+            if status != HSA_STATUS_SUCCESS {
+                return Err(NotPassed::Failed(format!("hsa_signal_create returned {status:#x}")));
+            }
+            new.signals.push(signal);
+        }
+        Ok(new)
+    }
+
+    fn queue(&self) -> Verdict<&RetireQueue> {
+        self.queue.as_ref().ok_or_else(|| NotPassed::Failed("the queue was dropped".to_owned()))
+    }
+
+    fn conditions(&self, count: usize) -> Vec<(hsa_signal_t, SignalCondition)> {
+        self.signals.iter().take(count).map(|&it| (it, SignalCondition::AtMost(0))).collect()
+    }
+
+    /// Submits a range that waits for the first `count` signals.
+    pub fn submit(&self, at: Address, size: usize, count: usize) -> Verdict<Result<(), Error>> {
+        // SAFETY: the queue is dropped before the signals are destroyed. No agent uses the range.
+        Ok(unsafe { self.queue()?.submit_range(at, size, &self.conditions(count)) })
+    }
+
+    /// Submits pages that wait for the first signal.
+    pub fn submit_pages(&self, buffer: &PagedBuffer, pages: Range<usize>) -> Verdict {
+        // SAFETY: as above.
+        Ok(unsafe { buffer.retire(pages, self.queue()?, &self.conditions(1)) }?)
+    }
+
+    pub fn poll(&self) -> Verdict<RetireReport> {
+        Ok(self.queue()?.poll()?)
+    }
+
+    /// Sets a signal to 0.
+    pub fn fire(&self, index: usize) {
+        if let (Some(store), Some(&signal)) = (self.functions.store, self.signals.get(index)) {
+            // SAFETY: the signal exists until this value is dropped.
+            unsafe { store(signal, 0) };
+        }
+    }
+}
+
+impl Drop for Retiring {
+    fn drop(&mut self) {
+        // After a failure, the queue need not wait for its time limit.
+        (0..self.signals.len()).for_each(|index| self.fire(index));
+        self.queue = None;
+        for &signal in &self.signals {
+            if let Some(destroy) = self.functions.destroy {
+                // SAFETY: nothing reads the signal any more.
+                unsafe { destroy(signal) };
+            }
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Gives memory back while an agent still reads it: a retire queue unmaps it when the agent's signal fires.
+//!
+//! ```sh
+//! cargo run --example retire                                      # on the simulation
+//! HSA_VMM_RUNTIME=/opt/rocm/lib/libhsa-runtime64.so.1 cargo run --example retire
+//! ```
+
+use anyhow::{Context, ensure};
+use hsa_vmm::hsa_sys::*;
+use hsa_vmm::vmm::{RetireQueue, SignalCondition};
+use hsa_vmm::{Access, Allocation, AllocationProperties, Reservation, Runtime, Vmm};
+use std::ffi::{CStr, c_void};
+use std::mem::transmute_copy;
+use std::ptr::null;
+use std::time::Duration;
+
+const SIZE: usize = 2 << 20;
+
+/// The functions that the program calls itself.
+struct Hsa {
+    signal_create: hsa_signal_create_fn,
+    signal_destroy: hsa_signal_destroy_fn,
+    memory_async_copy: hsa_amd_memory_async_copy_fn,
+}
+
+impl Hsa {
+    fn of(runtime: &Runtime) -> anyhow::Result<Self> {
+        if let Some(simulation) = runtime.simulation() {
+            let core = &simulation.table().core;
+            return Ok(Self {
+                signal_create: core.hsa_signal_create,
+                signal_destroy: core.hsa_signal_destroy,
+                memory_async_copy: core.hsa_amd_memory_async_copy,
+            });
+        }
+        let find = |name: &CStr| {
+            runtime.function(name).with_context(|| format!("the runtime has no {name:?}"))
+        };
+        // SAFETY: the types are those of hsa.h and hsa_ext_amd.h.
+        unsafe {
+            Ok(Self {
+                signal_create: transmute_copy(&find(c"hsa_signal_create")?),
+                signal_destroy: transmute_copy(&find(c"hsa_signal_destroy")?),
+                memory_async_copy: transmute_copy(&find(c"hsa_amd_memory_async_copy")?),
+            })
+        }
+    }
+}
+
+pub(crate) fn main() -> anyhow::Result<()> {
+    // The library never falls back to the simulation by itself; this example does.
+    let runtime = match std::env::var_os("HSA_VMM_RUNTIME") {
+        Some(_) => Runtime::load()?,
+        None => Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?,
+    };
+    let hsa = Hsa::of(&runtime)?;
+    let vmm = Vmm::open(&runtime)?;
+    let gpu = runtime.gpus().next().context("this runtime has no GPU")?;
+    let reservation = Reservation::builder(2 * SIZE).reserve(&vmm)?;
+    let map = |offset| -> anyhow::Result<_> {
+        let memory = Allocation::create(&vmm, SIZE, &AllocationProperties::on(gpu.id()))?;
+        let mapping = reservation.map(offset, &memory)?;
+        mapping.grant(&[gpu.id(), runtime.host().id()], Access::ReadWrite)?;
+        Ok(mapping)
+    };
+    let (source, destination) = (map(0)?, map(SIZE)?);
+    source.write(0, b"read by the GPU")?;
+
+    // The program's own work on a GPU: a copy that decrements a signal when it ends.
+    let mut copied = hsa_signal_t { handle: 0 };
+    let create = hsa.signal_create.context("no signals")?;
+    // SAFETY: no consumers are named, and `copied` is writable.
+    let status = unsafe { create(1, 0, null(), &mut copied) };
+    ensure!(status == HSA_STATUS_SUCCESS, "hsa_signal_create: {status:#x}");
+    let [to, from] = [&destination, &source].map(|it| it.address().get() as *mut c_void);
+    let (copy, agent) = (hsa.memory_async_copy.context("no copies")?, gpu.hsa_agent());
+    // SAFETY: the agent may access both mappings. `destination` stays mapped until the end of this function,
+    // and `source` until the signal fires.
+    let status = unsafe { copy(to, agent, from, agent, SIZE, 0, null(), copied) };
+    ensure!(status == HSA_STATUS_SUCCESS, "hsa_amd_memory_async_copy: {status:#x}");
+
+    // The program has no use for the source any more, and does not wait for the copy.
+    let queue = RetireQueue::builder(1024).with_time_limit(Duration::from_secs(5)).open(&vmm)?;
+    // SAFETY: the signal is destroyed after the queue.
+    unsafe { queue.submit(source, &[(copied, SignalCondition::AtMost(0))]) }?;
+    println!("submitted; the program goes on");
+
+    let report = queue.drain(Duration::from_secs(10))?;
+    for failure in &report.failures {
+        println!("{} stays mapped: {}", failure.address, failure.error);
+    }
+    let mut text = [0; 15];
+    destination.read(0, &mut text)?;
+    println!("{} unmapped; copied: {:?}", report.retired, String::from_utf8_lossy(&text));
+    ensure!(report.retired == 1 && &text == b"read by the GPU", "{report:?}");
+    ensure!(vmm.usage().mappings == 1, "only the destination is mapped");
+
+    drop(queue);
+    if let Some(destroy) = hsa.signal_destroy {
+        // SAFETY: the copy has ended, and the queue does not exist any more.
+        unsafe { destroy(copied) };
+    }
+    Ok(())
+}

@@ -1,0 +1,367 @@
+//! Unmaps memory later, when signals show that no agent uses it any more.
+
+mod incoming;
+mod pass;
+
+use super::ledger::Range;
+use super::owned::Mapping;
+use super::{Address, Vmm};
+use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem, Rejected, Value};
+use crate::signal::SignalCondition;
+use crate::sync::thread::{self, JoinHandle};
+use core::time::Duration;
+use derive_more::Debug;
+use hsa_sys::hsa_signal_t;
+use pass::{Core, Retirement, Signals};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What a [`RetireQueue`] has done since its last report ([`RetireQueue::poll`], [`RetireQueue::drain`]).
+///
+/// ```
+/// # fn print(queue: &hsa_vmm::vmm::RetireQueue) -> Result<(), hsa_vmm::Error> {
+/// let report = queue.poll()?;
+/// println!("{} unmapped, {} pending", report.retired, report.pending);
+/// for failure in report.failures {
+///     println!("{}: {}", failure.address, failure.error);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[must_use = "it contains the errors"]
+#[non_exhaustive]
+pub struct RetireReport {
+    /// The number of mappings that were unmapped since the last report.
+    pub retired: usize,
+    /// The number of mappings that are in the queue now.
+    pub pending: usize,
+    /// The mappings that were not unmapped since the last report, and left the queue. At most as many as the
+    /// queue's capacity are stored; all are logged.
+    pub failures: Vec<RetireFailure>,
+}
+
+/// A mapping that a [`RetireQueue`] did not unmap.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RetireFailure {
+    /// The start address of the mapping.
+    pub address: Address,
+    /// Its size in bytes.
+    pub size: usize,
+    /// Why it was not unmapped: [`ErrorKind::NotSignaled`], or the error of [`Vmm::unmap`].
+    pub error: Error,
+    /// Whether the mapping is quarantined ([`Vmm::quarantine`]): it stays mapped and is never used again. If
+    /// not, a call by address had unmapped it before.
+    pub quarantined: bool,
+}
+
+/// Builds a [`RetireQueue`]; see [`RetireQueue::builder`].
+#[derive(Clone, Copy, Debug)]
+#[must_use = "no queue exists before `open`"]
+pub struct RetireQueueBuilder {
+    capacity: usize,
+    limit: Duration,
+    has_thread: bool,
+}
+
+impl RetireQueueBuilder {
+    /// Sets how long a mapping waits for its signals; the default is ten seconds. Afterwards it is quarantined.
+    pub fn with_time_limit(self, limit: Duration) -> Self {
+        Self { limit, ..self }
+    }
+
+    /// Creates no thread: mappings are unmapped by the caller's calls of [`RetireQueue::poll`] and
+    /// [`RetireQueue::drain`].
+    pub fn without_thread(self) -> Self {
+        Self { has_thread: false, ..self }
+    }
+
+    /// Creates the queue, and its thread.
+    ///
+    /// # Errors
+    /// [`Problem::Zero`] for a capacity of 0; [`ErrorKind::NotSupported`] if the runtime does not export
+    /// `hsa_signal_load_scacquire`; [`ErrorKind::System`] if no thread can be created.
+    pub fn open(self, vmm: &Vmm) -> Result<RetireQueue, Error> {
+        vmm.run(Operation::Retire, |shared| {
+            if self.capacity == 0 {
+                return Err(ErrorKind::invalid(Argument::Size, 0, Problem::Zero));
+            }
+            if !shared.native().can_load_signals() {
+                return Err(Feature::Function("hsa_signal_load_scacquire").into());
+            }
+            let core = Arc::new(Core::new(vmm.clone(), self.capacity, self.limit));
+            let mut thread = None;
+            if self.has_thread {
+                let (core, builder) = (core.clone(), thread::Builder::new());
+                let spawned = builder.name("hsa-vmm retire".to_owned()).spawn(move || core.run());
+                let failed = |error| ErrorKind::of_io("pthread_create", &error);
+                thread = Some(spawned.map_err(failed)?);
+            }
+            Ok(RetireQueue { core, thread })
+        })
+    }
+}
+
+/// Unmaps memory later, when HSA signals show that no agent uses it any more.
+///
+/// A program that gives memory back while a kernel may still read it would have to wait for the kernel. A
+/// retire queue takes the mapping, and unmaps it when all its signals have reached their values
+/// (`hsa_signal_load_scacquire`, then as [`Mapping::unmap`]). Dropping the mapping then releases the memory and the
+/// addresses, if nothing else refers to them. The addresses stay in use until then.
+///
+/// * [`submit`](Self::submit) does not allocate, and waits for no other thread and no call of the runtime. The
+///   queue is bounded; if it is full, the error contains the mapping.
+/// * A thread of the queue unmaps, or [`poll`](Self::poll) does, if the queue was built
+///   [without a thread](RetireQueueBuilder::without_thread).
+/// * Mappings whose signals have fired are unmapped in the order of their submission. A mapping does not wait for
+///   the signals of an earlier one. The same addresses can only be mapped and submitted again after they were
+///   unmapped, so the retirements of a range keep their order.
+/// * A mapping whose signals do not fire within the time limit is quarantined: it stays mapped until the process
+///   ends, its reservation is not freed, calls on it fail, and [`Vmm::quarantine`] lists it. The same happens if
+///   the runtime cannot unmap it. If a `Vmm` with such a mapping is dropped, it frees everything else, and the
+///   runtime stays started.
+/// * Errors are returned by [`poll`](Self::poll) and [`drain`](Self::drain), and logged.
+/// * Dropping the queue waits until it is empty: at most the time limit, and the calls of the runtime.
+/// * In a forked child, every call returns [`ErrorKind::Forked`], and dropping the queue does nothing.
+///
+/// `poll`, `drain` and the drop must not be called from [`Mapping::with_access`], nor from a subscriber of
+/// `tracing`: they would deadlock.
+///
+/// ```
+/// use hsa_vmm::vmm::{RetireQueue, SignalCondition};
+/// use hsa_vmm::{Allocation, AllocationProperties, Reservation, Runtime, Vmm, hsa_sys};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
+/// # let vmm = Vmm::open(&runtime)?;
+/// # let gpu = runtime.gpus().next().ok_or("no GPU")?.id();
+/// # let hsa = runtime.simulation().ok_or("no simulation")?.table().core;
+/// # let (create, store) = (hsa.hsa_signal_create.unwrap(), hsa.hsa_signal_store_screlease.unwrap());
+/// let reservation = Reservation::builder(2 << 20).reserve(&vmm)?;
+/// let memory = Allocation::create(&vmm, 2 << 20, &AllocationProperties::on(gpu))?;
+/// let mapping = reservation.map(0, &memory)?;
+/// let mut done = hsa_sys::hsa_signal_t { handle: 0 };
+/// // The program's own call, and its kernel, whose packet names `done` as completion signal.
+/// unsafe { create(1, 0, std::ptr::null(), &mut done) };
+///
+/// let queue = RetireQueue::builder(1024).open(&vmm)?;
+/// // SAFETY: the signal is not destroyed before the queue is drained.
+/// unsafe { queue.submit(mapping, &[(done, SignalCondition::AtMost(0))]) }?;
+/// assert_eq!(vmm.usage().mappings, 1);
+/// // The kernel ends.
+/// unsafe { store(done, 0) };
+/// let report = queue.drain(std::time::Duration::from_secs(5))?;
+/// assert_eq!((report.retired, vmm.usage().mappings), (1, 0));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[debug("RetireQueue({} of {} pending)", self.pending(), self.capacity())]
+pub struct RetireQueue {
+    core: Arc<Core>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl RetireQueue {
+    /// The maximum number of signals of one submission.
+    ///
+    /// More signals can be combined into one by a barrier packet on the caller's queue.
+    pub const MAX_SIGNALS: usize = pass::MAX_SIGNALS;
+
+    /// Returns a builder for a queue that holds at most `capacity` mappings.
+    pub fn builder(capacity: usize) -> RetireQueueBuilder {
+        RetireQueueBuilder { capacity, limit: Duration::from_secs(10), has_thread: true }
+    }
+
+    /// Returns the maximum number of mappings in the queue.
+    pub fn capacity(&self) -> usize {
+        self.core.incoming.capacity()
+    }
+
+    /// Returns the number of mappings in the queue.
+    pub fn pending(&self) -> usize {
+        self.core.incoming.reserved()
+    }
+
+    /// Returns how long a mapping waits for its signals.
+    pub fn time_limit(&self) -> Duration {
+        self.core.limit
+    }
+
+    /// Submits a mapping, to be unmapped when every signal has reached its value; without signals, as soon as
+    /// possible. Does not allocate and does not wait. If the queue's thread sleeps, this wakes it.
+    ///
+    /// A signal counts from the first time that the queue finds its condition true. A signal that is reset before
+    /// the queue has read it may be missed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::LimitReached`] if the queue is full; [`Problem::TooMany`] for more than
+    /// [`MAX_SIGNALS`](Self::MAX_SIGNALS) signals; [`Problem::Null`] for a null signal;
+    /// [`Problem::ForeignHandle`] for a mapping of another `Vmm`; [`ErrorKind::Forked`]. The error contains the
+    /// mapping.
+    ///
+    /// # Safety
+    /// The signals must be signals of the `Vmm`'s runtime, and must not be destroyed before the retirement has
+    /// ended. When no agent can use the mapping any more, the conditions must hold, and not before.
+    pub unsafe fn submit(
+        &self,
+        mapping: Mapping,
+        signals: &[(hsa_signal_t, SignalCondition)],
+    ) -> Result<(), Rejected<Mapping>> {
+        let reserved = self.run(signals, |signals| {
+            mapping.check_vmm(&self.core.vmm)?;
+            Ok((self.reserve(1)?, signals))
+        });
+        match reserved {
+            Ok((number, signals)) => {
+                self.store(number, Retirement::of(mapping), signals);
+                self.wake();
+                Ok(())
+            }
+            Err(error) => Err(Rejected { value: mapping, error }),
+        }
+    }
+
+    /// Submits many mappings with the same signals: all of them or none. Otherwise as [`submit`](Self::submit).
+    ///
+    /// # Errors
+    /// As for [`submit`](Self::submit); the error contains all mappings.
+    ///
+    /// # Safety
+    /// As for [`submit`](Self::submit).
+    pub unsafe fn submit_many(
+        &self,
+        mappings: Vec<Mapping>,
+        signals: &[(hsa_signal_t, SignalCondition)],
+    ) -> Result<(), Rejected<Vec<Mapping>>> {
+        let reserved = self.run(signals, |signals| {
+            mappings.iter().try_for_each(|mapping| mapping.check_vmm(&self.core.vmm))?;
+            Ok((self.reserve(mappings.len())?, signals))
+        });
+        match reserved {
+            Ok((first, signals)) => {
+                for (number, mapping) in (first..).zip(mappings) {
+                    self.store(number, Retirement::of(mapping), signals.clone());
+                }
+                self.wake();
+                Ok(())
+            }
+            Err(error) => Err(Rejected { value: mappings, error }),
+        }
+    }
+
+    /// Submits the mappings of a range, which [`Vmm::map`] has created: all of them or none. Otherwise as
+    /// [`submit`](Self::submit).
+    ///
+    /// The caller must not unmap the range afterwards. A mapping that was unmapped by its address is reported
+    /// with [`Problem::NotMapped`]; a new mapping at its addresses is not changed.
+    ///
+    /// # Errors
+    /// As for [`Vmm::unmap`] if the range does not consist of whole mappings; otherwise as for
+    /// [`submit`](Self::submit).
+    ///
+    /// # Safety
+    /// As for [`submit`](Self::submit).
+    pub unsafe fn submit_range(
+        &self,
+        address: Address,
+        size: usize,
+        signals: &[(hsa_signal_t, SignalCondition)],
+    ) -> Result<(), Error> {
+        self.run(signals, |signals| {
+            let range = Range::new(address, size)?;
+            let shared = &self.core.vmm.shared;
+            let reservation = shared.ledger.reservations.containing(range)?;
+            shared.check_usable(&reservation)?;
+            let mappings = reservation.mappings();
+            mappings.check_not_quarantined(mappings.adjacent(range)?)?;
+            let first = self.reserve(mappings.adjacent(range)?.count())?;
+            for (number, it) in (first..).zip(mappings.adjacent(range)?) {
+                self.store(number, Retirement::of_range(it.range(), it.serial), signals.clone());
+            }
+            Ok(())
+        })?;
+        self.wake();
+        Ok(())
+    }
+
+    /// Unmaps every mapping whose signals have reached their values, and returns what has happened since the
+    /// last report, also in the queue's thread. Does not wait for signals; waits for a pass of another thread.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Forked`]. The failures of single mappings are in the report.
+    pub fn poll(&self) -> Result<RetireReport, Error> {
+        self.drain(Duration::ZERO)
+    }
+
+    /// Waits until every mapping that was submitted before this call is unmapped or quarantined, at most
+    /// `limit`, and returns what has happened since the last report. After the limit,
+    /// [`RetireReport::pending`] is not 0.
+    ///
+    /// # Errors
+    /// As for [`poll`](Self::poll).
+    pub fn drain(&self, limit: Duration) -> Result<RetireReport, Error> {
+        Operation::Retire.run(|| self.core.vmm.runtime().check_not_forked())?;
+        Ok(self.core.drain(Instant::now().checked_add(limit)))
+    }
+
+    /// Checks the signals and calls `act` with them, except in a forked child.
+    fn run<T>(
+        &self,
+        signals: &[(hsa_signal_t, SignalCondition)],
+        act: impl FnOnce(Signals) -> Result<T, ErrorKind>,
+    ) -> Result<T, Error> {
+        self.core.vmm.run(Operation::Retire, |_| {
+            if signals.len() > Self::MAX_SIGNALS {
+                let count = Value::Number(signals.len() as u64);
+                let problem = Problem::TooMany(Self::MAX_SIGNALS);
+                return Err(ErrorKind::invalid(Argument::Signals, count, problem));
+            }
+            if signals.iter().any(|(signal, _)| signal.handle == 0) {
+                return Err(ErrorKind::without_value(Argument::Signals, Problem::Null));
+            }
+            act(Signals::from_slice(signals))
+        })
+    }
+
+    fn reserve(&self, count: usize) -> Result<u64, ErrorKind> {
+        let full = ErrorKind::LimitReached { table: "pending retirements", limit: self.capacity() };
+        self.core.incoming.reserve(count).ok_or(full)
+    }
+
+    fn store(&self, number: u64, retirement: Retirement, signals: Signals) {
+        let deadline = Instant::now().checked_add(self.core.limit);
+        self.core.incoming.store(number, retirement.with(number, signals, deadline));
+    }
+
+    /// Wakes the thread if it sleeps until a mapping is submitted.
+    fn wake(&self) {
+        if let Some(thread) = &self.thread
+            && self.core.begin_wake()
+        {
+            thread.thread().unpark();
+        }
+    }
+}
+
+impl Drop for RetireQueue {
+    fn drop(&mut self) {
+        if self.core.vmm.runtime().has_forked() {
+            // The thread does not exist in a forked child, and may have held a lock.
+            std::mem::forget((self.core.clone(), self.thread.take()));
+            return;
+        }
+        self.core.end();
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            if thread.join().is_err() {
+                crate::log::event!(ERROR, "the thread of a retire queue has panicked");
+            }
+        }
+        // Every deadline has passed after the time limit, so that this ends.
+        while self.pending() > 0 {
+            let _ = self.core.drain(None);
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! A pass over the pending mappings: reads their signals, and unmaps or quarantines them.
+
+use super::incoming::Incoming;
+use super::{RetireFailure, RetireReport};
+use crate::error::{Error, ErrorKind, Operation, Problem};
+use crate::signal::SignalCondition;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, lock, thread};
+use crate::vmm::ledger::{Range, locked_containing};
+use crate::vmm::owned::Mapping;
+use crate::vmm::{Expected, Reserved, Shared, Vmm};
+use core::time::Duration;
+use hsa_sys::hsa_signal_t;
+use smallvec::SmallVec;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The maximum number of signals of a mapping: stored inline, so that a submission does not allocate.
+pub(super) const MAX_SIGNALS: usize = 8;
+
+pub(super) type Signals = SmallVec<[(hsa_signal_t, SignalCondition); MAX_SIGNALS]>;
+
+/// The pause between two passes after the first pass without progress; it doubles up to the longest pause.
+const FIRST_PAUSE: Duration = Duration::from_micros(50);
+const LONGEST_PAUSE: Duration = Duration::from_millis(1);
+/// The number of passes over an empty queue after which the thread sleeps until it is woken. Waking costs a system
+/// call, which a steady stream of submissions thus avoids.
+const PASSES_BEFORE_SLEEP: u32 = 20;
+
+/// A submitted mapping.
+#[derive(Debug)]
+pub(super) struct Retirement {
+    number: u64,
+    range: Range,
+    serial: u64,
+    /// The owned mapping; `None` for a mapping that was submitted by its address.
+    mapping: Option<Mapping>,
+    /// The signals that have not reached their values yet.
+    signals: Signals,
+    /// `None` if there is no limit.
+    deadline: Option<Instant>,
+}
+
+impl Retirement {
+    pub fn of(mapping: Mapping) -> Self {
+        let (range, serial) = mapping.range_and_serial();
+        Self { mapping: Some(mapping), ..Self::of_range(range, serial) }
+    }
+
+    pub fn of_range(range: Range, serial: u64) -> Self {
+        let (number, mapping, signals, deadline) = (0, None, Signals::new(), None);
+        Self { number, range, serial, mapping, signals, deadline }
+    }
+
+    pub fn with(self, number: u64, signals: Signals, deadline: Option<Instant>) -> Self {
+        Self { number, signals, deadline, ..self }
+    }
+}
+
+/// The part of a queue that is shared with its thread.
+#[derive(Debug)]
+pub(super) struct Core {
+    pub vmm: Vmm,
+    pub limit: Duration,
+    pub incoming: Incoming<Retirement>,
+    /// Locked during a pass, also while the runtime unmaps.
+    pending: Mutex<Pending>,
+    /// Whether the thread sleeps, or is about to sleep, until it is woken.
+    sleeps: AtomicBool,
+    /// Whether the queue was dropped: the thread ends when nothing is pending.
+    ended: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Pending {
+    /// By number.
+    retirements: Vec<Retirement>,
+    /// The number of the next retirement to take from the incoming ones.
+    next: u64,
+    report: RetireReport,
+}
+
+/// Computes the pauses between passes.
+struct Pauses(Duration);
+
+impl Pauses {
+    /// Returns the pause after a pass. The thread is busy for at most a fifth of the time.
+    fn after(&mut self, started: Instant, progress: bool) -> Duration {
+        self.0 = if progress { FIRST_PAUSE } else { (2 * self.0).min(LONGEST_PAUSE) };
+        self.0.max(4 * started.elapsed())
+    }
+}
+
+impl Core {
+    pub fn new(vmm: Vmm, capacity: usize, limit: Duration) -> Self {
+        let (next, report) = (0, RetireReport::default());
+        Self {
+            vmm,
+            limit,
+            incoming: Incoming::new(capacity),
+            pending: Mutex::new(Pending {
+                retirements: Vec::with_capacity(capacity),
+                next,
+                report,
+            }),
+            sleeps: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+        }
+    }
+
+    /// Returns whether the thread sleeps and must be woken by the caller.
+    pub fn begin_wake(&self) -> bool {
+        self.sleeps.load(Ordering::SeqCst) && self.sleeps.swap(false, Ordering::SeqCst)
+    }
+
+    /// Makes the thread end when nothing is pending.
+    pub fn end(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+    }
+
+    /// Makes passes until the queue is dropped and nothing is pending. The function of the thread.
+    pub fn run(&self) {
+        let (mut pauses, mut empty_passes) = (Pauses(FIRST_PAUSE), 0);
+        loop {
+            let started = Instant::now();
+            let progress = self.pass(&mut lock(&self.pending));
+            let is_empty = self.incoming.reserved() == 0;
+            if is_empty && self.ended.load(Ordering::SeqCst) {
+                return;
+            }
+            empty_passes = if is_empty && !progress { empty_passes + 1 } else { 0 };
+            let pause = pauses.after(started, progress);
+            if empty_passes < PASSES_BEFORE_SLEEP {
+                thread::sleep(pause);
+                continue;
+            }
+            // A thread that submits adds its retirement before it looks whether this thread sleeps.
+            self.sleeps.store(true, Ordering::SeqCst);
+            if self.incoming.reserved() == 0 && !self.ended.load(Ordering::SeqCst) {
+                thread::park();
+            }
+            self.sleeps.store(false, Ordering::SeqCst);
+            (pauses, empty_passes) = (Pauses(FIRST_PAUSE), 0);
+        }
+    }
+
+    /// Makes passes until everything that was submitted before has ended, or until a time. Returns the report.
+    pub fn drain(&self, until: Option<Instant>) -> RetireReport {
+        let (last, mut pauses) = (self.incoming.next(), Pauses(FIRST_PAUSE));
+        loop {
+            let started = Instant::now();
+            let mut pending = lock(&self.pending);
+            let progress = self.pass(&mut pending);
+            let oldest = pending.retirements.first().map_or(pending.next, |it| it.number);
+            let remaining = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if oldest >= last || remaining == Some(Duration::ZERO) {
+                let report = core::mem::take(&mut pending.report);
+                return RetireReport { pending: self.incoming.reserved(), ..report };
+            }
+            drop(pending);
+            let pause = pauses.after(started, progress);
+            thread::sleep(remaining.map_or(pause, |remaining| remaining.min(pause)));
+        }
+    }
+
+    /// Ends the retirements whose signals have fired or whose time limit has passed. Returns whether any ended
+    /// or was added.
+    fn pass(&self, pending: &mut Pending) -> bool {
+        // Read before the signals, so that a signal that fires in time is never late.
+        let now = Instant::now();
+        let Pending { retirements, next, report } = pending;
+        let before = *next;
+        while let Some(new) = self.incoming.take(*next) {
+            retirements.push(new);
+            *next += 1;
+        }
+        let count = retirements.len();
+        retirements.retain_mut(|it| {
+            let ended = self.end_if_due(it, now, report);
+            if ended {
+                self.incoming.finish();
+            }
+            !ended
+        });
+        retirements.len() < count || *next > before
+    }
+
+    /// Unmaps a mapping whose signals have fired, and quarantines one whose time limit has passed. Returns whether
+    /// either happened.
+    fn end_if_due(&self, it: &mut Retirement, now: Instant, report: &mut RetireReport) -> bool {
+        let shared = &*self.vmm.shared;
+        let mut unmet = None;
+        it.signals.retain(|(signal, condition)| {
+            // SAFETY: whoever submits the mapping guarantees that its signals exist until the retirement ends.
+            let value = unsafe { shared.native().load_signal(*signal) };
+            let holds = value.is_some_and(|value| condition.holds(value));
+            if !holds {
+                unmet = Some((signal.handle, *condition, value.unwrap_or_default()));
+            }
+            !holds
+        });
+        let failed = match unmet {
+            None => it.unmap(shared).map_err(|kind| Error::new(Operation::Unmap, kind)),
+            Some((signal, condition, value)) => {
+                if it.deadline.is_none_or(|deadline| now < deadline) {
+                    return false;
+                }
+                let limit = self.limit;
+                let kind = ErrorKind::NotSignaled { signal, condition, value, limit };
+                Err(Error::new(Operation::Retire, kind))
+            }
+        };
+        match failed {
+            Ok(()) => report.retired += 1,
+            Err(error) => {
+                let quarantined = it.quarantine(shared, &error);
+                let (address, size) = (it.range.address(), it.range.size);
+                crate::log::event!(WARN, %error, %address, size, quarantined, "a mapping was not retired");
+                if report.failures.len() < self.incoming.capacity() {
+                    report.failures.push(RetireFailure { address, size, error, quarantined });
+                }
+            }
+        }
+        // The ledger knows the mapping's state; dropping the value must not unmap.
+        if let Some(mapping) = &mut it.mapping {
+            mapping.disown();
+        }
+        true
+    }
+}
+
+impl Retirement {
+    fn unmap(&self, shared: &Shared) -> Result<(), ErrorKind> {
+        let expected = Expected::Only(core::slice::from_ref(&self.serial));
+        shared.replace(Operation::Unmap, &[self.range], expected, &mut [])
+    }
+
+    /// Quarantines the mapping, unless it was unmapped before. Returns whether it is quarantined.
+    fn quarantine(&self, shared: &Shared, error: &Error) -> bool {
+        let is_gone = matches!(
+            error.problem(),
+            Some(Problem::NotMapped(_) | Problem::NotReserved | Problem::SplitsMapping(_))
+        );
+        !is_gone && shared.quarantine_mapping(self.range, self.serial, error)
+    }
+}
+
+impl Shared {
+    /// Quarantines a single mapping: it stays mapped, and operations on it fail. Returns `false` if the range no
+    /// longer is this mapping.
+    fn quarantine_mapping(&self, range: Range, serial: u64, error: &Error) -> bool {
+        let exists =
+            |it: &Reserved| it.mappings().exact(range).is_some_and(|it| it.serial == serial);
+        let quarantine = |it: &Reserved| {
+            if it.mappings().quarantined(serial).is_some() {
+                return;
+            }
+            let failure = error.kind().clone();
+            let entry = self.quarantine(error.operation(), range, failure, None);
+            it.mappings_mut().quarantine(serial, entry);
+        };
+        let done = self.with_locked([range].into_iter(), |guards| {
+            let reservation = locked_containing(guards, range)?;
+            let exists = exists(reservation);
+            if exists {
+                quarantine(reservation);
+            }
+            Ok(exists)
+        });
+        match done {
+            Ok(done) => done,
+            // No operation changes a quarantined reservation any more.
+            Err(ErrorKind::Quarantined { .. }) => {
+                let reservation = self.ledger.reservations.find(range.start);
+                let found = reservation.filter(|it: &Arc<_>| exists(it));
+                found.map(|it| quarantine(&it)).is_some()
+            }
+            Err(_) => false,
+        }
+    }
+}

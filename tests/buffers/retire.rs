@@ -1,0 +1,133 @@
+//! Pages that are given to a retire queue while a kernel may still read them.
+
+use crate::machine::{KIB, Machine, generations};
+use crate::signals::Signal;
+use hsa_vmm::buffer::{PageState, PagedBuffer};
+use hsa_vmm::error::{ErrorKind, Feature, Problem};
+use hsa_vmm::vmm::{RetireQueue, SignalCondition};
+use hsa_vmm::{Access, Error};
+use std::ops::Range;
+use std::time::Duration;
+
+const PAGE: usize = 64 * KIB;
+
+fn buffer(machine: &Machine, pages: usize) -> PagedBuffer {
+    let buffer = PagedBuffer::builder(pages * PAGE).with_page_size(PAGE);
+    let buffer = buffer.reserve(&machine.vmm, &machine.on(0)).unwrap();
+    buffer.grant(&[machine.gpu(0), machine.cpu(0)], Access::ReadWrite).unwrap();
+    buffer
+}
+
+fn retire(
+    buffer: &PagedBuffer,
+    pages: Range<usize>,
+    queue: &RetireQueue,
+    signals: &[(hsa_vmm::hsa_sys::hsa_signal_t, SignalCondition)],
+) -> Result<(), Error> {
+    // SAFETY: each test drops its queue before its signals.
+    unsafe { buffer.retire(pages, queue, signals) }
+}
+
+#[test]
+fn retired_pages_stay_readable_until_signals_fire() {
+    for (generation, config) in generations() {
+        let machine = Machine::new(config);
+        let signal = Signal::new(&machine.runtime, 1);
+        let queue = RetireQueue::builder(4).without_thread().open(&machine.vmm).unwrap();
+        let buffer = buffer(&machine, 8);
+        buffer.map(0..4).unwrap();
+        buffer.write(PAGE, b"read by a kernel").unwrap();
+        let used = machine.used_by(0);
+        retire(&buffer, 1..3, &queue, &[signal.at_most(0)]).unwrap();
+        assert_eq!(buffer.state(1).unwrap(), PageState::Retiring, "{generation}");
+        let statistics = buffer.statistics();
+        assert_eq!((statistics.mapped, statistics.retiring, statistics.unmaps), (2, 2, 2));
+        // The kernel reads.
+        assert_eq!(queue.poll().unwrap().pending, 2);
+        let page = buffer.address_of(1).unwrap();
+        assert!(machine.simulation.page(0, page.get()).is_some(), "{generation}");
+        // SAFETY: the page is mapped; otherwise, this ends the process.
+        assert_eq!(unsafe { (page.get() as *const u8).read_volatile() }, b'r');
+        // The buffer does not use them.
+        let problems = [
+            buffer.map(1..2).unwrap_err(),
+            buffer.unmap(1..2).unwrap_err(),
+            buffer.write(PAGE, b"x").unwrap_err(),
+            retire(&buffer, 0..2, &queue, &[]).unwrap_err(),
+            buffer.move_pages(0..1, &buffer, 2).unwrap_err(),
+        ];
+        let problems = problems.map(|error| error.problem());
+        let [retiring, not_mapped] = [Some(Problem::PageRetiring), Some(Problem::PageNotMapped)];
+        assert_eq!(problems, [retiring, not_mapped, not_mapped, not_mapped, retiring]);
+
+        signal.set(0);
+        assert_eq!(queue.poll().unwrap().retired, 2);
+        assert_eq!(buffer.state(1).unwrap(), PageState::Empty, "{generation}");
+        assert!(machine.simulation.page(0, page.get()).is_none(), "{generation}");
+        if !machine.vmm.quirks().memory_returns_with_addresses {
+            assert_eq!(machine.used_by(0), used / 2, "{generation}: the memory is released");
+        }
+        // Where memory returns only with its addresses, the buffer uses it again.
+        let before = machine.simulation.calls("hsa_amd_vmem_handle_create");
+        buffer.map(1..3).unwrap();
+        let created = machine.simulation.calls("hsa_amd_vmem_handle_create") - before;
+        let is_kept = machine.vmm.quirks().memory_returns_with_addresses;
+        assert_eq!(created, if is_kept { 0 } else { 2 }, "{generation}");
+        buffer.write(PAGE, b"new").unwrap();
+        drop((buffer, queue));
+        machine.assert_everything_freed();
+    }
+}
+
+#[test]
+fn full_queue_leaves_pages_mapped() {
+    let machine = Machine::new(generations().remove(0).1);
+    let queue = RetireQueue::builder(2).without_thread().open(&machine.vmm).unwrap();
+    let buffer = buffer(&machine, 4);
+    buffer.map(0..3).unwrap();
+    let error = retire(&buffer, 0..3, &queue, &[]).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::LimitReached { limit: 2, .. }), "{error}");
+    buffer.write(0, &[7; 3 * PAGE]).unwrap();
+    assert_eq!(buffer.statistics().mapped, 3);
+    retire(&buffer, 0..2, &queue, &[]).unwrap();
+    // The queue keeps the addresses and the memory after the buffer is dropped.
+    drop(buffer);
+    assert_eq!(machine.vmm.usage().mappings, 2);
+    drop(queue);
+    machine.assert_everything_freed();
+}
+
+#[test]
+fn late_signal_keeps_the_page_retiring() {
+    let machine = Machine::new(generations().remove(0).1);
+    let signal = Signal::new(&machine.runtime, 1);
+    let limit = Duration::from_millis(20);
+    let queue = RetireQueue::builder(2).with_time_limit(limit).open(&machine.vmm).unwrap();
+    let buffer = buffer(&machine, 4);
+    buffer.map(0..2).unwrap();
+    retire(&buffer, 0..1, &queue, &[signal.at_most(0)]).unwrap();
+    let report = queue.drain(Duration::from_secs(60)).unwrap();
+    assert_eq!(report.failures.len(), 1);
+    signal.set(0);
+    assert_eq!(buffer.state(0).unwrap(), PageState::Retiring);
+    assert_eq!(buffer.map(0..1).unwrap_err().problem(), Some(Problem::PageRetiring));
+    // Other pages can be used.
+    buffer.unmap(1..2).unwrap();
+    buffer.map(1..4).unwrap();
+    let page = buffer.address();
+    drop((buffer, queue));
+    assert!(machine.simulation.page(0, page.get()).is_some());
+    assert_eq!(machine.vmm.usage().mappings, 1);
+}
+
+#[test]
+fn zero_pages_cannot_be_retired() {
+    let machine = Machine::new(generations().remove(0).1);
+    let queue = RetireQueue::builder(2).without_thread().open(&machine.vmm).unwrap();
+    let buffer = PagedBuffer::builder(4 * PAGE).with_page_size(PAGE).with_zero_page();
+    let buffer = buffer.reserve(&machine.vmm, &machine.on(0)).unwrap();
+    buffer.map(0..1).unwrap();
+    let error = retire(&buffer, 0..1, &queue, &[]).unwrap_err();
+    assert_eq!(error.kind(), &ErrorKind::NotSupported(Feature::RetireZeroPages));
+    buffer.unmap(0..1).unwrap();
+}

@@ -1,0 +1,522 @@
+//! Retire queues: mappings that are unmapped when signals fire.
+
+mod allocations;
+mod log;
+mod machine;
+mod process;
+mod signals;
+
+use hsa_vmm::error::{Operation, Problem, Rejected};
+use hsa_vmm::hsa_sys::hsa_signal_t;
+use hsa_vmm::simulation::{Config, FaultPlan};
+use hsa_vmm::vmm::{RetireQueue, SignalCondition};
+use hsa_vmm::{Access, Address, Allocation, Error, ErrorKind, Mapping, Reservation};
+use machine::{KIB, Machine, access, at, fail_calls, generations};
+use process::End;
+use signals::Signal;
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+
+const SIZE: usize = 64 * KIB;
+const LONG: Duration = Duration::from_secs(60);
+const SHORT: Duration = Duration::from_millis(30);
+
+type Condition = (hsa_signal_t, SignalCondition);
+
+fn machine() -> Machine {
+    Machine::new(Config::mi300x(1))
+}
+
+/// Maps memory of its own at an offset of a reservation, with access for the CPU and the first GPU.
+#[track_caller]
+fn map(machine: &Machine, reservation: &Reservation, offset: usize) -> Mapping {
+    let memory = Allocation::create(&machine.vmm, SIZE, &machine.on(0)).unwrap();
+    let mapping = reservation.map(offset, &memory).unwrap();
+    mapping.grant(&[machine.gpu(0), machine.cpu(0)], Access::ReadWrite).unwrap();
+    mapping.write(0, b"used").unwrap();
+    mapping
+}
+
+fn reserve(machine: &Machine, count: usize) -> Reservation {
+    Reservation::builder(count * SIZE).reserve(&machine.vmm).unwrap()
+}
+
+fn submit(
+    queue: &RetireQueue,
+    mapping: Mapping,
+    signals: &[Condition],
+) -> Result<(), Rejected<Mapping>> {
+    // SAFETY: each test drops its queue before its signals.
+    unsafe { queue.submit(mapping, signals) }
+}
+
+fn submit_range(
+    queue: &RetireQueue,
+    address: Address,
+    size: usize,
+    signals: &[Condition],
+) -> Result<(), Error> {
+    // SAFETY: as above.
+    unsafe { queue.submit_range(address, size, signals) }
+}
+
+/// Fails unless the CPU and the GPU can still read the memory. A load from unmapped memory ends the process.
+#[track_caller]
+fn assert_readable(machine: &Machine, address: Address) {
+    assert!(machine.simulation.page(0, address.get()).is_some(), "no entry in the page table");
+    // SAFETY: the memory is mapped, which the test checks.
+    let byte = unsafe { (address.get() as *const u8).read_volatile() };
+    assert_eq!(byte, b'u');
+}
+
+#[track_caller]
+fn assert_unmapped(machine: &Machine, address: Address) {
+    assert!(machine.simulation.page(0, address.get()).is_none(), "an entry in the page table");
+    assert_eq!(machine.vmm.mapped_range_at(address), None);
+}
+
+/// Waits until a condition holds.
+#[track_caller]
+fn wait_until(condition: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < LONG, "the condition does not hold");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn mapping_is_unmapped_when_all_signals_fire() {
+    for (generation, config) in generations() {
+        let machine = Machine::new(config);
+        let [done, timeline] = [1, 6].map(|value| Signal::new(&machine.runtime, value));
+        let queue = RetireQueue::builder(4).without_thread().open(&machine.vmm).unwrap();
+        let mapping = map(&machine, &reserve(&machine, 1), 0);
+        let address = mapping.address();
+        submit(&queue, mapping, &[done.at_most(0), timeline.at_least(7)]).unwrap();
+        for (now, value) in [(&done, 1), (&timeline, 6), (&timeline, 7)] {
+            now.set(value);
+            let report = queue.poll().unwrap();
+            assert_eq!((report.retired, report.pending), (0, 1), "{generation}");
+            assert_readable(&machine, address);
+        }
+        // A signal that has fired once may be used again.
+        timeline.set(0);
+        done.set(-1);
+        let report = queue.poll().unwrap();
+        assert_eq!((report.retired, report.pending), (1, 0), "{generation}");
+        assert_eq!(report.failures, [], "{generation}");
+        assert_unmapped(&machine, address);
+        // The last owner of memory and addresses was the queue.
+        machine.assert_everything_freed();
+        drop(queue);
+        drop((done, timeline));
+        machine.close();
+    }
+}
+
+#[test]
+fn thread_unmaps_without_calls() {
+    let machine = machine();
+    let signal = Signal::new(&machine.runtime, 1);
+    let queue = RetireQueue::builder(4).open(&machine.vmm).unwrap();
+    let reservation = reserve(&machine, 2);
+    // In the second round, the thread sleeps until it is woken.
+    for pause in [Duration::ZERO, Duration::from_millis(200)] {
+        thread::sleep(pause);
+        signal.set(1);
+        let mapping = map(&machine, &reservation, 0);
+        let address = mapping.address();
+        submit(&queue, mapping, &[signal.at_most(0)]).unwrap();
+        thread::sleep(SHORT);
+        assert_readable(&machine, address);
+        signal.set(0);
+        wait_until(|| queue.pending() == 0);
+        assert_unmapped(&machine, address);
+    }
+    wait_until(|| machine.vmm.usage().handles == 0);
+    let report = queue.poll().unwrap();
+    assert_eq!((report.retired, report.pending), (2, 0));
+    assert_eq!(queue.poll().unwrap().retired, 0, "a report covers the time since the last one");
+}
+
+#[test]
+fn mapping_without_signals_is_unmapped_at_once() {
+    let machine = machine();
+    let queue = RetireQueue::builder(1).without_thread().open(&machine.vmm).unwrap();
+    submit(&queue, map(&machine, &reserve(&machine, 1), 0), &[]).unwrap();
+    assert_eq!(machine.vmm.usage().mappings, 1, "not by the submission");
+    assert_eq!(queue.poll().unwrap().retired, 1);
+    machine.assert_everything_freed();
+}
+
+#[test]
+fn full_queue_returns_the_mapping() {
+    let machine = machine();
+    let signal = Signal::new(&machine.runtime, 1);
+    let queue = RetireQueue::builder(2).without_thread().open(&machine.vmm).unwrap();
+    let reservation = reserve(&machine, 4);
+    let mappings: Vec<_> = (0..3).map(|it| map(&machine, &reservation, it * SIZE)).collect();
+    let full = ErrorKind::LimitReached { table: "pending retirements", limit: 2 };
+    // SAFETY: the queue is dropped before the signal.
+    let rejected = unsafe { queue.submit_many(mappings, &[signal.at_most(0)]) }.unwrap_err();
+    assert_eq!((rejected.error.kind(), queue.pending()), (&full, 0), "all or none");
+    let mut mappings = rejected.value;
+    let last = mappings.pop().unwrap();
+    // SAFETY: as above.
+    unsafe { queue.submit_many(mappings, &[signal.at_most(0)]) }.unwrap();
+    let Rejected { value: last, error } = submit(&queue, last, &[]).unwrap_err();
+    assert_eq!((error.kind(), error.operation()), (&full, Operation::Retire));
+    let by_address = submit_range(&queue, last.address(), SIZE, &[]).unwrap_err();
+    assert_eq!(by_address.kind(), &full);
+    last.check_mapped().unwrap();
+    assert_readable(&machine, last.address());
+    signal.set(0);
+    assert_eq!(queue.poll().unwrap().retired, 2);
+    submit(&queue, last, &[]).unwrap();
+    assert_eq!(queue.poll().unwrap().retired, 1);
+}
+
+#[test]
+fn submission_does_not_allocate() {
+    let machine = machine();
+    let all: Vec<_> = (0..8).map(|_| Signal::new(&machine.runtime, 1)).collect();
+    let conditions: Vec<_> = all.iter().map(|signal| signal.at_most(0)).collect();
+    let queue = RetireQueue::builder(2).without_thread().open(&machine.vmm).unwrap();
+    let reservation = reserve(&machine, 3);
+    let [first, second, third] = [0, 1, 2].map(|it| map(&machine, &reservation, it * SIZE));
+    let before = allocations::count();
+    submit(&queue, first, &conditions).unwrap();
+    let by_address = submit_range(&queue, second.address(), SIZE, &conditions);
+    let rejected = submit(&queue, third, &conditions);
+    assert_eq!(allocations::count(), before);
+    by_address.unwrap();
+    let _third = rejected.unwrap_err().value;
+    all.iter().for_each(|signal| signal.set(0));
+    assert_eq!(queue.poll().unwrap().retired, 2);
+    drop(second);
+}
+
+#[test]
+fn submission_does_not_wait() {
+    let machine = machine();
+    let queue = RetireQueue::builder(4).open(&machine.vmm).unwrap();
+    let reservation = reserve(&machine, 3);
+    let [first, second, third] = [0, 1, 2].map(|it| map(&machine, &reservation, it * SIZE));
+    // While this thread has locked the reservation, the queue's thread waits for it to unmap `second`.
+    let pending = first.with_access(machine.gpu(0), Access::Read, |_| {
+        submit(&queue, second, &[]).unwrap();
+        thread::sleep(SHORT);
+        submit(&queue, third, &[]).unwrap();
+        queue.pending()
+    });
+    assert_eq!(pending.unwrap(), 2);
+    assert_eq!(queue.drain(LONG).unwrap().retired, 2);
+    first.check_mapped().unwrap();
+}
+
+#[test]
+fn late_signal_quarantines_and_never_unmaps() {
+    for (generation, config) in generations() {
+        let machine = Machine::new(config);
+        let signal = Signal::new(&machine.runtime, 1);
+        let queue = RetireQueue::builder(4).with_time_limit(SHORT).without_thread();
+        let queue = queue.open(&machine.vmm).unwrap();
+        let reservation = reserve(&machine, 2);
+        let [late, other] = [0, SIZE].map(|offset| map(&machine, &reservation, offset));
+        let address = late.address();
+        submit(&queue, late, &[signal.at_most(0)]).unwrap();
+        let report = queue.drain(LONG).unwrap();
+        let [failure] = &report.failures[..] else { panic!("{generation}: {report:?}") };
+        let expected = ErrorKind::NotSignaled {
+            signal: signal.handle.handle,
+            condition: SignalCondition::AtMost(0),
+            value: 1,
+            limit: SHORT,
+        };
+        assert_eq!((failure.error.kind(), failure.quarantined), (&expected, true), "{generation}");
+        assert_eq!((failure.address, failure.size), (address, SIZE), "{generation}");
+        let listed = machine.vmm.quarantine();
+        assert_eq!((listed.len(), listed[0].address, listed[0].size), (1, address, SIZE));
+        assert_eq!(listed[0].failure, expected, "{generation}");
+
+        // The signal is too late, and no call unmaps the range.
+        signal.set(0);
+        assert_eq!(queue.poll().unwrap().retired, 0);
+        let vmm = &machine.vmm;
+        let gpu = access(machine.gpu(0), Access::None);
+        let both = [(address, SIZE), (at(address, SIZE), SIZE)];
+        for result in [
+            vmm.unmap(address, SIZE),
+            vmm.unmap(address, 2 * SIZE),
+            vmm.unmap_many(&both),
+            vmm.set_access(address, SIZE, &[gpu]),
+            vmm.revoke(address, SIZE, &[machine.gpu(0)]),
+            vmm.exchange(address, at(address, SIZE), SIZE),
+            submit_range(&queue, address, 2 * SIZE, &[]),
+        ] {
+            let is_quarantined = |it: &Error| matches!(it.kind(), ErrorKind::Quarantined { .. });
+            assert!(result.as_ref().is_err_and(is_quarantined), "{generation}: {result:?}");
+        }
+        assert!(vmm.address_free(address, 2 * SIZE).is_err(), "{generation}");
+        vmm.check().unwrap();
+        assert_readable(&machine, address);
+
+        // Other mappings of the reservation can be used and unmapped.
+        other.write(0, b"other").unwrap();
+        other.unmap().unwrap();
+        drop(map(&machine, &reservation, SIZE));
+        drop((queue, reservation));
+        assert_readable(&machine, address);
+
+        // The drop of the `Vmm` frees everything else.
+        let more = machine.reserve(SIZE);
+        let handle = machine.create(0, SIZE);
+        machine.map(more, SIZE, handle);
+        let simulation = machine.simulation.clone();
+        drop(signal);
+        drop(machine);
+        assert!(simulation.page(0, address.get()).is_some(), "{generation}: still mapped");
+        let usage = simulation.usage();
+        assert_eq!((usage.reservations, usage.mappings), (1, 1), "{generation}: {usage:?}");
+        assert_eq!(simulation.calls("hsa_shut_down"), 0, "{generation}: a stop would unmap");
+    }
+}
+
+#[test]
+fn failed_unmap_quarantines() {
+    let machine = machine();
+    let queue = RetireQueue::builder(4).without_thread().open(&machine.vmm).unwrap();
+    let reservation = reserve(&machine, 2);
+    let [first, second] = [0, SIZE].map(|offset| map(&machine, &reservation, offset));
+    let address = first.address();
+    let calls = machine.simulation.calls("hsa_amd_vmem_unmap") + 1;
+    let plan = fail_calls(FaultPlan::default(), "hsa_amd_vmem_unmap", calls..calls + 1, 0x1000);
+    machine.simulation.set_faults(plan);
+    submit(&queue, first, &[]).unwrap();
+    submit(&queue, second, &[]).unwrap();
+    let report = queue.poll().unwrap();
+    machine.simulation.set_faults(FaultPlan::default());
+    assert_eq!((report.retired, report.failures.len()), (1, 1), "{report:?}");
+    let failure = &report.failures[0];
+    assert_eq!((failure.address, failure.quarantined), (address, true));
+    assert_eq!(failure.error.call().map(|(call, _)| call), Some("hsa_amd_vmem_unmap"));
+    assert_eq!(machine.vmm.quarantine().len(), 1);
+    assert_eq!(machine.vmm.usage().mappings, 1);
+    machine.vmm.check().unwrap();
+}
+
+#[test]
+fn retirements_keep_their_order() {
+    static UNMAPPED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    if process::rerun_in_own_process() {
+        return;
+    }
+    log::subscribe(
+        |metadata| metadata.target().starts_with("hsa_vmm::native"),
+        |fields| {
+            let value = |name| fields.iter().find(|field| field.0 == name).map(|it| it.1.clone());
+            if value("calling").as_deref() == Some("hsa_amd_vmem_unmap") {
+                UNMAPPED.lock().unwrap().extend(value("at").or(value("address")));
+            }
+        },
+    );
+    let machine = machine();
+    let signal = Signal::new(&machine.runtime, 1);
+    let queue = RetireQueue::builder(8).without_thread().open(&machine.vmm).unwrap();
+    let reservation = reserve(&machine, 5);
+    let order = [3, 0, 4, 1, 2];
+    let mappings = order.map(|index| map(&machine, &reservation, index * SIZE));
+    UNMAPPED.lock().unwrap().clear();
+    for mapping in mappings {
+        submit(&queue, mapping, &[signal.at_most(0)]).unwrap();
+    }
+    signal.set(0);
+    assert_eq!(queue.poll().unwrap().retired, order.len());
+    let address = |index| at(reservation.address(), index * SIZE).to_string();
+    assert_eq!(*UNMAPPED.lock().unwrap(), order.map(address));
+}
+
+#[test]
+fn range_can_be_mapped_again_after_its_retirement() {
+    let machine = machine();
+    let signal = Signal::new(&machine.runtime, 0);
+    let queue = RetireQueue::builder(4).open(&machine.vmm).unwrap();
+    let reservation = reserve(&machine, 1);
+    for round in 1..=50 {
+        let mapping = map(&machine, &reservation, 0);
+        submit(&queue, mapping, &[signal.at_least(round)]).unwrap();
+        let memory = Allocation::create(&machine.vmm, SIZE, &machine.on(0)).unwrap();
+        let taken = reservation.map(0, &memory).unwrap_err();
+        assert!(matches!(taken.problem(), Some(Problem::AlreadyMapped(_))), "{taken}");
+        assert_readable(&machine, reservation.address());
+        signal.set(round);
+        assert_eq!(queue.drain(LONG).unwrap().failures, []);
+    }
+}
+
+#[test]
+fn drain_waits_for_earlier_submissions_only() {
+    let machine = machine();
+    let [first, never] = [1, 1].map(|value| Signal::new(&machine.runtime, value));
+    let queue = RetireQueue::builder(4).with_time_limit(SHORT * 10).open(&machine.vmm).unwrap();
+    let reservation = reserve(&machine, 2);
+    submit(&queue, map(&machine, &reservation, 0), &[first.at_most(0)]).unwrap();
+    let report = queue.drain(SHORT).unwrap();
+    assert_eq!((report.retired, report.pending), (0, 1), "the limit has passed");
+    first.set(0);
+    let report = queue.drain(LONG).unwrap();
+    assert_eq!((report.retired, report.pending), (1, 0));
+    submit(&queue, map(&machine, &reservation, SIZE), &[never.at_most(0)]).unwrap();
+    let report = queue.drain(LONG).unwrap();
+    assert_eq!((report.failures.len(), report.pending), (1, 0));
+}
+
+#[test]
+fn drop_waits_for_signals() {
+    for has_thread in [true, false] {
+        let machine = machine();
+        let signal = Signal::new(&machine.runtime, 1);
+        let builder = RetireQueue::builder(4).with_time_limit(LONG);
+        let builder = if has_thread { builder } else { builder.without_thread() };
+        let queue = builder.open(&machine.vmm).unwrap();
+        let mapping = map(&machine, &reserve(&machine, 1), 0);
+        let address = mapping.address();
+        submit(&queue, mapping, &[signal.at_most(0)]).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(SHORT);
+                assert_readable(&machine, address);
+                signal.set(0);
+            });
+            drop(queue);
+        });
+        machine.assert_everything_freed();
+        drop(signal);
+        machine.close();
+    }
+}
+
+#[test]
+fn drop_waits_at_most_the_limit() {
+    for has_thread in [true, false] {
+        let machine = machine();
+        let signal = Signal::new(&machine.runtime, 1);
+        let builder = RetireQueue::builder(4).with_time_limit(10 * SHORT);
+        let builder = if has_thread { builder } else { builder.without_thread() };
+        let queue = builder.open(&machine.vmm).unwrap();
+        let mapping = map(&machine, &reserve(&machine, 1), 0);
+        let address = mapping.address();
+        submit(&queue, mapping, &[signal.at_most(0)]).unwrap();
+        let begun = Instant::now();
+        drop(queue);
+        assert!(begun.elapsed() >= 9 * SHORT, "not before the limit");
+        assert!(begun.elapsed() < LONG);
+        assert_readable(&machine, address);
+        assert_eq!(machine.vmm.quarantine().len(), 1);
+    }
+}
+
+#[test]
+fn mappings_are_retired_by_address() {
+    let machine = machine();
+    let signal = Signal::new(&machine.runtime, 1);
+    let queue = RetireQueue::builder(4).without_thread().open(&machine.vmm).unwrap();
+    let base = machine.reserve(2 * SIZE);
+    for offset in [0, SIZE] {
+        let handle = machine.create(0, SIZE);
+        machine.map(at(base, offset), SIZE, handle);
+        machine.vmm.release(handle).unwrap();
+    }
+    let part = submit_range(&queue, base, SIZE / 2, &[]).unwrap_err();
+    assert!(matches!(part.problem(), Some(Problem::SplitsMapping(_))), "{part}");
+    submit_range(&queue, base, 2 * SIZE, &[signal.at_most(0)]).unwrap();
+    assert_eq!(queue.poll().unwrap().pending, 2);
+    machine.vmm.address_free(base, 2 * SIZE).unwrap_err();
+    signal.set(0);
+    assert_eq!(queue.poll().unwrap().retired, 2);
+    machine.vmm.address_free(base, 2 * SIZE).unwrap();
+    machine.assert_empty();
+}
+
+#[test]
+fn mapping_that_was_unmapped_before_is_reported() {
+    let machine = machine();
+    let queue = RetireQueue::builder(4).without_thread().open(&machine.vmm).unwrap();
+    let reservation = reserve(&machine, 1);
+    let mapping = map(&machine, &reservation, 0);
+    let address = mapping.address();
+    submit(&queue, mapping, &[]).unwrap();
+    machine.vmm.unmap(address, SIZE).unwrap();
+    let new = map(&machine, &reservation, 0);
+    let report = queue.poll().unwrap();
+    assert_eq!((report.retired, report.failures.len()), (0, 1), "{report:?}");
+    let failure = &report.failures[0];
+    assert!(!failure.quarantined);
+    assert!(matches!(failure.error.problem(), Some(Problem::NotMapped(_))), "{failure:?}");
+    new.check_mapped().unwrap();
+    drop((new, reservation));
+    machine.assert_everything_freed();
+}
+
+#[test]
+fn invalid_submissions_return_the_mapping() {
+    let (machine, other) = (machine(), machine());
+    let signal = Signal::new(&machine.runtime, 1);
+    let queue = RetireQueue::builder(4).without_thread().open(&machine.vmm).unwrap();
+    let mapping = map(&machine, &reserve(&machine, 1), 0);
+    let null = (hsa_signal_t { handle: 0 }, SignalCondition::AtMost(0));
+    let Rejected { value: mapping, error } =
+        submit(&queue, mapping, &[signal.at_most(0), null]).unwrap_err();
+    assert_eq!(error.problem(), Some(Problem::Null));
+    let nine = [signal.at_most(0); RetireQueue::MAX_SIGNALS + 1];
+    let Rejected { value: mapping, error } = submit(&queue, mapping, &nine).unwrap_err();
+    assert_eq!(error.problem(), Some(Problem::TooMany(8)));
+    let text = "cannot retire a mapping: list of signals 9 has too many elements; the maximum is 8";
+    assert_eq!(error.to_string(), text);
+    let foreign = map(&other, &reserve(&other, 1), 0);
+    let error = submit(&queue, foreign, &[]).unwrap_err().error;
+    assert_eq!(error.problem(), Some(Problem::ForeignHandle));
+    assert_eq!(queue.pending(), 0);
+    mapping.check_mapped().unwrap();
+    let zero = RetireQueue::builder(0).open(&machine.vmm).unwrap_err();
+    assert_eq!(zero.problem(), Some(Problem::Zero));
+}
+
+#[test]
+fn forked_child_gets_errors_and_does_nothing() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    let machine = machine();
+    let signal = Signal::new(&machine.runtime, 1);
+    let queue = RetireQueue::builder(4).open(&machine.vmm).unwrap();
+    let reservation = reserve(&machine, 2);
+    let [first, second] = [0, SIZE].map(|offset| map(&machine, &reservation, offset));
+    let address = first.address();
+    submit(&queue, first, &[signal.at_most(0)]).unwrap();
+    let mut all = Some((queue, second));
+    let end = process::in_child(|| {
+        let (queue, second) = all.take().unwrap();
+        let Rejected { value: second, error } = submit(&queue, second, &[]).unwrap_err();
+        let opened = RetireQueue::builder(1).open(&machine.vmm).map(drop);
+        for result in [
+            Err(error),
+            submit_range(&queue, address, SIZE, &[]),
+            queue.poll().map(drop),
+            queue.drain(LONG).map(drop),
+            opened,
+        ] {
+            assert_eq!(result.unwrap_err().kind(), &ErrorKind::Forked);
+        }
+        drop((queue, second));
+    });
+    assert_eq!(end, End::Success);
+    let (queue, second) = all.unwrap();
+    assert_readable(&machine, address);
+    signal.set(0);
+    assert_eq!(queue.drain(LONG).unwrap().retired, 1);
+    drop((queue, second, reservation));
+    machine.assert_everything_freed();
+}

@@ -1,0 +1,263 @@
+//! Threads that retire mappings whose signals fire at random, late or never.
+
+use crate::machine::{Library, access};
+use crate::signals::Signal;
+use hsa_vmm::error::Rejected;
+use hsa_vmm::vmm::RetireQueue;
+use hsa_vmm::{Access, Address, Allocation, ErrorKind, Reservation};
+use std::collections::BTreeSet;
+use std::mem::take;
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The size of a mapping in bytes.
+const SIZE: usize = 64 << 10;
+/// The number of places for mappings in the reservation of a thread. More than the mappings that a thread loses,
+/// because their signals do not fire in time.
+const PLACES: usize = 256;
+/// One signal in this number is late or never fires.
+const SELDOM: usize = 250;
+
+/// The parameters of a run.
+pub struct Load<'a> {
+    pub library: &'a Library,
+    pub threads: usize,
+    /// The number of retirements of each thread.
+    pub each: usize,
+    pub capacity: usize,
+    pub limit: Duration,
+    /// Fails if an agent cannot read the byte at an address.
+    pub read: &'a (dyn Fn(Address, u8) + Sync),
+}
+
+/// What a run has done.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    pub retired: usize,
+    pub quarantined: usize,
+    /// Submissions to a full queue.
+    pub rejected: usize,
+    /// The times in submissions, without those to a full queue.
+    pub submitting: Duration,
+}
+
+/// A random number generator (SplitMix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ mixed >> 31) % limit as u64) as usize
+    }
+}
+
+/// A submitted mapping.
+struct Pending {
+    address: Address,
+    tag: u8,
+    signals: Vec<Signal>,
+    /// The number of signals that have fired.
+    fired: usize,
+    submitted: Instant,
+}
+
+impl Load<'_> {
+    /// Runs the threads, and checks at the end that exactly the mappings of late signals are left.
+    #[track_caller]
+    pub fn run(&self) -> Outcome {
+        let queue = RetireQueue::builder(self.capacity).with_time_limit(self.limit);
+        let queue = queue.open(&self.library.vmm).unwrap();
+        let left = Mutex::new(Vec::new());
+        let mut outcome = Outcome::default();
+        thread::scope(|scope| {
+            let run = |seed| {
+                let (queue, left) = (&queue, &left);
+                scope.spawn(move || Worker::new(self, queue, seed).run(left))
+            };
+            let workers: Vec<_> = (1..=self.threads as u64).map(run).collect();
+            for worker in workers {
+                let (rejected, submitting) = worker.join().expect("a thread has panicked");
+                outcome.rejected += rejected;
+                outcome.submitting += submitting;
+            }
+        });
+        let report = queue.drain(4 * self.limit).unwrap();
+        assert_eq!(report.pending, 0);
+        outcome.retired = report.retired;
+        outcome.quarantined = report.failures.len();
+        assert_eq!(outcome.retired + outcome.quarantined, self.threads * self.each);
+        for failure in &report.failures {
+            let late = matches!(failure.error.kind(), ErrorKind::NotSignaled { .. });
+            assert!(late && failure.quarantined, "{failure:?}");
+        }
+
+        // Signals that fire now are too late.
+        let left = left.into_inner().unwrap();
+        for (at, pending) in left.iter().enumerate() {
+            (self.read)(pending.address, pending.tag);
+            if at % 2 == 0 {
+                pending.signals.iter().for_each(|signal| signal.set(0));
+            }
+        }
+        thread::sleep(Duration::from_millis(20));
+        drop(queue);
+        let vmm = &self.library.vmm;
+        vmm.check().unwrap();
+        let sorted = |all: &mut dyn Iterator<Item = Address>| all.collect::<BTreeSet<_>>();
+        let left = left.iter().map(|it| {
+            (self.read)(it.address, it.tag);
+            it.address
+        });
+        let left = sorted(&mut left.into_iter());
+        assert_eq!(left.len(), outcome.quarantined);
+        assert_eq!(sorted(&mut vmm.quarantine().iter().map(|it| it.address)), left);
+        assert_eq!(sorted(&mut vmm.mappings().iter().map(|it| it.address)), left);
+        assert_eq!(vmm.usage().handles, left.len(), "only their memory is left");
+        outcome
+    }
+}
+
+struct Worker<'a> {
+    load: &'a Load<'a>,
+    queue: &'a RetireQueue,
+    reservation: Reservation,
+    random: Random,
+    /// Will fire.
+    pending: Vec<Pending>,
+    /// Fire too late, or never.
+    late: Vec<Pending>,
+    /// Signals for new submissions.
+    idle: Vec<Signal>,
+    /// Signals that have fired, and the addresses of the mappings that wait for them.
+    used: Vec<(Address, Vec<Signal>)>,
+    rejected: usize,
+    submitting: Duration,
+}
+
+impl<'a> Worker<'a> {
+    fn new(load: &'a Load<'a>, queue: &'a RetireQueue, seed: u64) -> Self {
+        let reservation = Reservation::builder(PLACES * SIZE).reserve(&load.library.vmm).unwrap();
+        let (pending, late, idle, used) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (rejected, submitting) = (0, Duration::ZERO);
+        let random = Random(seed);
+        Self { load, queue, reservation, random, pending, late, idle, used, rejected, submitting }
+    }
+
+    fn run(mut self, left: &Mutex<Vec<Pending>>) -> (usize, Duration) {
+        for number in 0..self.load.each {
+            self.retire(number as u8 | 1);
+            // On average, as many as were submitted.
+            for _ in 0..self.random.below(3) {
+                self.fire_one();
+            }
+        }
+        while !self.pending.is_empty() {
+            self.fire_one();
+        }
+        while !self.used.is_empty() {
+            self.recycle();
+            thread::yield_now();
+        }
+        left.lock().unwrap().append(&mut self.late);
+        (self.rejected, self.submitting)
+    }
+
+    /// Maps new memory at an unused place, and submits it.
+    fn retire(&mut self, tag: u8) {
+        let library = self.load.library;
+        let memory = Allocation::create(&library.vmm, SIZE, &library.on(0)).unwrap();
+        let mapping = loop {
+            let offset = self.random.below(PLACES) * SIZE;
+            match self.reservation.map(offset, &memory) {
+                Ok(mapping) => break mapping,
+                // The place is in use.
+                Err(error) => assert!(error.problem().is_some(), "{error}"),
+            }
+            if self.random.below(4) == 0 {
+                self.fire_one();
+                self.recycle();
+            }
+        };
+        // The mapping that was submitted at this place before was unmapped.
+        let (ended, used) =
+            take(&mut self.used).into_iter().partition(|it| it.0 == mapping.address());
+        self.used = used;
+        self.idle.extend(Vec::into_iter(ended).flat_map(|(_, signals)| signals));
+        let agents = [library.gpu(0), library.cpu(0)];
+        mapping.set_access(&agents.map(|it| access(it, Access::ReadWrite))).unwrap();
+        mapping.write(0, &[tag]).unwrap();
+        let address = mapping.address();
+        let count = 1 + self.random.below(3);
+        while self.idle.len() < count {
+            self.idle.push(Signal::new(&library.runtime, 1));
+        }
+        let signals = self.idle.split_off(self.idle.len() - count);
+        signals.iter().for_each(|signal| signal.set(1));
+        let conditions: Vec<_> = signals.iter().map(|signal| signal.at_most(0)).collect();
+        let mut mapping = Some(mapping);
+        let submitted = loop {
+            let submitted = Instant::now();
+            // SAFETY: signals are destroyed after the queue is dropped.
+            let result = unsafe { self.queue.submit(mapping.take().unwrap(), &conditions) };
+            match result {
+                Ok(()) => break submitted,
+                Err(Rejected { value, error }) => {
+                    assert!(matches!(error.kind(), ErrorKind::LimitReached { .. }), "{error}");
+                    mapping = Some(value);
+                    self.rejected += 1;
+                    self.fire_one();
+                    thread::yield_now();
+                }
+            }
+        };
+        self.submitting += submitted.elapsed();
+        let pending = Pending { address, tag, signals, fired: 0, submitted };
+        match self.random.below(SELDOM) {
+            0 => self.late.push(pending),
+            _ => self.pending.push(pending),
+        }
+    }
+
+    /// Fires one signal of a random mapping. Until its last signal fires, the mapping must be readable.
+    fn fire_one(&mut self) {
+        if self.pending.is_empty() {
+            return;
+        }
+        let index = self.random.below(self.pending.len());
+        let it = &mut self.pending[index];
+        (self.load.read)(it.address, it.tag);
+        it.fired += 1;
+        if it.fired < it.signals.len() {
+            // The first signal fires last.
+            it.signals[it.fired].set(0);
+            return;
+        }
+        let it = self.pending.swap_remove(index);
+        // A machine that is too busy makes the signal late, with an unknown result.
+        assert!(
+            it.submitted.elapsed() < self.load.limit / 2,
+            "the machine is too busy for this test"
+        );
+        it.signals[0].set(0);
+        self.used.push((it.address, it.signals));
+        self.recycle();
+    }
+
+    /// Makes the signals of mappings that were unmapped available again.
+    fn recycle(&mut self) {
+        let vmm = &self.load.library.vmm;
+        let mut index = 0;
+        while let Some((address, _)) = self.used.get(index) {
+            if vmm.mapped_range_at(*address).is_some() {
+                index += 1;
+                continue;
+            }
+            let (_, signals) = self.used.swap_remove(index);
+            self.idle.extend(signals);
+        }
+    }
+}

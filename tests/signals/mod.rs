@@ -1,0 +1,71 @@
+//! Signals of the test program.
+
+#![allow(dead_code, reason = "each test binary uses a different part")]
+
+use hsa_vmm::Runtime;
+use hsa_vmm::hsa_sys::{
+    HSA_STATUS_SUCCESS, hsa_agent_t, hsa_signal_create_fn, hsa_signal_destroy_fn,
+    hsa_signal_store_screlease_fn, hsa_signal_t,
+};
+use hsa_vmm::vmm::SignalCondition;
+
+/// A signal, destroyed when it is dropped.
+pub struct Signal {
+    pub handle: hsa_signal_t,
+    store: hsa_signal_store_screlease_fn,
+    destroy: hsa_signal_destroy_fn,
+}
+
+impl Signal {
+    /// Creates a signal on the simulation or on a loaded runtime.
+    #[track_caller]
+    pub fn new(runtime: &Runtime, value: i64) -> Self {
+        let (create, store, destroy) = match runtime.simulation() {
+            Some(simulation) => {
+                let core = &simulation.table().core;
+                (core.hsa_signal_create, core.hsa_signal_store_screlease, core.hsa_signal_destroy)
+            }
+            None => {
+                let [create, store, destroy] =
+                    [c"hsa_signal_create", c"hsa_signal_store_screlease", c"hsa_signal_destroy"]
+                        .map(|name| runtime.function(name).expect("the runtime has signals"));
+                // SAFETY: the types are those of hsa.h.
+                unsafe {
+                    (
+                        std::mem::transmute::<_, hsa_signal_create_fn>(create),
+                        std::mem::transmute::<_, hsa_signal_store_screlease_fn>(store),
+                        std::mem::transmute::<_, hsa_signal_destroy_fn>(destroy),
+                    )
+                }
+            }
+        };
+        let mut handle = hsa_signal_t { handle: 0 };
+        let consumers = std::ptr::null::<hsa_agent_t>();
+        // SAFETY: no consumers are named, and `handle` is writable.
+        let status = unsafe { create.expect("signals")(value, 0, consumers, &mut handle) };
+        assert_eq!(status, HSA_STATUS_SUCCESS);
+        Self { handle, store, destroy }
+    }
+
+    pub fn set(&self, value: i64) {
+        // SAFETY: the signal exists until it is dropped.
+        unsafe { self.store.expect("signals")(self.handle, value) };
+    }
+
+    /// Returns the condition of a completion signal.
+    pub fn at_most(&self, value: i64) -> (hsa_signal_t, SignalCondition) {
+        (self.handle, SignalCondition::AtMost(value))
+    }
+
+    /// Returns the condition of a signal that counts up.
+    pub fn at_least(&self, value: i64) -> (hsa_signal_t, SignalCondition) {
+        (self.handle, SignalCondition::AtLeast(value))
+    }
+}
+
+impl Drop for Signal {
+    fn drop(&mut self) {
+        // SAFETY: tests drop a signal after the queue that reads it.
+        unsafe { self.destroy.expect("signals")(self.handle) };
+    }
+}
