@@ -50,7 +50,17 @@ fn build() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
         let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "-p", "hsa-vmm-cli", "-p", "hsa-vmm-capi", "-p", "hsa-kfd", "-p", "hsa-record"]);
+        build.args([
+            "build",
+            "-p",
+            "hsa-vmm-cli",
+            "-p",
+            "hsa-vmm-capi",
+            "-p",
+            "hsa-kfd",
+            "-p",
+            "hsa-record",
+        ]);
         run_ok(build.current_dir(root()));
         Path::new(env!("CARGO_BIN_EXE_hsa-vmm")).parent().unwrap().to_owned()
     })

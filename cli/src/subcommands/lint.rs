@@ -53,21 +53,28 @@ pub fn run(args: &Lint) -> anyhow::Result<Exit> {
         Ok(())
     })?;
     if !recording.complete {
-        note!("the recording ends early, because the program crashed or was killed: leaks are not shown");
+        note!(
+            "the recording ends early, because the program crashed or was killed: leaks are not shown"
+        );
     }
     let calls = recording.calls.len();
     let count: u64 = findings.iter().map(|finding| finding.count).sum();
-    let (calls_word, mistakes) =
-        (if calls == 1 { "call" } else { "calls" }, if count == 1 { "mistake" } else { "mistakes" });
+    let (calls_word, mistakes) = (
+        if calls == 1 { "call" } else { "calls" },
+        if count == 1 { "mistake" } else { "mistakes" },
+    );
     note!("{count} {mistakes} in {calls} {calls_word}");
     Ok(if findings.is_empty() { Exit::Success } else { Exit::Failure })
 }
 
 fn print(out: &mut impl Write, finding: &Finding) -> std::io::Result<()> {
-    let Finding { mistake, line, call, message, count, .. } = finding;
+    let Finding { mistake, line, call, message, count, pending, .. } = finding;
     write!(out, "{}: line {line}: {call}: {message}", mistake.name())?;
     if *count > 1 {
         write!(out, " ({count} times)")?;
+    }
+    if *pending {
+        write!(out, "; the call did not return")?;
     }
     writeln!(out)?;
     for frame in &finding.stack {

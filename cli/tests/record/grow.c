@@ -39,7 +39,8 @@ int main(int argc, char **argv) {
   }
   CALL(hipMemRetainAllocationHandle, &again, start);
   CALL(hipMemExportToShareableHandle, &descriptor, again, hipMemHandleTypePosixFileDescriptor, 0);
-  CALL(hipMemImportFromShareableHandle, &imported, (void *)(size_t)descriptor,
+  /* HIP 6 reads the descriptor through the pointer. */
+  CALL(hipMemImportFromShareableHandle, &imported, &descriptor,
        hipMemHandleTypePosixFileDescriptor);
   close(descriptor);
   CALL(hipMemRelease, imported);

@@ -96,7 +96,10 @@ fn lint_finds_each_mistake_and_no_other() {
         let file = fixture.record_mistake(&[], "none");
         assert_eq!(findings(&file), [] as [Value; 0], "{}", fs::read_to_string(&file).unwrap());
         for mistake in MISTAKES {
-            let file = fixture.record_mistake(&[], mistake);
+            // With call stacks, calls that do not return are recorded, too: 7.2.4 crashes in `vmem-in-ipc`.
+            let program = fixture.path("mistakes");
+            let (file, output) = fixture.record(&["--stacks"], &[&program, mistake]);
+            assert!(output.status.success() || mistake == "vmem-in-ipc", "{mistake}: {output:?}");
             let findings = findings(&file);
             let release = fixture.release();
             assert_eq!(names(&findings), [mistake], "{release}: {findings:#?}");
@@ -114,7 +117,8 @@ fn stacks_show_where_a_mistake_was_made() {
         let text = out(&output);
         let frames: Vec<_> =
             text.lines().filter(|line| line.contains(&fixture.path("mistakes"))).collect();
-        let functions: Vec<_> = frames.iter().filter_map(|line| line.split(' ').next_back()).collect();
+        let functions: Vec<_> =
+            frames.iter().filter_map(|line| line.split(' ').next_back()).collect();
         assert!(functions.starts_with(&["leak"]) && functions.contains(&"main"), "{text}");
         assert!(text.starts_with("leak: line "), "{text}");
         assert!(err(&output).starts_with("1 mistake in "), "{output:?}");
@@ -161,12 +165,19 @@ fn replay_finds_divergent_status() {
         let text = fs::read_to_string(&file).unwrap();
         let line = text.lines().position(|line| line.contains("\"hsa_amd_vmem_unmap\"")).unwrap();
         let changed = text.lines().enumerate().map(|(number, text)| {
-            if number == line { text.replace("\"status\":0", "\"status\":4096") } else { text.to_owned() }
+            if number == line {
+                text.replace("\"status\":0", "\"status\":4096")
+            } else {
+                text.to_owned()
+            }
         });
         fs::write(&file, changed.collect::<Vec<_>>().join("\n")).unwrap();
         let output = run(&["replay", "--runtime", "sim", "--gpus", "2", &file]);
         assert_eq!(output.status.code(), Some(1), "{output:?}");
-        let first = format!("first divergence: line {}: hsa_amd_vmem_unmap: recorded status 0x1000", line + 1);
+        let first = format!(
+            "first divergence: line {}: hsa_amd_vmem_unmap: recorded status 0x1000",
+            line + 1
+        );
         assert!(out(&output).contains(&first), "{output:?}");
     });
 }
@@ -304,7 +315,7 @@ fn hip_program_is_recorded_and_replayed() {
 fn recording_costs_microseconds() {
     on_each_release("recording_costs_microseconds", |fixture| {
         let program = fixture.path("mistakes");
-        let words = [program.as_str(), "measure", "20000"];
+        let words = [program.as_str(), "measure", "1000"];
         let cost = |output: Output| -> f64 {
             assert_eq!(output.status.code(), Some(0), "{output:?}");
             out(&output).split(' ').next().unwrap().parse().unwrap()

@@ -99,15 +99,24 @@ static void act(const char *mistake) {
   if (!strcmp(mistake, "leak")) leak();
 }
 
-/* Measures calls that fail in the runtime at once, so that recording is most of their cost. */
+static double now(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return time.tv_sec * 1e9 + time.tv_nsec;
+}
+
+/* Measures calls that fail in the runtime at once, so that recording is most of their cost. Prints the fastest of 50
+ * batches, because the machine may be busy. */
 static void measure(int rounds) {
-  struct timespec start, end;
   hsa_access_permission_t permission;
-  clock_gettime(CLOCK_MONOTONIC, &start);
-  for (int i = 0; i < rounds; i++) (void)hsa_amd_vmem_get_access(NULL, &permission, gpus[0]);
-  clock_gettime(CLOCK_MONOTONIC, &end);
-  printf("%.0f ns a call\n",
-         ((end.tv_sec - start.tv_sec) * 1e9 + (end.tv_nsec - start.tv_nsec)) / rounds);
+  double fastest = 1e9;
+  for (int batch = 0; batch < 50; batch++) {
+    double start = now(), took;
+    for (int i = 0; i < rounds; i++) (void)hsa_amd_vmem_get_access(NULL, &permission, gpus[0]);
+    took = (now() - start) / rounds;
+    if (took < fastest) fastest = took;
+  }
+  printf("%.0f ns a call\n", fastest);
 }
 
 int main(int argc, char **argv) {

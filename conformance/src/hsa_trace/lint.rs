@@ -5,7 +5,7 @@
 
 mod state;
 
-use super::{Call, Recording};
+use super::{Call, Header, Record, Recording};
 use serde::Serialize;
 use state::State;
 use std::collections::HashMap;
@@ -66,6 +66,8 @@ pub struct Finding {
     pub call: String,
     /// What is wrong.
     pub message: String,
+    /// Whether the program crashed in the call, or ended meanwhile.
+    pub pending: bool,
     /// The call stack, if it was recorded.
     pub stack: Vec<String>,
     /// How often the same function made the same mistake; with call stacks, from the same place.
@@ -75,11 +77,11 @@ pub struct Finding {
 /// Returns the mistakes in a recording, in the order of their first calls.
 #[must_use]
 pub fn lint(recording: &Recording) -> Vec<Finding> {
-    let mut findings = Findings { recording, list: Vec::new(), index_of: HashMap::new() };
+    let mut findings = Findings::default();
     let mut state = State::new(&recording.header);
-    for (index, record) in recording.calls.iter().enumerate() {
-        check(&state, index, recording, &mut findings);
-        for ungranted in state.apply(index, record) {
+    for record in &recording.calls {
+        check(&state, record, &recording.header, &mut findings);
+        for ungranted in state.apply(record) {
             findings.add(Mistake::NeverGranted, ungranted, NEVER_GRANTED.to_owned());
         }
     }
@@ -89,7 +91,11 @@ pub fn lint(recording: &Recording) -> Vec<Finding> {
             if !mapping.was_granted {
                 findings.add(Mistake::NeverGranted, mapping.made_by, NEVER_GRANTED.to_owned());
             }
-            findings.add(Mistake::Leak, mapping.made_by, "the mapping is never unmapped".to_owned());
+            findings.add(
+                Mistake::Leak,
+                mapping.made_by,
+                "the mapping is never unmapped".to_owned(),
+            );
         }
         for handle in state.handles.values().filter(|handle| handle.references > 0) {
             let message = "the handle is never released".to_owned();
@@ -107,17 +113,15 @@ pub fn lint(recording: &Recording) -> Vec<Finding> {
 const NEVER_GRANTED: &str = "no agent ever gets access to the mapping";
 
 /// The findings so far, each kind once for each place.
+#[derive(Default)]
 struct Findings<'a> {
-    recording: &'a Recording,
     list: Vec<Finding>,
     index_of: HashMap<(Mistake, &'a str, &'a [String]), usize>,
 }
 
-impl Findings<'_> {
-    /// Adds a mistake of the call with this index.
-    fn add(&mut self, mistake: Mistake, index: usize, message: String) {
-        let recording = self.recording;
-        let record = &recording.calls[index];
+impl<'a> Findings<'a> {
+    /// Adds a mistake of a call.
+    fn add(&mut self, mistake: Mistake, record: &'a Record, message: String) {
         let key = (mistake, record.name.as_str(), record.stack.as_slice());
         if let Some(&earlier) = self.index_of.get(&key) {
             self.list[earlier].count += 1;
@@ -126,31 +130,26 @@ impl Findings<'_> {
         self.index_of.insert(key, self.list.len());
         self.list.push(Finding {
             mistake,
-            line: line(index),
+            line: record.line,
             call: record.name.clone(),
             message,
+            pending: record.pending,
             stack: record.stack.clone(),
             count: 1,
         });
     }
 }
 
-/// Returns the line of a call in the file.
-fn line(index: usize) -> u64 {
-    index as u64 + 2
-}
-
 /// Checks a call in the state before the call.
-fn check(state: &State<'_>, index: usize, recording: &Recording, findings: &mut Findings<'_>) {
-    let record = &recording.calls[index];
-    let mut add = |mistake, message| findings.add(mistake, index, message);
+fn check<'a>(state: &State<'_>, record: &'a Record, header: &Header, findings: &mut Findings<'a>) {
+    let mut add = |mistake, message| findings.add(mistake, record, message);
     match record.call {
         Call::SetAccess { address, size, ref access, .. } => {
             check_unmapped(state, address, size, &mut add);
             check_cut(state, address, size, &mut add);
             for mapping in state.overlapping(address, size) {
                 if let Some((owner, agent)) = state.after_owner(mapping, access) {
-                    let [owner, agent] = [owner, agent].map(|it| recording.header.agent_name(it));
+                    let [owner, agent] = [owner, agent].map(|it| header.agent_name(it));
                     let message = format!(
                         "{agent} gets access after {owner}, which owns the memory; grant the owner access last"
                     );
@@ -189,7 +188,9 @@ fn check(state: &State<'_>, index: usize, recording: &Recording, findings: &mut 
                 add(Mistake::RangeCut, message);
             }
         }
-        Call::Map { handle, .. } | Call::Export { handle, .. } | Call::Properties { handle, .. } => {
+        Call::Map { handle, .. }
+        | Call::Export { handle, .. }
+        | Call::Properties { handle, .. } => {
             check_released(state, handle, &mut add);
         }
         Call::Release { handle } => check_released(state, handle, &mut add),
@@ -221,7 +222,7 @@ fn check_unmapped(
     }
     if let Some(unmapped) = state.unmapped(address, size) {
         let message =
-            format!("{address:#x} was unmapped by the call of line {}", line(unmapped.made_by));
+            format!("{address:#x} was unmapped by the call of line {}", unmapped.made_by.line);
         add(Mistake::UseAfterUnmap, message);
     }
 }
@@ -235,13 +236,13 @@ fn check_contents(
 ) {
     if let Some(unmapped) = state.unmapped(address, size).filter(|unmapped| !unmapped.is_freed) {
         let message =
-            format!("{address:#x} was unmapped by the call of line {}", line(unmapped.made_by));
+            format!("{address:#x} was unmapped by the call of line {}", unmapped.made_by.line);
         add(Mistake::UseAfterUnmap, message);
     }
     if let Some(mapping) = state.overlapping(address, size).find(|it| it.granted.is_empty()) {
         let message = format!(
             "no agent has access to {address:#x}, which the call of line {} mapped",
-            line(mapping.made_by)
+            mapping.made_by.line
         );
         add(Mistake::NeverGranted, message);
     }
@@ -257,7 +258,7 @@ fn check_cut(state: &State<'_>, address: u64, size: u64, add: &mut impl FnMut(Mi
             "the range {} splits the mapping {} of line {}",
             range(address, size),
             range(mapping.start, mapping.size),
-            line(mapping.made_by)
+            mapping.made_by.line
         );
         add(Mistake::RangeCut, message);
     }
@@ -268,7 +269,7 @@ fn check_released(state: &State<'_>, handle: u64, add: &mut impl FnMut(Mistake, 
     if let Some(released) = state.handles.get(&handle).filter(|handle| handle.references == 0) {
         let message = format!(
             "the handle {handle:#x} was released before; the call of line {} returned it",
-            line(released.made_by)
+            released.made_by.line
         );
         add(Mistake::UseAfterUnmap, message);
     }

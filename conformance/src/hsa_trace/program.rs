@@ -95,13 +95,17 @@ fn call(action: &Action) -> String {
         Action::Reserve { block, size, hint, alignment, flags } => {
             let into = result("block", *block);
             match alignment {
-                None => format!("hsa_amd_vmem_address_reserve({into}, {size:#x}, {hint:#x}, {flags:#x})"),
+                None => format!(
+                    "hsa_amd_vmem_address_reserve({into}, {size:#x}, {hint:#x}, {flags:#x})"
+                ),
                 Some(alignment) => format!(
                     "hsa_amd_vmem_address_reserve_align({into}, {size:#x}, {hint:#x}, {alignment:#x}, {flags:#x})"
                 ),
             }
         }
-        Action::Free { at, size } => format!("hsa_amd_vmem_address_free({}, {size:#x})", place(*at)),
+        Action::Free { at, size } => {
+            format!("hsa_amd_vmem_address_free({}, {size:#x})", place(*at))
+        }
         Action::Create { memory, pool: of, size, kind, flags } => format!(
             "hsa_amd_vmem_handle_create({}, {size:#x}, {kind}, {flags:#x}, {})",
             pool(*of),
@@ -116,7 +120,8 @@ fn call(action: &Action) -> String {
         Action::Unmap { at, size } => format!("hsa_amd_vmem_unmap({}, {size:#x})", place(*at)),
         Action::SetAccess { at, size, access } => {
             let list = access.iter();
-            let list = list.map(|(of, permissions)| format!("access_of({}, {permissions})", agent(*of)));
+            let list =
+                list.map(|(of, permissions)| format!("access_of({}, {permissions})", agent(*of)));
             let list = if access.is_empty() {
                 "NONE".to_owned()
             } else {

@@ -2,6 +2,7 @@
 
 use crate::trace::{Reader, TraceError};
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The value of `format` in the first line.
@@ -64,10 +65,16 @@ pub struct Pool {
     pub pool: u64,
 }
 
-/// A call that has returned.
+/// A call.
 #[derive(Clone, Debug, Deserialize)]
 #[non_exhaustive]
 pub struct Record {
+    /// The line of the recording.
+    #[serde(skip)]
+    pub line: u64,
+    /// Whether the call has not returned: the program crashed in it, or ended meanwhile.
+    #[serde(default)]
+    pub pending: bool,
     /// The name of the function.
     #[serde(skip)]
     pub name: String,
@@ -103,10 +110,7 @@ pub struct Access {
 #[allow(missing_docs, reason = "the fields are the parameters of the functions")]
 pub enum Call {
     /// Both functions that reserve; `alignment` belongs to one of them.
-    #[serde(
-        rename = "hsa_amd_vmem_address_reserve",
-        alias = "hsa_amd_vmem_address_reserve_align"
-    )]
+    #[serde(rename = "hsa_amd_vmem_address_reserve", alias = "hsa_amd_vmem_address_reserve_align")]
     Reserve {
         size: u64,
         #[serde(with = "hex")]
@@ -277,7 +281,7 @@ pub enum Call {
 pub struct Recording {
     /// The process and its runtime.
     pub header: Header,
-    /// The calls, in the order in which they returned. That of line `n` has the index `n - 2`.
+    /// The calls, in the order in which they returned; then those that did not return.
     pub calls: Vec<Record>,
     /// Whether the program has stopped the runtime. Otherwise it has ended before that, or crashed.
     pub complete: bool,
@@ -311,7 +315,7 @@ impl Record {
     /// Returns whether the call succeeded.
     #[must_use]
     pub fn succeeded(&self) -> bool {
-        self.status == 0
+        self.status == 0 && !self.pending
     }
 }
 
@@ -379,13 +383,23 @@ impl Recording {
             Err(TraceError::Parse { line: 1, error })
         })?;
         let (mut calls, mut complete) = (Vec::new(), false);
+        // The calls that each thread has begun.
+        let mut pending: BTreeMap<u32, Record> = BTreeMap::new();
         while let Some(line) = lines.next_line(Record::parse) {
-            match line? {
-                Line::Record(Record { call: Call::End, .. }) => complete = true,
-                Line::Record(record) => calls.push(record),
-                Line::Incomplete => break,
+            let Line::Record(mut record) = line? else { break };
+            record.line = lines.line();
+            if record.pending {
+                pending.insert(record.tid, record);
+            } else if matches!(record.call, Call::End) {
+                complete = true;
+            } else {
+                if let Some(begun) = pending.remove(&record.tid) {
+                    record.stack = begun.stack;
+                }
+                calls.push(record);
             }
         }
+        calls.extend(pending.into_values());
         Ok(Self { header, calls, complete })
     }
 
@@ -434,7 +448,8 @@ mod tests {
     use super::*;
 
     const HEADER: &str = r#"{"format":"hsa-vmm-hsa-trace","version":1,"pid":7,"agents":[]}"#;
-    const FREE: &str = r#"{"call":"hsa_memory_free","address":"0x10","status":0,"t":1,"ns":2,"tid":3}"#;
+    const FREE: &str =
+        r#"{"call":"hsa_memory_free","address":"0x10","status":0,"t":1,"ns":2,"tid":3}"#;
 
     fn read(text: &str) -> Result<Recording, TraceError> {
         Recording::read(Reader::new(text.as_bytes())?)
@@ -456,6 +471,20 @@ mod tests {
         // In the middle, it is an error.
         let error = read(&format!("{HEADER}\n{}\n{FREE}\n", &FREE[..40])).unwrap_err();
         assert_eq!(error.line(), Some(2));
+    }
+
+    #[test]
+    fn call_that_does_not_return_is_last() {
+        let begin = r#"{"call":"hsa_memory_free","address":"0x20","pending":true,"tid":4,"stack":["a","b"]}"#;
+        let text = format!("{HEADER}\n{begin}\n{FREE}\n");
+        let recording = read(&text).unwrap();
+        let lines: Vec<_> = recording.calls.iter().map(|it| (it.line, it.pending)).collect();
+        assert_eq!(lines, [(3, false), (2, true)]);
+        // The call that returns gets the stack of its beginning.
+        let recording = read(&(text + &FREE.replace(":3}", ":4}") + "\n")).unwrap();
+        let lines: Vec<_> =
+            recording.calls.iter().map(|it| (it.line, it.pending, it.stack.len())).collect();
+        assert_eq!(lines, [(3, false, 0), (4, false, 2)]);
     }
 
     #[test]

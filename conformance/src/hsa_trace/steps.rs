@@ -42,6 +42,9 @@ pub enum Skipped {
     /// Memory or an IPC handle of another process.
     #[error("uses memory of another process")]
     OtherProcess,
+    /// The program crashed in the call, or ended meanwhile.
+    #[error("has not returned")]
+    NotReturned,
     /// A copy or a fill: recordings do not contain the contents of memory.
     #[error("copies or fills memory")]
     Contents,
@@ -117,10 +120,10 @@ pub enum Action {
 pub fn plan(recording: &Recording) -> Plan {
     let mut values = Values::new(&recording.header);
     let mut plan = Plan::default();
-    for (index, record) in recording.calls.iter().enumerate() {
-        let action = values.action(record);
+    for record in &recording.calls {
+        let action = if record.pending { Err(Skipped::NotReturned) } else { values.action(record) };
         plan.steps.push(Step {
-            line: index as u64 + 2,
+            line: record.line,
             name: record.name.clone(),
             status: record.status,
             action,
@@ -248,9 +251,13 @@ impl<'a> Values<'a> {
 
     fn action(&mut self, record: &Record) -> Result<Action, Skipped> {
         Ok(match record.call {
-            Call::Reserve { size, hint, alignment, flags, address } => {
-                Action::Reserve { block: self.new_block(address, size), size, hint, alignment, flags }
-            }
+            Call::Reserve { size, hint, alignment, flags, address } => Action::Reserve {
+                block: self.new_block(address, size),
+                size,
+                hint,
+                alignment,
+                flags,
+            },
             Call::Free { address, size } => {
                 let at = self.place(address, record)?;
                 if record.succeeded() {
@@ -292,9 +299,7 @@ impl<'a> Values<'a> {
                 Action::Export { descriptor: self.new_descriptor(fd), memory, flags }
             }
             Call::Import { fd, handle } => match self.descriptor_of.get(&fd) {
-                Some(&descriptor) => {
-                    Action::Import { memory: self.new_memory(handle), descriptor }
-                }
+                Some(&descriptor) => Action::Import { memory: self.new_memory(handle), descriptor },
                 None => {
                     self.foreign.extend(handle);
                     return Err(Skipped::OtherProcess);

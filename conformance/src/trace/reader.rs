@@ -77,6 +77,11 @@ impl<'a> Reader<'a> {
         WithSequences(self)
     }
 
+    /// Returns the number of the last line that was read.
+    pub(crate) fn line(&self) -> u64 {
+        self.line
+    }
+
     /// Reads and parses the next line; `None` at the end and after an error. `parse` gets the line with its line break.
     pub(crate) fn next_line<T>(
         &mut self,

@@ -141,7 +141,11 @@ impl Queries {
             unsafe {
                 query(pool, HSA_AMD_MEMORY_POOL_INFO_SEGMENT, (&raw mut segment).cast());
                 query(pool, HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS, (&raw mut flags).cast());
-                query(pool, HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_GRANULE, (&raw mut granule).cast());
+                query(
+                    pool,
+                    HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_GRANULE,
+                    (&raw mut granule).cast(),
+                );
             }
         }
         line.hex("pool", pool.handle);

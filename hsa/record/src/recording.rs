@@ -72,7 +72,8 @@ fn open(name: &OsStr) -> Result<c_int, Error> {
         };
         let path: OsString = [name, suffix.as_ref()].into_iter().collect();
         let path = CString::new(path.into_vec())?;
-        let flags = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY | libc::O_APPEND | libc::O_CLOEXEC;
+        let flags =
+            libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY | libc::O_APPEND | libc::O_CLOEXEC;
         // SAFETY: the path ends with NUL.
         let descriptor = unsafe { libc::open(path.as_ptr(), flags, 0o666) };
         if descriptor < 0 {
@@ -95,9 +96,24 @@ fn open(name: &OsStr) -> Result<c_int, Error> {
     Err(Error::from_raw_os_error(libc::EEXIST))
 }
 
-/// Notes the beginning of a call. `None` if calls are not recorded.
-pub(crate) fn start() -> Option<Start> {
-    (DESCRIPTOR_IN_USE.load(Relaxed) >= 0).then(|| Start(now()))
+/// Notes the beginning of a call. `None` if calls are not recorded. If call stacks were requested, writes the call and its
+/// stack, also for calls in which the program crashes. `write_fields` writes its arguments.
+#[inline]
+pub(crate) fn start(call: &'static str, write_fields: impl FnOnce(&mut Line)) -> Option<Start> {
+    let descriptor = DESCRIPTOR_IN_USE.load(Relaxed);
+    if descriptor < 0 {
+        return None;
+    }
+    if WITH_STACKS.load(Relaxed) {
+        let mut line = Line::new();
+        line.text("call", call.as_bytes());
+        write_fields(&mut line);
+        line.bool("pending", true);
+        line.number("tid", thread().into());
+        stack::write(&mut line);
+        write(descriptor, &line.end());
+    }
+    Some(Start(now()))
 }
 
 /// Writes a call that has returned. `write_fields` writes its arguments and results.
@@ -116,9 +132,6 @@ pub(crate) fn finish(
     line.number("t", start.0.saturating_sub(BEGAN.load(Relaxed)));
     line.number("ns", end.saturating_sub(start.0));
     line.number("tid", thread().into());
-    if WITH_STACKS.load(Relaxed) {
-        stack::write(&mut line);
-    }
     let descriptor = DESCRIPTOR_IN_USE.load(Relaxed);
     if descriptor >= 0 {
         write(descriptor, &line.end());

@@ -27,18 +27,19 @@ macro_rules! wrappers {
         };
 
         $(unsafe extern "C" fn $name($($parameter: $type),*) -> hsa_status_t {
+            type Function = unsafe extern "C" fn($($type),*) -> hsa_status_t;
             let original = ORIGINALS.$name.load(Ordering::Acquire);
             // SAFETY: `install` stores the runtime's function of this name, which has this type, before it
             // replaces the function by this wrapper.
-            let original: unsafe extern "C" fn($($type),*) -> hsa_status_t =
-                unsafe { transmute(original) };
-            let start = recording::start();
+            let original = unsafe { transmute::<*mut c_void, Function>(original) };
+            #[allow(unused_variables, reason = "some functions have no results")]
+            let write = |$line: &mut Line, $done: bool| $write;
+            let start = recording::start(stringify!($name), |line| write(line, false));
             // SAFETY: the caller promises what the function requires.
             let status = unsafe { original($($parameter),*) };
             if let Some(start) = start {
-                #[allow(unused_variables, reason = "some functions have no results")]
-                let $done = status == HSA_STATUS_SUCCESS;
-                recording::finish(start, stringify!($name), status, |$line: &mut Line| $write);
+                let done = status == HSA_STATUS_SUCCESS;
+                recording::finish(start, stringify!($name), status, |line| write(line, done));
             }
             status
         })*

@@ -95,8 +95,10 @@ fn bindings_agree_with_amds_headers() {
 /// Compares the numbers of functions in the tables for tools. AMD's header needs a C++ compiler.
 #[test]
 fn tool_tables_agree_with_amds_headers() {
-    let folders: Vec<_> =
-        folders().into_iter().filter(|folder| folder.join("hsa/hsa_api_trace.h").is_file()).collect();
+    let folders: Vec<_> = folders()
+        .into_iter()
+        .filter(|folder| folder.join("hsa/hsa_api_trace.h").is_file())
+        .collect();
     if folders.is_empty() {
         assert!(!required(), "hsa_api_trace.h is missing");
         report("NOT COMPARED: the tables for tools, hsa_api_trace.h is missing");
@@ -114,7 +116,8 @@ fn tool_tables_agree_with_amds_headers() {
                     continue;
                 }
                 let offset = tools::FunctionTable::offset(*number);
-                source += &format!("static_assert(offsetof({table}, {name}_fn) == {offset}, \"\");\n");
+                source +=
+                    &format!("static_assert(offsetof({table}, {name}_fn) == {offset}, \"\");\n");
                 compared += 1;
             }
         }
@@ -122,7 +125,8 @@ fn tool_tables_agree_with_amds_headers() {
             (offset_of!(tools::ApiTable, core), "core_"),
             (offset_of!(tools::ApiTable, amd_ext), "amd_ext_"),
         ] {
-            source += &format!("static_assert(offsetof(HsaApiTable, {member}) == {offset}, \"\");\n");
+            source +=
+                &format!("static_assert(offsetof(HsaApiTable, {member}) == {offset}, \"\");\n");
         }
         let file = tempfile::Builder::new().suffix(".cpp").tempfile().unwrap();
         std::fs::write(file.path(), source).unwrap();
@@ -132,7 +136,9 @@ fn tool_tables_agree_with_amds_headers() {
             .output()
             .unwrap();
         assert!(output.status.success(), "{folder:?}: {}", String::from_utf8_lossy(&output.stderr));
-        report(&format!("{folder:?}: {compared} numbers of functions in tables for tools compared"));
+        report(&format!(
+            "{folder:?}: {compared} numbers of functions in tables for tools compared"
+        ));
     }
 }
 

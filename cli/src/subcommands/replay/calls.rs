@@ -12,7 +12,7 @@ use hsa_vmm_conformance::hsa_trace::{AgentKind, Recording, program};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::io::Write;
-use std::os::fd::{FromRawFd, OwnedFd, AsRawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 
 /// The result of a repeated call.
@@ -35,8 +35,8 @@ struct Counts {
 }
 
 pub fn run(args: &Replay) -> anyhow::Result<Exit> {
-    let recording =
-        Recording::open(&args.file).with_context(|| format!("cannot read {}", args.file.display()))?;
+    let recording = Recording::open(&args.file)
+        .with_context(|| format!("cannot read {}", args.file.display()))?;
     let plan = plan(&recording);
     if let Some(file) = &args.program {
         output::save(file, program::source(&recording, &plan).as_bytes())?;
@@ -141,7 +141,11 @@ impl Calls {
             let (mut kind, mut pools) = (0_u32, Vec::new());
             // SAFETY: the attribute has this type; the callback casts the pointer to this list.
             unsafe {
-                (core.hsa_agent_get_info)(agent, sys::HSA_AGENT_INFO_DEVICE, (&raw mut kind).cast());
+                (core.hsa_agent_get_info)(
+                    agent,
+                    sys::HSA_AGENT_INFO_DEVICE,
+                    (&raw mut kind).cast(),
+                );
                 let list = (&raw mut pools).cast();
                 (core.hsa_amd_agent_iterate_memory_pools)(agent, Some(add_pool), list);
             }
@@ -156,9 +160,14 @@ impl Calls {
         {
             let needed = plan.agents_needed(kind);
             if needed > found {
-                let hint = if kind == AgentKind::Gpu { format!("; --gpus {needed} simulates them") } else { String::new() };
-                let message =
-                    format!("the recording uses {needed} {name}, and this machine has {found}{hint}");
+                let hint = if kind == AgentKind::Gpu {
+                    format!("; --gpus {needed} simulates them")
+                } else {
+                    String::new()
+                };
+                let message = format!(
+                    "the recording uses {needed} {name}, and this machine has {found}{hint}"
+                );
                 return Err(BadUsage(message).into());
             }
         }
@@ -188,7 +197,9 @@ impl Calls {
     fn memory(&self, memory: Memory) -> Result<sys::hsa_amd_vmem_alloc_handle_t, Missing> {
         let handle = match memory {
             Memory::Fixed(handle) => handle,
-            Memory::Numbered(number) => self.memories.get(number).copied().flatten().ok_or(Missing)?,
+            Memory::Numbered(number) => {
+                self.memories.get(number).copied().flatten().ok_or(Missing)?
+            }
         };
         Ok(sys::hsa_amd_vmem_alloc_handle_t { handle })
     }
@@ -344,7 +355,8 @@ impl Calls {
                 status
             }
             Action::Import { memory, descriptor } => {
-                let fd = self.descriptors.get(descriptor).and_then(Option::as_ref).ok_or(Missing)?;
+                let fd =
+                    self.descriptors.get(descriptor).and_then(Option::as_ref).ok_or(Missing)?;
                 let mut handle = sys::hsa_amd_vmem_alloc_handle_t { handle: 0 };
                 // SAFETY: see above.
                 let status = unsafe {
@@ -357,7 +369,8 @@ impl Calls {
                 let at = self.address(at)?;
                 let mut handle = sys::hsa_amd_vmem_alloc_handle_t { handle: 0 };
                 // SAFETY: see above.
-                let status = unsafe { (vmem.hsa_amd_vmem_retain_alloc_handle)(&raw mut handle, at) };
+                let status =
+                    unsafe { (vmem.hsa_amd_vmem_retain_alloc_handle)(&raw mut handle, at) };
                 keep(&mut self.memories, memory, status, handle.handle);
                 status
             }

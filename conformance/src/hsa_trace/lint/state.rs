@@ -5,25 +5,25 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// A reservation.
 #[derive(Clone, Debug)]
-pub(super) struct Reservation {
+pub(super) struct Reservation<'a> {
     size: u64,
-    /// The index of the call that made it.
-    pub(super) made_by: usize,
+    /// The call that made it.
+    pub(super) made_by: &'a Record,
 }
 
 /// A handle of memory.
 #[derive(Clone, Debug)]
-pub(super) struct Handle {
+pub(super) struct Handle<'a> {
     /// How many releases are needed.
     pub(super) references: u64,
     /// The agent that owns the memory, if known.
     owner: Option<u64>,
-    pub(super) made_by: usize,
+    pub(super) made_by: &'a Record,
 }
 
 /// A mapping.
 #[derive(Clone, Debug)]
-pub(super) struct Mapping {
+pub(super) struct Mapping<'a> {
     pub(super) start: u64,
     pub(super) size: u64,
     owner: Option<u64>,
@@ -31,28 +31,28 @@ pub(super) struct Mapping {
     pub(super) granted: BTreeSet<u64>,
     /// Whether any agent has ever had access.
     pub(super) was_granted: bool,
-    pub(super) made_by: usize,
+    pub(super) made_by: &'a Record,
 }
 
 /// A range that was unmapped, and is not mapped again.
 #[derive(Clone, Debug)]
-pub(super) struct Unmapped {
+pub(super) struct Unmapped<'a> {
     start: u64,
     end: u64,
     /// Whether the reservation was freed, too: the addresses may belong to another allocation now.
     pub(super) is_freed: bool,
-    pub(super) made_by: usize,
+    pub(super) made_by: &'a Record,
 }
 
 /// The state between two calls.
 #[derive(Debug)]
 pub(super) struct State<'a> {
     header: &'a Header,
-    pub(super) reservations: BTreeMap<u64, Reservation>,
-    pub(super) handles: HashMap<u64, Handle>,
-    pub(super) mappings: BTreeMap<u64, Mapping>,
+    pub(super) reservations: BTreeMap<u64, Reservation<'a>>,
+    pub(super) handles: HashMap<u64, Handle<'a>>,
+    pub(super) mappings: BTreeMap<u64, Mapping<'a>>,
     /// By start; they do not overlap.
-    unmapped: BTreeMap<u64, Unmapped>,
+    unmapped: BTreeMap<u64, Unmapped<'a>>,
 }
 
 impl<'a> State<'a> {
@@ -67,7 +67,11 @@ impl<'a> State<'a> {
     }
 
     /// Returns the mappings that overlap a range.
-    pub(super) fn overlapping(&self, address: u64, size: u64) -> impl Iterator<Item = &Mapping> {
+    pub(super) fn overlapping(
+        &self,
+        address: u64,
+        size: u64,
+    ) -> impl Iterator<Item = &Mapping<'a>> {
         let end = address.saturating_add(size);
         let before = self.mappings.range(..address).next_back();
         let before = before.filter(|(start, it)| start.saturating_add(it.size) > address);
@@ -82,7 +86,7 @@ impl<'a> State<'a> {
     }
 
     /// Returns an unmapped range that overlaps a range.
-    pub(super) fn unmapped(&self, address: u64, size: u64) -> Option<&Unmapped> {
+    pub(super) fn unmapped(&self, address: u64, size: u64) -> Option<&Unmapped<'a>> {
         let end = address.saturating_add(size);
         let (_, last) = self.unmapped.range(..end).next_back()?;
         (last.end > address).then_some(last)
@@ -90,7 +94,11 @@ impl<'a> State<'a> {
 
     /// Returns the owner of a mapping and a GPU that a call grants access after the owner. ROCm 7.14 rejects that, or
     /// corrupts the mapping (rocm-systems#9908).
-    pub(super) fn after_owner(&self, mapping: &Mapping, access: &[Access]) -> Option<(u64, u64)> {
+    pub(super) fn after_owner(
+        &self,
+        mapping: &Mapping<'_>,
+        access: &[Access],
+    ) -> Option<(u64, u64)> {
         let owner = mapping.owner?;
         let mut owner_has_access = mapping.granted.contains(&owner);
         // An owner that the call names again, later in the list, is granted access last.
@@ -118,14 +126,14 @@ impl<'a> State<'a> {
 
     /// Performs a call that succeeded. Returns the calls that made mappings to which no agent has ever had access, if
     /// this call ends them.
-    pub(super) fn apply(&mut self, index: usize, record: &Record) -> Vec<usize> {
+    pub(super) fn apply(&mut self, record: &'a Record) -> Vec<&'a Record> {
         if !record.succeeded() {
             return Vec::new();
         }
         match record.call {
             Call::Reserve { size, address: Some(address), .. } => {
                 self.forget_unmapped(address, size);
-                self.reservations.insert(address, Reservation { size, made_by: index });
+                self.reservations.insert(address, Reservation { size, made_by: record });
             }
             Call::Allocate { size, address: Some(address), .. }
             | Call::IpcAttach { size, address: Some(address) } => {
@@ -140,13 +148,14 @@ impl<'a> State<'a> {
                 }
             }
             Call::Create { pool, handle: Some(handle), .. } => {
-                let owner = self.header.pool(pool).map(|(agent, _)| self.header.agents[agent].agent);
-                self.add_reference(handle, owner, index);
+                let owner =
+                    self.header.pool(pool).map(|(agent, _)| self.header.agents[agent].agent);
+                self.add_reference(handle, owner, record);
             }
-            Call::Import { handle: Some(handle), .. } => self.add_reference(handle, None, index),
+            Call::Import { handle: Some(handle), .. } => self.add_reference(handle, None, record),
             Call::Retain { address, handle: Some(handle) } => {
                 let owner = self.overlapping(address, 1).next().and_then(|mapping| mapping.owner);
-                self.add_reference(handle, owner, index);
+                self.add_reference(handle, owner, record);
             }
             Call::Release { handle } => {
                 if let Some(handle) = self.handles.get_mut(&handle) {
@@ -162,11 +171,11 @@ impl<'a> State<'a> {
                     owner,
                     granted: BTreeSet::new(),
                     was_granted: false,
-                    made_by: index,
+                    made_by: record,
                 };
                 self.mappings.insert(address, mapping);
             }
-            Call::Unmap { address, size } => return self.unmap(address, size, index),
+            Call::Unmap { address, size } => return self.unmap(address, size, record),
             Call::SetAccess { address, size, ref access, .. } => {
                 let end = address.saturating_add(size);
                 let starts: Vec<u64> =
@@ -188,17 +197,17 @@ impl<'a> State<'a> {
         Vec::new()
     }
 
-    fn add_reference(&mut self, handle: u64, owner: Option<u64>, index: usize) {
+    fn add_reference(&mut self, handle: u64, owner: Option<u64>, record: &'a Record) {
         match self.handles.get_mut(&handle).filter(|handle| handle.references > 0) {
             Some(held) => held.references += 1,
             // The runtime reuses the values of released handles.
             None => {
-                self.handles.insert(handle, Handle { references: 1, owner, made_by: index });
+                self.handles.insert(handle, Handle { references: 1, owner, made_by: record });
             }
         }
     }
 
-    fn unmap(&mut self, address: u64, size: u64, index: usize) -> Vec<usize> {
+    fn unmap(&mut self, address: u64, size: u64, record: &'a Record) -> Vec<&'a Record> {
         let starts: Vec<u64> =
             self.overlapping(address, size).map(|mapping| mapping.start).collect();
         let mut ungranted = Vec::new();
@@ -208,7 +217,7 @@ impl<'a> State<'a> {
                     ungranted.push(mapping.made_by);
                 }
                 let end = start.saturating_add(mapping.size);
-                let unmapped = Unmapped { start, end, is_freed: false, made_by: index };
+                let unmapped = Unmapped { start, end, is_freed: false, made_by: record };
                 self.unmapped.insert(start, unmapped);
             }
         }
