@@ -131,7 +131,8 @@ fn tool_tables_agree_with_amds_headers() {
         let file = tempfile::Builder::new().suffix(".cpp").tempfile().unwrap();
         std::fs::write(file.path(), source).unwrap();
         let output = std::process::Command::new(&compiler)
-            .args(["-std=c++17", "-fsyntax-only", "-I"])
+            // Without the definition, the header includes files of AMD's build tree.
+            .args(["-std=c++17", "-fsyntax-only", "-DAMD_INTERNAL_BUILD", "-I"])
             .args([&folder, file.path()])
             .output()
             .unwrap();
