@@ -8,6 +8,7 @@ mod run_command;
 use hsa_rocr::{Installation, Release, test};
 use run_command::{HSA_VMM, err, json, out, run};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -29,7 +30,7 @@ fn on_each_release(name: &str, act: impl Fn(&Fixture)) {
         let fixture = Fixture { installation, folder };
         let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../hsa/sys/include");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/record/mistakes.c");
-        fixture.compile(&source, "mistakes", &["-I", include.to_str().unwrap(), "-rdynamic"]);
+        fixture.compile(&source, "mistakes", &["-I", include.to_str().unwrap(), "-g", "-rdynamic"]);
         act(&fixture);
     }
 }
@@ -115,10 +116,13 @@ fn stacks_show_where_a_mistake_was_made() {
         let output = run(&["lint", &file]);
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         let text = out(&output);
+        if std::process::Command::new("addr2line").arg("--version").output().is_ok() {
+            assert!(text.contains("mistakes.c:"), "{text}");
+        }
         let frames: Vec<_> =
             text.lines().filter(|line| line.contains(&fixture.path("mistakes"))).collect();
         let functions: Vec<_> =
-            frames.iter().filter_map(|line| line.split(' ').next_back()).collect();
+            frames.iter().filter_map(|line| line.trim().split(' ').nth(1)).collect();
         assert!(functions.starts_with(&["leak"]) && functions.contains(&"main"), "{text}");
         assert!(text.starts_with("leak: line "), "{text}");
         assert!(err(&output).starts_with("1 mistake in "), "{output:?}");
@@ -223,6 +227,18 @@ fn forked_child_is_not_recorded() {
         };
         assert_eq!(calls("fork"), calls("none"));
         assert_eq!(fs::read_dir(fixture.folder.path()).unwrap().count(), 2);
+    });
+}
+
+#[test]
+fn threads_write_whole_lines() {
+    on_each_release("threads_write_whole_lines", |fixture| {
+        let file = fixture.record_mistake(&[], "threads");
+        let text = fs::read_to_string(file).unwrap();
+        let calls: Vec<Value> =
+            text.lines().skip(1).map(|line| serde_json::from_str(line).unwrap()).collect();
+        let threads: BTreeSet<_> = calls.iter().filter_map(|call| call["tid"].as_u64()).collect();
+        assert_eq!((calls.len(), threads.len()), (8001, 8));
     });
 }
 

@@ -1,5 +1,6 @@
 /* Makes one mistake, or none. The arguments are the mistake and how often it is made; without a number, once. */
 #include <hsa_abi.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -99,6 +100,12 @@ static void act(const char *mistake) {
   if (!strcmp(mistake, "leak")) leak();
 }
 
+static void *query(void *unused) {
+  hsa_access_permission_t permission;
+  for (int i = 0; i < 1000; i++) (void)hsa_amd_vmem_get_access(NULL, &permission, gpus[0]);
+  return unused;
+}
+
 static double now(void) {
   struct timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);
@@ -125,6 +132,12 @@ int main(int argc, char **argv) {
   CHECK(hsa_init());
   CHECK(hsa_iterate_agents(add_gpu, NULL));
   CHECK(hsa_amd_agent_iterate_memory_pools(gpus[0], take_pool, NULL));
+  if (!strcmp(mistake, "threads")) {
+    pthread_t threads[8];
+    for (int i = 0; i < 8; i++) pthread_create(&threads[i], NULL, query, NULL);
+    for (int i = 0; i < 8; i++) pthread_join(threads[i], NULL);
+    rounds = 0;
+  }
   if (!strcmp(mistake, "measure")) {
     measure(rounds);
     rounds = 0;

@@ -8,6 +8,9 @@
 //! The library must not disturb the program: it takes no locks, and a recording that fails (full disk, forked
 //! child) stops; the program continues.
 
+// AMD's runtime needs glibc. For other C libraries, in which the static command is built, the crate is empty.
+#![cfg(target_env = "gnu")]
+
 mod agents;
 mod line;
 mod recording;

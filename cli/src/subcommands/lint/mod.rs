@@ -1,5 +1,7 @@
 //! `hsa-vmm lint`: finds mistakes in a recording.
 
+mod source_lines;
+
 use crate::Exit;
 use crate::arguments::Format;
 use crate::output::Output;
@@ -40,7 +42,8 @@ pub fn run(args: &Lint) -> anyhow::Result<Exit> {
     args.output.check()?;
     let recording = Recording::open(&args.file)
         .with_context(|| format!("cannot read {}", args.file.display()))?;
-    let findings = lint(&recording);
+    let mut findings = lint(&recording);
+    source_lines::add_source_lines(&mut findings);
     args.output.write(|out| {
         match args.format {
             Format::Json => {
