@@ -10,8 +10,10 @@ use crate::subcommands::emulate::Emulate;
 use crate::subcommands::fuzz::arguments::Fuzz;
 use crate::subcommands::info::Info;
 use crate::subcommands::kfd_version::KfdVersion;
+use crate::subcommands::lint::Lint;
 use crate::subcommands::man::Man;
 use crate::subcommands::map::Map;
+use crate::subcommands::record::Record;
 use crate::subcommands::replay::Replay;
 use crate::subcommands::rocr::Rocr;
 use crate::subcommands::stress::Stress;
@@ -100,7 +102,22 @@ pub enum Command {
     /// Run the conformance cases: every call's documented success and errors
     Conform(Conform),
     /// Replay recorded traces and compare the verdicts, or repeat a failure that `fuzz` has found
+    ///
+    /// Also repeats a program's calls that `record` has recorded, on another runtime, and compares their status.
+    #[command(after_help = crate::subcommands::replay::EXAMPLES)]
     Replay(Replay),
+    /// Run a program and record its virtual memory calls
+    ///
+    /// Records the calls of AMD's runtime with their arguments and results, whoever makes them: the program, HIP
+    /// or another library.
+    #[command(after_help = crate::subcommands::record::ABOUT)]
+    Record(Record),
+    /// Find mistakes in a recording of `record`
+    ///
+    /// Finds memory that is used after it was unmapped, mappings that no agent can access, access granted in an
+    /// order that some releases reject, ranges that split a mapping, leaks, and virtual memory in IPC handles.
+    #[command(after_help = crate::subcommands::lint::ABOUT)]
+    Lint(Lint),
     /// Run random sequences of operations and compare each result with the reference model
     ///
     /// Worker processes run the sequences, so that crashes and hangs are found, too.
@@ -185,6 +202,8 @@ impl Command {
             Self::Bringup(_)
             | Self::Diff(_)
             | Self::Emulate(_)
+            | Self::Lint(_)
+            | Self::Record(_)
             | Self::KfdVersion(_)
             | Self::Rocr(_)
             | Self::Vm(_)

@@ -38,7 +38,7 @@ pub enum Exit {
     Failure,
     /// There is no runtime, or it does not start. The reason has been printed.
     NoRuntime,
-    /// A program has ended in a virtual machine with this status.
+    /// A program has ended with this status.
     Program(u8),
 }
 
@@ -73,6 +73,8 @@ fn main() -> ExitCode {
         Command::Diff(args) => subcommands::diff::run(args),
         Command::Bringup(args) => subcommands::bringup::run(args),
         Command::Stress(args) => subcommands::stress::run(args),
+        Command::Record(args) => subcommands::record::run(args),
+        Command::Lint(args) => subcommands::lint::run(args),
         Command::Emulate(args) => subcommands::emulate::run(args),
         Command::KfdVersion(args) => subcommands::kfd_version::run(args),
         Command::Rocr(args) => subcommands::rocr::run(args),
@@ -100,6 +102,9 @@ fn main() -> ExitCode {
             }
             if error.is::<subcommands::emulate::Failed>() {
                 return ExitCode::from(subcommands::emulate::FAILED);
+            }
+            if error.is::<subcommands::record::Failed>() {
+                return ExitCode::from(subcommands::record::FAILED);
             }
             ExitCode::from(match not_started {
                 Some(program) => program.exit_status(),

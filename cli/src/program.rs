@@ -52,7 +52,7 @@ pub fn split(line: &[OsString]) -> anyhow::Result<(&OsStr, &[OsString])> {
 /// exit status. Returns only on failure.
 pub fn become_program(mut command: Command, program: &OsStr) -> anyhow::Result<crate::Exit> {
     let source = command.exec();
-    Err(NotStarted { program: program.display().to_string(), source }.into())
+    Err(NotStarted::new(program, source).into())
 }
 
 /// A program that cannot be started.
@@ -64,6 +64,10 @@ pub struct NotStarted {
 }
 
 impl NotStarted {
+    pub fn new(program: &OsStr, source: io::Error) -> Self {
+        Self { program: program.display().to_string(), source }
+    }
+
     /// Returns the exit status that shells use.
     pub fn exit_status(&self) -> u8 {
         match self.source.kind() {

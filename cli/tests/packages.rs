@@ -50,7 +50,17 @@ fn build() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
         let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "-p", "hsa-vmm-cli", "-p", "hsa-vmm-capi", "-p", "hsa-kfd"]);
+        build.args([
+            "build",
+            "-p",
+            "hsa-vmm-cli",
+            "-p",
+            "hsa-vmm-capi",
+            "-p",
+            "hsa-kfd",
+            "-p",
+            "hsa-record",
+        ]);
         run_ok(build.current_dir(root()));
         Path::new(env!("CARGO_BIN_EXE_hsa-vmm")).parent().unwrap().to_owned()
     })
@@ -163,7 +173,7 @@ fn deb_installs_command_driver_and_library() {
 fn collect_objects() -> PathBuf {
     let folder = root().join("target/packages/built");
     fs::create_dir_all(&folder).unwrap();
-    for name in ["hsa-vmm", "libhsa_kfd.so", "libhsavmm.a"] {
+    for name in ["hsa-vmm", "libhsa_kfd.so", "libhsa_record.so", "libhsavmm.a"] {
         let from = build().join(name);
         let from = if from.exists() { from } else { build().join("deps").join(name) };
         fs::copy(&from, folder.join(name)).unwrap_or_else(|error| panic!("{from:?}: {error}"));

@@ -40,6 +40,7 @@ mod filter;
 pub mod fuzz;
 mod hexdump;
 mod hip_calls;
+pub mod hsa_trace;
 mod html;
 mod junit;
 mod kcidb;

@@ -42,7 +42,7 @@ const STATUSES: &[(&str, &str)] = &[
 ];
 /// The exit statuses of subcommands that become another program.
 const STATUSES_OF_PROGRAMS: &[(&str, &str)] = &[
-    ("125", "The emulation or the virtual machine failed."),
+    ("125", "The emulation, the recording or the virtual machine failed."),
     ("126", "The program is not executable."),
     ("127", "The program was not found."),
     ("other", "The exit status of the program."),
@@ -60,12 +60,13 @@ const VARIABLES: &[(&str, &str)] = &[
     ("HSA_VMM_VM", "Where fetched kernels for `vm` are stored."),
     ("HSA_VMM_VM_MODULE", "The source of the kernel module of `vm`."),
     ("HSA_VMM_KFD", "The emulated driver, `libhsa_kfd.so`, if it is not beside the command."),
+    ("HSA_VMM_RECORDER", "The recorder, `libhsa_record.so`, if it is not beside the command."),
     ("HSA_VMM_UNDER", "Set by `emulate`, `vm` and `rocr run`: how the program was started."),
 ];
 
 /// Returns the sections `EXIT STATUS` and `ENVIRONMENT` of a page.
 fn sections(page: &str) -> String {
-    let becomes_program = ["hsa-vmm-emulate.1", "hsa-vmm-vm.1"].contains(&page);
+    let becomes_program = ["hsa-vmm-emulate.1", "hsa-vmm-record.1", "hsa-vmm-vm.1"].contains(&page);
     let statuses = if becomes_program { STATUSES_OF_PROGRAMS } else { STATUSES };
     let mut text = String::new();
     for (title, entries) in [("EXIT STATUS", statuses), ("ENVIRONMENT", VARIABLES)] {

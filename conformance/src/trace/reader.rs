@@ -77,7 +77,13 @@ impl<'a> Reader<'a> {
         WithSequences(self)
     }
 
-    fn next_line<T>(
+    /// Returns the number of the last line that was read.
+    pub(crate) fn line(&self) -> u64 {
+        self.line
+    }
+
+    /// Reads and parses the next line; `None` at the end and after an error. `parse` gets the line with its line break.
+    pub(crate) fn next_line<T>(
         &mut self,
         parse: fn(&str) -> serde_json::Result<T>,
     ) -> Option<Result<T, TraceError>> {

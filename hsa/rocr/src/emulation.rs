@@ -1,13 +1,18 @@
 //! Runs a program on the emulated kernel driver.
 
-use crate::Installation;
-use crate::folder::program;
+use crate::object::{Object, absolute};
+use crate::{Installation, NoObject};
 use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const OBJECT: &str = "libhsa_kfd.so";
+const OBJECT: Object = Object {
+    name: "emulated driver",
+    file: "libhsa_kfd.so",
+    package: "hsa-kfd",
+    variable: "HSA_VMM_KFD",
+};
 
 /// The configuration of the emulated kernel driver. Values that are not set come from the variable
 /// `HSA_KFD`; the default is one MI300X.
@@ -23,16 +28,6 @@ pub struct Emulation {
     page_tables: Option<PathBuf>,
     faults: Vec<String>,
     loader: Option<PathBuf>,
-}
-
-/// The shared object to preload was not found.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "emulated driver {OBJECT} not found (searched: {searched}); build it with \
-     `cargo build -p hsa-kfd`, or set HSA_VMM_KFD to its path"
-)]
-pub struct NoObject {
-    searched: String,
 }
 
 impl Emulation {
@@ -99,7 +94,7 @@ impl Emulation {
     /// # Errors
     /// The shared object was not found.
     pub fn apply(&self, command: &mut Command) -> Result<(), NoObject> {
-        let object = object()?;
+        let object = OBJECT.find()?;
         command.env("LD_PRELOAD", preload_list(&object, env::var_os("LD_PRELOAD")));
         if let Some(loader) = &self.loader {
             command.env("HSA_KFD_LOADER", loader).env("LD_AUDIT", &object);
@@ -140,34 +135,6 @@ fn preload_list(object: &Path, inherited: Option<OsString>) -> OsString {
         }
     }
     list
-}
-
-/// Finds the shared object: the file in `HSA_VMM_KFD`; else beside the program, where cargo builds
-/// it; else in `../lib/hsa-vmm`, where a package installs it.
-fn object() -> Result<PathBuf, NoObject> {
-    if let Some(configured) = env::var_os("HSA_VMM_KFD").filter(|configured| !configured.is_empty())
-    {
-        let configured = PathBuf::from(configured);
-        return if configured.is_file() {
-            Ok(absolute(configured))
-        } else {
-            Err(NoObject { searched: configured.display().to_string() })
-        };
-    }
-    let program = program();
-    let parent = program.as_deref().and_then(Path::parent).unwrap_or(Path::new("."));
-    // Cargo writes the object of a dependency to `deps`, beside tests. An object beside the program
-    // may be outdated.
-    let folders = ["deps", "", "../deps", "../lib/hsa-vmm"].map(|folder| parent.join(folder));
-    let found = folders.iter().map(|folder| folder.join(OBJECT)).find(|path| path.is_file());
-    found.map(absolute).ok_or_else(|| NoObject {
-        searched: folders.map(|folder| folder.display().to_string()).join(", "),
-    })
-}
-
-/// Makes a path absolute, because the program may change its current folder.
-fn absolute(path: PathBuf) -> PathBuf {
-    path.canonicalize().unwrap_or(path)
 }
 
 #[cfg(test)]

@@ -14,7 +14,8 @@
 //! separate folder; it installs nothing. [`fetch_from`] stores a
 //! release that the user has. [`Installation::command`] starts a program with that
 //! runtime and its own C library, which can be newer than the machine's. [`Emulation::apply`] runs
-//! a program on the emulated kernel driver. [`mod@test`] does all three for tests.
+//! a program on the emulated kernel driver. [`Recording::apply`] records its virtual memory calls. [`mod@test`] starts
+//! programs with a release on the emulated driver for tests.
 
 mod apt;
 mod emulation;
@@ -24,6 +25,8 @@ mod folder;
 mod hip;
 mod installation;
 mod local;
+mod object;
+mod recording;
 mod release;
 mod restart;
 mod rocrtst;
@@ -31,13 +34,15 @@ pub mod test;
 mod timeout;
 
 pub use apt::AptError;
-pub use emulation::{Emulation, NoObject};
+pub use emulation::Emulation;
 pub use executable::{NotPreloadable, check_preloadable};
 pub use fetch::{FetchError, fetch};
 pub use folder::folder;
 pub use hip::fetch_hip;
 pub use installation::{Installation, NotInstalled, find_program};
 pub use local::{SourceError, fetch_from};
+pub use object::NoObject;
+pub use recording::Recording;
 pub use release::{InvalidRelease, Release};
 pub use restart::restart;
 pub use rocrtst::{Rocrtst, fetch_rocrtst};

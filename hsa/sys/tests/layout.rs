@@ -4,7 +4,9 @@ mod claims;
 mod compiler;
 mod verdict;
 
+use hsa_sys::tools;
 use std::io::Write as _;
+use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 use verdict::Verdict;
 
@@ -87,6 +89,57 @@ fn bindings_agree_with_amds_headers() {
             format!("NOT COMPARED: virtual memory, AMD's headers are missing (found: {found})");
         assert!(!required(), "{message}");
         report(&message);
+    }
+}
+
+/// Compares the numbers of functions in the tables for tools. AMD's header needs a C++ compiler.
+#[test]
+fn tool_tables_agree_with_amds_headers() {
+    let folders: Vec<_> = folders()
+        .into_iter()
+        .filter(|folder| folder.join("hsa/hsa_api_trace.h").is_file())
+        .collect();
+    if folders.is_empty() {
+        assert!(!required(), "hsa_api_trace.h is missing");
+        report("NOT COMPARED: the tables for tools, hsa_api_trace.h is missing");
+    }
+    let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
+    for folder in folders {
+        let header = std::fs::read_to_string(folder.join("hsa/hsa_api_trace.h")).unwrap();
+        let mut source = "#include <cstddef>\n#include <hsa/hsa_api_trace.h>\n".to_owned();
+        let mut compared = 0;
+        for (table, functions) in [("CoreApiTable", tools::CORE), ("AmdExtTable", tools::AMD_EXT)] {
+            for (name, number) in functions {
+                if !header.contains(&format!(" {name}_fn;")) {
+                    // A later addition.
+                    assert!(*number > 66, "{folder:?}: {name} is missing");
+                    continue;
+                }
+                let offset = tools::FunctionTable::offset(*number);
+                source +=
+                    &format!("static_assert(offsetof({table}, {name}_fn) == {offset}, \"\");\n");
+                compared += 1;
+            }
+        }
+        for (offset, member) in [
+            (offset_of!(tools::ApiTable, core), "core_"),
+            (offset_of!(tools::ApiTable, amd_ext), "amd_ext_"),
+        ] {
+            source +=
+                &format!("static_assert(offsetof(HsaApiTable, {member}) == {offset}, \"\");\n");
+        }
+        let file = tempfile::Builder::new().suffix(".cpp").tempfile().unwrap();
+        std::fs::write(file.path(), source).unwrap();
+        let output = std::process::Command::new(&compiler)
+            // Without the definition, the header includes files of AMD's build tree.
+            .args(["-std=c++17", "-fsyntax-only", "-DAMD_INTERNAL_BUILD", "-I"])
+            .args([&folder, file.path()])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{folder:?}: {}", String::from_utf8_lossy(&output.stderr));
+        report(&format!(
+            "{folder:?}: {compared} numbers of functions in tables for tools compared"
+        ));
     }
 }
 

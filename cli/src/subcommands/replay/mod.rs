@@ -1,13 +1,15 @@
 //! `hsa-vmm replay`: replays recorded traces and compares the verdicts.
 
+mod calls;
 mod sequences;
 
 use crate::arguments::{Common, Format};
-use crate::output::Output;
+use crate::output::{self, Output};
 use crate::table::table;
-use crate::{Exit, progress};
+use crate::{BadUsage, Exit, progress};
 use anyhow::{Context, bail};
 use clap::Args;
+use hsa_vmm_conformance::hsa_trace;
 use hsa_vmm_conformance::replay::replay;
 use hsa_vmm_conformance::trace::{Reader, Recorded};
 use std::io::Write;
@@ -16,16 +18,26 @@ use std::path::PathBuf;
 /// The maximum number of sequences in a file: a small compressed file may contain millions.
 const MAX_SEQUENCES: usize = 100_000;
 
+pub const EXAMPLES: &str = "\
+Examples:
+  hsa-vmm replay traces.jsonl.gz
+  hsa-vmm replay --runtime sim --gpus 2 hsa-calls.jsonl
+  hsa-vmm emulate --gpus 2 --rocr 7.2 -- hsa-vmm replay hsa-calls.jsonl
+  hsa-vmm replay hsa-calls.jsonl --program again.c";
+
 #[derive(Args, Debug)]
 pub struct Replay {
     #[command(flatten)]
     pub common: Common,
-    /// Traces, or sequences of `fuzz`: one JSON object a line, plain or gzip
+    /// Traces, sequences of `fuzz`, or a recording of `record`: one JSON object a line, plain or gzip
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// Exit with 0 if at most this number of operations diverge
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub tolerate: u64,
+    /// Write the calls of a recording of `record` as a C program that needs no headers of ROCm
+    #[arg(long, value_name = "FILE.c", conflicts_with_all = ["tolerate", "format", "output"])]
+    pub program: Option<PathBuf>,
     /// The format of the result
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub format: Format,
@@ -36,7 +48,15 @@ pub struct Replay {
 pub fn run(args: &Replay) -> anyhow::Result<Exit> {
     // Check the files before starting a runtime.
     args.output.check()?;
+    args.program.as_deref().map_or(Ok(()), output::check)?;
     let file = || args.file.display();
+    if hsa_trace::Recording::is_recording(&args.file) {
+        return calls::run(args);
+    }
+    if args.program.is_some() {
+        let message = "--program needs a recording of `hsa-vmm record`".to_owned();
+        return Err(BadUsage(message).into());
+    }
     let recorded = Reader::open(&args.file).with_context(|| format!("cannot read {}", file()))?;
     let mut recorded = recorded.with_sequences().peekable();
     if let Some(Ok(Recorded::Sequence(_))) = recorded.peek() {

@@ -1,0 +1,87 @@
+//! `hsa-vmm lint`: finds mistakes in a recording.
+
+mod source_lines;
+
+use crate::Exit;
+use crate::arguments::Format;
+use crate::output::Output;
+use crate::screen::note;
+use anyhow::Context;
+use clap::Args;
+use hsa_vmm_conformance::hsa_trace::Recording;
+use hsa_vmm_conformance::hsa_trace::lint::{Finding, lint};
+use std::io::Write;
+use std::path::PathBuf;
+
+pub const ABOUT: &str = "\
+Mistakes:
+  use-after-unmap  addresses used after hsa_amd_vmem_unmap, or a handle after
+                   its last release
+  never-granted    a mapping to which no agent ever has access
+  owner-not-last   a GPU gets access after the memory's owner (ROCm 7.14 rejects
+                   this, or corrupts the mapping)
+  range-cut        a range begins or ends inside a mapping
+  leak             a handle, mapping or reservation is never released
+  vmem-in-ipc      virtual memory in hsa_amd_ipc_memory_create
+
+Exit status: 0 no mistakes, 1 mistakes, 2 invalid usage.";
+
+#[derive(Args, Debug)]
+pub struct Lint {
+    /// A recording of `record`; with `record --stacks`, each mistake shows where it was made
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// The format of the result
+    #[arg(long, value_enum, default_value_t, help_heading = "Output")]
+    pub format: Format,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+pub fn run(args: &Lint) -> anyhow::Result<Exit> {
+    args.output.check()?;
+    let recording = Recording::open(&args.file)
+        .with_context(|| format!("cannot read {}", args.file.display()))?;
+    let mut findings = lint(&recording);
+    source_lines::add_source_lines(&mut findings);
+    args.output.write(|out| {
+        match args.format {
+            Format::Json => {
+                out.keep_utf8();
+                serde_json::to_writer_pretty(&mut *out, &findings)?;
+                writeln!(out)?;
+            }
+            Format::Table => findings.iter().try_for_each(|finding| print(out, finding))?,
+        }
+        Ok(())
+    })?;
+    if !recording.complete {
+        note!(
+            "the recording ends early, because the program crashed or was killed: leaks are not shown"
+        );
+    }
+    let calls = recording.calls.len();
+    let count: u64 = findings.iter().map(|finding| finding.count).sum();
+    let (calls_word, mistakes) = (
+        if calls == 1 { "call" } else { "calls" },
+        if count == 1 { "mistake" } else { "mistakes" },
+    );
+    note!("{count} {mistakes} in {calls} {calls_word}");
+    Ok(if findings.is_empty() { Exit::Success } else { Exit::Failure })
+}
+
+fn print(out: &mut impl Write, finding: &Finding) -> std::io::Result<()> {
+    let Finding { mistake, line, call, message, count, pending, .. } = finding;
+    write!(out, "{}: line {line}: {call}: {message}", mistake.name())?;
+    if *count > 1 {
+        write!(out, " ({count} times)")?;
+    }
+    if *pending {
+        write!(out, "; the call did not return")?;
+    }
+    writeln!(out)?;
+    for frame in &finding.stack {
+        writeln!(out, "    {frame}")?;
+    }
+    Ok(())
+}

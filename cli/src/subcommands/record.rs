@@ -1,0 +1,139 @@
+//! `hsa-vmm record`: runs a program and records its virtual memory calls.
+
+use crate::screen::note;
+use crate::{Exit, program};
+use anyhow::Context;
+use clap::Args;
+use hsa_rocr::{NoObject, Recording};
+use hsa_vmm_conformance::hsa_trace;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+
+pub const ABOUT: &str = "\
+Examples:
+  hsa-vmm record -- python train.py
+  hsa-vmm record -o grow.jsonl --stacks -- ./grow
+  hsa-vmm record -- hsa-vmm emulate --rocr 6.4 -- ./grow
+  hsa-vmm lint hsa-calls.jsonl
+  hsa-vmm replay hsa-calls.jsonl --program again.c
+
+The program needs AMD's runtime, which loads the recorder (HSA_TOOLS_LIB); the
+simulation does not load it. Another process that the program starts records
+into FILE.PID. docs/record.md describes the format.
+
+Exit status: the program's; 125 if the recording failed, 126 if the program is
+not executable, 127 if it was not found, 128 + N if signal N ended it.";
+
+/// The exit status of failures of the recording itself.
+pub const FAILED: u8 = 125;
+
+/// A failure of the recording, not of the program.
+#[derive(Debug, thiserror::Error)]
+pub enum Failed {
+    #[error(transparent)]
+    NoObject(#[from] NoObject),
+    #[error("{0} exists and is not a recording; choose another file with -o")]
+    NotRecording(String),
+    #[error("cannot write {path}: {cause}")]
+    Output { path: String, cause: io::Error },
+}
+
+#[derive(Args, Debug)]
+pub struct Record {
+    /// Write the calls to this file; replaces an earlier recording
+    #[arg(short, long, value_name = "FILE", default_value = "hsa-calls.jsonl")]
+    pub output: PathBuf,
+    /// Record the call stack of each call
+    #[arg(long)]
+    pub stacks: bool,
+    /// The program and its arguments
+    #[arg(required = true, last = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
+}
+
+pub fn run(args: &Record) -> anyhow::Result<Exit> {
+    let (name, arguments) = program::split(&args.program)?;
+    let failed = |cause| Failed::Output { path: args.output.display().to_string(), cause };
+    let file = std::path::absolute(&args.output).map_err(failed)?;
+    for earlier in files(&file).map_err(failed)? {
+        fs::remove_file(earlier).map_err(failed)?;
+    }
+    if file.exists() {
+        return Err(Failed::NotRecording(file.display().to_string()).into());
+    }
+    // Fail before the program runs.
+    fs::File::create_new(&file).and_then(|_| fs::remove_file(&file)).map_err(failed)?;
+    let mut command = Command::new(name);
+    command.args(arguments);
+    Recording::new(&file).stacks(args.stacks).apply(&mut command).map_err(Failed::from)?;
+    let child = command.spawn().map_err(|source| program::NotStarted::new(name, source))?;
+    let status = wait(child)?;
+    report(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    Ok(Exit::Program(exit_status(status)))
+}
+
+/// Waits for the program. Passes signals that end processes on to the program.
+fn wait(mut child: Child) -> io::Result<ExitStatus> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+    let process = child.id() as libc::pid_t;
+    for signal in [SIGTERM, SIGHUP] {
+        // SAFETY: `kill` is async-signal-safe. The process exists until this process waits for it.
+        unsafe {
+            signal_hook::low_level::register(signal, move || {
+                libc::kill(process, signal);
+            })?;
+        }
+    }
+    for signal in [SIGINT, SIGQUIT] {
+        // The terminal sends these to the program, too.
+        // SAFETY: the function does nothing.
+        unsafe { signal_hook::low_level::register(signal, || ()) }?;
+    }
+    child.wait()
+}
+
+/// Returns the exit status that shells use.
+fn exit_status(status: ExitStatus) -> u8 {
+    let number = status.code().or_else(|| Some(128 + status.signal()?)).unwrap_or(1);
+    u8::try_from(number).unwrap_or(1)
+}
+
+/// Returns the recordings of this file name: `FILE`, `FILE.PID`, `FILE.PID.2`.
+fn files(file: &Path) -> io::Result<Vec<PathBuf>> {
+    let (Some(folder), Some(name)) = (file.parent(), file.file_name()) else {
+        return Ok(Vec::new());
+    };
+    let name = name.as_encoded_bytes();
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let entry_name = entry.file_name();
+        let Some(suffix) = entry_name.as_encoded_bytes().strip_prefix(name) else { continue };
+        let is_number = suffix.iter().all(|byte| byte.is_ascii_digit() || *byte == b'.');
+        if is_number && entry.path().is_file() && hsa_trace::Recording::is_recording(&entry.path())
+        {
+            files.push(entry.path());
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Prints the number of recorded calls.
+fn report(file: &Path) -> anyhow::Result<()> {
+    let files = files(file)?;
+    for file in &files {
+        let recording = hsa_trace::Recording::open(file)?;
+        let count = recording.calls.len();
+        let calls = if count == 1 { "call" } else { "calls" };
+        note!("recorded {count} {calls} of {}: {}", recording.header.program, file.display());
+    }
+    if files.is_empty() {
+        note!("nothing was recorded: the program has not started AMD's runtime");
+    }
+    Ok(())
+}

@@ -1,0 +1,351 @@
+//! `hsa-vmm record`, `lint` and `replay` of recordings, on AMD's runtime over the emulated driver.
+
+#[path = "../../../hsa/sys/tests/compiler/mod.rs"]
+mod compiler;
+#[path = "../hsa_vmm/mod.rs"]
+mod run_command;
+
+use hsa_rocr::{Installation, Release, test};
+use run_command::{HSA_VMM, err, json, out, run};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use tempfile::TempDir;
+
+const MISTAKES: [&str; 6] =
+    ["use-after-unmap", "never-granted", "owner-not-last", "range-cut", "leak", "vmem-in-ipc"];
+
+/// A folder with the program `mistakes`, linked with the runtime of a release.
+struct Fixture {
+    installation: &'static Installation,
+    folder: TempDir,
+}
+
+/// Calls `act` on each selected release.
+fn on_each_release(name: &str, act: impl Fn(&Fixture)) {
+    for installation in test::selected_installations(name) {
+        let folder = tempfile::tempdir().unwrap();
+        let fixture = Fixture { installation, folder };
+        let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../hsa/sys/include");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/record/mistakes.c");
+        fixture.compile(&source, "mistakes", &["-I", include.to_str().unwrap(), "-g", "-rdynamic"]);
+        act(&fixture);
+    }
+}
+
+impl Fixture {
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    /// Compiles a program, and links it with the runtime.
+    fn compile(&self, source: &Path, name: &str, options: &[&str]) {
+        let output = compiler::command()
+            .args(options)
+            .arg(source)
+            // The runtime needs a newer C library than the linker finds.
+            .args(["-Wl,--allow-shlib-undefined", "-Wall", "-Wextra", "-Werror", "-o"])
+            .args([self.folder.path().join(name), self.installation.runtime()])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", err(&output));
+    }
+
+    /// Returns the words that run a command on two emulated GPUs.
+    fn emulate<'a>(&'a self, words: &[&'a str]) -> Vec<&'a str> {
+        let release = self.release();
+        [&[HSA_VMM, "emulate", "--gpus", "2", "--rocr", release, "--"], words].concat()
+    }
+
+    fn release(&self) -> &str {
+        self.installation.root().file_name().unwrap().to_str().unwrap()
+    }
+
+    /// Records a program. Returns the file and the command's output.
+    fn record(&self, options: &[&str], program: &[&str]) -> (String, Output) {
+        let file = self.path("calls.jsonl");
+        let start = [&["record", "-o", &file], options, &["--"]].concat();
+        let output = run(&[&start[..], &self.emulate(program)].concat());
+        (file, output)
+    }
+
+    /// Records the program `mistakes`, which must succeed.
+    fn record_mistake(&self, options: &[&str], mistake: &str) -> String {
+        let (file, output) = self.record(options, &[&self.path("mistakes"), mistake]);
+        assert_eq!(output.status.code(), Some(0), "{}: {mistake}: {output:?}", self.release());
+        file
+    }
+}
+
+/// Returns the findings of `lint`, and checks its exit status.
+fn findings(file: &str) -> Vec<Value> {
+    let output = run(&["lint", "--format", "json", file]);
+    let findings = json(&output).as_array().unwrap().clone();
+    assert_eq!(output.status.code(), Some(i32::from(!findings.is_empty())), "{output:?}");
+    findings
+}
+
+fn names(findings: &[Value]) -> Vec<&str> {
+    findings.iter().map(|finding| finding["mistake"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn lint_finds_each_mistake_and_no_other() {
+    on_each_release("lint_finds_each_mistake_and_no_other", |fixture| {
+        let file = fixture.record_mistake(&[], "none");
+        assert_eq!(findings(&file), [] as [Value; 0], "{}", fs::read_to_string(&file).unwrap());
+        for mistake in MISTAKES {
+            // With call stacks, calls that do not return are recorded, too: 7.2.4 crashes in `vmem-in-ipc`.
+            let program = fixture.path("mistakes");
+            let (file, output) = fixture.record(&["--stacks"], &[&program, mistake]);
+            assert!(output.status.success() || mistake == "vmem-in-ipc", "{mistake}: {output:?}");
+            let findings = findings(&file);
+            let release = fixture.release();
+            assert_eq!(names(&findings), [mistake], "{release}: {findings:#?}");
+            assert_eq!(findings[0]["count"], 1, "{release}: {findings:#?}");
+        }
+    });
+}
+
+#[test]
+fn stacks_show_where_a_mistake_was_made() {
+    on_each_release("stacks_show_where_a_mistake_was_made", |fixture| {
+        let file = fixture.record_mistake(&["--stacks"], "leak");
+        let output = run(&["lint", &file]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let text = out(&output);
+        if std::process::Command::new("addr2line").arg("--version").output().is_ok() {
+            assert!(text.contains("mistakes.c:"), "{text}");
+        }
+        let frames: Vec<_> =
+            text.lines().filter(|line| line.contains(&fixture.path("mistakes"))).collect();
+        let functions: Vec<_> =
+            frames.iter().filter_map(|line| line.trim().split(' ').nth(1)).collect();
+        assert!(functions.starts_with(&["leak"]) && functions.contains(&"main"), "{text}");
+        assert!(text.starts_with("leak: line "), "{text}");
+        assert!(err(&output).starts_with("1 mistake in "), "{output:?}");
+    });
+}
+
+#[test]
+fn repeated_mistakes_are_counted() {
+    on_each_release("repeated_mistakes_are_counted", |fixture| {
+        let (file, output) = fixture.record(&[], &[&fixture.path("mistakes"), "leak", "3"]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let findings = findings(&file);
+        assert_eq!((findings.len(), &findings[0]["count"]), (1, &3.into()), "{findings:#?}");
+    });
+}
+
+/// Checks that all calls of a recording agree on a runtime.
+fn assert_agrees(words: &[&str], calls: &str) {
+    let output = run(words);
+    let result = json(&output);
+    assert_eq!(output.status.code(), Some(0), "{calls}: {output:?}");
+    assert!(result["all"].as_u64() > Some(10), "{result}");
+    assert_eq!(result["agreed"], result["all"], "{calls}: {result}");
+}
+
+#[test]
+fn replay_agrees_on_other_runtimes() {
+    on_each_release("replay_agrees_on_other_runtimes", |fixture| {
+        let file = fixture.record_mistake(&[], "none");
+        let replay = ["replay", "--format", "json", &file];
+        let emulated = fixture.emulate(&[HSA_VMM]);
+        assert_agrees(&[&emulated[1..], &replay].concat(), "same release");
+        assert_agrees(&[&replay[..], &["--runtime", "sim", "--gpus", "2"]].concat(), "simulation");
+        let output = run(&[&replay[..], &["--runtime", "sim", "--gpus", "1"]].concat());
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(err(&output).contains("--gpus 2"), "{output:?}");
+    });
+}
+
+#[test]
+fn replay_finds_divergent_status() {
+    on_each_release("replay_finds_divergent_status", |fixture| {
+        let file = fixture.record_mistake(&[], "none");
+        let text = fs::read_to_string(&file).unwrap();
+        let line = text.lines().position(|line| line.contains("\"hsa_amd_vmem_unmap\"")).unwrap();
+        let changed = text.lines().enumerate().map(|(number, text)| {
+            if number == line {
+                text.replace("\"status\":0", "\"status\":4096")
+            } else {
+                text.to_owned()
+            }
+        });
+        fs::write(&file, changed.collect::<Vec<_>>().join("\n")).unwrap();
+        let output = run(&["replay", "--runtime", "sim", "--gpus", "2", &file]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let first = format!(
+            "first divergence: line {}: hsa_amd_vmem_unmap: recorded status 0x1000",
+            line + 1
+        );
+        assert!(out(&output).contains(&first), "{output:?}");
+    });
+}
+
+#[test]
+fn program_repeats_the_calls() {
+    on_each_release("program_repeats_the_calls", |fixture| {
+        let file = fixture.record_mistake(&[], "range-cut");
+        let source = fixture.path("again.c");
+        let output = run(&["replay", &file, "--program", &source]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        fixture.compile(Path::new(&source), "again", &[]);
+        let again = fixture.path("again");
+        let output = run(&fixture.emulate(&[&again])[1..]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let calls = fs::read_to_string(&file).unwrap().lines().count() - 2;
+        assert_eq!(out(&output), format!("{calls} of {calls} calls agreed\n"));
+    });
+}
+
+#[test]
+fn record_keeps_exit_status() {
+    on_each_release("record_keeps_exit_status", |fixture| {
+        let program = fixture.path("mistakes");
+        let (file, output) = fixture.record(&[], &[&program, "exit"]);
+        assert_eq!(output.status.code(), Some(7), "{output:?}");
+        // A program that exits without stopping the runtime has a complete recording.
+        assert_eq!(findings(&file), [] as [Value; 0]);
+        let (file, output) = fixture.record(&[], &[&program, "crash"]);
+        assert_eq!(output.status.code(), Some(128 + libc::SIGABRT), "{output:?}");
+        let output = run(&["lint", &file]);
+        assert!(err(&output).contains("ends early"), "{output:?}");
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+    });
+}
+
+#[test]
+fn forked_child_is_not_recorded() {
+    on_each_release("forked_child_is_not_recorded", |fixture| {
+        let calls = |mistake| {
+            let file = fixture.record_mistake(&[], mistake);
+            fs::read_to_string(file).unwrap().lines().count()
+        };
+        assert_eq!(calls("fork"), calls("none"));
+        assert_eq!(fs::read_dir(fixture.folder.path()).unwrap().count(), 2);
+    });
+}
+
+#[test]
+fn threads_write_whole_lines() {
+    on_each_release("threads_write_whole_lines", |fixture| {
+        let file = fixture.record_mistake(&[], "threads");
+        let text = fs::read_to_string(file).unwrap();
+        let calls: Vec<Value> =
+            text.lines().skip(1).map(|line| serde_json::from_str(line).unwrap()).collect();
+        let threads: BTreeSet<_> = calls.iter().filter_map(|call| call["tid"].as_u64()).collect();
+        assert_eq!((calls.len(), threads.len()), (8001, 8));
+    });
+}
+
+#[test]
+fn other_processes_write_other_files() {
+    on_each_release("other_processes_write_other_files", |fixture| {
+        let program = fixture.path("mistakes");
+        let twice = format!("'{program}' none; '{program}' leak");
+        let (file, output) = fixture.record(&[], &["sh", "-c", &twice]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        assert_eq!(err(&output).matches("recorded ").count(), 2, "{output:?}");
+        assert_eq!(findings(&file), [] as [Value; 0]);
+        let entries = fs::read_dir(fixture.folder.path()).unwrap();
+        let second: Vec<_> = entries
+            .map(|entry| entry.unwrap().path().to_str().unwrap().to_owned())
+            .filter(|path| path.starts_with(&format!("{file}.")))
+            .collect();
+        assert_eq!(names(&findings(&second[0])), ["leak"], "{second:?}");
+        // The next recording replaces both.
+        fixture.record_mistake(&[], "none");
+        assert!(!Path::new(&second[0]).exists());
+    });
+}
+
+#[test]
+fn failures_of_record_have_own_status() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let other = file("other");
+    fs::write(&other, "text").unwrap();
+    for (arguments, status, word) in [
+        (&["-o", &other, "--", "true"][..], 125, "not a recording"),
+        (&["-o", "/nowhere/file", "--", "true"], 125, "cannot write /nowhere/file"),
+        (&["-o", &file("a"), "--", "/nowhere/program"], 127, "cannot start"),
+        (&["-o", &file("a"), "--", "/dev/null"], 126, "cannot start"),
+        (&["-o", &file("a")], 2, "PROGRAM"),
+        (&["-o", &file("a"), "--", "sh", "-c", "exit 5"], 5, "nothing was recorded"),
+    ] {
+        let output = run(&[&["record"], arguments].concat());
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}: {output:?}");
+        assert!(err(&output).contains(word), "{arguments:?}: {output:?}");
+    }
+    assert_eq!(fs::read_to_string(&other).unwrap(), "text");
+    let output = run(&["lint", &other]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let output = run(&["replay", &other, "--program", &file("again.c")]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+}
+
+/// Compiles the HIP program. It loads HIP itself.
+fn compile_hip_program(folder: &Path) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let program = folder.join("grow");
+    let output = compiler::command()
+        .arg("-I")
+        .arg(root.join("../capi/include"))
+        .arg(root.join("tests/record/grow.c"))
+        .args(["-D__HIP_PLATFORM_AMD__", "-Wall", "-Wextra", "-Werror", "-ldl", "-o"])
+        .arg(&program)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", err(&output));
+    program
+}
+
+#[test]
+fn hip_program_is_recorded_and_replayed() {
+    let name = "hip_program_is_recorded_and_replayed";
+    let installations = test::installations(name).unwrap_or_default();
+    let found = installations.iter().find(|installation| installation.release() == Release::R6_4_3);
+    let Some(installation) = found else { return };
+    let Some(hip) = installation.hip() else {
+        assert!(!test::is_required("hip"), "HIP is not fetched");
+        test::report(&format!("SKIPPED {name}: HIP is not fetched (`rocr fetch 6.4.3 --hip`)"));
+        return;
+    };
+    let fixture = Fixture { installation, folder: tempfile::tempdir().unwrap() };
+    let program = compile_hip_program(fixture.folder.path());
+    let words = [program.to_str().unwrap(), hip.to_str().unwrap()];
+    let (file, output) = fixture.record(&[], &words);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(text.matches("\"hsa_amd_vmem_map\"").count() >= 5, "{text}");
+    let emulated = fixture.emulate(&[HSA_VMM, "replay", "--format", "json", &file]);
+    assert_agrees(&emulated[1..], &text);
+}
+
+/// Reports what recording costs; the first call of the runtime decides what it costs without.
+#[test]
+fn recording_costs_microseconds() {
+    on_each_release("recording_costs_microseconds", |fixture| {
+        let program = fixture.path("mistakes");
+        let words = [program.as_str(), "measure", "1000"];
+        let cost = |output: Output| -> f64 {
+            assert_eq!(output.status.code(), Some(0), "{output:?}");
+            out(&output).split(' ').next().unwrap().parse().unwrap()
+        };
+        let without = cost(run(&fixture.emulate(&words)[1..]));
+        let with = cost(fixture.record(&[], &words).1);
+        let stacks = cost(fixture.record(&["--stacks"], &words).1);
+        test::report(&format!(
+            "{}: recording costs {:.0} ns a call, with call stacks {:.0} ns",
+            fixture.release(),
+            with - without,
+            stacks - without
+        ));
+        // Enough for a busy machine.
+        assert!(with - without < 100_000.0, "{without} {with}");
+    });
+}

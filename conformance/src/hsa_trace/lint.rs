@@ -1,0 +1,276 @@
+//! Finds mistakes in a recording.
+//!
+//! The state is computed from the calls that succeeded. A mistake is reported even if the runtime accepted the call,
+//! because another release may not.
+
+mod state;
+
+use super::{Call, Header, Record, Recording};
+use serde::Serialize;
+use state::State;
+use std::collections::HashMap;
+
+/// A kind of mistake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Mistake {
+    /// Addresses are used after they were unmapped, or a handle after its last release.
+    UseAfterUnmap,
+    /// No agent ever gets access to a mapping.
+    NeverGranted,
+    /// A GPU gets access after the GPU that owns the memory.
+    OwnerNotLast,
+    /// A range begins or ends inside a mapping or a reservation.
+    RangeCut,
+    /// A handle is never released, a mapping never unmapped, or a reservation never freed.
+    Leak,
+    /// Virtual memory is passed to `hsa_amd_ipc_memory_create`, which supports only memory of pools.
+    VmemInIpc,
+}
+
+impl Mistake {
+    /// All mistakes.
+    pub const ALL: [Self; 6] = [
+        Self::UseAfterUnmap,
+        Self::NeverGranted,
+        Self::OwnerNotLast,
+        Self::RangeCut,
+        Self::Leak,
+        Self::VmemInIpc,
+    ];
+
+    /// Returns the name, such as `use-after-unmap`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::UseAfterUnmap => "use-after-unmap",
+            Self::NeverGranted => "never-granted",
+            Self::OwnerNotLast => "owner-not-last",
+            Self::RangeCut => "range-cut",
+            Self::Leak => "leak",
+            Self::VmemInIpc => "vmem-in-ipc",
+        }
+    }
+}
+
+/// A mistake, and the call that makes it.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Finding {
+    /// The kind.
+    pub mistake: Mistake,
+    /// The line of the call in the recording. For a leak, that of the call that allocated.
+    pub line: u64,
+    /// The name of the function.
+    pub call: String,
+    /// What is wrong.
+    pub message: String,
+    /// Whether the program crashed in the call, or ended meanwhile.
+    pub pending: bool,
+    /// The call stack, if it was recorded.
+    pub stack: Vec<String>,
+    /// How often the same function made the same mistake; with call stacks, from the same place.
+    pub count: u64,
+}
+
+/// Returns the mistakes in a recording, in the order of their first calls.
+#[must_use]
+pub fn lint(recording: &Recording) -> Vec<Finding> {
+    let mut findings = Findings::default();
+    let mut state = State::new(&recording.header);
+    for record in &recording.calls {
+        check(&state, record, &recording.header, &mut findings);
+        for ungranted in state.apply(record) {
+            findings.add(Mistake::NeverGranted, ungranted, NEVER_GRANTED.to_owned());
+        }
+    }
+    // A program that crashed or was killed could not release anything.
+    if recording.complete {
+        for mapping in state.mappings.values() {
+            if !mapping.was_granted {
+                findings.add(Mistake::NeverGranted, mapping.made_by, NEVER_GRANTED.to_owned());
+            }
+            findings.add(
+                Mistake::Leak,
+                mapping.made_by,
+                "the mapping is never unmapped".to_owned(),
+            );
+        }
+        for handle in state.handles.values().filter(|handle| handle.references > 0) {
+            let message = "the handle is never released".to_owned();
+            findings.add(Mistake::Leak, handle.made_by, message);
+        }
+        for reservation in state.reservations.values() {
+            let message = "the reservation is never freed".to_owned();
+            findings.add(Mistake::Leak, reservation.made_by, message);
+        }
+    }
+    findings.list.sort_by_key(|finding| finding.line);
+    findings.list
+}
+
+const NEVER_GRANTED: &str = "no agent ever gets access to the mapping";
+
+/// The findings so far, each kind once for each place.
+#[derive(Default)]
+struct Findings<'a> {
+    list: Vec<Finding>,
+    index_of: HashMap<(Mistake, &'a str, &'a [String]), usize>,
+}
+
+impl<'a> Findings<'a> {
+    /// Adds a mistake of a call.
+    fn add(&mut self, mistake: Mistake, record: &'a Record, message: String) {
+        let key = (mistake, record.name.as_str(), record.stack.as_slice());
+        if let Some(&earlier) = self.index_of.get(&key) {
+            self.list[earlier].count += 1;
+            return;
+        }
+        self.index_of.insert(key, self.list.len());
+        self.list.push(Finding {
+            mistake,
+            line: record.line,
+            call: record.name.clone(),
+            message,
+            pending: record.pending,
+            stack: record.stack.clone(),
+            count: 1,
+        });
+    }
+}
+
+/// Checks a call in the state before the call.
+fn check<'a>(state: &State<'_>, record: &'a Record, header: &Header, findings: &mut Findings<'a>) {
+    let mut add = |mistake, message| findings.add(mistake, record, message);
+    match record.call {
+        Call::SetAccess { address, size, ref access, .. } => {
+            check_unmapped(state, address, size, &mut add);
+            check_cut(state, address, size, &mut add);
+            for mapping in state.overlapping(address, size) {
+                if let Some((owner, agent)) = state.after_owner(mapping, access) {
+                    let [owner, agent] = [owner, agent].map(|it| header.agent_name(it));
+                    let message = format!(
+                        "{agent} gets access after {owner}, which owns the memory; grant the owner access last"
+                    );
+                    add(Mistake::OwnerNotLast, message);
+                    break;
+                }
+            }
+        }
+        Call::Unmap { address, size } => {
+            check_unmapped(state, address, size, &mut add);
+            check_cut(state, address, size, &mut add);
+        }
+        Call::GetAccess { address, .. } | Call::Retain { address, .. } => {
+            check_unmapped(state, address, 1, &mut add);
+        }
+        Call::ExportMemory { address, size, .. } => check_unmapped(state, address, size, &mut add),
+        Call::IpcCreate { address, size } => {
+            check_unmapped(state, address, size, &mut add);
+            if state.reservation(address).is_some() {
+                let message = format!(
+                    "{address:#x} is virtual memory; export its handle with \
+                     hsa_amd_vmem_export_shareable_handle"
+                );
+                add(Mistake::VmemInIpc, message);
+            }
+        }
+        Call::Free { address, size } => {
+            if let Some((start, length)) = state.reservation(address)
+                && (start, length) != (address, size)
+            {
+                let message = format!(
+                    "the range {} is a part of the reservation {}",
+                    range(address, size),
+                    range(start, length)
+                );
+                add(Mistake::RangeCut, message);
+            }
+        }
+        Call::Map { handle, .. }
+        | Call::Export { handle, .. }
+        | Call::Properties { handle, .. } => {
+            check_released(state, handle, &mut add);
+        }
+        Call::Release { handle } => check_released(state, handle, &mut add),
+        Call::Copy { destination, source, size } => {
+            check_contents(state, destination, size, &mut add);
+            check_contents(state, source, size, &mut add);
+        }
+        Call::Fill { address, count, .. } => {
+            check_contents(state, address, count.saturating_mul(4), &mut add);
+        }
+        _ => {}
+    }
+}
+
+/// Formats a range.
+fn range(address: u64, size: u64) -> String {
+    format!("{address:#x}..{:#x}", address.saturating_add(size))
+}
+
+/// Checks that a range that a call names is not one that was unmapped.
+fn check_unmapped(
+    state: &State<'_>,
+    address: u64,
+    size: u64,
+    add: &mut impl FnMut(Mistake, String),
+) {
+    if state.overlapping(address, size).next().is_some() {
+        return;
+    }
+    if let Some(unmapped) = state.unmapped(address, size) {
+        let message =
+            format!("{address:#x} was unmapped by the call of line {}", unmapped.made_by.line);
+        add(Mistake::UseAfterUnmap, message);
+    }
+}
+
+/// Checks memory that a copy or a fill reads or writes.
+fn check_contents(
+    state: &State<'_>,
+    address: u64,
+    size: u64,
+    add: &mut impl FnMut(Mistake, String),
+) {
+    if let Some(unmapped) = state.unmapped(address, size).filter(|unmapped| !unmapped.is_freed) {
+        let message =
+            format!("{address:#x} was unmapped by the call of line {}", unmapped.made_by.line);
+        add(Mistake::UseAfterUnmap, message);
+    }
+    if let Some(mapping) = state.overlapping(address, size).find(|it| it.granted.is_empty()) {
+        let message = format!(
+            "no agent has access to {address:#x}, which the call of line {} mapped",
+            mapping.made_by.line
+        );
+        add(Mistake::NeverGranted, message);
+    }
+}
+
+/// Checks that a range does not begin or end inside a mapping.
+fn check_cut(state: &State<'_>, address: u64, size: u64, add: &mut impl FnMut(Mistake, String)) {
+    let end = address.saturating_add(size);
+    let is_cut = |start: u64, length: u64| start < address || start.saturating_add(length) > end;
+    let cut = state.overlapping(address, size).find(|mapping| is_cut(mapping.start, mapping.size));
+    if let Some(mapping) = cut {
+        let message = format!(
+            "the range {} splits the mapping {} of line {}",
+            range(address, size),
+            range(mapping.start, mapping.size),
+            mapping.made_by.line
+        );
+        add(Mistake::RangeCut, message);
+    }
+}
+
+/// Checks that a handle has not been released as often as it was returned.
+fn check_released(state: &State<'_>, handle: u64, add: &mut impl FnMut(Mistake, String)) {
+    if let Some(released) = state.handles.get(&handle).filter(|handle| handle.references == 0) {
+        let message = format!(
+            "the handle {handle:#x} was released before; the call of line {} returned it",
+            released.made_by.line
+        );
+        add(Mistake::UseAfterUnmap, message);
+    }
+}

@@ -1,0 +1,233 @@
+//! The state of the recorded process: what is reserved, mapped, unmapped and held.
+
+use crate::hsa_trace::{Access, AgentKind, Call, Header, Record};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// A reservation.
+#[derive(Clone, Debug)]
+pub(super) struct Reservation<'a> {
+    size: u64,
+    /// The call that made it.
+    pub(super) made_by: &'a Record,
+}
+
+/// A handle of memory.
+#[derive(Clone, Debug)]
+pub(super) struct Handle<'a> {
+    /// How many releases are needed.
+    pub(super) references: u64,
+    /// The agent that owns the memory, if known.
+    owner: Option<u64>,
+    pub(super) made_by: &'a Record,
+}
+
+/// A mapping.
+#[derive(Clone, Debug)]
+pub(super) struct Mapping<'a> {
+    pub(super) start: u64,
+    pub(super) size: u64,
+    owner: Option<u64>,
+    /// The agents that have access.
+    pub(super) granted: BTreeSet<u64>,
+    /// Whether any agent has ever had access.
+    pub(super) was_granted: bool,
+    pub(super) made_by: &'a Record,
+}
+
+/// A range that was unmapped, and is not mapped again.
+#[derive(Clone, Debug)]
+pub(super) struct Unmapped<'a> {
+    start: u64,
+    end: u64,
+    /// Whether the reservation was freed, too: the addresses may belong to another allocation now.
+    pub(super) is_freed: bool,
+    pub(super) made_by: &'a Record,
+}
+
+/// The state between two calls.
+#[derive(Debug)]
+pub(super) struct State<'a> {
+    header: &'a Header,
+    pub(super) reservations: BTreeMap<u64, Reservation<'a>>,
+    pub(super) handles: HashMap<u64, Handle<'a>>,
+    pub(super) mappings: BTreeMap<u64, Mapping<'a>>,
+    /// By start; they do not overlap.
+    unmapped: BTreeMap<u64, Unmapped<'a>>,
+}
+
+impl<'a> State<'a> {
+    pub(super) fn new(header: &'a Header) -> Self {
+        Self {
+            header,
+            reservations: BTreeMap::new(),
+            handles: HashMap::new(),
+            mappings: BTreeMap::new(),
+            unmapped: BTreeMap::new(),
+        }
+    }
+
+    /// Returns the mappings that overlap a range.
+    pub(super) fn overlapping(
+        &self,
+        address: u64,
+        size: u64,
+    ) -> impl Iterator<Item = &Mapping<'a>> {
+        let end = address.saturating_add(size);
+        let before = self.mappings.range(..address).next_back();
+        let before = before.filter(|(start, it)| start.saturating_add(it.size) > address);
+        let inside = self.mappings.range(address..end.max(address));
+        before.into_iter().chain(inside).map(|(_, mapping)| mapping)
+    }
+
+    /// Returns the reservation that contains an address: its start and size.
+    pub(super) fn reservation(&self, address: u64) -> Option<(u64, u64)> {
+        let (start, reservation) = self.reservations.range(..=address).next_back()?;
+        (address - start < reservation.size).then_some((*start, reservation.size))
+    }
+
+    /// Returns an unmapped range that overlaps a range.
+    pub(super) fn unmapped(&self, address: u64, size: u64) -> Option<&Unmapped<'a>> {
+        let end = address.saturating_add(size);
+        let (_, last) = self.unmapped.range(..end).next_back()?;
+        (last.end > address).then_some(last)
+    }
+
+    /// Returns the owner of a mapping and a GPU that a call grants access after the owner. ROCm 7.14 rejects that, or
+    /// corrupts the mapping (rocm-systems#9908).
+    pub(super) fn after_owner(
+        &self,
+        mapping: &Mapping<'_>,
+        access: &[Access],
+    ) -> Option<(u64, u64)> {
+        let owner = mapping.owner?;
+        let mut owner_has_access = mapping.granted.contains(&owner);
+        // An owner that the call names again, later in the list, is granted access last.
+        let names_owner_last = access.last().is_some_and(|last| last.agent == owner);
+        if names_owner_last {
+            return None;
+        }
+        for entry in access.iter().filter(|entry| entry.permissions != 0) {
+            if entry.agent == owner {
+                owner_has_access = true;
+            } else if owner_has_access
+                && !mapping.granted.contains(&entry.agent)
+                && self.is_gpu(entry.agent)
+            {
+                return Some((owner, entry.agent));
+            }
+        }
+        None
+    }
+
+    fn is_gpu(&self, agent: u64) -> bool {
+        let index = self.header.agent(agent);
+        index.is_some_and(|index| self.header.agents[index].kind == AgentKind::Gpu)
+    }
+
+    /// Performs a call that succeeded. Returns the calls that made mappings to which no agent has ever had access, if
+    /// this call ends them.
+    pub(super) fn apply(&mut self, record: &'a Record) -> Vec<&'a Record> {
+        if !record.succeeded() {
+            return Vec::new();
+        }
+        match record.call {
+            Call::Reserve { size, address: Some(address), .. } => {
+                self.forget_unmapped(address, size);
+                self.reservations.insert(address, Reservation { size, made_by: record });
+            }
+            Call::Allocate { size, address: Some(address), .. }
+            | Call::IpcAttach { size, address: Some(address) } => {
+                self.forget_unmapped(address, size);
+            }
+            Call::Free { address, .. } => {
+                if let Some(reservation) = self.reservations.remove(&address) {
+                    let end = address.saturating_add(reservation.size);
+                    for (_, unmapped) in self.unmapped.range_mut(address..end) {
+                        unmapped.is_freed = true;
+                    }
+                }
+            }
+            Call::Create { pool, handle: Some(handle), .. } => {
+                let owner =
+                    self.header.pool(pool).map(|(agent, _)| self.header.agents[agent].agent);
+                self.add_reference(handle, owner, record);
+            }
+            Call::Import { handle: Some(handle), .. } => self.add_reference(handle, None, record),
+            Call::Retain { address, handle: Some(handle) } => {
+                let owner = self.overlapping(address, 1).next().and_then(|mapping| mapping.owner);
+                self.add_reference(handle, owner, record);
+            }
+            Call::Release { handle } => {
+                if let Some(handle) = self.handles.get_mut(&handle) {
+                    handle.references = handle.references.saturating_sub(1);
+                }
+            }
+            Call::Map { address, size, handle, .. } => {
+                self.forget_unmapped(address, size);
+                let owner = self.handles.get(&handle).and_then(|handle| handle.owner);
+                let mapping = Mapping {
+                    start: address,
+                    size,
+                    owner,
+                    granted: BTreeSet::new(),
+                    was_granted: false,
+                    made_by: record,
+                };
+                self.mappings.insert(address, mapping);
+            }
+            Call::Unmap { address, size } => return self.unmap(address, size, record),
+            Call::SetAccess { address, size, ref access, .. } => {
+                let end = address.saturating_add(size);
+                let starts: Vec<u64> =
+                    self.overlapping(address, size).map(|mapping| mapping.start).collect();
+                for start in starts.into_iter().filter(|start| *start < end) {
+                    let Some(mapping) = self.mappings.get_mut(&start) else { continue };
+                    for entry in access {
+                        if entry.permissions == 0 {
+                            mapping.granted.remove(&entry.agent);
+                        } else {
+                            mapping.granted.insert(entry.agent);
+                            mapping.was_granted = true;
+                        }
+                    }
+                }
+            }
+            _ => {}
+        }
+        Vec::new()
+    }
+
+    fn add_reference(&mut self, handle: u64, owner: Option<u64>, record: &'a Record) {
+        match self.handles.get_mut(&handle).filter(|handle| handle.references > 0) {
+            Some(held) => held.references += 1,
+            // The runtime reuses the values of released handles.
+            None => {
+                self.handles.insert(handle, Handle { references: 1, owner, made_by: record });
+            }
+        }
+    }
+
+    fn unmap(&mut self, address: u64, size: u64, record: &'a Record) -> Vec<&'a Record> {
+        let starts: Vec<u64> =
+            self.overlapping(address, size).map(|mapping| mapping.start).collect();
+        let mut ungranted = Vec::new();
+        for start in starts {
+            if let Some(mapping) = self.mappings.remove(&start) {
+                if !mapping.was_granted {
+                    ungranted.push(mapping.made_by);
+                }
+                let end = start.saturating_add(mapping.size);
+                let unmapped = Unmapped { start, end, is_freed: false, made_by: record };
+                self.unmapped.insert(start, unmapped);
+            }
+        }
+        ungranted
+    }
+
+    /// Forgets unmapped ranges that are used again.
+    fn forget_unmapped(&mut self, address: u64, size: u64) {
+        while let Some(start) = self.unmapped(address, size).map(|unmapped| unmapped.start) {
+            self.unmapped.remove(&start);
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Writes recorded calls as a C program.
+
+use super::steps::{Action, AgentOf, Memory, Place, Plan, PoolOf};
+use super::{AgentKind, Recording};
+use hsa_vmm::hsa_sys::{C_HEADER, Core, Vmem};
+use std::fmt::Write;
+
+const HEAD: &str = include_str!("head.c");
+/// The number of calls in a function of the program: compilers are slow with long functions.
+const CALLS_PER_FUNCTION: usize = 500;
+
+/// Returns the source of a program that makes the calls, compares their status with the recorded one, and exits with 1
+/// if any differs. The program needs no headers of ROCm, only `libhsa-runtime64.so.1`.
+#[must_use]
+pub fn source(recording: &Recording, plan: &Plan) -> String {
+    let names = Core::SYMBOLS.iter().chain(Vmem::SYMBOLS).map(|symbol| symbol.name);
+    let functions = names.map(|name| format!("extern __typeof__(*({name}_fn)0) {name};\n"));
+    let declarations = C_HEADER.to_owned() + "\n" + &functions.collect::<String>();
+    // A name with `*/` would end the comment.
+    let name: String = recording.header.program.chars().filter(|it| !it.is_control()).collect();
+    let mut text = HEAD
+        .replacen("PROGRAM", &name.replace("*/", "* /"), 1)
+        .replacen("DECLARATIONS", &declarations, 1)
+        // C has no empty arrays.
+        .replacen("[BLOCKS]", &format!("[{}]", plan.blocks.max(1)), 1)
+        .replacen("[MEMORIES]", &format!("[{}]", plan.memories.max(1)), 1)
+        .replacen("[DESCRIPTORS]", &format!("[{}]", plan.descriptors.max(1)), 1);
+    let parts = plan.steps.chunks(CALLS_PER_FUNCTION);
+    let count = parts.len();
+    for (number, part) in parts.enumerate() {
+        let _ = writeln!(text, "\nstatic void part_{number}(void) {{");
+        for step in part {
+            let _ = match &step.action {
+                Ok(action) => {
+                    writeln!(text, "  CALL({}, {:#x}, {});", step.line, step.status, call(action))
+                }
+                Err(skipped) => {
+                    writeln!(text, "  /* line {}: {}: {skipped} */", step.line, step.name)
+                }
+            };
+        }
+        text.push_str("}\n");
+    }
+    text.push_str("\nint main(void) {\n  if (hsa_init() != HSA_STATUS_SUCCESS) return 3;\n");
+    text.push_str("  hsa_iterate_agents(add_agent, NONE);\n");
+    for number in 0..count {
+        let _ = writeln!(text, "  part_{number}();");
+    }
+    text.push_str(
+        "  printf(\"%d of %d calls agreed\\n\", agreed, calls);\n  fflush(NULL);\n  /* Without hsa_shut_down, which \
+         crashes if a call that differs has left a mapping. */\n  _exit(agreed != calls);\n}\n",
+    );
+    text
+}
+
+fn place(place: Place) -> String {
+    match place {
+        Place::Block { block, offset: 0 } => format!("block[{block}]"),
+        Place::Block { block, offset } => format!("(char *)block[{block}] + {offset:#x}"),
+        Place::Fixed(0) => "NONE".to_owned(),
+        Place::Fixed(address) => format!("(void *){address:#x}"),
+    }
+}
+
+fn memory(memory: Memory) -> String {
+    match memory {
+        Memory::Numbered(number) => format!("memory[{number}]"),
+        Memory::Fixed(handle) => format!("invalid_memory({handle:#x})"),
+    }
+}
+
+fn agent(agent: AgentOf) -> String {
+    match agent {
+        AgentOf::Kind { kind: AgentKind::Gpu, number } => format!("gpu({number})"),
+        AgentOf::Kind { number, .. } => format!("cpu({number})"),
+        AgentOf::Fixed(handle) => format!("invalid_agent({handle:#x})"),
+    }
+}
+
+fn pool(pool: PoolOf) -> String {
+    match pool {
+        PoolOf::Agent { agent: of, number } => format!("pool({}, {number})", agent(of)),
+        PoolOf::Fixed(handle) => format!("invalid_pool({handle:#x})"),
+    }
+}
+
+/// Returns the element of an array for a result, or the variable for the results of calls that failed.
+fn result(array: &str, number: Option<usize>) -> String {
+    number.map_or(format!("&no_{array}"), |number| format!("&{array}[{number}]"))
+}
+
+/// Returns the call as C.
+fn call(action: &Action) -> String {
+    match action {
+        Action::Reserve { block, size, hint, alignment, flags } => {
+            let into = result("block", *block);
+            match alignment {
+                None => format!(
+                    "hsa_amd_vmem_address_reserve({into}, {size:#x}, {hint:#x}, {flags:#x})"
+                ),
+                Some(alignment) => format!(
+                    "hsa_amd_vmem_address_reserve_align({into}, {size:#x}, {hint:#x}, {alignment:#x}, {flags:#x})"
+                ),
+            }
+        }
+        Action::Free { at, size } => {
+            format!("hsa_amd_vmem_address_free({}, {size:#x})", place(*at))
+        }
+        Action::Create { memory, pool: of, size, kind, flags } => format!(
+            "hsa_amd_vmem_handle_create({}, {size:#x}, {kind}, {flags:#x}, {})",
+            pool(*of),
+            result("memory", *memory)
+        ),
+        Action::Release { memory: of } => format!("hsa_amd_vmem_handle_release({})", memory(*of)),
+        Action::Map { at, size, offset, memory: of, flags } => format!(
+            "hsa_amd_vmem_map({}, {size:#x}, {offset:#x}, {}, {flags:#x})",
+            place(*at),
+            memory(*of)
+        ),
+        Action::Unmap { at, size } => format!("hsa_amd_vmem_unmap({}, {size:#x})", place(*at)),
+        Action::SetAccess { at, size, access } => {
+            let list = access.iter();
+            let list =
+                list.map(|(of, permissions)| format!("access_of({}, {permissions})", agent(*of)));
+            let list = if access.is_empty() {
+                "NONE".to_owned()
+            } else {
+                let list: Vec<_> = list.collect();
+                format!("(hsa_amd_memory_access_desc_t[]){{{}}}", list.join(", "))
+            };
+            format!("set_access({}, {size:#x}, {}, {list})", place(*at), access.len())
+        }
+        Action::GetAccess { at, agent: of, .. } => {
+            format!("hsa_amd_vmem_get_access({}, &permission, {})", place(*at), agent(*of))
+        }
+        Action::Export { descriptor, memory: of, flags } => format!(
+            "hsa_amd_vmem_export_shareable_handle({}, {}, {flags:#x})",
+            result("descriptor", *descriptor),
+            memory(*of)
+        ),
+        Action::Import { memory, descriptor } => format!(
+            "hsa_amd_vmem_import_shareable_handle(descriptor[{descriptor}], {})",
+            result("memory", *memory)
+        ),
+        Action::Retain { memory, at } => {
+            let into = result("memory", *memory);
+            format!("hsa_amd_vmem_retain_alloc_handle({into}, {})", place(*at))
+        }
+        Action::Properties { memory: of } => format!(
+            "hsa_amd_vmem_get_alloc_properties_from_handle({}, &pool_of_memory, &type_of_memory)",
+            memory(*of)
+        ),
+        Action::Allocate { block, pool: of, size, flags } => format!(
+            "hsa_amd_memory_pool_allocate({}, {size:#x}, {flags:#x}, {})",
+            pool(*of),
+            result("block", *block)
+        ),
+        Action::FreeMemory { at } => format!("hsa_amd_memory_pool_free({})", place(*at)),
+        Action::AllowAccess { at, agents } => {
+            let list: Vec<_> = agents.iter().map(|of| agent(*of)).collect();
+            let list = if list.is_empty() {
+                "NONE".to_owned()
+            } else {
+                format!("(hsa_agent_t[]){{{}}}", list.join(", "))
+            };
+            format!("hsa_amd_agents_allow_access({}, {list}, NONE, {})", agents.len(), place(*at))
+        }
+        Action::IpcCreate { at, size } => {
+            format!("hsa_amd_ipc_memory_create({}, {size:#x}, &ipc)", place(*at))
+        }
+    }
+}

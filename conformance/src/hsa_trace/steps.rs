@@ -1,0 +1,338 @@
+//! Recorded calls with numbers in place of addresses, handles and descriptors, so that another process can repeat them.
+//!
+//! Each successful call that returns an address, a handle or a descriptor gets a number. Later arguments refer to the
+//! newest number with the recorded value, because a runtime reuses values.
+
+use super::{AgentKind, Call, Header, Record, Recording};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
+
+/// A recording that can be repeated.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Plan {
+    /// The calls, in the order of the recording.
+    pub steps: Vec<Step>,
+    /// How many blocks of addresses there are: reservations and allocations from pools.
+    pub blocks: usize,
+    /// How many handles of memory there are.
+    pub memories: usize,
+    /// How many descriptors there are.
+    pub descriptors: usize,
+}
+
+/// A recorded call.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Step {
+    /// The line of the recording.
+    pub line: u64,
+    /// The name of the function.
+    pub name: String,
+    /// The recorded status.
+    pub status: u32,
+    /// The call, or why it cannot be repeated.
+    pub action: Result<Action, Skipped>,
+}
+
+/// Why a call is not repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+#[non_exhaustive]
+pub enum Skipped {
+    /// Memory or an IPC handle of another process.
+    #[error("uses memory of another process")]
+    OtherProcess,
+    /// The program crashed in the call, or ended meanwhile.
+    #[error("has not returned")]
+    NotReturned,
+    /// A copy or a fill: recordings do not contain the contents of memory.
+    #[error("copies or fills memory")]
+    Contents,
+    /// An address that no recorded call has returned.
+    #[error("uses an address that no recorded call has returned")]
+    UnknownAddress,
+}
+
+/// An address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say all")]
+pub enum Place {
+    /// An offset in a block.
+    Block { block: usize, offset: u64 },
+    /// The recorded address, which is in no block.
+    Fixed(u64),
+}
+
+/// A handle of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// The handle with this number.
+    Numbered(usize),
+    /// The recorded value, which no call has returned.
+    Fixed(u64),
+}
+
+/// An agent: one of a kind, or an invalid value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say all")]
+pub enum AgentOf {
+    /// The agent with this number among those of its kind.
+    Kind { kind: AgentKind, number: usize },
+    /// The recorded value, which is no agent.
+    Fixed(u64),
+}
+
+/// A pool: one of an agent, or an invalid value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say all")]
+pub enum PoolOf {
+    /// The pool with this number among those of an agent.
+    Agent { agent: AgentOf, number: usize },
+    /// The recorded value, which is no pool.
+    Fixed(u64),
+}
+
+/// A call to repeat. A result is `None` if the recorded call failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the fields are the parameters of the functions")]
+pub enum Action {
+    Reserve { block: Option<usize>, size: u64, hint: u64, alignment: Option<u64>, flags: u64 },
+    Free { at: Place, size: u64 },
+    Create { memory: Option<usize>, pool: PoolOf, size: u64, kind: u32, flags: u64 },
+    Release { memory: Memory },
+    Map { at: Place, size: u64, offset: u64, memory: Memory, flags: u64 },
+    Unmap { at: Place, size: u64 },
+    SetAccess { at: Place, size: u64, access: Vec<(AgentOf, u32)> },
+    GetAccess { at: Place, agent: AgentOf, permissions: Option<u32> },
+    Export { descriptor: Option<usize>, memory: Memory, flags: u64 },
+    Import { memory: Option<usize>, descriptor: usize },
+    Retain { memory: Option<usize>, at: Place },
+    Properties { memory: Memory },
+    Allocate { block: Option<usize>, pool: PoolOf, size: u64, flags: u32 },
+    FreeMemory { at: Place },
+    AllowAccess { at: Place, agents: Vec<AgentOf> },
+    IpcCreate { at: Place, size: u64 },
+}
+
+/// Converts the calls of a recording.
+#[must_use]
+pub fn plan(recording: &Recording) -> Plan {
+    let mut values = Values::new(&recording.header);
+    let mut plan = Plan::default();
+    for record in &recording.calls {
+        let action = if record.pending { Err(Skipped::NotReturned) } else { values.action(record) };
+        plan.steps.push(Step {
+            line: record.line,
+            name: record.name.clone(),
+            status: record.status,
+            action,
+        });
+    }
+    plan.blocks = values.blocks;
+    plan.memories = values.memories;
+    plan.descriptors = values.descriptors;
+    plan
+}
+
+impl Plan {
+    /// Returns how many agents of a kind the calls name.
+    #[must_use]
+    pub fn agents_needed(&self, kind: AgentKind) -> usize {
+        let count = |agent: &AgentOf| match *agent {
+            AgentOf::Kind { kind: of, number } if of == kind => number + 1,
+            _ => 0,
+        };
+        let of_pool = |pool: &PoolOf| match pool {
+            PoolOf::Agent { agent, .. } => count(agent),
+            PoolOf::Fixed(_) => 0,
+        };
+        let needed = |step: &Step| match &step.action {
+            Ok(Action::Create { pool, .. } | Action::Allocate { pool, .. }) => of_pool(pool),
+            Ok(Action::SetAccess { access, .. }) => {
+                access.iter().map(|(agent, _)| count(agent)).max().unwrap_or(0)
+            }
+            Ok(Action::AllowAccess { agents, .. }) => agents.iter().map(count).max().unwrap_or(0),
+            Ok(Action::GetAccess { agent, .. }) => count(agent),
+            _ => 0,
+        };
+        self.steps.iter().map(needed).max().unwrap_or(0)
+    }
+}
+
+/// The recorded values and their numbers.
+struct Values<'a> {
+    header: &'a Header,
+    blocks: usize,
+    memories: usize,
+    descriptors: usize,
+    /// Blocks by their address: the size and the number.
+    block_at: BTreeMap<u64, (u64, usize)>,
+    memory_of: HashMap<u64, usize>,
+    descriptor_of: HashMap<i64, usize>,
+    /// Handles of memory of other processes.
+    foreign: HashSet<u64>,
+    /// Where that memory is mapped.
+    foreign_ranges: Vec<Range<u64>>,
+}
+
+impl<'a> Values<'a> {
+    fn new(header: &'a Header) -> Self {
+        Self {
+            header,
+            blocks: 0,
+            memories: 0,
+            descriptors: 0,
+            block_at: BTreeMap::new(),
+            memory_of: HashMap::new(),
+            descriptor_of: HashMap::new(),
+            foreign: HashSet::new(),
+            foreign_ranges: Vec::new(),
+        }
+    }
+
+    fn agent(&self, handle: u64) -> AgentOf {
+        let Some(index) = self.header.agent(handle) else { return AgentOf::Fixed(handle) };
+        let kind = self.header.agents[index].kind;
+        let before = &self.header.agents[..index];
+        AgentOf::Kind { kind, number: before.iter().filter(|agent| agent.kind == kind).count() }
+    }
+
+    fn pool(&self, handle: u64) -> PoolOf {
+        match self.header.pool(handle) {
+            Some((agent, number)) => {
+                PoolOf::Agent { agent: self.agent(self.header.agents[agent].agent), number }
+            }
+            None => PoolOf::Fixed(handle),
+        }
+    }
+
+    /// Converts an address. A successful call must use an address that a call has returned.
+    fn place(&self, address: u64, record: &Record) -> Result<Place, Skipped> {
+        if self.foreign_ranges.iter().any(|range| range.contains(&address)) {
+            return Err(Skipped::OtherProcess);
+        }
+        match self.block_at.range(..=address).next_back() {
+            Some((start, (size, block))) if address - start < *size => {
+                Ok(Place::Block { block: *block, offset: address - start })
+            }
+            _ if record.succeeded() && address != 0 => Err(Skipped::UnknownAddress),
+            _ => Ok(Place::Fixed(address)),
+        }
+    }
+
+    fn memory(&self, handle: u64) -> Result<Memory, Skipped> {
+        if self.foreign.contains(&handle) {
+            return Err(Skipped::OtherProcess);
+        }
+        Ok(self.memory_of.get(&handle).map_or(Memory::Fixed(handle), |&at| Memory::Numbered(at)))
+    }
+
+    fn new_block(&mut self, address: Option<u64>, size: u64) -> Option<usize> {
+        let address = address?;
+        self.block_at.insert(address, (size, self.blocks));
+        self.blocks += 1;
+        Some(self.blocks - 1)
+    }
+
+    fn new_memory(&mut self, handle: Option<u64>) -> Option<usize> {
+        let handle = handle?;
+        self.foreign.remove(&handle);
+        self.memory_of.insert(handle, self.memories);
+        self.memories += 1;
+        Some(self.memories - 1)
+    }
+
+    fn new_descriptor(&mut self, fd: Option<i64>) -> Option<usize> {
+        self.descriptor_of.insert(fd?, self.descriptors);
+        self.descriptors += 1;
+        Some(self.descriptors - 1)
+    }
+
+    fn action(&mut self, record: &Record) -> Result<Action, Skipped> {
+        Ok(match record.call {
+            Call::Reserve { size, hint, alignment, flags, address } => Action::Reserve {
+                block: self.new_block(address, size),
+                size,
+                hint,
+                alignment,
+                flags,
+            },
+            Call::Free { address, size } => {
+                let at = self.place(address, record)?;
+                if record.succeeded() {
+                    self.block_at.remove(&address);
+                }
+                Action::Free { at, size }
+            }
+            Call::Create { pool, size, kind, flags, handle } => {
+                let pool = self.pool(pool);
+                Action::Create { memory: self.new_memory(handle), pool, size, kind, flags }
+            }
+            Call::Release { handle } => Action::Release { memory: self.memory(handle)? },
+            Call::Map { address, size, offset, handle, flags } => {
+                let memory = self.memory(handle).inspect_err(|_| {
+                    let end = address.saturating_add(size);
+                    self.foreign_ranges.push(address..end);
+                })?;
+                Action::Map { at: self.place(address, record)?, size, offset, memory, flags }
+            }
+            Call::Unmap { address, size } => {
+                let at = self.place(address, record);
+                if at == Err(Skipped::OtherProcess) && record.succeeded() {
+                    self.foreign_ranges.retain(|range| !range.contains(&address));
+                }
+                Action::Unmap { at: at?, size }
+            }
+            Call::SetAccess { address, size, ref access, .. } => {
+                let at = self.place(address, record)?;
+                let access = access.iter();
+                let access = access.map(|it| (self.agent(it.agent), it.permissions)).collect();
+                Action::SetAccess { at, size, access }
+            }
+            Call::GetAccess { address, agent, permissions } => {
+                let agent = self.agent(agent);
+                Action::GetAccess { at: self.place(address, record)?, agent, permissions }
+            }
+            Call::Export { handle, flags, fd } => {
+                let memory = self.memory(handle)?;
+                Action::Export { descriptor: self.new_descriptor(fd), memory, flags }
+            }
+            Call::Import { fd, handle } => match self.descriptor_of.get(&fd) {
+                Some(&descriptor) => Action::Import { memory: self.new_memory(handle), descriptor },
+                None => {
+                    self.foreign.extend(handle);
+                    return Err(Skipped::OtherProcess);
+                }
+            },
+            Call::Retain { address, handle } => {
+                let at = self.place(address, record)?;
+                Action::Retain { memory: self.new_memory(handle), at }
+            }
+            Call::Properties { handle, .. } => Action::Properties { memory: self.memory(handle)? },
+            Call::Allocate { pool, size, flags, address } => {
+                let pool = self.pool(pool);
+                Action::Allocate { block: self.new_block(address, size), pool, size, flags }
+            }
+            Call::FreeMemory { address } => {
+                let at = self.place(address, record)?;
+                if record.succeeded() {
+                    self.block_at.remove(&address);
+                }
+                Action::FreeMemory { at }
+            }
+            Call::AllowAccess { address, ref agents } => {
+                let agents = agents.iter().map(|&agent| self.agent(agent)).collect();
+                Action::AllowAccess { at: self.place(address, record)?, agents }
+            }
+            Call::IpcCreate { address, size } => {
+                Action::IpcCreate { at: self.place(address, record)?, size }
+            }
+            Call::IpcAttach { .. }
+            | Call::IpcDetach { .. }
+            | Call::ExportMemory { .. }
+            | Call::CloseDmabuf { .. } => return Err(Skipped::OtherProcess),
+            Call::Copy { .. } | Call::Fill { .. } | Call::End => return Err(Skipped::Contents),
+        })
+    }
+}

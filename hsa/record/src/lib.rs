@@ -1,0 +1,73 @@
+//! A tool library for AMD's HSA runtime that records virtual memory calls.
+//!
+//! `HSA_TOOLS_LIB` names this shared object. The runtime loads it in `hsa_init` and calls [`OnLoad`], which
+//! replaces the pointers of the recorded functions (`wrappers`) in the runtime's tables. Each wrapper calls the
+//! runtime's function and appends one line of JSON to the file in `HSA_VMM_RECORD` (`recording`). The format is
+//! `hsa_vmm_conformance::hsa_trace`.
+//!
+//! The library must not disturb the program: it takes no locks, and a recording that fails (full disk, forked
+//! child) stops; the program continues.
+
+// AMD's runtime needs glibc. For other C libraries, in which the static command is built, the crate is empty.
+#![cfg(target_env = "gnu")]
+
+mod agents;
+mod line;
+mod recording;
+mod stack;
+mod wrappers;
+
+use core::ffi::c_char;
+use hsa_sys::tools::{AMD_EXT_MAJOR, API_TABLE_MAJOR, ApiTable, CORE_MAJOR};
+use std::panic::catch_unwind;
+
+/// Starts the recording. Returns whether the library stays loaded.
+///
+/// # Safety
+/// Only the runtime may call this function, with its tables.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case, reason = "the runtime looks up this name")]
+pub unsafe extern "C" fn OnLoad(
+    table: *mut ApiTable,
+    _runtime_version: u64,
+    _failed_tool_count: u64,
+    _failed_tool_names: *const *const c_char,
+) -> bool {
+    // SAFETY: the runtime passes its tables.
+    catch_unwind(|| unsafe { start(table) }).unwrap_or(false)
+}
+
+/// Ends the recording, when the last user of the runtime calls `hsa_shut_down`.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case, reason = "the runtime looks up this name")]
+pub extern "C" fn OnUnload() {
+    let _ = catch_unwind(recording::end);
+}
+
+/// # Safety
+/// As for [`OnLoad`].
+unsafe fn start(table: *mut ApiTable) -> bool {
+    if table.is_null() {
+        return false;
+    }
+    // SAFETY: the caller promises the tables.
+    let table = unsafe { *table };
+    if table.version.major != API_TABLE_MAJOR || table.core.is_null() || table.amd_ext.is_null() {
+        recording::print_error(format_args!("not recording: this runtime has other tables"));
+        return false;
+    }
+    // SAFETY: as above; each table begins with its version.
+    let majors = unsafe { [(*table.core).version.major, (*table.amd_ext).version.major] };
+    if majors != [CORE_MAJOR, AMD_EXT_MAJOR] {
+        recording::print_error(format_args!("not recording: this runtime has other tables"));
+        return false;
+    }
+    // SAFETY: the versions are those that the wrappers and the queries are written for.
+    let header = unsafe { agents::header(&table) };
+    if !recording::begin(header) {
+        return false;
+    }
+    // SAFETY: as above.
+    unsafe { wrappers::install(&table) };
+    true
+}

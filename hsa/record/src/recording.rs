@@ -1,0 +1,218 @@
+//! The file, and how a call is written to it.
+
+use crate::line::Line;
+use crate::stack;
+use libc::c_int;
+use std::cell::Cell;
+use std::ffi::{CString, OsStr, OsString};
+use std::io::{Error, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
+
+/// The variable with the file to write.
+const FILE: &str = "HSA_VMM_RECORD";
+/// The variable that requests call stacks.
+const STACKS: &str = "HSA_VMM_RECORD_STACKS";
+/// The smallest number of the file's descriptor, if there are as many: programs expect small numbers for their own.
+const DESCRIPTOR: c_int = 512;
+/// The maximum number of recordings of one process.
+const MAX_RECORDINGS: u32 = 100;
+
+/// The descriptor of the file; negative if calls are not recorded.
+static DESCRIPTOR_IN_USE: AtomicI32 = AtomicI32::new(-1);
+/// The time at which the recording began.
+static BEGAN: AtomicU64 = AtomicU64::new(0);
+static WITH_STACKS: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    static THREAD: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The beginning of a call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Start(u64);
+
+/// Opens the file and writes the header. Returns whether calls are recorded from now on.
+pub(crate) fn begin(header: Line) -> bool {
+    static FORK_HANDLER: Once = Once::new();
+    let Some(name) = hsa_sys::library::variable(FILE) else { return false };
+    let descriptor = match open(&name) {
+        Ok(descriptor) => descriptor,
+        Err(error) => {
+            print_error(format_args!("not recording: {}: {error}", name.display()));
+            return false;
+        }
+    };
+    // SAFETY: the function lives as long as this object; glibc removes the handler when it unloads the object.
+    FORK_HANDLER.call_once(|| unsafe {
+        libc::pthread_atfork(None, None, Some(stop_in_child));
+    });
+    let with_stacks = hsa_sys::library::variable(STACKS).is_some_and(|value| value != "0");
+    if with_stacks {
+        stack::prepare();
+    }
+    let mut header = header;
+    header.bool("stacks", with_stacks);
+    WITH_STACKS.store(with_stacks, Relaxed);
+    BEGAN.store(now(), Relaxed);
+    write(descriptor, &header.end());
+    DESCRIPTOR_IN_USE.store(descriptor, Relaxed);
+    true
+}
+
+/// Creates the file, or a file with the process's number if another process has created it, or with another number
+/// if this process has.
+fn open(name: &OsStr) -> Result<c_int, Error> {
+    for attempt in 0..MAX_RECORDINGS {
+        let suffix = match attempt {
+            0 => String::new(),
+            1 => format!(".{}", std::process::id()),
+            number => format!(".{}.{number}", std::process::id()),
+        };
+        let path: OsString = [name, suffix.as_ref()].into_iter().collect();
+        let path = CString::new(path.into_vec())?;
+        let flags =
+            libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY | libc::O_APPEND | libc::O_CLOEXEC;
+        // SAFETY: the path ends with NUL.
+        let descriptor = unsafe { libc::open(path.as_ptr(), flags, 0o666) };
+        if descriptor < 0 {
+            let error = Error::last_os_error();
+            if error.raw_os_error() == Some(libc::EEXIST) {
+                continue;
+            }
+            return Err(error);
+        }
+        // SAFETY: duplicates a descriptor of this function, and closes it if there is a duplicate.
+        unsafe {
+            let high = libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, DESCRIPTOR);
+            if high >= 0 {
+                libc::close(descriptor);
+                return Ok(high);
+            }
+        }
+        return Ok(descriptor);
+    }
+    Err(Error::from_raw_os_error(libc::EEXIST))
+}
+
+/// Notes the beginning of a call. `None` if calls are not recorded. If call stacks were requested, writes the call and its
+/// stack, also for calls in which the program crashes. `write_fields` writes its arguments.
+#[inline]
+pub(crate) fn start(call: &'static str, write_fields: impl FnOnce(&mut Line)) -> Option<Start> {
+    let descriptor = DESCRIPTOR_IN_USE.load(Relaxed);
+    if descriptor < 0 {
+        return None;
+    }
+    if WITH_STACKS.load(Relaxed) {
+        let mut line = Line::new();
+        line.text("call", call.as_bytes());
+        write_fields(&mut line);
+        line.bool("pending", true);
+        line.number("tid", thread().into());
+        stack::write(&mut line);
+        write(descriptor, &line.end());
+    }
+    Some(Start(now()))
+}
+
+/// Writes a call that has returned. `write_fields` writes its arguments and results.
+#[inline(never)]
+pub(crate) fn finish(
+    start: Start,
+    call: &'static str,
+    status: u32,
+    write_fields: impl FnOnce(&mut Line),
+) {
+    let end = now();
+    let mut line = Line::new();
+    line.text("call", call.as_bytes());
+    write_fields(&mut line);
+    line.number("status", status.into());
+    line.number("t", start.0.saturating_sub(BEGAN.load(Relaxed)));
+    line.number("ns", end.saturating_sub(start.0));
+    line.number("tid", thread().into());
+    let descriptor = DESCRIPTOR_IN_USE.load(Relaxed);
+    if descriptor >= 0 {
+        write(descriptor, &line.end());
+    }
+}
+
+/// Writes the end of the recording, and closes the file.
+pub(crate) fn end() {
+    let descriptor = DESCRIPTOR_IN_USE.swap(-1, Relaxed);
+    if descriptor < 0 {
+        return;
+    }
+    let mut line = Line::new();
+    line.text("call", b"end");
+    line.number("t", now().saturating_sub(BEGAN.load(Relaxed)));
+    write(descriptor, &line.end());
+    // SAFETY: the descriptor belongs to this module, and is not used any more.
+    unsafe { libc::close(descriptor) };
+}
+
+/// Ends the recording of a program that exits without stopping the runtime.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end_at_exit;
+
+extern "C" fn end_at_exit() {
+    let _ = std::panic::catch_unwind(end);
+}
+
+/// Stops the recording in a forked child, in which AMD's runtime cannot be used.
+extern "C" fn stop_in_child() {
+    DESCRIPTOR_IN_USE.store(-1, Relaxed);
+}
+
+/// Writes a line in one system call, so that lines of several threads do not mix. If that fails, the recording stops.
+fn write(descriptor: c_int, line: &[u8]) {
+    loop {
+        // SAFETY: the buffer is valid for its length.
+        let written = unsafe { libc::write(descriptor, line.as_ptr().cast(), line.len()) };
+        if usize::try_from(written).is_ok_and(|written| written == line.len()) {
+            return;
+        }
+        let error = Error::last_os_error();
+        if written < 0 && error.raw_os_error() == Some(libc::EINTR) {
+            continue;
+        }
+        DESCRIPTOR_IN_USE.store(-1, Relaxed);
+        if written < 0 {
+            print_error(format_args!("the recording stops: {error}"));
+        } else {
+            print_error(format_args!("the recording stops: the file system is full"));
+        }
+        return;
+    }
+}
+
+/// Returns the monotonic time in nanoseconds.
+fn now() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes the time.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
+}
+
+/// Returns the number of the calling thread.
+fn thread() -> u32 {
+    // A thread that is exiting may have no thread-local storage left.
+    THREAD.try_with(Cell::get).ok().filter(|&thread| thread != 0).unwrap_or_else(|| {
+        // SAFETY: queries a number.
+        let thread = unsafe { libc::gettid() } as u32;
+        let _ = THREAD.try_with(|cell| cell.set(thread));
+        thread
+    })
+}
+
+/// Prints an error to standard error; ignores failures.
+pub(crate) fn print_error(message: std::fmt::Arguments<'_>) {
+    let _ = std::io::stderr().write_all(format!("hsa-vmm record: {message}\n").as_bytes());
+}
+
+/// Returns the bytes of a path.
+pub(crate) fn bytes(path: &std::path::Path) -> &[u8] {
+    path.as_os_str().as_bytes()
+}

@@ -1,0 +1,362 @@
+//! The functions that replace the runtime's: each calls the runtime's function, and records the call.
+
+use crate::line::Line;
+use crate::recording;
+use core::ffi::{c_int, c_void};
+use core::mem::transmute;
+use core::ptr;
+use core::slice;
+use core::sync::atomic::{AtomicPtr, Ordering};
+use hsa_sys::tools::{AMD_EXT, ApiTable, CORE, FunctionTable, number};
+use hsa_sys::*;
+
+/// The maximum number of elements of an array that are recorded.
+const MAX_ELEMENTS: usize = 1024;
+
+/// Defines the wrappers: the table of a function, its name and parameters, and how its arguments and results are
+/// written. `$done` is whether the call succeeded: only then are its results valid.
+macro_rules! wrappers {
+    ($($table:ident $name:ident($($parameter:ident: $type:ty),*) |$line:ident, $done:ident| $write:block)*) => {
+        /// The runtime's functions.
+        struct Originals {
+            $($name: AtomicPtr<c_void>,)*
+        }
+
+        static ORIGINALS: Originals = Originals {
+            $($name: AtomicPtr::new(ptr::null_mut()),)*
+        };
+
+        $(unsafe extern "C" fn $name($($parameter: $type),*) -> hsa_status_t {
+            type Function = unsafe extern "C" fn($($type),*) -> hsa_status_t;
+            let original = ORIGINALS.$name.load(Ordering::Acquire);
+            // SAFETY: `install` stores the runtime's function of this name, which has this type, before it
+            // replaces the function by this wrapper.
+            let original = unsafe { transmute::<*mut c_void, Function>(original) };
+            #[allow(unused_variables, reason = "some functions have no results")]
+            let write = |$line: &mut Line, $done: bool| $write;
+            let start = recording::start(stringify!($name), |line| write(line, false));
+            // SAFETY: the caller promises what the function requires.
+            let status = unsafe { original($($parameter),*) };
+            if let Some(start) = start {
+                let done = status == HSA_STATUS_SUCCESS;
+                recording::finish(start, stringify!($name), status, |line| write(line, done));
+            }
+            status
+        })*
+
+        /// Replaces the runtime's functions in its tables.
+        ///
+        /// # Safety
+        /// The tables must be those of the runtime, with the versions that `hsa_sys::tools` describes.
+        pub(crate) unsafe fn install(table: &ApiTable) {
+            $({
+                let (functions, table) = wrappers!(@table $table, table);
+                let slot = number(functions, stringify!($name));
+                // SAFETY: the caller promises the tables.
+                let slot = slot.and_then(|slot| unsafe { FunctionTable::slot(table, slot) });
+                let wrapper = $name as *mut c_void;
+                if let Some(slot) = slot {
+                    // SAFETY: the runtime has not returned from `hsa_init`, so that no other thread uses the table.
+                    unsafe {
+                        // If the tool is loaded twice, the wrapper is there already.
+                        if !(*slot).is_null() && *slot != wrapper {
+                            ORIGINALS.$name.store(*slot, Ordering::Release);
+                            *slot = wrapper;
+                        }
+                    }
+                }
+            })*
+        }
+    };
+    (@table core, $table:ident) => { (CORE, $table.core) };
+    (@table amd_ext, $table:ident) => { (AMD_EXT, $table.amd_ext) };
+}
+
+/// Returns the elements of an array, without those after the maximum; none if the pointer is null.
+///
+/// # Safety
+/// A pointer other than null must be valid for `count` elements.
+unsafe fn elements<'a, T>(first: *const T, count: usize) -> &'a [T] {
+    if first.is_null() {
+        return &[];
+    }
+    // SAFETY: the caller promises the elements.
+    unsafe { slice::from_raw_parts(first, count.min(MAX_ELEMENTS)) }
+}
+
+fn write_agents(line: &mut Line, agents: &[hsa_agent_t]) {
+    line.list("agents", agents, |line, agent| line.hex_item(agent.handle));
+}
+
+/// Writes a result, if the call succeeded.
+///
+/// # Safety
+/// If `done`, the pointer must be null or valid.
+unsafe fn write_result<T: Copy>(
+    line: &mut Line,
+    done: bool,
+    result: *const T,
+    write: impl FnOnce(&mut Line, T),
+) {
+    if done && !result.is_null() {
+        // SAFETY: the caller promises the pointer.
+        write(line, unsafe { *result });
+    }
+}
+
+/// Writes an address that a call has returned.
+///
+/// # Safety
+/// As for [`write_result`].
+unsafe fn write_address(line: &mut Line, done: bool, result: *const *mut c_void) {
+    // SAFETY: the caller promises the pointer.
+    unsafe { write_result(line, done, result, |line, value| line.hex("address", value as u64)) };
+}
+
+/// Writes a handle that a call has returned.
+///
+/// # Safety
+/// As for [`write_result`].
+unsafe fn write_handle(line: &mut Line, done: bool, result: *const hsa_amd_vmem_alloc_handle_t) {
+    // SAFETY: the caller promises the pointer.
+    unsafe { write_result(line, done, result, |line, value| line.hex("handle", value.handle)) };
+}
+
+/// Writes a descriptor that a call has returned.
+///
+/// # Safety
+/// As for [`write_result`].
+unsafe fn write_descriptor(line: &mut Line, done: bool, result: *const c_int) {
+    // SAFETY: the caller promises the pointer.
+    unsafe { write_result(line, done, result, |line, value| line.signed("fd", value.into())) };
+}
+
+// SAFETY, for all blocks: the caller of the wrapper promises that arrays and results are valid, as the runtime's
+// function requires.
+wrappers! {
+    amd_ext hsa_amd_vmem_address_reserve(address: *mut *mut c_void, size: usize, hint: u64, flags: u64)
+    |line, done| {
+        line.number("size", size as u64);
+        line.hex("hint", hint);
+        line.number("flags", flags);
+        // SAFETY: see above.
+        unsafe { write_address(line, done, address) };
+    }
+
+    amd_ext hsa_amd_vmem_address_reserve_align(
+        address: *mut *mut c_void, size: usize, hint: u64, alignment: u64, flags: u64
+    ) |line, done| {
+        line.number("size", size as u64);
+        line.hex("hint", hint);
+        line.number("alignment", alignment);
+        line.number("flags", flags);
+        // SAFETY: see above.
+        unsafe { write_address(line, done, address) };
+    }
+
+    amd_ext hsa_amd_vmem_address_free(address: *mut c_void, size: usize) |line, done| {
+        line.hex("address", address as u64);
+        line.number("size", size as u64);
+    }
+
+    amd_ext hsa_amd_vmem_handle_create(
+        pool: hsa_amd_memory_pool_t, size: usize, kind: hsa_amd_memory_type_t, flags: u64,
+        handle: *mut hsa_amd_vmem_alloc_handle_t
+    ) |line, done| {
+        line.hex("pool", pool.handle);
+        line.number("size", size as u64);
+        line.number("type", kind.into());
+        line.number("flags", flags);
+        // SAFETY: see above.
+        unsafe { write_handle(line, done, handle) };
+    }
+
+    amd_ext hsa_amd_vmem_handle_release(handle: hsa_amd_vmem_alloc_handle_t) |line, done| {
+        line.hex("handle", handle.handle);
+    }
+
+    amd_ext hsa_amd_vmem_map(
+        address: *mut c_void, size: usize, offset: usize, handle: hsa_amd_vmem_alloc_handle_t, flags: u64
+    ) |line, done| {
+        line.hex("address", address as u64);
+        line.number("size", size as u64);
+        line.number("offset", offset as u64);
+        line.hex("handle", handle.handle);
+        line.number("flags", flags);
+    }
+
+    amd_ext hsa_amd_vmem_unmap(address: *mut c_void, size: usize) |line, done| {
+        line.hex("address", address as u64);
+        line.number("size", size as u64);
+    }
+
+    amd_ext hsa_amd_vmem_set_access(
+        address: *mut c_void, size: usize, descriptors: *const hsa_amd_memory_access_desc_t, count: usize
+    ) |line, done| {
+        line.hex("address", address as u64);
+        line.number("size", size as u64);
+        line.number("count", count as u64);
+        // SAFETY: see above.
+        let descriptors = unsafe { elements(descriptors, count) };
+        line.list("access", descriptors, |line, descriptor| {
+            line.object_item(|line| {
+                line.hex("agent", descriptor.agent_handle.handle);
+                line.number("permissions", descriptor.permissions.into());
+            });
+        });
+    }
+
+    amd_ext hsa_amd_vmem_get_access(
+        address: *mut c_void, permissions: *mut hsa_access_permission_t, agent: hsa_agent_t
+    ) |line, done| {
+        line.hex("address", address as u64);
+        line.hex("agent", agent.handle);
+        // SAFETY: see above.
+        unsafe {
+            write_result(line, done, permissions, |line, value| {
+                line.number("permissions", value.into());
+            });
+        }
+    }
+
+    amd_ext hsa_amd_vmem_export_shareable_handle(
+        descriptor: *mut c_int, handle: hsa_amd_vmem_alloc_handle_t, flags: u64
+    ) |line, done| {
+        line.hex("handle", handle.handle);
+        line.number("flags", flags);
+        // SAFETY: see above.
+        unsafe { write_descriptor(line, done, descriptor) };
+    }
+
+    amd_ext hsa_amd_vmem_import_shareable_handle(
+        descriptor: c_int, handle: *mut hsa_amd_vmem_alloc_handle_t
+    ) |line, done| {
+        line.signed("fd", descriptor.into());
+        // SAFETY: see above.
+        unsafe { write_handle(line, done, handle) };
+    }
+
+    amd_ext hsa_amd_vmem_retain_alloc_handle(
+        handle: *mut hsa_amd_vmem_alloc_handle_t, address: *mut c_void
+    ) |line, done| {
+        line.hex("address", address as u64);
+        // SAFETY: see above.
+        unsafe { write_handle(line, done, handle) };
+    }
+
+    amd_ext hsa_amd_vmem_get_alloc_properties_from_handle(
+        handle: hsa_amd_vmem_alloc_handle_t, pool: *mut hsa_amd_memory_pool_t,
+        kind: *mut hsa_amd_memory_type_t
+    ) |line, done| {
+        line.hex("handle", handle.handle);
+        // SAFETY: see above.
+        unsafe {
+            write_result(line, done, pool, |line, value| line.hex("pool", value.handle));
+            write_result(line, done, kind, |line, value| line.number("type", value.into()));
+        }
+    }
+
+    amd_ext hsa_amd_memory_pool_allocate(
+        pool: hsa_amd_memory_pool_t, size: usize, flags: u32, address: *mut *mut c_void
+    ) |line, done| {
+        line.hex("pool", pool.handle);
+        line.number("size", size as u64);
+        line.number("flags", flags.into());
+        // SAFETY: see above.
+        unsafe { write_address(line, done, address) };
+    }
+
+    amd_ext hsa_amd_memory_pool_free(address: *mut c_void) |line, done| {
+        line.hex("address", address as u64);
+    }
+
+    core hsa_memory_free(address: *mut c_void) |line, done| {
+        line.hex("address", address as u64);
+    }
+
+    amd_ext hsa_amd_agents_allow_access(
+        count: u32, agents: *const hsa_agent_t, flags: *const u32, address: *const c_void
+    ) |line, done| {
+        line.hex("address", address as u64);
+        // SAFETY: see above.
+        write_agents(line, unsafe { elements(agents, count as usize) });
+    }
+
+    amd_ext hsa_amd_ipc_memory_create(
+        address: *mut c_void, size: usize, handle: *mut hsa_amd_ipc_memory_t
+    ) |line, done| {
+        line.hex("address", address as u64);
+        line.number("size", size as u64);
+    }
+
+    amd_ext hsa_amd_ipc_memory_attach(
+        handle: *const hsa_amd_ipc_memory_t, size: usize, count: u32, agents: *const hsa_agent_t,
+        address: *mut *mut c_void
+    ) |line, done| {
+        line.number("size", size as u64);
+        // SAFETY: see above.
+        unsafe {
+            write_agents(line, elements(agents, count as usize));
+            write_address(line, done, address);
+        }
+    }
+
+    amd_ext hsa_amd_ipc_memory_detach(address: *mut c_void) |line, done| {
+        line.hex("address", address as u64);
+    }
+
+    amd_ext hsa_amd_portable_export_dmabuf(
+        address: *const c_void, size: usize, descriptor: *mut c_int, offset: *mut u64
+    ) |line, done| {
+        line.hex("address", address as u64);
+        line.number("size", size as u64);
+        // SAFETY: see above.
+        unsafe { write_descriptor(line, done, descriptor) };
+    }
+
+    amd_ext hsa_amd_portable_export_dmabuf_v2(
+        address: *const c_void, size: usize, descriptor: *mut c_int, offset: *mut u64, flags: u64
+    ) |line, done| {
+        line.hex("address", address as u64);
+        line.number("size", size as u64);
+        line.number("flags", flags);
+        // SAFETY: see above.
+        unsafe { write_descriptor(line, done, descriptor) };
+    }
+
+    amd_ext hsa_amd_portable_close_dmabuf(descriptor: c_int) |line, done| {
+        line.signed("fd", descriptor.into());
+    }
+
+    core hsa_memory_copy(destination: *mut c_void, source: *const c_void, size: usize) |line, done| {
+        line.hex("destination", destination as u64);
+        line.hex("source", source as u64);
+        line.number("size", size as u64);
+    }
+
+    amd_ext hsa_amd_memory_fill(address: *mut c_void, value: u32, count: usize) |line, done| {
+        line.hex("address", address as u64);
+        line.number("value", value.into());
+        line.number("count", count as u64);
+    }
+
+    amd_ext hsa_amd_memory_async_copy(
+        destination: *mut c_void, destination_agent: hsa_agent_t, source: *const c_void,
+        source_agent: hsa_agent_t, size: usize, dependency_count: u32,
+        dependencies: *const hsa_signal_t, completion: hsa_signal_t
+    ) |line, done| {
+        line.hex("destination", destination as u64);
+        line.hex("source", source as u64);
+        line.number("size", size as u64);
+    }
+
+    amd_ext hsa_amd_memory_async_copy_on_engine(
+        destination: *mut c_void, destination_agent: hsa_agent_t, source: *const c_void,
+        source_agent: hsa_agent_t, size: usize, dependency_count: u32,
+        dependencies: *const hsa_signal_t, completion: hsa_signal_t, engine: c_int, force: bool
+    ) |line, done| {
+        line.hex("destination", destination as u64);
+        line.hex("source", source as u64);
+        line.number("size", size as u64);
+    }
+}

@@ -1,0 +1,60 @@
+//! Finds the shared objects of this project that programs load.
+
+use crate::folder::program;
+use std::env;
+use std::path::{Path, PathBuf};
+
+/// A shared object that cargo builds beside the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Object {
+    /// What it is, for error messages.
+    pub(crate) name: &'static str,
+    /// The name of the file.
+    pub(crate) file: &'static str,
+    /// The package that builds it.
+    pub(crate) package: &'static str,
+    /// The environment variable that names another file.
+    pub(crate) variable: &'static str,
+}
+
+/// A shared object that was not found.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{} {} not found (searched: {searched}); build it with `cargo build -p {}`, or set {} to its path",
+    object.name, object.file, object.package, object.variable
+)]
+pub struct NoObject {
+    object: Object,
+    searched: String,
+}
+
+impl Object {
+    /// Finds the file: the one in the environment variable; else beside the program, where cargo builds
+    /// it; else in `../lib/hsa-vmm`, where a package installs it.
+    pub(crate) fn find(self) -> Result<PathBuf, NoObject> {
+        let configured = env::var_os(self.variable).filter(|configured| !configured.is_empty());
+        if let Some(configured) = configured {
+            let configured = PathBuf::from(configured);
+            return if configured.is_file() {
+                Ok(absolute(configured))
+            } else {
+                Err(NoObject { object: self, searched: configured.display().to_string() })
+            };
+        }
+        let program = program();
+        let parent = program.as_deref().and_then(Path::parent).unwrap_or(Path::new("."));
+        // Cargo writes the object of a dependency to `deps`, beside tests. An object beside the program
+        // may be outdated.
+        let folders = ["deps", "", "../deps", "../lib/hsa-vmm"].map(|folder| parent.join(folder));
+        let found = folders.iter().map(|folder| folder.join(self.file)).find(|path| path.is_file());
+        found.map(absolute).ok_or_else(|| NoObject {
+            object: self,
+            searched: folders.map(|folder| folder.display().to_string()).join(", "),
+        })
+    }
+}
+
+/// Makes a path absolute, because the program may change its current folder.
+pub(crate) fn absolute(path: PathBuf) -> PathBuf {
+    path.canonicalize().unwrap_or(path)
+}
