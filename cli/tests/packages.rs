@@ -1,6 +1,7 @@
-//! Installs each package into an otherwise empty tree, and uses it there.
+//! Installs each package into an otherwise empty tree, and uses it there. Builds the packaged crates in an empty
+//! folder.
 //!
-//! Needs root. Two packages also need debootstrap, which fetches a minimal Debian into `target/packages`
+//! Trees need root. Two packages also need debootstrap, which fetches a minimal Debian into `target/packages`
 //! once. Takes minutes: `HSA_VMM_PACKAGES=1 cargo test -p hsa-vmm-cli --test packages`.
 
 use hsa_rocr::test;
@@ -34,7 +35,7 @@ fn is_skipped(name: &str, tools: &[&str]) -> bool {
     let missing = tools.iter().find(|tool| !is_installed(tool));
     let reason = if !is_selected {
         "takes minutes; HSA_VMM_PACKAGES=1 runs it".to_owned()
-    } else if !rustix::process::geteuid().is_root() {
+    } else if tools.contains(&"unshare") && !rustix::process::geteuid().is_root() {
         "only root can change the root folder".to_owned()
     } else if let Some(tool) = missing {
         format!("{tool} is not installed")
@@ -145,7 +146,7 @@ impl Tree {
 #[test]
 fn deb_installs_command_driver_and_library() {
     let name = "deb_installs_command_driver_and_library";
-    if is_skipped(name, &["debootstrap", "dpkg-deb", "cc"]) {
+    if is_skipped(name, &["debootstrap", "unshare", "dpkg-deb", "cc"]) {
         return;
     }
     let tree = Tree::debian();
@@ -184,7 +185,7 @@ fn collect_objects() -> PathBuf {
 #[test]
 fn wheel_installs_command_and_driver() {
     let name = "wheel_installs_command_and_driver";
-    if is_skipped(name, &["debootstrap", "maturin", "strip"]) {
+    if is_skipped(name, &["debootstrap", "unshare", "maturin", "strip"]) {
         return;
     }
     let tree = Tree::debian();
@@ -234,4 +235,72 @@ fn bundle_runs_amds_runtime_without_a_distribution() {
         let output = tree.run(&["/bin/hsa-vmm", "emulate", "--", "/bin/hsa-vmm", "conform"]);
         assert!(output.lines().last().unwrap().contains(" 0 failed"), "{output}");
     }
+}
+
+/// Packages the crates, and returns the files.
+fn package_crates() -> Vec<PathBuf> {
+    let folder = root().join("target/packages/crates");
+    let _ = fs::remove_dir_all(folder.join("package"));
+    let mut package = Command::new(env!("CARGO"));
+    package.args([
+        "package",
+        "--workspace",
+        "--locked",
+        "--no-verify",
+        "--allow-dirty",
+        "--offline",
+    ]);
+    // These two compile other crates' sources, and are not published.
+    package.args(["--exclude", "hsa-sim-shared", "--exclude", "hsa-vmm-interleavings"]);
+    run_ok(package.arg("--target-dir").arg(&folder).current_dir(root()));
+    let entries = fs::read_dir(folder.join("package")).unwrap();
+    let files = entries.map(|entry| entry.unwrap().path());
+    files.filter(|file| file.extension().is_some_and(|name| name == "crate")).collect()
+}
+
+/// A program outside this workspace uses the packaged library, and the packaged command runs.
+#[test]
+fn crates_build_outside_the_workspace() {
+    if is_skipped("crates_build_outside_the_workspace", &["tar", "cc"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let (mut patches, mut members) = (String::new(), String::new());
+    for file in package_crates() {
+        run_ok(Command::new("tar").arg("-xzf").arg(&file).arg("-C").arg(folder.path()));
+        // The file `hsa-vmm-0.1.0.crate` contains the folder `hsa-vmm-0.1.0`.
+        let crate_folder = file.file_stem().unwrap().to_str().unwrap();
+        let (name, _) = crate_folder.rsplit_once('-').unwrap();
+        patches.push_str(&format!("{name} = {{ path = \"{crate_folder}\" }}\n"));
+        members.push_str(&format!("\"{crate_folder}\", "));
+    }
+    fs::write(
+        path("Cargo.toml"),
+        format!(
+            "[workspace]\nmembers = [{members}]\n\n\
+             [package]\nname = \"program\"\nedition = \"2024\"\n\n\
+             [dependencies]\nanyhow = \"1\"\n\
+             hsa-vmm = {{ version = \"0.1\", features = [\"simulation\"] }}\n\n\
+             [patch.crates-io]\n{patches}"
+        ),
+    )
+    .unwrap();
+    fs::create_dir(path("src")).unwrap();
+    fs::copy(root().join("examples/cycle.rs"), path("src/main.rs")).unwrap();
+    // The versions that this workspace was tested with; other versions could need the network.
+    fs::copy(root().join("Cargo.lock"), path("Cargo.lock")).unwrap();
+    let target = root().join("target/packages/outside");
+    let mut build = Command::new(env!("CARGO"));
+    build.args(["build", "--workspace", "--offline", "--target-dir"]).arg(&target);
+    run_ok(build.current_dir(folder.path()));
+    let program = |name: &str| {
+        let mut command = Command::new(target.join("debug").join(name));
+        command.env_clear().env("HSA_VMM_RUNTIME", "sim").current_dir(folder.path());
+        command
+    };
+    run_ok(&mut program("program"));
+    let output =
+        run_ok(program("hsa-vmm").args(["conform", "--runtime", "sim", "--filter", "map"]));
+    assert!(output.lines().last().unwrap().contains(" passed, 0 failed"), "{output}");
 }

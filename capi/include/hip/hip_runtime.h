@@ -20,6 +20,12 @@
 /* The coordinates that a kernel reads. No kernel runs. */
 static constexpr dim3 threadIdx(0, 0, 0), blockIdx(0, 0, 0), blockDim(1, 1, 1), gridDim(1, 1, 1);
 
+/* The fences and the barrier of a kernel. */
+static inline void __threadfence(void) {}
+static inline void __threadfence_block(void) {}
+static inline void __threadfence_system(void) {}
+static inline void __syncthreads(void) {}
+
 template <class Kernel, class... Arguments>
 static inline void hipLaunchKernelGGL(Kernel kernel, const dim3 &grid, const dim3 &block,
                                       uint32_t shared_bytes, hipStream_t stream, Arguments...) {

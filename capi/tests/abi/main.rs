@@ -12,6 +12,7 @@ mod layout;
 mod own;
 mod privileges;
 mod program;
+mod programs;
 mod sequences;
 mod surroundings;
 mod torture;

@@ -20,8 +20,7 @@ impl Language {
             Self::Cpp17 => ("CXX", "c++", "-std=c++17", "c++"),
         };
         let mut command = Command::new(std::env::var_os(variable).unwrap_or_else(|| name.into()));
-        command.args(["-x", kind, standard]);
-        command.args(["-Wall", "-Wextra", "-Werror", "-pedantic", "-O1", "-g"]);
+        command.args(["-x", kind, standard, "-O1", "-g"]);
         command
     }
 }
@@ -53,6 +52,34 @@ impl Program {
     /// Compiles a source of this package. Warnings are errors.
     #[track_caller]
     pub fn compile(source: &str, language: Language, flags: &[&str]) -> Self {
+        let mut command = language.compiler();
+        command.args(["-Wall", "-Wextra", "-Werror", "-pedantic"]);
+        command.arg("-I").arg(package().join("include")).args(flags).arg(package().join(source));
+        Self::link(command, &format!("{source} as {language:?}"))
+    }
+
+    /// Compiles a program that is not of this package: all files `*.cpp` of a folder, as C++17, with the
+    /// compiler's arguments in the file `flags`, if there is one, one in a line. The compiler runs in the
+    /// folder, and prints no warnings.
+    #[track_caller]
+    pub fn compile_folder(folder: &Path) -> Self {
+        let entries =
+            std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{folder:?}: {error}"));
+        let files = entries.map(|entry| entry.unwrap().path());
+        let mut sources: Vec<_> =
+            files.filter(|file| file.extension().is_some_and(|name| name == "cpp")).collect();
+        assert!(!sources.is_empty(), "{folder:?}: no file *.cpp");
+        sources.sort();
+        let flags = std::fs::read_to_string(folder.join("flags")).unwrap_or_default();
+        let mut command = Language::Cpp17.compiler();
+        command.current_dir(folder).args(["-w", "-I.", "-I"]).arg(package().join("include"));
+        command.args(sources).args(["-x", "none"]).args(flags.lines());
+        Self::link(command, &folder.display().to_string())
+    }
+
+    /// Runs a compiler that links the program with the library. `what` names the sources.
+    #[track_caller]
+    fn link(mut compiler: Command, what: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let file = folder.path().join("program");
         let library = library_folder();
@@ -60,22 +87,12 @@ impl Program {
         // contain an older build.
         let mut rpath = std::ffi::OsString::from("-Wl,--disable-new-dtags,-rpath,");
         rpath.push(&library);
-        let output = language
-            .compiler()
-            .arg("-I")
-            .arg(package().join("include"))
-            .args(flags)
-            .arg(package().join(source))
-            .arg("-o")
-            .arg(&file)
-            .arg("-L")
-            .arg(&library)
-            .args(["-x", "none", "-lhsavmm", "-lpthread"])
-            .arg(rpath)
-            .output()
-            .unwrap_or_else(|error| panic!("no compiler for {language:?}: {error}"));
+        compiler.arg("-o").arg(&file).arg("-L").arg(&library);
+        compiler.args(["-x", "none", "-lhsavmm", "-lpthread"]).arg(rpath);
+        let output = compiler.output();
+        let output = output.unwrap_or_else(|error| panic!("no compiler for {what}: {error}"));
         let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{source} as {language:?}:\n{errors}");
+        assert!(output.status.success(), "{what}:\n{errors}");
         Self { file, _folder: folder }
     }
 

@@ -1,0 +1,65 @@
+//! Programs for HIP that are not of this repository, in the folder that `HSA_VMM_PROGRAMS` names (docs/hip.md).
+//!
+//! Each subfolder that has files `*.cpp` is a program. It is compiled unchanged against the headers, and must print
+//! `done` as its last line on the simulation and on ROCm 7.2.4, with one GPU and with two. Nothing is fetched.
+
+use crate::program::Program;
+use hsa_rocr::{Emulation, Release, test};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+const TIME_LIMIT: Duration = Duration::from_secs(300);
+
+/// Returns the programs' folders, sorted by name. If the variable is not set, reports that the test is skipped.
+#[track_caller]
+fn folders(name: &str) -> Vec<PathBuf> {
+    let Some(root) = std::env::var_os("HSA_VMM_PROGRAMS") else {
+        test::report(&format!(
+            "SKIPPED {name}: HSA_VMM_PROGRAMS does not name a folder with programs"
+        ));
+        return Vec::new();
+    };
+    let root = PathBuf::from(root);
+    assert!(root.is_absolute(), "HSA_VMM_PROGRAMS is {root:?}; it must be an absolute path");
+    let entries = std::fs::read_dir(&root).unwrap_or_else(|error| panic!("{root:?}: {error}"));
+    let mut folders: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    folders.retain(|path| path.is_dir());
+    folders.sort();
+    assert!(!folders.is_empty(), "{root:?} has no program");
+    folders
+}
+
+#[track_caller]
+fn expect_done(mut command: Command, what: &str) {
+    let (status, output) = test::run_with_timeout(&mut command, TIME_LIMIT);
+    let outcome = status.map_or("did not end".to_owned(), |status| status.to_string());
+    assert!(status.is_some_and(|status| status.success()), "{what} ({outcome}):\n{output}");
+    assert_eq!(output.lines().last(), Some("done"), "{what}:\n{output}");
+}
+
+#[test]
+fn programs_of_others_run_unchanged() {
+    let name = "programs::programs_of_others_run_unchanged";
+    let folders = folders(name);
+    if folders.is_empty() {
+        return;
+    }
+    let installations = test::installations(name).unwrap_or_default();
+    let newest = installations.iter().find(|found| found.release() == Release::R7_2_4);
+    for folder in &folders {
+        let program = Program::compile_folder(folder);
+        let what = folder.file_name().unwrap().display();
+        for gpus in [1, 2] {
+            let sim = format!("mi300x,gpus={gpus},era=d");
+            expect_done(program.on_simulation(&sim), &format!("{what} on {sim}"));
+            if let Some(installation) = newest {
+                let mut command = program.on_release(installation, &Emulation::gpus(gpus));
+                // Without this variable, GPUs on PCI Express have no fine-grained memory.
+                command.env("HSA_FORCE_FINE_GRAIN_PCIE", "1");
+                expect_done(command, &format!("{what} on 7.2.4 with {gpus} GPUs"));
+            }
+        }
+        test::report(&format!("{name}: {what} ran"));
+    }
+}
