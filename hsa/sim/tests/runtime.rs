@@ -66,7 +66,7 @@ fn config_parses_text() {
     assert!(matches!(parse("mi250"), Err(ConfigError::Word { word, .. }) if word == "mi250"));
     assert!(error("mi250").contains("mi300x, consumer, apu"));
     assert!(error("color=red").contains("color") && error("color=red").contains("granule"));
-    assert!(error("era=x").contains("a, b, c or d"));
+    assert!(error("era=x").contains("a, b, c, d or e"));
     assert!(error("gpus=lots").contains("0 to 64"));
     assert!(error("vram=17").contains("pages"));
     assert!(error("faults=hsa_init").contains("CALL=EFFECT"));
