@@ -19,6 +19,7 @@
 //! | `hipMemGetAllocationPropertiesFromHandle` | [`Vmm::allocation_properties`] | none: from the ledger |
 //! | `hipMemExportToShareableHandle` | [`Vmm::export_to_shareable_handle`] | `hsa_amd_vmem_export_shareable_handle` |
 //! | `hipMemImportFromShareableHandle` | [`Vmm::import_from_shareable_handle`] | `hsa_amd_vmem_import_shareable_handle` |
+//! | both, with `hipMemHandleTypeFabric` | [`Vmm::export_to_fabric_handle`], [`Vmm::import_from_fabric_handle`] | `hsa_amd_vmem_export_fabric_handle`, `hsa_amd_vmem_import_fabric_handle` |
 //! | `hipMemRetainAllocationHandle` | [`Vmm::retain_allocation_handle`] | none: from the ledger |
 //! | `hipMemMapArrayAsync` | none: not supported | none |
 //!
@@ -61,6 +62,7 @@
 
 mod access_change;
 mod cpu_view;
+mod fabric;
 mod journal;
 mod ledger;
 mod map;
@@ -84,6 +86,7 @@ pub use crate::access::{Access, AccessDescriptor};
 pub use crate::address::Address;
 pub use crate::error::{BrokenInvariant, Quarantined};
 pub use crate::handle::{Handle, HandleType};
+pub use fabric::FabricHandle;
 pub use map::NewMapping;
 pub use options::VmmOptions;
 pub use owned::{Allocation, MapRequest, Mapping, Reservation, ReservationBuilder};

@@ -132,9 +132,9 @@ quirks! {
     /// 7.14; fixed by #7786): a duplicate is returned.
     export_keeps_descriptor, "rocm-systems#10604", rocr(16..=20);
 
-    /// An import is checked only when access is granted (since ROCm 7.14): until then, a
+    /// An import is checked only when access is granted (since ROCm 7.14, and in rocddi): until then, a
     /// descriptor that is not memory is accepted, and the owner is unknown.
-    import_is_lazy, "rocm-systems#6471, #11606", rocr(16..=NEWEST);
+    import_is_lazy, "rocm-systems#6471, #11606, #12228", rocr(16..=NEWEST).and_rocddi();
 
     /// Imported memory needs its descriptor: ROCm 7.14 uses the number later, and ROCm since 10.0 and
     /// rocddi do not export imports. A duplicate stays open, and is used for exports and for
@@ -158,7 +158,10 @@ impl Quirks {
             quirks
         };
         match info.implementation {
-            // The simulation behaves as the release of ROCr whose version it reports.
+            Implementation::Simulation if info.build.ends_with("(libhsa on rocddi)") => {
+                with(|quirk| quirk.rocddi)
+            }
+            // Otherwise, the simulation behaves as the release of ROCr whose version it reports.
             Implementation::Rocr { .. } | Implementation::Simulation => {
                 Self::of_extension(info.extension)
             }
@@ -251,7 +254,10 @@ mod tests {
             let quirks = Quirks::KNOWN.iter().filter(|quirk| enabled(quirk));
             quirks.map(|quirk| quirk.name).collect::<Vec<_>>()
         };
-        assert_eq!(names(|quirk| quirk.rocddi), ["import_needs_descriptor"]);
+        assert_eq!(
+            names(|quirk| quirk.rocddi),
+            ["import_is_lazy", "import_needs_descriptor"]
+        );
         assert_eq!(
             names(|quirk| quirk.if_unknown),
             [
