@@ -26,10 +26,6 @@ fn always_probing() -> VmmOptions {
     VmmOptions::new().with_probing(Probing::Always)
 }
 
-fn table_of(config: &Config) -> Quirks {
-    Quirks::of_extension((1, config.extension_minor as u16))
-}
-
 fn names<'a>(quirks: impl IntoIterator<Item = &'a Quirk>) -> BTreeSet<&'static str> {
     quirks.into_iter().map(|quirk| quirk.name).collect()
 }
@@ -51,7 +47,7 @@ fn probes_agree_with_the_table() {
         return;
     }
     for (release, config) in machine::releases() {
-        let table = table_of(&config);
+        let table = machine::quirks_of(&config);
         let machine = Machine::with_options(config, always_probing());
         check(release, &machine, table);
         assert!(
@@ -69,7 +65,7 @@ fn probes_find_quirks_behind_a_false_version() {
         return;
     }
     for (release, config) in machine::releases() {
-        let table = table_of(&config);
+        let table = machine::quirks_of(&config);
         for reported in [4, 7, 15, 20, 22] {
             if !config.extension_reported {
                 continue;

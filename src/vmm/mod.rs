@@ -450,11 +450,15 @@ fn choose_quirks(runtime: &Runtime, granule: usize, options: VmmOptions) -> (Qui
         return (exact, Vec::new());
     }
     let mut quirks = Quirks::of_runtime(runtime.info());
-    let is_unknown = matches!(runtime.info().implementation, Implementation::Unknown { .. });
-    let probes = match options.probing {
-        Probing::Always => probe::probe(runtime, granule, quirks),
-        Probing::IfUnknown if is_unknown => probe::probe(runtime, granule, quirks),
-        _ => Vec::new(),
+    let implementation = &runtime.info().implementation;
+    let probes = match (options.probing, implementation) {
+        (Probing::Never, _)
+        | (Probing::IfNotSimulated, Implementation::Simulation)
+        | (
+            Probing::IfUnknown,
+            Implementation::Simulation | Implementation::Rocr { .. } | Implementation::Rocddi,
+        ) => Vec::new(),
+        _ => probe::probe(runtime, granule, quirks),
     };
     probes.iter().for_each(|probe| quirks.set(probe.quirk, probe.found));
     (quirks.union(options.more_quirks), probes)

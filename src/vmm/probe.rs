@@ -21,8 +21,11 @@ pub enum Probing {
     /// Never: the implementation and its version decide.
     Never,
     /// On runtimes of [unknown](crate::runtime::Implementation::Unknown) implementation.
-    #[default]
     IfUnknown,
+    /// On every runtime but the [simulation](crate::runtime::Implementation::Simulation), whose version is
+    /// always right.
+    #[default]
+    IfNotSimulated,
     /// On every runtime.
     Always,
 }

@@ -47,6 +47,8 @@ int main(void) {
   OFFSET(hipPointerAttribute_t, allocationFlags);
   SIZE(hipIpcMemHandle_t);
   OFFSET(hipIpcMemHandle_t, reserved);
+  SIZE(hipMemFabricHandle_t);
+  OFFSET(hipMemFabricHandle_t, data);
   SIZE(dim3);
   OFFSET(dim3, x);
   OFFSET(dim3, y);

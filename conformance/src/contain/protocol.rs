@@ -1,6 +1,6 @@
 //! The messages between the tester and its worker, one line of JSON each.
 
-use crate::describe::Description;
+use crate::describe::{Description, ProbeDescription};
 use crate::run_case::CaseResult;
 use serde::{Deserialize, Serialize};
 
@@ -33,5 +33,8 @@ pub enum Reply {
     /// The result of a case.
     Ended(CaseResult),
     /// The runtime has stopped.
-    Stopped,
+    Stopped {
+        /// The quirks that were probed for.
+        probes: Vec<ProbeDescription>,
+    },
 }

@@ -1,7 +1,7 @@
 //! The worker's side: runs the requested cases.
 
 use super::protocol::{Reply, Request};
-use crate::describe::describe_with;
+use crate::describe::{describe_with, probes};
 use crate::run_case::run_case;
 use crate::worker::{NotAWorker, begin};
 use crate::{Options, cases};
@@ -48,6 +48,7 @@ pub fn serve(
         };
         replies.send(&Reply::Ended(run_case(&runtime, options, case)))?;
     }
+    let probes = probes(&runtime);
     drop(runtime);
-    Ok(replies.send(&Reply::Stopped)?)
+    Ok(replies.send(&Reply::Stopped { probes })?)
 }

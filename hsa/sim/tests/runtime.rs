@@ -236,10 +236,11 @@ fn system_info_reports_capabilities() {
     let oldest = start("era=a,extension=none");
     assert_eq!(system_info::<u16>(oldest.hsa, minor), Err(INVALID_ARGUMENT));
     let newest = start("era=d");
-    assert_eq!(system_info::<bool>(newest.hsa, fabric), Ok(false));
+    assert_eq!(system_info::<bool>(newest.hsa, fabric), Ok(true));
+    assert_eq!(system_info::<bool>(start("era=c").hsa, fabric), Ok(false));
     let export = newest.vmem.hsa_amd_vmem_export_fabric_handle.expect("in the table");
     let handle = hsa_amd_vmem_alloc_handle_t { handle: 1 };
-    assert_eq!(unsafe { export(null_mut(), handle, 0) }, NOT_SUPPORTED);
+    assert_eq!(unsafe { export(null_mut(), handle, 0) }, INVALID_ARGUMENT);
     let mut text: *const c_char = null_mut();
     assert_eq!(unsafe { (r.hsa.hsa_status_string)(OUT_OF_RESOURCES, &mut text) }, OK);
     let text = unsafe { CStr::from_ptr(text) }.to_str().expect("ASCII");
