@@ -6,16 +6,29 @@ use hsa_vmm::vmm::{Quirks, VmmOptions};
 use hsa_vmm::{Runtime, Vmm};
 use hsa_vmm_conformance::{Options, Report, Status, run};
 
-/// Returns the cases that fail on a generation whose version is hidden, because no harmless probe finds a
-/// quirk that they need.
+/// Returns the cases that fail on a generation whose version is hidden, by name: no harmless probe finds a quirk
+/// that they need, and the workaround would harm a correct runtime.
 fn not_detectable(generation: Generation) -> &'static [&'static str] {
     match generation {
-        // Memory is freed only with its addresses (`memory_returns_with_addresses`): how much memory is free
-        // depends on other processes.
-        Generation::B => &[],
-        // A peer's access after the owner's (`peer_after_owner_fails`) can corrupt the mapping (openxla/xla#46576).
-        Generation::C => &[],
-        _ => &[],
+        // Granting a peer access after the owner (`peer_after_owner_fails`) can corrupt the mapping without an error
+        // (openxla/xla#46576). The workaround unmaps the memory for a moment, which a correct runtime need not do.
+        Generation::C => &[
+            "access.every_agent.each_permission",
+            "access.every_pair.read_only",
+            "access.every_pair.reads",
+            "access.every_pair.taken_back",
+            "access.every_pair.writes",
+            "access.gpus.peer_after_the_owner",
+            "buffer.growable.seen_by_all_gpus",
+            "buffer.paged.seen_by_all_gpus",
+            "buffer.ring.gpus_see_no_seam",
+            "hip.use.copy_between_gpus",
+            "share.every_pair.same_memory",
+            "share.import.peer",
+            "share.import.peer_after_the_owner",
+        ],
+        Generation::A | Generation::B | Generation::D | Generation::E => &[],
+        other => panic!("generation {other} is not in the list"),
     }
 }
 
@@ -39,9 +52,12 @@ fn conform(config: Config) -> (Runtime, Report) {
     (runtime, report)
 }
 
+/// Returns the names of the failed cases, sorted.
 fn failed(report: &Report) -> Vec<&str> {
     let failed = report.cases.iter().filter(|case| case.status == Status::Fail);
-    failed.map(|case| case.name.as_str()).collect()
+    let mut names: Vec<_> = failed.map(|case| case.name.as_str()).collect();
+    names.sort_unstable();
+    names
 }
 
 /// Checks that all probes of an unknown runtime find what the table says of the generation, and that the
@@ -90,10 +106,8 @@ fn false_versions_pass() {
             if extension == 7 && generation >= Generation::C {
                 expected.push("share.import.not_memory");
             }
-            let mut failed = failed(&report);
-            failed.sort_unstable();
             expected.sort_unstable();
-            assert_eq!(failed, expected, "{generation} as 1.{extension}");
+            assert_eq!(failed(&report), expected, "{generation} as 1.{extension}");
         }
     }
 }
