@@ -47,8 +47,6 @@ int main(void) {
   OFFSET(hipPointerAttribute_t, allocationFlags);
   SIZE(hipIpcMemHandle_t);
   OFFSET(hipIpcMemHandle_t, reserved);
-  SIZE(hipMemFabricHandle_t);
-  OFFSET(hipMemFabricHandle_t, data);
   SIZE(dim3);
   OFFSET(dim3, x);
   OFFSET(dim3, y);
@@ -185,6 +183,12 @@ int main(void) {
   VALUE(hipMemLocationTypeHost);
   VALUE(hipMemLocationTypeHostNuma);
   VALUE(hipMemLocationTypeHostNumaCurrent);
+#endif
+#if !defined(AMDS_OWN) || HIP_VERSION >= 71400000
+  SIZE(hipMemFabricHandle_t);
+  OFFSET(hipMemFabricHandle_t, data);
+  VALUE(hipDeviceAttributeHandleTypeFabricSupported);
+  VALUE(hipMemHandleTypeFabric);
 #endif
   return 0;
 }

@@ -32,9 +32,8 @@ pub enum Reply {
     },
     /// The result of a case.
     Ended(CaseResult),
+    /// The quirks that were probed for. `Stopped` follows.
+    Probed(Vec<ProbeDescription>),
     /// The runtime has stopped.
-    Stopped {
-        /// The quirks that were probed for.
-        probes: Vec<ProbeDescription>,
-    },
+    Stopped,
 }

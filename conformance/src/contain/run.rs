@@ -261,7 +261,7 @@ fn stop_runtime(
 ) -> (Result<Vec<ProbeDescription>, Lost>, String) {
     let stopped = request_reply(&mut worker, &Request::Stop, limit).and_then(|reply| {
         let probes = match reply {
-            Reply::Stopped { probes } => probes,
+            Reply::Probed(probes) => receive_reply(&mut worker, limit).map(|_| probes)?,
             _ => Vec::new(),
         };
         match worker.receive::<Reply>(limit) {

@@ -49,6 +49,9 @@ pub fn serve(
         replies.send(&Reply::Ended(run_case(&runtime, options, case)))?;
     }
     let probes = probes(&runtime);
+    if !probes.is_empty() {
+        replies.send(&Reply::Probed(probes))?;
+    }
     drop(runtime);
-    Ok(replies.send(&Reply::Stopped { probes })?)
+    Ok(replies.send(&Reply::Stopped)?)
 }

@@ -111,19 +111,24 @@ impl RuntimeDescription {
     /// Returns a text for each quirk that was found although the version does not have it, or the reverse.
     #[must_use]
     pub fn differing_probes(&self) -> Vec<String> {
-        let differing = self.probes.iter().flatten().filter(|probe| probe.found != probe.expected);
-        let text = |probe: &ProbeDescription| {
-            let (expected, found) =
-                if probe.found { ("not expected", "found") } else { ("expected", "not found") };
-            format!("{}: {expected} of this version, {found}", probe.name)
-        };
-        differing.map(text).collect()
+        differing_probes(self.probes.iter().flatten())
     }
 
     fn exports(&self, function: &str) -> Option<bool> {
         let missing = self.missing_functions.as_ref()?;
         Some(!missing.iter().any(|missing| missing == function))
     }
+}
+
+/// Returns a text for each probe whose result is not the expected one.
+pub fn differing_probes<'a>(probes: impl Iterator<Item = &'a ProbeDescription>) -> Vec<String> {
+    let differing = probes.filter(|probe| probe.found != probe.expected);
+    let text = |probe: &ProbeDescription| {
+        let (expected, found) =
+            if probe.found { ("not expected", "found") } else { ("expected", "not found") };
+        format!("{}: {expected} of this version, {found}", probe.name)
+    };
+    differing.map(text).collect()
 }
 
 /// Returns a label for each agent: its kind and its index among agents of that kind. `GPU 0` is

@@ -9,7 +9,7 @@ use hsa_vmm::{Agent, Pool, Runtime, Vmm};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-pub use facts::{Fact, labels, size};
+pub use facts::{Fact, differing_probes, labels, size};
 
 /// A runtime and its agents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

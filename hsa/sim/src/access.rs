@@ -88,6 +88,9 @@ impl Instance {
                 mapping.grants.retain(|other| other.agent != agent);
                 self.remove_access(state, start, agent, before.permission)?;
             }
+            if permission == HSA_ACCESS_PERMISSION_NONE && self.behaviour.permissions_are_exact() {
+                continue;
+            }
             self.grant_access(state, start, grant, before.is_some())?;
             mapping_mut(state, start)?.grants.push(grant);
             if before.is_some() && unnamed == UnnamedAgents::DroppedOnChange {

@@ -173,6 +173,7 @@ fn gpus_get_exact_permissions() {
         }
         assert_eq!(rig.set(base, N, &[(rig.gpus[0], NONE)]), OK);
         assert_eq!(rig.get(base, rig.gpus[0]), Ok(NONE));
+        assert_eq!(rig.simulation.page(0, base).is_none(), era == E, "{era}");
     }
 }
 
