@@ -75,8 +75,7 @@ fn check_probes(runtime: &Runtime, report: &Report, table: Quirks) {
         assert_eq!(is_listed, probe.found, "{name}");
     }
     // A quirk that is not probed for never follows the version.
-    let is_probed =
-        |name: &str| vmm.probes().iter().any(|probe| probe.quirk.name == name);
+    let is_probed = |name: &str| vmm.probes().iter().any(|probe| probe.quirk.name == name);
     for quirk in Quirks::KNOWN.iter().filter(|quirk| !is_probed(quirk.name)) {
         assert_eq!(vmm.quirks().has(quirk), quirk.if_unknown, "{}", quirk.name);
     }

@@ -200,7 +200,9 @@ pub enum Problem {
     #[error("is not memory that this runtime can import (a dma-buf of an AMD GPU)")]
     NotImportable,
     /// A fabric handle without the size of its memory: HIP exported it.
-    #[error("contains no size, because other software exported it; add it (FabricHandle::with_size)")]
+    #[error(
+        "contains no size, because other software exported it; add it (FabricHandle::with_size)"
+    )]
     NoSize,
     /// A fabric handle that the runtime rejects.
     #[error("is not memory of this fabric: it was released, or the handle was modified")]

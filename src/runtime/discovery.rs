@@ -50,7 +50,8 @@ pub(super) fn describe(native: &Native) -> Result<RuntimeInfo, Failure> {
     };
     let build = or_default(native.build_version())?;
     let functions = native.optional_functions();
-    let has_function = |name: &CStr| functions.iter().any(|(it, has)| *has && it.as_bytes() == name.to_bytes());
+    let has_function =
+        |name: &CStr| functions.iter().any(|(it, has)| *has && it.as_bytes() == name.to_bytes());
     let exports = |name: &CStr| library.map_or(has_function(name), |it| it.symbol(name).is_some());
     let implementation = identify(&Evidence {
         build: &build,

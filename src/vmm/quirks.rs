@@ -264,10 +264,7 @@ mod tests {
             let quirks = Quirks::KNOWN.iter().filter(|quirk| enabled(quirk));
             quirks.map(|quirk| quirk.name).collect::<Vec<_>>()
         };
-        assert_eq!(
-            names(|quirk| quirk.rocddi),
-            ["import_is_lazy", "import_needs_descriptor"]
-        );
+        assert_eq!(names(|quirk| quirk.rocddi), ["import_is_lazy", "import_needs_descriptor"]);
         assert!(Quirks::KNOWN.iter().all(|quirk| !(quirk.probed && quirk.if_unknown)));
         assert_eq!(
             names(|quirk| quirk.if_unknown),

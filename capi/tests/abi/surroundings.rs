@@ -42,7 +42,8 @@ fn import_accepts_descriptor_or_pointer() {
 #[test]
 fn fabric_handles_have_64_bytes() {
     let program = Program::compile("tests/c/fabric.c", Language::C99, &[]);
-    for (simulation, has_fabric) in [("era=d", "yes"), ("era=b", "no"), ("era=c", "no"), ("era=e", "no")]
+    for (simulation, has_fabric) in
+        [("era=d", "yes"), ("era=b", "no"), ("era=c", "no"), ("era=e", "no")]
     {
         let output = program.on_simulation(simulation).arg(has_fabric).output().unwrap();
         assert_eq!(expect_success(&output, simulation), "all checks passed\n");

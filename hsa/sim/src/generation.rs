@@ -8,7 +8,8 @@
 use core::fmt;
 use core::ops::RangeInclusive;
 use hsa_sys::{
-    HSA_STATUS_ERROR, HSA_STATUS_ERROR_INVALID_ALLOCATION, HSA_STATUS_ERROR_INVALID_ARGUMENT, hsa_status_t,
+    HSA_STATUS_ERROR, HSA_STATUS_ERROR_INVALID_ALLOCATION, HSA_STATUS_ERROR_INVALID_ARGUMENT,
+    hsa_status_t,
 };
 
 /// A ROCm generation: releases of AMD's runtime with one implementation of virtual memory. A to D are releases of ROCr.
@@ -440,7 +441,11 @@ impl Behaviour {
         if self.is_rocddi() {
             // runtime.rs, `AGENT_INFO_GRID_MAX_DIM`.
             [u32::MAX, 0xffff, 0xffff]
-        } else if self.extension >= 15 { [i32::MAX as u32, 0xffff, 0xffff] } else { [u32::MAX; 3] }
+        } else if self.extension >= 15 {
+            [i32::MAX as u32, 0xffff, 0xffff]
+        } else {
+            [u32::MAX; 3]
+        }
     }
 
     /// `pointer_info` of a mapping returns its start, and an address for the CPU only if the CPU has access (E:

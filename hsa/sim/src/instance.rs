@@ -105,11 +105,7 @@ impl Instance {
                 handles: Handles::new(behaviour.handles_are_aperture_addresses()),
                 leaked_memory: Vec::new(),
                 mappings: BTreeMap::new(),
-                page_tables: config
-                    .gpus
-                    .iter()
-                    .map(|_| PageTable::new(updates))
-                    .collect(),
+                page_tables: config.gpus.iter().map(|_| PageTable::new(updates)).collect(),
                 allocations: BTreeMap::new(),
                 exports: Exports::default(),
             }),

@@ -167,7 +167,8 @@ pub(crate) unsafe fn import(
     let content = if behaviour.import_borrows_descriptor() {
         Content::Borrowed(dmabuf)
     } else if behaviour.imports_lazily() {
-        if behaviour.import_checks_size() && physical::size_of(dmabuf).is_none_or(|size| size == 0) {
+        if behaviour.import_checks_size() && physical::size_of(dmabuf).is_none_or(|size| size == 0)
+        {
             return Err(HSA_STATUS_ERROR);
         }
         let duplicate = physical::duplicate(dmabuf);

@@ -121,7 +121,8 @@ fn map_starts_at_the_offset() {
 fn map_rejects_what_does_not_fit() {
     let rig = start(E);
     let (base, handle) = (reserve(&rig, 3), rig.create(2 * N));
-    for (size, offset) in [(3 * N, 0), (2 * N, N), (N, 2 * N), (N, 64), (N + 64, 0), (N, usize::MAX)]
+    for (size, offset) in
+        [(3 * N, 0), (2 * N, N), (N, 2 * N), (N, 64), (N + 64, 0), (N, usize::MAX)]
     {
         let status = rig.map_at(base, size, offset, handle);
         assert_eq!(status, INVALID_ARGUMENT, "{size:#x} {offset:#x}");
