@@ -58,7 +58,7 @@ bitflags::bitflags! {
         const WIN32 = 2;
         /// A Windows kernel-mode handle (4); not supported by this library.
         const WIN32_KMT = 4;
-        /// A fabric handle (8), if runtime and hardware support it.
+        /// A [fabric handle](crate::vmm::FabricHandle) (8), if runtime, driver and hardware support it.
         const FABRIC = 8;
         const _ = !0;
     }

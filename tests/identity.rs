@@ -87,12 +87,12 @@ fn use_memory(vmm: &Vmm) {
 #[test]
 fn simulation_is_identified() {
     for (release, config) in machine::releases() {
-        let minor = config.extension_minor as u16;
+        let table = machine::quirks_of(&config);
         let runtime = Runtime::simulated(config).unwrap();
         let info = runtime.info();
         assert_eq!(info.implementation, Implementation::Simulation, "{release}");
         assert_eq!(info.origin, None);
-        assert_eq!(Quirks::of_runtime(info), Quirks::of_extension((1, minor)), "{release}");
+        assert_eq!(Quirks::of_runtime(info), table, "{release}");
     }
 }
 
@@ -102,9 +102,15 @@ fn rocr_is_identified_by_its_build() {
     let runtime = fake.load();
     assert_eq!(runtime.info().implementation.to_string(), "ROCr 1.15 (ROCm 6.4)");
     assert_eq!(runtime.info().origin, Some(Origin::Program));
-    let vmm = Vmm::open(&runtime).unwrap();
+    let vmm = Vmm::open_with(&runtime, without_probes()).unwrap();
     assert_eq!(vmm.quirks(), Quirks::of_extension((1, 7)));
     use_memory(&vmm);
+    // The fake runtime accepts every import, which this release does not.
+    let probed = Vmm::open(&runtime).unwrap();
+    let differing = probed.probes().iter().filter(|probe| probe.found != probe.expected);
+    let differing: Vec<_> = differing.map(|probe| probe.quirk.name).collect();
+    assert_eq!(differing, ["import_is_lazy", "import_needs_descriptor"]);
+    assert!(probed.quirks().import_is_lazy);
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod machine;
 mod process;
 
 use hostile::fake_runtime;
+use hsa_vmm::runtime::Implementation;
 use hsa_vmm::simulation::Config;
 use hsa_vmm::vmm::{Probing, Quirk, Quirks, VmmOptions};
 use hsa_vmm::{Access, Runtime, Vmm};
@@ -24,10 +25,6 @@ const PROBED: [&str; 7] = [
 
 fn always_probing() -> VmmOptions {
     VmmOptions::new().with_probing(Probing::Always)
-}
-
-fn table_of(config: &Config) -> Quirks {
-    Quirks::of_extension((1, config.extension_minor as u16))
 }
 
 fn names<'a>(quirks: impl IntoIterator<Item = &'a Quirk>) -> BTreeSet<&'static str> {
@@ -51,7 +48,7 @@ fn probes_agree_with_the_table() {
         return;
     }
     for (release, config) in machine::releases() {
-        let table = table_of(&config);
+        let table = machine::quirks_of(&config);
         let machine = Machine::with_options(config, always_probing());
         check(release, &machine, table);
         assert!(
@@ -69,7 +66,7 @@ fn probes_find_quirks_behind_a_false_version() {
         return;
     }
     for (release, config) in machine::releases() {
-        let table = table_of(&config);
+        let table = machine::quirks_of(&config);
         for reported in [4, 7, 15, 20, 22] {
             if !config.extension_reported {
                 continue;
@@ -82,7 +79,7 @@ fn probes_find_quirks_behind_a_false_version() {
             check(release, &machine, table);
             let differences =
                 machine.vmm.probes().iter().filter(|probe| probe.found != probe.expected);
-            let expected = Quirks::of_extension((1, reported));
+            let expected = Quirks::of_runtime(machine.runtime.info());
             let differing = PROBED.into_iter().filter(|name| {
                 let quirk = Quirks::KNOWN.iter().find(|quirk| quirk.name == *name).unwrap();
                 expected.has(quirk) != table.has(quirk)
@@ -105,11 +102,19 @@ fn probes_make_at_most_20_calls() {
         let count = || simulation.all_calls().iter().map(|(_, calls)| calls).sum::<u64>();
         let before = count();
         let vmm = Vmm::open(&runtime).unwrap();
-        assert_eq!(count(), before, "{release}: a known runtime is not probed");
+        assert_eq!(count(), before, "{release}: a simulation is not probed");
         assert!(vmm.probes().is_empty());
-        let _vmm = Vmm::open_with(&runtime, always_probing()).unwrap();
+        let probed = Vmm::open_with(&runtime, always_probing()).unwrap();
         let calls = count() - before;
         assert!((10..=20).contains(&calls), "{release}: {calls} calls");
+        let copies = ["hsa_memory_copy", "hsa_amd_memory_async_copy", "hsa_amd_memory_fill"];
+        assert!(copies.iter().all(|copy| simulation.calls(copy) == 0), "{release}");
+        // The next `Vmm` knows the results.
+        let before = count();
+        let again = Vmm::open_with(&runtime, always_probing()).unwrap();
+        assert_eq!(count(), before, "{release}: a runtime is probed once");
+        assert_eq!(again.probes().len(), probed.probes().len());
+        assert_eq!(again.quirks(), probed.quirks());
         let never = VmmOptions::new().with_probing(Probing::Never);
         let before = count();
         assert!(Vmm::open_with(&runtime, never).unwrap().probes().is_empty());
@@ -161,6 +166,52 @@ fn vmm_opens_and_leaks_nothing_if_probes_fail() {
             }
         }
     }
+}
+
+/// A runtime that cannot be identified is probed, whatever version it reports.
+#[test]
+fn hidden_identity_is_probed_by_default() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    for (release, config) in machine::releases() {
+        let table = machine::quirks_of(&config);
+        for build in ["", "another runtime"] {
+            let machine = Machine::new(config.clone().with_false_build(build));
+            let implementation = &machine.runtime.info().implementation;
+            assert!(matches!(implementation, Implementation::Unknown { .. }), "{implementation}");
+            check(release, &machine, table);
+            for quirk in Quirks::KNOWN.iter().filter(|quirk| !PROBED.contains(&quirk.name)) {
+                assert_eq!(machine.vmm.quirks().has(quirk), quirk.if_unknown, "{}", quirk.name);
+            }
+            machine.assert_empty();
+        }
+    }
+}
+
+/// Probing::IfUnknown probes nothing else; each choice is one of the options.
+#[test]
+fn probing_follows_the_option() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    let known = Config::mi300x(2);
+    let unknown = known.clone().with_false_build("another runtime");
+    for (probing, of_known, of_unknown) in [
+        (Probing::Never, false, false),
+        (Probing::IfUnknown, false, true),
+        (Probing::IfNotSimulated, false, true),
+        (Probing::Always, true, true),
+    ] {
+        let is_probed = |config: &Config| {
+            let options = VmmOptions::new().with_probing(probing);
+            !Machine::with_options(config.clone(), options).vmm.probes().is_empty()
+        };
+        assert_eq!((is_probed(&known), is_probed(&unknown)), (of_known, of_unknown), "{probing:?}");
+    }
+    assert_eq!(Probing::default(), Probing::IfNotSimulated);
+    let listed = names(Quirks::KNOWN.iter().filter(|quirk| quirk.probed));
+    assert_eq!(listed, BTreeSet::from(PROBED));
 }
 
 #[test]

@@ -165,11 +165,6 @@ fn gpu_loses_access(machine: &Machine) -> bool {
     (0..machine.gpus().len()).any(|gpu| machine.simulation.page(gpu, base.get()).is_none())
 }
 
-/// Returns the version of AMD's extension that a simulation reports.
-fn extension(config: &Config) -> (u16, u16) {
-    (1, u16::try_from(config.extension_minor).unwrap())
-}
-
 /// Returns whether a failure occurs on a simulation with exactly these quirks.
 fn occurs(failure: &Failure, config: Config, quirks: Quirks) -> bool {
     // SAFETY: on the simulation, a missing quirk causes errors and wrong values, not undefined behaviour,
@@ -209,7 +204,7 @@ fn generations_fail_only_without_their_quirks() {
     for failure in FAILURES {
         let config = (failure.release)();
         let quirk = quirk_named(failure.quirk);
-        let needed = Quirks::of_extension(extension(&config));
+        let needed = machine::quirks_of(&config);
         assert!(needed.has(quirk), "{} is not enabled for the release", failure.quirk);
         assert!(!occurs(failure, config.clone(), needed), "{}: {}", failure.quirk, failure.symptom);
         let mut without = needed;
@@ -228,7 +223,7 @@ fn unneeded_quirks_do_no_harm() {
         return;
     }
     for (release, config) in machine::releases() {
-        let needed = Quirks::of_extension(extension(&config));
+        let needed = machine::quirks_of(&config);
         let mut all = needed;
         for quirk in Quirks::KNOWN {
             let mut with_quirk = needed;
@@ -296,7 +291,7 @@ fn with_quirks_keeps_needed_quirks() {
         return;
     }
     let config = generation(Generation::C);
-    let needed = Quirks::of_extension(extension(&config));
+    let needed = machine::quirks_of(&config);
     // The safe method cannot remove quirks.
     let machine = Machine::with_options(config, VmmOptions::new().with_quirks(Quirks::default()));
     assert_eq!(machine.vmm.quirks(), needed);
@@ -314,7 +309,7 @@ fn with_quirks_adds_quirks() {
     let mut additional = Quirks::default();
     additional.peer_after_owner_fails = true;
     let config = generation(Generation::A);
-    let mut expected = Quirks::of_extension(extension(&config));
+    let mut expected = machine::quirks_of(&config);
     assert!(!expected.peer_after_owner_fails);
     expected.peer_after_owner_fails = true;
     let machine = Machine::with_options(config, VmmOptions::new().with_quirks(additional));

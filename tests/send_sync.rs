@@ -57,6 +57,7 @@ const _: () = {
     send_and_sync::<vmm::VmmOptions>();
     send_and_sync::<vmm::Probe>();
     send_and_sync::<vmm::Probing>();
+    send_and_sync::<vmm::FabricHandle>();
     send_and_sync::<vmm::Quirk>();
     send_and_sync::<vmm::Quirks>();
     send_and_sync::<vmm::RetireQueue>();

@@ -334,6 +334,9 @@ unsafe extern "C" fn hipDeviceGetAttribute(
                 attribute::VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED => {
                     c_int::from(has_vmm && agent.vmem_pool().is_some())
                 }
+                attribute::HANDLE_TYPE_FABRIC_SUPPORTED => {
+                    c_int::from(has_vmm && process()?.runtime.info().fabric)
+                }
                 attribute::HOST_NUMA_ID => agent.numa_node.map_or(-1, number),
                 attribute::IS_LARGE_BAR => c_int::from(agent.large_bar),
                 attribute::FINE_GRAIN_SUPPORT => c_int::from(

@@ -25,13 +25,17 @@ pub unsafe fn read<T: Copy>(argument: &str, from: *const T) -> Result<T, Failure
     Ok(unsafe { from.read_unaligned() })
 }
 
-/// Reads a number at an address that may be invalid; `None` if it is not mapped or not readable. The
-/// kernel copies, so that no access of this process faults.
+/// Reads a number at an address that may be invalid; `None` if it is not mapped or not readable.
 pub fn try_read(from: *const c_int) -> Option<c_int> {
-    let mut value: c_int = 0;
-    let size = size_of::<c_int>();
+    try_read_bytes(from.cast()).map(c_int::from_ne_bytes)
+}
+
+/// Reads bytes at an address that may be invalid; `None` if it is not mapped or not readable. The
+/// kernel copies, so that no access of this process faults.
+pub fn try_read_bytes<const SIZE: usize>(from: *const c_void) -> Option<[u8; SIZE]> {
+    let (mut value, size) = ([0; SIZE], SIZE);
     let to = libc::iovec { iov_base: (&raw mut value).cast(), iov_len: size };
-    let from = libc::iovec { iov_base: from.cast_mut().cast(), iov_len: size };
+    let from = libc::iovec { iov_base: from.cast_mut(), iov_len: size };
     // SAFETY: the kernel writes at most `size` bytes, to `value`, and checks the other address.
     let copied = unsafe { libc::process_vm_readv(libc::getpid(), &to, 1, &from, 1, 0) };
     (usize::try_from(copied) == Ok(size)).then_some(value)

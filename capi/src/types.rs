@@ -58,6 +58,12 @@ pub struct hipIpcMemHandle_t {
     pub reserved: [u8; 64],
 }
 
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct hipMemFabricHandle_t {
+    pub data: [u8; 64],
+}
+
 pub const MEMORY_UNREGISTERED: c_int = 0;
 pub const MEMORY_HOST: c_int = 1;
 pub const MEMORY_DEVICE: c_int = 2;
@@ -119,6 +125,7 @@ pub mod attribute {
     pub const HOST_REGISTER_SUPPORTED: c_int = 90;
     pub const MEMORY_POOL_SUPPORTED_HANDLE_TYPES: c_int = 91;
     pub const HOST_NUMA_ID: c_int = 92;
+    pub const HANDLE_TYPE_FABRIC_SUPPORTED: c_int = 95;
     pub const HDP_MEM_FLUSH_CNTL: c_int = 10_005;
     pub const HDP_REG_FLUSH_CNTL: c_int = 10_006;
     pub const IS_LARGE_BAR: c_int = 10_011;
@@ -134,4 +141,5 @@ const _: () = {
     assert!(size_of::<hipMemAccessDesc>() == 12);
     assert!(size_of::<hipPointerAttribute_t>() == 32);
     assert!(size_of::<hipIpcMemHandle_t>() == 64);
+    assert!(size_of::<hipMemFabricHandle_t>() == 64);
 };

@@ -1,18 +1,19 @@
 //! HIP's fourteen calls of virtual memory management.
 
 use crate::errors;
-use crate::pointers::{address, not_null, read, read_each, try_read, write_out};
+use crate::pointers::{address, not_null, read, read_each, try_read, try_read_bytes, write_out};
 use crate::process::{Process, process};
 use crate::status::{Failure, run};
 use crate::types::{
     ALLOCATION_PINNED, ALLOCATION_UNCACHED, LOCATION_DEVICE, hipError_t, hipMemAccessDesc,
-    hipMemAllocationProp, hipMemGenericAllocationHandle_t, hipMemLocation, hipStream_t,
+    hipMemAllocationProp, hipMemFabricHandle_t, hipMemGenericAllocationHandle_t, hipMemLocation,
+    hipStream_t,
 };
 use core::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use hsa_vmm::agent::AgentKind;
 use hsa_vmm::error::{Operation, Problem};
 use hsa_vmm::hip::HipProfile;
-use hsa_vmm::vmm::{AllocationKind, Granularity, Location};
+use hsa_vmm::vmm::{AllocationKind, FabricHandle, Granularity, Location};
 use hsa_vmm::{
     Access, AccessDescriptor, Address, AgentId, AllocationProperties, Handle, HandleType, Vmm,
 };
@@ -320,6 +321,11 @@ unsafe extern "C" fn hipMemExportToShareableHandle(
         not_null("shareable", to)?;
         let kind = handle_type(kind)?;
         Operation::ExportToShareableHandle.check_flags(flags)?;
+        if kind == HandleType::FABRIC {
+            let data = vmm.export_to_fabric_handle(handle(raw))?.to_bytes();
+            // SAFETY: lib.rs states the rules for result pointers; HIP writes a `hipMemFabricHandle_t`.
+            return unsafe { write_out("shareable", to.cast(), hipMemFabricHandle_t { data }) };
+        }
         let descriptor = vmm.export_to_shareable_handle(handle(raw), kind)?;
         // SAFETY: lib.rs states the rules for result pointers; HIP writes an `int`.
         unsafe { write_out("shareable", to.cast::<c_int>(), descriptor.into_raw_fd()) }
@@ -357,6 +363,15 @@ unsafe extern "C" fn hipMemImportFromShareableHandle(
         let vmm = process.vmm()?;
         not_null("handle", to)?;
         let kind = handle_type(kind)?;
+        if kind == HandleType::FABRIC {
+            not_null("os_handle", os_handle)?;
+            let data = try_read_bytes(os_handle).ok_or_else(|| {
+                Failure::value("os_handle", "does not point to 64 readable bytes")
+            })?;
+            let imported = vmm.import_from_fabric_handle(&FabricHandle::from_bytes(data))?;
+            // SAFETY: lib.rs states the rules for result pointers.
+            return unsafe { write_out("handle", to, to_raw(imported)) };
+        }
         let number = descriptor_number(os_handle)?;
         // SAFETY: until the kernel has checked that the descriptor is open, the library uses only its
         // number. The C caller keeps the descriptor open during this call.

@@ -1,6 +1,6 @@
 //! Runs cases in this process.
 
-use crate::describe::describe_with;
+use crate::describe::{describe_with, probes};
 use crate::plan::Plan;
 use crate::results::Results;
 use crate::run_case::run_case;
@@ -84,7 +84,7 @@ pub(crate) const STOPPED_AFTER_FAILURES: &str =
 /// processes.
 pub fn run(runtime: &Runtime, options: &Options, on_case: &mut dyn FnMut(Progress<'_>)) -> Report {
     let quirks = Quirks::of_runtime(runtime.info()).union(options.quirks);
-    let description = describe_with(runtime, quirks);
+    let mut description = describe_with(runtime, quirks);
     let plan = Plan::new(options);
     let mut results = Results::new(&plan, options);
     let total = plan.steps.len();
@@ -98,5 +98,6 @@ pub fn run(runtime: &Runtime, options: &Options, on_case: &mut dyn FnMut(Progres
             break;
         }
     }
+    description.runtime.add_probes(probes(runtime));
     results.report(&plan, description, STOPPED_AFTER_FAILURES)
 }

@@ -107,12 +107,18 @@ fn all_cases_pass_in_generation_d() {
 }
 
 #[test]
+fn all_cases_pass_in_generation_e() {
+    check_generation(Generation::E);
+}
+
+#[test]
 fn known_failures_apply_only_where_listed() {
     for (generation, known) in [
         (Generation::A, &[][..]),
         (Generation::B, &[]),
         (Generation::C, &["share.import.not_memory"]),
         (Generation::D, &["share.import.not_memory"]),
+        (Generation::E, &["share.import.not_memory"]),
     ] {
         let report = conform(Config::mi300x(2).with_generation(generation), HipProfile::Hip7);
         assert_eq!(case_names(&report, Status::Known), known, "{generation:?}");

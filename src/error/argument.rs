@@ -32,6 +32,7 @@ arguments! {
     Descriptors: "list of access descriptors";
     Destination: "destination";
     Device: "device";
+    FabricHandle: "fabric handle";
     Flags: "flags";
     Handle: "handle";
     HandleType: "handle type";
@@ -199,6 +200,14 @@ pub enum Problem {
     /// A descriptor that is not a dma-buf, or one of another driver.
     #[error("is not memory that this runtime can import (a dma-buf of an AMD GPU)")]
     NotImportable,
+    /// A fabric handle without the size of its memory: HIP exported it.
+    #[error(
+        "contains no size, because other software exported it; add it (FabricHandle::with_size)"
+    )]
+    NoSize,
+    /// A fabric handle that the runtime rejects.
+    #[error("is not memory of this fabric: it was released, or the handle was modified")]
+    UnknownFabricMemory,
     /// The requested address is not available.
     #[error("is not available: it is in use or not aligned; let the runtime choose, or free it")]
     AddressTaken,

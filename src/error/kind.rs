@@ -309,6 +309,12 @@ pub enum Feature {
     /// and a GPU with a large BAR.
     #[error("memory for GPUDirect RDMA (it needs ROCm 7 or later, and a GPU with a large BAR)")]
     GpuDirectRdma,
+    /// Fabric handles: the runtime reports that the driver or the GPUs have no fabric.
+    #[error(
+        "sharing memory over a fabric (the runtime reports false for \
+         HSA_AMD_SYSTEM_INFO_FABRIC_HANDLES_SUPPORTED: the driver or the GPUs have no UALink)"
+    )]
+    Fabric,
     /// A function that the runtime does not export. Holds its name.
     #[error("{0}, which the runtime does not export,")]
     Function(&'static str),

@@ -61,6 +61,12 @@ impl Failure {
     pub fn means_unsupported(self) -> bool {
         matches!(self.status, Status::NOT_SUPPORTED | Status::INVALID_ARGUMENT)
     }
+
+    /// Returns whether the status can mean that an imported handle is invalid.
+    pub fn is_rejection(self) -> bool {
+        [Status::INVALID_ARGUMENT, Status::INVALID_ALLOCATION, Status::INCOMPATIBLE_ARGUMENTS]
+            .contains(&self.status)
+    }
 }
 
 /// Calls a function, logs it, and converts its status to a `Result`. Logs it also before the call, so that

@@ -274,6 +274,54 @@ impl Native {
         Ok(Ok((first, false)))
     }
 
+    /// Returns the name of a function of fabric handles that the library does not export.
+    pub fn missing_fabric_function(&self) -> Option<&'static str> {
+        let table = self.vmem().ok();
+        if table.is_none_or(|it| it.hsa_amd_vmem_export_fabric_handle.is_none()) {
+            return Some("hsa_amd_vmem_export_fabric_handle");
+        }
+        let is_missing = table.is_none_or(|it| it.hsa_amd_vmem_import_fabric_handle.is_none());
+        is_missing.then_some("hsa_amd_vmem_import_fabric_handle")
+    }
+
+    /// Exports a handle to the fabric.
+    ///
+    /// # Safety
+    /// The handle is alive.
+    pub unsafe fn export_fabric(&self, handle: NativeHandle) -> Result<[u8; 16], Failure> {
+        let function = self.vmem().ok().and_then(|it| it.hsa_amd_vmem_export_fabric_handle);
+        let function = function.ok_or(Failure::missing("hsa_amd_vmem_export_fabric_handle"))?;
+        let (mut fabric, handle) = (sys::hsa_fabric_handle_t { handle: [0; 16] }, handle.0);
+        // SAFETY: the caller's promise; `fabric` is writable.
+        unsafe {
+            logged!(
+                function,
+                hsa_amd_vmem_export_fabric_handle(&raw mut fabric, handle, 0),
+                { handle = %hex(handle.handle), flags = 0 },
+                { fabric = ?fabric.handle }
+            )
+        }?;
+        Ok(fabric.handle)
+    }
+
+    /// Creates a handle of memory of the fabric.
+    pub fn import_fabric(&self, fabric: [u8; 16]) -> Result<NativeHandle, Failure> {
+        let function = self.vmem().ok().and_then(|it| it.hsa_amd_vmem_import_fabric_handle);
+        let function = function.ok_or(Failure::missing("hsa_amd_vmem_import_fabric_handle"))?;
+        let fabric = sys::hsa_fabric_handle_t { handle: fabric };
+        let mut handle = sys::hsa_amd_vmem_alloc_handle_t { handle: 0 };
+        // SAFETY: `handle` is writable, and the runtime checks the bytes of `fabric`.
+        unsafe {
+            logged!(
+                function,
+                hsa_amd_vmem_import_fabric_handle(fabric, &raw mut handle),
+                { fabric = ?fabric.handle },
+                { handle = %hex(handle.handle) }
+            )
+        }?;
+        Ok(NativeHandle(handle))
+    }
+
     /// Creates a handle of a dma-buf.
     pub fn import(&self, descriptor: BorrowedFd<'_>) -> Result<NativeHandle, Failure> {
         let number = descriptor.as_raw_fd();

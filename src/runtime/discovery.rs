@@ -1,10 +1,11 @@
 //! Queries a started runtime for its properties, its agents and their pools.
 
-use super::implementation::{Evidence, Implementation, identify};
+use super::implementation::{Evidence, identify};
 use super::{RuntimeInfo, SIMULATION};
 use crate::agent::{Agent, AgentId, AgentKind, Link, LinkKind, PciAddress, Peer};
 use crate::native::{AttributeValue, Failure, Native, NativeAgent, NativePool};
 use crate::pool::{Pool, PoolFlags, Segment};
+use core::ffi::CStr;
 use hsa_sys as sys;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -48,15 +49,16 @@ pub(super) fn describe(native: &Native) -> Result<RuntimeInfo, Failure> {
         Ok(_) => None,
     };
     let build = or_default(native.build_version())?;
-    let implementation = match library {
-        None => Implementation::Simulation,
-        Some(library) => identify(&Evidence {
-            build: &build,
-            extension,
-            has_symbol_version: library.has_symbol_version(),
-            exports: &|name| library.symbol(name).is_some(),
-        }),
-    };
+    let functions = native.optional_functions();
+    let has_function =
+        |name: &CStr| functions.iter().any(|(it, has)| *has && it.as_bytes() == name.to_bytes());
+    let exports = |name: &CStr| library.map_or(has_function(name), |it| it.symbol(name).is_some());
+    let implementation = identify(&Evidence {
+        build: &build,
+        extension,
+        has_symbol_version: library.is_none_or(sys::Library::has_symbol_version),
+        exports: &exports,
+    });
     Ok(RuntimeInfo {
         name: name.map_or(SIMULATION.into(), |name| name.to_string_lossy()).into_owned(),
         path,
@@ -73,7 +75,7 @@ pub(super) fn describe(native: &Native) -> Result<RuntimeInfo, Failure> {
         svm: flag(sys::HSA_AMD_SYSTEM_INFO_SVM_SUPPORTED)?,
         xnack: flag(sys::HSA_AMD_SYSTEM_INFO_XNACK_ENABLED)?,
         fabric: flag(sys::HSA_AMD_SYSTEM_INFO_FABRIC_HANDLES_SUPPORTED)?,
-        optional_functions: native.optional_functions(),
+        optional_functions: functions,
     })
 }
 

@@ -32,7 +32,7 @@ pub enum Implementation {
     },
     /// AMD's `libhsa` on `rocddi`: an HSA runtime in Rust (rocm-systems#12228).
     Rocddi,
-    /// The simulation of this project, which behaves as a release of ROCr.
+    /// The simulation of this project, which behaves as a release of ROCr or as `libhsa` on `rocddi`.
     Simulation,
     /// None of these, or a runtime whose properties contradict each other.
     #[non_exhaustive]

@@ -16,6 +16,7 @@ use super::ledger::{MappedRange, Range};
 use super::shareable::exportable;
 use crate::access::{Access, AccessState};
 use crate::error::{Argument, ErrorKind, Feature, Problem};
+use crate::handle::HandleType;
 use crate::native::{block_access, fill_hole, map_shared, out_of_descriptors, protect, try_shared};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{OFlags, fcntl_getfl};
@@ -131,10 +132,17 @@ impl Shared {
     fn map_dma_buf(&self, mapping: &MappedRange, access: Access) -> Result<bool, ErrorKind> {
         let handles = &self.ledger.handles;
         let Range { start, size } = mapping.range();
-        let memory = handles.with_live(mapping.handle, |it| (exportable(it), it.imported));
+        let memory = handles.with_live(mapping.handle, |it| {
+            let is_remote = it.imported && it.properties.handle_types == HandleType::FABRIC;
+            (exportable(it), it.imported, is_remote)
+        });
         let released = || ErrorKind::invalid(Argument::Handle, mapping.handle, Problem::Released);
         // A failure to map imported memory, which may be of any kind, does not change `by_runtime`.
-        let (exportable, imported) = memory.ok_or_else(released)?;
+        let (exportable, imported, is_remote) = memory.ok_or_else(released)?;
+        if is_remote {
+            // Memory of the fabric has no dma-buf that could be exported.
+            return Ok(false);
+        }
         let descriptor = self.export(exportable)?;
         let works = !imported && self.cpu_access.dma_buf_works.load(Ordering::Relaxed);
         // A view of a read-only descriptor could never become writable.

@@ -20,6 +20,7 @@
 //! | `hipMemExportToShareableHandle` | [`Vmm::export_to_shareable_handle`] | `hsa_amd_vmem_export_shareable_handle` |
 //! | `hipMemImportFromShareableHandle` | [`Vmm::import_from_shareable_handle`] | `hsa_amd_vmem_import_shareable_handle` |
 //! | `hipMemGetHandleForAddressRange` | [`Vmm::export_address_range`] | `hsa_amd_vmem_export_shareable_handle`, `hsa_amd_portable_export_dmabuf` |
+//! | both, with `hipMemHandleTypeFabric` | [`Vmm::export_to_fabric_handle`], [`Vmm::import_from_fabric_handle`] | `hsa_amd_vmem_export_fabric_handle`, `hsa_amd_vmem_import_fabric_handle` |
 //! | `hipMemRetainAllocationHandle` | [`Vmm::retain_allocation_handle`] | none: from the ledger |
 //! | `hipMemMapArrayAsync` | none: not supported | none |
 //!
@@ -63,6 +64,7 @@
 mod access_change;
 mod cpu_view;
 mod export;
+mod fabric;
 mod journal;
 mod ledger;
 mod map;
@@ -89,6 +91,7 @@ pub use crate::error::{BrokenInvariant, Quarantined};
 pub use crate::handle::{Handle, HandleType};
 pub use crate::signal::SignalCondition;
 pub use export::Segment;
+pub use fabric::FabricHandle;
 pub use map::NewMapping;
 pub use options::VmmOptions;
 pub use owned::{Allocation, MapRequest, Mapping, Reservation, ReservationBuilder};
@@ -453,11 +456,15 @@ fn choose_quirks(runtime: &Runtime, granule: usize, options: VmmOptions) -> (Qui
         return (exact, Vec::new());
     }
     let mut quirks = Quirks::of_runtime(runtime.info());
-    let is_unknown = matches!(runtime.info().implementation, Implementation::Unknown { .. });
-    let probes = match options.probing {
-        Probing::Always => probe::probe(runtime, granule, quirks),
-        Probing::IfUnknown if is_unknown => probe::probe(runtime, granule, quirks),
-        _ => Vec::new(),
+    let implementation = &runtime.info().implementation;
+    let probes = match (options.probing, implementation) {
+        (Probing::Never, _)
+        | (Probing::IfNotSimulated, Implementation::Simulation)
+        | (
+            Probing::IfUnknown,
+            Implementation::Simulation | Implementation::Rocr { .. } | Implementation::Rocddi,
+        ) => Vec::new(),
+        _ => probe::probe(runtime, granule, quirks),
     };
     probes.iter().for_each(|probe| quirks.set(probe.quirk, probe.found));
     (quirks.union(options.more_quirks), probes)

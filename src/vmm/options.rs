@@ -30,7 +30,7 @@ pub struct VmmOptions {
     pub(super) barrier: bool,
     /// Quirks to work around besides those of the runtime's version.
     pub(super) more_quirks: Quirks,
-    /// When opening tests for quirks.
+    /// When a `Vmm` tests for quirks.
     pub(super) probing: Probing,
     /// The exact quirks to work around. Only an unsafe function sets this.
     pub(super) exact_quirks: Option<Quirks>,
@@ -98,9 +98,10 @@ impl VmmOptions {
     }
 
     /// Sets when opening a `Vmm` tests the runtime for quirks, instead of relying on the implementation and its
-    /// version: by default on [unknown](crate::runtime::Implementation::Unknown) runtimes. Only quirks whose test
-    /// is harmless are tested. The test makes up to 20 runtime calls and uses one granule of a GPU's memory.
-    /// [`Vmm::probes`](crate::Vmm::probes) returns the results.
+    /// version: by default on every runtime but the simulation. Only quirks whose test is harmless are tested, once
+    /// for each [`Runtime`](crate::Runtime). The test makes up to 20 runtime calls, copies nothing, and uses one
+    /// granule of a GPU's memory. [`Vmm::probes`](crate::Vmm::probes) returns the results; the log contains those
+    /// that differ from the version.
     #[must_use]
     pub fn with_probing(self, probing: Probing) -> Self {
         Self { probing, ..self }

@@ -21,7 +21,8 @@ impl Vmm {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a size that is zero or not a multiple of the granule, or an
-    /// unknown agent; [`ErrorKind::NotSupported`] for a CPU's memory, for Windows or fabric handles, and for
+    /// unknown agent; [`ErrorKind::NotSupported`] for a CPU's memory, for Windows handles, for fabric handles
+    /// where there is no fabric, for fabric handles together with descriptors, and for
     /// [GPUDirect RDMA](AllocationProperties::with_gpu_direct_rdma) where runtime or GPU lack it;
     /// [`ErrorKind::OutOfMemory`].
     pub fn create(&self, size: usize, properties: &AllocationProperties) -> Result<Handle, Error> {
@@ -104,9 +105,13 @@ impl Shared {
             return Err(ErrorKind::invalid(Argument::Size, size, Problem::Zero));
         }
         let pool = self.pool(properties)?;
-        // Fabric handles are not implemented, because no hardware with a fabric was available.
-        if !HandleType::POSIX_FILE_DESCRIPTOR.contains(properties.handle_types) {
-            return Err(Feature::HandleType.into());
+        match properties.handle_types {
+            HandleType::FABRIC => self.check_fabric()?,
+            // HIP rejects both types together.
+            types if !HandleType::POSIX_FILE_DESCRIPTOR.contains(types) => {
+                return Err(Feature::HandleType.into());
+            }
+            _ => {}
         }
         let granule = pool.granule;
         if !size.is_multiple_of(granule) {

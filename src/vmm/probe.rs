@@ -1,4 +1,4 @@
-//! Tests the runtime for quirks when a [`Vmm`](super::Vmm) opens.
+//! Tests the runtime for quirks when the first [`Vmm`](super::Vmm) opens on it.
 //!
 //! Makes at most 20 runtime calls on memory of its own, and no copy. Does not test for quirks whose test could
 //! crash a defective runtime.
@@ -6,10 +6,12 @@
 use super::{Quirk, Quirks};
 use crate::agent::Agent;
 use crate::native::{Failure, Native, NativeAccess, NativeAgent, NativeHandle, fill_hole};
-use crate::runtime::Runtime;
+use crate::runtime::{Attachment, Runtime};
 use hsa_sys as sys;
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::fs;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::OnceLock;
 
 /// When a [`Vmm`](super::Vmm) looks for quirks
 /// ([`VmmOptions::with_probing`](super::VmmOptions::with_probing)).
@@ -19,8 +21,11 @@ pub enum Probing {
     /// Never: the implementation and its version decide.
     Never,
     /// On runtimes of [unknown](crate::runtime::Implementation::Unknown) implementation.
-    #[default]
     IfUnknown,
+    /// On every runtime but the [simulation](crate::runtime::Implementation::Simulation), whose version is
+    /// always right.
+    #[default]
+    IfNotSimulated,
     /// On every runtime.
     Always,
 }
@@ -44,6 +49,12 @@ struct Findings {
     found: Quirks,
 }
 
+/// What was found on a runtime, kept for the next [`Vmm`](super::Vmm) that opens on it.
+#[derive(Default)]
+struct Probed(OnceLock<Findings>);
+
+impl Attachment for Probed {}
+
 /// Records a result: `record!(findings.unmap_keeps_memory = true)`.
 macro_rules! record {
     ($findings:ident.$quirk:ident = $found:expr) => {
@@ -51,27 +62,39 @@ macro_rules! record {
     };
 }
 
-/// Looks for quirks on a runtime whose known quirks are `expected`. Returns nothing if memory or
-/// descriptors are exhausted.
+/// Looks for quirks on a runtime whose known quirks are `expected`, unless that was done before. Returns nothing if
+/// memory or descriptors are exhausted.
 pub(super) fn probe(runtime: &Runtime, granule: usize, expected: Quirks) -> Vec<Probe> {
-    let mut findings = Findings::default();
-    // Without a free descriptor, a grant could abort the process.
-    if runtime.spare().none_free() {
-        crate::log::event!(DEBUG, "quirks are not looked for: no file descriptor is free");
-    } else if let Err(failure) =
-        crate::log::expect_failures(|| Prober::run(runtime, granule, &mut findings))
-    {
-        crate::log::event!(DEBUG, ?failure, "not all quirks could be looked for");
-    }
+    let probed = runtime.attachment::<Probed>();
+    let known = probed.0.get().copied();
+    let findings = known.unwrap_or_else(|| look_for_quirks(runtime, granule, &probed));
     let looked_for = Quirks::KNOWN.iter().filter(|quirk| findings.looked_for.has(quirk));
     let probes = looked_for.map(|quirk| {
         let (expected, found) = (expected.has(quirk), findings.found.has(quirk));
-        if expected != found {
+        if expected != found && known.is_none() {
             crate::log::event!(WARN, quirk = quirk.name, expected, found, "the probe decides");
         }
         Probe { quirk, expected, found }
     });
     probes.collect()
+}
+
+/// Looks for quirks, and keeps the findings unless a call failed. The next [`Vmm`](super::Vmm) then tries again.
+fn look_for_quirks(runtime: &Runtime, granule: usize, probed: &Probed) -> Findings {
+    let mut findings = Findings::default();
+    // Without a free descriptor, a grant could abort the process.
+    if runtime.spare().none_free() {
+        crate::log::event!(DEBUG, "quirks are not looked for: no file descriptor is free");
+        return findings;
+    }
+    match crate::log::expect_failures(|| Prober::run(runtime, granule, &mut findings)) {
+        // If another thread has probed at the same time, either findings are kept.
+        Ok(()) => drop(probed.0.set(findings)),
+        Err(failure) => {
+            crate::log::event!(DEBUG, ?failure, "not all quirks could be looked for");
+        }
+    }
+    findings
 }
 
 struct Prober<'a> {
@@ -99,7 +122,7 @@ impl Prober<'_> {
             cpu: Some(runtime.host()).filter(|_| gpu.large_bar).map(|cpu| cpu.native),
             size,
         };
-        let base = native.call_shared(|native| native.address_reserve(2 * size, 0, 0))?;
+        let base = native.call_shared(|native| native.address_reserve(2 * size, 0, size))?;
         let handle = native.call_shared(|native| native.handle_create(pool.native, size, 0));
         // Neither releases nor frees memory that may still be mapped.
         let is_mapped =
@@ -187,6 +210,13 @@ impl Prober<'_> {
         self.cpu.is_some()
     }
 
+    /// Creates a file that is not memory of a GPU. It has a size, because rocddi rejects files without one at
+    /// once.
+    fn file_of_the_same_size(&self) -> Option<OwnedFd> {
+        let file = memfd_create("hsa-vmm probe", MemfdFlags::CLOEXEC).ok()?;
+        ftruncate(&file, self.size as u64).is_ok().then_some(file)
+    }
+
     /// Exports the memory and imports it again.
     fn sharing(&self, handle: NativeHandle, findings: &mut Findings) -> Result<(), Failure> {
         // SAFETY: the handle is alive.
@@ -194,7 +224,7 @@ impl Prober<'_> {
             return Ok(());
         };
         record!(findings.export_keeps_descriptor = repeats);
-        let Ok(not_memory) = fs::File::open("/dev/null") else { return Ok(()) };
+        let Some(not_memory) = self.file_of_the_same_size() else { return Ok(()) };
         if let Ok(handle) = self.native.import(not_memory.as_fd()) {
             record!(findings.import_is_lazy = true);
             record!(findings.import_needs_descriptor = true);

@@ -1,8 +1,9 @@
 //! Deviations of AMD's runtimes from their documentation.
 //!
 //! The table below lists each quirk with the defect and its workaround, a public source, and the
-//! affected implementations and versions. For an [unknown](Implementation::Unknown) runtime, only harmless
-//! workarounds of defects that can crash the process are enabled. Callers can enable more quirks
+//! affected implementations and versions. Opening a `Vmm` [looks for](crate::vmm::Probing) the quirks that a
+//! harmless call reveals; what it finds counts more than the version. For an [unknown](Implementation::Unknown)
+//! runtime, only these and harmless workarounds of defects that can crash the process are enabled. Callers can enable more quirks
 //! ([`VmmOptions::with_quirks`](crate::vmm::VmmOptions::with_quirks)), for a vendor's build that lacks a fix.
 //! Disabling the workaround of a quirk that the runtime has is unsafe.
 
@@ -33,6 +34,9 @@ pub struct Quirk {
     /// Whether it is also worked around on a runtime of unknown implementation: the defect can crash the
     /// process, and the workaround does no harm to a correct runtime.
     pub if_unknown: bool,
+    /// Whether opening a `Vmm` can look for it
+    /// ([`VmmOptions::with_probing`](crate::vmm::VmmOptions::with_probing)).
+    pub probed: bool,
     field: fn(&mut Quirks) -> &mut bool,
 }
 
@@ -44,16 +48,21 @@ struct Affected {
     rocr: RangeInclusive<u16>,
     rocddi: bool,
     if_unknown: bool,
+    probed: bool,
 }
 
 /// Releases of ROCr, by the minor version of AMD's extension.
 const fn rocr(rocr: RangeInclusive<u16>) -> Affected {
-    Affected { rocr, rocddi: false, if_unknown: false }
+    Affected { rocr, rocddi: false, if_unknown: false, probed: false }
 }
 
 impl Affected {
     const fn and_rocddi(self) -> Self {
         Self { rocddi: true, ..self }
+    }
+
+    const fn probed(self) -> Self {
+        Self { probed: true, ..self }
     }
 
     const fn or_unknown(self) -> Self {
@@ -84,6 +93,7 @@ macro_rules! quirks {
                 rocr: $affected.rocr,
                 rocddi: $affected.rocddi,
                 if_unknown: $affected.if_unknown,
+                probed: $affected.probed,
                 field: |quirks| &mut quirks.$name,
             }),+];
         }
@@ -92,22 +102,22 @@ macro_rules! quirks {
 
 quirks! {
     /// `set_access` revokes the access of agents that it does not list: all agents are listed.
-    set_access_drops_unnamed_agents, "ROCR-Runtime 73f6bfa7", rocr(0..=6);
+    set_access_drops_unnamed_agents, "ROCR-Runtime 73f6bfa7", rocr(0..=6).probed();
 
     /// `set_access` to several mappings fails (ROCm 6.0), or aborts the process if the list
     /// contains a CPU (until 6.3): it is called once for each mapping.
     set_access_of_several_fails, "ROCR-Runtime 8f1b0566", rocr(0..=6).or_unknown();
 
     /// `unmap` of several mappings fails (until ROCm 6.4): it is called once for each mapping.
-    unmap_of_several_fails, "ROCR-Runtime#285", rocr(0..=8);
+    unmap_of_several_fails, "ROCR-Runtime#285", rocr(0..=8).probed();
 
     /// Revoking the CPU's access leaves an address-space hole in the reservation, where a foreign
     /// mapping can be created (`RemoveAccess` calls `munmap`): the hole is filled at once.
-    cpu_unmap_leaves_hole, "ROCR-Runtime: MappedHandleAllowedAgent::RemoveAccess", rocr(0..=11);
+    cpu_unmap_leaves_hole, "ROCR-Runtime: MappedHandleAllowedAgent::RemoveAccess", rocr(0..=11).probed();
 
     /// After `unmap` the old memory stays mapped at the addresses, without access, and is freed
     /// only with them (since ROCm 7.2): another mapping is placed over it.
-    unmap_keeps_memory, "torch_memory_saver#84", rocr(12..=NEWEST);
+    unmap_keeps_memory, "torch_memory_saver#84", rocr(12..=NEWEST).probed();
 
     /// Unmapped and released memory is freed only with the reservation in which it was mapped
     /// (ROCm 7.2): [`PausableBuffer`](crate::buffer::PausableBuffer) frees its reservation and
@@ -130,16 +140,16 @@ quirks! {
 
     /// The runtime keeps an exported descriptor, and a second export returns the same one (ROCm
     /// 7.14; fixed by #7786): a duplicate is returned.
-    export_keeps_descriptor, "rocm-systems#10604", rocr(16..=20);
+    export_keeps_descriptor, "rocm-systems#10604", rocr(16..=20).probed();
 
-    /// An import is checked only when access is granted (since ROCm 7.14): until then, a
+    /// An import is checked only when access is granted (since ROCm 7.14, and in rocddi): until then, a
     /// descriptor that is not memory is accepted, and the owner is unknown.
-    import_is_lazy, "rocm-systems#6471, #11606", rocr(16..=NEWEST);
+    import_is_lazy, "rocm-systems#6471, #11606, #12228", rocr(16..=NEWEST).and_rocddi().probed();
 
     /// Imported memory needs its descriptor: ROCm 7.14 uses the number later, and ROCm since 10.0 and
     /// rocddi do not export imports. A duplicate stays open, and is used for exports and for
     /// mappings for the CPU.
-    import_needs_descriptor, "rocm-systems#8440, #12228", rocr(16..=NEWEST).and_rocddi();
+    import_needs_descriptor, "rocm-systems#8440, #12228", rocr(16..=NEWEST).and_rocddi().probed();
 
     /// When the runtime stops, it does not wait for the thread that sends exported memory to other
     /// processes, which then frees memory twice (until ROCm 7.2, with sharing by dma-buf): a runtime
@@ -158,7 +168,10 @@ impl Quirks {
             quirks
         };
         match info.implementation {
-            // The simulation behaves as the release of ROCr whose version it reports.
+            Implementation::Simulation if info.build.ends_with("(libhsa on rocddi)") => {
+                with(|quirk| quirk.rocddi)
+            }
+            // Otherwise, the simulation behaves as the release of ROCr whose version it reports.
             Implementation::Rocr { .. } | Implementation::Simulation => {
                 Self::of_extension(info.extension)
             }
@@ -251,7 +264,8 @@ mod tests {
             let quirks = Quirks::KNOWN.iter().filter(|quirk| enabled(quirk));
             quirks.map(|quirk| quirk.name).collect::<Vec<_>>()
         };
-        assert_eq!(names(|quirk| quirk.rocddi), ["import_needs_descriptor"]);
+        assert_eq!(names(|quirk| quirk.rocddi), ["import_is_lazy", "import_needs_descriptor"]);
+        assert!(Quirks::KNOWN.iter().all(|quirk| !(quirk.probed && quirk.if_unknown)));
         assert_eq!(
             names(|quirk| quirk.if_unknown),
             [

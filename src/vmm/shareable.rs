@@ -19,8 +19,8 @@ impl Vmm {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for an invalid handle, or a type that was not requested when the
-    /// memory was created; [`ErrorKind::NotSupported`] for types other than descriptors;
-    /// [`ErrorKind::OutOfDescriptors`].
+    /// memory was created; [`ErrorKind::NotSupported`] for types other than descriptors (fabric handles:
+    /// [`export_to_fabric_handle`](Vmm::export_to_fabric_handle)); [`ErrorKind::OutOfDescriptors`].
     pub fn export_to_shareable_handle(
         &self,
         handle: Handle,
@@ -59,7 +59,8 @@ impl Vmm {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a descriptor that is not a dma-buf of an AMD GPU;
-    /// [`ErrorKind::NotSupported`] for other types; [`ErrorKind::OutOfDescriptors`].
+    /// [`ErrorKind::NotSupported`] for other types (fabric handles:
+    /// [`import_from_fabric_handle`](Vmm::import_from_fabric_handle)); [`ErrorKind::OutOfDescriptors`].
     pub fn import_from_shareable_handle(
         &self,
         descriptor: impl AsFd,

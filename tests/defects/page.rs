@@ -46,12 +46,20 @@ with and without the setting on AMD's runtime. Each program also saw its defect 
 ## Quirks
 
 Each quirk is a defect that the library works around. The implementation of the runtime and its version
-decide which quirks are on; `hsa-vmm info` shows all three. For AMD's ROCr, the version of its AMD extension
+decide which quirks to expect; `hsa-vmm info` shows all three. For AMD's ROCr, the version of its AMD extension
 counts: ROCm 6.1 has 1.4, 6.4 has 1.7, 7.2 has 1.15. AMD's second runtime, `libhsa` on rocddi
-(rocm-systems#12228), reports 1.33 and has one of these quirks. A runtime that is neither has no quirk of ROCr;
-the workarounds with \"yes\" in the last column are on nevertheless, because the defect would crash the process
-and the workaround does no harm. A program can switch on more, for a vendor's build that lacks a fix:
-`VmmOptions::with_quirks` with `Vmm::open_with`, and `Ipc::with_quirks`.
+(rocm-systems#12228), reports 1.33 and has two of these quirks.
+
+The last column says what is done if the runtime is neither:
+
+* \"probe\": opening a `Vmm` looks for the quirk, also on known runtimes, and the result decides. This makes at most
+  20 calls on memory of its own, once for each runtime, and copies nothing. Differences from the version are logged
+  and shown by `hsa-vmm info` and in the reports of `hsa-vmm conform`. `VmmOptions::with_probing` switches it off.
+* \"on\": a probe could crash the process, and the workaround is harmless on a correct runtime.
+* empty: there is no harmless probe, and the workaround would disturb a correct runtime. It stays off.
+
+A program can switch on more, for a vendor's build that lacks a fix: `VmmOptions::with_quirks` with
+`Vmm::open_with`, and `Ipc::with_quirks`.
 
 | quirk | ROCr | rocddi | what goes wrong, and what is done | public as | if unknown |
 |---|---|---|---|---|---|
@@ -99,8 +107,12 @@ fn page() -> String {
     for quirk in Quirks::KNOWN {
         let (name, description, versions) =
             (quirk.name, without_links(quirk.description), versions(quirk));
-        let [rocddi, if_unknown] =
-            [quirk.rocddi, quirk.if_unknown].map(|is_on| if is_on { "yes" } else { "" });
+        let rocddi = if quirk.rocddi { "yes" } else { "" };
+        let if_unknown = match (quirk.probed, quirk.if_unknown) {
+            (true, _) => "probe",
+            (false, true) => "on",
+            (false, false) => "",
+        };
         let issue = quirk.issue;
         line(format!(
             "| `{name}` | {versions} | {rocddi} | {description} | {issue} | {if_unknown} |"

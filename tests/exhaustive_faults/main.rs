@@ -89,6 +89,11 @@ fn faults_in_generation_d_change_nothing() {
 }
 
 #[test]
+fn faults_in_generation_e_change_nothing() {
+    search("generation E", generation(Generation::E), 5_000);
+}
+
+#[test]
 fn faults_in_generation_a_with_runtime_cpu_access() {
     search(
         "generation A, CPU access by the runtime",

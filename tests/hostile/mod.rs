@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses a different part")]
 
 use core::ffi::{CStr, c_int};
+use hsa_vmm::vmm::{Probing, VmmOptions};
 use hsa_vmm::{Address, AgentId, Runtime, Vmm};
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
@@ -91,10 +92,12 @@ impl HostileRuntime {
         unsafe { self.variable(name).read_volatile() }
     }
 
+    /// Loads the runtime and opens a `Vmm`, without probes, which would count as calls of the test.
     pub fn open(&self) -> (Runtime, Vmm, AgentId) {
         // SAFETY: a runtime of this test.
         let runtime = unsafe { Runtime::load_from(&self.path) }.expect("the runtime starts");
-        let vmm = Vmm::open(&runtime).expect("the runtime has virtual memory");
+        let options = VmmOptions::new().with_probing(Probing::Never);
+        let vmm = Vmm::open_with(&runtime, options).expect("the runtime has virtual memory");
         let gpu = runtime.gpus().next().expect("the runtime has a GPU").id();
         (runtime, vmm, gpu)
     }

@@ -8,7 +8,7 @@ mod library;
 pub use library::Library;
 
 use hsa_vmm::simulation::{Config, Cpu, FaultPlan, Generation, Simulation, Usage};
-use hsa_vmm::vmm::VmmOptions;
+use hsa_vmm::vmm::{Quirks, VmmOptions};
 use hsa_vmm::{Access, AccessDescriptor, Address, AgentId, Runtime};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -128,6 +128,7 @@ pub fn releases() -> Vec<(&'static str, Config)> {
         ("7.14", config_of(Generation::C, 20)),
         ("10.0", config_of(Generation::D, 21)),
         ("10.1", config_of(Generation::D, 22)),
+        ("rocddi", config_of(Generation::E, 33)),
     ]
 }
 
@@ -139,7 +140,18 @@ pub fn generations() -> Vec<(&'static str, Config)> {
         ("generation B", config_of(Generation::B)),
         ("generation C", config_of(Generation::C)),
         ("generation D", config_of(Generation::D)),
+        ("generation E", config_of(Generation::E)),
     ]
+}
+
+/// Returns the quirks of the runtime that a simulation behaves as.
+pub fn quirks_of(config: &Config) -> Quirks {
+    if config.generation != Generation::E {
+        return Quirks::of_extension((1, config.extension_minor as u16));
+    }
+    let mut quirks = Quirks::default();
+    Quirks::KNOWN.iter().for_each(|quirk| quirks.set(quirk, quirk.rocddi));
+    quirks
 }
 
 /// Adds a second CPU, in another NUMA node.

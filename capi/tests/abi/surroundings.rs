@@ -39,6 +39,17 @@ fn import_accepts_descriptor_or_pointer() {
     }
 }
 
+#[test]
+fn fabric_handles_have_64_bytes() {
+    let program = Program::compile("tests/c/fabric.c", Language::C99, &[]);
+    for (simulation, has_fabric) in
+        [("era=d", "yes"), ("era=b", "no"), ("era=c", "no"), ("era=e", "no")]
+    {
+        let output = program.on_simulation(simulation).arg(has_fabric).output().unwrap();
+        assert_eq!(expect_success(&output, simulation), "all checks passed\n");
+    }
+}
+
 /// Runs a program that ignores errors, without a runtime; returns its standard error.
 fn without_runtime(log: Option<&str>) -> String {
     let program = Program::compile("tests/c/devices.c", Language::C99, &[]);

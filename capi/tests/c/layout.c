@@ -184,5 +184,11 @@ int main(void) {
   VALUE(hipMemLocationTypeHostNuma);
   VALUE(hipMemLocationTypeHostNumaCurrent);
 #endif
+#if !defined(AMDS_OWN) || HIP_VERSION >= 71400000
+  SIZE(hipMemFabricHandle_t);
+  OFFSET(hipMemFabricHandle_t, data);
+  VALUE(hipDeviceAttributeHandleTypeFabricSupported);
+  VALUE(hipMemHandleTypeFabric);
+#endif
   return 0;
 }

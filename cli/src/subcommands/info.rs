@@ -58,12 +58,6 @@ fn print_features(out: &mut Screen<'_>, description: &Description) -> anyhow::Re
     rows.extend(missing.map(|missing| ("not exported", missing.join(", "))));
     let quirks = runtime.quirks.iter().flatten();
     rows.extend(quirks.map(|quirk| ("works around", format!("{} ({})", quirk.name, quirk.issue))));
-    let differing = runtime.probes.iter().flatten().filter(|probe| probe.found != probe.expected);
-    rows.extend(differing.map(|probe| {
-        let (result, expectation) =
-            if probe.found { ("found", "not expected") } else { ("not found", "expected") };
-        ("probe differs", format!("{}: {expectation} of this version, {result}", probe.name))
-    }));
     rows.extend(page_tables(&description.agents));
     let others = runtime.other_libraries();
     rows.extend(others.iter().map(|library| ("also loaded", library.to_string())));

@@ -1,6 +1,6 @@
 //! The messages between the tester and its worker, one line of JSON each.
 
-use crate::describe::Description;
+use crate::describe::{Description, ProbeDescription};
 use crate::run_case::CaseResult;
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +32,8 @@ pub enum Reply {
     },
     /// The result of a case.
     Ended(CaseResult),
+    /// The quirks that were probed for. `Stopped` follows.
+    Probed(Vec<ProbeDescription>),
     /// The runtime has stopped.
     Stopped,
 }

@@ -3,7 +3,7 @@
 use super::hangs::{Hangs, SHORT};
 use super::protocol::{Reply, Request};
 use super::{STARTS, STOPS};
-use crate::describe::Description;
+use crate::describe::{Description, ProbeDescription};
 use crate::plan::Plan;
 use crate::results::Results;
 use crate::run::{Progress, STOPPED_AFTER_FAILURES};
@@ -117,7 +117,7 @@ pub fn run(
     let Containment { command, time_limit, logs, stop } = containment;
     let plan = Plan::new(options);
     let mut results = Results::new(&plan, options);
-    let (worker, note, runtime) = start_worker(command, time_limit, on_event)?;
+    let (worker, note, mut runtime) = start_worker(command, time_limit, on_event)?;
     // Discards messages from before the first case.
     logs();
     on_event(Event::Started(&note));
@@ -157,13 +157,16 @@ pub fn run(
             let reported = stopped.is_err();
             on_event(Event::Output { case: None, reported, text: &printed });
         }
-        if let Err(lost) = stopped {
-            let output = last_lines(printed.lines());
-            results.add_unplanned(
-                &STOPS,
-                CaseResult { output, ..lost_result(lost, began) },
-                &runtime,
-            );
+        match stopped {
+            Ok(probes) => runtime.runtime.add_probes(probes),
+            Err(lost) => {
+                let output = last_lines(printed.lines());
+                results.add_unplanned(
+                    &STOPS,
+                    CaseResult { output, ..lost_result(lost, began) },
+                    &runtime,
+                );
+            }
         }
     }
     Ok(results.report(&plan, runtime, untried_reason))
@@ -251,11 +254,18 @@ fn restart_worker(
     }
 }
 
-/// Stops the runtime. Also returns the text that the worker printed meanwhile.
-fn stop_runtime(mut worker: Worker, limit: Duration) -> (Result<(), Lost>, String) {
-    let stopped = request_reply(&mut worker, &Request::Stop, limit).and_then(|_| {
+/// Stops the runtime. Returns the quirks that were probed for, and the text that the worker printed meanwhile.
+fn stop_runtime(
+    mut worker: Worker,
+    limit: Duration,
+) -> (Result<Vec<ProbeDescription>, Lost>, String) {
+    let stopped = request_reply(&mut worker, &Request::Stop, limit).and_then(|reply| {
+        let probes = match reply {
+            Reply::Probed(probes) => receive_reply(&mut worker, limit).map(|_| probes)?,
+            _ => Vec::new(),
+        };
         match worker.receive::<Reply>(limit) {
-            Received::Exited(End::Exited(0)) => Ok(()),
+            Received::Exited(End::Exited(0)) => Ok(probes),
             other => Err(match reply_or_lost(&worker, other, limit) {
                 Ok(extra) => Lost { how: Ended::Garbage(format!("{extra:?}")), last_call: None },
                 Err(lost) => lost,

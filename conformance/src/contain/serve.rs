@@ -1,7 +1,7 @@
 //! The worker's side: runs the requested cases.
 
 use super::protocol::{Reply, Request};
-use crate::describe::describe_with;
+use crate::describe::{describe_with, probes};
 use crate::run_case::run_case;
 use crate::worker::{NotAWorker, begin};
 use crate::{Options, cases};
@@ -47,6 +47,10 @@ pub fn serve(
             return Err(io::Error::new(io::ErrorKind::InvalidData, "no case has that name").into());
         };
         replies.send(&Reply::Ended(run_case(&runtime, options, case)))?;
+    }
+    let probes = probes(&runtime);
+    if !probes.is_empty() {
+        replies.send(&Reply::Probed(probes))?;
     }
     drop(runtime);
     Ok(replies.send(&Reply::Stopped)?)

@@ -2,7 +2,7 @@
 
 use super::{
     AgentDescription, Driver, LibraryDescription, PeerDescription, PoolDescription,
-    RuntimeDescription,
+    ProbeDescription, RuntimeDescription,
 };
 use std::fmt;
 
@@ -87,7 +87,7 @@ impl RuntimeDescription {
             });
         // AMD's runtime reports the build in quotation marks.
         let build = self.build.as_deref().map(|build| build.trim_matches('"').to_owned());
-        vec![
+        let mut facts = vec![
             Fact::new("library", &self.name),
             Fact::optional("implementation", self.implementation.clone()),
             Fact::new("HSA", &self.version),
@@ -100,13 +100,35 @@ impl RuntimeDescription {
             Fact::flag("shared virtual memory", self.svm),
             Fact::flag("XNACK", self.xnack),
             Fact::flag("fabric handles", self.fabric),
-        ]
+        ];
+        let differing = self.differing_probes();
+        if !differing.is_empty() {
+            facts.push(Fact::new("probes differ", differing.join("; ")));
+        }
+        facts
+    }
+
+    /// Returns a text for each quirk that was found although the version does not have it, or the reverse.
+    #[must_use]
+    pub fn differing_probes(&self) -> Vec<String> {
+        differing_probes(self.probes.iter().flatten())
     }
 
     fn exports(&self, function: &str) -> Option<bool> {
         let missing = self.missing_functions.as_ref()?;
         Some(!missing.iter().any(|missing| missing == function))
     }
+}
+
+/// Returns a text for each probe whose result is not the expected one.
+pub fn differing_probes<'a>(probes: impl Iterator<Item = &'a ProbeDescription>) -> Vec<String> {
+    let differing = probes.filter(|probe| probe.found != probe.expected);
+    let text = |probe: &ProbeDescription| {
+        let (expected, found) =
+            if probe.found { ("not expected", "found") } else { ("expected", "not found") };
+        format!("{}: {expected} of this version, {found}", probe.name)
+    };
+    differing.map(text).collect()
 }
 
 /// Returns a label for each agent: its kind and its index among agents of that kind. `GPU 0` is

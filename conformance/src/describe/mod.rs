@@ -4,12 +4,12 @@ mod facts;
 
 use hsa_vmm::agent::{AgentKind, Peer};
 use hsa_vmm::runtime::{LoadedLibrary, RuntimeInfo, loaded_libraries};
-use hsa_vmm::vmm::{Probing, Quirks, VmmOptions};
+use hsa_vmm::vmm::{Probe, Probing, Quirk, Quirks, VmmOptions};
 use hsa_vmm::{Agent, Pool, Runtime, Vmm};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-pub use facts::{Fact, labels, size};
+pub use facts::{Fact, differing_probes, labels, size};
 
 /// A runtime and its agents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -213,12 +213,7 @@ pub fn describe_probed(runtime: &Runtime) -> Description {
     let options = VmmOptions::new().with_probing(Probing::Always).with_page_tables(true);
     let Ok(vmm) = Vmm::open_with(runtime, options) else { return describe(runtime) };
     let mut description = describe_with(runtime, vmm.quirks());
-    let probes = vmm.probes().iter().map(|probe| ProbeDescription {
-        name: probe.quirk.name.to_owned(),
-        expected: probe.expected,
-        found: probe.found,
-    });
-    description.runtime.probes = Some(probes.collect());
+    description.runtime.probes = Some(describe_probes(&vmm));
     for (agent, described) in runtime.agents().iter().zip(&mut description.agents) {
         if agent.kind() == AgentKind::Gpu {
             described.page_table_failure =
@@ -226,6 +221,42 @@ pub fn describe_probed(runtime: &Runtime) -> Description {
         }
     }
     description
+}
+
+fn describe_probes(vmm: &Vmm) -> Vec<ProbeDescription> {
+    let describe = |probe: &Probe| ProbeDescription {
+        name: probe.quirk.name.to_owned(),
+        expected: probe.expected,
+        found: probe.found,
+    };
+    vmm.probes().iter().map(describe).collect()
+}
+
+/// Returns the quirks that cases of this process have probed for when they opened a `Vmm`. Probes if they have not.
+/// Empty for the simulation, which is not probed by default.
+pub(crate) fn probes(runtime: &Runtime) -> Vec<ProbeDescription> {
+    Vmm::open(runtime).map(|vmm| describe_probes(&vmm)).unwrap_or_default()
+}
+
+impl RuntimeDescription {
+    /// Adds the results of probes, if there are any, and corrects the list of quirks.
+    pub(crate) fn add_probes(&mut self, probes: Vec<ProbeDescription>) {
+        for probe in &probes {
+            let quirks = self.quirks.get_or_insert_default();
+            quirks.retain(|quirk| quirk.name != probe.name);
+            let known = Quirks::KNOWN.iter().find(|quirk| probe.found && quirk.name == probe.name);
+            quirks.extend(known.map(QuirkDescription::of));
+        }
+        if !probes.is_empty() {
+            self.probes = Some(probes);
+        }
+    }
+}
+
+impl QuirkDescription {
+    fn of(quirk: &Quirk) -> Self {
+        Self { name: quirk.name.to_owned(), issue: quirk.issue.to_owned() }
+    }
 }
 
 /// Describes a runtime and its agents, with the given quirks.
@@ -254,14 +285,7 @@ pub(crate) fn describe_with(runtime: &Runtime, quirks: Quirks) -> Description {
             fabric: Some(info.fabric),
             missing_functions: Some(missing.map(|(name, _)| (*name).to_owned()).collect()),
             probes: None,
-            quirks: Some(
-                quirks
-                    .map(|quirk| QuirkDescription {
-                        name: quirk.name.to_owned(),
-                        issue: quirk.issue.to_owned(),
-                    })
-                    .collect(),
-            ),
+            quirks: Some(quirks.map(QuirkDescription::of).collect()),
         },
         agents: agents.iter().map(|agent| describe_agent(agent, agents)).collect(),
     }

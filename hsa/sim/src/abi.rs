@@ -65,8 +65,8 @@ macro_rules! every_function {
             hsa_amd_vmem_import_shareable_handle(dmabuf: c_int, handle: *mut hsa_amd_vmem_alloc_handle_t) => crate::share::import;
             hsa_amd_vmem_retain_alloc_handle(handle: *mut hsa_amd_vmem_alloc_handle_t, address: *mut c_void) => crate::handles::retain;
             hsa_amd_vmem_get_alloc_properties_from_handle(handle: hsa_amd_vmem_alloc_handle_t, pool: *mut hsa_amd_memory_pool_t, memory_type: *mut hsa_amd_memory_type_t) => crate::handles::properties;
-            hsa_amd_vmem_export_fabric_handle(fabric: *mut hsa_fabric_handle_t, handle: hsa_amd_vmem_alloc_handle_t, flags: u64) => crate::share::export_fabric;
-            hsa_amd_vmem_import_fabric_handle(fabric: hsa_fabric_handle_t, handle: *mut hsa_amd_vmem_alloc_handle_t) => crate::share::import_fabric;
+            hsa_amd_vmem_export_fabric_handle(fabric: *mut hsa_fabric_handle_t, handle: hsa_amd_vmem_alloc_handle_t, flags: u64) => crate::fabric::export;
+            hsa_amd_vmem_import_fabric_handle(fabric: hsa_fabric_handle_t, handle: *mut hsa_amd_vmem_alloc_handle_t) => crate::fabric::import;
         }
         value {
             hsa_signal_load_scacquire(signal: hsa_signal_t) -> hsa_signal_value_t => crate::signal::load;

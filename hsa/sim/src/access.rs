@@ -41,9 +41,21 @@ pub(crate) unsafe fn set(
     let requests = (0..count).map(request).collect::<HsaResult<Vec<AccessRequest>>>()?;
     let address = address.addr();
     let mut state = instance.lock();
-    state.reservation_around(behaviour, address, size).ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
-    // The end need not be the end of a mapping: each mapping in the range is changed as a whole.
-    let (starts, _) = state.adjacent(address, address.wrapping_add(size))?;
+    let end = address.wrapping_add(size);
+    if behaviour.set_access_checks_range() {
+        let is_known = |(_, permission): &AccessRequest| *permission <= HSA_ACCESS_PERMISSION_RW;
+        if !requests.iter().all(is_known) || end < address {
+            return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
+        }
+    } else {
+        let reservation = state.reservation_around(behaviour, address, size);
+        reservation.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
+    }
+    // In ROCr, the end need not be the end of a mapping: each mapping in the range is changed as a whole.
+    let (starts, last_end) = state.adjacent(address, end)?;
+    if behaviour.set_access_checks_range() && last_end != end {
+        return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
+    }
     if starts.len() > 1 && !behaviour.set_access_accepts_several_mappings() {
         return Err(HSA_STATUS_ERROR_INVALID_ALLOCATION);
     }
@@ -75,6 +87,9 @@ impl Instance {
                 grant.extent = before.extent;
                 mapping.grants.retain(|other| other.agent != agent);
                 self.remove_access(state, start, agent, before.permission)?;
+            }
+            if permission == HSA_ACCESS_PERMISSION_NONE && self.behaviour.permissions_are_exact() {
+                continue;
             }
             self.grant_access(state, start, grant, before.is_some())?;
             mapping_mut(state, start)?.grants.push(grant);
@@ -134,9 +149,9 @@ impl Instance {
         let handle = mapping_mut(state, start)?.handle;
         let memory = self.resolve(state, handle).ok_or(HSA_STATUS_ERROR)?;
         let mapping = mapping_mut(state, start)?;
-        let Mapping { size, reservation, .. } = *mapping;
-        if !start.is_multiple_of(PAGE) || size as u64 > memory.size {
-            return Err(HSA_STATUS_ERROR);
+        let Mapping { size, offset, reservation, .. } = *mapping;
+        if !start.is_multiple_of(PAGE) || (offset + size) as u64 > memory.size {
+            return Err(self.behaviour.not_mappable());
         }
         let size = self.affected_size(size.next_multiple_of(PAGE));
         let memory = self.visible_memory(memory);
@@ -162,15 +177,16 @@ impl Instance {
                 let entry = (memory, handle);
                 let inserted = state.page_tables[gpu].insert(start, size, entry, permissions);
                 inserted.map_err(|_| HSA_STATUS_ERROR)?;
-                if shift > 0 {
-                    state.page_tables[gpu].shift(start, shift as u64);
+                if offset + shift > 0 {
+                    state.page_tables[gpu].shift(start, (offset + shift) as u64);
                 }
                 Ok(())
             }
             Agent::Cpu(_) => {
                 let extent = extent.next_multiple_of(PAGE);
                 let permission = self.applied_permission(permission);
-                self.map_for_cpu(start, self.affected_size(extent), permission, (&memory, shift))?;
+                let from = (&memory, offset + shift);
+                self.map_for_cpu(start, self.affected_size(extent), permission, from)?;
                 if let Some(reservation) = state.reservations.get_mut(&reservation) {
                     reservation.holes.remove(start..start + extent);
                 }
@@ -181,7 +197,11 @@ impl Instance {
 
     /// Returns the (read, write) permissions of a GPU's page-table entry.
     fn gpu_permissions(&self, permission: hsa_access_permission_t) -> (bool, bool) {
-        match (self.config.gpu_permissions, permission) {
+        let enforced = match self.behaviour.permissions_are_exact() {
+            true => GpuPermissions::Enforced,
+            false => self.config.gpu_permissions,
+        };
+        match (enforced, permission) {
             _ if self.has_fault(FaultKind::Narrow) => (true, false),
             (GpuPermissions::Recorded, _) | (_, HSA_ACCESS_PERMISSION_RW) => (true, true),
             (_, HSA_ACCESS_PERMISSION_RO) => (true, false),
@@ -233,8 +253,8 @@ impl Instance {
                 }
             }
             Agent::Cpu(_) if permission != HSA_ACCESS_PERMISSION_NONE => {
-                // The memory stays mapped without access (seen in 7.2.4).
                 let memory = state.handles.get(handle).and_then(|entry| entry.memory());
+                let memory = memory.filter(|_| self.behaviour.cpu_revocation_keeps_memory());
                 let file = memory.and_then(|memory| memory.existing_file());
                 // SAFETY: a mapping of this instance, inside a reservation.
                 let blocked = unsafe {

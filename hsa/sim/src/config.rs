@@ -113,6 +113,11 @@ pub struct Config {
     /// The minor number that the runtime reports instead of [`extension_minor`](Self::extension_minor), to
     /// test programs that rely on it. `None` by default.
     pub false_extension: Option<u16>,
+    /// The build that the runtime reports instead of its own, to test programs that rely on it; it reports none if
+    /// this is the empty text. `None` by default.
+    pub false_build: Option<String>,
+    /// Whether GPUs are linked by a fabric to which handles can be exported. Only generation D supports this.
+    pub fabric: bool,
     /// The granule of memory: 4 KiB or 2 MiB.
     pub granule: u64,
     /// The granule that is recommended for video memory.
@@ -160,6 +165,8 @@ impl Config {
             extension_minor: Generation::B.extension(),
             extension_reported: true,
             false_extension: None,
+            false_build: None,
+            fabric: true,
             granule: 4 * KIB,
             recommended_granule: 2 * MIB,
             gpu_permissions: GpuPermissions::Recorded,
@@ -213,10 +220,12 @@ impl Config {
         self
     }
 
-    /// Selects an extension version, with its generation.
+    /// Selects an extension version, with its generation. Keeps generation E if it reports this version.
     #[must_use]
     pub fn with_extension(mut self, minor: u32) -> Self {
-        self.generation = Generation::of_extension(minor);
+        if !self.generation.extensions().contains(&minor) {
+            self.generation = Generation::of_extension(minor);
+        }
         self.extension_minor = minor;
         self
     }
@@ -225,6 +234,13 @@ impl Config {
     #[must_use]
     pub fn with_false_extension(mut self, minor: u16) -> Self {
         self.false_extension = Some(minor);
+        self
+    }
+
+    /// Sets a [false](Self::false_build) build, which the runtime reports.
+    #[must_use]
+    pub fn with_false_build(mut self, build: impl Into<String>) -> Self {
+        self.false_build = Some(build.into());
         self
     }
 

@@ -59,7 +59,7 @@ const SETTINGS: &str = "gpus, cpus, era, extension, granule, recommended-granule
 /// | `mi300x`, `consumer`, `apu` | the presets |
 /// | `nothing` | `mi300x` whose virtual memory does nothing, for measuring |
 /// | `gpus=N`, `cpus=N` | the number of agents, each like the first of the preset (0 to 64 GPUs, 1 to 64 CPUs) |
-/// | `era=a` … `era=d` | the ROCm generation (also `generation=`), with its usual extension version |
+/// | `era=a` … `era=e` | the ROCm generation (also `generation=`), with its usual extension version |
 /// | `extension=N` | the extension's minor version, with its generation; `none`: not reported, as in ROCm 6.0 |
 /// | `granule=2m`, `recommended-granule=2m` | the granules |
 /// | `vram=16g` | video memory of every GPU |
@@ -144,7 +144,8 @@ impl Config {
                     "b" => Generation::B,
                     "c" => Generation::C,
                     "d" => Generation::D,
-                    _ => return Err(invalid("a, b, c or d")),
+                    "e" => Generation::E,
+                    _ => return Err(invalid("a, b, c, d or e")),
                 };
                 *self = self.clone().with_generation(generation);
             }

@@ -1,11 +1,18 @@
-//! The differences between the releases of AMD's runtime.
+//! The differences between the releases of AMD's runtime, and between its two implementations.
+//!
+//! The sources of generation E are the files of rocm-systems#12228: `runtimes/hsa/libhsa/src/memory.rs`, `runtime.rs`
+//! and `README.md`, and below them `runtimes/ddi/rocddi/src/driver/linux_kfd/vmem.rs`.
 //!
 //! All other modules query [`Behaviour`] by name and never compare version numbers.
 
 use core::fmt;
 use core::ops::RangeInclusive;
+use hsa_sys::{
+    HSA_STATUS_ERROR, HSA_STATUS_ERROR_INVALID_ALLOCATION, HSA_STATUS_ERROR_INVALID_ARGUMENT,
+    hsa_status_t,
+};
 
-/// A ROCm generation: releases of AMD's runtime with one implementation of virtual memory.
+/// A ROCm generation: releases of AMD's runtime with one implementation of virtual memory. A to D are releases of ROCr.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Generation {
@@ -18,11 +25,14 @@ pub enum Generation {
     C,
     /// ROCm 10: like C without the defects of C; supports CPU memory.
     D,
+    /// AMD's `libhsa` on `rocddi`, a second implementation (rocm-systems#12228): maps from an offset, sets exact
+    /// permissions, and waits for changes of page tables.
+    E,
 }
 
 impl Generation {
     /// All generations, oldest first.
-    pub const ALL: [Self; 4] = [Self::A, Self::B, Self::C, Self::D];
+    pub const ALL: [Self; 5] = [Self::A, Self::B, Self::C, Self::D, Self::E];
 
     /// Returns the minor versions of AMD's extension that releases of this generation report.
     #[must_use]
@@ -32,10 +42,11 @@ impl Generation {
             Self::B => 12..=15,
             Self::C => 16..=20,
             Self::D => 21..=u32::MAX,
+            Self::E => 33..=33,
         }
     }
 
-    /// Returns the generation whose releases report this minor version.
+    /// Returns the generation of ROCr whose releases report this minor version. Never E.
     #[must_use]
     pub fn of_extension(minor: u32) -> Self {
         let generation =
@@ -51,6 +62,7 @@ impl Generation {
             Self::B => 15,
             Self::C => 20,
             Self::D => 22,
+            Self::E => 33,
         }
     }
 }
@@ -62,6 +74,7 @@ impl fmt::Display for Generation {
             Self::B => "b",
             Self::C => "c",
             Self::D => "d",
+            Self::E => "e",
         })
     }
 }
@@ -88,6 +101,11 @@ pub(crate) struct Behaviour {
 }
 
 impl Behaviour {
+    /// The runtime is AMD's second implementation.
+    fn is_rocddi(self) -> bool {
+        self.generation == Generation::E
+    }
+
     // --- Reservations ---
 
     /// A reservation is ordinary memory, readable and writable (before `reserve_align` existed).
@@ -101,9 +119,15 @@ impl Behaviour {
         if self.extension < 6 { 64 << 40 } else { usize::MAX }
     }
 
-    /// `reserve_align` supports the flag NO_REGISTER.
+    /// `reserve_align` rejects sizes that are not whole pages, an alignment of less than a page, also 0, and unknown
+    /// flags (E: memory.rs, `hsa_amd_vmem_address_reserve_align`).
+    pub(crate) fn reserve_checks_arguments(self) -> bool {
+        self.is_rocddi()
+    }
+
+    /// Reservations with the flag NO_REGISTER are ordinary memory. E only shows the flag in `pointer_info`.
     pub(crate) fn honours_no_register(self) -> bool {
-        self.extension >= 10
+        self.extension >= 10 && !self.is_rocddi()
     }
 
     /// With NO_REGISTER, `reserve_align` adds padding for two alignments and trims it to one (seen
@@ -130,9 +154,14 @@ impl Behaviour {
         self.generation <= Generation::B
     }
 
-    /// One descriptor is open for every live handle.
+    /// One descriptor is open for every live handle (E: vmem.rs, `KfdVirtualMemory::create`).
     pub(crate) fn descriptor_per_handle(self) -> bool {
-        self.generation == Generation::C
+        matches!(self.generation, Generation::C | Generation::E)
+    }
+
+    /// `create`, `map` and `export` reject unknown flags (E: memory.rs).
+    pub(crate) fn rejects_unknown_flags(self) -> bool {
+        self.is_rocddi()
     }
 
     /// `create` rejects pools without video memory before it checks the size.
@@ -148,7 +177,7 @@ impl Behaviour {
 
     /// `create` supports pools of CPUs.
     pub(crate) fn supports_cpu_memory(self) -> bool {
-        self.generation == Generation::D
+        self.generation >= Generation::D
     }
 
     // --- Map and unmap ---
@@ -164,8 +193,13 @@ impl Behaviour {
         self.generation == Generation::B
     }
 
+    /// `map` maps from the offset that it is given (E: memory.rs, `hsa_amd_vmem_map`). ROCr never reads it.
+    pub(crate) fn maps_from_offset(self) -> bool {
+        self.is_rocddi()
+    }
+
     /// `map` rejects addresses that are not page-aligned. Generation D accepts them for imported
-    /// memory.
+    /// memory, E for all.
     pub(crate) fn map_checks_alignment(self, imported: bool) -> bool {
         self.generation == Generation::B || (self.generation == Generation::D && !imported)
     }
@@ -173,6 +207,11 @@ impl Behaviour {
     /// `map` only records the mapping.
     pub(crate) fn map_only_records(self) -> bool {
         self.generation >= Generation::C
+    }
+
+    /// `map` rejects a range that is larger than the memory, also of imports. Otherwise, `set_access` does.
+    pub(crate) fn map_checks_size(self) -> bool {
+        !self.map_only_records() || self.is_rocddi()
     }
 
     /// `map` exports the memory internally, and therefore needs a free file descriptor (seen in
@@ -199,10 +238,38 @@ impl Behaviour {
         self.generation == Generation::A
     }
 
+    /// Revoking the CPU's access leaves the memory mapped without access (seen in 7.2.4). E maps nothing there
+    /// (`sys::Reservation::view`, which restores the reservation).
+    pub(crate) fn cpu_revocation_keeps_memory(self) -> bool {
+        !self.is_rocddi()
+    }
+
+    /// GPUs get exactly the permissions that are set (E: vmem.rs, `submit_map`).
+    pub(crate) fn permissions_are_exact(self) -> bool {
+        self.is_rocddi()
+    }
+
+    /// `set_access` and `unmap` return after page tables have changed (E: vmem.rs, `wait_map` and `wait_unmap`).
+    pub(crate) fn waits_for_page_tables(self) -> bool {
+        self.is_rocddi()
+    }
+
+    /// `set_access` rejects unknown permissions, and a range that does not consist of whole mappings (E: memory.rs,
+    /// `vmem_mapping_bases`).
+    pub(crate) fn set_access_checks_range(self) -> bool {
+        self.is_rocddi()
+    }
+
+    /// The status of `set_access` if memory cannot be mapped at the address or in this size (E: device.rs,
+    /// `validate_virtual_mapping`).
+    pub(crate) fn not_mappable(self) -> hsa_status_t {
+        if self.is_rocddi() { HSA_STATUS_ERROR_INVALID_ARGUMENT } else { HSA_STATUS_ERROR }
+    }
+
     /// Granting a GPU access exports the memory internally, and therefore needs a free file
-    /// descriptor. In generation C each handle already has one.
+    /// descriptor. In generations C and E each handle already has one.
     pub(crate) fn grant_needs_descriptor(self) -> bool {
-        self.generation != Generation::C
+        !self.descriptor_per_handle()
     }
 
     /// Granting a GPU access without a free descriptor aborts the process: the runtime asserts that
@@ -243,7 +310,12 @@ impl Behaviour {
 
     /// `agents_allow_access` accepts virtual memory.
     pub(crate) fn allow_access_supports_vmem(self) -> bool {
-        self.extension >= 7
+        self.extension >= 7 && !self.is_rocddi()
+    }
+
+    /// The status of `agents_allow_access` for addresses that it does not accept.
+    pub(crate) fn not_allocated(self) -> hsa_status_t {
+        if self.is_rocddi() { HSA_STATUS_ERROR_INVALID_ALLOCATION } else { HSA_STATUS_ERROR }
     }
 
     /// `get_access` treats the address after a mapping as part of the mapping.
@@ -259,7 +331,7 @@ impl Behaviour {
 
     /// `get_access` returns the access of CPUs.
     pub(crate) fn get_access_supports_cpus(self) -> bool {
-        self.generation == Generation::D
+        self.generation >= Generation::D
     }
 
     /// `get_access` fails for an agent whose access was never set.
@@ -272,6 +344,11 @@ impl Behaviour {
     /// An imported descriptor is first used when access is set.
     pub(crate) fn imports_lazily(self) -> bool {
         self.generation >= Generation::C
+    }
+
+    /// `import` rejects a file of size 0, but no other file (E: util.rs, `dma_buf_file_info`).
+    pub(crate) fn import_checks_size(self) -> bool {
+        self.is_rocddi()
     }
 
     /// `import` keeps the caller's descriptor instead of a duplicate.
@@ -316,8 +393,15 @@ impl Behaviour {
         self.extension >= 5 || self.extension_reported
     }
 
-    pub(crate) fn has_fabric(self) -> bool {
+    /// The runtime reports whether fabric handles are supported.
+    pub(crate) fn reports_fabric(self) -> bool {
         self.extension >= 16
+    }
+
+    /// Fabric handles work (rocm-systems#6471: they need a driver and hardware with UALink). In E they do not
+    /// (README.md: "Fabric virtual-memory handles are also unavailable").
+    pub(crate) fn has_fabric(self) -> bool {
+        self.generation == Generation::D
     }
 
     /// `pointer_info` distinguishes reservations from other addresses.
@@ -354,7 +438,20 @@ impl Behaviour {
 
     /// The largest grid in each dimension (seen in 6.1.2, 6.4.3 and 7.2.4).
     pub(crate) fn grid_limits(self) -> [u32; 3] {
-        if self.extension >= 15 { [i32::MAX as u32, 0xffff, 0xffff] } else { [u32::MAX; 3] }
+        if self.is_rocddi() {
+            // runtime.rs, `AGENT_INFO_GRID_MAX_DIM`.
+            [u32::MAX, 0xffff, 0xffff]
+        } else if self.extension >= 15 {
+            [i32::MAX as u32, 0xffff, 0xffff]
+        } else {
+            [u32::MAX; 3]
+        }
+    }
+
+    /// `pointer_info` of a mapping returns its start, and an address for the CPU only if the CPU has access (E:
+    /// memory.rs, `vmem_pointer_description`). ROCr returns the queried address for both.
+    pub(crate) fn pointer_info_returns_start(self) -> bool {
+        self.is_rocddi()
     }
 
     /// `pointer_info` distinguishes mappings from reservations.

@@ -1,7 +1,7 @@
 //! One simulated runtime: its shared state, start and shutdown.
 
 use crate::abi::{FUNCTIONS, Function, NAMES};
-use crate::config::{Config, MIB};
+use crate::config::{Config, MIB, PageTableUpdates};
 use crate::events::Handlers;
 use crate::faults::{FaultPlan, Faults};
 use crate::generation::Behaviour;
@@ -22,6 +22,7 @@ use crate::status::HsaResult;
 use hsa_faults::FaultKind;
 use hsa_sys::*;
 use std::collections::BTreeMap;
+use std::ffi::CString;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,6 +33,8 @@ pub(crate) struct Instance {
     pub(crate) config: Config,
     pub(crate) behaviour: Behaviour,
     pub(crate) identity: Identity,
+    /// The build that the runtime reports; empty if it reports none.
+    pub(crate) build: CString,
     /// The memory account of each GPU.
     pub(crate) video_memory: Vec<Arc<Account>>,
     /// The memory account of each CPU.
@@ -76,9 +79,14 @@ impl Instance {
             extension: config.extension_minor,
             extension_reported: config.extension_reported,
         };
+        let updates = match behaviour.waits_for_page_tables() {
+            true => PageTableUpdates::Immediate,
+            false => config.page_table_updates,
+        };
         let instance = Self {
             behaviour,
             identity: Identity::new(slot),
+            build: crate::system::build(&config),
             video_memory: config.gpus.iter().map(|gpu| Account::new(gpu.vram)).collect(),
             system_memory: config.cpus.iter().map(|cpu| Account::new(cpu.memory)).collect(),
             handlers: Handlers::default(),
@@ -97,11 +105,7 @@ impl Instance {
                 handles: Handles::new(behaviour.handles_are_aperture_addresses()),
                 leaked_memory: Vec::new(),
                 mappings: BTreeMap::new(),
-                page_tables: config
-                    .gpus
-                    .iter()
-                    .map(|_| PageTable::new(config.page_table_updates))
-                    .collect(),
+                page_tables: config.gpus.iter().map(|_| PageTable::new(updates)).collect(),
                 allocations: BTreeMap::new(),
                 exports: Exports::default(),
             }),

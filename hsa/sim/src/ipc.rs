@@ -140,6 +140,17 @@ pub(crate) fn open(instance: &Instance, words: [u32; 8], target: Target) -> Opti
         return None;
     }
     let token = u64::from(high) << 32 | u64::from(low);
+    let (file, exported) = open_memory_file(process, descriptor, token)?;
+    let is_valid = length_of(words) <= exported.size && instance.has_agent(exported.owner);
+    is_valid.then(|| Memory::adopt(exported, file))
+}
+
+/// Opens the memory file with this token that is a descriptor of a process.
+pub(crate) fn open_memory_file(
+    process: u32,
+    descriptor: u32,
+    token: u64,
+) -> Option<(File, ExportedMemory)> {
     let path = format!("/proc/{process}/fd/{descriptor}");
     // Open only memory files: opening a pipe could block forever.
     let name = std::fs::read_link(&path).ok()?;
@@ -147,9 +158,8 @@ pub(crate) fn open(instance: &Instance, words: [u32; 8], target: Target) -> Opti
         return None;
     }
     let file = File::options().read(true).write(true).open(path).ok()?;
-    let matches = |info: &ExportedMemory| info.token == token && length_of(words) <= info.size;
-    let exported = physical::recognise(file.as_raw_fd()).filter(matches)?;
-    instance.has_agent(exported.owner).then(|| Memory::adopt(exported, file))
+    let exported = physical::recognise(file.as_raw_fd()).filter(|info| info.token == token)?;
+    Some((file, exported))
 }
 
 /// `hsa_amd_ipc_memory_detach`

@@ -34,6 +34,7 @@ mod copy;
 mod events;
 #[cfg(feature = "export")]
 pub mod exports;
+mod fabric;
 mod faults;
 mod generation;
 mod handles;

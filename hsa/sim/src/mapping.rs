@@ -9,11 +9,13 @@ use core::ffi::c_void;
 use hsa_faults::FaultKind;
 use hsa_sys::*;
 
-/// A mapped handle, keyed by address. A mapping always starts at offset 0 of the memory.
+/// A mapped handle, keyed by address.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     pub(crate) size: usize,
     pub(crate) handle: u64,
+    /// The offset of the mapping in the memory; 0 if the runtime does not map from an offset.
+    pub(crate) offset: usize,
     /// The base of the reservation that contains the mapping.
     pub(crate) reservation: usize,
     /// The agents whose access was set; usually few.
@@ -65,15 +67,22 @@ pub(crate) fn map(
     instance: &Instance,
     address: *mut c_void,
     size: usize,
-    _offset: usize, // AMD's runtime never reads it
+    offset: usize,
     handle: hsa_amd_vmem_alloc_handle_t,
-    _flags: u64,
+    flags: u64,
 ) -> HsaResult {
     const INVALID: hsa_status_t = HSA_STATUS_ERROR_INVALID_ARGUMENT;
     if address.is_null() || size == 0 {
         return Err(INVALID);
     }
     let (behaviour, address) = (instance.behaviour, address.addr());
+    if behaviour.rejects_unknown_flags() && flags != 0 {
+        return Err(INVALID);
+    }
+    let offset = if behaviour.maps_from_offset() { offset } else { 0 };
+    if behaviour.maps_from_offset() && !(size.is_multiple_of(PAGE) && offset.is_multiple_of(PAGE)) {
+        return Err(INVALID);
+    }
     let mut state = instance.lock();
     let base = state.reservation_around(behaviour, address, size).ok_or(INVALID)?;
     if state.mapping_at(address).is_some() {
@@ -87,8 +96,9 @@ pub(crate) fn map(
     }
     let entry = state.handles.get(handle.handle).ok_or(INVALID)?;
     let memory = entry.memory().cloned();
-    let too_large = memory.as_ref().is_none_or(|memory| size as u64 > memory.size);
-    if too_large && !behaviour.map_only_records() {
+    let end_in_memory = (offset as u64).checked_add(size as u64);
+    let fits = entry.size().is_some_and(|size| end_in_memory.is_some_and(|end| end <= size));
+    if !fits && behaviour.map_checks_size() {
         return Err(if behaviour.map_too_large_is_invalid_argument() {
             INVALID
         } else {
@@ -120,7 +130,7 @@ pub(crate) fn map(
         reservation.lingering.insert(address..end.next_multiple_of(PAGE), memory);
     }
     reservation.mapping_count += 1;
-    let mapping = Mapping { size, handle: handle.handle, reservation: base, grants };
+    let mapping = Mapping { size, handle: handle.handle, offset, reservation: base, grants };
     state.mappings.insert(address, mapping);
     if let Some(handle) = state.handles.get_mut(handle.handle) {
         handle.mapping_count += 1;

@@ -193,8 +193,13 @@ pub(crate) fn recognise(descriptor: RawFd) -> Option<ExportedMemory> {
         Some(number) => Owner::Gpu(number.parse().ok()?),
         None => Owner::Cpu(owner.strip_prefix("cpu")?.parse().ok()?),
     };
-    let size = std::fs::metadata(path(descriptor)).ok()?.len();
+    let size = size_of(descriptor)?;
     Some(ExportedMemory { owner, size, token })
+}
+
+/// Returns the size of a descriptor's file.
+pub(crate) fn size_of(descriptor: RawFd) -> Option<u64> {
+    Some(std::fs::metadata(path(descriptor)).ok()?.len())
 }
 
 /// Opens a new descriptor of the same memory, always readable and writable.

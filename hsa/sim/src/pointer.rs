@@ -34,10 +34,10 @@ fn find(instance: &Instance, state: &State, address: usize) -> Description {
     };
     if let Some((base, reservation)) = state.reservation_at(address).or_else(ending_at_address) {
         let base = without_provenance_mut(base);
-        if let Some((_, mapping)) = state.mapping_at(address)
+        if let Some((start, mapping)) = state.mapping_at(address)
             && behaviour.pointer_info_knows_mappings()
         {
-            return mapped(instance, state, address, mapping);
+            return mapped(instance, state, (start, address), mapping);
         }
         let mut info = unknown();
         info.sizeInBytes = reservation.size;
@@ -75,22 +75,30 @@ fn find(instance: &Instance, state: &State, address: usize) -> Description {
     (info, accessible)
 }
 
-/// Describes a mapped address. As in AMD's runtime, both base addresses are the queried address,
+/// Describes an address in the mapping at `start`. As in ROCr, both base addresses are the queried address,
 /// not the start of the mapping.
-fn mapped(instance: &Instance, state: &State, address: usize, mapping: &Mapping) -> Description {
+fn mapped(
+    instance: &Instance,
+    state: &State,
+    (start, address): (usize, usize),
+    mapping: &Mapping,
+) -> Description {
     let owner =
         state.handles.get(mapping.handle).and_then(|handle| handle.memory()).map(|m| m.owner);
-    let address = without_provenance_mut(address);
+    let granted = mapping.grants.iter().filter(|g| g.permission != HSA_ACCESS_PERMISSION_NONE);
+    let granted: Vec<_> = granted.map(|grant| grant.agent).collect();
+    let returns_start = instance.behaviour.pointer_info_returns_start();
+    let cpu_has_access = granted.iter().any(|agent| matches!(agent, Agent::Cpu(_)));
+    let base = without_provenance_mut(if returns_start { start } else { address });
     let info = hsa_amd_pointer_info_t {
         type_: HSA_EXT_POINTER_TYPE_HSA_VMEM,
-        agentBaseAddress: address,
-        hostBaseAddress: address,
+        agentBaseAddress: base,
+        hostBaseAddress: if returns_start && !cpu_has_access { null_mut() } else { base },
         sizeInBytes: mapping.size,
         agentOwner: owner.map_or(hsa_agent_t { handle: 0 }, |owner| instance.agent_handle(owner)),
         ..unknown()
     };
-    let granted = mapping.grants.iter().filter(|g| g.permission != HSA_ACCESS_PERMISSION_NONE);
-    (info, granted.map(|grant| grant.agent).collect())
+    (info, granted)
 }
 
 /// `hsa_amd_pointer_info`

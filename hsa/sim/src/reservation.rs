@@ -80,7 +80,7 @@ pub(crate) unsafe fn reserve(
     flags: u64,
 ) -> HsaResult {
     // SAFETY: the caller's promise is passed on.
-    unsafe { reserve_align(instance, address, size, hint, 0, flags) }
+    unsafe { reserve_align(instance, address, size, hint, PAGE as u64, flags) }
 }
 
 /// `hsa_amd_vmem_address_reserve_align`
@@ -99,9 +99,17 @@ pub(crate) unsafe fn reserve_align(
     if size == 0 {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
+    let behaviour = instance.behaviour;
+    if behaviour.reserve_checks_arguments()
+        && (!size.is_multiple_of(PAGE)
+            || alignment < PAGE as u64
+            || !alignment.is_power_of_two()
+            || flags & !u64::from(HSA_AMD_VMEM_ADDRESS_NO_REGISTER) != 0)
+    {
+        return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
+    }
     let hint = hint as usize;
     let alignment = if alignment == 0 { PAGE } else { alignment as usize };
-    let behaviour = instance.behaviour;
     let unregistered =
         behaviour.honours_no_register() && flags & u64::from(HSA_AMD_VMEM_ADDRESS_NO_REGISTER) != 0;
     if !unregistered && !instance.config.vmem {

@@ -12,6 +12,9 @@ use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Weak};
 
+/// The only flag of exports: `HSA_AMD_DMABUF_MAPPING_TYPE_PCIE`.
+const DMABUF_MAPPING_TYPE_PCIE: u64 = 1;
+
 /// Live memory that was exported or imported. Importing it again returns the same memory, with one
 /// claim and one descriptor.
 #[derive(Debug, Default)]
@@ -96,9 +99,13 @@ pub(crate) unsafe fn export(
     instance: &Instance,
     dmabuf: *mut c_int,
     handle: hsa_amd_vmem_alloc_handle_t,
-    _flags: u64,
+    flags: u64,
 ) -> HsaResult {
     let dmabuf = non_null(dmabuf)?;
+    let unknown_flags = flags & !DMABUF_MAPPING_TYPE_PCIE != 0;
+    if unknown_flags && instance.behaviour.rejects_unknown_flags() {
+        return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
+    }
     // SAFETY: not null, and the caller promises the rest.
     unsafe { dmabuf.write(-1) };
     let mut state = instance.lock();
@@ -160,6 +167,10 @@ pub(crate) unsafe fn import(
     let content = if behaviour.import_borrows_descriptor() {
         Content::Borrowed(dmabuf)
     } else if behaviour.imports_lazily() {
+        if behaviour.import_checks_size() && physical::size_of(dmabuf).is_none_or(|size| size == 0)
+        {
+            return Err(HSA_STATUS_ERROR);
+        }
         let duplicate = physical::duplicate(dmabuf);
         Content::Unresolved(duplicate.map_err(|_| HSA_STATUS_ERROR_OUT_OF_RESOURCES)?)
     } else {
@@ -190,23 +201,4 @@ pub(crate) unsafe fn import(
     // SAFETY: not null, and the caller promises the rest.
     unsafe { handle.write(hsa_amd_vmem_alloc_handle_t { handle: value }) };
     Ok(())
-}
-
-/// `hsa_amd_vmem_export_fabric_handle`: not supported.
-pub(crate) fn export_fabric(
-    _: &Instance,
-    _fabric: *mut hsa_fabric_handle_t,
-    _handle: hsa_amd_vmem_alloc_handle_t,
-    _flags: u64,
-) -> HsaResult {
-    Err(HSA_STATUS_ERROR_NOT_SUPPORTED)
-}
-
-/// `hsa_amd_vmem_import_fabric_handle`: not supported.
-pub(crate) fn import_fabric(
-    _: &Instance,
-    _fabric: hsa_fabric_handle_t,
-    _handle: *mut hsa_amd_vmem_alloc_handle_t,
-) -> HsaResult {
-    Err(HSA_STATUS_ERROR_NOT_SUPPORTED)
 }

@@ -1,12 +1,24 @@
 //! Attributes of the runtime.
 
-use crate::config::Gpu;
+use crate::Generation;
+use crate::config::{Config, Gpu};
 use crate::instance::Instance;
 use crate::status::{HsaResult, non_null};
 use core::ffi::c_void;
 use hsa_sys::*;
+use std::ffi::CString;
 use std::sync::OnceLock;
 use std::time::Instant;
+
+/// Returns the build that the runtime reports; empty if it reports none.
+pub(crate) fn build(config: &Config) -> CString {
+    let own = || {
+        let simulated = if config.generation == Generation::E { " (libhsa on rocddi)" } else { "" };
+        format!("hsa-sim {}{simulated}", env!("CARGO_PKG_VERSION"))
+    };
+    let build = config.false_build.clone().unwrap_or_else(own);
+    CString::new(build.replace('\0', "")).unwrap_or_default()
+}
 
 /// Timestamps and timeouts are in nanoseconds.
 pub(crate) const FREQUENCY: u64 = 1_000_000_000;
@@ -48,10 +60,9 @@ pub(crate) unsafe fn info(
         // No extension is simulated.
         // SAFETY: as above; the attribute is an array of 128 bytes.
         HSA_SYSTEM_INFO_EXTENSIONS => unsafe { value.cast::<u8>().write_bytes(0, 128) },
-        HSA_AMD_SYSTEM_INFO_BUILD_VERSION => {
-            let text = concat!("hsa-sim ", env!("CARGO_PKG_VERSION"), "\0").as_ptr();
-            // SAFETY: as above; the attribute is a pointer, and the text is static.
-            unsafe { value.cast().write_unaligned(text) };
+        HSA_AMD_SYSTEM_INFO_BUILD_VERSION if !instance.build.is_empty() => {
+            // SAFETY: as above; the attribute is a pointer, and the text lives as long as the instance.
+            unsafe { value.cast().write_unaligned(instance.build.as_ptr()) };
         }
         HSA_AMD_SYSTEM_INFO_SVM_SUPPORTED
         | HSA_AMD_SYSTEM_INFO_SVM_ACCESSIBLE_BY_DEFAULT
@@ -68,7 +79,9 @@ pub(crate) unsafe fn info(
             let own = u16::try_from(behaviour.extension).unwrap_or(u16::MAX);
             short(instance.config.false_extension.unwrap_or(own));
         }
-        HSA_AMD_SYSTEM_INFO_FABRIC_HANDLES_SUPPORTED if behaviour.has_fabric() => boolean(false),
+        HSA_AMD_SYSTEM_INFO_FABRIC_HANDLES_SUPPORTED if behaviour.reports_fabric() => {
+            boolean(instance.has_fabric());
+        }
         HSA_AMD_SYSTEM_INFO_HOST_ALLOC_DMA_BUF_SUPPORTED if behaviour.supports_cpu_memory() => {
             boolean(instance.config.vmem && !instance.config.gpus.is_empty());
         }

@@ -37,7 +37,7 @@ impl PageTableProbe<'_> {
     pub fn run(self) -> Result<(), Uncontrolled> {
         let pool = self.gpu.vmem_pool().ok_or(Uncontrolled::NoPool)?;
         let (half, size) = (pool.granule, 2 * pool.granule);
-        let address = self.native.call_shared(|native| native.address_reserve(size, 0, 0))?;
+        let address = self.native.call_shared(|native| native.address_reserve(size, 0, half))?;
         let created = self.native.call_shared(|native| native.handle_create(pool.native, size, 0));
         let result = created.map_err(Uncontrolled::from).and_then(|memory| {
             let result = self.with_memory(Place { address, half, memory });

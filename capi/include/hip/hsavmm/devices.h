@@ -37,6 +37,7 @@ typedef enum hipDeviceAttribute_t {
   hipDeviceAttributeHostRegisterSupported = 90,
   hipDeviceAttributeMemoryPoolSupportedHandleTypes = 91,
   hipDeviceAttributeHostNumaId = 92,
+  hipDeviceAttributeHandleTypeFabricSupported = 95,
   hipDeviceAttributeHdpMemFlushCntl = 10005,
   hipDeviceAttributeHdpRegFlushCntl = 10006,
   hipDeviceAttributeIsLargeBar = 10011,

@@ -23,6 +23,11 @@ typedef enum hipMemAllocationHandleType {
   hipMemHandleTypeFabric = 0x8
 } hipMemAllocationHandleType;
 
+/* A handle of memory for other machines of a fabric: UALink. */
+typedef struct hipMemFabricHandle_st {
+  unsigned char data[64];
+} hipMemFabricHandle_t;
+
 typedef enum hipMemLocationType {
   hipMemLocationTypeInvalid = 0,
   hipMemLocationTypeNone = 0,
@@ -155,13 +160,15 @@ hipError_t hipMemGetAllocationGranularity(size_t *granularity, const hipMemAlloc
                                           hipMemAllocationGranularity_flags option);
 hipError_t hipMemGetAllocationPropertiesFromHandle(hipMemAllocationProp *prop,
                                                    hipMemGenericAllocationHandle_t handle);
-/* Writes an `int`: a file descriptor, which the caller must close. */
+/* Writes an `int`: a file descriptor, which the caller must close; with hipMemHandleTypeFabric a
+ * hipMemFabricHandle_t, which does not keep the memory alive. */
 hipError_t hipMemExportToShareableHandle(void *shareable, hipMemGenericAllocationHandle_t handle,
                                          hipMemAllocationHandleType type,
                                          unsigned long long flags);
 /* `os_handle` is the file descriptor itself (HIP 7.1 and later), or a pointer to it (earlier releases).
  * A value below 65,536 is a descriptor, any other value a pointer. The caller still owns the
- * descriptor. */
+ * descriptor. With hipMemHandleTypeFabric, it is a pointer to a hipMemFabricHandle_t that this library has
+ * exported: a handle that HIP has exported contains no size. */
 hipError_t hipMemImportFromShareableHandle(hipMemGenericAllocationHandle_t *handle, void *os_handle,
                                            hipMemAllocationHandleType type);
 typedef enum hipMemRangeHandleType {

@@ -17,6 +17,7 @@ mod interface;
 mod level;
 mod machine;
 mod other_process;
+mod probes;
 mod processes;
 mod record;
 mod recorder;
@@ -35,6 +36,7 @@ use crate::screen::Screen;
 use crate::{Exit, output, planned_faults, provenance};
 use anyhow::Context;
 use failure::Failure;
+use hsa_vmm_conformance::describe::{ProbeDescription, differing_probes};
 use hsa_vmm_conformance::worker::begin;
 use hsa_vmm_conformance::{Ktap, KtapTest, PlannedFault, Status};
 use level::Level;
@@ -94,7 +96,13 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     let faults = planned_faults::planned(config.as_deref());
     let failed_run = runs.last().filter(|run| matches!(run.outcome, Outcome::Failed(_)));
     let failure = failed_run.and_then(|run| Failure::of(run, &mut kernel));
+    // Planned faults would be counted and take effect in the probes, too.
+    let is_probed = failed_run.is_none() && args.until == Level::Killed && faults.is_empty();
+    let probes = if is_probed { probes::probe(args) } else { None };
     if table {
+        for differing in differing_probes(probes.iter().flatten()) {
+            writeln!(out, "\nprobe differs: {differing}")?;
+        }
         if let (Some(run), Some(failure)) = (failed_run, &failure) {
             show::not_tried(&mut out, run.level, args.until)?;
             show::failure(&mut out, run.level, failure)?;
@@ -123,7 +131,7 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
         let driver = simulation.map(provenance::driver);
         let provenance =
             provenance::gather(driver, config.as_deref(), args.runtime.bringup_command(false));
-        let report = report(&runs, failure.as_ref(), args.until);
+        let report = report(&runs, failure.as_ref(), args.until, probes);
         provenance::write_json(&mut out, &report, provenance, &args.privacy)?;
     }
     out.flush()?;
@@ -206,6 +214,8 @@ struct Report<'a> {
     simulation: bool,
     levels: Vec<LevelReport<'a>>,
     failure: Option<&'a Failure>,
+    /// The quirks that the library looked for after the last level; `null` if it did not.
+    probes: Option<Vec<ProbeDescription>>,
 }
 
 #[derive(Serialize)]
@@ -221,7 +231,12 @@ struct LevelReport<'a> {
     unlisted_requests: Vec<String>,
 }
 
-fn report<'a>(runs: &'a [LevelRun], failure: Option<&'a Failure>, until: Level) -> Report<'a> {
+fn report<'a>(
+    runs: &'a [LevelRun],
+    failure: Option<&'a Failure>,
+    until: Level,
+    probes: Option<Vec<ProbeDescription>>,
+) -> Report<'a> {
     let runtime = runs.iter().find_map(|run| run.runtime.as_ref());
     let mut levels: Vec<_> = runs.iter().map(LevelReport::of).collect();
     let not_tried = Level::ALL.into_iter().filter(|level| *level <= until).skip(levels.len());
@@ -238,6 +253,7 @@ fn report<'a>(runs: &'a [LevelRun], failure: Option<&'a Failure>, until: Level) 
         simulation: runtime == Some(&None),
         levels,
         failure,
+        probes,
     }
 }
 

@@ -5,11 +5,11 @@ mod calls;
 
 pub(crate) use calls::{create, properties, release, retain};
 
-use crate::physical::Memory;
+use crate::physical::{self, Memory};
 use aperture::Aperture;
 use hsa_sys::hsa_amd_memory_type_t;
 use std::collections::HashMap;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 /// The memory of a handle.
@@ -47,6 +47,15 @@ impl Handle {
         match &self.content {
             Content::Memory(memory) => Some(memory),
             Content::Unresolved(_) | Content::Borrowed(_) | Content::Missing => None,
+        }
+    }
+
+    /// Returns the size of the memory, if known.
+    pub(crate) fn size(&self) -> Option<u64> {
+        match &self.content {
+            Content::Memory(memory) => Some(memory.size),
+            Content::Unresolved(descriptor) => physical::size_of(descriptor.as_raw_fd()),
+            Content::Borrowed(_) | Content::Missing => None,
         }
     }
 }

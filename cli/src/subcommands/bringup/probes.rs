@@ -1,0 +1,31 @@
+//! The quirks that the library finds on a runtime whose levels were all reached.
+
+use super::arguments::Bringup;
+use hsa_vmm_conformance::describe::{Description, ProbeDescription};
+use std::io;
+use std::process::Stdio;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often the end of the process is checked.
+const INTERVAL: Duration = Duration::from_millis(10);
+
+/// Runs `hsa-vmm info` on the same runtime, which looks for quirks, in a process of its own. Returns `None` if it
+/// fails or takes longer than the time limit of a level.
+pub fn probe(args: &Bringup) -> Option<Vec<ProbeDescription>> {
+    let mut command = crate::program::worker_command().ok()?;
+    command.args(["info", "--format", "json"]).args(args.runtime.to_arguments());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().ok()?;
+    let output = child.stdout.take()?;
+    let reader = thread::spawn(|| io::read_to_string(output));
+    let deadline = Instant::now() + args.time_limit;
+    while let Ok(None) = child.try_wait() {
+        if Instant::now() >= deadline {
+            let _ = child.kill();
+        }
+        thread::sleep(INTERVAL);
+    }
+    let text = reader.join().ok()?.ok()?;
+    serde_json::from_str::<Description>(&text).ok()?.runtime.probes
+}
