@@ -52,7 +52,8 @@ unsafe fn call<T>(
     let code = rustix::ioctl::opcode::read_write::<T>(b'K', number);
     loop {
         // SAFETY: the caller's promise. Not rustix's `ioctl`, which the emulated driver cannot intercept.
-        let result = unsafe { libc::ioctl(kfd.as_raw_fd(), code.into(), &raw mut *argument) };
+        let result =
+            unsafe { libc::ioctl(kfd.as_raw_fd(), code as libc::Ioctl, &raw mut *argument) };
         if result >= 0 {
             return Ok(());
         }
@@ -140,7 +141,7 @@ impl Drop for Barrier {
             let code =
                 rustix::ioctl::opcode::write::<abi::kfd_ioctl_free_memory_of_gpu_args>(b'K', 0x17);
             // SAFETY: this is the argument of FREE_MEMORY_OF_GPU.
-            unsafe { libc::ioctl(self.kfd.as_raw_fd(), code.into(), &raw mut free) };
+            unsafe { libc::ioctl(self.kfd.as_raw_fd(), code as libc::Ioctl, &raw mut free) };
         }
         // SAFETY: `open` has reserved the range, and no GPU has the page any more.
         let _ = unsafe { munmap(std::ptr::with_exposed_provenance_mut(self.address), RESERVED) };
