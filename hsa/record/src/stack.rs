@@ -86,11 +86,12 @@ fn frame_of(address: *const c_void) -> Option<Frame> {
     let map = unsafe { &*map.cast::<LinkMap>() };
     // SAFETY: the names are valid as long as the object is loaded, which its code is running in.
     let name = |text: *const c_char| unsafe { CStr::from_ptr(text) }.to_bytes();
-    let is_program = map.name.is_null() || name(map.name).is_empty();
+    let file = name(info.dli_fname);
+    // glibc's name of the program is empty or `argv[0]`, possibly a relative path.
+    let is_program = map.name.is_null() || name(map.name).is_empty() || !file.starts_with(b"/");
     let program = PROGRAM.get().filter(|_| is_program);
     Some(Frame {
-        // glibc's name of the program is `argv[0]`, possibly a relative path.
-        file: program.map_or_else(|| name(info.dli_fname), |program| bytes(program)),
+        file: program.map_or(file, |program| bytes(program)),
         base: map.base,
         function: (!info.dli_sname.is_null()).then(|| name(info.dli_sname)),
     })

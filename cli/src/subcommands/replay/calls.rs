@@ -66,6 +66,7 @@ pub fn run(args: &Replay) -> anyhow::Result<Exit> {
     let mut out = args.output.stream()?;
     match args.format {
         Format::Json => {
+            out.keep_utf8();
             serde_json::to_writer_pretty(&mut out, &counts)?;
             writeln!(out)?;
         }
@@ -265,16 +266,14 @@ impl Calls {
                 let mut address = ptr::null_mut();
                 let result = &raw mut address;
                 let size = size as usize;
+                // Releases before 6.2 cannot align a reservation; the status is compared all the same.
                 let status = match (alignment, vmem.hsa_amd_vmem_address_reserve_align) {
                     // SAFETY: see above.
                     (Some(alignment), Some(reserve)) => unsafe {
                         reserve(result, size, hint, alignment, flags)
                     },
-                    (Some(_), None) => return Ok(None),
                     // SAFETY: see above.
-                    (None, _) => unsafe {
-                        (vmem.hsa_amd_vmem_address_reserve)(result, size, hint, flags)
-                    },
+                    _ => unsafe { (vmem.hsa_amd_vmem_address_reserve)(result, size, hint, flags) },
                 };
                 keep(&mut self.blocks, block, status, address as u64);
                 status

@@ -1,0 +1,98 @@
+//! `lint` and `steps` on recordings that are written here, for what the programs of `cli/tests/record` do not do.
+
+use hsa_vmm_conformance::hsa_trace::lint::{Mistake, lint};
+use hsa_vmm_conformance::hsa_trace::steps::{Action, Memory, Place, Skipped, plan};
+use hsa_vmm_conformance::hsa_trace::{AgentKind, Recording};
+use hsa_vmm_conformance::trace::Reader;
+
+const HEADER: &str = r#"{"format":"hsa-vmm-hsa-trace","version":1,"pid":7,"agents":[
+{"agent":"0xc0","kind":"cpu","name":"c","pools":[]},
+{"agent":"0xa0","kind":"gpu","name":"a","pools":[{"pool":"0xa1"},{"pool":"0xa2"}]},
+{"agent":"0xb0","kind":"gpu","name":"b","pools":[{"pool":"0xb1"}]}]}"#;
+
+/// Reads a recording with these calls, each without `"call":"hsa_amd_` and the brackets.
+fn recording(calls: &[&str]) -> Recording {
+    let mut text = HEADER.replace('\n', "") + "\n";
+    for call in calls {
+        let status = if call.contains("\"status\"") { "" } else { ",\"status\":0" };
+        text += &format!("{{\"call\":\"hsa_amd_{call}{status}}}\n");
+    }
+    Recording::read(Reader::new((text + "{\"call\":\"end\"}\n").as_bytes()).unwrap()).unwrap()
+}
+
+const RESERVE: &str =
+    r#"vmem_address_reserve","size":8192,"hint":"0x0","flags":0,"address":"0x10000""#;
+const CREATE: &str =
+    r#"vmem_handle_create","pool":"0xa2","size":4096,"type":0,"flags":0,"handle":"0x5""#;
+const MAP: &str =
+    r#"vmem_map","address":"0x10000","size":4096,"offset":0,"handle":"0x5","flags":0"#;
+const GRANT: &str = r#"vmem_set_access","address":"0x10000","size":4096,"count":1,"access":[{"agent":"0xa0","permissions":3}]"#;
+const GRANT_PEER: &str = r#"vmem_set_access","address":"0x10000","size":4096,"count":1,"access":[{"agent":"0xb0","permissions":3}]"#;
+const GRANT_PEER_AND_OWNER: &str = r#"vmem_set_access","address":"0x10000","size":4096,"count":2,"access":[{"agent":"0xb0","permissions":3},{"agent":"0xa0","permissions":3}]"#;
+const UNMAP: &str = r#"vmem_unmap","address":"0x10000","size":4096"#;
+const RELEASE: &str = r#"vmem_handle_release","handle":"0x5""#;
+const RETAIN: &str = r#"vmem_retain_alloc_handle","address":"0x10800","handle":"0x5""#;
+const FREE: &str = r#"vmem_address_free","address":"0x10000","size":8192"#;
+const FILL: &str = r#"memory_fill","address":"0x10ffc","value":1,"count":1"#;
+const COPY: &str = r#"memory_async_copy","destination":"0x99000","source":"0x10000","size":8"#;
+const ALLOCATE: &str =
+    r#"memory_pool_allocate","pool":"0xa1","size":4096,"flags":0,"address":"0x10000""#;
+
+#[test]
+fn lint_finds_mistakes() {
+    use Mistake::{Leak, NeverGranted, OwnerNotLast, RangeCut, UseAfterUnmap};
+    let failed_release = RELEASE.to_owned() + ",\"status\":4097";
+    let unmap_half = UNMAP.replace("4096", "2048") + ",\"status\":4097";
+    let free_half = FREE.replace("8192", "4096") + ",\"status\":4097";
+    let other_reserve = RESERVE.replace("0x10000", "0x30000");
+    /// Calls, and the mistakes with their lines.
+    type Row<'a> = (&'a [&'a str], &'a [(Mistake, u64)]);
+    let rows: &[Row<'_>] = &[
+        (&[RESERVE, CREATE, MAP, GRANT, FILL, COPY, UNMAP, RELEASE, FREE], &[]),
+        // A handle may be released while it is mapped, and retained.
+        (&[RESERVE, CREATE, MAP, GRANT, RELEASE, RETAIN, RELEASE, UNMAP, FREE], &[]),
+        // Reused values.
+        (&[CREATE, RELEASE, CREATE, RELEASE], &[]),
+        (&[RESERVE, CREATE, MAP, GRANT, UNMAP, RELEASE, FREE, ALLOCATE, FILL], &[]),
+        // After the reservation was freed, copies may use other memory at the same address.
+        (&[RESERVE, CREATE, MAP, GRANT, UNMAP, RELEASE, FREE, COPY], &[]),
+        (&[RESERVE, CREATE, MAP, GRANT, UNMAP, FILL, RELEASE, FREE], &[(UseAfterUnmap, 7)]),
+        (&[RESERVE, CREATE, MAP, GRANT, UNMAP, COPY, RELEASE, FREE], &[(UseAfterUnmap, 7)]),
+        (&[RESERVE, CREATE, MAP, GRANT, UNMAP, RELEASE, FREE, UNMAP], &[(UseAfterUnmap, 9)]),
+        (&[CREATE, RELEASE, &failed_release], &[(UseAfterUnmap, 4)]),
+        (&[RESERVE, CREATE, MAP, FILL, GRANT, UNMAP, RELEASE, FREE], &[(NeverGranted, 5)]),
+        (&[RESERVE, CREATE, MAP, GRANT, GRANT_PEER, UNMAP, RELEASE, FREE], &[(OwnerNotLast, 6)]),
+        (&[RESERVE, CREATE, MAP, GRANT, GRANT_PEER_AND_OWNER, UNMAP, RELEASE, FREE], &[]),
+        (&[RESERVE, CREATE, MAP, GRANT, &unmap_half, UNMAP, RELEASE, FREE], &[(RangeCut, 6)]),
+        (&[RESERVE, &free_half, FREE], &[(RangeCut, 3)]),
+        (&[RESERVE, CREATE, MAP, GRANT, RELEASE], &[(Leak, 2), (Leak, 4)]),
+        (&[CREATE, RETAIN, RELEASE], &[(Leak, 2)]),
+        (&[&other_reserve, RESERVE, FREE], &[(Leak, 2)]),
+    ];
+    for (calls, expected) in rows {
+        let findings = lint(&recording(calls));
+        let found: Vec<_> = findings.iter().map(|it| (it.mistake, it.line)).collect();
+        assert_eq!(found, *expected, "{calls:?}: {findings:#?}");
+    }
+}
+
+#[test]
+fn steps_refer_to_the_newest_result() {
+    let import = r#"vmem_import_shareable_handle","fd":9,"handle":"0x6""#;
+    let map_import = MAP.replace("0x5", "0x6");
+    let calls = [RESERVE, CREATE, RELEASE, CREATE, MAP, RETAIN, import, &map_import, UNMAP, COPY];
+    let plan = plan(&recording(&calls));
+    assert_eq!((plan.blocks, plan.memories, plan.descriptors), (1, 3, 0));
+    assert_eq!(plan.agents_needed(AgentKind::Gpu), 1);
+    let actions: Vec<_> = plan.steps.iter().map(|step| step.action.clone()).collect();
+    let start = Place::Block { block: 0, offset: 0 };
+    assert_eq!(actions[2], Ok(Action::Release { memory: Memory::Numbered(0) }));
+    let memory = Memory::Numbered(1);
+    assert_eq!(actions[4], Ok(Action::Map { at: start, size: 4096, offset: 0, memory, flags: 0 }));
+    let inside = Place::Block { block: 0, offset: 0x800 };
+    assert_eq!(actions[5], Ok(Action::Retain { memory: Some(2), at: inside }));
+    // The descriptor comes from another process, and so does the mapping until it is unmapped.
+    assert_eq!(actions[6..9], [const { Err(Skipped::OtherProcess) }; 3]);
+    assert_eq!(actions[9], Err(Skipped::Contents));
+    assert_eq!(plan.steps[9].line, 11);
+}
