@@ -11,37 +11,37 @@ use hsa_vmm::transport::Offer;
 
 pub(super) const CASES: &[Case] = &[
     Case::new(
-        "access.enforced.owner.by_dma",
+        "access.enforced.owner_by_dma",
         "HIP: hipMemAccessFlags",
         "each permission holds for the owner's copies by DMA engines",
         |context| permissions(context, User::Owner, DMA),
     ),
     Case::new(
-        "access.enforced.owner.by_kernels",
+        "access.enforced.owner_by_kernels",
         "HIP: hipMemAccessFlags",
         "each permission holds for the owner's copies by the runtime's kernels",
         |context| permissions(context, User::Owner, KERNELS),
     ),
     Case::new(
-        "access.enforced.peer.by_dma",
+        "access.enforced.peer_by_dma",
         "HIP: hipMemAccessFlags",
         "each permission holds for another GPU's copies by DMA engines",
         |context| permissions(context, User::Peer, DMA),
     ),
     Case::new(
-        "access.enforced.peer.by_kernels",
+        "access.enforced.peer_by_kernels",
         "HIP: hipMemAccessFlags",
         "each permission holds for another GPU's copies by the runtime's kernels",
         |context| permissions(context, User::Peer, KERNELS),
     ),
     Case::new(
-        "access.enforced.importer.by_dma",
+        "access.enforced.importer_by_dma",
         "HIP: hipMemAccessFlags",
         "each permission holds in a process that imported the memory, by DMA engines",
         |context| permissions(context, User::Importer, DMA),
     ),
     Case::new(
-        "access.enforced.importer.by_kernels",
+        "access.enforced.importer_by_kernels",
         "HIP: hipMemAccessFlags",
         "each permission holds in a process that imported the memory, by the runtime's kernels",
         |context| permissions(context, User::Importer, KERNELS),
