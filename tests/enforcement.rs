@@ -251,9 +251,11 @@ fn enforcing_gpus_get_the_requested_access() {
         let gpu = machine.gpu(0);
         for requested in [Access::Read, Access::ReadWrite, Access::None] {
             machine.grant(base, granule, gpu, requested);
-            let page = machine.simulation.page(0, base.get()).unwrap();
-            assert_eq!(page.readable, requested >= Access::Read, "{name}");
-            assert_eq!(page.writable, requested == Access::ReadWrite, "{name}");
+            // rocddi leaves no entry without access.
+            let page = machine.simulation.page(0, base.get());
+            let found = page.map_or((false, false), |page| (page.readable, page.writable));
+            let expected = (requested >= Access::Read, requested == Access::ReadWrite);
+            assert_eq!(found, expected, "{name}");
         }
     }
 }

@@ -37,6 +37,9 @@ fn amds_runtime_reaches_every_level() {
                 let unlisted = level["asked_besides"].as_array().unwrap();
                 assert!(unlisted.is_empty(), "{release}: the table of levels omits {unlisted:?}");
             }
+            let probes = report["probes"].as_array().unwrap();
+            let agree = probes.iter().all(|it| it["expected"] == it["found"]);
+            assert!(!probes.is_empty() && agree, "{release}, {profile}: {probes:#?}");
         }
     }
 }

@@ -9,7 +9,7 @@ fn run_simulated(sim: &str, arguments: &[&str]) -> std::process::Output {
 
 #[test]
 fn every_generation_reaches_every_level() {
-    for generation in ["a", "b", "c", "d"] {
+    for generation in ["a", "b", "c", "d", "e"] {
         let output = run_simulated(&format!("era={generation},gpus=3"), &["--format", "json"]);
         let report = report(&output, 0);
         assert_eq!(failed_level(&report), None, "{generation}: {report:#}");
@@ -18,6 +18,9 @@ fn every_generation_reaches_every_level() {
         // Each process of a simulation has its own GPUs.
         assert!(skipped.iter().all(|level| level["level"] == "killed"), "{generation}: {report:#}");
         assert_eq!(report["simulation"], true);
+        let probes = report["probes"].as_array().unwrap();
+        assert_eq!(probes.len(), 7, "{generation}: {report:#}");
+        assert!(probes.iter().all(|it| it["expected"] == it["found"]), "{generation}: {report:#}");
     }
 }
 
