@@ -289,6 +289,9 @@ pub enum Feature {
     /// and a GPU with a large BAR.
     #[error("memory for GPUDirect RDMA (it needs ROCm 7 or later, and a GPU with a large BAR)")]
     GpuDirectRdma,
+    /// Physical memory of the host. Holds what is missing.
+    #[error("physical memory of the host, which lacks {0},")]
+    HostMemory(&'static str),
     /// A function that the runtime does not export. Holds its name.
     #[error("{0}, which the runtime does not export,")]
     Function(&'static str),

@@ -12,7 +12,7 @@
 //! first mapping fails, the runtime maps for the CPU from then on.
 
 use super::Shared;
-use super::ledger::{MappedRange, Range};
+use super::ledger::{HandleRecord, MappedRange, Range};
 use super::shareable::exportable;
 use crate::access::{Access, AccessState};
 use crate::error::{Argument, ErrorKind, Feature, Problem};
@@ -131,9 +131,10 @@ impl Shared {
     fn map_dma_buf(&self, mapping: &MappedRange, access: Access) -> Result<bool, ErrorKind> {
         let handles = &self.ledger.handles;
         let Range { start, size } = mapping.range();
-        let memory = handles.with_live(mapping.handle, |it| (exportable(it), it.imported));
+        let is_foreign = |it: &HandleRecord| it.imported || it.properties.is_on_host();
+        let memory = handles.with_live(mapping.handle, |it| (exportable(it), is_foreign(it)));
         let released = || ErrorKind::invalid(Argument::Handle, mapping.handle, Problem::Released);
-        // A failure to map imported memory, which may be of any kind, does not change `by_runtime`.
+        // A failure to map imported memory or memory of the host does not change `by_runtime`.
         let (exportable, imported) = memory.ok_or_else(released)?;
         let descriptor = self.export(exportable)?;
         let works = !imported && self.cpu_access.dma_buf_works.load(Ordering::Relaxed);

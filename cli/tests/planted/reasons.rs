@@ -8,6 +8,7 @@ const REASONS: &[(&str, &[&str], &[&str], &str)] = &[
     (
         "*",
         &[
+            "GEM_CREATE",
             "GEM_VA.CLEAR",
             "GEM_VA.REPLACE",
             "IPC_EXPORT_HANDLE",
