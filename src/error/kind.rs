@@ -290,7 +290,7 @@ pub enum Feature {
     #[error("memory for GPUDirect RDMA (it needs ROCm 7 or later, and a GPU with a large BAR)")]
     GpuDirectRdma,
     /// Physical memory of the host. Holds what is missing.
-    #[error("physical memory of the host, which lacks {0},")]
+    #[error("physical memory of the host without {0}")]
     HostMemory(&'static str),
     /// A function that the runtime does not export. Holds its name.
     #[error("{0}, which the runtime does not export,")]
