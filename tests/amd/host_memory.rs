@@ -104,8 +104,10 @@ fn another_process_shares_the_memory() {
     });
 }
 
-/// The plan of a fault, and the expected error.
-const FAILURES: [(&str, fn(&ErrorKind) -> bool); 5] = [
+/// The plan of a fault, and whether an error is the expected one.
+type PlannedFailure = (&'static str, fn(&ErrorKind) -> bool);
+
+const FAILURES: [PlannedFailure; 5] = [
     ("GEM_CREATE=ENOMEM", |kind| matches!(kind, ErrorKind::OutOfMemory { size: SIZE, .. })),
     (
         "GEM_CREATE=EINVAL",
