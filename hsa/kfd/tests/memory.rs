@@ -235,9 +235,8 @@ fn system_memory_is_created_and_shared() {
         let gpu = Gpu::open();
         let file = open("/dev/dri/renderD128").unwrap();
         // Size, alignment, location, flags.
-        let create = |mut arguments: [u64; 4]| {
-            call(file, b'd', 0x40, &mut arguments).map(|()| arguments[0])
-        };
+        let create =
+            |mut arguments: [u64; 4]| call(file, b'd', 0x40, &mut arguments).map(|()| arguments[0]);
         for invalid in [[0, 0, 2, 0], [4096, 100, 2, 0], [4096, 4096, 4, 0], [4096, 4096, 2, 1]] {
             assert_eq!(create(invalid), Err(EINVAL), "{invalid:?}");
         }
