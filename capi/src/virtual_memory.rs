@@ -5,9 +5,9 @@ use crate::pointers::{address, not_null, read, read_each, try_read, try_read_byt
 use crate::process::{Process, process};
 use crate::status::{Failure, run};
 use crate::types::{
-    ALLOCATION_PINNED, ALLOCATION_UNCACHED, LOCATION_DEVICE, hipError_t, hipMemAccessDesc,
-    hipMemAllocationProp, hipMemFabricHandle_t, hipMemGenericAllocationHandle_t, hipMemLocation,
-    hipStream_t,
+    ALLOCATION_PINNED, ALLOCATION_UNCACHED, LOCATION_DEVICE, LOCATION_HOST, LOCATION_HOST_NUMA,
+    hipError_t, hipMemAccessDesc, hipMemAllocationProp, hipMemFabricHandle_t,
+    hipMemGenericAllocationHandle_t, hipMemLocation, hipStream_t,
 };
 use core::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use hsa_vmm::agent::AgentKind;
@@ -56,10 +56,12 @@ fn properties(
         return Err(Failure::value("prop.location.type", "must be hipMemLocationTypeDevice"));
     }
     let agent = process.devices.at(&process.runtime, prop.location, device_error)?;
-    if process.runtime.agent(agent).is_some_and(|agent| agent.kind() == AgentKind::Cpu) {
-        return Err(Failure::not_supported("physical memory of the host"));
-    }
-    let mut properties = AllocationProperties::on(agent).of_kind(kind);
+    let location = match prop.location.kind {
+        LOCATION_DEVICE => Location::Agent(agent),
+        LOCATION_HOST_NUMA => Location::HostNuma(prop.location.id.unsigned_abs()),
+        _ => Location::Host,
+    };
+    let mut properties = AllocationProperties::at(location).of_kind(kind);
     properties.handle_types = HandleType::from_bits_retain(prop.requested_handle_types);
     properties.gpu_direct_rdma = prop.rdma != 0;
     Ok(properties)
@@ -287,6 +289,10 @@ unsafe extern "C" fn hipMemGetAllocationPropertiesFromHandle(
         let location = match properties.location {
             Location::Agent(agent) => {
                 hipMemLocation { kind: LOCATION_DEVICE, id: process.devices.number(agent) }
+            }
+            Location::Host => hipMemLocation { kind: LOCATION_HOST, id: 0 },
+            Location::HostNuma(node) => {
+                hipMemLocation { kind: LOCATION_HOST_NUMA, id: c_int::try_from(node).unwrap_or(-1) }
             }
             // The runtime does not report the owner of an import. HIP reports a wrong owner.
             _ => hipMemLocation { kind: 0, id: -1 },

@@ -71,7 +71,7 @@ fn wrong_size(size: usize, problem: Problem) -> Error {
 fn owner(properties: &AllocationProperties) -> Result<AgentId, Error> {
     match properties.location {
         Location::Agent(agent) => Ok(agent),
-        Location::Unknown => {
+        Location::Host | Location::HostNuma(_) | Location::Unknown => {
             let kind = ErrorKind::without_value(Argument::Location, Problem::MissingLocation);
             Err(Error::new(Operation::Create, kind))
         }

@@ -172,6 +172,9 @@ pub enum Problem {
     /// An agent that is not a GPU.
     #[error("is not a GPU of this runtime; use the identifiers of gpus()")]
     NotAGpu,
+    /// A number that is not that of a NUMA node of a CPU.
+    #[error("is not a NUMA node of this runtime's CPUs (Agent::numa_node)")]
+    NotANumaNode,
     /// A location without an agent.
     #[error("names no agent; create memory on an agent (AllocationProperties::on)")]
     MissingLocation,

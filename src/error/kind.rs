@@ -315,6 +315,9 @@ pub enum Feature {
          HSA_AMD_SYSTEM_INFO_FABRIC_HANDLES_SUPPORTED: the driver or the GPUs have no UALink)"
     )]
     Fabric,
+    /// Physical memory of the host. Holds what is missing.
+    #[error("physical memory of the host without {0}")]
+    HostMemory(&'static str),
     /// A function that the runtime does not export. Holds its name.
     #[error("{0}, which the runtime does not export,")]
     Function(&'static str),

@@ -9,6 +9,7 @@
 mod descriptor;
 mod discovery;
 mod fields;
+mod host_buffer;
 mod interprocess;
 mod library_lock;
 mod memory;

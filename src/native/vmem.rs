@@ -85,15 +85,34 @@ impl Native {
         }
     }
 
-    /// Allocates physical memory.
+    /// Allocates physical memory of a GPU's pool, pinned.
     pub fn handle_create(
         &self,
         pool: NativePool,
         size: usize,
         flags: u64,
     ) -> Result<NativeHandle, Failure> {
+        self.handle_create_of(pool, size, sys::MEMORY_TYPE_PINNED, flags)
+    }
+
+    /// Allocates physical memory of a CPU's pool.
+    pub fn handle_create_on_host(
+        &self,
+        pool: NativePool,
+        size: usize,
+    ) -> Result<NativeHandle, Failure> {
+        self.handle_create_of(pool, size, sys::MEMORY_TYPE_NONE, 0)
+    }
+
+    fn handle_create_of(
+        &self,
+        pool: NativePool,
+        size: usize,
+        kind: sys::hsa_amd_memory_type_t,
+        flags: u64,
+    ) -> Result<NativeHandle, Failure> {
         let mut handle = sys::hsa_amd_vmem_alloc_handle_t { handle: 0 };
-        let (pool, kind, new) = (pool.raw(), sys::MEMORY_TYPE_PINNED, &mut handle);
+        let (pool, new) = (pool.raw(), &mut handle);
         // SAFETY: the pool comes from the runtime, `handle` is writable.
         unsafe {
             call_vmem!(

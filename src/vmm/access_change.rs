@@ -377,7 +377,8 @@ impl Shared {
         let new = gpus.granted().difference(granted).iter().count();
         let others = granted.difference(self.cpus).iter().count();
         // Each of several GPUs may be the unknown owner.
-        new > 0 && mapping.owner.map_or(new + others > 1, |owner| granted.contains(owner.into()))
+        let owner = self.gpu_owner(mapping);
+        new > 0 && owner.map_or(new + others > 1, |owner| granted.contains(owner.into()))
     }
 
     /// Returns the index of the CPU that represents all CPUs in the runtime.

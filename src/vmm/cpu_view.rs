@@ -134,10 +134,11 @@ impl Shared {
         let Range { start, size } = mapping.range();
         let memory = handles.with_live(mapping.handle, |it| {
             let is_remote = it.imported && it.properties.handle_types == HandleType::FABRIC;
-            (exportable(it), it.imported, is_remote)
+            let is_foreign = it.imported || it.properties.is_on_host();
+            (exportable(it), is_foreign, is_remote)
         });
         let released = || ErrorKind::invalid(Argument::Handle, mapping.handle, Problem::Released);
-        // A failure to map imported memory, which may be of any kind, does not change `by_runtime`.
+        // A failure to map imported memory or memory of the host does not change `by_runtime`.
         let (exportable, imported, is_remote) = memory.ok_or_else(released)?;
         if is_remote {
             // Memory of the fabric has no dma-buf that could be exported.

@@ -244,7 +244,7 @@ impl Shared {
             }
             empty?;
             record.mappings += 1;
-            Ok((record.native, record.properties.owner()))
+            Ok((record.native, record.owner))
         })??;
         let (Range { start, size }, access) = (range, AccessState::default());
         let serial = reservation.new_serial();

@@ -53,10 +53,16 @@ impl Shared {
         Ok(())
     }
 
+    /// Returns the index of the GPU that owns the memory, if known. For the runtime, memory of the host belongs to
+    /// an unknown GPU, whose driver has allocated it.
+    pub(super) fn gpu_owner(&self, mapping: &MappedRange) -> Option<u8> {
+        mapping.owner.filter(|owner| !self.cpus.contains(usize::from(*owner)))
+    }
+
     /// Returns the GPUs that may be the owner of imported memory, if the owner is unknown and must be granted
     /// access last.
     pub(super) fn possible_owners(&self, mapping: &MappedRange) -> AgentSet {
-        match self.quirks.peer_after_owner_fails && mapping.owner.is_none() {
+        match self.quirks.peer_after_owner_fails && self.gpu_owner(mapping).is_none() {
             true => {
                 let gpus = self.runtime.gpus().map(|gpu| gpu.id().index()).collect::<AgentSet>();
                 gpus.intersection(mapping.access.requested.read)

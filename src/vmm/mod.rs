@@ -65,6 +65,7 @@ mod access_change;
 mod cpu_view;
 mod export;
 mod fabric;
+mod host;
 mod journal;
 mod ledger;
 mod map;
@@ -107,6 +108,7 @@ use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem};
 use crate::hip::HipProfile;
 use crate::native::Native;
 use crate::runtime::{Implementation, Runtime};
+use crate::sync::atomic::AtomicBool;
 use crate::sync::{Mutex, lock};
 use cpu_view::CpuAccess;
 use derive_more::Debug;
@@ -206,6 +208,8 @@ struct Shared {
     peers_of: Vec<AgentSet>,
     ledger: Ledger,
     cpu_access: CpuAccess,
+    /// Whether the runtime has rejected a CPU's pool for physical memory.
+    rejects_cpu_pools: AtomicBool,
     /// The quarantined ranges and memory.
     quarantine: Mutex<Vec<Arc<Quarantined>>>,
 }
@@ -375,6 +379,7 @@ impl Shared {
             peers_of: runtime.agents().iter().map(peers_of).collect(),
             ledger: Ledger::default(),
             cpu_access: CpuAccess::default(),
+            rejects_cpu_pools: AtomicBool::new(false),
             quarantine: Mutex::default(),
         })
     }

@@ -99,8 +99,7 @@ impl Vmm {
     ) -> Result<(), Error> {
         self.run(Operation::SetAccess, |shared| {
             let change = shared.access_change(descriptors)?;
-            shared.pool(properties)?;
-            shared.check_peers(properties.owner(), &change)
+            shared.check_peers(shared.owner_of(properties)?, &change)
         })
     }
 }

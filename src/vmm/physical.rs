@@ -19,9 +19,15 @@ impl Vmm {
     ///
     /// `size` is in bytes, a multiple of the granule.
     ///
+    /// Memory [of the host](Location::Host) comes from a CPU's pool where the runtime supports that (ROCm 10). ROCm
+    /// 6.1 to 7.2 do not: there, the driver of the first GPU allocates it (GTT), and the runtime imports it. All
+    /// agents can be granted access to it. A process that imports it sees memory of that GPU, because these
+    /// runtimes report so.
+    ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a size that is zero or not a multiple of the granule, or an
-    /// unknown agent; [`ErrorKind::NotSupported`] for a CPU's memory, for Windows handles, for fabric handles
+    /// unknown agent or NUMA node; [`ErrorKind::NotSupported`] for a CPU as the agent, for memory of the host where
+    /// neither runtime nor driver allocate it ([`Feature::HostMemory`]), for Windows handles, for fabric handles
     /// where there is no fabric, for fabric handles together with descriptors, and for
     /// [GPUDirect RDMA](AllocationProperties::with_gpu_direct_rdma) where runtime or GPU lack it;
     /// [`ErrorKind::OutOfMemory`].
@@ -89,6 +95,9 @@ impl Vmm {
         granularity: Granularity,
     ) -> Result<usize, Error> {
         self.run(Operation::AllocationGranularity, |shared| {
+            if properties.is_on_host() {
+                return shared.host_cpu(properties).map(|_| shared.granule);
+            }
             let pool = shared.pool(properties)?;
             Ok(match (granularity, shared.profile) {
                 // HIP 6 returns the least granule for both.
@@ -103,6 +112,9 @@ impl Shared {
     fn create(&self, size: usize, properties: &AllocationProperties) -> Result<Handle, ErrorKind> {
         if size == 0 {
             return Err(ErrorKind::invalid(Argument::Size, size, Problem::Zero));
+        }
+        if properties.is_on_host() {
+            return self.create_on_host(size, properties);
         }
         let pool = self.pool(properties)?;
         match properties.handle_types {
@@ -150,6 +162,17 @@ impl Shared {
             handles.restore(handle, record);
             ErrorKind::of_call(failure, 0)
         })
+    }
+
+    /// Returns the index of the agent that would own memory with these properties.
+    pub(super) fn owner_of(
+        &self,
+        properties: &AllocationProperties,
+    ) -> Result<Option<u8>, ErrorKind> {
+        match properties.is_on_host() {
+            true => self.host_cpu(properties).map(|cpu| u8::try_from(cpu.id().index()).ok()),
+            false => self.pool(properties).map(|_| properties.owner()),
+        }
     }
 
     /// Returns the pool for handles of the agent in these properties.

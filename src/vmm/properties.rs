@@ -41,8 +41,13 @@ pub enum AllocationKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Location {
-    /// In the memory of this agent.
+    /// In the memory of this agent, a GPU.
     Agent(AgentId),
+    /// In memory of the host (`hipMemLocationTypeHost`).
+    Host,
+    /// In memory of the host, in the NUMA node with this number
+    /// ([`Agent::numa_node`](crate::Agent::numa_node); `hipMemLocationTypeHostNuma`).
+    HostNuma(u32),
     /// Unknown: imported memory whose owner the runtime does not report.
     Unknown,
 }
@@ -101,8 +106,13 @@ impl AllocationProperties {
     pub(super) fn owner(&self) -> Option<u8> {
         match self.location {
             Location::Agent(id) => u8::try_from(id.index()).ok(),
-            Location::Unknown => None,
+            Location::Host | Location::HostNuma(_) | Location::Unknown => None,
         }
+    }
+
+    /// Returns whether this is memory of the host.
+    pub(super) fn is_on_host(&self) -> bool {
+        matches!(self.location, Location::Host | Location::HostNuma(_))
     }
 
     /// Lets other PCIe devices, such as network adapters, access the memory directly: sets the runtime's PCIe

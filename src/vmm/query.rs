@@ -22,8 +22,9 @@ impl Vmm {
 
     /// Returns the location of the memory that is mapped at an address, if any.
     pub fn location_at(&self, address: Address) -> Option<Location> {
-        let owner = self.find_mapping(address)?.owner;
-        Some(self.shared.owner(owner).map_or(Location::Unknown, Location::Agent))
+        let handle = self.find_mapping(address)?.handle;
+        // The memory may have been released since.
+        self.ledger()?.handles.with_live(handle, |record| record.properties.location)
     }
 
     /// Returns start and size in bytes of the reservation that contains an address, if any.

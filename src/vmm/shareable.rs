@@ -3,7 +3,7 @@
 use super::ledger::HandleRecord;
 use super::properties::{AllocationProperties, Location};
 use super::{Handle, HandleType, Shared, Vmm};
-use crate::agent::Agent;
+use crate::agent::{Agent, AgentKind};
 use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem, Value};
 use crate::native::{NativeHandle, Status, out_of_descriptors};
 use rustix::fs::{FileType, SeekFrom, fstat, seek};
@@ -125,6 +125,31 @@ impl Shared {
         if size == 0 || size % self.granule != 0 {
             return Err(not_importable());
         }
+        let (native, own) = self.import_memory(descriptor, size, not_importable)?;
+        let owner = self.owner_of_import(native);
+        let pool = owner.and_then(Agent::vmem_pool);
+        let granule = pool.map_or(self.granule, |pool| pool.granule);
+        let location = match owner {
+            None => Location::Unknown,
+            Some(agent) if agent.kind() == AgentKind::Cpu => Location::Host,
+            Some(agent) => Location::Agent(agent.id()),
+        };
+        let owner = owner.and_then(|agent| u8::try_from(agent.id().index()).ok());
+        let properties =
+            AllocationProperties::at(location).shareable_as(HandleType::POSIX_FILE_DESCRIPTOR);
+        let created = HandleRecord::new(size, granule, properties, native);
+        let record = HandleRecord { imported: true, owner, descriptor: own, ..created };
+        Ok(self.ledger.handles.insert(record))
+    }
+
+    /// Imports a dma-buf of `size` bytes. Returns the runtime's handle, and a copy of the descriptor if the runtime
+    /// needs it later.
+    pub(super) fn import_memory(
+        &self,
+        descriptor: BorrowedFd<'_>,
+        size: usize,
+        not_importable: impl FnOnce() -> ErrorKind,
+    ) -> Result<(NativeHandle, Option<OwnedFd>), ErrorKind> {
         // A runtime that continues to use the descriptor needs a copy that no other code closes.
         let own = match self.quirks.import_needs_descriptor {
             true => Some(fcntl_dupfd_cloexec(descriptor, 0)),
@@ -144,15 +169,7 @@ impl Shared {
             }
             _ => ErrorKind::of_call(failure, size),
         })?;
-        let owner = self.owner_of_import(native);
-        let pool = owner.and_then(Agent::vmem_pool);
-        let granule = pool.map_or(self.granule, |pool| pool.granule);
-        let location = owner.map_or(Location::Unknown, |agent| Location::Agent(agent.id()));
-        let properties =
-            AllocationProperties::at(location).shareable_as(HandleType::POSIX_FILE_DESCRIPTOR);
-        let created = HandleRecord::new(size, granule, properties, native);
-        let record = HandleRecord { imported: true, descriptor: own, ..created };
-        Ok(self.ledger.handles.insert(record))
+        Ok((native, own))
     }
 
     /// Returns the agent that owns imported memory, if it can be determined.

@@ -174,7 +174,7 @@ impl Vmm {
                 handle,
                 name: record.name.as_deref().map(str::to_owned),
                 size: record.size,
-                agent: self.shared.owner(record.properties.owner()),
+                agent: self.shared.owner(record.owner),
                 imported: record.imported,
                 references: record.references,
                 mappings: mapped.get(&handle).copied().unwrap_or_default(),

@@ -5,7 +5,7 @@
 
 use super::ledger::{MappedRange, Range, ReservationGuard, locked_containing};
 use super::{Access, Address, Expected, Shared, Vmm};
-use crate::agent::{AgentId, AgentKind};
+use crate::agent::{Agent, AgentId, AgentKind};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Value};
 use crate::native::{CopyEngine, Failure, Native, read_memory, write_memory};
 use smallvec::SmallVec;
@@ -204,8 +204,8 @@ impl Shared {
         })
     }
 
-    /// Returns the GPU that fills a part of a mapping: the memory's owner, or, if the owner is unknown, the
-    /// first GPU with write access.
+    /// Returns the agent that fills a part of a mapping: the memory's owner or, if the owner is unknown or a CPU, the
+    /// first GPU with write access. A CPU fills only its own memory.
     fn filler(
         &self,
         guards: &[ReservationGuard<'_>],
@@ -213,11 +213,11 @@ impl Shared {
         part: Range,
     ) -> Result<CopyEngine, ErrorKind> {
         let mut error = ErrorKind::without_value(Argument::Agent, Problem::NotAGpu);
-        let candidates = self.runtime.agents().iter().filter(|agent| match owner {
-            Some(owner) => agent.id().index() == usize::from(owner),
-            None => agent.kind() == AgentKind::Gpu,
-        });
-        for agent in candidates {
+        let is_owner = |agent: &&Agent| owner.map(usize::from) == Some(agent.id().index());
+        let agents = self.runtime.agents().iter();
+        let on_gpu = agents.clone().find(is_owner).is_some_and(|it| it.kind() == AgentKind::Gpu);
+        let others = agents.clone().filter(|it| !on_gpu && it.kind() == AgentKind::Gpu);
+        for agent in agents.filter(is_owner).chain(others) {
             let granted =
                 self.check_granted(guards, part, Expected::Any, agent.id(), Access::ReadWrite);
             match granted {

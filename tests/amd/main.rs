@@ -33,6 +33,7 @@ mod examples;
 mod failures;
 mod foreign_mappings;
 mod fork;
+mod host_memory;
 mod identity;
 mod offsets;
 mod owned;

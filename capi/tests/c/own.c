@@ -250,6 +250,42 @@ static void ranges(size_t granule) {
   OK(hipMemRelease(handles[0]));
 }
 
+static void host_memory(size_t granule) {
+  hipMemGenericAllocationHandle_t handle;
+  hipMemAccessDesc desc;
+  hipMemAllocationProp prop;
+  void *ptr;
+  size_t size = 0;
+  memset(&prop, 0, sizeof prop);
+  prop.type = hipMemAllocationTypePinned;
+  prop.location = locations[1];
+  OK(hipMemGetAllocationGranularity(&size, &prop, hipMemAllocationGranularityMinimum));
+  EXPECT(size > 0 && granule % size == 0);
+  OK(hipMemCreate(&handle, granule, &prop, 0));
+  memset(&prop, 0, sizeof prop);
+  OK(hipMemGetAllocationPropertiesFromHandle(&prop, handle));
+  EXPECT(prop.location.type == hipMemLocationTypeHost);
+  OK(hipMemAddressReserve(&ptr, granule, 0, NULL, 0));
+  OK(hipMemMap(ptr, granule, 0, handle, 0));
+  desc.location = locations[1];
+  desc.flags = hipMemAccessFlagsProtReadWrite;
+  OK(hipMemSetAccess(ptr, granule, &desc, 1));
+  memset(ptr, 9, granule);
+  desc.location = locations[0];
+  OK(hipMemSetAccess(ptr, granule, &desc, 1));
+  unsigned char byte = 0;
+  OK(hipMemcpy(&byte, (char *)ptr + granule - 1, 1, hipMemcpyDeviceToHost));
+  EXPECT(byte == 9);
+  OK(hipMemsetD8(ptr, 8, granule));
+  EXPECT(((unsigned char *)ptr)[granule / 2] == 8);
+  OK(hipMemUnmap(ptr, granule));
+  OK(hipMemRelease(handle));
+  OK(hipMemAddressFree(ptr, granule));
+  prop.location.type = hipMemLocationTypeHostNuma;
+  prop.location.id = 77;
+  EXPECT_FAILURE(hipMemCreate(&handle, granule, &prop, 0), hipErrorInvalidValue, "NUMA");
+}
+
 /* Returns an agent's access to an address. */
 static unsigned long long access_of(const hipMemLocation *location, void *at) {
   unsigned long long flags = 9;
@@ -423,6 +459,7 @@ int main(void) {
   virtual_memory(granule);
   batches(granule);
   ranges(granule);
+  host_memory(granule);
   areas();
   growable(granule);
   paged();

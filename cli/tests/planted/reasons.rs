@@ -6,13 +6,30 @@ use crate::table::Target;
 /// Rows of: the tool (`*`: both), the calls, the effects (`*`: all), and the reason. The first matching row applies.
 const REASONS: &[(&str, &[&str], &[&str], &str)] = &[
     (
+        "conform",
+        &["GEM_CREATE", "PRIME_HANDLE_TO_FD"],
+        &["EIO", "lost"],
+        "memory of the host is not supported then, and its cases are skipped",
+    ),
+    (
+        "conform",
+        &["PRIME_HANDLE_TO_FD"],
+        &["other"],
+        "the library uses only the exported memory, which is new",
+    ),
+    (
+        "bringup",
+        &["GEM_CREATE", "PRIME_HANDLE_TO_FD"],
+        &["*"],
+        "AMD's runtime does not make this call in these programs",
+    ),
+    (
         "*",
         &[
             "GEM_VA.CLEAR",
             "GEM_VA.REPLACE",
             "IPC_EXPORT_HANDLE",
             "IPC_IMPORT_HANDLE",
-            "PRIME_HANDLE_TO_FD",
             "RESET_EVENT",
             "UPDATE_QUEUE",
         ],

@@ -16,6 +16,7 @@ mod export;
 mod granularity;
 mod hip;
 mod hip_codes;
+mod host;
 mod import;
 mod ipc;
 mod ipc_two;
@@ -62,6 +63,7 @@ pub fn cases() -> Vec<&'static Case> {
         export::CASES,
         import::CASES,
         range::CASES,
+        host::CASES,
         access_pairs::SHARED,
         ipc::CASES,
         ipc_two::CASES,

@@ -2,6 +2,7 @@
 
 use crate::errno::{EINVAL, ENOMEM, Result};
 use crate::faults::Faults;
+use crate::kfd::abi::flags;
 use crate::memory_file::{self, Label, MemoryFile};
 use crate::metadata::Metadata;
 use crate::page_table::PAGE;
@@ -26,7 +27,7 @@ pub(crate) struct Buffer {
     /// The metadata that this process has attached.
     metadata: Mutex<Option<(Metadata, MemoryFile)>>,
     buffers: Weak<Buffers>,
-    /// `None` if another process allocated the memory.
+    /// `None` for system memory, and if another process allocated the memory.
     _claim: Option<Claim>,
 }
 
@@ -118,6 +119,13 @@ impl Buffers {
         let (token, process) = (memory_file::token(), std::process::id());
         let label = Label { gpu, flags, token, process };
         self.insert(&mut self.index(), label, size, OnceLock::new(), Some(claim))
+    }
+
+    /// Creates a buffer object of system memory, which uses none of the GPU's own.
+    pub(crate) fn create_system(self: &Arc<Self>, gpu: usize, size: u64) -> Result<Arc<Buffer>> {
+        let (token, process) = (memory_file::token(), std::process::id());
+        let label = Label { gpu, flags: flags::GTT, token, process };
+        self.insert(&mut self.index(), label, size, OnceLock::new(), None)
     }
 
     /// Imports a dma-buf. Returns the existing buffer object if the process has one for this memory.

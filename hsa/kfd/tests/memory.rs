@@ -227,3 +227,35 @@ fn system_memory_is_limited() {
         gpu.free(handle).unwrap();
     });
 }
+
+/// A buffer of system memory outlives its file as a dma-buf, and amdkfd imports it.
+#[test]
+fn system_memory_is_created_and_shared() {
+    run_preloaded("system_memory_is_created_and_shared", &[("HSA_KFD", "vram=64MiB")], || {
+        let gpu = Gpu::open();
+        let file = open("/dev/dri/renderD128").unwrap();
+        // Size, alignment, location, flags.
+        let create =
+            |mut arguments: [u64; 4]| call(file, b'd', 0x40, &mut arguments).map(|()| arguments[0]);
+        for invalid in [[0, 0, 2, 0], [4096, 100, 2, 0], [4096, 4096, 4, 0], [4096, 4096, 2, 1]] {
+            assert_eq!(create(invalid), Err(EINVAL), "{invalid:?}");
+        }
+        assert_eq!(create([u64::MAX, 4096, 2, 0]), Err(ENOMEM));
+        let handle = create([2 * MIB - 1, 4096, 2, 0]).unwrap();
+        assert_eq!(gpu.available(), 64 * MIB, "the GPU's own memory");
+        let mut prime = [handle as u32, (libc::O_CLOEXEC | libc::O_RDWR) as u32, 0];
+        call(file, b'd', 0x2d, &mut prime).unwrap();
+        call(file, b'd', 0x09, &mut [handle]).unwrap();
+        close(file).unwrap();
+        let descriptor = prime[2] as i32;
+        let import = gpu.import(descriptor).unwrap();
+        let gem = gpu.prime(descriptor).unwrap();
+        close(descriptor).unwrap();
+        gpu.gem_va(gem, MAP, ADDRESS, 2 * MIB).unwrap();
+        assert_eq!(page_tables().0.len(), 1);
+        gpu.gem_va(gem, UNMAP, ADDRESS, 2 * MIB).unwrap();
+        gpu.gem_close(gem).unwrap();
+        gpu.free(import).unwrap();
+        assert_eq!(page_tables().1, "buffers 0, descriptors 0");
+    });
+}

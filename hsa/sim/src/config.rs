@@ -130,6 +130,9 @@ pub struct Config {
     /// the CPU write access. In generation A each change of access leaves an address-space hole for
     /// a moment; a foreign mapping created in the hole is overwritten, as with AMD's runtime.
     pub dmabuf_cpu_mapping: bool,
+    /// Whether the driver allocates memory of the host as dma-bufs
+    /// ([`Simulation::host_buffer`](crate::Simulation::host_buffer)).
+    pub host_buffers: bool,
     /// Whether virtual memory management is supported.
     pub vmem: bool,
     /// Whether GPUs can access each other's video memory.
@@ -172,6 +175,7 @@ impl Config {
             gpu_permissions: GpuPermissions::Recorded,
             page_table_updates: PageTableUpdates::Immediate,
             dmabuf_cpu_mapping: true,
+            host_buffers: true,
             vmem: true,
             peer_access: true,
             accepts_any_ipc_length: false,

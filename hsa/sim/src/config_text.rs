@@ -49,7 +49,7 @@ pub enum ConfigError {
 
 const PRESETS: &str = "mi300x, consumer, apu, nothing";
 const SETTINGS: &str = "gpus, cpus, era, extension, granule, recommended-granule, vram, \
-    permissions, page-tables, large-bar, dmabuf-cpu-mapping, vmem, peer-access, early-waits, xnack, \
+    permissions, page-tables, large-bar, dmabuf-cpu-mapping, host-buffers, vmem, peer-access, early-waits, xnack, \
     ipc-lengths, faults";
 
 /// Parses a configuration: comma-separated words, each a preset or `setting=value`.
@@ -65,7 +65,7 @@ const SETTINGS: &str = "gpus, cpus, era, extension, granule, recommended-granule
 /// | `vram=16g` | video memory of every GPU |
 /// | `permissions=recorded`, `enforced` | whether GPUs obey permissions |
 /// | `page-tables=immediate`, `not-flushed`, `late` | when changes of page tables take effect ([`PageTableUpdates`](crate::PageTableUpdates)) |
-/// | `large-bar`, `dmabuf-cpu-mapping`, `vmem`, `peer-access` | `=on` or `=off` |
+/// | `large-bar`, `dmabuf-cpu-mapping`, `host-buffers`, `vmem`, `peer-access` | `=on` or `=off` |
 /// | `early-waits` | `=on`: the first wait for each signal returns too early |
 /// | `xnack` | `=on`: GPUs can access host memory that is not locked |
 /// | `ipc-lengths=checked`, `believed` | whether attaching by IPC rejects a length other than that of the exported memory, or accepts it as AMD's releases do |
@@ -189,6 +189,7 @@ impl Config {
                 }
             }
             "dmabuf-cpu-mapping" => self.dmabuf_cpu_mapping = switch()?,
+            "host-buffers" => self.host_buffers = switch()?,
             "vmem" => self.vmem = switch()?,
             "peer-access" => self.peer_access = switch()?,
             "early-waits" => self.early_waits = switch()?,

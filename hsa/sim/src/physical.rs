@@ -81,6 +81,12 @@ impl Memory {
         Arc::new(Self { size, owner, token, file, claim: Some(claim) })
     }
 
+    /// Creates memory that no account counts: a kernel driver has allocated it, not the runtime.
+    pub(crate) fn unclaimed(size: u64, owner: Owner) -> Arc<Self> {
+        let (token, file) = (random(), OnceLock::new());
+        Arc::new(Self { size, owner, token, file, claim: None })
+    }
+
     /// Creates other, unclaimed memory of the same size and token, for the fault `other`.
     pub(crate) fn substitute(&self) -> Arc<Self> {
         let Self { size, owner, token, .. } = *self;

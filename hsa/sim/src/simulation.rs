@@ -1,11 +1,13 @@
 //! The public handle of a running simulation.
 
 use crate::abi::Function;
+use crate::agents::Agent;
 use crate::instance::Instance;
+use crate::physical::Memory;
 use crate::{Config, FaultPlan, Page, Usage, abi, slots};
 use core::ops::Range;
 use hsa_sys::{HSA_STATUS_SUCCESS, Table, hsa_agent_t, hsa_status_t};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 /// Why a simulation could not be started.
@@ -115,6 +117,20 @@ impl Simulation {
             instance.replace_entries(agent, descriptor, range, offset, permissions)
         });
         if status == HSA_STATUS_SUCCESS { Ok(()) } else { Err(status) }
+    }
+
+    /// Allocates memory of the host as a dma-buf, as a program does on the DRM file of an amdgpu GPU
+    /// (`AMDGPU_GEM_CREATE` in GTT, then `PRIME_HANDLE_TO_FD`). `hsa_amd_vmem_import_shareable_handle` takes it.
+    ///
+    /// # Errors
+    /// [`Unsupported`](std::io::ErrorKind::Unsupported) if the machine has no such driver
+    /// ([`Config::host_buffers`](crate::Config::host_buffers)) or no GPU; an error of the system.
+    pub fn host_buffer(&self, size: u64) -> std::io::Result<OwnedFd> {
+        let config = &self.instance.config;
+        if !config.host_buffers || config.gpus.is_empty() {
+            return Err(std::io::ErrorKind::Unsupported.into());
+        }
+        Memory::unclaimed(size, Agent::Cpu(0)).export(true)
     }
 
     /// Looks up an address in the page table that a GPU uses; the first GPU is 0. Like an access of the GPU, this

@@ -47,7 +47,7 @@ pub(crate) enum Unavailable {
 }
 
 impl Unavailable {
-    fn file(path: PathBuf, error: &std::io::Error) -> Self {
+    pub(super) fn file(path: PathBuf, error: &std::io::Error) -> Self {
         let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
         Self::File { path, errno }
     }

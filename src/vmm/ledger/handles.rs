@@ -18,6 +18,8 @@ pub(crate) struct HandleRecord {
     /// The unit of sizes and addresses of its mappings.
     pub granule: usize,
     pub properties: AllocationProperties,
+    /// The index of the agent that owns the memory, if known: a CPU for memory of the host.
+    pub owner: Option<u8>,
     /// The runtime's handle.
     pub native: NativeHandle,
     pub imported: bool,
@@ -45,6 +47,7 @@ impl HandleRecord {
             size,
             granule,
             properties,
+            owner: properties.owner(),
             native,
             imported: false,
             descriptor: None,

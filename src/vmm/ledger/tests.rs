@@ -35,7 +35,7 @@ fn granted(agent: usize, access: Access) -> AccessState {
 fn map(ledger: &Ledger, range: Range, handle: Handle) {
     let count = |record: &mut HandleRecord| {
         record.mappings += 1;
-        (record.native, record.properties.owner())
+        (record.native, record.owner)
     };
     let (native, owner) = ledger.handles.with(handle, count).unwrap();
     ledger.reservations.at(range.start, |reservation| {

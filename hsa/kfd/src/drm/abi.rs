@@ -43,6 +43,8 @@ structs! {
         date_length: u64, date: u64, description_length: u64, description: u64,
     }
     GemClose: 8 { handle: u32, pad: u32 }
+    /// Contains a size on input, a handle on output.
+    GemCreate: 32 { size_or_handle: u64, alignment: u64, domains: u64, flags: u64 }
     Prime: 12 { handle: u32, flags: u32 as open_flags, fd: i32 }
     /// Contains a handle on input, an offset on output.
     GemMmap: 8 { handle_or_offset: u64 }

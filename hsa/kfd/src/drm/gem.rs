@@ -1,9 +1,9 @@
 //! Calls on handles of buffers, and on the page table.
 
 use super::DrmFile;
-use super::abi::{CreateInfo, GemClose, GemMetadata, GemMmap, GemOperation, GemVa};
+use super::abi::{CreateInfo, GemClose, GemCreate, GemMetadata, GemMmap, GemOperation, GemVa};
 use crate::driver::Driver;
-use crate::errno::{EINVAL, ENOENT, Result};
+use crate::errno::{EINVAL, ENOENT, ENOMEM, Result};
 use crate::kfd::abi::flags;
 use crate::metadata::{self, Metadata};
 use crate::page_table::{Entry, PAGE};
@@ -31,6 +31,22 @@ pub(super) fn close(driver: &Driver, file: &DrmFile, close: &mut GemClose) -> Re
         std::mem::forget(closed.clone());
     }
     closed.map(drop).ok_or(EINVAL)
+}
+
+/// Creates a buffer of system memory (`AMDGPU_GEM_DOMAIN_GTT`), the only location that is emulated.
+pub(super) fn create(driver: &Driver, file: &DrmFile, create: &mut GemCreate) -> Result<()> {
+    if create.domains != DOMAIN_GTT || create.flags != 0 {
+        driver.log.unsupported(format_args!("GEM_CREATE outside of system memory = EINVAL"));
+        return Err(EINVAL);
+    }
+    let size = create.size_or_handle.checked_next_multiple_of(PAGE).ok_or(ENOMEM)?;
+    if size == 0 || !create.alignment.is_multiple_of(PAGE) {
+        return Err(EINVAL);
+    }
+    let buffer = driver.buffers.create_system(file.gpu, size)?;
+    // The C type is a union: the handle replaces the size.
+    create.size_or_handle = file.state().handle(buffer).into();
+    Ok(())
 }
 
 pub(super) fn mmap(_: &Driver, file: &DrmFile, mmap: &mut GemMmap) -> Result<()> {

@@ -127,6 +127,7 @@ calls! {
     0x09 "GEM_CLOSE" gem::close,
     0x2d "PRIME_HANDLE_TO_FD" prime::export,
     0x2e "PRIME_FD_TO_HANDLE" prime::import,
+    0x40 "GEM_CREATE" gem::create,
     0x41 "GEM_MMAP" gem::mmap,
     0x45 "INFO" info::info,
     0x46 "GEM_METADATA" gem::metadata,
@@ -135,7 +136,7 @@ calls! {
 }
 
 /// The calls of DRM and amdgpu that are not emulated, for the log.
-const NOT_EMULATED: [(u8, &str); 28] = [
+const NOT_EMULATED: [(u8, &str); 27] = [
     (0x01, "GET_UNIQUE"),
     (0x02, "GET_MAGIC"),
     (0x07, "SET_VERSION"),
@@ -143,7 +144,6 @@ const NOT_EMULATED: [(u8, &str); 28] = [
     (0x0b, "GEM_OPEN"),
     (0x0c, "GET_CAP"),
     (0x0d, "SET_CLIENT_CAP"),
-    (0x40, "GEM_CREATE"),
     (0x42, "CTX"),
     (0x43, "BO_LIST"),
     (0x44, "CS"),

@@ -1,0 +1,86 @@
+//! Physical memory of the host (`hipMemLocationTypeHost`).
+
+use super::sharing::{KIND, import, map_for_users};
+use crate::case::{Case, Verdict, ensure_bytes, ensure_eq};
+use crate::{Context, NotPassed};
+use hsa_vmm::error::{Argument, Feature};
+use hsa_vmm::vmm::Location;
+use hsa_vmm::{Access, AllocationProperties, ErrorKind, Handle};
+
+pub(super) const CASES: &[Case] = &[
+    Case::new(
+        "share.host.all_agents",
+        "HIP 7.1: hipMemLocationTypeHost; rocm-systems#7892",
+        "the CPU and every GPU see the same bytes in memory of the host",
+        is_shared_by_all_agents,
+    ),
+    Case::new(
+        "share.host.exported",
+        "HIP 7.1: hipMemLocationTypeHost; rocm-systems#8058",
+        "memory of the host can be exported and imported",
+        can_be_exported,
+    ),
+    Case::new(
+        "share.host.unknown_node",
+        "HIP 7.1: hipMemLocationTypeHostNuma",
+        "a NUMA node that does not exist is refused",
+        rejects_unknown_node,
+    ),
+];
+
+fn on_host() -> AllocationProperties {
+    AllocationProperties::at(Location::Host).shareable_as(KIND)
+}
+
+/// Creates a granule of memory of the host. Skips the case if neither runtime nor driver allocate it.
+fn create(context: &Context) -> Verdict<Handle> {
+    match context.vmm().create(context.granule(), &on_host()) {
+        Ok(handle) => Ok(context.keep(handle)),
+        Err(error) => match error.kind() {
+            ErrorKind::NotSupported(Feature::HostMemory(_)) => {
+                Err(NotPassed::Skipped(error.to_string()))
+            }
+            _ => Err(error.into()),
+        },
+    }
+}
+
+fn is_shared_by_all_agents(context: &Context) -> Verdict {
+    let (vmm, granule) = (context.vmm(), context.granule());
+    let (at, handle) = (context.reserve(1)?, create(context)?);
+    ensure_eq!(vmm.allocation_properties(handle)?, on_host(), "the properties");
+    context.map(at, 1, handle)?;
+    let agents: Vec<_> = context.gpus().iter().copied().chain([context.host()]).collect();
+    context.grant(at, 1, &agents, Access::ReadWrite)?;
+    let written: Vec<u8> = (0..granule).map(|index| (index * 11 + index / 256) as u8).collect();
+    vmm.write(at, &written)?;
+    let mut read = vec![0; granule];
+    for &gpu in context.gpus() {
+        vmm.copy_to_host(gpu, &mut read, at)?;
+        ensure_bytes!(read, written, "as {gpu} reads the memory");
+    }
+    let written: Vec<u8> = written.into_iter().rev().collect();
+    vmm.copy_from_host(context.gpu(), at, &written)?;
+    vmm.read(at, &mut read)?;
+    ensure_bytes!(read, written, "as the CPU reads what a GPU wrote");
+    Ok(())
+}
+
+fn can_be_exported(context: &Context) -> Verdict {
+    let vmm = context.vmm();
+    let handle = create(context)?;
+    let at = map_for_users(context, handle, 1)?;
+    context.fill(at, 1, 0xb5b5_b5b5)?;
+    let descriptor = vmm.export_to_shareable_handle(handle, KIND)?;
+    let imported = import(context, &descriptor)?;
+    let at_import = map_for_users(context, imported, 1)?;
+    context.check_contents(at_import, 1, 0xb5b5_b5b5)?;
+    context.fill(at_import, 1, 0xb6b6_b6b6)?;
+    context.check_contents(at, 1, 0xb6b6_b6b6)
+}
+
+fn rejects_unknown_node(context: &Context) -> Verdict {
+    let properties = AllocationProperties::at(Location::HostNuma(0xffff));
+    let create = || context.vmm().create(context.granule(), &properties);
+    context.expect_invalid_argument(Argument::Location, create)
+}

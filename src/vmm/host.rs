@@ -1,0 +1,117 @@
+//! Physical memory of the host.
+//!
+//! ROCm 10 creates handles in pools of CPUs; earlier releases reject these pools. There, amdgpu allocates the memory
+//! (`GEM_CREATE` in GTT, on a DRM file of this library's own), and the runtime imports the dma-buf like memory of
+//! another process.
+
+use super::ledger::HandleRecord;
+use super::properties::{AllocationKind, AllocationProperties, Location};
+use super::{Handle, Shared};
+use crate::agent::{Agent, AgentKind};
+use crate::error::{Argument, ErrorKind, Feature, Problem, Value};
+use crate::handle::HandleType;
+use crate::log::expect_failures;
+use crate::native::{NativeHandle, Status, Unavailable};
+use crate::pool::{Pool, PoolFlags, Segment};
+use crate::sync::atomic::Ordering;
+use rustix::io::Errno;
+use std::os::fd::{AsFd, OwnedFd};
+
+impl Shared {
+    /// Returns the CPU that owns memory with these properties, which are those of memory of the host.
+    pub(super) fn host_cpu(&self, properties: &AllocationProperties) -> Result<&Agent, ErrorKind> {
+        let Location::HostNuma(node) = properties.location else { return Ok(self.runtime.host()) };
+        let is_node =
+            |agent: &&Agent| agent.kind() == AgentKind::Cpu && agent.numa_node == Some(node);
+        let problem = Problem::NotANumaNode;
+        let unknown =
+            || ErrorKind::invalid(Argument::Location, Value::Number(node.into()), problem);
+        self.runtime.agents().iter().find(is_node).ok_or_else(unknown)
+    }
+
+    /// Creates memory of the host.
+    pub(super) fn create_on_host(
+        &self,
+        size: usize,
+        properties: &AllocationProperties,
+    ) -> Result<Handle, ErrorKind> {
+        let (cpu, granule) = (self.host_cpu(properties)?, self.granule);
+        if !HandleType::POSIX_FILE_DESCRIPTOR.contains(properties.handle_types) {
+            return Err(Feature::HandleType.into());
+        }
+        if properties.kind != AllocationKind::Pinned {
+            return Err(Feature::Uncached.into());
+        }
+        if properties.gpu_direct_rdma {
+            return Err(Feature::GpuDirectRdma.into());
+        }
+        if !size.is_multiple_of(granule) {
+            return Err(ErrorKind::invalid(Argument::Size, size, Problem::NotAligned { granule }));
+        }
+        let (native, descriptor) = match self.create_in_pool(cpu, size)? {
+            Some(native) => (native, None),
+            None => self.create_by_driver(cpu, size, properties)?,
+        };
+        let owner = u8::try_from(cpu.id().index()).ok();
+        let created = HandleRecord::new(size, granule, *properties, native);
+        Ok(self.ledger.handles.insert(HandleRecord { owner, descriptor, ..created }))
+    }
+
+    /// Creates memory in a pool of a CPU. Returns `None` if the runtime rejects such pools.
+    fn create_in_pool(&self, cpu: &Agent, size: usize) -> Result<Option<NativeHandle>, ErrorKind> {
+        let is_usable = |pool: &&Pool| {
+            let is_general = !pool.flags.contains(PoolFlags::KERNARG);
+            pool.segment == Segment::Global && pool.allocatable && is_general
+        };
+        let pool = cpu.pools.iter().find(is_usable);
+        let Some(pool) = pool.filter(|_| !self.rejects_cpu_pools.load(Ordering::Relaxed)) else {
+            return Ok(None);
+        };
+        let create = || self.call_shared(|native| native.handle_create_on_host(pool.native, size));
+        match expect_failures(create) {
+            Ok(native) => Ok(Some(native)),
+            // ROCm 6.1 to 7.2.
+            Err(failure) if failure.status == Status::INVALID_ARGUMENT => {
+                self.rejects_cpu_pools.store(true, Ordering::Relaxed);
+                Ok(None)
+            }
+            Err(failure) => Err(ErrorKind::of_call(failure, size)),
+        }
+    }
+
+    /// Creates memory by the driver of the first GPU, and imports it.
+    fn create_by_driver(
+        &self,
+        cpu: &Agent,
+        size: usize,
+        properties: &AllocationProperties,
+    ) -> Result<(NativeHandle, Option<OwnedFd>), ErrorKind> {
+        let missing = |what| ErrorKind::from(Feature::HostMemory(what));
+        let other_nodes = self.cpus.iter().any(|index| index != cpu.id().index());
+        if other_nodes && matches!(properties.location, Location::HostNuma(_)) {
+            // The kernel chooses the node of GTT memory.
+            return Err(missing("a runtime that allocates on a NUMA node (ROCm 10)"));
+        }
+        let gpu = self.runtime.gpus().next().ok_or_else(|| missing("a GPU"))?;
+        let buffer = self.native().host_buffer(gpu.node, size).map_err(|error| match error {
+            Unavailable::Call { errno: Errno::NOMEM | Errno::NOSPC, .. } => {
+                let (call, status) = ("GEM_CREATE", Status::OUT_OF_RESOURCES);
+                ErrorKind::OutOfMemory { call, status, size }
+            }
+            Unavailable::Call { errno: Errno::MFILE | Errno::NFILE, .. }
+            | Unavailable::File { errno: Errno::MFILE | Errno::NFILE, .. } => {
+                ErrorKind::OutOfDescriptors
+            }
+            error => {
+                crate::log::event!(WARN, %error, "the driver allocates no memory of the host");
+                match error {
+                    Unavailable::Call { .. } => missing("a driver that allocates it (GEM_CREATE)"),
+                    _ => missing("permission for the GPU's render node (/dev/dri/renderD*)"),
+                }
+            }
+        })?;
+        self.import_memory(buffer.as_fd(), size, || {
+            missing("a runtime that imports the driver's memory")
+        })
+    }
+}

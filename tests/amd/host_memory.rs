@@ -1,0 +1,142 @@
+//! Physical memory of the host, which the driver allocates and the runtime imports.
+
+use crate::amd_runtime::{fail_driver_calls, on_each};
+use crate::machine::{Library, access, at};
+use crate::process::handover::{receive, send};
+use crate::process::{Child, End, descriptors};
+use crate::segments::{Reader, pattern};
+use hsa_rocr::Emulation;
+use hsa_rocr::test::on_each_release;
+use hsa_vmm::error::Feature;
+use hsa_vmm::vmm::Location;
+use hsa_vmm::{Access, Address, AllocationProperties, ErrorKind, Handle, HandleType};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+const SIZE: usize = 256 << 10;
+const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
+
+fn on_host() -> AllocationProperties {
+    AllocationProperties::at(Location::Host).shareable_as(DESCRIPTOR)
+}
+
+/// Maps a handle for the CPU and both GPUs.
+fn map_for_all(library: &Library, handle: Handle) -> Address {
+    let base = library.reserve(SIZE);
+    library.map(base, SIZE, handle);
+    let agents = [library.cpu(0), library.gpu(0), library.gpu(1)];
+    let all = agents.map(|id| access(id, Access::ReadWrite));
+    library.vmm.set_access(base, SIZE, &all).unwrap();
+    base
+}
+
+#[test]
+fn all_agents_see_the_same_bytes() {
+    on_each_release("host_memory::all_agents_see_the_same_bytes", &Emulation::gpus(2), |fixture| {
+        let mut reader = Reader::start();
+        let library = Library::load(fixture.runtime());
+        let vmm = &library.vmm;
+        let mut before = None;
+        for round in 0..5 {
+            let handle = vmm.create(SIZE, &on_host()).unwrap();
+            let base = map_for_all(&library, handle);
+            assert_eq!(vmm.location_at(base), Some(Location::Host));
+            let mut bytes = vec![1; SIZE];
+            vmm.read(base, &mut bytes).unwrap();
+            assert!(bytes.iter().all(|byte| *byte == 0), "new memory is zero");
+            let written = pattern(round, SIZE);
+            vmm.write(base, &written).unwrap();
+            for gpu in library.gpus() {
+                vmm.copy_to_host(gpu, &mut bytes, base).unwrap();
+                assert!(bytes == written, "{gpu}");
+                vmm.copy_from_host(gpu, at(base, 100), b"from a GPU").unwrap();
+                vmm.read(at(base, 100), &mut bytes[..10]).unwrap();
+                assert_eq!(&bytes[..10], b"from a GPU", "{gpu}");
+                vmm.write(base, &written).unwrap();
+            }
+            let segments = vmm.export_address_range(at(base, 77), SIZE / 2).unwrap();
+            assert!(reader.read_all(&segments) == written[77..77 + SIZE / 2]);
+            drop(segments);
+            vmm.revoke(base, SIZE, &[library.gpu(0)]).unwrap();
+            vmm.fill(base, 7, SIZE).unwrap();
+            vmm.copy_to_host(library.gpu(1), &mut bytes, base).unwrap();
+            assert!(bytes.chunks(4).all(|word| word == [7, 0, 0, 0]));
+            vmm.unmap(base, SIZE).unwrap();
+            vmm.release(handle).unwrap();
+            vmm.address_free(base, SIZE).unwrap();
+            library.assert_everything_freed();
+            assert_eq!(*before.get_or_insert(descriptors()), descriptors(), "round {round}");
+        }
+        reader.finish();
+    });
+}
+
+#[test]
+fn another_process_shares_the_memory() {
+    let name = "host_memory::another_process_shares_the_memory";
+    on_each_release(name, &Emulation::gpus(2), |fixture| {
+        let (mut first, mut second) = UnixStream::pair().unwrap();
+        let importer = Child::start(|| {
+            let library = Library::load(fixture.runtime());
+            let descriptor = receive(&second);
+            let imported = library.vmm.import_from_shareable_handle(descriptor, DESCRIPTOR);
+            let base = map_for_all(&library, imported.unwrap());
+            let mut bytes = vec![0; SIZE];
+            library.vmm.copy_to_host(library.gpu(1), &mut bytes, base).unwrap();
+            assert!(bytes == pattern(1, SIZE));
+            library.vmm.write(base, &pattern(2, SIZE)).unwrap();
+            second.write_all(b"!").unwrap();
+            0
+        });
+        let exporter = Child::start(|| {
+            let library = Library::load(fixture.runtime());
+            let handle = library.vmm.create(SIZE, &on_host()).unwrap();
+            let base = map_for_all(&library, handle);
+            library.vmm.write(base, &pattern(1, SIZE)).unwrap();
+            send(&first, &library.vmm.export_to_shareable_handle(handle, DESCRIPTOR).unwrap());
+            first.read_exact(&mut [0]).unwrap();
+            let mut bytes = vec![0; SIZE];
+            library.vmm.copy_to_host(library.gpu(0), &mut bytes, base).unwrap();
+            assert!(bytes == pattern(2, SIZE));
+            0
+        });
+        assert_eq!([exporter.wait(), importer.wait()], [End::Success; 2]);
+    });
+}
+
+/// The plan of a fault, and whether an error is the expected one.
+type PlannedFailure = (&'static str, fn(&ErrorKind) -> bool);
+
+const FAILURES: [PlannedFailure; 5] = [
+    ("GEM_CREATE=ENOMEM", |kind| matches!(kind, ErrorKind::OutOfMemory { size: SIZE, .. })),
+    (
+        "GEM_CREATE=EINVAL",
+        |kind| matches!(kind, ErrorKind::NotSupported(Feature::HostMemory(what)) if what.contains("GEM_CREATE")),
+    ),
+    ("PRIME_HANDLE_TO_FD=EMFILE", |kind| *kind == ErrorKind::OutOfDescriptors),
+    (
+        "GET_DMABUF_INFO=EINVAL",
+        |kind| matches!(kind, ErrorKind::NotSupported(Feature::HostMemory(what)) if what.contains("imports")),
+    ),
+    ("IMPORT_DMABUF=ENOMEM", |_| true),
+];
+
+#[test]
+fn failing_driver_calls_leave_nothing() {
+    on_each("host_memory::failing_driver_calls_leave_nothing", |fixture| {
+        for (plan, is_expected) in FAILURES {
+            let end = crate::process::in_child(|| {
+                fail_driver_calls(plan);
+                let library = Library::load(fixture.runtime());
+                let before = descriptors();
+                for _ in 0..3 {
+                    let error = library.vmm.create(SIZE, &on_host()).unwrap_err();
+                    assert!(is_expected(error.kind()), "{plan}: {error:?}");
+                    assert_eq!(descriptors(), before, "{plan}");
+                }
+                library.assert_everything_freed();
+            });
+            assert_eq!(end, End::Success, "{plan}, {}", fixture.release());
+        }
+    });
+}
