@@ -34,7 +34,7 @@
 //!
 //! * [`runtime`], [`agent`], [`pool`]: the loaded runtime, its CPUs and GPUs, and their memory pools.
 //! * [`vmm`]: HIP's calls for virtual memory one to one ([`Vmm`]), and owned values on top of them
-//!   ([`Reservation`], [`Allocation`], [`Mapping`]).
+//!   ([`Reservation`], [`Allocation`], [`Mapping`]); [`RetireQueue`](vmm::RetireQueue) unmaps when signals fire.
 //! * [`memory`], [`ipc`]: memory as `hipMalloc` allocates it ([`PoolMemory`]), and the same memory in
 //!   other processes ([`Ipc`]).
 //! * [`report`]: everything that is reserved, mapped and allocated, as text and as data.

@@ -42,7 +42,7 @@ pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
 ///
 /// Two other locks come after these: the runtime's library lock (`native::library_lock`), held for one call
 /// of the runtime, and the lock of the list of quarantined ranges. No lock is taken while one of these two
-/// is held.
+/// is held. The lock of a retire queue's pending mappings comes before all of them; a submission does not take it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
     /// The mutex of a reservation, which an operation holds while it changes mappings in it.

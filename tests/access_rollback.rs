@@ -42,7 +42,9 @@ fn second_failure_keeps_access_none() {
     if process::rerun_in_own_process() {
         return;
     }
-    for (generation, config) in generations() {
+    // In generation E, memory without access has no entry.
+    let with_entries = |(_, config): &(_, Config)| config.generation != Generation::E;
+    for (generation, config) in generations().into_iter().filter(with_entries) {
         let machine = Machine::new(config);
         let range @ (base, size) = map_new_memory(&machine);
         let [owner, peer] = [machine.gpu(0), machine.gpu(1)];

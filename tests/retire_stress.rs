@@ -34,6 +34,6 @@ fn nothing_is_unmapped_before_its_signals_fire() {
     let begun = Instant::now();
     let outcome = load.run();
     let usage = machine.simulation.usage();
-    assert_eq!(usage.mappings as usize, outcome.quarantined, "{usage:?}");
+    assert_eq!(usage.mappings, outcome.quarantined, "{usage:?}");
     test::report(&format!("{outcome:?} in {:?}", begun.elapsed()));
 }

@@ -308,7 +308,7 @@ fn known_failures_match_case_agent_and_version() {
     let report = json(&output);
     let detail = cases_with_status(&report, "known")[0]["detail"].as_str().unwrap();
     assert!(detail.starts_with("it forgets (ticket 1): "), "{detail}");
-    assert!(err(&output).contains("1 known defects"), "{}", err(&output));
+    assert!(err(&output).contains("1 known defect of this runtime"), "{}", err(&output));
 
     let output = conform(false);
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));

@@ -7,6 +7,7 @@ use crate::agent::AgentKind;
 use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem};
 use crate::handle::HandleType;
 use crate::hip::HipProfile;
+use crate::native::Status;
 use crate::pool::Pool;
 
 /// HSA's flag for memory that is not cached (`HSA_AMD_MEMORY_POOL_UNCACHED_FLAG`).
@@ -141,7 +142,11 @@ impl Shared {
             true => return Err(Feature::GpuDirectRdma.into()),
         };
         let created = self.call_shared(|native| native.handle_create(pool.native, size, flags));
-        let native = created.map_err(|failure| ErrorKind::of_call(failure, size))?;
+        let native = created.map_err(|failure| match failure.status {
+            // rocddi exports the functions, and rejects the flag.
+            Status::INVALID_ARGUMENT if properties.gpu_direct_rdma => Feature::GpuDirectRdma.into(),
+            _ => ErrorKind::of_call(failure, size),
+        })?;
         Ok(self.ledger.handles.insert(HandleRecord::new(size, granule, *properties, native)))
     }
 

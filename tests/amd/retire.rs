@@ -85,7 +85,7 @@ fn nothing_is_unmapped_before_its_signals_fire() {
             let byte = unsafe { (address.get() as *const u8).read_volatile() };
             assert_eq!(byte, tag, "{address}");
             // A copy takes much longer than the load.
-            if address.get() / SIZE % 8 == 0 {
+            if (address.get() / SIZE).is_multiple_of(8) {
                 assert_readable(&library, address, tag);
             }
         };

@@ -8,6 +8,9 @@ use hsa_vmm::hsa_sys::{
     hsa_signal_store_screlease_fn, hsa_signal_t,
 };
 use hsa_vmm::vmm::SignalCondition;
+use std::ffi::c_void;
+use std::mem::transmute;
+use std::ptr::NonNull;
 
 /// A signal, destroyed when it is dropped.
 pub struct Signal {
@@ -32,9 +35,9 @@ impl Signal {
                 // SAFETY: the types are those of hsa.h.
                 unsafe {
                     (
-                        std::mem::transmute::<_, hsa_signal_create_fn>(create),
-                        std::mem::transmute::<_, hsa_signal_store_screlease_fn>(store),
-                        std::mem::transmute::<_, hsa_signal_destroy_fn>(destroy),
+                        transmute::<NonNull<c_void>, hsa_signal_create_fn>(create),
+                        transmute::<NonNull<c_void>, hsa_signal_store_screlease_fn>(store),
+                        transmute::<NonNull<c_void>, hsa_signal_destroy_fn>(destroy),
                     )
                 }
             }

@@ -29,7 +29,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "share.range.pool_memory",
-        "HIP: hipMemGetHandleForAddressRange of hipMalloc's memory",
+        "HIP: hipMemGetHandleForAddressRange; hipMalloc",
         "a part of pool memory is one segment, at the offset that the runtime returns",
         has_bytes_of_pool_memory,
     ),

@@ -320,9 +320,8 @@ impl Locked<'_> {
         let Table { pages: table, retiring, counters, .. } = &mut *self.table;
         let mappings = table.range_mut(pages.clone()).filter_map(|(_, page)| page.mapping.take());
         // SAFETY: the caller guarantees it.
-        if let Err(Rejected { value: mappings, error }) =
-            unsafe { queue.submit_many(mappings.collect(), signals) }
-        {
+        let submitted = unsafe { queue.submit_many(mappings.collect(), signals) };
+        if let Err(Rejected { value: mappings, error }) = submitted {
             let all = table.range_mut(pages);
             all.zip(mappings).for_each(|((_, page), mapping)| page.mapping = Some(mapping));
             return Err(error);

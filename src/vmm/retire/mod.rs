@@ -203,7 +203,7 @@ impl RetireQueue {
     ///
     /// # Safety
     /// The signals must be signals of the `Vmm`'s runtime, and must not be destroyed before the retirement has
-    /// ended. When no agent can use the mapping any more, the conditions must hold, and not before.
+    /// ended. Their conditions must not all hold before every agent has finished using the mapping.
     pub unsafe fn submit(
         &self,
         mapping: Mapping,

@@ -191,7 +191,7 @@ impl Core {
         let shared = &*self.vmm.shared;
         let mut unmet = None;
         it.signals.retain(|(signal, condition)| {
-            // SAFETY: whoever submits the mapping guarantees that its signals exist until the retirement ends.
+            // SAFETY: the caller of `submit` guarantees that the signals exist until the retirement ends.
             let value = unsafe { shared.native().load_signal(*signal) };
             let holds = value.is_some_and(|value| condition.holds(value));
             if !holds {

@@ -19,7 +19,7 @@ use crate::request::Request;
 use crate::slots::Slots;
 use hsa_faults::FaultKind;
 use libc::{c_int, c_void};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -35,6 +35,8 @@ pub(crate) struct DrmFile {
 pub(crate) struct State {
     handles: Slots<Arc<Buffer>>,
     by_token: HashMap<u64, u32>,
+    /// The buffers that amdkfd has mapped in this page table. It keeps their entries, as a handle does.
+    attached: HashSet<u64>,
     pub(crate) table: PageTable,
 }
 
@@ -52,8 +54,23 @@ impl State {
     fn close(&mut self, handle: u32) -> Option<Arc<Buffer>> {
         let buffer = self.handles.remove(handle)?;
         self.by_token.remove(&buffer.label.token);
-        self.table.forget(&buffer);
+        if !self.attached.contains(&buffer.label.token) {
+            self.table.forget(&buffer);
+        }
         Some(buffer)
+    }
+
+    /// Records that amdkfd has mapped a buffer in this page table.
+    pub(crate) fn attach(&mut self, buffer: &Buffer) {
+        self.attached.insert(buffer.label.token);
+    }
+
+    /// Records that amdkfd has freed a buffer. Removes its entries unless it has a handle.
+    pub(crate) fn detach(&mut self, buffer: &Arc<Buffer>) {
+        let token = buffer.label.token;
+        if self.attached.remove(&token) && !self.by_token.contains_key(&token) {
+            self.table.forget(buffer);
+        }
     }
 }
 

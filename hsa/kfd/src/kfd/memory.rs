@@ -83,7 +83,15 @@ pub(crate) fn free(driver: &Driver, free: &mut Free) -> Result<()> {
         if !state.memory(gpu, number)?.mapped.is_empty() {
             return Err(EBUSY);
         }
-        state.memories[gpu].remove(number)
+        let removed = state.memories[gpu].remove(number);
+        if let Some(buffer) = removed.as_ref().and_then(|memory| memory.buffer.as_ref()) {
+            for gpu in 0..driver.gpus.len() {
+                if let Ok(space) = state.space(gpu) {
+                    space.state().detach(buffer);
+                }
+            }
+        }
+        removed
     };
     if driver.config.faults.has_fault(FaultKind::Leak) {
         std::mem::forget(removed.as_ref().and_then(|memory| memory.buffer.clone()));
@@ -130,8 +138,11 @@ pub(crate) fn map(driver: &Driver, map: &mut Map) -> Result<()> {
             let (flags, buffer) = (page_flags(memory.flags), memory.buffer.clone());
             let space = state.space(gpu)?;
             let mut drm = space.state();
-            drm.table.map(address, Entry { size, offset, flags, buffer })?;
+            drm.table.map(address, Entry { size, offset, flags, buffer: buffer.clone() })?;
             drm.table.synchronize();
+            if let Some(buffer) = &buffer {
+                drm.attach(buffer);
+            }
             state.memory(owner, number)?.mapped.insert(gpu);
         }
         map.done += 1;
