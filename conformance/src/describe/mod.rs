@@ -247,6 +247,10 @@ impl RuntimeDescription {
             let known = Quirks::KNOWN.iter().find(|quirk| probe.found && quirk.name == probe.name);
             quirks.extend(known.map(QuirkDescription::of));
         }
+        // In the order of the table, as without probes.
+        if let Some(quirks) = &mut self.quirks {
+            quirks.sort_by_key(|quirk| Quirks::KNOWN.iter().position(|it| it.name == quirk.name));
+        }
         if !probes.is_empty() {
             self.probes = Some(probes);
         }

@@ -19,7 +19,7 @@ use crate::request::Request;
 use crate::slots::Slots;
 use hsa_faults::FaultKind;
 use libc::{c_int, c_void};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -35,8 +35,8 @@ pub(crate) struct DrmFile {
 pub(crate) struct State {
     handles: Slots<Arc<Buffer>>,
     by_token: HashMap<u64, u32>,
-    /// The buffers that amdkfd has mapped in this page table. It keeps their entries, as a handle does.
-    attached: HashSet<u64>,
+    /// How much memory of amdkfd uses each buffer. Like a handle, it keeps the buffer's entries.
+    attached: HashMap<u64, usize>,
     pub(crate) table: PageTable,
 }
 
@@ -54,22 +54,27 @@ impl State {
     fn close(&mut self, handle: u32) -> Option<Arc<Buffer>> {
         let buffer = self.handles.remove(handle)?;
         self.by_token.remove(&buffer.label.token);
-        if !self.attached.contains(&buffer.label.token) {
+        if !self.attached.contains_key(&buffer.label.token) {
             self.table.forget(&buffer);
         }
         Some(buffer)
     }
 
-    /// Records that amdkfd has mapped a buffer in this page table.
+    /// Records that memory of amdkfd was mapped in this page table for the first time.
     pub(crate) fn attach(&mut self, buffer: &Buffer) {
-        self.attached.insert(buffer.label.token);
+        *self.attached.entry(buffer.label.token).or_default() += 1;
     }
 
-    /// Records that amdkfd has freed a buffer. Removes its entries unless it has a handle.
+    /// Records that such memory was freed. Removes the buffer's entries if neither a handle nor other memory uses it.
     pub(crate) fn detach(&mut self, buffer: &Arc<Buffer>) {
         let token = buffer.label.token;
-        if self.attached.remove(&token) && !self.by_token.contains_key(&token) {
-            self.table.forget(buffer);
+        let Some(count) = self.attached.get_mut(&token) else { return };
+        *count -= 1;
+        if *count == 0 {
+            self.attached.remove(&token);
+            if !self.by_token.contains_key(&token) {
+                self.table.forget(buffer);
+            }
         }
     }
 }

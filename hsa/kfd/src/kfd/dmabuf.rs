@@ -40,7 +40,16 @@ pub(crate) fn import(driver: &Driver, import: &mut ImportDmabuf) -> Result<()> {
     }
     let (size, flags) = (buffer.size, buffer.label.flags | flags::WRITABLE | flags::EXECUTABLE);
     let (address, mapped) = (import.address, BTreeSet::new());
-    let memory = Memory { buffer: Some(buffer), address, size, host: 0, flags, gpu, mapped };
+    let memory = Memory {
+        buffer: Some(buffer),
+        address,
+        size,
+        host: 0,
+        flags,
+        gpu,
+        mapped,
+        attached: BTreeSet::new(),
+    };
     import.handle = insert_memory(driver, &mut state, memory);
     Ok(())
 }

@@ -40,7 +40,16 @@ pub(crate) fn import(driver: &Driver, import: &mut IpcImport) -> Result<()> {
     import.flags = flags;
     let (size, address, mapped) = (buffer.size, import.address, BTreeSet::new());
     let flags = buffer.label.flags;
-    let memory = Memory { buffer: Some(buffer), address, size, host: 0, flags, gpu, mapped };
+    let memory = Memory {
+        buffer: Some(buffer),
+        address,
+        size,
+        host: 0,
+        flags,
+        gpu,
+        mapped,
+        attached: BTreeSet::new(),
+    };
     import.handle = insert_memory(driver, &mut state, memory);
     Ok(())
 }

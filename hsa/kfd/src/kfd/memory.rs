@@ -68,7 +68,8 @@ pub(crate) fn alloc(driver: &Driver, alloc: &mut Alloc) -> Result<()> {
         _ => return Err(EINVAL),
     };
     let (address, flags) = (alloc.address, alloc.flags);
-    let memory = Memory { buffer, address, size, host, flags, gpu, mapped: BTreeSet::new() };
+    let (mapped, attached) = (BTreeSet::new(), BTreeSet::new());
+    let memory = Memory { buffer, address, size, host, flags, gpu, mapped, attached };
     alloc.handle = insert_memory(driver, &mut state, memory);
     Ok(())
 }
@@ -84,11 +85,9 @@ pub(crate) fn free(driver: &Driver, free: &mut Free) -> Result<()> {
             return Err(EBUSY);
         }
         let removed = state.memories[gpu].remove(number);
-        if let Some(buffer) = removed.as_ref().and_then(|memory| memory.buffer.as_ref()) {
-            for gpu in 0..driver.gpus.len() {
-                if let Ok(space) = state.space(gpu) {
-                    space.state().detach(buffer);
-                }
+        if let Some(Memory { buffer: Some(buffer), attached, .. }) = &removed {
+            for gpu in attached {
+                state.space(*gpu)?.state().detach(buffer);
             }
         }
         removed
@@ -140,10 +139,13 @@ pub(crate) fn map(driver: &Driver, map: &mut Map) -> Result<()> {
             let mut drm = space.state();
             drm.table.map(address, Entry { size, offset, flags, buffer: buffer.clone() })?;
             drm.table.synchronize();
-            if let Some(buffer) = &buffer {
+            let memory = state.memory(owner, number)?;
+            memory.mapped.insert(gpu);
+            if memory.attached.insert(gpu)
+                && let Some(buffer) = &buffer
+            {
                 drm.attach(buffer);
             }
-            state.memory(owner, number)?.mapped.insert(gpu);
         }
         map.done += 1;
     }

@@ -22,6 +22,8 @@ pub(crate) struct Memory {
     pub(crate) gpu: usize,
     /// The GPUs that map the memory at `address`.
     pub(crate) mapped: BTreeSet<usize>,
+    /// The GPUs that have mapped the memory. Their page tables keep the buffer until it is freed.
+    pub(crate) attached: BTreeSet<usize>,
 }
 
 /// The state under the process's lock.
