@@ -267,7 +267,7 @@ fn missing_routes_are_named() {
         let machine = Machine::new(config);
         let created = machine.vmm.create(machine.granule(), &on_host());
         match generation {
-            Generation::D => drop(created.unwrap()),
+            Generation::D | Generation::E => drop(created.unwrap()),
             _ => {
                 let error = created.unwrap_err();
                 let supported = matches!(
@@ -294,7 +294,7 @@ fn numa_nodes_are_chosen_by_the_runtime_only() {
             let properties = AllocationProperties::at(Location::HostNuma(node));
             let created = machine.vmm.create(machine.granule(), &properties);
             match generation {
-                Generation::D => {
+                Generation::D | Generation::E => {
                     assert_eq!(owner_of(created.unwrap()), Some(machine.cpu(number)));
                 }
                 _ => {
@@ -318,7 +318,8 @@ fn rejected_pools_are_tried_once() {
         let creates = || machine.simulation.calls("hsa_amd_vmem_handle_create");
         let before = creates();
         let handles = [(); 3].map(|()| machine.vmm.create(granule, &on_host()).unwrap());
-        let uses_pool = machine.simulation.config().generation == Generation::D;
+        let uses_pool =
+            [Generation::D, Generation::E].contains(&machine.simulation.config().generation);
         assert_eq!(creates() - before, if uses_pool { 3 } else { 1 }, "{release}");
         for handle in handles {
             machine.vmm.release(handle).unwrap();
@@ -337,7 +338,8 @@ fn each_failing_call_leaves_nothing() {
         machine.vmm.release(first).unwrap();
         let state = || (machine.vmm.snapshot(), machine.simulation.usage(), process::descriptors());
         let before = state();
-        let uses_pool = machine.simulation.config().generation == Generation::D;
+        let uses_pool =
+            [Generation::D, Generation::E].contains(&machine.simulation.config().generation);
         let function = match uses_pool {
             true => "hsa_amd_vmem_handle_create",
             false => "hsa_amd_vmem_import_shareable_handle",
