@@ -3,6 +3,7 @@
 //! [`Output::check`] checks before long work that the file can be written. If writing fails nevertheless (full
 //! disk, removed folder), the result goes to standard output.
 
+use crate::BadUsage;
 use crate::screen::Screen;
 use anyhow::Context;
 use clap::Args;
@@ -78,12 +79,16 @@ impl Write for Synced {
 }
 
 /// Checks that this file can be written. Call this before long work.
+///
+/// # Errors
+/// [`BadUsage`].
 pub fn check(path: &Path) -> anyhow::Result<()> {
     if is_special(path) {
         return Ok(());
     }
     // Dropping the temporary file removes it.
-    create_temporary(path).map(drop).with_context(|| cannot_write(path))
+    let cannot_write = |error| BadUsage(format!("{}: {error}", cannot_write(path))).into();
+    create_temporary(path).map(drop).map_err(cannot_write)
 }
 
 /// Writes a file completely or not at all.

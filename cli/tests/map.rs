@@ -99,7 +99,7 @@ fn map_writes_svg_file() {
         assert!(svg.contains(words), "{words} is not in\n{svg}");
     }
     let nowhere = run(&["map", "--runtime", "sim", "-o", "/nowhere/map.svg"]);
-    assert_eq!(nowhere.status.code(), Some(1));
+    assert_eq!(nowhere.status.code(), Some(2));
     assert!(err(&nowhere).contains("/nowhere/map.svg"), "{}", err(&nowhere));
 }
 

@@ -124,10 +124,10 @@ fn invalid_arguments_are_rejected() {
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert_contains(&err(&output), &["nonsense"]);
     let output = run(&["bringup", "--runtime", "sim", "--log", "/nowhere/log"]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     assert_contains(&err(&output), &["/nowhere/log"]);
     let output = run(&["bringup", "--runtime", "sim", "--program", "/nowhere/repeat.c"]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     assert_contains(&err(&output), &["cannot write /nowhere/repeat.c"]);
     assert!(out(&output).is_empty(), "the file is checked before running: {}", out(&output));
     // The hidden option works only in a worker process.

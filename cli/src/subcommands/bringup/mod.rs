@@ -33,7 +33,7 @@ pub use failure::returned_error;
 use crate::arguments::RunFormat;
 use crate::kernel_log::KernelLog;
 use crate::screen::Screen;
-use crate::{Exit, output, planned_faults, provenance};
+use crate::{BadUsage, Exit, output, planned_faults, provenance};
 use anyhow::Context;
 use failure::Failure;
 use hsa_vmm_conformance::describe::{ProbeDescription, differing_probes};
@@ -174,7 +174,8 @@ fn run_in_worker(args: &Bringup, level: Level) -> anyhow::Result<Exit> {
 }
 
 fn create_log(path: &Path) -> anyhow::Result<File> {
-    File::create(path).with_context(|| format!("cannot write {}", path.display()))
+    let cannot_write = |error| BadUsage(format!("cannot write {}: {error}", path.display())).into();
+    File::create(path).map_err(cannot_write)
 }
 
 fn print_runtime(out: &mut Screen<'_>, run: &LevelRun) -> std::io::Result<()> {
