@@ -50,7 +50,8 @@ unsafe fn call<T>(
 ) -> Result<(), Unavailable> {
     loop {
         // SAFETY: the caller's promise. Not rustix's `ioctl`, which the emulated driver cannot intercept.
-        let result = unsafe { libc::ioctl(drm.as_raw_fd(), opcode.into(), &raw mut *argument) };
+        let result =
+            unsafe { libc::ioctl(drm.as_raw_fd(), opcode as libc::Ioctl, &raw mut *argument) };
         if result >= 0 {
             return Ok(());
         }

@@ -31,6 +31,8 @@ const ADDED_LATER: &[(&str, u32)] = &[
     ("hsa_amd_event_t.memory_error", 7),
     ("HSA_EXT_POINTER_TYPE_RESERVED_ADDR", 7),
     ("hsa_amd_portable_export_dmabuf_v2", 9),
+    ("hsa_amd_dma_buf_mapping_type_t", 9),
+    ("HSA_AMD_DMABUF_MAPPING_TYPE_", 9),
     ("HSA_AMD_VMEM_ADDRESS_NO_REGISTER", 10),
     ("hsa_amd_vmem_address_reserve_flag_t", 10),
     ("HSA_EXT_POINTER_TYPE_HSA_VMEM", 12),

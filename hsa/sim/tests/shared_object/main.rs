@@ -97,7 +97,7 @@ fn c_program_runs_the_whole_cycle() {
     let misspelt = run_with("era=z");
     assert_eq!(misspelt.status.code(), Some(3), "hsa_init fails");
     let text = String::from_utf8_lossy(&misspelt.stderr).into_owned();
-    assert!(text.contains("HSA_SIM") && text.contains("a, b, c or d"), "{text}");
+    assert!(text.contains("HSA_SIM") && text.contains("a, b, c, d or e"), "{text}");
     check_references(folder.path());
 }
 
