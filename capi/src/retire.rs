@@ -29,8 +29,10 @@ impl Signal {
             0 => SignalCondition::AtMost(self.value),
             1 => SignalCondition::AtLeast(self.value),
             other => {
-                let problem = format_args!("has the invalid condition {other}: valid are 0 and 1");
-                return Err(Failure::value("signals", problem));
+                return Err(Failure::value(
+                    "signals",
+                    format_args!("has the invalid condition {other}: valid are 0 and 1"),
+                ));
             }
         };
         Ok((hsa_signal_t { handle: self.handle }, condition))
