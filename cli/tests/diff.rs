@@ -99,7 +99,7 @@ const GENERATIONS: [Pair<char>; 4] = [
              MappedHandleAllowedAgent), ipc_server_outlives_stop (rocm-systems#3256).",
             "4 workarounds are needed only with B: peer_after_owner_fails (rocm-systems#9908, \
              openxla/xla#46576), export_keeps_descriptor (rocm-systems#10604), import_is_lazy \
-             (rocm-systems#6471, #11606), import_needs_descriptor (rocm-systems#8440, #12228).",
+             (rocm-systems#6471, #11606, #12228), import_needs_descriptor (rocm-systems#8440, #12228).",
             IMPORT_FAILS,
             OTHERS_SAME,
         ],
@@ -128,7 +128,7 @@ const GENERATIONS: [Pair<char>; 4] = [
              Runtime::VMemoryExportShareableHandle), ipc_server_outlives_stop \
              (rocm-systems#3256).",
             "3 workarounds are needed only with B: unmap_keeps_memory (torch_memory_saver#84), \
-             import_is_lazy (rocm-systems#6471, #11606), import_needs_descriptor \
+             import_is_lazy (rocm-systems#6471, #11606, #12228), import_needs_descriptor \
              (rocm-systems#8440, #12228).",
             IMPORT_FAILS,
             OTHERS_SAME,

@@ -61,7 +61,7 @@ fn output_keeps_links() {
 
     fs::remove_file(&file).unwrap();
     let output = write_report(&link);
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(link.is_symlink() && !file.exists());
     assert!(
         err(&output).contains("symbolic link points to a file that does not exist"),
