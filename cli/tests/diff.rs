@@ -108,7 +108,7 @@ const GENERATIONS: [Pair<char>; 4] = [
         a: 'c',
         b: 'd',
         sentences: &[
-            "The runtimes differ: AMD extension 1.22 instead of 1.20.",
+            "The runtimes differ: AMD extension 1.22 instead of 1.20; fabric handles yes instead of no.",
             "3 workarounds are needed only with A: peer_after_owner_fails (rocm-systems#9908, \
              openxla/xla#46576), some_calls_take_no_lock (ROCR-Runtime: \
              Runtime::VMemoryExportShareableHandle), export_keeps_descriptor (rocm-systems#10604).",
@@ -119,7 +119,7 @@ const GENERATIONS: [Pair<char>; 4] = [
         a: 'a',
         b: 'd',
         sentences: &[
-            "The runtimes differ: AMD extension 1.22 instead of 1.7.",
+            "The runtimes differ: AMD extension 1.22 instead of 1.7; fabric handles yes instead of no.",
             "B exports hsa_amd_portable_export_dmabuf_v2, hsa_amd_vmem_export_fabric_handle, \
              hsa_amd_vmem_import_fabric_handle, A does not.",
             "5 workarounds are needed only with A: unmap_of_several_fails (ROCR-Runtime#285), \
