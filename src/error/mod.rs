@@ -22,13 +22,15 @@
 //! ```
 
 mod argument;
+mod feature;
 mod hip;
 mod kind;
 mod operation;
 
 pub use crate::native::Status;
 pub use argument::{Argument, Problem, Value};
-pub use kind::{ErrorKind, Feature, Malformed, Unavailable};
+pub use feature::Feature;
+pub use kind::{ErrorKind, Malformed, Unavailable};
 pub use operation::Operation;
 pub use rustix::io::Errno;
 

@@ -108,7 +108,7 @@ use crate::agent::{Agent, AgentId, AgentKind, Enforcement};
 use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem};
 use crate::hip::HipProfile;
 use crate::native::Native;
-use crate::runtime::{Implementation, Runtime};
+use crate::runtime::Runtime;
 use crate::sync::atomic::AtomicBool;
 use crate::sync::{Mutex, lock};
 use cpu_view::CpuAccess;
@@ -361,7 +361,7 @@ impl Shared {
             let agents = runtime.agents().iter().filter(has_access);
             agents.map(|agent| agent.id().index()).collect()
         };
-        let (quirks, probes) = choose_quirks(runtime, granule, options);
+        let (quirks, probes) = probe::choose_quirks(runtime, granule, options);
         let page_tables = match options.page_tables || options.barrier {
             true => {
                 let (native, agents) = (runtime.native(), runtime.agents());
@@ -383,13 +383,6 @@ impl Shared {
             rejects_cpu_pools: AtomicBool::new(false),
             quarantine: Mutex::default(),
         })
-    }
-
-    fn enforcement(&self, agent: &Agent) -> Enforcement {
-        match self.controlled().contains(agent.id().index()) {
-            true => Enforcement::Enforced,
-            false => agent.enforcement(),
-        }
     }
 
     fn native(&self) -> &Native {
@@ -454,26 +447,6 @@ impl Shared {
             self.quarantine(operation, range, ErrorKind::of_call(failure, memory.size), None);
         }
     }
-}
-
-/// Returns the quirks to work around, and those that were looked for.
-fn choose_quirks(runtime: &Runtime, granule: usize, options: VmmOptions) -> (Quirks, Vec<Probe>) {
-    if let Some(exact) = options.exact_quirks {
-        return (exact, Vec::new());
-    }
-    let mut quirks = Quirks::of_runtime(runtime.info());
-    let implementation = &runtime.info().implementation;
-    let probes = match (options.probing, implementation) {
-        (Probing::Never, _)
-        | (Probing::IfNotSimulated, Implementation::Simulation)
-        | (
-            Probing::IfUnknown,
-            Implementation::Simulation | Implementation::Rocr { .. } | Implementation::Rocddi,
-        ) => Vec::new(),
-        _ => probe::probe(runtime, granule, quirks),
-    };
-    probes.iter().for_each(|probe| quirks.set(probe.quirk, probe.found));
-    (quirks.union(options.more_quirks), probes)
 }
 
 impl Drop for Shared {

@@ -3,10 +3,10 @@
 //! Makes at most 20 runtime calls on memory of its own, and no copy. Does not test for quirks whose test could
 //! crash a defective runtime.
 
-use super::{Quirk, Quirks};
+use super::{Quirk, Quirks, VmmOptions};
 use crate::agent::Agent;
 use crate::native::{Failure, Native, NativeAccess, NativeAgent, NativeHandle, fill_hole};
-use crate::runtime::{Attachment, Runtime};
+use crate::runtime::{Attachment, Implementation, Runtime};
 use hsa_sys as sys;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::fs;
@@ -62,9 +62,33 @@ macro_rules! record {
     };
 }
 
+/// Returns the quirks to work around, and those that were looked for.
+pub(super) fn choose_quirks(
+    runtime: &Runtime,
+    granule: usize,
+    options: VmmOptions,
+) -> (Quirks, Vec<Probe>) {
+    if let Some(exact) = options.exact_quirks {
+        return (exact, Vec::new());
+    }
+    let mut quirks = Quirks::of_runtime(runtime.info());
+    let implementation = &runtime.info().implementation;
+    let probes = match (options.probing, implementation) {
+        (Probing::Never, _)
+        | (Probing::IfNotSimulated, Implementation::Simulation)
+        | (
+            Probing::IfUnknown,
+            Implementation::Simulation | Implementation::Rocr { .. } | Implementation::Rocddi,
+        ) => Vec::new(),
+        _ => probe(runtime, granule, quirks),
+    };
+    probes.iter().for_each(|probe| quirks.set(probe.quirk, probe.found));
+    (quirks.union(options.more_quirks), probes)
+}
+
 /// Looks for quirks on a runtime whose known quirks are `expected`, unless that was done before. Returns nothing if
 /// memory or descriptors are exhausted.
-pub(super) fn probe(runtime: &Runtime, granule: usize, expected: Quirks) -> Vec<Probe> {
+fn probe(runtime: &Runtime, granule: usize, expected: Quirks) -> Vec<Probe> {
     let probed = runtime.attachment::<Probed>();
     let known = probed.0.get().copied();
     let findings = known.unwrap_or_else(|| look_for_quirks(runtime, granule, &probed));

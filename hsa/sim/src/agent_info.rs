@@ -50,7 +50,7 @@ pub(crate) unsafe fn info(
         Agent::Cpu(number) => of_cpu(instance, agent, &instance.config.cpus[number], attribute)?,
         Agent::Gpu(number) => of_gpu(instance, number, &instance.config.gpus[number], attribute)?,
     };
-    // SAFETY: the caller promises the room.
+    // SAFETY: the caller promises that `value` has room.
     unsafe { found.write(value) }
 }
 

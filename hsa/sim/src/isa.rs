@@ -58,7 +58,7 @@ pub(crate) unsafe fn info(
     value: *mut c_void,
 ) -> HsaResult {
     let found = attribute_of(instance, instance.gpu_of_isa(isa)?, attribute)?;
-    // SAFETY: the caller promises the room.
+    // SAFETY: the caller promises that `value` has room.
     unsafe { found.write(value) }
 }
 

@@ -283,7 +283,7 @@ impl Slot {
         hsa_signal_t { handle: self.0[word].load(Acquire) }
     }
 
-    /// Returns the signals of a barrier's five dependencies. A null one is none.
+    /// Returns the signals of a barrier's five dependencies. A null signal is no dependency.
     fn dependencies(&self, instance: &Instance) -> HsaResult<Vec<Arc<Signal>>> {
         let signals = (1..6).map(|word| self.signal(word)).filter(|signal| signal.handle != 0);
         let find = |signal| instance.signals.get(signal).ok_or(HSA_STATUS_ERROR_INVALID_SIGNAL);

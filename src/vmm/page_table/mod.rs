@@ -14,7 +14,7 @@ use super::ledger::MappedRange;
 use super::shareable::exportable;
 use super::{Quirks, Shared, VmmOptions};
 use crate::access::{Access, AgentSet};
-use crate::agent::{Agent, AgentKind};
+use crate::agent::{Agent, AgentKind, Enforcement};
 use crate::error::{Argument, ErrorKind, Problem};
 use crate::native::{
     AddressSpace, Barrier, Failure, KernelGpu, Libdrm, Native, PagePermissions, Unavailable,
@@ -132,6 +132,14 @@ impl Shared {
     /// Returns the GPUs whose page tables the library controls.
     pub(super) fn controlled(&self) -> AgentSet {
         self.page_tables.controlled
+    }
+
+    /// Returns whether the access of an agent is enforced.
+    pub(super) fn enforcement(&self, agent: &Agent) -> Enforcement {
+        match self.controlled().contains(agent.id().index()) {
+            true => Enforcement::Enforced,
+            false => agent.enforcement(),
+        }
     }
 
     /// Returns whether memory can be mapped from an offset: the library controls every GPU's page table.

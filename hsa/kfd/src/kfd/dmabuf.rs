@@ -8,7 +8,6 @@ use crate::errno::{EINVAL, Result};
 use crate::memory_file;
 use crate::metadata::Metadata;
 use crate::user;
-use std::collections::BTreeSet;
 
 pub(crate) fn info(driver: &Driver, info: &mut DmabufInfo) -> Result<()> {
     let (label, size) = memory_file::recognise(info.fd as i32)?;
@@ -38,18 +37,8 @@ pub(crate) fn import(driver: &Driver, import: &mut ImportDmabuf) -> Result<()> {
     if buffer.label.gpu >= driver.gpus.len() {
         return Err(EINVAL);
     }
-    let (size, flags) = (buffer.size, buffer.label.flags | flags::WRITABLE | flags::EXECUTABLE);
-    let (address, mapped) = (import.address, BTreeSet::new());
-    let memory = Memory {
-        buffer: Some(buffer),
-        address,
-        size,
-        host: 0,
-        flags,
-        gpu,
-        mapped,
-        attached: BTreeSet::new(),
-    };
+    let flags = buffer.label.flags | flags::WRITABLE | flags::EXECUTABLE;
+    let memory = Memory::imported(buffer, import.address, flags, gpu);
     import.handle = insert_memory(driver, &mut state, memory);
     Ok(())
 }

@@ -8,7 +8,6 @@ use crate::driver::Driver;
 use crate::errno::{EINVAL, Result};
 use crate::memory_file::Label;
 use crate::{foreign, own};
-use std::collections::BTreeSet;
 use std::os::fd::AsRawFd;
 
 /// Writes a handle of four words: process, descriptor, the low half of the token, and the flags for
@@ -38,18 +37,8 @@ pub(crate) fn import(driver: &Driver, import: &mut IpcImport) -> Result<()> {
     state.space(gpu)?;
     import.mmap_offset = buffer.offset;
     import.flags = flags;
-    let (size, address, mapped) = (buffer.size, import.address, BTreeSet::new());
     let flags = buffer.label.flags;
-    let memory = Memory {
-        buffer: Some(buffer),
-        address,
-        size,
-        host: 0,
-        flags,
-        gpu,
-        mapped,
-        attached: BTreeSet::new(),
-    };
+    let memory = Memory::imported(buffer, import.address, flags, gpu);
     import.handle = insert_memory(driver, &mut state, memory);
     Ok(())
 }

@@ -26,6 +26,15 @@ pub(crate) struct Memory {
     pub(crate) attached: BTreeSet<usize>,
 }
 
+impl Memory {
+    /// Returns memory of an imported buffer, which no GPU has mapped.
+    pub(crate) fn imported(buffer: Arc<Buffer>, address: u64, flags: u32, gpu: usize) -> Self {
+        let (mapped, attached) = (BTreeSet::new(), BTreeSet::new());
+        let size = buffer.size;
+        Self { buffer: Some(buffer), address, size, host: 0, flags, gpu, mapped, attached }
+    }
+}
+
 /// The state under the process's lock.
 #[derive(Debug)]
 pub(crate) struct State {

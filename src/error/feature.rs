@@ -1,0 +1,78 @@
+//! What a runtime, driver or machine may lack.
+
+use super::ErrorKind;
+use crate::agent::AgentId;
+
+/// What this library, the runtime or the hardware cannot do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum Feature {
+    /// Virtual-memory management.
+    #[error("virtual memory management")]
+    VirtualMemory,
+    /// Sparse arrays (`hipMemMapArrayAsync`); HIP has none on AMD either.
+    #[error("sparse arrays")]
+    SparseArrays,
+    /// A GPU: the runtime has none.
+    #[error("an operation that needs a GPU")]
+    Gpu,
+    /// A type of shareable handle.
+    #[error("this type of shareable handle")]
+    HandleType,
+    /// Loads and stores of the CPU to memory without a large BAR.
+    #[error("CPU access to a GPU's memory without a large BAR")]
+    CpuAccess,
+    /// CPU access to a mapping with an offset where dma-bufs cannot be mapped: the runtime would map the
+    /// start of the memory.
+    #[error("CPU access to a mapping with an offset where dma-bufs cannot be mapped")]
+    CpuAccessAtOffset,
+    /// Mapping memory from an offset, in bytes, without control of every GPU's page table: the runtime ignores
+    /// the offset.
+    #[error(
+        "mapping from offset {0:#x} without control of every GPU's page table \
+         (VmmOptions::with_page_tables)"
+    )]
+    MapAtOffset(usize),
+    /// A GPU that cannot access another's memory.
+    #[error("access of {agent} to the memory of {owner} (Agent::can_access)")]
+    PeerAccess {
+        /// The agent that cannot access the memory.
+        agent: AgentId,
+        /// The owner of the memory.
+        owner: AgentId,
+    },
+    /// More agents than an access set holds.
+    #[error("a machine with more than 128 agents")]
+    ManyAgents,
+    /// A kind of memory that an agent has no pool for, such as physical handles on a CPU.
+    #[error("this kind of memory on {0}")]
+    Pool(AgentId),
+    /// Retiring pages of a buffer with a zero page.
+    #[error("retiring pages of a buffer with a zero page")]
+    RetireZeroPages,
+    /// Memory that is not cached; since extension 1.18.
+    #[error("uncached memory")]
+    Uncached,
+    /// Memory that other PCIe devices access: needs a runtime with mapping types of dma-bufs (ROCm 7 and later)
+    /// and a GPU with a large BAR.
+    #[error("memory for GPUDirect RDMA (it needs ROCm 7 or later, and a GPU with a large BAR)")]
+    GpuDirectRdma,
+    /// Fabric handles: the runtime reports that the driver or the GPUs have no fabric.
+    #[error(
+        "sharing memory over a fabric (the runtime reports false for \
+         HSA_AMD_SYSTEM_INFO_FABRIC_HANDLES_SUPPORTED: the driver or the GPUs have no UALink)"
+    )]
+    Fabric,
+    /// Physical memory of the host. Holds what is missing.
+    #[error("physical memory of the host without {0}")]
+    HostMemory(&'static str),
+    /// A function that the runtime does not export. Holds its name.
+    #[error("{0}, which the runtime does not export,")]
+    Function(&'static str),
+}
+
+impl From<Feature> for ErrorKind {
+    fn from(feature: Feature) -> Self {
+        Self::NotSupported(feature)
+    }
+}
