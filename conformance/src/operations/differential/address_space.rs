@@ -69,6 +69,10 @@ impl DifferentialTest {
 
 /// Checks that a range is completely mapped with the protection for `access`.
 fn check_protection(lines: &[Line], range: Range<usize>, access: Access) -> Result<(), Difference> {
+    // Between two mappings that touch: the kernel may show them as one line, which is around it.
+    if range.is_empty() {
+        return Ok(());
+    }
     let expected = match access {
         Access::None => "---",
         Access::Read => "r--",
