@@ -275,7 +275,7 @@ fn lost_tlb_flush_is_detected() {
     if !runs_long_tests(name) {
         return;
     }
-    let lost = ["--parameter", "hsa_vmm.lose_flushes=1"];
+    let lost = ["--fault", "TLB_FLUSH=lost"];
     let output = conform(RELEASE, &lost, &["--fail-fast"]);
     assert_eq!(output.status.code(), Some(1), "{}", err(&output));
     // If the CPU writes page tables, amdgpu 6.12 does not flush the TLB after GEM_VA, and `bringup` always

@@ -55,6 +55,9 @@ fn run_job(job: &Path, errors: &mut File) -> io::Result<u8> {
         };
         fs::write(Path::new(DEBUG).join("stub"), &function).map_err(stub_error)?;
     }
+    if let Ok(plan) = read(job::FAULTS) {
+        fs::write(Path::new(DEBUG).join("faults"), plan)?;
+    }
     let arguments = split_words(&read(job::ARGUMENTS)?);
     let Some((program, arguments)) = arguments.split_first() else {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "the job has no program"));

@@ -19,6 +19,7 @@ pub(crate) const ENVIRONMENT: &str = "environment";
 pub(crate) const DIRECTORY: &str = "directory";
 pub(crate) const STATUS: &str = "status";
 pub(crate) const STUB: &str = "stub";
+pub(crate) const FAULTS: &str = "faults";
 pub(crate) const COVERAGE: &str = "coverage";
 pub(crate) const DMESG: &str = "dmesg";
 pub(crate) const LOG: &str = "log";

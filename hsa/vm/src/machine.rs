@@ -1,9 +1,9 @@
 //! A virtual machine that runs one program.
 
-use crate::Kernel;
 use crate::accelerator::Accelerator;
 use crate::job::{self, Job};
 use crate::qemu;
+use crate::{EngineFaults, Kernel};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs;
@@ -38,6 +38,7 @@ pub struct Machine {
     pub(crate) results: Option<PathBuf>,
     time_limit: Duration,
     stub: Option<String>,
+    faults: Option<EngineFaults>,
     coverage: Option<PathBuf>,
     dmesg: Option<PathBuf>,
     log: Option<PathBuf>,
@@ -107,6 +108,7 @@ impl Machine {
             results: None,
             time_limit: Duration::from_secs(30 * 60),
             stub: None,
+            faults: None,
             coverage: None,
             dmesg: None,
             log: None,
@@ -163,6 +165,13 @@ impl Machine {
         self
     }
 
+    /// Plans faults of the GPUs' engines while the program runs.
+    #[must_use]
+    pub fn faults(mut self, plan: EngineFaults) -> Self {
+        self.faults = Some(plan);
+        self
+    }
+
     /// Writes the functions of amdgpu.ko that ran, with their numbers of calls, to a file.
     #[must_use]
     pub fn coverage(mut self, file: impl Into<PathBuf>) -> Self {
@@ -212,6 +221,9 @@ impl Machine {
             Job::new(command, self.results.as_deref()).map_err(file_error(Path::new("job")))?;
         if let Some(function) = &self.stub {
             job.write(job::STUB, function).map_err(file_error(job.folder()))?;
+        }
+        if let Some(plan) = &self.faults {
+            job.write(job::FAULTS, plan.text()).map_err(file_error(job.folder()))?;
         }
         for (name, file) in [
             (job::COVERAGE, &self.coverage),
