@@ -1,4 +1,5 @@
-//! The planned faults of the emulated driver and the simulation, and whether they have happened.
+//! The planned faults of the emulated driver, the simulation and the virtual machine's GPUs, and whether they have
+//! happened.
 //!
 //! Worker processes record in a shared file (`HSA_FAULTS_RECORD`, see `hsa-faults`) which rules had an effect.
 
@@ -17,6 +18,8 @@ use std::sync::OnceLock;
 const RECORD_VARIABLE: &str = "HSA_FAULTS_RECORD";
 /// The environment variable with the fault plan of the emulated driver.
 pub const DRIVER_PLAN: &str = "HSA_KFD_FAULTS";
+/// In the virtual machine: the plan of the software GPUs. Each line is a rule and how often it was applied.
+const GPU_PLAN: &str = "/sys/kernel/debug/hsa_vmm/faults";
 /// The maximum number of bytes read from a record, which has a line for each rule and process.
 const MAX_RECORD_SIZE: usize = 1 << 20;
 
@@ -50,7 +53,7 @@ pub fn planned(simulation: Option<&str>) -> Vec<PlannedFault> {
     let plans =
         [(FaultTarget::Driver, "driver", driver), (FaultTarget::Runtime, "runtime", runtime)];
     let record = RECORD_FILE.get().and_then(Option::as_ref).and_then(read);
-    let mut faults = Vec::new();
+    let mut faults = gpu_faults(&std::fs::read_to_string(GPU_PLAN).unwrap_or_default());
     for (target, label, plan) in plans {
         let plan = plan.unwrap_or_default();
         // `hsa_faults::Plan::parse` numbers the rules in the same way.
@@ -62,6 +65,16 @@ pub fn planned(simulation: Option<&str>) -> Vec<PlannedFault> {
         }
     }
     faults
+}
+
+/// Parses the plan of the virtual machine's GPUs.
+fn gpu_faults(plan: &str) -> Vec<PlannedFault> {
+    let fault = |line: &str| {
+        let (rule, applied) = line.rsplit_once(' ')?;
+        let happened = Some(applied != "0");
+        Some(PlannedFault { by: FaultTarget::Gpu, rule: rule.to_owned(), happened })
+    };
+    plan.lines().filter_map(fault).collect()
 }
 
 /// Reads the record; returns `None` if it cannot be read.
@@ -76,5 +89,20 @@ fn read(file: &File) -> Option<String> {
 pub fn note_not_happened(faults: &[PlannedFault]) {
     for fault in faults.iter().filter(|fault| fault.happened == Some(false)) {
         note!("planned fault {} never happened: no such call was made", fault.rule);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::gpu_faults;
+
+    #[test]
+    fn gpu_plan_lists_rules_and_whether_they_happened() {
+        let faults = gpu_faults("COPY=garbled 7\nTLB_FLUSH#2-=late:5000us 0\n");
+        let faults: Vec<_> = faults.iter().map(|it| (it.rule.as_str(), it.happened)).collect();
+        assert_eq!(
+            faults,
+            [("COPY=garbled", Some(true)), ("TLB_FLUSH#2-=late:5000us", Some(false))]
+        );
     }
 }

@@ -16,8 +16,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const RELEASE: Release = Release::R6_4_3;
 
 /// The cases that are skipped on every release, because they are for runtimes with fewer features, or need control
-/// of page tables.
-const SKIPPED: [&str; 12] = [
+/// of page tables, or (`memory_stays_in_vram`) a kernel with options that Debian's lacks.
+const SKIPPED: [&str; 13] = [
     "access.enforced.after_free",
     "access.enforced.after_revoke",
     "access.enforced.after_unmap",
@@ -27,6 +27,7 @@ const SKIPPED: [&str; 12] = [
     "access.enforced.owner_by_kernels",
     "access.enforced.peer_by_dma",
     "access.enforced.peer_by_kernels",
+    "access.gpus.memory_stays_in_vram",
     "access.set.agent_out_of_reach",
     "access.set.cpu_without_large_bar",
     "runtime.virtual_memory.refused_if_absent",
@@ -231,8 +232,24 @@ fn conform_passes_on_amds_kernel_driver() {
             skipped.sort();
             assert_eq!(skipped, expected, "{context}");
             assert!(names("pass").len() >= 300, "{context}");
+            let placement =
+                cases.iter().find(|it| it["name"] == "access.gpus.memory_stays_in_vram");
+            let detail = placement.unwrap()["detail"].as_str().unwrap();
+            assert!(*gpus == 1 || detail.contains("needs CONFIG_DMABUF_MOVE_NOTIFY"), "{detail}");
         }
     }
+}
+
+#[test]
+fn info_warns_of_missing_kernel_options() {
+    let name = "info_warns_of_missing_kernel_options";
+    let Some(_lock) = lock_machine(name) else { return };
+    let output = run_in_machine(&["--rocr", RELEASE.version()], &[HSA_VMM, "info"]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    // Debian's kernel has none of the options.
+    let options = "DMABUF_MOVE_NOTIFY=n PCI_P2PDMA=n HSA_AMD_P2P=n (/boot/config-6.12.";
+    assert!(out(&output).contains(options), "{}", out(&output));
+    assert!(err(&output).contains("without CONFIG_DMABUF_MOVE_NOTIFY"), "{}", err(&output));
 }
 
 #[test]
@@ -258,7 +275,7 @@ fn lost_tlb_flush_is_detected() {
     if !runs_long_tests(name) {
         return;
     }
-    let lost = ["--parameter", "hsa_vmm.lose_flushes=1"];
+    let lost = ["--fault", "TLB_FLUSH=lost"];
     let output = conform(RELEASE, &lost, &["--fail-fast"]);
     assert_eq!(output.status.code(), Some(1), "{}", err(&output));
     // If the CPU writes page tables, amdgpu 6.12 does not flush the TLB after GEM_VA, and `bringup` always

@@ -53,6 +53,8 @@ pub enum FaultTarget {
     Driver,
     /// The simulated runtime.
     Runtime,
+    /// The software GPUs of the virtual machine.
+    Gpu,
 }
 
 /// The machine and driver that a runtime ran on.
@@ -85,6 +87,7 @@ impl fmt::Display for PlannedFault {
         let by = match self.by {
             FaultTarget::Driver => "emulated driver",
             FaultTarget::Runtime => "simulated runtime",
+            FaultTarget::Gpu => "software GPU",
         };
         write!(f, "{} ({by})", self.rule)?;
         match self.happened {

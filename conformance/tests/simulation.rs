@@ -67,6 +67,7 @@ fn check_all_pass(config: Config, profile: HipProfile) {
             "access.enforced.after_revoke",
             "access.enforced.after_unmap",
             "access.enforced.after_free",
+            "access.gpus.memory_stays_in_vram",
             "share.export.no_descriptor_left",
         ],
         "{setting}"

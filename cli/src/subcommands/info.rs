@@ -9,6 +9,7 @@ use clap::Args;
 use hsa_vmm::agent::AgentKind;
 use hsa_vmm::runtime::Origin;
 use hsa_vmm::{Agent, Pool, Runtime};
+use hsa_vmm_conformance::KernelConfiguration;
 use hsa_vmm_conformance::describe::{AgentDescription, Description, describe_probed, labels, size};
 use std::io::Write;
 
@@ -70,6 +71,11 @@ fn print_features(out: &mut Screen<'_>, description: &Description) -> anyhow::Re
              see `also loaded`",
             others.len() + 1
         );
+    }
+    let gpus = description.agents.iter().filter(|agent| agent.kind == "gpu").count();
+    let kernel = runtime.kernel.iter().filter(|_| gpus > 1);
+    for warning in kernel.flat_map(KernelConfiguration::warnings) {
+        note!("warning: {warning}");
     }
     writeln!(out)?;
     Ok(())

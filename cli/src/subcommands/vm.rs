@@ -7,7 +7,7 @@ use crate::screen::{Screen, note};
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use hsa_rocr::{Emulation, Installation, Release, find_program};
-use hsa_vm::{FetchError, Kernel, Machine, NotFetched, RunError};
+use hsa_vm::{EngineFaults, EngineFaultsError, FetchError, Kernel, Machine, NotFetched, RunError};
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -20,7 +20,7 @@ Examples:
   hsa-vmm vm fetch
   hsa-vmm vm --gpus 2 --rocr 7.2.4 -- hsa-vmm conform
   hsa-vmm vm --log calls.log --page-tables tables.txt -- hsa-vmm conform
-  hsa-vmm vm --parameter hsa_vmm.lose_flushes=1 -- hsa-vmm bringup
+  hsa-vmm vm --fault TLB_FLUSH=lost -- hsa-vmm bringup
   hsa-vmm vm --stub amdgpu_vm_bo_map -- hsa-vmm conform
 
 Exit status: the program's; 128 plus the signal's number if a signal ended it;
@@ -81,11 +81,22 @@ pub struct VmRun {
     /// Set a parameter of a kernel module: `amdgpu.vm_update_mode=0`, `hsa_vmm.pte_delay=50`
     ///
     /// Parameters of the software GPUs: `hsa_vmm.xgmi=0` connects them by PCIe, `hsa_vmm.visible=256` limits
-    /// the CPU's access to 256 MiB of each, `hsa_vmm.tlb=0` disables the TLB, `hsa_vmm.lose_flushes=1`
-    /// ignores TLB flushes, `hsa_vmm.pte_delay=50` delays page-table writes of the kernel's SDMA engine by
-    /// 50 milliseconds.
+    /// the CPU's access to 256 MiB of each, `hsa_vmm.tlb=0` disables the TLB,
+    /// `hsa_vmm.pte_delay=50` delays page-table writes of the kernel's SDMA engine by 50 milliseconds from the
+    /// boot on.
     #[arg(long, value_name = "NAME=VALUE")]
     pub parameter: Vec<String>,
+    /// Inject faults into the GPUs' engines: `COPY=garbled`, `TLB_FLUSH#3=lost`, `PTE_WRITE=late:5ms`
+    ///
+    /// OPERATION=EFFECT applies to every such operation while the program runs, OPERATION#3=EFFECT to the
+    /// third, #3-5 and #3- to several. COPY and FILL are performed by user queues, KERNEL_COPY,
+    /// KERNEL_FILL and PTE_WRITE (page tables, with `--parameter amdgpu.vm_update_mode=0`) by the kernel's
+    /// SDMA engine; the others are TLB_FLUSH and INTERRUPT. An operation can take longer (`5ms`), be
+    /// performed after it was reported as done (`late:5ms`), or have no effect (`lost`). Copies and fills
+    /// can also flip a bit (`garbled`) or use half the size (`half`); COPY and FILL can stop their queue
+    /// (`hang`). The option can be repeated.
+    #[arg(long, value_name = "PLAN", value_parser = parse_faults)]
+    pub fault: Vec<String>,
     /// Allow the program to write to this folder
     #[arg(long, value_name = "FOLDER")]
     pub results: Option<PathBuf>,
@@ -129,6 +140,11 @@ pub enum Failed {
     Results { path: PathBuf, cause: io::Error },
     #[error("invalid --parameter `{0}`: expected MODULE.NAME=VALUE without spaces")]
     Parameter(String),
+}
+
+/// Checks a fault plan.
+fn parse_faults(text: &str) -> Result<String, EngineFaultsError> {
+    text.parse::<EngineFaults>().map(|_| text.to_owned())
 }
 
 /// Parses a size in MiB: `512M`, `1G`, `1GiB`.
@@ -215,6 +231,9 @@ fn run_in_machine(args: &VmRun) -> anyhow::Result<Exit> {
     if let Some(file) = &args.coverage {
         machine = machine.coverage(file);
     }
+    if !args.fault.is_empty() {
+        machine = machine.faults(args.fault.join(",").parse()?);
+    }
     if let Some(function) = &args.stub {
         machine = machine.stub(function);
     }
@@ -281,6 +300,9 @@ fn typed_arguments(args: &VmRun) -> Vec<String> {
     }
     for parameter in &args.parameter {
         add("parameter", parameter.clone());
+    }
+    for plan in &args.fault {
+        add("fault", plan.clone());
     }
     if let Some(function) = &args.stub {
         add("stub", function.clone());

@@ -5,6 +5,7 @@
 //! that another seed chooses, and `HSA_VMM_PLANTED=TEXT` those whose name or plan contains the text.
 
 mod detection;
+mod machine;
 mod page;
 mod pairs;
 mod reasons;
@@ -48,7 +49,7 @@ fn run_within(
     plan: &str,
     arguments: &[&str],
 ) -> Result<RunResult, String> {
-    let simulation;
+    let (simulation, machine);
     let words: Vec<&str> = match target {
         Target::Simulation(config) => {
             let faults = if plan.is_empty() { String::new() } else { format!("faults={plan}") };
@@ -64,6 +65,11 @@ fn run_within(
             words.extend(["--", HSA_VMM]);
             words.extend(arguments);
             words
+        }
+        Target::Machine(release) => {
+            machine = machine::options(release, plan, arguments.first().copied().unwrap_or(""));
+            let options = machine.iter().map(String::as_str);
+            options.chain(["--", HSA_VMM]).chain(arguments.iter().copied()).collect()
         }
     };
     let files = [(); 2].map(|()| tempfile::tempfile().expect("a temporary file"));

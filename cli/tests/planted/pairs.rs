@@ -34,7 +34,7 @@ fn listed_names(target: Target, plan: &str, prefix: &str) -> Vec<String> {
 /// Returns an error that calls of a target can return.
 fn error_name(target: Target) -> &'static str {
     match target {
-        Target::Release(_) => "EIO",
+        Target::Release(_) | Target::Machine(_) => "EIO",
         Target::Simulation(_) => "ERROR",
     }
 }

@@ -7,6 +7,8 @@ pub enum Target {
     Simulation(&'static str),
     /// AMD's own runtime of this release, on the emulated driver.
     Release(&'static str),
+    /// AMD's own runtime of this release, on AMD's kernel driver in the virtual machine.
+    Machine(&'static str),
 }
 
 /// The tool that must find a fault, and its expected message.

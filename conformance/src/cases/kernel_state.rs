@@ -1,8 +1,10 @@
 //! Compares the calls' results with the kernel's records and the GPUs' page tables.
 
 use crate::case::{Case, Verdict, ensure, ensure_eq};
+use crate::kernel_configuration::{KernelConfiguration, MOVE_NOTIFY, P2PDMA};
+use crate::memory_placement::Placement;
 use crate::page_table::{Page, PageTable};
-use crate::{Context, NotPassed, process_maps};
+use crate::{Context, NotPassed, memory_placement, process_maps};
 use hsa_vmm::agent::Enforcement;
 use hsa_vmm::simulation::GpuPermissions;
 use hsa_vmm::{Access, Address, AgentId};
@@ -39,6 +41,12 @@ pub(super) const CASES: &[Case] = &[
         gpu_page_table,
     ),
     Case::new(
+        "access.gpus.memory_stays_in_vram",
+        "HIP: hipMemAllocationProp; Linux: drm-usage-stats, DMABUF_MOVE_NOTIFY",
+        "a GPU's memory stays in its VRAM when a second GPU is granted access",
+        memory_stays_in_vram,
+    ),
+    Case::new(
         "unmap.gpu.page_table_forgets",
         "HIP: hipMemUnmap; amdgpu: amdgpu_vm_info",
         "no GPU's page table contains unmapped memory or memory whose access was revoked",
@@ -50,6 +58,8 @@ pub(super) const CASES: &[Case] = &[
 /// rounding.
 const ALLOCATION: usize = 8 << 20;
 const ROUNDS: usize = 8;
+/// The kernel's options without which amdgpu moves memory that two GPUs use.
+const REQUIRED_OPTIONS: [&str; 2] = [MOVE_NOTIFY, P2PDMA];
 
 fn available(context: &Context, gpu: AgentId) -> Verdict<usize> {
     let available = context.runtime().available_memory(gpu);
@@ -226,6 +236,46 @@ fn gpu_page_table(context: &Context) -> Verdict {
         }
     }
     Ok(())
+}
+
+/// Returns where the kernel keeps this process's memory of a GPU. Skips the case if the driver does not report it.
+fn placement(context: &Context, gpu: AgentId) -> Verdict<Placement> {
+    let pci = context.runtime().agent(gpu).and_then(|agent| agent.pci);
+    pci.and_then(|pci| memory_placement::of_gpu(&pci.to_string())).ok_or_else(|| {
+        NotPassed::Skipped("the driver does not report where memory is (fdinfo)".to_owned())
+    })
+}
+
+fn memory_stays_in_vram(context: &Context) -> Verdict {
+    let (owner, peer) = (context.gpu(), context.other_gpu()?);
+    let count = granules_for(context, ALLOCATION);
+    let size = count * context.granule();
+    let without = placement(context, owner)?;
+    let at = context.reserve(count)?;
+    let handle = context.create_on(owner, count)?;
+    context.map(at, count, handle)?;
+    context.grant(at, count, &[owner], Access::ReadWrite)?;
+    let before = placement(context, owner)?;
+    if before.vram < without.vram + size / 4 * 3 {
+        let reason = "the driver does not report the memory of handles (fdinfo)";
+        return Err(NotPassed::Skipped(reason.to_owned()));
+    }
+    context.grant(at, count, &[peer], Access::ReadWrite)?;
+    let after = placement(context, owner)?;
+    if after.vram + size / 4 * 3 > before.vram {
+        return Ok(());
+    }
+    let moved = format!(
+        "granting {peer} access has moved {} bytes of {owner}'s VRAM to system memory (to which {} bytes were added)",
+        before.vram - after.vram,
+        after.system.saturating_sub(before.system)
+    );
+    let kernel = KernelConfiguration::read();
+    let missing: Vec<_> =
+        REQUIRED_OPTIONS.iter().filter(|name| kernel.is_enabled(name) != Some(true)).collect();
+    ensure!(!missing.is_empty(), "{moved}");
+    let missing: Vec<_> = missing.iter().map(|name| format!("CONFIG_{name}")).collect();
+    Err(NotPassed::Skipped(format!("{moved}; the kernel needs {}", missing.join(" and "))))
 }
 
 fn page_table_is_cleared(context: &Context) -> Verdict {

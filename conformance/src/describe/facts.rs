@@ -94,6 +94,7 @@ impl RuntimeDescription {
             Fact::new("AMD extension", &self.extension),
             Fact::optional("build", build),
             Fact::optional("kernel driver", self.driver.map(|driver| driver.to_string())),
+            Fact::optional("kernel options", self.kernel.as_ref().map(ToString::to_string)),
             Fact::optional("virtual memory", virtual_memory),
             Fact::flag("dma-buf export", self.dmabuf),
             Fact::flag("IPC", self.exports("hsa_amd_ipc_memory_create")),

@@ -2,6 +2,7 @@
 
 mod facts;
 
+use crate::kernel_configuration::KernelConfiguration;
 use hsa_vmm::agent::{AgentKind, Peer};
 use hsa_vmm::runtime::{LoadedLibrary, RuntimeInfo, loaded_libraries};
 use hsa_vmm::vmm::{Probe, Probing, Quirk, Quirks, VmmOptions};
@@ -48,6 +49,9 @@ pub struct RuntimeDescription {
     /// The driver below the runtime.
     #[serde(default)]
     pub driver: Option<Driver>,
+    /// The kernel's build options; `None` if the driver is not the kernel's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<KernelConfiguration>,
     /// Whether virtual memory management is supported.
     #[serde(default)]
     pub virtual_memory: Option<bool>,
@@ -266,6 +270,7 @@ impl QuirkDescription {
 /// Describes a runtime and its agents, with the given quirks.
 pub(crate) fn describe_with(runtime: &Runtime, quirks: Quirks) -> Description {
     let info = runtime.info();
+    let driver = driver(info);
     let dotted = |(major, minor): (u16, u16)| format!("{major}.{minor}");
     let missing = info.optional_functions.iter().filter(|(_, is_exported)| !is_exported);
     let quirks = Quirks::KNOWN.iter().filter(|quirk| quirks.has(quirk));
@@ -280,7 +285,8 @@ pub(crate) fn describe_with(runtime: &Runtime, quirks: Quirks) -> Description {
             version: dotted(info.version),
             extension: dotted(info.extension),
             build: Some(info.build.clone()).filter(|build| !build.is_empty()),
-            driver: driver(info),
+            driver,
+            kernel: (driver == Some(Driver::Amdkfd)).then(KernelConfiguration::read),
             virtual_memory: Some(info.without_virtual_memory.is_none()),
             without_virtual_memory: info.without_virtual_memory.clone(),
             dmabuf: Some(info.dmabuf),

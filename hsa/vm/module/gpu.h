@@ -15,6 +15,8 @@
 #error "this module is written for amdgpu of Linux 6.12; other versions have other callbacks"
 #endif
 
+struct dentry;
+
 #define MAX_GPUS 8
 #define MAX_QUEUES 128
 /* 16 VMIDs, and the processes of the hardware scheduler's run list. */
@@ -95,7 +97,6 @@ struct gpu {
 
 	/* Statistics. */
 	u64 flushes;
-	u64 lost_flushes;
 	u64 packets;
 	u64 dispatches;
 	u64 page_faults;
@@ -106,7 +107,6 @@ extern int gpu_count;
 
 extern bool xgmi;
 extern bool tlb_keeps_entries;
-extern bool lose_flushes;
 extern uint pte_delay_ms;
 
 static inline struct gpu *gpu_of(struct amdgpu_device *adev)
@@ -180,7 +180,10 @@ int add_queue(struct gpu *gpu, struct user_queue queue);
 void remove_queue(struct gpu *gpu, u64 mqd);
 void run_scheduler_queue(struct gpu *gpu);
 
-/* packets.c: execute one packet of a user queue. 1: done, 0: must wait, negative: page fault */
+/*
+ * packets.c: execute one packet of a user queue. 1: done, 0: must wait, -ECANCELED: the queue hangs, other negative
+ * numbers: page fault
+ */
 int run_aql_packet(struct access *a, struct user_queue *queue);
 int run_sdma_packet(struct access *a, struct user_queue *queue);
 u64 gpu_clock(struct amdgpu_device *adev);
@@ -188,8 +191,49 @@ u64 gpu_clock(struct amdgpu_device *adev);
 /* blit.c: executes a copy or fill kernel of AMD's runtime. 1: done, 0: other kernel, negative: page fault */
 int run_blit_kernel(struct access *a, u64 kernel, u64 arguments, u32 grid);
 
+/* faults.c: planned faults of the engines */
+
+/* Operations that a plan can name. */
+enum operation {
+	/* By packets of user queues. */
+	COPY,
+	FILL,
+	/* By the kernel's SDMA engine. */
+	KERNEL_COPY,
+	KERNEL_FILL,
+	/* A job of the kernel's SDMA engine that writes page tables. */
+	PTE_WRITE,
+	TLB_FLUSH,
+	/* An interrupt that signals an event to amdkfd. */
+	INTERRUPT,
+	OPERATIONS,
+};
+
+enum effect { NO_EFFECT, LOST, LATE, GARBLED, HALF, HANG };
+
+struct fault {
+	enum effect effect;
+	/* How late the operation is performed. */
+	u32 time_us;
+};
+
+/* The arguments of an operation that is performed late. */
+struct operation_data {
+	struct gpu *gpu;
+	u32 space;
+	u32 pasid;
+	u64 from;
+	u64 to;
+	u64 size;
+};
+
+/* Counts an operation, sleeps for its planned delay, and returns its planned fault. */
+struct fault next_fault(enum operation operation);
+/* Calls `run` after this time. */
+void perform_late(u32 time_us, void (*run)(struct operation_data *data), struct operation_data data);
+void add_fault_file(struct dentry *folder);
+
 /* page_table.c and instruments.c: the files in debugfs */
-struct dentry;
 void add_page_table_files(struct dentry *folder);
 void add_instruments(struct dentry *folder);
 

@@ -185,9 +185,8 @@ static int statistics_show(struct seq_file *file, void *unused)
 {
 	for (int i = 0; i < gpu_count; i++)
 		seq_printf(file,
-			   "gpu %d: %llu packets, %llu dispatches, %llu page faults, %llu TLB flushes, %llu lost\n",
-			   i, gpus[i].packets, gpus[i].dispatches, gpus[i].page_faults, gpus[i].flushes,
-			   gpus[i].lost_flushes);
+			   "gpu %d: %llu packets, %llu dispatches, %llu page faults, %llu TLB flushes\n", i,
+			   gpus[i].packets, gpus[i].dispatches, gpus[i].page_faults, gpus[i].flushes);
 	return 0;
 }
 DEFINE_SHOW_ATTRIBUTE(statistics);

@@ -36,6 +36,9 @@ struct packets {
 	u64 mask;
 	u64 position;
 	bool is_indirect;
+	/* The packets write page tables, with this fault. */
+	bool writes_tables;
+	struct fault fault;
 };
 
 static u32 word(const struct packets *p, u32 n)
@@ -82,6 +85,35 @@ static void copy(struct gpu *gpu, u64 from, u64 to, u64 size)
 	}
 }
 
+static void fill_late(struct operation_data *data)
+{
+	fill(data->gpu, data->to, data->from, data->size);
+}
+
+static void copy_late(struct operation_data *data)
+{
+	copy(data->gpu, data->from, data->to, data->size);
+}
+
+/* Performs a copy or fill with its planned fault. */
+static void perform_faulty(struct fault fault, struct operation_data data,
+			   void (*run)(struct operation_data *data))
+{
+	u64 remaining;
+	u8 *byte;
+
+	if (fault.effect == LOST)
+		return;
+	if (fault.effect == LATE)
+		return perform_late(fault.time_us, run, data);
+	if (fault.effect == HALF)
+		data.size = round_down(data.size / 2, sizeof(u32));
+	run(&data);
+	byte = fault.effect == GARBLED ? kernel_pointer(data.gpu, data.to, &remaining) : NULL;
+	if (byte)
+		*byte ^= 1;
+}
+
 static void write_word(struct gpu *gpu, u64 to, u32 value)
 {
 	u64 remaining;
@@ -92,18 +124,61 @@ static void write_word(struct gpu *gpu, u64 to, u32 value)
 	WRITE_ONCE(*target, value);
 }
 
-static void write_entries(struct gpu *gpu, const struct packets *p)
+static void write_entry(struct gpu *gpu, u64 to, u64 value)
 {
-	u64 to = quad(p, 1), flags = quad(p, 3), value = quad(p, 5);
-	u32 step = word(p, 7), count = (word(p, 9) & 0x7ffff) + 1;
+	u64 remaining, *target = kernel_pointer(gpu, to, &remaining);
 
-	for (; count; count--, to += sizeof(u64), value += step) {
-		u64 remaining, *target = kernel_pointer(gpu, to, &remaining);
+	if (!target)
+		return report_fault(gpu, "page-table write", to);
+	WRITE_ONCE(*target, value);
+}
 
-		if (!target)
-			return report_fault(gpu, "page-table write", to);
-		WRITE_ONCE(*target, value | flags);
+/* `from` is an array of entries, which the function frees. */
+static void write_entries(struct operation_data *data)
+{
+	u64 *entries = (u64 *)data->from;
+
+	for (u64 i = 0; i < data->size / sizeof(u64); i++)
+		write_entry(data->gpu, data->to + i * sizeof(u64), entries[i]);
+	kvfree(entries);
+}
+
+/* Executes a packet that writes page-table entries: PTE_PDE, WRITE_LINEAR, or COPY_LINEAR. */
+static void run_table_packet(struct gpu *gpu, const struct packets *p)
+{
+	u8 operation = word(p, 0) & 0xff;
+	struct operation_data data = { .gpu = gpu, .to = quad(p, operation == COPY_LINEAR ? 5 : 1) };
+	u64 value = quad(p, 5), *entries, remaining;
+
+	if (operation == COPY_LINEAR)
+		data.size = (u64)(word(p, 1) & 0x3fffffff) + 1;
+	else if (operation == WRITE_LINEAR)
+		data.size = ((word(p, 3) & 0xfffff) + 1) * sizeof(u32);
+	else
+		data.size = ((word(p, 9) & 0x7ffff) + 1) * sizeof(u64);
+	entries = kvmalloc(data.size, GFP_KERNEL);
+	if (!entries)
+		return report_fault(gpu, "out of memory: page-table write", data.to);
+	for (u32 i = 0; i < data.size / sizeof(u64); i++) {
+		u64 *source;
+
+		switch (operation) {
+		case COPY_LINEAR:
+			source = kernel_pointer(gpu, quad(p, 3) + i * sizeof(u64), &remaining);
+			entries[i] = source ? *source : 0;
+			break;
+		case WRITE_LINEAR:
+			entries[i] = quad(p, 4 + 2 * i);
+			break;
+		default:
+			entries[i] = (value + (u64)i * word(p, 7)) | quad(p, 3);
+		}
 	}
+	data.from = (u64)entries;
+	if (p->fault.effect == LATE)
+		perform_late(p->fault.time_us, write_entries, data);
+	else
+		write_entries(&data);
 }
 
 /* Returns whether an indirect buffer writes page tables, according to its first packet. */
@@ -120,6 +195,16 @@ static bool writes_page_tables(const u32 *words, u64 buffer)
 	}
 }
 
+/* Returns whether a job writes the GART, through which the kernel's copies reach system memory. */
+static bool writes_gart(struct gpu *gpu, const struct packets *p)
+{
+	const struct amdgpu_gart *gart = &gpu->adev->gart;
+	u64 to = quad(p, (word(p, 0) & 0xff) == COPY_LINEAR ? 5 : 1);
+	u64 table = amd.amdgpu_bo_gpu_offset_no_check(gart->bo);
+
+	return to >= table && to - table < gart->num_gpu_pages * sizeof(u64);
+}
+
 static u32 run_packet(struct gpu *gpu, const struct packets *p);
 
 static void run_indirect(struct gpu *gpu, u64 buffer, u32 size)
@@ -131,8 +216,16 @@ static void run_indirect(struct gpu *gpu, u64 buffer, u32 size)
 
 	if (!p.words)
 		return report_fault(gpu, "indirect buffer", buffer);
-	if (size && READ_ONCE(pte_delay_ms) && writes_page_tables(p.words, buffer))
-		msleep(pte_delay_ms);
+	if (size && writes_page_tables(p.words, buffer)) {
+		p.writes_tables = true;
+		/* With an outdated GART, copies would overwrite the kernel's own memory. */
+		if (!writes_gart(gpu, &p))
+			p.fault = next_fault(PTE_WRITE);
+		if (p.fault.effect == LOST)
+			return;
+		if (READ_ONCE(pte_delay_ms))
+			msleep(pte_delay_ms);
+	}
 	while (p.position < size)
 		p.position += run_packet(gpu, &p);
 }
@@ -140,20 +233,24 @@ static void run_indirect(struct gpu *gpu, u64 buffer, u32 size)
 /* Executes one packet and returns its length in dwords. */
 static u32 run_packet(struct gpu *gpu, const struct packets *p)
 {
-	u32 header = word(p, 0), count;
+	u32 header = word(p, 0);
+	struct operation_data data;
 
 	gpu->packets++;
 	switch (header & 0xff) {
 	case NOP:
 		return 1 + (header >> 16 & 0x3fff);
 	case COPY_LINEAR:
-		copy(gpu, quad(p, 3), quad(p, 5), (u64)(word(p, 1) & 0x3fffffff) + 1);
+		data = (struct operation_data){ .gpu = gpu, .from = quad(p, 3), .to = quad(p, 5),
+						.size = (u64)(word(p, 1) & 0x3fffffff) + 1 };
+		if (p->writes_tables)
+			run_table_packet(gpu, p);
+		else
+			perform_faulty(next_fault(KERNEL_COPY), data, copy_late);
 		return 7;
 	case WRITE_LINEAR:
-		count = (word(p, 3) & 0xfffff) + 1;
-		for (u32 i = 0; i < count; i++)
-			write_word(gpu, quad(p, 1) + i * sizeof(u32), word(p, 4 + i));
-		return 4 + count;
+		run_table_packet(gpu, p);
+		return 4 + (word(p, 3) & 0xfffff) + 1;
 	case INDIRECT:
 		if (!p->is_indirect)
 			run_indirect(gpu, quad(p, 1), word(p, 3));
@@ -166,10 +263,12 @@ static u32 run_packet(struct gpu *gpu, const struct packets *p)
 	case POLL_REGISTER: /* packets run in order, so the condition holds already */
 		return 6;
 	case CONST_FILL:
-		fill(gpu, quad(p, 1), word(p, 3), (u64)(word(p, 4) & 0x3fffffff) + 1);
+		data = (struct operation_data){ .gpu = gpu, .from = word(p, 3), .to = quad(p, 1),
+						.size = (u64)(word(p, 4) & 0x3fffffff) + 1 };
+		perform_faulty(next_fault(KERNEL_FILL), data, fill_late);
 		return 5;
 	case PTE_PDE:
-		write_entries(gpu, p);
+		run_table_packet(gpu, p);
 		return 10;
 	case SRBM_WRITE:
 		return 3;

@@ -35,9 +35,6 @@ int gpu_count;
 bool tlb_keeps_entries = true;
 module_param_named(tlb, tlb_keeps_entries, bool, 0644);
 MODULE_PARM_DESC(tlb, "user queues use TLB entries until the driver flushes them, as hardware does");
-bool lose_flushes;
-module_param_named(lose_flushes, lose_flushes, bool, 0644);
-MODULE_PARM_DESC(lose_flushes, "TLB flushes have no effect");
 static uint visible;
 module_param(visible, uint, 0444);
 MODULE_PARM_DESC(visible, "the part of the VRAM that the CPU can access, in MiB; 0: all of it");
@@ -158,6 +155,7 @@ static int __init hsa_vmm_init(void)
 	folder = debugfs_create_dir("hsa_vmm", NULL);
 	add_page_table_files(folder);
 	add_instruments(folder);
+	add_fault_file(folder);
 	for (int i = 0; i < gpu_count; i++)
 		if (device_attach(&gpus[i].pdev->dev) != 1)
 			dev_err(&gpus[i].pdev->dev, "hsa_vmm: amdgpu does not bind to this device\n");

@@ -144,21 +144,42 @@ void *user_pointer(struct access *a, u64 va, u64 *remaining, bool write)
 	return pointer;
 }
 
-void flush_space(struct gpu *gpu, u32 space)
+static void invalidate(struct gpu *gpu, u32 space)
 {
-	if (READ_ONCE(lose_flushes)) {
-		gpu->lost_flushes++;
-		return;
-	}
 	gpu->flushes++;
 	WRITE_ONCE(gpu->spaces[space].generation, gpu->spaces[space].generation + 1);
 }
 
-void flush_pasid(struct gpu *gpu, u32 pasid)
+static void invalidate_space(struct operation_data *data)
+{
+	invalidate(data->gpu, data->space);
+}
+
+static void invalidate_pasid(struct operation_data *data)
 {
 	for (int i = 0; i < MAX_SPACES; i++)
-		if (gpu->spaces[i].pasid == pasid)
-			flush_space(gpu, i);
+		if (data->gpu->spaces[i].pasid == data->pasid)
+			invalidate(data->gpu, i);
+}
+
+static void flush(void (*run)(struct operation_data *data), struct operation_data data)
+{
+	struct fault fault = next_fault(TLB_FLUSH);
+
+	if (fault.effect == LATE)
+		perform_late(fault.time_us, run, data);
+	else if (fault.effect != LOST)
+		run(&data);
+}
+
+void flush_space(struct gpu *gpu, u32 space)
+{
+	flush(invalidate_space, (struct operation_data){ .gpu = gpu, .space = space });
+}
+
+void flush_pasid(struct gpu *gpu, u32 pasid)
+{
+	flush(invalidate_pasid, (struct operation_data){ .gpu = gpu, .pasid = pasid });
 }
 
 int user_read(struct access *a, u64 va, void *to, u64 size)
@@ -204,7 +225,7 @@ int user_add64(struct access *a, u64 va, s64 value)
 	return 0;
 }
 
-int user_copy(struct access *a, u64 from, u64 to, u64 size)
+static int copy(struct access *a, u64 from, u64 to, u64 size)
 {
 	for (u64 part, target_part; size; size -= part, from += part, to += part) {
 		void *source = user_pointer(a, from, &part, false);
@@ -219,7 +240,7 @@ int user_copy(struct access *a, u64 from, u64 to, u64 size)
 	return 0;
 }
 
-int user_fill(struct access *a, u64 to, u32 value, u64 size)
+static int fill(struct access *a, u64 to, u32 value, u64 size)
 {
 	for (u64 part; size >= sizeof(u32); size -= part, to += part) {
 		void *target = user_pointer(a, to, &part, true);
@@ -234,4 +255,85 @@ int user_fill(struct access *a, u64 to, u32 value, u64 size)
 		cond_resched();
 	}
 	return 0;
+}
+
+/* Performs a late copy or fill, if the address space still belongs to the process. */
+static void perform(struct operation_data *data, int (*run)(struct access *a, struct operation_data *data))
+{
+	struct access a = { .gpu = data->gpu, .space = data->space };
+
+	mutex_lock(&data->gpu->queues_lock);
+	if (data->gpu->spaces[data->space].pasid == data->pasid)
+		run(&a, data);
+	mutex_unlock(&data->gpu->queues_lock);
+}
+
+static int copy_data(struct access *a, struct operation_data *data)
+{
+	return copy(a, data->from, data->to, data->size);
+}
+
+/* `from` is the value of a fill. */
+static int fill_data(struct access *a, struct operation_data *data)
+{
+	return fill(a, data->to, data->from, data->size);
+}
+
+static void copy_late(struct operation_data *data)
+{
+	perform(data, copy_data);
+}
+
+static void fill_late(struct operation_data *data)
+{
+	perform(data, fill_data);
+}
+
+static int flip_bit(struct access *a, u64 address)
+{
+	u8 byte;
+
+	if (user_read(a, address, &byte, sizeof(byte)))
+		return -EFAULT;
+	byte ^= 1;
+	return user_write(a, address, &byte, sizeof(byte));
+}
+
+/* Performs a copy or fill with its planned fault. */
+static int perform_faulty(struct access *a, struct fault fault, struct operation_data data,
+			  int (*run)(struct access *a, struct operation_data *data),
+			  void (*run_late)(struct operation_data *data))
+{
+	switch (fault.effect) {
+	case LOST:
+		return 0;
+	case HANG:
+		return -ECANCELED;
+	case LATE:
+		perform_late(fault.time_us, run_late, data);
+		return 0;
+	case HALF:
+		data.size = round_down(data.size / 2, sizeof(u32));
+		return run(a, &data);
+	case GARBLED:
+		return run(a, &data) ?: flip_bit(a, data.to);
+	default:
+		return run(a, &data);
+	}
+}
+
+int user_copy(struct access *a, u64 from, u64 to, u64 size)
+{
+	struct operation_data data = { .gpu = a->gpu, .space = a->space, .from = from, .to = to, .size = size,
+				       .pasid = a->gpu->spaces[a->space].pasid };
+
+	return perform_faulty(a, next_fault(COPY), data, copy_data, copy_late);
+}
+
+int user_fill(struct access *a, u64 to, u32 value, u64 size)
+{
+	struct operation_data data = { .gpu = a->gpu, .space = a->space, .from = value, .to = to, .size = size,
+				       .pasid = a->gpu->spaces[a->space].pasid };
+
+	return perform_faulty(a, next_fault(FILL), data, fill_data, fill_late);
 }

@@ -52,6 +52,23 @@ enum {
 	SIGNAL_END = 40,
 };
 
+static void signal_event(struct operation_data *data)
+{
+	amd.kfd_signal_event_interrupt(data->pasid, data->to, data->size);
+}
+
+/* Sends the interrupt of an event. `bits` is the number of valid bits of `event`. */
+static void interrupt(struct access *a, u32 event, u32 bits)
+{
+	struct operation_data data = { .pasid = a->gpu->spaces[a->space].pasid, .to = event, .size = bits };
+	struct fault fault = next_fault(INTERRUPT);
+
+	if (fault.effect == LATE)
+		perform_late(fault.time_us, signal_event, data);
+	else if (fault.effect != LOST)
+		signal_event(&data);
+}
+
 static int complete_packet(struct access *a, u64 signal, u64 start)
 {
 	u64 end = gpu_clock(a->gpu->adev), mailbox, event = 0;
@@ -68,7 +85,7 @@ static int complete_packet(struct access *a, u64 signal, u64 start)
 		return 0;
 	if (user_write(a, mailbox, &event, sizeof(event)))
 		return -EFAULT;
-	amd.kfd_signal_event_interrupt(a->gpu->spaces[a->space].pasid, event, AQL_EVENT_BITS);
+	interrupt(a, event, AQL_EVENT_BITS);
 	return 0;
 }
 
@@ -220,8 +237,7 @@ static int execute_sdma(struct access *a, const u32 *w)
 	case SDMA_FENCE:
 		return user_write(a, quad(w, 1), &w[3], sizeof(w[3])) ?: 4;
 	case SDMA_TRAP:
-		amd.kfd_signal_event_interrupt(a->gpu->spaces[a->space].pasid, w[1] & 0xfffffff,
-					       SDMA_EVENT_BITS);
+		interrupt(a, w[1] & 0xfffffff, SDMA_EVENT_BITS);
 		return 2;
 	case SDMA_POLL:
 		status = poll_memory(a, w);

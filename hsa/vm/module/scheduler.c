@@ -263,7 +263,8 @@ static int run_queue(struct gpu *gpu, struct user_queue *queue)
 	}
 	if (status < 0) {
 		queue->halted = true;
-		signal_page_fault(gpu, &a);
+		if (status != -ECANCELED)
+			signal_page_fault(gpu, &a);
 	}
 	return done;
 }

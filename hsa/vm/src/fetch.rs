@@ -109,7 +109,9 @@ pub fn fetch(
     let modules =
         ["lib/modules", "usr/lib/modules"].map(|folder| root.join(folder).join(&offer.release));
     let modules = modules.iter().find(|path| path.is_dir()).unwrap_or(&modules[0]);
-    initramfs::write(&target.join(Kernel::INITRAMFS), modules, &busybox(&root), &module)?;
+    let configuration = root.join(format!("boot/config-{}", offer.release));
+    let initramfs = target.join(Kernel::INITRAMFS);
+    initramfs::write(&initramfs, modules, &configuration, &busybox(&root), &module)?;
     Ok(Kernel::open(folder, Some(&offer.release))?)
 }
 

@@ -9,12 +9,17 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
+use std::time::{Duration, Instant};
 
 /// The mount point of the job's folder.
 const JOB: &str = "/run/hsa-vmm";
 /// The folder of the kernel module's files in debugfs.
 const DEBUG: &str = "/sys/kernel/debug/hsa_vmm";
 const PORTS: &str = "/sys/class/virtio-ports";
+
+/// The time limit for the host to receive the program's last output.
+const RECEIVE_LIMIT: Duration = Duration::from_secs(60);
+const RECEIVE_PAUSE: Duration = Duration::from_millis(10);
 
 /// Exit statuses, as in shells.
 const FAILED: u8 = 125;
@@ -28,18 +33,53 @@ const SIGNAL_BASE: u8 = 128;
 /// The process is not in a virtual machine of [`crate::Machine`], or a file of the job cannot be read or written.
 pub fn run() -> io::Result<()> {
     let job = Path::new(JOB);
-    let mut errors = File::create(port("errors")?)?;
-    let status = match run_job(job, &mut errors) {
+    let (mut output, mut errors) = (Port::open("output")?, Port::open("errors")?);
+    let status = match run_job(job, &mut output, &mut errors) {
         Ok(status) => status,
         Err(error) => {
             writeln!(errors, "hsa-vmm vm: {error}")?;
             FAILED
         }
     };
+    wait_until_received(job, &output, &errors)?;
     fs::write(job.join(job::STATUS), status.to_string())
 }
 
-fn run_job(job: &Path, errors: &mut File) -> io::Result<u8> {
+/// A device to the host. A write returns before QEMU has received the bytes.
+struct Port {
+    file: File,
+    written: u64,
+}
+
+impl Port {
+    fn open(name: &str) -> io::Result<Self> {
+        Ok(Self { file: File::create(port(name)?)?, written: 0 })
+    }
+}
+
+impl Write for Port {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.written += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// Waits until the host has received what was written. QEMU would discard the rest when the machine ends.
+fn wait_until_received(job: &Path, output: &Port, errors: &Port) -> io::Result<()> {
+    fs::write(job.join(job::WRITTEN), format!("{} {}\n", output.written, errors.written))?;
+    let started = Instant::now();
+    while !job.join(job::RECEIVED).exists() && started.elapsed() < RECEIVE_LIMIT {
+        thread::sleep(RECEIVE_PAUSE);
+    }
+    Ok(())
+}
+
+fn run_job(job: &Path, output: &mut Port, errors: &mut Port) -> io::Result<u8> {
     let read = |name: &str| fs::read(job.join(name));
     let coverage = job.join(job::COVERAGE);
     if coverage.exists() {
@@ -54,6 +94,9 @@ fn run_job(job: &Path, errors: &mut File) -> io::Result<u8> {
             )
         };
         fs::write(Path::new(DEBUG).join("stub"), &function).map_err(stub_error)?;
+    }
+    if let Ok(plan) = read(job::FAULTS) {
+        fs::write(Path::new(DEBUG).join("faults"), plan)?;
     }
     let arguments = split_words(&read(job::ARGUMENTS)?);
     let Some((program, arguments)) = arguments.split_first() else {
@@ -75,7 +118,6 @@ fn run_job(job: &Path, errors: &mut File) -> io::Result<u8> {
             return Ok(if is_missing { NOT_FOUND } else { NOT_EXECUTABLE });
         }
     };
-    let output = File::create(port("output")?)?;
     let (from_output, from_errors) = (child.stdout.take(), child.stderr.take());
     let status = thread::scope(|scope| {
         scope.spawn(|| copy(from_output, output));

@@ -16,10 +16,12 @@ const FILE: u32 = 0o100_755;
 const FOLDER: u32 = 0o040_755;
 const LINK: u32 = 0o120_777;
 
-/// Writes the initial file system. `modules` is the folder of the kernel's own modules.
+/// Writes the initial file system. `modules` is the folder of the kernel's own modules, `configuration` the list of
+/// the options with which the kernel was built.
 pub(crate) fn write(
     target: &Path,
     modules: &Path,
+    configuration: &Path,
     busybox: &Path,
     gpu_module: &Path,
 ) -> Result<(), ToolError> {
@@ -34,11 +36,13 @@ pub(crate) fn write(
         archive.add("modules", FOLDER, b"")?;
         archive.add("init", FILE, INIT)?;
         archive.add("bin/busybox", FILE, &fs::read(busybox)?)?;
-        for program in
-            ["sh", "cat", "chroot", "dmesg", "insmod", "mkdir", "mount", "poweroff", "sync"]
-        {
+        for program in [
+            "sh", "cat", "chroot", "cp", "dmesg", "insmod", "mkdir", "mount", "poweroff", "sync",
+            "uname",
+        ] {
             archive.add(&format!("bin/{program}"), LINK, b"busybox")?;
         }
+        archive.add("configuration", FILE, &fs::read(configuration)?)?;
         let mut order = String::new();
         for (name, bytes) in &load_order.order {
             archive.add(&format!("modules/{name}.ko"), FILE, bytes)?;

@@ -18,7 +18,12 @@ pub(crate) const ARGUMENTS: &str = "arguments";
 pub(crate) const ENVIRONMENT: &str = "environment";
 pub(crate) const DIRECTORY: &str = "directory";
 pub(crate) const STATUS: &str = "status";
+/// The numbers of bytes that the program has written to its output and to its errors, at its end.
+pub(crate) const WRITTEN: &str = "written";
+/// Exists when the host has received these bytes.
+pub(crate) const RECEIVED: &str = "received";
 pub(crate) const STUB: &str = "stub";
+pub(crate) const FAULTS: &str = "faults";
 pub(crate) const COVERAGE: &str = "coverage";
 pub(crate) const DMESG: &str = "dmesg";
 pub(crate) const LOG: &str = "log";
@@ -88,6 +93,14 @@ impl Job {
 
     pub fn has_booted(&self) -> bool {
         self.folder().join(BOOTED).exists()
+    }
+
+    /// Returns the numbers of bytes that the program has written to its output and to its errors, if it has ended.
+    pub fn written(&self) -> Option<[u64; 2]> {
+        let text = fs::read_to_string(self.folder().join(WRITTEN)).ok()?;
+        // The guest may have written a part of the file.
+        let (output, errors) = text.strip_suffix('\n')?.split_once(' ')?;
+        Some([output.parse().ok()?, errors.parse().ok()?])
     }
 
     /// Returns the program's exit status, if it has ended.

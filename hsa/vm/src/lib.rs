@@ -17,6 +17,7 @@
 
 mod accelerator;
 mod build;
+mod faults;
 mod fetch;
 mod folder;
 pub mod guest;
@@ -28,6 +29,7 @@ mod packages;
 mod qemu;
 mod tool;
 
+pub use faults::{EngineFaults, EngineFaultsError};
 pub use fetch::{FetchError, fetch};
 pub use folder::folder;
 pub use kernel::{Kernel, NotFetched};

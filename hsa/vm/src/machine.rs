@@ -1,9 +1,9 @@
 //! A virtual machine that runs one program.
 
-use crate::Kernel;
 use crate::accelerator::Accelerator;
 use crate::job::{self, Job};
 use crate::qemu;
+use crate::{EngineFaults, Kernel};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs;
@@ -13,7 +13,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -38,6 +38,7 @@ pub struct Machine {
     pub(crate) results: Option<PathBuf>,
     time_limit: Duration,
     stub: Option<String>,
+    faults: Option<EngineFaults>,
     coverage: Option<PathBuf>,
     dmesg: Option<PathBuf>,
     log: Option<PathBuf>,
@@ -79,9 +80,15 @@ pub enum RunError {
     },
     /// The time limit has expired.
     #[error(
-        "the program did not end within {0:?} and was killed with its virtual machine; see --time-limit"
+        "the program did not end within {limit:?} and was killed with its virtual machine; see --time-limit{}",
+        log_suffix(log)
     )]
-    TimeOut(Duration),
+    TimeOut {
+        /// The time limit.
+        limit: Duration,
+        /// The last lines of QEMU's output and of the kernel's log, such as reports of tasks that hang.
+        log: String,
+    },
 }
 
 fn log_suffix(log: &str) -> String {
@@ -107,6 +114,7 @@ impl Machine {
             results: None,
             time_limit: Duration::from_secs(30 * 60),
             stub: None,
+            faults: None,
             coverage: None,
             dmesg: None,
             log: None,
@@ -163,6 +171,13 @@ impl Machine {
         self
     }
 
+    /// Plans faults of the GPUs' engines while the program runs.
+    #[must_use]
+    pub fn faults(mut self, plan: EngineFaults) -> Self {
+        self.faults = Some(plan);
+        self
+    }
+
     /// Writes the functions of amdgpu.ko that ran, with their numbers of calls, to a file.
     #[must_use]
     pub fn coverage(mut self, file: impl Into<PathBuf>) -> Self {
@@ -213,6 +228,9 @@ impl Machine {
         if let Some(function) = &self.stub {
             job.write(job::STUB, function).map_err(file_error(job.folder()))?;
         }
+        if let Some(plan) = &self.faults {
+            job.write(job::FAULTS, plan.text()).map_err(file_error(job.folder()))?;
+        }
         for (name, file) in [
             (job::COVERAGE, &self.coverage),
             (job::LOG, &self.log),
@@ -238,12 +256,13 @@ impl Machine {
             match end {
                 End::NotBooted if candidates.peek().is_some() => {}
                 End::NotBooted | End::Lost => {
-                    let console = fs::read(job.console()).unwrap_or_default();
-                    let log =
-                        last_lines(&format!("{errors}\n{}", String::from_utf8_lossy(&console)));
+                    let log = console_log(&job, &errors);
                     return Err(RunError::Lost { accelerator: accelerator.to_string(), log });
                 }
-                End::TimeOut => return Err(RunError::TimeOut(self.time_limit)),
+                End::TimeOut => {
+                    let log = console_log(&job, &errors);
+                    return Err(RunError::TimeOut { limit: self.time_limit, log });
+                }
                 End::Signal(number) => return Ok(Outcome { status: SIGNAL_BASE + number }),
                 End::Status(status) => {
                     self.copy_files(&job)?;
@@ -268,6 +287,12 @@ impl Machine {
         }
         Ok(())
     }
+}
+
+/// Returns the last lines of QEMU's standard error and the kernel's console.
+fn console_log(job: &Job, errors: &str) -> String {
+    let console = fs::read(job.console()).unwrap_or_default();
+    last_lines(&format!("{errors}\n{}", String::from_utf8_lossy(&console)))
 }
 
 /// Returns the last lines that are not empty.
@@ -297,6 +322,8 @@ struct RunningMachine {
     accelerator: Accelerator,
     started: Instant,
     copies: [JoinHandle<Stream>; 2],
+    /// The numbers of bytes that were copied.
+    received: [Arc<AtomicU64>; 2],
     errors: JoinHandle<String>,
 }
 
@@ -328,7 +355,8 @@ impl RunningMachine {
         }
         let mut qemu = command.spawn().map_err(RunError::NoQemu)?;
         let [first, second] = streams;
-        let copies = [copy(output, first), copy(errors, second)];
+        let received = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
+        let copies = [copy(output, first, &received[0]), copy(errors, second, &received[1])];
         let stderr = qemu.stderr.take();
         let errors = thread::spawn(move || {
             let mut bytes = Vec::new();
@@ -336,7 +364,7 @@ impl RunningMachine {
             stderr.map(|mut stderr| stderr.read_to_end(&mut bytes));
             String::from_utf8_lossy(&bytes).into_owned()
         });
-        Ok(Self { qemu, accelerator, started: Instant::now(), copies, errors })
+        Ok(Self { qemu, accelerator, started: Instant::now(), copies, received, errors })
     }
 
     /// Waits until QEMU has ended, or must be killed.
@@ -345,7 +373,12 @@ impl RunningMachine {
             Accelerator::Kvm => KVM_BOOT_LIMIT,
             Accelerator::Tcg => BOOT_LIMIT,
         };
+        let mut is_confirmed = false;
         loop {
+            if !is_confirmed && self.has_received_all(job) {
+                // After an error, the guest waits for its time limit.
+                is_confirmed = job.write(job::RECEIVED, "").is_ok();
+            }
             if let Ok(Some(_)) = self.qemu.try_wait() {
                 return match job.status() {
                     Some(status) => End::Status(status),
@@ -368,6 +401,12 @@ impl RunningMachine {
         }
     }
 
+    /// Returns whether the program has ended and all of its output was received.
+    fn has_received_all(&self, job: &Job) -> bool {
+        let received = self.received.iter().map(|bytes| bytes.load(Ordering::Relaxed));
+        job.written().is_some_and(|written| received.zip(written).all(|(has, all)| has >= all))
+    }
+
     /// Ends QEMU, if it still runs; returns the streams, and QEMU's standard error.
     fn finish(mut self) -> ([Stream; 2], String) {
         // QEMU may have ended already.
@@ -379,13 +418,15 @@ impl RunningMachine {
     }
 }
 
-/// Copies a pipe to a stream until all writers have closed it.
-fn copy(mut from: io::PipeReader, mut to: Stream) -> JoinHandle<Stream> {
+/// Copies a pipe to a stream until all writers have closed it. Counts the bytes in `received`.
+fn copy(mut from: io::PipeReader, mut to: Stream, received: &Arc<AtomicU64>) -> JoinHandle<Stream> {
+    let received = Arc::clone(received);
     thread::spawn(move || {
         let mut buffer = [0; 64 << 10];
         while let Ok(read @ 1..) = from.read(&mut buffer) {
             // A closed output must not stop the program.
             let _ = to.write_all(&buffer[..read]).and_then(|()| to.flush());
+            received.fetch_add(read as u64, Ordering::Relaxed);
         }
         to
     })

@@ -1,0 +1,142 @@
+//! Planned faults of the virtual machine's GPUs: docs/detection.md lists which of them `conform` and `bringup` detect.
+//!
+//! `HSA_VMM_VM_TESTS=all` runs the tools with each fault, `HSA_VMM_VM_TESTS=TLB_FLUSH` with those whose plan contains
+//! the text. With `HSA_VMM_WRITE_PAGES=1`, the results are written to the page.
+
+use crate::page::{self, Cell, Row};
+use crate::pairs::Pair;
+use crate::table::Target;
+use hsa_rocr::test;
+
+/// The faults, and the reasons why `conform` and `bringup` do not detect them. An empty reason means that the tool
+/// detects the fault.
+const FAULTS: [(&str, &str, &str); 24] = [
+    ("COPY=lost", "", ""),
+    ("COPY=garbled", "", ""),
+    ("COPY=half", "", ""),
+    ("COPY=late:5ms", "", ""),
+    ("COPY=hang", "", ""),
+    ("FILL=lost", BY_COPIES, ""),
+    ("FILL=garbled", BY_COPIES, ""),
+    ("FILL=half", BY_COPIES, ""),
+    ("FILL=late:5ms", BY_COPIES, ""),
+    ("FILL=hang", BY_COPIES, ""),
+    ("TLB_FLUSH=lost", "", ""),
+    ("TLB_FLUSH=late:50ms", "", ""),
+    ("PTE_WRITE=lost", "", ""),
+    ("PTE_WRITE=late:50ms", "", ""),
+    ("INTERRUPT=lost", "", ""),
+    ("INTERRUPT=late:5ms", "", ""),
+    ("KERNEL_COPY=lost", "", ""),
+    ("KERNEL_COPY=garbled", "", ""),
+    ("KERNEL_COPY=half", "", ""),
+    ("KERNEL_COPY=late:5ms", "", ""),
+    ("KERNEL_FILL=lost", "", ""),
+    ("KERNEL_FILL=garbled", "", ""),
+    ("KERNEL_FILL=half", "", ""),
+    ("KERNEL_FILL=late:5ms", "", ""),
+];
+const BY_COPIES: &str = "the library fills by copies: `hsa_amd_memory_fill` rejects virtual memory ([defects.md](defects.md))";
+/// The last level of `bringup` that passes without faults. "under load" fails if the SDMA engine writes page tables
+/// ([backends.md](backends.md#findings)).
+const LAST_LEVEL: &str = "shared";
+/// The time limit of a case or level. Without KVM, QEMU emulates the processor.
+const TIME_LIMIT: &str = "20s";
+
+/// Returns the selected faults. Reports the test as skipped if there are none or no virtual machine is available.
+fn selected(name: &str) -> Vec<(&'static str, &'static str, &'static str)> {
+    let selection = std::env::var("HSA_VMM_VM_TESTS").unwrap_or_default();
+    let is_selected = |plan: &str| {
+        selection == "all" || (!selection.is_empty() && plan.contains(selection.as_str()))
+    };
+    let selected: Vec<_> = FAULTS.into_iter().filter(|fault| is_selected(fault.0)).collect();
+    if selected.is_empty() {
+        test::report(&format!("SKIPPED {name}: takes half an hour; HSA_VMM_VM_TESTS=all runs it"));
+        return selected;
+    }
+    let folder = hsa_vm::folder(&hsa_rocr::folder());
+    match (test::installations(name), hsa_vm::Kernel::open(&folder, None)) {
+        (None, _) => Vec::new(),
+        (Some(_), Ok(_)) => selected,
+        (Some(_), Err(problem)) => {
+            test::report(&format!("SKIPPED {name}: {problem}"));
+            Vec::new()
+        }
+    }
+}
+
+/// Runs both tools with a fault.
+fn measure((plan, conform_reason, bringup_reason): (&str, &str, &str)) -> Row {
+    let (call, effect) = plan.split_once('=').unwrap();
+    let pair = Pair { call: call.to_owned(), effect: effect.to_owned() };
+    let with_reason = |cell: Cell, reason: &str| match (cell, reason) {
+        (Cell::Missed(_), "") => Cell::Missed("NOT DETECTED".to_owned()),
+        (Cell::Missed(_), reason) => Cell::Missed(reason.to_owned()),
+        (detected, _) => detected,
+    };
+    let target = page::MACHINE;
+    let conform = with_reason(page::conform(target, &pair, None, TIME_LIMIT), conform_reason);
+    let bringup = page::bringup(target, &pair, Some(LAST_LEVEL), TIME_LIMIT);
+    let bringup = with_reason(bringup, bringup_reason);
+    Row { pair, conform, bringup }
+}
+
+#[test]
+fn software_gpu_faults_are_detected() {
+    let mut rows = page::read_rows(page::MACHINE);
+    let mut wrong = Vec::new();
+    for fault in selected("software_gpu_faults_are_detected") {
+        let row = measure(fault);
+        println!("{row:?}");
+        for (cell, reason) in [(&row.conform, fault.1), (&row.bringup, fault.2)] {
+            if matches!(cell, Cell::Detected(..)) != reason.is_empty() {
+                wrong.push(format!("{}: {cell:?}, reason {reason:?}", fault.0));
+            }
+        }
+        rows.retain(|other| other.pair != row.pair);
+        rows.push(row);
+        if std::env::var_os("HSA_VMM_WRITE_PAGES").is_some() {
+            rows.sort_by(|a, b| a.pair.cmp(&b.pair));
+            page::write_machine(&rows);
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn detection_page_lists_faults_of_software_gpus() {
+    let rows = page::read_rows(page::MACHINE);
+    for (plan, conform, bringup) in FAULTS {
+        let row = rows.iter().find(|row| row.pair.plan() == plan);
+        let Some(row) = row else { panic!("docs/detection.md has no row for {plan}") };
+        for (cell, reason) in [(&row.conform, conform), (&row.bringup, bringup)] {
+            let matches = match cell {
+                Cell::Detected(..) => reason.is_empty(),
+                Cell::Missed(text) => text == reason,
+            };
+            assert!(matches, "{plan}: {cell:?}, reason {reason:?}");
+        }
+    }
+    assert_eq!(rows.len(), FAULTS.len());
+}
+
+/// Returns the options of `hsa-vmm vm` for a run of a tool with a fault.
+pub fn options(release: &'static str, plan: &str, tool: &str) -> Vec<String> {
+    let mut options = ["vm", "--rocr", release, "--gpus", "2"].map(str::to_owned).to_vec();
+    // If the CPU writes page tables, the engine has no such jobs, and amdgpu does not flush the TLB after `GEM_VA`,
+    // so that `bringup` always fails.
+    if plan.starts_with("PTE_WRITE") || tool == "bringup" {
+        options.extend(["--parameter", "amdgpu.vm_update_mode=0"].map(str::to_owned));
+    }
+    if !plan.is_empty() {
+        options.extend(["--fault".to_owned(), plan.to_owned()]);
+    }
+    options
+}
+
+impl Target {
+    /// Returns whether the target is the virtual machine.
+    pub fn is_machine(self) -> bool {
+        matches!(self, Self::Machine(_))
+    }
+}

@@ -1,0 +1,115 @@
+//! Planned faults of the software GPUs' engines. The kernel module performs them (`module/faults.c`).
+
+use hsa_faults::{Effect, FaultKind, Plan, PlanError, Rule, Target};
+use std::convert::Infallible;
+
+/// The operations of the engines.
+const OPERATIONS: [&str; 7] =
+    ["COPY", "FILL", "KERNEL_COPY", "KERNEL_FILL", "PTE_WRITE", "TLB_FLUSH", "INTERRUPT"];
+
+/// The engines as the target of a plan.
+struct Engines;
+
+impl Target for Engines {
+    /// Operations of the engines return no error codes.
+    type Code = Infallible;
+
+    fn code(&self, _word: &str) -> Option<Infallible> {
+        None
+    }
+
+    fn calls(&self) -> Vec<&str> {
+        OPERATIONS.to_vec()
+    }
+
+    fn supports(&self, call: &str, fault: FaultKind) -> bool {
+        let moves_data = call.ends_with("COPY") || call.ends_with("FILL");
+        match fault {
+            FaultKind::Lost | FaultKind::Late(_) => true,
+            FaultKind::Garbled | FaultKind::Half => moves_data,
+            FaultKind::Hang => call == "COPY" || call == "FILL",
+            _ => false,
+        }
+    }
+}
+
+/// Why a fault plan is invalid.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineFaultsError {
+    /// A rule is invalid.
+    #[error(transparent)]
+    Rule(#[from] PlanError),
+    /// A rule has an effect that the engines do not support, although every call of other targets does.
+    #[error("{rule:?}: not supported; only COPY and FILL support `hang`, and no operation `crash`")]
+    Unsupported {
+        /// The rule.
+        rule: String,
+    },
+}
+
+/// A checked fault plan for the engines of the software GPUs, in the language of
+/// [`hsa-faults`](https://docs.rs/hsa-faults).
+///
+/// | operation | |
+/// |---|---|
+/// | `COPY`, `FILL` | a copy or fill by a user queue (SDMA, or AMD's copy and fill kernels) |
+/// | `KERNEL_COPY`, `KERNEL_FILL` | the same by the kernel's SDMA engine: eviction, clearing |
+/// | `PTE_WRITE` | a job of that engine that writes page tables (`amdgpu.vm_update_mode=0`) |
+/// | `TLB_FLUSH` | a TLB flush |
+/// | `INTERRUPT` | the interrupt of an event |
+///
+/// All support a time, `late:` with a time, and `lost`; copies and fills also `garbled` and `half`; `COPY` and
+/// `FILL` also `hang`, which stops their queue.
+#[derive(Clone, Debug)]
+pub struct EngineFaults {
+    plan: Plan<Infallible>,
+}
+
+impl std::str::FromStr for EngineFaults {
+    type Err = EngineFaultsError;
+
+    fn from_str(text: &str) -> Result<Self, EngineFaultsError> {
+        let plan = Plan::parse(text, &Engines)?;
+        // `Plan::parse` accepts `hang` and `crash` for every operation.
+        let is_unsupported = |rule: &&Rule<Infallible>| match rule.effect {
+            Effect::Misbehave(FaultKind::Crash) => true,
+            Effect::Misbehave(FaultKind::Hang) => {
+                !matches!(rule.call.as_deref(), Some("COPY" | "FILL"))
+            }
+            _ => false,
+        };
+        match plan.rules.iter().find(is_unsupported) {
+            None => Ok(Self { plan }),
+            Some(rule) => Err(EngineFaultsError::Unsupported { rule: rule.to_string() }),
+        }
+    }
+}
+
+impl EngineFaults {
+    /// Returns the plan in the form that the kernel module reads.
+    pub(crate) fn text(&self) -> String {
+        self.plan.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::EngineFaults;
+
+    #[test]
+    fn plan_is_checked_and_normalised() {
+        let plan: EngineFaults = "COPY=garbled, TLB_FLUSH#2-=late:5ms;*=1ms".parse().unwrap();
+        assert_eq!(plan.text(), "COPY=garbled;TLB_FLUSH#2-=late:5000us;*=1000us");
+        for (rule, reason) in [
+            ("COPIES=lost", "the calls are: COPY, FILL"),
+            ("TLB_FLUSH=garbled", "these calls do: COPY, FILL, KERNEL_COPY, KERNEL_FILL"),
+            ("KERNEL_COPY=hang", "only COPY and FILL"),
+            ("COPY=crash", "no operation `crash`"),
+            ("COPY=EIO", "unknown effect"),
+        ] {
+            let error = rule.parse::<EngineFaults>().unwrap_err().to_string();
+            assert!(error.contains(reason), "{rule}: {error}");
+        }
+    }
+}
