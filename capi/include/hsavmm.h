@@ -116,6 +116,13 @@ typedef struct hsavmm_mapping {
   hipMemGenericAllocationHandle_t handle; /* its first `size` bytes are mapped at `ptr` */
 } hsavmm_mapping;
 
+typedef struct hsavmm_part {
+  void *ptr;
+  size_t size;
+  size_t offset; /* where the part begins in the memory: a multiple of the granularity, in bytes */
+  hipMemGenericAllocationHandle_t handle;
+} hsavmm_part;
+
 typedef struct hsavmm_range {
   void *ptr;
   size_t size;
@@ -124,6 +131,10 @@ typedef struct hsavmm_range {
 /* Creates each mapping, and sets the access to all; no agent has access if `desc_count` is 0. */
 hipError_t hsavmm_map_many(const hsavmm_mapping *mappings, size_t count,
                            const hipMemAccessDesc *desc, size_t desc_count);
+/* Does the same for parts of handles. An offset other than 0 requires hsavmm_use_page_tables(1) and GPUs whose
+ * page tables can be changed; otherwise the call returns hipErrorInvalidValue, as hipMemMap does. */
+hipError_t hsavmm_map_parts(const hsavmm_part *parts, size_t count,
+                            const hipMemAccessDesc *desc, size_t desc_count);
 /* Each range must consist of whole, adjacent mappings. */
 hipError_t hsavmm_set_access_many(const hsavmm_range *ranges, size_t count,
                                   const hipMemAccessDesc *desc, size_t desc_count);

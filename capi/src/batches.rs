@@ -18,6 +18,16 @@ pub struct Mapping {
     handle: hipMemGenericAllocationHandle_t,
 }
 
+/// `hsavmm_part`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    ptr: *mut c_void,
+    size: usize,
+    offset: usize,
+    handle: hipMemGenericAllocationHandle_t,
+}
+
 /// `hsavmm_range`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +46,25 @@ unsafe fn to_ranges(ranges: *const Range, count: usize) -> Result<Vec<(Address, 
     Ok(ranges.into_iter().map(|range| (address(range.ptr), range.size)).collect())
 }
 
+/// Creates mappings, and sets the access to all of them.
+///
+/// # Safety
+/// `desc` is null or points to `desc_count` readable descriptors.
+unsafe fn map_many(
+    mappings: &[NewMapping],
+    desc: *const hipMemAccessDesc,
+    desc_count: usize,
+) -> Result<(), Failure> {
+    let process = process()?;
+    let vmm = process.vmm()?;
+    let access = match desc_count {
+        0 => Vec::new(),
+        // SAFETY: the caller guarantees it.
+        count => unsafe { access_list(&process, desc, count) }?,
+    };
+    Ok(vmm.map_many(mappings, &access)?)
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hsavmm_map_many(
     mappings: *const Mapping,
@@ -44,8 +73,6 @@ unsafe extern "C" fn hsavmm_map_many(
     desc_count: usize,
 ) -> hipError_t {
     run("hsavmm_map_many", || {
-        let process = process()?;
-        let vmm = process.vmm()?;
         // SAFETY: the header requires `count` elements.
         let mappings = unsafe { read_each("mappings", mappings, count) }?;
         let convert = |mapping: Mapping| NewMapping {
@@ -54,13 +81,31 @@ unsafe extern "C" fn hsavmm_map_many(
             offset: 0,
             handle: handle(mapping.handle),
         };
-        let mappings: Vec<NewMapping> = mappings.into_iter().map(convert).collect();
-        let access = match desc_count {
-            0 => Vec::new(),
-            // SAFETY: the header requires `desc_count` elements.
-            count => unsafe { access_list(&process, desc, count) }?,
+        let mappings: Vec<_> = mappings.into_iter().map(convert).collect();
+        // SAFETY: the header requires `desc_count` elements.
+        unsafe { map_many(&mappings, desc, desc_count) }
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hsavmm_map_parts(
+    parts: *const Part,
+    count: usize,
+    desc: *const hipMemAccessDesc,
+    desc_count: usize,
+) -> hipError_t {
+    run("hsavmm_map_parts", || {
+        // SAFETY: the header requires `count` elements.
+        let parts = unsafe { read_each("parts", parts, count) }?;
+        let convert = |part: Part| NewMapping {
+            address: address(part.ptr),
+            size: part.size,
+            offset: part.offset,
+            handle: handle(part.handle),
         };
-        Ok(vmm.map_many(&mappings, &access)?)
+        let mappings: Vec<_> = parts.into_iter().map(convert).collect();
+        // SAFETY: the header requires `desc_count` elements.
+        unsafe { map_many(&mappings, desc, desc_count) }
     })
 }
 

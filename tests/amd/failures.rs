@@ -87,7 +87,7 @@ const ERRORS: [&str; 11] = [
 const ERRORS_VARIABLE: &str = "HSA_VMM_KERNEL_ERRORS";
 
 /// Returns the errors to try at the call with this number.
-fn errors_for(number: usize) -> Vec<&'static str> {
+pub fn errors_for(number: usize) -> Vec<&'static str> {
     match std::env::var(ERRORS_VARIABLE).as_deref() {
         Ok("all") => ERRORS.to_vec(),
         Ok(value) => panic!("{ERRORS_VARIABLE} is {value}, but only `all` is valid"),

@@ -38,6 +38,7 @@ mod identity;
 mod offsets;
 mod owned;
 mod page_table;
+mod page_table_failures;
 mod pages;
 mod permissions;
 mod ranges;

@@ -226,13 +226,20 @@ fn moved_mappings_keep_enforced_access() {
 fn refused_control_is_reported() {
     let test = "permissions::refused_control_is_reported";
     on_each_release(test, &Emulation::gpus(2), |fixture| {
-        for plan in ["GEM_VA.REPLACE=EINVAL", "GEM_VA.REPLACE=lost"] {
+        let plans = [
+            ("GEM_VA.REPLACE=EINVAL", "amdgpu_bo_va_op_raw"),
+            ("GEM_VA.REPLACE=lost", "a changed entry has no effect"),
+        ];
+        for (plan, expected_reason) in plans {
             let end = in_child(|| {
                 fail_driver_calls(plan);
                 let machine = Machine::new(fixture, "");
                 for gpu in [0, 1] {
                     let enforcement = machine.library.vmm.enforcement(machine.library.gpu(gpu));
                     assert_eq!(enforcement, Some(Enforcement::Remembered));
+                    let agent = machine.library.gpu(gpu);
+                    let reason = machine.library.vmm.page_table_failure(agent).unwrap();
+                    assert!(reason.contains(expected_reason), "{reason}");
                     machine.set(gpu, Access::Read);
                     machine.write(gpu, 1).unwrap();
                 }

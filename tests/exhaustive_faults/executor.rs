@@ -2,8 +2,8 @@
 
 use crate::machine::{Machine, access, at};
 use crate::model::{Model, Operation, SLOTS, SlotRange};
+use crate::search::PageTables;
 use hsa_vmm::simulation::{Config, FaultPlan};
-use hsa_vmm::vmm::VmmOptions;
 use hsa_vmm::{Address, AgentId, Error, Handle, HandleType};
 use std::os::fd::OwnedFd;
 
@@ -26,15 +26,14 @@ impl Executor {
     /// Executes operations on a new machine. Returns the machine, and the model after them.
     pub fn run_sequence(
         config: &Config,
-        controls_page_tables: bool,
+        page_tables: PageTables,
         sequence: &[Operation],
     ) -> (Self, Model) {
-        let options = VmmOptions::new().with_page_tables(controls_page_tables);
-        let machine = Machine::with_options(config.clone(), options);
+        let machine = Machine::with_options(config.clone(), page_tables.options());
         let agents = machine.runtime.agents().iter().map(|agent| agent.id()).collect();
         let granule = machine.granule();
         let (reservations, handles) = (Vec::new(), Vec::new());
-        let (file, parts) = (None, if controls_page_tables { 2 } else { 1 });
+        let (file, parts) = (None, page_tables.parts());
         let mut executor = Self { machine, reservations, handles, agents, file, granule, parts };
         let mut model = Model { parts, ..Model::default() };
         for &operation in sequence {

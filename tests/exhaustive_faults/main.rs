@@ -2,8 +2,8 @@
 //! operation fails with every status, alone and together with later calls. `mmap`, `mprotect` and the allocation
 //! of descriptors fail, too. Afterwards the state is unchanged, or the loss is quarantined.
 //!
-//! Sequences have up to four operations; with `HSA_VMM_LONG=1` up to five, if the library does not change page tables. If several sequences reach the same
-//! state before the last operation, only one of them is tried. `HSA_VMM_FAULT_DEPTH=6` tries every sequence of up
+//! Sequences have up to four operations; with `HSA_VMM_LONG=1` up to five, if the library neither changes page tables
+//! nor waits for them. If several sequences reach the same state before the last operation, only one of them is tried. `HSA_VMM_FAULT_DEPTH=6` tries every sequence of up
 //! to six operations.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -22,7 +22,7 @@ mod system_calls;
 use hsa_rocr::test::{is_long, runs_long_test};
 use hsa_vmm::simulation::{Config, Generation, GpuPermissions, PageTableUpdates};
 use machine::without_cpu_mapping;
-use search::Search;
+use search::{PageTables, Search};
 use std::time::Instant;
 use system_calls::watch_this_thread;
 
@@ -30,16 +30,25 @@ use system_calls::watch_this_thread;
 /// the default depth.
 fn search(name: &'static str, config: Config, floor: u64) {
     let depth = if is_long() { 5 } else { 4 };
-    run_search(name, (config.with_gpu_permissions(GpuPermissions::Enforced), false), depth, floor);
+    let config = config.with_gpu_permissions(GpuPermissions::Enforced);
+    run_search(name, (config, PageTables::Untouched), depth, floor);
 }
 
 /// Tests a kind of machine whose page tables the library changes. Changes take effect as late as possible.
 fn search_with_page_tables(name: &'static str, generation: Generation) {
     let config = self::generation(generation).with_page_table_updates(PageTableUpdates::Late);
-    run_search(name, (config, true), 4, 1_000);
+    run_search(name, (config, PageTables::Controlled), 4, 1_000);
 }
 
-fn run_search(name: &'static str, machine: (Config, bool), default_depth: usize, floor: u64) {
+/// Tests a kind of machine for whose page tables the library waits. Nothing but the wait flushes the TLB.
+fn search_with_barrier(name: &'static str, generation: Generation) {
+    let config = self::generation(generation);
+    let config = config.with_gpu_permissions(GpuPermissions::Enforced);
+    let config = config.with_page_table_updates(PageTableUpdates::NotFlushed);
+    run_search(name, (config, PageTables::Barrier), 4, 1_000);
+}
+
+fn run_search(name: &'static str, machine: (Config, PageTables), default_depth: usize, floor: u64) {
     if process::rerun_in_own_process() {
         return;
     }
@@ -153,4 +162,37 @@ fn faults_in_generation_c_with_page_tables() {
 #[test]
 fn faults_in_generation_d_with_page_tables() {
     search_with_page_tables("generation D, page tables", Generation::D);
+}
+
+#[test]
+fn faults_in_generation_b_without_execute() {
+    let config = generation(Generation::B).with_page_table_updates(PageTableUpdates::NotFlushed);
+    let machine = (config, PageTables::ControlledWithoutExecute);
+    run_search("generation B, no execute", machine, 4, 1_000);
+}
+
+#[test]
+fn faults_in_generation_a_with_barrier() {
+    search_with_barrier("generation A, barrier", Generation::A);
+}
+
+#[test]
+fn faults_in_generation_b_with_barrier() {
+    if !runs_long_test("faults_in_generation_b_with_barrier") {
+        return;
+    }
+    search_with_barrier("generation B, barrier", Generation::B);
+}
+
+#[test]
+fn faults_in_generation_c_with_barrier() {
+    if !runs_long_test("faults_in_generation_c_with_barrier") {
+        return;
+    }
+    search_with_barrier("generation C, barrier", Generation::C);
+}
+
+#[test]
+fn faults_in_generation_d_with_barrier() {
+    search_with_barrier("generation D, barrier", Generation::D);
 }

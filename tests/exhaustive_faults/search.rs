@@ -11,7 +11,7 @@ use crate::process;
 use crate::statuses::{ERROR, statuses_of};
 use crate::system_calls::with_failing;
 use hsa_vmm::simulation::{Config, FaultPlan};
-use hsa_vmm::vmm::Quarantined;
+use hsa_vmm::vmm::{Quarantined, VmmOptions};
 use hsa_vmm::{Address, Error, ErrorKind};
 use std::collections::HashSet;
 use std::fmt;
@@ -19,6 +19,39 @@ use std::fmt;
 /// Up to this depth every run has a machine of its own. Deeper, a machine is reused if the operation has
 /// changed nothing.
 const FRESH_MACHINE_DEPTH: usize = 3;
+
+/// What the library does to GPUs' page tables besides the runtime's calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageTables {
+    Untouched,
+    /// It waits for changes to take effect.
+    Barrier,
+    /// It replaces entries to enforce permissions and offsets, and waits.
+    Controlled,
+    /// It also replaces the entries of read-write access.
+    ControlledWithoutExecute,
+}
+
+impl PageTables {
+    pub fn options(self) -> VmmOptions {
+        let options = VmmOptions::new();
+        match self {
+            Self::Untouched => options,
+            Self::Barrier => options.with_barrier(true),
+            Self::Controlled => options.with_page_tables(true),
+            Self::ControlledWithoutExecute => options.with_no_execute(true),
+        }
+    }
+
+    pub fn are_controlled(self) -> bool {
+        matches!(self, Self::Controlled | Self::ControlledWithoutExecute)
+    }
+
+    /// Returns the number of granules of each memory. With control of page tables, handles have two parts.
+    pub fn parts(self) -> usize {
+        if self.are_controlled() { 2 } else { 1 }
+    }
+}
 
 /// A test case: the configuration, and the operations before the one under test.
 struct Trial<'a> {
@@ -31,7 +64,7 @@ struct Trial<'a> {
 pub struct Search {
     pub name: String,
     config: Config,
-    controls_page_tables: bool,
+    page_tables: PageTables,
     /// The number of open descriptors before the first machine was created.
     descriptors: usize,
     pub sequences: u64,
@@ -74,14 +107,14 @@ impl Search {
     /// last operation it tries only one, unless `all_sequences` is set.
     pub fn run(
         name: &str,
-        (config, controls_page_tables): (Config, bool),
+        (config, page_tables): (Config, PageTables),
         depth: usize,
         all_sequences: bool,
     ) -> Self {
         let mut search = Self {
             name: name.to_owned(),
             config,
-            controls_page_tables,
+            page_tables,
             descriptors: process::descriptors(),
             sequences: 0,
             one_failure_runs: 0,
@@ -92,8 +125,8 @@ impl Search {
             violations: Vec::new(),
         };
         let mut states = HashSet::new();
-        let parts = if controls_page_tables { 2 } else { 1 };
-        let mut sequences = vec![(Vec::new(), Model { parts, ..Model::default() })];
+        let start = Model { parts: page_tables.parts(), ..Model::default() };
+        let mut sequences = vec![(Vec::new(), start)];
         for _ in 0..depth {
             let mut extended = Vec::new();
             for (sequence, model) in sequences {
@@ -182,9 +215,8 @@ impl Trial<'_> {
     }
 
     fn prepare(&self) -> Result<PreparedMachine, String> {
-        let Search { config, controls_page_tables, .. } = &*self.search;
-        let (executor, model) =
-            Executor::run_sequence(config, *controls_page_tables, self.sequence);
+        let Search { config, page_tables, .. } = &*self.search;
+        let (executor, model) = Executor::run_sequence(config, *page_tables, self.sequence);
         let before = self.with_context(Observation::of(&executor), || self.describe("before"))?;
         self.with_context(before.check_against(&executor, &model), || self.describe("before"))?;
         Ok(PreparedMachine { executor, model, before })
@@ -265,7 +297,7 @@ impl Trial<'_> {
                 let failed: &[_] = if failed > 0 { &[SYSTEM_CALL] } else { &[] };
                 machine = self.conclude(prepared, result, failed, &run)?;
                 // Without dma-bufs that can be mapped, the CPU cannot access a mapping with an offset.
-                machine = machine.filter(|_| !self.search.controls_page_tables);
+                machine = machine.filter(|_| !self.search.page_tables.are_controlled());
                 if failed.is_empty() {
                     break;
                 }
@@ -334,7 +366,7 @@ impl Trial<'_> {
             ("hsa_signal_destroy", Operation::Fill(_) | Operation::Copy(_)) => true,
             ("hsa_amd_memory_unlock", Operation::Fill(_)) => true,
             // The page whose locking has waited for the GPUs stays locked.
-            ("hsa_amd_memory_unlock", _) => self.search.controls_page_tables,
+            ("hsa_amd_memory_unlock", _) => self.search.page_tables != PageTables::Untouched,
             // The mapping was removed; its memory is quarantined.
             ("hsa_amd_vmem_handle_release", Operation::Unmap(_)) => true,
             // Without aligned reservations, the library retries the call several times.

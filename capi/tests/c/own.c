@@ -150,6 +150,57 @@ static void batches(size_t granule) {
   OK(hipMemAddressFree(other, granule));
 }
 
+/* Maps the two granules of a handle in the opposite order. Without control of page tables, fails. */
+static void parts(size_t granule, int controlled) {
+  void *ptr;
+  OK(hipMemAddressReserve(&ptr, 4 * granule, 0, NULL, 0));
+  char *whole = (char *)ptr, *swapped = whole + 2 * granule;
+  hipMemAllocationProp prop;
+  memset(&prop, 0, sizeof prop);
+  prop.type = hipMemAllocationTypePinned;
+  prop.location = locations[0];
+  hipMemGenericAllocationHandle_t handle;
+  OK(hipMemCreate(&handle, 2 * granule, &prop, 0));
+  OK(hipMemMap(whole, 2 * granule, 0, handle, 0));
+  hipMemAccessDesc desc;
+  desc.location = locations[0];
+  desc.flags = hipMemAccessFlagsProtReadWrite;
+  OK(hipMemSetAccess(whole, 2 * granule, &desc, 1));
+  OK(hipMemsetD8(whole, 1, granule));
+  OK(hipMemsetD8(whole + granule, 2, granule));
+  hsavmm_part list[2];
+  int index;
+  for (index = 0; index < 2; ++index) {
+    list[index].ptr = swapped + index * granule;
+    list[index].size = granule;
+    list[index].offset = (1 - index) * granule;
+    list[index].handle = handle;
+  }
+  EXPECT_FAILURE(hsavmm_map_parts(NULL, 2, &desc, 1), hipErrorInvalidValue, "`parts` is null");
+  hsavmm_usage usage;
+  if (controlled) {
+    list[0].offset = 2 * granule;
+    EXPECT_FAILURE(hsavmm_map_parts(list, 2, &desc, 1), hipErrorInvalidValue, "size");
+    list[0].offset = granule;
+    OK(hsavmm_map_parts(list, 2, &desc, 1));
+    unsigned char first = 0, second = 0;
+    OK(hipMemcpyDtoH(&first, swapped, 1));
+    OK(hipMemcpyDtoH(&second, swapped + granule, 1));
+    EXPECT(first == 2 && second == 1);
+    OK(hipMemUnmap(swapped, 2 * granule));
+  } else {
+    EXPECT_FAILURE(hsavmm_map_parts(list, 2, &desc, 1), hipErrorInvalidValue, "control of every GPU");
+    list[0].offset = 0;
+    OK(hsavmm_map_parts(list, 1, NULL, 0));
+    OK(hipMemUnmap(swapped, granule));
+  }
+  OK(hsavmm_count(&usage));
+  EXPECT(usage.mappings == 1);
+  OK(hipMemUnmap(whole, 2 * granule));
+  OK(hipMemRelease(handle));
+  OK(hipMemAddressFree(whole, 4 * granule));
+}
+
 /* Returns whether all bytes of a segment have a value. Closes its descriptor. */
 static int contains(hsavmm_segment segment, int value) {
   size_t size = segment.offset + segment.length;
@@ -458,6 +509,7 @@ int main(void) {
   runtime();
   virtual_memory(granule);
   batches(granule);
+  parts(granule, 0);
   ranges(granule);
   host_memory(granule);
   areas();
@@ -480,6 +532,7 @@ int main(void) {
   hsavmm_runtime_info info;
   OK(hsavmm_runtime(&info));
   EXPECT(info.is_simulation == 1 && info.profile == 6);
+  parts(granule, 1);
   void *nowhere;
   EXPECT(hipMemAddressReserve(&nowhere, 0, 0, NULL, 0) == hipErrorOutOfMemory);
   EXPECT(hipGetLastError() == hipErrorOutOfMemory && hipGetLastError() == hipSuccess);

@@ -79,9 +79,14 @@ impl Libdrm {
     }
 }
 
-/// Converts libdrm's result: 0, or a negative error number.
+/// Converts the result of the call of libdrm that was just made: 0, a negative error number, or -1 with `errno` set
+/// (`amdgpu_bo_import`).
 pub(super) fn check(call: &'static str, result: i32) -> Result<(), Unavailable> {
-    let status = if result == 0 { Ok(()) } else { Err(Errno::from_raw_os_error(-result)) };
+    let status = match result {
+        0 => Ok(()),
+        -1 => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::PERM)),
+        _ => Err(Errno::from_raw_os_error(-result)),
+    };
     crate::log::event!(TRACE, call, result);
     status.map_err(|errno| Unavailable::Call { call, errno })
 }

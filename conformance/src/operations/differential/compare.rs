@@ -93,31 +93,32 @@ impl DifferentialTest {
         Ok(())
     }
 
-    /// Reads each mapping through each GPU that can read it. `Some(turn)` makes only one of these slow
-    /// reads, in rotation; `None` makes all.
+    /// Reads each mapping through each GPU that can read it, and then writes it through each GPU that can write it.
+    /// `Some(turn)` makes only one of these slow reads and one of the writes, in rotation; `None` makes all.
     pub(super) fn compare_by_gpus(&self, turn: Option<usize>) -> Result<(), Difference> {
         let Some(window) = self.window.filter(|_| !self.has_quarantine()) else { return Ok(()) };
-        let machine = self.model.machine();
-        let reads: Vec<_> = self
-            .mappings_except_window()
-            .iter()
-            .flat_map(|mapping| {
-                let readers = machine.gpus().filter(|&gpu| mapping.access[gpu] >= Access::Read);
-                readers
-                    .flat_map(|gpu| {
-                        let edges = [mapping.start, mapping.range().end - EDGE_BYTES];
-                        edges.map(|address| (machine.agents[gpu].id, address))
-                    })
-                    .collect::<Vec<_>>()
-            })
-            .collect();
-        let selected = turn.map(|turn| turn % reads.len().max(1));
-        for (number, (agent, address)) in reads.into_iter().enumerate() {
-            if selected.is_none_or(|selected| selected == number) {
-                self.read_by_gpu(&window, agent, address, EDGE_BYTES)?;
-            }
+        for (agent, address) in in_turn(self.edges_with(Access::Read), turn) {
+            self.read_by_gpu(&window, agent, address, EDGE_BYTES)?;
+        }
+        for (agent, address) in in_turn(self.edges_with(Access::ReadWrite), turn) {
+            let number = turn.unwrap_or(self.steps);
+            self.write_by_gpu(&window, agent, address, (number, EDGE_BYTES))?;
         }
         Ok(())
+    }
+
+    /// Returns the GPUs with at least this access to a mapping, and the addresses of the mapping's edges.
+    fn edges_with(&self, access: Access) -> Vec<(AgentId, usize)> {
+        let machine = self.model.machine();
+        let mut edges = Vec::new();
+        for mapping in self.mappings_except_window() {
+            for gpu in machine.gpus().filter(|&gpu| mapping.access[gpu] >= access) {
+                let agent = machine.agents[gpu].id;
+                edges.push((agent, mapping.start));
+                edges.push((agent, mapping.range().end - EDGE_BYTES));
+            }
+        }
+        edges
     }
 
     /// Returns the addresses and sizes of the parts of a mapping to compare.
@@ -132,4 +133,11 @@ impl DifferentialTest {
         };
         granules.flat_map(parts).map(|start| (start, EDGE_BYTES)).collect()
     }
+}
+
+/// Returns one element, in rotation, or all elements without a turn.
+fn in_turn<T>(all: Vec<T>, turn: Option<usize>) -> Vec<T> {
+    let count = all.len().max(1);
+    let selected = |number| turn.is_none_or(|turn| turn % count == number);
+    all.into_iter().enumerate().filter(|(number, _)| selected(*number)).map(|(_, it)| it).collect()
 }

@@ -44,6 +44,24 @@ impl DifferentialTest {
         Ok(())
     }
 
+    /// Writes mapped memory through a GPU: the CPU writes to the window, and the GPU copies from there. Then reads it
+    /// back through the GPU. `number` determines the written bytes.
+    pub(super) fn write_by_gpu(
+        &self,
+        window: &Window,
+        agent: AgentId,
+        address: usize,
+        (number, size): (usize, usize),
+    ) -> Result<(), Difference> {
+        let bytes: Vec<_> = (0..size).map(|index| (number.wrapping_mul(7) + index) as u8).collect();
+        let is_copied = self.write(window.address, &bytes)?
+            && self.copy(agent, address, window.address, size)?;
+        if is_copied {
+            return self.read_by_gpu(window, agent, address, size);
+        }
+        self.check_accessible(window)
+    }
+
     /// Reads mapped memory through a GPU: copies it to the window and reads it there.
     pub(super) fn read_by_gpu(
         &self,
@@ -55,7 +73,11 @@ impl DifferentialTest {
         if self.copy(agent, window.address, address, size)? && self.read(window.address, size)? {
             return Ok(());
         }
-        // The copy may have failed because of a planned fault.
+        self.check_accessible(window)
+    }
+
+    /// Fails unless a planned fault can be the reason why a call on the window failed.
+    fn check_accessible(&self, window: &Window) -> Result<(), Difference> {
         if self.has_planned_faults() {
             return Ok(());
         }

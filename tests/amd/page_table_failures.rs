@@ -1,0 +1,273 @@
+//! The kernel driver refuses each call of an operation that changes page tables: the operation changes nothing, or
+//! quarantines its range. Then it refuses each call that opening a `Vmm` makes: everything but the enforcement of
+//! permissions works, and the reason is reported.
+
+use super::failures::errors_for;
+use super::refused_calls::may_abort;
+use crate::amd_runtime::driver_calls::driver_calls;
+use crate::amd_runtime::raw::RawRuntime;
+use crate::amd_runtime::{fail_driver_calls, set_variable};
+use crate::machine::{Library, access, at};
+use crate::process::{End, in_child, page_table};
+use crate::scenario::{ACTS, Act, Scenario, StateSnapshot};
+use hsa_rocr::Emulation;
+use hsa_rocr::test::{Fixture, is_long, on_each_release};
+use hsa_vmm::agent::Enforcement;
+use hsa_vmm::vmm::{NewMapping, VmmOptions};
+use hsa_vmm::{Access, Address, Error, ErrorKind, Runtime, Vmm};
+use std::io::{Read, Write};
+
+/// Modes of the emulated driver, as in `permissions.rs`: nothing flushes the TLB, or nothing writes the entries, until
+/// the library waits.
+const MODES: [&str; 2] = ["tlb=on,split_bug=on", "pte_delay=600s,tlb=on,split_bug=on"];
+
+/// Operations on the mapping with an offset.
+const PART_ACTS: [(&str, Act); 7] = [
+    ("map many parts with access", |s| {
+        let (size, handle) = (s.granule(), s.handles.borrow()[2]);
+        let part = |address, offset| NewMapping { address, size, offset, handle };
+        let parts = [part(s.empty, size), part(at(s.empty, size), 0)];
+        let [cpu, gpu, peer] = [s.library.cpu(0), s.library.gpu(0), s.library.gpu(1)];
+        let list = [(cpu, Access::Read), (gpu, Access::Read), (peer, Access::ReadWrite)];
+        s.library.vmm.map_many(&parts, &list.map(|(agent, granted)| access(agent, granted)))
+    }),
+    ("grant read access to a part", |s| {
+        let gpus = [0, 1].map(|gpu| access(s.library.gpu(gpu), Access::Read));
+        s.library.vmm.set_access(part_of(s), s.granule(), &gpus)
+    }),
+    ("grant write access to a part", |s| {
+        let gpus = [0, 1].map(|gpu| access(s.library.gpu(gpu), Access::ReadWrite));
+        s.library.vmm.set_access(part_of(s), s.granule(), &gpus)
+    }),
+    ("set no access to a part", |s| {
+        let none = [access(s.library.gpu(0), Access::None)];
+        s.library.vmm.set_access(part_of(s), s.granule(), &none)
+    }),
+    ("revoke a part", |s| s.library.vmm.revoke(part_of(s), s.granule(), &[s.library.gpu(0)])),
+    ("relocate a part", |s| s.library.vmm.relocate(s.empty, part_of(s), s.granule())),
+    ("unmap a part", |s| s.library.vmm.unmap(part_of(s), s.granule())),
+];
+
+/// Returns the address of the mapping with an offset.
+fn part_of(scenario: &Scenario) -> Address {
+    let mappings = scenario.library.vmm.mappings();
+    mappings.iter().find(|mapping| mapping.offset != 0).expect("a part is mapped").address
+}
+
+/// The scenario with control of page tables, and one more mapping: the second granule of a handle.
+struct Machine {
+    scenario: Scenario,
+    raw: RawRuntime,
+}
+
+impl Machine {
+    fn new(fixture: &Fixture, mode: &str) -> Self {
+        set_variable("HSA_KFD", &format!("gpus=2,{mode}"));
+        // SAFETY: AMD's own runtime.
+        let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
+        let library = Library::open(runtime, VmmOptions::new().with_page_tables(true));
+        let scenario = Scenario::new(library);
+        // Before the last grants, which also wait for the page tables of this runtime's own mapping.
+        let raw = RawRuntime::start(fixture);
+        let (library, granule) = (&scenario.library, scenario.granule());
+        let part = library.reserve(granule);
+        library.vmm.map(part, granule, granule, scenario.handles.borrow()[2]).unwrap();
+        library.grant(part, granule, library.cpu(0), Access::ReadWrite);
+        library.vmm.write(part, &[5; 16]).unwrap();
+        library.grant(part, granule, library.gpu(0), Access::ReadWrite);
+        let machine = Self { raw, scenario };
+        // Fills the TLB, and creates the queues of the GPUs.
+        machine.read_by_gpus();
+        machine
+    }
+
+    /// Returns what each GPU reads from each mapping that it can access.
+    fn read_by_gpus(&self) -> Vec<(Address, usize, u64)> {
+        let library = &self.scenario.library;
+        let mut values = Vec::new();
+        for mapping in library.vmm.mappings() {
+            for (number, gpu) in library.gpus().into_iter().enumerate() {
+                if mapping.access.iter().any(|&(agent, _)| agent == gpu) {
+                    let value = self.raw.read_by(self.raw.gpus[number], mapping.address.get());
+                    values.push((mapping.address, number, value.expect("the GPU has access")));
+                }
+            }
+        }
+        values
+    }
+
+    /// Returns the state that must not change.
+    fn state(&self, context: &str) -> State {
+        let snapshot = StateSnapshot::of(&self.scenario.library, context);
+        let mut pages = Vec::new();
+        for mapping in &snapshot.mappings {
+            for gpu in 0..2 {
+                let page = page_table::page(gpu, mapping.address.get());
+                // A GPU may gain an entry without permissions.
+                let page = page.filter(|(_, _, permissions)| permissions != "---");
+                pages.push((mapping.address, gpu, page));
+            }
+        }
+        State { snapshot, pages, values: self.read_by_gpus() }
+    }
+}
+
+/// The library's state, the GPUs' page tables, and what GPUs read.
+#[derive(Debug, PartialEq)]
+struct State {
+    snapshot: StateSnapshot,
+    pages: Vec<(Address, usize, Option<(String, usize, String)>)>,
+    values: Vec<(Address, usize, u64)>,
+}
+
+fn check_failure(fixture: &Fixture, mode: &str, act: Act, context: &str, plan: &str) {
+    fail_driver_calls(plan);
+    let machine = Machine::new(fixture, mode);
+    let (scenario, vmm) = (&machine.scenario, &machine.scenario.library.vmm);
+    let mut before = machine.state(context);
+    match act(scenario).as_ref().map_err(Error::kind) {
+        Ok(()) => vmm.check().unwrap(),
+        Err(ErrorKind::Quarantined { range, now }) => {
+            assert!(now, "{context}: quarantined by this operation");
+            vmm.check().unwrap();
+            let listed = vmm.quarantine();
+            assert!(listed.iter().any(|entry| *entry == **range), "{context}: {listed:?}");
+            return;
+        }
+        Err(error) => {
+            println!("{context}: {error}");
+            let after = machine.state(context);
+            if plan.starts_with("PRIME_FD_TO_HANDLE") {
+                // A defect of the runtime: a failed map leaks the dma-buf.
+                let leaked = after.snapshot.descriptors - before.snapshot.descriptors;
+                assert!(leaked <= 1, "{context}: {leaked} descriptors");
+                before.snapshot.descriptors = after.snapshot.descriptors;
+            }
+            before.snapshot.assert_unchanged(&after.snapshot, context);
+            assert_eq!(before, after, "{context}");
+            scenario.assert_contents(context);
+            act(scenario).unwrap_or_else(|error| panic!("{context}, then again: {error}"));
+        }
+    }
+    machine.read_by_gpus();
+    scenario.tear_down(context);
+    assert_eq!(vmm.quarantine(), [], "{context}");
+}
+
+#[test]
+fn one_refused_call_changes_no_page_table() {
+    let test = "page_table_failures::one_refused_call_changes_no_page_table";
+    on_each_release(test, &Emulation::gpus(2), |fixture| {
+        let (mut calls, mut tried, mut aborted, mut failures) = (0, 0, 0, Vec::new());
+        // By default, every fourth operation and all on parts, each in one mode.
+        let step = if is_long() { 1 } else { 4 };
+        for (number, &(name, act)) in ACTS.iter().step_by(step).chain(&PART_ACTS).enumerate() {
+            let modes = if is_long() { &MODES[..] } else { &MODES[number % 2..][..1] };
+            for mode in modes {
+                let start = || Machine::new(fixture, mode);
+                let act_on = |machine: &mut Machine| {
+                    act(&machine.scenario).unwrap_or_else(|error| panic!("{name}: {error}"));
+                };
+                for call in driver_calls(start, act_on) {
+                    for error in errors_for(calls) {
+                        let context =
+                            format!("{} {mode}: {name}, {call} is {error}", fixture.release());
+                        let plan = format!("{call}={error}");
+                        let end = in_child(|| check_failure(fixture, mode, act, &context, &plan));
+                        tried += 1;
+                        if end == End::Signal(libc::SIGABRT) && may_abort(name, &call).is_some() {
+                            aborted += 1;
+                        } else if end != End::Success {
+                            failures.push((context, end));
+                        }
+                    }
+                    calls += 1;
+                }
+            }
+        }
+        let release = fixture.release();
+        println!("{release}: {calls} calls refused in {tried} ways; {aborted} aborts");
+        assert_eq!(failures, [], "of {tried}");
+        assert!(calls > hsa_rocr::test::share(600), "only {calls} calls were refused");
+    });
+}
+
+/// Opens the library, and checks what it reports and that everything but control of page tables works. Returns the
+/// reasons why page tables are not controlled.
+fn check_opening(fixture: &Fixture, context: &str) -> Vec<String> {
+    // SAFETY: AMD's own runtime.
+    let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
+    let library = Library::open(runtime, VmmOptions::new().with_page_tables(true));
+    let mut reasons = Vec::new();
+    for gpu in library.gpus() {
+        let reason = library.vmm.page_table_failure(gpu);
+        let expected = match reason {
+            None => Enforcement::Enforced,
+            Some(_) => Enforcement::Remembered,
+        };
+        assert_eq!(library.vmm.enforcement(gpu), Some(expected), "{context}: {reason:?}");
+        reasons.extend(reason);
+    }
+    let raw = RawRuntime::start(fixture);
+    let granule = library.granule();
+    let (base, handle) = library.map_new_memory(0, granule);
+    for (number, gpu) in library.gpus().into_iter().enumerate() {
+        library.grant(base, granule, gpu, Access::ReadWrite);
+        raw.write_by(raw.gpus[number], base.get(), number as u64).unwrap();
+        library.grant(base, granule, gpu, Access::Read);
+        assert_eq!(raw.read_by(raw.gpus[number], base.get()), Ok(number as u64), "{context}");
+    }
+    library.vmm.unmap(base, granule).unwrap();
+    library.vmm.release(handle).unwrap();
+    library.vmm.address_free(base, granule).unwrap();
+    library.vmm.check().unwrap();
+    assert_eq!(library.vmm.quarantine(), [], "{context}");
+    reasons
+}
+
+#[test]
+fn refused_call_while_opening_is_reported() {
+    let test = "page_table_failures::refused_call_while_opening_is_reported";
+    on_each_release(test, &Emulation::gpus(2), |fixture| {
+        let (mut tried, mut failures, mut reported) = (0, Vec::new(), 0);
+        for mode in MODES {
+            set_variable("HSA_KFD", &format!("gpus=2,{mode}"));
+            let start = || {
+                // SAFETY: AMD's own runtime.
+                let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
+                (runtime, None::<Vmm>)
+            };
+            let open = |(runtime, vmm): &mut (Runtime, Option<Vmm>)| {
+                let options = VmmOptions::new().with_page_tables(true);
+                *vmm = Some(Vmm::open_with(runtime, options).unwrap());
+            };
+            let calls = driver_calls(start, open);
+            // Faults cannot be planned for opening and closing a file.
+            let can_fail =
+                |call: &&String| !["OPEN#", "CLOSE#"].iter().any(|it| call.starts_with(it));
+            for call in calls.iter().filter(can_fail) {
+                let context = format!("{} {mode}: opening, {call} fails", fixture.release());
+                let (mut reader, writer) = std::io::pipe().expect("a pipe");
+                let end = in_child(|| {
+                    fail_driver_calls(&format!("{call}=ENOMEM"));
+                    let reasons = check_opening(fixture, &context);
+                    (&writer).write_all(reasons.join("; ").as_bytes()).unwrap();
+                });
+                drop(writer);
+                let mut reasons = String::new();
+                reader.read_to_string(&mut reasons).unwrap();
+                println!("{context}: {reasons}");
+                tried += 1;
+                reported += usize::from(!reasons.is_empty());
+                // The runtime aborts if its own calls are refused while it grants access.
+                let may_abort = may_abort("grant", call).is_some();
+                if end != End::Success && !(may_abort && end == End::Signal(libc::SIGABRT)) {
+                    failures.push((context, end));
+                }
+            }
+        }
+        println!("{}: {tried} calls refused, {reported} reported", fixture.release());
+        assert_eq!(failures, [], "of {tried}");
+        assert!(tried >= 40 && reported >= 10, "{tried} calls, {reported} reported");
+    });
+}
