@@ -104,7 +104,7 @@ impl Machine {
             for gpu in 0..2 {
                 let page = page_table::page(gpu, mapping.address.get());
                 // A GPU may gain an entry without permissions.
-                let page = page.filter(|(_, _, permissions)| permissions != "---");
+                let page = page.filter(|page| page.permissions != "---");
                 pages.push((mapping.address, gpu, page));
             }
         }
@@ -116,7 +116,8 @@ impl Machine {
 #[derive(Debug, PartialEq)]
 struct State {
     snapshot: StateSnapshot,
-    pages: Vec<(Address, usize, Option<(String, usize, String)>)>,
+    /// The address, the GPU, and its entry.
+    pages: Vec<(Address, usize, Option<page_table::Page>)>,
     values: Vec<(Address, usize, u64)>,
 }
 

@@ -33,15 +33,27 @@ fn entry(line: &str) -> Option<Range<usize>> {
     Some(start..start + size)
 }
 
-/// Returns the memory, the offset and the permissions of the page at an address of a GPU; `None` without an entry.
+/// A page in a GPU's page table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(dead_code, reason = "each test binary uses a different part")]
+pub struct Page {
+    /// The line's description of the memory.
+    pub memory: String,
+    /// Where the page is in the memory, in bytes.
+    pub offset: usize,
+    /// Such as `rwx`.
+    pub permissions: String,
+}
+
+/// Returns the page at an address of a GPU; `None` without an entry.
 #[allow(dead_code, reason = "each test binary uses a different part")]
 #[track_caller]
-pub fn page(gpu: usize, address: usize) -> Option<(String, usize, String)> {
+pub fn page(gpu: usize, address: usize) -> Option<Page> {
     let lines = lines(gpu);
     let line = lines.iter().find(|line| entry(line).is_some_and(|it| it.contains(&address)))?;
     let (before, after) = line.split_once(" offset 0x")?;
     let (offset, permissions) = after.split_once(' ')?;
     let offset = usize::from_str_radix(offset, 16).ok()? + address - entry(line)?.start;
     let memory = before.split_whitespace().skip(3).collect::<Vec<_>>().join(" ");
-    Some((memory, offset, permissions.to_owned()))
+    Some(Page { memory, offset, permissions: permissions.to_owned() })
 }
