@@ -52,7 +52,10 @@ fn table_lines_have_no_trailing_spaces() {
     }
     let text = out(&run(&["bringup", "--runtime", nowhere]));
     let line = text.lines().find(|line| line.contains("library loads")).unwrap();
-    assert!(line.contains("could be loaded  "), "the attempts follow below: {line}");
+    assert!(
+        line.contains("could be loaded  "),
+        "the row ends after 'could be loaded'; the tried files are listed below the table: {line}"
+    );
 }
 
 #[test]

@@ -20,7 +20,7 @@ pub struct Options {
     pub filters: Vec<String>,
     /// How often all cases run; 0 counts as 1.
     pub repeat: usize,
-    /// The seed of a random order, which differs in each round; `None` for the order of the areas.
+    /// The seed of a random order, which differs in each round; `None` for the order of `cases()`.
     pub shuffle: Option<u64>,
     /// The number of failed cases after which the run stops; `None` for no limit.
     pub max_failures: Option<NonZeroUsize>,

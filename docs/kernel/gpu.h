@@ -53,6 +53,12 @@ static void check(const char *call, int status) {
   fprintf(stderr, "%s returned %#x\n", call, status);
   exit(2);
 }
+
+static void no_function(const char *name) {
+  fprintf(stderr, "the library has no function %s\n", name);
+  exit(2);
+}
+
 #define CALL(name, ...) check(#name, name(__VA_ARGS__))
 
 static void sleep_ms(long ms) {
@@ -89,7 +95,7 @@ static void start(void) {
     exit(2);
   }
 #define LOAD(name)                                                                                    \
-  if (!(name = (name##_fn)dlsym(library, #name))) check(#name, -1);
+  if (!(name = (name##_fn)dlsym(library, #name))) no_function(#name);
   FUNCTIONS(LOAD)
   CALL(hsa_init);
   CALL(hsa_amd_register_system_event_handler, on_event, NULL);

@@ -96,11 +96,11 @@ fn library_of(node: &(String, BTreeSet<String>), folder: &Path) {
     let mut link = Command::new("cc");
     link.args(["-shared", "-fPIC", "-w", "old.c", "-Wl,-soname,libhsavmm.so.1"]);
     link.args(["-Wl,--version-script=old.map", "-o", "libhsavmm.so"]).current_dir(folder);
-    expect_success(&link.output().unwrap(), "the baseline's library");
+    expect_success(&link.output().unwrap(), "a library with the first version's functions");
 }
 
 #[test]
-fn program_linked_to_the_baseline_runs_with_the_library() {
+fn program_linked_to_the_first_version_still_runs() {
     let folder = tempfile::tempdir().unwrap();
     library_of(&version_script()[0], folder.path());
     let program = folder.path().join("cycle");
@@ -127,7 +127,7 @@ fn program_linked_to_the_baseline_runs_with_the_library() {
 }
 
 #[test]
-fn installed_library_exports_versions_only() {
+fn installed_library_exports_only_versioned_functions() {
     let folder = tempfile::tempdir().unwrap();
     install(folder.path());
     let library = folder.path().join("lib/libhsavmm.so.1");
