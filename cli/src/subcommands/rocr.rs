@@ -40,9 +40,9 @@ pub struct RocrFetch {
     /// store it under
     #[arg(value_name = "VERSION", default_value = "all")]
     pub version: Releases,
-    /// The former name of VERSION
+    /// VERSION as an option, as it was given before it became positional
     #[arg(long = "version", value_name = "VERSION", hide = true, conflicts_with = "version")]
-    pub old_version: Option<Releases>,
+    pub version_option: Option<Releases>,
     /// Store the runtime of this folder, .deb, .tar or libhsa-runtime64.so instead of downloading one
     ///
     /// The other subcommands then accept its name like that of a downloaded release: `emulate --rocr
@@ -80,8 +80,8 @@ impl FromStr for Releases {
     }
 }
 
-/// Parses a release, or the beginning of one (`7`, `6.4`) that can be downloaded or was fetched. Accepts other
-/// names.
+/// Parses a release, or the beginning of one (`7`, `6.4`) that can be downloaded or was fetched. Returns a
+/// name that matches no such release unchanged.
 pub fn parse_release(text: &str) -> Result<Release, String> {
     let release: Release = text.parse().map_err(|error: InvalidRelease| error.to_string())?;
     let fetched = fetched_releases();
@@ -90,7 +90,8 @@ pub fn parse_release(text: &str) -> Result<Release, String> {
     complete(release, &known)
 }
 
-/// Returns the only known release that begins with the components of another one.
+/// Completes a release to the only known release that begins with its components. Returns it unchanged if it is known
+/// itself or if none begins so.
 fn complete(release: Release, known: &BTreeSet<Release>) -> Result<Release, String> {
     let begins = |known: &&Release| {
         let rest = known.version().strip_prefix(release.version());
@@ -119,7 +120,7 @@ pub fn run(args: &Rocr) -> anyhow::Result<Exit> {
 fn fetch_releases(args: &RocrFetch) -> anyhow::Result<Exit> {
     let steps = Steps::new();
     let mut on_step = |step: &str| steps.begin(step);
-    let Releases(releases) = args.old_version.as_ref().unwrap_or(&args.version);
+    let Releases(releases) = args.version_option.as_ref().unwrap_or(&args.version);
     if let Some(source) = &args.from {
         let name = match releases[..] {
             [name] => Some(name),
