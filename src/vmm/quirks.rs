@@ -130,8 +130,8 @@ quirks! {
     grant_without_descriptor_aborts, "ROCR-Runtime: MappedHandleAllowedAgent", rocr(0..=15).or_unknown();
 
     /// Granting a peer access after the memory's owner fails or corrupts the mapping (ROCm 7.14):
-    /// the memory is mapped again, and the owner is granted access last.
-    peer_after_owner_fails, "rocm-systems#9908, openxla/xla#46576", rocr(16..=20);
+    /// the memory is mapped again, and the owner is granted access last. The probe can only find the failure.
+    peer_after_owner_fails, "rocm-systems#9908, openxla/xla#46576", rocr(16..=20).probed();
 
     /// Export, import and properties take no lock in the runtime and race with every other call on
     /// handles (before ROCm 10): each holds a lock of the loaded library exclusively, which all

@@ -55,6 +55,8 @@ The last column says what is done if the runtime is neither:
 * \"probe\": opening a `Vmm` looks for the quirk, also on known runtimes, and the result decides. This makes at most
   20 calls on memory of its own, once for each runtime, and copies nothing. Differences from the version are logged
   and shown by `hsa-vmm info` and in the reports of `hsa-vmm conform`. `VmmOptions::with_probing` switches it off.
+  The probe for `peer_after_owner_fails` can only find the defect: a grant that succeeds may still corrupt the mapping,
+  so that the version decides.
 * \"on\": a probe could crash the process, and the workaround is harmless on a correct runtime.
 * empty: there is no harmless probe, and the workaround would disturb a correct runtime. It stays off.
 
