@@ -77,12 +77,6 @@ fn false_versions_pass() {
             let config = config.with_false_extension(extension).with_false_build(build);
             let (runtime, report) = conform(config);
             check_probes(&runtime, &report, quirks_of(generation));
-            // The list of known failures follows the version.
-            let follows_behaviour = |case: &&CaseReport| case.name != "share.import.not_memory";
-            let report = Report {
-                cases: report.cases.into_iter().filter(|it| follows_behaviour(&it)).collect(),
-                ..report
-            };
             assert_all_pass(&report, &format!("{generation} as 1.{extension}"));
         }
     }
