@@ -83,6 +83,10 @@ pub(super) fn choose_quirks(
         _ => probe(runtime, granule, quirks),
     };
     probes.iter().for_each(|probe| quirks.set(probe.quirk, probe.found));
+    if matches!(implementation, Implementation::Unknown { .. }) {
+        // Only ROCm 7.2 has both. No harmless call distinguishes it from later releases.
+        quirks.memory_returns_with_addresses = quirks.unmap_keeps_memory;
+    }
     (quirks.union(options.more_quirks), probes)
 }
 
