@@ -114,6 +114,24 @@ fn rocr_is_identified_by_its_build() {
 }
 
 #[test]
+fn rocddi_is_identified_by_its_exports() {
+    let fake = FakeLibrary::new("rocddi", &["-DROCDDI"]);
+    let runtime = fake.load();
+    let info = runtime.info();
+    assert_eq!(info.implementation, Implementation::Rocddi, "{}", info.implementation);
+    assert_eq!((info.extension, info.build.as_str()), ((1, 33), ""));
+    let vmm = Vmm::open_with(&runtime, without_probes()).unwrap();
+    let mut expected = Quirks::default();
+    Quirks::KNOWN.iter().for_each(|quirk| expected.set(quirk, quirk.rocddi));
+    assert_eq!(vmm.quirks(), expected);
+    assert_ne!(expected, Quirks::of_extension((1, 33)));
+    use_memory(&vmm);
+    // Without the loader's function, it is unknown.
+    let incomplete = FakeLibrary::new("no-loader", &["-DEXTENSION=15", "-DBUILD=\"\""]);
+    assert!(reasons(&incomplete.load()).contains("no build is reported"));
+}
+
+#[test]
 fn false_version_enables_no_quirks() {
     // ROCm 6.4 that reports the extension of ROCm 10.
     let fake = FakeLibrary::new("false-version", &["-DEXTENSION=22"]);

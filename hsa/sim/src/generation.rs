@@ -379,6 +379,27 @@ impl Behaviour {
 
     // --- Other functions ---
 
+    /// The minor version of HSA. Every release of ROCr reports 1.1 (E: lib.rs, `HSA_RUNTIME_VERSION_MINOR`).
+    pub(crate) fn hsa_minor(self) -> u16 {
+        if self.is_rocddi() { 21 } else { 1 }
+    }
+
+    /// `SVM_SUPPORTED` is true (E: lib.rs, `hsa_system_get_info`). In ROCr it depends on the kernel.
+    pub(crate) fn reports_svm(self) -> bool {
+        self.is_rocddi()
+    }
+
+    /// Agents report the alignment of images' rows, which is 0 (E: lib.rs, `hsa_agent_get_info`).
+    pub(crate) fn has_row_pitch_alignment(self) -> bool {
+        self.is_rocddi()
+    }
+
+    /// The loader's extension 1.0 is supported, by the runtime and by GPUs (E: lib.rs, `extension_mask` and
+    /// `supported_extension_minor`). The functions of its table are not simulated.
+    pub(crate) fn supports_loader(self) -> bool {
+        self.is_rocddi()
+    }
+
     pub(crate) fn has_vmem(self) -> bool {
         self.extension >= 4
     }
