@@ -132,6 +132,29 @@ fn rocddi_is_identified_by_its_exports() {
 }
 
 #[test]
+fn file_of_another_version_is_unknown() {
+    let fake = FakeLibrary::new("renamed", &[]);
+    let folder = tempfile::tempdir().unwrap();
+    for (name, contradicts) in
+        [("libhsa-runtime64.so.1.15.0", false), ("libhsa-runtime64.so.1.18.70204", true)]
+    {
+        let file = folder.path().join(name);
+        std::fs::copy(&fake.0, &file).unwrap();
+        // The library is opened by a link, as by its soname.
+        let link = folder.path().join(format!("link-to-{name}"));
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        // SAFETY: a runtime of this test.
+        let runtime = unsafe { Runtime::load_from(&link) }.unwrap();
+        if contradicts {
+            let expected = format!("build `1.15.0-hostile`, but the file is `{name}`");
+            assert_eq!(reasons(&runtime), expected);
+        } else {
+            assert_eq!(runtime.info().implementation.to_string(), "ROCr 1.15 (ROCm 6.4)");
+        }
+    }
+}
+
+#[test]
 fn false_version_enables_no_quirks() {
     // ROCm 6.4 that reports the extension of ROCm 10.
     let fake = FakeLibrary::new("false-version", &["-DEXTENSION=22"]);
