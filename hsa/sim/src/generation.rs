@@ -175,7 +175,7 @@ impl Behaviour {
         self.extension < 6
     }
 
-    /// `create` supports pools of CPUs.
+    /// `create` supports pools of CPUs (rocm-systems#7892; E: memory.rs, `hsa_amd_vmem_handle_create`).
     pub(crate) fn supports_cpu_memory(self) -> bool {
         self.generation >= Generation::D
     }
@@ -303,7 +303,8 @@ impl Behaviour {
         self.extension < 6
     }
 
-    /// Granting a peer access fails once the owner has access.
+    /// Granting a peer access fails once the owner has access (rocm-systems#9908: before it, `set_access` depended on the
+    /// order; openxla/xla#46576: the owner reads other pages instead of an error).
     pub(crate) fn owner_must_be_last(self) -> bool {
         self.generation == Generation::C
     }
@@ -341,7 +342,8 @@ impl Behaviour {
 
     // --- Sharing ---
 
-    /// An imported descriptor is first used when access is set.
+    /// An imported descriptor is first used when access is set (rocm-systems#6471, of which #8304 describes the
+    /// consequence; E: vmem.rs, `submit_map`).
     pub(crate) fn imports_lazily(self) -> bool {
         self.generation >= Generation::C
     }
@@ -351,7 +353,8 @@ impl Behaviour {
         self.is_rocddi()
     }
 
-    /// `import` keeps the caller's descriptor instead of a duplicate.
+    /// `import` keeps the caller's descriptor instead of a duplicate (seen with ROCm 7.14.0: a comment in
+    /// rocm-systems#8440, which duplicates it).
     pub(crate) fn import_borrows_descriptor(self) -> bool {
         self.generation == Generation::C
     }
@@ -361,17 +364,19 @@ impl Behaviour {
         self.extension < 12
     }
 
-    /// All exports of a handle return the same descriptor.
+    /// All exports of a handle return the same descriptor (rocm-systems#10604; seen with ROCm 7.14.0: a
+    /// comment in #8440; #7786 stopped holding it open).
     pub(crate) fn export_repeats_descriptor(self) -> bool {
         self.generation == Generation::C
     }
 
-    /// `export` accepts imported handles.
+    /// `export` accepts imported handles (D: rocm-systems#11606, an import has no
+    /// region, whose agent would export it; E: memory.rs, `hsa_amd_vmem_export_shareable_handle`).
     pub(crate) fn can_export_imports(self) -> bool {
         self.generation < Generation::D
     }
 
-    /// The properties of an import contain no pool. In earlier generations, they contain the GPU's
+    /// The properties of an import contain no pool (rocm-systems#11606). In earlier generations, they contain the GPU's
     /// last pool.
     pub(crate) fn imports_have_no_pool(self) -> bool {
         self.generation >= Generation::C
