@@ -303,8 +303,8 @@ impl Behaviour {
         self.extension < 6
     }
 
-    /// Granting a peer access fails once the owner has access (rocm-systems#9908: before it, `set_access` depended on the
-    /// order; openxla/xla#46576: the owner reads other pages instead of an error).
+    /// The owner must be granted access after its peers: otherwise, it reads unrelated pages in ROCm 7.14
+    /// (rocm-systems#9908, openxla/xla#46576). Here the call for the peer fails, so that tests notice it.
     pub(crate) fn owner_must_be_last(self) -> bool {
         self.generation == Generation::C
     }
