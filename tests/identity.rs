@@ -257,6 +257,34 @@ fn older_runtime_beside_a_newer_is_reported() {
 }
 
 #[test]
+fn probes_that_differ_are_logged_once() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    log::subscribe(
+        |metadata| *metadata.level() == tracing::Level::WARN,
+        |fields| WARNINGS.lock().unwrap().push(fields),
+    );
+    // The fake runtime accepts every import, which ROCm 6.4 does not.
+    let fake = FakeLibrary::new("differs", &[]);
+    let runtime = fake.load();
+    Vmm::open_with(&runtime, without_probes()).unwrap();
+    assert_eq!(WARNINGS.lock().unwrap().len(), 0);
+    Vmm::open(&runtime).unwrap();
+    Vmm::open(&runtime).unwrap();
+    let warnings = std::mem::take(&mut *WARNINGS.lock().unwrap());
+    let texts: Vec<_> = warnings.iter().map(|fields| format!("{fields:?}")).collect();
+    assert_eq!(texts.len(), 2, "{texts:?}");
+    for (text, quirk) in texts.iter().zip(["import_is_lazy", "import_needs_descriptor"]) {
+        for part in
+            [quirk, "the probe decides", "(\"expected\", \"false\")", "(\"found\", \"true\")"]
+        {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+}
+
+#[test]
 fn failed_start_lists_all_libraries() {
     if process::rerun_in_own_process() {
         return;
