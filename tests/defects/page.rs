@@ -56,7 +56,8 @@ The last column says what is done if the runtime is neither:
   20 calls on memory of its own, once for each runtime, and copies nothing. Differences from the version are logged
   and shown by `hsa-vmm info` and in the reports of `hsa-vmm conform`. `VmmOptions::with_probing` switches it off.
   The probe for `peer_after_owner_fails` can only find the defect: a grant that succeeds may still corrupt the mapping,
-  so that the version decides.
+  so that the version decides. Whether exported descriptors are close-on-exec is not probed, because the library always
+  makes them so.
 * \"on\": a probe could crash the process, and the workaround is harmless on a correct runtime.
 * \"with `unmap_keeps_memory`\": worked around if the probe finds that quirk, which a correct runtime does not have. On
   a runtime like ROCm 10, which has only that quirk, the workaround of `memory_returns_with_addresses` is not needed:
