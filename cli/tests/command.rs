@@ -58,6 +58,34 @@ fn table_lines_have_no_trailing_spaces() {
     );
 }
 
+/// The runtime in C of the library's tests reports ROCm 6.4, and imports any file.
+#[test]
+fn info_shows_probes_that_differ() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = folder.path().join("libhsa-runtime64.so.1");
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+    let output = std::process::Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()))
+        .args(["-shared", "-fPIC", "-pthread", "-I", &format!("{root}/hsa/sys/include")])
+        .arg(format!("-Wl,--version-script={root}/tests/hostile/rocr.map"))
+        .arg("-o")
+        .arg(&library)
+        .arg(format!("{root}/tests/hostile/runtime.c"))
+        .output()
+        .expect("a C compiler, $CC or cc");
+    assert!(output.status.success(), "{output:?}");
+    let arguments = ["info", "--runtime", library.to_str().unwrap()];
+    let output = run(&arguments);
+    assert!(output.status.success(), "{output:?}");
+    let text = out(&output);
+    let line = "probes differ         import_is_lazy: not expected of this version, found; \
+                import_needs_descriptor: not expected of this version, found";
+    assert!(text.lines().any(|it| it == line), "{text}");
+    let report = json(&run(&[&arguments[..], &["--format", "json"]].concat()));
+    let probes = report["runtime"]["probes"].as_array().unwrap().iter();
+    let differing = probes.filter(|probe| probe["expected"] != probe["found"]);
+    assert_eq!(differing.count(), 2, "{report:#}");
+}
+
 #[test]
 fn info_writes_json() {
     let value = json(&run(&["info", "--runtime", "sim", "--gpus", "2", "--format", "json"]));

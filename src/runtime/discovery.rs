@@ -54,6 +54,7 @@ pub(super) fn describe(native: &Native) -> Result<RuntimeInfo, Failure> {
         |name: &CStr| functions.iter().any(|(it, has)| *has && it.as_bytes() == name.to_bytes());
     let exports = |name: &CStr| library.map_or(has_function(name), |it| it.symbol(name).is_some());
     let implementation = identify(&Evidence {
+        file: &name.map(|name| name.to_string_lossy()).unwrap_or_default(),
         build: &build,
         extension,
         has_symbol_version: library.is_none_or(sys::Library::has_symbol_version),

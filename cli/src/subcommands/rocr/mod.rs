@@ -1,5 +1,7 @@
 //! `hsa-vmm rocr`: fetches AMD's runtime and runs programs with it.
 
+mod check;
+
 use crate::progress::Steps;
 use crate::screen::{Screen, note};
 use crate::table::table;
@@ -32,6 +34,12 @@ pub enum Rocr {
     /// The program is an executable of this machine, or `rocminfo` of the release. It finds the
     /// runtime as libhsa-runtime64.so.1 and through HSA_VMM_RUNTIME.
     Run(RocrRun),
+    /// Run everything with a fetched release on the emulated driver, and compare it with another one
+    ///
+    /// Runs `conform` with this release and the newest other one that was downloaded, `diff` of both, `info` and
+    /// `bringup`, and writes a summary, which names the quirks that the release shows. Meant for releases stored
+    /// with `fetch --from`.
+    Check(check::RocrCheck),
 }
 
 #[derive(Args, Debug)]
@@ -114,6 +122,7 @@ pub fn run(args: &Rocr) -> anyhow::Result<Exit> {
         Rocr::Fetch(args) => fetch_releases(args),
         Rocr::List => show(&fetched_releases()),
         Rocr::Run(args) => run_program(args),
+        Rocr::Check(args) => check::run(args),
     }
 }
 
