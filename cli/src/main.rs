@@ -4,6 +4,7 @@ mod arguments;
 mod choice;
 mod driver_log;
 mod executor;
+mod interrupt;
 mod kernel_log;
 mod last_call;
 mod output;

@@ -72,6 +72,16 @@ impl<W: Write> Ktap<W> {
         Ok(Self { out, number: 0, subtest: None })
     }
 
+    /// Writes a diagnostic line before the next result.
+    ///
+    /// # Errors
+    /// Returns the error of writing.
+    pub fn note(&mut self, text: &str) -> io::Result<()> {
+        let indent = if self.subtest.is_some() { "  " } else { "" };
+        writeln!(self.out, "{indent}# {}", one_line(text))?;
+        self.out.flush()
+    }
+
     /// Begins a group of `tests` tests.
     ///
     /// # Errors
