@@ -4,6 +4,7 @@ mod arguments;
 mod choice;
 mod driver_log;
 mod executor;
+mod interrupt;
 mod kernel_log;
 mod last_call;
 mod output;
@@ -184,12 +185,12 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Starts logging: to standard error at the requested level, and in a worker of `conform` or `stress` also to
-/// the page of the last call.
+/// Starts logging: to standard error at the requested level, and in a worker or peer of `conform` or a worker of
+/// `stress` also to the page of the last call.
 fn start_logging(arguments: &Arguments) {
     let page = match &arguments.command {
         // Without the page, the worker runs, but its last call is not known.
-        Command::Conform(args) if args.worker => LastCall::open_in_worker().ok(),
+        Command::Conform(args) if args.worker || args.peer => LastCall::open_in_worker().ok(),
         Command::Stress(args) if args.worker.is_some() => LastCall::open_in_worker().ok(),
         _ => None,
     };

@@ -46,7 +46,7 @@ fn is_utf8(locale: Option<&str>) -> bool {
 }
 
 /// The non-ASCII signs that this command prints, and their replacements for locales without UTF-8.
-const SIGNS: [(char, &str); 13] = [
+const SIGNS: [(char, &str); 14] = [
     ('✓', "+"),
     ('✗', "x"),
     ('–', "-"),
@@ -55,6 +55,7 @@ const SIGNS: [(char, &str); 13] = [
     ('→', "->"),
     ('×', "x"),
     ('µ', "u"),
+    ('±', "+-"),
     ('−', "-"),
     ('─', "-"),
     ('│', "|"),
@@ -180,7 +181,7 @@ mod tests {
         let mut bytes = Vec::new();
         let mut screen =
             Screen { writer: Box::new(&mut bytes), styled: false, replaces_signs: true };
-        writeln!(screen, "✓ 2 × 4 µs … Ä").unwrap();
+        writeln!(screen, "✓ 2 × 4 µs ± 1 … Ä").unwrap();
         let mut rows = table(&["head"]);
         rows.add_row(["– → ·"]);
         screen.table(&rows).unwrap();
@@ -188,7 +189,7 @@ mod tests {
         writeln!(screen, "✓").unwrap();
         drop(screen);
         let text = String::from_utf8(bytes).unwrap();
-        assert!(text.starts_with("+ 2 x 4 us ... Ä\n") && text.ends_with("\n✓\n"), "{text}");
+        assert!(text.starts_with("+ 2 x 4 us +- 1 ... Ä\n") && text.ends_with("\n✓\n"), "{text}");
         assert!(text.contains("- -> ."), "{text}");
     }
 

@@ -238,17 +238,26 @@ fn missing_release_error_suggests_fetch() {
 
 #[test]
 fn fetch_without_mirror_leaves_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let output = command(&["rocr", "fetch"])
-        .env("HSA_VMM_ROCR", folder.path())
-        .env("HSA_VMM_MIRROR", "file:///nowhere/debian")
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(3), "{output:?}");
-    assert!(err(&output).contains("cannot fetch AMD's runtime"), "{}", err(&output));
-    let files: Vec<_> =
-        std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
-    assert_eq!(files, ["lock"]);
+    // Nothing listens at port 1.
+    for (mirror, messages) in [
+        ("file:///nowhere/debian", &["cannot fetch AMD's runtime"][..]),
+        (
+            "http://127.0.0.1:1",
+            &["cannot fetch AMD's runtime", "Could not connect", "HSA_VMM_MIRROR"],
+        ),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = command(&["rocr", "fetch", "7.2.4"]);
+        command.env("HSA_VMM_ROCR", folder.path()).env("HSA_VMM_MIRROR", mirror);
+        let output = command.env("no_proxy", "127.0.0.1").output().unwrap();
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+        for message in messages {
+            assert!(err(&output).contains(message), "{message}: {}", err(&output));
+        }
+        let files: Vec<_> =
+            std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(files, ["lock"]);
+    }
 }
 
 #[test]

@@ -10,7 +10,6 @@ use run_command::{command, err, json, out, run};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Read;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -48,7 +47,7 @@ fn ktap_has_the_same_results_as_json() {
                 "pass" => (true, ""),
                 "fail" => (false, ""),
                 "skip" => (true, "SKIP"),
-                "known" => (false, "TODO"),
+                "known" => (true, "XFAIL"),
                 other => panic!("{other}"),
             };
             assert_eq!((*ok, directive.split(' ').next().unwrap()), expected, "{case}");
@@ -213,22 +212,92 @@ fn resume_rejects_other_options() {
     assert!(err(&output).contains("other options"), "{}", err(&output));
 }
 
-#[test]
-fn interrupted_run_prints_its_summary() {
-    let mut child = command(&["conform", "--runtime", "sim", "--repeat", "1000"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    std::thread::sleep(Duration::from_secs(2));
+/// Runs the command, and sends it SIGINT as soon as its standard output or its standard error contains `text`.
+fn interrupt_at(arguments: &[&str], text: &str) -> std::process::Output {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name| folder.path().join(name);
+    let file = |name| fs::File::create(path(name)).unwrap();
+    let mut command = command(arguments);
+    command.current_dir(folder.path()).stdout(file("out")).stderr(file("err"));
+    let mut child = command.spawn().unwrap();
+    let began = Instant::now();
+    while !["out", "err"].iter().any(|it| fs::read_to_string(path(it)).unwrap().contains(text)) {
+        assert_eq!(child.try_wait().unwrap(), None, "{arguments:?}");
+        assert!(began.elapsed() < Duration::from_secs(120), "{arguments:?}: no `{text}`");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    let (mut table, mut notes) = (String::new(), String::new());
-    child.stdout.take().unwrap().read_to_string(&mut table).unwrap();
-    child.stderr.take().unwrap().read_to_string(&mut notes).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(1), "{notes}");
-    assert!(notes.contains("interrupted") && notes.contains(" passed, 0 failed, "), "{notes}");
-    assert!(table.contains("map.flags.refused"), "{table}");
+    let signalled = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if signalled.elapsed() > Duration::from_secs(60) {
+            child.kill().unwrap();
+            panic!("{arguments:?}: does not end");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let [stdout, stderr] = ["out", "err"].map(|name| fs::read(path(name)).unwrap());
+    std::process::Output { status, stdout, stderr }
+}
+
+#[test]
+fn interrupted_conform_prints_its_summary() {
+    let faults = "--sim=faults=hsa_amd_vmem_map#1=ERROR";
+    let repeat = ["--repeat", "1000", "--filter", "map.handle.*", "--filter", "map.flags.*"];
+    // The runtime's line is printed when the first worker has started.
+    let arguments = [&["conform", "--runtime", "sim", faults], &repeat[..]].concat();
+    let output = interrupt_at(&arguments, "runtime: ");
+    let notes = err(&output);
+    assert_eq!(output.status.code(), Some(1), "{notes}");
+    assert!(notes.contains("interrupted") && notes.contains(" passed, "), "{notes}");
+}
+
+#[test]
+fn interrupted_fuzz_prints_its_result() {
+    let fuzz = ["fuzz", "--runtime", "sim", "--seed", "3", "--processes", "1", "--time", "1h"];
+    let output = interrupt_at(&[&fuzz[..], &["--format", "json"]].concat(), "seed 3");
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert!(err(&output).contains("interrupted"), "{}", err(&output));
+    let report = json(&output);
+    assert_eq!((&report["interrupted"], &report["finding"]), (&json!(true), &Value::Null));
+
+    // KTAP begins before the first sequence runs.
+    let output = interrupt_at(&[&fuzz[..], &["--format", "ktap"]].concat(), "1..1\n# seed 3");
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert!(parse_ktap(&out(&output)).0["fuzz --seed 3"].ok);
+
+    // An interrupt while a sequence is shrunk: each attempt hangs for two seconds.
+    let hang = ["--sim", "faults=hsa_amd_vmem_map#3-=hang", "--time-limit", "2s", "--shrink", "1h"];
+    let arguments = [&fuzz[..], &hang, &["--format", "json"]].concat();
+    let output = interrupt_at(&arguments, "shrinking it");
+    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    let report = json(&output);
+    assert_eq!(report["finding"]["kind"], "hang", "{report:#}");
+    assert_eq!(report["interrupted"], true, "{report:#}");
+}
+
+#[test]
+fn interrupted_bringup_prints_levels() {
+    let faults = ["--sim", "faults=hsa_amd_vmem_map=hang", "--time-limit", "1h"];
+    let bringup = [&["bringup", "--runtime", "sim"], &faults[..]].concat();
+    let count = |text: &str, word: &str| text.lines().filter(|line| line.contains(word)).count();
+    // Each level is written when it ends.
+    let output = interrupt_at(&bringup, "one page reserved");
+    let (table, notes) = (out(&output), err(&output));
+    assert_eq!(output.status.code(), Some(1), "{notes}");
+    assert!(notes.contains("interrupted after "), "{notes}");
+    let reached = count(&table, "✓");
+    assert!(reached > 3 && notes.contains(&format!("after {reached} of")), "{table}{notes}");
+    assert!(count(&table, "interrupted") > 3, "{table}");
+
+    let output = interrupt_at(&[&bringup[..], &["--format", "ktap"]].concat(), " reserved");
+    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    let (top, _) = parse_ktap(&out(&output));
+    assert!(top["reserved"].directive.is_empty(), "{top:?}");
+    assert_eq!(top["mapped"].directive, "SKIP interrupted", "{top:?}");
 }
 
 #[test]

@@ -78,6 +78,7 @@ fn man_pages_cover_all_subcommands_and_options() {
             assert!(page.contains(option), "{name}: {option}");
         }
     }
+    assert!(read(&pages, "hsa-vmm-rocr-run.1").contains("The program was not found."));
     assert_eq!(fs::read_dir(&pages).unwrap().count(), subcommands.len());
     let first = run(&["man"]);
     assert_eq!(out(&first), read(&pages, "hsa-vmm.1"));

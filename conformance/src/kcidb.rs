@@ -45,8 +45,8 @@ fn environment(report: &Report) -> Value {
     let gpus = report.agents.iter().filter(|agent| agent.kind == "gpu");
     json!({
         "comment": format!("{} {}", runtime.name, runtime.extension),
-        "compatible": gpus.map(|agent| agent.name.as_str()).collect::<Vec<_>>(),
         "misc": {
+            "gpus": gpus.map(|agent| agent.name.as_str()).collect::<Vec<_>>(),
             "driver": runtime.driver,
             "kernel": report.run.as_ref().map(|run| run.kernel.as_str()),
             "build": runtime.build,

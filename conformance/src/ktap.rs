@@ -33,7 +33,8 @@ use std::io::{self, Write};
 pub struct KtapTest<'a> {
     /// The name of the test.
     pub name: &'a str,
-    /// The result. A known failure is `TODO`, which does not count as failed.
+    /// The result. A known failure is written as `ok … # XFAIL`: the kernel's parser counts each `not ok` as
+    /// failed.
     pub status: Status,
     /// Why the test failed or was skipped; may have several lines.
     pub detail: &'a str,
@@ -70,6 +71,16 @@ impl<W: Write> Ktap<W> {
         writeln!(out, "KTAP version 1\n1..{results}")?;
         out.flush()?;
         Ok(Self { out, number: 0, subtest: None })
+    }
+
+    /// Writes a diagnostic line before the next result.
+    ///
+    /// # Errors
+    /// Returns the error of writing.
+    pub fn note(&mut self, text: &str) -> io::Result<()> {
+        let indent = if self.subtest.is_some() { "  " } else { "" };
+        writeln!(self.out, "{indent}# {}", diagnostic(text))?;
+        self.out.flush()
     }
 
     /// Begins a group of `tests` tests.
@@ -112,11 +123,11 @@ impl<W: Write> Ktap<W> {
             Status::Pass => ("ok", String::new()),
             Status::Fail => ("not ok", String::new()),
             Status::Skip => ("ok", format!(" # SKIP {reason}")),
-            Status::Known => ("not ok", format!(" # TODO {reason}")),
+            Status::Known => ("ok", format!(" # XFAIL {reason}")),
         };
         if test.status == Status::Fail {
             for line in test.detail.lines() {
-                writeln!(self.out, "{indent}# {}", one_line(line))?;
+                writeln!(self.out, "{indent}# {}", diagnostic(line))?;
             }
         }
         writeln!(self.out, "{indent}{ok} {number} {name}{}", directive.trim_end())?;
@@ -145,6 +156,12 @@ fn one_line(text: &str) -> String {
     printable(text).replace('\n', " ").replace('#', "\\#")
 }
 
+/// Returns the text of a diagnostic line, which must not look like the header of a subtest.
+fn diagnostic(text: &str) -> String {
+    let indent = if text.starts_with("Subtest:") { " " } else { "" };
+    format!("{indent}{}", one_line(text))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -157,12 +174,13 @@ mod tests {
 
     #[test]
     fn hostile_text_stays_in_its_line() {
-        let detail = "a # TODO b\nnot ok 7 c\u{1b}[0m\nd";
+        let detail = "a # TODO b\nnot ok 7 c\u{1b}[0m\nSubtest: d";
         let status = Status::Fail;
         let text =
             written(|ktap| ktap.result(&KtapTest { name: "x # SKIP", status, detail }).unwrap());
         let lines: Vec<_> = text.lines().skip(2).collect();
-        let expected = ["# a \\# TODO b", "# not ok 7 c\\u001b[0m", "# d", "not ok 1 x \\# SKIP"];
+        let expected =
+            ["# a \\# TODO b", "# not ok 7 c\\u001b[0m", "#  Subtest: d", "not ok 1 x \\# SKIP"];
         assert_eq!(lines, expected);
     }
 

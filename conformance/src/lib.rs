@@ -56,6 +56,7 @@ pub mod picture;
 mod plan;
 mod process_maps;
 mod provenance;
+mod raw_calls;
 pub mod replay;
 mod report;
 mod results;

@@ -1,4 +1,4 @@
-//! A retire queue and its signal, for cases. The only unsafe code of this crate.
+//! A retire queue and its signal, for cases.
 
 use crate::{Context, NotPassed, Verdict};
 use hsa_vmm::buffer::PagedBuffer;

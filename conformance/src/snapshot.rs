@@ -1,7 +1,7 @@
 //! The state that a rejected operation must not change.
 
 use crate::case::quarantined;
-use crate::descriptors;
+use crate::{descriptors, hexdump};
 use hsa_vmm::vmm::{MappingInfo, Quarantined, Usage};
 use hsa_vmm::{Address, Vmm};
 
@@ -36,13 +36,20 @@ impl Snapshot {
     /// Describes the first difference from a later state. Returns `None` if the states are equal.
     pub fn difference(&self, later: &Self) -> Option<String> {
         if self.usage != later.usage {
-            return Some(format!("{:?} became {:?}", self.usage, later.usage));
+            let [before, after] = [self.usage, later.usage].map(usage);
+            return Some(format!("{before} became {after}"));
         }
         if self.reservations != later.reservations {
             return Some("the reservations changed".to_owned());
         }
         if self.mappings != later.mappings {
-            return Some(format!("the mappings {:?} became {:?}", self.mappings, later.mappings));
+            let changed = |(before, after): &(&MappingInfo, &MappingInfo)| before != after;
+            let mut pairs = self.mappings.iter().zip(&later.mappings);
+            let text = match pairs.find(changed) {
+                Some((before, after)) => format!("{} became {}", mapping(before), mapping(after)),
+                None => format!("{} mappings became {}", self.mappings.len(), later.mappings.len()),
+            };
+            return Some(text);
         }
         if self.quarantine != later.quarantine {
             return Some(quarantined(&later.quarantine));
@@ -51,8 +58,33 @@ impl Snapshot {
             let [before, after] = [self.descriptors, later.descriptors].map(descriptors::text);
             return Some(format!("open file descriptors: {before} became {after}"));
         }
-        (self.contents != later.contents).then(|| "the contents of memory changed".to_owned())
+        let contents = self.contents.iter().zip(&later.contents);
+        let changed =
+            self.mappings.iter().zip(contents).find(|(_, (before, after))| before != after);
+        changed.map(|(at, contents)| {
+            let bytes = match contents {
+                (Some(before), Some(after)) => hexdump::difference(before, after),
+                _ => None,
+            };
+            let bytes =
+                bytes.unwrap_or_else(|| "the CPU can read it only before or after".to_owned());
+            format!("the contents of {} changed: {bytes}", mapping(at))
+        })
     }
+}
+
+/// Describes how much of a `Vmm` is in use.
+fn usage(usage: Usage) -> String {
+    let Usage { reservations, handles, mappings, .. } = usage;
+    format!("{reservations} reservations, {handles} handles and {mappings} mappings")
+}
+
+/// Describes a mapping: its range, its offset in the memory, and each agent's access.
+fn mapping(mapping: &MappingInfo) -> String {
+    let MappingInfo { address, size, offset, access, .. } = mapping;
+    let access: Vec<_> = access.iter().map(|(agent, access)| format!("{agent} {access}")).collect();
+    let access = if access.is_empty() { "no access".to_owned() } else { access.join(", ") };
+    format!("the mapping of {size:#x} bytes at {address}, offset {offset:#x} ({access})")
 }
 
 /// Returns both ends of a mapping's contents; `None` if the CPU cannot read the mapping.

@@ -2,9 +2,13 @@
 
 use super::{Message, Task, exit_description, start_worker};
 use crate::arguments::Common;
+use crate::interrupt::Interrupt;
 use hsa_vmm_conformance::fuzz::{Found, Kind, Moment, Sequence};
 use hsa_vmm_conformance::worker::{Received, Worker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// How often the executor checks whether it is interrupted.
+const POLL: Duration = Duration::from_millis(100);
 
 /// Runs sequences in a worker process, and replaces the worker when it crashes or hangs.
 #[derive(Debug)]
@@ -15,16 +19,18 @@ pub struct Executor<'a> {
     /// The description of the runtime, once the worker has opened the runtime.
     pub runtime_description: Option<String>,
     worker: Option<Worker>,
+    /// Ends the run of a sequence.
+    interrupt: Interrupt,
 }
 
 impl<'a> Executor<'a> {
     /// Creates an executor. The worker starts with the first sequence.
-    pub fn new(common: &'a Common, time_limit: Duration) -> Self {
-        Self { common, time_limit, runtime_description: None, worker: None }
+    pub fn new(common: &'a Common, time_limit: Duration, interrupt: Interrupt) -> Self {
+        Self { common, time_limit, runtime_description: None, worker: None, interrupt }
     }
 
     /// Runs sequences one after another in one process until one fails. Returns the index of that
-    /// sequence and the failure.
+    /// sequence and the failure; `None` if no sequence has failed, or if the run is interrupted.
     pub fn run(&mut self, sequences: &[Sequence]) -> anyhow::Result<Option<(usize, Found)>> {
         // A loaded library may keep state from earlier sequences, so it needs a new worker. Each sequence on
         // a simulation has a simulation of its own.
@@ -37,8 +43,16 @@ impl<'a> Executor<'a> {
         };
         worker.send(&Task::Perform(sequences.to_vec()));
         let (mut index, mut moment, mut found) = (0, Moment::Start, None);
+        let mut last_message = Instant::now();
         let (kind, message) = loop {
-            match worker.receive(self.time_limit) {
+            let remaining = self.time_limit.saturating_sub(last_message.elapsed());
+            let received = worker.receive(remaining.min(POLL));
+            if self.interrupt.arrived() {
+                self.worker = None;
+                return Ok(None);
+            }
+            match received {
+                Received::Timeout if last_message.elapsed() < self.time_limit => continue,
                 Received::Message(Message::Ready(text)) => self.runtime_description = Some(text),
                 Received::Message(Message::At(operation)) => {
                     let length =
@@ -60,6 +74,7 @@ impl<'a> Executor<'a> {
                     break (Kind::Crash, format!("the process ended ({exit})"));
                 }
             }
+            last_message = Instant::now();
         };
         self.worker = None;
         Ok(Some((index, Found { kind, moment, words: message })))

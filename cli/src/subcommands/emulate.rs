@@ -21,8 +21,9 @@ Examples:
   hsa-vmm emulate --rocr 6.4 --log driver.log -- bash -c './setup && ./program'
 
 With --rocr, the program and the programs that it starts use the loader and the
-C library of that release. Programs that are linked statically, or with another
-C library than glibc, find no emulated driver.
+C library of that release. A program that is linked statically, or with another
+C library than glibc, is an error; if the program starts such a program, that
+one runs without the emulated driver.
 
 Exit status: the program's; 125 if the emulation failed, 126 if the program is
 not executable, 127 if it was not found.";

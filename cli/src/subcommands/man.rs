@@ -42,7 +42,17 @@ const STATUSES: &[(&str, &str)] = &[
 ];
 /// The exit statuses of subcommands that become another program.
 const STATUSES_OF_PROGRAMS: &[(&str, &str)] = &[
+    ("2", "Invalid usage."),
     ("125", "The emulation, the recording or the virtual machine failed."),
+    ("126", "The program is not executable."),
+    ("127", "The program was not found."),
+    ("other", "The exit status of the program."),
+];
+
+/// The exit statuses of `rocr run`.
+const STATUSES_OF_ROCR_RUN: &[(&str, &str)] = &[
+    ("2", "Invalid usage."),
+    ("3", "The release was not fetched."),
     ("126", "The program is not executable."),
     ("127", "The program was not found."),
     ("other", "The exit status of the program."),
@@ -66,8 +76,11 @@ const VARIABLES: &[(&str, &str)] = &[
 
 /// Returns the sections `EXIT STATUS` and `ENVIRONMENT` of a page.
 fn sections(page: &str) -> String {
-    let becomes_program = ["hsa-vmm-emulate.1", "hsa-vmm-record.1", "hsa-vmm-vm.1"].contains(&page);
-    let statuses = if becomes_program { STATUSES_OF_PROGRAMS } else { STATUSES };
+    let statuses = match page {
+        "hsa-vmm-emulate.1" | "hsa-vmm-record.1" | "hsa-vmm-vm.1" => STATUSES_OF_PROGRAMS,
+        "hsa-vmm-rocr-run.1" => STATUSES_OF_ROCR_RUN,
+        _ => STATUSES,
+    };
     let mut text = String::new();
     for (title, entries) in [("EXIT STATUS", statuses), ("ENVIRONMENT", VARIABLES)] {
         text += &format!(".SH \"{title}\"\n");

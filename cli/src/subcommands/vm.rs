@@ -295,6 +295,10 @@ fn typed_arguments(args: &VmRun) -> Vec<String> {
     let mut add = |option: &str, value: String| arguments.extend([format!("--{option}"), value]);
     add("gpus", args.gpus.to_string());
     add("vram", format!("{}M", args.vram));
+    add("memory", format!("{}M", args.memory));
+    if let Some(kernel) = &args.kernel {
+        add("kernel", kernel.clone());
+    }
     if let Some(release) = args.rocr {
         add("rocr", release.to_string());
     }
@@ -312,7 +316,21 @@ fn typed_arguments(args: &VmRun) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{mebibytes, power_of_two};
+    use super::{mebibytes, power_of_two, typed_arguments};
+    use crate::arguments::{Arguments, Command};
+    use clap::Parser;
+
+    #[test]
+    fn typed_arguments_repeat_the_machine() {
+        let words = "vm --gpus 3 --vram 256M --memory 3072M --kernel 6.12.9 --rocr 6.4.3 --parameter a.b=1 \
+                     --fault COPY=garbled --stub f";
+        let line = format!("hsa-vmm {words} --log file -- true");
+        let Command::Vm(vm) = Arguments::parse_from(line.split_whitespace()).command else {
+            panic!("not vm");
+        };
+        let expected: Vec<_> = words.split_whitespace().collect();
+        assert_eq!(typed_arguments(&vm.run), expected);
+    }
 
     #[test]
     fn size_parsers_check_unit_and_range() {

@@ -10,7 +10,7 @@ use run_command::{command, err, out, run};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Command, Output};
 use tempfile::TempDir;
 
 /// A folder with a program that is linked with the runtime of a release.
@@ -109,9 +109,42 @@ fn ctest_runs_tests() {
     });
 }
 
+/// Returns the project's examples as executables. Builds them if one is missing: `cargo test --workspace` has built
+/// them.
+fn examples() -> Vec<PathBuf> {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
+    let built = Path::new(run_command::HSA_VMM).parent().unwrap();
+    let sources = fs::read_dir(sources).unwrap().map(|entry| entry.unwrap().path());
+    let names = sources
+        .filter_map(|path| Some(path.file_name()?.to_str()?.strip_suffix(".rs")?.to_owned()));
+    let examples: Vec<_> = names.map(|name| built.join("examples").join(name)).collect();
+    if !examples.iter().all(|example| example.exists()) {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--locked", "-p", "hsa-vmm", "--examples"]);
+        let output = cargo.env("CARGO_TARGET_DIR", built.parent().unwrap()).output().unwrap();
+        assert!(output.status.success(), "cannot build the examples: {}", err(&output));
+    }
+    examples
+}
+
+#[test]
+fn every_example_runs() {
+    let examples = examples();
+    assert!(examples.len() > 10, "{examples:?}");
+    on_each_release("every_example_runs", |fixture| {
+        for example in &examples {
+            assert!(example.exists(), "{} is not built", example.display());
+            let output = fixture.emulate(&[example.to_str().unwrap()]);
+            assert_eq!(output.status.code(), Some(0), "{}: {output:?}", example.display());
+            let printed = out(&output) + &err(&output);
+            assert!(!printed.trim().is_empty(), "{} prints nothing", example.display());
+        }
+    });
+}
+
 /// Runs a program of the machine; `None` if it does not exist.
 fn run_of(program: &str, arguments: &[&str]) -> Option<Output> {
-    std::process::Command::new(program).args(arguments).output().ok()
+    Command::new(program).args(arguments).output().ok()
 }
 
 #[test]

@@ -67,8 +67,7 @@ fn selected(name: &str) -> Vec<(&'static str, &'static str, &'static str)> {
 
 /// Runs both tools with a fault.
 fn measure((plan, conform_reason, bringup_reason): (&str, &str, &str)) -> Row {
-    let (call, effect) = plan.split_once('=').unwrap();
-    let pair = Pair { call: call.to_owned(), effect: effect.to_owned() };
+    let pair = Pair::parse(plan).unwrap();
     let with_reason = |cell: Cell, reason: &str| match (cell, reason) {
         (Cell::Missed(_), "") => Cell::Missed("NOT DETECTED".to_owned()),
         (Cell::Missed(_), reason) => Cell::Missed(reason.to_owned()),

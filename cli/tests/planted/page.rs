@@ -3,10 +3,11 @@
 use crate::pairs::{Pair, TARGETS};
 use crate::reasons;
 use crate::table::Target;
-use crate::{RunResult, run_within};
+use crate::{RunResult, run, run_within};
 use serde_json::Value;
 use std::fmt::Write;
 use std::path::PathBuf;
+use std::sync::Mutex;
 use std::time::Duration;
 
 const HEAD: &str = "\
@@ -25,7 +26,11 @@ no tool may report it. Without planned faults, no tool reports a fault.
 A cell without a case or level contains the reason why the fault is not detected.
 
 `fuzz` (`--seed 1 --time 20s`) and `stress` (`--time 1s --time-limit 10s`) compare results, resources and contents, too. One fault of
-each effect on AMD's 7.2.4:
+each effect on AMD's 7.2.4, with the kind of the finding or the scenario, and the message;
+`HSA_VMM_WRITE_PAGES=1 HSA_VMM_PLANTED=all cargo test -p hsa-vmm-cli --test planted one_fault_of_each_effect` writes
+this table (two minutes). `HSA_VMM_TABLE=all.md HSA_VMM_PLANTED=all cargo test -p hsa-vmm-cli --test planted full_table`
+runs all four tools with every fault of the tables below and writes the results to `all.md` (half a day);
+`HSA_VMM_PLANTED=GEM_CLOSE` selects the faults that contain this text.
 
 ";
 
@@ -61,6 +66,14 @@ const NO_QUERY: &str = "it does not query the available memory";
 
 /// The last section: the virtual machine.
 pub const MACHINE: Target = Target::Machine("6.4.3");
+
+/// A fault and the results of `fuzz` and `stress`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Representative {
+    pub pair: Pair,
+    pub fuzz: Cell,
+    pub stress: Cell,
+}
 
 /// Returns the time limit of one run. A longer run is recorded as `no end`.
 fn run_limit(target: Target) -> Duration {
@@ -141,14 +154,14 @@ pub fn conform(target: Target, pair: &Pair, filter: Option<&str>, limit: &str) -
         }
         run_within(run_limit(target), target, &plan, &arguments)
     });
-    let RunResult { status, out, err, .. } = match result {
+    let result = match result {
         Ok(result) => result,
         Err(reason) => return Cell::Detected("no end".into(), reason),
     };
-    if status.success() {
+    if result.status.success() {
         return Cell::Missed(String::new());
     }
-    let report: Value = serde_json::from_str(&out).unwrap_or_default();
+    let report: Value = serde_json::from_str(&result.out).unwrap_or_default();
     let cases = report["cases"].as_array();
     let failed = cases.into_iter().flatten().find(|case| case["status"] == "fail");
     match failed {
@@ -156,11 +169,7 @@ pub fn conform(target: Target, pair: &Pair, filter: Option<&str>, limit: &str) -
             case["name"].as_str().unwrap_or_default().to_owned(),
             shorten(case["detail"].as_str().unwrap_or_default()),
         ),
-        None => {
-            let last = err.trim_end().lines().rfind(|line| line.contains("error"));
-            let ended = format!("exit {}", status.code().unwrap_or(-1));
-            Cell::Detected(ended, shorten(last.unwrap_or("no case ran")))
-        }
+        None => not_run(&result),
     }
 }
 
@@ -185,6 +194,59 @@ pub fn bringup(target: Target, pair: &Pair, until: Option<&str>, limit: &str) ->
     let what = shorten(failure["what"].as_str().unwrap_or_default());
     let what = if what.contains(call) { what } else { format!("{call}: {what}") };
     Cell::Detected(level.to_owned(), what)
+}
+
+/// Runs `fuzz` with a fault. A finding is detected by its kind.
+pub fn fuzz(target: Target, pair: &Pair, time: &str) -> Cell {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("found.jsonl");
+    let save = ["--shrink", "1s", "--save", file.to_str().expect("text")];
+    let fuzz =
+        ["fuzz", "--format", "json", "--seed", "1", "--processes", "2", "--time-limit", "3s"];
+    let arguments = [&fuzz[..], &["--time", time], &save].concat();
+    let result = match run(target, &pair.plan(), &arguments) {
+        Ok(result) => result,
+        Err(reason) => return Cell::Detected("no end".into(), reason),
+    };
+    if result.status.success() {
+        return Cell::Missed(String::new());
+    }
+    let report: Value = serde_json::from_str(&result.out).unwrap_or_default();
+    let finding = &report["finding"];
+    match (finding["kind"].as_str(), finding["words"].as_str()) {
+        (Some(kind), Some(words)) => Cell::Detected(kind.to_owned(), shorten(words)),
+        _ => not_run(&result),
+    }
+}
+
+/// Runs `stress` with a fault. An unexpected error or a leak is detected by the scenario.
+pub fn stress(target: Target, pair: &Pair) -> Cell {
+    let arguments = ["stress", "--format", "json", "--time", "1s", "--time-limit", "10s"];
+    let result = match run(target, &pair.plan(), &arguments) {
+        Ok(result) => result,
+        Err(reason) => return Cell::Detected("no end".into(), reason),
+    };
+    if result.status.success() {
+        return Cell::Missed(String::new());
+    }
+    let report: Value = serde_json::from_str(&result.out).unwrap_or_default();
+    let scenarios = report["scenes"].as_array();
+    let failure = scenarios.into_iter().flatten().find_map(|scenario| {
+        let error = scenario["unexpected"].as_object().and_then(|errors| errors.keys().next());
+        let leak = || Some(format!("leaked: {}", scenario["leaks"][0]["what"].as_str()?));
+        let what = error.cloned().or_else(leak)?;
+        Some(Cell::Detected(scenario["scene"].as_str()?.to_owned(), shorten(&what)))
+    });
+    let leak = report["leaks"][0]["what"].as_str();
+    let of_machine = leak.map(|what| Cell::Detected("memory".to_owned(), shorten(what)));
+    failure.or(of_machine).unwrap_or_else(|| not_run(&result))
+}
+
+/// Describes a run that ended without a report.
+fn not_run(result: &RunResult) -> Cell {
+    let last = result.err.trim_end().lines().rfind(|line| line.contains("error"));
+    let ended = format!("exit {}", result.status.code().unwrap_or(-1));
+    Cell::Detected(ended, shorten(last.unwrap_or("nothing ran")))
 }
 
 /// Adds the reason to a missed fault.
@@ -216,14 +278,41 @@ fn file() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/detection.md"))
 }
 
-/// Writes the page, and keeps the section of the virtual machine.
-pub fn write(rows: &[(Target, Vec<Row>)]) {
+/// Held while the page is read and written: two tests write parts of it.
+static PAGE: Mutex<()> = Mutex::new(());
+
+/// Writes the beginning of the page with the results of `fuzz` and `stress`, and keeps the other sections.
+pub fn write_representatives(rows: &[Representative]) {
+    let _lock = PAGE.lock().expect("no panic");
+    let old = std::fs::read_to_string(file()).expect("docs/detection.md");
+    let rest = old.find("\n## ").map_or("", |start| &old[start..]);
+    std::fs::write(file(), beginning(rows) + rest).expect("a page");
+}
+
+fn beginning(rows: &[Representative]) -> String {
     let mut page = HEAD.to_owned();
     page.push_str("| fault | `fuzz` | `stress` |\n|---|---|---|\n");
-    for (plan, fuzz, stress) in REPRESENTATIVES {
-        let text = |reason: &'static str| if reason.is_empty() { "detected" } else { reason };
-        let _ = writeln!(page, "| {plan} | {} | {} |", text(fuzz), text(stress));
+    for Representative { pair, fuzz, stress } in rows {
+        let _ = writeln!(page, "| `{}` | {} | {} |", pair.plan(), fuzz.text(), stress.text());
     }
+    page
+}
+
+/// Writes all results of four tools to a file.
+pub fn write_table(file: &str, rows: &[(Target, Row, Representative)]) {
+    let head = "| target | fault | `conform` | `bringup` | `fuzz` | `stress` |\n|---|---|---|---|---|---|\n";
+    let mut table = head.to_owned();
+    for (target, Row { pair, conform, bringup }, Representative { fuzz, stress, .. }) in rows {
+        let cells = [conform, bringup, fuzz, stress].map(Cell::text).join(" | ");
+        let _ = writeln!(table, "| {} | `{}` | {cells} |", title(*target), pair.plan());
+    }
+    std::fs::write(file, table).expect("a table");
+}
+
+/// Writes the page, and keeps the section of the virtual machine.
+pub fn write(rows: &[(Target, Vec<Row>)]) {
+    let _lock = PAGE.lock().expect("no panic");
+    let mut page = beginning(&read_representatives());
     for (target, rows) in rows {
         let _ = write!(page, "\n## {}\n\n", title(*target));
         write_rows(&mut page, rows);
@@ -270,10 +359,23 @@ pub fn read_rows(target: Target) -> Vec<Row> {
     part.lines().filter_map(row).collect()
 }
 
+/// Reads the results of `fuzz` and `stress`.
+pub fn read_representatives() -> Vec<Representative> {
+    let page = std::fs::read_to_string(file()).expect("docs/detection.md");
+    let part = page.split("\n## ").next().unwrap_or_default();
+    let rows = part.lines().filter_map(row);
+    rows.map(|Row { pair, conform, bringup }| Representative {
+        pair,
+        fuzz: conform,
+        stress: bringup,
+    })
+    .collect()
+}
+
+/// Reads a row: a fault, and the results of two tools.
 fn row(line: &str) -> Option<Row> {
     let mut cells = line.strip_prefix("| `")?.trim_end_matches(" |").split(" | ");
-    let (call, effect) = cells.next()?.trim_end_matches('`').split_once('=')?;
-    let pair = Pair { call: call.to_owned(), effect: effect.to_owned() };
+    let pair = Pair::parse(cells.next()?.trim_end_matches('`'))?;
     let (conform, bringup) = (Cell::parse(cells.next()?), Cell::parse(cells.next()?));
     Some(Row { pair, conform, bringup })
 }

@@ -16,6 +16,12 @@ pub struct Pair {
 }
 
 impl Pair {
+    /// Parses a fault plan of one call, such as `GEM_VA=EIO`.
+    pub fn parse(plan: &str) -> Option<Self> {
+        let (call, effect) = plan.split_once('=')?;
+        Some(Self { call: call.to_owned(), effect: effect.to_owned() })
+    }
+
     /// Returns the fault plan, such as `GEM_VA=EIO`.
     pub fn plan(&self) -> String {
         format!("{}={}", self.call, self.effect)

@@ -2,7 +2,7 @@
 
 use super::sharing::{KIND, export};
 use crate::Context;
-use crate::case::{Case, Verdict, ensure, ensure_eq};
+use crate::case::{Case, Verdict, ensure, ensure_bytes, ensure_eq};
 use crate::{NotPassed, context};
 use hsa_vmm::error::Argument;
 use hsa_vmm::hip::HipError;
@@ -151,7 +151,7 @@ fn cpu_access_is_enforced(context: &Context) -> Verdict {
         context.grant(at, 1, &host, Access::Read)?;
         let mut found = [0; 64];
         vmm.read(at, &mut found)?;
-        ensure_eq!(found, [0x5e; 64], "memory of GPU {owner}");
+        ensure_bytes!(found, [0x5e; 64], "memory of GPU {owner}");
         context.expect_invalid_argument(Argument::Address, || vmm.write(at, &[1]))?;
         context.grant(at, 1, &host, Access::None)?;
         context.expect_invalid_argument(Argument::Address, || vmm.read(at, &mut [0; 4]))?;

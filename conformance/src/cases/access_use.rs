@@ -194,11 +194,11 @@ fn cpu_crosses_adjacent_mappings(context: &Context) -> Verdict {
     let (text, mut found) = (*b"across an edge..", [0; 16]);
     context.vmm().write(middle, &text)?;
     context.vmm().read(middle, &mut found)?;
-    ensure_eq!(found, text, "the written bytes");
+    ensure_bytes!(found, text, "the written bytes");
     context.grant(context.granule_at(at, 1), 1, &[context.host()], Access::Read)?;
     context.expect_invalid_argument(Argument::Address, || context.vmm().write(middle, &[0; 16]))?;
     context.vmm().read(middle, &mut found)?;
-    ensure_eq!(found, text, "the bytes after the rejected write");
+    ensure_bytes!(found, text, "the bytes after the rejected write");
     Ok(())
 }
 

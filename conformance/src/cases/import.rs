@@ -1,7 +1,7 @@
 //! `hipMemImportFromShareableHandle`.
 
 use super::sharing::{KIND, create_filled, export, import, map_for_users};
-use crate::case::{Case, Verdict, ensure, ensure_eq, quarantined};
+use crate::case::{Case, Verdict, ensure, ensure_bytes, ensure_eq, quarantined};
 use crate::{Context, NotPassed};
 use hsa_vmm::error::Argument;
 use hsa_vmm::hip::HipError;
@@ -194,7 +194,7 @@ fn imports_into_another_vmm(context: &Context) -> Verdict {
     if context.cpu_has_access(context.gpu()) {
         let mut found = [0; 4];
         other.read(imported_at, &mut found)?;
-        ensure_eq!(found, [0xac; 4], "the value in the other Vmm");
+        ensure_bytes!(found, [0xac; 4], "the value in the other Vmm");
     }
     other.unmap(imported_at, size)?;
     other.release(imported)?;

@@ -1,7 +1,7 @@
 //! IPC handles of pool memory: the cases that one process can test. `ipc_two` has the cases for two
 //! processes; the library's tests (`tests/ipc`) have more.
 
-use crate::case::{Case, Verdict, ensure, ensure_eq};
+use crate::case::{Case, Verdict, ensure, ensure_bytes, ensure_eq};
 use crate::context::offset;
 use crate::{Context, NotPassed};
 use hsa_vmm::error::Problem;
@@ -168,9 +168,9 @@ fn expect_problem<T: fmt::Debug>(
 fn handle_has_hip_layout(context: &Context) -> Verdict {
     let memory = allocate(context)?;
     let bytes = get_handle(&ipc(context)?, memory.address())?.to_bytes();
-    ensure_eq!(bytes[32..40], (SIZE as u64).to_le_bytes(), "the size");
-    ensure_eq!(bytes[40..48], [0; 8], "the offset");
-    ensure_eq!(bytes[48..52], std::process::id().to_le_bytes(), "the process");
+    ensure_bytes!(bytes[32..40], (SIZE as u64).to_le_bytes(), "the size");
+    ensure_bytes!(bytes[40..48], [0; 8], "the offset");
+    ensure_bytes!(bytes[48..52], std::process::id().to_le_bytes(), "the process");
     ensure!(bytes[..32] != [0; 32], "the runtime's own handle is empty");
     Ok(())
 }
@@ -181,7 +181,7 @@ fn interior_address_has_offset(context: &Context) -> Verdict {
     ensure_eq!(handle.offset, 0x1_2345, "the offset");
     ensure_eq!(handle.allocation_size, SIZE as u64, "the size");
     let base = get_handle(&ipc, memory.address())?;
-    ensure_eq!(handle.to_bytes()[..32], base.to_bytes()[..32], "the runtime's handle");
+    ensure_bytes!(handle.to_bytes()[..32], base.to_bytes()[..32], "the runtime's handle");
     Ok(())
 }
 

@@ -1,6 +1,9 @@
 //! Pool memory, the equivalent of `hipMalloc`.
 
-use crate::case::{Case, Verdict, ensure, ensure_eq};
+#![expect(unsafe_code, reason = "calls a function of the runtime that the library does not use")]
+
+use crate::case::{Case, Verdict, ensure, ensure_bytes, ensure_eq};
+use crate::raw_calls::RawCalls;
 use crate::{Context, NotPassed};
 use hsa_vmm::error::Problem;
 use hsa_vmm::hip::HipError;
@@ -18,6 +21,12 @@ pub(super) const CASES: &[Case] = &[
         "HIP: hipMemsetD32",
         "filling a part does not change the rest",
         fills_part,
+    ),
+    Case::new(
+        "pool.memory.filled_by_the_runtime",
+        "HSA: hsa_amd_memory_fill",
+        "the runtime's fill, which the library does not use, fills the range and no byte besides",
+        is_filled_by_runtime,
     ),
     Case::new(
         "pool.memory.copied_between_gpus",
@@ -76,6 +85,24 @@ fn fills_part(context: &Context) -> Verdict {
         [(0..4096, 1), (4096..4096 + (1 << 20), 2), (4096 + (1 << 20)..3 << 20, 1)]
     {
         ensure!(bytes[range.clone()].iter().all(|byte| *byte == value), "{range:?} is wrong");
+    }
+    Ok(())
+}
+
+fn is_filled_by_runtime(context: &Context) -> Verdict {
+    const PAGE: usize = 4096;
+    let raw = RawCalls::on(context.runtime()).map_err(NotPassed::Failed)?;
+    for &gpu in context.gpus() {
+        let memory = PoolMemory::allocate(context.runtime(), gpu, 6 * PAGE)?;
+        memory.write(0, &[0x11; 6 * PAGE])?;
+        let start = crate::context::offset(memory.address(), PAGE);
+        // SAFETY: four pages of the memory, which this thread alone uses.
+        unsafe { raw.fill(start, 0x8765_4321, PAGE) }.map_err(NotPassed::Failed)?;
+        let mut found = vec![0; 6 * PAGE];
+        memory.read(0, &mut found)?;
+        let mut expected = vec![0x11; 6 * PAGE];
+        expected[PAGE..5 * PAGE].copy_from_slice(&0x8765_4321_u32.to_le_bytes().repeat(PAGE));
+        ensure_bytes!(found, expected, "memory of {gpu} after the fill");
     }
     Ok(())
 }

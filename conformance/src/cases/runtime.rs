@@ -81,7 +81,17 @@ pub(super) const CASES: &[Case] = &[
         "a dropped Vmm releases all mappings, and the next one works",
         dropped_vmm_releases_all,
     ),
+    Case::new(
+        "runtime.process.stops_after_copies",
+        "HSA: hsa_shut_down",
+        "in a second process, the runtime stops after each GPU has copied, and the process exits",
+        stops_after_copies,
+    ),
 ];
+
+fn stops_after_copies(context: &Context) -> Verdict {
+    context.peer()?.stop()
+}
 
 fn reports_versions(runtime: &Runtime) -> Verdict {
     let info = runtime.info();

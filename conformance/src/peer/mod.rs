@@ -1,5 +1,5 @@
 //! A second process with the same runtime, for cases that need two processes. On request, it exports pool
-//! memory by IPC, frees that memory, and has a GPU access memory, which may fault.
+//! memory by IPC, frees that memory, has a GPU access memory, which may fault, and stops its runtime.
 //!
 //! ```text
 //!   the process of the cases               the peer
@@ -13,11 +13,13 @@
 mod gpu_access;
 mod raw_copy;
 mod serve;
+mod stop;
 
 pub(crate) use gpu_access::{FILLED, GpuAccess, TakenBy};
 pub use serve::serve;
 
-use crate::worker::{Output, Received, Worker};
+use crate::raw_calls::log_begin;
+use crate::worker::{End, Output, Received, Worker};
 use crate::{NotPassed, Verdict};
 use hsa_vmm::ipc::IpcHandle;
 use serde::{Deserialize, Serialize};
@@ -37,6 +39,8 @@ enum Request {
     Read { count: usize },
     /// Free the memory.
     Free,
+    /// Have each GPU copy, and stop the runtime.
+    Stop,
     /// Have a GPU access memory of a new `Vmm` that controls page tables.
     Access(GpuAccess),
 }
@@ -48,6 +52,7 @@ enum Reply {
     Exported(Vec<u8>),
     Bytes(Vec<u8>),
     Freed,
+    Stopped,
     Accessed(Accessed),
     /// The runtime or the driver cannot share memory.
     NotShared(String),
@@ -104,6 +109,21 @@ impl Peer {
     /// Makes the peer free its memory.
     pub fn free(&mut self) -> Verdict {
         self.request(&Request::Free).map(drop)
+    }
+
+    /// Has each GPU copy in the peer, stops its runtime, and waits until the peer has exited.
+    pub fn stop(mut self) -> Verdict {
+        log_begin("hsa_shut_down of the second process");
+        let reply = self.request(&Request::Stop)?;
+        if reply != Reply::Stopped {
+            return Err(unexpected(&reply));
+        }
+        let why = match self.0.receive::<Reply>(TIME_LIMIT) {
+            Received::Exited(End::Exited(0)) => return Ok(()),
+            Received::Exited(end) => end.to_string(),
+            _ => "did not exit after it had stopped the runtime".to_owned(),
+        };
+        Err(NotPassed::Failed(format!("the second process: {why}")))
     }
 
     /// Has a GPU of the peer access memory. After a fault, the peer serves no other request.

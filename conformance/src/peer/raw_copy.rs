@@ -2,6 +2,7 @@
 
 #![expect(unsafe_code, reason = "calls the runtime's functions")]
 
+use crate::raw_calls::{RawCalls, check, function};
 use core::ffi::c_void;
 use core::ptr::{null, null_mut, without_provenance, without_provenance_mut};
 use hsa_vmm::hsa_sys::*;
@@ -24,12 +25,10 @@ pub(super) enum End {
     Faulted(u64),
 }
 
-/// The runtime's functions, called directly.
+/// The functions that copy.
 #[derive(Debug)]
 pub(super) struct RawCopies {
-    core: Core,
-    // Contains the functions.
-    _library: Option<Library>,
+    raw: RawCalls,
 }
 
 /// Remembers a fault. Success prevents that the runtime aborts the process.
@@ -46,16 +45,7 @@ unsafe extern "C" fn record_fault(event: *const hsa_amd_event_t, _: *mut c_void)
 impl RawCopies {
     /// Finds the functions of the runtime that the library uses, and registers a handler of GPU faults.
     pub fn on(runtime: &Runtime) -> Result<Self, String> {
-        let raw = match (runtime.simulation(), &runtime.info().path) {
-            (Some(simulation), _) => Self { core: simulation.table().core, _library: None },
-            (None, Some(path)) => {
-                // SAFETY: the library at this path is loaded already.
-                let library = unsafe { Library::load(&Search::only(path)) };
-                let library = library.map_err(|error| error.to_string())?;
-                Self { core: library.table().core, _library: Some(library) }
-            }
-            (None, None) => return Err("the runtime's file is unknown".to_owned()),
-        };
+        let raw = RawCalls::on(runtime)?;
         let register = function(
             raw.core.hsa_amd_register_system_event_handler,
             "hsa_amd_register_system_event_handler",
@@ -64,7 +54,7 @@ impl RawCopies {
         check("hsa_amd_register_system_event_handler", unsafe {
             register(Some(record_fault), null_mut())
         })?;
-        Ok(raw)
+        Ok(Self { raw })
     }
 
     /// Has a GPU copy memory, and waits for the end of the copy or for a fault.
@@ -79,7 +69,7 @@ impl RawCopies {
         from: Address,
         size: usize,
     ) -> Result<End, String> {
-        let core = &self.core;
+        let core = &self.raw.core;
         let create = function(core.hsa_signal_create, "hsa_signal_create")?;
         let begin = function(core.hsa_amd_memory_async_copy, "hsa_amd_memory_async_copy")?;
         let load = function(core.hsa_signal_load_scacquire, "hsa_signal_load_scacquire")?;
@@ -109,16 +99,5 @@ impl RawCopies {
                 }
             }
         }
-    }
-}
-
-fn function<F>(function: Option<F>, name: &str) -> Result<F, String> {
-    function.ok_or_else(|| format!("the runtime has no {name}"))
-}
-
-fn check(call: &str, status: hsa_status_t) -> Result<(), String> {
-    match status {
-        HSA_STATUS_SUCCESS => Ok(()),
-        _ => Err(format!("{call} returned {status:#x}")),
     }
 }

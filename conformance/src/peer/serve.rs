@@ -1,6 +1,6 @@
 //! The peer process: executes the requests of its parent.
 
-use super::{Reply, Request, gpu_access};
+use super::{Reply, Request, gpu_access, stop};
 use crate::worker::{NotAWorker, begin};
 use hsa_vmm::{Error, ErrorKind, Ipc, PoolMemory, Runtime};
 
@@ -20,6 +20,10 @@ pub fn serve(open: impl FnOnce() -> Result<Runtime, String>) -> Result<(), NotAW
     replies.send(&Reply::Started)?;
     let mut memory = None;
     while let Some(request) = requests.receive()? {
+        if matches!(request, Request::Stop) {
+            drop(memory);
+            return Ok(replies.send(&stop::perform(runtime).unwrap_or_else(|reply| reply))?);
+        }
         let reply = execute(&runtime, &mut memory, request).unwrap_or_else(|reply| reply);
         replies.send(&reply)?;
     }
@@ -58,6 +62,7 @@ fn execute(
             Ok(Reply::Bytes(bytes))
         }
         Request::Access(access) => gpu_access::perform(runtime, &access),
+        Request::Stop => Err(Reply::Failed("the runtime is in use".to_owned())),
         Request::Free => {
             memory.take().ok_or_else(no_memory)?.free().map_err(|rejected| rejected.error)?;
             Ok(Reply::Freed)

@@ -20,8 +20,9 @@ Examples:
                                       see the report of a failed driver call
 
 The simulation needs --runtime sim; `auto` means the machine's own runtime.
-Exit status: 0 every level was reached or does not apply, 1 a level failed,
-3 the library is missing or does not start.";
+Ctrl-C ends the test early and prints the levels that have run.
+Exit status: 0 every level was reached or does not apply, 1 a level failed
+or the test was interrupted, 3 the library is missing or does not start.";
 
 #[derive(Args, Clone, Debug)]
 pub struct Bringup {

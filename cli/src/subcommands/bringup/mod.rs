@@ -31,8 +31,9 @@ pub use arguments::{ABOUT, Bringup};
 pub use failure::returned_error;
 
 use crate::arguments::RunFormat;
+use crate::interrupt::Interrupt;
 use crate::kernel_log::KernelLog;
-use crate::screen::Screen;
+use crate::screen::{Screen, note};
 use crate::{BadUsage, Exit, output, planned_faults, provenance};
 use anyhow::Context;
 use failure::Failure;
@@ -57,27 +58,30 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     let mut log = args.log.as_deref().map(create_log).transpose()?;
     let mut kernel = KernelLog::open_at_end();
     args.output.check()?;
-    let mut out = args.output.stream()?;
-    let table = args.format == RunFormat::Table;
+    let interrupt = Interrupt::new()?;
+    // The table is written level by level.
+    let begin = || args.output.stream();
+    let mut table = (args.format == RunFormat::Table).then(begin).transpose()?;
     let levels = || Level::ALL.into_iter().filter(|level| *level <= args.until);
     let begin = || Ok::<_, anyhow::Error>(Ktap::begin(args.output.stream()?, levels().count())?);
     let mut ktap = (args.format == RunFormat::Ktap).then(begin).transpose()?;
     let mut runs: Vec<LevelRun> = Vec::new();
     let mut log_written = Ok(());
     for level in levels() {
-        let run = supervise(args, level)?;
+        let Some(run) = supervise(args, level, &interrupt)? else { break };
         if let Some(log) = &mut log {
             let written = write_log(log, &run).context("cannot write the log (--log)");
             // Report the results even if the log cannot be written.
             log_written = log_written.and(written);
         }
-        if table {
+        if let Some(out) = &mut table {
             if runs.is_empty() {
                 let planned = planned_faults::planned(args.runtime.config_text().as_deref());
-                provenance::banner(&mut out, &without_effects(planned))?;
-                print_runtime(&mut out, &run)?;
+                provenance::banner(out, &without_effects(planned))?;
+                print_runtime(out, &run)?;
             }
-            show::level(&mut out, &run)?;
+            show::level(out, &run)?;
+            out.flush()?;
         }
         let failed = matches!(run.outcome, Outcome::Failed(_));
         if let Some(ktap) = ktap.as_mut().filter(|_| !failed) {
@@ -92,20 +96,23 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
             break;
         }
     }
+    let failed_run = runs.last().filter(|run| matches!(run.outcome, Outcome::Failed(_)));
+    let is_complete = failed_run.is_some() || runs.len() == levels().count();
+    let not_tried = if is_complete { "not tried" } else { "interrupted" };
     let config = args.runtime.config_text();
     let faults = planned_faults::planned(config.as_deref());
-    let failed_run = runs.last().filter(|run| matches!(run.outcome, Outcome::Failed(_)));
     let failure = failed_run.and_then(|run| Failure::of(run, &mut kernel));
     // Planned faults would be counted and take effect in the probes, too.
-    let is_probed = failed_run.is_none() && args.until == Level::Killed && faults.is_empty();
+    let is_probed =
+        failed_run.is_none() && is_complete && args.until == Level::Killed && faults.is_empty();
     let probes = if is_probed { probes::probe(args) } else { None };
-    if table {
+    if let Some(out) = &mut table {
+        show::not_tried(out, levels().skip(runs.len()), not_tried)?;
         for differing in differing_probes(probes.iter().flatten()) {
             writeln!(out, "\nprobe differs: {differing}")?;
         }
         if let (Some(run), Some(failure)) = (failed_run, &failure) {
-            show::not_tried(&mut out, run.level, args.until)?;
-            show::failure(&mut out, run.level, failure)?;
+            show::failure(out, run.level, failure)?;
             let until = ["--until".to_owned(), run.level.name()];
             let command = args.runtime.bringup_command(false);
             writeln!(out, "\nreproduce: {command} {}", until.join(" "))?;
@@ -121,7 +128,7 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     } else if let Some(ktap) = &mut ktap {
         let text = failed_run.map(|run| failure_text(run, failure.as_ref())).transpose()?;
         let failed_level = text.iter().map(|text| (Status::Fail, text.as_str()));
-        let remaining = failed_level.chain(std::iter::repeat((Status::Skip, "not tried")));
+        let remaining = failed_level.chain(std::iter::repeat((Status::Skip, not_tried)));
         let passed = runs.len() - text.iter().len();
         for (level, (status, detail)) in levels().skip(passed).zip(remaining) {
             ktap.result(&KtapTest { name: &level.name(), status, detail })?;
@@ -131,19 +138,25 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
         let driver = simulation.map(provenance::driver);
         let provenance =
             provenance::gather(driver, config.as_deref(), args.runtime.bringup_command(false));
-        let report = report(&runs, failure.as_ref(), args.until, probes);
-        provenance::write_json(&mut out, &report, provenance, &args.privacy)?;
+        let mut report = report(&runs, failure.as_ref(), args.until, probes);
+        report.interrupted = !is_complete;
+        args.output.write(|out| provenance::write_json(out, &report, provenance, &args.privacy))?;
     }
-    out.flush()?;
+    if let Some(out) = &mut table {
+        out.flush()?;
+    }
+    if !is_complete {
+        note!("interrupted after {} of {} levels", runs.len(), levels().count());
+    }
     planned_faults::note_not_happened(&faults);
     if let (Some(run), Some(path)) = (failed_run, &args.program) {
         output::save(path, reproduce::program(run).as_bytes())?;
     }
     log_written?;
     Ok(match failed_run.map(|run| run.level) {
-        None => Exit::Success,
+        None if is_complete => Exit::Success,
         Some(Level::Library | Level::Runtime) => Exit::NoRuntime,
-        Some(_) => Exit::Failure,
+        None | Some(_) => Exit::Failure,
     })
 }
 
@@ -213,6 +226,8 @@ struct Report<'a> {
     /// The library's file; `null` if there is no library or the runtime is the simulation.
     runtime: Option<&'a str>,
     simulation: bool,
+    /// Whether a signal ended the run early.
+    interrupted: bool,
     levels: Vec<LevelReport<'a>>,
     failure: Option<&'a Failure>,
     /// The quirks that the library looked for after the last level; `null` if it did not.
@@ -252,6 +267,7 @@ fn report<'a>(
     Report {
         runtime: runtime.and_then(|path| path.as_deref()),
         simulation: runtime == Some(&None),
+        interrupted: false,
         levels,
         failure,
         probes,

@@ -47,12 +47,13 @@ fn call_count(run: &LevelRun) -> String {
     format!("{hsa} call{}", if hsa == 1 { "" } else { "s" })
 }
 
-/// Prints the levels after the one that failed.
-pub fn not_tried(out: &mut Screen<'_>, level: Level, until: Level) -> io::Result<()> {
-    for later in Level::ALL.into_iter().filter(|other| level < *other && *other <= until) {
-        line(out, DIM, "·", later.title(), "not tried", None)?;
-    }
-    Ok(())
+/// Prints the levels that have not run.
+pub fn not_tried(
+    out: &mut Screen<'_>,
+    mut levels: impl Iterator<Item = Level>,
+    reason: &str,
+) -> io::Result<()> {
+    levels.try_for_each(|level| line(out, DIM, "·", level.title(), reason, None))
 }
 
 fn line(

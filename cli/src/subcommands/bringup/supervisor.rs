@@ -6,6 +6,7 @@ use super::gpu_fault;
 use super::interface::function_of;
 use super::level::Level;
 use super::record::{Begin, CallId, Record, Return};
+use crate::interrupt::Interrupt;
 use anyhow::Context;
 use hsa_vmm_conformance::worker::{End, Output, Received, Worker};
 use std::collections::BTreeSet;
@@ -67,8 +68,15 @@ pub struct LevelRun {
 /// `HSA_ENABLE_DEBUG` does not make the runtime itself log more.
 pub const RUNTIME_LOG: (&str, &str) = ("HSAKMT_DEBUG_LEVEL", "7");
 
-/// Runs one level in a worker process.
-pub fn supervise(args: &Bringup, level: Level) -> anyhow::Result<LevelRun> {
+/// How often [`supervise`] checks whether it is interrupted.
+const POLL: Duration = Duration::from_millis(100);
+
+/// Runs one level in a worker process. Returns `None` if a signal arrives before the level has ended.
+pub fn supervise(
+    args: &Bringup,
+    level: Level,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Option<LevelRun>> {
     let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
     // Use the user's log file if there is one.
     let users_log = std::env::var_os("HSA_KFD_LOG").filter(|file| !file.is_empty());
@@ -89,11 +97,17 @@ pub fn supervise(args: &Bringup, level: Level) -> anyhow::Result<LevelRun> {
     let mut worker = worker.context("cannot start this program again")?;
     let mut records = Records::default();
     let end = loop {
-        match worker.receive(args.time_limit.saturating_sub(began.elapsed())) {
+        let remaining = args.time_limit.saturating_sub(began.elapsed());
+        let received = worker.receive(remaining.min(POLL));
+        if interrupt.arrived() {
+            return Ok(None);
+        }
+        match received {
             Received::Message(record) => records.add(record),
             Received::Invalid(line) => tracing::warn!(line, "invalid record"),
             // Records that were sent before the kill are still received.
-            Received::Timeout => worker.kill(),
+            Received::Timeout if began.elapsed() >= args.time_limit => worker.kill(),
+            Received::Timeout => {}
             Received::Exited(end) => break end,
         }
     };
@@ -106,7 +120,7 @@ pub fn supervise(args: &Bringup, level: Level) -> anyhow::Result<LevelRun> {
     run.attribute_gpu_fault();
     run.order_by_driver_errors();
     run.fail_on_ignored_errors();
-    Ok(run)
+    Ok(Some(run))
 }
 
 /// Reads the lines of the level's processes from the emulated driver's log.

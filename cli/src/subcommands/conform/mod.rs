@@ -10,6 +10,7 @@ pub use arguments::Conform;
 
 use crate::choice::print_info;
 use crate::driver_log::DriverLog;
+use crate::interrupt::Interrupt;
 use crate::screen::{Screen, note};
 use crate::table::table;
 use crate::{BadUsage, Exit, planned_faults, program, progress, provenance};
@@ -23,8 +24,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::num::NonZeroUsize;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     if args.worker {
@@ -62,9 +62,9 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     let stream =
         || KtapStream::begin(args.output.stream()?, selected).context("cannot write the results");
     writer.stream = (args.format == ReportFormat::Ktap).then(stream).transpose()?;
-    let interrupted = interrupt_flag()?;
-    let mut report = run_all(args, &options, &mut writer, &interrupted)?;
-    let is_complete = !interrupted.load(Ordering::Relaxed);
+    let interrupt = Interrupt::new()?;
+    let mut report = run_all(args, &options, &mut writer, interrupt.flag())?;
+    let is_complete = !interrupt.arrived();
     add_provenance(args, &mut report);
     let written = match writer.stream {
         Some(stream) => stream.end(&report).context("cannot write the results"),
@@ -92,16 +92,6 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     }
     written?;
     Ok(if summary.failed == 0 && is_complete { Exit::Success } else { Exit::Failure })
-}
-
-/// Returns a flag that the first SIGINT or SIGTERM sets. The second signal ends this process at once.
-fn interrupt_flag() -> anyhow::Result<Arc<AtomicBool>> {
-    let interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register_conditional_shutdown(signal, 1, interrupted.clone())?;
-        signal_hook::flag::register(signal, interrupted.clone())?;
-    }
-    Ok(interrupted)
 }
 
 /// Writes results while the cases run.

@@ -17,6 +17,7 @@ Examples:
                                             AMD's runtime on the emulated driver
 
 A failing sequence is shrunk and saved; `hsa-vmm replay FILE` repeats it.
+Ctrl-C ends the search or the shrinking early and prints the result.
 Exit status: 0 no sequence failed, 1 a sequence failed.";
 
 #[derive(Args, Debug)]

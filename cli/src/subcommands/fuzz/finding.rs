@@ -2,6 +2,7 @@
 
 use super::arguments::Fuzz;
 use crate::executor::Executor;
+use crate::interrupt::Interrupt;
 use crate::program;
 use anyhow::Context;
 use hsa_vmm_conformance::fuzz::{Drawing, Found, Kind, Machine, Moment, Sequence, shrink};
@@ -30,6 +31,7 @@ pub struct Finding {
 struct Repetitions {
     /// 0 if the failure depends on state that the sequences do not create.
     failures: u32,
+    /// 0 if the run was interrupted before the sequences were repeated.
     tries: u32,
 }
 
@@ -47,22 +49,28 @@ const TRIES: u32 = 5;
 const MAX_FILES: u32 = 1000;
 
 impl Finding {
-    /// Repeats, shrinks and saves a failing sequence.
+    /// Repeats, shrinks and saves a failing sequence. A signal ends the shrinking.
     pub fn shrink_and_save(
         args: &Fuzz,
         drawing: &Drawing,
         step: u64,
         number: u64,
         found: Found,
+        interrupt: &Interrupt,
     ) -> anyhow::Result<Self> {
-        let mut executor = Executor::new(&args.common, args.time_limit);
+        let mut executor = Executor::new(&args.common, args.time_limit, interrupt.clone());
         let sequence = drawing.sequence(number);
         let length = sequence.operations.len();
         let deadline = Instant::now() + args.shrink;
         let (found, sequences, repetitions) =
             match repeat(&mut executor, drawing, step, number, deadline)? {
-                None => (found, vec![sequence], Repetitions { failures: 0, tries: 1 }),
-                Some((sequences, found)) => shrink_all(&mut executor, sequences, found, deadline)?,
+                None => {
+                    let tries = u32::from(!interrupt.arrived());
+                    (found, vec![sequence], Repetitions { failures: 0, tries })
+                }
+                Some((sequences, found)) => {
+                    shrink_all(&mut executor, sequences, found, deadline, interrupt)?
+                }
             };
         let (file, opened) = match args.save.clone() {
             Some(file) => (file.clone(), File::create(file)),
@@ -159,6 +167,7 @@ fn shrink_all(
     mut sequences: Vec<Sequence>,
     found: Found,
     deadline: Instant,
+    interrupt: &Interrupt,
 ) -> anyhow::Result<(Found, Vec<Sequence>, Repetitions)> {
     let time_limit = executor.time_limit;
     // Simulations share no state and are deterministic.
@@ -207,6 +216,10 @@ fn shrink_all(
     }
     if let Some(error) = executor_error {
         return Err(error);
+    }
+    if interrupt.arrived() {
+        // The sequences failed when the shrinking accepted them.
+        return Ok((latest, sequences, Repetitions { failures: 1, tries: 1 }));
     }
     executor.time_limit = time_limit;
     // Repeat with the full time limit, as `replay` does.
@@ -259,6 +272,9 @@ impl fmt::Display for Finding {
         }
         writeln!(f, "saved as {}", self.file.display())?;
         match self.repetitions {
+            Repetitions { tries: 0, .. } => {
+                writeln!(f, "It was not repeated: the run was interrupted.")?;
+            }
             Repetitions { failures: 0, .. } => {
                 writeln!(f, "It did not fail again when the sequence was repeated alone.")?;
             }

@@ -7,6 +7,7 @@ mod workers;
 
 use crate::arguments::RunFormat;
 use crate::choice::{SelectedRuntime, print_info};
+use crate::interrupt::Interrupt;
 use crate::screen::note;
 use crate::{Exit, output, planned_faults, program, provenance};
 use anyhow::bail;
@@ -58,24 +59,35 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
     let longest = args.operations as usize;
     let (faults, every) = (args.faults, Some(COMPARE_EVERY));
     let drawing = Drawing { seed, longest, machine, faults, every };
+    let interrupt = Interrupt::new()?;
     let processes =
         args.processes.map_or_else(|| available_parallelism().map_or(1, usize::from), usize::from);
     let plural = if processes == 1 { "" } else { "es" };
     note!("seed {seed}, {processes} process{plural}, {:?}", args.time);
     let mut progress = Progress::new(args.time, args.sequences);
+    let begin_ktap = || -> anyhow::Result<_> {
+        let mut ktap = Ktap::begin(args.output.stream()?, 1)?;
+        // If the machine hangs, the seed is there.
+        ktap.note(&format!("seed {seed}, {processes} process{plural}, {:?}", args.time))?;
+        Ok(ktap)
+    };
+    let mut ktap = (args.format == RunFormat::Ktap).then(begin_ktap).transpose()?;
     let mut workers = Workers::start(args, &drawing, processes)?;
-    let outcome = workers.watch(&mut progress)?;
+    let outcome = workers.watch(&mut progress, &interrupt)?;
     drop(workers);
     progress.finish();
     let finding = match outcome {
         Outcome::NothingFound => None,
         Outcome::Found(number, found) => {
             note!("sequence {number} has failed; shrinking it");
-            Some(Finding::shrink_and_save(args, &drawing, processes as u64, number, found)?)
+            let step = processes as u64;
+            Some(Finding::shrink_and_save(args, &drawing, step, number, found, &interrupt)?)
         }
     };
+    if interrupt.arrived() {
+        note!("interrupted");
+    }
     let faults = planned_faults::planned(simulation_config(&drawing.machine));
-    let mut out = args.output.stream()?;
     match args.format {
         RunFormat::Json => {
             let summary = serde_json::json!({
@@ -84,6 +96,7 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
                 "operations": progress.operations,
                 "refused": progress.refused,
                 "seconds": progress.seconds(),
+                "interrupted": interrupt.arrived(),
                 "finding": finding.as_ref().map(Finding::to_json),
             });
             let driver = provenance::driver(drawing.machine != Machine::Loaded);
@@ -92,17 +105,18 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
             let config = simulation_config(&drawing.machine);
             let provenance =
                 provenance::gather(Some(driver), config, program::reproduce_command(arguments));
-            provenance::write_json(&mut out, &summary, provenance, &args.privacy)?;
+            let privacy = &args.privacy;
+            args.output.write(|out| provenance::write_json(out, &summary, provenance, privacy))?;
         }
         RunFormat::Ktap => {
-            let mut ktap = Ktap::begin(&mut out, 1)?;
             let status = if finding.is_none() { Status::Pass } else { Status::Fail };
             let detail = finding.as_ref().map(Finding::to_string).unwrap_or_default();
             let name = format!("fuzz --seed {seed}");
-            ktap.result(&KtapTest { name: &name, status, detail: &detail })?;
+            let test = KtapTest { name: &name, status, detail: &detail };
+            ktap.as_mut().map_or(Ok(()), |ktap| ktap.result(&test))?;
         }
-        RunFormat::Table => {
-            provenance::banner(&mut out, &faults)?;
+        RunFormat::Table => args.output.write(|out| {
+            provenance::banner(out, &faults)?;
             if let Some(finding) = &finding {
                 writeln!(out, "{finding}")?;
                 if drawing.machine == Machine::Loaded {
@@ -110,10 +124,9 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
                     writeln!(out, "To find the first HSA call that fails: {bringup}")?;
                 }
             }
-            writeln!(out, "seed {seed}: {progress}")?;
-        }
+            Ok(writeln!(out, "seed {seed}: {progress}")?)
+        })?,
     }
-    out.flush()?;
     planned_faults::note_not_happened(&faults);
     Ok(if finding.is_none() { Exit::Success } else { Exit::Failure })
 }

@@ -4,6 +4,7 @@ use super::arguments::Fuzz;
 use super::progress::Progress;
 use crate::choice::print_info;
 use crate::executor::{Message, Task, exit_description, start_worker};
+use crate::interrupt::Interrupt;
 use hsa_vmm_conformance::fuzz::{Drawing, Found, Kind, Machine, Moment};
 use hsa_vmm_conformance::worker::{Received, Worker, wait_for_any};
 use std::time::{Duration, Instant};
@@ -30,7 +31,7 @@ struct FuzzWorker {
 
 /// The result of [`Workers::watch`].
 pub enum Outcome {
-    /// The time is up or all sequences have run.
+    /// The time is up, all sequences have run, or a signal has arrived.
     NothingFound,
     /// The sequence with this number failed.
     Found(u64, Found),
@@ -55,9 +56,14 @@ impl<'a> Workers<'a> {
         Ok(Self { args, prints_runtime, workers })
     }
 
-    /// Waits until the time is up, all sequences have run or a sequence fails.
-    pub fn watch(&mut self, progress: &mut Progress) -> anyhow::Result<Outcome> {
-        while !progress.is_time_up() && self.workers.iter().any(|worker| !worker.idle) {
+    /// Waits until the time is up, all sequences have run, a sequence fails or a signal arrives.
+    pub fn watch(
+        &mut self,
+        progress: &mut Progress,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<Outcome> {
+        let is_running = |workers: &[FuzzWorker]| workers.iter().any(|worker| !worker.idle);
+        while !progress.is_time_up() && !interrupt.arrived() && is_running(&self.workers) {
             wait_for_any(self.workers.iter().map(|worker| &worker.worker), POLL);
             for index in 0..self.workers.len() {
                 if let Some(outcome) = self.handle_messages(index, progress)? {

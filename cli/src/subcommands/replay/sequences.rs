@@ -5,6 +5,7 @@ use crate::Exit;
 use crate::arguments::Format;
 use crate::choice::{Choice, print_info};
 use crate::executor::Executor;
+use crate::interrupt::Interrupt;
 use hsa_vmm_conformance::fuzz::Sequence;
 use std::io::Write;
 use std::time::Duration;
@@ -23,7 +24,7 @@ pub fn run(args: &Replay, mut sequences: Vec<Sequence>) -> anyhow::Result<Exit> 
         args.common.runtime.override_machine(sequence);
         sequence.check()?;
     }
-    let mut executor = Executor::new(&args.common, TIME_LIMIT);
+    let mut executor = Executor::new(&args.common, TIME_LIMIT, Interrupt::default());
     // One try is enough for simulations, which are deterministic.
     let options = &args.common.runtime;
     let is_loaded = options.choice != Choice::Simulation && options.config_text().is_none();

@@ -22,6 +22,7 @@ mod worker;
 pub use arguments::{ABOUT, Stress};
 
 use crate::arguments::RunFormat;
+use crate::interrupt::Interrupt;
 use crate::screen::note;
 use crate::{Exit, planned_faults, program, provenance};
 use anyhow::Context;
@@ -33,9 +34,6 @@ use measure::{Leak, memory_in_use};
 use message::{Message, ProcessResult, Progress};
 use report::{Report, ScenarioResult, leaks_text};
 use scenario::Scenario;
-use std::io::Write;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// The interval of the progress line.
@@ -47,14 +45,8 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
         return Ok(Exit::Success);
     }
     args.output.check()?;
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in
-        [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
-    {
-        // The second signal ends this process at once. Its workers are then killed.
-        signal_hook::flag::register_conditional_shutdown(signal, 1, stop.clone())?;
-        signal_hook::flag::register(signal, stop.clone())?;
-    }
+    let interrupt = Interrupt::new()?;
+    interrupt.add(signal_hook::consts::SIGHUP)?;
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..));
     note!("seed: {seed} (--seed {seed} repeats the same random choices)");
     let scenarios =
@@ -73,10 +65,10 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
     let begin = || Ok::<_, anyhow::Error>(Ktap::begin(args.output.stream()?, scenarios.len() + 1)?);
     let mut ktap = (args.format == RunFormat::Ktap).then(begin).transpose()?;
     for &scenario in &scenarios {
-        if stop.load(Ordering::Relaxed) {
+        if interrupt.arrived() {
             break;
         }
-        let result = run_scenario(args, scenario, seed, time, &stop)?;
+        let result = run_scenario(args, scenario, seed, time, &interrupt)?;
         if let Some(error) = &result.no_runtime {
             anyhow::bail!(NoRuntime(error.clone()));
         }
@@ -87,7 +79,7 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
         }
         report.scenarios.push(result);
     }
-    report.interrupted = stop.load(Ordering::Relaxed);
+    report.interrupted = interrupt.arrived();
     report.leaks.extend(machine_leak(before));
     let simulation = report.scenarios.iter().find_map(|result| result.simulation);
     let options = &args.common.runtime;
@@ -105,17 +97,16 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
     }
     match args.format {
         RunFormat::Json => {
-            let mut out = args.output.stream()?;
             let driver = simulation.map(provenance::driver);
             let provenance = provenance::gather(driver, config.as_deref(), report.command.clone());
-            provenance::write_json(&mut out, &report, provenance, &args.privacy)?;
-            out.flush()?;
+            args.output
+                .write(|out| provenance::write_json(out, &report, provenance, &args.privacy))?;
         }
         RunFormat::Table => {
-            let mut out = args.output.stream()?;
-            provenance::banner(&mut out, &faults)?;
-            report.write_table(&mut out)?;
-            out.flush()?;
+            args.output.write(|out| {
+                provenance::banner(out, &faults)?;
+                report.write_table(out)
+            })?;
         }
         RunFormat::Ktap => {}
     }
@@ -167,7 +158,7 @@ fn run_scenario(
     scenario: Scenario,
     seed: u64,
     time: Duration,
-    stop: &AtomicBool,
+    interrupt: &Interrupt,
 ) -> anyhow::Result<ScenarioResult> {
     let mut processes = Vec::new();
     for number in 1..=args.processes {
@@ -187,7 +178,7 @@ fn run_scenario(
     let mut result = ScenarioResult::new(scenario);
     let bar = Bar::new(scenario, time);
     while processes.iter().any(|process| !process.ended) {
-        if stop.load(Ordering::Relaxed) {
+        if interrupt.arrived() {
             processes.iter().for_each(|process| process.worker.close_requests());
         }
         let running = processes.iter().filter(|process| !process.ended);

@@ -1,0 +1,31 @@
+//! Stops the runtime of the peer: a process that has exported memory never stops its runtime.
+
+#![expect(unsafe_code, reason = "stops the runtime below the library")]
+
+use super::Reply;
+use crate::raw_calls::RawCalls;
+use hsa_vmm::{PoolMemory, Runtime};
+
+/// The size of the memory that each GPU copies.
+const SIZE: usize = 64 << 10;
+
+/// Has each GPU copy, so that the runtime has queues and events, and stops the runtime.
+pub(super) fn perform(runtime: Runtime) -> Result<Reply, Reply> {
+    let raw = RawCalls::on(&runtime).map_err(Reply::Failed)?;
+    for gpu in runtime.gpus() {
+        let [from, to] = [0; 2].map(|_| PoolMemory::allocate(&runtime, gpu.id(), SIZE));
+        let (from, to) = (from?, to?);
+        from.fill(0, 0xd7d7_d7d7, SIZE)?;
+        to.copy(0, &from, 0, SIZE)?;
+        let mut found = vec![0; SIZE];
+        to.read(0, &mut found)?;
+        if found.iter().any(|byte| *byte != 0xd7) {
+            return Err(Reply::Failed(format!("{} copied wrong data", gpu.id())));
+        }
+    }
+    // The library must not stop the runtime again.
+    std::mem::forget(runtime);
+    // SAFETY: this thread alone uses the runtime, and the process ends next.
+    unsafe { raw.stop() }.map_err(Reply::Failed)?;
+    Ok(Reply::Stopped)
+}

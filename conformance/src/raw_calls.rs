@@ -1,0 +1,90 @@
+//! The runtime's functions, called without the library and its checks.
+
+#![expect(unsafe_code, reason = "calls the runtime's functions")]
+
+use core::ptr::without_provenance_mut;
+use hsa_vmm::hsa_sys::*;
+use hsa_vmm::{Address, Runtime};
+
+/// The runtime's functions.
+#[derive(Debug)]
+pub(crate) struct RawCalls {
+    pub core: Core,
+    // Contains the functions.
+    _library: Option<Library>,
+}
+
+impl RawCalls {
+    /// Finds the functions of the runtime that the library uses.
+    pub fn on(runtime: &Runtime) -> Result<Self, String> {
+        match (runtime.simulation(), &runtime.info().path) {
+            (Some(simulation), _) => Ok(Self { core: simulation.table().core, _library: None }),
+            (None, Some(path)) => {
+                // SAFETY: the library at this path is loaded already.
+                let library = unsafe { Library::load(&Search::only(path)) };
+                let library = library.map_err(|error| error.to_string())?;
+                Ok(Self { core: library.table().core, _library: Some(library) })
+            }
+            (None, None) => Err("the runtime's file is unknown".to_owned()),
+        }
+    }
+
+    /// Fills memory with a number: `hsa_amd_memory_fill`.
+    ///
+    /// # Safety
+    /// The `4 * count` bytes from `address` on are pool memory of this process, and nothing else uses them.
+    pub unsafe fn fill(&self, address: Address, value: u32, count: usize) -> Result<(), String> {
+        let fill = function(self.core.hsa_amd_memory_fill, "hsa_amd_memory_fill")?;
+        let status = logged("hsa_amd_memory_fill", || {
+            // SAFETY: the caller guarantees it.
+            unsafe { fill(without_provenance_mut(address.get()), value, count) }
+        });
+        check("hsa_amd_memory_fill", status)
+    }
+
+    /// Stops the runtime: `hsa_shut_down` until the runtime is no longer initialised.
+    ///
+    /// # Safety
+    /// No other thread uses the runtime, and nothing uses it afterwards.
+    pub unsafe fn stop(&self) -> Result<(), String> {
+        let shut_down = self.core.hsa_shut_down;
+        for stops in 0..MAX_STOPS {
+            // SAFETY: the caller guarantees it.
+            match logged("hsa_shut_down", || unsafe { shut_down() }) {
+                HSA_STATUS_SUCCESS => {}
+                HSA_STATUS_ERROR_NOT_INITIALIZED if stops > 0 => return Ok(()),
+                status => return check("hsa_shut_down", status),
+            }
+        }
+        Err(format!("the runtime still runs after {MAX_STOPS} successful calls of hsa_shut_down"))
+    }
+}
+
+/// More than the number of `hsa_init` in a process.
+const MAX_STOPS: usize = 8;
+
+/// Makes a call, and logs it as the library logs its own: the supervisor names the last call of a lost process.
+fn logged(name: &str, call: impl FnOnce() -> hsa_status_t) -> hsa_status_t {
+    log_begin(name);
+    let status = call();
+    tracing::trace!(target: "hsa_vmm::native", call = name, status = %format_args!("{status:#x}"));
+    status
+}
+
+/// Logs that a call begins.
+pub(crate) fn log_begin(name: &str) {
+    tracing::trace!(target: "hsa_vmm::native", calling = name);
+}
+
+/// Returns a function, or an error if the runtime does not have it.
+pub(crate) fn function<F>(function: Option<F>, name: &str) -> Result<F, String> {
+    function.ok_or_else(|| format!("the runtime has no {name}"))
+}
+
+/// Returns an error unless a call has succeeded.
+pub(crate) fn check(call: &str, status: hsa_status_t) -> Result<(), String> {
+    match status {
+        HSA_STATUS_SUCCESS => Ok(()),
+        _ => Err(format!("{call} returned {status:#x}")),
+    }
+}
