@@ -164,6 +164,33 @@ pub struct Link {
     pub numa_distance: u32,
 }
 
+/// The limits of kernels on a GPU, its clocks and its caches
+/// ([`Runtime::compute_properties`](crate::Runtime::compute_properties)). A value that the runtime does not report is 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ComputeProperties {
+    /// The number of work-items in a wavefront.
+    pub wavefront_size: u32,
+    /// The maximum number of work-items in a work-group.
+    pub max_workgroup_size: u32,
+    /// The maximum number of work-items in each dimension of a work-group.
+    pub max_workgroup_dimensions: [u16; 3],
+    /// The maximum number of wavefronts on a compute unit.
+    pub max_waves_per_unit: u32,
+    /// The size of a work-group's memory (LDS) in bytes.
+    pub group_memory: usize,
+    /// The highest clock of the compute units in MHz.
+    pub clock: u32,
+    /// The highest clock of the memory in MHz.
+    pub memory_clock: u32,
+    /// The width of the memory bus in bits.
+    pub memory_width: u32,
+    /// The sizes of the data caches in bytes, L1 first.
+    pub cache_sizes: [u32; 4],
+    /// The revision of the chip.
+    pub revision: u32,
+}
+
 /// A CPU or GPU, as the runtime described it when it was opened.
 ///
 /// ```
