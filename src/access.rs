@@ -14,12 +14,12 @@ use derive_more::Display;
 #[derive(Clone, Copy, Debug, Default, Display, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 pub enum Access {
-    /// Nothing (`hipMemAccessFlagsProtNone`, 0). For GPUs this is only recorded; see
-    /// [`Enforcement`](crate::agent::Enforcement).
+    /// Nothing (`hipMemAccessFlagsProtNone`, 0). Enforced for CPUs, and for GPUs whose page tables the
+    /// [`Vmm`](crate::Vmm) controls; otherwise only recorded ([`Vmm::enforcement`](crate::Vmm::enforcement)).
     #[default]
     #[display("none")]
     None = 0,
-    /// Read (`hipMemAccessFlagsProtRead`, 1). For GPUs this is only recorded.
+    /// Read (`hipMemAccessFlagsProtRead`, 1). Enforced as [`None`](Self::None) is.
     #[display("read")]
     Read = 1,
     /// Read and write (`hipMemAccessFlagsProtReadWrite`, 3).

@@ -92,10 +92,11 @@ pub enum AgentKind {
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Enforcement {
-    /// A forbidden access faults. This holds for CPUs: `mprotect` sets their permissions.
+    /// A forbidden access faults. This holds for CPUs, whose permissions `mprotect` sets, and for GPUs whose page tables
+    /// the [`Vmm`](crate::Vmm) controls.
     #[display("enforced")]
     Enforced,
-    /// The permission is only recorded. This holds for GPUs: AMD's user-space driver maps everything
+    /// The permission is only recorded. This holds for other GPUs: AMD's user-space driver maps everything
     /// readable, writable and executable once an agent has been granted any access.
     /// [`Vmm::revoke`](crate::Vmm::revoke) removes the GPU's access.
     #[display("remembered")]
@@ -281,7 +282,8 @@ impl Agent {
         self.id == owner || self.peers.iter().any(|peer| peer.agent == owner && peer.reachable)
     }
 
-    /// Returns whether the permissions of this agent are enforced.
+    /// Returns whether the permissions of this agent are enforced without control of page tables. For a given `Vmm`:
+    /// [`Vmm::enforcement`](crate::Vmm::enforcement).
     pub fn enforcement(&self) -> Enforcement {
         match self.kind {
             AgentKind::Cpu => Enforcement::Enforced,

@@ -6,17 +6,23 @@ mod run_command;
 use flate2::read::MultiGzDecoder;
 use hsa_rocr::{Emulation, Installation, Release, test};
 use run_command::{HSA_VMM, command, err, json, out, run};
+use serde_json::Value;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output};
 
-/// Runs `hsa-vmm emulate OPTIONS -- hsa-vmm ARGUMENTS` on a release.
-fn run_emulated(installation: &Installation, options: &[&str], arguments: &[&str]) -> Output {
+/// Returns the command `hsa-vmm emulate OPTIONS -- hsa-vmm ARGUMENTS` on a release.
+fn emulated(installation: &Installation, options: &[&str], arguments: &[&str]) -> Command {
     let release = installation.release();
     let start = ["emulate", "--rocr", release.version()].into_iter().chain(options.iter().copied());
     let words: Vec<_> = start.chain(["--", HSA_VMM]).chain(arguments.iter().copied()).collect();
-    run(&words)
+    command(&words)
+}
+
+/// Runs `hsa-vmm emulate OPTIONS -- hsa-vmm ARGUMENTS` on a release.
+fn run_emulated(installation: &Installation, options: &[&str], arguments: &[&str]) -> Output {
+    emulated(installation, options, arguments).output().expect("the command starts")
 }
 
 #[test]
@@ -69,17 +75,27 @@ fn conform_passes_with_controlled_page_tables() {
     for installation in test::selected_installations(name) {
         let release = installation.release();
         let conform = ["conform", "--page-tables", "--format", "json"];
-        let output = run_emulated(installation, &["--gpus", "2"], &conform);
-        assert_eq!(output.status.code(), Some(0), "{release}: {}", err(&output));
-        let report = json(&output);
-        let passed = report["summary"]["passed"].as_u64().unwrap();
-        assert!(passed >= 330, "{release}: {passed}");
-        let cases = report["cases"].as_array().unwrap().iter();
-        let enforced = cases.filter(|case| {
-            case["name"].as_str().unwrap().starts_with("access.enforced.")
-                && case["status"] == "pass"
-        });
-        assert_eq!(enforced.count(), 9, "{release}");
+        let mut report = Value::Null;
+        // Immediate updates; nothing flushes the TLB until the library waits; nothing writes entries until then.
+        for mode in ["", "tlb=on,split_bug=on", "pte_delay=600s,tlb=on,split_bug=on"] {
+            let context = format!("{release} {mode:?}");
+            let mut command = emulated(installation, &["--gpus", "2"], &conform);
+            let output = command.env("HSA_KFD", mode).output().unwrap();
+            assert_eq!(output.status.code(), Some(0), "{context}: {}", err(&output));
+            report = json(&output);
+            let passed = report["summary"]["passed"].as_u64().unwrap();
+            assert!(passed >= 330, "{context}: {passed}");
+            let cases = report["cases"].as_array().unwrap().iter();
+            let enforced = cases.filter(|case| {
+                case["name"].as_str().unwrap().starts_with("access.enforced.")
+                    && case["status"] == "pass"
+            });
+            assert_eq!(enforced.count(), 11, "{context}");
+            for agent in report["agents"].as_array().unwrap() {
+                assert_eq!(agent["enforcement"], "enforced", "{context}: {agent}");
+            }
+            assert_eq!(report["runtime"]["barrier_failure"], "", "{context}");
+        }
         let reproduce = report["run"]["provenance"]["reproduce"].as_str().unwrap();
         assert!(reproduce.ends_with("conform --page-tables"), "{reproduce}");
         let output = run_emulated(installation, &["--gpus", "2"], &["info"]);

@@ -16,7 +16,9 @@ fn info_shows_runtime_agents_and_pools() {
     assert!(err(&output).starts_with("runtime: simulation"), "{}", err(&output));
     let text = out(&output);
     assert_eq!(text.matches("MI300X").count(), 3, "{text}");
-    for word in ["192 GiB", "coarse", "2 MiB", "4 KiB", "remembered", "enforced", "XGMI"] {
+    for word in
+        ["192 GiB", "coarse", "2 MiB", "4 KiB", "enforced with page tables", "enforced", "XGMI"]
+    {
         assert!(text.contains(word), "{word} is not in\n{text}");
     }
     assert!(!text.contains('\x1b'), "no colours in a pipe");

@@ -1,6 +1,6 @@
 //! Runs cases in this process.
 
-use crate::describe::{describe_with, probes};
+use crate::describe::{describe_for, probes};
 use crate::plan::Plan;
 use crate::results::Results;
 use crate::run_case::run_case;
@@ -83,8 +83,7 @@ pub(crate) const STOPPED_AFTER_FAILURES: &str =
 /// If a case crashes or hangs, this process does, too. [`contain`](crate::contain) runs cases in worker
 /// processes.
 pub fn run(runtime: &Runtime, options: &Options, on_case: &mut dyn FnMut(Progress<'_>)) -> Report {
-    let quirks = Quirks::of_runtime(runtime.info()).union(options.quirks);
-    let mut description = describe_with(runtime, quirks);
+    let mut description = describe_for(runtime, options);
     let plan = Plan::new(options);
     let mut results = Results::new(&plan, options);
     let total = plan.steps.len();

@@ -421,11 +421,14 @@ impl Shared {
             });
             match &outcome {
                 Err(failure) => {
+                    // A failed step, and its rollback, may also change entries of GPUs that no request names.
+                    let has_steps = !journal.steps.is_empty();
                     journal.roll_back(failure);
-                    if journal.changes_gpus()
+                    if has_steps
                         && let Err(error) = self.wait_for_gpus()
                     {
                         crate::log::event!(WARN, %error, "a rollback may not have taken effect yet");
+                        self.set_wait_due();
                     }
                 }
                 Ok(_) => {

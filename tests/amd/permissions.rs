@@ -81,6 +81,19 @@ fn in_each_mode(test: &str, body: impl Fn(&dyn Fn() -> Machine)) {
     });
 }
 
+/// As [`in_each_mode`], with planned faults of the driver.
+fn in_each_mode_with_faults(test: &str, plan: &str, body: impl Fn(&Machine)) {
+    on_each_release(test, &Emulation::gpus(2), |fixture| {
+        for mode in MODES {
+            let end = in_child(|| {
+                fail_driver_calls(plan);
+                body(&Machine::new(fixture, mode));
+            });
+            assert_eq!(end, End::Success, "{} {mode:?}", fixture.release());
+        }
+    });
+}
+
 #[test]
 fn permissions_are_enforced() {
     const ALL: [Access; 3] = [Access::None, Access::Read, Access::ReadWrite];
@@ -279,6 +292,74 @@ fn failed_changes_are_rolled_back() {
             });
             assert_eq!(end, End::Success, "{} {failing_call}", fixture.release());
         }
+    });
+}
+
+/// Until a first grant of less than full access returns, the named GPU has full access to the start of the memory; no
+/// other GPU gains an entry. Where an entry exists already, no GPU ever has more than before or after the call.
+#[test]
+fn full_access_is_limited_to_first_grants() {
+    let test = "permissions::full_access_is_limited_to_first_grants";
+    on_each_release(test, &Emulation::gpus(2), |fixture| {
+        let end = in_child(|| {
+            fail_driver_calls("GEM_VA.REPLACE=200ms");
+            let machine = Machine::new(fixture, "");
+            let base = machine.base.get();
+            // Returns the different pages of each GPU that are seen while its access is set for the first GPU.
+            let pages_during = |access: Access| {
+                let mut seen = [Vec::new(), Vec::new()];
+                std::thread::scope(|scope| {
+                    let change = scope.spawn(|| machine.set(0, access));
+                    while !change.is_finished() {
+                        for (gpu, seen) in seen.iter_mut().enumerate() {
+                            let page = crate::process::page_table::page(gpu, base);
+                            let page = page.map(|page| (page.permissions, page.offset));
+                            if seen.last() != Some(&page) {
+                                seen.push(page);
+                            }
+                        }
+                    }
+                    change.join().unwrap();
+                });
+                seen
+            };
+            let page = |permissions: &str| Some((permissions.to_owned(), 0));
+            let [first, other] = pages_during(Access::Read);
+            assert!(first.contains(&page("rwx")), "the documented window: {first:?}");
+            assert_eq!(other, [None], "the other GPU gains no entry");
+            let [second, other] = pages_during(Access::None);
+            let has_more = |seen: &[Option<(String, usize)>], most: &[&str]| {
+                let allowed = |it: &Option<(String, usize)>| {
+                    it.as_ref().is_none_or(|(it, _)| most.contains(&it.as_str()))
+                };
+                !seen.iter().all(allowed)
+            };
+            assert!(!has_more(&second, &["r--", "---"]), "{second:?}");
+            assert_eq!(other, [None]);
+            let [third, _] = pages_during(Access::Read);
+            assert!(!has_more(&third, &["---", "r--"]), "{third:?}");
+            machine.end();
+        });
+        assert_eq!(end, End::Success, "{}", fixture.release());
+    });
+}
+
+/// If the entry of a first grant cannot be replaced, the grant is rolled back: no GPU keeps the full access.
+#[test]
+fn refused_first_grant_leaves_no_access() {
+    let test = "permissions::refused_first_grant_leaves_no_access";
+    in_each_mode_with_faults(test, "GEM_VA.REPLACE#5=ENOMEM", |machine| {
+        let library = &machine.library;
+        let list = [access(library.gpu(0), Access::Read)];
+        library.vmm.set_access(machine.base, SIZE, &list).unwrap_err();
+        for gpu in [0, 1] {
+            assert_eq!(
+                crate::process::page_table::page(gpu, machine.base.get()),
+                None,
+                "GPU {gpu}"
+            );
+        }
+        assert_eq!(machine.read(0), Err(Fault));
     });
 }
 

@@ -15,8 +15,10 @@ fn every_generation_reaches_every_level() {
         assert_eq!(failed_level(&report), None, "{generation}: {report:#}");
         let levels = report["levels"].as_array().unwrap().iter();
         let skipped: Vec<_> = levels.filter(|level| level["status"] == "skipped").collect();
-        // Each process of a simulation has its own GPUs.
-        assert!(skipped.iter().all(|level| level["level"] == "killed"), "{generation}: {report:#}");
+        // Each process of a simulation has its own GPUs, and there is no libdrm.
+        let expected = ["offset", "permission", "killed"];
+        let skipped = skipped.iter().map(|level| level["level"].as_str().unwrap());
+        assert!(skipped.eq(expected), "{generation}: {report:#}");
         assert_eq!(report["simulation"], true);
         let probes = report["probes"].as_array().unwrap();
         // Only C fails to grant a peer access after the owner. Success would prove nothing and is not reported.
