@@ -114,7 +114,7 @@ static struct memory new_memory(void) {
 }
 
 /* Copies a page with the GPU. Returns 1 if the copy ends, 0 if it faults or takes more than five seconds. */
-static int copy(void *to, const void *from) {
+__attribute__((unused)) static int copy(void *to, const void *from) {
   hsa_signal_t done;
   CALL(hsa_signal_create, 1, 0, NULL, &done);
   CALL(hsa_amd_memory_async_copy, to, gpu, from, gpu, 4096, 0, NULL, done);

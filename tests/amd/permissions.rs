@@ -1,7 +1,7 @@
 //! GPUs' access is enforced in their page tables, and each call has taken effect when it returns.
 
 use crate::amd_runtime::raw::{Fault, RW, RawRuntime};
-use crate::amd_runtime::{fail_driver_calls, set_variable};
+use crate::amd_runtime::{PAGE_TABLE_MODES, fail_driver_calls, page_table_modes, set_variable};
 use crate::machine::{Library, access};
 use crate::process::{End, in_child, in_child_with_status};
 use hsa_rocr::Emulation;
@@ -12,10 +12,6 @@ use hsa_vmm::{Access, Address, Runtime, Vmm};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const SIZE: usize = 64 << 10;
-
-/// Modes of the emulated driver: immediate updates; the CPU writes entries and nothing flushes the TLB; SDMA jobs
-/// write entries so late that only the barrier can wait for them.
-const MODES: [&str; 3] = ["", "tlb=on,split_bug=on", "pte_delay=600s,tlb=on,split_bug=on"];
 
 /// The library with control of page tables, and one mapping of the first GPU's memory.
 struct Machine {
@@ -74,7 +70,7 @@ impl Machine {
 /// Runs a body in each mode, in a process that has no runtime yet.
 fn in_each_mode(test: &str, body: impl Fn(&dyn Fn() -> Machine)) {
     on_each_release(test, &Emulation::gpus(2), |fixture| {
-        for mode in MODES {
+        for mode in page_table_modes() {
             let end = in_child(|| body(&|| Machine::new(fixture, mode)));
             assert_eq!(end, End::Success, "{} {mode:?}", fixture.release());
         }
@@ -98,7 +94,7 @@ fn in_each_mode_with_faults(test: &str, plan: &str, body: impl Fn(&Machine)) {
 fn permissions_are_enforced() {
     const ALL: [Access; 3] = [Access::None, Access::Read, Access::ReadWrite];
     on_each_release("permissions::permissions_are_enforced", &Emulation::gpus(2), |fixture| {
-        let modes = MODES.into_iter().flat_map(|mode| [(mode, 0), (mode, 1)]).enumerate();
+        let modes = page_table_modes().iter().flat_map(|mode| [(mode, 0), (mode, 1)]).enumerate();
         // By default, each GPU in some modes.
         let modes = modes.filter(|(index, _)| hsa_rocr::test::is_long() || index % 3 != 1);
         for (_, (mode, gpu)) in modes {
@@ -272,7 +268,7 @@ fn failed_changes_are_rolled_back() {
         for failing_call in [5, 6] {
             let end = in_child(|| {
                 fail_driver_calls(&format!("GEM_VA.REPLACE#{failing_call}=ENOMEM"));
-                let machine = Machine::new(fixture, MODES[1]);
+                let machine = Machine::new(fixture, PAGE_TABLE_MODES[1]);
                 let gpus = [0, 1].map(|gpu| machine.library.gpu(gpu));
                 let set = |requested: Access| {
                     let list = gpus.map(|gpu| access(gpu, requested));
@@ -395,7 +391,7 @@ fn calls_take_effect_without_control() {
     let test = "permissions::calls_take_effect_without_control";
     on_each_release(test, &Emulation::gpus(2), |fixture| {
         let options = VmmOptions::new().with_barrier(true);
-        for mode in MODES {
+        for mode in page_table_modes() {
             let end = in_child(|| check_effects(&Machine::open(fixture, mode, options)));
             assert_eq!(end, End::Success, "{} {mode:?}", fixture.release());
         }
@@ -419,7 +415,7 @@ fn calls_take_effect_without_page_of_the_driver() {
                     }
                 },
             );
-            set_variable("HSA_KFD", &format!("gpus=2,{}", MODES[2]));
+            set_variable("HSA_KFD", &format!("gpus=2,{}", PAGE_TABLE_MODES[2]));
             // SAFETY: AMD's own runtime.
             let Ok(runtime) = (unsafe { Runtime::load_from(fixture.runtime()) }) else { return 0 };
             let options = VmmOptions::new().with_barrier(true);

@@ -292,6 +292,13 @@ fn peer(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         others.len()
     ));
     with_mapping(hsa, resources, |va, memory| {
+        // The first access of another GPU: the driver may then move the memory with its data.
+        hsa.grant(va, resources.size, &[owner])?;
+        with_host(hsa, resources, |host| {
+            check_after_second_mapping(hsa, resources, (va, memory), (owner, peers[0]), host)
+        })
+    })?;
+    with_mapping(hsa, resources, |va, _| {
         // Name the owner last: some releases ignore the agents that are named after the owner.
         let all: Vec<_> = peers.iter().copied().chain([owner]).collect();
         hsa.grant(va, resources.size, &all)?;
@@ -303,7 +310,7 @@ fn peer(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
                 host.write_by(peer, va, by_peer)?;
                 host.read_by(owner, va, by_peer)?;
             }
-            check_after_second_mapping(hsa, resources, (va, memory), (owner, peers[0]), host)
+            Ok(())
         })
     })
 }
