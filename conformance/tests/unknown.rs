@@ -90,7 +90,7 @@ fn old_release_under_another_name_passes() {
         let config: Config = text.parse().unwrap();
         let (runtime, report) = conform(config.with_false_build("another runtime"));
         check_probes(&runtime, &report, Quirks::of_extension((1, 4)));
-        assert_all_pass(&report, &text.to_string());
+        assert_all_pass(&report, text);
     }
 }
 

@@ -80,7 +80,7 @@ fn in_each_mode(test: &str, body: impl Fn(&dyn Fn() -> Machine)) {
 /// As [`in_each_mode`], with planned faults of the driver.
 fn in_each_mode_with_faults(test: &str, plan: &str, body: impl Fn(&Machine)) {
     on_each_release(test, &Emulation::gpus(2), |fixture| {
-        for mode in MODES {
+        for mode in PAGE_TABLE_MODES {
             let end = in_child(|| {
                 fail_driver_calls(plan);
                 body(&Machine::new(fixture, mode));
