@@ -258,7 +258,7 @@ fn full_table_of_four_tools() {
     let selection = std::env::var("HSA_VMM_PLANTED").unwrap_or_default();
     let (Ok(file), false) = (std::env::var("HSA_VMM_TABLE"), selection.is_empty()) else {
         test::report(&format!(
-            "SKIPPED {name}: takes half a day; HSA_VMM_TABLE=FILE HSA_VMM_PLANTED=all runs it"
+            "SKIPPED {name}: takes several hours; HSA_VMM_TABLE=FILE HSA_VMM_PLANTED=all runs it"
         ));
         return;
     };

@@ -29,7 +29,7 @@ A cell without a case or level contains the reason why the fault is not detected
 each effect on AMD's 7.2.4, with the kind of the finding or the scenario, and the message;
 `HSA_VMM_WRITE_PAGES=1 HSA_VMM_PLANTED=all cargo test -p hsa-vmm-cli --test planted one_fault_of_each_effect` writes
 this table (two minutes). `HSA_VMM_TABLE=all.md HSA_VMM_PLANTED=all cargo test -p hsa-vmm-cli --test planted full_table`
-runs all four tools with every fault of the tables below and writes the results to `all.md` (half a day);
+runs all four tools with every fault of the tables below and writes the results to `all.md` (several hours);
 `HSA_VMM_PLANTED=GEM_CLOSE` selects the faults that contain this text.
 
 ";
