@@ -241,14 +241,22 @@ pub(crate) struct ReservationSnapshot<'a> {
 /// The reservations that one operation has locked, by address.
 pub(crate) type Guards<'a> = SmallVec<[ReservationGuard<'a>; 1]>;
 
+/// Returns the index of the guard whose reservation contains all of a range.
+pub(crate) fn guard_index(
+    guards: &[ReservationGuard<'_>],
+    range: Range,
+) -> Result<usize, ErrorKind> {
+    let next = guards.partition_point(|guard| guard.reservation.base <= range.start);
+    let found = next.checked_sub(1).filter(|&it| guards[it].reservation.contains_range(range));
+    found.ok_or_else(|| range.invalid(Problem::NotReserved))
+}
+
 /// Returns the locked reservation that contains all of a range.
 pub(crate) fn locked_containing<'a>(
     guards: &[ReservationGuard<'a>],
     range: Range,
 ) -> Result<&'a Reservation, ErrorKind> {
-    let next = guards.partition_point(|guard| guard.reservation.base <= range.start);
-    let found = next.checked_sub(1).and_then(|at| guards.get(at)).map(|it| it.reservation);
-    found.filter(|it| it.contains_range(range)).ok_or_else(|| range.invalid(Problem::NotReserved))
+    guard_index(guards, range).map(|index| guards[index].reservation)
 }
 
 impl ReservationGuard<'_> {

@@ -187,7 +187,7 @@ impl Mapping {
         self.run(Operation::GetAccess, |shared, only| {
             shared.agent(agent, Argument::Agent)?;
             let range = self.range();
-            shared.with_locked([range].into_iter(), |guards| {
+            shared.with_locked(&[range], |guards| {
                 shared.check_granted(guards, range, only, agent, access)?;
                 Ok(act(self.address))
             })
