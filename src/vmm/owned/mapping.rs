@@ -260,6 +260,11 @@ impl Mapping {
         self.reservation.vmm()
     }
 
+    /// Returns the serial, which is unique in the process, unlike the address.
+    pub(crate) fn serial(&self) -> u64 {
+        self.serial
+    }
+
     /// Rejects a mapping of another `Vmm`.
     pub(in crate::vmm) fn check_vmm(&self, vmm: &Vmm) -> Result<(), ErrorKind> {
         self.allocation.handle_of(vmm).map(drop)
