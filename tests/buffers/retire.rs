@@ -151,7 +151,7 @@ fn successor_ends_retiring() {
 
     // The queue does not unmap the successor.
     signal.set(0);
-    queue.poll().unwrap();
+    assert_eq!(queue.poll().unwrap().pending, 0);
     assert!(vmm.mapping_at(page).is_some());
     vmm.unmap(page, PAGE).unwrap();
     vmm.release(handle).unwrap();
