@@ -81,6 +81,9 @@ pub(crate) struct AccessSet {
 }
 
 impl AccessSet {
+    /// No access for any agent.
+    pub const NONE: Self = Self { read: AgentSet::NONE, write: AgentSet::NONE };
+
     pub fn get(&self, agent: usize) -> Access {
         self.max_of(AgentSet::single(agent))
     }
@@ -171,6 +174,11 @@ pub(crate) struct AccessState {
     /// The agents that the runtime has granted access. A GPU among them can access the memory until it is
     /// unmapped, whatever `requested` contains.
     pub runtime_granted: AgentSet,
+}
+
+impl AccessState {
+    /// No access for any agent.
+    pub const NONE: Self = Self { requested: AccessSet::NONE, runtime_granted: AgentSet::NONE };
 }
 
 impl FromIterator<usize> for AgentSet {

@@ -308,7 +308,7 @@ impl Expected<'_> {
     }
 
     /// Rejects the targets of a journal from index `first` on if they are not the expected mappings.
-    fn check_targets(self, journal: &Journal<'_>, first: usize) -> Result<(), ErrorKind> {
+    fn check_targets(self, journal: &Journal<'_, '_>, first: usize) -> Result<(), ErrorKind> {
         let found = journal.targets[first..].iter().map(|target| target.now);
         let Some(first) = found.clone().next() else { return Ok(()) };
         self.check(first.range(), found)
