@@ -81,7 +81,7 @@ unsafe fn write_support(extension: u16, has_loader: bool, supported: *mut bool) 
     let supported = non_null(supported)?;
     extension_name(extension).ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
     // SAFETY: not null, and the caller promises the rest.
-    unsafe { supported.write(has_loader && extension == HSA_EXTENSION_AMD_LOADER) };
+    unsafe { supported.write(has_loader && u32::from(extension) == HSA_EXTENSION_AMD_LOADER) };
     Ok(())
 }
 
@@ -98,7 +98,7 @@ unsafe fn write_minor(
     let minor = non_null(minor)?;
     // SAFETY: the caller's promise.
     unsafe { write_support(extension, has_loader, supported) }?;
-    if has_loader && extension == HSA_EXTENSION_AMD_LOADER {
+    if has_loader && u32::from(extension) == HSA_EXTENSION_AMD_LOADER {
         // SAFETY: not null, and the caller promises the rest.
         unsafe { minor.write(0) };
     }
