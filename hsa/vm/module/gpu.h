@@ -57,6 +57,8 @@ struct user_queue {
 	/* AQL: in packets. SDMA: in bytes. */
 	u64 rptr;
 	u64 wptr;
+	/* `rptr` was read from `rptr_address`. */
+	bool has_rptr;
 	u64 rptr_address;
 	u64 wptr_address;
 };

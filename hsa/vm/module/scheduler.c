@@ -25,14 +25,10 @@ static u64 join(u32 high, u32 low)
 /* The caller holds queues_lock. */
 static int add_locked(struct gpu *gpu, struct user_queue queue)
 {
-	struct access a = { .gpu = gpu, .space = queue.space };
-
 	for (int i = 0; i < MAX_QUEUES; i++) {
 		if (gpu->queues[i].mqd)
 			continue;
-		/* A queue that was mapped before continues at its read pointer. */
-		queue.halted = READ_ONCE(*queue.saved_halted) ||
-			       user_read(&a, queue.rptr_address, &queue.rptr, sizeof(queue.rptr));
+		queue.halted = READ_ONCE(*queue.saved_halted);
 		gpu->queues[i] = queue;
 		return 0;
 	}
@@ -247,9 +243,13 @@ static void signal_page_fault(struct gpu *gpu, const struct access *a)
 static int run_queue(struct gpu *gpu, struct user_queue *queue)
 {
 	struct access a = { .gpu = gpu, .space = queue->space };
-	int done = 0, status;
+	int done = 0, status = 0;
 
-	status = user_read(&a, queue->wptr_address, &queue->wptr, sizeof(queue->wptr));
+	/* A queue that was mapped before continues at its read pointer. */
+	if (!queue->has_rptr)
+		status = user_read(&a, queue->rptr_address, &queue->rptr, sizeof(queue->rptr));
+	queue->has_rptr = !status;
+	status = status ?: user_read(&a, queue->wptr_address, &queue->wptr, sizeof(queue->wptr));
 	while (!status && done < BURST && queue->rptr < queue->wptr) {
 		u64 before = queue->rptr;
 
