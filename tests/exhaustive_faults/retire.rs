@@ -53,7 +53,7 @@ fn retire(
         }
         more => panic!("{context}: {more:?}"),
     }
-    let page = simulation.page(0, base.get() as usize + granule);
+    let page = simulation.page(0, base.get() + granule);
     assert!(page.is_some_and(|page| page.writable), "{context}: the other mapping");
     drop(queue);
     failed
