@@ -35,7 +35,7 @@ fn enforced_access_is_detected_with_every_kind_of_update() {
             ..Options::default()
         };
         let report = run(&runtime, &options, &mut |_| ());
-        assert_eq!(report.summary.passed, 9, "{updates}: {report:#?}");
+        assert_eq!(report.summary.passed, 11, "{updates}: {report:#?}");
     }
 }
 
@@ -67,6 +67,8 @@ fn check_all_pass(config: Config, profile: HipProfile) {
             "access.enforced.after_revoke",
             "access.enforced.after_unmap",
             "access.enforced.after_free",
+            "access.enforced.under_load",
+            "access.enforced.every_offset",
             "access.gpus.memory_stays_in_vram",
             "share.export.no_descriptor_left",
         ],
