@@ -74,6 +74,15 @@ impl fmt::Display for AgentId {
 }
 
 /// The kind of an agent (`HSA_AGENT_INFO_DEVICE`).
+///
+/// ```
+/// use hsa_vmm::Runtime;
+/// use hsa_vmm::agent::AgentKind;
+///
+/// fn count_gpus(runtime: &Runtime) -> usize {
+///     runtime.agents().iter().filter(|agent| agent.kind() == AgentKind::Gpu).count()
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AgentKind {
@@ -89,6 +98,16 @@ pub enum AgentKind {
 }
 
 /// Whether the access that [`set_access`](crate::Vmm::set_access) sets is enforced for an agent.
+///
+/// ```
+/// use hsa_vmm::agent::Enforcement;
+/// use hsa_vmm::{AgentId, Vmm};
+///
+/// /// Returns whether a store of this agent to read-only memory faults.
+/// fn store_faults(vmm: &Vmm, agent: AgentId) -> bool {
+///     vmm.enforcement(agent) == Some(Enforcement::Enforced)
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Enforcement {

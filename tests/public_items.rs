@@ -25,6 +25,34 @@ const COMPLETE: &[(&str, &str)] = &[
     ("UnknownTicket", "an error without details"),
 ];
 
+/// Public types without an example of their own, and what shows them.
+const WITHOUT_EXAMPLE: &[(&str, &str)] = &[
+    ("PciAddress", "a field of Agent"),
+    ("LinkKind", "a field of Link"),
+    ("Peer", "a field of Agent"),
+    ("Link", "a field of Peer"),
+    ("PagedStatistics", "PagedBuffer::statistics"),
+    ("Contents", "PausableBuffer::pause"),
+    ("Value", "a field of ErrorKind"),
+    ("Unavailable", "a field of ErrorKind"),
+    ("Quarantined", "Vmm::quarantine"),
+    ("BrokenInvariant", "Vmm::check"),
+    ("UnknownProfile", "an error of HipProfile"),
+    ("PoolMemoryInfo", "Runtime::pool_memory"),
+    ("Status", "a field of ErrorKind"),
+    ("DriverState", "a variant of Status"),
+    ("PoolFlags", "a field of Pool"),
+    ("Segment", "Vmm::export_address_range and Pool"),
+    ("Report", "the module's page"),
+    ("AgentEntry", "a field of Report"),
+    ("Free", "a field of Report"),
+    ("Run", "a field of Report"),
+    ("Idle", "a field of Report"),
+    ("Runtime", "the page of its module and of the crate"),
+    ("Ticket", "Offer"),
+    ("UntrustedUser", "a field of ErrorKind"),
+];
+
 /// Adds the Rust files of a folder and its subfolders, without unit tests.
 fn add_sources(folder: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
@@ -93,4 +121,33 @@ fn public_types_are_non_exhaustive() {
         let is_non_exhaustive = types.get(*name).copied().unwrap_or_default();
         assert!(!is_non_exhaustive, "{name} is #[non_exhaustive], but COMPLETE lists it: {reason}");
     }
+}
+
+#[test]
+fn public_types_have_examples() {
+    let mut files = Vec::new();
+    add_sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut files);
+    let (mut count, mut without) = (0, Vec::new());
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
+        for (index, line) in lines.iter().enumerate() {
+            let declared = line.strip_prefix("pub struct ").or(line.strip_prefix("pub enum "));
+            let Some(name) = declared else { continue };
+            let name = name.split(|c: char| !c.is_alphanumeric()).next().unwrap();
+            let above = lines[..index].iter().rev();
+            let mut above =
+                above.take_while(|line| line.starts_with("//") || line.starts_with('#'));
+            count += 1;
+            if !above.any(|line| line.starts_with("/// ```")) {
+                without.push(name.to_owned());
+            }
+        }
+    }
+    let listed: Vec<&str> = WITHOUT_EXAMPLE.iter().map(|(name, _)| *name).collect();
+    let missing: Vec<_> = without.iter().filter(|it| !listed.contains(&it.as_str())).collect();
+    assert!(missing.is_empty(), "without an example: {missing:?}");
+    let unneeded: Vec<_> = listed.iter().filter(|it| !without.iter().any(|w| w == *it)).collect();
+    assert!(unneeded.is_empty(), "with an example: {unneeded:?}");
+    assert!(count > 80, "{count}");
 }

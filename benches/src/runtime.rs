@@ -3,7 +3,7 @@
 use crate::run::BenchError;
 use hsa_sys::{Library, Search, Table};
 use hsa_vmm::simulation::Config;
-use hsa_vmm::vmm::{Quirks, VmmOptions};
+use hsa_vmm::vmm::{Quirk, Quirks, VmmOptions};
 use hsa_vmm::{AllocationProperties, HandleType, Runtime, Vmm};
 use std::path::{Path, PathBuf};
 
@@ -103,19 +103,22 @@ impl BenchRuntime {
         Ok(Self { backend, runtime, vmm, table, _library: library })
     }
 
-    /// Disables the workarounds. Only the simulation `nothing` supports it.
+    /// Disables the workarounds of these quirks; `all` disables all. Only the simulation `nothing` supports it.
     ///
     /// # Errors
     /// [`BenchError::Configuration`] for any other runtime, whose quirks would crash the process;
     /// the errors of [`Vmm::open`].
-    pub fn without_workarounds(mut self) -> Result<Self, BenchError> {
+    pub fn without_workarounds(mut self, names: &[String]) -> Result<Self, BenchError> {
         let has_no_op_vmem = self.runtime.simulation().is_some_and(|it| it.config().has_no_op_vmem);
         if !has_no_op_vmem {
             let text = "only the simulation `nothing` works without workarounds";
             return Err(BenchError::Configuration(text.into()));
         }
+        let mut quirks = self.quirks();
+        let is_named = |quirk: &&Quirk| names.iter().any(|it| it == "all" || it == quirk.name);
+        Quirks::KNOWN.iter().filter(is_named).for_each(|quirk| quirks.set(quirk, false));
         // SAFETY: the functions of this simulation do nothing, so that it has no quirk.
-        let options = unsafe { VmmOptions::new().with_exact_quirks(Quirks::default()) };
+        let options = unsafe { VmmOptions::new().with_exact_quirks(quirks) };
         self.vmm = Vmm::open_with(&self.runtime, options)?;
         Ok(self)
     }
@@ -168,9 +171,12 @@ mod tests {
     fn quirks_can_be_disabled() {
         let target = || BenchRuntime::open(Backend::Simulated("nothing".into())).unwrap();
         assert!(target().quirks().grant_without_descriptor_aborts);
-        let without = target().without_workarounds().unwrap();
+        let without = |name: &str| target().without_workarounds(&[name.to_owned()]).unwrap();
+        let one = without("grant_without_descriptor_aborts").quirks();
+        assert!(!one.grant_without_descriptor_aborts && one.some_calls_take_no_lock);
+        let without = without("all");
         assert_eq!(without.quirks(), Quirks::default());
         let mi300x = BenchRuntime::open(Backend::Simulated("mi300x".into())).unwrap();
-        assert!(mi300x.without_workarounds().is_err());
+        assert!(mi300x.without_workarounds(&[]).is_err());
     }
 }

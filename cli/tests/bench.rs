@@ -115,6 +115,8 @@ fn bench_disables_workarounds() {
         assert!(measures_c, "{operations}");
         // The C interface is not measured, because it always uses workarounds.
         assert_eq!(measure(&["--no-workarounds"]), (0, false), "{operations}");
+        let one = measure(&["--no-workarounds=grant_without_descriptor_aborts"]);
+        assert_eq!(one, (workarounds - 1, false), "{operations}");
     }
 }
 
@@ -124,6 +126,7 @@ fn bench_rejects_invalid_arguments() {
         (&["--runtime", "/nowhere/at/all"][..], 3, "/nowhere/at/all"),
         (&["--live", "0"], 2, "--live"),
         (&["--operation", "dance"], 2, "get_access"),
+        (&["--no-workarounds=none"], 2, "unmap_keeps_memory"),
         (&["--runtime", "sim", "--hip", "/nowhere"], 1, "emulate"),
         (&["--runtime", "sim", "--no-workarounds"], 1, "--runtime nothing"),
         (&["--runtime", "nothing", "--no-workarounds", "--level", "c"], 1, "level c"),

@@ -10,6 +10,14 @@ use crate::vmm::{
 use derive_more::Debug;
 
 /// Builds a [`GrowableBuffer`]; see [`GrowableBuffer::builder`].
+///
+/// ```
+/// use hsa_vmm::{AllocationProperties, Error, GrowableBuffer, Vmm};
+///
+/// fn reserve(vmm: &Vmm, on: &AllocationProperties) -> Result<GrowableBuffer, Error> {
+///     GrowableBuffer::builder(64 << 30).with_step(32 << 20).with_handle_pool(2).reserve(vmm, on)
+/// }
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[must_use = "nothing is reserved before `reserve`"]
 pub struct GrowableBuilder {

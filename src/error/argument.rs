@@ -9,6 +9,15 @@ use derive_more::{Display, From};
 macro_rules! arguments {
     ($($variant:ident: $name:literal;)+) => {
         /// An argument of an operation.
+        ///
+        /// ```
+        /// use hsa_vmm::error::{Argument, ErrorKind};
+        ///
+        /// /// Returns whether to ask the user for another size.
+        /// fn is_wrong_size(kind: &ErrorKind) -> bool {
+        ///     matches!(kind, ErrorKind::InvalidArgument { argument: Argument::Size, .. })
+        /// }
+        /// ```
         #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Argument {
@@ -87,6 +96,19 @@ impl From<usize> for Value {
 }
 
 /// What is wrong with an argument, and what would be valid.
+///
+/// ```
+/// use hsa_vmm::Error;
+/// use hsa_vmm::error::Problem;
+///
+/// /// Returns the granule that a size or an address must be a multiple of.
+/// fn required_granule(error: &Error) -> Option<usize> {
+///     match error.problem() {
+///         Some(Problem::NotAligned { granule }) => Some(granule),
+///         _ => None,
+///     }
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {

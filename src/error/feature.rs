@@ -4,6 +4,15 @@ use super::ErrorKind;
 use crate::agent::AgentId;
 
 /// What this library, the runtime or the hardware cannot do.
+///
+/// ```
+/// use hsa_vmm::error::{ErrorKind, Feature};
+///
+/// /// Returns whether to copy by an agent, because no CPU can access the memory.
+/// fn needs_copy(kind: &ErrorKind) -> bool {
+///     matches!(kind, ErrorKind::NotSupported(Feature::CpuAccess))
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Feature {

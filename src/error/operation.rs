@@ -8,6 +8,12 @@ macro_rules! operations {
         /// The operation that failed: a method of this library.
         ///
         /// Displayed as the method's name, such as `address_reserve`.
+        ///
+        /// ```
+        /// use hsa_vmm::error::Operation;
+        ///
+        /// assert_eq!(Operation::AddressReserve.to_string(), "address_reserve");
+        /// ```
         #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
         #[display("{}", self.name())]
         #[non_exhaustive]

@@ -15,6 +15,12 @@ use std::sync::OnceLock;
 
 /// When a [`Vmm`](super::Vmm) looks for quirks
 /// ([`VmmOptions::with_probing`](super::VmmOptions::with_probing)).
+///
+/// ```
+/// use hsa_vmm::vmm::{Probing, VmmOptions};
+///
+/// let options = VmmOptions::new().with_probing(Probing::Always);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Probing {
@@ -31,6 +37,14 @@ pub enum Probing {
 }
 
 /// A quirk that was looked for, and the result ([`Vmm::probes`](super::Vmm::probes)).
+///
+/// ```
+/// fn print_unexpected(vmm: &hsa_vmm::Vmm) {
+///     for probe in vmm.probes().iter().filter(|probe| probe.found != probe.expected) {
+///         println!("{}: {}", probe.quirk.name, probe.found);
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Probe {

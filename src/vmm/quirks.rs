@@ -79,6 +79,12 @@ macro_rules! quirks {
         /// An unneeded workaround costs time but does not change results. The exception is
         /// `cpu_unmap_leaves_hole`: if the runtime granted the CPU access, the workaround mistakes
         /// the runtime's own mapping for a foreign one and quarantines the range.
+        ///
+        /// ```
+        /// fn can_unmap_adjacent_at_once(vmm: &hsa_vmm::Vmm) -> bool {
+        ///     !vmm.quirks().unmap_of_several_fails
+        /// }
+        /// ```
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Quirks {

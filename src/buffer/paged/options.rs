@@ -11,6 +11,15 @@ use core::fmt;
 use std::sync::Arc;
 
 /// Builds a [`PagedBuffer`]; see [`PagedBuffer::builder`].
+///
+/// ```
+/// use hsa_vmm::buffer::PagedBuffer;
+/// use hsa_vmm::{AllocationProperties, Error, Vmm};
+///
+/// fn reserve(vmm: &Vmm, on: &AllocationProperties) -> Result<PagedBuffer, Error> {
+///     PagedBuffer::builder(8 << 30).with_page_size(2 << 20).reserve(vmm, on)
+/// }
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[must_use = "nothing is reserved before `reserve`"]
 pub struct PagedBuilder {
@@ -120,6 +129,20 @@ impl PagedBuilder {
 }
 
 /// The state of a page.
+///
+/// ```
+/// use hsa_vmm::Error;
+/// use hsa_vmm::buffer::{PageState, PagedBuffer};
+///
+/// fn first_free(cache: &PagedBuffer, pages: usize) -> Result<Option<usize>, Error> {
+///     for page in 0..pages {
+///         if cache.state(page)? == PageState::Empty {
+///             return Ok(Some(page));
+///         }
+///     }
+///     Ok(None)
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PageState {

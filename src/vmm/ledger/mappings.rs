@@ -70,6 +70,9 @@ impl AccessStates {
     pub const MAX_SLOTS: u8 = u8::MAX - 1;
 
     fn get(&self, slot: u8, serial: u64) -> &AccessState {
+        if slot == Self::NO_ACCESS {
+            return &AccessState::NONE;
+        }
         let shared = self.slots.get(usize::from(slot)).map(|(state, _)| state);
         shared.or_else(|| self.others.get(&serial)).unwrap_or(&AccessState::NONE)
     }

@@ -42,6 +42,17 @@ pub struct RetireReport {
 }
 
 /// A mapping that a [`RetireQueue`] did not unmap.
+///
+/// ```
+/// use hsa_vmm::vmm::RetireQueue;
+///
+/// fn report(queue: &RetireQueue) -> Result<(), hsa_vmm::Error> {
+///     for failure in queue.poll()?.failures {
+///         eprintln!("{} was not unmapped: {}", failure.address, failure.error);
+///     }
+///     Ok(())
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RetireFailure {
@@ -57,6 +68,16 @@ pub struct RetireFailure {
 }
 
 /// Builds a [`RetireQueue`]; see [`RetireQueue::builder`].
+///
+/// ```
+/// use hsa_vmm::vmm::RetireQueue;
+/// use hsa_vmm::{Error, Vmm};
+/// use std::time::Duration;
+///
+/// fn open(vmm: &Vmm) -> Result<RetireQueue, Error> {
+///     RetireQueue::builder(1024).with_time_limit(Duration::from_secs(10)).open(vmm)
+/// }
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[must_use = "no queue exists before `open`"]
 pub struct RetireQueueBuilder {

@@ -10,6 +10,7 @@ use crate::progress;
 use crate::screen::note;
 use crate::table::{Cell, TextTable, table};
 use anyhow::bail;
+use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 use hsa_vmm::vmm::{Quirks, VmmOptions};
 use hsa_vmm_bench::{Backend, BenchRuntime, Level, LibraryFile, Measurement, Operation, Options};
@@ -52,9 +53,11 @@ pub struct Bench {
     /// Measure only these operations: map,cycle,…
     #[arg(long, value_name = "OPERATIONS", value_delimiter = ',')]
     pub operation: Vec<OperationName>,
-    /// Disable the workarounds for defects of the runtime (`nothing` only; not for C)
-    #[arg(long, conflicts_with_all = ["barrier", "page_tables", "no_execute"])]
-    pub no_workarounds: bool,
+    /// Disable the workarounds for defects of the runtime, or only those of QUIRKS (`nothing` only; not for C)
+    #[arg(long, value_name = "QUIRKS", num_args = 0..=1, require_equals = true, value_delimiter = ',',
+          default_missing_value = "all", hide_possible_values = true, value_parser = quirk_names(),
+          conflicts_with_all = ["barrier", "page_tables", "no_execute"])]
+    pub no_workarounds: Vec<String>,
     /// Wait at the end of each call until page tables have changed (not for C)
     #[arg(long)]
     pub barrier: bool,
@@ -177,6 +180,11 @@ pub fn run(args: &Bench) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
+/// Accepts the names of quirks, and `all`.
+fn quirk_names() -> PossibleValuesParser {
+    PossibleValuesParser::new(Quirks::KNOWN.iter().map(|quirk| quirk.name).chain(["all"]))
+}
+
 impl Bench {
     /// Returns whether to measure opening, and the other operations to measure.
     fn selected_operations(&self) -> (bool, Vec<Operation>) {
@@ -191,7 +199,7 @@ impl Bench {
     }
 
     fn has_vmm_options(&self) -> bool {
-        self.no_workarounds || self.barrier || self.page_tables || self.no_execute
+        !self.no_workarounds.is_empty() || self.barrier || self.page_tables || self.no_execute
     }
 
     /// Opens the `Vmm` with the options that were given.
@@ -204,8 +212,8 @@ impl Bench {
                 "--no-workarounds, --barrier, --page-tables and --no-execute do not support level c"
             );
         }
-        if self.no_workarounds {
-            return Ok(bench.without_workarounds()?);
+        if !self.no_workarounds.is_empty() {
+            return Ok(bench.without_workarounds(&self.no_workarounds)?);
         }
         let options = VmmOptions::new()
             .with_barrier(self.barrier)
@@ -224,7 +232,7 @@ impl Bench {
             note!("runtime: simulation whose virtual memory calls do nothing");
             return self.with_vmm_options(bench);
         }
-        if self.no_workarounds {
+        if !self.no_workarounds.is_empty() {
             bail!(
                 "--no-workarounds needs --runtime nothing: other runtimes would crash without \
                  workarounds"
