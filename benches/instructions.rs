@@ -154,6 +154,20 @@ impl Workload {
                 let import = |_| self.vmm.import_from_shareable_handle(&descriptor, DESCRIPTOR);
                 measured(&mut || live().try_for_each(|page| import(page).map(drop)))?;
             }
+            "cycle" => {
+                let agent = self.grants[0].agent;
+                let cycle = |_| {
+                    let base = self.vmm.address_reserve(SIZE, SIZE, None)?;
+                    let handle = self.vmm.create(SIZE, &self.properties)?;
+                    self.vmm.map(base, SIZE, 0, handle)?;
+                    self.vmm.set_access(base, SIZE, &self.grants)?;
+                    black_box(self.vmm.get_access(agent, base)?);
+                    self.vmm.unmap(base, SIZE)?;
+                    self.vmm.release(handle)?;
+                    self.vmm.address_free(base, SIZE)
+                };
+                measured(&mut || live().try_for_each(cycle))?;
+            }
             _ => return Ok(false),
         }
         Ok(true)

@@ -21,7 +21,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     let vmm = Vmm::open(&runtime)?;
     let gpus: Vec<_> = runtime.gpus().collect();
     let device = gpus.len().checked_sub(1).context("this runtime has no GPU")?;
-    println!("{SIZE} bytes for device {device} of {} on {}:\n", gpus.len(), runtime.info().name);
+    println!("{SIZE} bytes for GPU {device} of {} GPUs, on {}:\n", gpus.len(), runtime.info().name);
     let columns: String = (0..gpus.len()).map(|gpu| format!(" GPU{gpu}")).collect();
     println!("{:<30} {:<15} {:<6}  CPU{columns}   allocated", "flags", "backing", "owner");
     for bits in 0..16 {
@@ -58,7 +58,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
         scratch.copy(4 * word, &mapped, 28 - 4 * word, 4)?;
     }
     mapped.copy(0, &scratch, 0, 32)?;
-    // The area is unmapped, so this program may use the bytes again.
+    // Unmaps the memory, so that this program may use the bytes again.
     mapped.munmap().map_err(|rejected| rejected.error)?;
     println!("after:  {}", String::from_utf8_lossy(&text));
     println!("at {host_address} for this program, at {device_address} for the device");

@@ -14,12 +14,12 @@ use derive_more::Display;
 #[derive(Clone, Copy, Debug, Default, Display, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 pub enum Access {
-    /// Nothing (`hipMemAccessFlagsProtNone`, 0). For GPUs this is only recorded; see
-    /// [`Enforcement`](crate::agent::Enforcement).
+    /// Nothing (`hipMemAccessFlagsProtNone`, 0). Enforced for CPUs, and for GPUs whose page tables the
+    /// [`Vmm`](crate::Vmm) controls; otherwise only recorded ([`Vmm::enforcement`](crate::Vmm::enforcement)).
     #[default]
     #[display("none")]
     None = 0,
-    /// Read (`hipMemAccessFlagsProtRead`, 1). For GPUs this is only recorded.
+    /// Read (`hipMemAccessFlagsProtRead`, 1). Enforced as [`None`](Self::None) is.
     #[display("read")]
     Read = 1,
     /// Read and write (`hipMemAccessFlagsProtReadWrite`, 3).
@@ -81,6 +81,9 @@ pub(crate) struct AccessSet {
 }
 
 impl AccessSet {
+    /// No access for any agent.
+    pub const NONE: Self = Self { read: AgentSet::NONE, write: AgentSet::NONE };
+
     pub fn get(&self, agent: usize) -> Access {
         self.max_of(AgentSet::single(agent))
     }
@@ -171,6 +174,11 @@ pub(crate) struct AccessState {
     /// The agents that the runtime has granted access. A GPU among them can access the memory until it is
     /// unmapped, whatever `requested` contains.
     pub runtime_granted: AgentSet,
+}
+
+impl AccessState {
+    /// No access for any agent.
+    pub const NONE: Self = Self { requested: AccessSet::NONE, runtime_granted: AgentSet::NONE };
 }
 
 impl FromIterator<usize> for AgentSet {

@@ -92,10 +92,11 @@ pub enum AgentKind {
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Enforcement {
-    /// A forbidden access faults. This holds for CPUs: `mprotect` sets their permissions.
+    /// A forbidden access faults. This holds for CPUs, whose permissions `mprotect` sets, and for GPUs whose page tables
+    /// the [`Vmm`](crate::Vmm) controls.
     #[display("enforced")]
     Enforced,
-    /// The permission is only recorded. This holds for GPUs: AMD's user-space driver maps everything
+    /// The permission is only recorded. This holds for other GPUs: AMD's user-space driver maps everything
     /// readable, writable and executable once an agent has been granted any access.
     /// [`Vmm::revoke`](crate::Vmm::revoke) removes the GPU's access.
     #[display("remembered")]
@@ -162,6 +163,33 @@ pub struct Link {
     pub max_bandwidth: u32,
     /// The NUMA distance, in ACPI's units.
     pub numa_distance: u32,
+}
+
+/// The limits of kernels on a GPU, its clocks and its caches
+/// ([`Runtime::compute_properties`](crate::Runtime::compute_properties)). A value that the runtime does not report is 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ComputeProperties {
+    /// The number of work-items in a wavefront.
+    pub wavefront_size: u32,
+    /// The maximum number of work-items in a work-group.
+    pub max_workgroup_size: u32,
+    /// The maximum number of work-items in each dimension of a work-group.
+    pub max_workgroup_dimensions: [u16; 3],
+    /// The maximum number of wavefronts on a compute unit.
+    pub max_waves_per_unit: u32,
+    /// The size of a work-group's memory (LDS) in bytes.
+    pub group_memory: usize,
+    /// The highest clock of the compute units in MHz.
+    pub clock: u32,
+    /// The highest clock of the memory in MHz.
+    pub memory_clock: u32,
+    /// The width of the memory bus in bits.
+    pub memory_width: u32,
+    /// The sizes of the data caches in bytes, L1 first.
+    pub cache_sizes: [u32; 4],
+    /// The revision of the chip.
+    pub revision: u32,
 }
 
 /// A CPU or GPU, as the runtime described it when it was opened.
@@ -254,7 +282,8 @@ impl Agent {
         self.id == owner || self.peers.iter().any(|peer| peer.agent == owner && peer.reachable)
     }
 
-    /// Returns whether the permissions of this agent are enforced.
+    /// Returns whether the permissions of this agent are enforced without control of page tables. For a given `Vmm`:
+    /// [`Vmm::enforcement`](crate::Vmm::enforcement).
     pub fn enforcement(&self) -> Enforcement {
         match self.kind {
             AgentKind::Cpu => Enforcement::Enforced,

@@ -3,6 +3,38 @@
 //! The locks are the standard library's. The package in `tests/interleavings` compiles these sources with
 //! the locks of [shuttle](https://docs.rs/shuttle), which have the same API, to test many interleavings of
 //! threads.
+//!
+//! All locks, in the order in which a thread takes them. A thread holds at most one lock of a row, except
+//! buffers' tables and those of [`Rank`], which debug builds check.
+//!
+//! | lock | protects | held |
+//! |---|---|---|
+//! | `src/vmm/retire/pass.rs`: `pending` | a retire queue's pending mappings | during a pass, which unmaps |
+//! | `src/buffer/paged/table.rs`: `table` | a paged buffer's pages; two by address | during calls of the `Vmm` |
+//! | `src/buffer/handle_pool.rs`: `state` | handles that are ready | not during calls of the `Vmm` |
+//! | `src/vmm/ledger/reservations.rs`: `writer` | what is mapped in a reservation ([`Rank::Reservation`]) | during the runtime's calls of an operation |
+//! | `src/native/descriptor.rs`: `reserve` | the spare descriptor | if no other is free: during the calls that need it |
+//! | `src/vmm/ledger/reservations.rs`: `tree` | the index of reservations ([`Rank::Index`]) | for a look-up or a change |
+//! | `src/vmm/ledger/reservations.rs`: `mappings` | a reservation's mappings ([`Rank::Mappings`]) | for look-ups; at the end of an operation for the change |
+//! | `src/vmm/ledger/handles.rs`: `Shard` | a part of the table of handles ([`Rank::Handles`]) | for a look-up or a change |
+//! | `src/vmm/page_table/barrier.rs`: `page`; `src/native/page_table/barrier.rs`: `state` | the page that a barrier maps and unmaps | for these calls |
+//! | `src/native/library_lock.rs`: `LibraryLock` | the runtime's table of handles | for one call of the runtime |
+//!
+//! During a call of IPC or of an area no lock above is held:
+//!
+//! | lock | protects | held |
+//! |---|---|---|
+//! | `src/memory/registry.rs`: `state` | whether pool memory is allocated and exported | while the runtime frees it |
+//! | `src/memory/registry.rs`: `records`; `name`, `allowed` | the list of pool memory; a record's name and agents | for a look-up or a change; `allowed` while the runtime changes it |
+//! | `src/ipc/exports.rs`: `table` | the table of exports | while it is created |
+//! | `src/ipc/exports.rs`: `creating` | the start of the runtime's server | for one call of the runtime |
+//! | `src/ipc/imports.rs`: `Imports` | open imports | while the runtime maps and unmaps them |
+//! | `src/area/allocated.rs`: `LOCKED` | ranges that areas have locked | while the runtime locks and unlocks one |
+//!
+//! No other lock is taken while one of these is held: `src/vmm/mod.rs`: `quarantine`, the list of quarantined
+//! ranges; `src/vmm/ledger/handles.rs`: `numbers`, the next handle's number; `src/vmm/retire/incoming.rs`: a
+//! queue's `slots`; `src/ipc/table.rs`: `free`, the free entries of the table of exports; `src/runtime/mod.rs`:
+//! `attachments`; `src/native/library_lock.rs`: `REGISTRY`, the locks of the loaded libraries.
 
 #[cfg(not(feature = "interleavings"))]
 pub(crate) use std::sync::{
@@ -38,11 +70,7 @@ pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
 }
 
 /// The order in which a thread takes the locks of one `Vmm`: by rank, and locks of the same rank by key,
-/// the address of the reservation.
-///
-/// Two other locks come after these: the runtime's library lock (`native::library_lock`), held for one call
-/// of the runtime, and the lock of the list of quarantined ranges. No lock is taken while one of these two
-/// is held. The lock of a retire queue's pending mappings comes before all of them; a submission does not take it.
+/// the address of the reservation. The module's page lists all locks of the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
     /// The mutex of a reservation, which an operation holds while it changes mappings in it.

@@ -265,3 +265,64 @@ fn peer_granted_after_owner_can_lose_access() {
         .map(|gpu| machine.simulation.page(gpu, base.get()).is_some_and(|page| page.readable));
     assert_eq!(readable, [true, false]);
 }
+
+/// Waiting fails for a change and for its rollback, so that a GPU may still use the memory by an old entry.
+#[test]
+fn failed_wait_keeps_memory_until_a_later_wait() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    for (generation, config) in generations() {
+        for options in
+            [VmmOptions::new().with_barrier(true), VmmOptions::new().with_page_tables(true)]
+        {
+            let machine = Machine::with_options(config.clone(), options);
+            let (vmm, simulation) = (&machine.vmm, &machine.simulation);
+            let (base, size) = map_new_memory(&machine);
+            let handle = vmm.retain_allocation_handle(base).unwrap();
+            vmm.release(handle).unwrap();
+            simulation.set_faults("hsa_amd_memory_lock=0x1008".parse().unwrap());
+            let change = [access(machine.gpu(0), Access::ReadWrite)];
+            vmm.set_access(base, size, &change).unwrap_err();
+            vmm.unmap(base, size).unwrap();
+            for _ in 0..2 {
+                let released = vmm.release(handle).expect_err(generation);
+                let error = released.to_string();
+                assert!(error.contains("hsa_amd_memory_lock"), "{generation}: {error}");
+                let error = vmm.address_free(base, size).unwrap_err().to_string();
+                assert!(error.contains("hsa_amd_memory_lock"), "{generation}: {error}");
+                assert_eq!(simulation.usage().handles, 1, "{generation}");
+            }
+            simulation.set_faults(FaultPlan::none());
+            let waits = simulation.calls("hsa_amd_memory_lock");
+            vmm.release(handle).unwrap();
+            vmm.address_free(base, size).unwrap();
+            assert_eq!(
+                simulation.calls("hsa_amd_memory_lock"),
+                waits + 1,
+                "{generation}: one wait"
+            );
+            machine.assert_empty();
+        }
+    }
+}
+
+/// As above, and the library is dropped meanwhile: the memory stays allocated, and the runtime started.
+#[test]
+fn dropped_library_keeps_memory_after_a_failed_wait() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    for (generation, config) in generations() {
+        let machine = Machine::with_options(config, VmmOptions::new().with_barrier(true));
+        let (base, size) = map_new_memory(&machine);
+        let change = [access(machine.gpu(0), Access::ReadWrite)];
+        machine.vmm.set_access(base, size, &change).unwrap();
+        machine.simulation.set_faults("hsa_amd_memory_lock=0x1008".parse().unwrap());
+        let Machine { simulation, library } = machine;
+        drop(library);
+        assert_eq!(simulation.usage().mappings, 0, "{generation}");
+        assert_eq!(simulation.usage().handles, 1, "{generation}");
+        assert_eq!(simulation.calls("hsa_shut_down"), 0, "{generation}");
+    }
+}

@@ -10,6 +10,8 @@ mod areas;
 mod cycle;
 #[path = "../examples/grow.rs"]
 mod grow;
+#[path = "../examples/host.rs"]
+mod host;
 #[path = "../examples/ipc.rs"]
 mod ipc;
 #[path = "../examples/pages.rs"]
@@ -72,6 +74,11 @@ fn ring_wraps_around() {
 #[test]
 fn retire_unmaps_after_a_copy() {
     retire::main().unwrap();
+}
+
+#[test]
+fn host_shows_the_same_bytes_to_all_agents() {
+    host::main().unwrap();
 }
 
 #[test]

@@ -296,6 +296,9 @@ impl Values {
         let mut calls: Vec<Call<'_>> = calls! {
             "Runtime::has_forked" => assert!(self.machine.runtime.has_forked());
             "Runtime::available_memory" => assert_eq!(self.machine.runtime.available_memory(gpu), None);
+            "Runtime::compute_properties" => {
+                assert_eq!(self.machine.runtime.compute_properties(gpu), None);
+            };
             "Runtime: Debug" => format!("{:?}", self.machine.runtime);
             "Vmm::usage" => assert_eq!(vmm.usage(), Usage::default());
             "Vmm::mappings" => assert_eq!(vmm.mappings(), []);

@@ -114,6 +114,47 @@ fn rocr_is_identified_by_its_build() {
 }
 
 #[test]
+fn rocddi_is_identified_by_its_exports() {
+    let fake = FakeLibrary::new("rocddi", &["-DROCDDI"]);
+    let runtime = fake.load();
+    let info = runtime.info();
+    assert_eq!(info.implementation, Implementation::Rocddi, "{}", info.implementation);
+    assert_eq!((info.extension, info.build.as_str()), ((1, 33), ""));
+    let vmm = Vmm::open_with(&runtime, without_probes()).unwrap();
+    let mut expected = Quirks::default();
+    Quirks::KNOWN.iter().for_each(|quirk| expected.set(quirk, quirk.rocddi));
+    assert_eq!(vmm.quirks(), expected);
+    assert_ne!(expected, Quirks::of_extension((1, 33)));
+    use_memory(&vmm);
+    // Without the loader's function, it is unknown.
+    let incomplete = FakeLibrary::new("no-loader", &["-DEXTENSION=15", "-DBUILD=\"\""]);
+    assert!(reasons(&incomplete.load()).contains("no build is reported"));
+}
+
+#[test]
+fn file_of_another_version_is_unknown() {
+    let fake = FakeLibrary::new("renamed", &[]);
+    let folder = tempfile::tempdir().unwrap();
+    for (name, contradicts) in
+        [("libhsa-runtime64.so.1.15.0", false), ("libhsa-runtime64.so.1.18.70204", true)]
+    {
+        let file = folder.path().join(name);
+        std::fs::copy(&fake.0, &file).unwrap();
+        // The library is opened by a link, as by its soname.
+        let link = folder.path().join(format!("link-to-{name}"));
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        // SAFETY: a runtime of this test.
+        let runtime = unsafe { Runtime::load_from(&link) }.unwrap();
+        if contradicts {
+            let expected = format!("build `1.15.0-hostile`, but the file is `{name}`");
+            assert_eq!(reasons(&runtime), expected);
+        } else {
+            assert_eq!(runtime.info().implementation.to_string(), "ROCr 1.15 (ROCm 6.4)");
+        }
+    }
+}
+
+#[test]
 fn false_version_enables_no_quirks() {
     // ROCm 6.4 that reports the extension of ROCm 10.
     let fake = FakeLibrary::new("false-version", &["-DEXTENSION=22"]);
@@ -213,6 +254,34 @@ fn older_runtime_beside_a_newer_is_reported() {
     let default = Runtime::load().unwrap();
     assert_eq!(default.info().origin, Some(Origin::Loaded));
     assert_eq!(default.info().path.as_ref(), Some(&older.0));
+}
+
+#[test]
+fn probes_that_differ_are_logged_once() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    log::subscribe(
+        |metadata| *metadata.level() == tracing::Level::WARN,
+        |fields| WARNINGS.lock().unwrap().push(fields),
+    );
+    // The fake runtime accepts every import, which ROCm 6.4 does not.
+    let fake = FakeLibrary::new("differs", &[]);
+    let runtime = fake.load();
+    Vmm::open_with(&runtime, without_probes()).unwrap();
+    assert_eq!(WARNINGS.lock().unwrap().len(), 0);
+    Vmm::open(&runtime).unwrap();
+    Vmm::open(&runtime).unwrap();
+    let warnings = std::mem::take(&mut *WARNINGS.lock().unwrap());
+    let texts: Vec<_> = warnings.iter().map(|fields| format!("{fields:?}")).collect();
+    assert_eq!(texts.len(), 2, "{texts:?}");
+    for (text, quirk) in texts.iter().zip(["import_is_lazy", "import_needs_descriptor"]) {
+        for part in
+            [quirk, "the probe decides", "(\"expected\", \"false\")", "(\"found\", \"true\")"]
+        {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ use hsa_vmm::{Access, Runtime, Vmm};
 use machine::Machine;
 use std::collections::BTreeSet;
 
-/// The quirks that are probed on a machine with two GPUs whose memory the CPU can access.
+/// The quirks that are probed on a machine with two GPUs whose memory the CPU can access, and [`PEER`] if it is found.
 const PROBED: [&str; 7] = [
     "set_access_drops_unnamed_agents",
     "unmap_of_several_fails",
@@ -22,6 +22,16 @@ const PROBED: [&str; 7] = [
     "import_is_lazy",
     "import_needs_descriptor",
 ];
+
+/// Only this quirk's presence can be found.
+const PEER: &str = "peer_after_owner_fails";
+
+/// The quirks whose probes a machine with these quirks reports.
+fn reported_with(table: Quirks) -> BTreeSet<&'static str> {
+    let mut names = BTreeSet::from(PROBED);
+    names.extend(table.peer_after_owner_fails.then_some(PEER));
+    names
+}
 
 fn always_probing() -> VmmOptions {
     VmmOptions::new().with_probing(Probing::Always)
@@ -35,7 +45,7 @@ fn names<'a>(quirks: impl IntoIterator<Item = &'a Quirk>) -> BTreeSet<&'static s
 fn check(release: &str, machine: &Machine, table: Quirks) {
     let probes = machine.vmm.probes();
     let probed = names(probes.iter().map(|probe| probe.quirk));
-    assert_eq!(probed, BTreeSet::from(PROBED), "{release}");
+    assert_eq!(probed, reported_with(table), "{release}");
     for probe in probes {
         assert_eq!(probe.found, table.has(probe.quirk), "{release}: {}", probe.quirk.name);
         assert_eq!(machine.vmm.quirks().has(probe.quirk), probe.found, "{release}");
@@ -80,7 +90,7 @@ fn probes_find_quirks_behind_a_false_version() {
             let differences =
                 machine.vmm.probes().iter().filter(|probe| probe.found != probe.expected);
             let expected = Quirks::of_runtime(machine.runtime.info());
-            let differing = PROBED.into_iter().filter(|name| {
+            let differing = reported_with(table).into_iter().filter(|name| {
                 let quirk = Quirks::KNOWN.iter().find(|quirk| quirk.name == *name).unwrap();
                 expected.has(quirk) != table.has(quirk)
             });
@@ -181,8 +191,12 @@ fn hidden_identity_is_probed_by_default() {
             let implementation = &machine.runtime.info().implementation;
             assert!(matches!(implementation, Implementation::Unknown { .. }), "{implementation}");
             check(release, &machine, table);
-            for quirk in Quirks::KNOWN.iter().filter(|quirk| !PROBED.contains(&quirk.name)) {
-                assert_eq!(machine.vmm.quirks().has(quirk), quirk.if_unknown, "{}", quirk.name);
+            let found = reported_with(table);
+            for quirk in Quirks::KNOWN.iter().filter(|quirk| !found.contains(quirk.name)) {
+                let follows =
+                    quirk.name == "memory_returns_with_addresses" && table.unmap_keeps_memory;
+                let expected = quirk.if_unknown || follows;
+                assert_eq!(machine.vmm.quirks().has(quirk), expected, "{}", quirk.name);
             }
             machine.assert_empty();
         }
@@ -211,7 +225,7 @@ fn probing_follows_the_option() {
     }
     assert_eq!(Probing::default(), Probing::IfNotSimulated);
     let listed = names(Quirks::KNOWN.iter().filter(|quirk| quirk.probed));
-    assert_eq!(listed, BTreeSet::from(PROBED));
+    assert_eq!(listed, PROBED.into_iter().chain([PEER]).collect());
 }
 
 #[test]

@@ -50,6 +50,7 @@ fn agents_describe_an_mi300x() {
     assert_eq!((group.allocatable, group.largest_allocation), (false, 0));
     let foreign = simulated(Config::mi300x(1)).gpus().next().unwrap().id();
     assert_eq!(runtime.available_memory(foreign), None);
+    assert_eq!(runtime.compute_properties(foreign), None);
     // Memory of a GPU needs a grant; all agents can access memory of the host.
     assert!(!pool.accessible_by_all);
     let host_pools = &runtime.host().pools;
@@ -80,6 +81,25 @@ fn available_memory_excludes_used_memory() {
     assert!(available_memory().eq([total, total.map(|total| total - 2 * MIB)]));
     machine.vmm.release(handle).unwrap();
     assert!(available_memory().eq([total, total]));
+}
+
+/// The expected values are those of the specifications of MI300X.
+#[test]
+fn compute_properties_describe_the_hardware() {
+    let runtime = simulated(Config::mi300x(1));
+    let gpu = runtime.gpus().next().unwrap();
+    let properties = runtime.compute_properties(gpu.id()).unwrap();
+    assert_eq!((properties.wavefront_size, properties.max_waves_per_unit), (64, 32));
+    assert_eq!(properties.max_workgroup_size, 1024);
+    assert_eq!(properties.max_workgroup_dimensions, [1024; 3]);
+    assert_eq!(properties.group_memory, 64 << 10);
+    assert_eq!((properties.clock, properties.memory_clock), (2100, 1300));
+    assert_eq!(properties.memory_width, 8192);
+    assert_eq!(properties.cache_sizes, [32 << 10, 4 << 20, 256 << 20, 0]);
+    // A CPU has no wavefronts, but a clock.
+    let cpu = runtime.compute_properties(runtime.host().id()).unwrap();
+    assert_eq!((cpu.wavefront_size, cpu.max_workgroup_size, cpu.group_memory), (0, 0, 0));
+    assert!(cpu.clock > 0);
 }
 
 #[test]

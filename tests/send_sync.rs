@@ -34,6 +34,7 @@ const _: () = {
     send_and_sync::<Agent>();
     send_and_sync::<AgentId>();
     send_and_sync::<agent::AgentKind>();
+    send_and_sync::<agent::ComputeProperties>();
     send_and_sync::<agent::PciAddress>();
     send_and_sync::<agent::Link>();
     send_and_sync::<agent::LinkKind>();

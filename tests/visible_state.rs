@@ -10,7 +10,7 @@ const SIZE: usize = 4096;
 
 /// The access to several mappings changes in one step, after the runtime has granted it.
 #[test]
-fn get_access_changes_after_the_runtime_call() {
+fn new_access_is_visible_after_the_runtime_call() {
     let hostile = HostileRuntime::new();
     let (_runtime, vmm, gpu) = hostile.open();
     let base = vmm.address_reserve(2 * SIZE, 0, None).unwrap();

@@ -14,7 +14,7 @@ pub enum Operation {
     Reserve,
     /// Creates 2 MiB of memory on the first GPU.
     Create,
-    /// Maps the memory in a hole between the live mappings.
+    /// Maps the memory at a free page between the live mappings.
     Map,
     /// Grants access to all GPUs in one call.
     SetAccess,
@@ -40,7 +40,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// All operations of a round, in order.
+    /// All operations but `Open`, in the order of a round.
     pub const ALL: [Self; 13] = [
         Self::Reserve,
         Self::Create,

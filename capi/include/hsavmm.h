@@ -86,8 +86,9 @@ hipError_t hsavmm_reserve_at(void *ptr, size_t size);
  * maps everything readable and writable. */
 hipError_t hsavmm_enforcement(int *enforced, const hipMemLocation *location);
 
-/* Revokes access to a range of whole, adjacent mappings, also that of GPUs. The mappings are unmapped for
- * a moment, so no agent may use them during the call. The contents are kept. */
+/* Revokes access to a range of whole, adjacent mappings, also that of GPUs. The contents are kept. Where the
+ * library controls the GPUs' page tables, other agents may use the mappings during the call. Otherwise the
+ * mappings are unmapped for a moment, so that no agent may use them. */
 hipError_t hsavmm_revoke(void *ptr, size_t size, const hipMemLocation *locations, size_t count);
 
 typedef struct hsavmm_segment {

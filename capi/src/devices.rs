@@ -3,7 +3,7 @@
 use crate::errors;
 use crate::pointers::{write_out, write_text};
 use crate::process::process;
-use crate::properties::Architecture;
+use crate::properties::{Architecture, kilohertz, warp_size};
 use crate::status::{Failure, run};
 use crate::types::{
     LOCATION_DEVICE, LOCATION_HOST, LOCATION_HOST_NUMA, LOCATION_HOST_NUMA_CURRENT, attribute,
@@ -290,8 +290,10 @@ unsafe extern "C" fn hipDeviceGetAttribute(
     device: c_int,
 ) -> hipError_t {
     run("hipDeviceGetAttribute", || {
-        let has_vmm = process()?.has_vmm();
+        let process = process()?;
+        let has_vmm = process.has_vmm();
         with_agent(device, |agent| {
+            let compute = || process.runtime.compute_properties(agent.id()).unwrap_or_default();
             let number = |number: u32| c_int::try_from(number).unwrap_or(c_int::MAX);
             let pci = agent.pci;
             let result = match requested {
@@ -313,12 +315,11 @@ unsafe extern "C" fn hipDeviceGetAttribute(
                 | attribute::MEMORY_POOL_SUPPORTED_HANDLE_TYPES => 0,
                 attribute::COMPUTE_CAPABILITY_MAJOR => Architecture::of(agent).major,
                 attribute::COMPUTE_CAPABILITY_MINOR => Architecture::of(agent).minor,
-                attribute::WARP_SIZE => Architecture::of(agent).warp_size,
-                attribute::CLOCK_RATE
-                | attribute::MEMORY_BUS_WIDTH
-                | attribute::MEMORY_CLOCK_RATE
-                | attribute::HDP_MEM_FLUSH_CNTL
-                | attribute::HDP_REG_FLUSH_CNTL => {
+                attribute::WARP_SIZE => warp_size(agent, &compute()),
+                attribute::CLOCK_RATE => kilohertz(compute().clock),
+                attribute::MEMORY_BUS_WIDTH => number(compute().memory_width),
+                attribute::MEMORY_CLOCK_RATE => kilohertz(compute().memory_clock),
+                attribute::HDP_MEM_FLUSH_CNTL | attribute::HDP_REG_FLUSH_CNTL => {
                     return Err(Failure::not_supported("an attribute that is not about memory management"));
                 }
                 attribute::INTEGRATED => c_int::from(agent.integrated),
@@ -335,7 +336,7 @@ unsafe extern "C" fn hipDeviceGetAttribute(
                     c_int::from(has_vmm && agent.vmem_pool().is_some())
                 }
                 attribute::HANDLE_TYPE_FABRIC_SUPPORTED => {
-                    c_int::from(has_vmm && process()?.runtime.info().fabric)
+                    c_int::from(has_vmm && process.runtime.info().fabric)
                 }
                 attribute::HOST_NUMA_ID => agent.numa_node.map_or(-1, number),
                 attribute::IS_LARGE_BAR => c_int::from(agent.large_bar),

@@ -7,6 +7,7 @@ use crate::status::run;
 use crate::types::{hipError_t, hipUUID};
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use hsa_vmm::Agent;
+use hsa_vmm::agent::ComputeProperties;
 
 /// The properties in the name of a GPU's architecture (`gfx942`, `gfx1100`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,11 +46,14 @@ struct hipDeviceProp_t {
     luid: [c_char; 8],
     luid_node_mask: c_uint,
     totalGlobalMem: usize,
-    shared_memory: usize,
+    sharedMemPerBlock: usize,
     registers: c_int,
     warpSize: c_int,
     pitch: usize,
-    threads_and_clock: [c_int; 8],
+    maxThreadsPerBlock: c_int,
+    maxThreadsDim: [c_int; 3],
+    maxGridSize: [c_int; 3],
+    clockRate: c_int,
     constant_memory: usize,
     major: c_int,
     minor: c_int,
@@ -69,8 +73,13 @@ struct hipDeviceProp_t {
     pciDomainID: c_int,
     tcc_and_engines: [c_int; 2],
     unifiedAddressing: c_int,
-    clocks_and_caches: [c_int; 8],
-    shared_memory_per_processor: usize,
+    memoryClockRate: c_int,
+    memoryBusWidth: c_int,
+    l2CacheSize: c_int,
+    persisting_cache: c_int,
+    maxThreadsPerMultiProcessor: c_int,
+    priorities_and_caches: [c_int; 3],
+    sharedMemPerMultiprocessor: usize,
     registers_per_processor: c_int,
     managedMemory: c_int,
     boards_and_access: [c_int; 10],
@@ -84,13 +93,13 @@ struct hipDeviceProp_t {
     arrays_events_and_clusters: [c_int; 4],
     reserved: [c_int; 63 + 32],
     gcnArchName: [c_char; 256],
-    shared_memory_of_amd: usize,
+    maxSharedMemoryPerMultiProcessor: usize,
     clock_of_instructions: c_int,
     arch: c_uint,
     flush_registers: [*mut c_void; 2],
     cooperative: [c_int; 4],
     isLargeBar: c_int,
-    revision: c_int,
+    asicRevision: c_int,
 }
 
 // tests/abi/layout.rs compares the header's layout with HIP's own.
@@ -102,19 +111,42 @@ const _: () = {
     assert!(core::mem::offset_of!(hipDeviceProp_t, isLargeBar) == 1464);
 };
 
-fn properties(agent: &Agent) -> hipDeviceProp_t {
+/// The limits of a grid in blocks, which HIP defines for all GPUs.
+const GRID: [c_int; 3] = [c_int::MAX, 1 << 16, 1 << 16];
+
+/// Converts MHz to kHz, HIP's unit of clocks.
+pub fn kilohertz(megahertz: u32) -> c_int {
+    c_int::try_from(u64::from(megahertz) * 1000).unwrap_or(c_int::MAX)
+}
+
+/// Returns the number of threads that execute in lockstep: what the runtime reports, else what the architecture's
+/// name says; 0 if neither is known.
+pub fn warp_size(agent: &Agent, compute: &ComputeProperties) -> c_int {
+    match c_int::try_from(compute.wavefront_size) {
+        Ok(size) if size > 0 => size,
+        _ => Architecture::of(agent).warp_size,
+    }
+}
+
+fn properties(agent: &Agent, compute: &ComputeProperties) -> hipDeviceProp_t {
     let number = |number: u32| c_int::try_from(number).unwrap_or(c_int::MAX);
     let product = if agent.product.is_empty() { agent.name() } else { &agent.product };
     // The instruction set with its features, as HIP names it: `gfx942:sramecc+:xnack-`.
     let isa = agent.isas.first().and_then(|isa| isa.rsplit_once("--")).map(|(_, name)| name);
-    let Architecture { major, minor, warp_size } = Architecture::of(agent);
+    let Architecture { major, minor, .. } = Architecture::of(agent);
+    let warp_size = warp_size(agent, compute);
     // SAFETY: all members are integers, arrays of them and pointers, for which 0 is valid.
     let zeros: hipDeviceProp_t = unsafe { core::mem::zeroed() };
     hipDeviceProp_t {
         name: cut(product),
         uuid: device_uuid(agent),
         totalGlobalMem: memory_size(agent),
+        sharedMemPerBlock: compute.group_memory,
         warpSize: warp_size,
+        maxThreadsPerBlock: number(compute.max_workgroup_size),
+        maxThreadsDim: compute.max_workgroup_dimensions.map(c_int::from),
+        maxGridSize: GRID,
+        clockRate: kilohertz(compute.clock),
         major,
         minor,
         multiProcessorCount: number(agent.compute_units),
@@ -124,10 +156,17 @@ fn properties(agent: &Agent) -> hipDeviceProp_t {
         pciDeviceID: agent.pci.map_or(0, |pci| c_int::from(pci.device)),
         pciDomainID: agent.pci.map_or(0, |pci| number(pci.domain)),
         unifiedAddressing: 1,
+        memoryClockRate: kilohertz(compute.memory_clock),
+        memoryBusWidth: number(compute.memory_width),
+        l2CacheSize: number(compute.cache_sizes[1]),
+        maxThreadsPerMultiProcessor: number(compute.max_waves_per_unit).saturating_mul(warp_size),
+        sharedMemPerMultiprocessor: compute.group_memory,
         managedMemory: 1,
         hostRegisterSupported: 1,
         gcnArchName: cut(isa.unwrap_or(agent.name())),
+        maxSharedMemoryPerMultiProcessor: compute.group_memory,
         isLargeBar: c_int::from(agent.large_bar),
+        asicRevision: number(compute.revision),
         ..zeros
     }
 }
@@ -135,9 +174,13 @@ fn properties(agent: &Agent) -> hipDeviceProp_t {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipGetDevicePropertiesR0600(prop: *mut c_void, device: c_int) -> hipError_t {
     run("hipGetDeviceProperties", || {
-        process()?.devices.require()?;
-        // SAFETY: lib.rs states the rules for result pointers.
-        with_agent(device, |agent| unsafe { write_out("prop", prop.cast(), properties(agent)) })
+        let process = process()?;
+        process.devices.require()?;
+        with_agent(device, |agent| {
+            let compute = process.runtime.compute_properties(agent.id()).unwrap_or_default();
+            // SAFETY: lib.rs states the rules for result pointers.
+            unsafe { write_out("prop", prop.cast(), properties(agent, &compute)) }
+        })
     })
 }
 

@@ -6,17 +6,23 @@ mod run_command;
 use flate2::read::MultiGzDecoder;
 use hsa_rocr::{Emulation, Installation, Release, test};
 use run_command::{HSA_VMM, command, err, json, out, run};
+use serde_json::Value;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output};
 
-/// Runs `hsa-vmm emulate OPTIONS -- hsa-vmm ARGUMENTS` on a release.
-fn run_emulated(installation: &Installation, options: &[&str], arguments: &[&str]) -> Output {
+/// Returns the command `hsa-vmm emulate OPTIONS -- hsa-vmm ARGUMENTS` on a release.
+fn emulated(installation: &Installation, options: &[&str], arguments: &[&str]) -> Command {
     let release = installation.release();
     let start = ["emulate", "--rocr", release.version()].into_iter().chain(options.iter().copied());
     let words: Vec<_> = start.chain(["--", HSA_VMM]).chain(arguments.iter().copied()).collect();
-    run(&words)
+    command(&words)
+}
+
+/// Runs `hsa-vmm emulate OPTIONS -- hsa-vmm ARGUMENTS` on a release.
+fn run_emulated(installation: &Installation, options: &[&str], arguments: &[&str]) -> Output {
+    emulated(installation, options, arguments).output().expect("the command starts")
 }
 
 #[test]
@@ -69,17 +75,27 @@ fn conform_passes_with_controlled_page_tables() {
     for installation in test::selected_installations(name) {
         let release = installation.release();
         let conform = ["conform", "--page-tables", "--format", "json"];
-        let output = run_emulated(installation, &["--gpus", "2"], &conform);
-        assert_eq!(output.status.code(), Some(0), "{release}: {}", err(&output));
-        let report = json(&output);
-        let passed = report["summary"]["passed"].as_u64().unwrap();
-        assert!(passed >= 330, "{release}: {passed}");
-        let cases = report["cases"].as_array().unwrap().iter();
-        let enforced = cases.filter(|case| {
-            case["name"].as_str().unwrap().starts_with("access.enforced.")
-                && case["status"] == "pass"
-        });
-        assert_eq!(enforced.count(), 9, "{release}");
+        let mut report = Value::Null;
+        // Immediate updates; nothing flushes the TLB until the library waits; nothing writes entries until then.
+        for mode in ["", "tlb=on,split_bug=on", "pte_delay=600s,tlb=on,split_bug=on"] {
+            let context = format!("{release} {mode:?}");
+            let mut command = emulated(installation, &["--gpus", "2"], &conform);
+            let output = command.env("HSA_KFD", mode).output().unwrap();
+            assert_eq!(output.status.code(), Some(0), "{context}: {}", err(&output));
+            report = json(&output);
+            let passed = report["summary"]["passed"].as_u64().unwrap();
+            assert!(passed >= 330, "{context}: {passed}");
+            let cases = report["cases"].as_array().unwrap().iter();
+            let enforced = cases.filter(|case| {
+                case["name"].as_str().unwrap().starts_with("access.enforced.")
+                    && case["status"] == "pass"
+            });
+            assert_eq!(enforced.count(), 11, "{context}");
+            for agent in report["agents"].as_array().unwrap() {
+                assert_eq!(agent["enforcement"], "enforced", "{context}: {agent}");
+            }
+            assert_eq!(report["runtime"]["barrier_failure"], "", "{context}");
+        }
         let reproduce = report["run"]["provenance"]["reproduce"].as_str().unwrap();
         assert!(reproduce.ends_with("conform --page-tables"), "{reproduce}");
         let output = run_emulated(installation, &["--gpus", "2"], &["info"]);
@@ -369,4 +385,59 @@ fn fetch_from_stores_a_release() {
     assert_eq!(run(&["rocr", "fetch", "--from", from]).status.code(), Some(3));
     let output = run(&["rocr", "fetch", "6.4.3", "--from", from]);
     assert!(err(&output).contains("choose another"), "{output:?}");
+}
+
+#[test]
+fn check_compares_a_stored_release() {
+    let Some(all) = test::installations("check_compares_a_stored_release") else { return };
+    let release = |release| all.iter().find(|it| it.release() == release).unwrap();
+    let (older, base) = (release(Release::R6_4_3), release(Release::R7_2_4));
+    let folder = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str]| {
+        command(arguments).env("HSA_VMM_ROCR", folder.path()).output().unwrap()
+    };
+    let results = folder.path().join("results");
+    let check = ["rocr", "check", "9.0-test", "-o", results.to_str().unwrap()];
+    let output = run(&check);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert!(err(&output).contains("9.0-test"), "{output:?}");
+    std::os::unix::fs::symlink(base.root(), folder.path().join("7.2.4")).unwrap();
+    let library = older.runtime().canonicalize().unwrap();
+    let output = run(&["rocr", "fetch", "9.0-test", "--from", library.to_str().unwrap()]);
+    assert!(output.status.success(), "{output:?}");
+    std::fs::remove_file(folder.path().join("7.2.4")).unwrap();
+    let output = run(&check);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(err(&output).contains("rocr fetch 7.2.4"), "{output:?}");
+    assert!(!results.exists());
+    std::os::unix::fs::symlink(base.root(), folder.path().join("7.2.4")).unwrap();
+
+    let output = run(&[&check[..], &["--filter", "map.*"]].concat());
+    assert!(output.status.success(), "{output:?}");
+    let read = |name: &str| std::fs::read_to_string(results.join(name)).expect(name);
+    let summary = read("summary.txt");
+    assert_eq!(out(&output), summary);
+    for line in [
+        "release               9.0-test, compared with 7.2.4; emulated driver, 2 GPUs",
+        "implementation        ROCr 1.15 (ROCm 6.4)",
+        "extension             1.7",
+        "bringup               every level was reached",
+        "quirk                 cpu_unmap_leaves_hole (found by a probe; ROCR-Runtime: \
+         MappedHandleAllowedAgent::RemoveAccess)",
+    ] {
+        assert!(summary.lines().any(|it| it == line), "{line}:\n{summary}");
+    }
+    assert!(summary.contains("passed, 0 failed"), "{summary}");
+    for (name, implementation) in
+        [("7.2.4", "ROCr 1.18 (ROCm 7)"), ("9.0-test", "ROCr 1.15 (ROCm 6.4)")]
+    {
+        let report: serde_json::Value =
+            serde_json::from_str(&read(&format!("conform-{name}.json"))).unwrap();
+        assert_eq!(report["runtime"]["implementation"], implementation);
+        assert!(report["cases"].as_array().unwrap().len() > 10);
+        assert!(read(&format!("conform-{name}.txt")).contains("libhsa-runtime64"), "{name}");
+    }
+    assert!(read("info.json").contains("\"probes\""));
+    assert!(read("diff.txt").contains("cpu_unmap_leaves_hole"), "{}", read("diff.txt"));
+    assert!(read("bringup.txt").contains("process killed"), "{}", read("bringup.txt"));
 }

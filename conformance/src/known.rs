@@ -4,6 +4,7 @@
 use crate::describe::{Description, Driver};
 use crate::expectation::{Expectation, Outcome};
 use crate::filter::matches;
+use hsa_vmm::vmm::Quirks;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -25,6 +26,9 @@ pub struct Known {
     /// The last version with the defect. `None` for no upper limit.
     #[serde(default, deserialize_with = "version")]
     pub last: Option<(u16, u16)>,
+    /// A quirk that the runtime has ([`hsa_vmm::vmm::Quirks`]), whatever version it reports. `None` for any quirks.
+    #[serde(default)]
+    pub quirk: Option<String>,
     /// A part of the name, product or instruction set of one of the agents, or a pattern with `*`.
     /// `None` for any agents.
     #[serde(default)]
@@ -68,10 +72,14 @@ impl Known {
         let agents = runtime.agents.iter().flat_map(|agent| {
             [agent.name.as_str(), agent.product.as_str(), agent.isa.as_deref().unwrap_or_default()]
         });
+        let has_quirk = |name: &String| {
+            runtime.runtime.quirks.iter().flatten().any(|quirk| quirk.name == *name)
+        };
         let implementation = runtime.runtime.implementation.as_deref().unwrap_or_default();
         selects(&self.runtime, &[&runtime.runtime.name, implementation])
             && self.first.is_none_or(|first| first <= version)
             && self.last.is_none_or(|last| version <= last)
+            && self.quirk.as_ref().is_none_or(has_quirk)
             && selects(&self.agent, &agents.collect::<Vec<_>>())
             && self.driver.is_none_or(|driver| runtime.runtime.driver == Some(driver))
             && selects(&self.kernel, &[&kernel_release()])
@@ -93,6 +101,7 @@ pub(crate) fn kernel_release() -> String {
 /// runtime = "libhsa*"     # the name in the output of `hsa-vmm info --format json`; default: all
 /// first = "1.7"           # versions of AMD's extension, both ends included; default: all
 /// last = "1.14"
+/// quirk = "import_is_lazy" # a quirk in the output of `hsa-vmm info`; default: any
 /// agent = "gfx90a"        # one of the agents has this name, product or ISA; default: any
 /// driver = "amdkfd"       # or "emulated", "simulated"; default: any
 /// kernel = "6.12.*"       # as `uname -r` prints it; default: any
@@ -142,6 +151,9 @@ pub enum ExpectationListError {
     /// The case does not exist.
     #[error("`{}` is not a case; `hsa-vmm conform --list` shows all cases", shortened(.0))]
     Case(String),
+    /// The quirk does not exist.
+    #[error("`{0}` is not a quirk; docs/defects.md lists all quirks")]
+    Quirk(String),
     /// The reason or the source is missing.
     #[error("`{0}` needs a reason and a source that are not empty")]
     Unfounded(String),
@@ -173,6 +185,10 @@ impl std::str::FromStr for KnownFailures {
             let name = || entry.case.clone();
             if !exists(&entry.case) {
                 return Err(ExpectationListError::Case(name()));
+            }
+            let is_quirk = |name: &&String| Quirks::KNOWN.iter().any(|quirk| quirk.name == **name);
+            if let Some(unknown) = entry.quirk.as_ref().filter(|name| !is_quirk(name)) {
+                return Err(ExpectationListError::Quirk(unknown.clone()));
             }
             if entry.reason.trim().is_empty() || entry.source.trim().is_empty() {
                 return Err(ExpectationListError::Unfounded(name()));
@@ -250,6 +266,10 @@ mod tests {
         for (minor, expected) in [(6, false), (7, true), (15, true), (16, false)] {
             assert_eq!(of(minor, "map.flags.refused", range), expected, "1.{minor}");
         }
+        for (minor, expected) in [(15, false), (16, true), (22, true)] {
+            let found = of(minor, "map.flags.refused", "quirk = \"import_is_lazy\"");
+            assert_eq!(found, expected, "1.{minor}");
+        }
         assert!(is_known("runtime = \"simul\"") && !is_known("runtime = \"libhsa*\""));
         for agent in ["gfx942", "*-gfx94?", "MI300X", "amdgcn-*gfx942*"] {
             let expected = !agent.contains('?');
@@ -267,6 +287,7 @@ mod tests {
             ("nonsense = 1", "nonsense"),
             ("first = \"2\"", "version of AMD's extension"),
             ("first = 1.7", "expected a string"),
+            ("quirk = \"nonsense\"", "`nonsense` is not a quirk"),
             ("first = \"1.8\"\nlast = \"1.7\"", "after the last"),
             (
                 "[[known]]\ncase = \"map.a.b\"\nreason = \"a\"\nsource = \"b\"",

@@ -1,6 +1,6 @@
 //! Runs cases in this process.
 
-use crate::describe::{describe_with, probes};
+use crate::describe::{describe_for, probes};
 use crate::plan::Plan;
 use crate::results::Results;
 use crate::run_case::run_case;
@@ -20,7 +20,7 @@ pub struct Options {
     pub filters: Vec<String>,
     /// How often all cases run; 0 counts as 1.
     pub repeat: usize,
-    /// The seed of a random order, which differs in each round; `None` for the order of the areas.
+    /// The seed of a random order, which differs in each round; `None` for the order of `cases()`.
     pub shuffle: Option<u64>,
     /// The number of failed cases after which the run stops; `None` for no limit.
     pub max_failures: Option<NonZeroUsize>,
@@ -83,8 +83,7 @@ pub(crate) const STOPPED_AFTER_FAILURES: &str =
 /// If a case crashes or hangs, this process does, too. [`contain`](crate::contain) runs cases in worker
 /// processes.
 pub fn run(runtime: &Runtime, options: &Options, on_case: &mut dyn FnMut(Progress<'_>)) -> Report {
-    let quirks = Quirks::of_runtime(runtime.info()).union(options.quirks);
-    let mut description = describe_with(runtime, quirks);
+    let mut description = describe_for(runtime, options);
     let plan = Plan::new(options);
     let mut results = Results::new(&plan, options);
     let total = plan.steps.len();

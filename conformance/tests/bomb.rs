@@ -74,9 +74,9 @@ fn reader_bounds_blank_lines() {
 }
 
 #[test]
-fn reader_bounds_memory_of_many_fields() {
+fn reader_bounds_memory_of_many_elements() {
     let _lock = lock_tests();
-    // The longest valid line, filled with the fields that use most memory for their length.
+    // The longest valid line, filled with the array elements that use most memory for their length.
     let head = r#"{"seed":1,"trace":0,"granule":1,"devices":1,"ops":[{"op":"free","r":1,"#;
     let tail = r#""size":1,"result":"SUCCESS"}]}"#;
     let length = 8 * MIB - head.len() - tail.len() - 16;

@@ -41,8 +41,8 @@ enum Updates {
     Late,
 }
 
-/// The extension versions of each generation, from ROCm 6.0 to 10.1.
-const EXTENSIONS: [&[u32]; 4] = [&[7, 4, 6, 9, 11], &[15, 12], &[20, 16], &[22, 21]];
+/// The extension versions of each generation, from ROCm 6.0 to 10.1, and of `rocddi`.
+const EXTENSIONS: [&[u32]; 5] = [&[7, 4, 6, 9, 11], &[15, 12], &[20, 16], &[22, 21], &[33]];
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 enum Machine {
@@ -94,7 +94,7 @@ impl<const GENERATION: usize> Setup for Simulated<GENERATION> {
             }
         };
         let generation = Generation::ALL[GENERATION];
-        let config = config.with_extension(self.extension);
+        let config = config.with_generation(generation).with_extension(self.extension);
         assert_eq!(config.generation, generation, "the generation of version {}", self.extension);
         let mut config = config.with_granule(self.granule);
         config.dmabuf_cpu_mapping = self.dmabuf_cpu_mapping;
@@ -140,4 +140,9 @@ fn library_matches_model_in_generation_c() {
 #[test]
 fn library_matches_model_in_generation_d() {
     sequences::run::<Simulated<3>>("generation_d", CASES);
+}
+
+#[test]
+fn library_matches_model_in_generation_e() {
+    sequences::run::<Simulated<4>>("generation_e", CASES);
 }

@@ -53,6 +53,12 @@ static void check(const char *call, int status) {
   fprintf(stderr, "%s returned %#x\n", call, status);
   exit(2);
 }
+
+static void no_function(const char *name) {
+  fprintf(stderr, "the library has no function %s\n", name);
+  exit(2);
+}
+
 #define CALL(name, ...) check(#name, name(__VA_ARGS__))
 
 static void sleep_ms(long ms) {
@@ -89,7 +95,7 @@ static void start(void) {
     exit(2);
   }
 #define LOAD(name)                                                                                    \
-  if (!(name = (name##_fn)dlsym(library, #name))) check(#name, -1);
+  if (!(name = (name##_fn)dlsym(library, #name))) no_function(#name);
   FUNCTIONS(LOAD)
   CALL(hsa_init);
   CALL(hsa_amd_register_system_event_handler, on_event, NULL);
@@ -108,7 +114,7 @@ static struct memory new_memory(void) {
 }
 
 /* Copies a page with the GPU. Returns 1 if the copy ends, 0 if it faults or takes more than five seconds. */
-static int copy(void *to, const void *from) {
+__attribute__((unused)) static int copy(void *to, const void *from) {
   hsa_signal_t done;
   CALL(hsa_signal_create, 1, 0, NULL, &done);
   CALL(hsa_amd_memory_async_copy, to, gpu, from, gpu, 4096, 0, NULL, done);

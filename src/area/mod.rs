@@ -86,7 +86,7 @@ use derive_more::Debug;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(2))?;
 /// let area = Area::new(&Vmm::open(&runtime)?, 1, AreaFlags::HOST | AreaFlags::GLOBAL)?;
-/// assert_eq!(area.to_string(), "area for device 1: host, global; pool memory");
+/// assert_eq!(area.to_string(), "area for GPU 1: host, global; pool memory");
 /// # Ok(())
 /// # }
 /// ```
@@ -279,7 +279,7 @@ impl Area {
 }
 
 impl fmt::Display for Area {
-    /// Writes one line, such as `area for device 1: host, global; pool memory`.
+    /// Writes one line, such as `area for GPU 1: host, global; pool memory`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "area for {}: {}", self.device, self.flags)?;
         match self.backing() {

@@ -94,7 +94,7 @@ pub enum Device {
     #[display("the current device")]
     Current,
     /// The device of this number in the order of [`Runtime::gpus`], which is HIP's; from 0.
-    #[display("device {_0}")]
+    #[display("GPU {_0}")]
     Number(usize),
     /// This GPU.
     Agent(AgentId),

@@ -30,11 +30,6 @@ impl NativeAccess {
     pub fn permissions(self) -> u32 {
         self.0.permissions
     }
-
-    /// Returns whether this is the access of an agent.
-    pub fn is_of(self, agent: NativeAgent) -> bool {
-        self.0.agent_handle.handle == agent.raw().handle
-    }
 }
 
 impl Native {

@@ -2,7 +2,9 @@
 
 use super::implementation::{Evidence, identify};
 use super::{RuntimeInfo, SIMULATION};
-use crate::agent::{Agent, AgentId, AgentKind, Link, LinkKind, PciAddress, Peer};
+use crate::agent::{
+    Agent, AgentId, AgentKind, ComputeProperties, Link, LinkKind, PciAddress, Peer,
+};
 use crate::native::{AttributeValue, Failure, Native, NativeAgent, NativePool};
 use crate::pool::{Pool, PoolFlags, Segment};
 use core::ffi::CStr;
@@ -54,6 +56,7 @@ pub(super) fn describe(native: &Native) -> Result<RuntimeInfo, Failure> {
         |name: &CStr| functions.iter().any(|(it, has)| *has && it.as_bytes() == name.to_bytes());
     let exports = |name: &CStr| library.map_or(has_function(name), |it| it.symbol(name).is_some());
     let implementation = identify(&Evidence {
+        file: &name.map(|name| name.to_string_lossy()).unwrap_or_default(),
         build: &build,
         extension,
         has_symbol_version: library.is_none_or(sys::Library::has_symbol_version),
@@ -165,6 +168,24 @@ fn describe_agent(
             .collect::<Result<_, _>>()?,
         peers: Vec::new(),
     })
+}
+
+/// Queries what the runtime reports about an agent's compute units. A failed query reports nothing.
+pub(super) fn compute_properties(native: &Native, agent: &Agent) -> ComputeProperties {
+    let query = |attribute| native.agent(agent.native, attribute).unwrap_or_default();
+    let group = agent.pools.iter().find(|pool| pool.segment == Segment::Group);
+    ComputeProperties {
+        wavefront_size: query(sys::HSA_AGENT_INFO_WAVEFRONT_SIZE).number(),
+        max_workgroup_size: query(sys::HSA_AGENT_INFO_WORKGROUP_MAX_SIZE).number(),
+        max_workgroup_dimensions: query(sys::HSA_AGENT_INFO_WORKGROUP_MAX_DIM).number(),
+        max_waves_per_unit: query(sys::HSA_AMD_AGENT_INFO_MAX_WAVES_PER_CU).number(),
+        group_memory: group.map_or(0, |pool| pool.size),
+        clock: query(sys::HSA_AMD_AGENT_INFO_MAX_CLOCK_FREQUENCY).number(),
+        memory_clock: query(sys::HSA_AMD_AGENT_INFO_MEMORY_MAX_FREQUENCY).number(),
+        memory_width: query(sys::HSA_AMD_AGENT_INFO_MEMORY_WIDTH).number(),
+        cache_sizes: query(sys::HSA_AGENT_INFO_CACHE_SIZE).number(),
+        revision: query(sys::HSA_AMD_AGENT_INFO_ASIC_REVISION).number(),
+    }
 }
 
 fn describe_pool(native: &Native, pool: NativePool, owner: AgentKind) -> Result<Pool, Failure> {

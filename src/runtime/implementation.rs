@@ -58,6 +58,8 @@ impl fmt::Display for Implementation {
 
 /// What a runtime reports and exports.
 pub(super) struct Evidence<'a> {
+    /// The name of its file; empty for the simulation.
+    pub file: &'a str,
     /// The build that it reports; empty if it reports none.
     pub build: &'a str,
     /// The version of AMD's extension.
@@ -101,7 +103,8 @@ fn extensions(library: u16) -> RangeInclusive<u16> {
     }
 }
 
-/// Returns the minor version of ROCr's library from its build: `"1.15.0-local-build-unknown"`.
+/// Returns the minor version of ROCr's library from its build, `"1.15.0-local-build-unknown"`, or from the end of its
+/// file's name.
 fn rocr_library(build: &str) -> Option<u16> {
     let numbers = build.trim_matches('"').strip_prefix("1.")?;
     let (minor, rest) = numbers.split_once('.')?;
@@ -110,7 +113,7 @@ fn rocr_library(build: &str) -> Option<u16> {
 
 /// Identifies a runtime.
 pub(super) fn identify(evidence: &Evidence<'_>) -> Implementation {
-    let Evidence { build, extension, has_symbol_version, exports } = *evidence;
+    let Evidence { file, build, extension, has_symbol_version, exports } = *evidence;
     if build.starts_with("hsa-sim ") {
         return Implementation::Simulation;
     }
@@ -135,6 +138,10 @@ pub(super) fn identify(evidence: &Evidence<'_>) -> Implementation {
         None if build.is_empty() => reasons.push("no build is reported".to_owned()),
         None => reasons.push(format!("the build `{build}` is not that of a known runtime")),
         Some(library) => {
+            let in_name = file.split_once(".so.").and_then(|(_, version)| rocr_library(version));
+            if in_name.is_some_and(|in_name| in_name != library) {
+                reasons.push(format!("build `{build}`, but the file is `{file}`"));
+            }
             let possible = extensions(library);
             // A major version after 1 is newer than every known release.
             let minor = if extension.0 > 1 { u16::MAX } else { extension.1 };
@@ -178,8 +185,18 @@ mod tests {
         exported: &[&CStr],
         has_symbol_version: bool,
     ) -> Implementation {
+        identify_file("libhsa-runtime64.so.1", build, extension, exported, has_symbol_version)
+    }
+
+    fn identify_file(
+        file: &str,
+        build: &str,
+        extension: (u16, u16),
+        exported: &[&CStr],
+        has_symbol_version: bool,
+    ) -> Implementation {
         let exports = |name: &CStr| exported.contains(&name);
-        super::identify(&Evidence { build, extension, has_symbol_version, exports: &exports })
+        super::identify(&Evidence { file, build, extension, has_symbol_version, exports: &exports })
     }
 
     fn rocr(library: u16, release: Option<&'static str>) -> Implementation {
@@ -226,6 +243,25 @@ mod tests {
         let newest = identify_versioned("\"1.30.0-0-0\"", (2, 0), ALL, true);
         assert_eq!(newest, rocr(30, None));
         assert!(reasons(identify_versioned("\"1.13.0-0-0\"", (2, 0), ALL, true)).contains("2.0"));
+    }
+
+    #[test]
+    fn file_and_build_have_the_same_version() {
+        let identify = |file: &str| {
+            identify_file(file, "\"1.15.0-local-build-unknown\"", (1, 7), &ALL[..1], true)
+        };
+        for file in ["libhsa-runtime64.so.1.15.0", "libhsa-runtime64.so.1.15.60403", "renamed.so"] {
+            assert_eq!(identify(file), rocr(15, Some("6.4")), "{file}");
+        }
+        let Implementation::Unknown { reasons } = identify("libhsa-runtime64.so.1.13.0") else {
+            panic!("the file of another release")
+        };
+        assert_eq!(
+            reasons,
+            [
+                "build `\"1.15.0-local-build-unknown\"`, but the file is `libhsa-runtime64.so.1.13.0`"
+            ]
+        );
     }
 
     #[test]

@@ -3,7 +3,7 @@
 mod discovery;
 mod implementation;
 
-use crate::agent::{Agent, AgentId, AgentKind};
+use crate::agent::{Agent, AgentId, AgentKind, ComputeProperties};
 use crate::error::{Error, ErrorKind, Operation};
 pub use crate::native::DriverState;
 use crate::native::{Failure, ForkCount, Native, Spare};
@@ -292,6 +292,16 @@ impl Runtime {
         }
         let attribute = sys::HSA_AMD_AGENT_INFO_MEMORY_AVAIL;
         self.native().agent(agent.native, attribute).ok().map(|bytes| bytes.number())
+    }
+
+    /// Returns the limits of kernels on an agent, its clocks and its caches. `None` if the agent belongs to another
+    /// runtime.
+    pub fn compute_properties(&self, id: AgentId) -> Option<ComputeProperties> {
+        let agent = self.agent(id)?;
+        if self.has_forked() {
+            return None;
+        }
+        Some(discovery::compute_properties(self.native(), agent))
     }
 
     /// Returns the address of a function that the loaded library exports, for HSA calls that the

@@ -20,9 +20,12 @@ pub(super) struct AccessChange {
 }
 
 impl AccessChange {
+    /// Changes nothing.
+    pub const NONE: Self = Self { agents: AgentSet::NONE, access: AccessSet::NONE };
+
     /// Returns the same change without some agents.
-    fn without(self, agents: AgentSet) -> Self {
-        Self { agents: self.agents.difference(agents), ..self }
+    fn without(&self, agents: AgentSet) -> Self {
+        Self { agents: self.agents.difference(agents), ..*self }
     }
 
     /// Returns the agents that get any access.
@@ -56,13 +59,19 @@ struct Request {
     agents: AgentSet,
 }
 
-impl Journal<'_> {
+impl Journal<'_, '_> {
     /// Applies the change of each target. Adjacent targets with the same change are changed together.
     pub fn change_access(&mut self, targets: core::ops::Range<usize>) -> Result<(), ErrorKind> {
-        self.each_group(targets, |journal, group| {
-            let change = journal.targets[group.start].change;
-            if change.agents.is_empty() { Ok(()) } else { journal.change_group(group, change) }
-        })
+        let mut next = targets.start;
+        while next < targets.end {
+            let start = next;
+            next = self.group_end(start, targets.end);
+            let change = self.targets[start].change;
+            if !change.agents.is_empty() {
+                self.change_group(start..next, change)?;
+            }
+        }
+        Ok(())
     }
 
     /// Changes access to a group of adjacent mappings.
@@ -72,7 +81,7 @@ impl Journal<'_> {
     fn change_group(
         &mut self,
         group: core::ops::Range<usize>,
-        change: AccessChange,
+        change: &AccessChange,
     ) -> Result<(), ErrorKind> {
         let shared = self.shared;
         self.record_access(group.clone());
@@ -338,25 +347,19 @@ impl Shared {
     /// Returns the request for all agents of a change, the owner last: ROCm 7.14 corrupts the mapping if a
     /// peer follows the owner (rocm-systems#9908).
     fn request_all(&self, mapping: &MappedRange, change: &AccessChange) -> Request {
-        let agents = self.runtime.agents();
-        let native = |(agent, access): (usize, Access)| {
-            Some(NativeAccess::new(agents.get(agent)?.native, access.to_bits()))
+        let (mut agents, mut access) = (change.agents, change.access);
+        if self.quirks.set_access_drops_unnamed_agents && !agents.is_empty() {
+            agents = agents.union(mapping.access.runtime_granted);
+            access = mapping.access.requested;
+            access.copy_from(change.agents, change.access);
+        }
+        let owner = agents.intersection(mapping.owner.map(usize::from).into_iter().collect());
+        let native = |agent: usize| {
+            let native = self.runtime.agents()[agent].native;
+            NativeAccess::new(native, self.runtime_access(agent, &access).to_bits())
         };
-        let changed =
-            change.agents.iter().map(|agent| (agent, self.runtime_access(agent, &change.access)));
-        let mut request = Request { list: SmallVec::new(), agents: change.agents };
-        if self.quirks.set_access_drops_unnamed_agents && !change.agents.is_empty() {
-            let unnamed = mapping.access.runtime_granted.difference(change.agents).iter();
-            let current = |agent| (agent, self.runtime_access(agent, &mapping.access.requested));
-            request.list.extend(unnamed.map(current).filter_map(native));
-        }
-        request.list.extend(changed.filter_map(native));
-        if let Some(owner) = mapping.owner.and_then(|index| agents.get(usize::from(index)))
-            && let Some(at) = request.list.iter().position(|entry| entry.is_of(owner.native))
-        {
-            request.list[at..].rotate_left(1);
-        }
-        request
+        let list = agents.difference(owner).iter().chain(owner.iter()).map(native).collect();
+        Request { list, agents: change.agents }
     }
 
     /// Returns the access to request from the runtime for an agent. It is always read and write for a CPU and

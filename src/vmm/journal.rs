@@ -14,23 +14,26 @@
 use super::Shared;
 use super::access_change::AccessChange;
 use super::ledger::{
-    Guards, MappedRange, Range, Reservation, ReservationGuard, cache, locked_containing,
+    Guards, MappedRange, Range, Reservation, ReservationGuard, cache, guard_index,
 };
 use crate::access::{AccessState, AgentSet};
 use crate::error::{Argument, ErrorKind, Operation, Problem, Quarantined};
 use core::ops::Range as Indexes;
+use core::ptr;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// A mapping that the operation changes, creates or removes.
 #[derive(Debug)]
-pub(super) struct Target {
+pub(super) struct Target<'c> {
     /// Its state in the runtime: the current one, or the last one before it was unmapped.
     pub now: MappedRange,
     /// The access before the operation.
     pub before: AccessState,
     /// The requested change of access.
-    pub change: AccessChange,
+    pub change: &'c AccessChange,
+    /// The index of its reservation among the locked ones.
+    guard: usize,
     /// The agents in the operation's requests to the runtime, successful or not.
     pub attempted: AgentSet,
     /// Whether the runtime has mapped it.
@@ -41,8 +44,6 @@ pub(super) struct Target {
     lost: bool,
     /// Whether the ledger listed it before the operation.
     listed: bool,
-    /// Its name, if it was not listed before.
-    name: Option<Arc<str>>,
 }
 
 /// A step on a target, or on a group of adjacent targets.
@@ -53,13 +54,16 @@ enum Step {
     Access,
 }
 
-/// The steps of one operation.
+/// The steps of one operation. `'c` is the lifetime of the changes of access.
 #[derive(Debug)]
-pub(super) struct Journal<'a> {
+pub(super) struct Journal<'a, 'c> {
     pub shared: &'a Shared,
     operation: Operation,
+    /// The locked reservations, by address.
     guards: &'a [ReservationGuard<'a>],
-    pub targets: SmallVec<[Target; 1]>,
+    pub targets: SmallVec<[Target<'c>; 1]>,
+    /// The names of targets to create, by index; sorted.
+    pub names: Vec<(usize, Arc<str>)>,
     steps: SmallVec<[(Step, Indexes<usize>); 4]>,
     /// The first reservation that this operation quarantined.
     quarantined: Option<Arc<Quarantined>>,
@@ -67,70 +71,53 @@ pub(super) struct Journal<'a> {
     broken: Vec<usize>,
 }
 
-impl<'a> Journal<'a> {
-    /// Returns the locked reservation that contains all of a range.
-    pub fn containing(&self, range: Range) -> Result<&'a Reservation, ErrorKind> {
-        locked_containing(self.guards, range)
+impl<'a, 'c> Journal<'a, 'c> {
+    /// Returns the index of the locked reservation that contains all of a range, and the reservation.
+    pub fn containing(&self, range: Range) -> Result<(usize, &'a Reservation), ErrorKind> {
+        guard_index(self.guards, range).map(|index| (index, self.guards[index].reservation))
     }
 
     /// Adds the mappings of a range as targets. Rejects quarantined ones.
-    pub fn add_targets(&mut self, range: Range, change: AccessChange) -> Result<(), ErrorKind> {
-        let mappings = self.containing(range)?.mappings();
+    pub fn add_targets(&mut self, range: Range, change: &'c AccessChange) -> Result<(), ErrorKind> {
+        let (guard, reservation) = self.containing(range)?;
+        let mappings = reservation.mappings();
         let first = self.targets.len();
         match mappings.exact(range) {
-            Some(mapping) => self.add(mapping, change, true, None),
-            None => mappings.adjacent(range)?.for_each(|it| self.add(it, change, true, None)),
+            Some(mapping) => self.add(&mapping, guard, change, true),
+            None => mappings.adjacent(range)?.for_each(|it| self.add(&it, guard, change, true)),
         }
-        mappings.check_not_quarantined(self.targets[first..].iter().map(|target| target.now))
+        mappings.check_not_quarantined(self.targets[first..].iter().map(|target| target.now.serial))
     }
 
-    /// Adds a mapping to create as a target. Its handle already counts the mapping.
-    pub fn add_new(&mut self, mapping: MappedRange, change: AccessChange, name: Option<Arc<str>>) {
-        self.add(MappedRange { access: AccessState::default(), ..mapping }, change, false, name);
+    /// Adds a mapping without access as a target to create. Its handle already counts the mapping.
+    pub fn add_new(&mut self, mapping: &MappedRange, guard: usize, change: &'c AccessChange) {
+        self.add(mapping, guard, change, false);
     }
 
-    fn add(
-        &mut self,
-        now: MappedRange,
-        change: AccessChange,
-        listed: bool,
-        name: Option<Arc<str>>,
-    ) {
+    fn add(&mut self, now: &MappedRange, guard: usize, change: &'c AccessChange, listed: bool) {
         self.targets.push(Target {
-            now,
+            now: *now,
             before: now.access,
             change,
+            guard,
             attempted: AgentSet::NONE,
             mapped: listed,
             is_new: false,
             lost: false,
             listed,
-            name,
         });
     }
 
-    /// Calls `act` with each group of adjacent targets that are in one reservation and have the same change.
-    pub fn each_group(
-        &mut self,
-        targets: Indexes<usize>,
-        mut act: impl FnMut(&mut Self, Indexes<usize>) -> Result<(), ErrorKind>,
-    ) -> Result<(), ErrorKind> {
-        let mut first = targets.start;
-        for next in first + 1..=targets.end {
-            if next == targets.end || !self.continues_group(next) {
-                act(self, first..next)?;
-                first = next;
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns whether a target is in the same group as the target before it.
-    fn continues_group(&self, index: usize) -> bool {
-        let [previous, target] = [&self.targets[index - 1], &self.targets[index]];
-        previous.now.range().end() == target.now.start
-            && previous.change == target.change
-            && self.guards.iter().all(|guard| guard.reservation.base != target.now.start)
+    /// Returns the end of a group: the targets from `first` on, before `end`, that are adjacent, in one reservation
+    /// and have the same change.
+    pub fn group_end(&self, first: usize, end: usize) -> usize {
+        let continues = |next: &usize| {
+            let [previous, target] = [&self.targets[next - 1], &self.targets[*next]];
+            previous.guard == target.guard
+                && previous.now.range().end() == target.now.start
+                && (ptr::eq(previous.change, target.change) || previous.change == target.change)
+        };
+        (first + 1..end).find(|next| !continues(next)).unwrap_or(end)
     }
 
     /// Maps a target.
@@ -178,7 +165,7 @@ impl<'a> Journal<'a> {
     /// Undoes all steps in reverse order, and quarantines reservations in which that fails.
     fn roll_back(&mut self, failure: &ErrorKind) {
         while let Some((step, group)) = self.steps.pop() {
-            let Some(reservation) = self.reservation_of(group.start) else { continue };
+            let reservation = self.reservation_of(group.start);
             if reservation.quarantined().is_none()
                 && let Err(rollback) = self.undo(step, group.clone())
             {
@@ -339,17 +326,44 @@ impl<'a> Journal<'a> {
         Ok(lost)
     }
 
-    fn reservation_of(&self, index: usize) -> Option<&'a Reservation> {
-        self.containing(self.targets[index].now.range()).ok()
+    fn reservation_of(&self, index: usize) -> &'a Reservation {
+        self.guards[self.targets[index].guard].reservation
     }
 
     /// Quarantines the reservation of a target.
     fn quarantine(&mut self, index: usize, failure: ErrorKind, rollback: Option<ErrorKind>) {
-        let Some(reservation) = self.reservation_of(index) else { return };
+        let reservation = self.reservation_of(index);
         let range = reservation.range();
         let entry = self.shared.quarantine(self.operation, range, failure, rollback);
         reservation.quarantine(entry.clone());
         self.quarantined.get_or_insert(entry);
+    }
+
+    /// Waits until the changes have taken effect, and writes them to the ledger.
+    fn commit(&mut self) -> Result<(), ErrorKind> {
+        if self.changes_gpus()
+            && let Err(failure) = self.shared.wait_for_gpus()
+        {
+            return Err(self.abort(failure));
+        }
+        for it in self.targets.iter().filter(|it| it.mapped && !it.is_new) {
+            self.shared.drop_unused_view(&it.now, &it.before);
+        }
+        self.finish();
+        self.check_quarantine()
+    }
+
+    /// Undoes all steps, and writes the resulting state to the ledger. Returns the error of the operation.
+    fn abort(&mut self, failure: ErrorKind) -> ErrorKind {
+        // A failed step, and its rollback, may also change entries of GPUs that no request names.
+        let has_steps = !self.steps.is_empty();
+        self.roll_back(&failure);
+        if has_steps && let Err(error) = self.shared.wait_for_gpus() {
+            crate::log::event!(WARN, %error, "a rollback may not have taken effect yet");
+            self.shared.set_wait_due();
+        }
+        self.finish();
+        self.check_quarantine().err().unwrap_or(failure)
     }
 
     /// Writes the runtime's state to the ledger, and releases memory that is not referenced, mapped or used.
@@ -357,13 +371,10 @@ impl<'a> Journal<'a> {
         let handles = &self.shared.ledger.handles;
         let mut dead = Vec::new();
         {
-            let guards = self.guards.iter();
-            let mut locked: SmallVec<[_; 1]> =
-                guards.map(|guard| guard.reservation.mappings_mut()).collect();
-            let reservation_at = |start: usize| {
-                let next = self.guards.partition_point(|it| it.reservation.base <= start);
-                next.saturating_sub(1)
-            };
+            let mut locked: SmallVec<[_; 1]> = SmallVec::new();
+            for guard in self.guards {
+                locked.push(guard.reservation.mappings_mut());
+            }
             // Removes mappings before it inserts others, which may have the same addresses.
             let is_replaced = |lost: &Target| {
                 let mut new = self.targets.iter().filter(|it| it.mapped && !it.listed);
@@ -374,17 +385,17 @@ impl<'a> Journal<'a> {
                     if target.lost && !is_replaced(target) {
                         continue;
                     }
-                    locked[reservation_at(target.now.start)].remove(target.now.start);
+                    locked[target.guard].remove(target.now.start);
                 }
                 dead.extend(handles.decrement(target.now.handle, |record| record.mappings -= 1));
             }
-            for target in self.targets.iter_mut().filter(|target| target.mapped) {
-                let MappedRange { start, access, .. } = target.now;
-                let mappings = &mut locked[reservation_at(start)];
+            for (index, target) in self.targets.iter().enumerate().filter(|it| it.1.mapped) {
+                let (mappings, now) = (&mut locked[target.guard], &target.now);
                 if !target.listed {
-                    mappings.insert(target.now, target.name.take());
-                } else if access != target.before {
-                    mappings.set_access(start, access);
+                    let named = self.names.binary_search_by_key(&index, |it| it.0);
+                    mappings.insert(now, named.ok().map(|at| self.names[at].1.clone()));
+                } else if now.access != target.before {
+                    mappings.set_access(now.start, &now.access);
                 }
             }
         }
@@ -397,13 +408,13 @@ impl<'a> Journal<'a> {
 impl Shared {
     /// Runs an operation on mappings: all of it, or nothing. Locks the reservations that contain the ranges
     /// against other operations. Rejects an empty list of ranges.
-    pub(super) fn transact<T>(
+    pub(super) fn transact<'c, T>(
         &self,
         operation: Operation,
-        ranges: impl Iterator<Item = Range> + Clone,
-        act: impl FnOnce(&mut Journal<'_>) -> Result<T, ErrorKind>,
+        ranges: &[Range],
+        act: impl FnOnce(&mut Journal<'_, 'c>) -> Result<T, ErrorKind>,
     ) -> Result<T, ErrorKind> {
-        if ranges.clone().next().is_none() {
+        if ranges.is_empty() {
             return Err(ErrorKind::without_value(Argument::List, Problem::Empty));
         }
         self.with_locked(ranges, |guards| {
@@ -412,60 +423,63 @@ impl Shared {
                 operation,
                 guards,
                 targets: SmallVec::new(),
+                names: Vec::new(),
                 steps: SmallVec::new(),
                 quarantined: None,
                 broken: Vec::new(),
             };
-            let outcome = act(&mut journal).and_then(|done| {
-                if journal.changes_gpus() { self.wait_for_gpus() } else { Ok(()) }.map(|()| done)
-            });
-            match &outcome {
-                Err(failure) => {
-                    journal.roll_back(failure);
-                    if journal.changes_gpus()
-                        && let Err(error) = self.wait_for_gpus()
-                    {
-                        crate::log::event!(WARN, %error, "a rollback may not have taken effect yet");
-                    }
-                }
-                Ok(_) => {
-                    for it in journal.targets.iter().filter(|it| it.mapped && !it.is_new) {
-                        self.drop_unused_view(&it.now, &it.before);
-                    }
-                }
+            match act(&mut journal) {
+                Ok(done) => journal.commit().map(|()| done),
+                Err(failure) => Err(journal.abort(failure)),
             }
-            journal.finish();
-            journal.check_quarantine()?;
-            outcome
         })
     }
 
     /// Calls `act` with the reservations that contain the ranges locked.
     pub(super) fn with_locked<T>(
         &self,
-        ranges: impl Iterator<Item = Range> + Clone,
+        ranges: &[Range],
         act: impl FnOnce(&[ReservationGuard<'_>]) -> Result<T, ErrorKind>,
     ) -> Result<T, ErrorKind> {
         loop {
-            let mut found: SmallVec<[Arc<Reservation>; 1]> = SmallVec::new();
-            for range in ranges.clone() {
-                if found.last().is_some_and(|last| last.contains_range(range)) {
-                    continue;
-                }
-                let reservation = self.ledger.reservations.containing(range)?;
-                self.check_usable(&reservation)?;
-                found.push(reservation);
-            }
-            found.sort_by_key(|it| it.base);
-            found.dedup_by_key(|it| it.base);
+            let mut found = self.reservations_of(ranges)?;
             // Starts again if another thread has freed or quarantined a reservation before it was locked.
             let result = {
-                let guards: Option<Guards<'_>> = found.iter().map(|it| it.lock()).collect();
-                let Some(guards) = guards else { continue };
+                let Some(guards) = lock_all(&found) else { continue };
                 act(&guards)
             };
-            found.into_iter().take(1).for_each(cache);
+            found.pop().into_iter().for_each(cache);
             return result;
         }
     }
+
+    /// Returns the reservations that contain the ranges, by address.
+    fn reservations_of(
+        &self,
+        ranges: &[Range],
+    ) -> Result<SmallVec<[Arc<Reservation>; 1]>, ErrorKind> {
+        let mut found: SmallVec<[Arc<Reservation>; 1]> = SmallVec::new();
+        for &range in ranges {
+            if found.last().is_some_and(|last| last.contains_range(range)) {
+                continue;
+            }
+            let reservation = self.ledger.reservations.containing(range)?;
+            self.check_usable(&reservation)?;
+            found.push(reservation);
+        }
+        if found.len() > 1 {
+            found.sort_by_key(|it| it.base);
+            found.dedup_by_key(|it| it.base);
+        }
+        Ok(found)
+    }
+}
+
+/// Locks reservations, which are sorted by address. Returns `None` if one was freed or quarantined before.
+fn lock_all(found: &[Arc<Reservation>]) -> Option<Guards<'_>> {
+    let mut guards = Guards::new();
+    for reservation in found {
+        guards.push(reservation.lock()?);
+    }
+    Some(guards)
 }

@@ -7,6 +7,7 @@ use super::permission::{check_disjoint, sorted_ranges};
 use super::{AccessDescriptor, Address, Expected, Handle, Shared, Vmm};
 use crate::access::AccessState;
 use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem};
+use smallvec::SmallVec;
 use std::cell::Cell;
 
 /// A mapping for [`Vmm::map_many`] to create.
@@ -168,23 +169,32 @@ impl Shared {
         new: &mut [NewRange],
     ) -> Result<(), ErrorKind> {
         new.sort_by_key(|it| it.range.start);
-        check_disjoint(old.iter().copied())?;
-        check_disjoint(new.iter().map(|it| it.range))?;
-        let ranges = old.iter().copied().chain(new.iter().map(|it| it.range));
-        let replaced = self.transact(operation, ranges, |journal| {
+        let new = &*new;
+        let mut ranges: SmallVec<[Range; 1]> = SmallVec::new();
+        for it in new {
+            ranges.push(it.range);
+        }
+        check_disjoint(old)?;
+        check_disjoint(&ranges)?;
+        ranges.extend_from_slice(old);
+        let replaced = self.transact(operation, &ranges, |journal| {
             for &range in old {
-                journal.add_targets(range, AccessChange::default())?;
+                journal.add_targets(range, &AccessChange::NONE)?;
             }
             expected.check_targets(journal, 0)?;
             let count = journal.targets.len();
-            for it in new.iter() {
+            for it in new {
                 self.add_mapping(journal, it, count)?;
             }
-            journal.each_group(0..count, |journal, group| {
-                let step = if self.quirks.unmap_of_several_fails { 1 } else { group.len() };
-                let mut firsts = group.step_by(step);
-                firsts.try_for_each(|first| journal.unmap(first..first + step))
-            })?;
+            let mut next = 0;
+            while next < count {
+                let start = next;
+                next = match self.quirks.unmap_of_several_fails {
+                    true => start + 1,
+                    false => journal.group_end(start, count),
+                };
+                journal.unmap(start..next)?;
+            }
             if !new.is_empty() {
                 journal.check_quarantine()?;
             }
@@ -201,17 +211,17 @@ impl Shared {
 
     /// Adds a mapping to create, which must be valid after the first `old` targets are unmapped. Counts the
     /// mapping in its handle.
-    fn add_mapping(
+    fn add_mapping<'c>(
         &self,
-        journal: &mut Journal<'_>,
-        new: &NewRange,
+        journal: &mut Journal<'_, 'c>,
+        new: &'c NewRange,
         old: usize,
     ) -> Result<(), ErrorKind> {
-        let NewRange { range, handle, offset, change, .. } = *new;
+        let NewRange { range, handle, offset, .. } = *new;
         if offset != 0 && !self.can_map_offsets() {
             return Err(Feature::MapAtOffset(offset).into());
         }
-        let reservation = journal.containing(range)?;
+        let (guard, reservation) = journal.containing(range)?;
         // If the expected reservation was freed, another may have its addresses by now.
         if new.reservation.is_some_and(|serial| serial != reservation.serial) {
             return Err(range.invalid(Problem::NotReserved));
@@ -250,7 +260,7 @@ impl Shared {
         let serial = reservation.new_serial();
         new.serial.set(serial);
         let it = MappedRange { start, size, handle, offset, serial, native, owner, access };
-        journal.add_new(it, change, None);
-        self.check_peers(owner, &change)
+        journal.add_new(&it, guard, &new.change);
+        self.check_peers(owner, &new.change)
     }
 }

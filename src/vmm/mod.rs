@@ -104,7 +104,7 @@ pub use retire::{RetireFailure, RetireQueue, RetireQueueBuilder, RetireReport};
 pub use snapshot::{AccessEntry, MappingEntry, MemoryEntry, ReservationEntry};
 
 use crate::access::{AgentSet, MAX_AGENTS};
-use crate::agent::{Agent, AgentId, AgentKind, Enforcement};
+use crate::agent::{Agent, AgentId, AgentKind};
 use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem};
 use crate::hip::HipProfile;
 use crate::native::Native;
@@ -275,27 +275,6 @@ impl Vmm {
         &self.shared.probes
     }
 
-    /// Returns whether the access of an agent is enforced by this `Vmm`; `None` for an unknown agent.
-    ///
-    /// A GPU's access is enforced if the `Vmm` was opened
-    /// [with control of page tables](VmmOptions::with_page_tables), and the GPU's page table can be changed.
-    pub fn enforcement(&self, agent: AgentId) -> Option<Enforcement> {
-        self.runtime().agent(agent).map(|agent| self.shared.enforcement(agent))
-    }
-
-    /// Returns why the page table of a GPU is not controlled; `None` if it is, if control was not requested
-    /// ([`VmmOptions::with_page_tables`]), and for other agents.
-    pub fn page_table_failure(&self, agent: AgentId) -> Option<String> {
-        let agent = self.runtime().agent(agent)?;
-        self.shared.page_tables.failure(agent.id().index())
-    }
-
-    /// Returns whether memory can be mapped from an offset ([`map`](Self::map)): whether this `Vmm` controls
-    /// the page table of every GPU.
-    pub fn can_map_offsets(&self) -> bool {
-        self.shared.can_map_offsets()
-    }
-
     /// Returns the unit of reservations in bytes: the largest granule of any GPU.
     pub fn reservation_granule(&self) -> usize {
         self.shared.granule
@@ -329,7 +308,7 @@ impl Expected<'_> {
     }
 
     /// Rejects the targets of a journal from index `first` on if they are not the expected mappings.
-    fn check_targets(self, journal: &Journal<'_>, first: usize) -> Result<(), ErrorKind> {
+    fn check_targets(self, journal: &Journal<'_, '_>, first: usize) -> Result<(), ErrorKind> {
         let found = journal.targets[first..].iter().map(|target| target.now);
         let Some(first) = found.clone().next() else { return Ok(()) };
         self.check(first.range(), found)
@@ -436,15 +415,20 @@ impl Shared {
         entry
     }
 
-    /// Releases physical memory that is not referenced, mapped or used. If that fails, quarantines it.
+    /// Releases physical memory that is not referenced, mapped or used. If that fails, or a GPU may still use it,
+    /// quarantines it.
     fn release_memory(&self, operation: Operation, memory: &HandleRecord) {
         let release = |native: &Native| {
             // SAFETY: nothing references, maps or uses the memory, and its handle was removed.
             unsafe { native.handle_release(memory.native) }
         };
-        if let Err(failure) = self.call_shared(release) {
+        let released = self.wait_if_due().and_then(|()| {
+            let released = self.call_shared(release);
+            released.map_err(|failure| ErrorKind::of_call(failure, memory.size))
+        });
+        if let Err(failure) = released {
             let range = Range { start: 0, size: memory.size };
-            self.quarantine(operation, range, ErrorKind::of_call(failure, memory.size), None);
+            self.quarantine(operation, range, failure, None);
         }
     }
 }
@@ -475,8 +459,13 @@ impl Drop for Shared {
             if let Err(error) = unmapped {
                 // The state is unknown, but the runtime must not stop while the range is mapped.
                 let result = self.unmap_in_runtime(range);
+                self.set_wait_due();
                 crate::log::event!(WARN, %error, ?result, "a mapping was unmapped in an unknown state");
             }
+        }
+        if let Err(error) = self.wait_if_due() {
+            crate::log::event!(WARN, %error, "memory that a GPU may still use is kept until the process ends");
+            self.runtime.stay_started();
         }
         let reservations: Vec<Arc<Reserved>> = self.ledger.reservations.snapshot(|all| {
             let all = all.iter().map(|it| it.reservation);

@@ -112,15 +112,15 @@ impl Shared {
         changes: &[(Range, AccessChange)],
         expected: Expected<'_>,
     ) -> Result<(), ErrorKind> {
-        let ranges = changes.iter().map(|&(range, _)| range);
-        check_disjoint(ranges.clone())?;
-        self.transact(Operation::SetAccess, ranges, |journal| {
-            for &(range, change) in changes {
-                journal.add_targets(range, change)?;
+        let ranges: SmallVec<[Range; 1]> = changes.iter().map(|it| it.0).collect();
+        check_disjoint(&ranges)?;
+        self.transact(Operation::SetAccess, &ranges, |journal| {
+            for (range, change) in changes {
+                journal.add_targets(*range, change)?;
             }
             expected.check_targets(journal, 0)?;
             for target in &journal.targets {
-                self.check_peers(target.now.owner, &target.change)?;
+                self.check_peers(target.now.owner, target.change)?;
             }
             journal.change_access(0..journal.targets.len())
         })
@@ -133,12 +133,12 @@ impl Shared {
         agents: &[AgentId],
         expected: Expected<'_>,
     ) -> Result<(), ErrorKind> {
-        check_disjoint(ranges.iter().copied())?;
+        check_disjoint(ranges)?;
         let none = |&agent: &AgentId| AccessDescriptor { agent, access: Access::None };
         let revoked = self.access_change(&agents.iter().map(none).collect::<Vec<_>>())?;
-        self.transact(Operation::Revoke, ranges.iter().copied(), |journal| {
+        self.transact(Operation::Revoke, ranges, |journal| {
             for &range in ranges {
-                journal.add_targets(range, revoked)?;
+                journal.add_targets(range, &revoked)?;
             }
             expected.check_targets(journal, 0)?;
             let enforced = self.cpus.union(self.controlled());
@@ -217,9 +217,9 @@ pub(super) fn sorted_ranges(list: &[(Address, usize)]) -> Result<SmallVec<[Range
 }
 
 /// Rejects overlapping ranges in a list that is sorted by address.
-pub(super) fn check_disjoint(ranges: impl Iterator<Item = Range> + Clone) -> Result<(), ErrorKind> {
-    match ranges.clone().zip(ranges.skip(1)).find(|(range, next)| range.overlaps(*next)) {
-        Some((_, next)) => Err(ErrorKind::invalid(Argument::List, next, Problem::Overlapping)),
+pub(super) fn check_disjoint(ranges: &[Range]) -> Result<(), ErrorKind> {
+    match ranges.windows(2).find(|pair| pair[0].overlaps(pair[1])) {
+        Some(pair) => Err(ErrorKind::invalid(Argument::List, pair[1], Problem::Overlapping)),
         None => Ok(()),
     }
 }

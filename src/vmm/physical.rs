@@ -7,7 +7,7 @@ use crate::agent::AgentKind;
 use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem};
 use crate::handle::HandleType;
 use crate::hip::HipProfile;
-use crate::native::Status;
+use crate::native::{Native, Status};
 use crate::pool::Pool;
 
 /// HSA's flag for memory that is not cached (`HSA_AMD_MEMORY_POOL_UNCACHED_FLAG`).
@@ -161,12 +161,12 @@ impl Shared {
     fn release(&self, handle: Handle) -> Result<(), ErrorKind> {
         let handles = &self.ledger.handles;
         let Some(record) = handles.release(handle)? else { return Ok(()) };
-        // SAFETY: nothing references, maps or uses the memory, and the handle is invalid from now on.
-        let released = self.call_shared(|runtime| unsafe { runtime.handle_release(record.native) });
-        released.map_err(|failure| {
-            handles.restore(handle, record);
-            ErrorKind::of_call(failure, 0)
-        })
+        let released = self.wait_if_due().and_then(|()| {
+            // SAFETY: nothing references, maps or uses the memory, and the handle is invalid from now on.
+            let release = |runtime: &Native| unsafe { runtime.handle_release(record.native) };
+            self.call_shared(release).map_err(|failure| ErrorKind::of_call(failure, 0))
+        });
+        released.inspect_err(|_| handles.restore(handle, record))
     }
 
     /// Returns the index of the agent that would own memory with these properties.

@@ -83,6 +83,10 @@ pub(super) fn choose_quirks(
         _ => probe(runtime, granule, quirks),
     };
     probes.iter().for_each(|probe| quirks.set(probe.quirk, probe.found));
+    if matches!(implementation, Implementation::Unknown { .. }) {
+        // Only ROCm 7.2 has both. No harmless call distinguishes it from later releases.
+        quirks.memory_returns_with_addresses = quirks.unmap_keeps_memory;
+    }
     (quirks.union(options.more_quirks), probes)
 }
 
@@ -168,7 +172,7 @@ impl Prober<'_> {
         result
     }
 
-    /// Sets the access of agents to the first mapping.
+    /// Sets the access of agents to a mapping, in this order.
     fn grant(&self, base: usize, access: &[(NativeAgent, u32)]) -> Result<(), Failure> {
         let access: Vec<_> = access.iter().map(|it| NativeAccess::new(it.0, it.1)).collect();
         // SAFETY: the range is one mapping of the probe's own.
@@ -188,7 +192,7 @@ impl Prober<'_> {
         unsafe { self.native.map(base, size, handle) }?;
         // SAFETY: as above.
         let mapped_second = unsafe { self.native.map(second, size, handle) };
-        let cpu_has_access = self.access(base, findings);
+        let cpu_has_access = self.access(base, mapped_second.is_ok().then_some(second), findings);
         // The CPU has already lost its access if unnamed agents lose theirs.
         let left_hole = cpu_has_access && fill_hole(base, size).is_ok();
         // SAFETY: nothing uses these mappings of the probe's own.
@@ -214,8 +218,9 @@ impl Prober<'_> {
         mapped_second
     }
 
-    /// Changes the access to the first mapping. Returns whether the runtime has granted the CPU access.
-    fn access(&self, base: usize, findings: &mut Findings) -> bool {
+    /// Changes the access to the first mapping, and to the second, if there is one. Returns whether the runtime has
+    /// granted the CPU access.
+    fn access(&self, base: usize, second: Option<usize>, findings: &mut Findings) -> bool {
         const READ: u32 = sys::HSA_ACCESS_PERMISSION_RO;
         const WRITE: u32 = sys::HSA_ACCESS_PERMISSION_RW;
         // The owner is last: some releases do not grant a peer access after the owner.
@@ -230,6 +235,11 @@ impl Prober<'_> {
         if let Some(peer) = self.peer.filter(|_| changed) {
             let kept = self.native.access_of(base, peer).is_ok_and(|access| access == WRITE);
             record!(findings.set_access_drops_unnamed_agents = !kept);
+            // Success proves nothing: some releases then corrupt the mapping (openxla/xla#46576).
+            let owner_first = [(self.gpu, WRITE), (peer, WRITE)];
+            if second.is_some_and(|second| self.grant(second, &owner_first).is_err()) {
+                record!(findings.peer_after_owner_fails = true);
+            }
         }
         self.cpu.is_some()
     }

@@ -113,6 +113,11 @@ impl Vmm {
         (!self.runtime().has_forked()).then_some(&self.shared.ledger)
     }
 
+    /// Returns whether the mapping that contains an address has this serial.
+    pub(crate) fn has_mapping(&self, address: Address, serial: u64) -> bool {
+        self.find_mapping(address).is_some_and(|it| it.serial == serial)
+    }
+
     fn find_mapping(&self, address: Address) -> Option<MappedRange> {
         let reservations = &self.ledger()?.reservations;
         reservations.at(address.get(), |reservation| reservation.mappings().at(address.get()))?

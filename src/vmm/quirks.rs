@@ -3,7 +3,8 @@
 //! The table below lists each quirk with the defect and its workaround, a public source, and the
 //! affected implementations and versions. Opening a `Vmm` [looks for](crate::vmm::Probing) the quirks that a
 //! harmless call reveals; what it finds counts more than the version. For an [unknown](Implementation::Unknown)
-//! runtime, only these and harmless workarounds of defects that can crash the process are enabled. Callers can enable more quirks
+//! runtime, only these, `memory_returns_with_addresses` together with `unmap_keeps_memory`, and harmless workarounds of
+//! defects that can crash the process are enabled. Callers can enable more quirks
 //! ([`VmmOptions::with_quirks`](crate::vmm::VmmOptions::with_quirks)), for a vendor's build that lacks a fix.
 //! Disabling the workaround of a quirk that the runtime has is unsafe.
 
@@ -122,7 +123,7 @@ quirks! {
     /// Unmapped and released memory is freed only with the reservation in which it was mapped
     /// (ROCm 7.2): [`PausableBuffer`](crate::buffer::PausableBuffer) frees its reservation and
     /// reserves the same addresses again, and [`PagedBuffer`](crate::buffer::PagedBuffer) keeps
-    /// pages for reuse.
+    /// pages for reuse. On an unknown runtime, this is done if `unmap_keeps_memory` is found.
     memory_returns_with_addresses, "vllm#46203, torch_memory_saver#83", rocr(12..=15);
 
     /// Granting a GPU access with no free file descriptor aborts the process (an assertion about the
@@ -130,8 +131,8 @@ quirks! {
     grant_without_descriptor_aborts, "ROCR-Runtime: MappedHandleAllowedAgent", rocr(0..=15).or_unknown();
 
     /// Granting a peer access after the memory's owner fails or corrupts the mapping (ROCm 7.14):
-    /// the memory is mapped again, and the owner is granted access last.
-    peer_after_owner_fails, "rocm-systems#9908, openxla/xla#46576", rocr(16..=20);
+    /// the memory is mapped again, and the owner is granted access last. The probe can only find the failure.
+    peer_after_owner_fails, "rocm-systems#9908, openxla/xla#46576", rocr(16..=20).probed();
 
     /// Export, import and properties take no lock in the runtime and race with every other call on
     /// handles (before ROCm 10): each holds a lock of the loaded library exclusively, which all

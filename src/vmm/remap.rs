@@ -5,6 +5,7 @@ use super::journal::Journal;
 use super::ledger::{MappedRange, Range};
 use super::transfer::{for_operand, two_ranges};
 use super::{Expected, Shared, Vmm};
+use crate::access::AccessState;
 use crate::address::Address;
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
 use smallvec::SmallVec;
@@ -66,7 +67,7 @@ impl Shared {
         if to.overlaps(from) {
             return Err(ErrorKind::invalid(Argument::Source, from, Problem::Overlapping));
         }
-        self.transact(Operation::Exchange, [to, from].into_iter(), |journal| {
+        self.transact(Operation::Exchange, &[to, from], |journal| {
             let old_to = add_expected(journal, to, Argument::Destination, expected_to)?;
             let old_from = add_expected(journal, from, Argument::Source, expected_from)?;
             let size = |it: &MappedRange| it.size;
@@ -101,10 +102,10 @@ impl Shared {
         if to.overlaps(from) {
             return Err(ErrorKind::invalid(Argument::Source, from, Problem::Overlapping));
         }
-        self.transact(Operation::Relocate, [to, from].into_iter(), |journal| {
+        self.transact(Operation::Relocate, &[to, from], |journal| {
             let before = add_expected(journal, from, Argument::Source, expected)?;
             let rename = |kind: ErrorKind| kind.for_argument(Argument::Destination);
-            let destination = journal.containing(to).map_err(rename)?;
+            let (_, destination) = journal.containing(to).map_err(rename)?;
             destination.mappings().check_empty(to, |_| false).map_err(rename)?;
             if reservation.is_some_and(|serial| serial != destination.serial) {
                 return Err(rename(to.invalid(Problem::NotReserved)));
@@ -129,7 +130,7 @@ impl Shared {
     }
 
     /// Unmaps all targets of the journal, and maps the mappings in `after` with their access.
-    fn remap(&self, journal: &mut Journal<'_>, after: &[MappedRange]) -> Result<(), ErrorKind> {
+    fn remap(&self, journal: &mut Journal<'_, '_>, after: &[MappedRange]) -> Result<(), ErrorKind> {
         // Mapping the memory again needs descriptors.
         self.check_descriptor()?;
         for it in after {
@@ -140,8 +141,12 @@ impl Shared {
         for (index, it) in after.iter().enumerate() {
             self.ledger.handles.with_live(it.handle, |record| record.mappings += 1);
             let old = &journal.targets[index].now;
-            let name = journal.containing(old.range())?.mappings().name_of(old.serial).cloned();
-            journal.add_new(*it, AccessChange::default(), name);
+            let (_, reservation) = journal.containing(old.range())?;
+            let name = reservation.mappings().name_of(old.serial).cloned();
+            journal.names.extend(name.map(|name| (before + index, name)));
+            let (guard, _) = journal.containing(it.range())?;
+            let created = MappedRange { access: AccessState::default(), ..*it };
+            journal.add_new(&created, guard, &AccessChange::NONE);
         }
         for index in 0..before {
             journal.unmap(index..index + 1)?;
@@ -156,13 +161,13 @@ impl Shared {
 
 /// Adds the mappings of a range as targets, if they are the expected ones, and returns them.
 fn add_expected(
-    journal: &mut Journal<'_>,
+    journal: &mut Journal<'_, '_>,
     range: Range,
     argument: Argument,
     expected: Expected<'_>,
 ) -> Result<SmallVec<[MappedRange; 1]>, ErrorKind> {
     let first = journal.targets.len();
-    let added = journal.add_targets(range, AccessChange::default());
+    let added = journal.add_targets(range, &AccessChange::NONE);
     let checked = added.and_then(|()| expected.check_targets(journal, first));
     checked.map_err(|kind| kind.for_argument(argument))?;
     Ok(journal.targets[first..].iter().map(|target| target.now).collect())

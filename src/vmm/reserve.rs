@@ -184,6 +184,7 @@ impl Shared {
         // Another thread may have freed the reservation before it was locked.
         let guard = guard.ok_or_else(|| not_a_reservation(range))?;
         guard.check_free(range)?;
+        self.wait_if_due()?;
         // Removes the reservation first, because another thread may reserve the addresses as soon as the
         // runtime has freed them.
         self.ledger.reservations.remove(&guard);

@@ -64,7 +64,7 @@ impl Vmm {
                 let copied = unsafe { shared.native().copy(engine, to.start, from.start, size) };
                 copied.map_err(|failure| ErrorKind::of_call(failure, size))
             };
-            shared.with_locked([to, from].into_iter(), act).map_err(|kind| for_operand(kind, to))
+            shared.with_locked(&[to, from], act).map_err(|kind| for_operand(kind, to))
         })
     }
 
@@ -186,7 +186,7 @@ impl Shared {
         if !size.is_multiple_of(4) {
             return Err(ErrorKind::invalid(Argument::Size, size, Problem::NotMultipleOfFour));
         }
-        self.with_locked([range].into_iter(), |guards| {
+        self.with_locked(&[range], |guards| {
             let mut parts: SmallVec<[_; 1]> = SmallVec::new();
             for it in self.covering(guards, range, expected)? {
                 let end = it.range().end().min(range.end());
@@ -241,7 +241,7 @@ impl Shared {
             return Ok(());
         }
         let range = Range::new(address, size)?;
-        self.with_locked([range].into_iter(), |guards| {
+        self.with_locked(&[range], |guards| {
             for it in self.covering(guards, range, expected)? {
                 if self.cpu_access(&it.access) < needed {
                     let at = Address::new(it.start.max(range.start));
@@ -268,7 +268,7 @@ impl Shared {
             return Ok(());
         }
         let range = Range::new(address, size)?;
-        self.with_locked([range].into_iter(), |guards| {
+        self.with_locked(&[range], |guards| {
             self.check_granted(guards, range, expected, agent, needed)?;
             act(self.native(), range.start, found.copy_engine())
                 .map_err(|failure| ErrorKind::of_call(failure, size))

@@ -75,8 +75,8 @@ fn drops_in_a_forked_child_keep_parent_memory() {
     });
 }
 
-/// In a child, AMD's runtime believes that it is started, but the driver cannot be used. The result depends
-/// on the release: an error, at the latest when memory is created, or usable memory.
+/// In a child, AMD's runtime believes that it is started, but its descriptors of the driver are the parent's.
+/// Depending on the release, opening the runtime or creating memory fails, or the memory can be used.
 #[test]
 fn forked_child_opens_a_runtime_or_gets_an_error() {
     on_each("fork::forked_child_opens_a_runtime_or_gets_an_error", |fixture| {

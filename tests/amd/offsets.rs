@@ -1,7 +1,7 @@
 //! Mappings of a part of a handle, with control of page tables.
 
 use crate::amd_runtime::raw::{Fault, RawRuntime};
-use crate::amd_runtime::{fail_driver_calls, set_variable};
+use crate::amd_runtime::{PAGE_TABLE_MODES, fail_driver_calls, page_table_modes, set_variable};
 use crate::machine::{Library, access, at};
 use crate::process::{End, in_child, page_table};
 use hsa_rocr::Emulation;
@@ -14,9 +14,6 @@ use hsa_vmm::{Access, Address, ErrorKind, Handle, Runtime};
 const PART: usize = 64 << 10;
 const PARTS: usize = 4;
 const SIZE: usize = PARTS * PART;
-
-/// Modes of the emulated driver, as in `permissions.rs`.
-const MODES: [&str; 3] = ["", "tlb=on,split_bug=on", "pte_delay=600s,tlb=on,split_bug=on"];
 
 /// The library with control of page tables, and a handle whose parts contain the numbers 1 to 4.
 struct Machine {
@@ -95,7 +92,7 @@ impl Machine {
 
 fn in_each_mode(test: &str, body: impl Fn(Machine)) {
     on_each_release(test, &Emulation::gpus(2), |fixture| {
-        for mode in MODES {
+        for mode in page_table_modes() {
             let end = in_child(|| body(Machine::new(fixture, mode)));
             assert_eq!(end, End::Success, "{} {mode:?}", fixture.release());
         }
@@ -214,7 +211,7 @@ fn failed_grants_are_rolled_back() {
         for failing_call in 5..5 + PARTS {
             let end = in_child(|| {
                 fail_driver_calls(&format!("GEM_VA.REPLACE#{failing_call}=ENOMEM"));
-                let machine = Machine::new(fixture, MODES[1]);
+                let machine = Machine::new(fixture, PAGE_TABLE_MODES[1]);
                 // Does not map the part at offset 0, for which no entry is replaced.
                 machine.map([3, 2, 1, 1]);
                 let gpu = machine.library.gpu(0);

@@ -1,7 +1,7 @@
 //! GPUs' access is enforced in their page tables, and each call has taken effect when it returns.
 
 use crate::amd_runtime::raw::{Fault, RW, RawRuntime};
-use crate::amd_runtime::{fail_driver_calls, set_variable};
+use crate::amd_runtime::{PAGE_TABLE_MODES, fail_driver_calls, page_table_modes, set_variable};
 use crate::machine::{Library, access};
 use crate::process::{End, in_child, in_child_with_status};
 use hsa_rocr::Emulation;
@@ -12,10 +12,6 @@ use hsa_vmm::{Access, Address, Runtime, Vmm};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const SIZE: usize = 64 << 10;
-
-/// Modes of the emulated driver: immediate updates; the CPU writes entries and nothing flushes the TLB; SDMA jobs
-/// write entries so late that only the barrier can wait for them.
-const MODES: [&str; 3] = ["", "tlb=on,split_bug=on", "pte_delay=600s,tlb=on,split_bug=on"];
 
 /// The library with control of page tables, and one mapping of the first GPU's memory.
 struct Machine {
@@ -74,8 +70,21 @@ impl Machine {
 /// Runs a body in each mode, in a process that has no runtime yet.
 fn in_each_mode(test: &str, body: impl Fn(&dyn Fn() -> Machine)) {
     on_each_release(test, &Emulation::gpus(2), |fixture| {
-        for mode in MODES {
+        for mode in page_table_modes() {
             let end = in_child(|| body(&|| Machine::new(fixture, mode)));
+            assert_eq!(end, End::Success, "{} {mode:?}", fixture.release());
+        }
+    });
+}
+
+/// As [`in_each_mode`], with planned faults of the driver.
+fn in_each_mode_with_faults(test: &str, plan: &str, body: impl Fn(&Machine)) {
+    on_each_release(test, &Emulation::gpus(2), |fixture| {
+        for mode in PAGE_TABLE_MODES {
+            let end = in_child(|| {
+                fail_driver_calls(plan);
+                body(&Machine::new(fixture, mode));
+            });
             assert_eq!(end, End::Success, "{} {mode:?}", fixture.release());
         }
     });
@@ -86,7 +95,7 @@ fn permissions_are_enforced() {
     const ALL: [Access; 3] = [Access::None, Access::Read, Access::ReadWrite];
     on_each_release("permissions::permissions_are_enforced", &Emulation::gpus(2), |fixture| {
         let mut combination = 0;
-        for (mode, gpu) in MODES.into_iter().flat_map(|mode| [(mode, 0), (mode, 1)]) {
+        for (mode, gpu) in page_table_modes().iter().flat_map(|mode| [(mode, 0), (mode, 1)]) {
             // An access before the change fills the TLB.
             let before = [None, Some(Access::Read), Some(Access::ReadWrite)];
             for (before, after) in
@@ -262,7 +271,7 @@ fn failed_changes_are_rolled_back() {
         for failing_call in [5, 6] {
             let end = in_child(|| {
                 fail_driver_calls(&format!("GEM_VA.REPLACE#{failing_call}=ENOMEM"));
-                let machine = Machine::new(fixture, MODES[1]);
+                let machine = Machine::new(fixture, PAGE_TABLE_MODES[1]);
                 let gpus = [0, 1].map(|gpu| machine.library.gpu(gpu));
                 let set = |requested: Access| {
                     let list = gpus.map(|gpu| access(gpu, requested));
@@ -282,6 +291,74 @@ fn failed_changes_are_rolled_back() {
             });
             assert_eq!(end, End::Success, "{} {failing_call}", fixture.release());
         }
+    });
+}
+
+/// Until a first grant of less than full access returns, the named GPU has full access to the start of the memory; no
+/// other GPU gains an entry. Where an entry exists already, no GPU ever has more than before or after the call.
+#[test]
+fn full_access_is_limited_to_first_grants() {
+    let test = "permissions::full_access_is_limited_to_first_grants";
+    on_each_release(test, &Emulation::gpus(2), |fixture| {
+        let end = in_child(|| {
+            fail_driver_calls("GEM_VA.REPLACE=200ms");
+            let machine = Machine::new(fixture, "");
+            let base = machine.base.get();
+            // Returns the different pages of each GPU that are seen while its access is set for the first GPU.
+            let pages_during = |access: Access| {
+                let mut seen = [Vec::new(), Vec::new()];
+                std::thread::scope(|scope| {
+                    let change = scope.spawn(|| machine.set(0, access));
+                    while !change.is_finished() {
+                        for (gpu, seen) in seen.iter_mut().enumerate() {
+                            let page = crate::process::page_table::page(gpu, base);
+                            let page = page.map(|page| (page.permissions, page.offset));
+                            if seen.last() != Some(&page) {
+                                seen.push(page);
+                            }
+                        }
+                    }
+                    change.join().unwrap();
+                });
+                seen
+            };
+            let page = |permissions: &str| Some((permissions.to_owned(), 0));
+            let [first, other] = pages_during(Access::Read);
+            assert!(first.contains(&page("rwx")), "the documented window: {first:?}");
+            assert_eq!(other, [None], "the other GPU gains no entry");
+            let [second, other] = pages_during(Access::None);
+            let has_more = |seen: &[Option<(String, usize)>], most: &[&str]| {
+                let allowed = |it: &Option<(String, usize)>| {
+                    it.as_ref().is_none_or(|(it, _)| most.contains(&it.as_str()))
+                };
+                !seen.iter().all(allowed)
+            };
+            assert!(!has_more(&second, &["r--", "---"]), "{second:?}");
+            assert_eq!(other, [None]);
+            let [third, _] = pages_during(Access::Read);
+            assert!(!has_more(&third, &["---", "r--"]), "{third:?}");
+            machine.end();
+        });
+        assert_eq!(end, End::Success, "{}", fixture.release());
+    });
+}
+
+/// If the entry of a first grant cannot be replaced, the grant is rolled back: no GPU keeps the full access.
+#[test]
+fn refused_first_grant_leaves_no_access() {
+    let test = "permissions::refused_first_grant_leaves_no_access";
+    in_each_mode_with_faults(test, "GEM_VA.REPLACE#5=ENOMEM", |machine| {
+        let library = &machine.library;
+        let list = [access(library.gpu(0), Access::Read)];
+        library.vmm.set_access(machine.base, SIZE, &list).unwrap_err();
+        for gpu in [0, 1] {
+            assert_eq!(
+                crate::process::page_table::page(gpu, machine.base.get()),
+                None,
+                "GPU {gpu}"
+            );
+        }
+        assert_eq!(machine.read(0), Err(Fault));
     });
 }
 
@@ -317,7 +394,7 @@ fn calls_take_effect_without_control() {
     let test = "permissions::calls_take_effect_without_control";
     on_each_release(test, &Emulation::gpus(2), |fixture| {
         let options = VmmOptions::new().with_barrier(true);
-        for mode in MODES {
+        for mode in page_table_modes() {
             let end = in_child(|| check_effects(&Machine::open(fixture, mode, options)));
             assert_eq!(end, End::Success, "{} {mode:?}", fixture.release());
         }
@@ -341,7 +418,7 @@ fn calls_take_effect_without_page_of_the_driver() {
                     }
                 },
             );
-            set_variable("HSA_KFD", &format!("gpus=2,{}", MODES[2]));
+            set_variable("HSA_KFD", &format!("gpus=2,{}", PAGE_TABLE_MODES[2]));
             // SAFETY: AMD's own runtime.
             let Ok(runtime) = (unsafe { Runtime::load_from(fixture.runtime()) }) else { return 0 };
             let options = VmmOptions::new().with_barrier(true);

@@ -6,7 +6,7 @@ pub mod driver_calls;
 pub mod raw;
 
 use crate::process::{Child, End, in_child};
-use hsa_rocr::test::{Fixture, on_each_release, on_with_timeout};
+use hsa_rocr::test::{Fixture, on_each_release, on_with_timeout, uses_own_driver};
 use hsa_rocr::{Emulation, Release};
 use std::time::Duration;
 
@@ -27,6 +27,16 @@ pub fn on_each_within(test: &str, time_limit: Duration, act: impl Fn(&Fixture)) 
         });
         assert_eq!(child.wait_for(time_limit), End::Success, "{}", fixture.release());
     });
+}
+
+/// Modes of the emulated driver: immediate updates; the CPU writes entries and nothing flushes the TLB; SDMA jobs
+/// write entries so late that only the barrier can wait for them.
+pub const PAGE_TABLE_MODES: [&str; 3] =
+    ["", "tlb=on,split_bug=on", "pte_delay=600s,tlb=on,split_bug=on"];
+
+/// Returns the modes in which to test: all, or the only one of this machine's own driver.
+pub fn page_table_modes() -> &'static [&'static str] {
+    if uses_own_driver() { &PAGE_TABLE_MODES[..1] } else { &PAGE_TABLE_MODES }
 }
 
 /// Sets a variable of this child, before it opens a runtime.

@@ -108,7 +108,7 @@ fn every_combination_is_displayed() {
         let flags = AreaFlags::from_bits_retain(bits);
         let area = fixture.area(1, flags).unwrap();
         let text = area.to_string();
-        assert!(text.starts_with("area for device 1: "), "{text}");
+        assert!(text.starts_with("area for GPU 1: "), "{text}");
         assert!(text.contains(&flags.to_string()) && text.ends_with(" memory"), "{text}");
         assert_eq!(text.lines().count(), 1, "{text}");
     }

@@ -71,7 +71,7 @@ fn create_rejects_bad_input() {
     ]);
 }
 
-/// Interfaces with HIP's `flags` argument check it with `check_flags`.
+/// An interface that has HIP's `flags` argument, such as the C interface, checks it with `check_flags`.
 #[test]
 fn flags_must_be_zero() {
     use hsa_vmm::error::Operation as O;

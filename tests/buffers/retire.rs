@@ -131,3 +131,30 @@ fn zero_pages_cannot_be_retired() {
     assert_eq!(error.kind(), &ErrorKind::NotSupported(Feature::RetireZeroPages));
     buffer.unmap(0..1).unwrap();
 }
+
+/// Another mapping takes the address of a retiring page. The page is empty then, not retiring.
+#[test]
+fn successor_ends_retiring() {
+    let machine = Machine::new(generations().remove(0).1);
+    let signal = Signal::new(&machine.runtime, 1);
+    let queue = RetireQueue::builder(2).without_thread().open(&machine.vmm).unwrap();
+    let (vmm, buffer) = (&machine.vmm, buffer(&machine, 4));
+    buffer.map(0..2).unwrap();
+    retire(&buffer, 0..1, &queue, &[signal.at_most(0)]).unwrap();
+    assert_eq!(buffer.state(0).unwrap(), PageState::Retiring);
+    let page = buffer.address_of(0).unwrap();
+    vmm.unmap(page, PAGE).unwrap();
+    let handle = machine.create(0, PAGE);
+    vmm.map(page, PAGE, 0, handle).unwrap();
+    assert_eq!(buffer.state(0).unwrap(), PageState::Empty);
+    assert_eq!(buffer.statistics().retiring, 0);
+
+    // The queue does not unmap the successor.
+    signal.set(0);
+    assert_eq!(queue.poll().unwrap().pending, 0);
+    assert!(vmm.mapping_at(page).is_some());
+    vmm.unmap(page, PAGE).unwrap();
+    vmm.release(handle).unwrap();
+    drop((buffer, queue));
+    machine.assert_everything_freed();
+}

@@ -55,8 +55,14 @@ The last column says what is done if the runtime is neither:
 * \"probe\": opening a `Vmm` looks for the quirk, also on known runtimes, and the result decides. This makes at most
   20 calls on memory of its own, once for each runtime, and copies nothing. Differences from the version are logged
   and shown by `hsa-vmm info` and in the reports of `hsa-vmm conform`. `VmmOptions::with_probing` switches it off.
+  The probe for `peer_after_owner_fails` can only find the defect: a grant that succeeds may still corrupt the mapping,
+  so that the version decides. Whether exported descriptors are close-on-exec is not probed, because the library always
+  makes them so.
 * \"on\": a probe could crash the process, and the workaround is harmless on a correct runtime.
-* empty: there is no harmless probe, and the workaround would disturb a correct runtime. It stays off.
+* \"with `unmap_keeps_memory`\": worked around if the probe finds that quirk, which a correct runtime does not have. On
+  a runtime like ROCm 10, which has only that quirk, the workaround of `memory_returns_with_addresses` is not needed:
+  `PausableBuffer::pause` can then lose its addresses to another thread, and reports that, and `PagedBuffer` keeps the
+  memory of unmapped pages until it is dropped.
 
 A program can switch on more, for a vendor's build that lacks a fix: `VmmOptions::with_quirks` with
 `Vmm::open_with`, and `Ipc::with_quirks`.
@@ -111,7 +117,10 @@ fn page() -> String {
         let if_unknown = match (quirk.probed, quirk.if_unknown) {
             (true, _) => "probe",
             (false, true) => "on",
-            (false, false) => "",
+            _ if name == "memory_returns_with_addresses" => "with `unmap_keeps_memory`",
+            (false, false) => {
+                panic!("{name}: docs/defects.md does not say what is done on an unknown runtime")
+            }
         };
         let issue = quirk.issue;
         line(format!(

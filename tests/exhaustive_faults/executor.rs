@@ -4,7 +4,8 @@ use crate::machine::{Machine, access, at};
 use crate::model::{Model, Operation, SLOTS, SlotRange};
 use crate::search::PageTables;
 use hsa_vmm::simulation::{Config, FaultPlan};
-use hsa_vmm::{Address, AgentId, Error, Handle, HandleType};
+use hsa_vmm::vmm::Location;
+use hsa_vmm::{Address, AgentId, AllocationProperties, Error, Handle, HandleType};
 use std::os::fd::OwnedFd;
 
 /// A simulated machine, and the reservations and handles that were created on it.
@@ -104,6 +105,16 @@ impl Executor {
             }
             Operation::Export(handle) => {
                 self.file = Some(vmm.export_to_shareable_handle(self.handles[handle], DESCRIPTOR)?);
+            }
+            Operation::ExportRange(range) => {
+                let (address, size) = self.range(range);
+                let segments = vmm.export_address_range(address, size)?;
+                let length: usize = segments.iter().map(|segment| segment.length).sum();
+                assert_eq!(length, size, "the segments are the range");
+            }
+            Operation::CreateOnHost => {
+                let size = self.parts * self.granule;
+                self.handles.push(vmm.create(size, &AllocationProperties::at(Location::Host))?);
             }
             Operation::Import => {
                 let file = self.file.as_ref().expect("something was exported");

@@ -2,6 +2,8 @@
 //! operation fails with every status, alone and together with later calls. `mmap`, `mprotect` and the allocation
 //! of descriptors fail, too. Afterwards the state is unchanged, or the loss is quarantined.
 //!
+//! Retirements: `retire.rs`.
+//!
 //! Sequences have up to four operations; with `HSA_VMM_LONG=1` up to five, if the library neither changes page tables
 //! nor waits for them. If several sequences reach the same state before the last operation, only one of them is tried. `HSA_VMM_FAULT_DEPTH=6` tries every sequence of up
 //! to six operations.
@@ -15,6 +17,7 @@ mod model;
 mod observation;
 #[path = "../process/mod.rs"]
 mod process;
+mod retire;
 mod search;
 mod statuses;
 mod system_calls;

@@ -37,6 +37,10 @@ pub enum Operation {
     Revoke(SlotRange, &'static [usize]),
     Retain(SlotRange),
     Export(usize),
+    /// Exports the addresses of mappings.
+    ExportRange(SlotRange),
+    /// Creates memory of the host.
+    CreateOnHost,
     /// Imports the last export.
     Import,
     Fill(SlotRange),
@@ -139,6 +143,9 @@ impl Model {
             1 => all.extend(GPUS.map(Operation::Create)),
             _ => {}
         }
+        if self.handles.len() < 2 {
+            all.push(Operation::CreateOnHost);
+        }
         for (index, handle) in self.handles.iter().enumerate() {
             if handle.references > 0 {
                 all.extend([Operation::Release(index), Operation::Export(index)]);
@@ -189,7 +196,7 @@ impl Model {
     }
 
     fn add_access_operations(&self, range: SlotRange, all: &mut Vec<Operation>) {
-        all.push(Operation::Unmap(range));
+        all.extend([Operation::Unmap(range), Operation::ExportRange(range)]);
         let changes = |list: &&&[(usize, Access)]| {
             let differs = |mapping: &MappingState| {
                 list.iter().any(|&(agent, to)| mapping.access[agent] != to)
@@ -216,8 +223,8 @@ impl Model {
 
     /// Returns whether sequences end with this operation, because it leads to no new state.
     pub fn is_leaf(operation: Operation) -> bool {
-        use Operation::{Copy, Fill, ReserveAligned};
-        matches!(operation, ReserveAligned | Fill(_) | Copy(_))
+        use Operation::{Copy, CreateOnHost, ExportRange, Fill, ReserveAligned};
+        matches!(operation, ReserveAligned | Fill(_) | Copy(_) | CreateOnHost | ExportRange(_))
     }
 
     /// Returns the state after an operation that [`next_operations`](Self::next_operations) has returned.
@@ -231,6 +238,10 @@ impl Model {
                 next.handles.push(HandleState { memory, gpu, references: 1 });
             }
             Operation::Release(handle) => next.handles[handle].references -= 1,
+            Operation::CreateOnHost => {
+                let memory = next.handles.len();
+                next.handles.push(HandleState { memory, gpu: CPU, references: 1 });
+            }
             Operation::Map(handle, part, SlotRange { reservation, slot, .. }) => {
                 let access = [Access::None; AGENTS];
                 next.mappings.push(MappingState { reservation, slot, handle, part, access });
@@ -265,7 +276,7 @@ impl Model {
                     self.handles[self.exported.expect("something was exported")];
                 next.handles.push(HandleState { memory, gpu, references: 1 });
             }
-            Operation::Fill(_) | Operation::Copy(_) => {}
+            Operation::ExportRange(_) | Operation::Fill(_) | Operation::Copy(_) => {}
         }
         let tagged =
             next.mappings.iter().filter(|mapping| mapping.access[CPU] == Access::ReadWrite);

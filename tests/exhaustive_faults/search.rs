@@ -362,6 +362,8 @@ impl Trial<'_> {
             (SYSTEM_CALL, _) => true,
             // Without the properties, the owner of an import is unknown.
             ("hsa_amd_vmem_get_alloc_properties_from_handle", Operation::Import) => true,
+            // If the runtime rejects the CPU's pool, the driver creates the memory.
+            ("hsa_amd_vmem_handle_create", Operation::CreateOnHost) => true,
             // Leaks a signal, or leaves memory of this process pinned.
             ("hsa_signal_destroy", Operation::Fill(_) | Operation::Copy(_)) => true,
             ("hsa_amd_memory_unlock", Operation::Fill(_)) => true,
@@ -392,11 +394,12 @@ impl Trial<'_> {
     }
 
     fn needs_descriptors(&self) -> bool {
-        use Operation::{Create, Export, Import, Map, Revoke, SetAccess};
-        matches!(
-            self.operation,
-            Create(_) | Map(..) | SetAccess(..) | Revoke(..) | Export(_) | Import
-        )
+        use Operation::{
+            Create, CreateOnHost, Export, ExportRange, Import, Map, Revoke, SetAccess,
+        };
+        let creates = matches!(self.operation, Create(_) | CreateOnHost | Import);
+        let exports = matches!(self.operation, Export(_) | ExportRange(_));
+        creates || exports || matches!(self.operation, Map(..) | SetAccess(..) | Revoke(..))
     }
 
     /// Runs the operation with no free descriptor, then with one more each time, until it succeeds.

@@ -18,7 +18,11 @@
 #define GPU 2
 #define POOL 3
 
-/* The version of AMD's extension, and the build. Without a build, the runtime is unknown. */
+/* The version of AMD's extension, and the build. Without a build, the runtime is unknown, or AMD's second runtime. */
+#ifdef ROCDDI
+#define EXTENSION 33
+#define BUILD ""
+#endif
 #ifndef EXTENSION
 #define EXTENSION 7
 #endif
@@ -293,5 +297,25 @@ hsa_status_t hsa_amd_portable_export_dmabuf_v2(
     const void *address, size_t size, int *dmabuf, uint64_t *offset, uint64_t flags) {
   (void)address, (void)size, (void)dmabuf, (void)offset, (void)flags;
   return ERROR;
+}
+#endif
+
+#ifdef ROCDDI
+/* AMD's second runtime exports its loader extension, and reports no build. */
+hsa_status_t hsa_ven_amd_loader_query_host_address(const void *device, const void **host) {
+  (void)device, (void)host;
+  return ERROR;
+}
+
+hsa_status_t hsa_amd_vmem_export_fabric_handle(
+    hsa_fabric_handle_t *fabric, hsa_amd_vmem_alloc_handle_t handle, uint64_t flags) {
+  (void)fabric, (void)handle, (void)flags;
+  return HSA_STATUS_ERROR_NOT_SUPPORTED;
+}
+
+hsa_status_t hsa_amd_vmem_import_fabric_handle(
+    hsa_fabric_handle_t fabric, hsa_amd_vmem_alloc_handle_t *handle) {
+  (void)fabric, (void)handle;
+  return HSA_STATUS_ERROR_NOT_SUPPORTED;
 }
 #endif

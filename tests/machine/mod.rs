@@ -128,6 +128,7 @@ pub fn releases() -> Vec<(&'static str, Config)> {
         ("7.14", config_of(Generation::C, 20)),
         ("10.0", config_of(Generation::D, 21)),
         ("10.1", config_of(Generation::D, 22)),
+        ("after 10.1", config_of(Generation::D, 25)),
         ("rocddi", config_of(Generation::E, 33)),
     ]
 }

@@ -13,8 +13,12 @@
 #ifndef HSAVMM_HIP_HIP_RUNTIME_API_H
 #define HSAVMM_HIP_HIP_RUNTIME_API_H
 
+/* Programs use names of limits.h, stdlib.h and string.h without including them, because HIP's header does. */
+#include <limits.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include <hip/hip_version.h>
 

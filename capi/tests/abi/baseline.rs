@@ -1,5 +1,5 @@
-//! The library's interface stays compatible: `abi/baseline.txt` contains the functions, types and values of
-//! earlier versions, and the current interface must contain all of them.
+//! The library's interface stays compatible: `abi/baseline.txt` contains the functions with their symbol versions,
+//! the types and the values of earlier versions, and the current interface must contain all of them.
 //!
 //! `HSA_VMM_WRITE_PAGES=1` adds new ones to the file. Removing one would need another soname.
 
@@ -12,8 +12,11 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
 
-/// Returns the nodes of the version script: their names and functions.
-fn version_script() -> Vec<(String, BTreeSet<String>)> {
+/// The nodes of a version script: their names and functions.
+type Nodes = Vec<(String, BTreeSet<String>)>;
+
+/// Returns the nodes of the library's version script.
+fn version_script() -> Nodes {
     let text = std::fs::read_to_string(package().join("abi/hsavmm.map")).unwrap();
     let (_, text) = text.split_once("*/").unwrap();
     let mut nodes = Vec::new();
@@ -56,24 +59,50 @@ fn prototypes() -> BTreeSet<String> {
     all
 }
 
+/// Returns the functions of a version script as the linker names them (`hipMemMap@@HSAVMM_1`).
+fn versioned(nodes: &Nodes) -> BTreeSet<String> {
+    let names = |(node, names): &(String, BTreeSet<String>)| {
+        names.iter().map(|name| format!("{name}@@{node}")).collect::<Vec<_>>()
+    };
+    nodes.iter().flat_map(names).collect()
+}
+
 /// Returns the interface as lines.
 fn interface() -> BTreeSet<String> {
     let layout = SOURCES.map(|source| layout_of(source, Language::C99)).concat();
-    layout.lines().map(str::to_owned).chain(prototypes()).collect()
+    let lines = layout.lines().map(str::to_owned).chain(prototypes());
+    lines.chain(versioned(&version_script())).collect()
+}
+
+/// Returns the lines of the baseline.
+fn baseline() -> BTreeSet<String> {
+    let text = std::fs::read_to_string(package().join("abi/baseline.txt")).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+/// Returns the nodes of the baseline, the first one first.
+fn baseline_nodes() -> Nodes {
+    let mut nodes = Nodes::new();
+    for line in baseline() {
+        let Some((name, node)) = line.split_once("@@") else { continue };
+        match nodes.iter_mut().find(|(other, _)| other == node) {
+            Some((_, names)) => _ = names.insert(name.to_owned()),
+            None => nodes.push((node.to_owned(), BTreeSet::from([name.to_owned()]))),
+        }
+    }
+    nodes.sort();
+    nodes
 }
 
 #[test]
 fn interface_contains_the_baseline() {
     assert_eq!(prototypes().len(), functions().len());
-    let file = package().join("abi/baseline.txt");
-    let baseline = std::fs::read_to_string(&file).unwrap_or_default();
-    let baseline: BTreeSet<String> = baseline.lines().map(str::to_owned).collect();
-    let current = interface();
+    let (baseline, current) = (baseline(), interface());
     let lost: Vec<_> = baseline.difference(&current).collect();
     assert!(lost.is_empty(), "older programs would break: {lost:#?}");
     if std::env::var_os("HSA_VMM_WRITE_PAGES").is_some() {
         let lines: String = current.iter().flat_map(|line| [line.as_str(), "\n"]).collect();
-        std::fs::write(file, lines).unwrap();
+        std::fs::write(package().join("abi/baseline.txt"), lines).unwrap();
         return;
     }
     let added: Vec<_> = current.difference(&baseline).collect();
@@ -83,14 +112,19 @@ fn interface_contains_the_baseline() {
     );
 }
 
-/// Builds a library with only the names, versions and soname of one node.
-fn library_of(node: &(String, BTreeSet<String>), folder: &Path) {
-    let (mut source, mut script) = (String::new(), format!("{} {{ global:\n", node.0));
-    for name in &node.1 {
-        writeln!(source, "int {name}(void) {{ return 1; }}").unwrap();
-        writeln!(script, "{name};").unwrap();
+/// Builds a library with only the names, versions and soname of some nodes.
+fn library_of(nodes: &Nodes, folder: &Path) {
+    let (mut source, mut script, mut inherited) = (String::new(), String::new(), String::new());
+    for (node, names) in nodes {
+        writeln!(script, "{node} {{ global:").unwrap();
+        for name in names {
+            writeln!(source, "int {name}(void) {{ return 1; }}").unwrap();
+            writeln!(script, "{name};").unwrap();
+        }
+        let rest = if inherited.is_empty() { "local: *; " } else { "" };
+        writeln!(script, "{rest}}}{inherited};").unwrap();
+        inherited = format!(" {node}");
     }
-    script.push_str("local: *; };\n");
     std::fs::write(folder.join("old.c"), source).unwrap();
     std::fs::write(folder.join("old.map"), script).unwrap();
     let mut link = Command::new("cc");
@@ -99,35 +133,62 @@ fn library_of(node: &(String, BTreeSet<String>), folder: &Path) {
     expect_success(&link.output().unwrap(), "the baseline's library");
 }
 
+/// Writes a program that needs every function of some nodes when the loader starts it, and calls none.
+fn program_with_every_function(nodes: &Nodes, file: &Path) {
+    let (mut source, mut list) = (String::from("#include <stdio.h>\n"), String::new());
+    for name in nodes.iter().flat_map(|(_, names)| names) {
+        writeln!(source, "extern int {name}(void);").unwrap();
+        writeln!(list, "{name},").unwrap();
+    }
+    writeln!(source, "int (*functions[])(void) = {{ {list} }};").unwrap();
+    writeln!(source, "int main(void) {{ puts(functions[0] ? \"loaded\" : \"\"); return 0; }}")
+        .unwrap();
+    std::fs::write(file, source).unwrap();
+}
+
 #[test]
 fn program_linked_to_the_baseline_runs_with_the_library() {
-    let folder = tempfile::tempdir().unwrap();
-    library_of(&version_script()[0], folder.path());
-    let program = folder.path().join("cycle");
-    let mut compile = Command::new("cc");
-    compile.args(["-std=c99", "-I"]).arg(package().join("include"));
-    compile.arg(package().join("examples/cycle.c")).arg("-L").arg(folder.path());
-    compile.args(["-lhsavmm", "-o"]).arg(&program);
-    expect_success(&compile.output().unwrap(), "cycle");
-    let symbols = Command::new("nm").arg("-D").arg(&program).output().unwrap();
-    assert!(expect_success(&symbols, "nm").contains("hipMemMap@HSAVMM_1"));
+    let (folder, nodes) = (tempfile::tempdir().unwrap(), baseline_nodes());
+    assert_eq!(nodes[0].0, "HSAVMM_1");
+    library_of(&nodes, folder.path());
+    let link = |source: &Path, name: &str| {
+        let program = folder.path().join(name);
+        let mut compile = Command::new("cc");
+        compile.args(["-std=c99", "-I"]).arg(package().join("include")).arg(source);
+        compile.arg("-L").arg(folder.path()).args(["-lhsavmm", "-o"]).arg(&program);
+        expect_success(&compile.output().unwrap(), name);
+        program
+    };
+    let cycle = link(&package().join("examples/cycle.c"), "cycle");
+    let source = folder.path().join("every.c");
+    program_with_every_function(&nodes, &source);
+    let every = link(&source, "every");
+    let symbols = Command::new("nm").arg("-D").arg(&every).output().unwrap();
+    let symbols = expect_success(&symbols, "nm");
+    for name in versioned(&nodes) {
+        assert!(symbols.contains(&name.replace("@@", "@")), "{name}: {symbols}");
+    }
     let prefix = folder.path().join("today");
     install(&prefix);
-    let mut run = Command::new(&program);
-    run.env("LD_LIBRARY_PATH", prefix.join("lib")).env("HSA_VMM_RUNTIME", "sim");
-    assert!(expect_success(&run.output().unwrap(), "cycle").contains("written at the first"));
+    let run = |program: &Path| {
+        let mut run = Command::new(program);
+        run.env("LD_LIBRARY_PATH", prefix.join("lib")).env("HSA_VMM_RUNTIME", "sim");
+        expect_success(&run.env("LD_BIND_NOW", "1").output().unwrap(), "an older program")
+    };
+    assert!(run(&cycle).contains("written at the first"));
+    assert_eq!(run(&every), "loaded\n");
     // The loader rejects a library without the version.
     let other = folder.path().join("other");
     std::fs::create_dir(&other).unwrap();
-    library_of(&("HSAVMM_0".to_owned(), version_script()[0].1.clone()), &other);
+    library_of(&vec![("HSAVMM_0".to_owned(), nodes[0].1.clone())], &other);
     std::fs::rename(other.join("libhsavmm.so"), other.join("libhsavmm.so.1")).unwrap();
-    let output = Command::new(&program).env("LD_LIBRARY_PATH", &other).output().unwrap();
+    let output = Command::new(&cycle).env("LD_LIBRARY_PATH", &other).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && errors.contains("HSAVMM_1"), "{errors}");
 }
 
 #[test]
-fn installed_library_exports_versions_only() {
+fn installed_library_exports_only_versioned_functions() {
     let folder = tempfile::tempdir().unwrap();
     install(folder.path());
     let library = folder.path().join("lib/libhsavmm.so.1");
@@ -138,9 +199,6 @@ fn installed_library_exports_versions_only() {
         .filter_map(|line| line.split_whitespace().nth(2))
         .filter(|name| !name.starts_with("HSAVMM_"))
         .collect();
-    let expected: BTreeSet<String> = version_script()
-        .iter()
-        .flat_map(|(node, names)| names.iter().map(move |name| format!("{name}@@{node}")))
-        .collect();
+    let expected = versioned(&version_script());
     assert_eq!(exported, expected.iter().map(String::as_str).collect());
 }

@@ -1,6 +1,6 @@
 //! The declarations in the headers.
 
-use crate::program::package;
+use crate::program::{Language, Program, package};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -57,4 +57,18 @@ pub fn functions() -> BTreeSet<String> {
         }
     }
     names
+}
+
+/// HIP's header includes three headers of C that programs, such as vLLM's allocator, do not include themselves.
+#[test]
+fn header_includes_what_hips_includes() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("names.c");
+    let text = "#include <hip/hip_runtime_api.h>\n\
+        int main(void) {\n  char text[4];\n  memset(text, 0, sizeof text);\n\
+        \x20 if (ULLONG_MAX == 0 || strlen(text) > 0) abort();\n  return 0;\n}\n";
+    std::fs::write(&source, text).unwrap();
+    for language in Language::ALL {
+        Program::compile(source.to_str().unwrap(), language, &[]);
+    }
 }

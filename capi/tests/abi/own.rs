@@ -29,6 +29,32 @@ fn extensions_work_on_amds_runtime() {
     }
 }
 
+/// Each of HIP's permissions holds for a GPU's copy from and to a part of a handle, whenever page tables change.
+#[test]
+fn permissions_hold_for_parts_on_amds_runtime() {
+    let name = "own::permissions_hold_for_parts_on_amds_runtime";
+    let program = Program::compile("tests/c/permissions.c", Language::C99, &["-ldl"]);
+    for installation in test::selected_installations(name) {
+        for mode in ["tlb=on,split_bug=on", "pte_delay=600s,tlb=on,split_bug=on"] {
+            for (flags, access, expected) in [
+                ("3", "reads", "copied\n"),
+                ("3", "writes", "copied\n"),
+                ("1", "reads", "copied\n"),
+                ("1", "writes", "faulted\n"),
+                ("0", "reads", "faulted\n"),
+                ("0", "writes", "faulted\n"),
+            ] {
+                let emulation = Emulation::gpus(1).setting(mode);
+                let mut command = program.on_release(installation, &emulation);
+                command.env("HSA_VMM_PAGE_TABLES", "on").arg(installation.runtime());
+                let output = command.args([flags, access]).output().unwrap();
+                let context = format!("{} {mode}: {flags} {access}", installation.release());
+                assert_eq!(expect_success(&output, &context), expected, "{context}");
+            }
+        }
+    }
+}
+
 #[test]
 fn area_memory_is_copied_and_filled() {
     let program = Program::compile("tests/c/areas.c", Language::C99, &[]);

@@ -7,7 +7,7 @@ use std::process::Command;
 #[test]
 fn surroundings_work_on_every_generation() {
     let program = Program::compile("tests/c/surroundings.c", Language::C99, &["-std=c11"]);
-    for generation in ["a", "b", "c", "d"] {
+    for generation in ["a", "b", "c", "d", "e"] {
         for gpus in [1, 2] {
             let sim = format!("era={generation},gpus={gpus}");
             let printed = expect_success(&program.on_simulation(&sim).output().unwrap(), &sim);

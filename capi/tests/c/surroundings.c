@@ -33,10 +33,28 @@ static void properties(void) {
   EXPECT(value == guarded.prop.warpSize && (value == 32 || value == 64));
   OK(hipDeviceGetAttribute(&value, hipDeviceAttributePciBusId, 0));
   EXPECT(value == guarded.prop.pciBusID);
+  EXPECT(guarded.prop.maxThreadsPerBlock == 1024 && guarded.prop.maxThreadsDim[0] == 1024);
+  EXPECT(guarded.prop.maxThreadsDim[1] == 1024 && guarded.prop.maxThreadsDim[2] == 1024);
+  EXPECT(guarded.prop.maxGridSize[0] == 2147483647 && guarded.prop.maxGridSize[1] == 65536);
+  EXPECT(guarded.prop.maxGridSize[2] == 65536);
+  EXPECT(guarded.prop.sharedMemPerBlock == 65536);
+  EXPECT(guarded.prop.sharedMemPerMultiprocessor == 65536);
+  EXPECT(guarded.prop.maxSharedMemoryPerMultiProcessor == 65536);
+  /* Both the simulation and the emulated driver have an MI300X. */
+  EXPECT(guarded.prop.maxThreadsPerMultiProcessor == 2048);
+  EXPECT(guarded.prop.clockRate == 2100000);
+  EXPECT(guarded.prop.memoryClockRate == 1300000 && guarded.prop.memoryBusWidth == 8192);
+  EXPECT(guarded.prop.l2CacheSize == 4 << 20);
+  OK(hipDeviceGetAttribute(&value, hipDeviceAttributeClockRate, 0));
+  EXPECT(value == guarded.prop.clockRate);
+  OK(hipDeviceGetAttribute(&value, hipDeviceAttributeMemoryClockRate, 0));
+  EXPECT(value == guarded.prop.memoryClockRate);
+  OK(hipDeviceGetAttribute(&value, hipDeviceAttributeMemoryBusWidth, 0));
+  EXPECT(value == guarded.prop.memoryBusWidth);
   EXPECT(guarded.prop.memoryPoolsSupported == 0 && guarded.prop.maxTexture1D == 0);
   EXPECT(hipGetDeviceProperties(NULL, 0) == hipErrorInvalidValue);
   EXPECT(hipGetDeviceProperties(&guarded.prop, 99) == hipErrorInvalidDevice);
-  EXPECT(hipDeviceGetAttribute(&value, hipDeviceAttributeMemoryClockRate, 0) ==
+  EXPECT(hipDeviceGetAttribute(&value, hipDeviceAttributeHdpMemFlushCntl, 0) ==
          hipErrorNotSupported);
 }
 

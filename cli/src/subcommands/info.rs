@@ -41,7 +41,7 @@ pub fn run(args: &Info) -> anyhow::Result<Exit> {
                 description.runtime.origin = Some(options.to_owned());
             }
             print_features(&mut out, &description)?;
-            print_agents(&mut out, &runtime)?;
+            print_agents(&mut out, &runtime, &description.agents)?;
             print_pools(&mut out, &runtime)?;
             print_links(&mut out, &runtime)?;
         }
@@ -100,10 +100,14 @@ fn page_tables(agents: &[AgentDescription]) -> Vec<(&'static str, String)> {
     }
 }
 
-fn print_agents(out: &mut Screen<'_>, runtime: &Runtime) -> anyhow::Result<()> {
+fn print_agents(
+    out: &mut Screen<'_>,
+    runtime: &Runtime,
+    described: &[AgentDescription],
+) -> anyhow::Result<()> {
     let mut agents =
         table(&["agent", "kind", "name", "product", "NUMA", "PCI", "large BAR", "permissions"]);
-    for agent in runtime.agents() {
+    for (agent, described) in runtime.agents().iter().zip(described) {
         let pci = agent.pci.map(|pci| pci.to_string()).unwrap_or_default();
         let numa = agent.numa_node.map(|node| node.to_string()).unwrap_or_default();
         let large_bar = match (agent.kind(), agent.large_bar) {
@@ -119,7 +123,7 @@ fn print_agents(out: &mut Screen<'_>, runtime: &Runtime) -> anyhow::Result<()> {
             numa,
             pci,
             large_bar.to_owned(),
-            agent.enforcement().to_string(),
+            permissions(described),
         ]);
     }
     // The columns of agents and PCI addresses.
@@ -127,6 +131,14 @@ fn print_agents(out: &mut Screen<'_>, runtime: &Runtime) -> anyhow::Result<()> {
     out.table(&agents)?;
     writeln!(out)?;
     Ok(())
+}
+
+/// Returns whether permissions are enforced: for a GPU only by a `Vmm` that controls page tables.
+fn permissions(agent: &AgentDescription) -> String {
+    match (agent.page_table_failure.as_deref(), agent.enforcement.as_str()) {
+        (Some(""), "enforced") => "enforced with page tables".to_owned(),
+        (_, enforcement) => enforcement.to_owned(),
+    }
 }
 
 fn print_pools(out: &mut Screen<'_>, runtime: &Runtime) -> anyhow::Result<()> {

@@ -11,7 +11,7 @@ use serde_json::Value;
 use std::process::Output;
 
 /// The names of all levels in JSON.
-const LEVELS: [&str; 22] = [
+const LEVELS: [&str; 24] = [
     "library",
     "runtime",
     "agents",
@@ -24,6 +24,8 @@ const LEVELS: [&str; 22] = [
     "data",
     "sdma",
     "blit",
+    "offset",
+    "permission",
     "unmapped",
     "at_once",
     "reused",

@@ -44,6 +44,31 @@ fn amds_runtime_reaches_every_level() {
     }
 }
 
+/// Levels that replace entries pass whenever the driver's changes take effect, and fail if the driver does not obey.
+#[test]
+fn levels_of_page_tables_reach_every_mode() {
+    let name = "on_amd::levels_of_page_tables_reach_every_mode";
+    let until = ["--until", "permission", "--format", "json"];
+    for installation in test::selected_installations(name) {
+        let release = installation.release();
+        for mode in ["", "tlb=on,split_bug=on", "pte_delay=600s,tlb=on,split_bug=on"] {
+            let start = ["emulate", "--gpus", "2", "--rocr", release.version(), "--", HSA_VMM];
+            let mut command = command(&[&start[..], &["bringup"], &until].concat());
+            let report = report(&command.env("HSA_KFD", mode).output().unwrap(), 0);
+            let levels = report["levels"].as_array().unwrap().iter();
+            let reached = levels.filter(|level| level["status"] == "reached").count();
+            assert_eq!(reached, 14, "{release} {mode:?}: {report:#}");
+        }
+        // With `wide`, every entry allows writes.
+        let faults = [("GEM_VA.REPLACE=lost", "offset"), ("GEM_VA=wide", "permission")];
+        for (fault, expected) in faults {
+            let report = report(&run_emulated(installation, &["--fault", fault], &until), 1);
+            assert_eq!(failed_level(&report), Some(expected), "{release}, {fault}: {report:#}");
+            assert_eq!(report["failure"]["call"]["name"], "amdgpu_bo_va_op_raw", "{report:#}");
+        }
+    }
+}
+
 /// Reads a log. Returns the driver calls of each level: their number by name, in the level's first process.
 fn driver_calls_by_level(log: &str) -> Vec<BTreeMap<String, usize>> {
     let mut levels: Vec<BTreeMap<String, usize>> = Vec::new();

@@ -15,11 +15,15 @@ fn every_generation_reaches_every_level() {
         assert_eq!(failed_level(&report), None, "{generation}: {report:#}");
         let levels = report["levels"].as_array().unwrap().iter();
         let skipped: Vec<_> = levels.filter(|level| level["status"] == "skipped").collect();
-        // Each process of a simulation has its own GPUs.
-        assert!(skipped.iter().all(|level| level["level"] == "killed"), "{generation}: {report:#}");
+        // Each process of a simulation has its own GPUs, and there is no libdrm.
+        let expected = ["offset", "permission", "killed"];
+        let skipped = skipped.iter().map(|level| level["level"].as_str().unwrap());
+        assert!(skipped.eq(expected), "{generation}: {report:#}");
         assert_eq!(report["simulation"], true);
         let probes = report["probes"].as_array().unwrap();
-        assert_eq!(probes.len(), 7, "{generation}: {report:#}");
+        // Only C fails to grant a peer access after the owner. Success would prove nothing and is not reported.
+        let count = if generation == "c" { 8 } else { 7 };
+        assert_eq!(probes.len(), count, "{generation}: {report:#}");
         assert!(probes.iter().all(|it| it["expected"] == it["found"]), "{generation}: {report:#}");
     }
 }

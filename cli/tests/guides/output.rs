@@ -26,7 +26,7 @@ const TESTED_ELSEWHERE: &[(&str, &str)] = &[
     ("hsa-vmm conform --runtime /opt/rocm", "ROCm may not be installed"),
     ("hsa-vmm rocr fetch", "the tests have already fetched it"),
     ("hsa-vmm emulate --rocr 7.14.0", "cli/tests/amd.rs stores a release of the user"),
-    ("hsa-vmm vm ", "cli/tests/vm.rs runs it"),
+    ("hsa-vmm vm ", "cli/tests/vm runs it"),
     ("hsa-vmm diff before.json", "the command before it needs a release of the user"),
 ];
 /// Parts of commands that take long, and their replacements.

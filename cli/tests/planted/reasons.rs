@@ -25,14 +25,7 @@ const REASONS: &[(&str, &[&str], &[&str], &str)] = &[
     ),
     (
         "*",
-        &[
-            "GEM_VA.CLEAR",
-            "GEM_VA.REPLACE",
-            "IPC_EXPORT_HANDLE",
-            "IPC_IMPORT_HANDLE",
-            "RESET_EVENT",
-            "UPDATE_QUEUE",
-        ],
+        &["GEM_VA.CLEAR", "IPC_EXPORT_HANDLE", "IPC_IMPORT_HANDLE", "RESET_EVENT", "UPDATE_QUEUE"],
         &["*"],
         "AMD's runtime does not make this call in these programs",
     ),
@@ -41,6 +34,12 @@ const REASONS: &[(&str, &[&str], &[&str], &str)] = &[
         &["DESTROY_EVENT"],
         &["EIO"],
         "the runtime ignores the error, and an event that is not destroyed has no effect on memory",
+    ),
+    (
+        "conform",
+        &["GEM_VA.REPLACE"],
+        &["*"],
+        "AMD's runtime does not make this call; with `--page-tables` the library does",
     ),
     (
         "conform",
@@ -81,8 +80,14 @@ const REASONS: &[(&str, &[&str], &[&str], &str)] = &[
         "bringup runs no kernels, and does not need this call",
     ),
     (
+        "conform",
+        &["GEM_VA"],
+        &["wide"],
+        "AMD's runtime requests read and write access, whichever access is granted ([defects.md](defects.md))",
+    ),
+    (
         "*",
-        &["GEM_VA", "GEM_VA.MAP", "MMAP"],
+        &["GEM_VA.MAP", "MMAP"],
         &["wide"],
         "AMD's runtime requests read and write access, whichever access is granted ([defects.md](defects.md))",
     ),

@@ -1,4 +1,4 @@
-//! Areas with the behaviour of AML's areas for HIP (`aml/area/hip.h`).
+//! Areas behave like the areas for HIP of AML, Argonne's memory library (`aml/area/hip.h`).
 
 use crate::case::{Case, Verdict, ensure, ensure_bytes, ensure_eq};
 use crate::{Context, NotPassed};
@@ -15,7 +15,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "area.mmap.device_memory",
         "AML: AML_AREA_HIP_FLAG_DEFAULT",
-        "without flags the memory is virtual and only the device has access",
+        "without flags the memory is the device's, mapped by the virtual memory calls; only the device has access",
         default_is_device_memory,
     ),
     Case::new(
@@ -74,7 +74,7 @@ pub(super) fn all_flags() -> impl Iterator<Item = AreaFlags> {
     (0..16).map(AreaFlags::from_bits_retain)
 }
 
-/// Returns an area of the first GPU with a pool for handles.
+/// Returns an area of the test's GPU: the first one with a pool for handles.
 pub(super) fn area(context: &Context, flags: AreaFlags) -> Verdict<Area> {
     Ok(Area::new(context.vmm(), context.gpu(), flags)?)
 }
@@ -162,11 +162,11 @@ fn host_is_host_memory(context: &Context) -> Verdict {
 
 /// Checks that the device reads the memory's contents.
 fn check_device_reads(context: &Context, memory: &AreaMemory<'_>) -> Verdict {
-    let device = mmap(&area(context, AreaFlags::DEFAULT)?, memory.size(), &mut [])?;
-    device.copy(0, memory, 0, memory.size())?;
+    let device_memory = mmap(&area(context, AreaFlags::DEFAULT)?, memory.size(), &mut [])?;
+    device_memory.copy(0, memory, 0, memory.size())?;
     let (mut expected, mut found) = (vec![0; memory.size()], vec![1; memory.size()]);
     memory.read(0, &mut expected)?;
-    device.read(0, &mut found)?;
+    device_memory.read(0, &mut found)?;
     ensure_bytes!(found, expected, "the bytes that the device reads");
     Ok(())
 }
@@ -218,22 +218,22 @@ fn global_grants_all_devices(context: &Context) -> Verdict {
 
 fn maps_existing_memory(context: &Context) -> Verdict {
     let mut host_memory = vec![1; 5000];
-    let device = mmap(&area(context, AreaFlags::DEFAULT)?, 1000, &mut [])?;
-    device.fill(0, 0x0505_0505, 1000)?;
+    let device_memory = mmap(&area(context, AreaFlags::DEFAULT)?, 1000, &mut [])?;
+    device_memory.fill(0, 0x0505_0505, 1000)?;
     // The memory begins inside a page, and is shorter than the slice.
     let mapped = mmap(&area(context, AreaFlags::MAPPED)?, 4000, &mut host_memory[100..])?;
     ensure_eq!(mapped.backing(), Backing::Locked, "the backing");
     check_access(context, &mapped, &[context.gpu()], true)?;
-    mapped.copy(500, &device, 0, 1000)?;
+    mapped.copy(500, &device_memory, 0, 1000)?;
     mapped.write(3996, b"last")?;
-    device.copy(0, &mapped, 3000, 1000)?;
+    device_memory.copy(0, &mapped, 3000, 1000)?;
     mapped.munmap()?;
     let mut expected = vec![1; 5000];
     expected[600..1600].fill(5);
     expected[4096..4100].copy_from_slice(b"last");
     ensure_bytes!(host_memory, expected, "the bytes that the device wrote");
     let mut read = vec![0; 1000];
-    device.read(0, &mut read)?;
+    device_memory.read(0, &mut read)?;
     ensure_bytes!(read, expected[3100..4100], "the bytes that the device read");
     Ok(())
 }

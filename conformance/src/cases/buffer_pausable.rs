@@ -20,6 +20,12 @@ pub(super) const CASES: &[Case] = &[
         |c| retry_if_lost(c, pausing_releases_memory),
     ),
     Case::new(
+        "buffer.pausable.memory_returns",
+        "torch_memory_saver#83; HSA: HSA_AMD_AGENT_INFO_MEMORY_AVAIL",
+        "the memory of a paused buffer is available to others",
+        |c| retry_if_lost(c, pausing_returns_memory),
+    ),
+    Case::new(
         "buffer.pausable.addresses_stay",
         "vLLM: sleep mode; pointers in recorded graphs",
         "the addresses of a paused buffer are not used by other reservations",
@@ -116,6 +122,31 @@ fn pausing_releases_memory(context: &Context) -> Verdict {
     ensure_eq!(error.into_kind(), ErrorKind::Paused, "the error");
     buffer.resume()?;
     context.check_contents(at, 2, 0xda00)
+}
+
+fn pausing_returns_memory(context: &Context) -> Verdict {
+    const SIZE: usize = 64 << 20;
+    let available = || {
+        let bytes = context.runtime().available_memory(context.gpu());
+        bytes.ok_or_else(|| NotPassed::Skipped("the runtime does not report free memory".into()))
+    };
+    let size = SIZE.min(available()? / 4).next_multiple_of(context.granule());
+    let mut differences = Vec::new();
+    // Other processes use the memory, too: one attempt must see it return.
+    for _ in 0..10 {
+        let mut buffer = PausableBuffer::create(context.vmm(), size, &context.properties())?;
+        buffer.grant(&context.default_agents(), Access::ReadWrite)?;
+        let before = available()?;
+        pause(context, &mut buffer, Contents::Drop)?;
+        let after = available()?;
+        if after >= before.saturating_add(size / 2) {
+            return Ok(());
+        }
+        differences.push(after.cast_signed() - before.cast_signed());
+    }
+    Err(NotPassed::Failed(format!(
+        "pausing {size:#x} bytes changed the available memory by {differences:?} bytes"
+    )))
 }
 
 fn pausing_keeps_addresses(context: &Context) -> Verdict {

@@ -2,7 +2,7 @@
 //! memory was taken away. Each access is made in a second process, because AMD's runtime aborts after a fault.
 
 use super::sharing;
-use crate::case::{Case, NotPassed, Verdict, ensure};
+use crate::case::{Case, NotPassed, Verdict, ensure, ensure_bytes};
 use crate::context::Context;
 use crate::peer::{Accessed, FILLED, GpuAccess, TakenBy};
 use hsa_vmm::Access;
@@ -63,6 +63,21 @@ pub(super) const CASES: &[Case] = &[
         "HIP: hipMemAddressFree; rocm-systems#11693",
         "a GPU can neither read nor write freed memory",
         |context| taken_away(context, TakenBy::Free),
+    ),
+    Case::new(
+        "access.enforced.under_load",
+        "reference 6.3: ProtNone as unmap and map",
+        "revoking a GPU's access takes effect, and another GPU's copies go on",
+        |context| {
+            context.other_gpu()?;
+            taken_away(context, TakenBy::RevokeUnderLoad)
+        },
+    ),
+    Case::new(
+        "access.enforced.every_offset",
+        "HIP: hipMemMap",
+        "a GPU, another GPU and the CPU see each part of a handle at its addresses",
+        every_offset,
     ),
 ];
 
@@ -152,6 +167,49 @@ fn taken_away(context: &Context, taken_by: TakenBy) -> Verdict {
         )?;
     }
     Ok(())
+}
+
+/// The number of parts of a handle; each is a granule, and contains its number.
+const PARTS: usize = 4;
+
+/// Maps every range of parts, and then each part at another place.
+fn every_offset(context: &Context) -> Verdict {
+    needs_enforcement(context)?;
+    let (vmm, granule) = (context.vmm(), context.granule());
+    let (whole, handle) = context.mapped(PARTS, FILLED)?;
+    for part in 0..PARTS {
+        context.fill(context.granule_at(whole, part), 1, part as u32)?;
+    }
+    let mut agents = context.default_agents();
+    agents.extend(context.other_gpu().ok());
+    let base = context.reserve(PARTS)?;
+    let map = |at, first: usize, count: usize| -> Verdict {
+        vmm.map(context.granule_at(base, at), count * granule, first * granule, handle)?;
+        context.grant(context.granule_at(base, at), count, &agents, Access::Read)
+    };
+    let check = |parts: &[usize]| -> Verdict {
+        let expected =
+            parts.iter().flat_map(|&part| (part as u32).to_ne_bytes().repeat(granule / 4));
+        let expected: Vec<u8> = expected.collect();
+        let mut read = vec![0; expected.len()];
+        for &agent in &agents {
+            vmm.copy_to_host(agent, &mut read, base)?;
+            ensure_bytes!(read, expected, "as {agent} reads the parts {parts:?}");
+        }
+        Ok(())
+    };
+    for first in 0..PARTS {
+        for count in 1..=PARTS - first {
+            map(0, first, count)?;
+            check(&(first..first + count).collect::<Vec<_>>())?;
+            vmm.unmap(base, count * granule)?;
+        }
+    }
+    let order = [2, 0, 3, 0];
+    for (at, &part) in order.iter().enumerate() {
+        map(at, part, 1)?;
+    }
+    check(&order)
 }
 
 /// Fails unless an access was permitted or faulted, at its own address, as expected.

@@ -337,7 +337,8 @@ fn failed_starts(attempts: usize, error: &NotRun) -> CaseResult {
         NotRun::LostAtStart(lost) => CaseResult::lost(lost.clone(), 0),
         other => unexpected(other),
     };
-    result.detail = format!("after a crash or hang, {attempts} times in a row: {error}");
+    result.detail =
+        format!("after a crash or hang, {attempts} starts in a row failed; the last: {error}");
     result
 }
 

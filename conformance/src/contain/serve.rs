@@ -1,12 +1,11 @@
 //! The worker's side: runs the requested cases.
 
 use super::protocol::{Reply, Request};
-use crate::describe::{describe_with, probes};
+use crate::describe::{describe_for, probes};
 use crate::run_case::run_case;
 use crate::worker::{NotAWorker, begin};
 use crate::{Options, cases};
 use hsa_vmm::Runtime;
-use hsa_vmm::vmm::Quirks;
 use std::io;
 
 /// Why the runtime was not opened.
@@ -32,8 +31,7 @@ pub fn serve(
     let (mut requests, replies) = begin()?;
     let runtime = match open() {
         Ok((runtime, note)) => {
-            let quirks = Quirks::of_runtime(runtime.info()).union(options.quirks);
-            let description = describe_with(&runtime, quirks);
+            let description = describe_for(&runtime, options);
             replies.send(&Reply::Started { note, runtime: Box::new(description) })?;
             runtime
         }

@@ -106,6 +106,8 @@ impl RuntimeDescription {
         if !differing.is_empty() {
             facts.push(Fact::new("probes differ", differing.join("; ")));
         }
+        let reason = self.barrier_failure.as_ref().filter(|reason| !reason.is_empty());
+        facts.extend(reason.map(|reason| Fact::new("page table waits", reason)));
         facts
     }
 
@@ -150,7 +152,9 @@ impl AgentDescription {
     /// Returns the agent's properties. Omits the PCI address and the UUID, which distinguish machines,
     /// not runtimes.
     pub(crate) fn facts(&self) -> Vec<Fact> {
-        vec![
+        let reason = self.page_table_failure.as_ref().filter(|reason| !reason.is_empty());
+        let failure = reason.map(|reason| Fact::new("page table not controlled", reason));
+        let facts = vec![
             Fact::new("name", &self.name),
             Fact::new("product", &self.product),
             Fact::optional("instruction set", self.isa.clone()),
@@ -160,7 +164,8 @@ impl AgentDescription {
             Fact::new("compute units", self.compute_units.to_string()),
             Fact::new("integrated", yes_or_no(self.integrated)),
             Fact::new("large BAR", yes_or_no(self.large_bar)),
-        ]
+        ];
+        facts.into_iter().chain(failure).collect()
     }
 }
 

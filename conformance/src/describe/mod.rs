@@ -2,6 +2,7 @@
 
 mod facts;
 
+use crate::Options;
 use crate::kernel_configuration::KernelConfiguration;
 use hsa_vmm::agent::{AgentKind, Peer};
 use hsa_vmm::runtime::{LoadedLibrary, RuntimeInfo, loaded_libraries};
@@ -79,6 +80,10 @@ pub struct RuntimeDescription {
     /// The quirks that were probed for; `None` if no probe was made.
     #[serde(default)]
     pub probes: Option<Vec<ProbeDescription>>,
+    /// Why `/dev/kfd` is not used to wait for changes of page tables, and what is used instead; empty if it is, `None`
+    /// if this was not tested.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub barrier_failure: Option<String>,
 }
 
 /// The driver below a runtime.
@@ -137,7 +142,8 @@ pub struct AgentDescription {
     pub numa_node: Option<u32>,
     /// The PCI address, such as `0000:05:00.0`.
     pub pci: Option<String>,
-    /// Whether permissions are enforced for the agent: `enforced` or `remembered`.
+    /// Whether permissions are enforced for the agent, with control of page tables if that was tested: `enforced` or
+    /// `remembered`.
     pub enforcement: String,
     /// Why the library cannot control a GPU's page table, which would enforce permissions; empty if it can, `None` if
     /// this was not tested.
@@ -218,13 +224,35 @@ pub fn describe_probed(runtime: &Runtime) -> Description {
     let Ok(vmm) = Vmm::open_with(runtime, options) else { return describe(runtime) };
     let mut description = describe_with(runtime, vmm.quirks());
     description.runtime.probes = Some(describe_probes(&vmm));
-    for (agent, described) in runtime.agents().iter().zip(&mut description.agents) {
-        if agent.kind() == AgentKind::Gpu {
-            described.page_table_failure =
-                Some(vmm.page_table_failure(agent.id()).unwrap_or_default());
-        }
+    description.add_page_tables(&vmm);
+    description
+}
+
+/// Describes a runtime and its agents for a report of cases. If the library controls page tables in the cases, opens a
+/// `Vmm` to find out for which GPUs.
+pub(crate) fn describe_for(runtime: &Runtime, options: &Options) -> Description {
+    let quirks = Quirks::of_runtime(runtime.info()).union(options.quirks);
+    let mut description = describe_with(runtime, quirks);
+    if options.page_tables
+        && let Ok(vmm) = Vmm::open_with(runtime, VmmOptions::new().with_page_tables(true))
+    {
+        description.add_page_tables(&vmm);
     }
     description
+}
+
+impl Description {
+    /// Adds what a `Vmm` that controls page tables has found out.
+    fn add_page_tables(&mut self, vmm: &Vmm) {
+        self.runtime.barrier_failure = Some(vmm.barrier_failure().unwrap_or_default().to_owned());
+        let agents = vmm.runtime().agents().iter().zip(&mut self.agents);
+        for (agent, described) in agents.filter(|(agent, _)| agent.kind() == AgentKind::Gpu) {
+            let failure = vmm.page_table_failure(agent.id());
+            described.page_table_failure = Some(failure.unwrap_or_default());
+            let enforcement = vmm.enforcement(agent.id());
+            described.enforcement = enforcement.unwrap_or(agent.enforcement()).to_string();
+        }
+    }
 }
 
 fn describe_probes(vmm: &Vmm) -> Vec<ProbeDescription> {
@@ -295,6 +323,7 @@ pub(crate) fn describe_with(runtime: &Runtime, quirks: Quirks) -> Description {
             fabric: Some(info.fabric),
             missing_functions: Some(missing.map(|(name, _)| (*name).to_owned()).collect()),
             probes: None,
+            barrier_failure: None,
             quirks: Some(quirks.map(QuirkDescription::of).collect()),
         },
         agents: agents.iter().map(|agent| describe_agent(agent, agents)).collect(),

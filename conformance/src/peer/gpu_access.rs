@@ -10,6 +10,8 @@ use hsa_vmm::{
     Access, Agent, Allocation, AllocationProperties, Mapping, Reservation, Runtime, Vmm,
 };
 use serde::{Deserialize, Serialize};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
 
 /// What a GPU does to a granule of memory of the first GPU, and what was taken away before.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -30,6 +32,8 @@ pub(crate) struct GpuAccess {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) enum TakenBy {
     Revoke,
+    /// Revokes many times, while another GPU copies from the memory.
+    RevokeUnderLoad,
     Unmap,
     /// Unmaps, releases and frees.
     Free,
@@ -87,7 +91,7 @@ pub(super) fn perform(runtime: &Runtime, request: &GpuAccess) -> Result<Reply, R
     let granted = Access::from_bits(request.granted)
         .ok_or_else(|| Reply::Failed(format!("no access has the number {}", request.granted)))?;
     mapping.grant(&agents, granted)?;
-    let mapping = take_away(request.taken_by, mapping, reservation, memory, gpu)?;
+    let mapping = take_away(request.taken_by, &vmm, mapping, reservation, memory, gpu)?;
     let (to, from) =
         if request.writes { (address, source.address()) } else { (target.address(), address) };
     if let End::Faulted(at) = copy(to, from)? {
@@ -122,9 +126,47 @@ fn new_mapping(vmm: &Vmm, owner: &Agent, size: usize) -> Result<Mapping, Reply> 
     Ok(Reservation::builder(size).reserve(vmm)?.map(0, &memory)?)
 }
 
+/// The number of times that access is revoked under load.
+const ROUNDS: usize = 20;
+
+/// Revokes a GPU's access and grants it again while another GPU copies from the memory. Ends with a revocation.
+fn revoke_under_load(vmm: &Vmm, mapping: &Mapping, gpu: &Agent) -> Result<(), Reply> {
+    let mut others = vmm.runtime().gpus().filter(|other| other.id() != gpu.id());
+    let other = others.find(|other| other.can_access(gpu.id()));
+    let other = other.ok_or_else(|| Reply::Failed("no other GPU has access".to_owned()))?.id();
+    let copy = new_mapping(vmm, gpu, mapping.size())?;
+    copy.grant(&[other], Access::ReadWrite)?;
+    mapping.grant(&[other], Access::Read)?;
+    let (copies, ended) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let result = thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                vmm.copy(other, copy.address(), mapping.address(), mapping.size())?;
+                copies.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(())
+        });
+        let revoked = (0..ROUNDS).try_for_each(|round| {
+            // The other GPU copies at least once in each round.
+            while copies.load(Ordering::Relaxed) <= round && !load.is_finished() {
+                thread::yield_now();
+            }
+            if round > 0 {
+                mapping.grant(&[gpu.id()], Access::ReadWrite)?;
+            }
+            mapping.revoke(&[gpu.id()])
+        });
+        ended.store(true, Ordering::Relaxed);
+        let copied: Result<(), hsa_vmm::Error> = load.join().unwrap_or(Ok(()));
+        revoked.and(copied)
+    });
+    Ok(result?)
+}
+
 /// Takes access away. Returns the mapping if it still exists.
 fn take_away(
     taken_by: Option<TakenBy>,
+    vmm: &Vmm,
     mapping: Mapping,
     reservation: Reservation,
     memory: Allocation,
@@ -135,6 +177,10 @@ fn take_away(
         None => return Ok(Some(mapping)),
         Some(TakenBy::Revoke) => {
             mapping.revoke(&[gpu.id()])?;
+            return Ok(Some(mapping));
+        }
+        Some(TakenBy::RevokeUnderLoad) => {
+            revoke_under_load(vmm, &mapping, gpu)?;
             return Ok(Some(mapping));
         }
         Some(TakenBy::Unmap) => {

@@ -13,9 +13,9 @@ use std::io::Write;
 use std::thread;
 use std::time::Duration;
 
-/// Operations of the driver other than `ioctl`: mapping a device, and the copies and fills of a
-/// GPU's engines.
-const OTHER_OPERATIONS: [&str; 3] = ["MMAP", "COPY", "FILL"];
+/// Operations of the driver other than `ioctl`: opening and mapping a device, and the copies and fills of
+/// a GPU's engines.
+const OTHER_OPERATIONS: [&str; 4] = ["OPEN", "MMAP", "COPY", "FILL"];
 
 /// A plan and its counters.
 #[derive(Debug, Default)]

@@ -21,7 +21,7 @@ impl Random {
         self.next() % end
     }
 
-    /// Returns a random argument, often one that is nearly valid.
+    /// Returns a random word of an argument, often one that is nearly valid.
     fn word(&mut self, memory: u64, descriptors: &[i32]) -> u64 {
         let descriptor = descriptors[self.below(descriptors.len() as u64) as usize] as u64;
         let (low, high) = (self.below(4), self.below(6));
@@ -46,7 +46,7 @@ impl Random {
 fn random_calls_return() {
     run_preloaded("random_calls_return", &[("HSA_KFD", "gpus=2,vram=1GiB")], || {
         let gpu = Gpu::open();
-        // A call can write to its arguments, so the arguments have pages of their own.
+        // A call can write to the addresses in its argument: the valid ones are of memory that nothing else uses.
         let (handle, offset) = gpu.alloc(1 << 16, kernel::VRAM | kernel::PUBLIC).unwrap();
         let memory = kernel::mmap(gpu.drm, offset, 1 << 16).unwrap() as u64;
         let descriptors = [gpu.kfd, gpu.drm, 0, -1, 1000, gpu.export(handle).unwrap()];
@@ -58,7 +58,7 @@ fn random_calls_return() {
             let numbers = if render { 0x60 } else { 0x30 };
             let number =
                 if random.below(8) == 0 { random.below(256) } else { random.below(numbers) };
-            // Skip waits without a timeout.
+            // Skip all waits for events: a random timeout may be unlimited.
             if !render && number == 0x0c {
                 continue;
             }
@@ -68,8 +68,8 @@ fn random_calls_return() {
                 if random.below(4) == 0 { random.below(1 << 14) } else { 8 * random.below(16) };
             let code =
                 random.below(4) << 30 | size.min(128) << 16 | u64::from(family) << 8 | number;
-            // SAFETY: the argument has the length in the code, or is invalid; its addresses are those
-            // of unused memory, or invalid.
+            // SAFETY: the argument is at least as long as the ioctl number says, or is invalid; its addresses are
+            // those of unused memory, or invalid.
             let result = unsafe {
                 match random.below(16) {
                     0 => libc::ioctl(device, code, random.next() & 0xfff),

@@ -10,7 +10,7 @@ use crate::config::{Cpu, Gpu, GpuKind};
 use crate::identity::Kind;
 use crate::instance::Instance;
 use crate::status::HsaResult;
-use crate::system::{self, FREQUENCY};
+use crate::system::{self, FREQUENCY, extensions};
 use core::ffi::c_void;
 use core::sync::atomic::AtomicU32;
 use hsa_sys::*;
@@ -68,8 +68,16 @@ fn common(instance: &Instance, agent: Agent, attribute: hsa_agent_info_t) -> Hsa
         HSA_AGENT_INFO_QUEUE_TYPE => HSA_QUEUE_TYPE_MULTI.into(),
         // The version of HSA.
         HSA_AGENT_INFO_VERSION_MAJOR | HSA_AGENT_INFO_VERSION_MINOR => 1u16.into(),
-        // No extension is simulated.
-        HSA_AGENT_INFO_EXTENSIONS => Value::zeros(128),
+        HSA_AGENT_INFO_EXTENSIONS => {
+            let is_gpu = matches!(agent, Agent::Gpu(_));
+            extensions(is_gpu && instance.behaviour.supports_loader()).into()
+        }
+        // AMD's 6.1.2, 6.4.3 and 7.2.4 reject it, although their header names it.
+        HSA_EXT_AGENT_INFO_IMAGE_LINEAR_ROW_PITCH_ALIGNMENT
+            if instance.behaviour.has_row_pitch_alignment() =>
+        {
+            0usize.into()
+        }
         HSA_AMD_AGENT_INFO_IOMMU_SUPPORT => HSA_IOMMU_SUPPORT_NONE.into(),
         HSA_AMD_AGENT_INFO_AQL_EXTENSIONS => Value::zeros(8),
         HSA_AMD_AGENT_INFO_SCRATCH_LIMIT_CURRENT if instance.behaviour.has_scratch_limits() => {

@@ -175,7 +175,7 @@ impl Behaviour {
         self.extension < 6
     }
 
-    /// `create` supports pools of CPUs.
+    /// `create` supports pools of CPUs (rocm-systems#7892; E: memory.rs, `hsa_amd_vmem_handle_create`).
     pub(crate) fn supports_cpu_memory(self) -> bool {
         self.generation >= Generation::D
     }
@@ -303,7 +303,8 @@ impl Behaviour {
         self.extension < 6
     }
 
-    /// Granting a peer access fails once the owner has access.
+    /// The owner must be granted access after its peers: otherwise, it reads unrelated pages in ROCm 7.14
+    /// (rocm-systems#9908, openxla/xla#46576). Here the call for the peer fails, so that tests notice it.
     pub(crate) fn owner_must_be_last(self) -> bool {
         self.generation == Generation::C
     }
@@ -341,7 +342,8 @@ impl Behaviour {
 
     // --- Sharing ---
 
-    /// An imported descriptor is first used when access is set.
+    /// An imported descriptor is first used when access is set (rocm-systems#6471, of which #8304 describes the
+    /// consequence; E: vmem.rs, `submit_map`).
     pub(crate) fn imports_lazily(self) -> bool {
         self.generation >= Generation::C
     }
@@ -351,7 +353,8 @@ impl Behaviour {
         self.is_rocddi()
     }
 
-    /// `import` keeps the caller's descriptor instead of a duplicate.
+    /// `import` keeps the caller's descriptor instead of a duplicate (seen with ROCm 7.14.0: a comment in
+    /// rocm-systems#8440, which duplicates it).
     pub(crate) fn import_borrows_descriptor(self) -> bool {
         self.generation == Generation::C
     }
@@ -361,23 +364,46 @@ impl Behaviour {
         self.extension < 12
     }
 
-    /// All exports of a handle return the same descriptor.
+    /// All exports of a handle return the same descriptor (rocm-systems#10604; seen with ROCm 7.14.0: a
+    /// comment in #8440; #7786 stopped holding it open).
     pub(crate) fn export_repeats_descriptor(self) -> bool {
         self.generation == Generation::C
     }
 
-    /// `export` accepts imported handles.
+    /// `export` accepts imported handles (D: rocm-systems#11606, an import has no
+    /// region, whose agent would export it; E: memory.rs, `hsa_amd_vmem_export_shareable_handle`).
     pub(crate) fn can_export_imports(self) -> bool {
         self.generation < Generation::D
     }
 
-    /// The properties of an import contain no pool. In earlier generations, they contain the GPU's
+    /// The properties of an import contain no pool (rocm-systems#11606). In earlier generations, they contain the GPU's
     /// last pool.
     pub(crate) fn imports_have_no_pool(self) -> bool {
         self.generation >= Generation::C
     }
 
     // --- Other functions ---
+
+    /// The minor version of HSA. Every release of ROCr reports 1.1 (E: lib.rs, `HSA_RUNTIME_VERSION_MINOR`).
+    pub(crate) fn hsa_minor(self) -> u16 {
+        if self.is_rocddi() { 21 } else { 1 }
+    }
+
+    /// `SVM_SUPPORTED` is true (E: lib.rs, `hsa_system_get_info`). In ROCr it depends on the kernel.
+    pub(crate) fn reports_svm(self) -> bool {
+        self.is_rocddi()
+    }
+
+    /// Agents report the alignment of images' rows, which is 0 (E: lib.rs, `hsa_agent_get_info`).
+    pub(crate) fn has_row_pitch_alignment(self) -> bool {
+        self.is_rocddi()
+    }
+
+    /// The loader's extension 1.0 is supported, by the runtime and by GPUs (E: lib.rs, `extension_mask` and
+    /// `supported_extension_minor`). The functions of its table are not simulated.
+    pub(crate) fn supports_loader(self) -> bool {
+        self.is_rocddi()
+    }
 
     pub(crate) fn has_vmem(self) -> bool {
         self.extension >= 4

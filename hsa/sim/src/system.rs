@@ -29,6 +29,14 @@ pub(crate) fn timestamp() -> u64 {
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
+/// Returns the extensions, one bit each. No extension but the loader's is supported.
+pub(crate) fn extensions(loader: bool) -> [u8; 128] {
+    let mut bits = [0; 128];
+    let number = HSA_EXTENSION_AMD_LOADER as usize;
+    bits[number / 8] = u8::from(loader) << (number % 8);
+    bits
+}
+
 /// `hsa_system_get_info`
 ///
 /// # Safety
@@ -50,23 +58,24 @@ pub(crate) unsafe fn info(
     let boolean = |flag: bool| unsafe { value.cast().write_unaligned(flag) };
     match attribute {
         HSA_SYSTEM_INFO_VERSION_MAJOR => short(1),
-        // The version of HSA, not of ROCr: every release reports 1.1.
-        HSA_SYSTEM_INFO_VERSION_MINOR => short(1),
+        HSA_SYSTEM_INFO_VERSION_MINOR => short(behaviour.hsa_minor()),
         HSA_SYSTEM_INFO_TIMESTAMP => long(timestamp()),
         HSA_SYSTEM_INFO_TIMESTAMP_FREQUENCY => long(FREQUENCY),
         HSA_SYSTEM_INFO_SIGNAL_MAX_WAIT => long(u64::MAX),
         HSA_SYSTEM_INFO_ENDIANNESS => word(HSA_ENDIANNESS_LITTLE),
         HSA_SYSTEM_INFO_MACHINE_MODEL => word(HSA_MACHINE_MODEL_LARGE),
-        // No extension is simulated.
         // SAFETY: as above; the attribute is an array of 128 bytes.
-        HSA_SYSTEM_INFO_EXTENSIONS => unsafe { value.cast::<u8>().write_bytes(0, 128) },
+        HSA_SYSTEM_INFO_EXTENSIONS => unsafe {
+            value.cast().write_unaligned(extensions(behaviour.supports_loader()));
+        },
         HSA_AMD_SYSTEM_INFO_BUILD_VERSION if !instance.build.is_empty() => {
             // SAFETY: as above; the attribute is a pointer, and the text lives as long as the instance.
             unsafe { value.cast().write_unaligned(instance.build.as_ptr()) };
         }
-        HSA_AMD_SYSTEM_INFO_SVM_SUPPORTED
-        | HSA_AMD_SYSTEM_INFO_SVM_ACCESSIBLE_BY_DEFAULT
-        | HSA_AMD_SYSTEM_INFO_MWAITX_ENABLED => boolean(false),
+        HSA_AMD_SYSTEM_INFO_SVM_SUPPORTED => boolean(behaviour.reports_svm()),
+        HSA_AMD_SYSTEM_INFO_SVM_ACCESSIBLE_BY_DEFAULT | HSA_AMD_SYSTEM_INFO_MWAITX_ENABLED => {
+            boolean(false)
+        }
         HSA_AMD_SYSTEM_INFO_XNACK_ENABLED => {
             boolean(instance.config.gpus.iter().any(Gpu::has_xnack));
         }

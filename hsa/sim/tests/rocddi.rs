@@ -40,11 +40,35 @@ fn extension_is_1_33() {
     let minor = system_info::<u16>(rig.hsa, HSA_AMD_SYSTEM_INFO_EXT_VERSION_MINOR);
     assert_eq!(minor, Ok(33));
     assert_eq!(system_info(rig.hsa, HSA_AMD_SYSTEM_INFO_FABRIC_HANDLES_SUPPORTED), Ok(false));
+    assert_eq!(system_info(rig.hsa, HSA_SYSTEM_INFO_VERSION_MINOR), Ok(21u16));
+    assert_eq!(system_info(rig.hsa, HSA_AMD_SYSTEM_INFO_SVM_SUPPORTED), Ok(true));
+    let d = start(D);
+    assert_eq!(system_info(d.hsa, HSA_SYSTEM_INFO_VERSION_MINOR), Ok(1u16));
+    assert_eq!(system_info(d.hsa, HSA_AMD_SYSTEM_INFO_SVM_SUPPORTED), Ok(false));
     let grid = |rig: &Rig| {
         agent_info::<[u32; 3]>(rig.hsa, rig.gpus[0], HSA_AGENT_INFO_GRID_MAX_DIM).expect("a size")
     };
     assert_eq!(grid(&rig), [u32::MAX, 0xffff, 0xffff]);
-    assert_eq!(grid(&start(D)), [i32::MAX as u32, 0xffff, 0xffff]);
+    assert_eq!(grid(&d), [i32::MAX as u32, 0xffff, 0xffff]);
+}
+
+#[test]
+fn loader_extension_is_reported() {
+    type Bits = [[u8; 32]; 4];
+    let none = Bits::default();
+    let mut loader = none;
+    // HSA_EXTENSION_AMD_LOADER is 0x201.
+    loader[2][0] = 2;
+    for (era, expected) in [(D, none), (E, loader)] {
+        let rig = start(era);
+        assert_eq!(system_info(rig.hsa, HSA_SYSTEM_INFO_EXTENSIONS), Ok(expected), "{era}");
+        let of = |agent| agent_info::<Bits>(rig.hsa, agent, HSA_AGENT_INFO_EXTENSIONS);
+        assert_eq!((of(rig.cpus[0]), of(rig.gpus[0])), (Ok(none), Ok(expected)), "{era}");
+        let attribute = HSA_EXT_AGENT_INFO_IMAGE_LINEAR_ROW_PITCH_ALIGNMENT;
+        let alignment = agent_info::<usize>(rig.hsa, rig.gpus[0], attribute);
+        let expected = if era == E { Ok(0) } else { Err(INVALID_ARGUMENT) };
+        assert_eq!(alignment, expected, "{era}");
+    }
 }
 
 #[test]

@@ -35,13 +35,14 @@ static int init_interrupts(struct amdgpu_device *adev, u32 pipe, u32 instance)
 static int load_compute_queue(struct amdgpu_device *adev, void *mqd, u32 pipe, u32 queue, u32 __user *wptr,
 			      u32 wptr_shift, u32 wptr_mask, struct mm_struct *mm, u32 instance)
 {
-	const struct v9_mqd *m = mqd;
+	struct v9_mqd *m = mqd;
 
 	/* All XCCs get the same queue, so add the queue once. */
 	if (instance)
 		return 0;
 	return add_queue(gpu_of(adev), (struct user_queue){
 		.mqd = (u64)mqd,
+		.saved_halted = &m->reserved_43,
 		.space = m->cp_hqd_vmid % FIRST_RUNLIST_SPACE,
 		.base = join(m->cp_hqd_pq_base_hi, m->cp_hqd_pq_base_lo) << 8,
 		.size = 8ull << (m->cp_hqd_pq_control & 0x3f),
@@ -52,11 +53,12 @@ static int load_compute_queue(struct amdgpu_device *adev, void *mqd, u32 pipe, u
 
 static int load_sdma_queue(struct amdgpu_device *adev, void *mqd, u32 __user *wptr, struct mm_struct *mm)
 {
-	const struct v9_sdma_mqd *m = mqd;
+	struct v9_sdma_mqd *m = mqd;
 
 	return add_queue(gpu_of(adev), (struct user_queue){
 		.mqd = (u64)mqd,
 		.is_sdma = true,
+		.saved_halted = &m->reserved_42,
 		.space = m->sdmax_rlcx_rb_cntl >> 24 & 0xf,
 		.base = join(m->sdmax_rlcx_rb_base_hi, m->sdmax_rlcx_rb_base) << 8,
 		.size = 4ull << (m->sdmax_rlcx_rb_cntl >> 1 & 0x3f),

@@ -47,8 +47,10 @@ struct user_queue {
 	/* Identifies the queue; 0 if the slot is free. */
 	u64 mqd;
 	bool is_sdma;
-	/* The queue has caused a page fault and runs no more packets. */
+	/* The queue has caused a page fault, or hangs, and runs no more packets. */
 	bool halted;
+	/* `halted` in the queue's descriptor, for the next time that the queue is mapped. New descriptors contain 0. */
+	u32 *saved_halted;
 	u32 space;
 	u64 base;
 	u64 size;

@@ -31,8 +31,8 @@ static int add_locked(struct gpu *gpu, struct user_queue queue)
 		if (gpu->queues[i].mqd)
 			continue;
 		/* A queue that was mapped before continues at its read pointer. */
-		if (user_read(&a, queue.rptr_address, &queue.rptr, sizeof(queue.rptr)))
-			queue.halted = true;
+		queue.halted = READ_ONCE(*queue.saved_halted) ||
+			       user_read(&a, queue.rptr_address, &queue.rptr, sizeof(queue.rptr));
 		gpu->queues[i] = queue;
 		return 0;
 	}
@@ -91,7 +91,7 @@ static void map_queue(struct gpu *gpu, const struct pm4_mes_map_queues *p, u32 s
 	struct user_queue queue = { .mqd = join(p->mqd_addr_hi, p->mqd_addr_lo), .space = space,
 				    .is_sdma = !is_compute };
 	u64 remaining;
-	const void *mqd = kernel_pointer(gpu, queue.mqd, &remaining);
+	void *mqd = kernel_pointer(gpu, queue.mqd, &remaining);
 
 	queue.wptr_address = join(p->wptr_addr_hi, p->wptr_addr_lo);
 	if (!mqd) {
@@ -99,15 +99,17 @@ static void map_queue(struct gpu *gpu, const struct pm4_mes_map_queues *p, u32 s
 		return;
 	}
 	if (is_compute) {
-		const struct v9_mqd *m = mqd;
+		struct v9_mqd *m = mqd;
 
+		queue.saved_halted = &m->reserved_43;
 		queue.base = join(m->cp_hqd_pq_base_hi, m->cp_hqd_pq_base_lo) << 8;
 		queue.size = 8ull << (m->cp_hqd_pq_control & 0x3f);
 		queue.rptr_address =
 			join(m->cp_hqd_pq_rptr_report_addr_hi, m->cp_hqd_pq_rptr_report_addr_lo);
 	} else {
-		const struct v9_sdma_mqd *m = mqd;
+		struct v9_sdma_mqd *m = mqd;
 
+		queue.saved_halted = &m->reserved_42;
 		queue.base = join(m->sdmax_rlcx_rb_base_hi, m->sdmax_rlcx_rb_base) << 8;
 		queue.size = 4ull << (m->sdmax_rlcx_rb_cntl >> 1 & 0x3f);
 		queue.rptr_address = join(m->sdmax_rlcx_rb_rptr_addr_hi, m->sdmax_rlcx_rb_rptr_addr_lo);
@@ -263,6 +265,7 @@ static int run_queue(struct gpu *gpu, struct user_queue *queue)
 	}
 	if (status < 0) {
 		queue->halted = true;
+		WRITE_ONCE(*queue->saved_halted, true);
 		if (status != -ECANCELED)
 			signal_page_fault(gpu, &a);
 	}

@@ -17,13 +17,13 @@ const FOLDER: u32 = 0o040_755;
 const LINK: u32 = 0o120_777;
 
 /// Writes the initial file system. `modules` is the folder of the kernel's own modules, `configuration` the list of
-/// the options with which the kernel was built.
+/// the options with which the kernel was built, `software_gpu` this project's `hsa_vmm.ko`.
 pub(crate) fn write(
     target: &Path,
     modules: &Path,
     configuration: &Path,
     busybox: &Path,
-    gpu_module: &Path,
+    software_gpu: &Path,
 ) -> Result<(), ToolError> {
     let files = find_modules(modules)?;
     let mut load_order = LoadOrder { files: &files, order: Vec::new(), visited: BTreeSet::new() };
@@ -48,7 +48,7 @@ pub(crate) fn write(
             archive.add(&format!("modules/{name}.ko"), FILE, bytes)?;
             order += &format!("{name}\n");
         }
-        archive.add("modules/hsa_vmm.ko", FILE, &fs::read(gpu_module)?)?;
+        archive.add("modules/hsa_vmm.ko", FILE, &fs::read(software_gpu)?)?;
         archive.add("modules/order", FILE, (order + "hsa_vmm\n").as_bytes())
     };
     add_files(&mut archive).map_err(file_error(target))?;

@@ -2,22 +2,24 @@
 
 mod options;
 mod table;
+mod transfer;
 
 pub use options::{PageState, PagedBuilder, PagedStatistics};
 
-use super::{check_agent, check_alive};
+use super::check_agent;
 use crate::agent::AgentId;
-use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem};
+use crate::error::{Error, Feature, Operation};
 use crate::sync::thread;
-use crate::vmm::{
-    Access, AccessDescriptor, Address, Location, Mapping, RetireQueue, SignalCondition,
-};
+use crate::vmm::{Access, AccessDescriptor, Address, Mapping, RetireQueue, SignalCondition};
 use derive_more::Debug;
 use hsa_sys::hsa_signal_t;
 use std::ops::Range;
 use std::sync::Arc;
-use table::{Locked, Page, PagedCore, commit, invalid};
+use table::{Page, PagedCore};
+use transfer::transfer;
 
+#[cfg(doc)]
+use crate::error::{ErrorKind, Problem};
 #[cfg(doc)]
 use crate::vmm::Vmm;
 
@@ -423,78 +425,6 @@ impl PagedBuffer {
         locked.reclaim();
         PagedStatistics { thread_runs, ..locked.statistics() }
     }
-}
-
-/// Moves, shares or exchanges the memory of pages of one buffer and of as many pages of this or another
-/// buffer, from page `first` on.
-fn transfer(
-    operation: Operation,
-    (from, pages): (&PagedCore, Range<usize>),
-    (to, first): (&PagedCore, usize),
-) -> Result<(), Error> {
-    let fail = |kind| Error::new(operation, kind);
-    check_alive(&from.vmm).map_err(fail)?;
-    let (pages, peers) = check_both((from, pages), (to, first)).map_err(fail)?;
-    let end = pages.end;
-    // Locks the buffer at the lower address first, so that two threads cannot deadlock.
-    let is_lower = from.reservation.address() < to.reservation.address();
-    let mut to_table = (!std::ptr::eq(from, to) && !is_lower).then(|| to.lock());
-    let mut from_table = from.lock();
-    if is_lower {
-        to_table = Some(to.lock());
-    }
-    from_table.reclaim();
-    to_table.iter_mut().for_each(Locked::reclaim);
-    let target = to_table.as_ref().unwrap_or(&from_table);
-    let memory = from_table.memory(&pages).map_err(fail)?;
-    let mut plan = Vec::new();
-    if operation == Operation::Exchange {
-        let memory = target.memory(&peers).map_err(fail)?;
-        plan.extend(pages.zip(memory.into_iter().map(Page::mapped)));
-    } else {
-        target.check_free(&peers).map_err(fail)?;
-        if operation == Operation::MovePages {
-            plan = from_table.plan_to_empty(pages);
-        } else {
-            for page in pages {
-                from_table.in_use(page).map_err(fail)?.0.check_mapped()?;
-            }
-        }
-    }
-    let to_plan = peers.zip(memory.into_iter().map(Page::mapped));
-    match &mut to_table {
-        None => {
-            plan.extend(to_plan);
-            from_table.change(operation, plan)?;
-        }
-        Some(to) => commit(operation, &mut [(&mut from_table, plan), (to, to_plan.collect())])?,
-    }
-    if operation == Operation::MovePages {
-        from_table.unmap_ahead(end);
-    }
-    Ok(())
-}
-
-/// Checks that both ranges of pages exist, and that their pages can map each other's memory.
-fn check_both(
-    (from, pages): (&PagedCore, Range<usize>),
-    (to, first): (&PagedCore, usize),
-) -> Result<(Range<usize>, Range<usize>), ErrorKind> {
-    let pages = from.check(pages)?;
-    let peers = to.check(first..first.saturating_add(pages.len()))?;
-    if let Location::Agent(agent) = to.properties.location
-        && from.vmm.runtime().agent(agent).is_none()
-    {
-        return Err(ErrorKind::without_value(Argument::Destination, Problem::ForeignHandle));
-    }
-    if from.page_size != to.page_size || from.properties != to.properties {
-        return Err(ErrorKind::without_value(Argument::Destination, Problem::DifferentPages));
-    }
-    let disjoint = pages.end <= peers.start || peers.end <= pages.start;
-    if std::ptr::eq(from, to) && !disjoint {
-        return Err(invalid(first, Problem::Overlapping));
-    }
-    Ok((pages, peers))
 }
 
 impl Drop for PagedBuffer {

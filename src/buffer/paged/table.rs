@@ -64,8 +64,8 @@ pub(super) struct PagedCore {
 pub(super) struct Table {
     /// The pages that are not empty.
     pages: BTreeMap<usize, Page>,
-    /// The pages that were retiring when they were last looked at.
-    retiring: BTreeSet<usize>,
+    /// The pages that were retiring when they were last looked at, and the serials of their mappings.
+    retiring: BTreeMap<usize, u64>,
     pub grants: Grants,
     /// The thread maps pages ahead from these pages on.
     pub ahead_from: BTreeSet<usize>,
@@ -319,19 +319,21 @@ impl Locked<'_> {
     ) -> Result<(), Error> {
         let Table { pages: table, retiring, counters, .. } = &mut *self.table;
         let mappings = table.range_mut(pages.clone()).filter_map(|(_, page)| page.mapping.take());
+        let mappings: Vec<Mapping> = mappings.collect();
+        let serials: Vec<u64> = mappings.iter().map(Mapping::serial).collect();
         // SAFETY: the caller guarantees it.
-        let submitted = unsafe { queue.submit_many(mappings.collect(), signals) };
+        let submitted = unsafe { queue.submit_many(mappings, signals) };
         if let Err(Rejected { value: mappings, error }) = submitted {
             let all = table.range_mut(pages);
             all.zip(mappings).for_each(|((_, page), mapping)| page.mapping = Some(mapping));
             return Err(error);
         }
-        for (&index, page) in table.range_mut(pages) {
+        for ((&index, page), serial) in table.range_mut(pages).zip(serials) {
             counters.count(page.state, PageState::Retiring);
             page.state = PageState::Retiring;
             // The queue releases memory that is not kept.
             page.memory = page.memory.take().filter(|_| self.core.pool.keeps_all());
-            retiring.insert(index);
+            retiring.insert(index, serial);
         }
         Ok(())
     }
@@ -341,8 +343,8 @@ impl Locked<'_> {
         let core = self.core;
         let Table { pages, retiring, .. } = &mut *self.table;
         let mut freed = Vec::new();
-        retiring.retain(|&index| {
-            let is_mapped = core.vmm.mapped_range_at(core.address_of(index)).is_some();
+        retiring.retain(|&index, &mut serial| {
+            let is_mapped = core.vmm.has_mapping(core.address_of(index), serial);
             if !is_mapped {
                 freed.extend(pages.remove(&index).and_then(|page| page.memory));
             }

@@ -30,10 +30,10 @@
 //! | 21 | a failed operation changes nothing | check first, then change; `vmm::journal` | `exhaustive_faults`; every case that expects an error |
 //! | 22 | operations of threads on different reservations have a serial order | [`Reservation::lock`] and `native`'s library lock | `tests/threads` |
 
+use super::mappings::AccessStates;
 use super::{Ledger, MappedRange, Mappings, Range, Reservation};
 use crate::handle::Handle;
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
 
 impl Ledger {
     /// Checks the invariants, and returns a message about the first one that does not hold. Steps of other
@@ -87,7 +87,7 @@ impl Mappings {
         // Invariant 1.
         let mut end = 0;
         let mut serials = BTreeSet::new();
-        let mut users: HashMap<*const _, usize> = HashMap::new();
+        let mut slots = [0; AccessStates::MAX_SLOTS as usize + 1];
         for (&start, entry) in &self.entries {
             if start < end {
                 return Err(format!("the mapping at {start:#x} overlaps the one before it"));
@@ -96,12 +96,14 @@ impl Mappings {
             if !serials.insert(entry.serial) {
                 return Err(format!("the serial {} was given twice", entry.serial));
             }
-            if let Some(access) = &entry.access {
-                *users.entry(Arc::as_ptr(access)).or_default() += 1;
+            if entry.access != AccessStates::NO_ACCESS {
+                slots[usize::from(entry.access)] += 1;
             }
         }
-        let in_use = |access: &Arc<_>| users.contains_key(&Arc::as_ptr(access));
-        if users.len() != self.access.len() || !self.access.iter().all(in_use) {
+        let AccessStates { slots: stored, others } = &self.access;
+        let stored = stored.iter().map(|(_, mappings)| *mappings as usize);
+        let stored = stored.chain(core::iter::repeat(0)).take(slots.len() - 1);
+        if stored.chain([others.len()]).ne(slots) || !others.keys().all(|it| serials.contains(it)) {
             return Err("stored access is not that of the mappings".into());
         }
         match self.names.iter().find(|(serial, _)| !serials.contains(serial)) {

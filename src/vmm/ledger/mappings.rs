@@ -6,7 +6,8 @@ use crate::address::Address;
 use crate::error::{Argument, ErrorKind, Problem, Quarantined};
 use crate::handle::Handle;
 use crate::native::NativeHandle;
-use std::collections::{BTreeMap, BTreeSet};
+use smallvec::SmallVec;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A copy of a mapping, with all values that the runtime needs to map it again.
@@ -33,8 +34,7 @@ impl MappedRange {
     }
 }
 
-/// A mapping in the ledger. Equal access states are interned, which keeps the entries of millions of mappings
-/// small.
+/// A mapping in the ledger.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub size: usize,
@@ -44,8 +44,8 @@ pub(super) struct Entry {
     owner: Option<u8>,
     /// The offset in units of [`OFFSET_UNIT`], which keeps entries small.
     offset: u32,
-    /// `None` if no agent has access.
-    pub access: Option<Arc<AccessState>>,
+    /// Its slot in [`AccessStates`].
+    pub access: u8,
 }
 
 /// Offsets are multiples of this number of bytes, and of the granule.
@@ -53,12 +53,51 @@ pub(crate) const OFFSET_UNIT: usize = 4096;
 /// The largest offset that the ledger can store, in bytes: 16 TiB.
 pub(crate) const MAX_OFFSET: usize = u32::MAX as usize * OFFSET_UNIT;
 
-impl Entry {
-    fn mapped_at(&self, start: usize) -> MappedRange {
-        let Self { size, handle, serial, native, owner, .. } = *self;
-        let offset = self.offset as usize * OFFSET_UNIT;
-        let access = self.access.as_deref().copied().unwrap_or_default();
-        MappedRange { start, size, handle, offset, serial, native, owner, access }
+/// The access states of the mappings in one reservation. Mappings with equal states share a slot, which keeps
+/// entries small.
+#[derive(Debug, Default)]
+pub(super) struct AccessStates {
+    /// Each state, and the number of mappings that have it. If no mapping has it, the slot can be used again.
+    pub slots: SmallVec<[(AccessState, u32); 1]>,
+    /// States without a slot, by the mapping's serial.
+    pub others: BTreeMap<u64, AccessState>,
+}
+
+impl AccessStates {
+    /// What an entry stores instead of a slot if no agent has access.
+    pub const NO_ACCESS: u8 = u8::MAX;
+    /// The maximum number of slots, and what an entry stores instead of a slot if none was free.
+    pub const MAX_SLOTS: u8 = u8::MAX - 1;
+
+    fn get(&self, slot: u8, serial: u64) -> &AccessState {
+        let shared = self.slots.get(usize::from(slot)).map(|(state, _)| state);
+        shared.or_else(|| self.others.get(&serial)).unwrap_or(&AccessState::NONE)
+    }
+
+    /// Stores the state of a mapping, and returns its slot.
+    fn insert(&mut self, state: &AccessState, serial: u64) -> u8 {
+        if *state == AccessState::NONE {
+            return Self::NO_ACCESS;
+        }
+        let equal = self.slots.iter().position(|(stored, _)| stored == state);
+        let unused = || self.slots.iter().position(|(_, mappings)| *mappings == 0);
+        let slot = equal.or_else(unused).unwrap_or(self.slots.len());
+        if slot == usize::from(Self::MAX_SLOTS) {
+            self.others.insert(serial, *state);
+        } else if let Some(stored) = self.slots.get_mut(slot) {
+            *stored = (*state, stored.1 + 1);
+        } else {
+            self.slots.push((*state, 1));
+        }
+        slot as u8
+    }
+
+    /// Removes the state of a mapping.
+    fn remove(&mut self, slot: u8, serial: u64) {
+        match self.slots.get_mut(usize::from(slot)) {
+            Some((_, mappings)) => *mappings -= 1,
+            None => drop(self.others.remove(&serial)),
+        }
     }
 }
 
@@ -66,8 +105,7 @@ impl Entry {
 #[derive(Debug, Default)]
 pub(crate) struct Mappings {
     pub(super) entries: BTreeMap<usize, Entry>,
-    /// The access states in use, interned.
-    pub(super) access: BTreeSet<Arc<AccessState>>,
+    pub(super) access: AccessStates,
     /// Names of mappings, by serial.
     pub(super) names: BTreeMap<u64, Arc<str>>,
     /// The reasons why single mappings are quarantined, by serial.
@@ -89,7 +127,14 @@ impl Mappings {
     /// Returns the mapping that contains an address.
     pub fn at(&self, address: usize) -> Option<MappedRange> {
         let (start, entry) = self.entry_at(address)?;
-        Some(entry.mapped_at(start))
+        Some(self.mapped(start, entry))
+    }
+
+    fn mapped(&self, start: usize, entry: &Entry) -> MappedRange {
+        let Entry { size, handle, serial, native, owner, .. } = *entry;
+        let offset = entry.offset as usize * OFFSET_UNIT;
+        let access = *self.access.get(entry.access, serial);
+        MappedRange { start, size, handle, offset, serial, native, owner, access }
     }
 
     /// Returns the access of an agent at an address; `None` if the address is not mapped. With a serial, the
@@ -99,14 +144,13 @@ impl Mappings {
         if serial.is_some_and(|serial| serial != entry.serial) {
             return None;
         }
-        let access = entry.access.as_ref();
-        Some(access.map_or(Access::None, |access| access.requested.get(agent)))
+        Some(self.access.get(entry.access, entry.serial).requested.get(agent))
     }
 
     /// Returns the mapping of exactly a range, if there is one. This is the usual case.
     pub fn exact(&self, range: Range) -> Option<MappedRange> {
         let entry = self.entries.get(&range.start).filter(|entry| entry.size == range.size)?;
-        Some(entry.mapped_at(range.start))
+        Some(self.mapped(range.start, entry))
     }
 
     /// Returns the mappings of a range, which must consist of adjacent whole mappings.
@@ -136,7 +180,7 @@ impl Mappings {
     /// Returns the mappings that overlap a range, by address.
     pub fn overlapping(&self, range: Range) -> impl Iterator<Item = MappedRange> {
         let first = self.entry_at(range.start).map_or(range.start, |(start, _)| start);
-        self.entries.range(first..range.end()).map(|(&start, entry)| entry.mapped_at(start))
+        self.entries.range(first..range.end()).map(|(&start, entry)| self.mapped(start, entry))
     }
 
     /// Returns the mappings that overlap a range, which must be mapped completely. Unlike for
@@ -174,13 +218,13 @@ impl Mappings {
 
     /// Returns all mappings, by address.
     pub fn iter(&self) -> impl Iterator<Item = MappedRange> {
-        self.entries.iter().map(|(&start, entry)| entry.mapped_at(start))
+        self.entries.iter().map(|(&start, entry)| self.mapped(start, entry))
     }
 
     /// Adds a mapping at unmapped addresses.
-    pub fn insert(&mut self, mapping: MappedRange, name: Option<Arc<str>>) {
-        let MappedRange { start, size, handle, offset, serial, native, owner, access } = mapping;
-        let access = self.intern(access);
+    pub fn insert(&mut self, mapping: &MappedRange, name: Option<Arc<str>>) {
+        let MappedRange { start, size, handle, offset, serial, native, owner, .. } = *mapping;
+        let access = self.access.insert(&mapping.access, serial);
         let offset = (offset / OFFSET_UNIT) as u32;
         let entry = Entry { size, handle, offset, serial, native, owner, access };
         self.entries.insert(start, entry);
@@ -189,11 +233,10 @@ impl Mappings {
     }
 
     /// Changes the access state of the mapping that begins at `start`.
-    pub fn set_access(&mut self, start: usize, access: AccessState) {
-        let interned = self.intern(access);
+    pub fn set_access(&mut self, start: usize, access: &AccessState) {
         if let Some(entry) = self.entries.get_mut(&start) {
-            let before = core::mem::replace(&mut entry.access, interned);
-            self.release(before);
+            self.access.remove(entry.access, entry.serial);
+            entry.access = self.access.insert(access, entry.serial);
         }
         self.debug_check();
     }
@@ -203,7 +246,7 @@ impl Mappings {
         let Some(entry) = self.entries.remove(&start) else { return };
         self.names.remove(&entry.serial);
         self.quarantined.remove(&entry.serial);
-        self.release(entry.access);
+        self.access.remove(entry.access, entry.serial);
         self.debug_check();
     }
 
@@ -217,15 +260,15 @@ impl Mappings {
         self.quarantined.get(&serial)
     }
 
-    /// Rejects mappings if one of them is quarantined.
+    /// Rejects mappings with these serials if one of them is quarantined.
     pub fn check_not_quarantined(
         &self,
-        mut mappings: impl Iterator<Item = MappedRange>,
+        mut serials: impl Iterator<Item = u64>,
     ) -> Result<(), ErrorKind> {
         if self.quarantined.is_empty() {
             return Ok(());
         }
-        match mappings.find_map(|it| self.quarantined(it.serial)) {
+        match serials.find_map(|serial| self.quarantined(serial)) {
             Some(range) => Err(ErrorKind::Quarantined { range: range.clone(), now: false }),
             None => Ok(()),
         }
@@ -251,29 +294,6 @@ impl Mappings {
             None => self.names.remove(&found),
         };
         Ok(())
-    }
-
-    /// Returns the interned copy of this access.
-    fn intern(&mut self, access: AccessState) -> Option<Arc<AccessState>> {
-        if access == AccessState::default() {
-            return None;
-        }
-        if let Some(interned) = self.access.get(&access) {
-            return Some(interned.clone());
-        }
-        let new = Arc::new(access);
-        self.access.insert(new.clone());
-        Some(new)
-    }
-
-    /// Drops a mapping's access state, and removes it from the interner if no other mapping has it.
-    fn release(&mut self, access: Option<Arc<AccessState>>) {
-        // The interner holds one of the two references.
-        if let Some(access) = access
-            && Arc::strong_count(&access) == 2
-        {
-            self.access.remove(&access);
-        }
     }
 
     /// Checks the invariants in debug builds, if there are few mappings.

@@ -14,10 +14,12 @@ use std::sync::{Arc, OnceLock};
 
 /// A reservation. A thread can still have a reference to it after it was freed; [`lock`](Self::lock) then
 /// returns `None`.
-// Aligned so that threads in different reservations share no cache line.
+// Padded, so that threads in different reservations share no cache line. Padding costs less than an alignment,
+// for which the allocator has a slow path.
 #[derive(Debug)]
-#[repr(align(128))]
+#[repr(C)]
 pub(crate) struct Reservation {
+    _before: [u64; 8],
     pub base: usize,
     pub size: usize,
     /// Unique in the process, unlike the address.
@@ -32,6 +34,7 @@ pub(crate) struct Reservation {
     quarantined: OnceLock<Arc<Quarantined>>,
     writer: Mutex<()>,
     mappings: RwLock<Mappings>,
+    _behind: [u64; 8],
 }
 
 impl Reservation {
@@ -182,6 +185,7 @@ impl Reservations {
         }
         let serial = NEXT.fetch_add(BLOCK, Ordering::Relaxed);
         let reservation = Arc::new(Reservation {
+            _before: [0; 8],
             base: range.start,
             size: range.size,
             serial,
@@ -191,6 +195,7 @@ impl Reservations {
             quarantined: OnceLock::new(),
             writer: Mutex::new(()),
             mappings: RwLock::default(),
+            _behind: [0; 8],
         });
         tree.insert(range.start, reservation.clone());
         Ok(reservation)
@@ -236,14 +241,22 @@ pub(crate) struct ReservationSnapshot<'a> {
 /// The reservations that one operation has locked, by address.
 pub(crate) type Guards<'a> = SmallVec<[ReservationGuard<'a>; 1]>;
 
+/// Returns the index of the guard whose reservation contains all of a range.
+pub(crate) fn guard_index(
+    guards: &[ReservationGuard<'_>],
+    range: Range,
+) -> Result<usize, ErrorKind> {
+    let next = guards.partition_point(|guard| guard.reservation.base <= range.start);
+    let found = next.checked_sub(1).filter(|&it| guards[it].reservation.contains_range(range));
+    found.ok_or_else(|| range.invalid(Problem::NotReserved))
+}
+
 /// Returns the locked reservation that contains all of a range.
 pub(crate) fn locked_containing<'a>(
     guards: &[ReservationGuard<'a>],
     range: Range,
 ) -> Result<&'a Reservation, ErrorKind> {
-    let next = guards.partition_point(|guard| guard.reservation.base <= range.start);
-    let found = next.checked_sub(1).and_then(|at| guards.get(at)).map(|it| it.reservation);
-    found.filter(|it| it.contains_range(range)).ok_or_else(|| range.invalid(Problem::NotReserved))
+    guard_index(guards, range).map(|index| guards[index].reservation)
 }
 
 impl ReservationGuard<'_> {

@@ -1,5 +1,6 @@
 //! Tests of the ledger without a runtime.
 
+use super::mappings::AccessStates;
 use super::reservations::locked_containing;
 use super::*;
 use crate::access::{Access, AccessState};
@@ -10,6 +11,7 @@ use crate::vmm::properties::AllocationProperties;
 use proptest::prelude::*;
 
 const PAGE: usize = 4096;
+const NATIVE: NativeHandle = NativeHandle(hsa_sys::hsa_amd_vmem_alloc_handle_t { handle: 1 });
 
 fn range(first: usize, pages: usize) -> Range {
     Range { start: first * PAGE, size: pages * PAGE }
@@ -20,8 +22,7 @@ fn properties() -> AllocationProperties {
 }
 
 fn create(ledger: &Ledger, pages: usize) -> Handle {
-    let native = NativeHandle(hsa_sys::hsa_amd_vmem_alloc_handle_t { handle: 1 });
-    ledger.handles.insert(HandleRecord::new(pages * PAGE, PAGE, properties(), native))
+    ledger.handles.insert(HandleRecord::new(pages * PAGE, PAGE, properties(), NATIVE))
 }
 
 fn granted(agent: usize, access: Access) -> AccessState {
@@ -43,7 +44,7 @@ fn map(ledger: &Ledger, range: Range, handle: Handle) {
         let serial = reservation.new_serial();
         let offset = 0;
         let mapped = MappedRange { start, size, handle, offset, serial, native, owner, access };
-        reservation.mappings_mut().insert(mapped, None);
+        reservation.mappings_mut().insert(&mapped, None);
     });
 }
 
@@ -279,19 +280,50 @@ fn equal_access_is_stored_once() {
     let (ledger, _) = three_mappings();
     let reservation = ledger.reservations.find(2 * PAGE).unwrap();
     let mut mappings = reservation.mappings_mut();
-    let stored = |mappings: &Mappings| mappings.access.len();
+    let used = |mappings: &Mappings| {
+        let slots = mappings.access.slots.iter();
+        slots.filter(|(_, mappings)| *mappings > 0).count()
+    };
     for page in [2, 4, 6] {
-        mappings.set_access(page * PAGE, granted(1, Access::Read));
+        mappings.set_access(page * PAGE, &granted(1, Access::Read));
     }
-    assert_eq!(stored(&mappings), 1);
-    mappings.set_access(4 * PAGE, granted(2, Access::Read));
-    assert_eq!(stored(&mappings), 2);
-    mappings.set_access(4 * PAGE, AccessState::default());
+    assert_eq!(used(&mappings), 1);
+    mappings.set_access(4 * PAGE, &granted(2, Access::Read));
+    assert_eq!(used(&mappings), 2);
+    mappings.set_access(4 * PAGE, &AccessState::default());
     mappings.remove(2 * PAGE);
-    assert_eq!(stored(&mappings), 1);
+    assert_eq!(used(&mappings), 1);
     assert_eq!(mappings.at(6 * PAGE).unwrap().access.requested.get(1), Access::Read);
     mappings.remove(6 * PAGE);
-    assert_eq!(stored(&mappings), 0);
+    assert_eq!(used(&mappings), 0);
+    mappings.set_access(4 * PAGE, &granted(3, Access::Read));
+    assert_eq!(mappings.access.slots.len(), 2, "slots are used again");
+}
+
+/// Stores more different access states than there are slots.
+#[test]
+fn access_without_a_slot_is_stored() {
+    let (mut mappings, agents) = (Mappings::default(), 9);
+    let state = |bits: usize| {
+        let agents = (0..agents).filter(|agent| bits & 1 << agent != 0);
+        AccessState { runtime_granted: agents.collect(), ..AccessState::default() }
+    };
+    let count = 1 << agents;
+    for number in 0..count {
+        let (start, size, access) = ((number + 1) * PAGE, PAGE, state(number));
+        let (handle, native, serial) = (Handle(1), NATIVE, number as u64);
+        let (offset, owner) = (0, None);
+        let it = MappedRange { start, size, handle, offset, serial, native, owner, access };
+        mappings.insert(&it, None);
+    }
+    assert_eq!(mappings.access.others.len(), count - 1 - usize::from(AccessStates::MAX_SLOTS));
+    assert_eq!(mappings.check(), Ok(()));
+    assert!(mappings.iter().enumerate().all(|(number, it)| it.access == state(number)));
+    for number in 0..count {
+        mappings.set_access((number + 1) * PAGE, &state(0));
+    }
+    assert!(mappings.access.others.is_empty());
+    assert_eq!(mappings.check(), Ok(()));
 }
 
 #[test]
@@ -323,7 +355,7 @@ fn check_finds_broken_invariants() {
     assert!(found.contains("granule"), "{found}");
     let found = broken(|it, _| it.entries.get_mut(&(6 * PAGE)).unwrap().size = 3 * PAGE);
     assert!(found.contains("exceeds") || found.contains("reservation"), "{found}");
-    let found = broken(|it, _| drop(it.entries.remove(&(6 * PAGE))));
+    let found = broken(|it, _| assert!(it.entries.remove(&(6 * PAGE)).is_some()));
     assert!(found.contains("counts 3 mappings and has 2"), "{found}");
     let found = broken(|it, _| {
         let serial = it.entries[&(4 * PAGE)].serial;
@@ -332,7 +364,10 @@ fn check_finds_broken_invariants() {
     assert!(found.contains("twice"), "{found}");
     let found = broken(|it, _| it.entries.get_mut(&(2 * PAGE)).unwrap().handle = Handle(0));
     assert!(found.contains("no handle"), "{found}");
-    let found = broken(|it, _| assert!(it.access.insert(granted(1, Access::Read).into())));
+    let found = broken(|it, _| it.access.slots.push((granted(1, Access::Read), 1)));
+    assert!(found.contains("stored access"), "{found}");
+    let found =
+        broken(|it, _| assert!(it.access.others.insert(99, granted(1, Access::Read)).is_none()));
     assert!(found.contains("stored access"), "{found}");
     let found = broken(|it, _| drop(it.names.insert(99, "lost".into())));
     assert!(found.contains("names no mapping"), "{found}");
@@ -393,7 +428,7 @@ proptest! {
                     if let Some((first, _)) = pages[page] {
                         let state = granted(agent, to);
                         let reservation = ledger.reservations.find(first * PAGE).unwrap();
-                        reservation.mappings_mut().set_access(first * PAGE, state);
+                        reservation.mappings_mut().set_access(first * PAGE, &state);
                         pages.iter_mut().flatten().filter(|(at, _)| *at == first)
                             .for_each(|it| it.1 = state);
                     }

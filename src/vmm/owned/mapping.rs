@@ -187,7 +187,7 @@ impl Mapping {
         self.run(Operation::GetAccess, |shared, only| {
             shared.agent(agent, Argument::Agent)?;
             let range = self.range();
-            shared.with_locked([range].into_iter(), |guards| {
+            shared.with_locked(&[range], |guards| {
                 shared.check_granted(guards, range, only, agent, access)?;
                 Ok(act(self.address))
             })
@@ -258,6 +258,11 @@ impl Mapping {
 
     pub(crate) fn vmm(&self) -> &Vmm {
         self.reservation.vmm()
+    }
+
+    /// Returns the serial, which is unique in the process, unlike the address.
+    pub(crate) fn serial(&self) -> u64 {
+        self.serial
     }
 
     /// Rejects a mapping of another `Vmm`.

@@ -1,4 +1,4 @@
-//! Chooses how an operation waits until its changes of page tables have taken effect.
+//! The two ways to wait until changes of page tables have taken effect.
 
 use crate::native::{Barrier, Failure, Native, NativeAgent, Unavailable};
 use crate::sync::{Mutex, lock};
@@ -8,7 +8,7 @@ use crate::sync::{Mutex, lock};
 pub(super) enum GpuBarrier {
     /// One system call on `/dev/kfd`.
     Driver(Barrier),
-    /// The runtime locks and unlocks a page of this process, where `/dev/kfd` cannot be used.
+    /// If `/dev/kfd` cannot be used: the runtime locks and unlocks a page of this process.
     Runtime(LockedPage),
 }
 
@@ -27,7 +27,7 @@ impl GpuBarrier {
     }
 }
 
-/// A page of system memory that nothing else uses.
+/// A page of system memory that each wait locks and unlocks. Nothing else uses it.
 #[derive(Debug)]
 pub(super) struct LockedPage {
     page: Mutex<Box<Page>>,

@@ -12,13 +12,14 @@ mod probe;
 
 use super::ledger::MappedRange;
 use super::shareable::exportable;
-use super::{Quirks, Shared, VmmOptions};
+use super::{Quirks, Shared, Vmm, VmmOptions};
 use crate::access::{Access, AgentSet};
-use crate::agent::{Agent, AgentKind, Enforcement};
+use crate::agent::{Agent, AgentId, AgentKind, Enforcement};
 use crate::error::{Argument, ErrorKind, Problem};
 use crate::native::{
     AddressSpace, Barrier, Failure, KernelGpu, Libdrm, Native, PagePermissions, Unavailable,
 };
+use crate::sync::{Mutex, lock};
 use barrier::{GpuBarrier, LockedPage, NotWaited};
 use probe::PageTableProbe;
 use std::os::fd::AsFd;
@@ -30,6 +31,11 @@ pub(super) struct PageTables {
     /// The address space of each agent, by its index.
     spaces: Vec<Option<AddressSpace>>,
     barrier: Option<GpuBarrier>,
+    /// Why `/dev/kfd` is not used for waiting, and what is used instead.
+    pub barrier_failure: Option<String>,
+    /// Whether waiting for an operation and for its rollback has failed: GPUs may still use memory that was taken
+    /// away.
+    wait_is_due: Mutex<bool>,
     /// Why the page tables of other GPUs are not controlled, by the index of the agent.
     failures: Vec<(usize, Uncontrolled)>,
     /// Whether GPUs cannot execute code in memory that they can read and write.
@@ -75,8 +81,9 @@ impl PageTables {
     /// spaces of the GPUs, and tests each one. Logs why a GPU's page table is not controlled.
     pub fn open(native: &Native, agents: &[Agent], quirks: Quirks, options: VmmOptions) -> Self {
         let gpus: Vec<_> = agents.iter().filter(|agent| agent.kind() == AgentKind::Gpu).collect();
-        let (barrier, no_execute) = (open_barrier(native, &gpus), options.no_execute);
-        let mut tables = Self { barrier, no_execute, ..Self::default() };
+        let no_execute = options.no_execute;
+        let (barrier, barrier_failure) = open_barrier(native, &gpus);
+        let mut tables = Self { barrier, barrier_failure, no_execute, ..Self::default() };
         if options.page_tables
             && let Err(reason) = tables.open_spaces(native, agents.len(), &gpus, quirks)
         {
@@ -124,6 +131,35 @@ impl PageTables {
             .iter()
             .find(|(index, _)| *index == agent)
             .map(|(_, reason)| reason.to_string())
+    }
+}
+
+impl Vmm {
+    /// Returns whether the access of an agent is enforced by this `Vmm`; `None` for an unknown agent.
+    ///
+    /// A GPU's access is enforced if the `Vmm` was opened
+    /// [with control of page tables](VmmOptions::with_page_tables), and the GPU's page table can be changed.
+    pub fn enforcement(&self, agent: AgentId) -> Option<Enforcement> {
+        self.runtime().agent(agent).map(|agent| self.shared.enforcement(agent))
+    }
+
+    /// Returns why the page table of a GPU is not controlled; `None` if it is, if control was not requested
+    /// ([`VmmOptions::with_page_tables`]), and for other agents.
+    pub fn page_table_failure(&self, agent: AgentId) -> Option<String> {
+        let agent = self.runtime().agent(agent)?;
+        self.shared.page_tables.failure(agent.id().index())
+    }
+
+    /// Returns why operations do not wait for changes of page tables by `/dev/kfd`, and what they do instead; `None`
+    /// if they wait so, if waiting was not requested ([`VmmOptions::with_barrier`]), and on the simulation.
+    pub fn barrier_failure(&self) -> Option<&str> {
+        self.shared.page_tables.barrier_failure.as_deref()
+    }
+
+    /// Returns whether memory can be mapped from an offset ([`map`](Self::map)): whether this `Vmm` controls
+    /// the page table of every GPU.
+    pub fn can_map_offsets(&self) -> bool {
+        self.shared.can_map_offsets()
     }
 }
 
@@ -217,6 +253,23 @@ impl Shared {
             None => Ok(()),
         }
     }
+
+    /// Records that waiting has failed for good: [`wait_if_due`](Self::wait_if_due) tries again.
+    pub(super) fn set_wait_due(&self) {
+        *lock(&self.page_tables.wait_is_due) = true;
+    }
+
+    /// Waits for changes of earlier operations if waiting for them has failed. Must succeed before memory is released
+    /// or addresses are freed.
+    pub(super) fn wait_if_due(&self) -> Result<(), ErrorKind> {
+        // Locked while waiting, so that no other thread releases memory meanwhile.
+        let mut is_due = lock(&self.page_tables.wait_is_due);
+        if *is_due {
+            self.wait_for_gpus()?;
+            *is_due = false;
+        }
+        Ok(())
+    }
 }
 
 /// Opens a GPU's address space by the copy of libdrm that the runtime uses.
@@ -227,23 +280,31 @@ fn open_space(libraries: &[Arc<Libdrm>], gpu: &Agent) -> Result<AddressSpace, Un
     first.or_else(|error| spaces.find_map(Result::ok).ok_or(error))
 }
 
-/// Opens `/dev/kfd` for waiting, or else a page that the runtime locks. Logs why if neither can be used.
-fn open_barrier(native: &Native, gpus: &[&Agent]) -> Option<GpuBarrier> {
+/// Opens `/dev/kfd` for waiting, or else a page that the runtime locks. Returns and logs why `/dev/kfd` or both
+/// cannot be used.
+fn open_barrier(native: &Native, gpus: &[&Agent]) -> (Option<GpuBarrier>, Option<String>) {
+    let mut driver_failure = None;
     if !native.is_simulation() {
         let ids = gpus.iter().map(|gpu| KernelGpu::of_node(gpu.node).map(|kernel| kernel.id));
         let by_driver = ids.collect::<Result<Vec<_>, _>>().and_then(|ids| Barrier::open(&ids));
         match by_driver {
-            Ok(barrier) => return Some(GpuBarrier::Driver(barrier)),
+            Ok(barrier) => return (Some(GpuBarrier::Driver(barrier)), None),
             Err(reason) => {
                 crate::log::event!(INFO, %reason, "waits for page tables by hsa_amd_memory_lock");
+                driver_failure = Some(reason);
             }
         }
     }
     match LockedPage::new(native, gpus.iter().map(|gpu| gpu.native).collect()) {
-        Ok(page) => Some(GpuBarrier::Runtime(page)),
+        Ok(page) => {
+            let failure = driver_failure
+                .map(|reason| format!("{reason}; operations wait by hsa_amd_memory_lock"));
+            (Some(GpuBarrier::Runtime(page)), failure)
+        }
         Err(Failure { call, status }) => {
             crate::log::event!(WARN, call, %status, "calls do not wait until they have taken effect");
-            None
+            let driver = driver_failure.map(|reason| format!("{reason}; ")).unwrap_or_default();
+            (None, Some(format!("{driver}{call} returned {status}; operations do not wait")))
         }
     }
 }

@@ -275,7 +275,7 @@ impl RetireQueue {
             let reservation = shared.ledger.reservations.containing(range)?;
             shared.check_usable(&reservation)?;
             let mappings = reservation.mappings();
-            mappings.check_not_quarantined(mappings.adjacent(range)?)?;
+            mappings.check_not_quarantined(mappings.adjacent(range)?.map(|it| it.serial))?;
             let first = self.reserve(mappings.adjacent(range)?.count())?;
             for (number, it) in (first..).zip(mappings.adjacent(range)?) {
                 self.store(number, Retirement::of_range(it.range(), it.serial), signals.clone());

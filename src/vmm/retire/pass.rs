@@ -259,7 +259,7 @@ impl Shared {
             let entry = self.quarantine(error.operation(), range, failure, None);
             it.mappings_mut().quarantine(serial, entry);
         };
-        let done = self.with_locked([range].into_iter(), |guards| {
+        let done = self.with_locked(&[range], |guards| {
             let reservation = locked_containing(guards, range)?;
             let exists = exists(reservation);
             if exists {

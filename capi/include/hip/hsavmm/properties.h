@@ -2,8 +2,9 @@
  * The properties of a device, in the layout that HIP has had since 6.0. Included by
  * hip_runtime_api.h.
  *
- * The library sets the members that describe memory and identify the device. All other members
- * (textures, kernels, clocks) are 0.
+ * The library sets the members that identify the device, and those that describe memory, blocks, clocks and
+ * caches, as the runtime reports them. The runtime does not report registers and the size of constant memory:
+ * these members are 0, as are those of textures, surfaces and other features that the library does not have.
  */
 #ifndef HSAVMM_HIP_PROPERTIES_H
 #define HSAVMM_HIP_PROPERTIES_H

@@ -111,6 +111,25 @@ impl HostBuffer<'_> {
         Ok(self.hsa.difference(&self.memory, self.size, first, step))
     }
 
+    /// Has a GPU copy the first `size` bytes of `va` to the host memory. Returns the difference from consecutive numbers
+    /// that begin with `first`, if there is one.
+    pub fn difference_in(
+        &self,
+        gpu: &Agent,
+        va: &Address,
+        size: &Named<usize>,
+        first: u32,
+    ) -> Result<Option<Difference>> {
+        self.hsa.copy(&self.memory, va, size, gpu, &self.signal)?;
+        Ok(self.hsa.difference(&self.memory, size.value, first, 1))
+    }
+
+    /// Has a GPU write consecutive numbers from `first` to `va`. Returns whether the GPU faults.
+    pub fn write_faults(&self, gpu: &Agent, va: &Address, first: u32) -> Result<bool> {
+        self.hsa.fill(&self.memory, self.size, first);
+        self.hsa.copy_faults(va, &self.memory, &Named::new("size", self.size), gpu, &self.signal)
+    }
+
     /// Does the same as [`Self::difference`], with one copy per quarter. An error at the start of each copy then
     /// cannot cancel the same error of the single copy that wrote the data.
     fn difference_by_parts(

@@ -94,6 +94,7 @@ const KFD_MMAP: Interface = kfd("kfd MMAP", "mmap (doorbells, events, MMIO)", "k
 const INFO: Interface = drm("drm INFO", "DRM_IOCTL_AMDGPU_INFO", "amdgpu_info_ioctl");
 const DRM_VERSION: Interface = drm("drm VERSION", "DRM_IOCTL_VERSION", "drm_version");
 const GEM_VA: Interface = drm("drm GEM_VA", "DRM_IOCTL_AMDGPU_GEM_VA", "amdgpu_gem_va_ioctl");
+const GEM_OP: Interface = drm("drm GEM_OP", "DRM_IOCTL_AMDGPU_GEM_OP", "amdgpu_gem_op_ioctl");
 const GEM_MMAP: Interface =
     drm("drm GEM_MMAP", "DRM_IOCTL_AMDGPU_GEM_MMAP", "amdgpu_gem_mmap_ioctl");
 const GEM_CLOSE: Interface = drm("drm GEM_CLOSE", "DRM_IOCTL_GEM_CLOSE", "drm_gem_close_ioctl");
@@ -195,6 +196,13 @@ pub const TABLE: &[(&str, &[Interface])] = &[
         &[CREATE_QUEUE, KFD_MMAP, ALLOC, MAP, DRM_MMAP, CREATE_EVENT, WAIT, DMA],
     ),
     ("hsa_signal_wait_scacquire", &[WAIT, INTERRUPT, DMA]),
+    ("hsa_signal_load_scacquire", &[INTERRUPT, DMA]),
+    ("hsa_amd_register_system_event_handler", &[unlogged("(no device)", "none", "")]),
+    ("hsa_amd_memory_lock", &[ALLOC, MAP, CREATE_EVENT]),
+    ("hsa_amd_memory_unlock", &[UNMAP, FREE]),
+    ("amdgpu_device_initialize", &[OPEN_DRM, DRM_VERSION, INFO]),
+    ("amdgpu_bo_va_op_raw", &[PRIME, GEM_VA, GEM_OP, GEM_CLOSE]),
+    ("close", &[unlogged("a dma-buf", "close", "dma_buf_release")]),
     ("fill", &[DRM_FAULT]),
     ("compare", &[DRM_FAULT]),
     (

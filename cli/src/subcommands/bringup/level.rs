@@ -31,6 +31,10 @@ pub enum Level {
     Sdma,
     /// GPU and CPU see the same data, copied by the runtime's own kernels
     Blit,
+    /// A GPU reads the part of the memory that its page table names
+    Offset,
+    /// A GPU cannot write without permission in its page table
+    Permission,
     /// Unmapped memory can no longer be accessed
     Unmapped,
     /// A GPU uses memory immediately after it is granted access
@@ -55,7 +59,7 @@ pub enum Level {
 
 impl Level {
     /// All levels, in order.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 24] = [
         Self::Library,
         Self::Runtime,
         Self::Agents,
@@ -68,6 +72,8 @@ impl Level {
         Self::Data,
         Self::Sdma,
         Self::Blit,
+        Self::Offset,
+        Self::Permission,
         Self::Unmapped,
         Self::AtOnce,
         Self::Reused,
@@ -102,6 +108,8 @@ impl Level {
             Self::Descriptors => "descriptors",
             Self::Peer => "peer access",
             Self::Shared => "shared",
+            Self::Offset => "part of memory",
+            Self::Permission => "permission",
             Self::Load => "under load",
             Self::Pressure => "memory pressure",
             Self::Killed => "process killed",
@@ -112,6 +120,7 @@ impl Level {
     pub fn granules(self) -> usize {
         match self {
             Self::Data | Self::Sdma | Self::Blit => 4,
+            Self::Offset => 2,
             _ => 1,
         }
     }

@@ -17,6 +17,7 @@ mod interface;
 mod level;
 mod machine;
 mod other_process;
+mod page_table;
 mod probes;
 mod processes;
 mod record;

@@ -6,6 +6,8 @@ use hsa_sys::{Core, Vmem};
 use std::fmt::Write as _;
 
 const HEAD: &str = include_str!("program.c");
+/// What only the levels that replace entries of page tables need.
+const PAGE_TABLE: &str = include_str!("page_table.c");
 
 /// Each function that allocates, the function that releases its result, and the arguments of the release; in the
 /// order of the releases.
@@ -44,6 +46,9 @@ pub fn program(run: &LevelRun) -> String {
     let mut text = HEAD.replace("LEVEL", run.level.title());
     text = text.replace("GRANULES", &run.level.granules().to_string());
     text = text.replacen("DECLARATIONS", &declarations(), 1);
+    if matches!(run.level, Level::Offset | Level::Permission) {
+        text.push_str(PAGE_TABLE);
+    }
     if !other.is_empty() {
         text.push_str("\nstatic void other_process(int socket) {\n");
         write_body(&mut text, &other);
@@ -123,6 +128,7 @@ fn write_variables(text: &mut String, calls: &[&Call]) {
         ("pool_memory", "uint32_t *pool_memory = NULL;"),
         ("signal", "hsa_signal_t signal = {0};"),
         ("dmabuf", "int dmabuf = -1;"),
+        ("locked", "void *locked = NULL;"),
     ] {
         if used(name) {
             let _ = writeln!(text, "  {declaration}");

@@ -6,7 +6,7 @@ use super::hsa::{Address, Agent, Handle, Hsa, Named, Pool, PoolInfo};
 use super::level::Level;
 use super::record::Record;
 use super::recorder::{Recorder, Stopped};
-use super::{accounting, other_process, processes, reuse};
+use super::{accounting, other_process, page_table, processes, reuse};
 use crate::Exit;
 use hsa_sys as sys;
 use hsa_vmm::simulation::Simulation;
@@ -118,6 +118,8 @@ fn start_and_run(hsa: &Hsa<'_>, level: Level) -> Result<()> {
         // Do not call hsa_shut_down: with HSA_ENABLE_SDMA=0, it aborts in one of four runs in ROCm 6.1.2,
         // because it locks a mutex of a destroyed queue.
         Level::Blit => Ok(()),
+        // After a fault, the runtime waits for the GPU's queue forever.
+        Level::Permission => Ok(()),
         _ => hsa.shut_down(),
     }
 }
@@ -230,6 +232,8 @@ fn run_with_resources(hsa: &Hsa<'_>, level: Level, resources: &Resources) -> Res
                 other_process::export(hsa, resources, va, memory, host)
             })
         }),
+        Level::Offset => page_table::offset(hsa, resources),
+        Level::Permission => page_table::permission(hsa, resources),
         Level::Load => load(hsa, resources),
         Level::Pressure => processes::pressure(hsa, resources),
         Level::Killed => processes::killed(hsa, resources),
@@ -288,6 +292,13 @@ fn peer(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         others.len()
     ));
     with_mapping(hsa, resources, |va, memory| {
+        // The first access of another GPU: the driver may then move the memory with its data.
+        hsa.grant(va, resources.size, &[owner])?;
+        with_host(hsa, resources, |host| {
+            check_after_second_mapping(hsa, resources, (va, memory), (owner, peers[0]), host)
+        })
+    })?;
+    with_mapping(hsa, resources, |va, _| {
         // Name the owner last: some releases ignore the agents that are named after the owner.
         let all: Vec<_> = peers.iter().copied().chain([owner]).collect();
         hsa.grant(va, resources.size, &all)?;
@@ -299,7 +310,7 @@ fn peer(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
                 host.write_by(peer, va, by_peer)?;
                 host.read_by(owner, va, by_peer)?;
             }
-            check_after_second_mapping(hsa, resources, (va, memory), (owner, peers[0]), host)
+            Ok(())
         })
     })
 }

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-/// The number of allocations that fill a GPU's memory, by all threads together.
+/// The number of allocations with which a thread fills its share of a GPU's memory.
 const ALLOCATIONS: usize = 256;
 /// The number of mappings kept free for stacks, heaps and the runtime.
 const FREE_MAPPINGS: u64 = 2048;

@@ -7,6 +7,7 @@ use crate::errno::{EACCES, Errno};
 use crate::paths::{self, DriverPath};
 use crate::real::next;
 use crate::{driver, memory_file};
+use hsa_faults::FaultKind;
 use libc::{c_char, c_int, mode_t};
 
 /// Opens a path. Calls `open` for files of the tree and for files that are not the driver's.
@@ -46,13 +47,23 @@ fn open_path(path: *const c_char, flags: c_int, open: impl Fn(*const c_char) -> 
     open_at(catch_panic(|| paths::resolve(path), None), path, flags, open)
 }
 
-/// Creates a descriptor that represents a device, and registers it.
+/// Creates a descriptor that represents a device, and registers it. If the call is planned to be lost, does not
+/// register it: calls on it fail.
 fn open_device(device: Device, flags: c_int) -> c_int {
+    let fault = match driver::get().config.faults.begin("OPEN") {
+        Ok(fault) => fault,
+        Err(error) => {
+            driver::get().log.line(format_args!("{device} OPEN = {error}"));
+            return error.set_errno();
+        }
+    };
     match memory_file::create_device(&format!("hsa-kfd {device}"), flags & libc::O_CLOEXEC != 0) {
         Ok(descriptor) => {
             let log = &driver::get().log;
             log.line(format_args!("{device} OPEN descriptor={descriptor}"));
-            descriptors::insert(descriptor, device);
+            if fault != Some(FaultKind::Lost) {
+                descriptors::insert(descriptor, device);
+            }
             descriptor
         }
         Err(error) => error.set_errno(),

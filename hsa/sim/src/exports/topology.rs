@@ -73,15 +73,35 @@ fn extension_name(extension: u16) -> Option<&'static CStr> {
     })
 }
 
-/// Reports that an extension is not supported; an unknown one is an error.
+/// Reports whether an extension is supported: at most the loader's. An unknown extension is an error.
 ///
 /// # Safety
 /// `supported` must be null or writable.
-unsafe fn unsupported(extension: u16, supported: *mut bool) -> HsaResult {
+unsafe fn write_support(extension: u16, has_loader: bool, supported: *mut bool) -> HsaResult {
     let supported = non_null(supported)?;
     extension_name(extension).ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
     // SAFETY: not null, and the caller promises the rest.
-    unsafe { supported.write(false) };
+    unsafe { supported.write(has_loader && u32::from(extension) == HSA_EXTENSION_AMD_LOADER) };
+    Ok(())
+}
+
+/// As [`write_support`], and writes the newest minor version of a supported extension.
+///
+/// # Safety
+/// `minor` and `supported` must be null or writable.
+unsafe fn write_minor(
+    extension: u16,
+    has_loader: bool,
+    minor: *mut u16,
+    supported: *mut bool,
+) -> HsaResult {
+    let minor = non_null(minor)?;
+    // SAFETY: the caller's promise.
+    unsafe { write_support(extension, has_loader, supported) }?;
+    if has_loader && u32::from(extension) == HSA_EXTENSION_AMD_LOADER {
+        // SAFETY: not null, and the caller promises the rest.
+        unsafe { minor.write(0) };
+    }
     Ok(())
 }
 
@@ -212,45 +232,51 @@ super::exports! {
 
     hsa_system_extension_supported(
         extension: u16,
-        _major: u16,
-        _minor: u16,
+        major: u16,
+        minor: u16,
         supported: *mut bool,
-    ) => |_| {
+    ) => |instance| {
+        let has_loader = instance.behaviour.supports_loader() && matches!((major, minor), (0..=1, 0));
         // SAFETY: null or writable as HSA documents the function.
-        unsafe { unsupported(extension, supported) }
+        unsafe { write_support(extension, has_loader, supported) }
     };
 
     hsa_system_major_extension_supported(
         extension: u16,
-        _major: u16,
-        _minor: *mut u16,
+        major: u16,
+        minor: *mut u16,
         supported: *mut bool,
-    ) => |_| {
+    ) => |instance| {
+        let has_loader = instance.behaviour.supports_loader() && major == 1;
         // SAFETY: null or writable as HSA documents the function.
-        unsafe { unsupported(extension, supported) }
+        unsafe { write_minor(extension, has_loader, minor, supported) }
     };
 
     hsa_agent_extension_supported(
         extension: u16,
         agent: hsa_agent_t,
-        _major: u16,
-        _minor: u16,
+        major: u16,
+        minor: u16,
         supported: *mut bool,
     ) => |instance| {
-        instance.agent(agent)?;
+        let is_gpu = matches!(instance.agent(agent)?, Agent::Gpu(_));
+        let has_loader = is_gpu
+            && instance.behaviour.supports_loader()
+            && matches!((major, minor), (0..=1, 0));
         // SAFETY: null or writable as HSA documents the function.
-        unsafe { unsupported(extension, supported) }
+        unsafe { write_support(extension, has_loader, supported) }
     };
 
     hsa_agent_major_extension_supported(
         extension: u16,
         agent: hsa_agent_t,
-        _major: u16,
-        _minor: *mut u16,
+        major: u16,
+        minor: *mut u16,
         supported: *mut bool,
     ) => |instance| {
-        instance.agent(agent)?;
+        let is_gpu = matches!(instance.agent(agent)?, Agent::Gpu(_));
+        let has_loader = is_gpu && instance.behaviour.supports_loader() && major == 1;
         // SAFETY: null or writable as HSA documents the function.
-        unsafe { unsupported(extension, supported) }
+        unsafe { write_minor(extension, has_loader, minor, supported) }
     };
 }

@@ -1,7 +1,7 @@
-//! Compares all attributes of agents, instruction sets, pools and the system with those of AMD's runtimes on the emulated
+//! Compares all attributes of agents, instruction sets and the system with those of AMD's runtimes on the emulated
 //! driver: which ones exist, and their values.
-// Every unsafe block here calls a function of a runtime's table with a pointer to an array that has room for the
-// attribute.
+// The unsafe blocks call functions of a runtime's table. Those that query an attribute pass an array that has room for
+// it; the callback gets the pointer that was passed to `iterate`.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use crate::pair::simulation;
@@ -16,13 +16,13 @@ use std::ops::RangeInclusive;
 /// Room for every attribute; the longest one has 128 bytes.
 const ROOM: usize = 256;
 
-/// The numbers around AMD's attributes of agents, those that no header names included.
+/// The numbers of AMD's attributes of agents and those near them, also numbers that no header defines.
 const AGENT_ATTRIBUTES: [RangeInclusive<u32>; 4] =
     [0..=0x20, 0x3000..=0x3010, 0xA000..=0xA020, 0xA100..=0xA120];
 const SYSTEM_ATTRIBUTES: [RangeInclusive<u32>; 2] = [0..=0x10, 0x1F0..=0x220];
 
 /// Attributes of agents whose values depend on the machine, the emulation or the run.
-const OTHER_VALUES: &[u32] = &[
+const ATTRIBUTES_THAT_DIFFER: &[u32] = &[
     HSA_AGENT_INFO_ISA,
     HSA_AMD_AGENT_INFO_NEAREST_CPU,
     HSA_AMD_AGENT_INFO_HDP_FLUSH,
@@ -36,16 +36,17 @@ const OTHER_VALUES: &[u32] = &[
     HSA_AMD_AGENT_INFO_UCODE_VERSION,
     HSA_AMD_AGENT_INFO_SDMA_UCODE_VERSION,
     HSA_AMD_AGENT_INFO_ASIC_REVISION,
-    // AMD's runtime sets the bit for images, which it exports. The simulation has no extension.
+    // AMD's runtime has the HSA extension for images and sets its bit. The simulation sets no bit.
     HSA_AGENT_INFO_EXTENSIONS,
 ];
-/// The same, of CPUs only: the emulated driver describes the machine's.
-const OTHER_CPU_VALUES: &[u32] = &[
+/// Attributes of CPUs that differ, too: the emulated driver reports the machine's own CPU.
+const CPU_ATTRIBUTES_THAT_DIFFER: &[u32] = &[
     HSA_AGENT_INFO_NAME,
     HSA_AMD_AGENT_INFO_COMPUTE_UNIT_COUNT,
     HSA_AMD_AGENT_INFO_MAX_CLOCK_FREQUENCY,
 ];
-const OTHER_SYSTEM_VALUES: &[u32] = &[
+/// Attributes of the system whose values differ.
+const SYSTEM_ATTRIBUTES_THAT_DIFFER: &[u32] = &[
     HSA_SYSTEM_INFO_TIMESTAMP,
     HSA_SYSTEM_INFO_EXTENSIONS,
     HSA_AMD_SYSTEM_INFO_BUILD_VERSION,
@@ -77,7 +78,7 @@ fn difference(amd: &Read, simulated: &Read, same_value: bool) -> Option<String> 
     match (amd, simulated) {
         (Err(expected), Err(found)) if expected == found => None,
         (Ok(_), Ok(_)) if !same_value => None,
-        // AMD's runtime omits the last byte of some texts, and elements of limits that are zero.
+        // AMD's runtime does not write the final NUL of some strings, nor the last zeros of arrays of limits.
         (Ok(expected), Ok(found))
             if found.starts_with(expected)
                 && found[expected.len()..].iter().all(|byte| *byte == 0) =>
@@ -112,7 +113,7 @@ fn compare(fixture: &Fixture) {
     for attribute in SYSTEM_ATTRIBUTES.into_iter().flatten() {
         let [amd, simulated] = [amd, simulated]
             .map(|hsa| read(|value| unsafe { (hsa.hsa_system_get_info)(attribute, value) }));
-        let same = !OTHER_SYSTEM_VALUES.contains(&attribute);
+        let same = !SYSTEM_ATTRIBUTES_THAT_DIFFER.contains(&attribute);
         note(format!("system {attribute:#x}"), difference(&amd, &simulated, same));
     }
     let agents = [amd, simulated].map(rig::agents);
@@ -124,8 +125,8 @@ fn compare(fixture: &Fixture) {
             let read = |hsa: &Core, agent| {
                 read(|value| unsafe { (hsa.hsa_agent_get_info)(agent, attribute, value) })
             };
-            let other = OTHER_VALUES.contains(&attribute)
-                || is_cpu && OTHER_CPU_VALUES.contains(&attribute);
+            let other = ATTRIBUTES_THAT_DIFFER.contains(&attribute)
+                || is_cpu && CPU_ATTRIBUTES_THAT_DIFFER.contains(&attribute);
             let found = difference(&read(amd, *first), &read(simulated, *second), !other);
             note(format!("agent {index} {attribute:#x}"), found);
         }
@@ -137,7 +138,7 @@ fn compare(fixture: &Fixture) {
                 let query = hsa.hsa_isa_get_info_alt.expect("the function");
                 read(|value| unsafe { query(isa, attribute, value) })
             };
-            // The name contains the error correction of the memory, which the emulated GPU lacks.
+            // The name ends in a flag for memory error correction (`:sramecc+`); the emulated GPU has none.
             let same = attribute != HSA_ISA_INFO_NAME;
             let found = difference(&read(amd, first), &read(simulated, second), same);
             note(format!("instruction set of agent {index} {attribute:#x}"), found);

@@ -11,11 +11,16 @@ use core::ptr::{null, null_mut, without_provenance, without_provenance_mut};
 use hsa_sys::*;
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 const PAGE: u64 = 4096;
 /// The size of the area of a sequence.
 pub const AREA: u64 = 1 << 28;
 const GARBAGE: u64 = 0xdead_beef_0000;
+/// The time limit of an asynchronous copy.
+const COPY_LIMIT: Duration = Duration::from_secs(60);
+/// The timeout of one wait, in the runtime's ticks of a nanosecond or more: at least 0.1 seconds.
+const WAIT_TICKS: u64 = 100_000_000;
 /// A descriptor number that no process has.
 const CLOSED: i32 = 0x7fff_fff0;
 
@@ -384,12 +389,14 @@ impl Side {
         let wait = self.core.hsa_signal_wait_scacquire.expect("in the table");
         let remaining = if status == OK && size > 0 {
             let (condition, state) = (HSA_SIGNAL_CONDITION_LT, HSA_WAIT_STATE_BLOCKED);
+            let started = Instant::now();
             // A wait may return before the condition holds.
             loop {
-                let value = unsafe { wait(signal, condition, 1, u64::MAX, state) };
+                let value = unsafe { wait(signal, condition, 1, WAIT_TICKS, state) };
                 if value < 1 {
                     break value;
                 }
+                assert!(started.elapsed() < COPY_LIMIT, "hsa_amd_memory_async_copy hangs");
             }
         } else {
             1

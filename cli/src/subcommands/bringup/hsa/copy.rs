@@ -48,8 +48,8 @@ impl Hsa<'_> {
         )
     }
 
-    /// Has a GPU copy memory, and waits for the end of the copy.
-    pub fn copy(
+    /// Has a GPU begin to copy memory.
+    fn begin_copy(
         &self,
         to: &Address,
         from: &Address,
@@ -86,8 +86,33 @@ impl Hsa<'_> {
                 copy(to, gpu.value, from, gpu.value, size.value, 0, null(), signal.value)
             };
             (status, vec![])
-        })?;
-        let Some(wait) = core.hsa_signal_wait_scacquire else {
+        })
+    }
+
+    /// Has a GPU copy memory, and returns whether the GPU faults.
+    pub fn copy_faults(
+        &self,
+        to: &Address,
+        from: &Address,
+        size: &Named<usize>,
+        gpu: &Agent,
+        signal: &Named<sys::hsa_signal_t>,
+    ) -> Result<bool> {
+        self.begin_copy(to, from, size, gpu, signal)?;
+        self.wait_for_fault(signal)
+    }
+
+    /// Has a GPU copy memory, and waits for the end of the copy.
+    pub fn copy(
+        &self,
+        to: &Address,
+        from: &Address,
+        size: &Named<usize>,
+        gpu: &Agent,
+        signal: &Named<sys::hsa_signal_t>,
+    ) -> Result<()> {
+        self.begin_copy(to, from, size, gpu, signal)?;
+        let Some(wait) = self.table.core.hsa_signal_wait_scacquire else {
             return Err(self.recorder.fail("the library has no hsa_signal_wait_scacquire"));
         };
         let arguments = [

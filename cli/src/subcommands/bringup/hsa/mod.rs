@@ -4,12 +4,14 @@
 
 mod agents;
 mod copy;
+mod page_table;
 mod pool_memory;
 mod touch;
 mod virtual_memory;
 
 pub use agents::AGENT_INFO;
 pub use copy::{COPY, FILL};
+pub use page_table::{AddressSpace, REPLACE};
 pub use touch::Difference;
 
 use super::record::{Argument, Record};

@@ -1,5 +1,7 @@
 //! `hsa-vmm rocr`: fetches AMD's runtime and runs programs with it.
 
+mod check;
+
 use crate::progress::Steps;
 use crate::screen::{Screen, note};
 use crate::table::table;
@@ -32,6 +34,12 @@ pub enum Rocr {
     /// The program is an executable of this machine, or `rocminfo` of the release. It finds the
     /// runtime as libhsa-runtime64.so.1 and through HSA_VMM_RUNTIME.
     Run(RocrRun),
+    /// Run everything with a fetched release on the emulated driver, and compare it with another one
+    ///
+    /// Runs `conform` with this release and the newest other one that was downloaded, `diff` of both, `info` and
+    /// `bringup`, and writes a summary, which names the quirks that the release shows. Meant for releases stored
+    /// with `fetch --from`.
+    Check(check::RocrCheck),
 }
 
 #[derive(Args, Debug)]
@@ -40,9 +48,9 @@ pub struct RocrFetch {
     /// store it under
     #[arg(value_name = "VERSION", default_value = "all")]
     pub version: Releases,
-    /// The former name of VERSION
+    /// VERSION as an option, as it was given before it became positional
     #[arg(long = "version", value_name = "VERSION", hide = true, conflicts_with = "version")]
-    pub old_version: Option<Releases>,
+    pub version_option: Option<Releases>,
     /// Store the runtime of this folder, .deb, .tar or libhsa-runtime64.so instead of downloading one
     ///
     /// The other subcommands then accept its name like that of a downloaded release: `emulate --rocr
@@ -80,8 +88,8 @@ impl FromStr for Releases {
     }
 }
 
-/// Parses a release, or the beginning of one (`7`, `6.4`) that can be downloaded or was fetched. Accepts other
-/// names.
+/// Parses a release, or the beginning of one (`7`, `6.4`) that can be downloaded or was fetched. Returns a
+/// name that matches no such release unchanged.
 pub fn parse_release(text: &str) -> Result<Release, String> {
     let release: Release = text.parse().map_err(|error: InvalidRelease| error.to_string())?;
     let fetched = fetched_releases();
@@ -90,7 +98,8 @@ pub fn parse_release(text: &str) -> Result<Release, String> {
     complete(release, &known)
 }
 
-/// Returns the only known release that begins with the components of another one.
+/// Completes a release to the only known release that begins with its components. Returns it unchanged if it is known
+/// itself or if none begins so.
 fn complete(release: Release, known: &BTreeSet<Release>) -> Result<Release, String> {
     let begins = |known: &&Release| {
         let rest = known.version().strip_prefix(release.version());
@@ -113,13 +122,14 @@ pub fn run(args: &Rocr) -> anyhow::Result<Exit> {
         Rocr::Fetch(args) => fetch_releases(args),
         Rocr::List => show(&fetched_releases()),
         Rocr::Run(args) => run_program(args),
+        Rocr::Check(args) => check::run(args),
     }
 }
 
 fn fetch_releases(args: &RocrFetch) -> anyhow::Result<Exit> {
     let steps = Steps::new();
     let mut on_step = |step: &str| steps.begin(step);
-    let Releases(releases) = args.old_version.as_ref().unwrap_or(&args.version);
+    let Releases(releases) = args.version_option.as_ref().unwrap_or(&args.version);
     if let Some(source) = &args.from {
         let name = match releases[..] {
             [name] => Some(name),

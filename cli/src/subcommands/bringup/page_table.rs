@@ -1,0 +1,73 @@
+//! Page-table entries that the driver writes as requested: the levels "offset" and "permission".
+//!
+//! AMD's runtime requests full access from the start of the memory. These levels replace its entries, by the copy of
+//! libdrm that it has loaded.
+
+use super::data::with_host;
+use super::hsa::{AddressSpace, Hsa, Named, REPLACE};
+use super::recorder::Stopped;
+use super::run_level::{Resources, with_mapping};
+use hsa_sys::driver as abi;
+
+type Result<T> = std::result::Result<T, Stopped>;
+
+/// The first of the consecutive numbers in the memory.
+const FIRST: u32 = 0x0ff5_0001;
+/// The first of the numbers that the GPU has no permission to write.
+const FORBIDDEN: u32 = 0x0bad_0001;
+
+/// Replaces the entries of a mapping by those of the second half of the memory. The GPU then reads the second half.
+pub fn offset(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
+    let (gpu, size) = (&resources.gpus[0], resources.size);
+    let half = Named::new("size / 2", size / 2);
+    with_host(hsa, resources, |host| {
+        let space = AddressSpace::open(hsa, gpu)?;
+        with_mapping(hsa, resources, |va, memory| {
+            hsa.grant(va, size, &[gpu])?;
+            host.write_by(gpu, va, FIRST)?;
+            let dmabuf = hsa.export(memory)?;
+            // The start of the mapping, which is replaced as a whole below: otherwise a part of it outlives its unmap.
+            let (all, start) = (space.all(), Named::new("0", 0));
+            space.replace(&dmabuf, va, &half, &half, all)?;
+            hsa.wait_for_page_tables()?;
+            let second = FIRST + (half.value / 4) as u32;
+            if let Some(difference) = host.difference_in(gpu, va, &half, second)? {
+                let message = format!("{} does not read the second half: {difference}", gpu.c);
+                return Err(hsa.recorder.blame(REPLACE, message));
+            }
+            space.replace(&dmabuf, va, &Named::new("size", size), &start, all)?;
+            hsa.wait_for_page_tables()?;
+            host.read_by(gpu, va, FIRST)?;
+            hsa.close(dmabuf)
+        })
+    })?;
+    hsa.recorder.fact("the second half, by a replaced entry");
+    Ok(())
+}
+
+/// Removes the write permission of a mapping's entries. The GPU then reads, and faults when it writes.
+pub fn permission(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
+    let (gpu, size) = (&resources.gpus[0], Named::new("size", resources.size));
+    hsa.note_faults()?;
+    with_host(hsa, resources, |host| {
+        let space = AddressSpace::open(hsa, gpu)?;
+        let (va, memory) =
+            (hsa.reserve(size.value, "va")?, hsa.create(&resources.pool, size.value, "memory")?);
+        hsa.map(&va, size.value, &memory)?;
+        hsa.grant(&va, size.value, &[gpu])?;
+        host.write_by(gpu, &va, FIRST)?;
+        let dmabuf = hsa.export(&memory)?;
+        let read_only = Named::new("AMDGPU_VM_PAGE_READABLE", abi::AMDGPU_VM_PAGE_READABLE.into());
+        space.replace(&dmabuf, &va, &size, &Named::new("0", 0), &read_only)?;
+        hsa.wait_for_page_tables()?;
+        host.read_by(gpu, &va, FIRST)?;
+        if !host.write_faults(gpu, &va, FORBIDDEN)? {
+            let message = format!("{} writes memory without permission", gpu.c);
+            return Err(hsa.recorder.blame(REPLACE, message));
+        }
+        hsa.recorder.fact("reads, and faults when it writes");
+        // The process ends: the GPU's queue does not work any more.
+        hsa.recorder.send(&super::record::Record::Reached);
+        std::process::exit(0)
+    })
+}

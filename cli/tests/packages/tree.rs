@@ -1,0 +1,113 @@
+//! Clean trees: root folders with nothing, or with a minimal Debian.
+
+use crate::{assert_conforms, root, run_ok};
+use hsa_rocr::{folder, test};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+/// Creates a minimal Debian of this machine's release with more packages, from this machine's mirror.
+const DEBOOTSTRAP: &str = ". /etc/os-release; exec debootstrap --variant=minbase --cache-dir=\"$2\" \
+    ${3:+--include=\"$3\"} \"$VERSION_CODENAME\" \"$1\" \
+    \"$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' | \
+    grep -E '/debian/?$' | head -n 1)\"";
+
+/// Runs a program with another root folder, with `/proc` and `/dev`.
+const CHANGE_ROOT: &str = "mount -t proc proc \"$1/proc\" && mount --rbind /dev \"$1/dev\" && \
+    tree=$1 && shift && exec chroot \"$tree\" \"$@\"";
+
+/// A tree that is the root folder of the programs that run in it.
+pub struct Tree(tempfile::TempDir);
+
+impl Tree {
+    /// Creates a tree with empty folders only.
+    pub fn empty() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["dev", "proc", "tmp"] {
+            fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        Self(folder)
+    }
+
+    /// Creates a tree with a minimal Debian, and with other packages of Debian and their dependencies.
+    pub fn debian(packages: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let base = base(&packages.join(","));
+        run_ok(Command::new("cp").arg("-a").arg(base.join(".")).arg(folder.path()));
+        Self(folder)
+    }
+
+    /// Returns the path, outside the tree, of a file in it.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name.trim_start_matches('/'))
+    }
+
+    /// Runs a program with the tree as its root folder, with `/proc` and `/dev`. Of the environment variables, sets
+    /// only PATH and HOME.
+    #[track_caller]
+    pub fn run(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", CHANGE_ROOT, "sh"]).arg(self.0.path()).args(arguments);
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        command.env_clear().env("PATH", path).env("HOME", "/root");
+        run_ok(&mut command)
+    }
+
+    /// Checks that the tree has no such program.
+    #[track_caller]
+    pub fn assert_lacks(&self, programs: &[&str]) {
+        for program in programs {
+            let path = self.path("usr/bin").join(program);
+            assert!(!path.exists(), "the tree is not clean: {path:?}");
+        }
+    }
+
+    /// Checks that the command runs in the tree, on the simulation.
+    #[track_caller]
+    pub fn assert_command_runs(&self, command: &str) {
+        let output = self.run(&[command, "info", "--runtime", "sim"]);
+        assert!(output.contains("simulation"), "{output}");
+        assert_conforms(&self.run(&[command, "conform", "--runtime", "sim", "--filter", "map"]));
+    }
+
+    /// Checks that the emulated driver runs in the tree, with copies of the fetched releases of AMD's runtime.
+    #[track_caller]
+    pub fn assert_emulation_runs(&self, name: &str, command: &str) {
+        let Some(installations) = test::installations(name) else { return };
+        for installation in installations {
+            let release = installation.release().to_string();
+            let target = self.path("root/.cache/hsa-vmm/rocr");
+            fs::create_dir_all(&target).unwrap();
+            run_ok(Command::new("cp").arg("-a").arg(folder().join(&release)).arg(&target));
+            let output = self.run(&[command, "emulate", "--rocr", &release, "--", command, "info"]);
+            assert!(output.contains("libhsa-runtime64"), "{output}");
+        }
+    }
+}
+
+/// Returns a folder with a minimal Debian and the named packages. The first call creates it.
+fn base(packages: &str) -> PathBuf {
+    static LOCK: Mutex<()> = Mutex::new(());
+    let _guard = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+    let all = root().join("target/packages");
+    let name = if packages.is_empty() { "debian".to_owned() } else { format!("debian,{packages}") };
+    let folder = all.join(&name);
+    if !folder.exists() {
+        // Renamed when it is complete.
+        let (part, downloads) = (all.join(name + ".part"), absolute(&all).join("downloads"));
+        let _ = fs::remove_dir_all(&part);
+        fs::create_dir_all(&part).unwrap();
+        fs::create_dir_all(&downloads).unwrap();
+        let mut create = Command::new("sh");
+        run_ok(create.args(["-c", DEBOOTSTRAP, "sh"]).arg(&part).arg(&downloads).arg(packages));
+        fs::rename(&part, &folder).unwrap();
+    }
+    folder
+}
+
+/// Returns the absolute path of a folder, which debootstrap needs for its downloads.
+fn absolute(folder: &Path) -> PathBuf {
+    fs::create_dir_all(folder).unwrap();
+    folder.canonicalize().unwrap()
+}

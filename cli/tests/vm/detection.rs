@@ -1,0 +1,82 @@
+//! Faults of amdgpu and of the software GPUs are detected.
+
+use crate::run_command::{HSA_VMM, err, out};
+use crate::{RELEASE, conform, lock_machine, run_in_machine, runs_long_tests};
+use std::path::Path;
+use std::process::Command;
+
+/// Functions of amdgpu.ko without which the conformance cases must fail.
+const STUBBED: [&str; 12] = [
+    "amdgpu_vm_bo_map",
+    "amdgpu_vm_bo_unmap",
+    "amdgpu_vm_bo_update",
+    "amdgpu_vm_clear_freed",
+    "amdgpu_vm_update_range",
+    "amdgpu_gem_va_ioctl",
+    "amdgpu_gem_object_open",
+    "amdgpu_amdkfd_gpuvm_alloc_memory_of_gpu",
+    "amdgpu_amdkfd_gpuvm_unmap_memory_from_gpu",
+    "amdgpu_amdkfd_gpuvm_map_memory_to_gpu",
+    "amdgpu_amdkfd_gpuvm_export_dmabuf",
+    "kfd_signal_event_interrupt",
+];
+
+#[test]
+fn stubbed_kernel_functions_are_detected() {
+    let name = "stubbed_kernel_functions_are_detected";
+    let Some(_lock) = lock_machine(name) else { return };
+    if !runs_long_tests(name) {
+        return;
+    }
+    for function in STUBBED {
+        let options = ["--stub", function, "--time-limit", "15min"];
+        let arguments = ["--fail-fast", "--time-limit", "20s"];
+        let output = conform(RELEASE, &options, &arguments);
+        let status = output.status.code();
+        assert!(matches!(status, Some(1 | 3)), "{function} ({status:?}): {}", err(&output));
+    }
+}
+
+#[test]
+fn lost_tlb_flush_is_detected() {
+    let name = "lost_tlb_flush_is_detected";
+    let Some(_lock) = lock_machine(name) else { return };
+    if !runs_long_tests(name) {
+        return;
+    }
+    let lost = ["--fault", "TLB_FLUSH=lost"];
+    let output = conform(RELEASE, &lost, &["--fail-fast"]);
+    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    // If the CPU writes page tables, amdgpu 6.12 does not flush the TLB after GEM_VA, and `bringup` always
+    // fails. With `vm_update_mode=0`, the SDMA engine writes them, and amdgpu flushes.
+    let options = ["--rocr", RELEASE.version(), "--parameter", "amdgpu.vm_update_mode=0"];
+    let bringup = [HSA_VMM, "bringup", "--until", "unmapped"];
+    let output = run_in_machine(&options, &bringup);
+    assert_eq!(output.status.code(), Some(0), "{}{}", out(&output), err(&output));
+    let options: Vec<_> = options.into_iter().chain(lost).collect();
+    let output = run_in_machine(&options, &bringup);
+    assert_eq!(output.status.code(), Some(1), "{}{}", out(&output), err(&output));
+}
+
+#[test]
+fn hanging_queue_stays_halted() {
+    let name = "hanging_queue_stays_halted";
+    let Some(_lock) = lock_machine(name) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("halted_queue");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let output = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()))
+        .args(["-Wall", "-Wextra", "-Werror", "-O1", "-I"])
+        .arg(root.join("hsa/sys/include"))
+        .arg("-I")
+        .arg(root.join("docs/kernel"))
+        .arg(root.join("cli/tests/vm/halted_queue.c"))
+        .args(["-ldl", "-o"])
+        .arg(&program)
+        .output()
+        .expect("a C compiler, $CC or cc");
+    assert!(output.status.success(), "{}", err(&output));
+    let options = ["--rocr", RELEASE.version(), "--gpus", "1", "--fault", "COPY#1=hang"];
+    let output = run_in_machine(&options, &[program.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}{}", out(&output), err(&output));
+}

@@ -1,0 +1,78 @@
+//! The command on AMD's own kernel driver, in a virtual machine with software GPUs.
+//!
+//! With `HSA_VMM_LONG=1`, runs where QEMU is installed and `hsa-vmm vm fetch` has fetched a kernel; otherwise each
+//! test prints that it is skipped, or fails if `HSA_VMM_REQUIRE` contains `vm`. One release with two GPUs is
+//! tested; `HSA_VMM_VM_TESTS=all` tests the rest.
+
+mod conformance;
+mod detection;
+mod programs;
+#[path = "../hsa_vmm/mod.rs"]
+mod run_command;
+
+use hsa_rocr::{Installation, Release, test};
+use run_command::{HSA_VMM, command};
+use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The release that is tested if not all releases are.
+const RELEASE: Release = Release::R6_4_3;
+
+/// A lock that each test holds while its virtual machine runs, because a machine uses two processors.
+struct MachineLock {
+    installations: &'static [Installation],
+    _guard: MutexGuard<'static, ()>,
+}
+
+/// Waits until no other virtual machine runs. If virtual machines are not available, reports the reason and
+/// returns `None`.
+fn lock_machine(name: &str) -> Option<MachineLock> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    let is_selected = test::is_long() || test::is_required("vm") || selection().is_some();
+    if !is_selected {
+        test::report(&format!("SKIPPED {name}: takes minutes; HSA_VMM_LONG=1 runs it"));
+        return None;
+    }
+    let installations = test::installations(name)?;
+    let folder = hsa_vm::folder(&hsa_rocr::folder());
+    let qemu = Command::new("qemu-system-x86_64").arg("--version").stdout(Stdio::null()).status();
+    let problem = match (qemu, hsa_vm::Kernel::open(&folder, None)) {
+        (Err(error), _) => format!("qemu-system-x86_64: {error}"),
+        (Ok(_), Err(error)) => error.to_string(),
+        (Ok(_), Ok(_)) => {
+            let guard = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+            return Some(MachineLock { installations, _guard: guard });
+        }
+    };
+    assert!(!test::is_required("vm"), "HSA_VMM_REQUIRE contains `vm`: {problem}");
+    test::report(&format!("SKIPPED {name}: {problem}"));
+    None
+}
+
+/// Returns the user's selection of tests.
+fn selection() -> Option<String> {
+    std::env::var("HSA_VMM_VM_TESTS").ok()
+}
+
+/// Returns whether `HSA_VMM_VM_TESTS` enables long tests. Reports the test as skipped otherwise.
+fn runs_long_tests(name: &str) -> bool {
+    let runs_all = selection().is_some_and(|value| value == "all");
+    if !runs_all {
+        test::report(&format!("SKIPPED {name}: takes long; HSA_VMM_VM_TESTS=all runs it"));
+    }
+    runs_all
+}
+
+/// Runs `hsa-vmm vm OPTIONS -- PROGRAM`.
+fn run_in_machine(options: &[&str], program: &[&str]) -> Output {
+    let words: Vec<_> =
+        ["vm"].iter().chain(options).chain(&["--"]).chain(program).copied().collect();
+    command(&words).env("HOME", std::env::temp_dir()).output().unwrap()
+}
+
+fn conform(release: Release, options: &[&str], arguments: &[&str]) -> Output {
+    let start = ["--rocr", release.version()];
+    let options: Vec<_> = start.iter().chain(options).copied().collect();
+    let program: Vec<_> = [HSA_VMM, "conform"].iter().chain(arguments).copied().collect();
+    run_in_machine(&options, &program)
+}

@@ -1,0 +1,95 @@
+//! Programs in the virtual machine: output, exit status, limits, files.
+
+use crate::run_command::{command, err, out};
+use crate::{lock_machine, run_in_machine};
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+#[test]
+fn program_runs_with_its_output_and_status() {
+    let name = "program_runs_with_its_output_and_status";
+    let Some(_lock) = lock_machine(name) else { return };
+    let results = tempfile::tempdir().unwrap();
+    let folder = results.path().to_str().unwrap();
+    let [dmesg, coverage] = ["dmesg", "coverage"].map(|name| results.path().join(name));
+    let files = ["--dmesg", dmesg.to_str().unwrap(), "--coverage", coverage.to_str().unwrap()];
+    let options = [&["--gpus", "3", "--vram", "256M", "--results", folder][..], &files].concat();
+    let script = "exec 3</dev/dri/renderD128; ls /dev/kfd /dev/dri/renderD*; pwd; echo \"$1\" >&2; echo result >$2/file; \
+        touch $0.new && exit 7";
+    // `$0` is this test program: the file that the script creates beside it must exist only in the virtual
+    // machine.
+    let program = std::env::current_exe().unwrap();
+    let program = program.to_str().unwrap();
+    let output = run_in_machine(&options, &["sh", "-c", script, program, "two  words", folder]);
+    assert_eq!(output.status.code(), Some(7), "{}", err(&output));
+    let current = std::env::current_dir().unwrap().display().to_string();
+    let nodes = ["/dev/kfd", "/dev/dri/renderD128", "/dev/dri/renderD129", "/dev/dri/renderD130"];
+    let expected: Vec<_> = nodes.into_iter().chain([current.as_str()]).collect();
+    let text = out(&output);
+    let mut lines: Vec<_> = text.lines().collect();
+    lines.sort_unstable_by_key(|line| expected.iter().position(|it| it == line));
+    assert_eq!(lines, expected);
+    assert_eq!(err(&output), "two  words\n");
+    assert_eq!(std::fs::read_to_string(results.path().join("file")).unwrap(), "result\n");
+    assert!(!std::path::Path::new(&format!("{program}.new")).exists());
+    assert!(std::fs::read_to_string(dmesg).unwrap().contains("software_gmc"));
+    let coverage = std::fs::read_to_string(coverage).unwrap();
+    let calls = coverage.lines().find_map(|line| line.strip_prefix("amdgpu_driver_open_kms "));
+    assert_eq!(calls.map(str::trim), Some("1"), "{coverage}");
+}
+
+#[test]
+fn missing_program_exits_with_shell_status() {
+    let name = "missing_program_exits_with_shell_status";
+    let Some(_lock) = lock_machine(name) else { return };
+    let output = run_in_machine(&["--gpus", "1"], &["no-such-program"]);
+    assert_eq!(output.status.code(), Some(127), "{}", err(&output));
+    assert!(err(&output).contains("no-such-program"), "{}", err(&output));
+}
+
+#[test]
+fn file_without_permission_exits_with_126() {
+    let name = "file_without_permission_exits_with_126";
+    let Some(_lock) = lock_machine(name) else { return };
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let output = run_in_machine(&["--gpus", "1"], &[file.path().to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(126), "{}", err(&output));
+}
+
+#[test]
+fn expired_time_limit_exits_with_125() {
+    let name = "expired_time_limit_exits_with_125";
+    let Some(_lock) = lock_machine(name) else { return };
+    let output = run_in_machine(&["--gpus", "1", "--time-limit", "2s"], &["sleep", "600"]);
+    assert_eq!(output.status.code(), Some(125), "{}", err(&output));
+    assert!(err(&output).contains("did not end within 2s"), "{}", err(&output));
+}
+
+#[test]
+fn interrupted_program_exits_with_130() {
+    let name = "interrupted_program_exits_with_130";
+    let Some(_lock) = lock_machine(name) else { return };
+    let script = "echo started; sleep 600";
+    let mut child = command(&["vm", "--gpus", "1", "--", "sh", "-c", script])
+        .env("HOME", std::env::temp_dir())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "started\n");
+    let process = Pid::from_child(&child);
+    kill_process(process, Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+}
+
+#[test]
+fn machine_failures_exit_with_125() {
+    let empty = tempfile::tempdir().unwrap();
+    let output = command(&["vm", "--", "true"]).env("HSA_VMM_VM", empty.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    assert!(err(&output).contains("hsa-vmm vm fetch"), "{}", err(&output));
+    let output = command(&["vm", "--vram", "3G", "--", "true"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", err(&output));
+}

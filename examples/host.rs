@@ -1,0 +1,50 @@
+//! Creates memory of the host, maps it, and lets a GPU and the CPU see the same bytes. Another part of the program
+//! imports the memory by a file descriptor.
+//!
+//! ```sh
+//! cargo run --example host                                        # on the simulation
+//! HSA_VMM_RUNTIME=/opt/rocm/lib/libhsa-runtime64.so.1 cargo run --example host
+//! ```
+
+use anyhow::{Context, ensure};
+use hsa_vmm::simulation::{Config, Generation};
+use hsa_vmm::vmm::Location;
+use hsa_vmm::{Access, Allocation, AllocationProperties, HandleType, Reservation, Runtime, Vmm};
+
+pub(crate) fn main() -> anyhow::Result<()> {
+    // The library never falls back to the simulation by itself; this example does.
+    let runtime = match std::env::var_os("HSA_VMM_RUNTIME") {
+        Some(_) => Runtime::load()?,
+        None => Runtime::simulated(Config::mi300x(1).with_generation(Generation::D))?,
+    };
+    let vmm = Vmm::open(&runtime)?;
+    let gpu = runtime.gpus().next().context("this runtime has no GPU")?.id();
+    let agents = [gpu, runtime.host().id()];
+
+    // `Location::HostNuma(1)` would be the memory of NUMA node 1.
+    let descriptor = HandleType::POSIX_FILE_DESCRIPTOR;
+    let properties = AllocationProperties::at(Location::Host).shareable_as(descriptor);
+    // Memory of the host is mapped in units of the largest granule of any GPU.
+    let size = vmm.reservation_granule();
+    let memory = Allocation::create(&vmm, size, &properties)?;
+    let reservation = Reservation::builder(2 * size).reserve(&vmm)?;
+    let mapping = reservation.map(0, &memory)?;
+    mapping.grant(&agents, Access::ReadWrite)?;
+
+    mapping.write(0, b"written by the CPU")?;
+    let mut text = [0; 18];
+    mapping.copy_to_host(gpu, &mut text, 0)?;
+    println!("{gpu} reads: {:?}", String::from_utf8_lossy(&text));
+    ensure!(&text == b"written by the CPU", "the GPU reads other bytes");
+    mapping.copy_from_host(gpu, 0, b"written by the GPU")?;
+
+    // The same memory, as another process would import it.
+    let exported = memory.export()?;
+    let imported = Allocation::import(&vmm, &exported)?;
+    let again = reservation.map(size, &imported)?;
+    again.grant(&agents, Access::Read)?;
+    again.read(0, &mut text)?;
+    println!("imported: {:?}", String::from_utf8_lossy(&text));
+    ensure!(&text == b"written by the GPU", "the import has other bytes");
+    Ok(())
+}

@@ -1,0 +1,195 @@
+//! Signals that fire too late, failing calls, and invalid submissions.
+
+use super::*;
+
+#[test]
+fn late_signal_quarantines_and_never_unmaps() {
+    for (generation, config) in generations() {
+        let machine = Machine::new(config);
+        let signal = Signal::new(&machine.runtime, 1);
+        let queue = RetireQueue::builder(4).with_time_limit(SHORT).without_thread();
+        let queue = queue.open(&machine.vmm).unwrap();
+        let reservation = reserve(&machine, 2);
+        let [late, other] = [0, SIZE].map(|offset| map(&machine, &reservation, offset));
+        let address = late.address();
+        submit(&queue, late, &[signal.at_most(0)]).unwrap();
+        let report = queue.drain(LONG).unwrap();
+        let [failure] = &report.failures[..] else { panic!("{generation}: {report:?}") };
+        let expected = ErrorKind::NotSignaled {
+            signal: signal.handle.handle,
+            condition: SignalCondition::AtMost(0),
+            value: 1,
+            limit: SHORT,
+        };
+        assert_eq!((failure.error.kind(), failure.quarantined), (&expected, true), "{generation}");
+        assert_eq!((failure.address, failure.size), (address, SIZE), "{generation}");
+        let listed = machine.vmm.quarantine();
+        assert_eq!((listed.len(), listed[0].address, listed[0].size), (1, address, SIZE));
+        assert_eq!(listed[0].failure, expected, "{generation}");
+
+        // The signal is too late, and no call unmaps the range.
+        signal.set(0);
+        assert_eq!(queue.poll().unwrap().retired, 0);
+        let vmm = &machine.vmm;
+        let gpu = access(machine.gpu(0), Access::None);
+        let both = [(address, SIZE), (at(address, SIZE), SIZE)];
+        for result in [
+            vmm.unmap(address, SIZE),
+            vmm.unmap(address, 2 * SIZE),
+            vmm.unmap_many(&both),
+            vmm.set_access(address, SIZE, &[gpu]),
+            vmm.revoke(address, SIZE, &[machine.gpu(0)]),
+            vmm.exchange(address, at(address, SIZE), SIZE),
+            submit_range(&queue, address, 2 * SIZE, &[]),
+        ] {
+            let is_quarantined = |it: &Error| matches!(it.kind(), ErrorKind::Quarantined { .. });
+            assert!(result.as_ref().is_err_and(is_quarantined), "{generation}: {result:?}");
+        }
+        assert!(vmm.address_free(address, 2 * SIZE).is_err(), "{generation}");
+        vmm.check().unwrap();
+        assert_readable(&machine, address);
+
+        // Other mappings of the reservation can be used and unmapped.
+        other.write(0, b"other").unwrap();
+        other.unmap().unwrap();
+        drop(map(&machine, &reservation, SIZE));
+        drop((queue, reservation));
+        assert_readable(&machine, address);
+
+        // The drop of the `Vmm` frees everything else.
+        let more = machine.reserve(SIZE);
+        let handle = machine.create(0, SIZE);
+        machine.map(more, SIZE, handle);
+        let simulation = machine.simulation.clone();
+        drop(signal);
+        drop(machine);
+        assert!(simulation.page(0, address.get()).is_some(), "{generation}: still mapped");
+        let usage = simulation.usage();
+        assert_eq!((usage.reservations, usage.mappings), (1, 1), "{generation}: {usage:?}");
+        assert_eq!(simulation.calls("hsa_shut_down"), 0, "{generation}: a stop would unmap");
+    }
+}
+
+#[test]
+fn failed_unmap_quarantines() {
+    let machine = machine();
+    let queue = RetireQueue::builder(4).without_thread().open(&machine.vmm).unwrap();
+    let reservation = reserve(&machine, 2);
+    let [first, second] = [0, SIZE].map(|offset| map(&machine, &reservation, offset));
+    let address = first.address();
+    let calls = machine.simulation.calls("hsa_amd_vmem_unmap") + 1;
+    let plan = fail_calls(FaultPlan::default(), "hsa_amd_vmem_unmap", calls..calls + 1, 0x1000);
+    machine.simulation.set_faults(plan);
+    submit(&queue, first, &[]).unwrap();
+    submit(&queue, second, &[]).unwrap();
+    let report = queue.poll().unwrap();
+    machine.simulation.set_faults(FaultPlan::default());
+    assert_eq!((report.retired, report.failures.len()), (1, 1), "{report:?}");
+    let failure = &report.failures[0];
+    assert_eq!((failure.address, failure.quarantined), (address, true));
+    assert_eq!(failure.error.call().map(|(call, _)| call), Some("hsa_amd_vmem_unmap"));
+    assert_eq!(machine.vmm.quarantine().len(), 1);
+    assert_eq!(machine.vmm.usage().mappings, 1);
+    machine.vmm.check().unwrap();
+}
+
+#[test]
+fn drop_waits_at_most_the_limit() {
+    for has_thread in [true, false] {
+        let machine = machine();
+        let signal = Signal::new(&machine.runtime, 1);
+        let builder = RetireQueue::builder(4).with_time_limit(10 * SHORT);
+        let builder = if has_thread { builder } else { builder.without_thread() };
+        let queue = builder.open(&machine.vmm).unwrap();
+        let mapping = map(&machine, &reserve(&machine, 1), 0);
+        let address = mapping.address();
+        submit(&queue, mapping, &[signal.at_most(0)]).unwrap();
+        let begun = Instant::now();
+        drop(queue);
+        assert!(begun.elapsed() >= 9 * SHORT, "not before the limit");
+        assert!(begun.elapsed() < LONG);
+        assert_readable(&machine, address);
+        assert_eq!(machine.vmm.quarantine().len(), 1);
+    }
+}
+
+#[test]
+fn mapping_that_was_unmapped_before_is_reported() {
+    let machine = machine();
+    let queue = RetireQueue::builder(4).without_thread().open(&machine.vmm).unwrap();
+    let reservation = reserve(&machine, 1);
+    let mapping = map(&machine, &reservation, 0);
+    let address = mapping.address();
+    submit(&queue, mapping, &[]).unwrap();
+    machine.vmm.unmap(address, SIZE).unwrap();
+    let new = map(&machine, &reservation, 0);
+    let report = queue.poll().unwrap();
+    assert_eq!((report.retired, report.failures.len()), (0, 1), "{report:?}");
+    let failure = &report.failures[0];
+    assert!(!failure.quarantined);
+    assert!(matches!(failure.error.problem(), Some(Problem::NotMapped(_))), "{failure:?}");
+    new.check_mapped().unwrap();
+    drop((new, reservation));
+    machine.assert_everything_freed();
+}
+
+#[test]
+fn invalid_submissions_return_the_mapping() {
+    let (machine, other) = (machine(), machine());
+    let signal = Signal::new(&machine.runtime, 1);
+    let queue = RetireQueue::builder(4).without_thread().open(&machine.vmm).unwrap();
+    let mapping = map(&machine, &reserve(&machine, 1), 0);
+    let null = (hsa_signal_t { handle: 0 }, SignalCondition::AtMost(0));
+    let Rejected { value: mapping, error } =
+        submit(&queue, mapping, &[signal.at_most(0), null]).unwrap_err();
+    assert_eq!(error.problem(), Some(Problem::Null));
+    let nine = [signal.at_most(0); RetireQueue::MAX_SIGNALS + 1];
+    let Rejected { value: mapping, error } = submit(&queue, mapping, &nine).unwrap_err();
+    assert_eq!(error.problem(), Some(Problem::TooMany(8)));
+    let text = "cannot retire a mapping: list of signals 9 has too many elements; the maximum is 8";
+    assert_eq!(error.to_string(), text);
+    let foreign = map(&other, &reserve(&other, 1), 0);
+    let error = submit(&queue, foreign, &[]).unwrap_err().error;
+    assert_eq!(error.problem(), Some(Problem::ForeignHandle));
+    assert_eq!(queue.pending(), 0);
+    mapping.check_mapped().unwrap();
+    let zero = RetireQueue::builder(0).open(&machine.vmm).unwrap_err();
+    assert_eq!(zero.problem(), Some(Problem::Zero));
+}
+
+#[test]
+fn forked_child_gets_errors_and_does_nothing() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    let machine = machine();
+    let signal = Signal::new(&machine.runtime, 1);
+    let queue = RetireQueue::builder(4).open(&machine.vmm).unwrap();
+    let reservation = reserve(&machine, 2);
+    let [first, second] = [0, SIZE].map(|offset| map(&machine, &reservation, offset));
+    let address = first.address();
+    submit(&queue, first, &[signal.at_most(0)]).unwrap();
+    let mut all = Some((queue, second));
+    let end = process::in_child(|| {
+        let (queue, second) = all.take().unwrap();
+        let Rejected { value: second, error } = submit(&queue, second, &[]).unwrap_err();
+        let opened = RetireQueue::builder(1).open(&machine.vmm).map(drop);
+        for result in [
+            Err(error),
+            submit_range(&queue, address, SIZE, &[]),
+            queue.poll().map(drop),
+            queue.drain(LONG).map(drop),
+            opened,
+        ] {
+            assert_eq!(result.unwrap_err().kind(), &ErrorKind::Forked);
+        }
+        drop((queue, second));
+    });
+    assert_eq!(end, End::Success);
+    let (queue, second) = all.unwrap();
+    assert_readable(&machine, address);
+    signal.set(0);
+    assert_eq!(queue.drain(LONG).unwrap().retired, 1);
+    drop((queue, second, reservation));
+    machine.assert_everything_freed();
+}
