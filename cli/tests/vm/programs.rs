@@ -35,7 +35,8 @@ fn program_runs_with_its_output_and_status() {
     assert!(!std::path::Path::new(&format!("{program}.new")).exists());
     assert!(std::fs::read_to_string(dmesg).unwrap().contains("software_gmc"));
     let coverage = std::fs::read_to_string(coverage).unwrap();
-    let calls = coverage.lines().find_map(|line| line.strip_prefix("amdgpu_driver_open_kms "));
+    let calls =
+        coverage.lines().find_map(|line| line.strip_prefix("amdgpu_driver_open_kms [amdgpu] "));
     assert_eq!(calls.map(str::trim), Some("1"), "{coverage}");
 }
 
