@@ -26,7 +26,7 @@ fn nothing_is_unmapped_before_its_signals_fire() {
     let load = Load {
         library: &machine.library,
         threads: 8,
-        each: test::share(10_000),
+        each: test::part_by_default(10_000),
         capacity: 512,
         limit: Duration::from_secs(if test::is_long() { 60 } else { 10 }),
         read: &read,

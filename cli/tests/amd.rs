@@ -30,7 +30,7 @@ fn conform_passes_on_every_release() {
     let name = "conform_passes_on_every_release";
     for installation in test::selected_installations(name) {
         let release = installation.release();
-        for gpus in [2, 8].into_iter().take(test::share(2)) {
+        for gpus in [2, 8].into_iter().take(test::part_by_default(2)) {
             let options = ["--gpus", &gpus.to_string()];
             let output = run_emulated(installation, &options, &["conform", "--format", "json"]);
             assert_eq!(output.status.code(), Some(0), "{release}: {}", err(&output));
@@ -114,7 +114,7 @@ fn replay_matches_simulation_on_every_release() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("traces.jsonl");
     let traces = BufReader::new(MultiGzDecoder::new(File::open(all).unwrap())).lines();
-    let traces: Vec<_> = traces.take(test::share(1500)).map(Result::unwrap).collect();
+    let traces: Vec<_> = traces.take(test::part_by_default(1500)).map(Result::unwrap).collect();
     std::fs::write(&file, traces.join("\n")).unwrap();
     let name = "replay_matches_simulation_on_every_release";
     let replay = ["replay", file.to_str().unwrap(), "--tolerate", "10", "--format", "json"];

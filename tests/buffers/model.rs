@@ -1,7 +1,7 @@
 //! Compares a growable buffer with a plain vector under random operations.
 
 use crate::machine::{KIB, Machine, generations};
-use hsa_rocr::test::share;
+use hsa_rocr::test::part_by_default;
 use hsa_vmm::Error;
 use hsa_vmm::simulation::FaultPlan;
 use hsa_vmm::{Access, GrowableBuffer};
@@ -210,7 +210,7 @@ impl Pair {
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(
-        std::env::var("HSA_VMM_BUFFER_CASES").ok().map_or(share(640) as u32, |text| text.parse().unwrap()),
+        std::env::var("HSA_VMM_BUFFER_CASES").ok().map_or(part_by_default(640) as u32, |text| text.parse().unwrap()),
     ) })]
 
     #[test]

@@ -1,5 +1,5 @@
-//! What a GPU can do by its page table, whatever the library has recorded: each permission, and nothing after
-//! memory was taken away. Each access is made in a second process, because AMD's runtime aborts after a fault.
+//! What a GPU's page table permits, not what the library has recorded: exactly the granted access, and none after the
+//! access or the memory was taken away. A second process makes each access, because AMD's runtime aborts after a fault.
 
 use super::sharing;
 use crate::case::{Case, NotPassed, Verdict, ensure, ensure_bytes};
@@ -26,24 +26,24 @@ pub(super) const CASES: &[Case] = &[
         "access.enforced.peer_by_dma",
         "HIP: hipMemAccessFlags",
         "each permission holds for another GPU's copies by DMA engines",
-        |context| permissions(context, User::Peer, DMA),
+        |context| permissions(context, User::OtherGpu, DMA),
     ),
     Case::new(
         "access.enforced.peer_by_kernels",
         "HIP: hipMemAccessFlags",
         "each permission holds for another GPU's copies by the runtime's kernels",
-        |context| permissions(context, User::Peer, KERNELS),
+        |context| permissions(context, User::OtherGpu, KERNELS),
     ),
     Case::new(
         "access.enforced.importer_by_dma",
         "HIP: hipMemAccessFlags",
-        "each permission holds in a process that imported the memory, by DMA engines",
+        "each permission holds for copies by DMA engines in a process that imported the memory",
         |context| permissions(context, User::Importer, DMA),
     ),
     Case::new(
         "access.enforced.importer_by_kernels",
         "HIP: hipMemAccessFlags",
-        "each permission holds in a process that imported the memory, by the runtime's kernels",
+        "each permission holds for copies by the runtime's kernels in a process that imported the memory",
         |context| permissions(context, User::Importer, KERNELS),
     ),
     Case::new(
@@ -85,13 +85,13 @@ pub(super) const CASES: &[Case] = &[
 const DMA: &str = "1";
 const KERNELS: &str = "0";
 
-/// Who accesses memory of the first GPU.
+/// The GPU and the process that access memory of the first GPU.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum User {
     /// The first GPU.
     Owner,
     /// Another GPU.
-    Peer,
+    OtherGpu,
     /// The first GPU, in another process than the one that created the memory.
     Importer,
 }
@@ -109,14 +109,14 @@ fn needs_enforcement(context: &Context) -> Verdict {
 fn permissions(context: &Context, user: User, engine: &str) -> Verdict {
     needs_enforcement(context)?;
     let gpu = match user {
-        User::Peer => {
+        User::OtherGpu => {
             let other = context.other_gpu()?;
             context.runtime().gpus().position(|gpu| gpu.id() == other).unwrap_or(0)
         }
         _ => 0,
     };
-    let mut peer = None;
-    // After a fault, the peer cannot go on. Therefore, the permitted accesses come first.
+    let mut second_process = None;
+    // A process cannot continue after a fault. Therefore, the permitted accesses come first.
     for (granted, writes, permitted) in [
         (Access::Read, false, true),
         (Access::ReadWrite, false, true),
@@ -137,7 +137,7 @@ fn permissions(context: &Context, user: User, engine: &str) -> Verdict {
         };
         let ticket = offer.as_ref().map(|offer| offer.ticket().to_string());
         let access = GpuAccess { gpu, granted: granted as u32, taken_by: None, writes, ticket };
-        let process = match &mut peer {
+        let process = match &mut second_process {
             Some(process) => process,
             none => none.insert(context.peer_with("HSA_ENABLE_SDMA", engine)?),
         };
@@ -145,7 +145,7 @@ fn permissions(context: &Context, user: User, engine: &str) -> Verdict {
         let verb = if writes { "writes" } else { "reads" };
         check(end, permitted, &format!("GPU {gpu} {verb} with access \"{granted}\""))?;
         if !permitted {
-            peer = None;
+            second_process = None;
             if let Some(at) = shared {
                 context.check_contents(at, 1, FILLED)?;
             }
@@ -212,7 +212,7 @@ fn every_offset(context: &Context) -> Verdict {
     check(&order)
 }
 
-/// Fails unless an access was permitted or faulted, at its own address, as expected.
+/// Fails unless the access succeeded, if it is permitted, or else faulted at its own address.
 fn check(end: Accessed, permitted: bool, what: &str) -> Verdict {
     match end {
         Accessed::Yes => ensure!(permitted, "{what}: no fault"),

@@ -18,7 +18,7 @@
 //!
 //! By default a test runs on one of its releases, chosen by its name, so that each release runs a
 //! share of the tests. With `HSA_VMM_LONG=1`, as in continuous integration, it runs on all of them.
-//! [`share`] returns how many rounds, cases or sequences of a long test run.
+//! [`part_by_default`] returns how many rounds, cases or sequences of a long test run.
 //!
 //! `HSA_VMM_TEST_DRIVER=own` runs tests on this machine's own kernel driver instead of the emulated
 //! driver, for example in a virtual machine of `hsa-vmm vm`.
@@ -104,7 +104,7 @@ pub fn runs_long_test(name: &str) -> bool {
 /// Returns how many of `all` rounds, cases or sequences a long test runs: a tenth by default, all
 /// of them if [`is_long`].
 #[must_use]
-pub fn share(all: usize) -> usize {
+pub fn part_by_default(all: usize) -> usize {
     if is_long() { all } else { all.div_ceil(10) }
 }
 

@@ -70,7 +70,7 @@ fn agrees(fixture: &Fixture) {
         Ok(seed) => seed.parse().expect("HSA_SIM_SEED is a number, or `fresh`"),
         Err(_) => SEED,
     };
-    let sequences = number("HSA_SIM_SEQUENCES").unwrap_or(test::share(SEQUENCES) as u64);
+    let sequences = number("HSA_SIM_SEQUENCES").unwrap_or(test::part_by_default(SEQUENCES) as u64);
     agrees_from(fixture, seed, sequences);
 }
 
