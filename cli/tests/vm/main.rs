@@ -9,6 +9,7 @@ mod detection;
 mod programs;
 #[path = "../hsa_vmm/mod.rs"]
 mod run_command;
+mod suites;
 
 use hsa_rocr::{Installation, Release, test};
 use run_command::{HSA_VMM, command};

@@ -100,9 +100,17 @@ fn rocminfo_prints_two_gpus() {
     }
 }
 
+/// What rocrtst runs on.
+#[derive(Clone, Copy, PartialEq)]
+enum Runtime {
+    Simulation,
+    /// AMD's runtime, on the kernel driver of this machine.
+    Amd,
+}
+
 /// Runs tests of rocrtst in one process. Returns whether all passed, and the output; `None` if rocrtst cannot be
 /// fetched, which is reported. Fails if `HSA_VMM_REQUIRE` requires AMD's runtime.
-fn run_rocrtst(name: &str, cases: &[&str]) -> Option<(bool, String)> {
+fn run_rocrtst(name: &str, runtime: Runtime, cases: &[&str]) -> Option<(bool, String)> {
     let Rocrtst { installation, program } =
         match hsa_rocr::fetch_rocrtst(&hsa_rocr::folder(), &mut |_| ()) {
             Ok(fetched) => fetched,
@@ -121,7 +129,12 @@ fn run_rocrtst(name: &str, cases: &[&str]) -> Option<(bool, String)> {
         .arg(&amd_smi)
         .arg(source));
     let mut command = installation.command(&program);
-    use_simulation(&mut command, &[amd_smi]);
+    match runtime {
+        Runtime::Simulation => use_simulation(&mut command, &[amd_smi]),
+        Runtime::Amd => {
+            command.env("LD_PRELOAD", amd_smi);
+        }
+    }
     let kernels = program.parent().expect("a folder");
     command.arg(format!("--gtest_filter={}", cases.join(":")));
     command.env("ROCRTST_KERNELS_PATH", kernels).current_dir(kernels);
@@ -134,7 +147,10 @@ fn run_rocrtst(name: &str, cases: &[&str]) -> Option<(bool, String)> {
 fn rocrtst_without_kernels_passes() {
     let count = if test::is_long() { WITHOUT_KERNELS.len() } else { SHORT };
     let name = "programs::rocrtst_without_kernels_passes";
-    let Some((passed, output)) = run_rocrtst(name, &WITHOUT_KERNELS[..count]) else { return };
+    let Some((passed, output)) = run_rocrtst(name, Runtime::Simulation, &WITHOUT_KERNELS[..count])
+    else {
+        return;
+    };
     assert!(passed && output.contains(&format!("[  PASSED  ] {count} tests.")), "{output}");
 }
 
@@ -142,7 +158,10 @@ fn rocrtst_without_kernels_passes() {
 fn rocrtst_with_kernels_fails_without_hanging() {
     let count = if test::is_long() { WITH_KERNELS.len() } else { 1 };
     let name = "programs::rocrtst_with_kernels_fails_without_hanging";
-    let Some((passed, output)) = run_rocrtst(name, &WITH_KERNELS[..count]) else { return };
+    let Some((passed, output)) = run_rocrtst(name, Runtime::Simulation, &WITH_KERNELS[..count])
+    else {
+        return;
+    };
     assert!(
         !passed && output.contains("hsa_code_object_reader_create_from_file is not simulated"),
         "{output}"
@@ -150,4 +169,18 @@ fn rocrtst_with_kernels_fails_without_hanging() {
     for case in &WITH_KERNELS[..count] {
         assert!(output.contains(&format!("[  FAILED  ] {case}")), "{case}:\n{output}");
     }
+}
+
+/// Runs in the virtual machine: cli/tests/vm starts it there.
+#[test]
+#[ignore = "needs GPUs"]
+fn rocrtst_passes_on_own_driver() {
+    assert!(
+        test::uses_own_driver(),
+        "HSA_VMM_TEST_DRIVER=own allows the use of this machine's GPUs"
+    );
+    let name = "programs::rocrtst_passes_on_own_driver";
+    let cases = &WITHOUT_KERNELS[..2];
+    let Some((passed, output)) = run_rocrtst(name, Runtime::Amd, cases) else { return };
+    assert!(passed && output.contains("[  PASSED  ] 2 tests."), "{output}");
 }

@@ -1,0 +1,125 @@
+//! Other tests of this project, in the virtual machine: their programs run on AMD's kernel driver instead of the
+//! emulated driver.
+
+use crate::run_command::{err, out};
+use crate::{RELEASE, lock_machine, run_in_machine, runs_long_tests};
+use hsa_rocr::{Installation, test};
+use serde_json::Value;
+use std::process::Command;
+
+/// The tests of the binary `amd` that run in the virtual machine.
+const AMD: [&str; 5] = ["permissions::", "offsets::", "ranges::", "host_memory::", "page_table::"];
+
+/// Tests among them that plan faults of the emulated driver.
+const PLANS_DRIVER_FAULTS: [&str; 7] = [
+    "permissions::refused_control_is_reported",
+    "permissions::refused_first_grant_leaves_no_access",
+    "permissions::full_access_is_limited_to_first_grants",
+    "permissions::failed_changes_are_rolled_back",
+    "permissions::calls_take_effect_without_page_of_the_driver",
+    "offsets::failed_grants_are_rolled_back",
+    "host_memory::failing_driver_calls_leave_nothing",
+];
+
+/// The parameters with which the SDMA engine writes page tables, late. By default the CPU writes them.
+const BY_SDMA: [&str; 4] =
+    ["--parameter", "amdgpu.vm_update_mode=0", "--parameter", "hsa_vmm.pte_delay=50"];
+
+/// The number of sequences of the differential test by default.
+const SEQUENCES: usize = 20;
+
+/// Builds a test program of a package, and returns its path.
+fn build(package: &str, name: &str) -> String {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let arguments = ["test", "--no-run", "--locked", "-p", package, "--test", name];
+    let output = Command::new(cargo).args(arguments).arg("--message-format=json").output().unwrap();
+    assert!(output.status.success(), "{}", err(&output));
+    let messages = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>();
+    let program = messages.filter_map(|message| {
+        let message = message.ok()?;
+        let is_test = message["target"]["name"] == name;
+        is_test.then(|| message["executable"].as_str().map(str::to_owned)).flatten()
+    });
+    program.last().expect("a test program")
+}
+
+/// Runs tests of a program in the virtual machine. Fails unless all pass; returns their number.
+fn run_tests(options: &[&str], environment: &[&str], program: &str, arguments: &[&str]) -> usize {
+    let environment = [&["env", "HSA_VMM_TEST_DRIVER=own"][..], environment].concat();
+    let program = [&environment[..], &[program, "--test-threads=1"], arguments].concat();
+    let options = [&["--time-limit", "3h"][..], options].concat();
+    let output = run_in_machine(&options, &program);
+    let text = format!("{options:?}: {}{}", out(&output), err(&output));
+    assert!(output.status.success(), "{text}");
+    let result = text.lines().find_map(|line| line.strip_prefix("test result: ok. "));
+    let passed = result.and_then(|result| result.split(' ').next()?.parse().ok());
+    let passed = passed.unwrap_or_else(|| panic!("no result: {text}"));
+    assert!(passed > 0, "{text}");
+    passed
+}
+
+/// Each test runs on one release; with `HSA_VMM_VM_TESTS=all`, on all, and in both modes.
+#[test]
+fn tests_of_the_library_pass() {
+    let name = "tests_of_the_library_pass";
+    let Some(_lock) = lock_machine(name) else { return };
+    let runs_all = runs_long_tests(&format!("{name}, other releases and page tables by SDMA"));
+    let program = build("hsa-vmm", "amd");
+    let skipped = PLANS_DRIVER_FAULTS.map(|test| ["--skip", test]).concat();
+    let arguments = [&AMD[..], &skipped].concat();
+    let long: &[&str] = if runs_all { &["HSA_VMM_LONG=1"] } else { &[] };
+    run_tests(&[], long, &program, &arguments);
+    if runs_all {
+        run_tests(&BY_SDMA, long, &program, &arguments);
+    }
+}
+
+/// 2,000 random operations in each mode.
+#[test]
+fn library_matches_model() {
+    let name = "library_matches_model";
+    let Some(_lock) = lock_machine(name) else { return };
+    if !runs_long_tests(name) {
+        return;
+    }
+    let program = build("hsa-vmm-conformance", "state_machine_on_amd");
+    let environment = ["HSA_VMM_LONG=1", "PROPTEST_CASES=41"];
+    for (mode, options) in [("cpu", &[][..]), ("sdma", &BY_SDMA)] {
+        let test = format!("library_matches_model_with_page_tables_in_{mode}_mode");
+        assert_eq!(run_tests(options, &environment, &program, &[&test, "--exact"]), 1);
+    }
+}
+
+/// rocrtst is AMD's own test program. Two of its tests of virtual memory run no kernel.
+#[test]
+fn rocrtst_passes() {
+    let name = "rocrtst_passes";
+    let Some(_lock) = lock_machine(name) else { return };
+    // The virtual machine has no network.
+    if let Err(error) = hsa_rocr::fetch_rocrtst(&hsa_rocr::folder(), &mut |_| ()) {
+        assert!(!test::is_required("rocr"), "HSA_VMM_REQUIRE requires rocrtst: {error}");
+        test::report(&format!("SKIPPED {name}: {error}"));
+        return;
+    }
+    let program = build("hsa-sim", "shared_object");
+    let arguments = ["programs::rocrtst_passes_on_own_driver", "--exact", "--ignored"];
+    assert_eq!(run_tests(&[], &[], &program, &arguments), 1);
+}
+
+/// The same random calls on AMD's kernel driver and on the simulation, which the same test compares with the emulated
+/// driver. The emulated driver, from which the test takes its expectations, has no TLB by default.
+#[test]
+fn simulation_agrees_with_kernel_driver() {
+    let name = "simulation_agrees_with_kernel_driver";
+    let Some(lock) = lock_machine(name) else { return };
+    let runs_all = runs_long_tests(&format!("{name}, 5,000 sequences and other releases"));
+    let program = build("hsa-sim", "differential");
+    let sequences = format!("HSA_SIM_SEQUENCES={}", if runs_all { 5000 } else { SEQUENCES });
+    let all = lock.installations.iter().map(Installation::release);
+    for release in all.filter(|release| runs_all || *release == RELEASE) {
+        let test = format!("agrees_with_{}", release.version().replace('.', "_"));
+        let environment = ["HSA_VMM_LONG=1", &sequences];
+        let options = ["--parameter", "hsa_vmm.tlb=0"];
+        assert_eq!(run_tests(&options, &environment, &program, &[&test, "--exact"]), 1);
+    }
+}
