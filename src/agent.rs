@@ -186,6 +186,17 @@ pub struct Link {
 
 /// The limits of kernels on a GPU, its clocks and its caches
 /// ([`Runtime::compute_properties`](crate::Runtime::compute_properties)). A value that the runtime does not report is 0.
+///
+/// ```
+/// # fn main() -> Result<(), hsa_vmm::Error> {
+/// # let runtime = hsa_vmm::Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
+/// for gpu in runtime.gpus() {
+///     let limits = runtime.compute_properties(gpu.id());
+///     println!("{}: {limits:?}", gpu.name());
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ComputeProperties {

@@ -31,6 +31,9 @@
 //! | `src/ipc/imports.rs`: `Imports` | open imports | while the runtime maps and unmaps them |
 //! | `src/area/allocated.rs`: `LOCKED` | ranges that areas have locked | while the runtime locks and unlocks one |
 //!
+//! `src/vmm/page_table/mod.rs`: `wait_is_due`, whether waiting must be repeated, is taken before the page of a barrier
+//! and held while waiting.
+//!
 //! No other lock is taken while one of these is held: `src/vmm/mod.rs`: `quarantine`, the list of quarantined
 //! ranges; `src/vmm/ledger/handles.rs`: `numbers`, the next handle's number; `src/vmm/retire/incoming.rs`: a
 //! queue's `slots`; `src/ipc/table.rs`: `free`, the free entries of the table of exports; `src/runtime/mod.rs`:

@@ -83,5 +83,5 @@ fn compare_passes_on_equal_figures() {
         .map(|line| format!("{line}\n"))
         .collect();
     let (status, output) = compare(&figures, &counted);
-    assert_eq!((status, output.lines().count()), (0, 13), "{output}");
+    assert_eq!((status, output.lines().count()), (0, 14), "{output}");
 }

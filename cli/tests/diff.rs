@@ -145,8 +145,8 @@ const KEEPS_MEMORY: &str = "2 workarounds are needed only with B: unmap_keeps_me
     (torch_memory_saver#84), memory_returns_with_addresses (vllm#46203, torch_memory_saver#83).";
 /// The beginning of a sentence; the actual result follows.
 const IMPORT_FAILS: &str = "1 case fails in B, a known failure: share.import.not_memory (since ROCm \
-    7.14 only set_access checks an imported descriptor (ROCR-Runtime: \
-    VMemoryHandleImport keeps the descriptor for later): ";
+    7.14, and in rocddi, only set_access checks an imported descriptor (rocm-systems#6471: set_access \
+    imports the descriptor; #12228): ";
 
 /// Checks that `diff` printed the expected sentences.
 fn assert_sentences(sentences: &Value, expected: &[&str], context: &str) {

@@ -95,7 +95,7 @@ fn options(subcommand: &str) -> Option<BTreeSet<String>> {
     let words: Vec<_> = subcommand.split(' ').chain(["--help"]).collect();
     let help = run(&words);
     let text = out(&help);
-    let names = text.split([' ', ',', '\n']).filter(|word| word.starts_with("--"));
+    let names = text.split([' ', ',', '\n', '[', '=']).filter(|word| word.starts_with("--"));
     help.status.success().then(|| names.map(str::to_owned).collect())
 }
 

@@ -25,9 +25,8 @@ const TESTED_ELSEWHERE: &[(&str, &str)] = &[
     ("HSA_VMM_RUNTIME=sim cargo run", "tests/examples.rs has the program"),
     ("hsa-vmm conform --runtime /opt/rocm", "ROCm may not be installed"),
     ("hsa-vmm rocr fetch", "the tests have already fetched it"),
-    ("hsa-vmm emulate --rocr 7.14.0", "cli/tests/amd.rs stores a release of the user"),
+    ("hsa-vmm rocr check 7.14.0", "cli/tests/amd.rs checks a stored release"),
     ("hsa-vmm vm ", "cli/tests/vm runs it"),
-    ("hsa-vmm diff before.json", "the command before it needs a release of the user"),
 ];
 /// Parts of commands that take long, and their replacements.
 const REPLACEMENTS: &[(&str, &str)] = &[
