@@ -29,7 +29,7 @@ fn subcommands() -> BTreeMap<Vec<String>, Vec<String>> {
         let options = help
             .lines()
             .filter(|line| line.trim_start().starts_with('-'))
-            .filter_map(|line| line.split([' ', ',']).find(|word| word.starts_with("--")))
+            .filter_map(|line| line.split([' ', ',', '[']).find(|word| word.starts_with("--")))
             .map(str::to_owned)
             .collect();
         for subcommand in
