@@ -87,7 +87,7 @@ fn check(target: Target, row: &Row, limit: &str, comparison: Comparison) -> Resu
     }
     // The GPU reads a queue's freed memory in some runs.
     if row.pair.plan() == "DESTROY_QUEUE=lost" {
-        conform = row.conform.clone();
+        (conform, bringup) = (row.conform.clone(), row.bringup.clone());
     }
     for (found, expected) in [(&conform, &row.conform), (&bringup, &row.bringup)] {
         // Only the full comparison compares which check detects a fault. Threads of the runtime race with the

@@ -2,8 +2,8 @@
 //! emulated driver.
 
 use crate::run_command::{err, out};
-use crate::{RELEASE, lock_machine, run_in_machine, runs_long_tests};
-use hsa_rocr::{Installation, test};
+use crate::{lock_machine, run_in_machine, runs_long_tests};
+use hsa_rocr::test;
 use serde_json::Value;
 use std::process::Command;
 
@@ -24,9 +24,6 @@ const PLANS_DRIVER_FAULTS: [&str; 7] = [
 /// The parameters with which the SDMA engine writes page tables, late. By default the CPU writes them.
 const BY_SDMA: [&str; 4] =
     ["--parameter", "amdgpu.vm_update_mode=0", "--parameter", "hsa_vmm.pte_delay=50"];
-
-/// The number of sequences of the differential test by default.
-const SEQUENCES: usize = 20;
 
 /// Builds a test program of a package, and returns its path.
 fn build(package: &str, name: &str) -> String {
@@ -104,22 +101,4 @@ fn rocrtst_passes() {
     let program = build("hsa-sim", "shared_object");
     let arguments = ["programs::rocrtst_passes_on_own_driver", "--exact", "--ignored"];
     assert_eq!(run_tests(&[], &[], &program, &arguments), 1);
-}
-
-/// The same random calls on AMD's kernel driver and on the simulation, which the same test compares with the emulated
-/// driver. The emulated driver, from which the test takes its expectations, has no TLB by default.
-#[test]
-fn simulation_agrees_with_kernel_driver() {
-    let name = "simulation_agrees_with_kernel_driver";
-    let Some(lock) = lock_machine(name) else { return };
-    let runs_all = runs_long_tests(&format!("{name}, 5,000 sequences and other releases"));
-    let program = build("hsa-sim", "differential");
-    let sequences = format!("HSA_SIM_SEQUENCES={}", if runs_all { 5000 } else { SEQUENCES });
-    let all = lock.installations.iter().map(Installation::release);
-    for release in all.filter(|release| runs_all || *release == RELEASE) {
-        let test = format!("agrees_with_{}", release.version().replace('.', "_"));
-        let environment = ["HSA_VMM_LONG=1", &sequences];
-        let options = ["--parameter", "hsa_vmm.tlb=0"];
-        assert_eq!(run_tests(&options, &environment, &program, &[&test, "--exact"]), 1);
-    }
 }
