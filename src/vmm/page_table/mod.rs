@@ -262,6 +262,9 @@ impl Shared {
     /// Waits for changes of earlier operations if waiting for them has failed. Must succeed before memory is released
     /// or addresses are freed.
     pub(super) fn wait_if_due(&self) -> Result<(), ErrorKind> {
+        if !self.waits_for_gpus() {
+            return Ok(());
+        }
         // Locked while waiting, so that no other thread releases memory meanwhile.
         let mut is_due = lock(&self.page_tables.wait_is_due);
         if *is_due {
