@@ -1,8 +1,8 @@
 //! Builds each package, installs it into a clean tree, and uses it there. Builds the packaged crates in an empty
 //! folder.
 //!
-//! These tests run where root has `debootstrap`, which creates minimal Debian systems in `target/packages` once.
-//! Otherwise they print `SKIPPED`. They take minutes.
+//! With `HSA_VMM_LONG=1`, these tests run where root has `debootstrap`, which creates minimal Debian systems in
+//! `target/packages` once. Otherwise they print `SKIPPED`. They take minutes.
 
 mod crates;
 mod manifests;
@@ -58,10 +58,13 @@ fn skip(name: &str, missing: &str, reason: &str) {
     test::report(&format!("SKIPPED packages::{name}: {reason}"));
 }
 
-/// Returns whether a test of a clean tree cannot run, because this process is not root's or a tool is missing.
-/// Reports the reason.
+/// Returns whether a test of a clean tree is skipped: by default, because it takes long, and where this process is
+/// not root's or a tool is missing. Reports the reason.
 #[track_caller]
 fn is_skipped(name: &str, tools: &[&str]) -> bool {
+    if !test::runs_long_test(&format!("packages::{name}")) {
+        return true;
+    }
     let is_installed = |tool: &str| {
         let path = std::env::var_os("PATH").unwrap_or_default();
         std::env::split_paths(&path).any(|folder| folder.join(tool).exists())

@@ -214,7 +214,7 @@ mod tests {
         let offset = imported.offset;
         drop(imported);
         assert!(buffers.at(offset).is_none());
-        assert_eq!((vram.available(), buffers.count()), (1 << 20, 0));
+        assert_eq!((vram.used(), buffers.count()), (0, 0));
         let imported = buffers.import(file.descriptor()).unwrap();
         assert_eq!(imported.size, 1 << 20);
     }

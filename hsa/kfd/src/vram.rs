@@ -18,8 +18,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The maximum number of processes of a machine.
 const SLOTS: usize = 512;
 
-/// Bytes of each GPU's memory that a process uses.
-type Slot = [AtomicU64; MAX_GPUS];
+/// The unit in which the driver reports available memory, as amdkfd does (`VRAM_AVAILABLITY_ALIGN`).
+const AVAILABILITY_UNIT: u64 = 2 << 20;
+
+/// What a process uses of a GPU's memory.
+#[derive(Debug, Default)]
+struct Usage {
+    /// Bytes.
+    used: AtomicU64,
+    /// Bytes, with each buffer rounded up to a multiple of [`AVAILABILITY_UNIT`].
+    rounded: AtomicU64,
+}
+
+/// What a process uses of each GPU's memory.
+type Slot = [Usage; MAX_GPUS];
 
 /// The byte of the file whose lock serialises counting; the bytes of the slots follow.
 const COUNT_LOCK: i64 = 0;
@@ -57,7 +69,10 @@ impl MemoryUsage {
         let own = free.ok_or_else(|| io::Error::from_raw_os_error(libc::EAGAIN))?;
         let slots = map(&file, size)?;
         // Clear the counts of a previous process.
-        slots[own].iter().for_each(|used| used.store(0, Ordering::Relaxed));
+        for usage in &slots[own] {
+            usage.used.store(0, Ordering::Relaxed);
+            usage.rounded.store(0, Ordering::Relaxed);
+        }
         Ok(Arc::new(Self { slots, own, file: Some(file), count_lock: Mutex::default() }))
     }
 
@@ -67,10 +82,22 @@ impl MemoryUsage {
         is_locked(file, byte(slot))
     }
 
-    fn used(&self, gpu: usize) -> u64 {
+    /// Adds up a count of all live processes.
+    fn sum(&self, count: impl Fn(&Slot) -> &AtomicU64) -> u64 {
         let slots = self.slots.iter().enumerate();
-        let used = slots.map(|(slot, used)| (slot, used[gpu].load(Ordering::Relaxed)));
-        used.filter(|(slot, used)| *used > 0 && self.is_live(*slot)).map(|(_, used)| used).sum()
+        let counts = slots.map(|(slot, usage)| (slot, count(usage).load(Ordering::Relaxed)));
+        counts
+            .filter(|(slot, count)| *count > 0 && self.is_live(*slot))
+            .map(|(_, count)| count)
+            .sum()
+    }
+
+    fn used(&self, gpu: usize) -> u64 {
+        self.sum(|slot| &slot[gpu].used)
+    }
+
+    fn rounded(&self, gpu: usize) -> u64 {
+        self.sum(|slot| &slot[gpu].rounded)
     }
 
     fn claim(&self, gpu: usize, size: u64, limit: u64) -> Result<()> {
@@ -80,7 +107,9 @@ impl MemoryUsage {
         let total = self.used(gpu).checked_add(size);
         let claimed = match total {
             Some(total) if total <= limit => {
-                self.slots[self.own][gpu].fetch_add(size, Ordering::Relaxed);
+                let usage = &self.slots[self.own][gpu];
+                usage.used.fetch_add(size, Ordering::Relaxed);
+                usage.rounded.fetch_add(round_up(size), Ordering::Relaxed);
                 Ok(())
             }
             _ => Err(ENOMEM),
@@ -88,6 +117,10 @@ impl MemoryUsage {
         file.map_or(Ok(()), |file| unlock(file, COUNT_LOCK))?;
         claimed
     }
+}
+
+fn round_up(size: u64) -> u64 {
+    size.next_multiple_of(AVAILABILITY_UNIT)
 }
 
 impl Drop for MemoryUsage {
@@ -194,11 +227,14 @@ impl Vram {
 
     /// Returns how many bytes this process uses.
     pub(crate) fn held(&self) -> u64 {
-        self.usage.slots[self.usage.own][self.gpu].load(Ordering::Relaxed)
+        self.usage.slots[self.usage.own][self.gpu].used.load(Ordering::Relaxed)
     }
 
+    /// Returns the available bytes as amdkfd reports them: a multiple of 2 MiB, after each buffer was rounded up
+    /// to one. More can be allocated.
     pub(crate) fn available(&self) -> u64 {
-        self.size.saturating_sub(self.used())
+        let free = self.size.saturating_sub(self.usage.rounded(self.gpu));
+        free - free % AVAILABILITY_UNIT
     }
 
     /// Claims bytes; dropping the claim releases them.
@@ -218,13 +254,17 @@ pub(crate) struct Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        self.usage.slots[self.usage.own][self.gpu].fetch_sub(self.size, Ordering::Relaxed);
+        let usage = &self.usage.slots[self.usage.own][self.gpu];
+        usage.used.fetch_sub(self.size, Ordering::Relaxed);
+        usage.rounded.fetch_sub(round_up(self.size), Ordering::Relaxed);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const MIB: u64 = 1 << 20;
 
     fn remove(name: &str) {
         std::fs::remove_file(path(own::user(), name)).unwrap();
@@ -235,29 +275,42 @@ mod tests {
         // Each `MemoryUsage` opens the file itself, as each process does.
         let name = format!("test{}", std::process::id());
         let [first, second] =
-            [(); 2].map(|()| Vram::new(MemoryUsage::shared(&name).unwrap(), 1, 100));
-        let claim = first.claim(60).unwrap();
-        assert_eq!(second.claim(41).map(drop), Err(ENOMEM));
-        assert_eq!((second.used(), second.held(), second.available()), (60, 0, 40));
-        let rest = second.claim(40).unwrap();
+            [(); 2].map(|()| Vram::new(MemoryUsage::shared(&name).unwrap(), 1, 100 * MIB));
+        let claim = first.claim(60 * MIB).unwrap();
+        assert_eq!(second.claim(41 * MIB).map(drop), Err(ENOMEM));
+        assert_eq!((second.used(), second.held(), second.available()), (60 * MIB, 0, 40 * MIB));
+        let rest = second.claim(40 * MIB).unwrap();
         assert_eq!(first.available(), 0);
         drop(rest);
-        assert_eq!(first.available(), 40);
+        assert_eq!(first.available(), 40 * MIB);
         drop(claim);
-        assert_eq!(first.available(), 100);
+        assert_eq!(first.available(), 100 * MIB);
         remove(&name);
+    }
+
+    #[test]
+    fn available_memory_is_reported_in_units_of_2_mib() {
+        let vram = Vram::new(MemoryUsage::unshared(), 0, 5 * MIB);
+        assert_eq!(vram.available(), 4 * MIB);
+        let page = vram.claim(4096).unwrap();
+        assert_eq!((vram.used(), vram.available()), (4096, 2 * MIB));
+        let second_page = vram.claim(4096).unwrap();
+        assert_eq!((vram.used(), vram.available()), (8192, 0));
+        assert!(vram.claim(4 * MIB).is_ok(), "the limit counts bytes");
+        drop((page, second_page));
+        assert_eq!((vram.used(), vram.available()), (0, 4 * MIB));
     }
 
     #[test]
     fn memory_of_dead_processes_is_reclaimed() {
         let name = format!("gone{}", std::process::id());
         let dead = MemoryUsage::shared(&name).unwrap();
-        let live = Vram::new(MemoryUsage::shared(&name).unwrap(), 0, 100);
-        dead.claim(0, 70, 100).unwrap();
-        assert_eq!(live.available(), 30);
+        let live = Vram::new(MemoryUsage::shared(&name).unwrap(), 0, 100 * MIB);
+        dead.claim(0, 70 * MIB, 100 * MIB).unwrap();
+        assert_eq!(live.available(), 30 * MIB);
         drop(dead);
-        assert_eq!(live.available(), 100);
-        assert!(live.claim(100).is_ok());
+        assert_eq!(live.available(), 100 * MIB);
+        assert!(live.claim(100 * MIB).is_ok());
         remove(&name);
     }
 }

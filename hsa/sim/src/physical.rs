@@ -19,30 +19,39 @@ pub(crate) enum Owner {
     Gpu(usize),
 }
 
+/// The unit in which amdkfd reports a GPU's available memory (`VRAM_AVAILABILITY_ALIGN`).
+const AVAILABILITY_UNIT: u64 = 2 << 20;
+
 /// Counts the claimed memory of an agent.
 #[derive(Debug)]
 pub(crate) struct Account {
     size: u64,
     used: AtomicU64,
+    /// The used bytes, with each claim rounded up to a multiple of [`AVAILABILITY_UNIT`].
+    rounded: AtomicU64,
 }
 
 impl Account {
     pub(crate) fn new(size: u64) -> Arc<Self> {
-        Arc::new(Self { size, used: AtomicU64::new(0) })
+        Arc::new(Self { size, used: AtomicU64::new(0), rounded: AtomicU64::new(0) })
     }
 
     pub(crate) fn used(&self) -> u64 {
         self.used.load(Relaxed)
     }
 
+    /// Returns the available bytes as amdkfd reports them: a multiple of 2 MiB, after each claim was rounded up to
+    /// one. More can be claimed.
     pub(crate) fn available(&self) -> u64 {
-        self.size.saturating_sub(self.used())
+        let free = self.size.saturating_sub(self.rounded.load(Relaxed));
+        free - free % AVAILABILITY_UNIT
     }
 
     /// Claims `bytes`, if enough are available.
     pub(crate) fn claim(self: &Arc<Self>, bytes: u64) -> Option<Claim> {
         let fits = |used: u64| used.checked_add(bytes).filter(|total| *total <= self.size);
         self.used.fetch_update(Relaxed, Relaxed, fits).ok()?;
+        self.rounded.fetch_add(bytes.next_multiple_of(AVAILABILITY_UNIT), Relaxed);
         Some(Claim { account: Arc::clone(self), bytes })
     }
 }
@@ -57,6 +66,7 @@ pub(crate) struct Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         self.account.used.fetch_sub(self.bytes, Relaxed);
+        self.account.rounded.fetch_sub(self.bytes.next_multiple_of(AVAILABILITY_UNIT), Relaxed);
     }
 }
 

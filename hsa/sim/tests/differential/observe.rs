@@ -3,6 +3,9 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::fs::FileExt;
+use std::sync::OnceLock;
 
 const PAGE: u64 = 4096;
 /// The number of pages to read from the start of a range. If a range is longer, its last page is also
@@ -72,23 +75,38 @@ pub fn words(area: u64, ranges: &[MappedRange]) -> Vec<(u64, Option<u64>)> {
 
 /// Returns the word at an address, if it is readable.
 fn read(address: u64) -> Option<u64> {
-    let mut word = 0u64;
-    let local = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: 8 };
-    let remote = core::ptr::without_provenance_mut(address as usize);
-    let remote = libc::iovec { iov_base: remote, iov_len: 8 };
-    // SAFETY: writes at most the word; the kernel checks the other address.
-    let read = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
-    (read == 8).then_some(word)
+    let file = word_file();
+    let mut bytes = [0; 8];
+    let from = core::ptr::without_provenance(address as usize);
+    // SAFETY: the kernel reads the address, and checks it.
+    let copied = unsafe { libc::pwrite(file.as_raw_fd(), from, bytes.len(), 0) };
+    (copied == 8).then(|| {
+        file.read_exact_at(&mut bytes, 0).expect("the word in the file");
+        u64::from_ne_bytes(bytes)
+    })
 }
 
 /// Writes a word with the CPU. Returns `false` if the address is not writable.
 pub fn write(address: u64, word: u64) -> bool {
-    let local = libc::iovec { iov_base: (&raw const word).cast_mut().cast(), iov_len: 8 };
-    let remote = core::ptr::without_provenance_mut(address as usize);
-    let remote = libc::iovec { iov_base: remote, iov_len: 8 };
+    let file = word_file();
+    file.write_all_at(&word.to_ne_bytes(), 0).expect("the word in the file");
+    let to = core::ptr::without_provenance_mut(address as usize);
     // SAFETY: the kernel checks the address, which is in an area of the test's own.
-    let written = unsafe { libc::process_vm_writev(libc::getpid(), &local, 1, &remote, 1, 0) };
-    written == 8
+    let copied = unsafe { libc::pread(file.as_raw_fd(), to, 8, 0) };
+    copied == 8
+}
+
+/// Returns a file of one word, through which words are copied. A system call fails where an access would end the
+/// process; unlike `process_vm_readv`, a file's can access memory of a device.
+fn word_file() -> &'static File {
+    static FILE: OnceLock<File> = OnceLock::new();
+    FILE.get_or_init(|| {
+        // SAFETY: the name is a string; the new descriptor is owned by the file.
+        let descriptor = unsafe { libc::memfd_create(c"word".as_ptr(), libc::MFD_CLOEXEC) };
+        assert!(descriptor >= 0, "memfd_create");
+        // SAFETY: as above.
+        unsafe { File::from_raw_fd(descriptor) }
+    })
 }
 
 /// Unmaps everything in a range.

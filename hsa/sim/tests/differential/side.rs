@@ -129,6 +129,11 @@ impl Side {
         self.handles.keys()
     }
 
+    /// Returns whether an exported descriptor is open.
+    pub fn has_descriptors(&self) -> bool {
+        !self.descriptors.is_empty()
+    }
+
     /// Closes all exported descriptors.
     pub fn close_descriptors(&mut self) {
         self.descriptors.clear();
