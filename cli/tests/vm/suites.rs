@@ -2,8 +2,8 @@
 //! emulated driver.
 
 use crate::run_command::{err, out};
-use crate::{lock_machine, run_in_machine, runs_long_tests};
-use hsa_rocr::test;
+use crate::{RELEASE, lock_machine, run_in_machine, runs_long_tests};
+use hsa_rocr::{Installation, test};
 use serde_json::Value;
 use std::process::Command;
 
@@ -24,6 +24,9 @@ const PLANS_DRIVER_FAULTS: [&str; 7] = [
 /// The parameters with which the SDMA engine writes page tables, late. By default the CPU writes them.
 const BY_SDMA: [&str; 4] =
     ["--parameter", "amdgpu.vm_update_mode=0", "--parameter", "hsa_vmm.pte_delay=50"];
+
+/// The number of sequences of the simulation's differential test, by default and in the long test.
+const SEQUENCES: [usize; 2] = [50, 5000];
 
 /// Builds a test program of a package, and returns its path.
 fn build(package: &str, name: &str) -> String {
@@ -101,4 +104,22 @@ fn rocrtst_passes() {
     let program = build("hsa-sim", "shared_object");
     let arguments = ["programs::rocrtst_passes_on_own_driver", "--exact", "--ignored"];
     assert_eq!(run_tests(&[], &[], &program, &arguments), 1);
+}
+
+/// The differential test of the simulation, which also compares the emulated driver with the simulation. The TLB is
+/// off: AMD's user-space driver does not flush it (docs/defects.md), and the sequences would read unmapped memory.
+#[test]
+fn simulation_agrees_with_kernel_driver() {
+    let name = "simulation_agrees_with_kernel_driver";
+    let Some(lock) = lock_machine(name) else { return };
+    let runs_all = runs_long_tests(&format!("{name}, 5,000 sequences on each release"));
+    let program = build("hsa-sim", "differential");
+    let sequences = format!("HSA_SIM_SEQUENCES={}", SEQUENCES[usize::from(runs_all)]);
+    let releases = lock.installations.iter().map(Installation::release);
+    for release in releases.filter(|release| runs_all || *release == RELEASE) {
+        let test = format!("agrees_with_{}", release.version().replace('.', "_"));
+        let options = ["--parameter", "hsa_vmm.tlb=0"];
+        let environment = ["HSA_VMM_LONG=1", &sequences];
+        assert_eq!(run_tests(&options, &environment, &program, &[&test, "--exact"]), 1);
+    }
 }

@@ -26,7 +26,7 @@ use hsa_rocr::test::{self, Fixture};
 use hsa_rocr::{Emulation, Release};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::{Instant, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 use worker::Work;
 
 /// The number of sequences per release with `HSA_VMM_LONG=1`.
@@ -49,17 +49,26 @@ fn number(variable: &str) -> Option<u64> {
 
 #[test]
 fn agrees_with_6_1_2() {
-    test::on(&[Release::R6_1_2], "agrees_with_6_1_2", &emulation(), agrees);
+    agrees_with(Release::R6_1_2, "agrees_with_6_1_2");
 }
 
 #[test]
 fn agrees_with_6_4_3() {
-    test::on(&[Release::R6_4_3], "agrees_with_6_4_3", &emulation(), agrees);
+    agrees_with(Release::R6_4_3, "agrees_with_6_4_3");
 }
 
 #[test]
 fn agrees_with_7_2_4() {
-    test::on(&[Release::R7_2_4], "agrees_with_7_2_4", &emulation(), agrees);
+    agrees_with(Release::R7_2_4, "agrees_with_7_2_4");
+}
+
+fn agrees_with(release: Release, name: &str) {
+    let time_limit = Duration::from_secs(600 + sequences());
+    test::on_with_timeout(&[release], name, &emulation(), time_limit, agrees);
+}
+
+fn sequences() -> u64 {
+    number("HSA_SIM_SEQUENCES").unwrap_or(test::part_by_default(SEQUENCES) as u64)
 }
 
 fn agrees(fixture: &Fixture) {
@@ -70,11 +79,7 @@ fn agrees(fixture: &Fixture) {
         Ok(seed) => seed.parse().expect("HSA_SIM_SEED is a number, or `fresh`"),
         Err(_) => SEED,
     };
-    let sequences = number("HSA_SIM_SEQUENCES").unwrap_or(test::part_by_default(SEQUENCES) as u64);
-    agrees_from(fixture, seed, sequences);
-}
-
-fn agrees_from(fixture: &Fixture, seed: u64, sequences: u64) {
+    let sequences = sequences();
     let start_time = Instant::now();
     let release = fixture.release();
     println!("\n{release}: {sequences} sequences of seed {seed}");

@@ -65,6 +65,7 @@ pub struct Side {
     reservations: BTreeMap<Name, u64>,
     handles: BTreeMap<Name, u64>,
     descriptors: BTreeMap<Name, OwnedFd>,
+    has_imported: bool,
     memory_file: OwnedFd,
     dev_null: std::fs::File,
 }
@@ -92,6 +93,7 @@ impl Side {
             reservations: BTreeMap::new(),
             handles: BTreeMap::new(),
             descriptors: BTreeMap::new(),
+            has_imported: false,
             memory_file: unsafe { OwnedFd::from_raw_fd(memory_file) },
             dev_null: std::fs::File::open("/dev/null").expect("/dev/null"),
         }
@@ -106,7 +108,7 @@ impl Side {
         self.area += AREA;
         self.reservations.clear();
         self.handles.clear();
-        self.descriptors.clear();
+        self.close_descriptors();
     }
 
     /// Returns whether each name in a call has a value: the call that should have created the
@@ -129,14 +131,15 @@ impl Side {
         self.handles.keys()
     }
 
-    /// Returns whether an exported descriptor is open.
-    pub fn has_descriptors(&self) -> bool {
-        !self.descriptors.is_empty()
+    /// Returns whether an exported descriptor is open, or was imported.
+    pub fn has_shared(&self) -> bool {
+        self.has_imported || !self.descriptors.is_empty()
     }
 
-    /// Closes all exported descriptors.
+    /// Closes all exported descriptors, after all handles were released.
     pub fn close_descriptors(&mut self) {
         self.descriptors.clear();
+        self.has_imported = false;
     }
 
     /// Returns the name of the latest object with the value of this handle. Runtimes reuse values.
@@ -345,6 +348,7 @@ impl Side {
         let import = self.vmem.hsa_amd_vmem_import_shareable_handle;
         let status = unsafe { import(descriptor, &mut handle) };
         if status == OK {
+            self.has_imported = true;
             self.handles.insert(id, handle.handle);
         }
         status.into()
