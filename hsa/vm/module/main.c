@@ -5,7 +5,8 @@
  * Each "ivshmem-plain" device of QEMU has a BAR of RAM. The module divides the BAR into VRAM, doorbells and
  * registers, and gives the device the identity of an MI300X; amdgpu then binds to the device. The module
  * replaces one function of amdgpu, amdgpu_discovery_set_ip_blocks(), which would read the chip's discovery
- * table. The replacement adds the blocks of blocks.c.
+ * table; the replacement adds the blocks of blocks.c. If the CPU can access only a part of the VRAM, the module
+ * also replaces amdgpu_device_resize_fb_bar(), which would try to make all of it accessible.
  */
 #include <asm/hypervisor.h>
 #include <asm/processor.h>
@@ -54,26 +55,46 @@ static bool is_test_machine(void)
 	return line && strstr(line, "hsa_vmm.vm=1");
 }
 
-static void notrace jump_to_set_ip_blocks(unsigned long ip, unsigned long parent, struct ftrace_ops *ops,
-					  struct ftrace_regs *regs)
+/* Runs in place of amdgpu_device_resize_fb_bar(): QEMU's device has no resizable BAR. */
+static int keep_fb_bar(struct amdgpu_device *adev)
 {
-	ftrace_get_regs(regs)->ip = (unsigned long)set_ip_blocks;
+	return 0;
 }
 
-static struct ftrace_ops discovery_ops = {
-	.func = jump_to_set_ip_blocks,
-	.flags = FTRACE_OPS_FL_SAVE_REGS | FTRACE_OPS_FL_IPMODIFY | FTRACE_OPS_FL_RECURSION,
+/* A function of amdgpu, and the function that runs in its place. */
+struct replacement {
+	const char *name;
+	void *function;
+	struct ftrace_ops ops;
 };
 
-static int replace_discovery(void)
+static void notrace jump_to_replacement(unsigned long ip, unsigned long parent, struct ftrace_ops *ops,
+					struct ftrace_regs *regs)
 {
-	unsigned long address = amdgpu_symbol("amdgpu_discovery_set_ip_blocks");
-	int error;
+	ftrace_get_regs(regs)->ip = (unsigned long)container_of(ops, struct replacement, ops)->function;
+}
 
-	if (!address)
-		return -ENOENT;
-	error = ftrace_set_filter_ip(&discovery_ops, address, 0, 0);
-	return error ?: register_ftrace_function(&discovery_ops);
+#define REPLACEMENT(replaced, by)                                                                 \
+	{                                                                                         \
+		.name = #replaced, .function = by,                                                \
+		.ops = { .func = jump_to_replacement,                                             \
+			 .flags = FTRACE_OPS_FL_SAVE_REGS | FTRACE_OPS_FL_IPMODIFY |              \
+				  FTRACE_OPS_FL_RECURSION },                                      \
+	}
+
+static struct replacement discovery = REPLACEMENT(amdgpu_discovery_set_ip_blocks, set_ip_blocks);
+static struct replacement bar_resize = REPLACEMENT(amdgpu_device_resize_fb_bar, keep_fb_bar);
+
+static int replace(struct replacement *replacement)
+{
+	unsigned long address = amdgpu_symbol(replacement->name);
+	int error = address ? ftrace_set_filter_ip(&replacement->ops, address, 0, 0) : -ENOENT;
+
+	if (!error)
+		error = register_ftrace_function(&replacement->ops);
+	if (error)
+		pr_err("hsa_vmm: cannot replace %s(): %d\n", replacement->name, error);
+	return error;
 }
 
 static void set_bar(struct pci_dev *pdev, int bar, const struct resource *memory, u64 start, u64 size)
@@ -136,11 +157,11 @@ static int __init hsa_vmm_init(void)
 	kernel_engine_wq = alloc_workqueue("hsa_vmm", WQ_UNBOUND | WQ_HIGHPRI | WQ_MEM_RECLAIM, 0);
 	if (!kernel_engine_wq)
 		return -ENOMEM;
-	error = replace_discovery();
-	if (error) {
-		pr_err("hsa_vmm: cannot replace amdgpu_discovery_set_ip_blocks(): %d\n", error);
+	error = replace(&discovery);
+	if (!error && visible)
+		error = replace(&bar_resize);
+	if (error)
 		return error;
-	}
 	while (gpu_count < MAX_GPUS && (pdev = pci_get_device(IVSHMEM_VENDOR, IVSHMEM_DEVICE, pdev))) {
 		struct gpu *gpu = &gpus[gpu_count];
 

@@ -1,5 +1,6 @@
 //! A fetched kernel.
 
+use crate::folder;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -10,11 +11,11 @@ pub struct Kernel {
     folder: PathBuf,
 }
 
-/// The kernel was not fetched.
+/// The kernel was not fetched, or its module was compiled from other source files than this machine's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{missing} not found in {folder}; run `hsa-vmm vm fetch`", folder = folder.display())]
+#[error("{problem} in {folder}; run `hsa-vmm vm fetch`", folder = folder.display())]
 pub struct NotFetched {
-    missing: String,
+    problem: String,
     folder: PathBuf,
 }
 
@@ -26,18 +27,27 @@ impl Kernel {
     /// Opens a fetched kernel by its name, such as `6.12.117+deb12-amd64`; without a name, the last fetched kernel.
     ///
     /// # Errors
-    /// The kernel was not fetched; the message contains the command that fetches it.
+    /// The kernel was not fetched, or its module was compiled from other source files than those that
+    /// `hsa-vmm vm fetch` finds; the message contains the command to run.
     pub fn open(folder: &Path, release: Option<&str>) -> Result<Self, NotFetched> {
-        let not_fetched = |missing: String| NotFetched { missing, folder: folder.to_owned() };
+        let not_fetched = |problem: String| NotFetched { problem, folder: folder.to_owned() };
         let found = match release {
             Some(release) => Self::in_folder(folder, release),
             None => Self::last_fetched(folder),
         };
-        found.ok_or_else(|| {
-            not_fetched(
-                release.map_or("a kernel".into(), |release| format!("the kernel {release}")),
-            )
-        })
+        let kernel = found.ok_or_else(|| {
+            not_fetched(release.map_or("a kernel was not found".into(), |release| {
+                format!("the kernel {release} was not found")
+            }))
+        })?;
+        let source = folder::module_source();
+        match source.and_then(|source| changed_file(&source, &kernel.module_folder())) {
+            Some(name) => Err(not_fetched(format!(
+                "{name} has changed since the module of {} was compiled",
+                kernel.release
+            ))),
+            None => Ok(kernel),
+        }
     }
 
     fn last_fetched(folder: &Path) -> Option<Self> {
@@ -66,6 +76,11 @@ impl Kernel {
         &self.folder
     }
 
+    /// Returns the folder in which the module was compiled, with a copy of its source files.
+    pub(crate) fn module_folder(&self) -> PathBuf {
+        self.folder.join("module")
+    }
+
     pub(crate) fn image(&self) -> PathBuf {
         self.folder.join(Self::IMAGE)
     }
@@ -75,9 +90,33 @@ impl Kernel {
     }
 }
 
+/// Returns the name of a source file that differs from its copy.
+fn changed_file(source: &Path, copy: &Path) -> Option<String> {
+    let files = fs::read_dir(source).ok()?.filter_map(Result::ok).map(|entry| entry.path());
+    let mut changed = files.filter(|file| file.is_file()).filter(|file| {
+        let name = file.file_name().unwrap_or_default();
+        fs::read(file).ok() != fs::read(copy.join(name)).ok()
+    });
+    changed.next().map(|file| file.display().to_string())
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Kernel;
+    use super::{Kernel, changed_file};
+    use std::fs;
+
+    #[test]
+    fn changed_source_is_found() {
+        let [source, copy] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        for folder in [&source, &copy] {
+            fs::write(folder.path().join("main.c"), "int a;").unwrap();
+        }
+        fs::write(copy.path().join("main.o"), "compiled").unwrap();
+        assert_eq!(changed_file(source.path(), copy.path()), None);
+        fs::write(source.path().join("main.c"), "int b;").unwrap();
+        let changed = changed_file(source.path(), copy.path()).unwrap();
+        assert!(changed.ends_with("main.c"), "{changed}");
+    }
 
     #[test]
     fn missing_kernel_error_suggests_fetch() {
