@@ -30,6 +30,8 @@
   X(hsa_amd_vmem_address_reserve)                                                                     \
   X(hsa_amd_vmem_handle_create)                                                                       \
   X(hsa_amd_vmem_handle_release)                                                                      \
+  X(hsa_amd_vmem_export_shareable_handle)                                                             \
+  X(hsa_amd_vmem_import_shareable_handle)                                                             \
   X(hsa_amd_vmem_map)                                                                                 \
   X(hsa_amd_vmem_unmap)                                                                               \
   X(hsa_amd_vmem_set_access)
@@ -103,7 +105,7 @@ static void start(void) {
   CALL(hsa_amd_agent_iterate_memory_pools, gpu, use_pool, NULL);
 }
 
-static struct memory new_memory(void) {
+__attribute__((unused)) static struct memory new_memory(void) {
   struct memory memory;
   CALL(hsa_amd_vmem_address_reserve, (void **)&memory.address, SIZE, 0, 0);
   CALL(hsa_amd_vmem_handle_create, pool, SIZE, MEMORY_TYPE_PINNED, 0, &memory.handle);

@@ -166,7 +166,9 @@ fn conform_passes_with_other_settings() {
     if !runs_long_tests(name) {
         return;
     }
-    let settings: [(&[&str], usize, &str, &str); 3] = [
+    let no_large_bar = "access.set.cpu_without_large_bar";
+    let settings: [(&[&str], usize, &str, &str); 4] = [
+        (&["--parameter", "hsa_vmm.visible=256"], 2, no_large_bar, no_large_bar),
         (&["--gpus", "8", "--vram", "256M"], 8, "access.gpus.*", "access.gpus.both_see_the_same"),
         (&["--parameter", "hsa_vmm.xgmi=0"], 2, "access.set.*", "access.set.agent_out_of_reach"),
         (
