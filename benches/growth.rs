@@ -1,7 +1,7 @@
 //! Measures the time to grow buffers of several sizes: in place, and by allocating, copying and freeing.
 //!
 //! ```sh
-//! cargo bench --bench growth
+//! cargo bench -p hsa-vmm-bench --bench growth
 //! ```
 //!
 //! Runs on the simulation, whose own cost is part of the figures. The simulation's memory uses this machine's
@@ -99,7 +99,7 @@ fn pages_one_by_one(bencher: Bencher, gib: usize) {
         .bench_local_values(|()| (0..PAGES).for_each(|_| buffer.borrow_mut().grow(STEP).unwrap()));
 }
 
-/// Maps as many pages in one call.
+/// Maps the same number of pages of 2 MiB in one call.
 #[divan::bench(args = SIZES_IN_GIB, sample_size = 1, sample_count = 100, counters = [ItemsCount::new(PAGES)])]
 fn pages_in_one_call(bencher: Bencher, gib: usize) {
     let buffer = buffer(gib);

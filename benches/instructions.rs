@@ -1,11 +1,11 @@
-//! Makes frequent calls of one kind. `.ci/instructions` runs this program under callgrind, which counts only
-//! the instructions of [`measured`].
+//! Performs one operation of the library many times. `.ci/instructions` runs this program under callgrind, which
+//! counts only the instructions of [`measured`].
 //!
 //! ```sh
 //! cargo run --release -p hsa-vmm-bench --example instructions -- map
 //! ```
 //!
-//! A number after the name of the call adds unreported calls, to test the counting.
+//! A number after the name of the operation adds calls that are counted but not reported, to test the counting.
 
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{
@@ -20,7 +20,7 @@ const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 const SIZE: usize = 2 << 20;
 /// The number of live mappings, and of holes.
 const PAGES: usize = 1 << 13;
-/// The number of counted calls.
+/// The number of calls that the program reports.
 const CALLS: usize = 1000;
 
 struct Workload {

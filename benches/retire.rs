@@ -4,8 +4,8 @@
 //! cargo bench -p hsa-vmm-bench --bench retire
 //! ```
 //!
-//! Runs on the simulation, which a submission does not call. A batch is smaller than the queue and is measured
-//! while the queue's thread reads the signals of the earlier submissions.
+//! Runs on the simulation, which a submission does not call. A batch fills the queue. It is measured while the
+//! queue's thread, if there is one, reads the signals of the batch's earlier submissions.
 
 use hsa_vmm::hsa_sys::hsa_signal_t;
 use hsa_vmm::simulation::Config;
@@ -26,12 +26,12 @@ fn submit(queue: &RetireQueue, mapping: Mapping, signals: &[Condition]) -> Resul
     Ok(unsafe { queue.submit(mapping, signals) }?)
 }
 
-/// Submits batches by a number of threads. Returns the median, over all batches, of the nanoseconds per
-/// submission, and the slowest batch's.
+/// Submits batches, each divided between `threads` threads. Returns the median and the maximum, over all threads of
+/// all batches, of the nanoseconds per submission.
 fn measure(
     vmm: &Vmm,
     signals: &[Condition],
-    fire: &(dyn Fn(bool) + Sync),
+    set_fired: &(dyn Fn(bool) + Sync),
     (threads, with_thread): (usize, bool),
 ) -> Result<(f64, f64), Error> {
     let gpu = vmm.runtime().gpus().next().map(|gpu| gpu.id());
@@ -43,7 +43,7 @@ fn measure(
     let reservation = Reservation::builder(BATCH * SIZE).reserve(vmm)?;
     let mut times = Vec::new();
     for _ in 0..BATCHES {
-        fire(false);
+        set_fired(false);
         let mut mappings = (0..BATCH).map(|index| reservation.map(index * SIZE, &memory));
         let mut shares: Vec<Vec<Mapping>> = Vec::new();
         for _ in 0..threads {
@@ -65,7 +65,7 @@ fn measure(
             threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
         });
         times.extend(batch.into_iter().collect::<Result<Vec<f64>, Error>>()?);
-        fire(true);
+        set_fired(true);
         let report = queue.drain(Duration::from_secs(60))?;
         assert!(report.failures.is_empty() && report.pending == 0, "{report:?}");
     }
@@ -86,7 +86,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         unsafe { create(1, 0, std::ptr::null(), &mut signal) };
         signals.push((signal, SignalCondition::AtMost(0)));
     }
-    let fire = |fired: bool| {
+    let set_fired = |fired: bool| {
         for (signal, _) in &signals {
             // SAFETY: the signals exist until the runtime stops.
             unsafe { store(*signal, i64::from(!fired)) };
@@ -96,7 +96,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for (threads, with_thread, count) in
         [(1, false, 1), (1, true, 1), (1, true, 8), (2, true, 1), (4, true, 1)]
     {
-        let (median, slowest) = measure(&vmm, &signals[..count], &fire, (threads, with_thread))?;
+        let (median, slowest) =
+            measure(&vmm, &signals[..count], &set_fired, (threads, with_thread))?;
         let thread = if with_thread { "with the queue's thread" } else { "polled" };
         println!("{threads} threads, {count} signals, {thread}: {median:.0} ns, {slowest:.0} ns");
     }

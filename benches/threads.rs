@@ -1,5 +1,5 @@
-//! Compares the throughput of two threads with that of one thread. The threads map, unmap and look up
-//! in a reservation each, then look up in a shared reservation.
+//! Compares the throughput of two threads with that of one thread. Each thread maps, unmaps and looks up in its
+//! own reservation. Then both look up in a shared reservation.
 //!
 //! ```sh
 //! cargo bench -p hsa-vmm-bench --bench threads

@@ -1,5 +1,5 @@
-//! Exports a range of addresses as dma-bufs, as a network adapter's driver or another process takes them, and
-//! reads them back through the descriptors.
+//! Exports a range of addresses as dma-bufs for a network adapter's driver or another process, and reads them
+//! back through the descriptors.
 //!
 //! ```sh
 //! cargo run --example ranges                                       # on the simulation
@@ -55,8 +55,8 @@ pub(crate) fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads the bytes of a segment as a process does that has received its descriptor: imports the dma-buf, maps all
-/// of it, and reads from the offset on.
+/// Reads the bytes of a segment like a process that has received its descriptor: imports the dma-buf, maps all of
+/// it, and reads from the offset on.
 fn read_segment(vmm: &Vmm, segment: &Segment, agents: &[AgentId]) -> anyhow::Result<Vec<u8>> {
     let memory = Allocation::import(vmm, &segment.descriptor)?;
     let mapping = Reservation::builder(memory.size()).reserve(vmm)?.map(0, &memory)?;

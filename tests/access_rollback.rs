@@ -266,7 +266,8 @@ fn peer_granted_after_owner_can_lose_access() {
     assert_eq!(readable, [true, false]);
 }
 
-/// Waiting fails for a change and for its rollback, so that a GPU may still use the memory by an old entry.
+/// Waiting fails for a change and for its rollback, so that a GPU may still use the memory through an old
+/// page-table entry.
 #[test]
 fn failed_wait_keeps_memory_until_a_later_wait() {
     if process::rerun_in_own_process() {
@@ -307,7 +308,7 @@ fn failed_wait_keeps_memory_until_a_later_wait() {
     }
 }
 
-/// As above, and the library is dropped meanwhile: the memory stays allocated, and the runtime started.
+/// Waiting fails while the library is dropped: the memory stays allocated, and the runtime stays started.
 #[test]
 fn dropped_library_keeps_memory_after_a_failed_wait() {
     if process::rerun_in_own_process() {

@@ -325,7 +325,7 @@ fn foreign_mappings_in_several_holes_are_never_freed() {
     assert_in_quarantine(&vmm, base, at(base, 4096));
 }
 
-/// The hostile runtime replaces any mapping at addresses that it has just unmapped.
+/// The hostile runtime would create a foreign mapping in any hole.
 #[test]
 fn cpu_access_changes_make_no_hole() {
     if process::rerun_in_own_process() {

@@ -20,8 +20,8 @@ fn gpus(machine: &Machine) -> [AccessDescriptor; 2] {
     [0, 1].map(|gpu| access(machine.gpu(gpu), Access::ReadWrite))
 }
 
-/// Nine new mappings in two reservations, in no particular order. In the first reservation, four adjacent and two
-/// adjacent ones show the first GPU's memory. In the second, three show the second GPU's.
+/// Nine new mappings in two reservations, in no particular order. Six in the first reservation, four adjacent and
+/// two adjacent, map the first GPU's memory. Three in the second map the second GPU's.
 struct Fixture {
     machine: Machine,
     granule: usize,

@@ -119,7 +119,7 @@ fn map_allocates_only_ledger_nodes() {
     }
 }
 
-/// Each call makes exactly one runtime call in each release. Look-ups make none.
+/// Each call makes exactly one runtime call in each release. A repeated grant and look-ups make none.
 #[test]
 fn calls_make_one_runtime_call_and_look_ups_none() {
     for (release, config) in machine::releases() {

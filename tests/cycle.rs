@@ -17,9 +17,9 @@ struct ProcessCounts {
 }
 
 fn process_counts() -> ProcessCounts {
-    // Counts mappings of files only, because the allocator's mappings change.
-    let of_files = |region: &process::Region| region.name.contains("hsa-sim");
-    let regions = process::regions().iter().filter(|region| of_files(region)).count();
+    // Counts only the simulation's mappings, because those of the memory allocator change.
+    let of_simulation = |region: &process::Region| region.name.contains("hsa-sim");
+    let regions = process::regions().iter().filter(|region| of_simulation(region)).count();
     ProcessCounts { descriptors: process::descriptors(), regions }
 }
 
@@ -43,8 +43,8 @@ fn cycle_by_calls(machine: &Machine, name: &str) {
     machine.map(at(base, granule), 2 * granule, large);
     machine.map(at(base, 5 * granule), granule, small);
     process::assert_inaccessible(base.get(), 8 * granule, name);
-    let all_agents: Vec<_> = gpus.iter().map(|&gpu| access(gpu, Access::ReadWrite)).collect();
-    vmm.set_access(base, 3 * granule, &all_agents).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let gpu_grants: Vec<_> = gpus.iter().map(|&gpu| access(gpu, Access::ReadWrite)).collect();
+    vmm.set_access(base, 3 * granule, &gpu_grants).unwrap_or_else(|e| panic!("{name}: {e}"));
     for (number, &gpu) in gpus.iter().enumerate() {
         for offset in [0, granule, 3 * granule - 1] {
             let page = machine.simulation.page(number, at(base, offset).get());
@@ -66,7 +66,7 @@ fn cycle_by_calls(machine: &Machine, name: &str) {
             vmm.read(at(base, offset), &mut bytes).unwrap();
             assert!(bytes == expected, "{name}: at {offset:#x}");
         }
-        // A GPU copies what the CPU writes to the memory of another handle.
+        // A GPU copies the CPU's bytes to the memory of another handle.
         let written = pattern(7, granule);
         vmm.write(base, &written).unwrap();
         vmm.read(at(base, 5 * granule), &mut bytes).unwrap();

@@ -387,7 +387,7 @@ fn view_is_removed_at_the_mapping_limit() {
 /// The runtime is not called when CPUs lose access, even after memory was mapped again: `mprotect` changes the
 /// protection, whether the library or the runtime has mapped the memory for the CPU.
 #[test]
-fn two_cpus_can_be_revoked_one_by_one() {
+fn revoking_cpus_makes_no_runtime_call() {
     if process::rerun_in_own_process() {
         return;
     }

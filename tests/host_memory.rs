@@ -270,11 +270,11 @@ fn missing_routes_are_named() {
             Generation::D | Generation::E => drop(created.unwrap()),
             _ => {
                 let error = created.unwrap_err();
-                let supported = matches!(
+                let is_named = matches!(
                     error.kind(),
                     ErrorKind::NotSupported(Feature::HostMemory(what)) if what.contains("GEM_CREATE")
                 );
-                assert!(supported, "{generation}: {error}");
+                assert!(is_named, "{generation}: {error}");
             }
         }
     }

@@ -178,7 +178,7 @@ fn unknown_runtime_has_no_quirks_of_rocr() {
         use_memory(&vmm);
     }
     // The symbol version of AMD's releases alone does not make a library a runtime.
-    let incomplete = compile_source("unversioned", "int hsa_init(void) { return 0; }\n");
+    let incomplete = compile_source("symbol-version", "int hsa_init(void) { return 0; }\n");
     // SAFETY: a library of this test without constructors.
     let error = unsafe { Runtime::load_from(&incomplete) }.unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Load(_)), "{error}");
@@ -186,7 +186,7 @@ fn unknown_runtime_has_no_quirks_of_rocr() {
 }
 
 #[test]
-fn runtime_without_half_of_the_functions_opens() {
+fn runtime_without_virtual_memory_opens() {
     let folder = tempfile::tempdir().unwrap();
     let map = folder.path().join("half.map");
     // Exports all functions except those of virtual memory.

@@ -1,4 +1,5 @@
-//! Checks that no module of `src/` imports a module of a higher layer.
+//! Checks the structure of the sources: the layers of `src/`, the lengths of files, and the paths and locks that
+//! pages list.
 
 use std::collections::BTreeSet;
 use std::fs;

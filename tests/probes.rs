@@ -26,7 +26,7 @@ const PROBED: [&str; 7] = [
 /// Only this quirk's presence can be found.
 const PEER: &str = "peer_after_owner_fails";
 
-/// The quirks whose probes a machine with these quirks reports.
+/// Returns the quirks whose probes a `Vmm` reports if the runtime has the quirks of `table`.
 fn reported_with(table: Quirks) -> BTreeSet<&'static str> {
     let mut names = BTreeSet::from(PROBED);
     names.extend(table.peer_after_owner_fails.then_some(PEER));
@@ -203,7 +203,7 @@ fn hidden_identity_is_probed_by_default() {
     }
 }
 
-/// Probing::IfUnknown probes nothing else; each choice is one of the options.
+/// Each option probes only the runtimes that it names.
 #[test]
 fn probing_follows_the_option() {
     if process::rerun_in_own_process() {

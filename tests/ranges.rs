@@ -21,7 +21,7 @@ fn parts(segments: &[Segment]) -> Vec<(usize, usize)> {
     segments.iter().map(|segment| (segment.offset, segment.length)).collect()
 }
 
-/// Maps handles of these sizes in granules, one after the other, and writes a pattern to all of it.
+/// Maps new memory of these sizes, in granules, at adjacent addresses, and fills it with a pattern.
 fn map_with_pattern(machine: &Machine, sizes: &[usize]) -> (Address, Vec<u8>) {
     let granule = machine.granule();
     let size = sizes.iter().sum::<usize>() * granule;
@@ -170,30 +170,30 @@ fn descriptors_are_new_and_closed_on_exec() {
     }
 }
 
-/// Calls that are rejected, with the argument and the problem of the error.
+/// Makes calls that are rejected. Returns each result with the expected argument and problem.
 fn rejected(machine: &Machine) -> Vec<(Result<Vec<Segment>, Error>, Argument, Problem)> {
     let (vmm, granule) = (&machine.vmm, machine.granule());
     let (base, _) = map_with_pattern(machine, &[1, 1]);
-    let hole = machine.reserve(3 * granule);
+    let with_hole = machine.reserve(3 * granule);
     let handle = machine.create(0, granule);
-    machine.map(hole, granule, handle);
-    machine.map(at(hole, 2 * granule), granule, handle);
+    machine.map(with_hole, granule, handle);
+    machine.map(at(with_hole, 2 * granule), granule, handle);
     let memory = PoolMemory::allocate(&machine.runtime, machine.gpu(0), 8192).unwrap();
     let host = machine.runtime.host().id();
     let host_memory =
         PoolMemory::allocate_with(&machine.runtime, host, 4096, PoolFlags::FINE_GRAINED).unwrap();
     let pool_end = memory.address().get() + 8192;
     let export = |address, size| vmm.export_address_range(address, size);
-    let after_hole = Problem::NotMapped(at(hole, granule));
+    let unmapped = Problem::NotMapped(at(with_hole, granule));
     vec![
         (export(Address::NULL, granule), Argument::Address, Problem::Null),
         (export(base, 0), Argument::Size, Problem::Zero),
         (export(base, usize::MAX), Argument::Size, Problem::Overflow),
         (export(Address::new(4096), 4096), Argument::Address, Problem::NotReserved),
         (export(base, 3 * granule), Argument::Address, Problem::NotReserved),
-        (export(hole, 2 * granule), Argument::Address, after_hole),
-        (export(hole, 3 * granule), Argument::Address, after_hole),
-        (export(at(hole, granule), granule), Argument::Address, after_hole),
+        (export(with_hole, 2 * granule), Argument::Address, unmapped),
+        (export(with_hole, 3 * granule), Argument::Address, unmapped),
+        (export(at(with_hole, granule), granule), Argument::Address, unmapped),
         (
             export(at(memory.address(), 4096), 4097),
             Argument::Address,

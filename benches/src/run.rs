@@ -67,7 +67,7 @@ pub struct Measurement {
     pub p99_ns: f64,
     /// The median minus the median of the raw level, if that level was measured.
     pub over_raw_ns: Option<f64>,
-    /// The difference's uncertainty: half the widths of both medians' intervals, together.
+    /// The uncertainty of the difference: the half-widths of both medians' intervals, added as squares.
     pub over_raw_error_ns: Option<f64>,
     /// The number of samples.
     pub samples: usize,
@@ -85,7 +85,7 @@ pub enum BenchError {
     /// The library failed, for example to start the runtime or to open its virtual memory.
     #[error(transparent)]
     Library(#[from] hsa_vmm::Error),
-    /// A required feature is missing.
+    /// The runtime lacks a required feature, or cannot be configured or opened.
     #[error("cannot measure: {0}")]
     Configuration(String),
     /// HIP cannot be used.
@@ -211,8 +211,8 @@ impl Runner {
         Ok(Self { level, caller, layout, samples: BTreeMap::new() })
     }
 
-    /// Performs every operation once for each address. Overwrites `holes` and `mapped` with the addresses of this
-    /// round.
+    /// Performs the selected operations, and those that they depend on, once for each address. Overwrites `holes` and
+    /// `mapped` with the addresses of this round.
     fn round(
         &mut self,
         clock: Clock,
@@ -306,8 +306,8 @@ pub fn run(
     Ok(results)
 }
 
-/// Computes the statistics of samples. `raw` is the median of the raw level: this function sets it for that
-/// level, which comes first, and subtracts it for the others.
+/// Computes the statistics of samples. `raw` is the median of the raw level. A call for that level sets it; later
+/// calls subtract it.
 pub(crate) fn measurement(
     operation: Operation,
     level: Level,

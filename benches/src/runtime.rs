@@ -103,7 +103,7 @@ impl BenchRuntime {
         Ok(Self { backend, runtime, vmm, table, _library: library })
     }
 
-    /// Disables the workarounds of these quirks; `all` disables all. Only the simulation `nothing` supports it.
+    /// Disables the workarounds of these quirks; `all` disables all. Only the simulation `nothing` supports this.
     ///
     /// # Errors
     /// [`BenchError::Configuration`] for any other runtime, whose quirks would crash the process;

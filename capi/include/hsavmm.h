@@ -1,6 +1,7 @@
 /*
  * The functions that libhsavmm adds to HIP: the choice of a runtime, the simulation, messages of errors,
- * exact addresses, revocation of a GPU's access, and the state of the library.
+ * exact addresses, revocation of a GPU's access, batches, areas, deferred unmapping, buffers, and the state of
+ * the library.
  *
  * Functions return HIP's error codes. HIP's own functions: <hip/hip_runtime_api.h>.
  */
@@ -210,7 +211,8 @@ hipError_t hsavmm_retire_poll(hsavmm_retire_queue_t queue, hsavmm_retire_report 
 /* Waits until everything that was submitted before is unmapped or quarantined, at most `limit` milliseconds. */
 hipError_t hsavmm_retire_drain(hsavmm_retire_queue_t queue, unsigned int limit,
                                hsavmm_retire_report *report);
-/* Waits until the queue is empty: at most its time limit. hsavmm_shut_down does the same. */
+/* Destroys a queue. Waits until it is empty, at most its time limit. hsavmm_shut_down does the same for every
+ * queue. */
 hipError_t hsavmm_retire_destroy(hsavmm_retire_queue_t queue);
 
 /* ---- Buffers ------------------------------------------------------------------------------- */

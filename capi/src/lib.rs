@@ -1,7 +1,8 @@
 //! `libhsavmm`: HIP's virtual memory management and IPC for C and C++, under HIP's own names.
 //!
 //! `include/hip/hip_runtime_api.h` and `include/hsavmm.h` document the functions; [`hsa_vmm`]
-//! implements them. This crate only converts arguments, results and errors.
+//! implements them. This crate converts arguments, results and errors, and implements HIP's streams, events and
+//! contexts.
 //!
 //! * `types`: C's types, in HIP's layout. `status`: error numbers, messages and panics.
 //! * `process`: the runtime that all calls of the process share. `devices`: its visible GPUs.
@@ -9,7 +10,7 @@
 //!   `events`, `contexts`, `properties`, `unsupported`: HIP's functions, one file per subject.
 //! * `ranges`: address ranges as dma-bufs, by HIP's function and by an extension.
 //! * `own`, `areas`, `batches`, `buffers`, `retire`: extensions of HIP (`hsavmm_…`); `objects`: the
-//!   numbers by which C identifies areas, buffers and retire queues.
+//!   numbers by which C identifies areas, buffers, retire queues, streams and events.
 //!
 //! A pointer for a result must be null or writable, and a pointer to bytes must be valid for that
 //! many bytes. The functions check for null, and check handles and addresses of this library.

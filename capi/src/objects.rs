@@ -38,7 +38,7 @@ pub struct InArea {
     pub offset: usize,
     /// The size of the memory in bytes.
     pub size: usize,
-    /// Whether the area maps the program's own memory, which may continue before and after the range.
+    /// Whether the address is the host's, in the program's own memory, which may continue before and after the range.
     pub is_own: bool,
 }
 
@@ -141,7 +141,7 @@ impl Objects {
 
     /// Finds the area whose memory contains an address of the host or of a device.
     pub fn area_at(&self, at: Address) -> Option<InArea> {
-        // Lock areas without holding this lock: `hsavmm_area_destroy` locks the area first.
+        // Locks areas without holding this lock: `hsavmm_area_destroy` locks the area first.
         let areas: Vec<Arc<OpenArea>> = lock(&self.by_number)
             .values()
             .filter_map(|object| match object {

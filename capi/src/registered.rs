@@ -16,7 +16,8 @@ use hsa_vmm::{Address, Area};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-/// Registered memory. Its area is listed in `process.objects`, where `hipMemcpy` and similar functions look up addresses.
+/// Registered memory. Its area is listed in `process.objects`, where `hipMemcpy` and similar functions look up
+/// addresses.
 #[derive(Clone, Debug)]
 struct Entry {
     area: Arc<OpenArea>,

@@ -264,7 +264,7 @@ pub unsafe fn copy(
             return contradiction("source");
         }
     }
-    // If the ranges overlap, read each part before it is overwritten.
+    // If the ranges overlap, reads each part before it is overwritten.
     let (first_to, first_from) =
         (to.comparison_address(destination as usize), from.comparison_address(source as usize));
     let backwards = first_to > first_from && first_to - first_from < size;

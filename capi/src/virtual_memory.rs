@@ -37,8 +37,8 @@ fn handle_type(number: c_uint) -> Result<HandleType, Failure> {
     }
 }
 
-/// Converts C's properties. Rejects kinds of memory that no release of HIP supports. `hsa_vmm` checks
-/// everything else.
+/// Converts C's properties. Rejects what the profile's release of HIP does not support; `hsa_vmm` checks everything
+/// else.
 fn properties(
     process: &Process,
     vmm: &Vmm,

@@ -40,7 +40,7 @@ Results go to standard output, notes and progress to standard error.
 Exit status: 0 success, 1 something failed, 2 invalid usage or a
 file that cannot be written, 3 no runtime.";
 
-/// The options of all subcommands that open a runtime.
+/// The options of all subcommands that use the library on a runtime.
 #[derive(Args, Clone, Debug)]
 pub struct Common {
     #[command(flatten)]
@@ -189,7 +189,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// Returns the log level; `None` for subcommands without the option.
+    /// Returns the log level; `None` if it was not given, or for subcommands without the option.
     pub fn log_level(&self) -> Option<LevelFilter> {
         match self {
             Self::Info(Info { common, .. })

@@ -180,7 +180,8 @@ impl RuntimeOptions {
         })
     }
 
-    /// If these options select a runtime, makes a sequence run on it instead of on the sequence's own machine.
+    /// If these options name a library or configure the simulation, makes a sequence run on that runtime instead of on
+    /// the sequence's own machine.
     pub fn override_machine(&self, sequence: &mut Sequence) {
         let is_selected = matches!(self.choice, Choice::Library(_)) || self.config_text().is_some();
         if is_selected {
@@ -205,7 +206,7 @@ impl RuntimeOptions {
 
     /// Returns the arguments that choose the same runtime in a new shell, as a user would type them.
     pub fn typed_arguments(&self) -> Vec<String> {
-        // `emulate` and `rocr run` set this variable to choose the library.
+        // `emulate`, `vm` and `rocr run` set this variable to choose the library.
         let is_in_variable = |path: &PathBuf| {
             std::env::var_os("HSA_VMM_RUNTIME").is_some_and(|value| value == *path)
         };

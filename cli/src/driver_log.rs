@@ -12,8 +12,8 @@ use std::process::Command;
 
 /// The environment variable with the path of the emulated driver's log.
 const VARIABLE: &str = "HSA_KFD_LOG";
-/// The number of last lines of the emulated driver's log that are returned. Lines of failures are always
-/// returned.
+/// The number of last lines of the emulated driver's log that [`DriverLog::new_lines`] returns. It returns earlier
+/// lines only if they report failures.
 const LAST_LINES: usize = 12;
 
 /// The prefix of lines of the emulated driver's log.
@@ -30,7 +30,7 @@ fn is_failure(line: &str) -> bool {
     returned_error(line) || line.contains(" fault at ")
 }
 
-/// The log of the kernel, or of the emulated driver in worker processes.
+/// The log of the kernel and, if workers use the emulated driver, that driver's log.
 #[derive(Debug)]
 pub struct DriverLog {
     kernel: KernelLog,

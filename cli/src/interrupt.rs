@@ -6,13 +6,13 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether SIGINT (Ctrl-C) or SIGTERM has arrived. A second signal ends this process at once, and its workers
-/// are then killed.
+/// Whether SIGINT (Ctrl-C), SIGTERM or another handled signal has arrived. A second signal ends this process at once,
+/// and its workers are then killed.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// Waits for SIGINT and SIGTERM from now on.
+    /// Handles SIGINT and SIGTERM from now on.
     pub fn new() -> io::Result<Self> {
         let interrupt = Self::default();
         interrupt.add(SIGINT)?;
@@ -20,7 +20,7 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// Waits for another signal, too.
+    /// Handles another signal, too.
     pub fn add(&self, signal: c_int) -> io::Result<()> {
         signal_hook::flag::register_conditional_shutdown(signal, 1, self.0.clone())?;
         signal_hook::flag::register(signal, self.0.clone())?;

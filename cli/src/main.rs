@@ -43,7 +43,7 @@ pub enum Exit {
     Program(u8),
 }
 
-/// Arguments that cannot be used together, or that select nothing.
+/// Arguments that cannot be used together, that select nothing, or that name a file that cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct BadUsage(pub String);

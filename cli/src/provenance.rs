@@ -21,7 +21,7 @@ const REDACTED: &str = "(redacted)";
 const VERSION_LIMIT: Duration = Duration::from_secs(5);
 
 /// The environment variables that are part of a report, besides the runtime's.
-const OWN_VARIABLES: &[&str] = &[
+const OTHER_VARIABLES: &[&str] = &[
     "HSA_KFD",
     "HSA_KFD_FAULTS",
     "HSA_SIM",
@@ -49,7 +49,7 @@ pub struct Privacy {
 /// Describes this run. `reproduce` is the beginning of a command that repeats a part of the run.
 pub fn gather(driver: Option<Driver>, simulation: Option<&str>, reproduce: String) -> Provenance {
     let machine = driver.map(machine).or(is_driver_emulated().then_some(Machine::EmulatedDriver));
-    let names = RUNTIME_VARIABLES.iter().chain(OWN_VARIABLES);
+    let names = RUNTIME_VARIABLES.iter().chain(OTHER_VARIABLES);
     let variable = |name: &&str| {
         let value = env::var_os(name)?.to_string_lossy().into_owned();
         (!value.is_empty()).then(|| ((*name).to_owned(), value))

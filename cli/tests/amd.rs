@@ -44,8 +44,8 @@ fn conform_passes_on_every_release() {
                 matching.map(|case| case["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
             };
             assert!(names("fail").is_empty(), "{release}: {:?}", names("fail"));
-            // The cases for runtimes with fewer features are skipped, and those that need control of page
-            // tables or a driver that reports where memory is.
+            // The skipped cases are for runtimes with fewer features, or need control of page tables or a driver
+            // that reports where memory is.
             let mut skipped = names("skip");
             skipped.sort();
             let expected = [
@@ -78,7 +78,7 @@ fn conform_passes_with_controlled_page_tables() {
         let release = installation.release();
         let conform = ["conform", "--page-tables", "--format", "json"];
         let mut report = Value::Null;
-        // Immediate updates; nothing flushes the TLB until the library waits; nothing writes entries until then.
+        // Entries are written at once; the TLB is flushed only when the library waits; entries are written only then.
         for mode in ["", "tlb=on,split_bug=on", "pte_delay=600s,tlb=on,split_bug=on"] {
             let context = format!("{release} {mode:?}");
             let mut command = emulated(installation, &["--gpus", "2"], &conform);

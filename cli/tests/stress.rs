@@ -58,7 +58,7 @@ fn simulation_passes_every_scenario() {
 }
 
 #[test]
-fn every_generation_and_gpu_passes() {
+fn generations_and_gpus_pass_mixed() {
     for sim in ["era=a", "era=b", "era=c", "consumer", "apu", "dmabuf-cpu-mapping=off"] {
         let output = run_simulated(&["--sim", sim, "--time", "200ms", "--scene", "mixed"]);
         report(&output, 0);

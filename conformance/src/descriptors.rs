@@ -6,7 +6,7 @@ pub(crate) fn count() -> Option<usize> {
     std::fs::read_dir("/proc/self/fd").ok().map(Iterator::count)
 }
 
-/// Formats a number of [`count`].
+/// Formats a result of [`count`].
 pub(crate) fn text(count: Option<usize>) -> String {
     count.map_or("an unknown number".to_owned(), |count| count.to_string())
 }

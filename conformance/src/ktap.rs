@@ -58,7 +58,7 @@ struct Subtest {
     number: usize,
     /// Whether a test failed.
     failed: bool,
-    /// Whether no test passed or failed.
+    /// Whether all tests so far were skipped.
     skipped: bool,
 }
 

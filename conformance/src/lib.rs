@@ -23,7 +23,7 @@
 //! rejected call changes nothing. Afterwards, [`run`] releases the case's resources and checks that none
 //! remains.
 
-// Only modules that name the lint call the runtime directly.
+// Modules that call the runtime directly allow this lint.
 #![deny(unsafe_code)]
 
 mod case;

@@ -42,7 +42,7 @@ impl RawCalls {
         check("hsa_amd_memory_fill", status)
     }
 
-    /// Stops the runtime: `hsa_shut_down` until the runtime is no longer initialised.
+    /// Stops the runtime: calls `hsa_shut_down` until the runtime is no longer initialised.
     ///
     /// # Safety
     /// No other thread uses the runtime, and nothing uses it afterwards.
@@ -60,7 +60,7 @@ impl RawCalls {
     }
 }
 
-/// More than the number of `hsa_init` in a process.
+/// More than the number of calls of `hsa_init` in a process.
 const MAX_STOPS: usize = 8;
 
 /// Makes a call, and logs it as the library logs its own: the supervisor names the last call of a lost process.

@@ -156,7 +156,7 @@ pub struct Report {
     pub runtime: RuntimeDescription,
     /// The runtime's agents.
     pub agents: Vec<AgentDescription>,
-    /// All selected cases.
+    /// The selected cases, after the failures of the worker process itself, if any.
     #[serde(default)]
     pub cases: Vec<CaseReport>,
     /// The number of cases by status.

@@ -8,7 +8,7 @@ use hsa_vmm::{Address, Vmm};
 /// The maximum number of bytes to compare per mapping, half of them at each end.
 const MAX_COMPARED: usize = 64 << 10;
 
-/// The state of a `Vmm`, the memory that the CPU can read, and the descriptor table.
+/// The state of a `Vmm`, the memory that the CPU can read, and the number of open descriptors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Snapshot {
     usage: Usage,

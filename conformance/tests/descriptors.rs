@@ -32,7 +32,7 @@ fn cases_leak_no_descriptors() {
     }
 }
 
-/// Creates 1100 handles, until one fails, and returns the last result.
+/// Creates 1100 handles, or fewer if one fails. Returns the last result.
 fn create_1100_handles(runtime: &Runtime) -> Result<(), Error> {
     let vmm = Vmm::open(runtime)?;
     let gpu = runtime.gpus().next().unwrap();

@@ -171,7 +171,7 @@ fn diff_reports_added_and_removed_agents() {
     assert!(sentences.contains(&"GPU 2 is only in B.".to_owned()), "{sentences:?}");
     let sentences = Diff::of(&three, &two).sentences();
     assert!(sentences.contains(&"GPU 2 is only in A.".to_owned()), "{sentences:?}");
-    // The other agents have one peer less.
+    // The other agents have one peer fewer.
     assert!(sentences.iter().any(|it| it.contains("GPU 0, GPU 1: link to GPU 2 only in A")));
 }
 

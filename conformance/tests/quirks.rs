@@ -22,7 +22,8 @@ fn all_quirks() -> Quirks {
     all_quirks
 }
 
-/// Checks that every case has the same result with all quirks and with those of the runtime's version.
+/// Checks that no case fails, and that every case has the same result with all workarounds and with those for the
+/// runtime's version.
 fn compare(runtime: &Runtime, setting: &str) {
     let run = |quirks| {
         let options = Options { count_descriptors: false, quirks, ..Options::default() };
@@ -36,7 +37,7 @@ fn compare(runtime: &Runtime, setting: &str) {
 }
 
 #[test]
-fn every_case_passes_with_every_quirk() {
+fn cases_pass_with_every_workaround() {
     for generation in Generation::ALL {
         let runtime = Runtime::simulated(Config::mi300x(2).with_generation(generation)).unwrap();
         compare(&runtime, &format!("generation {generation}"));
@@ -44,8 +45,8 @@ fn every_case_passes_with_every_quirk() {
 }
 
 #[test]
-fn every_case_passes_with_every_quirk_on_amds_runtime() {
-    let name = "every_case_passes_with_every_quirk_on_amds_runtime";
+fn cases_pass_with_every_workaround_on_amds_runtime() {
+    let name = "cases_pass_with_every_workaround_on_amds_runtime";
     test::on_each_release(name, &Emulation::gpus(2), |setup| {
         // SAFETY: AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(setup.runtime()) }.unwrap();
@@ -68,7 +69,7 @@ const SIZE: usize = 2 << 20;
 
 /// Creates a mapping at the start of a reservation.
 fn mapped(runtime: &Runtime, quirks: Quirks) -> (Vmm, Address, Handle) {
-    // SAFETY: the tests show the effect of a missing quirk, in a child process if it is undefined behaviour.
+    // SAFETY: the tests show the effect of a missing workaround, in a child process if it is undefined behaviour.
     let options = unsafe { VmmOptions::new().with_exact_quirks(quirks) };
     let vmm = Vmm::open_with(runtime, options).unwrap();
     let gpu = runtime.gpus().next().unwrap().id();
@@ -100,8 +101,8 @@ fn memory_stays_mapped(runtime: &Runtime, quirks: Quirks) -> bool {
 }
 
 #[test]
-fn unmapped_memory_stays_accessible_without_quirk() {
-    let name = "unmapped_memory_stays_accessible_without_quirk";
+fn unmapped_memory_stays_mapped_without_workaround() {
+    let name = "unmapped_memory_stays_mapped_without_workaround";
     test::on(&[Release::R7_2_4], name, &Emulation::gpus(2), |setup| {
         // SAFETY: AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(setup.runtime()) }.unwrap();
@@ -138,11 +139,11 @@ fn grant_without_descriptor(path: &OsStr) {
 }
 
 #[test]
-fn grant_without_descriptor_aborts_without_quirk() {
+fn grant_aborts_without_workaround() {
     if let Some(path) = env::var_os(RUNTIME) {
         return grant_without_descriptor(&path);
     }
-    let name = "grant_without_descriptor_aborts_without_quirk";
+    let name = "grant_aborts_without_workaround";
     test::on_each_release(name, &Emulation::gpus(2), |setup| {
         let start = || {
             let mut command = setup.restart_command();

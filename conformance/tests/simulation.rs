@@ -10,8 +10,8 @@ use hsa_vmm_conformance::{Options, Report, Status, run};
 
 fn conform(config: Config, profile: HipProfile) -> Report {
     let runtime = Runtime::simulated(config).unwrap();
-    // Other tests of this process open and close descriptors at the same time.
     let peer = peer::peer_command(peer::PeerRuntime::Simulation);
+    // Other tests of this process open and close descriptors at the same time.
     let options = Options { count_descriptors: false, profile, peer, ..Options::default() };
     run(&runtime, &options, &mut |_| ())
 }

@@ -6,7 +6,7 @@ use hsa_vmm::vmm::{Quirks, VmmOptions};
 use hsa_vmm::{Runtime, Vmm};
 use hsa_vmm_conformance::{CaseReport, Options, Report, Status, run};
 
-/// Returns the quirks of the runtime that a generation behaves as.
+/// Returns the known quirks of the runtime that a generation simulates.
 fn quirks_of(generation: Generation) -> Quirks {
     if generation != Generation::E {
         return Quirks::of_extension((1, generation.extension() as u16));

@@ -2,8 +2,8 @@
  * Freed memory stays accessible to a GPU: after AMDGPU_VA_OP_CLEAR of the end of a mapping, unmapping the rest removes
  * nothing.
  *
- * amdgpu_vm_bo_clear_mappings splits the mapping, but the remaining part is not in the list of the buffer's valid
- * mappings (bo_va->invalids), so that its removal is not written to the page table.
+ * amdgpu_vm_bo_clear_mappings splits the mapping, and adds the remaining part to the list of mappings that are not in
+ * the page table yet (bo_va->invalids). The removal of the remaining part is therefore not written to the page table.
  */
 #include "gpu.h"
 

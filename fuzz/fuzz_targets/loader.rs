@@ -74,8 +74,8 @@ fn folder() -> PathBuf {
     folder
 }
 
-/// Returns a path with these bytes inside the folder. `!` selects the library's path, and `~` the folder. Does not
-/// change names without a slash.
+/// Returns a path with these bytes inside the folder. A leading `!` selects the library's path, and a leading `~` the
+/// folder. Returns a name without a slash unchanged.
 fn inside(folder: &Path, text: &[u8]) -> PathBuf {
     let text: Vec<_> = text.iter().map(|&byte| if byte == 0 { b'0' } else { byte }).collect();
     if text.starts_with(b"!") {
@@ -99,7 +99,7 @@ fn create_file(library: &Path, file: &FileKind) {
     remove(library);
     let created = match file {
         FileKind::Missing => Ok(()),
-        // Truncates ELF files: the dynamic linker would run a complete library, and rejects a truncated library.
+        // Truncate ELF files: the dynamic linker would run a complete library, but rejects a truncated one.
         FileKind::File(bytes) if bytes.starts_with(b"\x7fELF") => {
             fs::write(library, &bytes[..bytes.len().min(60)])
         }

@@ -67,7 +67,7 @@ impl Machine {
         let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         let library = Library::open(runtime, VmmOptions::new().with_page_tables(true));
         let scenario = Scenario::new(library);
-        // Before the last grants, which also wait for the page tables of this runtime's own mapping.
+        // Starts before the last grants: their waits also cover the page-table changes of `raw`'s own mapping.
         let raw = RawRuntime::start(fixture);
         let (library, granule) = (&scenario.library, scenario.granule());
         let part = library.reserve(granule);
@@ -266,8 +266,8 @@ fn refused_call_while_opening_is_reported() {
                 let refused = "barrier: cannot use /dev/kfd: Cannot allocate memory (os error 12); \
                                operations wait by hsa_amd_memory_lock";
                 without_kfd += usize::from(call.starts_with("OPEN#") && reasons == refused);
-                // The runtime aborts if its own calls are refused while it grants access. 6.1.2 also aborts if a CPU's
-                // mapping is refused, which only looking for quirks requests.
+                // The runtime aborts if its own calls are refused while it grants access. 6.1.2 also aborts if
+                // the mapping for a CPU is refused; only the probes for quirks request one.
                 let may_abort = may_abort("grant", call).is_some()
                     || fixture.release() == Release::R6_1_2 && call.starts_with("MMAP#");
                 if end != End::Success && !(may_abort && end == End::Signal(libc::SIGABRT)) {

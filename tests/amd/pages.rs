@@ -314,7 +314,7 @@ impl Setup for Buffers {
     }
 }
 
-// Mapping grants access.
+// Mapping pages also grants access, so "grant" is the operation of each act.
 const ACTS: &[NamedAct<Buffers>] = &[
     ("map", "grant", |s| s.plain.map(4..6)),
     ("map over zeros", "grant", |s| s.zero.map(4..6)),

@@ -304,7 +304,7 @@ fn full_access_is_limited_to_first_grants() {
             fail_driver_calls("GEM_VA.REPLACE=200ms");
             let machine = Machine::new(fixture, "");
             let base = machine.base.get();
-            // Returns the different pages of each GPU that are seen while its access is set for the first GPU.
+            // Sets the first GPU's access, and returns the different pages of each GPU that are seen meanwhile.
             let pages_during = |access: Access| {
                 let mut seen = [Vec::new(), Vec::new()];
                 std::thread::scope(|scope| {

@@ -16,7 +16,7 @@ fn parts(segments: &[Segment]) -> Vec<(usize, usize)> {
     segments.iter().map(|segment| (segment.offset, segment.length)).collect()
 }
 
-/// Maps handles of these sizes, one after the other, and writes a pattern to all of it.
+/// Maps new memory of these sizes at adjacent addresses, and fills it with a pattern.
 fn map_with_pattern(library: &Library, sizes: &[usize]) -> (Address, Vec<u8>) {
     let size = sizes.iter().sum();
     let base = library.reserve(size);

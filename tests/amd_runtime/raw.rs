@@ -18,7 +18,7 @@ pub const PAGE: usize = 4096;
 
 type HsaResult<T = ()> = Result<T, hsa_status_t>;
 
-/// A GPU accessed an address that is not in its page table.
+/// A page fault of a GPU: its page table has no entry for the address, or does not permit the access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault;
 
@@ -213,8 +213,7 @@ impl RawRuntime {
         to_result(status, info).expect("any address is valid")
     }
 
-    /// Exports memory of the first GPU through the IPC server. Returns its address and the words of its
-    /// handle.
+    /// Allocates memory of the first GPU and exports it for IPC. Returns its address and the words of its handle.
     pub fn share(&self, size: usize) -> HsaResult<(usize, [u32; 8])> {
         let (mut memory, allocate) =
             (null_mut(), self.core.hsa_amd_memory_pool_allocate.expect("the function exists"));

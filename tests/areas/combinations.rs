@@ -16,7 +16,7 @@ const SIZES: [usize; 8] = [1, 32, 4096, MIB, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1, 
 fn few_sizes() -> &'static [usize] {
     if hsa_rocr::test::is_long() { &[1, 4096, 3 * GIB] } else { &[1, 4096] }
 }
-/// The largest size that is compared completely.
+/// The largest size that is always compared completely; see [`parts`].
 const MAX_COMPARED_SIZE: usize = 64 << 10;
 /// The largest size that is copied.
 const MAX_COPIED_SIZE: usize = 2 * MIB + 1;
@@ -68,7 +68,7 @@ fn without_virtual_memory(bits: u32) -> Row {
     }
 }
 
-/// Returns bytes to write, which differ at every offset.
+/// Returns bytes to write, which depend on the offset and the seed.
 fn pattern(size: usize, seed: usize) -> Vec<u8> {
     (0..size).map(|index| (index * 7 + index / 251 + seed) as u8).collect()
 }
@@ -344,7 +344,7 @@ fn virtual_memory_is_listed_by_the_vmm() {
         assert_eq!(listed[0].access.len(), 2, "the second GPU and the CPU");
         let alignment = if size >= 2 * MIB { 2 * MIB } else { 4096 };
         assert_eq!(memory.address().get() % alignment, 0);
-        // A call by address can unmap its memory; then accesses are errors.
+        // A call by address can unmap an area's memory; accesses are errors afterwards.
         vmm.unmap(listed[0].address, listed[0].size).unwrap();
         let error = memory.read(0, &mut [0; 5]).unwrap_err();
         assert_eq!(error.aml(), 1, "{error}");

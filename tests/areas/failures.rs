@@ -121,7 +121,7 @@ const ACTS: &[(&str, Act)] = &[
     }),
 ];
 
-/// Returns the configurations: kinds of areas in each generation, and without virtual memory.
+/// Returns the configurations: kinds of areas in generations A to D, and without virtual memory.
 fn configurations() -> Vec<(&'static str, Config, AreaFlags)> {
     let config = Config::mi300x(2);
     let mut without_vmem = config.clone();

@@ -1,4 +1,4 @@
-//! Rejected calls on areas, which change nothing.
+//! Rejected calls on areas change nothing. Copies between all kinds of memory work.
 
 use crate::fixture::{Fixture, on_amd};
 use crate::process::{self, End};
@@ -212,7 +212,7 @@ fn copy_works_between_all_kinds_of_memory() {
     fixtures.iter().for_each(Fixture::assert_idle);
 }
 
-/// Two threads that copy in opposite directions do not deadlock.
+/// Threads that copy in opposite directions do not deadlock.
 #[test]
 fn copies_in_both_directions_do_not_deadlock() {
     let fixture = Fixture::simulated(Config::mi300x(2));

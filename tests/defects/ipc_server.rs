@@ -1,7 +1,8 @@
-//! The server thread that sends exported memory can outlive the runtime's stop.
+//! Defects of the server thread that sends exported memory: it can outlive the runtime's stop, aborts the process if
+//! its socket's name is taken, sends memory to any user, and blocks.
 //!
-//! Without a delay, this happens in 14 of 4,000 processes. Here a signal handler delays the thread until the
-//! runtime has stopped, so that the thread nearly always uses the runtime's freed table.
+//! Without a delay, the thread outlives the stop in 14 of 4,000 processes. Here a signal handler delays the thread
+//! until the runtime has stopped, so that the thread nearly always uses the runtime's freed table.
 
 use crate::amd_runtime::raw::RawRuntime;
 use crate::amd_runtime::{on_each, set_variable};
@@ -157,8 +158,8 @@ fn started_runtime_is_reused() {
     });
 }
 
-/// Calls `act` while another process listens at this process's socket, as a process with the same ID in another
-/// PID namespace would.
+/// Calls `act` while another process has taken the name of this process's socket, as a process with the same ID in
+/// another PID namespace would.
 fn with_taken_name<T>(act: impl FnOnce() -> T) -> T {
     with_taken_names(&[], act)
 }

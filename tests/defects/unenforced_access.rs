@@ -1,4 +1,4 @@
-//! Revoking a GPU's access does not change its page table.
+//! `set_access` with no access or read access does not restrict a GPU's page table.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{Fault, NONE, RO, RW, RawRuntime, SIZE, load};

@@ -5,8 +5,8 @@
 //! Retirements: `retire.rs`.
 //!
 //! Sequences have up to four operations; with `HSA_VMM_LONG=1` up to five, if the library neither changes page tables
-//! nor waits for them. If several sequences reach the same state before the last operation, only one of them is tried. `HSA_VMM_FAULT_DEPTH=6` tries every sequence of up
-//! to six operations.
+//! nor waits for them. If several sequences reach the same state before the last operation, only one of them is tried.
+//! `HSA_VMM_FAULT_DEPTH=6` tries every sequence of up to six operations.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -29,8 +29,8 @@ use search::{PageTables, Search};
 use std::time::Instant;
 use system_calls::watch_this_thread;
 
-/// Tests a kind of machine whose GPUs enforce what the runtime sets. Fails if there are fewer runs than `floor` at
-/// the default depth.
+/// Tests a kind of machine whose GPUs enforce what the runtime sets. Unless `HSA_VMM_FAULT_DEPTH` is set, fails if
+/// there are fewer runs than `floor`, or than a tenth of it without `HSA_VMM_LONG=1`.
 fn search(name: &'static str, config: Config, floor: u64) {
     let depth = if is_long() { 5 } else { 4 };
     let config = config.with_gpu_permissions(GpuPermissions::Enforced);

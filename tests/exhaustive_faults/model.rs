@@ -64,7 +64,8 @@ const REVOKED_AGENTS: &[&[usize]] = &[&[GPUS[0]], &[CPU, GPUS[1]]];
 pub struct HandleState {
     /// The number of the memory. Handles of the same memory share it.
     pub memory: usize,
-    pub gpu: usize,
+    /// The agent whose memory it is: a GPU or the CPU.
+    pub owner: usize,
     pub references: usize,
 }
 
@@ -94,7 +95,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// Returns whether physical memory is alive: referenced or mapped.
+    /// Returns whether a handle is alive: referenced or mapped.
     pub fn is_alive(&self, handle: usize) -> bool {
         let mapped = self.mappings.iter().any(|mapping| mapping.handle == handle);
         mapped || self.handles.get(handle).is_some_and(|state| state.references > 0)
@@ -114,7 +115,7 @@ impl Model {
         self.mappings.iter().any(|mapping| mapping.reservation == reservation)
     }
 
-    /// Returns the operations that can follow. Each of them calls the runtime.
+    /// Returns the operations that can follow. None of them is rejected.
     pub fn next_operations(&self) -> Vec<Operation> {
         let mut all = Vec::new();
         self.add_reservation_operations(&mut all);
@@ -211,7 +212,7 @@ impl Model {
         let writers = GPUS.iter().filter(|&&gpu| self.can_access(range, gpu, Access::ReadWrite));
         if writers.clone().next().is_some() {
             let owned = |mapping: &MappingState| {
-                let owner = self.handles[mapping.handle].gpu;
+                let owner = self.handles[mapping.handle].owner;
                 mapping.access[owner] == Access::ReadWrite
             };
             if self.mappings_at(range).all(owned) {
@@ -221,7 +222,7 @@ impl Model {
         }
     }
 
-    /// Returns whether sequences end with this operation, because it leads to no new state.
+    /// Returns whether sequences end with this operation. Except for `CreateOnHost`, it leads to no new state.
     pub fn is_leaf(operation: Operation) -> bool {
         use Operation::{Copy, CreateOnHost, ExportRange, Fill, ReserveAligned};
         matches!(operation, ReserveAligned | Fill(_) | Copy(_) | CreateOnHost | ExportRange(_))
@@ -233,14 +234,14 @@ impl Model {
         match operation {
             Operation::Reserve | Operation::ReserveAligned => next.reservations.push(true),
             Operation::Free(index) => next.reservations[index] = false,
-            Operation::Create(gpu) => {
+            Operation::Create(owner) => {
                 let memory = next.handles.len();
-                next.handles.push(HandleState { memory, gpu, references: 1 });
+                next.handles.push(HandleState { memory, owner, references: 1 });
             }
             Operation::Release(handle) => next.handles[handle].references -= 1,
             Operation::CreateOnHost => {
                 let memory = next.handles.len();
-                next.handles.push(HandleState { memory, gpu: CPU, references: 1 });
+                next.handles.push(HandleState { memory, owner: CPU, references: 1 });
             }
             Operation::Map(handle, part, SlotRange { reservation, slot, .. }) => {
                 let access = [Access::None; AGENTS];
@@ -272,9 +273,9 @@ impl Model {
             }
             Operation::Export(handle) => next.exported = Some(handle),
             Operation::Import => {
-                let HandleState { memory, gpu, .. } =
+                let HandleState { memory, owner, .. } =
                     self.handles[self.exported.expect("something was exported")];
-                next.handles.push(HandleState { memory, gpu, references: 1 });
+                next.handles.push(HandleState { memory, owner, references: 1 });
             }
             Operation::ExportRange(_) | Operation::Fill(_) | Operation::Copy(_) => {}
         }

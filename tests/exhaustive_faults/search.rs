@@ -53,7 +53,7 @@ impl PageTables {
     }
 }
 
-/// A test case: the configuration, and the operations before the one under test.
+/// A test case: the search, the operations before the one under test, and that operation.
 struct Trial<'a> {
     search: &'a mut Search,
     sequence: &'a [Operation],
@@ -377,7 +377,8 @@ impl Trial<'_> {
         }
     }
 
-    /// Frees everything. Fails if the runtime keeps anything that is not quarantined.
+    /// Repeats the operation if it changed nothing, then frees everything. Fails if the runtime keeps
+    /// anything that is not quarantined.
     fn finish(&self, prepared: PreparedMachine, state: State) -> Result<(), String> {
         let PreparedMachine { mut executor, model, .. } = prepared;
         let after = model.after(self.operation);

@@ -110,7 +110,8 @@ pub fn watch_this_thread() {
     assert_eq!(status, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Calls a function while some calls at watched addresses fail. Returns the number of failures.
+/// Calls a function while some calls at watched addresses fail. Returns the result and the number of
+/// failed calls.
 pub fn with_failing<T>(
     watched: &[Range<usize>],
     calls: std::ops::RangeInclusive<u64>,

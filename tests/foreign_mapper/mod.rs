@@ -1,4 +1,4 @@
-//! Threads that map foreign memory continuously, in and around a reservation, while the library uses it.
+//! Threads that continuously try to map foreign memory in and around a reservation, while the library uses it.
 
 use crate::machine::{Library, access, at};
 use crate::process::assert_mapped;
@@ -12,7 +12,7 @@ const PAGE: usize = 4096;
 const PAGES: usize = 4;
 /// The number of mappings of the reservation.
 const MAPPINGS: usize = 4;
-/// The number of foreign mappings that a thread keeps.
+/// The number of foreign mappings that a thread keeps after each pass, at most.
 const MAX_FOREIGN: usize = 64;
 const TIME: Duration = Duration::from_millis(600);
 
@@ -66,7 +66,7 @@ struct Outcomes {
     damaged: AtomicUsize,
 }
 
-/// Maps memory in and around a reservation until `stop` is set.
+/// Tries to map memory in and around a reservation until `stop` is set.
 fn map_foreign(reservation: &Range<usize>, mark: u8, stop: &AtomicBool, outcomes: &Outcomes) {
     let mut mappings: Vec<ForeignMapping> = Vec::new();
     let check = |mapping: &ForeignMapping| {
@@ -122,7 +122,7 @@ pub fn map_during_changes(library: &Library, name: &str) {
     library.assert_everything_freed();
 }
 
-/// Runs every operation that changes the CPU's access, on the whole reservation and on parts.
+/// Runs every operation that changes access, of the CPU and of GPUs, on the whole reservation and on parts.
 fn change_access(library: &Library, base: Address, name: &str) {
     let vmm = &library.vmm;
     let (granule, size) = (PAGES * PAGE, MAPPINGS * PAGES * PAGE);

@@ -1,6 +1,6 @@
 /* A runtime whose misbehaviour a test controls: one CPU, one GPU, and the quirks of ROCm 6.4.
- * Handles are memory files. Their exports are read-only, so that this runtime maps memory for the
- * CPU. Access of a GPU is only recorded. */
+ * Handles are memory files. Unless hostile_writable is set, their exports are read-only, so that this runtime
+ * maps memory for the CPU. Access of a GPU has no effect. */
 #define _GNU_SOURCE
 #include "hsa_abi.h"
 #include <fcntl.h>
@@ -36,7 +36,7 @@
 /* Variables that a test sets and reads. */
 int hostile_meet;             /* the number of calls of map that wait for each other */
 int hostile_met;              /* the number of those calls that did not time out waiting */
-int hostile_foreign_mappings; /* the number of the next holes in which a foreign mapping is created */
+int hostile_foreign_mappings; /* the number of further holes in which a foreign mapping is created */
 int hostile_unmap_fails_at;   /* this unmap, counted from 1, fails */
 int hostile_init = INIT;      /* the status that hsa_init returns */
 int hostile_started;          /* the number of starts minus the number of stops */
@@ -47,7 +47,7 @@ int hostile_races;            /* the number of creates and releases that overlap
 int hostile_gpu_first;        /* whether the GPU is named before the CPU */
 int hostile_writable;         /* whether exported descriptors can be written, so that the CPU can map them */
 int hostile_access_fails_at;  /* this change of access, counted from 1, fails */
-int hostile_hoards;           /* the number of the next unmaps that use up all file descriptors */
+int hostile_hoards;           /* the number of further unmaps that use up all file descriptors */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;

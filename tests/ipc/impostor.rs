@@ -137,8 +137,8 @@ pub fn flood() {
     });
 }
 
-/// Requests memory from AMD's server and disconnects before the reply, up to `times` times. Returns early if this
-/// has ended the server: a client that disconnects after the reply ends it.
+/// Requests memory from AMD's server and disconnects without reading the reply, up to `times` times. Returns early
+/// once the server has ended, as it does if a client disconnects after the reply was sent.
 pub fn hang_up(handle: &IpcHandle, times: usize) {
     for _ in 0..times {
         let Ok(mut stream) = connect(handle.process) else { return };

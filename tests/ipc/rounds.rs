@@ -15,8 +15,9 @@ fn resources(peer: &mut Peer) -> (usize, usize) {
     (descriptors.parse().expect("a number"), mappings.parse().expect("a number"))
 }
 
-/// Waits until the server of AMD's runtime has closed the last descriptor that it sent, and returns the numbers.
-fn resources_at_rest(peer: &mut Peer) -> (usize, usize) {
+/// Waits 200 ms, in which the server of AMD's runtime closes the last descriptor that it sent, and returns the
+/// numbers.
+fn resources_after_pause(peer: &mut Peer) -> (usize, usize) {
     std::thread::sleep(Duration::from_millis(200));
     resources(peer)
 }
@@ -27,7 +28,7 @@ fn assert_leaked(before: (usize, usize), peer: &mut Peer, leaked: usize) {
     let begun = Instant::now();
     let mut after = resources(peer);
     while after.0 != before.0 + leaked && begun.elapsed() < Duration::from_secs(10) {
-        after = resources_at_rest(peer);
+        after = resources_after_pause(peer);
     }
     assert_eq!(after.0, before.0 + leaked, "descriptors");
     // The allocator and the runtime's threads may add a few mappings.
@@ -46,7 +47,7 @@ on_all_fixtures! {
             importer.run(&format!("rounds {hex} {number}"));
         };
         open_and_close(&mut importer, 10);
-        let before = (resources_at_rest(&mut exporter), resources(&mut importer));
+        let before = (resources_after_pause(&mut exporter), resources(&mut importer));
         open_and_close(&mut importer, rounds());
         assert_leaked(before.0, &mut exporter, 0);
         // ROCm 6.1 leaks one socket for each attach.

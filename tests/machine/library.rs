@@ -112,8 +112,8 @@ impl Library {
         self.extended_buffer_before_free_steps(step, extensions, 0)
     }
 
-    /// Does the same as [`extended_buffer`](Self::extended_buffer). Just before, `free_steps` steps after the buffer
-    /// were free.
+    /// Does the same as [`extended_buffer`](Self::extended_buffer), at an address after which `free_steps` more steps
+    /// were free a moment before.
     #[track_caller]
     fn extended_buffer_before_free_steps(
         &self,

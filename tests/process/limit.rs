@@ -1,4 +1,4 @@
-//! Limits the number of descriptors of a child process.
+//! Limits the number of descriptors of this process, which runs one test alone.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;

@@ -211,7 +211,7 @@ fn submission_does_not_wait() {
     let queue = RetireQueue::builder(4).open(&machine.vmm).unwrap();
     let reservation = reserve(&machine, 3);
     let [first, second, third] = [0, 1, 2].map(|it| map(&machine, &reservation, it * SIZE));
-    // While this thread has locked the reservation, the queue's thread waits for it to unmap `second`.
+    // While this thread has locked the reservation, the queue's thread waits for the lock to unmap `second`.
     let pending = first.with_access(machine.gpu(0), Access::Read, |_| {
         submit(&queue, second, &[]).unwrap();
         thread::sleep(SHORT);

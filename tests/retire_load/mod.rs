@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 /// The size of a mapping in bytes.
 const SIZE: usize = 64 << 10;
-/// The number of places for mappings in the reservation of a thread. More than the mappings that a thread loses,
-/// because their signals do not fire in time.
+/// The number of places for mappings in the reservation of a thread: more than the number of mappings that a thread
+/// loses to late signals.
 const PLACES: usize = 256;
-/// One signal in this number is late or never fires.
+/// One mapping in this number has signals that fire too late or never.
 const SELDOM: usize = 250;
 
 /// The parameters of a run.
@@ -38,7 +38,7 @@ pub struct Outcome {
     pub quarantined: usize,
     /// Submissions to a full queue.
     pub rejected: usize,
-    /// The times in submissions, without those to a full queue.
+    /// The total time of the submissions, without those to a full queue.
     pub submitting: Duration,
 }
 
@@ -149,7 +149,7 @@ struct Worker<'a> {
     slow: Vec<Pending>,
     /// Signals for new submissions.
     idle: Vec<Signal>,
-    /// Signals that have fired, and the addresses of the mappings that wait for them.
+    /// Signals that have fired, with the address of the mapping that waits for them.
     used: Vec<(Address, Vec<Signal>)>,
     rejected: usize,
     submitting: Duration,
@@ -180,7 +180,7 @@ impl<'a> Worker<'a> {
     fn run(mut self, left: &Mutex<Left>) -> (usize, Duration) {
         for number in 0..self.load.each {
             self.retire(number as u8 | 1);
-            // On average, as many as were submitted.
+            // On average, one signal for each submission.
             for _ in 0..self.random.below(3) {
                 self.fire_one();
             }

@@ -80,7 +80,7 @@ fn bytes_of(descriptor: &OwnedFd, offset: usize, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Returns bytes that differ at every offset and for every seed.
+/// Returns bytes that depend on the offset and the seed.
 pub fn pattern(seed: usize, size: usize) -> Vec<u8> {
     let word = |index: usize| (seed << 48 ^ index).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 24;
     (0..size).map(|index| word(index) as u8).collect()

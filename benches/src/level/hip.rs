@@ -169,14 +169,13 @@ impl Hip {
         unsafe { hsavmm_shut_down() };
     }
 
-    /// Configures the runtime that the C interface opens.
+    /// Closes the runtime that the C interface has opened, and configures the one that it opens next.
     fn configure_linked(backend: &Backend) -> Result<(), BenchError> {
         let failed = |reason: &str| BenchError::Configuration(reason.to_owned());
         let text = |bytes: &[u8]| CString::new(bytes).map_err(|_| failed("a name contains a zero"));
         // SAFETY: zero-terminated strings that outlive the calls; the creator of the `LibraryFile`
         // promises that the file is sound to load.
         let status = unsafe {
-            // Close the runtime of an earlier measurement.
             hsavmm_shut_down();
             hsavmm_use_profile(7);
             match backend {

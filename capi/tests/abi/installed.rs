@@ -59,7 +59,7 @@ fn pkg_config_finds_the_installation() {
     }
 }
 
-/// Configures and builds a CMake project. Returns CMake's output, or its errors.
+/// Configures and builds a CMake project. Returns CMake's errors if that fails.
 fn build(folder: &Path, project: &str, prefix: &Path) -> Result<(), String> {
     std::fs::write(folder.join("CMakeLists.txt"), project).unwrap();
     let prefix = format!("-DCMAKE_PREFIX_PATH={}", prefix.display());

@@ -23,7 +23,7 @@ pub fn layout_of(source: &str, language: Language) -> String {
     expect_success(&Command::new(program.file()).output().unwrap(), "print")
 }
 
-/// Returns the directories of AMD's headers, if continuous integration has fetched them.
+/// Returns the folders of AMD's headers that `HSA_VMM_HIP_INCLUDE` names.
 fn amd_folders() -> Vec<PathBuf> {
     let folders = std::env::var_os("HSA_VMM_HIP_INCLUDE").unwrap_or_default();
     let has_header = |folder: &PathBuf| folder.join("hip/hip_runtime_api.h").exists();

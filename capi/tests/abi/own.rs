@@ -29,7 +29,8 @@ fn extensions_work_on_amds_runtime() {
     }
 }
 
-/// Each of HIP's permissions holds for a GPU's copy from and to a part of a handle, whenever page tables change.
+/// Each of HIP's permissions holds for a GPU's copies from and to a part of a handle, even if nothing flushes the TLB
+/// or entries are written late.
 #[test]
 fn permissions_hold_for_parts_on_amds_runtime() {
     let name = "own::permissions_hold_for_parts_on_amds_runtime";

@@ -1,5 +1,5 @@
 /* Prints sizes, offsets and values of the header's types. The tests compile it with this library's header
- * and with AMD's. Names that AMD's older releases lack are omitted. */
+ * and with AMD's. Names that older releases of AMD's lack are printed only with newer headers. */
 #include <hip/hip_runtime_api.h>
 #include <stddef.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* Calls every function of hsavmm.h with valid and invalid arguments. */
+/* Calls the functions of hsavmm.h, except those of retire queues (retire.c), with valid and invalid arguments. */
 #include <hsavmm.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
-/* Lets the GPU access the second half of a handle, mapped alone, by a copy that the library does not see. Arguments: the
- * runtime's file, the flags to set (0, 1 or 3), and what the GPU does (reads, writes). Prints "copied" or "faulted". */
+/* Lets the GPU access the second half of a handle, mapped alone, by a copy that the library does not see.
+ * Arguments: the runtime's file, the flags to set (0, 1 or 3), and what the GPU does (reads, writes). Prints
+ * "copied" or "faulted". */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

@@ -1,6 +1,6 @@
 /* hipIpcOpenMemHandle: memory cannot be opened in the process that owns it.
- * hipIpcOpenMemHandle_Negative_Open_In_Two_Contexts_Same_Device is omitted, because this library
- * has no contexts. */
+ * hipIpcOpenMemHandle_Negative_Open_In_Two_Contexts_Same_Device is omitted, because a
+ * device has only one context. */
 #include "memory.h"
 
 static void hipIpcOpenMemHandle_Negative_Open_In_Creating_Process(void) {

@@ -36,7 +36,7 @@ static void hipMemCreate_ChkDev2HstMemcpy_ReleaseHdlPreUse(void) {
 static void hipMemCreate_MapNonContiguousChunks(void) {
   enum { CHUNKS = 3 };
   static int values[CHUNKS * N];
-  /* A chunk is a multiple of an int, so that the ints are contiguous. */
+  /* A chunk is exactly as large as its ints, so that the ints are contiguous. */
   size_t size = round_up(0, BYTES), chunk;
   size_t all = CHUNKS * size;
   hipDeviceptr_t ptr;

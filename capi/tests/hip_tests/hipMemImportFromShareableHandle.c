@@ -13,7 +13,7 @@ static void hipMemImportFromShareableHandle_Positive_Basic(void) {
   descriptor = export_handle(handle);
   again = import_descriptor(descriptor);
   CHECK(close(descriptor) == 0);
-  /* The original ends here. */
+  /* The original only imports. This case also checks that both handles refer to the same memory. */
   ptr = reserve(size);
   map_and_grant(ptr, size, handle, 0);
   map_and_grant(other, size, again, 0);
@@ -26,7 +26,8 @@ static void hipMemImportFromShareableHandle_Positive_Basic(void) {
 }
 
 /* HIP rejects a null pointer as a descriptor, although descriptor 0 is valid. This library accepts
- * descriptor 0, and the call fails if it is not memory. HIP of 2024 did not check the type. */
+ * descriptor 0, and the call fails if it is not memory. HIP's releases of 2024 did not
+ * reject an invalid type. */
 static void hipMemImportFromShareableHandle_Negative_Parameters(void) {
   const hipMemAllocationHandleType posix = hipMemHandleTypePosixFileDescriptor;
   hipMemGenericAllocationHandle_t handle = create_shareable(0, 2 * granularity_of(0)), other;
@@ -44,7 +45,7 @@ static void hipMemImportFromShareableHandle_Negative_Parameters(void) {
   EXPECT_SUCCESS(hipMemRelease(handle));
 }
 
-/* Maps memory received over a socket, and squares its numbers. */
+/* Receives memory over a socket, maps it, writes numbers to it and squares them. */
 static void square(int end) {
   static int values[N];
   size_t size = 0;
@@ -72,8 +73,8 @@ static void send_memory(int end, hipMemGenericAllocationHandle_t handle, size_t 
   CHECK(close(descriptor) == 0);
 }
 
-/* Starts a child that squares the numbers in the memory sent to it. Returns this process's end of
- * the channel. */
+/* Starts a child that writes numbers to the memory sent to it and squares them. Returns the child's
+ * process ID, and this process's end of the channel in `end`. */
 static pid_t start_squaring(int *end) {
   struct channel channel = channel_open();
   pid_t child = fork();

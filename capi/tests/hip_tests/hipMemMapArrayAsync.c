@@ -1,8 +1,7 @@
 /* hipMemMapArrayAsync: sparse arrays, which AMD does not support. */
 #include "memory.h"
 
-/* The original maps and unmaps on NVIDIA only. HIP on AMD returns the same error as this library.
- * */
+/* The original maps and unmaps on NVIDIA only. HIP on AMD returns the same error as this library. */
 static void hipMemMapArrayAsync_Positive_Basic(void) {
   hipMemGenericAllocationHandle_t handle = create(0, granularity_of(0));
   hipArrayMapInfo info;

@@ -193,8 +193,8 @@ static void hipMemSetAccess_Vmm2VMMMemCpy(void) {
 
 /* The original maps the first device's memory once more for the peer, by a handle that it has
  * already released, and HIP accepts it. It also creates memory of the peer that it never uses. Here
- * a released handle is rejected (design decision 1), so the handle is retained by its address; and
- * the peer's own memory is copied too. */
+ * a released handle is rejected, so the handle is retained by its address; and the peer's own memory
+ * is copied too. */
 static void hipMemSetAccess_Vmm2VMMInterDevMemCpy(void) {
   size_t size = round_up(0, BYTES);
   hipMemGenericAllocationHandle_t released, retained;

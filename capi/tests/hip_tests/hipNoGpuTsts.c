@@ -1,4 +1,4 @@
-/* Calls every function without a device (HIP_VISIBLE_DEVICES selects none), also those of virtual
+/* Calls functions without a device (HIP_VISIBLE_DEVICES selects none), also those of virtual
  * memory and IPC, which the originals omit. Functions that this library lacks are omitted. */
 #include "case.h"
 

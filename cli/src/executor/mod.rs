@@ -26,7 +26,7 @@ pub enum Task {
         drawing: Drawing,
         /// The number of the first sequence.
         first: u64,
-        /// The difference between the numbers of two sequences.
+        /// The difference between the numbers of consecutive sequences.
         step: u64,
         /// The exclusive end of the numbers.
         end: Option<u64>,

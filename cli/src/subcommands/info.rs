@@ -81,7 +81,7 @@ fn print_features(out: &mut Screen<'_>, description: &Description) -> anyhow::Re
     Ok(())
 }
 
-/// Returns whether the library can control each GPU's page table; one row if this is the same for all.
+/// Returns rows that say whether the library can control each GPU's page table; one row if this is the same for all.
 fn page_tables(agents: &[AgentDescription]) -> Vec<(&'static str, String)> {
     let sentence = |reason: &str| match reason {
         "" => "can be controlled, which enforces permissions (conform --page-tables)".to_owned(),
@@ -133,7 +133,7 @@ fn print_agents(
     Ok(())
 }
 
-/// Returns whether permissions are enforced: for a GPU only by a `Vmm` that controls page tables.
+/// Describes whether an agent's permissions are enforced: for a GPU only by a `Vmm` that controls page tables.
 fn permissions(agent: &AgentDescription) -> String {
     match (agent.page_table_failure.as_deref(), agent.enforcement.as_str()) {
         (Some(""), "enforced") => "enforced with page tables".to_owned(),

@@ -33,7 +33,7 @@ fn write_pages(command: clap::Command, folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The exit statuses of subcommands that test something.
+/// The exit statuses of `hsa-vmm`, and of subcommands without a list of their own.
 const STATUSES: &[(&str, &str)] = &[
     ("0", "Success."),
     ("1", "Something failed."),

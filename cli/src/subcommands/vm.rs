@@ -147,7 +147,7 @@ fn parse_faults(text: &str) -> Result<String, EngineFaultsError> {
     text.parse::<EngineFaults>().map(|_| text.to_owned())
 }
 
-/// Parses a size in MiB: `512M`, `1G`, `1GiB`.
+/// Parses a size such as `512M`, `1G` or `1GiB`. Returns the number of MiB.
 fn mebibytes(text: &str) -> Result<u64, String> {
     let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);

@@ -29,7 +29,7 @@ fn run(arguments: &[&str]) -> Output {
     command(arguments).current_dir(folder.path()).output().unwrap()
 }
 
-/// Runs the cases with one that fails as expected.
+/// Runs the cases. One of them fails, and a list expects its failure.
 fn run_with_known_failure(options: &[&str]) -> Output {
     let failing = run(&[&CONFORM[..], &FAULT, &["--format", "json"]].concat());
     let report: Value = serde_json::from_slice(&failing.stdout).unwrap();
@@ -43,7 +43,7 @@ fn run_with_known_failure(options: &[&str]) -> Output {
     run(&[&CONFORM[..], &FAULT, &expect, options].concat())
 }
 
-/// Counts the tests without nested tests: passed, failed, skipped.
+/// Counts the tests that have no nested tests: passed, failed, skipped.
 fn count(results: &Results) -> [u64; 3] {
     let count_one = |test: &Test| match test {
         Test { nested, .. } if !nested.is_empty() => count(nested),

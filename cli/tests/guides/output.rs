@@ -10,10 +10,10 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-/// The pages for users. The commands in CONTRIBUTING take minutes and change the tree.
+/// The pages whose commands run. The commands in CONTRIBUTING take minutes and change the tree.
 const PAGES: &[&str] = &["README.md", "bringup.md", "conformance.md", "embedding.md", "faq.md"];
 /// The beginnings of commands that are not run, and the reason for each.
-const TESTED_ELSEWHERE: &[(&str, &str)] = &[
+const NOT_RUN: &[(&str, &str)] = &[
     ("cargo build", "the command is already built"),
     ("cargo test", "this is a test run"),
     ("cargo run --example", "tests/examples.rs runs them"),
@@ -42,12 +42,9 @@ const REPLACEMENTS: &[(&str, &str)] = &[
     ("target/release/hsa-vmm conform", "hsa-vmm conform --filter 'map.*'"),
 ];
 
-/// Returns the beginning of a command that is tested elsewhere.
-fn tested_elsewhere(line: &str) -> Option<&'static str> {
-    TESTED_ELSEWHERE
-        .iter()
-        .map(|(beginning, _)| *beginning)
-        .find(|beginning| line.starts_with(beginning))
+/// Returns the entry of [`NOT_RUN`] with which a command begins.
+fn not_run(line: &str) -> Option<&'static str> {
+    NOT_RUN.iter().map(|(beginning, _)| *beginning).find(|beginning| line.starts_with(beginning))
 }
 
 /// Replaces the parts of a word that differ from run to run.
@@ -166,8 +163,8 @@ fn excerpt(text: &str) -> String {
 struct PageResult {
     failures: Vec<String>,
     count: usize,
-    /// The entries of `TESTED_ELSEWHERE` that occur in the page.
-    tested_elsewhere: Vec<&'static str>,
+    /// The entries of [`NOT_RUN`] that occur in the page.
+    not_run: Vec<&'static str>,
 }
 
 /// Runs the commands of a page in a folder of its own. Without AMD's runtime, omits those that need it.
@@ -183,8 +180,8 @@ fn run_page(path: &Path, page: &str, amd: bool) -> PageResult {
         std::fs::write(folder.path().join("expect.toml"), toml).unwrap();
     }
     for command in commands(page) {
-        if let Some(beginning) = tested_elsewhere(&command.line) {
-            result.tested_elsewhere.push(beginning);
+        if let Some(beginning) = not_run(&command.line) {
+            result.not_run.push(beginning);
             continue;
         }
         let needs_amd =
@@ -204,7 +201,7 @@ fn run_page(path: &Path, page: &str, amd: bool) -> PageResult {
 fn commands_in_guides_print_the_documented_output() {
     let amd = test::installations("commands_in_guides_print_the_documented_output").is_some();
     let (mut failures, mut count, mut unused) = (Vec::new(), 0, BTreeSet::new());
-    unused.extend(TESTED_ELSEWHERE.iter().map(|(beginning, _)| *beginning));
+    unused.extend(NOT_RUN.iter().map(|(beginning, _)| *beginning));
     let mut pages = pages();
     pages.retain(|(path, _)| PAGES.iter().any(|name| path.ends_with(name)));
     let results: Vec<_> = std::thread::scope(|scope| {
@@ -216,7 +213,7 @@ fn commands_in_guides_print_the_documented_output() {
     for result in results {
         failures.extend(result.failures);
         count += result.count;
-        result.tested_elsewhere.iter().for_each(|beginning| {
+        result.not_run.iter().for_each(|beginning| {
             unused.remove(beginning);
         });
     }

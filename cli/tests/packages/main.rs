@@ -1,8 +1,8 @@
 //! Builds each package, installs it into a clean tree, and uses it there. Builds the packaged crates in an empty
 //! folder.
 //!
-//! With `HSA_VMM_LONG=1`, these tests run where root has `debootstrap`, which creates minimal Debian systems in
-//! `target/packages` once. Otherwise they print `SKIPPED`. They take minutes.
+//! The tests in clean trees take minutes. They run with `HSA_VMM_LONG=1` where root has `debootstrap`, which creates
+//! minimal Debian systems in `target/packages` once. Otherwise they print `SKIPPED`.
 
 mod crates;
 mod manifests;
@@ -58,8 +58,8 @@ fn skip(name: &str, missing: &str, reason: &str) {
     test::report(&format!("SKIPPED packages::{name}: {reason}"));
 }
 
-/// Returns whether a test of a clean tree is skipped: by default, because it takes long, and where this process is
-/// not root's or a tool is missing. Reports the reason.
+/// Returns whether a test in a clean tree is skipped, and reports the reason: `HSA_VMM_LONG` is not set, this process
+/// is not root's, or a tool is missing.
 #[track_caller]
 fn is_skipped(name: &str, tools: &[&str]) -> bool {
     if !test::runs_long_test(&format!("packages::{name}")) {

@@ -106,7 +106,7 @@ fn base(packages: &str) -> PathBuf {
     folder
 }
 
-/// Returns the absolute path of a folder, which debootstrap needs for its downloads.
+/// Creates a folder and returns its absolute path, which debootstrap needs for its downloads.
 fn absolute(folder: &Path) -> PathBuf {
     fs::create_dir_all(folder).unwrap();
     folder.canonicalize().unwrap()

@@ -1,4 +1,4 @@
-//! Checks docs/detection.md: which effects of which calls `conform` and `bringup` detect.
+//! Checks docs/detection.md: which effects of which calls each tool detects.
 
 use crate::page::{self, Cell, Representative, Row};
 use crate::pairs::{self, Pair};
@@ -68,7 +68,7 @@ fn check(target: Target, row: &Row, limit: &str, comparison: Comparison) -> Resu
         Cell::Missed(_) => None,
     };
     let is_full = matches!(comparison, Comparison::Full);
-    // A row lists why a tool misses the fault. Only the full comparison checks that it does.
+    // A row may say that a tool misses the fault. Only the full comparison checks that the tool does.
     let must_run = |cell: &Cell| is_full || matches!(cell, Cell::Detected(..));
     let mut conform = match must_run(&row.conform) {
         true => page::conform(target, &row.pair, filter(&row.conform).as_deref(), limit),

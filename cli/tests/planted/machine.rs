@@ -72,7 +72,7 @@ fn selected(name: &str) -> Vec<(&'static str, &'static str, &'static str)> {
     }
 }
 
-/// Runs both tools with a fault.
+/// Runs `conform` and `bringup` with a fault.
 fn measure((plan, conform_reason, bringup_reason): (&str, &str, &str)) -> Row {
     let pair = Pair::parse(plan).unwrap();
     let with_reason = |cell: Cell, reason: &str| match (cell, reason) {
@@ -129,8 +129,8 @@ fn detection_page_lists_faults_of_software_gpus() {
 
 /// Returns whether `bringup` runs with a TLB.
 ///
-/// If the CPU writes page tables, amdgpu does not flush the TLB after `GEM_VA`, and the level "unmapped" always fails. If
-/// the SDMA engine writes page tables, they are written late, and the level "used at once" always fails.
+/// If the CPU writes page tables, amdgpu does not flush the TLB after `GEM_VA`, and the level "unmapped" always fails.
+/// If the SDMA engine writes page tables, they are written late, and the level "used at once" always fails.
 fn needs_tlb(plan: &str) -> bool {
     !["KERNEL", "INTERRUPT"].iter().any(|operation| plan.starts_with(operation))
 }

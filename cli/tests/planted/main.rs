@@ -231,11 +231,11 @@ fn planned_faults_are_found() {
 
 #[test]
 fn nothing_is_found_without_planned_fault() {
-    let (mut targets, all) = chosen_faults();
+    let (mut faults, all) = chosen_faults();
     let mut tested_targets = HashSet::new();
-    targets.retain(|it| tested_targets.insert(format!("{:?}", it.target)) && can_run(it));
-    targets.truncate(if all { usize::MAX } else { 2 });
-    for Fault { target, .. } in targets {
+    faults.retain(|it| tested_targets.insert(format!("{:?}", it.target)) && can_run(it));
+    faults.truncate(if all { usize::MAX } else { 2 });
+    for Fault { target, .. } in faults {
         let conform = run(*target, "", &["conform"]).unwrap();
         assert!(conform.status.success(), "{target:?}: {}{}", conform.out, conform.err);
         let fuzz = ["fuzz", "--seed", "1", "--sequences", "40", "--processes", "2"];

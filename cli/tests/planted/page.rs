@@ -97,7 +97,7 @@ pub struct Row {
 /// Whether a tool detects a fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cell {
-    /// The case or level, and its message.
+    /// The case, level, kind of finding or scenario that shows the fault, and the message.
     Detected(String, String),
     /// The reason why the tool does not detect the fault.
     Missed(String),
@@ -197,7 +197,7 @@ pub fn bringup(target: Target, pair: &Pair, until: Option<&str>, limit: &str) ->
     Cell::Detected(level.to_owned(), what)
 }
 
-/// Runs `fuzz` with a fault. A finding is detected by its kind.
+/// Runs `fuzz` with a fault. The cell contains the kind of the finding.
 pub fn fuzz(target: Target, pair: &Pair, time: &str) -> Cell {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("found.jsonl");
@@ -220,7 +220,7 @@ pub fn fuzz(target: Target, pair: &Pair, time: &str) -> Cell {
     }
 }
 
-/// Runs `stress` with a fault. An unexpected error or a leak is detected by the scenario.
+/// Runs `stress` with a fault. The cell contains the scenario with an unexpected error or a leak.
 pub fn stress(target: Target, pair: &Pair) -> Cell {
     let arguments = ["stress", "--format", "json", "--time", "1s", "--time-limit", "10s"];
     let result = match run(target, &pair.plan(), &arguments) {
@@ -260,7 +260,7 @@ pub fn with_reason(tool: &str, target: Target, pair: &Pair, cell: Cell) -> Cell 
     }
 }
 
-/// Runs both tools with a fault.
+/// Runs `conform` and `bringup` with a fault.
 pub fn measure(target: Target, pair: &Pair) -> Row {
     let conform = with_reason("conform", target, pair, conform(target, pair, None, SHORT_LIMIT));
     let bringup = with_reason("bringup", target, pair, bringup(target, pair, None, SHORT_LIMIT));

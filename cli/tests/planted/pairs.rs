@@ -5,7 +5,7 @@ use crate::table::Target;
 use crate::{RunResult, run};
 use hsa_faults::FaultKind;
 
-/// The targets of the table.
+/// The targets for which docs/detection.md lists every pair.
 pub const TARGETS: [Target; 2] = [Target::Release("7.2.4"), Target::Simulation("")];
 
 /// A call, and the effect of a fault on it.

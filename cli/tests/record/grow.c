@@ -1,5 +1,5 @@
-/* A HIP program: memory that grows and shrinks in one reservation, shared once with itself. The argument is HIP's
- * library. Prints what each call of HIP returned. */
+/* A HIP program: memory that grows and shrinks in one reservation. The program exports the memory once and imports it
+ * again. The argument is HIP's library. Prints what each call of HIP returned. */
 #include <dlfcn.h>
 #include <hip/hip_runtime_api.h>
 #include <stdio.h>

@@ -336,7 +336,7 @@ fn hip_program_is_recorded_and_replayed() {
     }
 }
 
-/// Reports what recording costs; the first call of the runtime decides what it costs without.
+/// Reports the cost of recording: the difference between the costs of a call with and without recording.
 #[test]
 fn recording_costs_microseconds() {
     on_each_release("recording_costs_microseconds", |fixture| {

@@ -1,8 +1,8 @@
 //! The command on AMD's own kernel driver, in a virtual machine with software GPUs.
 //!
-//! With `HSA_VMM_LONG=1`, runs where QEMU is installed and `hsa-vmm vm fetch` has fetched a kernel; otherwise each
-//! test prints that it is skipped, or fails if `HSA_VMM_REQUIRE` contains `vm`. One release with two GPUs is
-//! tested; `HSA_VMM_VM_TESTS=all` tests the rest.
+//! With `HSA_VMM_LONG=1` or `HSA_VMM_VM_TESTS`, runs where QEMU is installed and `hsa-vmm vm fetch` has fetched a
+//! kernel; otherwise each test prints that it is skipped. If `HSA_VMM_REQUIRE` contains `vm`, each test runs, and fails
+//! where these are missing. One release with two GPUs is tested; `HSA_VMM_VM_TESTS=all` tests the rest.
 
 mod conformance;
 mod detection;

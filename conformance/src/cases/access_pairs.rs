@@ -1,6 +1,6 @@
 //! Access of every GPU, and of every pair of an owner and a peer.
 
-use super::sharing::{KIND, export};
+use super::sharing::{FD, export};
 use crate::Context;
 use crate::case::{Case, Verdict, ensure, ensure_bytes, ensure_eq};
 use crate::{NotPassed, context};
@@ -83,7 +83,7 @@ fn map_filled(context: &Context, gpu: AgentId, value: u32) -> Verdict<Address> {
     Ok(at)
 }
 
-/// Maps memory for each pair of GPUs with peer access. Calls `check` with its address, the owner and the peer.
+/// Maps memory for each pair of GPUs with peer access. Calls `check` with the memory's address, the owner and the peer.
 fn each_pair(context: &Context, check: impl Fn(Address, AgentId, AgentId) -> Verdict) -> Verdict {
     context.other_gpu()?;
     for &owner in context.gpus() {
@@ -265,7 +265,7 @@ fn exported_memory_is_shared(context: &Context) -> Verdict {
         context.grant(at, 1, &context.agents_of(owner), Access::ReadWrite)?;
         context.fill(at, 1, 0xe900)?;
         let descriptor = export(context, exported)?;
-        let imported = context.vmm().import_from_shareable_handle(&descriptor, KIND)?;
+        let imported = context.vmm().import_from_shareable_handle(&descriptor, FD)?;
         let imported = context.keep(imported);
         let imported_at = context.reserve(1)?;
         context.map(imported_at, 1, imported)?;

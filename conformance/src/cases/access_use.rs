@@ -151,7 +151,7 @@ fn cpu_access_is_revoked_and_granted(context: &Context) -> Verdict {
     let (at, _) = context.mapped(2, 0x4444_4444)?;
     for round in 0..16 {
         context.grant(at, 2, &[context.host()], Access::None)?;
-        // A new reservation inside the range shows that the range has lost addresses.
+        // A new reservation inside the range would show that the range has lost addresses.
         let other = context.reserve(1)?;
         ensure!(
             other < at || other >= context.granule_at(at, 2),

@@ -92,8 +92,8 @@ pub(super) fn mmap<'a>(area: &Area, size: usize, host: &'a mut [u8]) -> Verdict<
     }
 }
 
-/// Checks that written bytes are read back: all of small memory, both ends of large memory.
-pub(super) fn check_contents(memory: &AreaMemory<'_>, seed: usize) -> Verdict {
+/// Writes bytes and checks that they are read back: all of small memory, both ends of large memory.
+fn write_and_check(memory: &AreaMemory<'_>, seed: usize) -> Verdict {
     let size = memory.size();
     let part = size.min(8192);
     let written: Vec<u8> = (0..part).map(|index| (index * 7 + seed) as u8).collect();
@@ -114,12 +114,12 @@ fn predefined_areas_allocate(context: &Context) -> Verdict {
         ensure_eq!(area.flags(), flags, "the flags");
         let memory = mmap(area, 1000, &mut [])?;
         ensure_eq!(Some(memory.device()), first, "the device of {area}");
-        check_contents(&memory, 1)?;
+        write_and_check(&memory, 1)?;
     }
     Ok(())
 }
 
-/// Checks that exactly these GPUs have access, and whether the host has access.
+/// Checks that exactly these GPUs have access, and that the host has access if and only if `host` is true.
 fn check_access(
     context: &Context,
     memory: &AreaMemory<'_>,
@@ -145,7 +145,7 @@ fn default_is_device_memory(context: &Context) -> Verdict {
         "{} is not among the mappings of its Vmm",
         memory.address()
     );
-    check_contents(&memory, 2)
+    write_and_check(&memory, 2)
 }
 
 fn host_is_host_memory(context: &Context) -> Verdict {
@@ -154,7 +154,7 @@ fn host_is_host_memory(context: &Context) -> Verdict {
         ensure_eq!(memory.backing(), Backing::Pool, "the backing of {flags}");
         ensure_eq!(memory.device_address(), memory.address(), "the device's address");
         check_access(context, &memory, &[context.gpu()], true)?;
-        check_contents(&memory, 3)?;
+        write_and_check(&memory, 3)?;
         check_device_reads(context, &memory)?;
     }
     Ok(())
@@ -181,7 +181,7 @@ fn unified_has_one_address(context: &Context) -> Verdict {
         ensure_eq!(memory.backing(), backing, "the backing with {flags}");
         ensure_eq!(memory.device_address(), memory.address(), "the device's address");
         check_access(context, &memory, &[context.gpu()], true)?;
-        check_contents(&memory, 4)?;
+        write_and_check(&memory, 4)?;
         if is_on_device {
             // Reads with the CPU's loads.
             let (mut expected, mut found) = ([0; 100], [1; 100]);
@@ -201,7 +201,7 @@ fn global_grants_all_devices(context: &Context) -> Verdict {
         let mut host_memory = vec![0; 100];
         let memory = mmap(&area(context, kind | AreaFlags::GLOBAL)?, 100, &mut host_memory)?;
         check_access(context, &memory, &all, kind != AreaFlags::DEFAULT)?;
-        check_contents(&memory, 5)?;
+        write_and_check(&memory, 5)?;
         let mut expected = [0; 100];
         memory.read(0, &mut expected)?;
         for &gpu in &all {
@@ -245,7 +245,7 @@ fn mmap_chooses_device(context: &Context) -> Verdict {
         let area = Area::new(context.vmm(), last, AreaFlags::DEFAULT)?;
         let memory = area.mmap(10, MmapOptions::new().with_device(number))?;
         ensure_eq!(memory.device(), gpu.id(), "the device with number {number}");
-        check_contents(&memory, 6)?;
+        write_and_check(&memory, 6)?;
         let memory = area.mmap(10, MmapOptions::new().with_device(gpu.id()))?;
         ensure_eq!(memory.owner(), gpu.id(), "the owner");
     }
@@ -260,7 +260,7 @@ fn allocates_any_size(context: &Context) -> Verdict {
             let memory = mmap(&area, size, &mut host_memory)?;
             ensure_eq!(memory.size(), size, "the size of {flags}");
             ensure!(memory.allocated_size() >= size, "{flags}: less memory than requested");
-            check_contents(&memory, size)?;
+            write_and_check(&memory, size)?;
             memory.munmap()?;
         }
     }
@@ -287,7 +287,7 @@ fn copies_between_all_flags(context: &Context) -> Verdict {
     for (seed, flags) in all_flags().enumerate() {
         let mut host_memory = vec![0; 3000];
         let memory = mmap(&area(context, flags)?, 3000, &mut host_memory)?;
-        check_contents(&memory, seed)?;
+        write_and_check(&memory, seed)?;
         let mut expected = vec![0; 3000];
         memory.read(0, &mut expected)?;
         for others in all_flags() {

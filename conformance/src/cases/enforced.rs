@@ -1,5 +1,6 @@
-//! What a GPU's page table permits, not what the library has recorded: exactly the granted access, and none after the
-//! access or the memory was taken away. A second process makes each access, because AMD's runtime aborts after a fault.
+//! A GPU's page table permits exactly the granted access, and none after the access or the memory was taken away. The
+//! access that the library has recorded is not tested here. A second process makes each access, because AMD's runtime
+//! aborts after a fault.
 
 use super::sharing;
 use crate::case::{Case, NotPassed, Verdict, ensure, ensure_bytes};
@@ -81,7 +82,7 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-/// The values of `HSA_ENABLE_SDMA` that select what copies.
+/// The values of `HSA_ENABLE_SDMA` with which DMA engines copy, or the runtime's kernels.
 const DMA: &str = "1";
 const KERNELS: &str = "0";
 
@@ -172,7 +173,7 @@ fn taken_away(context: &Context, taken_by: TakenBy) -> Verdict {
 /// The number of parts of a handle; each is a granule, and contains its number.
 const PARTS: usize = 4;
 
-/// Maps every range of parts, and then each part at another place.
+/// Maps every range of parts, and then single parts in another order, one of them twice.
 fn every_offset(context: &Context) -> Verdict {
     needs_enforcement(context)?;
     let (vmm, granule) = (context.vmm(), context.granule());
@@ -212,7 +213,7 @@ fn every_offset(context: &Context) -> Verdict {
     check(&order)
 }
 
-/// Fails unless the access succeeded, if it is permitted, or else faulted at its own address.
+/// Fails unless a permitted access has succeeded, or any other access has faulted at its own address.
 fn check(end: Accessed, permitted: bool, what: &str) -> Verdict {
     match end {
         Accessed::Yes => ensure!(permitted, "{what}: no fault"),

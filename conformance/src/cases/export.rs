@@ -1,6 +1,6 @@
 //! `hipMemExportToShareableHandle`.
 
-use super::sharing::{KIND, create_filled, export, import, map_for_users};
+use super::sharing::{FD, create_filled, export, import, map_for_users};
 use crate::case::{Case, Verdict, ensure};
 use crate::hip_calls::HipCalls as _;
 use crate::{Context, NotPassed};
@@ -107,7 +107,7 @@ fn closing_keeps_memory(context: &Context) -> Verdict {
 
 fn rejects_unshareable_memory(context: &Context) -> Verdict {
     let handle = context.create(1)?;
-    let export = || context.vmm().export_to_shareable_handle(handle, KIND);
+    let export = || context.vmm().export_to_shareable_handle(handle, FD);
     context.expect_invalid_argument(Argument::HandleType, export)
 }
 
@@ -122,12 +122,12 @@ fn rejects_other_handle_type(context: &Context) -> Verdict {
 
 fn rejects_flags(context: &Context) -> Verdict {
     let handle = context.create_shareable(1)?;
-    let export = || context.vmm().export_with_flags(handle, KIND, 1);
+    let export = || context.vmm().export_with_flags(handle, FD, 1);
     context.expect_invalid_argument(Argument::Flags, export)
 }
 
 fn rejects_handle(context: &Context, handle: Handle) -> Verdict {
-    let export = || context.vmm().export_to_shareable_handle(handle, KIND);
+    let export = || context.vmm().export_to_shareable_handle(handle, FD);
     context.expect_invalid_argument(Argument::Handle, export)
 }
 
@@ -146,15 +146,15 @@ fn fails_without_descriptors(context: &Context) -> Verdict {
         return Err(NotPassed::Skipped(reason.to_owned()));
     }
     let (at, handle) = create_filled(context, 1, 0xb0b0_b0b0)?;
-    // Lowers the limit, because `ulimit -n` can allow a million descriptors. The kernel needs half a
-    // minute for a table of 20,000 on a busy machine.
+    // Lower the limit, because `ulimit -n` can allow a million descriptors. On a busy machine, the kernel
+    // needs half a minute to open 20,000.
     let limit = DescriptorLimit::lower()?;
     let mut files = Vec::new();
     while let Ok(file) = File::open("/dev/null") {
         files.push(file);
     }
     let result = context.expect_error(HipError::OperatingSystem, || {
-        context.vmm().export_to_shareable_handle(handle, KIND)
+        context.vmm().export_to_shareable_handle(handle, FD)
     });
     drop(files);
     drop(limit);

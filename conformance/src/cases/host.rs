@@ -1,6 +1,6 @@
 //! Physical memory of the host (`hipMemLocationTypeHost`).
 
-use super::sharing::{KIND, import, map_for_users};
+use super::sharing::{FD, import, map_for_users};
 use crate::case::{Case, Verdict, ensure_bytes, ensure_eq};
 use crate::{Context, NotPassed};
 use hsa_vmm::error::{Argument, Feature};
@@ -29,10 +29,11 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 fn on_host() -> AllocationProperties {
-    AllocationProperties::at(Location::Host).shareable_as(KIND)
+    AllocationProperties::at(Location::Host).shareable_as(FD)
 }
 
-/// Creates a granule of memory of the host. Skips the case if neither runtime nor driver allocate it.
+/// Creates a granule of memory of the host. Skips the case if neither the runtime nor the driver
+/// allocates it.
 fn create(context: &Context) -> Verdict<Handle> {
     match context.vmm().create(context.granule(), &on_host()) {
         Ok(handle) => Ok(context.keep(handle)),
@@ -71,7 +72,7 @@ fn can_be_exported(context: &Context) -> Verdict {
     let handle = create(context)?;
     let at = map_for_users(context, handle, 1)?;
     context.fill(at, 1, 0xb5b5_b5b5)?;
-    let descriptor = vmm.export_to_shareable_handle(handle, KIND)?;
+    let descriptor = vmm.export_to_shareable_handle(handle, FD)?;
     let imported = import(context, &descriptor)?;
     let at_import = map_for_users(context, imported, 1)?;
     context.check_contents(at_import, 1, 0xb5b5_b5b5)?;

@@ -1,6 +1,6 @@
 //! `hipMemImportFromShareableHandle`.
 
-use super::sharing::{KIND, create_filled, export, import, map_for_users};
+use super::sharing::{FD, create_filled, export, import, map_for_users};
 use crate::case::{Case, Verdict, ensure, ensure_bytes, ensure_eq, quarantined};
 use crate::{Context, NotPassed};
 use hsa_vmm::error::Argument;
@@ -182,7 +182,7 @@ fn imports_into_another_vmm(context: &Context) -> Verdict {
     let descriptor = export(context, handle)?;
     let size = context.granule();
     let other = context.open_another(context.profile())?;
-    let imported = other.import_from_shareable_handle(&descriptor, KIND)?;
+    let imported = other.import_from_shareable_handle(&descriptor, FD)?;
     let imported_at = other.address_reserve(size, 0, None)?;
     other.map(imported_at, size, 0, imported)?;
     let list: Vec<_> = context
@@ -256,13 +256,13 @@ fn plain_file(context: &Context) -> Verdict<OwnedFd> {
 
 fn rejects_plain_file(context: &Context) -> Verdict {
     let file = plain_file(context)?;
-    let import = || context.vmm().import_from_shareable_handle(&file, KIND);
+    let import = || context.vmm().import_from_shareable_handle(&file, FD);
     context.expect_invalid_argument(Argument::Descriptor, import)
 }
 
 fn never_grants_plain_file(context: &Context) -> Verdict {
     let file = plain_file(context)?;
-    let Ok(handle) = context.vmm().import_from_shareable_handle(&file, KIND) else {
+    let Ok(handle) = context.vmm().import_from_shareable_handle(&file, FD) else {
         return Ok(());
     };
     context.keep(handle);
@@ -278,7 +278,7 @@ fn rejects_devices_and_pipes(context: &Context) -> Verdict {
     let descriptors: [OwnedFd; 3] =
         [File::open("/dev/null")?.into(), reader.into(), File::open("/")?.into()];
     for descriptor in &descriptors {
-        let import = || context.vmm().import_from_shareable_handle(descriptor, KIND);
+        let import = || context.vmm().import_from_shareable_handle(descriptor, FD);
         context.expect_invalid_argument(Argument::Descriptor, import)?;
     }
     Ok(())

@@ -141,7 +141,8 @@ fn maps_part_of_reservation(context: &Context) -> Verdict {
     Ok(())
 }
 
-/// Maps one handle `count` times, in one reservation or in separate ones.
+/// Maps one handle `count` times, in one reservation or in separate ones. Checks that each mapping shows what is
+/// written through every other.
 fn maps_aliases(context: &Context, count: usize, one_reservation: bool) -> Verdict {
     let handle = context.create(1)?;
     let base = if one_reservation { Some(context.reserve(count)?) } else { None };

@@ -1,4 +1,4 @@
-//! The test cases, one file for each area.
+//! The cases, one file for each subject.
 
 mod access;
 mod access_pairs;

@@ -6,15 +6,15 @@ use hsa_vmm::{Access, Address, Handle, HandleType};
 use std::os::fd::OwnedFd;
 
 /// The handle type of all exports and imports.
-pub(super) const KIND: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
+pub(super) const FD: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 pub(super) fn export(context: &Context, handle: Handle) -> Verdict<OwnedFd> {
-    Ok(context.vmm().export_to_shareable_handle(handle, KIND)?)
+    Ok(context.vmm().export_to_shareable_handle(handle, FD)?)
 }
 
 /// Imports a descriptor. The handle is released when the case ends.
 pub(super) fn import(context: &Context, descriptor: &OwnedFd) -> Verdict<Handle> {
-    Ok(context.keep(context.vmm().import_from_shareable_handle(descriptor, KIND)?))
+    Ok(context.keep(context.vmm().import_from_shareable_handle(descriptor, FD)?))
 }
 
 /// Maps all of a handle, with access for the first GPU and, if possible, the CPU.

@@ -118,7 +118,7 @@ pub fn run(
     let plan = Plan::new(options);
     let mut results = Results::new(&plan, options);
     let (worker, note, mut runtime) = start_worker(command, time_limit, on_event)?;
-    // Discards messages from before the first case.
+    // Discard messages from before the first case.
     logs();
     on_event(Event::Started(&note));
     let (worker, hangs) = (Some(worker), Hangs::default());
@@ -238,7 +238,7 @@ fn start_worker(
     }
 }
 
-/// Starts a new worker after a crash or hang.
+/// Starts a new worker after a crash or hang. Tries up to [`MAX_FAILED_STARTS`] times.
 fn restart_worker(
     command: &mut dyn FnMut() -> io::Result<Command>,
     limit: Duration,

@@ -42,7 +42,7 @@ pub enum Moment {
 
 impl Found {
     /// Returns whether both failures are of the same kind. Differences must also have the same
-    /// description up to the first number.
+    /// description up to the first number or list.
     #[must_use]
     pub fn is_like(&self, other: &Self) -> bool {
         self.kind == other.kind

@@ -17,7 +17,7 @@ use std::collections::HashMap;
 pub enum Mistake {
     /// Addresses are used after they were unmapped, or a handle after its last release.
     UseAfterUnmap,
-    /// No agent ever gets access to a mapping.
+    /// No agent ever gets access to a mapping, or none has access when the mapping is copied or filled.
     NeverGranted,
     /// A GPU gets access after the GPU that owns the memory.
     OwnerNotLast,
@@ -210,7 +210,7 @@ fn range(address: u64, size: u64) -> String {
     format!("{address:#x}..{:#x}", address.saturating_add(size))
 }
 
-/// Checks that a range that a call names is not one that was unmapped.
+/// Reports a range that was unmapped, unless a mapping overlaps it.
 fn check_unmapped(
     state: &State<'_>,
     address: u64,
@@ -227,7 +227,7 @@ fn check_unmapped(
     }
 }
 
-/// Checks memory that a copy or a fill reads or writes.
+/// Reports memory that a copy or a fill uses although it was unmapped, or no agent has access.
 fn check_contents(
     state: &State<'_>,
     address: u64,

@@ -340,7 +340,7 @@ impl Header {
         self.agents.iter().position(|agent| agent.agent == handle)
     }
 
-    /// Returns the index of a pool's agent, and the pool's among the agent's pools.
+    /// Returns the index of a pool's agent, and the index of the pool among the agent's pools.
     #[must_use]
     pub fn pool(&self, handle: u64) -> Option<(usize, usize)> {
         self.agents.iter().enumerate().find_map(|(index, agent)| {

@@ -136,7 +136,7 @@ pub fn plan(recording: &Recording) -> Plan {
 }
 
 impl Plan {
-    /// Returns how many agents of a kind the calls name.
+    /// Returns how many agents of a kind a machine needs: the highest number that the calls name, plus one.
     #[must_use]
     pub fn agents_needed(&self, kind: AgentKind) -> usize {
         let count = |agent: &AgentOf| match *agent {

@@ -184,7 +184,7 @@ impl Model {
         state.ok_or(Rejection::of(HANDLE))
     }
 
-    /// Removes handles without references and mappings.
+    /// Removes handles that have neither references nor mappings.
     pub(super) fn forget_unused(&mut self) {
         let mappings = &self.mappings;
         let mapped = |handle| mappings.iter().any(|mapping| mapping.handle == handle);

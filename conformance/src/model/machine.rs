@@ -13,7 +13,7 @@ pub struct Machine {
     pub granule: usize,
     /// Whether uncached memory can be created (since extension 1.18).
     pub uncached: bool,
-    /// Whether an import checks that the descriptor is memory (until ROCm 7.14, extension 1.16).
+    /// Whether an import checks that the descriptor is memory (before ROCm 7.14, extension 1.16).
     pub import_checks_descriptor: bool,
     /// Whether memory can be mapped from an offset.
     pub maps_offsets: bool,

@@ -31,7 +31,7 @@ impl Rejection {
         Self { reasons: vec![reason] }
     }
 
-    /// Returns whether one of the reasons allows the library's error, and has its code in HIP 7.
+    /// Returns whether the library's error is one of the reasons, with the code of that reason in HIP 7.
     #[must_use]
     pub fn allows(&self, error: &Error) -> bool {
         self.reasons.iter().any(|reason| match (reason, error.kind()) {

@@ -104,7 +104,7 @@ impl ObjectCounts {
     }
 }
 
-/// Returns a kind; if the objects of its operations are missing, the kind that creates them instead.
+/// Returns `kind`. If the objects that it needs are missing, returns the kind that creates them instead.
 fn possible_kind(kind: Kind, object_counts: ObjectCounts) -> Kind {
     match kind {
         Kind::Reserve | Kind::Create | Kind::Shutdown => kind,

@@ -40,9 +40,9 @@ pub enum Operation {
     Write { spot: Spot, size: u8, byte: u8 },
     /// Reads `size` bytes with the CPU.
     Read { spot: Spot, size: u8 },
-    /// Fills a span with the GPU that owns the memory.
+    /// Has the GPU that owns the memory fill a span.
     Fill { span: Span, value: u32 },
-    /// Copies with an agent. The size is that of the smaller span.
+    /// Has an agent copy. The size is that of the smaller span.
     Copy { agent: AgentName, to: Span, from: Span },
     /// Drops the library with all of its objects, and opens it again.
     Shutdown,

@@ -1,4 +1,4 @@
-//! An access of a GPU that its page table permits or prevents, in the peer: a fault may end the process.
+//! Has a GPU access memory, in the peer: the GPU's page table may not permit that, and a fault may end the process.
 
 #![expect(unsafe_code, reason = "copies without the library's checks")]
 
@@ -18,7 +18,7 @@ use std::thread;
 pub(crate) struct GpuAccess {
     /// The index of the GPU.
     pub gpu: usize,
-    /// The last access that is granted to the GPU, as HIP's number. Before, the GPU reads the memory with read and
+    /// The last access that is granted to the GPU, as HIP's number. Before that, the GPU reads the memory with read and
     /// write access, so that its TLB has the entry.
     pub granted: u32,
     /// What takes access away after that.
@@ -107,7 +107,7 @@ pub(super) fn perform(runtime: &Runtime, request: &GpuAccess) -> Result<Reply, R
     Ok(Reply::Accessed(Accessed::Yes))
 }
 
-/// Fails unless a mapping contains a number.
+/// Fails unless a mapping is filled with a number.
 fn expect_bytes(mapping: &Mapping, gpu: &Agent, number: u32) -> Result<(), Reply> {
     let mut found = vec![0; mapping.size()];
     mapping.copy_to_host(gpu.id(), &mut found, 0)?;

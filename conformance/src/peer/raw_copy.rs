@@ -1,4 +1,4 @@
-//! Copies by a GPU without the library's checks: what the page table permits, not what the ledger contains.
+//! Copies by a GPU without the library's checks. The GPU's page table alone decides whether a copy is permitted.
 
 #![expect(unsafe_code, reason = "calls the runtime's functions")]
 
@@ -31,7 +31,7 @@ pub(super) struct RawCopies {
     raw: RawCalls,
 }
 
-/// Remembers a fault. Success prevents that the runtime aborts the process.
+/// Records the first fault. Returns success, so that the runtime does not abort the process.
 unsafe extern "C" fn record_fault(event: *const hsa_amd_event_t, _: *mut c_void) -> hsa_status_t {
     // SAFETY: the runtime passes a valid event, and its type selects the field.
     unsafe {
@@ -81,7 +81,7 @@ impl RawCopies {
         let status = unsafe { begin(to, agent, from, agent, size, 0, null(), signal) };
         check("hsa_amd_memory_async_copy", status)?;
         let begun = Instant::now();
-        // The signal stays: after a fault, the runtime may still use it.
+        // The signal is never destroyed: after a fault, the runtime may still use it.
         loop {
             if let Some(address) = FAULT.get() {
                 return Ok(End::Faulted(*address));
@@ -89,8 +89,8 @@ impl RawCopies {
             // SAFETY: the signal exists.
             match unsafe { load(signal) } {
                 0 => return Ok(End::Copied),
-                // The fault may be reported after the copy has ended with an error.
                 1.. if begun.elapsed() < TIME_LIMIT => std::thread::sleep(POLL),
+                // The copy has ended with an error. The fault may be reported later.
                 value if begun.elapsed() < TIME_LIMIT / 2 && value < 0 => std::thread::sleep(POLL),
                 value => {
                     return Err(format!(

@@ -1,4 +1,4 @@
-//! Stops the runtime of the peer: a process that has exported memory never stops its runtime.
+//! Stops the runtime of the peer, if a case requests that. In all other cases, the peer is killed.
 
 #![expect(unsafe_code, reason = "stops the runtime below the library")]
 

@@ -153,7 +153,7 @@ impl State {
             numbers.iter().all(|number| number % self.granule == 0)
                 && numbers.iter().any(|number| number % self.recorded_granule != 0)
         };
-        let granule = expected == INVALID_VALUE && self.granule < self.recorded_granule;
+        let is_finer = expected == INVALID_VALUE && self.granule < self.recorded_granule;
         match *call {
             Call::Map { size, h, handle_offset: 0, .. }
                 if expected == NOT_SUPPORTED
@@ -161,11 +161,11 @@ impl State {
             {
                 Some(Rule::PartOfAHandle)
             }
-            Call::Map { offset, size, .. } if granule && off_granule(&[offset, size]) => {
+            Call::Map { offset, size, .. } if is_finer && off_granule(&[offset, size]) => {
                 Some(Rule::Granule)
             }
             Call::Reserve { size, .. } | Call::Create { size, .. }
-                if granule && off_granule(&[size]) =>
+                if is_finer && off_granule(&[size]) =>
             {
                 Some(Rule::Granule)
             }

@@ -193,7 +193,8 @@ impl Worker {
         end.or(too_long).map(|end| self.buffer.drain(..=end).collect())
     }
 
-    /// Waits up to `wait` and reads from the socket. Returns whether there was data or end of file.
+    /// Waits up to `wait` and reads from the socket. Returns whether there was data or end of file. Discards the
+    /// captured output if it is too long.
     fn read(&mut self, wait: Duration) -> bool {
         wait_for(&mut [PollFd::new(&self.socket, PollFlags::IN)], wait);
         let mut bytes = [0; 1 << 14];

@@ -16,10 +16,10 @@ pub struct Difference {
     pub reason: &'static str,
 }
 
-const CRASH: &str = "design decision 1: the driver crashes, the library returns an error";
-const STALE: &str = "design decision 1, invariant 5: a handle without references is refused";
-const HOLES: &str = "data/README.md, rule 1: HIP needs exactly a sequence of whole mappings";
-const PARTS: &str = "data/README.md, rule 2: HIP maps parts of a handle";
+const CRASH: &str = "the driver crashes, the library returns an error";
+const STALE: &str = "reference 6.1, invariant 5: a handle without references is refused";
+const HOLES: &str = "Rule::UnmapOverHoles: HIP needs exactly a sequence of whole mappings";
+const PARTS: &str = "Rule::PartOfAHandle: HIP maps parts of a handle";
 const BAD_MAP: &str = "HIP documents hipErrorInvalidValue; the driver supports only whole handles";
 const ONE_RESERVATION: &str = "HIP and invariant 1: mappings and ranges are inside one \
                                reservation; the driver merges adjacent reservations";

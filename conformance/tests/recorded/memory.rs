@@ -12,31 +12,37 @@ pub const CALLS: &[Call] = &[
         verdict(s.vmm.create(s.granule + s.granule / 2, &s.properties()))
     }),
     ("create_flags_nonzero", |_| verdict(Operation::Create.check_flags(1))),
-    ("create_bad_device", |s| create(s, &AllocationProperties::on(s.invented_gpu()))),
-    ("create_negative_device", |s| create(s, &AllocationProperties::on(AgentId::from_bits(!0)))),
-    ("create_location_type_invalid", |s| create(s, &AllocationProperties::at(Location::Unknown))),
-    ("create_location_host", create_on_host),
-    ("create_location_host_numa", create_on_host),
-    ("create_handle_type_win32", |s| create(s, &s.properties().shareable_as(HandleType::WIN32))),
+    ("create_bad_device", |s| create_verdict(s, &AllocationProperties::on(s.invented_gpu()))),
+    ("create_negative_device", |s| {
+        create_verdict(s, &AllocationProperties::on(AgentId::from_bits(!0)))
+    }),
+    ("create_location_type_invalid", |s| {
+        create_verdict(s, &AllocationProperties::at(Location::Unknown))
+    }),
+    ("create_location_host", cpu_create_verdict),
+    ("create_location_host_numa", cpu_create_verdict),
+    ("create_handle_type_win32", |s| {
+        create_verdict(s, &s.properties().shareable_as(HandleType::WIN32))
+    }),
     ("create_too_big", |s| verdict(s.vmm.create(1 << 46, &s.properties()))),
-    ("create", |s| create(s, &s.properties())),
+    ("create", |s| create_verdict(s, &s.properties())),
     ("create_second", |s| {
         s.create(1);
-        create(s, &s.properties())
+        create_verdict(s, &s.properties())
     }),
-    ("create_not_shareable", |s| create(s, &AllocationProperties::on(s.gpu(0)))),
+    ("create_not_shareable", |s| create_verdict(s, &AllocationProperties::on(s.gpu(0)))),
     ("release_not_shareable", |s| {
         let properties = AllocationProperties::on(s.gpu(0));
         verdict(s.vmm.release(s.vmm.create(s.granule, &properties).unwrap()))
     }),
-    ("props", |s| query_properties(s, s.create(1))),
+    ("props", |s| properties_verdict(s, s.create(1))),
     ("props_roundtrip", |s| {
         flag(s.vmm.allocation_properties(s.create(1)).unwrap() == s.properties())
     }),
-    ("props_handle_zero", |s| query_properties(s, Handle::from_bits(0))),
-    ("props_stale_handle", |s| query_properties(s, released_handle(s))),
-    ("props_after_release_while_mapped", |s| query_properties(s, released_while_mapped(s))),
-    ("risky_0", |s| query_properties(s, invented_handle(s))),
+    ("props_handle_zero", |s| properties_verdict(s, Handle::from_bits(0))),
+    ("props_stale_handle", |s| properties_verdict(s, released_handle(s))),
+    ("props_after_release_while_mapped", |s| properties_verdict(s, released_while_mapped(s))),
+    ("risky_0", |s| properties_verdict(s, invented_handle(s))),
     ("release_while_mapped", |s| verdict(s.vmm.release(s.map_two().1))),
     ("release_again", |s| verdict(s.vmm.release(released_while_mapped(s)))),
     ("release_twice_while_mapped", |s| verdict(s.vmm.release(released_while_mapped(s)))),
@@ -75,15 +81,15 @@ pub const CALLS: &[Call] = &[
     }),
 ];
 
-fn create(fixture: &Fixture, properties: &AllocationProperties) -> String {
+fn create_verdict(fixture: &Fixture, properties: &AllocationProperties) -> String {
     verdict(fixture.vmm.create(fixture.granule, properties))
 }
 
-fn create_on_host(fixture: &Fixture) -> String {
-    create(fixture, &AllocationProperties::on(fixture.vmm.runtime().host().id()))
+fn cpu_create_verdict(fixture: &Fixture) -> String {
+    create_verdict(fixture, &AllocationProperties::on(fixture.vmm.runtime().host().id()))
 }
 
-fn query_properties(fixture: &Fixture, handle: Handle) -> String {
+fn properties_verdict(fixture: &Fixture, handle: Handle) -> String {
     verdict(fixture.vmm.allocation_properties(handle))
 }
 

@@ -8,7 +8,7 @@ use hsa_vmm::{AllocationProperties, Error, Handle, HandleType};
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-const KIND: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
+const FD: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 pub const CALLS: &[Call] = &[
     ("export", |s| verdict(export(s, s.create(1)))),
@@ -31,7 +31,7 @@ pub const CALLS: &[Call] = &[
         verdict(export(s, s.vmm.create(s.granule, &properties).unwrap()))
     }),
     ("risky_5", |s| verdict(export(s, released_handle(s)))),
-    ("import", |s| verdict(s.vmm.import_from_shareable_handle(export_new(s).1, KIND))),
+    ("import", |s| verdict(s.vmm.import_from_shareable_handle(export_new(s).1, FD))),
     ("import_same_handle", |s| {
         let (handle, descriptor) = export_new(s);
         flag(import(s, &descriptor) == handle)
@@ -39,7 +39,7 @@ pub const CALLS: &[Call] = &[
     ("import_twice", |s| {
         let (_, descriptor) = export_new(s);
         import(s, &descriptor);
-        verdict(s.vmm.import_from_shareable_handle(&descriptor, KIND))
+        verdict(s.vmm.import_from_shareable_handle(&descriptor, FD))
     }),
     ("import_twice_same_handle", |s| {
         let (_, descriptor) = export_new(s);
@@ -49,7 +49,7 @@ pub const CALLS: &[Call] = &[
     ("props_imported_handle_types", |s| imported_properties(s).handle_types.bits().to_string()),
     ("props_imported_type", |s| flag(imported_properties(s).kind == AllocationKind::Pinned)),
     ("props_imported_location", |s| match imported_properties(s).location {
-        // The file has location type 1 for devices, followed by the device's number.
+        // The recording has location type 1, for devices, and the device's number.
         Location::Agent(agent) => {
             let mut gpus = s.vmm.runtime().gpus();
             format!("1/{}", gpus.position(|gpu| gpu.id() == agent).unwrap())
@@ -58,7 +58,7 @@ pub const CALLS: &[Call] = &[
     }),
     ("import_not_a_memory_fd", |s| {
         let file = File::open("/dev/null").unwrap();
-        verdict(s.vmm.import_from_shareable_handle(file, KIND))
+        verdict(s.vmm.import_from_shareable_handle(file, FD))
     }),
     ("import_wrong_type", |s| {
         verdict(s.vmm.import_from_shareable_handle(export_new(s).1, HandleType::WIN32))
@@ -73,11 +73,11 @@ pub const CALLS: &[Call] = &[
 ];
 
 fn export(fixture: &Fixture, handle: Handle) -> Result<OwnedFd, Error> {
-    fixture.vmm.export_to_shareable_handle(handle, KIND)
+    fixture.vmm.export_to_shareable_handle(handle, FD)
 }
 
 fn import(fixture: &Fixture, descriptor: &OwnedFd) -> Handle {
-    fixture.vmm.import_from_shareable_handle(descriptor, KIND).unwrap()
+    fixture.vmm.import_from_shareable_handle(descriptor, FD).unwrap()
 }
 
 /// Creates a handle of two granules, and exports it.

@@ -85,7 +85,8 @@ pub(crate) fn bits(value: u32, names: &[(u32, &str)]) -> String {
 }
 
 /// Defines structs of integers, none of which has padding, and checks the size of each. A field
-/// can name the function that shows it in the log: `flags: u32 as flags::show`.
+/// can name the function that shows it in the log: `flags: u32 as flags::show`. `named` is followed by the
+/// function that returns the name of the call's operation.
 macro_rules! structs {
     ($($(#[$doc:meta])* $name:ident: $size:literal $(named $operation:path)? {
         $($field:ident: $kind:ty $(as $show:path)?),* $(,)?

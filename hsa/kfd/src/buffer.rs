@@ -27,7 +27,7 @@ pub(crate) struct Buffer {
     /// The metadata that this process has attached.
     metadata: Mutex<Option<(Metadata, MemoryFile)>>,
     buffers: Weak<Buffers>,
-    /// `None` for system memory, and if another process allocated the memory.
+    /// `None` for imported memory, and for system memory that `GEM_CREATE` has created.
     _claim: Option<Claim>,
 }
 

@@ -73,8 +73,8 @@ pub(crate) fn owner() -> libc::pid_t {
     OWNER.load(Ordering::Relaxed)
 }
 
-/// Returns whether the calling process owns the table. A child of `vfork`, or of a direct system call, does
-/// not own the table.
+/// Returns whether the calling process owns the table. A child that `vfork` or a direct system call has
+/// created does not.
 pub(crate) fn is_owner() -> bool {
     owner() == this_process()
 }

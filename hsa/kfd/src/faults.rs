@@ -57,7 +57,7 @@ impl Target for Driver {
             FaultKind::Garbled => is_engine,
             FaultKind::Half => maps || is_engine || MEASURING.contains(&call),
             FaultKind::Double => MEASURING.contains(&call),
-            // The driver does not implement these faults.
+            // `FaultKind` is non-exhaustive.
             _ => false,
         }
     }

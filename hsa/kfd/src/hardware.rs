@@ -2,7 +2,7 @@
 //!
 //! By default the engines read amdgpu's list of mappings ([`PageTable`](crate::page_table::PageTable)),
 //! as if each change took effect at once. Three keys of `HSA_KFD` ([`Updates`]) emulate real hardware and
-//! the kernel's driver; the engines then read the entries of this module, which amdgpu writes.
+//! the kernel driver; the engines then read the entries of this module, which amdgpu writes.
 
 use crate::buffer::Buffer;
 use crate::page_table::Entry;
@@ -21,7 +21,7 @@ pub(crate) struct Updates {
     /// flushes them; a write by the CPU does not.
     pub(crate) tlb: bool,
     /// `split_bug`: after `CLEAR` or `REPLACE` has removed a part of a mapping, amdgpu forgets the
-    /// remainder (`bo_va->invalids`). `UNMAP` and `GEM_CLOSE` then leave its entries in the hardware.
+    /// remainder (`bo_va->invalids`). `UNMAP` and `GEM_CLOSE` then leave the remainder's entries in the hardware.
     pub(crate) split_bug: bool,
 }
 

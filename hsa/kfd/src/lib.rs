@@ -6,14 +6,14 @@
 //! a temporary folder. `kfd` and `drm` execute an `ioctl` on a device and return the kernel's error
 //! codes. Buffer objects are memory files (`buffer`), so aliases, CPU mappings and dma-bufs are real.
 //!
-//! No GPU code runs. `queue` consumes the packets of queues: it performs barriers, signals and DMA
-//! copies, and completes kernel dispatches without running the kernel.
+//! No GPU code runs. `queue` consumes the packets of queues: it performs barriers, signals, DMA copies, and the
+//! copy and fill kernels of AMD's runtime. The dispatch of any other kernel completes without running it.
 //!
 //! # Environment
 //!
 //! * `HSA_KFD`: the machine, such as `gpus=2,profile=mi300x,vram=64GiB`; `real` emulates nothing: the machine's own
 //!   driver performs the calls, which are only logged (`observe`).
-//! * `HSA_KFD_LOG`: a file that gets one line for each `ioctl`, with its arguments and its result.
+//! * `HSA_KFD_LOG`: a file that gets one line for each call on a device, with its arguments and its result.
 //! * `HSA_KFD_FAULTS`: a plan of faults in calls, such as `GEM_VA#3=ENOMEM,COPY=garbled`.
 //! * `HSA_FAULTS_RECORD`: an existing file that gets a line for each rule of the plan that took effect.
 //! * `HSA_KFD_LOADER`: the dynamic loader that programs use instead of the machine's (`loader`).

@@ -50,7 +50,7 @@ pub(crate) fn ioctl(
     }
 }
 
-/// The folder of a GPU's page tables in debugfs is its minor number.
+/// The folder in debugfs with a folder for each GPU, whose name is the minor number.
 const FOLDER: &str = "/sys/kernel/debug/dri";
 
 /// Appends the kernel's own page tables to the file that `HSA_KFD_PAGE_TABLES` names.

@@ -1,8 +1,8 @@
 //! The emulation's own descriptors and files.
 //!
 //! A real driver's memory uses no descriptors of the process. The emulation therefore hides its
-//! descriptors: they lie above the process's limit, lists of descriptors omit them, and the program cannot
-//! close them.
+//! descriptors: they lie above the process's soft limit where the hard limit permits that, lists of
+//! descriptors omit them, and the program cannot close them.
 
 use crate::errno::Errno;
 use libc::{c_int, rlimit};
@@ -91,7 +91,8 @@ pub(crate) fn with_raised_limit<T>(run: impl FnOnce(c_int) -> T) -> T {
     result
 }
 
-/// Moves a descriptor to a number from `floor` on, and marks it as the emulation's.
+/// Moves a descriptor to a number from `floor` on, if one is free, and marks it as the emulation's. Returns
+/// the number.
 pub(crate) fn keep(descriptor: c_int, floor: c_int) -> c_int {
     // SAFETY: touches no memory; the descriptor is one the emulation has just opened.
     let high = unsafe { libc::syscall(libc::SYS_fcntl, descriptor, libc::F_DUPFD_CLOEXEC, floor) }

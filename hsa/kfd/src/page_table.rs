@@ -35,8 +35,8 @@ impl Entry {
             return Err(EINVAL);
         }
         if let Some(buffer) = &self.buffer {
-            let last = self.offset.checked_add(self.size).ok_or(EINVAL)?;
-            if last > buffer.size.next_multiple_of(PAGE) {
+            let end = self.offset.checked_add(self.size).ok_or(EINVAL)?;
+            if end > buffer.size.next_multiple_of(PAGE) {
                 return Err(EINVAL);
             }
         }

@@ -40,9 +40,9 @@ fn tables(driver: &Driver, gpu: usize) -> String {
     for (index, file) in files(driver, gpu).iter().enumerate() {
         let state = file.state();
         let count = state.table.entries().count();
-        // Writing to a string cannot fail.
         let plural = if count == 1 { "" } else { "s" };
         let id = driver.gpus[gpu].id;
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "gpu {gpu} id {id} file {index}: {count} mapping{plural}");
         for (address, entry) in state.table.entries() {
             let _ = writeln!(text, "  {}", line(address, entry));

@@ -230,8 +230,8 @@ impl Vram {
         self.usage.slots[self.usage.own][self.gpu].used.load(Ordering::Relaxed)
     }
 
-    /// Returns the available bytes as amdkfd reports them: a multiple of 2 MiB, after each buffer was rounded up
-    /// to one. More can be allocated.
+    /// Returns the available bytes as amdkfd reports them: the size of each buffer is rounded up to a multiple of
+    /// 2 MiB, and the rest is rounded down to one. More can be allocated.
     pub(crate) fn available(&self) -> u64 {
         let free = self.size.saturating_sub(self.usage.rounded(self.gpu));
         free - free % AVAILABILITY_UNIT

@@ -228,7 +228,7 @@ fn system_memory_is_limited() {
     });
 }
 
-/// A buffer of system memory outlives its file as a dma-buf, and amdkfd imports it.
+/// As a dma-buf, a buffer of system memory outlives the render node's file that created it. amdkfd imports it.
 #[test]
 fn system_memory_is_created_and_shared() {
     run_preloaded("system_memory_is_created_and_shared", &[("HSA_KFD", "vram=64MiB")], || {

@@ -21,7 +21,7 @@ struct Queries {
     system_info: hsa_system_get_info_fn,
 }
 
-/// Writes the header, which is not yet ended.
+/// Returns the line of the header. The caller may add keys, and ends the line.
 ///
 /// # Safety
 /// The tables must be those of the runtime, with the versions that `hsa_sys::tools` describes.

@@ -14,8 +14,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
 const FILE: &str = "HSA_VMM_RECORD";
 /// The variable that requests call stacks.
 const STACKS: &str = "HSA_VMM_RECORD_STACKS";
-/// The smallest number of the file's descriptor, if there are as many: programs expect small numbers for their own.
-const DESCRIPTOR: c_int = 512;
+/// The file's descriptor has at least this number, if the limit permits: programs expect small numbers for their
+/// own files.
+const MIN_DESCRIPTOR: c_int = 512;
 /// The maximum number of recordings of one process.
 const MAX_RECORDINGS: u32 = 100;
 
@@ -61,8 +62,7 @@ pub(crate) fn begin(header: Line) -> bool {
     true
 }
 
-/// Creates the file, or a file with the process's number if another process has created it, or with another number
-/// if this process has.
+/// Creates the file `name`; if it exists, `name.PID`, then `name.PID.2` and so on. Returns the descriptor.
 fn open(name: &OsStr) -> Result<c_int, Error> {
     for attempt in 0..MAX_RECORDINGS {
         let suffix = match attempt {
@@ -85,7 +85,7 @@ fn open(name: &OsStr) -> Result<c_int, Error> {
         }
         // SAFETY: duplicates a descriptor of this function, and closes it if there is a duplicate.
         unsafe {
-            let high = libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, DESCRIPTOR);
+            let high = libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, MIN_DESCRIPTOR);
             if high >= 0 {
                 libc::close(descriptor);
                 return Ok(high);
@@ -96,8 +96,9 @@ fn open(name: &OsStr) -> Result<c_int, Error> {
     Err(Error::from_raw_os_error(libc::EEXIST))
 }
 
-/// Notes the beginning of a call. `None` if calls are not recorded. If call stacks were requested, writes the call and its
-/// stack, also for calls in which the program crashes. `write_fields` writes its arguments.
+/// Notes the beginning of a call. `None` if calls are not recorded. If call stacks were requested, writes the call
+/// and its stack at once, so that a call in which the program crashes is recorded too. `write_fields` writes the
+/// call's arguments.
 #[inline]
 pub(crate) fn start(call: &'static str, write_fields: impl FnOnce(&mut Line)) -> Option<Start> {
     let descriptor = DESCRIPTOR_IN_USE.load(Relaxed);

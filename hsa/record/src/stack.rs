@@ -16,7 +16,7 @@ const RTLD_DL_LINKMAP: c_int = 2;
 /// The file of the program.
 static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
-/// Loads the library that unwinds stacks, which later calls need.
+/// Finds the program's file, and loads the library that unwinds stacks. `write` needs both.
 pub(crate) fn prepare() {
     if let Ok(program) = std::env::current_exe() {
         PROGRAM.get_or_init(|| program);
@@ -59,7 +59,7 @@ pub(crate) fn write(line: &mut Line) {
 /// The object that contains an address, and the exported function at the address.
 struct Frame {
     file: &'static [u8],
-    /// What must be subtracted from an address to get that in the file.
+    /// The difference between an address in memory and the same address in the file.
     base: usize,
     function: Option<&'static [u8]>,
 }
@@ -84,7 +84,7 @@ fn frame_of(address: *const c_void) -> Option<Frame> {
     }
     // SAFETY: glibc returns the `link_map` of a loaded object.
     let map = unsafe { &*map.cast::<LinkMap>() };
-    // SAFETY: the names are valid as long as the object is loaded, which its code is running in.
+    // SAFETY: the names are valid as long as the object is loaded, and its code is running.
     let name = |text: *const c_char| unsafe { CStr::from_ptr(text) }.to_bytes();
     let file = name(info.dli_fname);
     // glibc's name of the program is empty or `argv[0]`, possibly a relative path.

@@ -38,7 +38,10 @@ pub enum NotPreloadable {
         loader: String,
     },
     /// The program is for another architecture.
-    #[error("cannot emulate a driver for {program}: the program is not for {arch}", program = .0.display(), arch = env::consts::ARCH)]
+    #[error(
+        "cannot emulate a driver for {program}: the program is not for {arch}",
+        program = .0.display(), arch = env::consts::ARCH
+    )]
     OtherArchitecture(PathBuf),
     /// The loader ignores preloaded objects, because the program changes its user or group.
     #[error(
@@ -49,8 +52,8 @@ pub enum NotPreloadable {
 }
 
 /// Checks that the emulated driver can be preloaded into a program: that the program, or the interpreter of a
-/// script, is dynamically linked with glibc. Accepts files that cannot be read or have another format: starting
-/// them reports the error.
+/// script, is for this architecture, is dynamically linked with glibc, and does not change the user or the group.
+/// Accepts files that cannot be read or have another format: starting them reports the error.
 ///
 /// # Errors
 /// The driver cannot be preloaded; the message names the reason.
@@ -101,7 +104,7 @@ enum Kind {
 fn kind(path: &Path) -> io::Result<Kind> {
     let file = File::open(path)?;
     let mut start = Vec::new();
-    // The kernel reads as much of the first line of a script.
+    // The kernel looks for the interpreter in this many bytes of a script.
     (&file).take(256).read_to_end(&mut start)?;
     if let Some(line) = start.strip_prefix(b"#!") {
         let line = line.split(|&byte| byte == b'\n').next().unwrap_or_default();

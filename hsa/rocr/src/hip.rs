@@ -37,8 +37,8 @@ pub fn fetch_hip(
     Ok(installation.hip())
 }
 
-/// Downloads a package that belongs to a release into its folder, unless it has been downloaded. Fetches the release
-/// first if needed. `download` may add other packages.
+/// Downloads a package that belongs to a release into the release's folder, unless the folder has it. Fetches the
+/// release first if needed. `download` may add other packages.
 pub(crate) fn fetch_packages(
     release: Release,
     folder: &Path,

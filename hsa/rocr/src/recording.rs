@@ -28,8 +28,8 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Records into a file, which must not exist. The path must be absolute. Another process that the program starts,
-    /// and uses the runtime, records into `FILE.PID`.
+    /// Records into a file, which must not exist. The path must be absolute. Each further process that the program
+    /// starts and that uses the runtime records into `FILE.PID`.
     #[must_use]
     pub fn new(file: impl Into<PathBuf>) -> Self {
         Self { file: file.into(), stacks: false }

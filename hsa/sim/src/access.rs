@@ -215,7 +215,7 @@ impl Instance {
         start: usize,
         size: usize,
         permission: hsa_access_permission_t,
-        (memory, shift): (&Arc<Memory>, usize),
+        (memory, offset): (&Arc<Memory>, usize),
     ) -> HsaResult {
         let protection = match permission {
             // The CPU cannot reach this memory (no large BAR), so each access must fault.
@@ -228,7 +228,7 @@ impl Instance {
         let file = memory.file().map_err(|error| file_error_status(&error))?;
         // SAFETY: a mapping of this instance, inside a reservation.
         let mapped =
-            unsafe { address_space::map_file(start, size, protection, file.as_fd(), shift) };
+            unsafe { address_space::map_file(start, size, protection, file.as_fd(), offset) };
         mapped.map_err(|_| HSA_STATUS_ERROR)
     }
 

@@ -54,7 +54,7 @@ pub(crate) unsafe fn info(
     unsafe { found.write(value) }
 }
 
-/// Returns an attribute that has the same value for all agents, or depends on the agent's number only.
+/// Returns an attribute that has the same value for all agents, or depends only on the agent's number or type.
 fn common(instance: &Instance, agent: Agent, attribute: hsa_agent_info_t) -> HsaResult<Value> {
     Ok(match attribute {
         HSA_AGENT_INFO_NODE | HSA_AMD_AGENT_INFO_DRIVER_NODE_ID => {
@@ -140,7 +140,7 @@ fn of_cpu(
         HSA_AGENT_INFO_DEVICE => HSA_DEVICE_TYPE_CPU.into(),
         HSA_AGENT_INFO_PROFILE => HSA_PROFILE_FULL.into(),
         HSA_AGENT_INFO_FAST_F16_OPERATION => false.into(),
-        // AMD's runtime multiplies the bytes of the kernel by 1024, and lists L1 only.
+        // The kernel reports bytes. AMD's runtime multiplies them by 1024, and lists only L1.
         HSA_AGENT_INFO_CACHE_SIZE => [cpu.l1_cache << 10, 0, 0, 0].into(),
         // A CPU executes no packets.
         HSA_AGENT_INFO_FEATURE

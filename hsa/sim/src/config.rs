@@ -122,7 +122,7 @@ pub struct Config {
     pub granule: u64,
     /// The granule that is recommended for video memory.
     pub recommended_granule: u64,
-    /// Whether GPUs' page tables obey permissions.
+    /// Whether GPUs enforce permissions.
     pub gpu_permissions: GpuPermissions,
     /// When changes of GPUs' page tables take effect.
     pub page_table_updates: PageTableUpdates,
@@ -306,8 +306,8 @@ impl Config {
 }
 
 impl Cpu {
-    /// Returns a CPU of the Zen 4 architecture, whose cores have an L1 data cache of 32 KiB. Threads and clock are those
-    /// of AMD's product pages.
+    /// Returns a CPU of the Zen 4 architecture, whose cores have an L1 data cache of 32 KiB. Threads and clock are
+    /// those of AMD's product pages.
     fn new(name: &str, memory: u64, threads: u32, clock: u32) -> Self {
         Self { name: name.into(), memory, threads, clock, l1_cache: 32 << 10 }
     }

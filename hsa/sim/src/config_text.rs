@@ -63,7 +63,7 @@ const SETTINGS: &str = "gpus, cpus, era, extension, granule, recommended-granule
 /// | `extension=N` | the extension's minor version, with its generation; `none`: not reported, as in ROCm 6.0 |
 /// | `granule=2m`, `recommended-granule=2m` | the granules |
 /// | `vram=16g` | video memory of every GPU |
-/// | `permissions=recorded`, `enforced` | whether GPUs obey permissions |
+/// | `permissions=recorded`, `enforced` | whether GPUs enforce permissions |
 /// | `page-tables=immediate`, `not-flushed`, `late` | when changes of page tables take effect ([`PageTableUpdates`](crate::PageTableUpdates)) |
 /// | `large-bar`, `dmabuf-cpu-mapping`, `host-buffers`, `vmem`, `peer-access` | `=on` or `=off` |
 /// | `early-waits` | `=on`: the first wait for each signal returns too early |
@@ -212,7 +212,7 @@ fn unknown(word: &str) -> ConfigError {
     ConfigError::Word { word: word.into(), presets: PRESETS, settings: SETTINGS }
 }
 
-/// Parses a size: a number, optionally followed by `k`, `m`, `g` or `t`.
+/// Parses a size: a number, optionally followed by `k`, `m`, `g` or `t`, and then by `b` or `ib`.
 fn bytes(text: &str) -> Option<u64> {
     let text = text.to_ascii_lowercase();
     let text = text.strip_suffix("ib").or(text.strip_suffix('b')).unwrap_or(&text);

@@ -179,9 +179,8 @@ impl State {
         })
     }
 
-    /// Returns the GPU that owns the memory at an address. `None` for plain host memory;
-    /// `Some(None)` for other addresses without memory of a GPU, such as a reservation without a
-    /// mapping.
+    /// Returns the GPU that owns the memory at an address. `None` for plain host memory and for allocations
+    /// of a CPU; `Some(None)` for virtual memory that no GPU owns, such as a reservation without a mapping.
     fn device_of(&self, behaviour: Behaviour, address: usize) -> Option<Option<usize>> {
         if !behaviour.pointer_info_knows_mappings() && self.reservation_at(address).is_some() {
             // These releases treat virtual memory as the CPU's.
@@ -201,7 +200,8 @@ impl State {
         self.allocation_at(address).and_then(|(_, allocation)| gpu(allocation.owner)).map(Some)
     }
 
-    /// Selects the agent of a copy: the destination's owner, else the source's.
+    /// Selects the agent of a copy: the destination's owner, else the source's. Without an owner, the first GPU
+    /// copies virtual memory, and the process copies host memory.
     fn view_of(&self, behaviour: Behaviour, destination: usize, source: Option<usize>) -> View {
         let destination = self.device_of(behaviour, destination);
         let source = source.and_then(|source| self.device_of(behaviour, source));

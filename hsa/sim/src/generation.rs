@@ -199,7 +199,7 @@ impl Behaviour {
     }
 
     /// `map` rejects addresses that are not page-aligned. Generation D accepts them for imported
-    /// memory, E for all.
+    /// memory; A, C and E accept them for all.
     pub(crate) fn map_checks_alignment(self, imported: bool) -> bool {
         self.generation == Generation::B || (self.generation == Generation::D && !imported)
     }
@@ -370,7 +370,7 @@ impl Behaviour {
         self.generation == Generation::C
     }
 
-    /// `export` accepts imported handles (D: rocm-systems#11606, an import has no
+    /// `export` accepts imported handles. Later generations reject them (D: rocm-systems#11606, an import has no
     /// region, whose agent would export it; E: memory.rs, `hsa_amd_vmem_export_shareable_handle`).
     pub(crate) fn can_export_imports(self) -> bool {
         self.generation < Generation::D

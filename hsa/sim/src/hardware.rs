@@ -1,4 +1,4 @@
-//! The hardware of the preset GPUs and CPUs, as the attributes of their agents report it.
+//! The hardware of the preset GPUs, as the attributes of their agents report it.
 //!
 //! Each value has one of these sources:
 //! * *specifications*: AMD's page "Accelerator and GPU hardware specifications" (ROCm 6.2.4), and the product pages;

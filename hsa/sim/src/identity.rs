@@ -1,5 +1,5 @@
-//! The handle values of agents, pools and instruction sets. Each contains the identity of its
-//! runtime, so that values of another runtime are detected and never dereferenced.
+//! The handle values of agents, pools, instruction sets, caches and wavefronts. Each contains the identity of
+//! its runtime, so that values of another runtime are detected and never dereferenced.
 
 use crate::physical;
 

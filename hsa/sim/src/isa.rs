@@ -1,4 +1,4 @@
-//! The instruction sets of GPUs, and their wavefronts. Each GPU has one; AMD's 7.2.4 also lists a generic one.
+//! The instruction sets of GPUs. Each GPU has one; AMD's 7.2.4 also lists a generic one.
 
 use crate::abi::IsaCallback;
 use crate::agents::Agent;

@@ -206,8 +206,8 @@ impl Instance {
         let mut state = self.lock();
         let memory = state.memory_of_descriptor(descriptor).ok_or(INVALID)?;
         let offset = offset as u64;
-        let last = offset.checked_add(range.len() as u64).ok_or(INVALID)?;
-        if last > memory.size.next_multiple_of(PAGE as u64) {
+        let end_in_memory = offset.checked_add(range.len() as u64).ok_or(INVALID)?;
+        if end_in_memory > memory.size.next_multiple_of(PAGE as u64) {
             return Err(INVALID);
         }
         let table = state.page_tables.get_mut(gpu).ok_or(INVALID)?;

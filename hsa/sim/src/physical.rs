@@ -40,8 +40,8 @@ impl Account {
         self.used.load(Relaxed)
     }
 
-    /// Returns the available bytes as amdkfd reports them: a multiple of 2 MiB, after each claim was rounded up to
-    /// one. More can be claimed.
+    /// Returns the available bytes as amdkfd reports them: the size of each claim is rounded up to a multiple of
+    /// 2 MiB, and the rest is rounded down to one. More can be claimed.
     pub(crate) fn available(&self) -> u64 {
         let free = self.size.saturating_sub(self.rounded.load(Relaxed));
         free - free % AVAILABILITY_UNIT
@@ -78,7 +78,7 @@ pub(crate) struct Memory {
     /// Identifies the memory of a descriptor; part of the file's name.
     pub(crate) token: u64,
     file: OnceLock<File>,
-    /// None if another process or another simulation claims the memory.
+    /// `None` if no account of this simulation counts the memory.
     claim: Option<Claim>,
 }
 
@@ -114,7 +114,7 @@ impl Memory {
             return Ok(file);
         }
         let file = self.create_file()?;
-        // If two threads race, the first file is used; the other is empty.
+        // If two threads race, the first file is used; the other, which is empty, is dropped.
         Ok(self.file.get_or_init(|| file))
     }
 

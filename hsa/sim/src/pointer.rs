@@ -75,8 +75,8 @@ fn find(instance: &Instance, state: &State, address: usize) -> Description {
     (info, accessible)
 }
 
-/// Describes an address in the mapping at `start`. As in ROCr, both base addresses are the queried address,
-/// not the start of the mapping.
+/// Describes an address in the mapping at `start`. In ROCr, both base addresses are the queried address, not
+/// the start of the mapping.
 fn mapped(
     instance: &Instance,
     state: &State,

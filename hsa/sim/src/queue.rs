@@ -159,7 +159,7 @@ impl Queue {
     /// those of AMD's runtime.
     ///
     /// # Safety
-    /// `queue` must be a queue that [`create`] has returned and that is not destroyed.
+    /// `queue` must be null, or a queue that [`create`] has returned and that is not destroyed.
     pub(crate) unsafe fn of<'a>(queue: *const hsa_queue_t) -> Option<&'a Self> {
         // SAFETY: the caller promises that the pointer is null or a queue.
         NonNull::new(queue.cast_mut()).map(|queue| unsafe { queue.cast::<Self>().as_ref() })

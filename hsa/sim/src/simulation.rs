@@ -86,7 +86,7 @@ impl Simulation {
         self.instance.set_faults(plan);
     }
 
-    /// Returns the calls with a planned failure, in order: function and number of the call.
+    /// Returns the calls that failed as planned, in order: function and number of the call.
     #[must_use]
     pub fn failed_calls(&self) -> Vec<(&'static str, u64)> {
         self.instance.faults.failed()

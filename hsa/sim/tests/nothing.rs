@@ -1,4 +1,4 @@
-//! Tests the configuration `nothing`, whose virtual memory does nothing but returns plausible results.
+//! Tests the configuration `nothing`, whose virtual memory does nothing and returns plausible results.
 #![allow(clippy::undocumented_unsafe_blocks)] // calls with pointers to locals
 
 use core::ptr::null_mut;

@@ -74,7 +74,7 @@ fn replaced_entries_split_those_around_them() {
     assert_eq!(mapped.pages(), [None; 3]);
 }
 
-/// The kernel's defect: an unmap removes the entry that starts at the address.
+/// The kernel's defect: an unmap removes only the entry that starts at the address.
 #[test]
 fn unmap_leaves_entries_that_replaced_a_part() {
     let mapped = Mapped::new("");

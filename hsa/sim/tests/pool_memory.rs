@@ -16,12 +16,12 @@ fn gpu(rig: &Rig, number: usize, permission: u32) -> [(hsa_agent_t, u32); 1] {
 }
 
 #[test]
-fn pool_memory_obeys_peer_access() {
+fn pointer_info_describes_pool_memory() {
     // Freed addresses and closed descriptors must not be reused by threads of other tests.
-    succeeds_in_child(pool_memory_obeys_peer_access_in_child);
+    succeeds_in_child(pointer_info_describes_pool_memory_in_child);
 }
 
-fn pool_memory_obeys_peer_access_in_child() {
+fn pointer_info_describes_pool_memory_in_child() {
     let r = start("era=b,gpus=2");
     let address = r.allocate(r.vram[0], N + 5).expect("memory");
     write(address, 1);

@@ -14,7 +14,7 @@ const N: usize = 4 * KIB;
 const D: &str = "era=d";
 const E: &str = "era=e";
 
-/// Reserves pages, because generation E rejects the alignment 0.
+/// Reserves pages with the alignment of a page, because generation E rejects the alignment 0.
 fn reserve(rig: &Rig, pages: usize) -> usize {
     rig.try_reserve(pages * N, 0, N, 0).expect("a reservation")
 }
@@ -26,7 +26,7 @@ fn mapped(rig: &Rig, pages: usize) -> (usize, u64) {
     (base, handle)
 }
 
-/// A file of one page that is not memory of a GPU.
+/// Creates a file of `size` bytes that is not memory of a GPU.
 fn file(size: usize) -> OwnedFd {
     let descriptor = unsafe { libc::memfd_create(c"not memory".as_ptr(), libc::MFD_CLOEXEC) };
     assert!(descriptor >= 0);

@@ -8,7 +8,7 @@ use rig::*;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A generous limit for unoptimised code on a busy machine. A quadratic algorithm takes hours.
+/// A generous limit for unoptimised code on a busy machine. A quadratic algorithm exceeds it.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 #[track_caller]

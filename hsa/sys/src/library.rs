@@ -147,7 +147,7 @@ impl Search {
 pub struct Attempt {
     /// The file, or a bare name that the dynamic linker searched.
     pub path: PathBuf,
-    /// The linker's message, or the missing function.
+    /// The linker's message, the missing function, or why the file was not tried.
     pub reason: String,
 }
 

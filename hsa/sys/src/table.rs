@@ -208,7 +208,7 @@ functions! {
         hsa_amd_vmem_import_shareable_handle: hsa_amd_vmem_import_shareable_handle_fn,
         /// Adds a reference to the memory that is mapped at an address.
         hsa_amd_vmem_retain_alloc_handle: hsa_amd_vmem_retain_alloc_handle_fn,
-        /// Returns the pool of a handle.
+        /// Returns the pool and the memory type of a handle.
         hsa_amd_vmem_get_alloc_properties_from_handle:
             hsa_amd_vmem_get_alloc_properties_from_handle_fn,
     }

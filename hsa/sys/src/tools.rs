@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slot_is_none_behind_the_end() {
+    fn slot_is_none_beyond_the_end() {
         #[repr(C)]
         struct Table {
             table: FunctionTable,

@@ -192,7 +192,10 @@ int run_aql_packet(struct access *a, struct user_queue *queue);
 int run_sdma_packet(struct access *a, struct user_queue *queue);
 u64 gpu_clock(struct amdgpu_device *adev);
 
-/* blit.c: executes a copy or fill kernel of AMD's runtime. 1: done, 0: other kernel, negative: page fault */
+/*
+ * blit.c: executes a copy or fill kernel of AMD's runtime. 1: done, 0: other kernel, -ECANCELED: the queue hangs,
+ * other negative numbers: page fault
+ */
 int run_blit_kernel(struct access *a, u64 kernel, u64 arguments, u32 grid);
 
 /* faults.c: planned faults of the engines */
@@ -217,7 +220,7 @@ enum effect { NO_EFFECT, LOST, LATE, GARBLED, HALF, HANG };
 
 struct fault {
 	enum effect effect;
-	/* How late the operation is performed. */
+	/* How late the operation is performed, or the length of a delay. */
 	u32 time_us;
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 /*
  * The debugfs file hsa_vmm/N: the reader's page table on GPU N. Each line describes a mapping by the driver's
- * record and the entry in the page table, in the format of the emulated driver (hsa-kfd).
+ * record and the entry in the page table. The format is similar to that of the emulated driver (hsa-kfd).
  */
 #include <linux/debugfs.h>
 #include <linux/delay.h>

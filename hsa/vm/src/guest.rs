@@ -45,7 +45,7 @@ pub fn run() -> io::Result<()> {
     fs::write(job.join(job::STATUS), status.to_string())
 }
 
-/// A device to the host. A write returns before QEMU has received the bytes.
+/// A virtio port to the host. A write returns before QEMU has received the bytes.
 struct Port {
     file: File,
     written: u64,

@@ -129,14 +129,14 @@ impl Machine {
         self
     }
 
-    /// Sets the memory of each GPU, a power of two.
+    /// Sets the memory of each GPU in MiB, a power of two.
     #[must_use]
     pub fn vram_mib(mut self, size: u64) -> Self {
         self.vram_mib = size;
         self
     }
 
-    /// Sets the machine's own memory.
+    /// Sets the machine's own memory in MiB.
     #[must_use]
     pub fn memory_mib(mut self, size: u64) -> Self {
         self.memory_mib = size;

@@ -45,9 +45,9 @@ pub(crate) fn command(
     ]);
     command.arg("-kernel").arg(machine.kernel.image());
     command.arg("-initrd").arg(machine.kernel.initramfs());
-    command.args(["-append", &command_line(machine)]);
+    command.args(["-append", &kernel_command_line(machine)]);
     for gpu in 0..machine.gpus {
-        // The kernel frees this memory when QEMU ends, also if QEMU is killed.
+        // The host's kernel frees this memory when QEMU ends, even if QEMU is killed.
         let memory =
             format!("memory-backend-memfd,id=vram{gpu},size={}M,share=on", machine.vram_mib);
         command.args(["-object", &memory]);
@@ -84,7 +84,8 @@ fn escape(path: &Path) -> String {
     path.to_string_lossy().replace(',', ",,")
 }
 
-fn command_line(machine: &Machine) -> String {
+/// Returns the command line of the guest's kernel.
+fn kernel_command_line(machine: &Machine) -> String {
     let mut words = vec![
         "console=ttyS0 panic=-1 quiet loglevel=4 mitigations=off nokaslr tsc=reliable".to_owned(),
         // The kernel module does not load without this word.

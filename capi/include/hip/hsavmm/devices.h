@@ -8,7 +8,7 @@
 #define hipInvalidDeviceId ((int)-2)
 
 /* The attributes that programs with virtual memory use. For any other attribute, the query returns
- * hipErrorInvalidValue; for one that the runtime does not report, hipErrorNotSupported. */
+ * hipErrorInvalidValue; for the two attributes of HDP registers, hipErrorNotSupported. */
 typedef enum hipDeviceAttribute_t {
   hipDeviceAttributeCanMapHostMemory = 3,
   hipDeviceAttributeCanUseHostPointerForRegisteredMem = 4,
@@ -47,7 +47,7 @@ typedef enum hipDeviceAttribute_t {
   hipDeviceAttributePciChipId = 10020
 } hipDeviceAttribute_t;
 
-/* Opens the runtime, as every other call does. `flags` is 0. */
+/* Opens the runtime, as most other calls do. `flags` is 0. */
 hipError_t hipInit(unsigned int flags);
 hipError_t hipDriverGetVersion(int *version);
 hipError_t hipRuntimeGetVersion(int *version);

@@ -91,7 +91,7 @@ pub enum BenchFormat {
 
 macro_rules! by_name {
     ($name:ident, $of:ident, [$($variant:ident),*]) => {
-        /// An argument that is given by its name in the results.
+        /// The value of an argument, with the name that the results use.
         #[derive(Clone, Copy, Debug)]
         pub struct $name(pub $of);
 
@@ -291,7 +291,7 @@ fn half_width(result: &Measurement) -> f64 {
 
 /// Returns remarks about noise and negative costs.
 fn remarks(results: &[Measurement]) -> Vec<String> {
-    /// The widest interval that is no noise, as a part of the median.
+    /// The largest half width of an interval that does not count as noise, as a fraction of the median.
     const MAX_ERROR: f64 = 0.05;
     let name =
         |result: &Measurement| format!("{} at {}", result.operation.name(), result.level.name());

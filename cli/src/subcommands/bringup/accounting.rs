@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 type Result<T> = std::result::Result<T, Stopped>;
 
-/// The size of a large allocation, if a quarter of the memory is more. It is large so that changes by other
-/// processes are not mistaken for it.
+/// The maximum size of a large allocation. It is large, so that changes by other processes are not mistaken for the
+/// allocation.
 const MAX_SIZE: u64 = 256 << 20;
-/// The time within which a driver must make freed memory available: the driver may wait for fences first.
+/// The time within which a driver must make freed memory available, over all tries, and close the descriptors of freed
+/// memory. The driver may wait for fences first.
 const RELEASE_LIMIT: Duration = Duration::from_secs(2);
 /// The number of tries. A try can fail because another process uses the GPU.
 const TRIES: usize = 3;
@@ -24,7 +25,7 @@ pub fn large_size(resources: &Resources, available: u64) -> usize {
     size / resources.size * resources.size
 }
 
-/// Allocates and frees memory. Checks that the available memory changes by the size each time.
+/// Allocates and frees memory. Checks that the available memory changes by about the size each time.
 pub fn counted(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let gpu = &resources.gpus[0];
     let Some(available) = hsa.available_memory(gpu) else {
@@ -69,7 +70,7 @@ enum Allocated {
     PoolMemory,
 }
 
-/// Checks that an allocation reduces the available memory by its size.
+/// Checks that an allocation reduces the available memory by its size, with a tolerance of a quarter.
 fn check_allocation_is_counted(hsa: &Hsa<'_>, resources: &Resources, size: usize) -> Result<()> {
     let gpu = &resources.gpus[0];
     let mut taken = 0;

@@ -111,8 +111,8 @@ impl HostBuffer<'_> {
         Ok(self.hsa.difference(&self.memory, self.size, first, step))
     }
 
-    /// Has a GPU copy the first `size` bytes of `va` to the host memory. Returns the difference from consecutive numbers
-    /// that begin with `first`, if there is one.
+    /// Has a GPU copy the first `size` bytes of `va` to the host memory. Returns the difference from consecutive
+    /// numbers that begin with `first`, if there is one.
     pub fn difference_in(
         &self,
         gpu: &Agent,
@@ -232,7 +232,7 @@ fn late_mapping(gpu: &Agent, va: &Address, difference: &str) -> String {
     )
 }
 
-/// Has a GPU use memory immediately after each grant, through a queue that exists already.
+/// Has a GPU use memory immediately after each grant. After the first round, the GPU's queue exists already.
 pub fn at_once(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let gpu = &resources.gpus[0];
     with_host(hsa, resources, |host| {

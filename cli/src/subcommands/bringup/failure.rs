@@ -25,7 +25,7 @@ pub struct Failure {
     pub what: String,
     /// The call that caused the failure.
     pub call: Option<FailedCall>,
-    /// The calls of other threads or processes that had not returned at the crash or hang.
+    /// The calls of other threads or processes that had not returned at the crash, hang or GPU fault.
     #[serde(rename = "also_in")]
     pub other_calls: Vec<String>,
     /// The kernel interfaces that the call uses, with the emulated driver's results, if known.
@@ -41,7 +41,7 @@ pub struct Failure {
     pub machine: Vec<Check>,
     /// Advice on what to try, in order.
     pub try_next: Vec<String>,
-    /// The calls of the level, up to the one at which it failed.
+    /// The calls of the level, up to the call that failed.
     pub calls: Vec<String>,
 }
 
@@ -178,7 +178,7 @@ pub fn returned_error(line: &str) -> bool {
     line.contains(" = E") || line.contains(" = errno ")
 }
 
-/// Returns whether to check files and permissions, which can cause only failures of the first levels.
+/// Returns whether to check this machine's files and permissions. Only the first levels can fail because of these.
 fn checks_machine(run: &LevelRun) -> bool {
     run.level <= Level::Pools && matches!(run.runtime, Some(Some(_)))
 }

@@ -6,7 +6,8 @@ use serde::Serialize;
 /// A kernel interface.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Interface {
-    /// The device and call in the emulated driver's log, `kfd ALLOC_MEMORY_OF_GPU`; empty if they are not logged.
+    /// The device and call in the emulated driver's log, `kfd ALLOC_MEMORY_OF_GPU`; empty if the log does not contain
+    /// the requests.
     #[serde(rename = "log")]
     pub logged: &'static str,
     /// The device or file.

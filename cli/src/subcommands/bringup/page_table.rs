@@ -1,7 +1,7 @@
 //! Page-table entries that the driver writes as requested: the levels "offset" and "permission".
 //!
-//! AMD's runtime requests full access from the start of the memory. These levels replace its entries, by the copy of
-//! libdrm that it has loaded.
+//! AMD's runtime requests entries with full access, from the start of the memory. These levels replace those entries,
+//! through the copy of libdrm that the runtime has loaded.
 
 use super::data::with_host;
 use super::hsa::{AddressSpace, Hsa, Named, REPLACE};
@@ -16,7 +16,8 @@ const FIRST: u32 = 0x0ff5_0001;
 /// The first of the numbers that the GPU has no permission to write.
 const FORBIDDEN: u32 = 0x0bad_0001;
 
-/// Replaces the entries of a mapping by those of the second half of the memory. The GPU then reads the second half.
+/// Replaces the entries of the first half of a mapping by entries for the second half of the memory. Checks that the
+/// GPU then reads the second half.
 pub fn offset(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let (gpu, size) = (&resources.gpus[0], resources.size);
     let half = Named::new("size / 2", size / 2);
@@ -26,7 +27,8 @@ pub fn offset(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             hsa.grant(va, size, &[gpu])?;
             host.write_by(gpu, va, FIRST)?;
             let dmabuf = hsa.export(memory)?;
-            // The start of the mapping, which is replaced as a whole below: otherwise a part of it outlives its unmap.
+            // Below, the entries of the whole mapping are replaced, from the start of the memory: otherwise, a part of
+            // the mapping would outlive the unmap.
             let (all, start) = (space.all(), Named::new("0", 0));
             space.replace(&dmabuf, va, &half, &half, all)?;
             hsa.wait_for_page_tables()?;
@@ -45,7 +47,7 @@ pub fn offset(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     Ok(())
 }
 
-/// Removes the write permission of a mapping's entries. The GPU then reads, and faults when it writes.
+/// Removes the write permission of a mapping's entries. Checks that the GPU then reads, and faults when it writes.
 pub fn permission(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let (gpu, size) = (&resources.gpus[0], Named::new("size", resources.size));
     hsa.note_faults()?;

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 /// How often the end of the process is checked.
 const INTERVAL: Duration = Duration::from_millis(10);
 
-/// Runs `hsa-vmm info` on the same runtime, which looks for quirks, in a process of its own. Returns `None` if it
-/// fails or takes longer than the time limit of a level.
+/// Runs `hsa-vmm info`, which looks for quirks, on the same runtime in a process of its own. Returns `None` if the
+/// process fails or takes longer than the time limit of a level.
 pub fn probe(args: &Bringup) -> Option<Vec<ProbeDescription>> {
     let mut command = crate::program::worker_command().ok()?;
     command.args(["info", "--format", "json"]).args(args.runtime.to_arguments());

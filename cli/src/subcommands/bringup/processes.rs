@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 
 type Result<T> = std::result::Result<T, Stopped>;
 
-/// The number of processes of "pressure", and of rounds in each.
+/// The number of processes of "pressure".
 const PROCESSES: u8 = 3;
+/// The number of rounds in each process of "pressure".
 const ROUNDS: u32 = 3;
 /// The number of handles that keep their data while the memory is filled.
 const KEPT: u32 = 4;
@@ -22,7 +23,8 @@ const KEPT: u32 = 4;
 const MAX_HANDLES: usize = 64;
 /// The fact that the process of "killed" records when it holds its memory.
 const HOLDS: &str = "holds memory";
-/// The time within which the driver must free the memory of a killed process.
+/// The time within which memory must become available: in "pressure", because other processes release it; in "killed",
+/// because the driver frees the memory of the killed process.
 const FREE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Fills the memory from several processes at once. Each process checks that its earlier data stays unchanged.

@@ -6,7 +6,7 @@ use hsa_sys::{Core, Vmem};
 use std::fmt::Write as _;
 
 const HEAD: &str = include_str!("program.c");
-/// What only the levels that replace entries of page tables need.
+/// The C code that only the levels "offset" and "permission" need.
 const PAGE_TABLE: &str = include_str!("page_table.c");
 
 /// Each function that allocates, the function that releases its result, and the arguments of the release; in the
@@ -95,8 +95,8 @@ fn write_body(text: &mut String, calls: &[&Call]) {
     write_statements(text, calls, "  ");
 }
 
-/// Returns the calls of one thread up to the end of its first round. All rounds and threads make the same calls.
-/// If a thread failed, returns its calls.
+/// Returns the calls of one thread up to the end of its first round. Chooses the thread that failed, if one did. All
+/// rounds and threads make the same calls.
 fn first_round<'a>(calls: &[&'a Call], failed: Option<&'a Call>) -> Vec<&'a Call> {
     let thread = failed.map_or(1, |call| call.begin.thread.max(1));
     let by_thread: Vec<_> =

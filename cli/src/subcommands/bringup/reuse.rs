@@ -13,7 +13,7 @@ const KEPT: u32 = 0x4e97_0001;
 const OTHER: u32 = 0x07e4_0001;
 /// The number of rounds of "reused".
 const ROUNDS: u32 = 4;
-/// The function to blame if an address still refers to memory that was unmapped.
+/// The function to blame if an address still refers to memory that was unmapped, or cannot be used again.
 const UNMAP: &str = "hsa_amd_vmem_unmap";
 /// The function to blame if two handles share memory.
 const CREATE: &str = "hsa_amd_vmem_handle_create";

@@ -15,8 +15,9 @@ use hsa_vmm_conformance::worker::Requests;
 
 type Result<T> = std::result::Result<T, Stopped>;
 
-/// The number of threads of "load", and of rounds in each.
+/// The number of threads of "load".
 const THREADS: u32 = 4;
+/// The number of rounds in each thread of "load".
 const ROUNDS: u32 = 64;
 
 /// The agents and pools that the levels use.
@@ -156,7 +157,7 @@ pub fn find_agents(hsa: &Hsa<'_>) -> Result<(Agent, Vec<Agent>)> {
     }
 }
 
-/// Finds the pools to allocate from.
+/// Checks that virtual memory is supported, and finds the pools to allocate from.
 pub fn find_resources(
     hsa: &Hsa<'_>,
     level: Level,

@@ -37,7 +37,8 @@ pub enum Cause {
     NoLibrary(String),
     /// The call at this index returned this status.
     Status(usize, u32),
-    /// All calls succeeded, but the result is wrong. Contains the index of the last call.
+    /// The result is wrong, although the calls may have succeeded. Contains the index of the call that is the cause, or
+    /// of the last call.
     Wrong(Option<usize>, String),
     /// A GPU faulted at this address. Contains the index of the call that had granted access to the address,
     /// and the calls in flight.

@@ -124,7 +124,7 @@ impl ResultWriter {
     }
 }
 
-/// Adds a description of the run to the report, and removes names from the report.
+/// Adds a description of the run to the report, and removes private data from the report.
 fn add_provenance(args: &Conform, report: &mut Report) {
     let arguments = ["conform".to_owned()].into_iter().chain(args.all_options());
     let driver = report.runtime.driver;

@@ -38,7 +38,7 @@ pub struct Partial {
 
 impl Partial {
     /// Creates the file, or opens the file of an interrupted run. Returns the file and the results that it
-    /// contains; `None` if the results go to standard output.
+    /// contains; `None` if the results go to standard output, a device or a pipe.
     pub fn open(
         output: &Output,
         resume: bool,
@@ -53,7 +53,7 @@ impl Partial {
         let mut file = OpenOptions::new();
         file.create(true).append(true);
         let file = file.open(&path).with_context(|| format!("cannot write {}", path.display()))?;
-        // Removes an incomplete last line.
+        // Remove an incomplete last line or, if no run is resumed, the earlier content.
         file.set_len(length).with_context(|| format!("cannot write {}", path.display()))?;
         let partial = Self { path, file };
         if !resume {

@@ -29,9 +29,9 @@ pub struct Finding {
 /// The result of repeating the saved sequences, each time in a new process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Repetitions {
-    /// 0 if the failure depends on state that the sequences do not create.
+    /// The number of tries that failed; 0 if the failure depends on state that the sequences do not create.
     failures: u32,
-    /// 0 if the run was interrupted before the sequences were repeated.
+    /// The number of repetitions; 0 if the run was interrupted before the sequences were repeated.
     tries: u32,
 }
 
@@ -42,8 +42,8 @@ const MIN_EARLIER: u64 = 16;
 const SHOWN_OPERATIONS: usize = 20;
 /// The time limit of an operation while a hanging sequence is shrunk.
 const SHRINK_TIME_LIMIT: Duration = Duration::from_secs(2);
-/// The number of times that the saved sequences are repeated before the time limit. The failure may depend on
-/// addresses, which differ from process to process.
+/// The maximum number of times that sequences are repeated on a loaded library after shrinking. The failure may depend
+/// on addresses, which differ from process to process.
 const TRIES: u32 = 5;
 /// The maximum number of files with one name.
 const MAX_FILES: u32 = 1000;

@@ -67,7 +67,7 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
     let mut progress = Progress::new(args.time, args.sequences);
     let begin_ktap = || -> anyhow::Result<_> {
         let mut ktap = Ktap::begin(args.output.stream()?, 1)?;
-        // If the machine hangs, the seed is there.
+        // Write the seed before the first sequence runs: the machine may hang.
         ktap.note(&format!("seed {seed}, {processes} process{plural}, {:?}", args.time))?;
         Ok(ktap)
     };

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// The worker processes. They are killed on drop.
 pub struct Workers<'a> {
     args: &'a Fuzz,
-    /// Whether to print the description of the runtime that a worker opens first.
+    /// Whether to print the description of the runtime as soon as a worker has opened it.
     prints_runtime: bool,
     workers: Vec<FuzzWorker>,
 }

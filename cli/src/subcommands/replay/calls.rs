@@ -97,11 +97,11 @@ struct Calls {
     blocks: Vec<Option<u64>>,
     memories: Vec<Option<u64>>,
     descriptors: Vec<Option<OwnedFd>>,
-    /// The mappings, for the end: address and size.
+    /// The mappings that [`Calls::end`] unmaps: address and size.
     mapped: Vec<(u64, u64)>,
 }
 
-/// A value that a call needs, but that the call that returned it in the recording did not return here.
+/// The error for a call that needs the result of an earlier call, which succeeded in the recording but not here.
 struct Missing;
 
 impl From<Missing> for Outcome {

@@ -1,4 +1,4 @@
-//! `hsa-vmm rocr check`: compares a release with the newest downloaded one, on the emulated driver.
+//! `hsa-vmm rocr check`: compares a release with the newest other one that was downloaded, on the emulated driver.
 
 use super::parse_release;
 use crate::progress::Steps;
@@ -105,7 +105,7 @@ fn print(text: &str) -> anyhow::Result<()> {
     write!(out, "{text}").and_then(|()| out.flush()).context("cannot write the summary")
 }
 
-/// Describes the runtime, the results, and the quirks that were found.
+/// Describes the runtime, the results, and the quirks that were found or are expected.
 fn summary(args: &RocrCheck, reports: [(Release, &Report); 2], bringup: ExitStatus) -> String {
     let [(base, before), (release, after)] = reports;
     let runtime = &after.runtime;

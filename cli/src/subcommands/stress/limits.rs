@@ -60,7 +60,7 @@ pub fn descriptors(setup: &Setup<'_>, mut rng: Rng) {
                 held.push(descriptor);
             }
             None => {
-                // Other calls must succeed or return an error that names descriptors.
+                // Other calls must succeed or return an error that the scenario expects.
                 if let Some(reservation) =
                     setup.count(Reservation::builder(size).reserve(setup.vmm))
                     && let Some(mapping) = setup.count(reservation.map(0, &memory))

@@ -1,5 +1,5 @@
-//! `hsa-vmm stress`: runs threads and processes near the limits of memory and
-//! descriptors, and looks for leaks.
+//! `hsa-vmm stress`: runs threads and processes near the limits of memory, descriptors
+//! and mappings, and looks for leaks.
 //!
 //! ```text
 //!   stress ── a scenario ────► several processes ── each: several threads on one Vmm

@@ -101,7 +101,7 @@ impl<'a> State<'a> {
     ) -> Option<(u64, u64)> {
         let owner = mapping.owner?;
         let mut owner_has_access = mapping.granted.contains(&owner);
-        // An owner that the call names again, later in the list, is granted access last.
+        // An owner in the last entry is granted access last, even if it has access already.
         let names_owner_last = access.last().is_some_and(|last| last.agent == owner);
         if names_owner_last {
             return None;
@@ -124,8 +124,8 @@ impl<'a> State<'a> {
         index.is_some_and(|index| self.header.agents[index].kind == AgentKind::Gpu)
     }
 
-    /// Performs a call that succeeded. Returns the calls that made mappings to which no agent has ever had access, if
-    /// this call ends them.
+    /// Performs a call that succeeded. If it unmaps mappings to which no agent has ever had access, returns the calls
+    /// that made them.
     pub(super) fn apply(&mut self, record: &'a Record) -> Vec<&'a Record> {
         if !record.succeeded() {
             return Vec::new();

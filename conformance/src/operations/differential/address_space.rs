@@ -69,7 +69,7 @@ impl DifferentialTest {
 
 /// Checks that a range is completely mapped with the protection for `access`.
 fn check_protection(lines: &[Line], range: Range<usize>, access: Access) -> Result<(), Difference> {
-    // Between two mappings that touch: the kernel may show them as one line, which is around it.
+    // The range between adjacent mappings is empty. The kernel may show both mappings as one line, which surrounds it.
     if range.is_empty() {
         return Ok(());
     }

@@ -10,7 +10,8 @@ use hsa_vmm::{
 use rustix::io::{FdFlags, fcntl_getfd};
 use std::os::fd::BorrowedFd;
 
-/// The result of a call on which library and model agree; `None` or `false` if both rejected the call.
+/// The result of a call on which library and model agree; `None` or `false` if both rejected the call, or if a planned
+/// fault made it fail.
 pub(super) type CallResult<T> = Result<T, Difference>;
 
 impl DifferentialTest {

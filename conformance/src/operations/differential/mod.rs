@@ -129,7 +129,7 @@ impl DifferentialTest {
     }
 
     /// Performs an operation on library and model, and compares them. Returns `false` if both rejected the
-    /// operation.
+    /// operation, or if a planned fault made it fail.
     ///
     /// # Errors
     /// Returns the first difference. The test cannot continue after it.
@@ -152,8 +152,8 @@ impl DifferentialTest {
         Ok(succeeded)
     }
 
-    /// Counts the open descriptors of this process. With planned faults, and where mappings at an offset may fail after
-    /// the memory was exported for them, excludes those that the runtime keeps after a rollback.
+    /// Counts the open descriptors of this process. Excludes those that the simulation owns if a rejected operation can
+    /// add some: after a planned fault, or after a mapping at an offset whose memory was exported before it failed.
     fn descriptors(&self) -> Option<usize> {
         let may_keep = self.has_planned_faults() || self.vmm.can_map_offsets();
         let kept = self.runtime.simulation().filter(|_| may_keep);
@@ -201,7 +201,7 @@ impl DifferentialTest {
     }
 
     /// Drops the library with all of its objects, and opens it again.
-    fn shut_down(&mut self) -> Result<(), Difference> {
+    fn reopen(&mut self) -> Result<(), Difference> {
         // Dropping the library reports no failure, so no call may fail.
         self.end_faults();
         self.compare_by_gpus(None)?;

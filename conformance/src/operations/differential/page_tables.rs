@@ -32,7 +32,7 @@ impl DifferentialTest {
         Ok(())
     }
 
-    /// Returns whether an agent has the expected entry for an address of a mapping.
+    /// Returns whether `page` is the expected entry of an agent for an address of a mapping.
     fn is_expected(
         &self,
         mapping: &Mapping,

@@ -76,7 +76,7 @@ impl DifferentialTest {
                 let ((to, capacity), (from, size)) = (self.span(to), self.span(from));
                 self.copy(self.agent(agent), to, from, size.min(capacity))
             }
-            Operation::Shutdown => self.shut_down().map(|()| true),
+            Operation::Shutdown => self.reopen().map(|()| true),
         }
     }
 

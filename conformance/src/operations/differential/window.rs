@@ -1,5 +1,5 @@
-//! The window: a granule that CPU and GPUs can access. GPUs copy memory that only they can read to the
-//! window, where the CPU reads it.
+//! The window: a granule that the CPU and all GPUs can access. Through it, the test reads and writes memory as a GPU
+//! does: the GPU copies between that memory and the window, which the CPU reads and writes.
 
 use super::{Difference, DifferentialTest};
 use hsa_vmm::{Access, AgentId, Handle};
@@ -59,7 +59,7 @@ impl DifferentialTest {
         if is_copied {
             return self.read_by_gpu(window, agent, address, size);
         }
-        self.check_accessible(window)
+        self.expect_planned_fault(window)
     }
 
     /// Reads mapped memory through a GPU: copies it to the window and reads it there.
@@ -73,11 +73,11 @@ impl DifferentialTest {
         if self.copy(agent, window.address, address, size)? && self.read(window.address, size)? {
             return Ok(());
         }
-        self.check_accessible(window)
+        self.expect_planned_fault(window)
     }
 
-    /// Fails unless a planned fault can be the reason why a call on the window failed.
-    fn check_accessible(&self, window: &Window) -> Result<(), Difference> {
+    /// Handles a failed call on the window: returns a difference unless faults are planned.
+    fn expect_planned_fault(&self, window: &Window) -> Result<(), Difference> {
         if self.has_planned_faults() {
             return Ok(());
         }

@@ -23,7 +23,7 @@ const RESERVED_END: u64 = 1 << 16;
 /// The non-canonical addresses.
 const NON_CANONICAL: std::ops::Range<u64> = 1 << 47..!0 << 47;
 
-/// Closes a handle, and removes the buffer's mappings in this file.
+/// Closes a handle. Removes the buffer's mappings in this file, unless memory of amdkfd uses the buffer.
 pub(super) fn close(driver: &Driver, file: &DrmFile, close: &mut GemClose) -> Result<()> {
     // Dropped after the lock is released.
     let closed = file.state().close(close.handle);

@@ -35,7 +35,8 @@ pub(crate) struct DrmFile {
 pub(crate) struct State {
     handles: Slots<Arc<Buffer>>,
     by_token: HashMap<u64, u32>,
-    /// How much memory of amdkfd uses each buffer. Like a handle, it keeps the buffer's entries.
+    /// For each buffer, by its token: the number of amdkfd's handles whose memory was mapped in this page
+    /// table. Like a handle of DRM, each of them keeps the buffer's entries.
     attached: HashMap<u64, usize>,
     pub(crate) table: PageTable,
 }
@@ -131,7 +132,7 @@ macro_rules! calls {
     };
 }
 
-/// Returns the number of the GPU whose render node is open as a descriptor.
+/// Returns the number of the GPU to whose render node a descriptor refers; `None` for other files.
 fn gpu_of(descriptor: c_int) -> Option<usize> {
     // SAFETY: an all-zero `stat` is valid, and the call writes to it alone.
     let status = unsafe {

@@ -11,7 +11,7 @@ extern "C" fn close(descriptor: c_int) -> c_int {
     if own::contains(descriptor) {
         return EBADF.set_errno();
     }
-    // Remove the device before the number can be reused.
+    // Remove the descriptor from the table before its number can be reused.
     catch_panic(
         || {
             if let Some(device) = descriptors::remove(descriptor) {

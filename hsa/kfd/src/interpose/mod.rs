@@ -1,7 +1,7 @@
 //! Interposed functions of libc for the driver's devices and paths.
 //!
-//! Each function passes all other descriptors and paths on to libc without taking a lock, and catches
-//! panics.
+//! Each function catches panics, and passes all other descriptors and paths on to libc, usually without
+//! taking a lock.
 
 mod close;
 mod control;

@@ -47,8 +47,8 @@ fn open_path(path: *const c_char, flags: c_int, open: impl Fn(*const c_char) -> 
     open_at(catch_panic(|| paths::resolve(path), None), path, flags, open)
 }
 
-/// Creates a descriptor that represents a device, and registers it. If the call is planned to be lost, does not
-/// register it: calls on it fail.
+/// Creates a descriptor that represents a device, and registers the descriptor. With the planned fault `lost`,
+/// the descriptor is not registered, so that calls on it fail.
 fn open_device(device: Device, flags: c_int) -> c_int {
     let fault = match driver::get().config.faults.begin("OPEN") {
         Ok(fault) => fault,

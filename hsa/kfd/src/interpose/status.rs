@@ -1,4 +1,4 @@
-//! `stat` and its variants: devices are reported as character devices.
+//! `stat`, `access`, `readlink` and their variants. `stat` reports devices as character devices.
 
 use super::{catch_panic, tree_path};
 use crate::descriptors::{self, Device};

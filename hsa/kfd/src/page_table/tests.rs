@@ -30,7 +30,7 @@ fn map_rejects_overlap_and_clear_splits() {
 }
 
 #[test]
-fn stale_translations_expire() {
+fn translate_applies_planned_faults() {
     let vram = Vram::new(MemoryUsage::unshared(), 0, 8 * PAGE);
     let buffers = Buffers::new();
     let [old, new] =

@@ -11,9 +11,9 @@ use super::engine;
 use super::gpu_memory::{Fault, GpuMemory};
 use crate::driver::Driver;
 
-/// The number of bytes read of a kernel object.
+/// The number of bytes that are read from a kernel object.
 const HEADER: usize = 24;
-/// The number of bytes read of a kernel's arguments.
+/// The number of bytes that are read from a kernel's arguments.
 const ARGUMENTS: usize = 88;
 
 /// The operation of a copy or fill kernel.
@@ -65,8 +65,9 @@ fn number(bytes: &[u8; ARGUMENTS], index: usize) -> u64 {
     u64::from_le_bytes(number)
 }
 
-/// Parses the arguments of a copy in phases: `count` pairs of a source and a destination address, one
-/// for the start of each phase and one for the end. Both addresses must advance by the same amounts.
+/// Parses the arguments of a copy in phases: `count` pairs of a source and a destination address, one pair
+/// for the start of each phase, and one for the end of the last. Both addresses must advance by the same
+/// amounts.
 fn parse_phases(bytes: &[u8; ARGUMENTS], count: usize) -> Option<Operation> {
     let (from, to) = (number(bytes, 0), number(bytes, 1));
     let mut last = 0;

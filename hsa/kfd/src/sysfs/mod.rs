@@ -100,7 +100,7 @@ fn fill(folder: &Path, files: &[File], links: &[File]) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns whether a folder exists and only this user can write to it.
+/// Returns whether a folder exists and only this user has access to it.
 fn is_own(folder: &Path, user: u32) -> bool {
     fs::symlink_metadata(folder)
         .is_ok_and(|status| status.is_dir() && status.uid() == user && status.mode() & 0o077 == 0)

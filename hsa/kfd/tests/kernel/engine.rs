@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 /// The type of queues of DMA packets.
 const SDMA: u64 = 1;
-/// The packet that copies memory, in words.
+/// The operation of the packet that copies memory, and the packet's length in words.
 const COPY: u32 = 1;
 const COPY_WORDS: u64 = 7;
 /// The type of memory-fault events.
@@ -64,7 +64,7 @@ impl Gpu {
         result
     }
 
-    /// Waits a millisecond for a memory-fault event.
+    /// Waits at most a millisecond for a memory-fault event.
     fn wait_for_fault(self, event: u64) -> Option<Fault> {
         let mut data = [0, 0, 0, 0, 0, event];
         let mut wait = [(&raw mut data).expose_provenance() as u64, 1, 1];

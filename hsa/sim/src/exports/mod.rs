@@ -2,7 +2,8 @@
 //! configures.
 //!
 //! This file exports the functions of the linked-in table. The submodules export the rest of the interface of AMD's
-//! runtime, so that any HSA program can load the library. They support no planned faults and are not counted.
+//! runtime, so that any HSA program can load the library. The functions of the submodules support no planned faults
+//! and are not counted.
 
 mod memory;
 mod not_simulated;

@@ -7,7 +7,7 @@ use hsa_sys::{HSA_STATUS_ERROR_NOT_SUPPORTED, hsa_status_t};
 /// removes the arguments, whatever their number.
 macro_rules! not_simulated {
     ($($name:ident)*) => { $(
-        /// Prints its name and returns an error.
+        /// Prints its name at the first call, and returns an error.
         #[unsafe(no_mangle)]
         pub extern "C" fn $name() -> hsa_status_t {
             static REPORTED: AtomicBool = AtomicBool::new(false);

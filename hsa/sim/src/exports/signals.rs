@@ -281,7 +281,7 @@ impl Several {
         Self { signals: (0..count as usize).map(element).collect(), deadline }
     }
 
-    /// Returns the value of each signal whose condition holds. An invalid signal has none.
+    /// Returns, for each signal, the value if its condition holds; `None` if not, or if the signal is invalid.
     fn satisfied(&self) -> impl Iterator<Item = Option<hsa_signal_value_t>> {
         self.signals.iter().map(|(signal, condition, compare)| {
             let value = signal.as_ref()?.peek();
@@ -303,7 +303,8 @@ impl Several {
     }
 }
 
-/// Waits until one of several signals satisfies its condition. Returns its index, or the largest number.
+/// Waits until one of several signals satisfies its condition. Returns the signal's index, or the largest number
+/// after the timeout.
 ///
 /// # Safety
 /// As HSA documents it.

@@ -32,7 +32,7 @@ pub(crate) struct Faults {
 #[derive(Debug, Default)]
 struct State {
     injector: Arc<Injector<Status>>,
-    /// The calls with a planned failure: function and number of the call.
+    /// The calls that failed as planned: function and number of the call.
     failed: Vec<(&'static str, u64)>,
     /// The number of calls of each function.
     calls: std::collections::HashMap<&'static str, u64>,
@@ -158,7 +158,8 @@ impl Instance {
         }
     }
 
-    /// Returns how many of `size` bytes the call acts on: with the fault `half`, whole pages.
+    /// Returns how many of `size` bytes the call acts on: with the fault `half`, half of them, rounded up to whole
+    /// pages.
     pub(crate) fn affected_size(&self, size: usize) -> usize {
         if self.has_fault(FaultKind::Half) {
             (size / 2).next_multiple_of(PAGE).min(size)

@@ -87,7 +87,7 @@ pub(crate) unsafe fn create(
 }
 
 impl State {
-    /// Removes a handle that has neither references nor mappings, and frees its memory.
+    /// Removes a handle and frees its memory, if the handle has neither references nor mappings.
     pub(crate) fn remove_if_unused(&mut self, handle: u64) {
         if let Some(handle) = self.handles.remove_unused(handle) {
             share::close_exported(&handle);

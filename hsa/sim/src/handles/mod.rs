@@ -108,7 +108,7 @@ impl Handles {
         0
     }
 
-    /// Removes a handle that is neither referenced nor mapped.
+    /// Removes and returns a handle, if it is neither referenced nor mapped.
     pub(crate) fn remove_unused(&mut self, value: u64) -> Option<Box<Handle>> {
         let unused = self.get(value).is_some_and(|h| h.references == 0 && h.mapping_count == 0);
         let handle = if unused { self.handles.remove(&value) } else { None };

@@ -275,7 +275,7 @@ static void queues(struct agents agents) {
   }
   CHECK(hsa_queue_load_read_index_relaxed(queue) == 90 && hsa_queue_load_write_index_relaxed(queue) == 90);
 
-  /* A kernel is an error: the callback runs and nobody waits forever. */
+  /* A kernel dispatch is an error: the callback runs, and the completion signal becomes negative. */
   hsa_kernel_dispatch_packet_t kernel = {.setup = 1, .completion_signal = done};
   hsa_signal_store_relaxed(done, 1);
   submit(queue, &kernel, HSA_PACKET_TYPE_KERNEL_DISPATCH);

@@ -35,7 +35,7 @@ const WITHOUT_KERNELS: [&str; 21] = [
     "rocrtstStress.Memory_Concurrent_Free_Test",
     "rocrtstStress.Memory_Concurrent_Pool_Info_Test",
 ];
-/// The number of them that run by default.
+/// The number of tests at the start of this list that run by default.
 const SHORT: usize = 6;
 
 /// Tests of rocrtst that run kernels. They fail, and must not hang.
@@ -52,7 +52,7 @@ const WITH_KERNELS: [&str; 7] = [
 /// The time limit of rocrtst. All of its tests here take 40 s on two busy processors.
 const TIME_LIMIT: Duration = Duration::from_secs(300);
 
-/// Makes a program load the simulation instead of the AMD runtime beside it, and other libraries before theirs.
+/// Makes a program load the simulation instead of the AMD runtime beside it. Also preloads the libraries `others`.
 fn use_simulation(command: &mut Command, others: &[PathBuf]) {
     let simulation = library().join("libhsa-runtime64.so.1");
     let libraries = [&simulation].into_iter().chain(others);

@@ -1,4 +1,5 @@
-//! Page-table entries, by the copy of libdrm that the runtime has loaded; waiting until they take effect; GPU faults.
+//! Replaces page-table entries through the copy of libdrm that the runtime has loaded, waits until the new entries take
+//! effect, and notes GPU faults.
 
 use super::{Address, Agent, Hsa, Named, Result, hex};
 use core::ffi::{CStr, c_int, c_void};
@@ -21,7 +22,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// Whether a GPU has faulted.
 static FAULTED: AtomicBool = AtomicBool::new(false);
 
-/// Notes a fault. Success prevents that the runtime aborts the process.
+/// Notes a fault. Because this returns success, the runtime does not abort the process.
 unsafe extern "C" fn note_fault(event: *const sys::hsa_amd_event_t, _: *mut c_void) -> u32 {
     // SAFETY: the runtime passes a valid event.
     if unsafe { (*event).event_type } == sys::HSA_AMD_GPU_MEMORY_FAULT_EVENT {
@@ -88,7 +89,7 @@ impl<'a> AddressSpace<'a> {
         &self.all
     }
 
-    /// Replaces the entries of a range by those of the memory from an offset.
+    /// Replaces the page-table entries of a range. The new entries refer to the memory from an offset on.
     pub fn replace(
         &self,
         dmabuf: &OwnedFd,
@@ -206,7 +207,7 @@ impl Hsa<'_> {
         )
     }
 
-    /// Notes faults of GPUs from now on, instead of aborting.
+    /// Notes faults of GPUs from now on, so that the runtime does not abort the process.
     pub fn note_faults(&self) -> Result<()> {
         let name = "hsa_amd_register_system_event_handler";
         let arguments = [("note_fault", "callback".to_owned()), ("NULL", "0".into())];
