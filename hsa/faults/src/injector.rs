@@ -112,6 +112,12 @@ impl<C> Injection<C> {
         self.outcome.as_ref().err()
     }
 
+    /// Returns whether the call returns: whether neither `hang` nor `crash` is planned for it.
+    #[must_use]
+    pub fn returns(&self) -> bool {
+        !matches!(self.outcome, Ok(Some(FaultKind::Hang | FaultKind::Crash)))
+    }
+
     /// Sleeps for the planned delay, then returns the planned misbehaviour. Does not return for
     /// `hang` and `crash`.
     ///

@@ -83,12 +83,21 @@ impl Faults {
         self.injector.is_empty()
     }
 
-    /// Counts a call and applies its planned delay; returns its planned error or other fault.
-    pub(crate) fn begin(&self, name: &str) -> Result<Option<FaultKind>> {
+    /// Counts a call and applies its planned delay; returns its planned error or other fault. If the call will not
+    /// return, calls `log_unfinished` first.
+    pub(crate) fn begin(
+        &self,
+        name: &str,
+        log_unfinished: impl FnOnce(),
+    ) -> Result<Option<FaultKind>> {
         if self.injector.is_empty() {
             return Ok(None);
         }
-        self.injector.count_call(name).apply()
+        let injection = self.injector.count_call(name);
+        if !injection.returns() {
+            log_unfinished();
+        }
+        injection.apply()
     }
 
     /// Returns whether the current call has this fault.
@@ -185,10 +194,10 @@ mod tests {
     #[test]
     fn only_the_named_call_fails() {
         let faults = Faults::parse("GEM_VA#2=ENOMEM,GEM_VA.UNMAP=lost").unwrap();
-        assert_eq!(faults.begin("GEM_VA.MAP"), Ok(None));
-        assert_eq!(faults.begin("GEM_VA.UNMAP"), Err(ENOMEM), "the second GEM_VA call");
-        assert_eq!(faults.begin("GEM_VA.UNMAP"), Ok(Some(FaultKind::Lost)));
-        assert_eq!(faults.begin("MMAP"), Ok(None));
+        assert_eq!(faults.begin("GEM_VA.MAP", || ()), Ok(None));
+        assert_eq!(faults.begin("GEM_VA.UNMAP", || ()), Err(ENOMEM), "the second GEM_VA call");
+        assert_eq!(faults.begin("GEM_VA.UNMAP", || ()), Ok(Some(FaultKind::Lost)));
+        assert_eq!(faults.begin("MMAP", || ()), Ok(None));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::real::Mapping;
 use crate::{environment, own};
 use libc::c_void;
 use std::collections::BTreeMap;
-use std::fmt::{Arguments, Write as _};
+use std::fmt::{self, Arguments, Write as _};
 use std::fs::File;
 use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -36,6 +36,22 @@ pub(crate) fn print_error(message: Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "hsa-kfd: {message}");
 }
 
+/// A call's name and its arguments.
+struct Call<'a, T>(&'a str, &'a T);
+
+impl<T: Plain> fmt::Display for Call<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)?;
+        let mut written = Ok(());
+        self.1.fields(&mut |field, value| {
+            if field != "pad" && written.is_ok() {
+                written = write!(f, " {field}={value}");
+            }
+        });
+        written
+    }
+}
+
 impl Log {
     /// Opens the file that `HSA_KFD_LOG` names; an error contains its path.
     pub(crate) fn from_environment() -> std::result::Result<Self, String> {
@@ -54,6 +70,21 @@ impl Log {
         self.file.is_some()
     }
 
+    /// Logs a call that will not return, as `strace` does.
+    pub(crate) fn unfinished(&self, device: Arguments<'_>, call: Arguments<'_>) {
+        self.line(format_args!("{device} {call} = ? (has not returned)"));
+    }
+
+    /// Logs a call that will not return, with its arguments.
+    pub(crate) fn unfinished_call<T: Plain>(
+        &self,
+        device: Arguments<'_>,
+        name: &str,
+        argument: &T,
+    ) {
+        self.unfinished(device, format_args!("{}", Call(name, argument)));
+    }
+
     /// Logs a call: its arguments, its error or the changed arguments, and its duration.
     pub(crate) fn call<T: Plain>(
         &self,
@@ -68,15 +99,9 @@ impl Log {
             return;
         }
         let microseconds = began.elapsed().as_nanos() as f64 / 1000.0;
-        let mut text = format!("{device} {name}");
+        let mut text = format!("{device} {}", Call(name, before));
         let mut values = Vec::new();
-        before.fields(&mut |field, value| {
-            if field != "pad" {
-                // Writing to a string cannot fail.
-                let _ = write!(text, " {field}={value}");
-            }
-            values.push(value);
-        });
+        before.fields(&mut |_, value| values.push(value));
         let mut values = values.into_iter();
         match result {
             Ok(()) => text.push_str(" ->"),

@@ -110,7 +110,10 @@ impl Request {
         };
         let before = value;
         let result = copied
-            .and_then(|()| driver.config.faults.begin(value.operation(name)))
+            .and_then(|()| {
+                let log_unfinished = || driver.log.unfinished_call(device, name, &before);
+                driver.config.faults.begin(value.operation(name), log_unfinished)
+            })
             .and_then(|fault| faults::perform(fault, context, &mut value, run));
         driver.log.call(device, name, &before, &value, result, began);
         // A failed call also reports its progress, as in amdkfd.

@@ -13,8 +13,6 @@ use serde::Serialize;
 const LOG_LINES: usize = 12;
 /// The number of lines shown of the runtime's output. Its description of a GPU fault is long.
 const RUNTIME_LINES: usize = 60;
-/// If the same driver call fails this often, the runtime is assumed to repeat it endlessly.
-const ENDLESS_REPETITIONS: usize = 1000;
 
 /// The description of a failure.
 #[derive(Clone, Debug, Serialize)]
@@ -172,10 +170,14 @@ pub fn call_and_error(line: &str) -> (String, &str) {
     (words.join(" "), error.unwrap_or("an error"))
 }
 
-/// Returns whether a line of the driver's log reports an error: `… = ENOMEM (1.0 us)`, not
-/// `… -> ok (1.0 us)` or `field=0x1`.
+/// Returns whether a line of the driver's log reports an error, `… = ENOMEM (1.0 us)`, or a call that has not
+/// returned, `… = ?`; not `… -> ok (1.0 us)` or `field=0x1`.
 pub fn returned_error(line: &str) -> bool {
-    line.contains(" = E") || line.contains(" = errno ")
+    line.contains(" = E") || line.contains(" = errno ") || is_unfinished(line)
+}
+
+fn is_unfinished(line: &str) -> bool {
+    line.contains(" = ? ")
 }
 
 /// Returns whether to check this machine's files and permissions. Only the first levels can fail because of these.
@@ -391,7 +393,14 @@ fn advise(
     let repeated = errors.first().map_or(0, |first| {
         errors.iter().filter(|line| call_and_error(line) == call_and_error(first)).count()
     });
-    if let Some(line) = errors.first() {
+    // A call that has not returned explains a hang or a crash better than an earlier error does.
+    let unfinished = errors.iter().rev().find(|line| is_unfinished(line));
+    if let Some(line) = unfinished {
+        let (call, _) = call_and_error(line);
+        advice.push(format!(
+            "the driver has not returned from {call}: find where the kernel function of this call waits, or crashes"
+        ));
+    } else if let Some(line) = errors.first() {
         let (call, error) = call_and_error(line);
         let times = if repeated > 1 { format!(" {repeated} times") } else { String::new() };
         advice.push(format!(
@@ -408,12 +417,6 @@ fn advise(
     }
     match cause {
         Cause::Hang(..) => {
-            // If the runtime repeats a failing call endlessly, each repetition returns and is logged.
-            if driver.is_some() && repeated < ENDLESS_REPETITIONS {
-                let hint = "the driver's log lists a call when it returns: the call that hangs is not \
-                            listed";
-                advice.push(hint.to_owned());
-            }
             advice.push(
                 "extend the time limit (--time-limit 1h) and find where it hangs: /proc/PID/task/*/stack (as \
                  root), gdb -p PID -batch -ex 'thread apply all bt'; check /proc/interrupts for a \

@@ -9,7 +9,7 @@ mod worker;
 pub use arguments::Conform;
 
 use crate::choice::print_info;
-use crate::driver_log::DriverLog;
+use crate::driver_log::{DriverLog, driver_line_failed};
 use crate::interrupt::Interrupt;
 use crate::screen::{Screen, note};
 use crate::table::table;
@@ -242,6 +242,14 @@ fn run_all(
         }),
     });
     bar.finish_and_clear();
+    if report.is_err() {
+        // What the driver answered is the best explanation of a start that failed.
+        let lines = log.borrow_mut().new_lines();
+        lines
+            .iter()
+            .filter(|line| driver_line_failed(line) == Some(true))
+            .for_each(|line| print_info(line));
+    }
     Ok(report?)
 }
 

@@ -21,7 +21,11 @@ fn map_device(mapping: Mapping, descriptor: c_int, offset: off_t) -> Option<*mut
             }
         }
     };
-    let mapped = driver.config.faults.begin("MMAP").and_then(|fault| match fault {
+    let log_unfinished = || {
+        let call = format_args!("MMAP length={:#x} offset={offset:#x}", mapping.length);
+        driver.log.unfinished(format_args!("{device}"), call);
+    };
+    let mapped = driver.config.faults.begin("MMAP", log_unfinished).and_then(|fault| match fault {
         None => map(),
         // Map anonymous memory instead of the device's.
         Some(FaultKind::Lost) => {

@@ -50,16 +50,17 @@ fn open_path(path: *const c_char, flags: c_int, open: impl Fn(*const c_char) -> 
 /// Creates a descriptor that represents a device, and registers the descriptor. With the planned fault `lost`,
 /// the descriptor is not registered, so that calls on it fail.
 fn open_device(device: Device, flags: c_int) -> c_int {
-    let fault = match driver::get().config.faults.begin("OPEN") {
+    let log = &driver::get().log;
+    let log_unfinished = || log.unfinished(format_args!("{device}"), format_args!("OPEN"));
+    let fault = match driver::get().config.faults.begin("OPEN", log_unfinished) {
         Ok(fault) => fault,
         Err(error) => {
-            driver::get().log.line(format_args!("{device} OPEN = {error}"));
+            log.line(format_args!("{device} OPEN = {error}"));
             return error.set_errno();
         }
     };
     match memory_file::create_device(&format!("hsa-kfd {device}"), flags & libc::O_CLOEXEC != 0) {
         Ok(descriptor) => {
-            let log = &driver::get().log;
             log.line(format_args!("{device} OPEN descriptor={descriptor}"));
             if fault != Some(FaultKind::Lost) {
                 descriptors::insert(descriptor, device);

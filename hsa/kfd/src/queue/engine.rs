@@ -13,7 +13,12 @@ fn perform(
     length: u64,
     write: impl FnOnce(&GpuMemory, u64) -> Result<(), Fault> + Send + 'static,
 ) -> Result<(), Fault> {
-    let fault = driver.config.faults.begin(name).map_err(|error| Fault { address: to, error })?;
+    let log_unfinished = || {
+        let operation = format_args!("{name} to={to:#x} length={length:#x}");
+        driver.log.unfinished(format_args!("engine"), operation);
+    };
+    let fault = driver.config.faults.begin(name, log_unfinished);
+    let fault = fault.map_err(|error| Fault { address: to, error })?;
     faults::perform(fault, memory, &mut { length }, move |memory, length| {
         write(memory, if fault == Some(FaultKind::Half) { *length / 2 } else { *length })?;
         if fault == Some(FaultKind::Garbled) { memory.garble(to) } else { Ok(()) }
