@@ -5,7 +5,9 @@ mod rig;
 use core::ffi::c_void;
 use core::ptr::{null, without_provenance, without_provenance_mut};
 use rig::*;
+use std::collections::BTreeSet;
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 const N: usize = 4 * MIB;
 
@@ -288,13 +290,22 @@ fn async_copy_ends_with_its_simulation() {
     let copy = r.hsa.hsa_amd_memory_async_copy.expect("in the table");
     let (never, done) = (r.signal(1), r.signal(1));
     let (to, from) = (without_provenance_mut(base), without_provenance(base + N / 2));
+    let before = threads();
     let status = unsafe { copy(to, r.gpus[0], from, r.gpus[0], 8, 1, &never, done) };
     assert_eq!(status, OK);
-    let threads = || std::fs::read_dir("/proc/self/task").expect("/proc").count();
-    let before = threads();
+    // The copy's thread, and perhaps threads of tests that run at the same time.
+    let started: BTreeSet<_> = threads().difference(&before).cloned().collect();
+    assert!(!started.is_empty());
     drop(r);
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
-    while threads() >= before && std::time::Instant::now() < deadline {
-        std::thread::sleep(std::time::Duration::from_millis(10));
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !threads().is_disjoint(&started) {
+        assert!(Instant::now() < deadline, "the copy's thread still runs");
+        std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Returns the numbers of this process's threads.
+fn threads() -> BTreeSet<std::ffi::OsString> {
+    let entries = std::fs::read_dir("/proc/self/task").expect("/proc");
+    entries.map(|entry| entry.expect("a thread").file_name()).collect()
 }

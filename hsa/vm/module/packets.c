@@ -10,7 +10,7 @@
 #define SDMA_EVENT_BITS 28
 
 enum { VENDOR = 0, INVALID = 1, DISPATCH = 2, BARRIER_AND = 3, BARRIER_OR = 5 };
-enum { FORMAT_BARRIER_VALUE = 3 };
+enum { FORMAT_BARRIER_VALUE = 2 };
 
 /* The used fields of HSA's packets. */
 struct aql_packet {

@@ -6,6 +6,7 @@ use crate::driver::{DRM_MAJOR, FIRST_RENDER_MINOR, KFD_MAJOR};
 use crate::errno::{EFAULT, Errno};
 use crate::paths::{self, DriverPath};
 use crate::real::next;
+use crate::user;
 use libc::{c_char, c_int, c_uint, size_t, ssize_t, stat as Status, statx as Extended};
 
 /// A device number: major and minor.
@@ -137,6 +138,13 @@ macro_rules! define_fxstat {
 
 define_fxstat!(__fxstat "__fxstat", __fxstat64 "__fxstat64");
 
+/// Returns whether a path is empty, which means the descriptor itself with `AT_EMPTY_PATH`. Since Linux 6.11, a null
+/// pointer is an empty path.
+fn is_empty(path: *const c_char) -> bool {
+    let mut first = [0];
+    path.is_null() || user::read_own(path as u64, &mut first).is_ok() && first == [0]
+}
+
 /// Defines `fstatat` variants.
 macro_rules! define_fstatat {
     ($($name:ident $text:literal),*) => {$(
@@ -147,8 +155,8 @@ macro_rules! define_fstatat {
             status: *mut Status,
             flags: c_int,
         ) -> c_int {
-            // An empty path means the descriptor itself.
             if flags & libc::AT_EMPTY_PATH != 0
+                && is_empty(path)
                 && let Some(number) = catch_panic(|| device_of_descriptor(folder), None)
             {
                 return fill(status, number);
@@ -205,6 +213,7 @@ extern "C" fn statx(
         .unwrap_or_else(|| Errno(libc::ENOSYS).set_errno())
     };
     if flags & libc::AT_EMPTY_PATH != 0
+        && is_empty(path)
         && let Some(number) = catch_panic(|| device_of_descriptor(folder), None)
     {
         return fill_extended(status, number);

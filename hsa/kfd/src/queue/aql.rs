@@ -30,21 +30,22 @@ fn number(packet: &[u8; 64], offset: usize) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Returns whether all (or any) signals of a barrier are zero.
+/// Returns whether all (or any) signals of a barrier are zero. A barrier without signals is satisfied.
 fn is_satisfied(memory: &GpuMemory, packet: &[u8; 64], all: bool) -> Result<bool, Fault> {
-    let mut any = false;
+    let (mut any, mut empty) = (false, true);
     for index in 0..5 {
         let dependency = number(packet, 8 + index * 8);
         if dependency == 0 {
             continue;
         }
+        empty = false;
         let done = signal::value(memory, dependency)? == 0;
         if all && !done {
             return Ok(false);
         }
         any |= done;
     }
-    Ok(all || any)
+    Ok(all || any || empty)
 }
 
 /// Consumes the packet at an address.
