@@ -188,7 +188,7 @@ impl Mapping {
             shared.agent(agent, Argument::Agent)?;
             let range = self.range();
             shared.with_locked(&[range], |guards| {
-                shared.check_granted(guards, range, only, agent, access)?;
+                shared.check_granted(guards, range, only, Some(agent), access)?;
                 Ok(act(self.address))
             })
         })
