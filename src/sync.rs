@@ -18,7 +18,7 @@
 //! | `src/vmm/ledger/reservations.rs`: `tree` | the index of reservations ([`Rank::Index`]) | for a look-up or a change |
 //! | `src/vmm/ledger/reservations.rs`: `mappings` | a reservation's mappings ([`Rank::Mappings`]) | for look-ups; at the end of an operation for the change |
 //! | `src/vmm/ledger/handles.rs`: `Shard` | a part of the table of handles ([`Rank::Handles`]) | for a look-up or a change |
-//! | `src/vmm/page_table/barrier.rs`: `page`; `src/native/page_table/barrier.rs`: `state` | the page that a barrier maps and unmaps | for these calls |
+//! | `src/native/page_table/barrier.rs`: `state`, `page` | the page that a barrier maps and unmaps | for these calls |
 //! | `src/native/library_lock.rs`: `LibraryLock` | the runtime's table of handles | for one call of the runtime |
 //!
 //! During a call of IPC or of an area no lock above is held:

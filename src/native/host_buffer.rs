@@ -1,7 +1,7 @@
 //! Memory of the host that the driver of a GPU allocates (GTT), as a dma-buf.
 
 use super::Native;
-use super::page_table::{KernelGpu, Unavailable};
+use super::page_table::{DriverError, KernelGpu};
 use rustix::io::Errno;
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -47,7 +47,7 @@ unsafe fn call<T>(
     name: &'static str,
     opcode: rustix::ioctl::Opcode,
     argument: &mut T,
-) -> Result<(), Unavailable> {
+) -> Result<(), DriverError> {
     loop {
         // SAFETY: the caller's promise. Not rustix's `ioctl`, which the emulated driver cannot intercept.
         let result =
@@ -58,19 +58,19 @@ unsafe fn call<T>(
         let error = std::io::Error::last_os_error();
         match Errno::from_io_error(&error).unwrap_or(Errno::IO) {
             Errno::INTR | Errno::AGAIN => {}
-            errno => return Err(Unavailable::Call { call: name, errno }),
+            errno => return Err(DriverError::Call { call: name, errno }),
         }
     }
 }
 
 /// Allocates memory on a DRM file of its own, and exports it. The memory is zero. Closing the descriptor frees it,
 /// if nothing else uses it.
-fn gtt_buffer(gpu: KernelGpu, size: usize) -> Result<OwnedFd, Unavailable> {
+fn gtt_buffer(gpu: KernelGpu, size: usize) -> Result<OwnedFd, DriverError> {
     use rustix::ioctl::opcode::{read_write, write};
     let path = PathBuf::from(format!("/dev/dri/renderD{}", gpu.render_minor));
     let drm = match File::options().read(true).write(true).open(&path) {
         Ok(drm) => drm,
-        Err(error) => return Err(Unavailable::file(path, &error)),
+        Err(error) => return Err(DriverError::file(path, &error)),
     };
     let mut create =
         GemCreate { size_or_handle: size as u64, alignment: PAGE, domains: GTT, flags: 0 };
@@ -90,7 +90,7 @@ fn gtt_buffer(gpu: KernelGpu, size: usize) -> Result<OwnedFd, Unavailable> {
     };
     exported?;
     if prime.descriptor < 0 {
-        return Err(Unavailable::Call { call: "PRIME_HANDLE_TO_FD", errno: Errno::BADF });
+        return Err(DriverError::Call { call: "PRIME_HANDLE_TO_FD", errno: Errno::BADF });
     }
     // SAFETY: the driver has just opened the descriptor for this call.
     Ok(unsafe { OwnedFd::from_raw_fd(prime.descriptor) })
@@ -98,11 +98,11 @@ fn gtt_buffer(gpu: KernelGpu, size: usize) -> Result<OwnedFd, Unavailable> {
 
 impl Native {
     /// Allocates memory of the host by the driver of a GPU, given by its node in the topology. Returns a dma-buf.
-    pub fn host_buffer(&self, node: u32, size: usize) -> Result<OwnedFd, Unavailable> {
+    pub fn host_buffer(&self, node: u32, size: usize) -> Result<OwnedFd, DriverError> {
         #[cfg(feature = "simulation")]
         if let Some(simulation) = self.simulation() {
             let errno = |error| Errno::from_io_error(&error).unwrap_or(Errno::OPNOTSUPP);
-            let failed = |error| Unavailable::Call { call: "GEM_CREATE", errno: errno(error) };
+            let failed = |error| DriverError::Call { call: "GEM_CREATE", errno: errno(error) };
             return simulation.host_buffer(size as u64).map_err(failed);
         }
         let created = KernelGpu::of_node(node).and_then(|gpu| gtt_buffer(gpu, size));

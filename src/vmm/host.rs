@@ -11,7 +11,7 @@ use crate::agent::{Agent, AgentKind};
 use crate::error::{Argument, ErrorKind, Feature, Problem, Value};
 use crate::handle::HandleType;
 use crate::log::expect_failures;
-use crate::native::{NativeHandle, Status, Unavailable};
+use crate::native::{DriverError, NativeHandle, Status};
 use crate::pool::{Pool, PoolFlags, Segment};
 use crate::sync::atomic::Ordering;
 use rustix::io::Errno;
@@ -94,18 +94,18 @@ impl Shared {
         }
         let gpu = self.runtime.gpus().next().ok_or_else(|| missing("a GPU"))?;
         let buffer = self.native().host_buffer(gpu.node, size).map_err(|error| match error {
-            Unavailable::Call { errno: Errno::NOMEM | Errno::NOSPC, .. } => {
+            DriverError::Call { errno: Errno::NOMEM | Errno::NOSPC, .. } => {
                 let (call, status) = ("GEM_CREATE", Status::OUT_OF_RESOURCES);
                 ErrorKind::OutOfMemory { call, status, size }
             }
-            Unavailable::Call { errno: Errno::MFILE | Errno::NFILE, .. }
-            | Unavailable::File { errno: Errno::MFILE | Errno::NFILE, .. } => {
+            DriverError::Call { errno: Errno::MFILE | Errno::NFILE, .. }
+            | DriverError::File { errno: Errno::MFILE | Errno::NFILE, .. } => {
                 ErrorKind::OutOfDescriptors
             }
             error => {
                 crate::log::event!(WARN, %error, "the driver allocates no memory of the host");
                 match error {
-                    Unavailable::Call { .. } => missing("a driver that allocates it (GEM_CREATE)"),
+                    DriverError::Call { .. } => missing("a driver that allocates it (GEM_CREATE)"),
                     _ => missing("permission for the GPU's render node (/dev/dri/renderD*)"),
                 }
             }

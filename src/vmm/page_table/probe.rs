@@ -1,11 +1,10 @@
 //! Tests whether a GPU uses the page-table entries that the library replaces.
 
 use super::Uncontrolled;
-use super::barrier::GpuBarrier;
 use crate::access::Access;
 use crate::agent::Agent;
 use crate::native::{
-    AddressSpace, CopyEngine, Native, NativeAccess, NativeHandle, PagePermissions,
+    AddressSpace, Barrier, CopyEngine, Native, NativeAccess, NativeHandle, PagePermissions,
 };
 use crate::vmm::Quirks;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,7 +19,7 @@ pub(super) struct PageTableProbe<'a> {
     pub quirks: Quirks,
     pub gpu: &'a Agent,
     pub space: &'a AddressSpace,
-    pub barrier: &'a GpuBarrier,
+    pub barrier: &'a Barrier,
 }
 
 /// Memory of the probe, two granules, and its reserved addresses.
