@@ -1,14 +1,13 @@
 //! The address space of a GPU in ROCr's DRM file, and memory imported into that file.
 
 use super::libdrm::{Libdrm, check};
-use super::{DriverError, KernelGpu};
+use super::{DriverError, KernelGpu, open_device};
 #[cfg(feature = "simulation")]
 use crate::native::NativeAgent;
 use core::ptr::{NonNull, null_mut};
 use hsa_sys::driver as abi;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
-use std::fs::File;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -49,10 +48,7 @@ impl AddressSpace {
     /// Opens the address space that ROCr uses for a GPU; fails if this copy of libdrm has another one.
     pub fn open(library: Arc<Libdrm>, gpu: KernelGpu) -> Result<Self, DriverError> {
         let path = PathBuf::from(format!("/dev/dri/renderD{}", gpu.render_minor));
-        let file = match File::options().read(true).write(true).open(&path) {
-            Ok(file) => file,
-            Err(error) => return Err(DriverError::file(path, &error)),
-        };
+        let file = open_device(&path)?;
         let failed = |errno| DriverError::File { path: path.clone(), errno };
         // Marks our open file, to recognise it below: all its descriptors have the same status flags.
         let flags = fcntl_getfl(&file).map_err(failed)?;

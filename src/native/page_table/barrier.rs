@@ -1,15 +1,15 @@
 //! The two ways to wait until changes of page tables have taken effect.
 
-use super::DriverError;
+use super::{DriverError, ioctl, open_device};
 use crate::native::{Failure, Native, NativeAgent};
 use crate::sync::{Mutex, lock};
 use core::ptr::null_mut;
 use hsa_sys::driver as abi;
 use rustix::io::Errno;
+use rustix::ioctl::opcode;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::fs::File;
-use std::os::fd::AsRawFd;
-use std::path::PathBuf;
+use std::path::Path;
 
 /// The size of the page.
 const PAGE: usize = 4096;
@@ -58,40 +58,13 @@ enum State {
     Unknown,
 }
 
-/// Makes an `ioctl` whose argument is both input and output (`_IOWR`), again if a signal interrupts it.
-///
-/// # Safety
-/// The call has this argument.
-unsafe fn call<T>(
-    kfd: &File,
-    name: &'static str,
-    number: u8,
-    argument: &mut T,
-) -> Result<(), DriverError> {
-    let code = rustix::ioctl::opcode::read_write::<T>(b'K', number);
-    loop {
-        // SAFETY: the caller's promise. Not rustix's `ioctl`, which the emulated driver cannot intercept.
-        let result =
-            unsafe { libc::ioctl(kfd.as_raw_fd(), code as libc::Ioctl, &raw mut *argument) };
-        if result >= 0 {
-            return Ok(());
-        }
-        let error = std::io::Error::last_os_error();
-        match Errno::from_io_error(&error).unwrap_or(Errno::IO) {
-            Errno::INTR => {}
-            errno => return Err(DriverError::Call { call: name, errno }),
-        }
-    }
-}
+/// The calls of amdkfd are repeated if a signal interrupts them.
+const RETRIED: &[Errno] = &[Errno::INTR];
 
 impl KfdPage {
     /// Allocates the page for some GPUs of this process, identified as on `/dev/kfd`.
     pub fn open(gpus: &[u32]) -> Result<Self, DriverError> {
-        let path = PathBuf::from("/dev/kfd");
-        let kfd = match File::options().read(true).write(true).open(&path) {
-            Ok(kfd) => kfd,
-            Err(error) => return Err(DriverError::file(path, &error)),
-        };
+        let kfd = open_device(Path::new("/dev/kfd"))?;
         // SAFETY: without MAP_FIXED the kernel chooses unused addresses.
         let reserved =
             unsafe { mmap_anonymous(null_mut(), RESERVED, ProtFlags::empty(), MapFlags::PRIVATE) };
@@ -108,7 +81,10 @@ impl KfdPage {
             flags: abi::KFD_IOC_ALLOC_MEM_FLAGS_GTT | abi::KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE,
         };
         // SAFETY: this is the argument of ALLOC_MEMORY_OF_GPU.
-        unsafe { call(&new.kfd, "ALLOC_MEMORY_OF_GPU", 0x16, &mut alloc) }?;
+        unsafe {
+            let opcode = opcode::read_write::<abi::kfd_ioctl_alloc_memory_of_gpu_args>(b'K', 0x16);
+            ioctl(&new.kfd, "ALLOC_MEMORY_OF_GPU", opcode, &mut alloc, RETRIED)
+        }?;
         new.page = alloc.handle;
         Ok(new)
     }
@@ -128,13 +104,17 @@ impl KfdPage {
     }
 
     fn map(&self) -> Result<(), DriverError> {
+        let opcode = opcode::read_write::<abi::kfd_ioctl_map_memory_to_gpu_args>(b'K', 0x18);
+        let argument = &mut self.argument();
         // SAFETY: this is the argument of MAP_MEMORY_TO_GPU, and the list lives until the call returns.
-        unsafe { call(&self.kfd, "MAP_MEMORY_TO_GPU", 0x18, &mut self.argument()) }
+        unsafe { ioctl(&self.kfd, "MAP_MEMORY_TO_GPU", opcode, argument, RETRIED) }
     }
 
     fn unmap(&self) -> Result<(), DriverError> {
+        let opcode = opcode::read_write::<abi::kfd_ioctl_map_memory_to_gpu_args>(b'K', 0x19);
+        let argument = &mut self.argument();
         // SAFETY: as above; UNMAP_MEMORY_FROM_GPU has the same argument.
-        unsafe { call(&self.kfd, "UNMAP_MEMORY_FROM_GPU", 0x19, &mut self.argument()) }
+        unsafe { ioctl(&self.kfd, "UNMAP_MEMORY_FROM_GPU", opcode, argument, RETRIED) }
     }
 
     fn argument(&self) -> abi::kfd_ioctl_map_memory_to_gpu_args {
@@ -156,10 +136,9 @@ impl Drop for KfdPage {
                 let _ = self.unmap();
             }
             let mut free = abi::kfd_ioctl_free_memory_of_gpu_args { handle: self.page };
-            let code =
-                rustix::ioctl::opcode::write::<abi::kfd_ioctl_free_memory_of_gpu_args>(b'K', 0x17);
+            let opcode = opcode::write::<abi::kfd_ioctl_free_memory_of_gpu_args>(b'K', 0x17);
             // SAFETY: this is the argument of FREE_MEMORY_OF_GPU.
-            unsafe { libc::ioctl(self.kfd.as_raw_fd(), code as libc::Ioctl, &raw mut free) };
+            let _ = unsafe { ioctl(&self.kfd, "FREE_MEMORY_OF_GPU", opcode, &mut free, RETRIED) };
         }
         // SAFETY: `open` has reserved the range, and no GPU has the page any more.
         let _ = unsafe { munmap(std::ptr::with_exposed_provenance_mut(self.address), RESERVED) };

@@ -27,8 +27,10 @@ pub(crate) use libdrm::Libdrm;
 
 use super::Failure;
 use rustix::io::Errno;
-use std::fs;
-use std::path::PathBuf;
+use rustix::ioctl::Opcode;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
 
 /// Why page tables cannot be changed, or changes cannot be waited for: a failure of the driver, of libdrm or of the
 /// runtime.
@@ -48,6 +50,38 @@ pub(crate) enum DriverError {
     NotShared { library: &'static str, path: PathBuf },
     #[error("{} returned {}", .0.call, .0.status)]
     Runtime(Failure),
+}
+
+/// Opens a file of the driver.
+pub(in crate::native) fn open_device(path: &Path) -> Result<File, DriverError> {
+    let opened = File::options().read(true).write(true).open(path);
+    opened.map_err(|error| DriverError::file(path.to_owned(), &error))
+}
+
+/// Makes an `ioctl`, again after each error in `retried`.
+///
+/// # Safety
+/// The call with this opcode has this argument.
+pub(in crate::native) unsafe fn ioctl<T>(
+    file: &File,
+    call: &'static str,
+    opcode: Opcode,
+    argument: &mut T,
+    retried: &[Errno],
+) -> Result<(), DriverError> {
+    loop {
+        // SAFETY: the caller's promise. Not rustix's `ioctl`, which the emulated driver cannot intercept.
+        let result =
+            unsafe { libc::ioctl(file.as_raw_fd(), opcode as libc::Ioctl, &raw mut *argument) };
+        if result >= 0 {
+            return Ok(());
+        }
+        let error = std::io::Error::last_os_error();
+        match Errno::from_io_error(&error).unwrap_or(Errno::IO) {
+            errno if retried.contains(&errno) => {}
+            errno => return Err(DriverError::Call { call, errno }),
+        }
+    }
 }
 
 impl From<Failure> for DriverError {
