@@ -77,7 +77,7 @@ pub struct PausableBuffer {
 
 impl PausableBuffer {
     /// Creates a buffer of `size` bytes, of any size. No agent has access before
-    /// [`grant`](Self::grant).
+    /// [`grant`](DeviceBuffer::grant).
     ///
     /// # Errors
     /// As for [`Vmm::address_reserve`], [`Vmm::create`], [`Vmm::map`] and [`Vmm::set_access`].
