@@ -56,9 +56,7 @@ fn step(
 
 /// Rounds a size of at least one byte up to whole granules.
 fn whole_granules(vmm: &Vmm, size: usize) -> Result<usize, Error> {
-    if size == 0 {
-        return Err(wrong_size(size, Problem::Zero));
-    }
+    Operation::AddressReserve.run(|| Argument::Size.check_not_zero(size))?;
     round_up(size, vmm.reservation_granule())
 }
 
@@ -276,19 +274,12 @@ impl DeviceBuffer {
     fn span(&self, operation: Operation, offset: usize, size: usize) -> Result<Span<'_>, Error> {
         operation.run(|| match self.paused {
             true => Err(ErrorKind::Paused),
-            false => check_bounds(offset, size, self.size).map(drop),
+            false => Argument::Offset.check_bounds(offset, size, self.size),
         })?;
         let steps = offset / self.step..(offset + size).div_ceil(self.step);
         let mappings = self.mappings.get(steps).unwrap_or_default().iter().collect();
         Ok(Span { base: self.address, offset, mappings })
     }
-}
-
-/// Checks that a part of a buffer is in bounds; returns its end.
-fn check_bounds(offset: usize, size: usize, end: usize) -> Result<usize, ErrorKind> {
-    let last = offset.checked_add(size).filter(|&last| last <= end);
-    let problem = Problem::OutOfBounds { size, end };
-    last.ok_or(ErrorKind::invalid(Argument::Offset, offset, problem))
 }
 
 /// A part of a buffer, and exactly the mappings that contain its bytes.

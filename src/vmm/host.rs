@@ -45,9 +45,7 @@ impl Shared {
         if properties.gpu_direct_rdma {
             return Err(Feature::GpuDirectRdma.into());
         }
-        if !size.is_multiple_of(granule) {
-            return Err(ErrorKind::invalid(Argument::Size, size, Problem::NotAligned { granule }));
-        }
+        Argument::Size.check_multiple(size, granule)?;
         let (native, descriptor) = match self.create_in_pool(cpu, size)? {
             Some(native) => (native, None),
             None => self.create_by_driver(cpu, size, properties)?,

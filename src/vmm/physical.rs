@@ -111,9 +111,7 @@ impl Vmm {
 
 impl Shared {
     fn create(&self, size: usize, properties: &AllocationProperties) -> Result<Handle, ErrorKind> {
-        if size == 0 {
-            return Err(ErrorKind::invalid(Argument::Size, size, Problem::Zero));
-        }
+        Argument::Size.check_not_zero(size)?;
         if properties.is_on_host() {
             return self.create_on_host(size, properties);
         }
@@ -127,9 +125,7 @@ impl Shared {
             _ => {}
         }
         let granule = pool.granule;
-        if !size.is_multiple_of(granule) {
-            return Err(ErrorKind::invalid(Argument::Size, size, Problem::NotAligned { granule }));
-        }
+        Argument::Size.check_multiple(size, granule)?;
         let flags = match properties.kind {
             AllocationKind::Pinned => 0,
             // Earlier runtimes ignore the flag.

@@ -2,7 +2,7 @@
 
 use super::{Allocation, Reservation};
 use crate::agent::AgentId;
-use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
+use crate::error::{Argument, Error, ErrorKind, Operation, Rejected};
 use crate::vmm::ledger::Range;
 use crate::vmm::{Access, AccessDescriptor, Address, Expected, Shared, Vmm};
 use core::slice;
@@ -15,7 +15,7 @@ use derive_more::Debug;
 /// address, which dangles once the mapping is unmapped.
 ///
 /// A call by address can unmap the range ([`Vmm::unmap`]), and another call can map memory at the same
-/// addresses. Every method then returns [`Problem::NotMapped`], and never changes the new mapping.
+/// addresses. Every method then returns [`Problem::NotMapped`](crate::error::Problem::NotMapped), and never changes the new mapping.
 ///
 /// ```
 /// use hsa_vmm::{Access, Allocation, AllocationProperties, Reservation, Runtime, Vmm};
@@ -177,7 +177,7 @@ impl Mapping {
     /// operation on the same reservation, which would deadlock.
     ///
     /// # Errors
-    /// [`Problem::NotGranted`] if the agent lacks the access; otherwise as for [`Vmm::read`].
+    /// [`Problem::NotGranted`](crate::error::Problem::NotGranted) if the agent lacks the access; otherwise as for [`Vmm::read`].
     pub fn with_access<T>(
         &self,
         agent: AgentId,
@@ -198,7 +198,7 @@ impl Mapping {
     /// keeps its address and its access.
     ///
     /// # Errors
-    /// As for [`Vmm::exchange`]; [`Problem::ForeignHandle`] if `other` belongs to another `Vmm`.
+    /// As for [`Vmm::exchange`]; [`Problem::ForeignHandle`](crate::error::Problem::ForeignHandle) if `other` belongs to another `Vmm`.
     pub fn exchange(&mut self, other: &mut Self) -> Result<(), Error> {
         Self::exchange_many(slice::from_mut(self), slice::from_mut(other))
     }
@@ -251,7 +251,7 @@ impl Mapping {
     /// Checks that the memory is still mapped: a call by address can have unmapped it.
     ///
     /// # Errors
-    /// [`Problem::NotMapped`] if it was unmapped.
+    /// [`Problem::NotMapped`](crate::error::Problem::NotMapped) if it was unmapped.
     pub fn check_mapped(&self) -> Result<(), Error> {
         self.run(Operation::GetAccess, |shared, only| shared.check_mapped(self.range(), only))
     }
@@ -301,11 +301,8 @@ impl Mapping {
         act: impl FnOnce(&Shared, Address, Expected<'_>) -> Result<T, ErrorKind>,
     ) -> Result<T, Error> {
         self.run(operation, |shared, only| {
-            let part = offset.checked_add(size).filter(|end| *end <= self.size);
-            let address = part.and_then(|_| self.address.checked_add(offset)).ok_or_else(|| {
-                let problem = Problem::OutOfBounds { size, end: self.size };
-                ErrorKind::invalid(Argument::Offset, offset, problem)
-            })?;
+            Argument::Offset.check_bounds(offset, size, self.size)?;
+            let address = Address::new(self.address.get() + offset);
             act(shared, address, only)
                 .map_err(|kind| kind.for_offset(Argument::Address, self.address))
         })

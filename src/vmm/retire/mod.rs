@@ -105,9 +105,7 @@ impl RetireQueueBuilder {
     /// `hsa_signal_load_scacquire`; [`ErrorKind::System`] if no thread can be created.
     pub fn open(self, vmm: &Vmm) -> Result<RetireQueue, Error> {
         vmm.run(Operation::Retire, |shared| {
-            if self.capacity == 0 {
-                return Err(ErrorKind::invalid(Argument::Size, 0, Problem::Zero));
-            }
+            Argument::Size.check_not_zero(self.capacity)?;
             if !shared.native().can_load_signals() {
                 return Err(Feature::Function("hsa_signal_load_scacquire").into());
             }
