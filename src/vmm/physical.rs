@@ -1,6 +1,6 @@
 //! Creates, references and releases physical memory, and returns its properties.
 
-use super::ledger::HandleRecord;
+use super::ledger::{HandleRecord, Range};
 use super::properties::{AllocationKind, AllocationProperties, Granularity, Location};
 use super::{Address, Handle, Shared, Vmm};
 use crate::agent::AgentKind;
@@ -157,12 +157,29 @@ impl Shared {
     fn release(&self, handle: Handle) -> Result<(), ErrorKind> {
         let handles = &self.ledger.handles;
         let Some(record) = handles.release(handle)? else { return Ok(()) };
-        let released = self.wait_if_due().and_then(|()| {
-            // SAFETY: nothing references, maps or uses the memory, and the handle is invalid from now on.
-            let release = |runtime: &Native| unsafe { runtime.handle_release(record.native) };
-            self.call_shared(release).map_err(|failure| ErrorKind::of_call(failure, 0))
-        });
-        released.inspect_err(|_| handles.restore(handle, record))
+        self.release_in_runtime(&record).inspect_err(|_| handles.restore(handle, record))
+    }
+
+    /// Ends a use of a handle's memory. Releases the memory if nothing references, maps or uses it any more.
+    pub(super) fn end_use(&self, operation: Operation, handle: Handle) {
+        if let Some(record) = self.ledger.handles.decrement(handle, |it| it.uses -= 1) {
+            self.release_memory(operation, &record);
+        }
+    }
+
+    /// Releases memory whose handle was removed. If that fails, or a GPU may still use it, quarantines it.
+    pub(super) fn release_memory(&self, operation: Operation, memory: &HandleRecord) {
+        if let Err(failure) = self.release_in_runtime(memory) {
+            let range = Range { start: 0, size: memory.size };
+            self.quarantine(operation, range, failure, None);
+        }
+    }
+
+    fn release_in_runtime(&self, memory: &HandleRecord) -> Result<(), ErrorKind> {
+        self.wait_if_due()?;
+        // SAFETY: the handle was removed: nothing references, maps or uses the memory.
+        let release = |native: &Native| unsafe { native.handle_release(memory.native) };
+        self.call_shared(release).map_err(|failure| ErrorKind::of_call(failure, memory.size))
     }
 
     /// Returns the index of the agent that would own memory with these properties.

@@ -10,11 +10,10 @@
 mod probe;
 
 use super::ledger::MappedRange;
-use super::shareable::exportable;
 use super::{Quirks, Shared, Vmm, VmmOptions};
 use crate::access::{Access, AgentSet};
 use crate::agent::{Agent, AgentId, AgentKind, Enforcement};
-use crate::error::{Argument, ErrorKind, Problem};
+use crate::error::ErrorKind;
 use crate::native::{
     AddressSpace, Barrier, DriverError, Failure, KernelGpu, KfdPage, Libdrm, Native,
     PagePermissions, PinnedPage,
@@ -196,11 +195,8 @@ impl Shared {
         if agents.is_empty() {
             return Ok(());
         }
-        let memory = self.ledger.handles.with_live(handle, |record| exportable(record));
-        let released = || ErrorKind::invalid(Argument::Handle, handle, Problem::Released);
-        let memory = memory.ok_or_else(released)?;
         self.with_descriptor(|| {
-            let descriptor = self.export(memory)?;
+            let descriptor = self.export_live(handle)?;
             for agent in agents.iter() {
                 let space = self.page_tables.spaces.get(agent).and_then(Option::as_ref);
                 let Some(space) = space else { continue };
