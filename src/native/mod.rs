@@ -111,12 +111,19 @@ macro_rules! call_optional {
     };
 }
 
-/// Calls a function of virtual memory. Returns `NOT_SUPPORTED` if the library lacks any of them.
+/// Calls a function of virtual memory. Returns `NOT_SUPPORTED` if the library lacks any of them or, after `optional`,
+/// this one.
 macro_rules! call_vmem {
     ($native:ident.$name:ident $arguments:tt, $($fields:tt)*) => {
         match &$native.table.vmem {
             Ok(vmem) => $crate::native::logged!(vmem.$name, $name $arguments, $($fields)*),
             Err(_) => Err($crate::native::Failure::missing(stringify!($name))),
+        }
+    };
+    (optional $native:ident.$name:ident $arguments:tt, $($fields:tt)*) => {
+        match $native.table.vmem.as_ref().ok().and_then(|vmem| vmem.$name) {
+            Some(function) => $crate::native::logged!(function, $name $arguments, $($fields)*),
+            None => Err($crate::native::Failure::missing(stringify!($name))),
         }
     };
 }

@@ -14,6 +14,7 @@ use crate::log::expect_failures;
 use crate::native::{DriverError, NativeHandle, Status};
 use crate::pool::{Pool, PoolFlags, Segment};
 use crate::sync::atomic::Ordering;
+use hsa_sys::MEMORY_TYPE_NONE;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -65,7 +66,9 @@ impl Shared {
         let Some(pool) = pool.filter(|_| !self.rejects_cpu_pools.load(Ordering::Relaxed)) else {
             return Ok(None);
         };
-        let create = || self.call_shared(|native| native.handle_create_on_host(pool.native, size));
+        let create = || {
+            self.call_shared(|native| native.handle_create(pool.native, size, MEMORY_TYPE_NONE, 0))
+        };
         match expect_failures(create) {
             Ok(native) => Ok(Some(native)),
             // ROCm 6.1 to 7.2.

@@ -9,6 +9,7 @@ use crate::handle::HandleType;
 use crate::hip::HipProfile;
 use crate::native::{Native, Status};
 use crate::pool::Pool;
+use hsa_sys::MEMORY_TYPE_PINNED;
 
 /// HSA's flag for memory that is not cached (`HSA_AMD_MEMORY_POOL_UNCACHED_FLAG`).
 const UNCACHED: u64 = hsa_sys::HSA_AMD_MEMORY_POOL_UNCACHED_FLAG as u64;
@@ -137,7 +138,9 @@ impl Shared {
             true if self.has_gpu_direct_rdma(properties) => flags | PCIE,
             true => return Err(Feature::GpuDirectRdma.into()),
         };
-        let created = self.call_shared(|native| native.handle_create(pool.native, size, flags));
+        let created = self.call_shared(|native| {
+            native.handle_create(pool.native, size, MEMORY_TYPE_PINNED, flags)
+        });
         let native = created.map_err(|failure| match failure.status {
             // rocddi exports the functions, and rejects the flag.
             Status::INVALID_ARGUMENT if properties.gpu_direct_rdma => Feature::GpuDirectRdma.into(),

@@ -165,7 +165,9 @@ impl Prober<'_> {
             size,
         };
         let base = native.call_shared(|native| native.address_reserve(2 * size, 0, size))?;
-        let handle = native.call_shared(|native| native.handle_create(pool.native, size, 0));
+        let handle = native.call_shared(|native| {
+            native.handle_create(pool.native, size, sys::MEMORY_TYPE_PINNED, 0)
+        });
         // Neither releases nor frees memory that may still be mapped.
         let is_mapped =
             |it: &Result<(), Failure>| it.is_err_and(|it| it.call == "hsa_amd_vmem_unmap");

@@ -47,7 +47,7 @@ fn gpus(native: &Native) -> Vec<(NativeAgent, KernelGpu)> {
 
 fn place(native: &Native, pool: NativePool, gpus: &[NativeAgent]) -> Place {
     let address = native.address_reserve(SIZE, 0, 0).unwrap();
-    let handle = native.handle_create(pool, SIZE, 0).unwrap();
+    let handle = native.handle_create(pool, SIZE, sys::MEMORY_TYPE_PINNED, 0).unwrap();
     let access = gpus.iter().map(|gpu| NativeAccess::new(*gpu, 3)).collect::<Vec<_>>();
     // SAFETY: the range is reserved and empty, the handle has its size, and the range is one mapping.
     native.call_shared(|native| unsafe {

@@ -7,6 +7,7 @@ use crate::native::{
     AddressSpace, Barrier, CopyEngine, Native, NativeAccess, NativeHandle, PagePermissions,
 };
 use crate::vmm::Quirks;
+use hsa_sys::MEMORY_TYPE_PINNED;
 use std::os::fd::{AsFd, OwnedFd};
 
 /// The bytes that the probe writes to each half of its memory.
@@ -37,7 +38,9 @@ impl PageTableProbe<'_> {
         let pool = self.gpu.vmem_pool().ok_or(Uncontrolled::NoPool)?;
         let (half, size) = (pool.granule, 2 * pool.granule);
         let address = self.native.call_shared(|native| native.address_reserve(size, 0, half))?;
-        let created = self.native.call_shared(|native| native.handle_create(pool.native, size, 0));
+        let created = self
+            .native
+            .call_shared(|native| native.handle_create(pool.native, size, MEMORY_TYPE_PINNED, 0));
         let result = created.map_err(Uncontrolled::from).and_then(|memory| {
             let result = self.with_memory(Place { address, half, memory });
             // SAFETY: the memory is not mapped.
