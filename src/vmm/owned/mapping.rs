@@ -35,12 +35,13 @@ use derive_more::Debug;
 #[derive(Debug)]
 #[debug("Mapping({size:#x} bytes at {address})")]
 pub struct Mapping {
-    pub(super) reservation: Reservation,
-    pub(super) allocation: Allocation,
-    pub(super) address: Address,
-    pub(super) size: usize,
-    pub(super) serial: u64,
-    pub(super) mapped: bool,
+    pub(in crate::vmm) reservation: Reservation,
+    pub(in crate::vmm) allocation: Allocation,
+    pub(in crate::vmm) address: Address,
+    pub(in crate::vmm) size: usize,
+    pub(in crate::vmm) serial: u64,
+    /// Whether dropping the value unmaps.
+    pub(in crate::vmm) mapped: bool,
 }
 
 impl Mapping {
@@ -265,21 +266,7 @@ impl Mapping {
         self.serial
     }
 
-    /// Rejects a mapping of another `Vmm`.
-    pub(in crate::vmm) fn check_vmm(&self, vmm: &Vmm) -> Result<(), ErrorKind> {
-        self.allocation.handle_of(vmm).map(drop)
-    }
-
-    pub(in crate::vmm) fn range_and_serial(&self) -> (Range, u64) {
-        (self.range(), self.serial)
-    }
-
-    /// Makes dropping the value not unmap.
-    pub(in crate::vmm) fn disown(&mut self) {
-        self.mapped = false;
-    }
-
-    pub(super) fn range(&self) -> Range {
+    pub(in crate::vmm) fn range(&self) -> Range {
         Range { start: self.address.get(), size: self.size }
     }
 

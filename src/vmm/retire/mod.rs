@@ -310,13 +310,14 @@ impl RetireQueue {
     ) -> Result<(), Rejected<M>> {
         let reserved = self.run(signals, |signals| {
             let all = mappings.as_ref();
-            all.iter().try_for_each(|mapping| mapping.check_vmm(&self.core.vmm))?;
+            let vmm = &self.core.vmm;
+            all.iter().try_for_each(|it| it.allocation.handle_of(vmm).map(drop))?;
             Ok((self.reserve(all.len())?, signals))
         });
         match reserved {
             Ok((first, signals)) => {
                 for (number, it) in (first..).zip(mappings) {
-                    self.store(number, it.range_and_serial(), Some(it), signals.clone());
+                    self.store(number, (it.range(), it.serial), Some(it), signals.clone());
                 }
                 self.wake();
                 Ok(())

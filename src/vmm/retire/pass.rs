@@ -207,7 +207,7 @@ impl Core {
         }
         // The ledger knows the mapping's state; dropping the value must not unmap.
         if let Some(mapping) = &mut it.mapping {
-            mapping.disown();
+            mapping.mapped = false;
         }
         true
     }
