@@ -203,7 +203,6 @@ fn hidden_identity_is_probed_by_default() {
     }
 }
 
-/// Probing::IfUnknown probes nothing else; each choice is one of the options.
 #[test]
 fn probing_follows_the_option() {
     if process::rerun_in_own_process() {
@@ -213,7 +212,6 @@ fn probing_follows_the_option() {
     let unknown = known.clone().with_false_build("another runtime");
     for (probing, of_known, of_unknown) in [
         (Probing::Never, false, false),
-        (Probing::IfUnknown, false, true),
         (Probing::IfNotSimulated, false, true),
         (Probing::Always, true, true),
     ] {

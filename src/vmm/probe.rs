@@ -26,8 +26,6 @@ use std::sync::OnceLock;
 pub enum Probing {
     /// Never: the implementation and its version decide.
     Never,
-    /// On runtimes of [unknown](crate::runtime::Implementation::Unknown) implementation.
-    IfUnknown,
     /// On every runtime but the [simulation](crate::runtime::Implementation::Simulation), whose version is
     /// always right.
     #[default]
@@ -88,12 +86,7 @@ pub(super) fn choose_quirks(
     let mut quirks = Quirks::of_runtime(runtime.info());
     let implementation = &runtime.info().implementation;
     let probes = match (options.probing, implementation) {
-        (Probing::Never, _)
-        | (Probing::IfNotSimulated, Implementation::Simulation)
-        | (
-            Probing::IfUnknown,
-            Implementation::Simulation | Implementation::Rocr { .. } | Implementation::Rocddi,
-        ) => Vec::new(),
+        (Probing::Never, _) | (Probing::IfNotSimulated, Implementation::Simulation) => Vec::new(),
         _ => probe(runtime, granule, quirks),
     };
     probes.iter().for_each(|probe| quirks.set(probe.quirk, probe.found));

@@ -203,11 +203,6 @@ impl RetireQueue {
         self.core.incoming.reserved()
     }
 
-    /// Returns how long a mapping waits for its signals.
-    pub fn time_limit(&self) -> Duration {
-        self.core.limit
-    }
-
     /// Submits a mapping, to be unmapped when every signal has reached its value; without signals, as soon as
     /// possible. Does not allocate and does not wait. If the queue's thread sleeps, this wakes it.
     ///
