@@ -2,6 +2,7 @@
 
 use super::DriverError;
 use hsa_sys::driver as abi;
+use hsa_sys::table::Required;
 use libloading::os::unix::{Library, RTLD_NOW};
 use rustix::io::Errno;
 
@@ -13,25 +14,13 @@ const NAMES: [&str; 2] = ["librocm_sysdeps_drm_amdgpu.so.1", "libdrm_amdgpu.so.1
 #[derive(Debug)]
 pub(crate) struct Libdrm {
     pub name: &'static str,
-    pub initialize: Function<abi::amdgpu_device_initialize_fn>,
-    pub deinitialize: Function<abi::amdgpu_device_deinitialize_fn>,
-    pub get_fd: Function<abi::amdgpu_device_get_fd_fn>,
-    pub import: Function<abi::amdgpu_bo_import_fn>,
-    pub free: Function<abi::amdgpu_bo_free_fn>,
-    pub va_op: Function<abi::amdgpu_bo_va_op_raw_fn>,
+    pub initialize: Required<abi::amdgpu_device_initialize_fn>,
+    pub deinitialize: Required<abi::amdgpu_device_deinitialize_fn>,
+    pub get_fd: Required<abi::amdgpu_device_get_fd_fn>,
+    pub import: Required<abi::amdgpu_bo_import_fn>,
+    pub free: Required<abi::amdgpu_bo_free_fn>,
+    pub va_op: Required<abi::amdgpu_bo_va_op_raw_fn>,
     _library: Library,
-}
-
-/// A function pointer that is not null: the type inside the `Option` that bindgen generates.
-pub(crate) type Function<F> = <F as IsFunction>::Inner;
-
-/// Names the type inside an `Option`.
-pub(crate) trait IsFunction {
-    type Inner;
-}
-
-impl<F> IsFunction for Option<F> {
-    type Inner = F;
 }
 
 impl Libdrm {
