@@ -126,7 +126,9 @@ impl Shared {
             _ => {}
         }
         let granule = pool.granule;
-        Argument::Size.check_multiple(size, granule)?;
+        if !size.is_multiple_of(granule) {
+            return Err(ErrorKind::invalid(Argument::Size, size, Problem::NotAligned { granule }));
+        }
         let flags = match properties.kind {
             AllocationKind::Pinned => 0,
             // Earlier runtimes ignore the flag.
@@ -160,7 +162,12 @@ impl Shared {
     fn release(&self, handle: Handle) -> Result<(), ErrorKind> {
         let handles = &self.ledger.handles;
         let Some(record) = handles.release(handle)? else { return Ok(()) };
-        self.release_in_runtime(&record).inspect_err(|_| handles.restore(handle, record))
+        let released = self.wait_if_due().and_then(|()| {
+            // SAFETY: nothing references, maps or uses the memory, and the handle is invalid from now on.
+            let release = |runtime: &Native| unsafe { runtime.handle_release(record.native) };
+            self.call_shared(release).map_err(|failure| ErrorKind::of_call(failure, 0))
+        });
+        released.inspect_err(|_| handles.restore(handle, record))
     }
 
     /// Ends a use of a handle's memory. Releases the memory if nothing references, maps or uses it any more.
@@ -172,17 +179,18 @@ impl Shared {
 
     /// Releases memory whose handle was removed. If that fails, or a GPU may still use it, quarantines it.
     pub(super) fn release_memory(&self, operation: Operation, memory: &HandleRecord) {
-        if let Err(failure) = self.release_in_runtime(memory) {
+        let release = |native: &Native| {
+            // SAFETY: nothing references, maps or uses the memory, and its handle was removed.
+            unsafe { native.handle_release(memory.native) }
+        };
+        let released = self.wait_if_due().and_then(|()| {
+            let released = self.call_shared(release);
+            released.map_err(|failure| ErrorKind::of_call(failure, memory.size))
+        });
+        if let Err(failure) = released {
             let range = Range { start: 0, size: memory.size };
             self.quarantine(operation, range, failure, None);
         }
-    }
-
-    fn release_in_runtime(&self, memory: &HandleRecord) -> Result<(), ErrorKind> {
-        self.wait_if_due()?;
-        // SAFETY: the handle was removed: nothing references, maps or uses the memory.
-        let release = |native: &Native| unsafe { native.handle_release(memory.native) };
-        self.call_shared(release).map_err(|failure| ErrorKind::of_call(failure, memory.size))
     }
 
     /// Returns the index of the agent that would own memory with these properties.
