@@ -11,13 +11,14 @@
 //! |---|---|---|
 //! | `src/vmm/retire/pass.rs`: `pending` | a retire queue's pending mappings | during a pass, which unmaps |
 //! | `src/buffer/paged/table.rs`: `table` | a paged buffer's pages; two by address | during calls of the `Vmm` |
+//! | `src/buffer/mod.rs`: `grants` | the access of agents to a buffer | during calls of the `Vmm` that change it |
 //! | `src/buffer/handle_pool.rs`: `state` | handles that are ready | not during calls of the `Vmm` |
 //! | `src/vmm/ledger/reservations.rs`: `writer` | what is mapped in a reservation ([`Rank::Reservation`]) | during the runtime's calls of an operation |
 //! | `src/native/descriptor.rs`: `reserve` | the spare descriptor | if no other is free: during the calls that need it |
 //! | `src/vmm/ledger/reservations.rs`: `tree` | the index of reservations ([`Rank::Index`]) | for a look-up or a change |
 //! | `src/vmm/ledger/reservations.rs`: `mappings` | a reservation's mappings ([`Rank::Mappings`]) | for look-ups; at the end of an operation for the change |
 //! | `src/vmm/ledger/handles.rs`: `Shard` | a part of the table of handles ([`Rank::Handles`]) | for a look-up or a change |
-//! | `src/vmm/page_table/barrier.rs`: `page`; `src/native/page_table/barrier.rs`: `state` | the page that a barrier maps and unmaps | for these calls |
+//! | `src/native/page_table/barrier.rs`: `state`, `page` | the page that a barrier maps and unmaps | for these calls |
 //! | `src/native/library_lock.rs`: `LibraryLock` | the runtime's table of handles | for one call of the runtime |
 //!
 //! During a call of IPC or of an area no lock above is held:

@@ -269,6 +269,7 @@ impl Values {
         vmm.release(handle).unwrap();
         vmm.address_free(address, granule).unwrap();
         let page = number % self.paged.pages();
+        self.growable.grant(&[self.machine.gpu(0)], Access::ReadWrite).unwrap();
         self.paged.map(page..page + 1).unwrap();
         self.paged.unmap(page..page + 1).unwrap();
         self.pool.allow(&[self.machine.gpu(1)]).unwrap();
@@ -335,6 +336,8 @@ impl Values {
             "Mapping::access" => assert_forked(self.mapping.access(gpu).map(drop));
             "Mapping: Debug" => format!("{:?}", self.mapping);
             "GrowableBuffer::pooled_handles" => assert_eq!(self.growable.pooled_handles(), 0);
+            "GrowableBuffer::grant" => assert_forked(self.growable.grant(&[gpu], Access::Read));
+            "GrowableBuffer::revoke" => assert_forked(self.growable.revoke(&[gpu]));
             "GrowableBuffer::access" => assert_forked(self.growable.access(gpu).map(drop));
             "GrowableBuffer: Debug" => format!("{:?}", self.growable);
             "PagedBuffer::map" => assert_forked(self.paged.map(0..1));

@@ -196,6 +196,8 @@ const INTERNAL: &[(&str, &str)] = &[
     ("of_io", "the constructors of errors"),
     ("of_system", "the constructors of errors"),
     ("without_value", "the constructors of errors"),
+    ("check_bounds", "the checks of arguments"),
+    ("check_not_zero", "see `check_bounds`"),
 ];
 
 /// The highest layer uses only the public items of the core, and those that [`INTERNAL`] lists.

@@ -213,7 +213,6 @@ fn probing_follows_the_option() {
     let unknown = known.clone().with_false_build("another runtime");
     for (probing, of_known, of_unknown) in [
         (Probing::Never, false, false),
-        (Probing::IfUnknown, false, true),
         (Probing::IfNotSimulated, false, true),
         (Probing::Always, true, true),
     ] {

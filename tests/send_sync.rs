@@ -82,6 +82,7 @@ const _: () = {
     send_and_sync::<GrowableBuffer>();
     send_and_sync::<buffer::GrowableVec<u32>>();
     send_and_sync::<buffer::GrowableBuilder>();
+    send_and_sync::<buffer::DeviceBuffer>();
     send_and_sync::<buffer::RingBuffer>();
     send_and_sync::<buffer::PausableBuffer>();
     send_and_sync::<buffer::Contents>();

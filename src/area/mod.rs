@@ -186,9 +186,7 @@ impl Area {
     ) -> Result<AreaMemory<'a>, ErrorKind> {
         let runtime = &self.runtime;
         runtime.check_not_forked()?;
-        if size == 0 {
-            return Err(ErrorKind::invalid(Argument::Size, size, Problem::Zero));
-        }
+        Argument::Size.check_not_zero(size)?;
         let host_start = self.host_memory(size, &options)?;
         let plan = self.plan(options.device.unwrap_or(self.device))?;
         let Plan { device, owner, gpus, agents, backing } = plan;

@@ -1,12 +1,13 @@
 //! Device memory that grows and shrinks in place.
 
 use super::handle_pool::HandlePool;
-use super::{Core, Grants, Span, check_alive, is_quarantine, round_up};
-use crate::agent::AgentId;
+use super::{DeviceBuffer, check_alive, is_quarantine, round_up};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
+use crate::sync::lock;
 use crate::vmm::{
-    Access, Address, Allocation, AllocationProperties, MapRequest, Mapping, Reservation, Vmm,
+    Address, Allocation, AllocationProperties, MapRequest, Mapping, Reservation, Vmm,
 };
+use core::ops::Deref;
 use derive_more::Debug;
 
 /// Builds a [`GrowableBuffer`]; see [`GrowableBuffer::builder`].
@@ -69,11 +70,8 @@ impl GrowableBuilder {
         };
         let reservation = reservation.reserve(vmm)?;
         let pool = HandlePool::new(vmm, properties, step, self.pool_size, false);
-        let (vmm, properties) = (vmm.clone(), *properties);
-        let core =
-            Core { vmm, properties, address: reservation.address(), step, mappings: Vec::new() };
-        let reservations = vec![reservation];
-        Ok(GrowableBuffer { core, pool, reservations, size: 0, grants: Grants::default() })
+        let buffer = DeviceBuffer::new(&reservation, properties, step, Vec::new());
+        Ok(GrowableBuffer { buffer, pool, reservations: vec![reservation] })
     }
 }
 
@@ -81,7 +79,7 @@ impl GrowableBuilder {
 ///
 /// The buffer reserves addresses for its maximum once, and maps memory as it grows. It never moves or
 /// copies its contents, and pointers into it stay valid. A failed growth or shrinking leaves the buffer
-/// unchanged.
+/// unchanged. It dereferences to a [`DeviceBuffer`] of the requested size, which reads and writes it.
 ///
 /// ```
 /// use hsa_vmm::{Access, AllocationProperties, GrowableBuffer, Runtime, Vmm};
@@ -107,15 +105,12 @@ impl GrowableBuilder {
 ///
 /// The contents of added memory are undefined: they may be contents that an earlier shrinking removed.
 #[derive(Debug)]
-#[debug("GrowableBuffer({size:#x} of {:#x} bytes at {})", self.maximum(), self.address())]
+#[debug("GrowableBuffer({:#x} of {:#x} bytes at {})", self.size(), self.maximum(), self.address())]
 pub struct GrowableBuffer {
-    core: Core,
+    buffer: DeviceBuffer,
     pool: HandlePool,
     /// Adjacent reservations by address.
     reservations: Vec<Reservation>,
-    /// The requested size in bytes. The last step may extend past it.
-    size: usize,
-    grants: Grants,
 }
 
 impl GrowableBuffer {
@@ -124,19 +119,9 @@ impl GrowableBuffer {
         GrowableBuilder { maximum, step: None, pool_size: 0, address: None }
     }
 
-    /// Returns the buffer's address, which never changes.
-    pub fn address(&self) -> Address {
-        self.core.address
-    }
-
-    /// Returns the requested size in bytes.
-    pub fn size(&self) -> usize {
-        self.size
-    }
-
     /// Returns the number of mapped bytes: the size in whole steps.
     pub fn mapped_size(&self) -> usize {
-        self.core.mappings.len() * self.core.step
+        self.buffer.mappings.len() * self.buffer.step
     }
 
     /// Returns the size in bytes to which the buffer can grow.
@@ -146,7 +131,7 @@ impl GrowableBuffer {
 
     /// Returns the size of a step in bytes.
     pub fn step(&self) -> usize {
-        self.core.step
+        self.buffer.step
     }
 
     /// Returns the number of handles that are ready; see [`GrowableBuilder::with_handle_pool`].
@@ -156,7 +141,7 @@ impl GrowableBuffer {
 
     /// Iterates over the allocations, one for each step, for example to export them.
     pub fn allocations(&self) -> impl Iterator<Item = &Allocation> {
-        self.core.mappings.iter().map(Mapping::allocation)
+        self.buffer.mappings.iter().map(Mapping::allocation)
     }
 
     /// Adds bytes at the end (`hipMemCreate`, `hipMemMap`, `hipMemSetAccess`).
@@ -164,7 +149,7 @@ impl GrowableBuffer {
     /// # Errors
     /// [`Problem::TooLarge`]; otherwise as for [`Vmm::create`] and [`Vmm::map_many`].
     pub fn grow(&mut self, bytes: usize) -> Result<(), Error> {
-        self.resize(self.size.saturating_add(bytes))
+        self.resize(self.buffer.size.saturating_add(bytes))
     }
 
     /// Removes bytes from the end, and releases the memory of whole steps (`hipMemUnmap`,
@@ -173,12 +158,12 @@ impl GrowableBuffer {
     /// # Errors
     /// [`Problem::TooLarge`] if the buffer has fewer bytes; otherwise as for [`Vmm::unmap_many`].
     pub fn shrink(&mut self, bytes: usize) -> Result<(), Error> {
-        let problem = Problem::TooLarge { maximum: self.size, whole: Argument::Buffer };
+        let problem = Problem::TooLarge { maximum: self.buffer.size, whole: Argument::Buffer };
         let too_large = || {
             let kind = ErrorKind::invalid(Argument::Size, bytes, problem);
             Error::new(Operation::Resize, kind)
         };
-        self.resize(self.size.checked_sub(bytes).ok_or_else(too_large)?)
+        self.resize(self.buffer.size.checked_sub(bytes).ok_or_else(too_large)?)
     }
 
     /// Grows or shrinks the buffer to a size in bytes.
@@ -192,29 +177,30 @@ impl GrowableBuffer {
             let problem = Problem::TooLarge { maximum, whole: Argument::Reservation };
             return Err(fail(ErrorKind::invalid(Argument::Size, size, problem)));
         }
-        check_alive(&self.core.vmm).map_err(fail)?;
-        let steps = size.div_ceil(self.core.step);
-        if steps < self.core.mappings.len() {
+        check_alive(&self.buffer.vmm).map_err(fail)?;
+        let steps = size.div_ceil(self.buffer.step);
+        if steps < self.buffer.mappings.len() {
             self.unmap_after(steps)?;
         } else {
             self.map_up_to(steps)?;
         }
-        self.size = size;
+        self.buffer.size = size;
         Ok(())
     }
 
     /// Maps memory at the end until `steps` steps are mapped, and grants the access of the buffer.
     fn map_up_to(&mut self, steps: usize) -> Result<(), Error> {
-        let memory = self.pool.take(steps - self.core.mappings.len())?;
-        let offsets = (self.core.mappings.len()..steps).map(|step| step * self.core.step);
+        let access = lock(&self.buffer.grants).0.clone();
+        let memory = self.pool.take(steps - self.buffer.mappings.len())?;
+        let offsets = (self.buffer.mappings.len()..steps).map(|step| step * self.buffer.step);
         let requests = memory.iter().zip(offsets).filter_map(|(allocation, offset)| {
             let (reservation, offset) = self.reservation_at(offset)?;
-            let (part, access) = (0..allocation.size(), &*self.grants.0);
+            let (part, access) = (0..allocation.size(), &*access);
             Some(MapRequest { reservation, offset, allocation, part, access })
         });
         match Mapping::map_many(&requests.collect::<Vec<_>>()) {
             Ok(mappings) => {
-                self.core.mappings.extend(mappings);
+                self.buffer.mappings.extend(mappings);
                 Ok(())
             }
             Err(error) => {
@@ -228,16 +214,16 @@ impl GrowableBuffer {
 
     /// Unmaps the memory after the first `steps` steps.
     fn unmap_after(&mut self, steps: usize) -> Result<(), Error> {
-        let last = self.core.mappings.split_off(steps);
+        let last = self.buffer.mappings.split_off(steps);
         let memory: Vec<_> = last.iter().map(|mapping| mapping.allocation().clone()).collect();
         if let Err(Rejected { value: rest, error }) = Mapping::unmap_many(last) {
             // After a quarantine some mappings may be missing. Keeps only those before the first missing one.
             for mapping in rest {
-                if mapping.address().get() == self.core.address.get() + self.mapped_size() {
-                    self.core.mappings.push(mapping);
+                if mapping.address().get() == self.buffer.address.get() + self.mapped_size() {
+                    self.buffer.mappings.push(mapping);
                 }
             }
-            self.size = self.size.min(self.mapped_size());
+            self.buffer.size = self.buffer.size.min(self.mapped_size());
             return Err(error);
         }
         self.pool.store(memory);
@@ -246,7 +232,7 @@ impl GrowableBuffer {
 
     /// Returns the reservation that contains the byte at an offset, and the offset in it.
     fn reservation_at(&self, offset: usize) -> Option<(&Reservation, usize)> {
-        let address = self.core.address.get() + offset;
+        let address = self.buffer.address.get() + offset;
         let before = self.reservations.partition_point(|it| it.address().get() <= address);
         let reservation = self.reservations.get(before.checked_sub(1)?)?;
         Some((reservation, address - reservation.address().get()))
@@ -262,75 +248,18 @@ impl GrowableBuffer {
     /// [`Problem::AddressTaken`] if the addresses are in use, which is likely. If the maximum is known,
     /// pass it to [`builder`](Self::builder).
     pub fn extend(&mut self, bytes: usize) -> Result<(), Error> {
-        let size = round_up(bytes, self.core.step)?;
-        let end = Address::new(self.core.address.get() + self.maximum());
-        self.reservations.push(Reservation::builder(size).exactly_at(end).reserve(&self.core.vmm)?);
+        let size = round_up(bytes, self.buffer.step)?;
+        let end = Address::new(self.buffer.address.get() + self.maximum());
+        self.reservations
+            .push(Reservation::builder(size).exactly_at(end).reserve(&self.buffer.vmm)?);
         Ok(())
     }
+}
 
-    /// Grants agents access to the whole buffer, including memory that it maps later (`hipMemSetAccess`).
-    /// Other agents keep their access.
-    ///
-    /// # Errors
-    /// As for [`Vmm::set_access`].
-    pub fn grant(&mut self, agents: &[AgentId], access: Access) -> Result<(), Error> {
-        self.core.grant(agents, access)?;
-        self.grants.set(agents, access);
-        Ok(())
-    }
+impl Deref for GrowableBuffer {
+    type Target = DeviceBuffer;
 
-    /// Revokes all access of agents, also of GPUs. During the call, the other agents have no access.
-    ///
-    /// # Errors
-    /// As for [`Vmm::revoke`].
-    pub fn revoke(&mut self, agents: &[AgentId]) -> Result<(), Error> {
-        self.core.revoke(agents)?;
-        self.grants.set(agents, Access::None);
-        Ok(())
-    }
-
-    /// Returns the access of an agent to the whole buffer.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for an unknown agent, or if a part of the buffer was unmapped by
-    /// its address.
-    pub fn access(&self, agent: AgentId) -> Result<Access, Error> {
-        self.core.access(agent)?;
-        Ok(self.grants.of(agent))
-    }
-
-    /// Copies from the buffer, `offset` bytes from its start; a CPU must have read access.
-    ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
-    ///
-    /// # Errors
-    /// [`Problem::OutOfBounds`]; otherwise as for [`Vmm::read`].
-    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
-        self.span(Operation::Read, offset, bytes.len())?.read(bytes)
-    }
-
-    /// Copies to the buffer, `offset` bytes from its start; a CPU must have write access.
-    ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
-    ///
-    /// # Errors
-    /// [`Problem::OutOfBounds`]; otherwise as for [`Vmm::write`].
-    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
-        self.span(Operation::Write, offset, bytes.len())?.write(bytes)
-    }
-
-    /// Fills a part of the buffer with a 32-bit value, by the GPU that owns the memory. `offset` and
-    /// `size` are in bytes, multiples of four.
-    ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
-    ///
-    /// # Errors
-    /// [`Problem::OutOfBounds`]; otherwise as for [`Vmm::fill`].
-    pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), Error> {
-        self.span(Operation::Fill, offset, size)?.fill(value, size)
-    }
-
-    fn span(&self, operation: Operation, offset: usize, size: usize) -> Result<Span<'_>, Error> {
-        self.core.span(operation, (offset, size), self.size)
+    fn deref(&self) -> &DeviceBuffer {
+        &self.buffer
     }
 }

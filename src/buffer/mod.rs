@@ -6,6 +6,8 @@
 //! * [`PausableBuffer`] releases its memory while it is paused, and keeps its addresses.
 //! * [`RingBuffer`] maps the same memory several times in a row.
 //!
+//! All but the paged buffer dereference to a [`DeviceBuffer`], which has their address, access, reading and writing.
+//!
 //! Device memory is never a slice, because agents and other processes may change it at any time. Reading
 //! and writing copy ([memory model](crate::vmm#memory-model)). An invalid offset is an error, not a fault.
 //!
@@ -33,9 +35,12 @@ pub use typed::GrowableVec;
 
 use crate::agent::AgentId;
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
+use crate::sync::{Mutex, MutexGuard, lock};
 use crate::vmm::{
-    Access, AccessDescriptor, Address, AllocationProperties, Granularity, Location, Mapping, Vmm,
+    Access, AccessDescriptor, Address, AllocationProperties, Granularity, Location, Mapping,
+    Reservation, Vmm,
 };
+use derive_more::Debug;
 use smallvec::SmallVec;
 
 /// Returns the size of a page or step in bytes: the requested size in whole granules, or by default
@@ -51,9 +56,7 @@ fn step(
 
 /// Rounds a size of at least one byte up to whole granules.
 fn whole_granules(vmm: &Vmm, size: usize) -> Result<usize, Error> {
-    if size == 0 {
-        return Err(wrong_size(size, Problem::Zero));
-    }
+    Operation::AddressReserve.run(|| Argument::Size.check_not_zero(size))?;
     round_up(size, vmm.reservation_granule())
 }
 
@@ -124,26 +127,142 @@ impl Grants {
     }
 }
 
-/// The common part of growable, pausable and ring buffers: adjacent mappings of one size, from the start of
-/// the buffer.
+/// Device memory without gaps: its address, the access of agents, and methods to read, write and fill it.
+///
+/// [`GrowableBuffer`], [`PausableBuffer`] and [`RingBuffer`] dereference to it. Concurrent accesses are described
+/// in the [memory model](crate::vmm#memory-model).
+///
+/// ```
+/// use hsa_vmm::buffer::{DeviceBuffer, PausableBuffer};
+/// # use hsa_vmm::{Access, AllocationProperties, Error, Runtime, Vmm};
+///
+/// fn clear(buffer: &DeviceBuffer) -> Result<(), Error> {
+///     buffer.fill(0, 0, buffer.size())
+/// }
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
+/// # let vmm = Vmm::open(&runtime)?;
+/// # let gpu = runtime.gpus().next().ok_or("no GPU")?.id();
+/// let buffer = PausableBuffer::create(&vmm, 4096, &AllocationProperties::on(gpu))?;
+/// buffer.grant(&[gpu], Access::ReadWrite)?;
+/// clear(&buffer)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
-struct Core {
+#[debug("{size:#x} bytes at {address}")]
+pub struct DeviceBuffer {
     vmm: Vmm,
     properties: AllocationProperties,
     address: Address,
-    /// The size of a mapping in bytes.
-    step: usize,
+    /// The size in bytes. The last mapping may extend past it.
+    size: usize,
+    paused: bool,
+    /// Adjacent mappings of `step` bytes, from the start of the buffer.
     mappings: Vec<Mapping>,
+    step: usize,
+    /// Locked while the mappings' access is changed.
+    grants: Mutex<Grants>,
 }
 
-impl Core {
-    /// Grants access to all mappings. Without mappings, only checks that the access can be granted.
-    fn grant(&self, agents: &[AgentId], access: Access) -> Result<(), Error> {
-        let descriptors = AccessDescriptor::of_each(agents, access);
-        if self.mappings.is_empty() {
-            return self.vmm.check_access(&self.properties, &descriptors);
+impl DeviceBuffer {
+    fn new(
+        reservation: &Reservation,
+        properties: &AllocationProperties,
+        step: usize,
+        mappings: Vec<Mapping>,
+    ) -> Self {
+        Self {
+            vmm: reservation.vmm().clone(),
+            properties: *properties,
+            address: reservation.address(),
+            size: step * mappings.len(),
+            paused: false,
+            mappings,
+            step,
+            grants: Mutex::default(),
         }
-        self.set_access(&descriptors)
+    }
+
+    /// Returns the buffer's address; of a paused buffer, the address at which it will resume.
+    pub fn address(&self) -> Address {
+        self.address
+    }
+
+    /// Returns the size in bytes.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Grants agents access to the whole buffer, including memory that it maps later (`hipMemSetAccess`).
+    /// Other agents keep their access.
+    ///
+    /// # Errors
+    /// As for [`Vmm::set_access`].
+    pub fn grant(&self, agents: &[AgentId], access: Access) -> Result<(), Error> {
+        let mut grants = self.lock_grants(Operation::SetAccess)?;
+        let descriptors = AccessDescriptor::of_each(agents, access);
+        match self.mappings.is_empty() {
+            true => self.vmm.check_access(&self.properties, &descriptors),
+            false => self.set_access(&descriptors),
+        }?;
+        grants.set(agents, access);
+        Ok(())
+    }
+
+    /// Revokes all access of agents, also of GPUs. During the call, the other agents have no access.
+    ///
+    /// # Errors
+    /// As for [`Vmm::revoke`].
+    pub fn revoke(&self, agents: &[AgentId]) -> Result<(), Error> {
+        if self.mappings.is_empty() {
+            return self.grant(agents, Access::None);
+        }
+        let mut grants = self.lock_grants(Operation::Revoke)?;
+        Mapping::revoke_many(&self.mappings.iter().collect::<Vec<_>>(), agents)?;
+        grants.set(agents, Access::None);
+        Ok(())
+    }
+
+    /// Returns the access that an agent was granted to the whole buffer.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] for an unknown agent, or if a part of the buffer was unmapped by its address.
+    pub fn access(&self, agent: AgentId) -> Result<Access, Error> {
+        check_agent(&self.vmm, &self.properties, agent)?;
+        self.mappings.iter().try_for_each(|mapping| mapping.access(agent).map(drop))?;
+        Ok(lock(&self.grants).of(agent))
+    }
+
+    /// Copies from the buffer, `offset` bytes from its start; a CPU must have read access.
+    ///
+    /// # Errors
+    /// [`Problem::OutOfBounds`]; [`ErrorKind::Paused`]; otherwise as for [`Vmm::read`].
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
+        self.span(Operation::Read, offset, bytes.len())?.read(bytes)
+    }
+
+    /// Copies to the buffer, `offset` bytes from its start; a CPU must have write access.
+    ///
+    /// # Errors
+    /// [`Problem::OutOfBounds`]; [`ErrorKind::Paused`]; otherwise as for [`Vmm::write`].
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
+        self.span(Operation::Write, offset, bytes.len())?.write(bytes)
+    }
+
+    /// Fills a part of the buffer with a 32-bit value, by the GPU that owns the memory. `offset` and
+    /// `size` are in bytes, multiples of four.
+    ///
+    /// # Errors
+    /// [`Problem::OutOfBounds`]; [`ErrorKind::Paused`]; otherwise as for [`Vmm::fill`].
+    pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), Error> {
+        self.span(Operation::Fill, offset, size)?.fill(value, size)
+    }
+
+    /// Locks the grants, except in a forked child.
+    fn lock_grants(&self, operation: Operation) -> Result<MutexGuard<'_, Grants>, Error> {
+        operation.run(|| check_alive(&self.vmm))?;
+        Ok(lock(&self.grants))
     }
 
     fn set_access(&self, descriptors: &[AccessDescriptor]) -> Result<(), Error> {
@@ -151,40 +270,16 @@ impl Core {
         Mapping::set_access_many(&changes)
     }
 
-    /// Revokes all access. Without mappings, only checks the agents.
-    fn revoke(&self, agents: &[AgentId]) -> Result<(), Error> {
-        if self.mappings.is_empty() {
-            return self.grant(agents, Access::None);
-        }
-        Mapping::revoke_many(&self.mappings.iter().collect::<Vec<_>>(), agents)
-    }
-
-    /// Returns the least access of an agent to any mapping. Fails if the buffer has lost a mapping.
-    fn access(&self, agent: AgentId) -> Result<Access, Error> {
-        check_agent(&self.vmm, &self.properties, agent)?;
-        let mut mappings = self.mappings.iter();
-        mappings.try_fold(Access::ReadWrite, |least, mapping| Ok(least.min(mapping.access(agent)?)))
-    }
-
-    /// Returns a part of the buffer, which must be inside its first `end` bytes.
-    fn span(
-        &self,
-        operation: Operation,
-        (offset, size): (usize, usize),
-        end: usize,
-    ) -> Result<Span<'_>, Error> {
-        check_bounds(offset, size, end).map_err(|kind| Error::new(operation, kind))?;
+    /// Returns a part of the buffer, which must be in bounds.
+    fn span(&self, operation: Operation, offset: usize, size: usize) -> Result<Span<'_>, Error> {
+        operation.run(|| match self.paused {
+            true => Err(ErrorKind::Paused),
+            false => Argument::Offset.check_bounds(offset, size, self.size),
+        })?;
         let steps = offset / self.step..(offset + size).div_ceil(self.step);
         let mappings = self.mappings.get(steps).unwrap_or_default().iter().collect();
         Ok(Span { base: self.address, offset, mappings })
     }
-}
-
-/// Checks that a part of a buffer is in bounds; returns its end.
-fn check_bounds(offset: usize, size: usize, end: usize) -> Result<usize, ErrorKind> {
-    let last = offset.checked_add(size).filter(|&last| last <= end);
-    let problem = Problem::OutOfBounds { size, end };
-    last.ok_or(ErrorKind::invalid(Argument::Offset, offset, problem))
 }
 
 /// A part of a buffer, and exactly the mappings that contain its bytes.

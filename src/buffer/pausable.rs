@@ -1,9 +1,11 @@
 //! A buffer that releases its memory while it is paused, and resumes at the same address.
 
-use super::{Core, Grants, Span, owner, whole_granules};
+use super::{DeviceBuffer, owner, whole_granules};
 use crate::agent::AgentId;
 use crate::error::{Error, ErrorKind, Operation};
+use crate::sync::lock;
 use crate::vmm::{Access, Address, Allocation, AllocationProperties, Mapping, Reservation, Vmm};
+use core::ops::Deref;
 use derive_more::Debug;
 
 /// What happens to the contents while a [`PausableBuffer`] is paused.
@@ -20,9 +22,10 @@ pub enum Contents {
 ///
 /// Inference servers call this sleep: they release one model's weights to load another's. Pointers in a
 /// recorded graph are valid again after the buffer resumes. The size can be any number of bytes from one;
-/// the memory is rounded up to the granule.
+/// the memory is rounded up to the granule. It dereferences to a [`DeviceBuffer`], which reads and writes it.
 ///
-/// While the buffer is paused, nothing is mapped at its addresses: no agent may access them.
+/// While the buffer is paused, nothing is mapped at its addresses: no agent may access them. Changes of access take
+/// effect when it resumes.
 ///
 /// # Lost addresses
 ///
@@ -59,17 +62,14 @@ pub enum Contents {
 /// # }
 /// ```
 #[derive(Debug)]
-#[debug("PausableBuffer({size:#x} bytes at {}, paused: {paused})", self.address())]
+#[debug("PausableBuffer({buffer:?}, paused: {})", self.is_paused())]
 pub struct PausableBuffer {
+    /// It has one mapping of the size in whole granules, or none. A paused buffer has a mapping and `memory` only
+    /// after the runtime has failed to unmap or to release.
+    buffer: DeviceBuffer,
     owner: AgentId,
-    size: usize,
-    grants: Grants,
-    paused: bool,
     /// The contents for new memory. `None` if they are lost, or still in `memory`.
     saved: Option<Vec<u8>>,
-    /// One mapping of the size in whole granules, or `None`. A paused buffer has a mapping and `memory` only
-    /// after the runtime has failed to unmap or to release.
-    core: Core,
     memory: Option<Allocation>,
     /// `None` if the addresses are lost. Always `Some` while `memory` is `Some`.
     reservation: Option<Reservation>,
@@ -77,7 +77,7 @@ pub struct PausableBuffer {
 
 impl PausableBuffer {
     /// Creates a buffer of `size` bytes, of any size. No agent has access before
-    /// [`grant`](Self::grant).
+    /// [`grant`](DeviceBuffer::grant).
     ///
     /// # Errors
     /// As for [`Vmm::address_reserve`], [`Vmm::create`], [`Vmm::map`] and [`Vmm::set_access`].
@@ -90,37 +90,20 @@ impl PausableBuffer {
         let reservation = Reservation::builder(extent).reserve(vmm)?;
         let memory = Allocation::create(vmm, extent, properties)?;
         let mappings = vec![reservation.map(0, &memory)?];
-        let (vmm, address) = (vmm.clone(), reservation.address());
-        Ok(Self {
-            owner,
-            size,
-            grants: Grants::default(),
-            paused: false,
-            saved: None,
-            core: Core { vmm, properties: *properties, address, step: extent, mappings },
-            memory: Some(memory),
-            reservation: Some(reservation),
-        })
-    }
-
-    /// Returns the buffer's address; while it is paused, the address at which it will resume.
-    pub fn address(&self) -> Address {
-        self.core.address
-    }
-
-    /// Returns the requested size in bytes.
-    pub fn size(&self) -> usize {
-        self.size
+        let mut buffer = DeviceBuffer::new(&reservation, properties, extent, mappings);
+        buffer.size = size;
+        let (memory, reservation) = (Some(memory), Some(reservation));
+        Ok(Self { buffer, owner, saved: None, memory, reservation })
     }
 
     /// Returns the size in whole granules, in bytes: that of the reservation, and of the memory.
     pub fn extent(&self) -> usize {
-        self.core.step
+        self.buffer.step
     }
 
     /// Returns whether the buffer is paused.
     pub fn is_paused(&self) -> bool {
-        self.paused
+        self.buffer.paused
     }
 
     /// Returns whether the buffer's addresses are reserved: always, except after
@@ -134,76 +117,6 @@ impl PausableBuffer {
         self.saved.as_ref().map_or(0, Vec::len)
     }
 
-    /// Grants agents access to the whole buffer (`hipMemSetAccess`). Other agents keep their access. If the
-    /// buffer is paused, the access takes effect when it resumes.
-    ///
-    /// # Errors
-    /// As for [`Vmm::set_access`].
-    pub fn grant(&mut self, agents: &[AgentId], access: Access) -> Result<(), Error> {
-        self.core.grant(agents, access)?;
-        self.grants.set(agents, access);
-        Ok(())
-    }
-
-    /// Revokes all access of agents, also of GPUs. During the call, the other agents have no access. If the
-    /// buffer is paused, this takes effect when it resumes.
-    ///
-    /// # Errors
-    /// As for [`Vmm::revoke`].
-    pub fn revoke(&mut self, agents: &[AgentId]) -> Result<(), Error> {
-        self.core.revoke(agents)?;
-        self.grants.set(agents, Access::None);
-        Ok(())
-    }
-
-    /// Returns the access of an agent to the whole buffer; while it is paused, the access after it resumes.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for an unknown agent, or if the buffer was unmapped by its
-    /// address.
-    pub fn access(&self, agent: AgentId) -> Result<Access, Error> {
-        self.core.access(agent)?;
-        Ok(self.grants.of(agent))
-    }
-
-    /// Copies from the buffer, `offset` bytes from its start; a CPU must have read access.
-    ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
-    ///
-    /// # Errors
-    /// [`Problem::OutOfBounds`](crate::error::Problem::OutOfBounds), [`ErrorKind::Paused`]; otherwise as for [`Vmm::read`].
-    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
-        self.span(Operation::Read, offset, bytes.len())?.read(bytes)
-    }
-
-    /// Copies to the buffer, `offset` bytes from its start; a CPU must have write access.
-    ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
-    ///
-    /// # Errors
-    /// [`Problem::OutOfBounds`](crate::error::Problem::OutOfBounds), [`ErrorKind::Paused`]; otherwise as for [`Vmm::write`].
-    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
-        self.span(Operation::Write, offset, bytes.len())?.write(bytes)
-    }
-
-    /// Fills a part of the buffer with a 32-bit value, by the GPU that owns the memory. `offset` and
-    /// `size` are in bytes, multiples of four.
-    ///
-    /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
-    ///
-    /// # Errors
-    /// [`Problem::OutOfBounds`](crate::error::Problem::OutOfBounds), [`ErrorKind::Paused`]; otherwise as for [`Vmm::fill`].
-    pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), Error> {
-        self.span(Operation::Fill, offset, size)?.fill(value, size)
-    }
-
-    fn span(&self, operation: Operation, offset: usize, size: usize) -> Result<Span<'_>, Error> {
-        if self.paused {
-            return Err(Error::new(operation, ErrorKind::Paused));
-        }
-        self.core.span(operation, (offset, size), self.size)
-    }
-
     /// Releases the memory and keeps the addresses. No agent may be using the buffer.
     ///
     /// # Errors
@@ -213,14 +126,14 @@ impl PausableBuffer {
     /// again while the buffer is restored, the buffer is paused, and keeps its memory and contents until
     /// it resumes.
     pub fn pause(&mut self, contents: Contents) -> Result<(), Error> {
-        let Some(memory) = self.memory.as_ref().filter(|_| !self.paused) else {
+        let Some(memory) = self.memory.as_ref().filter(|_| !self.buffer.paused) else {
             return Err(Error::new(Operation::Pause, ErrorKind::Paused));
         };
         let saved = match contents {
             Contents::Save => Some(self.save(memory)?),
             Contents::Drop => None,
         };
-        self.paused = true;
+        self.buffer.paused = true;
         let result = self.release(Operation::Pause);
         if self.memory.is_none() {
             self.saved = saved;
@@ -228,7 +141,7 @@ impl PausableBuffer {
             // The memory still has the contents.
             crate::log::event!(ERROR, %error, address = %self.address(), "a buffer stays paused");
         } else {
-            self.paused = false;
+            self.buffer.paused = false;
         }
         result
     }
@@ -241,14 +154,14 @@ impl PausableBuffer {
     /// not available; otherwise as for [`Vmm::create`], [`Vmm::map`], [`Vmm::set_access`] and
     /// [`Vmm::copy_from_host`]. The buffer stays paused, and can resume later.
     pub fn resume(&mut self) -> Result<(), Error> {
-        if !self.paused {
+        if !self.buffer.paused {
             return Err(Error::new(Operation::Resume, ErrorKind::NotPaused));
         }
         // Memory that could not be released is still allocated, with its contents.
         let had_memory = self.memory.is_some();
         match self.restore() {
             Ok(()) => {
-                (self.paused, self.saved) = (false, None);
+                (self.buffer.paused, self.saved) = (false, None);
                 Ok(())
             }
             Err(error) => {
@@ -271,12 +184,12 @@ impl PausableBuffer {
                     && !self.holds_addresses() => {}
             result => return result.map(|()| self.address()),
         }
-        let reservation = Reservation::builder(self.extent()).reserve(&self.core.vmm)?;
-        let before = core::mem::replace(&mut self.core.address, reservation.address());
+        let reservation = Reservation::builder(self.extent()).reserve(&self.buffer.vmm)?;
+        let before = core::mem::replace(&mut self.buffer.address, reservation.address());
         self.reservation = Some(reservation);
         self.resume().map(|()| self.address()).inspect_err(|_| {
-            self.core.address = before;
-            self.core.mappings.clear();
+            self.buffer.address = before;
+            self.buffer.mappings.clear();
             (self.memory, self.reservation) = (None, None);
         })
     }
@@ -284,13 +197,13 @@ impl PausableBuffer {
     /// Unmaps and releases the memory. If the runtime requires it, frees the addresses and reserves them
     /// again.
     fn release(&mut self, operation: Operation) -> Result<(), Error> {
-        if let Err(rejected) = Mapping::unmap_many(core::mem::take(&mut self.core.mappings)) {
-            self.core.mappings = rejected.value;
+        if let Err(rejected) = Mapping::unmap_many(core::mem::take(&mut self.buffer.mappings)) {
+            self.buffer.mappings = rejected.value;
             return Err(rejected.error);
         }
         let Some(memory) = self.memory.take() else { return Ok(()) };
         let mut result = Ok(());
-        if self.core.vmm.quirks().memory_returns_with_addresses
+        if self.buffer.vmm.quirks().memory_returns_with_addresses
             && let Some(reservation) = self.reservation.take()
         {
             let name = reservation.name().unwrap_or_default();
@@ -320,7 +233,8 @@ impl PausableBuffer {
             self.reservation = Some(self.reserve(Operation::Resume)?);
         }
         if self.memory.is_none() {
-            let memory = Allocation::create(&self.core.vmm, self.extent(), &self.core.properties)?;
+            let memory =
+                Allocation::create(&self.buffer.vmm, self.extent(), &self.buffer.properties)?;
             if let Some(bytes) = &self.saved {
                 self.with_window(&memory, Access::ReadWrite, |window| {
                     window.copy_from_host(self.owner, 0, bytes)
@@ -329,20 +243,18 @@ impl PausableBuffer {
             self.memory = Some(memory);
         }
         if let (Some(reservation), Some(memory)) = (&self.reservation, &self.memory)
-            && self.core.mappings.is_empty()
+            && self.buffer.mappings.is_empty()
         {
-            self.core.mappings.push(reservation.map(0, memory)?);
+            self.buffer.mappings.push(reservation.map(0, memory)?);
         }
-        match &*self.grants.0 {
-            [] => Ok(()),
-            grants => self.core.set_access(grants),
-        }
+        let grants = lock(&self.buffer.grants);
+        if grants.0.is_empty() { Ok(()) } else { self.buffer.set_access(&grants.0) }
     }
 
     /// Reserves the addresses again after they were freed.
     fn reserve(&self, operation: Operation) -> Result<Reservation, Error> {
         let (address, size) = (self.address(), self.extent());
-        let reserved = Reservation::builder(size).exactly_at(address).reserve(&self.core.vmm);
+        let reserved = Reservation::builder(size).exactly_at(address).reserve(&self.buffer.vmm);
         reserved.map_err(|cause| {
             Error::new(operation, ErrorKind::AddressLost { address, size, cause: Box::new(cause) })
         })
@@ -351,11 +263,11 @@ impl PausableBuffer {
     /// Copies the contents of the memory to this process.
     fn save(&self, memory: &Allocation) -> Result<Vec<u8>, Error> {
         let mut bytes = Vec::new();
-        bytes.try_reserve_exact(self.size).map_err(|_| {
+        bytes.try_reserve_exact(self.buffer.size).map_err(|_| {
             let kind = ErrorKind::of_system("malloc", rustix::io::Errno::NOMEM);
             Error::new(Operation::CopyToHost, kind)
         })?;
-        bytes.resize(self.size, 0);
+        bytes.resize(self.buffer.size, 0);
         self.with_window(memory, Access::Read, |window| {
             window.copy_to_host(self.owner, &mut bytes, 0)
         })?;
@@ -370,11 +282,19 @@ impl PausableBuffer {
         access: Access,
         act: impl FnOnce(&Mapping) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let reservation = Reservation::builder(self.extent()).reserve(&self.core.vmm)?;
+        let reservation = Reservation::builder(self.extent()).reserve(&self.buffer.vmm)?;
         let window = reservation.map(0, memory)?;
         window.grant(&[self.owner], access)?;
         act(&window)?;
         window.unmap()?;
         Ok(reservation.free()?)
+    }
+}
+
+impl Deref for PausableBuffer {
+    type Target = DeviceBuffer;
+
+    fn deref(&self) -> &DeviceBuffer {
+        &self.buffer
     }
 }

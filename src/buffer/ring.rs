@@ -1,18 +1,19 @@
 //! A ring buffer: memory that is mapped at several adjacent ranges of addresses.
 
-use super::{Core, Span, round_up, wrong_size};
-use crate::agent::AgentId;
+use super::{DeviceBuffer, Span, round_up, wrong_size};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Value};
 use crate::vmm::{
-    Access, Address, Allocation, AllocationProperties, MapRequest, Mapping, Reservation, Vmm,
+    Address, Allocation, AllocationProperties, MapRequest, Mapping, Reservation, Vmm,
 };
+use core::ops::Deref;
 use derive_more::Debug;
 
 /// A buffer whose end is followed by its beginning: its memory is mapped several times in a row.
 ///
 /// From any position, `size` bytes are contiguous, for the CPU and for kernels. A position counts all bytes
 /// since the first one written, without limit; its offset in the memory is the position modulo the size.
-/// The writer must not overwrite bytes that are not read yet.
+/// The writer must not overwrite bytes that are not read yet. It dereferences to the [`DeviceBuffer`] of all its
+/// mappings, which has the access of agents.
 ///
 /// On GPUs whose first-level caches are indexed by virtual address (RDNA), a store through one mapping may
 /// not be visible through another before the kernel has ended (ROCm/hip#3728).
@@ -38,8 +39,10 @@ use derive_more::Debug;
 #[derive(Debug)]
 #[debug("RingBuffer({:#x} bytes at {}, {} times)", self.size(), self.address(), self.times())]
 pub struct RingBuffer {
-    /// The adjacent mappings. The step is the size of the memory.
-    core: Core,
+    /// The size of the memory in bytes.
+    size: usize,
+    /// All mappings.
+    buffer: DeviceBuffer,
 }
 
 impl RingBuffer {
@@ -72,52 +75,23 @@ impl RingBuffer {
             access: &[],
         };
         let mappings = Mapping::map_many(&(0..times).map(request).collect::<Vec<_>>())?;
-        let (vmm, address) = (vmm.clone(), reservation.address());
-        Ok(Self { core: Core { vmm, properties: *properties, address, step: size, mappings } })
-    }
-
-    /// Returns the address of the first mapping.
-    pub fn address(&self) -> Address {
-        self.core.address
+        let buffer = DeviceBuffer::new(&reservation, properties, size, mappings);
+        Ok(Self { size, buffer })
     }
 
     /// Returns the size of the memory in bytes.
     pub fn size(&self) -> usize {
-        self.core.step
+        self.size
     }
 
     /// Returns the number of times that the memory is mapped.
     pub fn times(&self) -> usize {
-        self.core.mappings.len()
+        self.buffer.mappings.len()
     }
 
     /// Returns the address of a position; at least [`size`](Self::size) contiguous bytes follow.
     pub fn address_of(&self, position: u64) -> Address {
-        Address::new(self.core.address.get() + self.offset(position))
-    }
-
-    /// Grants agents access to the whole buffer (`hipMemSetAccess`). Other agents keep their access.
-    ///
-    /// # Errors
-    /// As for [`Vmm::set_access`].
-    pub fn grant(&self, agents: &[AgentId], access: Access) -> Result<(), Error> {
-        self.core.grant(agents, access)
-    }
-
-    /// Revokes all access of agents, also of GPUs. During the call, the other agents have no access.
-    ///
-    /// # Errors
-    /// As for [`Vmm::revoke`].
-    pub fn revoke(&self, agents: &[AgentId]) -> Result<(), Error> {
-        self.core.revoke(agents)
-    }
-
-    /// Returns the access of an agent to the whole buffer.
-    ///
-    /// # Errors
-    /// As for [`Vmm::get_access`].
-    pub fn access(&self, agent: AgentId) -> Result<Access, Error> {
-        self.core.access(agent)
+        Address::new(self.address().get() + self.offset(position))
     }
 
     /// Copies from a position; a CPU must have read access.
@@ -161,6 +135,14 @@ impl RingBuffer {
             let kind = ErrorKind::invalid(Argument::Size, size, problem);
             return Err(Error::new(operation, kind));
         }
-        self.core.span(operation, (self.offset(position), size), 2 * self.size())
+        self.buffer.span(operation, self.offset(position), size)
+    }
+}
+
+impl Deref for RingBuffer {
+    type Target = DeviceBuffer;
+
+    fn deref(&self) -> &DeviceBuffer {
+        &self.buffer
     }
 }

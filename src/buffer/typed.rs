@@ -72,7 +72,7 @@ impl<T: Pod> GrowableVec<T> {
     /// Appends values: all of them, or none.
     ///
     /// # Errors
-    /// As for [`GrowableBuffer::grow`] and [`GrowableBuffer::write`].
+    /// As for [`GrowableBuffer::grow`] and [`DeviceBuffer::write`](super::DeviceBuffer::write).
     pub fn extend(&mut self, values: &[T]) -> Result<(), Error> {
         let (before, index) = (self.buffer.size(), self.len());
         let size = index.saturating_add(values.len()).saturating_mul(Self::SIZE);
@@ -87,7 +87,7 @@ impl<T: Pod> GrowableVec<T> {
     /// Removes the last value and returns it; `None` if the vector is empty.
     ///
     /// # Errors
-    /// As for [`GrowableBuffer::read`] and [`GrowableBuffer::shrink`].
+    /// As for [`DeviceBuffer::read`](super::DeviceBuffer::read) and [`GrowableBuffer::shrink`].
     pub fn pop(&mut self) -> Result<Option<T>, Error> {
         let Some(last) = self.len().checked_sub(1) else { return Ok(None) };
         let value = self.get(last)?;
@@ -127,7 +127,7 @@ impl<T: Pod> GrowableVec<T> {
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// As for [`GrowableBuffer::read`], with offsets in bytes.
+    /// As for [`DeviceBuffer::read`](super::DeviceBuffer::read), with offsets in bytes.
     pub fn read(&self, index: usize, values: &mut [T]) -> Result<(), Error> {
         self.buffer.read(index.saturating_mul(Self::SIZE), bytemuck::cast_slice_mut(values))
     }
@@ -137,7 +137,7 @@ impl<T: Pod> GrowableVec<T> {
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// As for [`GrowableBuffer::write`], with offsets in bytes.
+    /// As for [`DeviceBuffer::write`](super::DeviceBuffer::write), with offsets in bytes.
     pub fn write(&self, index: usize, values: &[T]) -> Result<(), Error> {
         self.buffer.write(index.saturating_mul(Self::SIZE), bytemuck::cast_slice(values))
     }
@@ -145,7 +145,7 @@ impl<T: Pod> GrowableVec<T> {
     /// Copies all values.
     ///
     /// # Errors
-    /// As for [`GrowableBuffer::read`].
+    /// As for [`DeviceBuffer::read`](super::DeviceBuffer::read).
     pub fn to_vec(&self) -> Result<Vec<T>, Error> {
         let mut values = vec![T::zeroed(); self.len()];
         self.read(0, &mut values)?;

@@ -1,5 +1,6 @@
 //! The invalid argument of an operation: its name, its value, and what would be valid.
 
+use super::ErrorKind;
 use crate::access::Access;
 use crate::address::Address;
 use crate::agent::AgentId;
@@ -57,6 +58,34 @@ arguments! {
     Size: "size";
     Source: "source";
     Times: "times";
+}
+
+impl Argument {
+    /// Rejects zero.
+    pub(crate) fn check_not_zero(self, number: usize) -> Result<(), ErrorKind> {
+        if number == 0 { Err(ErrorKind::invalid(self, number, Problem::Zero)) } else { Ok(()) }
+    }
+
+    /// Rejects a number that is not a multiple of the granule.
+    pub(crate) fn check_multiple(self, number: usize, granule: usize) -> Result<(), ErrorKind> {
+        match number.is_multiple_of(granule) {
+            true => Ok(()),
+            false => Err(ErrorKind::invalid(self, number, Problem::NotAligned { granule })),
+        }
+    }
+
+    /// Rejects an offset if the `size` bytes from there on are not inside the first `end` bytes.
+    pub(crate) fn check_bounds(
+        self,
+        offset: usize,
+        size: usize,
+        end: usize,
+    ) -> Result<(), ErrorKind> {
+        match offset.checked_add(size).is_some_and(|last| last <= end) {
+            true => Ok(()),
+            false => Err(ErrorKind::invalid(self, offset, Problem::OutOfBounds { size, end })),
+        }
+    }
 }
 
 /// The value of an invalid argument.

@@ -3,7 +3,7 @@
 use super::feature::Feature;
 use super::{Argument, Errno, Error, Problem, Quarantined, Value};
 use crate::address::Address;
-use crate::native::{DriverState, Failure, Status, out_of_descriptors};
+use crate::native::{DriverError, DriverState, Failure, Status, out_of_descriptors};
 use crate::signal::SignalCondition;
 use crate::trust::UntrustedUser;
 use core::time::Duration;
@@ -448,5 +448,21 @@ fn several(loaded: &[LoadedLibrary]) -> String {
 impl From<Failure> for ErrorKind {
     fn from(failure: Failure) -> Self {
         Self::of_call(failure, 0)
+    }
+}
+
+impl From<DriverError> for ErrorKind {
+    fn from(error: DriverError) -> Self {
+        match error {
+            DriverError::Runtime(failure) => failure.into(),
+            DriverError::Call { call, errno } => Self::of_system(call, errno),
+            DriverError::File { errno, .. } => Self::of_system("open", errno),
+            DriverError::NoLibrary
+            | DriverError::NoFunction { .. }
+            | DriverError::NoProperty { .. }
+            | DriverError::NotShared { .. } => {
+                Self::of_system("amdgpu_device_initialize", Errno::NODEV)
+            }
+        }
     }
 }

@@ -98,9 +98,7 @@ impl PoolMemory {
     ) -> Result<Self, Error> {
         Operation::Allocate.run(|| {
             runtime.check_not_forked()?;
-            if size == 0 {
-                return Err(ErrorKind::invalid(Argument::Size, size, Problem::Zero));
-            }
+            Argument::Size.check_not_zero(size)?;
             let invalid = |problem| ErrorKind::invalid(Argument::Agent, agent, problem);
             let owner = runtime.agent(agent).ok_or(invalid(Problem::UnknownAgent))?;
             let pool = pool_of(owner, flags).ok_or(invalid(Problem::NoPool))?;

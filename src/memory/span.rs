@@ -207,11 +207,7 @@ impl Span {
     /// Checks that a part is in bounds, and that this process is not a child of a fork.
     fn check(&self, argument: Argument, offset: usize, size: usize) -> Result<(), ErrorKind> {
         self.runtime.check_not_forked()?;
-        if offset.checked_add(size).is_some_and(|end| end <= self.size) {
-            return Ok(());
-        }
-        let problem = Problem::OutOfBounds { size, end: self.size };
-        Err(ErrorKind::invalid(argument, offset, problem))
+        argument.check_bounds(offset, size, self.size)
     }
 
     fn start_for(&self, engine: CopyEngine) -> usize {

@@ -1,9 +1,8 @@
 //! Memory of the host that the driver of a GPU allocates (GTT), as a dma-buf.
 
 use super::Native;
-use super::page_table::{KernelGpu, Unavailable};
+use super::page_table::{DriverError, KernelGpu, ioctl, open_device};
 use rustix::io::Errno;
-use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 
@@ -38,59 +37,38 @@ const GTT: u64 = 2;
 /// The alignment of allocations.
 const PAGE: u64 = 4096;
 
-/// Makes an `ioctl` of DRM, again if a signal interrupts it.
-///
-/// # Safety
-/// The call with this number has this argument.
-unsafe fn call<T>(
-    drm: &File,
-    name: &'static str,
-    opcode: rustix::ioctl::Opcode,
-    argument: &mut T,
-) -> Result<(), Unavailable> {
-    loop {
-        // SAFETY: the caller's promise. Not rustix's `ioctl`, which the emulated driver cannot intercept.
-        let result =
-            unsafe { libc::ioctl(drm.as_raw_fd(), opcode as libc::Ioctl, &raw mut *argument) };
-        if result >= 0 {
-            return Ok(());
-        }
-        let error = std::io::Error::last_os_error();
-        match Errno::from_io_error(&error).unwrap_or(Errno::IO) {
-            Errno::INTR | Errno::AGAIN => {}
-            errno => return Err(Unavailable::Call { call: name, errno }),
-        }
-    }
-}
+/// The calls of DRM are repeated if a signal interrupts them, and if the kernel asks for it.
+const RETRIED: &[Errno] = &[Errno::INTR, Errno::AGAIN];
 
 /// Allocates memory on a DRM file of its own, and exports it. The memory is zero. Closing the descriptor frees it,
 /// if nothing else uses it.
-fn gtt_buffer(gpu: KernelGpu, size: usize) -> Result<OwnedFd, Unavailable> {
+fn gtt_buffer(gpu: KernelGpu, size: usize) -> Result<OwnedFd, DriverError> {
     use rustix::ioctl::opcode::{read_write, write};
     let path = PathBuf::from(format!("/dev/dri/renderD{}", gpu.render_minor));
-    let drm = match File::options().read(true).write(true).open(&path) {
-        Ok(drm) => drm,
-        Err(error) => return Err(Unavailable::file(path, &error)),
-    };
+    let drm = open_device(&path)?;
     let mut create =
         GemCreate { size_or_handle: size as u64, alignment: PAGE, domains: GTT, flags: 0 };
     // SAFETY: this is the argument of AMDGPU_GEM_CREATE.
-    unsafe { call(&drm, "GEM_CREATE", read_write::<GemCreate>(b'd', 0x40), &mut create) }?;
+    unsafe {
+        ioctl(&drm, "GEM_CREATE", read_write::<GemCreate>(b'd', 0x40), &mut create, RETRIED)
+    }?;
     let handle = create.size_or_handle as u32;
     let flags = (libc::O_CLOEXEC | libc::O_RDWR) as u32;
     let mut prime = PrimeHandle { handle, flags, descriptor: -1 };
     // SAFETY: this is the argument of PRIME_HANDLE_TO_FD.
     let exported = unsafe {
-        call(&drm, "PRIME_HANDLE_TO_FD", read_write::<PrimeHandle>(b'd', 0x2d), &mut prime)
+        let opcode = read_write::<PrimeHandle>(b'd', 0x2d);
+        ioctl(&drm, "PRIME_HANDLE_TO_FD", opcode, &mut prime, RETRIED)
     };
     // If this fails, closing the file below closes the handle.
     // SAFETY: this is the argument of GEM_CLOSE.
     let _ = unsafe {
-        call(&drm, "GEM_CLOSE", write::<GemClose>(b'd', 0x09), &mut GemClose { handle, pad: 0 })
+        let argument = &mut GemClose { handle, pad: 0 };
+        ioctl(&drm, "GEM_CLOSE", write::<GemClose>(b'd', 0x09), argument, RETRIED)
     };
     exported?;
     if prime.descriptor < 0 {
-        return Err(Unavailable::Call { call: "PRIME_HANDLE_TO_FD", errno: Errno::BADF });
+        return Err(DriverError::Call { call: "PRIME_HANDLE_TO_FD", errno: Errno::BADF });
     }
     // SAFETY: the driver has just opened the descriptor for this call.
     Ok(unsafe { OwnedFd::from_raw_fd(prime.descriptor) })
@@ -98,11 +76,11 @@ fn gtt_buffer(gpu: KernelGpu, size: usize) -> Result<OwnedFd, Unavailable> {
 
 impl Native {
     /// Allocates memory of the host by the driver of a GPU, given by its node in the topology. Returns a dma-buf.
-    pub fn host_buffer(&self, node: u32, size: usize) -> Result<OwnedFd, Unavailable> {
+    pub fn host_buffer(&self, node: u32, size: usize) -> Result<OwnedFd, DriverError> {
         #[cfg(feature = "simulation")]
         if let Some(simulation) = self.simulation() {
             let errno = |error| Errno::from_io_error(&error).unwrap_or(Errno::OPNOTSUPP);
-            let failed = |error| Unavailable::Call { call: "GEM_CREATE", errno: errno(error) };
+            let failed = |error| DriverError::Call { call: "GEM_CREATE", errno: errno(error) };
             return simulation.host_buffer(size as u64).map_err(failed);
         }
         let created = KernelGpu::of_node(node).and_then(|gpu| gtt_buffer(gpu, size));

@@ -8,21 +8,18 @@
 
 mod descriptor;
 mod discovery;
-mod fields;
 mod host_buffer;
 mod interprocess;
 mod library_lock;
 mod memory;
 mod page_table;
 mod pool;
-mod signal;
 mod status;
 mod transfer;
 mod vmem;
 
 pub(crate) use descriptor::{Spare, out_of_descriptors};
 pub(crate) use discovery::{AttributeValue, NativeAgent, NativePool};
-use fields::{AgentNames, hex};
 pub(crate) use interprocess::{ByteLock, lock_byte, without_sigpipe};
 pub(crate) use interprocess::{
     Received, discard, listens_at, peer_has_ended, peer_of, receive, send, wait,
@@ -32,7 +29,7 @@ use library_lock::{LibraryLock, lock_of};
 pub(crate) use memory::{block_access, fill_hole, map_shared, protect, try_shared};
 pub(crate) use memory::{read_memory, write_memory};
 pub(crate) use page_table::{
-    AddressSpace, Barrier, KernelGpu, Libdrm, PagePermissions, Unavailable,
+    AddressSpace, Barrier, DriverError, KernelGpu, KfdPage, Libdrm, PagePermissions, PinnedPage,
 };
 pub(crate) use pool::NativeIpc;
 pub use status::{DriverState, Status};
@@ -43,7 +40,7 @@ use crate::sync::{read, write};
 use core::ffi::{CStr, c_void};
 use core::ptr::NonNull;
 use hsa_sys::{Library, LoadError, Search, Table, Vmem};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A failed call: the runtime's function, and its status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +108,8 @@ macro_rules! call_optional {
     };
 }
 
-/// Calls a function of virtual memory. Returns `NOT_SUPPORTED` if the library lacks any of them.
+/// Calls a function of virtual memory. Returns `NOT_SUPPORTED` if the library lacks any of them or, after `optional`,
+/// this one.
 macro_rules! call_vmem {
     ($native:ident.$name:ident $arguments:tt, $($fields:tt)*) => {
         match &$native.table.vmem {
@@ -119,8 +117,22 @@ macro_rules! call_vmem {
             Err(_) => Err($crate::native::Failure::missing(stringify!($name))),
         }
     };
+    (optional $native:ident.$name:ident $arguments:tt, $($fields:tt)*) => {
+        match $native.table.vmem.as_ref().ok().and_then(|vmem| vmem.$name) {
+            Some(function) => $crate::native::logged!(function, $name $arguments, $($fields)*),
+            None => Err($crate::native::Failure::missing(stringify!($name))),
+        }
+    };
 }
 pub(crate) use {call, call_optional, call_vmem, logged};
+
+/// The handle of each agent with its name.
+type AgentNames = OnceLock<Vec<(NativeAgent, String)>>;
+
+/// Formats a number in hexadecimal.
+fn hex(number: impl TryInto<u64>) -> String {
+    format!("{:#x}", number.try_into().unwrap_or(u64::MAX))
+}
 
 /// The functions of one runtime, and the library or simulation that keeps them valid.
 #[derive(Debug)]
@@ -228,5 +240,31 @@ impl Native {
     pub fn optional_functions(&self) -> Vec<(&'static str, bool)> {
         let vmem = self.table.vmem.iter().flat_map(Vmem::optional);
         self.table.core.optional().chain(vmem).collect()
+    }
+
+    /// Sets the names of all agents. Has no effect if they are set already.
+    pub fn name_agents(&self, names: Vec<(NativeAgent, String)>) {
+        let _ = self.agent_names.set(names);
+    }
+
+    /// Returns the name of an agent: `GPU 0`; its handle if it has no name yet.
+    fn show_agent(&self, agent: NativeAgent) -> String {
+        let names = self.agent_names.get().map(Vec::as_slice).unwrap_or_default();
+        let name = names.iter().find(|(named, _)| *named == agent).map(|(_, name)| name.clone());
+        name.unwrap_or_else(|| hex(agent.raw().handle))
+    }
+
+    /// Returns the names of agents: `[CPU 0, GPU 0]`.
+    fn show_agents(&self, agents: &[NativeAgent]) -> String {
+        let names: Vec<_> = agents.iter().map(|agent| self.show_agent(*agent)).collect();
+        format!("[{}]", names.join(", "))
+    }
+
+    /// Returns the access of agents: `[GPU 0: 3, GPU 1: 1]`.
+    fn show_access(&self, access: &[NativeAccess]) -> String {
+        let show = |access: &NativeAccess| {
+            format!("{}: {}", self.show_agent(access.agent()), access.permissions())
+        };
+        format!("[{}]", access.iter().map(show).collect::<Vec<_>>().join(", "))
     }
 }

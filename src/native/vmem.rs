@@ -6,7 +6,7 @@ use core::ffi::c_void;
 use core::ptr::null_mut;
 use hsa_sys as sys;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// The runtime's own handle of physical memory. Not public, because the runtime reuses the value as soon
 /// as the memory is freed.
@@ -80,26 +80,8 @@ impl Native {
         }
     }
 
-    /// Allocates physical memory of a GPU's pool, pinned.
+    /// Allocates physical memory of a pool.
     pub fn handle_create(
-        &self,
-        pool: NativePool,
-        size: usize,
-        flags: u64,
-    ) -> Result<NativeHandle, Failure> {
-        self.handle_create_of(pool, size, sys::MEMORY_TYPE_PINNED, flags)
-    }
-
-    /// Allocates physical memory of a CPU's pool.
-    pub fn handle_create_on_host(
-        &self,
-        pool: NativePool,
-        size: usize,
-    ) -> Result<NativeHandle, Failure> {
-        self.handle_create_of(pool, size, sys::MEMORY_TYPE_NONE, 0)
-    }
-
-    fn handle_create_of(
         &self,
         pool: NativePool,
         size: usize,
@@ -218,6 +200,23 @@ impl Native {
         }
     }
 
+    /// Exports a handle, and returns the number of the descriptor.
+    ///
+    /// # Safety
+    /// The handle is alive.
+    unsafe fn export_number(&self, handle: NativeHandle, flags: u64) -> Result<RawFd, Failure> {
+        let (mut number, handle) = (-1, handle.0);
+        // SAFETY: the caller's promise; `number` is writable.
+        unsafe {
+            call_vmem!(
+                self.hsa_amd_vmem_export_shareable_handle(&mut number, handle, flags),
+                { handle = %hex(handle.handle), flags },
+                { descriptor = number }
+            )
+        }?;
+        Ok(number)
+    }
+
     /// Exports a handle as a descriptor of this process. Close-on-exec is set only if the runtime sets it. The
     /// inner error is that of copying the descriptor.
     ///
@@ -232,15 +231,8 @@ impl Native {
         flags: u64,
         runtime_keeps: bool,
     ) -> Result<Result<OwnedFd, Errno>, Failure> {
-        let (mut number, handle) = (-1, handle.0);
-        // SAFETY: the caller's promise; `number` is writable.
-        unsafe {
-            call_vmem!(
-                self.hsa_amd_vmem_export_shareable_handle(&mut number, handle, flags),
-                { handle = %hex(handle.handle), flags },
-                { descriptor = number }
-            )
-        }?;
+        // SAFETY: the caller's promise.
+        let number = unsafe { self.export_number(handle, flags) }?;
         if number < 0 {
             return Ok(Err(Errno::BADF));
         }
@@ -263,17 +255,9 @@ impl Native {
         &self,
         handle: NativeHandle,
     ) -> Result<Result<(OwnedFd, bool), Errno>, Failure> {
-        let (mut first, mut second, handle) = (-1, -1, handle.0);
-        for number in [&mut first, &mut second] {
-            // SAFETY: the caller's promise; `number` is writable.
-            unsafe {
-                call_vmem!(
-                    self.hsa_amd_vmem_export_shareable_handle(&raw mut *number, handle, 0),
-                    { handle = %hex(handle.handle), flags = 0 },
-                    { descriptor = *number }
-                )
-            }?;
-        }
+        // SAFETY: the caller's promise.
+        let (first, second) =
+            unsafe { (self.export_number(handle, 0)?, self.export_number(handle, 0)?) };
         if first < 0 || second < 0 {
             return Ok(Err(Errno::BADF));
         }
@@ -303,14 +287,11 @@ impl Native {
     /// # Safety
     /// The handle is alive.
     pub unsafe fn export_fabric(&self, handle: NativeHandle) -> Result<[u8; 16], Failure> {
-        let function = self.vmem().ok().and_then(|it| it.hsa_amd_vmem_export_fabric_handle);
-        let function = function.ok_or(Failure::missing("hsa_amd_vmem_export_fabric_handle"))?;
         let (mut fabric, handle) = (sys::hsa_fabric_handle_t { handle: [0; 16] }, handle.0);
         // SAFETY: the caller's promise; `fabric` is writable.
         unsafe {
-            logged!(
-                function,
-                hsa_amd_vmem_export_fabric_handle(&raw mut fabric, handle, 0),
+            call_vmem!(
+                optional self.hsa_amd_vmem_export_fabric_handle(&raw mut fabric, handle, 0),
                 { handle = %hex(handle.handle), flags = 0 },
                 { fabric = ?fabric.handle }
             )
@@ -320,15 +301,12 @@ impl Native {
 
     /// Creates a handle of memory of the fabric.
     pub fn import_fabric(&self, fabric: [u8; 16]) -> Result<NativeHandle, Failure> {
-        let function = self.vmem().ok().and_then(|it| it.hsa_amd_vmem_import_fabric_handle);
-        let function = function.ok_or(Failure::missing("hsa_amd_vmem_import_fabric_handle"))?;
         let fabric = sys::hsa_fabric_handle_t { handle: fabric };
         let mut handle = sys::hsa_amd_vmem_alloc_handle_t { handle: 0 };
         // SAFETY: `handle` is writable, and the runtime checks the bytes of `fabric`.
         unsafe {
-            logged!(
-                function,
-                hsa_amd_vmem_import_fabric_handle(fabric, &raw mut handle),
+            call_vmem!(
+                optional self.hsa_amd_vmem_import_fabric_handle(fabric, &raw mut handle),
                 { fabric = ?fabric.handle },
                 { handle = %hex(handle.handle) }
             )

@@ -107,11 +107,6 @@ impl Channel {
         self
     }
 
-    /// Returns the socket.
-    pub fn into_socket(self) -> UnixStream {
-        self.socket
-    }
-
     /// Sends memory that was created with
     /// [`HandleType::POSIX_FILE_DESCRIPTOR`](crate::HandleType::POSIX_FILE_DESCRIPTOR).
     ///

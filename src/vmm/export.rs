@@ -1,7 +1,7 @@
 //! Exports ranges of addresses as dma-bufs.
 
 use super::ledger::Range;
-use super::shareable::{exportable, size_of_buffer};
+use super::shareable::size_of_buffer;
 use super::{Address, Handle, Shared, Vmm};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
 use crate::memory::{Record, Registry};
@@ -105,9 +105,7 @@ impl Shared {
         let parts = self.use_parts(range)?;
         let exported = parts.iter().map(|part| self.export_part(part)).collect();
         for part in parts {
-            if let Some(record) = self.ledger.handles.decrement(part.handle, |it| it.uses -= 1) {
-                self.release_memory(Operation::ExportAddressRange, &record);
-            }
+            self.end_use(Operation::ExportAddressRange, part.handle);
         }
         exported
     }
@@ -146,10 +144,7 @@ impl Shared {
     }
 
     fn export_part(&self, part: &Part) -> Result<Segment, ErrorKind> {
-        let memory = self.ledger.handles.with_live(part.handle, |record| exportable(record));
-        let released = || ErrorKind::invalid(Argument::Handle, part.handle, Problem::Released);
-        let descriptor = self.export(memory.ok_or_else(released)?)?;
-        segment(descriptor, part.offset as u64, part.length)
+        segment(self.export_live(part.handle)?, part.offset as u64, part.length)
     }
 
     fn export_pool_memory(&self, range: Range, record: &Record) -> Result<Segment, ErrorKind> {

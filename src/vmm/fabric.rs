@@ -3,8 +3,8 @@
 use super::ledger::HandleRecord;
 use super::properties::{AllocationProperties, Location};
 use super::{Handle, HandleType, Shared, Vmm};
-use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem, Value};
-use crate::native::NativeHandle;
+use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem};
+use crate::native::{Native, NativeHandle};
 use core::fmt;
 
 /// A fabric handle: 64 bytes that identify physical memory on all machines of a fabric
@@ -115,28 +115,15 @@ impl Vmm {
     /// # }
     /// ```
     pub fn export_to_fabric_handle(&self, handle: Handle) -> Result<FabricHandle, Error> {
-        let operation = Operation::ExportToShareableHandle;
-        self.run(operation, |shared| {
-            let (native, size) = shared.ledger.handles.with(handle, |record| {
-                if !record.properties.handle_types.contains(HandleType::FABRIC) {
-                    let value = Value::Bytes(HandleType::FABRIC.bits().into());
-                    return Err(ErrorKind::invalid(
-                        Argument::HandleType,
-                        value,
-                        Problem::NotRequested,
-                    ));
-                }
-                record.uses += 1;
-                Ok((record.native, record.size))
-            })??;
-            // SAFETY: the handle is alive, because it is in use.
-            let export = |runtime: &crate::native::Native| unsafe { runtime.export_fabric(native) };
-            let exported = shared.call_exclusive(export);
-            if let Some(record) = shared.ledger.handles.decrement(handle, |it| it.uses -= 1) {
-                shared.release_memory(operation, &record);
-            }
-            let native = exported.map_err(|failure| ErrorKind::of_call(failure, size))?;
-            Ok(FabricHandle::new(native, size))
+        self.run(Operation::ExportToShareableHandle, |shared| {
+            let read = |record: &HandleRecord| (record.native, record.size);
+            shared.while_exporting(handle, HandleType::FABRIC, read, |(native, size)| {
+                // SAFETY: the handle is alive meanwhile.
+                let export = |runtime: &Native| unsafe { runtime.export_fabric(native) };
+                let exported = shared.call_exclusive(export);
+                let fabric = exported.map_err(|failure| ErrorKind::of_call(failure, size))?;
+                Ok(FabricHandle::new(fabric, size))
+            })
         })
     }
 

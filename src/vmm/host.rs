@@ -11,9 +11,10 @@ use crate::agent::{Agent, AgentKind};
 use crate::error::{Argument, ErrorKind, Feature, Problem, Value};
 use crate::handle::HandleType;
 use crate::log::expect_failures;
-use crate::native::{NativeHandle, Status, Unavailable};
+use crate::native::{DriverError, NativeHandle, Status};
 use crate::pool::{Pool, PoolFlags, Segment};
 use crate::sync::atomic::Ordering;
+use hsa_sys::MEMORY_TYPE_NONE;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -45,9 +46,7 @@ impl Shared {
         if properties.gpu_direct_rdma {
             return Err(Feature::GpuDirectRdma.into());
         }
-        if !size.is_multiple_of(granule) {
-            return Err(ErrorKind::invalid(Argument::Size, size, Problem::NotAligned { granule }));
-        }
+        Argument::Size.check_multiple(size, granule)?;
         let (native, descriptor) = match self.create_in_pool(cpu, size)? {
             Some(native) => (native, None),
             None => self.create_by_driver(cpu, size, properties)?,
@@ -67,7 +66,9 @@ impl Shared {
         let Some(pool) = pool.filter(|_| !self.rejects_cpu_pools.load(Ordering::Relaxed)) else {
             return Ok(None);
         };
-        let create = || self.call_shared(|native| native.handle_create_on_host(pool.native, size));
+        let create = || {
+            self.call_shared(|native| native.handle_create(pool.native, size, MEMORY_TYPE_NONE, 0))
+        };
         match expect_failures(create) {
             Ok(native) => Ok(Some(native)),
             // ROCm 6.1 to 7.2.
@@ -94,18 +95,18 @@ impl Shared {
         }
         let gpu = self.runtime.gpus().next().ok_or_else(|| missing("a GPU"))?;
         let buffer = self.native().host_buffer(gpu.node, size).map_err(|error| match error {
-            Unavailable::Call { errno: Errno::NOMEM | Errno::NOSPC, .. } => {
+            DriverError::Call { errno: Errno::NOMEM | Errno::NOSPC, .. } => {
                 let (call, status) = ("GEM_CREATE", Status::OUT_OF_RESOURCES);
                 ErrorKind::OutOfMemory { call, status, size }
             }
-            Unavailable::Call { errno: Errno::MFILE | Errno::NFILE, .. }
-            | Unavailable::File { errno: Errno::MFILE | Errno::NFILE, .. } => {
+            DriverError::Call { errno: Errno::MFILE | Errno::NFILE, .. }
+            | DriverError::File { errno: Errno::MFILE | Errno::NFILE, .. } => {
                 ErrorKind::OutOfDescriptors
             }
             error => {
                 crate::log::event!(WARN, %error, "the driver allocates no memory of the host");
                 match error {
-                    Unavailable::Call { .. } => missing("a driver that allocates it (GEM_CREATE)"),
+                    DriverError::Call { .. } => missing("a driver that allocates it (GEM_CREATE)"),
                     _ => missing("permission for the GPU's render node (/dev/dri/renderD*)"),
                 }
             }

@@ -235,22 +235,18 @@ impl Shared {
             if !range.start.is_multiple_of(granule) {
                 return Err(range.invalid(Problem::NotAligned { granule }));
             }
-            let invalid = |problem| Err(ErrorKind::invalid(Argument::Size, range.size, problem));
-            if !range.size.is_multiple_of(granule) {
-                return invalid(Problem::NotAligned { granule });
-            }
-            if !offset.is_multiple_of(granule) || !offset.is_multiple_of(OFFSET_UNIT) {
-                let problem = Problem::NotAligned { granule };
-                return Err(ErrorKind::invalid(Argument::Offset, offset, problem));
-            }
+            Argument::Size.check_multiple(range.size, granule)?;
+            Argument::Offset.check_multiple(offset, granule)?;
+            Argument::Offset.check_multiple(offset, OFFSET_UNIT)?;
             let maximum = record.size.min(MAX_OFFSET);
             if offset > maximum {
                 let problem = Problem::TooLarge { maximum, whole: Argument::Handle };
                 return Err(ErrorKind::invalid(Argument::Offset, offset, problem));
             }
             if range.size > record.size - offset {
-                let whole = Argument::Handle;
-                return invalid(Problem::TooLarge { maximum: record.size - offset, whole });
+                let (maximum, whole) = (record.size - offset, Argument::Handle);
+                let problem = Problem::TooLarge { maximum, whole };
+                return Err(ErrorKind::invalid(Argument::Size, range.size, problem));
             }
             empty?;
             record.mappings += 1;

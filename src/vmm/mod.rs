@@ -114,7 +114,7 @@ use crate::sync::{Mutex, lock};
 use cpu_view::CpuAccess;
 use derive_more::Debug;
 use journal::Journal;
-use ledger::{HandleRecord, Ledger, MappedRange, Range, Reservation as Reserved};
+use ledger::{Ledger, MappedRange, Range, Reservation as Reserved};
 use page_table::PageTables;
 use std::sync::Arc;
 
@@ -413,23 +413,6 @@ impl Shared {
         crate::log::event!(ERROR, range = %entry, "quarantined");
         lock(&self.quarantine).push(entry.clone());
         entry
-    }
-
-    /// Releases physical memory that is not referenced, mapped or used. If that fails, or a GPU may still use it,
-    /// quarantines it.
-    fn release_memory(&self, operation: Operation, memory: &HandleRecord) {
-        let release = |native: &Native| {
-            // SAFETY: nothing references, maps or uses the memory, and its handle was removed.
-            unsafe { native.handle_release(memory.native) }
-        };
-        let released = self.wait_if_due().and_then(|()| {
-            let released = self.call_shared(release);
-            released.map_err(|failure| ErrorKind::of_call(failure, memory.size))
-        });
-        if let Err(failure) = released {
-            let range = Range { start: 0, size: memory.size };
-            self.quarantine(operation, range, failure, None);
-        }
     }
 }
 

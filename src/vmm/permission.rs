@@ -186,25 +186,28 @@ impl Shared {
         descriptors.iter().map(change).collect()
     }
 
-    /// Checks that the expected mappings cover a range, and that an agent was granted access to all of it.
+    /// Checks that the expected mappings cover a range, and that an agent, or for `None` any CPU, was granted
+    /// access to all of it.
     pub(super) fn check_granted(
         &self,
         guards: &[ReservationGuard<'_>],
         range: Range,
         expected: Expected<'_>,
-        agent: AgentId,
-        needed: Access,
+        agent: Option<AgentId>,
+        access: Access,
     ) -> Result<(), ErrorKind> {
         let mappings = locked_containing(guards, range)?.mappings();
         expected.check(range, mappings.overlapping(range))?;
-        let lacks = |it: &MappedRange| it.access.requested.get(agent.index()) < needed;
-        match mappings.covering(range)?.find(lacks) {
-            None => Ok(()),
-            Some(it) => {
-                let at = Address::new(it.start.max(range.start));
-                Err(range.invalid(Problem::NotGranted { at, agent, access: needed }))
-            }
-        }
+        let granted = |it: &MappedRange| match agent {
+            Some(agent) => it.access.requested.get(agent.index()),
+            None => self.cpu_access(&it.access),
+        };
+        let Some(it) = mappings.covering(range)?.find(|it| granted(it) < access) else {
+            return Ok(());
+        };
+        let at = Address::new(it.start.max(range.start));
+        let agent = agent.unwrap_or_else(|| self.runtime.host().id());
+        Err(range.invalid(Problem::NotGranted { at, agent, access }))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Creates, references and releases physical memory, and returns its properties.
 
-use super::ledger::HandleRecord;
+use super::ledger::{HandleRecord, Range};
 use super::properties::{AllocationKind, AllocationProperties, Granularity, Location};
 use super::{Address, Handle, Shared, Vmm};
 use crate::agent::AgentKind;
@@ -9,6 +9,7 @@ use crate::handle::HandleType;
 use crate::hip::HipProfile;
 use crate::native::{Native, Status};
 use crate::pool::Pool;
+use hsa_sys::MEMORY_TYPE_PINNED;
 
 /// HSA's flag for memory that is not cached (`HSA_AMD_MEMORY_POOL_UNCACHED_FLAG`).
 const UNCACHED: u64 = hsa_sys::HSA_AMD_MEMORY_POOL_UNCACHED_FLAG as u64;
@@ -111,9 +112,7 @@ impl Vmm {
 
 impl Shared {
     fn create(&self, size: usize, properties: &AllocationProperties) -> Result<Handle, ErrorKind> {
-        if size == 0 {
-            return Err(ErrorKind::invalid(Argument::Size, size, Problem::Zero));
-        }
+        Argument::Size.check_not_zero(size)?;
         if properties.is_on_host() {
             return self.create_on_host(size, properties);
         }
@@ -141,7 +140,9 @@ impl Shared {
             true if self.has_gpu_direct_rdma(properties) => flags | PCIE,
             true => return Err(Feature::GpuDirectRdma.into()),
         };
-        let created = self.call_shared(|native| native.handle_create(pool.native, size, flags));
+        let created = self.call_shared(|native| {
+            native.handle_create(pool.native, size, MEMORY_TYPE_PINNED, flags)
+        });
         let native = created.map_err(|failure| match failure.status {
             // rocddi exports the functions, and rejects the flag.
             Status::INVALID_ARGUMENT if properties.gpu_direct_rdma => Feature::GpuDirectRdma.into(),
@@ -167,6 +168,29 @@ impl Shared {
             self.call_shared(release).map_err(|failure| ErrorKind::of_call(failure, 0))
         });
         released.inspect_err(|_| handles.restore(handle, record))
+    }
+
+    /// Ends a use of a handle's memory. Releases the memory if nothing references, maps or uses it any more.
+    pub(super) fn end_use(&self, operation: Operation, handle: Handle) {
+        if let Some(record) = self.ledger.handles.decrement(handle, |it| it.uses -= 1) {
+            self.release_memory(operation, &record);
+        }
+    }
+
+    /// Releases memory whose handle was removed. If that fails, or a GPU may still use it, quarantines it.
+    pub(super) fn release_memory(&self, operation: Operation, memory: &HandleRecord) {
+        let release = |native: &Native| {
+            // SAFETY: nothing references, maps or uses the memory, and its handle was removed.
+            unsafe { native.handle_release(memory.native) }
+        };
+        let released = self.wait_if_due().and_then(|()| {
+            let released = self.call_shared(release);
+            released.map_err(|failure| ErrorKind::of_call(failure, memory.size))
+        });
+        if let Err(failure) = released {
+            let range = Range { start: 0, size: memory.size };
+            self.quarantine(operation, range, failure, None);
+        }
     }
 
     /// Returns the index of the agent that would own memory with these properties.

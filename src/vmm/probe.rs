@@ -26,8 +26,6 @@ use std::sync::OnceLock;
 pub enum Probing {
     /// Never: the implementation and its version decide.
     Never,
-    /// On runtimes of [unknown](crate::runtime::Implementation::Unknown) implementation.
-    IfUnknown,
     /// On every runtime but the [simulation](crate::runtime::Implementation::Simulation), whose version is
     /// always right.
     #[default]
@@ -88,12 +86,7 @@ pub(super) fn choose_quirks(
     let mut quirks = Quirks::of_runtime(runtime.info());
     let implementation = &runtime.info().implementation;
     let probes = match (options.probing, implementation) {
-        (Probing::Never, _)
-        | (Probing::IfNotSimulated, Implementation::Simulation)
-        | (
-            Probing::IfUnknown,
-            Implementation::Simulation | Implementation::Rocr { .. } | Implementation::Rocddi,
-        ) => Vec::new(),
+        (Probing::Never, _) | (Probing::IfNotSimulated, Implementation::Simulation) => Vec::new(),
         _ => probe(runtime, granule, quirks),
     };
     probes.iter().for_each(|probe| quirks.set(probe.quirk, probe.found));
@@ -165,7 +158,9 @@ impl Prober<'_> {
             size,
         };
         let base = native.call_shared(|native| native.address_reserve(2 * size, 0, size))?;
-        let handle = native.call_shared(|native| native.handle_create(pool.native, size, 0));
+        let handle = native.call_shared(|native| {
+            native.handle_create(pool.native, size, sys::MEMORY_TYPE_PINNED, 0)
+        });
         // Neither releases nor frees memory that may still be mapped.
         let is_mapped =
             |it: &Result<(), Failure>| it.is_err_and(|it| it.call == "hsa_amd_vmem_unmap");

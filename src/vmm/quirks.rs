@@ -44,35 +44,21 @@ pub struct Quirk {
 /// All later versions.
 const NEWEST: u16 = u16::MAX;
 
-/// The runtimes on which a quirk is worked around.
-struct Affected {
-    rocr: RangeInclusive<u16>,
-    rocddi: bool,
-    if_unknown: bool,
-    probed: bool,
-}
-
-/// Releases of ROCr, by the minor version of AMD's extension.
-const fn rocr(rocr: RangeInclusive<u16>) -> Affected {
-    Affected { rocr, rocddi: false, if_unknown: false, probed: false }
-}
-
-impl Affected {
-    const fn and_rocddi(self) -> Self {
-        Self { rocddi: true, ..self }
-    }
-
-    const fn probed(self) -> Self {
-        Self { probed: true, ..self }
-    }
-
-    const fn or_unknown(self) -> Self {
-        Self { if_unknown: true, ..self }
+impl Quirk {
+    /// Describes a quirk of these releases of ROCr, and of no other runtime.
+    const fn of_rocr(
+        (name, description, issue): (&'static str, &'static str, &'static str),
+        rocr: RangeInclusive<u16>,
+        field: fn(&mut Quirks) -> &mut bool,
+    ) -> Self {
+        let (rocddi, if_unknown, probed) = (false, false, false);
+        Self { name, description, issue, rocr, rocddi, if_unknown, probed, field }
     }
 }
 
+// Each row: the description, the name, the source, the releases of ROCr, and the flags of `Quirk` that are set.
 macro_rules! quirks {
-    ($($(#[doc = $text:literal])+ $name:ident, $issue:literal, $affected:expr;)+) => {
+    ($($(#[doc = $text:literal])+ $name:ident, $issue:literal, $rocr:expr $(, $flag:ident)*;)+) => {
         /// The runtime's quirks that this library works around. All are `false` for a runtime
         /// that behaves as documented.
         ///
@@ -94,14 +80,12 @@ macro_rules! quirks {
         impl Quirks {
             /// Every quirk, with its source and the versions that have it.
             pub const KNOWN: &[Quirk] = &[$(Quirk {
-                name: stringify!($name),
-                description: concat!($($text),+).trim_ascii(),
-                issue: $issue,
-                rocr: $affected.rocr,
-                rocddi: $affected.rocddi,
-                if_unknown: $affected.if_unknown,
-                probed: $affected.probed,
-                field: |quirks| &mut quirks.$name,
+                $($flag: true,)*
+                ..Quirk::of_rocr(
+                    (stringify!($name), concat!($($text),+).trim_ascii(), $issue),
+                    $rocr,
+                    |quirks| &mut quirks.$name,
+                )
             }),+];
         }
     };
@@ -109,60 +93,60 @@ macro_rules! quirks {
 
 quirks! {
     /// `set_access` revokes the access of agents that it does not list: all agents are listed.
-    set_access_drops_unnamed_agents, "ROCR-Runtime 73f6bfa7", rocr(0..=6).probed();
+    set_access_drops_unnamed_agents, "ROCR-Runtime 73f6bfa7", 0..=6, probed;
 
     /// `set_access` to several mappings fails (ROCm 6.0), or aborts the process if the list
     /// contains a CPU (until 6.3): it is called once for each mapping.
-    set_access_of_several_fails, "ROCR-Runtime 8f1b0566", rocr(0..=6).or_unknown();
+    set_access_of_several_fails, "ROCR-Runtime 8f1b0566", 0..=6, if_unknown;
 
     /// `unmap` of several mappings fails (until ROCm 6.4): it is called once for each mapping.
-    unmap_of_several_fails, "ROCR-Runtime#285", rocr(0..=8).probed();
+    unmap_of_several_fails, "ROCR-Runtime#285", 0..=8, probed;
 
     /// Revoking the CPU's access leaves an address-space hole in the reservation, where a foreign
     /// mapping can be created (`RemoveAccess` calls `munmap`): the hole is filled at once.
-    cpu_unmap_leaves_hole, "ROCR-Runtime: MappedHandleAllowedAgent::RemoveAccess", rocr(0..=11).probed();
+    cpu_unmap_leaves_hole, "ROCR-Runtime: MappedHandleAllowedAgent::RemoveAccess", 0..=11, probed;
 
     /// After `unmap` the old memory stays mapped at the addresses, without access, and is freed
     /// only with them (since ROCm 7.2): another mapping is placed over it.
-    unmap_keeps_memory, "torch_memory_saver#84", rocr(12..=NEWEST).probed();
+    unmap_keeps_memory, "torch_memory_saver#84", 12..=NEWEST, probed;
 
     /// Unmapped and released memory is freed only with the reservation in which it was mapped
     /// (ROCm 7.2): [`PausableBuffer`](crate::buffer::PausableBuffer) frees its reservation and
     /// reserves the same addresses again, and [`PagedBuffer`](crate::buffer::PagedBuffer) keeps
     /// pages for reuse. On an unknown runtime, this is done if `unmap_keeps_memory` is found.
-    memory_returns_with_addresses, "vllm#46203, torch_memory_saver#83", rocr(12..=15);
+    memory_returns_with_addresses, "vllm#46203, torch_memory_saver#83", 12..=15;
 
     /// Granting a GPU access with no free file descriptor aborts the process (an assertion about the
     /// export, seen in ROCm 6.1, 6.4 and 7.2): a free descriptor is checked for first.
-    grant_without_descriptor_aborts, "ROCR-Runtime: MappedHandleAllowedAgent", rocr(0..=15).or_unknown();
+    grant_without_descriptor_aborts, "ROCR-Runtime: MappedHandleAllowedAgent", 0..=15, if_unknown;
 
     /// Granting a peer access after the memory's owner fails or corrupts the mapping (ROCm 7.14):
     /// the memory is mapped again, and the owner is granted access last. The probe can only find the failure.
-    peer_after_owner_fails, "rocm-systems#9908, openxla/xla#46576", rocr(16..=20).probed();
+    peer_after_owner_fails, "rocm-systems#9908, openxla/xla#46576", 16..=20, probed;
 
     /// Export, import and properties take no lock in the runtime and race with every other call on
     /// handles (before ROCm 10): each holds a lock of the loaded library exclusively, which all
     /// `Vmm`s and `Runtime`s of this process share.
-    some_calls_take_no_lock, "ROCR-Runtime: Runtime::VMemoryExportShareableHandle", rocr(0..=20).or_unknown();
+    some_calls_take_no_lock, "ROCR-Runtime: Runtime::VMemoryExportShareableHandle", 0..=20, if_unknown;
 
     /// The runtime keeps an exported descriptor, and a second export returns the same one (ROCm
     /// 7.14; fixed by #7786): a duplicate is returned.
-    export_keeps_descriptor, "rocm-systems#10604", rocr(16..=20).probed();
+    export_keeps_descriptor, "rocm-systems#10604", 16..=20, probed;
 
     /// An import is checked only when access is granted (since ROCm 7.14, and in rocddi): until then, a
     /// descriptor that is not memory is accepted, and the owner is unknown.
-    import_is_lazy, "rocm-systems#6471, #11606, #12228", rocr(16..=NEWEST).and_rocddi().probed();
+    import_is_lazy, "rocm-systems#6471, #11606, #12228", 16..=NEWEST, rocddi, probed;
 
     /// Imported memory needs its descriptor: ROCm 7.14 uses the number later, and ROCm since 10.0 and
     /// rocddi do not export imports. A duplicate stays open, and is used for exports and for
     /// mappings for the CPU.
-    import_needs_descriptor, "rocm-systems#8440, #12228", rocr(16..=NEWEST).and_rocddi().probed();
+    import_needs_descriptor, "rocm-systems#8440, #12228", 16..=NEWEST, rocddi, probed;
 
     /// When the runtime stops, it does not wait for the thread that sends exported memory to other
     /// processes, which then frees memory twice (until ROCm 7.2, with sharing by dma-buf): a runtime
     /// that has exported memory this way stays started until the process ends. Enabled by
     /// [`Ipc::with_quirks`](crate::Ipc::with_quirks), because no `Vmm` is involved.
-    ipc_server_outlives_stop, "rocm-systems#3256", rocr(0..=15).or_unknown();
+    ipc_server_outlives_stop, "rocm-systems#3256", 0..=15, if_unknown;
 }
 
 impl Quirks {

@@ -73,12 +73,8 @@ impl Shared {
         exact: bool,
     ) -> Result<Arc<Reservation>, ErrorKind> {
         let granule = self.granule;
-        if size == 0 {
-            return Err(ErrorKind::invalid(Argument::Size, size, Problem::Zero));
-        }
-        if !size.is_multiple_of(granule) {
-            return Err(ErrorKind::invalid(Argument::Size, size, Problem::NotAligned { granule }));
-        }
+        Argument::Size.check_not_zero(size)?;
+        Argument::Size.check_multiple(size, granule)?;
         if alignment != 0 && !alignment.is_power_of_two() {
             return Err(ErrorKind::invalid(Argument::Alignment, alignment, Problem::NotPowerOfTwo));
         }

@@ -26,25 +26,11 @@ impl Vmm {
         handle: Handle,
         handle_type: HandleType,
     ) -> Result<OwnedFd, Error> {
-        let operation = Operation::ExportToShareableHandle;
-        self.run(operation, |shared| {
-            let exportable = shared.ledger.handles.with(handle, |record| {
-                if !record.properties.handle_types.contains(handle_type) {
-                    let value = Value::Bytes(handle_type.bits().into());
-                    let problem = Problem::NotRequested;
-                    return Err(ErrorKind::invalid(Argument::HandleType, value, problem));
-                }
-                record.uses += 1;
-                Ok(exportable(record))
-            })??;
-            let exported = match handle_type {
-                HandleType::POSIX_FILE_DESCRIPTOR => shared.export(exportable),
+        self.run(Operation::ExportToShareableHandle, |shared| {
+            shared.while_exporting(handle, handle_type, exportable, |memory| match handle_type {
+                HandleType::POSIX_FILE_DESCRIPTOR => shared.export(memory),
                 _ => Err(Feature::HandleType.into()),
-            };
-            if let Some(record) = shared.ledger.handles.decrement(handle, |it| it.uses -= 1) {
-                shared.release_memory(operation, &record);
-            }
-            exported
+            })
         })
     }
 
@@ -97,6 +83,36 @@ pub(super) struct Exportable {
 }
 
 impl Shared {
+    /// Calls `export` with what `read` returns for a handle, if this type was requested when its memory was
+    /// created. The memory stays alive meanwhile.
+    pub(super) fn while_exporting<S, T>(
+        &self,
+        handle: Handle,
+        handle_type: HandleType,
+        read: impl FnOnce(&HandleRecord) -> S,
+        export: impl FnOnce(S) -> Result<T, ErrorKind>,
+    ) -> Result<T, ErrorKind> {
+        let source = self.ledger.handles.with(handle, |record| {
+            if !record.properties.handle_types.contains(handle_type) {
+                let value = Value::Bytes(handle_type.bits().into());
+                let problem = Problem::NotRequested;
+                return Err(ErrorKind::invalid(Argument::HandleType, value, problem));
+            }
+            record.uses += 1;
+            Ok(read(record))
+        })??;
+        let exported = export(source);
+        self.end_use(Operation::ExportToShareableHandle, handle);
+        exported
+    }
+
+    /// Exports the memory of a handle that the caller keeps alive.
+    pub(super) fn export_live(&self, handle: Handle) -> Result<OwnedFd, ErrorKind> {
+        let memory = self.ledger.handles.with_live(handle, |record| exportable(record));
+        let released = || ErrorKind::invalid(Argument::Handle, handle, Problem::Released);
+        self.export(memory.ok_or_else(released)?)
+    }
+
     /// Exports physical memory as a descriptor that this library owns. The caller keeps the handle alive.
     pub(super) fn export(&self, memory: Exportable) -> Result<OwnedFd, ErrorKind> {
         let failed = |errno| ErrorKind::of_system("fcntl", errno);

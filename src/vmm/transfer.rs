@@ -7,7 +7,7 @@ use super::ledger::{MappedRange, Range, ReservationGuard, locked_containing};
 use super::{Access, Address, Expected, Shared, Vmm};
 use crate::agent::{Agent, AgentId, AgentKind};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Value};
-use crate::native::{CopyEngine, Failure, Native, read_memory, write_memory};
+use crate::native::{CopyEngine, Failure, read_memory, write_memory};
 use smallvec::SmallVec;
 
 impl Vmm {
@@ -53,10 +53,10 @@ impl Vmm {
             let (to, from) = two_ranges(destination, source, size)?;
             let act = |guards: &[ReservationGuard<'_>]| {
                 shared
-                    .check_granted(guards, to, Expected::Any, agent, Access::ReadWrite)
+                    .check_granted(guards, to, Expected::Any, Some(agent), Access::ReadWrite)
                     .map_err(|kind| kind.for_argument(Argument::Destination))?;
                 shared
-                    .check_granted(guards, from, Expected::Any, agent, Access::Read)
+                    .check_granted(guards, from, Expected::Any, Some(agent), Access::Read)
                     .map_err(|kind| kind.for_argument(Argument::Source))?;
                 let engine = found.copy_engine();
                 // SAFETY: both reservations are locked. The checks above ensure that both ranges are mapped,
@@ -129,9 +129,11 @@ impl Shared {
         bytes: &mut [u8],
         expected: Expected<'_>,
     ) -> Result<(), ErrorKind> {
-        let (needed, size) = (Access::Read, bytes.len());
-        // SAFETY: `by_cpu` locks the reservation and checks in the ledger that the CPU may read it.
-        self.by_cpu(address, size, needed, expected, |at| unsafe { read_memory(at, bytes) })
+        self.with_access(None, (address, bytes.len()), (Access::Read, expected), |at| {
+            // SAFETY: the reservation is locked, and the CPU may read the range.
+            unsafe { read_memory(at, bytes) };
+            Ok(())
+        })
     }
 
     pub(super) fn write(
@@ -140,9 +142,11 @@ impl Shared {
         bytes: &[u8],
         expected: Expected<'_>,
     ) -> Result<(), ErrorKind> {
-        let (needed, size) = (Access::ReadWrite, bytes.len());
-        // SAFETY: `by_cpu` locks the reservation and checks in the ledger that the CPU may write it.
-        self.by_cpu(address, size, needed, expected, |at| unsafe { write_memory(at, bytes) })
+        self.with_access(None, (address, bytes.len()), (Access::ReadWrite, expected), |at| {
+            // SAFETY: the reservation is locked, and the CPU may write the range.
+            unsafe { write_memory(at, bytes) };
+            Ok(())
+        })
     }
 
     pub(super) fn copy_to_host(
@@ -152,10 +156,11 @@ impl Shared {
         source: Address,
         expected: Expected<'_>,
     ) -> Result<(), ErrorKind> {
-        let size = bytes.len();
-        // SAFETY: `by_agent` locks the reservation and checks in the ledger that the agent may read it.
-        let act = |native: &Native, at, engine| unsafe { native.read(engine, at, bytes) };
-        self.by_agent(agent, source, size, (Access::Read, expected), act)
+        let engine = self.agent(agent, Argument::Agent)?.copy_engine();
+        let (range, needed) = ((source, bytes.len()), (Access::Read, expected));
+        // SAFETY: the reservation is locked, and the agent may read the range.
+        let act = |at| unsafe { self.native().read(engine, at, bytes) };
+        self.with_access(Some(agent), range, needed, act)
             .map_err(|kind| kind.for_argument(Argument::Source))
     }
 
@@ -166,9 +171,11 @@ impl Shared {
         bytes: &[u8],
         expected: Expected<'_>,
     ) -> Result<(), ErrorKind> {
-        // SAFETY: `by_agent` locks the reservation and checks in the ledger that the agent may write it.
-        let act = |native: &Native, at, engine| unsafe { native.write(engine, at, bytes) };
-        self.by_agent(agent, destination, bytes.len(), (Access::ReadWrite, expected), act)
+        let engine = self.agent(agent, Argument::Agent)?.copy_engine();
+        let (range, needed) = ((destination, bytes.len()), (Access::ReadWrite, expected));
+        // SAFETY: the reservation is locked, and the agent may write the range.
+        let act = |at| unsafe { self.native().write(engine, at, bytes) };
+        self.with_access(Some(agent), range, needed, act)
             .map_err(|kind| kind.for_argument(Argument::Destination))
     }
 
@@ -187,16 +194,19 @@ impl Shared {
             return Err(ErrorKind::invalid(Argument::Size, size, Problem::NotMultipleOfFour));
         }
         self.with_locked(&[range], |guards| {
-            let mut parts: SmallVec<[_; 1]> = SmallVec::new();
-            for it in self.covering(guards, range, expected)? {
-                let end = it.range().end().min(range.end());
+            let mappings = locked_containing(guards, range)?.mappings();
+            expected.check(range, mappings.overlapping(range))?;
+            let part = |it: MappedRange| {
                 let start = it.start.max(range.start);
-                let part = Range { start, size: end - start };
-                parts.push((part, self.filler(guards, it.owner, part)?));
-            }
+                let part = Range { start, size: it.range().end().min(range.end()) - start };
+                Ok((part, self.filler(&it, part)?))
+            };
+            let parts = mappings.covering(range)?.map(part);
+            let parts = parts.collect::<Result<SmallVec<[_; 1]>, ErrorKind>>()?;
+            drop(mappings);
             for (part, engine) in parts {
                 // SAFETY: the reservation is locked, the part is inside one mapping, and `filler` has
-                // checked in the ledger that the agent may write it.
+                // checked that the agent may write it.
                 let filled = unsafe { self.native().fill(engine, part.start, value, part.size) };
                 filled.map_err(|failure| ErrorKind::of_call(failure, size))?;
             }
@@ -206,85 +216,40 @@ impl Shared {
 
     /// Returns the agent that fills a part of a mapping: the memory's owner or, if the owner is unknown or a CPU, the
     /// first GPU with write access. A CPU fills only its own memory.
-    fn filler(
-        &self,
-        guards: &[ReservationGuard<'_>],
-        owner: Option<u8>,
-        part: Range,
-    ) -> Result<CopyEngine, ErrorKind> {
+    fn filler(&self, mapping: &MappedRange, part: Range) -> Result<CopyEngine, ErrorKind> {
         let mut error = ErrorKind::without_value(Argument::Agent, Problem::NotAGpu);
-        let is_owner = |agent: &&Agent| owner.map(usize::from) == Some(agent.id().index());
+        let owner = mapping.owner.map(usize::from);
+        let is_owner = |agent: &&Agent| owner == Some(agent.id().index());
         let agents = self.runtime.agents().iter();
         let on_gpu = agents.clone().find(is_owner).is_some_and(|it| it.kind() == AgentKind::Gpu);
         let others = agents.clone().filter(|it| !on_gpu && it.kind() == AgentKind::Gpu);
-        for agent in agents.filter(is_owner).chain(others) {
-            let granted =
-                self.check_granted(guards, part, Expected::Any, agent.id(), Access::ReadWrite);
-            match granted {
-                Ok(()) => return Ok(agent.copy_engine()),
-                Err(kind) => error = kind,
+        for found in agents.filter(is_owner).chain(others) {
+            let (at, agent, access) = (part.address(), found.id(), Access::ReadWrite);
+            if mapping.access.requested.get(agent.index()) == access {
+                return Ok(found.copy_engine());
             }
+            error = part.invalid(Problem::NotGranted { at, agent, access });
         }
         Err(error)
     }
 
-    /// Calls `act` with an address of expected mappings that a CPU may access, while they are locked.
-    fn by_cpu(
+    /// Calls `act` with the address of expected mappings to which an agent has access, or for `None` this
+    /// process, while they are locked. Does nothing if the size is 0.
+    fn with_access(
         &self,
-        address: Address,
-        size: usize,
-        needed: Access,
-        expected: Expected<'_>,
-        act: impl FnOnce(usize),
-    ) -> Result<(), ErrorKind> {
-        if size == 0 {
-            return Ok(());
-        }
-        let range = Range::new(address, size)?;
-        self.with_locked(&[range], |guards| {
-            for it in self.covering(guards, range, expected)? {
-                if self.cpu_access(&it.access) < needed {
-                    let at = Address::new(it.start.max(range.start));
-                    let agent = self.runtime.host().id();
-                    return Err(range.invalid(Problem::NotGranted { at, agent, access: needed }));
-                }
-            }
-            act(range.start);
-            Ok(())
-        })
-    }
-
-    /// Calls `act` with an address of expected mappings that an agent may access, while they are locked.
-    fn by_agent(
-        &self,
-        agent: AgentId,
-        address: Address,
-        size: usize,
+        agent: Option<AgentId>,
+        (address, size): (Address, usize),
         (needed, expected): (Access, Expected<'_>),
-        act: impl FnOnce(&Native, usize, CopyEngine) -> Result<(), Failure>,
+        act: impl FnOnce(usize) -> Result<(), Failure>,
     ) -> Result<(), ErrorKind> {
-        let found = self.agent(agent, Argument::Agent)?;
         if size == 0 {
             return Ok(());
         }
         let range = Range::new(address, size)?;
         self.with_locked(&[range], |guards| {
             self.check_granted(guards, range, expected, agent, needed)?;
-            act(self.native(), range.start, found.copy_engine())
-                .map_err(|failure| ErrorKind::of_call(failure, size))
+            act(range.start).map_err(|failure| ErrorKind::of_call(failure, size))
         })
-    }
-
-    /// Returns the mappings that overlap a range, which must be the expected ones and cover it completely.
-    fn covering(
-        &self,
-        guards: &[ReservationGuard<'_>],
-        range: Range,
-        expected: Expected<'_>,
-    ) -> Result<SmallVec<[MappedRange; 1]>, ErrorKind> {
-        let mappings = locked_containing(guards, range)?.mappings();
-        expected.check(range, mappings.overlapping(range))?;
-        Ok(mappings.covering(range)?.collect())
     }
 }
 

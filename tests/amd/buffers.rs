@@ -50,7 +50,7 @@ fn growth_keeps_address_and_contents() {
     on_each("buffers::growth_keeps_address_and_contents", |fixture| {
         let library = Library::load(fixture.runtime());
         let options = GrowableBuffer::builder(64 * STEP).with_step(STEP).with_handle_pool(3);
-        let mut buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
+        let buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
         buffer.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
         let mut words = GrowableVec::<u64>::new(buffer);
         let address = words.buffer.address();
@@ -91,7 +91,7 @@ fn shrink_releases_memory() {
         let library = Library::load(fixture.runtime());
         let mut buffers = [0, 1].map(|_| {
             let options = GrowableBuffer::builder(GIB).with_step(MIB);
-            let mut buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
+            let buffer = options.reserve(&library.vmm, &library.on(0)).unwrap();
             buffer.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
             buffer
         });

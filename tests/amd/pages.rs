@@ -17,7 +17,7 @@ fn text(length: usize, seed: u8) -> Vec<u8> {
 }
 
 fn new_pausable(library: &Library, size: usize) -> PausableBuffer {
-    let mut buffer = PausableBuffer::create(&library.vmm, size, &library.on(0)).unwrap();
+    let buffer = PausableBuffer::create(&library.vmm, size, &library.on(0)).unwrap();
     buffer.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
     buffer.write(0, &text(size.min(MIB), 1)).unwrap();
     buffer

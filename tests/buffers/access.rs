@@ -78,7 +78,7 @@ fn access_returns_what_was_granted() {
         let mut growable = new_buffer(&machine);
         let paged =
             PagedBuffer::builder(4 * STEP).with_page_size(STEP).reserve(vmm, &properties).unwrap();
-        let mut pausable = PausableBuffer::create(vmm, STEP, &properties).unwrap();
+        let pausable = PausableBuffer::create(vmm, STEP, &properties).unwrap();
         let ring = RingBuffer::create(vmm, STEP, 2, &properties).unwrap();
         growable.grow(STEP).unwrap();
         paged.map(1..3).unwrap();
@@ -123,10 +123,30 @@ fn access_returns_what_was_granted() {
 }
 
 #[test]
+fn concurrent_changes_leave_recorded_access() {
+    let machine = Machine::new(Config::mi300x(2));
+    let ring = RingBuffer::create(&machine.vmm, STEP, 2, &machine.on(0)).unwrap();
+    let agents = [machine.gpu(0)];
+    for round in 0..50 {
+        std::thread::scope(|scope| {
+            for access in [Access::Read, Access::ReadWrite, Access::None] {
+                let (ring, agents) = (&ring, &agents);
+                scope.spawn(move || match access {
+                    Access::None => ring.revoke(agents).unwrap(),
+                    access => ring.grant(agents, access).unwrap(),
+                });
+            }
+        });
+        let set = machine.vmm.get_access(agents[0], ring.address());
+        assert_eq!(ring.access(agents[0]), set, "round {round}");
+    }
+}
+
+#[test]
 fn invalid_grants_are_rejected_without_memory() {
     let machine = Machine::new(Config::mi300x(2));
     let foreign = Machine::new(Config::mi300x(1));
-    let mut buffer = new_buffer(&machine);
+    let buffer = new_buffer(&machine);
     for (agents, problem) in [
         (vec![foreign.gpu(0)], Problem::UnknownAgent),
         (vec![machine.gpu(0), foreign.cpu(0)], Problem::UnknownAgent),
@@ -143,7 +163,7 @@ fn invalid_grants_are_rejected_without_memory() {
     let mut config = Config::mi300x(2);
     config.peer_access = false;
     let machine = Machine::new(config);
-    let mut buffer = new_buffer(&machine);
+    let buffer = new_buffer(&machine);
     let error = buffer.grant(&[machine.gpu(0), machine.gpu(1)], Access::Read).expect_err("no peer");
     assert_eq!(error.argument(), Some(Argument::Agent), "{error}");
     let machine = Machine::new(Config::consumer());

@@ -12,7 +12,7 @@ const OUT_OF_RESOURCES: u32 = 0x1008;
 
 fn new_buffer(machine: &Machine, pool: usize) -> GrowableBuffer {
     let options = GrowableBuffer::builder(64 * STEP).with_step(STEP).with_handle_pool(pool);
-    let mut buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
+    let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
     buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
     buffer
 }

@@ -27,7 +27,7 @@ pub fn pattern(size: usize, seed: u8) -> Vec<u8> {
 
 /// Returns a buffer with contents, to which the CPU and the owner have access.
 pub fn filled_buffer(machine: &Machine, size: usize) -> PausableBuffer {
-    let mut buffer = PausableBuffer::create(&machine.vmm, size, &machine.on(0)).unwrap();
+    let buffer = PausableBuffer::create(&machine.vmm, size, &machine.on(0)).unwrap();
     buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
     buffer.write(0, &pattern(size, 1)).unwrap();
     buffer

@@ -80,7 +80,7 @@ pub(super) const CASES: &[Case] = &[
 fn growable(context: &Context, granules: usize) -> Verdict<GrowableBuffer> {
     let options =
         GrowableBuffer::builder(granules * context.granule()).with_step(context.granule());
-    let mut buffer = options.reserve(context.vmm(), &context.properties())?;
+    let buffer = options.reserve(context.vmm(), &context.properties())?;
     buffer.grant(&context.default_agents(), Access::ReadWrite)?;
     Ok(buffer)
 }

@@ -60,7 +60,7 @@ pub(super) const CASES: &[Case] = &[
 /// Creates a buffer of granules, for the first GPU and the CPU, filled with a value.
 fn pausable(context: &Context, granules: usize, value: u32) -> Verdict<PausableBuffer> {
     let size = granules * context.granule();
-    let mut buffer = PausableBuffer::create(context.vmm(), size, &context.properties())?;
+    let buffer = PausableBuffer::create(context.vmm(), size, &context.properties())?;
     buffer.grant(&context.default_agents(), Access::ReadWrite)?;
     context.fill(buffer.address(), granules, value)?;
     Ok(buffer)

@@ -3,7 +3,7 @@
 use super::{PageState, PagedStatistics};
 use crate::address::Address;
 use crate::buffer::handle_pool::HandlePool;
-use crate::buffer::{Grants, Span, check_alive, check_bounds, is_quarantine};
+use crate::buffer::{Grants, Span, check_alive, is_quarantine};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected, Value};
 use crate::sync::{Condvar, Mutex, MutexGuard, lock};
 use crate::vmm::{Allocation, AllocationProperties, MapRequest, Mapping, Reservation};
@@ -199,7 +199,8 @@ impl Locked<'_> {
     ) -> Result<Span<'_>, Error> {
         let fail = |kind| Error::new(operation, kind);
         let core = self.core;
-        let end = check_bounds(offset, size, core.page_count * core.page_size).map_err(fail)?;
+        let capacity = core.page_count * core.page_size;
+        Argument::Offset.check_bounds(offset, size, capacity).map_err(fail)?;
         let mapping = |page| match self.table.pages.get(&page) {
             Some(Page { state: PageState::Zero, mapping: Some(mapping), .. })
                 if operation == Operation::Read =>
@@ -208,7 +209,8 @@ impl Locked<'_> {
             }
             _ => self.in_use(page).map(|(mapping, _)| mapping),
         };
-        let mappings = (offset / core.page_size..end.div_ceil(core.page_size)).map(mapping);
+        let mappings =
+            (offset / core.page_size..(offset + size).div_ceil(core.page_size)).map(mapping);
         let mappings = mappings.collect::<Result<_, _>>().map_err(fail)?;
         Ok(Span { base: core.reservation.address(), offset, mappings })
     }

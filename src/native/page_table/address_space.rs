@@ -1,14 +1,13 @@
 //! The address space of a GPU in ROCr's DRM file, and memory imported into that file.
 
 use super::libdrm::{Libdrm, check};
-use super::{KernelGpu, Unavailable};
+use super::{DriverError, KernelGpu, open_device};
 #[cfg(feature = "simulation")]
 use crate::native::NativeAgent;
 use core::ptr::{NonNull, null_mut};
 use hsa_sys::driver as abi;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
-use std::fs::File;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -47,13 +46,10 @@ unsafe impl Sync for DrmDevice {}
 
 impl AddressSpace {
     /// Opens the address space that ROCr uses for a GPU; fails if this copy of libdrm has another one.
-    pub fn open(library: Arc<Libdrm>, gpu: KernelGpu) -> Result<Self, Unavailable> {
+    pub fn open(library: Arc<Libdrm>, gpu: KernelGpu) -> Result<Self, DriverError> {
         let path = PathBuf::from(format!("/dev/dri/renderD{}", gpu.render_minor));
-        let file = match File::options().read(true).write(true).open(&path) {
-            Ok(file) => file,
-            Err(error) => return Err(Unavailable::file(path, &error)),
-        };
-        let failed = |errno| Unavailable::File { path: path.clone(), errno };
+        let file = open_device(&path)?;
+        let failed = |errno| DriverError::File { path: path.clone(), errno };
         // Marks our open file, to recognise it below: all its descriptors have the same status flags.
         let flags = fcntl_getfl(&file).map_err(failed)?;
         fcntl_setfl(&file, flags | OFlags::NONBLOCK).map_err(failed)?;
@@ -63,7 +59,7 @@ impl AddressSpace {
             (library.initialize)(file.as_raw_fd(), &raw mut major, &raw mut minor, &raw mut device)
         };
         check("amdgpu_device_initialize", result)?;
-        let null = Unavailable::Call { call: "amdgpu_device_initialize", errno: Errno::FAULT };
+        let null = DriverError::Call { call: "amdgpu_device_initialize", errno: Errno::FAULT };
         let device = NonNull::new(device).ok_or(null)?;
         let space = DrmDevice { library, device };
         // libdrm returns its existing device for this GPU, which has ROCr's file. If there is none, libdrm
@@ -75,13 +71,13 @@ impl AddressSpace {
         let same_gpu =
             other(used).map_err(failed)? == rustix::fs::fstat(&file).map_err(failed)?.st_rdev;
         if is_own || !same_gpu {
-            return Err(Unavailable::NotShared { library: space.library.name, path });
+            return Err(DriverError::NotShared { library: space.library.name, path });
         }
         Ok(Self::Drm(space))
     }
 
     /// Imports memory. ROCr's import of the same memory and this one are counted together.
-    pub fn import<'a>(&'a self, memory: BorrowedFd<'a>) -> Result<Buffer<'a>, Unavailable> {
+    pub fn import<'a>(&'a self, memory: BorrowedFd<'a>) -> Result<Buffer<'a>, DriverError> {
         match self {
             Self::Drm(device) => device.import(memory).map(Buffer::Drm),
             #[cfg(feature = "simulation")]
@@ -93,14 +89,14 @@ impl AddressSpace {
 }
 
 impl DrmDevice {
-    fn import(&self, memory: BorrowedFd<'_>) -> Result<DrmBuffer<'_>, Unavailable> {
+    fn import(&self, memory: BorrowedFd<'_>) -> Result<DrmBuffer<'_>, DriverError> {
         let mut result = abi::amdgpu_bo_import_result { buf_handle: null_mut(), alloc_size: 0 };
         let (kind, number) = (abi::amdgpu_bo_handle_type_dma_buf_fd, memory.as_raw_fd() as u32);
         // SAFETY: the device is alive, the descriptor is open, and the result is writable.
         let status =
             unsafe { (self.library.import)(self.device.as_ptr(), kind, number, &raw mut result) };
         check("amdgpu_bo_import", status)?;
-        let null = Unavailable::Call { call: "amdgpu_bo_import", errno: Errno::FAULT };
+        let null = DriverError::Call { call: "amdgpu_bo_import", errno: Errno::FAULT };
         let handle = NonNull::new(result.buf_handle).ok_or(null)?;
         Ok(DrmBuffer { device: self, handle, size: result.alloc_size })
     }
@@ -149,7 +145,7 @@ impl Buffer<'_> {
         size: usize,
         offset: usize,
         permissions: PagePermissions,
-    ) -> Result<(), Unavailable> {
+    ) -> Result<(), DriverError> {
         match self {
             // SAFETY: the caller's promise.
             Self::Drm(buffer) => unsafe { buffer.replace(address, size, offset, permissions) },
@@ -162,7 +158,7 @@ impl Buffer<'_> {
                 }
                 let replaced = simulation.replace_entries(gpu.raw(), *memory, range, offset, bits);
                 crate::log::event!(TRACE, call, succeeded = replaced.is_ok());
-                replaced.map_err(|_| Unavailable::Call { call, errno: Errno::IO })
+                replaced.map_err(|_| DriverError::Call { call, errno: Errno::IO })
             }
         }
     }
@@ -177,11 +173,11 @@ impl DrmBuffer<'_> {
         size: usize,
         offset: usize,
         permissions: PagePermissions,
-    ) -> Result<(), Unavailable> {
+    ) -> Result<(), DriverError> {
         let (device, handle) = (self.device.device.as_ptr(), self.handle.as_ptr());
         let [address, size, offset] = [address, size, offset].map(|number| number as u64);
         if offset.checked_add(size).is_none_or(|end| end > self.size) {
-            return Err(Unavailable::Call { call: "amdgpu_bo_va_op_raw", errno: Errno::INVAL });
+            return Err(DriverError::Call { call: "amdgpu_bo_va_op_raw", errno: Errno::INVAL });
         }
         let (flags, replace) = (u64::from(permissions.bits()), abi::AMDGPU_VA_OP_REPLACE);
         // SAFETY: device and buffer are alive; the kernel checks the numbers.

@@ -1,26 +1,45 @@
-//! Waits until changes of page tables have taken effect.
+//! The two ways to wait until changes of page tables have taken effect.
 
-use super::Unavailable;
+use super::{DriverError, ioctl, open_device};
+use crate::native::{Failure, Native, NativeAgent};
 use crate::sync::{Mutex, lock};
 use core::ptr::null_mut;
 use hsa_sys::driver as abi;
 use rustix::io::Errno;
+use rustix::ioctl::opcode;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::fs::File;
-use std::os::fd::AsRawFd;
-use std::path::PathBuf;
+use std::path::Path;
 
 /// The size of the page.
 const PAGE: usize = 4096;
 /// The size of the address range of the page: a multiple of every page size of Linux.
 const RESERVED: usize = 64 << 10;
 
+/// Waits until all earlier changes of GPUs' page tables have taken effect: the entries are written, and no TLB
+/// contains an older one.
+#[derive(Debug)]
+pub(crate) enum Barrier {
+    Kfd(KfdPage),
+    /// If `/dev/kfd` cannot be used.
+    Pinned(PinnedPage),
+}
+
+impl Barrier {
+    pub fn wait(&self, native: &Native) -> Result<(), DriverError> {
+        match self {
+            Self::Kfd(page) => page.wait(),
+            Self::Pinned(page) => Ok(page.wait(native)?),
+        }
+    }
+}
+
 /// A page of system memory that only this type uses. Mapping and unmapping it alternately waits for all
 /// earlier changes of the page tables of some GPUs, and flushes their TLBs.
 ///
 /// Repeating the same call would do nothing: amdkfd skips GPUs that already have the page.
 #[derive(Debug)]
-pub(crate) struct Barrier {
+pub(crate) struct KfdPage {
     kfd: File,
     gpus: Box<[u32]>,
     /// The page's handle in amdkfd.
@@ -39,46 +58,19 @@ enum State {
     Unknown,
 }
 
-/// Makes an `ioctl` whose argument is both input and output (`_IOWR`), again if a signal interrupts it.
-///
-/// # Safety
-/// The call has this argument.
-unsafe fn call<T>(
-    kfd: &File,
-    name: &'static str,
-    number: u8,
-    argument: &mut T,
-) -> Result<(), Unavailable> {
-    let code = rustix::ioctl::opcode::read_write::<T>(b'K', number);
-    loop {
-        // SAFETY: the caller's promise. Not rustix's `ioctl`, which the emulated driver cannot intercept.
-        let result =
-            unsafe { libc::ioctl(kfd.as_raw_fd(), code as libc::Ioctl, &raw mut *argument) };
-        if result >= 0 {
-            return Ok(());
-        }
-        let error = std::io::Error::last_os_error();
-        match Errno::from_io_error(&error).unwrap_or(Errno::IO) {
-            Errno::INTR => {}
-            errno => return Err(Unavailable::Call { call: name, errno }),
-        }
-    }
-}
+/// The calls of amdkfd are repeated if a signal interrupts them.
+const RETRIED: &[Errno] = &[Errno::INTR];
 
-impl Barrier {
+impl KfdPage {
     /// Allocates the page for some GPUs of this process, identified as on `/dev/kfd`.
-    pub fn open(gpus: &[u32]) -> Result<Self, Unavailable> {
-        let path = PathBuf::from("/dev/kfd");
-        let kfd = match File::options().read(true).write(true).open(&path) {
-            Ok(kfd) => kfd,
-            Err(error) => return Err(Unavailable::file(path, &error)),
-        };
+    pub fn open(gpus: &[u32]) -> Result<Self, DriverError> {
+        let kfd = open_device(Path::new("/dev/kfd"))?;
         // SAFETY: without MAP_FIXED the kernel chooses unused addresses.
         let reserved =
             unsafe { mmap_anonymous(null_mut(), RESERVED, ProtFlags::empty(), MapFlags::PRIVATE) };
-        let failed = |errno| Unavailable::Call { call: "mmap", errno };
+        let failed = |errno| DriverError::Call { call: "mmap", errno };
         let address = reserved.map_err(failed)?.expose_provenance();
-        let mut barrier =
+        let mut new =
             Self { kfd, gpus: gpus.into(), page: 0, address, state: Mutex::new(State::Unmapped) };
         let mut alloc = abi::kfd_ioctl_alloc_memory_of_gpu_args {
             va_addr: address as u64,
@@ -89,14 +81,16 @@ impl Barrier {
             flags: abi::KFD_IOC_ALLOC_MEM_FLAGS_GTT | abi::KFD_IOC_ALLOC_MEM_FLAGS_WRITABLE,
         };
         // SAFETY: this is the argument of ALLOC_MEMORY_OF_GPU.
-        unsafe { call(&barrier.kfd, "ALLOC_MEMORY_OF_GPU", 0x16, &mut alloc) }?;
-        barrier.page = alloc.handle;
-        Ok(barrier)
+        unsafe {
+            let opcode = opcode::read_write::<abi::kfd_ioctl_alloc_memory_of_gpu_args>(b'K', 0x16);
+            ioctl(&new.kfd, "ALLOC_MEMORY_OF_GPU", opcode, &mut alloc, RETRIED)
+        }?;
+        new.page = alloc.handle;
+        Ok(new)
     }
 
-    /// Waits until all earlier changes of the GPUs' page tables have taken effect: the entries are written,
-    /// and no TLB contains an older one.
-    pub fn wait(&self) -> Result<(), Unavailable> {
+    /// Waits by mapping or unmapping the page.
+    pub fn wait(&self) -> Result<(), DriverError> {
         let mut state = lock(&self.state);
         let before = std::mem::replace(&mut *state, State::Unknown);
         if before != State::Mapped {
@@ -109,14 +103,18 @@ impl Barrier {
         Ok(())
     }
 
-    fn map(&self) -> Result<(), Unavailable> {
+    fn map(&self) -> Result<(), DriverError> {
+        let opcode = opcode::read_write::<abi::kfd_ioctl_map_memory_to_gpu_args>(b'K', 0x18);
+        let argument = &mut self.argument();
         // SAFETY: this is the argument of MAP_MEMORY_TO_GPU, and the list lives until the call returns.
-        unsafe { call(&self.kfd, "MAP_MEMORY_TO_GPU", 0x18, &mut self.argument()) }
+        unsafe { ioctl(&self.kfd, "MAP_MEMORY_TO_GPU", opcode, argument, RETRIED) }
     }
 
-    fn unmap(&self) -> Result<(), Unavailable> {
+    fn unmap(&self) -> Result<(), DriverError> {
+        let opcode = opcode::read_write::<abi::kfd_ioctl_map_memory_to_gpu_args>(b'K', 0x19);
+        let argument = &mut self.argument();
         // SAFETY: as above; UNMAP_MEMORY_FROM_GPU has the same argument.
-        unsafe { call(&self.kfd, "UNMAP_MEMORY_FROM_GPU", 0x19, &mut self.argument()) }
+        unsafe { ioctl(&self.kfd, "UNMAP_MEMORY_FROM_GPU", opcode, argument, RETRIED) }
     }
 
     fn argument(&self) -> abi::kfd_ioctl_map_memory_to_gpu_args {
@@ -129,7 +127,7 @@ impl Barrier {
     }
 }
 
-impl Drop for Barrier {
+impl Drop for KfdPage {
     fn drop(&mut self) {
         if self.page != 0 {
             if *self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -138,12 +136,46 @@ impl Drop for Barrier {
                 let _ = self.unmap();
             }
             let mut free = abi::kfd_ioctl_free_memory_of_gpu_args { handle: self.page };
-            let code =
-                rustix::ioctl::opcode::write::<abi::kfd_ioctl_free_memory_of_gpu_args>(b'K', 0x17);
+            let opcode = opcode::write::<abi::kfd_ioctl_free_memory_of_gpu_args>(b'K', 0x17);
             // SAFETY: this is the argument of FREE_MEMORY_OF_GPU.
-            unsafe { libc::ioctl(self.kfd.as_raw_fd(), code as libc::Ioctl, &raw mut free) };
+            let _ = unsafe { ioctl(&self.kfd, "FREE_MEMORY_OF_GPU", opcode, &mut free, RETRIED) };
         }
         // SAFETY: `open` has reserved the range, and no GPU has the page any more.
         let _ = unsafe { munmap(std::ptr::with_exposed_provenance_mut(self.address), RESERVED) };
+    }
+}
+
+/// A page of this process that each wait pins for the GPUs and unpins (`hsa_amd_memory_lock`). Nothing else uses it.
+#[derive(Debug)]
+pub(crate) struct PinnedPage {
+    page: Mutex<Box<Page>>,
+    gpus: Vec<NativeAgent>,
+}
+
+#[derive(Debug)]
+#[repr(align(4096))]
+struct Page([u8; PAGE]);
+
+impl PinnedPage {
+    /// Creates the page, and waits once. Fails if the runtime cannot lock memory.
+    pub fn new(native: &Native, gpus: Vec<NativeAgent>) -> Result<Self, Failure> {
+        let page = Self { page: Mutex::new(Box::new(Page([0; PAGE]))), gpus };
+        page.wait(native)?;
+        Ok(page)
+    }
+
+    /// Waits by locking the page. A page that cannot be unlocked is leaked: locking it again would only count
+    /// another lock, and not wait.
+    fn wait(&self, native: &Native) -> Result<(), Failure> {
+        let mut page = lock(&self.page);
+        let start = page.0.as_ptr().expose_provenance();
+        // SAFETY: the page stays allocated until it is unlocked, and nothing else locks it.
+        unsafe { native.lock(start, PAGE, &self.gpus) }?;
+        // SAFETY: it was just locked, and no GPU has been given its address.
+        if let Err(Failure { call, status }) = unsafe { native.unlock(start) } {
+            crate::log::event!(WARN, call, %status, "a page of this process stays locked");
+            std::mem::forget(std::mem::replace(&mut *page, Box::new(Page([0; PAGE]))));
+        }
+        Ok(())
     }
 }

@@ -1,7 +1,8 @@
 //! The copy of libdrm that ROCr has loaded.
 
-use super::Unavailable;
+use super::DriverError;
 use hsa_sys::driver as abi;
+use hsa_sys::table::Required;
 use libloading::os::unix::{Library, RTLD_NOW};
 use rustix::io::Errno;
 
@@ -13,30 +14,18 @@ const NAMES: [&str; 2] = ["librocm_sysdeps_drm_amdgpu.so.1", "libdrm_amdgpu.so.1
 #[derive(Debug)]
 pub(crate) struct Libdrm {
     pub name: &'static str,
-    pub initialize: Function<abi::amdgpu_device_initialize_fn>,
-    pub deinitialize: Function<abi::amdgpu_device_deinitialize_fn>,
-    pub get_fd: Function<abi::amdgpu_device_get_fd_fn>,
-    pub import: Function<abi::amdgpu_bo_import_fn>,
-    pub free: Function<abi::amdgpu_bo_free_fn>,
-    pub va_op: Function<abi::amdgpu_bo_va_op_raw_fn>,
+    pub initialize: Required<abi::amdgpu_device_initialize_fn>,
+    pub deinitialize: Required<abi::amdgpu_device_deinitialize_fn>,
+    pub get_fd: Required<abi::amdgpu_device_get_fd_fn>,
+    pub import: Required<abi::amdgpu_bo_import_fn>,
+    pub free: Required<abi::amdgpu_bo_free_fn>,
+    pub va_op: Required<abi::amdgpu_bo_va_op_raw_fn>,
     _library: Library,
-}
-
-/// A function pointer that is not null: the type inside the `Option` that bindgen generates.
-pub(crate) type Function<F> = <F as IsFunction>::Inner;
-
-/// Names the type inside an `Option`.
-pub(crate) trait IsFunction {
-    type Inner;
-}
-
-impl<F> IsFunction for Option<F> {
-    type Inner = F;
 }
 
 impl Libdrm {
     /// Returns every loaded copy, first the one that ROCr most likely uses. Loads none.
-    pub fn find_loaded() -> Result<Vec<Self>, Unavailable> {
+    pub fn find_loaded() -> Result<Vec<Self>, DriverError> {
         let mut found = Vec::new();
         for name in NAMES {
             // SAFETY: RTLD_NOLOAD runs no code: the library is already loaded, or the call fails.
@@ -45,10 +34,10 @@ impl Libdrm {
                 found.push(Self::of(name, library)?);
             }
         }
-        if found.is_empty() { Err(Unavailable::NoLibrary) } else { Ok(found) }
+        if found.is_empty() { Err(DriverError::NoLibrary) } else { Ok(found) }
     }
 
-    fn of(name: &'static str, library: Library) -> Result<Self, Unavailable> {
+    fn of(name: &'static str, library: Library) -> Result<Self, DriverError> {
         /// Looks up a function.
         ///
         /// # Safety
@@ -56,10 +45,10 @@ impl Libdrm {
         unsafe fn get<F: Copy>(
             (name, library): (&'static str, &Library),
             function: &'static str,
-        ) -> Result<F, Unavailable> {
+        ) -> Result<F, DriverError> {
             // SAFETY: the caller's promise.
             let found = unsafe { library.get::<F>(function.as_bytes()) };
-            let missing = Unavailable::NoFunction { library: name, function };
+            let missing = DriverError::NoFunction { library: name, function };
             found.map(|symbol| *symbol).map_err(|_| missing)
         }
         let from = (name, &library);
@@ -81,12 +70,12 @@ impl Libdrm {
 
 /// Converts the result of the call of libdrm that was just made: 0, a negative error number, or -1 with `errno` set
 /// (`amdgpu_bo_import`).
-pub(super) fn check(call: &'static str, result: i32) -> Result<(), Unavailable> {
+pub(super) fn check(call: &'static str, result: i32) -> Result<(), DriverError> {
     let status = match result {
         0 => Ok(()),
         -1 => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::PERM)),
         _ => Err(Errno::from_raw_os_error(-result)),
     };
     crate::log::event!(TRACE, call, result);
-    status.map_err(|errno| Unavailable::Call { call, errno })
+    status.map_err(|errno| DriverError::Call { call, errno })
 }

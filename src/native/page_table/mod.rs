@@ -13,7 +13,7 @@
 //! * Otherwise SDMA jobs write the entries after `GEM_VA` has returned.
 //!
 //! Mapping or unmapping a page through `/dev/kfd` waits for all earlier changes of the address space and
-//! flushes the TLB ([`Barrier`]).
+//! flushes the TLB ([`KfdPage`]). Without `/dev/kfd`, the runtime locks and unlocks a page ([`PinnedPage`]).
 
 mod address_space;
 mod barrier;
@@ -22,16 +22,20 @@ mod libdrm;
 mod tests;
 
 pub(crate) use address_space::{AddressSpace, PagePermissions};
-pub(crate) use barrier::Barrier;
+pub(crate) use barrier::{Barrier, KfdPage, PinnedPage};
 pub(crate) use libdrm::Libdrm;
 
+use super::Failure;
 use rustix::io::Errno;
-use std::fs;
-use std::path::PathBuf;
+use rustix::ioctl::Opcode;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
 
-/// Why page tables cannot be changed, or changes cannot be waited for.
+/// Why page tables cannot be changed, or changes cannot be waited for: a failure of the driver, of libdrm or of the
+/// runtime.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Unavailable {
+pub(crate) enum DriverError {
     #[error("the runtime has not loaded libdrm_amdgpu")]
     NoLibrary,
     #[error("{library} does not export {function}")]
@@ -44,9 +48,49 @@ pub(crate) enum Unavailable {
     Call { call: &'static str, errno: Errno },
     #[error("{library} does not share the runtime's file of {}", path.display())]
     NotShared { library: &'static str, path: PathBuf },
+    #[error("{} returned {}", .0.call, .0.status)]
+    Runtime(Failure),
 }
 
-impl Unavailable {
+/// Opens a file of the driver.
+pub(in crate::native) fn open_device(path: &Path) -> Result<File, DriverError> {
+    let opened = File::options().read(true).write(true).open(path);
+    opened.map_err(|error| DriverError::file(path.to_owned(), &error))
+}
+
+/// Makes an `ioctl`, again after each error in `retried`.
+///
+/// # Safety
+/// The call with this opcode has this argument.
+pub(in crate::native) unsafe fn ioctl<T>(
+    file: &File,
+    call: &'static str,
+    opcode: Opcode,
+    argument: &mut T,
+    retried: &[Errno],
+) -> Result<(), DriverError> {
+    loop {
+        // SAFETY: the caller's promise. Not rustix's `ioctl`, which the emulated driver cannot intercept.
+        let result =
+            unsafe { libc::ioctl(file.as_raw_fd(), opcode as libc::Ioctl, &raw mut *argument) };
+        if result >= 0 {
+            return Ok(());
+        }
+        let error = std::io::Error::last_os_error();
+        match Errno::from_io_error(&error).unwrap_or(Errno::IO) {
+            errno if retried.contains(&errno) => {}
+            errno => return Err(DriverError::Call { call, errno }),
+        }
+    }
+}
+
+impl From<Failure> for DriverError {
+    fn from(failure: Failure) -> Self {
+        Self::Runtime(failure)
+    }
+}
+
+impl DriverError {
     pub(super) fn file(path: PathBuf, error: &std::io::Error) -> Self {
         let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
         Self::File { path, errno }
@@ -64,23 +108,23 @@ pub(crate) struct KernelGpu {
 
 impl KernelGpu {
     /// Reads the identifiers of a node of the driver's topology.
-    pub fn of_node(node: u32) -> Result<Self, Unavailable> {
+    pub fn of_node(node: u32) -> Result<Self, DriverError> {
         let folder = PathBuf::from(format!("/sys/class/kfd/kfd/topology/nodes/{node}"));
         let read = |name| {
             let path = folder.join(name);
             match fs::read_to_string(&path) {
                 Ok(text) => Ok((path, text)),
-                Err(error) => Err(Unavailable::file(path, &error)),
+                Err(error) => Err(DriverError::file(path, &error)),
             }
         };
         let (path, text) = read("gpu_id")?;
         let id =
-            text.trim().parse().map_err(|_| Unavailable::NoProperty { path, key: "a number" })?;
+            text.trim().parse().map_err(|_| DriverError::NoProperty { path, key: "a number" })?;
         let (path, text) = read("properties")?;
         let key = "drm_render_minor";
         let value = text.lines().find_map(|line| line.strip_prefix(key));
         let render_minor = value.and_then(|value| value.trim().parse().ok());
-        let render_minor = render_minor.ok_or(Unavailable::NoProperty { path, key })?;
+        let render_minor = render_minor.ok_or(DriverError::NoProperty { path, key })?;
         Ok(Self { id, render_minor })
     }
 }

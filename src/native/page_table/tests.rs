@@ -1,6 +1,6 @@
 //! Page tables on AMD's runtime and the emulated kernel driver.
 
-use super::{AddressSpace, Barrier, KernelGpu, Libdrm, PagePermissions, Unavailable};
+use super::{AddressSpace, DriverError, KernelGpu, KfdPage, Libdrm, PagePermissions};
 use crate::native::{CopyEngine, Native, NativeAccess, NativeAgent, NativeHandle, NativePool};
 use hsa_rocr::Emulation;
 use hsa_rocr::test::{Fixture, on_each_release};
@@ -47,7 +47,7 @@ fn gpus(native: &Native) -> Vec<(NativeAgent, KernelGpu)> {
 
 fn place(native: &Native, pool: NativePool, gpus: &[NativeAgent]) -> Place {
     let address = native.address_reserve(SIZE, 0, 0).unwrap();
-    let handle = native.handle_create(pool, SIZE, 0).unwrap();
+    let handle = native.handle_create(pool, SIZE, sys::MEMORY_TYPE_PINNED, 0).unwrap();
     let access = gpus.iter().map(|gpu| NativeAccess::new(*gpu, 3)).collect::<Vec<_>>();
     // SAFETY: the range is reserved and empty, the handle has its size, and the range is one mapping.
     native.call_shared(|native| unsafe {
@@ -83,8 +83,8 @@ impl Machine {
         AddressSpace::open(Arc::new(found.remove(0)), self.gpus[gpu].1).unwrap()
     }
 
-    fn barrier(&self) -> Barrier {
-        Barrier::open(&self.gpus.iter().map(|(_, gpu)| gpu.id).collect::<Vec<_>>()).unwrap()
+    fn barrier(&self) -> KfdPage {
+        KfdPage::open(&self.gpus.iter().map(|(_, gpu)| gpu.id).collect::<Vec<_>>()).unwrap()
     }
 
     /// Sets the first bytes of both halves of the memory to 1 and 2.
@@ -279,7 +279,7 @@ fn concurrent_imports_keep_runtime_handles() {
 fn other_copies_and_other_nodes_are_rejected() {
     let name = "native::page_table::tests::other_copies_and_other_nodes_are_rejected";
     on_each_release(name, &Emulation::gpus(1), |fixture| {
-        assert_eq!(Libdrm::find_loaded().map(drop), Err(Unavailable::NoLibrary));
+        assert_eq!(Libdrm::find_loaded().map(drop), Err(DriverError::NoLibrary));
         // SAFETY: loads AMD's runtime without starting it, so that libdrm has no device.
         let native = unsafe { Native::load(&Search::only(fixture.runtime())) }.unwrap();
         let gpu = KernelGpu { id: 0x1001, render_minor: 128 };
@@ -288,15 +288,15 @@ fn other_copies_and_other_nodes_are_rejected() {
             AddressSpace::open(library, gpu).map(drop)
         };
         let error = open().unwrap_err();
-        assert!(matches!(error, Unavailable::NotShared { .. }), "{error}");
+        assert!(matches!(error, DriverError::NotShared { .. }), "{error}");
         native.init().unwrap();
         assert_eq!(open(), Ok(()));
         let error = KernelGpu::of_node(7).unwrap_err();
-        assert!(matches!(error, Unavailable::File { .. }), "{error}");
+        assert!(matches!(error, DriverError::File { .. }), "{error}");
         let error = KernelGpu::of_node(0).unwrap_err();
-        assert!(matches!(error, Unavailable::NoProperty { .. }), "a CPU: {error}");
-        let error = Barrier::open(&[7]).unwrap_err();
-        assert!(matches!(error, Unavailable::Call { .. }), "{error}");
+        assert!(matches!(error, DriverError::NoProperty { .. }), "a CPU: {error}");
+        let error = KfdPage::open(&[7]).unwrap_err();
+        assert!(matches!(error, DriverError::Call { .. }), "{error}");
         native.shut_down().unwrap();
     });
 }

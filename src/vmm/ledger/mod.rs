@@ -44,9 +44,7 @@ impl Range {
         if address == Address::NULL {
             return Err(ErrorKind::invalid(Argument::Address, address, Problem::Null));
         }
-        if size == 0 {
-            return Err(ErrorKind::invalid(Argument::Size, size, Problem::Zero));
-        }
+        Argument::Size.check_not_zero(size)?;
         if address.checked_add(size).is_none() {
             return Err(ErrorKind::invalid(Argument::Size, size, Problem::Overflow));
         }

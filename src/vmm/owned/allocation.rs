@@ -125,7 +125,7 @@ impl Allocation {
     }
 
     /// Returns the handle, if it belongs to this `Vmm`.
-    pub(super) fn handle_of(&self, vmm: &Vmm) -> Result<Handle, ErrorKind> {
+    pub(in crate::vmm) fn handle_of(&self, vmm: &Vmm) -> Result<Handle, ErrorKind> {
         let handle = self.inner.handle;
         match self.inner.vmm.is_same(vmm) {
             true => Ok(handle),

@@ -2,7 +2,7 @@
 
 use super::{Allocation, Reservation};
 use crate::agent::AgentId;
-use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
+use crate::error::{Argument, Error, ErrorKind, Operation, Rejected};
 use crate::vmm::ledger::Range;
 use crate::vmm::{Access, AccessDescriptor, Address, Expected, Shared, Vmm};
 use core::slice;
@@ -15,7 +15,7 @@ use derive_more::Debug;
 /// address, which dangles once the mapping is unmapped.
 ///
 /// A call by address can unmap the range ([`Vmm::unmap`]), and another call can map memory at the same
-/// addresses. Every method then returns [`Problem::NotMapped`], and never changes the new mapping.
+/// addresses. Every method then returns [`Problem::NotMapped`](crate::error::Problem::NotMapped), and never changes the new mapping.
 ///
 /// ```
 /// use hsa_vmm::{Access, Allocation, AllocationProperties, Reservation, Runtime, Vmm};
@@ -35,12 +35,13 @@ use derive_more::Debug;
 #[derive(Debug)]
 #[debug("Mapping({size:#x} bytes at {address})")]
 pub struct Mapping {
-    pub(super) reservation: Reservation,
-    pub(super) allocation: Allocation,
-    pub(super) address: Address,
-    pub(super) size: usize,
-    pub(super) serial: u64,
-    pub(super) mapped: bool,
+    pub(in crate::vmm) reservation: Reservation,
+    pub(in crate::vmm) allocation: Allocation,
+    pub(in crate::vmm) address: Address,
+    pub(in crate::vmm) size: usize,
+    pub(in crate::vmm) serial: u64,
+    /// Whether dropping the value unmaps.
+    pub(in crate::vmm) mapped: bool,
 }
 
 impl Mapping {
@@ -177,7 +178,7 @@ impl Mapping {
     /// operation on the same reservation, which would deadlock.
     ///
     /// # Errors
-    /// [`Problem::NotGranted`] if the agent lacks the access; otherwise as for [`Vmm::read`].
+    /// [`Problem::NotGranted`](crate::error::Problem::NotGranted) if the agent lacks the access; otherwise as for [`Vmm::read`].
     pub fn with_access<T>(
         &self,
         agent: AgentId,
@@ -188,7 +189,7 @@ impl Mapping {
             shared.agent(agent, Argument::Agent)?;
             let range = self.range();
             shared.with_locked(&[range], |guards| {
-                shared.check_granted(guards, range, only, agent, access)?;
+                shared.check_granted(guards, range, only, Some(agent), access)?;
                 Ok(act(self.address))
             })
         })
@@ -198,7 +199,7 @@ impl Mapping {
     /// keeps its address and its access.
     ///
     /// # Errors
-    /// As for [`Vmm::exchange`]; [`Problem::ForeignHandle`] if `other` belongs to another `Vmm`.
+    /// As for [`Vmm::exchange`]; [`Problem::ForeignHandle`](crate::error::Problem::ForeignHandle) if `other` belongs to another `Vmm`.
     pub fn exchange(&mut self, other: &mut Self) -> Result<(), Error> {
         Self::exchange_many(slice::from_mut(self), slice::from_mut(other))
     }
@@ -251,7 +252,7 @@ impl Mapping {
     /// Checks that the memory is still mapped: a call by address can have unmapped it.
     ///
     /// # Errors
-    /// [`Problem::NotMapped`] if it was unmapped.
+    /// [`Problem::NotMapped`](crate::error::Problem::NotMapped) if it was unmapped.
     pub fn check_mapped(&self) -> Result<(), Error> {
         self.run(Operation::GetAccess, |shared, only| shared.check_mapped(self.range(), only))
     }
@@ -265,21 +266,7 @@ impl Mapping {
         self.serial
     }
 
-    /// Rejects a mapping of another `Vmm`.
-    pub(in crate::vmm) fn check_vmm(&self, vmm: &Vmm) -> Result<(), ErrorKind> {
-        self.allocation.handle_of(vmm).map(drop)
-    }
-
-    pub(in crate::vmm) fn range_and_serial(&self) -> (Range, u64) {
-        (self.range(), self.serial)
-    }
-
-    /// Makes dropping the value not unmap.
-    pub(in crate::vmm) fn disown(&mut self) {
-        self.mapped = false;
-    }
-
-    pub(super) fn range(&self) -> Range {
+    pub(in crate::vmm) fn range(&self) -> Range {
         Range { start: self.address.get(), size: self.size }
     }
 
@@ -301,11 +288,8 @@ impl Mapping {
         act: impl FnOnce(&Shared, Address, Expected<'_>) -> Result<T, ErrorKind>,
     ) -> Result<T, Error> {
         self.run(operation, |shared, only| {
-            let part = offset.checked_add(size).filter(|end| *end <= self.size);
-            let address = part.and_then(|_| self.address.checked_add(offset)).ok_or_else(|| {
-                let problem = Problem::OutOfBounds { size, end: self.size };
-                ErrorKind::invalid(Argument::Offset, offset, problem)
-            })?;
+            Argument::Offset.check_bounds(offset, size, self.size)?;
+            let address = Address::new(self.address.get() + offset);
             act(shared, address, only)
                 .map_err(|kind| kind.for_offset(Argument::Address, self.address))
         })

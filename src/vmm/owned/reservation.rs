@@ -172,12 +172,8 @@ impl Reservation {
 
     /// Returns the range of `size` bytes at an offset, which must be inside the reservation.
     pub(super) fn part(&self, offset: usize, size: usize) -> Result<Range, ErrorKind> {
-        let end = self.size();
         // Another reservation may begin where this one ends.
-        if offset.checked_add(size).is_none_or(|last| last > end) {
-            let problem = Problem::OutOfBounds { size, end };
-            return Err(ErrorKind::invalid(Argument::Offset, offset, problem));
-        }
+        Argument::Offset.check_bounds(offset, size, self.size())?;
         Ok(Range { start: self.address().get() + offset, size })
     }
 

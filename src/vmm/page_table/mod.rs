@@ -7,20 +7,18 @@
 //! Later requests to the runtime repeat read and write access, for which the runtime makes no driver call: a
 //! different permission would unmap the memory and map it with full access again.
 
-mod barrier;
 mod probe;
 
 use super::ledger::MappedRange;
-use super::shareable::exportable;
 use super::{Quirks, Shared, Vmm, VmmOptions};
 use crate::access::{Access, AgentSet};
 use crate::agent::{Agent, AgentId, AgentKind, Enforcement};
-use crate::error::{Argument, ErrorKind, Problem};
+use crate::error::ErrorKind;
 use crate::native::{
-    AddressSpace, Barrier, Failure, KernelGpu, Libdrm, Native, PagePermissions, Unavailable,
+    AddressSpace, Barrier, DriverError, Failure, KernelGpu, KfdPage, Libdrm, Native,
+    PagePermissions, PinnedPage,
 };
 use crate::sync::{Mutex, lock};
-use barrier::{GpuBarrier, LockedPage, NotWaited};
 use probe::PageTableProbe;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -30,7 +28,7 @@ use std::sync::Arc;
 pub(super) struct PageTables {
     /// The address space of each agent, by its index.
     spaces: Vec<Option<AddressSpace>>,
-    barrier: Option<GpuBarrier>,
+    barrier: Option<Barrier>,
     /// Why `/dev/kfd` is not used for waiting, and what is used instead.
     pub barrier_failure: Option<String>,
     /// Whether waiting for an operation and for its rollback has failed: GPUs may still use memory that was taken
@@ -48,9 +46,7 @@ pub(super) struct PageTables {
 #[derive(Clone, Debug, thiserror::Error)]
 enum Uncontrolled {
     #[error(transparent)]
-    Unavailable(#[from] Unavailable),
-    #[error("{} returned {}", .0.call, .0.status)]
-    Runtime(Failure),
+    Driver(#[from] DriverError),
     #[error("the GPU has no pool for virtual memory")]
     NoPool,
     #[error("the runtime exported no descriptor")]
@@ -61,18 +57,9 @@ enum Uncontrolled {
     NoBarrier,
 }
 
-impl From<NotWaited> for Uncontrolled {
-    fn from(error: NotWaited) -> Self {
-        match error {
-            NotWaited::Driver(error) => Self::Unavailable(error),
-            NotWaited::Runtime(failure) => Self::Runtime(failure),
-        }
-    }
-}
-
 impl From<Failure> for Uncontrolled {
     fn from(failure: Failure) -> Self {
-        Self::Runtime(failure)
+        Self::Driver(failure.into())
     }
 }
 
@@ -208,19 +195,16 @@ impl Shared {
         if agents.is_empty() {
             return Ok(());
         }
-        let memory = self.ledger.handles.with_live(handle, |record| exportable(record));
-        let released = || ErrorKind::invalid(Argument::Handle, handle, Problem::Released);
-        let memory = memory.ok_or_else(released)?;
         self.with_descriptor(|| {
-            let descriptor = self.export(memory)?;
+            let descriptor = self.export_live(handle)?;
             for agent in agents.iter() {
                 let space = self.page_tables.spaces.get(agent).and_then(Option::as_ref);
                 let Some(space) = space else { continue };
                 let permissions = self.permissions(access.requested.get(agent));
-                let buffer = space.import(descriptor.as_fd()).map_err(of_driver)?;
+                let buffer = space.import(descriptor.as_fd())?;
                 attempted.insert(agent);
                 // SAFETY: the range is a mapping of this memory, and the runtime has granted the GPU access.
-                unsafe { buffer.replace(start, size, offset, permissions) }.map_err(of_driver)?;
+                unsafe { buffer.replace(start, size, offset, permissions) }?;
             }
             Ok(())
         })
@@ -246,10 +230,7 @@ impl Shared {
     /// Waits until the changes of page tables have taken effect. Does nothing without a barrier.
     pub(super) fn wait_for_gpus(&self) -> Result<(), ErrorKind> {
         match &self.page_tables.barrier {
-            Some(barrier) => barrier.wait(self.native()).map_err(|error| match error {
-                NotWaited::Driver(error) => of_driver(error),
-                NotWaited::Runtime(failure) => ErrorKind::from(failure),
-            }),
+            Some(barrier) => Ok(barrier.wait(self.native())?),
             None => Ok(()),
         }
     }
@@ -276,51 +257,38 @@ impl Shared {
 }
 
 /// Opens a GPU's address space by the copy of libdrm that the runtime uses.
-fn open_space(libraries: &[Arc<Libdrm>], gpu: &Agent) -> Result<AddressSpace, Unavailable> {
+fn open_space(libraries: &[Arc<Libdrm>], gpu: &Agent) -> Result<AddressSpace, DriverError> {
     let kernel = KernelGpu::of_node(gpu.node)?;
     let mut spaces = libraries.iter().map(|it| AddressSpace::open(it.clone(), kernel));
-    let first = spaces.next().unwrap_or(Err(Unavailable::NoLibrary));
+    let first = spaces.next().unwrap_or(Err(DriverError::NoLibrary));
     first.or_else(|error| spaces.find_map(Result::ok).ok_or(error))
 }
 
 /// Opens `/dev/kfd` for waiting, or else a page that the runtime locks. Returns and logs why `/dev/kfd` or both
 /// cannot be used.
-fn open_barrier(native: &Native, gpus: &[&Agent]) -> (Option<GpuBarrier>, Option<String>) {
+fn open_barrier(native: &Native, gpus: &[&Agent]) -> (Option<Barrier>, Option<String>) {
     let mut driver_failure = None;
     if !native.is_simulation() {
         let ids = gpus.iter().map(|gpu| KernelGpu::of_node(gpu.node).map(|kernel| kernel.id));
-        let by_driver = ids.collect::<Result<Vec<_>, _>>().and_then(|ids| Barrier::open(&ids));
+        let by_driver = ids.collect::<Result<Vec<_>, _>>().and_then(|ids| KfdPage::open(&ids));
         match by_driver {
-            Ok(barrier) => return (Some(GpuBarrier::Driver(barrier)), None),
+            Ok(page) => return (Some(Barrier::Kfd(page)), None),
             Err(reason) => {
                 crate::log::event!(INFO, %reason, "waits for page tables by hsa_amd_memory_lock");
                 driver_failure = Some(reason);
             }
         }
     }
-    match LockedPage::new(native, gpus.iter().map(|gpu| gpu.native).collect()) {
+    match PinnedPage::new(native, gpus.iter().map(|gpu| gpu.native).collect()) {
         Ok(page) => {
             let failure = driver_failure
                 .map(|reason| format!("{reason}; operations wait by hsa_amd_memory_lock"));
-            (Some(GpuBarrier::Runtime(page)), failure)
+            (Some(Barrier::Pinned(page)), failure)
         }
         Err(Failure { call, status }) => {
             crate::log::event!(WARN, call, %status, "calls do not wait until they have taken effect");
             let driver = driver_failure.map(|reason| format!("{reason}; ")).unwrap_or_default();
             (None, Some(format!("{driver}{call} returned {status}; operations do not wait")))
-        }
-    }
-}
-
-fn of_driver(error: Unavailable) -> ErrorKind {
-    match error {
-        Unavailable::Call { call, errno } => ErrorKind::of_system(call, errno),
-        Unavailable::File { errno, .. } => ErrorKind::of_system("open", errno),
-        Unavailable::NoLibrary
-        | Unavailable::NoFunction { .. }
-        | Unavailable::NoProperty { .. }
-        | Unavailable::NotShared { .. } => {
-            ErrorKind::of_system("amdgpu_device_initialize", rustix::io::Errno::NODEV)
         }
     }
 }

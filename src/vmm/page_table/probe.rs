@@ -1,13 +1,13 @@
 //! Tests whether a GPU uses the page-table entries that the library replaces.
 
 use super::Uncontrolled;
-use super::barrier::GpuBarrier;
 use crate::access::Access;
 use crate::agent::Agent;
 use crate::native::{
-    AddressSpace, CopyEngine, Native, NativeAccess, NativeHandle, PagePermissions,
+    AddressSpace, Barrier, CopyEngine, Native, NativeAccess, NativeHandle, PagePermissions,
 };
 use crate::vmm::Quirks;
+use hsa_sys::MEMORY_TYPE_PINNED;
 use std::os::fd::{AsFd, OwnedFd};
 
 /// The bytes that the probe writes to each half of its memory.
@@ -20,7 +20,7 @@ pub(super) struct PageTableProbe<'a> {
     pub quirks: Quirks,
     pub gpu: &'a Agent,
     pub space: &'a AddressSpace,
-    pub barrier: &'a GpuBarrier,
+    pub barrier: &'a Barrier,
 }
 
 /// Memory of the probe, two granules, and its reserved addresses.
@@ -38,7 +38,9 @@ impl PageTableProbe<'_> {
         let pool = self.gpu.vmem_pool().ok_or(Uncontrolled::NoPool)?;
         let (half, size) = (pool.granule, 2 * pool.granule);
         let address = self.native.call_shared(|native| native.address_reserve(size, 0, half))?;
-        let created = self.native.call_shared(|native| native.handle_create(pool.native, size, 0));
+        let created = self
+            .native
+            .call_shared(|native| native.handle_create(pool.native, size, MEMORY_TYPE_PINNED, 0));
         let result = created.map_err(Uncontrolled::from).and_then(|memory| {
             let result = self.with_memory(Place { address, half, memory });
             // SAFETY: the memory is not mapped.

@@ -105,9 +105,7 @@ impl RetireQueueBuilder {
     /// `hsa_signal_load_scacquire`; [`ErrorKind::System`] if no thread can be created.
     pub fn open(self, vmm: &Vmm) -> Result<RetireQueue, Error> {
         vmm.run(Operation::Retire, |shared| {
-            if self.capacity == 0 {
-                return Err(ErrorKind::invalid(Argument::Size, 0, Problem::Zero));
-            }
+            Argument::Size.check_not_zero(self.capacity)?;
             if !shared.native().can_load_signals() {
                 return Err(Feature::Function("hsa_signal_load_scacquire").into());
             }
@@ -205,11 +203,6 @@ impl RetireQueue {
         self.core.incoming.reserved()
     }
 
-    /// Returns how long a mapping waits for its signals.
-    pub fn time_limit(&self) -> Duration {
-        self.core.limit
-    }
-
     /// Submits a mapping, to be unmapped when every signal has reached its value; without signals, as soon as
     /// possible. Does not allocate and does not wait. If the queue's thread sleeps, this wakes it.
     ///
@@ -230,18 +223,8 @@ impl RetireQueue {
         mapping: Mapping,
         signals: &[(hsa_signal_t, SignalCondition)],
     ) -> Result<(), Rejected<Mapping>> {
-        let reserved = self.run(signals, |signals| {
-            mapping.check_vmm(&self.core.vmm)?;
-            Ok((self.reserve(1)?, signals))
-        });
-        match reserved {
-            Ok((number, signals)) => {
-                self.store(number, Retirement::of(mapping), signals);
-                self.wake();
-                Ok(())
-            }
-            Err(error) => Err(Rejected { value: mapping, error }),
-        }
+        let submitted = self.submit_all([mapping], signals);
+        submitted.map_err(|Rejected { value: [mapping], error }| Rejected { value: mapping, error })
     }
 
     /// Submits many mappings with the same signals: all of them or none. Otherwise as [`submit`](Self::submit).
@@ -256,20 +239,7 @@ impl RetireQueue {
         mappings: Vec<Mapping>,
         signals: &[(hsa_signal_t, SignalCondition)],
     ) -> Result<(), Rejected<Vec<Mapping>>> {
-        let reserved = self.run(signals, |signals| {
-            mappings.iter().try_for_each(|mapping| mapping.check_vmm(&self.core.vmm))?;
-            Ok((self.reserve(mappings.len())?, signals))
-        });
-        match reserved {
-            Ok((first, signals)) => {
-                for (number, mapping) in (first..).zip(mappings) {
-                    self.store(number, Retirement::of(mapping), signals.clone());
-                }
-                self.wake();
-                Ok(())
-            }
-            Err(error) => Err(Rejected { value: mappings, error }),
-        }
+        self.submit_all(mappings, signals)
     }
 
     /// Submits the mappings of a range, which [`Vmm::map`] has created: all of them or none. Otherwise as
@@ -299,7 +269,7 @@ impl RetireQueue {
             mappings.check_not_quarantined(mappings.adjacent(range)?.map(|it| it.serial))?;
             let first = self.reserve(mappings.adjacent(range)?.count())?;
             for (number, it) in (first..).zip(mappings.adjacent(range)?) {
-                self.store(number, Retirement::of_range(it.range(), it.serial), signals.clone());
+                self.store(number, (it.range(), it.serial), None, signals.clone());
             }
             Ok(())
         })?;
@@ -327,6 +297,30 @@ impl RetireQueue {
         Ok(self.core.drain(Instant::now().checked_add(limit)))
     }
 
+    /// Submits all mappings or none. Does not allocate.
+    fn submit_all<M: AsRef<[Mapping]> + IntoIterator<Item = Mapping>>(
+        &self,
+        mappings: M,
+        signals: &[(hsa_signal_t, SignalCondition)],
+    ) -> Result<(), Rejected<M>> {
+        let reserved = self.run(signals, |signals| {
+            let all = mappings.as_ref();
+            let vmm = &self.core.vmm;
+            all.iter().try_for_each(|it| it.allocation.handle_of(vmm).map(drop))?;
+            Ok((self.reserve(all.len())?, signals))
+        });
+        match reserved {
+            Ok((first, signals)) => {
+                for (number, it) in (first..).zip(mappings) {
+                    self.store(number, (it.range(), it.serial), Some(it), signals.clone());
+                }
+                self.wake();
+                Ok(())
+            }
+            Err(error) => Err(Rejected { value: mappings, error }),
+        }
+    }
+
     /// Checks the signals and calls `act` with them, except in a forked child.
     fn run<T>(
         &self,
@@ -351,9 +345,16 @@ impl RetireQueue {
         self.core.incoming.reserve(count).ok_or(full)
     }
 
-    fn store(&self, number: u64, retirement: Retirement, signals: Signals) {
+    fn store(
+        &self,
+        number: u64,
+        (range, serial): (Range, u64),
+        mapping: Option<Mapping>,
+        signals: Signals,
+    ) {
         let deadline = Instant::now().checked_add(self.core.limit);
-        self.core.incoming.store(number, retirement.with(number, signals, deadline));
+        let retirement = Retirement { number, range, serial, mapping, signals, deadline };
+        self.core.incoming.store(number, retirement);
     }
 
     /// Wakes the thread if it sleeps until a mapping is submitted.

@@ -30,31 +30,15 @@ const PASSES_BEFORE_SLEEP: u32 = 20;
 /// A submitted mapping.
 #[derive(Debug)]
 pub(super) struct Retirement {
-    number: u64,
-    range: Range,
-    serial: u64,
+    pub number: u64,
+    pub range: Range,
+    pub serial: u64,
     /// The owned mapping; `None` for a mapping that was submitted by its address.
-    mapping: Option<Mapping>,
+    pub mapping: Option<Mapping>,
     /// The signals that have not reached their values yet.
-    signals: Signals,
+    pub signals: Signals,
     /// `None` if there is no limit.
-    deadline: Option<Instant>,
-}
-
-impl Retirement {
-    pub fn of(mapping: Mapping) -> Self {
-        let (range, serial) = mapping.range_and_serial();
-        Self { mapping: Some(mapping), ..Self::of_range(range, serial) }
-    }
-
-    pub fn of_range(range: Range, serial: u64) -> Self {
-        let (number, mapping, signals, deadline) = (0, None, Signals::new(), None);
-        Self { number, range, serial, mapping, signals, deadline }
-    }
-
-    pub fn with(self, number: u64, signals: Signals, deadline: Option<Instant>) -> Self {
-        Self { number, signals, deadline, ..self }
-    }
+    pub deadline: Option<Instant>,
 }
 
 /// The part of a queue that is shared with its thread.
@@ -223,7 +207,7 @@ impl Core {
         }
         // The ledger knows the mapping's state; dropping the value must not unmap.
         if let Some(mapping) = &mut it.mapping {
-            mapping.disown();
+            mapping.mapped = false;
         }
         true
     }
