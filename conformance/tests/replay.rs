@@ -1,8 +1,9 @@
 //! Replays the recorded traces, and modified traces.
 
-use hsa_sim::{Config, Generation};
+use hsa_sim::{Config, Generation, PageTableUpdates};
 use hsa_vmm::Runtime;
-use hsa_vmm_conformance::replay::{ReplayError, ReplayReport, Rule, replay};
+use hsa_vmm::vmm::VmmOptions;
+use hsa_vmm_conformance::replay::{ReplayError, ReplayReport, Rule, replay, replay_with};
 use hsa_vmm_conformance::trace::{Call, Reader, Trace, TraceError};
 
 const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/data/cuda_h200_traces_seed1.jsonl.gz");
@@ -57,6 +58,25 @@ fn replay_agrees_in_every_generation_and_granule() {
             );
             assert_eq!(report.operations, 20_000);
             assert_eq!(report.first, None);
+        }
+    }
+}
+
+/// With page tables under the library's control, calls have the same results, however late changes take effect.
+#[test]
+fn replay_agrees_with_page_tables() {
+    use PageTableUpdates::{Immediate, Late, NotFlushed};
+    for generation in Generation::ALL {
+        for updates in [Immediate, NotFlushed, Late] {
+            let mut config = Config::mi300x(2).with_generation(generation).with_granule(2 << 20);
+            config = config.with_page_table_updates(updates);
+            let runtime = Runtime::simulated(config).unwrap();
+            let options = VmmOptions::new().with_page_tables(true);
+            let traces = recorded(100).into_iter().map(Ok);
+            let report = replay_with(&runtime, options, traces, &mut |_| ()).unwrap();
+            check_totals(&report);
+            let context = format!("generation {generation}, {updates:?}: {report:?}");
+            assert_eq!((report.divergent, report.operations), (0, 8_000), "{context}");
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::state::{Outcome, State};
 use super::{Divergence, ReplayError, check_fits};
 use crate::trace::Trace;
+use hsa_vmm::vmm::VmmOptions;
 use hsa_vmm::{Runtime, Vmm};
 
 /// The state after the first operations of a trace. Dropping `vmm` releases all objects.
@@ -27,7 +28,7 @@ pub fn replay_beginning(
     operations: usize,
 ) -> Result<Beginning, ReplayError> {
     check_fits(runtime, index, trace)?;
-    let mut state = State::open(runtime, trace)?;
+    let mut state = State::open(runtime, VmmOptions::new(), trace)?;
     let mut performed = 0;
     let mut divergence = None;
     for operation in trace.ops.iter().take(operations) {

@@ -14,6 +14,7 @@ pub use report::{Divergence, ReplayError, ReplayReport};
 pub use rule::Rule;
 
 use crate::trace::{Trace, TraceError};
+use hsa_vmm::vmm::VmmOptions;
 use hsa_vmm::{Agent, Runtime};
 use state::{Outcome, State};
 
@@ -27,11 +28,24 @@ pub fn replay(
     traces: impl Iterator<Item = Result<Trace, TraceError>>,
     on_trace: &mut dyn FnMut(usize),
 ) -> Result<ReplayReport, ReplayError> {
+    replay_with(runtime, VmmOptions::new(), traces, on_trace)
+}
+
+/// Replays traces as [`replay`] does, with options of the [`Vmm`](hsa_vmm::Vmm).
+///
+/// # Errors
+/// As for [`replay`].
+pub fn replay_with(
+    runtime: &Runtime,
+    options: VmmOptions,
+    traces: impl Iterator<Item = Result<Trace, TraceError>>,
+    on_trace: &mut dyn FnMut(usize),
+) -> Result<ReplayReport, ReplayError> {
     let mut report = ReplayReport::default();
     for (index, trace) in traces.enumerate() {
         let trace = trace?;
         check_fits(runtime, index, &trace)?;
-        replay_trace(runtime, index, &trace, &mut report)?;
+        replay_trace(runtime, options, index, &trace, &mut report)?;
         on_trace(index + 1);
     }
     Ok(report)
@@ -53,11 +67,12 @@ fn check_fits(runtime: &Runtime, index: usize, trace: &Trace) -> Result<(), Repl
 
 fn replay_trace(
     runtime: &Runtime,
+    options: VmmOptions,
     index: usize,
     trace: &Trace,
     report: &mut ReplayReport,
 ) -> Result<(), ReplayError> {
-    let mut state = State::open(runtime, trace)?;
+    let mut state = State::open(runtime, options, trace)?;
     for (position, operation) in trace.ops.iter().enumerate() {
         report.operations += 1;
         match state.perform(operation) {

@@ -13,7 +13,8 @@ pub enum Rule {
     UnmapOverHoles,
     /// CUDA maps only whole handles and otherwise returns `NOT_SUPPORTED`. HIP also maps the beginning of
     /// a handle; the replay skips such calls. HIP rejects an offset, and a size beyond the handle, as
-    /// invalid; the replay makes such calls and expects the rejection.
+    /// invalid; the replay makes such calls and expects the rejection. With control of page tables the library
+    /// maps from an offset on; the replay then skips those calls, too.
     PartOfAHandle,
     /// This runtime's granule is smaller than the recorded granule. The recorded driver rejected sizes and
     /// offsets that are multiples of only the smaller granule. The replay skips such calls.

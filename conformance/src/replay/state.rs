@@ -2,6 +2,7 @@
 
 use super::Rule;
 use crate::trace::{Call, Operation, SUCCESS, Trace};
+use hsa_vmm::agent::Enforcement;
 use hsa_vmm::hip::{HipError, HipProfile};
 use hsa_vmm::vmm::{MappingInfo, VmmOptions};
 use hsa_vmm::{
@@ -37,9 +38,9 @@ pub(super) struct State {
 }
 
 impl State {
-    pub fn open(runtime: &Runtime, trace: &Trace) -> Result<Self, Error> {
+    pub fn open(runtime: &Runtime, options: VmmOptions, trace: &Trace) -> Result<Self, Error> {
         // The recorded driver has a separate error for invalid devices, like HIP 7.
-        let options = VmmOptions::new().with_profile(HipProfile::Hip7);
+        let options = options.with_profile(HipProfile::Hip7);
         let pools = runtime.gpus().filter_map(Agent::vmem_pool);
         Ok(Self {
             vmm: Vmm::open_with(runtime, options)?,
@@ -145,6 +146,12 @@ impl State {
         }
     }
 
+    /// Returns whether the library maps memory from an offset on: with control of page tables.
+    fn maps_offsets(&self) -> bool {
+        let mut gpus = self.gpus.iter();
+        gpus.all(|gpu| self.vmm.enforcement(*gpu) == Some(Enforcement::Enforced))
+    }
+
     /// Returns the rule by which the replay skips an operation. The recorded driver rejected the operation,
     /// but this runtime would accept it.
     fn skip_rule(&self, call: &Call, expected: &str) -> Option<Rule> {
@@ -155,9 +162,12 @@ impl State {
         };
         let is_finer = expected == INVALID_VALUE && self.granule < self.recorded_granule;
         match *call {
-            Call::Map { size, h, handle_offset: 0, .. }
+            Call::Map { size, h, handle_offset, .. }
                 if expected == NOT_SUPPORTED
-                    && self.handle_size(h).is_some_and(|handle_size| size < handle_size) =>
+                    && (handle_offset == 0 || self.maps_offsets())
+                    && self.handle_size(h).is_some_and(|handle_size| {
+                        size < handle_size && handle_offset <= handle_size - size
+                    }) =>
             {
                 Some(Rule::PartOfAHandle)
             }
