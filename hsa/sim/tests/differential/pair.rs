@@ -129,6 +129,10 @@ impl Pair {
     pub fn run(&mut self, calls: &[Call], mut before: impl FnMut(usize)) -> Option<Difference> {
         self.amd.next_sequence();
         self.simulated.next_sequence();
+        if self.lingered && uses_own_driver() {
+            // The end of the last sequence did not wait until all memory was freed.
+            thread::sleep(FREE_LIMIT / 4);
+        }
         self.memory_before = [self.amd.available_memory(), self.simulated.available_memory()];
         self.lingered = false;
         let mut state = State::default();

@@ -11,6 +11,8 @@ pub struct Mapping {
     pub reservation: Name,
     pub offset: i64,
     pub size: u64,
+    /// `None` for an invalid handle.
+    pub handle: Option<Name>,
 }
 
 #[derive(Debug, Default)]
@@ -48,6 +50,23 @@ impl State {
             let start = self.start_of(mapping);
             start <= at && at.saturating_add(size) <= start.saturating_add(mapping.size)
         })
+    }
+
+    /// Returns whether two ranges of the same size share memory, through one mapping or through two.
+    pub fn overlap(&self, first: Location, second: Location, size: u64) -> bool {
+        let memory_at = |location| {
+            let at = self.in_area(location)?;
+            let contains = |mapping: &&Mapping| {
+                (self.start_of(mapping)..self.start_of(mapping).saturating_add(mapping.size))
+                    .contains(&at)
+            };
+            let mapping = self.mappings.iter().find(contains)?;
+            Some((mapping.handle, at - self.start_of(mapping)))
+        };
+        match (memory_at(first), memory_at(second)) {
+            (Some((one, at)), Some((other, from))) => one == other && at.abs_diff(from) < size,
+            _ => false,
+        }
     }
 
     /// Returns whether a handle has references.
@@ -100,7 +119,13 @@ impl State {
                     }
                 }
             }
-            Call::Map { at, size, .. } => self.record_mapping(at, size),
+            Call::Map { at, size, handle, .. } => {
+                let handle = match handle {
+                    Handle::Of(name) => Some(current_name(name)),
+                    Handle::Zero | Handle::Garbage => None,
+                };
+                self.record_mapping(at, size, handle);
+            }
             Call::Unmap { at, size } => {
                 let Some(start) = self.in_area(at) else { return };
                 let end = start.saturating_add(size);
@@ -114,13 +139,13 @@ impl State {
     }
 
     /// Records a mapping, with its location relative to its reservation.
-    fn record_mapping(&mut self, at: Location, size: u64) {
+    fn record_mapping(&mut self, at: Location, size: u64, handle: Option<Name>) {
         let Some(at) = self.in_area(at) else { return };
         let containing = self.reservations.iter().find(|(_, (start, reserved))| {
             *start <= at && at.saturating_add(size) <= start.saturating_add(*reserved)
         });
         let Some((&reservation, &(start, _))) = containing else { return };
-        self.mappings.push(Mapping { reservation, offset: (at - start) as i64, size });
+        self.mappings.push(Mapping { reservation, offset: (at - start) as i64, size, handle });
         self.points.extend([at, at + size / 2, at + size, at + size + 1]);
     }
 
