@@ -34,7 +34,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
         mappings.push(mapping);
     }
     let text = b"one text in two dma-bufs";
-    let start = reservation.address().checked_add(2 * SIZE - 8).context("no overflow")?;
+    let start = reservation.address().checked_add(2 * SIZE - 8).context("the address overflows")?;
     vmm.write(start, text)?;
 
     let segments = vmm.export_address_range(start, text.len())?;
@@ -45,12 +45,12 @@ pub(crate) fn main() -> anyhow::Result<()> {
         read.extend(read_segment(&vmm, segment, &agents)?);
     }
     println!("  \"{}\"", String::from_utf8_lossy(&read));
-    ensure!(read == text, "the segments contain the text");
+    ensure!(read == text, "the segments do not contain the text");
 
     // Pool memory is one segment. Its dma-buf can contain other allocations of the pool.
     let memory = PoolMemory::allocate(&runtime, gpu, 4096)?;
     let segments = vmm.export_address_range(memory.address(), memory.size())?;
-    let [segment] = &segments[..] else { anyhow::bail!("pool memory is one segment") };
+    let [segment] = &segments[..] else { anyhow::bail!("pool memory is not one segment") };
     println!("pool memory: {:#x} bytes from {:#x}", segment.length, segment.offset);
     Ok(())
 }

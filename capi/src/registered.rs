@@ -125,7 +125,7 @@ extern "C" fn hipHostUnregister(ptr: *mut c_void) -> hipError_t {
         })?;
         mapped.destroyed = true;
         map.remove(&at);
-        // Fails only if the program has destroyed the area by guessing its number.
+        // Cannot fail: an area is not destroyed while its memory is mapped.
         let _ = process.objects.remove(entry.number as *mut c_void);
         Ok(())
     })

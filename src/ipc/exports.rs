@@ -5,7 +5,7 @@ use super::table::Table;
 use super::{namespace_of, of_failure, server};
 use crate::error::{Argument, ErrorKind, Problem};
 use crate::memory::{Exported, Record, Registry, State};
-use crate::native::{NativeIpc, Status, without_sigpipe};
+use crate::native::{NativeIpc, Status, with_sigpipe_blocked};
 use crate::runtime::{Attachment, Runtime};
 use crate::sync::{Mutex, lock};
 use crate::vmm::{Address, Quirks};
@@ -121,7 +121,7 @@ fn create(runtime: &Runtime, quirks: Quirks, record: &Record) -> Result<NativeIp
     }
     // The server's thread inherits the signal mask. It writes to connections that the other process may
     // have closed, and `SIGPIPE` would end this process.
-    let created = without_sigpipe(|| runtime.native().ipc_create(record.start, record.size));
+    let created = with_sigpipe_blocked(|| runtime.native().ipc_create(record.start, record.size));
     drop(creating);
     let native = created.map_err(|failure| match of_failure(failure) {
         ErrorKind::Runtime {

@@ -59,7 +59,7 @@ pub(crate) fn peer_has_ended(socket: impl AsFd) -> Result<Option<bool>, Errno> {
     wait(pidfd.as_fd(), PollFlags::IN, Instant::now()).map(Some)
 }
 
-/// Returns whether a descriptor is a socket that listens at this address and was opened by this process,
+/// Returns whether a descriptor is a socket that listens at this abstract address and was opened by this process,
 /// not received from another. Other threads can close or reuse the descriptor during the call.
 pub(crate) fn listens_at(number: RawFd, address: &SocketAddrUnix) -> bool {
     if number < 0 {
@@ -203,7 +203,7 @@ pub(crate) fn lock_byte(file: BorrowedFd<'_>, byte: u64, lock: ByteLock) -> Resu
 }
 
 /// Calls a function with `SIGPIPE` blocked. Threads that the function starts keep the signal blocked.
-pub(crate) fn without_sigpipe<T>(act: impl FnOnce() -> T) -> T {
+pub(crate) fn with_sigpipe_blocked<T>(act: impl FnOnce() -> T) -> T {
     let mut pipe = MaybeUninit::uninit();
     let mut before = MaybeUninit::uninit();
     // SAFETY: the first call initialises the set that the others use, and the calls do not fail for a

@@ -20,7 +20,7 @@ mod vmem;
 
 pub(crate) use descriptor::{Spare, out_of_descriptors};
 pub(crate) use discovery::{AttributeValue, NativeAgent, NativePool};
-pub(crate) use interprocess::{ByteLock, lock_byte, without_sigpipe};
+pub(crate) use interprocess::{ByteLock, lock_byte, with_sigpipe_blocked};
 pub(crate) use interprocess::{
     Received, discard, listens_at, peer_has_ended, peer_of, receive, send, wait,
 };

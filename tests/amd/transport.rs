@@ -34,12 +34,12 @@ fn received_memory_outlives_its_sender() {
     on_each_release(name, &Emulation::gpus(2), |fixture| {
         let (sending, receiving) = Channel::pair().unwrap();
         let (reply_sending, reply_receiving) = Channel::pair().unwrap();
-        // A fork copies all channels. Each child closes the other child's, so that its end is detected.
-        let (mut senders, mut receivers) =
+        // A fork copies all channels. Each child closes the other's, so that `receive` notices when the other has ended.
+        let (mut sender_channels, mut receiver_channels) =
             (Some((sending, reply_receiving)), Some((receiving, reply_sending)));
         let sender = Child::start(|| {
-            drop(receivers.take());
-            let (sending, reply_receiving) = senders.take().unwrap();
+            drop(receiver_channels.take());
+            let (sending, reply_receiving) = sender_channels.take().unwrap();
             let library = Library::load(fixture.runtime());
             let memory = Allocation::create(&library.vmm, SIZE, &library.on(1)).unwrap();
             let mapping = map_for_all(&library, &memory);
@@ -51,8 +51,8 @@ fn received_memory_outlives_its_sender() {
             0
         });
         let receiver = Child::start(|| {
-            drop(senders.take());
-            let (receiving, reply_sending) = receivers.take().unwrap();
+            drop(sender_channels.take());
+            let (receiving, reply_sending) = receiver_channels.take().unwrap();
             let library = Library::load(fixture.runtime());
             let (memory, description) = receiving.receive(&library.vmm).unwrap();
             assert_eq!((description.name.as_str(), description.size), ("mine", SIZE as u64));
@@ -70,15 +70,15 @@ fn received_memory_outlives_its_sender() {
             assert_eq!(word(&mapping), 7u32.to_ne_bytes());
             0
         });
-        drop((senders, receivers));
+        drop((sender_channels, receiver_channels));
         assert_eq!(sender.wait(), End::Success, "{}: sender", fixture.release());
         assert_eq!(receiver.wait(), End::Success, "{}: receiver", fixture.release());
     });
 }
 
 #[test]
-fn three_generations_share_memory() {
-    let name = "transport::three_generations_share_memory";
+fn child_and_grandchild_share_memory() {
+    let name = "transport::child_and_grandchild_share_memory";
     on_each_release(name, &Emulation::gpus(2), |fixture| {
         for killed in [Role::Parent, Role::Child, Role::Grandchild] {
             exchange::share_among_generations(&|| Library::load(fixture.runtime()), killed);

@@ -61,7 +61,7 @@ fn shared_memory_is_released_with_its_last_page() {
 }
 
 #[test]
-fn memory_enters_the_pool_with_its_last_page() {
+fn shared_memory_stays_out_of_the_pool() {
     let machine = Machine::new(Config::mi300x(1));
     let (target, source) = (new_buffer(&machine, 0), new_buffer(&machine, 3));
     source.map(0..3).unwrap();

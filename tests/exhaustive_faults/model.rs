@@ -88,7 +88,7 @@ pub struct Model {
     pub mappings: Vec<MappingState>,
     /// The handle that was exported last.
     pub exported: Option<usize>,
-    /// The parts of memory to which the CPU has written their tags.
+    /// Memory and part: the parts to which the CPU has written the tag of that part (`executor::tag_of`).
     pub written: Vec<(usize, usize)>,
     /// The number of granules of each memory: one; two if memory can be mapped from an offset.
     pub parts: usize,
@@ -122,7 +122,7 @@ impl Model {
         self.add_handle_operations(&mut all);
         self.add_map_operations(&mut all);
         for range in self.ranges() {
-            self.add_access_operations(range, &mut all);
+            self.add_range_operations(range, &mut all);
         }
         all
     }
@@ -196,7 +196,7 @@ impl Model {
         ranges
     }
 
-    fn add_access_operations(&self, range: SlotRange, all: &mut Vec<Operation>) {
+    fn add_range_operations(&self, range: SlotRange, all: &mut Vec<Operation>) {
         all.extend([Operation::Unmap(range), Operation::ExportRange(range)]);
         let changes = |list: &&&[(usize, Access)]| {
             let differs = |mapping: &MappingState| {
@@ -211,18 +211,18 @@ impl Model {
         }
         let writers = GPUS.iter().filter(|&&gpu| self.can_access(range, gpu, Access::ReadWrite));
         if writers.clone().next().is_some() {
-            let owned = |mapping: &MappingState| {
+            let owner_can_write = |mapping: &MappingState| {
                 let owner = self.handles[mapping.handle].owner;
                 mapping.access[owner] == Access::ReadWrite
             };
-            if self.mappings_at(range).all(owned) {
+            if self.mappings_at(range).all(owner_can_write) {
                 all.push(Operation::Fill(range));
             }
             all.push(Operation::Copy(range));
         }
     }
 
-    /// Returns whether sequences end with this operation. Except for `CreateOnHost`, it leads to no new state.
+    /// Returns whether no sequence continues after this operation. Except for `CreateOnHost`, others lead to its state, too.
     pub fn is_leaf(operation: Operation) -> bool {
         use Operation::{Copy, CreateOnHost, ExportRange, Fill, ReserveAligned};
         matches!(operation, ReserveAligned | Fill(_) | Copy(_) | CreateOnHost | ExportRange(_))

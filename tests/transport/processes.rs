@@ -70,7 +70,7 @@ fn two_gpus() -> Library {
 }
 
 #[test]
-fn three_generations_share_memory() {
+fn child_and_grandchild_share_memory() {
     if process::rerun_in_own_process() {
         return;
     }

@@ -56,7 +56,7 @@ enum Kind {
 }
 
 impl Operation {
-    /// The maximum number of bytes that an operation needs.
+    /// The number of bytes from which an operation is generated; nearly all need no more.
     pub const BYTES: usize = 32;
 
     /// Generates an operation from bytes, for a state with these objects. Missing bytes count as 0.
@@ -104,7 +104,7 @@ impl ObjectCounts {
     }
 }
 
-/// Returns `kind`. If the objects that it needs are missing, returns the kind that creates them instead.
+/// Returns `kind`. If there are too few objects, returns a kind that creates one instead.
 fn possible_kind(kind: Kind, object_counts: ObjectCounts) -> Kind {
     match kind {
         Kind::Reserve | Kind::Create | Kind::Shutdown => kind,

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Escapes characters that a terminal interprets: control characters, those that change the
-/// direction of text, and those that XML forbids. Line breaks and tabs stay.
+/// Escapes control characters, line and paragraph separators, characters that change the direction of text, and
+/// characters that XML forbids. `\n` and `\t` stay.
 ///
 /// Each such character becomes an escape such as `\u001b`, as in JSON, so that printed JSON stays
 /// valid and keeps its meaning.

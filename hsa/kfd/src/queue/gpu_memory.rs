@@ -15,21 +15,21 @@ pub(super) struct Fault {
     pub(super) error: Errno,
 }
 
-type Access<T> = std::result::Result<T, Fault>;
+type AccessResult<T> = std::result::Result<T, Fault>;
 
 /// A GPU's page table, as its engines use it.
 #[derive(Clone, Debug)]
 pub(super) struct GpuMemory {
     pub(super) space: Arc<DrmFile>,
-    /// The page through which engines add to a buffer's memory atomically.
+    /// The page at which a buffer is mapped while an engine atomically adds to a number in it.
     pub(super) frame: Arc<Frame>,
 }
 
 impl GpuMemory {
-    /// Looks up an address: the memory (`None` if accesses have no effect), the offset in it, and the
-    /// length up to the end of the entry. Fails if the address is not mapped or its entry lacks a
+    /// Looks up an address: the memory (`None` if accesses have no effect), the offset in it (for user memory, the
+    /// address), and the length up to the end of the entry or of the buffer. Fails if the address is not mapped or its entry lacks a
     /// `required` flag.
-    fn look_up(&self, address: u64, required: u32) -> Access<(Option<Entry>, u64, u64)> {
+    fn look_up(&self, address: u64, required: u32) -> AccessResult<(Option<Entry>, u64, u64)> {
         let found = self.space.state().table.translate(address);
         let (start, entry) = match found.ok_or(Fault { address, error: EFAULT })? {
             Translation::Entry(start, entry) => (start, entry),
@@ -41,7 +41,7 @@ impl GpuMemory {
         let offset_in_entry = address - start;
         let (offset, remaining) = (entry.offset + offset_in_entry, entry.size - offset_in_entry);
         match &entry.buffer {
-            // Only a shifted entry extends beyond the end of its buffer.
+            // Only an entry that a planned fault has shifted extends beyond the end of its buffer.
             Some(buffer) if offset + remaining > buffer.size.next_multiple_of(PAGE) => {
                 let end = buffer.size.next_multiple_of(PAGE);
                 Ok((Some(entry), offset % end, remaining.min(end - offset % end)))
@@ -58,7 +58,7 @@ impl GpuMemory {
         length: u64,
         required: u32,
         mut visit: impl FnMut(Option<&Entry>, u64, std::ops::Range<usize>) -> Result<()>,
-    ) -> Access<()> {
+    ) -> AccessResult<()> {
         let mut done = 0;
         while done < length {
             let address = address.wrapping_add(done);
@@ -71,7 +71,7 @@ impl GpuMemory {
         Ok(())
     }
 
-    pub(super) fn read(&self, address: u64, bytes: &mut [u8]) -> Access<()> {
+    pub(super) fn read(&self, address: u64, bytes: &mut [u8]) -> AccessResult<()> {
         self.walk(address, bytes.len() as u64, READABLE, |entry, offset, range| {
             let bytes = &mut bytes[range];
             match entry.map(|entry| &entry.buffer) {
@@ -83,7 +83,7 @@ impl GpuMemory {
         })
     }
 
-    pub(super) fn write(&self, address: u64, bytes: &[u8]) -> Access<()> {
+    pub(super) fn write(&self, address: u64, bytes: &[u8]) -> AccessResult<()> {
         self.walk(address, bytes.len() as u64, WRITABLE, |entry, offset, range| {
             let bytes = &bytes[range];
             match entry.map(|entry| &entry.buffer) {
@@ -95,7 +95,7 @@ impl GpuMemory {
     }
 
     /// Copies memory, at most 1 MiB at a time.
-    pub(super) fn copy(&self, from: u64, to: u64, length: u64) -> Access<()> {
+    pub(super) fn copy(&self, from: u64, to: u64, length: u64) -> AccessResult<()> {
         let mut chunk = vec![0; length.min(1 << 20) as usize];
         let mut done = 0;
         while done < length {
@@ -109,7 +109,7 @@ impl GpuMemory {
     }
 
     /// Fills memory with a word.
-    pub(super) fn fill(&self, to: u64, length: u64, word: u32) -> Access<()> {
+    pub(super) fn fill(&self, to: u64, length: u64, word: u32) -> AccessResult<()> {
         let chunk = word.to_le_bytes().repeat((length.min(1 << 20) as usize).div_ceil(4));
         let mut done = 0;
         while done < length {
@@ -121,14 +121,14 @@ impl GpuMemory {
     }
 
     /// Flips one bit of the byte at an address.
-    pub(super) fn garble(&self, address: u64) -> Access<()> {
+    pub(super) fn garble(&self, address: u64) -> AccessResult<()> {
         let mut byte = [0];
         self.read(address, &mut byte)?;
         self.write(address, &[byte[0] ^ 1])
     }
 
     /// Adds to a number that the CPU may change concurrently; returns the previous value.
-    pub(super) fn add(&self, address: u64, summand: u64) -> Access<u64> {
+    pub(super) fn add(&self, address: u64, summand: u64) -> AccessResult<u64> {
         let fault = |error| Fault { address, error };
         if !address.is_multiple_of(8) {
             return Err(fault(EINVAL));

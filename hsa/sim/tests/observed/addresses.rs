@@ -15,7 +15,7 @@ fn reserve_matches_amd() {
             r.reserve(3 * MIB).is_multiple_of(2 * MIB),
             "aligned without a requested alignment"
         );
-        // 6.1.2 has no reserve_align; the probe ignored the alignment there.
+        // 6.1.2 has no reserve_align: there the call ignores the alignment.
         let invalid_alignment = [OK, OUT_OF_RESOURCES, OUT_OF_RESOURCES];
         v.check("align 3000", reserve(N, 0, 3000, 0), invalid_alignment);
         v.check("align 12288", reserve(N, 0, 12288, 0), invalid_alignment);
