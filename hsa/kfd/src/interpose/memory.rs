@@ -22,8 +22,10 @@ fn map_device(mapping: Mapping, descriptor: c_int, offset: off_t) -> Option<*mut
         }
     };
     let log_unfinished = || {
-        let call = format_args!("MMAP length={:#x} offset={offset:#x}", mapping.length);
-        driver.log.unfinished(format_args!("{device}"), call);
+        driver.log.unfinished(
+            format_args!("{device}"),
+            format_args!("MMAP length={:#x} offset={offset:#x}", mapping.length),
+        );
     };
     let mapped = driver.config.faults.begin("MMAP", log_unfinished).and_then(|fault| match fault {
         None => map(),

@@ -14,8 +14,10 @@ fn perform(
     write: impl FnOnce(&GpuMemory, u64) -> Result<(), Fault> + Send + 'static,
 ) -> Result<(), Fault> {
     let log_unfinished = || {
-        let operation = format_args!("{name} to={to:#x} length={length:#x}");
-        driver.log.unfinished(format_args!("engine"), operation);
+        driver.log.unfinished(
+            format_args!("engine"),
+            format_args!("{name} to={to:#x} length={length:#x}"),
+        );
     };
     let fault = driver.config.faults.begin(name, log_unfinished);
     let fault = fault.map_err(|error| Fault { address: to, error })?;
