@@ -278,6 +278,34 @@ fn hanging_driver_call_is_reported() {
     }
 }
 
+/// The emulated driver logs a call that does not return. Both tools name it, also while the runtime starts.
+#[test]
+fn call_that_does_not_return_is_named() {
+    let name = "on_amd::call_that_does_not_return_is_named";
+    for installation in test::selected_installations(name) {
+        for (fault, exit, call) in [
+            ("UNMAP_MEMORY_FROM_GPU=hang", 3, "kfd UNMAP_MEMORY_FROM_GPU"),
+            ("PRIME_FD_TO_HANDLE=crash", 1, "PRIME_FD_TO_HANDLE"),
+        ] {
+            let arguments = ["--time-limit", "4s", "--format", "json"];
+            let output = run_emulated(installation, &["--fault", fault], &arguments);
+            let report = report(&output, exit);
+            let first = report["failure"]["try_next"][0].as_str().unwrap_or_default();
+            assert_contains(first, &["the driver has not returned from", call]);
+        }
+        let release = installation.release();
+        let start = ["emulate", "--rocr", release.version()];
+        let conform =
+            ["--fault", "GET_VERSION=hang", "--", HSA_VMM, "conform", "--time-limit", "4s"];
+        let output = run(&[&start[..], &conform].concat());
+        assert_eq!(output.status.code(), Some(3), "{}", err(&output));
+        assert_contains(
+            &err(&output),
+            &["driver: ", "kfd GET_VERSION ", " = ? (has not returned)"],
+        );
+    }
+}
+
 #[test]
 fn hang_in_second_process_is_reported() {
     let name = "on_amd::hang_in_second_process_is_reported";

@@ -50,6 +50,25 @@ fn duplicated_descriptors_are_devices() {
     });
 }
 
+/// With `AT_EMPTY_PATH`, only an empty path means the descriptor.
+#[test]
+fn empty_path_is_the_device() {
+    run_preloaded("empty_path_is_the_device", &[], || {
+        let gpu = Gpu::open();
+        let device_of = |path: &std::ffi::CStr| {
+            // SAFETY: plain numbers, which the call fills.
+            let mut status: libc::stat = unsafe { std::mem::zeroed() };
+            // SAFETY: the path and the struct are valid.
+            let result =
+                unsafe { libc::fstatat(gpu.drm, path.as_ptr(), &mut status, libc::AT_EMPTY_PATH) };
+            assert_eq!(result, 0, "{path:?}");
+            (libc::major(status.st_rdev), libc::minor(status.st_rdev))
+        };
+        assert_eq!(device_of(c""), (226, 128));
+        assert_eq!(device_of(c"/dev/null"), (1, 3));
+    });
+}
+
 #[test]
 fn reused_descriptor_is_not_a_device() {
     run_preloaded("reused_descriptor_is_not_a_device", &[], || {

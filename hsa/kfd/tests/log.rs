@@ -3,10 +3,11 @@
 mod fixture;
 mod kernel;
 
-use fixture::run_preloaded;
+use fixture::{is_child, rerun, run_preloaded};
 use kernel::{Gpu, PUBLIC, VRAM, call, mmap};
 use libc::EBUSY;
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 
 const MIB: u64 = 1 << 20;
 const ADDRESS: u64 = 0x1000_0000;
@@ -23,6 +24,26 @@ fn log_of(name: &str, faults: &str, body: impl FnOnce()) -> Option<String> {
     let text = fs::read_to_string(&log).expect("a log");
     fs::remove_file(&log).expect("a log");
     Some(text)
+}
+
+/// As `strace` does, so that the call that hangs or crashes can be found.
+#[test]
+fn call_that_does_not_return_is_logged() {
+    let name = "call_that_does_not_return_is_logged";
+    if is_child() {
+        let _ = Gpu::open().alloc(4096, VRAM);
+        return;
+    }
+    let log = std::env::temp_dir().join(format!("hsa-kfd-{name}-{}", std::process::id()));
+    let path = log.to_str().expect("a UTF-8 path");
+    let environment = [("HSA_KFD_LOG", path), ("HSA_KFD_FAULTS", "ALLOC_MEMORY_OF_GPU=crash")];
+    let output = rerun(name, &environment);
+    assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{output:?}");
+    let text = fs::read_to_string(&log).expect("a log");
+    fs::remove_file(&log).expect("a log");
+    let last = text.lines().last().expect("a line");
+    assert!(last.contains(" kfd ALLOC_MEMORY_OF_GPU address=0x0 size=0x1000 "), "{text}");
+    assert!(last.ends_with(" = ? (has not returned)"), "{text}");
 }
 
 #[test]

@@ -13,6 +13,8 @@ use serde::Serialize;
 const LOG_LINES: usize = 12;
 /// The number of lines shown of the runtime's output. Its description of a GPU fault is long.
 const RUNTIME_LINES: usize = 60;
+/// If the same driver call fails this often, the runtime is assumed to repeat it endlessly.
+const ENDLESS_REPETITIONS: usize = 1000;
 
 /// The description of a failure.
 #[derive(Clone, Debug, Serialize)]
@@ -417,6 +419,12 @@ fn advise(
     }
     match cause {
         Cause::Hang(..) => {
+            // If the runtime repeats a failing call endlessly, each repetition returns and is logged.
+            if driver.is_some() && unfinished.is_none() && repeated < ENDLESS_REPETITIONS {
+                let hint = "the driver's log lists a call when it returns: a call that hangs for \
+                            another reason than a planned fault is not listed";
+                advice.push(hint.to_owned());
+            }
             advice.push(
                 "extend the time limit (--time-limit 1h) and find where it hangs: /proc/PID/task/*/stack (as \
                  root), gdb -p PID -batch -ex 'thread apply all bt'; check /proc/interrupts for a \
