@@ -28,7 +28,7 @@ fn nothing_is_unmapped_before_its_signals_fire() {
         threads: 8,
         each: test::part_by_default(10_000),
         capacity: 512,
-        limit: Duration::from_secs(if test::is_long() { 60 } else { 10 }),
+        limit: Duration::from_secs(if test::is_long() { 20 } else { 10 }),
         read: &read,
     };
     let begun = Instant::now();

@@ -16,6 +16,8 @@ const SIZE: usize = 64 << 10;
 /// The number of places for mappings in the reservation of a thread: more than the number of mappings that a thread
 /// loses to late signals.
 const PLACES: usize = 256;
+/// How long a thread waits for the queue before it tries again, so that the queue's own thread can run.
+const PAUSE: Duration = Duration::from_micros(100);
 /// One mapping in this number has signals that fire too late or never.
 const SELDOM: usize = 250;
 
@@ -190,7 +192,7 @@ impl<'a> Worker<'a> {
         }
         while !self.used.is_empty() {
             self.recycle();
-            thread::yield_now();
+            thread::sleep(PAUSE);
         }
         let mut left = left.lock().unwrap();
         left.late.append(&mut self.late);
@@ -242,7 +244,7 @@ impl<'a> Worker<'a> {
                     mapping = Some(value);
                     self.rejected += 1;
                     self.fire_one();
-                    thread::yield_now();
+                    thread::sleep(PAUSE);
                 }
             }
         };

@@ -3,7 +3,7 @@
 
 use crate::abi::Plain;
 use crate::descriptors::owner;
-use crate::errno::{EFAULT, Errno, Result};
+use crate::errno::{EFAULT, EINVAL, Errno, Result};
 use crate::page_table::PAGE;
 
 fn vectors(buffer: *mut u8, length: usize, address: u64) -> (libc::iovec, libc::iovec) {
@@ -51,11 +51,26 @@ pub(crate) fn write(address: u64, bytes: &[u8]) -> Result<()> {
 /// The maximum number of addresses in one system call (`IOV_MAX`).
 const MAX_VECTORS: usize = 1024;
 
-/// Returns `EFAULT` if a page of a range is not readable. The real driver pins every page of user
-/// memory; this function reads one byte of each page.
+/// Returns `EFAULT` if a page of a range is not readable. The real driver pins every page of user memory.
 pub(crate) fn check_readable(address: u64, size: u64) -> Result<()> {
-    address.checked_add(size).ok_or(EFAULT)?;
-    let mut pages = (address..address + size).step_by(PAGE as usize);
+    let end = address.checked_add(size).and_then(|end| end.checked_next_multiple_of(PAGE));
+    let start = address / PAGE * PAGE;
+    let length = end.ok_or(EFAULT)? - start;
+    // SAFETY: this reads pages of the program, which the kernel checks, and changes none.
+    let done = unsafe { libc::madvise(start as *mut _, length as usize, libc::MADV_POPULATE_READ) };
+    if done == 0 {
+        return Ok(());
+    }
+    match Errno::last() {
+        // Linux before 5.14, or a mapping of a device.
+        EINVAL => read_each_page(start, length),
+        _ => Err(EFAULT),
+    }
+}
+
+/// Returns `EFAULT` if a page of a range is not readable. Much slower than `MADV_POPULATE_READ`.
+fn read_each_page(start: u64, length: u64) -> Result<()> {
+    let mut pages = (start..start + length).step_by(PAGE as usize);
     let mut bytes = [0u8; MAX_VECTORS];
     loop {
         let page = |address| libc::iovec { iov_base: address as *mut _, iov_len: 1 };
@@ -89,6 +104,37 @@ pub(crate) fn write_struct<T: Plain>(address: u64, room: usize, value: &T) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Maps anonymous pages, and makes the last of them inaccessible.
+    fn pages_before_an_inaccessible_one(count: usize) -> u64 {
+        let size = (count + 1) * PAGE as usize;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: new pages at an address that the kernel chooses; this test alone uses them.
+        let address =
+            unsafe { libc::mmap(std::ptr::null_mut(), size, libc::PROT_READ, flags, -1, 0) };
+        assert_ne!(address, libc::MAP_FAILED);
+        let last = address.wrapping_byte_add(count * PAGE as usize);
+        // SAFETY: the last of these pages.
+        assert_eq!(unsafe { libc::mprotect(last, PAGE as usize, libc::PROT_NONE) }, 0);
+        address as u64
+    }
+
+    #[test]
+    fn inaccessible_pages_are_unreadable() {
+        for check in [check_readable, read_each_page] {
+            let address = pages_before_an_inaccessible_one(2000);
+            let size = 2000 * PAGE;
+            assert_eq!(check(address, size), Ok(()));
+            assert_eq!(check(address, size + 1), Err(EFAULT));
+            assert_eq!(check(0, PAGE), Err(EFAULT));
+        }
+        let address = pages_before_an_inaccessible_one(1);
+        assert_eq!(check_readable(address + 1, 0), Ok(()));
+        assert_eq!(check_readable(address + 8, PAGE - 8), Ok(()));
+        assert_eq!(check_readable(address + 8, PAGE - 7), Err(EFAULT));
+        assert_eq!(check_readable(u64::MAX - 1, 1), Err(EFAULT));
+        assert_eq!(check_readable(8, u64::MAX), Err(EFAULT));
+    }
 
     #[test]
     fn bad_address_is_an_error() {
