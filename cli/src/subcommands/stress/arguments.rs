@@ -13,7 +13,7 @@ pub const ABOUT: &str = "\
 Examples:
   hsa-vmm stress                          all scenarios, for a minute in total
   hsa-vmm stress --time 8h --processes 4  overnight
-  hsa-vmm stress --scene vram --seed 7    one scenario, with the choices of an earlier run
+  hsa-vmm stress --scene vram --seed 7    one scenario, repeatable
 
 Ctrl-C ends the test early and prints the report.
 Exit status: 0 success, 1 a leak or an unexpected error, 3 no runtime.";
