@@ -92,14 +92,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             unsafe { store(*signal, i64::from(!fired)) };
         }
     };
-    println!("nanoseconds per submission: median and slowest of {BATCHES} batches of {BATCH}");
+    println!(
+        "Nanoseconds per submission, median and slowest of {BATCHES} batches of {BATCH} submissions:"
+    );
+    println!("threads signals  unmapped by  median slowest");
     for (threads, with_thread, count) in
         [(1, false, 1), (1, true, 1), (1, true, 8), (2, true, 1), (4, true, 1)]
     {
         let (median, slowest) =
             measure(&vmm, &signals[..count], &set_fired, (threads, with_thread))?;
-        let thread = if with_thread { "with the queue's thread" } else { "polled" };
-        println!("{threads} threads, {count} signals, {thread}: {median:.0} ns, {slowest:.0} ns");
+        let unmaps = if with_thread { "the queue" } else { "the caller" };
+        println!("{threads:>7} {count:>7}  {unmaps:<11}  {median:>6.0} {slowest:>7.0}");
     }
     Ok(())
 }

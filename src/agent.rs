@@ -118,8 +118,8 @@ pub enum Enforcement {
     /// The permission is only recorded. This holds for other GPUs: AMD's user-space driver maps everything
     /// readable, writable and executable once an agent has been granted any access.
     /// [`Vmm::revoke`](crate::Vmm::revoke) removes the GPU's access.
-    #[display("remembered")]
-    Remembered,
+    #[display("recorded")]
+    Recorded,
 }
 
 /// A PCI address.
@@ -317,7 +317,7 @@ impl Agent {
     pub fn enforcement(&self) -> Enforcement {
         match self.kind {
             AgentKind::Cpu => Enforcement::Enforced,
-            _ => Enforcement::Remembered,
+            _ => Enforcement::Recorded,
         }
     }
 }
@@ -339,7 +339,7 @@ mod tests {
     fn kinds_and_enforcement_have_names() {
         let kinds = [AgentKind::Cpu, AgentKind::Gpu, AgentKind::Other(2)];
         assert_eq!(kinds.map(|kind| kind.to_string()), ["CPU", "GPU", "device type 2"]);
-        let both = [Enforcement::Enforced, Enforcement::Remembered];
-        assert_eq!(both.map(|it| it.to_string()), ["enforced", "remembered"]);
+        let both = [Enforcement::Enforced, Enforcement::Recorded];
+        assert_eq!(both.map(|it| it.to_string()), ["enforced", "recorded"]);
     }
 }

@@ -285,5 +285,5 @@ fn enforcement_is_reported_per_agent() {
     let machine = Machine::new(Config::mi300x(1));
     let agents = machine.runtime.agents();
     assert_eq!(agents[0].enforcement(), Enforcement::Enforced);
-    assert_eq!(agents[1].enforcement(), Enforcement::Remembered);
+    assert_eq!(agents[1].enforcement(), Enforcement::Recorded);
 }

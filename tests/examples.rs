@@ -1,9 +1,5 @@
 //! Runs the examples.
 
-#[path = "../examples/agents.rs"]
-mod agents;
-#[path = "../examples/aliases.rs"]
-mod aliases;
 #[path = "../examples/areas.rs"]
 mod areas;
 #[path = "../examples/cycle.rs"]
@@ -30,16 +26,6 @@ mod retire;
 mod ring;
 #[path = "../examples/share.rs"]
 mod share;
-
-#[test]
-fn agents_lists_agents() {
-    agents::main().unwrap();
-}
-
-#[test]
-fn aliases_draws_aliased_memory() {
-    aliases::main().unwrap();
-}
 
 #[test]
 fn areas_shows_every_combination_of_flags() {

@@ -23,8 +23,6 @@ pub struct Options {
     pub live: usize,
     /// The number of samples of each operation.
     pub samples: usize,
-    /// The number of calls per sample; `None` for the runtime's default.
-    pub calls: Option<usize>,
     /// The levels.
     pub levels: Vec<Level>,
     /// The operations; all if empty.
@@ -38,7 +36,6 @@ impl Default for Options {
         Self {
             live: 1,
             samples: 1000,
-            calls: None,
             levels: vec![Level::Raw, Level::Vmm, Level::Owned, Level::C],
             operations: Vec::new(),
             hip: None,
@@ -273,8 +270,7 @@ pub fn run(
     report: &mut dyn FnMut(f64),
 ) -> Result<Vec<Measurement>, BenchError> {
     let clock = Clock::new();
-    let calls =
-        options.calls.unwrap_or_else(|| target.backend.default_calls_per_sample()).clamp(1, 64);
+    let calls = target.backend.calls_per_sample();
     let mut runners = Vec::with_capacity(options.levels.len());
     for &level in &options.levels {
         runners.push(Runner::new(target, level, calls, options)?);

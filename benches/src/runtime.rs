@@ -43,7 +43,7 @@ pub enum Backend {
 impl Backend {
     /// Returns the number of calls per sample. Faster calls need a larger number, so that the clock's cost is
     /// negligible.
-    pub(crate) fn default_calls_per_sample(&self) -> usize {
+    pub(crate) fn calls_per_sample(&self) -> usize {
         match self {
             Self::Simulated(text) if text.contains("nothing") => 64,
             Self::Simulated(_) => 8,

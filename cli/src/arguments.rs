@@ -19,7 +19,6 @@ use crate::subcommands::rocr::Rocr;
 use crate::subcommands::stress::Stress;
 use crate::subcommands::vm::Vm;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use hsa_vmm::hip::HipProfile;
 use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 use tracing::level_filters::LevelFilter;
@@ -45,29 +44,15 @@ file that cannot be written, 3 no runtime.";
 pub struct Common {
     #[command(flatten)]
     pub runtime: RuntimeOptions,
-    /// The HIP version whose error codes and granularities apply: `hip6` or `hip7`
-    #[arg(long, value_name = "PROFILE", env = "HSA_VMM_PROFILE",
-          default_value_t = HipProfile::default(), help_heading = "Runtime")]
-    pub profile: HipProfile,
     /// Log the library's operations to standard error: error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL", env = "HSA_VMM_LOG", help_heading = "Output")]
     pub log_level: Option<LevelFilter>,
 }
 
 impl Common {
-    /// Returns the arguments that differ from the default, for the command that repeats a run.
-    pub fn typed_arguments(&self) -> Vec<String> {
-        let mut arguments = self.runtime.typed_arguments();
-        if self.profile != HipProfile::default() {
-            arguments.extend(["--profile".to_owned(), self.profile.to_string()]);
-        }
-        arguments
-    }
-
     /// Returns the arguments that start a worker with the same options.
     pub fn to_arguments(&self) -> Vec<OsString> {
         let mut arguments = self.runtime.to_arguments();
-        arguments.push(option_with_value("--profile", self.profile.to_string()));
         arguments.extend(
             self.log_level.map(|level| option_with_value("--log-level", level.to_string())),
         );
@@ -250,7 +235,7 @@ mod tests {
     #[test]
     fn to_arguments_parses_to_the_same_options() {
         for arguments in [
-            &["--runtime", "./-odd name", "--profile", "hip6", "--log-level", "debug"][..],
+            &["--runtime", "./-odd name", "--log-level", "debug"][..],
             &["--runtime", "sim", "--gpus", "3", "--sim", "era=a"],
             &["--runtime", "auto"],
         ] {

@@ -16,8 +16,9 @@ use tempfile::NamedTempFile;
 /// The option `--output`.
 #[derive(Args, Clone, Debug)]
 pub struct Output {
-    /// Write to this file instead of standard output: KTAP result by result, other formats at the end, completely
-    /// or not at all
+    /// Write to this file instead of standard output
+    ///
+    /// KTAP is written result by result. Other formats are written at the end, completely or not at all.
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     output: Option<PathBuf>,
 }

@@ -125,7 +125,7 @@ fn variables_are_escaped() {
     for (variable, arguments) in [
         ("HSA_VMM_RUNTIME", &["info"][..]),
         ("HSA_SIM", &["info"]),
-        ("HSA_VMM_PROFILE", &["info"]),
+        ("HSA_VMM_PROFILE", &["conform"]),
         ("HSA_VMM_LOG", &["info"]),
         ("HSA_VMM_RUNTIME", &["info", "--help"]),
     ] {

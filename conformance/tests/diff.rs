@@ -151,7 +151,7 @@ fn diff_groups_agents_with_equal_differences() {
             agent.pools.retain(|pool| pool.segment != "group");
         }
     });
-    let expected = "GPU 0, GPU 1: permissions enforced instead of remembered; pool global coarse: \
+    let expected = "GPU 0, GPU 1: permissions enforced instead of recorded; pool global coarse: \
                     granule 2 MiB instead of 4 KiB; pool group only in A.";
     assert_eq!(forward, expected);
 }

@@ -220,8 +220,8 @@ impl Shared {
             || self.ledger.handles.with_live(it.handle, |record| record.name.clone()).flatten();
         let access = self.runtime.agents().iter().enumerate().filter_map(|(index, agent)| {
             let access = it.access.requested.get(index);
-            let is_only_remembered = self.enforcement(agent) == Enforcement::Remembered;
-            let can_do_more = is_only_remembered
+            let is_only_recorded = self.enforcement(agent) == Enforcement::Recorded;
+            let can_do_more = is_only_recorded
                 && it.access.runtime_granted.contains(index)
                 && access != Access::ReadWrite;
             let is_listed = access != Access::None || can_do_more;

@@ -5,10 +5,6 @@ use hsa_rocr::{Emulation, test};
 use std::env;
 use std::process::Command;
 
-#[path = "../../examples/agents.rs"]
-mod agents;
-#[path = "../../examples/aliases.rs"]
-mod aliases;
 #[path = "../../examples/areas.rs"]
 mod areas;
 #[path = "../../examples/cycle.rs"]
@@ -50,8 +46,6 @@ macro_rules! examples {
 }
 
 examples! {
-    agents_lists_agents: agents::main();
-    aliases_draws_aliased_memory: aliases::main();
     areas_shows_every_combination_of_flags: areas::main();
     cycle_runs_from_reservation_to_reuse: cycle::main();
     ranges_reads_segments: ranges::main();

@@ -204,7 +204,7 @@ fn check_opening(fixture: &Fixture, context: &str) -> Vec<String> {
         let reason = library.vmm.page_table_failure(gpu);
         let expected = match reason {
             None => Enforcement::Enforced,
-            Some(_) => Enforcement::Remembered,
+            Some(_) => Enforcement::Recorded,
         };
         assert_eq!(library.vmm.enforcement(gpu), Some(expected), "{context}: {reason:?}");
         reasons.extend(reason);

@@ -248,7 +248,7 @@ fn refused_control_is_reported() {
                 let machine = Machine::new(fixture, "");
                 for gpu in [0, 1] {
                     let enforcement = machine.library.vmm.enforcement(machine.library.gpu(gpu));
-                    assert_eq!(enforcement, Some(Enforcement::Remembered));
+                    assert_eq!(enforcement, Some(Enforcement::Recorded));
                     let agent = machine.library.gpu(gpu);
                     let reason = machine.library.vmm.page_table_failure(agent).unwrap();
                     assert!(reason.contains(expected_reason), "{reason}");
@@ -381,7 +381,7 @@ fn raw_runtime_grants_full_access() {
 fn check_effects(machine: &Machine) {
     for gpu in [0, 1] {
         let enforcement = machine.library.vmm.enforcement(machine.library.gpu(gpu));
-        assert_eq!(enforcement, Some(Enforcement::Remembered));
+        assert_eq!(enforcement, Some(Enforcement::Recorded));
         machine.set(gpu, Access::ReadWrite);
         machine.write(gpu, 1).unwrap();
     }

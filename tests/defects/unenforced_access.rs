@@ -62,7 +62,7 @@ fn read_only_through_the_library() {
         let library = Library::load(fixture.runtime());
         let (gpu, cpu) = (library.gpu(0), library.cpu(0));
         let enforcement = |agent| library.runtime.agent(agent).unwrap().enforcement();
-        assert_eq!(enforcement(gpu), Enforcement::Remembered);
+        assert_eq!(enforcement(gpu), Enforcement::Recorded);
         assert_eq!(enforcement(cpu), Enforcement::Enforced);
         let ((source, _), (target, _)) =
             (library.map_new_memory(0, SIZE), library.map_new_memory(0, SIZE));

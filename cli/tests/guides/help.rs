@@ -1,9 +1,10 @@
 //! Every `-h` and `--help` fits a terminal of 80 columns and describes every option.
 
+use crate::options::all_subcommands;
 use crate::run_command::{command, out};
 
 /// Returns the subcommands that the help of a command lists.
-fn subcommands(parent: &[&str]) -> Vec<String> {
+pub fn subcommands(parent: &[&str]) -> Vec<String> {
     let help = out(&command(&[parent, &["-h"]].concat()).output().unwrap());
     let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     let listed = listed.take_while(|line| !line.is_empty());
@@ -14,12 +15,8 @@ fn subcommands(parent: &[&str]) -> Vec<String> {
 
 #[test]
 fn help_fits_80_columns() {
-    let mut all: Vec<Vec<String>> = vec![vec![]];
-    for subcommand in subcommands(&[]) {
-        let nested =
-            subcommands(&[&subcommand]).into_iter().map(|name| vec![subcommand.clone(), name]);
-        all.extend([vec![subcommand.clone()]].into_iter().chain(nested));
-    }
+    let mut all = all_subcommands();
+    all.push(Vec::new());
     assert!(all.len() > 14, "{all:?}");
     for subcommand in all {
         for flag in ["-h", "--help"] {

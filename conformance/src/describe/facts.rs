@@ -64,7 +64,7 @@ impl fmt::Display for LibraryDescription {
         write!(f, "{}, build {build}", self.path.display())?;
         match &self.extension {
             Some(extension) => write!(f, ", extension {extension}"),
-            None => f.write_str(", not started"),
+            None => f.write_str(", not started or without AMD's extension"),
         }
     }
 }

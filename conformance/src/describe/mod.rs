@@ -1,5 +1,6 @@
 //! Describes a runtime and its agents for reports.
 
+mod enforcement;
 mod facts;
 
 use crate::Options;
@@ -143,7 +144,8 @@ pub struct AgentDescription {
     /// The PCI address, such as `0000:05:00.0`.
     pub pci: Option<String>,
     /// Whether permissions are enforced for the agent, with control of page tables if that was tested: `enforced` or
-    /// `remembered`.
+    /// `recorded`, in JSON `remembered`.
+    #[serde(with = "enforcement")]
     pub enforcement: String,
     /// Why the library cannot control a GPU's page table, which would enforce permissions; empty if it can, `None` if
     /// this was not tested.

@@ -144,10 +144,14 @@ fn draw(kind: Kind, choices: &mut Choices) -> Operation {
             offset: if choices.percent(12) { amount(choices, 2) } else { Amount::Granules(0) },
             flags: flags(choices),
         },
-        Kind::Unmap => Operation::Unmap { span: run(choices) },
-        Kind::SetAccess => Operation::SetAccess { span: run(choices), grants: grants(choices) },
+        Kind::Unmap => Operation::Unmap { span: mapped_span(choices) },
+        Kind::SetAccess => {
+            Operation::SetAccess { span: mapped_span(choices), grants: grants(choices) }
+        }
         Kind::GetAccess => Operation::GetAccess { agent: agent(choices), spot: spot(choices) },
-        Kind::Revoke => Operation::Revoke { span: run(choices), agents: list(choices, agent) },
+        Kind::Revoke => {
+            Operation::Revoke { span: mapped_span(choices), agents: list(choices, agent) }
+        }
         Kind::Retain => Operation::Retain { spot: spot(choices) },
         Kind::Export => Operation::Export {
             handle: handle_name(choices),
@@ -286,14 +290,14 @@ fn spot(choices: &mut Choices) -> Spot {
 /// Draws a span: mostly mappings that an agent can write.
 fn writable(choices: &mut Choices) -> Span {
     if choices.percent(30) {
-        return run(choices);
+        return mapped_span(choices);
     }
     let region = Region::Writable(choices.byte(), choices.one_of([1, 1, 1, 2, 3, 8]));
     shifted(choices, region)
 }
 
 /// Draws a span: mostly mappings.
-fn run(choices: &mut Choices) -> Span {
+fn mapped_span(choices: &mut Choices) -> Span {
     let region = match choices.below(20) {
         0..17 => Region::Run(choices.byte(), choices.one_of([1, 1, 1, 2, 3, 8])),
         17 => Region::Mappings(choices.byte(), choices.one_of([1, 2, 2, 3])),

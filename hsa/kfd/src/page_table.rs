@@ -213,7 +213,7 @@ impl PageTable {
         }
     }
 
-    /// Shifts an entry by one page of its memory. `GpuMemory::look_up` wraps at the end of the buffer.
+    /// Shifts an entry by one page of its memory. `GpuAddressSpace::look_up` wraps at the end of the buffer.
     pub(crate) fn shift(&mut self, address: u64) {
         if let Some(entry) = self.entries.get_mut(&address) {
             entry.offset += PAGE;

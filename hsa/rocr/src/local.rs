@@ -57,7 +57,7 @@ pub enum SourceError {
     #[error("the name {0} belongs to the release that `rocr fetch` downloads; choose another one")]
     Packaged(Release),
     /// The runtime needs libraries that neither the source nor the base release has.
-    #[error("{runtime} needs {} which {source_path} does not contain", missing.join(", "))]
+    #[error("{runtime} needs {}, which {source_path} does not contain", missing.join(", "))]
     Missing {
         /// The source.
         source_path: PathBuf,

@@ -31,7 +31,7 @@ impl fmt::Display for LoadedLibrary {
         }
         match self.extension {
             Some((major, minor)) => write!(f, "extension {major}.{minor})"),
-            None => write!(f, "not started)"),
+            None => write!(f, "not started or without AMD's extension)"),
         }
     }
 }

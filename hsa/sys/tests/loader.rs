@@ -309,7 +309,10 @@ fn loaded_libraries_are_listed() {
         assert_eq!((&found.build, found.extension), (&None, None), "the stub is not started");
         assert!(!library.has_symbol_version());
         assert!(error.loaded.iter().any(|it| is_library(&it)), "{error}");
-        let line = format!("\n  {} (unknown build, not started)", library.path().display());
+        let line = format!(
+            "\n  {} (unknown build, not started or without AMD's extension)",
+            library.path().display()
+        );
         assert!(error.to_string().contains(&line), "{error}");
     }
     assert!(!error.to_string().contains("not-loaded.so"), "{error}");

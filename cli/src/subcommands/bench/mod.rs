@@ -27,16 +27,14 @@ Examples:
   hsa-vmm emulate --rocr 6.4.3 -- hsa-vmm bench --hip …/libamdhip64.so.6
 
 `±` is half the width of the median's 95 % confidence interval. `over raw` is
-the median minus the median of the runtime's own call. For
-`--runtime nothing`, calls of the runtime return success at once, so that only
-this library's cost is measured.";
+the median minus the median of the runtime's own call.";
 
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Bench {
     #[command(flatten)]
     pub common: Common,
-    /// The number of live mappings at each level; several numbers run one after another: 1,1000
+    /// The number of mappings that exist while calls are measured; several numbers are measured in turn: 1,1000
     #[arg(long, value_name = "N", value_delimiter = ',',
           value_parser = clap::value_parser!(u32).range(1..=16_000_000))]
     pub live: Vec<u32>,
@@ -44,27 +42,24 @@ pub struct Bench {
     #[arg(long, value_name = "N", default_value_t = 1000,
           value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub samples: u32,
-    /// The number of calls averaged in a sample, 1 to 64; by default it depends on the runtime
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
-    pub calls: Option<u8>,
     /// Measure only these levels: raw, vmm, owned, c
     #[arg(long, value_name = "LEVELS", value_delimiter = ',')]
     pub level: Vec<LevelName>,
     /// Measure only these operations: map,cycle,…
     #[arg(long, value_name = "OPERATIONS", value_delimiter = ',')]
     pub operation: Vec<OperationName>,
-    /// Disable the workarounds for defects of the runtime, or only those of QUIRKS (`nothing` only; not for C)
+    /// Disable the workarounds for defects of the runtime, or only those of QUIRKS (with --runtime nothing, not at level c)
     #[arg(long, value_name = "QUIRKS", num_args = 0..=1, require_equals = true, value_delimiter = ',',
           default_missing_value = "all", hide_possible_values = true, value_parser = quirk_names(),
           conflicts_with_all = ["barrier", "page_tables", "no_execute"])]
     pub no_workarounds: Vec<String>,
-    /// Wait at the end of each call until page tables have changed (not for C)
+    /// Wait at the end of each call until page tables have changed (not at level c)
     #[arg(long)]
     pub barrier: bool,
-    /// Control the GPUs' page tables, which enforces permissions (not for C)
+    /// Control the GPUs' page tables, which enforces permissions (not at level c)
     #[arg(long)]
     pub page_tables: bool,
-    /// Control the GPUs' page tables, and let no GPU execute code in the memory (not for C)
+    /// Control the GPUs' page tables, and let no GPU execute code in the memory (not at level c)
     #[arg(long)]
     pub no_execute: bool,
     /// Measure HIP itself, too: the path of libamdhip64
@@ -148,7 +143,6 @@ pub fn run(args: &Bench) -> anyhow::Result<Exit> {
         let options = Options {
             live: live as usize,
             samples: args.samples as usize,
-            calls: args.calls.map(usize::from),
             levels: levels.clone(),
             operations: operations.clone(),
             // SAFETY: the user chose the file, whose code runs when it is loaded.

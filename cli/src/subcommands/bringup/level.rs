@@ -41,7 +41,7 @@ pub enum Level {
     AtOnce,
     /// Freed memory can be allocated again
     Reused,
-    /// The available memory is counted exactly
+    /// An allocation reduces the available memory, and its release restores it
     Counted,
     /// No call leaks a file descriptor
     Descriptors,

@@ -1,11 +1,12 @@
 //! The arguments of `hsa-vmm conform`.
 
-use crate::arguments::Common;
-use crate::arguments::parse_time;
+use crate::arguments::{Common, option_with_value, parse_time};
 use crate::output::Output;
 use crate::provenance::Privacy;
 use clap::{Args, ValueEnum};
+use hsa_vmm::hip::HipProfile;
 use hsa_vmm_conformance::{KnownFailures, Shard};
+use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
@@ -34,8 +35,7 @@ pub struct Conform {
     /// Run a part of the cases: `2/5` is the second of five parts
     #[arg(long, value_name = "N/M")]
     pub shard: Option<Shard>,
-    /// A TOML file of cases that fail, are flaky or must be skipped: case, runtime, version, driver, kernel and
-    /// agent, with reason and source
+    /// A TOML file with the expected outcome of cases: `fail`, `flake(N)` or `skip`; docs/conformance.md has an example
     #[arg(long, visible_alias = "known", value_name = "FILE", value_parser = read_known_failures)]
     pub expect: Vec<KnownFailures>,
     /// Continue an interrupted run: cases with a result in `FILE.partial` beside the output are not run again
@@ -47,6 +47,10 @@ pub struct Conform {
     /// Run the cases in this process, for a debugger: crashes and hangs are not contained
     #[arg(long, conflicts_with = "time_limit")]
     pub in_process: bool,
+    /// The HIP version whose error codes and granularities the cases expect: `hip6` or `hip7`
+    #[arg(long, value_name = "PROFILE", env = "HSA_VMM_PROFILE",
+          default_value_t = HipProfile::default(), help_heading = "Runtime")]
+    pub profile: HipProfile,
     /// Control GPUs' page tables, so that their access is enforced and memory can be mapped from an offset
     #[arg(long, help_heading = "Runtime")]
     pub page_tables: bool,
@@ -73,14 +77,27 @@ pub struct Conform {
 }
 
 impl Conform {
-    /// Returns the options that change results: those of the runtime and of the cases.
-    pub fn all_options(&self) -> Vec<String> {
-        [self.common.typed_arguments(), self.case_arguments()].concat()
+    /// Returns the options that change results and differ from the default, for the command that repeats the run.
+    pub fn typed_arguments(&self) -> Vec<String> {
+        let mut arguments = self.common.runtime.typed_arguments();
+        if self.profile != HipProfile::default() {
+            arguments.extend(["--profile".to_owned(), self.profile.to_string()]);
+        }
+        if self.page_tables {
+            arguments.push("--page-tables".to_owned());
+        }
+        arguments
     }
 
-    /// Returns the options that change what a case does, as a command line has them.
-    pub fn case_arguments(&self) -> Vec<String> {
-        if self.page_tables { vec!["--page-tables".to_owned()] } else { Vec::new() }
+    /// Returns the arguments that start a worker with the same options. Names the default profile, too, because
+    /// the worker inherits HSA_VMM_PROFILE.
+    pub fn to_arguments(&self) -> Vec<OsString> {
+        let mut arguments = self.common.to_arguments();
+        arguments.push(option_with_value("--profile", self.profile.to_string()));
+        if self.page_tables {
+            arguments.push("--page-tables".into());
+        }
+        arguments
     }
 }
 

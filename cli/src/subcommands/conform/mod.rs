@@ -51,7 +51,7 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     }
     let mut writer = ResultWriter::default();
     if let Some((partial, finished)) =
-        Partial::open(&args.output, args.resume, &selected, args.all_options())?
+        Partial::open(&args.output, args.resume, &selected, args.typed_arguments())?
     {
         if args.resume {
             print_info(&format!("{} of {} cases have a result", finished.len(), selected.len()));
@@ -126,7 +126,7 @@ impl ResultWriter {
 
 /// Adds a description of the run to the report, and removes private data from the report.
 fn add_provenance(args: &Conform, report: &mut Report) {
-    let arguments = ["conform".to_owned()].into_iter().chain(args.all_options());
+    let arguments = ["conform".to_owned()].into_iter().chain(args.typed_arguments());
     let driver = report.runtime.driver;
     let config = args.common.runtime.config_text();
     let reproduce = program::reproduce_command(arguments);

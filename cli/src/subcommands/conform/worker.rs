@@ -34,7 +34,7 @@ pub fn options(args: &Conform) -> io::Result<Options> {
     let peer = restart_with(args, "--peer")?;
     let words = [peer.get_program()].into_iter().chain(peer.get_args());
     let peer = words.map(Into::into).collect();
-    let (profile, page_tables) = (args.common.profile, args.page_tables);
+    let (profile, page_tables) = (args.profile, args.page_tables);
     Ok(Options { profile, page_tables, peer, ..Options::default() })
 }
 
@@ -46,6 +46,6 @@ pub fn command(args: &Conform) -> io::Result<Command> {
 /// Returns a command that restarts `conform` with an option for its role.
 fn restart_with(args: &Conform, role: &str) -> io::Result<Command> {
     let mut command = crate::program::worker_command()?;
-    command.args(["conform", role]).args(args.common.to_arguments()).args(args.case_arguments());
+    command.args(["conform", role]).args(args.to_arguments());
     Ok(command)
 }

@@ -12,7 +12,7 @@ pub const EXAMPLES: &str = "\
 Examples:
   hsa-vmm fuzz                              a minute, on the default runtime
   hsa-vmm fuzz --faults --time 1h           with failing calls of the runtime
-  hsa-vmm fuzz --sim era=c,gpus=8 --seed 7  one machine, the same sequences
+  hsa-vmm fuzz --sim era=c,gpus=8 --seed 7  one simulated machine, repeatable
   hsa-vmm emulate --rocr 6.4.3 -- hsa-vmm fuzz
                                             AMD's runtime on the emulated driver
 
@@ -36,15 +36,11 @@ pub struct Fuzz {
     /// The number of worker processes; by default the number of processors
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub processes: Option<u16>,
-    /// The maximum number of operations in a sequence
-    #[arg(long, value_name = "N", default_value_t = 64,
-          value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub operations: u32,
     /// Make some calls of the simulation fail; the library must tolerate this
     #[arg(long)]
     pub faults: bool,
     /// The time limit of an operation; an operation that exceeds it counts as hung: `500ms`, `20s`, `5m`
-    #[arg(long, alias = "patience", value_name = "TIME", default_value = "20s", value_parser = parse_time)]
+    #[arg(long, value_name = "TIME", default_value = "20s", value_parser = parse_time)]
     pub time_limit: Duration,
     /// How long to shrink a failing sequence
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]

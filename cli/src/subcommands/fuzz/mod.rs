@@ -24,6 +24,8 @@ use workers::{Outcome, Workers};
 /// The number of operations between two complete comparisons. A complete comparison takes as long as many
 /// operations.
 const COMPARE_EVERY: usize = 16;
+/// The maximum number of operations in a sequence.
+const LONGEST_SEQUENCE: usize = 64;
 
 pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
     args.save.as_deref().map_or(Ok(()), output::check)?;
@@ -56,9 +58,8 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
     }
     args.output.check()?;
     let seed = args.seed.unwrap_or_else(|| RandomState::new().hash_one(0) >> 32);
-    let longest = args.operations as usize;
     let (faults, every) = (args.faults, Some(COMPARE_EVERY));
-    let drawing = Drawing { seed, longest, machine, faults, every };
+    let drawing = Drawing { seed, longest: LONGEST_SEQUENCE, machine, faults, every };
     let interrupt = Interrupt::new()?;
     let processes =
         args.processes.map_or_else(|| available_parallelism().map_or(1, usize::from), usize::from);
@@ -100,8 +101,10 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
                 "finding": finding.as_ref().map(Finding::to_json),
             });
             let driver = provenance::driver(drawing.machine != Machine::Loaded);
-            let arguments = ["fuzz".to_owned()].into_iter().chain(args.common.typed_arguments());
-            let arguments = arguments.chain(["--seed".to_owned(), seed.to_string()]);
+            let arguments =
+                ["fuzz".to_owned()].into_iter().chain(args.common.runtime.typed_arguments());
+            let faults = args.faults.then(|| "--faults".to_owned());
+            let arguments = arguments.chain(["--seed".to_owned(), seed.to_string()]).chain(faults);
             let config = simulation_config(&drawing.machine);
             let provenance =
                 provenance::gather(Some(driver), config, program::reproduce_command(arguments));

@@ -23,8 +23,8 @@ Examples:
   hsa-vmm map --trace 3 --until 40 FILE        the fourth trace, 40 operations
   hsa-vmm map --format json FILE | jq .memory  for programs
 
-In the text, `r (can write)` and `none (can read and write)` are permissions of
-GPUs, which the runtime records but does not enforce.
+`r (can write)` means that a GPU was granted read access, and can write
+nevertheless, because the runtime does not enforce permissions of GPUs.
 Exit status 1: a verdict differs from the recorded one; the output shows the
 state at that operation.";
 

@@ -34,7 +34,7 @@ pub enum Rocr {
     /// The program is an executable of this machine, or `rocminfo` of the release. It finds the
     /// runtime as libhsa-runtime64.so.1 and through HSA_VMM_RUNTIME.
     Run(RocrRun),
-    /// Run everything with a fetched release on the emulated driver, and compare it with another one
+    /// Run all tests with a fetched release on the emulated driver, and compare it with another one
     ///
     /// Runs `conform` with this release and the newest other one that was downloaded, `diff` of both, `info` and
     /// `bringup`, and writes a summary, which names the quirks that the release shows. Meant for releases stored
@@ -44,8 +44,8 @@ pub enum Rocr {
 
 #[derive(Args, Debug)]
 pub struct RocrFetch {
-    /// The release: 6.1.2, 6.4.3, 7.2.4, the beginning of one of them, or all; with --from, the name to
-    /// store it under
+    /// The release: 6.1.2, 6.4.3, 7.2.4, the beginning of one (`7`), or all; with --from, the name to store
+    /// it under
     #[arg(value_name = "VERSION", default_value = "all")]
     pub version: Releases,
     /// VERSION as an option, as it was given before it became positional

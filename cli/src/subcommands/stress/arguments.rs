@@ -13,7 +13,7 @@ pub const ABOUT: &str = "\
 Examples:
   hsa-vmm stress                          all scenarios, for a minute in total
   hsa-vmm stress --time 8h --processes 4  overnight
-  hsa-vmm stress --scene vram --seed 7    one scenario, repeated choices
+  hsa-vmm stress --scene vram --seed 7    one scenario, repeatable
 
 Ctrl-C ends the test early and prints the report.
 Exit status: 0 success, 1 a leak or an unexpected error, 3 no runtime.";
@@ -25,7 +25,7 @@ pub struct Stress {
     /// The total time of all scenarios, without the cleanup that follows: `60s`, `10min`, `8h`
     #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "60s")]
     pub time: Duration,
-    /// The time after which a process is killed if none of its operations has ended
+    /// Kill a process in which no operation ends for this time
     #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "120s")]
     pub time_limit: Duration,
     /// The number of threads in each process

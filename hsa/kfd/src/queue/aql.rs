@@ -1,7 +1,7 @@
 //! Packets of AQL queues (Architected Queuing Language, HSA).
 
+use super::address_space::{Fault, GpuAddressSpace};
 use super::blit;
-use super::gpu_memory::{Fault, GpuMemory};
 use super::signal;
 use crate::driver::Driver;
 use crate::kfd::gpu_clock;
@@ -31,7 +31,7 @@ fn number(packet: &[u8; 64], offset: usize) -> u64 {
 }
 
 /// Returns whether all (or any) signals of a barrier are zero. A barrier without signals is satisfied.
-fn is_satisfied(memory: &GpuMemory, packet: &[u8; 64], all: bool) -> Result<bool, Fault> {
+fn is_satisfied(memory: &GpuAddressSpace, packet: &[u8; 64], all: bool) -> Result<bool, Fault> {
     let (mut any, mut empty) = (false, true);
     for index in 0..5 {
         let dependency = number(packet, 8 + index * 8);
@@ -49,7 +49,7 @@ fn is_satisfied(memory: &GpuMemory, packet: &[u8; 64], all: bool) -> Result<bool
 }
 
 /// Consumes the packet at an address.
-pub(super) fn step(driver: &Driver, memory: &GpuMemory, address: u64) -> Result<Step, Fault> {
+pub(super) fn step(driver: &Driver, memory: &GpuAddressSpace, address: u64) -> Result<Step, Fault> {
     let mut packet = [0; 64];
     user::read(address, &mut packet).map_err(|error| Fault { address, error })?;
     let start = gpu_clock();

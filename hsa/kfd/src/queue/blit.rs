@@ -7,8 +7,8 @@
 //! some. Second, the arguments have the form of a copy or fill that fits the number of work items. Other
 //! kernels do not run.
 
+use super::address_space::{Fault, GpuAddressSpace};
 use super::engine;
-use super::gpu_memory::{Fault, GpuMemory};
 use crate::driver::Driver;
 
 /// The number of bytes that are read from a kernel object.
@@ -26,7 +26,7 @@ enum Operation {
 /// Performs the operation of a copy or fill kernel. Returns `false` for other kernels.
 pub(super) fn run(
     driver: &Driver,
-    memory: &GpuMemory,
+    memory: &GpuAddressSpace,
     (kernel, arguments): (u64, u64),
     grid: u32,
 ) -> Result<bool, Fault> {

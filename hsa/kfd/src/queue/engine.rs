@@ -1,6 +1,6 @@
 //! Copies and fills of a GPU's engines, with planned faults.
 
-use super::gpu_memory::{Fault, GpuMemory};
+use super::address_space::{Fault, GpuAddressSpace};
 use crate::driver::Driver;
 use crate::faults;
 use hsa_faults::FaultKind;
@@ -9,9 +9,9 @@ use hsa_faults::FaultKind;
 fn perform(
     driver: &Driver,
     name: &str,
-    (memory, to): (&GpuMemory, u64),
+    (memory, to): (&GpuAddressSpace, u64),
     length: u64,
-    write: impl FnOnce(&GpuMemory, u64) -> Result<(), Fault> + Send + 'static,
+    write: impl FnOnce(&GpuAddressSpace, u64) -> Result<(), Fault> + Send + 'static,
 ) -> Result<(), Fault> {
     let log_unfinished = || {
         driver.log.unfinished(
@@ -30,23 +30,23 @@ fn perform(
 /// Copies memory.
 pub(super) fn copy(
     driver: &Driver,
-    memory: &GpuMemory,
+    memory: &GpuAddressSpace,
     from: u64,
     to: u64,
     length: u64,
 ) -> Result<(), Fault> {
-    let copy = move |memory: &GpuMemory, length| memory.copy(from, to, length);
+    let copy = move |memory: &GpuAddressSpace, length| memory.copy(from, to, length);
     perform(driver, "COPY", (memory, to), length, copy)
 }
 
 /// Fills memory with a word.
 pub(super) fn fill(
     driver: &Driver,
-    memory: &GpuMemory,
+    memory: &GpuAddressSpace,
     to: u64,
     length: u64,
     word: u32,
 ) -> Result<(), Fault> {
-    let fill = move |memory: &GpuMemory, length| memory.fill(to, length, word);
+    let fill = move |memory: &GpuAddressSpace, length| memory.fill(to, length, word);
     perform(driver, "FILL", (memory, to), length, fill)
 }

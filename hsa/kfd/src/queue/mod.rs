@@ -1,10 +1,10 @@
 //! Queues, and the threads that emulate a GPU's packet processors.
 
+mod address_space;
 mod aql;
 mod blit;
 mod engine;
 mod frame;
-mod gpu_memory;
 mod sdma;
 mod signal;
 mod worker;
@@ -12,8 +12,8 @@ mod worker;
 use crate::drm::DrmFile;
 use crate::errno::{EAGAIN, EINVAL, ENOMEM, Result};
 use crate::slots::Slots;
+use address_space::GpuAddressSpace;
 use frame::Frame;
-use gpu_memory::GpuMemory;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -73,7 +73,7 @@ impl Queues {
         }
         let commands = Arc::new(Commands::default());
         let frame = Arc::new(Frame::new()?);
-        let (memory, shared) = (GpuMemory { space, frame }, commands.clone());
+        let (memory, shared) = (GpuAddressSpace { space, frame }, commands.clone());
         let thread = without_signals(|| {
             let name = format!("kfd-queue{}", ring.gpu);
             thread::Builder::new().name(name).spawn(move || worker::run(ring, &memory, &shared))

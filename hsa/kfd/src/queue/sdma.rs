@@ -1,8 +1,8 @@
 //! Packets of the DMA engines of gfx9 to gfx11.
 
+use super::address_space::{Fault, GpuAddressSpace};
 use super::aql::Step;
 use super::engine;
-use super::gpu_memory::{Fault, GpuMemory};
 use super::signal;
 use crate::driver::Driver;
 use crate::errno::EINVAL;
@@ -69,7 +69,7 @@ fn number(words: &[u32; MAX_WORDS], index: usize) -> u64 {
 /// wait.
 pub(super) fn step(
     driver: &Driver,
-    memory: &GpuMemory,
+    memory: &GpuAddressSpace,
     ring: &RingReader,
 ) -> Result<(Step, u64), Fault> {
     let words = ring.read()?;
@@ -119,7 +119,7 @@ pub(super) fn step(
 }
 
 /// Returns whether a number in memory satisfies the packet's condition.
-fn is_condition_met(memory: &GpuMemory, words: &[u32; MAX_WORDS]) -> Result<bool, Fault> {
+fn is_condition_met(memory: &GpuAddressSpace, words: &[u32; MAX_WORDS]) -> Result<bool, Fault> {
     let mut bytes = [0; 4];
     memory.read(number(words, 1), &mut bytes)?;
     let value = u32::from_le_bytes(bytes) & words[4];

@@ -1,6 +1,6 @@
 //! Completion of HSA signals by a GPU (`amd_signal_t`).
 
-use super::gpu_memory::{Fault, GpuMemory};
+use super::address_space::{Fault, GpuAddressSpace};
 use crate::driver::Driver;
 
 /// The offsets of the fields of a signal.
@@ -10,21 +10,21 @@ const EVENT: u64 = 24;
 const START: u64 = 32;
 const END: u64 = 40;
 
-fn read<const N: usize>(memory: &GpuMemory, address: u64) -> Result<[u8; N], Fault> {
+fn read<const N: usize>(memory: &GpuAddressSpace, address: u64) -> Result<[u8; N], Fault> {
     let mut bytes = [0; N];
     memory.read(address, &mut bytes)?;
     Ok(bytes)
 }
 
 /// Returns the signal's value.
-pub(super) fn value(memory: &GpuMemory, signal: u64) -> Result<i64, Fault> {
+pub(super) fn value(memory: &GpuAddressSpace, signal: u64) -> Result<i64, Fault> {
     read(memory, signal.wrapping_add(VALUE)).map(i64::from_le_bytes)
 }
 
 /// Decrements the signal, stores the timestamps and wakes waiting threads.
 pub(super) fn complete(
     driver: &Driver,
-    memory: &GpuMemory,
+    memory: &GpuAddressSpace,
     signal: u64,
     (start, end): (u64, u64),
 ) -> Result<(), Fault> {

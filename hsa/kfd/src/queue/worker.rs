@@ -1,7 +1,7 @@
 //! The thread that reads one queue.
 
+use super::address_space::{Fault, GpuAddressSpace};
 use super::aql::{self, Step};
-use super::gpu_memory::{Fault, GpuMemory};
 use super::sdma::{self, RingReader};
 use super::{PacketFormat, Ring};
 use crate::driver::{self, Driver};
@@ -24,7 +24,7 @@ const MIN_SLEEP: Duration = Duration::from_micros(20);
 const MAX_SLEEP: Duration = Duration::from_millis(1);
 
 /// Reads a queue until it is stopped or the GPU faults.
-pub(super) fn run(ring: Ring, memory: &GpuMemory, commands: &Arc<Commands>) {
+pub(super) fn run(ring: Ring, memory: &GpuAddressSpace, commands: &Arc<Commands>) {
     minimise_timer_slack();
     let driver = driver::get();
     let (mut position, mut idle_polls) = (user::get(ring.read_pointer).unwrap_or(0), 0u32);
@@ -66,7 +66,7 @@ fn pause(idle_polls: u32) {
 fn step(
     driver: &Driver,
     ring: &Ring,
-    memory: &GpuMemory,
+    memory: &GpuAddressSpace,
     position: &mut u64,
 ) -> Result<Step, Fault> {
     let fault = |address| move |error| Fault { address, error };

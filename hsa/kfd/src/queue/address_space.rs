@@ -17,15 +17,15 @@ pub(super) struct Fault {
 
 type AccessResult<T> = std::result::Result<T, Fault>;
 
-/// A GPU's page table, as its engines use it.
+/// The addresses that a GPU's engines can access, through the page table of a process.
 #[derive(Clone, Debug)]
-pub(super) struct GpuMemory {
+pub(super) struct GpuAddressSpace {
     pub(super) space: Arc<DrmFile>,
     /// The page at which a buffer is mapped while an engine atomically adds to a number in it.
     pub(super) frame: Arc<Frame>,
 }
 
-impl GpuMemory {
+impl GpuAddressSpace {
     /// Looks up an address: the memory (`None` if accesses have no effect), the offset in it (for user memory,
     /// the address), and the length up to the end of the entry or of the buffer. Fails if the address is not
     /// mapped or its entry lacks a `required` flag.
