@@ -24,6 +24,15 @@ fn info_shows_runtime_agents_and_pools() {
     assert!(!text.contains('\x1b'), "no colours in a pipe");
 }
 
+/// Scripts for the first edition use these spellings.
+#[test]
+fn earlier_spellings_of_options_are_accepted() {
+    let bringup = run(&["bringup", "--runtime", "sim", "--until", "load", "--limit", "5s"]);
+    assert_eq!(bringup.status.code(), Some(0), "{bringup:?}");
+    let fuzz = run(&["fuzz", "--runtime", "sim", "--sequences", "2", "--patience", "5s"]);
+    assert_eq!(fuzz.status.code(), Some(0), "{fuzz:?}");
+}
+
 #[test]
 fn table_lines_have_no_trailing_spaces() {
     let folder = tempfile::tempdir().unwrap();

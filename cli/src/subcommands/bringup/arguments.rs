@@ -32,7 +32,8 @@ pub struct Bringup {
     #[arg(long, value_name = "LEVEL", value_enum, default_value_t = Level::Killed)]
     pub until: Level,
     /// The time limit of a level; a level that exceeds it counts as hung: `500ms`, `20s`, `5m`
-    #[arg(long, value_name = "TIME", value_parser = crate::arguments::parse_time, default_value = "20s")]
+    #[arg(long, alias = "limit", value_name = "TIME", value_parser = crate::arguments::parse_time,
+        default_value = "20s")]
     pub time_limit: Duration,
     /// The format of the report
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]

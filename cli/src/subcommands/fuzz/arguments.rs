@@ -40,7 +40,7 @@ pub struct Fuzz {
     #[arg(long)]
     pub faults: bool,
     /// The time limit of an operation; an operation that exceeds it counts as hung: `500ms`, `20s`, `5m`
-    #[arg(long, value_name = "TIME", default_value = "20s", value_parser = parse_time)]
+    #[arg(long, alias = "patience", value_name = "TIME", default_value = "20s", value_parser = parse_time)]
     pub time_limit: Duration,
     /// How long to shrink a failing sequence
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
