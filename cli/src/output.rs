@@ -16,8 +16,8 @@ use tempfile::NamedTempFile;
 /// The option `--output`.
 #[derive(Args, Clone, Debug)]
 pub struct Output {
-    /// Write to this file instead of standard output: KTAP result by result, other formats at the end, completely
-    /// or not at all
+    /// Write to this file instead of standard output: completely or not at all, except for KTAP, where a subcommand
+    /// has that format
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     output: Option<PathBuf>,
 }
