@@ -247,6 +247,10 @@ fn misbehaving_driver_call_fails_its_level() {
             assert_eq!(failure["call"]["name"], call, "{release}, {plan}: {failure:#}");
             assert_contains(failure["what"].as_str().unwrap(), &[words]);
             assert_contains(&failure["rests_on"].to_string(), &[function]);
+            if failure["kind"] == "wrong" && !function.is_empty() {
+                let first = failure["try_next"][0].as_str().unwrap_or_default();
+                assert_contains(first, &["suspect", function]);
+            }
         }
     }
 }

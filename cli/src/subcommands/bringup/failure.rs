@@ -1,7 +1,7 @@
 //! The report of a failed level, for people and as JSON.
 
 use super::gpu_fault;
-use super::interface::{Interface, is_logged, used_by};
+use super::interface::{Interface, first_suspect, is_logged, used_by};
 use super::level::Level;
 use super::machine::{self, Finding};
 use super::parameters::labelled;
@@ -414,7 +414,10 @@ fn advise(
              call returns {error}; if the arguments of the call are wrong, an earlier call returned \
              success and a wrong handle, offset or size"
         ));
-    } else if let (Cause::Wrong(..), Some(_)) = (cause, driver) {
+    } else if let (Cause::Wrong(..) | Cause::Status(..), Some(_)) = (cause, driver) {
+        let suspect = call.and_then(|call| first_suspect(run.level, &call.begin.call));
+        let suspect = suspect.map(|function| format!("suspect the kernel's {function} first"));
+        advice.extend(suspect);
         advice.push(
             "every call of the driver returned success: compare the results and effects of the calls \
              above with the expected ones (--log FILE has all calls)"
