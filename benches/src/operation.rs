@@ -40,8 +40,8 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// All operations but `Open`, in the order of a round.
-    pub const ALL: [Self; 13] = [
+    /// The operations of a round, in order: all but `Open`.
+    pub const ROUND: [Self; 13] = [
         Self::Reserve,
         Self::Create,
         Self::Map,

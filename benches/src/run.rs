@@ -228,7 +228,7 @@ impl Runner {
         };
         self.layout.draw_holes(holes);
         self.layout.draw_mapped(holes, mapped);
-        for operation in Operation::ALL {
+        for operation in Operation::ROUND {
             let is_selected =
                 options.operations.is_empty() || options.operations.contains(&operation);
             let looks_up = matches!(operation, Operation::GetAccess | Operation::Retain);
@@ -272,7 +272,11 @@ pub fn run(
     let clock = Clock::new();
     let calls = target.backend.calls_per_sample();
     let mut runners = Vec::with_capacity(options.levels.len());
-    for &level in &options.levels {
+    // The costs of other levels are compared with those of the first, the runtime's own calls.
+    let mut levels = options.levels.clone();
+    levels.sort_unstable();
+    levels.dedup();
+    for level in levels {
         runners.push(Runner::new(target, level, calls, options)?);
         report(0.0);
     }
@@ -291,7 +295,7 @@ pub fn run(
     }
     let gpus = target.runtime.gpus().count();
     let mut results = Vec::new();
-    for operation in Operation::ALL {
+    for operation in Operation::ROUND {
         let mut raw = None;
         for runner in &mut runners {
             let Some(samples) = runner.samples.get_mut(&operation) else { continue };

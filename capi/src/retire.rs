@@ -31,7 +31,7 @@ impl Signal {
             other => {
                 return Err(Failure::value(
                     "signals",
-                    format_args!("has the invalid condition {other}: valid are 0 and 1"),
+                    format_args!("has the invalid condition {other}; valid conditions are 0 and 1"),
                 ));
             }
         };

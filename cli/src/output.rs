@@ -18,7 +18,8 @@ use tempfile::NamedTempFile;
 pub struct Output {
     /// Write to this file instead of standard output
     ///
-    /// KTAP is written result by result. Other formats are written at the end, completely or not at all.
+    /// KTAP, where a subcommand has it, is written result by result. Other formats are written at the end, completely
+    /// or not at all.
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     output: Option<PathBuf>,
 }

@@ -3,22 +3,19 @@
 use crate::planned_faults::{self, is_driver_emulated};
 use crate::program::{self, RUNTIME_VARIABLES};
 use crate::screen::Screen;
+use crate::subcommands::kfd_version;
 use anstyle::{AnsiColor, Style};
 use clap::Args;
 use hsa_vmm_conformance::describe::Driver;
-use hsa_vmm_conformance::worker::{Output, Received, Worker};
 use hsa_vmm_conformance::{Machine, PlannedFault, Provenance, Report};
 use serde::Serialize;
 use std::env;
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
-use std::time::Duration;
 
 /// The text that replaces a removed value.
 const REDACTED: &str = "(redacted)";
-/// The time limit of the query for the driver's version.
-const VERSION_LIMIT: Duration = Duration::from_secs(5);
 
 /// The environment variables that are part of a report, besides the runtime's.
 const OTHER_VARIABLES: &[&str] = &[
@@ -135,20 +132,9 @@ fn is_virtual() -> bool {
         || ["QEMU", "Xen", "VMware", "Amazon EC2"].contains(&&*read("/sys/class/dmi/id/sys_vendor"))
 }
 
-/// Queries the version in another process of this program, because a defective driver may hang.
+/// Returns the version of the interface of `/dev/kfd`, without planned faults.
 fn kfd_version() -> Option<String> {
-    let mut command = hsa_rocr::restart().ok()?;
-    command.arg("kfd-version");
-    // In this query, the emulated driver must not inject planned faults or write logs.
-    for name in ["HSA_KFD_FAULTS", "HSA_KFD_LOG", "HSA_KFD_PAGE_TABLES"] {
-        command.env_remove(name);
-    }
-    let mut worker = Worker::start(command, Output::Capture).ok()?;
-    match worker.receive::<()>(VERSION_LIMIT) {
-        Received::Exited(_) => {}
-        _ => return None,
-    }
-    let text = worker.captured_output();
+    let text = kfd_version::query(&[], false)?;
     let version = text.lines().last()?.trim();
     let is_number = |part: &str| part.parse::<u32>().is_ok();
     version.split_once('.').filter(|(major, minor)| is_number(major) && is_number(minor))?;

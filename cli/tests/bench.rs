@@ -97,6 +97,22 @@ fn bench_measures_opening_separately() {
     }
 }
 
+/// The order of the levels does not matter.
+#[test]
+fn bench_compares_with_raw_calls_in_any_order() {
+    for level in [&["--level", "vmm", "--level", "raw"][..], &["--level", "raw,vmm,raw"]] {
+        let options = ["--runtime", "nothing", "--operation", "map", "--samples", "20"];
+        let output = bench(&[&options[..], level, &["--format", "json"]].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let [raw, vmm] = report["results"].as_array().unwrap().as_slice() else {
+            panic!("{report}")
+        };
+        assert_eq!((&raw["level"], &vmm["level"]), (&"raw".into(), &"vmm".into()));
+        assert!(vmm["over_raw_ns"].is_number(), "{report}");
+    }
+}
+
 /// Also checks a run that measures opening first, which opens the runtime again.
 #[test]
 fn bench_disables_workarounds() {

@@ -161,9 +161,10 @@ fn fuzz_finds_repeated_leak_of_driver() {
     for installation in test::selected_installations(name) {
         let release = installation.release();
         let release = release.version();
-        for (fault, resource) in
-            [("EXPORT_DMABUF=leak", "descriptors"), ("GEM_CLOSE=leak", "gpu_memory")]
-        {
+        for (fault, before, after) in [
+            ("EXPORT_DMABUF=leak", "", " descriptors"),
+            ("GEM_CLOSE=leak", "memory of GPUs [", "]"),
+        ] {
             let folder = tempfile::tempdir().unwrap();
             let options = ["--processes", "1", "--time", "60s", "--shrink", "500ms"];
             let (report, output) = fuzz_on(release, fault, folder.path(), &options);
@@ -171,11 +172,15 @@ fn fuzz_finds_repeated_leak_of_driver() {
             let finding = &report["finding"];
             assert_eq!(finding["reproduced"], true, "{release}, {fault}: {finding:#}");
             let words = finding["words"].as_str().unwrap();
-            let numbers =
-                words.match_indices(resource).map(|(at, _)| words[at..].split_once([')', ']']));
-            let numbers: Vec<_> = numbers.map(|it| it.map_or("", |(number, _)| number)).collect();
-            assert!(words.contains("resources of the process"), "{release}, {fault}: {words}");
-            assert!(numbers.len() == 2 && numbers[0] != numbers[1], "{release}, {fault}: {words}");
+            let (_, values) = words.split_once("resources of the process: expected ").expect(words);
+            let (expected, found) = values.split_once(", found ").expect(words);
+            let amount = |text: &str| {
+                let (_, text) = text.split_once(before)?;
+                text.split_once(after).map(|(amount, _)| amount.to_owned())
+            };
+            let (expected, found) = (amount(expected), amount(found));
+            assert!(expected.is_some() && found.is_some(), "{release}, {fault}: {words}");
+            assert_ne!(expected, found, "{release}, {fault}: {words}");
         }
     }
 }

@@ -333,6 +333,19 @@ fn run_stops_after_too_many_failures() {
     let rows = out(&output).lines().filter(|line| line.contains(" FAIL ")).count();
     assert_eq!(rows, 3, "{}", out(&output));
     assert!(!out(&output).contains(" skip "), "{}", out(&output));
+    // The remaining cases are one line.
+    let output = conform(&faults);
+    let (table, notes) = (out(&output), err(&output));
+    let untried: Vec<_> = table.lines().filter(|line| line.contains("not tried")).collect();
+    let [line] = untried[..] else { panic!("{table}") };
+    assert!(line.starts_with(" map.") && line.contains(" … map.handle.of_another_vmm "), "{line}");
+    let words = " cases not tried: the run stopped after other cases failed";
+    assert!(line.ends_with(words), "{line}");
+    let count = line.strip_suffix(words).and_then(|line| line.rsplit(' ').next());
+    let summary = notes.lines().last().unwrap();
+    let skipped = |text: &str| text.split(", ").nth(2)?.split(' ').next()?.parse::<usize>().ok();
+    let untried: usize = count.unwrap().parse().unwrap();
+    assert!(untried > 10 && untried <= skipped(summary).unwrap(), "{line}\n{summary}");
 }
 
 #[test]

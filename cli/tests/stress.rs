@@ -59,7 +59,9 @@ fn simulation_passes_every_scenario() {
 
 #[test]
 fn generations_and_gpus_pass_mixed() {
-    for sim in ["era=a", "era=b", "era=c", "consumer", "apu", "dmabuf-cpu-mapping=off"] {
+    for sim in
+        ["era=a", "era=b", "era=c", "era=d", "era=e", "consumer", "apu", "dmabuf-cpu-mapping=off"]
+    {
         let output = run_simulated(&["--sim", sim, "--time", "200ms", "--scene", "mixed"]);
         report(&output, 0);
     }

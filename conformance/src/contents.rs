@@ -2,17 +2,79 @@
 
 use crate::case::ensure_bytes;
 use crate::context::offset;
+use crate::process_maps::inode_at;
 use crate::{Context, NotPassed, Verdict};
 use hsa_vmm::{Access, Address, AgentId};
+
+/// The function with which the library exports memory.
+const EXPORT: &str = "hsa_amd_vmem_export_shareable_handle";
+
+/// Returns the engine with which GPUs copy in this process, as `HSA_ENABLE_SDMA` selects it.
+pub(crate) fn copy_engine() -> &'static str {
+    match std::env::var("HSA_ENABLE_SDMA").as_deref() {
+        Ok("0") => "blit shader",
+        Ok("1") => "SDMA",
+        _ => "SDMA or blit shader",
+    }
+}
 
 impl Context {
     /// Checks that memory is filled with a value. If the CPU has access, it checks both ends and the
     /// middle of every granule. Every GPU with read access checks both ends.
     pub fn check_contents(&self, at: Address, granules: usize, value: u32) -> Verdict {
         if self.cpu_has_access(self.gpu()) {
-            self.check_filled(at, granules, value)?;
+            let result = self.check_filled(at, granules, value);
+            result.map_err(|verdict| self.explain_view(verdict, at, granules, value))?;
         }
         self.gpus().iter().try_for_each(|&gpu| self.check_ends(gpu, at, granules, value))
+    }
+
+    /// Names the writer of a value in a message, if [`fill`](Context::fill) has written it.
+    fn writer(&self, value: u32) -> String {
+        match self.has_filled(value) {
+            true => format!(" (written by the GPU that owns it, {})", copy_engine()),
+            false => String::new(),
+        }
+    }
+
+    /// If the CPU reads wrong data and a GPU the right data, adds that the two see different memory, and whether the
+    /// export is the cause: the CPU's mapping is one of an exported dma-buf.
+    fn explain_view(
+        &self,
+        verdict: NotPassed,
+        at: Address,
+        granules: usize,
+        value: u32,
+    ) -> NotPassed {
+        let NotPassed::Failed(why) = verdict else { return verdict };
+        let reads_right = |gpu: &&AgentId| {
+            self.vmm().get_access(**gpu, at).is_ok_and(|access| access != Access::None)
+                && self.check_ends(**gpu, at, granules, value).is_ok()
+        };
+        let Some(gpu) = self.gpus().iter().find(reads_right) else {
+            return NotPassed::Failed(why);
+        };
+        NotPassed::Failed(match self.differing_exports(at) {
+            Some((first, second)) => format!(
+                "{EXPORT} (EXPORT_DMABUF) returns other memory: two exports of one handle are \
+                 different files (inodes {first} and {second}), and the CPU, which maps one, sees \
+                 other memory than {gpu}: {why}"
+            ),
+            None => format!("the CPU and {gpu} see different memory at one address: {why}"),
+        })
+    }
+
+    /// Maps the memory at an address for the CPU at a second address, for which the library exports it again. Returns
+    /// the inodes of both dma-bufs if they differ.
+    fn differing_exports(&self, at: Address) -> Option<(u64, u64)> {
+        let first = inode_at(at.get())?;
+        let handle = self.keep(self.vmm().retain_allocation_handle(at).ok()?);
+        let second = self.reserve(1).ok()?;
+        self.map(second, 1, handle).ok()?;
+        self.grant(second, 1, &[self.host()], Access::ReadWrite).ok()?;
+        let found = inode_at(second.get())?;
+        // `close` releases everything.
+        (found != first).then_some((first, found))
     }
 
     /// Checks both ends of each granule that a GPU can read: the GPU copies them to the host.
@@ -26,7 +88,14 @@ impl Context {
             for within in [0, self.granule() - expected.len()] {
                 let mut found = vec![0; expected.len()];
                 self.vmm().copy_to_host(gpu, &mut found, offset(at, start + within))?;
-                ensure_bytes!(found, expected, "for {gpu}, at offset {:#x}", start + within);
+                ensure_bytes!(
+                    found,
+                    expected,
+                    "{gpu} ({}) reads wrong data at offset {:#x} of the memory{}",
+                    copy_engine(),
+                    start + within,
+                    self.writer(value)
+                );
             }
         }
         Ok(())
@@ -40,7 +109,13 @@ impl Context {
             for within in [0, self.granule() / 2, self.granule() - expected.len()] {
                 let mut found = vec![0; expected.len()];
                 self.vmm().read(offset(at, start + within), &mut found)?;
-                ensure_bytes!(found, expected, "in the memory, at offset {:#x}", start + within);
+                ensure_bytes!(
+                    found,
+                    expected,
+                    "the CPU reads wrong data at offset {:#x} of the memory{}",
+                    start + within,
+                    self.writer(value)
+                );
             }
         }
         Ok(())
@@ -66,7 +141,7 @@ impl Context {
             if self.cpu_has_access(gpu) {
                 self.check_filled(scratch, 1, value).map_err(|verdict| match verdict {
                     NotPassed::Failed(why) => {
-                        NotPassed::Failed(format!("GPU {gpu} reads granule {index} as: {why}"))
+                        NotPassed::Failed(format!("{gpu} copies granule {index} wrong: {why}"))
                     }
                     skipped => skipped,
                 })?;

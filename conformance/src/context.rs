@@ -27,6 +27,7 @@ pub struct Context {
     peer: Vec<OsString>,
     handles: RefCell<Vec<Handle>>,
     expected_errors: RefCell<Vec<HipError>>,
+    filled_with: RefCell<Vec<u32>>,
 }
 
 /// The maximum number of references per handle that the cleanup after a case releases.
@@ -55,6 +56,7 @@ impl Context {
             peer: options.peer.clone(),
             handles: RefCell::default(),
             expected_errors: RefCell::default(),
+            filled_with: RefCell::default(),
         })
     }
 
@@ -231,7 +233,13 @@ impl Context {
 
     /// Fills memory with a value. The GPU that owns the memory writes it.
     pub fn fill(&self, at: Address, granules: usize, value: u32) -> Verdict {
+        self.filled_with.borrow_mut().push(value);
         Ok(self.vmm.fill(at, value, granules * self.granule)?)
+    }
+
+    /// Returns whether [`fill`](Self::fill) has written this value.
+    pub(crate) fn has_filled(&self, value: u32) -> bool {
+        self.filled_with.borrow().contains(&value)
     }
 
     /// Returns the address `granules` granules after `at`.

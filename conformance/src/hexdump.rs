@@ -14,9 +14,11 @@ pub(crate) fn difference(expected: &[u8], found: &[u8]) -> Option<String> {
         return Some(format!("{} bytes instead of {}", found.len(), expected.len()));
     }
     let first = expected.iter().zip(found).position(|(expected, found)| expected != found)?;
+    let last = expected.iter().zip(found).rposition(|(expected, found)| expected != found)?;
     let count = expected.iter().zip(found).filter(|(expected, found)| expected != found).count();
     let mut text = format!(
-        "{count} of {} bytes differ, first at offset {first:#x}: {:#04x} instead of {:#04x} (XOR {:#04x})",
+        "{count} of {} bytes differ, first at offset {first:#x}, last at {last:#x}: {:#04x} instead of {:#04x} (XOR \
+         {:#04x})",
         expected.len(),
         found[first],
         expected[first],
@@ -60,7 +62,7 @@ mod tests {
         found[39] = 0;
         let text = difference(&expected, &found).unwrap();
         let lines: Vec<_> = text.lines().collect();
-        let first = "2 of 40 bytes differ, first at offset 0x12: 0x58 instead of 0x5a (XOR 0x02)";
+        let first = "2 of 40 bytes differ, first at offset 0x12, last at 0x27: 0x58 instead of 0x5a (XOR 0x02)";
         assert_eq!((lines.len(), lines[0]), (7, first), "{text}");
         assert_eq!(lines[3], format!("    0x0010 XOR      00 00 02{}", " 00".repeat(13)), "{text}");
         assert_eq!(lines[5], "    0x0020 found    5a 5a 5a 5a 5a 5a 5a 00");

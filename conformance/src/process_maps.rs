@@ -1,4 +1,4 @@
-//! Reads the permissions of this process's address ranges from `/proc/self/maps`.
+//! Reads the permissions and files of this process's address ranges from `/proc/self/maps`.
 
 use std::ops::Range;
 
@@ -10,6 +10,16 @@ pub(crate) type Line = (Range<usize>, String);
 pub(crate) fn within(range: &Range<usize>) -> Option<Vec<Line>> {
     let text = std::fs::read_to_string("/proc/self/maps").ok()?;
     Some(clip(&text, range))
+}
+
+/// Returns the inode of the file that is mapped at an address; `None` if no file is.
+pub(crate) fn inode_at(address: usize) -> Option<u64> {
+    inode(&std::fs::read_to_string("/proc/self/maps").ok()?, address)
+}
+
+fn inode(text: &str, address: usize) -> Option<u64> {
+    let line = text.lines().find(|line| !clip(line, &(address..address + 1)).is_empty())?;
+    line.split_whitespace().nth(4)?.parse().ok().filter(|&inode| inode != 0)
 }
 
 fn clip(text: &str, range: &Range<usize>) -> Vec<Line> {
@@ -29,6 +39,9 @@ mod tests {
     fn lines_are_clipped_to_the_range() {
         let text = "1000-3000 r--p 00000000 00:00 0\n3000-4000 rw-s 00000000 00:01 7 /memfd:x (deleted)\n\
                     9000-a000 r-xp 00000000 00:00 0 [vdso]\n";
+        assert_eq!(super::inode(text, 0x3000), Some(7));
+        assert_eq!(super::inode(text, 0x2fff), None, "no file");
+        assert_eq!(super::inode(text, 0x4000), None, "not mapped");
         let found = super::clip(text, &(0x2000..0x9000));
         assert_eq!(
             found,

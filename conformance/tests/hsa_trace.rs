@@ -38,6 +38,16 @@ const COPY: &str = r#"memory_async_copy","destination":"0x99000","source":"0x100
 const ALLOCATE: &str =
     r#"memory_pool_allocate","pool":"0xa1","size":4096,"flags":0,"address":"0x10000""#;
 
+/// The dma-buf of own pool memory is not called memory of another process.
+#[test]
+fn dmabufs_of_pool_memory_are_skipped_as_such() {
+    let export = r#"portable_export_dmabuf","address":"0x10000","size":4096,"fd":9"#;
+    let close = r#"portable_close_dmabuf","fd":9"#;
+    let plan = plan(&recording(&[ALLOCATE, export, close]));
+    let actions: Vec<_> = plan.steps.iter().map(|step| step.action.clone()).collect();
+    assert_eq!(actions[1..], [const { Err(Skipped::Dmabuf) }; 2]);
+}
+
 #[test]
 fn lint_finds_mistakes() {
     use Mistake::{Leak, NeverGranted, OwnerNotLast, RangeCut, UseAfterUnmap};

@@ -1,4 +1,4 @@
-//! `hsa-vmm kfd-version`: prints the version of the interface of `/dev/kfd`.
+//! `hsa-vmm kfd-version`: prints the version of the interface of `/dev/kfd`, and of the render nodes.
 //!
 //! Other subcommands run this subcommand in a process of its own, because a defective driver may hang. With
 //! `--open`, `emulate` checks the emulated driver's configuration, which is loaded when the device is opened.
@@ -6,18 +6,50 @@
 use crate::Exit;
 use crate::screen::Screen;
 use clap::Args;
-use std::fs::File;
+use hsa_vmm_conformance::worker::{Output, Received, Worker};
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// `AMDKFD_IOC_GET_VERSION`: reads eight bytes, group `K`, number 1.
 const GET_VERSION: libc::Ioctl = (2_u32 << 30 | 8 << 16 | (b'K' as u32) << 8 | 1) as libc::Ioctl;
+
+/// `DRM_IOCTL_VERSION`: reads and writes a [`DrmVersion`], group `d`, number 0.
+const DRM_VERSION: libc::Ioctl =
+    (3_u32 << 30 | (size_of::<DrmVersion>() as u32) << 16 | (b'd' as u32) << 8) as libc::Ioctl;
 
 #[derive(Args, Debug)]
 pub struct KfdVersion {
     /// Only open the device
     #[arg(long)]
     pub open: bool,
+    /// Print the version of each render node, too
+    #[arg(long)]
+    pub render_nodes: bool,
+}
+
+/// How long another process may take to query the versions.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// Runs this subcommand in another process, because a defective driver may hang. Returns what it prints; `None` if it
+/// does not end in time. Without `with_faults`, the emulated driver neither injects planned faults nor writes logs.
+pub fn query(options: &[&str], with_faults: bool) -> Option<String> {
+    let mut command = hsa_rocr::restart().ok()?;
+    command.arg("kfd-version").args(options);
+    let removed: &[&str] = match with_faults {
+        true => &["HSA_KFD_LOG", "HSA_KFD_PAGE_TABLES"],
+        false => &["HSA_KFD_FAULTS", "HSA_KFD_LOG", "HSA_KFD_PAGE_TABLES"],
+    };
+    for name in removed {
+        command.env_remove(name);
+    }
+    let mut worker = Worker::start(command, Output::Capture).ok()?;
+    match worker.receive::<()>(LIMIT) {
+        Received::Exited(_) => Some(worker.captured_output().to_owned()),
+        _ => None,
+    }
 }
 
 /// The argument of `AMDKFD_IOC_GET_VERSION`.
@@ -26,6 +58,16 @@ pub struct KfdVersion {
 struct Version {
     major: u32,
     minor: u32,
+}
+
+/// The argument of `DRM_IOCTL_VERSION`: three numbers, and the lengths and addresses of three texts.
+#[repr(C)]
+#[derive(Default)]
+struct DrmVersion {
+    major: i32,
+    minor: i32,
+    patch: i32,
+    texts: [(usize, usize); 3],
 }
 
 pub fn run(args: &KfdVersion) -> anyhow::Result<Exit> {
@@ -41,5 +83,35 @@ pub fn run(args: &KfdVersion) -> anyhow::Result<Exit> {
         return Err(io::Error::last_os_error().into());
     }
     writeln!(Screen::stdout(), "{}.{}", version.major, version.minor)?;
+    if args.render_nodes {
+        for node in render_nodes() {
+            let version = drm_version(&node)?;
+            writeln!(Screen::stdout(), "{} {version}", node.display())?;
+        }
+    }
     Ok(Exit::Success)
+}
+
+/// Returns the render nodes, in order.
+pub fn render_nodes() -> Vec<PathBuf> {
+    let nodes = fs::read_dir("/dev/dri").into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_render_node = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("renderD"))
+    };
+    let mut nodes: Vec<_> = nodes.filter(is_render_node).collect();
+    nodes.sort();
+    nodes
+}
+
+/// Returns the version of a render node's driver: `3.57.0`.
+fn drm_version(node: &Path) -> io::Result<String> {
+    let device = File::options().read(true).write(true).open(node)?;
+    let mut version = DrmVersion::default();
+    // SAFETY: without buffers for texts, the request writes only the numbers and the lengths of the texts.
+    let result = unsafe { libc::ioctl(device.as_raw_fd(), DRM_VERSION, &raw mut version) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let DrmVersion { major, minor, patch, .. } = version;
+    Ok(format!("{major}.{minor}.{patch}"))
 }

@@ -157,9 +157,22 @@ fn misbehaving_driver_call_fails_its_level() {
     let name = "on_amd::misbehaving_driver_call_fails_its_level";
     // The fault, the level that detects it, the reported call, its kernel function, and the message.
     let plans = [
-        ("COPY=garbled", "data", "hsa_amd_memory_async_copy", "", "copied wrong data to va"),
+        (
+            "COPY=garbled",
+            "data",
+            "hsa_amd_memory_async_copy",
+            "",
+            "copied wrong data to va (written by gpu[0] (SDMA), read by the CPU): 1 of 16384 bytes \
+             differ, from offset 0x0 to 0x0",
+        ),
         ("COPY=half", "gpu", "hsa_amd_memory_async_copy", "", "copied wrong data from va"),
-        ("FILL=garbled", "blit", "hsa_amd_memory_fill", "", "memory was not filled"),
+        (
+            "FILL=garbled",
+            "blit",
+            "hsa_amd_memory_fill",
+            "",
+            "memory was not filled (written by gpu[0] (blit shader), read by gpu[0] (blit shader)): 1 of",
+        ),
         ("GEM_VA.MAP=lost", "gpu", "hsa_amd_vmem_set_access", "amdgpu_gem_va_ioctl", "faulted"),
         ("GEM_VA.MAP=half", "data", "hsa_amd_vmem_set_access", "amdgpu_gem_va_ioctl", "faulted"),
         (
@@ -212,7 +225,7 @@ fn misbehaving_driver_call_fails_its_level() {
             "shared",
             "hsa_amd_vmem_export_shareable_handle",
             "kfd_ioctl_export_dmabuf",
-            "other memory",
+            "the export returned other memory, and not the import",
         ),
     ];
     let installations: Vec<_> = test::installations(name).into_iter().flatten().collect();
@@ -234,6 +247,10 @@ fn misbehaving_driver_call_fails_its_level() {
             assert_eq!(failure["call"]["name"], call, "{release}, {plan}: {failure:#}");
             assert_contains(failure["what"].as_str().unwrap(), &[words]);
             assert_contains(&failure["rests_on"].to_string(), &[function]);
+            if failure["kind"] == "wrong" && !function.is_empty() {
+                let first = failure["try_next"][0].as_str().unwrap_or_default();
+                assert_contains(first, &["suspect", function]);
+            }
         }
     }
 }
@@ -303,6 +320,74 @@ fn call_that_does_not_return_is_named() {
             &err(&output),
             &["driver: ", "kfd GET_VERSION ", " = ? (has not returned)"],
         );
+    }
+}
+
+/// The CPU reads the exported dma-buf without an import, if it can, and so tells a wrong export from a wrong import.
+#[test]
+fn wrong_export_and_wrong_import_are_told_apart() {
+    let name = "on_amd::wrong_export_and_wrong_import_are_told_apart";
+    let (export, import) =
+        ("hsa_amd_vmem_export_shareable_handle", "hsa_amd_vmem_import_shareable_handle");
+    for installation in test::selected_installations(name) {
+        for (fault, call, words) in [
+            (
+                "EXPORT_DMABUF=other",
+                export,
+                "the export returned other memory, and not the import: without an import, the dma-buf \
+                 contains wrong data (written by gpu[0] of process 1, read by the CPU of process 2 by \
+                 mmap): ",
+            ),
+            (
+                "IMPORT_DMABUF=other",
+                import,
+                "the import opened other memory, and not the export: without an import, the dma-buf \
+                 contains the right data (written by gpu[0] of process 1, read by gpu[0] (SDMA) of \
+                 process 2): 4092 of 4096 bytes differ, from offset 0x0 to 0xfff; at 0x0: ",
+            ),
+        ] {
+            let arguments = ["--until", "shared", "--format", "json"];
+            let report = report(&run_emulated(installation, &["--fault", fault], &arguments), 1);
+            assert_eq!(failed_level(&report), Some("shared"), "{fault}: {report:#}");
+            assert_eq!(report["failure"]["call"]["name"], call, "{fault}: {report:#}");
+            assert_contains(report["failure"]["what"].as_str().unwrap(), &[words]);
+        }
+    }
+}
+
+/// Requests that failed come before what follows from them, and a version 0 is named as implausible.
+#[test]
+fn causes_come_first_in_the_report() {
+    let name = "on_amd::causes_come_first_in_the_report";
+    for installation in test::selected_installations(name) {
+        let output = run_emulated(installation, &["--fault", "GEM_VA=ENOMEM"], &["--until", "gpu"]);
+        let text = out(&output);
+        let failed = "Requests that the emulated driver failed\n  ";
+        let (before, after) = text.split_once(failed).unwrap_or_else(|| panic!("{text}"));
+        assert!(before.contains("✗ GPU access"), "{text}");
+        let first = after.lines().next().unwrap();
+        assert_contains(first, &[" GEM_VA handle=", " = ENOMEM "]);
+        assert_contains(after, &["Kernel interfaces it uses", "Try next"]);
+
+        for (fault, version) in [
+            ("VERSION=lost", "/dev/dri/renderD128 has interface version 0.0.0: "),
+            ("GET_VERSION=lost", "/dev/kfd has interface version 0.0: "),
+        ] {
+            let arguments = ["--until", "runtime", "--format", "json"];
+            let report = report(&run_emulated(installation, &["--fault", fault], &arguments), 3);
+            let first = report["failure"]["try_next"][0].as_str().unwrap_or_default();
+            assert_contains(first, &[version]);
+        }
+
+        for (fault, what) in [
+            ("AVAILABLE_MEMORY=lost", "no memory is available: 0 bytes are available of a pool of"),
+            ("AVAILABLE_MEMORY=double", "more memory is available than exists: "),
+        ] {
+            let arguments = ["--until", "pools", "--format", "json"];
+            let report = report(&run_emulated(installation, &["--fault", fault], &arguments), 1);
+            assert_eq!(failed_level(&report), Some("pools"), "{fault}: {report:#}");
+            assert_contains(report["failure"]["what"].as_str().unwrap(), &[what]);
+        }
     }
 }
 

@@ -169,3 +169,31 @@ fn report_survives_unwritable_log() {
     assert_eq!(failed_level(&report(&output, 1)), Some("mapped"));
     assert_contains(&err(&output), &["cannot write /dev/full", "No space left"]);
 }
+
+/// Each argument of a call has a name or is a variable: no C expression such as `size / 4` is a name.
+#[test]
+fn arguments_have_readable_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let output = run_simulated("gpus=2", &["--log", log.to_str().unwrap()]);
+    assert!(output.status.success(), "{output:?}");
+    let log = std::fs::read_to_string(log).unwrap();
+    let lines = || log.lines().filter_map(|line| line.split_once("hsa_"));
+    let names = lines().flat_map(|(_, call)| {
+        let arguments = call.split_once('(').map_or("", |(_, rest)| rest);
+        let arguments = arguments.rsplit_once(')').map_or("", |(arguments, _)| arguments);
+        arguments.split(", ").filter_map(|argument| argument.split_once('=')).collect::<Vec<_>>()
+    });
+    let mut count = 0;
+    for (name, value) in names {
+        let is_name =
+            name.chars().all(|letter| letter.is_ascii_alphanumeric() || "_[] ".contains(letter));
+        assert!(
+            is_name && !name.starts_with(|letter: char| !letter.is_ascii_lowercase()),
+            "{name}={value}"
+        );
+        count += 1;
+    }
+    assert!(count > 1000, "{count}");
+    assert!(log.contains("value=0x5a5a0001, count=0x"), "{log}");
+}

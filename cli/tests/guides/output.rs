@@ -11,7 +11,15 @@ use std::path::Path;
 use std::process::Command;
 
 /// The pages whose commands run. The commands in CONTRIBUTING take minutes and change the tree.
-const PAGES: &[&str] = &["README.md", "bringup.md", "conformance.md", "embedding.md", "faq.md"];
+const PAGES: &[&str] = &[
+    "README.md",
+    "backends.md",
+    "bringup.md",
+    "conformance.md",
+    "embedding.md",
+    "faq.md",
+    "record.md",
+];
 /// The beginnings of commands that are not run, and the reason for each.
 const NOT_RUN: &[(&str, &str)] = &[
     ("cargo build", "the command is already built"),
@@ -27,6 +35,10 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("hsa-vmm rocr fetch", "the tests have already fetched it"),
     ("hsa-vmm rocr check 7.14.0", "cli/tests/amd.rs checks a stored release"),
     ("hsa-vmm vm ", "cli/tests/vm runs it"),
+    ("hsa-vmm record ", "cli/tests/record records programs"),
+    ("hsa-vmm lint hsa-calls.jsonl", "cli/tests/record checks recordings"),
+    ("hsa-vmm replay hsa-calls.jsonl", "cli/tests/record replays recordings"),
+    ("hsa-vmm emulate --rocr 7.2.4 -- hsa-vmm replay", "cli/tests/record replays recordings"),
 ];
 /// Parts of commands that take long, and their replacements.
 const REPLACEMENTS: &[(&str, &str)] = &[

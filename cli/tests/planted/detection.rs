@@ -123,10 +123,16 @@ fn chosen_rows() -> Vec<(Target, Row)> {
         selection => match selection.parse() {
             Ok(seed) => choose(all, seed),
             Err(_) => {
-                all.into_iter().filter(|(_, row)| row.pair.plan().contains(selection)).collect()
+                all.into_iter().filter(|(_, row)| contains_any(&row.pair, selection)).collect()
             }
         },
     }
+}
+
+/// Returns whether the plan of a fault contains one of the texts, which commas separate.
+fn contains_any(pair: &Pair, texts: &str) -> bool {
+    let plan = pair.plan();
+    texts.split(',').any(|text| plan.contains(text))
 }
 
 /// Returns the rows that a seed chooses.
@@ -274,7 +280,7 @@ fn full_table_of_four_tools() {
         .into_iter()
         .flat_map(|target| pairs::all_of(target).into_iter().map(move |pair| (target, pair)));
     let is_selected =
-        |(_, pair): &(Target, Pair)| selection == "all" || pair.plan().contains(&selection);
+        |(_, pair): &(Target, Pair)| selection == "all" || contains_any(pair, &selection);
     let selected: Vec<_> = pairs.filter(is_selected).collect();
     assert!(!selected.is_empty(), "no fault contains {selection}");
     let rows = in_parallel(&selected, |(target, pair)| {
@@ -297,8 +303,9 @@ fn with_reasons(target: Target, row: &Row) -> Row {
 /// Runs the tools with the faults that `HSA_VMM_PLANTED` selects or that have no row, and writes the page.
 fn write_page() {
     let selection = std::env::var("HSA_VMM_PLANTED").unwrap_or_default();
-    let is_selected =
-        |plan: &str| selection == "all" || (!selection.is_empty() && plan.contains(&selection));
+    let is_selected = |pair: &Pair| {
+        selection == "all" || (!selection.is_empty() && contains_any(pair, &selection))
+    };
     let before = page::read();
     let mut page = Vec::new();
     for target in pairs::TARGETS {
@@ -314,7 +321,7 @@ fn write_page() {
                         let Some(pair) = pending.lock().unwrap().next() else { break };
                         let known_row = known_rows.iter().find(|row| row.pair == pair);
                         let row = match known_row {
-                            Some(row) if !is_selected(&pair.plan()) => with_reasons(target, row),
+                            Some(row) if !is_selected(&pair) => with_reasons(target, row),
                             _ => page::measure(target, &pair),
                         };
                         if known_row != Some(&row) {

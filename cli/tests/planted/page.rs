@@ -279,7 +279,7 @@ fn file() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/detection.md"))
 }
 
-/// Held while the page is read and written: two tests write parts of it.
+/// Held while the page is read and written: several tests write parts of it.
 static PAGE: Mutex<()> = Mutex::new(());
 
 /// Writes the beginning of the page with the results of `fuzz` and `stress`, and keeps the other sections.
@@ -325,6 +325,7 @@ pub fn write(rows: &[(Target, Vec<Row>)]) {
 
 /// Writes the last section of the page: the virtual machine.
 pub fn write_machine(rows: &[Row]) {
+    let _lock = PAGE.lock().expect("no panic");
     let mut page = std::fs::read_to_string(file()).expect("docs/detection.md");
     let heading = heading(MACHINE);
     page.truncate(page.find(&heading).unwrap_or(page.len()));

@@ -389,6 +389,15 @@ pub const FAULTS: &[Fault] = &[
     ),
     fault("data that a GPU writes has a flipped bit", NEW, "COPY=garbled", Fuzz("value read at")),
     fault("the CPU accesses wrong memory", OLD, "EXPORT_DMABUF=other", Fuzz("value read at")),
+    fault(
+        "an export returns other memory",
+        NEW,
+        "EXPORT_DMABUF=other",
+        Conform(
+            "granularity.minimum.suffices",
+            "hsa_amd_vmem_export_shareable_handle (EXPORT_DMABUF) returns other memory: two exports",
+        ),
+    ),
     fault("revoked access stays", MIDDLE, "GEM_VA.UNMAP=lost", Fuzz("set_access")),
     fault(
         "the ninth mapping finds no memory",

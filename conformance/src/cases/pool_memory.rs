@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "calls a function of the runtime that the library does not use")]
 
 use crate::case::{Case, Verdict, ensure, ensure_bytes, ensure_eq};
+use crate::contents::copy_engine;
 use crate::raw_calls::RawCalls;
 use crate::{Context, NotPassed};
 use hsa_vmm::error::Problem;
@@ -69,7 +70,12 @@ fn holds_written_data(context: &Context) -> Verdict {
             memory.write(0, &written)?;
             let mut read = vec![0; size];
             memory.read(0, &mut read)?;
-            ensure!(read == written, "{size} bytes of {agent} do not hold what was written");
+            let by = if agent == context.host() { "the CPU" } else { copy_engine() };
+            ensure_bytes!(
+                read,
+                written,
+                "{size} bytes of {agent} do not hold what was written (by {by}, read by {by})"
+            );
         }
     }
     Ok(())
@@ -81,11 +87,10 @@ fn fills_part(context: &Context) -> Verdict {
     memory.fill(4096, 0x0202_0202, 1 << 20)?;
     let mut bytes = vec![0; 3 << 20];
     memory.read(0, &mut bytes)?;
-    for (range, value) in
-        [(0..4096, 1), (4096..4096 + (1 << 20), 2), (4096 + (1 << 20)..3 << 20, 1)]
-    {
-        ensure!(bytes[range.clone()].iter().all(|byte| *byte == value), "{range:?} is wrong");
-    }
+    let mut expected = vec![1; 3 << 20];
+    expected[4096..4096 + (1 << 20)].fill(2);
+    let (gpu, engine) = (context.gpu(), copy_engine());
+    ensure_bytes!(bytes, expected, "memory of {gpu} after two fills by it ({engine})");
     Ok(())
 }
 
@@ -120,8 +125,10 @@ fn copies_between_gpus(context: &Context) -> Verdict {
     to.copy(0, &from, 4096, 4096)?;
     let mut bytes = [0; 8192];
     to.read(0, &mut bytes)?;
-    ensure!(bytes[..4096].iter().all(|byte| *byte == 0x5a), "the range was not copied completely");
-    ensure!(bytes[4096..].iter().all(|byte| *byte == 0), "bytes past the range were copied");
+    let mut expected = [0; 8192];
+    expected[..4096].fill(0x5a);
+    let (gpu, engine) = (context.gpu(), copy_engine());
+    ensure_bytes!(bytes, expected, "{gpu} ({engine}) copied wrong data from {other}");
     Ok(())
 }
 

@@ -42,6 +42,9 @@ pub enum Skipped {
     /// Memory or an IPC handle of another process.
     #[error("uses memory of another process")]
     OtherProcess,
+    /// An export of pool memory as a dma-buf (`hsa_amd_portable_export_dmabuf`), or the release of the dma-buf.
+    #[error("exports pool memory as a dma-buf, or closes the dma-buf")]
+    Dmabuf,
     /// The program crashed in the call, or ended meanwhile.
     #[error("has not returned")]
     NotReturned,
@@ -328,10 +331,12 @@ impl<'a> Values<'a> {
             Call::IpcCreate { address, size } => {
                 Action::IpcCreate { at: self.place(address, record)?, size }
             }
-            Call::IpcAttach { .. }
-            | Call::IpcDetach { .. }
-            | Call::ExportMemory { .. }
-            | Call::CloseDmabuf { .. } => return Err(Skipped::OtherProcess),
+            Call::IpcAttach { .. } | Call::IpcDetach { .. } => return Err(Skipped::OtherProcess),
+            Call::ExportMemory { address, .. } => {
+                self.place(address, record)?;
+                return Err(Skipped::Dmabuf);
+            }
+            Call::CloseDmabuf { .. } => return Err(Skipped::Dmabuf),
             Call::Copy { .. } | Call::Fill { .. } | Call::End => return Err(Skipped::Contents),
         })
     }

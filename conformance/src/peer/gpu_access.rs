@@ -3,7 +3,8 @@
 #![expect(unsafe_code, reason = "copies without the library's checks")]
 
 use super::raw_copy::{End, RawCopies};
-use super::{Accessed, Reply};
+use super::{Accessed, Reply, wrong_copy};
+use crate::hexdump::difference;
 use hsa_vmm::transport::{Ticket, Trust};
 use hsa_vmm::vmm::VmmOptions;
 use hsa_vmm::{
@@ -111,9 +112,9 @@ pub(super) fn perform(runtime: &Runtime, request: &GpuAccess) -> Result<Reply, R
 fn expect_bytes(mapping: &Mapping, gpu: &Agent, number: u32) -> Result<(), Reply> {
     let mut found = vec![0; mapping.size()];
     mapping.copy_to_host(gpu.id(), &mut found, 0)?;
-    match found == bytes(number, mapping.size()) {
-        true => Ok(()),
-        false => Err(Reply::Failed(format!("{} copied wrong data", gpu.id()))),
+    match difference(&bytes(number, mapping.size()), &found) {
+        None => Ok(()),
+        Some(difference) => Err(wrong_copy(gpu, &difference)),
     }
 }
 

@@ -18,9 +18,11 @@ mod stop;
 pub(crate) use gpu_access::{FILLED, GpuAccess, TakenBy};
 pub use serve::serve;
 
+use crate::contents::copy_engine;
 use crate::raw_calls::log_begin;
 use crate::worker::{End, Output, Received, Worker};
 use crate::{NotPassed, Verdict};
+use hsa_vmm::Agent;
 use hsa_vmm::ipc::IpcHandle;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -57,6 +59,11 @@ enum Reply {
     /// The runtime or the driver cannot share memory.
     NotShared(String),
     Failed(String),
+}
+
+/// Replies that a GPU of this process copied wrong data.
+fn wrong_copy(gpu: &Agent, difference: &str) -> Reply {
+    Reply::Failed(format!("{} ({}) copied wrong data: {difference}", gpu.id(), copy_engine()))
 }
 
 /// The result of a GPU's access.

@@ -2,7 +2,8 @@
 
 #![expect(unsafe_code, reason = "stops the runtime below the library")]
 
-use super::Reply;
+use super::{Reply, wrong_copy};
+use crate::hexdump::difference;
 use crate::raw_calls::RawCalls;
 use hsa_vmm::{PoolMemory, Runtime};
 
@@ -19,8 +20,8 @@ pub(super) fn perform(runtime: Runtime) -> Result<Reply, Reply> {
         to.copy(0, &from, 0, SIZE)?;
         let mut found = vec![0; SIZE];
         to.read(0, &mut found)?;
-        if found.iter().any(|byte| *byte != 0xd7) {
-            return Err(Reply::Failed(format!("{} copied wrong data", gpu.id())));
+        if let Some(difference) = difference(&[0xd7; SIZE], &found) {
+            return Err(wrong_copy(gpu, &difference));
         }
     }
     // The library must not stop the runtime again.

@@ -165,6 +165,8 @@ impl<C> Rule<C> {
                 let supported = FaultKind::ALL.into_iter().filter(|fault| is_supported(*fault));
                 let word = |fault: FaultKind| match fault {
                     FaultKind::Late(_) => "late:5ms",
+                    FaultKind::Unseen(_) => "unseen:5ms",
+                    FaultKind::Stale(_) => "stale:5ms",
                     fault => fault.name(),
                 };
                 let supported: Vec<_> = supported.map(word).collect();
@@ -222,7 +224,7 @@ mod tests {
 
         fn supports(&self, call: &str, fault: FaultKind) -> bool {
             match fault {
-                FaultKind::Late(_) => call == "MAP",
+                FaultKind::Late(_) | FaultKind::Unseen(_) | FaultKind::Stale(_) => call == "MAP",
                 FaultKind::Leak => call == "FREE",
                 _ => false,
             }
@@ -268,7 +270,7 @@ mod tests {
             ("MAP#=1", "counted from 1"),
             ("MAP#-=1", "counted from 1"),
             ("MAPS=1", "MAP, FREE, COPY"),
-            ("MAP=often", "unknown effect"),
+            ("MAP=often", "and: late:5ms, unseen:5ms, stale:5ms"),
             ("MAP=late", "unknown effect"),
             ("MAP=late:5", "unknown effect"),
             ("MAP=us", "unknown effect"),

@@ -148,6 +148,13 @@ impl Buffers {
         }
     }
 
+    /// Imports other memory than that of a dma-buf, with the same size: a planned fault.
+    pub(crate) fn import_other(self: &Arc<Self>, descriptor: libc::c_int) -> Result<Arc<Buffer>> {
+        let (label, size) = memory_file::recognise(descriptor)?;
+        let other = Label { token: memory_file::token(), ..label };
+        self.import(MemoryFile::labelled(other, size)?.descriptor())
+    }
+
     /// Finds the buffer object of a label in this process.
     pub(crate) fn find(&self, label: Label) -> Option<Arc<Buffer>> {
         self.index().by_token.get(&label.token).and_then(Weak::upgrade)

@@ -327,18 +327,6 @@ fn path_of_a_library_from_the_linker_is_absolute() {
 }
 
 #[test]
-fn incomplete_runtime_is_skipped() {
-    let folder = temporary_folder();
-    stub::build_named(folder.path().join("rocm/lib").join(FILE_NAME), ["hsa_init"]);
-    let linker = stub::build(folder.path().join("linker").join(FILE_NAME), all());
-    let output = run_usual_search(&[
-        (ROCM_VARIABLE, folder.path().join("rocm").as_os_str()),
-        ("LD_LIBRARY_PATH", &linker_path(stub::folder(&linker))),
-    ]);
-    assert!(output.contains(&loaded_line(&linker)), "{output}");
-}
-
-#[test]
 fn failed_search_lists_attempts_in_order() {
     let folder = temporary_folder();
     // The linker finds these stubs before any library of the machine.

@@ -187,7 +187,7 @@ impl Bench {
         selected.retain(|&operation| operation != Operation::Open);
         match all {
             // The chart shows only operations that depend on live mappings.
-            true => (self.format != BenchFormat::Svg, Operation::ALL.to_vec()),
+            true => (self.format != BenchFormat::Svg, Operation::ROUND.to_vec()),
             false => (measures_open, selected),
         }
     }

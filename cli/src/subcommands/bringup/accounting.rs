@@ -1,6 +1,6 @@
 //! Checks that calls release the resources that they allocate: the levels "counted" and "descriptors".
 
-use super::hsa::{AGENT_INFO, Address, Handle, Hsa};
+use super::hsa::{AGENT_INFO, Address, Agent, Handle, Hsa, POOL_INFO};
 use super::recorder::Stopped;
 use super::run_level::Resources;
 use hsa_vmm_conformance::describe;
@@ -25,16 +25,34 @@ pub fn large_size(resources: &Resources, available: u64) -> usize {
     size / resources.size * resources.size
 }
 
+/// Checks that the available memory of a GPU is plausible: more than none, and at most its pool. Returns it; `None` if
+/// the runtime does not report it.
+pub fn check_available(hsa: &Hsa<'_>, gpu: &Agent, pool_size: u64) -> Result<Option<u64>> {
+    let available = hsa.available_memory(gpu);
+    let what = match available {
+        _ if pool_size == 0 => {
+            return Err(hsa.recorder.blame(POOL_INFO, "the size of the pool is 0"));
+        }
+        Some(0) => "no memory is available",
+        Some(available) if available > pool_size => "more memory is available than exists",
+        _ => return Ok(available),
+    };
+    let available = available.unwrap_or_default();
+    let message =
+        format!("{what}: {available} bytes are available of a pool of {pool_size}, on {}", gpu.c);
+    Err(hsa.recorder.blame(AGENT_INFO, message))
+}
+
 /// Allocates and frees memory. Checks that the available memory changes by about the size each time.
 pub fn counted(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let gpu = &resources.gpus[0];
-    let Some(available) = hsa.available_memory(gpu) else {
+    let pool_size = hsa.pool_info(&resources.pool)?.size as u64;
+    let Some(available) = check_available(hsa, gpu, pool_size)? else {
         return Err(hsa.recorder.skip("the runtime does not know the available memory"));
     };
     let size = large_size(resources, available);
-    let pool_size = hsa.pool_info(&resources.pool)?.size as u64;
-    if size == 0 || available > pool_size {
-        let message = format!("{available} bytes are available of a pool of {pool_size}");
+    if size == 0 {
+        let message = format!("only {available} bytes are available of a pool of {pool_size}");
         return Err(hsa.recorder.blame(AGENT_INFO, message));
     }
     check_allocation_is_counted(hsa, resources, size)?;

@@ -1,6 +1,6 @@
 //! Data that GPUs and the CPU write and read: the levels "data", "sdma", "blit" and "at-once".
 
-use super::hsa::{Address, Agent, COPY, Difference, FILL, Hsa, Named};
+use super::hsa::{Address, Agent, COPY, Difference, FILL, Hsa, Named, wrong_data};
 use super::recorder::Stopped;
 use super::run_level::{Resources, with_mapping};
 use hsa_sys as sys;
@@ -66,12 +66,13 @@ impl HostBuffer<'_> {
         self.hsa.copy(to, from, &Named::new("size", self.size), gpu, &self.signal)
     }
 
-    /// Has a GPU copy `va` to the host memory, and checks for consecutive numbers from `first`.
-    pub fn read_by(&self, gpu: &Agent, va: &Address, first: u32) -> Result<()> {
+    /// Has a GPU copy `va` to the host memory, and checks for the consecutive numbers from `first` that `writer` wrote.
+    pub fn read_by(&self, gpu: &Agent, va: &Address, first: u32, writer: &str) -> Result<()> {
         match self.difference(gpu, va, first, 1)? {
             None => Ok(()),
             Some(difference) => {
-                let message = format!("{} copied wrong data from {}: {difference}", gpu.c, va.c);
+                let what = format!("{} copied wrong data from {}", gpu.c, va.c);
+                let message = wrong_data(what, writer, self.hsa.copying(gpu), &difference);
                 Err(self.hsa.recorder.blame(COPY, message))
             }
         }
@@ -90,11 +91,13 @@ impl HostBuffer<'_> {
         std::thread::sleep(LATE_LIMIT);
         self.write_by(gpu, va, first)?;
         if self.difference(gpu, va, first, 1)?.is_none() && difference.affects_pages() {
-            let message = late_mapping(gpu, va, &difference.to_string());
+            let by = self.hsa.copying(gpu);
+            let message = wrong_data(late_mapping(gpu, va), &by, &by, &difference);
             return Err(self.hsa.recorder.blame(GRANT, message));
         }
-        let message = format!("{} copied wrong data from {}: {difference}", gpu.c, va.c);
-        Err(self.hsa.recorder.blame(COPY, message))
+        let (what, by) =
+            (format!("{} copied wrong data from {}", gpu.c, va.c), self.hsa.copying(gpu));
+        Err(self.hsa.recorder.blame(COPY, wrong_data(what, &by, &by, &difference)))
     }
 
     /// Has a GPU copy `va` to the host memory. Returns the difference from numbers that begin with `first` and
@@ -159,22 +162,23 @@ pub fn data(hsa: &Hsa<'_>, resources: &Resources, with_fill: bool) -> Result<()>
         hsa.grant(va, resources.size, &agents)?;
         with_host(hsa, resources, |host| {
             host.write_by(gpu, va, BY_GPU)?;
-            if let Some((call, affects_pages, message)) =
-                compare_views(hsa, host, (gpu, va), cpu_view)?
-            {
+            if let Some(found) = compare_views(hsa, host, (gpu, va), cpu_view)? {
                 std::thread::sleep(LATE_LIMIT);
                 host.write_by(gpu, va, BY_GPU)?;
                 let second = compare_views(hsa, host, (gpu, va), cpu_view)?;
-                let late = affects_pages && second.is_none();
-                let (call, message) =
-                    if late { (GRANT, late_mapping(gpu, va, &message)) } else { (call, message) };
+                let is_late = found.affects_pages && second.is_none();
+                let (call, what) = match is_late {
+                    true => (GRANT, late_mapping(gpu, va)),
+                    false => (found.call, found.what),
+                };
+                let message = wrong_data(what, hsa.copying(gpu), found.reader, &found.difference);
                 return Err(hsa.recorder.blame(call, message));
             }
             if cpu_view {
                 hsa.fill(va, resources.size, BY_CPU);
                 if let Some(difference) = host.difference_by_parts(gpu, va, BY_CPU, 1)? {
-                    let message =
-                        format!("{} does not read what the CPU wrote: {difference}", gpu.c);
+                    let what = format!("{} does not read what the CPU wrote", gpu.c);
+                    let message = wrong_data(what, "the CPU", hsa.copying(gpu), &difference);
                     return Err(hsa.recorder.blame(GRANT, message));
                 }
             }
@@ -191,45 +195,56 @@ fn fill(hsa: &Hsa<'_>, resources: &Resources, host: &HostBuffer<'_>) -> Result<(
     let filled = hsa.allocate(&resources.pool, resources.size, "pool_memory")?;
     hsa.fill_by_gpu(&filled, resources.size, FILLED)?;
     if let Some(difference) = host.difference_by_parts(&resources.gpus[0], &filled, FILLED, 0)? {
-        return Err(hsa.recorder.blame(FILL, format!("memory was not filled: {difference}")));
+        let by = hsa.copying(&resources.gpus[0]);
+        let message = wrong_data("memory was not filled", &by, &by, &difference);
+        return Err(hsa.recorder.blame(FILL, message));
     }
     hsa.pool_free(&filled)
 }
 
-/// Compares data that a GPU wrote, as read by the CPU (with `cpu_view`) and by the GPU. For a difference,
-/// returns the function that caused it, whether whole pages differ, and a description.
+/// Data that a GPU wrote and that is wrong.
+struct WrongView {
+    /// The function that is the cause.
+    call: &'static str,
+    what: String,
+    reader: String,
+    difference: Difference,
+    /// Whether the CPU or the GPU reads whole pages of wrong data.
+    affects_pages: bool,
+}
+
+/// Compares data that a GPU wrote, as read by the CPU (with `cpu_view`) and by the GPU. Returns the difference, if
+/// there is one.
 fn compare_views(
     hsa: &Hsa<'_>,
     host: &HostBuffer<'_>,
     (gpu, va): (&Agent, &Address),
     cpu_view: bool,
-) -> Result<Option<(&'static str, bool, String)>> {
+) -> Result<Option<WrongView>> {
     let by_cpu = cpu_view.then(|| hsa.difference(va, host.size, BY_GPU, 1)).flatten();
     let by_gpu = host.difference_by_parts(gpu, va, BY_GPU, 1)?;
     let affects_pages = [&by_cpu, &by_gpu].into_iter().flatten().any(Difference::affects_pages);
-    let found = match (by_cpu, by_gpu) {
-        (None, None) => None,
+    let the_cpu = || "the CPU".to_owned();
+    let (call, what, reader, difference) = match (by_cpu, by_gpu) {
+        (None, None) => return Ok(None),
         (Some(difference), None) => {
-            let message =
-                format!("CPU and {} see different memory at one address: {difference}", gpu.c);
-            Some((GRANT, message))
+            let what = format!("CPU and {} see different memory at one address", gpu.c);
+            (GRANT, what, format!("the CPU; {} reads it right", gpu.c), difference)
         }
         (Some(difference), Some(_)) => {
-            Some((COPY, format!("{} copied wrong data to {}: {difference}", gpu.c, va.c)))
+            (COPY, format!("{} copied wrong data to {}", gpu.c, va.c), the_cpu(), difference)
         }
         (None, Some(difference)) => {
-            Some((COPY, format!("{} copied wrong data from {}: {difference}", gpu.c, va.c)))
+            let what = format!("{} copied wrong data from {}", gpu.c, va.c);
+            (COPY, what, hsa.copying(gpu), difference)
         }
     };
-    Ok(found.map(|(call, message)| (call, affects_pages, message)))
+    Ok(Some(WrongView { call, what, reader, difference, affects_pages }))
 }
 
 /// Describes a mapping that took effect after the call that granted access.
-fn late_mapping(gpu: &Agent, va: &Address, difference: &str) -> String {
-    format!(
-        "{} sees the mapping of {} only some time after the call returned: {difference}",
-        gpu.c, va.c
-    )
+fn late_mapping(gpu: &Agent, va: &Address) -> String {
+    format!("{} sees the mapping of {} only some time after the call returned", gpu.c, va.c)
 }
 
 /// Has a GPU use memory immediately after each grant. After the first round, the GPU's queue exists already.

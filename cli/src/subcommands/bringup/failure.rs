@@ -1,9 +1,10 @@
 //! The report of a failed level, for people and as JSON.
 
 use super::gpu_fault;
-use super::interface::{Interface, is_logged, used_by};
+use super::interface::{Interface, first_suspect, is_logged, used_by};
 use super::level::Level;
 use super::machine::{self, Finding};
+use super::parameters::labelled;
 use super::record::{Argument, status_name};
 use super::supervisor::{Call, Cause, LevelRun, Outcome};
 use crate::kernel_log::KernelLog;
@@ -28,6 +29,8 @@ pub struct Failure {
     /// The calls of other threads or processes that had not returned at the crash, hang or GPU fault.
     #[serde(rename = "also_in")]
     pub other_calls: Vec<String>,
+    /// The requests of the level that the emulated driver failed or has not answered: the first of each call and error.
+    pub failed_requests: Vec<String>,
     /// The kernel interfaces that the call uses, with the emulated driver's results, if known.
     #[serde(rename = "rests_on")]
     pub interfaces: Vec<UsedInterface>,
@@ -140,6 +143,7 @@ impl Failure {
             what: describe(run, cause),
             call: call.map(FailedCall::of),
             other_calls: cause.other_calls(&run.calls),
+            failed_requests: run.failed_requests(LOG_LINES),
             interfaces,
             driver: driver.map(|lines| last_lines(lines, LOG_LINES)),
             runtime: last_lines(output.lines().map(str::to_owned).collect(), RUNTIME_LINES),
@@ -200,7 +204,10 @@ impl FailedCall {
         };
         Self {
             name: call.begin.call.clone(),
-            arguments: call.begin.arguments.iter().map(with_output).collect(),
+            arguments: labelled(&call.begin.call, &call.begin.arguments)
+                .iter()
+                .map(with_output)
+                .collect(),
             status: end.and_then(|end| end.status).map(status_name),
             returned: end.is_some(),
             other_process: call.begin.number.process != 0,
@@ -279,7 +286,8 @@ impl Cause {
 impl Call {
     /// Formats the call: `hsa_amd_vmem_map(va=0x7f…, size=0x1000, …) -> SUCCESS`.
     pub fn line(&self) -> String {
-        let list: Vec<_> = self.begin.arguments.iter().map(Argument::to_text).collect();
+        let arguments = labelled(&self.begin.call, &self.begin.arguments);
+        let list: Vec<_> = arguments.iter().map(Argument::to_text).collect();
         let mut line = format!("{}({})", self.begin.call, list.join(", "));
         match &self.end {
             None => line.push_str(" -> does not return"),
@@ -302,15 +310,11 @@ impl Call {
 }
 
 impl Argument {
-    /// Formats the argument: `size=0x1000`. If `name` is a literal of the C program, `value` is the parameter's
-    /// name, and the result is `flags=0`. Outputs and callbacks have no value: `&va`.
-    fn to_text(&self) -> String {
-        let is_literal = self.name.parse::<i64>().is_ok() || self.name == "NULL";
-        match (self.value.as_str(), is_literal) {
-            ("out" | "callback", _) => self.name.clone(),
-            (value, true) => format!("{value}={}", self.name),
-            (value, false) if self.name.starts_with('(') => value.to_owned(),
-            (value, false) => format!("{}={value}", self.name),
+    /// Formats the argument: `size=0x1000`. Outputs and callbacks have no value: `&va`.
+    pub fn to_text(&self) -> String {
+        match self.value.as_str() {
+            "out" | "callback" => self.name.clone(),
+            value => format!("{}={value}", self.name),
         }
     }
 }
@@ -410,7 +414,10 @@ fn advise(
              call returns {error}; if the arguments of the call are wrong, an earlier call returned \
              success and a wrong handle, offset or size"
         ));
-    } else if let (Cause::Wrong(..), Some(_)) = (cause, driver) {
+    } else if let (Cause::Wrong(..) | Cause::Status(..), Some(_)) = (cause, driver) {
+        let suspect = call.and_then(|call| first_suspect(run.level, &call.begin.call));
+        let suspect = suspect.map(|function| format!("suspect the kernel's {function} first"));
+        advice.extend(suspect);
         advice.push(
             "every call of the driver returned success: compare the results and effects of the calls \
              above with the expected ones (--log FILE has all calls)"

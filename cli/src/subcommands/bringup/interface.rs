@@ -1,6 +1,7 @@
 //! The table of kernel interfaces that each HSA call uses. `tests/bringup` compares it with the requests
 //! of AMD's runtime 6.1.2, 6.4.3 and 7.2.4 to the emulated driver.
 
+use super::level::Level;
 use serde::Serialize;
 
 /// A kernel interface.
@@ -217,6 +218,23 @@ pub const TABLE: &[(&str, &[Interface])] = &[
 /// Returns the interfaces that a call uses.
 pub fn used_by(call: &str) -> &'static [Interface] {
     TABLE.iter().find(|row| row.0 == call).map_or(&[], |row| row.1)
+}
+
+/// Returns the kernel function to suspect first, by the level that found a wrong result and the call that it names,
+/// if all requests have succeeded.
+pub fn first_suspect(level: Level, call: &str) -> Option<&'static str> {
+    let interfaces: &[Interface] = match (level, call) {
+        (Level::Pools | Level::Counted, "hsa_agent_get_info") => &[AVAILABLE],
+        (Level::Counted, "hsa_amd_vmem_handle_release" | "hsa_amd_memory_pool_free") => &[FREE],
+        (Level::Counted, "hsa_amd_vmem_unmap") => &[GEM_CLOSE],
+        (Level::Descriptors, _) | (_, "hsa_amd_vmem_export_shareable_handle") => &[EXPORT],
+        (_, "hsa_amd_vmem_import_shareable_handle") => &[IMPORT],
+        (Level::Peer, "hsa_amd_vmem_set_access") => &[PRIME],
+        (_, "hsa_amd_vmem_set_access" | "hsa_amd_vmem_unmap" | "amdgpu_bo_va_op_raw") => &[GEM_VA],
+        (_, "hsa_amd_vmem_map") => &[EXPORT],
+        _ => &[],
+    };
+    interfaces.first().map(|interface| interface.function)
 }
 
 /// Returns the kernel function for a line of the emulated driver's log, if the table contains it.

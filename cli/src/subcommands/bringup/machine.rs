@@ -1,9 +1,10 @@
 //! Checks this machine's kernel module, devices and permissions, which a runtime needs. Changes nothing.
 
+use crate::subcommands::kfd_version;
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +30,9 @@ pub fn check(emulated: bool) -> Vec<Finding> {
     findings.push(check_device(Path::new("/dev/kfd")));
     findings.extend(check_render_nodes());
     findings.push(check_topology());
+    if let Some(text) = kfd_version::query(&["--render-nodes"], true) {
+        findings.extend(check_versions(&text));
+    }
     findings
 }
 
@@ -129,21 +133,34 @@ fn group_name(id: u32) -> String {
 
 /// Checks that there are render nodes, and that each can be opened.
 fn check_render_nodes() -> Vec<Finding> {
-    let mut nodes: Vec<PathBuf> = fs::read_dir("/dev/dri")
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|path| {
-            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("renderD"))
-        })
-        .collect();
-    nodes.sort();
+    let nodes = kfd_version::render_nodes();
     if nodes.is_empty() {
         let advice = "amdgpu creates them; in a container, pass them: --device /dev/dri";
         return vec![fail("/dev/dri has no render nodes", advice)];
     }
     nodes.iter().map(|path| check_device(path)).collect()
+}
+
+/// Checks the versions that `kfd-version` printed: a driver that has returned success without an answer has version 0.
+fn check_versions(text: &str) -> Vec<Finding> {
+    let is_number = |part: &str| part.parse::<u32>().is_ok();
+    let check = |line: &str| {
+        let (device, version, request) = match line.split_once(' ') {
+            Some((node, version)) => (node, version, "DRM_IOCTL_VERSION, drm_version"),
+            None => ("/dev/kfd", line, "AMDKFD_IOC_GET_VERSION, kfd_ioctl_get_version"),
+        };
+        version.split('.').all(is_number).then(|| {
+            let what = format!("{device} has interface version {version}");
+            match version.split('.').next() {
+                Some("0") => fail(
+                    what,
+                    format!("no driver has version 0: check what the driver returns ({request})"),
+                ),
+                _ => pass(what),
+            }
+        })
+    };
+    text.lines().filter_map(check).collect()
 }
 
 /// Checks that amdkfd's topology has a GPU.
@@ -182,6 +199,18 @@ mod tests {
         fs::write(&file, "").unwrap();
         assert!(check_device(&file).what.ends_with("is not a device"));
         assert!(check_device(Path::new("/dev/null")).passed);
+    }
+
+    #[test]
+    fn check_versions_rejects_version_zero() {
+        let found = check_versions("1.17\n/dev/dri/renderD128 3.57.0\n/dev/dri/renderD129 0.0.0\n");
+        let passed: Vec<_> = found.iter().map(|finding| finding.passed).collect();
+        assert_eq!(passed, [true, true, false], "{found:?}");
+        assert_eq!(found[2].what, "/dev/dri/renderD129 has interface version 0.0.0");
+        let advice = found[2].advice.as_deref().unwrap();
+        assert!(advice.contains("DRM_IOCTL_VERSION"), "{advice}");
+        assert!(!check_versions("0.0\n")[0].passed);
+        assert!(check_versions("error: permission denied\n").is_empty());
     }
 
     #[test]

@@ -18,6 +18,7 @@ mod level;
 mod machine;
 mod other_process;
 mod page_table;
+mod parameters;
 mod probes;
 mod processes;
 mod record;

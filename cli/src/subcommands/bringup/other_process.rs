@@ -2,7 +2,7 @@
 //! processes of other levels.
 
 use super::data::{HostBuffer, with_host};
-use super::hsa::{Address, Handle, Hsa};
+use super::hsa::{Address, Agent, Difference, Handle, Hsa, wrong_data};
 use super::level::Level;
 use super::processes;
 use super::record::{Argument, Record};
@@ -24,6 +24,9 @@ type Result<T> = std::result::Result<T, Stopped>;
 const EXPORTED: u32 = 0x5a4e_d001;
 /// The first of the numbers that the importing process writes.
 const REPLY: u32 = 0xbac4_0001;
+/// The functions that export and import memory.
+const EXPORT: &str = "hsa_amd_vmem_export_shareable_handle";
+const IMPORT: &str = "hsa_amd_vmem_import_shareable_handle";
 /// The option that starts this program as another process of a level.
 const OPTION: &str = "--other-process";
 
@@ -61,7 +64,7 @@ pub fn export(
     });
     match end {
         End::Exited(0) => {
-            host.read_by(gpu, va, REPLY)?;
+            host.read_by(gpu, va, REPLY, &format!("{} of process 2", gpu.c))?;
             hsa.recorder.fact("written by this process, read and answered by another");
             Ok(())
         }
@@ -136,12 +139,48 @@ fn import(hsa: &Hsa<'_>, resources: &Resources, requests: &Requests) -> Result<(
     hsa.grant(&va, size, &[gpu])?;
     with_host(hsa, resources, |host| {
         if let Some(difference) = host.difference(gpu, &va, EXPORTED, 1)? {
-            let message = format!("the other process imported other memory: {difference}");
-            return Err(hsa.recorder.blame("hsa_amd_vmem_export_shareable_handle", message));
+            return Err(blame_export_or_import(hsa, resources, &dmabuf, gpu, &difference)?);
         }
         host.write_by(gpu, &va, REPLY)
     })?;
     hsa.unmap(&va, size)?;
     hsa.release(&memory)?;
     hsa.free(&va, size)
+}
+
+/// Records which call gave this process other memory than the first process exported: the CPU reads the dma-buf, without
+/// an import. If the CPU cannot read it, the export is named first, because the import only opens what was exported.
+fn blame_export_or_import(
+    hsa: &Hsa<'_>,
+    resources: &Resources,
+    dmabuf: &OwnedFd,
+    gpu: &Agent,
+    difference: &Difference,
+) -> Result<Stopped> {
+    // A CPU that cannot access the whole memory may be killed when it reads a mapping.
+    let in_dmabuf = match hsa.can_access(&resources.cpu, &resources.pool)? {
+        true => hsa.difference_in_dmabuf(dmabuf, resources.size, EXPORTED),
+        false => Err(io::Error::other("no large BAR")),
+    };
+    let (writer, reader) = (format!("{} of process 1", gpu.c), hsa.copying(gpu));
+    let (call, message) = match in_dmabuf {
+        Ok(Some(in_dmabuf)) => {
+            let what = "the export returned other memory, and not the import: without an import, \
+                        the dma-buf contains wrong data";
+            (EXPORT, wrong_data(what, writer, "the CPU of process 2 by mmap", &in_dmabuf))
+        }
+        Ok(None) => {
+            let what = "the import opened other memory, and not the export: without an import, \
+                        the dma-buf contains the right data";
+            (IMPORT, wrong_data(what, writer, reader, difference))
+        }
+        Err(error) => {
+            let what = format!(
+                "the export returned other memory, or {IMPORT} opened other memory (the CPU cannot \
+                 read the dma-buf to tell them apart: {error})"
+            );
+            (EXPORT, wrong_data(what, writer, reader, difference))
+        }
+    };
+    Ok(hsa.recorder.blame(call, message))
 }

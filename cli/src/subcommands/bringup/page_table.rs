@@ -4,7 +4,7 @@
 //! through the copy of libdrm that the runtime has loaded.
 
 use super::data::with_host;
-use super::hsa::{AddressSpace, Hsa, Named, REPLACE};
+use super::hsa::{AddressSpace, Hsa, Named, REPLACE, wrong_data};
 use super::recorder::Stopped;
 use super::run_level::{Resources, with_mapping};
 use hsa_sys::driver as abi;
@@ -34,12 +34,14 @@ pub fn offset(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             hsa.wait_for_page_tables()?;
             let second = FIRST + (half.value / 4) as u32;
             if let Some(difference) = host.difference_in(gpu, va, &half, second)? {
-                let message = format!("{} does not read the second half: {difference}", gpu.c);
+                let by = hsa.copying(gpu);
+                let what = format!("{} does not read the second half", gpu.c);
+                let message = wrong_data(what, &by, &by, &difference);
                 return Err(hsa.recorder.blame(REPLACE, message));
             }
             space.replace(&dmabuf, va, &Named::new("size", size), &start, all)?;
             hsa.wait_for_page_tables()?;
-            host.read_by(gpu, va, FIRST)?;
+            host.read_by(gpu, va, FIRST, &hsa.copying(gpu))?;
             hsa.close(dmabuf)
         })
     })?;
@@ -62,7 +64,7 @@ pub fn permission(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         let read_only = Named::new("AMDGPU_VM_PAGE_READABLE", abi::AMDGPU_VM_PAGE_READABLE.into());
         space.replace(&dmabuf, &va, &size, &Named::new("0", 0), &read_only)?;
         hsa.wait_for_page_tables()?;
-        host.read_by(gpu, &va, FIRST)?;
+        host.read_by(gpu, &va, FIRST, &hsa.copying(gpu))?;
         if !host.write_faults(gpu, &va, FORBIDDEN)? {
             let message = format!("{} writes memory without permission", gpu.c);
             return Err(hsa.recorder.blame(REPLACE, message));

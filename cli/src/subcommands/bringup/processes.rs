@@ -2,7 +2,7 @@
 
 use super::accounting::large_size;
 use super::data::with_host;
-use super::hsa::{Handle, Hsa, Named, Pool};
+use super::hsa::{Handle, Hsa, Named, Pool, wrong_data};
 use super::other_process::start;
 use super::record::Record;
 use super::recorder::Stopped;
@@ -91,7 +91,9 @@ pub fn fill_memory(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             }
             for (va, _, first) in &kept {
                 if let Some(difference) = host.difference(gpu, va, *first, 1)? {
-                    let message = format!("data is lost while the memory is full: {difference}");
+                    let by = hsa.copying(gpu);
+                    let what = "data is lost while the memory is full";
+                    let message = wrong_data(what, &by, &by, &difference);
                     return Err(hsa.recorder.blame("hsa_amd_vmem_handle_create", message));
                 }
             }

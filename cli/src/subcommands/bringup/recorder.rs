@@ -1,5 +1,6 @@
 //! Sends the records of a level's process to the parent.
 
+use super::hsa::{SDMA, SHADER};
 use super::record::{Argument, Begin, CallId, Logs, Record, Return};
 use hsa_vmm_conformance::worker::Messages;
 use std::cell::Cell;
@@ -105,6 +106,21 @@ impl Recorder {
         self.send(&Record::Fact(message.into()));
     }
 
+    /// Names this process in a message, ` of process 2`, unless it is the level's first.
+    pub fn of_process(&self) -> String {
+        match self.process {
+            0 => String::new(),
+            number => format!(" of process {}", number + 1),
+        }
+    }
+
+    /// Returns the engine that copies for this process, by the queues that the process has created in the emulated
+    /// driver.
+    pub fn copy_engine(&self) -> Option<&'static str> {
+        let log = std::fs::read(self.driver_log.as_ref()?).ok()?;
+        copy_engine(&String::from_utf8_lossy(&log), std::process::id())
+    }
+
     /// Returns the current lengths of the logs.
     fn logs(&self) -> Logs {
         let length =
@@ -116,8 +132,32 @@ impl Recorder {
     }
 }
 
+fn copy_engine(log: &str, process: u32) -> Option<&'static str> {
+    let prefix = format!("{process}:");
+    let queues =
+        log.lines().filter(|line| line.starts_with(&prefix) && line.contains(" kfd CREATE_QUEUE "));
+    // A process that copies by SDMA may have queues of kernels, too.
+    let of_queue = |line: &str| if line.contains(" kind=SDMA") { SDMA } else { SHADER };
+    queues.map(of_queue).max_by_key(|engine| *engine == SDMA)
+}
+
 /// Returns the process ID and thread ID in the format of the emulated driver's log.
 fn task() -> String {
     let thread = rustix::thread::gettid().as_raw_nonzero();
     format!("{}:{thread}", std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copy_engine_depends_on_the_queues_of_the_process() {
+        let log = "7:7 0.1 kfd CREATE_QUEUE ring_base=0x1 kind=AQL queue_id=0 -> queue_id=1 (1.0 us)\n\
+                   71:71 0.1 kfd CREATE_QUEUE ring_base=0x1 kind=SDMA_BY_ENGINE queue_id=0 -> queue_id=1 (1.0 us)\n\
+                   71:71 0.2 kfd CREATE_QUEUE ring_base=0x1 kind=AQL queue_id=0 -> queue_id=2 (1.0 us)\n";
+        assert_eq!(copy_engine(log, 7), Some(SHADER));
+        assert_eq!(copy_engine(log, 71), Some(SDMA));
+        assert_eq!(copy_engine(log, 1), None);
+    }
 }

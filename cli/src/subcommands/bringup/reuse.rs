@@ -1,7 +1,7 @@
 //! Reuse of addresses and memory: the levels "unmapped" and "reused".
 
 use super::data::with_host;
-use super::hsa::Hsa;
+use super::hsa::{Hsa, wrong_data};
 use super::recorder::Stopped;
 use super::run_level::Resources;
 
@@ -15,6 +15,8 @@ const OTHER: u32 = 0x07e4_0001;
 const ROUNDS: u32 = 4;
 /// The function to blame if an address still refers to memory that was unmapped, or cannot be used again.
 const UNMAP: &str = "hsa_amd_vmem_unmap";
+/// The function to blame if two addresses of one handle refer to different memory.
+const MAP: &str = "hsa_amd_vmem_map";
 /// The function to blame if two handles share memory.
 const CREATE: &str = "hsa_amd_vmem_handle_create";
 
@@ -31,7 +33,11 @@ pub fn unmapped(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         hsa.grant(&va, size, &[gpu])?;
         hsa.grant(&alias, size, &[gpu])?;
         host.write_and_read(gpu, &va, KEPT)?;
-        host.read_by(gpu, &alias, KEPT)?;
+        if let Some(difference) = host.difference(gpu, &alias, KEPT, 1)? {
+            let by = hsa.copying(gpu);
+            let what = "the second address of the memory refers to other memory";
+            return Err(hsa.recorder.blame(MAP, wrong_data(what, &by, &by, &difference)));
+        }
         hsa.unmap(&va, size)?;
         let occupied = |_| {
             let message = "the address cannot be used again after it was unmapped";
@@ -41,9 +47,9 @@ pub fn unmapped(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         hsa.grant(&va, size, &[gpu]).map_err(occupied)?;
         host.write_by(gpu, &va, OTHER)?;
         if let Some(difference) = host.difference(gpu, &alias, KEPT, 1)? {
-            let message =
-                format!("a GPU still reaches memory by an address that was unmapped: {difference}");
-            return Err(hsa.recorder.blame(UNMAP, message));
+            let what = "a GPU still reaches memory by an address that was unmapped";
+            let by = hsa.copying(gpu);
+            return Err(hsa.recorder.blame(UNMAP, wrong_data(what, &by, &by, &difference)));
         }
         host.write_and_read(gpu, &va, OTHER)?;
         for (va, memory) in [(&va, &memory), (&alias, &other)] {
@@ -74,8 +80,11 @@ pub fn reused(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             }
             for (va, first) in vas.iter().zip(firsts) {
                 if let Some(difference) = host.difference(gpu, va, first, 1)? {
-                    let message = format!("another handle has the same memory: {difference}");
-                    return Err(hsa.recorder.blame(CREATE, message));
+                    let by = hsa.copying(gpu);
+                    let what = "another handle has the same memory";
+                    return Err(hsa
+                        .recorder
+                        .blame(CREATE, wrong_data(what, &by, &by, &difference)));
                 }
             }
             for (va, memory) in vas.iter().zip(&memories) {

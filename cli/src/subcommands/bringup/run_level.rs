@@ -2,7 +2,7 @@
 
 use super::arguments::Bringup;
 use super::data::{self, GRANT, HostBuffer, with_host};
-use super::hsa::{Address, Agent, Handle, Hsa, Named, Pool, PoolInfo};
+use super::hsa::{Address, Agent, Handle, Hsa, Named, Pool, PoolInfo, wrong_data};
 use super::level::Level;
 use super::record::Record;
 use super::recorder::{Recorder, Stopped};
@@ -110,6 +110,10 @@ fn start_and_run(hsa: &Hsa<'_>, level: Level) -> Result<()> {
         if let Ok(major) = major {
             let name = "HSA_AMD_SYSTEM_INFO_EXT_VERSION_MINOR";
             let minor = hsa.system_attribute(sys::HSA_AMD_SYSTEM_INFO_EXT_VERSION_MINOR, name)?;
+            if (major, minor) == (0, 0) {
+                let message = "the version of the runtime's extension is 0.0";
+                return Err(hsa.recorder.blame("hsa_system_get_info", message));
+            }
             hsa.recorder.fact(format!("extension {major}.{minor}"));
         }
     } else {
@@ -174,6 +178,7 @@ pub fn find_resources(
     }
     let (pool, info) = find_pool(hsa, &gpus[0], "pool")?;
     if level == Level::Pools {
+        accounting::check_available(hsa, &gpus[0], info.size as u64)?;
         let (size, granule) = (describe::size(info.size), describe::size(info.granule));
         hsa.recorder.fact(format!("{size}, granule {granule}"));
     }
@@ -307,9 +312,9 @@ fn peer(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             for (peer, number) in peers.iter().zip(1..) {
                 let (by_owner, by_peer) = (0x9ee2_0000 | number << 8, 0x9ee3_0000 | number << 8);
                 host.write_by(owner, va, by_owner)?;
-                host.read_by(peer, va, by_owner)?;
+                host.read_by(peer, va, by_owner, &hsa.copying(owner))?;
                 host.write_by(peer, va, by_peer)?;
-                host.read_by(owner, va, by_peer)?;
+                host.read_by(owner, va, by_peer, &hsa.copying(peer))?;
             }
             Ok(())
         })
@@ -331,13 +336,15 @@ fn check_after_second_mapping(
     hsa.map(&alias, size, memory)?;
     hsa.grant(&alias, size, &[peer])?;
     if let Some(difference) = host.difference(owner, va, first, 1)? {
-        let message = format!(
-            "{} no longer reaches its memory after this call mapped it for {}: {difference}",
+        let what = format!(
+            "{} no longer reaches its memory after this call mapped it for {}",
             owner.c, peer.c
         );
+        let by = hsa.copying(owner);
+        let message = wrong_data(what, &by, &by, &difference);
         return Err(hsa.recorder.blame(GRANT, message));
     }
-    host.read_by(peer, &alias, first)?;
+    host.read_by(peer, &alias, first, &hsa.copying(owner))?;
     hsa.unmap(&alias, size)?;
     hsa.free(&alias, size)
 }
@@ -352,7 +359,7 @@ fn load(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
                     hsa.grant(va, resources.size, &[gpu])?;
                     let first = thread << 24 | round << 12;
                     host.write_by(gpu, va, first)?;
-                    host.read_by(gpu, va, first)
+                    host.read_by(gpu, va, first, &hsa.copying(gpu))
                 })?;
             }
             Ok(())

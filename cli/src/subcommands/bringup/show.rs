@@ -93,6 +93,9 @@ pub fn failure(out: &mut Screen<'_>, level: Level, failure: &Failure) -> io::Res
     for call in &failure.other_calls {
         writeln!(out, "  at the same time in {call}")?;
     }
+    if !failure.failed_requests.is_empty() {
+        log(out, "Requests that the emulated driver failed", &failure.failed_requests)?;
+    }
     if !failure.interfaces.is_empty() {
         heading(out, "Kernel interfaces it uses")?;
         for used in &failure.interfaces {

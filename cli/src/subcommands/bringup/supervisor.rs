@@ -319,6 +319,25 @@ impl LevelRun {
             .collect()
     }
 
+    /// Returns the lines of the level's requests that failed: the first of each call and error, with their number.
+    pub fn failed_requests(&self, limit: usize) -> Vec<String> {
+        let mut failed: Vec<((String, &str), &str, usize)> = Vec::new();
+        let lines = self.driver.iter().flatten().map(|(_, line)| line.as_str());
+        // Optional calls that the driver does not support are no failures.
+        for line in lines.filter(|line| returned_error(line) && !line.contains("NOT EMULATED")) {
+            let key = call_and_error(line);
+            match failed.iter_mut().find(|(other, ..)| *other == key) {
+                Some((.., count)) => *count += 1,
+                None => failed.push((key, line, 1)),
+            }
+        }
+        let line = |(_, line, count): &(_, &str, usize)| match count {
+            1 => (*line).to_owned(),
+            _ => format!("{line} ({count} times)"),
+        };
+        failed.iter().take(limit).map(line).collect()
+    }
+
     /// Returns the runtime's output during a call.
     pub fn output_during(&self, call: &Call) -> &str {
         let index =

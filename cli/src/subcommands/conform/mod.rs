@@ -221,7 +221,8 @@ fn run_all(
     let time_limit = args.time_limit;
     let containment =
         Containment { command: &mut command, time_limit, logs: &mut logs, stop: interrupted };
-    let report: Result<_, NotRun> = contain::run(containment, options, &mut |event| match event {
+    let report: Result<_, NotRun> = contain::run(containment, options, &mut |event| {
+        match event {
         Event::Started(note) => bar.suspend(|| print_info(note)),
         Event::Begin { case } if is_final => writer.begin(case),
         Event::Begin { .. } => {}
@@ -237,9 +238,11 @@ fn run_all(
         Event::Lost { .. } => {}
         Event::Hangs { function, limit } => bar.suspend(|| {
             let limit = limit.as_secs_f64();
-            let message = "several cases have hung in it; from now on, cases still in it after";
-            print_info(&format!("{function}: {message} {limit} s count as hung"));
+            print_info(&format!(
+                "several cases have hung in {function}: the time limit for cases in this call is now {limit} s"
+            ));
         }),
+    }
     });
     bar.finish_and_clear();
     if report.is_err() {

@@ -3,7 +3,7 @@
 use crate::driver_log::driver_line_failed;
 use crate::provenance;
 use crate::screen::Screen;
-use crate::table::{Cell, status_cell, table};
+use crate::table::{Cell, TextTable, status_cell, table};
 use anstyle::{AnsiColor, Style};
 use hsa_vmm_conformance::{CaseReport, Cause, Report, Status, cases};
 use std::collections::BTreeMap;
@@ -11,11 +11,13 @@ use std::io::{self, Write};
 
 /// The number of lines of the runtime's output that are shown for a cause, and of the driver's failures.
 const OUTPUT_LINES: usize = 8;
+/// The beginning of the detail of a case that was not tried.
+const NOT_TRIED: &str = "not tried: ";
 /// The number of cases of a cause that are named, besides the first.
 const NAMES: usize = 8;
 
-/// Prints a table of the cases, or only of those that failed, then each cause of failures once. `bringup` is
-/// the command to try next.
+/// Prints a table of the cases, or only of those that failed, then each cause of failures once. Successive cases that
+/// were not tried for the same reason are one line. `bringup` is the command to try next.
 pub fn report(
     out: &mut Screen<'_>,
     report: &Report,
@@ -29,17 +31,23 @@ pub fn report(
     let first_of: BTreeMap<&str, &str> = causes.iter().flat_map(others).collect();
     let mut results = table(&["case", "", "ms", "detail"]);
     let is_shown = |case: &&CaseReport| !failures_only || case.status == Status::Fail;
-    for case in report.cases.iter().filter(is_shown) {
-        let detail = match first_of.get(case.name.as_str()) {
-            Some(first) => format!("same cause as {first}"),
-            None => case.detail.lines().next().unwrap_or_default().to_owned(),
-        };
-        results.add_row([
-            Cell::from(&case.name),
-            status_cell(case.status),
-            Cell::from(format!("{:.1}", case.duration_us as f64 / 1000.0)).right(),
-            Cell::from(detail),
-        ]);
+    let shown: Vec<_> = report.cases.iter().filter(is_shown).collect();
+    for group in shown.chunk_by(|one, next| is_untried(one) && one.detail == next.detail) {
+        if let [first, _, .., last] = group {
+            let names = format!("{} … {}", first.name, last.name);
+            let detail = format!("{} cases {}", group.len(), first.detail);
+            let empty = Cell::from(String::new());
+            results.add_row([
+                Cell::from(names),
+                status_cell(first.status),
+                empty,
+                Cell::from(detail),
+            ]);
+            continue;
+        }
+        for case in group {
+            add_case(&mut results, case, &first_of);
+        }
     }
     results.no_wrap([0, 1, 2]);
     out.table(&results)?;
@@ -51,6 +59,24 @@ pub fn report(
         writeln!(out, "\nTo find the first HSA call and kernel interface that fail: {bringup}")?;
     }
     Ok(())
+}
+
+/// Returns whether a case was not tried because of others.
+fn is_untried(case: &CaseReport) -> bool {
+    case.status == Status::Skip && case.detail.starts_with(NOT_TRIED)
+}
+
+fn add_case(results: &mut TextTable, case: &CaseReport, first_of: &BTreeMap<&str, &str>) {
+    let detail = match first_of.get(case.name.as_str()) {
+        Some(first) => format!("same cause as {first}"),
+        None => case.detail.lines().next().unwrap_or_default().to_owned(),
+    };
+    results.add_row([
+        Cell::from(&case.name),
+        status_cell(case.status),
+        Cell::from(format!("{:.1}", case.duration_us as f64 / 1000.0)).right(),
+        Cell::from(detail),
+    ]);
 }
 
 /// Returns the other cases of a cause, each with the name of the first case.

@@ -1,5 +1,6 @@
 //! Comparison of the model with this process's address space.
 
+use super::words::Words;
 use super::{Difference, DifferentialTest, expect_equal};
 use hsa_vmm::Access;
 use std::fs::read_to_string;
@@ -85,7 +86,7 @@ fn check_protection(lines: &[Line], range: Range<usize>, access: Access) -> Resu
         if found != expected.as_bytes() {
             let found = String::from_utf8_lossy(found);
             return Err(Difference::State {
-                what: format!("protection of {range:x?}"),
+                what: format!("protection of {}", range.words()),
                 expected: expected.to_owned(),
                 found: found.into_owned(),
             });
@@ -93,7 +94,7 @@ fn check_protection(lines: &[Line], range: Range<usize>, access: Access) -> Resu
     }
     if covered != range.len() {
         expect_equal(
-            format_args!("mapped or reserved bytes of {range:x?}"),
+            format_args!("mapped or reserved bytes of {}", range.words()),
             &range.len(),
             &covered,
         )?;

@@ -1,5 +1,7 @@
 //! Differences between library and model.
 
+use super::words::Words;
+
 /// A difference between the library and the documents.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -42,7 +44,7 @@ pub enum Difference {
 }
 
 /// Returns a difference unless both values are equal.
-pub(super) fn expect_equal<T: PartialEq + std::fmt::Debug>(
+pub(super) fn expect_equal<T: PartialEq + Words>(
     what: impl std::fmt::Display,
     expected: &T,
     found: &T,
@@ -52,8 +54,8 @@ pub(super) fn expect_equal<T: PartialEq + std::fmt::Debug>(
     }
     Err(Difference::State {
         what: what.to_string(),
-        expected: format!("{expected:x?}"),
-        found: format!("{found:x?}"),
+        expected: expected.words(),
+        found: found.words(),
     })
 }
 

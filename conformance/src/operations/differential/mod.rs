@@ -12,6 +12,7 @@ mod process_resources;
 mod resolve;
 mod simulation;
 mod window;
+mod words;
 
 use super::{
     AgentName, Alignment, Amount, Descriptor, Edge, Extent, HandleName, Hint, Region, Shift, Span,

@@ -1,5 +1,6 @@
 //! Comparison of the model with GPUs' page tables, as they are in effect.
 
+use super::words::Words;
 use super::{Difference, DifferentialTest};
 use crate::model::Mapping;
 use crate::page_table::{Page, PageTable};
@@ -18,7 +19,7 @@ impl DifferentialTest {
                     let page = table.page(address);
                     if !self.is_expected(mapping, agent, address, page) {
                         let granted = mapping.access[agent];
-                        let expected = format!("{granted:?}, offset {:#x}", mapping.offset);
+                        let expected = format!("{}, offset {:#x}", granted.words(), mapping.offset);
                         return Err(unexpected(gpu, address, expected, page));
                     }
                 }
@@ -65,5 +66,5 @@ impl DifferentialTest {
 
 fn unexpected(gpu: usize, address: usize, expected: String, found: Option<Page>) -> Difference {
     let what = format!("page of GPU {gpu} at {address:#x}");
-    Difference::State { what, expected, found: format!("{found:?}") }
+    Difference::State { what, expected, found: found.words() }
 }

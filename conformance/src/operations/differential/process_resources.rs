@@ -1,10 +1,10 @@
 //! Resources of this process that the library could leak.
 
 use super::difference::expect_equal;
+use super::words::{Words, list};
 use super::{Difference, address_space};
 use crate::descriptors;
 use hsa_vmm::Runtime;
-use std::fmt::Debug;
 use std::fs::{read_dir, read_to_string};
 use std::path::Path;
 
@@ -35,6 +35,18 @@ impl ProcessResources {
     }
 }
 
+impl Words for ProcessResources {
+    fn words(&self) -> String {
+        let Self { descriptors, shared_bytes, gpu_memory } = self;
+        let descriptors =
+            descriptors.map_or_else(|| "uncounted".to_owned(), |count| count.to_string());
+        let memory = list(gpu_memory);
+        format!(
+            "{descriptors} descriptors, {shared_bytes:#x} bytes in shared mappings, memory of GPUs {memory}"
+        )
+    }
+}
+
 /// Reads amdkfd's count of this process's memory on each GPU.
 fn gpu_memory() -> Vec<u64> {
     let number = |path: &Path| read_to_string(path).ok()?.trim().parse::<u64>().ok();
@@ -52,7 +64,7 @@ fn gpu_memory() -> Vec<u64> {
 
 /// Fails if a resource has changed: with [`Difference::State`] on the simulation, and with
 /// [`Difference::Retained`] on a loaded runtime, which may keep resources.
-pub(super) fn check_unchanged<T: PartialEq + Debug>(
+pub(super) fn check_unchanged<T: PartialEq + Words>(
     runtime: &Runtime,
     what: &str,
     before: &T,

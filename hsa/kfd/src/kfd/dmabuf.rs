@@ -8,6 +8,7 @@ use crate::errno::{EINVAL, Result};
 use crate::memory_file;
 use crate::metadata::Metadata;
 use crate::user;
+use hsa_faults::FaultKind;
 
 pub(crate) fn info(driver: &Driver, info: &mut DmabufInfo) -> Result<()> {
     let (label, size) = memory_file::recognise(info.fd as i32)?;
@@ -31,7 +32,10 @@ pub(crate) fn info(driver: &Driver, info: &mut DmabufInfo) -> Result<()> {
 
 pub(crate) fn import(driver: &Driver, import: &mut ImportDmabuf) -> Result<()> {
     let gpu = driver.gpu(import.gpu_id)?;
-    let buffer = driver.buffers.import(import.fd as i32)?;
+    let buffer = match driver.config.faults.has_fault(FaultKind::Other) {
+        true => driver.buffers.import_other(import.fd as i32)?,
+        false => driver.buffers.import(import.fd as i32)?,
+    };
     let mut state = driver.process.state();
     state.space(gpu)?;
     if buffer.label.gpu >= driver.gpus.len() {

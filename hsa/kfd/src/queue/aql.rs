@@ -30,8 +30,12 @@ fn number(packet: &[u8; 64], offset: usize) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Returns whether all (or any) signals of a barrier are zero. A barrier without signals is satisfied.
-fn is_satisfied(memory: &GpuAddressSpace, packet: &[u8; 64], all: bool) -> Result<bool, Fault> {
+/// Returns whether all (or any) signals of a barrier are zero, by their values. A barrier without signals is satisfied.
+fn is_satisfied(
+    packet: &[u8; 64],
+    all: bool,
+    value: impl Fn(u64) -> Result<i64, Fault>,
+) -> Result<bool, Fault> {
     let (mut any, mut empty) = (false, true);
     for index in 0..5 {
         let dependency = number(packet, 8 + index * 8);
@@ -39,7 +43,7 @@ fn is_satisfied(memory: &GpuAddressSpace, packet: &[u8; 64], all: bool) -> Resul
             continue;
         }
         empty = false;
-        let done = signal::value(memory, dependency)? == 0;
+        let done = value(dependency)? == 0;
         if all && !done {
             return Ok(false);
         }
@@ -56,7 +60,8 @@ pub(super) fn step(driver: &Driver, memory: &GpuAddressSpace, address: u64) -> R
     match packet[0] {
         INVALID => return Ok(Step::Waiting),
         kind @ (BARRIER_AND | BARRIER_OR) => {
-            if !is_satisfied(memory, &packet, kind == BARRIER_AND)? {
+            let value = |signal| signal::value(memory, signal);
+            if !is_satisfied(&packet, kind == BARRIER_AND, value)? {
                 return Ok(Step::Waiting);
             }
         }
@@ -79,4 +84,29 @@ pub(super) fn step(driver: &Driver, memory: &GpuAddressSpace, address: u64) -> R
     user::write(address, &invalid).map_err(|error| Fault { address, error })?;
     signal::complete(driver, memory, number(&packet, 56), (start, gpu_clock()))?;
     Ok(Step::Consumed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns whether a barrier is satisfied that waits for all, and one that waits for any of the signals. The value
+    /// of a signal is its address divided by 100, minus 1.
+    fn satisfied(signals: &[u64]) -> (bool, bool) {
+        let mut packet = [0; 64];
+        for (index, signal) in signals.iter().enumerate() {
+            packet[8 + index * 8..16 + index * 8].copy_from_slice(&signal.to_le_bytes());
+        }
+        let value = |signal: u64| Ok((signal / 100) as i64 - 1);
+        let check = |all| is_satisfied(&packet, all, value).unwrap_or_else(|_| panic!("a fault"));
+        (check(true), check(false))
+    }
+
+    #[test]
+    fn barriers_wait_for_all_or_any_signal() {
+        assert_eq!(satisfied(&[]), (true, true), "without signals");
+        assert_eq!(satisfied(&[0, 0, 0, 0, 200]), (false, false));
+        assert_eq!(satisfied(&[100, 0, 200]), (false, true));
+        assert_eq!(satisfied(&[100, 100, 100, 100, 100]), (true, true));
+    }
 }

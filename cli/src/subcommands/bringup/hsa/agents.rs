@@ -8,6 +8,9 @@ use std::fmt;
 /// The function that returns attributes of an agent.
 pub const AGENT_INFO: &str = "hsa_agent_get_info";
 
+/// The function that returns attributes of a pool.
+pub const POOL_INFO: &str = "hsa_amd_memory_pool_get_info";
+
 impl Hsa<'_> {
     pub fn init(&self) -> Result<()> {
         // SAFETY: takes no arguments and may be called at any time.
@@ -176,7 +179,7 @@ impl Hsa<'_> {
             (name, attribute.to_string()),
             ("&value", "out".into()),
         ];
-        self.call("hsa_amd_memory_pool_get_info", &arguments, false, || {
+        self.call(POOL_INFO, &arguments, false, || {
             // SAFETY: the attributes that callers query are of type `T`, an integer.
             let status = unsafe {
                 let get = self.table.core.hsa_amd_memory_pool_get_info;

@@ -7,10 +7,25 @@ use hsa_sys as sys;
 
 /// The function with which a GPU copies memory.
 pub const COPY: &str = "hsa_amd_memory_async_copy";
+/// The engines with which a GPU copies.
+pub const SDMA: &str = "SDMA";
+pub const SHADER: &str = "blit shader";
 /// The function with which a GPU fills memory.
 pub const FILL: &str = "hsa_amd_memory_fill";
 
 impl Hsa<'_> {
+    /// Names a GPU that copies, its engine and, if it is not the first, the process: `gpu[0] (SDMA) of process 2`.
+    pub fn copying(&self, gpu: &Agent) -> String {
+        let engine = self.recorder.copy_engine();
+        let engine = engine.or_else(|| match std::env::var("HSA_ENABLE_SDMA").as_deref() {
+            Ok("0") => Some(SHADER),
+            Ok("1") => Some(SDMA),
+            _ => None,
+        });
+        let engine = engine.unwrap_or("SDMA or a blit shader");
+        format!("{} ({engine}){}", gpu.c, self.recorder.of_process())
+    }
+
     /// Creates a signal with the value 1.
     pub fn create_signal(&self) -> Result<Named<sys::hsa_signal_t>> {
         let mut signal = sys::hsa_signal_t { handle: 0 };
@@ -152,7 +167,7 @@ impl Hsa<'_> {
     pub fn fill_by_gpu(&self, address: &Address, size: usize, number: u32) -> Result<()> {
         let arguments = [
             (address.c.as_str(), hex(address.value)),
-            ("0x5a5a0001", hex(number)),
+            ("0x5a5a0001", "number".to_owned()),
             ("size / 4", hex(size / 4)),
         ];
         let fill = self.table.core.hsa_amd_memory_fill;

@@ -9,10 +9,10 @@ mod pool_memory;
 mod touch;
 mod virtual_memory;
 
-pub use agents::AGENT_INFO;
-pub use copy::{COPY, FILL};
+pub use agents::{AGENT_INFO, POOL_INFO};
+pub use copy::{COPY, FILL, SDMA, SHADER};
 pub use page_table::{AddressSpace, REPLACE};
-pub use touch::Difference;
+pub use touch::{Difference, wrong_data};
 
 use super::record::{Argument, Record};
 use super::recorder::{Recorder, Stopped};

@@ -47,12 +47,13 @@ impl Hsa<'_> {
     /// Grants agents access to memory of a pool.
     pub fn allow_access(&self, address: &Address, agents: &[&Agent]) -> Result<()> {
         let list: Vec<_> = agents.iter().map(|agent| agent.c.as_str()).collect();
-        let list = format!("(hsa_agent_t[]){{{}}}", list.join(", "));
+        let names = list.join(", ");
+        let list = format!("(hsa_agent_t[]){{{names}}}");
         let values: Vec<_> = agents.iter().map(|agent| agent.value).collect();
         let count = values.len().to_string();
         let arguments = [
             (count.as_str(), "agents".to_owned()),
-            (list.as_str(), "agents".into()),
+            (list.as_str(), names),
             ("NULL", "flags".into()),
             (address.c.as_str(), hex(address.value)),
         ];

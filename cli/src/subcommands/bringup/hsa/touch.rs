@@ -1,18 +1,51 @@
 //! Writes and reads memory with the CPU.
 
 use super::{Address, Hsa, Result, hex};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::fmt;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr::null_mut;
 
 /// The difference between the numbers in memory and the expected numbers.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Difference {
+    /// The size of the compared memory in bytes.
+    size: usize,
+    /// The number of bytes that differ.
+    bytes: usize,
     /// The number of 32-bit words that differ.
     words: usize,
-    /// Describes the first word that differs.
-    description: String,
+    /// The offsets of the first and the last byte that differ.
+    range: (usize, usize),
+    /// The first word that differs: its offset, the expected and the found number.
+    first: (usize, u32, u32),
 }
 
 impl Difference {
+    /// Compares consecutive 32-bit words with numbers that begin with `first` and increase by `step`.
+    fn of(found: impl ExactSizeIterator<Item = u32>, first: u32, step: u32) -> Option<Self> {
+        let size = found.len() * 4;
+        let mut difference: Option<Self> = None;
+        for (index, found) in found.enumerate() {
+            let expected = first.wrapping_add((index as u32).wrapping_mul(step));
+            let wrong = (expected ^ found).to_ne_bytes().map(|byte| byte != 0);
+            let Some(start) = wrong.iter().position(|wrong| *wrong) else { continue };
+            let end = wrong.iter().rposition(|wrong| *wrong).unwrap_or(start);
+            let offset = index * 4;
+            let difference = difference.get_or_insert(Self {
+                size,
+                bytes: 0,
+                words: 0,
+                range: (offset + start, offset + end),
+                first: (offset, expected, found),
+            });
+            difference.bytes += wrong.iter().filter(|wrong| **wrong).count();
+            difference.words += 1;
+            difference.range.1 = offset + end;
+        }
+        difference
+    }
+
     /// Returns whether at least half a page differs. Then a GPU has probably used other memory: a wrong copy
     /// changes only single words.
     pub fn affects_pages(&self) -> bool {
@@ -22,11 +55,62 @@ impl Difference {
 
 impl fmt::Display for Difference {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.description)
+        let Self { size, bytes, range: (start, end), first: (offset, expected, found), .. } = self;
+        let xor = expected ^ found;
+        write!(
+            formatter,
+            "{bytes} of {size} bytes differ, from offset {start:#x} to {end:#x}; at {offset:#x}: \
+             expected {expected:#x}, found {found:#x} (XOR {xor:#x})"
+        )
     }
 }
 
+/// Describes wrong data: what happened, who wrote and read the data, and which bytes are wrong.
+pub fn wrong_data(
+    what: impl fmt::Display,
+    writer: impl fmt::Display,
+    reader: impl fmt::Display,
+    difference: &Difference,
+) -> String {
+    format!("{what} (written by {writer}, read by {reader}): {difference}")
+}
+
 impl Hsa<'_> {
+    /// Maps a dma-buf for the CPU, without the runtime, and compares its memory with consecutive numbers from `first`.
+    /// Returns the difference, if there is one.
+    ///
+    /// # Errors
+    /// Returns the error of `mmap`.
+    pub fn difference_in_dmabuf(
+        &self,
+        dmabuf: &OwnedFd,
+        size: usize,
+        first: u32,
+    ) -> std::io::Result<Option<Difference>> {
+        let arguments = [
+            ("dmabuf", dmabuf.as_raw_fd().to_string()),
+            ("size", hex(size)),
+            ("first", hex(first)),
+        ];
+        let (_, difference) = self.recorder.record("mmap", &arguments, None, || {
+            // SAFETY: the kernel chooses the address, and only this function uses the mapping.
+            let mapped =
+                unsafe { mmap(null_mut(), size, ProtFlags::READ, MapFlags::SHARED, dmabuf, 0) };
+            let difference = mapped.map(|mapped| {
+                let words = mapped.cast::<u32>();
+                // SAFETY: the mapping has `size` bytes. If the memory is not accessible, this worker process
+                // crashes, and the parent reports the crash.
+                let found = (0..size / 4).map(|index| unsafe { words.add(index).read_volatile() });
+                let difference = Difference::of(found, first, 1);
+                // SAFETY: the range was mapped above and is no longer used.
+                let _ = unsafe { munmap(mapped, size) };
+                difference
+            });
+            (difference, None, vec![])
+        });
+        Ok(difference?)
+    }
+
     /// Writes consecutive numbers from `first`.
     pub fn fill(&self, address: &Address, size: usize, first: u32) {
         let arguments =
@@ -47,7 +131,10 @@ impl Hsa<'_> {
     pub fn compare(&self, address: &Address, size: usize, first: u32) -> Result<()> {
         match self.difference(address, size, first, 1) {
             None => Ok(()),
-            Some(difference) => Err(self.recorder.fail(difference.to_string())),
+            Some(difference) => {
+                let message = wrong_data("wrong data", "the CPU", "the CPU", &difference);
+                Err(self.recorder.fail(message))
+            }
         }
     }
 
@@ -63,23 +150,33 @@ impl Hsa<'_> {
         let arguments =
             [(address.c.as_str(), hex(address.value)), ("size", hex(size)), ("first", hex(first))];
         let c = format!("compare({}, size, {first:#x}, {step});", address.c);
-        let (_, differences) = self.recorder.record("compare", &arguments, Some(c), || {
+        let (_, difference) = self.recorder.record("compare", &arguments, Some(c), || {
             let words = address.value as *const u32;
-            let mut differing = (0..size / 4).filter_map(|index| {
-                let expected = first.wrapping_add((index as u32).wrapping_mul(step));
-                // SAFETY: as for `fill`.
-                let found = unsafe { words.add(index).read_volatile() };
-                (found != expected).then_some((index * 4, expected, found))
-            });
-            let first = differing.next();
-            ((first, 1 + differing.count()), None, vec![])
+            // SAFETY: as for `fill`.
+            let found = (0..size / 4).map(|index| unsafe { words.add(index).read_volatile() });
+            (Difference::of(found, first, step), None, vec![])
         });
-        let (Some((offset, expected, found)), words) = differences else { return None };
-        let xor = expected ^ found;
-        let description = format!(
-            "at offset {offset:#x} of {}: expected {expected:#x}, found {found:#x} (XOR {xor:#x})",
-            address.c
-        );
-        Some(Difference { words, description })
+        difference
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn difference_counts_bytes_and_names_their_range() {
+        assert!(Difference::of([7, 8, 9].into_iter(), 7, 1).is_none());
+        // The second byte of the second word and the last two bytes of the third.
+        let found = [7, 8 ^ 0x0100, 9 ^ 0xff01_0000, 10];
+        let difference = Difference::of(found.into_iter(), 7, 1).unwrap();
+        let text = "3 of 16 bytes differ, from offset 0x5 to 0xb; at 0x4: expected 0x8, found 0x108 (XOR 0x100)";
+        assert_eq!(difference.to_string(), text);
+        assert!(!difference.affects_pages());
+        let zeros = Difference::of(std::iter::repeat_n(0, 1024), 0x100, 0).unwrap();
+        assert!(zeros.affects_pages());
+        let message = wrong_data("wrong data", "gpu[0] (SDMA)", "the CPU", &zeros);
+        let start = "wrong data (written by gpu[0] (SDMA), read by the CPU): 1024 of 4096 bytes differ, from";
+        assert!(message.starts_with(start), "{message}");
     }
 }
