@@ -290,6 +290,7 @@ fn revoke_keeps_foreign_mapping() {
     hostile.set(c"hostile_foreign_mappings", 1);
     assert_quarantines(vmm.revoke(base, 2 * 4096, &[gpu]));
     assert!(foreign_page_is_at(base));
+    assert_eq!(vmm.mappings().len(), 2, "the lost mapping keeps its memory");
     drop(vmm);
     assert!(foreign_page_is_at(base));
 }
@@ -307,6 +308,8 @@ fn rollback_keeps_foreign_mapping() {
     hostile.set(c"hostile_unmap_fails_at", 2);
     assert_quarantines(vmm.unmap(base, 2 * 4096));
     assert_in_quarantine(&vmm, base, base);
+    let left: Vec<_> = vmm.mappings().iter().map(|it| it.address).collect();
+    assert_eq!(left, [at(base, 4096)], "the first mapping was unmapped");
     drop(vmm);
     assert!(foreign_page_is_at(base));
 }

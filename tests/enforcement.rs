@@ -5,7 +5,9 @@ mod process;
 
 use hsa_vmm::error::{Feature, Problem};
 use hsa_vmm::simulation::{Config, Generation, GpuPermissions};
-use hsa_vmm::{Access, AccessDescriptor, Address, AgentId, Error, ErrorKind, HandleType};
+use hsa_vmm::{
+    Access, AccessDescriptor, Address, AgentId, AllocationProperties, Error, ErrorKind, HandleType,
+};
 use machine::{Machine, access, at, with_two_cpus, without_cpu_mapping};
 use process::{End, FAULT, load_in_child, store_in_child};
 
@@ -292,6 +294,8 @@ fn cpu_grant_without_large_bar_is_rejected() {
             assert!(is_not_supported, "{generation}: {result:?}");
         };
         assert_rejected(machine.vmm.set_access(base, granule, &[access(cpu, Access::Read)]));
+        let properties = AllocationProperties::on(gpu);
+        assert_rejected(machine.vmm.check_access(&properties, &[access(cpu, Access::Read)]));
         // The GPU is named first, but gets no access either.
         let grants = [gpu, cpu].map(|agent| access(agent, Access::ReadWrite));
         assert_rejected(machine.vmm.set_access(base, granule, &grants));
