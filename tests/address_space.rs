@@ -113,13 +113,17 @@ fn free_leaves_no_mapping_behind() {
         let handle = machine.create(0, granule);
         machine.map(base, granule, handle);
         machine.grant(base, granule, machine.cpu(0), Access::ReadWrite);
-        machine.vmm.unmap(base, granule).unwrap();
-        machine.vmm.address_free(base, 4 * granule).unwrap();
         let is_leftover = |region: &process::Region| {
             region.start < base.get() + granule
                 && region.end > base.get()
                 && region.name.contains("hsa-sim")
         };
+        assert!(process::regions().iter().any(is_leftover), "{release}: the view");
+        machine.grant(base, granule, machine.cpu(0), Access::None);
+        assert!(!process::regions().iter().any(is_leftover), "{release}: no access");
+        machine.grant(base, granule, machine.cpu(0), Access::ReadWrite);
+        machine.vmm.unmap(base, granule).unwrap();
+        machine.vmm.address_free(base, 4 * granule).unwrap();
         assert!(!process::regions().iter().any(is_leftover), "{release}");
     }
 }
