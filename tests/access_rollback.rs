@@ -5,7 +5,7 @@ mod machine;
 mod process;
 
 use hsa_vmm::simulation::{Config, FaultPlan, Generation, GpuPermissions};
-use hsa_vmm::vmm::{Quirks, VmmOptions};
+use hsa_vmm::vmm::{NewMapping, Quirks, VmmOptions};
 use hsa_vmm::{Access, AccessDescriptor, Address, Error, ErrorKind};
 use machine::{Machine, access, at, generations, releases, without_cpu_mapping};
 
@@ -264,6 +264,44 @@ fn peer_granted_after_owner_can_lose_access() {
     let readable = [0, 1]
         .map(|gpu| machine.simulation.page(gpu, base.get()).is_some_and(|page| page.readable));
     assert_eq!(readable, [true, false]);
+}
+
+/// A new mapping is only unmapped: no step restores an access that it did not have.
+#[test]
+fn failed_grant_unmaps_a_new_mapping_once() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    for (generation, config) in generations() {
+        let machine = Machine::new(config);
+        let size = machine.granule();
+        let (address, handle) = (machine.reserve(size), machine.create(0, size));
+        let new = [NewMapping { address, size, offset: 0, handle }];
+        let grants = [access(machine.gpu(1), Access::ReadWrite)];
+        machine.simulation.set_faults(FaultPlan::none().fail(SET_ACCESS, 1, 0x1000));
+        let calls = machine.calls(|| drop(machine.vmm.map_many(&new, &grants).unwrap_err()));
+        assert_eq!(calls, [("map", 1), ("unmap", 1), ("set_access", 1)], "{generation}");
+        assert_eq!(machine.vmm.mappings(), [], "{generation}");
+    }
+}
+
+/// The memory cannot be mapped again: the quarantine names both calls that failed.
+#[test]
+fn failed_map_in_a_rollback_is_named() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    for (generation, config) in generations() {
+        let machine = Machine::new(config);
+        let (base, size) = map_new_memory(&machine);
+        machine.grant(base, size, machine.gpu(0), Access::ReadWrite);
+        let faults = FaultPlan::none().fail(MAP, 1, 0x1000).fail(MAP, 2, 0x1000);
+        machine.simulation.set_faults(faults);
+        machine.vmm.revoke(base, size, &[machine.gpu(0)]).unwrap_err();
+        let [entry] = &machine.vmm.quarantine()[..] else { panic!("{generation}") };
+        let reason = entry.reason();
+        assert_eq!(reason.matches(MAP).count(), 2, "{generation}: {reason}");
+    }
 }
 
 /// Waiting fails for a change and for its rollback, so that a GPU may still use the memory through an old

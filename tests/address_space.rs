@@ -113,13 +113,17 @@ fn free_leaves_no_mapping_behind() {
         let handle = machine.create(0, granule);
         machine.map(base, granule, handle);
         machine.grant(base, granule, machine.cpu(0), Access::ReadWrite);
-        machine.vmm.unmap(base, granule).unwrap();
-        machine.vmm.address_free(base, 4 * granule).unwrap();
         let is_leftover = |region: &process::Region| {
             region.start < base.get() + granule
                 && region.end > base.get()
                 && region.name.contains("hsa-sim")
         };
+        assert!(process::regions().iter().any(is_leftover), "{release}: the view");
+        machine.grant(base, granule, machine.cpu(0), Access::None);
+        assert!(!process::regions().iter().any(is_leftover), "{release}: no access");
+        machine.grant(base, granule, machine.cpu(0), Access::ReadWrite);
+        machine.vmm.unmap(base, granule).unwrap();
+        machine.vmm.address_free(base, 4 * granule).unwrap();
         assert!(!process::regions().iter().any(is_leftover), "{release}");
     }
 }
@@ -290,6 +294,7 @@ fn revoke_keeps_foreign_mapping() {
     hostile.set(c"hostile_foreign_mappings", 1);
     assert_quarantines(vmm.revoke(base, 2 * 4096, &[gpu]));
     assert!(foreign_page_is_at(base));
+    assert_eq!(vmm.mappings().len(), 2, "the lost mapping keeps its memory");
     drop(vmm);
     assert!(foreign_page_is_at(base));
 }
@@ -307,6 +312,8 @@ fn rollback_keeps_foreign_mapping() {
     hostile.set(c"hostile_unmap_fails_at", 2);
     assert_quarantines(vmm.unmap(base, 2 * 4096));
     assert_in_quarantine(&vmm, base, base);
+    let left: Vec<_> = vmm.mappings().iter().map(|it| it.address).collect();
+    assert_eq!(left, [at(base, 4096)], "the first mapping was unmapped");
     drop(vmm);
     assert!(foreign_page_is_at(base));
 }

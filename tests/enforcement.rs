@@ -3,9 +3,14 @@
 mod machine;
 mod process;
 
+use hsa_vmm::agent::Enforcement;
 use hsa_vmm::error::{Feature, Problem};
 use hsa_vmm::simulation::{Config, Generation, GpuPermissions};
-use hsa_vmm::{Access, AccessDescriptor, Address, AgentId, Error, ErrorKind, HandleType};
+use hsa_vmm::vmm::VmmOptions;
+use hsa_vmm::{
+    Access, AccessDescriptor, Address, AgentId, AllocationProperties, Error, ErrorKind, HandleType,
+    Vmm,
+};
 use machine::{Machine, access, at, with_two_cpus, without_cpu_mapping};
 use process::{End, FAULT, load_in_child, store_in_child};
 
@@ -292,6 +297,8 @@ fn cpu_grant_without_large_bar_is_rejected() {
             assert!(is_not_supported, "{generation}: {result:?}");
         };
         assert_rejected(machine.vmm.set_access(base, granule, &[access(cpu, Access::Read)]));
+        let properties = AllocationProperties::on(gpu);
+        assert_rejected(machine.vmm.check_access(&properties, &[access(cpu, Access::Read)]));
         // The GPU is named first, but gets no access either.
         let grants = [gpu, cpu].map(|agent| access(agent, Access::ReadWrite));
         assert_rejected(machine.vmm.set_access(base, granule, &grants));
@@ -437,4 +444,31 @@ fn two_cpus_can_be_revoked_together() {
         machine.vmm.address_free(base, size).unwrap();
         machine.assert_empty();
     }
+}
+
+#[test]
+fn control_of_page_tables_is_reported() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    let machine = Machine::new(Config::mi300x(2));
+    let other = Machine::new(Config::mi300x(1));
+    let [cpu, gpu] = [machine.cpu(0), machine.gpu(1)];
+    let open = |options| Vmm::open_with(&machine.runtime, options).unwrap();
+    let controlled = open(VmmOptions::new().with_page_tables(true));
+    assert_eq!(controlled.enforcement(gpu), Some(Enforcement::Enforced));
+    assert_eq!(controlled.enforcement(other.gpu(0)), None);
+    assert_eq!(controlled.page_table_failure(gpu), None);
+    assert_eq!(controlled.barrier_failure(), None);
+    assert!(controlled.can_map_offsets());
+    // Without something that waits, no page table is controlled.
+    machine.simulation.set_faults("hsa_amd_memory_lock=0x1008".parse().unwrap());
+    let failed = open(VmmOptions::new().with_page_tables(true));
+    assert_eq!(failed.enforcement(gpu), Some(Enforcement::Remembered));
+    let reason = failed.page_table_failure(gpu).unwrap();
+    assert!(reason.contains("nothing can wait"), "{reason}");
+    assert_eq!(failed.page_table_failure(cpu), None);
+    let reason = failed.barrier_failure().unwrap();
+    assert!(reason.contains("hsa_amd_memory_lock returned"), "{reason}");
+    assert!(!failed.can_map_offsets());
 }

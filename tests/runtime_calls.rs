@@ -281,9 +281,11 @@ fn barrier_locks_a_page_once_per_change_of_gpus() {
     assert_eq!(locks(), 2, "nothing changes");
     vmm.set_access(base, 2 * granule, &[access(machine.cpu(0), Access::Read)]).unwrap();
     assert_eq!(locks(), 2, "only the CPU's access changes");
+    vmm.revoke(base, granule, &[machine.gpu(0), machine.gpu(1)]).unwrap();
+    assert_eq!(locks(), 3, "mapped again without access");
     vmm.unmap(base, 2 * granule).unwrap();
-    assert_eq!(locks(), 3);
-    assert_eq!(machine.simulation.calls("hsa_amd_memory_unlock"), 3);
+    assert_eq!(locks(), 4);
+    assert_eq!(machine.simulation.calls("hsa_amd_memory_unlock"), 4);
     vmm.release(handle).unwrap();
     vmm.address_free(base, 2 * granule).unwrap();
 }

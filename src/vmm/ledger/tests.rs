@@ -156,6 +156,7 @@ fn memory_lives_while_referenced_or_mapped() {
     let release = |handle| ledger.handles.release(handle);
     assert!(release(handle).unwrap().is_none(), "the memory is mapped");
     assert_eq!(problem(release(handle)), Problem::Released);
+    assert_eq!(problem(ledger.handles.with(handle, |_| ())), Problem::Released);
     assert_eq!(ledger.retain(2 * PAGE).unwrap(), handle, "retain makes it valid again");
     assert!(!unmap(&ledger, 2 * PAGE) && !unmap(&ledger, 4 * PAGE));
     assert!(!unmap(&ledger, 6 * PAGE), "the memory is referenced");
@@ -194,8 +195,9 @@ fn invalid_handles_have_distinct_problems() {
     let other = Ledger::default();
     let foreign = create(&other, 1);
     assert_eq!(with(foreign), Problem::ForeignHandle);
-    let next = Handle(handle.0 + 9);
-    assert_eq!(with(next), Problem::UnknownHandle);
+    for distance in [1, 9] {
+        assert_eq!(with(Handle(handle.0 + distance)), Problem::UnknownHandle, "{distance}");
+    }
 }
 
 #[test]
@@ -245,6 +247,8 @@ fn serials_are_unique() {
     let reserve = |first| ledger.reservations.insert(range(first, 1)).unwrap();
     let reservations = [reserve(1), reserve(2)];
     let mut serials: Vec<u64> = reservations.iter().map(|it| it.serial).collect();
+    // A reservation's own serial is the first of its block.
+    assert!(reservations.iter().all(|it| it.new_serial() == it.serial + 1));
     for number in 0..if cfg!(miri) { 3_000 } else { 300_000 } {
         serials.push(reservations[number % 2].new_serial());
     }
@@ -371,6 +375,28 @@ fn check_finds_broken_invariants() {
     assert!(found.contains("stored access"), "{found}");
     let found = broken(|it, _| drop(it.names.insert(99, "lost".into())));
     assert!(found.contains("names no mapping"), "{found}");
+    let (ledger, handle) = three_mappings();
+    ledger.handles.with(handle, |record| record.mappings = 2).unwrap();
+    let found = ledger.check().unwrap_err();
+    assert!(found.contains("counts 2 mappings and has 3"), "{found}");
+    // Another reservation at addresses of the first, while that is removed.
+    let (ledger, _) = three_mappings();
+    let reservation = ledger.reservations.find(2 * PAGE).unwrap();
+    ledger.reservations.remove(&reservation.lock().unwrap());
+    ledger.reservations.insert(range(8, 4)).unwrap();
+    ledger.reservations.restore(reservation);
+    let found = ledger.check().unwrap_err();
+    assert!(found.contains("the reservation at 0x8000 overlaps"), "{found}");
+}
+
+/// In debug builds, every change of a reservation's mappings checks them.
+#[test]
+#[cfg(debug_assertions)]
+#[should_panic(expected = "names no mapping")]
+fn debug_builds_check_changed_mappings() {
+    let mut mappings = Mappings::default();
+    mappings.names.insert(99, "lost".into());
+    mappings.set_access(PAGE, &AccessState::default());
 }
 
 /// A step of a random sequence.
