@@ -464,7 +464,7 @@ fn control_of_page_tables_is_reported() {
     // Without something that waits, no page table is controlled.
     machine.simulation.set_faults("hsa_amd_memory_lock=0x1008".parse().unwrap());
     let failed = open(VmmOptions::new().with_page_tables(true));
-    assert_eq!(failed.enforcement(gpu), Some(Enforcement::Remembered));
+    assert_eq!(failed.enforcement(gpu), Some(Enforcement::Recorded));
     let reason = failed.page_table_failure(gpu).unwrap();
     assert!(reason.contains("nothing can wait"), "{reason}");
     assert_eq!(failed.page_table_failure(cpu), None);

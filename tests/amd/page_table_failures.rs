@@ -282,3 +282,53 @@ fn refused_call_while_opening_is_reported() {
         assert!(expected, "{tried} calls, {reported} reported");
     });
 }
+
+/// Opens the library with one GPU, and returns the lines of the driver's log.
+fn log_of_opening(fixture: &Fixture, mode: &str, plan: &str) -> Vec<String> {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let end = in_child(|| {
+        set_variable("HSA_KFD", &format!("gpus=1,{mode}"));
+        set_variable("HSA_KFD_LOG", log.to_str().unwrap());
+        fail_driver_calls(plan);
+        // SAFETY: AMD's own runtime.
+        let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
+        let options = VmmOptions::new().with_page_tables(true);
+        // The end of the runtime would free all memory.
+        std::mem::forget(Vmm::open_with(&runtime, options).unwrap());
+        std::mem::forget(runtime);
+    });
+    assert_eq!(end, End::Success, "{} {mode} {plan}", fixture.release());
+    std::fs::read_to_string(log).unwrap().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn probe_keeps_memory_if_the_last_wait_fails() {
+    let test = "page_table_failures::probe_keeps_memory_if_the_last_wait_fails";
+    on_each_release(test, &Emulation::gpus(1), |fixture| {
+        for mode in MODES {
+            let lines = log_of_opening(fixture, mode, "");
+            let position = |start: usize, text: &str| {
+                let found = lines[start..].iter().position(|line| line.contains(text));
+                start + found.unwrap_or_else(|| panic!("no {text} in {lines:#?}"))
+            };
+            // The probe is the only code that replaces entries; then the runtime unmaps, and the library waits.
+            let replaced = lines.iter().rposition(|line| line.contains("operation=REPLACE"));
+            let unmapped = position(replaced.expect("the probe"), "operation=UNMAP");
+            let wait = position(unmapped, "_GPU handle=");
+            let call = lines[wait].split(' ').nth(3).unwrap();
+            assert!(call.contains("MAP_MEMORY"), "{call}");
+            let is_same = |line: &&String| line.split(' ').nth(3) == Some(call);
+            let number = lines[..=wait].iter().filter(is_same).count();
+            let freed = &lines[position(wait, "FREE_MEMORY_OF_GPU handle=")];
+            let (_, freed) = freed.split_once("FREE_MEMORY_OF_GPU handle=").unwrap();
+            let memory = freed.split(' ').next().unwrap();
+
+            let lines = log_of_opening(fixture, mode, &format!("{call}#{number}=ENOMEM"));
+            let context = format!("{} {mode}: {call}#{number} of {lines:#?}", fixture.release());
+            let refused = lines.iter().position(|line| line.contains("ENOMEM")).expect(&context);
+            let free = format!("FREE_MEMORY_OF_GPU handle={memory} ");
+            assert!(!lines[refused..].iter().any(|line| line.contains(&free)), "{context}");
+        }
+    });
+}

@@ -8,11 +8,12 @@ use std::process::Command;
 
 /// A program, and the settings of the emulated driver with which it sees its defect; `None` if the emulated driver does
 /// not have the defect.
-const PROGRAMS: [(&str, Option<&str>); 4] = [
+const PROGRAMS: [(&str, Option<&str>); 5] = [
     ("no_flush", Some("tlb=on")),
     ("early_return", Some("pte_delay=100ms")),
     ("forgotten_entries", Some("split_bug=on")),
     ("shared_gem_handle", None),
+    ("foreign_gem_handle", None),
 ];
 
 /// The exit status of a program that has seen its defect.

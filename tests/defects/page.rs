@@ -30,20 +30,22 @@ causes it nor can undo it.
 
 ## AMD's kernel driver
 
-Four defects of amdgpu that programs of AMD's runtime meet. Each C program has few calls and links only libc, for a
+Five defects of amdgpu that programs of AMD's runtime meet. Each C program has few calls and links only libc, for a
 report to the driver's developers; its first comment names the kernel function. The emulated driver models the first
 three with the setting in the table (`HSA_KFD`, the variable of `hsa-vmm emulate`), and a test runs the programs
 with and without the setting on AMD's runtime. Each program also saw its defect on AMD's own amdgpu (Debian's
 6.12.117) in the virtual machine, with ROCr 6.4.3: `hsa-vmm vm --gpus 1 --rocr 6.4.3 -- ./no_flush`, and for
-`early_return` with `--parameter amdgpu.vm_update_mode=0 --parameter hsa_vmm.pte_delay=100`. `hsa-vmm fuzz` found the last
-one there; its program saw it with 6.1.2, 6.4.3 and 7.2.4.
+`early_return` with `--parameter amdgpu.vm_update_mode=0 --parameter hsa_vmm.pte_delay=100`. `hsa-vmm fuzz` and `stress`
+found the last two there; their programs saw them with 6.1.2, 6.4.3 and 7.2.4 (with 6.1.2, the last one saw only that
+memory of another process cannot be mapped).
 
 | what goes wrong | program | emulated by | through the library |
 |---|---|---|---|
 | after an unmap, a GPU can still use the memory: nothing flushes its TLB | [no_flush.c](kernel/no_flush.c) | `tlb=on` | prevented with `VmmOptions::with_barrier` or `with_page_tables` |
 | after a grant, a GPU's access faults: the entries are written later | [early_return.c](kernel/early_return.c) | `pte_delay=100ms` | as above |
 | after a part of a mapping was removed, unmapping the rest leaves its entries: a GPU can use freed memory | [forgotten_entries.c](kernel/forgotten_entries.c) | `split_bug=on` | the library leaves no part of a mapping replaced or removed |
-| after imported memory was released, later memory of the process cannot be exported, or on ROCm 7.2 mapped | [shared_gem_handle.c](kernel/shared_gem_handle.c) | nothing | not prevented: do not import memory that this process has created or has imported |
+| after imported memory was released, later memory of any process cannot be exported nor mapped | [shared_gem_handle.c](kernel/shared_gem_handle.c) | nothing | not prevented |
+| after two processes have shared memory, one can read memory of the other that was not shared | [foreign_gem_handle.c](kernel/foreign_gem_handle.c) | nothing | not prevented |
 
 ## Quirks
 

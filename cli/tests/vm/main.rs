@@ -6,6 +6,7 @@
 
 mod conformance;
 mod detection;
+mod fetch;
 mod programs;
 #[path = "../hsa_vmm/mod.rs"]
 mod run_command;

@@ -74,7 +74,7 @@ fn tests_of_the_library_pass() {
     }
 }
 
-/// 2,000 random operations in each mode.
+/// More than 2,000 random operations on each release, in each mode.
 #[test]
 fn library_matches_model() {
     let name = "library_matches_model";
@@ -83,7 +83,7 @@ fn library_matches_model() {
         return;
     }
     let program = build("hsa-vmm-conformance", "state_machine_on_amd");
-    let environment = ["HSA_VMM_LONG=1", "PROPTEST_CASES=41"];
+    let environment = ["HSA_VMM_LONG=1", "PROPTEST_CASES=50"];
     for (mode, options) in [("cpu", &[][..]), ("sdma", &BY_SDMA)] {
         let test = format!("library_matches_model_with_page_tables_in_{mode}_mode");
         assert_eq!(run_tests(options, &environment, &program, &[&test, "--exact"]), 1);

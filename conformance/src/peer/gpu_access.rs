@@ -92,7 +92,8 @@ pub(super) fn perform(runtime: &Runtime, request: &GpuAccess) -> Result<Reply, R
     let granted = Access::from_bits(request.granted)
         .ok_or_else(|| Reply::Failed(format!("no access has the number {}", request.granted)))?;
     mapping.grant(&agents, granted)?;
-    let mapping = take_away(request.taken_by, &vmm, mapping, reservation, memory, gpu)?;
+    let taken_by = request.taken_by;
+    let mapping = take_away(taken_by, &vmm, mapping, &target, reservation, memory, gpu)?;
     let (to, from) =
         if request.writes { (address, source.address()) } else { (target.address(), address) };
     if let End::Faulted(at) = copy(to, from)? {
@@ -112,7 +113,12 @@ pub(super) fn perform(runtime: &Runtime, request: &GpuAccess) -> Result<Reply, R
 fn expect_bytes(mapping: &Mapping, gpu: &Agent, number: u32) -> Result<(), Reply> {
     let mut found = vec![0; mapping.size()];
     mapping.copy_to_host(gpu.id(), &mut found, 0)?;
-    match difference(&bytes(number, mapping.size()), &found) {
+    expect_equal(&found, number, gpu)
+}
+
+/// Fails unless bytes that a GPU has copied repeat a number.
+fn expect_equal(found: &[u8], number: u32, gpu: &Agent) -> Result<(), Reply> {
+    match difference(&bytes(number, found.len()), found) {
         None => Ok(()),
         Some(difference) => Err(wrong_copy(gpu, &difference)),
     }
@@ -130,19 +136,49 @@ fn new_mapping(vmm: &Vmm, owner: &Agent, size: usize) -> Result<Mapping, Reply> 
 /// The number of times that access is revoked under load.
 const ROUNDS: usize = 20;
 
-/// Revokes a GPU's access and grants it again while another GPU copies from the memory. Ends with a revocation.
-fn revoke_under_load(vmm: &Vmm, mapping: &Mapping, gpu: &Agent) -> Result<(), Reply> {
+/// Revokes a GPU's access and grants it again while another GPU copies from the memory, and checks what that GPU has
+/// copied. Ends with a revocation.
+fn revoke_under_load(
+    vmm: &Vmm,
+    mapping: &Mapping,
+    target: &Mapping,
+    gpu: &Agent,
+) -> Result<(), Reply> {
     let mut others = vmm.runtime().gpus().filter(|other| other.id() != gpu.id());
     let other = others.find(|other| other.can_access(gpu.id()));
-    let other = other.ok_or_else(|| Reply::Failed("no other GPU has access".to_owned()))?.id();
-    let copy = new_mapping(vmm, gpu, mapping.size())?;
-    copy.grant(&[other], Access::ReadWrite)?;
-    mapping.grant(&[other], Access::Read)?;
+    let other = other.ok_or_else(|| Reply::Failed("no other GPU has access".to_owned()))?;
+    let size = mapping.size();
+    let copied = new_mapping(vmm, gpu, size)?;
+    copied.grant(&[other.id()], Access::ReadWrite)?;
+    let host = vmm.runtime().host();
+    let cpu = host.can_access(gpu.id()).then(|| host.id());
+    if let Some(cpu) = cpu {
+        copied.grant(&[cpu], Access::ReadWrite)?;
+    }
+    mapping.grant(&[other.id()], Access::Read)?;
+    let copy_once = || -> Result<(), Reply> {
+        if cpu.is_some() {
+            copied.write(0, &vec![0; size])?;
+        }
+        vmm.copy(other.id(), copied.address(), mapping.address(), size)?;
+        if cpu.is_some() {
+            // Loads of the CPU lock no host memory, so that the runtime does not wait for page tables.
+            let mut found = vec![0; size];
+            copied.read(0, &mut found)?;
+            expect_equal(&found, FILLED, other)?;
+        }
+        Ok(())
+    };
+    let revoke = || -> Result<(), Reply> {
+        // The GPU uses the memory, so that its TLB has the entry.
+        vmm.copy(gpu.id(), target.address(), mapping.address(), size)?;
+        Ok(mapping.revoke(&[gpu.id()])?)
+    };
     let (copies, ended) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let result = thread::scope(|scope| {
+    thread::scope(|scope| {
         let load = scope.spawn(|| {
             while !ended.load(Ordering::Relaxed) {
-                vmm.copy(other, copy.address(), mapping.address(), mapping.size())?;
+                copy_once()?;
                 copies.fetch_add(1, Ordering::Relaxed);
             }
             Ok(())
@@ -155,13 +191,19 @@ fn revoke_under_load(vmm: &Vmm, mapping: &Mapping, gpu: &Agent) -> Result<(), Re
             if round > 0 {
                 mapping.grant(&[gpu.id()], Access::ReadWrite)?;
             }
-            mapping.revoke(&[gpu.id()])
+            revoke()
         });
         ended.store(true, Ordering::Relaxed);
-        let copied: Result<(), hsa_vmm::Error> = load.join().unwrap_or(Ok(()));
-        revoked.and(copied)
-    });
-    Ok(result?)
+        let ended_with: Result<(), Reply> = load.join().unwrap_or(Ok(()));
+        revoked.and(ended_with)
+    })?;
+    if cpu.is_none() {
+        expect_bytes(&copied, other, FILLED)?;
+        // The check has waited for page tables. The last revocation must not profit from that.
+        mapping.grant(&[gpu.id()], Access::ReadWrite)?;
+        revoke()?;
+    }
+    Ok(())
 }
 
 /// Takes access away. Returns the mapping if it still exists.
@@ -169,6 +211,7 @@ fn take_away(
     taken_by: Option<TakenBy>,
     vmm: &Vmm,
     mapping: Mapping,
+    target: &Mapping,
     reservation: Reservation,
     memory: Allocation,
     gpu: &Agent,
@@ -181,7 +224,7 @@ fn take_away(
             return Ok(Some(mapping));
         }
         Some(TakenBy::RevokeUnderLoad) => {
-            revoke_under_load(vmm, &mapping, gpu)?;
+            revoke_under_load(vmm, &mapping, target, gpu)?;
             return Ok(Some(mapping));
         }
         Some(TakenBy::Unmap) => {

@@ -41,31 +41,44 @@ impl PageTableProbe<'_> {
         let created = self
             .native
             .call_shared(|native| native.handle_create(pool.native, size, MEMORY_TYPE_PINNED, 0));
-        let result = created.map_err(Uncontrolled::from).and_then(|memory| {
-            let result = self.with_memory(Place { address, half, memory });
-            // SAFETY: the memory is not mapped.
-            self.native.call_shared(|native| unsafe { native.handle_release(memory) })?;
-            result
-        });
+        let result = match created {
+            // After an error, a GPU may still use the memory: it stays allocated, and its addresses reserved.
+            Ok(memory) => {
+                let result = self.with_memory(Place { address, half, memory })?;
+                // SAFETY: the memory is not mapped, and no GPU uses it.
+                self.native.call_shared(|native| unsafe { native.handle_release(memory) })?;
+                result
+            }
+            Err(error) => Err(error.into()),
+        };
         // SAFETY: nothing is mapped in the reserved range.
         self.native.call_shared(|native| unsafe { native.address_free(address, size) })?;
         result
     }
 
-    fn with_memory(self, place: Place) -> Result<(), Uncontrolled> {
+    /// Returns the result of the probe. An error outside of it means that the memory is still mapped, or that a GPU may
+    /// still use it, because the wait after its unmapping failed.
+    fn with_memory(self, place: Place) -> Result<Result<(), Uncontrolled>, Uncontrolled> {
         let Place { address, half, memory } = place;
         let keeps = self.quirks.export_keeps_descriptor;
         // SAFETY: the handle is alive.
         let exported =
-            self.native.call_exclusive(|native| unsafe { native.export(memory, 0, keeps) })?;
-        let descriptor = exported.map_err(|_| Uncontrolled::NoDescriptor)?;
+            self.native.call_exclusive(|native| unsafe { native.export(memory, 0, keeps) });
+        let descriptor = match exported {
+            Ok(Ok(descriptor)) => descriptor,
+            Ok(Err(_)) => return Ok(Err(Uncontrolled::NoDescriptor)),
+            Err(error) => return Ok(Err(error.into())),
+        };
         // SAFETY: the range is reserved and empty, and as large as the memory.
-        self.native.call_shared(|native| unsafe { native.map(address, 2 * half, memory) })?;
+        let map = |native: &Native| unsafe { native.map(address, 2 * half, memory) };
+        if let Err(error) = self.native.call_shared(map) {
+            return Ok(Err(error.into()));
+        }
         let result = self.with_mapping(place, &descriptor);
         // SAFETY: the range is one mapping, which nothing uses.
         self.native.call_shared(|native| unsafe { native.unmap(address, 2 * half) })?;
         self.barrier.wait(self.native)?;
-        result
+        Ok(result)
     }
 
     fn with_mapping(self, place: Place, descriptor: &OwnedFd) -> Result<(), Uncontrolled> {

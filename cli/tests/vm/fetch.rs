@@ -1,0 +1,107 @@
+//! `vm fetch` with package sources that lack a package of the kernel's version.
+//!
+//! Scripts take the place of apt. They have the packages that a test lists, and write their arguments to a file.
+
+use crate::run_command::{command, err};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+/// The programs that `vm fetch` needs, besides those of apt. The tests fail before these run.
+const TOOLS: [&str; 6] = ["gcc", "make", "strip", "xz", "tar", "qemu-system-x86_64"];
+
+/// Prints what `apt-cache` prints for `search` and `madison`. The file `packages` beside it has a line for each package:
+/// name and version.
+const APT_CACHE: &str = r#"#!/bin/sh
+packages="${0%/*}/packages"
+case $1 in
+  search) grep "^linux-image-" "$packages" | while read -r name version; do echo "$name - Linux"; done ;;
+  madison) grep "^$2 " "$packages" | while read -r name version; do
+             echo " $name | $version | http://deb.example/debian bookworm/main amd64 Packages"; done ;;
+  *) exit 100 ;;
+esac
+"#;
+
+/// Succeeds at `update`; no other command may run.
+const APT_GET: &str = r#"#!/bin/sh
+echo "$*" >>"${0%/*}/calls"
+case $* in *update) ;; *) echo "E: unexpected command" >&2; exit 100 ;; esac
+"#;
+
+fn write_program(file: &Path, text: &str) {
+    fs::write(file, text).unwrap();
+    fs::set_permissions(file, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// Runs `hsa-vmm vm fetch` with these packages (name, version). Returns the message; checks that nothing was downloaded.
+fn fetch(packages: &[(&str, &str)], arguments: &[&str]) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let programs = folder.path().join("programs");
+    fs::create_dir(&programs).unwrap();
+    for (name, text) in [("apt-cache", APT_CACHE), ("apt-get", APT_GET)] {
+        write_program(&programs.join(name), text);
+    }
+    for name in TOOLS {
+        write_program(&programs.join(name), "#!/bin/sh\nexit 1\n");
+    }
+    let lines: String =
+        packages.iter().map(|(name, version)| format!("{name} {version}\n")).collect();
+    fs::write(programs.join("packages"), lines).unwrap();
+    let path = std::env::var("PATH").unwrap_or_default();
+    let kernels = folder.path().join("kernels");
+    let output = command(&[&["vm", "fetch"], arguments].concat())
+        .env("PATH", format!("{}:{path}", programs.display()))
+        .env("HSA_VMM_VM", &kernels)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(125), "{}", err(&output));
+    let calls = fs::read_to_string(programs.join("calls")).unwrap_or_default();
+    // Only root updates the lists of packages.
+    assert!(calls.lines().all(|call| call.ends_with("update")), "{calls}");
+    let files: Vec<_> = fs::read_dir(kernels).unwrap().map(|it| it.unwrap().file_name()).collect();
+    assert_eq!(files, ["lock"]);
+    err(&output)
+}
+
+/// The packages of a kernel, all in the same version.
+const KERNEL: [(&str, &str); 5] = [
+    ("linux-image-6.12.117+deb12-amd64", "6.12.117-1~deb12u1"),
+    ("linux-headers-6.12.117+deb12-amd64", "6.12.117-1~deb12u1"),
+    ("linux-headers-6.12.117+deb12-common", "6.12.117-1~deb12u1"),
+    ("linux-kbuild-6.12.117+deb12", "6.12.117-1~deb12u1"),
+    ("linux-source-6.12", "6.12.117-1~deb12u1"),
+];
+
+#[test]
+fn fetch_rejects_packages_of_different_versions() {
+    for (changed, (name, version)) in KERNEL.iter().enumerate().skip(1) {
+        let mut packages = KERNEL;
+        packages[changed].1 = "6.12.110-1~deb12u1";
+        let message = fetch(&packages, &[]);
+        let expected = format!(
+            "cannot fetch the kernel 6.12.117+deb12-amd64: the package sources do not have {name} {version}, which must \
+             have the kernel's version; run `apt-get update`, or choose another kernel with --kernel"
+        );
+        assert!(message.contains(&expected), "{message}");
+    }
+}
+
+#[test]
+fn fetch_names_all_missing_packages() {
+    let message = fetch(&KERNEL[..2], &["--kernel", "6.12.117+deb12-amd64"]);
+    for (name, version) in &KERNEL[2..] {
+        assert!(message.contains(&format!("{name} {version}")), "{message}");
+    }
+    assert!(!message.contains("linux-headers-6.12.117+deb12-amd64"), "{message}");
+}
+
+#[test]
+fn fetch_rejects_kernels_of_other_series() {
+    let packages =
+        [("linux-image-6.1.0-55-amd64", "6.1.1-1"), ("linux-image-7.1.3+deb14-amd64", "7.1.3-1")];
+    let message = fetch(&packages, &[]);
+    assert!(message.contains("have no kernel of the series 6.12 (available: none)"), "{message}");
+    let message = fetch(&KERNEL, &["--kernel", "6.12.90+deb12-amd64"]);
+    let expected = "have no kernel 6.12.90+deb12-amd64 (available: 6.12.117+deb12-amd64)";
+    assert!(message.contains(expected), "{message}");
+}
