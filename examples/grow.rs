@@ -1,4 +1,4 @@
-//! Grows a buffer in place, and draws its contents after every step. The address of the first byte never
+//! Grows a buffer in place, and draws its contents after every change of its size. The address of the first byte never
 //! changes.
 //!
 //! ```sh
@@ -23,7 +23,8 @@ pub(crate) fn main() -> anyhow::Result<()> {
     let properties = AllocationProperties::on(gpu.id());
     println!("{} on {}", gpu.name(), runtime.info().name);
 
-    // Finds a start with free addresses after the reservation, so that `extend` below can succeed.
+    // Reserves twice the addresses of the buffer, and frees them: the addresses after the buffer are then free, so that
+    // `extend` below can succeed.
     let start = Reservation::builder(2 * STEPS * STEP).reserve(&vmm)?.address();
     let options = GrowableBuffer::builder(STEPS * STEP).with_step(STEP);
     let at_start = options.exactly_at(start).reserve(&vmm, &properties);

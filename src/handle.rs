@@ -6,7 +6,7 @@ use derive_more::{Debug, Display};
 ///
 /// Corresponds to `hipMemGenericAllocationHandle_t`. All [`Vmm`](crate::Vmm)s of a process together use
 /// each number once; AMD's runtime reuses its own handles as soon as the memory is freed. Every function
-/// rejects a stale, foreign or invented handle: it never identifies other memory.
+/// rejects a stale or foreign handle: it never identifies other memory. An invented one is very unlikely to.
 ///
 /// ```
 /// use hsa_vmm::Handle;
@@ -30,12 +30,12 @@ const INVERSE: u64 = 0xf1de_83e1_9937_733d;
 const _: () = assert!(MULTIPLIER.wrapping_mul(INVERSE) == 1);
 
 impl Handle {
-    /// Returns the handle as a number, for C and for traces. Never zero.
+    /// Returns the handle's bits, for C and for traces. Zero only for the null handle.
     pub const fn to_bits(self) -> u64 {
         self.0.wrapping_mul(MULTIPLIER)
     }
 
-    /// Returns the handle with this number. Functions that take it check whether it exists.
+    /// Returns the handle with these bits. Functions that take it check whether it exists.
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits.wrapping_mul(INVERSE))
     }

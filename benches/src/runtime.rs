@@ -18,7 +18,7 @@ impl LibraryFile {
     /// Permits the other functions of this crate to load a file.
     ///
     /// # Safety
-    /// The file must meet the requirements of [`Runtime::load_from`]; HIP's library must meet them, too.
+    /// The file, whether a runtime or HIP's library, must meet the requirements of [`Runtime::load_from`].
     pub unsafe fn new(path: impl Into<PathBuf>) -> Self {
         Self(path.into())
     }
@@ -67,7 +67,8 @@ impl BenchRuntime {
     /// Starts a runtime.
     ///
     /// # Errors
-    /// The errors of [`Runtime::load`] and [`Vmm::open`].
+    /// [`BenchError::Configuration`] for an invalid configuration text; the errors of [`Runtime::load_from`] and
+    /// [`on`](Self::on).
     pub fn open(backend: Backend) -> Result<Self, BenchError> {
         let runtime = match &backend {
             Backend::Simulated(text) => {
@@ -85,7 +86,7 @@ impl BenchRuntime {
     /// Uses a started runtime, whose origin is `backend`.
     ///
     /// # Errors
-    /// The errors of [`Vmm::open`].
+    /// [`BenchError::Configuration`] if the runtime's file is unknown; [`BenchError::Load`]; the errors of [`Vmm::open`].
     pub fn on(runtime: Runtime, backend: Backend) -> Result<Self, BenchError> {
         let (table, library) = match (runtime.simulation(), &runtime.info().path) {
             (Some(simulation), _) => (*simulation.table(), None),

@@ -5,7 +5,7 @@ use comfy_table::{Attribute, CellAlignment, Color};
 use comfy_table::{ColumnConstraint, ContentArrangement, Table, Width};
 use hsa_vmm_conformance::{Status, printable};
 
-/// The width of the padding on both sides of a cell.
+/// The total width of a cell's padding: one column on each side.
 const PADDING: usize = 2;
 
 /// A cell with control characters escaped.
@@ -33,7 +33,7 @@ impl TextTable {
         self.0.add_row(cells.into_iter().map(|cell| cell.into().0).collect::<Vec<_>>());
     }
 
-    /// Returns the table as text, with styles if standard output is a terminal.
+    /// Returns the table as text, with styles if standard output is a terminal and `NO_COLOR` is not set.
     pub fn render(&self) -> String {
         self.0.trim_fmt()
     }
@@ -49,7 +49,7 @@ impl TextTable {
     }
 }
 
-/// Creates a table without lines, with a bold head. Breaks the text of cells if the terminal is too narrow.
+/// Creates a table without borders, with a bold head. Breaks the text of cells if the terminal is too narrow.
 pub fn table(head: &[&str]) -> TextTable {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);

@@ -196,9 +196,13 @@ pub struct Quarantined {
 impl Quarantined {
     /// Describes why it is quarantined: the failed call and its status, and those of the failed rollback.
     pub fn reason(&self) -> String {
-        match &self.rollback {
-            Some(rollback) => format!("{}; rolling it back failed: {rollback}", self.failure),
-            None => self.failure.to_string(),
+        match (&self.failure, &self.rollback) {
+            (failure, None) => failure.to_string(),
+            // The advice follows the failure of the rollback.
+            (ErrorKind::Runtime { call, status }, Some(rollback @ ErrorKind::Runtime { .. })) => {
+                format!("{call} returned {status}; rolling it back failed: {rollback}")
+            }
+            (failure, Some(rollback)) => format!("{failure}; rolling it back failed: {rollback}"),
         }
     }
 }

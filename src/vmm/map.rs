@@ -47,7 +47,8 @@ impl Vmm {
     /// thread may release the last reference and find nothing mapped yet.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] names the condition that does not hold.
+    /// [`ErrorKind::InvalidArgument`] names the condition that does not hold; [`ErrorKind::NotSupported`] for an offset
+    /// without control of the page tables.
     pub fn map(
         &self,
         address: Address,
@@ -66,12 +67,13 @@ impl Vmm {
     ///
     /// The ranges may be in any order and in several reservations. Each must meet the conditions of
     /// [`map`](Self::map), and they must not overlap. All get the access of `descriptors`, as by
-    /// [`set_access`](Self::set_access), or no access if that list is empty. One call of the runtime sets it
-    /// for adjacent mappings. Other threads observe a single step.
+    /// [`set_access`](Self::set_access), or no access if that list is empty. From ROCm 6.4 on, one call of the
+    /// runtime sets GPUs' access to adjacent mappings. As for `map`, other threads observe two steps: the mappings are
+    /// counted, then all appear at once.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for the first invalid range, by address, or for an empty list;
-    /// otherwise as for `map` and `set_access`. After an error nothing is mapped; a range that could not be
+    /// [`ErrorKind::InvalidArgument`] for an invalid range, for ranges that overlap, or for an empty list; otherwise as
+    /// for `map` and `set_access`. After an error nothing is mapped; a reservation in which a mapping could not be
     /// unmapped again is quarantined ([`ErrorKind::Quarantined`]).
     pub fn map_many(
         &self,
@@ -97,10 +99,10 @@ impl Vmm {
     /// Access need not be revoked first. GPUs must have finished using the memory. The contents stay as long
     /// as the handle is referenced or mapped elsewhere.
     ///
-    /// The addresses stay reserved, with one exception. If the runtime has mapped the memory for the CPU,
-    /// because dma-bufs cannot be mapped, runtimes until ROCm 7.1 leave an address-space hole. The library
-    /// fills the hole at once. If another thread has created a mapping in it, that mapping is not changed,
-    /// and the range is quarantined.
+    /// The addresses stay reserved, with one exception. The library itself maps a dma-buf for the CPU; where that is
+    /// impossible, the runtime maps the memory, and runtimes until ROCm 7.1 leave an address-space hole when they unmap
+    /// it. The library fills the hole at once. If another thread has created a mapping in it, that mapping is not
+    /// changed, and the reservation is quarantined.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the range splits a mapping, is not mapped completely, or extends
@@ -209,8 +211,8 @@ impl Shared {
         replaced
     }
 
-    /// Adds a mapping to create, which must be valid after the first `old` targets are unmapped. Counts the
-    /// mapping in its handle.
+    /// Adds `new` to the journal, as a mapping to create. It must be valid once the first `old` targets are unmapped.
+    /// Counts the mapping in its handle.
     fn add_mapping<'c>(
         &self,
         journal: &mut Journal<'_, 'c>,

@@ -35,7 +35,7 @@ fn assert_readable(library: &Library, address: Address, tag: u8) {
 fn mappings_are_unmapped_when_signals_fire() {
     on_each("retire::mappings_are_unmapped_when_signals_fire", |fixture| {
         let library = Library::load(fixture.runtime());
-        let [done, never] = [1, 1].map(|value| Signal::new(&library.runtime, value));
+        let [done, late] = [1, 1].map(|value| Signal::new(&library.runtime, value));
         let queue = RetireQueue::builder(4).with_time_limit(Duration::from_millis(500));
         let queue = queue.open(&library.vmm).unwrap();
         let reservation = Reservation::builder(3 * SIZE).reserve(&library.vmm).unwrap();
@@ -54,11 +54,11 @@ fn mappings_are_unmapped_when_signals_fire() {
         assert_eq!(queue.drain(LONG).unwrap().retired, 1);
         assert_eq!(load_in_child(address.get()), FAULT);
 
-        // SAFETY: as above.
-        unsafe { queue.submit(second, &[done.at_most(0), never.at_most(0)]) }.unwrap();
+        // SAFETY: the queue is dropped before the signals.
+        unsafe { queue.submit(second, &[done.at_most(0), late.at_most(0)]) }.unwrap();
         let report = queue.drain(LONG).unwrap();
         assert_eq!((report.retired, report.failures.len()), (0, 1));
-        never.set(0);
+        late.set(0);
         drop((queue, reservation));
         assert_readable(&library, quarantined, b'u');
         let error = library.vmm.unmap(quarantined, SIZE).unwrap_err();
@@ -67,9 +67,9 @@ fn mappings_are_unmapped_when_signals_fire() {
         assert!(descriptors() <= before + 4, "one mapping is left");
         let Library { vmm, runtime } = library;
         drop(vmm);
-        // The runtime is not stopped, and the mapping stays.
-        drop((done, never, runtime));
-        // SAFETY: as above.
+        // Because of the quarantined mapping, this does not stop the runtime, and the mapping stays.
+        drop((done, late, runtime));
+        // SAFETY: the memory must be mapped; otherwise, this ends the process.
         let byte = unsafe { (quarantined.get() as *const u8).read_volatile() };
         assert_eq!(byte, b'u');
     });
@@ -84,12 +84,12 @@ fn nothing_is_unmapped_before_its_signals_fire() {
             // SAFETY: the memory must be mapped; otherwise, this ends the process.
             let byte = unsafe { (address.get() as *const u8).read_volatile() };
             assert_eq!(byte, tag, "{address}");
-            // A copy takes much longer than the load.
+            // A GPU's copy takes much longer than the CPU's read.
             if (address.get() / SIZE).is_multiple_of(8) {
                 assert_readable(&library, address, tag);
             }
         };
-        // The other releases run a tenth, because the retirements take two minutes.
+        // All 80,000 retirements take two minutes; without `HSA_VMM_LONG`, and on other releases, a tenth is enough.
         let is_long = fixture.release() == Release::R6_4_3 && test::is_long();
         let load = Load {
             library: &library,
@@ -121,25 +121,25 @@ fn retirement_costs_as_much_as_an_unmap() {
         drop(map_all());
         let begun = Instant::now();
         let mappings = map_all();
-        let mapping = each(begun);
+        let map_time = each(begun);
         let begun = Instant::now();
         drop(mappings);
-        let unmapping = each(begun);
+        let unmap_time = each(begun);
         let mappings = map_all();
         let begun = Instant::now();
         for mapping in mappings {
             // SAFETY: there are no signals.
             unsafe { queue.submit(mapping, &[]) }.unwrap();
         }
-        let submitting = each(begun);
+        let submit_time = each(begun);
         let begun = Instant::now();
         assert_eq!(queue.poll().unwrap().retired, COUNT);
-        let retiring = each(begun);
+        let retire_time = each(begun);
         test::report(&format!(
-            "{}: map and grant {mapping:?}, unmap {unmapping:?}, submit {submitting:?}, retire {retiring:?}",
+            "{}: map and grant {map_time:?}, unmap {unmap_time:?}, submit {submit_time:?}, retire {retire_time:?}",
             fixture.release()
         ));
-        assert!(retiring < 4 * unmapping + Duration::from_millis(2));
+        assert!(retire_time < 4 * unmap_time + Duration::from_millis(2));
         drop(reservation);
         library.assert_everything_freed();
     });

@@ -1,4 +1,4 @@
-/* Macros that end the program when a call fails. */
+/* Macros that end the program when a call fails or a condition is false. */
 #ifndef CHECK_H
 #define CHECK_H
 

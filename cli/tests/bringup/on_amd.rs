@@ -362,7 +362,7 @@ fn causes_come_first_in_the_report() {
     for installation in test::selected_installations(name) {
         let output = run_emulated(installation, &["--fault", "GEM_VA=ENOMEM"], &["--until", "gpu"]);
         let text = out(&output);
-        let failed = "Requests that the emulated driver failed\n  ";
+        let failed = "Requests that the emulated driver failed or has not answered\n  ";
         let (before, after) = text.split_once(failed).unwrap_or_else(|| panic!("{text}"));
         assert!(before.contains("✗ GPU access"), "{text}");
         let first = after.lines().next().unwrap();
@@ -377,6 +377,17 @@ fn causes_come_first_in_the_report() {
             let report = report(&run_emulated(installation, &["--fault", fault], &arguments), 3);
             let first = report["failure"]["try_next"][0].as_str().unwrap_or_default();
             assert_contains(first, &[version]);
+        }
+
+        for (fault, level, suspect) in [
+            ("PRIME_FD_TO_HANDLE=lost", "mapped", "drm_prime_fd_to_handle_ioctl first"),
+            ("GEM_VA.MAP=lost", "gpu", "suspect the kernel's amdgpu_gem_va_ioctl first"),
+        ] {
+            let arguments = ["--until", level, "--format", "json"];
+            let report = report(&run_emulated(installation, &["--fault", fault], &arguments), 1);
+            assert_eq!(failed_level(&report), Some(level), "{fault}: {report:#}");
+            let first = report["failure"]["try_next"][0].as_str().unwrap_or_default();
+            assert_contains(first, &[suspect]);
         }
 
         for (fault, what) in [

@@ -81,11 +81,11 @@ pub enum Hint {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Extent {
-    /// The whole handle.
+    /// The whole handle from the offset on.
     Whole,
     /// As much as the span.
     Span,
-    /// One granule more than the handle has.
+    /// One granule more than the handle has from the offset on.
     TooMuch,
 }
 

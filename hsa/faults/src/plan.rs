@@ -87,8 +87,7 @@ pub trait Target {
     /// Returns the names of the calls, for messages.
     fn calls(&self) -> Vec<&str>;
 
-    /// Returns whether a call supports a fault. Every call supports delays, `lost`, `hang` and
-    /// `crash`.
+    /// Returns whether a call supports a fault. Not asked for `lost`, `hang` and `crash`, which every call supports.
     fn supports(&self, call: &str, fault: FaultKind) -> bool;
 }
 
@@ -102,7 +101,7 @@ impl<C> Plan<C> {
     /// Parses a plan for a target.
     ///
     /// # Errors
-    /// The first invalid rule and the reason: unknown call, unknown effect, or an effect
+    /// The first invalid rule and the reason: no `=`, invalid call numbers, unknown call, unknown effect, or an effect
     /// that the call does not support.
     pub fn parse(text: &str, target: &impl Target<Code = C>) -> Result<Self, PlanError> {
         let rules = text.split([',', ';']).map(str::trim).filter(|rule| !rule.is_empty());

@@ -1,7 +1,8 @@
 //! The report of a failed level, for people and as JSON.
 
+use super::advice::advise;
 use super::gpu_fault;
-use super::interface::{Interface, first_suspect, is_logged, used_by};
+use super::interface::{Interface, is_logged, used_by};
 use super::level::Level;
 use super::machine::{self, Finding};
 use super::parameters::labelled;
@@ -14,8 +15,6 @@ use serde::Serialize;
 const LOG_LINES: usize = 12;
 /// The number of lines shown of the runtime's output. Its description of a GPU fault is long.
 const RUNTIME_LINES: usize = 60;
-/// If the same driver call fails this often, the runtime is assumed to repeat it endlessly.
-const ENDLESS_REPETITIONS: usize = 1000;
 
 /// The description of a failure.
 #[derive(Clone, Debug, Serialize)]
@@ -182,7 +181,8 @@ pub fn returned_error(line: &str) -> bool {
     line.contains(" = E") || line.contains(" = errno ") || is_unfinished(line)
 }
 
-fn is_unfinished(line: &str) -> bool {
+/// Returns whether a line of the driver's log has no result, `… = ?`.
+pub fn is_unfinished(line: &str) -> bool {
     line.contains(" = ? ")
 }
 
@@ -367,119 +367,4 @@ impl LevelRun {
         };
         start.iter().chain(rest).map(line).collect()
     }
-}
-
-/// Returns advice on what to try, the most promising first.
-fn advise(
-    run: &LevelRun,
-    cause: &Cause,
-    call: Option<&Call>,
-    driver: &Option<Vec<String>>,
-    findings: &[Finding],
-    kernel: &Result<Vec<String>, String>,
-) -> Vec<String> {
-    let mut advice: Vec<String> = Vec::new();
-    let is_simulation = run.runtime == Some(None);
-    if let Cause::NoLibrary(_) = cause {
-        advice.push(
-            "install ROCm's runtime (hsa-rocr, libhsa-runtime64-1), or name the library: --runtime \
-             FILE; `hsa-vmm rocr fetch` downloads three releases without installing them"
-                .to_owned(),
-        );
-        advice.push("for a run without failures: hsa-vmm bringup --runtime sim".to_owned());
-        return advice;
-    }
-    advice.extend(findings.iter().filter_map(|finding| {
-        let advice = finding.advice.as_ref()?;
-        Some(format!("{}: {advice}", finding.what))
-    }));
-    // The first error usually causes the later ones. Ignore optional calls that the driver does not support.
-    let is_error = |line: &&String| returned_error(line) && !line.contains("NOT EMULATED");
-    let errors: Vec<_> = driver.iter().flatten().filter(is_error).collect();
-    let repeated = errors.first().map_or(0, |first| {
-        errors.iter().filter(|line| call_and_error(line) == call_and_error(first)).count()
-    });
-    // A call that has not returned explains a hang or a crash better than an earlier error does.
-    let unfinished = errors.iter().rev().find(|line| is_unfinished(line));
-    if let Some(line) = unfinished {
-        let (call, _) = call_and_error(line);
-        advice.push(format!(
-            "the driver has not returned from {call}: find where the kernel function of this call waits, or crashes"
-        ));
-    } else if let Some(line) = errors.first() {
-        let (call, error) = call_and_error(line);
-        let times = if repeated > 1 { format!(" {repeated} times") } else { String::new() };
-        advice.push(format!(
-            "the driver returned {error} for {call}{times}: find where the kernel function of this \
-             call returns {error}; if the arguments of the call are wrong, an earlier call returned \
-             success and a wrong handle, offset or size"
-        ));
-    } else if let (Cause::Wrong(..) | Cause::Status(..), Some(_)) = (cause, driver) {
-        let suspect = call.and_then(|call| first_suspect(run.level, &call.begin.call));
-        let suspect = suspect.map(|function| format!("suspect the kernel's {function} first"));
-        advice.extend(suspect);
-        advice.push(
-            "every call of the driver returned success: compare the results and effects of the calls \
-             above with the expected ones (--log FILE has all calls)"
-                .to_owned(),
-        );
-    }
-    match cause {
-        Cause::Hang(..) => {
-            // If the runtime repeats a failing call endlessly, each repetition returns and is logged.
-            if driver.is_some() && unfinished.is_none() && repeated < ENDLESS_REPETITIONS {
-                let hint = "the driver's log lists a call when it returns: a call that hangs for \
-                            another reason than a planned fault is not listed";
-                advice.push(hint.to_owned());
-            }
-            advice.push(
-                "extend the time limit (--time-limit 1h) and find where it hangs: /proc/PID/task/*/stack (as \
-                 root), gdb -p PID -batch -ex 'thread apply all bt'; check /proc/interrupts for a \
-                 missing interrupt"
-                    .to_owned(),
-            );
-        }
-        Cause::GpuFault(..) => advice.push(
-            "the GPU accessed an address without a page, or without permission: check the page table \
-             (/sys/kernel/debug/dri/*/amdgpu_vm_info), the GEM_VA or MAP_MEMORY_TO_GPU call for the \
-             address, the wait for the fence of that call, and the flush of the TLB"
-                .to_owned(),
-        ),
-        Cause::Crash(..) => advice.push(
-            "get a backtrace: write a C program with --program repeat.c, build it as its first lines \
-             say, and run gdb -ex run -ex bt ./repeat"
-                .to_owned(),
-        ),
-        Cause::Wrong(Some(_), _) if call.is_some_and(|call| call.begin.call == "compare") => {
-            advice.push(
-                "the data was changed on the way: check page tables (amdgpu_vm_info in \
-                 /sys/kernel/debug/dri/*), missing flushes of caches or HDP, and other mappings; \
-                 HSA_ENABLE_SDMA=0 copies by kernels instead of DMA"
-                    .to_owned(),
-            );
-        }
-        Cause::Wrong(Some(_), _)
-            if call.is_some_and(|call| call.begin.call == "hsa_system_get_info") =>
-        {
-            advice.push(
-                "virtual memory needs amdkfd's interface 1.15 or later (AMDKFD_IOC_GET_VERSION), \
-                 dma-bufs, and amdgpu_device_get_fd of libdrm_amdgpu 2.4.109 or later"
-                    .to_owned(),
-            );
-        }
-        _ => {}
-    }
-    if driver.is_none() && !is_simulation {
-        advice.push(format!(
-            "trace the system calls: strace -f -e trace=openat,ioctl,mmap hsa-vmm bringup --until {}",
-            run.level.name()
-        ));
-    }
-    if let (Err(_), false) = (kernel, is_simulation) {
-        advice.push("read the kernel log as root: dmesg | grep -i -e kfd -e amdgpu".to_owned());
-    }
-    if is_simulation {
-        advice.push("this is a simulation: check its configuration (--sim, HSA_SIM)".to_owned());
-    }
-    advice
 }

@@ -8,6 +8,7 @@
 //! ```
 
 mod accounting;
+mod advice;
 mod arguments;
 mod data;
 mod failure;

@@ -94,7 +94,11 @@ pub fn failure(out: &mut Screen<'_>, level: Level, failure: &Failure) -> io::Res
         writeln!(out, "  at the same time in {call}")?;
     }
     if !failure.failed_requests.is_empty() {
-        log(out, "Requests that the emulated driver failed", &failure.failed_requests)?;
+        log(
+            out,
+            "Requests that the emulated driver failed or has not answered",
+            &failure.failed_requests,
+        )?;
     }
     if !failure.interfaces.is_empty() {
         heading(out, "Kernel interfaces it uses")?;

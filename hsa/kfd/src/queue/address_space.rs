@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A failed access of a GPU.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Fault {
+pub(super) struct AccessFault {
     pub(super) address: u64,
     pub(super) error: Errno,
 }
 
-type AccessResult<T> = std::result::Result<T, Fault>;
+type AccessResult<T> = std::result::Result<T, AccessFault>;
 
 /// The addresses that a GPU's engines can access, through the page table of a process.
 #[derive(Clone, Debug)]
@@ -31,12 +31,12 @@ impl GpuAddressSpace {
     /// mapped or its entry lacks a `required` flag.
     fn look_up(&self, address: u64, required: u32) -> AccessResult<(Option<Entry>, u64, u64)> {
         let found = self.space.state().table.translate(address);
-        let (start, entry) = match found.ok_or(Fault { address, error: EFAULT })? {
+        let (start, entry) = match found.ok_or(AccessFault { address, error: EFAULT })? {
             Translation::Entry(start, entry) => (start, entry),
             Translation::NoMemory(remaining) => return Ok((None, 0, remaining)),
         };
         if entry.flags & required != required {
-            return Err(Fault { address, error: EACCES });
+            return Err(AccessFault { address, error: EACCES });
         }
         let offset_in_entry = address - start;
         let (offset, remaining) = (entry.offset + offset_in_entry, entry.size - offset_in_entry);
@@ -65,7 +65,7 @@ impl GpuAddressSpace {
             let (entry, offset, remaining) = self.look_up(address, required)?;
             let count = remaining.min(length - done);
             visit(entry.as_ref(), offset, done as usize..(done + count) as usize)
-                .map_err(|error| Fault { address, error })?;
+                .map_err(|error| AccessFault { address, error })?;
             done += count;
         }
         Ok(())
@@ -129,7 +129,7 @@ impl GpuAddressSpace {
 
     /// Adds to a number that the CPU may change concurrently; returns the previous value.
     pub(super) fn add(&self, address: u64, summand: u64) -> AccessResult<u64> {
-        let fault = |error| Fault { address, error };
+        let fault = |error| AccessFault { address, error };
         if !address.is_multiple_of(8) {
             return Err(fault(EINVAL));
         }

@@ -1,6 +1,6 @@
 //! Packets of AQL queues (Architected Queuing Language, HSA).
 
-use super::address_space::{Fault, GpuAddressSpace};
+use super::address_space::{AccessFault, GpuAddressSpace};
 use super::blit;
 use super::signal;
 use crate::driver::Driver;
@@ -34,8 +34,8 @@ fn number(packet: &[u8; 64], offset: usize) -> u64 {
 fn is_satisfied(
     packet: &[u8; 64],
     all: bool,
-    value: impl Fn(u64) -> Result<i64, Fault>,
-) -> Result<bool, Fault> {
+    value: impl Fn(u64) -> Result<i64, AccessFault>,
+) -> Result<bool, AccessFault> {
     let (mut any, mut empty) = (false, true);
     for index in 0..5 {
         let dependency = number(packet, 8 + index * 8);
@@ -53,9 +53,13 @@ fn is_satisfied(
 }
 
 /// Consumes the packet at an address.
-pub(super) fn step(driver: &Driver, memory: &GpuAddressSpace, address: u64) -> Result<Step, Fault> {
+pub(super) fn step(
+    driver: &Driver,
+    memory: &GpuAddressSpace,
+    address: u64,
+) -> Result<Step, AccessFault> {
     let mut packet = [0; 64];
-    user::read(address, &mut packet).map_err(|error| Fault { address, error })?;
+    user::read(address, &mut packet).map_err(|error| AccessFault { address, error })?;
     let start = gpu_clock();
     match packet[0] {
         INVALID => return Ok(Step::Waiting),
@@ -81,7 +85,7 @@ pub(super) fn step(driver: &Driver, memory: &GpuAddressSpace, address: u64) -> R
     }
     // Informs the queue's owner that it can overwrite the packet.
     let invalid = [INVALID, 0];
-    user::write(address, &invalid).map_err(|error| Fault { address, error })?;
+    user::write(address, &invalid).map_err(|error| AccessFault { address, error })?;
     signal::complete(driver, memory, number(&packet, 56), (start, gpu_clock()))?;
     Ok(Step::Consumed)
 }

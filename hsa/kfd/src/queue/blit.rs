@@ -7,7 +7,7 @@
 //! some. Second, the arguments have the form of a copy or fill that fits the number of work items. Other
 //! kernels do not run.
 
-use super::address_space::{Fault, GpuAddressSpace};
+use super::address_space::{AccessFault, GpuAddressSpace};
 use super::engine;
 use crate::driver::Driver;
 
@@ -29,7 +29,7 @@ pub(super) fn run(
     memory: &GpuAddressSpace,
     (kernel, arguments): (u64, u64),
     grid: u32,
-) -> Result<bool, Fault> {
+) -> Result<bool, AccessFault> {
     let mut header = [0; HEADER];
     memory.read(kernel, &mut header)?;
     if !is_runtime_kernel(&header) {

@@ -1,6 +1,6 @@
 //! Copies and fills of a GPU's engines, with planned faults.
 
-use super::address_space::{Fault, GpuAddressSpace};
+use super::address_space::{AccessFault, GpuAddressSpace};
 use crate::driver::Driver;
 use crate::faults;
 use hsa_faults::FaultKind;
@@ -11,8 +11,8 @@ fn perform(
     name: &str,
     (memory, to): (&GpuAddressSpace, u64),
     length: u64,
-    write: impl FnOnce(&GpuAddressSpace, u64) -> Result<(), Fault> + Send + 'static,
-) -> Result<(), Fault> {
+    write: impl FnOnce(&GpuAddressSpace, u64) -> Result<(), AccessFault> + Send + 'static,
+) -> Result<(), AccessFault> {
     let log_unfinished = || {
         driver.log.unfinished(
             format_args!("engine"),
@@ -20,7 +20,7 @@ fn perform(
         );
     };
     let fault = driver.config.faults.begin(name, log_unfinished);
-    let fault = fault.map_err(|error| Fault { address: to, error })?;
+    let fault = fault.map_err(|error| AccessFault { address: to, error })?;
     faults::perform(fault, memory, &mut { length }, move |memory, length| {
         write(memory, if fault == Some(FaultKind::Half) { *length / 2 } else { *length })?;
         if fault == Some(FaultKind::Garbled) { memory.garble(to) } else { Ok(()) }
@@ -34,7 +34,7 @@ pub(super) fn copy(
     from: u64,
     to: u64,
     length: u64,
-) -> Result<(), Fault> {
+) -> Result<(), AccessFault> {
     let copy = move |memory: &GpuAddressSpace, length| memory.copy(from, to, length);
     perform(driver, "COPY", (memory, to), length, copy)
 }
@@ -46,7 +46,7 @@ pub(super) fn fill(
     to: u64,
     length: u64,
     word: u32,
-) -> Result<(), Fault> {
+) -> Result<(), AccessFault> {
     let fill = move |memory: &GpuAddressSpace, length| memory.fill(to, length, word);
     perform(driver, "FILL", (memory, to), length, fill)
 }

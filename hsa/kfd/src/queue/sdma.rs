@@ -1,6 +1,6 @@
 //! Packets of the DMA engines of gfx9 to gfx11.
 
-use super::address_space::{Fault, GpuAddressSpace};
+use super::address_space::{AccessFault, GpuAddressSpace};
 use super::aql::Step;
 use super::engine;
 use super::signal;
@@ -41,7 +41,7 @@ pub(super) struct RingReader {
 }
 
 impl RingReader {
-    fn read(&self) -> Result<[u32; MAX_WORDS], Fault> {
+    fn read(&self) -> Result<[u32; MAX_WORDS], AccessFault> {
         let mut bytes = [0; MAX_WORDS * 4];
         let length = (self.written - self.consumed).min(bytes.len() as u64);
         let start = self.consumed % self.size;
@@ -50,7 +50,7 @@ impl RingReader {
         for (offset, part) in [(start, front), (0, &mut back[..(length - before_end) as usize])] {
             let address = self.base + offset;
             if !part.is_empty() {
-                user::read(address, part).map_err(|error| Fault { address, error })?;
+                user::read(address, part).map_err(|error| AccessFault { address, error })?;
             }
         }
         let mut words = [0; MAX_WORDS];
@@ -71,7 +71,7 @@ pub(super) fn step(
     driver: &Driver,
     memory: &GpuAddressSpace,
     ring: &RingReader,
-) -> Result<(Step, u64), Fault> {
+) -> Result<(Step, u64), AccessFault> {
     let words = ring.read()?;
     let (operation, variant) = (words[0] & 0xff, words[0] >> 8 & 0xff);
     let length = match (operation, variant) {
@@ -112,14 +112,20 @@ pub(super) fn step(
         (CACHE, _) => 5,
         _ => {
             driver.log.unsupported(format_args!("DMA packet {:#010x}", words[0]));
-            return Err(Fault { address: ring.base + ring.consumed % ring.size, error: EINVAL });
+            return Err(AccessFault {
+                address: ring.base + ring.consumed % ring.size,
+                error: EINVAL,
+            });
         }
     };
     Ok((Step::Consumed, u64::from(length) * 4))
 }
 
 /// Returns whether a number in memory satisfies the packet's condition.
-fn is_condition_met(memory: &GpuAddressSpace, words: &[u32; MAX_WORDS]) -> Result<bool, Fault> {
+fn is_condition_met(
+    memory: &GpuAddressSpace,
+    words: &[u32; MAX_WORDS],
+) -> Result<bool, AccessFault> {
     let mut bytes = [0; 4];
     memory.read(number(words, 1), &mut bytes)?;
     let value = u32::from_le_bytes(bytes) & words[4];

@@ -1,6 +1,6 @@
 //! Completion of HSA signals by a GPU (`amd_signal_t`).
 
-use super::address_space::{Fault, GpuAddressSpace};
+use super::address_space::{AccessFault, GpuAddressSpace};
 use crate::driver::Driver;
 
 /// The offsets of the fields of a signal.
@@ -10,14 +10,14 @@ const EVENT: u64 = 24;
 const START: u64 = 32;
 const END: u64 = 40;
 
-fn read<const N: usize>(memory: &GpuAddressSpace, address: u64) -> Result<[u8; N], Fault> {
+fn read<const N: usize>(memory: &GpuAddressSpace, address: u64) -> Result<[u8; N], AccessFault> {
     let mut bytes = [0; N];
     memory.read(address, &mut bytes)?;
     Ok(bytes)
 }
 
 /// Returns the signal's value.
-pub(super) fn value(memory: &GpuAddressSpace, signal: u64) -> Result<i64, Fault> {
+pub(super) fn value(memory: &GpuAddressSpace, signal: u64) -> Result<i64, AccessFault> {
     read(memory, signal.wrapping_add(VALUE)).map(i64::from_le_bytes)
 }
 
@@ -27,7 +27,7 @@ pub(super) fn complete(
     memory: &GpuAddressSpace,
     signal: u64,
     (start, end): (u64, u64),
-) -> Result<(), Fault> {
+) -> Result<(), AccessFault> {
     if signal == 0 {
         return Ok(());
     }

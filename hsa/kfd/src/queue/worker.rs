@@ -1,6 +1,6 @@
 //! The thread that reads one queue.
 
-use super::address_space::{Fault, GpuAddressSpace};
+use super::address_space::{AccessFault, GpuAddressSpace};
 use super::aql::{self, Step};
 use super::sdma::{self, RingReader};
 use super::{PacketFormat, Ring};
@@ -38,7 +38,7 @@ pub(super) fn run(ring: Ring, memory: &GpuAddressSpace, commands: &Arc<Commands>
                 pause(idle_polls);
             }
             Err(fault) => {
-                let Fault { address, error } = fault;
+                let AccessFault { address, error } = fault;
                 driver.log.line(format_args!("gpu{} fault at {address:#x}: {error}", ring.gpu));
                 driver.process.events.fault(driver.gpus[ring.gpu].id, address, error);
                 return;
@@ -68,8 +68,8 @@ fn step(
     ring: &Ring,
     memory: &GpuAddressSpace,
     position: &mut u64,
-) -> Result<Step, Fault> {
-    let fault = |address| move |error| Fault { address, error };
+) -> Result<Step, AccessFault> {
+    let fault = |address| move |error| AccessFault { address, error };
     let written = user::get(ring.write_pointer).map_err(fault(ring.write_pointer))?;
     if *position >= written {
         return Ok(Step::Waiting);

@@ -1,4 +1,5 @@
-//! The virtual memory functions: `hsa_amd_vmem_*`.
+//! The virtual memory functions: `hsa_amd_vmem_*`. Names such as `c` are those of the variables in the C program that
+//! `bringup --program` writes.
 
 use super::{
     Address, Agent, Handle, Hsa, MISSING, Named, Pool, Record, Result, Stopped, hex, output,
@@ -9,7 +10,7 @@ use hsa_sys as sys;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 impl Hsa<'_> {
-    /// Reserves addresses. `c` is the variable in the C program for the first address.
+    /// Reserves addresses. `c` is the variable that holds the first address in the C program.
     pub fn reserve(&self, size: usize, c: &str) -> Result<Address> {
         let mut address = null_mut();
         let variable = format!("&{c}");
@@ -35,7 +36,7 @@ impl Hsa<'_> {
         })
     }
 
-    /// Allocates physical memory. `c` is the variable in the C program for the handle.
+    /// Allocates physical memory. `c` is the variable that holds the handle in the C program.
     pub fn create(&self, pool: &Pool, size: usize, c: &str) -> Result<Handle> {
         let variable = format!("&{c}");
         let mut handle = sys::hsa_amd_vmem_alloc_handle_t { handle: 0 };
