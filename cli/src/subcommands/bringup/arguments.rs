@@ -33,7 +33,7 @@ pub struct Bringup {
     pub until: Level,
     /// The time limit of a level; a level that exceeds it counts as hung: `500ms`, `20s`, `5m`
     #[arg(long, alias = "limit", value_name = "TIME", value_parser = crate::arguments::parse_time,
-        default_value = "20s")]
+          default_value = "20s")]
     pub time_limit: Duration,
     /// The format of the report
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]

@@ -19,11 +19,11 @@ fn perform(
             format_args!("{name} to={to:#x} length={length:#x}"),
         );
     };
-    let fault = driver.config.faults.begin(name, log_unfinished);
-    let fault = fault.map_err(|error| AccessFault { address: to, error })?;
-    faults::perform(fault, memory, &mut { length }, move |memory, length| {
-        write(memory, if fault == Some(FaultKind::Half) { *length / 2 } else { *length })?;
-        if fault == Some(FaultKind::Garbled) { memory.garble(to) } else { Ok(()) }
+    let planned = driver.config.faults.begin(name, log_unfinished);
+    let planned = planned.map_err(|error| AccessFault { address: to, error })?;
+    faults::perform(planned, memory, &mut { length }, move |memory, length| {
+        write(memory, if planned == Some(FaultKind::Half) { *length / 2 } else { *length })?;
+        if planned == Some(FaultKind::Garbled) { memory.garble(to) } else { Ok(()) }
     })
 }
 
