@@ -173,6 +173,82 @@ fn revoke_that_fails_twice_is_rolled_back() {
     }
 }
 
+/// AMD's runtime unmaps by revoking the access of one agent after the other, and returns at the first failure.
+/// Agents whose access had been set to none before may be among the revoked ones.
+#[test]
+fn half_done_unmap_is_rolled_back() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    for (release, config) in releases() {
+        for (config, controls) in [config.clone(), without_cpu_mapping(config)]
+            .into_iter()
+            .flat_map(|it| [(it.clone(), false), (it, true)])
+        {
+            let context = format!(
+                "{release}, dma-bufs for the CPU: {}, page tables: {controls}",
+                config.dmabuf_cpu_mapping
+            );
+            let options = VmmOptions::new().with_page_tables(controls);
+            let machine = Machine::with_options(config, options);
+            let (base, size) = map_new_memory(&machine);
+            let agents = [machine.cpu(0), machine.gpu(0), machine.gpu(1)];
+            // Bit `n` of each number: whether agent `n` has access, and whether its access was set to none.
+            for (granted, reduced) in
+                (1..8).flat_map(|it| (0..8).map(move |reduced| (it, it & reduced)))
+            {
+                let context = format!("{context}, granted {granted:#b}, then none {reduced:#b}");
+                let set = |bits: u32, to| {
+                    let with_bit = (0..3).filter(|bit| bits & 1 << bit != 0);
+                    let list: Vec<_> = with_bit.map(|bit| access(agents[bit], to)).collect();
+                    if !list.is_empty() {
+                        machine.vmm.set_access(base, size, &list).expect(&context);
+                    }
+                };
+                set(granted, Access::ReadWrite);
+                set(reduced, Access::None);
+                machine.simulation.set_faults("hsa_amd_vmem_unmap#1=half".parse().unwrap());
+                machine.vmm.unmap(base, size).expect_err(&context);
+                machine.simulation.set_faults(FaultPlan::none());
+                assert_eq!(machine.vmm.quarantine(), [], "{context}");
+                for (bit, &agent) in agents.iter().enumerate() {
+                    let expected = match granted & !reduced & 1 << bit {
+                        0 => Access::None,
+                        _ => Access::ReadWrite,
+                    };
+                    let found = machine.vmm.get_access(agent, base);
+                    assert_eq!(found, Ok(expected), "{context}: {agent}");
+                    if let Some(gpu) =
+                        bit.checked_sub(1).filter(|_| expected != Access::None || controls)
+                    {
+                        let page = machine.simulation.page(gpu, base.get());
+                        let writable = page.is_some_and(|page| page.writable);
+                        assert_eq!(writable, expected != Access::None, "{context}: {agent}");
+                    }
+                }
+                if granted & !reduced & 1 == 0 {
+                    process::assert_inaccessible(base.get(), size, &context);
+                }
+                // All agents then use the same memory, and it can be unmapped.
+                set(7, Access::ReadWrite);
+                machine.vmm.write(base, b"by the CPU").expect(&context);
+                for gpu in &agents[1..] {
+                    let (from, to) = (base, at(base, 64));
+                    machine.vmm.fill(to, 0, 64).expect(&context);
+                    machine.vmm.copy(*gpu, to, from, 12).expect(&context);
+                    let mut bytes = [0; 10];
+                    machine.vmm.read(to, &mut bytes).expect(&context);
+                    assert_eq!(&bytes, b"by the CPU", "{context}: {gpu}");
+                }
+                machine.vmm.unmap(base, size).expect(&context);
+                assert_eq!(machine.vmm.quarantine(), [], "{context}");
+                process::assert_inaccessible(base.get(), size, &context);
+                machine.map(base, size, machine.create(0, size));
+            }
+        }
+    }
+}
+
 /// The rollback maps the memory again, without access for a GPU whose access was set to none.
 #[test]
 fn failed_revoke_keeps_access_none() {

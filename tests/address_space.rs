@@ -395,24 +395,69 @@ fn cpu_read_access_is_enforced_from_the_first_grant() {
     }
 }
 
-/// An operation that the runtime rejects does not change the CPU's access, even if the runtime has mapped the
-/// memory for the CPU.
+/// After a failed unmap, it is unknown whether the runtime still maps the memory for the CPU. The rollback unmaps
+/// and maps the memory again.
 #[test]
-fn rejected_unmap_makes_no_hole() {
+fn failed_unmap_is_rolled_back_with_runtime_cpu_access() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    for half_done in [0, 1] {
+        let hostile = HostileRuntime::new();
+        let (_runtime, vmm, gpu) = hostile.open();
+        let base = two_mappings(&vmm, gpu);
+        hostile.set(c"hostile_unmap_half_done", half_done);
+        hostile.set(c"hostile_unmap_fails_at", 1);
+        vmm.unmap(base, 4096).unwrap_err();
+        assert_eq!(vmm.quarantine(), [], "half done: {half_done}");
+        let mut bytes = [0; 4];
+        vmm.read(base, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"mine", "half done: {half_done}");
+        vmm.unmap(base, 2 * 4096).unwrap();
+        process::assert_inaccessible(base.get(), 2 * 4096, "unmapped");
+    }
+}
+
+#[test]
+fn failed_unmap_keeps_foreign_mapping() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    for half_done in [0, 1] {
+        let hostile = HostileRuntime::new();
+        let (_runtime, vmm, gpu) = hostile.open();
+        let base = two_mappings(&vmm, gpu);
+        hostile.set(c"hostile_foreign_mappings", 1);
+        hostile.set(c"hostile_unmap_half_done", half_done);
+        hostile.set(c"hostile_unmap_fails_at", 1);
+        assert_quarantines(vmm.unmap(base, 4096));
+        assert!(foreign_page_is_at(base), "half done: {half_done}");
+        drop(vmm);
+        assert!(foreign_page_is_at(base), "half done: {half_done}");
+    }
+}
+
+/// The hole must be filled before another thread's mapping falls into it.
+#[test]
+fn failed_first_grant_to_the_cpu_leaves_no_hole() {
     if process::rerun_in_own_process() {
         return;
     }
     let hostile = HostileRuntime::new();
-    let (_runtime, vmm, gpu) = hostile.open();
-    let base = two_mappings(&vmm, gpu);
-    hostile.set(c"hostile_foreign_mappings", 1);
-    hostile.set(c"hostile_unmap_fails_at", 1);
-    vmm.unmap(base, 4096).unwrap_err();
-    assert_eq!(hostile.get(c"hostile_foreign_mappings"), 1, "no hole");
+    let (runtime, vmm, gpu) = hostile.open();
+    let base = vmm.address_reserve(4096, 0, None).unwrap();
+    let handle = vmm.create(4096, &AllocationProperties::on(gpu)).unwrap();
+    vmm.map(base, 4096, 0, handle).unwrap();
+    hostile.set(c"hostile_access_makes_hole", 1);
+    hostile.set(c"hostile_access_fails_at", 1);
+    let grants = [access(runtime.host().id(), Access::ReadWrite)];
+    vmm.set_access(base, 4096, &grants).unwrap_err();
+    process::assert_inaccessible(base.get(), 4096, "after the failure");
     assert_eq!(vmm.quarantine(), []);
-    let mut bytes = [0; 4];
-    vmm.read(base, &mut bytes).unwrap();
-    assert_eq!(&bytes, b"mine");
+    vmm.set_access(base, 4096, &grants).unwrap();
+    vmm.write(base, b"mine").unwrap();
+    vmm.unmap(base, 4096).unwrap();
+    process::assert_inaccessible(base.get(), 4096, "unmapped");
 }
 
 #[test]

@@ -29,7 +29,8 @@ use library_lock::{LibraryLock, lock_of};
 pub(crate) use memory::{block_access, fill_hole, map_shared, protect, try_shared};
 pub(crate) use memory::{read_memory, write_memory};
 pub(crate) use page_table::{
-    AddressSpace, Barrier, DriverError, KernelGpu, KfdPage, Libdrm, PagePermissions, PinnedPage,
+    AddressSpace, Barrier, Buffer, DriverError, KernelGpu, KfdPage, Libdrm, PagePermissions,
+    PinnedPage,
 };
 pub(crate) use pool::NativeIpc;
 pub use status::{DriverState, Status};

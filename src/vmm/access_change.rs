@@ -8,7 +8,7 @@ use super::journal::Journal;
 use super::ledger::{MappedRange, Range};
 use crate::access::{Access, AccessSet, AccessState, AgentSet};
 use crate::error::{Argument, ErrorKind, Feature, Problem};
-use crate::native::NativeAccess;
+use crate::native::{NativeAccess, fill_hole};
 use smallvec::SmallVec;
 
 /// The access to set for some agents.
@@ -128,10 +128,6 @@ impl Journal<'_, '_> {
     ) -> Result<(), ErrorKind> {
         let shared = self.shared;
         let target = &mut self.targets[index];
-        if shared.controlled().is_empty() {
-            gpus.apply(&mut target.now.access);
-            return Ok(());
-        }
         let before = target.now.access.requested;
         let mut after = target.now;
         gpus.apply(&mut after.access);
@@ -177,10 +173,7 @@ impl Journal<'_, '_> {
         self.send(index, index + 1, &shared.request(&now, &shared.host_access()))?;
         let target = &mut self.targets[index];
         target.now.access.requested = access.requested;
-        match shared.cpu_access(&access) {
-            Access::ReadWrite => Ok(()),
-            less => shared.protect_view(target.now.range(), less),
-        }
+        shared.limit_view(now.range(), &access)
     }
 
     /// Unmaps one mapping and maps it again with changed access. The caller has checked that enough
@@ -233,66 +226,41 @@ impl Shared {
         }
     }
 
-    /// Restores the access of a mapping that the runtime failed to unmap; has no effect if the runtime had
-    /// changed nothing. Returns the agents that the runtime has granted access.
-    pub(super) fn restore_grants(&self, mapping: &MappedRange) -> Result<AgentSet, ErrorKind> {
-        // If the CPU's mapping still exists, `grant` does not let the runtime map for the CPU again, which
-        // might overwrite a foreign mapping.
-        let existing = match self.fill_hole(mapping)? {
-            true => AgentSet::NONE,
-            false => mapping.access.runtime_granted,
-        };
-        let mut granted = mapping.access.runtime_granted;
-        self.grant(mapping, existing, &mut granted)?;
-        Ok(granted)
-    }
-
-    /// Sets the access of a mapping. The runtime has already granted access to the agents in `existing`, which
-    /// is empty for a new mapping. Adds newly granted agents to `granted`, also if a later grant fails.
+    /// Sets the access of a new mapping. Adds the agents that the runtime has granted access to `granted`, also if
+    /// a later grant fails.
     pub(super) fn grant(
         &self,
         mapping: &MappedRange,
-        existing: AgentSet,
         granted: &mut AgentSet,
     ) -> Result<(), ErrorKind> {
         // Grants the CPU first and separately, so that a failure shows whether the runtime has mapped the
         // memory for the CPU.
         let host = self.host_index();
-        let cpu_was_mapped = existing.contains(host);
         let without_access = MappedRange { access: AccessState::default(), ..*mapping };
-        let cpu_mapped_by_runtime = cpu_was_mapped
-            || !self.with_descriptor(|| self.change_view(&without_access, &mapping.access))?;
-        if cpu_mapped_by_runtime {
-            if !cpu_was_mapped {
-                let request = self.request_all(&without_access, &self.host_access());
-                self.set_access_in_runtime(mapping.range(), &request)?;
-            }
+        let mut existing = AgentSet::NONE;
+        if !self.with_descriptor(|| self.change_view(&without_access, &mapping.access))? {
+            let request = self.request_all(&without_access, &self.host_access());
+            self.set_access_in_runtime(mapping.range(), &request)?;
+            existing.insert(host);
             granted.insert(host);
-            let access = self.cpu_access(&mapping.access);
-            if cpu_was_mapped || access != Access::ReadWrite {
-                self.protect_view(mapping.range(), access)?;
-            }
+            self.limit_view(mapping.range(), &mapping.access)?;
         }
         let access = mapping.access.requested;
         let gpus = AccessChange { agents: access.read.difference(self.cpus), access };
-        if !gpus.agents.is_empty() {
-            let cpus = cpu_mapped_by_runtime.then_some(host).into_iter().collect();
-            let access = AccessState { runtime_granted: cpus, ..mapping.access };
-            let request = self.request_all(&MappedRange { access, ..*mapping }, &gpus);
-            self.with_descriptor(|| {
-                self.check_descriptor()?;
-                self.set_access_in_runtime(mapping.range(), &request)
-            })?;
-            *granted = granted.union(request.agents);
-        }
-        if self.controlled().is_empty() {
-            return Ok(());
-        }
-        let now = MappedRange {
-            access: AccessState { runtime_granted: *granted, ..mapping.access },
-            ..*mapping
-        };
+        let before = AccessState { runtime_granted: existing, ..mapping.access };
+        let request = self.request_all(&MappedRange { access: before, ..*mapping }, &gpus);
+        self.grant_gpus_in_runtime(mapping.range(), &request)?;
+        *granted = granted.union(request.agents);
+        let after = AccessState { runtime_granted: *granted, ..mapping.access };
+        let now = MappedRange { access: after, ..*mapping };
         self.set_entries(&now, self.restricted(&now), &mut AgentSet::default())
+    }
+
+    /// Returns whether [`restore_access`](Self::restore_access) can grant access again that the runtime may have
+    /// revoked before it failed to unmap. Otherwise, the mapping must be unmapped and mapped again.
+    pub(super) fn can_restore_grants(&self, access: &AccessState) -> bool {
+        // Granting again to a CPU could map over a foreign mapping, if the runtime has unmapped the memory.
+        !self.runtime_mapped_for_cpu(access) && !self.quirks.peer_after_owner_fails
     }
 
     /// Restores the access of a mapping for the agents in `attempted`. Returns the mapping with the restored
@@ -314,7 +282,7 @@ impl Shared {
         self.drop_unused_view(&restored, &now.access);
         let agents = attempted.intersection(granted).difference(self.cpus);
         let change = AccessChange { agents, access: before.requested };
-        self.set_access_in_runtime(now.range(), &self.request_all(&restored, &change))?;
+        self.grant_gpus_in_runtime(now.range(), &self.request_all(&restored, &change))?;
         self.set_entries(&restored, agents, &mut AgentSet::default())?;
         Ok(restored)
     }
@@ -323,11 +291,27 @@ impl Shared {
         if request.list.is_empty() {
             return Ok(());
         }
-        self.call_shared(|native| {
+        let result = self.call_shared(|native| {
             // SAFETY: the reservation is locked, and the range consists of whole mappings.
             unsafe { native.set_access(range.start, range.size, &request.list) }
+        });
+        if result.is_err() && !request.agents.intersection(self.cpus).is_empty() {
+            // The runtime maps with `MAP_FIXED`: the kernel may have unmapped the old mapping before it failed.
+            let _ = fill_hole(range.start, range.size);
+        }
+        result.map_err(|failure| ErrorKind::of_call(failure, range.size))
+    }
+
+    /// Sends a request for GPUs that may not have access yet, as part of a rollback or of a mapping that is mapped
+    /// again.
+    fn grant_gpus_in_runtime(&self, range: Range, request: &Request) -> Result<(), ErrorKind> {
+        if request.list.is_empty() {
+            return Ok(());
+        }
+        self.with_descriptor(|| {
+            self.check_descriptor()?;
+            self.set_access_in_runtime(range, request)
         })
-        .map_err(|failure| ErrorKind::of_call(failure, range.size))
     }
 
     /// Returns the request for the agents whose access changes. Omits agents whose access stays the same, to

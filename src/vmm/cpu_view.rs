@@ -88,6 +88,14 @@ impl Shared {
             .map_err(|errno| ErrorKind::of_system("mprotect", errno))
     }
 
+    /// Reduces read-write access, with which the runtime has just mapped the memory for the CPU.
+    pub(super) fn limit_view(&self, range: Range, access: &AccessState) -> Result<(), ErrorKind> {
+        match self.cpu_access(access) {
+            Access::ReadWrite => Ok(()),
+            less => self.protect_view(range, less),
+        }
+    }
+
     /// Removes the view of a mapping that had a view before and no longer needs it. Never fails: if the kernel
     /// cannot remove the view, the view stays, without access.
     pub(super) fn drop_unused_view(&self, now: &MappedRange, before: &AccessState) {
@@ -96,21 +104,6 @@ impl Shared {
         if self.has_own_view(before) && !needed {
             // SAFETY: the range is a mapping, and only this library's view of it is replaced.
             let _ = unsafe { block_access(now.start, now.size) };
-        }
-    }
-
-    /// Fills the hole that the runtime may have left when it failed to unmap a mapping, if the runtime had
-    /// mapped the memory for the CPU.
-    ///
-    /// Returns `false` if the memory or a foreign mapping is still mapped in the range for the CPU.
-    pub(super) fn fill_hole(&self, mapping: &MappedRange) -> Result<bool, ErrorKind> {
-        if !self.quirks.cpu_unmap_leaves_hole || !self.runtime_mapped_for_cpu(&mapping.access) {
-            return Ok(true);
-        }
-        match fill_hole(mapping.start, mapping.size) {
-            Ok(()) => Ok(true),
-            Err(Errno::EXIST) => Ok(false),
-            Err(errno) => Err(ErrorKind::of_system("mmap", errno)),
         }
     }
 

@@ -206,29 +206,21 @@ impl<'a, 'c> Journal<'a, 'c> {
 
     /// Undoes the unmap of a mapping. `alone` is false if the runtime unmapped adjacent mappings with it.
     fn undo_unmap(&mut self, index: usize, alone: bool) -> Result<(), ErrorKind> {
+        let (shared, now) = (self.shared, self.targets[index].now);
         if !self.targets[index].mapped {
             return self.map_as_before(index);
         }
-        // The runtime failed. It may have unmapped some of the adjacent mappings, and revoked the access of
-        // some agents to the next one. A single mapping is most likely unchanged.
-        let now = self.targets[index].now;
-        if alone || self.shared.is_mapped(&now)? {
-            match self.shared.restore_grants(&now) {
-                Ok(granted) => {
-                    self.targets[index].now.access.runtime_granted = granted;
-                    return Ok(());
-                }
-                Err(failure) if !alone => return Err(failure),
-                // Unmaps the mapping, which fails if the runtime had unmapped it already.
-                Err(_) => {
-                    if let Ok(Some(lost)) = self.raw_unmap(index..index + 1) {
-                        return Err(lost);
-                    }
-                }
-            }
-        } else {
+        // The runtime failed. It may have unmapped some of the adjacent mappings, and revoked the access of some
+        // agents to the next one. A single mapping is still mapped.
+        if !alone && !shared.is_mapped(&now)? {
             // Protects foreign mappings, which mapping again would replace.
-            self.shared.keep_reserved(&now)?;
+            shared.keep_reserved(&now)?;
+        } else if shared.can_restore_grants(&now.access)
+            && shared.restore_access(&now, now.access, now.access.runtime_granted).is_ok()
+        {
+            return Ok(());
+        } else {
+            self.raw_unmap(index..index + 1)?.map_or(Ok(()), Err)?;
         }
         self.targets[index].mapped = false;
         self.map_as_before(index)
@@ -283,7 +275,7 @@ impl<'a, 'c> Journal<'a, 'c> {
                 if roll_back { self.raw_map(index) } else { self.map(index) }
             })?;
             let mut granted = AgentSet::NONE;
-            let outcome = self.shared.grant(&mapping, AgentSet::NONE, &mut granted);
+            let outcome = self.shared.grant(&mapping, &mut granted);
             let target = &mut self.targets[index];
             target.now.access = AccessState { runtime_granted: granted, ..mapping.access };
             match outcome {
@@ -294,7 +286,13 @@ impl<'a, 'c> Journal<'a, 'c> {
                 }
                 Err(failure) => {
                     target.attempted = (0..self.shared.runtime.agents().len()).collect();
-                    if owners.peek().is_none() || self.undo_map(index).is_err() {
+                    if owners.peek().is_none() {
+                        return Err(failure);
+                    }
+                    if let Err(error) = self.undo_map(index) {
+                        if !self.targets[index].mapped {
+                            self.quarantine(index, failure.clone(), Some(error));
+                        }
                         return Err(failure);
                     }
                 }
@@ -346,7 +344,7 @@ impl<'a, 'c> Journal<'a, 'c> {
         {
             return Err(self.abort(failure));
         }
-        for it in self.targets.iter().filter(|it| it.mapped && !it.is_new) {
+        for it in self.targets.iter().filter(|it| it.mapped) {
             self.shared.drop_unused_view(&it.now, &it.before);
         }
         self.finish();

@@ -81,6 +81,9 @@ impl Shared {
                 MappedRange { handle, offset, native, owner, ..*mapping }
             };
             let after: Vec<MappedRange> = mappings.zip(memory).map(with_memory).collect();
+            let (after_to, after_from) = after.split_at(old_to.len());
+            self.check_granules(after_to, Argument::Destination)?;
+            self.check_granules(after_from, Argument::Source)?;
             for it in &after {
                 let access = it.access.requested;
                 self.check_peers(it.owner, &AccessChange { agents: access.read, access })?;
@@ -116,17 +119,28 @@ impl Shared {
                 ..*mapping
             };
             let after: Vec<MappedRange> = before.iter().map(moved).collect();
-            for it in &after {
-                let granule = self.ledger.handles.with_live(it.handle, |record| record.granule);
-                let granule = granule.unwrap_or(self.granule);
-                if !it.start.is_multiple_of(granule) {
-                    return Err(rename(it.range().invalid(Problem::NotAligned { granule })));
-                }
-            }
+            self.check_granules(&after, Argument::Destination)?;
             self.remap(journal, &after)?;
             Ok(after.iter().map(|it| it.serial).collect())
         })
         .map_err(|kind| for_operand(kind, to))
+    }
+
+    /// Fails if the address of a mapping is not a multiple of its memory's granule.
+    fn check_granules(
+        &self,
+        mappings: &[MappedRange],
+        argument: Argument,
+    ) -> Result<(), ErrorKind> {
+        for it in mappings {
+            let granule = self.ledger.handles.with_live(it.handle, |record| record.granule);
+            let granule = granule.unwrap_or(self.granule);
+            if !it.start.is_multiple_of(granule) {
+                let problem = Problem::NotAligned { granule };
+                return Err(it.range().invalid(problem).for_argument(argument));
+            }
+        }
+        Ok(())
     }
 
     /// Unmaps all targets of the journal, and maps the mappings in `after` with their access.

@@ -38,6 +38,7 @@ int hostile_meet;             /* the number of calls of map that wait for each o
 int hostile_met;              /* the number of those calls that did not time out waiting */
 int hostile_foreign_mappings; /* the number of further holes in which a foreign mapping is created */
 int hostile_unmap_fails_at;   /* this unmap, counted from 1, fails */
+int hostile_unmap_half_done;  /* whether that unmap revokes the CPU's access before it fails */
 int hostile_init = INIT;      /* the status that hsa_init returns */
 int hostile_started;          /* the number of starts minus the number of stops */
 int hostile_linger;           /* the microseconds that an export or a change of access takes */
@@ -47,6 +48,7 @@ int hostile_races;            /* the number of creates and releases that overlap
 int hostile_gpu_first;        /* whether the GPU is named before the CPU */
 int hostile_writable;         /* whether exported descriptors can be written, so that the CPU can map them */
 int hostile_access_fails_at;  /* this change of access, counted from 1, fails */
+int hostile_access_makes_hole; /* whether that change unmaps the addresses before it fails */
 int hostile_hoards;           /* the number of further unmaps that use up all file descriptors */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -209,6 +211,12 @@ hsa_status_t hsa_amd_vmem_unmap(void *address, size_t size) {
   hsa_status_t status = ERROR;
   pthread_mutex_lock(&lock);
   if (++unmaps == hostile_unmap_fails_at) {
+    for (int i = 0; i < 64 && hostile_unmap_half_done; i++) {
+      if (mappings[i].start != address || !mappings[i].cpu) continue;
+      munmap(address, size);
+      create_foreign_mapping(address);
+      mappings[i].cpu = 0;
+    }
     pthread_mutex_unlock(&lock);
     return ERROR;
   }
@@ -232,6 +240,8 @@ hsa_status_t hsa_amd_vmem_set_access(
   pthread_mutex_lock(&lock);
   if (hostile_linger) usleep(hostile_linger);
   if (++changes == hostile_access_fails_at) {
+    /* As a failed mmap with MAP_FIXED can. */
+    if (hostile_access_makes_hole) munmap(address, size);
     pthread_mutex_unlock(&lock);
     return ERROR;
   }

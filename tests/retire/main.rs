@@ -158,6 +158,32 @@ fn mapping_without_signals_is_unmapped_at_once() {
     machine.assert_everything_freed();
 }
 
+/// The pause between passes does not grow with the time that unmapping takes.
+#[test]
+fn slow_unmaps_do_not_delay_later_ones() {
+    const COUNT: usize = 10;
+    let machine = machine();
+    let reservation = reserve(&machine, COUNT + 1);
+    let mappings: Vec<_> = (0..=COUNT).map(|at| map(&machine, &reservation, at * SIZE)).collect();
+    let queue = RetireQueue::builder(COUNT + 1).open(&machine.vmm).unwrap();
+    let delay = Duration::from_millis(40);
+    machine.simulation.set_faults("hsa_amd_vmem_unmap=40ms".parse().unwrap());
+    let begun = Instant::now();
+    for (index, mapping) in mappings.into_iter().enumerate() {
+        if index == COUNT {
+            // The queue's thread has begun to unmap the others.
+            wait_until(|| queue.pending() < COUNT);
+        }
+        submit(&queue, mapping, &[]).unwrap();
+    }
+    drop(queue);
+    let elapsed = begun.elapsed();
+    machine.simulation.set_faults(FaultPlan::default());
+    assert!(elapsed >= delay * COUNT as u32, "{elapsed:?}: the calls were not delayed");
+    assert!(elapsed < delay * 3 * COUNT as u32, "{elapsed:?}");
+    assert_eq!(machine.vmm.usage().mappings, 0);
+}
+
 #[test]
 fn full_queue_returns_the_mapping() {
     let machine = machine();

@@ -174,7 +174,12 @@ pub(crate) fn unmap(instance: &Instance, address: *mut c_void, size: usize) -> H
 
 fn unmap_one(instance: &Instance, state: &mut State, start: usize) -> HsaResult {
     let Some(mapping) = state.mappings.get_mut(&start) else { return Ok(()) };
-    let grants = core::mem::take(&mut mapping.grants);
+    let mut grants = core::mem::take(&mut mapping.grants);
+    if instance.has_fault(FaultKind::Half) {
+        mapping.grants = grants.split_off(grants.len().div_ceil(2));
+        instance.remove_all(state, start, grants)?;
+        return Err(HSA_STATUS_ERROR);
+    }
     instance.remove_all(state, start, grants)?;
     let Some(mapping) = state.mappings.remove(&start) else { return Ok(()) };
     if let Some(reservation) = state.reservations.get_mut(&mapping.reservation) {

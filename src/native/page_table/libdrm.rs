@@ -24,17 +24,20 @@ pub(crate) struct Libdrm {
 }
 
 impl Libdrm {
-    /// Returns every loaded copy, first the one that ROCr most likely uses. Loads none.
+    /// Returns every loaded copy with the needed functions, first the one that ROCr most likely uses. Loads none.
     pub fn find_loaded() -> Result<Vec<Self>, DriverError> {
-        let mut found = Vec::new();
+        let (mut found, mut failure) = (Vec::new(), DriverError::NoLibrary);
         for name in NAMES {
             // SAFETY: RTLD_NOLOAD runs no code: the library is already loaded, or the call fails.
             let library = unsafe { Library::open(Some(name), RTLD_NOW | libc::RTLD_NOLOAD) };
             if let Ok(library) = library {
-                found.push(Self::of(name, library)?);
+                match Self::of(name, library) {
+                    Ok(copy) => found.push(copy),
+                    Err(error) => failure = error,
+                }
             }
         }
-        if found.is_empty() { Err(DriverError::NoLibrary) } else { Ok(found) }
+        if found.is_empty() { Err(failure) } else { Ok(found) }
     }
 
     fn of(name: &'static str, library: Library) -> Result<Self, DriverError> {

@@ -21,7 +21,7 @@ mod libdrm;
 #[cfg(all(test, not(feature = "interleavings")))]
 mod tests;
 
-pub(crate) use address_space::{AddressSpace, PagePermissions};
+pub(crate) use address_space::{AddressSpace, Buffer, PagePermissions};
 pub(crate) use barrier::{Barrier, KfdPage, PinnedPage};
 pub(crate) use libdrm::Libdrm;
 

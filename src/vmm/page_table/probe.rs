@@ -4,7 +4,7 @@ use super::Uncontrolled;
 use crate::access::Access;
 use crate::agent::Agent;
 use crate::native::{
-    AddressSpace, Barrier, CopyEngine, Native, NativeAccess, NativeHandle, PagePermissions,
+    AddressSpace, Barrier, Buffer, CopyEngine, Native, NativeAccess, NativeHandle, PagePermissions,
 };
 use crate::vmm::Quirks;
 use hsa_sys::MEMORY_TYPE_PINNED;
@@ -31,7 +31,7 @@ struct Place {
     memory: NativeHandle,
 }
 
-impl PageTableProbe<'_> {
+impl<'a> PageTableProbe<'a> {
     /// Maps memory, replaces the entries of the first half by those of the second half, and reads with the
     /// GPU. No access can fault.
     pub fn run(self) -> Result<(), Uncontrolled> {
@@ -74,14 +74,42 @@ impl PageTableProbe<'_> {
         if let Err(error) = self.native.call_shared(map) {
             return Ok(Err(error.into()));
         }
-        let result = self.with_mapping(place, &descriptor);
+        let result = self.with_mapping(place, &descriptor)?;
         // SAFETY: the range is one mapping, which nothing uses.
         self.native.call_shared(|native| unsafe { native.unmap(address, 2 * half) })?;
         self.barrier.wait(self.native)?;
         Ok(result)
     }
 
-    fn with_mapping(self, place: Place, descriptor: &OwnedFd) -> Result<(), Uncontrolled> {
+    /// Returns the result of the probe. An error outside of it means that entries may remain after the runtime's unmap.
+    fn with_mapping(
+        self,
+        place: Place,
+        descriptor: &OwnedFd,
+    ) -> Result<Result<(), Uncontrolled>, Uncontrolled> {
+        let Place { address, half, .. } = place;
+        let buffer = match self.prepare(place, descriptor) {
+            Ok(buffer) => buffer,
+            Err(reason) => return Ok(Err(reason)),
+        };
+        let all = PagePermissions::all();
+        // SAFETY: the start of the mapping, which is replaced as a whole below. No GPU uses it.
+        let replaced = unsafe { buffer.replace(address, half, half, all) };
+        let read = replaced.map_err(Uncontrolled::from).and_then(|()| self.read(address));
+        // SAFETY: the whole mapping, so that the runtime's unmap removes it. No GPU uses it.
+        unsafe { buffer.replace(address, 2 * half, 0, all) }?;
+        self.barrier.wait(self.native)?;
+        Ok(read.and_then(|read| match read == PATTERNS[1] {
+            true => Ok(()),
+            false => Err(Uncontrolled::NoEffect),
+        }))
+    }
+
+    /// Grants the GPU access, and writes a pattern to each half of the memory. Returns its buffer object.
+    fn prepare<'b>(self, place: Place, descriptor: &'b OwnedFd) -> Result<Buffer<'b>, Uncontrolled>
+    where
+        'a: 'b,
+    {
         let Place { address, half, .. } = place;
         let access = [NativeAccess::new(self.gpu.native, Access::ReadWrite.to_bits())];
         // SAFETY: the range is one mapping.
@@ -93,15 +121,7 @@ impl PageTableProbe<'_> {
             // SAFETY: the mapping is allocated, and the GPU can write it.
             unsafe { self.native.write(engine, at, pattern) }?;
         }
-        let buffer = self.space.import(descriptor.as_fd())?;
-        let all = PagePermissions::all();
-        // SAFETY: the start of the mapping, which is replaced as a whole below. No GPU uses it.
-        unsafe { buffer.replace(address, half, half, all) }?;
-        let read = self.read(address);
-        // SAFETY: the whole mapping, so that the runtime's unmap removes it. No GPU uses it.
-        unsafe { buffer.replace(address, 2 * half, 0, all) }?;
-        self.barrier.wait(self.native)?;
-        if read? == PATTERNS[1] { Ok(()) } else { Err(Uncontrolled::NoEffect) }
+        Ok(self.space.import(descriptor.as_fd())?)
     }
 
     fn read(self, address: usize) -> Result<[u8; 64], Uncontrolled> {

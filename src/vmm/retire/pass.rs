@@ -68,9 +68,13 @@ struct Pending {
 struct Pauses(Duration);
 
 impl Pauses {
-    /// Returns the pause after a pass. The thread is busy for at most a fifth of the time.
+    /// Returns the pause after a pass. While no signal fires, the thread is busy for at most a fifth of the time.
     fn after(&mut self, started: Instant, progress: bool) -> Duration {
-        self.0 = if progress { FIRST_PAUSE } else { (2 * self.0).min(LONGEST_PAUSE) };
+        if progress {
+            self.0 = FIRST_PAUSE;
+            return self.0;
+        }
+        self.0 = (2 * self.0).min(LONGEST_PAUSE);
         self.0.max(4 * started.elapsed())
     }
 }
@@ -106,8 +110,11 @@ impl Core {
     pub fn run(&self) {
         let (mut pauses, mut empty_passes) = (Pauses(FIRST_PAUSE), 0);
         loop {
+            let mut pending = lock(&self.pending);
+            // Another thread's pass may have had the lock for long.
             let started = Instant::now();
-            let progress = self.pass(&mut lock(&self.pending));
+            let progress = self.pass(&mut pending);
+            drop(pending);
             let is_empty = self.incoming.reserved() == 0;
             if is_empty && self.ended.load(Ordering::SeqCst) {
                 return;
@@ -132,8 +139,8 @@ impl Core {
     pub fn drain(&self, until: Option<Instant>) -> RetireReport {
         let (last, mut pauses) = (self.incoming.next(), Pauses(FIRST_PAUSE));
         loop {
-            let started = Instant::now();
             let mut pending = lock(&self.pending);
+            let started = Instant::now();
             let progress = self.pass(&mut pending);
             let oldest = pending.retirements.first().map_or(pending.next, |it| it.number);
             let remaining = until.map(|until| until.saturating_duration_since(Instant::now()));

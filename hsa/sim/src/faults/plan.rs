@@ -117,7 +117,9 @@ impl Target for Runtime {
             FaultKind::Other => sets_access || exports,
             FaultKind::Leak => RELEASES.contains(&call) || exports,
             FaultKind::Garbled => copies,
-            FaultKind::Half => copies || reports_sizes || sets_access,
+            FaultKind::Half => {
+                copies || reports_sizes || sets_access || call == "hsa_amd_vmem_unmap"
+            }
             FaultKind::Double => reports_sizes,
             // Faults that the simulation does not implement.
             _ => false,
