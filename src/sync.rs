@@ -26,6 +26,7 @@
 //! | lock | protects | held |
 //! |---|---|---|
 //! | `src/memory/registry.rs`: `state` | whether pool memory is allocated and exported | while the runtime frees it |
+//! | `src/memory/registry.rs`: `access` | agents' access to pool memory | for reading during a copy; for writing while the runtime changes it |
 //! | `src/memory/registry.rs`: `records`; `name`, `allowed` | the list of pool memory; a record's name and agents | for a look-up or a change; `allowed` while the runtime changes it |
 //! | `src/ipc/exports.rs`: `table` | the table of exports | while it is created |
 //! | `src/ipc/exports.rs`: `creating` | the start of the runtime's server | for one call of the runtime |

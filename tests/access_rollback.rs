@@ -146,7 +146,7 @@ fn revoke_that_fails_twice_is_rolled_back() {
                 (
                     "the second unmap fails, then restoring access",
                     no_faults().fail(UNMAP, 2, 0x1000).fail(SET_ACCESS, 3, 0x1000),
-                    cpu,
+                    owner,
                 ),
             ] {
                 let context = format!("{release}: {case}");

@@ -75,6 +75,24 @@ fn cpu_permissions_are_enforced() {
     }
 }
 
+/// A GPU may be using the memory.
+#[test]
+fn revoking_from_the_cpu_does_not_unmap() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    for (name, config) in cpu_mapping_configs() {
+        let (machine, base, granule) = machine_with_mapping(config);
+        let all = [machine.cpu(0), machine.gpu(0)].map(|id| access(id, Access::ReadWrite));
+        machine.vmm.set_access(base, granule, &all).unwrap();
+        let calls = machine.calls(|| {
+            machine.vmm.revoke(base, granule, &[machine.cpu(0)]).unwrap();
+        });
+        assert_eq!(calls, [], "{name}");
+        assert_accesses(&name, base, FAULT, FAULT);
+    }
+}
+
 #[test]
 fn process_has_the_most_access_of_any_cpu() {
     if process::rerun_in_own_process() {

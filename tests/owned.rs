@@ -1,6 +1,7 @@
 //! Owned values: they can be dropped in any order, and each keeps the values that it depends on alive.
 
 mod machine;
+mod process;
 
 use hsa_vmm::error::Rejected;
 use hsa_vmm::error::{Argument, Feature, Operation, Problem};
@@ -339,6 +340,67 @@ fn memory_with_clones_or_mappings_is_not_released() {
     assert!(matches!(error.kind(), ErrorKind::Runtime { .. }), "{error}");
     assert!(memory.release().is_ok(), "the next call succeeds");
     machine.assert_empty();
+}
+
+/// The ledger keeps the old mapping, or lists the new one, but not both at overlapping addresses.
+#[test]
+fn failed_replacement_of_overlapping_mappings_is_consistent() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    for unmap_fails in [2, 3] {
+        let machine = machine();
+        let granule = machine.granule();
+        let reservation = new_reservation(&machine, 2);
+        let large = Allocation::create(&machine.vmm, 2 * granule, &machine.on(0)).unwrap();
+        let small = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
+        let old = reservation.map(0, &large).unwrap();
+        let grants = [access(machine.gpu(0), Access::ReadWrite)];
+        let new = MapRequest {
+            reservation: &reservation,
+            offset: granule,
+            allocation: &small,
+            part: 0..granule,
+            access: &grants,
+        };
+        let faults = FaultPlan::none().fail("hsa_amd_vmem_set_access", 1, 0x1000).fail(
+            "hsa_amd_vmem_unmap",
+            unmap_fails,
+            0x1000,
+        );
+        machine.simulation.set_faults(faults);
+        let rejected = Mapping::replace_many(vec![old], &[new]).expect_err("a call fails");
+        machine.simulation.set_faults(FaultPlan::none());
+        machine.vmm.check().unwrap();
+        let listed = machine.vmm.mappings();
+        assert_eq!(listed.len(), 1, "{unmap_fails}: {listed:?}");
+        drop(rejected);
+    }
+}
+
+#[test]
+fn bytes_are_read_from_some_of_several_mappings() {
+    let machine = machine();
+    let granule = machine.granule();
+    let [first, second] = [2, 1].map(|count| new_reservation(&machine, count));
+    let mappings = [(&first, 0), (&first, granule), (&second, 0)]
+        .map(|(reservation, offset)| reservation.map(offset, &new_allocation(&machine)).unwrap());
+    for mapping in &mappings {
+        mapping.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
+    }
+    let all = mappings.each_ref();
+    for mapping in &mappings {
+        Mapping::write_many(&all, mapping.address(), &[7; 8]).unwrap();
+        Mapping::fill_many(&all, mapping.address(), 0x0505_0505, 4).unwrap();
+        let mut bytes = [0; 8];
+        Mapping::read_many(&all, mapping.address(), &mut bytes).unwrap();
+        assert_eq!(bytes, [5, 5, 5, 5, 7, 7, 7, 7]);
+    }
+    let mut across = vec![0; granule + 8];
+    Mapping::read_many(&all, mappings[0].address(), &mut across).unwrap();
+    assert_eq!(across[granule..], [5, 5, 5, 5, 7, 7, 7, 7]);
+    let error = Mapping::read_many(&all[1..], mappings[0].address(), &mut [0; 8]).unwrap_err();
+    assert!(matches!(error.problem(), Some(Problem::NotMapped(_))), "{error}");
 }
 
 #[test]

@@ -265,8 +265,10 @@ fn ipc_needs_a_gpu() {
     let mut config = Config::mi300x(1);
     config.gpus.clear();
     let runtime = Runtime::simulated(config).unwrap();
-    let error = Ipc::open(&runtime).unwrap_err();
-    assert_eq!(error.hip(HipProfile::default()), HipError::NoDevice, "{error}");
+    let errors = [Ipc::open(&runtime).unwrap_err(), Vmm::open(&runtime).unwrap_err()];
+    for error in errors {
+        assert_eq!(error.hip(HipProfile::default()), HipError::NoDevice, "{error}");
+    }
     let memory = PoolMemory::allocate(&runtime, runtime.host().id(), 10).unwrap();
     memory.write(0, b"host only!").unwrap();
     let mut text = [0; 10];

@@ -40,9 +40,9 @@ use derive_more::{Debug, Display};
 
 /// An operation failed.
 ///
-/// The failed operation has changed nothing, except if the kind is [`ErrorKind::Quarantined`] with `now`,
-/// [`ErrorKind::PagesLost`] or [`ErrorKind::AddressLost`]: then the runtime failed, and failed again
-/// during the rollback.
+/// The failed operation has changed nothing, with these exceptions: [`ErrorKind::Quarantined`] with `now`,
+/// [`ErrorKind::PagesLost`], [`ErrorKind::PartlyFreed`] and [`ErrorKind::AddressLost`] say what is lost, mostly because
+/// the runtime failed again during the rollback; and a failed copy or fill may have written some of the bytes.
 ///
 /// Its `Debug` is its `Display` followed by its [sources](core::error::Error::source), so that a `main`
 /// that returns it prints the whole message.
@@ -136,8 +136,8 @@ impl core::error::Error for Error {
 
 /// A value that could not be unmapped, freed, released or closed, and the error.
 ///
-/// The value is unchanged. The caller can try again; dropping the value also tries again. `?` drops
-/// the value and converts to [`Error`].
+/// The value is unchanged, unless the error is a quarantine. The caller can try again; dropping the value also tries
+/// again. `?` drops the value and converts to [`Error`].
 ///
 /// ```
 /// # use hsa_vmm::error::Rejected;

@@ -112,6 +112,8 @@ struct Import {
     size: usize,
     /// `None` for a handle from HIP, which can identify other memory later.
     export: Option<ExportId>,
+    /// The agents for which the runtime has mapped the memory.
+    agents: Vec<AgentId>,
     /// The number of opens of each [`Holder`] that are not closed yet.
     opens: [usize; 2],
 }
@@ -137,11 +139,19 @@ impl Attachment for Imports {
     }
 }
 
-/// Counts another open of an export that is open already. Returns its start address.
-fn count_open(list: &mut OpenImports, export: Option<ExportId>, holder: Holder) -> Option<usize> {
+/// Counts another open of an export that is open for all of `agents` already. Returns its start address.
+fn count_open(
+    list: &mut OpenImports,
+    export: Option<ExportId>,
+    agents: &[AgentId],
+    holder: Holder,
+) -> Option<usize> {
     // Handles from HIP are mapped again on each open.
     export?;
-    let (start, import) = list.iter_mut().find(|(_, import)| import.export == export)?;
+    let is_open = |import: &Import| {
+        import.export == export && agents.iter().all(|agent| import.agents.contains(agent))
+    };
+    let (start, import) = list.iter_mut().find(|(_, import)| is_open(import))?;
     import.opens[holder as usize] += 1;
     Some(*start)
 }
@@ -200,7 +210,7 @@ impl Ipc {
         }
         let open_export = |export| {
             let imports = runtime.attachment::<Imports>();
-            if let Some(start) = count_open(&mut lock(&imports.0), export, holder) {
+            if let Some(start) = count_open(&mut lock(&imports.0), export, self.agents(), holder) {
                 return Ok(start);
             }
             // Waits for the exporter without locking the list, so that other calls need not wait.
@@ -212,12 +222,14 @@ impl Ipc {
             }
             let mut list = lock(&imports.0);
             // Another thread can have opened the memory during the wait.
-            if let Some(start) = count_open(&mut list, export, holder) {
+            if let Some(start) = count_open(&mut list, export, self.agents(), holder) {
                 return Ok(start);
             }
             let (start, size) = self.attach(&list, handle, memory)?;
             let import = list.entry(start).or_insert(Import { export, ..Import::default() });
             import.size = import.size.max(size);
+            // The runtime may return the address of an earlier attach, which stays mapped for its agents.
+            import.agents.extend_from_slice(self.agents());
             import.opens[holder as usize] += 1;
             Ok(start)
         };
@@ -325,4 +337,26 @@ fn release(
         import.opens[holder as usize] -= 1;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn open_for_other_agents_is_not_shared() {
+        let runtime = Runtime::simulated(crate::simulation::Config::mi300x(2)).unwrap();
+        let [first, second] = [0, 1].map(|gpu| runtime.gpus().nth(gpu).unwrap().id());
+        let export = Some((1, 2, NativeIpc::default()));
+        let import = Import { size: 4096, export, agents: vec![first], opens: [1, 0] };
+        let mut list = OpenImports::from([(0x1000, import)]);
+        let mut count = |agents: &[AgentId]| {
+            count_open(&mut list, export, agents, Holder::OpenedMemory).is_some()
+        };
+        assert!(count(&[first]));
+        // The runtime has not mapped the memory for this agent.
+        assert!(!count(&[second]));
+        assert!(!count(&[first, second]));
+        assert_eq!(list[&0x1000].opens, [1, 1]);
+    }
 }

@@ -25,7 +25,7 @@ use crate::agent::{Agent, AgentId, AgentKind};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
 use crate::pool::{Pool, PoolFlags, Segment};
 use crate::runtime::Runtime;
-use crate::sync::{Mutex, lock};
+use crate::sync::{Mutex, lock, read, write};
 use core::ops::Deref;
 use derive_more::Debug;
 use std::sync::Arc;
@@ -165,6 +165,9 @@ impl PoolMemory {
                     natives.push(agent.native);
                 }
             }
+            let registry = runtime.attachment::<Registry>();
+            // Waits for copies of agents that may lose access.
+            let _no_copy = write(&registry.access);
             let mut allowed = lock(&self.record.allowed);
             runtime.native().allow_access(self.record.start, &natives)?;
             *allowed = agents.to_vec();
@@ -194,6 +197,9 @@ impl PoolMemory {
         source_offset: usize,
         size: usize,
     ) -> Result<(), Error> {
+        let registry = self.runtime().attachment::<Registry>();
+        // In a forked child, the lock may be held by a thread of the parent; the copy then fails.
+        let _no_change = (!self.runtime().has_forked()).then(|| read(&registry.access));
         let can_access = |agent| self.is_accessible_by(agent) && source.is_accessible_by(agent);
         let copier = self.span.copier(&source.span, can_access);
         self.span.copy(offset, &source.span, source_offset, size, copier)

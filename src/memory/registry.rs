@@ -6,7 +6,7 @@ use crate::error::ErrorKind;
 use crate::native::Native;
 use crate::pool::PoolFlags;
 use crate::runtime::{Attachment, Runtime};
-use crate::sync::{Mutex, MutexGuard, lock};
+use crate::sync::{Mutex, MutexGuard, RwLock, lock};
 use core::any::Any;
 use core::fmt;
 use std::collections::BTreeMap;
@@ -103,6 +103,8 @@ impl Record {
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     records: Mutex<BTreeMap<usize, Arc<Record>>>,
+    /// Held for reading while an agent copies, and for writing while agents' access changes.
+    pub access: RwLock<()>,
 }
 
 impl Attachment for Registry {

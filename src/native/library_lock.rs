@@ -18,8 +18,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
-/// A loaded library's lock. It is held for one call of that library, during which hsa-vmm takes no other
-/// lock: shared if the runtime holds its own lock during the call, otherwise exclusively.
+/// A loaded library's lock. It is held for one call of that library, and by a probe for all of its calls. Meanwhile,
+/// hsa-vmm takes no other lock: shared if the runtime holds its own lock during the call, otherwise exclusively.
 pub(crate) type LibraryLock = RwLock<()>;
 
 /// Returns the lock of the library that a table was loaded from. All tables of a library share a lock.

@@ -133,6 +133,10 @@ impl Vmm {
     /// The location of the memory is [`Location::Unknown`], because it can be on another machine. The runtime may
     /// accept an invalid handle; then [`set_access`](Vmm::set_access) fails.
     ///
+    /// No call of the runtime returns the memory's size: the size in the handle is the exporter's claim. Import
+    /// handles only from processes that are trusted. If the claim is too high, a GPU's access beyond the memory faults,
+    /// which ends the process.
+    ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a handle without a size or with an invalid one, or one that the runtime
     /// rejects; [`ErrorKind::NotSupported`] if the runtime, the driver or the GPUs support no fabric.

@@ -38,9 +38,10 @@ pub(super) struct Target<'c> {
     pub attempted: AgentSet,
     /// Whether the runtime has mapped it.
     pub mapped: bool,
-    /// Whether the operation has mapped it, so that unmapping it undoes all changes to it.
+    /// Whether the operation, or its rollback, has mapped it. Unmapping it then undoes all changes to it.
     pub is_new: bool,
-    /// Whether its state is unknown. The ledger then still lists it, which keeps its memory.
+    /// Whether a failed rollback has left its state unknown. If it is not mapped, the ledger still lists it, which keeps
+    /// its memory.
     lost: bool,
     /// Whether the ledger listed it before the operation.
     listed: bool,
@@ -162,13 +163,14 @@ impl<'a, 'c> Journal<'a, 'c> {
         }
     }
 
-    /// Undoes all steps in reverse order, and quarantines reservations in which that fails.
+    /// Undoes all steps in reverse order, and quarantines reservations in which that fails. Undoes nothing in a
+    /// reservation that another thread has quarantined since the operation began.
     fn roll_back(&mut self, failure: &ErrorKind) {
         while let Some((step, group)) = self.steps.pop() {
             let reservation = self.reservation_of(group.start);
-            if reservation.quarantined().is_none()
-                && let Err(rollback) = self.undo(step, group.clone())
-            {
+            if let Some(entry) = reservation.quarantined() {
+                self.quarantined.get_or_insert(entry.clone());
+            } else if let Err(rollback) = self.undo(step, group.clone()) {
                 self.quarantine(group.start, failure.clone(), Some(rollback));
                 self.broken.push(reservation.base);
             }
@@ -376,7 +378,7 @@ impl<'a, 'c> Journal<'a, 'c> {
             // Removes mappings before it inserts others, which may have the same addresses.
             let is_replaced = |lost: &Target| {
                 let mut new = self.targets.iter().filter(|it| it.mapped && !it.listed);
-                new.any(|it| it.now.start == lost.now.start)
+                new.any(|it| it.now.range().overlaps(lost.now.range()))
             };
             for target in self.targets.iter().filter(|target| !target.mapped) {
                 if target.listed {

@@ -58,9 +58,8 @@
 //! The simulation copies with system calls of the kernel, which are outside Rust's memory model like an
 //! agent's copies.
 //!
-//! Calls log through [`tracing`] while they hold the lock of their reservation: a subscriber that calls an
-//! operation on the same reservation deadlocks. It may call look-ups and reports. The library catches a
-//! panic of a subscriber.
+//! Calls log through [`tracing`] while they hold the lock of their reservation and of the loaded library: a subscriber
+//! that calls an operation can deadlock. It may call look-ups and reports. The library catches a panic of a subscriber.
 
 mod access_change;
 mod cpu_view;
@@ -328,16 +327,15 @@ impl Shared {
         }
         // Reservations are multiples of the largest granule, so that memory of any GPU can be mapped.
         let granules = runtime.gpus().filter_map(Agent::vmem_pool).map(|pool| pool.granule);
-        let granule = granules.max().ok_or(Feature::VirtualMemory)?;
+        let missing = match runtime.gpus().next() {
+            Some(_) => Feature::VirtualMemory,
+            None => Feature::Gpu,
+        };
+        let granule = granules.max().ok_or(missing)?;
         let agents = runtime.agents().iter().enumerate();
         let cpus = agents.filter(|(_, agent)| agent.kind() == AgentKind::Cpu);
         let peers_of = |owner: &Agent| {
-            let has_access = |agent: &&Agent| {
-                let mut peers = agent.peers.iter();
-                agent.id() == owner.id()
-                    || peers.any(|peer| peer.agent == owner.id() && peer.reachable)
-            };
-            let agents = runtime.agents().iter().filter(has_access);
+            let agents = runtime.agents().iter().filter(|agent| agent.can_access(owner.id()));
             agents.map(|agent| agent.id().index()).collect()
         };
         let (quirks, probes) = probe::choose_quirks(runtime, granule, options);
@@ -442,6 +440,9 @@ impl Drop for Shared {
             if let Err(error) = unmapped {
                 // The state is unknown, but the runtime must not stop while the range is mapped.
                 let result = self.unmap_in_runtime(range);
+                if result.is_err() {
+                    self.runtime.stay_started();
+                }
                 self.set_wait_due();
                 crate::log::event!(WARN, %error, ?result, "a mapping was unmapped in an unknown state");
             }

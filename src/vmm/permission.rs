@@ -134,15 +134,14 @@ impl Shared {
         expected: Expected<'_>,
     ) -> Result<(), ErrorKind> {
         check_disjoint(ranges)?;
-        let none = |&agent: &AgentId| AccessDescriptor { agent, access: Access::None };
-        let revoked = self.access_change(&agents.iter().map(none).collect::<Vec<_>>())?;
+        let revoked = self.access_change(&AccessDescriptor::of_each(agents, Access::None))?;
         self.transact(Operation::Revoke, ranges, |journal| {
             for &range in ranges {
                 journal.add_targets(range, &revoked)?;
             }
             expected.check_targets(journal, 0)?;
             let enforced = self.cpus.union(self.controlled());
-            if enforced != self.cpus && revoked.agents.difference(enforced).is_empty() {
+            if revoked.agents.difference(enforced).is_empty() {
                 return journal.change_access(0..journal.targets.len());
             }
             // Mapping the memory again needs descriptors.

@@ -6,7 +6,7 @@ use super::{Handle, HandleType, Shared, Vmm};
 use crate::agent::{Agent, AgentKind};
 use crate::error::{Argument, Error, ErrorKind, Feature, Operation, Problem, Value};
 use crate::native::{NativeHandle, Status, out_of_descriptors};
-use rustix::fs::{FileType, SeekFrom, fstat, seek};
+use rustix::fs::{FileType, SealFlags, SeekFrom, fcntl_get_seals, fstat, fstatfs, seek};
 use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -40,8 +40,9 @@ impl Vmm {
     /// Every import returns a new handle of the same memory, with the size of the whole allocation. The
     /// caller keeps the descriptor, and may close it at once.
     ///
-    /// ROCm 7.14 and later check the descriptor only when access is granted. With these releases,
-    /// [`set_access`](Vmm::set_access) rejects a descriptor that is not memory, and this method does not.
+    /// A file that another process can shrink is rejected, because the CPU's accesses would then end this process.
+    /// ROCm 7.14 and later check the rest only when access is granted. With these releases, [`set_access`](Vmm::set_access)
+    /// for a GPU rejects a dma-buf of another driver, and this method does not.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a descriptor that is not a dma-buf of an AMD GPU;
@@ -138,7 +139,7 @@ impl Shared {
             ErrorKind::invalid(Argument::Descriptor, number, Problem::NotImportable)
         };
         let size = size_of_buffer(descriptor).map_err(|_| not_importable())?;
-        if size == 0 || size % self.granule != 0 {
+        if size == 0 || size % self.granule != 0 || !has_fixed_size(descriptor) {
             return Err(not_importable());
         }
         let (native, own) = self.import_memory(descriptor, size, not_importable)?;
@@ -216,6 +217,22 @@ pub(super) fn size_of_buffer(descriptor: BorrowedFd<'_>) -> Result<usize, Errno>
     size_by(file.st_size, || seek(descriptor, SeekFrom::End(0)))
 }
 
+/// Returns whether no process can change the size of a file: it is a dma-buf, or a memory file that is sealed against
+/// shrinking, as the dma-bufs of the simulation and of the emulated driver are. A load or store beyond the end of a
+/// file that was shrunk raises SIGBUS.
+fn has_fixed_size(descriptor: BorrowedFd<'_>) -> bool {
+    // `DMA_BUF_MAGIC` and `TMPFS_MAGIC` (linux/magic.h).
+    const DMA_BUF: u32 = 0x444d_4142;
+    const MEMORY_FILE: u32 = 0x0102_1994;
+    match fstatfs(descriptor).map(|file_system| file_system.f_type as u32) {
+        Ok(DMA_BUF) => true,
+        Ok(MEMORY_FILE) => {
+            fcntl_get_seals(descriptor).is_ok_and(|seals| seals.contains(SealFlags::SHRINK))
+        }
+        _ => false,
+    }
+}
+
 /// Returns the size from `fstat`, or from the end of the file if that is 0. Linux reports the size of a
 /// dma-buf (drivers/dma-buf/dma-buf.c, `dma_buf_getfile`); older kernels only support seeking to its end
 /// (`dma_buf_llseek`).
@@ -245,6 +262,21 @@ mod tests {
         assert_eq!(size_of_buffer(pipe.as_fd()), Err(Errno::SPIPE));
         let folder = std::fs::File::open("/").unwrap();
         assert_eq!(size_of_buffer(folder.as_fd()), Err(Errno::ISDIR));
+    }
+
+    #[test]
+    fn only_sealed_memory_files_have_a_fixed_size() {
+        let flags = MemfdFlags::ALLOW_SEALING;
+        let file = rustix::fs::memfd_create("buffer", flags).unwrap();
+        assert!(!has_fixed_size(file.as_fd()));
+        rustix::fs::fcntl_add_seals(&file, SealFlags::GROW).unwrap();
+        assert!(!has_fixed_size(file.as_fd()));
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+        assert!(has_fixed_size(file.as_fd()));
+        let (pipe, _) = std::io::pipe().unwrap();
+        assert!(!has_fixed_size(pipe.as_fd()));
+        let executable = std::fs::File::open("/proc/self/exe").unwrap();
+        assert!(!has_fixed_size(executable.as_fd()));
     }
 
     #[test]

@@ -277,9 +277,11 @@ fn across(
         let sorted = Sorted::new(first.vmm(), mappings.iter().copied())?;
         let end = address.get().checked_add(size).ok_or_else(not_mapped)?;
         let mut next = address.get();
+        let bytes = Range { start: next, size };
+        let used: Vec<_> = sorted.mappings.iter().filter(|it| it.range().overlaps(bytes)).collect();
         let in_one_reservation =
-            |a: &&Mapping, b: &&Mapping| a.reservation.serial() == b.reservation.serial();
-        for run in sorted.mappings.chunk_by(in_one_reservation) {
+            |a: &&&Mapping, b: &&&Mapping| a.reservation.serial() == b.reservation.serial();
+        for run in used.chunk_by(in_one_reservation) {
             let serials: Vec<u64> = run.iter().map(|mapping| mapping.serial).collect();
             let run_end = run.last().map_or(next, |last| last.range().end()).min(end);
             let is_adjacent = run.first().is_none_or(|first| first.address.get() <= next);
