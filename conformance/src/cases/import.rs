@@ -6,7 +6,7 @@ use crate::{Context, NotPassed};
 use hsa_vmm::error::Argument;
 use hsa_vmm::hip::HipError;
 use hsa_vmm::{Access, HandleType};
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -245,12 +245,13 @@ fn grants_peer_after_owner(context: &Context) -> Verdict {
     context.check_contents(imported_at, 2, 0xb7b7_b7b7)
 }
 
-/// Creates an anonymous file of one granule, which is not GPU memory.
+/// Creates an anonymous file of one granule, which is not GPU memory. The file is sealed, because the library itself
+/// rejects a file that can shrink.
 fn plain_file(context: &Context) -> Verdict<OwnedFd> {
-    let file = File::from(
-        memfd_create("hsa-vmm no memory", MemfdFlags::CLOEXEC).map_err(io::Error::from)?,
-    );
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = File::from(memfd_create("hsa-vmm no memory", flags).map_err(io::Error::from)?);
     file.set_len(context.granule() as u64)?;
+    fcntl_add_seals(&file, SealFlags::SHRINK).map_err(io::Error::from)?;
     Ok(file.into())
 }
 

@@ -169,10 +169,14 @@ unsafe extern "C" fn get_access(
 fn file() -> c_int {
     static FILE: OnceLock<c_int> = OnceLock::new();
     *FILE.get_or_init(|| {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: a name that ends with a zero.
-        let file = unsafe { libc::memfd_create(c"nothing".as_ptr(), libc::MFD_CLOEXEC) };
+        let file = unsafe { libc::memfd_create(c"nothing".as_ptr(), flags) };
         // SAFETY: accesses no memory; -1 is an error.
         unsafe { libc::ftruncate(file, GRANULE as libc::off_t) };
+        // Like a dma-buf, its size never changes.
+        // SAFETY: as above.
+        unsafe { libc::fcntl(file, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW) };
         file
     })
 }
