@@ -340,10 +340,7 @@ impl Shared {
         };
         let (quirks, probes) = probe::choose_quirks(runtime, granule, options);
         let page_tables = match options.page_tables || options.barrier {
-            true => {
-                let (native, agents) = (runtime.native(), runtime.agents());
-                PageTables::open(native, agents, quirks, options)
-            }
+            true => PageTables::open(runtime, quirks, options),
             false => PageTables::default(),
         };
         Ok(Self {

@@ -174,7 +174,10 @@ impl Prober<'_> {
             native.call_shared(|native| unsafe { native.handle_release(handle) })?;
             mapped.and(shared)
         });
-        if !is_mapped(&result) {
+        if is_mapped(&result) {
+            // Stopping a runtime with live mappings can crash (6.4.3).
+            runtime.stay_started();
+        } else {
             // SAFETY: exactly this range is reserved, and nothing is mapped in it.
             native.call_shared(|native| unsafe { native.address_free(base, 2 * size) })?;
         }

@@ -4,7 +4,8 @@ use crate::amd_runtime::{fail_driver_calls, on_each};
 use crate::machine::Library;
 use crate::process::{End, descriptors, in_child};
 use hsa_vmm::runtime::DriverState;
-use hsa_vmm::{Access, ErrorKind, Runtime};
+use hsa_vmm::vmm::VmmOptions;
+use hsa_vmm::{Access, ErrorKind, Runtime, Vmm};
 
 /// The driver's first calls. Each fails in a process of its own.
 const FIRST_CALLS: [&str; 3] = ["GET_VERSION", "ACQUIRE_VM", "GET_PROCESS_APERTURES_NEW"];
@@ -62,5 +63,25 @@ fn vmms_on_one_runtime_are_independent() {
         second.vmm.fill(second_base, 7, 4).unwrap_err();
         second.grant(second_base, 64 << 10, second.gpu(0), Access::ReadWrite);
         second.vmm.fill(second_base, 7, 4).unwrap();
+    });
+}
+
+/// The probes of a `Vmm` map memory. If the driver refuses one of their calls, memory may stay mapped, and stopping the
+/// runtime would crash (6.4.3).
+#[test]
+fn refused_calls_of_probes_do_not_crash_at_the_end() {
+    on_each("start::refused_calls_of_probes_do_not_crash_at_the_end", |fixture| {
+        for call in 1..=24 {
+            let end = in_child(|| {
+                fail_driver_calls(&format!("GEM_VA#{call}=ENOMEM"));
+                // SAFETY: AMD's own runtime.
+                let Ok(runtime) = (unsafe { Runtime::load_from(fixture.runtime()) }) else {
+                    return;
+                };
+                let options = VmmOptions::new().with_page_tables(true);
+                drop(Vmm::open_with(&runtime, options));
+            });
+            assert_eq!(end, End::Success, "GEM_VA#{call} on {}", fixture.release());
+        }
     });
 }

@@ -283,11 +283,12 @@ unsafe fn jump(entry: usize, stack: *const c_void) -> ! {
     unsafe {
         std::arch::asm!(
             "mov rsp, {stack}",
-            "xor edx, edx",
             "xor ebp, ebp",
             "jmp {entry}",
             stack = in(reg) stack,
             entry = in(reg) entry,
+            // An operand, so that no other operand is in this register.
+            in("rdx") 0,
             options(noreturn),
         )
     }
@@ -303,10 +304,11 @@ unsafe fn jump(entry: usize, stack: *const c_void) -> ! {
     unsafe {
         std::arch::asm!(
             "mov sp, {stack}",
-            "mov x0, #0",
             "br {entry}",
             stack = in(reg) stack,
             entry = in(reg) entry,
+            // An operand, so that no other operand is in this register.
+            in("x0") 0,
             options(noreturn),
         )
     }

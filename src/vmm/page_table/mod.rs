@@ -12,12 +12,13 @@ mod probe;
 use super::ledger::MappedRange;
 use super::{Quirks, Shared, Vmm, VmmOptions};
 use crate::access::{Access, AgentSet};
-use crate::agent::{Agent, AgentId, AgentKind, Enforcement};
+use crate::agent::{Agent, AgentId, Enforcement};
 use crate::error::ErrorKind;
 use crate::native::{
     AddressSpace, Barrier, DriverError, Failure, KernelGpu, KfdPage, Libdrm, Native,
     PagePermissions, PinnedPage,
 };
+use crate::runtime::Runtime;
 use crate::sync::{Mutex, lock};
 use probe::PageTableProbe;
 use std::os::fd::AsFd;
@@ -66,13 +67,14 @@ impl From<Failure> for Uncontrolled {
 impl PageTables {
     /// Opens what waits for changes of page tables and, if [requested](VmmOptions::with_page_tables), the address
     /// spaces of the GPUs, and tests each one. Logs why a GPU's page table is not controlled.
-    pub fn open(native: &Native, agents: &[Agent], quirks: Quirks, options: VmmOptions) -> Self {
-        let gpus: Vec<_> = agents.iter().filter(|agent| agent.kind() == AgentKind::Gpu).collect();
+    pub fn open(runtime: &Runtime, quirks: Quirks, options: VmmOptions) -> Self {
+        let native = runtime.native();
+        let gpus: Vec<_> = runtime.gpus().collect();
         let no_execute = options.no_execute;
         let (barrier, barrier_failure) = open_barrier(native, &gpus);
         let mut tables = Self { barrier, barrier_failure, no_execute, ..Self::default() };
         if options.page_tables
-            && let Err(reason) = tables.open_spaces(native, agents.len(), &gpus, quirks)
+            && let Err(reason) = tables.open_spaces(runtime, &gpus, quirks)
         {
             crate::log::event!(WARN, %reason, "page tables are not controlled");
             tables.failures = gpus.iter().map(|gpu| (gpu.id().index(), reason.clone())).collect();
@@ -82,20 +84,23 @@ impl PageTables {
 
     fn open_spaces(
         &mut self,
-        native: &Native,
-        agents: usize,
+        runtime: &Runtime,
         gpus: &[&Agent],
         quirks: Quirks,
     ) -> Result<(), Uncontrolled> {
+        let native = runtime.native();
         let libraries = if native.is_simulation() { Vec::new() } else { Libdrm::find_loaded()? };
         let libraries: Vec<_> = libraries.into_iter().map(Arc::new).collect();
         let Some(barrier) = &self.barrier else { return Err(Uncontrolled::NoBarrier) };
-        self.spaces.resize_with(agents, || None);
+        self.spaces.resize_with(runtime.agents().len(), || None);
         for gpu in gpus {
             let open = || {
                 let simulated = native.simulated_address_space(gpu.native);
                 let space = simulated.map_or_else(|| open_space(&libraries, gpu), Ok)?;
-                PageTableProbe { native, quirks, gpu, space: &space, barrier }.run().map(|()| space)
+                let probe = PageTableProbe { native, quirks, gpu, space: &space, barrier };
+                // Stopping a runtime with live mappings can crash (6.4.3).
+                let result = probe.run().inspect_err(|_| runtime.stay_started())?;
+                result.map(|()| space)
             };
             let index = gpu.id().index();
             match open() {

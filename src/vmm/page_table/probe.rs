@@ -34,15 +34,21 @@ struct Place {
 impl<'a> PageTableProbe<'a> {
     /// Maps memory, replaces the entries of the first half by those of the second half, and reads with the
     /// GPU. No access can fault.
-    pub fn run(self) -> Result<(), Uncontrolled> {
-        let pool = self.gpu.vmem_pool().ok_or(Uncontrolled::NoPool)?;
+    ///
+    /// An error outside of the result means that the memory may still be mapped, or that a GPU may still use it: it
+    /// stays allocated, and its addresses reserved.
+    pub fn run(self) -> Result<Result<(), Uncontrolled>, Uncontrolled> {
+        let Some(pool) = self.gpu.vmem_pool() else { return Ok(Err(Uncontrolled::NoPool)) };
         let (half, size) = (pool.granule, 2 * pool.granule);
-        let address = self.native.call_shared(|native| native.address_reserve(size, 0, half))?;
+        let reserved = self.native.call_shared(|native| native.address_reserve(size, 0, half));
+        let address = match reserved {
+            Ok(address) => address,
+            Err(failure) => return Ok(Err(failure.into())),
+        };
         let created = self
             .native
             .call_shared(|native| native.handle_create(pool.native, size, MEMORY_TYPE_PINNED, 0));
         let result = match created {
-            // After an error, a GPU may still use the memory: it stays allocated, and its addresses reserved.
             Ok(memory) => {
                 let result = self.with_memory(Place { address, half, memory })?;
                 // SAFETY: the memory is not mapped, and no GPU uses it.
@@ -53,11 +59,10 @@ impl<'a> PageTableProbe<'a> {
         };
         // SAFETY: nothing is mapped in the reserved range.
         self.native.call_shared(|native| unsafe { native.address_free(address, size) })?;
-        result
+        Ok(result)
     }
 
-    /// Returns the result of the probe. An error outside of it means that the memory is still mapped, or that a GPU may
-    /// still use it, because the wait after its unmapping failed.
+    /// Returns the result of the probe; errors are as those of [`run`](Self::run).
     fn with_memory(self, place: Place) -> Result<Result<(), Uncontrolled>, Uncontrolled> {
         let Place { address, half, memory } = place;
         let keeps = self.quirks.export_keeps_descriptor;
