@@ -79,6 +79,31 @@ fn retired_pages_stay_readable_until_signals_fire() {
     }
 }
 
+/// The queue releases the memory, also if no other call of the buffer follows.
+#[test]
+fn retired_page_stops_using_shared_memory() {
+    for (generation, config) in generations() {
+        let machine = Machine::new(config);
+        let queue = RetireQueue::builder(4).without_thread().open(&machine.vmm).unwrap();
+        let [first, second] = [(); 2].map(|()| buffer(&machine, 8));
+        first.map(0..2).unwrap();
+        first.share_pages(0..1, &second, 0).unwrap();
+        assert_eq!(machine.vmm.usage().handles, 2, "{generation}");
+        retire(&first, 0..2, &queue, &[]).unwrap();
+        assert_eq!((first.page_users(0), second.page_users(0)), (Ok(0), Ok(2)), "{generation}");
+        assert_eq!(queue.poll().unwrap().retired, 2, "{generation}");
+        if machine.vmm.quirks().memory_returns_with_addresses {
+            // The buffer keeps the memory, with its next call.
+            assert_eq!(first.statistics().ready, 1, "{generation}");
+        } else {
+            assert_eq!(machine.vmm.usage().handles, 1, "{generation}");
+        }
+        assert_eq!(second.page_users(0), Ok(1), "{generation}");
+        drop((first, second, queue));
+        machine.assert_everything_freed();
+    }
+}
+
 #[test]
 fn full_queue_leaves_pages_mapped() {
     let machine = Machine::new(generations().remove(0).1);

@@ -282,17 +282,17 @@ impl PagedBuffer {
         transfer(Operation::SharePages, (&self.core, pages), (&destination.core, first))
     }
 
-    /// Returns the number of pages, of this and other buffers, that map the memory of a page: 1 if it
-    /// is not shared, 0 if it is not mapped.
+    /// Returns the number of mappings of a page's memory: 1 if it is not shared, 0 if the page is not in use.
     ///
-    /// While another thread moves or shares the page, its call counts as one more page.
+    /// Counts pages of this and other buffers, also retiring pages, which a kernel may still read, and mappings by
+    /// address. While another thread moves or shares the page, its call counts as one more page.
     ///
     /// # Errors
     /// [`Problem::OutOfRange`].
     pub fn page_users(&self, page: usize) -> Result<usize, Error> {
         let locked = self.core.lock_for(Operation::GetAccess)?;
         self.address_of(page)?;
-        Ok(locked.in_use(page).map_or(0, |(_, memory)| Arc::strong_count(memory)))
+        Ok(locked.in_use(page).map_or(0, |(_, memory)| memory.mappings()))
     }
 
     /// Exchanges the memory of pages with that of pages of this or another buffer, from page `first`

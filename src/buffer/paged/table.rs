@@ -265,7 +265,7 @@ impl Locked<'_> {
         let count = |state| pages.values().filter(|page| page.state == state).count();
         let memory = pages.values().filter(|page| page.state == PageState::Mapped);
         let memory = memory.filter_map(|page| page.memory.as_ref());
-        let shared: Vec<_> = memory.filter(|memory| Arc::strong_count(memory) > 1).collect();
+        let shared: Vec<_> = memory.filter(|memory| memory.mappings() > 1).collect();
         let distinct: HashSet<_> = shared.iter().map(|memory| Arc::as_ptr(memory)).collect();
         PagedStatistics {
             pages: core.page_count,
