@@ -341,16 +341,20 @@ impl Locked<'_> {
     }
 
     /// Removes the pages that a retire queue has unmapped, and returns kept memory to the pool.
+    ///
+    /// The queue drops the mapping after it has unmapped it. Until then, the pool could not keep the memory.
     pub fn reclaim(&mut self) {
         let core = self.core;
         let Table { pages, retiring, .. } = &mut *self.table;
         let mut freed = Vec::new();
         retiring.retain(|&index, &mut serial| {
-            let is_mapped = core.vmm.has_mapping(core.address_of(index), serial);
-            if !is_mapped {
+            let memory = pages.get(&index).and_then(|page| page.memory.as_ref());
+            let is_held = memory.is_some_and(|it| Arc::strong_count(it) == 1 && it.has_clones());
+            let is_retiring = is_held || core.vmm.has_mapping(core.address_of(index), serial);
+            if !is_retiring {
                 freed.extend(pages.remove(&index).and_then(|page| page.memory));
             }
-            is_mapped
+            is_retiring
         });
         core.store(freed);
     }

@@ -125,9 +125,22 @@ impl Allocation {
         released.map_err(|error| Rejected { value: self, error })
     }
 
+    /// Returns whether clones exist; each mapping of an owned value has one.
+    pub(crate) fn has_clones(&self) -> bool {
+        Arc::strong_count(&self.inner) > 1
+    }
+
     /// Returns the number of mappings of the memory, including those that are being created.
     pub(crate) fn mappings(&self) -> usize {
         self.inner.with_record(|record| record.mappings as usize).unwrap_or_default()
+    }
+
+    /// Returns the value if nothing else uses the memory: it has no clones, no other references and no mappings.
+    /// Otherwise drops the value; the last user releases the memory.
+    pub(crate) fn into_unused(mut self) -> Option<Self> {
+        let unused = |record: &HandleRecord| record.references == 1 && record.mappings == 0;
+        let is_unused = Arc::get_mut(&mut self.inner)?.with_record(unused);
+        is_unused.unwrap_or_default().then_some(self)
     }
 
     /// Returns the handle, if it belongs to this `Vmm`.
