@@ -181,8 +181,18 @@ impl Locked<'_> {
                 memory: Some(memory),
             }) => Ok((mapping, memory)),
             Some(Page { state: PageState::Lost, .. }) => Err(invalid(page, Problem::PageLost)),
+            // The queue may have unmapped the page since the last call that reclaimed pages.
+            Some(Page { state: PageState::Retiring, .. }) if self.is_retiring(page) => {
+                Err(invalid(page, Problem::PageRetiring))
+            }
             _ => Err(invalid(page, Problem::PageNotMapped)),
         }
+    }
+
+    /// Returns whether a retire queue has not unmapped a page yet.
+    fn is_retiring(&self, page: usize) -> bool {
+        let (vmm, address) = (&self.core.vmm, self.core.address_of(page));
+        self.table.retiring.get(&page).is_some_and(|&serial| vmm.has_mapping(address, serial))
     }
 
     /// Returns the memory of pages, all of which must be in use.
