@@ -6,7 +6,7 @@ mod transfer;
 
 pub use options::{PageState, PagedBuilder, PagedStatistics};
 
-use super::check_agent;
+use super::check_agents;
 use crate::agent::AgentId;
 use crate::error::{Error, Feature, Operation};
 use crate::sync::thread;
@@ -338,6 +338,7 @@ impl PagedBuffer {
     /// # Errors
     /// As for [`Vmm::revoke`].
     pub fn revoke(&self, agents: &[AgentId]) -> Result<(), Error> {
+        check_agents(Operation::Revoke, &self.core.vmm, &self.core.properties, agents)?;
         let mut locked = self.core.lock_for(Operation::Revoke)?;
         let mappings: Vec<_> = locked.mappings().map(|(_, mapping)| mapping).collect();
         Mapping::revoke_many(&mappings, agents)?;
@@ -350,7 +351,7 @@ impl PagedBuffer {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for an unknown agent, or if a page was unmapped by its address.
     pub fn access(&self, agent: AgentId) -> Result<Access, Error> {
-        check_agent(&self.core.vmm, &self.core.properties, agent)?;
+        check_agents(Operation::GetAccess, &self.core.vmm, &self.core.properties, &[agent])?;
         let locked = self.core.lock();
         locked.mappings().try_for_each(|(_, mapping)| mapping.access(agent).map(drop))?;
         Ok(locked.table.grants.of(agent))
