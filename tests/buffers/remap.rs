@@ -254,6 +254,37 @@ fn owned_mappings_follow_their_memory() {
     }
 }
 
+/// The lists are in any order; the mappings are paired by their addresses.
+#[test]
+fn exchanged_mappings_may_be_unsorted() {
+    let machine = Machine::new(Config::mi300x(1));
+    let granule = machine.granule();
+    let mappings = |first: u8| {
+        let reservation = Reservation::builder(3 * granule).reserve(&machine.vmm).unwrap();
+        let mapping = |index: usize| {
+            let memory = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
+            let mapping = reservation.map(index * granule, &memory).unwrap();
+            mapping.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
+            mapping.write(0, &[first + index as u8]).unwrap();
+            mapping
+        };
+        [mapping(0), mapping(1), mapping(2)]
+    };
+    let (mut first, mut second) = (mappings(10), mappings(20));
+    first.reverse();
+    second.swap(0, 1);
+    Mapping::exchange_many(&mut first, &mut second).unwrap();
+    for (mapping, expected) in first.iter().chain(&second).zip([22, 21, 20, 11, 10, 12]) {
+        let mut byte = [0];
+        mapping.read(0, &mut byte).unwrap();
+        assert_eq!(byte, [expected], "{mapping:?}");
+        let retained = Allocation::at(&machine.vmm, mapping.address()).unwrap();
+        assert_eq!(mapping.allocation().handle(), retained.handle(), "{mapping:?}");
+    }
+    drop((first, second));
+    machine.assert_empty();
+}
+
 #[test]
 fn stale_mapping_exchanges_nothing() {
     let (machine, foreign) = (Machine::new(Config::mi300x(1)), Machine::new(Config::mi300x(1)));
