@@ -2,7 +2,7 @@
 
 use super::{DeviceBuffer, owner, whole_granules};
 use crate::agent::AgentId;
-use crate::error::{Error, ErrorKind, Operation};
+use crate::error::{Error, ErrorKind, Operation, Problem};
 use crate::sync::lock;
 use crate::vmm::{Access, Address, Allocation, AllocationProperties, Mapping, Reservation, Vmm};
 use core::ops::Deref;
@@ -130,6 +130,11 @@ impl PausableBuffer {
         let Some(memory) = self.memory.as_ref().filter(|_| !self.buffer.paused) else {
             return Err(Error::new(Operation::Pause, ErrorKind::Paused));
         };
+        if let Some(Err(error)) = self.buffer.mappings.first().map(Mapping::check_mapped)
+            && matches!(error.problem(), Some(Problem::NotMapped(_)))
+        {
+            return Err(Error::new(Operation::Pause, error.into_kind()));
+        }
         let saved = match contents {
             Contents::Save => Some(self.save(memory)?),
             Contents::Drop => None,
