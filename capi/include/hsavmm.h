@@ -255,8 +255,8 @@ hipError_t hsavmm_paged_retire(hsavmm_paged_t buffer, size_t first, size_t count
  * the access of its own buffer. The memory is released when its last page is unmapped. */
 hipError_t hsavmm_paged_share_pages(hsavmm_paged_t buffer, size_t first, size_t count,
                                     hsavmm_paged_t destination, size_t destination_first);
-/* Returns the number of pages, in all buffers, that map the memory of this page: 1 if it is not shared, 0
- * if it is not mapped. */
+/* Returns the number of mappings of this page's memory, of pages in all buffers, also retiring ones, and by address:
+ * 1 if it is not shared, 0 if the page is not in use. */
 hipError_t hsavmm_paged_page_users(hsavmm_paged_t buffer, size_t page, size_t *users);
 hipError_t hsavmm_paged_grant(hsavmm_paged_t buffer, const hipMemLocation *locations, size_t count,
                               hipMemAccessFlags flags);

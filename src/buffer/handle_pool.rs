@@ -110,7 +110,8 @@ impl HandlePool {
         }
     }
 
-    /// Stores memory up to the capacity, and releases the rest unless the pool keeps all memory.
+    /// Stores memory up to the capacity, and releases the rest unless the pool keeps all memory. Memory that is
+    /// still used, for example by a retire queue, is not stored: its last user releases it.
     pub fn store(&self, memory: Vec<Allocation>) {
         memory.into_iter().for_each(|memory| self.shared.store(memory, self.shared.keeps_all));
     }
@@ -122,6 +123,7 @@ impl Shared {
     }
 
     fn store(&self, memory: Allocation, keep: bool) {
+        let Some(memory) = memory.into_unused() else { return };
         let mut state = lock(&self.state);
         if keep || state.ready.len() < self.capacity {
             state.ready.push(memory);

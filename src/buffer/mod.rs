@@ -91,10 +91,15 @@ fn is_quarantine(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Quarantined { .. })
 }
 
-/// Checks that an agent belongs to the runtime, and that this process is not a child of a fork.
-fn check_agent(vmm: &Vmm, properties: &AllocationProperties, agent: AgentId) -> Result<(), Error> {
-    let checked = vmm.check_access(properties, &AccessDescriptor::of_each(&[agent], Access::None));
-    checked.map_err(|error| Error::new(Operation::GetAccess, error.into_kind()))
+/// Checks that agents belong to the runtime, and that this process is not a child of a fork.
+fn check_agents(
+    operation: Operation,
+    vmm: &Vmm,
+    properties: &AllocationProperties,
+    agents: &[AgentId],
+) -> Result<(), Error> {
+    let checked = vmm.check_access(properties, &AccessDescriptor::of_each(agents, Access::None));
+    checked.map_err(|error| Error::new(operation, error.into_kind()))
 }
 
 /// The access of agents to a whole buffer; agents without access are not listed.
@@ -215,9 +220,7 @@ impl DeviceBuffer {
     /// # Errors
     /// As for [`Vmm::revoke`].
     pub fn revoke(&self, agents: &[AgentId]) -> Result<(), Error> {
-        if self.mappings.is_empty() {
-            return self.grant(agents, Access::None);
-        }
+        check_agents(Operation::Revoke, &self.vmm, &self.properties, agents)?;
         let mut grants = self.lock_grants(Operation::Revoke)?;
         Mapping::revoke_many(&self.mappings.iter().collect::<Vec<_>>(), agents)?;
         grants.set(agents, Access::None);
@@ -229,7 +232,7 @@ impl DeviceBuffer {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for an unknown agent, or if a part of the buffer was unmapped by its address.
     pub fn access(&self, agent: AgentId) -> Result<Access, Error> {
-        check_agent(&self.vmm, &self.properties, agent)?;
+        check_agents(Operation::GetAccess, &self.vmm, &self.properties, &[agent])?;
         self.mappings.iter().try_for_each(|mapping| mapping.access(agent).map(drop))?;
         Ok(lock(&self.grants).of(agent))
     }

@@ -2,7 +2,7 @@
 
 use super::{DeviceBuffer, owner, whole_granules};
 use crate::agent::AgentId;
-use crate::error::{Error, ErrorKind, Operation};
+use crate::error::{Error, ErrorKind, Operation, Problem};
 use crate::sync::lock;
 use crate::vmm::{Access, Address, Allocation, AllocationProperties, Mapping, Reservation, Vmm};
 use core::ops::Deref;
@@ -124,11 +124,17 @@ impl PausableBuffer {
     /// now, but without its addresses; otherwise as for [`Vmm::copy_to_host`], [`Vmm::unmap`],
     /// [`Vmm::address_free`] and [`Vmm::release`], and the buffer is unchanged. If the runtime fails
     /// again while the buffer is restored, the buffer is paused, and keeps its memory and contents until
-    /// it resumes.
+    /// it resumes. If its addresses are then quarantined ([`ErrorKind::Quarantined`]), it can only resume at
+    /// another address ([`resume_anywhere`](Self::resume_anywhere)).
     pub fn pause(&mut self, contents: Contents) -> Result<(), Error> {
         let Some(memory) = self.memory.as_ref().filter(|_| !self.buffer.paused) else {
             return Err(Error::new(Operation::Pause, ErrorKind::Paused));
         };
+        if let Some(Err(error)) = self.buffer.mappings.first().map(Mapping::check_mapped)
+            && matches!(error.problem(), Some(Problem::NotMapped(_)))
+        {
+            return Err(Error::new(Operation::Pause, error.into_kind()));
+        }
         let saved = match contents {
             Contents::Save => Some(self.save(memory)?),
             Contents::Drop => None,
@@ -151,8 +157,8 @@ impl PausableBuffer {
     ///
     /// # Errors
     /// [`ErrorKind::NotPaused`]; [`ErrorKind::AddressLost`] if the addresses were lost and are still
-    /// not available; otherwise as for [`Vmm::create`], [`Vmm::map`], [`Vmm::set_access`] and
-    /// [`Vmm::copy_from_host`]. The buffer stays paused, and can resume later.
+    /// not available; [`ErrorKind::Quarantined`] if they are quarantined; otherwise as for [`Vmm::create`],
+    /// [`Vmm::map`], [`Vmm::set_access`] and [`Vmm::copy_from_host`]. The buffer stays paused, and can resume later.
     pub fn resume(&mut self) -> Result<(), Error> {
         if !self.buffer.paused {
             return Err(Error::new(Operation::Resume, ErrorKind::NotPaused));
@@ -173,25 +179,39 @@ impl PausableBuffer {
         }
     }
 
-    /// Resumes, at another address if the buffer's own is lost and not available. Returns the address.
+    /// Resumes, at another address if the buffer's own is quarantined, or lost and not available. Returns the
+    /// address.
     ///
     /// # Errors
-    /// As for [`resume`](Self::resume), except [`ErrorKind::AddressLost`].
+    /// As for [`resume`](Self::resume), except [`ErrorKind::AddressLost`], and [`ErrorKind::Quarantined`] for the
+    /// buffer's own address. The buffer then stays paused, at its own address.
     pub fn resume_anywhere(&mut self) -> Result<Address, Error> {
         match self.resume() {
-            Err(error)
-                if matches!(error.kind(), ErrorKind::AddressLost { .. })
-                    && !self.holds_addresses() => {}
+            Err(error) if self.has_lost_addresses(&error) => {}
             result => return result.map(|()| self.address()),
         }
         let reservation = Reservation::builder(self.extent()).reserve(&self.buffer.vmm)?;
-        let before = core::mem::replace(&mut self.buffer.address, reservation.address());
-        self.reservation = Some(reservation);
+        // A mapping in a quarantined reservation stays mapped.
+        self.buffer.mappings.clear();
+        let had_memory = self.memory.is_some();
+        let address = core::mem::replace(&mut self.buffer.address, reservation.address());
+        let before = self.reservation.replace(reservation);
         self.resume().map(|()| self.address()).inspect_err(|_| {
-            self.buffer.address = before;
+            self.buffer.address = address;
             self.buffer.mappings.clear();
-            (self.memory, self.reservation) = (None, None);
+            // Memory that existed before may have the only copy of the contents.
+            self.memory = self.memory.take().filter(|_| had_memory);
+            self.reservation = before;
         })
+    }
+
+    /// Returns whether an error says that the buffer's own addresses cannot be used.
+    fn has_lost_addresses(&self, error: &Error) -> bool {
+        match error.kind() {
+            ErrorKind::AddressLost { .. } => !self.holds_addresses(),
+            ErrorKind::Quarantined { range, .. } => range.address == self.address(),
+            _ => false,
+        }
     }
 
     /// Unmaps and releases the memory. If the runtime requires it, frees the addresses and reserves them

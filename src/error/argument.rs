@@ -301,6 +301,9 @@ pub enum Problem {
     /// Memory that is not open.
     #[error("was not opened")]
     NotOpened,
+    /// A capacity for which no memory can be allocated.
+    #[error("needs more memory than can be allocated; use a smaller one")]
+    OutOfMemory,
     /// A list that is too long. Holds the maximum number of elements.
     #[error("has too many elements; the maximum is {0}")]
     TooMany(usize),

@@ -10,12 +10,18 @@ use crate::address::Address;
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
 use smallvec::SmallVec;
 
+#[cfg(doc)]
+use super::Mapping;
+
 impl Vmm {
     /// Exchanges the memory behind two ranges without copying it. HIP has no such call.
     ///
     /// Both ranges consist of whole mappings of the same sizes. The access to each address does not
     /// change. No agent may use either range during the call; other threads observe a single step. Calls
     /// `hsa_amd_vmem_unmap`, `hsa_amd_vmem_map` and `hsa_amd_vmem_set_access`.
+    ///
+    /// Owned values, such as a [`Mapping`], lose their mappings in the ranges, as after [`unmap`](Self::unmap): their
+    /// calls return [`Problem::NotMapped`]. [`Mapping::exchange`] exchanges the memory of owned mappings.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if a range does not consist of whole mappings, the sizes of the
@@ -76,11 +82,18 @@ impl Shared {
             }
             let mappings = old_to.iter().chain(&old_from);
             let memory = old_from.iter().chain(&old_to);
+            let by_address = matches!(expected_to, Expected::Any);
             let with_memory = |(mapping, memory): (&MappedRange, &MappedRange)| {
                 let MappedRange { handle, offset, native, owner, .. } = *memory;
-                MappedRange { handle, offset, native, owner, ..*mapping }
+                let serial = match by_address {
+                    // An owned mapping would not know its new memory, and is no longer valid.
+                    true => journal.containing(mapping.range())?.1.new_serial(),
+                    false => mapping.serial,
+                };
+                Ok(MappedRange { handle, offset, serial, native, owner, ..*mapping })
             };
-            let after: Vec<MappedRange> = mappings.zip(memory).map(with_memory).collect();
+            let after = mappings.zip(memory).map(with_memory);
+            let after = after.collect::<Result<Vec<MappedRange>, ErrorKind>>()?;
             let (after_to, after_from) = after.split_at(old_to.len());
             self.check_granules(after_to, Argument::Destination)?;
             self.check_granules(after_from, Argument::Source)?;

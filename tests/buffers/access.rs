@@ -2,13 +2,15 @@
 
 use crate::machine::{KIB, Machine, generations, with_two_cpus};
 use hsa_vmm::Error;
-use hsa_vmm::buffer::{PagedBuffer, PausableBuffer, RingBuffer};
+use hsa_vmm::buffer::{Contents, PagedBuffer, PausableBuffer, RingBuffer};
 use hsa_vmm::error::{Argument, ErrorKind, Feature, Operation, Problem};
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{Access, AgentId, GrowableBuffer};
 
 /// A query of an agent's access to a buffer.
 type AccessQuery<'a> = &'a dyn Fn(AgentId) -> Result<Access, Error>;
+/// A call that revokes the access of agents to a buffer.
+type Revoke<'a> = &'a dyn Fn(&[AgentId]) -> Result<(), Error>;
 
 const STEP: usize = 16 * KIB;
 
@@ -188,4 +190,32 @@ fn cpu_access_beyond_its_grant_is_an_error() {
     assert!(ring.read(0, &mut [0]).is_err());
     ring.grant(&[machine.cpu(0)], Access::Read).unwrap();
     assert!(ring.write(0, &[0]).is_err());
+}
+
+#[test]
+fn revoke_rejects_unknown_agents_without_memory() {
+    let machine = Machine::new(Config::mi300x(1));
+    let foreign = Machine::new(Config::mi300x(2)).gpu(1);
+    let (vmm, properties) = (&machine.vmm, machine.on(0));
+    let growable = new_buffer(&machine);
+    let mut paused = PausableBuffer::create(vmm, STEP, &properties).unwrap();
+    paused.pause(Contents::Drop).unwrap();
+    let paged = PagedBuffer::builder(4 * STEP).with_page_size(STEP).reserve(vmm, &properties);
+    let paged = paged.unwrap();
+    let revokes: [(&str, Revoke<'_>); 3] = [
+        ("growable", &|agents| growable.revoke(agents)),
+        ("paused", &|agents| paused.revoke(agents)),
+        ("paged", &|agents| paged.revoke(agents)),
+    ];
+    for (name, revoke) in revokes {
+        for (agents, argument, problem) in [
+            (&[foreign][..], Argument::Agent, Problem::UnknownAgent),
+            (&[], Argument::Descriptors, Problem::Empty),
+        ] {
+            let error = revoke(agents).expect_err(name);
+            let found = (error.operation(), error.argument(), error.problem());
+            assert_eq!(found, (Operation::Revoke, Some(argument), Some(problem)), "{name}");
+        }
+        revoke(&[machine.gpu(0)]).unwrap();
+    }
 }

@@ -4,7 +4,7 @@ use crate::machine::{KIB, Machine, generations};
 use crate::process::{End, in_child, within};
 use hsa_vmm::error::{ErrorKind, Operation};
 use hsa_vmm::simulation::{Config, FaultPlan};
-use hsa_vmm::{Access, GrowableBuffer};
+use hsa_vmm::{Access, Allocation, GrowableBuffer};
 use std::time::{Duration, Instant};
 
 const STEP: usize = 16 * KIB;
@@ -113,6 +113,49 @@ fn memory_that_is_not_released_is_reused() {
         buffer.grow(4 * STEP).unwrap();
         drop(buffer);
         machine.assert_empty();
+    }
+}
+
+/// The caller clones, retains or maps the memory of a buffer, which then shrinks and grows.
+#[test]
+fn memory_that_the_caller_uses_is_not_reused() {
+    for pool in [0, 2] {
+        for case in ["cloned", "retained", "mapped"] {
+            let machine = Machine::new(Config::mi300x(1));
+            let mut buffer = new_buffer(&machine, pool);
+            wait_for(&buffer, pool);
+            // The pool has room for the memory.
+            let plan = FaultPlan::none().always("hsa_amd_vmem_handle_create", OUT_OF_RESOURCES);
+            machine.simulation.set_faults(if pool > 0 { plan } else { FaultPlan::none() });
+            buffer.grow(STEP).unwrap();
+            let memory = buffer.allocations().next().unwrap();
+            let handle = memory.handle();
+            let (mut held, mut address) = (None, None);
+            match case {
+                "cloned" => held = Some(memory.clone()),
+                "retained" => held = Some(Allocation::at(&machine.vmm, buffer.address()).unwrap()),
+                _ => {
+                    address = Some(machine.reserve(STEP));
+                    machine.map(address.unwrap(), STEP, handle);
+                }
+            }
+            buffer.shrink(STEP).unwrap();
+            assert_eq!(buffer.pooled_handles(), pool.saturating_sub(1), "{case}");
+            machine.simulation.set_faults(FaultPlan::none());
+            buffer.grow(3 * STEP).unwrap();
+            let reused = buffer.allocations().any(|memory| memory.handle() == handle);
+            assert!(!reused, "{case}, {pool} pooled");
+            wait_for(&buffer, pool);
+            assert_eq!(machine.vmm.usage().handles, 3 + pool + 1, "{case}");
+            drop(held);
+            if let Some(address) = address {
+                machine.vmm.unmap(address, STEP).unwrap();
+                machine.vmm.address_free(address, STEP).unwrap();
+            }
+            assert_eq!(machine.vmm.usage().handles, 3 + pool, "{case}: the memory is released");
+            drop(buffer);
+            machine.assert_empty();
+        }
     }
 }
 

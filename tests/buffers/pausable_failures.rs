@@ -59,6 +59,31 @@ impl Buffers {
         }
     }
 
+    /// Resumes paused buffers, whose addresses may be quarantined, and checks the contents unless they were
+    /// dropped. Returns the number of buffers that have another address now.
+    fn resume_anywhere(&mut self, dropped: bool, context: &str) -> usize {
+        let (agents, vmm) = ([self.machine.cpu(0), self.machine.gpu(0)], &self.machine.vmm);
+        let mut moved = 0;
+        for (buffer, kept) in [(&mut self.resident, !dropped), (&mut self.paused, true)] {
+            if !buffer.is_paused() {
+                continue;
+            }
+            let before = buffer.address();
+            let after = buffer.resume_anywhere();
+            let after = after.unwrap_or_else(|error| panic!("{context}, and then: {error}"));
+            moved += usize::from(after != before);
+            assert_eq!(after, buffer.address(), "{context}");
+            assert!(!kept || contents(buffer) == pattern(SIZE, 1), "{context}: the contents");
+            for agent in agents {
+                assert_eq!(vmm.get_access(agent, after), buffer.access(agent), "{context}");
+            }
+            buffer.pause(Contents::Save).unwrap();
+            buffer.resume().unwrap();
+            assert!(!kept || contents(buffer) == pattern(SIZE, 1), "{context}: again");
+        }
+        moved
+    }
+
     fn close(self, context: &str) {
         let Self { resident, paused, machine } = self;
         drop((resident, paused));
@@ -68,12 +93,13 @@ impl Buffers {
 }
 
 const PAUSE_AND_DROP: &str = "pause and drop";
+const RESUME_ANYWHERE: &str = "resume anywhere";
 
 const ACTS: &[(&str, Act<Buffers>)] = &[
     ("pause and save", |s| s.resident.pause(Contents::Save)),
     (PAUSE_AND_DROP, |s| s.resident.pause(Contents::Drop)),
     ("resume", |s| s.paused.resume()),
-    ("resume anywhere", |s| s.paused.resume_anywhere().map(drop)),
+    (RESUME_ANYWHERE, |s| s.paused.resume_anywhere().map(drop)),
     ("grant a peer", |s| s.resident.grant(&[s.machine.gpu(1)], Access::Read)),
     ("grant only the CPU", |s| s.resident.grant(&[s.machine.gpu(0)], Access::None)),
     ("revoke", |s| s.resident.revoke(&[s.machine.gpu(0)])),
@@ -131,7 +157,7 @@ fn one_failure_changes_nothing() {
 #[test]
 fn repeated_failures_lose_no_contents() {
     run_single_threaded(|| {
-        let mut kept_paused = 0;
+        let (mut kept_paused, mut moved) = (0, 0);
         let runs = fail_all_calls_from(configurations(), ACTS, |mut failed| {
             let (name, context, result) = (failed.name, &failed.context, &failed.result);
             let quarantined = |result: &Result<(), Error>| matches!(result, Err(error) if matches!(error.kind(), ErrorKind::Quarantined { .. }));
@@ -148,16 +174,22 @@ fn repeated_failures_lose_no_contents() {
                     failed.setup.close(context);
                 }
             } else {
-                // The buffer is unusable, but no call blocks.
+                // The addresses are unusable, but no call blocks, and no contents are lost.
                 let repeated = (failed.act)(&mut failed.setup);
                 let is_reported = quarantined(result) || quarantined(&repeated);
+                let resumed = name == RESUME_ANYWHERE && repeated.is_ok();
                 assert!(
-                    is_reported || name.starts_with("make"),
+                    is_reported || resumed || name.starts_with("make"),
                     "{context}: {result:?}, then {repeated:?}"
                 );
+                let is_kept = || contents(&failed.setup.paused) == pattern(SIZE, 1);
+                assert!(!resumed || is_kept(), "{context}: the contents");
+                moved += failed.setup.resume_anywhere(name == PAUSE_AND_DROP, context);
             }
         });
         println!("{runs} runtimes that kept failing, {kept_paused} buffers that kept their memory");
+        println!("{moved} buffers that resumed at another address");
         assert!(runs > 200 && kept_paused > 0, "{runs}, {kept_paused}");
+        assert!(moved > 0, "{moved}");
     });
 }

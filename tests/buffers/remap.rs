@@ -5,7 +5,7 @@ use crate::machine::{KIB, Machine, access, at, generations, without_cpu_mapping}
 use crate::pausable::run_single_threaded;
 use crate::process::{assert_inaccessible, within};
 use hsa_vmm::Error;
-use hsa_vmm::buffer::PagedBuffer;
+use hsa_vmm::buffer::{Contents, PagedBuffer, PausableBuffer};
 use hsa_vmm::error::Rejected;
 use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::simulation::{Config, GpuPermissions};
@@ -251,6 +251,75 @@ fn owned_mappings_follow_their_memory() {
         );
         drop(first);
         machine.assert_empty();
+    }
+}
+
+/// The lists are in any order; the mappings are paired by their addresses.
+#[test]
+fn exchanged_mappings_may_be_unsorted() {
+    let machine = Machine::new(Config::mi300x(1));
+    let granule = machine.granule();
+    let mappings = |first: u8| {
+        let reservation = Reservation::builder(3 * granule).reserve(&machine.vmm).unwrap();
+        let mapping = |index: usize| {
+            let memory = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
+            let mapping = reservation.map(index * granule, &memory).unwrap();
+            mapping.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
+            mapping.write(0, &[first + index as u8]).unwrap();
+            mapping
+        };
+        [mapping(0), mapping(1), mapping(2)]
+    };
+    let (mut first, mut second) = (mappings(10), mappings(20));
+    first.reverse();
+    second.swap(0, 1);
+    Mapping::exchange_many(&mut first, &mut second).unwrap();
+    for (mapping, expected) in first.iter().chain(&second).zip([22, 21, 20, 11, 10, 12]) {
+        let mut byte = [0];
+        mapping.read(0, &mut byte).unwrap();
+        assert_eq!(byte, [expected], "{mapping:?}");
+        let retained = Allocation::at(&machine.vmm, mapping.address()).unwrap();
+        assert_eq!(mapping.allocation().handle(), retained.handle(), "{mapping:?}");
+    }
+    drop((first, second));
+    machine.assert_empty();
+}
+
+/// A call by address exchanges the memory of owned values, which then reject every call.
+#[test]
+fn exchange_by_address_makes_owned_values_stale() {
+    for (generation, config) in generations() {
+        let machine = Machine::new(config);
+        let granule = machine.granule();
+        let other = machine.map_new_memory(0, granule).0;
+        let new_memory = || Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
+        let reservation = Reservation::builder(granule).reserve(&machine.vmm).unwrap();
+        let mapping = reservation.map(0, &new_memory()).unwrap().named("kept");
+        let mut buffer = PausableBuffer::create(&machine.vmm, granule, &machine.on(0)).unwrap();
+        buffer.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
+        for address in [mapping.address(), buffer.address()] {
+            machine.vmm.exchange(address, other, granule).unwrap();
+        }
+        let (entries, _) = machine.vmm.snapshot();
+        let names =
+            entries.iter().flat_map(|entry| &entry.mappings).filter_map(|it| it.name.clone());
+        assert_eq!(names.collect::<Vec<_>>(), ["kept"], "{generation}");
+        let errors = [
+            mapping.check_mapped(),
+            mapping.write(0, &[1]),
+            buffer.write(0, &[1]),
+            buffer.pause(Contents::Save),
+        ];
+        for error in errors.map(Result::unwrap_err) {
+            let problem = error.problem();
+            assert!(matches!(problem, Some(Problem::NotMapped(_))), "{generation}: {error}");
+        }
+        assert!(!buffer.is_paused(), "{generation}");
+        for address in [mapping.address(), buffer.address(), other] {
+            machine.vmm.unmap(address, granule).unwrap();
+        }
+        drop((mapping, reservation, buffer));
+        machine.vmm.check().unwrap();
     }
 }
 

@@ -201,8 +201,10 @@ pub fn check_pausable_buffer(library: &Library) {
     successor.assert_rejected("grant", buffer.grant(&[library.gpu(1)], Access::Read));
     successor.assert_rejected("revoke", buffer.revoke(&[gpu]));
     successor.assert_rejected("access", buffer.access(gpu));
-    successor.assert_rejected("pause", buffer.pause(Contents::Drop));
-    successor.assert_rejected("resume", buffer.resume());
+    for contents in [Contents::Save, Contents::Drop] {
+        successor.assert_rejected("pause", buffer.pause(contents));
+        assert!(!buffer.is_paused());
+    }
     drop(buffer);
     successor.free();
     free_reservations(library);

@@ -6,7 +6,7 @@ mod transfer;
 
 pub use options::{PageState, PagedBuilder, PagedStatistics};
 
-use super::check_agent;
+use super::check_agents;
 use crate::agent::AgentId;
 use crate::error::{Error, Feature, Operation};
 use crate::sync::thread;
@@ -108,7 +108,7 @@ impl PagedBuffer {
     /// Maps memory at pages (`hipMemCreate`, `hipMemMap`, `hipMemSetAccess`): at all of them or none.
     ///
     /// # Errors
-    /// [`Problem::OutOfRange`], [`Problem::PageMapped`], [`Problem::PageLost`],
+    /// [`Problem::OutOfRange`], [`Problem::PageMapped`], [`Problem::PageRetiring`], [`Problem::PageLost`],
     /// [`ErrorKind::PagesLost`]; otherwise as for [`Vmm::create`] and [`Vmm::map_many`].
     pub fn map(&self, pages: Range<usize>) -> Result<(), Error> {
         let (core, operation) = (&*self.core, Operation::MapPages);
@@ -133,8 +133,9 @@ impl PagedBuffer {
     /// none. No GPU may still use them.
     ///
     /// # Errors
-    /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`], [`ErrorKind::PagesLost`]; otherwise as for
-    /// [`Vmm::unmap_many`], and with a zero page as for [`Vmm::map_many`].
+    /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`], [`Problem::PageRetiring`],
+    /// [`ErrorKind::PagesLost`]; otherwise as for [`Vmm::unmap_many`], and with a zero page as for
+    /// [`Vmm::map_many`].
     pub fn unmap(&self, pages: Range<usize>) -> Result<(), Error> {
         let fail = |kind| Error::new(Operation::UnmapPages, kind);
         let mut locked = self.core.lock_for(Operation::UnmapPages)?;
@@ -173,8 +174,9 @@ impl PagedBuffer {
     /// ```
     ///
     /// # Errors
-    /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`]; as for [`RetireQueue::submit_many`];
-    /// [`ErrorKind::NotSupported`] for a buffer with a zero page, which such pages would map only later.
+    /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`], [`Problem::PageRetiring`]; as for
+    /// [`RetireQueue::submit_many`]; [`ErrorKind::NotSupported`] for a buffer with a zero page, which such pages would
+    /// map only later.
     ///
     /// # Safety
     /// As for [`RetireQueue::submit`].
@@ -217,9 +219,10 @@ impl PagedBuffer {
     ///
     /// # Errors
     /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`] of this buffer, [`Problem::PageMapped`] of
-    /// the destination; [`Problem::DifferentPages`] if the destination's pages have another size or other
-    /// properties; [`Problem::ForeignHandle`] if the destination belongs to another `Vmm`;
-    /// [`ErrorKind::PagesLost`]; otherwise as for [`map`](Self::map) and [`unmap`](Self::unmap).
+    /// the destination, [`Problem::PageRetiring`] of either; [`Problem::DifferentPages`] if the destination's
+    /// pages have another size or other properties; [`Problem::ForeignHandle`] if the destination belongs to
+    /// another `Vmm`; [`ErrorKind::PagesLost`]; otherwise as for [`map`](Self::map) and
+    /// [`unmap`](Self::unmap).
     pub fn move_pages(
         &self,
         pages: Range<usize>,
@@ -282,17 +285,17 @@ impl PagedBuffer {
         transfer(Operation::SharePages, (&self.core, pages), (&destination.core, first))
     }
 
-    /// Returns the number of pages, of this and other buffers, that map the memory of a page: 1 if it
-    /// is not shared, 0 if it is not mapped.
+    /// Returns the number of mappings of a page's memory: 1 if it is not shared, 0 if the page is not in use.
     ///
-    /// While another thread moves or shares the page, its call counts as one more page.
+    /// Counts pages of this and other buffers, also retiring pages, which a kernel may still read, and mappings by
+    /// address. While another thread moves or shares the page, its call counts as one more page.
     ///
     /// # Errors
     /// [`Problem::OutOfRange`].
     pub fn page_users(&self, page: usize) -> Result<usize, Error> {
         let locked = self.core.lock_for(Operation::GetAccess)?;
         self.address_of(page)?;
-        Ok(locked.in_use(page).map_or(0, |(_, memory)| Arc::strong_count(memory)))
+        Ok(locked.in_use(page).map_or(0, |(_, memory)| memory.mappings()))
     }
 
     /// Exchanges the memory of pages with that of pages of this or another buffer, from page `first`
@@ -300,8 +303,8 @@ impl PagedBuffer {
     /// the call.
     ///
     /// # Errors
-    /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`], [`Problem::DifferentPages`],
-    /// [`Problem::Overlapping`]; otherwise as for [`move_pages`](Self::move_pages).
+    /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`], [`Problem::PageRetiring`],
+    /// [`Problem::DifferentPages`], [`Problem::Overlapping`]; otherwise as for [`move_pages`](Self::move_pages).
     pub fn exchange_pages(
         &self,
         pages: Range<usize>,
@@ -335,6 +338,7 @@ impl PagedBuffer {
     /// # Errors
     /// As for [`Vmm::revoke`].
     pub fn revoke(&self, agents: &[AgentId]) -> Result<(), Error> {
+        check_agents(Operation::Revoke, &self.core.vmm, &self.core.properties, agents)?;
         let mut locked = self.core.lock_for(Operation::Revoke)?;
         let mappings: Vec<_> = locked.mappings().map(|(_, mapping)| mapping).collect();
         Mapping::revoke_many(&mappings, agents)?;
@@ -347,7 +351,7 @@ impl PagedBuffer {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for an unknown agent, or if a page was unmapped by its address.
     pub fn access(&self, agent: AgentId) -> Result<Access, Error> {
-        check_agent(&self.core.vmm, &self.core.properties, agent)?;
+        check_agents(Operation::GetAccess, &self.core.vmm, &self.core.properties, &[agent])?;
         let locked = self.core.lock();
         locked.mappings().try_for_each(|(_, mapping)| mapping.access(agent).map(drop))?;
         Ok(locked.table.grants.of(agent))
@@ -358,8 +362,8 @@ impl PagedBuffer {
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`Problem::OutOfBounds`]; [`Problem::PageNotMapped`] without a zero page; otherwise as for
-    /// [`Vmm::read`].
+    /// [`Problem::OutOfBounds`]; [`Problem::PageNotMapped`] without a zero page; [`Problem::PageRetiring`];
+    /// otherwise as for [`Vmm::read`].
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
         let locked = self.core.lock_for(Operation::Read)?;
         locked.span(Operation::Read, offset, bytes.len())?.read(bytes)
@@ -370,7 +374,8 @@ impl PagedBuffer {
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`Problem::OutOfBounds`], [`Problem::PageNotMapped`]; otherwise as for [`Vmm::write`].
+    /// [`Problem::OutOfBounds`], [`Problem::PageNotMapped`], [`Problem::PageRetiring`]; otherwise as for
+    /// [`Vmm::write`].
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
         let locked = self.core.lock_for(Operation::Write)?;
         locked.span(Operation::Write, offset, bytes.len())?.write(bytes)
@@ -382,7 +387,8 @@ impl PagedBuffer {
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///
     /// # Errors
-    /// [`Problem::OutOfBounds`], [`Problem::PageNotMapped`]; otherwise as for [`Vmm::fill`].
+    /// [`Problem::OutOfBounds`], [`Problem::PageNotMapped`], [`Problem::PageRetiring`]; otherwise as for
+    /// [`Vmm::fill`].
     pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), Error> {
         let locked = self.core.lock_for(Operation::Fill)?;
         locked.span(Operation::Fill, offset, size)?.fill(value, size)

@@ -181,8 +181,18 @@ impl Locked<'_> {
                 memory: Some(memory),
             }) => Ok((mapping, memory)),
             Some(Page { state: PageState::Lost, .. }) => Err(invalid(page, Problem::PageLost)),
+            // The queue may have unmapped the page since the last call that reclaimed pages.
+            Some(Page { state: PageState::Retiring, .. }) if self.is_retiring(page) => {
+                Err(invalid(page, Problem::PageRetiring))
+            }
             _ => Err(invalid(page, Problem::PageNotMapped)),
         }
+    }
+
+    /// Returns whether a retire queue has not unmapped a page yet.
+    fn is_retiring(&self, page: usize) -> bool {
+        let (vmm, address) = (&self.core.vmm, self.core.address_of(page));
+        self.table.retiring.get(&page).is_some_and(|&serial| vmm.has_mapping(address, serial))
     }
 
     /// Returns the memory of pages, all of which must be in use.
@@ -265,7 +275,7 @@ impl Locked<'_> {
         let count = |state| pages.values().filter(|page| page.state == state).count();
         let memory = pages.values().filter(|page| page.state == PageState::Mapped);
         let memory = memory.filter_map(|page| page.memory.as_ref());
-        let shared: Vec<_> = memory.filter(|memory| Arc::strong_count(memory) > 1).collect();
+        let shared: Vec<_> = memory.filter(|memory| memory.mappings() > 1).collect();
         let distinct: HashSet<_> = shared.iter().map(|memory| Arc::as_ptr(memory)).collect();
         PagedStatistics {
             pages: core.page_count,
@@ -341,16 +351,20 @@ impl Locked<'_> {
     }
 
     /// Removes the pages that a retire queue has unmapped, and returns kept memory to the pool.
+    ///
+    /// The queue drops the mapping after it has unmapped it. Until then, the pool could not keep the memory.
     pub fn reclaim(&mut self) {
         let core = self.core;
         let Table { pages, retiring, .. } = &mut *self.table;
         let mut freed = Vec::new();
         retiring.retain(|&index, &mut serial| {
-            let is_mapped = core.vmm.has_mapping(core.address_of(index), serial);
-            if !is_mapped {
+            let memory = pages.get(&index).and_then(|page| page.memory.as_ref());
+            let is_held = memory.is_some_and(|it| Arc::strong_count(it) == 1 && it.has_clones());
+            let is_retiring = is_held || core.vmm.has_mapping(core.address_of(index), serial);
+            if !is_retiring {
                 freed.extend(pages.remove(&index).and_then(|page| page.memory));
             }
-            is_mapped
+            is_retiring
         });
         core.store(freed);
     }

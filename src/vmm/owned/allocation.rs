@@ -1,6 +1,7 @@
 //! Physical memory that is released when its last owner is dropped.
 
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
+use crate::vmm::ledger::HandleRecord;
 use crate::vmm::{Address, AllocationProperties, Handle, HandleType, Vmm};
 use derive_more::Debug;
 use std::os::fd::{AsFd, OwnedFd};
@@ -124,6 +125,24 @@ impl Allocation {
         released.map_err(|error| Rejected { value: self, error })
     }
 
+    /// Returns whether clones exist; each mapping of an owned value has one.
+    pub(crate) fn has_clones(&self) -> bool {
+        Arc::strong_count(&self.inner) > 1
+    }
+
+    /// Returns the number of mappings of the memory, including those that are being created.
+    pub(crate) fn mappings(&self) -> usize {
+        self.inner.with_record(|record| record.mappings as usize).unwrap_or_default()
+    }
+
+    /// Returns the value if nothing else uses the memory: it has no clones, no other references and no mappings.
+    /// Otherwise drops the value; the last user releases the memory.
+    pub(crate) fn into_unused(mut self) -> Option<Self> {
+        let unused = |record: &HandleRecord| record.references == 1 && record.mappings == 0;
+        let is_unused = Arc::get_mut(&mut self.inner)?.with_record(unused);
+        is_unused.unwrap_or_default().then_some(self)
+    }
+
     /// Returns the handle, if it belongs to this `Vmm`.
     pub(in crate::vmm) fn handle_of(&self, vmm: &Vmm) -> Result<Handle, ErrorKind> {
         let handle = self.inner.handle;
@@ -135,6 +154,11 @@ impl Allocation {
 }
 
 impl Inner {
+    fn with_record<T>(&self, act: impl FnOnce(&HandleRecord) -> T) -> Option<T> {
+        let handles = &self.vmm.shared.ledger.handles;
+        handles.with_live(self.handle, |record| act(record))
+    }
+
     fn release(&mut self) -> Result<(), Error> {
         self.vmm.release(self.handle)?;
         self.released = true;

@@ -129,7 +129,8 @@ impl Mapping {
     }
 
     /// Exchanges the memory of adjacent mappings with that of other adjacent mappings of the same sizes,
-    /// without copying it. Each mapping keeps its address and its access. Both lists are sorted by address.
+    /// without copying it. Each mapping keeps its address and its access. The lists may be in any order: the
+    /// mappings are paired in the order of their addresses.
     ///
     /// # Errors
     /// As for [`exchange`](Self::exchange).
@@ -148,7 +149,10 @@ impl Mapping {
             }
             shared.exchange(to_range, from_range, (to.expected(), from.expected()))
         })?;
-        let pairs = mappings.iter_mut().zip(others);
+        let [mut to, mut from] = [mappings, others].map(|all| all.iter_mut().collect::<Vec<_>>());
+        to.sort_by_key(|mapping| mapping.address);
+        from.sort_by_key(|mapping| mapping.address);
+        let pairs = to.into_iter().zip(from);
         pairs.for_each(|(a, b)| core::mem::swap(&mut a.allocation, &mut b.allocation));
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, lock};
+use std::collections::TryReserveError;
 
 /// A ring of slots. A thread that adds a value first reserves a place, which stays reserved until the value is
 /// [finished](Self::finish), and then stores the value in a slot that no other thread uses.
@@ -20,9 +21,14 @@ pub(super) struct Incoming<T> {
 }
 
 impl<T> Incoming<T> {
-    pub fn new(capacity: usize) -> Self {
-        let slots = (0..capacity).map(|_| Mutex::new(None)).collect();
-        Self { slots, reserved: AtomicUsize::new(0), next: AtomicU64::new(0) }
+    /// # Errors
+    /// If the slots cannot be allocated.
+    pub fn new(capacity: usize) -> Result<Self, TryReserveError> {
+        let mut slots = Vec::new();
+        slots.try_reserve_exact(capacity)?;
+        slots.resize_with(capacity, || Mutex::new(None));
+        let slots = slots.into_boxed_slice();
+        Ok(Self { slots, reserved: AtomicUsize::new(0), next: AtomicU64::new(0) })
     }
 
     pub fn capacity(&self) -> usize {
@@ -76,7 +82,7 @@ mod tests {
 
     #[test]
     fn a_full_queue_rejects_values_until_one_is_finished() {
-        let queue = Incoming::new(2);
+        let queue = Incoming::new(2).unwrap();
         for round in 0..5 {
             let first = queue.reserve(2).unwrap();
             assert_eq!(first, 2 * round);
@@ -94,7 +100,7 @@ mod tests {
 
     #[test]
     fn values_of_many_threads_are_taken_once() {
-        let (queue, threads, each) = (Incoming::new(7), 4, 2000);
+        let (queue, threads, each) = (Incoming::new(7).unwrap(), 4, 2000);
         std::thread::scope(|scope| {
             for _ in 0..threads {
                 scope.spawn(|| {

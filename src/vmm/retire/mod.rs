@@ -101,15 +101,19 @@ impl RetireQueueBuilder {
     /// Creates the queue, and its thread.
     ///
     /// # Errors
-    /// [`Problem::Zero`] for a capacity of 0; [`ErrorKind::NotSupported`] if the runtime does not export
-    /// `hsa_signal_load_scacquire`; [`ErrorKind::System`] if no thread can be created.
+    /// [`Problem::Zero`] for a capacity of 0; [`Problem::OutOfMemory`] if memory for the capacity cannot be
+    /// allocated; [`ErrorKind::NotSupported`] if the runtime does not export `hsa_signal_load_scacquire`;
+    /// [`ErrorKind::System`] if no thread can be created.
     pub fn open(self, vmm: &Vmm) -> Result<RetireQueue, Error> {
         vmm.run(Operation::Retire, |shared| {
             Argument::Size.check_not_zero(self.capacity)?;
             if !shared.native().can_load_signals() {
                 return Err(Feature::Function("hsa_signal_load_scacquire").into());
             }
-            let core = Arc::new(Core::new(vmm.clone(), self.capacity, self.limit));
+            let core = Core::new(vmm.clone(), self.capacity, self.limit).map_err(|_| {
+                ErrorKind::invalid(Argument::Size, self.capacity, Problem::OutOfMemory)
+            })?;
+            let core = Arc::new(core);
             let mut thread = None;
             if self.has_thread {
                 let (core, builder) = (core.clone(), thread::Builder::new());

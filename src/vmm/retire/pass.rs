@@ -12,6 +12,7 @@ use crate::vmm::{Expected, Reserved, Shared, Vmm};
 use core::time::Duration;
 use hsa_sys::hsa_signal_t;
 use smallvec::SmallVec;
+use std::collections::TryReserveError;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -80,20 +81,20 @@ impl Pauses {
 }
 
 impl Core {
-    pub fn new(vmm: Vmm, capacity: usize, limit: Duration) -> Self {
+    /// # Errors
+    /// If memory for this capacity cannot be allocated.
+    pub fn new(vmm: Vmm, capacity: usize, limit: Duration) -> Result<Self, TryReserveError> {
         let (next, report) = (0, RetireReport::default());
-        Self {
+        let mut retirements = Vec::new();
+        retirements.try_reserve_exact(capacity)?;
+        Ok(Self {
             vmm,
             limit,
-            incoming: Incoming::new(capacity),
-            pending: Mutex::new(Pending {
-                retirements: Vec::with_capacity(capacity),
-                next,
-                report,
-            }),
+            incoming: Incoming::new(capacity)?,
+            pending: Mutex::new(Pending { retirements, next, report }),
             sleeps: AtomicBool::new(false),
             ended: AtomicBool::new(false),
-        }
+        })
     }
 
     /// Returns whether the thread sleeps and must be woken by the caller.
