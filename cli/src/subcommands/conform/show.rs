@@ -7,7 +7,7 @@ use crate::screen::Screen;
 use crate::table::{Cell, TextTable, status_cell, table};
 use anstyle::{AnsiColor, Style};
 use hsa_vmm_conformance::{CaseReport, Cause, Report, Status, cases};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 /// The number of lines of the runtime's output that are shown for a cause, and of the driver's failures.
@@ -128,8 +128,7 @@ fn show_cause(
 /// Prints the driver's failures and the beginning of the runtime's output during the case that failed; then, in short, what
 /// cases that passed have logged, too.
 fn print_output(out: &mut Screen<'_>, output: &str, usual: &Usual) -> io::Result<()> {
-    let in_short: BTreeSet<_> = output.lines().filter_map(|line| usual.short(line)).collect();
-    let lines: Vec<_> = output.lines().filter(|line| usual.short(line).is_none()).collect();
+    let (lines, in_short) = usual.split(output);
     let failures = driver_failures(lines.iter().copied());
     let is_printed = |line: &&str| driver_line_failed(line).is_none();
     let printed: Vec<_> = lines.iter().copied().filter(is_printed).map(str::to_owned).collect();

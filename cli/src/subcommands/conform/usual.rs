@@ -5,6 +5,10 @@ use crate::driver_log::{driver_line_failed, failed_request};
 use hsa_vmm_conformance::{Report, Status};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// What every run of AMD's runtime without failures logs: the runtime asks for the properties of descriptors that are no
+/// GPU's, and counts signals when it stops. A run of a single case has no case that passes to compare with.
+const IN_EVERY_RUN: [&str; 2] = ["kfd GET_DMABUF_INFO EINVAL", "Signals leaked."];
+
 /// What was logged during cases that passed.
 #[derive(Debug, Default)]
 pub struct Usual {
@@ -39,8 +43,32 @@ impl Usual {
     /// line itself.
     pub fn short(&self, line: &str) -> Option<String> {
         let is_usual = key(line).is_some_and(|key| self.passed.contains_key(&key));
-        is_usual.then(|| request(line).unwrap_or_else(|| line.trim().to_owned()))
+        is_usual.then(|| short_form(line))
     }
+
+    /// Splits the lines of a case that failed into those that may be the cause, and the short forms of the usual ones. A
+    /// request that fails in every run may be the cause if no other request failed.
+    pub fn split<'a>(&self, output: &'a str) -> (Vec<&'a str>, BTreeSet<String>) {
+        let in_every_run = |line: &str| {
+            let key = key(line);
+            key.is_some_and(|key| IN_EVERY_RUN.contains(&key.as_str()))
+        };
+        let (usual, rest): (Vec<_>, Vec<_>) =
+            output.lines().partition(|line| self.short(line).is_some());
+        let (in_every_run, others): (Vec<_>, Vec<_>) =
+            rest.iter().copied().partition(|line| in_every_run(line));
+        let mut usual: BTreeSet<_> = usual.into_iter().map(short_form).collect();
+        if !others.iter().any(|line| driver_line_failed(line) == Some(true)) {
+            return (rest, usual);
+        }
+        usual.extend(in_every_run.into_iter().map(short_form));
+        (others, usual)
+    }
+}
+
+/// Returns the call and the error of a failed request, or the line.
+fn short_form(line: &str) -> String {
+    request(line).unwrap_or_else(|| line.trim().to_owned())
 }
 
 /// Returns the call and the error of a failed request.
@@ -84,6 +112,20 @@ mod tests {
         for line in [&request("= EIO"), &request("-> ok"), "HSA exception: BadAlloc", ""] {
             assert_eq!(usual.short(line), None, "{line}");
         }
+    }
+
+    #[test]
+    fn request_that_fails_in_every_run_is_the_cause_only_alone() {
+        let (usual, einval) = (Usual::default(), request("= EINVAL"));
+        let output = format!("{einval}\n4 Signals leaked.\n");
+        let (causes, in_short) = usual.split(&output);
+        assert_eq!((causes, in_short.len()), (vec![einval.as_str(), "4 Signals leaked."], 0));
+        let hang = "driver: 1:2 0.5 engine COPY length=0x1000 = ? (has not returned)";
+        let output = format!("{output}{hang}\n");
+        let (causes, in_short) = usual.split(&output);
+        let in_short: Vec<_> = in_short.into_iter().collect();
+        assert_eq!(causes, [hang]);
+        assert_eq!(in_short, ["4 Signals leaked.", "kfd GET_DMABUF_INFO EINVAL"]);
     }
 
     #[test]
