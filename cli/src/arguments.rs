@@ -176,6 +176,20 @@ pub enum Command {
 impl Command {
     /// Returns the log level; `None` if it was not given, or for subcommands without the option.
     pub fn log_level(&self) -> Option<LevelFilter> {
+        self.common()?.log_level
+    }
+
+    /// Returns the `bringup` command that shows why a runtime does not start; `None` for subcommands that do not test a
+    /// runtime.
+    pub fn bringup_command(&self) -> Option<String> {
+        match self {
+            Self::Worker(_) | Self::Map(_) => None,
+            _ => Some(self.common()?.runtime.bringup_command(false)),
+        }
+    }
+
+    /// Returns the options of a subcommand that uses the library on a runtime.
+    fn common(&self) -> Option<&Common> {
         match self {
             Self::Info(Info { common, .. })
             | Self::Conform(Conform { common, .. })
@@ -184,7 +198,7 @@ impl Command {
             | Self::Worker(common)
             | Self::Map(Map { common, .. })
             | Self::Bench(Bench { common, .. })
-            | Self::Stress(Stress { common, .. }) => common.log_level,
+            | Self::Stress(Stress { common, .. }) => Some(common),
             Self::Bringup(_)
             | Self::Diff(_)
             | Self::Emulate(_)

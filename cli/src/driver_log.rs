@@ -2,7 +2,7 @@
 
 use crate::kernel_log::KernelLog;
 use crate::planned_faults::is_driver_emulated;
-use crate::subcommands::bringup::returned_error;
+use crate::subcommands::bringup::{call_and_error, count_failures, returned_error};
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::env;
 use std::fs::File;
@@ -23,6 +23,21 @@ const PREFIX: &str = "driver: ";
 /// driver's.
 pub fn driver_line_failed(line: &str) -> Option<bool> {
     line.strip_prefix(PREFIX).map(is_failure)
+}
+
+/// Returns the lines in which the emulated driver logged a failure: the first of each call and error, with their number.
+pub fn driver_failures<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let failures =
+        lines.filter_map(|line| line.strip_prefix(PREFIX)).filter(|line| is_failure(line));
+    let failures = count_failures(failures).into_iter();
+    failures.map(|line| format!("{PREFIX}{line}")).collect()
+}
+
+/// Returns the call and the error of a failure that the emulated driver logged: `("kfd GET_VERSION", "EIO")`.
+pub fn failed_request(line: &str) -> Option<(String, String)> {
+    let line = line.strip_prefix(PREFIX).filter(|line| returned_error(line))?;
+    let (call, error) = call_and_error(line);
+    Some((call, error.to_owned()))
 }
 
 /// Returns whether the driver has returned an error, or a GPU has accessed an address without a page.

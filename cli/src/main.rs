@@ -107,12 +107,17 @@ fn main() -> ExitCode {
             if error.is::<subcommands::record::Failed>() {
                 return ExitCode::from(subcommands::record::FAILED);
             }
-            ExitCode::from(match not_started {
+            let status = match not_started {
                 Some(program) => program.exit_status(),
                 None if error.is::<BadUsage>() => BAD_USAGE,
                 None if is_no_runtime(&error) => NO_RUNTIME,
                 None => FAILED,
-            })
+            };
+            let bringup = arguments.command.bringup_command();
+            if let Some(bringup) = bringup.filter(|_| status == NO_RUNTIME) {
+                note!("To find the HSA call and kernel interface that fail: {bringup}");
+            }
+            ExitCode::from(status)
         }
     }
 }

@@ -51,15 +51,18 @@ pub fn gather(driver: Option<Driver>, simulation: Option<&str>, reproduce: Strin
         let value = env::var_os(name)?.to_string_lossy().into_owned();
         (!value.is_empty()).then(|| ((*name).to_owned(), value))
     };
+    let kfd_version = (machine != Some(Machine::Simulation)).then(kfd_version);
+    let (kfd_version, kfd_version_unknown) = match kfd_version {
+        Some(Err(reason)) => (None, Some(reason)),
+        version => (version.and_then(Result::ok), None),
+    };
     Provenance {
         command: program::command_line(),
         reproduce,
         environment: names.filter_map(variable).collect(),
         planned_faults: planned_faults::planned(simulation),
-        kfd_version: match machine {
-            Some(Machine::Simulation) => None,
-            _ => kfd_version(),
-        },
+        kfd_version,
+        kfd_version_unknown,
         kernel: read("/proc/sys/kernel/osrelease"),
         machine,
         redacted: false,
@@ -132,13 +135,15 @@ fn is_virtual() -> bool {
         || ["QEMU", "Xen", "VMware", "Amazon EC2"].contains(&&*read("/sys/class/dmi/id/sys_vendor"))
 }
 
-/// Returns the version of the interface of `/dev/kfd`, without planned faults.
-fn kfd_version() -> Option<String> {
+/// Returns the version of the interface of `/dev/kfd`, without planned faults, or the reason why it is not known.
+fn kfd_version() -> Result<String, String> {
     let text = kfd_version::query(&[], false)?;
-    let version = text.lines().last()?.trim();
+    let last = text.trim_end().lines().next_back().unwrap_or("the query printed nothing");
     let is_number = |part: &str| part.parse::<u32>().is_ok();
-    version.split_once('.').filter(|(major, minor)| is_number(major) && is_number(minor))?;
-    Some(version.to_owned())
+    match last.split_once('.') {
+        Some((major, minor)) if is_number(major) && is_number(minor) => Ok(last.to_owned()),
+        _ => Err(last.strip_prefix("error: ").unwrap_or(last).to_owned()),
+    }
 }
 
 impl Privacy {
@@ -170,7 +175,7 @@ impl Privacy {
         provenance.redacted = self.redact;
         let faults = provenance.planned_faults.iter_mut().map(|PlannedFault { rule, .. }| rule);
         let texts = [&mut provenance.command, &mut provenance.reproduce];
-        let values = provenance.environment.values_mut();
+        let values = provenance.environment.values_mut().chain(&mut provenance.kfd_version_unknown);
         let texts = texts.into_iter().chain(values).chain(faults);
         texts.for_each(|text| *text = self.clean_text(text));
     }

@@ -193,6 +193,34 @@ fn emulate_logs_failing_driver_calls() {
     }
 }
 
+/// The failure comes first; its context and the source of the case have titles.
+#[test]
+fn context_of_a_failed_case_has_a_title() {
+    for installation in test::selected_installations("context_of_a_failed_case_has_a_title") {
+        let case = "map.memory.whole_handle";
+        let arguments = ["conform", "--failures-only", "--filter", case];
+        let output = run_emulated(installation, &["--fault", "GEM_VA.MAP=ENOMEM"], &arguments);
+        assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+        let text = out(&output);
+        let (_, text) =
+            text.split_once(&format!("\n{case}\n  ")).unwrap_or_else(|| panic!("{text}"));
+        let mut rest = text;
+        for part in [
+            "should have succeeded: cannot set access",
+            "\n  requests that failed during the case:\n    | driver: ",
+            " GEM_VA ",
+            " = ENOMEM ",
+            "\n  expected by: ",
+            "\n  reproduce: ",
+            "bringup",
+        ] {
+            let at =
+                rest.find(part).unwrap_or_else(|| panic!("{part:?} is not in its place: {text}"));
+            rest = &rest[at + part.len()..];
+        }
+    }
+}
+
 #[test]
 fn emulate_writes_page_tables() {
     let name = "emulate_writes_page_tables";

@@ -2,6 +2,9 @@
 
 use std::fmt::Write;
 
+/// The number of bytes in a word. Words are counted, not bytes: the tests fill memory with 32-bit numbers, and single
+/// bytes of different numbers are often equal, so that half of the memory would not count as half.
+const WORD_BYTES: usize = 4;
 /// The number of bytes in a line.
 const LINE_BYTES: usize = 16;
 /// The maximum number of different lines in a description.
@@ -15,11 +18,13 @@ pub(crate) fn difference(expected: &[u8], found: &[u8]) -> Option<String> {
     }
     let first = expected.iter().zip(found).position(|(expected, found)| expected != found)?;
     let last = expected.iter().zip(found).rposition(|(expected, found)| expected != found)?;
-    let count = expected.iter().zip(found).filter(|(expected, found)| expected != found).count();
+    let words = expected.chunks(WORD_BYTES).zip(found.chunks(WORD_BYTES));
+    let count = words.filter(|(expected, found)| expected != found).count();
+    let differ = if count == 1 { "differs" } else { "differ" };
     let mut text = format!(
-        "{count} of {} bytes differ, first at offset {first:#x}, last at {last:#x}: {:#04x} instead of {:#04x} (XOR \
-         {:#04x})",
-        expected.len(),
+        "{count} of {} 32-bit words {differ}, the first byte at offset {first:#x}, the last at {last:#x}: {:#04x} \
+         instead of {:#04x} (XOR {:#04x})",
+        expected.len().div_ceil(WORD_BYTES),
         found[first],
         expected[first],
         expected[first] ^ found[first],
@@ -62,7 +67,8 @@ mod tests {
         found[39] = 0;
         let text = difference(&expected, &found).unwrap();
         let lines: Vec<_> = text.lines().collect();
-        let first = "2 of 40 bytes differ, first at offset 0x12, last at 0x27: 0x58 instead of 0x5a (XOR 0x02)";
+        let first = "2 of 10 32-bit words differ, the first byte at offset 0x12, the last at 0x27: 0x58 instead of \
+                     0x5a (XOR 0x02)";
         assert_eq!((lines.len(), lines[0]), (7, first), "{text}");
         assert_eq!(lines[3], format!("    0x0010 XOR      00 00 02{}", " 00".repeat(13)), "{text}");
         assert_eq!(lines[5], "    0x0020 found    5a 5a 5a 5a 5a 5a 5a 00");
@@ -73,5 +79,20 @@ mod tests {
         let text = difference(&[0; 160], &[1; 160]).unwrap();
         assert!(text.ends_with("and 7 more lines of 16 bytes"), "{text}");
         assert_eq!(difference(&[0; 3], &[0; 2]).unwrap(), "2 bytes instead of 3");
+    }
+
+    #[test]
+    fn half_of_the_memory_counts_as_half() {
+        // Three of four bytes of the number are zero, as in memory that was not written.
+        let expected = 0xc100_u32.to_le_bytes().repeat(32);
+        let mut found = expected.clone();
+        found[64..].fill(0);
+        let text = difference(&expected, &found).unwrap();
+        assert!(
+            text.starts_with("16 of 32 32-bit words differ, the first byte at offset 0x41, "),
+            "{text}"
+        );
+        let text = difference(&expected[..6], &[1; 6]).unwrap();
+        assert!(text.starts_with("2 of 2 32-bit words differ"), "{text}");
     }
 }

@@ -54,7 +54,7 @@ fn properties(report: &Report) -> Vec<(&str, String)> {
     let mut add = |name, value: Option<String>| properties.extend(value.map(|it| (name, it)));
     add("machine", provenance.machine.map(|machine| machine.to_string()));
     add("kernel", Some(provenance.kernel.clone()).filter(|kernel| !kernel.is_empty()));
-    add("kfd version", provenance.kfd_version.clone());
+    add("kfd version", provenance.kfd_version_text());
     for fault in &provenance.planned_faults {
         add("planned fault", Some(fault.to_string()));
     }

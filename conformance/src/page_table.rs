@@ -2,6 +2,7 @@
 
 use hsa_vmm::Runtime;
 use hsa_vmm::simulation::Simulation;
+use std::fmt;
 
 /// A page-table entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,6 +11,18 @@ pub(crate) struct Page {
     pub offset: u64,
     pub readable: bool,
     pub writable: bool,
+}
+
+impl fmt::Display for Page {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let access = match (self.readable, self.writable) {
+            (false, false) => "no access",
+            (true, false) => "read",
+            (false, true) => "write",
+            (true, true) => "read and write",
+        };
+        write!(f, "{access}, offset {:#x}", self.offset)
+    }
 }
 
 /// The page table of a GPU.

@@ -22,6 +22,9 @@ pub struct Provenance {
     /// The version of the interface of `/dev/kfd`, such as `1.17`; `None` without the device.
     #[serde(default)]
     pub kfd_version: Option<String>,
+    /// The reason why the version of `/dev/kfd` is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kfd_version_unknown: Option<String>,
     /// The kernel's release; empty if it is unknown.
     #[serde(default)]
     pub kernel: String,
@@ -105,6 +108,20 @@ impl Provenance {
         (!faults.is_empty()).then(|| format!("planned faults: {}", faults.join("; ")))
     }
 
+    /// Returns the version of the interface of `/dev/kfd`, or that it is not known and why; `None` on the simulation, which
+    /// has no driver.
+    #[must_use]
+    pub fn kfd_version_text(&self) -> Option<String> {
+        if self.machine == Some(Machine::Simulation) {
+            return None;
+        }
+        Some(match (&self.kfd_version, &self.kfd_version_unknown) {
+            (Some(version), _) => version.clone(),
+            (None, Some(reason)) => format!("not known ({reason})"),
+            (None, None) => "not known".to_owned(),
+        })
+    }
+
     /// Returns the planned faults that never happened.
     pub fn missing_faults(&self) -> impl Iterator<Item = &PlannedFault> {
         self.planned_faults.iter().filter(|fault| fault.happened == Some(false))
@@ -128,5 +145,18 @@ mod tests {
                         hsa_init#9=lost (simulated runtime), which never happened";
         assert_eq!(provenance.planned().as_deref(), Some(expected));
         assert_eq!(provenance.missing_faults().count(), 1);
+    }
+
+    #[test]
+    fn unknown_version_is_named_with_the_reason() {
+        let mut provenance = Provenance::default();
+        assert_eq!(provenance.kfd_version_text().as_deref(), Some("not known"));
+        provenance.kfd_version_unknown = Some("permission denied".to_owned());
+        let text = provenance.kfd_version_text();
+        assert_eq!(text.as_deref(), Some("not known (permission denied)"));
+        provenance.kfd_version = Some("1.17".to_owned());
+        assert_eq!(provenance.kfd_version_text().as_deref(), Some("1.17"));
+        provenance.machine = Some(Machine::Simulation);
+        assert_eq!(provenance.kfd_version_text(), None);
     }
 }

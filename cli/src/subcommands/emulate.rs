@@ -4,12 +4,14 @@ use super::rocr;
 use crate::Exit;
 use crate::arguments::Arguments;
 use crate::screen::note;
+use crate::subcommands::kfd_version;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, ValueEnum};
 use hsa_rocr::{
     Emulation, Installation, NoObject, NotInstalled, NotPreloadable, Release, check_preloadable,
     find_program, folder,
 };
+use hsa_vmm_conformance::worker::{End, Output, Received, Worker};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -137,11 +139,15 @@ fn check_configuration(args: &Emulate) -> anyhow::Result<()> {
     command.args(["kfd-version", "--open"]);
     emulation(args).apply(&mut command)?;
     command.env_remove("HSA_KFD_LOG").env_remove("HSA_KFD_PAGE_TABLES");
-    let output = command.output()?;
-    if output.status.code() != Some(i32::from(crate::BAD_USAGE)) {
+    let mut worker = Worker::start(command, Output::Capture)?;
+    // With the fault `OPEN=hang`, the process does not end.
+    let Received::Exited(End::Exited(status)) = worker.receive::<()>(kfd_version::LIMIT) else {
+        return Ok(());
+    };
+    if status != i32::from(crate::BAD_USAGE) {
         return Ok(());
     }
-    let message = String::from_utf8_lossy(&output.stderr);
+    let message = worker.captured_output();
     let message = message.trim().trim_start_matches("hsa-kfd: ");
     let message = message.replace("HSA_KFD_FAULTS: ", "invalid fault plan: ");
     Arguments::command().error(ErrorKind::InvalidValue, message).exit()

@@ -6,7 +6,7 @@
 use crate::Exit;
 use crate::screen::Screen;
 use clap::Args;
-use hsa_vmm_conformance::worker::{Output, Received, Worker};
+use hsa_vmm_conformance::worker::{End, Output, Received, Worker};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
@@ -25,18 +25,25 @@ pub struct KfdVersion {
     /// Only open the device
     #[arg(long)]
     pub open: bool,
+    /// Only open this device
+    #[arg(long)]
+    pub device: Option<PathBuf>,
     /// Print the version of each render node, too
     #[arg(long)]
     pub render_nodes: bool,
 }
 
 /// How long another process may take to query the versions.
-const LIMIT: Duration = Duration::from_secs(5);
+pub const LIMIT: Duration = Duration::from_secs(5);
 
-/// Runs this subcommand in another process, because a defective driver may hang. Returns what it prints; `None` if it
-/// does not end in time. Without `with_faults`, the emulated driver neither injects planned faults nor writes logs.
-pub fn query(options: &[&str], with_faults: bool) -> Option<String> {
-    let mut command = hsa_rocr::restart().ok()?;
+/// Runs this subcommand in another process, because a defective driver may hang. Returns what it prints; if it fails, this
+/// contains the reason. Without `with_faults`, the emulated driver neither injects planned faults nor writes logs.
+///
+/// # Errors
+/// Returns the reason if the process cannot be started or does not end in time.
+pub fn query(options: &[&str], with_faults: bool) -> Result<String, String> {
+    let not_started = |error: io::Error| format!("cannot start this program again: {error}");
+    let mut command = hsa_rocr::restart().map_err(not_started)?;
     command.arg("kfd-version").args(options);
     let removed: &[&str] = match with_faults {
         true => &["HSA_KFD_LOG", "HSA_KFD_PAGE_TABLES"],
@@ -45,10 +52,26 @@ pub fn query(options: &[&str], with_faults: bool) -> Option<String> {
     for name in removed {
         command.env_remove(name);
     }
-    let mut worker = Worker::start(command, Output::Capture).ok()?;
+    let mut worker = Worker::start(command, Output::Capture).map_err(not_started)?;
     match worker.receive::<()>(LIMIT) {
-        Received::Exited(_) => Some(worker.captured_output().to_owned()),
-        _ => None,
+        Received::Exited(End::Exited(_)) => Ok(worker.captured_output()),
+        Received::Exited(end) => Err(format!("the process that asks crashes: {end}")),
+        _ => Err(format!("the process that asks hangs: no answer within {LIMIT:?}")),
+    }
+}
+
+/// Opens a device in another process, because a defective driver may hang or crash.
+///
+/// # Errors
+/// Returns the error of `open`, or the end of the process.
+pub fn open(path: &Path) -> io::Result<()> {
+    let path = path.to_string_lossy();
+    let printed = query(&["--device", &path], true).map_err(io::Error::other)?;
+    let number = printed.rsplit_once("(os error ").and_then(|(_, rest)| rest.split(')').next());
+    match number.and_then(|number| number.parse().ok()) {
+        Some(number) => Err(io::Error::from_raw_os_error(number)),
+        None if printed.trim().is_empty() => Ok(()),
+        None => Err(io::Error::other(printed.trim())),
     }
 }
 
@@ -71,6 +94,10 @@ struct DrmVersion {
 }
 
 pub fn run(args: &KfdVersion) -> anyhow::Result<Exit> {
+    if let Some(device) = &args.device {
+        File::options().read(true).write(true).open(device)?;
+        return Ok(Exit::Success);
+    }
     let device = File::options().read(true).write(true).open("/dev/kfd")?;
     if args.open {
         return Ok(Exit::Success);

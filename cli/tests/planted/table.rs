@@ -317,7 +317,7 @@ pub const FAULTS: &[Fault] = &[
         "a bit is flipped",
         NEW,
         "COPY=garbled",
-        Conform("access.gpu.copies", "bytes differ, first at offset 0x0"),
+        Conform("access.gpu.copies", "32-bit words differ, the first byte at offset 0x0"),
     ),
     fault("a copy is forgotten", OLD, "COPY=lost", Conform("access.gpu.copies", "in the memory")),
     fault(

@@ -78,7 +78,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "create.agent.cpu",
-        "HIP: hipMemCreate; ROCR 6.4.3 observed; reference 6.2 #16",
+        "HIP: hipMemCreate; experience with ROCm 6.4.3; reference 6.2 #16",
         "memory of a CPU is not supported",
         rejects_cpu,
     ),

@@ -198,13 +198,24 @@ fn pages(
     Ok(offsets.map(|offset| (offset, table.page(at.get() + offset))).collect())
 }
 
+/// Fails if the GPU's page table has an entry at an offset of the mapping after an operation.
+fn expect_no_entry(page: Option<Page>, offset: usize, operation: &str) -> Verdict {
+    match page {
+        None => Ok(()),
+        Some(page) => Err(NotPassed::Failed(format!(
+            "the GPU's page table has an entry (GEM_VA) at offset {offset:#x} after {operation}, where none was \
+             expected: {page} of the memory"
+        ))),
+    }
+}
+
 fn gpu_page_table(context: &Context) -> Verdict {
     let at = context.reserve(3)?;
     let handle = context.create(3)?;
     context.map(at, 3, handle)?;
     let gpu = context.gpu();
     for (offset, page) in pages(context, gpu, at, 3)? {
-        ensure_eq!(page, None, "the page-table entry at offset {offset:#x} after map");
+        expect_no_entry(page, offset, "map")?;
     }
     let gpu_permissions = context.runtime().simulation().map(|it| it.config().gpu_permissions);
     let enforced = gpu_permissions == Some(GpuPermissions::Enforced)
@@ -293,20 +304,16 @@ fn page_table_is_cleared(context: &Context) -> Verdict {
     // Where the library controls page tables, the entry stays, without permissions.
     for (offset, page) in pages(context, gpu, at, 2)? {
         let page = page.filter(|page| page.readable || page.writable);
-        ensure_eq!(page, None, "the page-table entry at offset {offset:#x} after revoke");
+        expect_no_entry(page, offset, "revoke")?;
     }
     context.grant(at, 2, &[gpu], Access::ReadWrite)?;
     context.vmm().unmap(at, 2 * context.granule())?;
     for (offset, page) in pages(context, gpu, at, 2)? {
-        ensure_eq!(page, None, "the page-table entry at offset {offset:#x} after unmap");
+        expect_no_entry(page, offset, "unmap")?;
     }
     context.map(at, 2, handle)?;
     for (offset, page) in pages(context, gpu, at, 2)? {
-        ensure_eq!(
-            page,
-            None,
-            "the page-table entry at offset {offset:#x} after map, without access"
-        );
+        expect_no_entry(page, offset, "map, without access")?;
     }
     Ok(())
 }

@@ -84,13 +84,21 @@ fn holds_written_data(context: &Context) -> Verdict {
 fn fills_part(context: &Context) -> Verdict {
     let memory = allocate(context, 3 << 20)?;
     memory.fill(0, 0x0101_0101, 3 << 20)?;
-    memory.fill(4096, 0x0202_0202, 1 << 20)?;
-    let mut bytes = vec![0; 3 << 20];
-    memory.read(0, &mut bytes)?;
-    let mut expected = vec![1; 3 << 20];
-    expected[4096..4096 + (1 << 20)].fill(2);
     let (gpu, engine) = (context.gpu(), copy_engine());
-    ensure_bytes!(bytes, expected, "memory of {gpu} after two fills by it ({engine})");
+    let mut bytes = vec![0; 3 << 20];
+    let mut expected = vec![1; 3 << 20];
+    memory.read(0, &mut bytes)?;
+    ensure_bytes!(bytes, expected, "memory of {gpu} after a fill by it ({engine})");
+    memory.fill(4096, 0x0202_0202, 1 << 20)?;
+    memory.read(0, &mut bytes)?;
+    let part = 4096..4096 + (1 << 20);
+    ensure_bytes!(
+        bytes[part.clone()],
+        vec![2; 1 << 20],
+        "the part of memory of {gpu} that it filled again ({engine})"
+    );
+    expected[part].fill(2);
+    ensure_bytes!(bytes, expected, "memory of {gpu} after a fill of a part of it ({engine})");
     Ok(())
 }
 
@@ -105,9 +113,10 @@ fn is_filled_by_runtime(context: &Context) -> Verdict {
         unsafe { raw.fill(start, 0x8765_4321, PAGE) }.map_err(NotPassed::Failed)?;
         let mut found = vec![0; 6 * PAGE];
         memory.read(0, &mut found)?;
-        let mut expected = vec![0x11; 6 * PAGE];
-        expected[PAGE..5 * PAGE].copy_from_slice(&0x8765_4321_u32.to_le_bytes().repeat(PAGE));
-        ensure_bytes!(found, expected, "memory of {gpu} after the fill");
+        let filled = 0x8765_4321_u32.to_le_bytes().repeat(PAGE);
+        ensure_bytes!(found[PAGE..5 * PAGE], filled, "the memory of {gpu} that was filled");
+        ensure_bytes!(found[..PAGE], [0x11; PAGE], "the page before the filled memory of {gpu}");
+        ensure_bytes!(found[5 * PAGE..], [0x11; PAGE], "the page after the filled memory of {gpu}");
     }
     Ok(())
 }

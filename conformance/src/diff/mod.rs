@@ -147,7 +147,7 @@ fn facts_of_run(report: &Report) -> Vec<Fact> {
     // Older reports have no provenance, which does not count as a difference.
     if let Some(provenance) = &run.provenance {
         facts.extend(provenance.machine.map(|it| Fact::new("machine", it.to_string())));
-        facts.extend(provenance.kfd_version.as_ref().map(|it| Fact::new("/dev/kfd version", it)));
+        facts.extend(provenance.kfd_version_text().map(|it| Fact::new("/dev/kfd version", it)));
         let planned = provenance.planned().unwrap_or_else(|| "no planned faults".to_owned());
         facts.push(Fact::new("faults", planned));
     }

@@ -1,9 +1,11 @@
 //! Advice on what to try after a failure.
 
-use super::failure::{call_and_error, is_unfinished, returned_error};
-use super::interface::{first_suspect, function_of};
+use super::failure::{call_and_error, is_failed_request, is_unfinished};
+use super::hsa::{COPY, FILL};
+use super::interface::{function_of, suspect};
 use super::machine::Finding;
 use super::supervisor::{Call, Cause, LevelRun};
+use std::time::Duration;
 
 /// If the same driver call fails this often, the runtime is assumed to repeat it endlessly.
 const ENDLESS_REPETITIONS: usize = 1000;
@@ -16,6 +18,39 @@ const WITH_RESULT: [&str; 4] =
 fn has_no_result(line: &str) -> bool {
     let name = line.split(' ').nth(3);
     name.is_some_and(|name| WITH_RESULT.contains(&name)) && line.contains(" -> ok ")
+}
+
+/// Names the kernel function of a line of the driver's log.
+fn kernel_function(line: &str) -> String {
+    function_of(line).map_or_else(
+        || "the kernel function of this call".to_owned(),
+        |function| format!("the kernel's {function}"),
+    )
+}
+
+/// Returns the operation of an engine of the emulated GPU that has not ended, `COPY` or `FILL`, and the engines that do
+/// such operations.
+fn unfinished_operation(line: &str) -> Option<(&str, &'static str)> {
+    let mut words = line.split(' ').skip(2);
+    let operation = words.next().filter(|device| *device == "engine").and(words.next())?;
+    Some((operation, "SDMA engine, or the kernel that copies or fills with HSA_ENABLE_SDMA=0"))
+}
+
+/// Says that a level made calls until shortly before the time limit: it may be slow, and not hang.
+fn may_be_slow(run: &LevelRun, limit: Duration) -> Option<String> {
+    let calls = run.calls.len();
+    (run.idle < limit / 4).then(|| {
+        format!(
+            "this level may be slow, and not hang: it made {calls} calls, the last {:.1} s before the \
+             time limit of {limit:?}; extend the limit (--time-limit 10min)",
+            run.idle.as_secs_f64()
+        )
+    })
+}
+
+/// Returns whether a step copies, fills or compares data.
+fn moves_data(call: &str) -> bool {
+    [COPY, FILL, "compare"].contains(&call)
 }
 
 /// Returns advice on what to try, the most promising first.
@@ -42,42 +77,61 @@ pub fn advise(
         let advice = finding.advice.as_ref()?;
         Some(format!("{}: {advice}", finding.what))
     }));
-    // The first error usually causes the later ones. Ignore optional calls that the driver does not support.
-    let is_error = |line: &&String| returned_error(line) && !line.contains("NOT EMULATED");
+    // The first error usually causes the later ones.
+    let is_error = |line: &&String| is_failed_request(line);
     let errors: Vec<_> = driver.iter().flatten().filter(is_error).collect();
     let repeated = errors.first().map_or(0, |first| {
         errors.iter().filter(|line| call_and_error(line) == call_and_error(first)).count()
     });
-    // A call that has not returned explains a hang or a crash better than an earlier error does.
-    let unfinished = errors.iter().rev().find(|line| is_unfinished(line));
-    if let Some(line) = unfinished {
-        let (call, _) = call_and_error(line);
+    // A call that has not returned explains a hang or a crash better than an earlier error does. A thread of the runtime,
+    // or an engine of the emulated GPU, may have made the call.
+    let is_stop = matches!(cause, Cause::Crash(..) | Cause::Hang(..));
+    let in_level = run.driver.iter().flatten().map(|(_, line)| line).filter(|_| is_stop);
+    let mut unfinished = errors.iter().copied().chain(in_level).filter(|line| is_unfinished(line));
+    let unfinished = unfinished.next_back();
+    if let (Cause::Hang(_, limit), None) = (cause, unfinished) {
+        advice.extend(may_be_slow(run, *limit));
+    }
+    if let Some((operation, engine)) = unfinished.and_then(|line| unfinished_operation(line)) {
         advice.push(format!(
-            "the driver has not returned from {call}: find where the kernel function of this call waits, or crashes"
+            "the GPU has not finished a {operation}: suspect its {engine}, then the fence, the signal \
+             and the interrupt at the end of the operation"
+        ));
+    } else if let Some(line) = unfinished {
+        let (call, _) = call_and_error(line);
+        let function = kernel_function(line);
+        advice.push(format!(
+            "the driver has not returned from {call}: find where {function} waits, or crashes"
         ));
     } else if let Some(line) = driver.iter().flatten().find(|line| has_no_result(line)) {
         let (call, _) = call_and_error(line);
-        let function = function_of(line).unwrap_or("kernel function of this call");
+        let function = kernel_function(line);
         advice.push(format!(
-            "the driver returned success for {call}, but no result: suspect the kernel's {function} first"
+            "the driver returned success for {call}, but no result: suspect {function} first"
         ));
     } else if let Some(line) = errors.first() {
         let (call, error) = call_and_error(line);
         let times = if repeated > 1 { format!(" {repeated} times") } else { String::new() };
+        let function = kernel_function(line);
         advice.push(format!(
-            "the driver returned {error} for {call}{times}: find where the kernel function of this \
-             call returns {error}; if the arguments of the call are wrong, an earlier call returned \
-             success and a wrong handle, offset or size"
+            "the driver returned {error} for {call}{times}: find where {function} returns {error}; \
+             if that is right, an earlier call returned success without its effect, or a wrong \
+             handle, offset or size"
         ));
+        if call == "kfd ALLOC_MEMORY_OF_GPU" && error == "ENODEV" {
+            advice.push(
+                "amdkfd returns ENODEV for memory of a GPU without an address space: check that \
+                 ACQUIRE_VM (kfd_ioctl_acquire_vm), which returned success, has kept it"
+                    .to_owned(),
+            );
+        }
     } else if let (false, Some(_)) = (matches!(cause, Cause::Crash(..) | Cause::Hang(..)), driver) {
-        let suspect = call.and_then(|call| first_suspect(run.level, &call.begin.call));
-        let suspect = suspect.map(|function| format!("suspect the kernel's {function} first"));
-        advice.extend(suspect);
-        advice.push(
-            "every call of the driver returned success: compare the results and effects of the calls \
-             above with the expected ones (--log FILE has all calls)"
-                .to_owned(),
-        );
+        advice.extend(call.and_then(|call| suspect(run.level, &call.begin.call)));
+        let during = call.map_or("the level", |call| &call.begin.call);
+        advice.push(format!(
+            "every request to the driver during {during} returned success: compare the results and \
+             effects of the calls above with the expected ones (--log FILE has all calls)"
+        ));
     }
     match cause {
         Cause::Hang(..) => {
@@ -105,11 +159,12 @@ pub fn advise(
              say, and run gdb -ex run -ex bt ./repeat"
                 .to_owned(),
         ),
-        Cause::Wrong(Some(_), _) if call.is_some_and(|call| call.begin.call == "compare") => {
+        Cause::Wrong(Some(_), _) if call.is_some_and(|call| moves_data(&call.begin.call)) => {
             advice.push(
-                "the data was changed on the way: check page tables (amdgpu_vm_info in \
-                 /sys/kernel/debug/dri/*), missing flushes of caches or HDP, and other mappings; \
-                 HSA_ENABLE_SDMA=0 copies by kernels instead of DMA"
+                "the data was changed on the way: suspect the GPU's engine (SDMA, or the kernels that \
+                 copy with HSA_ENABLE_SDMA=0: try both), then the page tables of both addresses \
+                 (amdgpu_vm_info in /sys/kernel/debug/dri/*), missing flushes of caches or HDP, and \
+                 other mappings"
                     .to_owned(),
             );
         }
@@ -151,5 +206,13 @@ mod tests {
         assert!(!has_no_result(&line("-> handle=1 (9.6 us)")));
         assert!(!has_no_result(&line("= ENOENT (9.6 us)")));
         assert!(!has_no_result("1:1 0.1 drm0 GEM_VA handle=1 operation=MAP -> ok (9.1 us)"));
+    }
+
+    #[test]
+    fn unfinished_operation_of_an_engine_is_recognised() {
+        let line = "2:3 1.6 engine COPY to=0x7fea4c2c3000 length=0x1000 = ? (has not returned)";
+        assert_eq!(unfinished_operation(line).unwrap().0, "COPY");
+        let line = "2:3 1.6 kfd MMAP length=0x1000 = ? (has not returned)";
+        assert_eq!(unfinished_operation(line), None);
     }
 }

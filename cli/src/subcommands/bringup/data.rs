@@ -172,7 +172,10 @@ pub fn data(hsa: &Hsa<'_>, resources: &Resources, with_fill: bool) -> Result<()>
                     false => (found.call, found.what),
                 };
                 let message = wrong_data(what, hsa.copying(gpu), found.reader, &found.difference);
-                return Err(hsa.recorder.blame(call, message));
+                return Err(match found.is_write && !is_late {
+                    true => hsa.recorder.blame_with(call, &va.c, message),
+                    false => hsa.recorder.blame(call, message),
+                });
             }
             if cpu_view {
                 hsa.fill(va, resources.size, BY_CPU);
@@ -206,6 +209,8 @@ fn fill(hsa: &Hsa<'_>, resources: &Resources, host: &HostBuffer<'_>) -> Result<(
 struct WrongView {
     /// The function that is the cause.
     call: &'static str,
+    /// Whether the copy to the memory is the cause, and not the copies that read the memory.
+    is_write: bool,
     what: String,
     reader: String,
     difference: Difference,
@@ -223,6 +228,8 @@ fn compare_views(
 ) -> Result<Option<WrongView>> {
     let by_cpu = cpu_view.then(|| hsa.difference(va, host.size, BY_GPU, 1)).flatten();
     let by_gpu = host.difference_by_parts(gpu, va, BY_GPU, 1)?;
+    // If CPU and GPU read wrong data, it was written wrong.
+    let is_write = by_cpu.is_some() && by_gpu.is_some();
     let affects_pages = [&by_cpu, &by_gpu].into_iter().flatten().any(Difference::affects_pages);
     let the_cpu = || "the CPU".to_owned();
     let (call, what, reader, difference) = match (by_cpu, by_gpu) {
@@ -239,7 +246,7 @@ fn compare_views(
             (COPY, what, hsa.copying(gpu), difference)
         }
     };
-    Ok(Some(WrongView { call, what, reader, difference, affects_pages }))
+    Ok(Some(WrongView { call, is_write, what, reader, difference, affects_pages }))
 }
 
 /// Describes a mapping that took effect after the call that granted access.

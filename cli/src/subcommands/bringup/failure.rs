@@ -30,6 +30,9 @@ pub struct Failure {
     pub other_calls: Vec<String>,
     /// The requests of the level that the emulated driver failed or has not answered: the first of each call and error.
     pub failed_requests: Vec<String>,
+    /// Whether all of these failed after the call had returned: they follow from the failure.
+    #[serde(rename = "failed_requests_are_later")]
+    pub are_requests_later: bool,
     /// The kernel interfaces that the call uses, with the emulated driver's results, if known.
     #[serde(rename = "rests_on")]
     pub interfaces: Vec<UsedInterface>,
@@ -43,7 +46,7 @@ pub struct Failure {
     pub machine: Vec<Check>,
     /// Advice on what to try, in order.
     pub try_next: Vec<String>,
-    /// The calls of the level, up to the call that failed.
+    /// The calls of the level, up to the call that shows the failure.
     pub calls: Vec<String>,
 }
 
@@ -103,7 +106,9 @@ impl DriverResult {
 pub struct Check {
     #[serde(rename = "well")]
     pub passed: bool,
-    /// The state that the check found.
+    /// Whether the state is known. If not, the check has not passed.
+    pub known: bool,
+    /// The state that the check found, or what is not known and why.
     pub what: String,
 }
 
@@ -126,23 +131,25 @@ impl Failure {
         let interfaces = interfaces.collect();
         let output = call.map_or(run.output.as_str(), |call| run.output_during(call));
         // The output about a crash or a hang may come outside of the call.
-        let output = if output.trim().is_empty() && !matches!(cause, Cause::Status(..)) {
-            run.output.as_str()
-        } else {
-            output
-        };
+        let is_crash = matches!(cause, Cause::Crash(..) | Cause::Hang(..) | Cause::GpuFault(..));
+        let output =
+            if output.trim().is_empty() && is_crash { run.output.as_str() } else { output };
         let findings =
             if checks_machine(run) { machine::check(driver.is_some()) } else { Vec::new() };
         let kernel = kernel.new_lines();
         let try_next = advise(run, cause, last_call, &driver, &findings, &kernel);
-        let checks =
-            findings.into_iter().map(|Finding { passed, what, .. }| Check { passed, what });
+        let checks = findings.into_iter().map(|Finding { passed, what, .. }| Check {
+            passed: passed == Some(true),
+            known: passed.is_some(),
+            what,
+        });
         Some(Self {
             kind: cause.kind(),
             what: describe(run, cause),
             call: call.map(FailedCall::of),
             other_calls: cause.other_calls(&run.calls),
             failed_requests: run.failed_requests(LOG_LINES),
+            are_requests_later: call.is_some_and(|call| run.requests_fail_after(call)),
             interfaces,
             driver: driver.map(|lines| last_lines(lines, LOG_LINES)),
             runtime: last_lines(output.lines().map(str::to_owned).collect(), RUNTIME_LINES),
@@ -175,10 +182,33 @@ pub fn call_and_error(line: &str) -> (String, &str) {
     (words.join(" "), error.unwrap_or("an error"))
 }
 
+/// Returns the first line of each call and error, with the number of lines if there are several.
+pub fn count_failures<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let mut failed: Vec<((String, &str), &str, usize)> = Vec::new();
+    for line in lines {
+        let key = call_and_error(line);
+        match failed.iter_mut().find(|(other, ..)| *other == key) {
+            Some((.., count)) => *count += 1,
+            None => failed.push((key, line, 1)),
+        }
+    }
+    let line = |(_, line, count): &(_, &str, usize)| match count {
+        1 => (*line).to_owned(),
+        _ => format!("{line} ({count} times)"),
+    };
+    failed.iter().map(line).collect()
+}
+
 /// Returns whether a line of the driver's log reports an error, `… = ENOMEM (1.0 us)`, or a call that has not
 /// returned, `… = ?`; not `… -> ok (1.0 us)` or `field=0x1`.
 pub fn returned_error(line: &str) -> bool {
     line.contains(" = E") || line.contains(" = errno ") || is_unfinished(line)
+}
+
+/// Returns whether a line of the driver's log reports a request that failed. Optional calls that the driver does not
+/// support are no failures.
+pub fn is_failed_request(line: &str) -> bool {
+    returned_error(line) && !line.contains("NOT EMULATED")
 }
 
 /// Returns whether a line of the driver's log has no result, `… = ?`.
@@ -230,7 +260,7 @@ impl Cause {
         match self {
             Self::NoLibrary(_) => "library",
             Self::Status(..) => "status",
-            Self::Wrong(..) => "wrong",
+            Self::Wrong(..) | Self::IgnoredError(..) => "wrong",
             Self::GpuFault(..) => "gpu_fault",
             Self::Crash(..) => "crash",
             Self::Hang(..) => "hang",
@@ -249,7 +279,7 @@ impl Cause {
             Self::Status(index, value) => {
                 format!("{} returned {}", calls[*index].begin.call, status_name(*value))
             }
-            Self::Wrong(_, what) => what.clone(),
+            Self::Wrong(_, what) | Self::IgnoredError(_, what) => what.clone(),
             Self::GpuFault(index, address, _) => {
                 let call = &calls[*index];
                 let position = match gpu_fault::granted_range(call) {
@@ -342,14 +372,17 @@ impl LevelRun {
         after_fill.find(|call| is_comparison && call.begin.call == "hsa_amd_memory_async_copy")
     }
 
-    /// Returns the calls up to the call that failed, without queries of agents and pools. If a thread other than
-    /// the main thread failed, returns the first calls of the main thread, then the last round of that thread. If
+    /// Returns the calls up to the call that shows the failure, without queries of agents and pools. If a thread other
+    /// than the main thread failed, returns the first calls of the main thread, then the last round of that thread. If
     /// no call failed, returns all calls of the main thread, with queries.
     fn listed_calls(&self) -> Vec<String> {
-        let until = self.failed_call().map_or(self.calls.len(), |index| index + 1);
+        let until = self.calls_until_failure();
         let failed_thread = self.failed_call().map_or(0, |index| self.calls[index].begin.thread);
         let is_listed = |call: &&Call| call.begin.thread == 0 || call.begin.thread == failed_thread;
-        let is_query = |call: &Call| call.begin.c.is_none() && call.end.is_some();
+        // Other steps without a statement in C, such as `mmap`, are no queries.
+        let is_query = |call: &Call| {
+            call.begin.c.is_none() && call.end.is_some() && call.begin.call.starts_with("hsa_")
+        };
         let calls: Vec<_> = self.calls[..until]
             .iter()
             .filter(is_listed)
@@ -365,6 +398,17 @@ impl LevelRun {
             let prefix = if call.begin.number.process == 0 { "" } else { "other process: " };
             format!("{prefix}{}", call.line())
         };
-        start.iter().chain(rest).map(line).collect()
+        count_repeated(start.iter().chain(rest).map(line))
     }
+}
+
+/// Replaces successive equal lines by one, with their number.
+fn count_repeated(lines: impl Iterator<Item = String>) -> Vec<String> {
+    let lines: Vec<_> = lines.collect();
+    let line = |equal: &[String]| match equal {
+        [line] => line.clone(),
+        [line, ..] => format!("{line} ({} times)", equal.len()),
+        [] => String::new(),
+    };
+    lines.chunk_by(|one, next| one == next).map(line).collect()
 }

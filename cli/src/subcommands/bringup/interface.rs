@@ -220,21 +220,28 @@ pub fn used_by(call: &str) -> &'static [Interface] {
     TABLE.iter().find(|row| row.0 == call).map_or(&[], |row| row.1)
 }
 
-/// Returns the kernel function to suspect first, by the level that found a wrong result and the call that it names,
-/// if all requests have succeeded.
-pub fn first_suspect(level: Level, call: &str) -> Option<&'static str> {
-    let interfaces: &[Interface] = match (level, call) {
-        (Level::Pools | Level::Counted, "hsa_agent_get_info") => &[AVAILABLE],
-        (Level::Counted, "hsa_amd_vmem_handle_release" | "hsa_amd_memory_pool_free") => &[FREE],
-        (Level::Counted, "hsa_amd_vmem_unmap") => &[GEM_CLOSE],
-        (Level::Descriptors, _) | (_, "hsa_amd_vmem_export_shareable_handle") => &[EXPORT],
-        (_, "hsa_amd_vmem_import_shareable_handle") => &[IMPORT],
-        (Level::Peer, "hsa_amd_vmem_set_access") => &[PRIME],
-        (_, "hsa_amd_vmem_set_access" | "hsa_amd_vmem_unmap" | "amdgpu_bo_va_op_raw") => &[GEM_VA],
-        (_, "hsa_amd_vmem_map") => &[EXPORT],
-        _ => &[],
+/// Returns which kernel function to suspect first, and for which request, by the level that found a wrong result and the
+/// call that it names, if all requests have succeeded.
+pub fn suspect(level: Level, call: &str) -> Option<String> {
+    let (interface, operation) = match (level, call) {
+        (Level::Pools | Level::Counted, "hsa_agent_get_info") => (AVAILABLE, None),
+        (Level::Counted, "hsa_amd_vmem_handle_release" | "hsa_amd_memory_pool_free") => {
+            (FREE, None)
+        }
+        (Level::Counted, "hsa_amd_vmem_unmap") => (GEM_CLOSE, None),
+        (Level::Descriptors, _) | (_, "hsa_amd_vmem_export_shareable_handle") => (EXPORT, None),
+        (_, "hsa_amd_vmem_import_shareable_handle") => (IMPORT, None),
+        (Level::Peer, "hsa_amd_vmem_set_access") => (PRIME, None),
+        (_, "hsa_amd_vmem_set_access") => (GEM_VA, Some("MAP")),
+        (_, "hsa_amd_vmem_unmap") => (GEM_VA, Some("UNMAP")),
+        (_, "amdgpu_bo_va_op_raw") => (GEM_VA, Some("REPLACE")),
+        (_, "hsa_amd_vmem_map") => (EXPORT, None),
+        _ => return None,
     };
-    interfaces.first().map(|interface| interface.function)
+    let operation = operation
+        .map_or(String::new(), |name| format!(" with the operation {name} (AMDGPU_VA_OP_{name})"));
+    let Interface { request, function, .. } = interface;
+    Some(format!("suspect the kernel's {function} first: {request}{operation}"))
 }
 
 /// Returns the kernel function for a line of the emulated driver's log, if the table contains it.

@@ -1,38 +1,42 @@
 //! Checks this machine's kernel module, devices and permissions, which a runtime needs. Changes nothing.
 
 use crate::subcommands::kfd_version;
-use std::fs::{self, File};
-use std::io::ErrorKind;
+use std::fs;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    pub passed: bool,
-    /// The state that the check found.
+    /// Whether the check passed; `None` if the state is not known.
+    pub passed: Option<bool>,
+    /// The state that the check found, or what is not known and why.
     pub what: String,
     /// How to solve the problem, if there is one.
     pub advice: Option<String>,
 }
 
 fn pass(what: impl Into<String>) -> Finding {
-    Finding { passed: true, what: what.into(), advice: None }
+    Finding { passed: Some(true), what: what.into(), advice: None }
 }
 
 fn fail(what: impl Into<String>, advice: impl Into<String>) -> Finding {
-    Finding { passed: false, what: what.into(), advice: Some(advice.into()) }
+    Finding { passed: Some(false), what: what.into(), advice: Some(advice.into()) }
+}
+
+fn not_known(what: impl Into<String>) -> Finding {
+    Finding { passed: None, what: what.into(), advice: None }
 }
 
 /// Runs all checks. An emulated driver has neither a kernel module nor PCI devices.
 pub fn check(emulated: bool) -> Vec<Finding> {
     let mut findings = if emulated { Vec::new() } else { vec![check_module(), check_pci()] };
-    findings.push(check_device(Path::new("/dev/kfd")));
+    findings.push(check_device(Path::new("/dev/kfd"), kfd_version::open));
     findings.extend(check_render_nodes());
     findings.push(check_topology());
-    if let Some(text) = kfd_version::query(&["--render-nodes"], true) {
-        findings.extend(check_versions(&text));
-    }
+    let versions = kfd_version::query(&["--render-nodes"], true);
+    findings.extend(check_versions(versions.as_deref(), &kfd_version::render_nodes()));
     findings
 }
 
@@ -86,10 +90,10 @@ fn check_pci() -> Finding {
     }
 }
 
-/// Checks that a device file exists, is a device, and can be opened by this user.
-fn check_device(path: &Path) -> Finding {
+/// Checks that a device file exists, is a device, and can be opened by this user. `open` opens it.
+fn check_device(path: &Path, open: impl Fn(&Path) -> io::Result<()>) -> Finding {
     let shown = path.display();
-    let opened = File::options().read(true).write(true).open(path);
+    let opened = open(path);
     let metadata = fs::metadata(path);
     let is_device = metadata.as_ref().is_ok_and(|file| file.file_type().is_char_device());
     match opened {
@@ -138,29 +142,40 @@ fn check_render_nodes() -> Vec<Finding> {
         let advice = "amdgpu creates them; in a container, pass them: --device /dev/dri";
         return vec![fail("/dev/dri has no render nodes", advice)];
     }
-    nodes.iter().map(|path| check_device(path)).collect()
+    nodes.iter().map(|path| check_device(path, kfd_version::open)).collect()
 }
 
-/// Checks the versions that `kfd-version` printed: a driver that has returned success without an answer has version 0.
-fn check_versions(text: &str) -> Vec<Finding> {
+/// Checks the versions of `/dev/kfd` and of the render nodes that `kfd-version` printed, or the reason why it printed none:
+/// a driver that has returned success without an answer has version 0. A version that was not printed is not known.
+fn check_versions(printed: Result<&str, &String>, nodes: &[PathBuf]) -> Vec<Finding> {
+    let text = printed.unwrap_or_else(|reason| reason);
     let is_number = |part: &str| part.parse::<u32>().is_ok();
-    let check = |line: &str| {
-        let (device, version, request) = match line.split_once(' ') {
-            Some((node, version)) => (node, version, "DRM_IOCTL_VERSION, drm_version"),
-            None => ("/dev/kfd", line, "AMDKFD_IOC_GET_VERSION, kfd_ioctl_get_version"),
+    let is_version = |text: &&str| text.split('.').all(is_number);
+    // After the versions, the last line is the error.
+    let last = text.trim_end().lines().next_back().unwrap_or_default();
+    let reason = last.strip_prefix("error: ").unwrap_or(last);
+    let check = |device: &str, version: Option<&str>, request: &str| {
+        let Some(version) = version else {
+            return not_known(format!("the interface version of {device} is not known ({reason})"));
         };
-        version.split('.').all(is_number).then(|| {
-            let what = format!("{device} has interface version {version}");
-            match version.split('.').next() {
-                Some("0") => fail(
-                    what,
-                    format!("no driver has version 0: check what the driver returns ({request})"),
-                ),
-                _ => pass(what),
-            }
-        })
+        let what = format!("{device} has interface version {version}");
+        match version.split('.').next() {
+            Some("0") => fail(
+                what,
+                format!("no driver has version 0: check what the driver returns ({request})"),
+            ),
+            _ => pass(what),
+        }
     };
-    text.lines().filter_map(check).collect()
+    let of_kfd = text.lines().find(is_version);
+    let kfd = check("/dev/kfd", of_kfd, "AMDKFD_IOC_GET_VERSION, kfd_ioctl_get_version");
+    let nodes = nodes.iter().map(|node| {
+        let node = node.display().to_string();
+        let versions = text.lines().filter_map(|line| line.strip_prefix(&node)?.strip_prefix(' '));
+        let version = versions.into_iter().find(is_version);
+        check(&node, version, "DRM_IOCTL_VERSION, drm_version")
+    });
+    std::iter::once(kfd).chain(nodes).collect()
 }
 
 /// Checks that amdkfd's topology has a GPU.
@@ -189,28 +204,58 @@ fn check_topology() -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::File;
 
     #[test]
     fn check_device_rejects_missing_and_plain_files() {
+        let open = |path: &Path| File::options().read(true).write(true).open(path).map(drop);
+        let check_device = |path: &Path| check_device(path, open);
         let folder = tempfile::tempdir().unwrap();
         let missing = check_device(&folder.path().join("kfd"));
-        assert!(!missing.passed && missing.what.ends_with("is missing"), "{missing:?}");
+        assert!(
+            missing.passed == Some(false) && missing.what.ends_with("is missing"),
+            "{missing:?}"
+        );
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();
         assert!(check_device(&file).what.ends_with("is not a device"));
-        assert!(check_device(Path::new("/dev/null")).passed);
+        assert_eq!(check_device(Path::new("/dev/null")).passed, Some(true));
     }
 
     #[test]
     fn check_versions_rejects_version_zero() {
-        let found = check_versions("1.17\n/dev/dri/renderD128 3.57.0\n/dev/dri/renderD129 0.0.0\n");
+        let nodes = ["/dev/dri/renderD128", "/dev/dri/renderD129"].map(PathBuf::from);
+        let printed = "1.17\n/dev/dri/renderD128 3.57.0\n/dev/dri/renderD129 0.0.0\n";
+        let found = check_versions(Ok(printed), &nodes);
         let passed: Vec<_> = found.iter().map(|finding| finding.passed).collect();
-        assert_eq!(passed, [true, true, false], "{found:?}");
+        assert_eq!(passed, [Some(true), Some(true), Some(false)], "{found:?}");
         assert_eq!(found[2].what, "/dev/dri/renderD129 has interface version 0.0.0");
         let advice = found[2].advice.as_deref().unwrap();
         assert!(advice.contains("DRM_IOCTL_VERSION"), "{advice}");
-        assert!(!check_versions("0.0\n")[0].passed);
-        assert!(check_versions("error: permission denied\n").is_empty());
+        assert_eq!(check_versions(Ok("0.0\n"), &[])[0].passed, Some(false));
+    }
+
+    #[test]
+    fn version_that_was_not_read_is_not_known() {
+        let nodes = ["/dev/dri/renderD128", "/dev/dri/renderD129"].map(PathBuf::from);
+        let what = |printed: Result<&str, &String>| {
+            let found = check_versions(printed, &nodes);
+            let unknown = found.into_iter().filter(|finding| finding.passed.is_none());
+            unknown.map(|finding| finding.what).collect::<Vec<_>>()
+        };
+        let unknown = |device: &str, reason: &str| {
+            format!("the interface version of {device} is not known ({reason})")
+        };
+        // The query of the second node failed.
+        let printed = "1.17\n/dev/dri/renderD128 3.57.0\nerror: Input/output error (os error 5)\n";
+        let reason = "Input/output error (os error 5)";
+        assert_eq!(what(Ok(printed)), [unknown("/dev/dri/renderD129", reason)]);
+        let all = ["/dev/kfd", "/dev/dri/renderD128", "/dev/dri/renderD129"];
+        let printed = "error: Permission denied (os error 13)\n";
+        let reason = "Permission denied (os error 13)";
+        assert_eq!(what(Ok(printed)), all.map(|device| unknown(device, reason)));
+        let hangs = "the query hangs: no answer within 5s".to_owned();
+        assert_eq!(what(Err(&hangs)), all.map(|device| unknown(device, &hangs)));
     }
 
     #[test]

@@ -171,7 +171,7 @@ fn blame_export_or_import(
         }
         Ok(None) => {
             let what = "the import opened other memory, and not the export: without an import, \
-                        the dma-buf contains the right data";
+                        the dma-buf contains the right data, but the imported memory wrong data";
             (IMPORT, wrong_data(what, writer, reader, difference))
         }
         Err(error) => {

@@ -16,8 +16,8 @@ pub enum Record {
     /// All calls succeeded, but the result is wrong. Contains the last call.
     Wrong(Option<CallId>, String),
     /// The level fails because of the last call of this function, even if the call succeeded. A call of this task
-    /// is preferred.
-    Blame { task: String, call: String, what: String },
+    /// is preferred. With `first`, only calls with this first argument count: a copy to this address.
+    Blame { task: String, call: String, first: Option<String>, what: String },
     /// The level does not apply. Contains the reason.
     Skip(String),
     /// A fact for the report of a level that was reached: `2 GPUs: gfx942, gfx942`.

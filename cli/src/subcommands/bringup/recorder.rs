@@ -90,8 +90,16 @@ impl Recorder {
     /// Records that the level fails because of the last call of a function, even if the call succeeded. Prefers a
     /// call of this thread.
     pub fn blame(&self, call: &str, message: impl Into<String>) -> Stopped {
-        let call = call.to_owned();
-        self.send(&Record::Blame { task: task(), call, what: message.into() });
+        let (call, first) = (call.to_owned(), None);
+        self.send(&Record::Blame { task: task(), call, first, what: message.into() });
+        Stopped
+    }
+
+    /// Records that the level fails because of the last call of a function whose first argument is this C expression:
+    /// the last copy to an address, and not the copy that read the address again.
+    pub fn blame_with(&self, call: &str, first: &str, message: impl Into<String>) -> Stopped {
+        let (call, first) = (call.to_owned(), Some(first.to_owned()));
+        self.send(&Record::Blame { task: task(), call, first, what: message.into() });
         Stopped
     }
 

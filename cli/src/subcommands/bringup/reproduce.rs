@@ -28,7 +28,7 @@ fn declarations() -> String {
 
 /// Returns the source of the program, which begins with build instructions.
 pub fn program(run: &LevelRun) -> String {
-    let until = run.failed_call().map_or(run.calls.len(), |index| index + 1);
+    let until = run.calls_until_failure();
     let calls_of = |process: u8| {
         let calls = run.calls.iter().enumerate();
         // In "shared", the program needs all calls of both processes: each process waits for the other.
@@ -190,6 +190,7 @@ mod tests {
             facts: Vec::new(),
             runtime: None,
             took: Duration::ZERO,
+            idle: Duration::ZERO,
             driver: None,
             output: String::new(),
         })

@@ -94,11 +94,11 @@ pub fn failure(out: &mut Screen<'_>, level: Level, failure: &Failure) -> io::Res
         writeln!(out, "  at the same time in {call}")?;
     }
     if !failure.failed_requests.is_empty() {
-        log(
-            out,
-            "Requests that the emulated driver failed or has not answered",
-            &failure.failed_requests,
-        )?;
+        let title = match failure.are_requests_later {
+            false => "Requests that the emulated driver failed or has not answered",
+            true => "Requests that failed after this call: a result of the failure, not its cause",
+        };
+        log(out, title, &failure.failed_requests)?;
     }
     if !failure.interfaces.is_empty() {
         heading(out, "Kernel interfaces it uses")?;
@@ -135,13 +135,21 @@ pub fn failure(out: &mut Screen<'_>, level: Level, failure: &Failure) -> io::Res
     if !failure.machine.is_empty() {
         heading(out, "This machine")?;
         for check in &failure.machine {
-            let (style, mark) = if check.passed { (GREEN, "✓") } else { (RED, "✗") };
+            let (style, mark) = match (check.known, check.passed) {
+                (false, _) => (BOLD, "?"),
+                (true, true) => (GREEN, "✓"),
+                (true, false) => (RED, "✗"),
+            };
             out.styled(style, mark)?;
             writeln!(out, " {}", check.what)?;
         }
     }
     if !failure.calls.is_empty() {
-        log(out, "The calls that repeat it", &failure.calls)?;
+        let title = match failure.kind {
+            "wrong" | "gpu_fault" => "The calls that repeat it; the last ones show the failure",
+            _ => "The calls that repeat it",
+        };
+        log(out, title, &failure.calls)?;
     }
     if !failure.try_next.is_empty() {
         heading(out, "Try next")?;

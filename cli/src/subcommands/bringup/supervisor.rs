@@ -1,11 +1,11 @@
 //! The parent's side of a level: starts its process, receives its records and derives the outcome.
 
 use super::arguments::Bringup;
-use super::failure::{call_and_error, returned_error};
+use super::failure::{call_and_error, count_failures, is_failed_request, returned_error};
 use super::gpu_fault;
 use super::interface::function_of;
 use super::level::Level;
-use super::record::{Begin, CallId, Record, Return};
+use super::record::{Begin, CallId, Record, Return, status_name};
 use crate::interrupt::Interrupt;
 use anyhow::Context;
 use hsa_vmm_conformance::worker::{End, Output, Received, Worker};
@@ -40,6 +40,8 @@ pub enum Cause {
     /// The result is wrong, although the calls may have succeeded. Contains the index of the call that is the cause, or
     /// of the last call.
     Wrong(Option<usize>, String),
+    /// The runtime ignored an error of the driver. Contains the index of the call that received the error.
+    IgnoredError(Option<usize>, String),
     /// A GPU faulted at this address. Contains the index of the call that had granted access to the address,
     /// and the calls in flight.
     GpuFault(usize, u64, Vec<usize>),
@@ -59,6 +61,8 @@ pub struct LevelRun {
     /// The file of the loaded library: `Some(None)` for the simulation, `None` if no library was loaded.
     pub runtime: Option<Option<String>>,
     pub took: Duration,
+    /// The time since the last call began or returned, when the level ended.
+    pub idle: Duration,
     /// The lines of the emulated driver's log with their offsets; `None` if the driver is not emulated.
     pub driver: Option<Vec<(u64, String)>>,
     /// The output of the runtime.
@@ -94,6 +98,7 @@ pub fn supervise(
         command.env(RUNTIME_LOG.0, RUNTIME_LOG.1);
     }
     let began = Instant::now();
+    let (mut last_record, mut idle) = (began, None);
     let worker = Worker::start(command, Output::Capture);
     let mut worker = worker.context("cannot start this program again")?;
     let mut records = Records::default();
@@ -104,20 +109,27 @@ pub fn supervise(
             return Ok(None);
         }
         match received {
-            Received::Message(record) => records.add(record),
+            Received::Message(record) => {
+                last_record = Instant::now();
+                records.add(record);
+            }
             Received::Invalid(line) => tracing::warn!(line, "invalid record"),
             // Records that were sent before the kill are still received.
-            Received::Timeout if began.elapsed() >= args.time_limit => worker.kill(),
+            Received::Timeout if began.elapsed() >= args.time_limit => {
+                idle.get_or_insert(last_record.elapsed());
+                worker.kill();
+            }
             Received::Timeout => {}
             Received::Exited(end) => break end,
         }
     };
     let took = began.elapsed();
+    let idle = idle.unwrap_or_else(|| last_record.elapsed());
     let output = worker.captured_output();
     let outcome = records.outcome(end, args.time_limit);
     let driver = driver_lines(&driver_log, log_start, &records);
     let Records { calls, facts, runtime, .. } = records;
-    let mut run = LevelRun { level, outcome, calls, facts, runtime, took, driver, output };
+    let mut run = LevelRun { level, outcome, calls, facts, runtime, took, idle, driver, output };
     run.attribute_gpu_fault();
     run.order_by_driver_errors();
     run.fail_on_ignored_errors();
@@ -172,8 +184,8 @@ impl Records {
             // Keep the first failure, which may have caused the others.
             Record::Failed(number) => drop(self.failed.get_or_insert(number)),
             Record::Wrong(number, what) => drop(self.wrong.get_or_insert((number, what))),
-            Record::Blame { task, call, what } if self.blamed.is_none() => {
-                self.blamed = Some((self.last_call_of(&task, &call), what));
+            Record::Blame { task, call, first, what } if self.blamed.is_none() => {
+                self.blamed = Some((self.last_call_of(&task, &call, first.as_deref()), what));
             }
             Record::Blame { .. } => {}
             Record::Skip(why) => self.skipped = Some(why),
@@ -188,16 +200,23 @@ impl Records {
         if let Some(tried) = &self.no_library {
             return Outcome::Failed(Cause::NoLibrary(tried.clone()));
         }
-        if let Some((index, what)) = &self.blamed {
-            return Outcome::Failed(Cause::Wrong(*index, what.clone()));
+        let failed = self.failed.and_then(|number| {
+            let index = self.index(number)?;
+            Some((index, self.calls[index].end.as_ref()?.status?))
+        });
+        if let Some((blamed, what)) = &self.blamed {
+            // The call that failed shows the effect of the call that is the cause.
+            let what = match failed.filter(|(index, _)| Some(*index) != *blamed) {
+                Some((index, status)) => {
+                    let call = &self.calls[index].begin.call;
+                    format!("{what}: {call} returned {}", status_name(status))
+                }
+                None => what.clone(),
+            };
+            return Outcome::Failed(Cause::Wrong(*blamed, what));
         }
-        if let Some(number) = self.failed {
-            let index = self.index(number);
-            let status =
-                index.and_then(|index| self.calls[index].end.as_ref()).and_then(|end| end.status);
-            if let (Some(index), Some(status)) = (index, status) {
-                return Outcome::Failed(Cause::Status(index, status));
-            }
+        if let Some((index, status)) = failed {
+            return Outcome::Failed(Cause::Status(index, status));
         }
         let last = self.calls.len().checked_sub(1);
         match end {
@@ -222,10 +241,13 @@ impl Records {
         }
     }
 
-    /// Returns the index of this task's last call of a function. If the task made no such call, returns the index
-    /// of the last call by any task.
-    fn last_call_of(&self, task: &str, function: &str) -> Option<usize> {
-        let is_call = |call: &Call| call.begin.call == function;
+    /// Returns the index of this task's last call of a function, with this first argument if there is one. If the task
+    /// made no such call, returns the index of the last call by any task.
+    fn last_call_of(&self, task: &str, function: &str, first: Option<&str>) -> Option<usize> {
+        let is_call = |call: &Call| {
+            let argument = call.begin.arguments.first().map(|argument| argument.name.as_str());
+            call.begin.call == function && (first.is_none() || argument == first)
+        };
         let by_task = self.calls.iter().rposition(|call| is_call(call) && call.begin.task == task);
         by_task.or_else(|| self.calls.iter().rposition(is_call))
     }
@@ -250,13 +272,23 @@ impl Cause {
         match self {
             Self::NoLibrary(_) => None,
             Self::Status(index, _) | Self::GpuFault(index, ..) => Some(*index),
-            Self::Wrong(index, _) => *index,
+            Self::Wrong(index, _) | Self::IgnoredError(index, _) => *index,
             Self::Crash(calls, _) | Self::Hang(calls, _) => calls.first().copied(),
         }
     }
 }
 
 impl LevelRun {
+    /// Returns the number of calls that show the failure. A wrong result, and a GPU fault, show only in a call after the
+    /// one that is the cause: the last one, because the level then stops.
+    pub fn calls_until_failure(&self) -> usize {
+        let all = self.calls.len();
+        match &self.outcome {
+            Outcome::Failed(Cause::Wrong(..) | Cause::GpuFault(..)) => all,
+            _ => self.failed_call().map_or(all, |index| index + 1),
+        }
+    }
+
     /// Attributes a crash to the call that granted a GPU access to the address at which the GPU faulted.
     fn attribute_gpu_fault(&mut self) {
         let Outcome::Failed(Cause::Crash(in_flight, _)) = &self.outcome else { return };
@@ -304,7 +336,15 @@ impl LevelRun {
             (call.begin.logs.driver..to).contains(offset)
         };
         let index = self.calls.iter().position(during);
-        self.outcome = Outcome::Failed(Cause::Wrong(index, what));
+        self.outcome = Outcome::Failed(Cause::IgnoredError(index, what));
+    }
+
+    /// Returns whether requests to the emulated driver failed only after a call had returned.
+    pub fn requests_fail_after(&self, call: &Call) -> bool {
+        let lines = self.driver.iter().flatten();
+        let mut failed = lines.filter(|(_, line)| is_failed_request(line)).peekable();
+        let end = call.end.as_ref().map_or(u64::MAX, |end| end.logs.driver);
+        failed.peek().is_some() && failed.all(|(offset, _)| *offset >= end)
     }
 
     /// Returns the lines of the emulated driver's log that the call's thread wrote during the call.
@@ -321,21 +361,10 @@ impl LevelRun {
 
     /// Returns the lines of the level's requests that failed: the first of each call and error, with their number.
     pub fn failed_requests(&self, limit: usize) -> Vec<String> {
-        let mut failed: Vec<((String, &str), &str, usize)> = Vec::new();
         let lines = self.driver.iter().flatten().map(|(_, line)| line.as_str());
-        // Optional calls that the driver does not support are no failures.
-        for line in lines.filter(|line| returned_error(line) && !line.contains("NOT EMULATED")) {
-            let key = call_and_error(line);
-            match failed.iter_mut().find(|(other, ..)| *other == key) {
-                Some((.., count)) => *count += 1,
-                None => failed.push((key, line, 1)),
-            }
-        }
-        let line = |(_, line, count): &(_, &str, usize)| match count {
-            1 => (*line).to_owned(),
-            _ => format!("{line} ({count} times)"),
-        };
-        failed.iter().take(limit).map(line).collect()
+        let mut failed = count_failures(lines.filter(|line| is_failed_request(line)));
+        failed.truncate(limit);
+        failed
     }
 
     /// Returns the runtime's output during a call.

@@ -4,12 +4,13 @@ mod arguments;
 mod ktap;
 mod partial;
 mod show;
+mod usual;
 mod worker;
 
 pub use arguments::Conform;
 
 use crate::choice::print_info;
-use crate::driver_log::{DriverLog, driver_line_failed};
+use crate::driver_log::{DriverLog, driver_failures};
 use crate::interrupt::Interrupt;
 use crate::screen::{Screen, note};
 use crate::table::table;
@@ -17,7 +18,9 @@ use crate::{BadUsage, Exit, planned_faults, program, progress, provenance};
 use anyhow::{Context, bail};
 use arguments::ReportFormat;
 use hsa_vmm_conformance::contain::{self, Containment, Event, NotRun};
-use hsa_vmm_conformance::{CaseReport, KnownFailures, Options, Report, cases, run as run_cases};
+use hsa_vmm_conformance::{
+    CaseReport, KnownFailures, Options, Report, Status, cases, run as run_cases,
+};
 use ktap::KtapStream;
 use partial::Partial;
 use std::cell::RefCell;
@@ -25,6 +28,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::num::NonZeroUsize;
 use std::sync::atomic::AtomicBool;
+use usual::Usual;
 
 pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     if args.worker {
@@ -63,12 +67,14 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
         || KtapStream::begin(args.output.stream()?, selected).context("cannot write the results");
     writer.stream = (args.format == ReportFormat::Ktap).then(stream).transpose()?;
     let interrupt = Interrupt::new()?;
-    let mut report = run_all(args, &options, &mut writer, interrupt.flag())?;
+    let mut usual = Usual::default();
+    let mut report = run_all(args, &options, &mut writer, &mut usual, interrupt.flag())?;
+    usual.remove_frequent_in_failures(&report);
     let is_complete = !interrupt.arrived();
     add_provenance(args, &mut report);
     let written = match writer.stream {
         Some(stream) => stream.end(&report).context("cannot write the results"),
-        None => args.output.write(|out| write(out, args, &report)),
+        None => args.output.write(|out| write(out, args, &report, &usual)),
     };
     let written = writer.error.map_or(written, Err);
     // The partial results are not needed any more: the results are in the file, or on standard output.
@@ -136,7 +142,12 @@ fn add_provenance(args: &Conform, report: &mut Report) {
     args.privacy.clean_report(report);
 }
 
-fn write(out: &mut Screen<'_>, args: &Conform, report: &Report) -> anyhow::Result<()> {
+fn write(
+    out: &mut Screen<'_>,
+    args: &Conform,
+    report: &Report,
+    usual: &Usual,
+) -> anyhow::Result<()> {
     if args.format != ReportFormat::Table {
         out.keep_utf8();
     }
@@ -144,7 +155,7 @@ fn write(out: &mut Screen<'_>, args: &Conform, report: &Report) -> anyhow::Resul
         ReportFormat::Table => {
             let is_simulation = report.runtime.path.is_none();
             let bringup = args.common.runtime.bringup_command(is_simulation);
-            show::report(out, report, args.failures_only, &bringup)?;
+            show::report(out, report, usual, args.failures_only, &bringup)?;
         }
         ReportFormat::Json => {
             serde_json::to_writer_pretty(&mut *out, report)?;
@@ -186,11 +197,12 @@ fn random_seed() -> u64 {
     RandomState::new().hash_one(()) % 1_000_000
 }
 
-/// Runs the cases in this process or in a worker.
+/// Runs the cases in this process or in a worker. Adds what was logged during cases that passed to `usual`.
 fn run_all(
     args: &Conform,
     options: &Options,
     writer: &mut ResultWriter,
+    usual: &mut Usual,
     interrupted: &AtomicBool,
 ) -> Result<Report, anyhow::Error> {
     let bar = progress::bar(cases().len() as u64, "cases");
@@ -217,7 +229,13 @@ fn run_all(
         Ok(command)
     };
     let mut printed = BTreeSet::new();
-    let mut logs = || log.borrow_mut().new_lines();
+    let mut output_of_case = String::new();
+    let last_lines = RefCell::new(Vec::new());
+    let mut logs = || {
+        let lines = log.borrow_mut().new_lines();
+        last_lines.replace(lines.clone());
+        lines
+    };
     let time_limit = args.time_limit;
     let containment =
         Containment { command: &mut command, time_limit, logs: &mut logs, stop: interrupted };
@@ -226,8 +244,16 @@ fn run_all(
         Event::Started(note) => bar.suspend(|| print_info(note)),
         Event::Begin { case } if is_final => writer.begin(case),
         Event::Begin { .. } => {}
-        Event::Case(progress) => advance(progress, writer),
-        Event::Output { reported, text, .. } if !reported || args.common.log_level.is_some() => {
+        Event::Case(progress) => {
+            if progress.case.status == Status::Pass {
+                let logged = last_lines.borrow();
+                usual.add(logged.iter().map(String::as_str).chain(output_of_case.lines()));
+            }
+            output_of_case.clear();
+            advance(progress, writer);
+        }
+        Event::Output { reported, text, case } if !reported || args.common.log_level.is_some() => {
+            output_of_case.push_str(case.map_or("", |_| text));
             bar.suspend(|| print_output(text));
         }
         Event::Output { .. } => {}
@@ -248,10 +274,8 @@ fn run_all(
     if report.is_err() {
         // What the driver answered is the best explanation of a start that failed.
         let lines = log.borrow_mut().new_lines();
-        lines
-            .iter()
-            .filter(|line| driver_line_failed(line) == Some(true))
-            .for_each(|line| print_info(line));
+        let failures = driver_failures(lines.iter().map(String::as_str));
+        failures.iter().for_each(|line| print_info(line));
     }
     Ok(report?)
 }

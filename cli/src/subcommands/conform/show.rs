@@ -1,6 +1,7 @@
 //! Prints the results of `hsa-vmm conform` for people.
 
-use crate::driver_log::driver_line_failed;
+use super::usual::Usual;
+use crate::driver_log::{driver_failures, driver_line_failed};
 use crate::provenance;
 use crate::screen::Screen;
 use crate::table::{Cell, TextTable, status_cell, table};
@@ -17,10 +18,12 @@ const NOT_TRIED: &str = "not tried: ";
 const NAMES: usize = 8;
 
 /// Prints a table of the cases, or only of those that failed, then each cause of failures once. Successive cases that
-/// were not tried for the same reason are one line. `bringup` is the command to try next.
+/// were not tried for the same reason are one line. `usual` is what was logged during cases that passed, and `bringup` the
+/// command to try next.
 pub fn report(
     out: &mut Screen<'_>,
     report: &Report,
+    usual: &Usual,
     failures_only: bool,
     bringup: &str,
 ) -> io::Result<()> {
@@ -53,7 +56,7 @@ pub fn report(
     out.table(&results)?;
     for cause in &causes {
         writeln!(out)?;
-        show_cause(out, report, cause)?;
+        show_cause(out, report, usual, cause)?;
     }
     if report.cases.iter().any(|case| case.status == Status::Fail) {
         writeln!(out, "\nTo find the first HSA call and kernel interface that fail: {bringup}")?;
@@ -85,20 +88,34 @@ fn others<'a>(cause: &Cause<'a>) -> Vec<(&'a str, &'a str)> {
     others.iter().map(|case| (case.name.as_str(), first.name.as_str())).collect()
 }
 
-fn show_cause(out: &mut Screen<'_>, report: &Report, cause: &Cause<'_>) -> io::Result<()> {
+/// Prints a cause: the failure of the first case, then its context, each with a title.
+fn show_cause(
+    out: &mut Screen<'_>,
+    report: &Report,
+    usual: &Usual,
+    cause: &Cause<'_>,
+) -> io::Result<()> {
     let Some((first, others)) = cause.cases.split_first() else { return Ok(()) };
     let bold = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
+    let mut detail = first.detail.as_str();
     if others.is_empty() {
         out.styled(bold, &first.name)?;
-        writeln!(out, " ({})", first.source)?;
     } else {
         out.styled(bold, format_args!("{} cases: {}", cause.cases.len(), cause.description))?;
-        writeln!(out, "\n  first: {} ({})", first.name, first.source)?;
+        write!(out, "\n  first: {}", first.name)?;
+        // The description is often the detail, or its first line.
+        let rest = detail.strip_prefix(cause.description.as_str());
+        detail = rest.filter(|rest| rest.is_empty() || rest.starts_with('\n')).unwrap_or(detail);
     }
-    writeln!(out, "  {}", first.detail)?;
+    match detail.strip_prefix('\n') {
+        Some(lines) => writeln!(out, "\n{lines}")?,
+        None if detail.is_empty() => writeln!(out)?,
+        None => writeln!(out, "\n  {detail}")?,
+    }
     if let Some(output) = &first.output {
-        print_output(out, output)?;
+        print_output(out, output, usual)?;
     }
+    writeln!(out, "  expected by: {}", first.source)?;
     if !others.is_empty() {
         let names: Vec<_> = others.iter().take(NAMES).map(|case| case.name.as_str()).collect();
         let more = others.len().saturating_sub(NAMES);
@@ -108,21 +125,33 @@ fn show_cause(out: &mut Screen<'_>, report: &Report, cause: &Cause<'_>) -> io::R
     reproduce(out, report, first)
 }
 
-/// Prints the beginning of the runtime's output, and the driver's last failures.
-fn print_output(out: &mut Screen<'_>, output: &str) -> io::Result<()> {
-    let runtime_lines: Vec<_> =
-        output.lines().filter(|line| driver_line_failed(line).is_none()).collect();
-    let failures = output.lines().filter(|line| driver_line_failed(line) == Some(true));
-    let failures: Vec<_> = failures.collect();
-    let first_failure = failures.len().saturating_sub(OUTPUT_LINES);
-    for line in runtime_lines.iter().take(OUTPUT_LINES).chain(&failures[first_failure..]) {
-        writeln!(out, "{}", format!("    | {line}").trim_end())?;
+/// Prints the driver's failures and the beginning of the runtime's output during the case that failed; then, in short, what
+/// cases that passed have logged, too.
+fn print_output(out: &mut Screen<'_>, output: &str, usual: &Usual) -> io::Result<()> {
+    let (lines, in_short) = usual.split(output);
+    let failures = driver_failures(lines.iter().copied());
+    let is_printed = |line: &&str| driver_line_failed(line).is_none();
+    let printed: Vec<_> = lines.iter().copied().filter(is_printed).map(str::to_owned).collect();
+    let titled = [
+        ("requests that failed during the case:", failures),
+        ("printed during the case, perhaps unrelated:", printed),
+    ];
+    let mut left_out = 0;
+    for (title, lines) in titled.iter().filter(|(_, lines)| !lines.is_empty()) {
+        writeln!(out, "  {title}")?;
+        for line in lines.iter().take(OUTPUT_LINES) {
+            writeln!(out, "{}", format!("    | {line}").trim_end())?;
+        }
+        left_out += lines.len().saturating_sub(OUTPUT_LINES);
     }
-    let left_out = runtime_lines.len().saturating_sub(OUTPUT_LINES) + first_failure;
-    match left_out {
-        0 => Ok(()),
-        _ => writeln!(out, "    | and {left_out} more lines; --format html and json have them"),
+    if left_out > 0 {
+        writeln!(out, "    | and {left_out} more lines; --format html and json have them")?;
     }
+    if !in_short.is_empty() {
+        let in_short: Vec<_> = in_short.into_iter().collect();
+        writeln!(out, "  logged in cases that pass, too: {}", in_short.join("; "))?;
+    }
+    Ok(())
 }
 
 /// Prints the command that repeats a case. Prints nothing for a case about the worker process, which `--filter`

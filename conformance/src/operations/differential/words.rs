@@ -6,7 +6,8 @@ use hsa_vmm::{Access, Address, AgentId, AllocationProperties, Handle, HandleType
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
-/// A value in the message of a difference.
+/// A value in the message of a difference. Tuples and lists, whose `Display` another crate would have to define, have
+/// words, too.
 pub(super) trait Words {
     /// Returns the value in the library's words.
     fn words(&self) -> String;
@@ -30,165 +31,73 @@ impl<T: Words> Words for Option<T> {
     }
 }
 
-impl Words for bool {
-    fn words(&self) -> String {
-        self.to_string()
-    }
-}
-
-/// Small numbers are counts, and large ones are sizes and addresses.
-fn number(value: u64) -> String {
-    if value < 1000 { value.to_string() } else { format!("{value:#x}") }
-}
-
-impl Words for usize {
-    fn words(&self) -> String {
-        number(*self as u64)
-    }
-}
-
-impl Words for u64 {
-    fn words(&self) -> String {
-        number(*self)
-    }
-}
-
-impl Words for () {
-    fn words(&self) -> String {
-        "success".to_owned()
-    }
-}
-
-impl Words for Address {
-    fn words(&self) -> String {
-        format!("{:#x}", self.get())
-    }
-}
-
-impl Words for Range<usize> {
-    fn words(&self) -> String {
-        format!("{:#x}..{:#x}", self.start, self.end)
-    }
-}
-
-impl Words for Handle {
-    fn words(&self) -> String {
-        self.to_string()
-    }
-}
-
-impl Words for OwnedFd {
-    fn words(&self) -> String {
-        "a descriptor".to_owned()
-    }
-}
-
-impl Words for Access {
-    fn words(&self) -> String {
-        let access = match self {
-            Self::None => "no access",
-            Self::Read => "read",
-            Self::ReadWrite => "read and write",
-        };
-        access.to_owned()
-    }
-}
-
-impl Words for AgentId {
-    fn words(&self) -> String {
-        self.to_string()
-    }
-}
-
-impl Words for (AgentId, Access) {
-    fn words(&self) -> String {
-        format!("{}: {}", self.0, self.1.words())
-    }
-}
-
-impl Words for HandleType {
-    fn words(&self) -> String {
-        match *self {
-            Self::POSIX_FILE_DESCRIPTOR => "descriptor".to_owned(),
-            other => format!("handle types {:#x}", other.bits()),
+/// Implements [`Words`] for types, each by a function of a reference to the value.
+macro_rules! words {
+    ($($type:ty: $words:expr;)+) => {$(
+        impl Words for $type {
+            fn words(&self) -> String {
+                let words: fn(&Self) -> String = $words;
+                words(self)
+            }
         }
-    }
+    )+};
 }
 
-impl Words for AllocationProperties {
-    fn words(&self) -> String {
-        let location = match self.location {
-            Location::Agent(agent) => format!("on {agent}"),
-            Location::Host => "on the host".to_owned(),
-            Location::HostNuma(node) => format!("on NUMA node {node}"),
-            _ => "at an unknown location".to_owned(),
-        };
-        let kind = if self.kind == AllocationKind::Uncached { ", uncached" } else { "" };
-        let shared = match self.handle_types.is_empty() {
-            true => String::new(),
-            false => format!(", shareable as {}", self.handle_types.words()),
-        };
-        let rdma = if self.gpu_direct_rdma { ", for RDMA" } else { "" };
-        format!("{location}{kind}{shared}{rdma}")
-    }
-}
-
-impl Words for (AllocationProperties, usize) {
-    fn words(&self) -> String {
-        format!("{:#x} bytes {}", self.1, self.0.words())
-    }
-}
-
-impl Words for Usage {
-    fn words(&self) -> String {
-        let Self { reservations, handles, mappings } = self;
+words! {
+    (): |()| "success".to_owned();
+    bool: Self::to_string;
+    usize: |&number| (number as u64).words();
+    // Small numbers are counts, and large ones are sizes and addresses.
+    u64: |&number| if number < 1000 { number.to_string() } else { format!("{number:#x}") };
+    Address: |address| format!("{:#x}", address.get());
+    Range<usize>: |range| format!("{:#x}..{:#x}", range.start, range.end);
+    Handle: Self::to_string;
+    AgentId: Self::to_string;
+    OwnedFd: |_| "a descriptor".to_owned();
+    Access: |access| match access {
+        Self::None => "no access".to_owned(),
+        Self::Read => "read".to_owned(),
+        Self::ReadWrite => "read and write".to_owned(),
+    };
+    (AgentId, Access): |(agent, access)| format!("{agent}: {}", access.words());
+    HandleType: |kind| match *kind {
+        Self::POSIX_FILE_DESCRIPTOR => "descriptor".to_owned(),
+        other => format!("handle types {:#x}", other.bits()),
+    };
+    AllocationProperties: properties;
+    (AllocationProperties, usize): |(it, size)| format!("{size:#x} bytes {}", it.words());
+    Usage: |Self { reservations, handles, mappings }| {
         format!("{reservations} reservations, {handles} handles, {mappings} mappings")
-    }
+    };
+    Page: Self::to_string;
+    // A reservation.
+    (usize, usize): |(address, size)| format!("{address:#x} of {size:#x} bytes");
+    // A mapping: its address, size, offset and access.
+    (Address, usize, usize, Vec<(AgentId, Access)>): |(address, size, offset, access)| {
+        let (address, access) = (address.words(), access.words());
+        format!("{address} of {size:#x} bytes from offset {offset:#x} {access}")
+    };
+    (usize, usize, usize): |(first, second, third)| format!("{first}, {second}, {third}");
+    (usize, usize, usize, usize): |(first, second, third, fourth)| {
+        format!("{first}, {second}, {third}, {fourth}")
+    };
+    (u64, usize): |(bytes, count)| format!("{} bytes, {count}", bytes.words());
 }
 
-impl Words for Page {
-    fn words(&self) -> String {
-        let access = match (self.readable, self.writable) {
-            (false, false) => "no access",
-            (true, false) => "read",
-            (false, true) => "write",
-            (true, true) => "read and write",
-        };
-        format!("{access}, offset {:#x}", self.offset)
-    }
-}
-
-/// An address and a size: a reservation.
-impl Words for (usize, usize) {
-    fn words(&self) -> String {
-        format!("{:#x} of {:#x} bytes", self.0, self.1)
-    }
-}
-
-/// A mapping: its address, size, offset and access.
-impl Words for (Address, usize, usize, Vec<(AgentId, Access)>) {
-    fn words(&self) -> String {
-        let (address, size, offset, access) = self;
-        format!("{} of {size:#x} bytes from offset {offset:#x} {}", address.words(), list(access))
-    }
-}
-
-impl Words for (usize, usize, usize) {
-    fn words(&self) -> String {
-        format!("{}, {}, {}", self.0, self.1, self.2)
-    }
-}
-
-impl Words for (usize, usize, usize, usize) {
-    fn words(&self) -> String {
-        format!("{}, {}, {}, {}", self.0, self.1, self.2, self.3)
-    }
-}
-
-impl Words for (u64, usize) {
-    fn words(&self) -> String {
-        format!("{} bytes, {}", self.0.words(), self.1)
-    }
+fn properties(properties: &AllocationProperties) -> String {
+    let location = match properties.location {
+        Location::Agent(agent) => format!("on {agent}"),
+        Location::Host => "on the host".to_owned(),
+        Location::HostNuma(node) => format!("on NUMA node {node}"),
+        _ => "at an unknown location".to_owned(),
+    };
+    let kind = if properties.kind == AllocationKind::Uncached { ", uncached" } else { "" };
+    let shared = match properties.handle_types.is_empty() {
+        true => String::new(),
+        false => format!(", shareable as {}", properties.handle_types.words()),
+    };
+    let rdma = if properties.gpu_direct_rdma { ", for RDMA" } else { "" };
+    format!("{location}{kind}{shared}{rdma}")
 }
 
 #[cfg(test)]

@@ -6,16 +6,15 @@ use std::fmt;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::null_mut;
 
-/// The difference between the numbers in memory and the expected numbers.
+/// The difference between the numbers in memory and the expected numbers. It counts whole numbers: single bytes of
+/// different numbers are often equal, so that half of the memory would not count as half.
 #[derive(Clone, Copy, Debug)]
 pub struct Difference {
-    /// The size of the compared memory in bytes.
-    size: usize,
-    /// The number of bytes that differ.
-    bytes: usize,
+    /// The number of 32-bit words in the compared memory.
+    compared: usize,
     /// The number of 32-bit words that differ.
     words: usize,
-    /// The offsets of the first and the last byte that differ.
+    /// The offsets of the first byte of the first word that differs, and of the last byte of the last.
     range: (usize, usize),
     /// The first word that differs: its offset, the expected and the found number.
     first: (usize, u32, u32),
@@ -24,24 +23,22 @@ pub struct Difference {
 impl Difference {
     /// Compares consecutive 32-bit words with numbers that begin with `first` and increase by `step`.
     fn of(found: impl ExactSizeIterator<Item = u32>, first: u32, step: u32) -> Option<Self> {
-        let size = found.len() * 4;
+        let compared = found.len();
         let mut difference: Option<Self> = None;
         for (index, found) in found.enumerate() {
             let expected = first.wrapping_add((index as u32).wrapping_mul(step));
-            let wrong = (expected ^ found).to_ne_bytes().map(|byte| byte != 0);
-            let Some(start) = wrong.iter().position(|wrong| *wrong) else { continue };
-            let end = wrong.iter().rposition(|wrong| *wrong).unwrap_or(start);
+            if expected == found {
+                continue;
+            }
             let offset = index * 4;
             let difference = difference.get_or_insert(Self {
-                size,
-                bytes: 0,
+                compared,
                 words: 0,
-                range: (offset + start, offset + end),
+                range: (offset, offset),
                 first: (offset, expected, found),
             });
-            difference.bytes += wrong.iter().filter(|wrong| **wrong).count();
             difference.words += 1;
-            difference.range.1 = offset + end;
+            difference.range.1 = offset + 3;
         }
         difference
     }
@@ -55,17 +52,17 @@ impl Difference {
 
 impl fmt::Display for Difference {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { size, bytes, range: (start, end), first: (offset, expected, found), .. } = self;
-        let xor = expected ^ found;
+        let Self { compared, words, range: (start, end), first: (offset, expected, found) } = self;
+        let (differ, xor) = (if *words == 1 { "differs" } else { "differ" }, expected ^ found);
         write!(
             formatter,
-            "{bytes} of {size} bytes differ, from offset {start:#x} to {end:#x}; at {offset:#x}: \
-             expected {expected:#x}, found {found:#x} (XOR {xor:#x})"
+            "{words} of {compared} 32-bit words {differ}, from offset {start:#x} to {end:#x}; at \
+             {offset:#x}: expected {expected:#x}, found {found:#x} (XOR {xor:#x})"
         )
     }
 }
 
-/// Describes wrong data: what happened, who wrote and read the data, and which bytes are wrong.
+/// Describes wrong data: what happened, who wrote and read the data, and which words are wrong.
 pub fn wrong_data(
     what: impl fmt::Display,
     writer: impl fmt::Display,
@@ -165,18 +162,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn difference_counts_bytes_and_names_their_range() {
+    fn difference_counts_words_and_names_their_range() {
         assert!(Difference::of([7, 8, 9].into_iter(), 7, 1).is_none());
         // The second byte of the second word and the last two bytes of the third.
         let found = [7, 8 ^ 0x0100, 9 ^ 0xff01_0000, 10];
         let difference = Difference::of(found.into_iter(), 7, 1).unwrap();
-        let text = "3 of 16 bytes differ, from offset 0x5 to 0xb; at 0x4: expected 0x8, found 0x108 (XOR 0x100)";
+        let text = "2 of 4 32-bit words differ, from offset 0x4 to 0xb; at 0x4: expected 0x8, found 0x108 (XOR 0x100)";
         assert_eq!(difference.to_string(), text);
+        let one = Difference::of([7, 9, 9].into_iter(), 7, 1).unwrap().to_string();
+        assert!(one.starts_with("1 of 3 32-bit words differs, from offset 0x4 to 0x7"), "{one}");
         assert!(!difference.affects_pages());
         let zeros = Difference::of(std::iter::repeat_n(0, 1024), 0x100, 0).unwrap();
         assert!(zeros.affects_pages());
         let message = wrong_data("wrong data", "gpu[0] (SDMA)", "the CPU", &zeros);
-        let start = "wrong data (written by gpu[0] (SDMA), read by the CPU): 1024 of 4096 bytes differ, from";
+        let start = "wrong data (written by gpu[0] (SDMA), read by the CPU): 1024 of 1024 32-bit words differ, from";
         assert!(message.starts_with(start), "{message}");
+    }
+
+    /// The second half keeps its zeros, or the numbers of another writer. Many of their bytes are equal to the bytes of
+    /// the expected numbers.
+    #[test]
+    fn half_of_the_memory_counts_as_half() {
+        for old in [None, Some(0xda7b_0001)] {
+            let half = |index: u32| match index {
+                0..512 => 0xda7a_0001 + index,
+                _ => old.map_or(0, |old| old + index),
+            };
+            let difference = Difference::of((0..1024).map(half), 0xda7a_0001, 1).unwrap();
+            let text = difference.to_string();
+            let start = "512 of 1024 32-bit words differ, from offset 0x800 to 0xfff; at 0x800: ";
+            assert!(text.starts_with(start), "{text}");
+        }
     }
 }

@@ -1,0 +1,152 @@
+//! Requests that fail, and lines that the runtime prints, in cases that pass, too. They are the context of a failure, and
+//! seldom its cause.
+
+use crate::driver_log::{driver_line_failed, failed_request};
+use hsa_vmm_conformance::{Report, Status};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What every run of AMD's runtime without failures logs: the runtime asks for the properties of descriptors that are no
+/// GPU's, and counts signals when it stops. A run of a single case has no case that passes to compare with.
+const IN_EVERY_RUN: [&str; 2] = ["kfd GET_DMABUF_INFO EINVAL", "Signals leaked."];
+
+/// What was logged during cases that passed.
+#[derive(Debug, Default)]
+pub struct Usual {
+    /// Each failed request, or line without numbers, and the number of cases that passed with it.
+    passed: BTreeMap<String, usize>,
+}
+
+impl Usual {
+    /// Adds the lines of the logs and of the runtime's output during a case that passed.
+    pub fn add<'a>(&mut self, lines: impl Iterator<Item = &'a str>) {
+        for key in keys(lines) {
+            *self.passed.entry(key).or_default() += 1;
+        }
+    }
+
+    /// Removes what was logged in more cases that failed than in cases that passed: after a fault, a case can pass
+    /// although a request fails.
+    pub fn remove_frequent_in_failures(&mut self, report: &Report) {
+        let is_failure = |status| status == Status::Fail;
+        let failed = report.cases.iter().filter(|case| is_failure(case.status));
+        for output in failed.filter_map(|case| case.output.as_deref()) {
+            for key in keys(output.lines()) {
+                if let Some(count) = self.passed.get_mut(&key) {
+                    *count = count.saturating_sub(1);
+                }
+            }
+        }
+        self.passed.retain(|_, count| *count > 0);
+    }
+
+    /// Returns the short form of a line if cases that passed had a similar one: `kfd GET_DMABUF_INFO EINVAL`, or the
+    /// line itself.
+    pub fn short(&self, line: &str) -> Option<String> {
+        let is_usual = key(line).is_some_and(|key| self.passed.contains_key(&key));
+        is_usual.then(|| short_form(line))
+    }
+
+    /// Splits the lines of a case that failed into those that may be the cause, and the short forms of the usual ones. A
+    /// request that fails in every run may be the cause if no other request failed.
+    pub fn split<'a>(&self, output: &'a str) -> (Vec<&'a str>, BTreeSet<String>) {
+        let in_every_run = |line: &str| {
+            let key = key(line);
+            key.is_some_and(|key| IN_EVERY_RUN.contains(&key.as_str()))
+        };
+        let (usual, rest): (Vec<_>, Vec<_>) =
+            output.lines().partition(|line| self.short(line).is_some());
+        let (in_every_run, others): (Vec<_>, Vec<_>) =
+            rest.iter().copied().partition(|line| in_every_run(line));
+        let mut usual: BTreeSet<_> = usual.into_iter().map(short_form).collect();
+        if !others.iter().any(|line| driver_line_failed(line) == Some(true)) {
+            return (rest, usual);
+        }
+        usual.extend(in_every_run.into_iter().map(short_form));
+        (others, usual)
+    }
+}
+
+/// Returns the call and the error of a failed request, or the line.
+fn short_form(line: &str) -> String {
+    request(line).unwrap_or_else(|| line.trim().to_owned())
+}
+
+/// Returns the call and the error of a failed request.
+fn request(line: &str) -> Option<String> {
+    failed_request(line).map(|(call, error)| format!("{call} {error}"))
+}
+
+fn keys<'a>(lines: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
+    lines.filter_map(key).collect()
+}
+
+/// Returns the call and the error of a failed request, or a line without words with digits: addresses and counts differ
+/// from case to case. Returns `None` for requests that succeeded, and for empty lines.
+fn key(line: &str) -> Option<String> {
+    if driver_line_failed(line).is_some() {
+        return request(line);
+    }
+    let has_digit = |word: &&str| word.contains(|letter: char| letter.is_ascii_digit());
+    let words: Vec<_> = line.split_whitespace().filter(|word| !has_digit(word)).collect();
+    (!words.is_empty()).then(|| words.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hsa_vmm_conformance::CaseReport;
+
+    fn request(end: &str) -> String {
+        format!("driver: 1:1 0.5 kfd GET_DMABUF_INFO fd=7 size=0x0 {end} (1.0 us)")
+    }
+
+    #[test]
+    fn lines_of_passing_cases_are_usual() {
+        let mut usual = Usual::default();
+        usual.add(
+            [request("= EINVAL").as_str(), &request("-> ok"), "4 Signals leaked."].into_iter(),
+        );
+        let short = usual.short(&request("= EINVAL"));
+        assert_eq!(short.as_deref(), Some("kfd GET_DMABUF_INFO EINVAL"));
+        assert_eq!(usual.short("12 Signals leaked.").as_deref(), Some("12 Signals leaked."));
+        for line in [&request("= EIO"), &request("-> ok"), "HSA exception: BadAlloc", ""] {
+            assert_eq!(usual.short(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn request_that_fails_in_every_run_is_the_cause_only_alone() {
+        let (usual, einval) = (Usual::default(), request("= EINVAL"));
+        let output = format!("{einval}\n4 Signals leaked.\n");
+        let (causes, in_short) = usual.split(&output);
+        assert_eq!((causes, in_short.len()), (vec![einval.as_str(), "4 Signals leaked."], 0));
+        let hang = "driver: 1:2 0.5 engine COPY length=0x1000 = ? (has not returned)";
+        let output = format!("{output}{hang}\n");
+        let (causes, in_short) = usual.split(&output);
+        let in_short: Vec<_> = in_short.into_iter().collect();
+        assert_eq!(causes, [hang]);
+        assert_eq!(in_short, ["4 Signals leaked.", "kfd GET_DMABUF_INFO EINVAL"]);
+    }
+
+    #[test]
+    fn request_that_fails_in_more_failures_is_not_usual() {
+        let runtime = hsa_vmm::Runtime::simulated(hsa_vmm::simulation::Config::default()).unwrap();
+        let options = hsa_vmm_conformance::Options {
+            filters: vec!["map.handle.zero".to_owned()],
+            ..hsa_vmm_conformance::Options::default()
+        };
+        let mut report = hsa_vmm_conformance::run(&runtime, &options, &mut |_| ());
+        let failed = |error: &str| CaseReport {
+            output: Some(request(error)),
+            ..CaseReport::new("a", "", Status::Fail)
+        };
+        report.cases = vec![failed("= EINVAL"), failed("= EINVAL"), failed("= EIO")];
+        let mut usual = Usual::default();
+        for error in ["= EINVAL", "= EIO", "= EIO"] {
+            usual.add([request(error).as_str()].into_iter());
+        }
+        usual.remove_frequent_in_failures(&report);
+        assert_eq!(usual.short(&request("= EINVAL")), None);
+        assert!(usual.short(&request("= EIO")).is_some());
+    }
+}
