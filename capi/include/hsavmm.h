@@ -21,7 +21,7 @@ extern "C" {
  * "auto" for the default: the runtime that HSA_VMM_RUNTIME names, else AMD's from the usual
  * directories. The caller must trust the file: its constructors run with the program's privileges. A
  * program that runs with more privileges than its caller (set-user-id) ignores HSA_VMM_RUNTIME,
- * ROCM_PATH, HSA_SIM and HSA_VMM_LOG. */
+ * ROCM_PATH, HSA_SIM, HSA_VMM_LOG, HSA_VMM_PROFILE and HSA_VMM_PAGE_TABLES. */
 hipError_t hsavmm_use_runtime(const char *path);
 
 /* Sets the simulation as the runtime, configured like "mi300x,gpus=4,era=b" (null or "": two GPUs).

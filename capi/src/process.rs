@@ -7,6 +7,7 @@ use crate::objects::Objects;
 use crate::registered::Registered;
 use crate::status::Failure;
 use hsa_vmm::hip::HipProfile;
+use hsa_vmm::hsa_sys::library::variable;
 use hsa_vmm::vmm::VmmOptions;
 use hsa_vmm::{Error, ErrorKind, Ipc, Runtime, Vmm};
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
@@ -212,22 +213,18 @@ fn simulated(_: &str) -> Result<Runtime, Failure> {
 }
 
 fn profile_from_environment() -> Result<HipProfile, Failure> {
-    match std::env::var("HSA_VMM_PROFILE") {
-        Ok(name) => {
-            let invalid = |error| Failure::new(errors::NOT_INITIALIZED, error);
-            name.parse().map_err(|error: hsa_vmm::hip::UnknownProfile| {
-                invalid(format!("HSA_VMM_PROFILE: {error}"))
-            })
-        }
-        Err(_) => Ok(HipProfile::default()),
-    }
+    let Some(name) = variable("HSA_VMM_PROFILE") else { return Ok(HipProfile::default()) };
+    name.to_string_lossy().parse().map_err(|error: hsa_vmm::hip::UnknownProfile| {
+        Failure::new(errors::NOT_INITIALIZED, format!("HSA_VMM_PROFILE: {error}"))
+    })
 }
 
 fn page_tables_from_environment() -> Result<bool, Failure> {
-    match std::env::var("HSA_VMM_PAGE_TABLES").as_deref() {
-        Ok("on") => Ok(true),
-        Ok("off" | "") | Err(_) => Ok(false),
-        Ok(other) => {
+    let value = variable("HSA_VMM_PAGE_TABLES").map(|it| it.to_string_lossy().into_owned());
+    match value.as_deref() {
+        Some("on") => Ok(true),
+        Some("off") | None => Ok(false),
+        Some(other) => {
             let message =
                 format!("HSA_VMM_PAGE_TABLES={other:?} is invalid: valid values are on and off");
             Err(Failure::new(errors::NOT_INITIALIZED, message))

@@ -115,9 +115,12 @@ fn create(runtime: &Runtime, quirks: Quirks, record: &Record) -> Result<NativeIp
     let exports = runtime.attachment::<Exports>();
     let has_server = server::is_used(runtime);
     let creating = has_server.then(|| lock(&exports.creating));
-    // AMD's runtime would end this process with an assertion.
+    // In both cases, AMD's runtime would end this process with an assertion.
     if has_server && server::is_socket_taken(process) {
         return Err(ErrorKind::SocketTaken(process));
+    }
+    if has_server && runtime.spare().none_free() {
+        return Err(ErrorKind::OutOfDescriptors);
     }
     // The server's thread inherits the signal mask. It writes to connections that the other process may
     // have closed, and `SIGPIPE` would end this process.

@@ -4,7 +4,8 @@ use crate::amd_runtime::{on_each, set_variable};
 use crate::machine::{Library, MIB, access, at};
 use crate::process::limit::{limit_free_descriptors, raise_limit};
 use crate::process::{assert_inaccessible, descriptors};
-use hsa_vmm::{Access, Error, ErrorKind, Handle, HandleType};
+use hsa_rocr::Release;
+use hsa_vmm::{Access, Error, ErrorKind, Handle, HandleType, Ipc, PoolMemory, Runtime};
 
 const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
@@ -100,6 +101,26 @@ fn calls_without_descriptors_change_nothing() {
         vmm.set_access(base, 2 * size, &grants).unwrap();
         vmm.map(free_address, size, 0, third).unwrap();
         vmm.import_from_shareable_handle(&shared, DESCRIPTOR).unwrap();
+    });
+}
+
+/// AMD's runtime 7.2.4 would end the process with an assertion (`IPCCreate`).
+#[test]
+fn ipc_handle_without_descriptors_fails() {
+    on_each("shortage::ipc_handle_without_descriptors_fails", |fixture| {
+        // SAFETY: AMD's own runtime.
+        let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
+        let ipc = Ipc::open(&runtime).unwrap();
+        let gpu = runtime.gpus().next().unwrap().id();
+        let memory = PoolMemory::allocate(&runtime, gpu, 2 * MIB).unwrap();
+        limit_free_descriptors(0);
+        let result = ipc.get_mem_handle(memory.address());
+        raise_limit();
+        result.expect_err("a handle needs a descriptor");
+        // 6.1.2 shares memory only by a call that the kernel of AMD's own package has.
+        if fixture.release() != Release::R6_1_2 {
+            ipc.get_mem_handle(memory.address()).unwrap();
+        }
     });
 }
 

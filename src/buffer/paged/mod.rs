@@ -335,6 +335,9 @@ impl PagedBuffer {
 
     /// Revokes all access of agents, also of GPUs. During the call, the other agents have no access.
     ///
+    /// Pages that are [retiring](Self::retire) keep their access until the queue unmaps them, because a kernel may still
+    /// use them. To revoke access to these, drain the queue first.
+    ///
     /// # Errors
     /// As for [`Vmm::revoke`].
     pub fn revoke(&self, agents: &[AgentId]) -> Result<(), Error> {
@@ -346,7 +349,7 @@ impl PagedBuffer {
         Ok(())
     }
 
-    /// Returns the access of an agent to pages that are mapped now or later.
+    /// Returns the access of an agent to pages that are mapped now or later, except [retiring](Self::retire) pages.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for an unknown agent, or if a page was unmapped by its address.

@@ -174,8 +174,8 @@ impl Mapping {
 
     /// Calls `act` with the address while the reservation is locked, if an agent has the access.
     ///
-    /// This is for HSA calls of the caller, such as a copy on the caller's own queue. `act` must not call an
-    /// operation on the same reservation, which would deadlock.
+    /// This is for HSA calls of the caller, such as a copy on the caller's own queue. `act` must not call an operation
+    /// of the library, on any reservation: it could deadlock with other threads, and debug builds panic.
     ///
     /// # Errors
     /// [`Problem::NotGranted`](crate::error::Problem::NotGranted) if the agent lacks the access; otherwise as for [`Vmm::read`].

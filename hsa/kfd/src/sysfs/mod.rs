@@ -80,7 +80,8 @@ fn store(files: &[File], links: &[File]) -> io::Result<PathBuf> {
         fs::remove_dir_all(&draft)?;
         // Another process of the same configuration may have written the folder meanwhile.
         if !is_own(&folder, user) {
-            return Err(error);
+            let path = folder.display();
+            return Err(io::Error::other(format!("{path}: {error}; remove it, or set TMPDIR")));
         }
     }
     Ok(folder)
