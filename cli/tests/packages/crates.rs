@@ -1,7 +1,7 @@
 //! The packaged crates, built outside the workspace.
 
 use crate::tree::Tree;
-use crate::{is_skipped, root, run_ok, with_build_folder};
+use crate::{PROFILE, is_skipped, root, run_ok, with_build_folder};
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -52,6 +52,7 @@ fn crates_build_outside_the_workspace() {
              [package]\nname = \"program\"\nedition = \"2024\"\n\n\
              [dependencies]\nanyhow = \"1\"\n\
              hsa-vmm = {{ version = \"0.1\", features = [\"simulation\"] }}\n\n\
+             [profile.{PROFILE}]\ninherits = \"dev\"\ndebug = false\n\n\
              [patch.crates-io]\n{patches}"
         ),
     )
@@ -61,16 +62,22 @@ fn crates_build_outside_the_workspace() {
     // The versions that this workspace was tested with; other versions could need the network.
     fs::copy(root().join("Cargo.lock"), path("Cargo.lock")).unwrap();
 
-    let tree = Tree::debian(&[]);
-    tree.assert_lacks(&["cc", "cargo", "python3"]);
+    let programs = ["program", "hsa-vmm"];
     with_build_folder(|target| {
         let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--workspace", "--offline", "--target-dir"]).arg(target);
+        build.args(["build", "--workspace", "--offline", "--profile", PROFILE]);
+        build.arg("--target-dir").arg(target);
         run_ok(build.current_dir(folder.path()));
-        for program in ["program", "hsa-vmm"] {
-            fs::copy(target.join("debug").join(program), tree.path("tmp").join(program)).unwrap();
+        for program in programs {
+            fs::copy(target.join(PROFILE).join(program), path(program)).unwrap();
         }
     });
+    // After the build, so that the other tests' trees are created beside it.
+    let tree = Tree::debian(&[]);
+    tree.assert_lacks(&["cc", "cargo", "python3"]);
+    for program in programs {
+        fs::copy(path(program), tree.path("tmp").join(program)).unwrap();
+    }
     tree.run(&["/tmp/program"]);
     tree.assert_command_runs("/tmp/hsa-vmm");
 }

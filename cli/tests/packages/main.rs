@@ -19,6 +19,10 @@ use std::sync::{Mutex, PoisonError};
 /// The command, as cargo built it for this test.
 const HSA_VMM: &str = env!("CARGO_BIN_EXE_hsa-vmm");
 
+/// The profile with which these tests build. Outside of this workspace it compiles dependencies in the same way, so that
+/// each is compiled once.
+const PROFILE: &str = "packages";
+
 /// Returns the folder of the workspace.
 fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))

@@ -1,7 +1,7 @@
 //! Packages for a system: Debian's, and Python's.
 
 use crate::tree::Tree;
-use crate::{collect_objects, is_skipped, only_file, root, run_ok, with_build_folder};
+use crate::{PROFILE, collect_objects, is_skipped, only_file, root, run_ok, with_build_folder};
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -59,13 +59,13 @@ fn wheel_installs_command_and_driver() {
     if is_skipped(name, &["maturin", "strip"]) {
         return;
     }
-    let tree = Tree::debian(&["python3-venv"]);
-    tree.assert_lacks(&["cc"]);
     let folder = tempfile::tempdir().unwrap();
     let mut make = Command::new(root().join("packaging/wheel"));
-    make.args(["--profile", "dev"]).arg(folder.path());
+    make.args(["--profile", PROFILE]).arg(folder.path());
     with_build_folder(|build| run_ok(make.env("CARGO_TARGET_DIR", build)));
     let wheel = only_file(folder.path());
+    let tree = Tree::debian(&["python3-venv"]);
+    tree.assert_lacks(&["cc"]);
     let path_in_tree = format!("/tmp/{}", wheel.file_name().unwrap().to_str().unwrap());
     fs::copy(&wheel, tree.path(&path_in_tree)).unwrap();
     tree.run(&["python3", "-m", "venv", "/environment"]);

@@ -2,7 +2,9 @@
 
 use crate::manifests::{Binstall, published};
 use crate::tree::Tree;
-use crate::{assert_conforms, collect_objects, is_skipped, root, run_ok, skip, with_build_folder};
+use crate::{
+    PROFILE, assert_conforms, collect_objects, is_skipped, root, run_ok, skip, with_build_folder,
+};
 use hsa_rocr::test;
 use std::process::Command;
 
@@ -21,7 +23,7 @@ fn static_archive_runs_in_empty_tree() {
     }
     let folder = tempfile::tempdir().unwrap();
     let mut make = Command::new(root().join("packaging/static"));
-    make.args(["--profile", "dev"]).arg(folder.path());
+    make.args(["--profile", PROFILE]).arg(folder.path());
     with_build_folder(|build| run_ok(make.env("CARGO_TARGET_DIR", build)));
 
     let packages = published(root());

@@ -5,6 +5,7 @@ use crate::run_command::{err, out};
 use crate::{RELEASE, lock_machine, run_in_machine, runs_long_tests};
 use hsa_rocr::{Installation, test};
 use serde_json::Value;
+use std::path::Path;
 use std::process::Command;
 
 /// The tests of the binary `amd` that run in the virtual machine.
@@ -28,16 +29,21 @@ const BY_SDMA: [&str; 4] =
 /// The number of sequences of the simulation's differential test, by default and in the long test.
 const SEQUENCES: [usize; 2] = [50, 5000];
 
-/// Builds a test program of a package, and returns its path.
-fn build(package: &str, name: &str) -> String {
+/// Builds a test program, in a folder of the workspace, and returns its path. With the features of the whole workspace,
+/// so that `cargo test --workspace` has built it already.
+fn build(folder: &str, name: &str) -> String {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let arguments = ["test", "--no-run", "--locked", "-p", package, "--test", name];
+    let arguments = ["test", "--no-run", "--locked", "--workspace", "--test", name];
     let output = Command::new(cargo).args(arguments).arg("--message-format=json").output().unwrap();
     assert!(output.status.success(), "{}", err(&output));
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let manifest = root.join(folder).join("Cargo.toml");
     let messages = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>();
     let program = messages.filter_map(|message| {
         let message = message.ok()?;
-        let is_test = message["target"]["name"] == name;
+        // Several packages can have a test of this name.
+        let is_test = message["target"]["name"] == name
+            && message["manifest_path"].as_str().is_some_and(|path| Path::new(path) == manifest);
         is_test.then(|| message["executable"].as_str().map(str::to_owned)).flatten()
     });
     program.last().expect("a test program")
@@ -64,7 +70,7 @@ fn tests_of_the_library_pass() {
     let name = "tests_of_the_library_pass";
     let Some(_lock) = lock_machine(name) else { return };
     let runs_all = runs_long_tests(&format!("{name}, other releases and page tables by SDMA"));
-    let program = build("hsa-vmm", "amd");
+    let program = build("", "amd");
     let skipped = PLANS_DRIVER_FAULTS.map(|test| ["--skip", test]).concat();
     let arguments = [&AMD[..], &skipped].concat();
     let long: &[&str] = if runs_all { &["HSA_VMM_LONG=1"] } else { &[] };
@@ -82,7 +88,7 @@ fn library_matches_model() {
     if !runs_long_tests(name) {
         return;
     }
-    let program = build("hsa-vmm-conformance", "state_machine_on_amd");
+    let program = build("conformance", "state_machine_on_amd");
     let environment = ["HSA_VMM_LONG=1", "PROPTEST_CASES=50"];
     for (mode, options) in [("cpu", &[][..]), ("sdma", &BY_SDMA)] {
         let test = format!("library_matches_model_with_page_tables_in_{mode}_mode");
@@ -101,7 +107,7 @@ fn rocrtst_passes() {
         test::report(&format!("SKIPPED {name}: {error}"));
         return;
     }
-    let program = build("hsa-sim", "shared_object");
+    let program = build("hsa/sim", "shared_object");
     let arguments = ["programs::rocrtst_passes_on_own_driver", "--exact", "--ignored"];
     assert_eq!(run_tests(&[], &[], &program, &arguments), 1);
 }
@@ -113,7 +119,7 @@ fn simulation_agrees_with_kernel_driver() {
     let name = "simulation_agrees_with_kernel_driver";
     let Some(lock) = lock_machine(name) else { return };
     let runs_all = runs_long_tests(&format!("{name}, 5,000 sequences on each release"));
-    let program = build("hsa-sim", "differential");
+    let program = build("hsa/sim", "differential");
     let sequences = format!("HSA_SIM_SEQUENCES={}", SEQUENCES[usize::from(runs_all)]);
     let releases = lock.installations.iter().map(Installation::release);
     for release in releases.filter(|release| runs_all || *release == RELEASE) {

@@ -17,7 +17,8 @@
 //! continuous integration, it fails.
 //!
 //! By default a test runs on one of its releases, chosen by its name, so that each release runs a
-//! share of the tests. With `HSA_VMM_LONG=1`, as in continuous integration, it runs on all of them.
+//! share of the tests. With `HSA_VMM_LONG=1`, as in continuous integration, it runs on all of them at
+//! the same time.
 //! [`part_by_default`] returns how many rounds, cases or sequences of a long test run.
 //!
 //! `HSA_VMM_TEST_DRIVER=own` runs tests on this machine's own kernel driver instead of the emulated
@@ -32,7 +33,8 @@ use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::{Once, OnceLock};
+use std::sync::{Condvar, Mutex, Once, OnceLock, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 /// The variable with the release, set in the processes that tests start.
@@ -152,29 +154,78 @@ pub fn on_with_timeout(
     let Some(installations) = installations(name) else { return };
     let releases = selected_releases(releases, name);
     let is_selected = |installation: &&Installation| releases.contains(&installation.release());
-    let mut runs = 0;
-    for installation in installations.iter().filter(is_selected) {
-        let program = program().expect("the path of the program");
-        let mut command = installation.command(program);
-        command.args([name, "--exact", "--include-ignored", "--nocapture", "--test-threads=1"]);
-        command.env(RELEASE_VARIABLE, installation.release().version());
-        // Under the loader the program cannot find cargo's build folder.
-        command.env("HSA_VMM_ROCR", folder());
-        if !uses_own_driver() {
-            emulation.apply(&mut command).expect("the emulated driver was built");
-        }
-        let (status, output) = run_with_timeout(&mut command, timeout);
+    let selected: Vec<_> = installations.iter().filter(is_selected).collect();
+    assert_eq!(selected.len(), releases.len(), "{name}: a release is not installed");
+    let runs: Vec<_> = thread::scope(|scope| {
+        let start = |installation| {
+            scope.spawn(move || {
+                let _permit = Permit::acquire();
+                run_on(installation, name, emulation, timeout)
+            })
+        };
+        let threads: Vec<_> = selected.into_iter().map(start).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a started process")).collect()
+    });
+    for (release, status, output) in runs {
         let passed = status.is_some_and(|status| status.success());
         let outcome = status.map_or("did not end".to_owned(), |status| status.to_string());
-        let release = installation.release();
         assert!(passed, "{name} on {release} ({outcome}):\n{output}");
         assert!(output.contains("1 passed"), "{name} is not this test's name:\n{output}");
         // A report can follow the test's name, which the harness prints without a newline.
         let reports = output.lines().filter_map(|line| line.split_once(REPORT_PREFIX));
         reports.for_each(|(_, line)| report(line));
-        runs += 1;
     }
-    assert_eq!(runs, releases.len(), "{name}: not run on every release");
+}
+
+/// Starts the current program again under a release, with one test. Returns the release, the status
+/// (`None` after the timeout) and the output.
+fn run_on(
+    installation: &Installation,
+    name: &str,
+    emulation: &Emulation,
+    timeout: Duration,
+) -> (Release, Option<ExitStatus>, String) {
+    let program = program().expect("the path of the program");
+    let mut command = installation.command(program);
+    command.args([name, "--exact", "--include-ignored", "--nocapture", "--test-threads=1"]);
+    command.env(RELEASE_VARIABLE, installation.release().version());
+    // Under the loader the program cannot find cargo's build folder.
+    command.env("HSA_VMM_ROCR", folder());
+    if !uses_own_driver() {
+        emulation.apply(&mut command).expect("the emulated driver was built");
+    }
+    let (status, output) = run_with_timeout(&mut command, timeout);
+    (installation.release(), status, output)
+}
+
+/// A permit to run the process of a test on a release. This program's tests share one permit for each
+/// processor, and one more because processes also wait. On this machine's own driver, there is one
+/// permit.
+struct Permit;
+
+/// The number of permits in use, and the condition that one is returned.
+static PERMITS: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
+
+impl Permit {
+    fn acquire() -> Self {
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        let limit = if uses_own_driver() { 1 } else { processors + 1 };
+        let (used, returned) = &PERMITS;
+        let used = used.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut used = returned
+            .wait_while(used, |used| *used >= limit)
+            .unwrap_or_else(PoisonError::into_inner);
+        *used += 1;
+        Self
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let (used, returned) = &PERMITS;
+        *used.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        returned.notify_one();
+    }
 }
 
 /// Prints a line to standard error, even if the test passes. In a process that a test has started,

@@ -1,6 +1,6 @@
 //! Reports of a test on a release are printed, even if the test passes.
 
-use hsa_rocr::{Emulation, restart, test};
+use hsa_rocr::{Emulation, Release, restart, test};
 
 #[test]
 #[ignore = "started by the test below"]
@@ -29,4 +29,28 @@ fn report_of_a_passing_test_is_printed() {
         assert_eq!(lines.filter(|line| is_reported(line.clone())).count(), releases, "{reported}");
         assert_eq!(reported.contains("HSA_VMM_LONG=1 runs it on all"), long.is_empty());
     }
+}
+
+#[test]
+#[ignore = "started by the test below"]
+fn fails_on_one_release() {
+    test::on_each_release("fails_on_one_release", &Emulation::gpus(1), |fixture| {
+        assert_ne!(fixture.release(), Release::R6_4_3, "planned");
+    });
+}
+
+/// The releases run at the same time.
+#[test]
+fn failure_on_one_release_is_reported() {
+    if test::installations("failure_on_one_release_is_reported").is_none() {
+        return;
+    }
+    let mut command = restart().unwrap();
+    command.args(["fails_on_one_release", "--exact", "--include-ignored", "--nocapture"]);
+    let output = command.env("HSA_VMM_LONG", "1").output().unwrap();
+    let text = [&output.stdout[..], &output.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    assert_eq!(output.status.code(), Some(101), "{text}");
+    assert!(text.contains("fails_on_one_release on 6.4.3 (exit status: 101)"), "{text}");
+    assert!(text.contains("planned"), "{text}");
 }
