@@ -396,7 +396,9 @@ fn rejected_unmap_needs_no_descriptor() {
         limit_free_descriptors(0);
         hostile.set(c"hostile_unmap_fails_at", 1);
         vmm.unmap(base, 4096).unwrap_err();
-        hostile.set(c"hostile_unmap_fails_at", 2);
+        // If the runtime has mapped the memory for the CPU, the rollback has unmapped it and mapped it again.
+        let unmaps = if hostile.get(c"hostile_writable") == 0 { 2 } else { 1 };
+        hostile.set(c"hostile_unmap_fails_at", unmaps + 1);
         vmm.unmap_many(&[(base, 2 * 4096)]).unwrap_err();
     });
 }

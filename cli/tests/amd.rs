@@ -251,6 +251,26 @@ fn emulate_keeps_exit_status_of_programs() {
     assert_eq!(out(&output).lines().filter(|name| name.starts_with("renderD")).count(), 3);
 }
 
+/// The other tests use a driver that is hardly optimised. With full optimisation, its assembly was once wrong.
+#[test]
+fn optimised_driver_runs_programs() {
+    let name = "optimised_driver_runs_programs";
+    if !test::runs_long_test(name) {
+        return;
+    }
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("optimised");
+    let mut build = Command::new(env!("CARGO"));
+    build.args(["build", "--release", "--locked", "--package", "hsa-kfd", "--target-dir"]);
+    let status = build.arg(&folder).status().expect("cargo starts");
+    assert!(status.success(), "hsa-kfd was not built");
+    for installation in test::selected_installations(name) {
+        let mut info = emulated(installation, &["--gpus", "2"], &["info", "--format", "json"]);
+        let output = info.env("HSA_VMM_KFD", folder.join("release/libhsa_kfd.so")).output();
+        let output = output.expect("the command starts");
+        assert_eq!(output.status.code(), Some(0), "{}: {}", installation.release(), err(&output));
+    }
+}
+
 #[test]
 fn emulate_names_missing_program() {
     for arguments in [&["emulate", "--", "/nowhere/rocminfo"][..], &["emulate", "--", "no-such"]] {
