@@ -5,7 +5,7 @@ mod hostile;
 mod machine;
 mod process;
 
-use hostile::{HostileRuntime, foreign_page_is_at};
+use hostile::{HostileRuntime, foreign_page_is_at, two_mappings};
 use hsa_vmm::error::Problem;
 use hsa_vmm::simulation::{Config, Generation};
 use hsa_vmm::vmm::{Quirks, VmmOptions};
@@ -126,22 +126,6 @@ fn free_leaves_no_mapping_behind() {
         machine.vmm.address_free(base, 4 * granule).unwrap();
         assert!(!process::regions().iter().any(is_leftover), "{release}");
     }
-}
-
-/// Makes two adjacent mappings that the hostile runtime has also mapped for the CPU.
-fn two_mappings(vmm: &Vmm, gpu: hsa_vmm::AgentId) -> hsa_vmm::Address {
-    let properties = AllocationProperties::on(gpu);
-    let base = vmm.address_reserve(4 * 4096, 0, None).unwrap();
-    let cpu = vmm.runtime().host().id();
-    for number in 0..2 {
-        let handle = vmm.create(4096, &properties).unwrap();
-        let address = at(base, number * 4096);
-        vmm.map(address, 4096, 0, handle).unwrap();
-        let grants = [access(gpu, Access::ReadWrite), access(cpu, Access::ReadWrite)];
-        vmm.set_access(address, 4096, &grants).unwrap();
-        vmm.write(address, b"mine").unwrap();
-    }
-    base
 }
 
 /// AMD's runtimes list CPUs first, but do not document this order.
@@ -393,71 +377,6 @@ fn cpu_read_access_is_enforced_from_the_first_grant() {
         machine.grant(base, granule, machine.gpu(1), Access::ReadWrite);
         process::assert_inaccessible(base.get(), granule, release);
     }
-}
-
-/// After a failed unmap, it is unknown whether the runtime still maps the memory for the CPU. The rollback unmaps
-/// and maps the memory again.
-#[test]
-fn failed_unmap_is_rolled_back_with_runtime_cpu_access() {
-    if process::rerun_in_own_process() {
-        return;
-    }
-    for half_done in [0, 1] {
-        let hostile = HostileRuntime::new();
-        let (_runtime, vmm, gpu) = hostile.open();
-        let base = two_mappings(&vmm, gpu);
-        hostile.set(c"hostile_unmap_half_done", half_done);
-        hostile.set(c"hostile_unmap_fails_at", 1);
-        vmm.unmap(base, 4096).unwrap_err();
-        assert_eq!(vmm.quarantine(), [], "half done: {half_done}");
-        let mut bytes = [0; 4];
-        vmm.read(base, &mut bytes).unwrap();
-        assert_eq!(&bytes, b"mine", "half done: {half_done}");
-        vmm.unmap(base, 2 * 4096).unwrap();
-        process::assert_inaccessible(base.get(), 2 * 4096, "unmapped");
-    }
-}
-
-#[test]
-fn failed_unmap_keeps_foreign_mapping() {
-    if process::rerun_in_own_process() {
-        return;
-    }
-    for half_done in [0, 1] {
-        let hostile = HostileRuntime::new();
-        let (_runtime, vmm, gpu) = hostile.open();
-        let base = two_mappings(&vmm, gpu);
-        hostile.set(c"hostile_foreign_mappings", 1);
-        hostile.set(c"hostile_unmap_half_done", half_done);
-        hostile.set(c"hostile_unmap_fails_at", 1);
-        assert_quarantines(vmm.unmap(base, 4096));
-        assert!(foreign_page_is_at(base), "half done: {half_done}");
-        drop(vmm);
-        assert!(foreign_page_is_at(base), "half done: {half_done}");
-    }
-}
-
-/// The hole must be filled before another thread's mapping falls into it.
-#[test]
-fn failed_first_grant_to_the_cpu_leaves_no_hole() {
-    if process::rerun_in_own_process() {
-        return;
-    }
-    let hostile = HostileRuntime::new();
-    let (runtime, vmm, gpu) = hostile.open();
-    let base = vmm.address_reserve(4096, 0, None).unwrap();
-    let handle = vmm.create(4096, &AllocationProperties::on(gpu)).unwrap();
-    vmm.map(base, 4096, 0, handle).unwrap();
-    hostile.set(c"hostile_access_makes_hole", 1);
-    hostile.set(c"hostile_access_fails_at", 1);
-    let grants = [access(runtime.host().id(), Access::ReadWrite)];
-    vmm.set_access(base, 4096, &grants).unwrap_err();
-    process::assert_inaccessible(base.get(), 4096, "after the failure");
-    assert_eq!(vmm.quarantine(), []);
-    vmm.set_access(base, 4096, &grants).unwrap();
-    vmm.write(base, b"mine").unwrap();
-    vmm.unmap(base, 4096).unwrap();
-    process::assert_inaccessible(base.get(), 4096, "unmapped");
 }
 
 #[test]

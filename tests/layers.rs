@@ -192,6 +192,8 @@ const INTERNAL: &[(&str, &str)] = &[
         "has_mapping",
         "a retiring page is empty once its mapping is gone; another may have its address",
     ),
+    ("has_clones", "a retire queue drops a mapping after it has unmapped it"),
+    ("into_unused", "memory that a retire queue still unmaps is not used again"),
     ("of_call", "the constructors of errors"),
     ("of_io", "the constructors of errors"),
     ("of_system", "the constructors of errors"),

@@ -1,7 +1,6 @@
 //! Owned values: they can be dropped in any order, and each keeps the values that it depends on alive.
 
 mod machine;
-mod process;
 
 use hsa_vmm::error::Rejected;
 use hsa_vmm::error::{Argument, Feature, Operation, Problem};
@@ -340,42 +339,6 @@ fn memory_with_clones_or_mappings_is_not_released() {
     assert!(matches!(error.kind(), ErrorKind::Runtime { .. }), "{error}");
     assert!(memory.release().is_ok(), "the next call succeeds");
     machine.assert_empty();
-}
-
-/// The ledger keeps the old mapping, or lists the new one, but not both at overlapping addresses.
-#[test]
-fn failed_replacement_of_overlapping_mappings_is_consistent() {
-    if process::rerun_in_own_process() {
-        return;
-    }
-    for unmap_fails in [2, 3] {
-        let machine = machine();
-        let granule = machine.granule();
-        let reservation = new_reservation(&machine, 2);
-        let large = Allocation::create(&machine.vmm, 2 * granule, &machine.on(0)).unwrap();
-        let small = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
-        let old = reservation.map(0, &large).unwrap();
-        let grants = [access(machine.gpu(0), Access::ReadWrite)];
-        let new = MapRequest {
-            reservation: &reservation,
-            offset: granule,
-            allocation: &small,
-            part: 0..granule,
-            access: &grants,
-        };
-        let faults = FaultPlan::none().fail("hsa_amd_vmem_set_access", 1, 0x1000).fail(
-            "hsa_amd_vmem_unmap",
-            unmap_fails,
-            0x1000,
-        );
-        machine.simulation.set_faults(faults);
-        let rejected = Mapping::replace_many(vec![old], &[new]).expect_err("a call fails");
-        machine.simulation.set_faults(FaultPlan::none());
-        machine.vmm.check().unwrap();
-        let listed = machine.vmm.mappings();
-        assert_eq!(listed.len(), 1, "{unmap_fails}: {listed:?}");
-        drop(rejected);
-    }
 }
 
 #[test]

@@ -129,9 +129,7 @@ const FAILURES: &[Failure] = &[
         release: || Config::mi300x(1).with_generation(Generation::C),
         symptom: "an owner is reported for a file that is not GPU memory",
         occurs: |machine| {
-            let file = rustix::fs::memfd_create("no memory", rustix::fs::MemfdFlags::CLOEXEC);
-            let file = file.unwrap();
-            rustix::fs::ftruncate(&file, machine.granule() as u64).unwrap();
+            let file = machine::file_without_memory(machine.granule());
             let Ok(imported) = machine.vmm.import_from_shareable_handle(&file, DESCRIPTOR) else {
                 return false;
             };

@@ -189,8 +189,7 @@ fn adjacent_mappings_of_two_owners_take_two_calls() {
 
 /// Imports a file that is not GPU memory, which newer runtimes do not check.
 fn import_file(machine: &Machine, size: usize) -> hsa_vmm::Handle {
-    let file = rustix::fs::memfd_create("no memory", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-    rustix::fs::ftruncate(&file, size as u64).unwrap();
+    let file = machine::file_without_memory(size);
     let handle_type = HandleType::POSIX_FILE_DESCRIPTOR;
     machine.vmm.import_from_shareable_handle(&file, handle_type).unwrap()
 }

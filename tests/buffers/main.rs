@@ -15,6 +15,7 @@ mod failures;
 mod growth;
 mod handle_pool;
 mod model;
+mod moves;
 mod paged;
 mod paged_failures;
 mod pages_ahead;

@@ -1,16 +1,13 @@
 //! Relocating memory to other addresses, and exchanging the memory of two ranges.
 
-use crate::errors::{different_pages, page_error};
-use crate::machine::{KIB, Machine, access, at, generations, without_cpu_mapping};
+use crate::machine::{Machine, access, at, generations, without_cpu_mapping};
 use crate::pausable::run_single_threaded;
-use crate::process::{assert_inaccessible, within};
-use hsa_vmm::Error;
-use hsa_vmm::buffer::{Contents, PagedBuffer, PausableBuffer};
+use crate::process::assert_inaccessible;
+use hsa_vmm::buffer::{Contents, PausableBuffer};
 use hsa_vmm::error::Rejected;
 use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::simulation::{Config, GpuPermissions};
 use hsa_vmm::{Access, Address, Allocation, Mapping, Reservation};
-use std::time::Duration;
 
 fn machine(config: Config) -> Machine {
     Machine::new(config.with_gpu_permissions(GpuPermissions::Enforced))
@@ -349,164 +346,4 @@ fn stale_mapping_exchanges_nothing() {
     }
     drop((first, foreign));
     machine.vmm.check().unwrap();
-}
-
-const PAGE: usize = 16 * KIB;
-
-fn new_buffer(machine: &Machine, has_zero_page: bool) -> PagedBuffer {
-    let options = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE);
-    let options = if has_zero_page { options.with_zero_page() } else { options };
-    let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
-    buffer.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
-    buffer
-}
-
-fn mark(buffer: &PagedBuffer, page: usize, mark: u8) {
-    buffer.write(page * PAGE + 100, &[mark]).unwrap();
-}
-
-fn mark_of(buffer: &PagedBuffer, page: usize) -> u8 {
-    let mut byte = [0xff];
-    buffer.read(page * PAGE + 100, &mut byte).unwrap();
-    byte[0]
-}
-
-#[test]
-fn pages_move_between_buffers_and_within_one() {
-    for (generation, config) in generations() {
-        for (zero_source, zero_target) in
-            [(false, false), (true, false), (false, true), (true, true)]
-        {
-            let machine = Machine::new(config.clone());
-            let (source, target) =
-                (new_buffer(&machine, zero_source), new_buffer(&machine, zero_target));
-            target.grant(&[machine.gpu(1)], Access::ReadWrite).unwrap();
-            source.map(0..4).unwrap();
-            (0..4).for_each(|page| mark(&source, page, 10 + page as u8));
-            let used = machine.used_by(0);
-            source.move_pages(1..3, &target, 5).unwrap();
-            assert_eq!((mark_of(&target, 5), mark_of(&target, 6)), (11, 12), "{generation}");
-            let peer_access = |page: usize| {
-                machine.vmm.get_access(machine.gpu(1), target.address_of(page).unwrap()).unwrap()
-            };
-            assert_eq!(
-                peer_access(5),
-                Access::ReadWrite,
-                "{generation}: agents with access to the buffer can access the page"
-            );
-            let result = source.read(PAGE + 100, &mut [0]);
-            if zero_source {
-                assert_eq!(mark_of(&source, 1), 0, "{generation}");
-            } else {
-                assert_eq!(
-                    result.map_err(Error::into_kind),
-                    Err(page_error(1, Problem::PageNotMapped)),
-                    "{generation}"
-                );
-            }
-            // Defragmentation: the remaining pages become adjacent.
-            source.move_pages(3..4, &source, 1).unwrap();
-            assert_eq!((mark_of(&source, 0), mark_of(&source, 1)), (10, 13), "{generation}");
-            assert_eq!(
-                (source.statistics().mapped, target.statistics().mapped),
-                (2, 2),
-                "{generation}"
-            );
-            assert_eq!(machine.used_by(0), used, "{generation}: no memory was created");
-            target.exchange_pages(5..7, &source, 0).unwrap();
-            assert_eq!((mark_of(&source, 0), mark_of(&source, 1)), (11, 12), "{generation}");
-            assert_eq!((mark_of(&target, 5), mark_of(&target, 6)), (10, 13), "{generation}");
-            assert_eq!(
-                peer_access(6),
-                Access::ReadWrite,
-                "{generation}: pages get the access of their buffer"
-            );
-            target.exchange_pages(5..6, &target, 6).unwrap();
-            assert_eq!((mark_of(&target, 5), mark_of(&target, 6)), (13, 10), "{generation}");
-            // The buffer that now owns the memory releases it.
-            source.unmap(0..2).unwrap();
-            assert_eq!((mark_of(&target, 5), mark_of(&target, 6)), (13, 10), "{generation}");
-            drop((source, target));
-            machine.assert_empty();
-        }
-    }
-}
-
-#[test]
-fn failed_moves_change_nothing() {
-    let (machine, foreign) = (Machine::new(Config::mi300x(2)), Machine::new(Config::mi300x(2)));
-    let (source, target, foreign) =
-        (new_buffer(&machine, false), new_buffer(&machine, false), new_buffer(&foreign, false));
-    let options = PagedBuffer::builder(8 * PAGE).with_page_size(2 * PAGE);
-    let larger = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
-    let options = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE);
-    let peers = options.reserve(&machine.vmm, &machine.on(1)).unwrap();
-    source.map(0..3).unwrap();
-    target.map(2..3).unwrap();
-    let calls = machine.simulation.all_calls();
-    let foreign = source.move_pages(0..1, &foreign, 0).unwrap_err();
-    assert_eq!(foreign.problem(), Some(Problem::ForeignHandle));
-    for unsuitable in [&larger, &peers] {
-        assert_eq!(
-            source.move_pages(0..1, unsuitable, 0).map_err(Error::into_kind),
-            Err(different_pages())
-        );
-        assert_eq!(
-            source.exchange_pages(0..1, unsuitable, 0).map_err(Error::into_kind),
-            Err(different_pages())
-        );
-    }
-    assert_eq!(
-        source.move_pages(2..4, &target, 4).map_err(Error::into_kind),
-        Err(page_error(3, Problem::PageNotMapped))
-    );
-    assert_eq!(
-        source.move_pages(0..2, &target, 1).map_err(Error::into_kind),
-        Err(page_error(2, Problem::PageMapped))
-    );
-    let out_of_range = page_error(8, Problem::OutOfRange(8));
-    assert_eq!(source.move_pages(0..2, &target, 7).map_err(Error::into_kind), Err(out_of_range));
-    assert_eq!(
-        source.move_pages(0..2, &target, usize::MAX).map_err(Error::into_kind),
-        Err(page_error(usize::MAX, Problem::OutOfRange(8)))
-    );
-    assert_eq!(
-        source.exchange_pages(0..1, &target, 0).map_err(Error::into_kind),
-        Err(page_error(0, Problem::PageNotMapped))
-    );
-    let error = source.move_pages(0..2, &source, 1).unwrap_err();
-    assert!(error.to_string().contains("overlaps"), "{error}");
-    source.move_pages(1..1, &target, 2).expect("an empty range");
-    source.exchange_pages(1..1, &target, 2).expect("an empty range");
-    assert_eq!(machine.simulation.all_calls(), calls);
-    assert_eq!((source.statistics().mapped, target.statistics().mapped), (3, 1));
-}
-
-#[test]
-fn opposite_moves_do_not_deadlock() {
-    within(Duration::from_secs(120), || {
-        let machine = Machine::new(Config::mi300x(1));
-        let (first_buffer, second_buffer) =
-            (new_buffer(&machine, false), new_buffer(&machine, true));
-        first_buffer.map(0..2).unwrap();
-        second_buffer.map(2..4).unwrap();
-        let move_back_and_forth = |from: &PagedBuffer, to: &PagedBuffer, first: usize| {
-            for _ in 0..200 {
-                from.move_pages(first..first + 2, to, first).unwrap();
-                to.move_pages(first..first + 2, from, first).unwrap();
-            }
-        };
-        std::thread::scope(|scope| {
-            scope.spawn(|| move_back_and_forth(&first_buffer, &second_buffer, 0));
-            scope.spawn(|| move_back_and_forth(&second_buffer, &first_buffer, 2));
-            scope.spawn(|| {
-                for _ in 0..200 {
-                    let _ = first_buffer.exchange_pages(0..2, &second_buffer, 2);
-                }
-            });
-        });
-        assert_eq!((first_buffer.statistics().mapped, second_buffer.statistics().mapped), (2, 2));
-        drop((first_buffer, second_buffer));
-        machine.assert_empty();
-    });
 }

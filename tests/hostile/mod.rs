@@ -4,7 +4,7 @@
 
 use core::ffi::{CStr, c_int};
 use hsa_vmm::vmm::{Probing, VmmOptions};
-use hsa_vmm::{Address, AgentId, Runtime, Vmm};
+use hsa_vmm::{Access, AccessDescriptor, Address, AgentId, AllocationProperties, Runtime, Vmm};
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -114,4 +114,21 @@ pub fn foreign_page_is_at(address: Address) -> bool {
     let page: *const u8 = address.as_ptr().cast_const().cast();
     // SAFETY: a foreign page was mapped at the address. If it was unmapped since, SIGSEGV fails the test.
     unsafe { page.read_volatile() == 0x77 && page.add(4095).read_volatile() == 0x77 }
+}
+
+/// Makes two adjacent mappings that the hostile runtime has also mapped for the CPU.
+pub fn two_mappings(vmm: &Vmm, gpu: AgentId) -> Address {
+    let properties = AllocationProperties::on(gpu);
+    let base = vmm.address_reserve(4 * 4096, 0, None).unwrap();
+    let cpu = vmm.runtime().host().id();
+    for number in 0..2 {
+        let handle = vmm.create(4096, &properties).unwrap();
+        let address = base.checked_add(number * 4096).unwrap();
+        vmm.map(address, 4096, 0, handle).unwrap();
+        let access = Access::ReadWrite;
+        let grants = [gpu, cpu].map(|agent| AccessDescriptor { agent, access });
+        vmm.set_access(address, 4096, &grants).unwrap();
+        vmm.write(address, b"mine").unwrap();
+    }
+    base
 }

@@ -10,7 +10,9 @@ pub use library::Library;
 use hsa_vmm::simulation::{Config, Cpu, FaultPlan, Generation, Simulation, Usage};
 use hsa_vmm::vmm::{Quirks, VmmOptions};
 use hsa_vmm::{Access, AccessDescriptor, Address, AgentId, Runtime};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use std::ops::Deref;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 pub const KIB: usize = 1 << 10;
@@ -176,4 +178,13 @@ pub fn fail_calls(
     status: u32,
 ) -> FaultPlan {
     calls.fold(plan, |plan, call| plan.fail(function, call, status))
+}
+
+/// Creates a file that is not memory of a GPU. It cannot shrink, because the library does not import others.
+pub fn file_without_memory(size: usize) -> OwnedFd {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = memfd_create("no memory", flags).expect("a memory file");
+    ftruncate(&file, size as u64).expect("memory for the file");
+    fcntl_add_seals(&file, SealFlags::SHRINK).expect("the file can be sealed");
+    file
 }

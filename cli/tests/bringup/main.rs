@@ -2,6 +2,7 @@
 
 mod on_amd;
 mod on_broken;
+mod on_hanging;
 mod on_simulation;
 #[path = "../hsa_vmm/mod.rs"]
 mod run_command;

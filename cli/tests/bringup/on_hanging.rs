@@ -1,0 +1,119 @@
+//! Calls that never return, and devices whose opening ends the process, on AMD's runtime over the emulated driver.
+
+use super::on_amd::run_emulated;
+use super::{assert_contains, failed_level, report};
+use crate::run_command::{HSA_VMM, err, run};
+use hsa_rocr::test;
+
+#[test]
+fn hanging_driver_call_is_reported() {
+    let name = "on_amd::hanging_driver_call_is_reported";
+    for installation in test::selected_installations(name) {
+        let options = ["--fault", "PRIME_FD_TO_HANDLE=60s"];
+        let output =
+            run_emulated(installation, &options, &["--time-limit", "4s", "--format", "json"]);
+        let report = report(&output, 1);
+        assert_eq!(failed_level(&report), Some("mapped"), "{report:#}");
+        let failure = &report["failure"];
+        assert_eq!(failure["kind"], "hang");
+        assert_contains(failure["what"].as_str().unwrap(), &["hangs in hsa_amd_vmem_map"]);
+        // The report contains only what the runtime logged during the call.
+        assert_contains(&failure["runtime"].to_string(), &["hsaKmtExportDMABufHandle"]);
+        assert!(!failure["runtime"].to_string().contains("acquiring VM"), "{failure:#}");
+        let result_of = |log: &str| {
+            let all = failure["rests_on"].as_array().unwrap().iter();
+            all.filter(|used| used["log"] == log).map(|used| used["answer"].clone()).next()
+        };
+        assert_eq!(result_of("kfd EXPORT_DMABUF").unwrap(), "well");
+        assert_eq!(result_of("drm PRIME_FD_TO_HANDLE").unwrap(), "not_asked");
+    }
+}
+
+/// The emulated driver logs a call that does not return. Both tools name it, also while the runtime starts.
+#[test]
+fn call_that_does_not_return_is_named() {
+    let name = "on_amd::call_that_does_not_return_is_named";
+    for installation in test::selected_installations(name) {
+        for (fault, exit, call) in [
+            ("UNMAP_MEMORY_FROM_GPU=hang", 3, "kfd UNMAP_MEMORY_FROM_GPU"),
+            ("PRIME_FD_TO_HANDLE=crash", 1, "PRIME_FD_TO_HANDLE"),
+        ] {
+            let arguments = ["--time-limit", "4s", "--format", "json"];
+            let output = run_emulated(installation, &["--fault", fault], &arguments);
+            let report = report(&output, exit);
+            let first = report["failure"]["try_next"][0].as_str().unwrap_or_default();
+            assert_contains(first, &["the driver has not returned from", call]);
+        }
+        let release = installation.release();
+        let start = ["emulate", "--rocr", release.version()];
+        let conform =
+            ["--fault", "GET_VERSION=hang", "--", HSA_VMM, "conform", "--time-limit", "4s"];
+        let output = run(&[&start[..], &conform].concat());
+        assert_eq!(output.status.code(), Some(3), "{}", err(&output));
+        assert_contains(
+            &err(&output),
+            &["driver: ", "kfd GET_VERSION ", " = ? (has not returned)"],
+        );
+        let last = err(&output).trim_end().lines().next_back().unwrap().to_owned();
+        assert!(
+            last.starts_with("To find the HSA call and kernel interface that fail: "),
+            "{last}"
+        );
+        assert!(
+            last.contains("--fault 'GET_VERSION=hang'") && last.ends_with("hsa-vmm bringup"),
+            "{last}"
+        );
+    }
+}
+
+/// An engine of the GPU is another thread than the one that waits for the copy.
+#[test]
+fn engine_that_does_not_finish_is_named() {
+    let name = "on_amd::engine_that_does_not_finish_is_named";
+    for installation in test::selected_installations(name) {
+        let arguments = ["--until", "gpu", "--time-limit", "4s", "--format", "json"];
+        let output = run_emulated(installation, &["--fault", "COPY=hang"], &arguments);
+        let report = report(&output, 1);
+        assert_eq!(report["failure"]["kind"], "hang", "{report:#}");
+        let first = report["failure"]["try_next"][0].as_str().unwrap_or_default();
+        assert_contains(first, &["the GPU has not finished a COPY", "SDMA"]);
+    }
+}
+
+/// A driver that crashes when a device is opened does not crash `bringup`, which says what it could not find out.
+#[test]
+fn devices_are_opened_in_another_process() {
+    let name = "on_amd::devices_are_opened_in_another_process";
+    for installation in test::selected_installations(name) {
+        let arguments = ["--until", "runtime", "--format", "json"];
+        let output = run_emulated(installation, &["--fault", "OPEN=crash"], &arguments);
+        let report = report(&output, 3);
+        assert_eq!(failed_level(&report), Some("runtime"), "{report:#}");
+        let machine = report["failure"]["machine"].as_array().unwrap();
+        let what = |known: bool| {
+            let checks = machine.iter().filter(|check| check["known"] == known);
+            checks.map(|check| check["what"].as_str().unwrap()).collect::<Vec<_>>().join("\n")
+        };
+        assert_contains(&what(true), &["/dev/kfd cannot be opened: the process that asks crashes"]);
+        let unknown =
+            "the interface version of /dev/kfd is not known (the process that asks crashes";
+        assert_contains(&what(false), &[unknown, "/dev/dri/renderD128"]);
+        assert!(machine.iter().all(|check| check["known"] == true || check["well"] == false));
+    }
+}
+
+#[test]
+fn hang_in_second_process_is_reported() {
+    let name = "on_amd::hang_in_second_process_is_reported";
+    for installation in test::selected_installations(name) {
+        let options = ["--fault", "IMPORT_DMABUF=60s"];
+        let output =
+            run_emulated(installation, &options, &["--time-limit", "8s", "--format", "json"]);
+        let report = report(&output, 1);
+        assert_eq!(failed_level(&report), Some("shared"), "{report:#}");
+        let call = &report["failure"]["call"];
+        assert_eq!(call["name"], "hsa_amd_vmem_import_shareable_handle");
+        assert_eq!((&call["other_process"], &call["returned"]), (&true.into(), &false.into()));
+        assert_contains(&report["failure"]["also_in"].to_string(), &["wait(socket"]);
+    }
+}

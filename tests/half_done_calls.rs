@@ -1,0 +1,200 @@
+//! Calls that the runtime performs half-way before they fail: an unmap that has revoked the access of some agents, and a
+//! grant that has unmapped the addresses. And a rollback that fails half-way.
+
+mod hostile;
+mod machine;
+mod process;
+
+use hostile::{HostileRuntime, foreign_page_is_at, two_mappings};
+use hsa_vmm::simulation::{Config, FaultPlan};
+use hsa_vmm::vmm::{MapRequest, VmmOptions};
+use hsa_vmm::{Access, Allocation, AllocationProperties, Error, ErrorKind, Mapping, Reservation};
+use machine::{Machine, access, at, releases, without_cpu_mapping};
+
+/// Fails unless the operation has quarantined its range.
+#[track_caller]
+fn assert_quarantines(result: Result<(), Error>) {
+    let quarantined = matches!(
+        result.as_ref().map_err(Error::kind),
+        Err(ErrorKind::Quarantined { now: true, .. })
+    );
+    assert!(quarantined, "{result:?}");
+}
+
+/// AMD's runtime unmaps by revoking the access of one agent after the other, and returns at the first failure.
+/// Agents whose access had been set to none before may be among the revoked ones.
+#[test]
+fn half_done_unmap_is_rolled_back() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    for (release, config) in releases() {
+        for (config, controls) in [config.clone(), without_cpu_mapping(config)]
+            .into_iter()
+            .flat_map(|it| [(it.clone(), false), (it, true)])
+        {
+            let context = format!(
+                "{release}, dma-bufs for the CPU: {}, page tables: {controls}",
+                config.dmabuf_cpu_mapping
+            );
+            let options = VmmOptions::new().with_page_tables(controls);
+            let machine = Machine::with_options(config, options);
+            let size = machine.granule();
+            let (base, _) = machine.map_new_memory(0, size);
+            let agents = [machine.cpu(0), machine.gpu(0), machine.gpu(1)];
+            // Bit `n` of each number: whether agent `n` has access, and whether its access was set to none.
+            for (granted, reduced) in
+                (1..8).flat_map(|it| (0..8).map(move |reduced| (it, it & reduced)))
+            {
+                let context = format!("{context}, granted {granted:#b}, then none {reduced:#b}");
+                let set = |bits: u32, to| {
+                    let with_bit = (0..3).filter(|bit| bits & 1 << bit != 0);
+                    let list: Vec<_> = with_bit.map(|bit| access(agents[bit], to)).collect();
+                    if !list.is_empty() {
+                        machine.vmm.set_access(base, size, &list).expect(&context);
+                    }
+                };
+                set(granted, Access::ReadWrite);
+                set(reduced, Access::None);
+                machine.simulation.set_faults("hsa_amd_vmem_unmap#1=half".parse().unwrap());
+                machine.vmm.unmap(base, size).expect_err(&context);
+                machine.simulation.set_faults(FaultPlan::none());
+                assert_eq!(machine.vmm.quarantine(), [], "{context}");
+                for (bit, &agent) in agents.iter().enumerate() {
+                    let expected = match granted & !reduced & 1 << bit {
+                        0 => Access::None,
+                        _ => Access::ReadWrite,
+                    };
+                    let found = machine.vmm.get_access(agent, base);
+                    assert_eq!(found, Ok(expected), "{context}: {agent}");
+                    if let Some(gpu) =
+                        bit.checked_sub(1).filter(|_| expected != Access::None || controls)
+                    {
+                        let page = machine.simulation.page(gpu, base.get());
+                        let writable = page.is_some_and(|page| page.writable);
+                        assert_eq!(writable, expected != Access::None, "{context}: {agent}");
+                    }
+                }
+                if granted & !reduced & 1 == 0 {
+                    process::assert_inaccessible(base.get(), size, &context);
+                }
+                // All agents then use the same memory, and it can be unmapped.
+                set(7, Access::ReadWrite);
+                machine.vmm.write(base, b"by the CPU").expect(&context);
+                for gpu in &agents[1..] {
+                    let (from, to) = (base, at(base, 64));
+                    machine.vmm.fill(to, 0, 64).expect(&context);
+                    machine.vmm.copy(*gpu, to, from, 12).expect(&context);
+                    let mut bytes = [0; 10];
+                    machine.vmm.read(to, &mut bytes).expect(&context);
+                    assert_eq!(&bytes, b"by the CPU", "{context}: {gpu}");
+                }
+                machine.vmm.unmap(base, size).expect(&context);
+                assert_eq!(machine.vmm.quarantine(), [], "{context}");
+                process::assert_inaccessible(base.get(), size, &context);
+                machine.map(base, size, machine.create(0, size));
+            }
+        }
+    }
+}
+
+/// After a failed unmap, it is unknown whether the runtime still maps the memory for the CPU. The rollback unmaps
+/// and maps the memory again.
+#[test]
+fn failed_unmap_is_rolled_back_with_runtime_cpu_access() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    for half_done in [0, 1] {
+        let hostile = HostileRuntime::new();
+        let (_runtime, vmm, gpu) = hostile.open();
+        let base = two_mappings(&vmm, gpu);
+        hostile.set(c"hostile_unmap_half_done", half_done);
+        hostile.set(c"hostile_unmap_fails_at", 1);
+        vmm.unmap(base, 4096).unwrap_err();
+        assert_eq!(vmm.quarantine(), [], "half done: {half_done}");
+        let mut bytes = [0; 4];
+        vmm.read(base, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"mine", "half done: {half_done}");
+        vmm.unmap(base, 2 * 4096).unwrap();
+        process::assert_inaccessible(base.get(), 2 * 4096, "unmapped");
+    }
+}
+
+#[test]
+fn failed_unmap_keeps_foreign_mapping() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    for half_done in [0, 1] {
+        let hostile = HostileRuntime::new();
+        let (_runtime, vmm, gpu) = hostile.open();
+        let base = two_mappings(&vmm, gpu);
+        hostile.set(c"hostile_foreign_mappings", 1);
+        hostile.set(c"hostile_unmap_half_done", half_done);
+        hostile.set(c"hostile_unmap_fails_at", 1);
+        assert_quarantines(vmm.unmap(base, 4096));
+        assert!(foreign_page_is_at(base), "half done: {half_done}");
+        drop(vmm);
+        assert!(foreign_page_is_at(base), "half done: {half_done}");
+    }
+}
+
+/// The hole must be filled before another thread's mapping falls into it.
+#[test]
+fn failed_first_grant_to_the_cpu_leaves_no_hole() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    let hostile = HostileRuntime::new();
+    let (runtime, vmm, gpu) = hostile.open();
+    let base = vmm.address_reserve(4096, 0, None).unwrap();
+    let handle = vmm.create(4096, &AllocationProperties::on(gpu)).unwrap();
+    vmm.map(base, 4096, 0, handle).unwrap();
+    hostile.set(c"hostile_access_makes_hole", 1);
+    hostile.set(c"hostile_access_fails_at", 1);
+    let grants = [access(runtime.host().id(), Access::ReadWrite)];
+    vmm.set_access(base, 4096, &grants).unwrap_err();
+    process::assert_inaccessible(base.get(), 4096, "after the failure");
+    assert_eq!(vmm.quarantine(), []);
+    vmm.set_access(base, 4096, &grants).unwrap();
+    vmm.write(base, b"mine").unwrap();
+    vmm.unmap(base, 4096).unwrap();
+    process::assert_inaccessible(base.get(), 4096, "unmapped");
+}
+
+/// The ledger keeps the old mapping, or lists the new one, but not both at overlapping addresses.
+#[test]
+fn failed_replacement_of_overlapping_mappings_is_consistent() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    for unmap_fails in [2, 3] {
+        let machine = Machine::new(Config::mi300x(2));
+        let granule = machine.granule();
+        let reservation = Reservation::builder(2 * granule).reserve(&machine.vmm).unwrap();
+        let large = Allocation::create(&machine.vmm, 2 * granule, &machine.on(0)).unwrap();
+        let small = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
+        let old = reservation.map(0, &large).unwrap();
+        let grants = [access(machine.gpu(0), Access::ReadWrite)];
+        let new = MapRequest {
+            reservation: &reservation,
+            offset: granule,
+            allocation: &small,
+            part: 0..granule,
+            access: &grants,
+        };
+        let faults = FaultPlan::none().fail("hsa_amd_vmem_set_access", 1, 0x1000).fail(
+            "hsa_amd_vmem_unmap",
+            unmap_fails,
+            0x1000,
+        );
+        machine.simulation.set_faults(faults);
+        let rejected = Mapping::replace_many(vec![old], &[new]).expect_err("a call fails");
+        machine.simulation.set_faults(FaultPlan::none());
+        machine.vmm.check().unwrap();
+        let listed = machine.vmm.mappings();
+        assert_eq!(listed.len(), 1, "{unmap_fails}: {listed:?}");
+        drop(rejected);
+    }
+}
