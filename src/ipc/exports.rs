@@ -5,7 +5,7 @@ use super::table::Table;
 use super::{namespace_of, of_failure, server};
 use crate::error::{Argument, ErrorKind, Problem};
 use crate::memory::{Exported, Record, Registry, State};
-use crate::native::{NativeIpc, Status, with_sigpipe_blocked};
+use crate::native::{NativeIpc, Status, out_of_descriptors, with_sigpipe_blocked};
 use crate::runtime::{Attachment, Runtime};
 use crate::sync::{Mutex, lock};
 use crate::vmm::{Address, Quirks};
@@ -119,7 +119,7 @@ fn create(runtime: &Runtime, quirks: Quirks, record: &Record) -> Result<NativeIp
     if has_server && server::is_socket_taken(process) {
         return Err(ErrorKind::SocketTaken(process));
     }
-    if has_server && runtime.spare().none_free() {
+    if out_of_descriptors() {
         return Err(ErrorKind::OutOfDescriptors);
     }
     // The server's thread inherits the signal mask. It writes to connections that the other process may
