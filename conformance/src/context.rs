@@ -14,6 +14,7 @@ use hsa_vmm::{
 use std::cell::RefCell;
 use std::ffi::OsString;
 use std::fmt;
+use std::time::Duration;
 
 /// The context of a case. Sizes are in granules; a granule is valid for all GPUs.
 #[derive(Debug)]
@@ -25,6 +26,7 @@ pub struct Context {
     granule: usize,
     count_descriptors: bool,
     peer: Vec<OsString>,
+    peer_time_limit: Duration,
     handles: RefCell<Vec<Handle>>,
     expected_errors: RefCell<Vec<HipError>>,
     filled_with: RefCell<Vec<u32>>,
@@ -54,6 +56,7 @@ impl Context {
             runtime: runtime.clone(),
             count_descriptors: options.count_descriptors,
             peer: options.peer.clone(),
+            peer_time_limit: options.peer_time_limit,
             handles: RefCell::default(),
             expected_errors: RefCell::default(),
             filled_with: RefCell::default(),
@@ -82,12 +85,12 @@ impl Context {
 
     /// Starts a second process with the same runtime.
     pub(crate) fn peer(&self) -> Verdict<Peer> {
-        Peer::start(&self.peer, None)
+        Peer::start(&self.peer, None, self.peer_time_limit)
     }
 
     /// Starts a second process with the same runtime, and a variable in its environment.
     pub(crate) fn peer_with(&self, variable: &str, value: &str) -> Verdict<Peer> {
-        Peer::start(&self.peer, Some((variable, value)))
+        Peer::start(&self.peer, Some((variable, value)), self.peer_time_limit)
     }
 
     /// Opens another `Vmm` on the same runtime.

@@ -4,13 +4,14 @@ use crate::describe::{describe_for, probes};
 use crate::plan::Plan;
 use crate::results::Results;
 use crate::run_case::run_case;
-use crate::{CaseReport, KnownFailures, Report, Shard};
+use crate::{CaseReport, KnownFailures, Report, Shard, peer};
 use hsa_vmm::Runtime;
 use hsa_vmm::hip::HipProfile;
 use hsa_vmm::vmm::Quirks;
 use std::convert::Infallible;
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
+use std::time::Duration;
 
 /// The options of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +43,8 @@ pub struct Options {
     /// The command line of a program that calls [`peer::serve`](crate::peer::serve) on the same runtime.
     /// If empty, cases that need two processes are skipped.
     pub peer: Vec<OsString>,
+    /// The time limit of that program's start, and of each of its replies.
+    pub peer_time_limit: Duration,
 }
 
 impl Default for Options {
@@ -59,6 +62,7 @@ impl Default for Options {
             quirks: Quirks::default(),
             count_descriptors: true,
             peer: Vec::new(),
+            peer_time_limit: peer::TIME_LIMIT,
         }
     }
 }

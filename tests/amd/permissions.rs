@@ -5,7 +5,7 @@ use crate::amd_runtime::{PAGE_TABLE_MODES, fail_driver_calls, page_table_modes, 
 use crate::machine::{Library, access};
 use crate::process::{End, in_child, in_child_with_status};
 use hsa_rocr::Emulation;
-use hsa_rocr::test::{Fixture, on_each_release};
+use hsa_rocr::test::{Fixture, on_each_release, uses_own_driver};
 use hsa_vmm::agent::Enforcement;
 use hsa_vmm::vmm::VmmOptions;
 use hsa_vmm::{Access, Address, Runtime, Vmm};
@@ -377,16 +377,40 @@ fn raw_runtime_grants_full_access() {
     });
 }
 
-/// Fails unless a grant and an unmap have taken effect when they return. Ends with a fault.
-fn check_effects(machine: &Machine) {
-    for gpu in [0, 1] {
-        let enforcement = machine.library.vmm.enforcement(machine.library.gpu(gpu));
-        assert_eq!(enforcement, Some(Enforcement::Recorded));
-        machine.set(gpu, Access::ReadWrite);
-        machine.write(gpu, 1).unwrap();
+/// The first call of [`late_call`] that has not taken effect when it returns: the exit status of a child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Late {
+    Grant = 3,
+    Unmap = 4,
+}
+
+/// Grants access and unmaps, and returns the call that has not taken effect when it returns. Ends with a fault, or with
+/// an access of unmapped memory.
+fn late_call(machine: &Machine) -> Option<Late> {
+    let Machine { library, raw, base } = machine;
+    let (second, _) = library.map_new_memory(0, SIZE);
+    // A GPU's first copy creates its queue, which also waits for page tables.
+    for address in [*base, second] {
+        for gpu in [0, 1] {
+            let agent = library.gpu(gpu);
+            assert_eq!(library.vmm.enforcement(agent), Some(Enforcement::Recorded));
+            library.grant(address, SIZE, agent, Access::ReadWrite);
+            if raw.write_by(raw.gpus[gpu], address.get(), 1).is_err() {
+                return Some(Late::Grant);
+            }
+        }
     }
-    machine.library.vmm.unmap(machine.base, SIZE).unwrap();
-    assert_eq!(machine.write(0, 2), Err(Fault));
+    // The last grant may have moved the memory and flushed the first GPU's TLB.
+    raw.write_by(raw.gpus[0], second.get(), 2).unwrap();
+    library.vmm.unmap(second, SIZE).unwrap();
+    raw.write_by(raw.gpus[0], second.get(), 3).is_ok().then_some(Late::Unmap)
+}
+
+/// Calls [`late_call`] in a child. Returns `Success` if both calls have taken effect.
+fn end_of_calls(fixture: &Fixture, mode: &str, options: VmmOptions) -> End {
+    in_child_with_status(|| {
+        late_call(&Machine::open(fixture, mode, options)).map_or(0, |late| late as i32)
+    })
 }
 
 #[test]
@@ -395,8 +419,26 @@ fn calls_take_effect_without_control() {
     on_each_release(test, &Emulation::gpus(2), |fixture| {
         let options = VmmOptions::new().with_barrier(true);
         for mode in page_table_modes() {
-            let end = in_child(|| check_effects(&Machine::open(fixture, mode, options)));
+            let end = end_of_calls(fixture, mode, options);
             assert_eq!(end, End::Success, "{} {mode:?}", fixture.release());
+        }
+    });
+}
+
+/// Without the barrier, a GPU still uses unmapped memory, or faults because its entry is not written yet.
+#[test]
+fn calls_take_effect_late_without_barrier() {
+    let test = "permissions::calls_take_effect_late_without_barrier";
+    on_each_release(test, &Emulation::gpus(2), |fixture| {
+        let modes: &[(&str, &[Late])] = if uses_own_driver() {
+            &[("", &[Late::Grant, Late::Unmap])]
+        } else {
+            &[(PAGE_TABLE_MODES[1], &[Late::Unmap]), (PAGE_TABLE_MODES[2], &[Late::Grant])]
+        };
+        for (mode, expected) in modes {
+            let end = end_of_calls(fixture, mode, VmmOptions::new());
+            let is_expected = expected.iter().any(|late| end == End::Failure(*late as i32));
+            assert!(is_expected, "{} {mode:?}: {end:?}", fixture.release());
         }
     });
 }
@@ -426,8 +468,8 @@ fn calls_take_effect_without_page_of_the_driver() {
             if !BY_RUNTIME.load(Ordering::Relaxed) {
                 return 0;
             }
-            check_effects(&Machine::on(Library { runtime, vmm }, fixture));
-            CHECKED
+            let late = late_call(&Machine::on(Library { runtime, vmm }, fixture));
+            if late.is_none() { CHECKED } else { 0 }
         };
         // The first allocations are those of the runtime, some of which abort it if they fail.
         let checked = (1..100)

@@ -1,6 +1,6 @@
 //! Planned faults of the virtual machine's GPUs: docs/detection.md lists which of them `conform` and `bringup` detect.
 //!
-//! `HSA_VMM_VM_TESTS=all` runs the tools with each fault, `HSA_VMM_VM_TESTS=TLB_FLUSH` with those whose plan contains
+//! `HSA_VMM_VM_TESTS=all` runs the tools with each fault, `HSA_VMM_VM_TESTS=FILL` with those whose plan starts with
 //! the text. With `HSA_VMM_WRITE_PAGES=1`, the results are written to the page.
 
 use crate::page::{self, Cell, Row};
@@ -54,7 +54,7 @@ const TIME_LIMIT: &str = "1min";
 fn selected(name: &str) -> Vec<(&'static str, &'static str, &'static str)> {
     let selection = std::env::var("HSA_VMM_VM_TESTS").unwrap_or_default();
     let is_selected = |plan: &str| {
-        selection == "all" || (!selection.is_empty() && plan.contains(selection.as_str()))
+        selection == "all" || (!selection.is_empty() && plan.starts_with(selection.as_str()))
     };
     let selected: Vec<_> = FAULTS.into_iter().filter(|fault| is_selected(fault.0)).collect();
     if selected.is_empty() {

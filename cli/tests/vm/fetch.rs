@@ -101,6 +101,12 @@ fn fetch_rejects_kernels_of_other_series() {
         [("linux-image-6.1.0-55-amd64", "6.1.1-1"), ("linux-image-7.1.3+deb14-amd64", "7.1.3-1")];
     let message = fetch(&packages, &[]);
     assert!(message.contains("have no kernel of the series 6.12 (available: none)"), "{message}");
+    for (release, _) in packages {
+        let release = release.trim_start_matches("linux-image-");
+        let message = fetch(&packages, &["--kernel", release]);
+        let expected = format!("cannot fetch the kernel {release}: only Linux 6.12 is supported");
+        assert!(message.contains(&expected), "{message}");
+    }
     let message = fetch(&KERNEL, &["--kernel", "6.12.90+deb12-amd64"]);
     let expected = "have no kernel 6.12.90+deb12-amd64 (available: 6.12.117+deb12-amd64)";
     assert!(message.contains(expected), "{message}");

@@ -80,6 +80,25 @@ fn tests_of_the_library_pass() {
     }
 }
 
+/// With the barrier each call has taken effect when it returns; without it, the same check fails in each mode.
+#[test]
+fn barrier_is_needed_in_each_mode() {
+    let name = "barrier_is_needed_in_each_mode";
+    let Some(_lock) = lock_machine(name) else { return };
+    if !runs_long_tests(name) {
+        return;
+    }
+    let program = build("hsa-vmm", "amd");
+    let tests = [
+        "permissions::calls_take_effect_without_control",
+        "permissions::calls_take_effect_late_without_barrier",
+        "--exact",
+    ];
+    for mode in [&[][..], &BY_SDMA] {
+        assert_eq!(run_tests(mode, &["HSA_VMM_LONG=1"], &program, &tests), 2);
+    }
+}
+
 /// More than 2,000 random operations on each release, in each mode.
 #[test]
 fn library_matches_model() {

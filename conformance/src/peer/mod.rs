@@ -29,8 +29,8 @@ use std::ffi::OsString;
 use std::process::Command;
 use std::time::Duration;
 
-/// The time limit of the peer's start and of each reply, shorter than the time limit of a case.
-const TIME_LIMIT: Duration = Duration::from_secs(20);
+/// The default time limit of the peer's start and of each reply, shorter than the default time limit of a case.
+pub const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 /// A request to the peer.
 #[derive(Debug, Serialize, Deserialize)]
@@ -80,18 +80,26 @@ pub(crate) enum Accessed {
 
 /// The second process. Dropping this kills the process.
 #[derive(Debug)]
-pub(crate) struct Peer(Worker);
+pub(crate) struct Peer {
+    worker: Worker,
+    time_limit: Duration,
+}
 
 impl Peer {
     /// Starts the program of a command line, with a variable in its environment. The program must call [`serve`].
-    pub fn start(command_line: &[OsString], variable: Option<(&str, &str)>) -> Verdict<Self> {
+    /// `time_limit` applies to its start and to each of its replies.
+    pub fn start(
+        command_line: &[OsString],
+        variable: Option<(&str, &str)>,
+        time_limit: Duration,
+    ) -> Verdict<Self> {
         let Some((program, arguments)) = command_line.split_first() else {
             let why = "needs a second process, which cannot be started here";
             return Err(NotPassed::Skipped(why.to_owned()));
         };
         let mut command = Command::new(program);
         command.args(arguments).envs(variable);
-        let mut peer = Self(Worker::start(command, Output::Capture)?);
+        let mut peer = Self { worker: Worker::start(command, Output::Capture)?, time_limit };
         peer.receive()?;
         Ok(peer)
     }
@@ -125,7 +133,7 @@ impl Peer {
         if reply != Reply::Stopped {
             return Err(unexpected(&reply));
         }
-        let why = match self.0.receive::<Reply>(TIME_LIMIT) {
+        let why = match self.worker.receive::<Reply>(self.time_limit) {
             Received::Exited(End::Exited(0)) => return Ok(()),
             Received::Exited(end) => end.to_string(),
             _ => "did not exit after it had stopped the runtime".to_owned(),
@@ -143,25 +151,27 @@ impl Peer {
 
     /// Kills the peer before it can release its resources.
     pub fn kill(mut self) {
-        self.0.kill();
+        self.worker.kill();
     }
 
     fn request(&mut self, request: &Request) -> Verdict<Reply> {
-        self.0.send(request);
+        self.worker.send(request);
         self.receive()
     }
 
     fn receive(&mut self) -> Verdict<Reply> {
-        let why = match self.0.receive(TIME_LIMIT) {
+        let why = match self.worker.receive(self.time_limit) {
             Received::Message(Reply::NotShared(why)) => return Err(NotPassed::Skipped(why)),
             Received::Message(Reply::Failed(why)) => why,
             Received::Message(reply) => return Ok(reply),
             Received::Invalid(text) => format!("sent an invalid answer: {text:?}"),
-            Received::Timeout => format!("did not answer within {} s", TIME_LIMIT.as_secs()),
+            Received::Timeout => {
+                format!("did not answer within {} s", self.time_limit.as_secs_f64())
+            }
             Received::Exited(end) => end.to_string(),
         };
-        let last_call = self.0.last_call().map(|call| format!(", {call}")).unwrap_or_default();
-        let output = self.0.captured_output();
+        let last_call = self.worker.last_call().map(|call| format!(", {call}")).unwrap_or_default();
+        let output = self.worker.captured_output();
         let output = output.lines().last().map(|line| format!("; its last output: {line}"));
         let output = output.unwrap_or_default();
         Err(NotPassed::Failed(format!("the second process: {why}{last_call}{output}")))
@@ -170,4 +180,21 @@ impl Peer {
 
 fn unexpected(reply: &Reply) -> NotPassed {
     NotPassed::Failed(format!("the second process: returned {reply:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Peer;
+    use crate::NotPassed;
+    use std::time::Duration;
+
+    #[test]
+    fn silent_peer_exceeds_its_time_limit() {
+        let command_line = ["sleep".into(), "600".into()];
+        let limit = Duration::from_millis(50);
+        let Err(NotPassed::Failed(why)) = Peer::start(&command_line, None, limit) else {
+            panic!("not failed");
+        };
+        assert!(why.starts_with("the second process: did not answer within 0.05 s"), "{why}");
+    }
 }

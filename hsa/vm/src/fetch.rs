@@ -42,6 +42,15 @@ pub enum FetchError {
         /// The available kernels.
         available: String,
     },
+    /// The requested kernel is of another series than the module.
+    #[error(
+        "cannot fetch the kernel {requested}: only Linux {SERIES} is supported, for whose amdgpu the software GPUs are \
+         written; without --kernel, `vm fetch` gets the newest one"
+    )]
+    OtherSeries {
+        /// The requested kernel.
+        requested: String,
+    },
     /// The packages of a kernel have different versions.
     #[error(
         "cannot fetch the kernel {release}: the package sources do not have {missing}, which must have the \
@@ -83,6 +92,9 @@ pub fn fetch(
     let lock = File::create(&lock).map_err(file_error(&lock))?;
     flock(&lock, FlockOperation::LockExclusive)
         .map_err(|error| file_error(folder)(error.into()))?;
+    if let Some(release) = release.filter(|release| !packages::is_in_series(release)) {
+        return Err(FetchError::OtherSeries { requested: release.to_owned() });
+    }
     let is_root = rustix::process::geteuid().is_root();
     if is_root {
         report("getting the lists of packages");

@@ -19,8 +19,9 @@ use std::time::{Duration, Instant};
 
 /// The polling interval.
 const PAUSE: Duration = Duration::from_millis(20);
-/// The time limit for booting. Without KVM, booting takes 16 s on an idle processor.
-const BOOT_LIMIT: Duration = Duration::from_secs(5 * 60);
+/// The time limit for booting. Without KVM, booting takes 16 s on an idle machine, and more than five minutes if eight
+/// processes wait for each processor. A kernel that panics ends QEMU at once.
+const BOOT_LIMIT: Duration = Duration::from_secs(10 * 60);
 /// The time limit for booting with KVM, after which QEMU emulates the processor instead.
 const KVM_BOOT_LIMIT: Duration = Duration::from_secs(30);
 /// A shell reports this number plus the signal's number as the exit status of a killed program.

@@ -59,11 +59,15 @@ fn releases(names: &str) -> Vec<String> {
     let release = |line: &str| {
         let release = line.split_whitespace().next()?.strip_prefix("linux-image-")?;
         let abi = release.strip_suffix("-amd64")?;
-        let is_in_series = abi.strip_prefix(SERIES)?.starts_with('.');
         let is_variant = ["-rt", "-cloud"].iter().any(|suffix| abi.ends_with(suffix));
-        (is_in_series && !is_variant).then(|| release.to_owned())
+        (is_in_series(release) && !is_variant).then(|| release.to_owned())
     };
     names.lines().filter_map(release).collect()
+}
+
+/// Returns whether a kernel, such as `6.12.117+deb12-amd64`, is of the series.
+pub(crate) fn is_in_series(release: &str) -> bool {
+    release.strip_prefix(SERIES).is_some_and(|rest| rest.starts_with('.'))
 }
 
 /// Compares two names by the numbers in them.

@@ -97,6 +97,9 @@ impl Conform {
         if self.page_tables {
             arguments.push("--page-tables".into());
         }
+        // Of the peers that a worker starts.
+        let time_limit = humantime::format_duration(self.time_limit).to_string();
+        arguments.push(option_with_value("--time-limit", time_limit));
         arguments
     }
 }

@@ -35,7 +35,9 @@ pub fn options(args: &Conform) -> io::Result<Options> {
     let words = [peer.get_program()].into_iter().chain(peer.get_args());
     let peer = words.map(Into::into).collect();
     let (profile, page_tables) = (args.profile, args.page_tables);
-    Ok(Options { profile, page_tables, peer, ..Options::default() })
+    // On a slow machine, a longer limit of the case also applies to its second process.
+    let peer_time_limit = peer::TIME_LIMIT.max(args.time_limit / 3 * 2);
+    Ok(Options { profile, page_tables, peer, peer_time_limit, ..Options::default() })
 }
 
 /// Returns the command of a worker.
@@ -48,4 +50,34 @@ fn restart_with(args: &Conform, role: &str) -> io::Result<Command> {
     let mut command = crate::program::worker_command()?;
     command.args(["conform", role]).args(args.to_arguments());
     Ok(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::options;
+    use crate::arguments::{Arguments, Command};
+    use clap::Parser;
+    use std::time::Duration;
+
+    /// Returns the time limit of the peers that a worker of `hsa-vmm conform ARGUMENTS` starts.
+    fn peer_time_limit(arguments: &[&str]) -> Duration {
+        let parse = |arguments: &[std::ffi::OsString]| {
+            let words = ["hsa-vmm", "conform"].map(Into::into).into_iter();
+            match Arguments::parse_from(words.chain(arguments.iter().cloned())).command {
+                Command::Conform(conform) => conform,
+                command => panic!("{command:?}"),
+            }
+        };
+        let arguments: Vec<_> = arguments.iter().map(Into::into).collect();
+        let worker = parse(&parse(&arguments).to_arguments());
+        options(&worker).unwrap().peer_time_limit
+    }
+
+    #[test]
+    fn longer_time_limit_also_applies_to_peers() {
+        assert_eq!(peer_time_limit(&[]), Duration::from_secs(20));
+        assert_eq!(peer_time_limit(&["--time-limit", "4s"]), Duration::from_secs(20));
+        assert_eq!(peer_time_limit(&["--time-limit", "5min"]), Duration::from_secs(200));
+        assert_eq!(peer_time_limit(&["--time-limit", "1ns"]), Duration::from_secs(20));
+    }
 }
