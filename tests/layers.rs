@@ -192,6 +192,8 @@ const INTERNAL: &[(&str, &str)] = &[
         "has_mapping",
         "a retiring page is empty once its mapping is gone; another may have its address",
     ),
+    ("has_quarantined", "see `has_mapping`"),
+    ("for_pages", "the constructors of errors"),
     ("of_call", "the constructors of errors"),
     ("of_io", "the constructors of errors"),
     ("of_system", "the constructors of errors"),

@@ -9,7 +9,7 @@ use hsa_vmm::buffer::{Contents, PagedBuffer, PausableBuffer};
 use hsa_vmm::error::Rejected;
 use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::simulation::{Config, GpuPermissions};
-use hsa_vmm::{Access, Address, Allocation, Mapping, Reservation};
+use hsa_vmm::{Access, Address, Allocation, AllocationProperties, Mapping, Reservation};
 use std::time::Duration;
 
 fn machine(config: Config) -> Machine {
@@ -443,17 +443,23 @@ fn failed_moves_change_nothing() {
     let peers = options.reserve(&machine.vmm, &machine.on(1)).unwrap();
     source.map(0..3).unwrap();
     target.map(2..3).unwrap();
+    let private = AllocationProperties::on(machine.gpu(0));
+    let private = options.reserve(&machine.vmm, &private).unwrap();
     let calls = machine.simulation.all_calls();
     let foreign = source.move_pages(0..1, &foreign, 0).unwrap_err();
     assert_eq!(foreign.problem(), Some(Problem::ForeignHandle));
-    for unsuitable in [&larger, &peers] {
+    for (unsuitable, problem) in [
+        (&larger, Problem::DifferentPages),
+        (&peers, Problem::DifferentLocation),
+        (&private, Problem::DifferentProperties),
+    ] {
         assert_eq!(
             source.move_pages(0..1, unsuitable, 0).map_err(Error::into_kind),
-            Err(different_pages())
+            Err(different_pages(problem))
         );
         assert_eq!(
             source.exchange_pages(0..1, unsuitable, 0).map_err(Error::into_kind),
-            Err(different_pages())
+            Err(different_pages(problem))
         );
     }
     assert_eq!(
