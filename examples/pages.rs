@@ -56,7 +56,7 @@ fn draw(cache: &PagedBuffer, title: &str) -> anyhow::Result<()> {
                 PageState::Ahead => '+',
                 PageState::Zero => '0',
                 PageState::Empty => '.',
-                PageState::Lost => '!',
+                PageState::Lost | PageState::Quarantined => '!',
                 _ => '?',
             });
         }

@@ -6,6 +6,8 @@
 //! ```sh
 //! HSA_VMM_RUNTIME=/opt/rocm/lib/libhsa-runtime64.so.1 cargo run --example queue
 //! hsa-vmm emulate --rocr 6.4.3 -- target/debug/examples/queue       # without a GPU
+//! hsa/sim/shared/build /tmp/sim                  # the simulation as a library, which has queues
+//! HSA_VMM_RUNTIME=/tmp/sim/libhsa-runtime64.so.1 cargo run --example queue
 //! ```
 
 use anyhow::{Context, ensure};
@@ -17,75 +19,25 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 const SIZE: usize = 2 << 20;
 
-/// `hsa_queue_t`: the address of the packets, and the doorbell signal for new packets.
-#[repr(C)]
-struct Queue {
-    kind: u32,
-    features: u32,
-    packets: *mut BarrierAnd,
-    doorbell: hsa_signal_t,
-    size: u32,
-    reserved: u32,
-    id: u64,
-}
-
-/// `hsa_barrier_and_packet_t`: completes when all its signals, at most five, are 0.
-#[repr(C, align(64))]
-struct BarrierAnd {
-    header: u16,
-    reserved0: u16,
-    reserved1: u32,
-    dep_signal: [hsa_signal_t; 5],
-    reserved2: u64,
-    completion_signal: hsa_signal_t,
-}
-
-/// The header of a barrier packet (`HSA_PACKET_TYPE_BARRIER_AND`), which acquires and releases for the
-/// whole system.
-const BARRIER_AND_HEADER: u16 = 3 | 2 << 9 | 2 << 11;
+/// The header of a barrier packet, which acquires and releases for the whole system. Such a packet completes when
+/// all its signals, at most five, are 0.
+const BARRIER_AND_HEADER: u16 = HSA_PACKET_TYPE_BARRIER_AND as u16 | 2 << 9 | 2 << 11;
 const NO_SIGNAL: hsa_signal_t = hsa_signal_t { handle: 0 };
 
-type Destroy = unsafe extern "C" fn(hsa_signal_t) -> hsa_status_t;
-type Store = unsafe extern "C" fn(hsa_signal_t, i64);
-type Wait = unsafe extern "C" fn(hsa_signal_t, u32, i64, u64, u32) -> i64;
-type CreateSignal =
-    unsafe extern "C" fn(i64, u32, *const hsa_agent_t, *mut hsa_signal_t) -> hsa_status_t;
-type AsyncCopy = unsafe extern "C" fn(
-    *mut c_void,
-    hsa_agent_t,
-    *const c_void,
-    hsa_agent_t,
-    usize,
-    u32,
-    *const hsa_signal_t,
-    hsa_signal_t,
-) -> hsa_status_t;
 type CreateQueue = unsafe extern "C" fn(
     hsa_agent_t,
     u32,
-    u32,
+    hsa_queue_type_t,
     *const c_void,
     *mut c_void,
     u32,
     u32,
-    *mut *mut Queue,
+    *mut *mut hsa_queue_t,
 ) -> hsa_status_t;
-type DestroyQueue = unsafe extern "C" fn(*mut Queue) -> hsa_status_t;
-type AddIndex = unsafe extern "C" fn(*const Queue, u64) -> u64;
+type DestroyQueue = unsafe extern "C" fn(*mut hsa_queue_t) -> hsa_status_t;
+type AddIndex = unsafe extern "C" fn(*const hsa_queue_t, u64) -> u64;
 
-/// The functions that the program calls itself.
-struct Hsa {
-    signal_create: CreateSignal,
-    signal_destroy: Destroy,
-    signal_store: Store,
-    signal_wait: Wait,
-    memory_async_copy: AsyncCopy,
-    queue_create: CreateQueue,
-    queue_destroy: DestroyQueue,
-    queue_add_write_index: AddIndex,
-}
-
-/// Returns a function of the loaded runtime.
+/// Returns a function of the loaded runtime that is not in its table.
 ///
 /// # Safety
 /// `F` must be the type of the function of that name.
@@ -96,35 +48,19 @@ unsafe fn function<F>(runtime: &Runtime, name: &CStr) -> anyhow::Result<F> {
     Ok(unsafe { std::mem::transmute_copy(&address) })
 }
 
-impl Hsa {
-    fn of(runtime: &Runtime) -> anyhow::Result<Self> {
-        // SAFETY: the types are those of hsa.h and hsa_ext_amd.h.
-        unsafe {
-            Ok(Self {
-                signal_create: function(runtime, c"hsa_signal_create")?,
-                signal_destroy: function(runtime, c"hsa_signal_destroy")?,
-                signal_store: function(runtime, c"hsa_signal_store_screlease")?,
-                signal_wait: function(runtime, c"hsa_signal_wait_scacquire")?,
-                memory_async_copy: function(runtime, c"hsa_amd_memory_async_copy")?,
-                queue_create: function(runtime, c"hsa_queue_create")?,
-                queue_destroy: function(runtime, c"hsa_queue_destroy")?,
-                queue_add_write_index: function(runtime, c"hsa_queue_add_write_index_screlease")?,
-            })
-        }
-    }
-
-    fn signal(&self) -> anyhow::Result<hsa_signal_t> {
-        let mut signal = NO_SIGNAL;
-        // SAFETY: no consumers are named, and `signal` is writable.
-        let status = unsafe { (self.signal_create)(1, 0, null(), &mut signal) };
-        ensure!(status == HSA_STATUS_SUCCESS, "hsa_signal_create: {status:#x}");
-        Ok(signal)
-    }
+fn new_signal(hsa: &Core) -> anyhow::Result<hsa_signal_t> {
+    let (create, mut signal) = (hsa.hsa_signal_create.context("no signals")?, NO_SIGNAL);
+    // SAFETY: no consumers are named, and `signal` is writable.
+    let status = unsafe { create(1, 0, null(), &mut signal) };
+    ensure!(status == HSA_STATUS_SUCCESS, "hsa_signal_create: {status:#x}");
+    Ok(signal)
 }
 
 pub(crate) fn main() -> anyhow::Result<()> {
     if std::env::var_os("HSA_VMM_RUNTIME").is_none() {
-        println!("SKIPPED: set HSA_VMM_RUNTIME to AMD's runtime; the simulation has no queues");
+        println!(
+            "SKIPPED: set HSA_VMM_RUNTIME to AMD's runtime; the linked-in simulation has no queues"
+        );
         return Ok(());
     }
     let runtime = Runtime::load()?;
@@ -132,7 +68,19 @@ pub(crate) fn main() -> anyhow::Result<()> {
         println!("SKIPPED: {} has no queues", runtime.info().name);
         return Ok(());
     }
-    let hsa = Hsa::of(&runtime)?;
+    // SAFETY: the types are those of hsa.h.
+    let (create_queue, destroy_queue, add_write_index) = unsafe {
+        (
+            function::<CreateQueue>(&runtime, c"hsa_queue_create")?,
+            function::<DestroyQueue>(&runtime, c"hsa_queue_destroy")?,
+            function::<AddIndex>(&runtime, c"hsa_queue_add_write_index_screlease")?,
+        )
+    };
+    let hsa = &runtime.table().core;
+    let copy = hsa.hsa_amd_memory_async_copy.context("no copies")?;
+    let store_signal = hsa.hsa_signal_store_screlease.context("no signals")?;
+    let wait_for_signal = hsa.hsa_signal_wait_scacquire.context("no signals")?;
+    let destroy_signal = hsa.hsa_signal_destroy.context("no signals")?;
     let vmm = Vmm::open(&runtime)?;
     let gpu = runtime.gpus().next().context("this runtime has no GPU")?;
 
@@ -148,38 +96,38 @@ pub(crate) fn main() -> anyhow::Result<()> {
     source.write(0, b"copied by your own call")?;
 
     // The program's own copy, with its own signal.
-    let (copied, passed) = (hsa.signal()?, hsa.signal()?);
+    let (copied, passed) = (new_signal(hsa)?, new_signal(hsa)?);
     let [to, from] = [&destination, &source].map(|it| it.address().get() as *mut c_void);
     let agent = gpu.hsa_agent();
     // SAFETY: both mappings have SIZE bytes that the agent may access, and they stay mapped until the
     // signal reports the end of the copy.
-    let status =
-        unsafe { (hsa.memory_async_copy)(to, agent, from, agent, SIZE, 0, null(), copied) };
+    let status = unsafe { copy(to, agent, from, agent, SIZE, 0, null(), copied) };
     ensure!(status == HSA_STATUS_SUCCESS, "hsa_amd_memory_async_copy: {status:#x}");
 
     // The program's own queue, in which a barrier waits for the copy.
     let mut queue = null_mut();
-    // SAFETY: the agent is of this runtime; there is no callback, and `queue` is writable.
-    let status = unsafe {
-        (hsa.queue_create)(agent, 64, 0, null(), null_mut(), u32::MAX, u32::MAX, &mut queue)
-    };
+    let (kind, no_size) = (HSA_QUEUE_TYPE_MULTI, u32::MAX);
+    let status =
+        // SAFETY: the agent is of this runtime; there is no callback, and `queue` is writable.
+        unsafe { create_queue(agent, 64, kind, null(), null_mut(), no_size, no_size, &mut queue) };
     ensure!(status == HSA_STATUS_SUCCESS, "hsa_queue_create: {status:#x}");
     let mut dep_signal = [NO_SIGNAL; 5];
     dep_signal[0] = copied;
     // SAFETY: the queue is new, so that its first packet is free. The GPU does not read the packet
     // before its header is valid, which is written last.
     unsafe {
-        let index = (hsa.queue_add_write_index)(queue, 1);
-        let packet = (*queue).packets.add(index as usize % (*queue).size as usize);
+        let index = add_write_index(queue, 1);
+        let packets = (*queue).base_address.cast::<hsa_barrier_and_packet_t>();
+        let packet = packets.add(index as usize % (*queue).size as usize);
         (&raw mut (*packet).dep_signal).write(dep_signal);
         (&raw mut (*packet).completion_signal).write(passed);
         AtomicU16::from_ptr(&raw mut (*packet).header).store(BARRIER_AND_HEADER, Ordering::Release);
-        (hsa.signal_store)((*queue).doorbell, index as i64);
+        store_signal((*queue).doorbell_signal, index as i64);
     }
     // SAFETY: the signal lives until it is destroyed below.
     let wait = |signal| unsafe {
         let (condition, state) = (HSA_SIGNAL_CONDITION_LT, HSA_WAIT_STATE_BLOCKED);
-        while (hsa.signal_wait)(signal, condition, 1, u64::MAX, state) >= 1 {}
+        while wait_for_signal(signal, condition, 1, u64::MAX, state) >= 1 {}
     };
     wait(passed);
 
@@ -191,9 +139,9 @@ pub(crate) fn main() -> anyhow::Result<()> {
     // SAFETY: the queue has no packets left, and nothing waits for the signals. The runtime still
     // runs, because `runtime` has not been dropped yet.
     unsafe {
-        (hsa.queue_destroy)(queue);
-        (hsa.signal_destroy)(copied);
-        (hsa.signal_destroy)(passed);
+        destroy_queue(queue);
+        destroy_signal(copied);
+        destroy_signal(passed);
     }
     Ok(())
 }

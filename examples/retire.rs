@@ -9,43 +9,11 @@ use anyhow::{Context, ensure};
 use hsa_vmm::hsa_sys::*;
 use hsa_vmm::vmm::{RetireQueue, SignalCondition};
 use hsa_vmm::{Access, Allocation, AllocationProperties, Reservation, Runtime, Vmm};
-use std::ffi::{CStr, c_void};
-use std::mem::transmute_copy;
+use std::ffi::c_void;
 use std::ptr::null;
 use std::time::Duration;
 
 const SIZE: usize = 2 << 20;
-
-/// The functions that the program calls itself.
-struct Hsa {
-    signal_create: hsa_signal_create_fn,
-    signal_destroy: hsa_signal_destroy_fn,
-    memory_async_copy: hsa_amd_memory_async_copy_fn,
-}
-
-impl Hsa {
-    fn of(runtime: &Runtime) -> anyhow::Result<Self> {
-        if let Some(simulation) = runtime.simulation() {
-            let core = &simulation.table().core;
-            return Ok(Self {
-                signal_create: core.hsa_signal_create,
-                signal_destroy: core.hsa_signal_destroy,
-                memory_async_copy: core.hsa_amd_memory_async_copy,
-            });
-        }
-        let find = |name: &CStr| {
-            runtime.function(name).with_context(|| format!("the runtime has no {name:?}"))
-        };
-        // SAFETY: the types are those of hsa.h and hsa_ext_amd.h.
-        unsafe {
-            Ok(Self {
-                signal_create: transmute_copy(&find(c"hsa_signal_create")?),
-                signal_destroy: transmute_copy(&find(c"hsa_signal_destroy")?),
-                memory_async_copy: transmute_copy(&find(c"hsa_amd_memory_async_copy")?),
-            })
-        }
-    }
-}
 
 pub(crate) fn main() -> anyhow::Result<()> {
     // The library never falls back to the simulation by itself; this example does.
@@ -53,7 +21,6 @@ pub(crate) fn main() -> anyhow::Result<()> {
         Some(_) => Runtime::load()?,
         None => Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?,
     };
-    let hsa = Hsa::of(&runtime)?;
     let vmm = Vmm::open(&runtime)?;
     let gpu = runtime.gpus().next().context("this runtime has no GPU")?;
     let reservation = Reservation::builder(2 * SIZE).reserve(&vmm)?;
@@ -67,13 +34,14 @@ pub(crate) fn main() -> anyhow::Result<()> {
     source.write(0, b"read by the GPU")?;
 
     // The program's own work on a GPU: a copy that decrements a signal when it ends.
+    let hsa = &runtime.table().core;
     let mut copied = hsa_signal_t { handle: 0 };
-    let create = hsa.signal_create.context("no signals")?;
+    let create = hsa.hsa_signal_create.context("no signals")?;
     // SAFETY: no consumers are named, and `copied` is writable.
     let status = unsafe { create(1, 0, null(), &mut copied) };
     ensure!(status == HSA_STATUS_SUCCESS, "hsa_signal_create: {status:#x}");
     let [to, from] = [&destination, &source].map(|it| it.address().get() as *mut c_void);
-    let (copy, agent) = (hsa.memory_async_copy.context("no copies")?, gpu.hsa_agent());
+    let (copy, agent) = (hsa.hsa_amd_memory_async_copy.context("no copies")?, gpu.hsa_agent());
     // SAFETY: the agent may access both mappings. `destination` stays mapped until the end of this function,
     // and `source` until the signal fires.
     let status = unsafe { copy(to, agent, from, agent, SIZE, 0, null(), copied) };
@@ -96,7 +64,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     ensure!(vmm.usage().mappings == 1, "only the destination is mapped");
 
     drop(queue);
-    if let Some(destroy) = hsa.signal_destroy {
+    if let Some(destroy) = hsa.hsa_signal_destroy {
         // SAFETY: the copy has ended, and the queue does not exist any more.
         unsafe { destroy(copied) };
     }

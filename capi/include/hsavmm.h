@@ -201,8 +201,8 @@ hipError_t hsavmm_retire_create(hsavmm_retire_queue_t *queue, size_t capacity, u
 /* Submits a range of whole mappings, to be unmapped when every signal meets its condition; without signals,
  * as soon as possible. Does not allocate memory, and waits for no call of the runtime. Afterwards, the program
  * must not unmap the range. Its handles may be released at once. Its addresses can be freed when it is
- * unmapped. The signals must not be destroyed before. Returns hipErrorOutOfMemory if the queue is full: then
- * nothing was submitted. */
+ * unmapped. The signals must not be destroyed before. Returns hipErrorOutOfMemory if the queue is full, and
+ * hipErrorInvalidValue if the range has more mappings than its capacity: then nothing was submitted. */
 hipError_t hsavmm_retire_submit(hsavmm_retire_queue_t queue, void *ptr, size_t size,
                                 const hsavmm_signal *signals, size_t count);
 /* Unmaps the ranges whose signals have fired, without waiting for others. Returns hipSuccess if mappings could

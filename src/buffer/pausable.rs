@@ -12,7 +12,8 @@ use derive_more::Debug;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Contents {
-    /// Copied to this process's memory, and copied back when the buffer resumes.
+    /// Copied to this process's memory, and copied back when the buffer resumes. A debug build of this crate copies
+    /// some 20 times slower than a release build.
     Save,
     /// Lost: undefined after the buffer resumes.
     Drop,
@@ -24,8 +25,16 @@ pub enum Contents {
 /// recorded graph are valid again after the buffer resumes. The size can be any number of bytes from one;
 /// the memory is rounded up to the granule. It dereferences to a [`DeviceBuffer`], which reads and writes it.
 ///
-/// While the buffer is paused, nothing is mapped at its addresses: no agent may access them. Changes of access take
-/// effect when it resumes.
+/// While the buffer is paused, nothing is mapped at its addresses: no agent may access them, and calls by address
+/// return [`Problem::NotMapped`]. Changes of access take effect when it resumes.
+///
+/// # Sharing with other processes
+///
+/// The buffer has one allocation, mapped from its start: `Allocation::at(&vmm, buffer.address())` returns it for an
+/// export. [`pause`](Self::pause) succeeds while the memory has other users, but cannot release it: the memory is
+/// released when every other [`Allocation`] of it is dropped, every other mapping is unmapped, and every process
+/// that has imported it has released it. [`resume`](Self::resume) creates new memory. Importers keep the old
+/// memory; export the buffer again.
 ///
 /// # Lost addresses
 ///
@@ -117,7 +126,8 @@ impl PausableBuffer {
         self.saved.as_ref().map_or(0, Vec::len)
     }
 
-    /// Releases the memory and keeps the addresses. No agent may be using the buffer.
+    /// Releases the memory, unless it has [other users](Self#sharing-with-other-processes), and keeps the addresses.
+    /// No agent may be using the buffer.
     ///
     /// # Errors
     /// [`ErrorKind::Paused`] if the buffer is paused already; [`ErrorKind::AddressLost`] if it is paused

@@ -4,7 +4,7 @@ use super::ErrorKind;
 use crate::access::Access;
 use crate::address::Address;
 use crate::agent::AgentId;
-use crate::handle::Handle;
+use crate::handle::{Handle, HandleType};
 use derive_more::{Display, From};
 
 macro_rules! arguments {
@@ -50,10 +50,12 @@ arguments! {
     IpcHandle: "IPC handle";
     List: "list";
     Location: "location";
+    Mappings: "list of mappings";
     Name: "name";
     Offset: "offset";
     Page: "page";
     Reservation: "reservation";
+    Signal: "signal";
     Signals: "list of signals";
     Size: "size";
     Source: "source";
@@ -108,10 +110,17 @@ pub enum Value {
     /// A number, shown in decimal.
     #[display(" {_0}")]
     Number(u64),
+    /// The number of elements of a list.
+    #[display(" with {_0} elements")]
+    Count(usize),
     /// A handle.
     #[display(" {_0}")]
     #[from]
     Handle(Handle),
+    /// A type of shareable handle, shown by its name.
+    #[display(" {}", name_of(*_0))]
+    #[from]
+    HandleType(HandleType),
     /// An agent.
     #[display(" {_0}")]
     #[from]
@@ -121,6 +130,17 @@ pub enum Value {
 impl From<usize> for Value {
     fn from(bytes: usize) -> Self {
         Self::Bytes(bytes as u64)
+    }
+}
+
+/// Returns the name of a type of handle; its bits if it has no name.
+fn name_of(handle_type: HandleType) -> String {
+    match handle_type {
+        HandleType::POSIX_FILE_DESCRIPTOR => "POSIX_FILE_DESCRIPTOR".to_owned(),
+        HandleType::WIN32 => "WIN32".to_owned(),
+        HandleType::WIN32_KMT => "WIN32_KMT".to_owned(),
+        HandleType::FABRIC => "FABRIC".to_owned(),
+        unknown => format!("{:#x}", unknown.bits()),
     }
 }
 
@@ -249,7 +269,7 @@ pub enum Problem {
     #[error("is not accessible to {0}; allow it first (PoolMemory::allow)")]
     NotAllowed(AgentId),
     /// A type of shareable handle that was not requested when the memory was created.
-    #[error("was not requested when the memory was created (AllocationProperties)")]
+    #[error("was not requested when the memory was created (AllocationProperties::shareable_as)")]
     NotRequested,
     /// A descriptor that is not a dma-buf, or one of another driver.
     #[error("is not memory that this runtime can import (a dma-buf of an AMD GPU)")]
@@ -305,8 +325,14 @@ pub enum Problem {
     #[error("needs more memory than can be allocated; use a smaller one")]
     OutOfMemory,
     /// A list that is too long. Holds the maximum number of elements.
-    #[error("has too many elements; the maximum is {0}")]
+    #[error("is too long; the maximum is {0}")]
     TooMany(usize),
+    /// More mappings than a retire queue can hold, even when it is empty. Holds the capacity of the queue.
+    #[error(
+        "is longer than the capacity of the queue, {0}; submit fewer at once, or build a queue with a larger \
+         capacity (RetireQueue::builder)"
+    )]
+    ExceedsCapacity(usize),
     /// A ring that would be mapped less than twice.
     #[error("is less than 2: a ring is mapped at least twice in a row")]
     TooFewTimes,
@@ -325,10 +351,41 @@ pub enum Problem {
     /// A page that was submitted to a retire queue and is still mapped.
     #[error("is retiring; wait until the queue has unmapped it (RetireQueue::drain)")]
     PageRetiring,
+    /// A page that a retire queue could not unmap ([`PageState::Quarantined`](crate::buffer::PageState)).
+    #[error(
+        "is quarantined, because a retire queue could not unmap it (Vmm::quarantine); use other pages"
+    )]
+    PageQuarantined,
     /// A page that was lost ([`ErrorKind::PagesLost`](super::ErrorKind::PagesLost)).
     #[error("was lost when the runtime failed; use other pages")]
     PageLost,
-    /// Pages of another size or kind of memory.
-    #[error("has pages of another size or kind of memory")]
+    /// Pages of another size.
+    #[error(
+        "has pages of another size; use one size for both buffers (PagedBuilder::with_page_size)"
+    )]
     DifferentPages,
+    /// Pages whose memory is at another location, such as another GPU.
+    #[error(
+        "has its memory at another location; grant the other agent access to these pages \
+         (PagedBuffer::grant), or copy them (Vmm::copy)"
+    )]
+    DifferentLocation,
+    /// Pages whose memory has another kind, other handle types, or is not for the same devices.
+    #[error(
+        "has memory of another kind or with other handle types; reserve both buffers with the same \
+         AllocationProperties"
+    )]
+    DifferentProperties,
+}
+
+impl Problem {
+    /// Describes the problem of a value, without an address that the value shows already.
+    pub(super) fn of(&self, value: &Value) -> String {
+        match (self, value) {
+            (Self::NotMapped(at), Value::Address(address)) if at == address => {
+                "is not mapped".to_owned()
+            }
+            _ => self.to_string(),
+        }
+    }
 }

@@ -80,6 +80,18 @@ pub enum Feature {
     Function(&'static str),
 }
 
+impl Feature {
+    /// Returns what the caller can do without the feature.
+    pub(super) fn advice(&self) -> &'static str {
+        match self {
+            Self::RetireZeroPages => {
+                "; unmap the pages when no kernel uses them any more, or build the buffer without a zero page"
+            }
+            _ => " here (`hsa-vmm info` lists what is)",
+        }
+    }
+}
+
 impl From<Feature> for ErrorKind {
     fn from(feature: Feature) -> Self {
         Self::NotSupported(feature)

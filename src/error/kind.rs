@@ -24,7 +24,7 @@ use std::sync::Arc;
 #[non_exhaustive]
 pub enum ErrorKind {
     /// An argument is invalid. The runtime was not called.
-    #[error("{argument}{value} {problem}")]
+    #[error("{argument}{value} {}", problem.of(value))]
     InvalidArgument {
         /// The argument.
         argument: Argument,
@@ -34,28 +34,30 @@ pub enum ErrorKind {
         problem: Problem,
     },
     /// This library, the runtime or the hardware does not support a feature.
-    #[error("{0} is not supported here (`hsa-vmm info` lists what is)")]
+    #[error("{feature} is not supported{advice}", feature = .0, advice = .0.advice())]
     NotSupported(Feature),
     /// No memory or no addresses of that size are left.
-    #[error("out of memory: {call} returned {status} for {size:#x} bytes")]
+    #[error("out of memory: {call} returned {status}{}", of_size(*.size))]
     OutOfMemory {
         /// The runtime's function.
         call: &'static str,
         /// Its status.
         status: Status,
-        /// The size in bytes that was requested.
+        /// The size in bytes that was requested; 0 if the call does not request a size.
         size: usize,
     },
     /// The process has no free file descriptor.
     #[error("out of file descriptors; raise the limit (`ulimit -n`) or close some")]
     OutOfDescriptors,
     /// A table of this library is full.
-    #[error("{limit} {table} exist already; free some")]
+    #[error("{limit} {table} exist already, the maximum; {advice}")]
     LimitReached {
         /// The name of the table.
         table: &'static str,
         /// The maximum number of entries.
         limit: usize,
+        /// What the caller can do.
+        advice: &'static str,
     },
     /// An area maps this host memory. Holds the start of the mapped memory.
     #[error("in use: an area maps the host memory at {0}; munmap that area first")]
@@ -434,6 +436,11 @@ impl ErrorKind {
             _ => None,
         }
     }
+}
+
+/// Describes a requested size; nothing for 0.
+fn of_size(size: usize) -> String {
+    if size == 0 { String::new() } else { format!(" for {size:#x} bytes") }
 }
 
 /// Lists the HSA libraries of this process if there are several.

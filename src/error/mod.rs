@@ -36,6 +36,7 @@ pub use rustix::io::Errno;
 
 use crate::address::Address;
 use core::fmt;
+use core::ops::Range;
 use derive_more::{Debug, Display};
 
 /// An operation failed.
@@ -61,10 +62,24 @@ use derive_more::{Debug, Display};
 /// # }
 /// ```
 #[derive(Clone, Display, PartialEq, Eq)]
-#[display("cannot {}: {kind}", operation.phrase())]
+#[display("cannot {}{}: {kind}", operation.phrase(), show(pages.as_deref()))]
 pub struct Error {
     operation: Operation,
     kind: ErrorKind,
+    pages: Option<Box<FailedPages>>,
+}
+
+/// The pages of a buffer for which the runtime failed.
+#[derive(Clone, Display, PartialEq, Eq)]
+#[display(" (pages {}..{} at {address})", pages.start, pages.end)]
+struct FailedPages {
+    pages: Range<usize>,
+    /// The address of the first page.
+    address: Address,
+}
+
+fn show(pages: Option<&FailedPages>) -> String {
+    pages.map(ToString::to_string).unwrap_or_default()
 }
 
 impl Error {
@@ -72,7 +87,19 @@ impl Error {
     #[must_use]
     #[cold]
     pub fn new(operation: Operation, kind: impl Into<ErrorKind>) -> Self {
-        Self { operation, kind: kind.into() }
+        Self { operation, kind: kind.into(), pages: None }
+    }
+
+    /// Adds the pages of a buffer for which the runtime failed, and the address of the first one.
+    pub(crate) fn for_pages(mut self, pages: Range<usize>, address: Address) -> Self {
+        self.pages = Some(Box::new(FailedPages { pages, address }));
+        self
+    }
+
+    /// Returns the pages for which the runtime failed, if the error is of a
+    /// [`PagedBuffer`](crate::buffer::PagedBuffer).
+    pub fn pages(&self) -> Option<Range<usize>> {
+        self.pages.as_ref().map(|failed| failed.pages.clone())
     }
 
     /// Returns the operation that failed.

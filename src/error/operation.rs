@@ -61,7 +61,7 @@ operations! {
     RetainAllocationHandle: "retain_allocation_handle", "retain a handle";
     MapArrayAsync: "map_array_async", "map a sparse array";
     Name: "name", "set a name";
-    Retire: "retire", "retire a mapping";
+    Retire: "retire", "retire memory";
     Exchange: "exchange", "exchange memory";
     Relocate: "relocate", "relocate a mapping";
     Read: "read", "read";

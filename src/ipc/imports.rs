@@ -65,6 +65,10 @@ impl OpenedMemory {
     ///
     /// # Errors
     /// [`ErrorKind::Forked`], [`ErrorKind::Runtime`]; the error returns this value, still open.
+    #[allow(
+        clippy::result_large_err,
+        reason = "the error returns the memory; closing is not frequent"
+    )]
     pub fn close(mut self) -> Result<(), Rejected<Self>> {
         match close_owned(self.runtime(), self.base) {
             Ok(()) => {

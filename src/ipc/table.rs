@@ -120,7 +120,8 @@ impl Table {
         let generation = self.next_generation.fetch_add(1, Ordering::Relaxed);
         let free = lock(&self.free).pop();
         let unused = || u16::try_from(self.next_slot.fetch_add(1, Ordering::Relaxed)).ok();
-        let full = ErrorKind::LimitReached { table: "exported allocations", limit: SLOTS };
+        let (table, advice) = ("exported allocations", "free some");
+        let full = ErrorKind::LimitReached { table, limit: SLOTS, advice };
         let slot = free.or_else(unused).ok_or(full)?;
         let [low, middle, high, _] = self.file.as_raw_fd().to_le_bytes();
         let registration = Registration {

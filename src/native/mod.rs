@@ -183,6 +183,11 @@ impl Native {
         self.library.is_none()
     }
 
+    /// Returns the functions of the library or the simulation.
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
     /// Returns the address of a function that the library exports; `None` for the simulation.
     pub fn function(&self, name: &CStr) -> Option<NonNull<c_void>> {
         self.library.as_ref()?.symbol(name)

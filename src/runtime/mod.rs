@@ -304,24 +304,52 @@ impl Runtime {
         Some(discovery::compute_properties(self.native(), agent))
     }
 
-    /// Returns the address of a function that the loaded library exports, for HSA calls that the
-    /// caller makes itself. `None` if the library has no such function, and for the simulation.
+    /// Returns the HSA functions of the loaded library or the simulation, for HSA calls that the caller makes
+    /// itself: signals, copies, pool memory and others. Functions that are not in the table, such as those of queues,
+    /// have [`function`](Self::function).
+    ///
+    /// Call the functions only while a clone of this `Runtime` exists: dropping the last one stops the runtime. Pass
+    /// [`Agent::hsa_agent`] and [`Pool::hsa_pool`](crate::Pool::hsa_pool) to them.
+    ///
+    /// ```
+    /// use hsa_vmm::{Runtime, hsa_sys};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
+    /// let hsa = &runtime.table().core;
+    /// let (create, destroy) = hsa.hsa_signal_create.zip(hsa.hsa_signal_destroy).ok_or("no signals")?;
+    /// let mut signal = hsa_sys::hsa_signal_t { handle: 0 };
+    /// // SAFETY: no consumers are named, and `signal` is writable.
+    /// let status = unsafe { create(1, 0, std::ptr::null(), &mut signal) };
+    /// assert_eq!(status, hsa_sys::HSA_STATUS_SUCCESS);
+    /// // SAFETY: nothing uses the signal.
+    /// unsafe { destroy(signal) };
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn table(&self) -> &sys::Table {
+        self.inner.native.table()
+    }
+
+    /// Returns the address of a function that the loaded library exports, also of one that is not in the
+    /// [`table`](Self::table). `None` if the library has no such function, and for the simulation.
     ///
     /// Taking the address is safe; calling it is not. The caller casts the address to the function's
-    /// type, which [`hsa_sys`] has for some functions. Call it only while a clone of this `Runtime`
-    /// exists: dropping the last one stops the runtime. The library stays loaded until the process ends.
+    /// type. Call it only while a clone of this `Runtime` exists, as for the table. The library stays loaded until the
+    /// process ends.
     ///
-    /// Pass [`Agent::hsa_agent`] and [`Pool::hsa_pool`](crate::Pool::hsa_pool) to such calls;
-    /// `examples/queue.rs` creates a signal and a queue.
+    /// `examples/queue.rs` creates a queue with it.
     ///
     /// ```no_run
-    /// use hsa_vmm::{Runtime, hsa_sys};
+    /// use hsa_vmm::Runtime;
+    /// use hsa_vmm::hsa_sys::{hsa_queue_t, hsa_status_t};
     ///
     /// # fn main() -> Result<(), hsa_vmm::Error> {
     /// let runtime = Runtime::load()?;
-    /// let address = runtime.function(c"hsa_signal_create");
+    /// let address = runtime.function(c"hsa_queue_destroy");
+    /// type Destroy = Option<unsafe extern "C" fn(*mut hsa_queue_t) -> hsa_status_t>;
     /// // SAFETY: this is the function's type.
-    /// let create: hsa_sys::hsa_signal_create_fn = unsafe { std::mem::transmute(address) };
+    /// let destroy: Destroy = unsafe { std::mem::transmute(address) };
     /// # Ok(())
     /// # }
     /// ```

@@ -118,6 +118,15 @@ impl Vmm {
         self.find_mapping(address).is_some_and(|it| it.serial == serial)
     }
 
+    /// Returns whether the mapping with this serial, in the reservation that contains the address, is quarantined.
+    pub(crate) fn has_quarantined(&self, address: Address, serial: u64) -> bool {
+        let is_quarantined = self.ledger().and_then(|ledger| {
+            let reservations = &ledger.reservations;
+            reservations.at(address.get(), |it| it.mappings().quarantined(serial).is_some())
+        });
+        is_quarantined.unwrap_or(false)
+    }
+
     fn find_mapping(&self, address: Address) -> Option<MappedRange> {
         let reservations = &self.ledger()?.reservations;
         reservations.at(address.get(), |reservation| reservation.mappings().at(address.get()))?

@@ -95,9 +95,8 @@ impl Shared {
     ) -> Result<T, ErrorKind> {
         let source = self.ledger.handles.with(handle, |record| {
             if !record.properties.handle_types.contains(handle_type) {
-                let value = Value::Bytes(handle_type.bits().into());
                 let problem = Problem::NotRequested;
-                return Err(ErrorKind::invalid(Argument::HandleType, value, problem));
+                return Err(ErrorKind::invalid(Argument::HandleType, handle_type, problem));
             }
             record.uses += 1;
             Ok(read(record))

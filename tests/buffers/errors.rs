@@ -20,7 +20,7 @@ pub fn size_error(size: usize, problem: Problem) -> ErrorKind {
 }
 
 /// Returns the error for a destination whose pages differ in size or memory.
-pub fn different_pages() -> ErrorKind {
+pub fn different_pages(problem: Problem) -> ErrorKind {
     let (argument, value) = (Argument::Destination, Value::None);
-    ErrorKind::InvalidArgument { argument, value, problem: Problem::DifferentPages }
+    ErrorKind::InvalidArgument { argument, value, problem }
 }

@@ -14,6 +14,7 @@ mod failing_calls;
 mod failures;
 mod growth;
 mod handle_pool;
+mod messages;
 mod model;
 mod moves;
 mod paged;

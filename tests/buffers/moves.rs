@@ -6,7 +6,7 @@ use crate::process::within;
 use hsa_vmm::buffer::PagedBuffer;
 use hsa_vmm::error::Problem;
 use hsa_vmm::simulation::Config;
-use hsa_vmm::{Access, Error};
+use hsa_vmm::{Access, AllocationProperties, Error};
 use std::time::Duration;
 
 const PAGE: usize = 16 * KIB;
@@ -101,17 +101,23 @@ fn failed_moves_change_nothing() {
     let peers = options.reserve(&machine.vmm, &machine.on(1)).unwrap();
     source.map(0..3).unwrap();
     target.map(2..3).unwrap();
+    let private = AllocationProperties::on(machine.gpu(0));
+    let private = options.reserve(&machine.vmm, &private).unwrap();
     let calls = machine.simulation.all_calls();
     let foreign = source.move_pages(0..1, &foreign, 0).unwrap_err();
     assert_eq!(foreign.problem(), Some(Problem::ForeignHandle));
-    for unsuitable in [&larger, &peers] {
+    for (unsuitable, problem) in [
+        (&larger, Problem::DifferentPages),
+        (&peers, Problem::DifferentLocation),
+        (&private, Problem::DifferentProperties),
+    ] {
         assert_eq!(
             source.move_pages(0..1, unsuitable, 0).map_err(Error::into_kind),
-            Err(different_pages())
+            Err(different_pages(problem))
         );
         assert_eq!(
             source.exchange_pages(0..1, unsuitable, 0).map_err(Error::into_kind),
-            Err(different_pages())
+            Err(different_pages(problem))
         );
     }
     assert_eq!(

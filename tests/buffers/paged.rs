@@ -354,7 +354,9 @@ fn statistics_count_pages() {
     assert!(!statistics.thread_runs);
     let text = statistics.to_string();
     assert!(
-        text.starts_with("7 of 16 pages mapped (at most 10), 0 shared, 0 ahead, 9 zero"),
+        text.starts_with(
+            "7 of 16 pages mapped (at most 10), 0 shared, 0 repeated, 0 ahead, 9 zero"
+        ),
         "{text}"
     );
 }

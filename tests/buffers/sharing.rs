@@ -122,7 +122,7 @@ fn share_rejects_unsuitable_buffers_and_pages() {
     for (destination, first, problem) in [
         (&target, 1, Problem::PageMapped),
         (&target, 7, Problem::OutOfRange(8)),
-        (&peer, 0, Problem::DifferentPages),
+        (&peer, 0, Problem::DifferentLocation),
         (&foreign, 0, Problem::ForeignHandle),
         (&of_second_vmm, 0, Problem::ForeignHandle),
         (&source, 1, Problem::Overlapping),

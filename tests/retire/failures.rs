@@ -142,11 +142,12 @@ fn invalid_submissions_return_the_mapping() {
     let null = (hsa_signal_t { handle: 0 }, SignalCondition::AtMost(0));
     let Rejected { value: mapping, error } =
         submit(&queue, mapping, &[signal.at_most(0), null]).unwrap_err();
-    assert_eq!(error.problem(), Some(Problem::Null));
+    assert_eq!(error.to_string(), "cannot retire memory: signal 1 is null");
     let nine = [signal.at_most(0); RetireQueue::MAX_SIGNALS + 1];
     let Rejected { value: mapping, error } = submit(&queue, mapping, &nine).unwrap_err();
     assert_eq!(error.problem(), Some(Problem::TooMany(8)));
-    let text = "cannot retire a mapping: list of signals 9 has too many elements; the maximum is 8";
+    let text =
+        "cannot retire memory: list of signals with 9 elements is too long; the maximum is 8";
     assert_eq!(error.to_string(), text);
     let foreign = map(&other, &reserve(&other, 1), 0);
     let error = submit(&queue, foreign, &[]).unwrap_err().error;

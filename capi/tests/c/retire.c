@@ -59,9 +59,11 @@ static void without_signals(void) {
   hsavmm_retire_report report;
   char *start = map(3);
   OK(hsavmm_retire_create(&queue, 2, 0, HSAVMM_RETIRE_NO_THREAD));
-  EXPECT_FAILURE(hsavmm_retire_submit(queue, start, 3 * size, NULL, 0), hipErrorOutOfMemory,
-                 "pending retirements");
+  EXPECT_FAILURE(hsavmm_retire_submit(queue, start, 3 * size, NULL, 0), hipErrorInvalidValue,
+                 "capacity of the queue");
   OK(hsavmm_retire_submit(queue, start, 2 * size, NULL, 0));
+  EXPECT_FAILURE(hsavmm_retire_submit(queue, start + 2 * size, size, NULL, 0), hipErrorOutOfMemory,
+                 "pending retirements");
   expect_readable(start);
   EXPECT(hipMemAddressFree(start, 3 * size) != hipSuccess);
   OK(hsavmm_retire_poll(queue, &report));

@@ -107,9 +107,12 @@ impl PagedBuffer {
 
     /// Maps memory at pages (`hipMemCreate`, `hipMemMap`, `hipMemSetAccess`): at all of them or none.
     ///
+    /// Without [`VmmOptions::with_barrier`](crate::vmm::VmmOptions::with_barrier), a GPU's access can fault for a short
+    /// time after the call.
+    ///
     /// # Errors
-    /// [`Problem::OutOfRange`], [`Problem::PageMapped`], [`Problem::PageRetiring`], [`Problem::PageLost`],
-    /// [`ErrorKind::PagesLost`]; otherwise as for [`Vmm::create`] and [`Vmm::map_many`].
+    /// [`Problem::OutOfRange`], [`Problem::PageMapped`], [`Problem::PageRetiring`], [`Problem::PageQuarantined`],
+    /// [`Problem::PageLost`], [`ErrorKind::PagesLost`]; otherwise as for [`Vmm::create`] and [`Vmm::map_many`].
     pub fn map(&self, pages: Range<usize>) -> Result<(), Error> {
         let (core, operation) = (&*self.core, Operation::MapPages);
         let fail = |kind| Error::new(operation, kind);
@@ -150,8 +153,11 @@ impl PagedBuffer {
     /// value ([`RetireQueue::submit_many`]). A kernel may still read them.
     ///
     /// The pages are [`PageState::Retiring`] until the queue has unmapped them, and then empty. The buffer does not
-    /// read or change them, and they cannot be mapped before. A page whose signals do not fire in time stays
-    /// mapped, and retiring, forever.
+    /// read or change them, and they cannot be mapped before. A page whose signals do not fire in time is
+    /// [`PageState::Quarantined`] then: it stays mapped until the process ends, and cannot be used again.
+    ///
+    /// Each page counts as one mapping of the queue's [capacity](RetireQueue::capacity). The buffer can be dropped
+    /// while pages are retiring: the queue keeps their memory and the addresses.
     ///
     /// ```
     /// use hsa_vmm::buffer::{PageState, PagedBuffer};
@@ -174,9 +180,9 @@ impl PagedBuffer {
     /// ```
     ///
     /// # Errors
-    /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`], [`Problem::PageRetiring`]; as for
-    /// [`RetireQueue::submit_many`]; [`ErrorKind::NotSupported`] for a buffer with a zero page, which such pages would
-    /// map only later.
+    /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`], [`Problem::PageRetiring`],
+    /// [`Problem::PageQuarantined`]; as for [`RetireQueue::submit_many`]; [`ErrorKind::NotSupported`] for a buffer with
+    /// a [zero page](PagedBuilder::with_zero_page), which such pages would map only later.
     ///
     /// # Safety
     /// As for [`RetireQueue::submit`].
@@ -212,16 +218,17 @@ impl PagedBuffer {
     }
 
     /// Moves the memory of pages to unmapped pages of this or another buffer, from page `first` on, without
-    /// copying it. No agent may use the memory during the call.
+    /// copying it. No agent may access the addresses of the pages during the call.
     ///
     /// Afterwards the pages of this buffer are as after [`unmap`](Self::unmap), and those of the
     /// destination as after [`map`](Self::map): the agents with access to that buffer have access.
     ///
     /// # Errors
     /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`] of this buffer, [`Problem::PageMapped`] of
-    /// the destination, [`Problem::PageRetiring`] of either; [`Problem::DifferentPages`] if the destination's
-    /// pages have another size or other properties; [`Problem::ForeignHandle`] if the destination belongs to
-    /// another `Vmm`; [`ErrorKind::PagesLost`]; otherwise as for [`map`](Self::map) and
+    /// the destination, [`Problem::PageRetiring`] and [`Problem::PageQuarantined`] of either;
+    /// [`Problem::DifferentPages`], [`Problem::DifferentLocation`] or [`Problem::DifferentProperties`] if the
+    /// destination's pages have another size or their memory is different; [`Problem::ForeignHandle`] if the
+    /// destination belongs to another `Vmm`; [`ErrorKind::PagesLost`]; otherwise as for [`map`](Self::map) and
     /// [`unmap`](Self::unmap).
     pub fn move_pages(
         &self,
@@ -232,7 +239,11 @@ impl PagedBuffer {
         transfer(Operation::MovePages, (&self.core, pages), (&destination.core, first))
     }
 
-    /// Maps the memory of pages also at unmapped pages of this or another buffer, from page `first` on.
+    /// Maps the memory of pages also at unmapped pages of this or another buffer, from page `first` on. Kernels may use
+    /// the pages of this buffer during the call.
+    ///
+    /// Both buffers must have their memory at the same location, such as one GPU. To use the pages on another GPU,
+    /// grant it access to this buffer ([`grant`](Self::grant)), or copy them ([`Vmm::copy`]).
     ///
     /// Both pages then map the same memory, each with the access of its buffer. Each of them can be
     /// unmapped, moved, exchanged and shared again, and the memory is released with its last page
@@ -299,8 +310,8 @@ impl PagedBuffer {
     }
 
     /// Exchanges the memory of pages with that of pages of this or another buffer, from page `first`
-    /// on, without copying it. The access to each page does not change. No agent may use the pages during
-    /// the call.
+    /// on, without copying it. The access to each page does not change. No agent may access the addresses of the pages
+    /// of either buffer during the call.
     ///
     /// # Errors
     /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`], [`Problem::PageRetiring`],

@@ -43,6 +43,8 @@ impl PagedBuilder {
     ///
     /// Agents must not write to those pages. A store by a CPU faults. A store by a GPU changes all of them,
     /// because AMD's driver maps everything writable ([`PagedBuffer::zero_page_is_clean`]).
+    ///
+    /// [`PagedBuffer::retire`] is not supported for a buffer with a zero page.
     pub fn with_zero_page(mut self) -> Self {
         self.zero_page = true;
         self
@@ -156,6 +158,9 @@ pub enum PageState {
     Mapped,
     /// Submitted to a retire queue, and still mapped ([`PagedBuffer::retire`]).
     Retiring,
+    /// Submitted to a retire queue that could not unmap it, for example because its signals did not fire in time.
+    /// The page stays mapped until the process ends, and is never used again.
+    Quarantined,
     /// Unknown after a failed rollback: the page is never used again.
     Lost,
 }
@@ -172,7 +177,7 @@ pub struct PagedStatistics {
     pub mapped: usize,
     /// Pages in use whose memory is also mapped at other pages, of this or other buffers.
     pub shared: usize,
-    /// Pages in use that map the same memory as an earlier page of this buffer.
+    /// Pages in use, retiring or quarantined that map the same memory as an earlier such page of this buffer.
     pub repeated: usize,
     /// Pages that were mapped ahead and are not in use yet.
     pub ahead: usize,
@@ -180,6 +185,8 @@ pub struct PagedStatistics {
     pub zero: usize,
     /// Pages that were submitted to a retire queue and are still mapped.
     pub retiring: usize,
+    /// Pages that a retire queue could not unmap: they stay mapped, and are never used again.
+    pub quarantined: usize,
     /// Pages that are never used again because the runtime failed.
     pub lost: usize,
     /// Pages for which memory is ready.
@@ -190,7 +197,7 @@ pub struct PagedStatistics {
     pub maps: u64,
     /// The number of these times at which the page was already mapped ahead.
     pub found_ahead: u64,
-    /// The number of times that a page was unmapped.
+    /// The number of times that a page was unmapped; retired pages count when their queue has unmapped them.
     pub unmaps: u64,
     /// The number of times that a page was mapped ahead.
     pub mapped_ahead: u64,
@@ -203,12 +210,13 @@ pub struct PagedStatistics {
 }
 
 impl PagedStatistics {
-    /// Returns the bytes of memory that the buffer uses. Memory shared with another buffer counts in
-    /// both.
+    /// Returns the bytes of memory that the buffer uses, also for retiring and quarantined pages. Memory shared with
+    /// another buffer counts in both.
     pub fn memory(&self) -> usize {
         let zero_page = usize::from(self.zero > 0);
-        let pages = self.mapped - self.repeated + self.ahead + self.ready + zero_page;
-        pages * self.page_size
+        let retired = self.retiring + self.quarantined;
+        let distinct = self.mapped + retired - self.repeated;
+        (distinct + self.ahead + self.ready + zero_page) * self.page_size
     }
 
     /// Counts a change of a page's state.
@@ -221,7 +229,8 @@ impl PagedStatistics {
                 self.most_mapped = self.most_mapped.max(self.mapped);
                 self.found_ahead += u64::from(before == PageState::Ahead);
             }
-            (PageState::Mapped, PageState::Lost) => self.mapped -= 1,
+            (PageState::Mapped, PageState::Lost | PageState::Retiring) => self.mapped -= 1,
+            (PageState::Retiring, PageState::Empty) => self.unmaps += 1,
             (PageState::Mapped, _) => {
                 self.mapped -= 1;
                 self.unmaps += 1;
@@ -234,9 +243,11 @@ impl PagedStatistics {
 
 impl fmt::Display for PagedStatistics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { pages, mapped, shared, ahead, zero, ready, lost, .. } = self;
+        let Self { pages, mapped, shared, repeated, ahead, zero, retiring, .. } = self;
+        let Self { quarantined, lost, ready, .. } = self;
         write!(f, "{mapped} of {pages} pages mapped (at most {}), ", self.most_mapped)?;
-        write!(f, "{shared} shared, {ahead} ahead, {zero} zero, {ready} ready, {lost} lost; ")?;
+        write!(f, "{shared} shared, {repeated} repeated, {ahead} ahead, {zero} zero, ")?;
+        write!(f, "{retiring} retiring, {quarantined} quarantined, {lost} lost, {ready} ready; ")?;
         write!(f, "{} mapped in all, {} of them found ahead, ", self.maps, self.found_ahead)?;
         write!(f, "{} unmapped; {:#x} bytes of memory", self.unmaps, self.memory())?;
         if let Some(error) = &self.last_failure_ahead {

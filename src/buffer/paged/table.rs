@@ -1,14 +1,15 @@
 //! The page table of a buffer: the state of each page, and its changes.
 
+mod retired;
+
 use super::{PageState, PagedStatistics};
 use crate::address::Address;
 use crate::buffer::handle_pool::HandlePool;
 use crate::buffer::{Grants, Span, check_alive, is_quarantine};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected, Value};
 use crate::sync::{Condvar, Mutex, MutexGuard, lock};
-use crate::vmm::{Allocation, AllocationProperties, MapRequest, Mapping, Reservation};
-use crate::vmm::{RetireQueue, SignalCondition, Vmm};
-use hsa_sys::hsa_signal_t;
+use crate::vmm::{Allocation, AllocationProperties, MapRequest, Mapping, Reservation, Vmm};
+use retired::RetiredPage;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
@@ -20,9 +21,9 @@ pub(super) type PageMemory = Arc<Allocation>;
 #[derive(Debug)]
 pub(super) struct Page {
     state: PageState,
-    /// `None` if the page is lost or retiring.
+    /// `None` if the page is lost, retiring or quarantined.
     mapping: Option<Mapping>,
-    /// `None` if the page is lost, maps the zero page, or is retiring and its memory is not kept.
+    /// `None` if the page is lost, maps the zero page, or was retired and its memory is not kept.
     memory: Option<PageMemory>,
 }
 
@@ -64,8 +65,8 @@ pub(super) struct PagedCore {
 pub(super) struct Table {
     /// The pages that are not empty.
     pages: BTreeMap<usize, Page>,
-    /// The pages that were retiring when they were last looked at, and the serials of their mappings.
-    retiring: BTreeMap<usize, u64>,
+    /// The pages that were retired, and that their queues had not unmapped at the last look.
+    retired: BTreeMap<usize, RetiredPage>,
     pub grants: Grants,
     /// The thread maps pages ahead from these pages on.
     pub ahead_from: BTreeSet<usize>,
@@ -166,6 +167,7 @@ impl Locked<'_> {
                 PageState::Mapped => return Err(invalid(page, Problem::PageMapped)),
                 PageState::Lost => return Err(invalid(page, Problem::PageLost)),
                 PageState::Retiring => return Err(invalid(page, Problem::PageRetiring)),
+                PageState::Quarantined => return Err(invalid(page, Problem::PageQuarantined)),
                 _ => {}
             }
         }
@@ -181,18 +183,10 @@ impl Locked<'_> {
                 memory: Some(memory),
             }) => Ok((mapping, memory)),
             Some(Page { state: PageState::Lost, .. }) => Err(invalid(page, Problem::PageLost)),
-            // The queue may have unmapped the page since the last call that reclaimed pages.
-            Some(Page { state: PageState::Retiring, .. }) if self.is_retiring(page) => {
-                Err(invalid(page, Problem::PageRetiring))
+            _ => {
+                Err(invalid(page, self.problem_of_retired(page).unwrap_or(Problem::PageNotMapped)))
             }
-            _ => Err(invalid(page, Problem::PageNotMapped)),
         }
-    }
-
-    /// Returns whether a retire queue has not unmapped a page yet.
-    fn is_retiring(&self, page: usize) -> bool {
-        let (vmm, address) = (&self.core.vmm, self.core.address_of(page));
-        self.table.retiring.get(&page).is_some_and(|&serial| vmm.has_mapping(address, serial))
     }
 
     /// Returns the memory of pages, all of which must be in use.
@@ -276,16 +270,19 @@ impl Locked<'_> {
         let memory = pages.values().filter(|page| page.state == PageState::Mapped);
         let memory = memory.filter_map(|page| page.memory.as_ref());
         let shared: Vec<_> = memory.filter(|memory| memory.mappings() > 1).collect();
-        let distinct: HashSet<_> = shared.iter().map(|memory| Arc::as_ptr(memory)).collect();
+        let retired = &self.table.retired;
+        let handles = shared.iter().map(|memory| memory.handle());
+        let distinct: HashSet<_> = handles.chain(retired.values().map(|it| it.handle)).collect();
         PagedStatistics {
             pages: core.page_count,
             page_size: core.page_size,
             ahead: count(PageState::Ahead),
             zero: count(PageState::Zero),
             retiring: count(PageState::Retiring),
+            quarantined: count(PageState::Quarantined),
             lost: count(PageState::Lost),
             shared: shared.len(),
-            repeated: shared.len() - distinct.len(),
+            repeated: shared.len() + retired.len() - distinct.len(),
             ready: core.pool.ready(),
             ..self.table.counters.clone()
         }
@@ -317,56 +314,6 @@ impl Locked<'_> {
     pub fn empty_pages(&mut self, pages: impl IntoIterator<Item = usize>) -> Result<(), Error> {
         let plan = self.plan_to_empty(pages);
         self.change(Operation::UnmapPages, plan)
-    }
-
-    /// Submits pages to a retire queue: all of them or none. They must be in use.
-    ///
-    /// # Safety
-    /// As for [`RetireQueue::submit_many`].
-    pub unsafe fn retire(
-        &mut self,
-        pages: Range<usize>,
-        queue: &RetireQueue,
-        signals: &[(hsa_signal_t, SignalCondition)],
-    ) -> Result<(), Error> {
-        let Table { pages: table, retiring, counters, .. } = &mut *self.table;
-        let mappings = table.range_mut(pages.clone()).filter_map(|(_, page)| page.mapping.take());
-        let mappings: Vec<Mapping> = mappings.collect();
-        let serials: Vec<u64> = mappings.iter().map(Mapping::serial).collect();
-        // SAFETY: the caller guarantees it.
-        let submitted = unsafe { queue.submit_many(mappings, signals) };
-        if let Err(Rejected { value: mappings, error }) = submitted {
-            let all = table.range_mut(pages);
-            all.zip(mappings).for_each(|((_, page), mapping)| page.mapping = Some(mapping));
-            return Err(error);
-        }
-        for ((&index, page), serial) in table.range_mut(pages).zip(serials) {
-            counters.count(page.state, PageState::Retiring);
-            page.state = PageState::Retiring;
-            // The queue releases memory that is not kept.
-            page.memory = page.memory.take().filter(|_| self.core.pool.keeps_all());
-            retiring.insert(index, serial);
-        }
-        Ok(())
-    }
-
-    /// Removes the pages that a retire queue has unmapped, and returns kept memory to the pool.
-    ///
-    /// The queue drops the mapping after it has unmapped it. Until then, the pool could not keep the memory.
-    pub fn reclaim(&mut self) {
-        let core = self.core;
-        let Table { pages, retiring, .. } = &mut *self.table;
-        let mut freed = Vec::new();
-        retiring.retain(|&index, &mut serial| {
-            let memory = pages.get(&index).and_then(|page| page.memory.as_ref());
-            let is_held = memory.is_some_and(|it| Arc::strong_count(it) == 1 && it.has_clones());
-            let is_retiring = is_held || core.vmm.has_mapping(core.address_of(index), serial);
-            if !is_retiring {
-                freed.extend(pages.remove(&index).and_then(|page| page.memory));
-            }
-            is_retiring
-        });
-        core.store(freed);
     }
 
     /// Changes pages, all or none. Returns freed memory to the pool.
@@ -453,6 +400,7 @@ pub(super) fn commit(
             Ok(())
         }
         Err(Rejected { value: restored, error }) => {
+            let error = name_pages(error, changes);
             let mut restored: BTreeMap<_, _> =
                 restored.into_iter().map(|mapping| (mapping.address(), mapping)).collect();
             let mut lost = Vec::new();
@@ -476,6 +424,16 @@ pub(super) fn commit(
             Err(Error::new(operation, ErrorKind::PagesLost { first, count, cause }))
         }
     }
+}
+
+/// Adds the pages of the first buffer that changes to the error.
+fn name_pages(error: Error, changes: &[(&mut Locked<'_>, Plan)]) -> Error {
+    let Some((locked, plan)) = changes.iter().find(|(_, plan)| !plan.is_empty()) else {
+        return error;
+    };
+    let pages = plan.iter().map(|&(index, _)| index);
+    let (Some(first), Some(last)) = (pages.clone().min(), pages.max()) else { return error };
+    error.for_pages(first..last + 1, locked.core.address_of(first))
 }
 
 pub(super) fn invalid(page: usize, problem: Problem) -> ErrorKind {

@@ -68,8 +68,15 @@ fn check_both(
     {
         return Err(ErrorKind::without_value(Argument::Destination, Problem::ForeignHandle));
     }
-    if from.page_size != to.page_size || from.properties != to.properties {
-        return Err(ErrorKind::without_value(Argument::Destination, Problem::DifferentPages));
+    let problem = if from.page_size != to.page_size {
+        Some(Problem::DifferentPages)
+    } else if from.properties.location != to.properties.location {
+        Some(Problem::DifferentLocation)
+    } else {
+        (from.properties != to.properties).then_some(Problem::DifferentProperties)
+    };
+    if let Some(problem) = problem {
+        return Err(ErrorKind::without_value(Argument::Destination, problem));
     }
     let disjoint = pages.end <= peers.start || peers.end <= pages.start;
     if std::ptr::eq(from, to) && !disjoint {

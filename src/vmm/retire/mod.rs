@@ -160,7 +160,7 @@ impl RetireQueueBuilder {
 /// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
 /// # let vmm = Vmm::open(&runtime)?;
 /// # let gpu = runtime.gpus().next().ok_or("no GPU")?.id();
-/// # let hsa = runtime.simulation().ok_or("no simulation")?.table().core;
+/// # let hsa = &runtime.table().core;
 /// # let (create, store) = (hsa.hsa_signal_create.unwrap(), hsa.hsa_signal_store_screlease.unwrap());
 /// let reservation = Reservation::builder(2 << 20).reserve(&vmm)?;
 /// let memory = Allocation::create(&vmm, 2 << 20, &AllocationProperties::on(gpu))?;
@@ -193,7 +193,9 @@ impl RetireQueue {
     /// More signals can be combined into one by a barrier packet on the caller's queue.
     pub const MAX_SIGNALS: usize = pass::MAX_SIGNALS;
 
-    /// Returns a builder for a queue that holds at most `capacity` mappings.
+    /// Returns a builder for a queue that holds at most `capacity` mappings. Each page of a
+    /// [`PagedBuffer`](crate::buffer::PagedBuffer) is a mapping: the capacity must be at least the number of pages that
+    /// are retired at once.
     pub fn builder(capacity: usize) -> RetireQueueBuilder {
         RetireQueueBuilder { capacity, limit: Duration::from_secs(10), has_thread: true }
     }
@@ -215,7 +217,8 @@ impl RetireQueue {
     /// the queue has read it may be missed.
     ///
     /// # Errors
-    /// [`ErrorKind::LimitReached`] if the queue is full; [`Problem::TooMany`] for more than
+    /// [`ErrorKind::LimitReached`] if the queue is full; [`Problem::ExceedsCapacity`] for more mappings than its
+    /// capacity, which can never succeed; [`Problem::TooMany`] for more than
     /// [`MAX_SIGNALS`](Self::MAX_SIGNALS) signals; [`Problem::Null`] for a null signal;
     /// [`Problem::ForeignHandle`] for a mapping of another `Vmm`; [`ErrorKind::Forked`]. The error contains the
     /// mapping.
@@ -334,19 +337,26 @@ impl RetireQueue {
     ) -> Result<T, Error> {
         self.core.vmm.run(Operation::Retire, |_| {
             if signals.len() > Self::MAX_SIGNALS {
-                let count = Value::Number(signals.len() as u64);
+                let count = Value::Count(signals.len());
                 let problem = Problem::TooMany(Self::MAX_SIGNALS);
                 return Err(ErrorKind::invalid(Argument::Signals, count, problem));
             }
-            if signals.iter().any(|(signal, _)| signal.handle == 0) {
-                return Err(ErrorKind::without_value(Argument::Signals, Problem::Null));
+            if let Some(index) = signals.iter().position(|(signal, _)| signal.handle == 0) {
+                let index = Value::Number(index as u64);
+                return Err(ErrorKind::invalid(Argument::Signal, index, Problem::Null));
             }
             act(Signals::from_slice(signals))
         })
     }
 
     fn reserve(&self, count: usize) -> Result<u64, ErrorKind> {
-        let full = ErrorKind::LimitReached { table: "pending retirements", limit: self.capacity() };
+        let (table, limit) = ("pending retirements", self.capacity());
+        if count > limit {
+            let problem = Problem::ExceedsCapacity(limit);
+            return Err(ErrorKind::invalid(Argument::Mappings, Value::Count(count), problem));
+        }
+        let advice = "try again when some have ended (RetireQueue::poll, RetireQueue::drain)";
+        let full = ErrorKind::LimitReached { table, limit, advice };
         self.core.incoming.reserve(count).ok_or(full)
     }
 

@@ -1,0 +1,90 @@
+//! Pages that were submitted to a retire queue.
+
+use super::{Locked, PageState, Table};
+use crate::error::{Error, Problem, Rejected};
+use crate::handle::Handle;
+use crate::vmm::{Mapping, RetireQueue, SignalCondition};
+use hsa_sys::hsa_signal_t;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A page that was submitted to a retire queue.
+#[derive(Debug)]
+pub(super) struct RetiredPage {
+    /// The serial of its mapping.
+    serial: u64,
+    /// The memory that it maps.
+    pub handle: Handle,
+}
+
+impl Locked<'_> {
+    /// Returns why a retired page cannot be used; `None` if its queue has unmapped it since the last call that
+    /// reclaimed pages, and for other pages.
+    pub(super) fn problem_of_retired(&self, page: usize) -> Option<Problem> {
+        let (vmm, address) = (&self.core.vmm, self.core.address_of(page));
+        let serial = self.table.retired.get(&page)?.serial;
+        if vmm.has_quarantined(address, serial) {
+            return Some(Problem::PageQuarantined);
+        }
+        vmm.has_mapping(address, serial).then_some(Problem::PageRetiring)
+    }
+
+    /// Submits pages to a retire queue: all of them or none. They must be in use.
+    ///
+    /// # Safety
+    /// As for [`RetireQueue::submit_many`].
+    pub(in crate::buffer::paged) unsafe fn retire(
+        &mut self,
+        pages: Range<usize>,
+        queue: &RetireQueue,
+        signals: &[(hsa_signal_t, SignalCondition)],
+    ) -> Result<(), Error> {
+        let Table { pages: table, retired, counters, .. } = &mut *self.table;
+        let mappings = table.range_mut(pages.clone()).filter_map(|(_, page)| page.mapping.take());
+        let mappings: Vec<Mapping> = mappings.collect();
+        let submitted_pages = mappings.iter().map(|it| (it.serial(), it.allocation().handle()));
+        let submitted_pages: Vec<_> = submitted_pages.collect();
+        // SAFETY: the caller guarantees it.
+        let submitted = unsafe { queue.submit_many(mappings, signals) };
+        if let Err(Rejected { value: mappings, error }) = submitted {
+            let all = table.range_mut(pages);
+            all.zip(mappings).for_each(|((_, page), mapping)| page.mapping = Some(mapping));
+            return Err(error);
+        }
+        for ((&index, page), (serial, handle)) in table.range_mut(pages).zip(submitted_pages) {
+            counters.count(page.state, PageState::Retiring);
+            page.state = PageState::Retiring;
+            // The queue releases memory that is not kept.
+            page.memory = page.memory.take().filter(|_| self.core.pool.keeps_all());
+            retired.insert(index, RetiredPage { serial, handle });
+        }
+        Ok(())
+    }
+
+    /// Removes the pages that a retire queue has unmapped, and returns kept memory to the pool. Marks those that it
+    /// has quarantined.
+    ///
+    /// The queue drops the mapping after it has unmapped it. Until then, the pool could not keep the memory.
+    pub(in crate::buffer::paged) fn reclaim(&mut self) {
+        let core = self.core;
+        let Table { pages, retired, counters, .. } = &mut *self.table;
+        let mut freed = Vec::new();
+        retired.retain(|&index, &mut RetiredPage { serial, .. }| {
+            let address = core.address_of(index);
+            let Some(page) = pages.get_mut(&index) else { return false };
+            if core.vmm.has_quarantined(address, serial) {
+                page.state = PageState::Quarantined;
+                return true;
+            }
+            let memory = page.memory.as_ref();
+            let is_held = memory.is_some_and(|it| Arc::strong_count(it) == 1 && it.has_clones());
+            if is_held || core.vmm.has_mapping(address, serial) {
+                return true;
+            }
+            counters.count(page.state, PageState::Empty);
+            freed.extend(pages.remove(&index).and_then(|page| page.memory));
+            false
+        });
+        core.store(freed);
+    }
+}

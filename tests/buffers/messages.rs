@@ -1,0 +1,83 @@
+//! The messages of errors name the pages, the address, the type or the way out.
+
+use crate::failing_calls::OUT_OF_RESOURCES;
+use crate::machine::{KIB, Machine};
+use hsa_vmm::buffer::{Contents, PagedBuffer, PausableBuffer};
+use hsa_vmm::simulation::{Config, FaultPlan};
+use hsa_vmm::vmm::RetireQueue;
+use hsa_vmm::{Access, Allocation, AllocationProperties};
+
+const PAGE: usize = 64 * KIB;
+
+#[test]
+fn runtime_errors_name_pages() {
+    let machine = Machine::new(Config::mi300x(1));
+    let buffer = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE);
+    let buffer = buffer.reserve(&machine.vmm, &machine.on(0)).unwrap();
+    buffer.grant(&[machine.gpu(0)], Access::ReadWrite).unwrap();
+    let plan = FaultPlan::none().always("hsa_amd_vmem_set_access", OUT_OF_RESOURCES);
+    machine.simulation.set_faults(plan);
+    let error = buffer.map(2..5).unwrap_err();
+    machine.simulation.set_faults(FaultPlan::none());
+    let address = buffer.address_of(2).unwrap();
+    let text = format!(
+        "cannot map (pages 2..5 at {address}): out of memory: hsa_amd_vmem_set_access returned \
+         HSA_STATUS_ERROR_OUT_OF_RESOURCES (0x1008)"
+    );
+    assert!(error.to_string().starts_with(&text), "{error}");
+    assert_eq!(error.pages(), Some(2..5));
+    // An invalid argument is named by itself.
+    assert_eq!(buffer.unmap(0..1).unwrap_err().pages(), None);
+}
+
+#[test]
+fn unmapped_address_is_named_once() {
+    let machine = Machine::new(Config::mi300x(1));
+    let mut buffer = PausableBuffer::create(&machine.vmm, PAGE, &machine.on(0)).unwrap();
+    buffer.pause(Contents::Drop).unwrap();
+    let error = Allocation::at(&machine.vmm, buffer.address()).unwrap_err();
+    let address = buffer.address();
+    let text = format!("cannot retain a handle: address {address} is not mapped");
+    assert_eq!(error.to_string(), text);
+}
+
+#[test]
+fn call_without_a_size_shows_none() {
+    let machine = Machine::new(Config::mi300x(1));
+    let memory = Allocation::create(&machine.vmm, PAGE, &machine.on(0)).unwrap();
+    let call = "hsa_amd_vmem_export_shareable_handle";
+    machine.simulation.set_faults(FaultPlan::none().always(call, OUT_OF_RESOURCES));
+    let text = format!(
+        "cannot export a shareable handle: out of memory: {call} returned \
+         HSA_STATUS_ERROR_OUT_OF_RESOURCES (0x1008)"
+    );
+    assert_eq!(memory.export().unwrap_err().to_string(), text);
+}
+
+#[test]
+fn missing_handle_type_is_named() {
+    let machine = Machine::new(Config::mi300x(1));
+    let properties = AllocationProperties::on(machine.gpu(0));
+    let memory = Allocation::create(&machine.vmm, PAGE, &properties).unwrap();
+    assert_eq!(
+        memory.export().unwrap_err().to_string(),
+        "cannot export a shareable handle: handle type POSIX_FILE_DESCRIPTOR was not requested when the \
+         memory was created (AllocationProperties::shareable_as)"
+    );
+}
+
+#[test]
+fn retiring_beside_a_zero_page_names_the_way_out() {
+    let machine = Machine::new(Config::mi300x(1));
+    let queue = RetireQueue::builder(2).without_thread().open(&machine.vmm).unwrap();
+    let buffer = PagedBuffer::builder(4 * PAGE).with_page_size(PAGE).with_zero_page();
+    let buffer = buffer.reserve(&machine.vmm, &machine.on(0)).unwrap();
+    buffer.map(0..1).unwrap();
+    // SAFETY: there are no signals, and no agent uses the page.
+    let error = unsafe { buffer.retire(0..1, &queue, &[]) }.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "cannot retire memory: retiring pages of a buffer with a zero page is not supported; unmap the \
+         pages when no kernel uses them any more, or build the buffer without a zero page"
+    );
+}
