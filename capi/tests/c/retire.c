@@ -119,7 +119,8 @@ static void pages(void) {
   OK(hsavmm_paged_reserve(&buffer, 0, 4 * size, size, 0));
   OK(hsavmm_retire_create(&queue, 2, 0, HSAVMM_RETIRE_NO_THREAD));
   OK(hsavmm_paged_map(buffer, 0, 3));
-  EXPECT(hsavmm_paged_retire(buffer, 0, 3, queue, NULL, 0) == hipErrorOutOfMemory);
+  EXPECT_FAILURE(hsavmm_paged_retire(buffer, 0, 3, queue, NULL, 0), hipErrorInvalidValue,
+                 "capacity of the queue");
   EXPECT_FAILURE(hsavmm_paged_retire(buffer, 2, 2, queue, NULL, 0), hipErrorInvalidValue, "not mapped");
   OK(hsavmm_paged_retire(buffer, 1, 2, queue, NULL, 0));
   EXPECT_FAILURE(hsavmm_paged_map(buffer, 1, 1), hipErrorInvalidValue, "retiring");
