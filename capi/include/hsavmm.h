@@ -247,7 +247,7 @@ hipError_t hsavmm_paged_map(hsavmm_paged_t buffer, size_t first, size_t count);
 hipError_t hsavmm_paged_unmap(hsavmm_paged_t buffer, size_t first, size_t count);
 /* Submits mapped pages to a retire queue, all of them or none: a kernel may still read them. Afterwards, they
  * cannot be used, and they can be mapped again when the queue has unmapped them. Returns hipErrorNotSupported
- * for a buffer with HSAVMM_PAGED_ZERO. */
+ * for a buffer with HSAVMM_PAGED_ZERO, and otherwise the errors of hsavmm_retire_submit. */
 hipError_t hsavmm_paged_retire(hsavmm_paged_t buffer, size_t first, size_t count,
                                hsavmm_retire_queue_t queue, const hsavmm_signal *signals,
                                size_t signal_count);
