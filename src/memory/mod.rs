@@ -197,9 +197,10 @@ impl PoolMemory {
         source_offset: usize,
         size: usize,
     ) -> Result<(), Error> {
+        // In a child of a fork, a thread of the parent may hold the locks.
+        Operation::Copy.run(|| self.runtime().check_not_forked())?;
         let registry = self.runtime().attachment::<Registry>();
-        // In a forked child, the lock may be held by a thread of the parent; the copy then fails.
-        let _no_change = (!self.runtime().has_forked()).then(|| read(&registry.access));
+        let _no_change = read(&registry.access);
         let can_access = |agent| self.is_accessible_by(agent) && source.is_accessible_by(agent);
         let copier = self.span.copier(&source.span, can_access);
         self.span.copy(offset, &source.span, source_offset, size, copier)

@@ -369,6 +369,7 @@ impl Runtime {
 
     /// Returns this runtime's state of type `T`, which the first call creates.
     pub(crate) fn attachment<T: Attachment + Default>(&self) -> Arc<T> {
+        debug_assert!(!self.has_forked(), "a thread of the parent may hold the lock");
         let mut attachments = lock(&self.inner.attachments);
         let state = attachments.entry(TypeId::of::<T>()).or_insert_with(|| Arc::new(T::default()));
         let state: Arc<dyn Any + Send + Sync> = state.clone();
