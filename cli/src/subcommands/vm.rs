@@ -18,6 +18,7 @@ use std::time::Duration;
 pub const ABOUT: &str = "\
 Examples:
   hsa-vmm vm fetch
+  hsa-vmm vm fetch --tree ~/linux
   hsa-vmm vm --gpus 2 --rocr 7.2.4 -- hsa-vmm conform
   hsa-vmm vm --log calls.log --page-tables tables.txt -- hsa-vmm conform
   hsa-vmm vm --fault TLB_FLUSH=lost -- hsa-vmm bringup
@@ -56,6 +57,13 @@ pub struct VmFetch {
     /// The kernel, such as `6.12.117+deb12-amd64`; by default the newest of Linux 6.12
     #[arg(long, value_name = "RELEASE")]
     pub kernel: Option<String>,
+    /// Use the kernel that was compiled in this source tree of Linux 6.12 instead of Debian's
+    ///
+    /// Run `make bzImage modules` in the tree before; the modules need not be installed. With `make O=BUILD`, give
+    /// the folder BUILD. Only busybox comes from the package sources. `vm --kernel` selects the kernel by the
+    /// release that this command prints.
+    #[arg(long, value_name = "FOLDER", conflicts_with = "kernel")]
+    pub tree: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
@@ -190,7 +198,11 @@ fn folder() -> PathBuf {
 
 fn fetch(args: &VmFetch) -> anyhow::Result<Exit> {
     let steps = Steps::new();
-    let kernel = hsa_vm::fetch(&folder(), args.kernel.as_deref(), &mut |step| steps.begin(step));
+    let mut report = |step: &str| steps.begin(step);
+    let kernel = match &args.tree {
+        Some(tree) => hsa_vm::fetch_tree(&folder(), tree, &mut report),
+        None => hsa_vm::fetch(&folder(), args.kernel.as_deref(), &mut report),
+    };
     let kernel = kernel.map_err(Failed::from)?;
     if rocr::newest().is_none() {
         let newest = &Release::ALL[Release::ALL.len() - 1..];

@@ -28,7 +28,7 @@ echo "$*" >>"${0%/*}/calls"
 case $* in *update) ;; *) echo "E: unexpected command" >&2; exit 100 ;; esac
 "#;
 
-fn write_program(file: &Path, text: &str) {
+pub fn write_program(file: &Path, text: &str) {
     fs::write(file, text).unwrap();
     fs::set_permissions(file, fs::Permissions::from_mode(0o755)).unwrap();
 }

@@ -11,6 +11,7 @@ mod programs;
 #[path = "../hsa_vmm/mod.rs"]
 mod run_command;
 mod suites;
+mod tree;
 
 use hsa_rocr::{Installation, Release, test};
 use run_command::{HSA_VMM, command};

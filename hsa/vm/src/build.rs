@@ -1,4 +1,4 @@
-//! Compiles the kernel module against the unpacked headers of its kernel.
+//! Compiles the kernel module against the headers of its kernel.
 
 use crate::tool::{self, ToolError, file_error};
 use std::fs;
@@ -7,12 +7,11 @@ use std::process::Command;
 
 /// Compiles the module in a copy of its folder, and strips debug information. Returns the module's file.
 ///
-/// `root` contains the unpacked header packages, `amd` the headers of AMD's driver.
+/// `headers` is the folder in which `make` compiles modules, `amd` contains the headers of AMD's driver.
 pub(crate) fn build(
     source: &Path,
-    root: &Path,
+    headers: &Path,
     amd: &Path,
-    release: &str,
     work: &Path,
 ) -> Result<PathBuf, ToolError> {
     fs::create_dir_all(work).map_err(file_error(work))?;
@@ -22,10 +21,8 @@ pub(crate) fn build(
             fs::copy(&path, work.join(name)).map_err(file_error(&path))?;
         }
     }
-    let headers = root.join(format!("usr/src/linux-headers-{release}"));
-    relocate(&headers.join("Makefile"), root)?;
     let mut command = Command::new("make");
-    command.arg("--silent").arg("-C").arg(&headers).arg("modules");
+    command.arg("--silent").arg("-C").arg(headers).arg("modules");
     command.arg(format!("M={}", work.display())).arg(format!("AMD={}", amd.display()));
     // The module needs no type information, which `pahole` would make.
     command.arg("CONFIG_DEBUG_INFO_BTF_MODULES=");
@@ -38,7 +35,7 @@ pub(crate) fn build(
 }
 
 /// Changes the installed path of an included file in a package's Makefile to its path below `root`.
-fn relocate(makefile: &Path, root: &Path) -> Result<(), ToolError> {
+pub(crate) fn relocate(makefile: &Path, root: &Path) -> Result<(), ToolError> {
     let text = fs::read_to_string(makefile).map_err(file_error(makefile))?;
     let relocated =
         text.replace("include /usr/src/", &format!("include {}/usr/src/", root.display()));

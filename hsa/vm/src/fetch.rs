@@ -2,7 +2,7 @@
 
 use crate::packages::{self, Offer, SERIES};
 use crate::tool::{self, ToolError, file_error};
-use crate::{Kernel, NotFetched, build, folder, initramfs, qemu};
+use crate::{Kernel, NotFetched, TreeError, build, folder, initramfs, qemu};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -68,6 +68,9 @@ pub enum FetchError {
          HSA_VMM_VM_MODULE to its folder hsa/vm/module"
     )]
     NoSource,
+    /// The kernel of a source tree cannot be used.
+    #[error(transparent)]
+    Tree(#[from] TreeError),
     /// The packages lack expected files.
     #[error("the packages were unpacked, but {0}")]
     Incomplete(#[from] NotFetched),
@@ -87,11 +90,7 @@ pub fn fetch(
     report: &mut dyn FnMut(&str),
 ) -> Result<Kernel, FetchError> {
     let source = folder::module_source().ok_or(FetchError::NoSource)?;
-    fs::create_dir_all(folder).map_err(file_error(folder))?;
-    let lock = folder.join("lock");
-    let lock = File::create(&lock).map_err(file_error(&lock))?;
-    flock(&lock, FlockOperation::LockExclusive)
-        .map_err(|error| file_error(folder)(error.into()))?;
+    let _lock = lock(folder)?;
     if let Some(release) = release.filter(|release| !packages::is_in_series(release)) {
         return Err(FetchError::OtherSeries { requested: release.to_owned() });
     }
@@ -106,7 +105,7 @@ pub fn fetch(
     let root = target.join("root");
     let amd = target.join("amd");
     // Written last, so that the file marks a complete download.
-    let list = target.join("packages");
+    let list = target.join(Kernel::PACKAGES);
     if fs::read_to_string(&list).is_ok_and(|text| text == offer.version) {
         report(&format!("the kernel {} is already fetched", offer.release));
     } else {
@@ -116,23 +115,53 @@ pub fn fetch(
     }
     report("compiling the kernel module");
     let work = target.join("module");
-    let module = build::build(&source, &root, &amd, &offer.release, &work)?;
+    let headers = root.join(format!("usr/src/linux-headers-{}", offer.release));
+    build::relocate(&headers.join("Makefile"), &root)?;
+    let module = build::build(&source, &headers, &amd, &work)?;
     report("writing the initial file system");
     let modules =
         ["lib/modules", "usr/lib/modules"].map(|folder| root.join(folder).join(&offer.release));
     let modules = modules.iter().find(|path| path.is_dir()).unwrap_or(&modules[0]);
     let configuration = root.join(format!("boot/config-{}", offer.release));
     let initramfs = target.join(Kernel::INITRAMFS);
-    initramfs::write(&initramfs, modules, &configuration, &busybox(&root), &module)?;
+    let modules = initramfs::find_modules(modules)?;
+    initramfs::write(&initramfs, &modules, &configuration, &busybox(&root), &module)?;
     Ok(Kernel::open(folder, Some(&offer.release))?)
 }
 
-fn busybox(root: &Path) -> PathBuf {
+/// Creates the folder, and waits until no other process fetches a kernel into it.
+pub(crate) fn lock(folder: &Path) -> Result<File, ToolError> {
+    fs::create_dir_all(folder).map_err(file_error(folder))?;
+    let lock = folder.join("lock");
+    let lock = File::create(&lock).map_err(file_error(&lock))?;
+    flock(&lock, FlockOperation::LockExclusive)
+        .map_err(|error| file_error(folder)(error.into()))?;
+    Ok(lock)
+}
+
+/// Downloads busybox, unless an earlier call has.
+pub(crate) fn provide_busybox(root: &Path, report: &mut dyn FnMut(&str)) -> Result<(), ToolError> {
+    if busybox(root).is_file() {
+        return Ok(());
+    }
+    report(&format!("getting {BUSYBOX}"));
+    if rustix::process::geteuid().is_root() {
+        packages::update()?;
+    }
+    fs::create_dir_all(root).map_err(file_error(root))?;
+    let work = tempfile::tempdir().map_err(file_error(root))?;
+    for package in packages::download(&[BUSYBOX.to_owned()], work.path())? {
+        packages::unpack(&package, root)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn busybox(root: &Path) -> PathBuf {
     let paths = ["bin/busybox", "usr/bin/busybox"].map(|path| root.join(path));
     paths.iter().find(|path| path.is_file()).unwrap_or(&paths[0]).clone()
 }
 
-fn provide_tools(is_root: bool, report: &mut dyn FnMut(&str)) -> Result<(), FetchError> {
+pub(crate) fn provide_tools(is_root: bool, report: &mut dyn FnMut(&str)) -> Result<(), FetchError> {
     let qemu = [(qemu::PROGRAM, qemu::PACKAGE)];
     let missing: Vec<_> =
         TOOLS.iter().chain(&qemu).filter(|(program, _)| !qemu::is_on_path(program)).collect();

@@ -10,23 +10,23 @@ use std::process::Command;
 
 const INIT: &[u8] = include_bytes!("../guest/init");
 /// The modules that `init` needs, and AMD's driver.
-const MODULES: [&str; 4] = ["9pnet_virtio", "9p", "overlay", "amdgpu"];
+const MODULES: [&str; 6] =
+    ["virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay", "amdgpu"];
 /// The modes of archive entries: a file, a folder, a symbolic link.
 const FILE: u32 = 0o100_755;
 const FOLDER: u32 = 0o040_755;
 const LINK: u32 = 0o120_777;
 
-/// Writes the initial file system. `modules` is the folder of the kernel's own modules, `configuration` the list of
-/// the options with which the kernel was built, `software_gpu` this project's `hsa_vmm.ko`.
+/// Writes the initial file system. `modules` are the files of the kernel's own modules by name, `configuration` is the
+/// list of the options with which the kernel was built, `software_gpu` this project's `hsa_vmm.ko`.
 pub(crate) fn write(
     target: &Path,
-    modules: &Path,
+    modules: &BTreeMap<String, PathBuf>,
     configuration: &Path,
     busybox: &Path,
     software_gpu: &Path,
 ) -> Result<(), ToolError> {
-    let files = find_modules(modules)?;
-    let mut load_order = LoadOrder { files: &files, order: Vec::new(), visited: BTreeSet::new() };
+    let mut load_order = LoadOrder { files: modules, order: Vec::new(), visited: BTreeSet::new() };
     for name in MODULES {
         load_order.add(name)?;
     }
@@ -95,7 +95,7 @@ impl LoadOrder<'_> {
 }
 
 /// Finds all modules by name, with `_` for `-` as the kernel names them.
-fn find_modules(folder: &Path) -> Result<BTreeMap<String, PathBuf>, ToolError> {
+pub(crate) fn find_modules(folder: &Path) -> Result<BTreeMap<String, PathBuf>, ToolError> {
     let mut found = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -113,14 +113,19 @@ fn find_modules(folder: &Path) -> Result<BTreeMap<String, PathBuf>, ToolError> {
     Ok(found)
 }
 
-/// Reads a module, and decompresses it.
+/// Reads a module. Decompresses it; strips debug information, which can be hundreds of megabytes, of a file that is not
+/// compressed.
 fn read_module(path: &Path) -> Result<Vec<u8>, ToolError> {
     if path.extension().is_some_and(|extension| extension == "xz") {
         let mut command = Command::new("xz");
         command.args(["--decompress", "--stdout"]).arg(path);
         return tool::run(command, "xz-utils");
     }
-    fs::read(path).map_err(file_error(path))
+    let stripped = tempfile::NamedTempFile::new().map_err(file_error(path))?;
+    let mut command = Command::new("strip");
+    command.arg("--strip-debug").arg("-o").arg(stripped.path()).arg(path);
+    tool::run(command, "binutils")?;
+    fs::read(stripped.path()).map_err(file_error(path))
 }
 
 /// Returns the module names in `depends=a,b` of a module's information.

@@ -4,6 +4,8 @@ use crate::folder;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+const FETCH: &str = "hsa-vmm vm fetch";
+
 /// A kernel with AMD's driver and the software GPUs, ready to boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {
@@ -13,16 +15,21 @@ pub struct Kernel {
 
 /// The kernel was not fetched, or its module was compiled from other source files than this machine's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{problem} in {folder}; run `hsa-vmm vm fetch`", folder = folder.display())]
+#[error("{problem} in {folder}; run `{command}`", folder = folder.display())]
 pub struct NotFetched {
     problem: String,
     folder: PathBuf,
+    command: String,
 }
 
 impl Kernel {
     /// The file that is written last.
     pub(crate) const INITRAMFS: &str = "initramfs";
     pub(crate) const IMAGE: &str = "vmlinuz";
+    /// The version of Debian's packages.
+    pub(crate) const PACKAGES: &str = "packages";
+    /// The path of the source tree in which the kernel was compiled, if it is not Debian's.
+    pub(crate) const TREE: &str = "tree";
 
     /// Opens a fetched kernel by its name, such as `6.12.117+deb12-amd64`; without a name, the last fetched kernel.
     ///
@@ -30,23 +37,39 @@ impl Kernel {
     /// The kernel was not fetched, or its module was compiled from other source files than those that
     /// `hsa-vmm vm fetch` finds; the message contains the command to run.
     pub fn open(folder: &Path, release: Option<&str>) -> Result<Self, NotFetched> {
-        let not_fetched = |problem: String| NotFetched { problem, folder: folder.to_owned() };
+        let not_fetched = |problem: String, command: String| NotFetched {
+            problem,
+            folder: folder.to_owned(),
+            command,
+        };
         let found = match release {
             Some(release) => Self::in_folder(folder, release),
             None => Self::last_fetched(folder),
         };
         let kernel = found.ok_or_else(|| {
-            not_fetched(release.map_or("a kernel was not found".into(), |release| {
+            let problem = release.map_or("a kernel was not found".into(), |release| {
                 format!("the kernel {release} was not found")
-            }))
+            });
+            not_fetched(problem, FETCH.to_owned())
         })?;
         let source = folder::module_source();
         match source.and_then(|source| changed_file(&source, &kernel.module_folder())) {
-            Some(name) => Err(not_fetched(format!(
-                "{name} has changed since the module of {} was compiled",
-                kernel.release
-            ))),
+            Some(name) => {
+                let problem = format!(
+                    "{name} has changed since the module of {} was compiled",
+                    kernel.release
+                );
+                Err(not_fetched(problem, kernel.fetch_command()))
+            }
             None => Ok(kernel),
+        }
+    }
+
+    /// Returns the command that compiles the module again.
+    fn fetch_command(&self) -> String {
+        match fs::read_to_string(self.folder.join(Self::TREE)) {
+            Ok(tree) => format!("{FETCH} --tree {tree}"),
+            Err(_) => FETCH.to_owned(),
         }
     }
 

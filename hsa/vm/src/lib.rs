@@ -12,7 +12,8 @@
 //!   └──────────────────────────────────────────┘
 //! ```
 //!
-//! [`fetch`] downloads Debian's packages and compiles the kernel module. [`Machine::run`] starts a virtual
+//! [`fetch()`] downloads Debian's packages and compiles the kernel module; [`fetch_tree`] takes a kernel that was
+//! compiled in its source tree. [`Machine::run`] starts a virtual
 //! machine, runs one program in it, and returns its exit status. [`guest::run`] runs inside the virtual machine.
 
 mod accelerator;
@@ -28,6 +29,7 @@ mod machine;
 mod packages;
 mod qemu;
 mod tool;
+mod tree;
 
 pub use faults::{EngineFaults, EngineFaultsError};
 pub use fetch::{FetchError, fetch};
@@ -35,3 +37,4 @@ pub use folder::folder;
 pub use kernel::{Kernel, NotFetched};
 pub use machine::{Machine, Outcome, RunError};
 pub use tool::ToolError;
+pub use tree::{TreeError, fetch_tree};
