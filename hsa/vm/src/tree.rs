@@ -106,17 +106,16 @@ pub fn fetch_tree(
     let release = check(&tree)?;
     let source = folder::module_source().ok_or(FetchError::NoSource)?;
     let _lock = lock(folder)?;
-    provide_tools(rustix::process::geteuid().is_root(), report)?;
     let target = folder.join(&release);
     let work = target.join("module");
+    let root = target.join("root");
+    provide_busybox(&root, report)?;
+    provide_tools(rustix::process::geteuid().is_root(), report)?;
     // A part of this kernel must not be used with a part of an earlier one.
     for file in [Kernel::PACKAGES, Kernel::INITRAMFS] {
         absent_or(fs::remove_file(target.join(file))).map_err(file_error(&target))?;
     }
     absent_or(fs::remove_dir_all(&work)).map_err(file_error(&work))?;
-    fs::create_dir_all(&target).map_err(file_error(&target))?;
-    let root = target.join("root");
-    provide_busybox(&root, report)?;
     report("compiling the kernel module");
     // With `make O=…`, `source` in the build folder is a link to the source tree.
     let amd = [tree.join(AMD), tree.join("source").join(AMD)];
