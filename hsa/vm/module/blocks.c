@@ -158,9 +158,25 @@ static const struct amd_ip_funcs gmc_ip_funcs = {
 	UNUSED_IP_FUNCS,
 };
 
+/* The interrupt rings are always empty. With HSA_AMD_SVM, amdkfd looks for page faults in them. */
+static u32 empty_ring(struct amdgpu_device *adev, struct amdgpu_ih_ring *ih)
+{
+	return ih->rptr;
+}
+
+static const struct amdgpu_ih_funcs ih_funcs = { .get_wptr = empty_ring };
+
+static int ih_sw_init(void *handle)
+{
+	struct amdgpu_device *adev = handle;
+
+	adev->irq.ih_funcs = &ih_funcs;
+	return 0;
+}
+
 static const struct amd_ip_funcs ih_ip_funcs = {
 	.name = "software_ih",
-	.sw_init = do_nothing,
+	.sw_init = ih_sw_init,
 	.hw_init = do_nothing,
 	UNUSED_IP_FUNCS,
 };
