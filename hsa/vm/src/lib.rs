@@ -23,10 +23,12 @@ mod folder;
 pub mod guest;
 mod initramfs;
 mod job;
+mod kept;
 mod kernel;
 mod machine;
 mod packages;
 mod qemu;
+mod running;
 mod tool;
 
 pub use faults::{EngineFaults, EngineFaultsError};
