@@ -5,7 +5,7 @@ mod hostile;
 mod machine;
 mod process;
 
-use hostile::{HostileRuntime, foreign_page_is_at, two_mappings};
+use hostile::{HostileRuntime, assert_quarantines, foreign_page_is_at, two_mappings};
 use hsa_vmm::error::Problem;
 use hsa_vmm::simulation::{Config, Generation};
 use hsa_vmm::vmm::{Quirks, VmmOptions};
@@ -146,16 +146,6 @@ fn set_access_grants_the_cpu_named_after_a_gpu() {
     let host = runtime.host().id();
     vmm.set_access(base, 2 * 4096, &[access(host, Access::None)]).unwrap();
     process::assert_inaccessible(base.get(), 2 * 4096, "access set to none");
-}
-
-/// Fails unless the operation has quarantined its range.
-#[track_caller]
-fn assert_quarantines(result: Result<(), Error>) {
-    let quarantined = matches!(
-        result.as_ref().map_err(Error::kind),
-        Err(ErrorKind::Quarantined { now: true, .. })
-    );
-    assert!(quarantined, "{result:?}");
 }
 
 /// Fails unless every operation on the range fails and the foreign mapping stays.

@@ -5,21 +5,11 @@ mod hostile;
 mod machine;
 mod process;
 
-use hostile::{HostileRuntime, foreign_page_is_at, two_mappings};
+use hostile::{HostileRuntime, assert_quarantines, foreign_page_is_at, two_mappings};
 use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::vmm::{MapRequest, VmmOptions};
-use hsa_vmm::{Access, Allocation, AllocationProperties, Error, ErrorKind, Mapping, Reservation};
+use hsa_vmm::{Access, Allocation, AllocationProperties, Mapping, Reservation};
 use machine::{Machine, access, at, releases, without_cpu_mapping};
-
-/// Fails unless the operation has quarantined its range.
-#[track_caller]
-fn assert_quarantines(result: Result<(), Error>) {
-    let quarantined = matches!(
-        result.as_ref().map_err(Error::kind),
-        Err(ErrorKind::Quarantined { now: true, .. })
-    );
-    assert!(quarantined, "{result:?}");
-}
 
 /// AMD's runtime unmaps by revoking the access of one agent after the other, and returns at the first failure.
 /// Agents whose access had been set to none before may be among the revoked ones.

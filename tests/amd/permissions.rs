@@ -4,12 +4,13 @@ use crate::amd_runtime::raw::{Fault, RW, RawRuntime};
 use crate::amd_runtime::{PAGE_TABLE_MODES, fail_driver_calls, page_table_modes, set_variable};
 use crate::machine::{Library, access};
 use crate::process::{End, in_child, in_child_with_status};
-use hsa_rocr::Emulation;
-use hsa_rocr::test::{Fixture, on_each_release, uses_own_driver};
+use hsa_rocr::test::{Fixture, on_each_release, on_with_timeout, uses_own_driver};
+use hsa_rocr::{Emulation, Release};
 use hsa_vmm::agent::Enforcement;
 use hsa_vmm::vmm::VmmOptions;
 use hsa_vmm::{Access, Address, Runtime, Vmm};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 const SIZE: usize = 64 << 10;
 
@@ -93,7 +94,10 @@ fn in_each_mode_with_faults(test: &str, plan: &str, body: impl Fn(&Machine)) {
 #[test]
 fn permissions_are_enforced() {
     const ALL: [Access; 3] = [Access::None, Access::Read, Access::ReadWrite];
-    on_each_release("permissions::permissions_are_enforced", &Emulation::gpus(2), |fixture| {
+    let name = "permissions::permissions_are_enforced";
+    // In the virtual machine with late page-table writes, each of the 36 processes takes half a minute.
+    let time_limit = Duration::from_secs(60 * 60);
+    on_with_timeout(&Release::ALL, name, &Emulation::gpus(2), time_limit, |fixture| {
         let mut combination = 0;
         for (mode, gpu) in page_table_modes().iter().flat_map(|mode| [(mode, 0), (mode, 1)]) {
             // An access before the change fills the TLB.

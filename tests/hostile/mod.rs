@@ -4,7 +4,10 @@
 
 use core::ffi::{CStr, c_int};
 use hsa_vmm::vmm::{Probing, VmmOptions};
-use hsa_vmm::{Access, AccessDescriptor, Address, AgentId, AllocationProperties, Runtime, Vmm};
+use hsa_vmm::{
+    Access, AccessDescriptor, Address, AgentId, AllocationProperties, Error, ErrorKind, Runtime,
+    Vmm,
+};
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -131,4 +134,14 @@ pub fn two_mappings(vmm: &Vmm, gpu: AgentId) -> Address {
         vmm.write(address, b"mine").unwrap();
     }
     base
+}
+
+/// Fails unless the operation has quarantined its range.
+#[track_caller]
+pub fn assert_quarantines(result: Result<(), Error>) {
+    let quarantined = matches!(
+        result.as_ref().map_err(Error::kind),
+        Err(ErrorKind::Quarantined { now: true, .. })
+    );
+    assert!(quarantined, "{result:?}");
 }

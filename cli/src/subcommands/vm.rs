@@ -21,6 +21,7 @@ Examples:
   hsa-vmm vm fetch --tree ~/linux
   hsa-vmm vm --gpus 2 --rocr 7.2.4 -- hsa-vmm conform
   hsa-vmm vm --log calls.log --page-tables tables.txt -- hsa-vmm conform
+  hsa-vmm vm --keep -- hsa-vmm conform map
   hsa-vmm vm --fault TLB_FLUSH=lost -- hsa-vmm bringup
   hsa-vmm vm --stub amdgpu_vm_bo_map -- hsa-vmm conform
 
@@ -123,6 +124,15 @@ pub struct VmRun {
     /// Make a function of amdgpu.ko do nothing and return 0
     #[arg(long, value_name = "FUNCTION")]
     pub stub: Option<String>,
+    /// Keep the virtual machine running for the next `vm --keep` with the same options, until it is idle for this time
+    ///
+    /// The next program starts in a second, with its own processes and files: those of the previous program are gone.
+    /// A machine whose kernel has warned or crashed is not used again. Only this user can use it.
+    #[arg(
+        long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "10min",
+        value_parser = crate::arguments::parse_time, conflicts_with_all = ["stub", "fault", "coverage"]
+    )]
+    pub keep: Option<Duration>,
     /// Stop the virtual machine after this time
     #[arg(long, value_name = "TIME", default_value = "30min", value_parser = crate::arguments::parse_time)]
     pub time_limit: Duration,
@@ -230,6 +240,9 @@ fn run_in_machine(args: &VmRun) -> anyhow::Result<Exit> {
         let failed = |cause| Failed::Results { path: folder.clone(), cause };
         std::fs::create_dir_all(folder).map_err(failed)?;
         machine = machine.results(folder.canonicalize().map_err(failed)?);
+    }
+    if let Some(idle) = args.keep {
+        machine = machine.keep(idle);
     }
     if let Some(file) = &args.dmesg {
         machine = machine.dmesg(file);

@@ -2,9 +2,14 @@
 
 use crate::run_command::{command, err, out};
 use crate::{lock_machine, run_in_machine};
+use hsa_rocr::test;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader};
-use std::process::Stdio;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 #[test]
 fn program_runs_with_its_output_and_status() {
@@ -93,4 +98,83 @@ fn machine_failures_exit_with_125() {
     assert!(err(&output).contains("hsa-vmm vm fetch"), "{}", err(&output));
     let output = command(&["vm", "--vram", "3G", "--", "true"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{}", err(&output));
+}
+
+/// Runs a shell script in a kept machine of the user with this runtime folder.
+fn run_kept(folder: &Path, options: &[&str], script: &str) -> (Output, Duration) {
+    let options = [&["vm", "--gpus", "1"], options, &["--", "sh", "-c", script]].concat();
+    let started = Instant::now();
+    let output = command(&options).env("XDG_RUNTIME_DIR", folder).output().unwrap();
+    (output, started.elapsed())
+}
+
+/// A folder of kept machines. Ends the machine of one GPU, also when a test fails.
+struct KeptMachines(TempDir);
+
+impl Drop for KeptMachines {
+    fn drop(&mut self) {
+        run_kept(self.0.path(), &["--keep=1s"], "true");
+    }
+}
+
+#[test]
+fn kept_machine_runs_next_programs() {
+    let name = "kept_machine_runs_next_programs";
+    let Some(_lock) = lock_machine(name) else { return };
+    let machines = KeptMachines(tempfile::tempdir().unwrap());
+    let folder = machines.0.path();
+    // A process that the first program leaves behind, and a file.
+    let script = "cat /proc/sys/kernel/random/boot_id; pgrep -x sleep; cat /left-behind; \
+        echo text >/left-behind; setsid sleep 600 >&- 2>&- & exit $1";
+    let run = |status: &str| {
+        let script = format!("set -- {status}; {script}");
+        let (output, time) = run_kept(folder, &["--keep=60s"], &script);
+        assert_eq!(output.status.code(), status.parse().ok(), "{}", err(&output));
+        assert!(err(&output).contains("left-behind"), "{}", err(&output));
+        (out(&output), time)
+    };
+    let ((first, boot), (second, reuse)) = (run("3"), run("4"));
+    assert_eq!(first, second, "the same kernel, and no other line");
+    assert_eq!(first.lines().count(), 1);
+    test::report(&format!("{name}: {boot:.1?} with booting, {reuse:.1?} without"));
+    assert!(reuse < boot / 2, "{reuse:?}");
+
+    // Ctrl-C ends the program and keeps the machine.
+    let mut child =
+        command(&["vm", "--gpus", "1", "--keep=60s", "--", "sh", "-c", "echo started; sleep 600"])
+            .env("XDG_RUNTIME_DIR", folder)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "started\n");
+    // A program for the same machine waits for its turn, here in vain.
+    let (output, _) = run_kept(folder, &["--keep=60s", "--time-limit", "1s"], "true");
+    assert_eq!(output.status.code(), Some(125), "{}", err(&output));
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(run("5").0, first);
+
+    // A kernel that has warned is not used again.
+    let taint = "cat /proc/sys/kernel/random/boot_id; echo 512 >/proc/sys/kernel/tainted";
+    let (tainted, _) = run_kept(folder, &["--keep=60s"], taint);
+    assert_eq!(out(&tainted), first);
+    let (after, _) = run_kept(folder, &["--keep=1s"], "cat /proc/sys/kernel/random/boot_id");
+    assert!(after.status.success(), "{}", err(&after));
+    assert_ne!(out(&after), first);
+
+    // The machine ends when it has been idle for a second.
+    let socket = socket_of(folder);
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while UnixStream::connect(&socket).is_ok() {
+        assert!(Instant::now() < deadline, "QEMU still runs");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Returns a socket of the only machine in the folder.
+fn socket_of(folder: &Path) -> PathBuf {
+    let first = |folder: &Path| std::fs::read_dir(folder).unwrap().next().unwrap().unwrap().path();
+    first(&first(folder)).join("output")
 }

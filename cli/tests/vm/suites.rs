@@ -88,7 +88,7 @@ fn barrier_is_needed_in_each_mode() {
     if !runs_long_tests(name) {
         return;
     }
-    let program = build("hsa-vmm", "amd");
+    let program = build("", "amd");
     let tests = [
         "permissions::calls_take_effect_without_control",
         "permissions::calls_take_effect_late_without_barrier",

@@ -1,13 +1,14 @@
 //! Runs the job's program, inside the virtual machine.
 
 use crate::job::{self, split_words};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,8 @@ const PORTS: &str = "/sys/class/virtio-ports";
 
 /// The time limit for the host to receive the program's last output.
 const RECEIVE_LIMIT: Duration = Duration::from_secs(60);
-const RECEIVE_PAUSE: Duration = Duration::from_millis(10);
+/// The polling interval.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Exit statuses, as in shells.
 const FAILED: u8 = 125;
@@ -74,7 +76,7 @@ fn wait_until_received(job: &Path, output: &Port, errors: &Port) -> io::Result<(
     fs::write(job.join(job::WRITTEN), format!("{} {}\n", output.written, errors.written))?;
     let started = Instant::now();
     while !job.join(job::RECEIVED).exists() && started.elapsed() < RECEIVE_LIMIT {
-        thread::sleep(RECEIVE_PAUSE);
+        thread::sleep(PAUSE);
     }
     Ok(())
 }
@@ -119,15 +121,36 @@ fn run_job(job: &Path, output: &mut Port, errors: &mut Port) -> io::Result<u8> {
         }
     };
     let (from_output, from_errors) = (child.stdout.take(), child.stderr.take());
+    let host = job.join(job::KEEP).exists().then(|| output.file.try_clone()).transpose()?;
     let status = thread::scope(|scope| {
         scope.spawn(|| copy(from_output, output));
         scope.spawn(|| copy(from_errors, errors));
-        child.wait()
+        wait(&mut child, host.as_ref())
     })?;
     if coverage.exists() {
         fs::write(&coverage, fs::read(Path::new(DEBUG).join("coverage"))?)?;
     }
     Ok(exit_status(status))
+}
+
+/// Waits for a program. Ends this process, and thus the job, if the host has closed its end of the port.
+fn wait(child: &mut Child, host: Option<&File>) -> io::Result<ExitStatus> {
+    let Some(host) = host else { return child.wait() };
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if is_disconnected(host)? {
+            std::process::exit(FAILED.into());
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+fn is_disconnected(port: &File) -> io::Result<bool> {
+    let mut ports = [PollFd::new(port, PollFlags::empty())];
+    poll(&mut ports, Some(&Timespec::default()))?;
+    Ok(ports[0].revents().contains(PollFlags::HUP))
 }
 
 fn split_variable(variable: &OsStr) -> Option<(&OsStr, &OsStr)> {

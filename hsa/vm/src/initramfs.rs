@@ -37,8 +37,8 @@ pub(crate) fn write(
         archive.add("init", FILE, INIT)?;
         archive.add("bin/busybox", FILE, &fs::read(busybox)?)?;
         for program in [
-            "sh", "cat", "chroot", "cp", "dmesg", "insmod", "mkdir", "mount", "poweroff", "sync",
-            "uname",
+            "sh", "cat", "chroot", "cp", "dmesg", "insmod", "kill", "mkdir", "mount", "poweroff",
+            "rm", "sleep", "sync", "uname", "unshare",
         ] {
             archive.add(&format!("bin/{program}"), LINK, b"busybox")?;
         }

@@ -22,6 +22,12 @@ pub(crate) const STATUS: &str = "status";
 pub(crate) const WRITTEN: &str = "written";
 /// Exists when the host has received these bytes.
 pub(crate) const RECEIVED: &str = "received";
+/// The last file of a job that is written: the guest starts the program.
+pub(crate) const READY: &str = "ready";
+/// The seconds for which a machine without a program waits for the next one.
+pub(crate) const KEEP: &str = "keep";
+/// Exists when the program has ended and all other files of the job are written.
+pub(crate) const ENDED: &str = "ended";
 pub(crate) const STUB: &str = "stub";
 pub(crate) const FAULTS: &str = "faults";
 pub(crate) const COVERAGE: &str = "coverage";
@@ -31,28 +37,52 @@ pub(crate) const PAGE_TABLES: &str = "page_tables";
 const PROGRAM: &str = "program";
 const BOOTED: &str = "booted";
 const RESULTS: &str = "results";
+/// The files that QEMU writes.
 const CONSOLE: &str = "console";
+const QEMU_ERRORS: &str = "qemu";
 const LOCK: &str = "lock";
 const PREFIX: &str = "hsa-vmm-vm-";
 
 /// A program to run in a virtual machine.
 #[derive(Debug)]
 pub(crate) struct Job {
-    folder: TempDir,
-    /// Locked while this process runs.
-    _lock: File,
+    folder: PathBuf,
+    /// The folder of QEMU's own output.
+    qemu: PathBuf,
+    /// A folder that is removed with the job, and its lock.
+    _temporary: Option<(TempDir, File)>,
 }
 
 impl Job {
-    /// Creates the folder, with a command, its current folder and this process's environment.
-    pub fn new(command: &Command, results: Option<&Path>) -> io::Result<Self> {
+    /// Creates a temporary folder, which is locked while this process runs.
+    pub fn temporary() -> io::Result<Self> {
         remove_abandoned(&env::temp_dir());
         let folder = tempfile::Builder::new().prefix(PREFIX).tempdir()?;
         let lock = File::create(folder.path().join(LOCK))?;
         flock(&lock, FlockOperation::LockShared)?;
-        let job = Self { folder, _lock: lock };
+        let path = folder.path().to_owned();
+        Ok(Self { folder: path.clone(), qemu: path, _temporary: Some((folder, lock)) })
+    }
+
+    /// Uses the folder of a machine that keeps running. QEMU's own output is beside the folder.
+    pub fn in_folder(folder: PathBuf) -> io::Result<Self> {
+        fs::create_dir_all(&folder)?;
+        let qemu = folder.parent().unwrap_or(&folder).to_owned();
+        Ok(Self { folder, qemu, _temporary: None })
+    }
+
+    /// Writes a command, its current folder and this process's environment. Removes the previous job of the folder.
+    pub fn describe(&self, command: &Command, results: Option<&Path>) -> io::Result<()> {
+        for entry in fs::read_dir(&self.folder)? {
+            let entry = entry?;
+            let is_kept =
+                [LOCK, CONSOLE, QEMU_ERRORS].iter().any(|name| entry.file_name() == *name);
+            if !is_kept {
+                fs::remove_file(entry.path())?;
+            }
+        }
         let words = [command.get_program()].into_iter().chain(command.get_args());
-        job.write(ARGUMENTS, join_words(words.map(OsStr::to_owned)))?;
+        self.write(ARGUMENTS, join_words(words.map(OsStr::to_owned)))?;
         let mut variables: Vec<(OsString, OsString)> = env::vars_os().collect();
         variables.retain(|(name, _)| !NOT_INHERITED.iter().any(|excluded| name == excluded));
         for (name, value) in command.get_envs() {
@@ -68,15 +98,15 @@ impl Job {
             name.push(value);
             name
         });
-        job.write(ENVIRONMENT, join_words(variables))?;
+        self.write(ENVIRONMENT, join_words(variables))?;
         let current = env::current_dir()?;
         let directory = command.get_current_dir().unwrap_or(&current);
-        job.write(DIRECTORY, directory.as_os_str().as_bytes())?;
-        job.write(PROGRAM, env::current_exe()?.as_os_str().as_bytes())?;
+        self.write(DIRECTORY, directory.as_os_str().as_bytes())?;
+        self.write(PROGRAM, env::current_exe()?.as_os_str().as_bytes())?;
         if let Some(results) = results {
-            job.write(RESULTS, results.as_os_str().as_bytes())?;
+            self.write(RESULTS, results.as_os_str().as_bytes())?;
         }
-        Ok(job)
+        Ok(())
     }
 
     pub fn write(&self, name: &str, contents: impl AsRef<[u8]>) -> io::Result<()> {
@@ -84,11 +114,22 @@ impl Job {
     }
 
     pub fn folder(&self) -> &Path {
-        self.folder.path()
+        &self.folder
     }
 
+    /// Returns the file of the kernel's console.
     pub fn console(&self) -> PathBuf {
-        self.folder().join(CONSOLE)
+        self.qemu.join(CONSOLE)
+    }
+
+    /// Returns the file of QEMU's standard error.
+    pub fn qemu_errors(&self) -> PathBuf {
+        self.qemu.join(QEMU_ERRORS)
+    }
+
+    /// Returns whether the guest has finished the job.
+    pub fn has_ended(&self) -> bool {
+        self.folder().join(ENDED).exists()
     }
 
     pub fn has_booted(&self) -> bool {
@@ -140,7 +181,7 @@ pub(crate) fn split_words(bytes: &[u8]) -> Vec<OsString> {
 
 #[cfg(test)]
 mod tests {
-    use super::{ARGUMENTS, ENVIRONMENT, Job, LOCK, PREFIX, remove_abandoned, split_words};
+    use super::{ARGUMENTS, ENVIRONMENT, Job, LOCK, PREFIX, STATUS, remove_abandoned, split_words};
     use std::fs;
     use std::process::Command;
 
@@ -166,7 +207,10 @@ mod tests {
     fn job_contains_arguments_and_environment() {
         let mut command = Command::new("program");
         command.args(["", "two words", "line\nend"]).env("HSA_VM_TEST", "a=b").env_remove("PATH");
-        let job = Job::new(&command, None).unwrap();
+        let job = Job::temporary().unwrap();
+        job.write(STATUS, "1").unwrap();
+        job.describe(&command, None).unwrap();
+        assert_eq!(job.status(), None, "of a previous job");
         let read = |name: &str| split_words(&fs::read(job.folder().join(name)).unwrap());
         assert_eq!(read(ARGUMENTS), ["program", "", "two words", "line\nend"]);
         assert!(read(ENVIRONMENT).contains(&"HSA_VM_TEST=a=b".into()));

@@ -24,10 +24,12 @@ mod folder;
 pub mod guest;
 mod initramfs;
 mod job;
+mod kept;
 mod kernel;
 mod machine;
 mod packages;
 mod qemu;
+mod running;
 mod tool;
 mod tree;
 

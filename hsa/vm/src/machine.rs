@@ -2,28 +2,19 @@
 
 use crate::accelerator::Accelerator;
 use crate::job::{self, Job};
+use crate::kept::KeptMachine;
 use crate::qemu;
+use crate::running::{End, Limits, RunningMachine, Stream};
 use crate::{EngineFaults, Kernel};
-use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs;
-use std::io::{self, Read, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::process::CommandExt;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::thread::{self, JoinHandle};
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
-/// The polling interval.
-const PAUSE: Duration = Duration::from_millis(20);
-/// The time limit for booting. Without KVM, booting takes 16 s on an idle machine, and more than five minutes if eight
-/// processes wait for each processor. A kernel that panics ends QEMU at once.
-const BOOT_LIMIT: Duration = Duration::from_secs(10 * 60);
-/// The time limit for booting with KVM, after which QEMU emulates the processor instead.
-const KVM_BOOT_LIMIT: Duration = Duration::from_secs(30);
 /// A shell reports this number plus the signal's number as the exit status of a killed program.
 const SIGNAL_BASE: u8 = 128;
 
@@ -44,6 +35,7 @@ pub struct Machine {
     dmesg: Option<PathBuf>,
     log: Option<PathBuf>,
     page_tables: Option<PathBuf>,
+    keep: Option<Duration>,
 }
 
 /// The outcome of a run.
@@ -96,7 +88,7 @@ fn log_suffix(log: &str) -> String {
     if log.is_empty() { String::new() } else { format!(":\n{log}") }
 }
 
-fn file_error(path: &Path) -> impl FnOnce(io::Error) -> RunError + use<> {
+pub(crate) fn file_error(path: &Path) -> impl FnOnce(io::Error) -> RunError + use<> {
     let path = path.to_owned();
     move |cause| RunError::File { path, cause }
 }
@@ -120,6 +112,7 @@ impl Machine {
             dmesg: None,
             log: None,
             page_tables: None,
+            keep: None,
         }
     }
 
@@ -207,6 +200,18 @@ impl Machine {
         self
     }
 
+    /// Keeps the machine running after the program, for the next one with the same configuration, until it is idle
+    /// for this time.
+    ///
+    /// Each program has its own processes and files: those of the previous program are gone. If an earlier machine of
+    /// this user with the same configuration runs, and its kernel has not warned or crashed, the program runs in it.
+    /// Programs for the same machine wait for each other.
+    #[must_use]
+    pub fn keep(mut self, idle: Duration) -> Self {
+        self.keep = Some(idle);
+        self
+    }
+
     /// The path of the log in the machine.
     pub const GUEST_LOG: &str = "/run/hsa-vmm/log";
     /// The path of the page tables in the machine.
@@ -214,7 +219,8 @@ impl Machine {
 
     /// Runs a command in the machine. Copies its standard output to `output` and its standard error to `errors`.
     ///
-    /// SIGINT, SIGTERM and SIGHUP end the machine. If this process is killed, the kernel kills QEMU.
+    /// SIGINT, SIGTERM and SIGHUP end the machine. If this process is killed, the kernel kills QEMU. A machine that is
+    /// [kept](Self::keep) kills its program instead, and becomes idle.
     ///
     /// # Errors
     /// QEMU is missing, or the machine ends or is killed before the program has ended.
@@ -224,13 +230,56 @@ impl Machine {
         output: impl Write + Send + 'static,
         errors: impl Write + Send + 'static,
     ) -> Result<Outcome, RunError> {
-        let job =
-            Job::new(command, self.results.as_deref()).map_err(file_error(Path::new("job")))?;
+        let signal = Arc::new(AtomicUsize::new(0));
+        for (number, value) in [(SIGINT, 2), (SIGTERM, 15), (SIGHUP, 1)] {
+            signal_hook::flag::register_usize(number, Arc::clone(&signal), value)
+                .map_err(file_error(Path::new("signals")))?;
+        }
+        let limits = Limits { signal, deadline: Instant::now() + self.time_limit };
+        let kept = match self.keep.map(|_| KeptMachine::lock(self, &limits)).transpose()? {
+            None => None,
+            Some(Ok(kept)) => Some(kept),
+            Some(Err(end)) => return self.outcome(end, "kept", String::new),
+        };
+        let job = match &kept {
+            Some(kept) => Job::in_folder(kept.job()),
+            None => Job::temporary(),
+        };
+        let job = job.map_err(file_error(Path::new("job")))?;
+        let mut streams: [Stream; 2] = [Box::new(output), Box::new(errors)];
+        let mut idle_machine = kept.as_ref().and_then(KeptMachine::connect);
+        let mut accelerators = Accelerator::candidates().into_iter();
+        loop {
+            self.describe(&job, command).map_err(file_error(job.folder()))?;
+            let (mut running, name) = if let Some(connection) = idle_machine.take() {
+                (RunningMachine::reuse(connection, streams)?, "kept".to_owned())
+            } else if let Some(accelerator) = accelerators.next() {
+                let name = accelerator.to_string();
+                let started = RunningMachine::boot(self, &job, kept.as_ref(), accelerator, streams);
+                (started?, name)
+            } else {
+                return self.outcome(End::Lost, "no accelerator", String::new);
+            };
+            let end = running.wait(&job, &limits);
+            streams = running.finish(&end);
+            if matches!(end, End::NotBooted) && accelerators.len() > 0 {
+                continue;
+            }
+            if matches!(end, End::Status(_)) {
+                self.copy_files(&job)?;
+            }
+            return self.outcome(end, &name, || console_log(&job));
+        }
+    }
+
+    /// Writes the files that describe a program and what is to be recorded. The last starts the program.
+    fn describe(&self, job: &Job, command: &Command) -> io::Result<()> {
+        job.describe(command, self.results.as_deref())?;
         if let Some(function) = &self.stub {
-            job.write(job::STUB, function).map_err(file_error(job.folder()))?;
+            job.write(job::STUB, function)?;
         }
         if let Some(plan) = &self.faults {
-            job.write(job::FAULTS, plan.text()).map_err(file_error(job.folder()))?;
+            job.write(job::FAULTS, plan.text())?;
         }
         for (name, file) in [
             (job::COVERAGE, &self.coverage),
@@ -238,40 +287,29 @@ impl Machine {
             (job::PAGE_TABLES, &self.page_tables),
         ] {
             if file.is_some() {
-                job.write(name, "").map_err(file_error(job.folder()))?;
+                job.write(name, "")?;
             }
         }
-        let signal = Arc::new(AtomicUsize::new(0));
-        for (number, value) in [(SIGINT, 2), (SIGTERM, 15), (SIGHUP, 1)] {
-            signal_hook::flag::register_usize(number, Arc::clone(&signal), value)
-                .map_err(file_error(job.folder()))?;
+        if let Some(idle) = self.keep {
+            job.write(job::KEEP, idle.as_secs().max(1).to_string())?;
         }
-        let started = Instant::now();
-        let mut streams: [Box<dyn Write + Send>; 2] = [Box::new(output), Box::new(errors)];
-        let mut candidates = Accelerator::candidates().into_iter().peekable();
-        while let Some(accelerator) = candidates.next() {
-            let mut running = RunningMachine::start(self, &job, accelerator, streams)?;
-            let end = running.wait(&job, &signal, started + self.time_limit);
-            let (returned, errors) = running.finish();
-            streams = returned;
-            match end {
-                End::NotBooted if candidates.peek().is_some() => {}
-                End::NotBooted | End::Lost => {
-                    let log = console_log(&job, &errors);
-                    return Err(RunError::Lost { accelerator: accelerator.to_string(), log });
-                }
-                End::TimeOut => {
-                    let log = console_log(&job, &errors);
-                    return Err(RunError::TimeOut { limit: self.time_limit, log });
-                }
-                End::Signal(number) => return Ok(Outcome { status: SIGNAL_BASE + number }),
-                End::Status(status) => {
-                    self.copy_files(&job)?;
-                    return Ok(Outcome { status });
-                }
+        job.write(job::READY, "")
+    }
+
+    fn outcome(
+        &self,
+        end: End,
+        accelerator: &str,
+        log: impl FnOnce() -> String,
+    ) -> Result<Outcome, RunError> {
+        match end {
+            End::Status(status) => Ok(Outcome { status }),
+            End::Signal(number) => Ok(Outcome { status: SIGNAL_BASE + number }),
+            End::TimeOut => Err(RunError::TimeOut { limit: self.time_limit, log: log() }),
+            End::NotBooted | End::Lost => {
+                Err(RunError::Lost { accelerator: accelerator.to_owned(), log: log() })
             }
         }
-        Err(RunError::Lost { accelerator: "no accelerator".to_owned(), log: String::new() })
     }
 
     /// Copies the coverage and the logs to the configured files.
@@ -291,144 +329,14 @@ impl Machine {
 }
 
 /// Returns the last lines of QEMU's standard error and the kernel's console.
-fn console_log(job: &Job, errors: &str) -> String {
-    let console = fs::read(job.console()).unwrap_or_default();
-    last_lines(&format!("{errors}\n{}", String::from_utf8_lossy(&console)))
+fn console_log(job: &Job) -> String {
+    let read = |path| fs::read(path).unwrap_or_default();
+    let log = [read(job.qemu_errors()), read(job.console())].join(&b'\n');
+    last_lines(&String::from_utf8_lossy(&log))
 }
 
 /// Returns the last lines that are not empty.
 fn last_lines(text: &str) -> String {
     let lines: Vec<_> = text.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
     lines[lines.len().saturating_sub(15)..].join("\n")
-}
-
-/// Why the wait for QEMU has ended.
-enum End {
-    /// The program has ended.
-    Status(u8),
-    /// The kernel has not booted.
-    NotBooted,
-    /// QEMU has ended before the program.
-    Lost,
-    TimeOut,
-    /// This process has received a signal.
-    Signal(u8),
-}
-
-type Stream = Box<dyn Write + Send>;
-
-/// A QEMU process, and the threads that copy its output.
-struct RunningMachine {
-    qemu: Child,
-    accelerator: Accelerator,
-    started: Instant,
-    copies: [JoinHandle<Stream>; 2],
-    /// The numbers of bytes that were copied.
-    received: [Arc<AtomicU64>; 2],
-    errors: JoinHandle<String>,
-}
-
-impl RunningMachine {
-    fn start(
-        machine: &Machine,
-        job: &Job,
-        accelerator: Accelerator,
-        streams: [Stream; 2],
-    ) -> Result<Self, RunError> {
-        let pipe = || io::pipe().map_err(file_error(job.folder()));
-        let ((output, output_end), (errors, errors_end)) = (pipe()?, pipe()?);
-        // QEMU inherits these descriptors, and opens them again by their numbers.
-        for end in [&output_end, &errors_end] {
-            rustix::io::fcntl_setfd(end, rustix::io::FdFlags::empty())
-                .map_err(|error| file_error(job.folder())(error.into()))?;
-        }
-        let ends = [output_end.as_raw_fd(), errors_end.as_raw_fd()];
-        let mut command = qemu::command(machine, job, accelerator, ends);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
-        let parent = rustix::process::getpid();
-        // SAFETY: between fork and exec, the closure makes only system calls.
-        unsafe {
-            command.pre_exec(move || {
-                set_parent_process_death_signal(Some(Signal::KILL))?;
-                // The parent may have ended before the call.
-                if getppid() == Some(parent) { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
-            });
-        }
-        let mut qemu = command.spawn().map_err(RunError::NoQemu)?;
-        let [first, second] = streams;
-        let received = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
-        let copies = [copy(output, first, &received[0]), copy(errors, second, &received[1])];
-        let stderr = qemu.stderr.take();
-        let errors = thread::spawn(move || {
-            let mut bytes = Vec::new();
-            // After a read error, only the message is incomplete.
-            stderr.map(|mut stderr| stderr.read_to_end(&mut bytes));
-            String::from_utf8_lossy(&bytes).into_owned()
-        });
-        Ok(Self { qemu, accelerator, started: Instant::now(), copies, received, errors })
-    }
-
-    /// Waits until QEMU has ended, or must be killed.
-    fn wait(&mut self, job: &Job, signal: &AtomicUsize, deadline: Instant) -> End {
-        let boot_limit = match self.accelerator {
-            Accelerator::Kvm => KVM_BOOT_LIMIT,
-            Accelerator::Tcg => BOOT_LIMIT,
-        };
-        let mut is_confirmed = false;
-        loop {
-            if !is_confirmed && self.has_received_all(job) {
-                // After an error, the guest waits for its time limit.
-                is_confirmed = job.write(job::RECEIVED, "").is_ok();
-            }
-            if let Ok(Some(_)) = self.qemu.try_wait() {
-                return match job.status() {
-                    Some(status) => End::Status(status),
-                    None if job.has_booted() => End::Lost,
-                    None => End::NotBooted,
-                };
-            }
-            let number = signal.load(Ordering::Relaxed);
-            let end = if number != 0 {
-                End::Signal(u8::try_from(number).unwrap_or(0))
-            } else if Instant::now() > deadline {
-                End::TimeOut
-            } else if self.started.elapsed() > boot_limit && !job.has_booted() {
-                End::NotBooted
-            } else {
-                thread::sleep(PAUSE);
-                continue;
-            };
-            return end;
-        }
-    }
-
-    /// Returns whether the program has ended and all of its output was received.
-    fn has_received_all(&self, job: &Job) -> bool {
-        let received = self.received.iter().map(|bytes| bytes.load(Ordering::Relaxed));
-        job.written().is_some_and(|written| received.zip(written).all(|(has, all)| has >= all))
-    }
-
-    /// Ends QEMU, if it still runs; returns the streams, and QEMU's standard error.
-    fn finish(mut self) -> ([Stream; 2], String) {
-        // QEMU may have ended already.
-        let _ = self.qemu.kill();
-        let _ = self.qemu.wait();
-        let streams =
-            self.copies.map(|thread| thread.join().unwrap_or_else(|_| Box::new(io::sink())));
-        (streams, self.errors.join().unwrap_or_default())
-    }
-}
-
-/// Copies a pipe to a stream until all writers have closed it. Counts the bytes in `received`.
-fn copy(mut from: io::PipeReader, mut to: Stream, received: &Arc<AtomicU64>) -> JoinHandle<Stream> {
-    let received = Arc::clone(received);
-    thread::spawn(move || {
-        let mut buffer = [0; 64 << 10];
-        while let Ok(read @ 1..) = from.read(&mut buffer) {
-            // A closed output must not stop the program.
-            let _ = to.write_all(&buffer[..read]).and_then(|()| to.flush());
-            received.fetch_add(read as u64, Ordering::Relaxed);
-        }
-        to
-    })
 }

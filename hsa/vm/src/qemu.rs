@@ -5,7 +5,6 @@ use crate::job::Job;
 use crate::machine::Machine;
 use std::env;
 use std::ffi::OsString;
-use std::os::fd::RawFd;
 use std::path::Path;
 use std::process::Command;
 
@@ -18,12 +17,13 @@ pub(crate) fn is_on_path(program: &str) -> bool {
     env::split_paths(&folders).any(|folder| folder.join(program).is_file())
 }
 
-/// Returns the command that boots the machine. QEMU inherits the descriptors `output` and `errors`.
+/// Returns the command that boots the machine. `output` and `errors` are character devices without their identifiers,
+/// such as `file,path=output`.
 pub(crate) fn command(
     machine: &Machine,
     job: &Job,
     accelerator: Accelerator,
-    [output, errors]: [RawFd; 2],
+    [output, errors]: [String; 2],
 ) -> Command {
     let mut command = Command::new(PROGRAM);
     command.args([
@@ -59,9 +59,8 @@ pub(crate) fn command(
         share(&mut command, "results", results, false);
     }
     command.args(["-device", "virtio-serial-pci"]);
-    for (name, descriptor) in [("output", output), ("errors", errors)] {
-        let path = format!("/proc/self/fd/{descriptor}");
-        command.args(["-chardev", &format!("file,id={name},path={path},append=on")]);
+    for (name, device) in [("output", output), ("errors", errors)] {
+        command.args(["-chardev", &format!("{device},id={name}")]);
         command.args(["-device", &format!("virtserialport,chardev={name},name={name}")]);
     }
     command.args(["-chardev", &format!("file,id=console,path={}", escape(&job.console()))]);

@@ -1,0 +1,231 @@
+//! A running QEMU, and the wait for its program.
+
+use crate::accelerator::Accelerator;
+use crate::job::{self, Job};
+use crate::kept::{Connection, KeptMachine};
+use crate::machine::{Machine, RunError, file_error};
+use crate::qemu;
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// The polling interval.
+pub(crate) const PAUSE: Duration = Duration::from_millis(20);
+/// The time limit for booting. Without KVM, booting takes 16 s on an idle machine, and more than five minutes if eight
+/// processes wait for each processor. A kernel that panics ends QEMU at once.
+const BOOT_LIMIT: Duration = Duration::from_secs(10 * 60);
+/// The time limit for booting with KVM, after which QEMU emulates the processor instead.
+const KVM_BOOT_LIMIT: Duration = Duration::from_secs(30);
+/// The time limit for a kept machine to start a program, after which another machine is booted.
+const REUSE_LIMIT: Duration = Duration::from_secs(60);
+
+/// Where the program's output or errors are copied to.
+pub(crate) type Stream = Box<dyn Write + Send>;
+
+/// What ends every wait: a signal that this process has received, and the time limit.
+pub(crate) struct Limits {
+    pub signal: Arc<AtomicUsize>,
+    pub deadline: Instant,
+}
+
+impl Limits {
+    /// Returns the limit that has been reached.
+    pub fn check(&self) -> Option<End> {
+        match self.signal.load(Ordering::Relaxed) {
+            0 => (Instant::now() > self.deadline).then_some(End::TimeOut),
+            number => Some(End::Signal(u8::try_from(number).unwrap_or(0))),
+        }
+    }
+}
+
+/// Why the wait for QEMU has ended.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// The program has ended.
+    Status(u8),
+    /// The kernel has not booted, or has not started the program.
+    NotBooted,
+    /// QEMU has ended before the program.
+    Lost,
+    TimeOut,
+    /// This process has received a signal.
+    Signal(u8),
+}
+
+/// A QEMU process, and the threads that copy its program's output.
+pub(crate) struct RunningMachine {
+    qemu: Qemu,
+    boot_limit: Duration,
+    started: Instant,
+    copies: [JoinHandle<Stream>; 2],
+    /// The numbers of bytes that were copied.
+    received: [Arc<AtomicU64>; 2],
+}
+
+enum Qemu {
+    /// A child that ends with this process.
+    Child(Child),
+    /// A process that may run longer than this one.
+    Kept(Connection),
+}
+
+impl RunningMachine {
+    /// Boots a machine. A kept machine outlives this process.
+    pub fn boot(
+        machine: &Machine,
+        job: &Job,
+        kept: Option<&KeptMachine>,
+        accelerator: Accelerator,
+        streams: [Stream; 2],
+    ) -> Result<Self, RunError> {
+        let boot_limit = match accelerator {
+            Accelerator::Kvm => KVM_BOOT_LIMIT,
+            Accelerator::Tcg => BOOT_LIMIT,
+        };
+        let start = |ports: [String; 2]| -> io::Result<Command> {
+            let mut command = qemu::command(machine, job, accelerator, ports);
+            let errors = File::create(job.qemu_errors())?;
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors);
+            Ok(command)
+        };
+        if let Some(kept) = kept {
+            let connection = kept.boot(start)?;
+            return Self::connected(connection, boot_limit, streams);
+        }
+        let failed = || file_error(job.folder());
+        let ((output, output_end), (errors, errors_end)) =
+            (io::pipe().map_err(failed())?, io::pipe().map_err(failed())?);
+        // QEMU inherits these descriptors, and opens them again by their numbers.
+        let ports = [&output_end, &errors_end].map(|end| {
+            fcntl_setfd(end, FdFlags::empty())?;
+            Ok(format!("file,path=/proc/self/fd/{},append=on", end.as_raw_fd()))
+        });
+        let [first, second] = ports;
+        let ports = [first.map_err(failed())?, second.map_err(failed())?];
+        let mut command = start(ports).map_err(failed())?;
+        command.process_group(0);
+        let parent = rustix::process::getpid();
+        // SAFETY: between fork and exec, the closure makes only system calls.
+        unsafe {
+            command.pre_exec(move || {
+                set_parent_process_death_signal(Some(Signal::KILL))?;
+                // The parent may have ended before the call.
+                if getppid() == Some(parent) { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
+            });
+        }
+        let qemu = Qemu::Child(command.spawn().map_err(RunError::NoQemu)?);
+        Ok(Self::new(qemu, boot_limit, [Box::new(output), Box::new(errors)], streams))
+    }
+
+    /// Waits for a program in a kept machine that was idle.
+    pub fn reuse(connection: Connection, streams: [Stream; 2]) -> Result<Self, RunError> {
+        Self::connected(connection, REUSE_LIMIT, streams)
+    }
+
+    fn connected(
+        connection: Connection,
+        boot_limit: Duration,
+        streams: [Stream; 2],
+    ) -> Result<Self, RunError> {
+        let [output, errors] = connection.readers()?;
+        let readers: [Box<dyn Read + Send>; 2] = [Box::new(output), Box::new(errors)];
+        Ok(Self::new(Qemu::Kept(connection), boot_limit, readers, streams))
+    }
+
+    fn new(
+        qemu: Qemu,
+        boot_limit: Duration,
+        [output, errors]: [Box<dyn Read + Send>; 2],
+        [first, second]: [Stream; 2],
+    ) -> Self {
+        let received = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
+        let copies = [copy(output, first, &received[0]), copy(errors, second, &received[1])];
+        Self { qemu, boot_limit, started: Instant::now(), copies, received }
+    }
+
+    /// Waits until the program has ended, or the machine must be ended.
+    pub fn wait(&mut self, job: &Job, limits: &Limits) -> End {
+        let mut is_confirmed = false;
+        loop {
+            if !is_confirmed && self.has_received_all(job) {
+                // After an error, the guest waits for its time limit.
+                is_confirmed = job.write(job::RECEIVED, "").is_ok();
+            }
+            if self.has_ended(job) {
+                return match job.status() {
+                    Some(status) => End::Status(status),
+                    None if job.has_booted() => End::Lost,
+                    None => End::NotBooted,
+                };
+            }
+            if let Some(end) = limits.check() {
+                return end;
+            }
+            if self.started.elapsed() > self.boot_limit && !job.has_booted() {
+                return End::NotBooted;
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// Returns whether the machine has ended, or is idle after the program.
+    fn has_ended(&mut self, job: &Job) -> bool {
+        match &mut self.qemu {
+            Qemu::Child(child) => matches!(child.try_wait(), Ok(Some(_))),
+            // The connection ends with QEMU.
+            Qemu::Kept(_) => job.has_ended() || self.copies.iter().any(JoinHandle::is_finished),
+        }
+    }
+
+    /// Returns whether the program has ended and all of its output was received.
+    fn has_received_all(&self, job: &Job) -> bool {
+        let received = self.received.iter().map(|bytes| bytes.load(Ordering::Relaxed));
+        job.written().is_some_and(|written| received.zip(written).all(|(has, all)| has >= all))
+    }
+
+    /// Ends QEMU, if it still runs, or makes a kept machine idle; returns the streams.
+    pub fn finish(self, end: &End) -> [Stream; 2] {
+        match self.qemu {
+            Qemu::Child(mut child) => {
+                // QEMU may have ended already.
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+            Qemu::Kept(connection) => {
+                let is_sound = matches!(end, End::Status(_) | End::Signal(_));
+                if !is_sound {
+                    connection.kill();
+                }
+                // The guest then kills a program that still runs.
+                connection.shut_down();
+            }
+        }
+        self.copies.map(|thread| thread.join().unwrap_or_else(|_| Box::new(io::sink())))
+    }
+}
+
+/// Copies to a stream until all writers of the other end have closed it. Counts the bytes in `received`.
+fn copy(
+    mut from: Box<dyn Read + Send>,
+    mut to: Stream,
+    received: &Arc<AtomicU64>,
+) -> JoinHandle<Stream> {
+    let received = Arc::clone(received);
+    thread::spawn(move || {
+        let mut buffer = [0; 64 << 10];
+        while let Ok(read @ 1..) = from.read(&mut buffer) {
+            // A closed output must not stop the program.
+            let _ = to.write_all(&buffer[..read]).and_then(|()| to.flush());
+            received.fetch_add(read as u64, Ordering::Relaxed);
+        }
+        to
+    })
+}
