@@ -16,11 +16,11 @@ const FAULTS: [(&str, &str, &str); 24] = [
     ("COPY=half", "", ""),
     ("COPY=late:5ms", "", ""),
     ("COPY=hang", "", ""),
-    ("FILL=lost", BY_COPIES, ""),
-    ("FILL=garbled", BY_COPIES, ""),
-    ("FILL=half", BY_COPIES, ""),
-    ("FILL=late:5ms", BY_COPIES, ""),
-    ("FILL=hang", BY_COPIES, ""),
+    ("FILL=lost", "", ""),
+    ("FILL=garbled", "", ""),
+    ("FILL=half", "", ""),
+    ("FILL=late:5ms", "", ""),
+    ("FILL=hang", "", ""),
     ("TLB_FLUSH=lost", "", ""),
     ("TLB_FLUSH=late:50ms", "", ""),
     ("PTE_WRITE=lost", "", ""),
@@ -36,7 +36,6 @@ const FAULTS: [(&str, &str, &str); 24] = [
     ("KERNEL_FILL=half", ONLY_FREED, ONLY_FREED),
     ("KERNEL_FILL=late:5ms", "", USED_LATER),
 ];
-const BY_COPIES: &str = "the library fills by copies: `hsa_amd_memory_fill` rejects virtual memory ([defects.md](defects.md))";
 const ONLY_FREED: &str =
     "the kernel fills only freed memory, and no document promises that new memory contains zeros";
 const USED_LATER: &str =
