@@ -21,7 +21,7 @@ Examples:
   hsa-vmm vm fetch --tree ~/linux
   hsa-vmm vm --gpus 2 --rocr 7.2.4 -- hsa-vmm conform
   hsa-vmm vm --log calls.log --page-tables tables.txt -- hsa-vmm conform
-  hsa-vmm vm --keep -- hsa-vmm conform map
+  hsa-vmm vm --keep -- hsa-vmm conform --filter 'map.*'
   hsa-vmm vm --fault TLB_FLUSH=lost -- hsa-vmm bringup
   hsa-vmm vm --stub amdgpu_vm_bo_map -- hsa-vmm conform
 
@@ -127,7 +127,8 @@ pub struct VmRun {
     /// Keep the virtual machine running for the next `vm --keep` with the same options, until it is idle for this time
     ///
     /// The next program starts in a second, with its own processes and files: those of the previous program are gone.
-    /// A machine whose kernel has warned or crashed is not used again. Only this user can use it.
+    /// A machine whose kernel has warned or crashed is not used again. Only this user can use it. Without a time, ten
+    /// minutes; `--keep=1s` ends an idle machine.
     #[arg(
         long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "10min",
         value_parser = crate::arguments::parse_time, conflicts_with_all = ["stub", "fault", "coverage"]
