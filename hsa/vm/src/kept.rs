@@ -4,11 +4,12 @@
 //! machine sends its program's output. The folder's name is a hash of the configuration. Whoever uses the machine
 //! locks the folder.
 
+use crate::job::ENDED;
 use crate::machine::{Machine, RunError, file_error};
 use crate::running::{End, Limits, PAUSE};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
-use rustix::process::{Pid, Signal, geteuid, kill_process, setsid};
+use rustix::process::{Pid, Signal, geteuid, kill_process, setsid, test_kill_process};
 use std::collections::hash_map::DefaultHasher;
 use std::env;
 use std::fs::{self, DirBuilder, File};
@@ -71,20 +72,23 @@ impl KeptMachine {
         self.folder.join(JOB)
     }
 
-    /// Connects to the machine. Returns `None` if it does not run. Ends it if it does not become idle.
+    /// Connects to the machine when it is idle. Returns `None` if it does not run. Ends it if it does not become idle.
     pub fn connect(&self) -> Option<Connection> {
         let text = fs::read_to_string(self.folder.join(PROCESS)).ok()?;
         let process = Pid::from_raw(text.trim().parse().ok()?)?;
-        let connection = Connection { streams: self.open_streams().ok()?, process };
+        let connect = || Some(Connection { streams: self.open_streams().ok()?, process });
         let started = Instant::now();
-        while !self.job().join(crate::job::ENDED).exists() {
+        // An earlier connection could hide from the guest that the previous user has disconnected.
+        while !self.job().join(ENDED).exists() {
+            test_kill_process(process).ok()?;
             if started.elapsed() > IDLE_LIMIT {
-                connection.kill();
+                // The socket shows that the process is still QEMU.
+                connect()?.kill();
                 return None;
             }
             thread::sleep(PAUSE);
         }
-        Some(connection)
+        connect()
     }
 
     /// Boots a machine. `command` returns QEMU's command for its two ports.
