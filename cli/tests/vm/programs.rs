@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
+use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -76,18 +76,25 @@ fn expired_time_limit_exits_with_125() {
 fn interrupted_program_exits_with_130() {
     let name = "interrupted_program_exits_with_130";
     let Some(_lock) = lock_machine(name) else { return };
+    let mut child = start_sleeping(&["--gpus", "1"], &std::env::temp_dir());
+    let process = Pid::from_child(&child);
+    kill_process(process, Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+}
+
+/// Starts a program that sleeps, and waits until it runs. Kept machines are in the folder.
+fn start_sleeping(options: &[&str], folder: &Path) -> Child {
     let script = "echo started; sleep 600";
-    let mut child = command(&["vm", "--gpus", "1", "--", "sh", "-c", script])
+    let mut child = command(&[&["vm"], options, &["--", "sh", "-c", script]].concat())
         .env("HOME", std::env::temp_dir())
+        .env("XDG_RUNTIME_DIR", folder)
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "started\n");
-    let process = Pid::from_child(&child);
-    kill_process(process, Signal::INT).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(130));
+    child
 }
 
 #[test]
@@ -140,18 +147,11 @@ fn kept_machine_runs_next_programs() {
     assert!(reuse < boot / 2, "{reuse:?}");
 
     // Ctrl-C ends the program and keeps the machine.
-    let mut child =
-        command(&["vm", "--gpus", "1", "--keep=60s", "--", "sh", "-c", "echo started; sleep 600"])
-            .env("XDG_RUNTIME_DIR", folder)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert_eq!(line, "started\n");
+    let mut child = start_sleeping(&["--gpus", "1", "--keep=60s"], folder);
     // A program for the same machine waits for its turn, here in vain.
     let (output, _) = run_kept(folder, &["--keep=60s", "--time-limit", "1s"], "true");
     assert_eq!(output.status.code(), Some(125), "{}", err(&output));
+    assert!(err(&output).contains("another program used"), "{}", err(&output));
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert_eq!(run("5").0, first);

@@ -1,8 +1,8 @@
 //! Machines that keep running for the next program.
 //!
 //! Each has a folder, which only its user can open, with the job's folder and the sockets of QEMU through which the
-//! machine sends its program's output. The folder's name is a hash of the configuration. Whoever uses the machine
-//! locks the folder.
+//! machine sends its program's output. The folder's name is a hash of the configuration. A process locks the folder
+//! while it uses the machine.
 
 use crate::job::ENDED;
 use crate::machine::{Machine, RunError, file_error};
@@ -31,7 +31,7 @@ const PROCESS: &str = "process";
 /// The sockets for the program's output and its errors.
 const SOCKETS: [&str; 2] = ["output", "errors"];
 /// The time limit for a machine to become idle after its user has been killed.
-const IDLE_LIMIT: Duration = Duration::from_secs(10);
+const IDLE_LIMIT: Duration = Duration::from_secs(30);
 
 /// The locked folder of a machine that keeps running.
 pub(crate) struct KeptMachine {
@@ -72,8 +72,9 @@ impl KeptMachine {
         self.folder.join(JOB)
     }
 
-    /// Connects to the machine when it is idle. Returns `None` if it does not run. Ends it if it does not become idle.
-    pub fn connect(&self) -> Option<Connection> {
+    /// Connects to the machine when it is idle. Returns `None` if it does not run, or a limit is reached. Ends it if it
+    /// does not become idle.
+    pub fn connect(&self, limits: &Limits) -> Option<Connection> {
         let text = fs::read_to_string(self.folder.join(PROCESS)).ok()?;
         let process = Pid::from_raw(text.trim().parse().ok()?)?;
         let connect = || Some(Connection { streams: self.open_streams().ok()?, process });
@@ -81,6 +82,9 @@ impl KeptMachine {
         // An earlier connection could hide from the guest that the previous user has disconnected.
         while !self.job().join(ENDED).exists() {
             test_kill_process(process).ok()?;
+            if limits.check().is_some() {
+                return None;
+            }
             if started.elapsed() > IDLE_LIMIT {
                 // The socket shows that the process is still QEMU.
                 connect()?.kill();

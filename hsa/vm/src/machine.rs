@@ -71,6 +71,15 @@ pub enum RunError {
         /// The last lines of QEMU's output and of the kernel's log.
         log: String,
     },
+    /// Another program has used the kept machine until the time limit expired.
+    #[error(
+        "another program used the kept virtual machine for {limit:?}, so that this one did not start; see --time-limit, \
+         or leave out --keep"
+    )]
+    InUse {
+        /// The time limit.
+        limit: Duration,
+    },
     /// The time limit has expired.
     #[error(
         "the program did not end within {limit:?} and was killed with its virtual machine; see --time-limit{}",
@@ -239,6 +248,7 @@ impl Machine {
         let kept = match self.keep.map(|_| KeptMachine::lock(self, &limits)).transpose()? {
             None => None,
             Some(Ok(kept)) => Some(kept),
+            Some(Err(End::TimeOut)) => return Err(RunError::InUse { limit: self.time_limit }),
             Some(Err(end)) => return self.outcome(end, "kept", String::new),
         };
         let job = match &kept {
@@ -247,7 +257,10 @@ impl Machine {
         };
         let job = job.map_err(file_error(Path::new("job")))?;
         let mut streams: [Stream; 2] = [Box::new(output), Box::new(errors)];
-        let mut idle_machine = kept.as_ref().and_then(KeptMachine::connect);
+        let mut idle_machine = kept.as_ref().and_then(|kept| kept.connect(&limits));
+        if let Some(end) = limits.check() {
+            return self.outcome(end, "kept", String::new);
+        }
         let mut accelerators = Accelerator::candidates().into_iter();
         loop {
             self.describe(&job, command).map_err(file_error(job.folder()))?;
@@ -272,7 +285,7 @@ impl Machine {
         }
     }
 
-    /// Writes the files that describe a program and what is to be recorded. The last starts the program.
+    /// Writes the files that describe a program and what is to be recorded. Writing the last one starts the program.
     fn describe(&self, job: &Job, command: &Command) -> io::Result<()> {
         job.describe(command, self.results.as_deref())?;
         if let Some(function) = &self.stub {
