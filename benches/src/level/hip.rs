@@ -177,6 +177,7 @@ impl Hip {
         // promises that the file is sound to load.
         let status = unsafe {
             hsavmm_shut_down();
+            // Behave like HIP 7.
             hsavmm_use_profile(7);
             match backend {
                 Backend::Simulated(config) => {
@@ -238,6 +239,7 @@ impl Hip {
         }
     }
 
+    /// Reserves addresses and maps `live` pages of them.
     pub fn map_live(&mut self, live: usize) -> Result<Layout, Box<dyn Error>> {
         let size = Layout::size(live);
         let base = self.reserve_one(size)?;

@@ -44,6 +44,7 @@ impl Owned {
         }
     }
 
+    /// Reserves addresses and maps `live` pages of them.
     pub fn map_live(&mut self, live: usize) -> Result<Layout, Box<dyn std::error::Error>> {
         let reservation =
             Reservation::builder(Layout::size(live)).aligned_to(SIZE).reserve(&self.vmm)?;

@@ -106,6 +106,7 @@ impl Raw {
         })
     }
 
+    /// Reserves addresses and maps `live` pages of them.
     pub fn map_live(&mut self, live: usize) -> Result<Layout, Box<dyn std::error::Error>> {
         let size = Layout::size(live);
         let mut base = null_mut();

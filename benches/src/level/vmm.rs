@@ -43,6 +43,7 @@ impl VmmCalls {
         }
     }
 
+    /// Reserves addresses and maps `live` pages of them.
     pub fn map_live(&mut self, live: usize) -> Result<Layout, Box<dyn std::error::Error>> {
         let size = Layout::size(live);
         let base = self.vmm.address_reserve(size, SIZE, None)?;

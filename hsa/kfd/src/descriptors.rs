@@ -149,7 +149,7 @@ pub(crate) fn remove_within(first: u32, last: u32) {
 }
 
 /// Registers a duplicate of a descriptor.
-pub(crate) fn copy(from: c_int, to: c_int) {
+pub(crate) fn register_duplicate(from: c_int, to: c_int) {
     if to >= 0 && from != to && is_owner() {
         drop(remove(to));
         if let Some(device) = get(from) {

@@ -1,6 +1,6 @@
 //! The log, with one line for each call on a device.
 
-use crate::abi::{Plain, bits};
+use crate::abi::{Plain, format_bits};
 use crate::errno::Result;
 use crate::real::Mapping;
 use crate::{environment, own};
@@ -135,8 +135,8 @@ impl Log {
         let call = format!(
             "{device} MMAP address={address:?} length={length:#x} protection={} flags={} \
              offset={offset:#x}",
-            bits(protection as u32, &PROTECTIONS),
-            bits(flags as u32, &FLAGS),
+            format_bits(protection as u32, &PROTECTIONS),
+            format_bits(flags as u32, &FLAGS),
         );
         match result {
             Ok(mapped) => {

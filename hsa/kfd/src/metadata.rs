@@ -37,8 +37,8 @@ impl Metadata {
         Ok(file)
     }
 
-    /// Reads the metadata from the process that created the buffer, if that is another process and
-    /// still runs.
+    /// Reads the metadata from the process that created the buffer, if it is another process that still
+    /// runs.
     pub(crate) fn from_creator(label: Label) -> Self {
         // This process has published no metadata of the buffer. Skip the slow search through all its open files.
         if label.process == std::process::id() {
@@ -103,7 +103,7 @@ mod tests {
         );
         // SAFETY: our own child, which was not waited for.
         unsafe { libc::kill(child, libc::SIGKILL) };
-        // SAFETY: as above; its status is of no interest.
+        // SAFETY: as above; the status is not needed.
         unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
         assert_eq!(published, [1]);
         assert_eq!((found, absent), (sample(), Metadata::NONE));

@@ -33,12 +33,12 @@ impl NextFunction {
     }
 }
 
-/// Calls libc's function of that name and type: `next!("close", fn(c_int) -> c_int, descriptor)`.
+/// Calls libc's function of the given name and type: `next!("close", fn(c_int) -> c_int, descriptor)`.
 /// `None` if libc has no such function.
 macro_rules! next {
     ($name:literal, fn($($kind:ty),*) -> $result:ty, $($argument:expr),*) => {{
         static NEXT: $crate::real::NextFunction = {
-            // SAFETY: a literal without zeros, ended by the one that is added.
+            // SAFETY: a literal without zeros; `concat!` adds the final zero.
             let name = unsafe {
                 std::ffi::CStr::from_bytes_with_nul_unchecked(concat!($name, "\0").as_bytes())
             };

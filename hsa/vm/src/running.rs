@@ -27,10 +27,10 @@ const KVM_BOOT_LIMIT: Duration = Duration::from_secs(30);
 /// The time limit for a kept machine to start a program, after which another machine is booted.
 const REUSE_LIMIT: Duration = Duration::from_secs(60);
 
-/// Where the program's output or errors are copied to.
+/// The destination of a copy of the program's output or errors.
 pub(crate) type Stream = Box<dyn Write + Send>;
 
-/// What ends every wait: a signal that this process has received, and the time limit.
+/// The limits of every wait: a signal that this process has received, and the time limit.
 pub(crate) struct Limits {
     pub signal: Arc<AtomicUsize>,
     pub deadline: Instant,
@@ -125,7 +125,7 @@ impl RunningMachine {
         Ok(Self::new(qemu, boot_limit, [Box::new(output), Box::new(errors)], streams))
     }
 
-    /// Waits for a program in a kept machine that was idle.
+    /// Uses an idle kept machine.
     pub fn reuse(connection: Connection, streams: [Stream; 2]) -> Result<Self, RunError> {
         Self::connected(connection, REUSE_LIMIT, streams)
     }
@@ -156,7 +156,7 @@ impl RunningMachine {
         let mut is_confirmed = false;
         loop {
             if !is_confirmed && self.has_received_all(job) {
-                // After an error, the guest waits for its time limit.
+                // If writing fails, this loop tries again; the guest does not wait longer than its time limit.
                 is_confirmed = job.write(job::RECEIVED, "").is_ok();
             }
             if self.has_ended(job) {
@@ -212,7 +212,8 @@ impl RunningMachine {
     }
 }
 
-/// Copies to a stream until all writers of the other end have closed it. Counts the bytes in `received`.
+/// Copies from a reader to a stream, until all writers of the reader's other end have closed that end. Counts the bytes
+/// in `received`.
 fn copy(
     mut from: Box<dyn Read + Send>,
     mut to: Stream,

@@ -55,8 +55,8 @@ impl Drop for Frame {
     }
 }
 
-/// Maps a page of a file at an address, or an inaccessible page. The kernel chooses the address if it
-/// is 0.
+/// Maps a page of a file at an address, or an inaccessible page. If `address` is 0, the kernel
+/// chooses one.
 ///
 /// # Safety
 ///

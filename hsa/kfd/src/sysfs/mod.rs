@@ -1,7 +1,7 @@
 //! Writes the emulated files of `/sys` and `/dev` to a temporary folder, the tree.
 //!
 //! The contents depend only on the configuration. Processes of one configuration share a folder, whose
-//! name contains a hash of the contents. The first process writes it under another name and renames it.
+//! name contains a hash of the contents. The first process writes the folder under another name, then renames it.
 
 mod counters;
 mod topology;
@@ -81,7 +81,9 @@ fn store(files: &[File], links: &[File]) -> io::Result<PathBuf> {
         // Another process of the same configuration may have written the folder meanwhile.
         if !is_own(&folder, user) {
             let path = folder.display();
-            return Err(io::Error::other(format!("{path}: {error}; remove it, or set TMPDIR")));
+            return Err(io::Error::other(format!(
+                "{path}: {error}; remove it, or set TMPDIR to another folder"
+            )));
         }
     }
     Ok(folder)
