@@ -122,6 +122,7 @@ enum Source {
     Loaded,
 }
 
+/// HIP's calls, and the objects of a round.
 #[derive(Debug)]
 pub(crate) struct Hip {
     functions: Functions,

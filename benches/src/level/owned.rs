@@ -8,6 +8,7 @@ use hsa_vmm::{
 use std::hint::black_box;
 use std::os::fd::OwnedFd;
 
+/// The owned types' calls, and the objects of a round.
 #[derive(Debug)]
 pub(crate) struct Owned {
     vmm: Vmm,

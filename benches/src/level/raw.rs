@@ -7,7 +7,7 @@ use core::ffi::c_void;
 use core::ptr::null_mut;
 use hsa_sys::*;
 
-/// Addresses and handles of the runtime.
+/// The runtime's own functions, and the objects of a round.
 #[derive(Debug)]
 pub(crate) struct Raw {
     vmem: Vmem,

@@ -9,6 +9,7 @@ use hsa_vmm::{
 use std::hint::black_box;
 use std::os::fd::OwnedFd;
 
+/// The calls of [`Vmm`], and the objects of a round.
 #[derive(Debug)]
 pub(crate) struct VmmCalls {
     vmm: Vmm,

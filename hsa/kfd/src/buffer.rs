@@ -116,14 +116,14 @@ impl Buffers {
         size: u64,
         claim: Claim,
     ) -> Result<Arc<Buffer>> {
-        let (token, process) = (memory_file::token(), std::process::id());
+        let (token, process) = (memory_file::random_token(), std::process::id());
         let label = Label { gpu, flags, token, process };
         self.insert(&mut self.index(), label, size, OnceLock::new(), Some(claim))
     }
 
     /// Creates a buffer object of system memory, which uses no memory of the GPU.
     pub(crate) fn create_system(self: &Arc<Self>, gpu: usize, size: u64) -> Result<Arc<Buffer>> {
-        let (token, process) = (memory_file::token(), std::process::id());
+        let (token, process) = (memory_file::random_token(), std::process::id());
         let label = Label { gpu, flags: flags::GTT, token, process };
         self.insert(&mut self.index(), label, size, OnceLock::new(), None)
     }
@@ -151,7 +151,7 @@ impl Buffers {
     /// Imports new memory of the same size instead of a dma-buf's: the planned fault `other`.
     pub(crate) fn import_other(self: &Arc<Self>, descriptor: libc::c_int) -> Result<Arc<Buffer>> {
         let (label, size) = memory_file::recognise(descriptor)?;
-        let other = Label { token: memory_file::token(), ..label };
+        let other = Label { token: memory_file::random_token(), ..label };
         self.import(MemoryFile::labelled(other, size)?.descriptor())
     }
 

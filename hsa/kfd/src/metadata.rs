@@ -69,7 +69,7 @@ fn name(label: Label) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory_file::token;
+    use crate::memory_file::random_token;
     use std::io::{Read, Write};
     use std::time::Duration;
 
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn metadata_is_found_while_the_writer_runs() {
-        let token = token();
+        let token = random_token();
         let (mut reader, writer) = std::io::pipe().unwrap();
         // SAFETY: the child runs this thread's code only, and ends without returning.
         let child = unsafe { libc::fork() };
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn oversized_metadata_is_rejected() {
-        let label = Label { gpu: 0, flags: 1, token: token(), process: std::process::id() };
+        let label = Label { gpu: 0, flags: 1, token: random_token(), process: std::process::id() };
         let oversized = Metadata { size: MAX_SIZE as u32 + 1, ..sample() };
         assert_eq!(oversized.publish(label).map(drop), Err(EINVAL));
     }

@@ -8,8 +8,8 @@
 
 #define WAVE 64
 /*
- * The arguments of a copy are pairs of a source and a destination address, one for the start of each phase and one
- * for the end of the last, then the number of work items. These are the numbers of pairs of the two copy kernels.
+ * The arguments of a copy: a source and a destination address for the start of each phase, such a pair for the end of
+ * the last phase, and the number of work items. AMD's two copy kernels have these numbers of pairs.
  */
 #define ALIGNED_PAIRS 5
 #define MISALIGNED_PAIRS 3

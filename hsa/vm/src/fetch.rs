@@ -44,8 +44,8 @@ pub enum FetchError {
     },
     /// The requested kernel is of another series than the module.
     #[error(
-        "cannot fetch the kernel {requested}: the software GPUs support only the amdgpu of Linux {SERIES}; \
-         without --kernel, `vm fetch` gets the newest one"
+        "cannot fetch the kernel {requested}: only Linux {SERIES} is supported, because the software GPUs are written \
+         for its amdgpu; without --kernel, `vm fetch` gets the newest one"
     )]
     OtherSeries {
         /// The requested kernel.

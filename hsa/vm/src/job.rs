@@ -75,9 +75,9 @@ impl Job {
     pub fn prepare(&self, command: &Command, results: Option<&Path>) -> io::Result<()> {
         for entry in fs::read_dir(&self.folder)? {
             let entry = entry?;
-            let is_kept =
+            let outlives_job =
                 [LOCK, CONSOLE, QEMU_ERRORS].iter().any(|name| entry.file_name() == *name);
-            if !is_kept {
+            if !outlives_job {
                 fs::remove_file(entry.path())?;
             }
         }

@@ -6,7 +6,7 @@
 
 use crate::job::ENDED;
 use crate::machine::{Machine, RunError, file_error};
-use crate::running::{End, Limits, PAUSE};
+use crate::running::{End, Limits, POLLING_INTERVAL};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, geteuid, kill_process, setsid, test_kill_process};
@@ -63,12 +63,12 @@ impl KeptMachine {
             if let Some(end) = limits.check() {
                 return Ok(Err(end));
             }
-            thread::sleep(PAUSE);
+            thread::sleep(POLLING_INTERVAL);
         }
     }
 
     /// Returns the job's folder, which the machine shares with the process that uses it.
-    pub fn job(&self) -> PathBuf {
+    pub fn job_folder(&self) -> PathBuf {
         self.folder.join(JOB)
     }
 
@@ -81,7 +81,7 @@ impl KeptMachine {
         let started = Instant::now();
         // Connect only then: an earlier connection would hide from the guest that the previous process has
         // disconnected.
-        while !self.job().join(ENDED).exists() {
+        while !self.job_folder().join(ENDED).exists() {
             test_kill_process(process).ok()?;
             if limits.check().is_some() {
                 return None;
@@ -91,7 +91,7 @@ impl KeptMachine {
                 connect()?.kill();
                 return None;
             }
-            thread::sleep(PAUSE);
+            thread::sleep(POLLING_INTERVAL);
         }
         connect()
     }

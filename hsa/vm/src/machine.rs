@@ -252,7 +252,7 @@ impl Machine {
             Some(Err(end)) => return self.outcome(end, "kept", String::new),
         };
         let job = match &kept {
-            Some(kept) => Job::in_folder(kept.job()),
+            Some(kept) => Job::in_folder(kept.job_folder()),
             None => Job::temporary(),
         };
         let job = job.map_err(file_error(Path::new("job")))?;

@@ -17,8 +17,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// The polling interval.
-pub(crate) const PAUSE: Duration = Duration::from_millis(20);
+pub(crate) const POLLING_INTERVAL: Duration = Duration::from_millis(20);
 /// The time limit for booting. Without KVM, booting takes 16 s on an idle machine, and more than five minutes if eight
 /// processes wait for each processor. A kernel that panics ends QEMU at once.
 const BOOT_LIMIT: Duration = Duration::from_secs(10 * 60);
@@ -172,7 +171,7 @@ impl RunningMachine {
             if self.started.elapsed() > self.boot_limit && !job.has_booted() {
                 return End::NotBooted;
             }
-            thread::sleep(PAUSE);
+            thread::sleep(POLLING_INTERVAL);
         }
     }
 

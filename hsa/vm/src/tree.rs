@@ -55,8 +55,8 @@ pub enum TreeError {
     },
     /// The tree is of another series than the module.
     #[error(
-        "cannot use the kernel tree {tree}: it is Linux {version}, but the software GPUs support only the amdgpu of \
-         Linux {SERIES}", tree = tree.display()
+        "cannot use the kernel tree {tree}: it is Linux {version}, and only Linux {SERIES} is supported, because the \
+         software GPUs are written for its amdgpu", tree = tree.display()
     )]
     OtherSeries {
         /// The tree.

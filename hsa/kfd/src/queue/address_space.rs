@@ -20,6 +20,7 @@ type AccessResult<T> = std::result::Result<T, AccessFault>;
 /// The addresses that a GPU's engines can access, through the page table of a process.
 #[derive(Clone, Debug)]
 pub(super) struct GpuAddressSpace {
+    /// The file of the render node, which has the page table.
     pub(super) space: Arc<DrmFile>,
     /// The page at which a buffer is mapped while an engine atomically adds to a number in it.
     pub(super) frame: Arc<Frame>,

@@ -72,8 +72,8 @@ fn store(files: &[File], links: &[File]) -> io::Result<PathBuf> {
     if is_own(&folder, user) {
         return Ok(folder);
     }
-    let draft =
-        environment::temporary_folder().join(format!("{name}.{:016x}", memory_file::token()));
+    let draft = environment::temporary_folder()
+        .join(format!("{name}.{:016x}", memory_file::random_token()));
     fs::DirBuilder::new().mode(0o700).create(&draft)?;
     let stored = fill(&draft, files, links).and_then(|()| fs::rename(&draft, &folder));
     if let Err(error) = stored {
