@@ -272,7 +272,7 @@ pub fn run(
     let clock = Clock::new();
     let calls = target.backend.calls_per_sample();
     let mut runners = Vec::with_capacity(options.levels.len());
-    // The costs of other levels are compared with those of the first, the runtime's own calls.
+    // The raw level must be the first, because its costs are subtracted from those of the other levels.
     let mut levels = options.levels.clone();
     levels.sort_unstable();
     levels.dedup();

@@ -177,7 +177,7 @@ impl Log {
         let (process, thread) = (std::process::id(), unsafe { libc::gettid() });
         let time = self.began.elapsed().as_secs_f64();
         let line = format!("{process}:{thread} {time:.6} {text}\n");
-        // A log that cannot be written must not make the logged call fail.
+        // Ignore errors: the logged call must not fail because of the log.
         let _ = file.write_all(line.as_bytes());
     }
 }

@@ -1,4 +1,4 @@
-//! Logs the calls on the machine's own driver, which performs them (`HSA_KFD=real`). Nothing is emulated then.
+//! Logs the calls on the machine's own driver, which performs them (`HSA_KFD=real`). In this mode, nothing is emulated.
 
 use crate::log::{self, Log};
 use crate::request::Request;

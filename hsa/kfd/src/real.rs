@@ -58,7 +58,7 @@ macro_rules! next {
 }
 pub(crate) use next;
 
-/// Closes a descriptor of the emulation's own.
+/// Closes one of the emulation's own descriptors.
 pub(crate) fn close(descriptor: c_int) {
     // SAFETY: the emulation owns the descriptor and does not use it again.
     unsafe { libc::syscall(libc::SYS_close, descriptor) };

@@ -82,7 +82,7 @@ impl MemoryUsage {
         is_locked(file, byte(slot))
     }
 
-    /// Adds up a count of all live processes.
+    /// Adds up one of the counts over all live processes.
     fn sum(&self, count: impl Fn(&Slot) -> &AtomicU64) -> u64 {
         let slots = self.slots.iter().enumerate();
         let counts = slots.map(|(slot, usage)| (slot, count(usage).load(Ordering::Relaxed)));

@@ -152,7 +152,7 @@ fn calls_work_after_descriptor_exhaustion() {
         let limit = libc::rlimit { rlim_cur: 40, rlim_max: 250 };
         // SAFETY: reads the struct.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
-        // More buffers than the program can have descriptors, each with its own memory.
+        // The buffers are more than the descriptors that the program can have. Each buffer has its own memory.
         let buffers: Vec<_> = (0..200).map(|_| gpu.alloc(4096, VRAM | PUBLIC).unwrap()).collect();
         for (_, offset) in &buffers {
             mmap(gpu.drm, *offset, 4096).unwrap();

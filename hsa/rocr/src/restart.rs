@@ -1,4 +1,4 @@
-//! Restarts the running program.
+//! Creates commands that start the running program again.
 
 use crate::folder::program;
 use std::io;

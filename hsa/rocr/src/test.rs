@@ -204,7 +204,7 @@ fn run_on(
 /// permit.
 struct Permit;
 
-/// The number of permits in use, and the condition that one is returned.
+/// The number of permits in use, and the condition variable that signals a returned permit.
 static PERMITS: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
 
 impl Permit {

@@ -190,7 +190,7 @@ impl RunningMachine {
         job.written().is_some_and(|written| received.zip(written).all(|(has, all)| has >= all))
     }
 
-    /// Ends QEMU, if it still runs, or makes a kept machine idle; returns the streams.
+    /// Ends QEMU. A kept machine becomes idle instead, if its program or a signal ended the wait. Returns the streams.
     pub fn finish(self, end: &End) -> [Stream; 2] {
         match self.qemu {
             Qemu::Child(mut child) => {

@@ -206,7 +206,7 @@ mod tests {
         }
         assert_eq!(version(&text), Some("6.12.9"));
         assert!(missing_options(&text).is_empty());
-        // amdgpu must be a module: hsa_vmm.ko replaces its functions before it binds to a device.
+        // amdgpu must be a module: hsa_vmm.ko replaces functions of amdgpu before amdgpu binds to a device.
         let built_in = text.replace("CONFIG_DRM_AMDGPU=m", "CONFIG_DRM_AMDGPU=y");
         assert_eq!(missing_options(&built_in), ["CONFIG_DRM_AMDGPU=m"]);
     }
