@@ -19,7 +19,7 @@ use std::cell::RefCell;
 fn main() {
     for gib in SIZES_IN_GIB {
         if !copyable_sizes().contains(&gib) {
-            println!("skipped: copying {gib} GiB, too little memory");
+            println!("skipped: copying {gib} GiB: this machine has too little free memory");
         }
     }
     divan::main();
@@ -36,8 +36,9 @@ fn copyable_sizes() -> Vec<usize> {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<usize>().ok());
-    let available = kib.unwrap_or(0) >> 20;
-    SIZES_IN_GIB.into_iter().filter(|gib| gib + 3 <= available).collect()
+    let available_gib = kib.unwrap_or(0) >> 20;
+    // Leave 3 GiB for other programs.
+    SIZES_IN_GIB.into_iter().filter(|gib| gib + 3 <= available_gib).collect()
 }
 
 fn vmm() -> Vmm {

@@ -23,6 +23,7 @@ const PAGES: usize = 1 << 13;
 /// The number of calls that the program reports.
 const CALLS: usize = 1000;
 
+/// A reservation with live mappings and holes in turn, and the objects of the counted calls.
 struct Workload {
     vmm: Vmm,
     base: usize,

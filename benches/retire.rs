@@ -4,8 +4,8 @@
 //! cargo bench -p hsa-vmm-bench --bench retire
 //! ```
 //!
-//! Runs on the simulation, which a submission does not call. A batch fills the queue. It is measured while the
-//! queue's thread, if there is one, reads the signals of the batch's earlier submissions.
+//! Runs on the simulation; a submission does not call it. A batch of submissions fills the queue. If the queue has a
+//! thread, the thread reads the signals of the batch's earlier submissions during the measurement.
 
 use hsa_vmm::hsa_sys::hsa_signal_t;
 use hsa_vmm::simulation::Config;
@@ -26,8 +26,8 @@ fn submit(queue: &RetireQueue, mapping: Mapping, signals: &[Condition]) -> Resul
     Ok(unsafe { queue.submit(mapping, signals) }?)
 }
 
-/// Submits batches, each divided between `threads` threads. Returns the median and the maximum, over all threads of
-/// all batches, of the nanoseconds per submission.
+/// Submits batches, each divided between `threads` threads, to a queue with or without its own thread. Returns the
+/// median and the maximum, over all threads of all batches, of the nanoseconds per submission.
 fn measure(
     vmm: &Vmm,
     signals: &[Condition],

@@ -49,7 +49,7 @@ pub fn opening(
     }
     let mut order = Order::of(openers.len());
     for round in 0..=samples {
-        for &index in order.shuffled() {
+        for &index in order.shuffle() {
             let (_, opener, collected) = &mut openers[index];
             let (opened, nanoseconds) = clock.time(|| opener.open());
             opened?;

@@ -16,7 +16,7 @@ pub enum Operation {
     Create,
     /// Maps the memory at a free page between the live mappings.
     Map,
-    /// Grants access to all GPUs in one call.
+    /// Grants all GPUs access to the mapping in one call.
     SetAccess,
     /// Queries the first GPU's access to one of the live mappings.
     GetAccess,

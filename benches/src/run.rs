@@ -272,7 +272,7 @@ pub fn run(
     let clock = Clock::new();
     let calls = target.backend.calls_per_sample();
     let mut runners = Vec::with_capacity(options.levels.len());
-    // The costs of other levels are compared with those of the first, the runtime's own calls.
+    // The raw level must be the first, because its costs are subtracted from those of the other levels.
     let mut levels = options.levels.clone();
     levels.sort_unstable();
     levels.dedup();
@@ -288,7 +288,7 @@ pub fn run(
         if round == warm_up {
             runners.iter_mut().for_each(|runner| runner.samples.clear());
         }
-        for &runner in order.shuffled() {
+        for &runner in order.shuffle() {
             runners[runner].round(clock, options, &mut holes, &mut mapped)?;
         }
         report((round + 1) as f64 / (warm_up + options.samples) as f64);
@@ -350,7 +350,8 @@ impl Order {
         Self { levels: (0..count).collect(), seed: 1 }
     }
 
-    pub fn shuffled(&mut self) -> &[usize] {
+    /// Shuffles the order, and returns it.
+    pub fn shuffle(&mut self) -> &[usize] {
         for index in (1..self.levels.len()).rev() {
             self.seed = self.seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             self.levels.swap(index, (self.seed >> 16) as usize % (index + 1));

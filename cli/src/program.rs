@@ -80,7 +80,7 @@ impl NotStarted {
 /// Returns a command that starts this program again as a worker. The worker records which planned faults
 /// happen.
 pub fn worker_command() -> io::Result<Command> {
-    let mut command = hsa_rocr::restart()?;
+    let mut command = hsa_rocr::restart_command()?;
     planned_faults::enable_recording(&mut command);
     Ok(command)
 }

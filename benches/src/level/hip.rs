@@ -122,6 +122,7 @@ enum Source {
     Loaded,
 }
 
+/// HIP's calls, and the objects of a round.
 #[derive(Debug)]
 pub(crate) struct Hip {
     functions: Functions,
@@ -177,6 +178,7 @@ impl Hip {
         // promises that the file is sound to load.
         let status = unsafe {
             hsavmm_shut_down();
+            // Behave like HIP 7.
             hsavmm_use_profile(7);
             match backend {
                 Backend::Simulated(config) => {
@@ -238,6 +240,7 @@ impl Hip {
         }
     }
 
+    /// Reserves addresses and maps `live` pages of them.
     pub fn map_live(&mut self, live: usize) -> Result<Layout, Box<dyn Error>> {
         let size = Layout::size(live);
         let base = self.reserve_one(size)?;

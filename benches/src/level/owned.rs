@@ -8,6 +8,7 @@ use hsa_vmm::{
 use std::hint::black_box;
 use std::os::fd::OwnedFd;
 
+/// The owned types' calls, and the objects of a round.
 #[derive(Debug)]
 pub(crate) struct Owned {
     vmm: Vmm,
@@ -44,6 +45,7 @@ impl Owned {
         }
     }
 
+    /// Reserves addresses and maps `live` pages of them.
     pub fn map_live(&mut self, live: usize) -> Result<Layout, Box<dyn std::error::Error>> {
         let reservation =
             Reservation::builder(Layout::size(live)).aligned_to(SIZE).reserve(&self.vmm)?;

@@ -7,7 +7,7 @@ use core::ffi::c_void;
 use core::ptr::null_mut;
 use hsa_sys::*;
 
-/// Addresses and handles of the runtime.
+/// The runtime's own functions, and the objects of a round.
 #[derive(Debug)]
 pub(crate) struct Raw {
     vmem: Vmem,
@@ -106,6 +106,7 @@ impl Raw {
         })
     }
 
+    /// Reserves addresses and maps `live` pages of them.
     pub fn map_live(&mut self, live: usize) -> Result<Layout, Box<dyn std::error::Error>> {
         let size = Layout::size(live);
         let mut base = null_mut();

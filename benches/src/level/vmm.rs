@@ -9,6 +9,7 @@ use hsa_vmm::{
 use std::hint::black_box;
 use std::os::fd::OwnedFd;
 
+/// The calls of [`Vmm`], and the objects of a round.
 #[derive(Debug)]
 pub(crate) struct VmmCalls {
     vmm: Vmm,
@@ -43,6 +44,7 @@ impl VmmCalls {
         }
     }
 
+    /// Reserves addresses and maps `live` pages of them.
     pub fn map_live(&mut self, live: usize) -> Result<Layout, Box<dyn std::error::Error>> {
         let size = Layout::size(live);
         let base = self.vmm.address_reserve(size, SIZE, None)?;

@@ -135,7 +135,7 @@ fn installation(args: &Emulate, program: &OsStr) -> anyhow::Result<Option<Instal
 /// Loads the emulated driver's configuration in another process. If the configuration is invalid, exits with the
 /// driver's message. Without this check, a misspelt fault would be reported late or never.
 fn check_configuration(args: &Emulate) -> anyhow::Result<()> {
-    let mut command = hsa_rocr::restart()?;
+    let mut command = hsa_rocr::restart_command()?;
     command.args(["kfd-version", "--open"]);
     emulation(args).apply(&mut command)?;
     command.env_remove("HSA_KFD_LOG").env_remove("HSA_KFD_PAGE_TABLES");

@@ -43,7 +43,7 @@ pub const LIMIT: Duration = Duration::from_secs(5);
 /// Returns the reason if the process cannot be started or does not end in time.
 pub fn query(options: &[&str], with_faults: bool) -> Result<String, String> {
     let not_started = |error: io::Error| format!("cannot start this program again: {error}");
-    let mut command = hsa_rocr::restart().map_err(not_started)?;
+    let mut command = hsa_rocr::restart_command().map_err(not_started)?;
     command.arg("kfd-version").args(options);
     let removed: &[&str] = match with_faults {
         true => &["HSA_KFD_LOG", "HSA_KFD_PAGE_TABLES"],

@@ -24,7 +24,7 @@ pub fn peer_command(runtime: PeerRuntime) -> Vec<OsString> {
         PeerRuntime::Simulation => "peer::on_the_simulation",
         PeerRuntime::Amd => "peer::on_amds_runtime",
     };
-    let mut command = hsa_rocr::restart().unwrap();
+    let mut command = hsa_rocr::restart_command().unwrap();
     command.args([name, "--exact", "--ignored", "--nocapture"]);
     [command.get_program()].into_iter().chain(command.get_args()).map(Into::into).collect()
 }

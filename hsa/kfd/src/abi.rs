@@ -4,7 +4,7 @@
 ///
 /// # Safety
 ///
-/// Every bit pattern is a value, and there is no padding: plain integers only.
+/// The type consists of integers without padding, so every bit pattern is a valid value.
 pub(crate) unsafe trait Plain: Copy + Send + 'static {
     /// Passes the name and value of each field to `visit`, for the log.
     fn fields(&self, visit: &mut dyn FnMut(&'static str, String));
@@ -74,7 +74,7 @@ impl<T: std::fmt::Debug, const N: usize> LogField for [T; N] {
 }
 
 /// Formats the names of the set bits, and the unnamed bits as a number.
-pub(crate) fn bits(value: u32, names: &[(u32, &str)]) -> String {
+pub(crate) fn format_bits(value: u32, names: &[(u32, &str)]) -> String {
     let named = names.iter().filter(|(bit, _)| value & bit != 0);
     let rest = names.iter().fold(value, |value, (bit, _)| value & !bit);
     let mut texts: Vec<String> = named.map(|(_, name)| (*name).to_owned()).collect();
@@ -128,5 +128,5 @@ pub(crate) use format_field;
 
 /// Formats the flags of a new descriptor, which are those of `open`.
 pub(crate) fn open_flags(flags: u32) -> String {
-    bits(flags, &[(libc::O_CLOEXEC as u32, "CLOEXEC"), (libc::O_RDWR as u32, "RDWR")])
+    format_bits(flags, &[(libc::O_CLOEXEC as u32, "CLOEXEC"), (libc::O_RDWR as u32, "RDWR")])
 }

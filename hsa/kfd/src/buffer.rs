@@ -48,7 +48,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// Returns the metadata that any process has attached.
+    /// Returns the metadata that this process has attached, or else the creator's.
     pub(crate) fn metadata(&self) -> Metadata {
         let own = self.metadata.lock().unwrap_or_else(PoisonError::into_inner);
         own.as_ref().map_or_else(|| Metadata::from_creator(self.label), |(metadata, _)| *metadata)
@@ -108,7 +108,7 @@ impl Buffers {
         self.index().by_offset.len()
     }
 
-    /// Creates a buffer object; `ENOMEM` if there is no offset left for it.
+    /// Creates a buffer object; `ENOMEM` if no offset is left for it.
     pub(crate) fn create(
         self: &Arc<Self>,
         gpu: usize,
@@ -116,14 +116,14 @@ impl Buffers {
         size: u64,
         claim: Claim,
     ) -> Result<Arc<Buffer>> {
-        let (token, process) = (memory_file::token(), std::process::id());
+        let (token, process) = (memory_file::random_token(), std::process::id());
         let label = Label { gpu, flags, token, process };
         self.insert(&mut self.index(), label, size, OnceLock::new(), Some(claim))
     }
 
-    /// Creates a buffer object of system memory, which uses none of the GPU's own.
+    /// Creates a buffer object of system memory, which uses no memory of the GPU.
     pub(crate) fn create_system(self: &Arc<Self>, gpu: usize, size: u64) -> Result<Arc<Buffer>> {
-        let (token, process) = (memory_file::token(), std::process::id());
+        let (token, process) = (memory_file::random_token(), std::process::id());
         let label = Label { gpu, flags: flags::GTT, token, process };
         self.insert(&mut self.index(), label, size, OnceLock::new(), None)
     }
@@ -141,17 +141,17 @@ impl Buffers {
         }
         let file = OnceLock::from(MemoryFile::duplicate(descriptor)?);
         let mut index = self.index();
-        // Another thread may have imported it meanwhile.
+        // Another thread may have imported the dma-buf meanwhile.
         match find(&index) {
             Some(found) => Ok(found),
             None => self.insert(&mut index, label, size, file, None),
         }
     }
 
-    /// Imports other memory than that of a dma-buf, with the same size: a planned fault.
+    /// Imports new memory of the same size instead of a dma-buf's: the planned fault `other`.
     pub(crate) fn import_other(self: &Arc<Self>, descriptor: libc::c_int) -> Result<Arc<Buffer>> {
         let (label, size) = memory_file::recognise(descriptor)?;
-        let other = Label { token: memory_file::token(), ..label };
+        let other = Label { token: memory_file::random_token(), ..label };
         self.import(MemoryFile::labelled(other, size)?.descriptor())
     }
 

@@ -73,8 +73,8 @@ pub(crate) fn owner() -> libc::pid_t {
     OWNER.load(Ordering::Relaxed)
 }
 
-/// Returns whether the calling process owns the table. A child that `vfork` or a direct system call has
-/// created does not.
+/// Returns whether the calling process owns the table. A child created by `vfork` or by a direct system call
+/// does not own it.
 pub(crate) fn is_owner() -> bool {
     owner() == this_process()
 }
@@ -149,7 +149,7 @@ pub(crate) fn remove_within(first: u32, last: u32) {
 }
 
 /// Registers a duplicate of a descriptor.
-pub(crate) fn copy(from: c_int, to: c_int) {
+pub(crate) fn register_duplicate(from: c_int, to: c_int) {
     if to >= 0 && from != to && is_owner() {
         drop(remove(to));
         if let Some(device) = get(from) {
@@ -158,7 +158,7 @@ pub(crate) fn copy(from: c_int, to: c_int) {
     }
 }
 
-/// Returns the open render nodes, each once.
+/// Returns the open files of render nodes, without duplicates.
 pub(crate) fn render_files() -> Vec<Arc<DrmFile>> {
     let mut files: Vec<Arc<DrmFile>> = Vec::new();
     for open in table().values() {

@@ -72,8 +72,8 @@ impl Faults {
 
     /// Writes each rule that takes effect to a file ([`hsa_faults::RECORD`]).
     pub(crate) fn recording_to(self, file: File) -> Self {
-        // A single write, so that lines of several processes do not mix. If the write fails, the
-        // call must not fail.
+        // A single write, so that lines of several processes do not mix. Ignore errors: the call must
+        // not fail because of the record.
         let write = move |rule| drop((&file).write_all(format!("driver {rule}\n").as_bytes()));
         Self { injector: self.injector.with_reporter(write) }
     }

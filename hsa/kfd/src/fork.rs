@@ -1,7 +1,7 @@
 //! Fork handling.
 //!
-//! The parent takes the per-process locks before a fork, so that they are free in the child, and the
-//! data that they protect is consistent. The child abandons the parent's driver with all its locks. As with
+//! The parent takes the per-process locks before a fork. In the child, these locks are therefore free, and their
+//! data is consistent. The child abandons the parent's driver with all its locks. As with
 //! amdkfd, the child has no memory and no handles until it opens a device.
 
 use crate::interpose::lists;

@@ -48,7 +48,7 @@ impl Pte {
         Self { size, offset, flags, buffer: entry.buffer.as_ref().map(Arc::downgrade) }
     }
 
-    /// Returns the entry, or its size if its memory is freed.
+    /// Returns the entry, or its size if the memory was freed.
     fn entry(&self) -> Result<Entry, u64> {
         let Self { size, offset, flags, .. } = *self;
         let buffer = match &self.buffer {
@@ -59,7 +59,7 @@ impl Pte {
     }
 }
 
-/// The result of a look-up: the start of the entry, and the entry, or its size if its memory is freed.
+/// The result of a look-up: the start of the entry, and `Ok(entry)`, or `Err(size)` if the memory was freed.
 pub(crate) type LookUp = (u64, Result<Entry, u64>);
 
 /// A change that amdgpu makes.

@@ -1,12 +1,11 @@
 //! Runs programs with another dynamic loader and C library: those of a release of AMD's runtime.
 //!
-//! A release can need a newer C library than the machine has. `HSA_KFD_LOADER` names its loader, and
-//! `LD_AUDIT` names this object. The machine's loader then calls [`la_version`] before it loads any
-//! library of the program. `la_version` maps the other loader and enters it, as the kernel would have.
-//! So the program, its scripts and the programs that it starts need no wrapper, and `/proc/self/exe` is the
-//! program.
+//! A release can need a newer C library than the machine has. `HSA_KFD_LOADER` names the loader of that library, and
+//! `LD_AUDIT` names this object. The machine's loader then calls [`la_version`] before it loads any library of the
+//! program. `la_version` maps the other loader and enters it, as the kernel does when it starts a program. The program,
+//! its scripts and its child processes therefore need no wrapper, and `/proc/self/exe` is the program.
 //!
-//! The other loader gets its libraries by `LD_LIBRARY_PATH`, which takes the place of `LD_AUDIT` in the
+//! The other loader finds its libraries through `LD_LIBRARY_PATH`, which takes the place of `LD_AUDIT` in the
 //! environment. [`start`] restores `LD_AUDIT` before the program reads the environment.
 
 use crate::errno::{EINVAL, Errno, Result};
@@ -252,11 +251,11 @@ fn restore_dynamic_section() -> Result<()> {
     let (header, segments) = headers(&file)?;
     // SAFETY: only reads the process's auxiliary vector.
     let headers_address = unsafe { libc::getauxval(libc::AT_PHDR) };
-    let holds = |segment: &&Elf64_Phdr, offset: u64| {
+    let contains = |segment: &&Elf64_Phdr, offset: u64| {
         segment.p_type == libc::PT_LOAD
             && (segment.p_offset..segment.p_offset + segment.p_filesz).contains(&offset)
     };
-    let segment_at = |offset| segments.iter().find(|segment| holds(segment, offset));
+    let segment_at = |offset| segments.iter().find(|segment| contains(segment, offset));
     let Some(dynamic) = segments.iter().find(|segment| segment.p_type == libc::PT_DYNAMIC) else {
         return Ok(());
     };
@@ -314,7 +313,7 @@ unsafe fn jump(entry: usize, stack: *const c_void) -> ! {
     }
 }
 
-/// Ends the process: the registers of this architecture are not known here.
+/// Ends the process: this architecture is not supported.
 ///
 /// # Safety
 /// None.

@@ -1,6 +1,6 @@
 //! The log, with one line for each call on a device.
 
-use crate::abi::{Plain, bits};
+use crate::abi::{Plain, format_bits};
 use crate::errno::Result;
 use crate::real::Mapping;
 use crate::{environment, own};
@@ -135,8 +135,8 @@ impl Log {
         let call = format!(
             "{device} MMAP address={address:?} length={length:#x} protection={} flags={} \
              offset={offset:#x}",
-            bits(protection as u32, &PROTECTIONS),
-            bits(flags as u32, &FLAGS),
+            format_bits(protection as u32, &PROTECTIONS),
+            format_bits(flags as u32, &FLAGS),
         );
         match result {
             Ok(mapped) => {
@@ -177,7 +177,7 @@ impl Log {
         let (process, thread) = (std::process::id(), unsafe { libc::gettid() });
         let time = self.began.elapsed().as_secs_f64();
         let line = format!("{process}:{thread} {time:.6} {text}\n");
-        // A log that cannot be written must not make the logged call fail.
+        // Ignore errors: the logged call must not fail because of the log.
         let _ = file.write_all(line.as_bytes());
     }
 }

@@ -202,7 +202,7 @@ pub(crate) fn link_target(descriptor: c_int, prefix: &str) -> Option<String> {
 }
 
 /// Returns 64 unpredictable bits, never zero.
-pub(crate) fn token() -> u64 {
+pub(crate) fn random_token() -> u64 {
     let mut bytes = [0u8; 8];
     // SAFETY: writes at most the eight bytes of the array.
     unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn buffer_objects_differ_from_plain_memory_files() {
-        let label = Label { gpu: 3, flags: 0xb000_0001, token: token(), process: 7 };
+        let label = Label { gpu: 3, flags: 0xb000_0001, token: random_token(), process: 7 };
         let file = MemoryFile::labelled(label, 8192).unwrap();
         assert_eq!(recognise(file.descriptor()), Ok((label, 8192)));
         let plain = MemoryFile::plain(&label.text(), 8192).unwrap();

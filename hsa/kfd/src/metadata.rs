@@ -37,8 +37,8 @@ impl Metadata {
         Ok(file)
     }
 
-    /// Reads the metadata from the process that created the buffer, if that is another process and
-    /// still runs.
+    /// Reads the metadata from the process that created the buffer, if it is another process that still
+    /// runs.
     pub(crate) fn from_creator(label: Label) -> Self {
         // This process has published no metadata of the buffer. Skip the slow search through all its open files.
         if label.process == std::process::id() {
@@ -69,7 +69,7 @@ fn name(label: Label) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory_file::token;
+    use crate::memory_file::random_token;
     use std::io::{Read, Write};
     use std::time::Duration;
 
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn metadata_is_found_while_the_writer_runs() {
-        let token = token();
+        let token = random_token();
         let (mut reader, writer) = std::io::pipe().unwrap();
         // SAFETY: the child runs this thread's code only, and ends without returning.
         let child = unsafe { libc::fork() };
@@ -103,7 +103,7 @@ mod tests {
         );
         // SAFETY: our own child, which was not waited for.
         unsafe { libc::kill(child, libc::SIGKILL) };
-        // SAFETY: as above; its status is of no interest.
+        // SAFETY: as above; the status is not needed.
         unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
         assert_eq!(published, [1]);
         assert_eq!((found, absent), (sample(), Metadata::NONE));
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn oversized_metadata_is_rejected() {
-        let label = Label { gpu: 0, flags: 1, token: token(), process: std::process::id() };
+        let label = Label { gpu: 0, flags: 1, token: random_token(), process: std::process::id() };
         let oversized = Metadata { size: MAX_SIZE as u32 + 1, ..sample() };
         assert_eq!(oversized.publish(label).map(drop), Err(EINVAL));
     }

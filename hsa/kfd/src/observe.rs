@@ -1,4 +1,4 @@
-//! Logs the calls on the machine's own driver, which performs them (`HSA_KFD=real`). Nothing is emulated then.
+//! Logs the calls on the machine's own driver, which performs them (`HSA_KFD=real`). In this mode, nothing is emulated.
 
 use crate::log::{self, Log};
 use crate::request::Request;
@@ -36,7 +36,7 @@ pub(crate) fn current() -> Option<&'static Observer> {
     OBSERVER.get_or_init(start).as_ref()
 }
 
-/// Has the kernel perform an `ioctl`, and logs it if it is one of the driver's.
+/// Passes an `ioctl` to the kernel, and logs the calls of AMD's driver.
 pub(crate) fn ioctl(
     observer: &Observer,
     descriptor: c_int,
@@ -50,7 +50,7 @@ pub(crate) fn ioctl(
     }
 }
 
-/// The folder in debugfs with a folder for each GPU, whose name is the minor number.
+/// The folder in debugfs that has a folder for each device of DRM, named by its minor number.
 const FOLDER: &str = "/sys/kernel/debug/dri";
 
 /// Appends the kernel's own page tables to the file that `HSA_KFD_PAGE_TABLES` names.

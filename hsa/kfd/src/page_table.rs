@@ -110,8 +110,8 @@ impl PageTable {
         Ok(())
     }
 
-    /// Inserts an entry, also in the hardware. This updates the buffer, so amdgpu no longer forgets its split
-    /// entries.
+    /// Inserts an entry, also in the hardware. An update of a buffer ends the effect of [`Updates::split_bug`] on its
+    /// split entries.
     fn write(&mut self, address: u64, entry: Entry) {
         if let Some(hardware) = &mut self.hardware {
             hardware.write(address, &entry);

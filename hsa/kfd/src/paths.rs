@@ -83,7 +83,7 @@ fn join_tree(driver: &Driver, path: &str) -> Option<CString> {
     CString::new(format!("{}{path}", driver.tree)).ok()
 }
 
-/// Returns the file in the tree for a driver path. For devices and generated files, it is empty.
+/// Returns the file in the tree for a driver path. The files for devices and generated files are empty.
 pub(crate) fn tree_path(driver_path: DriverPath) -> Option<CString> {
     let driver = driver::get();
     match driver_path {

@@ -7,7 +7,7 @@ pub(crate) struct Profile {
     /// `gfx_target_version`: 90402 is gfx942.
     pub(crate) target: u32,
     pub(crate) device: u32,
-    /// AMDGPU_FAMILY_*.
+    /// `AMDGPU_FAMILY_*`.
     pub(crate) family: u32,
     pub(crate) revision: u32,
     /// Whether the CPU can access all of the GPU's memory (large BAR).

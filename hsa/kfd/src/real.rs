@@ -33,12 +33,12 @@ impl NextFunction {
     }
 }
 
-/// Calls libc's function of that name and type: `next!("close", fn(c_int) -> c_int, descriptor)`.
+/// Calls libc's function of the given name and type: `next!("close", fn(c_int) -> c_int, descriptor)`.
 /// `None` if libc has no such function.
 macro_rules! next {
     ($name:literal, fn($($kind:ty),*) -> $result:ty, $($argument:expr),*) => {{
         static NEXT: $crate::real::NextFunction = {
-            // SAFETY: a literal without zeros, ended by the one that is added.
+            // SAFETY: a literal without zeros; `concat!` adds the final zero.
             let name = unsafe {
                 std::ffi::CStr::from_bytes_with_nul_unchecked(concat!($name, "\0").as_bytes())
             };
@@ -58,7 +58,7 @@ macro_rules! next {
 }
 pub(crate) use next;
 
-/// Closes a descriptor of the emulation's own.
+/// Closes one of the emulation's own descriptors.
 pub(crate) fn close(descriptor: c_int) {
     // SAFETY: the emulation owns the descriptor and does not use it again.
     unsafe { libc::syscall(libc::SYS_close, descriptor) };

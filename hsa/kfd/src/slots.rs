@@ -1,4 +1,4 @@
-//! A table of values by small numbers. Like the kernel's IDR, it assigns the lowest free number.
+//! A table that identifies values by small numbers. Like the kernel's IDR, it assigns the lowest free number.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -1,5 +1,5 @@
-//! Access to the caller's memory at untrusted addresses. The kernel copies, so that an invalid
-//! address causes `EFAULT` instead of a crash.
+//! Access to the caller's memory at untrusted addresses. The kernel copies the bytes, so that an
+//! invalid address causes `EFAULT` instead of a crash.
 
 use crate::abi::Plain;
 use crate::descriptors::owner;
@@ -95,10 +95,10 @@ pub(crate) fn get<T: Plain>(address: u64) -> Result<T> {
     Ok(value)
 }
 
-/// Copies at most `room` bytes of a struct to the caller's memory.
-pub(crate) fn write_struct<T: Plain>(address: u64, room: usize, value: &T) -> Result<()> {
+/// Copies at most `capacity` bytes of a struct to the caller's memory.
+pub(crate) fn write_struct<T: Plain>(address: u64, capacity: usize, value: &T) -> Result<()> {
     let bytes = value.bytes();
-    write(address, &bytes[..room.min(bytes.len())])
+    write(address, &bytes[..capacity.min(bytes.len())])
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ const SLOTS: usize = 512;
 /// The unit in which the driver reports available memory, as amdkfd does (`VRAM_AVAILABLITY_ALIGN`).
 const AVAILABILITY_UNIT: u64 = 2 << 20;
 
-/// What a process uses of a GPU's memory.
+/// The memory that a process uses on one GPU.
 #[derive(Debug, Default)]
 struct Usage {
     /// Bytes.
@@ -30,7 +30,7 @@ struct Usage {
     rounded: AtomicU64,
 }
 
-/// What a process uses of each GPU's memory.
+/// The memory that a process uses on each GPU.
 type Slot = [Usage; MAX_GPUS];
 
 /// The byte of the file whose lock serialises counting; the bytes of the slots follow.
@@ -82,7 +82,7 @@ impl MemoryUsage {
         is_locked(file, byte(slot))
     }
 
-    /// Adds up a count of all live processes.
+    /// Adds up one of the counts over all live processes.
     fn sum(&self, count: impl Fn(&Slot) -> &AtomicU64) -> u64 {
         let slots = self.slots.iter().enumerate();
         let counts = slots.map(|(slot, usage)| (slot, count(usage).load(Ordering::Relaxed)));
@@ -231,7 +231,7 @@ impl Vram {
     }
 
     /// Returns the available bytes as amdkfd reports them: the size of each buffer is rounded up to a multiple of
-    /// 2 MiB, and the rest is rounded down to one. More can be allocated.
+    /// 2 MiB, and the remaining size is rounded down to such a multiple. An allocation can be larger than this number.
     pub(crate) fn available(&self) -> u64 {
         let free = self.size.saturating_sub(self.usage.rounded(self.gpu));
         free - free % AVAILABILITY_UNIT

@@ -42,7 +42,7 @@ fn duplicated_descriptors_are_devices() {
             copy.gem_va(gem, UNMAP, ADDRESS, MIB).unwrap();
             close(copy.drm).unwrap();
         }
-        // The process's page table outlives its file.
+        // The process's page table exists after all descriptors of its render node are closed.
         gpu.free(handle).unwrap();
         let (handle, _) = gpu.alloc_at(ADDRESS, MIB, VRAM).unwrap();
         gpu.map_memory(handle).unwrap();
@@ -146,13 +146,13 @@ fn driver_descriptors_are_protected() {
 }
 
 #[test]
-fn descriptor_exhaustion_loses_nothing() {
-    run_preloaded("descriptor_exhaustion_loses_nothing", &[], || {
+fn calls_work_after_descriptor_exhaustion() {
+    run_preloaded("calls_work_after_descriptor_exhaustion", &[], || {
         let gpu = Gpu::open();
         let limit = libc::rlimit { rlim_cur: 40, rlim_max: 250 };
         // SAFETY: reads the struct.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
-        // More buffers than the program can have descriptors, each with its own memory.
+        // The buffers are more than the descriptors that the program can have. Each buffer has its own memory.
         let buffers: Vec<_> = (0..200).map(|_| gpu.alloc(4096, VRAM | PUBLIC).unwrap()).collect();
         for (_, offset) in &buffers {
             mmap(gpu.drm, *offset, 4096).unwrap();

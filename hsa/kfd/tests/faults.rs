@@ -158,8 +158,7 @@ fn size_faults_change_reported_sizes() {
     );
 }
 
-/// Runs a test in a process whose first call after opening has a fault. Returns the signal that ended the
-/// process.
+/// Runs a test in a process with a planned fault of `AVAILABLE_MEMORY`. Returns the signal that ended the process.
 fn ending_signal(name: &str, effect: &str) -> Option<i32> {
     let plan = format!("AVAILABLE_MEMORY={effect}");
     let output = rerun(name, &[("HSA_KFD_FAULTS", &plan), ("INSIDE", "1")]);

@@ -16,10 +16,10 @@ fn in_child(run: impl FnOnce()) {
     match unsafe { libc::fork() } {
         -1 => panic!("fork: {}", kernel::errno()),
         0 => {
-            // SAFETY: ends the child if it hangs; then ends it without the parent's handlers.
+            // SAFETY: sets a timer, whose signal ends the child if it hangs.
             unsafe { libc::alarm(60) };
             let succeeded = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_ok();
-            // SAFETY: as above.
+            // SAFETY: ends the child without the parent's exit handlers.
             unsafe { libc::_exit(if succeeded { 0 } else { 1 }) }
         }
         child => {

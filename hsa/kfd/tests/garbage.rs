@@ -46,7 +46,8 @@ impl Random {
 fn random_calls_return() {
     run_preloaded("random_calls_return", &[("HSA_KFD", "gpus=2,vram=1GiB")], || {
         let gpu = Gpu::open();
-        // A call can write to the addresses in its argument: the valid ones are of memory that nothing else uses.
+        // A call can write to the addresses in its argument. The valid addresses belong to memory that nothing else
+        // uses.
         let (handle, offset) = gpu.alloc(1 << 16, kernel::VRAM | kernel::PUBLIC).unwrap();
         let memory = kernel::mmap(gpu.drm, offset, 1 << 16).unwrap() as u64;
         let descriptors = [gpu.kfd, gpu.drm, 0, -1, 1000, gpu.export(handle).unwrap()];
@@ -101,7 +102,8 @@ fn random_calls_return() {
     });
 }
 
-/// Returns a random valid call on the process's objects: its family, number and arguments.
+/// Returns a random valid call on the process's objects: its family, number and arguments. `src/kfd/mod.rs` (`K`) and
+/// `src/drm/mod.rs` (`d`) list the numbers.
 fn valid_call(gpu: Gpu, random: &mut Random, memory: u64, dmabuf: i32) -> (u8, u8, Vec<u64>) {
     let number = 1 + random.below(3);
     let (handle, address) = (gpu.id << 32 | number, 0x1000_0000 + (random.below(64) << 12));

@@ -194,7 +194,7 @@ fn processes_of_a_machine_share_memory() {
     run_preloaded(name, &[("HSA_KFD", &setting)], || {
         let gpu = Gpu::open();
         if std::env::var_os("TEST_SECOND").is_some() {
-            // The second process allocates the rest and is killed.
+            // The second process allocates the rest and kills itself.
             assert_eq!(gpu.available(), 24 * MIB);
             assert_eq!(gpu.alloc(25 * MIB, VRAM), Err(ENOMEM));
             gpu.alloc(24 * MIB, VRAM).unwrap();
@@ -228,7 +228,7 @@ fn system_memory_is_limited() {
     });
 }
 
-/// As a dma-buf, a buffer of system memory outlives the render node's file that created it. amdkfd imports it.
+/// A buffer of system memory that was exported as a dma-buf outlives the file that created it. amdkfd imports it.
 #[test]
 fn system_memory_is_created_and_shared() {
     run_preloaded("system_memory_is_created_and_shared", &[("HSA_KFD", "vram=64MiB")], || {

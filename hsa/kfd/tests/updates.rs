@@ -56,7 +56,7 @@ struct Machine {
     gpu: Gpu,
     memory: Buffer,
     other: Buffer,
-    /// The memory of the barrier.
+    /// The handle of the page that [`Self::barrier`] maps.
     page: u64,
 }
 
@@ -71,6 +71,7 @@ impl Machine {
         machine
     }
 
+    /// Calls `GEM_VA` on the memory under test.
     fn va(&self, operation: u64, flags: u64, address: u64, offset: u64, size: u64) {
         let mut va = [self.memory.gem, operation | flags << 32, address, offset, size];
         call(self.gpu.drm, b'd', 0x48, &mut va).unwrap();

@@ -1,9 +1,8 @@
 //! Access to the machine's package mirror through `apt-get`, with separate state.
 //!
 //! `apt-get` knows the mirror, the proxy and the archive's keys, and checks signatures and
-//! checksums. Here, `apt-get` keeps all of its state in a separate folder, runs no hooks of the machine,
-//! and treats all packages as not installed, so that it downloads all dependencies, including the C
-//! library.
+//! checksums. Here, `apt-get` keeps all of its state in a separate folder, and runs no hooks of the machine.
+//! It treats all packages as not installed, and therefore downloads all dependencies, including the C library.
 
 use crate::timeout;
 use rustix::process::{Pid, Signal, kill_process_group};

@@ -1,4 +1,4 @@
-//! Whether the emulated driver can be preloaded into a program.
+//! Checks whether the emulated driver can be preloaded into a program.
 
 use std::env;
 use std::ffi::OsStr;
@@ -22,7 +22,7 @@ const INTERPRETER_HEADER: u64 = 3;
 pub enum NotPreloadable {
     /// The program has no dynamic loader.
     #[error(
-        "cannot emulate a driver for {0}: the program is statically linked, so that nothing can be preloaded; \
+        "cannot emulate a driver for {0}: the program is statically linked, so nothing can be preloaded; \
          link it dynamically, or use `hsa-vmm vm`"
     )]
     Static(PathBuf),
@@ -45,15 +45,17 @@ pub enum NotPreloadable {
     OtherArchitecture(PathBuf),
     /// The loader ignores preloaded objects, because the program changes its user or group.
     #[error(
-        "cannot emulate a driver for {0}: the program is set-user-ID or set-group-ID, so that the loader \
+        "cannot emulate a driver for {0}: the program is set-user-ID or set-group-ID, so the loader \
          preloads nothing; run a copy without these bits"
     )]
     Privileged(PathBuf),
 }
 
-/// Checks that the emulated driver can be preloaded into a program: that the program, or the interpreter of a
-/// script, is for this architecture, is dynamically linked with glibc, and does not change the user or the group.
-/// Accepts files that cannot be read or have another format: starting them reports the error.
+/// Checks that the emulated driver can be preloaded into a program.
+///
+/// The program, or the interpreter of a script, must be for this architecture, must be dynamically linked with glibc,
+/// and must not change the user or the group. Accepts files that cannot be read or have another format: starting them
+/// reports the error.
 ///
 /// # Errors
 /// The driver cannot be preloaded; the message names the reason.
@@ -119,12 +121,14 @@ fn kind(path: &Path) -> io::Result<Kind> {
     if header[4..6] != [2, 1] || header[18..20] != own_machine()? {
         return Ok(Kind::OtherArchitecture);
     }
+    // `e_phoff`, `e_phentsize`, `e_phnum`: the table of program headers.
     let (offset, size, count) =
         (number(&header[32..40]), number(&header[54..56]), number(&header[56..58]));
     for index in 0..count {
         let mut entry = [0; 56];
         file.read_exact_at(&mut entry, offset.saturating_add(index * size))?;
         if number(&entry[..4]) == INTERPRETER_HEADER {
+            // `p_offset` and `p_filesz`.
             let (at, length) = (number(&entry[8..16]), number(&entry[32..40]));
             let mut loader = vec![0; length.min(4096) as usize];
             file.read_exact_at(&mut loader, at)?;

@@ -1,4 +1,4 @@
-//! Fetches HIP, or another package, beside a release of the runtime.
+//! Fetches HIP, or another package, into the folder of a release.
 
 use crate::apt::{self, AptError, Archive, Offer};
 use crate::fetch::{TEMPORARY_PREFIX, folder_error, lock_folder, remove_temporary_folders};

@@ -14,8 +14,8 @@
 //! separate folder; it installs nothing. [`fetch_from`] stores a
 //! release that the user has. [`Installation::command`] starts a program with that
 //! runtime and its own C library, which can be newer than the machine's. [`Emulation::apply`] runs
-//! a program on the emulated kernel driver. [`Recording::apply`] records its virtual memory calls. [`mod@test`] starts
-//! programs with a release on the emulated driver for tests.
+//! a program on the emulated kernel driver. [`Recording::apply`] records a program's virtual memory calls.
+//! [`mod@test`] starts programs with a release on the emulated driver for tests.
 
 mod apt;
 mod emulation;
@@ -44,5 +44,5 @@ pub use local::{SourceError, fetch_from};
 pub use object::NoObject;
 pub use recording::Recording;
 pub use release::{InvalidRelease, Release};
-pub use restart::restart;
+pub use restart::restart_command;
 pub use rocrtst::{Rocrtst, fetch_rocrtst};

@@ -257,7 +257,7 @@ fn libraries_to_copy(
     runtime: &Path,
 ) -> Result<Vec<(String, PathBuf)>, FetchError> {
     let folder = runtime.parent().unwrap_or(runtime);
-    // `rocm_sysdeps` is the folder in which TheRock's builds have their own libraries, such as libdrm.
+    // TheRock, AMD's build system, stores its own builds of libraries such as libdrm in `rocm_sysdeps`.
     let folders = [base.libraries(), folder, &folder.join("rocm_sysdeps/lib")];
     let folders = folders.map(|folder| folder.display().to_string()).join(":");
     let mut command = Command::new(base.loader());

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// A shared object that cargo builds beside the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Object {
-    /// What it is, for error messages.
+    /// The object's description for error messages.
     pub(crate) name: &'static str,
     /// The name of the file.
     pub(crate) file: &'static str,

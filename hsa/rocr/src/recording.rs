@@ -28,8 +28,8 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Records into a file, which must not exist. The path must be absolute. Each further process that the program
-    /// starts and that uses the runtime records into `FILE.PID`.
+    /// Records into a file, which must not exist. The path must be absolute. If the program
+    /// starts other processes that use the runtime, each of them records into `FILE.PID`.
     #[must_use]
     pub fn new(file: impl Into<PathBuf>) -> Self {
         Self { file: file.into(), stacks: false }
@@ -51,7 +51,7 @@ impl Recording {
         let object = OBJECT.find()?;
         command
             .env(TOOLS, tool_list(&object, env::var_os(TOOLS).as_deref()))
-            // Releases with rocprofiler-register (6.4 and later) ignore HSA_TOOLS_LIB without it.
+            // Releases with rocprofiler-register (6.4 and later) ignore HSA_TOOLS_LIB without this variable.
             .env("HSA_TOOLS_ROCPROFILER_V1_TOOLS", "1")
             .env("HSA_VMM_RECORD", &self.file)
             .env("HSA_VMM_RECORD_STACKS", if self.stacks { "1" } else { "0" });

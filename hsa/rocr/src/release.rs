@@ -19,7 +19,7 @@ impl Release {
     pub const R6_1_2: Self = Self::named("6.1.2");
     /// 6.4.3.
     pub const R6_4_3: Self = Self::named("6.4.3");
-    /// 7.2.4: maps memory in a different way than 6.x.
+    /// 7.2.4: maps memory differently from 6.x.
     pub const R7_2_4: Self = Self::named("7.2.4");
 
     /// All releases that Debian packages, oldest first.
@@ -73,7 +73,8 @@ impl FromStr for Release {
     type Err = InvalidRelease;
 
     fn from_str(text: &str) -> Result<Self, InvalidRelease> {
-        // The text becomes the name of a folder. In command lines `all` means all releases; `lock` is a file beside it.
+        // The text becomes the name of a folder. In command lines `all` means all releases. The same folder has a file
+        // `lock`.
         let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || b".+_-".contains(&byte);
         let has_valid_start =
             text.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric());

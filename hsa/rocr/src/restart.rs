@@ -1,4 +1,4 @@
-//! Restarts the running program.
+//! Creates commands that start the running program again.
 
 use crate::folder::program;
 use std::io;
@@ -10,7 +10,7 @@ use std::process::Command;
 ///
 /// # Errors
 /// The path of the running program cannot be determined.
-pub fn restart() -> io::Result<Command> {
+pub fn restart_command() -> io::Result<Command> {
     let file = std::env::current_exe().map_err(|error| {
         let text =
             format!("cannot find this program to start it again as a worker: {error}; mount /proc");
@@ -34,7 +34,7 @@ pub fn restart() -> io::Result<Command> {
 mod tests {
     #[test]
     fn program_can_restart_itself() {
-        let output = super::restart().unwrap().arg("--help").output().unwrap();
+        let output = super::restart_command().unwrap().arg("--help").output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(text.contains("--include-ignored"), "every test program prints this: {text}");
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 const RELEASE: Release = Release::R7_2_4;
 /// The package of the tests. `apt-get` cannot install it: Debian replaced `libamd-smi26`, on which it depends.
 pub(crate) const PACKAGE: &str = "libhsa-runtime64-tests";
-/// Another library that the tests need, and the library that it needs.
+/// `libhwloc15`, which the tests need, and `libudev1`, which `libhwloc15` needs.
 const LIBRARIES: [&str; 2] = ["libhwloc15", "libudev1"];
 
 /// AMD's program `rocrtst64`, with the release to which it belongs.

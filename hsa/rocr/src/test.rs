@@ -94,7 +94,7 @@ pub fn is_long() -> bool {
     env::var_os("HSA_VMM_LONG").is_some_and(|value| !value.is_empty())
 }
 
-/// Returns whether to run a test that takes long: if [`is_long`]. Reports a skipped test.
+/// Returns [`is_long`]: whether a long test runs. If not, reports that the test is skipped.
 #[must_use]
 pub fn runs_long_test(name: &str) -> bool {
     if !is_long() {
@@ -147,7 +147,8 @@ pub fn on_with_timeout(
 ) {
     if let Ok(release) = env::var(RELEASE_VARIABLE) {
         let release = release.parse().expect("a release");
-        let installation = Installation::open(&folder(), release).expect("opened before");
+        let installation = Installation::open(&folder(), release)
+            .expect("the release that the parent process has opened");
         body(&Fixture { installation });
         return;
     }
@@ -203,7 +204,7 @@ fn run_on(
 /// permit.
 struct Permit;
 
-/// The number of permits in use, and the condition that one is returned.
+/// The number of permits in use, and the condition variable that signals a returned permit.
 static PERMITS: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
 
 impl Permit {

@@ -44,7 +44,7 @@ fn rocminfo(installation: &Installation) -> String {
     text
 }
 
-fn tool(program: &str, arguments: &[&str]) {
+fn run_tool(program: &str, arguments: &[&str]) {
     let status = Command::new(program).args(arguments).status().unwrap();
     assert!(status.success(), "{program} {arguments:?}");
 }
@@ -61,13 +61,13 @@ fn release_is_stored_from_each_kind_of_source() {
     let opt = rocm(source.path(), older);
     let path = |name: &str| source.path().join(name).to_str().unwrap().to_owned();
     let root = source.path().to_str().unwrap();
-    tool("tar", &["-czf", &path("rocm.tar.gz"), "-C", root, "opt"]);
+    run_tool("tar", &["-czf", &path("rocm.tar.gz"), "-C", root, "opt"]);
     fs::create_dir_all(source.path().join("package/DEBIAN")).unwrap();
     let control =
         "Package: hsa-rocr\nVersion: 1\nArchitecture: all\nMaintainer: a <a@b>\nDescription: x\n";
     fs::write(source.path().join("package/DEBIAN/control"), control).unwrap();
-    tool("cp", &["-a", opt.to_str().unwrap(), &path("package/opt")]);
-    tool("dpkg-deb", &["--build", "--root-owner-group", &path("package"), &path("rocr.deb")]);
+    run_tool("cp", &["-a", opt.to_str().unwrap(), &path("package/opt")]);
+    run_tool("dpkg-deb", &["--build", "--root-owner-group", &path("package"), &path("rocr.deb")]);
 
     let mut stored = vec![folder.store(&opt, None).unwrap()];
     assert_eq!(stored[0].release().version(), "6.4.3.1", "the version in .info/version");

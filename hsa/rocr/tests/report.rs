@@ -1,6 +1,6 @@
 //! Reports of a test on a release are printed, even if the test passes.
 
-use hsa_rocr::{Emulation, Release, restart, test};
+use hsa_rocr::{Emulation, Release, restart_command, test};
 
 #[test]
 #[ignore = "started by the test below"]
@@ -16,7 +16,7 @@ fn report_of_a_passing_test_is_printed() {
         return;
     };
     for (long, releases) in [("1", installations.len()), ("", 1)] {
-        let mut command = restart().unwrap();
+        let mut command = restart_command().unwrap();
         command.args(["reports", "--exact", "--include-ignored"]).env("HSA_VMM_LONG", long);
         let output = command.output().unwrap();
         assert!(output.status.success(), "{output:?}");
@@ -45,7 +45,7 @@ fn failure_on_one_release_is_reported() {
     if test::installations("failure_on_one_release_is_reported").is_none() {
         return;
     }
-    let mut command = restart().unwrap();
+    let mut command = restart_command().unwrap();
     command.args(["fails_on_one_release", "--exact", "--include-ignored", "--nocapture"]);
     let output = command.env("HSA_VMM_LONG", "1").output().unwrap();
     let text = [&output.stdout[..], &output.stderr].concat();

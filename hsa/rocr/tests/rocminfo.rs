@@ -27,7 +27,7 @@ fn rocminfo_lists_two_gpus_with_pools() {
         assert_eq!(count(text, "Agent "), 3, "{text}");
         assert_eq!(count(text, "Device Type:             CPU"), 1, "{text}");
         assert_eq!(count(text, "Device Type:             GPU"), 2, "{text}");
-        // Three pools of a GPU have memory; the CPU's pools have no recommended granule.
+        // Each GPU has three pools with memory. The recommended granule of the CPU's pools is a page.
         assert_eq!(count(text, "Alloc Recommended Granule:2048KB"), 6, "{text}");
         let cpu_pools = count(text, "Alloc Recommended Granule:4KB");
         assert!(cpu_pools == 3 || cpu_pools == 4, "{text}");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
-/* The chip's registers, hubs and buses: in place of hardware accesses, the functions return constants. */
+/* The chip's registers, hubs and buses. The functions return constants instead of accessing hardware. */
 #include <linux/ktime.h>
 #include "gpu.h"
 

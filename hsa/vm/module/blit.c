@@ -7,18 +7,21 @@
 #include "gpu.h"
 
 #define WAVE 64
-/* The arguments: pairs of (source, destination) at the phases of a copy, then the number of work items. */
-#define ALIGNED_PHASES 5
-#define MISALIGNED_PHASES 3
+/*
+ * The arguments of a copy: a source and a destination address for the start of each phase, such a pair for the end of
+ * the last phase, and the number of work items. AMD's two copy kernels have these numbers of pairs.
+ */
+#define ALIGNED_PAIRS 5
+#define MISALIGNED_PAIRS 3
 
 /* Returns the length of a copy, or 0 if these are not the arguments of a copy. */
-static u64 copy_size(const u64 *arguments, int phases)
+static u64 copy_size(const u64 *arguments, int pairs)
 {
 	u64 source = arguments[0], target = arguments[1], size = 0;
 
 	if (!source || !target)
 		return 0;
-	for (int i = 1; i < phases; i++) {
+	for (int i = 1; i < pairs; i++) {
 		u64 next = arguments[2 * i] - source;
 
 		if (arguments[2 * i] < source || arguments[2 * i + 1] - target != next || next < size)
@@ -35,21 +38,23 @@ static bool matches_grid(u32 items, u32 grid)
 
 int run_blit_kernel(struct access *a, u64 kernel, u64 address, u32 grid)
 {
-	u64 header[3], n[11], size;
+	u64 header[3], arguments[11], size;
 
-	if (user_read(a, kernel, header, sizeof(header)) || user_read(a, address, n, sizeof(n)))
+	if (user_read(a, kernel, header, sizeof(header)) ||
+	    user_read(a, address, arguments, sizeof(arguments)))
 		return -EFAULT;
 	/* A kernel object of version 1; or a descriptor without segments, whose code starts at offset 256. */
 	if ((u32)header[0] != 1 && (header[0] || header[1] || header[2] != 256))
 		return 0;
-	size = copy_size(n, ALIGNED_PHASES);
-	if (size && matches_grid(n[2 * ALIGNED_PHASES], grid))
-		return user_copy(a, n[0], n[1], size) ?: 1;
-	size = copy_size(n, MISALIGNED_PHASES);
-	if (size && matches_grid(n[2 * MISALIGNED_PHASES], grid))
-		return user_copy(a, n[0], n[1], size) ?: 1;
+	size = copy_size(arguments, ALIGNED_PAIRS);
+	if (size && matches_grid(arguments[2 * ALIGNED_PAIRS], grid))
+		return user_copy(a, arguments[0], arguments[1], size) ?: 1;
+	size = copy_size(arguments, MISALIGNED_PAIRS);
+	if (size && matches_grid(arguments[2 * MISALIGNED_PAIRS], grid))
+		return user_copy(a, arguments[0], arguments[1], size) ?: 1;
 	/* The arguments of a fill: start, end of the unrolled part, end, value, work items. */
-	if (matches_grid(n[3] >> 32, grid) && n[0] && n[0] <= n[1] && n[1] <= n[2] && n[0] < n[2])
-		return user_fill(a, n[0], n[3], n[2] - n[0]) ?: 1;
+	if (matches_grid(arguments[3] >> 32, grid) && arguments[0] && arguments[0] <= arguments[1] &&
+	    arguments[1] <= arguments[2] && arguments[0] < arguments[2])
+		return user_fill(a, arguments[0], arguments[3], arguments[2] - arguments[0]) ?: 1;
 	return 0;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 /*
- * Planned faults of the engines, in the language of hsa/faults. debugfs hsa_vmm/faults: writing a plan starts the
- * plan, such as "COPY=garbled;TLB_FLUSH#3-5=late:5000us"; reading returns each rule and how often it was applied.
+ * Planned faults of the engines, in the language of hsa/faults. debugfs hsa_vmm/faults: writing a plan, such as
+ * "COPY=garbled;TLB_FLUSH#3-5=late:5000us", starts the plan; reading returns each rule and how often it was applied.
  * `hsa-vmm vm --fault` checks plans, and writes times in microseconds.
  */
 #include <linux/debugfs.h>
@@ -21,7 +21,7 @@ struct rule {
 	u64 last;
 	/* The time of a delay if `effect` is NO_EFFECT. */
 	struct fault fault;
-	/* The number of operations, and of those with the effect. */
+	/* The number of operations that match the rule, and the number of those that had the effect. */
 	atomic64_t seen;
 	atomic64_t applied;
 };

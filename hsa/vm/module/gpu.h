@@ -19,7 +19,7 @@ struct dentry;
 
 #define MAX_GPUS 8
 #define MAX_QUEUES 128
-/* 16 VMIDs, and the processes of the hardware scheduler's run list. */
+/* The first 16 address spaces are those of the VMIDs, the others those of processes in the scheduler's run list. */
 #define MAX_SPACES 64
 #define FIRST_RUNLIST_SPACE 16
 #define TLB_ENTRIES 16384
@@ -49,7 +49,7 @@ struct user_queue {
 	bool is_sdma;
 	/* The queue has caused a page fault, or hangs, and runs no more packets. */
 	bool halted;
-	/* `halted` in the queue's descriptor, for the next time that the queue is mapped. New descriptors contain 0. */
+	/* The copy of `halted` in the queue's descriptor, for the next mapping. New descriptors contain 0. */
 	u32 *saved_halted;
 	u32 space;
 	u64 base;
@@ -126,7 +126,7 @@ static inline struct gpu *gpu_of(struct amdgpu_device *adev)
 struct translation {
 	u64 pte;
 	u64 address;
-	/* The bytes that the entry covers. */
+	/* The number of bytes that the entry covers. */
 	u64 size;
 };
 
@@ -229,8 +229,11 @@ struct operation_data {
 	struct gpu *gpu;
 	u32 space;
 	u32 pasid;
+	/* The source of a copy, the value of a fill, or a pointer to page-table entries. */
 	u64 from;
+	/* The destination, or the number of an event. */
 	u64 to;
+	/* In bytes. For an event, the number of valid bits of its number. */
 	u64 size;
 };
 

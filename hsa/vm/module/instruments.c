@@ -31,7 +31,7 @@ static struct ftrace_ops stub_ops = {
 	.flags = FTRACE_OPS_FL_SAVE_REGS | FTRACE_OPS_FL_IPMODIFY | FTRACE_OPS_FL_RECURSION,
 };
 
-/* Stubs the named function, and restores the previous one. An empty name only restores. */
+/* Restores the stubbed function, if any, and stubs the named function. An empty name only restores. */
 static ssize_t stub_write(struct file *file, const char __user *text, size_t size, loff_t *offset)
 {
 	static DEFINE_MUTEX(lock);

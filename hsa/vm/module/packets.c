@@ -199,7 +199,7 @@ static int poll_memory(struct access *a, const u32 *w)
 {
 	u32 value, reference = w[3];
 
-	/* Bit 31: memory; otherwise a register, which a software GPU does not have. */
+	/* Without bit 31, the packet polls a register. A software GPU has no registers, so the condition holds. */
 	if (!(w[0] >> 31))
 		return 1;
 	if (user_read(a, quad(w, 1), &value, sizeof(value)))

@@ -41,7 +41,9 @@ pub enum EngineFaultsError {
     #[error(transparent)]
     Rule(#[from] PlanError),
     /// A rule has an effect that the engines do not support, although every call of other targets supports it.
-    #[error("{rule:?}: not supported; only COPY and FILL support `hang`, and no operation `crash`")]
+    #[error(
+        "{rule:?}: not supported; only COPY and FILL support `hang`, and no operation supports `crash`"
+    )]
     Unsupported {
         /// The rule.
         rule: String,
@@ -59,8 +61,8 @@ pub enum EngineFaultsError {
 /// | `TLB_FLUSH` | a TLB flush |
 /// | `INTERRUPT` | the interrupt of an event |
 ///
-/// All support a time, `late:` with a time, and `lost`; copies and fills also `garbled` and `half`; `COPY` and
-/// `FILL` also `hang`, which stops their queue.
+/// All operations support a delay (a time), `late:` with a time, and `lost`. Copies and fills also support `garbled`
+/// and `half`. `COPY` and `FILL` also support `hang`, which stops their queue.
 #[derive(Clone, Debug)]
 pub struct EngineFaults {
     plan: Plan<Infallible>,
@@ -105,7 +107,7 @@ mod tests {
             ("COPIES=lost", "the calls are: COPY, FILL"),
             ("TLB_FLUSH=garbled", "these calls do: COPY, FILL, KERNEL_COPY, KERNEL_FILL"),
             ("KERNEL_COPY=hang", "only COPY and FILL"),
-            ("COPY=crash", "no operation `crash`"),
+            ("COPY=crash", "no operation supports `crash`"),
             ("COPY=EIO", "unknown effect"),
         ] {
             let error = rule.parse::<EngineFaults>().unwrap_err().to_string();

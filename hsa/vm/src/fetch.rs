@@ -44,8 +44,8 @@ pub enum FetchError {
     },
     /// The requested kernel is of another series than the module.
     #[error(
-        "cannot fetch the kernel {requested}: only Linux {SERIES} is supported, for whose amdgpu the software GPUs are \
-         written; without --kernel, `vm fetch` gets the newest one"
+        "cannot fetch the kernel {requested}: only Linux {SERIES} is supported, because the software GPUs are written \
+         for its amdgpu; without --kernel, `vm fetch` gets the newest one"
     )]
     OtherSeries {
         /// The requested kernel.
@@ -76,7 +76,7 @@ pub enum FetchError {
     Incomplete(#[from] NotFetched),
 }
 
-/// Downloads a kernel (the newest of its series, or `release`), its headers and its source from the
+/// Downloads a kernel (the newest of the supported series, or `release`), its headers and its source from the
 /// machine's package sources, and compiles the software GPUs for it.
 ///
 /// If this process is root, installs missing tools, including QEMU. Calls `report` with each step. If several
@@ -129,7 +129,7 @@ pub fn fetch(
     Ok(Kernel::open(folder, Some(&offer.release))?)
 }
 
-/// Creates the folder, and waits until no other process fetches a kernel into it.
+/// Creates and locks the folder. Waits while another process holds the lock.
 pub(crate) fn lock(folder: &Path) -> Result<File, ToolError> {
     fs::create_dir_all(folder).map_err(file_error(folder))?;
     let lock = folder.join("lock");
@@ -139,7 +139,7 @@ pub(crate) fn lock(folder: &Path) -> Result<File, ToolError> {
     Ok(lock)
 }
 
-/// Downloads busybox, unless an earlier call has.
+/// Downloads busybox, unless `root` contains it.
 pub(crate) fn provide_busybox(root: &Path, report: &mut dyn FnMut(&str)) -> Result<(), ToolError> {
     if busybox(root).is_file() {
         return Ok(());
@@ -161,6 +161,7 @@ pub(crate) fn busybox(root: &Path) -> PathBuf {
     paths.iter().find(|path| path.is_file()).unwrap_or(&paths[0]).clone()
 }
 
+/// Installs missing tools. Fails if tools are missing and this process is not root.
 pub(crate) fn provide_tools(is_root: bool, report: &mut dyn FnMut(&str)) -> Result<(), FetchError> {
     let qemu = [(qemu::PROGRAM, qemu::PACKAGE)];
     let missing: Vec<_> =

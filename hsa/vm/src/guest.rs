@@ -20,8 +20,7 @@ const PORTS: &str = "/sys/class/virtio-ports";
 
 /// The time limit for the host to receive the program's last output.
 const RECEIVE_LIMIT: Duration = Duration::from_secs(60);
-/// The polling interval.
-const PAUSE: Duration = Duration::from_millis(10);
+const POLLING_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Exit statuses, as in shells.
 const FAILED: u8 = 125;
@@ -76,7 +75,7 @@ fn wait_until_received(job: &Path, output: &Port, errors: &Port) -> io::Result<(
     fs::write(job.join(job::WRITTEN), format!("{} {}\n", output.written, errors.written))?;
     let started = Instant::now();
     while !job.join(job::RECEIVED).exists() && started.elapsed() < RECEIVE_LIMIT {
-        thread::sleep(PAUSE);
+        thread::sleep(POLLING_INTERVAL);
     }
     Ok(())
 }
@@ -143,7 +142,7 @@ fn wait(child: &mut Child, host: Option<&File>) -> io::Result<ExitStatus> {
         if is_disconnected(host)? {
             std::process::exit(FAILED.into());
         }
-        thread::sleep(PAUSE);
+        thread::sleep(POLLING_INTERVAL);
     }
 }
 

@@ -17,8 +17,8 @@ const FILE: u32 = 0o100_755;
 const FOLDER: u32 = 0o040_755;
 const LINK: u32 = 0o120_777;
 
-/// Writes the initial file system. `modules` are the files of the kernel's own modules by name, `configuration` is the
-/// list of the options with which the kernel was built, `software_gpu` this project's `hsa_vmm.ko`.
+/// Writes the initial file system. `modules` has the file of each module of the kernel, by name. `configuration` is the
+/// file with the options of the kernel. `software_gpu` is this project's `hsa_vmm.ko`.
 pub(crate) fn write(
     target: &Path,
     modules: &BTreeMap<String, PathBuf>,
@@ -113,8 +113,8 @@ pub(crate) fn find_modules(folder: &Path) -> Result<BTreeMap<String, PathBuf>, T
     Ok(found)
 }
 
-/// Reads a module. Decompresses it; strips debug information, which can be hundreds of megabytes, of a file that is not
-/// compressed.
+/// Reads a module. Decompresses a compressed file. Strips other files, whose debug information can have hundreds of
+/// megabytes.
 fn read_module(path: &Path) -> Result<Vec<u8>, ToolError> {
     if path.extension().is_some_and(|extension| extension == "xz") {
         let mut command = Command::new("xz");

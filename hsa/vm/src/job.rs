@@ -22,7 +22,7 @@ pub(crate) const STATUS: &str = "status";
 pub(crate) const WRITTEN: &str = "written";
 /// Exists when the host has received these bytes.
 pub(crate) const RECEIVED: &str = "received";
-/// The last file of a job that is written: the guest starts the program.
+/// The file that the host writes last. The guest then starts the program.
 pub(crate) const READY: &str = "ready";
 /// The seconds for which a machine without a program waits for the next one.
 pub(crate) const KEEP: &str = "keep";
@@ -71,13 +71,13 @@ impl Job {
         Ok(Self { folder, qemu, _temporary: None })
     }
 
-    /// Writes a command, its current folder and this process's environment. Removes the previous job of the folder.
-    pub fn describe(&self, command: &Command, results: Option<&Path>) -> io::Result<()> {
+    /// Removes the files of the previous job. Writes a command, its current folder and this process's environment.
+    pub fn prepare(&self, command: &Command, results: Option<&Path>) -> io::Result<()> {
         for entry in fs::read_dir(&self.folder)? {
             let entry = entry?;
-            let is_kept =
+            let outlives_job =
                 [LOCK, CONSOLE, QEMU_ERRORS].iter().any(|name| entry.file_name() == *name);
-            if !is_kept {
+            if !outlives_job {
                 fs::remove_file(entry.path())?;
             }
         }
@@ -209,7 +209,7 @@ mod tests {
         command.args(["", "two words", "line\nend"]).env("HSA_VM_TEST", "a=b").env_remove("PATH");
         let job = Job::temporary().unwrap();
         job.write(STATUS, "1").unwrap();
-        job.describe(&command, None).unwrap();
+        job.prepare(&command, None).unwrap();
         assert_eq!(job.status(), None, "of a previous job");
         let read = |name: &str| split_words(&fs::read(job.folder().join(name)).unwrap());
         assert_eq!(read(ARGUMENTS), ["program", "", "two words", "line\nend"]);

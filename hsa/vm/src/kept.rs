@@ -1,12 +1,12 @@
 //! Machines that keep running for the next program.
 //!
-//! Each has a folder, which only its user can open, with the job's folder and the sockets of QEMU through which the
-//! machine sends its program's output. The folder's name is a hash of the configuration. A process locks the folder
+//! Each machine has a folder that only its user can open. The folder contains the job's folder, and the sockets through
+//! which QEMU sends the program's output. The folder's name is a hash of the configuration. A process locks the folder
 //! while it uses the machine.
 
 use crate::job::ENDED;
 use crate::machine::{Machine, RunError, file_error};
-use crate::running::{End, Limits, PAUSE};
+use crate::running::{End, Limits, POLLING_INTERVAL};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, geteuid, kill_process, setsid, test_kill_process};
@@ -30,7 +30,7 @@ const JOB: &str = "job";
 const PROCESS: &str = "process";
 /// The sockets for the program's output and its errors.
 const SOCKETS: [&str; 2] = ["output", "errors"];
-/// The time limit for a machine to become idle after its user has been killed.
+/// The time limit for a machine to become idle after the process that used the machine was killed.
 const IDLE_LIMIT: Duration = Duration::from_secs(30);
 
 /// The locked folder of a machine that keeps running.
@@ -46,8 +46,8 @@ pub(crate) struct Connection {
 }
 
 impl KeptMachine {
-    /// Locks the folder of the machine with this configuration. Waits while another process uses it; returns the
-    /// limit that ended the wait.
+    /// Locks the folder of the machine with this configuration. Waits while another process uses it. Returns
+    /// the limit if a limit ends the wait.
     pub fn lock(machine: &Machine, limits: &Limits) -> Result<Result<Self, End>, RunError> {
         let parent = user_folder().map_err(|(path, cause)| RunError::File { path, cause })?;
         let folder = parent.join(format!("{:016x}", key(machine)));
@@ -63,34 +63,35 @@ impl KeptMachine {
             if let Some(end) = limits.check() {
                 return Ok(Err(end));
             }
-            thread::sleep(PAUSE);
+            thread::sleep(POLLING_INTERVAL);
         }
     }
 
-    /// Returns the folder that the machine shares with its user.
-    pub fn job(&self) -> PathBuf {
+    /// Returns the job's folder, which the machine shares with the process that uses it.
+    pub fn job_folder(&self) -> PathBuf {
         self.folder.join(JOB)
     }
 
-    /// Connects to the machine when it is idle. Returns `None` if it does not run, or a limit is reached. Ends it if it
-    /// does not become idle.
+    /// Connects to the machine when it is idle. Returns `None` if it does not run, or a limit is reached. Ends
+    /// the machine if it does not become idle within [`IDLE_LIMIT`].
     pub fn connect(&self, limits: &Limits) -> Option<Connection> {
         let text = fs::read_to_string(self.folder.join(PROCESS)).ok()?;
         let process = Pid::from_raw(text.trim().parse().ok()?)?;
         let connect = || Some(Connection { streams: self.open_streams().ok()?, process });
         let started = Instant::now();
-        // An earlier connection could hide from the guest that the previous user has disconnected.
-        while !self.job().join(ENDED).exists() {
+        // Connect only then: an earlier connection would hide from the guest that the previous process has
+        // disconnected.
+        while !self.job_folder().join(ENDED).exists() {
             test_kill_process(process).ok()?;
             if limits.check().is_some() {
                 return None;
             }
             if started.elapsed() > IDLE_LIMIT {
-                // The socket shows that the process is still QEMU.
+                // A successful connection shows that the process is still QEMU.
                 connect()?.kill();
                 return None;
             }
-            thread::sleep(PAUSE);
+            thread::sleep(POLLING_INTERVAL);
         }
         connect()
     }
@@ -111,7 +112,7 @@ impl KeptMachine {
         command.current_dir("/");
         // SAFETY: between fork and exec, the closure makes only a system call.
         unsafe { command.pre_exec(|| setsid().map(drop).map_err(io::Error::from)) };
-        // QEMU accepts these connections later. They end if it ends before.
+        // QEMU accepts these connections later. They end if QEMU ends first.
         let streams = self.open_streams().map_err(failed())?;
         let child = command.spawn().map_err(RunError::NoQemu)?;
         let process = Pid::from_child(&child);
@@ -161,12 +162,12 @@ impl Connection {
     }
 }
 
-/// Returns a hash of what cannot change while a machine runs.
+/// Returns a hash of the properties that cannot change while a machine runs.
 fn key(machine: &Machine) -> u64 {
     let mut hasher = DefaultHasher::new();
     let Machine { gpus, vram_mib, memory_mib, processors, parameters, results, .. } = machine;
     (gpus, vram_mib, memory_mib, processors, parameters, results).hash(&mut hasher);
-    // `vm fetch` writes the initial file system anew.
+    // `vm fetch` replaces the file of the initial file system.
     let initramfs = machine.kernel.initramfs();
     let changed = fs::metadata(&initramfs).map(|it| (it.ino(), it.mtime(), it.mtime_nsec())).ok();
     (initramfs, changed).hash(&mut hasher);

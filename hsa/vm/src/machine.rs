@@ -73,8 +73,8 @@ pub enum RunError {
     },
     /// Another program has used the kept machine until the time limit expired.
     #[error(
-        "another program used the kept virtual machine for {limit:?}, so that this one did not start; see --time-limit, \
-         or leave out --keep"
+        "cannot start the program: another program used the kept virtual machine for {limit:?}; see --time-limit, \
+         or omit --keep"
     )]
     InUse {
         /// The time limit.
@@ -209,11 +209,11 @@ impl Machine {
         self
     }
 
-    /// Keeps the machine running after the program, for the next one with the same configuration, until it is idle
-    /// for this time.
+    /// Keeps the machine running for the next program with the same configuration, until the machine has been idle for
+    /// this time.
     ///
-    /// Each program has its own processes and files: those of the previous program are gone. If an earlier machine of
-    /// this user with the same configuration runs, and its kernel has not warned or crashed, the program runs in it.
+    /// Each program has its own processes and files; those of the previous program are removed. If an earlier machine
+    /// of this user with the same configuration runs, and its kernel has not warned or crashed, the program runs in it.
     /// Programs for the same machine wait for each other.
     #[must_use]
     pub fn keep(mut self, idle: Duration) -> Self {
@@ -252,7 +252,7 @@ impl Machine {
             Some(Err(end)) => return self.outcome(end, "kept", String::new),
         };
         let job = match &kept {
-            Some(kept) => Job::in_folder(kept.job()),
+            Some(kept) => Job::in_folder(kept.job_folder()),
             None => Job::temporary(),
         };
         let job = job.map_err(file_error(Path::new("job")))?;
@@ -263,7 +263,7 @@ impl Machine {
         }
         let mut accelerators = Accelerator::candidates().into_iter();
         loop {
-            self.describe(&job, command).map_err(file_error(job.folder()))?;
+            self.prepare(&job, command).map_err(file_error(job.folder()))?;
             let (mut running, name) = if let Some(connection) = idle_machine.take() {
                 (RunningMachine::reuse(connection, streams)?, "kept".to_owned())
             } else if let Some(accelerator) = accelerators.next() {
@@ -285,9 +285,9 @@ impl Machine {
         }
     }
 
-    /// Writes the files that describe a program and what is to be recorded. Writing the last one starts the program.
-    fn describe(&self, job: &Job, command: &Command) -> io::Result<()> {
-        job.describe(command, self.results.as_deref())?;
+    /// Writes the files that describe a program and its recordings. Writing the last file starts the program.
+    fn prepare(&self, job: &Job, command: &Command) -> io::Result<()> {
+        job.prepare(command, self.results.as_deref())?;
         if let Some(function) = &self.stub {
             job.write(job::STUB, function)?;
         }

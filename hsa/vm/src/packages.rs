@@ -80,7 +80,7 @@ fn compare_numbers(a: &str, b: &str) -> Ordering {
     numbers(a).cmp(&numbers(b))
 }
 
-/// Returns a kernel's packages that the package sources lack in the kernel's version.
+/// Returns the packages that the package sources do not have in the kernel's version.
 pub(crate) fn missing(offer: &Offer) -> Result<Vec<String>, ToolError> {
     let mut missing = Vec::new();
     for package in offer.packages() {

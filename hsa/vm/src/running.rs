@@ -17,8 +17,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// The polling interval.
-pub(crate) const PAUSE: Duration = Duration::from_millis(20);
+pub(crate) const POLLING_INTERVAL: Duration = Duration::from_millis(20);
 /// The time limit for booting. Without KVM, booting takes 16 s on an idle machine, and more than five minutes if eight
 /// processes wait for each processor. A kernel that panics ends QEMU at once.
 const BOOT_LIMIT: Duration = Duration::from_secs(10 * 60);
@@ -27,10 +26,10 @@ const KVM_BOOT_LIMIT: Duration = Duration::from_secs(30);
 /// The time limit for a kept machine to start a program, after which another machine is booted.
 const REUSE_LIMIT: Duration = Duration::from_secs(60);
 
-/// Where the program's output or errors are copied to.
+/// The destination of a copy of the program's output or errors.
 pub(crate) type Stream = Box<dyn Write + Send>;
 
-/// What ends every wait: a signal that this process has received, and the time limit.
+/// The limits of every wait: a signal that this process has received, and the time limit.
 pub(crate) struct Limits {
     pub signal: Arc<AtomicUsize>,
     pub deadline: Instant,
@@ -125,7 +124,7 @@ impl RunningMachine {
         Ok(Self::new(qemu, boot_limit, [Box::new(output), Box::new(errors)], streams))
     }
 
-    /// Waits for a program in a kept machine that was idle.
+    /// Uses an idle kept machine.
     pub fn reuse(connection: Connection, streams: [Stream; 2]) -> Result<Self, RunError> {
         Self::connected(connection, REUSE_LIMIT, streams)
     }
@@ -156,7 +155,7 @@ impl RunningMachine {
         let mut is_confirmed = false;
         loop {
             if !is_confirmed && self.has_received_all(job) {
-                // After an error, the guest waits for its time limit.
+                // If writing fails, this loop tries again; the guest does not wait longer than its time limit.
                 is_confirmed = job.write(job::RECEIVED, "").is_ok();
             }
             if self.has_ended(job) {
@@ -172,7 +171,7 @@ impl RunningMachine {
             if self.started.elapsed() > self.boot_limit && !job.has_booted() {
                 return End::NotBooted;
             }
-            thread::sleep(PAUSE);
+            thread::sleep(POLLING_INTERVAL);
         }
     }
 
@@ -191,7 +190,7 @@ impl RunningMachine {
         job.written().is_some_and(|written| received.zip(written).all(|(has, all)| has >= all))
     }
 
-    /// Ends QEMU, if it still runs, or makes a kept machine idle; returns the streams.
+    /// Ends QEMU. A kept machine becomes idle instead, if its program or a signal ended the wait. Returns the streams.
     pub fn finish(self, end: &End) -> [Stream; 2] {
         match self.qemu {
             Qemu::Child(mut child) => {
@@ -212,7 +211,8 @@ impl RunningMachine {
     }
 }
 
-/// Copies to a stream until all writers of the other end have closed it. Counts the bytes in `received`.
+/// Copies from a reader to a stream, until all writers of the reader's other end have closed that end. Counts the bytes
+/// in `received`.
 fn copy(
     mut from: Box<dyn Read + Send>,
     mut to: Stream,

@@ -55,8 +55,8 @@ pub enum TreeError {
     },
     /// The tree is of another series than the module.
     #[error(
-        "cannot use the kernel tree {tree}: it is Linux {version}, and only Linux {SERIES} is supported, for whose \
-         amdgpu the software GPUs are written", tree = tree.display()
+        "cannot use the kernel tree {tree}: it is Linux {version}, and only Linux {SERIES} is supported, because the \
+         software GPUs are written for its amdgpu", tree = tree.display()
     )]
     OtherSeries {
         /// The tree.
@@ -113,9 +113,9 @@ pub fn fetch_tree(
     provide_tools(rustix::process::geteuid().is_root(), report)?;
     // A part of this kernel must not be used with a part of an earlier one.
     for file in [Kernel::PACKAGES, Kernel::INITRAMFS] {
-        absent_or(fs::remove_file(target.join(file))).map_err(file_error(&target))?;
+        ignore_missing(fs::remove_file(target.join(file))).map_err(file_error(&target))?;
     }
-    absent_or(fs::remove_dir_all(&work)).map_err(file_error(&work))?;
+    ignore_missing(fs::remove_dir_all(&work)).map_err(file_error(&work))?;
     report("compiling the kernel module");
     // With `make O=…`, `source` in the build folder is a link to the source tree.
     let amd = [tree.join(AMD), tree.join("source").join(AMD)];
@@ -131,12 +131,13 @@ pub fn fetch_tree(
     Ok(Kernel::open(folder, Some(&release))?)
 }
 
-fn absent_or(result: io::Result<()>) -> io::Result<()> {
+/// Replaces the error of a missing file by success.
+fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
     result
         .or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
 }
 
-/// Returns the name of the tree's kernel, such as `6.12.117-debug`.
+/// Checks that a tree can be used. Returns the name of its kernel, such as `6.12.117-debug`.
 fn check(tree: &Path) -> Result<String, TreeError> {
     let owned = || tree.to_owned();
     let configuration = fs::read_to_string(tree.join(CONFIGURATION))
@@ -205,7 +206,7 @@ mod tests {
         }
         assert_eq!(version(&text), Some("6.12.9"));
         assert!(missing_options(&text).is_empty());
-        // amdgpu must be a module: hsa_vmm.ko replaces its functions before it binds to a device.
+        // amdgpu must be a module: hsa_vmm.ko replaces functions of amdgpu before amdgpu binds to a device.
         let built_in = text.replace("CONFIG_DRM_AMDGPU=m", "CONFIG_DRM_AMDGPU=y");
         assert_eq!(missing_options(&built_in), ["CONFIG_DRM_AMDGPU=m"]);
     }

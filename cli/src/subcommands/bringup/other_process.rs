@@ -76,7 +76,7 @@ pub fn export(
 
 /// Starts another process of this level, with this number.
 pub fn start(number: u8) -> io::Result<Worker> {
-    let mut command = hsa_rocr::restart()?;
+    let mut command = hsa_rocr::restart_command()?;
     command.args(std::env::args_os().skip(1)).args([OPTION, &number.to_string()]);
     Worker::start(command, Output::Inherit)
 }

@@ -1,6 +1,6 @@
 //! The structs of `drm/drm.h` and `drm/amdgpu_drm.h`.
 
-use crate::abi::{bits, open_flags, structs};
+use crate::abi::{format_bits, open_flags, structs};
 
 /// The operations of `GEM_VA`, as fault plans name them.
 pub(crate) const VA_OPERATIONS: [&str; 4] =
@@ -17,7 +17,7 @@ fn operation_name(operation: u32) -> String {
 }
 
 fn page_flags(flags: u32) -> String {
-    bits(
+    format_bits(
         flags,
         &[(1 << 0, "DELAY_UPDATE"), (1 << 1, "R"), (1 << 2, "W"), (1 << 3, "X"), (1 << 4, "PRT")],
     )

@@ -23,19 +23,19 @@ const MAX_REGISTERS: u32 = 128;
 const INTEGRATED: u64 = 1;
 
 pub(super) fn info(driver: &Driver, file: &DrmFile, info: &mut Info) -> Result<()> {
-    let (address, room) = (info.address, info.size as usize);
-    if address == 0 || room == 0 {
+    let (address, capacity) = (info.address, info.size as usize);
+    if address == 0 || capacity == 0 {
         return Err(EINVAL);
     }
     let (profile, gpu) = (driver.config.profile, &driver.gpus[file.gpu]);
     match info.query {
-        ACCEL_WORKING => user::write_struct(address, room, &1u32),
+        ACCEL_WORKING => user::write_struct(address, capacity, &1u32),
         // There are no command rings: all work is submitted through amdkfd.
-        HW_IP_COUNT => user::write_struct(address, room, &0u32),
-        VRAM_USAGE | VISIBLE_VRAM_USAGE => user::write_struct(address, room, &gpu.vram.used()),
-        READ_REGISTER => registers(address, room, info.parameters[1]),
-        DEVICE => user::write_struct(address, room, &device(profile)),
-        MEMORY => user::write_struct(address, room, &memory(gpu, profile)),
+        HW_IP_COUNT => user::write_struct(address, capacity, &0u32),
+        VRAM_USAGE | VISIBLE_VRAM_USAGE => user::write_struct(address, capacity, &gpu.vram.used()),
+        READ_REGISTER => registers(address, capacity, info.parameters[1]),
+        DEVICE => user::write_struct(address, capacity, &device(profile)),
+        MEMORY => user::write_struct(address, capacity, &memory(gpu, profile)),
         query => {
             driver.log.unsupported(format_args!("INFO query {query:#x} = EINVAL"));
             Err(EINVAL)
@@ -44,12 +44,12 @@ pub(super) fn info(driver: &Driver, file: &DrmFile, info: &mut Info) -> Result<(
 }
 
 /// Reads registers, which are all zero.
-fn registers(address: u64, room: usize, count: u32) -> Result<()> {
+fn registers(address: u64, capacity: usize, count: u32) -> Result<()> {
     if count > MAX_REGISTERS {
         return Err(EINVAL);
     }
     let zeros = [0; MAX_REGISTERS as usize * 4];
-    user::write(address, &zeros[..room.min(count as usize * 4)])
+    user::write(address, &zeros[..capacity.min(count as usize * 4)])
 }
 
 fn memory(gpu: &Gpu, profile: &Profile) -> MemoryInfo {

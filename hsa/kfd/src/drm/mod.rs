@@ -61,12 +61,13 @@ impl State {
         Some(buffer)
     }
 
-    /// Records that memory of amdkfd was mapped in this page table for the first time.
+    /// Records that a handle of amdkfd has mapped a buffer in this page table for the first time.
     pub(crate) fn attach(&mut self, buffer: &Buffer) {
         *self.attached.entry(buffer.label.token).or_default() += 1;
     }
 
-    /// Records that such memory was freed. Removes the buffer's entries if neither a handle nor other memory uses it.
+    /// Records that a handle that [`Self::attach`] has counted was freed. Removes the buffer's entries if no other
+    /// handle of amdkfd or DRM uses the buffer.
     pub(crate) fn detach(&mut self, buffer: &Arc<Buffer>) {
         let token = buffer.label.token;
         let Some(count) = self.attached.get_mut(&token) else { return };
@@ -108,7 +109,7 @@ macro_rules! calls {
             }
         }
 
-        /// Has the machine's own driver perform a call, and logs it if it is on a render node.
+        /// Passes a call to the machine's own driver, and logs the call if the descriptor is a render node.
         pub(crate) fn observe(
             observer: &Observer,
             descriptor: c_int,
@@ -132,7 +133,7 @@ macro_rules! calls {
     };
 }
 
-/// Returns the number of the GPU to whose render node a descriptor refers; `None` for other files.
+/// Returns the number of the GPU of a render node's descriptor; `None` for other files.
 fn gpu_of(descriptor: c_int) -> Option<usize> {
     // SAFETY: an all-zero `stat` is valid, and the call writes to it alone.
     let status = unsafe {

@@ -10,17 +10,17 @@ const NAME: &[u8] = b"amdgpu";
 const DATE: &[u8] = b"20150101";
 const DESCRIPTION: &[u8] = b"AMD GPU";
 
-/// Copies as much of a text as fits, and sets `room` to the text's full length.
-fn write_text(address: u64, room: &mut u64, text: &[u8]) -> Result<()> {
-    let length = text.len().min(usize::try_from(*room).unwrap_or(usize::MAX));
-    *room = text.len() as u64;
+/// Copies as much of a text as fits, and sets `capacity` to the text's full length.
+fn write_text(address: u64, capacity: &mut u64, text: &[u8]) -> Result<()> {
+    let length = text.len().min(usize::try_from(*capacity).unwrap_or(usize::MAX));
+    *capacity = text.len() as u64;
     if address == 0 || length == 0 {
         return Ok(());
     }
     user::write(address, &text[..length])
 }
 
-/// Reports the version. A caller queries first the lengths of the texts, then the texts.
+/// Reports the version. A caller first queries the lengths of the texts, then the texts.
 pub(super) fn version(_: &Driver, _: &DrmFile, version: &mut Version) -> Result<()> {
     (version.major, version.minor, version.patch) = (3, 61, 0);
     write_text(version.name, &mut version.name_length, NAME)?;

@@ -6,8 +6,9 @@ use crate::real::next;
 use crate::{descriptors, own};
 use libc::{c_int, c_long};
 
+/// Registers a new duplicate of a descriptor, if the descriptor is a device's. Returns the duplicate.
 fn track(from: c_int, to: c_int) -> c_int {
-    catch_panic(|| descriptors::copy(from, to), ());
+    catch_panic(|| descriptors::register_duplicate(from, to), ());
     to
 }
 

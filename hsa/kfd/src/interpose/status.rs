@@ -44,8 +44,8 @@ fn fill(status: *mut Status, (major, minor): DeviceNumber) -> c_int {
     0
 }
 
-/// Reports the status of a path. `device_status` reports devices, `libc_status` files of the tree and
-/// all other files.
+/// Reports the status of a path. `device_status` reports devices. `libc_status` reports files of the
+/// tree and all other files.
 fn report(
     driver_path: Option<DriverPath>,
     path: *const c_char,
@@ -138,8 +138,8 @@ macro_rules! define_fxstat {
 
 define_fxstat!(__fxstat "__fxstat", __fxstat64 "__fxstat64");
 
-/// Returns whether a path is empty, which means the descriptor itself with `AT_EMPTY_PATH`. Since Linux 6.11, a null
-/// pointer is an empty path.
+/// Returns whether a path is empty. With `AT_EMPTY_PATH`, an empty path means the descriptor itself. From Linux 6.11
+/// on, a null pointer is an empty path.
 fn is_empty(path: *const c_char) -> bool {
     let mut first = [0];
     path.is_null() || user::read_own(path as u64, &mut first).is_ok() && first == [0]
@@ -245,9 +245,9 @@ extern "C" fn faccessat(folder: c_int, path: *const c_char, mode: c_int, flags: 
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn readlink(path: *const c_char, target: *mut c_char, room: size_t) -> ssize_t {
+extern "C" fn readlink(path: *const c_char, target: *mut c_char, capacity: size_t) -> ssize_t {
     let redirected = tree_path(path);
     let path = redirected.as_ref().map_or(path, |redirected| redirected.as_ptr());
-    next!("readlink", fn(*const c_char, *mut c_char, size_t) -> ssize_t, path, target, room)
+    next!("readlink", fn(*const c_char, *mut c_char, size_t) -> ssize_t, path, target, capacity)
         .unwrap_or(-1)
 }

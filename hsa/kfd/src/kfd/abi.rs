@@ -1,6 +1,6 @@
 //! The structs of `linux/kfd_ioctl.h`.
 
-use crate::abi::{bits, open_flags, structs};
+use crate::abi::{format_bits, open_flags, structs};
 
 fn queue_kind(kind: u32) -> String {
     let names = ["COMPUTE", "SDMA", "AQL", "SDMA_XGMI", "SDMA_BY_ENGINE"];
@@ -93,7 +93,7 @@ pub(crate) mod flags {
 
     /// Formats the names of the set bits.
     pub(crate) fn show(flags: u32) -> String {
-        super::bits(
+        super::format_bits(
             flags,
             &[
                 (VRAM, "VRAM"),

@@ -86,7 +86,7 @@ impl Events {
 
     /// Reports a GPU's access to an invalid address through every memory-fault event.
     pub(crate) fn fault(&self, gpu_id: u32, address: u64, error: Errno) {
-        // The page is read-only, or not present.
+        // The upper word says that the page is read-only, the lower word that the page is not present.
         let flags = if error == EACCES { 1 << 32 } else { 1 };
         let mut state = self.state();
         for event in state.non_signals.iter_mut().filter(|event| event.kind == KIND_MEMORY) {

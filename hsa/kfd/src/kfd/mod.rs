@@ -40,7 +40,7 @@ macro_rules! calls {
             }
         }
 
-        /// Has the machine's own driver perform a call, and logs it.
+        /// Passes a call to the machine's own driver, and logs the call.
         pub(crate) fn observe(observer: &Observer, request: Request, perform: impl FnOnce() -> c_int) -> c_int {
             fn argument<T>(_: fn(&'static Driver, &mut T) -> Result<()>) -> PhantomData<T> {
                 PhantomData

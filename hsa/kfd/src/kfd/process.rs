@@ -22,7 +22,7 @@ pub(crate) struct Memory {
     pub(crate) gpu: usize,
     /// The GPUs that map the memory at `address`.
     pub(crate) mapped: BTreeSet<usize>,
-    /// The GPUs that have mapped the memory. Their page tables keep the buffer until it is freed.
+    /// The GPUs that have ever mapped the memory. Their page tables keep the buffer until the memory is freed.
     pub(crate) attached: BTreeSet<usize>,
 }
 

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 /// The size of a process's doorbells on a GPU.
 pub(super) const DOORBELLS: u64 = 8192;
 
-/// The size of a GPU's doorbells and registers.
+/// The size of a GPU's part of the file: its doorbells and its registers.
 const GPU_SIZE: u64 = 1 << 16;
 /// The offset of a GPU's registers from its doorbells.
 const REGISTERS: u64 = 1 << 15;

@@ -20,15 +20,16 @@ type AccessResult<T> = std::result::Result<T, AccessFault>;
 /// The addresses that a GPU's engines can access, through the page table of a process.
 #[derive(Clone, Debug)]
 pub(super) struct GpuAddressSpace {
+    /// The file of the render node, which has the page table.
     pub(super) space: Arc<DrmFile>,
     /// The page at which a buffer is mapped while an engine atomically adds to a number in it.
     pub(super) frame: Arc<Frame>,
 }
 
 impl GpuAddressSpace {
-    /// Looks up an address: the memory (`None` if accesses have no effect), the offset in it (for user memory,
-    /// the address), and the length up to the end of the entry or of the buffer. Fails if the address is not
-    /// mapped or its entry lacks a `required` flag.
+    /// Looks up an address. Returns the entry (`None` if accesses have no effect), the offset in the entry's memory
+    /// (for user memory, the address), and the length up to the end of the entry or of the buffer. Fails if the address
+    /// is not mapped or its entry lacks a `required` flag.
     fn look_up(&self, address: u64, required: u32) -> AccessResult<(Option<Entry>, u64, u64)> {
         let found = self.space.state().table.translate(address);
         let (start, entry) = match found.ok_or(AccessFault { address, error: EFAULT })? {

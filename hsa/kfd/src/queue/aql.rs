@@ -30,7 +30,8 @@ fn number(packet: &[u8; 64], offset: usize) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Returns whether all (or any) signals of a barrier are zero, by their values. A barrier without signals is satisfied.
+/// Returns whether all (or any) signals of a barrier have the value 0; `value` reads a signal. A barrier without
+/// signals is satisfied.
 fn is_satisfied(
     packet: &[u8; 64],
     all: bool,
@@ -70,6 +71,7 @@ pub(super) fn step(
             }
         }
         DISPATCH => {
+            // The fields `grid_size_x`, `kernel_object` and `kernarg_address` of HSA's packet.
             let grid = u32::from_le_bytes([packet[12], packet[13], packet[14], packet[15]]);
             let (kernel, arguments) = (number(&packet, 32), number(&packet, 40));
             if !blit::run(driver, memory, (kernel, arguments), grid)? {
@@ -94,15 +96,17 @@ pub(super) fn step(
 mod tests {
     use super::*;
 
-    /// Returns whether a barrier is satisfied that waits for all, and one that waits for any of the signals. The value
-    /// of a signal is its address divided by 100, minus 1.
+    /// Returns whether two barriers are satisfied: one waits for all of the signals, the other for any of them. The
+    /// value of a signal is its address divided by 100, minus 1.
     fn satisfied(signals: &[u64]) -> (bool, bool) {
         let mut packet = [0; 64];
         for (index, signal) in signals.iter().enumerate() {
             packet[8 + index * 8..16 + index * 8].copy_from_slice(&signal.to_le_bytes());
         }
         let value = |signal: u64| Ok((signal / 100) as i64 - 1);
-        let check = |all| is_satisfied(&packet, all, value).unwrap_or_else(|_| panic!("a fault"));
+        let check = |all| {
+            is_satisfied(&packet, all, value).unwrap_or_else(|_| panic!("reading a signal failed"))
+        };
         (check(true), check(false))
     }
 

@@ -83,6 +83,7 @@ fn parse_phases(bytes: &[u8; ARGUMENTS], count: usize) -> Option<Operation> {
 
 /// Parses the arguments of a copy or fill kernel that runs on `grid` work items.
 fn parse_arguments(bytes: &[u8; ARGUMENTS], grid: u32) -> Option<Operation> {
+    // The number of work items is the upper half (`high`) or the lower half of an argument.
     let fits_grid = |index, high: bool| {
         let number = number(bytes, index);
         let items = if high { (number >> 32) as u32 } else { number as u32 };

@@ -1,8 +1,8 @@
 //! Atomic additions of an engine to a buffer's memory.
 //!
 //! An addition maps a page of the buffer. A thread that waits for the new value can continue before the
-//! page is unmapped. At a new address, that thread would find an additional mapping in its process. Each
-//! queue therefore reserves one page of addresses, where every addition maps the buffer's page.
+//! page is unmapped. If each addition used a new address, that thread could find an additional mapping in its
+//! process. Each queue therefore reserves one page of addresses, where every addition maps the buffer's page.
 
 use crate::errno::{EINVAL, Result};
 use crate::memory_file::MemoryFile;
@@ -55,8 +55,8 @@ impl Drop for Frame {
     }
 }
 
-/// Maps a page of a file at an address, or an inaccessible page. The kernel chooses the address if it
-/// is 0.
+/// Maps a page of a file at an address, or an inaccessible page. If `address` is 0, the kernel
+/// chooses one.
 ///
 /// # Safety
 ///

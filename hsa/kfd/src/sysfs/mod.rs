@@ -1,7 +1,7 @@
 //! Writes the emulated files of `/sys` and `/dev` to a temporary folder, the tree.
 //!
 //! The contents depend only on the configuration. Processes of one configuration share a folder, whose
-//! name contains a hash of the contents. The first process writes it under another name and renames it.
+//! name contains a hash of the contents. The first process writes the folder under another name, then renames it.
 
 mod counters;
 mod topology;
@@ -72,8 +72,8 @@ fn store(files: &[File], links: &[File]) -> io::Result<PathBuf> {
     if is_own(&folder, user) {
         return Ok(folder);
     }
-    let draft =
-        environment::temporary_folder().join(format!("{name}.{:016x}", memory_file::token()));
+    let draft = environment::temporary_folder()
+        .join(format!("{name}.{:016x}", memory_file::random_token()));
     fs::DirBuilder::new().mode(0o700).create(&draft)?;
     let stored = fill(&draft, files, links).and_then(|()| fs::rename(&draft, &folder));
     if let Err(error) = stored {
@@ -81,7 +81,9 @@ fn store(files: &[File], links: &[File]) -> io::Result<PathBuf> {
         // Another process of the same configuration may have written the folder meanwhile.
         if !is_own(&folder, user) {
             let path = folder.display();
-            return Err(io::Error::other(format!("{path}: {error}; remove it, or set TMPDIR")));
+            return Err(io::Error::other(format!(
+                "{path}: {error}; remove it, or set TMPDIR to another folder"
+            )));
         }
     }
     Ok(folder)

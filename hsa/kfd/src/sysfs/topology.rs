@@ -17,8 +17,8 @@ const SYSTEM: u64 = 0;
 const FRAME_BUFFER_PUBLIC: u64 = 1;
 const FRAME_BUFFER_PRIVATE: u64 = 2;
 
-/// Doorbells of 64 bits; four watch points; firmware that can be debugged. Without the last
-/// bit, AMD's runtime (6.4.3, 7.2.4) does not release the driver when it stops, and cannot start again.
+/// The capabilities of each GPU: doorbells of 64 bits; four watch points; firmware that can be debugged. Without the
+/// last bit, AMD's runtime (6.4.3, 7.2.4) does not release the driver when it stops, and cannot start again.
 const CAPABILITY: u64 = 2 << 12 | 1 << 7 | 2 << 8 | 1 << 29;
 
 /// Formats a file of `name value` lines.

@@ -39,7 +39,8 @@ pub fn close(descriptor: i32) -> Result<i32> {
     check(unsafe { libc::close(descriptor) })
 }
 
-/// Makes a call whose argument is both input and output.
+/// Makes a call whose argument is both input and output. `src/kfd/mod.rs` (family `K`) and `src/drm/mod.rs` (`d`) list
+/// the numbers of calls.
 pub fn call<T: Copy>(descriptor: i32, family: u8, number: u8, argument: &mut T) -> Result<()> {
     let size = size_of::<T>() as u64;
     let code = 3 << 30 | size << 16 | u64::from(family) << 8 | u64::from(number);
