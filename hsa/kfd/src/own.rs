@@ -4,10 +4,8 @@
 //! descriptors: they lie above the process's soft limit where the hard limit permits that, lists of
 //! descriptors omit them, and the program cannot close them.
 
-use crate::errno::Errno;
 use libc::{c_int, rlimit};
 use std::fs::File;
-use std::io;
 use std::os::fd::{FromRawFd, IntoRawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -106,13 +104,10 @@ pub(crate) fn keep(descriptor: c_int, floor: c_int) -> c_int {
 }
 
 /// Moves and marks the descriptor of a file, as [`keep`] does.
-pub(crate) fn keep_file(file: File) -> io::Result<File> {
+pub(crate) fn keep_file(file: File) -> File {
     let kept = with_raised_limit(|floor| keep(file.into_raw_fd(), floor));
-    if kept < 0 {
-        return Err(io::Error::from_raw_os_error(Errno::last().0));
-    }
     // SAFETY: the descriptor is open, and nothing else owns it.
-    Ok(unsafe { File::from_raw_fd(kept) })
+    unsafe { File::from_raw_fd(kept) }
 }
 
 /// Unmarks the descriptor of a kept file, which the caller then drops.

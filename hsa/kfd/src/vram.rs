@@ -58,7 +58,7 @@ impl MemoryUsage {
         let user = own::user();
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let file = own::keep_file(options.custom_flags(libc::O_NOFOLLOW).open(path(user, name))?)?;
+        let file = own::keep_file(options.custom_flags(libc::O_NOFOLLOW).open(path(user, name))?);
         let status = file.metadata()?;
         if status.uid() != user || !status.is_file() {
             return Err(io::Error::from_raw_os_error(libc::EACCES));

@@ -94,8 +94,8 @@ fn errors_match_the_kernel() {
         let gpu = Gpu { kfd, drm, id: Gpu::ID };
         assert_eq!(gpu.alloc(MIB, VRAM), Err(ENODEV), "no page table yet");
         let acquire = |gpu: u64| call(kfd, b'K', 0x15, &mut [drm as u64 | gpu << 32]);
-        assert_eq!(acquire(0x1111 + 1), Err(EINVAL));
-        assert_eq!(acquire(0x1112), Err(EINVAL), "the file of another GPU");
+        assert_eq!(acquire(0x1009), Err(EINVAL), "no such GPU");
+        assert_eq!(acquire(0x1002), Err(EINVAL), "the file of another GPU");
         assert_eq!((acquire(0x1001), acquire(0x1001)), (Ok(()), Ok(())));
         let other = open("/dev/dri/renderD128").unwrap();
         assert_eq!(call(kfd, b'K', 0x15, &mut [other as u64 | 0x1001 << 32]), Err(EBUSY));

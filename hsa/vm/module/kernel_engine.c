@@ -157,8 +157,11 @@ static void run_table_packet(struct gpu *gpu, const struct packets *p)
 	else
 		data.size = ((word(p, 9) & 0x7ffff) + 1) * sizeof(u64);
 	entries = kvmalloc(data.size, GFP_KERNEL);
-	if (!entries)
-		return report_fault(gpu, "out of memory: page-table write", data.to);
+	if (!entries) {
+		dev_err_ratelimited(gpu->adev->dev, "hsa_vmm: kernel SDMA: out of memory: page-table write to %#llx lost\n",
+				    data.to);
+		return;
+	}
 	for (u32 i = 0; i < data.size / sizeof(u64); i++) {
 		u64 *source;
 
