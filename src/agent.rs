@@ -222,7 +222,7 @@ pub struct ComputeProperties {
     pub revision: u32,
 }
 
-/// A CPU or GPU, as the runtime described it when it was opened.
+/// A CPU or GPU, as the runtime described it when the runtime was started.
 ///
 /// ```
 /// # use hsa_vmm::{Runtime, simulation::Config};
@@ -294,7 +294,7 @@ impl Agent {
             _ => CopyEngine::Agent(self.native),
         }
     }
-    /// Returns the runtime's name: a GPU's architecture (`gfx942`), a CPU's model.
+    /// Returns the agent's name in the runtime: a GPU's architecture (`gfx942`), a CPU's model.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -6,7 +6,8 @@ use derive_more::{Debug, Display};
 ///
 /// Corresponds to `hipMemGenericAllocationHandle_t`. All [`Vmm`](crate::Vmm)s of a process together use
 /// each number once; AMD's runtime reuses its own handles as soon as the memory is freed. Every function
-/// rejects a stale or foreign handle: it never identifies other memory. An invented one is very unlikely to.
+/// rejects a stale or foreign handle: such a handle never identifies other memory. An invented handle is very
+/// unlikely to be valid.
 ///
 /// ```
 /// use hsa_vmm::Handle;

@@ -27,11 +27,11 @@ pub(super) enum Memory {
 
 /// Mapped memory. Dropping the fields in this order unmaps it, releases it and frees its addresses.
 pub(super) struct MappedMemory {
-    /// None if it was unmapped, but not all of it could be freed.
+    /// `None` if the memory was unmapped, but not all of it could be freed.
     pub mapping: Option<Mapping>,
-    /// None if it was freed.
+    /// `None` if the physical memory was freed.
     allocation: Option<Allocation>,
-    /// None if the addresses were freed, but not the memory.
+    /// `None` if the addresses were freed, but not the physical memory.
     reservation: Option<Reservation>,
 }
 
@@ -43,7 +43,7 @@ impl MappedMemory {
         agents: &[AgentId],
         size: usize,
     ) -> Result<(Self, Address), Error> {
-        // A size that cannot be rounded up exceeds all memory: the largest multiple cannot be reserved either.
+        // If the size cannot be rounded up, uses the largest multiple of the granule, which cannot be reserved either.
         let granule = vmm.reservation_granule();
         let size = size.checked_next_multiple_of(granule).unwrap_or(usize::MAX / granule * granule);
         let properties = AllocationProperties::on(device);
@@ -161,7 +161,7 @@ impl Drop for LockedMemory {
         {
             let address = Address::new(self.start);
             crate::log::event!(WARN, ?kind, %address, "memory stays locked");
-            // The runtime decides whether it can be locked again.
+            // Removes the range, so that the runtime decides whether the memory can be locked again.
             locked_ranges().remove(&self.start);
         }
     }

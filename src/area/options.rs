@@ -11,9 +11,9 @@ use derive_more::{Display, From};
 bitflags::bitflags! {
     /// The kind of memory that an area allocates, under AML's names and numbers.
     ///
-    /// Some of the sixteen combinations mean the same: [`UNIFIED`](Self::UNIFIED) overrides
-    /// [`HOST`](Self::HOST) and [`MAPPED`](Self::MAPPED), and host memory is always mapped on the device,
-    /// as in HIP on AMD, so that `HOST` means `HOST | MAPPED`.
+    /// Some of the sixteen combinations mean the same. [`UNIFIED`](Self::UNIFIED) overrides [`HOST`](Self::HOST)
+    /// and [`MAPPED`](Self::MAPPED). Host memory is always mapped on the device, as in HIP on AMD; therefore
+    /// `HOST` means `HOST | MAPPED`.
     ///
     /// ```
     /// use hsa_vmm::area::AreaFlags;
@@ -93,7 +93,7 @@ pub enum Device {
     #[default]
     #[display("the current device")]
     Current,
-    /// The device of this number in the order of [`Runtime::gpus`], which is HIP's; from 0.
+    /// The GPU with this number, counted from 0 in the order of [`Runtime::gpus`], which is also HIP's order.
     #[display("GPU {_0}")]
     Number(usize),
     /// This GPU.

@@ -105,7 +105,7 @@ impl PausableBuffer {
         Ok(Self { buffer, owner, saved: None, memory, reservation })
     }
 
-    /// Returns the size in whole granules, in bytes: that of the reservation, and of the memory.
+    /// Returns the size of the reservation and of the memory in bytes: the buffer's size in whole granules.
     pub fn extent(&self) -> usize {
         self.buffer.step
     }

@@ -16,7 +16,7 @@ use crate::agent::AgentId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Feature {
-    /// Virtual-memory management.
+    /// Virtual memory management.
     #[error("virtual memory management")]
     VirtualMemory,
     /// Sparse arrays (`hipMemMapArrayAsync`); HIP has none on AMD either.
@@ -59,7 +59,7 @@ pub enum Feature {
     /// Retiring pages of a buffer with a zero page.
     #[error("retiring pages of a buffer with a zero page")]
     RetireZeroPages,
-    /// Memory that is not cached; since extension 1.18.
+    /// Memory that is not cached: needs version 1.18 of AMD's extension.
     #[error("uncached memory")]
     Uncached,
     /// Memory that other PCIe devices access: needs a runtime with mapping types of dma-bufs (ROCm 7 and later)

@@ -13,8 +13,8 @@
 //!   address or the process's number is in use again. The exporter keeps a table of its exports, which
 //!   the importer reads through `/proc/<process>/fd`; both must therefore belong to the same user. Memory
 //!   is not freed while another process is mapping it, because AMD's runtime would wait forever.
-//! * A modified handle is rejected: every change of one bit, and all but one in four thousand million
-//!   other changes. This detects corruption, not forgery: see [`IpcHandle`].
+//! * A modified handle is rejected. A change of one bit is always detected; any other change stays undetected with
+//!   a probability of 1 in 2^32. This detects corruption, not forgery: see [`IpcHandle`].
 //! * Opening a handle twice returns the same address, and requires two closes. Only an [`OpenedMemory`]
 //!   closes the memory that it owns.
 //!
@@ -195,7 +195,8 @@ impl Ipc {
     /// socket of the runtime's server; [`ErrorKind::LimitReached`] after 65536 exports.
     pub fn get_mem_handle(&self, address: Address) -> Result<IpcHandle, Error> {
         let checked = self.runtime.check_not_forked();
-        let handle = checked.and_then(|()| exports::get(&self.runtime, self.quirks, address));
+        let handle =
+            checked.and_then(|()| exports::create_handle(&self.runtime, self.quirks, address));
         handle.map_err(|kind| Error::new(Operation::GetMemHandle, kind))
     }
 

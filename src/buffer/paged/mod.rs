@@ -182,7 +182,7 @@ impl PagedBuffer {
     /// # Errors
     /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`], [`Problem::PageRetiring`],
     /// [`Problem::PageQuarantined`]; as for [`RetireQueue::submit_many`]; [`ErrorKind::NotSupported`] for a buffer with
-    /// a [zero page](PagedBuilder::with_zero_page), which such pages would map only later.
+    /// a [zero page](PagedBuilder::with_zero_page), because retired pages would not map the zero page at once.
     ///
     /// # Safety
     /// As for [`RetireQueue::submit`].
