@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
 use std::os::fd::BorrowedFd;
 
-/// Copies eight bytes by one instruction, and the rest one by one.
+/// Copies eight bytes at a time, and the rest byte by byte.
 ///
 /// # Safety
 /// Until the function returns, the source is mapped and readable for the CPU, the destination is mapped

@@ -109,8 +109,8 @@ macro_rules! call_optional {
     };
 }
 
-/// Calls a function of virtual memory. Returns `NOT_SUPPORTED` if the library lacks any of them or, after `optional`,
-/// this one.
+/// Calls a function of virtual memory. Returns `NOT_SUPPORTED` if the library lacks a required function of virtual
+/// memory or, with `optional`, this function.
 macro_rules! call_vmem {
     ($native:ident.$name:ident $arguments:tt, $($fields:tt)*) => {
         match &$native.table.vmem {

@@ -76,7 +76,7 @@ pub struct AgentEntry {
     pub is_gpu: bool,
 }
 
-/// The part of a reservation in which nothing is mapped.
+/// The holes of a reservation: the parts in which nothing is mapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Free {
@@ -88,7 +88,7 @@ pub struct Free {
     pub holes: usize,
 }
 
-/// A part of a reservation: a hole, or adjacent mappings that differ only in their addresses.
+/// A part of a reservation: a hole, or adjacent mappings with the same size, owner, name and access.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Run<'a> {

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn file_and_build_have_the_same_version() {
+    fn file_of_another_release_is_unknown() {
         let identify = |file: &str| {
             identify_file(file, "\"1.15.0-local-build-unknown\"", (1, 7), &ALL[..1], true)
         };

@@ -1,7 +1,8 @@
 //! Changes of access to mappings: the requests to the runtime, their agents and their order.
 //!
-//! Requests contain only changed permissions, unless a quirk requires all. They never name a GPU without
-//! access that was never granted access: AMD's runtime maps the memory for every GPU in a request.
+//! Requests contain only changed permissions, unless a quirk requires all. A request that removes a GPU's access
+//! names the GPU only if the runtime has granted it access before, because AMD's runtime maps the memory for every
+//! GPU in a request.
 
 use super::Shared;
 use super::journal::Journal;
@@ -177,7 +178,7 @@ impl Journal<'_, '_> {
     }
 
     /// Unmaps one mapping and maps it again with changed access. The caller has checked that enough
-    /// descriptors are free, but this still fails if another thread has used them since.
+    /// descriptors are free, but the mapping fails if another thread has used them since.
     pub fn remap_with_access(&mut self, index: usize) -> Result<(), ErrorKind> {
         let mut changed = self.targets[index].now;
         self.targets[index].change.apply(&mut changed.access);
@@ -188,7 +189,7 @@ impl Journal<'_, '_> {
 }
 
 impl Shared {
-    /// Rejects access to memory of this owner that the hardware does not support.
+    /// Rejects a change that grants access to memory of `owner` to an agent whose hardware cannot access it.
     pub(super) fn check_peers(
         &self,
         owner: Option<u8>,
@@ -302,8 +303,8 @@ impl Shared {
         result.map_err(|failure| ErrorKind::of_call(failure, range.size))
     }
 
-    /// Sends a request for GPUs that may not have access yet, as part of a rollback or of a mapping that is mapped
-    /// again.
+    /// Sends a request for GPUs, some of which possibly have no access yet, as part of a rollback or of a mapping that
+    /// is mapped again.
     fn grant_gpus_in_runtime(&self, range: Range, request: &Request) -> Result<(), ErrorKind> {
         if request.list.is_empty() {
             return Ok(());

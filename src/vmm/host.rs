@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 
 impl Shared {
-    /// Returns the CPU that owns memory with these properties, which are those of memory of the host.
+    /// Returns the CPU that owns memory of the host with these properties.
     pub(super) fn host_cpu(&self, properties: &AllocationProperties) -> Result<&Agent, ErrorKind> {
         let Location::HostNuma(node) = properties.location else { return Ok(self.runtime.host()) };
         let is_node =

@@ -68,7 +68,7 @@ pub(super) struct Journal<'a, 'c> {
     steps: SmallVec<[(Step, Indexes<usize>); 4]>,
     /// The first reservation that this operation quarantined.
     quarantined: Option<Arc<Quarantined>>,
-    /// The base addresses of the reservations that it quarantined because a rollback failed.
+    /// The base addresses of the reservations that this operation quarantined because a rollback failed.
     broken: Vec<usize>,
 }
 

@@ -161,8 +161,8 @@ impl NewRange {
 
 impl Shared {
     /// Unmaps the ranges in `old` and maps those in `new`: all of it, or nothing. `old` is sorted by address
-    /// and must consist of the expected whole mappings. `new` may have the same addresses; this sorts it by
-    /// address, and sets the serials.
+    /// and must consist of the expected whole mappings. `new` may have the same addresses; this method
+    /// sorts `new` by address, and sets the serials.
     pub(super) fn replace(
         &self,
         operation: Operation,

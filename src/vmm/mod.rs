@@ -20,7 +20,7 @@
 //! | `hipMemExportToShareableHandle` | [`Vmm::export_to_shareable_handle`] | `hsa_amd_vmem_export_shareable_handle` |
 //! | `hipMemImportFromShareableHandle` | [`Vmm::import_from_shareable_handle`] | `hsa_amd_vmem_import_shareable_handle` |
 //! | `hipMemGetHandleForAddressRange` | [`Vmm::export_address_range`] | `hsa_amd_vmem_export_shareable_handle`, `hsa_amd_portable_export_dmabuf` |
-//! | both, with `hipMemHandleTypeFabric` | [`Vmm::export_to_fabric_handle`], [`Vmm::import_from_fabric_handle`] | `hsa_amd_vmem_export_fabric_handle`, `hsa_amd_vmem_import_fabric_handle` |
+//! | `hipMemExportToShareableHandle`, `hipMemImportFromShareableHandle` with `hipMemHandleTypeFabric` | [`Vmm::export_to_fabric_handle`], [`Vmm::import_from_fabric_handle`] | `hsa_amd_vmem_export_fabric_handle`, `hsa_amd_vmem_import_fabric_handle` |
 //! | `hipMemRetainAllocationHandle` | [`Vmm::retain_allocation_handle`] | none: from the ledger |
 //! | `hipMemMapArrayAsync` | none: not supported | none |
 //!
@@ -45,8 +45,8 @@
 //! * Copies and fills by agents are outside Rust's memory model. They have ended when the call
 //!   returns, with success or an error, and later accesses of the caller see their result.
 //! * The library accesses the caller's own bytes, a `&[u8]` or `&mut [u8]` argument, non-atomically.
-//!   Agents never access them: they copy from and to memory that the library has locked for the
-//!   call.
+//!   Agents never access these bytes: they copy from and to other memory of this process, which the
+//!   library has locked for the call.
 //! * Memory of the program that an area maps
 //!   ([`MmapOptions::with_host_memory`](crate::area::MmapOptions::with_host_memory)) is borrowed mutably until it is
 //!   unmapped, so that no reference to it is live while an agent writes to it. For memory that cannot
@@ -225,7 +225,7 @@ impl Vmm {
         Self::open_with(runtime, VmmOptions::default())
     }
 
-    /// Opens virtual memory management with options: a profile or quirks.
+    /// Opens virtual memory management with options, such as a profile or quirks.
     ///
     /// # Errors
     /// As for [`Vmm::open`].

@@ -233,8 +233,8 @@ impl Shared {
         Err(error)
     }
 
-    /// Calls `act` with the address of expected mappings to which an agent has access, or for `None` this
-    /// process, while they are locked. Does nothing if the size is 0.
+    /// Calls `act` with the address of a range while its reservation is locked, if the range consists of the expected
+    /// mappings and the agent, for `None` this process, has the access. Does nothing if the size is 0.
     fn with_access(
         &self,
         agent: Option<AgentId>,
@@ -253,7 +253,7 @@ impl Shared {
     }
 }
 
-/// Replaces the address in an error by the destination, if the range is `to`, or by the source.
+/// In an error about an address, names the destination if the address is that of `to`, otherwise the source.
 pub(super) fn for_operand(kind: ErrorKind, to: Range) -> ErrorKind {
     let argument = match &kind {
         ErrorKind::InvalidArgument { value, .. }

@@ -21,6 +21,8 @@ pub(super) struct Incoming<T> {
 }
 
 impl<T> Incoming<T> {
+    /// Creates an empty queue with `capacity` slots.
+    ///
     /// # Errors
     /// If the slots cannot be allocated.
     pub fn new(capacity: usize) -> Result<Self, TryReserveError> {
@@ -66,7 +68,7 @@ impl<T> Incoming<T> {
         if number >= self.next() { None } else { lock(self.slot(number)).take() }
     }
 
-    /// Makes the place of a value that was taken available again.
+    /// Ends the reservation of one place, whose value was taken.
     pub fn finish(&self) {
         self.reserved.fetch_sub(1, Ordering::SeqCst);
     }
@@ -81,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_queue_rejects_values_until_one_is_finished() {
+    fn reserve_fails_until_taken_values_are_finished() {
         let queue = Incoming::new(2).unwrap();
         for round in 0..5 {
             let first = queue.reserve(2).unwrap();

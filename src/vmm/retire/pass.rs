@@ -65,7 +65,7 @@ struct Pending {
     report: RetireReport,
 }
 
-/// Computes the pauses between passes.
+/// The pause between two passes, which grows while there is no progress.
 struct Pauses(Duration);
 
 impl Pauses {
@@ -81,6 +81,8 @@ impl Pauses {
 }
 
 impl Core {
+    /// Creates an empty queue for at most `capacity` mappings. `limit` is the time limit of each.
+    ///
     /// # Errors
     /// If memory for this capacity cannot be allocated.
     pub fn new(vmm: Vmm, capacity: usize, limit: Duration) -> Result<Self, TryReserveError> {
@@ -97,7 +99,7 @@ impl Core {
         })
     }
 
-    /// Returns whether the thread sleeps and must be woken by the caller.
+    /// Marks the thread as awake. Returns whether it was asleep, so that the caller must wake it.
     pub fn begin_wake(&self) -> bool {
         self.sleeps.load(Ordering::SeqCst) && self.sleeps.swap(false, Ordering::SeqCst)
     }
@@ -191,7 +193,7 @@ impl Core {
             }
             !holds
         });
-        let failed = match unmet {
+        let result = match unmet {
             None => it.unmap(shared).map_err(|kind| Error::new(Operation::Unmap, kind)),
             Some((signal, condition, value)) => {
                 if it.deadline.is_none_or(|deadline| now < deadline) {
@@ -202,7 +204,7 @@ impl Core {
                 Err(Error::new(Operation::Retire, kind))
             }
         };
-        match failed {
+        match result {
             Ok(()) => report.retired += 1,
             Err(error) => {
                 let quarantined = it.quarantine(shared, &error);
@@ -238,8 +240,8 @@ impl Retirement {
 }
 
 impl Shared {
-    /// Quarantines a single mapping: it stays mapped, and operations on it fail. Returns `false` if the range no
-    /// longer is this mapping.
+    /// Quarantines a single mapping: it stays mapped, and operations on it fail. Returns `false` if this mapping does not
+    /// exist any more.
     fn quarantine_mapping(&self, range: Range, serial: u64, error: &Error) -> bool {
         let exists =
             |it: &Reserved| it.mappings().exact(range).is_some_and(|it| it.serial == serial);
