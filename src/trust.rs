@@ -12,9 +12,9 @@ use std::fs;
 /// namespace.
 ///
 /// The process at the other end of a socket must have had the trusted user as its effective user when it
-/// connected or began to listen. A process that is looked up by its number (a
-/// [`Ticket`](crate::transport::Ticket), an [`IpcHandle`](crate::ipc::IpcHandle)) must have the trusted
-/// user as its real, effective, saved and file system user. The effective user is not sufficient, because
+/// connected or began to listen. A [`Ticket`](crate::transport::Ticket) and an
+/// [`IpcHandle`](crate::ipc::IpcHandle) name a process by its number. Such a process must have the trusted user as its
+/// real, effective, saved and file system user. The effective user is not sufficient, because
 /// a process that runs a set-user-id program still has the descriptors of the user who started it.
 ///
 /// ```

@@ -31,9 +31,9 @@ pub enum Contents {
 /// # Sharing with other processes
 ///
 /// The buffer has one allocation, mapped from its start: `Allocation::at(&vmm, buffer.address())` returns it for an
-/// export. [`pause`](Self::pause) succeeds while the memory has other users, but cannot release it: the memory is
-/// released when every other [`Allocation`] of it is dropped, every other mapping is unmapped, and every process
-/// that has imported it has released it. [`resume`](Self::resume) creates new memory. Importers keep the old
+/// export. [`pause`](Self::pause) succeeds while the memory has other users, but cannot release it. Its last user
+/// releases it: another [`Allocation`] of the memory, another mapping, or a process that has imported it.
+/// [`resume`](Self::resume) creates new memory. Importers keep the old
 /// memory; export the buffer again.
 ///
 /// # Lost addresses

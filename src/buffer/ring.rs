@@ -15,8 +15,8 @@ use derive_more::Debug;
 /// The writer must not overwrite bytes that are not read yet. It dereferences to the [`DeviceBuffer`] of all its
 /// mappings, which has the access of agents.
 ///
-/// On GPUs whose first-level caches are indexed by virtual address (RDNA), a store through one mapping may
-/// not be visible through another before the kernel has ended (ROCm/hip#3728).
+/// RDNA GPUs index their first-level caches by virtual address. On these, a store through one mapping may not be
+/// visible through another before the kernel has ended (ROCm/hip#3728).
 ///
 /// ```
 /// use hsa_vmm::buffer::RingBuffer;

@@ -174,8 +174,8 @@ mod tests {
                 for problem in problems {
                     let kind = ErrorKind::invalid(argument, Value::None, problem);
                     let error = Error::new(operation, kind);
-                    let [hip6, hip7] =
-                        [HipProfile::Hip6, HipProfile::Hip7].map(|p| error.hip(p).code());
+                    let [hip6, hip7] = [HipProfile::Hip6, HipProfile::Hip7]
+                        .map(|profile| error.hip(profile).code());
                     assert_eq!((hip6, hip7), documented(operation, argument, problem), "{error}");
                 }
             }

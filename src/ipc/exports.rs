@@ -81,8 +81,8 @@ pub(super) fn create_handle(
     if !record.on_gpu {
         return Err(invalid(Problem::HostMemory));
     }
-    // The record is not locked during this call, because AMD's server can make the call wait for another
-    // process, and freeing the memory must not wait for that process.
+    // AMD's server can make this call wait for another process. The record is not locked during the call, because freeing
+    // the memory must not wait for that process.
     let created = create_native(runtime, quirks, &record);
     let mut state = lock(&record.state);
     let State::Allocated(export) = &mut *state else {
@@ -108,8 +108,8 @@ pub(super) fn create_handle(
 }
 
 /// Makes the runtime create its handle, and start its server if it has one. Called also if the memory is
-/// exported already, because AMD's server ends when an importer is killed during an attach, and only this
-/// call starts a new server.
+/// exported already: AMD's server ends when an importer is killed during an attach, and only this call starts a
+/// new server.
 fn create_native(
     runtime: &Runtime,
     quirks: Quirks,

@@ -9,8 +9,8 @@
 //! [`IpcHandle`] has HIP's layout, so that a process that uses this library and one that uses HIP can open
 //! each other's memory. Between two processes that use this library:
 //!
-//! * A handle of memory that was freed, or whose process has ended, is rejected at once, even if the
-//!   address or the process's number is in use again. The exporter keeps a table of its exports, which
+//! * A handle is rejected at once if its memory was freed or its process has ended, even if the address or the
+//!   process's number is in use again. The exporter keeps a table of its exports, which
 //!   the importer reads through `/proc/<process>/fd`; both must therefore belong to the same user. Memory
 //!   is not freed while another process is mapping it, because AMD's runtime would wait forever.
 //! * A modified handle is rejected. A change of one bit is always detected; any other change stays undetected with
@@ -20,8 +20,8 @@
 //!
 //! The size in a handle is compared with the size that the runtime has mapped. AMD's runtime accepts any
 //! size, and a copy past the end of the memory is a GPU page fault, which ends the process. If a small
-//! allocation is part of a larger block, the runtime maps the block, and a forged handle from HIP can
-//! access the rest of it.
+//! allocation is part of a larger block, the runtime maps the whole block. A forged handle from HIP can then
+//! access the rest of the block.
 //!
 //! HIP's own handles are in no table. For these, this library can only check that the process exists and,
 //! if the runtime shares by dma-buf (`HSA_ENABLE_IPC_MODE_LEGACY=0`), that its runtime serves the memory.
@@ -210,8 +210,8 @@ impl Ipc {
     /// # Errors
     /// [`ErrorKind::SameProcess`] for a handle of this process; [`ErrorKind::InvalidArgument`] for other
     /// flags or an empty handle; [`ErrorKind::Unavailable`] if the memory was freed or is smaller than the
-    /// handle says, or its process has ended, is not trusted, cannot be inspected or is in another PID
-    /// namespace; [`ErrorKind::OutOfDescriptors`], [`ErrorKind::Runtime`], [`ErrorKind::System`].
+    /// handle says; [`ErrorKind::Unavailable`] also if the exporting process has ended, is not trusted, cannot be
+    /// inspected or is in another PID namespace; [`ErrorKind::OutOfDescriptors`], [`ErrorKind::Runtime`], [`ErrorKind::System`].
     pub fn open_mem_handle(&self, handle: &IpcHandle, flags: u32) -> Result<Address, Error> {
         let base = self.open_as(Holder::Caller, handle, flags)?;
         Ok(Address::new(base + handle.offset as usize))

@@ -1,7 +1,7 @@
 //! The client of AMD's IPC server, and the relay that passes fetched memory to this process's runtime.
 //!
-//! If the runtime shares memory by dma-buf, a thread of the exporting process listens on the abstract
-//! socket `hsa<process>`, reads an address in decimal, and sends a descriptor. The importing runtime would
+//! If the runtime shares memory by dma-buf, a thread of the exporting process is the server. It listens on the
+//! abstract socket `hsa<process>`, reads an address in decimal, and sends a descriptor. The importing runtime would
 //! connect to that socket itself, without checking which process listens at it; any process can.
 //!
 //! Therefore this library connects, checks the credentials and fetches the descriptor with a deadline. It
@@ -205,7 +205,7 @@ pub(super) fn with_relay<T>(
         let attached = attach(relayed);
         done.store(true, Ordering::Relaxed);
         let _ = shutdown(&listener, Shutdown::Both);
-        // Closes the relay's connection, which the runtime no longer uses.
+        // Closes the relay's connection. The runtime has finished using it.
         drop(relay.join());
         Ok(attached)
     })
@@ -369,7 +369,7 @@ mod tests {
         server.join().unwrap();
         let fetched = fetch_from(number, this_process(), Trust::SameUser);
         assert_eq!(reason(fetched), Unavailable::NoServer);
-        assert!((number as i32) < 0 || number >= MAX_PROCESSES);
+        assert!(number >= MAX_PROCESSES, "{number} may be a process");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Loads and stores of this process to memory that agents and other threads also use.
 //!
-//! Each byte is accessed by one relaxed atomic access, so that a race with another access of this module
-//! only mixes bytes, and is never undefined behaviour. The public documentation is the section "Memory
+//! Each byte is accessed by one relaxed atomic access. A race with another access of this module therefore only
+//! mixes bytes, and is never undefined behaviour. The public documentation is the section "Memory
 //! model" of [`crate::vmm`].
 //!
 //! On x86-64, one instruction accesses eight bytes, because reads over PCIe cost a round trip each. It
@@ -142,7 +142,10 @@ pub(crate) unsafe fn map_shared(
 /// # Errors
 /// Those of the driver that owns the memory. At a used address, the kernel may unmap the old mapping
 /// before the driver fails (`mmap_region` until Linux 6.11).
-pub(crate) fn try_shared(descriptor: BorrowedFd<'_>, protection: ProtFlags) -> Result<(), Errno> {
+pub(crate) fn try_map_shared(
+    descriptor: BorrowedFd<'_>,
+    protection: ProtFlags,
+) -> Result<(), Errno> {
     let size = 4096;
     // SAFETY: without MAP_FIXED nothing is replaced.
     unsafe {

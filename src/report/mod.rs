@@ -27,8 +27,8 @@
 //! The report lists the reservations and mappings of [buffers](crate::buffer). To name a buffer, name its
 //! reservation by its address: `vmm.name_reservation(buffer.address(), "kv cache")`.
 //!
-//! Dropping the last clone of the `Vmm` frees what the program has not freed, and logs each of these
-//! reservations and handles as leaked (`tracing`, level `WARN`). The owned values
+//! Dropping the last clone of the `Vmm` frees the reservations and handles that the program has not freed. It logs
+//! each of them as leaked (`tracing`, level `WARN`). The owned values
 //! ([`Reservation`](crate::Reservation) and so on) keep the `Vmm` alive and cannot leak in this way.
 
 mod text;

@@ -1,8 +1,8 @@
 //! Changes of access to mappings: the requests to the runtime, their agents and their order.
 //!
-//! Requests contain only changed permissions, unless a quirk requires all. A request that removes a GPU's access
-//! names the GPU only if the runtime has granted it access before, because AMD's runtime maps the memory for every
-//! GPU in a request.
+//! Requests contain only changed permissions, unless a quirk requires all. AMD's runtime maps the memory
+//! for every GPU in a request. Therefore a request that removes access names only GPUs to which the runtime has
+//! granted access.
 
 use super::Shared;
 use super::journal::Journal;
@@ -355,8 +355,8 @@ impl Shared {
         if is_full { Access::ReadWrite } else { access.get(index) }
     }
 
-    /// Returns whether the mapping must be mapped again, because the runtime cannot grant another GPU
-    /// access once the owner, or a GPU that may be the owner, has access.
+    /// Returns whether the mapping must be mapped again to grant another GPU access: the runtime cannot grant it if the
+    /// owner, or a GPU that may be the owner, already has access.
     fn must_be_remapped(&self, mapping: &MappedRange, gpus: &AccessChange) -> bool {
         if !self.quirks.peer_after_owner_fails {
             return false;

@@ -18,7 +18,9 @@ use super::shareable::exportable;
 use crate::access::{Access, AccessState};
 use crate::error::{Argument, ErrorKind, Feature, Problem};
 use crate::handle::HandleType;
-use crate::native::{block_access, fill_hole, map_shared, out_of_descriptors, protect, try_shared};
+use crate::native::{
+    block_access, fill_hole, map_shared, out_of_descriptors, protect, try_map_shared,
+};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
@@ -97,7 +99,7 @@ impl Shared {
         }
     }
 
-    /// Removes the view of a mapping that had a view before and no longer needs it. Never fails: if the kernel
+    /// Removes the view of a mapping that had a view before and does not need it now. Never fails: if the kernel
     /// cannot remove the view, the view stays, without access.
     pub(super) fn drop_unused_view(&self, now: &MappedRange, before: &AccessState) {
         let needed = self.cpu_access(&now.access) != Access::None
@@ -145,7 +147,7 @@ impl Shared {
         let can_be_mapped = match fcntl_getfl(&descriptor) {
             Ok(flags) if flags & OFlags::ACCMODE != OFlags::RDWR => Err(Errno::ACCESS),
             _ if works => Ok(()),
-            _ => try_shared(descriptor.as_fd(), protection(access)),
+            _ => try_map_shared(descriptor.as_fd(), protection(access)),
         };
         let mapped = can_be_mapped.and_then(|()| {
             // SAFETY: the range is a mapping, in which the runtime has left no hole: only its inaccessible

@@ -1,8 +1,8 @@
 //! Physical memory of the host.
 //!
-//! ROCm 10 creates handles in pools of CPUs; earlier releases reject these pools. There, amdgpu allocates the memory
-//! (`GEM_CREATE` in GTT, on a DRM file of this library's own), and the runtime imports the dma-buf like memory of
-//! another process.
+//! ROCm 10 creates handles in pools of CPUs; earlier releases reject these pools. On these releases, amdgpu allocates
+//! the memory (`GEM_CREATE` in GTT, on a DRM file that this library opens). The runtime then imports the dma-buf like
+//! memory of another process.
 
 use super::ledger::HandleRecord;
 use super::properties::{AllocationKind, AllocationProperties, Location};

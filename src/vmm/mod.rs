@@ -26,8 +26,8 @@
 //!
 //! The methods omit HIP's `flags`, for which only 0 is valid; an interface that has them checks them by
 //! [`Operation::check_flags`]. HIP has no calls for [`Vmm::map_many`], [`Vmm::set_access_many`] and
-//! [`Vmm::unmap_many`], which change many ranges at once, all or none, and for [`RetireQueue`], which unmaps
-//! memory when HSA signals show that no agent uses it any more.
+//! [`Vmm::unmap_many`], which change many ranges at once, all or none. It also has none for [`RetireQueue`], which
+//! unmaps memory when HSA signals show that no agent uses it any more.
 //!
 //! # Memory model
 //!
@@ -49,7 +49,7 @@
 //!   library has locked for the call.
 //! * Memory of the program that an area maps
 //!   ([`MmapOptions::with_host_memory`](crate::area::MmapOptions::with_host_memory)) is borrowed mutably until it is
-//!   unmapped, so that no reference to it is live while an agent writes to it. For memory that cannot
+//!   unmapped. Therefore no reference to it is live while an agent writes to it. For memory that cannot
 //!   be borrowed, an unsafe function takes a pointer.
 //! * An address ([`Address`], [`Mapping::address`]) is a number. A program that converts it to a
 //!   pointer, in `unsafe` code, accesses the memory atomically or excludes all other accesses itself. It

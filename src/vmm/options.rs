@@ -81,8 +81,8 @@ impl VmmOptions {
     /// [`with_page_tables`](Self::with_page_tables) includes it.
     ///
     /// The kernel writes entries after its call has returned, or does not flush the GPU's TLB. Without waiting,
-    /// a GPU that uses a mapping immediately after it was granted access can fault, and one whose access was revoked
-    /// or whose memory was unmapped can still use it for a while. An operation that changes no GPU's entries does
+    /// a GPU that uses a mapping immediately after it was granted access can fault. A GPU whose access was revoked, or
+    /// whose memory was unmapped, can still use the memory for a while. An operation that changes no GPU's entries does
     /// not wait. Each wait costs one call on `/dev/kfd`; where that file cannot be used, it costs `hsa_amd_memory_lock`
     /// and `hsa_amd_memory_unlock` of a page.
     #[must_use]
@@ -107,8 +107,8 @@ impl VmmOptions {
         Self { probing, ..self }
     }
 
-    /// Works around exactly these quirks, without looking for others, independently of the runtime's version: for tests and
-    /// benchmarks.
+    /// Works around exactly these quirks, without looking for others, independently of the runtime's version: for
+    /// tests and benchmarks.
     ///
     /// # Safety
     /// The runtime must not have any quirk that `quirks` omits, or the caller must not make calls that the

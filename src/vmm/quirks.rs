@@ -143,7 +143,7 @@ quirks! {
     import_needs_descriptor, "rocm-systems#8440, #12228", 16..=NEWEST, rocddi, probed;
 
     /// When the runtime stops, it does not wait for the thread that sends exported memory to other
-    /// processes, which then frees memory twice (until ROCm 7.2, with sharing by dma-buf): a runtime
+    /// processes, and this thread then frees memory twice (until ROCm 7.2, with sharing by dma-buf): a runtime
     /// that has exported memory this way stays started until the process ends. Enabled by
     /// [`Ipc::with_quirks`](crate::Ipc::with_quirks), because no `Vmm` is involved.
     ipc_server_outlives_stop, "rocm-systems#3256", 0..=15, if_unknown;

@@ -41,8 +41,8 @@ impl Vmm {
     /// caller keeps the descriptor, and may close it at once.
     ///
     /// A file that another process can shrink is rejected, because the CPU's accesses would then end this process.
-    /// ROCm 7.14 and later check only when access is granted that the file is memory of an AMD GPU. With these releases,
-    /// [`set_access`](Vmm::set_access) for a GPU, not this method, rejects a dma-buf of another driver.
+    /// ROCm 7.14 and later check only when access is granted that the file is memory of an AMD GPU. With these
+    /// releases, [`set_access`](Vmm::set_access) for a GPU, not this method, rejects a dma-buf of another driver.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a descriptor that is not a dma-buf of an AMD GPU;
@@ -85,7 +85,7 @@ pub(super) struct Exportable {
 
 impl Shared {
     /// Calls `export` with what `read` returns for a handle, if this type was requested when its memory was
-    /// created. The memory stays alive meanwhile.
+    /// created. The memory stays alive during the call.
     pub(super) fn while_exporting<S, T>(
         &self,
         handle: Handle,

@@ -233,8 +233,8 @@ impl Shared {
         Err(error)
     }
 
-    /// Calls `act` with the address of a range while its reservation is locked, if the range consists of the expected
-    /// mappings and the agent, for `None` this process, has the access. Does nothing if the size is 0.
+    /// Calls `act` with the address of a range while its reservation is locked. Fails if the expected mappings do not
+    /// cover the range, or the agent (this process for `None`) lacks the access. Does nothing if the size is 0.
     fn with_access(
         &self,
         agent: Option<AgentId>,

@@ -86,7 +86,7 @@ impl PagedCore {
         Locked { core: self, table: lock(&self.table) }
     }
 
-    /// Locks the table, except in a forked child.
+    /// Locks the table, except in a forked child. Reclaims retired pages, unless the operation only accesses memory.
     pub fn lock_for(&self, operation: Operation) -> Result<Locked<'_>, Error> {
         check_not_forked(&self.vmm).map_err(|kind| Error::new(operation, kind))?;
         let mut locked = self.lock();
@@ -100,7 +100,7 @@ impl PagedCore {
         Address::new(self.reservation.address().get() + page * self.page_size)
     }
 
-    /// Checks that pages exist. A range that ends before it begins is empty.
+    /// Checks that pages exist, and returns their range. A range that ends before it begins is empty.
     pub fn check(&self, pages: Range<usize>) -> Result<Range<usize>, ErrorKind> {
         let end = pages.end.max(pages.start);
         if end > self.page_count {

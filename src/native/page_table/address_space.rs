@@ -134,7 +134,7 @@ pub(crate) struct DrmBuffer<'a> {
 
 impl Buffer<'_> {
     /// Replaces the entries of a range by those of the memory from `offset` on, with these permissions. The
-    /// call clears the entries before it writes them, and a GPU that uses the range meanwhile faults.
+    /// call clears the entries before it writes them, and a GPU that uses the range during the call faults.
     ///
     /// # Safety
     /// The range is a whole mapping that ROCr has made of this memory for this GPU. Otherwise ROCr's

@@ -15,7 +15,8 @@ use derive_more::Debug;
 /// address, which dangles once the mapping is unmapped.
 ///
 /// A call by address can unmap the range ([`Vmm::unmap`]), and another call can map memory at the same
-/// addresses. Every method then returns [`Problem::NotMapped`](crate::error::Problem::NotMapped), and never changes the new mapping.
+/// addresses. Every method then returns [`Problem::NotMapped`](crate::error::Problem::NotMapped), and never changes
+/// the new mapping.
 ///
 /// ```
 /// use hsa_vmm::{Access, Allocation, AllocationProperties, Reservation, Runtime, Vmm};
@@ -187,7 +188,8 @@ impl Mapping {
     /// of the library, on any reservation: it could deadlock with other threads, and debug builds panic.
     ///
     /// # Errors
-    /// [`Problem::NotGranted`](crate::error::Problem::NotGranted) if the agent lacks the access; otherwise as for [`Vmm::read`].
+    /// [`Problem::NotGranted`](crate::error::Problem::NotGranted) if the agent lacks the access; otherwise as for
+    /// [`Vmm::read`].
     pub fn with_access<T>(
         &self,
         agent: AgentId,
@@ -208,7 +210,8 @@ impl Mapping {
     /// keeps its address and its access.
     ///
     /// # Errors
-    /// As for [`Vmm::exchange`]; [`Problem::ForeignHandle`](crate::error::Problem::ForeignHandle) if `other` belongs to another `Vmm`.
+    /// As for [`Vmm::exchange`]; [`Problem::ForeignHandle`](crate::error::Problem::ForeignHandle) if `other` belongs to
+    /// another `Vmm`.
     pub fn exchange(&mut self, other: &mut Self) -> Result<(), Error> {
         Self::exchange_many(slice::from_mut(self), slice::from_mut(other))
     }

@@ -186,8 +186,8 @@ impl Shared {
         granted.iter().filter(differs).collect()
     }
 
-    /// Writes the entries of a mapping in the page tables of those of `agents` whose page table is controlled and to
-    /// which the runtime has granted access. Adds the agents whose entries may have changed to `attempted`. No GPU
+    /// Writes the entries of a mapping in the page tables of `agents`. Omits agents whose page table is not controlled,
+    /// or that the runtime has not granted access. Adds the agents whose entries may have changed to `attempted`. No GPU
     /// may use the mapping during the call.
     pub(super) fn set_entries(
         &self,
@@ -251,7 +251,7 @@ impl Shared {
         if !self.waits_for_gpus() {
             return Ok(());
         }
-        // Locked while waiting, so that no other thread releases memory meanwhile.
+        // Locked while waiting, so that no other thread releases memory before the wait has ended.
         let mut is_due = lock(&self.page_tables.wait_is_due);
         if *is_due {
             self.wait_for_gpus()?;

@@ -295,8 +295,7 @@ impl RetireQueue {
     }
 
     /// Waits until every mapping that was submitted before this call is unmapped or quarantined, but for at most
-    /// `limit`, and returns what has happened since the last report. After the limit,
-    /// [`RetireReport::pending`] is not 0.
+    /// `limit`. Returns what has happened since the last report. After the limit, [`RetireReport::pending`] is not 0.
     ///
     /// # Errors
     /// As for [`poll`](Self::poll).

@@ -25,7 +25,7 @@ pub(super) type Signals = SmallVec<[(hsa_signal_t, SignalCondition); MAX_SIGNALS
 const FIRST_PAUSE: Duration = Duration::from_micros(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 /// The number of passes over an empty queue after which the thread sleeps until it is woken. Waking costs a system
-/// call, which a steady stream of submissions thus avoids.
+/// call, which a steady stream of submissions avoids in this way.
 const PASSES_BEFORE_SLEEP: u32 = 20;
 
 /// A submitted mapping.
@@ -240,8 +240,8 @@ impl Retirement {
 }
 
 impl Shared {
-    /// Quarantines a single mapping: it stays mapped, and operations on it fail. Returns `false` if this mapping does not
-    /// exist any more.
+    /// Quarantines a single mapping: it stays mapped, and operations on it fail. Returns `false` if this mapping does
+    /// not exist any more.
     fn quarantine_mapping(&self, range: Range, serial: u64, error: &Error) -> bool {
         let exists =
             |it: &Reserved| it.mappings().exact(range).is_some_and(|it| it.serial == serial);
