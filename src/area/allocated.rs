@@ -9,7 +9,7 @@ use crate::vmm::{
     Access, Address, Allocation, AllocationProperties, Granularity, Mapping, Reservation, Vmm,
 };
 use std::collections::BTreeMap;
-// Not crate::sync's mutex: model checkers replace it by one that cannot be in a static.
+// Not crate::sync's mutex: model checkers replace that mutex by a type that cannot be in a static.
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The memory, the GPU that it was allocated for, and the agents with access.

@@ -179,8 +179,8 @@ impl<'a> MmapOptions<'a> {
         self
     }
 
-    /// Maps these bytes. They stay borrowed until the memory is unmapped; until then, the caller reads and
-    /// writes them through [`AreaMemory`](super::AreaMemory).
+    /// Maps these bytes. They stay borrowed until the memory is unmapped; the caller reads and writes them
+    /// through [`AreaMemory`](super::AreaMemory).
     #[must_use]
     pub fn with_host_memory(mut self, bytes: &'a mut [u8]) -> Self {
         self.host = Some((bytes.as_mut_ptr() as usize, bytes.len()));

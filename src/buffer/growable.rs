@@ -80,7 +80,7 @@ impl GrowableBuilder {
 ///
 /// The buffer reserves addresses for its maximum once, and maps memory as it grows. It never moves or
 /// copies its contents, and pointers into it stay valid. A failed growth or shrinking leaves the buffer
-/// unchanged. It dereferences to a [`DeviceBuffer`] of the requested size, which reads and writes it.
+/// unchanged. The buffer dereferences to a [`DeviceBuffer`] of the requested size, which reads and writes it.
 ///
 /// ```
 /// use hsa_vmm::{Access, AllocationProperties, GrowableBuffer, Runtime, Vmm};

@@ -23,7 +23,7 @@ pub enum Contents {
 ///
 /// Inference servers call this sleep: they release one model's weights to load another's. Pointers in a
 /// recorded graph are valid again after the buffer resumes. The size can be any number of bytes from one;
-/// the memory is rounded up to the granule. It dereferences to a [`DeviceBuffer`], which reads and writes it.
+/// the memory is rounded up to the granule. The buffer dereferences to a [`DeviceBuffer`], which reads and writes it.
 ///
 /// While the buffer is paused, nothing is mapped at its addresses: no agent may access them, and calls by address
 /// return [`Problem::NotMapped`]. Changes of access take effect when it resumes.
@@ -73,7 +73,7 @@ pub enum Contents {
 #[derive(Debug)]
 #[debug("PausableBuffer({buffer:?}, paused: {})", self.is_paused())]
 pub struct PausableBuffer {
-    /// It has one mapping of the size in whole granules, or none. A paused buffer has a mapping and `memory` only
+    /// Contains one mapping of the size in whole granules, or none. A paused buffer has a mapping and `memory` only
     /// after the runtime has failed to unmap or to release.
     buffer: DeviceBuffer,
     owner: AgentId,

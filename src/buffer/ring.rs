@@ -12,8 +12,8 @@ use derive_more::Debug;
 ///
 /// From any position, `size` bytes are contiguous, for the CPU and for kernels. A position counts all bytes
 /// since the first one written, without limit; its offset in the memory is the position modulo the size.
-/// The writer must not overwrite bytes that are not read yet. It dereferences to the [`DeviceBuffer`] of all its
-/// mappings, which has the access of agents.
+/// The writer must not overwrite bytes that are not read yet. A ring buffer dereferences to the [`DeviceBuffer`] of
+/// all its mappings, whose methods change the access of agents.
 ///
 /// RDNA GPUs index their first-level caches by virtual address. On these, a store through one mapping may not be
 /// visible through another before the kernel has ended (ROCm/hip#3728).

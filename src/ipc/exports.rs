@@ -81,8 +81,8 @@ pub(super) fn create_handle(
     if !record.on_gpu {
         return Err(invalid(Problem::HostMemory));
     }
-    // AMD's server can make this call wait for another process. The record is not locked during the call, because freeing
-    // the memory must not wait for that process.
+    // AMD's server can make this call wait for another process. The record is not locked during the call, because
+    // freeing the memory must not wait for that process.
     let created = create_native(runtime, quirks, &record);
     let mut state = lock(&record.state);
     let State::Allocated(export) = &mut *state else {
@@ -126,7 +126,7 @@ fn create_native(
     if out_of_descriptors() {
         return Err(ErrorKind::OutOfDescriptors);
     }
-    // The server's thread inherits the signal mask. It writes to connections that the other process may
+    // The server's thread inherits the signal mask. The thread writes to connections that the other process may
     // have closed, and `SIGPIPE` would end this process.
     let created = with_sigpipe_blocked(|| runtime.native().ipc_create(record.start, record.size));
     drop(creating);

@@ -211,7 +211,8 @@ impl Ipc {
     /// [`ErrorKind::SameProcess`] for a handle of this process; [`ErrorKind::InvalidArgument`] for other
     /// flags or an empty handle; [`ErrorKind::Unavailable`] if the memory was freed or is smaller than the
     /// handle says; [`ErrorKind::Unavailable`] also if the exporting process has ended, is not trusted, cannot be
-    /// inspected or is in another PID namespace; [`ErrorKind::OutOfDescriptors`], [`ErrorKind::Runtime`], [`ErrorKind::System`].
+    /// inspected or is in another PID namespace; [`ErrorKind::OutOfDescriptors`], [`ErrorKind::Runtime`],
+    /// [`ErrorKind::System`].
     pub fn open_mem_handle(&self, handle: &IpcHandle, flags: u32) -> Result<Address, Error> {
         let base = self.open_as(Holder::Caller, handle, flags)?;
         Ok(Address::new(base + handle.offset as usize))

@@ -4,9 +4,9 @@
 //! mixes bytes, and is never undefined behaviour. The public documentation is the section "Memory
 //! model" of [`crate::vmm`].
 //!
-//! On x86-64, one instruction accesses eight bytes, because reads over PCIe cost a round trip each. It
-//! is inline assembly and not an `AtomicU64`: Rust forbids races between atomic accesses of different sizes,
-//! and callers choose the offsets.
+//! On x86-64, one instruction accesses eight bytes, because reads over PCIe cost a round trip each. The
+//! instruction is inline assembly and not an `AtomicU64`: Rust forbids races between atomic accesses of different
+//! sizes, and callers choose the offsets.
 //!
 //! This module also maps memory inside ranges that the runtime reserved for this library. [`map_shared`]
 //! and [`block_access`] are unsafe, because they replace the mappings in a range (`MAP_FIXED`).
@@ -24,7 +24,8 @@ use std::os::fd::BorrowedFd;
 ///
 /// # Safety
 /// Until the function returns, the source is mapped and readable for the CPU, the destination is mapped
-/// and writable, and the two do not overlap. This process accesses their shared bytes only atomically.
+/// and writable, and the two do not overlap. This process accesses bytes that other threads or agents also use only
+/// atomically.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 unsafe fn copy_bytes(to: usize, from: usize, size: usize) {
     // SAFETY: reads and writes only the ranges that the caller guarantees. In Rust's memory model this is

@@ -72,9 +72,9 @@ pub struct RuntimeInfo {
 
 /// A started HSA runtime.
 ///
-/// Cheap to clone. Dropping the last clone stops the runtime. It stays started if stopping it could crash the process
-/// after an export ([`ipc_server_outlives_stop`](crate::vmm::Quirks::ipc_server_outlives_stop)), or if memory that
-/// agents may use is still mapped ([`Vmm::quarantine`](crate::Vmm::quarantine)).
+/// Cheap to clone. Dropping the last clone stops the runtime. The runtime stays started if stopping it could crash
+/// the process after an export ([`ipc_server_outlives_stop`](crate::vmm::Quirks::ipc_server_outlives_stop)), or if
+/// memory that agents may use is still mapped ([`Vmm::quarantine`](crate::Vmm::quarantine)).
 ///
 /// ```
 /// # use hsa_vmm::{Runtime, simulation::Config};

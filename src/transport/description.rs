@@ -1,6 +1,6 @@
 //! The message that is sent with a descriptor of memory, and describes the memory.
 //!
-//! It consists of a [`Header`] and the name as UTF-8.
+//! The message consists of a [`Header`] and the name as UTF-8.
 
 use crate::agent::PciAddress;
 use crate::error::{Argument, Error, ErrorKind, Malformed, Operation, Problem};

@@ -1,7 +1,7 @@
 //! Sends shared memory to another process, with a description of it.
 //!
-//! A shareable handle is a file descriptor, which shows only the size of the memory. This module sends it with a
-//! [`Description`] (a name, the size, and the GPU that owns the memory) in one of two ways:
+//! A shareable handle is a file descriptor, which shows only the size of the memory. This module sends the descriptor
+//! with a [`Description`] (a name, the size, and the GPU that owns the memory) in one of two ways:
 //!
 //! * [`Channel`]: over a Unix socket (`SCM_RIGHTS`). Both ends must be connected.
 //! * [`Offer`] and [`Ticket`]: the sender keeps the descriptor and passes on a line of text, by any

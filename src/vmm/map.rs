@@ -211,8 +211,8 @@ impl Shared {
         replaced
     }
 
-    /// Adds `new` to the journal, as a mapping to create. It must be valid once the first `old` targets are unmapped.
-    /// Counts the mapping in its handle.
+    /// Adds `new` to the journal, as a mapping to create. `new` must be valid once the first `old` targets are
+    /// unmapped. Counts the mapping in its handle.
     fn add_mapping<'c>(
         &self,
         journal: &mut Journal<'_, 'c>,

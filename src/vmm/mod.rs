@@ -2,8 +2,8 @@
 //!
 //! [`Vmm`] has HIP's calls one to one; [`Reservation`], [`Allocation`] and [`Mapping`] are owned values for
 //! the same calls. The ledger records all reservations, memory, mappings and access. A call checks its
-//! arguments against the ledger, calls the runtime and records each step in a journal. Then it updates the
-//! ledger, or rolls the steps back.
+//! arguments against the ledger, and records each step in a journal before it performs the step in the runtime. Then
+//! it updates the ledger, or rolls the steps back.
 //!
 //! | HIP | hsa-vmm | HSA |
 //! |---|---|---|
@@ -59,7 +59,8 @@
 //! agent's copies.
 //!
 //! Calls log through [`tracing`] while they hold the lock of their reservation and of the loaded library: a subscriber
-//! that calls an operation can deadlock. It may call look-ups and reports. The library catches a panic of a subscriber.
+//! that calls an operation can deadlock. A subscriber may call look-ups and reports. The library catches a panic of a
+//! subscriber.
 
 mod access_change;
 mod cpu_view;

@@ -34,8 +34,8 @@ impl Barrier {
     }
 }
 
-/// A page of system memory that only this type uses. Each wait maps the page, or unmaps it if it is mapped. This waits
-/// for all earlier changes of the page tables of some GPUs, and flushes their TLBs.
+/// A page of system memory that only this type uses. Each wait maps the page, or unmaps it if it is mapped. Both
+/// calls wait for all earlier changes of the page tables of some GPUs, and flush their TLBs.
 ///
 /// Repeating the same call would do nothing: amdkfd skips GPUs that already have the page.
 #[derive(Debug)]

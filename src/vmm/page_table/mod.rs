@@ -186,9 +186,9 @@ impl Shared {
         granted.iter().filter(differs).collect()
     }
 
-    /// Writes the entries of a mapping in the page tables of `agents`. Omits agents whose page table is not controlled,
-    /// or that the runtime has not granted access. Adds the agents whose entries may have changed to `attempted`. No GPU
-    /// may use the mapping during the call.
+    /// Writes the entries of a mapping in the page tables of `agents`. Omits agents whose page table is not
+    /// controlled, or that the runtime has not granted access. Adds the agents whose entries may have changed to
+    /// `attempted`. No GPU may use the mapping during the call.
     pub(super) fn set_entries(
         &self,
         mapping: &MappedRange,

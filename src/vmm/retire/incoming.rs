@@ -4,8 +4,8 @@ use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, lock};
 use std::collections::TryReserveError;
 
-/// A ring of slots. A thread that adds a value first reserves a place, and then stores the value in a slot that no other
-/// thread uses. The place stays reserved until the value is [finished](Self::finish).
+/// A ring of slots. A thread that adds a value first reserves a place, and then stores the value in a slot that no
+/// other thread uses. The place stays reserved until the value is [finished](Self::finish).
 ///
 /// Values get consecutive numbers, and are taken in this order. The number of places that are reserved and not
 /// finished is at most the number of slots. The slot of a new number is therefore empty: its previous value was
