@@ -6,7 +6,7 @@ use core::fmt;
 use derive_more::{Debug, Display};
 use hsa_sys::hsa_agent_t;
 
-/// Identifies an agent of one runtime. Cheap to copy; returned by [`Agent::id`].
+/// The identifier of an agent of one runtime. Cheap to copy; returned by [`Agent::id`].
 ///
 /// Every function rejects an identifier of another runtime, or an invented one. Displayed as `CPU 0` or
 /// `GPU 1`; GPUs are counted in the order of [`Runtime::gpus`](crate::Runtime::gpus).

@@ -2,7 +2,7 @@
 
 use derive_more::{Debug, Display};
 
-/// Identifies physical memory that [`create`](crate::Vmm::create) or an import returned.
+/// The identifier of physical memory, which [`create`](crate::Vmm::create) or an import returned.
 ///
 /// Corresponds to `hipMemGenericAllocationHandle_t`. All [`Vmm`](crate::Vmm)s of a process together use
 /// each number once; AMD's runtime reuses its own handles as soon as the memory is freed. Every function

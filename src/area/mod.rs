@@ -9,7 +9,7 @@
 //! | none | the device's | the device | virtual memory; without a [`Vmm`], pool memory |
 //! | `HOST`, `HOST \| MAPPED` | new memory of the CPU nearest to the device | the host and the device | pool memory |
 //! | `MAPPED` | the caller's, passed to each `mmap` | the host and the device | locked memory |
-//! | `UNIFIED`, with any of these | the device's if the CPU can access it, else the host's | the host and the device | virtual memory or pool memory |
+//! | `UNIFIED`, with any of these | the device's if it has virtual memory that all agents of the next column can access, else the host's | the host and the device | virtual memory or pool memory |
 //! | any of these and `GLOBAL` | the same | all GPUs instead of one | the same |
 //!
 //! AML's calls (`aml/area/hip.h`; those for CUDA, OpenCL and Level Zero have the same shape), and their

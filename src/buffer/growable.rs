@@ -10,7 +10,7 @@ use crate::vmm::{
 use core::ops::Deref;
 use derive_more::Debug;
 
-/// Builds a [`GrowableBuffer`]; see [`GrowableBuffer::builder`].
+/// The builder of a [`GrowableBuffer`]; see [`GrowableBuffer::builder`].
 ///
 /// ```
 /// use hsa_vmm::{AllocationProperties, Error, GrowableBuffer, Vmm};

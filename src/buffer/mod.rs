@@ -312,7 +312,7 @@ impl Span<'_> {
         Address::new(self.base.get() + self.offset)
     }
 
-    /// In an error, replaces the address by the offset in the buffer.
+    /// Replaces the address in an error by the offset in the buffer.
     fn for_offset(&self, result: Result<(), Error>) -> Result<(), Error> {
         result.map_err(|error| {
             let operation = error.operation();

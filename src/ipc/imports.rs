@@ -99,7 +99,7 @@ impl Drop for OpenedMemory {
     }
 }
 
-/// Identifies an export among all exports of all processes: process, number of the export, runtime's handle.
+/// The identifier of an export among the exports of all processes: process, generation, runtime's handle.
 type ExportId = (i32, u64, NativeIpc);
 
 /// The code that has opened an import, and has to close it.

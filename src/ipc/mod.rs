@@ -72,8 +72,8 @@ use std::sync::Arc;
 /// get access.
 pub const LAZY_ENABLE_PEER_ACCESS: u32 = 1;
 
-/// Shares pool memory of one runtime, for one GPU and its peers. Cheap to clone; can be used from any
-/// thread.
+/// HIP's IPC on one runtime: shares pool memory with other processes, for one GPU and its peers. Cheap to clone; can be
+/// used from any thread.
 ///
 /// Open memory belongs to the runtime and not to this value. Any `Ipc` of the runtime can close it, and
 /// stopping the runtime closes all memory that is still open.

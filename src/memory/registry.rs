@@ -12,7 +12,7 @@ use core::fmt;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Describes an allocation of pool memory ([`Runtime::pool_memory`]).
+/// An allocation of pool memory, as [`Runtime::pool_memory`] lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]

@@ -21,7 +21,7 @@ pub(super) struct AccessChange {
 }
 
 impl AccessChange {
-    /// Changes nothing.
+    /// The change of no agent's access.
     pub const NONE: Self = Self { agents: AgentSet::NONE, access: AccessSet::NONE };
 
     /// Returns the same change without some agents.

@@ -253,7 +253,7 @@ impl Shared {
     }
 }
 
-/// In an error about an address, names the destination if the address is that of `to`, otherwise the source.
+/// Names the destination in an error about the range `to`, and the source in other errors about an address.
 pub(super) fn for_operand(kind: ErrorKind, to: Range) -> ErrorKind {
     let argument = match &kind {
         ErrorKind::InvalidArgument { value, .. }

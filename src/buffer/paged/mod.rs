@@ -152,8 +152,8 @@ impl PagedBuffer {
     /// Submits pages to a retire queue, all of them or none: they are unmapped when every signal has reached its
     /// value ([`RetireQueue::submit_many`]). A kernel may still read them.
     ///
-    /// The pages are [`PageState::Retiring`] until the queue has unmapped them, and then empty. Until then,
-    /// the buffer does not read or change them, and they cannot be mapped. A page whose signals do not fire in time
+    /// The pages are [`PageState::Retiring`] until the queue has unmapped them, and then empty. While they are
+    /// retiring, the buffer does not read or change them, and they cannot be mapped. A page whose signals do not fire in time
     /// becomes [`PageState::Quarantined`]: it stays mapped until the process ends, and cannot be used again.
     ///
     /// Each page counts as one mapping of the queue's [capacity](RetireQueue::capacity). The buffer can be dropped

@@ -10,7 +10,7 @@ use crate::vmm::{Access, Allocation, AllocationProperties, Reservation, Vmm};
 use core::fmt;
 use std::sync::Arc;
 
-/// Builds a [`PagedBuffer`]; see [`PagedBuffer::builder`].
+/// The builder of a [`PagedBuffer`]; see [`PagedBuffer::builder`].
 ///
 /// ```
 /// use hsa_vmm::buffer::PagedBuffer;

@@ -165,6 +165,8 @@ impl Buffer<'_> {
 }
 
 impl DrmBuffer<'_> {
+    /// Implements [`Buffer::replace`].
+    ///
     /// # Safety
     /// As for [`Buffer::replace`].
     unsafe fn replace(

@@ -67,7 +67,7 @@ pub struct RetireFailure {
     pub quarantined: bool,
 }
 
-/// Builds a [`RetireQueue`]; see [`RetireQueue::builder`].
+/// The builder of a [`RetireQueue`]; see [`RetireQueue::builder`].
 ///
 /// ```
 /// use hsa_vmm::vmm::RetireQueue;
