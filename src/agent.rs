@@ -111,8 +111,8 @@ pub enum AgentKind {
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Enforcement {
-    /// A forbidden access faults. This holds for CPUs, whose permissions `mprotect` sets, and for GPUs whose page tables
-    /// the [`Vmm`](crate::Vmm) controls.
+    /// A forbidden access faults. This holds for CPUs, whose permissions `mprotect` sets, and for GPUs whose page
+    /// tables the [`Vmm`](crate::Vmm) controls.
     #[display("enforced")]
     Enforced,
     /// The permission is only recorded. This holds for other GPUs: AMD's user-space driver maps everything
@@ -185,7 +185,8 @@ pub struct Link {
 }
 
 /// The limits of kernels on a GPU, its clocks and its caches
-/// ([`Runtime::compute_properties`](crate::Runtime::compute_properties)). A value that the runtime does not report is 0.
+/// ([`Runtime::compute_properties`](crate::Runtime::compute_properties)). A value that the runtime does not report is
+/// 0.
 ///
 /// ```
 /// # fn main() -> Result<(), hsa_vmm::Error> {

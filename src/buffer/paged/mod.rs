@@ -153,8 +153,8 @@ impl PagedBuffer {
     /// value ([`RetireQueue::submit_many`]). A kernel may still read them.
     ///
     /// The pages are [`PageState::Retiring`] until the queue has unmapped them, and then empty. While they are
-    /// retiring, the buffer does not read or change them, and they cannot be mapped. A page whose signals do not fire in time
-    /// becomes [`PageState::Quarantined`]: it stays mapped until the process ends, and cannot be used again.
+    /// retiring, the buffer does not read or change them, and they cannot be mapped. A page whose signals do not fire
+    /// in time becomes [`PageState::Quarantined`]: it stays mapped until the process ends, and cannot be used again.
     ///
     /// Each page counts as one mapping of the queue's [capacity](RetireQueue::capacity). The buffer can be dropped
     /// while pages are retiring: the queue keeps their memory and the addresses.
@@ -346,8 +346,8 @@ impl PagedBuffer {
 
     /// Revokes all access of agents, also of GPUs. During the call, the other agents have no access.
     ///
-    /// Pages that are [retiring](Self::retire) keep their access until the queue unmaps them, because a kernel may still
-    /// use them. To revoke access to these, drain the queue first.
+    /// Pages that are [retiring](Self::retire) keep their access until the queue unmaps them, because a kernel may
+    /// still use them. To revoke access to these, drain the queue first.
     ///
     /// # Errors
     /// As for [`Vmm::revoke`].
