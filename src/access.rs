@@ -171,7 +171,7 @@ impl AgentSet {
 pub(crate) struct AccessState {
     /// The access that the caller has set for each agent.
     pub requested: AccessSet,
-    /// The agents that the runtime has granted access. A GPU among them can access the memory until it is
+    /// The agents that the runtime has granted access. A GPU among them can access the memory until the memory is
     /// unmapped, whatever `requested` contains.
     pub runtime_granted: AgentSet,
 }

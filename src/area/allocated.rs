@@ -36,7 +36,7 @@ pub(super) struct MappedMemory {
 }
 
 impl MappedMemory {
-    /// Reserves addresses, creates memory, maps it and grants access. Also returns its address.
+    /// Reserves addresses, creates memory, maps it and grants access. Also returns the address of the memory.
     pub fn new(
         vmm: &Vmm,
         device: AgentId,
@@ -65,8 +65,8 @@ impl MappedMemory {
         self.allocation.as_ref().map_or(0, Allocation::size)
     }
 
-    /// Unmaps the memory and frees addresses and memory. After a failure, the memory is mapped for these
-    /// agents, or partly freed.
+    /// Unmaps and frees the memory, and frees its addresses. After a failure, the memory is mapped for these agents,
+    /// or partly freed.
     pub fn free(&mut self, agents: &[AgentId]) -> Result<(), ErrorKind> {
         if let Some(Err(rejected)) = self.mapping.take().map(Mapping::unmap) {
             self.mapping = Some(rejected.value);

@@ -32,8 +32,8 @@ bitflags::bitflags! {
         /// the device copies.
         const UNIFIED = 1 << 1;
         /// Memory of the host, mapped on the device (`AML_AREA_HIP_FLAG_ALLOC_MAPPED`). With `HOST`, `mmap`
-        /// allocates it (`hipHostMalloc`); without, the caller passes it to `mmap` (`hipHostRegister`).
-        /// AMD's runtimes (6.1.2, 6.4.3 and 7.2.4) allow every GPU to access the caller's memory.
+        /// allocates it (`hipHostMalloc`); without `HOST`, the caller passes it to `mmap` (`hipHostRegister`). AMD's
+        /// runtimes (6.1.2, 6.4.3 and 7.2.4) allow every GPU to access the caller's memory.
         const MAPPED = 1 << 2;
         /// Accessible to all GPUs instead of one (`AML_AREA_HIP_FLAG_ALLOC_GLOBAL`,
         /// `hipMemAttachGlobal`, `hipHostMallocPortable`). Applies to every kind of memory; AML ignores it

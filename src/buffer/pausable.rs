@@ -85,8 +85,7 @@ pub struct PausableBuffer {
 }
 
 impl PausableBuffer {
-    /// Creates a buffer of `size` bytes, of any size. No agent has access before
-    /// [`grant`](DeviceBuffer::grant).
+    /// Creates a buffer of `size` bytes, at least one. No agent has access before [`grant`](DeviceBuffer::grant).
     ///
     /// # Errors
     /// As for [`Vmm::address_reserve`], [`Vmm::create`], [`Vmm::map`] and [`Vmm::set_access`].

@@ -28,7 +28,7 @@ pub enum Feature {
     /// A type of shareable handle.
     #[error("this type of shareable handle")]
     HandleType,
-    /// Loads and stores of the CPU to memory without a large BAR.
+    /// Loads and stores of the CPU to memory of a GPU without a large BAR.
     #[error("CPU access to a GPU's memory without a large BAR")]
     CpuAccess,
     /// CPU access to a mapping with an offset where dma-bufs cannot be mapped: the runtime would map the

@@ -227,8 +227,8 @@ pub enum ErrorKind {
     /// The buffer is not paused.
     #[error("the buffer is not paused")]
     NotPaused,
-    /// The addresses of a paused buffer are in use now. Pausing had to free them, because the runtime
-    /// frees the buffer's memory only with them.
+    /// The addresses of a paused buffer are in use now. Pausing had to free them, because the runtime frees the
+    /// buffer's memory only together with its addresses.
     #[error(
         "the {size:#x} bytes of addresses at {address} are not available any more; resume later, or at \
          another address (PausableBuffer::resume_anywhere)"

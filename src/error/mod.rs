@@ -216,12 +216,13 @@ pub struct Quarantined {
     pub operation: Operation,
     /// Why it failed.
     pub failure: ErrorKind,
-    /// Why it could not be rolled back, if that was tried.
+    /// Why the operation could not be rolled back, if a rollback was tried.
     pub rollback: Option<ErrorKind>,
 }
 
 impl Quarantined {
-    /// Describes why it is quarantined: the failed call and its status, and those of the failed rollback.
+    /// Describes why the range or memory is quarantined: the failed call and its status, and those of the failed
+    /// rollback.
     pub fn reason(&self) -> String {
         match (&self.failure, &self.rollback) {
             (failure, None) => failure.to_string(),

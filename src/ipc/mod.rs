@@ -30,19 +30,18 @@
 //!
 //! Every wait for another process has a time limit, even if that process is stopped or killed. This library
 //! fetches the memory and passes it to the runtime, because AMD's runtime would wait forever. Opening takes
-//! at most 15 seconds if the exporter is freeing the memory, and 5 if it does not respond. Other calls do
-//! not wait for it.
+//! at most 15 seconds if the exporter is freeing the memory, and 5 if it does not respond. Other calls do not wait
+//! for the exporter.
 //!
 //! Exporting has no time limit if the runtime shares by dma-buf. AMD's server sends exported memory to any
-//! process of the network namespace, of any user. It then waits with its lock held until that process
-//! acknowledges the memory or ends, and [`Ipc::get_mem_handle`] waits with it. A process that binds the
-//! server's socket between this library's check and the runtime's `bind` ends the exporter (`SIGABRT`).
-//! Give processes that do not trust each other a network namespace each; `docs/defects.md` lists these
-//! defects.
+//! process of the network namespace, of any user. The server then waits with its lock held until that process
+//! acknowledges the memory or ends, and [`Ipc::get_mem_handle`] waits with it. A process that binds the server's
+//! socket between this library's check and the runtime's `bind` ends the exporter (`SIGABRT`). Give processes that do
+//! not trust each other a network namespace each; `docs/defects.md` lists these defects.
 //!
 //! Memory of another user's process is rejected unless [`Ipc::with_trust`] allows it. Processes identify
-//! each other by number, so both must be in the same PID namespace, with `/proc` mounted in it. A handle of
-//! this library contains its namespace, and is rejected in others. Between namespaces, use
+//! each other by number, so both must be in the same PID namespace, with `/proc` mounted in it. A handle of this
+//! library contains the exporter's namespace, and is rejected in other namespaces. Between namespaces, use
 //! [`transport::Channel`](crate::transport::Channel).
 //!
 //! An address inside an allocation can be shared, and becomes the start address for the importer; HIP
@@ -156,8 +155,8 @@ impl Ipc {
     ///
     /// # Safety
     /// The runtime must not have any quirk that `quirks` omits, or the caller must not make calls that the
-    /// quirk makes undefined. For `ipc_server_outlives_stop`, that is dropping the last [`Runtime`] after
-    /// an export.
+    /// quirk makes undefined. With `ipc_server_outlives_stop`, dropping the last [`Runtime`] after an export is
+    /// undefined.
     ///
     /// ```compile_fail,E0133
     /// # fn f(ipc: hsa_vmm::Ipc) {

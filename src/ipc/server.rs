@@ -6,7 +6,7 @@
 //!
 //! Therefore this library connects, checks the credentials and fetches the descriptor with a deadline. It
 //! passes the descriptor to the runtime through a relay, a server in this process for one call. No other
-//! process can make the runtime wait: the relay has a random name that is no process's, serves only this
+//! process can make the runtime wait: the relay has a random name that belongs to no process, serves only this
 //! process, and already has the descriptor.
 
 use super::table::random;

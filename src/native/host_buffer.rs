@@ -60,7 +60,7 @@ fn gtt_buffer(gpu: KernelGpu, size: usize) -> Result<OwnedFd, DriverError> {
         let opcode = read_write::<PrimeHandle>(b'd', 0x2d);
         ioctl(&drm, "PRIME_HANDLE_TO_FD", opcode, &mut prime, RETRIED)
     };
-    // If this fails, closing the file below closes the handle.
+    // If this fails, closing the DRM file at the end of this function closes the handle.
     // SAFETY: this is the argument of GEM_CLOSE.
     let _ = unsafe {
         let argument = &mut GemClose { handle, pad: 0 };

@@ -2,7 +2,7 @@
 //!
 //! [`Vmm::report`] copies everything that a [`Vmm`] holds at one moment. The [`Report`] is plain data
 //! that borrows nothing: it can be displayed as text, and serialised with the feature `serde`. The command
-//! draws it (`hsa-vmm map --format svg`).
+//! `hsa-vmm map --format svg` draws it.
 //!
 //! ```
 //! # use hsa_vmm::{Allocation, AllocationProperties, Reservation, Runtime, Vmm};

@@ -227,8 +227,8 @@ impl Shared {
         }
     }
 
-    /// Sets the access of a new mapping. Adds the agents that the runtime has granted access to `granted`, also if
-    /// a later grant fails.
+    /// Sets the access of a new mapping. Adds to `granted` the agents to which the runtime has granted access, also
+    /// if a later grant fails.
     pub(super) fn grant(
         &self,
         mapping: &MappedRange,

@@ -77,7 +77,7 @@ impl Shared {
             return self.protect_view(mapping.range(), new).map(|()| true);
         }
         let is_mapped = !self.by_runtime() && self.map_dma_buf(mapping, new)?;
-        // The runtime would map the start of the memory.
+        // With an offset, the runtime would map the start of the memory.
         if !is_mapped && mapping.offset != 0 {
             return Err(Feature::CpuAccessAtOffset.into());
         }

@@ -21,10 +21,10 @@ impl Vmm {
     ///
     /// `size` is in bytes, a multiple of the granule.
     ///
-    /// Memory [of the host](Location::Host) comes from a CPU's pool where the runtime supports that (ROCm 10). ROCm
-    /// 6.1 to 7.2 do not: there, the driver of the first GPU allocates it (GTT), and the runtime imports it. All
-    /// agents can be granted access to it. A process that imports it sees memory of that GPU, because these
-    /// runtimes report the GPU as the owner.
+    /// Memory [of the host](Location::Host) comes from a CPU's pool where the runtime supports that (ROCm 10).
+    /// Earlier releases do not support it: the driver of the first GPU allocates the memory (GTT), and the runtime
+    /// imports it. All agents can be granted access to it. A process that imports it sees memory of that GPU, because
+    /// these runtimes report the GPU as the owner.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a size that is zero or not a multiple of the granule, or an

@@ -91,7 +91,7 @@ pub(super) fn choose_quirks(
     };
     probes.iter().for_each(|probe| quirks.set(probe.quirk, probe.found));
     if matches!(implementation, Implementation::Unknown { .. }) {
-        // Only ROCm 7.2 has both. No harmless call distinguishes it from later releases.
+        // Only ROCm 7.2 has both quirks. No harmless call distinguishes it from later releases.
         quirks.memory_returns_with_addresses = quirks.unmap_keeps_memory;
     }
     (quirks.union(options.more_quirks), probes)
@@ -161,7 +161,7 @@ impl Prober<'_> {
         let handle = native.call_shared(|native| {
             native.handle_create(pool.native, size, sys::MEMORY_TYPE_PINNED, 0)
         });
-        // Neither releases nor frees memory that may still be mapped.
+        // Memory that may still be mapped is not released, and its addresses are not freed.
         let is_mapped =
             |it: &Result<(), Failure>| it.is_err_and(|it| it.call == "hsa_amd_vmem_unmap");
         let result = handle.and_then(|handle| {

@@ -68,7 +68,7 @@ impl Vmm {
         })
     }
 
-    /// Copies mapped memory to this process's own, by an agent, and waits for the end of the copy
+    /// Copies mapped memory to this process's own memory, by an agent, and waits for the end of the copy
     /// (`hipMemcpyDtoH`, `hsa_amd_memory_async_copy`). No CPU needs access to the memory.
     ///
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).

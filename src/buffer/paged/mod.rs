@@ -245,10 +245,10 @@ impl PagedBuffer {
     /// Both buffers must have their memory at the same location, such as one GPU. To use the pages on another GPU,
     /// grant it access to this buffer ([`grant`](Self::grant)), or copy them ([`Vmm::copy`]).
     ///
-    /// Both pages then map the same memory, each with the access of its buffer. Each of them can be
-    /// unmapped, moved, exchanged and shared again, and the memory is released with its last page
-    /// ([`page_users`](Self::page_users)). The library does not copy on write; the caller copies before it
-    /// writes to a page with more than one user:
+    /// The pages of both buffers then map the same memory, each page with the access of its buffer. Each page can be
+    /// unmapped, moved, exchanged and shared again. The memory is released with its last page
+    /// ([`page_users`](Self::page_users)). The library does not copy on write; the caller copies before it writes to
+    /// a page with more than one user:
     ///
     /// ```
     /// # use hsa_vmm::buffer::PagedBuffer;
@@ -299,7 +299,7 @@ impl PagedBuffer {
     /// Returns the number of mappings of a page's memory: 1 if it is not shared, 0 if the page is not in use.
     ///
     /// Counts pages of this and other buffers, also retiring pages, which a kernel may still read, and mappings by
-    /// address. While another thread moves or shares the page, its call counts as one more page.
+    /// address. While another thread moves or shares the page, that call counts as one more mapping.
     ///
     /// # Errors
     /// [`Problem::OutOfRange`].

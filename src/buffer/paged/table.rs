@@ -110,12 +110,12 @@ impl PagedCore {
         Ok(pages.start..end)
     }
 
-    /// Drops references to memory, and stores memory that has no other reference in the pool.
+    /// Drops references to memory. Stores in the pool the memory that has no other reference.
     fn store(&self, memory: impl IntoIterator<Item = PageMemory>) {
         self.pool.store(memory.into_iter().filter_map(Arc::into_inner).collect());
     }
 
-    /// Maps pages ahead until `stopped` is set. The function of the thread; locks the table for one page at
+    /// Maps pages ahead until `stopped` is set. The thread runs this function, which locks the table for one page at
     /// a time.
     pub fn map_ahead(&self) {
         let mut locked = self.lock();

@@ -109,7 +109,7 @@ impl Core {
         self.ended.store(true, Ordering::SeqCst);
     }
 
-    /// Makes passes until the queue is dropped and nothing is pending. The function of the thread.
+    /// Makes passes until the queue is dropped and nothing is pending. The thread runs this function.
     pub fn run(&self) {
         let (mut pauses, mut empty_passes) = (Pauses(FIRST_PAUSE), 0);
         loop {
