@@ -1,5 +1,5 @@
-//! Finds ROCm on the build machine. Its library folder is one of those in which the library searches
-//! for the runtime. ROCm is optional.
+//! Finds ROCm on the build machine. At run time, hsa-vmm also searches ROCm's `lib` folder for the runtime. ROCm is
+//! optional.
 
 use std::path::{Path, PathBuf};
 

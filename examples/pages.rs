@@ -1,5 +1,5 @@
-//! Manages a KV cache: sequences grow and end, pages are mapped and unmapped at fixed addresses, and pages
-//! move into a hole without copying.
+//! Manages a KV cache: sequences grow and end, pages are mapped and unmapped at fixed addresses, and memory
+//! moves to unmapped pages without copying.
 //!
 //! ```sh
 //! cargo run --example pages                                       # on the simulation
@@ -120,7 +120,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     cache.move_pages(rest, &cache, sequences[1].first)?;
     draw(&cache, "The rest of D has moved to B's pages without copying:")?;
 
-    // With a zero page, unmapped pages read as zeros: a kernel may read past the end of a sequence.
+    // With a zero page, unmapped pages read as zeros, so that a kernel can read past the end of a sequence.
     let options =
         PagedBuffer::builder(SEQUENCES * MAX_PAGES * PAGE).with_page_size(PAGE).with_zero_page();
     let zeros = options.reserve(&vmm, &properties)?;

@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 const SIZE: usize = 2 << 20;
 
-/// The header of a barrier packet, which acquires and releases for the whole system. Such a packet completes when
-/// all its signals, at most five, are 0.
+/// The header of a barrier packet. Its acquire fence (bits 9 and 10) and release fence (bits 11 and 12) have system
+/// scope (2). Such a packet completes when all its signals, at most five, are 0.
 const BARRIER_AND_HEADER: u16 = HSA_PACKET_TYPE_BARRIER_AND as u16 | 2 << 9 | 2 << 11;
 const NO_SIGNAL: hsa_signal_t = hsa_signal_t { handle: 0 };
 

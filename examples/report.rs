@@ -50,7 +50,7 @@ pub fn main() -> anyhow::Result<()> {
 
     // A ring: memory mapped twice in a row.
     let ring = Reservation::builder(8 * MIB).reserve(&vmm)?.named("ring");
-    let repeated = memory(last, 4 * MIB, "turn")?;
+    let repeated = memory(last, 4 * MIB, "ring memory")?;
     let copies = [ring.map(0, &repeated)?, ring.map(4 * MIB, &repeated)?];
     for mapping in &copies {
         mapping.grant(&[last], Access::ReadWrite)?;

@@ -68,7 +68,7 @@ impl AccessDescriptor {
     }
 }
 
-/// The maximum number of agents in an [`AgentSet`], and so of a runtime with virtual memory.
+/// The maximum number of agents in an [`AgentSet`], and therefore of a runtime with virtual memory.
 pub(crate) const MAX_AGENTS: usize = 128;
 
 /// The access of each agent.
@@ -169,9 +169,9 @@ impl AgentSet {
 /// The access to a mapping: what the caller has requested, and what the runtime has granted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct AccessState {
-    /// The access of each agent.
+    /// The access that the caller has set for each agent.
     pub requested: AccessSet,
-    /// The agents that the runtime has granted access. A GPU among them can access the memory until it is
+    /// The agents that the runtime has granted access. A GPU among them can access the memory until the memory is
     /// unmapped, whatever `requested` contains.
     pub runtime_granted: AgentSet,
 }

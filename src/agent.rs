@@ -6,7 +6,7 @@ use core::fmt;
 use derive_more::{Debug, Display};
 use hsa_sys::hsa_agent_t;
 
-/// Identifies an agent of one runtime. Cheap to copy; returned by [`Agent::id`].
+/// The identifier of an agent of one runtime. Cheap to copy; returned by [`Agent::id`].
 ///
 /// Every function rejects an identifier of another runtime, or an invented one. Displayed as `CPU 0` or
 /// `GPU 1`; GPUs are counted in the order of [`Runtime::gpus`](crate::Runtime::gpus).
@@ -111,8 +111,8 @@ pub enum AgentKind {
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Enforcement {
-    /// A forbidden access faults. This holds for CPUs, whose permissions `mprotect` sets, and for GPUs whose page tables
-    /// the [`Vmm`](crate::Vmm) controls.
+    /// A forbidden access faults. This holds for CPUs, whose permissions `mprotect` sets, and for GPUs whose page
+    /// tables the [`Vmm`](crate::Vmm) controls.
     #[display("enforced")]
     Enforced,
     /// The permission is only recorded. This holds for other GPUs: AMD's user-space driver maps everything
@@ -166,7 +166,7 @@ pub struct Peer {
     pub agent: AgentId,
     /// Whether the agent can be granted access to that memory.
     pub reachable: bool,
-    /// The links between them, one for each hop; empty for the agent's own memory.
+    /// The links between the two agents, one for each hop; empty for the agent's own memory.
     pub links: Vec<Link>,
 }
 
@@ -185,7 +185,8 @@ pub struct Link {
 }
 
 /// The limits of kernels on a GPU, its clocks and its caches
-/// ([`Runtime::compute_properties`](crate::Runtime::compute_properties)). A value that the runtime does not report is 0.
+/// ([`Runtime::compute_properties`](crate::Runtime::compute_properties)). A value that the runtime does not report is
+/// 0.
 ///
 /// ```
 /// # fn main() -> Result<(), hsa_vmm::Error> {
@@ -222,7 +223,7 @@ pub struct ComputeProperties {
     pub revision: u32,
 }
 
-/// A CPU or GPU, as the runtime described it when it was opened.
+/// A CPU or GPU, as the runtime described it when the runtime was started.
 ///
 /// ```
 /// # use hsa_vmm::{Runtime, simulation::Config};
@@ -294,7 +295,7 @@ impl Agent {
             _ => CopyEngine::Agent(self.native),
         }
     }
-    /// Returns the runtime's name: a GPU's architecture (`gfx942`), a CPU's model.
+    /// Returns the agent's name in the runtime: a GPU's architecture (`gfx942`), a CPU's model.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -2,11 +2,12 @@
 
 use derive_more::{Debug, Display};
 
-/// Identifies physical memory that [`create`](crate::Vmm::create) or an import returned.
+/// The identifier of physical memory, which [`create`](crate::Vmm::create) or an import returned.
 ///
 /// Corresponds to `hipMemGenericAllocationHandle_t`. All [`Vmm`](crate::Vmm)s of a process together use
 /// each number once; AMD's runtime reuses its own handles as soon as the memory is freed. Every function
-/// rejects a stale or foreign handle: it never identifies other memory. An invented one is very unlikely to.
+/// rejects a stale or foreign handle: such a handle never identifies other memory. An invented handle is very
+/// unlikely to be valid.
 ///
 /// ```
 /// use hsa_vmm::Handle;
@@ -22,8 +23,8 @@ pub struct Handle(
     pub(crate) u64,
 );
 
-/// The factor from a handle's number to its bits. Multiplying by an odd factor permutes all 64-bit numbers: a handle with one
-/// changed bit, or a small number that a C program invents, is very unlikely to be a live handle.
+/// The factor from a handle's number to its bits. Multiplying by an odd factor permutes all 64-bit numbers: a handle
+/// with one changed bit, or a small number that a C program invents, is very unlikely to be a live handle.
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 /// The inverse of [`MULTIPLIER`].
 const INVERSE: u64 = 0xf1de_83e1_9937_733d;

@@ -3,7 +3,7 @@
 use core::str::FromStr;
 use derive_more::Display;
 
-/// The release of HIP whose error codes and granularities are returned.
+/// The release of HIP whose error codes and granularities this library returns.
 ///
 /// [`Error::hip`](crate::Error::hip) has the table of error codes;
 /// [`allocation_granularity`](crate::Vmm::allocation_granularity) returns the granularities.

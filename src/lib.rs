@@ -1,6 +1,6 @@
 //! HIP's virtual memory management directly on AMD's HSA runtime, without HIP.
 //!
-//! A runtime that avoids HIP still needs `hipMemAddressReserve`, `hipMemCreate`, `hipMemMap` and
+//! A program that avoids HIP still needs `hipMemAddressReserve`, `hipMemCreate`, `hipMemMap` and
 //! `hipMemSetAccess`. They reserve address ranges, create physical memory, map and unmap it in those
 //! ranges, and set the access of each agent. This crate loads `libhsa-runtime64` at run time, discovers
 //! agents and memory pools, and implements HIP's documented semantics on `hsa_amd_vmem_*`. Arguments are
@@ -10,7 +10,7 @@
 //! use hsa_vmm::{Access, Allocation, AllocationProperties, Reservation, Runtime, Vmm};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // On hardware: Runtime::load()?. The simulation needs no GPU; only this call starts it.
+//! // On hardware: Runtime::load()?. The simulation needs no GPU.
 //! let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(2))?;
 //! let vmm = Vmm::open(&runtime)?;
 //! let gpu = runtime.gpus().next().ok_or("no GPU")?;
@@ -44,7 +44,7 @@
 //! * [`area`]: memory selected by a few flags, like AML's areas ([`Area`]).
 //! * [`transport`]: memory that is sent to another process, with its description.
 //! * [`error`], [`hip`]: the error of every operation, and HIP's error codes.
-//! * [`hsa_sys`]: the C types of the HSA ABI, for HSA calls of the program's own ([`Runtime::function`]).
+//! * [`hsa_sys`]: the C types of the HSA ABI, for HSA calls that the program makes itself ([`Runtime::function`]).
 //!
 //! # Features
 //!
@@ -77,8 +77,8 @@ pub mod ipc;
 mod log;
 #[allow(unsafe_code)]
 pub mod memory;
-// The only module that calls foreign functions and accesses mapped memory. The unsafe code of the other
-// modules calls its unsafe functions.
+// The only module that calls foreign functions and accesses mapped memory. Unsafe code of the other modules
+// calls the unsafe functions of this one.
 #[allow(unsafe_code)]
 mod native;
 pub mod pool;
@@ -104,7 +104,7 @@ pub use error::{Error, ErrorKind};
 /// Only [`Runtime::simulated`] and `HSA_VMM_RUNTIME=sim` start it.
 #[cfg(feature = "simulation")]
 pub use hsa_sim as simulation;
-/// C's types of the HSA ABI, for HSA calls that the caller makes itself ([`Runtime::function`]).
+/// The C types of the HSA ABI, for HSA calls that the caller makes itself ([`Runtime::function`]).
 pub use hsa_sys;
 #[doc(inline)]
 pub use ipc::Ipc;

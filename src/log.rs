@@ -23,7 +23,7 @@ thread_local! {
     static EXPECTS_FAILURES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a query or a probe, in which failed calls of the runtime are no warnings.
+/// Runs a query or a probe, in which failed calls of the runtime are logged as traces, not as warnings.
 pub(crate) fn expect_failures<T>(run: impl FnOnce() -> T) -> T {
     let before = EXPECTS_FAILURES.replace(true);
     let result = run();
@@ -31,7 +31,7 @@ pub(crate) fn expect_failures<T>(run: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Returns whether this thread is in [`expect_failures`].
+/// Returns whether this thread runs inside [`expect_failures`].
 #[cold]
 pub(crate) fn expects_failures() -> bool {
     EXPECTS_FAILURES.get()

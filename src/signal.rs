@@ -2,7 +2,7 @@
 
 use derive_more::Display;
 
-/// When a signal permits the retirement of a mapping.
+/// The condition on a signal's value under which a mapping can be retired.
 ///
 /// The direction is explicit, because a wrong guess would unmap memory that an agent still uses.
 ///

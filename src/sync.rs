@@ -5,12 +5,12 @@
 //! threads.
 //!
 //! All locks, in the order in which a thread takes them. A thread holds at most one lock of a row, except
-//! buffers' tables and those of [`Rank`], which debug builds check.
+//! buffers' tables and the locks of [`Rank`]. Debug builds check the order of the locks of [`Rank`].
 //!
 //! | lock | protects | held |
 //! |---|---|---|
 //! | `src/vmm/retire/pass.rs`: `pending` | a retire queue's pending mappings | during a pass, which unmaps |
-//! | `src/buffer/paged/table.rs`: `table` | a paged buffer's pages; two by address | during calls of the `Vmm` |
+//! | `src/buffer/paged/table.rs`: `table` | a paged buffer's pages; of two buffers, the lower address first | during calls of the `Vmm` |
 //! | `src/buffer/mod.rs`: `grants` | the access of agents to a buffer | during calls of the `Vmm` that change it |
 //! | `src/buffer/handle_pool.rs`: `state` | handles that are ready | not during calls of the `Vmm` |
 //! | `src/vmm/ledger/reservations.rs`: `writer` | what is mapped in a reservation ([`Rank::Reservation`]) | during the runtime's calls of an operation |
@@ -21,7 +21,7 @@
 //! | `src/native/page_table/barrier.rs`: `state`, `page` | the page that a barrier maps and unmaps | for these calls |
 //! | `src/native/library_lock.rs`: `LibraryLock` | the runtime's table of handles | for one call of the runtime |
 //!
-//! During a call of IPC or of an area no lock above is held:
+//! A thread never holds a lock of the table above and one of this table at the same time:
 //!
 //! | lock | protects | held |
 //! |---|---|---|
@@ -33,8 +33,8 @@
 //! | `src/ipc/imports.rs`: `Imports` | open imports | while the runtime maps and unmaps them |
 //! | `src/area/allocated.rs`: `LOCKED` | ranges that areas have locked | while the runtime locks and unlocks one |
 //!
-//! `src/vmm/page_table/mod.rs`: `wait_is_due`, whether waiting must be repeated, is taken before the page of a barrier
-//! and held while waiting.
+//! `src/vmm/page_table/mod.rs`: `wait_is_due`, whether a wait for page tables must be repeated, is taken before the
+//! page of a barrier and held during that wait.
 //!
 //! No other lock is taken while one of these is held: `src/vmm/mod.rs`: `quarantine`, the list of quarantined
 //! ranges; `src/vmm/ledger/handles.rs`: `numbers`, the next handle's number; `src/vmm/retire/incoming.rs`: a
@@ -75,7 +75,7 @@ pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
 }
 
 /// The order in which a thread takes the locks of one `Vmm`: by rank, and locks of the same rank by key,
-/// the address of the reservation. The module's page lists all locks of the library.
+/// the address of the reservation. The documentation of this module lists all locks of the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
     /// The mutex of a reservation, which an operation holds while it changes mappings in it.
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     #[cfg(debug_assertions)]
-    fn locks_out_of_order_are_found() {
+    fn locks_out_of_order_panic() {
         for (held, next) in [
             ((Rank::Mappings, 1), (Rank::Index, 0)),
             ((Rank::Reservation, 2), (Rank::Reservation, 1)),

@@ -8,13 +8,13 @@ use rustix::io::Errno;
 use rustix::process::{Pid, geteuid};
 use std::fs;
 
-/// The users with whose processes this process exchanges memory. User numbers are those of this process's user
+/// The users whose processes can exchange memory with this process. User numbers are those of this process's user
 /// namespace.
 ///
 /// The process at the other end of a socket must have had the trusted user as its effective user when it
-/// connected or began to listen. A process that is looked up by its number (a
-/// [`Ticket`](crate::transport::Ticket), an [`IpcHandle`](crate::ipc::IpcHandle)) must have the trusted
-/// user as its real, effective, saved and file system user. The effective user is not sufficient, because
+/// connected or began to listen. A [`Ticket`](crate::transport::Ticket) and an
+/// [`IpcHandle`](crate::ipc::IpcHandle) name a process by its number. Such a process must have the trusted user as its
+/// real, effective, saved and file system user. The effective user is not sufficient, because
 /// a process that runs a set-user-id program still has the descriptors of the user who started it.
 ///
 /// ```
@@ -72,7 +72,7 @@ impl Trust {
 }
 
 /// Returns whether the kernel uses this number for every user who has none in this user namespace. Such a
-/// number identifies no user, even if it is that of this process's own user.
+/// number identifies no user, even if this process's own user has it.
 fn is_overflow_user(user: u32) -> bool {
     let number = fs::read_to_string("/proc/sys/kernel/overflowuid");
     // 65534 is the kernel's default.
@@ -133,7 +133,7 @@ fn start_time(pid: Pid) -> Result<Option<u64>, Errno> {
 fn users(pid: Pid) -> Result<Option<[u32; 4]>, Errno> {
     let status = read(&pid.as_raw_nonzero().to_string(), "status")?;
     let Some(status) = status else { return Ok(None) };
-    // The kernel escapes a line break in the program's name, which comes first.
+    // The program's name is in an earlier line; the kernel escapes line breaks in it.
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
     let numbers = line.unwrap_or_default().split_whitespace().map(str::parse);
     let numbers: Vec<u32> = numbers.collect::<Result<_, _>>().map_err(|_| Errno::IO)?;

@@ -9,7 +9,7 @@ use crate::vmm::{
     Access, Address, Allocation, AllocationProperties, Granularity, Mapping, Reservation, Vmm,
 };
 use std::collections::BTreeMap;
-// Not crate::sync's mutex: model checkers replace it by one that cannot be in a static.
+// Not crate::sync's mutex: model checkers replace that mutex by a type that cannot be in a static.
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The memory, the GPU that it was allocated for, and the agents with access.
@@ -27,23 +27,23 @@ pub(super) enum Memory {
 
 /// Mapped memory. Dropping the fields in this order unmaps it, releases it and frees its addresses.
 pub(super) struct MappedMemory {
-    /// None if it was unmapped, but not all of it could be freed.
+    /// `None` if the memory was unmapped, but not all of it could be freed.
     pub mapping: Option<Mapping>,
-    /// None if it was freed.
+    /// `None` if the physical memory was freed.
     allocation: Option<Allocation>,
-    /// None if the addresses were freed, but not the memory.
+    /// `None` if the addresses were freed, but not the physical memory.
     reservation: Option<Reservation>,
 }
 
 impl MappedMemory {
-    /// Reserves addresses, creates memory, maps it and grants access. Also returns its address.
+    /// Reserves addresses, creates memory, maps it and grants access. Also returns the address of the memory.
     pub fn new(
         vmm: &Vmm,
         device: AgentId,
         agents: &[AgentId],
         size: usize,
     ) -> Result<(Self, Address), Error> {
-        // A size that cannot be rounded up exceeds all memory: the largest multiple cannot be reserved either.
+        // If the size cannot be rounded up, uses the largest multiple of the granule, which cannot be reserved either.
         let granule = vmm.reservation_granule();
         let size = size.checked_next_multiple_of(granule).unwrap_or(usize::MAX / granule * granule);
         let properties = AllocationProperties::on(device);
@@ -65,8 +65,8 @@ impl MappedMemory {
         self.allocation.as_ref().map_or(0, Allocation::size)
     }
 
-    /// Unmaps the memory and frees addresses and memory. After a failure, the memory is mapped for these
-    /// agents, or partly freed.
+    /// Unmaps and frees the memory, and frees its addresses. After a failure, the memory is mapped for these agents,
+    /// or partly freed.
     pub fn free(&mut self, agents: &[AgentId]) -> Result<(), ErrorKind> {
         if let Some(Err(rejected)) = self.mapping.take().map(Mapping::unmap) {
             self.mapping = Some(rejected.value);
@@ -161,7 +161,7 @@ impl Drop for LockedMemory {
         {
             let address = Address::new(self.start);
             crate::log::event!(WARN, ?kind, %address, "memory stays locked");
-            // The runtime decides whether it can be locked again.
+            // Removes the range, so that the runtime decides whether the memory can be locked again.
             locked_ranges().remove(&self.start);
         }
     }

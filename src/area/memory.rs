@@ -137,8 +137,9 @@ impl AreaMemory<'_> {
         let operation = Operation::Copy;
         let checked = self.span.check_copy(offset, &source.span, source_offset, size);
         checked.map_err(|kind| Error::new(operation, kind))?;
-        let may = |agent| self.agents().contains(&agent) && source.agents().contains(&agent);
-        let copier = match self.span.copier(&source.span, may) {
+        let can_access_both =
+            |agent| self.agents().contains(&agent) && source.agents().contains(&agent);
+        let copier = match self.span.copier(&source.span, can_access_both) {
             Ok(copier) if self.span.runtime().is_same(source.span.runtime()) => copier,
             _ => {
                 let mut buffer = vec![0; size.min(BUFFER_SIZE)];

@@ -9,7 +9,7 @@
 //! | none | the device's | the device | virtual memory; without a [`Vmm`], pool memory |
 //! | `HOST`, `HOST \| MAPPED` | new memory of the CPU nearest to the device | the host and the device | pool memory |
 //! | `MAPPED` | the caller's, passed to each `mmap` | the host and the device | locked memory |
-//! | `UNIFIED`, with any of these | the device's if the CPU can access it, else the host's | the host and the device | virtual memory or pool memory |
+//! | `UNIFIED`, with any of these | the device's if it has virtual memory that all agents of the next column can access, else the host's | the host and the device | virtual memory or pool memory |
 //! | any of these and `GLOBAL` | the same | all GPUs instead of one | the same |
 //!
 //! AML's calls (`aml/area/hip.h`; those for CUDA, OpenCL and Level Zero have the same shape), and their
@@ -109,7 +109,7 @@ struct Plan<'a> {
 }
 
 impl Area {
-    /// Describes memory for a device (`aml_area_hip_create`). Allocates nothing.
+    /// Creates an area: describes memory for a device and allocates nothing (`aml_area_hip_create`).
     ///
     /// Virtual memory is created on this [`Vmm`] and listed in its reports.
     ///
@@ -120,8 +120,7 @@ impl Area {
         Self { runtime, vmm, device: device.into(), flags }.checked()
     }
 
-    /// Describes memory for a device, with pool memory in place of virtual memory: for a runtime that has
-    /// no virtual memory.
+    /// Creates an area with pool memory in place of virtual memory, for a runtime that has no virtual memory.
     ///
     /// # Errors
     /// As for [`new`](Self::new).
@@ -333,7 +332,7 @@ mod tests {
     use crate::vmm::Address;
 
     #[test]
-    fn every_kind_has_an_aml_number() {
+    fn aml_returns_the_number_of_the_kind() {
         let (call, at) = ("hsa_amd_memory_lock", Address::new(4096));
         let invalid = |argument| ErrorKind::invalid(argument, Value::None, Problem::Zero);
         let status = Status::ERROR;

@@ -11,9 +11,9 @@ use derive_more::{Display, From};
 bitflags::bitflags! {
     /// The kind of memory that an area allocates, under AML's names and numbers.
     ///
-    /// Some of the sixteen combinations mean the same: [`UNIFIED`](Self::UNIFIED) overrides
-    /// [`HOST`](Self::HOST) and [`MAPPED`](Self::MAPPED), and host memory is always mapped on the device,
-    /// as in HIP on AMD, so that `HOST` means `HOST | MAPPED`.
+    /// Some of the sixteen combinations mean the same. [`UNIFIED`](Self::UNIFIED) overrides [`HOST`](Self::HOST)
+    /// and [`MAPPED`](Self::MAPPED). Host memory is always mapped on the device, as in HIP on AMD; therefore
+    /// `HOST` means `HOST | MAPPED`.
     ///
     /// ```
     /// use hsa_vmm::area::AreaFlags;
@@ -32,8 +32,8 @@ bitflags::bitflags! {
         /// the device copies.
         const UNIFIED = 1 << 1;
         /// Memory of the host, mapped on the device (`AML_AREA_HIP_FLAG_ALLOC_MAPPED`). With `HOST`, `mmap`
-        /// allocates it (`hipHostMalloc`); without, the caller passes it to `mmap` (`hipHostRegister`).
-        /// AMD's runtimes (6.1.2, 6.4.3 and 7.2.4) allow every GPU to access the caller's memory.
+        /// allocates it (`hipHostMalloc`); without `HOST`, the caller passes it to `mmap` (`hipHostRegister`). AMD's
+        /// runtimes (6.1.2, 6.4.3 and 7.2.4) allow every GPU to access the caller's memory.
         const MAPPED = 1 << 2;
         /// Accessible to all GPUs instead of one (`AML_AREA_HIP_FLAG_ALLOC_GLOBAL`,
         /// `hipMemAttachGlobal`, `hipHostMallocPortable`). Applies to every kind of memory; AML ignores it
@@ -93,7 +93,7 @@ pub enum Device {
     #[default]
     #[display("the current device")]
     Current,
-    /// The device of this number in the order of [`Runtime::gpus`], which is HIP's; from 0.
+    /// The GPU with this number, counted from 0 in the order of [`Runtime::gpus`], which is also HIP's order.
     #[display("GPU {_0}")]
     Number(usize),
     /// This GPU.
@@ -179,8 +179,8 @@ impl<'a> MmapOptions<'a> {
         self
     }
 
-    /// Maps these bytes. They stay borrowed until the memory is unmapped; until then, the caller reads and
-    /// writes them through [`AreaMemory`](super::AreaMemory).
+    /// Maps these bytes. They stay borrowed until the memory is unmapped; the caller reads and writes them
+    /// through [`AreaMemory`](super::AreaMemory).
     #[must_use]
     pub fn with_host_memory(mut self, bytes: &'a mut [u8]) -> Self {
         self.host = Some((bytes.as_mut_ptr() as usize, bytes.len()));

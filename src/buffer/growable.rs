@@ -1,7 +1,7 @@
 //! Device memory that grows and shrinks in place.
 
 use super::handle_pool::HandlePool;
-use super::{DeviceBuffer, check_alive, is_quarantine, round_up};
+use super::{DeviceBuffer, check_not_forked, is_quarantine, round_up};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
 use crate::sync::lock;
 use crate::vmm::{
@@ -10,7 +10,7 @@ use crate::vmm::{
 use core::ops::Deref;
 use derive_more::Debug;
 
-/// Builds a [`GrowableBuffer`]; see [`GrowableBuffer::builder`].
+/// The builder of a [`GrowableBuffer`]; see [`GrowableBuffer::builder`].
 ///
 /// ```
 /// use hsa_vmm::{AllocationProperties, Error, GrowableBuffer, Vmm};
@@ -29,7 +29,8 @@ pub struct GrowableBuilder {
 }
 
 impl GrowableBuilder {
-    /// Sets the step in bytes, rounded up to the granule; the default is the recommended granule.
+    /// Sets the step, the unit in which the buffer maps memory, in bytes. It is rounded up to the granule; the
+    /// default is the recommended granule.
     ///
     /// Each step has one handle and one mapping. Larger steps need fewer of both, and fewer file
     /// descriptors with ROCm 7.14.
@@ -79,7 +80,7 @@ impl GrowableBuilder {
 ///
 /// The buffer reserves addresses for its maximum once, and maps memory as it grows. It never moves or
 /// copies its contents, and pointers into it stay valid. A failed growth or shrinking leaves the buffer
-/// unchanged. It dereferences to a [`DeviceBuffer`] of the requested size, which reads and writes it.
+/// unchanged. The buffer dereferences to a [`DeviceBuffer`] of the requested size, which reads and writes it.
 ///
 /// ```
 /// use hsa_vmm::{Access, AllocationProperties, GrowableBuffer, Runtime, Vmm};
@@ -177,7 +178,7 @@ impl GrowableBuffer {
             let problem = Problem::TooLarge { maximum, whole: Argument::Reservation };
             return Err(fail(ErrorKind::invalid(Argument::Size, size, problem)));
         }
-        check_alive(&self.buffer.vmm).map_err(fail)?;
+        check_not_forked(&self.buffer.vmm).map_err(fail)?;
         let steps = size.div_ceil(self.buffer.step);
         if steps < self.buffer.mappings.len() {
             self.unmap_after(steps)?;
@@ -241,8 +242,8 @@ impl GrowableBuffer {
     /// Reserves `bytes` more addresses exactly at the end, rounded up to whole steps: the maximum grows.
     /// Calls `hipMemAddressReserve` with an address, as in "increase memory size" of HIP's guide.
     ///
-    /// Other copies than those of this buffer's methods must not cross the boundary between reservations:
-    /// HIP does not guarantee that two adjacent reservations can be used as one.
+    /// Only this buffer's methods may copy across the boundary between two reservations: HIP does not guarantee
+    /// that two adjacent reservations can be used as one.
     ///
     /// # Errors
     /// [`Problem::AddressTaken`] if the addresses are in use, which is likely. If the maximum is known,

@@ -38,6 +38,7 @@ struct State {
 }
 
 impl HandlePool {
+    /// Creates a pool of handles of `size` bytes and, unless `capacity` is 0, its thread.
     pub fn new(
         vmm: &Vmm,
         properties: &AllocationProperties,

@@ -6,7 +6,8 @@
 //! * [`PausableBuffer`] releases its memory while it is paused, and keeps its addresses.
 //! * [`RingBuffer`] maps the same memory several times in a row.
 //!
-//! All but the paged buffer dereference to a [`DeviceBuffer`], which has their address, access, reading and writing.
+//! All buffers but the paged one dereference to a [`DeviceBuffer`], whose methods return the address, change the
+//! access, read and write.
 //!
 //! Device memory is never a slice, because agents and other processes may change it at any time. Reading
 //! and writing copy ([memory model](crate::vmm#memory-model)). An invalid offset is an error, not a fault.
@@ -82,7 +83,7 @@ fn owner(properties: &AllocationProperties) -> Result<AgentId, Error> {
 }
 
 /// Fails in a forked child: another thread may have held a lock of the buffer during the fork.
-fn check_alive(vmm: &Vmm) -> Result<(), ErrorKind> {
+fn check_not_forked(vmm: &Vmm) -> Result<(), ErrorKind> {
     if vmm.runtime().has_forked() { Err(ErrorKind::Forked) } else { Ok(()) }
 }
 
@@ -264,7 +265,7 @@ impl DeviceBuffer {
 
     /// Locks the grants, except in a forked child.
     fn lock_grants(&self, operation: Operation) -> Result<MutexGuard<'_, Grants>, Error> {
-        operation.run(|| check_alive(&self.vmm))?;
+        operation.run(|| check_not_forked(&self.vmm))?;
         Ok(lock(&self.grants))
     }
 
@@ -311,7 +312,7 @@ impl Span<'_> {
         Address::new(self.base.get() + self.offset)
     }
 
-    /// Replaces the address by the offset in the buffer in an error.
+    /// Replaces the address in an error by the offset in the buffer.
     fn for_offset(&self, result: Result<(), Error>) -> Result<(), Error> {
         result.map_err(|error| {
             let operation = error.operation();

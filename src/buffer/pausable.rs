@@ -23,7 +23,7 @@ pub enum Contents {
 ///
 /// Inference servers call this sleep: they release one model's weights to load another's. Pointers in a
 /// recorded graph are valid again after the buffer resumes. The size can be any number of bytes from one;
-/// the memory is rounded up to the granule. It dereferences to a [`DeviceBuffer`], which reads and writes it.
+/// the memory is rounded up to the granule. The buffer dereferences to a [`DeviceBuffer`], which reads and writes it.
 ///
 /// While the buffer is paused, nothing is mapped at its addresses: no agent may access them, and calls by address
 /// return [`Problem::NotMapped`]. Changes of access take effect when it resumes.
@@ -31,9 +31,9 @@ pub enum Contents {
 /// # Sharing with other processes
 ///
 /// The buffer has one allocation, mapped from its start: `Allocation::at(&vmm, buffer.address())` returns it for an
-/// export. [`pause`](Self::pause) succeeds while the memory has other users, but cannot release it: the memory is
-/// released when every other [`Allocation`] of it is dropped, every other mapping is unmapped, and every process
-/// that has imported it has released it. [`resume`](Self::resume) creates new memory. Importers keep the old
+/// export. [`pause`](Self::pause) succeeds while the memory has other users, but cannot release it. Its last user
+/// releases it: another [`Allocation`] of the memory, another mapping, or a process that has imported it.
+/// [`resume`](Self::resume) creates new memory. Importers keep the old
 /// memory; export the buffer again.
 ///
 /// # Lost addresses
@@ -73,7 +73,7 @@ pub enum Contents {
 #[derive(Debug)]
 #[debug("PausableBuffer({buffer:?}, paused: {})", self.is_paused())]
 pub struct PausableBuffer {
-    /// It has one mapping of the size in whole granules, or none. A paused buffer has a mapping and `memory` only
+    /// Contains one mapping of the size in whole granules, or none. A paused buffer has a mapping and `memory` only
     /// after the runtime has failed to unmap or to release.
     buffer: DeviceBuffer,
     owner: AgentId,
@@ -85,8 +85,7 @@ pub struct PausableBuffer {
 }
 
 impl PausableBuffer {
-    /// Creates a buffer of `size` bytes, of any size. No agent has access before
-    /// [`grant`](DeviceBuffer::grant).
+    /// Creates a buffer of `size` bytes, at least one. No agent has access before [`grant`](DeviceBuffer::grant).
     ///
     /// # Errors
     /// As for [`Vmm::address_reserve`], [`Vmm::create`], [`Vmm::map`] and [`Vmm::set_access`].
@@ -105,7 +104,7 @@ impl PausableBuffer {
         Ok(Self { buffer, owner, saved: None, memory, reservation })
     }
 
-    /// Returns the size in whole granules, in bytes: that of the reservation, and of the memory.
+    /// Returns the size of the reservation and of the memory in bytes: the buffer's size in whole granules.
     pub fn extent(&self) -> usize {
         self.buffer.step
     }

@@ -6,11 +6,11 @@ use bytemuck::Pod;
 use derive_more::Debug;
 use std::marker::PhantomData;
 
-/// A vector of values in a [`GrowableBuffer`] that never moves them.
+/// A vector of values in a [`GrowableBuffer`]. Growing never moves the values.
 ///
-/// The values have a [`Pod`] type: agents may write any bytes, any bytes are a valid value of such a type,
-/// and it has no padding. References into device memory do not exist. Each access looks up the mapping and
-/// copies, so reading or writing many values at once is faster.
+/// The values have a [`Pod`] type, which has no padding and for which all bytes are valid, because agents may
+/// write any bytes. References into device memory do not exist. Each access looks up the mapping and copies, so
+/// reading or writing many values at once is faster.
 ///
 /// ```
 /// # use hsa_vmm::buffer::GrowableVec;

@@ -243,7 +243,7 @@ pub enum Problem {
     /// An agent that is not a GPU.
     #[error("is not a GPU of this runtime; use the identifiers of gpus()")]
     NotAGpu,
-    /// A number that is not that of a NUMA node of a CPU.
+    /// A number that no NUMA node of a CPU has.
     #[error("is not a NUMA node of this runtime's CPUs (Agent::numa_node)")]
     NotANumaNode,
     /// A location without an agent.
@@ -291,14 +291,16 @@ pub enum Problem {
     /// Two ranges whose memory is to be exchanged differ in their mappings' sizes.
     #[error("has mappings of other sizes than the other range")]
     DifferentLayout,
-    /// Memory of another runtime or `Vmm`.
+    /// Memory of another runtime.
     #[error("belongs to another runtime")]
     ForeignMemory,
     /// Host memory is required.
-    #[error("is missing; an area that is MAPPED without HOST maps memory of the program")]
+    #[error(
+        "is missing; an area that is MAPPED, and neither HOST nor UNIFIED, maps memory of the program"
+    )]
     MissingHostMemory,
     /// Host memory is not allowed.
-    #[error("is not used; only areas that are MAPPED without HOST and UNIFIED take it")]
+    #[error("is not used; only areas that are MAPPED, and neither HOST nor UNIFIED, use it")]
     UnusedHostMemory,
     /// Not memory that this library has allocated.
     #[error("is not memory that PoolMemory allocated")]

@@ -16,7 +16,7 @@ use crate::agent::AgentId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Feature {
-    /// Virtual-memory management.
+    /// Virtual memory management.
     #[error("virtual memory management")]
     VirtualMemory,
     /// Sparse arrays (`hipMemMapArrayAsync`); HIP has none on AMD either.
@@ -28,7 +28,7 @@ pub enum Feature {
     /// A type of shareable handle.
     #[error("this type of shareable handle")]
     HandleType,
-    /// Loads and stores of the CPU to memory without a large BAR.
+    /// Loads and stores of the CPU to memory of a GPU without a large BAR.
     #[error("CPU access to a GPU's memory without a large BAR")]
     CpuAccess,
     /// CPU access to a mapping with an offset where dma-bufs cannot be mapped: the runtime would map the
@@ -59,7 +59,7 @@ pub enum Feature {
     /// Retiring pages of a buffer with a zero page.
     #[error("retiring pages of a buffer with a zero page")]
     RetireZeroPages,
-    /// Memory that is not cached; since extension 1.18.
+    /// Memory that is not cached: needs version 1.18 of AMD's extension.
     #[error("uncached memory")]
     Uncached,
     /// Memory that other PCIe devices access: needs a runtime with mapping types of dma-bufs (ROCm 7 and later)

@@ -7,7 +7,7 @@ use super::{Argument, Error, ErrorKind, Feature, Operation, Problem, Status};
 use crate::hip::{HipError, HipProfile};
 
 impl Error {
-    /// Returns the error that HIP of this profile documents for the same mistake.
+    /// Returns the error that this release of HIP documents for the same failure.
     ///
     /// | what went wrong | HIP 6 | HIP 7 |
     /// |---|---|---|
@@ -89,12 +89,12 @@ fn argument_code(
     problem: Problem,
 ) -> HipError {
     let is_hip6 = profile == HipProfile::Hip6;
-    let no_agent = matches!(problem, Problem::UnknownAgent | Problem::NotAGpu);
+    let agent_is_invalid = matches!(problem, Problem::UnknownAgent | Problem::NotAGpu);
     match operation {
         Operation::AddressReserve if is_hip6 && argument != Argument::Flags => {
             HipError::OutOfMemory
         }
-        Operation::Create if no_agent && !is_hip6 => HipError::InvalidDevice,
+        Operation::Create if agent_is_invalid && !is_hip6 => HipError::InvalidDevice,
         Operation::AddressFree if is_hip6 && matches!(problem, Problem::StillMapped(_)) => {
             HipError::Unknown
         }
@@ -108,7 +108,7 @@ fn argument_code(
         | Operation::GetMemHandle
         | Operation::OpenMemHandle
         | Operation::CloseMemHandle
-            if no_agent || argument == Argument::Device =>
+            if agent_is_invalid || argument == Argument::Device =>
         {
             HipError::InvalidDevice
         }
@@ -174,8 +174,8 @@ mod tests {
                 for problem in problems {
                     let kind = ErrorKind::invalid(argument, Value::None, problem);
                     let error = Error::new(operation, kind);
-                    let [hip6, hip7] =
-                        [HipProfile::Hip6, HipProfile::Hip7].map(|p| error.hip(p).code());
+                    let [hip6, hip7] = [HipProfile::Hip6, HipProfile::Hip7]
+                        .map(|profile| error.hip(profile).code());
                     assert_eq!((hip6, hip7), documented(operation, argument, problem), "{error}");
                 }
             }

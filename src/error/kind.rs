@@ -131,7 +131,7 @@ pub enum ErrorKind {
     )]
     Load(LoadError),
     /// The library was loaded, but `hsa_init` failed.
-    #[error("hsa_init returned {status} ({})\n{driver}{}", printable(&.path.to_string_lossy()), several(loaded))]
+    #[error("hsa_init returned {status} ({})\n{driver}{}", printable(&.path.to_string_lossy()), list_libraries(loaded))]
     Start {
         /// The library.
         path: PathBuf,
@@ -227,8 +227,8 @@ pub enum ErrorKind {
     /// The buffer is not paused.
     #[error("the buffer is not paused")]
     NotPaused,
-    /// The addresses of a paused buffer are in use now. Pausing had to free them, because the runtime
-    /// frees the buffer's memory only with them.
+    /// The addresses of a paused buffer are in use now. Pausing had to free them, because the runtime frees the
+    /// buffer's memory only together with its addresses.
     #[error(
         "the {size:#x} bytes of addresses at {address} are not available any more; resume later, or at \
          another address (PausableBuffer::resume_anywhere)"
@@ -253,7 +253,7 @@ pub enum ErrorKind {
         cause: Box<Error>,
     },
     /// An area was unmapped, but not all of its memory could be freed; `munmap` tries again.
-    #[error("it was unmapped, but not all of it was freed; munmap tries again")]
+    #[error("the memory was unmapped, but not all of it was freed; munmap tries again")]
     PartlyFreed(Box<Error>),
 }
 
@@ -305,7 +305,7 @@ pub enum Unavailable {
     Forbidden,
     /// This process may not take descriptors of the other.
     #[error(
-        "permission denied for its descriptors (ptrace; with Yama it can allow this by prctl \
+        "permission denied for its descriptors (ptrace; with Yama, the process can allow this by prctl \
          PR_SET_PTRACER); transport::Channel needs no permission"
     )]
     NotPermitted,
@@ -444,7 +444,7 @@ fn of_size(size: usize) -> String {
 }
 
 /// Lists the HSA libraries of this process if there are several.
-fn several(loaded: &[LoadedLibrary]) -> String {
+fn list_libraries(loaded: &[LoadedLibrary]) -> String {
     if loaded.len() < 2 {
         return String::new();
     }

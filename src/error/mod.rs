@@ -39,11 +39,11 @@ use core::fmt;
 use core::ops::Range;
 use derive_more::{Debug, Display};
 
-/// An operation failed.
+/// The error of an operation that failed.
 ///
-/// The failed operation has changed nothing, with these exceptions: [`ErrorKind::Quarantined`] with `now`,
-/// [`ErrorKind::PagesLost`], [`ErrorKind::PartlyFreed`] and [`ErrorKind::AddressLost`] say what is lost, mostly because
-/// the runtime failed again during the rollback; and a failed copy or fill may have written some of the bytes.
+/// The failed operation has changed nothing, with two exceptions. A failed copy or fill may have written some of the
+/// bytes. [`ErrorKind::Quarantined`] with `now`, [`ErrorKind::PagesLost`], [`ErrorKind::PartlyFreed`] and
+/// [`ErrorKind::AddressLost`] contain what is lost, mostly because the runtime failed again during the rollback.
 ///
 /// Its `Debug` is its `Display` followed by its [sources](core::error::Error::source), so that a `main`
 /// that returns it prints the whole message.
@@ -83,7 +83,7 @@ fn show(pages: Option<&FailedPages>) -> String {
 }
 
 impl Error {
-    /// Returns the error of an operation, for layers that check arguments on top of this library.
+    /// Creates the error of an operation, for code on top of this library that checks arguments itself.
     #[must_use]
     #[cold]
     pub fn new(operation: Operation, kind: impl Into<ErrorKind>) -> Self {
@@ -107,12 +107,12 @@ impl Error {
         self.operation
     }
 
-    /// Returns why it failed.
+    /// Returns why the operation failed.
     pub fn kind(&self) -> &ErrorKind {
         &self.kind
     }
 
-    /// Returns why it failed, and consumes the error.
+    /// Returns why the operation failed, and consumes the error.
     pub fn into_kind(self) -> ErrorKind {
         self.kind
     }
@@ -216,12 +216,13 @@ pub struct Quarantined {
     pub operation: Operation,
     /// Why it failed.
     pub failure: ErrorKind,
-    /// Why it could not be rolled back, if that was tried.
+    /// Why the operation could not be rolled back, if a rollback was tried.
     pub rollback: Option<ErrorKind>,
 }
 
 impl Quarantined {
-    /// Describes why it is quarantined: the failed call and its status, and those of the failed rollback.
+    /// Describes why the range or memory is quarantined: the failed call and its status, and those of the failed
+    /// rollback.
     pub fn reason(&self) -> String {
         match (&self.failure, &self.rollback) {
             (failure, None) => failure.to_string(),

@@ -18,7 +18,7 @@ struct Exports {
     /// The table, which exists while something is exported.
     table: Mutex<Weak<Table>>,
     /// Held while the runtime may start its server. Between the server's `bind` and `listen`, another
-    /// thread would mistake its socket for another process's.
+    /// thread would mistake the server's socket for that of another process.
     creating: Mutex<()>,
 }
 
@@ -64,7 +64,7 @@ impl Export {
 }
 
 /// Creates a handle of the allocation that contains an address.
-pub(super) fn get(
+pub(super) fn create_handle(
     runtime: &Runtime,
     quirks: Quirks,
     address: Address,
@@ -81,9 +81,9 @@ pub(super) fn get(
     if !record.on_gpu {
         return Err(invalid(Problem::HostMemory));
     }
-    // The record is not locked during this call, because AMD's server can make the call wait for another
-    // process, and freeing the memory must not wait for that process.
-    let created = create(runtime, quirks, &record);
+    // AMD's server can make this call wait for another process. The record is not locked during the call, because
+    // freeing the memory must not wait for that process.
+    let created = create_native(runtime, quirks, &record);
     let mut state = lock(&record.state);
     let State::Allocated(export) = &mut *state else {
         // Another thread has freed the memory during the call. No process has the handle.
@@ -108,21 +108,25 @@ pub(super) fn get(
 }
 
 /// Makes the runtime create its handle, and start its server if it has one. Called also if the memory is
-/// exported already, because AMD's server ends when an importer is killed during an attach, and only this
-/// call starts a new server.
-fn create(runtime: &Runtime, quirks: Quirks, record: &Record) -> Result<NativeIpc, ErrorKind> {
+/// exported already: AMD's server ends when an importer is killed during an attach, and only this call starts a
+/// new server.
+fn create_native(
+    runtime: &Runtime,
+    quirks: Quirks,
+    record: &Record,
+) -> Result<NativeIpc, ErrorKind> {
     let process = std::process::id();
     let exports = runtime.attachment::<Exports>();
     let has_server = server::is_used(runtime);
     let creating = has_server.then(|| lock(&exports.creating));
-    // In both cases, AMD's runtime would end this process with an assertion.
+    // If the socket is taken or no descriptor is free, AMD's runtime would end this process with an assertion.
     if has_server && server::is_socket_taken(process) {
         return Err(ErrorKind::SocketTaken(process));
     }
     if out_of_descriptors() {
         return Err(ErrorKind::OutOfDescriptors);
     }
-    // The server's thread inherits the signal mask. It writes to connections that the other process may
+    // The server's thread inherits the signal mask. The thread writes to connections that the other process may
     // have closed, and `SIGPIPE` would end this process.
     let created = with_sigpipe_blocked(|| runtime.native().ipc_create(record.start, record.size));
     drop(creating);

@@ -4,7 +4,7 @@ use crate::native::NativeIpc;
 use bytemuck::{Pod, Zeroable};
 use derive_more::Debug;
 
-/// Identifies pool memory of another process (`hipIpcMemHandle_t`, byte for byte).
+/// The identifier of pool memory of another process (`hipIpcMemHandle_t`, byte for byte).
 ///
 /// | bytes | HIP | content |
 /// |---|---|---|

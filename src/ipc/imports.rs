@@ -51,7 +51,7 @@ impl OpenedMemory {
     /// As for [`Ipc::open_mem_handle`].
     pub fn open(ipc: &Ipc, handle: &IpcHandle) -> Result<Self, Error> {
         let base = ipc.open_as(Holder::OpenedMemory, handle, 0)?;
-        // The offset was checked.
+        // `open_as` has checked the offset.
         let start = base + handle.offset as usize;
         let size = (handle.allocation_size - handle.offset) as usize;
         let agent = &ipc.runtime().agents()[ipc.agents()[0].index()];
@@ -99,7 +99,7 @@ impl Drop for OpenedMemory {
     }
 }
 
-/// Identifies an export among all exports of all processes: process, number of the export, runtime's handle.
+/// The identifier of an export among the exports of all processes: process, generation, runtime's handle.
 type ExportId = (i32, u64, NativeIpc);
 
 /// The code that has opened an import, and has to close it.
@@ -111,6 +111,7 @@ pub(super) enum Holder {
     OpenedMemory,
 }
 
+/// Memory of another process that the runtime has mapped.
 #[derive(Debug, Default)]
 struct Import {
     size: usize,
@@ -246,9 +247,9 @@ impl Ipc {
 
     /// Looks up the exporting process, and rejects it if one of its user IDs is not trusted.
     fn find_exporter(&self, process: i32) -> Result<Process, ErrorKind> {
-        let none = || unavailable(process, Unavailable::NoProcess);
-        let pid = Pid::from_raw(process.max(0)).ok_or_else(none)?;
-        let found = Process::find(pid).map_err(system("read"))?.ok_or_else(none)?;
+        let no_process = || unavailable(process, Unavailable::NoProcess);
+        let pid = Pid::from_raw(process.max(0)).ok_or_else(no_process)?;
+        let found = Process::find(pid).map_err(system("read"))?.ok_or_else(no_process)?;
         let trusted = self.trust.check_all(found.users);
         trusted.map_err(|user| unavailable(process, Unavailable::Untrusted(user)))?;
         Ok(found)
@@ -289,7 +290,7 @@ impl Ipc {
         Err(kind)
     }
 
-    /// Undoes one `open_mem_handle` of the memory that contains an address. Unmaps it after the last.
+    /// Undoes one `open_mem_handle` of the memory that contains an address. Unmaps the memory if no open is left.
     pub(super) fn close_at(&self, address: Address) -> Result<(), ErrorKind> {
         self.runtime().check_not_forked()?;
         let invalid = |problem| Err(ErrorKind::invalid(Argument::Address, address, problem));

@@ -9,19 +9,19 @@
 //! [`IpcHandle`] has HIP's layout, so that a process that uses this library and one that uses HIP can open
 //! each other's memory. Between two processes that use this library:
 //!
-//! * A handle of memory that was freed, or whose process has ended, is rejected at once, even if the
-//!   address or the process's number is in use again. The exporter keeps a table of its exports, which
+//! * A handle is rejected at once if its memory was freed or its process has ended, even if the address or the
+//!   process's number is in use again. The exporter keeps a table of its exports, which
 //!   the importer reads through `/proc/<process>/fd`; both must therefore belong to the same user. Memory
 //!   is not freed while another process is mapping it, because AMD's runtime would wait forever.
-//! * A modified handle is rejected: every change of one bit, and all but one in four thousand million
-//!   other changes. This detects corruption, not forgery: see [`IpcHandle`].
+//! * A modified handle is rejected. A change of one bit is always detected; any other change stays undetected with
+//!   a probability of 1 in 2^32. This detects corruption, not forgery: see [`IpcHandle`].
 //! * Opening a handle twice returns the same address, and requires two closes. Only an [`OpenedMemory`]
 //!   closes the memory that it owns.
 //!
 //! The size in a handle is compared with the size that the runtime has mapped. AMD's runtime accepts any
 //! size, and a copy past the end of the memory is a GPU page fault, which ends the process. If a small
-//! allocation is part of a larger block, the runtime maps the block, and a forged handle from HIP can
-//! access the rest of it.
+//! allocation is part of a larger block, the runtime maps the whole block. A forged handle from HIP can then
+//! access the rest of the block.
 //!
 //! HIP's own handles are in no table. For these, this library can only check that the process exists and,
 //! if the runtime shares by dma-buf (`HSA_ENABLE_IPC_MODE_LEGACY=0`), that its runtime serves the memory.
@@ -30,19 +30,18 @@
 //!
 //! Every wait for another process has a time limit, even if that process is stopped or killed. This library
 //! fetches the memory and passes it to the runtime, because AMD's runtime would wait forever. Opening takes
-//! at most 15 seconds if the exporter is freeing the memory, and 5 if it does not respond. Other calls do
-//! not wait for it.
+//! at most 15 seconds if the exporter is freeing the memory, and 5 if it does not respond. Other calls do not wait
+//! for the exporter.
 //!
 //! Exporting has no time limit if the runtime shares by dma-buf. AMD's server sends exported memory to any
-//! process of the network namespace, of any user. It then waits with its lock held until that process
-//! acknowledges the memory or ends, and [`Ipc::get_mem_handle`] waits with it. A process that binds the
-//! server's socket between this library's check and the runtime's `bind` ends the exporter (`SIGABRT`).
-//! Give processes that do not trust each other a network namespace each; `docs/defects.md` lists these
-//! defects.
+//! process of the network namespace, of any user. The server then waits with its lock held until that process
+//! acknowledges the memory or ends, and [`Ipc::get_mem_handle`] waits with it. A process that binds the server's
+//! socket between this library's check and the runtime's `bind` ends the exporter (`SIGABRT`). Give processes that do
+//! not trust each other a network namespace each; `docs/defects.md` lists these defects.
 //!
 //! Memory of another user's process is rejected unless [`Ipc::with_trust`] allows it. Processes identify
-//! each other by number, so both must be in the same PID namespace, with `/proc` mounted in it. A handle of
-//! this library contains its namespace, and is rejected in others. Between namespaces, use
+//! each other by number, so both must be in the same PID namespace, with `/proc` mounted in it. A handle of this
+//! library contains the exporter's namespace, and is rejected in other namespaces. Between namespaces, use
 //! [`transport::Channel`](crate::transport::Channel).
 //!
 //! An address inside an allocation can be shared, and becomes the start address for the importer; HIP
@@ -72,8 +71,8 @@ use std::sync::Arc;
 /// get access.
 pub const LAZY_ENABLE_PEER_ACCESS: u32 = 1;
 
-/// Shares pool memory of one runtime, for one GPU and its peers. Cheap to clone; can be used from any
-/// thread.
+/// HIP's IPC on one runtime: shares pool memory with other processes, for one GPU and its peers. Cheap to clone; can be
+/// used from any thread.
 ///
 /// Open memory belongs to the runtime and not to this value. Any `Ipc` of the runtime can close it, and
 /// stopping the runtime closes all memory that is still open.
@@ -156,8 +155,8 @@ impl Ipc {
     ///
     /// # Safety
     /// The runtime must not have any quirk that `quirks` omits, or the caller must not make calls that the
-    /// quirk makes undefined. For `ipc_server_outlives_stop`, that is dropping the last [`Runtime`] after
-    /// an export.
+    /// quirk makes undefined. With `ipc_server_outlives_stop`, dropping the last [`Runtime`] after an export is
+    /// undefined.
     ///
     /// ```compile_fail,E0133
     /// # fn f(ipc: hsa_vmm::Ipc) {
@@ -195,7 +194,8 @@ impl Ipc {
     /// socket of the runtime's server; [`ErrorKind::LimitReached`] after 65536 exports.
     pub fn get_mem_handle(&self, address: Address) -> Result<IpcHandle, Error> {
         let checked = self.runtime.check_not_forked();
-        let handle = checked.and_then(|()| exports::get(&self.runtime, self.quirks, address));
+        let handle =
+            checked.and_then(|()| exports::create_handle(&self.runtime, self.quirks, address));
         handle.map_err(|kind| Error::new(Operation::GetMemHandle, kind))
     }
 
@@ -209,8 +209,9 @@ impl Ipc {
     /// # Errors
     /// [`ErrorKind::SameProcess`] for a handle of this process; [`ErrorKind::InvalidArgument`] for other
     /// flags or an empty handle; [`ErrorKind::Unavailable`] if the memory was freed or is smaller than the
-    /// handle says, or its process has ended, is not trusted, cannot be inspected or is in another PID
-    /// namespace; [`ErrorKind::OutOfDescriptors`], [`ErrorKind::Runtime`], [`ErrorKind::System`].
+    /// handle says; [`ErrorKind::Unavailable`] also if the exporting process has ended, is not trusted, cannot be
+    /// inspected or is in another PID namespace; [`ErrorKind::OutOfDescriptors`], [`ErrorKind::Runtime`],
+    /// [`ErrorKind::System`].
     pub fn open_mem_handle(&self, handle: &IpcHandle, flags: u32) -> Result<Address, Error> {
         let base = self.open_as(Holder::Caller, handle, flags)?;
         Ok(Address::new(base + handle.offset as usize))

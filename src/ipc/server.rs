@@ -1,12 +1,12 @@
 //! The client of AMD's IPC server, and the relay that passes fetched memory to this process's runtime.
 //!
-//! If the runtime shares memory by dma-buf, a thread of the exporting process listens on the abstract
-//! socket `hsa<process>`, reads an address in decimal, and sends a descriptor. The importing runtime would
+//! If the runtime shares memory by dma-buf, a thread of the exporting process is the server. It listens on the
+//! abstract socket `hsa<process>`, reads an address in decimal, and sends a descriptor. The importing runtime would
 //! connect to that socket itself, without checking which process listens at it; any process can.
 //!
 //! Therefore this library connects, checks the credentials and fetches the descriptor with a deadline. It
 //! passes the descriptor to the runtime through a relay, a server in this process for one call. No other
-//! process can make the runtime wait: the relay has a random name that is no process's, serves only this
+//! process can make the runtime wait: the relay has a random name that belongs to no process, serves only this
 //! process, and already has the descriptor.
 
 use super::table::random;
@@ -29,10 +29,10 @@ use std::time::{Duration, Instant};
 /// The time limit to fetch a descriptor from the exporter's server, a thread with no other task.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// The size of a request.
-const REQUEST: usize = 64;
+const REQUEST_SIZE: usize = 64;
 /// The size of a name in a Unix socket's address, after the byte that makes it abstract. The runtime pads
 /// its name with zeros.
-const NAME: usize = 107;
+const NAME_SIZE: usize = 107;
 /// The limit of process numbers on Linux (`PID_MAX_LIMIT`). Higher numbers name no process, also when the
 /// runtime prints them as signed numbers.
 const MAX_PROCESSES: u32 = 1 << 22;
@@ -61,8 +61,8 @@ pub(super) fn is_used(runtime: &Runtime) -> bool {
 
 /// Returns the address of the server with this number, which is that of a process or a relay.
 fn address(number: u32) -> Result<SocketAddrUnix, ErrorKind> {
-    let mut name = [0; NAME];
-    // As the runtime prints it.
+    let mut name = [0; NAME_SIZE];
+    // The runtime prints the number as a signed one.
     let text = format!("hsa{}", number as i32);
     name[..text.len()].copy_from_slice(text.as_bytes());
     SocketAddrUnix::new_abstract_name(&name).map_err(system("bind"))
@@ -134,7 +134,7 @@ pub(super) fn fetch(native: NativeIpc, process: i32, trust: Trust) -> Result<Own
     if peer_has_ended(&stream).map_err(failed("getsockopt"))? == Some(true) {
         return Err(unavailable(process, Unavailable::NoServer));
     }
-    let mut request = [0; REQUEST];
+    let mut request = [0; REQUEST_SIZE];
     let text = pointer.to_string();
     request[..text.len()].copy_from_slice(text.as_bytes());
     send(stream.as_fd(), &request, None).map_err(failed("sendmsg"))?;
@@ -205,7 +205,7 @@ pub(super) fn with_relay<T>(
         let attached = attach(relayed);
         done.store(true, Ordering::Relaxed);
         let _ = shutdown(&listener, Shutdown::Both);
-        // Closes the relay's connection, which the runtime no longer uses.
+        // Closes the relay's connection. The runtime has finished using it.
         drop(relay.join());
         Ok(attached)
     })
@@ -292,7 +292,7 @@ mod tests {
         std::fs::File::from(rustix::fs::memfd_create("test", flags).unwrap())
     }
 
-    fn own() -> i32 {
+    fn this_process() -> i32 {
         std::process::id() as i32
     }
 
@@ -317,7 +317,8 @@ mod tests {
         let mut file = tempfile();
         file.write_all(b"the memory").unwrap();
         let server = std::thread::spawn(move || relay(&listener, &file, &false.into()));
-        let mut file = std::fs::File::from(fetch_from(number, own(), Trust::SameUser).unwrap());
+        let mut file =
+            std::fs::File::from(fetch_from(number, this_process(), Trust::SameUser).unwrap());
         drop(server.join().unwrap());
         let mut text = String::new();
         file.seek(SeekFrom::Start(0)).unwrap();
@@ -329,10 +330,13 @@ mod tests {
     fn fetch_rejects_another_process_and_another_user() {
         let (number, _listener) = start_relay().unwrap();
         let denied = |process, trust| reason(fetch_from(number, process, trust));
-        assert_eq!(denied(own() + 1, Trust::Anyone), Unavailable::Impostor);
+        assert_eq!(denied(this_process() + 1, Trust::Anyone), Unavailable::Impostor);
         let user = geteuid().as_raw();
         let untrusted = UntrustedUser { user: Some(user), trusted: user + 1 };
-        assert_eq!(denied(own(), Trust::User(user + 1)), Unavailable::Untrusted(untrusted));
+        assert_eq!(
+            denied(this_process(), Trust::User(user + 1)),
+            Unavailable::Untrusted(untrusted)
+        );
     }
 
     #[test]
@@ -360,18 +364,18 @@ mod tests {
             assert!(wait(stream.as_fd(), PollFlags::IN, Instant::now() + TIMEOUT).unwrap());
             shutdown(&stream, Shutdown::Both).unwrap();
         });
-        let fetched = fetch_from(number, own(), Trust::SameUser);
+        let fetched = fetch_from(number, this_process(), Trust::SameUser);
         assert_eq!(reason(fetched), Unavailable::Freed);
         server.join().unwrap();
-        let fetched = fetch_from(number, own(), Trust::SameUser);
+        let fetched = fetch_from(number, this_process(), Trust::SameUser);
         assert_eq!(reason(fetched), Unavailable::NoServer);
-        assert!((number as i32) < 0 || number >= MAX_PROCESSES);
+        assert!(number >= MAX_PROCESSES, "{number} may be a process");
     }
 
     #[test]
     fn fetch_rejects_addresses_that_end_amds_server() {
         let greatest = [u32::MAX, u32::MAX, MAX_PROCESSES, 0, 0, 0, 0, 0];
-        let fetched = fetch(greatest, own(), Trust::SameUser);
+        let fetched = fetch(greatest, this_process(), Trust::SameUser);
         assert_eq!(reason(fetched), Unavailable::Freed);
     }
 

@@ -27,12 +27,12 @@ use std::time::{Duration, Instant};
 const NAME: &str = "hsa-vmm:ipc";
 const MAGIC: [u8; 8] = *b"hsavmip2";
 /// The size of an entry, and of the header.
-const ENTRY: u64 = size_of::<Entry>() as u64;
+const ENTRY_SIZE: u64 = size_of::<Entry>() as u64;
 /// The number of slots, which a handle stores as a `u16`.
 const SLOTS: usize = 1 << u16::BITS;
 /// The number of different descriptors that a handle can store.
 const DESCRIPTORS: i32 = 1 << 24;
-const FILE_SIZE: u64 = ENTRY * (1 + SLOTS as u64);
+const FILE_SIZE: u64 = ENTRY_SIZE * (1 + SLOTS as u64);
 const SEALS: SealFlags = SealFlags::GROW.union(SealFlags::SHRINK).union(SealFlags::SEAL);
 
 /// The time limit to lock a slot. An importer can hold the lock while the runtime waits for a process that
@@ -76,7 +76,7 @@ impl Header {
 
 /// Returns the offset in the file of the entry that a handle identifies.
 fn offset_of(handle: &IpcHandle) -> u64 {
-    ENTRY * (1 + u64::from(u16::from_le_bytes(handle.registration.slot)))
+    ENTRY_SIZE * (1 + u64::from(u16::from_le_bytes(handle.registration.slot)))
 }
 
 /// The table of this process's exports.
@@ -237,7 +237,7 @@ fn open_table(handle: &IpcHandle) -> Result<OwnedFd, ErrorKind> {
     let [low, middle, high] = registration.descriptor;
     let descriptor = u32::from_le_bytes([low, middle, high, 0]);
     let path = format!("/proc/{process}/fd/{descriptor}");
-    let none = || unavailable(process, Unavailable::Freed);
+    let not_exported = || unavailable(process, Unavailable::Freed);
     let failed = |call| {
         move |errno| match errno {
             Errno::NOENT | Errno::SRCH => unavailable(process, Unavailable::Freed),
@@ -252,7 +252,7 @@ fn open_table(handle: &IpcHandle) -> Result<OwnedFd, ErrorKind> {
         name.strip_suffix(" (deleted)").unwrap_or(name) == NAME
     });
     if !has_name {
-        return Err(none());
+        return Err(not_exported());
     }
     // The flags prevent blocking if the descriptor refers to another file by now.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -265,14 +265,14 @@ fn open_table(handle: &IpcHandle) -> Result<OwnedFd, ErrorKind> {
         && pread(&file, bytemuck::bytes_of_mut(&mut header), 0) == Ok(size_of::<Header>())
         // A child of the exporter also has the exporter's table open.
         && header == Header::of(process);
-    if is_table { Ok(file) } else { Err(none()) }
+    if is_table { Ok(file) } else { Err(not_exported()) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn own() -> i32 {
+    fn this_process() -> i32 {
         std::process::id() as i32
     }
 
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn exports_are_found_until_they_are_removed() {
-        let table = Table::new(own(), [7, 0]).unwrap();
+        let table = Table::new(this_process(), [7, 0]).unwrap();
         let native = [1, 2, 3, 4, 5, 6, 7, 8];
         let (first, generation) = table.insert(native, 100).unwrap();
         assert_eq!(look_up((first, generation)), Ok(7));
@@ -300,7 +300,7 @@ mod tests {
             (first, generation + 1),
         ];
         for other in others {
-            assert_eq!(look_up(other), freed(own()));
+            assert_eq!(look_up(other), freed(this_process()));
         }
         assert_eq!(table.remove(&first, generation, || Err::<(), u8>(3)), Ok(Err(3)));
         assert_eq!(look_up((first, generation)), Ok(7), "memory that was not freed stays exported");
@@ -309,11 +309,11 @@ mod tests {
             Ok::<(), u8>(())
         };
         assert_eq!(table.remove(&first, generation, while_removing), Ok(Ok(())));
-        assert_eq!(look_up((first, generation)), freed(own()));
+        assert_eq!(look_up((first, generation)), freed(this_process()));
         let second = table.insert(native, 100).unwrap();
         let slots = [first.registration.slot, second.0.registration.slot];
         assert_eq!(slots[0], slots[1], "slots are used again");
-        assert_eq!(look_up((first, generation)), freed(own()));
+        assert_eq!(look_up((first, generation)), freed(this_process()));
         assert_eq!(look_up(second), Ok(7));
     }
 
@@ -324,7 +324,7 @@ mod tests {
 
     #[test]
     fn remove_waits_while_the_export_is_mapped() {
-        let table = Table::new(own(), [7, 0]).unwrap();
+        let table = Table::new(this_process(), [7, 0]).unwrap();
         let (handle, generation) = table.insert([9; 8], 1).unwrap();
         let mapped = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn other_files_and_slots_are_rejected() {
-        let table = Table::new(own(), [7, 0]).unwrap();
+        let table = Table::new(this_process(), [7, 0]).unwrap();
         let (handle, generation) = table.insert([1; 8], 1).unwrap();
         let with = |registration| (IpcHandle { registration, ..handle }, generation);
         let (reader, _writer) = std::io::pipe().unwrap();
@@ -352,16 +352,19 @@ mod tests {
             let [low, middle, high, _] = descriptor.to_le_bytes();
             let descriptor = [low, middle, high];
             let other = Registration { descriptor, ..handle.registration };
-            assert_eq!(look_up(with(other)), freed(own()));
+            assert_eq!(look_up(with(other)), freed(this_process()));
         }
         for slot in [u16::from_le_bytes(handle.registration.slot) + 1, u16::MAX] {
             let other = Registration { slot: slot.to_le_bytes(), ..handle.registration };
-            assert_eq!(look_up(with(other)), freed(own()));
+            assert_eq!(look_up(with(other)), freed(this_process()));
         }
         // A slot that was never used is not an export of generation 0.
         let registration = Registration { slot: [9, 0], ..handle.registration };
         let (process, zeroed) = (handle.process, IpcHandle::zeroed());
-        assert_eq!(look_up((IpcHandle { process, registration, ..zeroed }, 0)), freed(own()));
+        assert_eq!(
+            look_up((IpcHandle { process, registration, ..zeroed }, 0)),
+            freed(this_process())
+        );
         for process in [-1, 0, i32::MAX] {
             let found = while_exported(&IpcHandle { process, ..handle }.sealed(generation), Ok);
             assert_eq!(found, freed(process));

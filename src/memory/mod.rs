@@ -3,7 +3,7 @@
 //! Pool memory needs no reservation and no mapping, but can neither grow nor move. HIP's IPC shares it
 //! between processes ([`Ipc`](crate::Ipc)).
 //!
-//! Only its [`PoolMemory`] can free it: no safe function frees memory by its address. Concurrent
+//! Only the owning [`PoolMemory`] value frees the memory: no safe function frees memory by its address. Concurrent
 //! reads and writes are described in the [memory model](crate::vmm#memory-model).
 //!
 //! | HIP | hsa-vmm | HSA |
@@ -138,7 +138,7 @@ impl PoolMemory {
         self.record.allocated_size
     }
 
-    /// Returns the flags of its pool, which select when agents see each other's stores.
+    /// Returns the flags of the memory's pool, which select when agents see each other's stores.
     pub fn flags(&self) -> PoolFlags {
         self.record.flags
     }
@@ -154,7 +154,7 @@ impl PoolMemory {
             let (runtime, owner) = (self.runtime(), self.agent());
             runtime.check_not_forked()?;
             let mut natives = Vec::with_capacity(1 + agents.len());
-            // The owner is always in the list, because the runtime refuses an empty one.
+            // The owner is always in the list, because the runtime rejects an empty list.
             for &id in core::iter::once(&owner).chain(agents) {
                 let invalid = |problem| ErrorKind::invalid(Argument::Agent, id, problem);
                 let agent = runtime.agent(id).ok_or(invalid(Problem::UnknownAgent))?;

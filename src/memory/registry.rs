@@ -12,7 +12,7 @@ use core::fmt;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Describes an allocation of pool memory ([`Runtime::pool_memory`]).
+/// An allocation of pool memory, as [`Runtime::pool_memory`] lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -72,7 +72,8 @@ pub(crate) struct Record {
     pub state: Mutex<State>,
 }
 
-/// Whether the memory is allocated. The mutex is held while the memory is exported or freed.
+/// Whether the memory is allocated, and its export, if another process can open it. [`Record::state`] is locked while
+/// an export is added or ended, and while the memory is freed.
 #[derive(Debug)]
 pub(crate) enum State {
     Allocated(Option<Box<dyn Exported>>),

@@ -145,7 +145,7 @@ impl Span {
     }
 
     /// Returns the agent that copies from `source`: a GPU that owns one of the two and can access both, or
-    /// a CPU if both are memory of the host. The error is the first of the owning GPUs.
+    /// a CPU if both are memory of the host. The error is the first GPU that owns one of the two.
     pub(crate) fn copier(
         &self,
         source: &Self,

@@ -16,7 +16,7 @@ impl NativeAgent {
         self.0
     }
 
-    /// Returns the agent of an access, which was made of an agent of the runtime.
+    /// Returns the agent of a [`NativeAccess`](super::NativeAccess), which was created from a `NativeAgent`.
     pub(super) fn of_access(agent: sys::hsa_agent_t) -> Self {
         Self(agent)
     }
@@ -49,16 +49,16 @@ unsafe extern "C" fn collect<T>(item: T, data: *mut c_void) -> sys::hsa_status_t
 /// (`hsa_ext_amd.h`), because some runtimes write more than they document.
 #[derive(Clone, Copy)]
 #[repr(align(8))]
-pub(crate) struct AttributeValue([u8; Self::ROOM]);
+pub(crate) struct AttributeValue([u8; Self::CAPACITY]);
 
 impl Default for AttributeValue {
     fn default() -> Self {
-        Self([0; Self::ROOM])
+        Self([0; Self::CAPACITY])
     }
 }
 
 impl AttributeValue {
-    const ROOM: usize = 512;
+    const CAPACITY: usize = 512;
 
     fn of(query: impl FnOnce(*mut c_void) -> Result<(), Failure>) -> Result<Self, Failure> {
         let mut value = Self::default();
@@ -134,7 +134,7 @@ impl Native {
         let mut names = Vec::with_capacity(isas.len());
         for isa in isas {
             if query(isa, sys::HSA_ISA_INFO_NAME_LENGTH)?.number::<u32>()
-                < AttributeValue::ROOM as u32 / 2
+                < AttributeValue::CAPACITY as u32 / 2
             {
                 names.push(query(isa, sys::HSA_ISA_INFO_NAME)?.text());
             }
@@ -143,7 +143,10 @@ impl Native {
     }
 
     /// Queries an attribute of the system.
-    pub fn system(&self, attribute: sys::hsa_system_info_t) -> Result<AttributeValue, Failure> {
+    pub fn system_attribute(
+        &self,
+        attribute: sys::hsa_system_info_t,
+    ) -> Result<AttributeValue, Failure> {
         // SAFETY: the value has room for every attribute of the system that is queried.
         AttributeValue::of(|value| unsafe {
             call!(self.hsa_system_get_info(attribute, value), { attribute = %hex(attribute) })
@@ -152,8 +155,8 @@ impl Native {
 
     /// Returns the runtime's build, or an empty text.
     pub fn build_version(&self) -> Result<String, Failure> {
-        let build =
-            self.system(sys::HSA_AMD_SYSTEM_INFO_BUILD_VERSION)?.number::<usize>() as *const c_char;
+        let build = self.system_attribute(sys::HSA_AMD_SYSTEM_INFO_BUILD_VERSION)?.number::<usize>()
+            as *const c_char;
         if build.is_null() {
             return Ok(String::new());
         }
@@ -162,7 +165,7 @@ impl Native {
     }
 
     /// Queries an attribute of an agent.
-    pub fn agent(
+    pub fn agent_attribute(
         &self,
         agent: NativeAgent,
         attribute: sys::hsa_agent_info_t,
@@ -178,7 +181,7 @@ impl Native {
     }
 
     /// Queries an attribute of a pool.
-    pub fn pool(
+    pub fn pool_attribute(
         &self,
         pool: NativePool,
         attribute: sys::hsa_amd_memory_pool_info_t,
@@ -192,13 +195,14 @@ impl Native {
         })
     }
 
-    /// Returns an agent's access to a pool: never, by default, or after a grant
+    /// Returns whether an agent can access a pool: never, by default, or only after a grant
     /// (`HSA_AMD_MEMORY_POOL_ACCESS_*`).
     pub fn pool_access(&self, agent: NativeAgent, pool: NativePool) -> Result<u32, Failure> {
         let attribute = sys::HSA_AMD_AGENT_MEMORY_POOL_INFO_ACCESS;
         // SAFETY: the value is one u32.
-        let access =
-            AttributeValue::of(|value| unsafe { self.link(agent, pool, attribute, value) })?;
+        let access = AttributeValue::of(|value| unsafe {
+            self.link_attribute(agent, pool, attribute, value)
+        })?;
         Ok(access.number())
     }
 
@@ -210,7 +214,9 @@ impl Native {
     ) -> Result<Vec<sys::hsa_amd_memory_pool_link_info_t>, Failure> {
         let attribute = sys::HSA_AMD_AGENT_MEMORY_POOL_INFO_NUM_LINK_HOPS;
         // SAFETY: the value is one u32.
-        let hops = AttributeValue::of(|value| unsafe { self.link(agent, pool, attribute, value) })?;
+        let hops = AttributeValue::of(|value| unsafe {
+            self.link_attribute(agent, pool, attribute, value)
+        })?;
         // SAFETY: the type consists of numbers and flags, for which zero is valid.
         let empty: sys::hsa_amd_memory_pool_link_info_t = unsafe { core::mem::zeroed() };
         let mut links = vec![empty; hops.number::<u32>() as usize];
@@ -218,7 +224,7 @@ impl Native {
             let attribute = sys::HSA_AMD_AGENT_MEMORY_POOL_INFO_LINK_INFO;
             // SAFETY: the runtime writes one record for each hop, and `links` has as many. Its flags are
             // C bools, written by C++ as 0 or 1.
-            unsafe { self.link(agent, pool, attribute, links.as_mut_ptr().cast()) }?;
+            unsafe { self.link_attribute(agent, pool, attribute, links.as_mut_ptr().cast()) }?;
         }
         Ok(links)
     }
@@ -227,7 +233,7 @@ impl Native {
     ///
     /// # Safety
     /// `value` has room for the attribute.
-    unsafe fn link(
+    unsafe fn link_attribute(
         &self,
         agent: NativeAgent,
         pool: NativePool,

@@ -37,11 +37,11 @@ const GTT: u64 = 2;
 /// The alignment of allocations.
 const PAGE: u64 = 4096;
 
-/// The calls of DRM are repeated if a signal interrupts them, and if the kernel asks for it.
+/// The errors after which a call of DRM is repeated: a signal interrupted it, or the kernel asks to try again.
 const RETRIED: &[Errno] = &[Errno::INTR, Errno::AGAIN];
 
-/// Allocates memory on a DRM file of its own, and exports it. The memory is zero. Closing the descriptor frees it,
-/// if nothing else uses it.
+/// Allocates memory on a DRM file that only this function uses, and exports it. The memory contains zeros. Closing the
+/// descriptor frees the memory, if nothing else uses it.
 fn gtt_buffer(gpu: KernelGpu, size: usize) -> Result<OwnedFd, DriverError> {
     use rustix::ioctl::opcode::{read_write, write};
     let path = PathBuf::from(format!("/dev/dri/renderD{}", gpu.render_minor));
@@ -60,7 +60,7 @@ fn gtt_buffer(gpu: KernelGpu, size: usize) -> Result<OwnedFd, DriverError> {
         let opcode = read_write::<PrimeHandle>(b'd', 0x2d);
         ioctl(&drm, "PRIME_HANDLE_TO_FD", opcode, &mut prime, RETRIED)
     };
-    // If this fails, closing the file below closes the handle.
+    // If this fails, closing the DRM file at the end of this function closes the handle.
     // SAFETY: this is the argument of GEM_CLOSE.
     let _ = unsafe {
         let argument = &mut GemClose { handle, pad: 0 };

@@ -204,14 +204,14 @@ pub(crate) fn lock_byte(file: BorrowedFd<'_>, byte: u64, lock: ByteLock) -> Resu
 
 /// Calls a function with `SIGPIPE` blocked. Threads that the function starts keep the signal blocked.
 pub(crate) fn with_sigpipe_blocked<T>(act: impl FnOnce() -> T) -> T {
-    let mut pipe = MaybeUninit::uninit();
+    let mut sigpipe_set = MaybeUninit::uninit();
     let mut before = MaybeUninit::uninit();
     // SAFETY: the first call initialises the set that the others use, and the calls do not fail for a
     // valid signal; `before` is writable.
     let blocked = unsafe {
-        libc::sigemptyset(pipe.as_mut_ptr());
-        libc::sigaddset(pipe.as_mut_ptr(), libc::SIGPIPE);
-        libc::pthread_sigmask(libc::SIG_BLOCK, pipe.as_ptr(), before.as_mut_ptr())
+        libc::sigemptyset(sigpipe_set.as_mut_ptr());
+        libc::sigaddset(sigpipe_set.as_mut_ptr(), libc::SIGPIPE);
+        libc::pthread_sigmask(libc::SIG_BLOCK, sigpipe_set.as_ptr(), before.as_mut_ptr())
     };
     let result = act();
     if blocked == 0 {

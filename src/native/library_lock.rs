@@ -18,8 +18,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
-/// A loaded library's lock. It is held for one call of that library, and by a probe for all of its calls. Meanwhile,
-/// hsa-vmm takes no other lock: shared if the runtime holds its own lock during the call, otherwise exclusively.
+/// A loaded library's lock. It is held for one call of the library, or for all calls of a probe: shared if the runtime
+/// holds its own lock during the call, otherwise exclusively. While it is held, hsa-vmm takes no other lock.
 pub(crate) type LibraryLock = RwLock<()>;
 
 /// Returns the lock of the library that a table was loaded from. All tables of a library share a lock.
@@ -55,8 +55,10 @@ fn registry() -> MutexGuard<'static, Registry> {
     REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The value of [`ForkCount`] in this process.
 static FORKS: AtomicU64 = AtomicU64::new(0);
-static WATCH: Once = Once::new();
+/// Registers the handlers once.
+static REGISTRATION: Once = Once::new();
 
 /// The number of forks between the process of the first call of [`Self::current`] and this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -82,7 +84,7 @@ extern "C" fn in_child() {
 impl ForkCount {
     /// Returns the count of this process. The first call registers the handlers.
     pub fn current() -> Self {
-        WATCH.call_once(|| {
+        REGISTRATION.call_once(|| {
             // SAFETY: the handlers are functions of this code, which is never unloaded. In the child they
             // change one atomic and unlock a mutex that the same thread has locked. If the call fails (out
             // of memory), forks are not noticed.

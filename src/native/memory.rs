@@ -1,12 +1,12 @@
 //! Loads and stores of this process to memory that agents and other threads also use.
 //!
-//! Each byte is accessed by one relaxed atomic access, so that a race with another access of this module
-//! only mixes bytes, and is never undefined behaviour. The public documentation is the section "Memory
+//! Each byte is accessed by one relaxed atomic access. A race with another access of this module therefore only
+//! mixes bytes, and is never undefined behaviour. The public documentation is the section "Memory
 //! model" of [`crate::vmm`].
 //!
-//! On x86-64, one instruction accesses eight bytes, because reads over PCIe cost a round trip each. It
-//! is inline assembly and not an `AtomicU64`: Rust forbids races between atomic accesses of different sizes,
-//! and callers choose the offsets.
+//! On x86-64, one instruction accesses eight bytes, because reads over PCIe cost a round trip each. The
+//! instruction is inline assembly and not an `AtomicU64`: Rust forbids races between atomic accesses of different
+//! sizes, and callers choose the offsets.
 //!
 //! This module also maps memory inside ranges that the runtime reserved for this library. [`map_shared`]
 //! and [`block_access`] are unsafe, because they replace the mappings in a range (`MAP_FIXED`).
@@ -20,11 +20,12 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
 use std::os::fd::BorrowedFd;
 
-/// Copies eight bytes by one instruction, and the rest one by one.
+/// Copies eight bytes at a time, and the rest byte by byte.
 ///
 /// # Safety
 /// Until the function returns, the source is mapped and readable for the CPU, the destination is mapped
-/// and writable, and the two do not overlap. This process accesses their shared bytes only atomically.
+/// and writable, and the two do not overlap. This process accesses bytes that other threads or agents also use only
+/// atomically.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 unsafe fn copy_bytes(to: usize, from: usize, size: usize) {
     // SAFETY: reads and writes only the ranges that the caller guarantees. In Rust's memory model this is
@@ -142,7 +143,10 @@ pub(crate) unsafe fn map_shared(
 /// # Errors
 /// Those of the driver that owns the memory. At a used address, the kernel may unmap the old mapping
 /// before the driver fails (`mmap_region` until Linux 6.11).
-pub(crate) fn try_shared(descriptor: BorrowedFd<'_>, protection: ProtFlags) -> Result<(), Errno> {
+pub(crate) fn try_map_shared(
+    descriptor: BorrowedFd<'_>,
+    protection: ProtFlags,
+) -> Result<(), Errno> {
     let size = 4096;
     // SAFETY: without MAP_FIXED nothing is replaced.
     unsafe {

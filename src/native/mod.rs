@@ -3,8 +3,8 @@
 //! Each call of the runtime has a function, which takes Rust's types, calls through the table, and converts
 //! the status to a `Result`. Where a runtime returns success without a result, the function returns an error.
 //!
-//! Conditions that the runtime does not check are ensured by types ([`NativeAgent`] and [`NativePool`]
-//! come from the runtime's own iteration), or checked by the ledger before the call.
+//! Types ensure some conditions that the runtime does not check: [`NativeAgent`] and [`NativePool`] come from the
+//! runtime's own iteration. The ledger checks the others before the call.
 
 mod descriptor;
 mod discovery;
@@ -26,7 +26,7 @@ pub(crate) use interprocess::{
 };
 pub(crate) use library_lock::ForkCount;
 use library_lock::{LibraryLock, lock_of};
-pub(crate) use memory::{block_access, fill_hole, map_shared, protect, try_shared};
+pub(crate) use memory::{block_access, fill_hole, map_shared, protect, try_map_shared};
 pub(crate) use memory::{read_memory, write_memory};
 pub(crate) use page_table::{
     AddressSpace, Barrier, Buffer, DriverError, KernelGpu, KfdPage, Libdrm, PagePermissions,
@@ -109,8 +109,8 @@ macro_rules! call_optional {
     };
 }
 
-/// Calls a function of virtual memory. Returns `NOT_SUPPORTED` if the library lacks any of them or, after `optional`,
-/// this one.
+/// Calls a function of virtual memory. Returns `NOT_SUPPORTED` if the library lacks a required function of virtual
+/// memory or, with `optional`, this function.
 macro_rules! call_vmem {
     ($native:ident.$name:ident $arguments:tt, $($fields:tt)*) => {
         match &$native.table.vmem {

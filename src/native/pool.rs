@@ -56,7 +56,7 @@ impl Native {
         }
     }
 
-    /// Grants agents access to memory of this process, and returns its address for them.
+    /// Grants agents access to memory of this process, and returns the address at which they access it.
     ///
     /// # Safety
     /// The memory stays allocated until it is unlocked, and is not remapped before. It overlaps no locked
@@ -96,8 +96,8 @@ impl Native {
     }
 
     /// Exports the allocation that contains a range as a dma-buf. Returns a descriptor, and the offset of the
-    /// range in the dma-buf. The descriptor is closed on exec only if the runtime sets that. The inner error is
-    /// that of a missing descriptor.
+    /// range in the dma-buf. Close-on-exec is set only if the runtime sets it. The inner error means that the
+    /// runtime returned no descriptor.
     pub fn export_dmabuf(
         &self,
         address: usize,

@@ -11,9 +11,8 @@ const PINNED_SIZE: usize = 1 << 20;
 
 /// The engine that copies and fills.
 ///
-/// For a CPU, this process's own loads and stores copy. AMD's runtime would copy in a thread that accesses
-/// the signal again after completion, when the waiting thread may have destroyed it (ROCm 6.1, 6.4 and
-/// 7.2).
+/// For a CPU, this process's own loads and stores copy. AMD's runtime would copy in a thread, which accesses the
+/// signal again after completion. The waiting thread may have destroyed the signal by then (ROCm 6.1, 6.4 and 7.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CopyEngine {
     /// This process's loads and stores.

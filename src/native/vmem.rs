@@ -272,7 +272,7 @@ impl Native {
         Ok(Ok((first, false)))
     }
 
-    /// Returns the name of a function of fabric handles that the library does not export.
+    /// Returns the name of a function of fabric handles that the library does not export; `None` if it exports both.
     pub fn missing_fabric_function(&self) -> Option<&'static str> {
         let table = self.vmem().ok();
         if table.is_none_or(|it| it.hsa_amd_vmem_export_fabric_handle.is_none()) {

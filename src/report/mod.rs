@@ -2,7 +2,7 @@
 //!
 //! [`Vmm::report`] copies everything that a [`Vmm`] holds at one moment. The [`Report`] is plain data
 //! that borrows nothing: it can be displayed as text, and serialised with the feature `serde`. The command
-//! draws it (`hsa-vmm map --format svg`).
+//! `hsa-vmm map --format svg` draws it.
 //!
 //! ```
 //! # use hsa_vmm::{Allocation, AllocationProperties, Reservation, Runtime, Vmm};
@@ -27,8 +27,8 @@
 //! The report lists the reservations and mappings of [buffers](crate::buffer). To name a buffer, name its
 //! reservation by its address: `vmm.name_reservation(buffer.address(), "kv cache")`.
 //!
-//! Dropping the last clone of the `Vmm` frees what the program has not freed, and logs each of these
-//! reservations and handles as leaked (`tracing`, level `WARN`). The owned values
+//! Dropping the last clone of the `Vmm` frees the reservations and handles that the program has not freed. It logs
+//! each of them as leaked (`tracing`, level `WARN`). The owned values
 //! ([`Reservation`](crate::Reservation) and so on) keep the `Vmm` alive and cannot leak in this way.
 
 mod text;
@@ -76,7 +76,7 @@ pub struct AgentEntry {
     pub is_gpu: bool,
 }
 
-/// The part of a reservation in which nothing is mapped.
+/// The holes of a reservation: the parts in which nothing is mapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Free {
@@ -88,7 +88,7 @@ pub struct Free {
     pub holes: usize,
 }
 
-/// A part of a reservation: a hole, or adjacent mappings that differ only in their addresses.
+/// A part of a reservation: a hole, or adjacent mappings with the same size, owner, name and access.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Run<'a> {

@@ -168,8 +168,8 @@ fn write_run(f: &mut fmt::Formatter<'_>, run: &Run<'_>) -> fmt::Result {
     writeln!(f)
 }
 
-/// Displays a size in bytes in the largest unit in which it is a whole number: `2 MiB`, `2052 KiB`. If that
-/// number has more than four digits, displays it in the largest unit with one decimal: `62.3 GiB`.
+/// A size in bytes, displayed in the largest unit in which it is a whole number: `2 MiB`, `2052 KiB`. If that number
+/// has more than four digits, the size is displayed in the largest unit with one decimal: `62.3 GiB`.
 ///
 /// ```
 /// assert_eq!(hsa_vmm::report::Size(2 << 20).to_string(), "2 MiB");

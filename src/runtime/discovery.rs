@@ -33,8 +33,9 @@ pub(super) fn describe(native: &Native) -> Result<RuntimeInfo, Failure> {
     let library = native.library();
     let path = library.map(|library| library.path().to_owned());
     let name = path.as_ref().map(|path| path.file_name().unwrap_or(path.as_os_str()));
-    let flag = |attribute| or_default(native.system(attribute)).map(|it| it.flag());
-    let version = |attribute| optional(native.system(attribute)).map(|it| it.map(|it| it.number()));
+    let flag = |attribute| or_default(native.system_attribute(attribute)).map(|it| it.flag());
+    let version =
+        |attribute| optional(native.system_attribute(attribute)).map(|it| it.map(|it| it.number()));
     let extension = (
         version(sys::HSA_AMD_SYSTEM_INFO_EXT_VERSION_MAJOR)?.unwrap_or(1),
         // ROCm 6.0 has extension 1.4, and does not know these attributes.
@@ -68,8 +69,8 @@ pub(super) fn describe(native: &Native) -> Result<RuntimeInfo, Failure> {
         origin: library.map(sys::Library::origin),
         implementation,
         version: (
-            native.system(sys::HSA_SYSTEM_INFO_VERSION_MAJOR)?.number(),
-            native.system(sys::HSA_SYSTEM_INFO_VERSION_MINOR)?.number(),
+            native.system_attribute(sys::HSA_SYSTEM_INFO_VERSION_MAJOR)?.number(),
+            native.system_attribute(sys::HSA_SYSTEM_INFO_VERSION_MINOR)?.number(),
         ),
         extension,
         build,
@@ -89,7 +90,7 @@ pub(super) fn discover(native: &Native) -> Result<Vec<Agent>, Failure> {
     let mut agents: Vec<Agent> = Vec::with_capacity(natives.len());
     // An identifier has no bits for more agents; no machine has that many.
     for (index, &agent) in natives.iter().take(AgentId::LIMIT).enumerate() {
-        let kind = match native.agent(agent, sys::HSA_AGENT_INFO_DEVICE)?.number() {
+        let kind = match native.agent_attribute(agent, sys::HSA_AGENT_INFO_DEVICE)?.number() {
             sys::HSA_DEVICE_TYPE_CPU => AgentKind::Cpu,
             sys::HSA_DEVICE_TYPE_GPU => AgentKind::Gpu,
             other => AgentKind::Other(other),
@@ -105,7 +106,8 @@ pub(super) fn discover(native: &Native) -> Result<Vec<Agent>, Failure> {
             AgentKind::Cpu => Some(agent),
             AgentKind::Gpu => {
                 let attribute = sys::HSA_AMD_AGENT_INFO_NEAREST_CPU;
-                let handle = optional(native.agent(agent.native, attribute))?.map(|it| it.number());
+                let handle = optional(native.agent_attribute(agent.native, attribute))?
+                    .map(|it| it.number());
                 let is_nearest = |it: &&Agent| Some(it.native.raw().handle) == handle;
                 agents.iter().find(is_nearest)
             }
@@ -131,7 +133,7 @@ fn describe_agent(
     id: AgentId,
     kind: AgentKind,
 ) -> Result<Agent, Failure> {
-    let query = |attribute| or_default(native.agent(agent, attribute));
+    let query = |attribute| or_default(native.agent_attribute(agent, attribute));
     let is_gpu = kind == AgentKind::Gpu;
     let mut pci = None;
     if is_gpu {
@@ -149,7 +151,7 @@ fn describe_agent(
         id,
         native: agent,
         kind,
-        name: native.agent(agent, sys::HSA_AGENT_INFO_NAME)?.text(),
+        name: native.agent_attribute(agent, sys::HSA_AGENT_INFO_NAME)?.text(),
         product: query(sys::HSA_AMD_AGENT_INFO_PRODUCT_NAME)?.text(),
         isas: if is_gpu { or_default(native.isas(agent))? } else { Vec::new() },
         uuid: query(sys::HSA_AMD_AGENT_INFO_UUID)?.text(),
@@ -172,7 +174,7 @@ fn describe_agent(
 
 /// Queries what the runtime reports about an agent's compute units. A failed query reports nothing.
 pub(super) fn compute_properties(native: &Native, agent: &Agent) -> ComputeProperties {
-    let query = |attribute| native.agent(agent.native, attribute).unwrap_or_default();
+    let query = |attribute| native.agent_attribute(agent.native, attribute).unwrap_or_default();
     let group = agent.pools.iter().find(|pool| pool.segment == Segment::Group);
     ComputeProperties {
         wavefront_size: query(sys::HSA_AGENT_INFO_WAVEFRONT_SIZE).number(),
@@ -189,8 +191,9 @@ pub(super) fn compute_properties(native: &Native, agent: &Agent) -> ComputePrope
 }
 
 fn describe_pool(native: &Native, pool: NativePool, owner: AgentKind) -> Result<Pool, Failure> {
-    let query = |attribute| or_default::<AttributeValue>(native.pool(pool, attribute));
-    let segment = match native.pool(pool, sys::HSA_AMD_MEMORY_POOL_INFO_SEGMENT)?.number() {
+    let query = |attribute| or_default::<AttributeValue>(native.pool_attribute(pool, attribute));
+    let segment = match native.pool_attribute(pool, sys::HSA_AMD_MEMORY_POOL_INFO_SEGMENT)?.number()
+    {
         sys::HSA_AMD_SEGMENT_GLOBAL => Segment::Global,
         sys::HSA_AMD_SEGMENT_READONLY => Segment::ReadOnly,
         sys::HSA_AMD_SEGMENT_PRIVATE => Segment::Private,
@@ -198,13 +201,15 @@ fn describe_pool(native: &Native, pool: NativePool, owner: AgentKind) -> Result<
         other => Segment::Other(other),
     };
     let flags = match segment {
-        Segment::Global => native.pool(pool, sys::HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS)?.number(),
+        Segment::Global => {
+            native.pool_attribute(pool, sys::HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS)?.number()
+        }
         _ => 0,
     };
     let granule = query(sys::HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_GRANULE)?.number::<usize>();
     let recommended =
         query(sys::HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_REC_GRANULE)?.number::<usize>();
-    let location = optional(native.pool(pool, sys::HSA_AMD_MEMORY_POOL_INFO_LOCATION))?;
+    let location = optional(native.pool_attribute(pool, sys::HSA_AMD_MEMORY_POOL_INFO_LOCATION))?;
     let on_gpu = match location {
         Some(location) => location.number::<u32>() == sys::HSA_AMD_MEMORY_POOL_LOCATION_GPU,
         // The attribute came with ROCm 5.5; before, an agent's pools are on the agent itself.
@@ -214,7 +219,7 @@ fn describe_pool(native: &Native, pool: NativePool, owner: AgentKind) -> Result<
         native: pool,
         segment,
         flags: PoolFlags::from_bits_retain(flags),
-        size: native.pool(pool, sys::HSA_AMD_MEMORY_POOL_INFO_SIZE)?.number(),
+        size: native.pool_attribute(pool, sys::HSA_AMD_MEMORY_POOL_INFO_SIZE)?.number(),
         allocatable: query(sys::HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_ALLOWED)?.flag(),
         granule,
         recommended_granule: recommended.max(granule),

@@ -77,7 +77,7 @@ const FUNCTIONS: [(&CStr, u16); 3] = [
     (c"hsa_amd_vmem_export_fabric_handle", 16),
 ];
 
-/// The releases with a minor version of ROCr's library, if known. Sources: `get_version` in ROCr's
+/// Returns the releases with a minor version of ROCr's library, if known. Sources: `get_version` in ROCr's
 /// CMakeLists.txt (tags rocm-6.0.0 to rocm-6.2.4), and the file names of packages (6.3.3, 6.4.3, 7.2.4).
 fn release(library: u16) -> Option<&'static str> {
     match library {
@@ -90,7 +90,7 @@ fn release(library: u16) -> Option<&'static str> {
     }
 }
 
-/// The minor versions of AMD's extension that ROCr's library can have, development builds included.
+/// Returns the minor versions of AMD's extension that ROCr's library can have, development builds included.
 fn extensions(library: u16) -> RangeInclusive<u16> {
     match library {
         ..=12 => 0..=4,
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn file_and_build_have_the_same_version() {
+    fn file_of_another_release_is_unknown() {
         let identify = |file: &str| {
             identify_file(file, "\"1.15.0-local-build-unknown\"", (1, 7), &ALL[..1], true)
         };

@@ -72,9 +72,9 @@ pub struct RuntimeInfo {
 
 /// A started HSA runtime.
 ///
-/// Cheap to clone. Dropping the last clone stops the runtime, unless the process has exported memory and
-/// the stop would therefore crash
-/// ([`ipc_server_outlives_stop`](crate::vmm::Quirks::ipc_server_outlives_stop)).
+/// Cheap to clone. Dropping the last clone stops the runtime. The runtime stays started if stopping it could crash
+/// the process after an export ([`ipc_server_outlives_stop`](crate::vmm::Quirks::ipc_server_outlives_stop)), or if
+/// memory that agents may use is still mapped ([`Vmm::quarantine`](crate::Vmm::quarantine)).
 ///
 /// ```
 /// # use hsa_vmm::{Runtime, simulation::Config};
@@ -126,9 +126,8 @@ impl Runtime {
     /// `HSA_VMM_RUNTIME` names the library to load. If the variable is not set, this function uses the library
     /// that the process has already loaded, for example for HIP. Otherwise it searches `ROCM_PATH`, the dynamic
     /// linker's path, and the ROCm folder known when this crate was built. [`RuntimeInfo::origin`] contains the
-    /// place that was chosen. With the
-    /// feature `simulation`, the value `sim` starts the simulation that `HSA_SIM` configures. No other
-    /// setting starts the simulation.
+    /// place that was chosen. With the feature `simulation`, `HSA_VMM_RUNTIME=sim` starts the simulation that
+    /// `HSA_SIM` configures. No other setting starts the simulation.
     ///
     /// A relative `ROCM_PATH` is rejected. A program that runs with more privileges than its caller
     /// (set-user-id, set-group-id, file capabilities) ignores all three variables, and loads the
@@ -140,8 +139,7 @@ impl Runtime {
     ///
     /// # Errors
     /// [`ErrorKind::Load`] lists the files that were tried, and the HSA libraries that the process has
-    /// loaded; [`ErrorKind::Start`] and
-    /// [`ErrorKind::Runtime`] contain the runtime's status.
+    /// loaded; [`ErrorKind::Start`] and [`ErrorKind::Runtime`] contain the runtime's status.
     #[allow(unsafe_code, reason = "the files are the administrator's or the user's choice")]
     pub fn load() -> Result<Self, Error> {
         let runtime = sys::library::variable(sys::library::RUNTIME_VARIABLE);
@@ -291,7 +289,7 @@ impl Runtime {
             return None;
         }
         let attribute = sys::HSA_AMD_AGENT_INFO_MEMORY_AVAIL;
-        self.native().agent(agent.native, attribute).ok().map(|bytes| bytes.number())
+        self.native().agent_attribute(agent.native, attribute).ok().map(|bytes| bytes.number())
     }
 
     /// Returns the limits of kernels on an agent, its clocks and its caches. `None` if the agent belongs to another
@@ -305,8 +303,8 @@ impl Runtime {
     }
 
     /// Returns the HSA functions of the loaded library or the simulation, for HSA calls that the caller makes
-    /// itself: signals, copies, pool memory and others. Functions that are not in the table, such as those of queues,
-    /// have [`function`](Self::function).
+    /// itself: signals, copies, pool memory and others. For functions that are not in the table, such as those of
+    /// queues, call [`function`](Self::function).
     ///
     /// Call the functions only while a clone of this `Runtime` exists: dropping the last one stops the runtime. Pass
     /// [`Agent::hsa_agent`] and [`Pool::hsa_pool`](crate::Pool::hsa_pool) to them.

@@ -1,6 +1,6 @@
 //! The message that is sent with a descriptor of memory, and describes the memory.
 //!
-//! It consists of a [`Header`] and the name as UTF-8.
+//! The message consists of a [`Header`] and the name as UTF-8.
 
 use crate::agent::PciAddress;
 use crate::error::{Argument, Error, ErrorKind, Malformed, Operation, Problem};
@@ -25,13 +25,13 @@ pub(super) struct Header {
     zeros: [u8; 24],
 }
 
-pub(super) const HEADER: usize = size_of::<Header>();
+pub(super) const HEADER_SIZE: usize = size_of::<Header>();
 const MAGIC: [u8; 7] = *b"hsavmm\0";
 const VERSION: u8 = 1;
 const MAX_NAME: usize = 255;
 const FILE_DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
-/// Describes shared memory. The description of received memory is the sender's.
+/// A description of shared memory. For received memory, the sender has written it.
 ///
 /// ```
 /// use hsa_vmm::transport::Description;
@@ -90,7 +90,7 @@ impl Description {
         let header = Header {
             magic: MAGIC,
             version: VERSION,
-            length: (HEADER + self.name.len()) as u32,
+            length: (HEADER_SIZE + self.name.len()) as u32,
             handle_type: FILE_DESCRIPTOR.bits(),
             size: self.size,
             granule: self.granule,
@@ -126,7 +126,7 @@ impl Description {
         if header.zeros != [0; 24] {
             return Err(Malformed::Reserved);
         }
-        let name = core::str::from_utf8(&bytes[HEADER..]).map_err(|_| Malformed::NotUtf8)?;
+        let name = core::str::from_utf8(&bytes[HEADER_SIZE..]).map_err(|_| Malformed::NotUtf8)?;
         Ok(Self { name: name.to_owned(), size, granule, owner })
     }
 }
@@ -134,15 +134,16 @@ impl Description {
 impl Header {
     /// Decodes the header of a message, and checks its first three fields.
     pub fn decode(message: &[u8]) -> Result<Self, Malformed> {
-        let truncated = Malformed::Truncated { length: HEADER, found: message.len() };
-        let header: Self = bytemuck::pod_read_unaligned(message.get(..HEADER).ok_or(truncated)?);
+        let truncated = Malformed::Truncated { length: HEADER_SIZE, found: message.len() };
+        let header: Self =
+            bytemuck::pod_read_unaligned(message.get(..HEADER_SIZE).ok_or(truncated)?);
         if header.magic != MAGIC {
             return Err(Malformed::WrongMagic);
         }
         if header.version != VERSION {
             return Err(Malformed::Version(header.version));
         }
-        let valid = HEADER..=HEADER + MAX_NAME;
+        let valid = HEADER_SIZE..=HEADER_SIZE + MAX_NAME;
         if !valid.contains(&(header.length as usize)) {
             return Err(Malformed::Length(header.length));
         }
@@ -152,7 +153,7 @@ impl Header {
 
 #[cfg(test)]
 mod tests {
-    use super::{Description, HEADER, Malformed, Problem};
+    use super::{Description, HEADER_SIZE, Malformed, Problem};
     use crate::agent::PciAddress;
 
     fn example() -> Description {
@@ -208,7 +209,7 @@ mod tests {
                 }
             }
         }
-        let mut header = [0; HEADER];
+        let mut header = [0; HEADER_SIZE];
         assert_eq!(Description::decode(&header), Err(Malformed::WrongMagic));
         header[..7].copy_from_slice(b"hsavmm\0");
         header[7] = 2;

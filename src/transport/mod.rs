@@ -1,7 +1,7 @@
 //! Sends shared memory to another process, with a description of it.
 //!
-//! A shareable handle is a file descriptor, which shows only its size. This module sends it with a
-//! [`Description`] (a name, the size, and the GPU that owns the memory) in one of two ways:
+//! A shareable handle is a file descriptor, which shows only the size of the memory. This module sends the descriptor
+//! with a [`Description`] (a name, the size, and the GPU that owns the memory) in one of two ways:
 //!
 //! * [`Channel`]: over a Unix socket (`SCM_RIGHTS`). Both ends must be connected.
 //! * [`Offer`] and [`Ticket`]: the sender keeps the descriptor and passes on a line of text, by any
@@ -33,7 +33,7 @@ use crate::Vmm;
 use crate::error::{Error, ErrorKind, Operation};
 use crate::native::{Received, discard, peer_of, receive, send, wait};
 use crate::vmm::Allocation;
-use description::{HEADER, Header};
+use description::{HEADER_SIZE, Header};
 use rustix::event::PollFlags;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::{Shutdown, shutdown};
@@ -43,10 +43,10 @@ use std::time::{Duration, Instant};
 
 /// The default time limit of a message.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The time limit that replaces one for which no deadline can be computed.
+/// The time limit that replaces a longer one, if the deadline of the longer one would overflow.
 const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Sends and receives memory over one end of a Unix socket.
+/// One end of a Unix socket, over which memory is sent and received.
 ///
 /// ```
 /// # use hsa_vmm::{Allocation, AllocationProperties, HandleType, Runtime, Vmm, transport::Channel};
@@ -73,7 +73,8 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// Uses a connected socket. No other code may read from it or write to it while the channel exists.
+    /// Creates a channel over a connected socket. No other code may read from the socket or write to it while the
+    /// channel exists.
     #[must_use]
     pub fn over(socket: UnixStream) -> Self {
         Self { socket, trust: Trust::default(), timeout: TIMEOUT }
@@ -202,7 +203,7 @@ impl Channel {
     fn receive_all(&self, received: &mut Received) -> Result<Vec<u8>, ErrorKind> {
         self.check_peer()?;
         let deadline = self.deadline();
-        let mut message = vec![0; HEADER];
+        let mut message = vec![0; HEADER_SIZE];
         while received.bytes < message.len() {
             self.wait(PollFlags::IN, deadline)?;
             let part = match receive(self.socket.as_fd(), &mut message[received.bytes..]) {
@@ -213,7 +214,7 @@ impl Channel {
             received.bytes += part.bytes;
             received.descriptors.extend(part.descriptors);
             if part.truncated {
-                // Descriptors did not fit: into the buffer, or into this process.
+                // Descriptors did not fit into the buffer, or into this process's table of descriptors.
                 return Err(match fcntl_dupfd_cloexec(&self.socket, 0) {
                     Err(Errno::MFILE) => ErrorKind::OutOfDescriptors,
                     _ => ErrorKind::UnexpectedDescriptors(received.descriptors.len() + 1),
@@ -225,7 +226,7 @@ impl Channel {
             if part.bytes == 0 {
                 return Err(ErrorKind::Disconnected(received.bytes));
             }
-            if received.bytes == HEADER {
+            if received.bytes == HEADER_SIZE {
                 let header = Header::decode(&message).map_err(ErrorKind::Malformed)?;
                 message.resize(header.length as usize, 0);
             }

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-/// Offers memory to other processes while this value lives.
+/// An offer of memory to other processes, valid while this value lives.
 ///
 /// ```
 /// use hsa_vmm::transport::{Offer, Ticket};
@@ -34,7 +34,7 @@ pub struct Offer {
     ticket: Ticket,
 }
 
-/// Locates an offer: a line of text for the process that fetches it.
+/// The location of an offer: a line of text for the process that fetches the memory.
 ///
 /// The text contains the number of the process, its start time and its PID namespace, and the number of the
 /// descriptor, its device and inode. A ticket is rejected when its process has ended or its offer was
@@ -118,11 +118,11 @@ impl Ticket {
         Allocation::import(vmm, &descriptor).map_err(during(Operation::Fetch))
     }
 
-    /// Fetches the offered descriptor. Checks only that it is the one that the ticket was created for.
+    /// Fetches the offered descriptor. Does not check that the descriptor is memory.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`]: the process has ended or withdrew the offer, belongs to a user who is
-    /// not trusted, is in another PID namespace, or the kernel denies access to its descriptors.
+    /// [`ErrorKind::Unavailable`] if the process has ended, withdrew the offer, belongs to a user who is not trusted
+    /// or is in another PID namespace, or if the kernel denies access to the process's descriptors;
     /// [`ErrorKind::OutOfDescriptors`], [`ErrorKind::System`].
     pub fn fetch_descriptor(&self, trust: Trust) -> Result<OwnedFd, Error> {
         self.try_fetch(trust).map_err(|kind| Error::new(Operation::Fetch, kind))

@@ -1,7 +1,8 @@
 //! Changes of access to mappings: the requests to the runtime, their agents and their order.
 //!
-//! Requests contain only changed permissions, unless a quirk requires all. They never name a GPU without
-//! access that was never granted access: AMD's runtime maps the memory for every GPU in a request.
+//! Requests contain only changed permissions, unless a quirk requires all. AMD's runtime maps the memory
+//! for every GPU in a request. Therefore a request that removes access names only GPUs to which the runtime has
+//! granted access.
 
 use super::Shared;
 use super::journal::Journal;
@@ -20,7 +21,7 @@ pub(super) struct AccessChange {
 }
 
 impl AccessChange {
-    /// Changes nothing.
+    /// The change of no agent's access.
     pub const NONE: Self = Self { agents: AgentSet::NONE, access: AccessSet::NONE };
 
     /// Returns the same change without some agents.
@@ -177,7 +178,7 @@ impl Journal<'_, '_> {
     }
 
     /// Unmaps one mapping and maps it again with changed access. The caller has checked that enough
-    /// descriptors are free, but this still fails if another thread has used them since.
+    /// descriptors are free, but the mapping fails if another thread has used them since.
     pub fn remap_with_access(&mut self, index: usize) -> Result<(), ErrorKind> {
         let mut changed = self.targets[index].now;
         self.targets[index].change.apply(&mut changed.access);
@@ -188,7 +189,7 @@ impl Journal<'_, '_> {
 }
 
 impl Shared {
-    /// Rejects access to memory of this owner that the hardware does not support.
+    /// Rejects a change that grants access to memory of `owner` to an agent whose hardware cannot access it.
     pub(super) fn check_peers(
         &self,
         owner: Option<u8>,
@@ -226,8 +227,8 @@ impl Shared {
         }
     }
 
-    /// Sets the access of a new mapping. Adds the agents that the runtime has granted access to `granted`, also if
-    /// a later grant fails.
+    /// Sets the access of a new mapping. Adds to `granted` the agents to which the runtime has granted access, also
+    /// if a later grant fails.
     pub(super) fn grant(
         &self,
         mapping: &MappedRange,
@@ -302,8 +303,8 @@ impl Shared {
         result.map_err(|failure| ErrorKind::of_call(failure, range.size))
     }
 
-    /// Sends a request for GPUs that may not have access yet, as part of a rollback or of a mapping that is mapped
-    /// again.
+    /// Sends a request for GPUs, some of which possibly have no access yet, as part of a rollback or of a mapping that
+    /// is mapped again.
     fn grant_gpus_in_runtime(&self, range: Range, request: &Request) -> Result<(), ErrorKind> {
         if request.list.is_empty() {
             return Ok(());
@@ -354,8 +355,8 @@ impl Shared {
         if is_full { Access::ReadWrite } else { access.get(index) }
     }
 
-    /// Returns whether the mapping must be mapped again, because the runtime cannot grant another GPU
-    /// access once the owner, or a GPU that may be the owner, has access.
+    /// Returns whether the mapping must be mapped again to grant another GPU access: the runtime cannot grant it if the
+    /// owner, or a GPU that may be the owner, already has access.
     fn must_be_remapped(&self, mapping: &MappedRange, gpus: &AccessChange) -> bool {
         if !self.quirks.peer_after_owner_fails {
             return false;

@@ -2,7 +2,8 @@
 //!
 //! The library maps the exported dma-buf over the reservation. It changes access by `mprotect`, and removes
 //! the view by mapping `PROT_NONE` at the end of an operation, when no step can fail any more. It does not
-//! call the runtime, which revokes the CPU's access with `munmap` and leaves a hole in the reservation.
+//! call the runtime for this, because the runtime revokes the CPU's access with `munmap` and leaves an address-space
+//! hole in the reservation.
 //!
 //! If dma-bufs cannot be mapped, the runtime maps the memory for the CPU once, readable and writable. From
 //! then on the CPU is in [`AccessState::runtime_granted`], and the library changes access by `mprotect`.
@@ -17,7 +18,9 @@ use super::shareable::exportable;
 use crate::access::{Access, AccessState};
 use crate::error::{Argument, ErrorKind, Feature, Problem};
 use crate::handle::HandleType;
-use crate::native::{block_access, fill_hole, map_shared, out_of_descriptors, protect, try_shared};
+use crate::native::{
+    block_access, fill_hole, map_shared, out_of_descriptors, protect, try_map_shared,
+};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
@@ -46,7 +49,7 @@ impl Shared {
         !access.runtime_granted.intersection(self.cpus).is_empty()
     }
 
-    /// Returns whether this process has its own view of the mapping, not the runtime's.
+    /// Returns whether this library, not the runtime, has mapped the memory for the CPU.
     pub(super) fn has_own_view(&self, access: &AccessState) -> bool {
         self.cpu_access(access) != Access::None && !self.runtime_mapped_for_cpu(access)
     }
@@ -74,7 +77,7 @@ impl Shared {
             return self.protect_view(mapping.range(), new).map(|()| true);
         }
         let is_mapped = !self.by_runtime() && self.map_dma_buf(mapping, new)?;
-        // The runtime would map the start of the memory.
+        // With an offset, the runtime would map the start of the memory.
         if !is_mapped && mapping.offset != 0 {
             return Err(Feature::CpuAccessAtOffset.into());
         }
@@ -88,7 +91,7 @@ impl Shared {
             .map_err(|errno| ErrorKind::of_system("mprotect", errno))
     }
 
-    /// Reduces read-write access, with which the runtime has just mapped the memory for the CPU.
+    /// Limits the view to the CPU's access. The runtime has just mapped the memory for the CPU, readable and writable.
     pub(super) fn limit_view(&self, range: Range, access: &AccessState) -> Result<(), ErrorKind> {
         match self.cpu_access(access) {
             Access::ReadWrite => Ok(()),
@@ -96,7 +99,7 @@ impl Shared {
         }
     }
 
-    /// Removes the view of a mapping that had a view before and no longer needs it. Never fails: if the kernel
+    /// Removes the view of a mapping that had a view before and does not need it now. Never fails: if the kernel
     /// cannot remove the view, the view stays, without access.
     pub(super) fn drop_unused_view(&self, now: &MappedRange, before: &AccessState) {
         let needed = self.cpu_access(&now.access) != Access::None
@@ -122,6 +125,7 @@ impl Shared {
         self.runtime.spare().with_reserve(act)
     }
 
+    /// Maps the memory's dma-buf for the CPU. Returns `false` if the runtime has to map the memory instead.
     fn map_dma_buf(&self, mapping: &MappedRange, access: Access) -> Result<bool, ErrorKind> {
         let handles = &self.ledger.handles;
         let Range { start, size } = mapping.range();
@@ -132,18 +136,18 @@ impl Shared {
         });
         let released = || ErrorKind::invalid(Argument::Handle, mapping.handle, Problem::Released);
         // A failure to map imported memory or memory of the host does not change `by_runtime`.
-        let (exportable, imported, is_remote) = memory.ok_or_else(released)?;
+        let (exportable, is_foreign, is_remote) = memory.ok_or_else(released)?;
         if is_remote {
             // Memory of the fabric has no dma-buf that could be exported.
             return Ok(false);
         }
         let descriptor = self.export(exportable)?;
-        let works = !imported && self.cpu_access.dma_buf_works.load(Ordering::Relaxed);
+        let works = !is_foreign && self.cpu_access.dma_buf_works.load(Ordering::Relaxed);
         // A view of a read-only descriptor could never become writable.
         let can_be_mapped = match fcntl_getfl(&descriptor) {
             Ok(flags) if flags & OFlags::ACCMODE != OFlags::RDWR => Err(Errno::ACCESS),
             _ if works => Ok(()),
-            _ => try_shared(descriptor.as_fd(), protection(access)),
+            _ => try_map_shared(descriptor.as_fd(), protection(access)),
         };
         let mapped = can_be_mapped.and_then(|()| {
             // SAFETY: the range is a mapping, in which the runtime has left no hole: only its inaccessible
@@ -153,7 +157,7 @@ impl Shared {
             }
         });
         let Err(errno) = mapped else {
-            if !imported {
+            if !is_foreign {
                 self.cpu_access.dma_buf_works.store(true, Ordering::Relaxed);
             }
             return Ok(true);
@@ -165,7 +169,7 @@ impl Shared {
         match errno {
             Errno::NOMEM | Errno::AGAIN => Err(ErrorKind::of_system("mmap", errno)),
             errno => {
-                if !imported && !self.cpu_access.by_runtime.swap(true, Ordering::Relaxed) {
+                if !is_foreign && !self.cpu_access.by_runtime.swap(true, Ordering::Relaxed) {
                     crate::log::event!(
                         WARN, %errno,
                         "dma-bufs cannot be mapped here; the runtime gives the CPU its access"

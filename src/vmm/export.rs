@@ -12,8 +12,8 @@ use std::os::fd::{AsFd, OwnedFd};
 ///
 /// The descriptor gives access to the whole dma-buf, not only to the segment: to all of the physical memory that
 /// is mapped there, or to all memory that the runtime allocated together with the pool memory. AMD's runtime
-/// puts small allocations of pool memory into one dma-buf of 2 MiB, so that a process that receives the
-/// descriptor of one can read and write the others.
+/// puts small allocations of pool memory into one dma-buf of 2 MiB. A process that receives the descriptor of one
+/// allocation can read and write the others.
 ///
 /// ```
 /// # use hsa_vmm::{PoolMemory, Runtime, Vmm};

@@ -11,7 +11,7 @@ use core::fmt;
 /// (`hipMemFabricHandle_t`).
 ///
 /// The first 16 bytes are the runtime's handle (`hsa_fabric_handle_t`). This library stores the size of the
-/// memory in the others, because the runtime does not return the size of an import. A handle that HIP exported
+/// memory in the other bytes, because the runtime does not return the size of an import. A handle that HIP exported
 /// has no size: add it with [`with_size`](Self::with_size).
 ///
 /// The handle does not keep the memory alive: the exporting process does, until it releases the memory.
@@ -99,6 +99,7 @@ impl Vmm {
     /// use hsa_vmm::{AllocationProperties, HandleType, Runtime, Vmm};
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// // ROCm generation D is ROCm 10, which has fabric handles.
     /// let runtime = Runtime::simulated(Config::mi300x(1).with_generation(Generation::D))?;
     /// let vmm = Vmm::open(&runtime)?;
     /// let gpu = runtime.gpus().next().ok_or("no GPU")?.id();
@@ -118,7 +119,7 @@ impl Vmm {
         self.run(Operation::ExportToShareableHandle, |shared| {
             let read = |record: &HandleRecord| (record.native, record.size);
             shared.while_exporting(handle, HandleType::FABRIC, read, |(native, size)| {
-                // SAFETY: the handle is alive meanwhile.
+                // SAFETY: the handle is alive during the call.
                 let export = |runtime: &Native| unsafe { runtime.export_fabric(native) };
                 let exported = shared.call_exclusive(export);
                 let fabric = exported.map_err(|failure| ErrorKind::of_call(failure, size))?;

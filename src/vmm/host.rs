@@ -1,8 +1,8 @@
 //! Physical memory of the host.
 //!
-//! ROCm 10 creates handles in pools of CPUs; earlier releases reject these pools. There, amdgpu allocates the memory
-//! (`GEM_CREATE` in GTT, on a DRM file of this library's own), and the runtime imports the dma-buf like memory of
-//! another process.
+//! ROCm 10 creates handles in pools of CPUs; earlier releases reject these pools. On these releases, amdgpu allocates
+//! the memory (`GEM_CREATE` in GTT, on a DRM file that this library opens). The runtime then imports the dma-buf like
+//! memory of another process.
 
 use super::ledger::HandleRecord;
 use super::properties::{AllocationKind, AllocationProperties, Location};
@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 
 impl Shared {
-    /// Returns the CPU that owns memory with these properties, which are those of memory of the host.
+    /// Returns the CPU that owns memory of the host with these properties.
     pub(super) fn host_cpu(&self, properties: &AllocationProperties) -> Result<&Agent, ErrorKind> {
         let Location::HostNuma(node) = properties.location else { return Ok(self.runtime.host()) };
         let is_node =

@@ -40,8 +40,8 @@ pub(super) struct Target<'c> {
     pub mapped: bool,
     /// Whether the operation, or its rollback, has mapped it. Unmapping it then undoes all changes to it.
     pub is_new: bool,
-    /// Whether a failed rollback has left its state unknown. If it is not mapped, the ledger still lists it, which keeps
-    /// its memory.
+    /// Whether a failed rollback has left its state unknown. If it is not mapped, the ledger still lists it, which
+    /// keeps its memory.
     lost: bool,
     /// Whether the ledger listed it before the operation.
     listed: bool,
@@ -68,7 +68,7 @@ pub(super) struct Journal<'a, 'c> {
     steps: SmallVec<[(Step, Indexes<usize>); 4]>,
     /// The first reservation that this operation quarantined.
     quarantined: Option<Arc<Quarantined>>,
-    /// The base addresses of the reservations that it quarantined because a rollback failed.
+    /// The base addresses of the reservations that this operation quarantined because a rollback failed.
     broken: Vec<usize>,
 }
 

@@ -161,8 +161,8 @@ impl NewRange {
 
 impl Shared {
     /// Unmaps the ranges in `old` and maps those in `new`: all of it, or nothing. `old` is sorted by address
-    /// and must consist of the expected whole mappings. `new` may have the same addresses; this sorts it by
-    /// address, and sets the serials.
+    /// and must consist of the expected whole mappings. `new` may have the same addresses; this method
+    /// sorts `new` by address, and sets the serials.
     pub(super) fn replace(
         &self,
         operation: Operation,
@@ -211,8 +211,8 @@ impl Shared {
         replaced
     }
 
-    /// Adds `new` to the journal, as a mapping to create. It must be valid once the first `old` targets are unmapped.
-    /// Counts the mapping in its handle.
+    /// Adds `new` to the journal, as a mapping to create. `new` must be valid once the first `old` targets are
+    /// unmapped. Counts the mapping in its handle.
     fn add_mapping<'c>(
         &self,
         journal: &mut Journal<'_, 'c>,

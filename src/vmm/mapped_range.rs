@@ -6,8 +6,8 @@ use crate::access::AgentSet;
 use crate::error::ErrorKind;
 use crate::native::{block_access, fill_hole};
 
-// Every function below is called while the reservation is locked, for a range that the ledger lists, or is
-// about to list, as a mapping of a live handle. This makes the unsafe calls sound.
+// Every function below is called while the reservation is locked. The ledger lists the range as a mapping of a live
+// handle, or is about to list it. This makes the unsafe calls sound.
 impl Shared {
     /// Maps memory. No agent has access yet.
     pub(super) fn map_in_runtime(&self, mapping: &MappedRange) -> Result<(), ErrorKind> {

@@ -2,8 +2,8 @@
 //!
 //! [`Vmm`] has HIP's calls one to one; [`Reservation`], [`Allocation`] and [`Mapping`] are owned values for
 //! the same calls. The ledger records all reservations, memory, mappings and access. A call checks its
-//! arguments against the ledger, calls the runtime and records each step in a journal. Then it updates the
-//! ledger, or rolls the steps back.
+//! arguments against the ledger, and records each step in a journal before it performs the step in the runtime. Then
+//! it updates the ledger, or rolls the steps back.
 //!
 //! | HIP | hsa-vmm | HSA |
 //! |---|---|---|
@@ -20,14 +20,14 @@
 //! | `hipMemExportToShareableHandle` | [`Vmm::export_to_shareable_handle`] | `hsa_amd_vmem_export_shareable_handle` |
 //! | `hipMemImportFromShareableHandle` | [`Vmm::import_from_shareable_handle`] | `hsa_amd_vmem_import_shareable_handle` |
 //! | `hipMemGetHandleForAddressRange` | [`Vmm::export_address_range`] | `hsa_amd_vmem_export_shareable_handle`, `hsa_amd_portable_export_dmabuf` |
-//! | both, with `hipMemHandleTypeFabric` | [`Vmm::export_to_fabric_handle`], [`Vmm::import_from_fabric_handle`] | `hsa_amd_vmem_export_fabric_handle`, `hsa_amd_vmem_import_fabric_handle` |
+//! | `hipMemExportToShareableHandle`, `hipMemImportFromShareableHandle` with `hipMemHandleTypeFabric` | [`Vmm::export_to_fabric_handle`], [`Vmm::import_from_fabric_handle`] | `hsa_amd_vmem_export_fabric_handle`, `hsa_amd_vmem_import_fabric_handle` |
 //! | `hipMemRetainAllocationHandle` | [`Vmm::retain_allocation_handle`] | none: from the ledger |
 //! | `hipMemMapArrayAsync` | none: not supported | none |
 //!
 //! The methods omit HIP's `flags`, for which only 0 is valid; an interface that has them checks them by
 //! [`Operation::check_flags`]. HIP has no calls for [`Vmm::map_many`], [`Vmm::set_access_many`] and
-//! [`Vmm::unmap_many`], which change many ranges at once, all or none, and for [`RetireQueue`], which unmaps
-//! memory when HSA signals show that no agent uses it any more.
+//! [`Vmm::unmap_many`], which change many ranges at once, all or none. It also has none for [`RetireQueue`], which
+//! unmaps memory when HSA signals show that no agent uses it any more.
 //!
 //! # Memory model
 //!
@@ -45,11 +45,11 @@
 //! * Copies and fills by agents are outside Rust's memory model. They have ended when the call
 //!   returns, with success or an error, and later accesses of the caller see their result.
 //! * The library accesses the caller's own bytes, a `&[u8]` or `&mut [u8]` argument, non-atomically.
-//!   Agents never access them: they copy from and to memory that the library has locked for the
-//!   call.
+//!   Agents never access these bytes: they copy from and to other memory of this process, which the
+//!   library has locked for the call.
 //! * Memory of the program that an area maps
 //!   ([`MmapOptions::with_host_memory`](crate::area::MmapOptions::with_host_memory)) is borrowed mutably until it is
-//!   unmapped, so that no reference to it is live while an agent writes to it. For memory that cannot
+//!   unmapped. Therefore no reference to it is live while an agent writes to it. For memory that cannot
 //!   be borrowed, an unsafe function takes a pointer.
 //! * An address ([`Address`], [`Mapping::address`]) is a number. A program that converts it to a
 //!   pointer, in `unsafe` code, accesses the memory atomically or excludes all other accesses itself. It
@@ -59,7 +59,8 @@
 //! agent's copies.
 //!
 //! Calls log through [`tracing`] while they hold the lock of their reservation and of the loaded library: a subscriber
-//! that calls an operation can deadlock. It may call look-ups and reports. The library catches a panic of a subscriber.
+//! that calls an operation can deadlock. A subscriber may call look-ups and reports. The library catches a panic of a
+//! subscriber.
 
 mod access_change;
 mod cpu_view;
@@ -225,7 +226,7 @@ impl Vmm {
         Self::open_with(runtime, VmmOptions::default())
     }
 
-    /// Opens virtual memory management with options: a profile or quirks.
+    /// Opens virtual memory management with options, such as a profile or quirks.
     ///
     /// # Errors
     /// As for [`Vmm::open`].

@@ -24,7 +24,7 @@ pub struct VmmOptions {
     pub profile: HipProfile,
     /// Whether the `Vmm` changes GPUs' page tables.
     pub(super) page_tables: bool,
-    /// Whether memory that a GPU can read and write cannot contain its code.
+    /// Whether GPUs are prevented from executing code in memory that they can read and write.
     pub(super) no_execute: bool,
     /// Whether operations wait until their changes of page tables have taken effect.
     pub(super) barrier: bool,
@@ -81,10 +81,10 @@ impl VmmOptions {
     /// [`with_page_tables`](Self::with_page_tables) includes it.
     ///
     /// The kernel writes entries after its call has returned, or does not flush the GPU's TLB. Without waiting,
-    /// a GPU that uses a mapping immediately after it was granted access can fault, and one whose access was revoked
-    /// or whose memory was unmapped can still use it for a while. An operation that changes no GPU's entries does
-    /// not wait. It costs one call on `/dev/kfd`; where that file cannot be used, `hsa_amd_memory_lock` and
-    /// `hsa_amd_memory_unlock` of a page.
+    /// a GPU that uses a mapping immediately after it was granted access can fault. A GPU whose access was revoked, or
+    /// whose memory was unmapped, can still use the memory for a while. An operation that changes no GPU's entries does
+    /// not wait. Each wait costs one call on `/dev/kfd`; where that file cannot be used, it costs `hsa_amd_memory_lock`
+    /// and `hsa_amd_memory_unlock` of a page.
     #[must_use]
     pub fn with_barrier(self, enabled: bool) -> Self {
         Self { barrier: enabled, ..self }
@@ -97,8 +97,8 @@ impl VmmOptions {
         Self { more_quirks: quirks, exact_quirks: None, ..self }
     }
 
-    /// Sets when opening a `Vmm` tests the runtime for quirks, instead of relying on the implementation and its
-    /// version: by default on every runtime but the simulation. Only quirks whose test is harmless are tested, once
+    /// Sets whether opening a `Vmm` tests the runtime for quirks, or relies on the implementation and its version. By
+    /// default, every runtime but the simulation is tested. Only quirks whose test is harmless are tested, once
     /// for each [`Runtime`](crate::Runtime). The test makes up to 20 runtime calls, copies nothing, and uses one
     /// granule of a GPU's memory. [`Vmm::probes`](crate::Vmm::probes) returns the results; the log contains those
     /// that differ from the version.
@@ -107,8 +107,8 @@ impl VmmOptions {
         Self { probing, ..self }
     }
 
-    /// Works around exactly these quirks, without looking for others, independently of the runtime's version: for tests and
-    /// benchmarks.
+    /// Works around exactly these quirks, without looking for others, independently of the runtime's version: for
+    /// tests and benchmarks.
     ///
     /// # Safety
     /// The runtime must not have any quirk that `quirks` omits, or the caller must not make calls that the

@@ -64,8 +64,8 @@ impl Vmm {
     /// Returns the access of an agent at an address (`hipMemGetAccess`).
     ///
     /// Any address inside a mapping is accepted. An agent that was never granted access has [`Access::None`].
-    /// The access comes from the ledger: AMD's runtime also returns one for the address at the end of a
-    /// mapping, and none for CPUs.
+    /// The access comes from the ledger. AMD's runtime also returns an access for the address at the end of a mapping,
+    /// and does not return the access of CPUs.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if nothing is mapped at the address or the agent is unknown.

@@ -21,18 +21,20 @@ impl Vmm {
     ///
     /// `size` is in bytes, a multiple of the granule.
     ///
-    /// Memory [of the host](Location::Host) comes from a CPU's pool where the runtime supports that (ROCm 10). ROCm
-    /// 6.1 to 7.2 do not: there, the driver of the first GPU allocates it (GTT), and the runtime imports it. All
-    /// agents can be granted access to it. A process that imports it sees memory of that GPU, because these
-    /// runtimes report so.
+    /// Memory [of the host](Location::Host) comes from a CPU's pool where the runtime supports that (ROCm 10).
+    /// Earlier releases do not support it: the driver of the first GPU allocates the memory (GTT), and the runtime
+    /// imports it. All agents can be granted access to it. A process that imports it sees memory of that GPU, because
+    /// these runtimes report the GPU as the owner.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a size that is zero or not a multiple of the granule, or an
-    /// unknown agent or NUMA node; [`ErrorKind::NotSupported`] for a CPU as the agent, for memory of the host where
-    /// neither runtime nor driver allocate it ([`Feature::HostMemory`]), for Windows handles, for fabric handles
-    /// where there is no fabric, for fabric handles together with descriptors, and for
-    /// [GPUDirect RDMA](AllocationProperties::with_gpu_direct_rdma) where runtime or GPU lack it;
-    /// [`ErrorKind::OutOfMemory`].
+    /// unknown agent or NUMA node; [`ErrorKind::OutOfMemory`]; [`ErrorKind::NotSupported`] in these cases:
+    ///
+    /// * the agent is a CPU;
+    /// * neither the runtime nor the driver allocates memory of the host ([`Feature::HostMemory`]);
+    /// * the properties request Windows handles, fabric handles without a fabric, or fabric handles together with
+    ///   descriptors;
+    /// * the runtime or the GPU lacks [GPUDirect RDMA](AllocationProperties::with_gpu_direct_rdma).
     pub fn create(&self, size: usize, properties: &AllocationProperties) -> Result<Handle, Error> {
         self.run(Operation::Create, |shared| shared.create(size, properties))
     }

@@ -91,7 +91,7 @@ pub(super) fn choose_quirks(
     };
     probes.iter().for_each(|probe| quirks.set(probe.quirk, probe.found));
     if matches!(implementation, Implementation::Unknown { .. }) {
-        // Only ROCm 7.2 has both. No harmless call distinguishes it from later releases.
+        // Only ROCm 7.2 has both quirks. No harmless call distinguishes it from later releases.
         quirks.memory_returns_with_addresses = quirks.unmap_keeps_memory;
     }
     (quirks.union(options.more_quirks), probes)
@@ -123,7 +123,7 @@ fn look_for_quirks(runtime: &Runtime, granule: usize, probed: &Probed) -> Findin
         return findings;
     }
     match crate::log::expect_failures(|| Prober::run(runtime, granule, &mut findings)) {
-        // If another thread has probed at the same time, either findings are kept.
+        // If another thread has probed at the same time, the findings of one of the two are kept.
         Ok(()) => drop(probed.0.set(findings)),
         Err(failure) => {
             crate::log::event!(DEBUG, ?failure, "not all quirks could be looked for");
@@ -161,12 +161,12 @@ impl Prober<'_> {
         let handle = native.call_shared(|native| {
             native.handle_create(pool.native, size, sys::MEMORY_TYPE_PINNED, 0)
         });
-        // Neither releases nor frees memory that may still be mapped.
+        // Memory that may still be mapped is not released, and its addresses are not freed.
         let is_mapped =
             |it: &Result<(), Failure>| it.is_err_and(|it| it.call == "hsa_amd_vmem_unmap");
         let result = handle.and_then(|handle| {
-            let mapped = native.call_shared(|_| prober.mappings(base, handle, findings));
-            let shared = native.call_exclusive(|_| prober.sharing(handle, findings));
+            let mapped = native.call_shared(|_| prober.probe_mappings(base, handle, findings));
+            let shared = native.call_exclusive(|_| prober.probe_sharing(handle, findings));
             if is_mapped(&mapped) {
                 return mapped;
             }
@@ -192,7 +192,7 @@ impl Prober<'_> {
     }
 
     /// Maps the memory twice, changes access and unmaps it.
-    fn mappings(
+    fn probe_mappings(
         &self,
         base: usize,
         handle: NativeHandle,
@@ -204,8 +204,9 @@ impl Prober<'_> {
         unsafe { self.native.map(base, size, handle) }?;
         // SAFETY: as above.
         let mapped_second = unsafe { self.native.map(second, size, handle) };
-        let cpu_has_access = self.access(base, mapped_second.is_ok().then_some(second), findings);
-        // The CPU has already lost its access if unnamed agents lose theirs.
+        let cpu_has_access =
+            self.probe_access(base, mapped_second.is_ok().then_some(second), findings);
+        // A release that revokes the access of unnamed agents has already unmapped the memory for the CPU.
         let left_hole = cpu_has_access && fill_hole(base, size).is_ok();
         // SAFETY: nothing uses these mappings of the probe's own.
         let unmap = |at, size| unsafe { self.native.unmap(at, size) };
@@ -232,7 +233,7 @@ impl Prober<'_> {
 
     /// Changes the access to the first mapping, and to the second, if there is one. Returns whether the runtime has
     /// granted the CPU access.
-    fn access(&self, base: usize, second: Option<usize>, findings: &mut Findings) -> bool {
+    fn probe_access(&self, base: usize, second: Option<usize>, findings: &mut Findings) -> bool {
         const READ: u32 = sys::HSA_ACCESS_PERMISSION_RO;
         const WRITE: u32 = sys::HSA_ACCESS_PERMISSION_RW;
         // The owner is last: some releases do not grant a peer access after the owner.
@@ -256,7 +257,7 @@ impl Prober<'_> {
         self.cpu.is_some()
     }
 
-    /// Creates a file that is not memory of a GPU. It has a size, because rocddi rejects files without one at
+    /// Creates a file that is not memory of a GPU. The file is not empty, because rocddi rejects empty files at
     /// once.
     fn file_of_the_same_size(&self) -> Option<OwnedFd> {
         let file = memfd_create("hsa-vmm probe", MemfdFlags::CLOEXEC).ok()?;
@@ -264,7 +265,7 @@ impl Prober<'_> {
     }
 
     /// Exports the memory and imports it again.
-    fn sharing(&self, handle: NativeHandle, findings: &mut Findings) -> Result<(), Failure> {
+    fn probe_sharing(&self, handle: NativeHandle, findings: &mut Findings) -> Result<(), Failure> {
         // SAFETY: the handle is alive.
         let Ok((exported, repeats)) = (unsafe { self.native.export_twice(handle) })? else {
             return Ok(());

@@ -22,7 +22,7 @@ pub enum AllocationKind {
     /// Pinned (`hipMemAllocationTypePinned`), like all memory of a GPU.
     #[default]
     Pinned,
-    /// Pinned and not cached (`hipMemAllocationTypeUncached`); since extension 1.18.
+    /// Pinned and not cached (`hipMemAllocationTypeUncached`): needs version 1.18 of AMD's extension.
     Uncached,
 }
 

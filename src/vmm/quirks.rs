@@ -2,9 +2,9 @@
 //!
 //! The table below lists each quirk with the defect and its workaround, a public source, and the
 //! affected implementations and versions. Opening a `Vmm` [looks for](crate::vmm::Probing) the quirks that a
-//! harmless call reveals; what it finds counts more than the version. For an [unknown](Implementation::Unknown)
-//! runtime, only these, `memory_returns_with_addresses` together with `unmap_keeps_memory`, and harmless workarounds of
-//! defects that can crash the process are enabled. Callers can enable more quirks
+//! harmless call reveals; these results count more than the version. For an [unknown](Implementation::Unknown)
+//! runtime, three kinds are enabled: the quirks found in this way, `memory_returns_with_addresses` together with
+//! `unmap_keeps_memory`, and harmless workarounds of defects that can crash the process. Callers can enable more quirks
 //! ([`VmmOptions::with_quirks`](crate::vmm::VmmOptions::with_quirks)), for a vendor's build that lacks a fix.
 //! Disabling the workaround of a quirk that the runtime has is unsafe.
 
@@ -143,7 +143,7 @@ quirks! {
     import_needs_descriptor, "rocm-systems#8440, #12228", 16..=NEWEST, rocddi, probed;
 
     /// When the runtime stops, it does not wait for the thread that sends exported memory to other
-    /// processes, which then frees memory twice (until ROCm 7.2, with sharing by dma-buf): a runtime
+    /// processes, and this thread then frees memory twice (until ROCm 7.2, with sharing by dma-buf): a runtime
     /// that has exported memory this way stays started until the process ends. Enabled by
     /// [`Ipc::with_quirks`](crate::Ipc::with_quirks), because no `Vmm` is involved.
     ipc_server_outlives_stop, "rocm-systems#3256", 0..=15, if_unknown;

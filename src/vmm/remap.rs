@@ -86,7 +86,7 @@ impl Shared {
             let with_memory = |(mapping, memory): (&MappedRange, &MappedRange)| {
                 let MappedRange { handle, offset, native, owner, .. } = *memory;
                 let serial = match by_address {
-                    // An owned mapping would not know its new memory, and is no longer valid.
+                    // Invalidates owned mappings, which would not know their new memory.
                     true => journal.containing(mapping.range())?.1.new_serial(),
                     false => mapping.serial,
                 };

@@ -7,8 +7,8 @@ use crate::native::{Failure, block_access};
 use std::sync::Arc;
 
 /// The lowest address that is requested from the runtime: AMD's user-space driver reserves addresses below
-/// the first GPU address, but cannot free them. An upper bound of that address (`SVM_USER_BASE` of older
-/// kernel drivers; in newer drivers it is 2 MiB).
+/// the first GPU address, but cannot free them. The first GPU address is at most this constant: it is 16 MiB in older
+/// kernel drivers (`SVM_USER_BASE`), 2 MiB in newer ones.
 const MIN_ADDRESS: usize = 16 << 20;
 
 impl Vmm {

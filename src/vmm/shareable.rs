@@ -41,8 +41,8 @@ impl Vmm {
     /// caller keeps the descriptor, and may close it at once.
     ///
     /// A file that another process can shrink is rejected, because the CPU's accesses would then end this process.
-    /// ROCm 7.14 and later check the rest only when access is granted. With these releases, [`set_access`](Vmm::set_access)
-    /// for a GPU rejects a dma-buf of another driver, and this method does not.
+    /// ROCm 7.14 and later check only when access is granted that the file is memory of an AMD GPU. With these
+    /// releases, [`set_access`](Vmm::set_access) for a GPU, not this method, rejects a dma-buf of another driver.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a descriptor that is not a dma-buf of an AMD GPU;
@@ -85,7 +85,7 @@ pub(super) struct Exportable {
 
 impl Shared {
     /// Calls `export` with what `read` returns for a handle, if this type was requested when its memory was
-    /// created. The memory stays alive meanwhile.
+    /// created. The memory stays alive during the call.
     pub(super) fn while_exporting<S, T>(
         &self,
         handle: Handle,
@@ -232,7 +232,7 @@ fn has_fixed_size(descriptor: BorrowedFd<'_>) -> bool {
     }
 }
 
-/// Returns the size from `fstat`, or from the end of the file if that is 0. Linux reports the size of a
+/// Returns the size from `fstat` or, if `fstat` reported 0, from the end of the file. Linux reports the size of a
 /// dma-buf (drivers/dma-buf/dma-buf.c, `dma_buf_getfile`); older kernels only support seeking to its end
 /// (`dma_buf_llseek`).
 fn size_by(reported: i64, end: impl FnOnce() -> Result<u64, Errno>) -> Result<usize, Errno> {

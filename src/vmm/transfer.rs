@@ -68,7 +68,7 @@ impl Vmm {
         })
     }
 
-    /// Copies mapped memory to this process's own, by an agent, and waits for the end of the copy
+    /// Copies mapped memory to this process's own memory, by an agent, and waits for the end of the copy
     /// (`hipMemcpyDtoH`, `hsa_amd_memory_async_copy`). No CPU needs access to the memory.
     ///
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
@@ -233,8 +233,8 @@ impl Shared {
         Err(error)
     }
 
-    /// Calls `act` with the address of expected mappings to which an agent has access, or for `None` this
-    /// process, while they are locked. Does nothing if the size is 0.
+    /// Calls `act` with the address of a range while its reservation is locked. Fails if the expected mappings do not
+    /// cover the range, or the agent (this process for `None`) lacks the access. Does nothing if the size is 0.
     fn with_access(
         &self,
         agent: Option<AgentId>,
@@ -253,7 +253,7 @@ impl Shared {
     }
 }
 
-/// Replaces the address in an error by the destination, if the range is `to`, or by the source.
+/// Names the destination in an error about the range `to`, and the source in other errors about an address.
 pub(super) fn for_operand(kind: ErrorKind, to: Range) -> ErrorKind {
     let argument = match &kind {
         ErrorKind::InvalidArgument { value, .. }

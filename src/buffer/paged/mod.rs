@@ -152,9 +152,9 @@ impl PagedBuffer {
     /// Submits pages to a retire queue, all of them or none: they are unmapped when every signal has reached its
     /// value ([`RetireQueue::submit_many`]). A kernel may still read them.
     ///
-    /// The pages are [`PageState::Retiring`] until the queue has unmapped them, and then empty. The buffer does not
-    /// read or change them, and they cannot be mapped before. A page whose signals do not fire in time is
-    /// [`PageState::Quarantined`] then: it stays mapped until the process ends, and cannot be used again.
+    /// The pages are [`PageState::Retiring`] until the queue has unmapped them, and then empty. While they are
+    /// retiring, the buffer does not read or change them, and they cannot be mapped. A page whose signals do not fire
+    /// in time becomes [`PageState::Quarantined`]: it stays mapped until the process ends, and cannot be used again.
     ///
     /// Each page counts as one mapping of the queue's [capacity](RetireQueue::capacity). The buffer can be dropped
     /// while pages are retiring: the queue keeps their memory and the addresses.
@@ -182,7 +182,7 @@ impl PagedBuffer {
     /// # Errors
     /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`], [`Problem::PageRetiring`],
     /// [`Problem::PageQuarantined`]; as for [`RetireQueue::submit_many`]; [`ErrorKind::NotSupported`] for a buffer with
-    /// a [zero page](PagedBuilder::with_zero_page), which such pages would map only later.
+    /// a [zero page](PagedBuilder::with_zero_page), because retired pages would not map the zero page at once.
     ///
     /// # Safety
     /// As for [`RetireQueue::submit`].
@@ -245,10 +245,10 @@ impl PagedBuffer {
     /// Both buffers must have their memory at the same location, such as one GPU. To use the pages on another GPU,
     /// grant it access to this buffer ([`grant`](Self::grant)), or copy them ([`Vmm::copy`]).
     ///
-    /// Both pages then map the same memory, each with the access of its buffer. Each of them can be
-    /// unmapped, moved, exchanged and shared again, and the memory is released with its last page
-    /// ([`page_users`](Self::page_users)). The library does not copy on write; the caller copies before it
-    /// writes to a page with more than one user:
+    /// The pages of both buffers then map the same memory, each page with the access of its buffer. Each page can be
+    /// unmapped, moved, exchanged and shared again. The memory is released with its last page
+    /// ([`page_users`](Self::page_users)). The library does not copy on write; the caller copies before it writes to
+    /// a page with more than one user:
     ///
     /// ```
     /// # use hsa_vmm::buffer::PagedBuffer;
@@ -299,7 +299,7 @@ impl PagedBuffer {
     /// Returns the number of mappings of a page's memory: 1 if it is not shared, 0 if the page is not in use.
     ///
     /// Counts pages of this and other buffers, also retiring pages, which a kernel may still read, and mappings by
-    /// address. While another thread moves or shares the page, its call counts as one more page.
+    /// address. While another thread moves or shares the page, that call counts as one more mapping.
     ///
     /// # Errors
     /// [`Problem::OutOfRange`].
@@ -346,8 +346,8 @@ impl PagedBuffer {
 
     /// Revokes all access of agents, also of GPUs. During the call, the other agents have no access.
     ///
-    /// Pages that are [retiring](Self::retire) keep their access until the queue unmaps them, because a kernel may still
-    /// use them. To revoke access to these, drain the queue first.
+    /// Pages that are [retiring](Self::retire) keep their access until the queue unmaps them, because a kernel may
+    /// still use them. To revoke access to these, drain the queue first.
     ///
     /// # Errors
     /// As for [`Vmm::revoke`].

@@ -10,7 +10,7 @@ use crate::vmm::{Access, Allocation, AllocationProperties, Reservation, Vmm};
 use core::fmt;
 use std::sync::Arc;
 
-/// Builds a [`PagedBuffer`]; see [`PagedBuffer::builder`].
+/// The builder of a [`PagedBuffer`]; see [`PagedBuffer::builder`].
 ///
 /// ```
 /// use hsa_vmm::buffer::PagedBuffer;
@@ -195,7 +195,7 @@ pub struct PagedStatistics {
     pub most_mapped: usize,
     /// The number of times that a page was mapped.
     pub maps: u64,
-    /// The number of these times at which the page was already mapped ahead.
+    /// The number of these times when the page was already mapped ahead.
     pub found_ahead: u64,
     /// The number of times that a page was unmapped; retired pages count when their queue has unmapped them.
     pub unmaps: u64,

@@ -5,7 +5,7 @@ mod retired;
 use super::{PageState, PagedStatistics};
 use crate::address::Address;
 use crate::buffer::handle_pool::HandlePool;
-use crate::buffer::{Grants, Span, check_alive, is_quarantine};
+use crate::buffer::{Grants, Span, check_not_forked, is_quarantine};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected, Value};
 use crate::sync::{Condvar, Mutex, MutexGuard, lock};
 use crate::vmm::{Allocation, AllocationProperties, MapRequest, Mapping, Reservation, Vmm};
@@ -65,7 +65,7 @@ pub(super) struct PagedCore {
 pub(super) struct Table {
     /// The pages that are not empty.
     pages: BTreeMap<usize, Page>,
-    /// The pages that were retired, and that their queues had not unmapped at the last look.
+    /// The retired pages that their queues had not unmapped at the last call of `reclaim`.
     retired: BTreeMap<usize, RetiredPage>,
     pub grants: Grants,
     /// The thread maps pages ahead from these pages on.
@@ -86,9 +86,9 @@ impl PagedCore {
         Locked { core: self, table: lock(&self.table) }
     }
 
-    /// Locks the table, except in a forked child.
+    /// Locks the table, except in a forked child. Reclaims retired pages, unless the operation only accesses memory.
     pub fn lock_for(&self, operation: Operation) -> Result<Locked<'_>, Error> {
-        check_alive(&self.vmm).map_err(|kind| Error::new(operation, kind))?;
+        check_not_forked(&self.vmm).map_err(|kind| Error::new(operation, kind))?;
         let mut locked = self.lock();
         if !matches!(operation, Operation::Read | Operation::Write | Operation::Fill) {
             locked.reclaim();
@@ -100,7 +100,7 @@ impl PagedCore {
         Address::new(self.reservation.address().get() + page * self.page_size)
     }
 
-    /// Checks that pages exist. A range that ends before it begins is empty.
+    /// Checks that pages exist, and returns their range. A range that ends before it begins is empty.
     pub fn check(&self, pages: Range<usize>) -> Result<Range<usize>, ErrorKind> {
         let end = pages.end.max(pages.start);
         if end > self.page_count {
@@ -110,12 +110,12 @@ impl PagedCore {
         Ok(pages.start..end)
     }
 
-    /// Drops references to memory, and stores memory that has no other reference in the pool.
+    /// Drops references to memory. Stores in the pool the memory that has no other reference.
     fn store(&self, memory: impl IntoIterator<Item = PageMemory>) {
         self.pool.store(memory.into_iter().filter_map(Arc::into_inner).collect());
     }
 
-    /// Maps pages ahead until `stopped` is set. The function of the thread; locks the table for one page at
+    /// Maps pages ahead until `stopped` is set. The thread runs this function, which locks the table for one page at
     /// a time.
     pub fn map_ahead(&self) {
         let mut locked = self.lock();
@@ -160,7 +160,7 @@ impl Locked<'_> {
         self.table.pages.values().filter_map(|page| Some((page.state, page.mapping.as_ref()?)))
     }
 
-    /// Checks that no page is in use or lost.
+    /// Checks that pages can be mapped: that none is in use, lost, retiring or quarantined.
     pub fn check_free(&self, pages: &Range<usize>) -> Result<(), ErrorKind> {
         for (&page, found) in self.table.pages.range(pages.clone()) {
             match found.state {
@@ -236,7 +236,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Unmaps pages after `page` that were mapped ahead and no longer follow a page in use.
+    /// Unmaps pages from `page` on that were mapped ahead and do not follow a page in use.
     pub fn unmap_ahead(&mut self, page: usize) {
         let ahead = self.core.ahead;
         let follows_a_mapped_page = |page: usize| {
@@ -341,8 +341,8 @@ impl Locked<'_> {
         old?.memory
     }
 
-    /// Stores the restored mapping of a page that could not be changed. Without a mapping, marks the page
-    /// as lost, and returns whether it was not lost before.
+    /// Stores the restored mapping of a page that could not be changed. Without a mapping, marks the page as
+    /// lost. Returns `true` if this call has marked it.
     fn restore(&mut self, index: usize, mapping: Option<Mapping>) -> bool {
         let Table { pages, counters, .. } = &mut *self.table;
         let Some(page) = pages.get_mut(&index) else { return false };
@@ -426,7 +426,7 @@ pub(super) fn commit(
     }
 }
 
-/// Adds the pages of the first buffer that changes to the error.
+/// Adds to the error the pages to change, of the first buffer that has any.
 fn name_pages(error: Error, changes: &[(&mut Locked<'_>, Plan)]) -> Error {
     let Some((locked, plan)) = changes.iter().find(|(_, plan)| !plan.is_empty()) else {
         return error;

@@ -1,21 +1,21 @@
 //! Moves, shares and exchanges the memory of pages.
 
 use super::table::{Locked, Page, PagedCore, commit, invalid};
-use crate::buffer::check_alive;
+use crate::buffer::check_not_forked;
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
 use crate::vmm::Location;
 use core::ops::Range;
 
-/// Moves, shares or exchanges the memory of pages of one buffer and of as many pages of this or another
-/// buffer, from page `first` on.
+/// Moves the memory of `pages` to the same number of pages of this or another buffer, from page `first` on; or
+/// shares it with those pages; or exchanges it with theirs.
 pub(super) fn transfer(
     operation: Operation,
     (from, pages): (&PagedCore, Range<usize>),
     (to, first): (&PagedCore, usize),
 ) -> Result<(), Error> {
     let fail = |kind| Error::new(operation, kind);
-    check_alive(&from.vmm).map_err(fail)?;
-    let (pages, peers) = check_both((from, pages), (to, first)).map_err(fail)?;
+    check_not_forked(&from.vmm).map_err(fail)?;
+    let (pages, other_pages) = check_both((from, pages), (to, first)).map_err(fail)?;
     let end = pages.end;
     // Locks the buffer at the lower address first, so that two threads cannot deadlock.
     let is_lower = from.reservation.address() < to.reservation.address();
@@ -30,10 +30,10 @@ pub(super) fn transfer(
     let memory = from_table.memory(&pages).map_err(fail)?;
     let mut plan = Vec::new();
     if operation == Operation::Exchange {
-        let memory = target.memory(&peers).map_err(fail)?;
+        let memory = target.memory(&other_pages).map_err(fail)?;
         plan.extend(pages.zip(memory.into_iter().map(Page::mapped)));
     } else {
-        target.check_free(&peers).map_err(fail)?;
+        target.check_free(&other_pages).map_err(fail)?;
         if operation == Operation::MovePages {
             plan = from_table.plan_to_empty(pages);
         } else {
@@ -42,7 +42,7 @@ pub(super) fn transfer(
             }
         }
     }
-    let to_plan = peers.zip(memory.into_iter().map(Page::mapped));
+    let to_plan = other_pages.zip(memory.into_iter().map(Page::mapped));
     match &mut to_table {
         None => {
             plan.extend(to_plan);
@@ -62,7 +62,7 @@ fn check_both(
     (to, first): (&PagedCore, usize),
 ) -> Result<(Range<usize>, Range<usize>), ErrorKind> {
     let pages = from.check(pages)?;
-    let peers = to.check(first..first.saturating_add(pages.len()))?;
+    let other_pages = to.check(first..first.saturating_add(pages.len()))?;
     if let Location::Agent(agent) = to.properties.location
         && from.vmm.runtime().agent(agent).is_none()
     {
@@ -78,9 +78,9 @@ fn check_both(
     if let Some(problem) = problem {
         return Err(ErrorKind::without_value(Argument::Destination, problem));
     }
-    let disjoint = pages.end <= peers.start || peers.end <= pages.start;
+    let disjoint = pages.end <= other_pages.start || other_pages.end <= pages.start;
     if std::ptr::eq(from, to) && !disjoint {
         return Err(invalid(first, Problem::Overlapping));
     }
-    Ok((pages, peers))
+    Ok((pages, other_pages))
 }

@@ -25,9 +25,9 @@ bitflags::bitflags! {
 /// The address space of one GPU in this process.
 #[derive(Debug)]
 pub(crate) enum AddressSpace {
-    /// That of ROCr's DRM file.
+    /// The address space in ROCr's DRM file.
     Drm(DrmDevice),
-    /// That of a simulated GPU.
+    /// The address space of a simulated GPU.
     #[cfg(feature = "simulation")]
     Simulated(Arc<hsa_sim::Simulation>, NativeAgent),
 }
@@ -45,12 +45,12 @@ unsafe impl Send for DrmDevice {}
 unsafe impl Sync for DrmDevice {}
 
 impl AddressSpace {
-    /// Opens the address space that ROCr uses for a GPU; fails if this copy of libdrm has another one.
+    /// Opens the address space that ROCr uses for a GPU; fails if this copy of libdrm uses another address space.
     pub fn open(library: Arc<Libdrm>, gpu: KernelGpu) -> Result<Self, DriverError> {
         let path = PathBuf::from(format!("/dev/dri/renderD{}", gpu.render_minor));
         let file = open_device(&path)?;
         let failed = |errno| DriverError::File { path: path.clone(), errno };
-        // Marks our open file, to recognise it below: all its descriptors have the same status flags.
+        // Marks this function's open file, to recognise it below: all its descriptors have the same status flags.
         let flags = fcntl_getfl(&file).map_err(failed)?;
         fcntl_setfl(&file, flags | OFlags::NONBLOCK).map_err(failed)?;
         let (mut major, mut minor, mut device) = (0, 0, null_mut());
@@ -63,13 +63,13 @@ impl AddressSpace {
         let device = NonNull::new(device).ok_or(null)?;
         let space = DrmDevice { library, device };
         // libdrm returns its existing device for this GPU, which has ROCr's file. If there is none, libdrm
-        // creates a device with our file.
+        // creates a device with this function's file.
         // SAFETY: libdrm keeps the descriptor open as long as the device, which `space` owns.
         let used = unsafe { BorrowedFd::borrow_raw((space.library.get_fd)(space.device.as_ptr())) };
         let is_own = fcntl_getfl(used).map_err(failed)?.contains(OFlags::NONBLOCK);
-        let other = |fd| rustix::fs::fstat(fd).map(|status| status.st_rdev);
-        let same_gpu =
-            other(used).map_err(failed)? == rustix::fs::fstat(&file).map_err(failed)?.st_rdev;
+        let device_number = |fd| rustix::fs::fstat(fd).map(|status| status.st_rdev);
+        let same_gpu = device_number(used).map_err(failed)?
+            == rustix::fs::fstat(&file).map_err(failed)?.st_rdev;
         if is_own || !same_gpu {
             return Err(DriverError::NotShared { library: space.library.name, path });
         }
@@ -134,7 +134,7 @@ pub(crate) struct DrmBuffer<'a> {
 
 impl Buffer<'_> {
     /// Replaces the entries of a range by those of the memory from `offset` on, with these permissions. The
-    /// call clears the entries before it writes them, and a GPU that uses the range meanwhile faults.
+    /// call clears the entries before it writes them, and a GPU that uses the range during the call faults.
     ///
     /// # Safety
     /// The range is a whole mapping that ROCr has made of this memory for this GPU. Otherwise ROCr's
@@ -165,6 +165,8 @@ impl Buffer<'_> {
 }
 
 impl DrmBuffer<'_> {
+    /// Implements [`Buffer::replace`].
+    ///
     /// # Safety
     /// As for [`Buffer::replace`].
     unsafe fn replace(

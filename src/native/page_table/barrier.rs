@@ -16,8 +16,8 @@ const PAGE: usize = 4096;
 /// The size of the address range of the page: a multiple of every page size of Linux.
 const RESERVED: usize = 64 << 10;
 
-/// Waits until all earlier changes of GPUs' page tables have taken effect: the entries are written, and no TLB
-/// contains an older one.
+/// A way to wait until all earlier changes of GPUs' page tables have taken effect: the entries are written, and no
+/// TLB contains an older entry.
 #[derive(Debug)]
 pub(crate) enum Barrier {
     Kfd(KfdPage),
@@ -34,8 +34,8 @@ impl Barrier {
     }
 }
 
-/// A page of system memory that only this type uses. Mapping and unmapping it alternately waits for all
-/// earlier changes of the page tables of some GPUs, and flushes their TLBs.
+/// A page of system memory that only this type uses. Each wait maps the page, or unmaps it if it is mapped. Both
+/// calls wait for all earlier changes of the page tables of some GPUs, and flush their TLBs.
 ///
 /// Repeating the same call would do nothing: amdkfd skips GPUs that already have the page.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ enum State {
     Unknown,
 }
 
-/// The calls of amdkfd are repeated if a signal interrupts them.
+/// The errors after which a call of amdkfd is repeated: a signal interrupted it.
 const RETRIED: &[Errno] = &[Errno::INTR];
 
 impl KfdPage {

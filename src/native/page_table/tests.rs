@@ -12,17 +12,17 @@ use std::sync::Arc;
 const HALF: usize = 2 << 20;
 const SIZE: usize = 2 * HALF;
 
-/// AMD's runtime, its GPUs, and two places of memory of the first GPU.
+/// AMD's runtime, its GPUs, and two mappings of memory of the first GPU.
 struct Machine {
     native: Native,
     gpus: Vec<(NativeAgent, KernelGpu)>,
-    memory: Place,
-    /// Where copies go to.
-    other: Place,
+    memory: MappedMemory,
+    /// The destination of copies.
+    other: MappedMemory,
 }
 
 /// Memory that every GPU can access at an address.
-struct Place {
+struct MappedMemory {
     address: usize,
     handle: NativeHandle,
     descriptor: OwnedFd,
@@ -37,7 +37,8 @@ fn start(fixture: &Fixture) -> Native {
 
 fn gpus(native: &Native) -> Vec<(NativeAgent, KernelGpu)> {
     let agents = native.agents().unwrap().into_iter();
-    let attribute = |agent, attribute| native.agent(agent, attribute).unwrap().number::<u32>();
+    let attribute =
+        |agent, attribute| native.agent_attribute(agent, attribute).unwrap().number::<u32>();
     let is_gpu =
         |agent: &_| attribute(*agent, sys::HSA_AGENT_INFO_DEVICE) == sys::HSA_DEVICE_TYPE_GPU;
     let node = |agent| attribute(agent, sys::HSA_AMD_AGENT_INFO_DRIVER_NODE_ID);
@@ -45,7 +46,7 @@ fn gpus(native: &Native) -> Vec<(NativeAgent, KernelGpu)> {
     agents.filter(is_gpu).map(with_kernel).collect()
 }
 
-fn place(native: &Native, pool: NativePool, gpus: &[NativeAgent]) -> Place {
+fn map_memory(native: &Native, pool: NativePool, gpus: &[NativeAgent]) -> MappedMemory {
     let address = native.address_reserve(SIZE, 0, 0).unwrap();
     let handle = native.handle_create(pool, SIZE, sys::MEMORY_TYPE_PINNED, 0).unwrap();
     let access = gpus.iter().map(|gpu| NativeAccess::new(*gpu, 3)).collect::<Vec<_>>();
@@ -57,7 +58,7 @@ fn place(native: &Native, pool: NativePool, gpus: &[NativeAgent]) -> Place {
     // SAFETY: the handle is alive.
     let descriptor = native.call_exclusive(|native| unsafe { native.export(handle, 0, false) });
     let descriptor = descriptor.unwrap().unwrap();
-    Place { address, handle, descriptor }
+    MappedMemory { address, handle, descriptor }
 }
 
 impl Machine {
@@ -67,12 +68,13 @@ impl Machine {
         let pools = native.pools(gpus[0].0).unwrap().into_iter();
         let flag = sys::HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS;
         let coarse = sys::HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_COARSE_GRAINED;
-        let mut pools =
-            pools.filter(|pool| native.pool(*pool, flag).unwrap().number::<u32>() & coarse != 0);
+        let mut pools = pools.filter(|pool| {
+            native.pool_attribute(*pool, flag).unwrap().number::<u32>() & coarse != 0
+        });
         let pool = pools.next().unwrap();
         // The owner last: some releases need it.
         let agents: Vec<_> = gpus.iter().rev().map(|(agent, _)| *agent).collect();
-        let [memory, other] = [(); 2].map(|()| place(&native, pool, &agents));
+        let [memory, other] = [(); 2].map(|()| map_memory(&native, pool, &agents));
         Self { native, gpus, memory, other }
     }
 
@@ -111,7 +113,7 @@ impl Machine {
 
     /// Unmaps and frees everything, and stops the runtime.
     fn end(self) {
-        for Place { address, handle, descriptor } in [self.memory, self.other] {
+        for MappedMemory { address, handle, descriptor } in [self.memory, self.other] {
             // SAFETY: nothing uses the mappings or the memory any more.
             unsafe {
                 self.native.unmap(address, SIZE).unwrap();
@@ -175,13 +177,14 @@ fn replace_changes_entries_of_one_gpu() {
     });
 }
 
-/// Whatever the driver does late, a change has taken effect after the barrier. A copy before it would fault.
+/// The driver writes entries late; after the barrier, they are written.
 #[test]
 fn barrier_waits_for_late_writes() {
     let name = "native::page_table::tests::barrier_waits_for_late_writes";
     on_each_release(name, &emulation("pte_delay=600s,tlb=on"), |fixture| {
         let machine = Machine::new(fixture);
         let barrier = machine.barrier();
+        // Without this wait, the copies of `write_pattern` would fault.
         barrier.wait().unwrap();
         machine.write_pattern();
         let at = machine.memory.address;
@@ -248,7 +251,8 @@ fn concurrent_imports_keep_runtime_handles() {
         let library = Arc::new(Libdrm::find_loaded().unwrap().remove(0));
         let space = AddressSpace::open(library, gpus[0].1).unwrap();
         let round = |number| {
-            let Place { address, handle, descriptor } = place(&native, pool, &[gpus[0].0]);
+            let MappedMemory { address, handle, descriptor } =
+                map_memory(&native, pool, &[gpus[0].0]);
             let buffer = space.import(descriptor.as_fd()).unwrap();
             // SAFETY: the whole mapping; no GPU uses it.
             unsafe { buffer.replace(address, SIZE, 0, PagePermissions::READ) }.unwrap();

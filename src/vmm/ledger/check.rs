@@ -16,7 +16,7 @@
 //! | 7 | a reservation is freed whole, by its base, and empty | `check_free` | `reservations_are_freed_whole_and_empty` |
 //! | 8 | a mapping is aligned to the granule, inside its reservation, over no other, and not larger than its handle | `Shared::add_mapping`, [`Ledger::check`] | `check_empty_finds_every_overlap`, cases `map.*` |
 //! | 9 | after mapping no agent has access | `Journal::add_new` | case `map.access.none_at_first` |
-//! | 10 | access is set on adjacent whole mappings | [`Mappings::adjacent`] | `ranges_consist_of_whole_mappings` |
+//! | 10 | access is set on adjacent whole mappings | [`Mappings::adjacent`] | `adjacent_requires_whole_mappings` |
 //! | 11 | a list takes effect as a whole or not at all; setting access twice is setting it once | `vmm::permission` | cases `access.set.good_then_bad`, `access.set.twice_is_once` |
 //! | 12 | adjacent whole mappings are unmapped; memory is released with its last mapping | [`Mappings::adjacent`], `Handles::decrement` | `memory_lives_while_referenced_or_mapped` |
 //! | 13 | mapping and unmapping leave nothing allocated | `Journal::finish` | case `unmap.again_and_again.leaves_nothing` |

@@ -78,7 +78,7 @@ const BLOCK: u64 = 1 << 24;
 /// The next block of numbers in this process. Block 0 is not used, because 0 is the null handle.
 static NEXT_BLOCK: AtomicU64 = AtomicU64::new(1);
 
-/// Generates the numbers of one table's handles, each unique in the process.
+/// The generator of the numbers of one table's handles. Each number is unique in the process.
 #[derive(Debug, Default)]
 struct HandleNumbers {
     blocks: Vec<u64>,

@@ -10,9 +10,9 @@
 //! Look-ups do not allocate; operations on a range take time linear in its mappings.
 //!
 //! An operation that changes mappings holds the mutex of each of its reservations ([`ReservationGuard`])
-//! while it calls the runtime, which excludes other operations on them. It changes the map at the end, under
-//! the map's own lock ([`Reservation::mappings`]). Look-ups take only that lock, so they never wait for the
-//! runtime. [`Rank`](crate::sync::Rank) is the order of the locks.
+//! while it calls the runtime. This excludes other operations on these reservations. The operation changes the map at
+//! the end, under the map's own lock ([`Reservation::mappings`]). Look-ups take only that lock, so they never wait
+//! for the runtime. [`Rank`](crate::sync::Rank) is the order of the locks.
 
 mod check;
 mod handles;

@@ -89,7 +89,7 @@ fn mappings_in(ledger: &Ledger, range: Range) -> Result<usize, ErrorKind> {
 }
 
 #[test]
-fn ranges_consist_of_whole_mappings() {
+fn adjacent_requires_whole_mappings() {
     let (ledger, _) = three_mappings();
     assert_eq!(mappings_in(&ledger, range(2, 2)).unwrap(), 1);
     assert_eq!(mappings_in(&ledger, range(2, 3)).unwrap(), 2);

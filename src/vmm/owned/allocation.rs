@@ -125,7 +125,7 @@ impl Allocation {
         released.map_err(|error| Rejected { value: self, error })
     }
 
-    /// Returns whether clones exist; each mapping of an owned value has one.
+    /// Returns whether clones exist; each [`Mapping`](super::Mapping) of the memory contains one.
     pub(crate) fn has_clones(&self) -> bool {
         Arc::strong_count(&self.inner) > 1
     }

@@ -187,45 +187,44 @@ impl Mapping {
         })
     }
 
-    /// Copies from memory that may extend across several adjacent mappings, which may be in different
-    /// reservations.
+    /// Copies from memory of one or more adjacent mappings. The mappings can be in different reservations.
     ///
     /// # Errors
-    /// As for [`Vmm::read`], of each reservation.
+    /// As for [`Vmm::read`], for the part in each reservation.
     pub fn read_many(mappings: &[&Self], address: Address, bytes: &mut [u8]) -> Result<(), Error> {
         let (size, mut rest) = (bytes.len(), bytes);
-        across(mappings, Operation::Read, (address, size), |shared, only, at, size| {
+        across(mappings, Operation::Read, (address, size), |shared, expected, at, size| {
             let (part, remaining) = core::mem::take(&mut rest).split_at_mut(size);
             rest = remaining;
-            shared.read(at, part, only)
+            shared.read(at, part, expected)
         })
     }
 
-    /// Copies to memory that may extend across several mappings, as [`read_many`](Self::read_many).
+    /// Copies to memory of one or more adjacent mappings, as [`read_many`](Self::read_many).
     ///
     /// # Errors
-    /// As for [`Vmm::write`], of each reservation.
+    /// As for [`Vmm::write`], for the part in each reservation.
     pub fn write_many(mappings: &[&Self], address: Address, bytes: &[u8]) -> Result<(), Error> {
         let (size, mut rest) = (bytes.len(), bytes);
-        across(mappings, Operation::Write, (address, size), |shared, only, at, size| {
+        across(mappings, Operation::Write, (address, size), |shared, expected, at, size| {
             let (part, remaining) = rest.split_at(size);
             rest = remaining;
-            shared.write(at, part, only)
+            shared.write(at, part, expected)
         })
     }
 
-    /// Fills memory that may extend across several mappings, as [`read_many`](Self::read_many).
+    /// Fills memory of one or more adjacent mappings, as [`read_many`](Self::read_many).
     ///
     /// # Errors
-    /// As for [`Vmm::fill`], of each reservation.
+    /// As for [`Vmm::fill`], for the part in each reservation.
     pub fn fill_many(
         mappings: &[&Self],
         address: Address,
         value: u32,
         size: usize,
     ) -> Result<(), Error> {
-        across(mappings, Operation::Fill, (address, size), |shared, only, at, size| {
-            shared.fill(at, value, size, only)
+        across(mappings, Operation::Fill, (address, size), |shared, expected, at, size| {
+            shared.fill(at, value, size, expected)
         })
     }
 }

@@ -15,7 +15,8 @@ use derive_more::Debug;
 /// address, which dangles once the mapping is unmapped.
 ///
 /// A call by address can unmap the range ([`Vmm::unmap`]), and another call can map memory at the same
-/// addresses. Every method then returns [`Problem::NotMapped`](crate::error::Problem::NotMapped), and never changes the new mapping.
+/// addresses. Every method then returns [`Problem::NotMapped`](crate::error::Problem::NotMapped), and never changes
+/// the new mapping.
 ///
 /// ```
 /// use hsa_vmm::{Access, Allocation, AllocationProperties, Reservation, Runtime, Vmm};
@@ -79,8 +80,8 @@ impl Mapping {
     /// # Errors
     /// As for [`Vmm::set_access`].
     pub fn set_access(&self, descriptors: &[AccessDescriptor]) -> Result<(), Error> {
-        self.run(Operation::SetAccess, |shared, only| {
-            shared.set_access(&[(self.range(), shared.access_change(descriptors)?)], only)
+        self.run(Operation::SetAccess, |shared, expected| {
+            shared.set_access(&[(self.range(), shared.access_change(descriptors)?)], expected)
         })
     }
 
@@ -97,7 +98,9 @@ impl Mapping {
     /// # Errors
     /// As for [`Vmm::revoke`].
     pub fn revoke(&self, agents: &[AgentId]) -> Result<(), Error> {
-        self.run(Operation::Revoke, |shared, only| shared.revoke(&[self.range()], agents, only))
+        self.run(Operation::Revoke, |shared, expected| {
+            shared.revoke(&[self.range()], agents, expected)
+        })
     }
 
     /// Returns the access of an agent to the mapping (`hipMemGetAccess`).
@@ -118,7 +121,9 @@ impl Mapping {
     /// As for [`Vmm::read`]; also if the bytes extend past the mapping.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
         let size = bytes.len();
-        self.run_at(Operation::Read, offset, size, |shared, at, only| shared.read(at, bytes, only))
+        self.run_at(Operation::Read, offset, size, |shared, at, expected| {
+            shared.read(at, bytes, expected)
+        })
     }
 
     /// Copies to the mapping, `offset` bytes from its start; a CPU must have write access.
@@ -129,8 +134,8 @@ impl Mapping {
     /// As for [`Vmm::write`]; also if the bytes extend past the mapping.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
         let size = bytes.len();
-        self.run_at(Operation::Write, offset, size, |shared, at, only| {
-            shared.write(at, bytes, only)
+        self.run_at(Operation::Write, offset, size, |shared, at, expected| {
+            shared.write(at, bytes, expected)
         })
     }
 
@@ -142,8 +147,8 @@ impl Mapping {
     /// # Errors
     /// As for [`Vmm::fill`]; also if the bytes extend past the mapping.
     pub fn fill(&self, offset: usize, value: u32, size: usize) -> Result<(), Error> {
-        self.run_at(Operation::Fill, offset, size, |shared, at, only| {
-            shared.fill(at, value, size, only)
+        self.run_at(Operation::Fill, offset, size, |shared, at, expected| {
+            shared.fill(at, value, size, expected)
         })
     }
 
@@ -157,8 +162,8 @@ impl Mapping {
         bytes: &mut [u8],
         offset: usize,
     ) -> Result<(), Error> {
-        self.run_at(Operation::CopyToHost, offset, bytes.len(), |shared, source, only| {
-            shared.copy_to_host(agent, bytes, source, only)
+        self.run_at(Operation::CopyToHost, offset, bytes.len(), |shared, source, expected| {
+            shared.copy_to_host(agent, bytes, source, expected)
         })
     }
 
@@ -167,9 +172,14 @@ impl Mapping {
     /// # Errors
     /// As for [`Vmm::copy_from_host`]; also if the bytes extend past the mapping.
     pub fn copy_from_host(&self, agent: AgentId, offset: usize, bytes: &[u8]) -> Result<(), Error> {
-        self.run_at(Operation::CopyFromHost, offset, bytes.len(), |shared, destination, only| {
-            shared.copy_from_host(agent, destination, bytes, only)
-        })
+        self.run_at(
+            Operation::CopyFromHost,
+            offset,
+            bytes.len(),
+            |shared, destination, expected| {
+                shared.copy_from_host(agent, destination, bytes, expected)
+            },
+        )
     }
 
     /// Calls `act` with the address while the reservation is locked, if an agent has the access.
@@ -178,18 +188,19 @@ impl Mapping {
     /// of the library, on any reservation: it could deadlock with other threads, and debug builds panic.
     ///
     /// # Errors
-    /// [`Problem::NotGranted`](crate::error::Problem::NotGranted) if the agent lacks the access; otherwise as for [`Vmm::read`].
+    /// [`Problem::NotGranted`](crate::error::Problem::NotGranted) if the agent lacks the access; otherwise as for
+    /// [`Vmm::read`].
     pub fn with_access<T>(
         &self,
         agent: AgentId,
         access: Access,
         act: impl FnOnce(Address) -> T,
     ) -> Result<T, Error> {
-        self.run(Operation::GetAccess, |shared, only| {
+        self.run(Operation::GetAccess, |shared, expected| {
             shared.agent(agent, Argument::Agent)?;
             let range = self.range();
             shared.with_locked(&[range], |guards| {
-                shared.check_granted(guards, range, only, Some(agent), access)?;
+                shared.check_granted(guards, range, expected, Some(agent), access)?;
                 Ok(act(self.address))
             })
         })
@@ -199,7 +210,8 @@ impl Mapping {
     /// keeps its address and its access.
     ///
     /// # Errors
-    /// As for [`Vmm::exchange`]; [`Problem::ForeignHandle`](crate::error::Problem::ForeignHandle) if `other` belongs to another `Vmm`.
+    /// As for [`Vmm::exchange`]; [`Problem::ForeignHandle`](crate::error::Problem::ForeignHandle) if `other` belongs to
+    /// another `Vmm`.
     pub fn exchange(&mut self, other: &mut Self) -> Result<(), Error> {
         Self::exchange_many(slice::from_mut(self), slice::from_mut(other))
     }
@@ -215,10 +227,10 @@ impl Mapping {
         reservation: &Reservation,
         offset: usize,
     ) -> Result<Self, Rejected<Self>> {
-        let moved = self.run(Operation::Relocate, |shared, only| {
+        let moved = self.run(Operation::Relocate, |shared, expected| {
             self.allocation.handle_of(reservation.vmm())?;
             let to = reservation.part(offset, self.size)?;
-            let moved = shared.relocate(to, self.range(), Some(reservation.serial()), only);
+            let moved = shared.relocate(to, self.range(), Some(reservation.serial()), expected);
             // The caller passed an offset, not the destination's address.
             let (argument, base) = (Argument::Destination, reservation.address());
             let serials = moved.map_err(|kind| kind.for_offset(argument, base))?;
@@ -254,7 +266,9 @@ impl Mapping {
     /// # Errors
     /// [`Problem::NotMapped`](crate::error::Problem::NotMapped) if it was unmapped.
     pub fn check_mapped(&self) -> Result<(), Error> {
-        self.run(Operation::GetAccess, |shared, only| shared.check_mapped(self.range(), only))
+        self.run(Operation::GetAccess, |shared, expected| {
+            shared.check_mapped(self.range(), expected)
+        })
     }
 
     pub(crate) fn vmm(&self) -> &Vmm {
@@ -287,17 +301,17 @@ impl Mapping {
         size: usize,
         act: impl FnOnce(&Shared, Address, Expected<'_>) -> Result<T, ErrorKind>,
     ) -> Result<T, Error> {
-        self.run(operation, |shared, only| {
+        self.run(operation, |shared, expected| {
             Argument::Offset.check_bounds(offset, size, self.size)?;
             let address = Address::new(self.address.get() + offset);
-            act(shared, address, only)
+            act(shared, address, expected)
                 .map_err(|kind| kind.for_offset(Argument::Address, self.address))
         })
     }
 
     fn unmap_now(&self) -> Result<(), Error> {
-        self.run(Operation::Unmap, |shared, only| {
-            shared.replace(Operation::Unmap, &[self.range()], only, &mut [])
+        self.run(Operation::Unmap, |shared, expected| {
+            shared.replace(Operation::Unmap, &[self.range()], expected, &mut [])
         })
     }
 }

@@ -35,7 +35,7 @@ struct Inner {
     reserved: Arc<Reserved>,
 }
 
-/// Builds a [`Reservation`]; see [`Reservation::builder`].
+/// The builder of a [`Reservation`]; see [`Reservation::builder`].
 ///
 /// ```
 /// # use hsa_vmm::{Reservation, Runtime, Vmm};

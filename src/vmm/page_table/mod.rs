@@ -37,7 +37,7 @@ pub(super) struct PageTables {
     wait_is_due: Mutex<bool>,
     /// Why the page tables of other GPUs are not controlled, by the index of the agent.
     failures: Vec<(usize, Uncontrolled)>,
-    /// Whether GPUs cannot execute code in memory that they can read and write.
+    /// Whether GPUs are prevented from executing code in memory that they can read and write.
     no_execute: bool,
     /// The agents whose page tables are controlled.
     pub controlled: AgentSet,
@@ -65,8 +65,8 @@ impl From<Failure> for Uncontrolled {
 }
 
 impl PageTables {
-    /// Opens what waits for changes of page tables and, if [requested](VmmOptions::with_page_tables), the address
-    /// spaces of the GPUs, and tests each one. Logs why a GPU's page table is not controlled.
+    /// Opens the barrier and, if [requested](VmmOptions::with_page_tables), the address spaces of the GPUs. Tests each
+    /// address space. Logs why a GPU's page table is not controlled.
     pub fn open(runtime: &Runtime, quirks: Quirks, options: VmmOptions) -> Self {
         let native = runtime.native();
         let gpus: Vec<_> = runtime.gpus().collect();
@@ -142,8 +142,8 @@ impl Vmm {
         self.shared.page_tables.failure(agent.id().index())
     }
 
-    /// Returns why operations do not wait for changes of page tables by `/dev/kfd`, and what they do instead; `None`
-    /// if they wait so, if waiting was not requested ([`VmmOptions::with_barrier`]), and on the simulation.
+    /// Returns why operations do not use `/dev/kfd` to wait for changes of page tables, and what they do instead;
+    /// `None` if they use it, if waiting was not requested ([`VmmOptions::with_barrier`]), and on the simulation.
     pub fn barrier_failure(&self) -> Option<&str> {
         self.shared.page_tables.barrier_failure.as_deref()
     }
@@ -186,9 +186,9 @@ impl Shared {
         granted.iter().filter(differs).collect()
     }
 
-    /// Writes the entries of a mapping in the page tables of these agents, as far as they are controlled and
-    /// the runtime has granted them access. Adds the agents whose entries may have changed to `attempted`. No GPU
-    /// may use the mapping meanwhile.
+    /// Writes the entries of a mapping in the page tables of `agents`. Omits agents whose page table is not
+    /// controlled, or that the runtime has not granted access. Adds the agents whose entries may have changed to
+    /// `attempted`. No GPU may use the mapping during the call.
     pub(super) fn set_entries(
         &self,
         mapping: &MappedRange,
@@ -215,7 +215,7 @@ impl Shared {
         })
     }
 
-    /// Returns the permissions of an entry. Full access is what the runtime grants.
+    /// Returns the permissions of an entry for this access. The runtime itself always grants full access.
     fn permissions(&self, access: Access) -> PagePermissions {
         match access {
             Access::ReadWrite if self.page_tables.no_execute => {
@@ -240,7 +240,7 @@ impl Shared {
         }
     }
 
-    /// Records that waiting has failed for good: [`wait_if_due`](Self::wait_if_due) tries again.
+    /// Records that waiting has failed, so that [`wait_if_due`](Self::wait_if_due) repeats it.
     pub(super) fn set_wait_due(&self) {
         *lock(&self.page_tables.wait_is_due) = true;
     }
@@ -251,7 +251,7 @@ impl Shared {
         if !self.waits_for_gpus() {
             return Ok(());
         }
-        // Locked while waiting, so that no other thread releases memory meanwhile.
+        // Locked while waiting, so that no other thread releases memory before the wait has ended.
         let mut is_due = lock(&self.page_tables.wait_is_due);
         if *is_due {
             self.wait_for_gpus()?;

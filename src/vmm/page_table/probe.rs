@@ -25,7 +25,7 @@ pub(super) struct PageTableProbe<'a> {
 
 /// Memory of the probe, two granules, and its reserved addresses.
 #[derive(Clone, Copy)]
-struct Place {
+struct ProbeMemory {
     address: usize,
     half: usize,
     memory: NativeHandle,
@@ -35,8 +35,8 @@ impl<'a> PageTableProbe<'a> {
     /// Maps memory, replaces the entries of the first half by those of the second half, and reads with the
     /// GPU. No access can fault.
     ///
-    /// An error outside of the result means that the memory may still be mapped, or that a GPU may still use it: it
-    /// stays allocated, and its addresses reserved.
+    /// The inner result is that of the probe. An outer error means that the memory may still be mapped, or that a GPU
+    /// may still use it. The memory then stays allocated, and its addresses stay reserved.
     pub fn run(self) -> Result<Result<(), Uncontrolled>, Uncontrolled> {
         let Some(pool) = self.gpu.vmem_pool() else { return Ok(Err(Uncontrolled::NoPool)) };
         let (half, size) = (pool.granule, 2 * pool.granule);
@@ -50,7 +50,7 @@ impl<'a> PageTableProbe<'a> {
             .call_shared(|native| native.handle_create(pool.native, size, MEMORY_TYPE_PINNED, 0));
         let result = match created {
             Ok(memory) => {
-                let result = self.with_memory(Place { address, half, memory })?;
+                let result = self.with_memory(ProbeMemory { address, half, memory })?;
                 // SAFETY: the memory is not mapped, and no GPU uses it.
                 self.native.call_shared(|native| unsafe { native.handle_release(memory) })?;
                 result
@@ -62,9 +62,9 @@ impl<'a> PageTableProbe<'a> {
         Ok(result)
     }
 
-    /// Returns the result of the probe; errors are as those of [`run`](Self::run).
-    fn with_memory(self, place: Place) -> Result<Result<(), Uncontrolled>, Uncontrolled> {
-        let Place { address, half, memory } = place;
+    /// Returns the result of the probe. An outer error has the same meaning as that of [`run`](Self::run).
+    fn with_memory(self, range: ProbeMemory) -> Result<Result<(), Uncontrolled>, Uncontrolled> {
+        let ProbeMemory { address, half, memory } = range;
         let keeps = self.quirks.export_keeps_descriptor;
         // SAFETY: the handle is alive.
         let exported =
@@ -79,21 +79,21 @@ impl<'a> PageTableProbe<'a> {
         if let Err(error) = self.native.call_shared(map) {
             return Ok(Err(error.into()));
         }
-        let result = self.with_mapping(place, &descriptor)?;
+        let result = self.with_mapping(range, &descriptor)?;
         // SAFETY: the range is one mapping, which nothing uses.
         self.native.call_shared(|native| unsafe { native.unmap(address, 2 * half) })?;
         self.barrier.wait(self.native)?;
         Ok(result)
     }
 
-    /// Returns the result of the probe. An error outside of it means that entries may remain after the runtime's unmap.
+    /// Returns the result of the probe. An outer error means that entries may remain after the runtime's unmap.
     fn with_mapping(
         self,
-        place: Place,
+        range: ProbeMemory,
         descriptor: &OwnedFd,
     ) -> Result<Result<(), Uncontrolled>, Uncontrolled> {
-        let Place { address, half, .. } = place;
-        let buffer = match self.prepare(place, descriptor) {
+        let ProbeMemory { address, half, .. } = range;
+        let buffer = match self.prepare(range, descriptor) {
             Ok(buffer) => buffer,
             Err(reason) => return Ok(Err(reason)),
         };
@@ -111,11 +111,15 @@ impl<'a> PageTableProbe<'a> {
     }
 
     /// Grants the GPU access, and writes a pattern to each half of the memory. Returns its buffer object.
-    fn prepare<'b>(self, place: Place, descriptor: &'b OwnedFd) -> Result<Buffer<'b>, Uncontrolled>
+    fn prepare<'b>(
+        self,
+        range: ProbeMemory,
+        descriptor: &'b OwnedFd,
+    ) -> Result<Buffer<'b>, Uncontrolled>
     where
         'a: 'b,
     {
-        let Place { address, half, .. } = place;
+        let ProbeMemory { address, half, .. } = range;
         let access = [NativeAccess::new(self.gpu.native, Access::ReadWrite.to_bits())];
         // SAFETY: the range is one mapping.
         let set = |native: &Native| unsafe { native.set_access(address, 2 * half, &access) };

@@ -4,15 +4,16 @@ use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, lock};
 use std::collections::TryReserveError;
 
-/// A ring of slots. A thread that adds a value first reserves a place, which stays reserved until the value is
-/// [finished](Self::finish), and then stores the value in a slot that no other thread uses.
+/// A ring of slots. A thread that adds a value first reserves a place, and then stores the value in a slot that no
+/// other thread uses. The place stays reserved until the value is [finished](Self::finish).
 ///
 /// Values get consecutive numbers, and are taken in this order. The number of places that are reserved and not
 /// finished is at most the number of slots. The slot of a new number is therefore empty: its previous value was
 /// taken out before.
 #[derive(Debug)]
 pub(super) struct Incoming<T> {
-    /// Each mutex is locked only while a value is moved in or out, by the thread that stores it or the one that takes it.
+    /// Each mutex is locked only while a value is moved in or out, by the thread that stores it or the thread that
+    /// takes it.
     slots: Box<[Mutex<Option<T>>]>,
     /// The number of places that are reserved and not finished.
     reserved: AtomicUsize,
@@ -21,6 +22,8 @@ pub(super) struct Incoming<T> {
 }
 
 impl<T> Incoming<T> {
+    /// Creates an empty queue with `capacity` slots.
+    ///
     /// # Errors
     /// If the slots cannot be allocated.
     pub fn new(capacity: usize) -> Result<Self, TryReserveError> {
@@ -66,7 +69,7 @@ impl<T> Incoming<T> {
         if number >= self.next() { None } else { lock(self.slot(number)).take() }
     }
 
-    /// Makes the place of a value that was taken available again.
+    /// Ends the reservation of one place, whose value was taken.
     pub fn finish(&self) {
         self.reserved.fetch_sub(1, Ordering::SeqCst);
     }
@@ -81,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_queue_rejects_values_until_one_is_finished() {
+    fn reserve_fails_until_taken_values_are_finished() {
         let queue = Incoming::new(2).unwrap();
         for round in 0..5 {
             let first = queue.reserve(2).unwrap();

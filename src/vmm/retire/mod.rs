@@ -36,7 +36,7 @@ pub struct RetireReport {
     pub retired: usize,
     /// The number of mappings that are in the queue now.
     pub pending: usize,
-    /// The mappings that were not unmapped since the last report, and left the queue. At most as many as the
+    /// The mappings that have left the queue since the last report without being unmapped. At most as many as the
     /// queue's capacity are stored; all are logged.
     pub failures: Vec<RetireFailure>,
 }
@@ -67,7 +67,7 @@ pub struct RetireFailure {
     pub quarantined: bool,
 }
 
-/// Builds a [`RetireQueue`]; see [`RetireQueue::builder`].
+/// The builder of a [`RetireQueue`]; see [`RetireQueue::builder`].
 ///
 /// ```
 /// use hsa_vmm::vmm::RetireQueue;
@@ -126,7 +126,7 @@ impl RetireQueueBuilder {
     }
 }
 
-/// Unmaps memory later, when HSA signals show that no agent uses it any more.
+/// A queue of mappings, each of which is unmapped when HSA signals show that no agent uses it any more.
 ///
 /// A program that gives memory back while a kernel may still read it would have to wait for the kernel. A
 /// retire queue takes the mapping, and unmaps it when all its signals have reached their values
@@ -142,8 +142,8 @@ impl RetireQueueBuilder {
 ///   unmapped, so the retirements of a range keep their order.
 /// * A mapping whose signals do not fire within the time limit is quarantined: it stays mapped until the process
 ///   ends, its reservation is not freed, calls that unmap it or change access to it fail, and [`Vmm::quarantine`]
-///   lists it. Its bytes can still be read and written. The same happens if
-///   the runtime cannot unmap it. If a `Vmm` with such a mapping is dropped, it frees everything else, and the
+///   lists it. Its bytes can still be read and written. A mapping that the runtime cannot unmap is also
+///   quarantined. If a `Vmm` with such a mapping is dropped, it frees everything else, and the
 ///   runtime stays started.
 /// * Errors are returned by [`poll`](Self::poll) and [`drain`](Self::drain), and logged.
 /// * Dropping the queue waits until it is empty: at most the time limit, and the calls of the runtime.
@@ -294,9 +294,8 @@ impl RetireQueue {
         self.drain(Duration::ZERO)
     }
 
-    /// Waits until every mapping that was submitted before this call is unmapped or quarantined, at most
-    /// `limit`, and returns what has happened since the last report. After the limit,
-    /// [`RetireReport::pending`] is not 0.
+    /// Waits until every mapping that was submitted before this call is unmapped or quarantined, but for at most
+    /// `limit`. Returns what has happened since the last report. After the limit, [`RetireReport::pending`] is not 0.
     ///
     /// # Errors
     /// As for [`poll`](Self::poll).
@@ -396,7 +395,7 @@ impl Drop for RetireQueue {
                 crate::log::event!(ERROR, "the thread of a retire queue has panicked");
             }
         }
-        // Every deadline has passed after the time limit, so that this ends.
+        // Every deadline has passed after the time limit, so that the loop ends.
         while self.pending() > 0 {
             let _ = self.core.drain(None);
         }

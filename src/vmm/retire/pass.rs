@@ -25,7 +25,7 @@ pub(super) type Signals = SmallVec<[(hsa_signal_t, SignalCondition); MAX_SIGNALS
 const FIRST_PAUSE: Duration = Duration::from_micros(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 /// The number of passes over an empty queue after which the thread sleeps until it is woken. Waking costs a system
-/// call, which a steady stream of submissions thus avoids.
+/// call, which a steady stream of submissions avoids in this way.
 const PASSES_BEFORE_SLEEP: u32 = 20;
 
 /// A submitted mapping.
@@ -65,7 +65,7 @@ struct Pending {
     report: RetireReport,
 }
 
-/// Computes the pauses between passes.
+/// The pause between two passes, which grows while there is no progress.
 struct Pauses(Duration);
 
 impl Pauses {
@@ -81,6 +81,8 @@ impl Pauses {
 }
 
 impl Core {
+    /// Creates an empty queue for at most `capacity` mappings. `limit` is the time limit of each.
+    ///
     /// # Errors
     /// If memory for this capacity cannot be allocated.
     pub fn new(vmm: Vmm, capacity: usize, limit: Duration) -> Result<Self, TryReserveError> {
@@ -97,7 +99,7 @@ impl Core {
         })
     }
 
-    /// Returns whether the thread sleeps and must be woken by the caller.
+    /// Marks the thread as awake. Returns whether it was asleep, so that the caller must wake it.
     pub fn begin_wake(&self) -> bool {
         self.sleeps.load(Ordering::SeqCst) && self.sleeps.swap(false, Ordering::SeqCst)
     }
@@ -107,7 +109,7 @@ impl Core {
         self.ended.store(true, Ordering::SeqCst);
     }
 
-    /// Makes passes until the queue is dropped and nothing is pending. The function of the thread.
+    /// Makes passes until the queue is dropped and nothing is pending. The thread runs this function.
     pub fn run(&self) {
         let (mut pauses, mut empty_passes) = (Pauses(FIRST_PAUSE), 0);
         loop {
@@ -191,7 +193,7 @@ impl Core {
             }
             !holds
         });
-        let failed = match unmet {
+        let result = match unmet {
             None => it.unmap(shared).map_err(|kind| Error::new(Operation::Unmap, kind)),
             Some((signal, condition, value)) => {
                 if it.deadline.is_none_or(|deadline| now < deadline) {
@@ -202,7 +204,7 @@ impl Core {
                 Err(Error::new(Operation::Retire, kind))
             }
         };
-        match failed {
+        match result {
             Ok(()) => report.retired += 1,
             Err(error) => {
                 let quarantined = it.quarantine(shared, &error);
@@ -238,8 +240,8 @@ impl Retirement {
 }
 
 impl Shared {
-    /// Quarantines a single mapping: it stays mapped, and operations on it fail. Returns `false` if the range no
-    /// longer is this mapping.
+    /// Quarantines a single mapping: it stays mapped, and operations on it fail. Returns `false` if this mapping does
+    /// not exist any more.
     fn quarantine_mapping(&self, range: Range, serial: u64, error: &Error) -> bool {
         let exists =
             |it: &Reserved| it.mappings().exact(range).is_some_and(|it| it.serial == serial);

@@ -11,15 +11,15 @@ use std::sync::Arc;
 /// A page that was submitted to a retire queue.
 #[derive(Debug)]
 pub(super) struct RetiredPage {
-    /// The serial of its mapping.
+    /// The serial number of its mapping.
     serial: u64,
     /// The memory that it maps.
     pub handle: Handle,
 }
 
 impl Locked<'_> {
-    /// Returns why a retired page cannot be used; `None` if its queue has unmapped it since the last call that
-    /// reclaimed pages, and for other pages.
+    /// Returns why a retired page cannot be used; `None` for a page that is not retired, or that its queue has
+    /// unmapped since the last call of [`reclaim`](Self::reclaim).
     pub(super) fn problem_of_retired(&self, page: usize) -> Option<Problem> {
         let (vmm, address) = (&self.core.vmm, self.core.address_of(page));
         let serial = self.table.retired.get(&page)?.serial;
@@ -64,7 +64,8 @@ impl Locked<'_> {
     /// Removes the pages that a retire queue has unmapped, and returns kept memory to the pool. Marks those that it
     /// has quarantined.
     ///
-    /// The queue drops the mapping after it has unmapped it. Until then, the pool could not keep the memory.
+    /// The queue drops its `Mapping` value only after it has unmapped the page. Until then the memory has another
+    /// user, and the pool cannot keep it.
     pub(in crate::buffer::paged) fn reclaim(&mut self) {
         let core = self.core;
         let Table { pages, retired, counters, .. } = &mut *self.table;
