@@ -63,7 +63,7 @@ fn send(runtime: &Runtime, vmm: &Vmm, role: &str, arguments: &[&str]) -> anyhow:
     let mut text = [0; 23];
     view.read(4096, &mut text)?;
     println!("{role} {:6}: read \"{}\"", std::process::id(), String::from_utf8_lossy(&text));
-    assert_eq!(&text, b"written by the receiver");
+    ensure!(&text == b"written by the receiver", "wrong text");
     Ok(())
 }
 
@@ -78,7 +78,7 @@ fn receive(runtime: &Runtime, vmm: &Vmm, role: &str) -> anyhow::Result<()> {
     let mut text = [0; 21];
     view.read(0, &mut text)?;
     println!("{role} {process:6}: read \"{}\"", String::from_utf8_lossy(&text));
-    assert_eq!(&text, b"written by the sender");
+    ensure!(&text == b"written by the sender", "wrong text");
     view.write(4096, b"written by the receiver")?;
     Ok(())
 }

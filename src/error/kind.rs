@@ -245,9 +245,11 @@ pub enum ErrorKind {
     /// was rolled back.
     #[error("{count} pages from page {first} on are lost and never used again")]
     PagesLost {
-        /// The first page.
+        /// The first lost page.
         first: usize,
-        /// The number of pages.
+        /// The number of adjacent lost pages. Other pages may be lost, too:
+        /// [`PagedBuffer::state`](crate::buffer::PagedBuffer::state) returns
+        /// [`Lost`](crate::buffer::PageState::Lost) for each.
         count: usize,
         /// The first failure.
         cause: Box<Error>,

@@ -4,6 +4,7 @@ use super::Failure;
 use core::fmt;
 use derive_more::{Debug, Display};
 use hsa_sys as sys;
+use rustix::io::Errno;
 
 /// The status that a function of the runtime returned.
 ///
@@ -113,7 +114,7 @@ pub enum DriverState {
     /// This user may not open `/dev/kfd`.
     #[display("/dev/kfd may not be opened: add this user to the groups `render` and `video`")]
     Forbidden,
-    /// `/dev/kfd` can be opened.
+    /// `/dev/kfd` exists, and was not forbidden to open.
     #[display("/dev/kfd is there; the kernel's log may say more (`dmesg`)")]
     Present,
 }
@@ -127,8 +128,12 @@ impl DriverState {
     fn of<T>(opened: &std::io::Result<T>) -> Self {
         match opened {
             Ok(_) => Self::Present,
-            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Self::Forbidden,
-            Err(_) => Self::Missing,
+            Err(error) => match Errno::from_io_error(error) {
+                Some(Errno::ACCESS | Errno::PERM) => Self::Forbidden,
+                // NXIO and NODEV: the device file has no driver.
+                Some(Errno::NOENT | Errno::NXIO | Errno::NODEV) => Self::Missing,
+                _ => Self::Present,
+            },
         }
     }
 }
@@ -136,7 +141,7 @@ impl DriverState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{Error, ErrorKind};
+    use std::io::Error;
 
     #[test]
     fn status_displays_name_and_value() {
@@ -160,15 +165,14 @@ mod tests {
 
     #[test]
     fn driver_state_follows_the_open_error() {
-        let state = |kind: Option<ErrorKind>| {
-            DriverState::of(&kind.map_or(Ok(()), |it| Err(Error::from(it))))
-        };
-        for (kind, expected, advice) in [
-            (None, DriverState::Present, "dmesg"),
-            (Some(ErrorKind::PermissionDenied), DriverState::Forbidden, "`render` and `video`"),
-            (Some(ErrorKind::NotFound), DriverState::Missing, "amdgpu"),
+        for (opened, expected, advice) in [
+            (Ok(()), DriverState::Present, "dmesg"),
+            (Err(Errno::MFILE), DriverState::Present, "dmesg"),
+            (Err(Errno::ACCESS), DriverState::Forbidden, "`render` and `video`"),
+            (Err(Errno::NOENT), DriverState::Missing, "amdgpu"),
+            (Err(Errno::NODEV), DriverState::Missing, "amdgpu"),
         ] {
-            assert_eq!(state(kind), expected);
+            assert_eq!(DriverState::of(&opened.map_err(Error::from)), expected);
             assert!(expected.to_string().contains(advice), "{expected}");
         }
     }

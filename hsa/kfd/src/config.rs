@@ -41,7 +41,7 @@ impl Config {
             .map_err(|error| format!("HSA_KFD_FAULTS: {error}"))?;
         let record = environment::variable(hsa_faults::RECORD);
         if let Some(path) = record.filter(|path| !path.is_empty() && !config.faults.is_empty()) {
-            match File::options().append(true).open(&path).and_then(own::keep_file) {
+            match File::options().append(true).open(&path).map(own::keep_file) {
                 Ok(file) => config.faults = config.faults.recording_to(file),
                 // Not fatal: the process that created the file may have ended and removed it.
                 Err(error) => print_error(format_args!("{}: {error}", hsa_faults::RECORD)),

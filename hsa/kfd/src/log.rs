@@ -58,7 +58,7 @@ impl Log {
         let file = match environment::variable("HSA_KFD_LOG") {
             Some(path) => {
                 let opened = File::options().create(true).append(true).open(&path);
-                let kept = opened.and_then(own::keep_file);
+                let kept = opened.map(own::keep_file);
                 Some(kept.map_err(|error| format!("{}: {error}", path.to_string_lossy()))?)
             }
             None => None,
