@@ -161,23 +161,28 @@ fn async_copies_wait_for_dependencies() {
     let (buffer_a, _) = r.mapped(N, &[(r.gpus[0], RW), (r.gpus[1], RW)]);
     let (buffer_b, _) = r.mapped(N, &[(r.gpus[0], RW)]);
     let copy = r.hsa.hsa_amd_memory_async_copy.expect("in the table");
-    let copy = |to: usize, of, from: usize, at, dependencies: &[hsa_signal_t], done| unsafe {
+    let copy = |to: usize,
+                to_agent,
+                from: usize,
+                from_agent,
+                dependencies: &[hsa_signal_t],
+                done| unsafe {
         let (to, from) = (without_provenance_mut(to), without_provenance(from));
         let list = if dependencies.is_empty() { null() } else { dependencies.as_ptr() };
-        copy(to, of, from, at, N, dependencies.len() as u32, list, done)
+        copy(to, to_agent, from, from_agent, N, dependencies.len() as u32, list, done)
     };
     let (first, second) = (r.signal(1), r.signal(1));
     r.poke(buffer_a, 6);
     // The second copy waits for the first, which is submitted later and waits for another signal.
-    let go = r.signal(1);
+    let released = r.signal(1);
     let mut host = vec![0u8; N];
     let back = r.lock(host.as_mut_ptr().addr(), N).expect("host memory");
     assert_eq!(copy(back, r.cpus[0], buffer_b, r.gpus[0], &[first], second), OK);
-    assert_eq!(copy(buffer_b, r.gpus[0], buffer_a, r.gpus[0], &[go], first), OK);
+    assert_eq!(copy(buffer_b, r.gpus[0], buffer_a, r.gpus[0], &[released], first), OK);
     let load = r.hsa.hsa_signal_load_scacquire.expect("in the table");
     assert_eq!(unsafe { (load(first), load(second)) }, (1, 1));
     let store = r.hsa.hsa_signal_store_screlease.expect("in the table");
-    unsafe { store(go, 0) };
+    unsafe { store(released, 0) };
     assert_eq!(r.wait_below(second, 1), 0);
     assert_eq!(read(back), 6);
     // GPU 1 has no access to the destination.

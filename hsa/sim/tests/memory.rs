@@ -182,7 +182,8 @@ fn video_memory_is_limited() {
         "every GPU has its own memory"
     );
     assert_eq!(r.pool_free(rest), OK);
-    assert_eq!(agent_info::<u64>(r.hsa, r.gpus[0], 0xA015), Ok(512 << 20), "MEMORY_AVAIL");
+    let available = agent_info::<u64>(r.hsa, r.gpus[0], HSA_AMD_AGENT_INFO_MEMORY_AVAIL);
+    assert_eq!(available, Ok(512 << 20));
     // An import keeps the memory, and does not claim it again.
     let imported = r.import(r.export(half).expect("a descriptor")).expect("an import");
     assert_eq!(r.release(half), OK);
@@ -237,7 +238,8 @@ fn cpu_faults_without_large_bar() {
 
 #[test]
 fn set_access_revokes_unnamed_agents() {
-    // 6.0 revokes their access; later releases if a permission changes; extension 1.7 keeps it.
+    // ROCm 6.0 revokes the access of unnamed agents. Extensions 1.4 to 1.6 revoke it only if a permission changes; from
+    // extension 1.7 on, unnamed agents keep their access.
     let versions = [("none", NONE, NONE), ("4", RW, NONE), ("6", RW, NONE), ("7", RW, RW)];
     for (version, after_grant, after_change) in versions {
         let r = start(&format!("era=a,extension={version}"));

@@ -29,13 +29,20 @@ impl Mapped {
         mapped
     }
 
-    /// Replaces the entries of some pages by those of other pages of the memory.
-    fn replace(&self, page: usize, count: usize, of: usize, permissions: u32) -> hsa_status_t {
+    /// Maps `count` pages of the memory, from `memory_page` on, at the page `page` of the range.
+    fn replace(
+        &self,
+        page: usize,
+        count: usize,
+        memory_page: usize,
+        permissions: u32,
+    ) -> hsa_status_t {
         let start = self.base + page * N;
         // SAFETY: the descriptor stays open until the end of the test.
         let memory = unsafe { BorrowedFd::borrow_raw(self.descriptor) };
         let (gpu, range) = (self.rig.gpus[0], start..start + count * N);
-        match self.rig.simulation.replace_entries(gpu, memory, range, of * N, permissions) {
+        match self.rig.simulation.replace_entries(gpu, memory, range, memory_page * N, permissions)
+        {
             Ok(()) => OK,
             Err(status) => status,
         }
@@ -61,7 +68,7 @@ impl Mapped {
 const UNCHANGED: [Option<(usize, bool)>; 3] = [Some((0, true)), Some((1, true)), Some((2, true))];
 
 #[test]
-fn replaced_entries_split_those_around_them() {
+fn replace_splits_the_surrounding_entry() {
     let mapped = Mapped::new("");
     assert_eq!(mapped.pages(), UNCHANGED);
     assert_eq!(mapped.replace(1, 1, 2, READ), OK);
@@ -93,7 +100,7 @@ fn invalid_replacements_change_nothing() {
     };
     let (gpu, memory, base) = (mapped.rig.gpus[0], mapped.descriptor, mapped.base);
     assert_eq!(replace(gpu, memory, base..base + 3 * N, N), Err(INVALID_ARGUMENT), "too large");
-    assert_eq!(replace(gpu, memory, base..base + 1, 0), Err(INVALID_ARGUMENT), "half a page");
+    assert_eq!(replace(gpu, memory, base..base + 1, 0), Err(INVALID_ARGUMENT), "not a whole page");
     assert_eq!(replace(gpu, memory, base..base, 0), Err(INVALID_ARGUMENT), "an empty range");
     assert_eq!(replace(gpu, memory, base..base + N, usize::MAX - N + 1), Err(INVALID_ARGUMENT));
     assert_eq!(replace(gpu, 0, base..base + N, 0), Err(INVALID_ARGUMENT), "no memory");

@@ -35,7 +35,7 @@ fn file(size: usize) -> OwnedFd {
 }
 
 #[test]
-fn extension_is_1_33() {
+fn runtime_attributes_are_those_of_libhsa() {
     let rig = start(E);
     let minor = system_info::<u16>(rig.hsa, HSA_AMD_SYSTEM_INFO_EXT_VERSION_MINOR);
     assert_eq!(minor, Ok(33));
@@ -93,7 +93,7 @@ fn reserve_checks_its_arguments() {
     let reserve = e.vmem.hsa_amd_vmem_address_reserve;
     assert_eq!(unsafe { reserve(&mut address, N, 0, 0) }, OK);
     assert_eq!(e.free(address.addr(), N), OK);
-    // With NO_REGISTER, the addresses are a reservation all the same.
+    // With NO_REGISTER, generation D returns ordinary memory, and E an ordinary reservation.
     let no_register = u64::from(HSA_AMD_VMEM_ADDRESS_NO_REGISTER);
     for (rig, is_memory) in [(&d, true), (&e, false)] {
         let base = rig.try_reserve(N, 0, N, no_register).expect("a reservation");
@@ -114,7 +114,7 @@ fn unknown_flags_are_rejected() {
         assert_eq!(unsafe { map(base, N, 0, handle, 1) }, expected, "{era}");
         let (mut descriptor, export) = (-1, rig.vmem.hsa_amd_vmem_export_shareable_handle);
         assert_eq!(unsafe { export(&mut descriptor, handle, 2) }, expected, "{era}");
-        // Memory that is not cached, and an export for other PCIe devices.
+        // Known flags are accepted: uncached memory, and an export for other PCIe devices.
         let uncached = u64::from(HSA_AMD_MEMORY_POOL_UNCACHED_FLAG);
         assert!(rig.try_create(rig.vram[0], N, MEMORY_TYPE_NONE, uncached).is_ok());
         assert_eq!(unsafe { export(&mut descriptor, handle, 1) }, OK);
@@ -142,7 +142,7 @@ fn map_starts_at_the_offset() {
 }
 
 #[test]
-fn map_rejects_what_does_not_fit() {
+fn map_rejects_invalid_ranges_of_memory() {
     let rig = start(E);
     let (base, handle) = (reserve(&rig, 3), rig.create(2 * N));
     for (size, offset) in
@@ -172,7 +172,7 @@ fn unaligned_address_fails_when_access_is_set() {
 }
 
 #[test]
-fn set_access_takes_whole_mappings() {
+fn set_access_requires_whole_mappings() {
     for (era, part, unmapped, unknown) in [
         (D, OK, INVALID_ALLOCATION, OK),
         (E, INVALID_ALLOCATION, INVALID_ALLOCATION, INVALID_ARGUMENT),
@@ -348,7 +348,7 @@ fn fabric_handles_exist_only_in_generation_d() {
 }
 
 #[test]
-fn fabric_handle_is_the_same_memory() {
+fn fabric_handle_refers_to_the_same_memory() {
     let exporter = start(D);
     let (base, handle) = mapped(&exporter, 1);
     assert_eq!(exporter.set(base, N, &[(exporter.cpus[0], RW)]), OK);
