@@ -83,7 +83,7 @@ impl<C: Copy> Injector<C> {
                 Effect::Misbehave(fault) => injection.outcome = Ok(Some(fault)),
             }
             if let Some(recorder) = &self.recorder {
-                recorder.add(index);
+                recorder.report_once(index);
             }
         }
         injection
@@ -92,7 +92,7 @@ impl<C: Copy> Injector<C> {
 
 impl Recorder {
     /// Reports a rule, unless it was reported before.
-    fn add(&self, index: usize) {
+    fn report_once(&self, index: usize) {
         let Some(reported) = self.reported.get(index) else { return };
         if !reported.load(Ordering::Relaxed) && !reported.swap(true, Ordering::Relaxed) {
             (self.report)(index + 1);

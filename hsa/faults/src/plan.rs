@@ -87,7 +87,8 @@ pub trait Target {
     /// Returns the names of the calls, for messages.
     fn calls(&self) -> Vec<&str>;
 
-    /// Returns whether a call supports a fault. Not asked for `lost`, `hang` and `crash`, which every call supports.
+    /// Returns whether a call supports a fault. Not called for `lost`, `hang` and `crash`, which every call
+    /// supports.
     fn supports(&self, call: &str, fault: FaultKind) -> bool;
 }
 

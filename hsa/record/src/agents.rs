@@ -1,4 +1,4 @@
-//! The header: the process, the runtime, its agents and their pools.
+//! The header of a recording: the process, the runtime, its agents and their pools.
 
 use crate::line::Line;
 use crate::recording::bytes;

@@ -53,13 +53,19 @@ unsafe fn start(table: *mut ApiTable) -> bool {
     // SAFETY: the caller promises the tables.
     let table = unsafe { *table };
     if table.version.major != API_TABLE_MAJOR || table.core.is_null() || table.amd_ext.is_null() {
-        recording::print_error(format_args!("not recording: this runtime has other tables"));
+        recording::print_error(format_args!(
+            "not recording: this runtime's tables have version {} instead of {API_TABLE_MAJOR}, or are missing",
+            table.version.major
+        ));
         return false;
     }
     // SAFETY: as above; each table begins with its version.
     let majors = unsafe { [(*table.core).version.major, (*table.amd_ext).version.major] };
     if majors != [CORE_MAJOR, AMD_EXT_MAJOR] {
-        recording::print_error(format_args!("not recording: this runtime has other tables"));
+        recording::print_error(format_args!(
+            "not recording: this runtime's tables have the versions {majors:?} instead of {:?}",
+            [CORE_MAJOR, AMD_EXT_MAJOR]
+        ));
         return false;
     }
     // SAFETY: the versions are those that the wrappers and the queries are written for.

@@ -30,7 +30,7 @@ thread_local! {
     static THREAD: Cell<u32> = const { Cell::new(0) };
 }
 
-/// The beginning of a call.
+/// The time at which a call began.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Start(u64);
 

@@ -8,7 +8,7 @@ use core::ptr;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-/// The maximum number of frames that are looked at.
+/// The maximum number of frames that are read from a stack.
 const MAX_FRAMES: usize = 64;
 /// Makes `dladdr1` return the `link_map` (`dlfcn.h`).
 const RTLD_DL_LINKMAP: c_int = 2;

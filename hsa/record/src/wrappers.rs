@@ -72,7 +72,7 @@ macro_rules! wrappers {
     (@table amd_ext, $table:ident) => { (AMD_EXT, $table.amd_ext) };
 }
 
-/// Returns the elements of an array, without those after the maximum; none if the pointer is null.
+/// Returns the first elements of an array, at most [`MAX_ELEMENTS`]; none if the pointer is null.
 ///
 /// # Safety
 /// A pointer other than null must be valid for `count` elements.

@@ -232,12 +232,15 @@ struct Tables {
 }
 
 const fn tables<const SLOT: usize>() -> Tables {
-    macro_rules! steps {
+    macro_rules! for_each_version {
         ($vmem:path; $($index:literal)*) => {
             [$(Table { core: core::<SLOT>(VERSIONS[$index]), vmem: $vmem(VERSIONS[$index]) }),*]
         };
     }
-    Tables { real: steps!(vmem::<SLOT>; 0 1 2 3 4), nothing: steps!(nothing::vmem; 0 1 2 3 4) }
+    Tables {
+        real: for_each_version!(vmem::<SLOT>; 0 1 2 3 4),
+        nothing: for_each_version!(nothing::vmem; 0 1 2 3 4),
+    }
 }
 
 macro_rules! slots {

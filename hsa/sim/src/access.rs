@@ -137,7 +137,8 @@ impl Instance {
         result
     }
 
-    /// Adds an agent's access to a mapping. `changed`: the agent had another permission before.
+    /// Adds an agent's access to a mapping. `changed`: whether the agent had another
+    /// permission before.
     fn grant_access(
         &self,
         state: &mut State,
@@ -151,7 +152,7 @@ impl Instance {
         let mapping = mapping_mut(state, start)?;
         let Mapping { size, offset, reservation, .. } = *mapping;
         if !start.is_multiple_of(PAGE) || (offset + size) as u64 > memory.size {
-            return Err(self.behaviour.not_mappable());
+            return Err(self.behaviour.not_mappable_status());
         }
         let size = self.affected_size(size.next_multiple_of(PAGE));
         let memory = self.visible_memory(memory);
@@ -168,7 +169,9 @@ impl Instance {
                 }
                 if !changed && self.behaviour.grant_needs_descriptor() && !has_spare_descriptor() {
                     if self.behaviour.grant_without_descriptor_aborts() {
-                        eprintln!("hsa-sim: no free descriptor for a GPU's access; AMD aborts too");
+                        eprintln!(
+                            "hsa-sim: no free descriptor to grant a GPU access; AMD aborts too"
+                        );
                         std::process::abort();
                     }
                     return Err(HSA_STATUS_ERROR_OUT_OF_RESOURCES);
@@ -197,11 +200,11 @@ impl Instance {
 
     /// Returns the (read, write) permissions of a GPU's page-table entry.
     fn gpu_permissions(&self, permission: hsa_access_permission_t) -> (bool, bool) {
-        let enforced = match self.behaviour.permissions_are_exact() {
+        let mode = match self.behaviour.permissions_are_exact() {
             true => GpuPermissions::Enforced,
             false => self.config.gpu_permissions,
         };
-        match (enforced, permission) {
+        match (mode, permission) {
             _ if self.has_fault(FaultKind::Narrow) => (true, false),
             (GpuPermissions::Recorded, _) | (_, HSA_ACCESS_PERMISSION_RW) => (true, true),
             (_, HSA_ACCESS_PERMISSION_RO) => (true, false),

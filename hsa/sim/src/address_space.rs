@@ -88,8 +88,8 @@ pub(crate) fn reserve_near(hint: usize, size: usize, access: Protection) -> io::
 /// The range must be the caller's and no longer in use.
 pub(crate) unsafe fn release(address: usize, size: usize) {
     if size > 0 {
-        // SAFETY: the caller's range. Only splitting a mapping without kernel memory can fail; the
-        // range then stays reserved, which is harmless.
+        // SAFETY: the caller's range. The call fails only if it splits a mapping and the kernel has no
+        // memory for that; the range then stays reserved, which is harmless.
         unsafe { libc::munmap(without_provenance_mut(address), size) };
     }
 }

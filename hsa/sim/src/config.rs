@@ -206,8 +206,8 @@ impl Config {
     }
 
     /// Returns one CPU and `gpus` MI300X whose virtual memory [does nothing](Self::has_no_op_vmem)
-    /// and which the CPU cannot access. Simulates ROCm 6.4, because in later releases callers must
-    /// map over unmapped ranges to release their memory.
+    /// and which the CPU cannot access. Simulates ROCm 6.4, because in ROCm 7.2 callers must map
+    /// over unmapped ranges to release their memory.
     #[must_use]
     pub fn nothing(gpus: usize) -> Self {
         let mut config = Self::mi300x(gpus).with_generation(Generation::A);
@@ -356,7 +356,7 @@ impl Gpu {
         self.isa_features.split(':').any(|feature| feature == "xnack+")
     }
 
-    /// Returns whether the hardware supports images: all but gfx94x does.
+    /// Returns whether the hardware supports images: every GPU but gfx94x does.
     pub(crate) fn has_images(&self) -> bool {
         !self.isa.starts_with("gfx94")
     }

@@ -1,4 +1,4 @@
-//! The text form of configurations, for the variable `HSA_SIM` and the command.
+//! The text form of configurations, for the variable `HSA_SIM` and the command `hsa-vmm`.
 
 use crate::config::{GIB, KIB, MIB, PageTableUpdates};
 use crate::faults::FaultPlanError;

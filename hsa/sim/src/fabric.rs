@@ -1,7 +1,8 @@
 //! Fabric handles: physical memory that is exported and imported by a number of 16 bytes.
 //!
 //! A fabric handle contains a process id, a descriptor number and the memory's token, and is opened as an IPC
-//! handle is. The simulated fabric ends at the machine. A handle keeps no memory alive, as with real fabrics.
+//! handle is. The simulated fabric ends at the machine. A fabric handle keeps no memory alive, as with real
+//! fabrics.
 
 use crate::handles::{Content, Handle};
 use crate::instance::Instance;

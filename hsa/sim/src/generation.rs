@@ -3,7 +3,8 @@
 //! The sources of generation E are the files of rocm-systems#12228: `runtimes/hsa/libhsa/src/memory.rs`, `runtime.rs`
 //! and `README.md`, and below them `runtimes/ddi/rocddi/src/driver/linux_kfd/vmem.rs`.
 //!
-//! All other modules query [`Behaviour`] by name and never compare version numbers.
+//! All other modules query [`Behaviour`]. Only `abi` and `nothing` compare version numbers, to leave out the functions
+//! that a release lacks.
 
 use core::fmt;
 use core::ops::RangeInclusive;
@@ -113,14 +114,14 @@ impl Behaviour {
         self.extension < 6
     }
 
-    /// Sizes from this limit on are rejected (observed in 6.1.2; later only the address space
-    /// limits them).
+    /// Returns the smallest rejected size (observed in 6.1.2; later only the address space limits
+    /// sizes).
     pub(crate) fn reservation_limit(self) -> usize {
         if self.extension < 6 { 64 << 40 } else { usize::MAX }
     }
 
-    /// `reserve_align` rejects sizes that are not whole pages, an alignment of less than a page, also 0, and unknown
-    /// flags (E: memory.rs, `hsa_amd_vmem_address_reserve_align`).
+    /// `reserve_align` rejects sizes that are not whole pages, an alignment of less than a page (including 0), and
+    /// unknown flags (E: memory.rs, `hsa_amd_vmem_address_reserve_align`).
     pub(crate) fn reserve_checks_arguments(self) -> bool {
         self.is_rocddi()
     }
@@ -193,7 +194,8 @@ impl Behaviour {
         self.generation == Generation::B
     }
 
-    /// `map` maps from the offset that it is given (E: memory.rs, `hsa_amd_vmem_map`). ROCr never reads it.
+    /// `map` maps the memory from the argument `offset` on (E: memory.rs, `hsa_amd_vmem_map`). ROCr ignores the
+    /// argument.
     pub(crate) fn maps_from_offset(self) -> bool {
         self.is_rocddi()
     }
@@ -209,7 +211,8 @@ impl Behaviour {
         self.generation >= Generation::C
     }
 
-    /// `map` rejects a range that is larger than the memory, also of imports. Otherwise, `set_access` does.
+    /// `map` rejects a range that is larger than the memory, also if the memory is imported. Otherwise, `set_access`
+    /// rejects the range.
     pub(crate) fn map_checks_size(self) -> bool {
         !self.map_only_records() || self.is_rocddi()
     }
@@ -260,9 +263,9 @@ impl Behaviour {
         self.is_rocddi()
     }
 
-    /// The status of `set_access` if memory cannot be mapped at the address or in this size (E: device.rs,
+    /// Returns the status of `set_access` if memory cannot be mapped at the address or in this size (E: device.rs,
     /// `validate_virtual_mapping`).
-    pub(crate) fn not_mappable(self) -> hsa_status_t {
+    pub(crate) fn not_mappable_status(self) -> hsa_status_t {
         if self.is_rocddi() { HSA_STATUS_ERROR_INVALID_ARGUMENT } else { HSA_STATUS_ERROR }
     }
 
@@ -288,7 +291,7 @@ impl Behaviour {
         self.extension < 6
     }
 
-    /// Which unnamed agents lose access: in 6.0 all; in 6.1.2 all if a permission changes (seen).
+    /// Returns which unnamed agents lose access: in 6.0 all; in 6.1.2 all if a permission changes (seen).
     pub(crate) fn unnamed_agents(self) -> UnnamedAgents {
         match self.extension {
             ..6 if !self.extension_reported => UnnamedAgents::Dropped,
@@ -304,7 +307,8 @@ impl Behaviour {
     }
 
     /// The owner must be granted access after its peers: otherwise, it reads unrelated pages in ROCm 7.14
-    /// (rocm-systems#9908, openxla/xla#46576). Here the call for the peer fails, so that tests notice it.
+    /// (rocm-systems#9908, openxla/xla#46576). In the simulation, the later call for the peer fails, so that
+    /// tests notice the wrong order.
     pub(crate) fn owner_must_be_last(self) -> bool {
         self.generation == Generation::C
     }
@@ -314,8 +318,8 @@ impl Behaviour {
         self.extension >= 7 && !self.is_rocddi()
     }
 
-    /// The status of `agents_allow_access` for addresses that it does not accept.
-    pub(crate) fn not_allocated(self) -> hsa_status_t {
+    /// Returns the status of `agents_allow_access` for addresses that it does not accept.
+    pub(crate) fn not_allocated_status(self) -> hsa_status_t {
         if self.is_rocddi() { HSA_STATUS_ERROR_INVALID_ALLOCATION } else { HSA_STATUS_ERROR }
     }
 
@@ -342,8 +346,8 @@ impl Behaviour {
 
     // --- Sharing ---
 
-    /// An imported descriptor is first used when access is set (rocm-systems#6471, of which #8304 describes the
-    /// consequence; E: vmem.rs, `submit_map`).
+    /// An imported descriptor is first used when access is set (rocm-systems#6471; #8304 describes the consequence; E:
+    /// vmem.rs, `submit_map`).
     pub(crate) fn imports_lazily(self) -> bool {
         self.generation >= Generation::C
     }
@@ -353,8 +357,8 @@ impl Behaviour {
         self.is_rocddi()
     }
 
-    /// `import` keeps the caller's descriptor instead of a duplicate (seen with ROCm 7.14.0: a comment in
-    /// rocm-systems#8440, which duplicates it).
+    /// `import` keeps the caller's descriptor instead of a duplicate. A comment in rocm-systems#8440 shows this for
+    /// ROCm 7.14.0; that change makes a duplicate.
     pub(crate) fn import_borrows_descriptor(self) -> bool {
         self.generation == Generation::C
     }
@@ -364,27 +368,27 @@ impl Behaviour {
         self.extension < 12
     }
 
-    /// All exports of a handle return the same descriptor (rocm-systems#10604; seen with ROCm 7.14.0: a
-    /// comment in #8440; #7786 stopped holding it open).
+    /// All exports of a handle return the same descriptor (rocm-systems#10604; a comment in #8440 shows this for ROCm
+    /// 7.14.0). From #7786 on, the handle does not keep that descriptor open.
     pub(crate) fn export_repeats_descriptor(self) -> bool {
         self.generation == Generation::C
     }
 
-    /// `export` accepts imported handles. Later generations reject them (D: rocm-systems#11606, an import has no
-    /// region, whose agent would export it; E: memory.rs, `hsa_amd_vmem_export_shareable_handle`).
+    /// `export` accepts imported handles. Later generations reject them (D: rocm-systems#11606: the agent of a
+    /// handle's region exports it, and an import has no region; E: memory.rs, `hsa_amd_vmem_export_shareable_handle`).
     pub(crate) fn can_export_imports(self) -> bool {
         self.generation < Generation::D
     }
 
-    /// The properties of an import contain no pool (rocm-systems#11606). In earlier generations, they contain the GPU's
-    /// last pool.
+    /// The properties of an import contain no pool (rocm-systems#11606). In earlier generations, they contain the
+    /// owner's last pool.
     pub(crate) fn imports_have_no_pool(self) -> bool {
         self.generation >= Generation::C
     }
 
     // --- Other functions ---
 
-    /// The minor version of HSA. Every release of ROCr reports 1.1 (E: lib.rs, `HSA_RUNTIME_VERSION_MINOR`).
+    /// Returns the minor version of HSA. Every release of ROCr reports 1.1 (E: lib.rs, `HSA_RUNTIME_VERSION_MINOR`).
     pub(crate) fn hsa_minor(self) -> u16 {
         if self.is_rocddi() { 21 } else { 1 }
     }
@@ -462,7 +466,7 @@ impl Behaviour {
         self.extension >= 15
     }
 
-    /// The largest grid in each dimension (seen in 6.1.2, 6.4.3 and 7.2.4).
+    /// Returns the largest grid in each dimension (seen in 6.1.2, 6.4.3 and 7.2.4).
     pub(crate) fn grid_limits(self) -> [u32; 3] {
         if self.is_rocddi() {
             // runtime.rs, `AGENT_INFO_GRID_MAX_DIM`.

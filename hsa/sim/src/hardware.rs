@@ -2,13 +2,14 @@
 //!
 //! Each value has one of these sources:
 //! * *specifications*: AMD's page "Accelerator and GPU hardware specifications" (ROCm 6.2.4), and the product pages;
-//! * *rocminfo*: its public output on this GPU: MI300X in ROCm/ROCm#4414, ROCm/TransferBench#351 and ROCm/Tensile#2071,
-//!   MI300A in ROCm/ROCm#4273, gfx1100 in ROCm/hipBLASLt#831;
+//! * *rocminfo*: the public output of `rocminfo` on this GPU: MI300X in ROCm/ROCm#4414, ROCm/TransferBench#351 and
+//!   ROCm/Tensile#2071, MI300A in ROCm/ROCm#4273, gfx1100 in ROCm/hipBLASLt#831;
 //! * *kernel*: the tables of Linux's amdkfd and amdgpu (`amdgpu_drm.h`: `AMDGPU_FAMILY_*`).
 //!
 //! Values that AMD's runtime computes the same way for every GPU are in `agent_info`.
 
-/// The properties of a GPU's hardware that only attributes report. To create one, change that of a preset GPU.
+/// The properties of a GPU's hardware that only attributes report. To create a value, change
+/// [`Gpu::hardware`](crate::Gpu::hardware) of a preset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Hardware {
@@ -24,7 +25,7 @@ pub struct Hardware {
     pub arrays_per_engine: u32,
     /// Compute dies: XCDs (specifications).
     pub compute_dies: u32,
-    /// KiB of the data caches L1, L2 and L3; of L1 one unit's, of L2 one die's (rocminfo, specifications).
+    /// KiB of the data caches: L1 of one unit, L2 of one die, and L3 (rocminfo, specifications).
     pub cache_sizes: [u32; 3],
     /// Bytes in a line of L2 (rocminfo).
     pub cache_line: u32,
@@ -71,12 +72,13 @@ impl Hardware {
         }
     }
 
-    /// Six instead of eight compute dies.
+    /// Returns the hardware of the MI300X with six instead of eight compute dies.
     pub(crate) fn mi300a() -> Self {
         Self { shader_engines: 24, compute_dies: 6, copy_firmware: 22, ..Self::mi300x() }
     }
 
-    /// The Radeon RX 7800 XT (Navi 32); the firmware is that of Navi 31, its nearest relative with public output.
+    /// Returns the hardware of the Radeon RX 7800 XT (Navi 32), with the firmware versions of Navi 31, its nearest
+    /// relative with public output.
     pub(crate) fn radeon() -> Self {
         Self {
             wavefront_size: 32,

@@ -133,7 +133,8 @@ impl Instance {
     /// runtime is not initialised.
     pub(crate) fn begin_call(&self, function: Function) -> HsaResult<Option<FaultKind>> {
         self.calls[function as usize].fetch_add(1, Relaxed);
-        let planned = NAMES.get(function as usize).map_or(Ok(None), |it| self.faults.next(it))?;
+        let planned =
+            NAMES.get(function as usize).map_or(Ok(None), |it| self.faults.count_call(it))?;
         let allowed = match function {
             Function::hsa_init => true,
             Function::hsa_amd_vmem_import_shareable_handle
@@ -207,21 +208,25 @@ fn check_config(config: &Config) -> Result<(), Error> {
         return invalid("there is no CPU".into());
     }
     if config.cpus.len() > 64 || config.gpus.len() > 64 {
-        return invalid("there are more than 64 agents of a kind".into());
+        return invalid("there are more than 64 CPUs, or more than 64 GPUs".into());
     }
     let granules = [config.granule, config.recommended_granule];
-    if granules.iter().any(|g| !g.is_power_of_two() || *g < 4096 || *g > 1024 * MIB) {
-        return invalid("a granule is not a power of two from 4 KiB to 1 GiB".into());
+    let is_invalid = |g: &u64| !g.is_power_of_two() || *g < 4096 || *g > 1024 * MIB;
+    if let Some(granule) = granules.into_iter().find(is_invalid) {
+        return invalid(format!("the granule {granule} is not a power of two from 4 KiB to 1 GiB"));
     }
-    if config.gpus.iter().any(|gpu| gpu.nearest_cpu >= config.cpus.len()) {
-        return invalid("a GPU's nearest CPU does not exist".into());
+    if let Some(gpu) = config.gpus.iter().find(|gpu| gpu.nearest_cpu >= config.cpus.len()) {
+        return invalid(format!(
+            "CPU {}, the nearest CPU of a GPU, does not exist",
+            gpu.nearest_cpu
+        ));
     }
     let cpus = config.cpus.iter().map(|cpu| cpu.memory);
     let mut memories = cpus.chain(config.gpus.iter().map(|gpu| gpu.vram));
-    if memories.any(|bytes| bytes % 4096 != 0 || bytes > 1 << 46) {
-        return invalid(
-            "an agent's memory is not a multiple of the page size, or exceeds 64 TiB".into(),
-        );
+    if let Some(bytes) = memories.find(|bytes| bytes % 4096 != 0 || *bytes > 1 << 46) {
+        return invalid(format!(
+            "an agent's memory of {bytes} bytes is not a multiple of the page size, or exceeds 64 TiB"
+        ));
     }
     match config.faults.unknown_function() {
         Some(name) => invalid(format!("the fault plan names the unknown function `{name}`")),

@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// The last word of every IPC handle: "hsim" in ASCII.
 const MAGIC: u32 = 0x6873_696d;
 
-/// What an IPC handle refers to: its last word but one.
+/// What an IPC handle refers to. This is the second to last word of the handle.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Target {
     Allocation = 0,
@@ -145,7 +145,7 @@ pub(crate) fn open(instance: &Instance, words: [u32; 8], target: Target) -> Opti
     is_valid.then(|| Memory::adopt(exported, file))
 }
 
-/// Opens the memory file with this token that is a descriptor of a process.
+/// Opens the file of a descriptor of a process, if it is the memory file with this token.
 pub(crate) fn open_memory_file(
     process: u32,
     descriptor: u32,

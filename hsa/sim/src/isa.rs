@@ -62,7 +62,7 @@ pub(crate) unsafe fn info(
     unsafe { found.write(value) }
 }
 
-/// Returns an attribute. Those of call conventions are constants in AMD's runtime, whatever the GPU.
+/// Returns an attribute. AMD's runtime reports the same call conventions for every GPU.
 fn attribute_of(instance: &Instance, gpu: &Gpu, attribute: hsa_isa_info_t) -> HsaResult<Value> {
     // Includes the terminating zero.
     let length = gpu.isa_name().len() + 1;
@@ -72,7 +72,7 @@ fn attribute_of(instance: &Instance, gpu: &Gpu, attribute: hsa_isa_info_t) -> Hs
         HSA_ISA_INFO_CALL_CONVENTION_COUNT => 1u32.into(),
         HSA_ISA_INFO_CALL_CONVENTION_INFO_WAVEFRONT_SIZE => 64u32.into(),
         HSA_ISA_INFO_CALL_CONVENTION_INFO_WAVEFRONTS_PER_COMPUTE_UNIT => 40u32.into(),
-        // A flag each: the small and the large model; the base and the full profile.
+        // A flag for each machine model (small, large) and for each profile (base, full).
         HSA_ISA_INFO_MACHINE_MODELS => [0u8, 1].into(),
         HSA_ISA_INFO_PROFILES => [1u8, 0].into(),
         // A flag for each mode: default, zero, near.

@@ -2,7 +2,7 @@
 //! GPU and without a driver.
 //!
 //! [`Simulation::start`] returns a [table](hsa_sys::Table) of functions, like that of a loaded
-//! runtime. Handles are memory files, CPU access is a real mapping with real protection, and each GPU
+//! runtime. The memory of a handle is a memory file, CPU access is a real mapping with real protection, and each GPU
 //! has its own page table, which its copies use. Statuses and quirks are those of AMD's runtime, in
 //! the ROCm generation ([`Generation`]) that the [configuration](Config) selects.
 //!
@@ -19,7 +19,7 @@
 //!
 //! The path of a call: `abi` (a C function for each slot) → `slots` (finds the simulation) →
 //! `instance` (counts the call, applies planned faults, checks `hsa_init`) → the module that
-//! implements it. Only `generation` defines how releases differ. `exports` has the rest of AMD's interface,
+//! implements it. `generation` defines how releases differ. `exports` has the rest of AMD's interface,
 //! in the shared object only.
 
 mod abi;

@@ -88,7 +88,7 @@ pub(crate) fn map(
     if state.mapping_at(address).is_some() {
         return Err(INVALID);
     }
-    // If the end wraps around, this check passes and the size is rejected below.
+    // If the end wraps around, this check passes. If the release checks the size, it rejects it below.
     let end = address.wrapping_add(size);
     let next = state.mappings.range(address..).next();
     if next.is_some_and(|(start, _)| end > *start) {

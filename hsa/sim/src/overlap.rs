@@ -36,7 +36,7 @@ struct Use {
     mappings: Access,
 }
 
-/// How each function uses the tables in ROCm 6.0 to 7.2, by the runtime's public source.
+/// How each function uses the tables, according to the runtime's public source for ROCm 6.0 to 7.2.
 const USES: [Use; 9] = {
     use Access::{None, Read, Write};
     use Function::*;

@@ -22,7 +22,8 @@ pub struct Page {
     pub readable: bool,
     /// Whether the GPU can write the page.
     pub writable: bool,
-    /// The mapped handle; 0 if a replaced entry has other memory than the one before.
+    /// The mapped handle; 0 if [`Simulation::replace_entries`](crate::Simulation::replace_entries) has mapped other
+    /// memory here.
     pub handle: u64,
     /// The offset of the address in the memory.
     pub offset: u64,
@@ -108,7 +109,8 @@ impl PageTable {
         }
     }
 
-    /// Removes the entry that starts at `address`. Entries that replaced its end stay, as in the kernel.
+    /// Removes the entry that starts at `address`. Other entries into which replacements have split the mapping stay,
+    /// as in the kernel.
     pub(crate) fn remove(&mut self, address: usize) {
         if let Some(entry) = self.entries.remove(&address) {
             self.keep_in_tlb(address, entry);
@@ -185,8 +187,8 @@ fn find(entries: &Entries, address: usize) -> Option<(usize, usize, &Entry)> {
 }
 
 impl Instance {
-    /// Replaces the entries of a range in a GPU's page table by those of a descriptor's memory from `offset` on, with
-    /// these permissions (1 read, 2 write).
+    /// Maps the memory of a descriptor, from `offset` on, at a range of a GPU's page table. Replaces the entries there.
+    /// The bits of `permissions` are 1 to read and 2 to write.
     pub(crate) fn replace_entries(
         &self,
         agent: hsa_agent_t,

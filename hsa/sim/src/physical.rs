@@ -41,7 +41,8 @@ impl Account {
     }
 
     /// Returns the available bytes as amdkfd reports them: the size of each claim is rounded up to a multiple of
-    /// 2 MiB, and the rest is rounded down to one. More can be claimed.
+    /// 2 MiB, and the rest is rounded down to such a multiple. More bytes can be claimed, because
+    /// claims are not rounded.
     pub(crate) fn available(&self) -> u64 {
         let free = self.size.saturating_sub(self.rounded.load(Relaxed));
         free - free % AVAILABILITY_UNIT

@@ -196,7 +196,7 @@ pub(crate) unsafe fn allow_access(
     let mut state = instance.lock();
     let is_unallocated = state.allocation_at(address).is_none();
     if is_unallocated && !instance.behaviour.allow_access_supports_vmem() {
-        return Err(instance.behaviour.not_allocated());
+        return Err(instance.behaviour.not_allocated_status());
     }
     // SAFETY: the caller promises the array.
     let agents = unsafe { instance.agents_of(agents, count as usize)? };

@@ -25,7 +25,7 @@ pub(crate) type ErrorCallback =
 /// A packet of a ring: 64 bytes, of which the lowest two are the header.
 #[derive(Debug)]
 #[repr(C, align(64))]
-struct Slot([AtomicU64; 8]);
+struct Packet([AtomicU64; 8]);
 
 /// A queue. The caller's pointer is its address.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(crate) struct Queue {
     pub(crate) write_index: AtomicU64,
     pub(crate) read_index: AtomicU64,
     pub(crate) agent: hsa_agent_t,
-    ring: Box<[Slot]>,
+    ring: Box<[Packet]>,
     doorbell: Arc<Signal>,
     callback: ErrorCallback,
     data: *mut c_void,
@@ -105,9 +105,9 @@ pub(crate) fn create(instance: &Arc<Instance>, request: Request) -> HsaResult<*m
     let empty = |_| {
         let words = [const { AtomicU64::new(0) }; 8];
         words[0].store(u64::from(HSA_PACKET_TYPE_INVALID), Release);
-        Slot(words)
+        Packet(words)
     };
-    let ring: Box<[Slot]> = (0..size).map(empty).collect();
+    let ring: Box<[Packet]> = (0..size).map(empty).collect();
     let doorbell = Arc::new(Signal::new(0));
     let public = hsa_queue_t {
         type_: queue_type,
@@ -155,8 +155,8 @@ pub(crate) fn inactivate(instance: &Instance, queue: *mut hsa_queue_t) -> HsaRes
 }
 
 impl Queue {
-    /// Returns the queue of the caller's pointer. The index functions do not look it up, so that they are as fast as
-    /// those of AMD's runtime.
+    /// Converts the caller's pointer to a queue, without a look-up, so that the index functions are as fast as those of
+    /// AMD's runtime.
     ///
     /// # Safety
     /// `queue` must be null, or a queue that [`create`] has returned and that is not destroyed.
@@ -178,15 +178,15 @@ impl Queue {
         self.stopped.load(Acquire)
     }
 
-    /// Returns the slot of the next packet.
-    fn next(&self) -> &Slot {
+    /// Returns the next packet to execute.
+    fn next_packet(&self) -> &Packet {
         let index = self.read_index.load(Acquire) % u64::from(self.public.size);
         &self.ring[index as usize]
     }
 
     fn has_packet(&self) -> bool {
         let is_written = self.read_index.load(Acquire) != self.write_index.load(Acquire);
-        is_written && self.next().kind() != HSA_PACKET_TYPE_INVALID
+        is_written && self.next_packet().kind() != HSA_PACKET_TYPE_INVALID
     }
 
     /// Executes packets in order until the queue is stopped, or a packet fails.
@@ -197,12 +197,12 @@ impl Queue {
                 self.doorbell.wait(instance, done, None);
                 continue;
             }
-            let slot = self.next();
-            let completion = slot.signal(7);
-            let executed = self.execute(instance, slot);
+            let packet = self.next_packet();
+            let completion = packet.signal(7);
+            let executed = self.execute(instance, packet);
             let completion = instance.signals.get(completion);
             // The owner can overwrite the packet, once it is invalid.
-            slot.0[0].store(u64::from(HSA_PACKET_TYPE_INVALID), Release);
+            packet.0[0].store(u64::from(HSA_PACKET_TYPE_INVALID), Release);
             self.read_index.fetch_add(1, AcqRel);
             if let Some(completion) = completion {
                 completion
@@ -226,23 +226,23 @@ impl Queue {
         }
     }
 
-    fn execute(&self, instance: &Instance, slot: &Slot) -> HsaResult {
-        match slot.kind() {
-            HSA_PACKET_TYPE_BARRIER_AND => slot
+    fn execute(&self, instance: &Instance, packet: &Packet) -> HsaResult {
+        match packet.kind() {
+            HSA_PACKET_TYPE_BARRIER_AND => packet
                 .dependencies(instance)?
                 .iter()
                 .try_for_each(|signal| self.wait(instance, || signal.peek() == 0)),
             HSA_PACKET_TYPE_BARRIER_OR => {
-                let signals = slot.dependencies(instance)?;
+                let signals = packet.dependencies(instance)?;
                 let is_done = || signals.is_empty() || signals.iter().any(|it| it.peek() == 0);
                 self.wait(instance, is_done)
             }
             HSA_PACKET_TYPE_VENDOR_SPECIFIC
-                if slot.format() == HSA_AMD_PACKET_TYPE_BARRIER_VALUE =>
+                if packet.format() == HSA_AMD_PACKET_TYPE_BARRIER_VALUE =>
             {
-                let word = |index: usize| slot.0[index].load(Acquire) as i64;
+                let word = |index: usize| packet.0[index].load(Acquire) as i64;
                 let (value, mask, condition) = (word(2), word(3), word(4) as u32);
-                let signal = instance.signals.get(slot.signal(1));
+                let signal = instance.signals.get(packet.signal(1));
                 let signal = signal.ok_or(HSA_STATUS_ERROR_INVALID_SIGNAL)?;
                 self.wait(instance, || signal::holds(condition, signal.peek() & mask, value))
             }
@@ -267,7 +267,7 @@ impl Queue {
     }
 }
 
-impl Slot {
+impl Packet {
     /// Returns the type of the packet.
     fn kind(&self) -> hsa_packet_type_t {
         (self.0[0].load(Acquire) & 0xff) as hsa_packet_type_t
@@ -291,7 +291,7 @@ impl Slot {
     }
 }
 
-/// The offsets that [`Queue::execute`] uses are those of AMD's packets.
+/// Checks the offsets that [`Queue::run`] and [`Queue::execute`] use.
 const _: () = {
     use core::mem::offset_of;
     assert!(offset_of!(hsa_barrier_and_packet_t, dep_signal) == 8);
@@ -301,5 +301,5 @@ const _: () = {
     assert!(offset_of!(hsa_amd_barrier_value_packet_t, mask) == 24);
     assert!(offset_of!(hsa_amd_barrier_value_packet_t, cond) == 32);
     assert!(offset_of!(hsa_amd_barrier_value_packet_t, completion_signal) == 56);
-    assert!(size_of::<Slot>() == 64 && core::mem::offset_of!(Queue, public) == 0);
+    assert!(size_of::<Packet>() == 64 && core::mem::offset_of!(Queue, public) == 0);
 };

@@ -20,7 +20,7 @@ const DMABUF_MAPPING_TYPE_PCIE: u64 = 1;
 #[derive(Debug, Default)]
 pub(crate) struct Exports {
     memory_by_token: HashMap<u64, Weak<Memory>>,
-    /// The number of entries at which dead ones are removed.
+    /// The number of entries at which entries of freed memory are removed.
     cleanup_threshold: usize,
 }
 
@@ -52,7 +52,7 @@ impl Exports {
 }
 
 impl State {
-    /// Returns the exported or imported memory of a descriptor. Needs no other descriptor.
+    /// Returns the exported or imported memory of a descriptor. Opens no descriptor.
     pub(crate) fn memory_of_descriptor(&self, descriptor: RawFd) -> Option<Arc<Memory>> {
         let token = physical::recognise(descriptor)?.token;
         self.exports.memory_by_token.get(&token)?.upgrade()
@@ -102,8 +102,8 @@ pub(crate) unsafe fn export(
     flags: u64,
 ) -> HsaResult {
     let dmabuf = non_null(dmabuf)?;
-    let unknown_flags = flags & !DMABUF_MAPPING_TYPE_PCIE != 0;
-    if unknown_flags && instance.behaviour.rejects_unknown_flags() {
+    let has_unknown_flags = flags & !DMABUF_MAPPING_TYPE_PCIE != 0;
+    if has_unknown_flags && instance.behaviour.rejects_unknown_flags() {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
     // SAFETY: not null, and the caller promises the rest.

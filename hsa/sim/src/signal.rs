@@ -28,7 +28,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Signal {
     value: Storage,
-    /// Whether a caller has loaded or waited for the value. Locked while the value changes, for waiters.
+    /// Whether a caller has loaded or waited for the value. A change that wakes waiters locks it.
     was_read: Mutex<bool>,
     changed: Condvar,
     /// Whether the value can change without a call.
@@ -103,6 +103,7 @@ impl Signal {
         self.was_read.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns the value, and counts as a read.
     pub(crate) fn load(&self) -> hsa_signal_value_t {
         self.read().0
     }
@@ -310,7 +311,7 @@ pub(crate) fn holds(
     }
 }
 
-/// Returns a caller's timeout. The largest value means none. The unit is that of timestamps.
+/// Converts a caller's timeout, in the unit of timestamps. The largest value means no timeout.
 pub(crate) fn duration(timeout: u64) -> Option<Duration> {
     (timeout != u64::MAX).then(|| Duration::from_nanos(timeout))
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// All slots are in use.
+    /// The process already has the maximum number of simulations.
     #[error(
         "cannot start a simulation: this process already has {}, the maximum; drop one first",
         slots::SLOTS
@@ -29,8 +29,8 @@ pub enum Error {
 ///
 /// A process can have several simulations; handles of one are invalid in another. Dropping a
 /// simulation frees everything, addresses included. The functions of its table then return
-/// `HSA_STATUS_ERROR_NOT_INITIALIZED`, until another simulation uses the slot: do not keep the
-/// table.
+/// `HSA_STATUS_ERROR_NOT_INITIALIZED`. Do not keep the table: a later simulation can use the same
+/// functions.
 #[derive(Debug)]
 pub struct Simulation {
     instance: Arc<Instance>,
@@ -98,9 +98,10 @@ impl Simulation {
         Usage::of(&self.instance)
     }
 
-    /// Replaces the entries of a range in a GPU's page table by those of a descriptor's memory from `offset` on.
+    /// Maps the memory of a descriptor, from `offset` on, at a range of a GPU's page table. Replaces the entries there.
     ///
-    /// AMD's driver does this with `GEM_VA` and `AMDGPU_VA_OP_REPLACE`. Permissions are 1 to read, 2 to write.
+    /// AMD's driver does this with `GEM_VA` and `AMDGPU_VA_OP_REPLACE`. The bits of `permissions` are 1 to read and 2
+    /// to write.
     ///
     /// # Errors
     /// A status, if an argument is invalid or the fault plan names `hsa_sim_replace_entries`.
@@ -120,11 +121,12 @@ impl Simulation {
     }
 
     /// Allocates memory of the host as a dma-buf, as a program does on the DRM file of an amdgpu GPU
-    /// (`AMDGPU_GEM_CREATE` in GTT, then `PRIME_HANDLE_TO_FD`). `hsa_amd_vmem_import_shareable_handle` takes it.
+    /// (`AMDGPU_GEM_CREATE` in GTT, then `PRIME_HANDLE_TO_FD`). `hsa_amd_vmem_import_shareable_handle` imports it.
     ///
     /// # Errors
     /// [`Unsupported`](std::io::ErrorKind::Unsupported) if the machine has no such driver
-    /// ([`Config::host_buffers`](crate::Config::host_buffers)) or no GPU; an error of the system.
+    /// ([`Config::host_buffers`](crate::Config::host_buffers)) or no GPU; otherwise the
+    /// error of the system call that failed.
     pub fn host_buffer(&self, size: u64) -> std::io::Result<OwnedFd> {
         let config = &self.instance.config;
         if !config.host_buffers || config.gpus.is_empty() {

@@ -20,7 +20,7 @@ pub(crate) fn build(config: &Config) -> CString {
     CString::new(build.replace('\0', "")).unwrap_or_default()
 }
 
-/// Timestamps and timeouts are in nanoseconds.
+/// The frequency of timestamps. They are in nanoseconds, as are timeouts.
 pub(crate) const FREQUENCY: u64 = 1_000_000_000;
 
 /// Returns the nanoseconds since the first call.
@@ -29,11 +29,11 @@ pub(crate) fn timestamp() -> u64 {
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
-/// Returns the extensions, one bit each. No extension but the loader's is supported.
-pub(crate) fn extensions(loader: bool) -> [u8; 128] {
+/// Returns a bit for each extension. Only the loader's extension can be supported.
+pub(crate) fn extensions(has_loader: bool) -> [u8; 128] {
     let mut bits = [0; 128];
     let number = HSA_EXTENSION_AMD_LOADER as usize;
-    bits[number / 8] = u8::from(loader) << (number % 8);
+    bits[number / 8] = u8::from(has_loader) << (number % 8);
     bits
 }
 

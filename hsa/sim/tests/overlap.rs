@@ -1,5 +1,5 @@
-//! Tests that the simulation aborts the process if calls overlap that the simulated release does
-//! not lock (before ROCm 10).
+//! Tests that the simulation aborts the process when two calls overlap and the simulated release does
+//! not lock both (before ROCm 10).
 #![allow(clippy::undocumented_unsafe_blocks)] // calls with pointers to locals
 
 mod rig;

@@ -5,7 +5,7 @@ mod rig;
 use rig::*;
 use std::os::fd::BorrowedFd;
 
-const N: usize = 4 * KIB;
+const PAGE: usize = 4 * KIB;
 
 /// Permissions of an entry.
 const READ: u32 = 1;
@@ -21,21 +21,33 @@ struct Mapped {
 impl Mapped {
     fn new(config: &str) -> Self {
         let rig = start(config);
-        let (base, handle) = rig.mapped(3 * N, &[]);
-        assert_eq!(rig.set(base, 3 * N, &[(rig.gpus[0], RW)]), OK);
+        let (base, handle) = rig.mapped(3 * PAGE, &[]);
+        assert_eq!(rig.set(base, 3 * PAGE, &[(rig.gpus[0], RW)]), OK);
         let descriptor = rig.export(handle).expect("a descriptor");
         let mapped = Self { rig, base, descriptor };
         mapped.flush();
         mapped
     }
 
-    /// Replaces the entries of some pages by those of other pages of the memory.
-    fn replace(&self, page: usize, count: usize, of: usize, permissions: u32) -> hsa_status_t {
-        let start = self.base + page * N;
+    /// Maps `count` pages of the memory, from `memory_page` on, at the page `page` of the range.
+    fn replace(
+        &self,
+        page: usize,
+        count: usize,
+        memory_page: usize,
+        permissions: u32,
+    ) -> hsa_status_t {
+        let start = self.base + page * PAGE;
         // SAFETY: the descriptor stays open until the end of the test.
         let memory = unsafe { BorrowedFd::borrow_raw(self.descriptor) };
-        let (gpu, range) = (self.rig.gpus[0], start..start + count * N);
-        match self.rig.simulation.replace_entries(gpu, memory, range, of * N, permissions) {
+        let (gpu, range) = (self.rig.gpus[0], start..start + count * PAGE);
+        match self.rig.simulation.replace_entries(
+            gpu,
+            memory,
+            range,
+            memory_page * PAGE,
+            permissions,
+        ) {
             Ok(()) => OK,
             Err(status) => status,
         }
@@ -44,16 +56,16 @@ impl Mapped {
     /// Returns the page of the memory that the GPU uses for each page, and whether it can write the page.
     fn pages(&self) -> [Option<(usize, bool)>; 3] {
         [0, 1, 2].map(|page| {
-            let page = self.rig.simulation.page(0, self.base + page * N)?;
-            page.readable.then_some((page.offset as usize / N, page.writable))
+            let page = self.rig.simulation.page(0, self.base + page * PAGE)?;
+            page.readable.then_some((page.offset as usize / PAGE, page.writable))
         })
     }
 
     /// Makes earlier changes take effect.
     fn flush(&self) {
-        let page = [0u8; N];
+        let page = [0u8; PAGE];
         let address = page.as_ptr().addr();
-        self.rig.lock(address, N).expect("the page is locked");
+        self.rig.lock(address, PAGE).expect("the page is locked");
         self.rig.unlock(address);
     }
 }
@@ -61,7 +73,7 @@ impl Mapped {
 const UNCHANGED: [Option<(usize, bool)>; 3] = [Some((0, true)), Some((1, true)), Some((2, true))];
 
 #[test]
-fn replaced_entries_split_those_around_them() {
+fn replace_splits_the_surrounding_entry() {
     let mapped = Mapped::new("");
     assert_eq!(mapped.pages(), UNCHANGED);
     assert_eq!(mapped.replace(1, 1, 2, READ), OK);
@@ -70,7 +82,7 @@ fn replaced_entries_split_those_around_them() {
     assert_eq!(mapped.pages(), [None; 3]);
     assert_eq!(mapped.replace(0, 3, 0, READ_WRITE), OK);
     assert_eq!(mapped.pages(), UNCHANGED);
-    assert_eq!(mapped.rig.unmap(mapped.base, 3 * N), OK);
+    assert_eq!(mapped.rig.unmap(mapped.base, 3 * PAGE), OK);
     assert_eq!(mapped.pages(), [None; 3]);
 }
 
@@ -79,7 +91,7 @@ fn replaced_entries_split_those_around_them() {
 fn unmap_leaves_entries_that_replaced_a_part() {
     let mapped = Mapped::new("");
     assert_eq!(mapped.replace(1, 1, 1, READ), OK);
-    assert_eq!(mapped.rig.unmap(mapped.base, 3 * N), OK);
+    assert_eq!(mapped.rig.unmap(mapped.base, 3 * PAGE), OK);
     assert_eq!(mapped.pages(), [None, Some((1, false)), Some((2, true))]);
 }
 
@@ -92,12 +104,19 @@ fn invalid_replacements_change_nothing() {
         mapped.rig.simulation.replace_entries(gpu, memory, range, offset, READ)
     };
     let (gpu, memory, base) = (mapped.rig.gpus[0], mapped.descriptor, mapped.base);
-    assert_eq!(replace(gpu, memory, base..base + 3 * N, N), Err(INVALID_ARGUMENT), "too large");
-    assert_eq!(replace(gpu, memory, base..base + 1, 0), Err(INVALID_ARGUMENT), "half a page");
+    assert_eq!(
+        replace(gpu, memory, base..base + 3 * PAGE, PAGE),
+        Err(INVALID_ARGUMENT),
+        "too large"
+    );
+    assert_eq!(replace(gpu, memory, base..base + 1, 0), Err(INVALID_ARGUMENT), "not a whole page");
     assert_eq!(replace(gpu, memory, base..base, 0), Err(INVALID_ARGUMENT), "an empty range");
-    assert_eq!(replace(gpu, memory, base..base + N, usize::MAX - N + 1), Err(INVALID_ARGUMENT));
-    assert_eq!(replace(gpu, 0, base..base + N, 0), Err(INVALID_ARGUMENT), "no memory");
-    assert_eq!(replace(mapped.rig.cpus[0], memory, base..base + N, 0), Err(INVALID_AGENT));
+    assert_eq!(
+        replace(gpu, memory, base..base + PAGE, usize::MAX - PAGE + 1),
+        Err(INVALID_ARGUMENT)
+    );
+    assert_eq!(replace(gpu, 0, base..base + PAGE, 0), Err(INVALID_ARGUMENT), "no memory");
+    assert_eq!(replace(mapped.rig.cpus[0], memory, base..base + PAGE, 0), Err(INVALID_AGENT));
     assert_eq!(mapped.pages(), UNCHANGED);
 }
 
@@ -111,7 +130,7 @@ fn used_entries_stay_in_effect_until_a_flush() {
     assert_eq!(mapped.pages().map(|page| page.map(|(_, writable)| writable)), [Some(false); 3]);
     mapped.flush();
     assert_eq!(mapped.pages(), UNCHANGED);
-    assert_eq!(mapped.rig.unmap(mapped.base, 3 * N), OK);
+    assert_eq!(mapped.rig.unmap(mapped.base, 3 * PAGE), OK);
     assert_eq!(mapped.pages(), UNCHANGED, "the GPU can still use the memory");
     mapped.flush();
     assert_eq!(mapped.pages(), [None; 3]);
@@ -124,7 +143,7 @@ fn late_entries_take_effect_at_a_flush() {
     assert_eq!(mapped.pages(), UNCHANGED);
     mapped.flush();
     assert_eq!(mapped.pages()[0], Some((1, false)));
-    let (second, _) = mapped.rig.mapped(N, &[(mapped.rig.gpus[0], RW)]);
+    let (second, _) = mapped.rig.mapped(PAGE, &[(mapped.rig.gpus[0], RW)]);
     assert_eq!(mapped.rig.simulation.page(0, second), None);
     mapped.flush();
     assert!(mapped.rig.simulation.page(0, second).is_some());

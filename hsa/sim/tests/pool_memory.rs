@@ -5,7 +5,7 @@ mod rig;
 use core::ptr::{null, null_mut, without_provenance, without_provenance_mut};
 use rig::*;
 
-const N: usize = 4 * MIB;
+const SIZE: usize = 4 * MIB;
 
 fn cpu(rig: &Rig, permission: u32) -> [(hsa_agent_t, u32); 1] {
     [(rig.cpus[0], permission)]
@@ -22,15 +22,15 @@ fn pointer_info_describes_pool_memory() {
 }
 
 fn pointer_info_describes_pool_memory_in_child() {
-    let r = start("era=b,gpus=2");
-    let address = r.allocate(r.vram[0], N + 5).expect("memory");
+    let rig = start("era=b,gpus=2");
+    let address = rig.allocate(rig.vram[0], SIZE + 5).expect("memory");
     write(address, 1);
-    let info = r.pointer_info(address + N);
+    let info = rig.pointer_info(address + SIZE);
     assert_eq!(info.type_, HSA_EXT_POINTER_TYPE_HSA);
     assert_eq!(info.agentBaseAddress.addr(), address);
     assert_eq!(info.hostBaseAddress.addr(), address);
-    assert_eq!(info.sizeInBytes, N + 5);
-    assert_eq!(info.agentOwner, r.gpus[0]);
+    assert_eq!(info.sizeInBytes, SIZE + 5);
+    assert_eq!(info.agentOwner, rig.gpus[0]);
     assert_eq!(info.global_flags, HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_COARSE_GRAINED);
     let accessible = || {
         static AGENTS: std::sync::Mutex<[u64; 64]> = std::sync::Mutex::new([0; 64]);
@@ -40,26 +40,26 @@ fn pointer_info_describes_pool_memory_in_child() {
         let mut info: hsa_amd_pointer_info_t = unsafe { core::mem::zeroed() };
         info.size = 16; // the struct of an old caller
         let (mut count, mut list) = (0, null_mut());
-        let query = r.hsa.hsa_amd_pointer_info.expect("in the table");
+        let query = rig.hsa.hsa_amd_pointer_info.expect("in the table");
         let address = without_provenance(address);
         let status = unsafe { query(address, &mut info, Some(allocate), &mut count, &mut list) };
         assert_eq!((status, info.size, info.sizeInBytes), (OK, 16, 0), "writes at most 16 bytes");
         unsafe { std::slice::from_raw_parts(list, count as usize) }.to_vec()
     };
-    assert_eq!(accessible(), [r.gpus[0]]);
-    assert_eq!(r.allow(&[r.gpus[1]], address), OK);
-    assert_eq!(accessible(), r.gpus);
-    assert_eq!(r.allow(&[hsa_agent_t { handle: 1 }], address), INVALID_AGENT);
-    assert_eq!(r.allow(&[], address), INVALID_ARGUMENT);
-    assert_eq!(r.pool_free(address + 1), INVALID_ALLOCATION);
-    assert_eq!(r.pool_free(address), OK);
-    assert_eq!(r.pool_free(address), INVALID_ALLOCATION);
-    assert_eq!(r.pool_free(0), OK);
+    assert_eq!(accessible(), [rig.gpus[0]]);
+    assert_eq!(rig.allow(&[rig.gpus[1]], address), OK);
+    assert_eq!(accessible(), rig.gpus);
+    assert_eq!(rig.allow(&[hsa_agent_t { handle: 1 }], address), INVALID_AGENT);
+    assert_eq!(rig.allow(&[], address), INVALID_ARGUMENT);
+    assert_eq!(rig.pool_free(address + 1), INVALID_ALLOCATION);
+    assert_eq!(rig.pool_free(address), OK);
+    assert_eq!(rig.pool_free(address), INVALID_ALLOCATION);
+    assert_eq!(rig.pool_free(0), OK);
     assert!(!readable(address));
-    let group = pools(r.hsa, r.gpus[0]).pop().expect("pools");
-    assert_eq!(r.allocate(group, 4096), Err(INVALID_ALLOCATION));
+    let group = pools(rig.hsa, rig.gpus[0]).pop().expect("pools");
+    assert_eq!(rig.allocate(group, 4096), Err(INVALID_ALLOCATION));
     let garbage = hsa_amd_memory_pool_t { handle: 0xdead_beef };
-    assert_eq!(r.allocate(garbage, 4096), Err(HSA_STATUS_ERROR_INVALID_MEMORY_POOL));
+    assert_eq!(rig.allocate(garbage, 4096), Err(HSA_STATUS_ERROR_INVALID_MEMORY_POOL));
 }
 
 #[test]
@@ -69,61 +69,61 @@ fn pool_memory_is_exported() {
 }
 
 fn pool_memory_is_exported_in_child() {
-    let r = start("era=b");
-    let address = r.allocate(r.vram[0], N).expect("memory");
+    let rig = start("era=b");
+    let address = rig.allocate(rig.vram[0], SIZE).expect("memory");
     write(address + 8192, 21);
-    let export = r.hsa.hsa_amd_portable_export_dmabuf.expect("in the table");
-    let close = r.hsa.hsa_amd_portable_close_dmabuf.expect("in the table");
+    let export = rig.hsa.hsa_amd_portable_export_dmabuf.expect("in the table");
+    let close = rig.hsa.hsa_amd_portable_close_dmabuf.expect("in the table");
     let (mut descriptor, mut offset) = (-1, 0);
     let at = without_provenance_mut(address + 8192);
     assert_eq!(unsafe { export(at, 4096, &mut descriptor, &mut offset) }, OK);
     assert_eq!(offset, 8192);
-    let imported = r.import(descriptor).expect("an import");
-    let base = r.reserve(N);
-    assert_eq!(r.map(base, N, imported), OK);
-    assert_eq!(r.set(base, N, &cpu(&r, RW)), OK);
+    let imported = rig.import(descriptor).expect("an import");
+    let base = rig.reserve(SIZE);
+    assert_eq!(rig.map(base, SIZE, imported), OK);
+    assert_eq!(rig.set(base, SIZE, &cpu(&rig, RW)), OK);
     assert_eq!(read(base + 8192), 21);
     assert_eq!(unsafe { close(descriptor) }, OK);
     assert_eq!(unsafe { close(descriptor) }, RESOURCE_FREE);
-    let host = r.allocate(r.system, N).expect("memory");
+    let host = rig.allocate(rig.system, SIZE).expect("memory");
     let host = without_provenance_mut(host);
-    assert_eq!(unsafe { export(host, N, &mut descriptor, &mut offset) }, INVALID_AGENT);
+    assert_eq!(unsafe { export(host, SIZE, &mut descriptor, &mut offset) }, INVALID_AGENT);
 }
 
 #[test]
 fn ipc_rejects_stale_handles() {
-    let r = start("era=b");
-    let create = r.hsa.hsa_amd_ipc_memory_create.expect("in the table");
-    let address = r.allocate(r.vram[0], N).expect("memory");
+    let rig = start("era=b");
+    let create = rig.hsa.hsa_amd_ipc_memory_create.expect("in the table");
+    let address = rig.allocate(rig.vram[0], SIZE).expect("memory");
     write(address, 1234);
     let mut handle = hsa_amd_ipc_memory_t { handle: [0; 8] };
     let mut export =
         |at: usize, size| unsafe { create(without_provenance_mut(at), size, &mut handle) };
-    assert_eq!(export(address + 4096, N - 4096), INVALID_ARGUMENT, "not the base");
-    assert_eq!(export(address, N - 4096), INVALID_ARGUMENT, "not the size");
-    let (mapped, _) = r.mapped(N, &gpu(&r, 0, RW));
-    assert_eq!(export(mapped, N), INVALID_ARGUMENT, "virtual memory");
-    assert_eq!(export(address, N), OK);
+    assert_eq!(export(address + 4096, SIZE - 4096), INVALID_ARGUMENT, "not the base");
+    assert_eq!(export(address, SIZE - 4096), INVALID_ARGUMENT, "not the size");
+    let (mapped, _) = rig.mapped(SIZE, &gpu(&rig, 0, RW));
+    assert_eq!(export(mapped, SIZE), INVALID_ARGUMENT, "virtual memory");
+    assert_eq!(export(address, SIZE), OK);
     let child = || {
         let other = start("era=b");
         let attach = other.hsa.hsa_amd_ipc_memory_attach.expect("in the table");
         let detach = other.hsa.hsa_amd_ipc_memory_detach.expect("in the table");
         let mut attached = null_mut();
-        for length in [0, 1, N - 4096, N - 1, N + 1, N + 4096, 2 * N, usize::MAX] {
+        for length in [0, 1, SIZE - 4096, SIZE - 1, SIZE + 1, SIZE + 4096, 2 * SIZE, usize::MAX] {
             let status = unsafe { attach(&handle, length, 0, null(), &mut attached) };
             assert_eq!(status, INVALID_ARGUMENT, "{length:#x}");
         }
         for word in 0..8 {
             let mut forged = handle;
             forged.handle[word] ^= 1 << 20;
-            for length in [N, N ^ 1 << 20] {
+            for length in [SIZE, SIZE ^ 1 << 20] {
                 let status = unsafe { attach(&forged, length, 0, null(), &mut attached) };
                 assert_eq!(status, INVALID_ARGUMENT, "word {word}, {length:#x}");
             }
         }
-        assert_eq!(unsafe { attach(&handle, N, 0, null(), &mut attached) }, OK);
+        assert_eq!(unsafe { attach(&handle, SIZE, 0, null(), &mut attached) }, OK);
         let info = other.pointer_info(attached.addr() + 10);
-        assert_eq!((info.type_, info.sizeInBytes), (HSA_EXT_POINTER_TYPE_IPC, N));
+        assert_eq!((info.type_, info.sizeInBytes), (HSA_EXT_POINTER_TYPE_IPC, SIZE));
         assert_eq!(read(attached.addr()), 1234);
         write(attached.addr(), 4321);
         assert_eq!(other.pool_free(attached.addr()), INVALID_ALLOCATION);
@@ -132,29 +132,29 @@ fn ipc_rejects_stale_handles() {
     };
     assert_eq!(in_child(child), Ended::Exit(0));
     assert_eq!(read(address), 4321);
-    assert_eq!(r.pool_free(address), OK);
-    let attach = r.hsa.hsa_amd_ipc_memory_attach.expect("in the table");
+    assert_eq!(rig.pool_free(address), OK);
+    let attach = rig.hsa.hsa_amd_ipc_memory_attach.expect("in the table");
     let mut attached = null_mut();
-    let stale = unsafe { attach(&handle, N, 1, &r.gpus[0], &mut attached) };
+    let stale = unsafe { attach(&handle, SIZE, 1, &rig.gpus[0], &mut attached) };
     assert_eq!(stale, INVALID_ARGUMENT);
     handle.handle = [7; 8];
-    assert_eq!(unsafe { attach(&handle, N, 1, &r.gpus[0], &mut attached) }, INVALID_ARGUMENT);
+    assert_eq!(unsafe { attach(&handle, SIZE, 1, &rig.gpus[0], &mut attached) }, INVALID_ARGUMENT);
 }
 
 /// As in AMD's releases, addresses after the end of the memory are not mapped.
 #[test]
 fn ipc_accepts_any_length_if_configured() {
-    let r = start("era=b");
-    let create = r.hsa.hsa_amd_ipc_memory_create.expect("in the table");
-    let address = r.allocate(r.vram[0], N).expect("memory");
+    let rig = start("era=b");
+    let create = rig.hsa.hsa_amd_ipc_memory_create.expect("in the table");
+    let address = rig.allocate(rig.vram[0], SIZE).expect("memory");
     let mut handle = hsa_amd_ipc_memory_t { handle: [0; 8] };
-    assert_eq!(unsafe { create(without_provenance_mut(address), N, &mut handle) }, OK);
+    assert_eq!(unsafe { create(without_provenance_mut(address), SIZE, &mut handle) }, OK);
     let child = || {
         let other = start("era=b,ipc-lengths=believed");
         let attach = other.hsa.hsa_amd_ipc_memory_attach.expect("in the table");
         let detach = other.hsa.hsa_amd_ipc_memory_detach.expect("in the table");
         let mut attached = null_mut();
-        for length in [1, N - 4096, N + 4096, 2 * N] {
+        for length in [1, SIZE - 4096, SIZE + 4096, 2 * SIZE] {
             assert_eq!(
                 unsafe { attach(&handle, length, 0, null(), &mut attached) },
                 OK,
@@ -162,7 +162,7 @@ fn ipc_accepts_any_length_if_configured() {
             );
             let first = other.pointer_info(attached.addr());
             assert_eq!((first.type_, first.sizeInBytes), (HSA_EXT_POINTER_TYPE_IPC, length));
-            let beyond = other.pointer_info(attached.addr() + N);
+            let beyond = other.pointer_info(attached.addr() + SIZE);
             assert_eq!(beyond.type_, HSA_EXT_POINTER_TYPE_UNKNOWN, "{length:#x}");
             assert_eq!(unsafe { detach(attached) }, OK);
         }
@@ -172,23 +172,23 @@ fn ipc_accepts_any_length_if_configured() {
 
 #[test]
 fn locks_are_counted() {
-    let r = start("era=b");
-    let lock = r.hsa.hsa_amd_memory_lock.expect("in the table");
-    let unlock = r.hsa.hsa_amd_memory_unlock.expect("in the table");
+    let rig = start("era=b");
+    let lock = rig.hsa.hsa_amd_memory_lock.expect("in the table");
+    let unlock = rig.hsa.hsa_amd_memory_unlock.expect("in the table");
     let mut words = vec![0u64; 512];
     let (at, size) = (words.as_mut_ptr().cast(), 4096);
-    let mut agents = r.gpus.clone();
+    let mut agents = rig.gpus.clone();
     let mut agent_address = null_mut();
     assert_eq!(unsafe { lock(at, size, agents.as_mut_ptr(), 1, &mut agent_address) }, OK);
     assert_eq!(agent_address, at);
-    let info = r.pointer_info(agent_address.addr() + 8);
+    let info = rig.pointer_info(agent_address.addr() + 8);
     assert_eq!((info.type_, info.sizeInBytes), (HSA_EXT_POINTER_TYPE_LOCKED, size));
     // Locking the same range again is counted. Locking a part of it fails.
     assert_eq!(unsafe { lock(at, size, null_mut(), 0, &mut agent_address) }, OK);
     assert_eq!(agent_address, at);
     assert_eq!(unsafe { lock(at, size / 2, null_mut(), 0, &mut agent_address) }, ERROR);
-    assert_eq!(r.simulation.usage().allocations, 1);
-    let is_locked = || r.pointer_info(at.addr()).type_ == HSA_EXT_POINTER_TYPE_LOCKED;
+    assert_eq!(rig.simulation.usage().allocations, 1);
+    let is_locked = || rig.pointer_info(at.addr()).type_ == HSA_EXT_POINTER_TYPE_LOCKED;
     assert_eq!(unsafe { unlock(at) }, OK);
     assert!(is_locked(), "one lock is left");
     assert_eq!(unsafe { unlock(at) }, OK);
@@ -198,10 +198,10 @@ fn locks_are_counted() {
     assert_eq!(unsafe { lock(nowhere, size, null_mut(), 0, &mut agent_address) }, ERROR);
     // A range with an unreadable page in the middle is rejected, as observed in AMD's runtimes.
     let (protection, flags) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    let range = unsafe { libc::mmap(null_mut(), N, protection, flags, -1, 0) };
-    let hole = unsafe { libc::mprotect(range.byte_add(N / 2), size, libc::PROT_NONE) };
+    let range = unsafe { libc::mmap(null_mut(), SIZE, protection, flags, -1, 0) };
+    let hole = unsafe { libc::mprotect(range.byte_add(SIZE / 2), size, libc::PROT_NONE) };
     assert_eq!(hole, 0);
-    assert_eq!(unsafe { lock(range, N, null_mut(), 0, &mut agent_address) }, ERROR);
-    assert_eq!(unsafe { lock(range, N / 2, null_mut(), 0, &mut agent_address) }, OK);
+    assert_eq!(unsafe { lock(range, SIZE, null_mut(), 0, &mut agent_address) }, ERROR);
+    assert_eq!(unsafe { lock(range, SIZE / 2, null_mut(), 0, &mut agent_address) }, OK);
     assert_eq!(unsafe { unlock(range) }, OK);
 }

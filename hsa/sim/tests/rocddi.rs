@@ -8,7 +8,7 @@ use core::ptr::without_provenance_mut;
 use rig::*;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-const N: usize = 4 * KIB;
+const PAGE: usize = 4 * KIB;
 
 /// The two newest generations. The tests run on both, to show the difference.
 const D: &str = "era=d";
@@ -16,13 +16,13 @@ const E: &str = "era=e";
 
 /// Reserves pages with the alignment of a page, because generation E rejects the alignment 0.
 fn reserve(rig: &Rig, pages: usize) -> usize {
-    rig.try_reserve(pages * N, 0, N, 0).expect("a reservation")
+    rig.try_reserve(pages * PAGE, 0, PAGE, 0).expect("a reservation")
 }
 
 /// Maps memory of `pages` pages at the start of a reservation.
 fn mapped(rig: &Rig, pages: usize) -> (usize, u64) {
-    let (base, handle) = (reserve(rig, pages), rig.create(pages * N));
-    assert_eq!(rig.map(base, pages * N, handle), OK);
+    let (base, handle) = (reserve(rig, pages), rig.create(pages * PAGE));
+    assert_eq!(rig.map(base, pages * PAGE, handle), OK);
     (base, handle)
 }
 
@@ -35,7 +35,7 @@ fn file(size: usize) -> OwnedFd {
 }
 
 #[test]
-fn extension_is_1_33() {
+fn runtime_attributes_are_those_of_libhsa() {
     let rig = start(E);
     let minor = system_info::<u16>(rig.hsa, HSA_AMD_SYSTEM_INFO_EXT_VERSION_MINOR);
     assert_eq!(minor, Ok(33));
@@ -82,23 +82,24 @@ fn extension_33_without_era_is_rocr() {
 #[test]
 fn reserve_checks_its_arguments() {
     let (d, e) = (start(D), start(E));
-    for (size, alignment, flags) in [(N + 1, N, 0), (N, 0, 0), (N, 64, 0), (N, 3 * N, 0), (N, N, 2)]
+    for (size, alignment, flags) in
+        [(PAGE + 1, PAGE, 0), (PAGE, 0, 0), (PAGE, 64, 0), (PAGE, 3 * PAGE, 0), (PAGE, PAGE, 2)]
     {
         let result = e.try_reserve(size, 0, alignment, flags);
         assert_eq!(result, Err(INVALID_ARGUMENT), "{size:#x} {alignment:#x} {flags}");
     }
-    assert!(d.try_reserve(N, 0, 0, 0).is_ok());
+    assert!(d.try_reserve(PAGE, 0, 0, 0).is_ok());
     // The function without an alignment uses that of a page.
     let mut address = core::ptr::null_mut();
     let reserve = e.vmem.hsa_amd_vmem_address_reserve;
-    assert_eq!(unsafe { reserve(&mut address, N, 0, 0) }, OK);
-    assert_eq!(e.free(address.addr(), N), OK);
-    // With NO_REGISTER, the addresses are a reservation all the same.
+    assert_eq!(unsafe { reserve(&mut address, PAGE, 0, 0) }, OK);
+    assert_eq!(e.free(address.addr(), PAGE), OK);
+    // With NO_REGISTER, generation D returns ordinary memory, and E an ordinary reservation.
     let no_register = u64::from(HSA_AMD_VMEM_ADDRESS_NO_REGISTER);
     for (rig, is_memory) in [(&d, true), (&e, false)] {
-        let base = rig.try_reserve(N, 0, N, no_register).expect("a reservation");
+        let base = rig.try_reserve(PAGE, 0, PAGE, no_register).expect("a reservation");
         assert_eq!(readable(base), is_memory);
-        assert_eq!(rig.free(base, N), OK);
+        assert_eq!(rig.free(base, PAGE), OK);
     }
 }
 
@@ -106,17 +107,17 @@ fn reserve_checks_its_arguments() {
 fn unknown_flags_are_rejected() {
     for (era, expected) in [(D, OK), (E, INVALID_ARGUMENT)] {
         let rig = start(era);
-        let created = rig.try_create(rig.vram[0], N, MEMORY_TYPE_NONE, 1 << 20);
+        let created = rig.try_create(rig.vram[0], PAGE, MEMORY_TYPE_NONE, 1 << 20);
         assert_eq!(created.map_or_else(|status| status, |_| OK), expected, "{era}");
-        let handle = hsa_amd_vmem_alloc_handle_t { handle: rig.create(N) };
+        let handle = hsa_amd_vmem_alloc_handle_t { handle: rig.create(PAGE) };
         let base = without_provenance_mut(reserve(&rig, 1));
         let map = rig.vmem.hsa_amd_vmem_map;
-        assert_eq!(unsafe { map(base, N, 0, handle, 1) }, expected, "{era}");
+        assert_eq!(unsafe { map(base, PAGE, 0, handle, 1) }, expected, "{era}");
         let (mut descriptor, export) = (-1, rig.vmem.hsa_amd_vmem_export_shareable_handle);
         assert_eq!(unsafe { export(&mut descriptor, handle, 2) }, expected, "{era}");
-        // Memory that is not cached, and an export for other PCIe devices.
+        // Known flags are accepted: uncached memory, and an export for other PCIe devices.
         let uncached = u64::from(HSA_AMD_MEMORY_POOL_UNCACHED_FLAG);
-        assert!(rig.try_create(rig.vram[0], N, MEMORY_TYPE_NONE, uncached).is_ok());
+        assert!(rig.try_create(rig.vram[0], PAGE, MEMORY_TYPE_NONE, uncached).is_ok());
         assert_eq!(unsafe { export(&mut descriptor, handle, 1) }, OK);
     }
 }
@@ -125,38 +126,43 @@ fn unknown_flags_are_rejected() {
 fn map_starts_at_the_offset() {
     for (era, offsets) in [(D, [0, 0]), (E, [0, 2])] {
         let rig = start(era);
-        let (base, handle) = (reserve(&rig, 2), rig.create(3 * N));
+        let (base, handle) = (reserve(&rig, 2), rig.create(3 * PAGE));
         for (page, offset) in [(0, 0), (1, 2)] {
-            assert_eq!(rig.map_at(base + page * N, N, offset * N, handle), OK);
+            assert_eq!(rig.map_at(base + page * PAGE, PAGE, offset * PAGE, handle), OK);
         }
-        assert_eq!(rig.set(base, 2 * N, &[(rig.gpus[0], RW), (rig.cpus[0], RW)]), OK);
-        let found = [0, 1].map(|page| rig.simulation.page(0, base + page * N).expect("mapped"));
-        assert_eq!(found.map(|page| page.offset as usize / N), offsets, "{era}");
+        assert_eq!(rig.set(base, 2 * PAGE, &[(rig.gpus[0], RW), (rig.cpus[0], RW)]), OK);
+        let found = [0, 1].map(|page| rig.simulation.page(0, base + page * PAGE).expect("mapped"));
+        assert_eq!(found.map(|page| page.offset as usize / PAGE), offsets, "{era}");
         // The CPU and another mapping see the same page of the memory.
-        write(base + N, 42);
+        write(base + PAGE, 42);
         let all = reserve(&rig, 3);
-        assert_eq!(rig.map(all, 3 * N, handle), OK);
-        assert_eq!(rig.set(all, 3 * N, &[(rig.cpus[0], RW)]), OK);
-        assert_eq!(read(all + offsets[1] * N), 42, "{era}");
+        assert_eq!(rig.map(all, 3 * PAGE, handle), OK);
+        assert_eq!(rig.set(all, 3 * PAGE, &[(rig.cpus[0], RW)]), OK);
+        assert_eq!(read(all + offsets[1] * PAGE), 42, "{era}");
     }
 }
 
 #[test]
-fn map_rejects_what_does_not_fit() {
+fn map_rejects_invalid_ranges_of_memory() {
     let rig = start(E);
-    let (base, handle) = (reserve(&rig, 3), rig.create(2 * N));
-    for (size, offset) in
-        [(3 * N, 0), (2 * N, N), (N, 2 * N), (N, 64), (N + 64, 0), (N, usize::MAX)]
-    {
+    let (base, handle) = (reserve(&rig, 3), rig.create(2 * PAGE));
+    for (size, offset) in [
+        (3 * PAGE, 0),
+        (2 * PAGE, PAGE),
+        (PAGE, 2 * PAGE),
+        (PAGE, 64),
+        (PAGE + 64, 0),
+        (PAGE, usize::MAX),
+    ] {
         let status = rig.map_at(base, size, offset, handle);
         assert_eq!(status, INVALID_ARGUMENT, "{size:#x} {offset:#x}");
     }
     // The size of an import is known, too. D checks it when access is set.
     for (era, expected) in [(D, OK), (E, INVALID_ARGUMENT)] {
         let rig = start(era);
-        let descriptor = rig.export(rig.create(N)).expect("a descriptor");
+        let descriptor = rig.export(rig.create(PAGE)).expect("a descriptor");
         let imported = rig.import(descriptor).expect("a handle");
-        assert_eq!(rig.map(reserve(&rig, 2), 2 * N, imported), expected, "{era}");
+        assert_eq!(rig.map(reserve(&rig, 2), 2 * PAGE, imported), expected, "{era}");
     }
 }
 
@@ -164,24 +170,24 @@ fn map_rejects_what_does_not_fit() {
 fn unaligned_address_fails_when_access_is_set() {
     let rig = start(E);
     let base = reserve(&rig, 2);
-    assert_eq!(rig.map(base + 64, N, rig.create(N)), OK);
-    assert_eq!(rig.set(base + 64, N, &[(rig.gpus[0], RW)]), INVALID_ARGUMENT);
+    assert_eq!(rig.map(base + 64, PAGE, rig.create(PAGE)), OK);
+    assert_eq!(rig.set(base + 64, PAGE, &[(rig.gpus[0], RW)]), INVALID_ARGUMENT);
     let rig = start(D);
     let base = reserve(&rig, 2);
-    assert_eq!(rig.map(base + 64, N, rig.create(N)), HSA_STATUS_ERROR, "D fails earlier");
+    assert_eq!(rig.map(base + 64, PAGE, rig.create(PAGE)), HSA_STATUS_ERROR, "D fails earlier");
 }
 
 #[test]
-fn set_access_takes_whole_mappings() {
+fn set_access_requires_whole_mappings() {
     for (era, part, unmapped, unknown) in [
         (D, OK, INVALID_ALLOCATION, OK),
         (E, INVALID_ALLOCATION, INVALID_ALLOCATION, INVALID_ARGUMENT),
     ] {
         let rig = start(era);
         let (base, _) = mapped(&rig, 2);
-        assert_eq!(rig.set(base, N, &[(rig.gpus[0], RW)]), part, "{era}");
-        assert_eq!(rig.set(reserve(&rig, 1), N, &[(rig.gpus[0], RW)]), unmapped, "{era}");
-        assert_eq!(rig.set(base, 2 * N, &[(rig.gpus[1], 8)]), unknown, "{era}");
+        assert_eq!(rig.set(base, PAGE, &[(rig.gpus[0], RW)]), part, "{era}");
+        assert_eq!(rig.set(reserve(&rig, 1), PAGE, &[(rig.gpus[0], RW)]), unmapped, "{era}");
+        assert_eq!(rig.set(base, 2 * PAGE, &[(rig.gpus[1], 8)]), unknown, "{era}");
     }
 }
 
@@ -192,13 +198,13 @@ fn gpus_get_exact_permissions() {
         let rig = start(era);
         let (base, _) = mapped(&rig, 1);
         for (permission, exact) in permissions {
-            assert_eq!(rig.set(base, N, &[(rig.gpus[0], permission)]), OK);
+            assert_eq!(rig.set(base, PAGE, &[(rig.gpus[0], permission)]), OK);
             let page = rig.simulation.page(0, base).expect("mapped");
             let expected = if era == E { exact } else { (true, true) };
             assert_eq!((page.readable, page.writable), expected, "{era} {permission}");
             assert_eq!(rig.get(base, rig.gpus[0]), Ok(permission));
         }
-        assert_eq!(rig.set(base, N, &[(rig.gpus[0], NONE)]), OK);
+        assert_eq!(rig.set(base, PAGE, &[(rig.gpus[0], NONE)]), OK);
         assert_eq!(rig.get(base, rig.gpus[0]), Ok(NONE));
         assert_eq!(rig.simulation.page(0, base).is_none(), era == E, "{era}");
     }
@@ -209,15 +215,15 @@ fn calls_wait_for_page_tables() {
     for (era, is_late) in [(D, true), (E, false)] {
         let rig = start(&format!("{era},page-tables=late"));
         let (base, _) = mapped(&rig, 1);
-        assert_eq!(rig.set(base, N, &[(rig.gpus[0], RW)]), OK);
+        assert_eq!(rig.set(base, PAGE, &[(rig.gpus[0], RW)]), OK);
         assert_eq!(rig.simulation.page(0, base).is_none(), is_late, "{era}");
     }
     for (era, is_late) in [(D, true), (E, false)] {
         let rig = start(&format!("{era},page-tables=not-flushed"));
         let (base, _) = mapped(&rig, 1);
-        assert_eq!(rig.set(base, N, &[(rig.gpus[0], RW)]), OK);
+        assert_eq!(rig.set(base, PAGE, &[(rig.gpus[0], RW)]), OK);
         assert!(rig.simulation.page(0, base).is_some());
-        assert_eq!(rig.unmap(base, N), OK);
+        assert_eq!(rig.unmap(base, PAGE), OK);
         assert_eq!(rig.simulation.page(0, base).is_some(), is_late, "{era}");
     }
 }
@@ -226,9 +232,9 @@ fn calls_wait_for_page_tables() {
 fn unmapped_memory_is_freed() {
     let rig = start(E);
     let (base, handle) = mapped(&rig, 1);
-    assert_eq!(rig.set(base, N, &[(rig.gpus[0], RW), (rig.cpus[0], RW)]), OK);
+    assert_eq!(rig.set(base, PAGE, &[(rig.gpus[0], RW), (rig.cpus[0], RW)]), OK);
     write(base, 42);
-    assert_eq!(rig.unmap(base, N), OK);
+    assert_eq!(rig.unmap(base, PAGE), OK);
     // Nothing is mapped at the addresses, which stay reserved.
     assert!(!readable(base));
     let maps = std::fs::read_to_string("/proc/self/maps").expect("the list of mappings");
@@ -243,7 +249,7 @@ fn unmapped_memory_is_freed() {
 fn each_handle_has_a_descriptor() {
     for (era, count) in [(D, 0), (E, 1)] {
         let rig = start(era);
-        let handle = rig.create(N);
+        let handle = rig.create(PAGE);
         assert_eq!(rig.simulation.usage().descriptors, count, "{era}");
         assert_eq!(rig.release(handle), OK);
         assert_eq!(rig.simulation.usage().descriptors, 0, "{era}");
@@ -254,14 +260,14 @@ fn each_handle_has_a_descriptor() {
 fn import_accepts_any_file_with_a_size() {
     let rig = start(E);
     assert_eq!(rig.import(file(0).as_raw_fd()), Err(ERROR));
-    let not_memory = file(N);
+    let not_memory = file(PAGE);
     let imported = rig.import(not_memory.as_raw_fd()).expect("a handle");
     assert_eq!(rig.properties(imported), Ok((0, MEMORY_TYPE_NONE)));
     let base = reserve(&rig, 1);
-    assert_eq!(rig.map(base, N, imported), OK);
-    assert_eq!(rig.set(base, N, &[(rig.gpus[0], RW)]), ERROR);
+    assert_eq!(rig.map(base, PAGE, imported), OK);
+    assert_eq!(rig.set(base, PAGE, &[(rig.gpus[0], RW)]), ERROR);
     // Imports cannot be exported.
-    let descriptor: c_int = rig.export(rig.create(N)).expect("a descriptor");
+    let descriptor: c_int = rig.export(rig.create(PAGE)).expect("a descriptor");
     let imported = rig.import(descriptor).expect("a handle");
     assert_eq!(rig.export(imported), Err(INCOMPATIBLE));
 }
@@ -271,13 +277,13 @@ fn pointer_info_returns_the_start() {
     for era in [D, E] {
         let rig = start(era);
         let (base, _) = mapped(&rig, 2);
-        let info = rig.pointer_info(base + N);
+        let info = rig.pointer_info(base + PAGE);
         let (agent, host) = (info.agentBaseAddress.addr(), info.hostBaseAddress.addr());
-        let expected = if era == E { (base, 0) } else { (base + N, base + N) };
+        let expected = if era == E { (base, 0) } else { (base + PAGE, base + PAGE) };
         assert_eq!((agent, host), expected, "{era}");
-        assert_eq!(rig.set(base, 2 * N, &[(rig.cpus[0], RO)]), OK);
-        let host = rig.pointer_info(base + N).hostBaseAddress.addr();
-        assert_eq!(host, if era == E { base } else { base + N }, "{era}");
+        assert_eq!(rig.set(base, 2 * PAGE, &[(rig.cpus[0], RO)]), OK);
+        let host = rig.pointer_info(base + PAGE).hostBaseAddress.addr();
+        assert_eq!(host, if era == E { base } else { base + PAGE }, "{era}");
     }
 }
 
@@ -295,11 +301,11 @@ fn memory_of_the_cpu_is_supported() {
     for era in [D, E] {
         let rig = start(era);
         for kind in [MEMORY_TYPE_NONE, MEMORY_TYPE_PINNED] {
-            let handle = rig.try_create(rig.system, N, kind, 0).expect("host memory");
+            let handle = rig.try_create(rig.system, PAGE, kind, 0).expect("host memory");
             assert_eq!(rig.properties(handle), Ok((rig.system.handle, kind)), "{era}");
             let base = reserve(&rig, 1);
-            assert_eq!(rig.map(base, N, handle), OK);
-            assert_eq!(rig.set(base, N, &[(rig.gpus[0], RW), (rig.cpus[0], RW)]), OK);
+            assert_eq!(rig.map(base, PAGE, handle), OK);
+            assert_eq!(rig.set(base, PAGE, &[(rig.gpus[0], RW), (rig.cpus[0], RW)]), OK);
             assert_eq!(rig.get(base, rig.cpus[0]), Ok(RW));
             write(base, 7);
             rig.poke(base, 8);
@@ -307,7 +313,7 @@ fn memory_of_the_cpu_is_supported() {
         }
     }
     let rig = start("era=b");
-    assert_eq!(rig.try_create(rig.system, N, MEMORY_TYPE_NONE, 0), Err(INVALID_ARGUMENT));
+    assert_eq!(rig.try_create(rig.system, PAGE, MEMORY_TYPE_NONE, 0), Err(INVALID_ARGUMENT));
 }
 
 /// Exports a handle to the fabric.
@@ -334,7 +340,7 @@ fn import_fabric(rig: &Rig, fabric: hsa_fabric_handle_t) -> Result<u64, hsa_stat
 fn fabric_handles_exist_only_in_generation_d() {
     for era in ["era=c", E] {
         let rig = start(era);
-        let handle = rig.create(N);
+        let handle = rig.create(PAGE);
         assert_eq!(export_fabric(&rig, handle).map(drop), Err(NOT_SUPPORTED), "{era}");
         assert_eq!(export_fabric(&rig, handle + 1).map(drop), Err(INVALID_ALLOCATION), "{era}");
         let any = hsa_fabric_handle_t { handle: [1; 16] };
@@ -344,27 +350,27 @@ fn fabric_handles_exist_only_in_generation_d() {
     let mut config: hsa_sim::Config = D.parse().expect("a configuration");
     config.fabric = false;
     let rig = Rig::new(config);
-    assert_eq!(export_fabric(&rig, rig.create(N)).map(drop), Err(NOT_SUPPORTED));
+    assert_eq!(export_fabric(&rig, rig.create(PAGE)).map(drop), Err(NOT_SUPPORTED));
 }
 
 #[test]
-fn fabric_handle_is_the_same_memory() {
+fn fabric_handle_refers_to_the_same_memory() {
     let exporter = start(D);
     let (base, handle) = mapped(&exporter, 1);
-    assert_eq!(exporter.set(base, N, &[(exporter.cpus[0], RW)]), OK);
+    assert_eq!(exporter.set(base, PAGE, &[(exporter.cpus[0], RW)]), OK);
     let fabric = export_fabric(&exporter, handle).expect("a fabric handle");
     let importer = start(D);
     let imported = import_fabric(&importer, fabric).expect("a handle");
     assert_eq!(importer.properties(imported), Ok((0, MEMORY_TYPE_NONE)));
     assert_eq!(export_fabric(&importer, imported).map(drop), Err(INCOMPATIBLE));
     let at = reserve(&importer, 1);
-    assert_eq!(importer.map(at, N, imported), OK);
-    assert_eq!(importer.set(at, N, &[(importer.gpus[0], RW)]), OK);
+    assert_eq!(importer.map(at, PAGE, imported), OK);
+    assert_eq!(importer.set(at, PAGE, &[(importer.gpus[0], RW)]), OK);
     importer.poke(at, 1234);
     assert_eq!(read(base), 1234);
     // The handle keeps no memory alive.
-    assert_eq!(importer.unmap(at, N), OK);
-    assert_eq!((importer.release(imported), exporter.unmap(base, N)), (OK, OK));
+    assert_eq!(importer.unmap(at, PAGE), OK);
+    assert_eq!((importer.release(imported), exporter.unmap(base, PAGE)), (OK, OK));
     assert_eq!(exporter.release(handle), OK);
     assert_eq!(import_fabric(&importer, fabric), Err(INVALID_ARGUMENT));
 }

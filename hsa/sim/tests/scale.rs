@@ -44,24 +44,24 @@ fn one_handle_is_mapped_many_times() {
     // With this number a quadratic algorithm takes minutes.
     let count = 250_000;
     for generation in ["era=b", "era=d"] {
-        let r = start(&format!("gpus=1,{generation}"));
-        let (base, handle) = (r.reserve(count * SIZE), r.create(SIZE));
+        let rig = start(&format!("gpus=1,{generation}"));
+        let (base, handle) = (rig.reserve(count * SIZE), rig.create(SIZE));
         timed(&format!("{generation}: map {count}"), || {
-            (0..count).for_each(|i| assert_eq!(r.map(base + i * SIZE, SIZE, handle), OK));
+            (0..count).for_each(|i| assert_eq!(rig.map(base + i * SIZE, SIZE, handle), OK));
         });
-        assert_eq!(r.simulation.usage().mappings, count);
-        let (last, gpu) = (base + (count - 1) * SIZE, r.gpus[0]);
-        assert_eq!(r.get(last, gpu), Ok(NONE));
+        assert_eq!(rig.simulation.usage().mappings, count);
+        let (last, gpu) = (base + (count - 1) * SIZE, rig.gpus[0]);
+        assert_eq!(rig.get(last, gpu), Ok(NONE));
         timed(&format!("{generation}: set_access {count} in one call, one GPU"), || {
-            assert_eq!(r.set(base, count * SIZE, &[(gpu, RW)]), OK);
+            assert_eq!(rig.set(base, count * SIZE, &[(gpu, RW)]), OK);
         });
-        assert!(r.simulation.page(0, last).is_some());
+        assert!(rig.simulation.page(0, last).is_some());
         timed(&format!("{generation}: unmap {count} in one call"), || {
-            assert_eq!(r.unmap(base, count * SIZE), OK);
+            assert_eq!(rig.unmap(base, count * SIZE), OK);
         });
-        timed(&format!("{generation}: free"), || assert_eq!(r.free(base, count * SIZE), OK));
-        assert_eq!(r.release(handle), OK);
-        assert_eq!(r.simulation.usage().vram_used, [0]);
+        timed(&format!("{generation}: free"), || assert_eq!(rig.free(base, count * SIZE), OK));
+        assert_eq!(rig.release(handle), OK);
+        assert_eq!(rig.simulation.usage().vram_used, [0]);
     }
 }
 
@@ -70,28 +70,28 @@ fn supports_100_000_handles() {
     let _lock = lock_tests();
     const COUNT: usize = 100_000;
     for generation in ["era=b", "era=d"] {
-        let r = start(&format!("gpus=1,{generation},vram=1t"));
+        let rig = start(&format!("gpus=1,{generation},vram=1t"));
         let before = resident();
         let mut handles: Vec<u64> = timed(&format!("{generation}: create 100,000"), || {
-            (0..COUNT).map(|_| r.create(2 * MIB)).collect()
+            (0..COUNT).map(|_| rig.create(2 * MIB)).collect()
         });
         assert!(growth_since(before) < 256 * MIB, "untouched allocations use no memory");
-        assert_eq!(r.simulation.usage().descriptors, 0);
+        assert_eq!(rig.simulation.usage().descriptors, 0);
         timed(&format!("{generation}: release every other, and create again"), || {
-            handles.iter().step_by(2).for_each(|handle| assert_eq!(r.release(*handle), OK));
-            handles.iter_mut().step_by(2).for_each(|handle| *handle = r.create(2 * MIB));
+            handles.iter().step_by(2).for_each(|handle| assert_eq!(rig.release(*handle), OK));
+            handles.iter_mut().step_by(2).for_each(|handle| *handle = rig.create(2 * MIB));
         });
         let different: std::collections::HashSet<_> = handles.iter().collect();
         assert_eq!(different.len(), COUNT);
         timed(&format!("{generation}: map and unmap each"), || {
-            let base = r.reserve(2 * MIB);
+            let base = rig.reserve(2 * MIB);
             for handle in &handles {
-                assert_eq!(r.map(base, 2 * MIB, *handle), OK);
-                assert_eq!(r.unmap(base, 2 * MIB), OK);
+                assert_eq!(rig.map(base, 2 * MIB, *handle), OK);
+                assert_eq!(rig.unmap(base, 2 * MIB), OK);
             }
         });
         timed(&format!("{generation}: release 100,000"), || {
-            handles.iter().for_each(|handle| assert_eq!(r.release(*handle), OK));
+            handles.iter().for_each(|handle| assert_eq!(rig.release(*handle), OK));
         });
     }
 }
@@ -99,18 +99,18 @@ fn supports_100_000_handles() {
 #[test]
 fn eight_gpus_can_be_filled() {
     let _lock = lock_tests();
-    let r = start("gpus=8,era=b");
+    let rig = start("gpus=8,era=b");
     let before = resident();
-    for (number, pool) in r.vram.iter().enumerate() {
+    for (number, pool) in rig.vram.iter().enumerate() {
         let handle =
-            r.try_create(*pool, 192 * GIB, MEMORY_TYPE_PINNED, 0).expect("all video memory");
-        let base = r.reserve(192 * GIB);
-        assert_eq!(r.map(base, 192 * GIB, handle), OK);
-        assert_eq!(r.set(base, 192 * GIB, &[(r.gpus[number], RW), (r.cpus[0], RW)]), OK);
+            rig.try_create(*pool, 192 * GIB, MEMORY_TYPE_PINNED, 0).expect("all video memory");
+        let base = rig.reserve(192 * GIB);
+        assert_eq!(rig.map(base, 192 * GIB, handle), OK);
+        assert_eq!(rig.set(base, 192 * GIB, &[(rig.gpus[number], RW), (rig.cpus[0], RW)]), OK);
         write(base + 191 * GIB, number as u64 + 1);
-        assert_eq!(r.peek(base + 191 * GIB), number as u64 + 1);
-        assert_eq!(r.peek(base + 3), 0);
-        let excess = r.try_create(*pool, 4096, MEMORY_TYPE_PINNED, 0);
+        assert_eq!(rig.peek(base + 191 * GIB), number as u64 + 1);
+        assert_eq!(rig.peek(base + 3), 0);
+        let excess = rig.try_create(*pool, 4096, MEMORY_TYPE_PINNED, 0);
         assert_eq!(excess, Err(OUT_OF_RESOURCES));
     }
     assert!(growth_since(before) < 64 * MIB);

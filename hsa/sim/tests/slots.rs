@@ -14,8 +14,8 @@ fn at_most_64_simulations_run() {
         for number in 0..64 {
             let barrier = &barrier;
             scope.spawn(move || {
-                let r = start("gpus=1,era=d");
-                let (base, handle) = r.mapped(SIZE, &[(r.cpus[0], RW), (r.gpus[0], RW)]);
+                let rig = start("gpus=1,era=d");
+                let (base, handle) = rig.mapped(SIZE, &[(rig.cpus[0], RW), (rig.gpus[0], RW)]);
                 write(base, number);
                 if barrier.wait().is_leader() {
                     let error = Simulation::start(Config::default()).expect_err("a 65th");
@@ -23,10 +23,10 @@ fn at_most_64_simulations_run() {
                     assert!(error.to_string().contains("64"), "{error}");
                 }
                 barrier.wait();
-                assert_eq!(r.peek(base), number);
-                assert_eq!(r.simulation.usage().mappings, 1);
-                assert_eq!((r.unmap(base, SIZE), r.release(handle)), (OK, OK));
-                assert_eq!(r.free(base, SIZE), OK);
+                assert_eq!(rig.peek(base), number);
+                assert_eq!(rig.simulation.usage().mappings, 1);
+                assert_eq!((rig.unmap(base, SIZE), rig.release(handle)), (OK, OK));
+                assert_eq!(rig.free(base, SIZE), OK);
             });
         }
     });

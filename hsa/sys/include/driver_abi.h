@@ -3,8 +3,8 @@
  * change page tables.
  *
  * Written for this project from the kernel's public interface (linux/kfd_ioctl.h)
- * and libdrm's (amdgpu.h, amdgpu_drm.h); it is no copy of these headers and does not
- * replace them. bindgen generates ../src/driver.rs from it. tests/driver.rs compares
+ * and libdrm's (amdgpu.h, amdgpu_drm.h); it is not a copy of these headers and
+ * does not replace them. bindgen generates ../src/driver.rs from it. tests/driver.rs compares
  * every size, offset and constant with the installed headers.
  */
 #ifndef HSA_VMM_DRIVER_ABI_H
@@ -42,7 +42,7 @@ struct kfd_ioctl_map_memory_to_gpu_args {
   /* An array of gpu_id. */
   uint64_t device_ids_array_ptr;
   uint32_t n_devices;
-  /* The number of GPUs that are done: 0, or the result of an interrupted call. */
+  /* The number of GPUs at the start of the array to skip: 0, or the value that an interrupted call has written. */
   uint32_t n_success;
 };
 
@@ -75,7 +75,7 @@ struct amdgpu_bo_import_result {
   uint64_t alloc_size;
 };
 
-/* All return 0 or a negative errno. */
+/* All functions but amdgpu_device_get_fd return 0 or a negative errno. */
 typedef int (*amdgpu_device_initialize_fn)(int fd, uint32_t *major, uint32_t *minor, amdgpu_device_handle *device);
 typedef int (*amdgpu_device_deinitialize_fn)(amdgpu_device_handle device);
 /* Returns the file descriptor, which libdrm still owns. */

@@ -32,7 +32,7 @@ pub fn is_privileged() -> bool {
 /// environment must not select code that runs with more privileges than the caller's.
 #[must_use]
 pub fn variable(name: &str) -> Option<OsString> {
-    // Not `secure_getenv`: std reads the environment under its lock.
+    // Not `secure_getenv`, which does not take the lock with which `std` protects the environment.
     let value = if is_privileged() { None } else { std::env::var_os(name) };
     value.filter(|value| !value.is_empty())
 }
@@ -80,11 +80,13 @@ pub struct Search {
 }
 
 impl Search {
-    /// Tries only the file in `HSA_VMM_RUNTIME`, if set. Otherwise tries, in this order: the library
-    /// that this process has loaded already (for example for HIP), the `lib` folder of `ROCM_PATH`, the
-    /// dynamic linker's own search, `build_folder` (ROCm's folder at build time), and `/opt/rocm/lib`.
+    /// Returns the usual search.
     ///
-    /// Rejects relative folders, because their contents depend on the current folder. `HSA_VMM_RUNTIME`
+    /// If `HSA_VMM_RUNTIME` is set, it tries only that file. Otherwise it tries, in this order: the library that this
+    /// process has loaded already (for example for HIP), the `lib` folder of `ROCM_PATH`, the dynamic linker's own
+    /// search, `build_folder` (ROCm's folder at build time), and `/opt/rocm/lib`.
+    ///
+    /// The search rejects relative folders, because their contents depend on the current folder. `HSA_VMM_RUNTIME`
     /// can be a relative path. A [privileged](is_privileged) process ignores both variables.
     #[must_use]
     pub fn usual(build_folder: Option<&Path>) -> Self {
@@ -92,7 +94,7 @@ impl Search {
         Self::from(variable(RUNTIME_VARIABLE), is_loaded, variable(ROCM_VARIABLE), build_folder)
     }
 
-    /// Tries only this file.
+    /// Returns a search that tries only this file.
     #[must_use]
     pub fn only(path: impl Into<PathBuf>) -> Self {
         Self { candidates: vec![(path.into(), Origin::Program)], rejected: Vec::new() }
@@ -184,7 +186,7 @@ pub struct Library {
     table: Table,
     path: PathBuf,
     origin: Origin,
-    symbol_version: bool,
+    has_symbol_version: bool,
     // Dropped last. Because of `RTLD_NODELETE`, dropping it does not unload the library.
     library: libloading::os::unix::Library,
 }
@@ -232,7 +234,7 @@ impl Library {
     /// releases do.
     #[must_use]
     pub fn has_symbol_version(&self) -> bool {
-        self.symbol_version
+        self.has_symbol_version
     }
 
     /// Returns the address of an exported function, even if it is not in the table. The address
@@ -247,7 +249,7 @@ impl Library {
             // The dynamic linker would open the program itself.
             return Err("the name is empty".into());
         }
-        // LOCAL, so that two runtimes can be loaded side by side.
+        // RTLD_LOCAL, so that two runtimes can be loaded side by side.
         let open = |flags| {
             let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | flags;
             // SAFETY: the caller of `load` promises that the file is an HSA runtime.
@@ -265,10 +267,10 @@ impl Library {
         let library = open(libc::RTLD_NODELETE)?;
         let path = file_of(table.core.hsa_init as *const c_void).unwrap_or_else(|| path.into());
         let handle = library.into_raw();
-        let symbol_version = has_symbol_version(handle);
+        let has_symbol_version = has_symbol_version(handle);
         // SAFETY: the handle is that of the library.
         let library = unsafe { libloading::os::unix::Library::from_raw(handle) };
-        Ok(Self { table, path, origin, symbol_version, library })
+        Ok(Self { table, path, origin, has_symbol_version, library })
     }
 }
 

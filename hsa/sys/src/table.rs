@@ -24,8 +24,8 @@ pub struct MissingSymbol(pub &'static str);
 /// A function that returns the address of a symbol.
 pub type Resolver<'a> = dyn FnMut(&CStr) -> Option<NonNull<c_void>> + 'a;
 
-/// Converts the type of an optional function pointer, as bindgen generates it, to that of the
-/// function pointer.
+/// Converts the type of an optional function pointer, as bindgen generates it, to the type of the
+/// function pointer itself.
 pub trait Pointer {
     /// The function pointer itself.
     type Function: Copy;

@@ -4,8 +4,8 @@
 //! function `OnLoad` ([`OnLoad`]) with an [`ApiTable`]. The runtime's exported functions call through these
 //! tables, so a tool that replaces a pointer observes every call of the process.
 //!
-//! The numbers of the functions are those of AMD's `hsa_api_trace.h`, whose tables only grow at the end. The test
-//! `tests/layout.rs` compares them with AMD's headers, if installed.
+//! The number of a function is its index in AMD's table (`hsa_api_trace.h`). AMD's tables only grow at the end. The
+//! test `tests/layout.rs` compares the numbers with AMD's headers, if installed.
 
 use core::ffi::{c_char, c_void};
 use core::mem::size_of;
@@ -24,7 +24,7 @@ pub struct TableVersion {
     pub reserved: u32,
 }
 
-/// AMD's `HsaApiTable`, up to the tables of this module.
+/// The beginning of AMD's `HsaApiTable`, with the tables of this module.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ApiTable {

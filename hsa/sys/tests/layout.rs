@@ -79,7 +79,7 @@ fn bindings_agree_with_amds_headers() {
         absent.dedup();
         eprintln!("{folder:?} does not have {absent:?}");
         report(&format!(
-            "{folder:?}, extension 1.{minor}: {} of {} claims compared, it does not have the others",
+            "{folder:?}, extension 1.{minor}: compared {} of {} claims; the headers lack the other names",
             verdicts.iter().filter(|verdict| **verdict != Verdict::Absent).count(),
             claims.len(),
         ));
@@ -113,7 +113,7 @@ fn tool_tables_agree_with_amds_headers() {
         for (table, functions) in [("CoreApiTable", tools::CORE), ("AmdExtTable", tools::AMD_EXT)] {
             for (name, number) in functions {
                 if !header.contains(&format!(" {name}_fn;")) {
-                    // A later addition.
+                    // Functions with larger numbers were added after the first headers with virtual memory.
                     assert!(*number > 66, "{folder:?}: {name} is missing");
                     continue;
                 }

@@ -15,8 +15,8 @@ use std::os::fd::BorrowedFd;
 type Deallocated = Option<unsafe extern "C" fn(*mut c_void, *mut c_void)>;
 type Function = Option<unsafe extern "C" fn(*mut c_void)>;
 
-/// Returns a bit for each copy engine of the first GPU of two agents: those for the host, and for two GPUs those of
-/// the links too. No engine is ever busy.
+/// Returns a bit for each copy engine of the first GPU among two agents: the engines for the host, and between two GPUs
+/// also the engines for links. No engine is ever busy.
 fn engines(instance: &Instance, agents: [hsa_agent_t; 2]) -> HsaResult<u32> {
     let [destination, source] = [instance.agent(agents[0])?, instance.agent(agents[1])?];
     let (number, peer) = match (destination, source) {
@@ -42,7 +42,7 @@ super::exports! {
         engine: u32,
         _force: bool,
     ) => |instance| {
-        // One bit, of an engine that exists.
+        // Exactly one engine must be named, and it must exist.
         if !engine.is_power_of_two() || engine & engines(instance, [destination_agent, source_agent])? == 0 {
             return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
         }

@@ -1,9 +1,9 @@
 //! The exported C functions of the shared object. They use slot 0, which the environment
 //! configures.
 //!
-//! This file exports the functions of the linked-in table. The submodules export the rest of the interface of AMD's
-//! runtime, so that any HSA program can load the library. The functions of the submodules support no planned faults
-//! and are not counted.
+//! This file exports the functions of the linked-in table ([`Simulation::table`](crate::Simulation::table)). The
+//! submodules export the rest of the interface of AMD's runtime, so that any HSA program can load the library. The
+//! functions of the submodules support no planned faults and are not counted.
 
 mod memory;
 mod not_simulated;

@@ -16,7 +16,7 @@ macro_rules! not_simulated {
     )* };
 }
 
-/// Prints the name of a function at its first call.
+/// Prints the name of a function at its first call. Returns the error of the call.
 fn reject(name: &str, reported: &AtomicBool) -> hsa_status_t {
     if !reported.swap(true, Relaxed) {
         eprintln!("hsa-sim: {name} is not simulated and returns HSA_STATUS_ERROR_NOT_SUPPORTED");

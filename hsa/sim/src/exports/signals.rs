@@ -98,7 +98,7 @@ macro_rules! operations {
             }
         )*
         $($(
-            /// Changes a signal by a value.
+            /// Adds a value to a signal, subtracts it, or combines both bit by bit.
             #[unsafe(no_mangle)]
             pub extern "C" fn $changed(signal: hsa_signal_t, value: hsa_signal_value_t) {
                 update(signal, |previous| $change(previous, value));
@@ -254,12 +254,14 @@ super::exports! {
 }
 
 /// The arguments of a wait for several signals.
-struct Several {
+struct WaitArguments {
     signals: Vec<(Option<Arc<Signal>>, hsa_signal_condition_t, hsa_signal_value_t)>,
     deadline: Option<Instant>,
 }
 
-impl Several {
+impl WaitArguments {
+    /// Reads the caller's arrays.
+    ///
     /// # Safety
     /// The arrays must have `count` elements.
     unsafe fn new(
@@ -319,9 +321,10 @@ pub unsafe extern "C" fn hsa_amd_signal_wait_any(
     satisfying: *mut hsa_signal_value_t,
 ) -> u32 {
     // SAFETY: the caller promises the arrays.
-    let several = unsafe { Several::new(count, signals, conditions, values, timeout) };
-    let check = || several.satisfied().enumerate().find_map(|(index, value)| Some((index, value?)));
-    let Some((index, value)) = several.wait(check) else { return u32::MAX };
+    let arguments = unsafe { WaitArguments::new(count, signals, conditions, values, timeout) };
+    let check =
+        || arguments.satisfied().enumerate().find_map(|(index, value)| Some((index, value?)));
+    let Some((index, value)) = arguments.wait(check) else { return u32::MAX };
     if let Ok(satisfying) = non_null(satisfying) {
         // SAFETY: not null, and writable as HSA documents the function.
         unsafe { satisfying.write(value) };
@@ -344,9 +347,9 @@ pub unsafe extern "C" fn hsa_amd_signal_wait_all(
     satisfying: *mut hsa_signal_value_t,
 ) -> u32 {
     // SAFETY: the caller promises the arrays.
-    let several = unsafe { Several::new(count, signals, conditions, values, timeout) };
-    let check = || several.satisfied().collect::<Option<Vec<_>>>();
-    let Some(values) = several.wait(check) else { return u32::MAX };
+    let arguments = unsafe { WaitArguments::new(count, signals, conditions, values, timeout) };
+    let check = || arguments.satisfied().collect::<Option<Vec<_>>>();
+    let Some(values) = arguments.wait(check) else { return u32::MAX };
     if let Ok(satisfying) = non_null(satisfying) {
         // SAFETY: not null, and with room for all values as HSA documents the function.
         unsafe { satisfying.as_ptr().copy_from_nonoverlapping(values.as_ptr(), values.len()) };

@@ -73,7 +73,7 @@ fn extension_name(extension: u16) -> Option<&'static CStr> {
     })
 }
 
-/// Reports whether an extension is supported: at most the loader's. An unknown extension is an error.
+/// Writes whether an extension is supported; only the loader's can be. An unknown extension is an error.
 ///
 /// # Safety
 /// `supported` must be null or writable.
@@ -85,7 +85,7 @@ unsafe fn write_support(extension: u16, has_loader: bool, supported: *mut bool) 
     Ok(())
 }
 
-/// As [`write_support`], and writes the newest minor version of a supported extension.
+/// Calls [`write_support`], and writes the newest minor version of a supported extension.
 ///
 /// # Safety
 /// `minor` and `supported` must be null or writable.

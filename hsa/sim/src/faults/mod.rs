@@ -73,7 +73,7 @@ impl Faults {
 
     /// Counts a call of a function and applies its planned delay; returns its error or its
     /// misbehaviour.
-    pub(crate) fn next(&self, name: &'static str) -> HsaResult<Option<FaultKind>> {
+    pub(crate) fn count_call(&self, name: &'static str) -> HsaResult<Option<FaultKind>> {
         if !self.has_rules.load(Relaxed) {
             return Ok(None);
         }

@@ -2,8 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+/// The start of the aperture.
 const APERTURE: u64 = 0x0002_8000_0000_0000;
+/// The unused range after each allocation, and the alignment of small ones.
 const GUARD: u64 = 0x1000;
+/// Allocations of at least this size are aligned to it.
 const LARGE: u64 = 2 << 20;
 
 /// Allocates addresses that are never mapped: the lowest freed one of the same size, else the next.

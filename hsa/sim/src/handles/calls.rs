@@ -24,8 +24,8 @@ pub(crate) unsafe fn create(
     handle: *mut hsa_amd_vmem_alloc_handle_t,
 ) -> HsaResult {
     let handle = non_null(handle)?;
-    let unknown_flags = flags & !u64::from(HSA_AMD_MEMORY_POOL_UNCACHED_FLAG) != 0;
-    if unknown_flags && instance.behaviour.rejects_unknown_flags() {
+    let has_unknown_flags = flags & !u64::from(HSA_AMD_MEMORY_POOL_UNCACHED_FLAG) != 0;
+    if has_unknown_flags && instance.behaviour.rejects_unknown_flags() {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
     let valid_type = matches!(memory_type, MEMORY_TYPE_NONE | MEMORY_TYPE_PINNED);

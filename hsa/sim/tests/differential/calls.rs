@@ -183,7 +183,7 @@ pub enum Location {
     Null,
     /// An offset from the start of a reservation.
     In(Name, i64),
-    /// An offset from the start of the runtime's own area, in any reservation.
+    /// An offset from the start of the runtime's own area, with or without a reservation there.
     Area(u64),
 }
 

@@ -114,8 +114,8 @@ const TABLE: &[Exclusion] = &[
     },
     Exclusion {
         // The same assertion fails, because each mapping is mapped with the total size. Or the
-        // assertion `va == va' fails, because access of unnamed agents is revoked at the address of
-        // the first mapping.
+        // assertion `agentPermsIt->second.va == va' fails, because the access of unnamed agents is
+        // revoked at the address of the first mapping.
         reason: "6.1.2 aborts when access to several mappings is set at once",
         applies: |scenario, call| {
             let Call::SetAccess { at, size, .. } = *call else { return false };

@@ -79,7 +79,7 @@ pub fn sequence(seed: u64, number: u64) -> Vec<Call> {
 
 impl Generator {
     fn call(&mut self, id: Name) -> Call {
-        // The first three calls create objects.
+        // The first three calls reserve, create and map.
         let kind = match id {
             0 => 0,
             1 => 10,

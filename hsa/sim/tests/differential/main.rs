@@ -31,6 +31,7 @@ use worker::Work;
 
 /// The number of sequences per release with `HSA_VMM_LONG=1`.
 const SEQUENCES: usize = 1000;
+/// The default seed.
 const SEED: u64 = 0x6873_6173_696d;
 /// The number of sequences per process. The runtime's leaks end with the process.
 const BATCH: u64 = 100;
@@ -49,29 +50,30 @@ fn number(variable: &str) -> Option<u64> {
 
 #[test]
 fn agrees_with_6_1_2() {
-    agrees_with(Release::R6_1_2, "agrees_with_6_1_2");
+    check_release(Release::R6_1_2, "agrees_with_6_1_2");
 }
 
 #[test]
 fn agrees_with_6_4_3() {
-    agrees_with(Release::R6_4_3, "agrees_with_6_4_3");
+    check_release(Release::R6_4_3, "agrees_with_6_4_3");
 }
 
 #[test]
 fn agrees_with_7_2_4() {
-    agrees_with(Release::R7_2_4, "agrees_with_7_2_4");
+    check_release(Release::R7_2_4, "agrees_with_7_2_4");
 }
 
-fn agrees_with(release: Release, name: &str) {
-    let time_limit = Duration::from_secs(600 + sequences());
-    test::on_with_timeout(&[release], name, &emulation(), time_limit, agrees);
+/// Compares the simulation with one release, in the test `name`.
+fn check_release(release: Release, name: &str) {
+    let time_limit = Duration::from_secs(600 + sequence_count());
+    test::on_with_timeout(&[release], name, &emulation(), time_limit, check_agreement);
 }
 
-fn sequences() -> u64 {
+fn sequence_count() -> u64 {
     number("HSA_SIM_SEQUENCES").unwrap_or(test::part_by_default(SEQUENCES) as u64)
 }
 
-fn agrees(fixture: &Fixture) {
+fn check_agreement(fixture: &Fixture) {
     let seed = match std::env::var("HSA_SIM_SEED") {
         Ok(seed) if seed == "fresh" => {
             UNIX_EPOCH.elapsed().map_or(0, |time| time.as_nanos() as u64)
@@ -79,7 +81,7 @@ fn agrees(fixture: &Fixture) {
         Ok(seed) => seed.parse().expect("HSA_SIM_SEED is a number, or `fresh`"),
         Err(_) => SEED,
     };
-    let sequences = sequences();
+    let sequences = sequence_count();
     let start_time = Instant::now();
     let release = fixture.release();
     println!("\n{release}: {sequences} sequences of seed {seed}");

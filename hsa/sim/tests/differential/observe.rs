@@ -96,8 +96,8 @@ pub fn write(address: u64, word: u64) -> bool {
     copied == 8
 }
 
-/// Returns a file of one word, through which words are copied. A system call fails where an access would end the
-/// process; unlike `process_vm_readv`, a file's can access memory of a device.
+/// Returns a file of one word. `read` and `write` copy through this file, because a system call fails where an access
+/// would end the process. Unlike `process_vm_readv`, `pread` and `pwrite` can access the memory of a device.
 fn word_file() -> &'static File {
     static FILE: OnceLock<File> = OnceLock::new();
     FILE.get_or_init(|| {

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The start of the areas. They are far below all addresses that the kernel chooses, so that no
+/// The starts of the areas of both runtimes. They are far below all addresses that the kernel chooses, so that no
 /// other code uses them.
 const AMD_AREAS: u64 = 0x0800_0000_0000;
 const SIMULATED_AREAS: u64 = 0x2000_0000_0000;
@@ -33,7 +33,7 @@ pub struct Pair {
     simulated: Side,
     /// The available memory of the GPUs before the sequence.
     memory_before: [Vec<u64>; 2],
-    /// Whether only former mappings have claimed some memory in this sequence. The emulated kernel
+    /// Whether, in this sequence, only former mappings have claimed some memory. The emulated kernel
     /// does not count that memory, so the used memory is no longer compared.
     lingered: bool,
     /// The number of calls, by function and result, and of excluded calls, by reason.
@@ -174,8 +174,8 @@ impl Pair {
         (!values.is_empty()).then_some(Difference { after, values })
     }
 
-    /// Returns the values that differ. AMD's kernel driver may free memory later than it unmaps it: observes its values
-    /// again until they agree, or for [`FREE_LIMIT`].
+    /// Returns the values that differ. AMD's kernel driver may free memory later than it unmaps it. With that driver,
+    /// observes both states again until they agree, for at most [`FREE_LIMIT`].
     fn differing_values(&self, state: &State) -> Vec<(String, String)> {
         let started = Instant::now();
         loop {
@@ -189,7 +189,7 @@ impl Pair {
     }
 
     /// Returns whether a call can be made: its names refer to the same objects in both runtimes,
-    /// and the call is not excluded.
+    /// and the call is not excluded. Counts an excluded call.
     fn can_be_made(&mut self, call: &Call, state: &State) -> bool {
         if !self.amd.has_all_names(call) {
             return false;

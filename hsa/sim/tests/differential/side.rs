@@ -305,7 +305,7 @@ impl Side {
             self.reservations.insert(id, address.addr() as u64);
             return Outcome { status, values: vec![value] };
         }
-        // Other code may use this address, so that later calls could not be compared.
+        // Other code may use this address, so that the results of later calls on it could differ.
         let natural = (1 << size.max(PAGE).ilog2()).min(512 * PAGE);
         let natural = if flags & 1 == 0 { natural } else { PAGE };
         let aligned = (address.addr() as u64).is_multiple_of(natural);

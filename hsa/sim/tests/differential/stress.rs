@@ -1,5 +1,5 @@
 //! Four threads make random calls on AMD's runtime with the emulated driver, each with its own
-//! reservations and handles. At the end, nothing may be leaked.
+//! reservations and handles. The calls must not leak anything.
 
 use crate::calls::{Call, Handle};
 use crate::observe;

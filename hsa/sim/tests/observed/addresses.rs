@@ -5,77 +5,85 @@ use crate::rig::*;
 
 #[test]
 fn reserve_matches_amd() {
-    on_each(|v| {
-        let r = &v.rig;
-        let reserve = |size, hint, align, flags| status(r.try_reserve(size, hint, align, flags));
-        v.check("size 0", reserve(0, 0, 0, 0), INVALID_ARGUMENT);
-        v.check("size 4095", reserve(4095, 0, 0, 0), OUT_OF_RESOURCES);
-        v.check("size 4096", reserve(4096, 0, 0, 0), OK);
+    on_each(|version| {
+        let rig = &version.rig;
+        let reserve = |size, hint, align, flags| status(rig.try_reserve(size, hint, align, flags));
+        version.check("size 0", reserve(0, 0, 0, 0), INVALID_ARGUMENT);
+        version.check("size 4095", reserve(4095, 0, 0, 0), OUT_OF_RESOURCES);
+        version.check("size 4096", reserve(4096, 0, 0, 0), OK);
         assert!(
-            r.reserve(3 * MIB).is_multiple_of(2 * MIB),
+            rig.reserve(3 * MIB).is_multiple_of(2 * MIB),
             "aligned without a requested alignment"
         );
         // 6.1.2 has no reserve_align: there the call ignores the alignment.
         let invalid_alignment = [OK, OUT_OF_RESOURCES, OUT_OF_RESOURCES];
-        v.check("align 3000", reserve(N, 0, 3000, 0), invalid_alignment);
-        v.check("align 12288", reserve(N, 0, 12288, 0), invalid_alignment);
-        v.check("align 1024", reserve(N, 0, 1024, 0), invalid_alignment);
-        let aligned = r.try_reserve(N, 0, GIB, 0).expect("align 1 GiB");
-        assert!(v.index == 0 || aligned.is_multiple_of(GIB));
-        v.check("flags 0xfe", reserve(N, 0, 0, 0xfe), OK);
-        v.check("64 TiB", reserve(64 << 40, 0, 0, 0), [OUT_OF_RESOURCES, OK, OK]);
-        v.check("128 TiB", reserve(128 << 40, 0, 0, 0), OUT_OF_RESOURCES);
+        version.check("align 3000", reserve(SIZE, 0, 3000, 0), invalid_alignment);
+        version.check("align 12288", reserve(SIZE, 0, 12288, 0), invalid_alignment);
+        version.check("align 1024", reserve(SIZE, 0, 1024, 0), invalid_alignment);
+        let aligned = rig.try_reserve(SIZE, 0, GIB, 0).expect("align 1 GiB");
+        assert!(version.index == 0 || aligned.is_multiple_of(GIB));
+        version.check("flags 0xfe", reserve(SIZE, 0, 0, 0xfe), OK);
+        version.check("64 TiB", reserve(64 << 40, 0, 0, 0), [OUT_OF_RESOURCES, OK, OK]);
+        version.check("128 TiB", reserve(128 << 40, 0, 0, 0), OUT_OF_RESOURCES);
         let hint = 0x6000_0000_0000;
-        assert_eq!(r.try_reserve(N, hint, 0, 0), Ok(hint), "a free hint");
-        let ignored = r.try_reserve(N, hint, 0, 0).expect("a busy hint");
+        assert_eq!(rig.try_reserve(SIZE, hint, 0, 0), Ok(hint), "a free hint");
+        let ignored = rig.try_reserve(SIZE, hint, 0, 0).expect("a busy hint");
         assert_ne!(ignored, hint);
-        let aligned = r.try_reserve(N, hint, GIB, 0).expect("a busy hint, align 1 GiB");
-        assert!(v.index == 0 || aligned.is_multiple_of(GIB));
+        let aligned = rig.try_reserve(SIZE, hint, GIB, 0).expect("a busy hint, align 1 GiB");
+        assert!(version.index == 0 || aligned.is_multiple_of(GIB));
         let odd = 0x6000_0400_1000;
         assert_eq!(
-            r.try_reserve(N, odd, 2 * MIB, 0),
+            rig.try_reserve(SIZE, odd, 2 * MIB, 0),
             Ok(odd),
             "the hint is used although misaligned"
         );
         let other =
-            r.try_reserve(N, 0x6000_0800_0010, 0, 0).expect("a hint that is not page-aligned");
+            rig.try_reserve(SIZE, 0x6000_0800_0010, 0, 0).expect("a hint that is not page-aligned");
         assert!(other.is_multiple_of(2 * MIB));
-        let expected = if v.index == 0 { "rw-p" } else { "---p" };
-        assert_eq!(maps(hint, N), [(expected.to_owned(), N / KIB)]);
+        let expected = if version.index == 0 { "rw-p" } else { "---p" };
+        assert_eq!(maps(hint, SIZE), [(expected.to_owned(), SIZE / KIB)]);
     });
 }
 
 #[test]
 fn address_free_matches_amd() {
-    on_each(|v| {
-        let r = &v.rig;
-        let base = r.reserve(2 * N);
-        v.check("NULL", r.free(0, N), INVALID_ARGUMENT);
-        v.check("size 0", r.free(base, 0), INVALID_ARGUMENT);
-        v.check("the wrong size", r.free(base, N), INVALID_ARGUMENT);
-        v.check("from the middle", r.free(base + N, N), INVALID_ALLOCATION);
-        v.check("an unreserved address", r.free(0x1234_5000, N), INVALID_ALLOCATION);
-        let handle = r.create(N);
-        assert_eq!(r.map(base, N, handle), OK);
-        v.check("while mapped", r.free(base, 2 * N), RESOURCE_FREE);
-        assert_eq!(r.unmap(base, N), OK);
-        v.check("after unmap", r.free(base, 2 * N), OK);
-        v.check("twice", r.free(base, 2 * N), INVALID_ALLOCATION);
+    on_each(|version| {
+        let rig = &version.rig;
+        let base = rig.reserve(2 * SIZE);
+        version.check("NULL", rig.free(0, SIZE), INVALID_ARGUMENT);
+        version.check("size 0", rig.free(base, 0), INVALID_ARGUMENT);
+        version.check("the wrong size", rig.free(base, SIZE), INVALID_ARGUMENT);
+        version.check("from the middle", rig.free(base + SIZE, SIZE), INVALID_ALLOCATION);
+        version.check("an unreserved address", rig.free(0x1234_5000, SIZE), INVALID_ALLOCATION);
+        let handle = rig.create(SIZE);
+        assert_eq!(rig.map(base, SIZE, handle), OK);
+        version.check("while mapped", rig.free(base, 2 * SIZE), RESOURCE_FREE);
+        assert_eq!(rig.unmap(base, SIZE), OK);
+        version.check("after unmap", rig.free(base, 2 * SIZE), OK);
+        version.check("twice", rig.free(base, 2 * SIZE), INVALID_ALLOCATION);
     });
 }
 
 #[test]
 fn calls_across_reservations_match_amd() {
-    on_each(|v| {
-        let r = &v.rig;
-        let first = r.try_reserve(N, 0x6100_0000_0000, 0, 0).expect("free");
-        let second = r.try_reserve(N, first + N, 0, 0).expect("free");
-        assert_eq!(second, first + N);
-        let handle = r.create(2 * N);
-        v.check("one handle across both", r.map(first, 2 * N, handle), INVALID_ARGUMENT);
-        v.check("one in each", r.map(first, N, handle), OK);
-        v.check("one in each", r.map(second, N, handle), OK);
-        v.check("set_access across", r.set(first, 2 * N, &v.gpu(0, RW)), INVALID_ARGUMENT);
-        v.check("unmap across", r.unmap(first, 2 * N), [INVALID_ARGUMENT, INVALID_ARGUMENT, OK]);
+    on_each(|version| {
+        let rig = &version.rig;
+        let first = rig.try_reserve(SIZE, 0x6100_0000_0000, 0, 0).expect("free");
+        let second = rig.try_reserve(SIZE, first + SIZE, 0, 0).expect("free");
+        assert_eq!(second, first + SIZE);
+        let handle = rig.create(2 * SIZE);
+        version.check("one handle across both", rig.map(first, 2 * SIZE, handle), INVALID_ARGUMENT);
+        version.check("one in each", rig.map(first, SIZE, handle), OK);
+        version.check("one in each", rig.map(second, SIZE, handle), OK);
+        version.check(
+            "set_access across",
+            rig.set(first, 2 * SIZE, &version.gpu(0, RW)),
+            INVALID_ARGUMENT,
+        );
+        version.check(
+            "unmap across",
+            rig.unmap(first, 2 * SIZE),
+            [INVALID_ARGUMENT, INVALID_ARGUMENT, OK],
+        );
     });
 }

@@ -2,7 +2,7 @@
 
 use crate::rig::*;
 
-pub const N: usize = 4 * MIB;
+pub const SIZE: usize = 4 * MIB;
 pub const GARBAGE: u64 = 0xdead_beef_0000;
 
 /// The configurations for 6.1.2, 6.4.3 and 7.2.4.

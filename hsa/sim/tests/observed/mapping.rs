@@ -6,129 +6,137 @@ use core::ptr::without_provenance_mut;
 
 #[test]
 fn map_matches_amd() {
-    on_each(|v| {
-        let r = &v.rig;
-        let base = r.reserve(4 * N);
-        let (first, second) = (r.create(N), r.create(N));
-        v.check("NULL va", r.map(0, N, first), INVALID_ARGUMENT);
-        v.check("size 0", r.map(base, 0, first), INVALID_ARGUMENT);
-        v.check("handle 0", r.map(base, N, 0), INVALID_ARGUMENT);
-        v.check("garbage handle", r.map(base, N, GARBAGE), INVALID_ARGUMENT);
-        v.check("unreserved", r.map(0x1234_5000, N, first), INVALID_ARGUMENT);
-        v.check("beyond the reservation", r.map(base + 3 * N, 2 * N, first), INVALID_ARGUMENT);
+    on_each(|version| {
+        let rig = &version.rig;
+        let base = rig.reserve(4 * SIZE);
+        let (first, second) = (rig.create(SIZE), rig.create(SIZE));
+        version.check("NULL va", rig.map(0, SIZE, first), INVALID_ARGUMENT);
+        version.check("size 0", rig.map(base, 0, first), INVALID_ARGUMENT);
+        version.check("handle 0", rig.map(base, SIZE, 0), INVALID_ARGUMENT);
+        version.check("garbage handle", rig.map(base, SIZE, GARBAGE), INVALID_ARGUMENT);
+        version.check("unreserved", rig.map(0x1234_5000, SIZE, first), INVALID_ARGUMENT);
+        version.check(
+            "beyond the reservation",
+            rig.map(base + 3 * SIZE, 2 * SIZE, first),
+            INVALID_ARGUMENT,
+        );
         let too_large = [OUT_OF_RESOURCES, OUT_OF_RESOURCES, INVALID_ARGUMENT];
-        v.check("larger than the handle", r.map(base, 2 * N, first), too_large);
-        v.check("size 4095", r.map(base, 4095, first), OK);
-        v.check("unmap it", r.unmap(base, 4095), OK);
-        v.check("va + 16", r.map(base + 16, 4096, first), [OK, OK, ERROR]);
-        let set = r.set(base + 16, 4096, &v.gpu(0, RW));
-        v.check("set_access at va + 16", set, [ERROR, ERROR, INVALID_ALLOCATION]);
-        v.check("unmap it", r.unmap(base + 16, 4096), [OK, OK, INVALID_ALLOCATION]);
-        v.check("map", r.map(base, N, first), OK);
-        v.check("double map, same handle", r.map(base, N, first), INVALID_ARGUMENT);
-        v.check("double map, other handle", r.map(base, N, second), INVALID_ARGUMENT);
-        v.check("overlap the tail", r.map(base + N / 2, N, second), INVALID_ARGUMENT);
-        v.check("same handle at a second va", r.map(base + N, N, first), OK);
-        v.check("set_access on both", r.set(base, 2 * N, &v.cpu(RW)), OK);
+        version.check("larger than the handle", rig.map(base, 2 * SIZE, first), too_large);
+        version.check("size 4095", rig.map(base, 4095, first), OK);
+        version.check("unmap it", rig.unmap(base, 4095), OK);
+        version.check("va + 16", rig.map(base + 16, 4096, first), [OK, OK, ERROR]);
+        let set = rig.set(base + 16, 4096, &version.gpu(0, RW));
+        version.check("set_access at va + 16", set, [ERROR, ERROR, INVALID_ALLOCATION]);
+        version.check("unmap it", rig.unmap(base + 16, 4096), [OK, OK, INVALID_ALLOCATION]);
+        version.check("map", rig.map(base, SIZE, first), OK);
+        version.check("double map, same handle", rig.map(base, SIZE, first), INVALID_ARGUMENT);
+        version.check("double map, other handle", rig.map(base, SIZE, second), INVALID_ARGUMENT);
+        version.check("overlap the tail", rig.map(base + SIZE / 2, SIZE, second), INVALID_ARGUMENT);
+        version.check("same handle at a second va", rig.map(base + SIZE, SIZE, first), OK);
+        version.check("set_access on both", rig.set(base, 2 * SIZE, &version.cpu(RW)), OK);
         write(base, 77);
-        assert_eq!(read(base + N), 77);
+        assert_eq!(read(base + SIZE), 77);
     });
 }
 
 #[test]
 fn map_ignores_offset() {
-    on_each(|v| {
-        let r = &v.rig;
-        let (base, handle) = (r.reserve(4 * N), r.create(N));
-        v.check("the first half", r.map(base, N / 2, handle), OK);
-        v.check("set_access", r.set(base, N / 2, &v.all()), OK);
-        assert!(r.simulation.page(0, base + N / 2).is_none());
-        v.check("the second half", r.map_at(base + N / 2, N / 2, N / 2, handle), OK);
-        v.check("set_access", r.set(base + N / 2, N / 2, &v.all()), OK);
-        assert_eq!(r.simulation.page(0, base + N / 2).expect("mapped").offset, 0);
-        write(base + N / 2, 2);
+    on_each(|version| {
+        let rig = &version.rig;
+        let (base, handle) = (rig.reserve(4 * SIZE), rig.create(SIZE));
+        version.check("the first half", rig.map(base, SIZE / 2, handle), OK);
+        version.check("set_access", rig.set(base, SIZE / 2, &version.all()), OK);
+        assert!(rig.simulation.page(0, base + SIZE / 2).is_none());
+        version.check(
+            "the second half",
+            rig.map_at(base + SIZE / 2, SIZE / 2, SIZE / 2, handle),
+            OK,
+        );
+        version.check("set_access", rig.set(base + SIZE / 2, SIZE / 2, &version.all()), OK);
+        assert_eq!(rig.simulation.page(0, base + SIZE / 2).expect("mapped").offset, 0);
+        write(base + SIZE / 2, 2);
         assert_eq!(read(base), 2, "in_offset is ignored");
-        v.check("unmap second", r.unmap(base + N / 2, N / 2), OK);
-        v.check("in_offset 100 GiB", r.map_at(base + N, N, 100 * GIB, handle), OK);
-        v.check("unmap", r.unmap(base + N, N), OK);
-        v.check("in_offset 3", r.map_at(base + N, N, 3, handle), OK);
+        version.check("unmap second", rig.unmap(base + SIZE / 2, SIZE / 2), OK);
+        version.check("in_offset 100 GiB", rig.map_at(base + SIZE, SIZE, 100 * GIB, handle), OK);
+        version.check("unmap", rig.unmap(base + SIZE, SIZE), OK);
+        version.check("in_offset 3", rig.map_at(base + SIZE, SIZE, 3, handle), OK);
     });
 }
 
 #[test]
 fn unmap_matches_amd() {
-    on_each(|v| {
-        let r = &v.rig;
-        let base = r.reserve(4 * N);
+    on_each(|version| {
+        let rig = &version.rig;
+        let base = rig.reserve(4 * SIZE);
         let map = |address| {
-            assert_eq!(r.map(address, N, r.create(N)), OK);
-            assert_eq!(r.set(address, N, &v.gpu(0, RW)), OK);
+            assert_eq!(rig.map(address, SIZE, rig.create(SIZE)), OK);
+            assert_eq!(rig.set(address, SIZE, &version.gpu(0, RW)), OK);
         };
         map(base);
-        map(base + N);
+        map(base + SIZE);
         let half = [INVALID_ARGUMENT, INVALID_ARGUMENT, INVALID_ALLOCATION];
-        v.check("half a mapping", r.unmap(base, N / 2), half);
-        v.check("from the middle", r.unmap(base + N / 2, N / 2), INVALID_ALLOCATION);
-        let both = r.unmap(base, 2 * N);
-        v.check("two mappings", both, [INVALID_ARGUMENT, INVALID_ARGUMENT, OK]);
+        version.check("half a mapping", rig.unmap(base, SIZE / 2), half);
+        version.check("from the middle", rig.unmap(base + SIZE / 2, SIZE / 2), INVALID_ALLOCATION);
+        let both = rig.unmap(base, 2 * SIZE);
+        version.check("two mappings", both, [INVALID_ARGUMENT, INVALID_ARGUMENT, OK]);
         if both == OK {
             map(base);
-            map(base + N);
+            map(base + SIZE);
         }
-        v.check("an unmapped part", r.unmap(base + 2 * N, N), INVALID_ALLOCATION);
-        v.check("size 0", r.unmap(base, 0), INVALID_ARGUMENT);
-        v.check("NULL", r.unmap(0, N), INVALID_ARGUMENT);
-        assert_eq!(r.set(base + N, N, &v.cpu(RW)), OK);
-        v.check("GPU0 only", r.unmap(base, N), OK);
-        assert_eq!(mapped_kib(base, N), N / KIB, "still reserved");
-        v.check("the CPU too", r.unmap(base + N, N), OK);
-        v.check("twice", r.unmap(base + N, N), INVALID_ALLOCATION);
+        version.check("an unmapped part", rig.unmap(base + 2 * SIZE, SIZE), INVALID_ALLOCATION);
+        version.check("size 0", rig.unmap(base, 0), INVALID_ARGUMENT);
+        version.check("NULL", rig.unmap(0, SIZE), INVALID_ARGUMENT);
+        assert_eq!(rig.set(base + SIZE, SIZE, &version.cpu(RW)), OK);
+        version.check("GPU0 only", rig.unmap(base, SIZE), OK);
+        assert_eq!(mapped_kib(base, SIZE), SIZE / KIB, "still reserved");
+        version.check("the CPU too", rig.unmap(base + SIZE, SIZE), OK);
+        version.check("twice", rig.unmap(base + SIZE, SIZE), INVALID_ALLOCATION);
         // 7.2.4 keeps the addresses; earlier versions leave a hole, in which a foreign mapping can
         // be created.
-        let mapped = [0, 0, N / KIB][v.index];
-        assert_eq!(mapped_kib(base + N, N), mapped);
+        let mapped = [0, 0, SIZE / KIB][version.index];
+        assert_eq!(mapped_kib(base + SIZE, SIZE), mapped);
         if mapped == 0 {
-            foreign_mapping_is_lost(v, base);
+            foreign_mapping_is_lost(version, base);
         }
     });
 }
 
 /// Shows that a foreign mapping in a hole is overwritten by `set_access` and unmapped by
 /// `address_free`.
-fn foreign_mapping_is_lost(v: &Version, base: usize) {
-    let r = &v.rig;
+fn foreign_mapping_is_lost(version: &Version, base: usize) {
+    let rig = &version.rig;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    let hint = without_provenance_mut(base + N);
-    let foreign = unsafe { libc::mmap(hint, N, protection, flags, -1, 0) }.addr();
-    assert_eq!(foreign, base + N, "inside the reservation");
+    let hint = without_provenance_mut(base + SIZE);
+    let foreign = unsafe { libc::mmap(hint, SIZE, protection, flags, -1, 0) }.addr();
+    assert_eq!(foreign, base + SIZE, "inside the reservation");
     write(foreign, 5);
-    let elsewhere = r.try_reserve(N, base + N, 0, 0).expect("other addresses");
-    assert_ne!(elsewhere, base + N);
-    v.check("map over the foreign", r.map(base + N, N, r.create(N)), OK);
-    v.check("set_access CPU", r.set(base + N, N, &v.cpu(RW)), OK);
+    let elsewhere = rig.try_reserve(SIZE, base + SIZE, 0, 0).expect("other addresses");
+    assert_ne!(elsewhere, base + SIZE);
+    version.check("map over the foreign", rig.map(base + SIZE, SIZE, rig.create(SIZE)), OK);
+    version.check("set_access CPU", rig.set(base + SIZE, SIZE, &version.cpu(RW)), OK);
     assert_eq!(read(foreign), 0, "the value 5 is overwritten");
-    assert_eq!(r.unmap(base + N, N), OK);
-    let foreign = unsafe { libc::mmap(hint, N, protection, flags, -1, 0) }.addr();
-    assert_eq!(foreign, base + N);
-    v.check("address_free", r.free(base, 4 * N), OK);
-    assert_eq!(mapped_kib(foreign, N), 0, "the foreign mapping's memory is lost");
+    assert_eq!(rig.unmap(base + SIZE, SIZE), OK);
+    let foreign = unsafe { libc::mmap(hint, SIZE, protection, flags, -1, 0) }.addr();
+    assert_eq!(foreign, base + SIZE);
+    version.check("address_free", rig.free(base, 4 * SIZE), OK);
+    assert_eq!(mapped_kib(foreign, SIZE), 0, "the foreign mapping's memory is lost");
 }
 
 #[test]
 fn remapped_memory_keeps_contents() {
-    on_each(|v| {
-        let r = &v.rig;
-        let (base, first) = r.mapped(N, &v.all());
+    on_each(|version| {
+        let rig = &version.rig;
+        let (base, first) = rig.mapped(SIZE, &version.all());
         write(base, 1);
-        assert_eq!(r.unmap(base, N), OK);
-        let second = r.create(N);
-        assert_eq!(r.map(base, N, second), OK);
-        assert_eq!(r.set(base, N, &v.all()), OK);
+        assert_eq!(rig.unmap(base, SIZE), OK);
+        let second = rig.create(SIZE);
+        assert_eq!(rig.map(base, SIZE, second), OK);
+        assert_eq!(rig.set(base, SIZE, &version.all()), OK);
         assert_eq!(read(base), 0, "fresh memory");
-        assert_eq!(r.unmap(base, N), OK);
-        assert_eq!(r.map(base, N, first), OK);
-        assert_eq!(r.set(base, N, &v.all()), OK);
+        assert_eq!(rig.unmap(base, SIZE), OK);
+        assert_eq!(rig.map(base, SIZE, first), OK);
+        assert_eq!(rig.set(base, SIZE, &version.all()), OK);
         assert_eq!(read(base), 1, "the handle keeps the contents");
     });
 }

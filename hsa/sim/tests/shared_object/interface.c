@@ -36,8 +36,8 @@ static hsa_status_t count_agents(hsa_agent_t agent, void *data) {
   return HSA_STATUS_SUCCESS;
 }
 
-/* Reads an attribute twice over different bytes, to find the bytes that the call writes. */
-static size_t length(hsa_agent_t agent, int attribute, hsa_status_t expected) {
+/* Returns the number of bytes of an attribute. Two calls over different bytes show which bytes a call writes. */
+static size_t attribute_length(hsa_agent_t agent, int attribute, hsa_status_t expected) {
   unsigned char one[256], other[256];
   memset(one, 0x55, sizeof one);
   memset(other, 0xaa, sizeof other);
@@ -60,19 +60,19 @@ static void agent_attributes(struct agents agents) {
   };
   for (size_t range = 0; range < sizeof ranges / sizeof *ranges; ++range)
     for (int attribute = ranges[range].first; attribute <= ranges[range].last; ++attribute)
-      CHECK(length(agents.gpu, attribute, HSA_STATUS_SUCCESS) > 0);
-  CHECK(length(agents.gpu, HSA_AGENT_INFO_CACHE_SIZE, HSA_STATUS_SUCCESS) == 4 * sizeof(uint32_t));
-  CHECK(length(agents.cpu, HSA_AGENT_INFO_WORKGROUP_MAX_DIM, HSA_STATUS_SUCCESS) == 3 * sizeof(uint16_t));
-  CHECK(length(agents.gpu, HSA_AGENT_INFO_GRID_MAX_DIM, HSA_STATUS_SUCCESS) == sizeof(hsa_dim3_t));
-  CHECK(length(agents.gpu, HSA_AMD_AGENT_INFO_HDP_FLUSH, HSA_STATUS_SUCCESS) == sizeof(hsa_amd_hdp_flush_t));
-  CHECK(length(agents.gpu, HSA_AGENT_INFO_EXTENSIONS, HSA_STATUS_SUCCESS) == 128);
+      CHECK(attribute_length(agents.gpu, attribute, HSA_STATUS_SUCCESS) > 0);
+  CHECK(attribute_length(agents.gpu, HSA_AGENT_INFO_CACHE_SIZE, HSA_STATUS_SUCCESS) == 4 * sizeof(uint32_t));
+  CHECK(attribute_length(agents.cpu, HSA_AGENT_INFO_WORKGROUP_MAX_DIM, HSA_STATUS_SUCCESS) == 3 * sizeof(uint16_t));
+  CHECK(attribute_length(agents.gpu, HSA_AGENT_INFO_GRID_MAX_DIM, HSA_STATUS_SUCCESS) == sizeof(hsa_dim3_t));
+  CHECK(attribute_length(agents.gpu, HSA_AMD_AGENT_INFO_HDP_FLUSH, HSA_STATUS_SUCCESS) == sizeof(hsa_amd_hdp_flush_t));
+  CHECK(attribute_length(agents.gpu, HSA_AGENT_INFO_EXTENSIONS, HSA_STATUS_SUCCESS) == 128);
 #if HSA_AMD_INTERFACE_VERSION_MINOR >= 15
-  size_t counters = length(agents.gpu, HSA_AMD_AGENT_INFO_CLOCK_COUNTERS, HSA_STATUS_SUCCESS);
+  size_t counters = attribute_length(agents.gpu, HSA_AMD_AGENT_INFO_CLOCK_COUNTERS, HSA_STATUS_SUCCESS);
   CHECK(counters == sizeof(hsa_amd_clock_counters_t));
 #endif
   /* An unknown attribute, and one that a CPU lacks. */
-  CHECK(length(agents.gpu, 0xA0FF, HSA_STATUS_ERROR_INVALID_ARGUMENT) == 0);
-  CHECK(length(agents.cpu, HSA_AMD_AGENT_INFO_MEMORY_AVAIL, HSA_STATUS_ERROR_INVALID_ARGUMENT) == 0);
+  CHECK(attribute_length(agents.gpu, 0xA0FF, HSA_STATUS_ERROR_INVALID_ARGUMENT) == 0);
+  CHECK(attribute_length(agents.cpu, HSA_AMD_AGENT_INFO_MEMORY_AVAIL, HSA_STATUS_ERROR_INVALID_ARGUMENT) == 0);
 
   uint32_t simds, waves, units, line;
   OK(hsa_agent_get_info(agents.gpu, (hsa_agent_info_t)HSA_AMD_AGENT_INFO_NUM_SIMDS_PER_CU, &simds));
@@ -223,7 +223,8 @@ static void submit(hsa_queue_t *queue, const void *packet, uint16_t header) {
   hsa_signal_store_screlease(queue->doorbell_signal, (hsa_signal_value_t)index);
 }
 
-static hsa_signal_value_t after(hsa_signal_t signal, uint64_t nanoseconds) {
+/* Waits until a signal is below 1, or until the timeout. Returns the value. */
+static hsa_signal_value_t wait_below_1(hsa_signal_t signal, uint64_t nanoseconds) {
   return hsa_signal_wait_scacquire(signal, HSA_SIGNAL_CONDITION_LT, 1, nanoseconds, HSA_WAIT_STATE_BLOCKED);
 }
 
@@ -254,24 +255,24 @@ static void queues(struct agents agents) {
     hsa_barrier_and_packet_t all = {.dep_signal = {first, second}, .completion_signal = done};
     submit(queue, &all, HSA_PACKET_TYPE_BARRIER_AND);
     hsa_signal_store_relaxed(first, 0);
-    if (round == 0) CHECK(after(done, 20000000) == 1);
+    if (round == 0) CHECK(wait_below_1(done, 20000000) == 1);
     hsa_signal_store_relaxed(second, 0);
-    CHECK(after(done, LIMIT) == 0);
+    CHECK(wait_below_1(done, LIMIT) == 0);
 
     hsa_signal_store_relaxed(first, 1);
     hsa_signal_store_relaxed(done, 1);
     hsa_barrier_or_packet_t any = {.dep_signal = {first, second}, .completion_signal = done};
     submit(queue, &any, HSA_PACKET_TYPE_BARRIER_OR);
-    CHECK(after(done, LIMIT) == 0);
+    CHECK(wait_below_1(done, LIMIT) == 0);
 
     hsa_signal_store_relaxed(done, 1);
     hsa_amd_barrier_value_packet_t value = {.signal = first, .value = 2, .mask = 6, .cond = HSA_SIGNAL_CONDITION_EQ};
     value.header.AmdFormat = HSA_AMD_PACKET_TYPE_BARRIER_VALUE;
     value.completion_signal = done;
     submit(queue, &value, HSA_PACKET_TYPE_VENDOR_SPECIFIC);
-    if (round == 0) CHECK(after(done, 20000000) == 1);
+    if (round == 0) CHECK(wait_below_1(done, 20000000) == 1);
     hsa_signal_store_relaxed(first, 11);
-    CHECK(after(done, LIMIT) == 0);
+    CHECK(wait_below_1(done, LIMIT) == 0);
   }
   CHECK(hsa_queue_load_read_index_relaxed(queue) == 90 && hsa_queue_load_write_index_relaxed(queue) == 90);
 
@@ -279,7 +280,7 @@ static void queues(struct agents agents) {
   hsa_kernel_dispatch_packet_t kernel = {.setup = 1, .completion_signal = done};
   hsa_signal_store_relaxed(done, 1);
   submit(queue, &kernel, HSA_PACKET_TYPE_KERNEL_DISPATCH);
-  CHECK(after(done, LIMIT) < 0);
+  CHECK(wait_below_1(done, LIMIT) < 0);
   CHECK(hsa_signal_wait_scacquire(error, HSA_SIGNAL_CONDITION_NE, 0, LIMIT, HSA_WAIT_STATE_BLOCKED) != 0);
   OK(hsa_queue_destroy(queue));
   CHECK(hsa_queue_destroy(queue) == HSA_STATUS_ERROR_INVALID_QUEUE);
@@ -318,7 +319,7 @@ static void memory(struct agents agents) {
   OK(hsa_signal_create(1, 0, NULL, &done));
   OK(hsa_amd_memory_async_copy_on_engine(to, agents.gpu, from, agents.gpu, 65536, 0, NULL, done, HSA_AMD_SDMA_ENGINE_0,
                                          false));
-  CHECK(after(done, LIMIT) == 0);
+  CHECK(wait_below_1(done, LIMIT) == 0);
   uint32_t copied[4] = {0};
   OK(hsa_memory_copy(copied, to, sizeof copied));
   CHECK(copied[0] == 0x01020304 && copied[3] == 0x01020304);
@@ -370,7 +371,7 @@ int main(void) {
   signals();
   queues(agents);
   memory(agents);
-  /* What is not simulated is an error with a text, and prints its name. */
+  /* A function that is not simulated prints its name, and returns an error that has a text. */
   hsa_executable_t executable;
   hsa_status_t status = hsa_executable_create_alt(HSA_PROFILE_FULL, HSA_DEFAULT_FLOAT_ROUNDING_MODE_DEFAULT, NULL,
                                                   &executable);

@@ -100,7 +100,7 @@ fn rocminfo_prints_two_gpus() {
     }
 }
 
-/// What rocrtst runs on.
+/// The runtime that rocrtst uses.
 #[derive(Clone, Copy, PartialEq)]
 enum Runtime {
     Simulation,

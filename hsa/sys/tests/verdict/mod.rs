@@ -52,14 +52,14 @@ struct Compilation {
     messages: String,
 }
 
-fn compile(includes: &[&str], folders: &[&Path], claims: &[Claim], sign: &str) -> Compilation {
+fn compile(includes: &[&str], folders: &[&Path], claims: &[Claim], negation: &str) -> Compilation {
     let mut source = "#include <stddef.h>\n#include <stdint.h>\n".to_owned();
     for include in includes {
         writeln!(source, "#include <{include}>").expect("a string can be written");
     }
     let first = source.lines().count() + 1;
     for Claim { condition, .. } in claims {
-        writeln!(source, "_Static_assert({sign}({condition}), \"claim\");")
+        writeln!(source, "_Static_assert({negation}({condition}), \"claim\");")
             .expect("a string can be written");
     }
     let work = tempfile::tempdir().expect("a temporary folder");
