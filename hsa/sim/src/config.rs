@@ -48,8 +48,6 @@ pub struct Gpu {
     pub vram: u64,
     /// Whether the CPU can access all of the video memory. Otherwise its access faults.
     pub large_bar: bool,
-    /// The bytes of video memory that the CPU can access without large BAR.
-    pub cpu_window: u64,
     /// The XGMI hive of the GPU, if any. GPUs of a hive list their fine-grained pool.
     pub hive: Option<u64>,
     /// The PCI device id.
@@ -336,7 +334,6 @@ impl Gpu {
             kind: GpuKind::Discrete,
             vram: 192 * GIB,
             large_bar: true,
-            cpu_window: 192 * GIB,
             hive: Some(0x7c91_52b6_f5c1_a0d3),
             chip_id: 0x74a1,
             compute_units: 304,
@@ -376,7 +373,6 @@ impl Gpu {
             product: "AMD Instinct MI300A".into(),
             kind: GpuKind::Apu,
             vram: 128 * GIB,
-            cpu_window: 128 * GIB,
             hive: None,
             chip_id: 0x74a0,
             compute_units: 228,
@@ -393,7 +389,6 @@ impl Gpu {
             kind: GpuKind::Discrete,
             vram: 16 * GIB,
             large_bar: false,
-            cpu_window: 256 * MIB,
             hive: None,
             chip_id: 0x747e,
             compute_units: 60,

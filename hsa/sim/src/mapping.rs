@@ -56,7 +56,7 @@ impl State {
         while at < end {
             let mapping = self.mappings.get(&at).ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
             starts.push(at);
-            at += mapping.size;
+            at = at.saturating_add(mapping.size);
         }
         Ok((starts, at))
     }
