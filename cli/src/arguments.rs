@@ -94,8 +94,8 @@ pub enum Command {
     Replay(Replay),
     /// Run a program and record its virtual memory calls
     ///
-    /// Records the calls of AMD's runtime with their arguments and results, whoever makes them: the program, HIP
-    /// or another library.
+    /// Records all calls of AMD's runtime, with their arguments and results: calls by the program, by HIP and by
+    /// other libraries.
     #[command(after_help = crate::subcommands::record::ABOUT)]
     Record(Record),
     /// Find mistakes in a recording of `record`

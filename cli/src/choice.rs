@@ -225,7 +225,8 @@ impl RuntimeOptions {
             .collect()
     }
 
-    /// Returns the `bringup` command for the same runtime.
+    /// Returns the `bringup` command for the same runtime. `is_simulation` says whether a simulation was chosen:
+    /// `bringup` uses a simulation only with `--runtime sim`.
     pub fn bringup_command(&self, is_simulation: bool) -> String {
         let mut arguments = self.typed_arguments();
         if is_simulation && self.choice == Choice::Auto {

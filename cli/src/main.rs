@@ -128,7 +128,8 @@ fn print_and_exit(error: &clap::Error) -> ! {
         let text = text.to_string_lossy();
         printable(&text) == text
     };
-    // Errors contain arguments. Errors and help contain environment variables.
+    // clap does not escape control characters. Its errors contain arguments, and its errors and help contain
+    // environment variables.
     let all_printable =
         env::args_os().chain(env::vars_os().map(|(_, value)| value)).all(is_printable);
     let result = if all_printable {

@@ -68,7 +68,7 @@ impl NotStarted {
         Self { program: program.display().to_string(), source }
     }
 
-    /// Returns the exit status that shells use.
+    /// Returns the exit status with which a shell reports that a program cannot be started.
     pub fn exit_status(&self) -> u8 {
         match self.source.kind() {
             io::ErrorKind::NotFound => 127,

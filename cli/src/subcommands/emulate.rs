@@ -24,8 +24,8 @@ Examples:
 
 With --rocr, the program and the programs that it starts use the loader and the
 C library of that release. A program that is linked statically, or with another
-C library than glibc, is an error; if the program starts such a program, that
-one runs without the emulated driver.
+C library than glibc, is an error. If PROGRAM starts such a program, it runs
+without the emulated driver.
 
 Exit status: the program's; 125 if the emulation failed, 126 if the program is
 not executable, 127 if it was not found.";
@@ -67,9 +67,9 @@ pub struct Emulate {
     /// Calls are named as in the log; MMAP, COPY and FILL (operations of a GPU's engines) are calls,
     /// too. A call can fail with an error (`ENOMEM`), take longer (`5ms`), be performed after it has
     /// returned (`late:5ms`), have no effect (`lost`), never return (`hang`), end the process
-    /// (`crash`), grant too much or too little access (`wide`, `narrow`), map memory a page further
-    /// on or other memory (`shifted`, `other`), not release memory (`leak`), flip a bit (`garbled`),
-    /// or use a wrong size (`half`, `double`). An effect that a call does not support is an error; the
+    /// (`crash`), grant too much or too little access (`wide`, `narrow`), map the memory from its
+    /// second page on (`shifted`), map other memory (`other`), not release memory (`leak`), flip a
+    /// bit (`garbled`), or use a wrong size (`half`, `double`). An effect that a call does not support is an error; the
     /// message lists the calls that support it.
     #[arg(long, value_name = "PLAN")]
     pub fault: Vec<String>,

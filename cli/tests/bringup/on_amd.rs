@@ -195,7 +195,7 @@ fn misbehaving_driver_call_fails_its_level() {
             "peer",
             "hsa_amd_vmem_set_access",
             "drm_prime_fd_to_handle_ioctl",
-            "no longer reaches its memory",
+            "no longer accesses its memory",
         ),
         ("GEM_VA.UNMAP=late:5ms", "unmapped", "hsa_amd_vmem_unmap", "amdgpu_gem_va_ioctl", "again"),
         (
@@ -225,7 +225,7 @@ fn misbehaving_driver_call_fails_its_level() {
             "shared",
             "hsa_amd_vmem_export_shareable_handle",
             "kfd_ioctl_export_dmabuf",
-            "the export returned other memory, and not the import",
+            "the export, not the import, returned other memory",
         ),
     ];
     let installations: Vec<_> = test::installations(name).into_iter().flatten().collect();
@@ -341,15 +341,15 @@ fn wrong_export_and_wrong_import_are_told_apart() {
             (
                 "EXPORT_DMABUF=other",
                 export,
-                "the export returned other memory, and not the import: without an import, the dma-buf \
+                "the export, not the import, returned other memory: without an import, the dma-buf \
                  contains wrong data (written by gpu[0] of process 1, read by the CPU of process 2 by \
                  mmap): ",
             ),
             (
                 "IMPORT_DMABUF=other",
                 import,
-                "the import opened other memory, and not the export: without an import, the dma-buf \
-                 contains the right data, but the imported memory wrong data (written by gpu[0] of \
+                "the import, not the export, returned other memory: without an import, the dma-buf \
+                 contains the right data, but the imported memory contains wrong data (written by gpu[0] of \
                  process 1, read by gpu[0] (SDMA) of process 2): 1024 of 1024 32-bit words differ, from offset 0x0 to 0xfff; at 0x0: ",
             ),
         ] {
@@ -374,7 +374,7 @@ fn causes_come_first_in_the_report() {
         assert!(before.contains("✗ GPU access"), "{text}");
         let first = after.lines().next().unwrap();
         assert_contains(first, &[" GEM_VA handle=", " = ENOMEM "]);
-        assert_contains(after, &["Kernel interfaces it uses", "Try next"]);
+        assert_contains(after, &["Kernel interfaces of this call", "Try next"]);
 
         for (fault, version) in [
             ("VERSION=lost", "/dev/dri/renderD128 has interface version 0.0.0: "),

@@ -94,9 +94,8 @@ fn devices_are_opened_in_another_process() {
             let checks = machine.iter().filter(|check| check["known"] == known);
             checks.map(|check| check["what"].as_str().unwrap()).collect::<Vec<_>>().join("\n")
         };
-        assert_contains(&what(true), &["/dev/kfd cannot be opened: the process that asks crashes"]);
-        let unknown =
-            "the interface version of /dev/kfd is not known (the process that asks crashes";
+        assert_contains(&what(true), &["/dev/kfd cannot be opened: the query crashes"]);
+        let unknown = "the interface version of /dev/kfd is not known (the query crashes";
         assert_contains(&what(false), &[unknown, "/dev/dri/renderD128"]);
         assert!(machine.iter().all(|check| check["known"] == true || check["well"] == false));
     }

@@ -117,7 +117,7 @@ pub fn run(args: &Bench) -> anyhow::Result<Exit> {
     let mut levels: Vec<Level> = args.level.iter().map(|name| name.0).collect();
     if levels.is_empty() {
         levels = vec![Level::Raw, Level::Vmm, Level::Owned];
-        // The C interface takes none of these options.
+        // The C interface does not have the options of `Vmm`.
         levels.extend((!args.has_vmm_options()).then_some(Level::C));
     }
     levels.extend(args.hip.as_ref().map(|_| Level::Hip));

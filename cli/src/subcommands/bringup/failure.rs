@@ -28,9 +28,10 @@ pub struct Failure {
     /// The calls of other threads or processes that had not returned at the crash, hang or GPU fault.
     #[serde(rename = "also_in")]
     pub other_calls: Vec<String>,
-    /// The requests of the level that the emulated driver failed or has not answered: the first of each call and error.
+    /// The requests of the level that the emulated driver failed or has not answered: one line for each call and error.
     pub failed_requests: Vec<String>,
-    /// Whether all of these failed after the call had returned: they follow from the failure.
+    /// Whether all of [`failed_requests`](Self::failed_requests) failed after the call had returned. They are then
+    /// results of the failure, not its cause.
     #[serde(rename = "failed_requests_are_later")]
     pub are_requests_later: bool,
     /// The kernel interfaces that the call uses, with the emulated driver's results, if known.
