@@ -24,8 +24,8 @@ Examples:
 
 With --rocr, the program and the programs that it starts use the loader and the
 C library of that release. A program that is linked statically, or with another
-C library than glibc, is an error. If PROGRAM starts such a program, it runs
-without the emulated driver.
+C library than glibc, is an error. If PROGRAM starts such a program, the latter
+runs without the emulated driver.
 
 Exit status: the program's; 125 if the emulation failed, 126 if the program is
 not executable, 127 if it was not found.";

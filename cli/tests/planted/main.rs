@@ -84,7 +84,7 @@ fn run_within(
             None if began.elapsed() > limit => {
                 let _ = child.kill();
                 let _ = child.wait();
-                return Err(format!("not within {limit:?}"));
+                return Err(format!("did not end within {limit:?}"));
             }
             None => std::thread::sleep(Duration::from_millis(5)),
         }

@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// The programs that `vm fetch` needs, besides those of apt. The tests fail before these run.
+/// The programs that `vm fetch` needs, besides those of apt. The command fails before it runs these.
 const TOOLS: [&str; 6] = ["gcc", "make", "strip", "xz", "tar", "qemu-system-x86_64"];
 
 /// Prints what `apt-cache` prints for `search` and `madison`. The file `packages` beside it has a line for each package:

@@ -45,7 +45,7 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     let selected = options.selected();
     if selected.is_empty() {
         let problem = match args.shard {
-            Some(shard) => format!("part {shard} of the selected cases is empty"),
+            Some(shard) => format!("no case is in part {shard} of the selected cases"),
             None => format!("no case matches `{}`", args.filter.join("` or `")),
         };
         bail!(BadUsage(format!("{problem}; `hsa-vmm conform --list` lists all cases")));

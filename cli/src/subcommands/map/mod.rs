@@ -25,8 +25,8 @@ Examples:
 
 `r (can write)` means that a GPU was granted read access, and can write
 nevertheless, because the runtime does not enforce permissions of GPUs.
-Exit status: 1 if a verdict differs from the recorded one or the sequence fails;
-the output shows the state at that operation.";
+Exit status: 1 if a verdict differs from the recorded one, or the sequence
+fails; the output shows the state at that operation.";
 
 /// The format of the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
