@@ -252,7 +252,8 @@ fn emulate_keeps_exit_status_of_programs() {
     assert_eq!(out(&output).lines().filter(|name| name.starts_with("renderD")).count(), 3);
 }
 
-/// Full optimisation can break the inline assembly of the driver. The other tests use a driver that is hardly optimised.
+/// Full optimisation can break the inline assembly of the driver. The other tests use a driver that is hardly
+/// optimised.
 #[test]
 fn optimised_driver_runs_programs() {
     let name = "optimised_driver_runs_programs";

@@ -37,7 +37,8 @@ pub struct KfdVersion {
 pub const LIMIT: Duration = Duration::from_secs(5);
 
 /// Runs this subcommand in another process, because a defective driver may hang. Returns the output, which contains the
-/// reason if the subcommand fails. The emulated driver writes no logs, and without `with_faults` injects no planned faults.
+/// reason if the subcommand fails. The emulated driver writes no logs, and without `with_faults` injects no planned
+/// faults.
 ///
 /// # Errors
 /// Returns the reason if the process cannot be started or does not end in time.

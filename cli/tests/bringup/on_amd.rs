@@ -44,8 +44,8 @@ fn amds_runtime_reaches_every_level() {
     }
 }
 
-/// The levels that replace page-table entries pass whenever new entries take effect: at once or when the level waits. They
-/// fail if the driver does not write the entries, or writes them with too much access.
+/// The levels that replace page-table entries pass whenever new entries take effect: at once or when the level waits.
+/// They fail if the driver does not write the entries, or writes them with too much access.
 #[test]
 fn levels_of_page_tables_pass_in_every_mode() {
     let name = "on_amd::levels_of_page_tables_pass_in_every_mode";

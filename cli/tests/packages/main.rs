@@ -28,8 +28,9 @@ fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
-/// Calls a function with the folder in which these tests build. Runs one call at a time, because a build can replace the
-/// programs of another. Cargo's own folder contains the programs of other tests, which have other features and flags.
+/// Calls a function with the folder in which these tests build. Runs one call at a time, because a build can replace
+/// the programs of another. Cargo's own folder contains the programs of other tests, which have other features and
+/// flags.
 fn with_build_folder<T>(act: impl FnOnce(&Path) -> T) -> T {
     static LOCK: Mutex<()> = Mutex::new(());
     let _guard = LOCK.lock().unwrap_or_else(PoisonError::into_inner);

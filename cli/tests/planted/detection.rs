@@ -85,8 +85,8 @@ fn check(target: Target, row: &Row, limit: &str, comparison: Comparison) -> Resu
         true => page::bringup(target, &row.pair, filter(&row.bringup).as_deref(), limit),
         false => row.bringup.clone(),
     };
-    // A late release is detected only if the tool counts memory during the delay. A lost WAIT_EVENTS is detected only if
-    // a thread sleeps.
+    // A late release is detected only if the tool counts memory during the delay. A lost WAIT_EVENTS is detected only
+    // if a thread sleeps.
     let is_late_release = row.pair.effect.starts_with("late") && row.pair.call.ends_with("_free");
     if is_late_release || row.pair.plan() == "WAIT_EVENTS=lost" {
         bringup = row.bringup.clone();

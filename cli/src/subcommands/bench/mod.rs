@@ -48,7 +48,8 @@ pub struct Bench {
     /// Measure only these operations: map,cycle,…
     #[arg(long, value_name = "OPERATIONS", value_delimiter = ',')]
     pub operation: Vec<OperationName>,
-    /// Disable the workarounds for defects of the runtime, or only those of QUIRKS (with --runtime nothing, not at level c)
+    /// Disable the workarounds for defects of the runtime, or only those of QUIRKS (with --runtime nothing, not at
+    /// level c)
     #[arg(long, value_name = "QUIRKS", num_args = 0..=1, require_equals = true, value_delimiter = ',',
           default_missing_value = "all", hide_possible_values = true, value_parser = quirk_names(),
           conflicts_with_all = ["barrier", "page_tables", "no_execute"])]

@@ -220,8 +220,8 @@ struct WrongView {
     affects_pages: bool,
 }
 
-/// Compares data that a GPU wrote, as read by the CPU (with `cpu_has_access`) and by the GPU. Returns the difference, if
-/// there is one.
+/// Compares data that a GPU wrote, as read by the CPU (with `cpu_has_access`) and by the GPU. Returns the difference,
+/// if there is one.
 fn compare_views(
     hsa: &Hsa<'_>,
     host: &HostBuffer<'_>,

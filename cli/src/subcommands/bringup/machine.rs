@@ -145,8 +145,8 @@ fn check_render_nodes() -> Vec<Finding> {
     nodes.iter().map(|path| check_device(path, kfd_version::open)).collect()
 }
 
-/// Checks the versions of `/dev/kfd` and of the render nodes. `printed` is the output of `kfd-version`, or the reason why
-/// there is no output. A version 0 means that the driver returned success without an answer. A version that was not
+/// Checks the versions of `/dev/kfd` and of the render nodes. `printed` is the output of `kfd-version`, or the reason
+/// why there is no output. A version 0 means that the driver returned success without an answer. A version that was not
 /// printed is not known.
 fn check_versions(printed: Result<&str, &String>, nodes: &[PathBuf]) -> Vec<Finding> {
     let text = printed.unwrap_or_else(|reason| reason);

@@ -18,8 +18,8 @@ const NOT_TRIED: &str = "not tried: ";
 const NAMES: usize = 8;
 
 /// Prints a table of the cases, or only of those that failed, then each cause of failures once. Successive cases that
-/// were not tried for the same reason are one line. `usual` contains what was logged during cases that passed. `bringup`
-/// is the command to try next.
+/// were not tried for the same reason are one line. `usual` contains what was logged during cases that passed.
+/// `bringup` is the command to try next.
 pub fn report(
     out: &mut Screen<'_>,
     report: &Report,
@@ -125,8 +125,8 @@ fn show_cause(
     reproduce(out, report, first)
 }
 
-/// Prints the driver's failures and the beginning of the runtime's output during the case that failed. Then prints the short
-/// forms of lines that were also logged during cases that passed.
+/// Prints the driver's failures and the beginning of the runtime's output during the case that failed. Then prints the
+/// short forms of lines that were also logged during cases that passed.
 fn print_output(out: &mut Screen<'_>, output: &str, usual: &Usual) -> io::Result<()> {
     let (lines, in_short) = usual.split(output);
     let failures = driver_failures(lines.iter().copied());

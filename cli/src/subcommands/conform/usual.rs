@@ -5,8 +5,9 @@ use crate::driver_log::{driver_line_failed, failed_request};
 use hsa_vmm_conformance::{Report, Status};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What AMD's runtime logs in every run without failures: it queries the properties of descriptors that do not belong to a
-/// GPU, and counts signals when it stops. The list is needed for runs of a single case, which have no case that passes.
+/// What AMD's runtime logs in every run without failures: it queries the properties of descriptors that do not belong
+/// to a GPU, and counts signals when it stops. The list is needed for runs of a single case, which have no case that
+/// passes.
 const IN_EVERY_RUN: [&str; 2] = ["kfd GET_DMABUF_INFO EINVAL", "Signals leaked."];
 
 /// What was logged during cases that passed.
@@ -24,8 +25,8 @@ impl Usual {
         }
     }
 
-    /// Removes what was logged in at least as many cases that failed as cases that passed: after a fault, a case can pass
-    /// although a request fails.
+    /// Removes what was logged in at least as many cases that failed as cases that passed: after a fault, a case can
+    /// pass although a request fails.
     pub fn remove_frequent_in_failures(&mut self, report: &Report) {
         let is_failure = |status| status == Status::Fail;
         let failed = report.cases.iter().filter(|case| is_failure(case.status));
@@ -46,8 +47,8 @@ impl Usual {
         is_usual.then(|| short_form(line))
     }
 
-    /// Splits the lines of a case that failed into those that may be the cause, and the short forms of the usual ones. A
-    /// request that fails in every run may be the cause if no other request failed.
+    /// Splits the lines of a case that failed into those that may be the cause, and the short forms of the usual ones.
+    /// A request that fails in every run may be the cause if no other request failed.
     pub fn split<'a>(&self, output: &'a str) -> (Vec<&'a str>, BTreeSet<String>) {
         let in_every_run = |line: &str| {
             let key = key(line);
@@ -80,8 +81,8 @@ fn keys<'a>(lines: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
     lines.filter_map(key).collect()
 }
 
-/// Returns the call and the error of a failed request, or the words of another line that have no digits, because addresses
-/// and counts differ from case to case. Returns `None` for requests that succeeded, and for empty lines.
+/// Returns the call and the error of a failed request, or the words of another line that have no digits, because
+/// addresses and counts differ from case to case. Returns `None` for requests that succeeded, and for empty lines.
 fn key(line: &str) -> Option<String> {
     if driver_line_failed(line).is_some() {
         return request(line);
