@@ -89,7 +89,7 @@ pub enum Command {
     Conform(Conform),
     /// Replay recorded traces and compare the verdicts, or repeat a failure that `fuzz` has found
     ///
-    /// Also repeats a program's calls that `record` has recorded, on another runtime, and compares their status.
+    /// Also repeats, on another runtime, the calls that `record` has recorded, and compares the statuses.
     #[command(after_help = crate::subcommands::replay::EXAMPLES)]
     Replay(Replay),
     /// Run a program and record its virtual memory calls
@@ -129,8 +129,8 @@ pub enum Command {
     Bench(Bench),
     /// Compare two reports: two runtimes, two versions, two machines
     ///
-    /// Prints sentences and tables: differences of the runtimes and their agents, cases with other
-    /// results, and cases with other times.
+    /// Prints sentences and tables: the differences of the runtimes and their agents, cases with different
+    /// results, and cases with different times.
     #[command(after_help = diff::ABOUT)]
     Diff(diff::Arguments),
     /// Test a driver or GPU level by level, from "library loads" to "process killed"
@@ -143,7 +143,7 @@ pub enum Command {
     /// Run threads and processes near every limit of a runtime, and look for leaks
     ///
     /// Runs scenarios one after another: small mappings; nearly all memory of the GPUs; nearly all
-    /// descriptors; nearly all mappings a process may have. Checks the contents of memory. In
+    /// descriptors; nearly all mappings a process may have. Checks the contents of memory. At
     /// the end, checks that library, runtime, driver and kernel count no more resources than before.
     #[command(after_help = crate::subcommands::stress::ABOUT)]
     Stress(Stress),

@@ -64,8 +64,8 @@ pub struct Emulate {
     /// Inject faults into driver calls: `GEM_VA#3=ENOMEM`, `GEM_VA=5ms`, `GEM_VA.MAP=lost`
     ///
     /// CALL=EFFECT applies to every such call, CALL#3=EFFECT to the third, #3-5 and #3- to several.
-    /// Calls are named as in the log; MMAP, COPY and FILL (operations of a GPU's engines) are calls,
-    /// too. A call can fail with an error (`ENOMEM`), take longer (`5ms`), be performed after it has
+    /// Calls are named as in the log. MMAP counts as a call, and so do COPY and FILL, the operations of
+    /// a GPU's engines. A call can fail with an error (`ENOMEM`), take longer (`5ms`), be performed after it has
     /// returned (`late:5ms`), have no effect (`lost`), never return (`hang`), end the process
     /// (`crash`), grant too much or too little access (`wide`, `narrow`), map the memory from its
     /// second page on (`shifted`), map other memory (`other`), not release memory (`leak`), flip a

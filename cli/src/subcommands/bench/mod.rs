@@ -26,6 +26,8 @@ Examples:
   hsa-vmm bench --runtime nothing --format svg -o cost.svg
   hsa-vmm emulate --rocr 6.4.3 -- hsa-vmm bench --hip …/libamdhip64.so.6
 
+The levels are raw (the runtime's own calls), vmm (`Vmm`), owned (`Reservation`,
+`Allocation` and `Mapping`) and c (the C interface).
 `±` is half the width of the median's 95 % confidence interval. `over raw` is
 the median minus the median of the runtime's own call.";
 
