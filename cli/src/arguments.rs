@@ -136,8 +136,8 @@ pub enum Command {
     /// Test a driver or GPU level by level, from "library loads" to "process killed"
     ///
     /// Each level makes the minimal HSA calls in a process of its own, so that crashes and hangs are
-    /// contained. For the first level that fails, prints the call with its arguments and status, the
-    /// kernel interfaces it uses, the logs of runtime, driver and kernel, and what to try next.
+    /// contained. For the first level that fails, prints the call with its arguments and status, and the
+    /// kernel interfaces of the call. Then prints the logs of runtime, driver and kernel, and advice.
     #[command(after_help = crate::subcommands::bringup::ABOUT)]
     Bringup(Bringup),
     /// Run threads and processes near every limit of a runtime, and look for leaks

@@ -70,7 +70,7 @@ impl DriverLog {
         }
     }
 
-    /// Returns the lines since the last call.
+    /// Returns the lines that were logged after the last call of this method.
     pub fn new_lines(&mut self) -> Vec<String> {
         let kernel = self.kernel.new_lines().unwrap_or_default();
         let mut lines: Vec<_> = kernel.into_iter().map(|line| format!("kernel: {line}")).collect();

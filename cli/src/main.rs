@@ -191,8 +191,8 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Starts logging: to standard error at the requested level, and in a worker or peer of `conform` or a worker of
-/// `stress` also to the page of the last call.
+/// Starts logging to standard error at the requested level. The workers and peers of `conform`, and the workers of
+/// `stress`, also log to the page of the last call.
 fn start_logging(arguments: &Arguments) {
     let page = match &arguments.command {
         // Without the page, the worker runs, but its last call is not known.

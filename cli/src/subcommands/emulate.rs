@@ -117,7 +117,7 @@ pub fn run(args: &Emulate) -> anyhow::Result<Exit> {
     crate::program::become_program(command, program)
 }
 
-/// Returns the chosen release. Without `--rocr`, returns the newest one if it has the program and `PATH` does not.
+/// Returns the chosen release. Without `--rocr`, returns the newest release if it has the program and `PATH` does not.
 fn installation(args: &Emulate, program: &OsStr) -> anyhow::Result<Option<Installation>> {
     if let Some(release) = args.rocr {
         return Ok(Some(Installation::open(&folder(), release).map_err(Failed::from)?));

@@ -89,10 +89,10 @@ pub struct VmRun {
     pub kernel: Option<String>,
     /// Set a parameter of a kernel module: `amdgpu.vm_update_mode=0`, `hsa_vmm.pte_delay=50`
     ///
-    /// Parameters of the software GPUs: `hsa_vmm.xgmi=0` connects them by PCIe, `hsa_vmm.visible=256` limits
-    /// the CPU's access to 256 MiB of each, `hsa_vmm.tlb=0` disables the TLB,
-    /// `hsa_vmm.pte_delay=50` delays page-table writes of the kernel's SDMA engine by 50 milliseconds from the
-    /// boot on.
+    /// Parameters of the software GPUs: `hsa_vmm.xgmi=0` connects the GPUs by PCIe. `hsa_vmm.visible=256`
+    /// limits the CPU's access to 256 MiB of each GPU. `hsa_vmm.tlb=0` disables the TLB.
+    /// `hsa_vmm.pte_delay=50` delays page-table writes of the kernel's SDMA engine by 50 milliseconds, from
+    /// the boot on.
     #[arg(long, value_name = "NAME=VALUE")]
     pub parameter: Vec<String>,
     /// Inject faults into the GPUs' engines: `COPY=garbled`, `TLB_FLUSH#3=lost`, `PTE_WRITE=late:5ms`
@@ -126,7 +126,7 @@ pub struct VmRun {
     pub stub: Option<String>,
     /// Keep the virtual machine for the next `vm --keep` with the same options, until it has been idle for this time
     ///
-    /// The next program starts in a second, with its own processes and files: those of the previous program are gone.
+    /// The next program starts in a second, with its own processes and files, without those of the previous program.
     /// A machine whose kernel has warned or crashed is not used again. Only this user can use it. Without a time, ten
     /// minutes; `--keep=1s` ends an idle machine.
     #[arg(

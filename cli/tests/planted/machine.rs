@@ -1,7 +1,7 @@
 //! Planned faults of the virtual machine's GPUs: docs/detection.md lists which of them `conform` and `bringup` detect.
 //!
-//! `HSA_VMM_VM_TESTS=all` runs the tools with each fault, `HSA_VMM_VM_TESTS=FILL` with those whose plan starts with
-//! the text. With `HSA_VMM_WRITE_PAGES=1`, the results are written to the page.
+//! `HSA_VMM_VM_TESTS=all` runs the tools with each fault, `HSA_VMM_VM_TESTS=FILL` with the faults whose plan starts
+//! with the text. With `HSA_VMM_WRITE_PAGES=1`, the results are written to the page.
 
 use crate::page::{self, Cell, Row};
 use crate::pairs::Pair;

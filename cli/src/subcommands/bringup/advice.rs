@@ -28,8 +28,8 @@ fn kernel_function(line: &str) -> String {
     )
 }
 
-/// Returns the operation that an engine of the emulated GPU has not finished, `COPY` or `FILL`, and the names of the
-/// engines that execute such operations.
+/// Returns the operation that an engine of the emulated GPU has not finished: `COPY` or `FILL`. Also names the engines
+/// that execute such operations.
 fn unfinished_operation(line: &str) -> Option<(&str, &'static str)> {
     let mut words = line.split(' ').skip(2);
     let operation = words.next().filter(|device| *device == "engine").and(words.next())?;

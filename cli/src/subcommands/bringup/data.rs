@@ -256,7 +256,7 @@ fn late_mapping(gpu: &Agent, va: &Address) -> String {
     format!("{} sees the mapping of {} only some time after the call returned", gpu.c, va.c)
 }
 
-/// Has a GPU use memory immediately after each grant. After the first round, the GPU's queue exists already.
+/// Has a GPU use memory immediately after each grant. From the second round on, no time is spent on creating a queue.
 pub fn at_once(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let gpu = &resources.gpus[0];
     with_host(hsa, resources, |host| {

@@ -200,8 +200,8 @@ pub fn count_failures<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
     failed.iter().map(line).collect()
 }
 
-/// Returns whether a line of the driver's log reports an error, `… = ENOMEM (1.0 us)`, or a call that has not
-/// returned, `… = ?`; not `… -> ok (1.0 us)` or `field=0x1`.
+/// Returns whether a line of the driver's log reports an error or a call that has not returned: `… = ENOMEM (1.0 us)`
+/// or `… = ?`, not `… -> ok (1.0 us)` or `field=0x1`.
 pub fn returned_error(line: &str) -> bool {
     line.contains(" = E") || line.contains(" = errno ") || is_unfinished(line)
 }
@@ -217,7 +217,7 @@ pub fn is_unfinished(line: &str) -> bool {
     line.contains(" = ? ")
 }
 
-/// Returns whether to check this machine's files and permissions. Only the first levels can fail because of these.
+/// Returns whether to check this machine's files and permissions. Only the first levels can fail because of wrong files or permissions.
 fn checks_machine(run: &LevelRun) -> bool {
     run.level <= Level::Pools && matches!(run.runtime, Some(Some(_)))
 }
@@ -403,7 +403,7 @@ impl LevelRun {
     }
 }
 
-/// Replaces successive equal lines by one, with their number.
+/// Replaces successive equal lines by one line, with the number of lines.
 fn count_repeated(lines: impl Iterator<Item = String>) -> Vec<String> {
     let lines: Vec<_> = lines.collect();
     let line = |equal: &[String]| match equal {

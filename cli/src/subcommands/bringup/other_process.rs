@@ -1,5 +1,5 @@
-//! The level "shared": exports memory to a second process as a descriptor. Also starts and runs the other
-//! processes of other levels.
+//! The level "shared": exports memory to a second process as a descriptor. Also starts and runs the additional
+//! processes of "pressure" and "killed".
 
 use super::data::{HostBuffer, with_host};
 use super::hsa::{Address, Agent, Difference, Handle, Hsa, wrong_data};

@@ -70,7 +70,7 @@ pub fn permission(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             return Err(hsa.recorder.blame(REPLACE, message));
         }
         hsa.recorder.fact("reads, and faults when it writes");
-        // The process ends: the GPU's queue does not work any more.
+        // End the process, because the GPU's queue does not work after a fault.
         hsa.recorder.send(&super::record::Record::Reached);
         std::process::exit(0)
     })

@@ -77,7 +77,7 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
         None => args.output.write(|out| write(out, args, &report, &usual)),
     };
     let written = writer.error.map_or(written, Err);
-    // The partial results are not needed any more: the results are in the file, or on standard output.
+    // All results are in the file or on standard output, so the partial results are not needed.
     if let Some(partial) = writer.partial.filter(|_| is_complete) {
         partial.remove();
     }

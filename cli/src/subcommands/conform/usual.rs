@@ -47,7 +47,7 @@ impl Usual {
         is_usual.then(|| short_form(line))
     }
 
-    /// Splits the lines of a case that failed into those that may be the cause, and the short forms of the usual ones.
+    /// Splits the output of a case that failed. Returns the lines that may be the cause, and the short forms of usual lines.
     /// A request that fails in every run may be the cause if no other request failed.
     pub fn split<'a>(&self, output: &'a str) -> (Vec<&'a str>, BTreeSet<String>) {
         let in_every_run = |line: &str| {
@@ -81,8 +81,9 @@ fn keys<'a>(lines: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
     lines.filter_map(key).collect()
 }
 
-/// Returns the call and the error of a failed request, or the words of another line that have no digits, because
-/// addresses and counts differ from case to case. Returns `None` for requests that succeeded, and for empty lines.
+/// Returns the call and the error of a failed request. For lines that are not the driver's, returns the words without
+/// digits, because addresses and counts differ from case to case. Returns `None` for requests that succeeded, and for
+/// empty lines.
 fn key(line: &str) -> Option<String> {
     if driver_line_failed(line).is_some() {
         return request(line);

@@ -35,8 +35,8 @@ struct Repetitions {
     tries: u32,
 }
 
-/// The minimum number of earlier sequences that are repeated with a failing one, even after the time limit:
-/// a failure that cannot be repeated is hard to debug.
+/// The minimum number of earlier sequences that are repeated before a failing sequence, even after the time limit: a
+/// failure that cannot be repeated is hard to debug.
 const MIN_EARLIER: u64 = 16;
 /// The number of operations shown.
 const SHOWN_OPERATIONS: usize = 20;

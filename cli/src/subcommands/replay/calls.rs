@@ -255,7 +255,7 @@ impl Calls {
         text.split(':').next().unwrap_or_default().to_owned()
     }
 
-    /// Makes a call. Returns its status, and how another result differs from the recorded one; `None` if the runtime
+    /// Makes a call. Returns its status, and how another result differs from the recorded result; `None` if the runtime
     /// does not have the function.
     fn call(&mut self, action: &Action) -> Result<Option<(u32, Option<String>)>, Missing> {
         let vmem = self.vmem;

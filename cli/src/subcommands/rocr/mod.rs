@@ -51,7 +51,7 @@ pub struct RocrFetch {
     /// VERSION as an option, which older scripts use
     #[arg(long = "version", value_name = "VERSION", hide = true, conflicts_with = "version")]
     pub version_option: Option<Releases>,
-    /// Store the runtime of this folder, .deb, .tar or libhsa-runtime64.so instead of downloading one
+    /// Store the runtime of this folder, .deb, .tar or libhsa-runtime64.so instead of downloading a release
     ///
     /// The other subcommands then accept its name like that of a downloaded release: `emulate --rocr
     /// 7.14.0`. Without VERSION, the name is the version in ROCm's file `.info/version`. Libraries that
