@@ -217,7 +217,8 @@ pub fn is_unfinished(line: &str) -> bool {
     line.contains(" = ? ")
 }
 
-/// Returns whether to check this machine's files and permissions. Only the first levels can fail because of wrong files or permissions.
+/// Returns whether to check this machine's files and permissions. Only the first levels can fail because of wrong files
+/// or permissions.
 fn checks_machine(run: &LevelRun) -> bool {
     run.level <= Level::Pools && matches!(run.runtime, Some(Some(_)))
 }

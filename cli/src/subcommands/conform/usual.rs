@@ -47,8 +47,8 @@ impl Usual {
         is_usual.then(|| short_form(line))
     }
 
-    /// Splits the output of a case that failed. Returns the lines that may be the cause, and the short forms of usual lines.
-    /// A request that fails in every run may be the cause if no other request failed.
+    /// Splits the output of a case that failed. Returns the lines that may be the cause, and the short forms of usual
+    /// lines. A request that fails in every run may be the cause if no other request failed.
     pub fn split<'a>(&self, output: &'a str) -> (Vec<&'a str>, BTreeSet<String>) {
         let in_every_run = |line: &str| {
             let key = key(line);
