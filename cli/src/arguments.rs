@@ -89,13 +89,13 @@ pub enum Command {
     Conform(Conform),
     /// Replay recorded traces and compare the verdicts, or repeat a failure that `fuzz` has found
     ///
-    /// Also repeats a program's calls that `record` has recorded, on another runtime, and compares their status.
+    /// Also repeats, on another runtime, the calls that `record` has recorded, and compares the statuses.
     #[command(after_help = crate::subcommands::replay::EXAMPLES)]
     Replay(Replay),
     /// Run a program and record its virtual memory calls
     ///
-    /// Records the calls of AMD's runtime with their arguments and results, whoever makes them: the program, HIP
-    /// or another library.
+    /// Records all calls of AMD's runtime, with their arguments and results: calls by the program, by HIP and by
+    /// other libraries.
     #[command(after_help = crate::subcommands::record::ABOUT)]
     Record(Record),
     /// Find mistakes in a recording of `record`
@@ -129,21 +129,21 @@ pub enum Command {
     Bench(Bench),
     /// Compare two reports: two runtimes, two versions, two machines
     ///
-    /// Prints sentences and tables: differences of the runtimes and their agents, cases with other
-    /// results, and cases with other times.
+    /// Prints sentences and tables: the differences of the runtimes and their agents, cases with different
+    /// results, and cases with different times.
     #[command(after_help = diff::ABOUT)]
     Diff(diff::Arguments),
     /// Test a driver or GPU level by level, from "library loads" to "process killed"
     ///
     /// Each level makes the minimal HSA calls in a process of its own, so that crashes and hangs are
-    /// contained. For the first level that fails, prints the call with its arguments and status, the
-    /// kernel interfaces it uses, the logs of runtime, driver and kernel, and what to try next.
+    /// contained. For the first level that fails, prints the call with its arguments and status, and the
+    /// kernel interfaces of the call. Then prints the logs of runtime, driver and kernel, and advice.
     #[command(after_help = crate::subcommands::bringup::ABOUT)]
     Bringup(Bringup),
     /// Run threads and processes near every limit of a runtime, and look for leaks
     ///
     /// Runs scenarios one after another: small mappings; nearly all memory of the GPUs; nearly all
-    /// descriptors; nearly all mappings a process may have. Checks the contents of memory. In
+    /// descriptors; nearly all mappings a process may have. Checks the contents of memory. At
     /// the end, checks that library, runtime, driver and kernel count no more resources than before.
     #[command(after_help = crate::subcommands::stress::ABOUT)]
     Stress(Stress),

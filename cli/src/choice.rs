@@ -180,8 +180,8 @@ impl RuntimeOptions {
         })
     }
 
-    /// If these options name a library or configure the simulation, makes a sequence run on that runtime instead of on
-    /// the sequence's own machine.
+    /// Removes a sequence's own machine if these options name a library or configure the simulation: the sequence then
+    /// runs on the runtime of these options.
     pub fn override_machine(&self, sequence: &mut Sequence) {
         let is_selected = matches!(self.choice, Choice::Library(_)) || self.config_text().is_some();
         if is_selected {
@@ -225,7 +225,8 @@ impl RuntimeOptions {
             .collect()
     }
 
-    /// Returns the `bringup` command for the same runtime.
+    /// Returns the `bringup` command for the same runtime. `is_simulation` says whether a simulation was chosen:
+    /// `bringup` uses a simulation only with `--runtime sim`.
     pub fn bringup_command(&self, is_simulation: bool) -> String {
         let mut arguments = self.typed_arguments();
         if is_simulation && self.choice == Choice::Auto {

@@ -25,7 +25,8 @@ pub fn driver_line_failed(line: &str) -> Option<bool> {
     line.strip_prefix(PREFIX).map(is_failure)
 }
 
-/// Returns the lines in which the emulated driver logged a failure: the first of each call and error, with their number.
+/// Returns the failures that the emulated driver logged in these lines: one line for each call and error, with the
+/// number of equal failures.
 pub fn driver_failures<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
     let failures =
         lines.filter_map(|line| line.strip_prefix(PREFIX)).filter(|line| is_failure(line));
@@ -40,7 +41,7 @@ pub fn failed_request(line: &str) -> Option<(String, String)> {
     Some((call, error.to_owned()))
 }
 
-/// Returns whether the driver has returned an error, or a GPU has accessed an address without a page.
+/// Returns whether a line says that the driver returned an error, or that a GPU accessed an address without a page.
 fn is_failure(line: &str) -> bool {
     returned_error(line) || line.contains(" fault at ")
 }
@@ -69,7 +70,7 @@ impl DriverLog {
         }
     }
 
-    /// Returns the lines since the last call.
+    /// Returns the lines that were logged after the last call of this method.
     pub fn new_lines(&mut self) -> Vec<String> {
         let kernel = self.kernel.new_lines().unwrap_or_default();
         let mut lines: Vec<_> = kernel.into_iter().map(|line| format!("kernel: {line}")).collect();

@@ -128,7 +128,8 @@ fn print_and_exit(error: &clap::Error) -> ! {
         let text = text.to_string_lossy();
         printable(&text) == text
     };
-    // Errors contain arguments. Errors and help contain environment variables.
+    // clap does not escape control characters. Its errors contain arguments, and its errors and help contain
+    // environment variables.
     let all_printable =
         env::args_os().chain(env::vars_os().map(|(_, value)| value)).all(is_printable);
     let result = if all_printable {
@@ -190,8 +191,8 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Starts logging: to standard error at the requested level, and in a worker or peer of `conform` or a worker of
-/// `stress` also to the page of the last call.
+/// Starts logging to standard error at the requested level. The workers and peers of `conform`, and the workers of
+/// `stress`, also log to the page of the last call.
 fn start_logging(arguments: &Arguments) {
     let page = match &arguments.command {
         // Without the page, the worker runs, but its last call is not known.

@@ -68,7 +68,7 @@ impl NotStarted {
         Self { program: program.display().to_string(), source }
     }
 
-    /// Returns the exit status that shells use.
+    /// Returns the exit status with which a shell reports that a program cannot be started.
     pub fn exit_status(&self) -> u8 {
         match self.source.kind() {
             io::ErrorKind::NotFound => 127,
@@ -97,14 +97,15 @@ pub fn set_outer_command(command: &mut Command, words: &[String]) {
     );
 }
 
-/// Returns this process's command line, after that of the `emulate`, `vm` or `rocr run` that started the process.
+/// Returns the command line of this process, after the command line of the `emulate`, `vm` or `rocr run` that started
+/// the process.
 pub fn command_line() -> String {
     let arguments = env::args_os().skip(1);
     with_outer_command(arguments.map(|word| word.to_string_lossy().into_owned()))
 }
 
 /// Returns a command line that runs this program with other arguments in the same environment: with the
-/// runtime's variables, and below the same `emulate`, `vm` or `rocr run`.
+/// runtime's variables, and started by the same `emulate`, `vm` or `rocr run`.
 pub fn reproduce_command(words: impl IntoIterator<Item = String>) -> String {
     let outer = env::var(OUTER_COMMAND).unwrap_or_default();
     let outer_has = |options: &[&str]| options.iter().any(|option| outer.contains(option));
@@ -125,8 +126,8 @@ pub fn reproduce_command(words: impl IntoIterator<Item = String>) -> String {
     names.iter().filter_map(variable).collect::<String>() + &with_outer_command(words)
 }
 
-/// Returns the command line of this program with these arguments, below the `emulate`, `vm` or `rocr run` that
-/// started this process.
+/// Returns the command line of this program with these arguments, started by the same `emulate`, `vm` or `rocr run` as
+/// this process.
 fn with_outer_command(words: impl IntoIterator<Item = String>) -> String {
     let words: Vec<_> = words.into_iter().collect();
     let (name, words) = (program_name(), quoted(&words));

@@ -31,7 +31,7 @@ pub fn for_locale(style: ProgressStyle) -> ProgressStyle {
     }
 }
 
-/// Shows the steps of a long operation: the current one on a terminal, a line for each elsewhere.
+/// Shows the steps of a long operation: only the current step on a terminal, a line for each step elsewhere.
 #[derive(Debug)]
 pub struct Steps {
     bar: ProgressBar,

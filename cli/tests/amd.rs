@@ -78,7 +78,8 @@ fn conform_passes_with_controlled_page_tables() {
         let release = installation.release();
         let conform = ["conform", "--page-tables", "--format", "json"];
         let mut report = Value::Null;
-        // Entries are written at once; the TLB is flushed only when the library waits; entries are written only then.
+        // The modes, in order: the driver writes page-table entries at once; it flushes the TLB only when the library
+        // waits; it also writes entries only when the library waits.
         for mode in ["", "tlb=on,split_bug=on", "pte_delay=600s,tlb=on,split_bug=on"] {
             let context = format!("{release} {mode:?}");
             let mut command = emulated(installation, &["--gpus", "2"], &conform);
@@ -251,7 +252,8 @@ fn emulate_keeps_exit_status_of_programs() {
     assert_eq!(out(&output).lines().filter(|name| name.starts_with("renderD")).count(), 3);
 }
 
-/// The other tests use a driver that is hardly optimised. With full optimisation, its assembly was once wrong.
+/// Full optimisation can break the inline assembly of the driver. The other tests use a driver that is hardly
+/// optimised.
 #[test]
 fn optimised_driver_runs_programs() {
     let name = "optimised_driver_runs_programs";

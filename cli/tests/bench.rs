@@ -44,7 +44,7 @@ fn bench_measures_every_operation_at_every_level() {
             };
             results.iter().find(matches).and_then(|it| it["median_ns"].as_f64()).unwrap()
         };
-        // A cycle contains the other calls, so it takes longer than each of them.
+        // A cycle contains the other calls, so it takes longer than each single call.
         assert!(median("cycle", "vmm") > median("get_access", "vmm"), "{runtime}");
     }
 }

@@ -24,7 +24,7 @@ fn info_shows_runtime_agents_and_pools() {
     assert!(!text.contains('\x1b'), "no colours in a pipe");
 }
 
-/// Scripts for the first edition use these spellings.
+/// Older scripts use these spellings.
 #[test]
 fn earlier_spellings_of_options_are_accepted() {
     let bringup = run(&["bringup", "--runtime", "sim", "--until", "load", "--limit", "5s"]);

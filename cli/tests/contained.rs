@@ -20,7 +20,7 @@ fn conform(plan: &str, arguments: &[&str]) -> (Output, tempfile::TempDir) {
     (command.output().unwrap(), folder)
 }
 
-/// Returns the command for [`conform`], and the folder of the file MARK (`wrap.c`).
+/// Returns the command for [`conform`], and the folder of the file that the variable MARK names (`wrap.c`).
 fn conform_command(plan: &str, arguments: &[&str]) -> (Command, tempfile::TempDir) {
     let runtime = broken_runtime::simulation();
     let folder = tempfile::tempdir().unwrap();

@@ -10,8 +10,8 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::process::Output;
 
-/// A text that sets a title, clears the screen, sets a colour, uses C1's CSI, overwrites a line, reverses text,
-/// and contains DEL.
+/// A text that sets a title, clears the screen, sets a colour, uses the control character CSI (U+009B), overwrites a
+/// line, reverses text, and contains DEL.
 const HOSTILE: &str = "a\u{1b}]0;t\u{7}\u{1b}[2J\u{1b}[31m\u{9b}1m\r\u{202e}\u{2066}\u{7f}z";
 const ESCAPED: &str =
     "a\\u001b]0;t\\u0007\\u001b[2J\\u001b[31m\\u009b1m\\u000d\\u202e\\u2066\\u007fz";

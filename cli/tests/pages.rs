@@ -46,7 +46,7 @@ fn read(folder: &Path, name: &str) -> String {
     fs::read_to_string(folder.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Returns the environment variables of docs/README.md, without the one of C programs.
+/// Returns the environment variables of docs/README.md, except `HSA_VMM_PAGE_TABLES`, which only C programs use.
 fn documented_variables() -> Vec<String> {
     let text = include_str!("../../docs/README.md");
     let table = text.split("## Environment variables").nth(1).unwrap();

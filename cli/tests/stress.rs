@@ -84,7 +84,7 @@ fn deliberate_leaks_are_found() {
         ("descriptor", "descriptors (/proc/self/fd)"),
         ("addresses", "reservations (library)"),
     ];
-    // Most of the time, stress waits for the leak to disappear.
+    // The runs are parallel, because `stress` mostly waits for the leak to disappear.
     std::thread::scope(|scope| {
         for (leak, counter) in leak_kinds {
             scope.spawn(move || check(leak, counter));

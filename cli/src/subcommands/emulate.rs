@@ -24,8 +24,8 @@ Examples:
 
 With --rocr, the program and the programs that it starts use the loader and the
 C library of that release. A program that is linked statically, or with another
-C library than glibc, is an error; if the program starts such a program, that
-one runs without the emulated driver.
+C library than glibc, is an error. If PROGRAM starts such a program, the latter
+runs without the emulated driver.
 
 Exit status: the program's; 125 if the emulation failed, 126 if the program is
 not executable, 127 if it was not found.";
@@ -64,12 +64,12 @@ pub struct Emulate {
     /// Inject faults into driver calls: `GEM_VA#3=ENOMEM`, `GEM_VA=5ms`, `GEM_VA.MAP=lost`
     ///
     /// CALL=EFFECT applies to every such call, CALL#3=EFFECT to the third, #3-5 and #3- to several.
-    /// Calls are named as in the log; MMAP, COPY and FILL (operations of a GPU's engines) are calls,
-    /// too. A call can fail with an error (`ENOMEM`), take longer (`5ms`), be performed after it has
+    /// Calls are named as in the log. MMAP counts as a call, and so do COPY and FILL, the operations of
+    /// a GPU's engines. A call can fail with an error (`ENOMEM`), take longer (`5ms`), be performed after it has
     /// returned (`late:5ms`), have no effect (`lost`), never return (`hang`), end the process
-    /// (`crash`), grant too much or too little access (`wide`, `narrow`), map memory a page further
-    /// on or other memory (`shifted`, `other`), not release memory (`leak`), flip a bit (`garbled`),
-    /// or use a wrong size (`half`, `double`). An effect that a call does not support is an error; the
+    /// (`crash`), grant too much or too little access (`wide`, `narrow`), map the memory from its
+    /// second page on (`shifted`), map other memory (`other`), not release memory (`leak`), flip a
+    /// bit (`garbled`), or use a wrong size (`half`, `double`). An effect that a call does not support is an error; the
     /// message lists the calls that support it.
     #[arg(long, value_name = "PLAN")]
     pub fault: Vec<String>,
@@ -117,7 +117,7 @@ pub fn run(args: &Emulate) -> anyhow::Result<Exit> {
     crate::program::become_program(command, program)
 }
 
-/// Returns the chosen release. Without `--rocr`, returns the newest one if it has the program and `PATH` does not.
+/// Returns the chosen release. Without `--rocr`, returns the newest release if it has the program and `PATH` does not.
 fn installation(args: &Emulate, program: &OsStr) -> anyhow::Result<Option<Installation>> {
     if let Some(release) = args.rocr {
         return Ok(Some(Installation::open(&folder(), release).map_err(Failed::from)?));

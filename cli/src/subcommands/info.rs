@@ -81,7 +81,7 @@ fn print_features(out: &mut Screen<'_>, description: &Description) -> anyhow::Re
     Ok(())
 }
 
-/// Returns rows that say whether the library can control each GPU's page table; one row if this is the same for all.
+/// Returns a row for each GPU that says whether the library can control its page table; one row if all GPUs are equal.
 fn page_tables(agents: &[AgentDescription]) -> Vec<(&'static str, String)> {
     let sentence = |reason: &str| match reason {
         "" => "can be controlled, which enforces permissions (conform --page-tables)".to_owned(),

@@ -36,8 +36,9 @@ pub struct KfdVersion {
 /// How long another process may take to query the versions.
 pub const LIMIT: Duration = Duration::from_secs(5);
 
-/// Runs this subcommand in another process, because a defective driver may hang. Returns what it prints; if it fails, this
-/// contains the reason. Without `with_faults`, the emulated driver neither injects planned faults nor writes logs.
+/// Runs this subcommand in another process, because a defective driver may hang. Returns the output, which contains the
+/// reason if the subcommand fails. The emulated driver writes no logs, and without `with_faults` injects no planned
+/// faults.
 ///
 /// # Errors
 /// Returns the reason if the process cannot be started or does not end in time.
@@ -55,8 +56,8 @@ pub fn query(options: &[&str], with_faults: bool) -> Result<String, String> {
     let mut worker = Worker::start(command, Output::Capture).map_err(not_started)?;
     match worker.receive::<()>(LIMIT) {
         Received::Exited(End::Exited(_)) => Ok(worker.captured_output()),
-        Received::Exited(end) => Err(format!("the process that asks crashes: {end}")),
-        _ => Err(format!("the process that asks hangs: no answer within {LIMIT:?}")),
+        Received::Exited(end) => Err(format!("the query crashes: {end}")),
+        _ => Err(format!("the query hangs: no answer within {LIMIT:?}")),
     }
 }
 

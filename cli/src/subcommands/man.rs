@@ -40,7 +40,7 @@ const STATUSES: &[(&str, &str)] = &[
     ("2", "Invalid usage, nothing was selected, or the output cannot be written."),
     ("3", "There is no runtime, or the runtime does not start."),
 ];
-/// The exit statuses of subcommands that become another program.
+/// The exit statuses of subcommands that run another program.
 const STATUSES_OF_PROGRAMS: &[(&str, &str)] = &[
     ("2", "Invalid usage."),
     ("125", "The emulation, the recording or the virtual machine failed."),

@@ -76,7 +76,7 @@ pub fn run(args: &Record) -> anyhow::Result<Exit> {
     Ok(Exit::Program(exit_status(status)))
 }
 
-/// Waits for the program. Passes signals that end processes on to the program.
+/// Waits for the program. Forwards SIGTERM and SIGHUP to the program, and ignores SIGINT and SIGQUIT.
 fn wait(mut child: Child) -> io::Result<ExitStatus> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
     let process = child.id() as libc::pid_t;
@@ -89,14 +89,14 @@ fn wait(mut child: Child) -> io::Result<ExitStatus> {
         }
     }
     for signal in [SIGINT, SIGQUIT] {
-        // The terminal sends these to the program, too.
+        // The terminal sends these signals to the program, too, which decides whether to exit.
         // SAFETY: the function does nothing.
         unsafe { signal_hook::low_level::register(signal, || ()) }?;
     }
     child.wait()
 }
 
-/// Returns the exit status that shells use.
+/// Returns the exit status with which a shell reports the end of a program: 128 + N after signal N.
 fn exit_status(status: ExitStatus) -> u8 {
     let number = status.code().or_else(|| Some(128 + status.signal()?)).unwrap_or(1);
     u8::try_from(number).unwrap_or(1)

@@ -89,10 +89,10 @@ pub struct VmRun {
     pub kernel: Option<String>,
     /// Set a parameter of a kernel module: `amdgpu.vm_update_mode=0`, `hsa_vmm.pte_delay=50`
     ///
-    /// Parameters of the software GPUs: `hsa_vmm.xgmi=0` connects them by PCIe, `hsa_vmm.visible=256` limits
-    /// the CPU's access to 256 MiB of each, `hsa_vmm.tlb=0` disables the TLB,
-    /// `hsa_vmm.pte_delay=50` delays page-table writes of the kernel's SDMA engine by 50 milliseconds from the
-    /// boot on.
+    /// Parameters of the software GPUs: `hsa_vmm.xgmi=0` connects the GPUs by PCIe. `hsa_vmm.visible=256`
+    /// limits the CPU's access to 256 MiB of each GPU. `hsa_vmm.tlb=0` disables the TLB.
+    /// `hsa_vmm.pte_delay=50` delays page-table writes of the kernel's SDMA engine by 50 milliseconds, from
+    /// the boot on.
     #[arg(long, value_name = "NAME=VALUE")]
     pub parameter: Vec<String>,
     /// Inject faults into the GPUs' engines: `COPY=garbled`, `TLB_FLUSH#3=lost`, `PTE_WRITE=late:5ms`
@@ -124,9 +124,9 @@ pub struct VmRun {
     /// Make a function of amdgpu.ko do nothing and return 0
     #[arg(long, value_name = "FUNCTION")]
     pub stub: Option<String>,
-    /// Keep the virtual machine running for the next `vm --keep` with the same options, until it is idle for this time
+    /// Keep the virtual machine for the next `vm --keep` with the same options, until it has been idle for this time
     ///
-    /// The next program starts in a second, with its own processes and files: those of the previous program are gone.
+    /// The next program starts in a second, with its own processes and files, without those of the previous program.
     /// A machine whose kernel has warned or crashed is not used again. Only this user can use it. Without a time, ten
     /// minutes; `--keep=1s` ends an idle machine.
     #[arg(
@@ -181,6 +181,7 @@ fn mebibytes(text: &str) -> Result<u64, String> {
     if size < 64 { Err(format!("invalid size `{text}`: at least 64M")) } else { Ok(size) }
 }
 
+/// Parses a size that is a power of two. Returns the number of MiB.
 fn power_of_two(text: &str) -> Result<u64, String> {
     let size = mebibytes(text)?;
     if size.is_power_of_two() {
@@ -291,7 +292,7 @@ fn command(args: &VmRun) -> anyhow::Result<Command> {
     };
     command.args(arguments);
     if args.log.is_some() || args.page_tables.is_some() {
-        // Emulates nothing: the object only logs the calls.
+        // With the setting `real`, the preloaded object emulates nothing, and only logs the calls.
         let mut logging = Emulation::default().setting("real");
         if args.log.is_some() {
             logging = logging.log(Machine::GUEST_LOG);
@@ -305,8 +306,8 @@ fn command(args: &VmRun) -> anyhow::Result<Command> {
     Ok(command)
 }
 
-/// Returns whether a program (a path, or a name in `PATH`) is `hsa-vmm` itself, without a runtime in
-/// `HSA_VMM_RUNTIME`.
+/// Returns whether a program (a path, or a name in `PATH`) is `hsa-vmm` itself, and `HSA_VMM_RUNTIME` does not name a
+/// runtime for it.
 fn needs_runtime(program: &OsStr) -> bool {
     let canonical = |path: PathBuf| path.canonicalize().ok();
     let this_program = env::current_exe().ok().and_then(canonical);

@@ -1,6 +1,6 @@
 /* A substitute for libamdhip64 with the functions that `hsa-vmm bench --hip` uses. Its functions only
  * check their arguments: calls that HIP would reject return hipErrorInvalidValue. At exit, the library
- * writes the numbers of leaked objects and of all imports to the file FAKE_HIP_LEFT.
+ * writes the numbers of leaked objects and of all imports to the file that FAKE_HIP_LEFT names.
  *
  * -DBY_POINTER         hipMemImportFromShareableHandle takes a pointer to the descriptor, as in HIP 6
  * -DDEVICES=n          the number of devices

@@ -1,5 +1,5 @@
-//! `hsa-vmm bench --hip` with a substitute for HIP that checks arguments, with libraries that are not
-//! HIP, and with HIP itself on the emulated kernel driver, if HIP was fetched.
+//! `hsa-vmm bench --hip` with a substitute for HIP that checks arguments, and with libraries that are not HIP. If HIP
+//! was fetched, also with HIP itself on the emulated kernel driver.
 
 use hsa_rocr::{Emulation, Release, test};
 use std::path::{Path, PathBuf};

@@ -44,8 +44,8 @@ fn amds_runtime_reaches_every_level() {
     }
 }
 
-/// Levels that replace page-table entries pass no matter when new entries take effect, and fail if the driver does not
-/// write the entries, or writes them with too much access.
+/// The levels that replace page-table entries pass whenever new entries take effect: at once or when the level waits.
+/// They fail if the driver does not write the entries, or writes them with too much access.
 #[test]
 fn levels_of_page_tables_pass_in_every_mode() {
     let name = "on_amd::levels_of_page_tables_pass_in_every_mode";
@@ -111,10 +111,10 @@ fn driver_fault_fails_its_level() {
                 (level, call) = ("reserved", "hsa_amd_vmem_address_reserve");
             }
             // Earlier levels make at most `before` such calls.
-            let at = LEVELS.iter().position(|name| *name == level).unwrap();
+            let level_index = LEVELS.iter().position(|name| *name == level).unwrap();
             let count = |level: &BTreeMap<_, _>| level.get(request).copied().unwrap_or(0);
-            let before = levels[..at].iter().map(count).max().unwrap_or(0);
-            assert!(count(&levels[at]) > before, "{release}, {level}: {levels:?}");
+            let before = levels[..level_index].iter().map(count).max().unwrap_or(0);
+            assert!(count(&levels[level_index]) > before, "{release}, {level}: {levels:?}");
             // The plan also counts calls of the runtime's own threads, which are not in the log. Therefore, several
             // numbers are tried.
             let report = (before + 1..before + 6).find_map(|number| {
@@ -123,7 +123,7 @@ fn driver_fault_fails_its_level() {
                 let output = run_emulated(installation, &["--fault", &plan], &["--format", "json"]);
                 let report = json(&output);
                 match failed_level(&report) {
-                    Some(at) if at == level => {
+                    Some(failed) if failed == level => {
                         let status = if level == "runtime" { 3 } else { 1 };
                         assert_eq!(output.status.code(), Some(status), "{release}, {plan}");
                         Some(report)
@@ -195,7 +195,7 @@ fn misbehaving_driver_call_fails_its_level() {
             "peer",
             "hsa_amd_vmem_set_access",
             "drm_prime_fd_to_handle_ioctl",
-            "no longer reaches its memory",
+            "no longer accesses its memory",
         ),
         ("GEM_VA.UNMAP=late:5ms", "unmapped", "hsa_amd_vmem_unmap", "amdgpu_gem_va_ioctl", "again"),
         (
@@ -225,18 +225,18 @@ fn misbehaving_driver_call_fails_its_level() {
             "shared",
             "hsa_amd_vmem_export_shareable_handle",
             "kfd_ioctl_export_dmabuf",
-            "the export returned other memory, and not the import",
+            "the export, not the import, returned other memory",
         ),
     ];
     let installations: Vec<_> = test::installations(name).into_iter().flatten().collect();
     let is_long = test::is_long();
-    for (at, installation) in installations.iter().enumerate() {
+    for (index, installation) in installations.iter().enumerate() {
         let release = installation.release();
         for (number, (plan, level, call, function, words)) in plans.into_iter().enumerate() {
             // Run each plan on one release, by default every second plan; with `all`, on every release.
             let runs_all =
                 std::env::var("HSA_VMM_PLANTED").is_ok_and(|selection| selection == "all");
-            let is_selected = number % installations.len() == at && (is_long || number % 2 == 0);
+            let is_selected = number % installations.len() == index && (is_long || number % 2 == 0);
             if !runs_all && !is_selected {
                 continue;
             }
@@ -330,10 +330,10 @@ fn calls_include_the_step_that_shows_the_failure() {
     }
 }
 
-/// The CPU reads the exported dma-buf without an import, if it can, and so tells a wrong export from a wrong import.
+/// The CPU reads the exported dma-buf without an import, to find out whether the export or the import is wrong.
 #[test]
-fn wrong_export_and_wrong_import_are_told_apart() {
-    let name = "on_amd::wrong_export_and_wrong_import_are_told_apart";
+fn wrong_export_and_wrong_import_are_distinguished() {
+    let name = "on_amd::wrong_export_and_wrong_import_are_distinguished";
     let (export, import) =
         ("hsa_amd_vmem_export_shareable_handle", "hsa_amd_vmem_import_shareable_handle");
     for installation in test::selected_installations(name) {
@@ -341,15 +341,15 @@ fn wrong_export_and_wrong_import_are_told_apart() {
             (
                 "EXPORT_DMABUF=other",
                 export,
-                "the export returned other memory, and not the import: without an import, the dma-buf \
+                "the export, not the import, returned other memory: without an import, the dma-buf \
                  contains wrong data (written by gpu[0] of process 1, read by the CPU of process 2 by \
                  mmap): ",
             ),
             (
                 "IMPORT_DMABUF=other",
                 import,
-                "the import opened other memory, and not the export: without an import, the dma-buf \
-                 contains the right data, but the imported memory wrong data (written by gpu[0] of \
+                "the import, not the export, returned other memory: without an import, the dma-buf \
+                 contains the right data, but the imported memory contains wrong data (written by gpu[0] of \
                  process 1, read by gpu[0] (SDMA) of process 2): 1024 of 1024 32-bit words differ, from offset 0x0 to 0xfff; at 0x0: ",
             ),
         ] {
@@ -362,7 +362,7 @@ fn wrong_export_and_wrong_import_are_told_apart() {
     }
 }
 
-/// Requests that failed come before what follows from them, and a version 0 is named as implausible.
+/// Requests that failed come before their consequences. If the version of a driver is 0, the first advice says so.
 #[test]
 fn causes_come_first_in_the_report() {
     let name = "on_amd::causes_come_first_in_the_report";
@@ -374,7 +374,7 @@ fn causes_come_first_in_the_report() {
         assert!(before.contains("✗ GPU access"), "{text}");
         let first = after.lines().next().unwrap();
         assert_contains(first, &[" GEM_VA handle=", " = ENOMEM "]);
-        assert_contains(after, &["Kernel interfaces it uses", "Try next"]);
+        assert_contains(after, &["Kernel interfaces of this call", "Try next"]);
 
         for (fault, version) in [
             ("VERSION=lost", "/dev/dri/renderD128 has interface version 0.0.0: "),

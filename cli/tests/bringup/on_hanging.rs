@@ -7,7 +7,7 @@ use hsa_rocr::test;
 
 #[test]
 fn hanging_driver_call_is_reported() {
-    let name = "on_amd::hanging_driver_call_is_reported";
+    let name = "on_hanging::hanging_driver_call_is_reported";
     for installation in test::selected_installations(name) {
         let options = ["--fault", "PRIME_FD_TO_HANDLE=60s"];
         let output =
@@ -29,10 +29,11 @@ fn hanging_driver_call_is_reported() {
     }
 }
 
-/// The emulated driver logs a call that does not return. Both tools name it, also while the runtime starts.
+/// The emulated driver logs a call that does not return. `bringup` and `conform` name the call, even if it hangs while
+/// the runtime starts.
 #[test]
 fn call_that_does_not_return_is_named() {
-    let name = "on_amd::call_that_does_not_return_is_named";
+    let name = "on_hanging::call_that_does_not_return_is_named";
     for installation in test::selected_installations(name) {
         for (fault, exit, call) in [
             ("UNMAP_MEMORY_FROM_GPU=hang", 3, "kfd UNMAP_MEMORY_FROM_GPU"),
@@ -66,10 +67,10 @@ fn call_that_does_not_return_is_named() {
     }
 }
 
-/// An engine of the GPU is another thread than the one that waits for the copy.
+/// The engine that copies runs in another thread than the call that waits for the copy.
 #[test]
 fn engine_that_does_not_finish_is_named() {
-    let name = "on_amd::engine_that_does_not_finish_is_named";
+    let name = "on_hanging::engine_that_does_not_finish_is_named";
     for installation in test::selected_installations(name) {
         let arguments = ["--until", "gpu", "--time-limit", "4s", "--format", "json"];
         let output = run_emulated(installation, &["--fault", "COPY=hang"], &arguments);
@@ -80,10 +81,10 @@ fn engine_that_does_not_finish_is_named() {
     }
 }
 
-/// A driver that crashes when a device is opened does not crash `bringup`, which says what it could not find out.
+/// A driver that crashes when a device is opened does not crash `bringup`, which reports the states that are not known.
 #[test]
 fn devices_are_opened_in_another_process() {
-    let name = "on_amd::devices_are_opened_in_another_process";
+    let name = "on_hanging::devices_are_opened_in_another_process";
     for installation in test::selected_installations(name) {
         let arguments = ["--until", "runtime", "--format", "json"];
         let output = run_emulated(installation, &["--fault", "OPEN=crash"], &arguments);
@@ -94,9 +95,8 @@ fn devices_are_opened_in_another_process() {
             let checks = machine.iter().filter(|check| check["known"] == known);
             checks.map(|check| check["what"].as_str().unwrap()).collect::<Vec<_>>().join("\n")
         };
-        assert_contains(&what(true), &["/dev/kfd cannot be opened: the process that asks crashes"]);
-        let unknown =
-            "the interface version of /dev/kfd is not known (the process that asks crashes";
+        assert_contains(&what(true), &["/dev/kfd cannot be opened: the query crashes"]);
+        let unknown = "the interface version of /dev/kfd is not known (the query crashes";
         assert_contains(&what(false), &[unknown, "/dev/dri/renderD128"]);
         assert!(machine.iter().all(|check| check["known"] == true || check["well"] == false));
     }
@@ -104,7 +104,7 @@ fn devices_are_opened_in_another_process() {
 
 #[test]
 fn hang_in_second_process_is_reported() {
-    let name = "on_amd::hang_in_second_process_is_reported";
+    let name = "on_hanging::hang_in_second_process_is_reported";
     for installation in test::selected_installations(name) {
         let options = ["--fault", "IMPORT_DMABUF=60s"];
         let output =

@@ -104,7 +104,7 @@ fn table_fits_80_columns_without_colours() {
         &[
             "✗ mapped",
             "· CPU access",
-            "Kernel interfaces it uses",
+            "Kernel interfaces of this call",
             "EXPORT_DMABUF",
             "Try next",
             "--program",

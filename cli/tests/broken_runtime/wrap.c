@@ -1,8 +1,8 @@
 /* Wraps the runtime that it is linked with. Calls fail according to the environment variable BREAK:
  * `FUNCTION:N:EFFECT:WHEN`, several separated by `;`. N counts the calls of the function in a process, from 1. EFFECT:
  * `segv`, `abort`, `exit`, `hang`, `slow` (takes two seconds), `chatter` (prints to standard output and
- * continues) or `child` (starts a child process and crashes). WHEN: `once` (only the process that creates
- * the file MARK), `after` (only if that file exists) or `always`. */
+ * continues) or `child` (starts a child process and crashes). WHEN: `once` (only in the process that creates
+ * the file that the variable MARK names), `after` (only if that file exists) or `always`. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

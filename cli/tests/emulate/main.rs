@@ -93,7 +93,7 @@ fn scripts_start_programs() {
 
 #[test]
 fn ctest_runs_tests() {
-    if run_of("ctest", &["--version"]).is_none() {
+    if try_run("ctest", &["--version"]).is_none() {
         test::report("SKIPPED ctest_runs_tests: ctest is not installed");
         return;
     }
@@ -143,7 +143,7 @@ fn every_example_runs() {
 }
 
 /// Runs a program of the machine; `None` if it does not exist.
-fn run_of(program: &str, arguments: &[&str]) -> Option<Output> {
+fn try_run(program: &str, arguments: &[&str]) -> Option<Output> {
     Command::new(program).args(arguments).output().ok()
 }
 

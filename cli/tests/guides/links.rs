@@ -56,7 +56,7 @@ fn links(page: &str) -> Vec<String> {
     let mut links = Vec::new();
     for (start, _) in text.match_indices("](") {
         let Some((link, _)) = text[start + 2..].split_once(')') else { continue };
-        // An odd number of backticks before the link in its paragraph: the link is code.
+        // If the number of backticks between the start of the paragraph and the link is odd, the link is code.
         let paragraph = text[..start].rsplit("\n\n").next().unwrap_or_default();
         if paragraph.matches('`').count() % 2 == 0 {
             links.push(link.to_owned());

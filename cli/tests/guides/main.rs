@@ -1,6 +1,7 @@
 //! Checks the guides in `docs/`: their commands print the documented output, their links lead somewhere, and
 //! every option and environment variable is used or described.
 
+mod call_path;
 mod help;
 mod links;
 mod options;
@@ -8,7 +9,6 @@ mod output;
 #[path = "../hsa_vmm/mod.rs"]
 mod run_command;
 mod variables;
-mod walk;
 
 use run_command::{out, run};
 use std::collections::BTreeSet;

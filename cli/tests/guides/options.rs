@@ -6,7 +6,7 @@ use crate::{pages, root};
 use std::fs;
 use std::path::Path;
 
-/// The option of an output has a short form, which the guides use.
+/// Options whose short form the guides use.
 const SHORT_FORMS: &[(&str, &str)] = &[("--output", "-o")];
 
 /// Returns all subcommands, also those of subcommands: `rocr`, `rocr fetch`.
@@ -73,7 +73,7 @@ fn literals(source: &str) -> Vec<Vec<String>> {
         *item += line;
         item.push('\n');
     }
-    // The text between two quotation marks; an escaped one only splits a literal.
+    // A literal is the text between two quotation marks. An escaped quotation mark only splits a literal.
     let words = |item: &String| {
         let texts = item.split('"').skip(1).step_by(2);
         let words = texts.flat_map(|text| text.split(['=', ' ', '\n', '\\']));

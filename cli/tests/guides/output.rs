@@ -170,7 +170,7 @@ fn excerpt(text: &str) -> String {
     lines.join("\n")
 }
 
-/// What the commands of a page resulted in.
+/// The results of the commands of a page.
 #[derive(Default)]
 struct PageResult {
     failures: Vec<String>,
@@ -179,8 +179,8 @@ struct PageResult {
     not_run: Vec<&'static str>,
 }
 
-/// Runs the commands of a page in a folder of its own. Without AMD's runtime, omits those that need it.
-fn run_page(path: &Path, page: &str, amd: bool) -> PageResult {
+/// Runs the commands of a page in a folder of its own. Without AMD's runtime, omits the commands that need the runtime.
+fn run_page(path: &Path, page: &str, has_amd: bool) -> PageResult {
     let mut result = PageResult::default();
     let folder = tempfile::tempdir().unwrap();
     for name in ["capi", "conformance", "docs", "examples"] {
@@ -198,7 +198,7 @@ fn run_page(path: &Path, page: &str, amd: bool) -> PageResult {
         }
         let needs_amd =
             ["emulate", "--rocr", "rocr list"].iter().any(|it| command.line.contains(it));
-        if command.line.trim().is_empty() || (needs_amd && !amd) {
+        if command.line.trim().is_empty() || (needs_amd && !has_amd) {
             continue;
         }
         result.count += 1;
@@ -211,14 +211,14 @@ fn run_page(path: &Path, page: &str, amd: bool) -> PageResult {
 
 #[test]
 fn commands_in_guides_print_the_documented_output() {
-    let amd = test::installations("commands_in_guides_print_the_documented_output").is_some();
+    let has_amd = test::installations("commands_in_guides_print_the_documented_output").is_some();
     let (mut failures, mut count, mut unused) = (Vec::new(), 0, BTreeSet::new());
     unused.extend(NOT_RUN.iter().map(|(beginning, _)| *beginning));
     let mut pages = pages();
     pages.retain(|(path, _)| PAGES.iter().any(|name| path.ends_with(name)));
     let results: Vec<_> = std::thread::scope(|scope| {
         let threads =
-            pages.iter().map(|(path, page)| scope.spawn(move || run_page(path, page, amd)));
+            pages.iter().map(|(path, page)| scope.spawn(move || run_page(path, page, has_amd)));
         let threads: Vec<_> = threads.collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });

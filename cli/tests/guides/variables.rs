@@ -1,4 +1,4 @@
-//! Every environment variable that code reads is in a page, and every one in a page is in code.
+//! The pages name every environment variable that the code reads, and no others.
 
 use crate::links::markdown_pages;
 use crate::root;

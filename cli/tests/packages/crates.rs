@@ -72,7 +72,7 @@ fn crates_build_outside_the_workspace() {
             fs::copy(target.join(PROFILE).join(program), path(program)).unwrap();
         }
     });
-    // After the build, so that the other tests' trees are created beside it.
+    // Created after the build, so that other tests can create their trees during the build.
     let tree = Tree::debian(&[]);
     tree.assert_lacks(&["cc", "cargo", "python3"]);
     for program in programs {

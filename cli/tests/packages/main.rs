@@ -19,8 +19,8 @@ use std::sync::{Mutex, PoisonError};
 /// The command, as cargo built it for this test.
 const HSA_VMM: &str = env!("CARGO_BIN_EXE_hsa-vmm");
 
-/// The profile with which these tests build. Outside of this workspace it compiles dependencies in the same way, so that
-/// each is compiled once.
+/// The profile with which these tests build. It compiles dependencies in the same way inside and outside of this
+/// workspace, so that cargo compiles each dependency only once.
 const PROFILE: &str = "packages";
 
 /// Returns the folder of the workspace.
@@ -28,8 +28,9 @@ fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
-/// Calls a function with the folder in which these tests build, one at a time: a build can replace another's programs.
-/// Cargo's own folder has the other tests' programs, which have other features and flags.
+/// Calls a function with the folder in which these tests build. Runs one call at a time, because a build can replace
+/// the programs of another. Cargo's own folder contains the programs of other tests, which have other features and
+/// flags.
 fn with_build_folder<T>(act: impl FnOnce(&Path) -> T) -> T {
     static LOCK: Mutex<()> = Mutex::new(());
     let _guard = LOCK.lock().unwrap_or_else(PoisonError::into_inner);

@@ -38,7 +38,7 @@ impl Tree {
         Self(folder)
     }
 
-    /// Returns the path, outside the tree, of a file in it.
+    /// Returns the path on this machine of a file in the tree.
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name.trim_start_matches('/'))
     }
@@ -94,7 +94,7 @@ fn base(packages: &str) -> PathBuf {
     let name = if packages.is_empty() { "debian".to_owned() } else { format!("debian,{packages}") };
     let folder = all.join(&name);
     if !folder.exists() {
-        // Renamed when it is complete.
+        // Rename the folder when it is complete, so that an interrupted test leaves no incomplete base.
         let (part, downloads) = (all.join(name + ".part"), absolute(&all).join("downloads"));
         let _ = fs::remove_dir_all(&part);
         fs::create_dir_all(&part).unwrap();

@@ -48,7 +48,7 @@ fn detection_page_lists_each_effect_of_each_call() {
 enum Comparison {
     /// A tool must detect each fault that the page lists as detected.
     Detected,
-    /// A tool must detect exactly these faults; `bringup` at the same level.
+    /// A tool must detect exactly the faults that the page lists as detected; `bringup` at the same level.
     Full,
 }
 
@@ -68,7 +68,7 @@ fn check(target: Target, row: &Row, limit: &str, comparison: Comparison) -> Resu
         Cell::Missed(_) => None,
     };
     let is_full = matches!(comparison, Comparison::Full);
-    // A row may say that a tool misses the fault. Only the full comparison checks that the tool does.
+    // A row may say that a tool misses the fault. Only the full comparison checks that the tool misses it.
     let must_run = |cell: &Cell| is_full || matches!(cell, Cell::Detected(..));
     let mut conform = match must_run(&row.conform) {
         true => page::conform(target, &row.pair, filter(&row.conform).as_deref(), limit),
@@ -85,12 +85,13 @@ fn check(target: Target, row: &Row, limit: &str, comparison: Comparison) -> Resu
         true => page::bringup(target, &row.pair, filter(&row.bringup).as_deref(), limit),
         false => row.bringup.clone(),
     };
-    // A late release is detected only if the tool counts within the delay, a lost wait only if a thread sleeps.
+    // A late release is detected only if the tool counts memory during the delay. A lost WAIT_EVENTS is detected only
+    // if a thread sleeps.
     let is_late_release = row.pair.effect.starts_with("late") && row.pair.call.ends_with("_free");
     if is_late_release || row.pair.plan() == "WAIT_EVENTS=lost" {
         bringup = row.bringup.clone();
     }
-    // The GPU reads a queue's freed memory in some runs.
+    // The fault is detected only in some runs: those in which the GPU reads the queue's freed memory.
     if row.pair.plan() == "DESTROY_QUEUE=lost" {
         (conform, bringup) = (row.conform.clone(), row.bringup.clone());
     }
@@ -170,8 +171,8 @@ fn detection_page_is_up_to_date() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Runs `fuzz` and `stress` with a fault. A missed fault gets the given reason.
-fn measure_both(
+/// Runs `fuzz` and `stress` with a fault. The cells of missed faults contain `reasons`, or `NOT DETECTED`.
+fn measure_fuzz_and_stress(
     target: Target,
     pair: &Pair,
     reasons: [&str; 2],
@@ -230,11 +231,11 @@ fn fuzz_and_stress_detect_one_fault_of_each_effect() {
     };
     let rows = in_parallel(&chosen, |(plan, by_fuzz, by_stress)| {
         let (pair, reasons) = (Pair::parse(plan).unwrap(), [*by_fuzz, *by_stress]);
-        let row = measure_both(pairs::TARGETS[0], &pair, reasons, "20s");
+        let row = measure_fuzz_and_stress(pairs::TARGETS[0], &pair, reasons, "20s");
         // On a busy machine, fuzz may run too few sequences.
         let row = match is_as_expected(&row, reasons) {
             true => row,
-            false => measure_both(pairs::TARGETS[0], &pair, reasons, "90s"),
+            false => measure_fuzz_and_stress(pairs::TARGETS[0], &pair, reasons, "90s"),
         };
         (is_as_expected(&row, reasons), row)
     });
@@ -285,14 +286,14 @@ fn full_table_of_four_tools() {
     assert!(!selected.is_empty(), "no fault contains {selection}");
     let rows = in_parallel(&selected, |(target, pair)| {
         let row = page::measure(*target, pair);
-        let both = measure_both(*target, pair, ["no reason is listed"; 2], "20s");
+        let both = measure_fuzz_and_stress(*target, pair, ["no reason is listed"; 2], "20s");
         println!("{row:?} {both:?}");
         (*target, row, both)
     });
     page::write_table(&file, &rows);
 }
 
-/// Updates the reasons of missed faults in a row.
+/// Returns a row with the current reasons of missed faults.
 fn with_reasons(target: Target, row: &Row) -> Row {
     let Row { pair, conform, bringup } = row.clone();
     let conform = page::with_reason("conform", target, &pair, conform);

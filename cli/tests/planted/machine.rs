@@ -1,7 +1,7 @@
 //! Planned faults of the virtual machine's GPUs: docs/detection.md lists which of them `conform` and `bringup` detect.
 //!
-//! `HSA_VMM_VM_TESTS=all` runs the tools with each fault, `HSA_VMM_VM_TESTS=FILL` with those whose plan starts with
-//! the text. With `HSA_VMM_WRITE_PAGES=1`, the results are written to the page.
+//! `HSA_VMM_VM_TESTS=all` runs the tools with each fault, `HSA_VMM_VM_TESTS=FILL` with the faults whose plan starts
+//! with the text. With `HSA_VMM_WRITE_PAGES=1`, the results are written to the page.
 
 use crate::page::{self, Cell, Row};
 use crate::pairs::Pair;
@@ -81,7 +81,7 @@ fn measure((plan, conform_reason, bringup_reason): (&str, &str, &str)) -> Row {
     };
     let target = page::MACHINE;
     let conform = with_reason(page::conform(target, &pair, None, TIME_LIMIT), conform_reason);
-    let last = if needs_tlb(plan) { LAST_LEVEL_BY_SDMA } else { LAST_LEVEL_WITHOUT_TLB };
+    let last = if bringup_has_tlb(plan) { LAST_LEVEL_BY_SDMA } else { LAST_LEVEL_WITHOUT_TLB };
     let bringup = page::bringup(target, &pair, Some(last), TIME_LIMIT);
     let bringup = with_reason(bringup, bringup_reason);
     Row { pair, conform, bringup }
@@ -126,18 +126,18 @@ fn detection_page_lists_faults_of_software_gpus() {
     assert_eq!(rows.len(), FAULTS.len());
 }
 
-/// Returns whether `bringup` runs with a TLB.
+/// Returns whether `bringup` runs with a TLB if it tests this fault.
 ///
 /// If the CPU writes page tables, amdgpu does not flush the TLB after `GEM_VA`, and the level "unmapped" always fails.
 /// If the SDMA engine writes page tables, they are written late, and the level "used at once" always fails.
-fn needs_tlb(plan: &str) -> bool {
+fn bringup_has_tlb(plan: &str) -> bool {
     !["KERNEL", "INTERRUPT"].iter().any(|operation| plan.starts_with(operation))
 }
 
 /// Returns the options of `hsa-vmm vm` for a run of a tool with a fault.
 pub fn options(release: &'static str, plan: &str, tool: &str) -> Vec<String> {
     let mut options = ["vm", "--rocr", release, "--gpus", "2"].map(str::to_owned).to_vec();
-    let by_sdma = plan.starts_with("PTE_WRITE") || (tool == "bringup" && needs_tlb(plan));
+    let by_sdma = plan.starts_with("PTE_WRITE") || (tool == "bringup" && bringup_has_tlb(plan));
     if by_sdma {
         options.extend(["--parameter", "amdgpu.vm_update_mode=0"].map(str::to_owned));
     } else if tool == "bringup" {

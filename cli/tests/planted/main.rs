@@ -1,8 +1,8 @@
 //! Planned faults of the simulation and of the emulated driver: `conform` or `fuzz` must find each fault.
 //!
 //! Each fault of the table must be found and named within two minutes. By default, a fixed seed chooses a few
-//! faults. `HSA_VMM_PLANTED=all` tests all faults and prints the time of each, `HSA_VMM_PLANTED=SEED` tests those
-//! that another seed chooses, and `HSA_VMM_PLANTED=TEXT` those whose name or plan contains the text.
+//! faults. `HSA_VMM_PLANTED=all` tests all faults and prints the time of each. `HSA_VMM_PLANTED=SEED` tests the faults
+//! that another seed chooses, and `HSA_VMM_PLANTED=TEXT` the faults whose name or plan contains the text.
 
 mod detection;
 mod machine;
@@ -84,7 +84,7 @@ fn run_within(
             None if began.elapsed() > limit => {
                 let _ = child.kill();
                 let _ = child.wait();
-                return Err(format!("not within {limit:?}"));
+                return Err(format!("did not end within {limit:?}"));
             }
             None => std::thread::sleep(Duration::from_millis(5)),
         }

@@ -45,7 +45,7 @@ const REASONS: &[(&str, &[&str], &[&str], &str)] = &[
         "conform",
         &["DESTROY_QUEUE"],
         &["lost"],
-        "the GPU reads the memory of a queue that was not destroyed after the runtime has freed it; that ends the \
+        "the runtime frees the memory of the queue, which still exists, and the GPU reads the freed memory; that ends the \
          second process of `runtime.process.stops_after_copies` in about one run of four",
     ),
     ("*", &["DESTROY_EVENT"], &["lost"], "an event that is not destroyed has no effect on memory"),

@@ -140,12 +140,12 @@ fn repeated_mistakes_are_counted() {
 }
 
 /// Checks that all calls of a recording agree on a runtime. Returns their number.
-fn assert_agrees(words: &[&str], calls: &str) -> u64 {
+fn assert_agrees(words: &[&str], context: &str) -> u64 {
     let output = run(words);
     let result = json(&output);
-    assert_eq!(output.status.code(), Some(0), "{calls}: {output:?}");
+    assert_eq!(output.status.code(), Some(0), "{context}: {output:?}");
     assert!(result["all"].as_u64() > Some(10), "{result}");
-    assert_eq!(result["agreed"], result["all"], "{calls}: {result}");
+    assert_eq!(result["agreed"], result["all"], "{context}: {result}");
     result["all"].as_u64().unwrap()
 }
 
@@ -355,7 +355,7 @@ fn recording_costs_microseconds() {
             with - without,
             stacks - without
         ));
-        // Enough for a busy machine.
+        // The limit is far above the usual cost, so that the test passes on a busy machine.
         assert!(with - without < 100_000.0, "{without} {with}");
     });
 }

@@ -59,14 +59,14 @@ static hsa_status_t grant(void *at, size_t bytes, int first, int second) {
   return hsa_amd_vmem_set_access(at, bytes, list, second >= 0 ? 2 : 1);
 }
 
-/* A function of its own, to be found in the call stack. */
+/* A function of its own, because a test searches for its name in the call stack. */
 __attribute__((noinline)) void leak(void) {
   hsa_amd_vmem_alloc_handle_t memory;
   CHECK(hsa_amd_vmem_handle_create(pool, size, MEMORY_TYPE_NONE, 0, &memory));
 }
 
 static void act(const char *mistake) {
-  int unmaps = !strcmp(mistake, "use-after-unmap"), ungranted = !strcmp(mistake, "never-granted");
+  int uses_after_unmap = !strcmp(mistake, "use-after-unmap"), ungranted = !strcmp(mistake, "never-granted");
   int owner_first = !strcmp(mistake, "owner-not-last"), cuts = !strcmp(mistake, "range-cut");
   int shares = !strcmp(mistake, "vmem-in-ipc");
   hsa_amd_vmem_alloc_handle_t memory, second;
@@ -92,7 +92,7 @@ static void act(const char *mistake) {
     (void)hsa_amd_ipc_memory_create(at, size, &handle);
   }
   CHECK(hsa_amd_vmem_unmap(at, size));
-  if (unmaps) (void)hsa_amd_vmem_get_access(at, &permission, gpus[0]);
+  if (uses_after_unmap) (void)hsa_amd_vmem_get_access(at, &permission, gpus[0]);
   CHECK(hsa_amd_vmem_unmap(at + size, size));
   CHECK(hsa_amd_vmem_handle_release(memory));
   CHECK(hsa_amd_vmem_handle_release(second));

@@ -5,8 +5,8 @@ use crate::{RELEASE, conform, lock_machine, run_in_machine, runs_long_tests};
 use hsa_rocr::{Installation, Release, test};
 use std::collections::BTreeSet;
 
-/// The cases that are skipped on every release, because they are for runtimes with fewer features, or need control
-/// of page tables, or (`memory_stays_in_vram`) a kernel with options that Debian's lacks.
+/// The cases that are skipped on every release. They are for runtimes with fewer features, or need control of page
+/// tables. `memory_stays_in_vram` needs a kernel with options that Debian's kernel does not have.
 const SKIPPED: [&str; 15] = [
     "access.enforced.after_free",
     "access.enforced.after_revoke",
@@ -123,7 +123,8 @@ fn info_warns_of_missing_kernel_options() {
     assert!(err(&output).contains("without CONFIG_DMABUF_MOVE_NOTIFY"), "{}", err(&output));
 }
 
-/// With the default parameters the CPU writes page tables; with the others, the SDMA engine does, 50 milliseconds late.
+/// With the default parameters, the CPU writes page tables. In the second mode, the SDMA engine writes them, 50
+/// milliseconds late.
 const MODES: [&[&str]; 2] =
     [&[], &["--parameter", "amdgpu.vm_update_mode=0", "--parameter", "hsa_vmm.pte_delay=50"]];
 

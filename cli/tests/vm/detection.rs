@@ -48,7 +48,7 @@ fn lost_tlb_flush_is_detected() {
     let output = conform(RELEASE, &lost, &["--fail-fast"]);
     assert_eq!(output.status.code(), Some(1), "{}", err(&output));
     // If the CPU writes page tables, amdgpu 6.12 does not flush the TLB after GEM_VA, and `bringup` always
-    // fails. With `vm_update_mode=0`, the SDMA engine writes them, and amdgpu flushes.
+    // fails. With `vm_update_mode=0`, the SDMA engine writes page tables, and amdgpu flushes the TLB.
     let options = ["--rocr", RELEASE.version(), "--parameter", "amdgpu.vm_update_mode=0"];
     let bringup = [HSA_VMM, "bringup", "--until", "unmapped"];
     let output = run_in_machine(&options, &bringup);

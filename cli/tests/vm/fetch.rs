@@ -7,11 +7,11 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// The programs that `vm fetch` needs, besides those of apt. The tests fail before these run.
+/// The programs that `vm fetch` needs, besides those of apt. The command fails before it runs these.
 const TOOLS: [&str; 6] = ["gcc", "make", "strip", "xz", "tar", "qemu-system-x86_64"];
 
-/// Prints what `apt-cache` prints for `search` and `madison`. The file `packages` beside it has a line for each package:
-/// name and version.
+/// Prints what `apt-cache` prints for `search` and `madison`. The file `packages` beside it has a line for each
+/// package: name and version.
 const APT_CACHE: &str = r#"#!/bin/sh
 packages="${0%/*}/packages"
 case $1 in
@@ -33,7 +33,8 @@ pub fn write_program(file: &Path, text: &str) {
     fs::set_permissions(file, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// Runs `hsa-vmm vm fetch` with these packages (name, version). Returns the message; checks that nothing was downloaded.
+/// Runs `hsa-vmm vm fetch` with these packages (name, version). Returns the message; checks that nothing was
+/// downloaded.
 fn fetch(packages: &[(&str, &str)], arguments: &[&str]) -> String {
     let folder = tempfile::tempdir().unwrap();
     let programs = folder.path().join("programs");

@@ -2,7 +2,7 @@
 //!
 //! With `HSA_VMM_LONG=1` or `HSA_VMM_VM_TESTS`, runs where QEMU is installed and `hsa-vmm vm fetch` has fetched a
 //! kernel; otherwise each test prints that it is skipped. If `HSA_VMM_REQUIRE` contains `vm`, each test runs, and fails
-//! where these are missing. One release with two GPUs is tested; `HSA_VMM_VM_TESTS=all` tests the rest.
+//! if QEMU or the kernel is missing. One release with two GPUs is tested; `HSA_VMM_VM_TESTS=all` tests the rest.
 
 mod conformance;
 mod detection;

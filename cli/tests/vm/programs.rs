@@ -82,7 +82,7 @@ fn interrupted_program_exits_with_130() {
     assert_eq!(child.wait().unwrap().code(), Some(130));
 }
 
-/// Starts a program that sleeps, and waits until it runs. Kept machines are in the folder.
+/// Starts a program that sleeps, and waits until it runs. `folder` contains the kept machines.
 fn start_sleeping(options: &[&str], folder: &Path) -> Child {
     let script = "echo started; sleep 600";
     let mut child = command(&[&["vm"], options, &["--", "sh", "-c", script]].concat())
@@ -107,7 +107,7 @@ fn machine_failures_exit_with_125() {
     assert_eq!(output.status.code(), Some(2), "{}", err(&output));
 }
 
-/// Runs a shell script in a kept machine of the user with this runtime folder.
+/// Runs a shell script in a kept machine. `folder` contains the kept machines.
 fn run_kept(folder: &Path, options: &[&str], script: &str) -> (Output, Duration) {
     let options = [&["vm", "--gpus", "1"], options, &["--", "sh", "-c", script]].concat();
     let started = Instant::now();
@@ -115,7 +115,7 @@ fn run_kept(folder: &Path, options: &[&str], script: &str) -> (Output, Duration)
     (output, started.elapsed())
 }
 
-/// A folder of kept machines. Ends the machine of one GPU, also when a test fails.
+/// A folder of kept machines. Ends the machine of one GPU on drop, so that it also ends when a test fails.
 struct KeptMachines(TempDir);
 
 impl Drop for KeptMachines {
@@ -148,7 +148,7 @@ fn kept_machine_runs_next_programs() {
 
     // Ctrl-C ends the program and keeps the machine.
     let mut child = start_sleeping(&["--gpus", "1", "--keep=60s"], folder);
-    // A program for the same machine waits for its turn, here in vain.
+    // A second program for the same machine waits until the first ends, or until its time limit.
     let (output, _) = run_kept(folder, &["--keep=60s", "--time-limit", "1s"], "true");
     assert_eq!(output.status.code(), Some(125), "{}", err(&output));
     assert!(err(&output).contains("another program used"), "{}", err(&output));

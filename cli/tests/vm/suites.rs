@@ -11,7 +11,7 @@ use std::process::Command;
 /// The tests of the binary `amd` that run in the virtual machine.
 const AMD: [&str; 5] = ["permissions::", "offsets::", "ranges::", "host_memory::", "page_table::"];
 
-/// Tests among them that plan faults of the emulated driver.
+/// The tests in [`AMD`] that plan faults of the emulated driver, which the virtual machine does not have.
 const PLANS_DRIVER_FAULTS: [&str; 7] = [
     "permissions::refused_control_is_reported",
     "permissions::refused_first_grant_leaves_no_access",
@@ -29,8 +29,8 @@ const BY_SDMA: [&str; 4] =
 /// The number of sequences of the simulation's differential test, by default and in the long test.
 const SEQUENCES: [usize; 2] = [50, 5000];
 
-/// Builds a test program, in a folder of the workspace, and returns its path. With the features of the whole workspace,
-/// so that `cargo test --workspace` has built it already.
+/// Builds the test program `name` of the package in `folder`, and returns its path. Uses the features of the whole
+/// workspace, so that an earlier `cargo test --workspace` has already built the program.
 fn build(folder: &str, name: &str) -> String {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let arguments = ["test", "--no-run", "--locked", "--workspace", "--test", name];

@@ -26,6 +26,8 @@ Examples:
   hsa-vmm bench --runtime nothing --format svg -o cost.svg
   hsa-vmm emulate --rocr 6.4.3 -- hsa-vmm bench --hip …/libamdhip64.so.6
 
+The levels are raw (the runtime's own calls), vmm (`Vmm`), owned (`Reservation`,
+`Allocation` and `Mapping`) and c (the C interface).
 `±` is half the width of the median's 95 % confidence interval. `over raw` is
 the median minus the median of the runtime's own call.";
 
@@ -48,7 +50,8 @@ pub struct Bench {
     /// Measure only these operations: map,cycle,…
     #[arg(long, value_name = "OPERATIONS", value_delimiter = ',')]
     pub operation: Vec<OperationName>,
-    /// Disable the workarounds for defects of the runtime, or only those of QUIRKS (with --runtime nothing, not at level c)
+    /// Disable the workarounds for defects of the runtime, or only those of QUIRKS (with --runtime nothing, not at
+    /// level c)
     #[arg(long, value_name = "QUIRKS", num_args = 0..=1, require_equals = true, value_delimiter = ',',
           default_missing_value = "all", hide_possible_values = true, value_parser = quirk_names(),
           conflicts_with_all = ["barrier", "page_tables", "no_execute"])]
@@ -117,7 +120,7 @@ pub fn run(args: &Bench) -> anyhow::Result<Exit> {
     let mut levels: Vec<Level> = args.level.iter().map(|name| name.0).collect();
     if levels.is_empty() {
         levels = vec![Level::Raw, Level::Vmm, Level::Owned];
-        // The C interface takes none of these options.
+        // The C interface does not have the options of `Vmm`.
         levels.extend((!args.has_vmm_options()).then_some(Level::C));
     }
     levels.extend(args.hip.as_ref().map(|_| Level::Hip));

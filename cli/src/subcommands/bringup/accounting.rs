@@ -25,8 +25,8 @@ pub fn large_size(resources: &Resources, available: u64) -> usize {
     size / resources.size * resources.size
 }
 
-/// Checks that the available memory of a GPU is plausible: more than none, and at most its pool. Returns it; `None` if
-/// the runtime does not report it.
+/// Checks that the available memory of a GPU is plausible: not 0, and at most the size of its pool. Returns the number
+/// of available bytes; `None` if the runtime does not report it.
 pub fn check_available(hsa: &Hsa<'_>, gpu: &Agent, pool_size: u64) -> Result<Option<u64>> {
     let available = hsa.available_memory(gpu);
     let what = match available {

@@ -13,8 +13,8 @@ const ENDLESS_REPETITIONS: usize = 1000;
 const WITH_RESULT: [&str; 4] =
     ["ALLOC_MEMORY_OF_GPU", "EXPORT_DMABUF", "PRIME_FD_TO_HANDLE", "PRIME_HANDLE_TO_FD"];
 
-/// Returns whether a request that should return a handle or a descriptor has succeeded without: `… -> ok`, not
-/// `… -> handle=1`.
+/// Returns whether a request that should return a handle or a descriptor has succeeded without returning one:
+/// `… -> ok`, not `… -> handle=1`.
 fn has_no_result(line: &str) -> bool {
     let name = line.split(' ').nth(3);
     name.is_some_and(|name| WITH_RESULT.contains(&name)) && line.contains(" -> ok ")
@@ -28,20 +28,20 @@ fn kernel_function(line: &str) -> String {
     )
 }
 
-/// Returns the operation of an engine of the emulated GPU that has not ended, `COPY` or `FILL`, and the engines that do
-/// such operations.
+/// Returns the operation that an engine of the emulated GPU has not finished: `COPY` or `FILL`. Also names the engines
+/// that execute such operations.
 fn unfinished_operation(line: &str) -> Option<(&str, &'static str)> {
     let mut words = line.split(' ').skip(2);
     let operation = words.next().filter(|device| *device == "engine").and(words.next())?;
     Some((operation, "SDMA engine, or the kernel that copies or fills with HSA_ENABLE_SDMA=0"))
 }
 
-/// Says that a level made calls until shortly before the time limit: it may be slow, and not hang.
-fn may_be_slow(run: &LevelRun, limit: Duration) -> Option<String> {
+/// Returns the advice to extend the time limit if a level made calls until shortly before the limit.
+fn advise_longer_limit(run: &LevelRun, limit: Duration) -> Option<String> {
     let calls = run.calls.len();
     (run.idle < limit / 4).then(|| {
         format!(
-            "this level may be slow, and not hang: it made {calls} calls, the last {:.1} s before the \
+            "this level may be slow instead of hanging: it made {calls} calls, the last {:.1} s before the \
              time limit of {limit:?}; extend the limit (--time-limit 10min)",
             run.idle.as_secs_f64()
         )
@@ -83,14 +83,14 @@ pub fn advise(
     let repeated = errors.first().map_or(0, |first| {
         errors.iter().filter(|line| call_and_error(line) == call_and_error(first)).count()
     });
-    // A call that has not returned explains a hang or a crash better than an earlier error does. A thread of the runtime,
-    // or an engine of the emulated GPU, may have made the call.
+    // A call that has not returned explains a hang or a crash better than an earlier error does. A thread of the
+    // runtime, or an engine of the emulated GPU, may have made the call.
     let is_stop = matches!(cause, Cause::Crash(..) | Cause::Hang(..));
     let in_level = run.driver.iter().flatten().map(|(_, line)| line).filter(|_| is_stop);
     let mut unfinished = errors.iter().copied().chain(in_level).filter(|line| is_unfinished(line));
     let unfinished = unfinished.next_back();
     if let (Cause::Hang(_, limit), None) = (cause, unfinished) {
-        advice.extend(may_be_slow(run, *limit));
+        advice.extend(advise_longer_limit(run, *limit));
     }
     if let Some((operation, engine)) = unfinished.and_then(|line| unfinished_operation(line)) {
         advice.push(format!(
@@ -115,13 +115,13 @@ pub fn advise(
         let function = kernel_function(line);
         advice.push(format!(
             "the driver returned {error} for {call}{times}: find where {function} returns {error}; \
-             if that is right, an earlier call returned success without its effect, or a wrong \
-             handle, offset or size"
+             if {error} is the right result, an earlier call returned success without taking effect, \
+             or returned a wrong handle, offset or size"
         ));
         if call == "kfd ALLOC_MEMORY_OF_GPU" && error == "ENODEV" {
             advice.push(
                 "amdkfd returns ENODEV for memory of a GPU without an address space: check that \
-                 ACQUIRE_VM (kfd_ioctl_acquire_vm), which returned success, has kept it"
+                 ACQUIRE_VM (kfd_ioctl_acquire_vm), which returned success, has kept the address space"
                     .to_owned(),
             );
         }
@@ -161,7 +161,7 @@ pub fn advise(
         ),
         Cause::Wrong(Some(_), _) if call.is_some_and(|call| moves_data(&call.begin.call)) => {
             advice.push(
-                "the data was changed on the way: suspect the GPU's engine (SDMA, or the kernels that \
+                "the data was changed during the copy: suspect the GPU's engine (SDMA, or the kernels that \
                  copy with HSA_ENABLE_SDMA=0: try both), then the page tables of both addresses \
                  (amdgpu_vm_info in /sys/kernel/debug/dri/*), missing flushes of caches or HDP, and \
                  other mappings"

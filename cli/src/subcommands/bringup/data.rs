@@ -30,7 +30,7 @@ pub struct HostBuffer<'a> {
     signal: Named<sys::hsa_signal_t>,
 }
 
-/// Allocates CPU memory of the size of a handle, calls `then`, and frees the memory.
+/// Allocates [`Resources::size`] bytes of CPU memory, calls `then`, and frees the memory.
 pub fn with_host(
     hsa: &Hsa<'_>,
     resources: &Resources,
@@ -72,7 +72,7 @@ impl HostBuffer<'_> {
             None => Ok(()),
             Some(difference) => {
                 let what = format!("{} copied wrong data from {}", gpu.c, va.c);
-                let message = wrong_data(what, writer, self.hsa.copying(gpu), &difference);
+                let message = wrong_data(what, writer, self.hsa.describe_copier(gpu), &difference);
                 Err(self.hsa.recorder.blame(COPY, message))
             }
         }
@@ -91,12 +91,12 @@ impl HostBuffer<'_> {
         std::thread::sleep(LATE_LIMIT);
         self.write_by(gpu, va, first)?;
         if self.difference(gpu, va, first, 1)?.is_none() && difference.affects_pages() {
-            let by = self.hsa.copying(gpu);
+            let by = self.hsa.describe_copier(gpu);
             let message = wrong_data(late_mapping(gpu, va), &by, &by, &difference);
             return Err(self.hsa.recorder.blame(GRANT, message));
         }
         let (what, by) =
-            (format!("{} copied wrong data from {}", gpu.c, va.c), self.hsa.copying(gpu));
+            (format!("{} copied wrong data from {}", gpu.c, va.c), self.hsa.describe_copier(gpu));
         Err(self.hsa.recorder.blame(COPY, wrong_data(what, &by, &by, &difference)))
     }
 
@@ -133,8 +133,8 @@ impl HostBuffer<'_> {
         self.hsa.copy_faults(va, &self.memory, &Named::new("size", self.size), gpu, &self.signal)
     }
 
-    /// Does the same as [`Self::difference`], with one copy per quarter. An error at the start of each copy then
-    /// cannot cancel the same error of the single copy that wrote the data.
+    /// Does the same as [`Self::difference`], with one copy for each quarter of the memory. An error at the start of
+    /// each copy then cannot cancel the same error of the single copy that wrote the data.
     fn difference_by_parts(
         &self,
         gpu: &Agent,
@@ -155,40 +155,42 @@ impl HostBuffer<'_> {
 /// Checks that a GPU and the CPU read each other's writes. With `with_fill`, also checks fills by the GPU.
 pub fn data(hsa: &Hsa<'_>, resources: &Resources, with_fill: bool) -> Result<()> {
     let (cpu, gpu) = (&resources.cpu, &resources.gpus[0]);
-    let cpu_view = hsa.can_access(cpu, &resources.pool)?;
+    let cpu_has_access = hsa.can_access(cpu, &resources.pool)?;
     with_mapping(hsa, resources, |va, _| {
         // Name the GPU last: some releases ignore the agents that are named after the owner.
-        let agents = if cpu_view { vec![cpu, gpu] } else { vec![gpu] };
+        let agents = if cpu_has_access { vec![cpu, gpu] } else { vec![gpu] };
         hsa.grant(va, resources.size, &agents)?;
         with_host(hsa, resources, |host| {
             host.write_by(gpu, va, BY_GPU)?;
-            if let Some(found) = compare_views(hsa, host, (gpu, va), cpu_view)? {
+            if let Some(found) = compare_views(hsa, host, (gpu, va), cpu_has_access)? {
                 std::thread::sleep(LATE_LIMIT);
                 host.write_by(gpu, va, BY_GPU)?;
-                let second = compare_views(hsa, host, (gpu, va), cpu_view)?;
+                let second = compare_views(hsa, host, (gpu, va), cpu_has_access)?;
                 let is_late = found.affects_pages && second.is_none();
                 let (call, what) = match is_late {
                     true => (GRANT, late_mapping(gpu, va)),
                     false => (found.call, found.what),
                 };
-                let message = wrong_data(what, hsa.copying(gpu), found.reader, &found.difference);
+                let message =
+                    wrong_data(what, hsa.describe_copier(gpu), found.reader, &found.difference);
                 return Err(match found.is_write && !is_late {
                     true => hsa.recorder.blame_with(call, &va.c, message),
                     false => hsa.recorder.blame(call, message),
                 });
             }
-            if cpu_view {
+            if cpu_has_access {
                 hsa.fill(va, resources.size, BY_CPU);
                 if let Some(difference) = host.difference_by_parts(gpu, va, BY_CPU, 1)? {
                     let what = format!("{} does not read what the CPU wrote", gpu.c);
-                    let message = wrong_data(what, "the CPU", hsa.copying(gpu), &difference);
+                    let message =
+                        wrong_data(what, "the CPU", hsa.describe_copier(gpu), &difference);
                     return Err(hsa.recorder.blame(GRANT, message));
                 }
             }
             if with_fill { fill(hsa, resources, host) } else { Ok(()) }
         })
     })?;
-    let views = if cpu_view { "GPU and CPU agree" } else { "by the GPU alone: no large BAR" };
+    let views = if cpu_has_access { "GPU and CPU agree" } else { "by the GPU alone: no large BAR" };
     hsa.recorder.fact(format!("4 granules: {views}"));
     Ok(())
 }
@@ -198,7 +200,7 @@ fn fill(hsa: &Hsa<'_>, resources: &Resources, host: &HostBuffer<'_>) -> Result<(
     let filled = hsa.allocate(&resources.pool, resources.size, "pool_memory")?;
     hsa.fill_by_gpu(&filled, resources.size, FILLED)?;
     if let Some(difference) = host.difference_by_parts(&resources.gpus[0], &filled, FILLED, 0)? {
-        let by = hsa.copying(&resources.gpus[0]);
+        let by = hsa.describe_copier(&resources.gpus[0]);
         let message = wrong_data("memory was not filled", &by, &by, &difference);
         return Err(hsa.recorder.blame(FILL, message));
     }
@@ -218,17 +220,17 @@ struct WrongView {
     affects_pages: bool,
 }
 
-/// Compares data that a GPU wrote, as read by the CPU (with `cpu_view`) and by the GPU. Returns the difference, if
-/// there is one.
+/// Compares data that a GPU wrote, as read by the CPU (with `cpu_has_access`) and by the GPU. Returns the difference,
+/// if there is one.
 fn compare_views(
     hsa: &Hsa<'_>,
     host: &HostBuffer<'_>,
     (gpu, va): (&Agent, &Address),
-    cpu_view: bool,
+    cpu_has_access: bool,
 ) -> Result<Option<WrongView>> {
-    let by_cpu = cpu_view.then(|| hsa.difference(va, host.size, BY_GPU, 1)).flatten();
+    let by_cpu = cpu_has_access.then(|| hsa.difference(va, host.size, BY_GPU, 1)).flatten();
     let by_gpu = host.difference_by_parts(gpu, va, BY_GPU, 1)?;
-    // If CPU and GPU read wrong data, it was written wrong.
+    // If both the CPU and the GPU read wrong data, the GPU has written wrong data.
     let is_write = by_cpu.is_some() && by_gpu.is_some();
     let affects_pages = [&by_cpu, &by_gpu].into_iter().flatten().any(Difference::affects_pages);
     let the_cpu = || "the CPU".to_owned();
@@ -243,7 +245,7 @@ fn compare_views(
         }
         (None, Some(difference)) => {
             let what = format!("{} copied wrong data from {}", gpu.c, va.c);
-            (COPY, what, hsa.copying(gpu), difference)
+            (COPY, what, hsa.describe_copier(gpu), difference)
         }
     };
     Ok(Some(WrongView { call, is_write, what, reader, difference, affects_pages }))
@@ -254,7 +256,7 @@ fn late_mapping(gpu: &Agent, va: &Address) -> String {
     format!("{} sees the mapping of {} only some time after the call returned", gpu.c, va.c)
 }
 
-/// Has a GPU use memory immediately after each grant. After the first round, the GPU's queue exists already.
+/// Has a GPU use memory immediately after each grant. From the second round on, no time is spent on creating a queue.
 pub fn at_once(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let gpu = &resources.gpus[0];
     with_host(hsa, resources, |host| {

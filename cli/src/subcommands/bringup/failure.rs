@@ -28,9 +28,10 @@ pub struct Failure {
     /// The calls of other threads or processes that had not returned at the crash, hang or GPU fault.
     #[serde(rename = "also_in")]
     pub other_calls: Vec<String>,
-    /// The requests of the level that the emulated driver failed or has not answered: the first of each call and error.
+    /// The requests of the level that the emulated driver failed or has not answered: one line for each call and error.
     pub failed_requests: Vec<String>,
-    /// Whether all of these failed after the call had returned: they follow from the failure.
+    /// Whether all of [`failed_requests`](Self::failed_requests) failed after the call had returned. They are then
+    /// results of the failure, not its cause.
     #[serde(rename = "failed_requests_are_later")]
     pub are_requests_later: bool,
     /// The kernel interfaces that the call uses, with the emulated driver's results, if known.
@@ -199,8 +200,8 @@ pub fn count_failures<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
     failed.iter().map(line).collect()
 }
 
-/// Returns whether a line of the driver's log reports an error, `… = ENOMEM (1.0 us)`, or a call that has not
-/// returned, `… = ?`; not `… -> ok (1.0 us)` or `field=0x1`.
+/// Returns whether a line of the driver's log reports an error or a call that has not returned: `… = ENOMEM (1.0 us)`
+/// or `… = ?`, not `… -> ok (1.0 us)` or `field=0x1`.
 pub fn returned_error(line: &str) -> bool {
     line.contains(" = E") || line.contains(" = errno ") || is_unfinished(line)
 }
@@ -216,7 +217,8 @@ pub fn is_unfinished(line: &str) -> bool {
     line.contains(" = ? ")
 }
 
-/// Returns whether to check this machine's files and permissions. Only the first levels can fail because of these.
+/// Returns whether to check this machine's files and permissions. Only the first levels can fail because of wrong files
+/// or permissions.
 fn checks_machine(run: &LevelRun) -> bool {
     run.level <= Level::Pools && matches!(run.runtime, Some(Some(_)))
 }
@@ -402,7 +404,7 @@ impl LevelRun {
     }
 }
 
-/// Replaces successive equal lines by one, with their number.
+/// Replaces successive equal lines by one line, with the number of lines.
 fn count_repeated(lines: impl Iterator<Item = String>) -> Vec<String> {
     let lines: Vec<_> = lines.collect();
     let line = |equal: &[String]| match equal {

@@ -220,8 +220,8 @@ pub fn used_by(call: &str) -> &'static [Interface] {
     TABLE.iter().find(|row| row.0 == call).map_or(&[], |row| row.1)
 }
 
-/// Returns which kernel function to suspect first, and for which request, by the level that found a wrong result and the
-/// call that it names, if all requests have succeeded.
+/// Returns which kernel function to suspect first, and for which request. Used if a level found a wrong result although
+/// all requests succeeded; `call` is the call that the level reported.
 pub fn suspect(level: Level, call: &str) -> Option<String> {
     let (interface, operation) = match (level, call) {
         (Level::Pools | Level::Counted, "hsa_agent_get_info") => (AVAILABLE, None),

@@ -125,7 +125,7 @@ impl Level {
         }
     }
 
-    /// Returns the environment variable that the level's process needs.
+    /// Returns the environment variable that the level's process needs, and the value of the variable.
     pub fn variable(self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::Sdma => Some(("HSA_ENABLE_SDMA", "1")),

@@ -77,7 +77,7 @@ fn check_pci() -> Finding {
         }
     }
     if drivers.is_empty() {
-        let advice = "check with lspci -d 1002:; firmware or a hypervisor may hide it";
+        let advice = "check with lspci -d 1002:; firmware or a hypervisor may hide the GPU";
         return fail("no AMD GPU is on the PCI bus", advice);
     }
     let list: Vec<_> =
@@ -145,8 +145,9 @@ fn check_render_nodes() -> Vec<Finding> {
     nodes.iter().map(|path| check_device(path, kfd_version::open)).collect()
 }
 
-/// Checks the versions of `/dev/kfd` and of the render nodes that `kfd-version` printed, or the reason why it printed none:
-/// a driver that has returned success without an answer has version 0. A version that was not printed is not known.
+/// Checks the versions of `/dev/kfd` and of the render nodes. `printed` is the output of `kfd-version`, or the reason
+/// why there is no output. A version 0 means that the driver returned success without an answer. A version that was not
+/// printed is not known.
 fn check_versions(printed: Result<&str, &String>, nodes: &[PathBuf]) -> Vec<Finding> {
     let text = printed.unwrap_or_else(|reason| reason);
     let is_number = |part: &str| part.parse::<u32>().is_ok();

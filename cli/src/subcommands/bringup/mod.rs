@@ -63,11 +63,12 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     args.output.check()?;
     let interrupt = Interrupt::new()?;
     // The table is written level by level.
-    let begin = || args.output.stream();
-    let mut table = (args.format == RunFormat::Table).then(begin).transpose()?;
+    let open_table = || args.output.stream();
+    let mut table = (args.format == RunFormat::Table).then(open_table).transpose()?;
     let levels = || Level::ALL.into_iter().filter(|level| *level <= args.until);
-    let begin = || Ok::<_, anyhow::Error>(Ktap::begin(args.output.stream()?, levels().count())?);
-    let mut ktap = (args.format == RunFormat::Ktap).then(begin).transpose()?;
+    let begin_ktap =
+        || Ok::<_, anyhow::Error>(Ktap::begin(args.output.stream()?, levels().count())?);
+    let mut ktap = (args.format == RunFormat::Ktap).then(begin_ktap).transpose()?;
     let mut runs: Vec<LevelRun> = Vec::new();
     let mut log_written = Ok(());
     for level in levels() {
@@ -233,7 +234,7 @@ struct Report<'a> {
     interrupted: bool,
     levels: Vec<LevelReport<'a>>,
     failure: Option<&'a Failure>,
-    /// The quirks that the library looked for after the last level; `null` if it did not.
+    /// The quirks that the library looked for after the last level; `null` if it did not look for any.
     probes: Option<Vec<ProbeDescription>>,
 }
 

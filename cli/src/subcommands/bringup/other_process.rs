@@ -1,5 +1,5 @@
-//! The level "shared": exports memory to a second process as a descriptor. Also starts and runs the other
-//! processes of other levels.
+//! The level "shared": exports memory to a second process as a descriptor. Also starts and runs the additional
+//! processes of "pressure" and "killed".
 
 use super::data::{HostBuffer, with_host};
 use super::hsa::{Address, Agent, Difference, Handle, Hsa, wrong_data};
@@ -43,7 +43,7 @@ pub fn export(
     host.write_by(gpu, va, EXPORTED)?;
     let dmabuf = hsa.export(memory)?;
     let mut other =
-        start(1).map_err(|error| hsa.recorder.fail(format!("no other process: {error}")))?;
+        start(1).map_err(|error| hsa.recorder.fail(format!("cannot start process 2: {error}")))?;
     let number = dmabuf.as_raw_fd().to_string();
     let arguments = [("socket", "the other process".to_owned()), ("dmabuf", number)];
     let c = "send_descriptor(socket, dmabuf);".to_owned();
@@ -70,7 +70,7 @@ pub fn export(
         }
         // The other process has recorded the reason.
         End::Exited(code) if code == i32::from(crate::FAILED) => Err(Stopped),
-        end => Err(hsa.recorder.fail(format!("the other process: {end}"))),
+        end => Err(hsa.recorder.fail(format!("process 2: {end}"))),
     }
 }
 
@@ -148,8 +148,8 @@ fn import(hsa: &Hsa<'_>, resources: &Resources, requests: &Requests) -> Result<(
     hsa.free(&va, size)
 }
 
-/// Records which call gave this process other memory than the first process exported: the CPU reads the dma-buf, without
-/// an import. If the CPU cannot read it, the export is named first, because the import only opens what was exported.
+/// Records whether the export or the import returned other memory. To find out, the CPU reads the dma-buf without an
+/// import. If the CPU cannot read the dma-buf, blames the export, because the import only opens exported memory.
 fn blame_export_or_import(
     hsa: &Hsa<'_>,
     resources: &Resources,
@@ -162,22 +162,22 @@ fn blame_export_or_import(
         true => hsa.difference_in_dmabuf(dmabuf, resources.size, EXPORTED),
         false => Err(io::Error::other("no large BAR")),
     };
-    let (writer, reader) = (format!("{} of process 1", gpu.c), hsa.copying(gpu));
+    let (writer, reader) = (format!("{} of process 1", gpu.c), hsa.describe_copier(gpu));
     let (call, message) = match in_dmabuf {
         Ok(Some(in_dmabuf)) => {
-            let what = "the export returned other memory, and not the import: without an import, \
+            let what = "the export, not the import, returned other memory: without an import, \
                         the dma-buf contains wrong data";
             (EXPORT, wrong_data(what, writer, "the CPU of process 2 by mmap", &in_dmabuf))
         }
         Ok(None) => {
-            let what = "the import opened other memory, and not the export: without an import, \
-                        the dma-buf contains the right data, but the imported memory wrong data";
+            let what = "the import, not the export, returned other memory: without an import, \
+                        the dma-buf contains the right data, but the imported memory contains wrong data";
             (IMPORT, wrong_data(what, writer, reader, difference))
         }
         Err(error) => {
             let what = format!(
-                "the export returned other memory, or {IMPORT} opened other memory (the CPU cannot \
-                 read the dma-buf to tell them apart: {error})"
+                "the export or {IMPORT} returned other memory (the CPU cannot read the dma-buf to \
+                 find out which: {error})"
             );
             (EXPORT, wrong_data(what, writer, reader, difference))
         }

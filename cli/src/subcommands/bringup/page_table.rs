@@ -27,25 +27,25 @@ pub fn offset(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             hsa.grant(va, size, &[gpu])?;
             host.write_by(gpu, va, FIRST)?;
             let dmabuf = hsa.export(memory)?;
-            // Below, the entries of the whole mapping are replaced, from the start of the memory: otherwise, a part of
-            // the mapping would outlive the unmap.
-            let (all, start) = (space.all(), Named::new("0", 0));
+            // After the check, the entries of the whole mapping are replaced by entries from the start of the memory.
+            // Otherwise, a part of the mapping would outlive the unmap.
+            let (all, start) = (space.all_permissions(), Named::new("0", 0));
             space.replace(&dmabuf, va, &half, &half, all)?;
             hsa.wait_for_page_tables()?;
             let second = FIRST + (half.value / 4) as u32;
             if let Some(difference) = host.difference_in(gpu, va, &half, second)? {
-                let by = hsa.copying(gpu);
+                let by = hsa.describe_copier(gpu);
                 let what = format!("{} does not read the second half", gpu.c);
                 let message = wrong_data(what, &by, &by, &difference);
                 return Err(hsa.recorder.blame(REPLACE, message));
             }
             space.replace(&dmabuf, va, &Named::new("size", size), &start, all)?;
             hsa.wait_for_page_tables()?;
-            host.read_by(gpu, va, FIRST, &hsa.copying(gpu))?;
+            host.read_by(gpu, va, FIRST, &hsa.describe_copier(gpu))?;
             hsa.close(dmabuf)
         })
     })?;
-    hsa.recorder.fact("the second half, by a replaced entry");
+    hsa.recorder.fact("the second half, through a replaced entry");
     Ok(())
 }
 
@@ -64,13 +64,13 @@ pub fn permission(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         let read_only = Named::new("AMDGPU_VM_PAGE_READABLE", abi::AMDGPU_VM_PAGE_READABLE.into());
         space.replace(&dmabuf, &va, &size, &Named::new("0", 0), &read_only)?;
         hsa.wait_for_page_tables()?;
-        host.read_by(gpu, &va, FIRST, &hsa.copying(gpu))?;
+        host.read_by(gpu, &va, FIRST, &hsa.describe_copier(gpu))?;
         if !host.write_faults(gpu, &va, FORBIDDEN)? {
             let message = format!("{} writes memory without permission", gpu.c);
             return Err(hsa.recorder.blame(REPLACE, message));
         }
         hsa.recorder.fact("reads, and faults when it writes");
-        // The process ends: the GPU's queue does not work any more.
+        // End the process, because the GPU's queue does not work after a fault.
         hsa.recorder.send(&super::record::Record::Reached);
         std::process::exit(0)
     })

@@ -55,8 +55,8 @@ fn parameters(call: &str) -> &'static [&'static str] {
     PARAMETERS.iter().find(|row| row.0 == call).map_or(&[], |row| row.1)
 }
 
-/// Returns the arguments of a call as names and values. A variable of the C program keeps its name; for any other
-/// expression (`0`, `size / 4`, `NULL`), the name is that of the parameter.
+/// Returns the arguments of a call as names and values. A variable of the C program keeps its name. Any other
+/// expression (`0`, `size / 4`, `NULL`) gets the name of the parameter.
 pub fn labelled(call: &str, arguments: &[Argument]) -> Vec<Argument> {
     let names = parameters(call).iter().map(Some).chain(std::iter::repeat(None));
     let label = |(argument, parameter): (&Argument, Option<&&str>)| match parameter {
@@ -75,7 +75,7 @@ fn is_variable(expression: &str) -> bool {
     name.starts_with(|letter: char| letter.is_ascii_lowercase()) && name.chars().all(is_part)
 }
 
-/// Returns the value of an argument that is no variable: the number of an expression, or the literal or constant.
+/// Returns the value of an argument that is no variable: the value of an expression, or the literal or constant itself.
 fn value(argument: &Argument) -> String {
     let Argument { name, value } = argument;
     let is_constant = name.starts_with(|letter: char| letter.is_ascii_uppercase());

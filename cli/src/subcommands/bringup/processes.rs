@@ -38,7 +38,9 @@ pub fn pressure(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             Some(End::Exited(0)) => {}
             // The other process has recorded the reason.
             Some(End::Exited(code)) if code == i32::from(crate::FAILED) => return Err(Stopped),
-            Some(end) => return Err(hsa.recorder.fail(format!("another process: {end}"))),
+            Some(end) => {
+                return Err(hsa.recorder.fail(format!("one of the other processes: {end}")));
+            }
             None => {}
         }
     }
@@ -47,7 +49,8 @@ pub fn pressure(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
 }
 
 fn start_other(hsa: &Hsa<'_>, number: u8) -> Result<Worker> {
-    start(number).map_err(|error| hsa.recorder.fail(format!("no other process: {error}")))
+    start(number)
+        .map_err(|error| hsa.recorder.fail(format!("cannot start process {}: {error}", number + 1)))
 }
 
 /// Forwards the records of another process until `until` accepts a record. Returns the exit status if the process
@@ -65,8 +68,8 @@ fn forward(hsa: &Hsa<'_>, other: &mut Worker, until: impl Fn(&Record) -> bool) -
     }
 }
 
-/// Runs one process of "pressure": fills the memory until an allocation fails, and compares the data of the
-/// handles that it keeps.
+/// Runs one process of "pressure". Allocates until an allocation fails, or [`MAX_HANDLES`] handles are held. Then
+/// compares the data of the handles that the process keeps.
 pub fn fill_memory(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let (gpu, size, pool) = (&resources.gpus[0], resources.size, &resources.pool);
     let large = (hsa.pool_info(pool)?.size / 16).max(size) / size * size;
@@ -91,7 +94,7 @@ pub fn fill_memory(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             }
             for (va, _, first) in &kept {
                 if let Some(difference) = host.difference(gpu, va, *first, 1)? {
-                    let by = hsa.copying(gpu);
+                    let by = hsa.describe_copier(gpu);
                     let what = "data is lost while the memory is full";
                     let message = wrong_data(what, &by, &by, &difference);
                     return Err(hsa.recorder.blame("hsa_amd_vmem_handle_create", message));

@@ -24,7 +24,7 @@ DECLARATIONS
     do {                              \
       value = __VA_ARGS__;            \
     } while (value >= 1);             \
-    finished(value, #__VA_ARGS__);    \
+    check_copy(value, #__VA_ARGS__);  \
   } while (0)
 
 static UNUSED hsa_agent_t cpu, gpu[64];
@@ -40,7 +40,7 @@ static UNUSED void check(hsa_status_t status, const char *call) {
   exit(1);
 }
 
-static UNUSED void finished(hsa_signal_value_t value, const char *call) {
+static UNUSED void check_copy(hsa_signal_value_t value, const char *call) {
   if (value == 0) return;
   fprintf(stderr, "%s\n  returned %lld, not 0: the copy failed\n", call, (long long)value);
   exit(1);

@@ -15,8 +15,8 @@ pub enum Record {
     Failed(CallId),
     /// All calls succeeded, but the result is wrong. Contains the last call.
     Wrong(Option<CallId>, String),
-    /// The level fails because of the last call of this function, even if the call succeeded. A call of this task
-    /// is preferred. With `first`, only calls with this first argument count: a copy to this address.
+    /// The level fails because of the last call of the function `call`, even if the call succeeded. A call of `task`
+    /// is preferred. With `first`, only calls with this first argument count, such as copies to an address.
     Blame { task: String, call: String, first: Option<String>, what: String },
     /// The level does not apply. Contains the reason.
     Skip(String),

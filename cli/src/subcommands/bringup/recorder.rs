@@ -95,8 +95,8 @@ impl Recorder {
         Stopped
     }
 
-    /// Records that the level fails because of the last call of a function whose first argument is this C expression:
-    /// the last copy to an address, and not the copy that read the address again.
+    /// Records that the level fails because of the last call of a function whose first argument is this C expression.
+    /// For example, blames the last copy to an address, not the later copy that read the address.
     pub fn blame_with(&self, call: &str, first: &str, message: impl Into<String>) -> Stopped {
         let (call, first) = (call.to_owned(), Some(first.to_owned()));
         self.send(&Record::Blame { task: task(), call, first, what: message.into() });
@@ -114,8 +114,8 @@ impl Recorder {
         self.send(&Record::Fact(message.into()));
     }
 
-    /// Names this process in a message, ` of process 2`, unless it is the level's first.
-    pub fn of_process(&self) -> String {
+    /// Returns the end of a message that names this process, ` of process 2`; empty for the level's first process.
+    pub fn process_suffix(&self) -> String {
         match self.process {
             0 => String::new(),
             number => format!(" of process {}", number + 1),

@@ -38,7 +38,7 @@ pub fn program(run: &LevelRun) -> String {
         calls.map(|(_, call)| call).collect::<Vec<_>>()
     };
     let failed_process = run.failed_call().map_or(0, |index| run.calls[index].begin.number.process);
-    // In all other levels, the process that failed is sufficient.
+    // In all other levels, the calls of the process that failed are sufficient.
     let (first, other) = match run.level {
         Level::Shared => (calls_of(0), calls_of(1)),
         _ => (calls_of(failed_process), Vec::new()),

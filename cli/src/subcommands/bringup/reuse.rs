@@ -20,8 +20,8 @@ const MAP: &str = "hsa_amd_vmem_map";
 /// The function to blame if two handles share memory.
 const CREATE: &str = "hsa_amd_vmem_handle_create";
 
-/// Maps other memory at an address that was unmapped. The first memory has a second mapping, through which this
-/// checks that writes to the address no longer change the first memory.
+/// Maps other memory at an address that was unmapped. Checks, through a second mapping of the first memory, that writes
+/// to the address do not change the first memory.
 pub fn unmapped(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let (gpu, size) = (&resources.gpus[0], resources.size);
     with_host(hsa, resources, |host| {
@@ -34,7 +34,7 @@ pub fn unmapped(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         hsa.grant(&alias, size, &[gpu])?;
         host.write_and_read(gpu, &va, KEPT)?;
         if let Some(difference) = host.difference(gpu, &alias, KEPT, 1)? {
-            let by = hsa.copying(gpu);
+            let by = hsa.describe_copier(gpu);
             let what = "the second address of the memory refers to other memory";
             return Err(hsa.recorder.blame(MAP, wrong_data(what, &by, &by, &difference)));
         }
@@ -47,8 +47,8 @@ pub fn unmapped(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         hsa.grant(&va, size, &[gpu]).map_err(occupied)?;
         host.write_by(gpu, &va, OTHER)?;
         if let Some(difference) = host.difference(gpu, &alias, KEPT, 1)? {
-            let what = "a GPU still reaches memory by an address that was unmapped";
-            let by = hsa.copying(gpu);
+            let what = "a GPU still accesses memory at an address that was unmapped";
+            let by = hsa.describe_copier(gpu);
             return Err(hsa.recorder.blame(UNMAP, wrong_data(what, &by, &by, &difference)));
         }
         host.write_and_read(gpu, &va, OTHER)?;
@@ -80,7 +80,7 @@ pub fn reused(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             }
             for (va, first) in vas.iter().zip(firsts) {
                 if let Some(difference) = host.difference(gpu, va, first, 1)? {
-                    let by = hsa.copying(gpu);
+                    let by = hsa.describe_copier(gpu);
                     let what = "another handle has the same memory";
                     return Err(hsa
                         .recorder

@@ -27,7 +27,7 @@ pub struct Resources {
     pub gpus: Vec<Agent>,
     /// Memory of the first GPU.
     pub pool: Pool,
-    /// The size of a handle: the level's number of granules.
+    /// The size of a handle in bytes: the level's number of granules.
     pub size: usize,
     /// Memory of the CPU, for the levels that need it.
     pub host_pool: Option<Pool>,
@@ -298,7 +298,7 @@ fn peer(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         others.len()
     ));
     with_mapping(hsa, resources, |va, memory| {
-        // The first access of another GPU: the driver may then move the memory with its data.
+        // Test the first access of another GPU, at which the driver may move the memory and its data.
         hsa.grant(va, resources.size, &[owner])?;
         with_host(hsa, resources, |host| {
             check_after_second_mapping(hsa, resources, (va, memory), (owner, peers[0]), host)
@@ -312,9 +312,9 @@ fn peer(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             for (peer, number) in peers.iter().zip(1..) {
                 let (by_owner, by_peer) = (0x9ee2_0000 | number << 8, 0x9ee3_0000 | number << 8);
                 host.write_by(owner, va, by_owner)?;
-                host.read_by(peer, va, by_owner, &hsa.copying(owner))?;
+                host.read_by(peer, va, by_owner, &hsa.describe_copier(owner))?;
                 host.write_by(peer, va, by_peer)?;
-                host.read_by(owner, va, by_peer, &hsa.copying(peer))?;
+                host.read_by(owner, va, by_peer, &hsa.describe_copier(peer))?;
             }
             Ok(())
         })
@@ -337,14 +337,14 @@ fn check_after_second_mapping(
     hsa.grant(&alias, size, &[peer])?;
     if let Some(difference) = host.difference(owner, va, first, 1)? {
         let what = format!(
-            "{} no longer reaches its memory after this call mapped it for {}",
+            "{} no longer accesses its memory after this call mapped the memory for {}",
             owner.c, peer.c
         );
-        let by = hsa.copying(owner);
+        let by = hsa.describe_copier(owner);
         let message = wrong_data(what, &by, &by, &difference);
         return Err(hsa.recorder.blame(GRANT, message));
     }
-    host.read_by(peer, &alias, first, &hsa.copying(owner))?;
+    host.read_by(peer, &alias, first, &hsa.describe_copier(owner))?;
     hsa.unmap(&alias, size)?;
     hsa.free(&alias, size)
 }
@@ -359,7 +359,7 @@ fn load(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
                     hsa.grant(va, resources.size, &[gpu])?;
                     let first = thread << 24 | round << 12;
                     host.write_by(gpu, va, first)?;
-                    host.read_by(gpu, va, first, &hsa.copying(gpu))
+                    host.read_by(gpu, va, first, &hsa.describe_copier(gpu))
                 })?;
             }
             Ok(())

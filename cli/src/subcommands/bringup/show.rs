@@ -101,7 +101,7 @@ pub fn failure(out: &mut Screen<'_>, level: Level, failure: &Failure) -> io::Res
         log(out, title, &failure.failed_requests)?;
     }
     if !failure.interfaces.is_empty() {
-        heading(out, "Kernel interfaces it uses")?;
+        heading(out, "Kernel interfaces of this call")?;
         for used in &failure.interfaces {
             let interface = used.interface;
             let (style, mark) = match used.result {
@@ -146,8 +146,8 @@ pub fn failure(out: &mut Screen<'_>, level: Level, failure: &Failure) -> io::Res
     }
     if !failure.calls.is_empty() {
         let title = match failure.kind {
-            "wrong" | "gpu_fault" => "The calls that repeat it; the last ones show the failure",
-            _ => "The calls that repeat it",
+            "wrong" | "gpu_fault" => "The calls that repeat the failure; the last ones show it",
+            _ => "The calls that repeat the failure",
         };
         log(out, title, &failure.calls)?;
     }
@@ -161,7 +161,7 @@ pub fn failure(out: &mut Screen<'_>, level: Level, failure: &Failure) -> io::Res
     Ok(())
 }
 
-/// Removes the prefix of a request or a file: the table names the device in a column of its own.
+/// Removes the prefix of a request or a file. The table has a column for the device, so the prefix is not needed.
 fn short(name: &str) -> &str {
     let prefixes = ["DRM_IOCTL_", "AMDKFD_IOC_", "/dev/dri/", "/sys/…/kfd/"];
     prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name)

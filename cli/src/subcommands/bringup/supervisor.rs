@@ -61,7 +61,7 @@ pub struct LevelRun {
     /// The file of the loaded library: `Some(None)` for the simulation, `None` if no library was loaded.
     pub runtime: Option<Option<String>>,
     pub took: Duration,
-    /// The time since the last call began or returned, when the level ended.
+    /// The time from the last record of the level to its end or the time limit.
     pub idle: Duration,
     /// The lines of the emulated driver's log with their offsets; `None` if the driver is not emulated.
     pub driver: Option<Vec<(u64, String)>>,
@@ -279,8 +279,8 @@ impl Cause {
 }
 
 impl LevelRun {
-    /// Returns the number of calls that show the failure. A wrong result, and a GPU fault, show only in a call after the
-    /// one that is the cause: the last one, because the level then stops.
+    /// Returns the number of calls up to the call that shows the failure. A wrong result or a GPU fault shows only in a
+    /// later call than its cause: in the last call, because the level then stops.
     pub fn calls_until_failure(&self) -> usize {
         let all = self.calls.len();
         match &self.outcome {
@@ -359,7 +359,8 @@ impl LevelRun {
             .collect()
     }
 
-    /// Returns the lines of the level's requests that failed: the first of each call and error, with their number.
+    /// Returns the failed requests of the level: at most `limit` lines, one for each call and error, with the number of
+    /// equal failures.
     pub fn failed_requests(&self, limit: usize) -> Vec<String> {
         let lines = self.driver.iter().flatten().map(|(_, line)| line.as_str());
         let mut failed = count_failures(lines.filter(|line| is_failed_request(line)));

@@ -14,7 +14,7 @@ use std::time::Duration;
 pub struct Conform {
     #[command(flatten)]
     pub common: Common,
-    /// Run only cases whose name contains PATTERN, or matches it if it has a `*`; can be repeated
+    /// Run only cases whose name contains PATTERN; a PATTERN with `*` must match the whole name; can be repeated
     #[arg(long, value_name = "PATTERN")]
     pub filter: Vec<String>,
     /// List the cases with their sources; run none
@@ -97,7 +97,7 @@ impl Conform {
         if self.page_tables {
             arguments.push("--page-tables".into());
         }
-        // Of the peers that a worker starts.
+        // The time limit of the peers that the worker starts.
         let time_limit = humantime::format_duration(self.time_limit).to_string();
         arguments.push(option_with_value("--time-limit", time_limit));
         arguments

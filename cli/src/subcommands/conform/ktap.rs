@@ -19,7 +19,7 @@ pub struct KtapStream {
     areas: BTreeMap<&'static str, usize>,
     /// The number of results that are written.
     written: usize,
-    /// Results that are written after the result of an earlier case.
+    /// Results that wait until the results of all earlier cases are written.
     pending: BTreeMap<String, CaseReport>,
 }
 

@@ -45,7 +45,7 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     let selected = options.selected();
     if selected.is_empty() {
         let problem = match args.shard {
-            Some(shard) => format!("no case is in part {shard} of those that --filter selects"),
+            Some(shard) => format!("no case is in part {shard} of the selected cases"),
             None => format!("no case matches `{}`", args.filter.join("` or `")),
         };
         bail!(BadUsage(format!("{problem}; `hsa-vmm conform --list` lists all cases")));
@@ -77,7 +77,7 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
         None => args.output.write(|out| write(out, args, &report, &usual)),
     };
     let written = writer.error.map_or(written, Err);
-    // The partial results are not needed any more: the results are in the file, or on standard output.
+    // All results are in the file or on standard output, so the partial results are not needed.
     if let Some(partial) = writer.partial.filter(|_| is_complete) {
         partial.remove();
     }
@@ -272,7 +272,7 @@ fn run_all(
     });
     bar.finish_and_clear();
     if report.is_err() {
-        // What the driver answered is the best explanation of a start that failed.
+        // The driver's errors explain best why the runtime did not start.
         let lines = log.borrow_mut().new_lines();
         let failures = driver_failures(lines.iter().map(String::as_str));
         failures.iter().for_each(|line| print_info(line));

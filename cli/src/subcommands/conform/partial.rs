@@ -119,7 +119,7 @@ fn read(
             Line::Selected(_) => {}
             Line::Options(of_run) if of_run == options => {}
             Line::Options(of_run) => bail!(BadUsage(format!(
-                "{} has the results of a run with other options: `{}`; give the same ones",
+                "{} has the results of a run with other options: `{}`; give the same options",
                 path.display(),
                 of_run.join(" ")
             ))),

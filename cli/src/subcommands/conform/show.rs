@@ -18,8 +18,8 @@ const NOT_TRIED: &str = "not tried: ";
 const NAMES: usize = 8;
 
 /// Prints a table of the cases, or only of those that failed, then each cause of failures once. Successive cases that
-/// were not tried for the same reason are one line. `usual` is what was logged during cases that passed, and `bringup` the
-/// command to try next.
+/// were not tried for the same reason are one line. `usual` contains what was logged during cases that passed.
+/// `bringup` is the command to try next.
 pub fn report(
     out: &mut Screen<'_>,
     report: &Report,
@@ -64,7 +64,7 @@ pub fn report(
     Ok(())
 }
 
-/// Returns whether a case was not tried because of others.
+/// Returns whether a case was not tried, because the run stopped early.
 fn is_untried(case: &CaseReport) -> bool {
     case.status == Status::Skip && case.detail.starts_with(NOT_TRIED)
 }
@@ -125,8 +125,8 @@ fn show_cause(
     reproduce(out, report, first)
 }
 
-/// Prints the driver's failures and the beginning of the runtime's output during the case that failed; then, in short, what
-/// cases that passed have logged, too.
+/// Prints the driver's failures and the beginning of the runtime's output during the case that failed. Then prints the
+/// short forms of lines that were also logged during cases that passed.
 fn print_output(out: &mut Screen<'_>, output: &str, usual: &Usual) -> io::Result<()> {
     let (lines, in_short) = usual.split(output);
     let failures = driver_failures(lines.iter().copied());

@@ -1,12 +1,13 @@
-//! Requests that fail, and lines that the runtime prints, in cases that pass, too. They are the context of a failure, and
-//! seldom its cause.
+//! Requests that fail and lines that the runtime prints even during cases that pass. They are seldom the cause of a
+//! failure.
 
 use crate::driver_log::{driver_line_failed, failed_request};
 use hsa_vmm_conformance::{Report, Status};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What every run of AMD's runtime without failures logs: the runtime asks for the properties of descriptors that are no
-/// GPU's, and counts signals when it stops. A run of a single case has no case that passes to compare with.
+/// What AMD's runtime logs in every run without failures: it queries the properties of descriptors that do not belong
+/// to a GPU, and counts signals when it stops. The list is needed for runs of a single case, which have no case that
+/// passes.
 const IN_EVERY_RUN: [&str; 2] = ["kfd GET_DMABUF_INFO EINVAL", "Signals leaked."];
 
 /// What was logged during cases that passed.
@@ -24,8 +25,8 @@ impl Usual {
         }
     }
 
-    /// Removes what was logged in more cases that failed than in cases that passed: after a fault, a case can pass
-    /// although a request fails.
+    /// Removes what was logged in at least as many cases that failed as cases that passed: after a fault, a case can
+    /// pass although a request fails.
     pub fn remove_frequent_in_failures(&mut self, report: &Report) {
         let is_failure = |status| status == Status::Fail;
         let failed = report.cases.iter().filter(|case| is_failure(case.status));
@@ -46,8 +47,8 @@ impl Usual {
         is_usual.then(|| short_form(line))
     }
 
-    /// Splits the lines of a case that failed into those that may be the cause, and the short forms of the usual ones. A
-    /// request that fails in every run may be the cause if no other request failed.
+    /// Splits the output of a case that failed. Returns the lines that may be the cause, and the short forms of usual
+    /// lines. A request that fails in every run may be the cause if no other request failed.
     pub fn split<'a>(&self, output: &'a str) -> (Vec<&'a str>, BTreeSet<String>) {
         let in_every_run = |line: &str| {
             let key = key(line);
@@ -80,8 +81,9 @@ fn keys<'a>(lines: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
     lines.filter_map(key).collect()
 }
 
-/// Returns the call and the error of a failed request, or a line without words with digits: addresses and counts differ
-/// from case to case. Returns `None` for requests that succeeded, and for empty lines.
+/// Returns the call and the error of a failed request. For lines that are not the driver's, returns the words without
+/// digits, because addresses and counts differ from case to case. Returns `None` for requests that succeeded, and for
+/// empty lines.
 fn key(line: &str) -> Option<String> {
     if driver_line_failed(line).is_some() {
         return request(line);
@@ -115,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn request_that_fails_in_every_run_is_the_cause_only_alone() {
+    fn usual_request_is_cause_if_no_other_request_fails() {
         let (usual, einval) = (Usual::default(), request("= EINVAL"));
         let output = format!("{einval}\n4 Signals leaked.\n");
         let (causes, in_short) = usual.split(&output);
@@ -129,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn request_that_fails_in_more_failures_is_not_usual() {
+    fn request_frequent_in_failures_is_not_usual() {
         let runtime = hsa_vmm::Runtime::simulated(hsa_vmm::simulation::Config::default()).unwrap();
         let options = hsa_vmm_conformance::Options {
             filters: vec!["map.handle.zero".to_owned()],

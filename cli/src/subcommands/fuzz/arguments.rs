@@ -39,7 +39,8 @@ pub struct Fuzz {
     /// Make some calls of the simulation fail; the library must tolerate this
     #[arg(long)]
     pub faults: bool,
-    /// The time limit of an operation; an operation that exceeds it counts as hung: `500ms`, `20s`, `5m`
+    /// The time limit of a sequence, and of each operation of a repeated sequence; a worker that exceeds it
+    /// counts as hung: `500ms`, `20s`, `5m`
     #[arg(long, alias = "patience", value_name = "TIME", default_value = "20s", value_parser = parse_time)]
     pub time_limit: Duration,
     /// How long to shrink a failing sequence

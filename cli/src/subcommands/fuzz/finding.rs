@@ -35,8 +35,8 @@ struct Repetitions {
     tries: u32,
 }
 
-/// The minimum number of earlier sequences that are repeated with a failing one, even after the time limit:
-/// a failure that cannot be repeated is hard to debug.
+/// The minimum number of earlier sequences that are repeated before a failing sequence, even after the time limit: a
+/// failure that cannot be repeated is hard to debug.
 const MIN_EARLIER: u64 = 16;
 /// The number of operations shown.
 const SHOWN_OPERATIONS: usize = 20;
@@ -139,8 +139,9 @@ fn repeat(
     deadline: Instant,
 ) -> anyhow::Result<Option<(Vec<Sequence>, Found)>> {
     let original = drawing.sequence(number);
-    let compares_always = Sequence { every: None, ..original.clone() };
-    for sequence in [&compares_always, &compares_always, &compares_always, &original] {
+    // Compares completely after each operation, so that the failure shows at the operation that causes it.
+    let always_compared = Sequence { every: None, ..original.clone() };
+    for sequence in [&always_compared, &always_compared, &always_compared, &original] {
         if let Some((_, found)) = executor.run(slice::from_ref(sequence))? {
             return Ok(Some((vec![sequence.clone()], found)));
         }
@@ -273,14 +274,14 @@ impl fmt::Display for Finding {
         writeln!(f, "saved as {}", self.file.display())?;
         match self.repetitions {
             Repetitions { tries: 0, .. } => {
-                writeln!(f, "It was not repeated: the run was interrupted.")?;
+                writeln!(f, "The sequence was not repeated: the run was interrupted.")?;
             }
             Repetitions { failures: 0, .. } => {
-                writeln!(f, "It did not fail again when the sequence was repeated alone.")?;
+                writeln!(f, "The sequence did not fail again when it was repeated.")?;
             }
             Repetitions { failures, tries } if failures < tries => writeln!(
                 f,
-                "It failed {failures} of {tries} times, each in a new process; replay tries several times."
+                "The sequence failed {failures} of {tries} times, each in a new process; replay tries several times."
             )?,
             _ => {}
         }

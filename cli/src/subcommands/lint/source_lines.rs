@@ -64,7 +64,7 @@ mod tests {
     use super::split;
 
     #[test]
-    fn frames_are_split() {
+    fn split_returns_file_offset_and_function() {
         assert_eq!(split("/a+b/c+0x1f main"), Some(("/a+b/c", "1f", "main")));
         assert_eq!(split("/lib/x.so+0x10"), Some(("/lib/x.so", "10", "")));
         assert_eq!(split("0x7f00"), None);

@@ -25,8 +25,8 @@ Examples:
 
 `r (can write)` means that a GPU was granted read access, and can write
 nevertheless, because the runtime does not enforce permissions of GPUs.
-Exit status 1: a verdict differs from the recorded one; the output shows the
-state at that operation.";
+Exit status: 1 if a verdict differs from the recorded one, or the sequence
+fails; the output shows the state at that operation.";
 
 /// The format of the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -120,7 +120,7 @@ fn read_recorded(args: &Map) -> anyhow::Result<Recorded> {
     let lines = lines.with_context(|| format!("cannot read {name}"))?;
     match lines.with_sequences().nth(args.trace) {
         Some(recorded) => recorded.with_context(|| format!("in {name}")),
-        None => bail!("{name} has no trace {}; they are counted from 0", args.trace),
+        None => bail!("{name} has no trace {}; traces are counted from 0", args.trace),
     }
 }
 

@@ -94,6 +94,7 @@ struct Calls {
     /// The agents, each with its pools.
     cpus: Vec<(sys::hsa_agent_t, Vec<sys::hsa_amd_memory_pool_t>)>,
     gpus: Vec<(sys::hsa_agent_t, Vec<sys::hsa_amd_memory_pool_t>)>,
+    /// The results of calls by their numbers in the plan; `None` until the call has succeeded here.
     blocks: Vec<Option<u64>>,
     memories: Vec<Option<u64>>,
     descriptors: Vec<Option<OwnedFd>>,
@@ -254,7 +255,7 @@ impl Calls {
         text.split(':').next().unwrap_or_default().to_owned()
     }
 
-    /// Makes a call. Returns its status, and how another result differs from the recorded one; `None` if the runtime
+    /// Makes a call. Returns its status, and how another result differs from the recorded result; `None` if the runtime
     /// does not have the function.
     fn call(&mut self, action: &Action) -> Result<Option<(u32, Option<String>)>, Missing> {
         let vmem = self.vmem;
@@ -424,7 +425,7 @@ impl Calls {
     }
 }
 
-/// Keeps a result under its number, if the call succeeded here and when it was recorded.
+/// Stores a result at its number if the call succeeded. Calls that failed when they were recorded have no number.
 fn keep(list: &mut [Option<u64>], number: Option<usize>, status: u32, value: u64) {
     if status == sys::HSA_STATUS_SUCCESS
         && let Some(slot) = number.and_then(|number| list.get_mut(number))

@@ -1,4 +1,4 @@
-//! `hsa-vmm replay`: replays recorded traces and compares the verdicts.
+//! `hsa-vmm replay`: replays recorded traces and compares the verdicts. Also repeats recorded calls and sequences.
 
 mod calls;
 mod sequences;

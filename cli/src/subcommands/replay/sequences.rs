@@ -65,13 +65,14 @@ pub fn run(args: &Replay, mut sequences: Vec<Sequence>) -> anyhow::Result<Exit> 
         }
         Format::Table => {
             let plural = |count| if count == 1 { "" } else { "s" };
-            let (count, s) = (sequences.len(), plural(sequences.len()));
+            let (count, sequence_suffix) = (sequences.len(), plural(sequences.len()));
             match &found {
                 None => {
-                    let suffix = plural(operations);
+                    let operation_suffix = plural(operations);
                     writeln!(
                         out,
-                        "{count} sequence{s}, {operations} operation{suffix}: all as the documents say"
+                        "{count} sequence{sequence_suffix}, {operations} operation{operation_suffix}: all as the documents \
+                         say"
                     )?;
                     for recorded in sequences.iter().filter_map(|sequence| sequence.found.as_ref())
                     {

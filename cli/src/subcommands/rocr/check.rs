@@ -1,4 +1,4 @@
-//! `hsa-vmm rocr check`: compares a release with the newest other one that was downloaded, on the emulated driver.
+//! `hsa-vmm rocr check`: compares a release with the newest other downloaded release, on the emulated driver.
 
 use super::parse_release;
 use crate::progress::Steps;

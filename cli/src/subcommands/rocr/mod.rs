@@ -34,11 +34,11 @@ pub enum Rocr {
     /// The program is an executable of this machine, or `rocminfo` of the release. It finds the
     /// runtime as libhsa-runtime64.so.1 and through HSA_VMM_RUNTIME.
     Run(RocrRun),
-    /// Run all tests with a fetched release on the emulated driver, and compare it with another one
+    /// Test a fetched release on the emulated driver, and compare it with another release
     ///
-    /// Runs `conform` with this release and the newest other one that was downloaded, `diff` of both, `info` and
-    /// `bringup`, and writes a summary, which names the quirks that the release shows. Meant for releases stored
-    /// with `fetch --from`.
+    /// Runs `conform` with this release and with the newest other downloaded release, `diff` of both reports, `info`
+    /// and `bringup`. Writes a summary, which names the quirks of the release. Meant for releases stored with
+    /// `fetch --from`.
     Check(check::RocrCheck),
 }
 
@@ -48,10 +48,10 @@ pub struct RocrFetch {
     /// it under
     #[arg(value_name = "VERSION", default_value = "all")]
     pub version: Releases,
-    /// VERSION as an option, as it was given before it became positional
+    /// VERSION as an option, which older scripts use
     #[arg(long = "version", value_name = "VERSION", hide = true, conflicts_with = "version")]
     pub version_option: Option<Releases>,
-    /// Store the runtime of this folder, .deb, .tar or libhsa-runtime64.so instead of downloading one
+    /// Store the runtime of this folder, .deb, .tar or libhsa-runtime64.so instead of downloading a release
     ///
     /// The other subcommands then accept its name like that of a downloaded release: `emulate --rocr
     /// 7.14.0`. Without VERSION, the name is the version in ROCm's file `.info/version`. Libraries that
@@ -88,7 +88,7 @@ impl FromStr for Releases {
     }
 }
 
-/// Parses a release, or the beginning of one (`7`, `6.4`) that can be downloaded or was fetched. Returns a
+/// Parses a release. Completes the beginning of a release that can be downloaded or was fetched: `7`, `6.4`. Returns a
 /// name that matches no such release unchanged.
 pub fn parse_release(text: &str) -> Result<Release, String> {
     let release: Release = text.parse().map_err(|error: InvalidRelease| error.to_string())?;
@@ -98,8 +98,11 @@ pub fn parse_release(text: &str) -> Result<Release, String> {
     complete(release, &known)
 }
 
-/// Completes a release to the only known release that begins with its components. Returns it unchanged if it is known
-/// itself or if none begins so.
+/// Completes a release to the only known release that begins with its components. Returns `release` unchanged if it is
+/// known, or if no known release begins with it.
+///
+/// # Errors
+/// Returns a message if several known releases begin with it.
 fn complete(release: Release, known: &BTreeSet<Release>) -> Result<Release, String> {
     let begins = |known: &&Release| {
         let rest = known.version().strip_prefix(release.version());

@@ -216,7 +216,7 @@ impl Process {
                     result.add_error(format!("process {number} sent an invalid message: `{line}`"))
                 }
                 Received::Timeout if self.last_advance.elapsed() > limit => {
-                    // Several threads call the runtime: the last call is not always the one that hangs.
+                    // Several threads call the runtime, so the last call is not always the call that hangs.
                     let call = self.worker.last_call().unwrap_or_else(|| "none".to_owned());
                     self.worker.kill();
                     self.ended = true;

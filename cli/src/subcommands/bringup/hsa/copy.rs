@@ -14,8 +14,9 @@ pub const SHADER: &str = "blit shader";
 pub const FILL: &str = "hsa_amd_memory_fill";
 
 impl Hsa<'_> {
-    /// Names a GPU that copies, its engine and, if it is not the first, the process: `gpu[0] (SDMA) of process 2`.
-    pub fn copying(&self, gpu: &Agent) -> String {
+    /// Describes a GPU that copies: the GPU, its engine and, in another process than the level's first, the process.
+    /// For example, `gpu[0] (SDMA) of process 2`.
+    pub fn describe_copier(&self, gpu: &Agent) -> String {
         let engine = self.recorder.copy_engine();
         let engine = engine.or_else(|| match std::env::var("HSA_ENABLE_SDMA").as_deref() {
             Ok("0") => Some(SHADER),
@@ -23,7 +24,7 @@ impl Hsa<'_> {
             _ => None,
         });
         let engine = engine.unwrap_or("SDMA or a blit shader");
-        format!("{} ({engine}){}", gpu.c, self.recorder.of_process())
+        format!("{} ({engine}){}", gpu.c, self.recorder.process_suffix())
     }
 
     /// Creates a signal with the value 1.

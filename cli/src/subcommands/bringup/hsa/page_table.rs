@@ -37,7 +37,7 @@ pub struct AddressSpace<'a> {
     hsa: &'a Hsa<'a>,
     library: *mut c_void,
     device: abi::amdgpu_device_handle,
-    all: Named<u64>,
+    all_permissions: Named<u64>,
 }
 
 impl<'a> AddressSpace<'a> {
@@ -63,11 +63,11 @@ impl<'a> AddressSpace<'a> {
             Ok(file) => file,
             Err(error) => return Err(hsa.recorder.skip(format!("cannot open {path}: {error}"))),
         };
-        let all = abi::AMDGPU_VM_PAGE_READABLE
+        let bits = abi::AMDGPU_VM_PAGE_READABLE
             | abi::AMDGPU_VM_PAGE_WRITEABLE
             | abi::AMDGPU_VM_PAGE_EXECUTABLE;
-        let all = Named::new("ALL_PERMISSIONS", all.into());
-        let mut space = Self { hsa, library, device: null_mut(), all };
+        let all_permissions = Named::new("ALL_PERMISSIONS", bits.into());
+        let mut space = Self { hsa, library, device: null_mut(), all_permissions };
         let (mut major, mut minor) = (0, 0);
         let arguments = [("file", file.as_raw_fd().to_string()), ("&device", "out".to_owned())];
         let c = format!("open_address_space({});", gpu.c);
@@ -84,9 +84,9 @@ impl<'a> AddressSpace<'a> {
         Ok(space)
     }
 
-    /// Returns the permissions that the runtime grants.
-    pub fn all(&self) -> &Named<u64> {
-        &self.all
+    /// Returns the permissions that the runtime grants: read, write and execute.
+    pub fn all_permissions(&self) -> &Named<u64> {
+        &self.all_permissions
     }
 
     /// Replaces the page-table entries of a range. The new entries refer to the memory from an offset on.
@@ -107,7 +107,7 @@ impl<'a> AddressSpace<'a> {
         ];
         let names: Vec<&str> = arguments.iter().map(|argument| argument.0).collect();
         let c = Some(format!("replace({});", names.join(", ")));
-        let mut space = Self { all: self.all.clone(), ..*self };
+        let mut space = Self { all_permissions: self.all_permissions.clone(), ..*self };
         space.call(REPLACE, &arguments, c, |space| {
             let mut buffer = abi::amdgpu_bo_import_result { buf_handle: null_mut(), alloc_size: 0 };
             // SAFETY: the types are those of libdrm's header; the range is a mapping of this memory, which no GPU uses.

@@ -6,8 +6,8 @@ use std::fmt;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::null_mut;
 
-/// The difference between the numbers in memory and the expected numbers. It counts whole numbers: single bytes of
-/// different numbers are often equal, so that half of the memory would not count as half.
+/// The difference between the numbers in memory and the expected numbers. It counts whole numbers: different numbers
+/// often have equal bytes, so a count of bytes would be too small.
 #[derive(Clone, Copy, Debug)]
 pub struct Difference {
     /// The number of 32-bit words in the compared memory.
@@ -43,7 +43,7 @@ impl Difference {
         difference
     }
 
-    /// Returns whether at least half a page differs. Then a GPU has probably used other memory: a wrong copy
+    /// Returns whether at least half a page differs. A GPU has then probably used other memory, because a wrong copy
     /// changes only single words.
     pub fn affects_pages(&self) -> bool {
         self.words * 4 >= 2048

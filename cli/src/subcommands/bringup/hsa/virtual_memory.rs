@@ -1,4 +1,4 @@
-//! The virtual memory functions: `hsa_amd_vmem_*`. Names such as `c` are those of the variables in the C program that
+//! The virtual memory functions: `hsa_amd_vmem_*`. A parameter `c` is the name of a variable in the C program that
 //! `bringup --program` writes.
 
 use super::{
@@ -78,7 +78,7 @@ impl Hsa<'_> {
             (status, Some(status), output("memory3", hex(handle.handle)))
         });
         match status {
-            // Without memory, ROCm 6.1 may return success and no handle.
+            // If no memory is left, ROCm 6.1 may return success and no handle.
             sys::HSA_STATUS_SUCCESS if handle.handle == 0 => Ok(None),
             sys::HSA_STATUS_SUCCESS => Ok(Some(Named::new("memory3", handle))),
             sys::HSA_STATUS_ERROR_OUT_OF_RESOURCES => Ok(None),
