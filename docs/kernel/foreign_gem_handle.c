@@ -1,12 +1,12 @@
 /*
  * After two processes have shared memory, one process gets access to memory of the other that was not shared.
  *
- * As in shared_gem_handle.c, amdkfd deletes a GEM handle twice (amdgpu_amdkfd_gpuvm_free_memory_of_gpu): for the memory
- * and for its import. The table of these handles belongs to the GPU (adev->kfd.client), not to a process, so that an
- * import by another process has the same handle, too. If memory was allocated between
- * the two deletions, the second one therefore takes the GEM handle from that memory, and the next allocation of any
- * process gets the same handle number. When the memory that has lost its handle is mapped, kfd_mem_export_dmabuf looks up
- * the number, and exports the memory of the wrong process.
+ * As in shared_gem_handle.c, amdkfd deletes a GEM handle twice (amdgpu_amdkfd_gpuvm_free_memory_of_gpu): for the
+ * memory and for its import. The table of these handles belongs to the GPU (adev->kfd.client), not to a process, so
+ * that an import by another process has the same handle, too. If memory was allocated between the two deletions, the
+ * second one therefore takes the GEM handle from that memory, and the next allocation of any process gets the same
+ * handle number. When the memory that has lost its handle is mapped, kfd_mem_export_dmabuf looks up the number, and
+ * exports the memory of the wrong process.
  */
 #include "gpu.h"
 #include <sys/socket.h>

@@ -24,14 +24,14 @@ fn run_random_calls(mut command: Command, seed: &str, runtime: &str) {
 }
 
 #[test]
-fn random_calls_neither_crash_nor_leak() {
+fn random_calls_never_crash_or_leak() {
     let program = Program::compile("tests/c/torture.c", Language::C99, &[]);
     run_random_calls(program.on_simulation("era=b,gpus=2"), "1", "simulation");
 }
 
 #[test]
-fn random_calls_neither_crash_nor_leak_on_amds_runtime() {
-    let name = "torture::random_calls_neither_crash_nor_leak_on_amds_runtime";
+fn random_calls_never_crash_or_leak_on_amds_runtime() {
+    let name = "torture::random_calls_never_crash_or_leak_on_amds_runtime";
     let program = Program::compile("tests/c/torture.c", Language::C99, &[]);
     let releases = test::installations(name).unwrap_or_default().iter();
     for installation in releases.filter(|found| found.release() == Release::R6_4_3) {
