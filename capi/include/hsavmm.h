@@ -1,7 +1,7 @@
 /*
  * The functions that libhsavmm adds to HIP: the choice of a runtime, the simulation, messages of errors,
- * exact addresses, revocation of a GPU's access, batches, areas, deferred unmapping, buffers, and the state of
- * the library.
+ * reservations at exact addresses, revocation of a GPU's access, batches, areas, deferred unmapping, buffers, and
+ * the state of the library.
  *
  * Functions return HIP's error codes. HIP's own functions: <hip/hip_runtime_api.h>.
  */
@@ -24,16 +24,17 @@ extern "C" {
  * ROCM_PATH, HSA_SIM, HSA_VMM_LOG, HSA_VMM_PROFILE and HSA_VMM_PAGE_TABLES. */
 hipError_t hsavmm_use_runtime(const char *path);
 
-/* Sets the simulation as the runtime, configured like "mi300x,gpus=4,era=b" (null or "": two GPUs).
+/* Sets the simulation as the runtime, with a configuration such as "mi300x,gpus=4,era=b" (`era` is the ROCm generation;
+ * hsa/sim/README.md lists all settings). Null or "" is a configuration with two GPUs.
  * Returns hipErrorInvalidValue if the configuration is invalid; hsavmm_last_message() contains the reason. */
 hipError_t hsavmm_use_simulation(const char *configuration);
 
 /* Sets the release of HIP whose error codes are returned where releases differ: 6 or 7. The default is
- * HSA_VMM_PROFILE ("hip6", "hip7"), or 7. */
+ * the value of HSA_VMM_PROFILE ("hip6", "hip7"), or 7. */
 hipError_t hsavmm_use_profile(int profile);
 
-/* Sets whether the library controls GPUs' page tables: 1 or 0. The default is HSA_VMM_PAGE_TABLES ("on",
- * "off"), or 0. With control, hipMemAccessFlagsProtRead and hipMemAccessFlagsProtNone are enforced for GPUs,
+/* Sets whether the library controls GPUs' page tables: 1 or 0. The default is the value of HSA_VMM_PAGE_TABLES
+ * ("on", "off"), or 0. With control, hipMemAccessFlagsProtRead and hipMemAccessFlagsProtNone are enforced for GPUs,
  * hipMemMap accepts an offset, and every call has taken effect on the GPUs when it returns.
  * hsavmm_enforcement() returns whether a GPU's page table can be controlled; HSA_VMM_LOG=warn prints why not. */
 hipError_t hsavmm_use_page_tables(int enabled);
@@ -87,8 +88,8 @@ hipError_t hsavmm_reserve_at(void *ptr, size_t size);
  * maps everything readable and writable. */
 hipError_t hsavmm_enforcement(int *enforced, const hipMemLocation *location);
 
-/* Revokes access to a range of whole, adjacent mappings, also that of GPUs. The contents are kept. Where the
- * library controls the GPUs' page tables, other agents may use the mappings during the call. Otherwise the
+/* Revokes the access of agents, including GPUs, to a range of whole, adjacent mappings. The contents are kept. Where
+ * the library controls the GPUs' page tables, other agents may use the mappings during the call. Otherwise the
  * mappings are unmapped for a moment, so that no agent may use them. */
 hipError_t hsavmm_revoke(void *ptr, size_t size, const hipMemLocation *locations, size_t count);
 
@@ -99,10 +100,10 @@ typedef struct hsavmm_segment {
 } hsavmm_segment;
 
 /* Exports a range as dma-bufs: mapped memory of one reservation, from any byte on, or a part of one allocation of
- * hipMalloc. Adjacent mappings are one segment if they map one handle continuously. `*count` is the capacity of
+ * hipMalloc. Adjacent mappings are one segment if they map adjacent parts of one handle. `*count` is the capacity of
  * `segments`; the call sets it to the number of segments, and returns hipErrorInvalidValue, with no descriptor
  * open, if the capacity is too small. A descriptor keeps the memory alive, and gives access to the whole allocation,
- * not only to the segment; to small allocations of hipMalloc that share the dma-buf, too. */
+ * not only to the segment, and also to small allocations of hipMalloc that share the dma-buf. */
 hipError_t hsavmm_export_address_range(void *ptr, size_t size, hsavmm_segment *segments,
                                        size_t *count);
 
@@ -143,8 +144,8 @@ hipError_t hsavmm_set_access_many(const hsavmm_range *ranges, size_t count,
 hipError_t hsavmm_unmap_many(const hsavmm_range *ranges, size_t count);
 
 /* ---- Areas --------------------------------------------------------------------------------- */
-/* Memory with properties set by a few flags, as in AML. An area itself has no memory. Any size is
- * valid. */
+/* Memory whose properties a few flags select, as in AML (Argonne's memory library). An area itself has no memory;
+ * hsavmm_area_mmap() maps memory of any size. */
 
 /* A number that is checked in every call, not a pointer. */
 typedef struct hsavmm_area *hsavmm_area_t;
@@ -152,13 +153,13 @@ typedef struct hsavmm_area *hsavmm_area_t;
 #define HSAVMM_AREA_DEFAULT 0x0 /* the device's memory, for the device */
 #define HSAVMM_AREA_HOST 0x1    /* the host's memory */
 #define HSAVMM_AREA_UNIFIED 0x2 /* one pointer for host and device; HOST and MAPPED are ignored */
-#define HSAVMM_AREA_MAPPED 0x4  /* without HOST: existing memory, passed to each mmap */
+#define HSAVMM_AREA_MAPPED 0x4  /* without HOST: existing memory, which each hsavmm_area_mmap() call names */
 #define HSAVMM_AREA_GLOBAL 0x8  /* for all devices */
 
-/* A negative `device` is the current one. */
+/* Creates an area of a device; a negative `device` is the current device. */
 hipError_t hsavmm_area_create(hsavmm_area_t *area, int device, unsigned int flags);
-/* `host` is null, except for areas that map existing memory. The caller must not free that memory until
- * it is unmapped. */
+/* Maps memory with the properties of an area. `host` is null, except for areas that map existing memory, of which it is
+ * the start. The caller must not free existing memory until it is unmapped. */
 hipError_t hsavmm_area_mmap(hsavmm_area_t area, void **ptr, size_t size, void *host);
 /* Returns the device's address of memory that starts at `ptr`. It differs from `ptr` only for mapped host
  * memory. */
@@ -182,33 +183,35 @@ typedef struct hsavmm_signal {
 } hsavmm_signal;
 
 #define HSAVMM_RETIRE_MAX_SIGNALS 8
-#define HSAVMM_RETIRE_NO_THREAD 0x1 /* the program's calls of poll and drain unmap; no thread does */
+#define HSAVMM_RETIRE_NO_THREAD 0x1 /* no thread unmaps, only the program's calls of poll and drain */
 
 typedef struct hsavmm_retire_report {
   size_t retired; /* mappings unmapped since the last report */
   size_t pending; /* mappings in the queue */
   size_t failed;  /* mappings that left the queue since the last report and were not unmapped */
-  void *address;  /* the first of these; null if there is none */
+  void *address;  /* of the first failed mapping, with its size and reason; null if there is none */
   size_t size;
   char reason[240];
 } hsavmm_retire_report;
 
-/* Creates a queue of at most `capacity` mappings. After `limit` milliseconds (0: ten seconds), a mapping
- * whose signals have not fired is quarantined: it stays mapped and is never used again
+/* Creates a queue of at most `capacity` mappings, which may be up to 16,777,216. After `limit` milliseconds (0: ten
+ * seconds), a mapping whose signals have not fired is quarantined: it stays mapped and is never used again
  * (hsavmm_quarantine). */
 hipError_t hsavmm_retire_create(hsavmm_retire_queue_t *queue, size_t capacity, unsigned int limit,
                                 unsigned int flags);
 /* Submits a range of whole mappings, to be unmapped when every signal meets its condition; without signals,
  * as soon as possible. Does not allocate memory, and waits for no call of the runtime. Afterwards, the program
- * must not unmap the range. Its handles may be released at once. Its addresses can be freed when it is
- * unmapped. The signals must not be destroyed before. Returns hipErrorOutOfMemory if the queue is full, and
- * hipErrorInvalidValue if the range has more mappings than its capacity: then nothing was submitted. */
+ * must not unmap the range. It may release the handles at once. It may destroy the signals and free the addresses only
+ * after the range was unmapped. Returns hipErrorOutOfMemory if the queue is full, and hipErrorInvalidValue if the range
+ * has more mappings than the queue's capacity: then nothing was submitted. */
 hipError_t hsavmm_retire_submit(hsavmm_retire_queue_t queue, void *ptr, size_t size,
                                 const hsavmm_signal *signals, size_t count);
-/* Unmaps the ranges whose signals have fired, without waiting for others. Returns hipSuccess if mappings could
- * not be unmapped: `report` describes them, and hsavmm_quarantine() lists them. */
+/* Unmaps the ranges whose signals have fired, without waiting for others. Returns hipSuccess even if mappings could not
+ * be unmapped: `report` describes the first of them. hsavmm_quarantine() lists mappings that stay mapped for this
+ * reason. */
 hipError_t hsavmm_retire_poll(hsavmm_retire_queue_t queue, hsavmm_retire_report *report);
-/* Waits until everything that was submitted before is unmapped or quarantined, at most `limit` milliseconds. */
+/* Waits until all mappings that were submitted before this call are unmapped or quarantined, at most `limit`
+ * milliseconds. */
 hipError_t hsavmm_retire_drain(hsavmm_retire_queue_t queue, unsigned int limit,
                                hsavmm_retire_report *report);
 /* Destroys a queue. Waits until it is empty, at most its time limit. hsavmm_shut_down does the same for every
@@ -217,8 +220,7 @@ hipError_t hsavmm_retire_destroy(hsavmm_retire_queue_t queue);
 
 /* ---- Buffers ------------------------------------------------------------------------------- */
 /* Memory of one device. No agent has access until it is granted; grants and revocations also apply to
- * memory that is added later. Copies and fills accept their addresses. Like areas, buffers are
- * numbers. */
+ * memory that is added later. Copies and fills accept the buffers' addresses. Like areas, buffers are numbers. */
 
 /* A buffer that grows and shrinks in place: `maximum` bytes of addresses are reserved once. */
 typedef struct hsavmm_growable *hsavmm_growable_t;
@@ -245,8 +247,8 @@ hipError_t hsavmm_paged_reserve(hsavmm_paged_t *buffer, int device, size_t capac
                                 unsigned int flags);
 hipError_t hsavmm_paged_map(hsavmm_paged_t buffer, size_t first, size_t count);
 hipError_t hsavmm_paged_unmap(hsavmm_paged_t buffer, size_t first, size_t count);
-/* Submits mapped pages to a retire queue, all of them or none: a kernel may still read them. Afterwards, they
- * cannot be used, and they can be mapped again when the queue has unmapped them. Returns hipErrorNotSupported
+/* Submits mapped pages to a retire queue, all of them or none: a kernel may still read them. Afterwards, the program
+ * cannot use the pages until the queue has unmapped them; then it can map them again. Returns hipErrorNotSupported
  * for a buffer with HSAVMM_PAGED_ZERO, and otherwise the errors of hsavmm_retire_submit. */
 hipError_t hsavmm_paged_retire(hsavmm_paged_t buffer, size_t first, size_t count,
                                hsavmm_retire_queue_t queue, const hsavmm_signal *signals,
@@ -255,13 +257,13 @@ hipError_t hsavmm_paged_retire(hsavmm_paged_t buffer, size_t first, size_t count
  * the access of its own buffer. The memory is released when its last page is unmapped. */
 hipError_t hsavmm_paged_share_pages(hsavmm_paged_t buffer, size_t first, size_t count,
                                     hsavmm_paged_t destination, size_t destination_first);
-/* Returns the number of mappings of this page's memory, of pages in all buffers, also retiring ones, and by address:
- * 1 if it is not shared, 0 if the page is not in use. */
+/* Returns the number of mappings of a page's memory: pages in all buffers, including retiring pages, and mappings that
+ * the program has made by address. The number is 1 if the memory is not shared, 0 if the page is not in use. */
 hipError_t hsavmm_paged_page_users(hsavmm_paged_t buffer, size_t page, size_t *users);
 hipError_t hsavmm_paged_grant(hsavmm_paged_t buffer, const hipMemLocation *locations, size_t count,
                               hipMemAccessFlags flags);
 hipError_t hsavmm_paged_revoke(hsavmm_paged_t buffer, const hipMemLocation *locations, size_t count);
-/* Any result may be null. */
+/* Returns the address, the size of a page and the number of pages; each result pointer may be null. */
 hipError_t hsavmm_paged_place(hsavmm_paged_t buffer, void **ptr, size_t *page, size_t *count);
 hipError_t hsavmm_paged_destroy(hsavmm_paged_t buffer);
 
@@ -280,7 +282,7 @@ hipError_t hsavmm_pausable_revoke(hsavmm_pausable_t buffer, const hipMemLocation
 hipError_t hsavmm_pausable_place(hsavmm_pausable_t buffer, void **ptr, size_t *size);
 hipError_t hsavmm_pausable_destroy(hsavmm_pausable_t buffer);
 
-/* A buffer whose memory is mapped `times` times in a row. */
+/* A ring buffer, whose memory is mapped `times` times in a row. */
 typedef struct hsavmm_ring *hsavmm_ring_t;
 
 /* `size` is rounded up to the granule. */
@@ -295,7 +297,7 @@ hipError_t hsavmm_ring_destroy(hsavmm_ring_t buffer);
 
 /* Frees everything that was reserved, mapped or allocated, and stops the runtime, after the running calls
  * have ended. The next call opens a runtime again. If hipIpcGetMemHandle has exported a dma-buf, AMD's
- * runtime up to 7.2 is not stopped, because that can crash (docs/defects.md,
+ * runtime up to 7.2 is not stopped, because stopping it can crash the process (docs/defects.md,
  * ipc_server_outlives_stop). */
 hipError_t hsavmm_shut_down(void);
 

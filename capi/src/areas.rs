@@ -100,11 +100,11 @@ extern "C" fn hsavmm_area_destroy(area: *mut c_void) -> hipError_t {
     run("hsavmm_area_destroy", || {
         let process = process()?;
         let open = process.objects.area(area)?;
-        // Locked until the area is removed, so that no other thread maps its memory meanwhile.
+        // Locked until the area is removed, so that no other thread maps memory of the area meanwhile.
         let mut mapped = open.mapped_mut();
         let count = mapped.memory.len();
         if count > 0 {
-            let message = format!("{count} of its allocations are still mapped");
+            let message = format!("{count} allocations of the area are still mapped");
             return Err(Failure::new(errors::ILLEGAL_STATE, message));
         }
         process.objects.remove(area)?;

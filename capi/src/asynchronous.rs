@@ -1,14 +1,14 @@
-//! Copies and fills in a stream, which are complete when they return, and copies of rectangles.
+//! Copies and fills in a stream, which are complete when the call returns, and copies of rectangles.
 
 use crate::process::process;
 use crate::status::{Failure, run};
 use crate::streams::stream;
 use crate::transfer::{copy, fill};
-use crate::types::{hipError_t, hipStream_t};
+use crate::types::{hipError_t, hipStream_t, memcpy_kind};
 use core::ffi::{c_int, c_void};
 
 macro_rules! copies {
-    ($($function:ident: $kind:literal;)+) => {
+    ($($function:ident: $kind:ident;)+) => {
         $(#[unsafe(no_mangle)]
         unsafe extern "C" fn $function(
             destination: *mut c_void,
@@ -19,16 +19,16 @@ macro_rules! copies {
             run(stringify!($function), || {
                 stream(raw)?;
                 // SAFETY: lib.rs states the rules for pointers to bytes.
-                unsafe { copy(destination, source, size, $kind) }
+                unsafe { copy(destination, source, size, memcpy_kind::$kind) }
             })
         })+
     };
 }
 
 copies! {
-    hipMemcpyHtoDAsync: 1;
-    hipMemcpyDtoHAsync: 2;
-    hipMemcpyDtoDAsync: 3;
+    hipMemcpyHtoDAsync: HOST_TO_DEVICE;
+    hipMemcpyDtoHAsync: DEVICE_TO_HOST;
+    hipMemcpyDtoDAsync: DEVICE_TO_DEVICE;
 }
 
 #[unsafe(no_mangle)]
@@ -61,7 +61,7 @@ unsafe extern "C" fn hipMemcpyPeerAsync(
         process.devices.agent(destination_device)?;
         process.devices.agent(source_device)?;
         // SAFETY: lib.rs states the rules for pointers to bytes.
-        unsafe { copy(destination, source, size, 3) }
+        unsafe { copy(destination, source, size, memcpy_kind::DEVICE_TO_DEVICE) }
     })
 }
 
@@ -108,13 +108,13 @@ unsafe fn copy_rows(
         }
     }
     if width == destination_pitch && width == source_pitch {
-        // SAFETY: the caller guarantees it; the rows are contiguous.
+        // SAFETY: the caller guarantees all rows, which are contiguous.
         return unsafe { copy(destination, source, width * height, kind) };
     }
     for row in 0..height {
         let to = destination.wrapping_byte_add(row * destination_pitch);
         let from = source.wrapping_byte_add(row * source_pitch);
-        // SAFETY: the caller guarantees it for each row.
+        // SAFETY: the caller guarantees each row.
         unsafe { copy(to, from, width, kind) }?;
     }
     Ok(())

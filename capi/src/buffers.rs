@@ -184,8 +184,9 @@ unsafe extern "C" fn hsavmm_paged_reserve(
     })
 }
 
+/// Returns the range of `count` pages from `first` on.
 fn pages(first: usize, count: usize) -> Result<Range<usize>, Failure> {
-    let overflow = || Failure::value("count", "exceeds the pages of the buffer");
+    let overflow = || Failure::value("count", "exceeds the number of pages of the buffer");
     Ok(first..first.checked_add(count).ok_or_else(overflow)?)
 }
 

@@ -57,8 +57,8 @@ functions! {
 const FOUND: c_int = 0;
 const NOT_FOUND: c_int = 1;
 
-/// Finds a function. HIP's header renames some functions to names with a version, but programs look up
-/// the name without it.
+/// Finds a function by its name. HIP's header renames some functions to names with a version, but programs look up
+/// the names without a version.
 ///
 /// # Safety
 /// The rules for pointers in lib.rs apply.

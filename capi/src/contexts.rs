@@ -77,14 +77,15 @@ extern "C" fn hipCtxSynchronize() -> hipError_t {
     run("hipCtxSynchronize", || process()?.devices.require())
 }
 
-/// The flags of each device. As in HIP, they do not depend on an open runtime.
+/// The flags of each device. As in HIP, they stay set when the runtime is closed.
 static FLAGS: Mutex<BTreeMap<c_int, c_uint>> = Mutex::new(BTreeMap::new());
 
 #[unsafe(no_mangle)]
 extern "C" fn hipSetDeviceFlags(flags: c_uint) -> hipError_t {
     run("hipSetDeviceFlags", || {
         process()?.devices.require()?;
-        // At most one waiting mode; hipDeviceMapHost, hipDeviceLmemResizeToMax.
+        // Valid are at most one waiting mode (hipDeviceScheduleMask, 0x7), hipDeviceMapHost (0x8) and
+        // hipDeviceLmemResizeToMax (0x10).
         if flags & !0x1f != 0 || !matches!(flags & 0x7, 0 | 1 | 2 | 4) {
             return Err(Failure::value("flags", format_args!("({flags:#x}) are invalid")));
         }

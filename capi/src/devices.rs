@@ -26,7 +26,7 @@ pub struct Devices {
 
 /// Selects the visible GPUs from a list of numbers and UUIDs (`GPU-…`) in the environment. The list
 /// ends at its first invalid entry, as in HIP. The numbers in `HIP_VISIBLE_DEVICES` count
-/// the devices that `ROCR_VISIBLE_DEVICES` selects. AMD's runtime applies the latter itself; this
+/// the devices that `ROCR_VISIBLE_DEVICES` selects. AMD's runtime applies `ROCR_VISIBLE_DEVICES` itself; this
 /// function applies it for the simulation.
 pub fn visible_devices(runtime: &Runtime, variable: impl Fn(&str) -> Option<String>) -> Devices {
     let mut gpus: Vec<&Agent> = runtime.gpus().collect();
@@ -34,13 +34,14 @@ pub fn visible_devices(runtime: &Runtime, variable: impl Fn(&str) -> Option<Stri
     if is_simulated && let Some(list) = variable("ROCR_VISIBLE_DEVICES") {
         gpus = select(&gpus, &list);
     }
-    let of_hip = ["HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"];
-    if let Some(list) = of_hip.iter().find_map(|name| variable(name)) {
+    let hip_variables = ["HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"];
+    if let Some(list) = hip_variables.iter().find_map(|name| variable(name)) {
         gpus = select(&gpus, &list);
     }
     Devices { gpus: gpus.into_iter().map(Agent::id).collect() }
 }
 
+/// Returns the GPUs of a list of numbers and UUIDs, up to its first invalid or repeated entry.
 fn select<'a>(gpus: &[&'a Agent], list: &str) -> Vec<&'a Agent> {
     let mut chosen: Vec<&Agent> = Vec::new();
     for word in list.split(',').map(str::trim) {
@@ -150,7 +151,7 @@ extern "C" fn hipInit(flags: c_uint) -> hipError_t {
     })
 }
 
-/// The version of the implemented interface.
+/// The version of the implemented interface: HIP 7.2.0.
 const VERSION: c_int = 70_200_000;
 
 #[unsafe(no_mangle)]
@@ -373,7 +374,7 @@ unsafe extern "C" fn hipDeviceCanAccessPeer(
     })
 }
 
-/// Returns the agents of a peer call: the current device, and the peer that owns the memory.
+/// Returns the agents of a call about peer access: the current device, and the peer that owns the memory.
 fn peers(peer: c_int, flags: c_uint) -> Result<(AgentId, AgentId), Failure> {
     let process = process()?;
     let (user, owner) = (process.devices.agent(current())?, process.devices.agent(peer)?);
@@ -386,7 +387,7 @@ fn peers(peer: c_int, flags: c_uint) -> Result<(AgentId, AgentId), Failure> {
     match process.runtime.agent(user).is_some_and(|agent| agent.can_access(owner)) {
         true => Ok((user, owner)),
         false => {
-            let message = "the current device cannot access the other's memory";
+            let message = "the current device cannot access the peer's memory";
             Err(Failure::new(errors::PEER_ACCESS_UNSUPPORTED, message))
         }
     }

@@ -89,13 +89,15 @@ extern "C" fn hipGetErrorString(error: hipError_t) -> *const c_char {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipDrvGetErrorName(error: hipError_t, to: *mut *const c_char) -> hipError_t {
     // SAFETY: lib.rs states the rules for result pointers.
-    run("hipDrvGetErrorName", || unsafe { write_out("to", to, known_entry(error)?.0.as_ptr()) })
+    run("hipDrvGetErrorName", || unsafe { write_out("name", to, known_entry(error)?.0.as_ptr()) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipDrvGetErrorString(error: hipError_t, to: *mut *const c_char) -> hipError_t {
     // SAFETY: lib.rs states the rules for result pointers.
-    run("hipDrvGetErrorString", || unsafe { write_out("to", to, known_entry(error)?.1.as_ptr()) })
+    run("hipDrvGetErrorString", || unsafe {
+        write_out("string", to, known_entry(error)?.1.as_ptr())
+    })
 }
 
 /// Returns the name and description of an error; rejects unknown numbers.

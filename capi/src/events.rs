@@ -42,6 +42,7 @@ fn create(to: *mut hipEvent_t, flags: c_uint) -> Result<(), Failure> {
     unsafe { write_out("event", to, number) }
 }
 
+/// Finds an event; fails if there is no device.
 fn event(raw: hipEvent_t) -> Result<Arc<Event>, Failure> {
     let process = process()?;
     process.devices.require()?;

@@ -34,7 +34,7 @@ unsafe extern "C" fn hipIpcOpenMemHandle(
     run("hipIpcOpenMemHandle", || {
         let process = process()?;
         not_null("ptr", ptr)?;
-        // HIP requires this flag, and its tests check it.
+        // HIP requires this flag, and hip-tests checks that other values are rejected.
         if flags != hsa_vmm::ipc::LAZY_ENABLE_PEER_ACCESS {
             let problem = format!("({flags:#x}) must be hipIpcMemLazyEnablePeerAccess");
             return Err(Failure::value("flags", problem));

@@ -9,7 +9,7 @@
 //! * `virtual_memory`, `memory`, `registered`, `queries`, `transfer`, `asynchronous`, `ipc`, `streams`,
 //!   `events`, `contexts`, `properties`, `unsupported`: HIP's functions, one file per subject.
 //! * `ranges`: address ranges as dma-bufs, by HIP's function and by an extension.
-//! * `own`, `areas`, `batches`, `buffers`, `retire`: extensions of HIP (`hsavmm_…`); `objects`: the
+//! * `extensions`, `areas`, `batches`, `buffers`, `retire`: extensions of HIP (`hsavmm_…`); `objects`: the
 //!   numbers by which C identifies areas, buffers, retire queues, streams and events.
 //!
 //! A pointer for a result must be null or writable, and a pointer to bytes must be valid for that
@@ -27,11 +27,11 @@ mod contexts;
 mod devices;
 mod errors;
 mod events;
+mod extensions;
 mod ipc;
 mod log;
 mod memory;
 mod objects;
-mod own;
 mod pointers;
 mod process;
 mod properties;

@@ -9,7 +9,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 /// Starts the log once; keeps an existing logger of a Rust program.
 pub fn init() -> Result<(), Failure> {
-    // The log contains addresses, which a privileged program must not disclose to its caller.
+    // Returns nothing in a privileged program, which must not disclose the addresses in the log to its caller.
     let Some(level) = environment_variable("HSA_VMM_LOG") else { return Ok(()) };
     let level = level.to_string_lossy();
     let level: LevelFilter = level.parse().map_err(|_| invalid_level(&level))?;

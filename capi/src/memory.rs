@@ -25,6 +25,7 @@ pub struct Allocation {
     pub device: c_int,
 }
 
+/// The kind of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Device,
@@ -78,7 +79,7 @@ impl Allocations {
         entry_at(&lock(&self.held), at.get(), |held| held.memory.size()).map(|(_, held)| held)
     }
 
-    /// Finds the opened memory that contains an address, and the device that opened it.
+    /// Finds the opened memory that contains an address, and the device that opened the memory first.
     pub fn opened_at(&self, at: Address) -> Option<(c_int, Arc<OpenedMemory>)> {
         let (_, opened) = entry_at(&lock(&self.opened), at.get(), Opened::size)?;
         Some((opened.device, opened.memory.first()?.clone()))
@@ -162,7 +163,7 @@ impl Allocations {
             }
             None => return Err(Failure::value("ptr", "is not the start of an allocation")),
         };
-        // If another thread is transferring to or from this memory, it is freed when that transfer ends.
+        // If another thread is transferring to or from this memory, the memory is freed when the transfer ends.
         map.remove(&at.get());
         drop(map);
         let Ok(Allocation { memory, kind, flags, device }) = Arc::try_unwrap(held) else {
@@ -283,12 +284,13 @@ fn allocate_on_host(
     unsafe { write_out("ptr", ptr, process.allocations.insert(held)?) }
 }
 
-/// The valid flags of `hipHostMalloc`, which have no effect here.
+/// The valid flags of `hipHostMalloc`: portable, mapped, write-combined, NUMA of the user, coherent and non-coherent.
+/// They have no effect in this library.
 const HOST_FLAGS: c_uint = 0x7 | 0x2000_0000 | 0x4000_0000 | 0x8000_0000;
 
 fn host_malloc(ptr: *mut *mut c_void, size: usize, flags: c_uint) -> Result<(), Failure> {
-    let both = 0x4000_0000 | 0x8000_0000;
-    if flags & !HOST_FLAGS != 0 || flags & both == both {
+    let coherent_and_not = 0x4000_0000 | 0x8000_0000;
+    if flags & !HOST_FLAGS != 0 || flags & coherent_and_not == coherent_and_not {
         return Err(Failure::value("flags", format_args!("({flags:#x}) are invalid")));
     }
     allocate_on_host(ptr, size, Kind::Host, flags)
@@ -343,7 +345,7 @@ fn free(ptr: *mut c_void, fits: impl FnOnce(Kind) -> bool) -> Result<(), Failure
 
 #[unsafe(no_mangle)]
 extern "C" fn hipFree(ptr: *mut c_void) -> hipError_t {
-    // Also frees host memory, as in HIP; rocSHMEM relies on it.
+    // As in HIP, frees host memory, too: rocSHMEM relies on this.
     run("hipFree", || free(ptr, |_| true))
 }
 
@@ -391,7 +393,7 @@ mod tests {
     use hsa_vmm::simulation::{Config, FaultPlan};
     use hsa_vmm::{Address, AgentId, PoolMemory, Runtime};
 
-    /// Returns a runtime with three GPUs, and memory of the first.
+    /// Returns a runtime with three GPUs, and the address of an allocation on the first.
     fn fixture(faults: FaultPlan) -> (Runtime, Vec<AgentId>, Allocations, Address) {
         let runtime = Runtime::simulated(Config::mi300x(3).with_faults(faults)).unwrap();
         let gpus: Vec<_> = runtime.gpus().map(hsa_vmm::Agent::id).collect();
@@ -406,6 +408,7 @@ mod tests {
         Address::new(allocations.insert(held).unwrap() as usize)
     }
 
+    /// Returns for each GPU whether it can access the allocation at an address.
     fn accessibility(allocations: &Allocations, at: Address, gpus: &[AgentId]) -> Vec<bool> {
         let held = allocations.at(at).unwrap();
         gpus.iter().map(|&gpu| held.memory.is_accessible_by(gpu)).collect()
@@ -415,20 +418,24 @@ mod tests {
     fn granting_a_peer_keeps_other_grants() {
         let (runtime, gpus, allocations, before) = fixture(FaultPlan::default());
         let foreign = allocate(&runtime, &allocations, gpus[1]);
-        let open = |at| accessibility(&allocations, at, &gpus);
-        assert_eq!(open(before), [true, false, false]);
+        let accessible = |at| accessibility(&allocations, at, &gpus);
+        assert_eq!(accessible(before), [true, false, false]);
         allocations.enable(gpus[0], gpus[1]).unwrap();
         allocations.enable(gpus[0], gpus[2]).unwrap();
         let after = allocate(&runtime, &allocations, gpus[0]);
         for at in [before, after] {
-            assert_eq!(open(at), [true, true, true]);
+            assert_eq!(accessible(at), [true, true, true]);
         }
         allocations.disable(gpus[0], gpus[1]).unwrap();
         let last = allocate(&runtime, &allocations, gpus[0]);
         for at in [before, after, last] {
-            assert_eq!(open(at), [true, false, true]);
+            assert_eq!(accessible(at), [true, false, true]);
         }
-        assert_eq!(open(foreign), [false, true, false], "memory of another owner is not affected");
+        assert_eq!(
+            accessible(foreign),
+            [false, true, false],
+            "memory of another owner is not affected"
+        );
         let again = allocations.disable(gpus[0], gpus[1]).unwrap_err();
         assert_eq!(again.code, errors::PEER_ACCESS_NOT_ENABLED);
         let twice = allocations.enable(gpus[0], gpus[2]).unwrap_err();

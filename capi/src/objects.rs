@@ -38,7 +38,8 @@ pub struct InArea {
     pub offset: usize,
     /// The size of the memory in bytes.
     pub size: usize,
-    /// Whether the address is the host's, in the program's own memory, which may continue before and after the range.
+    /// Whether the address is an address of the host in the program's own memory, which may continue before and after the
+    /// range.
     pub is_own: bool,
 }
 
@@ -65,7 +66,7 @@ impl OpenArea {
     /// Finds the memory that contains an address of the host or of the device.
     fn find(self: &Arc<Self>, at: Address) -> Option<InArea> {
         let mapped = self.mapped();
-        let existing = self.area.flags().maps_existing_memory();
+        let maps_existing = self.area.flags().maps_existing_memory();
         let position = |begin: Address, start, memory: &AreaMemory<'_>, is_own| {
             let offset = at.get().checked_sub(begin.get())?;
             let (area, size) = (self.clone(), memory.size());
@@ -78,10 +79,10 @@ impl OpenArea {
             })
         };
         let before = mapped.memory.range(..=at.get()).next_back();
-        let by_host =
-            before.and_then(|(&start, memory)| position(memory.address(), start, memory, existing));
-        // Only memory of the program can have another address on the device.
-        if by_host.is_some() || !existing {
+        let by_host = before
+            .and_then(|(&start, memory)| position(memory.address(), start, memory, maps_existing));
+        // Only memory of the program can have another address on the device than on the host.
+        if by_host.is_some() || !maps_existing {
             return by_host;
         }
         mapped
@@ -104,8 +105,8 @@ pub enum Object {
     Event(Arc<Event>),
 }
 
-/// The next number, per process, so that numbers from before a shut-down stay invalid. HIP uses 1 and 2
-/// for special streams.
+/// The next number of an object. It is counted for the whole process, so that numbers from before a shut-down stay
+/// invalid. HIP uses 1 and 2 for special streams.
 static NEXT: AtomicU64 = AtomicU64::new(16);
 
 /// All objects of one runtime.

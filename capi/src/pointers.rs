@@ -10,7 +10,7 @@ use hsa_vmm::Address;
 /// `to` is null or writable.
 pub unsafe fn write_out<T>(argument: &str, to: *mut T, value: T) -> Result<(), Failure> {
     not_null(argument, to)?;
-    // SAFETY: not null, so the caller guarantees that it is writable. It may be misaligned.
+    // SAFETY: not null, so the caller guarantees that the pointer is writable. It may be misaligned.
     unsafe { to.write_unaligned(value) };
     Ok(())
 }
@@ -21,7 +21,7 @@ pub unsafe fn write_out<T>(argument: &str, to: *mut T, value: T) -> Result<(), F
 /// `from` is null or readable.
 pub unsafe fn read<T: Copy>(argument: &str, from: *const T) -> Result<T, Failure> {
     not_null(argument, from)?;
-    // SAFETY: not null, so the caller guarantees that it is readable.
+    // SAFETY: not null, so the caller guarantees that the pointer is readable.
     Ok(unsafe { from.read_unaligned() })
 }
 
@@ -52,7 +52,7 @@ pub unsafe fn read_each<T: Copy>(
 ) -> Result<Vec<T>, Failure> {
     not_null(argument, from)?;
     if count > 1 << 16 {
-        return Err(Failure::value("count", format_args!("({count}) is too many")));
+        return Err(Failure::value("count", format_args!("({count}) is more than 65536")));
     }
     // SAFETY: not null, so the caller guarantees that all are readable.
     Ok((0..count).map(|index| unsafe { from.add(index).read_unaligned() }).collect())
@@ -68,7 +68,7 @@ pub fn not_null<T>(argument: &str, pointer: *const T) -> Result<(), Failure> {
 /// `text` is null or ends in a zero.
 pub unsafe fn text<'a>(argument: &str, text: *const c_char) -> Result<&'a str, Failure> {
     not_null(argument, text)?;
-    // SAFETY: not null, so the caller guarantees that it ends in a zero.
+    // SAFETY: not null, so the caller guarantees that the text ends in a zero.
     let text = unsafe { CStr::from_ptr(text) };
     text.to_str().map_err(|_| Failure::value(argument, "is not UTF-8"))
 }
@@ -88,7 +88,7 @@ pub fn cut<const ROOM: usize>(text: &str) -> [c_char; ROOM] {
     room
 }
 
-/// Writes a zero-terminated text into `length` bytes; cuts it if needed.
+/// Writes a zero-terminated text into `length` bytes; cuts the text if needed.
 ///
 /// # Safety
 /// `to` is null or has room for `length` bytes.

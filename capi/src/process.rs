@@ -17,12 +17,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     pub runtime: Backend,
-    /// `None`: the value of `HSA_VMM_PROFILE`, else the newest.
+    /// The profile of error numbers; `None`: the value of `HSA_VMM_PROFILE`, else the newest profile.
     pub profile: Option<HipProfile>,
-    /// Whether the library controls page tables; `None`: the value of `HSA_VMM_PAGE_TABLES`, else it does not.
+    /// Whether the library controls page tables; `None`: the value of `HSA_VMM_PAGE_TABLES`, else no control.
     pub page_tables: Option<bool>,
 }
 
+/// The runtime that the first call opens.
 #[derive(Clone, Debug, Default)]
 pub enum Backend {
     /// The runtime that `HSA_VMM_RUNTIME` names, else AMD's from the usual folders.
@@ -52,7 +53,7 @@ struct State {
 }
 
 static STATE: RwLock<Option<State>> = RwLock::new(None);
-/// Serialises opening, which is slow; `STATE` is not locked meanwhile.
+/// Held while a thread opens the runtime, which is slow; `STATE` is not locked meanwhile.
 static OPENING: Mutex<()> = Mutex::new(());
 /// The profile of error numbers, set when a runtime opens.
 static PROFILE: AtomicU8 = AtomicU8::new(7);
@@ -68,7 +69,7 @@ fn check_not_forked() -> Result<(), Failure> {
         owner => {
             let message = format!(
                 "this process was forked from process {owner} after that process had opened the runtime, \
-                 which a fork does not survive; fork first, or start a new program"
+                 which does not work in a forked child; fork first, or start a new program"
             );
             Err(Failure::new(errors::NOT_INITIALIZED, message))
         }
@@ -83,7 +84,7 @@ pub fn profile() -> HipProfile {
     }
 }
 
-fn open_process() -> Option<Arc<Process>> {
+fn current_process() -> Option<Arc<Process>> {
     STATE.read().unwrap_or_else(PoisonError::into_inner).as_ref()?.open.clone()
 }
 
@@ -96,17 +97,17 @@ fn with_state<T>(act: impl FnOnce(&mut State) -> T) -> T {
     act(state.get_or_insert_default())
 }
 
-/// Returns the process's runtime; opens it on first use. Fails in a forked child.
+/// Returns the process's runtime; the first call opens it. Fails in a forked child.
 pub fn process() -> Result<Arc<Process>, Failure> {
     check_not_forked()?;
-    if let Some(process) = open_process() {
+    if let Some(process) = current_process() {
         return Ok(process);
     }
     // Set before the first lock, and again after it, because a shut-down may have reset it.
     OWNER.store(std::process::id(), Ordering::Release);
     let _opening = lock_opening();
     OWNER.store(std::process::id(), Ordering::Release);
-    if let Some(process) = open_process() {
+    if let Some(process) = current_process() {
         return Ok(process);
     }
     let settings = with_state(|state| state.settings.clone());
@@ -129,7 +130,7 @@ pub fn configure(change: impl FnOnce(&mut Settings)) -> Result<(), Failure> {
             Ok(())
         }
         Some(_) => {
-            let message = "a runtime is open already; choose before the first call, or call \
+            let message = "a runtime is open already; configure the library before the first other call, or after \
                          hsavmm_shut_down()";
             Err(Failure::new(errors::SET_ON_ACTIVE_PROCESS, message))
         }

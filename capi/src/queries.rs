@@ -95,6 +95,7 @@ impl Found {
 /// The attributes of memory that does not belong to this library.
 const UNREGISTERED: hipPointerAttribute_t = hipPointerAttribute_t {
     kind: MEMORY_UNREGISTERED,
+    // hipInvalidDeviceId.
     device: -2,
     device_pointer: core::ptr::null_mut(),
     host_pointer: core::ptr::null_mut(),
@@ -159,6 +160,7 @@ unsafe extern "C" fn hipPointerGetAttribute(
                 }
                 pointer_attribute::RANGE_SIZE => write_out("data", data.cast(), size),
                 pointer_attribute::MAPPED => write_out("data", data.cast::<bool>(), true),
+                // HIP's other attributes.
                 1..=17 => Err(Failure::not_supported(format_args!("attribute {attribute}"))),
                 other => Err(Failure::value("attribute", format_args!("({other}) is invalid"))),
             }

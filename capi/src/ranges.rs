@@ -1,4 +1,4 @@
-//! Ranges of addresses as dma-bufs.
+//! Exports of address ranges as dma-bufs.
 
 use crate::pointers::{address, not_null, read, write_out};
 use crate::process::process;
@@ -67,12 +67,12 @@ unsafe extern "C" fn hsavmm_export_address_range(
     run("hsavmm_export_address_range", || {
         let process = process()?;
         // SAFETY: lib.rs states the rules for pointers.
-        let room = unsafe { read("count", count) }?;
+        let capacity = unsafe { read("count", count) }?;
         let exported = process.vmm()?.export_address_range(address(ptr), size)?;
         // SAFETY: as before.
         unsafe { write_out("count", count, exported.len()) }?;
-        if exported.len() > room {
-            let problem = format!("is {room}, and the range has {} segments", exported.len());
+        if exported.len() > capacity {
+            let problem = format!("is {capacity}, and the range has {} segments", exported.len());
             return Err(Failure::value("count", problem));
         }
         not_null("segments", segments)?;

@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex};
 #[derive(Clone, Debug)]
 struct Entry {
     area: Arc<OpenArea>,
+    /// The number of the area in `process.objects`.
     number: usize,
     size: usize,
     device_address: Address,
@@ -88,10 +89,10 @@ unsafe extern "C" fn hipHostRegister(ptr: *mut c_void, size: usize, flags: c_uin
             return Err(Failure::new(errors::HOST_MEMORY_ALREADY_REGISTERED, message));
         }
         // For all devices, as in HIP, also without `hipHostRegisterPortable`.
-        let kinds = AreaFlags::MAPPED | AreaFlags::GLOBAL;
+        let area_flags = AreaFlags::MAPPED | AreaFlags::GLOBAL;
         let area = match process.vmm() {
-            Ok(vmm) => Area::new(vmm, agent, kinds),
-            Err(_) => Area::without_vmm(&process.runtime, agent, kinds),
+            Ok(vmm) => Area::new(vmm, agent, area_flags),
+            Err(_) => Area::without_vmm(&process.runtime, agent, area_flags),
         }?;
         let host = NonNull::new(ptr.cast()).ok_or_else(|| Failure::value("ptr", "is null"))?;
         // SAFETY: the header requires `size` bytes that stay allocated until they are unregistered.

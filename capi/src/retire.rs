@@ -14,6 +14,9 @@ use std::time::Duration;
 /// `HSAVMM_RETIRE_NO_THREAD`.
 const NO_THREAD: c_uint = 1;
 
+/// The largest capacity of a queue.
+const MAX_CAPACITY: usize = 1 << 24;
+
 /// `hsavmm_signal`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -96,7 +99,8 @@ impl From<RetireReport> for Report {
     }
 }
 
-/// Makes passes over a queue for at most `milliseconds`, and writes the report.
+/// Unmaps the mappings of a queue whose signals have fired, waits at most `milliseconds` for the others, and writes the
+/// report.
 ///
 /// # Safety
 /// The rules for result pointers in lib.rs apply.
@@ -105,7 +109,7 @@ unsafe fn drain(
     milliseconds: c_uint,
     report: *mut Report,
 ) -> Result<(), Failure> {
-    // Checked first, because a report is returned once.
+    // Checked first: the queue reports each mapping only once, and that report must not be lost.
     not_null("report", report)?;
     let queue = process()?.objects.retire_queue(queue)?;
     let done = queue.drain(Duration::from_millis(milliseconds.into()))?;
@@ -125,8 +129,11 @@ unsafe extern "C" fn hsavmm_retire_create(
         if flags & !NO_THREAD != 0 {
             return Err(Failure::value("flags", format_args!("({flags:#x}) are invalid")));
         }
-        if capacity > 1 << 24 {
-            return Err(Failure::value("capacity", format_args!("({capacity}) is too large")));
+        if capacity > MAX_CAPACITY {
+            return Err(Failure::value(
+                "capacity",
+                format_args!("({capacity}) is too large: the maximum is {MAX_CAPACITY}"),
+            ));
         }
         let process = process()?;
         let mut builder = RetireQueue::builder(capacity);
@@ -152,7 +159,7 @@ unsafe extern "C" fn hsavmm_retire_submit(
 ) -> hipError_t {
     run("hsavmm_retire_submit", || {
         let queue = process()?.objects.retire_queue(queue)?;
-        // SAFETY: the header requires `count` signals, which exist until the retirement ends.
+        // SAFETY: the header requires `count` signals that exist until the range is unmapped.
         unsafe {
             let conditions = Conditions::read(signals, count)?;
             Ok(queue.submit_range(address(ptr), size, conditions.as_slice())?)

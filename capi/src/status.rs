@@ -39,7 +39,7 @@ impl Failure {
     }
 }
 
-/// Converts an error to the code of HIP in the process's profile.
+/// Implements the conversion of an error to a failure, with HIP's code in the process's profile.
 macro_rules! failures {
     ($($error:ident)+) => {
         $(impl From<$error> for Failure {
@@ -55,7 +55,8 @@ failures! { Error }
 /// Runs the body of a C function, and converts its result to an error number. Catches panics.
 pub fn run(function: &str, act: impl FnOnce() -> Result<(), Failure>) -> hipError_t {
     let outcome = catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|_| {
-        let message = "a defect of libhsavmm: it panicked; please report what led to it";
+        let message =
+            "libhsavmm panicked, which is a defect; please report the calls that led to it";
         Err(Failure::new(errors::UNKNOWN, message))
     });
     match outcome {

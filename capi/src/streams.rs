@@ -1,4 +1,4 @@
-//! Streams. Every call is complete when it returns, so a stream never waits.
+//! Streams. Every operation is complete when the call returns, so a stream never waits.
 
 use crate::devices::current;
 use crate::errors;
@@ -136,6 +136,7 @@ extern "C" fn hipStreamWaitEvent(raw: hipStream_t, event: hipEvent_t, flags: c_u
     run("hipStreamWaitEvent", || {
         stream(raw)?;
         process()?.objects.event(event)?;
+        // 0, or hipEventWaitExternal.
         if flags > 1 {
             return Err(Failure::value("flags", format_args!("({flags:#x}) are invalid")));
         }

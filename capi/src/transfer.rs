@@ -6,7 +6,7 @@ use crate::objects::{InArea, OpenArea};
 use crate::pointers::{address, not_null};
 use crate::process::{Process, process};
 use crate::status::{Failure, run};
-use crate::types::hipError_t;
+use crate::types::{hipError_t, memcpy_kind};
 use core::ffi::{c_int, c_uchar, c_ushort, c_void};
 use core::ops::Range;
 use hsa_vmm::agent::AgentKind;
@@ -19,15 +19,17 @@ use std::sync::Arc;
 /// The size of the intermediate buffer of a copy.
 const BUFFER_SIZE: usize = 4 << 20;
 
-/// Returns whether destination and source of a `hipMemcpyKind` are device memory; `None` for
-/// `hipMemcpyDefault`.
+/// Returns whether a copy of a kind ([`memcpy_kind`]) has device memory as its destination and as its source; `None`
+/// for `hipMemcpyDefault`.
 fn direction(kind: c_int) -> Result<Option<(bool, bool)>, Failure> {
     match kind {
-        0 => Ok(Some((false, false))),
-        1 => Ok(Some((true, false))),
-        2 => Ok(Some((false, true))),
-        3 | 1024 => Ok(Some((true, true))),
-        4 => Ok(None),
+        memcpy_kind::HOST_TO_HOST => Ok(Some((false, false))),
+        memcpy_kind::HOST_TO_DEVICE => Ok(Some((true, false))),
+        memcpy_kind::DEVICE_TO_HOST => Ok(Some((false, true))),
+        memcpy_kind::DEVICE_TO_DEVICE | memcpy_kind::DEVICE_TO_DEVICE_NO_CU => {
+            Ok(Some((true, true)))
+        }
+        memcpy_kind::DEFAULT => Ok(None),
         other => {
             let message = format!("`kind` ({other}) is invalid");
             Err(Failure::new(errors::INVALID_MEMCPY_DIRECTION, message))
@@ -43,6 +45,7 @@ enum End {
     Allocation(Arc<Allocation>, usize),
     /// Opened memory of another process, and an offset in it.
     Opened(Arc<OpenedMemory>, usize),
+    /// Addresses in a reservation.
     Mapped(Address),
     /// The program's own memory.
     Own(usize),
@@ -180,7 +183,7 @@ impl End {
     }
 }
 
-/// Runs a function on memory of an area. No other thread can unmap it during the call.
+/// Runs a function on memory of an area. No other thread can unmap the memory during the call.
 fn with_area_memory(
     area: &OpenArea,
     start: usize,
@@ -194,8 +197,8 @@ fn with_area_memory(
     Ok(act(memory)?)
 }
 
-/// Runs a function for each mapping in a range, and passes it an agent with the needed access:
-/// preferably the owner of the memory, else another GPU, else this process.
+/// Runs a function for each mapping in a range. Passes the function the agent that copies, which has the needed access:
+/// preferably the owner of the memory, else another GPU; `None` if neither has it, and this process must copy.
 ///
 /// One copy may span mappings of several devices, each accessible to its own device only.
 fn for_each_mapping(
@@ -264,7 +267,7 @@ pub unsafe fn copy(
             return contradiction("source");
         }
     }
-    // If the ranges overlap, reads each part before it is overwritten.
+    // If the ranges overlap, copies in the order in which each part is read before it is overwritten.
     let (first_to, first_from) =
         (to.comparison_address(destination as usize), from.comparison_address(source as usize));
     let backwards = first_to > first_from && first_to - first_from < size;
@@ -300,7 +303,7 @@ unsafe extern "C" fn hipMemcpyHtoD(
     size: usize,
 ) -> hipError_t {
     // SAFETY: lib.rs states the rules for pointers to bytes.
-    run("hipMemcpyHtoD", || unsafe { copy(destination, source, size, 1) })
+    run("hipMemcpyHtoD", || unsafe { copy(destination, source, size, memcpy_kind::HOST_TO_DEVICE) })
 }
 
 #[unsafe(no_mangle)]
@@ -310,7 +313,7 @@ unsafe extern "C" fn hipMemcpyDtoH(
     size: usize,
 ) -> hipError_t {
     // SAFETY: lib.rs states the rules for pointers to bytes.
-    run("hipMemcpyDtoH", || unsafe { copy(destination, source, size, 2) })
+    run("hipMemcpyDtoH", || unsafe { copy(destination, source, size, memcpy_kind::DEVICE_TO_HOST) })
 }
 
 #[unsafe(no_mangle)]
@@ -320,7 +323,9 @@ unsafe extern "C" fn hipMemcpyDtoD(
     size: usize,
 ) -> hipError_t {
     // SAFETY: lib.rs states the rules for pointers to bytes.
-    run("hipMemcpyDtoD", || unsafe { copy(destination, source, size, 3) })
+    run("hipMemcpyDtoD", || unsafe {
+        copy(destination, source, size, memcpy_kind::DEVICE_TO_DEVICE)
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -336,14 +341,14 @@ unsafe extern "C" fn hipMemcpyPeer(
         process.devices.agent(destination_device)?;
         process.devices.agent(source_device)?;
         // SAFETY: lib.rs states the rules for pointers to bytes.
-        unsafe { copy(destination, source, size, 3) }
+        unsafe { copy(destination, source, size, memcpy_kind::DEVICE_TO_DEVICE) }
     })
 }
 
 /// Fills memory with `count` copies of a pattern.
 ///
 /// # Safety
-/// The program's own memory must be that long and writable.
+/// The program's own memory must be writable for the whole length.
 pub unsafe fn fill(destination: *mut c_void, pattern: &[u8], count: usize) -> Result<(), Failure> {
     let process = process()?;
     process.devices.require()?;

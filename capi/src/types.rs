@@ -18,6 +18,7 @@ pub struct hipUUID {
     pub bytes: [c_char; 16],
 }
 
+pub const LOCATION_INVALID: c_int = 0;
 pub const LOCATION_DEVICE: c_int = 1;
 pub const LOCATION_HOST: c_int = 2;
 pub const LOCATION_HOST_NUMA: c_int = 3;
@@ -78,6 +79,18 @@ pub struct hipPointerAttribute_t {
     pub host_pointer: *mut c_void,
     pub is_managed: c_int,
     pub allocation_flags: c_uint,
+}
+
+/// Kinds of copies (`hipMemcpyKind`).
+pub mod memcpy_kind {
+    use super::c_int;
+
+    pub const HOST_TO_HOST: c_int = 0;
+    pub const HOST_TO_DEVICE: c_int = 1;
+    pub const DEVICE_TO_HOST: c_int = 2;
+    pub const DEVICE_TO_DEVICE: c_int = 3;
+    pub const DEFAULT: c_int = 4;
+    pub const DEVICE_TO_DEVICE_NO_CU: c_int = 1024;
 }
 
 /// Attributes of a pointer (`HIP_POINTER_ATTRIBUTE_…`).

@@ -6,7 +6,7 @@ use crate::process::{Process, process};
 use crate::status::{Failure, run};
 use crate::types::{
     ALLOCATION_PINNED, ALLOCATION_UNCACHED, LOCATION_DEVICE, LOCATION_HOST, LOCATION_HOST_NUMA,
-    hipError_t, hipMemAccessDesc, hipMemAllocationProp, hipMemFabricHandle_t,
+    LOCATION_INVALID, hipError_t, hipMemAccessDesc, hipMemAllocationProp, hipMemFabricHandle_t,
     hipMemGenericAllocationHandle_t, hipMemLocation, hipStream_t,
 };
 use core::ffi::{c_int, c_uint, c_ulonglong, c_void};
@@ -67,7 +67,7 @@ fn properties(
     Ok(properties)
 }
 
-/// Returns the error for an invalid device.
+/// Returns the error of `hipMemCreate` for an invalid device.
 fn device_error(vmm: &Vmm) -> hipError_t {
     match vmm.profile() {
         HipProfile::Hip6 => errors::INVALID_VALUE,
@@ -192,7 +192,7 @@ pub unsafe fn access_list(
 
 /// Returns the access that the host gets if the caller does not name it: the highest access of the
 /// devices, unless an earlier call named the host. In HIP the host can access devices' memory through
-/// the BAR, and programs rely on it.
+/// the PCI BAR, and programs rely on that.
 fn host_access(
     process: &Process,
     vmm: &Vmm,
@@ -294,8 +294,8 @@ unsafe extern "C" fn hipMemGetAllocationPropertiesFromHandle(
             Location::HostNuma(node) => {
                 hipMemLocation { kind: LOCATION_HOST_NUMA, id: c_int::try_from(node).unwrap_or(-1) }
             }
-            // The runtime does not report the owner of an import. HIP reports a wrong owner.
-            _ => hipMemLocation { kind: 0, id: -1 },
+            // The owner of the import is unknown. HIP reports a wrong owner.
+            _ => hipMemLocation { kind: LOCATION_INVALID, id: -1 },
         };
         let result = hipMemAllocationProp {
             kind: match properties.kind {

@@ -10,7 +10,7 @@ int main(void) {
   start();
   struct memory from = new_memory(), used = new_memory();
   flush();
-  /* Creates the queue: doing that later would make earlier changes take effect. */
+  /* The first copy creates the queue: its creation after the grant would make the grant take effect. */
   if (!copy(used.address, from.address)) check("the first copy", -1);
   struct memory to = new_memory();
   report(!copy(to.address, from.address), "the GPU faulted on memory to which it had just been granted access");

@@ -1,11 +1,12 @@
 /*
- * After memory was shared between two processes, a process gets access to memory of the other that was not shared.
+ * After two processes have shared memory, one process gets access to memory of the other that was not shared.
  *
- * As in shared_gem_handle.c, amdkfd deletes a GEM handle twice (amdgpu_amdkfd_gpuvm_free_memory_of_gpu): for the memory
- * and for its import. The table of these handles belongs to the GPU (adev->kfd.client), not to a process, so that an
- * import by another process has the same handle, too. The second deletion therefore takes the GEM handle from any memory
- * that was allocated in between, and the next allocation of any process gets its number. When that memory is mapped,
- * kfd_mem_export_dmabuf looks up the number, and exports the memory of the wrong process.
+ * As in shared_gem_handle.c, amdkfd deletes a GEM handle twice (amdgpu_amdkfd_gpuvm_free_memory_of_gpu): for the
+ * memory and for its import. The table of these handles belongs to the GPU (adev->kfd.client), not to a process, so
+ * that an import by another process has the same handle, too. If memory was allocated between the two deletions, the
+ * second one therefore takes the GEM handle from that memory, and the next allocation of any process gets the same
+ * handle number. When the memory that has lost its handle is mapped, kfd_mem_export_dmabuf looks up the number, and
+ * exports the memory of the wrong process.
  */
 #include "gpu.h"
 #include <sys/socket.h>
@@ -41,7 +42,8 @@ static int wait_for_turn(int socket) {
   return descriptor;
 }
 
-/* Starts the runtime, and makes it allocate what it needs for copies. Returns a page of the host. */
+/* Starts the runtime, and makes a first copy, so that the runtime allocates what copies need. Returns a page of the
+ * host, and its address for the GPU. */
 static char *start_copies(void **gpu_page) {
   start();
   char *page = aligned_alloc(4096, 4096);
@@ -53,7 +55,7 @@ static char *start_copies(void **gpu_page) {
   return page;
 }
 
-/* Imports shared memory and releases it, and maps its own memory later. */
+/* Imports shared memory and releases it. Later maps memory of its own, and reports memory of the owner. */
 static void run_reader(int socket) {
   char *address;
   void *gpu_page;

@@ -1,6 +1,6 @@
 /*
- * Freed memory stays accessible to a GPU: after AMDGPU_VA_OP_CLEAR of the end of a mapping, unmapping the rest removes
- * nothing.
+ * Freed memory stays accessible to a GPU: after AMDGPU_VA_OP_CLEAR of the end of a mapping, unmapping the rest does not
+ * remove its page-table entries.
  *
  * amdgpu_vm_bo_clear_mappings splits the mapping, and adds the remaining part to the list of mappings that are not in
  * the page table yet (bo_va->invalids). The removal of the remaining part is therefore not written to the page table.

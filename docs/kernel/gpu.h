@@ -3,7 +3,7 @@
  *
  * Build: cc -I hsa/sys/include docs/kernel/no_flush.c -ldl
  * Run as a user who may use the GPU, with AMD's runtime on the library path. A program exits with 1 if it sees
- * the defect, with 0 if it does not, and with 2 if a call fails.
+ * the defect, with 0 if it does not see the defect, and with 2 if a call fails.
  */
 #define _GNU_SOURCE
 #include "driver_abi.h"
@@ -50,13 +50,14 @@ struct memory {
   hsa_amd_vmem_alloc_handle_t handle;
 };
 
+/* Exits unless the status of a call is 0. */
 static void check(const char *call, int status) {
   if (status == 0) return;
   fprintf(stderr, "%s returned %#x\n", call, status);
   exit(2);
 }
 
-static void no_function(const char *name) {
+static void fail_without_function(const char *name) {
   fprintf(stderr, "the library has no function %s\n", name);
   exit(2);
 }
@@ -68,13 +69,13 @@ static void sleep_ms(long ms) {
   nanosleep(&time, NULL);
 }
 
-static hsa_status_t use_pool(hsa_amd_memory_pool_t found, void *data) {
+static hsa_status_t keep_first_pool(hsa_amd_memory_pool_t found, void *data) {
   (void)data;
   if (pool.handle == 0) pool = found;
   return HSA_STATUS_SUCCESS;
 }
 
-static hsa_status_t use_gpu(hsa_agent_t agent, void *data) {
+static hsa_status_t keep_first_gpu(hsa_agent_t agent, void *data) {
   (void)data;
   uint32_t type = HSA_DEVICE_TYPE_CPU;
   hsa_agent_get_info(agent, HSA_AGENT_INFO_DEVICE, &type);
@@ -89,7 +90,7 @@ static hsa_status_t on_event(const hsa_amd_event_t *event, void *data) {
   return HSA_STATUS_SUCCESS;
 }
 
-/* Starts AMD's runtime. A fault of the GPU is noted; the runtime does not abort. */
+/* Starts AMD's runtime. A fault of the GPU sets `faulted`, and the runtime does not abort. */
 static void start(void) {
   void *library = dlopen("libhsa-runtime64.so.1", RTLD_NOW | RTLD_GLOBAL);
   if (!library) {
@@ -97,14 +98,15 @@ static void start(void) {
     exit(2);
   }
 #define LOAD(name)                                                                                    \
-  if (!(name = (name##_fn)dlsym(library, #name))) no_function(#name);
+  if (!(name = (name##_fn)dlsym(library, #name))) fail_without_function(#name);
   FUNCTIONS(LOAD)
   CALL(hsa_init);
   CALL(hsa_amd_register_system_event_handler, on_event, NULL);
-  CALL(hsa_iterate_agents, use_gpu, NULL);
-  CALL(hsa_amd_agent_iterate_memory_pools, gpu, use_pool, NULL);
+  CALL(hsa_iterate_agents, keep_first_gpu, NULL);
+  CALL(hsa_amd_agent_iterate_memory_pools, gpu, keep_first_pool, NULL);
 }
 
+/* Creates memory of the GPU, maps it at new addresses, and grants the GPU access. */
 __attribute__((unused)) static struct memory new_memory(void) {
   struct memory memory;
   CALL(hsa_amd_vmem_address_reserve, (void **)&memory.address, SIZE, 0, 0);
@@ -135,6 +137,7 @@ __attribute__((unused)) static void flush(void) {
   CALL(hsa_amd_memory_unlock, page);
 }
 
+/* Prints whether the defect was seen, and exits. */
 static void report(int has_defect, const char *defect) {
   puts(has_defect ? defect : "the defect was not seen");
   fflush(stdout);

@@ -1,10 +1,11 @@
 /*
- * After imported memory was released, later memory of the process cannot be exported, nor mapped.
+ * After imported memory was released, memory that the process allocates later can be neither exported nor mapped.
  *
  * amdkfd imports a dma-buf with drm_gem_prime_fd_to_handle (amdgpu_amdkfd_gpuvm_import_dmabuf_fd). If this process
- * has allocated or imported the memory before, that returns the existing GEM handle, without counting the use.
- * amdgpu_amdkfd_gpuvm_free_memory_of_gpu deletes the GEM handle at the first of these frees. The next allocation takes
- * its number, and the second free deletes the GEM handle of that allocation.
+ * has allocated or imported the memory before, the function returns the existing GEM handle, without counting the use.
+ * When the import is freed, amdgpu_amdkfd_gpuvm_free_memory_of_gpu deletes the GEM handle, although the memory still
+ * uses it. The next allocation gets the same handle number. When the memory is freed, its free deletes the GEM handle
+ * of that allocation.
  */
 #include "gpu.h"
 

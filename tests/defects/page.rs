@@ -33,42 +33,43 @@ causes it nor can undo it.
 Five defects of amdgpu that programs of AMD's runtime meet. Each C program has few calls and links only libc, for a
 report to the driver's developers; its first comment names the kernel function. The emulated driver models the first
 three with the setting in the table (`HSA_KFD`, the variable of `hsa-vmm emulate`), and a test runs the programs
-with and without the setting on AMD's runtime. Each program also saw its defect on AMD's own amdgpu (Debian's
+with and without the setting on AMD's runtime. Each program also showed its defect on AMD's own amdgpu (Debian's
 6.12.117) in the virtual machine, with ROCr 6.4.3: `hsa-vmm vm --gpus 1 --rocr 6.4.3 -- ./no_flush`, and for
 `early_return` with `--parameter amdgpu.vm_update_mode=0 --parameter hsa_vmm.pte_delay=100`. `hsa-vmm fuzz` and `stress`
-found the last two there; their programs saw them with 6.1.2, 6.4.3 and 7.2.4 (with 6.1.2, the last one saw only that
-memory of another process cannot be mapped).
+found the last two there; their programs showed them with 6.1.2, 6.4.3 and 7.2.4 (with 6.1.2, the last program showed
+only that memory of another process cannot be mapped).
 
 | what goes wrong | program | emulated by | through the library |
 |---|---|---|---|
 | after an unmap, a GPU can still use the memory: nothing flushes its TLB | [no_flush.c](kernel/no_flush.c) | `tlb=on` | prevented with `VmmOptions::with_barrier` or `with_page_tables` |
 | after a grant, a GPU's access faults: the entries are written later | [early_return.c](kernel/early_return.c) | `pte_delay=100ms` | as above |
 | after a part of a mapping was removed, unmapping the rest leaves its entries: a GPU can use freed memory | [forgotten_entries.c](kernel/forgotten_entries.c) | `split_bug=on` | the library leaves no part of a mapping replaced or removed |
-| after imported memory was released, later memory of any process cannot be exported nor mapped | [shared_gem_handle.c](kernel/shared_gem_handle.c) | nothing | not prevented |
+| after imported memory was released, memory that is allocated later cannot be exported or mapped, in any process | [shared_gem_handle.c](kernel/shared_gem_handle.c) | nothing | not prevented |
 | after two processes have shared memory, one can read memory of the other that was not shared | [foreign_gem_handle.c](kernel/foreign_gem_handle.c) | nothing | not prevented |
 
 ## Quirks
 
 Each quirk is a defect that the library works around. The implementation of the runtime and its version
-decide which quirks to expect; `hsa-vmm info` shows all three. For AMD's ROCr, the version of its AMD extension
-counts: ROCm 6.1 has 1.4, 6.4 has 1.7, 7.2 has 1.15. AMD's second runtime, `libhsa` on rocddi
+decide which quirks to expect; `hsa-vmm info` shows implementation, version and quirks. For AMD's ROCr, the version
+of its AMD extension counts: ROCm 6.1 has 1.4, 6.4 has 1.7, 7.2 has 1.15. AMD's second runtime, `libhsa` on rocddi
 (rocm-systems#12228), reports 1.33 and has two of these quirks.
 
 The last column says what is done if the runtime is neither:
 
 * \"probe\": opening a `Vmm` looks for the quirk, also on known runtimes, and the result decides. This makes at most
-  20 calls on memory of its own, once for each runtime, and copies nothing. Differences from the version are logged
-  and shown by `hsa-vmm info` and in the reports of `hsa-vmm conform`. `VmmOptions::with_probing` switches it off.
+  20 calls on memory of its own, once for each runtime, and copies nothing. Results that differ from what the version
+  suggests are logged, and shown by `hsa-vmm info` and in the reports of `hsa-vmm conform`. `VmmOptions::with_probing`
+  can switch probing off.
   The probe for `peer_after_owner_fails` can only find the defect: a grant that succeeds may still corrupt the mapping,
   so that the version decides. Whether exported descriptors are close-on-exec is not probed, because the library always
   makes them so.
 * \"on\": a probe could crash the process, and the workaround is harmless on a correct runtime.
 * \"with `unmap_keeps_memory`\": worked around if the probe finds that quirk, which a correct runtime does not have. On
   a runtime like ROCm 10, which has only that quirk, the workaround of `memory_returns_with_addresses` is not needed:
-  `PausableBuffer::pause` can then lose its addresses to another thread, and reports that, and `PagedBuffer` keeps the
-  memory of unmapped pages until it is dropped.
+  `PausableBuffer::pause` can then lose its addresses to another thread, and reports the loss. `PagedBuffer` keeps
+  the memory of unmapped pages until the buffer is dropped.
 
-A program can switch on more, for a vendor's build that lacks a fix: `VmmOptions::with_quirks` with
+A program can switch on more quirks, for a vendor's build that lacks a fix: `VmmOptions::with_quirks` with
 `Vmm::open_with`, and `Ipc::with_quirks`.
 
 | quirk | ROCr | rocddi | what goes wrong, and what is done | public as | if unknown |

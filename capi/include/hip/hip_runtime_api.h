@@ -6,9 +6,9 @@
  * Every function returns hipSuccess or an error, and never crashes on an invalid handle.
  * hsavmm_last_message() in <hsavmm.h> returns the message of the last error. Functions that this
  * library does not support (kernels, graphs, sparse arrays) return hipErrorNotSupported. Copies are
- * complete when they return, so streams and events never wait.
+ * complete when the call returns, so streams and events never wait.
  *
- * C99 and C++17.
+ * The header is valid C99 and C++17.
  */
 #ifndef HSAVMM_HIP_HIP_RUNTIME_API_H
 #define HSAVMM_HIP_HIP_RUNTIME_API_H
@@ -22,7 +22,7 @@
 
 #include <hip/hip_version.h>
 
-/* Anonymous unions are HIP's, but not C99's. */
+/* HIP's types contain anonymous unions, which C99 lacks. */
 #if defined(__GNUC__)
 #define HSAVMM_ANONYMOUS __extension__
 #else
@@ -50,7 +50,8 @@ extern "C" {
 
 #include <hip/hsavmm/errors.h>
 
-/* The number of a GPU: from 0, in the runtime's order, after HIP_VISIBLE_DEVICES. */
+/* The number of a GPU, from 0: its index in HIP_VISIBLE_DEVICES if that variable is set, else in the order of the
+ * runtime. */
 typedef int hipDevice_t;
 typedef void *hipDeviceptr_t;
 /* Numbers that are never reused in a process, not pointers. */

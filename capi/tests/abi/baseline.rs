@@ -1,7 +1,7 @@
 //! The library's interface stays compatible: `abi/baseline.txt` contains the functions with their symbol versions,
 //! the types and the values of earlier versions, and the current interface must contain all of them.
 //!
-//! `HSA_VMM_WRITE_PAGES=1` adds new ones to the file. Removing one would need another soname.
+//! `HSA_VMM_WRITE_PAGES=1` adds new items to the file. Removing an item would need another soname.
 
 use crate::headers::{code, functions, headers};
 use crate::installed::install;
@@ -50,7 +50,7 @@ fn prototypes() -> BTreeSet<String> {
             let words: Vec<_> = statement.split_whitespace().collect();
             let statement = words.join(" ");
             let is_function =
-                ["hipError_t ", "const char *"].iter().any(|of| statement.starts_with(of));
+                ["hipError_t ", "const char *"].iter().any(|result| statement.starts_with(result));
             if is_function && statement.contains('(') {
                 all.insert(statement);
             }
@@ -112,7 +112,7 @@ fn interface_contains_the_baseline() {
     );
 }
 
-/// Builds a library with only the names, versions and soname of some nodes.
+/// Builds a library that has only the function names and versions of some nodes, and the library's soname.
 fn library_of(nodes: &Nodes, folder: &Path) {
     let (mut source, mut script, mut inherited) = (String::new(), String::new(), String::new());
     for (node, names) in nodes {
@@ -133,7 +133,7 @@ fn library_of(nodes: &Nodes, folder: &Path) {
     expect_success(&link.output().unwrap(), "the baseline's library");
 }
 
-/// Writes a program that needs every function of some nodes when the loader starts it, and calls none.
+/// Writes the source of a program that refers to every function of some nodes, and calls none: the loader must find all.
 fn program_with_every_function(nodes: &Nodes, file: &Path) {
     let (mut source, mut list) = (String::from("#include <stdio.h>\n"), String::new());
     for name in nodes.iter().flat_map(|(_, names)| names) {

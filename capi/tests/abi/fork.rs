@@ -3,8 +3,8 @@
 use crate::headers::functions;
 use crate::program::{Language, Program, expect_success};
 
-/// Returns the number of forks; 400 by default.
-fn forks() -> String {
+/// Returns the number of forks as text; 400 by default.
+fn fork_count() -> String {
     std::env::var("HSA_VMM_FORKS").unwrap_or_else(|_| "400".to_owned())
 }
 
@@ -23,7 +23,7 @@ fn every_function_returns_in_a_forked_child() {
     let all = functions();
     assert!(all.len() > 60 && all.contains("hipFree"), "{all:?}");
     let program = Program::compile("tests/c/fork.c", Language::C99, &["-pthread", "-ldl"]);
-    let output = program.on_simulation("gpus=2").arg(forks()).args(&all).output().unwrap();
+    let output = program.on_simulation("gpus=2").arg(fork_count()).args(&all).output().unwrap();
     let succeeded = expect_success(&output, "forked");
     let unexpected: Vec<_> =
         succeeded.lines().filter(|name| !WITHOUT_RUNTIME.contains(name)).collect();

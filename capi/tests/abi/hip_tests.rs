@@ -177,8 +177,8 @@ fn compile(language: Language) -> Vec<Program> {
     sources.map(|source| Program::compile(&source, language, &[])).collect()
 }
 
-/// The programs, compiled once for all tests.
-static IN_C: LazyLock<Vec<Program>> = LazyLock::new(|| compile(Language::C99));
+/// The programs compiled as C, once for all tests.
+static C_PROGRAMS: LazyLock<Vec<Program>> = LazyLock::new(|| compile(Language::C99));
 
 /// Runs all cases and compares their output with the expected lines.
 #[track_caller]
@@ -205,8 +205,9 @@ fn run_cases(
         assert!(output.status.success(), "{source}, {configuration}: {}", output.status);
         ran += expected.len();
     }
-    // Of the 2024 suite of virtual memory: the 49 that launch no kernel, five more without their
-    // kernels, and sparse arrays; five newer ones; ten of IPC; and those without a device.
+    // Of hip-tests' suite of virtual memory in 2024: 49 cases that launch no kernel, five cases that are run without
+    // their kernels, and the case of sparse arrays. Also five newer cases, ten cases of IPC, and 33 cases without a
+    // device.
     assert_eq!(ran, 49 + 5 + 1 + 5 + 10 + 33);
 }
 
@@ -221,7 +222,7 @@ fn cases_pass_on_every_generation() {
                 let has_uncached = profile == "hip7" && ["c", "d"].contains(&generation);
                 let sim = format!("era={generation},gpus={gpus}");
                 let what = format!("{profile} on {sim}");
-                run_cases(&IN_C, &what, gpus, has_uncached, |program| {
+                run_cases(&C_PROGRAMS, &what, gpus, has_uncached, |program| {
                     let mut command = program.on_simulation(&sim);
                     command.env("HSA_VMM_PROFILE", profile);
                     command
@@ -250,7 +251,7 @@ fn cases_pass_on_every_release() {
                 continue;
             }
             let what = format!("{profile} on {release}");
-            run_cases(&IN_C, &what, 2, false, |program| {
+            run_cases(&C_PROGRAMS, &what, 2, false, |program| {
                 let mut command = program.on_release(installation, &Emulation::gpus(2));
                 command.env("HSA_VMM_PROFILE", profile);
                 command

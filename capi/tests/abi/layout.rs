@@ -17,7 +17,7 @@ fn layout_is_equal_in_c_and_cplusplus() {
     }
 }
 
-/// Compiles and runs one of these programs; returns its output.
+/// Compiles and runs a program of [`SOURCES`]; returns its output.
 pub fn layout_of(source: &str, language: Language) -> String {
     let program = Program::compile(source, language, &[]);
     expect_success(&Command::new(program.file()).output().unwrap(), "print")

@@ -2,6 +2,7 @@
 
 mod baseline;
 mod examples;
+mod extensions;
 mod fork;
 mod headers;
 mod hip_page;
@@ -9,10 +10,9 @@ mod hip_tests;
 mod installed;
 mod interface;
 mod layout;
-mod own;
 mod privileges;
 mod program;
 mod programs;
+mod related_calls;
 mod sequences;
-mod surroundings;
 mod torture;

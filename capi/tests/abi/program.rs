@@ -59,7 +59,7 @@ impl Program {
     }
 
     /// Compiles a program that is not of this package: all files `*.cpp` of a folder, as C++17, with the
-    /// compiler's arguments in the file `flags`, if there is one, one in a line. The compiler runs in the
+    /// compiler's arguments in the file `flags`, if there is one, one on each line. The compiler runs in the
     /// folder, and prints no warnings.
     #[track_caller]
     pub fn compile_folder(folder: &Path) -> Self {

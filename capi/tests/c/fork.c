@@ -17,7 +17,7 @@ enum { THREADS = 3, MAX_FUNCTIONS = 256, SIZE = 2 << 20 };
 static volatile int stop;
 static hsavmm_area_t area;
 
-static void *busy(void *unused) {
+static void *make_calls(void *unused) {
   while (!stop) {
     void *memory, *mapped;
     hsavmm_usage usage;
@@ -72,7 +72,7 @@ int main(int count, char **arguments) {
   if (progress == MAP_FAILED) return 1;
   pthread_t threads[THREADS];
   for (int index = 0; index < THREADS; index++)
-    if (pthread_create(&threads[index], NULL, busy, NULL) != 0) return 1;
+    if (pthread_create(&threads[index], NULL, make_calls, NULL) != 0) return 1;
   for (int number = 0; number < forks; number++) {
     pid_t pid = fork();
     if (pid == 0) child(count, names, progress);

@@ -46,7 +46,7 @@ static void close_inside(const struct offer *offer) {
   EXPECT_SUCCESS(hipIpcCloseMemHandle(inside));
 }
 
-static void close_takes_an_address_inside(void) {
+static void close_accepts_interior_address(void) {
   struct channel channel = channel_open();
   struct offer offer;
   pid_t child = fork();
@@ -69,4 +69,4 @@ static void close_takes_an_address_inside(void) {
   EXPECT_SUCCESS(hipFree(ptr));
 }
 
-CASES(CASE(close_takes_an_address_inside))
+CASES(CASE(close_accepts_interior_address))

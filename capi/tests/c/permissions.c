@@ -1,4 +1,4 @@
-/* Lets the GPU access the second half of a handle, mapped alone, by a copy that the library does not see.
+/* Maps only the second half of a handle, and lets the GPU access it by a copy that the library does not see.
  * Arguments: the runtime's file, the flags to set (0, 1 or 3), and what the GPU does (reads, writes). Prints
  * "copied" or "faulted". */
 #ifndef _GNU_SOURCE

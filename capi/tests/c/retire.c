@@ -1,5 +1,5 @@
-/* Retires mappings: without signals on every runtime, and with the program's own signals where the process
- * has loaded a runtime whose functions it can find. Argument: that runtime's file. */
+/* Retires mappings without signals. With an argument, the file of the loaded runtime, also retires mappings with
+ * signals that the program creates by the runtime's functions. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -20,7 +20,7 @@ static void fail(int line, const char *what) {
 
 static size_t size;
 
-/* Maps `count` pieces of memory in a row, whose handles are released already. */
+/* Maps memory of `count` handles in a row, and releases the handles. */
 static char *map(size_t count) {
   hipMemAllocationProp prop;
   hipMemAccessDesc desc;

@@ -24,22 +24,23 @@ struct slot {
 /* A reservation; a freed one has no granules. */
 static struct range {
   char *start;
-  size_t count;
+  size_t count; /* granules */
   struct slot slots[GRANULES];
 } ranges[RANGES];
 
 static struct {
   hipMemGenericAllocationHandle_t value;
-  size_t count;
+  size_t count; /* granules */
   int references;
 } handles[HANDLES];
 
 static void *blocks[BLOCKS];
 static int descriptors[DESCRIPTORS], devices;
 static size_t granule, calls, failures;
-static unsigned long long state;
+static unsigned long long state; /* of the random numbers */
 static char *bytes;
 
+/* Returns a random number below a limit (xorshift). */
 static unsigned below(unsigned limit) {
   state ^= state << 13, state ^= state >> 7, state ^= state << 17;
   return (unsigned)(state >> 33) % limit;
@@ -61,7 +62,7 @@ static int check_result(const char *call, hipError_t error, int expected) {
   return error == hipSuccess;
 }
 
-/* Makes a call and compares its success with the expectation. */
+/* Makes a call. Fails unless it succeeds (`expected` is 1), fails (0) or does either (EITHER). */
 #define TRY(call, expected) check_result(#call, call, expected)
 
 /* ---- The model ----------------------------------------------------------------------------- */
@@ -90,7 +91,8 @@ static int is_edge(char *at) {
   return !slot || !slot->handle || slot->is_start;
 }
 
-/* Returns whether a range of one reservation is unmapped, or consists of whole mappings if `mapped`. */
+/* Returns whether a range lies in one reservation, and consists of whole mappings (`mapped` is 1) or is completely
+ * unmapped (`mapped` is 0). */
 static int is_run(char *at, size_t size, int mapped) {
   struct range *range = range_at(at);
   size_t done;
@@ -117,7 +119,7 @@ static char *some_address(void) {
   return range->start + (once_in(2) ? 0 : below(GRANULES) * granule) + once_in(16);
 }
 
-/* Returns a number of granules, often the mapped size at an address, or an invalid one. */
+/* Returns a size in bytes: mostly whole granules, often the mapped size at an address; sometimes an invalid size. */
 static size_t some_size(char *at) {
   size_t size = granule;
   if (once_in(16)) return (size_t)state >> below(64);

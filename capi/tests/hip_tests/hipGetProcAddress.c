@@ -1,7 +1,7 @@
-/* hipGetProcAddress: looks up every function of virtual memory by its name (added in 2026). */
+/* hipGetProcAddress: looks up every function of virtual memory by its name (in hip-tests since 2026). */
 #include "memory.h"
 
-/* Returns the function of a name, which must be the one that the program is linked with. */
+/* Returns the address of a function by its name. */
 static void *by_name(const char *name) {
   hipDriverProcAddressQueryResult result = HIP_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
   void *function = NULL;

@@ -16,7 +16,8 @@ static void open_offer(const struct offer *offer) {
     int can = 0;
     EXPECT_SUCCESS(hipSetDevice(device));
     EXPECT_SUCCESS(hipDeviceCanAccessPeer(&can, device, offer->device));
-    /* A device is not its own peer. The original skips it, and tests nothing with a single device. */
+    /* A device is not its own peer. The original skips the device that owns the memory, and therefore tests nothing
+     * with a single device. */
     if (!can && device != offer->device) continue;
     EXPECT_SUCCESS(hipMalloc(&own, BYTES));
     EXPECT_SUCCESS(hipIpcOpenMemHandle(&opened, offer->handle, hipIpcMemLazyEnablePeerAccess));

@@ -16,8 +16,8 @@ static void hipMemAddressReserve_AlignmentTest(void) {
   EXPECT_SUCCESS(hipMemRelease(handle));
 }
 
-/* HIP 6 returned out of memory for an invalid size. The original rejects an alignment that is not a power
- * of two only on NVIDIA; this library always rejects it. */
+/* HIP 6 returned out of memory for an invalid size. The original expects an error for an alignment that is not a
+ * power of two only on NVIDIA; this library always returns an error. */
 static void hipMemAddressReserve_Negative(void) {
   size_t size = round_up(0, BYTES);
   hipError_t invalid_size = by_profile(hipErrorMemoryAllocation, hipErrorInvalidValue);

@@ -31,8 +31,8 @@ static void hipMemCreate_ChkDev2HstMemcpy_ReleaseHdlPreUse(void) {
   unmap_and_free(ptr, size);
 }
 
-/* The original's kernel squares the numbers; here the host squares them. A copy treats three mapped
- * handles as one range. */
+/* The original's kernel squares the numbers; here the host squares them. One copy covers the mappings of three
+ * handles. */
 static void hipMemCreate_MapNonContiguousChunks(void) {
   enum { CHUNKS = 3 };
   static int values[CHUNKS * N];
@@ -64,7 +64,7 @@ static void hipMemCreate_MapNonContiguousChunks(void) {
   EXPECT_SUCCESS(hipMemAddressFree(ptr, all));
 }
 
-/* The original compares ints with the byte, and can therefore only use 0. */
+/* The original compares ints with the value of a byte, and can therefore only use 0. */
 static void hipMemCreate_ChkWithMemset(void) {
   static unsigned char bytes[N * sizeof(int)];
   size_t size = round_up(0, BYTES), index;

@@ -1,4 +1,4 @@
-/* hipMemSetAccess for the host as location, on memory of another process (added in 2026). */
+/* hipMemSetAccess grants the host access to memory of another process (in hip-tests since 2026). */
 #include "process.h"
 #include "shareable.h"
 
@@ -53,7 +53,7 @@ static void hipMemSetAccess_MulProc_ImportedDeviceMem_HostAccess(void) {
   import_in_child(1, write_by_host);
 }
 
-/* The host and a device write in turn: the host's numbers, the device's, then the host's. */
+/* The host writes numbers, the device fills the memory, and the host writes numbers again. */
 static void write_by_both(hipDeviceptr_t ptr, size_t size) {
   const int pattern = (int)0xdeadbeef;
   const int *values = (const int *)ptr;

@@ -62,8 +62,8 @@ static void hipMemSetAccess_FuncTstOnMultDev(void) {
   }
 }
 
-/* In HIP the host can access memory to which a device has access. The original needs two devices, but
- * tests one at a time. */
+/* In HIP the host can access memory to which a device has access. The original needs two devices, but tests the
+ * devices one by one. */
 static void hipMemSetAccess_AccessDirectlyFromHost(void) {
   int device, count = device_count();
   for (device = 0; device < count; device++) {
@@ -191,10 +191,9 @@ static void hipMemSetAccess_Vmm2VMMMemCpy(void) {
   unmap_and_free(to, size);
 }
 
-/* The original maps the first device's memory once more for the peer, by a handle that it has
- * already released, and HIP accepts it. It also creates memory of the peer that it never uses. Here
- * a released handle is rejected, so the handle is retained by its address; and the peer's own memory
- * is copied too. */
+/* The original maps the first device's memory again for the peer by a released handle, which HIP accepts. It also
+ * creates memory of the peer, and never uses this memory. This library rejects a released handle, so this case retains
+ * the handle by the address of the mapping. It also copies to the peer's own memory. */
 static void hipMemSetAccess_Vmm2VMMInterDevMemCpy(void) {
   size_t size = round_up(0, BYTES);
   hipMemGenericAllocationHandle_t released, retained;
@@ -281,7 +280,7 @@ static void hipMemSetAccess_GrowVMM(void) {
   unmap_and_free(ptr, 2 * size);
 }
 
-/* A complete cycle with numbers from `first` on. */
+/* Runs a complete cycle, and copies the numbers from `first` on. */
 static void *map_write_read(void *first) {
   int values[N];
   int from = (int)(intptr_t)first;
@@ -308,7 +307,7 @@ static void hipMemSetAccess_Multithreaded(void) {
   for (index = 0; index < 5; index++) CHECK(pthread_join(threads[index], NULL) == 0);
 }
 
-/* Parent and child, forked before the runtime is open, each with its own runtime. */
+/* Parent and child, forked before the runtime is open, each run a cycle on a runtime of their own. */
 static void hipMemSetAccess_MultiProc(void) {
   struct channel channel = channel_open();
   pid_t child = fork();
@@ -344,8 +343,8 @@ static void expect_invalid_calls_fail(hipDeviceptr_t ptr, size_t size) {
   EXPECT_ERROR(hipMemSetAccess(ptr, size, &desc, 1), hipErrorInvalidValue);
 }
 
-/* The original passes the address of a local variable, for which every call fails anyway; the
- * mapping is tested too. */
+/* The original passes the address of a local variable, for which every call fails anyway. This case also passes a
+ * mapping. */
 static void hipMemSetAccess_negative(void) {
   size_t size = round_up(0, BYTES);
   hipMemGenericAllocationHandle_t handle = create(0, size);
@@ -366,7 +365,7 @@ static void hipMemSetAccess_negative(void) {
   EXPECT_SUCCESS(hipMemRelease(handle));
 }
 
-/* Added in 2026: access of the host as location, without any device. */
+/* Grants access to the host, and to no device at first (in hip-tests since 2026). */
 static void hipMemSetAccessHost_devicealloc(void) {
   size_t size = round_up(0, BYTES);
   hipMemGenericAllocationHandle_t handle = create(0, size);

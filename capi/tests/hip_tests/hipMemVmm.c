@@ -20,7 +20,7 @@ static void full_cycle(const hipMemAllocationProp *prop, size_t size, size_t ali
 }
 
 /* The original leaves fields of the properties uninitialised, which can request handle types that
- * do not exist; here they are 0. Its recommended granularity is used only for alignment. */
+ * do not exist; here they are 0. The recommended granularity is used only as the alignment. */
 static void hipMemVmm_Basic(void) {
   hipMemAllocationProp prop = properties_of(0);
   size_t granularity = 0;
@@ -29,7 +29,7 @@ static void hipMemVmm_Basic(void) {
   full_cycle(&prop, 4096, granularity);
 }
 
-/* Added in 2026. HIP 6 and older runtimes have no uncached memory. */
+/* In hip-tests since 2026. HIP 6 and older runtimes have no uncached memory. */
 static void hipMemVmm_Uncached(void) {
   hipMemAllocationProp prop = properties_of(0);
   hipMemGenericAllocationHandle_t handle;

@@ -1,8 +1,8 @@
-/* Calls functions without a device (HIP_VISIBLE_DEVICES selects none), also those of virtual
- * memory and IPC, which the originals omit. Functions that this library lacks are omitted. */
+/* Calls functions without a device (HIP_VISIBLE_DEVICES selects none). Unlike the originals, these cases also call the
+ * functions of virtual memory and IPC. Functions that this library lacks are omitted. */
 #include "case.h"
 
-/* A case of one call. The usual end of a case needs a device, so it ends here. */
+/* Defines a case of one call. The case exits itself, because the usual end of a case needs a device. */
 #define WITHOUT_DEVICE(function, call)                                                             \
   static void NoGpuTst_##function(void) {                                                          \
     CHECK(setenv("HIP_VISIBLE_DEVICES", "-1", 1) == 0);                                            \

@@ -67,7 +67,7 @@ public:
     return descriptors;
   }
 
-  void add_peer(int device) { access(device, 0, handles_.size()); }
+  void add_peer(int device) { grant_access(device, 0, handles_.size()); }
 
   void unmap(size_t first, size_t last) {
     OK(hipStreamSynchronize(stream_));
@@ -88,10 +88,10 @@ private:
   void map(size_t first) {
     for (size_t index = first; index < handles_.size(); ++index)
       OK(hipMemMap(at(index), PIECE, 0, *handles_[index], 0));
-    access(device_, first, handles_.size());
+    grant_access(device_, first, handles_.size());
   }
 
-  void access(int device, size_t first, size_t last) {
+  void grant_access(int device, size_t first, size_t last) {
     hipMemAccessDesc desc{};
     desc.location.type = hipMemLocationTypeDevice;
     desc.location.id = device;
@@ -141,7 +141,7 @@ int main() {
   const pid_t child_pid = fork();
   CHECK(child_pid >= 0);
   if (child_pid == 0) {
-    /* The child then ends if its parent fails. */
+    /* Without these ends of the pipes in the child, the child's read returns if the parent fails. */
     CHECK(close(down[1]) == 0 && close(up[0]) == 0);
     child(down[0], up[1]);
     return 0;

@@ -19,9 +19,10 @@ hour) and writes this page. Without `HSA_VMM_WRITE_PAGES`, the test compares the
 `HSA_VMM_LONG=1`, any `cargo test`) checks that `conform` and `bringup` detect every fault that has a case or level here.
 By default, `cargo test` checks that each effect of each call has a row, and runs a row that a seed chooses.
 
-`bringup` names the level that fails and the call that it reports as the cause; `conform` the first case that
-fails. The effects are described in [`hsa/faults/README.md`](../hsa/faults/README.md). A delay is not a fault:
-no tool may report it. Without planned faults, no tool reports a fault.
+The column of `bringup` names the level that fails and the call that `bringup` reports as the cause, the column of
+`conform` the first case that fails. The effects are described in
+[`hsa/faults/README.md`](../hsa/faults/README.md). A delay is not a fault: no tool may report it. Without planned faults,
+no tool reports a fault.
 
 A cell without a case or level contains the reason why the fault is not detected.
 
@@ -64,7 +65,7 @@ pub const REPRESENTATIVES: [(&str, &str, &str); 16] = [
     ("COPY=garbled", "", ""),
     ("AVAILABLE_MEMORY=double", NO_QUERY, NO_QUERY),
 ];
-const NO_QUERY: &str = "it does not query the available memory";
+const NO_QUERY: &str = "this tool does not query the available memory";
 
 /// The last section: the virtual machine.
 pub const MACHINE: Target = Target::Machine("6.4.3");

@@ -13,8 +13,8 @@ typedef enum hipMemcpyKind {
   hipMemcpyDeviceToDeviceNoCU = 1024
 } hipMemcpyKind;
 
-/* Copies are complete when they return. Mapped memory is copied by an agent that has access. `kind` must
- * match the pointers, or be hipMemcpyDefault. */
+/* Copies are complete when the call returns. An agent that has access to the memory copies mapped memory. `kind`
+ * must match the pointers, or be hipMemcpyDefault. */
 hipError_t hipMemcpy(void *destination, const void *source, size_t size, hipMemcpyKind kind);
 hipError_t hipMemcpyHtoD(hipDeviceptr_t destination, const void *source, size_t size);
 hipError_t hipMemcpyDtoH(void *destination, hipDeviceptr_t source, size_t size);
@@ -29,7 +29,7 @@ hipError_t hipMemsetD8(hipDeviceptr_t destination, unsigned char value, size_t c
 hipError_t hipMemsetD16(hipDeviceptr_t destination, unsigned short value, size_t count);
 hipError_t hipMemsetD32(hipDeviceptr_t destination, int value, size_t count);
 
-/* Like the functions without `Async`; they also check the stream. */
+/* Do the same as the functions without `Async`, and also check the stream. */
 hipError_t hipMemcpyAsync(void *destination, const void *source, size_t size, hipMemcpyKind kind,
                           hipStream_t stream HSAVMM_DEFAULT(NULL));
 hipError_t hipMemcpyHtoDAsync(hipDeviceptr_t destination, const void *source, size_t size,

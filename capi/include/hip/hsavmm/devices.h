@@ -62,7 +62,7 @@ hipError_t hipDeviceGetUuid(hipUUID *uuid, hipDevice_t device);
 hipError_t hipDeviceGetPCIBusId(char *id, int length, int device);
 hipError_t hipDeviceTotalMem(size_t *bytes, hipDevice_t device);
 hipError_t hipDeviceGetAttribute(int *value, hipDeviceAttribute_t attribute, int device);
-/* Sets `*can` to 1 if `device` can access memory of `peer`, else to 0; to 0 for the device itself. */
+/* Sets `*can` to 1 if `device` can access memory of `peer`, else to 0. A device is not its own peer (0). */
 hipError_t hipDeviceCanAccessPeer(int *can, int device, int peer);
 /* Grants the current device access to memory that hipMalloc allocates on `peer`, now and later. */
 hipError_t hipDeviceEnablePeerAccess(int peer, unsigned int flags);

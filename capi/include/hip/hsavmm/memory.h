@@ -79,19 +79,18 @@ hipError_t hipHostFree(void *ptr);
 hipError_t hipHostAlloc(void **ptr, size_t size, unsigned int flags);
 hipError_t hipMallocHost(void **ptr, size_t size);
 hipError_t hipFreeHost(void *ptr);
-/* Allocates memory of the host that all devices can access. It never migrates. */
+/* Allocates memory of the host that all devices can access. The memory never migrates. */
 hipError_t hipMallocManaged(void **ptr, size_t size,
                             unsigned int flags HSAVMM_DEFAULT(hipMemAttachGlobal));
-/* Allocates as hipMalloc (hipDeviceMallocDefault), or fine-grained memory (hipDeviceMallocFinegrained).
+/* Allocates the same memory as hipMalloc (hipDeviceMallocDefault), or fine-grained memory (hipDeviceMallocFinegrained).
  * For uncached, contiguous and signal memory, returns hipErrorNotSupported. */
 hipError_t hipExtMallocWithFlags(void **ptr, size_t size, unsigned int flags);
-/* As hipMalloc and hipFree, for the stream's device. They are complete when they return. There are no
- * pools. */
+/* Do the same as hipMalloc and hipFree, for the stream's device. The operation is complete when the call returns. There
+ * are no memory pools. */
 hipError_t hipMallocAsync(void **ptr, size_t size, hipStream_t stream);
 hipError_t hipFreeAsync(void *ptr, hipStream_t stream);
 
-/* Grants all devices access to memory of the program, which must stay allocated until it is
- * unregistered. */
+/* Grants all devices access to memory of the program. The memory must stay allocated until it is unregistered. */
 hipError_t hipHostRegister(void *ptr, size_t size, unsigned int flags);
 hipError_t hipHostUnregister(void *ptr);
 /* Returns the address at which devices access memory from hipHostMalloc or hipHostRegister. */
@@ -100,8 +99,8 @@ hipError_t hipHostGetDevicePointer(void **device_ptr, void *host_ptr, unsigned i
 hipError_t hipHostGetFlags(unsigned int *flags, void *ptr);
 
 hipError_t hipMemGetInfo(size_t *free, size_t *total);
-/* For memory that is not this library's, returns hipErrorInvalidValue and sets the type
- * hipMemoryTypeUnregistered. */
+/* Returns the attributes of an address. For memory that does not belong to this library, returns hipErrorInvalidValue
+ * and sets the type hipMemoryTypeUnregistered. */
 hipError_t hipPointerGetAttributes(hipPointerAttribute_t *attributes, const void *ptr);
 /* Writes one attribute, in the type that HIP documents; returns hipErrorNotSupported for attributes that
  * this library does not support. */

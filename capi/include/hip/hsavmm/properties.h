@@ -4,7 +4,7 @@
  *
  * The library sets the members that identify the device, and those that describe memory, blocks, clocks and
  * caches, as the runtime reports them. The runtime does not report registers and the size of constant memory:
- * these members are 0, as are those of textures, surfaces and other features that the library does not have.
+ * these members are 0, as are the members for textures, surfaces and other features that the library does not have.
  */
 #ifndef HSAVMM_HIP_PROPERTIES_H
 #define HSAVMM_HIP_PROPERTIES_H

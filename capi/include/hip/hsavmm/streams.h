@@ -1,7 +1,7 @@
 /*
  * Streams, events and contexts that programs use with memory. Included by hip_runtime_api.h.
  *
- * Every copy of this library is complete when the call returns. A stream therefore never waits,
+ * Every operation of this library is complete when the call returns. A stream therefore never waits,
  * and an event is complete as soon as it is recorded.
  */
 #ifndef HSAVMM_HIP_STREAMS_H
@@ -42,7 +42,7 @@ hipError_t hipStreamWaitEvent(hipStream_t stream, hipEvent_t event,
 hipError_t hipDeviceGetStreamPriorityRange(int *least, int *greatest);
 /* Always sets `*status` to hipStreamCaptureStatusNone. */
 hipError_t hipStreamIsCapturing(hipStream_t stream, hipStreamCaptureStatus *status);
-/* Exchanges the mode of this thread. The mode has no effect, because there are no captures. */
+/* Exchanges the mode of this thread with `*mode`. The mode has no effect, because there are no captures. */
 hipError_t hipThreadExchangeStreamCaptureMode(hipStreamCaptureMode *mode);
 
 /* ---- Events -------------------------------------------------------------------------------- */

@@ -75,7 +75,7 @@ typedef enum hipMemoryAdvise {
   hipMemAdviseUnsetCoarseGrain = 101
 } hipMemoryAdvise;
 
-/* Managed memory is memory of the host, and never migrates. */
+/* Managed memory is memory of the host, which never migrates: advice and prefetching are not supported. */
 hipError_t hipMemAdvise(const void *ptr, size_t size, hipMemoryAdvise advice, int device);
 hipError_t hipMemPrefetchAsync(const void *ptr, size_t size, int device,
                                hipStream_t stream HSAVMM_DEFAULT(NULL));

@@ -23,7 +23,7 @@ typedef enum hipMemAllocationHandleType {
   hipMemHandleTypeFabric = 0x8
 } hipMemAllocationHandleType;
 
-/* A handle of memory for other machines of a fabric: UALink. */
+/* A handle of memory for other machines of a fabric (UALink). */
 typedef struct hipMemFabricHandle_st {
   unsigned char data[64];
 } hipMemFabricHandle_t;
@@ -134,7 +134,7 @@ typedef struct hipArrayMapInfo {
   unsigned int reserved[2];
 } hipArrayMapInfo;
 
-/* Reserves `size` bytes of addresses, near `address` if that is not null; `flags` is 0. For an exact
+/* Reserves `size` bytes of addresses, near `address` if `address` is not null; `flags` is 0. For an exact
  * address, use hsavmm_reserve_at(). */
 hipError_t hipMemAddressReserve(void **ptr, size_t size, size_t alignment, void *address,
                                 unsigned long long flags);
@@ -144,15 +144,15 @@ hipError_t hipMemCreate(hipMemGenericAllocationHandle_t *handle, size_t size,
                         const hipMemAllocationProp *prop, unsigned long long flags);
 /* Releases one reference; mapped memory is kept until it is unmapped. */
 hipError_t hipMemRelease(hipMemGenericAllocationHandle_t handle);
-/* Maps `size` bytes of a handle, from `offset` on. `flags` is 0; so is `offset`, unless the library controls
- * GPUs' page tables: hsavmm_use_page_tables(). */
+/* Maps `size` bytes of a handle, from `offset` on. `flags` is 0. `offset` is 0, unless the library controls GPUs'
+ * page tables: hsavmm_use_page_tables(). */
 hipError_t hipMemMap(void *ptr, size_t size, size_t offset, hipMemGenericAllocationHandle_t handle,
                      unsigned long long flags);
 /* Unmaps a range, which must consist of whole, adjacent mappings. */
 hipError_t hipMemUnmap(void *ptr, size_t size);
 /* Sets the access to a range, which must consist of whole, adjacent mappings; if the call fails, nothing
  * has changed. Devices that `desc` does not name keep their access. As in HIP, a host that can access
- * all GPUs' memory gets the highest access of a device, until a call names the host. The access of GPUs
+ * all GPUs' memory gets the highest access that any device has, until a call names the host. The access of GPUs
  * is enforced only where hsavmm_enforcement() says so; see hsavmm_use_page_tables() and hsavmm_revoke(). */
 hipError_t hipMemSetAccess(void *ptr, size_t size, const hipMemAccessDesc *desc, size_t count);
 hipError_t hipMemGetAccess(unsigned long long *flags, const hipMemLocation *location, void *ptr);
@@ -167,8 +167,8 @@ hipError_t hipMemExportToShareableHandle(void *shareable, hipMemGenericAllocatio
                                          unsigned long long flags);
 /* `os_handle` is the file descriptor itself (HIP 7.1 and later), or a pointer to it (earlier releases).
  * A value below 65,536 is a descriptor, any other value a pointer. The caller still owns the
- * descriptor. With hipMemHandleTypeFabric, it is a pointer to a hipMemFabricHandle_t that this library has
- * exported: a handle that HIP has exported contains no size. */
+ * descriptor. With hipMemHandleTypeFabric, `os_handle` is a pointer to a hipMemFabricHandle_t that this
+ * library has exported: a handle that HIP has exported contains no size. */
 hipError_t hipMemImportFromShareableHandle(hipMemGenericAllocationHandle_t *handle, void *os_handle,
                                            hipMemAllocationHandleType type);
 typedef enum hipMemRangeHandleType {
@@ -180,7 +180,7 @@ typedef enum hipMemRangeHandleType {
  * hipMalloc or of mapped memory, and `flags` is 0. Returns hipErrorInvalidValue if the range is not one segment,
  * or does not begin at the start of its dma-buf; hsavmm_last_message() contains the number of segments or the
  * offset, and hsavmm_export_address_range() exports such ranges. The descriptor gives access to the whole
- * allocation, not only to the range; to small allocations of hipMalloc that share the dma-buf, too. */
+ * allocation, not only to the range, and also to small allocations of hipMalloc that share the dma-buf. */
 hipError_t hipMemGetHandleForAddressRange(void *handle, hipDeviceptr_t ptr, size_t size,
                                           hipMemRangeHandleType type, unsigned long long flags);
 /* Returns the handle of the memory mapped at an address, and adds a reference to it. */

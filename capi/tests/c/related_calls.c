@@ -1,4 +1,4 @@
-/* The calls that programs use with virtual memory: properties, streams, events, contexts, registered
+/* Checks the calls that programs use together with virtual memory: properties, streams, events, contexts, registered
  * memory, attributes of pointers, reset. */
 #include <hip/hip_runtime.h>
 #include <hsavmm.h>

@@ -1,12 +1,12 @@
-//! HIP's calls that programs use with virtual memory, and the reports of errors.
+//! HIP's calls that programs use together with virtual memory, and how errors are printed and logged.
 
 use crate::program::{Language, Program, expect_success, package};
 use hsa_rocr::{Emulation, test};
 use std::process::Command;
 
 #[test]
-fn surroundings_work_on_every_generation() {
-    let program = Program::compile("tests/c/surroundings.c", Language::C99, &["-std=c11"]);
+fn related_calls_work_on_every_generation() {
+    let program = Program::compile("tests/c/related_calls.c", Language::C99, &["-std=c11"]);
     for generation in ["a", "b", "c", "d", "e"] {
         for gpus in [1, 2] {
             let sim = format!("era={generation},gpus={gpus}");
@@ -17,9 +17,9 @@ fn surroundings_work_on_every_generation() {
 }
 
 #[test]
-fn surroundings_work_on_amds_runtime() {
-    let name = "surroundings::surroundings_work_on_amds_runtime";
-    let program = Program::compile("tests/c/surroundings.c", Language::C99, &["-std=c11"]);
+fn related_calls_work_on_amds_runtime() {
+    let name = "related_calls::related_calls_work_on_amds_runtime";
+    let program = Program::compile("tests/c/related_calls.c", Language::C99, &["-std=c11"]);
     for installation in test::selected_installations(name) {
         let mut command = program.on_release(installation, &Emulation::gpus(2));
         let release = installation.release().to_string();

@@ -6,7 +6,7 @@ use hsa_rocr::{Emulation, test};
 #[test]
 fn extensions_work() {
     for language in Language::ALL {
-        let program = Program::compile("tests/c/own.c", language, &[]);
+        let program = Program::compile("tests/c/extensions.c", language, &[]);
         for generation in ["a", "b", "c", "d"] {
             let output =
                 program.on_simulation(&format!("gpus=2,era={generation}")).output().unwrap();
@@ -17,9 +17,9 @@ fn extensions_work() {
 
 #[test]
 fn extensions_work_on_amds_runtime() {
-    let name = "own::extensions_work_on_amds_runtime";
+    let name = "extensions::extensions_work_on_amds_runtime";
     let installations = test::selected_installations(name);
-    let program = Program::compile("tests/c/own.c", Language::C99, &[]);
+    let program = Program::compile("tests/c/extensions.c", Language::C99, &[]);
     for installation in installations {
         let output = program.on_release(installation, &Emulation::gpus(2)).output().unwrap();
         assert_eq!(
@@ -33,7 +33,7 @@ fn extensions_work_on_amds_runtime() {
 /// or entries are written late.
 #[test]
 fn permissions_hold_for_parts_on_amds_runtime() {
-    let name = "own::permissions_hold_for_parts_on_amds_runtime";
+    let name = "extensions::permissions_hold_for_parts_on_amds_runtime";
     let program = Program::compile("tests/c/permissions.c", Language::C99, &["-ldl"]);
     for installation in test::selected_installations(name) {
         for mode in ["tlb=on,split_bug=on", "pte_delay=600s,tlb=on,split_bug=on"] {
@@ -67,7 +67,7 @@ fn area_memory_is_copied_and_filled() {
 
 #[test]
 fn area_memory_is_copied_and_filled_on_amds_runtime() {
-    let name = "own::area_memory_is_copied_and_filled_on_amds_runtime";
+    let name = "extensions::area_memory_is_copied_and_filled_on_amds_runtime";
     let installations = test::selected_installations(name);
     let program = Program::compile("tests/c/areas.c", Language::C99, &[]);
     for installation in installations {
@@ -93,7 +93,8 @@ fn mappings_are_retired() {
 
 #[test]
 fn mappings_are_retired_on_amds_runtime() {
-    let installations = test::selected_installations("own::mappings_are_retired_on_amds_runtime");
+    let installations =
+        test::selected_installations("extensions::mappings_are_retired_on_amds_runtime");
     let program = Program::compile("tests/c/retire.c", Language::C99, &["-ldl"]);
     for installation in installations {
         let mut command = program.on_release(installation, &Emulation::gpus(1));
@@ -113,21 +114,21 @@ fn area_destroy_excludes_mmap() {
 }
 
 #[test]
-fn ipc_close_takes_an_address_inside() {
+fn ipc_close_accepts_interior_address() {
     let program = Program::compile("tests/c/ipc.c", Language::C99, &[]);
     let output = program.on_simulation("gpus=2").output().unwrap();
-    assert_eq!(expect_success(&output, "simulation"), "ok close_takes_an_address_inside\n");
+    assert_eq!(expect_success(&output, "simulation"), "ok close_accepts_interior_address\n");
 }
 
 #[test]
-fn ipc_close_takes_an_address_inside_on_amds_runtime() {
-    let name = "own::ipc_close_takes_an_address_inside_on_amds_runtime";
+fn ipc_close_accepts_interior_address_on_amds_runtime() {
+    let name = "extensions::ipc_close_accepts_interior_address_on_amds_runtime";
     let installations = test::selected_installations(name);
     let program = Program::compile("tests/c/ipc.c", Language::C99, &[]);
     for installation in installations {
         let output = program.on_release(installation, &Emulation::gpus(2)).output().unwrap();
         let release = installation.release().to_string();
-        assert_eq!(expect_success(&output, &release), "ok close_takes_an_address_inside\n");
+        assert_eq!(expect_success(&output, &release), "ok close_accepts_interior_address\n");
     }
 }
 

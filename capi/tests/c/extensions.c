@@ -150,7 +150,8 @@ static void batches(size_t granule) {
   OK(hipMemAddressFree(other, granule));
 }
 
-/* Maps the two granules of a handle in the opposite order. Without control of page tables, fails. */
+/* Maps the two granules of a handle in the opposite order. Expects an error if the library does not control page
+ * tables (`controlled` is 0). */
 static void parts(size_t granule, int controlled) {
   void *ptr;
   OK(hipMemAddressReserve(&ptr, 4 * granule, 0, NULL, 0));

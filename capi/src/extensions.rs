@@ -1,4 +1,4 @@
-//! Extensions of HIP (`hsavmm.h`).
+//! Functions of `hsavmm.h`: the choice of a runtime, the state of the library, and calls that HIP lacks.
 
 use crate::errors;
 use crate::pointers::{address, cut, not_null, read, read_each, text, write_out};
@@ -194,9 +194,9 @@ unsafe extern "C" fn hsavmm_quarantine(list: *mut Quarantined, count: *mut usize
     run("hsavmm_quarantine", || {
         let process = process()?;
         // SAFETY: lib.rs states the rules for pointers.
-        let room = unsafe { read("count", count) }?;
+        let capacity = unsafe { read("count", count) }?;
         let all = process.vmm()?.quarantine();
-        for (index, entry) in all.iter().take(room).enumerate() {
+        for (index, entry) in all.iter().take(capacity).enumerate() {
             let reason = cut(&format!("{}: {}", entry.operation, entry.reason()));
             let element = Quarantined { address: entry.address.as_ptr(), size: entry.size, reason };
             // SAFETY: the header requires room for `count` elements.
