@@ -186,7 +186,7 @@ fn diff_classifies_all_pairs_of_statuses() {
     let statuses = [Status::Pass, Status::Fail, Status::Skip, Status::Known];
     for from in statuses {
         for to in statuses {
-            let (a, b) = (with_result(from, "so"), with_result(to, "so"));
+            let (a, b) = (with_result(from, "a reason"), with_result(to, "a reason"));
             let diff = Diff::of(&a, &b);
             assert_eq!(diff.worse().count() == 1, from != Status::Fail && to == Status::Fail);
             if from == to {
@@ -206,7 +206,7 @@ fn diff_classifies_all_pairs_of_statuses() {
             assert!(sentences[1].starts_with("1 case "), "{sentences:?}");
             assert!(sentences[1].contains(&a.cases[0].name), "{sentences:?}");
             let has_reason = matches!(to, Status::Skip | Status::Known);
-            assert_eq!(sentences[1].contains("(so)"), has_reason, "{sentences:?}");
+            assert_eq!(sentences[1].contains("(a reason)"), has_reason, "{sentences:?}");
         }
     }
 }

@@ -266,7 +266,8 @@ fn describe_probes(vmm: &Vmm) -> Vec<ProbeDescription> {
     vmm.probes().iter().map(describe).collect()
 }
 
-/// Returns the results of this process's probes for quirks. Probes now if no case has opened a `Vmm`. Empty for the simulation, which is not probed by default.
+/// Returns the results of this process's probes for quirks. Probes now if no case has opened a `Vmm`. Empty for the
+/// simulation, which is not probed by default.
 pub(crate) fn probes(runtime: &Runtime) -> Vec<ProbeDescription> {
     Vmm::open(runtime).map(|vmm| describe_probes(&vmm)).unwrap_or_default()
 }

@@ -1,7 +1,7 @@
 //! Finds mistakes in a recording.
 //!
-//! Follows the process's state through the calls that succeeded. A mistake is reported even if the runtime accepted the call,
-//! because another release may not.
+//! Follows the process's state through the calls that succeeded. A mistake is reported even if the runtime accepted
+//! the call, because another release may not.
 
 mod state;
 

@@ -19,8 +19,8 @@ use std::thread;
 pub(crate) struct GpuAccess {
     /// The index of the GPU.
     pub gpu: usize,
-    /// The last access that is granted to the GPU, as the number of `Access::from_bits`. Before that, the GPU reads the memory with read and
-    /// write access, so that its TLB has the entry.
+    /// The last access that is granted to the GPU, as the number of `Access::from_bits`. Before that, the GPU reads
+    /// the memory with read and write access, so that its TLB has the entry.
     pub granted: u32,
     /// The call that takes the access away after that.
     pub taken_by: Option<TakenBy>,

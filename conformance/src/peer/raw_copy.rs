@@ -60,8 +60,8 @@ impl RawCopies {
     /// Has a GPU copy memory, and waits for the end of the copy or for a fault.
     ///
     /// # Safety
-    /// Both ranges of `size` bytes belong to mappings or former mappings of this process. The GPU need not have access to
-    /// them. Nothing else uses them.
+    /// Both ranges of `size` bytes belong to mappings or former mappings of this process. The GPU need not have access
+    /// to them. Nothing else uses them.
     pub unsafe fn copy(
         &self,
         gpu: &Agent,

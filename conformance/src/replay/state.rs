@@ -61,7 +61,7 @@ impl State {
         &self.vmm
     }
 
-    /// Gives the object that a call has created the name of its slot, such as `r1`.
+    /// Names the object that a call has created after its slot, such as `r1`.
     pub fn name_object(&self, call: &Call) -> Result<(), Error> {
         match *call {
             Call::Reserve { r, .. } => self.reservations.get(&r).map_or(Ok(()), |&(address, _)| {
