@@ -178,8 +178,8 @@ fn amds_runtime_matches_the_table() {
             let setting = format!("{profile} on AMD's {}", setup.release());
             let rows = check_rows(&runtime, profile, true, &setting);
             let rows_without_pass: Vec<_> = by_cases().difference(&rows).copied().collect();
-            // The emulated machine has peer access (row 45) and virtual memory management (row 66). ROCm 6.1 leaks a socket
-            // each time memory is opened (row 72): a known failure, not a success.
+            // The emulated machine has peer access (row 45) and virtual memory management (row 66).
+            // ROCm 6.1 leaks a socket each time memory is opened (row 72): a known failure, not a success.
             let known_failure = (setup.release() == Release::R6_1_2).then_some(72);
             let expected: Vec<_> = [45, 66].into_iter().chain(known_failure).collect();
             assert_eq!(rows_without_pass, expected, "{setting}: rows without a passed case");

@@ -1,4 +1,4 @@
-//! Tests `lint` and `steps` on recordings written by hand, for calls that the programs of `cli/tests/record` do not make.
+//! Tests `lint` and `steps` on recordings written by hand, for calls that no program of `cli/tests/record` makes.
 
 use hsa_vmm_conformance::hsa_trace::lint::{Mistake, lint};
 use hsa_vmm_conformance::hsa_trace::steps::{Action, Memory, Place, Skipped, plan};

@@ -16,8 +16,11 @@ const NOT_SUPPORTED: &str = "NOT_SUPPORTED";
 
 /// The outcome of an operation.
 pub(super) enum Outcome {
+    /// The result is the recorded one.
     Agreed,
+    /// A rule permits the difference.
     Excused(Rule),
+    /// The result differs, and no rule permits that.
     Divergent { got: String, why: String },
 }
 
