@@ -16,7 +16,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How a run starts, limits and observes its worker, and when it ends.
+/// The worker's command and time limit, the source of kernel logs, and the flag that ends the run.
 pub struct Containment<'a> {
     /// A command whose process calls [`serve`](super::serve). Its output is captured
     /// ([`Event::Output`]).

@@ -147,7 +147,8 @@ fn revoke_under_load(
 ) -> Result<(), Reply> {
     let mut others = vmm.runtime().gpus().filter(|other| other.id() != gpu.id());
     let other = others.find(|other| other.can_access(gpu.id()));
-    let other = other.ok_or_else(|| Reply::Failed("no other GPU has access".to_owned()))?;
+    let other =
+        other.ok_or_else(|| Reply::Failed("no other GPU can access the memory".to_owned()))?;
     let size = mapping.size();
     let copied = new_mapping(vmm, gpu, size)?;
     copied.grant(&[other.id()], Access::ReadWrite)?;
