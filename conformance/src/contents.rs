@@ -19,7 +19,7 @@ pub(crate) fn copy_engine() -> &'static str {
 }
 
 impl Context {
-    /// Checks that memory is filled with a value. If the CPU has access, it checks both ends and the
+    /// Checks that memory is filled with a value. The CPU, if it has access, checks both ends and the
     /// middle of every granule. Every GPU with read access checks both ends.
     pub fn check_contents(&self, at: Address, granules: usize, value: u32) -> Verdict {
         if self.cpu_has_access(self.gpu()) {
@@ -29,7 +29,7 @@ impl Context {
         self.gpus().iter().try_for_each(|&gpu| self.check_ends(gpu, at, granules, value))
     }
 
-    /// Names the writer of a value in a message, if [`fill`](Context::fill) has written it.
+    /// Returns the writer of a value for a message, or no text if [`fill`](Context::fill) has not written the value.
     fn writer(&self, value: u32) -> String {
         match self.has_filled(value) {
             true => format!(" (written by the GPU that owns it, {})", copy_engine()),
@@ -37,8 +37,8 @@ impl Context {
         }
     }
 
-    /// If the CPU reads wrong data and a GPU the right data, adds that the two see different memory, and whether the
-    /// export is the cause: the CPU's mapping is one of an exported dma-buf.
+    /// Explains a wrong value that the CPU has read. If a GPU reads the right value, adds that both see different
+    /// memory. If two exports differ, names the export as the cause, because the CPU maps an exported dma-buf.
     fn explain_view(
         &self,
         verdict: NotPassed,
@@ -64,7 +64,7 @@ impl Context {
         })
     }
 
-    /// Maps the memory at an address for the CPU at a second address, for which the library exports it again. Returns
+    /// Maps the memory at `at` for the CPU at a second address, so that the library exports the memory again. Returns
     /// the inodes of both dma-bufs if they differ.
     fn differing_exports(&self, at: Address) -> Option<(u64, u64)> {
         let first = inode_at(at.get())?;
@@ -73,7 +73,7 @@ impl Context {
         self.map(second, 1, handle).ok()?;
         self.grant(second, 1, &[self.host()], Access::ReadWrite).ok()?;
         let found = inode_at(second.get())?;
-        // `close` releases everything.
+        // `Context::close` releases everything.
         (found != first).then_some((first, found))
     }
 
@@ -135,7 +135,7 @@ impl Context {
         self.map(scratch, 1, memory)?;
         self.grant(scratch, 1, &self.agents_of(gpu), Access::ReadWrite)?;
         for index in 0..granules {
-            // Overwrite the previous copy, which has the expected value.
+            // Overwrites the previous copy, which has the expected value.
             self.fill(scratch, 1, !value)?;
             self.vmm().copy(gpu, scratch, self.granule_at(at, index), self.granule())?;
             if self.cpu_has_access(gpu) {

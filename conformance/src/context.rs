@@ -25,7 +25,7 @@ pub struct Context {
     gpus: Vec<AgentId>,
     granule: usize,
     count_descriptors: bool,
-    peer: Vec<OsString>,
+    peer_command: Vec<OsString>,
     peer_time_limit: Duration,
     handles: RefCell<Vec<Handle>>,
     expected_errors: RefCell<Vec<HipError>>,
@@ -55,7 +55,7 @@ impl Context {
             gpus: gpus.iter().map(|agent| agent.id()).collect(),
             runtime: runtime.clone(),
             count_descriptors: options.count_descriptors,
-            peer: options.peer.clone(),
+            peer_command: options.peer.clone(),
             peer_time_limit: options.peer_time_limit,
             handles: RefCell::default(),
             expected_errors: RefCell::default(),
@@ -85,12 +85,12 @@ impl Context {
 
     /// Starts a second process with the same runtime.
     pub(crate) fn peer(&self) -> Verdict<Peer> {
-        Peer::start(&self.peer, None, self.peer_time_limit)
+        Peer::start(&self.peer_command, None, self.peer_time_limit)
     }
 
     /// Starts a second process with the same runtime, and a variable in its environment.
     pub(crate) fn peer_with(&self, variable: &str, value: &str) -> Verdict<Peer> {
-        Peer::start(&self.peer, Some((variable, value)), self.peer_time_limit)
+        Peer::start(&self.peer_command, Some((variable, value)), self.peer_time_limit)
     }
 
     /// Opens another `Vmm` on the same runtime.

@@ -21,7 +21,7 @@ pub struct Shard {
 
 /// The error of parsing a [`Shard`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a part such as 2/5: the second of five")]
+#[error("invalid part; write NUMBER/COUNT, such as 2/5 for the second of five parts")]
 pub struct ShardError;
 
 impl FromStr for Shard {

@@ -108,8 +108,8 @@ impl Provenance {
         (!faults.is_empty()).then(|| format!("planned faults: {}", faults.join("; ")))
     }
 
-    /// Returns the version of the interface of `/dev/kfd`, or that it is not known and why; `None` on the simulation, which
-    /// has no driver.
+    /// Returns the version of the interface of `/dev/kfd`, or the reason why it is unknown. Returns `None` on the
+    /// simulation, which has no driver.
     #[must_use]
     pub fn kfd_version_text(&self) -> Option<String> {
         if self.machine == Some(Machine::Simulation) {

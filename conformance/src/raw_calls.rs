@@ -10,7 +10,7 @@ use hsa_vmm::{Address, Runtime};
 #[derive(Debug)]
 pub(crate) struct RawCalls {
     pub core: Core,
-    // Contains the functions.
+    // Keeps the functions loaded.
     _library: Option<Library>,
 }
 
@@ -63,7 +63,8 @@ impl RawCalls {
 /// More than the number of calls of `hsa_init` in a process.
 const MAX_STOPS: usize = 8;
 
-/// Makes a call, and logs it as the library logs its own: the supervisor names the last call of a lost process.
+/// Makes a call and logs it like the library's own calls, so that the supervisor can name the last call of a lost
+/// process.
 fn logged(name: &str, call: impl FnOnce() -> hsa_status_t) -> hsa_status_t {
     log_begin(name);
     let status = call();

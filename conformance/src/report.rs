@@ -21,7 +21,7 @@ pub struct CaseReport {
     /// The source of the expectation.
     pub source: String,
     /// The failure, or why the case was skipped. Empty if it passed, except for a known failure
-    /// that passed.
+    /// that passed, and for a flaky case that failed before it passed.
     pub detail: String,
     /// The duration in microseconds; the average if the case ran several times.
     pub duration_us: u64,
@@ -208,7 +208,7 @@ impl Report {
     /// source, detail or duration.
     pub fn from_json(json: &[u8]) -> Result<Self, serde_json::Error> {
         let mut report: Self = serde_json::from_slice(json)?;
-        // Recompute the summary: cases may have been removed from the file by hand.
+        // Recomputes the summary: cases may have been removed from the file by hand.
         report.summary = Summary::of(&report.cases);
         Ok(report)
     }

@@ -59,8 +59,8 @@ impl Retiring {
         let functions = Functions::of(context.runtime())?;
         let queue = RetireQueue::builder(capacity).without_thread().open(context.vmm())?;
         let mut new = Self { queue: Some(queue), functions, signals: Vec::new() };
-        let none = NotPassed::Skipped("the runtime has no signals".to_owned());
-        let create = functions.create.ok_or(none)?;
+        let missing = NotPassed::Skipped("the runtime has no signals".to_owned());
+        let create = functions.create.ok_or(missing)?;
         for _ in 0..2 {
             let mut signal = hsa_signal_t { handle: 0 };
             // SAFETY: no consumers are named, and `signal` is writable.
@@ -108,7 +108,7 @@ impl Retiring {
 
 impl Drop for Retiring {
     fn drop(&mut self) {
-        // After a failure, the queue need not wait for its time limit.
+        // Fires the signals, so that the queue does not wait for its time limit after a failure.
         (0..self.signals.len()).for_each(|index| self.fire(index));
         self.queue = None;
         for &signal in &self.signals {

@@ -66,8 +66,9 @@ impl Snapshot {
                 (Some(before), Some(after)) => hexdump::difference(before, after),
                 _ => None,
             };
-            let bytes =
-                bytes.unwrap_or_else(|| "the CPU can read it only before or after".to_owned());
+            let bytes = bytes.unwrap_or_else(|| {
+                "the CPU can read them only before or only after the call".to_owned()
+            });
             format!("the contents of {} changed: {bytes}", mapping(at))
         })
     }

@@ -20,7 +20,8 @@ fn cases_leak_no_descriptors() {
             report.cases.iter().filter(|case| case.status == Status::Fail).collect();
         assert!(failed.is_empty(), "generation {generation}: {failed:#?}");
         let last = create_1100_handles(&runtime);
-        // ROCm 7.14 and rocddi keep a descriptor for each handle (reference 6.2 #62); the error must say so.
+        // Generations C (ROCm 7.14) and E (AMD's runtime on rocddi) keep a descriptor for each handle
+        // (reference 6.2 #62). The error must say so.
         let out_of_descriptors =
             matches!(&last, Err(error) if *error.kind() == hsa_vmm::ErrorKind::OutOfDescriptors);
         assert_eq!(

@@ -96,7 +96,8 @@ fn named_tests_exist() {
 }
 
 /// Runs all cases. Checks that no case of any row fails, and that each returns the error in its row.
-/// Returns the rows with at least one passed case.
+/// Returns the rows with at least one passed case. `own_process` is true on AMD's runtime, which each test starts in a
+/// process of its own.
 fn check_rows(
     runtime: &Runtime,
     profile: HipProfile,
@@ -141,7 +142,7 @@ fn simulation_matches_the_table() {
     let mut without_peer_access = Config::mi300x(2);
     without_peer_access.peer_access = false;
     for profile in PROFILES {
-        let on = |config: Config| {
+        let check_on = |config: Config| {
             let setting = format!(
                 "{profile} on generation {}, {} GPUs",
                 config.generation,
@@ -150,13 +151,13 @@ fn simulation_matches_the_table() {
             check_rows(&Runtime::simulated(config).unwrap(), profile, false, &setting)
         };
         for generation in Generation::ALL {
-            let mut rows = on(Config::mi300x(2).with_generation(generation));
+            let mut rows = check_on(Config::mi300x(2).with_generation(generation));
             // A GPU without peer access, a driver without virtual memory and a process without
             // descriptors (tests/descriptors.rs) need setups of their own.
             let mut without_peer_access = without_peer_access.clone().with_generation(generation);
-            rows.append(&mut on(without_peer_access.clone()));
+            rows.append(&mut check_on(without_peer_access.clone()));
             without_peer_access.vmem = false;
-            rows.append(&mut on(without_peer_access));
+            rows.append(&mut check_on(without_peer_access));
             let rows_without_pass: Vec<_> = by_cases().difference(&rows).copied().collect();
             assert_eq!(
                 rows_without_pass,
@@ -177,7 +178,8 @@ fn amds_runtime_matches_the_table() {
             let setting = format!("{profile} on AMD's {}", setup.release());
             let rows = check_rows(&runtime, profile, true, &setting);
             let rows_without_pass: Vec<_> = by_cases().difference(&rows).copied().collect();
-            // 6.1 leaks a socket each time memory is opened: a known failure, not a success.
+            // The emulated machine has peer access (row 45) and virtual memory management (row 66).
+            // ROCm 6.1 leaks a socket each time memory is opened (row 72): a known failure, not a success.
             let known_failure = (setup.release() == Release::R6_1_2).then_some(72);
             let expected: Vec<_> = [45, 66].into_iter().chain(known_failure).collect();
             assert_eq!(rows_without_pass, expected, "{setting}: rows without a passed case");

@@ -1,4 +1,4 @@
-//! `lint` and `steps` on recordings that are written here, for what the programs of `cli/tests/record` do not do.
+//! Tests `lint` and `steps` on recordings written by hand, for calls that no program of `cli/tests/record` makes.
 
 use hsa_vmm_conformance::hsa_trace::lint::{Mistake, lint};
 use hsa_vmm_conformance::hsa_trace::steps::{Action, Memory, Place, Skipped, plan};
@@ -38,7 +38,7 @@ const COPY: &str = r#"memory_async_copy","destination":"0x99000","source":"0x100
 const ALLOCATE: &str =
     r#"memory_pool_allocate","pool":"0xa1","size":4096,"flags":0,"address":"0x10000""#;
 
-/// The dma-buf of own pool memory is not called memory of another process.
+/// A dma-buf of the process's own pool memory is not reported as memory of another process.
 #[test]
 fn dmabufs_of_pool_memory_are_skipped_as_such() {
     let export = r#"portable_export_dmabuf","address":"0x10000","size":4096,"fd":9"#;

@@ -46,7 +46,7 @@ fn html_contains_every_case() {
 }
 
 #[test]
-fn html_shows_outcome_at_the_top() {
+fn html_title_shows_outcome() {
     let title = |report: &Report| {
         let html = report.html().unwrap();
         let (_, rest) = html.split_once("<title>").unwrap();

@@ -23,9 +23,9 @@ up to date. C programs use the names of the first column ([`capi`](../capi/READM
 const ERRORS: &str = "
 ## Errors
 
-`Error::hip(profile)` returns the error that HIP of that profile documents for this error. The
+`Error::hip(profile)` returns the error that HIP's documents define for the library's error in that profile. The
 profile is `HipProfile::Hip7` unless `VmmOptions::with_profile`, `--profile` or `HSA_VMM_PROFILE` sets
-another one. Where both columns are the same, HIP's releases agree.
+another profile. Where both columns are the same, HIP's releases agree.
 
 | what went wrong | HIP 6 | HIP 7 |
 |---|---|---|
@@ -136,14 +136,14 @@ fn page() -> String {
         line(&row);
     }
     line(REJECTIONS.trim_end());
-    let about = cases();
+    let all_cases = cases();
     let [hip6, hip7] = [HipProfile::Hip6, HipProfile::Hip7].map(rejections);
     for ((name, hip6), (other_name, hip7)) in hip6.into_iter().zip(hip7) {
         assert_eq!(name, other_name);
         if hip6.is_empty() && hip7.is_empty() {
             continue;
         }
-        let case = about.iter().find(|case| case.name == name).expect("the case's description");
+        let case = all_cases.iter().find(|case| case.name == name).expect("the case's description");
         let what = case.about.replace('|', "\\|");
         line(&format!("| `{name}` | {what} | {} | {} |", names(&hip6), names(&hip7)));
     }

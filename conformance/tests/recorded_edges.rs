@@ -85,6 +85,7 @@ fn amds_runtime_matches_the_record() {
         let runtime = unsafe { Runtime::load_from(setup.runtime()) }.unwrap();
         let generation =
             if setup.release() == Release::R7_2_4 { Generation::B } else { Generation::A };
+        // The granule of AMD's runtime is a page; the recorded granule is 2 MiB.
         let granularity = ("granularity_minimum", "4096".to_owned(), "2097152".to_owned());
         assert_eq!(unexpected(&runtime, generation), [granularity], "AMD's {}", setup.release());
     });

@@ -48,7 +48,7 @@ const EXTENSIONS: [&[u32]; 5] = [&[7, 4, 6, 9, 11], &[15, 12], &[20, 16], &[22, 
 enum Machine {
     /// MI300X GPUs.
     Mi300x { gpus: usize, cpus: usize },
-    /// A consumer GPU, of which the CPU can access only a part of the memory.
+    /// A consumer GPU. The CPU can access only a part of the GPU's memory.
     Consumer,
     /// An APU.
     Apu,

@@ -21,7 +21,7 @@ struct Amd {
 
 static RUNTIME: OnceLock<Runtime> = OnceLock::new();
 
-/// Whether the emulated driver changes page tables so that the library has to wait.
+/// Whether changes of page tables in the emulated driver take effect only after the library waits.
 static NEEDS_BARRIER: OnceLock<bool> = OnceLock::new();
 
 impl Setup for Amd {

@@ -37,7 +37,7 @@ fn assert_all_pass(report: &Report, runtime: &str) {
 /// report contains them.
 fn check_probes(runtime: &Runtime, report: &Report, table: Quirks) {
     let vmm = Vmm::open(runtime).unwrap();
-    // A peer that can be granted access after the owner proves nothing: only the failure is reported.
+    // If a peer can be granted access after the owner, the probe proves nothing. Only a failure is reported.
     let probed = Quirks::KNOWN.iter().filter(|quirk| quirk.probed);
     let expected = probed.filter(|it| it.name != "peer_after_owner_fails" || table.has(it));
     let names = vmm.probes().iter().map(|probe| probe.quirk.name);
@@ -51,7 +51,7 @@ fn check_probes(runtime: &Runtime, report: &Report, table: Quirks) {
         let is_listed = report.runtime.quirks.iter().flatten().any(|quirk| quirk.name == name);
         assert_eq!(is_listed, probe.found, "{name}");
     }
-    // A quirk that is not probed for never follows the version. One follows from another quirk.
+    // A quirk without a probe does not depend on the version. One such quirk depends on another quirk.
     let is_probed = |name: &str| vmm.probes().iter().any(|probe| probe.quirk.name == name);
     for quirk in Quirks::KNOWN.iter().filter(|quirk| !is_probed(quirk.name)) {
         let follows = quirk.name == "memory_returns_with_addresses" && table.unmap_keeps_memory;

@@ -70,7 +70,8 @@ pub(super) const CASES: &[Case] = &[
 
 const SIZES: [usize; 7] = [1, 32, 4096, 1 << 20, (2 << 20) - 1, 2 << 20, (2 << 20) + 1];
 
-pub(super) fn all_flags() -> impl Iterator<Item = AreaFlags> {
+/// Returns every combination of the four flags.
+pub(super) fn flag_combinations() -> impl Iterator<Item = AreaFlags> {
     (0..16).map(AreaFlags::from_bits_retain)
 }
 
@@ -119,18 +120,22 @@ fn predefined_areas_allocate(context: &Context) -> Verdict {
     Ok(())
 }
 
-/// Checks that exactly these GPUs have access, and that the host has access if and only if `host` is true.
+/// Checks that exactly these GPUs have access, and the host if and only if `host_has_access` is true.
 fn check_access(
     context: &Context,
     memory: &AreaMemory<'_>,
     gpus: &[AgentId],
-    host: bool,
+    host_has_access: bool,
 ) -> Verdict {
     for agent in context.runtime().gpus().map(hsa_vmm::Agent::id) {
         let expected = gpus.contains(&agent);
         ensure_eq!(memory.agents().contains(&agent), expected, "whether {agent} has access");
     }
-    ensure_eq!(memory.agents().contains(&context.host()), host, "whether the host has access");
+    ensure_eq!(
+        memory.agents().contains(&context.host()),
+        host_has_access,
+        "whether the host has access"
+    );
     Ok(())
 }
 
@@ -205,8 +210,8 @@ fn global_grants_all_devices(context: &Context) -> Verdict {
         let mut expected = [0; 100];
         memory.read(0, &mut expected)?;
         for &gpu in &all {
-            let gpu_memory = Area::new(context.vmm(), gpu, AreaFlags::DEFAULT)?;
-            let gpu_memory = mmap(&gpu_memory, 100, &mut [])?;
+            let gpu_area = Area::new(context.vmm(), gpu, AreaFlags::DEFAULT)?;
+            let gpu_memory = mmap(&gpu_area, 100, &mut [])?;
             gpu_memory.copy(0, &memory, 0, 100)?;
             let mut found = [1; 100];
             gpu_memory.read(0, &mut found)?;
@@ -254,7 +259,7 @@ fn mmap_chooses_device(context: &Context) -> Verdict {
 
 fn allocates_any_size(context: &Context) -> Verdict {
     let mut host_memory = vec![0; SIZES.into_iter().max().unwrap_or(0)];
-    for flags in all_flags() {
+    for flags in flag_combinations() {
         let area = area(context, flags)?;
         for size in SIZES {
             let memory = mmap(&area, size, &mut host_memory)?;
@@ -269,7 +274,7 @@ fn allocates_any_size(context: &Context) -> Verdict {
 
 fn munmap_frees_memory(context: &Context) -> Verdict {
     let mut host_memory = vec![0; 100_000];
-    for flags in all_flags() {
+    for flags in flag_combinations() {
         let area = area(context, flags)?;
         for round in 0..5 {
             let memory = mmap(&area, 100_000, &mut host_memory)?;
@@ -284,13 +289,13 @@ fn munmap_frees_memory(context: &Context) -> Verdict {
 }
 
 fn copies_between_all_flags(context: &Context) -> Verdict {
-    for (seed, flags) in all_flags().enumerate() {
+    for (seed, flags) in flag_combinations().enumerate() {
         let mut host_memory = vec![0; 3000];
         let memory = mmap(&area(context, flags)?, 3000, &mut host_memory)?;
         write_and_check(&memory, seed)?;
         let mut expected = vec![0; 3000];
         memory.read(0, &mut expected)?;
-        for others in all_flags() {
+        for others in flag_combinations() {
             let mut host_memory = vec![0; 3000];
             let other = mmap(&area(context, others)?, 3000, &mut host_memory)?;
             other.copy(10, &memory, 1000, 2000)?;

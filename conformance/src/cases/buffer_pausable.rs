@@ -57,7 +57,7 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-/// Creates a buffer of granules, for the first GPU and the CPU, filled with a value.
+/// Creates a buffer of `granules` granules for the first GPU and the CPU, and fills it with a value.
 fn pausable(context: &Context, granules: usize, value: u32) -> Verdict<PausableBuffer> {
     let size = granules * context.granule();
     let buffer = PausableBuffer::create(context.vmm(), size, &context.properties())?;
@@ -132,7 +132,7 @@ fn pausing_returns_memory(context: &Context) -> Verdict {
     };
     let size = SIZE.min(available()? / 4).next_multiple_of(context.granule());
     let mut differences = Vec::new();
-    // Other processes use the memory, too: one attempt must see it return.
+    // Other processes use GPU memory, too. The memory must return in one attempt at least.
     for _ in 0..10 {
         let mut buffer = PausableBuffer::create(context.vmm(), size, &context.properties())?;
         buffer.grant(&context.default_agents(), Access::ReadWrite)?;

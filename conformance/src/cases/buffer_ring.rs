@@ -72,15 +72,15 @@ fn writes_continue_at_start(context: &Context) -> Verdict {
         let start = (ring.size() - 100) as u64;
         ring.write(start, &pattern)?;
         let mut found = vec![0; ring.size()];
-        for copy in 0..times as u64 {
-            let position = start + copy * ring.size() as u64;
+        for mapping in 0..times as u64 {
+            let position = start + mapping * ring.size() as u64;
             ring.read(position, &mut found)?;
-            ensure_bytes!(found, pattern, "the contents of mapping {copy} of {times}");
+            ensure_bytes!(found, pattern, "the contents of mapping {mapping} of {times}");
         }
-        for copy in 0..times {
+        for mapping in 0..times {
             let mut found = [0; 4];
-            context.vmm().read(context.granule_at(ring.address(), copy), &mut found)?;
-            ensure_bytes!(found, pattern[100..104], "the start of mapping {copy}");
+            context.vmm().read(context.granule_at(ring.address(), mapping), &mut found)?;
+            ensure_bytes!(found, pattern[100..104], "the start of mapping {mapping}");
         }
     }
     Ok(())
@@ -121,8 +121,8 @@ fn uses_one_handle(context: &Context) -> Verdict {
             "objects in use"
         );
         context.vmm().fill(ring.address(), 0xc700, ring.size())?;
-        for copy in 0..times {
-            context.check_contents(context.granule_at(ring.address(), copy), 1, 0xc700)?;
+        for mapping in 0..times {
+            context.check_contents(context.granule_at(ring.address(), mapping), 1, 0xc700)?;
         }
     }
     ensure_eq!(context.vmm().usage().handles, 0, "leaked handles");
@@ -175,9 +175,9 @@ fn cpu_with_read_access_cannot_write(context: &Context) -> Verdict {
     context.vmm().fill(ring.address(), 0xc800, ring.size())?;
     ring.grant(&[context.host()], Access::Read)?;
     let size = ring.size() as u64;
-    for copy in 0..2 {
-        context.check_contents(context.granule_at(ring.address(), copy), 1, 0xc800)?;
-        let at = copy as u64 * size;
+    for mapping in 0..2 {
+        context.check_contents(context.granule_at(ring.address(), mapping), 1, 0xc800)?;
+        let at = mapping as u64 * size;
         context.expect_error(HipError::InvalidValue, || ring.write(at, &[1]))?;
     }
     ring.revoke(&[context.host()])?;

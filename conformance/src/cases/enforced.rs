@@ -15,55 +15,55 @@ pub(super) const CASES: &[Case] = &[
         "access.enforced.owner_by_dma",
         "HIP: hipMemAccessFlags",
         "each permission holds for the owner's copies by DMA engines",
-        |context| permissions(context, User::Owner, DMA),
+        |context| check_permissions(context, User::Owner, DMA),
     ),
     Case::new(
         "access.enforced.owner_by_kernels",
         "HIP: hipMemAccessFlags",
         "each permission holds for the owner's copies by the runtime's kernels",
-        |context| permissions(context, User::Owner, KERNELS),
+        |context| check_permissions(context, User::Owner, KERNELS),
     ),
     Case::new(
         "access.enforced.peer_by_dma",
         "HIP: hipMemAccessFlags",
         "each permission holds for another GPU's copies by DMA engines",
-        |context| permissions(context, User::OtherGpu, DMA),
+        |context| check_permissions(context, User::OtherGpu, DMA),
     ),
     Case::new(
         "access.enforced.peer_by_kernels",
         "HIP: hipMemAccessFlags",
         "each permission holds for another GPU's copies by the runtime's kernels",
-        |context| permissions(context, User::OtherGpu, KERNELS),
+        |context| check_permissions(context, User::OtherGpu, KERNELS),
     ),
     Case::new(
         "access.enforced.importer_by_dma",
         "HIP: hipMemAccessFlags",
         "each permission holds for copies by DMA engines in a process that imported the memory",
-        |context| permissions(context, User::Importer, DMA),
+        |context| check_permissions(context, User::Importer, DMA),
     ),
     Case::new(
         "access.enforced.importer_by_kernels",
         "HIP: hipMemAccessFlags",
         "each permission holds for copies by the runtime's kernels in a process that imported the memory",
-        |context| permissions(context, User::Importer, KERNELS),
+        |context| check_permissions(context, User::Importer, KERNELS),
     ),
     Case::new(
         "access.enforced.after_revoke",
         "reference 6.3: ProtNone as unmap and map; rocm-systems#11693",
         "a GPU can neither read nor write when revoke has returned",
-        |context| taken_away(context, TakenBy::Revoke),
+        |context| check_taken_away(context, TakenBy::Revoke),
     ),
     Case::new(
         "access.enforced.after_unmap",
         "HIP: hipMemUnmap; rocm-systems#11693",
         "a GPU can neither read nor write when unmap has returned",
-        |context| taken_away(context, TakenBy::Unmap),
+        |context| check_taken_away(context, TakenBy::Unmap),
     ),
     Case::new(
         "access.enforced.after_free",
         "HIP: hipMemAddressFree; rocm-systems#11693",
         "a GPU can neither read nor write freed memory",
-        |context| taken_away(context, TakenBy::Free),
+        |context| check_taken_away(context, TakenBy::Free),
     ),
     Case::new(
         "access.enforced.under_load",
@@ -71,19 +71,20 @@ pub(super) const CASES: &[Case] = &[
         "revoking a GPU's access takes effect, and another GPU's copies go on",
         |context| {
             context.other_gpu()?;
-            taken_away(context, TakenBy::RevokeUnderLoad)
+            check_taken_away(context, TakenBy::RevokeUnderLoad)
         },
     ),
     Case::new(
         "access.enforced.every_offset",
         "HIP: hipMemMap",
         "a GPU, another GPU and the CPU see each part of a handle at its addresses",
-        every_offset,
+        maps_every_offset,
     ),
 ];
 
-/// The values of `HSA_ENABLE_SDMA` with which DMA engines copy, or the runtime's kernels.
+/// The value of `HSA_ENABLE_SDMA` with which DMA engines copy.
 const DMA: &str = "1";
+/// The value of `HSA_ENABLE_SDMA` with which the runtime's kernels copy.
 const KERNELS: &str = "0";
 
 /// The GPU and the process that access memory of the first GPU.
@@ -107,7 +108,8 @@ fn needs_enforcement(context: &Context) -> Verdict {
     Err(NotPassed::Skipped(format!("needs control of the GPU's page table: {why}")))
 }
 
-fn permissions(context: &Context, user: User, engine: &str) -> Verdict {
+/// Checks each access of `user` with each permission.
+fn check_permissions(context: &Context, user: User, engine: &str) -> Verdict {
     needs_enforcement(context)?;
     let gpu = match user {
         User::OtherGpu => {
@@ -155,7 +157,8 @@ fn permissions(context: &Context, user: User, engine: &str) -> Verdict {
     Ok(())
 }
 
-fn taken_away(context: &Context, taken_by: TakenBy) -> Verdict {
+/// Checks that the first GPU can neither read nor write after its access was taken away.
+fn check_taken_away(context: &Context, taken_by: TakenBy) -> Verdict {
     needs_enforcement(context)?;
     for writes in [false, true] {
         let granted = Access::ReadWrite as u32;
@@ -174,7 +177,7 @@ fn taken_away(context: &Context, taken_by: TakenBy) -> Verdict {
 const PARTS: usize = 4;
 
 /// Maps every range of parts, and then single parts in another order, one of them twice.
-fn every_offset(context: &Context) -> Verdict {
+fn maps_every_offset(context: &Context) -> Verdict {
     needs_enforcement(context)?;
     let (vmm, granule) = (context.vmm(), context.granule());
     let (whole, handle) = context.mapped(PARTS, FILLED)?;
@@ -213,7 +216,7 @@ fn every_offset(context: &Context) -> Verdict {
     check(&order)
 }
 
-/// Fails unless a permitted access has succeeded, or any other access has faulted at its own address.
+/// Checks that a permitted access has succeeded, or that a forbidden access has faulted inside the accessed range.
 fn check(end: Accessed, permitted: bool, what: &str) -> Verdict {
     match end {
         Accessed::Yes => ensure!(permitted, "{what}: no fault"),

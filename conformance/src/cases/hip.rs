@@ -157,14 +157,14 @@ fn recommended_granularity(context: &Context) -> Verdict {
 
 fn grows_in_place(context: &Context) -> Verdict {
     let at = context.reserve(8)?;
-    for size in 1..=8 {
+    for granules in 1..=8 {
         let handle = context.create(1)?;
-        let end = context.granule_at(at, size - 1);
-        context.map(end, 1, handle)?;
+        let last = context.granule_at(at, granules - 1);
+        context.map(last, 1, handle)?;
         context.vmm().release(handle)?;
-        context.grant(at, size, &context.default_agents(), Access::ReadWrite)?;
-        context.fill(end, 1, 0xb1b1_b100 + size as u32)?;
-        for chunk in 1..=size {
+        context.grant(at, granules, &context.default_agents(), Access::ReadWrite)?;
+        context.fill(last, 1, 0xb1b1_b100 + granules as u32)?;
+        for chunk in 1..=granules {
             context.check_contents(
                 context.granule_at(at, chunk - 1),
                 1,

@@ -80,8 +80,8 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::of_runtime(
         "hip.codes.runtime_fails",
-        "HIP: hip_vm.cpp, which returns these when the runtime fails",
-        "a failure of the runtime returns 2 when creating, 1 when sharing, otherwise 999",
+        "HIP: hip_vm.cpp, which returns these codes when the runtime fails",
+        "a failure of the runtime returns 2 for reserve and create, 1 for access and sharing, otherwise 999",
         runtime_failure_codes,
     ),
     Case::of_runtime(
@@ -110,7 +110,7 @@ fn check_codes(context: &Context, invalid_calls: &[InvalidCall<'_>]) -> Verdict 
 }
 
 /// `hipErrorInvalidValue` in both profiles.
-const VALUE: [i32; 2] = [1, 1];
+const INVALID_VALUE: [i32; 2] = [1, 1];
 
 fn reserve_codes(context: &Context) -> Verdict {
     let granule = context.granule();
@@ -120,7 +120,11 @@ fn reserve_codes(context: &Context) -> Verdict {
             ("size 0", &|vmm| vmm.address_reserve(0, 0, None).map(|_| ()), [2, 1]),
             ("extra byte", &|vmm| vmm.address_reserve(granule + 1, 0, None).map(|_| ()), [2, 1]),
             ("alignment 3", &|vmm| vmm.address_reserve(granule, 3, None).map(|_| ()), [2, 1]),
-            ("flags", &|vmm| vmm.reserve_with_flags(granule, 0, None, 1).map(|_| ()), VALUE),
+            (
+                "flags",
+                &|vmm| vmm.reserve_with_flags(granule, 0, None, 1).map(|_| ()),
+                INVALID_VALUE,
+            ),
             // No machine has this much address space.
             ("too large a size", &|vmm| vmm.address_reserve(1 << 60, 0, None).map(|_| ()), [2, 2]),
         ],
@@ -133,8 +137,12 @@ fn free_codes(context: &Context) -> Verdict {
     check_codes(
         context,
         &[
-            ("null", &|vmm| vmm.address_free(Address::NULL, granule), VALUE),
-            ("an address that is not reserved", &|vmm| vmm.address_free(foreign, granule), VALUE),
+            ("null", &|vmm| vmm.address_free(Address::NULL, granule), INVALID_VALUE),
+            (
+                "an address that is not reserved",
+                &|vmm| vmm.address_free(foreign, granule),
+                INVALID_VALUE,
+            ),
         ],
     )?;
     for (profile, expected) in [(HipProfile::Hip6, 999), (HipProfile::Hip7, 1)] {
@@ -168,15 +176,15 @@ fn create_codes(context: &Context) -> Verdict {
     check_codes(
         context,
         &[
-            ("size 0", &|vmm| create(vmm, 0, gpu), VALUE),
-            ("unaligned size", &|vmm| create(vmm, granule + 1, gpu), VALUE),
+            ("size 0", &|vmm| create(vmm, 0, gpu), INVALID_VALUE),
+            ("unaligned size", &|vmm| create(vmm, granule + 1, gpu), INVALID_VALUE),
             ("too large a size", &|vmm| create(vmm, 1 << 50, gpu), [2, 2]),
             ("an invented device", &|vmm| create(vmm, granule, invented), [1, 101]),
             ("a CPU", &|vmm| create(vmm, granule, host), [801, 801]),
             (
                 "flags",
                 &|vmm| vmm.create_with_flags(granule, &properties(gpu), 1).map(|_| ()),
-                VALUE,
+                INVALID_VALUE,
             ),
         ],
     )
@@ -188,12 +196,15 @@ fn release_and_retain_codes(context: &Context) -> Verdict {
     for handle in handles {
         check_codes(
             context,
-            &[("releasing an invalid handle", &|vmm| vmm.release(handle), VALUE)],
+            &[("releasing an invalid handle", &|vmm| vmm.release(handle), INVALID_VALUE)],
         )?;
     }
     for address in [Address::NULL, at, Address::new(0x1000)] {
         let retain = |vmm: &Vmm| vmm.retain_allocation_handle(address).map(|_| ());
-        check_codes(context, &[("retaining at an address without a mapping", &retain, VALUE)])?;
+        check_codes(
+            context,
+            &[("retaining at an address without a mapping", &retain, INVALID_VALUE)],
+        )?;
     }
     Ok(())
 }
@@ -292,10 +303,10 @@ fn granularity_and_properties_codes(context: &Context) -> Verdict {
     check_codes(
         context,
         &[
-            ("an invented device", &|vmm| query_granularity(vmm, invented), VALUE),
+            ("an invented device", &|vmm| query_granularity(vmm, invented), INVALID_VALUE),
             ("a CPU", &|vmm| query_granularity(vmm, host), [801, 801]),
-            ("handle 0", &|vmm| query_properties(vmm, 0), VALUE),
-            ("an invented handle", &|vmm| query_properties(vmm, 0x4711), VALUE),
+            ("handle 0", &|vmm| query_properties(vmm, 0), INVALID_VALUE),
+            ("an invented handle", &|vmm| query_properties(vmm, 0x4711), INVALID_VALUE),
         ],
     )
 }
@@ -329,7 +340,7 @@ fn map_array_codes(context: &Context) -> Verdict {
         context,
         &[
             ("sparse arrays", &|vmm| vmm.map_array_async(1), [801, 801]),
-            ("an empty list", &|vmm| vmm.map_array_async(0), VALUE),
+            ("an empty list", &|vmm| vmm.map_array_async(0), INVALID_VALUE),
         ],
     )
 }
@@ -356,6 +367,7 @@ fn runtime_failure_codes(_: &Runtime) -> Verdict {
         (Operation::Unmap, 999),
         (Operation::Release, 999),
     ] {
+        // `HSA_STATUS_ERROR`.
         let status = Status(0x1000);
         let kind = ErrorKind::Runtime { call: "a function", status };
         check_code(Error::new(operation, kind), expected)?;
@@ -364,6 +376,7 @@ fn runtime_failure_codes(_: &Runtime) -> Verdict {
 }
 
 fn other_failure_codes(_: &Runtime) -> Verdict {
+    // `HSA_STATUS_ERROR_OUT_OF_RESOURCES`.
     let (operation, status) = (Operation::Create, Status(0x1008));
     let call = "hsa_amd_vmem_handle_create";
     let check = |kind, expected| check_code(Error::new(operation, kind), expected);

@@ -1,4 +1,4 @@
-//! IPC handles of pool memory between two processes: the peer exports, this process opens.
+//! IPC handles of pool memory between two processes: a second process exports, this process opens.
 
 use super::ipc::{expect_error, ipc};
 use crate::Context;

@@ -229,13 +229,13 @@ fn maps_or_rejects_offset(context: &Context) -> Verdict {
         return rejects_offset(context, context.granule());
     }
     let (whole, part, handle) = (context.reserve(2)?, context.reserve(1)?, context.create(2)?);
-    let (agents, all) = (context.default_agents(), hsa_vmm::Access::ReadWrite);
+    let (agents, access) = (context.default_agents(), hsa_vmm::Access::ReadWrite);
     context.map(whole, 2, handle)?;
-    context.grant(whole, 2, &agents, all)?;
+    context.grant(whole, 2, &agents, access)?;
     context.fill(whole, 1, 0x1111_1111)?;
     context.fill(context.granule_at(whole, 1), 1, 0x2222_2222)?;
     context.vmm().map(part, context.granule(), context.granule(), handle)?;
-    context.grant(part, 1, &agents, all)?;
+    context.grant(part, 1, &agents, access)?;
     context.check_contents(part, 1, 0x2222_2222)?;
     context.fill(part, 1, 0x3333_3333)?;
     context.check_contents(whole, 1, 0x1111_1111)?;

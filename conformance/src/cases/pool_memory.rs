@@ -26,7 +26,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "pool.memory.filled_by_the_runtime",
         "HSA: hsa_amd_memory_fill",
-        "the runtime's fill, which the library does not use, fills the range and no byte besides",
+        "the runtime's fill, which the library does not use, fills exactly the range",
         is_filled_by_runtime,
     ),
     Case::new(

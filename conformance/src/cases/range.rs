@@ -74,7 +74,7 @@ fn bytes_of(context: &Context, segment: &Segment) -> Verdict<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Writes bytes by the first GPU.
+/// Writes bytes with the first GPU.
 fn write(context: &Context, at: Address, bytes: &[u8]) -> Verdict {
     Ok(context.vmm().copy_from_host(context.gpu(), at, bytes)?)
 }

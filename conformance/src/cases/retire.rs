@@ -58,7 +58,7 @@ fn memory_stays_until_signal_fires(context: &Context) -> Verdict {
     vmm.release(handle)?;
     ensure_eq!(retiring.poll()?.retired, 0, "unmapped before the signal");
     context.check_contents(at, 2, 0x9191_9191)?;
-    context.expect_error(still_mapped(context), || vmm.address_free(at, size))?;
+    context.expect_error(still_mapped_error(context), || vmm.address_free(at, size))?;
     retiring.fire(0);
     let report = retiring.poll()?;
     ensure_eq!((report.retired, report.pending), (1, 0), "after the signal");
@@ -68,7 +68,8 @@ fn memory_stays_until_signal_fires(context: &Context) -> Verdict {
     Ok(vmm.address_free(at, size)?)
 }
 
-fn still_mapped(context: &Context) -> HipError {
+/// Returns the error of freeing a reservation with a mapping.
+fn still_mapped_error(context: &Context) -> HipError {
     match context.profile() {
         hsa_vmm::hip::HipProfile::Hip6 => HipError::Unknown,
         _ => HipError::InvalidValue,

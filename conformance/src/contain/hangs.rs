@@ -8,7 +8,7 @@ use std::time::Duration;
 const THRESHOLD: usize = 3;
 
 /// The reduced time limit for cases in a function that is known to hang.
-pub(super) const SHORT: Duration = Duration::from_secs(1);
+pub(super) const REDUCED_LIMIT: Duration = Duration::from_secs(1);
 
 /// The number of hangs in each function.
 #[derive(Debug, Default)]

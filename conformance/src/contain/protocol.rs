@@ -1,4 +1,4 @@
-//! The messages between the tester and its worker, one line of JSON each.
+//! The messages between the parent process and its worker, one line of JSON each.
 
 use crate::describe::{Description, ProbeDescription};
 use crate::run_case::CaseResult;

@@ -1,6 +1,6 @@
-//! The tester's side: runs cases in a worker process.
+//! The parent's side: runs cases in a worker process.
 
-use super::hangs::{Hangs, SHORT};
+use super::hangs::{Hangs, REDUCED_LIMIT};
 use super::protocol::{Reply, Request};
 use super::{STARTS, STOPS};
 use crate::describe::{Description, ProbeDescription};
@@ -16,7 +16,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The worker command and the time limit.
+/// The worker's command and time limit, the source of kernel logs, and the flag that ends the run.
 pub struct Containment<'a> {
     /// A command whose process calls [`serve`](super::serve). Its output is captured
     /// ([`Event::Output`]).
@@ -118,7 +118,7 @@ pub fn run(
     let plan = Plan::new(options);
     let mut results = Results::new(&plan, options);
     let (worker, note, mut runtime) = start_worker(command, time_limit, on_event)?;
-    // Discard messages from before the first case.
+    // Discards messages from before the first case.
     logs();
     on_event(Event::Started(&note));
     let (worker, hangs) = (Some(worker), Hangs::default());
@@ -209,8 +209,8 @@ impl Supervisor<'_> {
         if let Some(lost) = &result.lost {
             self.worker = None;
             (self.on_event)(Event::Lost { case: case.name, lost });
-            if let Some(function) = self.hangs.count(lost).filter(|_| SHORT < time_limit) {
-                (self.on_event)(Event::Hangs { function, limit: SHORT });
+            if let Some(function) = self.hangs.count(lost).filter(|_| REDUCED_LIMIT < time_limit) {
+                (self.on_event)(Event::Hangs { function, limit: REDUCED_LIMIT });
             }
         }
         Ok(result)
@@ -292,15 +292,15 @@ fn request_reply(worker: &mut Worker, request: &Request, limit: Duration) -> Res
 
 /// Waits for the result of a case, with the reduced time limit in functions that are known to hang.
 fn receive_result(hangs: &Hangs, worker: &mut Worker, limit: Duration) -> Result<Reply, Lost> {
-    if !hangs.any() || limit <= SHORT {
+    if !hangs.any() || limit <= REDUCED_LIMIT {
         return receive_reply(worker, limit);
     }
-    match worker.receive(SHORT) {
+    match worker.receive(REDUCED_LIMIT) {
         Received::Timeout if !hangs.is_known(worker.last_call().as_deref()) => {
-            let received = worker.receive(limit.saturating_sub(SHORT));
+            let received = worker.receive(limit.saturating_sub(REDUCED_LIMIT));
             reply_or_lost(worker, received, limit)
         }
-        received => reply_or_lost(worker, received, SHORT),
+        received => reply_or_lost(worker, received, REDUCED_LIMIT),
     }
 }
 

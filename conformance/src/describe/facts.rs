@@ -192,9 +192,9 @@ impl PoolDescription {
 }
 
 impl PeerDescription {
-    /// Returns the links to the peer: `XGMI`, `PCIe + QPI`, `not at all`.
+    /// Returns the kinds of the links to the peer: `XGMI`, `PCIe + QPI`, `not at all`.
     #[must_use]
-    pub fn way(&self) -> String {
+    pub fn links_text(&self) -> String {
         let hops: Vec<_> = self.links.iter().map(|link| link.kind.as_str()).collect();
         match (self.reachable, hops.is_empty()) {
             (false, _) => "not at all".to_owned(),
@@ -212,7 +212,7 @@ impl PeerDescription {
                 .collect::<Vec<_>>()
                 .join(" + ")
         };
-        let mut facts = vec![Fact::new("way", self.way())];
+        let mut facts = vec![Fact::new("way", self.links_text())];
         if !self.links.is_empty() {
             facts.push(Fact::new("least MB/s", sum(|link| link.min_bandwidth)));
             facts.push(Fact::new("most MB/s", sum(|link| link.max_bandwidth)));

@@ -244,7 +244,7 @@ pub(crate) fn describe_for(runtime: &Runtime, options: &Options) -> Description 
 }
 
 impl Description {
-    /// Adds what a `Vmm` that controls page tables has found out.
+    /// Adds whether a `Vmm` enforces each GPU's permissions, and why it cannot use page tables or the barrier.
     fn add_page_tables(&mut self, vmm: &Vmm) {
         self.runtime.barrier_failure = Some(vmm.barrier_failure().unwrap_or_default().to_owned());
         let agents = vmm.runtime().agents().iter().zip(&mut self.agents);
@@ -266,8 +266,8 @@ fn describe_probes(vmm: &Vmm) -> Vec<ProbeDescription> {
     vmm.probes().iter().map(describe).collect()
 }
 
-/// Returns the quirks that cases of this process have probed for when they opened a `Vmm`. Probes if they have not.
-/// Empty for the simulation, which is not probed by default.
+/// Returns the results of this process's probes for quirks. Probes now if no case has opened a `Vmm`. Empty for the
+/// simulation, which is not probed by default.
 pub(crate) fn probes(runtime: &Runtime) -> Vec<ProbeDescription> {
     Vmm::open(runtime).map(|vmm| describe_probes(&vmm)).unwrap_or_default()
 }
@@ -281,7 +281,7 @@ impl RuntimeDescription {
             let known = Quirks::KNOWN.iter().find(|quirk| probe.found && quirk.name == probe.name);
             quirks.extend(known.map(QuirkDescription::of));
         }
-        // In the order of the table, as without probes.
+        // The order of `KNOWN`, as in a description without probes.
         if let Some(quirks) = &mut self.quirks {
             quirks.sort_by_key(|quirk| Quirks::KNOWN.iter().position(|it| it.name == quirk.name));
         }

@@ -20,7 +20,8 @@ pub use timings::{Timing, Timings};
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Diff {
-    /// The differences of the runs: this project's version, the profile, the kernel, planned faults.
+    /// The differences of the runs: this project's version, the profile, the kernel, the machine, the version of
+    /// `/dev/kfd`, planned faults.
     pub run: Vec<Change>,
     /// The differences of the runtimes' properties.
     pub runtime: Vec<Change>,
@@ -140,7 +141,7 @@ fn changes(a: &[Fact], b: &[Fact]) -> Vec<Change> {
 /// Returns the properties of a run, without filters and repetitions, which the cases show.
 fn facts_of_run(report: &Report) -> Vec<Fact> {
     let Some(run) = &report.run else { return Vec::new() };
-    let mut facts = vec![Fact::new("hsa-vmm", &run.tool), Fact::new("answers of", &run.profile)];
+    let mut facts = vec![Fact::new("hsa-vmm", &run.tool), Fact::new("profile", &run.profile)];
     if !run.kernel.is_empty() {
         facts.push(Fact::new("kernel", &run.kernel));
     }

@@ -122,9 +122,9 @@ fn agents(changes: &[AgentChange]) -> Option<String> {
         let texts: Vec<_> = changes.iter().map(|it| change_text(&it.change)).collect();
         return Some(format!("{subject}: {}.", list(&texts, "; ")));
     }
-    let is = if agents.len() == 1 { "is" } else { "are" };
+    let verb = if agents.len() == 1 { "is" } else { "are" };
     let report = if change.a.is_some() { "A" } else { "B" };
-    Some(format!("{subject} {is} only in {report}."))
+    Some(format!("{subject} {verb} only in {report}."))
 }
 
 impl Timings {

@@ -23,7 +23,8 @@ pub struct Sequence {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub faults: Option<String>,
     /// The number of operations between complete comparisons; `None` for one after each operation.
-    /// Comparisons also call the runtime, so that their number changes the call numbers of fault plans.
+    /// A fault plan counts the runtime calls of comparisons, too. To fail the same calls, the plan needs the same
+    /// value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub every: Option<usize>,
     /// The failure of the sequence when it was saved.

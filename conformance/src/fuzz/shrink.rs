@@ -44,11 +44,11 @@ impl Search<'_> {
         accepted
     }
 
-    /// Removes half of the operations, then quarters, and so on down to one.
+    /// Tries to remove halves of the operations, then quarters, and so on down to single operations.
     fn remove_operations(&mut self) {
         let mut length = self.smallest.operations.len().div_ceil(2);
         while length > 0 {
-            // Start at the end: earlier operations do not depend on later operations.
+            // Starts at the end: earlier operations do not depend on later operations.
             let mut end = self.smallest.operations.len();
             while end > 0 && !self.is_late() {
                 let start = end.saturating_sub(length);

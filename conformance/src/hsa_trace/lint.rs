@@ -1,7 +1,7 @@
 //! Finds mistakes in a recording.
 //!
-//! The state is computed from the calls that succeeded. A mistake is reported even if the runtime accepted the call,
-//! because another release may not.
+//! Follows the process's state through the calls that succeeded. A mistake is reported even if the runtime accepted
+//! the call, because another release may not.
 
 mod state;
 
@@ -145,8 +145,8 @@ fn check<'a>(state: &State<'_>, record: &'a Record, header: &Header, findings: &
     let mut add = |mistake, message| findings.add(mistake, record, message);
     match record.call {
         Call::SetAccess { address, size, ref access, .. } => {
-            check_unmapped(state, address, size, &mut add);
-            check_cut(state, address, size, &mut add);
+            check_not_unmapped(state, address, size, &mut add);
+            check_whole_mappings(state, address, size, &mut add);
             for mapping in state.overlapping(address, size) {
                 if let Some((owner, agent)) = state.after_owner(mapping, access) {
                     let [owner, agent] = [owner, agent].map(|it| header.agent_name(it));
@@ -159,15 +159,17 @@ fn check<'a>(state: &State<'_>, record: &'a Record, header: &Header, findings: &
             }
         }
         Call::Unmap { address, size } => {
-            check_unmapped(state, address, size, &mut add);
-            check_cut(state, address, size, &mut add);
+            check_not_unmapped(state, address, size, &mut add);
+            check_whole_mappings(state, address, size, &mut add);
         }
         Call::GetAccess { address, .. } | Call::Retain { address, .. } => {
-            check_unmapped(state, address, 1, &mut add);
+            check_not_unmapped(state, address, 1, &mut add);
         }
-        Call::ExportMemory { address, size, .. } => check_unmapped(state, address, size, &mut add),
+        Call::ExportMemory { address, size, .. } => {
+            check_not_unmapped(state, address, size, &mut add)
+        }
         Call::IpcCreate { address, size } => {
-            check_unmapped(state, address, size, &mut add);
+            check_not_unmapped(state, address, size, &mut add);
             if state.reservation(address).is_some() {
                 let message = format!(
                     "{address:#x} is virtual memory; export its handle with \
@@ -191,9 +193,9 @@ fn check<'a>(state: &State<'_>, record: &'a Record, header: &Header, findings: &
         Call::Map { handle, .. }
         | Call::Export { handle, .. }
         | Call::Properties { handle, .. } => {
-            check_released(state, handle, &mut add);
+            check_not_released(state, handle, &mut add);
         }
-        Call::Release { handle } => check_released(state, handle, &mut add),
+        Call::Release { handle } => check_not_released(state, handle, &mut add),
         Call::Copy { destination, source, size } => {
             check_contents(state, destination, size, &mut add);
             check_contents(state, source, size, &mut add);
@@ -211,7 +213,7 @@ fn range(address: u64, size: u64) -> String {
 }
 
 /// Reports a range that was unmapped, unless a mapping overlaps it.
-fn check_unmapped(
+fn check_not_unmapped(
     state: &State<'_>,
     address: u64,
     size: u64,
@@ -222,7 +224,7 @@ fn check_unmapped(
     }
     if let Some(unmapped) = state.unmapped(address, size) {
         let message =
-            format!("{address:#x} was unmapped by the call of line {}", unmapped.made_by.line);
+            format!("{address:#x} was unmapped by the call of line {}", unmapped.unmapped_by.line);
         add(Mistake::UseAfterUnmap, message);
     }
 }
@@ -236,7 +238,7 @@ fn check_contents(
 ) {
     if let Some(unmapped) = state.unmapped(address, size).filter(|unmapped| !unmapped.is_freed) {
         let message =
-            format!("{address:#x} was unmapped by the call of line {}", unmapped.made_by.line);
+            format!("{address:#x} was unmapped by the call of line {}", unmapped.unmapped_by.line);
         add(Mistake::UseAfterUnmap, message);
     }
     if let Some(mapping) = state.overlapping(address, size).find(|it| it.granted.is_empty()) {
@@ -249,7 +251,12 @@ fn check_contents(
 }
 
 /// Checks that a range does not begin or end inside a mapping.
-fn check_cut(state: &State<'_>, address: u64, size: u64, add: &mut impl FnMut(Mistake, String)) {
+fn check_whole_mappings(
+    state: &State<'_>,
+    address: u64,
+    size: u64,
+    add: &mut impl FnMut(Mistake, String),
+) {
     let end = address.saturating_add(size);
     let is_cut = |start: u64, length: u64| start < address || start.saturating_add(length) > end;
     let cut = state.overlapping(address, size).find(|mapping| is_cut(mapping.start, mapping.size));
@@ -265,7 +272,7 @@ fn check_cut(state: &State<'_>, address: u64, size: u64, add: &mut impl FnMut(Mi
 }
 
 /// Checks that a handle has not been released as often as it was returned.
-fn check_released(state: &State<'_>, handle: u64, add: &mut impl FnMut(Mistake, String)) {
+fn check_not_released(state: &State<'_>, handle: u64, add: &mut impl FnMut(Mistake, String)) {
     if let Some(released) = state.handles.get(&handle).filter(|handle| handle.references == 0) {
         let message = format!(
             "the handle {handle:#x} was released before; the call of line {} returned it",

@@ -16,7 +16,7 @@ const VERSION: u32 = 1;
 pub struct Header {
     format: String,
     version: u32,
-    /// The number of the process.
+    /// The process ID.
     pub pid: u32,
     /// The file of the program.
     #[serde(default)]
@@ -84,7 +84,7 @@ pub struct Record {
     /// The status that the runtime returned.
     #[serde(default)]
     pub status: u32,
-    /// The number of the thread.
+    /// The thread ID.
     #[serde(default)]
     pub tid: u32,
     /// The frames of the call stack, the innermost first: `FILE+0xOFFSET FUNCTION`. Empty unless requested.
@@ -283,7 +283,7 @@ pub struct Recording {
     pub header: Header,
     /// The calls, in the order in which they returned; then those that did not return.
     pub calls: Vec<Record>,
-    /// Whether the program has stopped the runtime. Otherwise it has ended before that, or crashed.
+    /// Whether the program has stopped the runtime. Otherwise, the program ended or crashed first.
     pub complete: bool,
 }
 
@@ -383,7 +383,7 @@ impl Recording {
             Err(TraceError::Parse { line: 1, error })
         })?;
         let (mut calls, mut complete) = (Vec::new(), false);
-        // The calls that each thread has begun.
+        // The call that each thread has begun and not completed.
         let mut pending: BTreeMap<u32, Record> = BTreeMap::new();
         while let Some(line) = lines.next_line(Record::parse) {
             let Line::Record(mut record) = line? else { break };

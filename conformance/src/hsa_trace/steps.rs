@@ -118,7 +118,7 @@ pub enum Action {
     IpcCreate { at: Place, size: u64 },
 }
 
-/// Converts the calls of a recording.
+/// Converts the calls of a recording to steps.
 #[must_use]
 pub fn plan(recording: &Recording) -> Plan {
     let mut values = Values::new(&recording.header);
@@ -174,9 +174,9 @@ struct Values<'a> {
     memory_of: HashMap<u64, usize>,
     descriptor_of: HashMap<i64, usize>,
     /// Handles of memory of other processes.
-    foreign: HashSet<u64>,
-    /// Where that memory is mapped.
-    foreign_ranges: Vec<Range<u64>>,
+    other_process_handles: HashSet<u64>,
+    /// The ranges to which memory of other processes is mapped.
+    other_process_ranges: Vec<Range<u64>>,
 }
 
 impl<'a> Values<'a> {
@@ -189,8 +189,8 @@ impl<'a> Values<'a> {
             block_at: BTreeMap::new(),
             memory_of: HashMap::new(),
             descriptor_of: HashMap::new(),
-            foreign: HashSet::new(),
-            foreign_ranges: Vec::new(),
+            other_process_handles: HashSet::new(),
+            other_process_ranges: Vec::new(),
         }
     }
 
@@ -212,7 +212,7 @@ impl<'a> Values<'a> {
 
     /// Converts an address. A successful call must use an address that a call has returned.
     fn place(&self, address: u64, record: &Record) -> Result<Place, Skipped> {
-        if self.foreign_ranges.iter().any(|range| range.contains(&address)) {
+        if self.other_process_ranges.iter().any(|range| range.contains(&address)) {
             return Err(Skipped::OtherProcess);
         }
         match self.block_at.range(..=address).next_back() {
@@ -225,7 +225,7 @@ impl<'a> Values<'a> {
     }
 
     fn memory(&self, handle: u64) -> Result<Memory, Skipped> {
-        if self.foreign.contains(&handle) {
+        if self.other_process_handles.contains(&handle) {
             return Err(Skipped::OtherProcess);
         }
         Ok(self.memory_of.get(&handle).map_or(Memory::Fixed(handle), |&at| Memory::Numbered(at)))
@@ -240,7 +240,7 @@ impl<'a> Values<'a> {
 
     fn new_memory(&mut self, handle: Option<u64>) -> Option<usize> {
         let handle = handle?;
-        self.foreign.remove(&handle);
+        self.other_process_handles.remove(&handle);
         self.memory_of.insert(handle, self.memories);
         self.memories += 1;
         Some(self.memories - 1)
@@ -276,14 +276,14 @@ impl<'a> Values<'a> {
             Call::Map { address, size, offset, handle, flags } => {
                 let memory = self.memory(handle).inspect_err(|_| {
                     let end = address.saturating_add(size);
-                    self.foreign_ranges.push(address..end);
+                    self.other_process_ranges.push(address..end);
                 })?;
                 Action::Map { at: self.place(address, record)?, size, offset, memory, flags }
             }
             Call::Unmap { address, size } => {
                 let at = self.place(address, record);
                 if at == Err(Skipped::OtherProcess) && record.succeeded() {
-                    self.foreign_ranges.retain(|range| !range.contains(&address));
+                    self.other_process_ranges.retain(|range| !range.contains(&address));
                 }
                 Action::Unmap { at: at?, size }
             }
@@ -304,7 +304,7 @@ impl<'a> Values<'a> {
             Call::Import { fd, handle } => match self.descriptor_of.get(&fd) {
                 Some(&descriptor) => Action::Import { memory: self.new_memory(handle), descriptor },
                 None => {
-                    self.foreign.extend(handle);
+                    self.other_process_handles.extend(handle);
                     return Err(Skipped::OtherProcess);
                 }
             },

@@ -52,7 +52,7 @@ struct Page<'a> {
     causes: Vec<Cause<'a>>,
 }
 
-/// The largest number of failures whose drawings are initially unfolded.
+/// The drawings of failures are initially unfolded if there are at most this many failures.
 const PICTURES: usize = 6;
 
 /// The order of display, most important first.
@@ -83,7 +83,7 @@ pub(crate) fn html(report: &Report) -> Result<String, fmt::Error> {
 
 impl Page<'_> {
     /// Returns the summary as a sentence.
-    fn verdict(&self) -> String {
+    fn summary_sentence(&self) -> String {
         let summary = &self.report.summary;
         let run = summary.passed + summary.failed + summary.known;
         match (summary.failed, run) {

@@ -35,9 +35,9 @@ impl Model {
             let needs_offset = mapping.offset != 0 && !self.machine.maps_dmabufs;
             let mut after = mapping.clone();
             changes.iter().for_each(|&(agent, access)| after.access[agent] = access);
-            let is_new =
+            let gives_cpu_access =
                 self.cpu_access(mapping) == Access::None && self.cpu_access(&after) != Access::None;
-            rules = rules.reject_if(Reason::NotSupported, needs_offset && is_new);
+            rules = rules.reject_if(Reason::NotSupported, needs_offset && gives_cpu_access);
         }
         rules.verdict()?;
         for mapping in self.mappings.iter_mut().filter(|it| starts.contains(&it.start)) {

@@ -37,7 +37,7 @@ pub struct AgentProperties {
 }
 
 impl Machine {
-    /// Reads the properties of a machine and of the library's control of its GPUs.
+    /// Reads the properties of a machine, and which agents' permissions the library enforces.
     #[must_use]
     pub fn of(vmm: &Vmm) -> Self {
         let runtime = vmm.runtime();

@@ -86,7 +86,7 @@ impl Model {
         Ok(())
     }
 
-    /// Fills a range with a value, by the owners of its memory.
+    /// Fills a range with a value, which the owners of the memory write.
     ///
     /// # Errors
     /// Returns all reasons for rejecting the call.

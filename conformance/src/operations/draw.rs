@@ -64,8 +64,8 @@ impl Operation {
     pub fn drawn_from(bytes: &[u8], object_counts: ObjectCounts) -> Self {
         let choices = &mut Choices::new(bytes);
         let kind = draw_kind(choices);
-        let unlikely = choices.percent(10);
-        draw(if unlikely { kind } else { possible_kind(kind, object_counts) }, choices)
+        let keeps_kind = choices.percent(10);
+        draw(if keeps_kind { kind } else { possible_kind(kind, object_counts) }, choices)
     }
 }
 

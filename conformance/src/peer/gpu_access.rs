@@ -1,4 +1,4 @@
-//! Has a GPU access memory, in the peer: the GPU's page table may not permit that, and a fault may end the process.
+//! In the second process, has a GPU access memory that its page table may not permit. A fault may end that process.
 
 #![expect(unsafe_code, reason = "copies without the library's checks")]
 
@@ -14,18 +14,19 @@ use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-/// What a GPU does to a granule of memory of the first GPU, and what was taken away before.
+/// A GPU's access to a granule of the first GPU's memory, and the changes of permissions before it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct GpuAccess {
     /// The index of the GPU.
     pub gpu: usize,
-    /// The last access that is granted to the GPU, as HIP's number. Before that, the GPU reads the memory with read and
-    /// write access, so that its TLB has the entry.
+    /// The last access that is granted to the GPU, as the number of `Access::from_bits`. Before that, the GPU reads
+    /// the memory with read and write access, so that its TLB has the entry.
     pub granted: u32,
-    /// What takes access away after that.
+    /// The call that takes the access away after that.
     pub taken_by: Option<TakenBy>,
+    /// Whether the GPU writes; otherwise, it reads.
     pub writes: bool,
-    /// The offer of another process's memory; new memory without it.
+    /// The offer of another process's memory; `None` for new memory.
     pub ticket: Option<String>,
 }
 
@@ -45,7 +46,7 @@ pub(crate) const FILLED: u32 = 0xe1e1_e1e1;
 /// The number that the GPU writes.
 pub(crate) const WRITTEN: u32 = 0xe2e2_e2e2;
 
-/// Maps the memory, changes the access, and lets the GPU access the memory by a copy that the library does not see.
+/// Maps the memory, changes the access, and has the GPU access the memory with a copy that the library does not check.
 pub(super) fn perform(runtime: &Runtime, request: &GpuAccess) -> Result<Reply, Reply> {
     let gpus: Vec<&Agent> = runtime.gpus().collect();
     let (Some(owner), Some(gpu)) = (gpus.first(), gpus.get(request.gpu)) else {
@@ -72,7 +73,7 @@ pub(super) fn perform(runtime: &Runtime, request: &GpuAccess) -> Result<Reply, R
         }
         Some(ticket) => {
             let ticket: Ticket =
-                ticket.parse().map_err(|_| Reply::Failed("no ticket".to_owned()))?;
+                ticket.parse().map_err(|_| Reply::Failed(format!("invalid ticket {ticket:?}")))?;
             ticket.fetch(&vmm, Trust::SameUser)?
         }
     };
@@ -146,7 +147,8 @@ fn revoke_under_load(
 ) -> Result<(), Reply> {
     let mut others = vmm.runtime().gpus().filter(|other| other.id() != gpu.id());
     let other = others.find(|other| other.can_access(gpu.id()));
-    let other = other.ok_or_else(|| Reply::Failed("no other GPU has access".to_owned()))?;
+    let other =
+        other.ok_or_else(|| Reply::Failed("no other GPU can access the memory".to_owned()))?;
     let size = mapping.size();
     let copied = new_mapping(vmm, gpu, size)?;
     copied.grant(&[other.id()], Access::ReadWrite)?;
@@ -199,7 +201,7 @@ fn revoke_under_load(
     })?;
     if cpu.is_none() {
         expect_bytes(&copied, other, FILLED)?;
-        // The check has waited for page tables. The last revocation must not profit from that.
+        // The check has waited until changes of page tables took effect. The last revocation must not rely on that.
         mapping.grant(&[gpu.id()], Access::ReadWrite)?;
         revoke()?;
     }

@@ -61,7 +61,7 @@ enum Reply {
     Failed(String),
 }
 
-/// Replies that a GPU of this process copied wrong data.
+/// Returns the reply that a GPU of this process copied wrong data.
 fn wrong_copy(gpu: &Agent, difference: &str) -> Reply {
     Reply::Failed(format!("{} ({}) copied wrong data: {difference}", gpu.id(), copy_engine()))
 }
@@ -78,7 +78,7 @@ pub(crate) enum Accessed {
     },
 }
 
-/// The second process. Dropping this kills the process.
+/// The second process. Dropping a `Peer` kills the process.
 #[derive(Debug)]
 pub(crate) struct Peer {
     worker: Worker,
@@ -193,7 +193,7 @@ mod tests {
         let command_line = ["sleep".into(), "600".into()];
         let limit = Duration::from_millis(50);
         let Err(NotPassed::Failed(why)) = Peer::start(&command_line, None, limit) else {
-            panic!("not failed");
+            panic!("the start did not fail");
         };
         assert!(why.starts_with("the second process: did not answer within 0.05 s"), "{why}");
     }

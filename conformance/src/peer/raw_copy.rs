@@ -60,8 +60,8 @@ impl RawCopies {
     /// Has a GPU copy memory, and waits for the end of the copy or for a fault.
     ///
     /// # Safety
-    /// Both ranges of `size` bytes belong to mappings of this process, also if the GPU has no access to them or they
-    /// were unmapped. Nothing else uses them.
+    /// Both ranges of `size` bytes belong to mappings or former mappings of this process. The GPU need not have access
+    /// to them. Nothing else uses them.
     pub unsafe fn copy(
         &self,
         gpu: &Agent,
@@ -77,7 +77,7 @@ impl RawCopies {
         // SAFETY: no consumers are named; `signal` is writable.
         check("hsa_signal_create", unsafe { create(1, 0, null(), &mut signal) })?;
         let (to, from) = (without_provenance_mut(to.get()), without_provenance(from.get()));
-        // SAFETY: the caller guarantees it; the signal exists.
+        // SAFETY: the caller guarantees the requirements of the ranges; the signal exists.
         let status = unsafe { begin(to, agent, from, agent, size, 0, null(), signal) };
         check("hsa_amd_memory_async_copy", status)?;
         let begun = Instant::now();

@@ -105,8 +105,8 @@ impl Bar {
         self.parts.iter().map(|part| (part.span, &*part.access))
     }
 
-    /// Draws the bar. Returns the position that [`draw_lanes`](super::draw_lanes) starts from: its lower
-    /// edge minus [`LANE`].
+    /// Draws the bar. Returns the position that [`draw_lanes`](super::draw_lanes) starts from: the bar's
+    /// lower edge minus [`LANE`].
     pub fn draw(&self, svg: &mut Svg, y: f64) -> f64 {
         for part in &self.parts {
             if part.is_shortened {
@@ -170,7 +170,7 @@ impl Part {
             let ticks: String = (1..self.count)
                 .map(|number| {
                     let x = x + each * number as f64;
-                    // Leave room for the label in the middle.
+                    // Leaves room for the label in the middle.
                     format!("M{x:.1} {y:.1}v6M{x:.1} {:.1}v-6", y + HEIGHT)
                 })
                 .collect();
@@ -214,7 +214,7 @@ pub(super) fn draw_lane(
     class: &str,
     tip: Option<&str>,
 ) {
-    // Leave space between adjacent lanes.
+    // Leaves space between adjacent lanes.
     let width = (width - 1.0).max(1.0);
     if height > 0.0 {
         svg.rect((x + 0.5, y + (LANE - height) / 2.0, width, height), class, tip);

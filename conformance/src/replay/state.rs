@@ -16,8 +16,11 @@ const NOT_SUPPORTED: &str = "NOT_SUPPORTED";
 
 /// The outcome of an operation.
 pub(super) enum Outcome {
+    /// The result is the recorded one.
     Agreed,
+    /// A rule permits the difference.
     Excused(Rule),
+    /// The result differs, and no rule permits that.
     Divergent { got: String, why: String },
 }
 
@@ -61,7 +64,7 @@ impl State {
         &self.vmm
     }
 
-    /// Gives the object that a call has created the name of its slot, such as `r1`.
+    /// Names the object that a call has created after its slot, such as `r1`.
     pub fn name_object(&self, call: &Call) -> Result<(), Error> {
         match *call {
             Call::Reserve { r, .. } => self.reservations.get(&r).map_or(Ok(()), |&(address, _)| {

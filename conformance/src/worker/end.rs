@@ -30,9 +30,9 @@ impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Exited(code) => write!(f, "ended with status {code}"),
-            Self::Signal(signal) => match meaning(signal) {
-                Some(meaning) => write!(f, "{} ({meaning})", name(signal)),
-                None => f.write_str(&name(signal)),
+            Self::Signal(signal) => match signal_meaning(signal) {
+                Some(meaning) => write!(f, "{} ({meaning})", signal_name(signal)),
+                None => f.write_str(&signal_name(signal)),
             },
             Self::Killed => f.write_str("killed: it did not end"),
         }
@@ -56,12 +56,12 @@ const SIGNALS: &[(Signal, &str, &str)] = &[
 ];
 
 /// Returns a signal's name, such as `SIGSEGV`.
-pub(crate) fn name(signal: i32) -> String {
+pub(crate) fn signal_name(signal: i32) -> String {
     let entry = SIGNALS.iter().find(|(number, ..)| number.as_raw() == signal);
     entry.map_or_else(|| format!("signal {signal}"), |(_, name, _)| (*name).to_owned())
 }
 
-fn meaning(signal: i32) -> Option<&'static str> {
+fn signal_meaning(signal: i32) -> Option<&'static str> {
     let entry = SIGNALS.iter().find(|(number, ..)| number.as_raw() == signal);
     entry.map(|(_, _, meaning)| *meaning)
 }

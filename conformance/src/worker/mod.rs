@@ -23,7 +23,7 @@ mod parent;
 mod process;
 
 pub use end::End;
-pub(crate) use end::name as signal_name;
+pub(crate) use end::signal_name;
 pub use last_call::LastCall;
 pub use parent::{Messages, NotAWorker, Requests, begin};
 pub use process::{Output, Received, Worker, wait_for_any};

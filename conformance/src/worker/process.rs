@@ -28,7 +28,7 @@ const POLL: Duration = Duration::from_millis(100);
 /// The interval of these checks after the socket was closed: the worker will exit soon.
 const EXIT_POLL: Duration = Duration::from_millis(2);
 
-/// A worker process. Dropping it kills the worker and all processes that it has started.
+/// A worker process. Dropping a `Worker` kills the process and all processes that it has started.
 #[derive(Debug)]
 pub struct Worker {
     child: Child,

@@ -1,4 +1,4 @@
-//! The table of section 6.2 of the reference.
+//! The table of 72 edge cases: section 6.2 of the reference, which docs/conformance.md describes.
 
 use hsa_vmm::hip::{HipError, HipProfile};
 

@@ -1,4 +1,4 @@
-//! Repeats with this library the calls that were recorded on another vendor's GPUs.
+//! Repeats the calls that were recorded on another vendor's GPUs, with this library.
 //!
 //! Each call has its own fixture, so that it does not depend on earlier calls.
 

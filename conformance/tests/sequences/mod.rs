@@ -75,7 +75,7 @@ pub fn run<S: Setup>(name: &str, cases: u32) {
     let is_set = |variable| std::env::var_os(variable).is_some();
     let seed = match default.rng_seed {
         RngSeed::Fixed(seed) => seed,
-        RngSeed::Random => rand_seed(),
+        RngSeed::Random => random_seed(),
     };
     let config = Config {
         cases: if is_set("PROPTEST_CASES") { default.cases } else { cases },
@@ -131,7 +131,7 @@ fn sequence<S: Setup>(
         .map_err(|(position, difference)| TestCaseError::fail(format!("{position}: {difference}")))
 }
 
-fn rand_seed() -> u64 {
+fn random_seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(0)
 }

@@ -41,7 +41,7 @@ pub(super) struct Unmapped<'a> {
     end: u64,
     /// Whether the reservation was freed, too: the addresses may belong to another allocation now.
     pub(super) is_freed: bool,
-    pub(super) made_by: &'a Record,
+    pub(super) unmapped_by: &'a Record,
 }
 
 /// The state between two calls.
@@ -124,8 +124,8 @@ impl<'a> State<'a> {
         index.is_some_and(|index| self.header.agents[index].kind == AgentKind::Gpu)
     }
 
-    /// Performs a call that succeeded. If it unmaps mappings to which no agent has ever had access, returns the calls
-    /// that made them.
+    /// Applies a call to the state, if the call succeeded. If the call unmaps mappings to which no agent has
+    /// ever had access, returns the calls that made these mappings.
     pub(super) fn apply(&mut self, record: &'a Record) -> Vec<&'a Record> {
         if !record.succeeded() {
             return Vec::new();
@@ -217,7 +217,7 @@ impl<'a> State<'a> {
                     ungranted.push(mapping.made_by);
                 }
                 let end = start.saturating_add(mapping.size);
-                let unmapped = Unmapped { start, end, is_freed: false, made_by: record };
+                let unmapped = Unmapped { start, end, is_freed: false, unmapped_by: record };
                 self.unmapped.insert(start, unmapped);
             }
         }

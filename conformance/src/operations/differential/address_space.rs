@@ -27,7 +27,7 @@ fn lines() -> Vec<Line> {
 }
 
 /// Returns the number of bytes in shared mappings. Does not count mappings, because the kernel merges
-/// adjacent ones.
+/// adjacent mappings.
 pub(super) fn shared_bytes() -> usize {
     let lines = lines();
     let shared = lines.iter().filter(|line| line.permissions[3] == b's');
@@ -70,7 +70,7 @@ impl DifferentialTest {
 
 /// Checks that a range is completely mapped with the protection for `access`.
 fn check_protection(lines: &[Line], range: Range<usize>, access: Access) -> Result<(), Difference> {
-    // The range between adjacent mappings is empty. The kernel may show both mappings as one line, which surrounds it.
+    // The range between adjacent mappings is empty. A line that covers both mappings would seem to overlap this range.
     if range.is_empty() {
         return Ok(());
     }

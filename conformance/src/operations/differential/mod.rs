@@ -48,9 +48,9 @@ pub struct DifferentialTest {
     freed: Vec<(usize, usize)>,
     returned_handles: Vec<Handle>,
     exported: Vec<(OwnedFd, Memory)>,
-    /// Before the library was opened.
+    /// The resources before the library was opened.
     resources_at_start: ProcessResources,
-    /// With the open library: control of page tables needs a descriptor.
+    /// The resources with the library open, because control of page tables needs a descriptor.
     resources_when_open: ProcessResources,
     comparisons: Comparisons,
     steps: usize,

@@ -54,7 +54,7 @@ impl DifferentialTest {
         has_offset && if page.is_some() { may_exist } else { !is_granted }
     }
 
-    /// Returns the first address of each granule of the reservations that is not mapped.
+    /// Returns the first address of each unmapped granule of the reservations.
     fn unmapped(&self) -> Vec<usize> {
         let mappings = self.model.mappings();
         let is_mapped = |address: &usize| mappings.iter().any(|it| it.range().contains(address));

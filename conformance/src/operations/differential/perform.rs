@@ -108,7 +108,7 @@ impl DifferentialTest {
     fn import_any(&mut self, descriptor: Descriptor, handle_type: u8) -> CallResult<bool> {
         let kind = Self::handle_type(handle_type);
         let failed = |error: std::io::Error| Difference::Broken(error.to_string());
-        let foreign: OwnedFd = match descriptor {
+        let not_memory: OwnedFd = match descriptor {
             Descriptor::Exported(index) if !self.exported.is_empty() => {
                 return self.import(Ok(usize::from(index) % self.exported.len()), kind);
             }
@@ -119,7 +119,7 @@ impl DifferentialTest {
             Descriptor::Socket => UnixDatagram::unbound().map_err(failed)?.into(),
             _ => File::open("/dev/null").map_err(failed)?.into(),
         };
-        self.import(Err(foreign.as_fd()), kind)
+        self.import(Err(not_memory.as_fd()), kind)
     }
 
     /// Closes an exported descriptor. Other references keep the memory allocated.

@@ -1,5 +1,5 @@
-//! The window: a granule that the CPU and all GPUs can access. Through it, the test reads and writes memory as a GPU
-//! does: the GPU copies between that memory and the window, which the CPU reads and writes.
+//! The window: a granule that the CPU and all GPUs can access. The test uses the window to read and write memory
+//! through a GPU: the GPU copies between the memory and the window, and the CPU reads and writes the window.
 
 use super::{Difference, DifferentialTest};
 use hsa_vmm::{Access, AgentId, Handle};

@@ -1,4 +1,4 @@
-//! The words with which differences show values.
+//! Formats values for the messages of differences.
 
 use crate::page_table::Page;
 use hsa_vmm::vmm::{AllocationKind, Location, Usage};
@@ -6,10 +6,10 @@ use hsa_vmm::{Access, Address, AgentId, AllocationProperties, Handle, HandleType
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
-/// A value in the message of a difference. Tuples and lists, whose `Display` another crate would have to define, have
-/// words, too.
+/// Formats a value for the message of a difference. Unlike `Display`, this trait can be implemented for tuples, lists
+/// and types of other crates.
 pub(super) trait Words {
-    /// Returns the value in the library's words.
+    /// Returns the text of the value, without names of Rust types.
     fn words(&self) -> String;
 }
 
@@ -31,7 +31,7 @@ impl<T: Words> Words for Option<T> {
     }
 }
 
-/// Implements [`Words`] for types, each by a function of a reference to the value.
+/// Implements [`Words`] for each type with a function that returns the text.
 macro_rules! words {
     ($($type:ty: $words:expr;)+) => {$(
         impl Words for $type {
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_have_words_without_names_of_types() {
+    fn values_are_formatted_without_type_names() {
         let gpu = AgentId::from_bits(1 << 32);
         let mapping = (Address::new(0x7000), 0x2000, 0, vec![(gpu, Access::ReadWrite)]);
         let words = vec![mapping].words();
