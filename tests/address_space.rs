@@ -8,8 +8,8 @@ mod process;
 use hostile::{HostileRuntime, assert_quarantines, foreign_page_is_at, two_mappings};
 use hsa_vmm::error::Problem;
 use hsa_vmm::simulation::{Config, Generation};
-use hsa_vmm::vmm::{Quirks, VmmOptions};
-use hsa_vmm::{Access, AllocationProperties, Error, ErrorKind, Vmm};
+use hsa_vmm::vmm::{Probing, Quirks, VmmOptions};
+use hsa_vmm::{Access, AllocationProperties, Error, ErrorKind, Runtime, Vmm};
 use machine::{Machine, access, at, without_cpu_mapping};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -202,6 +202,27 @@ fn foreign_mapping_in_a_hole_is_never_freed() {
     drop(runtime);
     assert!(foreign_page_is_at(base), "after the runtime was dropped");
     assert_eq!(hostile.get(c"hostile_started"), 0);
+}
+
+#[test]
+fn probe_keeps_foreign_mapping() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    let hostile = HostileRuntime::new();
+    // SAFETY: a runtime of this test.
+    let runtime = unsafe { Runtime::load_from(&hostile.path) }.unwrap();
+    let probing = VmmOptions::new().with_probing(Probing::Always);
+    hostile.set(c"hostile_foreign_mappings", 1);
+    let vmm = Vmm::open_with(&runtime, probing).unwrap();
+    let foreign = hostile.foreign_address();
+    assert_ne!(foreign.get(), 0, "the runtime leaves a hole when the probe unmaps");
+    assert!(foreign_page_is_at(foreign), "after the `Vmm` was opened");
+    let probed: Vec<_> = vmm.probes().iter().map(|probe| probe.quirk.name).collect();
+    assert!(!probed.contains(&"cpu_unmap_leaves_hole"), "no verdict: {probed:?}");
+    drop(vmm);
+    drop(runtime);
+    assert!(foreign_page_is_at(foreign), "after the runtime was dropped");
 }
 
 /// Another thread waits for the operation that loses the addresses to a foreign mapping.

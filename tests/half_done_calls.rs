@@ -153,6 +153,29 @@ fn failed_first_grant_to_the_cpu_leaves_no_hole() {
     process::assert_inaccessible(base.get(), 4096, "unmapped");
 }
 
+/// A later grant would replace the foreign mapping.
+#[test]
+fn foreign_mapping_after_failed_grant_is_quarantined() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    let hostile = HostileRuntime::new();
+    let (runtime, vmm, gpu) = hostile.open();
+    let base = vmm.address_reserve(4096, 0, None).unwrap();
+    let handle = vmm.create(4096, &AllocationProperties::on(gpu)).unwrap();
+    vmm.map(base, 4096, 0, handle).unwrap();
+    hostile.set(c"hostile_foreign_mappings", 1);
+    hostile.set(c"hostile_access_makes_hole", 1);
+    hostile.set(c"hostile_access_fails_at", 1);
+    let grants = [access(runtime.host().id(), Access::ReadWrite)];
+    assert_quarantines(vmm.set_access(base, 4096, &grants));
+    assert!(foreign_page_is_at(base));
+    vmm.set_access(base, 4096, &grants).unwrap_err();
+    vmm.unmap(base, 4096).unwrap_err();
+    drop(vmm);
+    assert!(foreign_page_is_at(base), "after the `Vmm` was dropped");
+}
+
 /// The ledger keeps the old mapping, or lists the new one, but not both at overlapping addresses.
 #[test]
 fn failed_replacement_of_overlapping_mappings_is_consistent() {

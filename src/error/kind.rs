@@ -431,6 +431,11 @@ impl ErrorKind {
         }
     }
 
+    /// Returns whether a foreign mapping is possibly at the addresses of a mapping.
+    pub(crate) fn is_hole(&self) -> bool {
+        matches!(self, Self::HoleNotFilled { .. })
+    }
+
     pub(super) fn cause(&self) -> Option<&Error> {
         match self {
             Self::AddressLost { cause, .. } | Self::PagesLost { cause, .. } => Some(cause),

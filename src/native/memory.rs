@@ -18,6 +18,8 @@ use core::ptr::null_mut;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
+use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::os::fd::BorrowedFd;
 
 /// Copies eight bytes at a time, and the rest byte by byte.
@@ -203,6 +205,49 @@ pub(crate) unsafe fn block_access(address: usize, size: usize) -> Result<(), Err
 pub(crate) fn fill_hole(address: usize, size: usize) -> Result<(), Errno> {
     // SAFETY: nothing is replaced.
     unsafe { map_inaccessible(address, size, MapFlags::FIXED_NOREPLACE) }
+}
+
+/// Fills an address-space hole that a failed call has possibly left in a range.
+///
+/// # Errors
+/// `EXIST` if a foreign mapping is possibly in the range; the errno of `mmap` if the hole could not be filled.
+pub(crate) fn fill_possible_hole(address: usize, size: usize) -> Result<(), Errno> {
+    match fill_hole(address, size) {
+        // The call has left no hole. At the kernel's limit of mappings, the error is not `EXIST`.
+        Err(_) if is_inaccessible(address, size) => Ok(()),
+        result => result,
+    }
+}
+
+/// Returns whether the whole range is mapped without access. Returns `false` if the kernel's list of mappings cannot
+/// be read.
+pub(crate) fn is_inaccessible(address: usize, size: usize) -> bool {
+    let Ok(maps) = File::open("/proc/self/maps") else { return false };
+    // At the kernel's limit of mappings, memory for the whole file could not be allocated.
+    let mut maps = BufReader::new(maps);
+    let mut line = String::new();
+    let end = address + size;
+    let mut covered = address;
+    while maps.read_line(&mut line).is_ok_and(|length| length > 0) {
+        // For example `7f0000000000-7f0000200000 ---p 00000000 00:00 0`.
+        let mut words = line.split([' ', '-']);
+        let mut number = || usize::from_str_radix(words.next()?, 16).ok();
+        let (Some(first), Some(last)) = (number(), number()) else { return false };
+        let access = line.split(' ').nth(1);
+        let is_inaccessible = access.is_some_and(|access| access.starts_with("---"));
+        line.clear();
+        if last <= covered {
+            continue;
+        }
+        if covered >= end || first > covered {
+            break;
+        }
+        if !is_inaccessible {
+            return false;
+        }
+        covered = last;
+    }
+    covered >= end
 }
 
 #[cfg(test)]

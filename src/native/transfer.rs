@@ -22,7 +22,8 @@ pub(crate) enum CopyEngine {
 }
 
 impl Native {
-    /// Copies between two ranges that do not overlap, and waits for the end of the copy.
+    /// Copies between two ranges, and waits for the end of the copy. If the ranges overlap, the contents of the
+    /// destination are undefined.
     ///
     /// # Safety
     /// Until the function returns, both ranges are allocated, and the engine (this process, for a CPU) can read

@@ -7,9 +7,10 @@
 use super::Shared;
 use super::journal::Journal;
 use super::ledger::{MappedRange, Range};
+use super::mapped_range::hole_not_filled;
 use crate::access::{Access, AccessSet, AccessState, AgentSet};
 use crate::error::{Argument, ErrorKind, Feature, Problem};
-use crate::native::{NativeAccess, fill_hole};
+use crate::native::{NativeAccess, fill_possible_hole};
 use smallvec::SmallVec;
 
 /// The access to set for some agents.
@@ -298,7 +299,8 @@ impl Shared {
         });
         if result.is_err() && !request.agents.intersection(self.cpus).is_empty() {
             // The runtime maps with `MAP_FIXED`: the kernel may have unmapped the old mapping before it failed.
-            let _ = fill_hole(range.start, range.size);
+            self.with_descriptor(|| fill_possible_hole(range.start, range.size))
+                .map_err(|errno| hole_not_filled(range, errno))?;
         }
         result.map_err(|failure| ErrorKind::of_call(failure, range.size))
     }

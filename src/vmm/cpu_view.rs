@@ -14,12 +14,13 @@
 
 use super::Shared;
 use super::ledger::{MappedRange, Range};
+use super::mapped_range::hole_not_filled;
 use super::shareable::exportable;
 use crate::access::{Access, AccessState};
 use crate::error::{Argument, ErrorKind, Feature, Problem};
 use crate::handle::HandleType;
 use crate::native::{
-    block_access, fill_hole, map_shared, out_of_descriptors, protect, try_map_shared,
+    block_access, fill_possible_hole, map_shared, out_of_descriptors, protect, try_map_shared,
 };
 use crate::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{OFlags, fcntl_getfl};
@@ -164,7 +165,9 @@ impl Shared {
         };
         // The kernel may have unmapped the old mapping before it failed.
         if can_be_mapped.is_ok() {
-            let _ = fill_hole(start, size);
+            drop(descriptor);
+            fill_possible_hole(start, size)
+                .map_err(|errno| hole_not_filled(mapping.range(), errno))?;
         }
         match errno {
             Errno::NOMEM | Errno::AGAIN => Err(ErrorKind::of_system("mmap", errno)),

@@ -250,7 +250,7 @@ impl<'a, 'c> Journal<'a, 'c> {
         let target = &self.targets[index];
         let before = MappedRange { access: target.before, ..target.now };
         match self.map_with_access(index, &before, true) {
-            Err(_) if self.targets[index].mapped => {
+            Err(failure) if self.targets[index].mapped && !failure.is_hole() => {
                 self.undo_map(index)?;
                 self.map_with_access(index, &before, true)
             }
@@ -288,7 +288,7 @@ impl<'a, 'c> Journal<'a, 'c> {
                 }
                 Err(failure) => {
                     target.attempted = (0..self.shared.runtime.agents().len()).collect();
-                    if owners.peek().is_none() {
+                    if owners.peek().is_none() || failure.is_hole() {
                         return Err(failure);
                     }
                     if let Err(error) = self.undo_map(index) {
@@ -357,6 +357,13 @@ impl<'a, 'c> Journal<'a, 'c> {
     fn abort(&mut self, failure: ErrorKind) -> ErrorKind {
         // A failed step, and its rollback, may also change entries of GPUs that no request names.
         let has_steps = !self.steps.is_empty();
+        if let ErrorKind::HoleNotFilled { address, .. } = &failure {
+            // A rollback would replace a foreign mapping.
+            let lost = self.targets.iter().position(|it| it.now.start == address.get());
+            if let Some(index) = lost {
+                self.quarantine(index, failure.clone(), None);
+            }
+        }
         self.roll_back(&failure);
         if has_steps && let Err(error) = self.shared.wait_for_gpus() {
             crate::log::event!(WARN, %error, "a rollback may not have taken effect yet");

@@ -5,6 +5,12 @@ use super::ledger::{MappedRange, Range};
 use crate::access::AgentSet;
 use crate::error::ErrorKind;
 use crate::native::{block_access, fill_hole};
+use rustix::io::Errno;
+
+/// Returns the error of addresses that are no longer reserved: a foreign mapping is possibly in the range.
+pub(super) fn hole_not_filled(range: Range, errno: Errno) -> ErrorKind {
+    ErrorKind::HoleNotFilled { address: range.address(), size: range.size, errno }
+}
 
 // Every function below is called while the reservation is locked. The ledger lists the range as a mapping of a live
 // handle, or is about to list it. This makes the unsafe calls sound.
@@ -41,7 +47,7 @@ impl Shared {
     /// the old memory in it.
     pub(super) fn keep_reserved(&self, mapping: &MappedRange) -> Result<(), ErrorKind> {
         let range @ Range { start, size } = mapping.range();
-        let lost = |errno| ErrorKind::HoleNotFilled { address: range.address(), size, errno };
+        let lost = |errno| hole_not_filled(range, errno);
         if self.quirks.cpu_unmap_leaves_hole && self.runtime_mapped_for_cpu(&mapping.access) {
             return fill_hole(start, size).map_err(lost);
         }

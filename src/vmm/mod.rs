@@ -340,7 +340,7 @@ impl Shared {
             agents.map(|agent| agent.id().index()).collect()
         };
         let (quirks, probes) = probe::choose_quirks(runtime, granule, options);
-        let page_tables = match options.page_tables || options.barrier {
+        let page_tables = match options.changes_page_tables() || options.barrier {
             true => PageTables::open(runtime, quirks, options),
             false => PageTables::default(),
         };

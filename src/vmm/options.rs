@@ -22,8 +22,8 @@ use crate::hip::HipProfile;
 pub struct VmmOptions {
     /// The release of HIP whose behaviour the `Vmm` has, if releases differ.
     pub profile: HipProfile,
-    /// Whether the `Vmm` changes GPUs' page tables.
-    pub(super) page_tables: bool,
+    /// Whether [`with_page_tables`](Self::with_page_tables) is set.
+    page_tables: bool,
     /// Whether GPUs are prevented from executing code in memory that they can read and write.
     pub(super) no_execute: bool,
     /// Whether operations wait until their changes of page tables have taken effect.
@@ -37,6 +37,11 @@ pub struct VmmOptions {
 }
 
 impl VmmOptions {
+    /// Returns whether the `Vmm` changes GPUs' page tables.
+    pub(super) fn changes_page_tables(&self) -> bool {
+        self.page_tables || self.no_execute
+    }
+
     /// Returns the defaults: the newest profile, and the known quirks of the runtime's version.
     #[must_use]
     pub fn new() -> Self {
@@ -74,7 +79,7 @@ impl VmmOptions {
     /// A GPU whose page table is not controlled can still execute code everywhere.
     #[must_use]
     pub fn with_no_execute(self, enabled: bool) -> Self {
-        Self { no_execute: enabled, page_tables: self.page_tables || enabled, ..self }
+        Self { no_execute: enabled, ..self }
     }
 
     /// Waits at the end of each operation until its changes of GPUs' page tables have taken effect. Off by default;

@@ -5,8 +5,12 @@
 
 use super::{Quirk, Quirks, VmmOptions};
 use crate::agent::Agent;
-use crate::native::{Failure, Native, NativeAccess, NativeAgent, NativeHandle, fill_hole};
+use crate::native::{
+    Failure, Native, NativeAccess, NativeAgent, NativeHandle, block_access, fill_hole,
+    is_inaccessible,
+};
 use crate::runtime::{Attachment, Implementation, Runtime};
+use core::cell::Cell;
 use hsa_sys as sys;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::fs;
@@ -141,6 +145,8 @@ struct Prober<'a> {
     /// The first CPU, if it can access that memory.
     cpu: Option<NativeAgent>,
     size: usize,
+    /// Whether other code has possibly mapped something at the reserved addresses.
+    addresses_lost: Cell<bool>,
 }
 
 impl Prober<'_> {
@@ -156,8 +162,14 @@ impl Prober<'_> {
             peer: runtime.gpus().find(is_peer).map(|peer| peer.native),
             cpu: Some(runtime.host()).filter(|_| gpu.large_bar).map(|cpu| cpu.native),
             size,
+            addresses_lost: Cell::new(false),
         };
         let base = native.call_shared(|native| native.address_reserve(2 * size, 0, size))?;
+        if !native.reserves_aligned() {
+            // ROCm 6.1 leaves reserved addresses writable.
+            // SAFETY: the runtime has just reserved this range, and nothing is mapped in it.
+            let _ = unsafe { block_access(base, 2 * size) };
+        }
         let handle = native.call_shared(|native| {
             native.handle_create(pool.native, size, sys::MEMORY_TYPE_PINNED, 0)
         });
@@ -174,8 +186,9 @@ impl Prober<'_> {
             native.call_shared(|native| unsafe { native.handle_release(handle) })?;
             mapped.and(shared)
         });
-        if is_mapped(&result) {
-            // Stopping a runtime with live mappings can crash (6.4.3).
+        if is_mapped(&result) || prober.addresses_lost.get() {
+            // Stopping a runtime with live mappings can crash (6.4.3). It can also unmap reserved addresses, and a
+            // foreign mapping there.
             runtime.stay_started();
         } else {
             // SAFETY: exactly this range is reserved, and nothing is mapped in it.
@@ -188,7 +201,12 @@ impl Prober<'_> {
     fn grant(&self, base: usize, access: &[(NativeAgent, u32)]) -> Result<(), Failure> {
         let access: Vec<_> = access.iter().map(|it| NativeAccess::new(it.0, it.1)).collect();
         // SAFETY: the range is one mapping of the probe's own.
-        unsafe { self.native.set_access(base, self.size, &access) }
+        let result = unsafe { self.native.set_access(base, self.size, &access) };
+        if result.is_err() {
+            // A failed grant can leave a hole, too.
+            let _ = fill_hole(base, self.size);
+        }
+        result
     }
 
     /// Maps the memory twice, changes access and unmaps it.
@@ -207,9 +225,14 @@ impl Prober<'_> {
         let cpu_has_access =
             self.probe_access(base, mapped_second.is_ok().then_some(second), findings);
         // A release that revokes the access of unnamed agents has already unmapped the memory for the CPU.
-        let left_hole = cpu_has_access && fill_hole(base, size).is_ok();
-        // SAFETY: nothing uses these mappings of the probe's own.
-        let unmap = |at, size| unsafe { self.native.unmap(at, size) };
+        let mut leaves_hole = fill_hole(base, size).is_ok();
+        let mut unmap = |at, length| {
+            // SAFETY: nothing uses these mappings of the probe's own.
+            let result = unsafe { self.native.unmap(at, length) };
+            // Fills a hole at once, because foreign mappings can be created in it.
+            leaves_hole |= fill_hole(base, size).is_ok();
+            result
+        };
         if mapped_second.is_err() {
             unmap(base, size)?;
         } else {
@@ -221,12 +244,19 @@ impl Prober<'_> {
             }
         }
         let left = file_mapped_at(base);
+        if !is_inaccessible(base, size) {
+            crate::log::event!(
+                WARN,
+                base,
+                "other code has mapped memory in a hole of the probe's reservation"
+            );
+            self.addresses_lost.set(true);
+            return mapped_second;
+        }
         let keeps_memory = left.is_some() && left != reservation;
         record!(findings.unmap_keeps_memory = keeps_memory);
-        // Holes are filled at once, because foreign mappings can be created in them.
-        let leaves_hole = fill_hole(base, size).is_ok();
         if cpu_has_access {
-            record!(findings.cpu_unmap_leaves_hole = left_hole || leaves_hole);
+            record!(findings.cpu_unmap_leaves_hole = leaves_hole);
         }
         mapped_second
     }

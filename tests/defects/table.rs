@@ -186,7 +186,8 @@ defects! {
     GRANT_WITHOUT_DESCRIPTOR_ABORTS: [Crash(SIGABRT), Crash(SIGABRT), Crash(SIGABRT)],
         "set_access for a GPU without a free descriptor aborts the process",
         "runtime.cpp, MappedHandleAllowedAgent: asserts that the export succeeds",
-        "checked before the call: quirk `grant_without_descriptor_aborts`";
+        "checked before the call, but another thread can use the last descriptor in between: quirk \
+         `grant_without_descriptor_aborts`";
     MAP_LEAKS_DESCRIPTOR: [Yes, Yes, Yes],
         "a map that the kernel refuses leaks a descriptor",
         "runtime.cpp, VMemoryHandleMap: returns before it closes the dma-buf",

@@ -106,6 +106,15 @@ impl HostileRuntime {
     }
 }
 
+impl HostileRuntime {
+    /// Returns the address of the foreign mapping that the runtime has created last; null if there is none.
+    pub fn foreign_address(&self) -> Address {
+        let variable: *mut usize = self.variable(c"hostile_foreign_address").cast();
+        // SAFETY: a variable of this type in the library.
+        Address::new(unsafe { variable.read_volatile() })
+    }
+}
+
 impl Drop for HostileRuntime {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);

@@ -48,6 +48,7 @@ int hostile_races;            /* the number of creates and releases that overlap
 int hostile_gpu_first;        /* whether the GPU is named before the CPU */
 int hostile_writable;         /* whether exported descriptors can be written, so that the CPU can map them */
 int hostile_access_fails_at;  /* this change of access, counted from 1, fails */
+uintptr_t hostile_foreign_address; /* the address of the last foreign mapping */
 int hostile_access_makes_hole; /* whether that change unmaps the addresses before it fails */
 int hostile_hoards;           /* the number of further unmaps that use up all file descriptors */
 
@@ -63,7 +64,9 @@ static void create_foreign_mapping(void *address) {
   hostile_foreign_mappings--;
   void *page = mmap(address, 4096, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
-  if (page == address) memset(page, 0x77, 4096);
+  if (page != address) return;
+  memset(page, 0x77, 4096);
+  hostile_foreign_address = (uintptr_t)page;
 }
 
 /* Opens files until no file descriptor is free, as another thread could. */
@@ -241,7 +244,10 @@ hsa_status_t hsa_amd_vmem_set_access(
   if (hostile_linger) usleep(hostile_linger);
   if (++changes == hostile_access_fails_at) {
     /* As a failed mmap with MAP_FIXED can. */
-    if (hostile_access_makes_hole) munmap(address, size);
+    if (hostile_access_makes_hole) {
+      munmap(address, size);
+      create_foreign_mapping(address);
+    }
     pthread_mutex_unlock(&lock);
     return ERROR;
   }

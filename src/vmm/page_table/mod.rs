@@ -73,7 +73,7 @@ impl PageTables {
         let no_execute = options.no_execute;
         let (barrier, barrier_failure) = open_barrier(native, &gpus);
         let mut tables = Self { barrier, barrier_failure, no_execute, ..Self::default() };
-        if options.page_tables
+        if options.changes_page_tables()
             && let Err(reason) = tables.open_spaces(runtime, &gpus, quirks)
         {
             crate::log::event!(WARN, %reason, "page tables are not controlled");
@@ -170,10 +170,11 @@ impl Shared {
         }
     }
 
-    /// Returns whether memory can be mapped from an offset: the library controls every GPU's page table.
+    /// Returns whether memory can be mapped from an offset: the library controls the page table of every agent that
+    /// is not a CPU.
     pub(super) fn can_map_offsets(&self) -> bool {
-        let gpus = self.runtime.gpus().map(|gpu| gpu.id().index()).collect::<AgentSet>();
-        gpus.difference(self.controlled()).is_empty()
+        let agents: AgentSet = (0..self.runtime.agents().len()).collect();
+        agents.difference(self.cpus).difference(self.controlled()).is_empty()
     }
 
     /// Returns the GPUs whose entries differ from those that a grant of the runtime writes.
