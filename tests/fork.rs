@@ -185,51 +185,6 @@ fn forked_child_opens_its_own_runtime() {
     machine.assert_empty();
 }
 
-/// The parent has mapped the host memory, and other threads map and unmap other memory while it forks.
-#[test]
-fn forked_child_maps_the_parents_host_memory() {
-    if process::rerun_in_own_process() {
-        return;
-    }
-    let map = |machine: &Machine, bytes: &'static mut [u8]| {
-        let area = Area::new(&machine.vmm, 0, AreaFlags::MAPPED).unwrap();
-        area.mmap(bytes.len(), MmapOptions::new().with_host_memory(bytes)).unwrap()
-    };
-    let machine = Machine::new(Config::mi300x(1));
-    let bytes = Vec::leak(vec![0; 1 << 16]);
-    let (start, size) = (bytes.as_mut_ptr(), bytes.len());
-    let mapped = map(&machine, bytes);
-    let stop = AtomicBool::new(false);
-    let mut ends = Vec::new();
-    std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                let mut bytes = vec![0; 1 << 20];
-                let area = Area::new(&machine.vmm, 0, AreaFlags::MAPPED).unwrap();
-                while !stop.load(Ordering::Relaxed) {
-                    let options = MmapOptions::new().with_host_memory(&mut bytes);
-                    drop(area.mmap(1 << 20, options).unwrap());
-                }
-            });
-        }
-        for _ in 0..50 {
-            let child = Child::start(|| {
-                // SAFETY: the memory is leaked, and this process has not mapped it.
-                let bytes = unsafe { std::slice::from_raw_parts_mut(start, size) };
-                map(&Machine::new(Config::mi300x(1)), bytes).munmap().unwrap();
-                0
-            });
-            ends.push(child.wait_for(Duration::from_secs(10)));
-            if ends.last() != Some(&End::Success) {
-                break;
-            }
-        }
-        stop.store(true, Ordering::Relaxed);
-    });
-    assert_eq!(ends, [End::Success; 50]);
-    mapped.munmap().unwrap();
-}
-
 /// The name of a method without `&mut self`, and a call of it that a forked child can make.
 type Call<'a> = (&'static str, Box<dyn Fn() + 'a>);
 

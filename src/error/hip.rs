@@ -40,7 +40,8 @@ impl Error {
             }
             // HIP supports no offset at all.
             ErrorKind::NotSupported(Feature::MapAtOffset(_)) => HipError::InvalidValue,
-            ErrorKind::NotSupported(_) => HipError::NotSupported,
+            ErrorKind::NotSupported(_)
+            | ErrorKind::Runtime { status: Status::NOT_SUPPORTED, .. } => HipError::NotSupported,
             ErrorKind::OutOfMemory { .. }
             | ErrorKind::LimitReached { .. }
             | ErrorKind::AddressLost { .. } => HipError::OutOfMemory,

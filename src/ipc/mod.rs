@@ -250,6 +250,6 @@ fn of_failure(failure: Failure) -> ErrorKind {
     match failure.status {
         Status::MISSING_FUNCTION => failure.into(),
         _ if out_of_descriptors() => ErrorKind::OutOfDescriptors,
-        _ => failure.into(),
+        status => ErrorKind::Runtime { call: failure.call, status },
     }
 }
