@@ -31,7 +31,6 @@
 //! | `src/ipc/exports.rs`: `table` | the table of exports | while it is created |
 //! | `src/ipc/exports.rs`: `creating` | the start of the runtime's server | for one call of the runtime |
 //! | `src/ipc/imports.rs`: `Imports` | open imports | while the runtime maps and unmaps them |
-//! | `src/area/allocated.rs`: `LOCKED` | ranges that areas have locked | while the runtime locks and unlocks one |
 //!
 //! `src/vmm/page_table/mod.rs`: `wait_is_due`, whether a wait for page tables must be repeated, is taken before the
 //! page of a barrier and held during that wait.
@@ -39,7 +38,8 @@
 //! No other lock is taken while one of these is held: `src/vmm/mod.rs`: `quarantine`, the list of quarantined
 //! ranges; `src/vmm/ledger/handles.rs`: `numbers`, the next handle's number; `src/vmm/retire/incoming.rs`: a
 //! queue's `slots`; `src/ipc/table.rs`: `free`, the free entries of the table of exports; `src/runtime/mod.rs`:
-//! `attachments`; `src/native/library_lock.rs`: `REGISTRY`, the locks of the loaded libraries.
+//! `attachments`; `src/native/library_lock.rs`: `REGISTRY`, the locks of the loaded libraries, and `LOCKED_RANGES`, the
+//! host memory that areas have locked. A thread that forks takes these two in this order.
 
 #[cfg(not(feature = "interleavings"))]
 pub(crate) use std::sync::{
@@ -58,8 +58,11 @@ pub(crate) use shuttle::{thread, thread_local};
 use core::ops::{Deref, DerefMut};
 use std::sync::PoisonError;
 
-/// Locks a mutex. A panic of another thread while it held the lock is ignored: every change of the
-/// protected state is a single step.
+/// Locks a mutex. A panic of another thread while it held the lock is ignored: most changes of the protected state are
+/// a single step. Changes with several steps are those of `Journal::finish`, of paged buffers' `commit`, and of a retire
+/// queue's pass. In `finish`, no code of the caller runs between the steps, so that only a defect of this library can
+/// panic there. In the other two, a subscriber of log events can panic. The pages and pending mappings that are being
+/// changed then stay as they are, and later calls on them can fail.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -241,6 +241,33 @@ fn unsupported_export_differs_from_runtime_failure() {
     }
 }
 
+/// AMD's runtime reads the variable when it starts.
+#[test]
+fn ipc_mode_is_that_of_the_start() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    // A socket of this process that does not listen counts as taken by another.
+    let mut name = [0; 107];
+    let text = format!("hsa{}", std::process::id());
+    name[..text.len()].copy_from_slice(text.as_bytes());
+    let address = rustix::net::SocketAddrUnix::new_abstract_name(&name).unwrap();
+    let (family, kind) = (rustix::net::AddressFamily::UNIX, rustix::net::SocketType::STREAM);
+    let socket = rustix::net::socket(family, kind, None).unwrap();
+    rustix::net::bind(&socket, &address).unwrap();
+    for (at_start, later) in [("1", "0"), ("0", "1")] {
+        // SAFETY: no other thread of this process uses the environment.
+        let set = |value| unsafe { std::env::set_var("HSA_ENABLE_IPC_MODE_LEGACY", value) };
+        set(at_start);
+        let (_simulation, runtime) = machine(FaultPlan::default());
+        let memory = PoolMemory::allocate(&runtime, gpu(&runtime, 0), 4096).unwrap();
+        set(later);
+        let result = Ipc::open(&runtime).unwrap().get_mem_handle(memory.address());
+        let is_taken = result.is_err_and(|error| matches!(error.kind(), ErrorKind::SocketTaken(_)));
+        assert_eq!(is_taken, at_start == "0");
+    }
+}
+
 /// The runtime is not called: AMD's 7.2 would end the process.
 #[test]
 fn export_reports_missing_descriptors() {

@@ -4,13 +4,11 @@
 use crate::agent::{Agent, AgentId};
 use crate::error::{Argument, Error, ErrorKind, Problem};
 use crate::memory::PoolMemory;
+use crate::native::{ForkCount, locked_ranges};
 use crate::runtime::Runtime;
 use crate::vmm::{
     Access, Address, Allocation, AllocationProperties, Granularity, Mapping, Reservation, Vmm,
 };
-use std::collections::BTreeMap;
-// Not crate::sync's mutex: model checkers replace that mutex by a type that cannot be in a static.
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The memory, the GPU that it was allocated for, and the agents with access.
 pub(super) struct Allocated {
@@ -96,18 +94,6 @@ impl MappedMemory {
     }
 }
 
-/// The start and end of each locked range.
-type Locked = BTreeMap<usize, usize>;
-
-/// The ranges that areas of this process have locked. One list for all `Runtime` values, because two of
-/// them may share one loaded library. AMD's runtime identifies a locked range by its start alone: it unlocks neither of
-/// two ranges with the same start, and 7.2 aborts the process.
-static LOCKED: Mutex<Locked> = Mutex::new(Locked::new());
-
-fn locked_ranges() -> MutexGuard<'static, Locked> {
-    LOCKED.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Host memory that is unlocked when dropped.
 pub(super) struct LockedMemory {
     runtime: Runtime,
@@ -128,26 +114,31 @@ impl LockedMemory {
     ) -> Result<(Self, usize), ErrorKind> {
         let overflow = ErrorKind::invalid(Argument::Host, Address::new(start), Problem::Overflow);
         let end = start.checked_add(size).ok_or(overflow)?;
-        let mut locked = locked_ranges();
-        let before = locked.range(..end).next_back();
-        if let Some((&at, _)) = before.filter(|&(_, &before_end)| before_end > start) {
-            return Err(ErrorKind::HostMemoryMapped(Address::new(at)));
+        let key = (ForkCount::current(), start);
+        {
+            let mut locked = locked_ranges();
+            let before = locked.range((key.0, 0)..(key.0, end)).next_back();
+            if let Some((&(_, at), _)) = before.filter(|&(_, &before_end)| before_end > start) {
+                return Err(ErrorKind::HostMemoryMapped(Address::new(at)));
+            }
+            locked.insert(key, end);
         }
         let natives: Vec<_> = gpus.iter().map(|gpu| gpu.native).collect();
         // SAFETY: the caller guarantees this for the memory, and no locked range overlaps it.
         let device_address = unsafe { runtime.native().lock(start, size, &natives) };
-        let device_address = device_address.map_err(|failure| ErrorKind::of_call(failure, size))?;
-        locked.insert(start, end);
+        let device_address = device_address.map_err(|failure| {
+            locked_ranges().remove(&key);
+            ErrorKind::of_call(failure, size)
+        })?;
         Ok((Self { runtime: runtime.clone(), start, is_locked: true }, device_address))
     }
 
     /// Unlocks the memory. After a failure it is still locked.
     pub fn unlock(&mut self) -> Result<(), ErrorKind> {
-        let mut locked = locked_ranges();
         // SAFETY: `new` locked it. The area that owns this value is being unmapped or dropped, so no transfer
         // uses it.
         unsafe { self.runtime.native().unlock(self.start) }?;
-        locked.remove(&self.start);
+        locked_ranges().remove(&(ForkCount::current(), self.start));
         self.is_locked = false;
         Ok(())
     }
@@ -160,9 +151,9 @@ impl Drop for LockedMemory {
             && let Err(kind) = self.unlock()
         {
             let address = Address::new(self.start);
+            // The range stays in the list: AMD's runtime 7.2 aborts the process when memory is unlocked that is
+            // locked twice.
             crate::log::event!(WARN, ?kind, %address, "memory stays locked");
-            // Removes the range, so that the runtime decides whether the memory can be locked again.
-            locked_ranges().remove(&self.start);
         }
     }
 }

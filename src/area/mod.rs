@@ -316,7 +316,8 @@ impl Error {
                     | Argument::Source,
                 ..
             } => 3,
-            ErrorKind::NotSupported(_) => 5,
+            ErrorKind::NotSupported(_)
+            | ErrorKind::Runtime { status: Status::NOT_SUPPORTED, .. } => 5,
             ErrorKind::HostMemoryMapped(_)
             | ErrorKind::BeingOpened
             | ErrorKind::Runtime { status: Status::RESOURCE_BUSY, .. } => 6,

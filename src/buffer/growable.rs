@@ -1,7 +1,7 @@
 //! Device memory that grows and shrinks in place.
 
 use super::handle_pool::HandlePool;
-use super::{DeviceBuffer, check_not_forked, is_quarantine, round_up};
+use super::{DeviceBuffer, is_quarantine, round_up};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected};
 use crate::sync::lock;
 use crate::vmm::{
@@ -178,7 +178,7 @@ impl GrowableBuffer {
             let problem = Problem::TooLarge { maximum, whole: Argument::Reservation };
             return Err(fail(ErrorKind::invalid(Argument::Size, size, problem)));
         }
-        check_not_forked(&self.buffer.vmm).map_err(fail)?;
+        self.buffer.vmm.runtime().check_not_forked().map_err(fail)?;
         let steps = size.div_ceil(self.buffer.step);
         if steps < self.buffer.mappings.len() {
             self.unmap_after(steps)?;

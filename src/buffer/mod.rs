@@ -82,11 +82,6 @@ fn owner(properties: &AllocationProperties) -> Result<AgentId, Error> {
     }
 }
 
-/// Fails in a forked child: another thread may have held a lock of the buffer during the fork.
-fn check_not_forked(vmm: &Vmm) -> Result<(), ErrorKind> {
-    if vmm.runtime().has_forked() { Err(ErrorKind::Forked) } else { Ok(()) }
-}
-
 /// Returns whether a range was quarantined. Memory that may be mapped in it is not used again.
 fn is_quarantine(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Quarantined { .. })
@@ -265,7 +260,7 @@ impl DeviceBuffer {
 
     /// Locks the grants, except in a forked child.
     fn lock_grants(&self, operation: Operation) -> Result<MutexGuard<'_, Grants>, Error> {
-        operation.run(|| check_not_forked(&self.vmm))?;
+        operation.run(|| self.vmm.runtime().check_not_forked())?;
         Ok(lock(&self.grants))
     }
 

@@ -18,7 +18,7 @@ impl Error {
     /// | any other argument; the state of a buffer | `hipErrorInvalidValue` | `hipErrorInvalidValue` |
     /// | `map`: an offset, without control of the page tables | `hipErrorInvalidValue` | `hipErrorInvalidValue` |
     /// | not supported otherwise | `hipErrorNotSupported` | `hipErrorNotSupported` |
-    /// | no runtime, or one without a GPU | `hipErrorNoDevice` | `hipErrorNoDevice` |
+    /// | no runtime, or one without a GPU; the runtime failed while its agents were discovered | `hipErrorNoDevice` | `hipErrorNoDevice` |
     /// | no memory or no addresses left; a table is full | `hipErrorOutOfMemory` | `hipErrorOutOfMemory` |
     /// | no file descriptor left, a system call failed, a socket is taken | `hipErrorOperatingSystem` | `hipErrorOperatingSystem` |
     /// | `address_reserve`, `create`: the runtime failed | `hipErrorOutOfMemory` | `hipErrorOutOfMemory` |
@@ -40,7 +40,8 @@ impl Error {
             }
             // HIP supports no offset at all.
             ErrorKind::NotSupported(Feature::MapAtOffset(_)) => HipError::InvalidValue,
-            ErrorKind::NotSupported(_) => HipError::NotSupported,
+            ErrorKind::NotSupported(_)
+            | ErrorKind::Runtime { status: Status::NOT_SUPPORTED, .. } => HipError::NotSupported,
             ErrorKind::OutOfMemory { .. }
             | ErrorKind::LimitReached { .. }
             | ErrorKind::AddressLost { .. } => HipError::OutOfMemory,

@@ -122,7 +122,7 @@ pub enum ErrorKind {
         size: usize,
     },
     /// This process is a child of a fork of the process that opened the runtime.
-    #[error("this process is a child of a fork; open a runtime in the child, after exec")]
+    #[error("this process is a child of a fork; open a new Runtime in the child")]
     Forked,
 
     /// No library was found that exports the required functions. Lists the files that were tried.
@@ -378,7 +378,7 @@ impl ErrorKind {
     pub(crate) fn of_call(failure: Failure, size: usize) -> Self {
         let Failure { call, status } = failure;
         match status {
-            Status::NOT_SUPPORTED => Self::NotSupported(Feature::Function(call)),
+            Status::MISSING_FUNCTION => Self::NotSupported(Feature::Function(call)),
             // From ROCm 7.14 on, set_access opens a descriptor and reports every failure as ERROR.
             Status::OUT_OF_RESOURCES | Status::ERROR if out_of_descriptors() => {
                 Self::OutOfDescriptors
@@ -459,6 +459,7 @@ fn list_libraries(loaded: &[LoadedLibrary]) -> String {
     format!("\nthe process has loaded {} HSA libraries:{}", loaded.len(), lines.collect::<String>())
 }
 
+/// Opens a file to check for a free descriptor if the status can mean that none is left ([`ErrorKind::of_call`]).
 impl From<Failure> for ErrorKind {
     fn from(failure: Failure) -> Self {
         Self::of_call(failure, 0)

@@ -258,7 +258,18 @@ pub struct BrokenInvariant(pub(crate) String);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::native::Failure;
     use std::io;
+
+    #[test]
+    fn not_supported_status_is_not_a_missing_function() {
+        let call = "hsa_amd_vmem_map";
+        let missing = ErrorKind::of_call(Failure::missing(call), 0);
+        assert_eq!(missing, ErrorKind::NotSupported(Feature::Function(call)));
+        let status = Status::NOT_SUPPORTED;
+        let returned = ErrorKind::of_call(Failure { call, status }, 0);
+        assert_eq!(returned, ErrorKind::Runtime { call, status });
+    }
 
     #[test]
     fn errno_displays_its_message() {

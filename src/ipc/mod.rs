@@ -247,10 +247,9 @@ fn system(call: &'static str) -> impl Fn(Errno) -> ErrorKind {
 /// Returns the error for a failed call of the runtime. The cause can be a lack of descriptors, whatever
 /// status the runtime returns.
 fn of_failure(failure: Failure) -> ErrorKind {
-    let Failure { call, status } = failure;
-    match status {
-        Status::NOT_SUPPORTED => ErrorKind::NotSupported(Feature::Function(call)),
+    match failure.status {
+        Status::MISSING_FUNCTION => failure.into(),
         _ if out_of_descriptors() => ErrorKind::OutOfDescriptors,
-        _ => ErrorKind::Runtime { call, status },
+        status => ErrorKind::Runtime { call: failure.call, status },
     }
 }

@@ -54,9 +54,11 @@ pub(super) fn serves(native: NativeIpc, process: i32) -> bool {
 /// Returns whether the runtime shares memory by dma-buf, through a server, and not by the kernel driver
 /// alone. ROCm up to 6.2 (extension 1.6) always uses the driver. Later releases use the server if
 /// `HSA_ENABLE_IPC_MODE_LEGACY` is 0 (rocr, flag.h).
+///
+/// The runtime reads the variable when it starts. This library reads it when it opens the runtime, so the result is a
+/// guess if other code started the runtime earlier and changed the variable since.
 pub(super) fn is_used(runtime: &Runtime) -> bool {
-    runtime.info().extension >= (1, 7)
-        && std::env::var_os("HSA_ENABLE_IPC_MODE_LEGACY").is_some_and(|value| value == "0")
+    runtime.info().extension >= (1, 7) && runtime.ipc_is_by_dmabuf()
 }
 
 /// Returns the address of the server with this number, which is that of a process or a relay.

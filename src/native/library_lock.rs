@@ -9,7 +9,8 @@
 //! `hsa_amd_vmem_retain_alloc_handle`. Other calls on handles and mappings take `memory_lock_` and are called with
 //! this lock held shared.
 //!
-//! The handlers that keep the list of locks usable after a fork also count forks ([`ForkCount`]).
+//! This module also has the list of locked host memory. The handlers that keep both lists usable after a fork also
+//! count forks ([`ForkCount`]).
 
 use crate::sync::RwLock;
 use hsa_sys::Table;
@@ -46,9 +47,26 @@ type Registry = BTreeMap<(usize, ForkCount), Weak<LibraryLock>>;
 // held.
 static REGISTRY: Mutex<Registry> = Mutex::new(BTreeMap::new());
 
+/// The end of each range of host memory that areas have locked, by the number of forks and the start.
+///
+/// All `Runtime` values share the list, because two of them may share one loaded library. AMD's runtime
+/// identifies a locked range by its start alone: it unlocks neither of two ranges with the same start, and 7.2
+/// aborts the process. A child of a fork has locked none of its parent's ranges.
+pub(crate) type LockedRanges = BTreeMap<(ForkCount, usize), usize>;
+
+static LOCKED_RANGES: Mutex<LockedRanges> = Mutex::new(BTreeMap::new());
+
+/// Locks the list of locked host memory. The caller makes no call of the runtime meanwhile.
+pub(crate) fn locked_ranges() -> MutexGuard<'static, LockedRanges> {
+    LOCKED_RANGES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The guards of both lists.
+type Guards = (MutexGuard<'static, Registry>, MutexGuard<'static, LockedRanges>);
+
 thread_local! {
-    /// The guard of the registry while this thread forks.
-    static FORKING: RefCell<Option<MutexGuard<'static, Registry>>> = const { RefCell::new(None) };
+    /// The guards while this thread forks.
+    static FORKING: RefCell<Option<Guards>> = const { RefCell::new(None) };
 }
 
 fn registry() -> MutexGuard<'static, Registry> {
@@ -64,18 +82,18 @@ static REGISTRATION: Once = Once::new();
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ForkCount(u64);
 
-/// Locks the registry before this thread forks, so that the child does not inherit it locked by
+/// Locks both lists before this thread forks, so that the child does not inherit them locked by
 /// another thread.
 extern "C" fn before_fork() {
-    let _ = FORKING.try_with(|held| *held.borrow_mut() = Some(registry()));
+    let _ = FORKING.try_with(|held| *held.borrow_mut() = Some((registry(), locked_ranges())));
 }
 
-/// Unlocks the registry again.
+/// Unlocks the lists again.
 extern "C" fn in_parent() {
     let _ = FORKING.try_with(RefCell::take);
 }
 
-/// Counts the fork, and unlocks the registry in the child.
+/// Counts the fork, and unlocks the lists in the child.
 extern "C" fn in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
     in_parent();
@@ -86,7 +104,7 @@ impl ForkCount {
     pub fn current() -> Self {
         REGISTRATION.call_once(|| {
             // SAFETY: the handlers are functions of this code, which is never unloaded. In the child they
-            // change one atomic and unlock a mutex that the same thread has locked. If the call fails (out
+            // change one atomic and unlock mutexes that the same thread has locked. If the call fails (out
             // of memory), forks are not noticed.
             unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
         });

@@ -24,7 +24,7 @@ pub(crate) use interprocess::{ByteLock, lock_byte, with_sigpipe_blocked};
 pub(crate) use interprocess::{
     Received, discard, listens_at, peer_has_ended, peer_of, receive, send, wait,
 };
-pub(crate) use library_lock::ForkCount;
+pub(crate) use library_lock::{ForkCount, locked_ranges};
 use library_lock::{LibraryLock, lock_of};
 pub(crate) use memory::{
     block_access, fill_hole, fill_possible_hole, is_inaccessible, map_shared, protect,
@@ -56,12 +56,13 @@ pub(crate) struct Failure {
 impl Failure {
     /// Returns the failure of a function that the library does not export.
     pub fn missing(call: &'static str) -> Self {
-        Self { call, status: Status::NOT_SUPPORTED }
+        Self { call, status: Status::MISSING_FUNCTION }
     }
 
     /// Returns whether the status can mean that the runtime does not know the attribute or the function.
     pub fn means_unsupported(self) -> bool {
-        matches!(self.status, Status::NOT_SUPPORTED | Status::INVALID_ARGUMENT)
+        [Status::MISSING_FUNCTION, Status::NOT_SUPPORTED, Status::INVALID_ARGUMENT]
+            .contains(&self.status)
     }
 
     /// Returns whether the status can mean that an imported handle is invalid.
@@ -102,7 +103,7 @@ macro_rules! call {
     };
 }
 
-/// Calls an optional function. Returns `NOT_SUPPORTED` if the library does not export it.
+/// Calls an optional function. Returns `MISSING_FUNCTION` if the library does not export it.
 macro_rules! call_optional {
     ($native:ident.$name:ident $arguments:tt, $($fields:tt)*) => {
         match $native.table.core.$name {
@@ -112,7 +113,7 @@ macro_rules! call_optional {
     };
 }
 
-/// Calls a function of virtual memory. Returns `NOT_SUPPORTED` if the library lacks a required function of virtual
+/// Calls a function of virtual memory. Returns `MISSING_FUNCTION` if the library lacks a required function of virtual
 /// memory or, with `optional`, this function.
 macro_rules! call_vmem {
     ($native:ident.$name:ident $arguments:tt, $($fields:tt)*) => {

@@ -117,6 +117,8 @@ struct Inner {
     /// The state of all layers above, by its type.
     attachments: Mutex<BTreeMap<TypeId, Arc<dyn Attachment>>>,
     stays_started: AtomicBool,
+    /// Whether `HSA_ENABLE_IPC_MODE_LEGACY` was 0 before the runtime started.
+    ipc_is_by_dmabuf: bool,
     spare: Spare,
 }
 
@@ -231,6 +233,7 @@ impl Runtime {
 
     fn start(native: Native) -> Result<Self, Error> {
         let forks = ForkCount::current();
+        let ipc_mode = std::env::var_os("HSA_ENABLE_IPC_MODE_LEGACY");
         native.init().map_err(|Failure { status, .. }| {
             let path = native.library().map_or(SIMULATION.as_ref(), sys::Library::path).to_owned();
             let driver = DriverState::probe();
@@ -251,6 +254,7 @@ impl Runtime {
                 first_cpu,
                 attachments: Mutex::default(),
                 stays_started: AtomicBool::new(false),
+                ipc_is_by_dmabuf: ipc_mode.is_some_and(|value| value == "0"),
                 spare: Spare::open(),
             }),
         })
@@ -371,14 +375,18 @@ impl Runtime {
         let mut attachments = lock(&self.inner.attachments);
         let state = attachments.entry(TypeId::of::<T>()).or_insert_with(|| Arc::new(T::default()));
         let state: Arc<dyn Any + Send + Sync> = state.clone();
-        // Cannot fail, because the key is the type.
-        state.downcast().unwrap_or_default()
+        state.downcast().expect("the key is the type")
     }
 
     /// Keeps the runtime started when the last clone is dropped: a stop would crash the process, or unmap memory
     /// that agents use.
     pub(crate) fn stay_started(&self) {
         self.inner.stays_started.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether `HSA_ENABLE_IPC_MODE_LEGACY` was 0 before the runtime was opened.
+    pub(crate) fn ipc_is_by_dmabuf(&self) -> bool {
+        self.inner.ipc_is_by_dmabuf
     }
 
     /// Returns whether both are clones of the same runtime.

@@ -128,9 +128,7 @@ impl Shared {
             _ => {}
         }
         let granule = pool.granule;
-        if !size.is_multiple_of(granule) {
-            return Err(ErrorKind::invalid(Argument::Size, size, Problem::NotAligned { granule }));
-        }
+        Argument::Size.check_multiple(size, granule)?;
         let flags = match properties.kind {
             AllocationKind::Pinned => 0,
             // Earlier runtimes ignore the flag.

@@ -8,6 +8,8 @@ use hsa_vmm::error::{Argument, Operation, Problem};
 use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::{Area, ErrorKind, Runtime};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// Zeroed memory of which only accessed pages use physical memory.
 pub struct ZeroedMemory {
@@ -254,23 +256,80 @@ fn leaked_host_memory_stays_busy() {
     assert!(matches!(error.kind(), ErrorKind::HostMemoryMapped(_)), "{error}");
 }
 
-/// After a failed unlock the runtime decides whether the memory can be locked again. AMD's runtime allows that,
-/// because it counts locks of the same range.
+/// Host memory stays busy after a failed unlock. AMD's runtime 7.2 aborts the process at the unlock of memory that is
+/// locked twice.
 #[test]
-fn failed_unlock_does_not_keep_memory_busy() {
+fn failed_unlock_keeps_memory_busy() {
+    let fixture = Fixture::simulated(Config::mi300x(1));
+    let simulation = fixture.simulation.as_ref().unwrap();
+    let [mapping, _] = areas(&fixture);
+    // No other test uses this memory later.
+    let bytes = Vec::leak(vec![0u8; 100]);
+    let mapped = mapping.mmap(100, MmapOptions::new().with_host_memory(bytes)).unwrap();
+    simulation.set_faults(FaultPlan::none().always("hsa_amd_memory_unlock", 0x1000));
+    drop(mapped);
+    simulation.set_faults(FaultPlan::none());
+    for size in [50, 100] {
+        let remapped = mapping.mmap(size, MmapOptions::new().with_host_memory(bytes));
+        let error = remapped.unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::HostMemoryMapped(_)), "{error}");
+    }
+    assert_eq!(simulation.calls("hsa_amd_memory_lock"), 1);
+}
+
+#[test]
+fn failed_lock_does_not_keep_memory_busy() {
     let fixture = Fixture::simulated(Config::mi300x(1));
     let simulation = fixture.simulation.as_ref().unwrap();
     let [mapping, _] = areas(&fixture);
     let mut bytes = vec![0u8; 100];
-    let mapped = mapping.mmap(100, MmapOptions::new().with_host_memory(&mut bytes)).unwrap();
-    simulation.set_faults(FaultPlan::none().always("hsa_amd_memory_unlock", 0x1000));
-    drop(mapped);
+    simulation.set_faults(FaultPlan::none().always("hsa_amd_memory_lock", 0x1000));
+    mapping.mmap(100, MmapOptions::new().with_host_memory(&mut bytes)).unwrap_err();
     simulation.set_faults(FaultPlan::none());
-    let remapped = mapping.mmap(100, MmapOptions::new().with_host_memory(&mut bytes));
-    assert!(remapped.is_ok(), "{:?}", remapped.err());
-    assert_eq!(simulation.calls("hsa_amd_memory_lock"), 2);
-    drop(remapped);
-    // One of the two locks is left, so the runtime refuses to lock a part of the range.
-    let error = mapping.mmap(50, MmapOptions::new().with_host_memory(&mut bytes)).unwrap_err();
-    assert_eq!(error.call().map(|(call, _)| call), Some("hsa_amd_memory_lock"), "{error}");
+    mapping.mmap(100, MmapOptions::new().with_host_memory(&mut bytes)).unwrap();
+}
+
+/// The parent has mapped the host memory, and other threads map and unmap other memory while it forks.
+#[test]
+fn forked_child_maps_the_parents_host_memory() {
+    if process::rerun_in_own_process() {
+        return;
+    }
+    let map = |fixture: &Fixture, bytes: &'static mut [u8]| {
+        let area = fixture.area(0, AreaFlags::MAPPED).unwrap();
+        area.mmap(bytes.len(), MmapOptions::new().with_host_memory(bytes)).unwrap()
+    };
+    let fixture = Fixture::simulated(Config::mi300x(1));
+    let bytes = Vec::leak(vec![0; 1 << 16]);
+    let (start, size) = (bytes.as_mut_ptr(), bytes.len());
+    let mapped = map(&fixture, bytes);
+    let stop = AtomicBool::new(false);
+    let mut ends = Vec::new();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut bytes = vec![0; 1 << 20];
+                let area = fixture.area(0, AreaFlags::MAPPED).unwrap();
+                while !stop.load(Ordering::Relaxed) {
+                    let options = MmapOptions::new().with_host_memory(&mut bytes);
+                    drop(area.mmap(1 << 20, options).unwrap());
+                }
+            });
+        }
+        for _ in 0..50 {
+            let child = process::Child::start(|| {
+                // SAFETY: the memory is leaked, and this process has not mapped it.
+                let bytes = unsafe { std::slice::from_raw_parts_mut(start, size) };
+                map(&Fixture::simulated(Config::mi300x(1)), bytes).munmap().unwrap();
+                0
+            });
+            ends.push(child.wait_for(Duration::from_secs(10)));
+            if ends.last() != Some(&process::End::Success) {
+                break;
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(ends, [process::End::Success; 50]);
+    mapped.munmap().unwrap();
 }

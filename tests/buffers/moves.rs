@@ -103,9 +103,14 @@ fn failed_moves_change_nothing() {
     target.map(2..3).unwrap();
     let private = AllocationProperties::on(machine.gpu(0));
     let private = options.reserve(&machine.vmm, &private).unwrap();
+    let second_vmm = hsa_vmm::Vmm::open(&machine.runtime).unwrap();
+    let of_second_vmm = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE);
+    let of_second_vmm = of_second_vmm.reserve(&second_vmm, &machine.on(0)).unwrap();
     let calls = machine.simulation.all_calls();
-    let foreign = source.move_pages(0..1, &foreign, 0).unwrap_err();
-    assert_eq!(foreign.problem(), Some(Problem::ForeignHandle));
+    for foreign in [&foreign, &of_second_vmm] {
+        let error = source.move_pages(0..1, foreign, 0).unwrap_err();
+        assert_eq!(error.problem(), Some(Problem::ForeignHandle), "{error}");
+    }
     for (unsuitable, problem) in [
         (&larger, Problem::DifferentPages),
         (&peers, Problem::DifferentLocation),

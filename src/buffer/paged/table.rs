@@ -5,7 +5,7 @@ mod retired;
 use super::{PageState, PagedStatistics};
 use crate::address::Address;
 use crate::buffer::handle_pool::HandlePool;
-use crate::buffer::{Grants, Span, check_not_forked, is_quarantine};
+use crate::buffer::{Grants, Span, is_quarantine};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected, Value};
 use crate::sync::{Condvar, Mutex, MutexGuard, lock};
 use crate::vmm::{Allocation, AllocationProperties, MapRequest, Mapping, Reservation, Vmm};
@@ -88,7 +88,7 @@ impl PagedCore {
 
     /// Locks the table, except in a forked child. Reclaims retired pages, unless the operation only accesses memory.
     pub fn lock_for(&self, operation: Operation) -> Result<Locked<'_>, Error> {
-        check_not_forked(&self.vmm).map_err(|kind| Error::new(operation, kind))?;
+        self.vmm.runtime().check_not_forked().map_err(|kind| Error::new(operation, kind))?;
         let mut locked = self.lock();
         if !matches!(operation, Operation::Read | Operation::Write | Operation::Fill) {
             locked.reclaim();

@@ -1,9 +1,7 @@
 //! Moves, shares and exchanges the memory of pages.
 
 use super::table::{Locked, Page, PagedCore, commit, invalid};
-use crate::buffer::check_not_forked;
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
-use crate::vmm::Location;
 use core::ops::Range;
 
 /// Moves the memory of `pages` to the same number of pages of this or another buffer, from page `first` on; or
@@ -14,7 +12,7 @@ pub(super) fn transfer(
     (to, first): (&PagedCore, usize),
 ) -> Result<(), Error> {
     let fail = |kind| Error::new(operation, kind);
-    check_not_forked(&from.vmm).map_err(fail)?;
+    from.vmm.runtime().check_not_forked().map_err(fail)?;
     let (pages, other_pages) = check_both((from, pages), (to, first)).map_err(fail)?;
     let end = pages.end;
     // Locks the buffer at the lower address first, so that two threads cannot deadlock.
@@ -63,9 +61,7 @@ fn check_both(
 ) -> Result<(Range<usize>, Range<usize>), ErrorKind> {
     let pages = from.check(pages)?;
     let other_pages = to.check(first..first.saturating_add(pages.len()))?;
-    if let Location::Agent(agent) = to.properties.location
-        && from.vmm.runtime().agent(agent).is_none()
-    {
+    if !from.vmm.is_same(&to.vmm) {
         return Err(ErrorKind::without_value(Argument::Destination, Problem::ForeignHandle));
     }
     let problem = if from.page_size != to.page_size {

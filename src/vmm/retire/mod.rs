@@ -63,7 +63,7 @@ pub struct RetireFailure {
     /// Why it was not unmapped: [`ErrorKind::NotSignaled`], or the error of [`Vmm::unmap`].
     pub error: Error,
     /// Whether the mapping is quarantined ([`Vmm::quarantine`]): it stays mapped and is never used again. If
-    /// not, a call by address had unmapped it before.
+    /// not, it is not mapped: a call by address had unmapped it before, or this unmap lost its addresses.
     pub quarantined: bool,
 }
 
