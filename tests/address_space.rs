@@ -53,7 +53,7 @@ fn check_every_operation(config: Config, name: &str) {
         };
         assert!(parts.iter().all(|part| part.2.starts_with(expected)), "{name}: {parts:x?}");
     }
-    vmm.revoke(base, 2 * granule + granule, &[gpu]).unwrap();
+    vmm.revoke(base, 3 * granule, &[gpu]).unwrap();
     assert_reserved("revoked from a GPU");
     vmm.revoke(at(base, 3 * granule), granule, &[cpu]).unwrap();
     assert_inaccessible(3, 3, "revoked from the CPU");

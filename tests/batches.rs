@@ -20,8 +20,9 @@ fn gpus(machine: &Machine) -> [AccessDescriptor; 2] {
     [0, 1].map(|gpu| access(machine.gpu(gpu), Access::ReadWrite))
 }
 
-/// Nine new mappings in two reservations, in no particular order. Six in the first reservation, four adjacent and
-/// two adjacent, map the first GPU's memory. Three in the second map the second GPU's.
+/// Nine new mappings in two reservations, in no particular order. Six mappings of the first GPU's memory are in the
+/// first reservation: four adjacent ones, and two adjacent ones. Three of the second GPU's memory are in the second
+/// one.
 struct Fixture {
     machine: Machine,
     granule: usize,

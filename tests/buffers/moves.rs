@@ -104,8 +104,8 @@ fn failed_moves_change_nothing() {
     let private = AllocationProperties::on(machine.gpu(0));
     let private = options.reserve(&machine.vmm, &private).unwrap();
     let calls = machine.simulation.all_calls();
-    let foreign = source.move_pages(0..1, &foreign, 0).unwrap_err();
-    assert_eq!(foreign.problem(), Some(Problem::ForeignHandle));
+    let error = source.move_pages(0..1, &foreign, 0).unwrap_err();
+    assert_eq!(error.problem(), Some(Problem::ForeignHandle));
     for (unsuitable, problem) in [
         (&larger, Problem::DifferentPages),
         (&peers, Problem::DifferentLocation),
