@@ -214,7 +214,7 @@ fn waiting_thread_keeps_foreign_mapping_in_a_hole() {
     let (_runtime, vmm, gpu) = hostile.open();
     let handle = vmm.create(4096, &AllocationProperties::on(gpu)).unwrap();
     // Releasing the memory takes long, so that the waiting thread has time to fail.
-    hostile.set(c"hostile_release_lingers", 20_000);
+    hostile.set(c"hostile_release_delay_us", 20_000);
     for round in 0..10 {
         let base = two_mappings(&vmm, gpu);
         let memory = vmm.retain_allocation_handle(base).unwrap();
@@ -254,7 +254,7 @@ fn waiting_thread_keeps_foreign_mapping_in_a_hole() {
         });
         assert!(foreign_page_is_at(base), "{round}");
     }
-    hostile.set(c"hostile_release_lingers", 0);
+    hostile.set(c"hostile_release_delay_us", 0);
 }
 
 #[test]

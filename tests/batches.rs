@@ -285,7 +285,7 @@ fn batches_are_atomic_to_other_threads() {
     let size = 4096;
     let bases = [0, 1].map(|_| vmm.address_reserve(size, 0, None).unwrap());
     let handle = vmm.create(size, &AllocationProperties::on(gpu)).unwrap();
-    hostile.set(c"hostile_linger", 20_000);
+    hostile.set(c"hostile_delay_us", 20_000);
     let mappings = bases.map(|base| new_mapping(base, size, handle));
     let grants = [access(gpu, Access::ReadWrite)];
     let check_first_visible = |is_finished: &dyn Fn() -> bool| {

@@ -218,13 +218,13 @@ fn standard_row(bits: u32) -> Row {
 }
 
 #[test]
-fn every_combination_on_the_simulation() {
+fn flags_select_backing_and_access_on_the_simulation() {
     check_all_combinations(&Fixture::simulated(Config::mi300x(2)), &SIZES, standard_row);
 }
 
 #[test]
-fn every_combination_on_amds_runtime() {
-    on_amd("combinations::every_combination_on_amds_runtime", |fixture| {
+fn flags_select_backing_and_access_on_amds_runtime() {
+    on_amd("combinations::flags_select_backing_and_access_on_amds_runtime", |fixture| {
         check_all_combinations(fixture, &SIZES, standard_row);
     });
 }
