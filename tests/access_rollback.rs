@@ -35,14 +35,14 @@ fn change_while_failing(
 }
 
 /// A rollback may map the memory again, which removes it from the page table of a GPU whose access was set to
-/// none. The library must record the removal. Otherwise the next rollback would set this GPU's access to none,
-/// and AMD's runtime would map the memory for the GPU to do so.
+/// none. The library must record the removal. Otherwise the next rollback would set this GPU's access to none, and
+/// this call makes AMD's runtime map the memory for the GPU.
 #[test]
 fn second_failure_keeps_access_none() {
     if process::rerun_in_own_process() {
         return;
     }
-    // In generation E, memory without access has no entry.
+    // In ROCm generation E, memory without access has no entry.
     let with_entries = |(_, config): &(_, Config)| config.generation != Generation::E;
     for (generation, config) in generations().into_iter().filter(with_entries) {
         let machine = Machine::new(config);
@@ -247,8 +247,8 @@ fn failed_grant_to_peer_rolls_back_the_cpu() {
     }
 }
 
-/// ROCm 7.14 grants a peer access only if the library maps the memory again, which adds the peer to
-/// `runtime_granted`.
+/// In ROCm 7.14, a peer gets access after the owner only if the library maps the memory again. The library then adds
+/// the peer to `runtime_granted`.
 #[test]
 fn peer_granted_after_owner_can_lose_access() {
     if process::rerun_in_own_process() {
@@ -304,7 +304,7 @@ fn failed_map_in_a_rollback_is_named() {
     }
 }
 
-/// Waiting fails for a change and for its rollback, so that a GPU may still use the memory through an old
+/// Waiting fails for a change and for its rollback. A GPU may therefore still use the memory through an old
 /// page-table entry.
 #[test]
 fn failed_wait_keeps_memory_until_a_later_wait() {

@@ -53,7 +53,7 @@ fn check_every_operation(config: Config, name: &str) {
         };
         assert!(parts.iter().all(|part| part.2.starts_with(expected)), "{name}: {parts:x?}");
     }
-    vmm.revoke(base, 2 * granule + granule, &[gpu]).unwrap();
+    vmm.revoke(base, 3 * granule, &[gpu]).unwrap();
     assert_reserved("revoked from a GPU");
     vmm.revoke(at(base, 3 * granule), granule, &[cpu]).unwrap();
     assert_inaccessible(3, 3, "revoked from the CPU");
@@ -235,7 +235,7 @@ fn waiting_thread_keeps_foreign_mapping_in_a_hole() {
     let (_runtime, vmm, gpu) = hostile.open();
     let handle = vmm.create(4096, &AllocationProperties::on(gpu)).unwrap();
     // Releasing the memory takes long, so that the waiting thread has time to fail.
-    hostile.set(c"hostile_release_lingers", 20_000);
+    hostile.set(c"hostile_release_delay_us", 20_000);
     for round in 0..10 {
         let base = two_mappings(&vmm, gpu);
         let memory = vmm.retain_allocation_handle(base).unwrap();
@@ -275,7 +275,7 @@ fn waiting_thread_keeps_foreign_mapping_in_a_hole() {
         });
         assert!(foreign_page_is_at(base), "{round}");
     }
-    hostile.set(c"hostile_release_lingers", 0);
+    hostile.set(c"hostile_release_delay_us", 0);
 }
 
 #[test]

@@ -20,8 +20,9 @@ fn gpus(machine: &Machine) -> [AccessDescriptor; 2] {
     [0, 1].map(|gpu| access(machine.gpu(gpu), Access::ReadWrite))
 }
 
-/// Nine new mappings in two reservations, in no particular order. Six in the first reservation, four adjacent and
-/// two adjacent, map the first GPU's memory. Three in the second map the second GPU's.
+/// Nine new mappings in two reservations, in no particular order. Six mappings of the first GPU's memory are in the
+/// first reservation: four adjacent ones, and two adjacent ones. Three of the second GPU's memory are in the second
+/// one.
 struct Fixture {
     machine: Machine,
     granule: usize,
@@ -284,7 +285,7 @@ fn batches_are_atomic_to_other_threads() {
     let size = 4096;
     let bases = [0, 1].map(|_| vmm.address_reserve(size, 0, None).unwrap());
     let handle = vmm.create(size, &AllocationProperties::on(gpu)).unwrap();
-    hostile.set(c"hostile_linger", 20_000);
+    hostile.set(c"hostile_delay_us", 20_000);
     let mappings = bases.map(|base| new_mapping(base, size, handle));
     let grants = [access(gpu, Access::ReadWrite)];
     let check_first_visible = |is_finished: &dyn Fn() -> bool| {

@@ -176,7 +176,7 @@ fn check_full_cycle(config: Config, name: &str) {
     assert_eq!(process_counts(), before, "{name}");
 }
 
-/// Returns kinds of machines. They need little memory, because it is allocated on the first access.
+/// Returns kinds of machines. They need little memory, because the simulation allocates memory on the first access.
 fn machines() -> [(&'static str, Config); 5] {
     [
         ("MI300X", Config::mi300x(1)),

@@ -361,9 +361,9 @@ fn revoke_survives_loss_of_descriptors() {
     }
     on_hostile(|hostile, vmm, base, [gpu, _]| {
         limit_free_descriptors(1);
-        hostile.set(c"hostile_hoards", 1);
+        hostile.set(c"hostile_exhausts_descriptors", 1);
         vmm.revoke(base, 2 * 4096, &[gpu]).unwrap();
-        assert_eq!(hostile.get(c"hostile_hoards"), 0);
+        assert_eq!(hostile.get(c"hostile_exhausts_descriptors"), 0);
         assert_eq!(vmm.get_access(gpu, base).unwrap(), Access::None);
     });
 }
@@ -375,7 +375,7 @@ fn exchange_survives_loss_of_descriptors() {
     }
     on_hostile(|hostile, vmm, base, _| {
         limit_free_descriptors(1);
-        hostile.set(c"hostile_hoards", 1);
+        hostile.set(c"hostile_exhausts_descriptors", 1);
         let second = at(base, 4096);
         vmm.exchange(base, second, 4096).unwrap();
         let mut bytes = [0; 4];

@@ -231,8 +231,8 @@ fn agent_copies_need_access_to_the_range() {
     }
 }
 
-/// After a revocation the runtime has granted the remaining agents access again. If the library did not record
-/// that, it would neither revoke their access later nor fill the hole that the runtime leaves.
+/// After a revocation the runtime has granted the remaining agents access again. The library must
+/// record this, to be able to revoke their access later and to fill the hole that the runtime leaves.
 #[test]
 fn remaining_agents_can_be_revoked_later() {
     if process::rerun_in_own_process() {
@@ -479,7 +479,7 @@ fn control_of_page_tables_is_reported() {
     assert_eq!(controlled.page_table_failure(gpu), None);
     assert_eq!(controlled.barrier_failure(), None);
     assert!(controlled.can_map_offsets());
-    // Without something that waits, no page table is controlled.
+    // If nothing can wait for changes, no page table is controlled.
     machine.simulation.set_faults("hsa_amd_memory_lock=0x1008".parse().unwrap());
     let failed = open(VmmOptions::new().with_page_tables(true));
     assert_eq!(failed.enforcement(gpu), Some(Enforcement::Recorded));

@@ -215,7 +215,8 @@ fn fail_from(config: &Config, release: &str) {
     }
 }
 
-/// Makes each pair of calls of each operation fail, except of reservations. The second may be a call of the rollback.
+/// Makes each pair of calls of each operation fail, except for the operations that reserve. The second may be a call of
+/// the rollback.
 fn fail_twice(config: &Config, release: &str) {
     for &(name, act) in ACTS.iter().filter(|(name, _)| !name.starts_with("reserve")) {
         let first_calls = calls_of(config, act, name);

@@ -1,5 +1,5 @@
-//! Calls that the runtime performs half-way before they fail: an unmap that has revoked the access of some agents, and a
-//! grant that has unmapped the addresses. And a rollback that fails half-way.
+//! Calls that the runtime performs half-way before they fail: an unmap that has revoked the access of some agents, and
+//! a grant that has unmapped the addresses. And a rollback that fails half-way.
 
 mod hostile;
 mod machine;
@@ -130,7 +130,7 @@ fn failed_unmap_keeps_foreign_mapping() {
     }
 }
 
-/// The hole must be filled before another thread's mapping falls into it.
+/// The hole must be filled before another thread creates a mapping in it.
 #[test]
 fn failed_first_grant_to_the_cpu_leaves_no_hole() {
     if process::rerun_in_own_process() {

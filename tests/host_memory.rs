@@ -306,7 +306,7 @@ fn numa_nodes_are_chosen_by_the_runtime_only() {
                 }
             }
         }
-        // Without a node, the kernel may choose it.
+        // If the caller names no node, the kernel may choose one.
         machine.vmm.create(machine.granule(), &on_host()).unwrap();
     }
 }

@@ -126,7 +126,7 @@ fn rocddi_is_identified_by_its_exports() {
     assert_eq!(vmm.quirks(), expected);
     assert_ne!(expected, Quirks::of_extension((1, 33)));
     use_memory(&vmm);
-    // Without the loader's function, it is unknown.
+    // Without the function of the loader extension, the runtime is unknown.
     let incomplete = FakeLibrary::new("no-loader", &["-DEXTENSION=15", "-DBUILD=\"\""]);
     assert!(reasons(&incomplete.load()).contains("no build is reported"));
 }

@@ -445,7 +445,7 @@ fn batches_map_parts_of_an_allocation() {
     let allocation = Allocation::create(&machine.vmm, 2 * granule, &machine.on(0)).unwrap();
     let reservation = new_reservation(&machine, 2);
     let all = [access(machine.gpu(0), Access::ReadWrite)];
-    // The second half first.
+    // Maps the second half of the memory first.
     let request = |index: usize| MapRequest {
         reservation: &reservation,
         offset: index * granule,

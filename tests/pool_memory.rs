@@ -219,7 +219,7 @@ fn export_rejects_addresses_outside_gpu_pool_memory() {
     assert_eq!(error.problem(), Some(Problem::VirtualMemory), "{error}");
 }
 
-/// AMD's runtime returns 0x1000 or 0x1001 if the kernel driver is not AMD's own package.
+/// AMD's runtime returns 0x1000 or 0x1001 if the kernel driver is not from AMD's own package.
 #[test]
 fn unsupported_export_differs_from_runtime_failure() {
     for (status, is_runtime_failure) in [(0x1000, false), (0x1001, false), (0x1008, true)] {

@@ -252,7 +252,7 @@ fn count_races(quirks: impl Fn(&RuntimeInfo) -> Quirks) -> i32 {
     let shared = vmm.create(4096, &properties.shareable_as(DESCRIPTOR)).unwrap();
     let exports_ended = AtomicBool::new(false);
     // Makes exports take longer.
-    hostile.set(c"hostile_linger", 2000);
+    hostile.set(c"hostile_delay_us", 2000);
     std::thread::scope(|scope| {
         let exports = scope.spawn(|| {
             let export = |_| vmm.export_to_shareable_handle(shared, DESCRIPTOR).map(|_| ());

@@ -210,7 +210,7 @@ fn rejected_calls_leave_no_descriptor() {
     }
     for (release, config) in machine::releases() {
         let machine = Machine::new(config);
-        // ROCm 7.14 has a descriptor for each handle; none is created after this.
+        // ROCm 7.14 has a descriptor for each handle; no handle is created after this.
         let results = rejected(&machine);
         let before = process::descriptors();
         for (result, argument, problem) in results {

@@ -87,7 +87,8 @@ fn access_of_the_cpu_is_not_sent() {
         machine.vmm.set_access(base, granule, &both).unwrap();
         machine.vmm.write(base, b"seen").unwrap();
         assert_eq!(grant_calls(&machine), 1, "{release}");
-        // Setting it to none takes no call either, because the runtime has not mapped the memory for the CPU.
+        // Setting the CPU's access to none takes no call either, because the runtime has not mapped the memory for the
+        // CPU.
         machine.grant(base, granule, cpu, Access::None);
         assert_eq!(grant_calls(&machine), 1, "{release}");
     }

@@ -230,7 +230,7 @@ fn descriptors_do_not_leak() {
             machine.vmm.release(original).unwrap();
             machine.vmm.release(imported).unwrap();
         }
-        // Generation B keeps memory until its addresses are freed.
+        // ROCm generation B keeps memory until its addresses are freed.
         machine.vmm.address_free(base, 2 * granule).unwrap();
         assert_eq!(process::descriptors(), before, "{generation}");
         machine.assert_empty();

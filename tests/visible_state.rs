@@ -19,7 +19,7 @@ fn new_access_is_visible_after_the_runtime_call() {
     for address in [base, last] {
         vmm.map(address, SIZE, 0, handle).unwrap();
     }
-    hostile.set(c"hostile_linger", 20_000);
+    hostile.set(c"hostile_delay_us", 20_000);
     let is_granted = |address| vmm.get_access(gpu, address).unwrap() == Access::ReadWrite;
     let descriptor = AccessDescriptor { agent: gpu, access: Access::ReadWrite };
     thread::scope(|scope| {

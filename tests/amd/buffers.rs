@@ -217,7 +217,7 @@ fn rings_are_contiguous_for_all_agents() {
     });
 }
 
-/// Two buffers, one with room and one full, each in two reservations, and a ring.
+/// Two buffers, one partly used and one full, each in two reservations, and a ring.
 struct Buffers {
     small: GrowableBuffer,
     full: GrowableBuffer,
@@ -269,7 +269,7 @@ impl Setup for Buffers {
 }
 
 const ACTS: &[NamedAct<Buffers>] = &[
-    // Growing grants access.
+    // Growing grants access, so its operation is `grant`.
     ("grow", "grant", |s| s.small.grow(4 * STEP)),
     ("shrink", "shrink", |s| s.full.shrink(3 * STEP)),
     ("grant", "grant", |s| s.full.grant(&[s.library.gpu(1)], Access::Read)),

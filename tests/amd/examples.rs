@@ -58,10 +58,10 @@ examples! {
     retire_unmaps_after_a_copy: retire::main();
 }
 
-/// The variable of processes in which [`on_each_directly`] runs the example.
+/// The environment variable that is set in the processes in which [`on_each_directly`] runs the example.
 const IN_EXAMPLE: &str = "HSA_VMM_TEST_EXAMPLE";
 
-/// Runs an example that starts its own program again on every release, as `hsa-vmm emulate` starts programs.
+/// Runs an example on every release, as `hsa-vmm emulate` starts programs. The example itself starts its program again.
 fn on_each_directly(name: &str, run: fn(&[&str]) -> anyhow::Result<()>) {
     let arguments = [name, "--exact", "--nocapture"];
     if env::var_os(IN_EXAMPLE).is_some() {

@@ -82,8 +82,8 @@ const ERRORS: [&str; 11] = [
     "EINTR",
 ];
 
-/// The environment variable. The value `all` tries every error at every call. By default, every third call
-/// also fails with one of the other errors, in turn.
+/// The environment variable that selects the errors. The value `all` tries every error at every call. By default, every
+/// third call also fails with one of the other errors, in turn.
 const ERRORS_VARIABLE: &str = "HSA_VMM_KERNEL_ERRORS";
 
 /// Returns the errors to try at the call with this number.
@@ -130,7 +130,7 @@ fn one_refused_call_changes_nothing() {
         println!("{release}: {calls} calls refused in {tried} ways; aborts: {aborted:?}");
         assert_eq!(failures, [], "of {tried}");
         assert!(calls > hsa_rocr::test::part_by_default(150), "only {calls} calls were refused");
-        // Every listed abort occurs.
+        // In a long run, every listed abort occurs.
         assert!(!is_long || aborted.keys().eq(&BTreeSet::from(ABORTS)), "{aborted:?}");
     });
 }

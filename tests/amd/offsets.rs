@@ -212,7 +212,7 @@ fn failed_grants_are_rolled_back() {
             let end = in_child(|| {
                 fail_driver_calls(&format!("GEM_VA.REPLACE#{failing_call}=ENOMEM"));
                 let machine = Machine::new(fixture, PAGE_TABLE_MODES[1]);
-                // Does not map the part at offset 0, for which no entry is replaced.
+                // Leaves out the part at offset 0: the library replaces no entry for it.
                 machine.map([3, 2, 1, 1]);
                 let gpu = machine.library.gpu(0);
                 let grant = [access(gpu, Access::ReadWrite)];

@@ -17,8 +17,8 @@ use hsa_vmm::vmm::{NewMapping, VmmOptions};
 use hsa_vmm::{Access, Address, Error, ErrorKind, Runtime, Vmm};
 use std::io::{Read, Write};
 
-/// Modes of the emulated driver, as in `permissions.rs`: nothing flushes the TLB, or nothing writes the entries, until
-/// the library waits.
+/// Two of the emulated driver's modes in `PAGE_TABLE_MODES`: until the library waits, nothing flushes the TLB, or
+/// nothing writes the entries.
 const MODES: [&str; 2] = ["tlb=on,split_bug=on", "pte_delay=600s,tlb=on,split_bug=on"];
 
 /// Operations on the mapping with an offset.
@@ -262,7 +262,7 @@ fn refused_call_while_opening_is_reported() {
                 println!("{context}: {reasons}");
                 tried += 1;
                 reported += usize::from(!reasons.is_empty());
-                // Permissions are enforced all the same: the runtime waits.
+                // Permissions are still enforced: the library waits by a call of the runtime.
                 let refused = "barrier: cannot use /dev/kfd: Cannot allocate memory (os error 12); \
                                operations wait by hsa_amd_memory_lock";
                 without_kfd += usize::from(call.starts_with("OPEN#") && reasons == refused);
@@ -294,7 +294,7 @@ fn log_of_opening(fixture: &Fixture, mode: &str, plan: &str) -> Vec<String> {
         // SAFETY: AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         let options = VmmOptions::new().with_page_tables(true);
-        // The end of the runtime would free all memory.
+        // Stopping the runtime would free all memory.
         std::mem::forget(Vmm::open_with(&runtime, options).unwrap());
         std::mem::forget(runtime);
     });

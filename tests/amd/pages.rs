@@ -37,7 +37,7 @@ fn pausable_buffer_resumes_at_its_address() {
             let mut buffer = new_pausable(&library, size);
             buffer.grant(&[library.gpu(1)], Access::Read).unwrap();
             let (address, extent) = (buffer.address(), buffer.extent());
-            // Copying three gibibytes takes too long for every run.
+            // Copying three gibibytes would take too long.
             let contents = if size > 1 << 30 { Contents::Drop } else { Contents::Save };
             buffer.pause(contents).unwrap();
             assert_eq!(library.vmm.usage().handles, 0, "{size:#x}");
@@ -58,7 +58,7 @@ fn pausable_buffer_resumes_at_its_address() {
     });
 }
 
-/// Pauses two buffers in turn, which do not fit into memory together.
+/// Pauses, in turn, two buffers that do not fit into memory together.
 fn pause_in_turn(library: &Library) {
     let size = 40 * MIB;
     let mut first = new_pausable(library, size);

@@ -299,7 +299,7 @@ fn failed_changes_are_rolled_back() {
 }
 
 /// Until a first grant of less than full access returns, the named GPU has full access to the start of the memory; no
-/// other GPU gains an entry. Where an entry exists already, no GPU ever has more than before or after the call.
+/// other GPU gains an entry. If an entry exists already, a GPU's access during the call is the one before or after it.
 #[test]
 fn full_access_is_limited_to_first_grants() {
     let test = "permissions::full_access_is_limited_to_first_grants";
@@ -331,16 +331,17 @@ fn full_access_is_limited_to_first_grants() {
             assert!(first.contains(&page("rwx")), "the documented window: {first:?}");
             assert_eq!(other, [None], "the other GPU gains no entry");
             let [second, other] = pages_during(Access::None);
-            let has_more = |seen: &[Option<(String, usize)>], most: &[&str]| {
-                let allowed = |it: &Option<(String, usize)>| {
-                    it.as_ref().is_none_or(|(it, _)| most.contains(&it.as_str()))
+            let has_only = |seen: &[Option<(String, usize)>], allowed: &[&str]| {
+                let is_allowed = |page: &Option<(String, usize)>| {
+                    page.as_ref()
+                        .is_none_or(|(permissions, _)| allowed.contains(&permissions.as_str()))
                 };
-                !seen.iter().all(allowed)
+                seen.iter().all(is_allowed)
             };
-            assert!(!has_more(&second, &["r--", "---"]), "{second:?}");
+            assert!(has_only(&second, &["r--", "---"]), "{second:?}");
             assert_eq!(other, [None]);
             let [third, _] = pages_during(Access::Read);
-            assert!(!has_more(&third, &["---", "r--"]), "{third:?}");
+            assert!(has_only(&third, &["---", "r--"]), "{third:?}");
             machine.end();
         });
         assert_eq!(end, End::Success, "{}", fixture.release());
@@ -381,15 +382,15 @@ fn raw_runtime_grants_full_access() {
     });
 }
 
-/// The first call of [`late_call`] that has not taken effect when it returns: the exit status of a child.
+/// The result of [`late_call`], as the exit status of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Late {
     Grant = 3,
     Unmap = 4,
 }
 
-/// Grants access and unmaps, and returns the call that has not taken effect when it returns. Ends with a fault, or with
-/// an access of unmapped memory.
+/// Grants access and unmaps memory. Returns the first of these calls that had not taken effect when it returned. The
+/// last step is a GPU's write to the unmapped memory.
 fn late_call(machine: &Machine) -> Option<Late> {
     let Machine { library, raw, base } = machine;
     let (second, _) = library.map_new_memory(0, SIZE);
@@ -410,7 +411,7 @@ fn late_call(machine: &Machine) -> Option<Late> {
     raw.write_by(raw.gpus[0], second.get(), 3).is_ok().then_some(Late::Unmap)
 }
 
-/// Calls [`late_call`] in a child. Returns `Success` if both calls have taken effect.
+/// Calls [`late_call`] in a child. Returns `Success` if all calls have taken effect.
 fn end_of_calls(fixture: &Fixture, mode: &str, options: VmmOptions) -> End {
     in_child_with_status(|| {
         late_call(&Machine::open(fixture, mode, options)).map_or(0, |late| late as i32)

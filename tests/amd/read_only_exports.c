@@ -1,5 +1,5 @@
-/* AMD's runtime, whose exported descriptors can only be read: the CPU cannot map them for writing, so
- * that the runtime has to map the memory. Counts the changes of access. */
+/* A library that passes calls to AMD's runtime, and makes the exported descriptors read-only. The CPU cannot map
+ * them for writing, so the runtime has to map the memory. Counts the calls that change access. */
 #define _GNU_SOURCE
 #include "hsa_abi.h"
 #include <dlfcn.h>
@@ -20,7 +20,7 @@ hsa_status_t hsa_amd_vmem_export_shareable_handle(
   int readable = open(path, O_RDONLY | O_CLOEXEC);
   close(*descriptor);
   *descriptor = readable;
-  return readable < 0 ? 0x1000 : 0;
+  return readable < 0 ? HSA_STATUS_ERROR : HSA_STATUS_SUCCESS;
 }
 
 hsa_status_t hsa_amd_vmem_set_access(

@@ -34,7 +34,8 @@ fn received_memory_outlives_its_sender() {
     on_each_release(name, &Emulation::gpus(2), |fixture| {
         let (sending, receiving) = Channel::pair().unwrap();
         let (reply_sending, reply_receiving) = Channel::pair().unwrap();
-        // A fork copies all channels. Each child closes the other's, so that `receive` notices when the other has ended.
+        // A fork copies all channels. Each child closes the other's, so that `receive` notices when the other has
+        // ended.
         let (mut sender_channels, mut receiver_channels) =
             (Some((sending, reply_receiving)), Some((receiving, reply_sending)));
         let sender = Child::start(|| {
@@ -81,7 +82,7 @@ fn child_and_grandchild_share_memory() {
     let name = "transport::child_and_grandchild_share_memory";
     on_each_release(name, &Emulation::gpus(2), |fixture| {
         for killed in [Role::Parent, Role::Child, Role::Grandchild] {
-            exchange::share_among_generations(&|| Library::load(fixture.runtime()), killed);
+            exchange::share_with_descendants(&|| Library::load(fixture.runtime()), killed);
         }
     });
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 /// The number of calls of the driver, by name.
 type Calls = BTreeMap<String, u64>;
 
-/// Reads the driver's log: `process:thread time device CALL arguments`.
+/// Counts the calls in the driver's log, whose lines are `process:thread time device CALL arguments`.
 fn calls(log: &Path) -> Calls {
     let mut calls = Calls::new();
     for line in std::fs::read_to_string(log).unwrap().lines() {
@@ -18,7 +18,7 @@ fn calls(log: &Path) -> Calls {
     calls
 }
 
-/// Returns whether a call does not affect the operation, or never fails in a driver.
+/// Returns whether a call need not be refused: it does not affect the operation, or never fails in a driver.
 fn is_irrelevant(call: &str) -> bool {
     let irrelevant =
         ["GET_CLOCK_COUNTERS", "SET_EVENT", "WAIT_EVENTS", "FREE_MEMORY_OF_GPU", "MUNMAP"];

@@ -30,7 +30,8 @@ pub fn on_each_within(test: &str, time_limit: Duration, act: impl Fn(&Fixture)) 
 }
 
 /// Modes of the emulated driver: immediate updates; the CPU writes entries and nothing flushes the TLB; SDMA jobs
-/// write entries so late that only the barrier can wait for them.
+/// write entries so late that only the barrier can wait for them. `split_bug` emulates a defect of amdgpu
+/// (`docs/kernel/forgotten_entries.c`).
 pub const PAGE_TABLE_MODES: [&str; 3] =
     ["", "tlb=on,split_bug=on", "pte_delay=600s,tlb=on,split_bug=on"];
 
@@ -39,7 +40,7 @@ pub fn page_table_modes() -> &'static [&'static str] {
     if uses_own_driver() { &PAGE_TABLE_MODES[..1] } else { &PAGE_TABLE_MODES }
 }
 
-/// Sets a variable of this child, before it opens a runtime.
+/// Sets an environment variable of this child, before the child opens a runtime.
 pub fn set_variable(variable: &str, value: &str) {
     // SAFETY: a forked child has one thread, and the runtime is not loaded yet.
     unsafe { std::env::set_var(variable, value) };

@@ -268,20 +268,20 @@ impl RawRuntime {
         (address, memory)
     }
 
-    /// Has a GPU read an address, by a copy. After a fault, the runtime reports no other fault in this
+    /// Makes a GPU read an address, by a copy. After a fault, the runtime reports no other fault in this
     /// process.
     pub fn read_by(&self, gpu: hsa_agent_t, address: usize) -> Result<u64, Fault> {
         self.copy(gpu, self.scratch, address)?;
         Ok(load(self.scratch))
     }
 
-    /// Has a GPU write to an address, by a copy.
+    /// Makes a GPU write to an address, by a copy.
     pub fn write_by(&self, gpu: hsa_agent_t, address: usize, value: u64) -> Result<(), Fault> {
         store(self.scratch, value);
         self.copy(gpu, address, self.scratch)
     }
 
-    /// Has the CPU copy eight bytes, waits until the runtime signals completion, and destroys the signal.
+    /// Makes the CPU copy eight bytes, waits until the runtime signals completion, and destroys the signal.
     /// Passes the signal's handle to `on_begin`.
     pub fn copy_by_cpu(&self, to: usize, from: usize, on_begin: impl FnOnce(u64)) {
         let core = &self.core;
@@ -303,7 +303,7 @@ impl RawRuntime {
             .expect("the signal is destroyed");
     }
 
-    /// Has a GPU copy eight bytes.
+    /// Makes a GPU copy eight bytes.
     fn copy(&self, gpu: hsa_agent_t, to: usize, from: usize) -> Result<(), Fault> {
         let core = &self.core;
         let mut completion = hsa_signal_t { handle: 0 };

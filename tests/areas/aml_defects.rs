@@ -1,4 +1,4 @@
-//! Defects of AML's implementation for HIP (`src/area/hip.c`) that areas do not have.
+//! Defects in the HIP code of AML, Argonne's memory library, that areas do not have (AML's file `src/area/hip.c`).
 
 use crate::fixture::Fixture;
 use hsa_vmm::area::{AreaFlags, Device, MmapOptions};
@@ -45,7 +45,7 @@ fn no_failure_status_is_success() {
 }
 
 /// In AML, `aml_errno = -error` negates a positive code, and `munmap` returns a positive one. In areas all codes
-/// are positive, and every category has its own. In AML, `return hip_to_aml_alloc_error(error)` translates AML's
+/// are positive, and every category has its own code. In AML, `return hip_to_aml_alloc_error(error)` translates AML's
 /// code again. In areas each error keeps its cause.
 #[test]
 fn aml_numbers_are_positive() {

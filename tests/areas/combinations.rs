@@ -52,7 +52,7 @@ const EXPECTED: [Row; 16] = [
     (Virtual, OfGpu, true, true),   // host, unified, mapped, global
 ];
 
-/// Returns the expected row if the CPU cannot access the GPU's memory, or GPUs cannot access each other's.
+/// Returns the expected row if the CPU cannot access the GPU's memory, or GPUs cannot access each other's memory.
 fn through_host_memory(bits: u32) -> Row {
     match EXPECTED[bits as usize] {
         (Virtual, OfGpu, true, all_gpus) => (Pool, OfCpu, true, all_gpus),
@@ -185,7 +185,7 @@ fn check_combination(
 
     let freed_address = memory.device_address();
     memory.munmap().unwrap_or_else(|Rejected { error, .. }| panic!("{context}: {error}"));
-    // The simulation's GPUs can access memory of the process that the runtime does not know.
+    // Checked on AMD's runtime only.
     if fixture.simulation.is_none() {
         assert!(!fixture.can_access(device, freed_address), "{context}: after munmap");
     }
@@ -218,13 +218,13 @@ fn standard_row(bits: u32) -> Row {
 }
 
 #[test]
-fn every_combination_on_the_simulation() {
+fn flags_select_backing_and_access_on_the_simulation() {
     check_all_combinations(&Fixture::simulated(Config::mi300x(2)), &SIZES, standard_row);
 }
 
 #[test]
-fn every_combination_on_amds_runtime() {
-    on_amd("combinations::every_combination_on_amds_runtime", |fixture| {
+fn flags_select_backing_and_access_on_amds_runtime() {
+    on_amd("combinations::flags_select_backing_and_access_on_amds_runtime", |fixture| {
         check_all_combinations(fixture, &SIZES, standard_row);
     });
 }

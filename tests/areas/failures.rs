@@ -7,6 +7,7 @@ use hsa_vmm::error::{Problem, Rejected};
 use hsa_vmm::simulation::{Config, FaultPlan, Generation, Usage};
 use hsa_vmm::{Area, Error, Vmm};
 
+/// Errors of the runtime: any error, invalid argument, invalid allocation, out of resources, not initialised.
 const STATUSES: [u32; 5] = [0x1000, 0x1001, 0x1003, 0x1008, 0x100b];
 const SIZE: usize = 5000;
 
@@ -121,7 +122,7 @@ const ACTS: &[(&str, Act)] = &[
     }),
 ];
 
-/// Returns the configurations: kinds of areas in generations A to D, and without virtual memory.
+/// Returns the configurations: kinds of areas in ROCm generations A to D, and without virtual memory.
 fn configurations() -> Vec<(&'static str, Config, AreaFlags)> {
     let config = Config::mi300x(2);
     let mut without_vmem = config.clone();

@@ -89,7 +89,7 @@ unsafe extern "C" fn collect(agent: hsa_agent_t, list: *mut c_void) -> hsa_statu
     0
 }
 
-/// Has an agent of a simulation copy a byte from an address. Returns whether the copy succeeded.
+/// Makes an agent of a simulation copy a byte from an address. Returns whether the copy succeeded.
 fn can_copy_from(simulation: &Simulation, agent_index: usize, address: Address) -> bool {
     let core = &simulation.table().core;
     let mut agents: Vec<hsa_agent_t> = Vec::new();

@@ -227,7 +227,7 @@ fn untouched_pages_use_no_memory_on_the_simulation() {
     if process::rerun_in_own_process() {
         return;
     }
-    // Runs in a child, because other tests use memory of this process.
+    // Runs in a child, which has one thread: other threads would also change the resident memory.
     let end = process::in_child(|| {
         let fixture = Fixture::simulated(Config::mi300x(2));
         untouched_pages_use_no_memory(&fixture);

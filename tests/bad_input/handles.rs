@@ -13,7 +13,7 @@ fn future_handle(s: &Setup) -> Handle {
     Handle::from_bits(s.handle.to_bits() ^ 1 << 63)
 }
 
-/// Returns a small odd number, which no handle has.
+/// Returns a handle whose value is a small odd number, as no valid handle has.
 fn small_handle(s: &Setup) -> Handle {
     Handle::from_bits(s.handle.to_bits() & 0xff_ffff | 1)
 }

@@ -116,7 +116,7 @@ fn memory_that_is_not_released_is_reused() {
     }
 }
 
-/// The caller clones, retains or maps the memory of a buffer, which then shrinks and grows.
+/// The caller clones, retains or maps the memory of a buffer. The buffer then shrinks and grows.
 #[test]
 fn memory_that_the_caller_uses_is_not_reused() {
     for pool in [0, 2] {
@@ -124,7 +124,7 @@ fn memory_that_the_caller_uses_is_not_reused() {
             let machine = Machine::new(Config::mi300x(1));
             let mut buffer = new_buffer(&machine, pool);
             wait_for(&buffer, pool);
-            // The pool has room for the memory.
+            // The pool cannot be refilled, so that it has room for the memory.
             let plan = FaultPlan::none().always("hsa_amd_vmem_handle_create", OUT_OF_RESOURCES);
             machine.simulation.set_faults(if pool > 0 { plan } else { FaultPlan::none() });
             buffer.grow(STEP).unwrap();

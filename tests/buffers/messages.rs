@@ -1,4 +1,4 @@
-//! The messages of errors name the pages, the address, the type or the way out.
+//! The messages of errors name the pages, the address, the handle type, or what to do instead.
 
 use crate::failing_calls::OUT_OF_RESOURCES;
 use crate::machine::{KIB, Machine};
@@ -42,7 +42,7 @@ fn unmapped_address_is_named_once() {
 }
 
 #[test]
-fn call_without_a_size_shows_none() {
+fn export_error_shows_no_size() {
     let machine = Machine::new(Config::mi300x(1));
     let memory = Allocation::create(&machine.vmm, PAGE, &machine.on(0)).unwrap();
     let call = "hsa_amd_vmem_export_shareable_handle";
@@ -67,7 +67,7 @@ fn missing_handle_type_is_named() {
 }
 
 #[test]
-fn retiring_beside_a_zero_page_names_the_way_out() {
+fn retire_error_with_zero_page_says_what_to_do() {
     let machine = Machine::new(Config::mi300x(1));
     let queue = RetireQueue::builder(2).without_thread().open(&machine.vmm).unwrap();
     let buffer = PagedBuffer::builder(4 * PAGE).with_page_size(PAGE).with_zero_page();

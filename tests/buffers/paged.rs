@@ -310,7 +310,8 @@ fn grants_hold_for_later_pages() {
     }
 }
 
-/// ROCm 7.2 frees memory only with its addresses. The buffer reuses unmapped memory, so that usage does not grow.
+/// ROCm 7.2 frees memory only when its addresses are freed. The buffer reuses unmapped memory, so that usage does not
+/// grow.
 #[test]
 fn unreleased_memory_is_reused() {
     let machine = Machine::new(Config::mi300x(1).with_generation(Generation::B));

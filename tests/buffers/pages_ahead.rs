@@ -22,7 +22,7 @@ fn new_buffer(machine: &Machine, ahead: usize) -> PagedBuffer {
     buffer
 }
 
-/// Waits until the thread has reached a state. The time limit is long, for busy machines.
+/// Waits until a condition holds for the statistics. The time limit is long, for busy machines.
 #[track_caller]
 fn wait_for(buffer: &PagedBuffer, is_done: impl Fn(&PagedStatistics) -> bool) {
     let begun = Instant::now();

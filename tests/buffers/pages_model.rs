@@ -84,7 +84,8 @@ impl Model {
             && self.pages[buffer][first..first + count].iter().all(|page| page.is_some() == mapped)
     }
 
-    /// Checks the arguments of moving, exchanging and sharing. Returns the index of the target buffer.
+    /// Checks the arguments of moving, exchanging and sharing. Returns the index of the target buffer, or `None` if
+    /// they are invalid. `mapped`: whether the pages of the target must be mapped, or unmapped.
     fn target(
         &self,
         run: (usize, usize),
@@ -476,7 +477,7 @@ fn check_pausable(generation: usize, operations: &[(PauseOperation, Option<u64>)
     buffer.read(0, &mut found).unwrap();
     assert!(matches_model(&found, &model.bytes), "after all operations");
     drop(buffer);
-    // Memory whose unpinning failed stays pinned.
+    // If unpinning memory failed, it stays pinned.
     machine.assert_everything_freed();
     assert_eq!(machine.used_by(0), 0);
 }

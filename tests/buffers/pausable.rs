@@ -1,7 +1,7 @@
 //! Pausable buffers: memory that is released, and mapped again at the same address.
 //!
-//! If addresses are freed and reserved again, another thread may take them in between. Such tests run in a
-//! process of their own, which has one thread.
+//! If addresses are freed and reserved again, another thread may take them in between. The tests that do this run in
+//! a process of their own, which has one thread.
 
 use crate::errors::out_of_bounds;
 use crate::machine::{KIB, MIB, Machine, generations, with_two_cpus};
@@ -123,7 +123,7 @@ fn pause_releases_three_gibibytes() {
 fn many_pauses_change_nothing() {
     run_single_threaded(|| {
         for (generation, config) in generations() {
-            // Generation B frees and reserves the addresses again: it runs more rounds.
+            // Generation B frees and reserves the addresses again, so the test runs more rounds with it.
             let limit = if config.generation == Generation::B { 10_000 } else { 1_000 };
             let rounds = hsa_rocr::test::part_by_default(10_000).min(limit) as u32;
             let machine = Machine::new(config);

@@ -164,7 +164,7 @@ fn repeated_failures_lose_no_contents() {
             let quarantine = failed.setup.machine.vmm.quarantine();
             let addresses = [failed.setup.resident.address(), failed.setup.paused.address()];
             if quarantine.iter().all(|entry| !addresses.contains(&entry.address)) {
-                // Paused after a failed rollback, the buffer still has its memory and contents.
+                // A buffer that is paused after a failed rollback still has its memory and contents.
                 let is_lost = matches!(&result, Err(error) if matches!(error.kind(), ErrorKind::AddressLost { .. }));
                 let fails = result.is_err() && !is_lost;
                 kept_paused += usize::from(fails && failed.setup.resident.is_paused());

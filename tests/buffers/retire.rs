@@ -48,13 +48,13 @@ fn retired_pages_stay_readable_until_signals_fire() {
         assert_eq!((statistics.mapped, statistics.retiring, statistics.unmaps), (2, 2, 0));
         assert_eq!(statistics.memory(), 4 * PAGE, "{generation}: a kernel uses retiring pages");
         assert!(statistics.to_string().contains("2 retiring"), "{statistics}");
-        // The kernel reads.
+        // A kernel can still read the pages.
         assert_eq!(queue.poll().unwrap().pending, 2);
         let page = buffer.address_of(1).unwrap();
         assert!(machine.simulation.page(0, page.get()).is_some(), "{generation}");
         // SAFETY: the page is mapped; otherwise, this ends the process.
         assert_eq!(unsafe { (page.get() as *const u8).read_volatile() }, b'r');
-        // The buffer does not use them.
+        // The buffer rejects calls on retiring pages.
         let problems = [
             buffer.map(1..2).unwrap_err(),
             buffer.unmap(1..2).unwrap_err(),
@@ -79,7 +79,7 @@ fn retired_pages_stay_readable_until_signals_fire() {
         if !machine.vmm.quirks().memory_returns_with_addresses {
             assert_eq!(machine.used_by(0), used / 2, "{generation}: the memory is released");
         }
-        // Where memory returns only with its addresses, the buffer uses it again.
+        // If memory is freed only with its addresses, the buffer reuses the memory.
         let before = machine.simulation.calls("hsa_amd_vmem_handle_create");
         buffer.map(1..3).unwrap();
         let created = machine.simulation.calls("hsa_amd_vmem_handle_create") - before;
@@ -146,8 +146,8 @@ fn retired_page_stops_using_shared_memory() {
     }
 }
 
-/// With ROCm 7.2, memory that is not kept is lost until the buffer is dropped. The queue's thread drops its
-/// mapping some time after it has unmapped it.
+/// With ROCm 7.2, memory that is not kept is lost until the buffer is dropped. The queue's thread drops a mapping
+/// some time after the thread has unmapped it.
 #[test]
 fn kept_memory_is_reused_after_each_retirement() {
     let generations = generations().into_iter();
@@ -176,7 +176,7 @@ fn full_queue_leaves_pages_mapped() {
     let buffer = buffer(&machine, 4);
     buffer.map(0..3).unwrap();
     let error = retire(&buffer, 0..3, &queue, &[]).unwrap_err();
-    // More pages than the capacity can never be submitted; a page more than it has places for now can, later.
+    // More pages than the capacity can never be submitted. A page for which the queue is full can be submitted later.
     assert_eq!(error.problem(), Some(Problem::ExceedsCapacity(2)), "{error}");
     buffer.write(0, &[7; 3 * PAGE]).unwrap();
     assert_eq!(buffer.statistics().mapped, 3);
@@ -202,7 +202,7 @@ fn late_signal_quarantines_the_page() {
     retire(&buffer, 0..1, &queue, &[signal.at_most(0)]).unwrap();
     let report = queue.drain(Duration::from_secs(60)).unwrap();
     assert_eq!(report.failures.len(), 1);
-    // A read does not look at the queue's pages first.
+    // Unlike other calls, a read does not first reclaim the pages that the queue has finished.
     let read = buffer.read(0, &mut [0]).unwrap_err();
     assert_eq!(read.problem(), Some(Problem::PageQuarantined));
     signal.set(0);

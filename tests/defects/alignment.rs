@@ -8,9 +8,9 @@ use hsa_vmm::Reservation;
 use hsa_vmm::error::{Argument, Problem};
 
 #[test]
-fn address_on_the_runtime() {
+fn unaligned_address_is_mapped_on_the_runtime() {
     UNALIGNED_ADDRESS_MAPPED.check_on_each_release(
-        "alignment::address_on_the_runtime",
+        "alignment::unaligned_address_is_mapped_on_the_runtime",
         |fixture| {
             let raw = RawRuntime::start(fixture);
             let (base, memory) = (raw.reserve(2 * SIZE).unwrap(), raw.create(SIZE).unwrap());
@@ -20,12 +20,15 @@ fn address_on_the_runtime() {
 }
 
 #[test]
-fn size_on_the_runtime() {
-    UNALIGNED_SIZE_MAPPED.check_on_each_release("alignment::size_on_the_runtime", |fixture| {
-        let raw = RawRuntime::start(fixture);
-        let (base, memory) = (raw.reserve(SIZE).unwrap(), raw.create(SIZE).unwrap());
-        raw.map(base, PAGE - 1, 0, memory).is_ok()
-    });
+fn unaligned_size_is_mapped_on_the_runtime() {
+    UNALIGNED_SIZE_MAPPED.check_on_each_release(
+        "alignment::unaligned_size_is_mapped_on_the_runtime",
+        |fixture| {
+            let raw = RawRuntime::start(fixture);
+            let (base, memory) = (raw.reserve(SIZE).unwrap(), raw.create(SIZE).unwrap());
+            raw.map(base, PAGE - 1, 0, memory).is_ok()
+        },
+    );
 }
 
 /// Returns the aligned start of a free range.
@@ -36,9 +39,9 @@ fn free_aligned_address(raw: &RawRuntime) -> usize {
 }
 
 #[test]
-fn reservation_on_the_runtime() {
+fn hint_overrides_alignment_on_the_runtime() {
     HINT_OVERRIDES_ALIGNMENT.check_on_each_release(
-        "alignment::reservation_on_the_runtime",
+        "alignment::hint_overrides_alignment_on_the_runtime",
         |fixture| {
             let raw = RawRuntime::start(fixture);
             let hint = free_aligned_address(&raw) + PAGE;

@@ -9,8 +9,8 @@ use hsa_vmm::error::Problem;
 use hsa_vmm::{Access, AgentId};
 
 #[test]
-fn invented_agent_on_the_runtime() {
-    let test = "descriptors::invented_agent_on_the_runtime";
+fn invented_agent_crashes_on_the_runtime() {
+    let test = "descriptors::invented_agent_crashes_on_the_runtime";
     INVENTED_AGENT_CRASHES.check_on_each_release(test, |fixture| {
         let raw = RawRuntime::start(fixture);
         let (base, _) = raw.map_new_memory(SIZE, &[]);
@@ -19,9 +19,9 @@ fn invented_agent_on_the_runtime() {
 }
 
 #[test]
-fn write_only_on_the_runtime() {
+fn write_only_allows_reads_on_the_runtime() {
     WRITE_ONLY_ACCEPTED.check_on_each_release(
-        "descriptors::write_only_on_the_runtime",
+        "descriptors::write_only_allows_reads_on_the_runtime",
         |fixture| {
             let raw = RawRuntime::start(fixture);
             let (base, _) = raw.map_new_memory(SIZE, &[(raw.gpus[0], WO)]);
@@ -32,8 +32,8 @@ fn write_only_on_the_runtime() {
 }
 
 #[test]
-fn invented_permission_on_the_runtime() {
-    let test = "descriptors::invented_permission_on_the_runtime";
+fn invented_permission_is_set_on_the_runtime() {
+    let test = "descriptors::invented_permission_is_set_on_the_runtime";
     INVENTED_PERMISSION_ACCEPTED.check_on_each_release(test, |fixture| {
         let raw = RawRuntime::start(fixture);
         let (base, _) = raw.map_new_memory(SIZE, &[]);

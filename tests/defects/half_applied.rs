@@ -31,8 +31,8 @@ fn on_the_runtime() {
 }
 
 #[test]
-fn failed_change_on_the_runtime() {
-    let test = "half_applied::failed_change_on_the_runtime";
+fn failed_change_revokes_access_on_the_runtime() {
+    let test = "half_applied::failed_change_revokes_access_on_the_runtime";
     REFUSED_CHANGE_TAKES_ACCESS.check_on_each_release(test, |fixture| {
         // The first change grants access. The second and third revoke and grant it again; the third fails.
         refuse_change(CHANGES_AT_START + 3);
@@ -84,8 +84,8 @@ fn check_failing_list(fixture: &Fixture, gpu: usize) {
 
 /// Changes read-write access to read-only, which the runtime does by revoking and granting.
 #[test]
-fn failed_change_through_the_library() {
-    on_each("half_applied::failed_change_through_the_library", |fixture| {
+fn failed_change_keeps_access_through_the_library() {
+    on_each("half_applied::failed_change_keeps_access_through_the_library", |fixture| {
         refuse_change(3);
         let library = load_without_probes(fixture);
         let (base, _) = library.map_new_memory(0, SIZE);

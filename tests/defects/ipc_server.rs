@@ -255,9 +255,8 @@ fn forged_socket_names_are_ignored() {
     });
 }
 
-/// Shares memory at an address, has a process of another user request it from the server without
-/// acknowledging the reply, and calls `act` before that process ends. Returns `None` if the process did
-/// not get the memory.
+/// Shares memory, and makes a process of another user request it from the server without acknowledging the reply.
+/// Calls `act` before that process ends. Returns `None` if the process did not get the memory.
 fn while_requested_by_another_user<S, T>(
     share: impl FnOnce() -> (S, usize),
     act: impl FnOnce(S) -> T,

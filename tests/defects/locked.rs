@@ -14,9 +14,9 @@ fn leak_pages() -> usize {
 }
 
 #[test]
-fn lock_reaches_other_gpus_on_the_runtime() {
+fn lock_gives_other_gpus_access_on_the_runtime() {
     LOCKED_FOR_ALL_GPUS.check_on_each_release(
-        "locked::lock_reaches_other_gpus_on_the_runtime",
+        "locked::lock_gives_other_gpus_access_on_the_runtime",
         |fixture| {
             let (raw, address) = (RawRuntime::start(fixture), leak_pages());
             let device_address = raw.lock(address, 64, &raw.gpus[..1]).unwrap();
@@ -27,9 +27,9 @@ fn lock_reaches_other_gpus_on_the_runtime() {
 }
 
 #[test]
-fn double_lock_on_the_runtime() {
+fn double_lock_is_kept_on_the_runtime() {
     TWICE_LOCKED_STAYS_LOCKED.check_on_each_release(
-        "locked::double_lock_on_the_runtime",
+        "locked::double_lock_is_kept_on_the_runtime",
         |fixture| {
             let (raw, address) = (RawRuntime::start(fixture), leak_pages());
             // Memory that is locked once can be unlocked.
@@ -47,8 +47,8 @@ fn double_lock_on_the_runtime() {
 }
 
 #[test]
-fn double_lock_through_the_library() {
-    on_each("locked::double_lock_through_the_library", |fixture| {
+fn double_lock_is_rejected_through_the_library() {
+    on_each("locked::double_lock_is_rejected_through_the_library", |fixture| {
         let raw = RawRuntime::start(fixture);
         // SAFETY: AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();

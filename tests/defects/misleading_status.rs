@@ -33,8 +33,8 @@ fn odd_size_on_the_runtime() {
 }
 
 #[test]
-fn import_on_the_runtime() {
-    let test = "misleading_status::import_on_the_runtime";
+fn import_reports_another_pool_on_the_runtime() {
+    let test = "misleading_status::import_reports_another_pool_on_the_runtime";
     IMPORT_HAS_ANOTHER_POOL.check_on_each_release(test, |fixture| {
         let raw = RawRuntime::start(fixture);
         let memory = raw.create(SIZE).unwrap();

@@ -36,8 +36,8 @@ fn map_leaks_descriptor_on_the_runtime() {
 }
 
 #[test]
-fn grant_through_the_library() {
-    on_each("no_descriptor::grant_through_the_library", |fixture| {
+fn grant_fails_cleanly_through_the_library() {
+    on_each("no_descriptor::grant_fails_cleanly_through_the_library", |fixture| {
         let library = Library::load(fixture.runtime());
         let (base, _) = library.map_new_memory(0, SIZE);
         let gpus = library.gpus();

@@ -20,9 +20,9 @@ fn on_the_runtime() {
 }
 
 #[test]
-fn cpu_on_the_runtime() {
+fn cpu_access_is_not_reported_on_the_runtime() {
     ACCESS_OF_CPU_NOT_REPORTED.check_on_each_release(
-        "past_the_end::cpu_on_the_runtime",
+        "past_the_end::cpu_access_is_not_reported_on_the_runtime",
         |fixture| {
             let raw = RawRuntime::start(fixture);
             let (base, _) = raw.map_new_memory(SIZE, &[(raw.cpu, RW)]);

@@ -8,8 +8,8 @@ use crate::table::{MEMORY_KEPT_AFTER_UNMAP, RESERVATION_CAN_BE_WRITTEN};
 use hsa_vmm::Access;
 
 #[test]
-fn writable_on_the_runtime() {
-    let test = "reservation_contents::writable_on_the_runtime";
+fn reservation_is_writable_on_the_runtime() {
+    let test = "reservation_contents::reservation_is_writable_on_the_runtime";
     RESERVATION_CAN_BE_WRITTEN.check_on_each_release(test, |fixture| {
         let raw = RawRuntime::start(fixture);
         let base = raw.reserve(SIZE).unwrap();

@@ -10,8 +10,8 @@ use crate::table::{
 use hsa_vmm::Access;
 
 #[test]
-fn unmap_of_two_on_the_runtime() {
-    let test = "several_mappings::unmap_of_two_on_the_runtime";
+fn unmap_of_two_fails_on_the_runtime() {
+    let test = "several_mappings::unmap_of_two_fails_on_the_runtime";
     UNMAP_OF_SEVERAL_REFUSED.check_on_each_release(test, |fixture| {
         let raw = RawRuntime::start(fixture);
         let base = raw.reserve(2 * SIZE).unwrap();
@@ -24,8 +24,8 @@ fn unmap_of_two_on_the_runtime() {
 
 /// An agent that is granted two mappings in one call can access both, and nothing after them.
 #[test]
-fn set_access_of_two_on_the_runtime() {
-    let test = "several_mappings::set_access_of_two_on_the_runtime";
+fn set_access_of_two_aborts_on_the_runtime() {
+    let test = "several_mappings::set_access_of_two_aborts_on_the_runtime";
     ACCESS_OF_SEVERAL_ABORTS.check_on_each_release(test, |fixture| {
         let raw = RawRuntime::start(fixture);
         let base = raw.reserve(3 * SIZE).unwrap();

@@ -90,7 +90,7 @@ defects! {
     FREED_MEMORY_OPENED: [Yes, Yes, No],
         "hsa_amd_ipc_memory_attach opens 2 MiB of freed memory, which the runtime keeps for reuse",
         "observed; freed memory stays in a pool of blocks, which are still exported",
-        "as above";
+        "refused: the importer looks up exports in a table";
     IPC_LENGTH_NOT_CHECKED: [Yes, Yes, Yes],
         "hsa_amd_ipc_memory_attach accepts any length; a copy past the end of the memory is a GPU page fault",
         "runtime.cpp, IPCAttach: records the length, and limits only that of a part of a block",
@@ -102,9 +102,9 @@ defects! {
     IPC_NAME_IN_USE_ABORTS: [No, Crash(SIGABRT), Crash(SIGABRT)],
         "hsa_amd_ipc_memory_create, by dma-buf, aborts the process if another process of the network namespace has the abstract socket hsa<process>: one with the same process ID in another PID namespace, or of any user",
         "runtime.cpp, IPCCreate: asserts that bind to the abstract socket hsa<process> succeeds",
-        "refused before the call, with advice; a process that binds the name between that check and the call still aborts it";
+        "refused before the call, with advice; if another process binds the name between that check and the call, the process still aborts";
     IPC_SERVER_TRUSTS_ANYONE: [No, Yes, Yes],
-        "memory exported for IPC, by dma-buf, is sent to any process of any user that connects to the abstract socket hsa<process> and knows its address",
+        "memory exported for IPC, by dma-buf, is sent to any process of any user that connects to the abstract socket hsa<process> and knows the memory's address",
         "observed; the server does not check the peer",
         "cannot be prevented by the library; a separate network namespace keeps other processes out";
     IPC_SERVER_BLOCKS: [No, Yes, Yes],
@@ -193,7 +193,7 @@ defects! {
         "runtime.cpp, VMemoryHandleMap: returns before it closes the dma-buf",
         "cannot be prevented by the library";
     MAP_LEAKS_MEMORY: [Yes, Yes, Yes],
-        "memory whose map the kernel refused is not freed by its release",
+        "after the kernel refused to map memory, releasing the memory does not free it",
         "runtime.cpp, VMemoryHandleMap: returns without freeing the imported buffer",
         "cannot be prevented by the library";
     LOCKED_FOR_ALL_GPUS: [Yes, Yes, Yes],
@@ -201,7 +201,7 @@ defects! {
         "observed in the driver's page tables",
         "cannot be prevented by the library";
     TWICE_LOCKED_STAYS_LOCKED: [Yes, Yes, Crash(SIGABRT)],
-        "of two locks with the same start, unlock releases neither, or aborts the process",
+        "after two locks with the same start, unlocking releases neither lock, or aborts the process",
         "libhsakmt, fmm.c: registrations are looked up by their start only",
         "the second lock is refused: `ErrorKind::HostMemoryMapped`";
     RESERVES_MORE_THAN_EXISTS: [No, Undefined, Undefined],

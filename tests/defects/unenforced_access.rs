@@ -19,8 +19,8 @@ fn on_the_runtime() {
 }
 
 #[test]
-fn read_only_on_the_runtime() {
-    let test = "unenforced_access::read_only_on_the_runtime";
+fn read_only_allows_writes_on_the_runtime() {
+    let test = "unenforced_access::read_only_allows_writes_on_the_runtime";
     READ_ONLY_IS_WRITABLE.check_on_each_release(test, |fixture| {
         let raw = RawRuntime::start(fixture);
         let (base, _) = raw.map_new_memory(SIZE, &[(raw.gpus[1], RO), (raw.cpu, RW)]);
@@ -57,8 +57,8 @@ fn through_the_library() {
 
 /// The library reports that read-only access is not enforced, and rejects copies that would write.
 #[test]
-fn read_only_through_the_library() {
-    on_each("unenforced_access::read_only_through_the_library", |fixture| {
+fn read_only_is_reported_through_the_library() {
+    on_each("unenforced_access::read_only_is_reported_through_the_library", |fixture| {
         let library = Library::load(fixture.runtime());
         let (gpu, cpu) = (library.gpu(0), library.cpu(0));
         let enforcement = |agent| library.runtime.agent(agent).unwrap().enforcement();

@@ -1,9 +1,9 @@
 //! Tests of memory sent between processes, each of which loads the library itself. They run on any runtime.
 
-mod generations;
+mod descendants;
 mod untrusted;
 
-pub use generations::{Role, share_among_generations};
+pub use descendants::{Role, share_with_descendants};
 pub use untrusted::{share_with_another_namespace, share_with_another_user};
 
 use crate::machine::Library;

@@ -110,7 +110,7 @@ impl Executor {
                 let (address, size) = self.range(range);
                 let segments = vmm.export_address_range(address, size)?;
                 let length: usize = segments.iter().map(|segment| segment.length).sum();
-                assert_eq!(length, size, "the segments are the range");
+                assert_eq!(length, size, "the segments cover the range");
             }
             Operation::CreateOnHost => {
                 let size = self.parts * self.granule;

@@ -30,7 +30,7 @@ use std::time::Instant;
 use system_calls::watch_this_thread;
 
 /// Tests a kind of machine whose GPUs enforce what the runtime sets. Unless `HSA_VMM_FAULT_DEPTH` is set, fails if
-/// there are fewer runs than `floor`, or than a tenth of it without `HSA_VMM_LONG=1`.
+/// there are fewer runs than `floor` (without `HSA_VMM_LONG=1`, than a tenth of `floor`).
 fn search(name: &'static str, config: Config, floor: u64) {
     let depth = if is_long() { 5 } else { 4 };
     let config = config.with_gpu_permissions(GpuPermissions::Enforced);

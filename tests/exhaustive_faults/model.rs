@@ -222,7 +222,8 @@ impl Model {
         }
     }
 
-    /// Returns whether no sequence continues after this operation. Except for `CreateOnHost`, others lead to its state, too.
+    /// Returns whether an operation is always the last of its sequence. Other operations lead to the same state, except
+    /// in the case of `CreateOnHost`.
     pub fn is_leaf(operation: Operation) -> bool {
         use Operation::{Copy, CreateOnHost, ExportRange, Fill, ReserveAligned};
         matches!(operation, ReserveAligned | Fill(_) | Copy(_) | CreateOnHost | ExportRange(_))

@@ -25,8 +25,9 @@ pub struct Observation {
     entries: Vec<[bool; GPUS.len()]>,
     /// For each granule of each reservation: the access of this process.
     process: Vec<Vec<Access>>,
-    /// For each mapping that the CPU can read: the byte.
+    /// For each mapping that the CPU can read: the byte at its start.
     contents: Vec<Option<u8>>,
+    /// The runtime's reservations, handles, mappings and allocations, and the used memory of each GPU.
     runtime: (usize, usize, usize, usize, Vec<u64>),
     /// Open descriptors, without the runtime's own.
     descriptors: usize,
@@ -100,7 +101,7 @@ impl Observation {
         compare("the quarantine", &self.quarantine, &after.quarantine)
     }
 
-    /// Fails if a GPU has gained an entry, or has lost one without its access having been set to none. A GPU whose
+    /// Fails if a GPU has gained an entry, or has lost the entry of memory that it can access. A GPU whose
     /// access was set to none keeps its entry until the memory is mapped again, which a rollback may do. With
     /// control of page tables, a GPU may also gain an entry, without permissions.
     fn check_entries(&self, after: &Self) -> Result<(), String> {
@@ -127,8 +128,8 @@ impl Observation {
         self.check_unchanged(&after)
     }
 
-    /// Fails with the first difference, but lets a descriptor that the runtime keeps take the place of the one that
-    /// the library has in reserve.
+    /// Fails with the first difference, but allows one open descriptor less: the library's spare descriptor, whose
+    /// place a descriptor of the runtime may have taken.
     pub fn check_unchanged_except_reserve(&self, mut after: Self) -> Result<(), String> {
         if after.descriptors + 1 == self.descriptors {
             after.descriptors = self.descriptors;

@@ -296,7 +296,8 @@ impl Trial<'_> {
                 self.search.system_call_runs += u64::from(failed > 0);
                 let failed: &[_] = if failed > 0 { &[SYSTEM_CALL] } else { &[] };
                 machine = self.conclude(prepared, result, failed, &run)?;
-                // Without dma-bufs that can be mapped, the CPU cannot access a mapping with an offset.
+                // If the `mmap` of a dma-buf failed, the library lets the runtime map memory for the CPU. Then the CPU
+                // cannot access a mapping with an offset, so the machine is not reused.
                 machine = machine.filter(|_| !self.search.page_tables.are_controlled());
                 if failed.is_empty() {
                     break;

@@ -1,7 +1,7 @@
 //! The error statuses of each function of the runtime.
 //!
-//! They are from `hsa_ext_amd.h`, and from AMD's public sources where those return more. Every function can return
-//! the first three: an error (a C++ exception), out of resources, and not initialised.
+//! They are from `hsa_ext_amd.h`, and from AMD's public sources if a function there returns more. Every function can
+//! return the first three: an error (a C++ exception), out of resources, and not initialised.
 
 pub const ERROR: u32 = 0x1000;
 const INVALID_ARGUMENT: u32 = 0x1001;

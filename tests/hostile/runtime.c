@@ -1,6 +1,6 @@
 /* A runtime whose misbehaviour a test controls: one CPU, one GPU, and the quirks of ROCm 6.4.
  * Handles are memory files. Unless hostile_writable is set, their exports are read-only, so that this runtime
- * maps memory for the CPU. Access of a GPU has no effect. */
+ * maps memory for the CPU. Granting a GPU access has no effect. */
 #define _GNU_SOURCE
 #include "hsa_abi.h"
 #include <fcntl.h>
@@ -41,8 +41,8 @@ int hostile_unmap_fails_at;   /* this unmap, counted from 1, fails */
 int hostile_unmap_half_done;  /* whether that unmap revokes the CPU's access before it fails */
 int hostile_init = INIT;      /* the status that hsa_init returns */
 int hostile_started;          /* the number of starts minus the number of stops */
-int hostile_linger;           /* the microseconds that an export or a change of access takes */
-int hostile_release_lingers;  /* the microseconds that a release takes */
+int hostile_delay_us;           /* the microseconds that an export or a change of access takes */
+int hostile_release_delay_us;  /* the microseconds that a release takes */
 int hostile_access_changes;   /* the number of successful changes of access */
 int hostile_races;            /* the number of creates and releases that overlapped an export */
 int hostile_gpu_first;        /* whether the GPU is named before the CPU */
@@ -50,7 +50,7 @@ int hostile_writable;         /* whether exported descriptors can be written, so
 int hostile_access_fails_at;  /* this change of access, counted from 1, fails */
 uintptr_t hostile_foreign_address; /* the address of the last foreign mapping */
 int hostile_access_makes_hole; /* whether that change unmaps the addresses before it fails */
-int hostile_hoards;           /* the number of further unmaps that use up all file descriptors */
+int hostile_exhausts_descriptors; /* the number of further unmaps that use up all file descriptors */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
@@ -71,8 +71,8 @@ static void create_foreign_mapping(void *address) {
 
 /* Opens files until no file descriptor is free, as another thread could. */
 static void exhaust_descriptors(void) {
-  if (hostile_hoards <= 0) return;
-  hostile_hoards--;
+  if (hostile_exhausts_descriptors <= 0) return;
+  hostile_exhausts_descriptors--;
   while (open("/dev/null", O_RDONLY | O_CLOEXEC) >= 0) {}
 }
 
@@ -180,7 +180,7 @@ hsa_status_t hsa_amd_vmem_handle_create(
 
 hsa_status_t hsa_amd_vmem_handle_release(hsa_amd_vmem_alloc_handle_t handle) {
   hostile_races += exporting;
-  if (hostile_release_lingers) usleep(hostile_release_lingers);
+  if (hostile_release_delay_us) usleep(hostile_release_delay_us);
   return close(handle.handle) ? ERROR : SUCCESS;
 }
 
@@ -241,9 +241,9 @@ hsa_status_t hsa_amd_vmem_set_access(
     void *address, size_t size, const hsa_amd_memory_access_desc_t *access, size_t count) {
   hsa_status_t status = ERROR;
   pthread_mutex_lock(&lock);
-  if (hostile_linger) usleep(hostile_linger);
+  if (hostile_delay_us) usleep(hostile_delay_us);
   if (++changes == hostile_access_fails_at) {
-    /* As a failed mmap with MAP_FIXED can. */
+    /* A failed mmap with MAP_FIXED can do this. */
     if (hostile_access_makes_hole) {
       munmap(address, size);
       create_foreign_mapping(address);
@@ -284,7 +284,7 @@ hsa_status_t hsa_amd_vmem_export_shareable_handle(
   char path[64];
   snprintf(path, sizeof path, "/proc/self/fd/%d", (int)handle.handle);
   exporting++;
-  if (hostile_linger) usleep(hostile_linger);
+  if (hostile_delay_us) usleep(hostile_delay_us);
   *descriptor = open(path, hostile_writable ? O_RDWR : O_RDONLY);
   exporting--;
   return *descriptor < 0 ? ERROR : SUCCESS;

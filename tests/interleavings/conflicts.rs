@@ -172,7 +172,7 @@ fn waiting_threads_reject_quarantined_ranges() {
             machine.map(address, granule, handle);
         }
         machine.grant(base, 2 * granule, machine.gpu(0), Access::ReadWrite);
-        let assert_unmapped_or_quarantined = |result: Result<(), Error>| match result {
+        let assert_ok_unmapped_or_quarantined = |result: Result<(), Error>| match result {
             Ok(()) => {}
             Err(error) if matches!(error.kind(), ErrorKind::Quarantined { now: false, .. }) => {}
             Err(error) => assert!(
@@ -197,15 +197,15 @@ fn waiting_threads_reject_quarantined_ranges() {
                         matches!(result.as_ref().map_err(Error::problem), Err(Some(_)));
                     assert!(quarantined || was_unmapped, "{result:?}");
                 },
-                &|m| assert_unmapped_or_quarantined(m.vmm.unmap(base, 2 * granule)),
+                &|m| assert_ok_unmapped_or_quarantined(m.vmm.unmap(base, 2 * granule)),
                 &|m| {
-                    assert_unmapped_or_quarantined(m.vmm.set_access(
+                    assert_ok_unmapped_or_quarantined(m.vmm.set_access(
                         at(base, granule),
                         granule,
                         &[cpu],
                     ))
                 },
-                &|m| assert_unmapped_or_quarantined(m.vmm.address_free(base, 2 * granule)),
+                &|m| assert_ok_unmapped_or_quarantined(m.vmm.address_free(base, 2 * granule)),
             ],
         );
         let quarantined_ranges = machine.vmm.quarantine();

@@ -156,7 +156,7 @@ fn invalid_submissions_return_the_mapping() {
     mapping.check_mapped().unwrap();
     let zero = RetireQueue::builder(0).open(&machine.vmm).unwrap_err();
     assert_eq!(zero.problem(), Some(Problem::Zero));
-    // The larger one has an allocation that is too large, the smaller one overflows.
+    // The smaller capacity needs an allocation that is too large; the size for the larger one overflows.
     for capacity in [1 << 48, usize::MAX] {
         let error = RetireQueue::builder(capacity).open(&machine.vmm).unwrap_err();
         assert_eq!(error.problem(), Some(Problem::OutOfMemory), "{error}");

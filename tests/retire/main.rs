@@ -115,7 +115,7 @@ fn mapping_is_unmapped_when_all_signals_fire() {
         assert_eq!((report.retired, report.pending), (1, 0), "{generation}");
         assert_eq!(report.failures, [], "{generation}");
         assert_unmapped(&machine, address);
-        // The last owner of memory and addresses was the queue.
+        // The queue was the last owner of the memory and the addresses.
         machine.assert_everything_freed();
         drop(queue);
         drop((done, timeline));

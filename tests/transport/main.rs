@@ -47,7 +47,7 @@ fn first_bytes(mapping: &hsa_vmm::Mapping) -> [u8; 4] {
     bytes
 }
 
-/// Sends bytes, and descriptors with the first of them.
+/// Sends bytes, with descriptors at the first byte.
 fn send_raw(socket: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(250))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);

@@ -64,7 +64,7 @@ fn fetch_rejects_processes_of_mixed_users() {
     assert_eq!(child.wait(), End::Success);
 }
 
-fn two_gpus() -> Library {
+fn open_with_two_gpus() -> Library {
     let runtime = hsa_vmm::Runtime::simulated(Config::mi300x(2)).unwrap();
     Library::open(runtime, Default::default())
 }
@@ -75,7 +75,7 @@ fn child_and_grandchild_share_memory() {
         return;
     }
     for killed in [Role::Parent, Role::Child, Role::Grandchild] {
-        exchange::share_among_generations(&two_gpus, killed);
+        exchange::share_with_descendants(&open_with_two_gpus, killed);
     }
 }
 
@@ -85,7 +85,7 @@ fn another_user_is_rejected_until_trusted() {
         return;
     }
     if has_privilege(Need::OtherUser, "another_user_is_rejected_until_trusted") {
-        exchange::share_with_another_user(&two_gpus);
+        exchange::share_with_another_user(&open_with_two_gpus);
     }
 }
 
@@ -95,7 +95,7 @@ fn channels_cross_pid_namespaces() {
         return;
     }
     if has_privilege(Need::PidNamespace, "channels_cross_pid_namespaces") {
-        exchange::share_with_another_namespace(&two_gpus);
+        exchange::share_with_another_namespace(&open_with_two_gpus);
     }
 }
 

@@ -40,9 +40,9 @@ fn connect_all() -> [Option<Ends>; 3] {
     ends.map(Some)
 }
 
-/// Sends memory from the parent to the grandchild, and other memory back. Every process writes and reads both. Then
-/// one process is killed, and the other two continue to use both memories.
-pub fn share_among_generations(open: OpenLibrary<'_>, killed: Role) {
+/// Sends memory ("down") from the parent to the grandchild, and other memory ("up") back. Every process writes and
+/// reads both. Then one process is killed, and the other two continue to use both memories.
+pub fn share_with_descendants(open: OpenLibrary<'_>, killed: Role) {
     let (mut reports, report) = UnixStream::pair().unwrap();
     reports.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut ends = connect_all();
@@ -59,7 +59,7 @@ pub fn share_among_generations(open: OpenLibrary<'_>, killed: Role) {
     assert_eq!(succeeded, survivors, "{killed:?} is killed");
 }
 
-/// Runs the process with this index, after it has started its child.
+/// Runs the process with this index. The process first starts its child.
 fn run_process(
     index: usize,
     all_ends: &mut [Option<Ends>; 3],
