@@ -134,6 +134,22 @@ fn mapping_that_was_unmapped_before_is_reported() {
 }
 
 #[test]
+fn unmapped_mapping_is_reported_without_its_signal() {
+    let machine = machine();
+    let never = Signal::new(&machine.runtime, 1);
+    let queue = RetireQueue::builder(4).with_time_limit(SHORT).without_thread();
+    let queue = queue.open(&machine.vmm).unwrap();
+    let mapping = map(&machine, &reserve(&machine, 1), 0);
+    let address = mapping.address();
+    submit(&queue, mapping, &[never.at_most(0)]).unwrap();
+    machine.vmm.unmap(address, SIZE).unwrap();
+    let report = queue.drain(LONG).unwrap();
+    let [failure] = &report.failures[..] else { panic!("{report:?}") };
+    assert_eq!(failure.error.problem(), Some(Problem::NotMapped(address)), "{failure:?}");
+    assert_eq!((failure.quarantined, machine.vmm.quarantine()), (false, vec![]));
+}
+
+#[test]
 fn invalid_submissions_return_the_mapping() {
     let (machine, other) = (machine(), machine());
     let signal = Signal::new(&machine.runtime, 1);
