@@ -33,7 +33,9 @@ fn late_signal_quarantines_and_never_unmaps() {
         let vmm = &machine.vmm;
         let gpu = access(machine.gpu(0), Access::None);
         let both = [(address, SIZE), (at(address, SIZE), SIZE)];
+        let spare = machine.create(0, SIZE);
         for result in [
+            vmm.map(address, SIZE, 0, spare),
             vmm.unmap(address, SIZE),
             vmm.unmap(address, 2 * SIZE),
             vmm.unmap_many(&both),
@@ -45,6 +47,7 @@ fn late_signal_quarantines_and_never_unmaps() {
             let is_quarantined = |it: &Error| matches!(it.kind(), ErrorKind::Quarantined { .. });
             assert!(result.as_ref().is_err_and(is_quarantined), "{generation}: {result:?}");
         }
+        vmm.release(spare).unwrap();
         assert!(vmm.address_free(address, 2 * SIZE).is_err(), "{generation}");
         vmm.check().unwrap();
         assert_readable(&machine, address);
