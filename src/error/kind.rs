@@ -263,7 +263,7 @@ pub enum ErrorKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unavailable {
-    /// No process of this PID namespace has this number.
+    /// The process has ended, or no process of this PID namespace has this number.
     #[error("the process has ended, or is in another PID namespace (use transport::Channel)")]
     NoProcess,
     /// The memory was freed, or the handle was modified.
