@@ -37,7 +37,7 @@ pub enum ErrorKind {
     #[error("{feature} is not supported{advice}", feature = .0, advice = .0.advice())]
     NotSupported(Feature),
     /// No memory or no addresses of that size are left.
-    #[error("out of memory: {call} returned {status}{}", of_size(*.size))]
+    #[error("out of memory: {call} returned {status}{}; {}", of_size(*.size), advice(call))]
     OutOfMemory {
         /// The runtime's function.
         call: &'static str,
@@ -443,6 +443,19 @@ impl ErrorKind {
 /// Describes a requested size; nothing for 0.
 fn of_size(size: usize) -> String {
     if size == 0 { String::new() } else { format!(" for {size:#x} bytes") }
+}
+
+/// Says what to do when a call has run out of memory.
+fn advice(call: &str) -> &'static str {
+    match call {
+        "hsa_amd_vmem_address_reserve" | "hsa_amd_vmem_address_reserve_align" => {
+            "free addresses, or reserve fewer"
+        }
+        call if ALLOCATING.contains(&call) => {
+            "release memory, or use another agent's (Runtime::available_memory)"
+        }
+        _ => "release memory, then try again",
+    }
 }
 
 /// Lists the HSA libraries of this process if there are several.

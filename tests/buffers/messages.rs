@@ -31,6 +31,25 @@ fn runtime_errors_name_pages() {
 }
 
 #[test]
+fn missing_memory_names_pages_and_the_way_out() {
+    let machine = Machine::new(Config::mi300x(1));
+    let buffer = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE);
+    let buffer = buffer.reserve(&machine.vmm, &machine.on(0)).unwrap();
+    let plan = FaultPlan::none().always("hsa_amd_vmem_handle_create", OUT_OF_RESOURCES);
+    machine.simulation.set_faults(plan);
+    let error = buffer.map(1..7).unwrap_err();
+    machine.simulation.set_faults(FaultPlan::none());
+    assert_eq!(error.pages(), Some(1..7));
+    let address = buffer.address_of(1).unwrap();
+    let text = format!(
+        "cannot create physical memory (pages 1..7 at {address}): out of memory: \
+         hsa_amd_vmem_handle_create returned HSA_STATUS_ERROR_OUT_OF_RESOURCES (0x1008) for 0x10000 bytes; \
+         release memory, or use another agent's (Runtime::available_memory)"
+    );
+    assert_eq!(error.to_string(), text);
+}
+
+#[test]
 fn unmapped_address_is_named_once() {
     let machine = Machine::new(Config::mi300x(1));
     let mut buffer = PausableBuffer::create(&machine.vmm, PAGE, &machine.on(0)).unwrap();
@@ -49,7 +68,7 @@ fn call_without_a_size_shows_none() {
     machine.simulation.set_faults(FaultPlan::none().always(call, OUT_OF_RESOURCES));
     let text = format!(
         "cannot export a shareable handle: out of memory: {call} returned \
-         HSA_STATUS_ERROR_OUT_OF_RESOURCES (0x1008)"
+         HSA_STATUS_ERROR_OUT_OF_RESOURCES (0x1008); release memory, then try again"
     );
     assert_eq!(memory.export().unwrap_err().to_string(), text);
 }
