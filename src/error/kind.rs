@@ -24,7 +24,7 @@ use std::sync::Arc;
 #[non_exhaustive]
 pub enum ErrorKind {
     /// An argument is invalid. The runtime was not called.
-    #[error("{argument}{value} {}", problem.of(value))]
+    #[error("{argument}{value} {}", problem.of(*argument, value))]
     InvalidArgument {
         /// The argument.
         argument: Argument,

@@ -5,7 +5,7 @@ use crate::machine::{KIB, Machine};
 use hsa_vmm::buffer::{Contents, PagedBuffer, PausableBuffer};
 use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::vmm::RetireQueue;
-use hsa_vmm::{Access, Allocation, AllocationProperties};
+use hsa_vmm::{Access, Allocation, AllocationProperties, Reservation};
 
 const PAGE: usize = 64 * KIB;
 
@@ -50,14 +50,37 @@ fn missing_memory_names_pages_and_the_way_out() {
 }
 
 #[test]
+fn messages_say_what_to_do() {
+    let machine = Machine::new(Config::mi300x(1));
+    let vmm = &machine.vmm;
+    let base = vmm.address_reserve(PAGE, 0, None).unwrap();
+    let handle = machine.create(0, PAGE);
+    let unmapped = vmm.unmap(base, PAGE).unwrap_err();
+    vmm.map(base, PAGE, 0, handle).unwrap();
+    let empty = vmm.set_access(base, PAGE, &[]).unwrap_err();
+    let not_granted = vmm.read(base, &mut [0]).unwrap_err();
+    let odd = Reservation::builder(1000).reserve(vmm).unwrap_err();
+    let too_many = vmm.address_reserve(1 << 60, 0, None).unwrap_err();
+    for (error, advice) in [
+        (unmapped, "; map it first, or check whether it was unmapped (Vmm::mapped_range_at)"),
+        (empty, "is empty; name at least one agent"),
+        (not_granted, "; grant it first (Vmm::set_access, or `grant` of the mapping or buffer)"),
+        (odd, "(Vmm::allocation_granularity; for reservations, Vmm::reservation_granule)"),
+        (too_many, "; free addresses, or reserve fewer"),
+    ] {
+        assert!(error.to_string().ends_with(advice), "{error}");
+    }
+}
+
+#[test]
 fn unmapped_address_is_named_once() {
     let machine = Machine::new(Config::mi300x(1));
     let mut buffer = PausableBuffer::create(&machine.vmm, PAGE, &machine.on(0)).unwrap();
     buffer.pause(Contents::Drop).unwrap();
     let error = Allocation::at(&machine.vmm, buffer.address()).unwrap_err();
     let address = buffer.address();
-    let text = format!("cannot retain a handle: address {address} is not mapped");
-    assert_eq!(error.to_string(), text);
+    let text = format!("cannot retain a handle: address {address} is not mapped; map it first");
+    assert!(error.to_string().starts_with(&text), "{error}");
 }
 
 #[test]
