@@ -144,6 +144,9 @@ fn name_of(handle_type: HandleType) -> String {
     }
 }
 
+/// The advice for an address that is not mapped.
+const MAP_FIRST: &str = "; map it first, or check whether it was unmapped (Vmm::mapped_range_at)";
+
 /// What is wrong with an argument, and what would be valid.
 ///
 /// ```
@@ -185,7 +188,10 @@ pub enum Problem {
     #[error("has undefined bits; the defined ones are {0:#x}")]
     UndefinedFlags(u64),
     /// Not a multiple of the granule.
-    #[error("is not a multiple of the granule {granule:#x} (Vmm::allocation_granularity)")]
+    #[error(
+        "is not a multiple of the granule {granule:#x} (Vmm::allocation_granularity; for reservations, \
+         Vmm::reservation_granule)"
+    )]
     NotAligned {
         /// The granule in bytes.
         granule: usize,
@@ -215,7 +221,7 @@ pub enum Problem {
     #[error("overlaps the mapping at {0}; unmap it first")]
     AlreadyMapped(Address),
     /// The range, or a part of it, is not mapped. Holds the first address that is not mapped.
-    #[error("is not mapped at {0}")]
+    #[error("is not mapped at {0}{MAP_FIRST}")]
     NotMapped(Address),
     /// The range begins or ends inside a mapping. Holds the start of that mapping.
     #[error("splits the mapping at {0}; pass whole mappings")]
@@ -256,7 +262,10 @@ pub enum Problem {
     #[error("has no pool for this kind of memory (Agent::pools)")]
     NoPool,
     /// The agent lacks access that the operation needs.
-    #[error("is not accessible at {at}: {agent} needs {access} access (Vmm::set_access)")]
+    #[error(
+        "is not accessible at {at}: {agent} needs {access} access; grant it first (Vmm::set_access, or `grant` of \
+         the mapping or buffer)"
+    )]
     NotGranted {
         /// The address.
         at: Address,
@@ -381,11 +390,14 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// Describes the problem of a value, without an address that the value shows already.
-    pub(super) fn of(&self, value: &Value) -> String {
+    /// Describes the problem of an argument and its value, without an address that the value shows already.
+    pub(super) fn of(&self, argument: Argument, value: &Value) -> String {
         match (self, value) {
             (Self::NotMapped(at), Value::Address(address)) if at == address => {
-                "is not mapped".to_owned()
+                format!("is not mapped{MAP_FIRST}")
+            }
+            (Self::Empty, _) if argument == Argument::Descriptors => {
+                format!("{self}; name at least one agent")
             }
             _ => self.to_string(),
         }

@@ -24,7 +24,7 @@ use std::sync::Arc;
 #[non_exhaustive]
 pub enum ErrorKind {
     /// An argument is invalid. The runtime was not called.
-    #[error("{argument}{value} {}", problem.of(value))]
+    #[error("{argument}{value} {}", problem.of(*argument, value))]
     InvalidArgument {
         /// The argument.
         argument: Argument,
@@ -37,7 +37,7 @@ pub enum ErrorKind {
     #[error("{feature} is not supported{advice}", feature = .0, advice = .0.advice())]
     NotSupported(Feature),
     /// No memory or no addresses of that size are left.
-    #[error("out of memory: {call} returned {status}{}", of_size(*.size))]
+    #[error("out of memory: {call} returned {status}{}; {}", of_size(*.size), advice(call))]
     OutOfMemory {
         /// The runtime's function.
         call: &'static str,
@@ -263,7 +263,7 @@ pub enum ErrorKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unavailable {
-    /// No process of this PID namespace has this number.
+    /// The process has ended, or no process of this PID namespace has this number.
     #[error("the process has ended, or is in another PID namespace (use transport::Channel)")]
     NoProcess,
     /// The memory was freed, or the handle was modified.
@@ -448,6 +448,19 @@ impl ErrorKind {
 /// Describes a requested size; nothing for 0.
 fn of_size(size: usize) -> String {
     if size == 0 { String::new() } else { format!(" for {size:#x} bytes") }
+}
+
+/// Says what to do when a call has run out of memory.
+fn advice(call: &str) -> &'static str {
+    match call {
+        "hsa_amd_vmem_address_reserve" | "hsa_amd_vmem_address_reserve_align" => {
+            "free addresses, or reserve fewer"
+        }
+        call if ALLOCATING.contains(&call) => {
+            "release memory, or use another agent's (Runtime::available_memory)"
+        }
+        _ => "release memory, then try again",
+    }
 }
 
 /// Lists the HSA libraries of this process if there are several.

@@ -1,8 +1,9 @@
 //! Reports what is reserved, mapped and allocated, as text and as data.
 //!
 //! [`Vmm::report`] copies everything that a [`Vmm`] holds at one moment. The [`Report`] is plain data
-//! that borrows nothing: it can be displayed as text, and serialised with the feature `serde`. The command
-//! `hsa-vmm map --format svg` draws it.
+//! that borrows nothing: it can be displayed as text, and serialised with the feature `serde`. The function
+//! `picture::draw` of the crate `hsa-vmm-conformance` draws it as SVG. The command `hsa-vmm map` reports on recorded
+//! traces only, not on a running program.
 //!
 //! ```
 //! # use hsa_vmm::{Allocation, AllocationProperties, Reservation, Runtime, Vmm};

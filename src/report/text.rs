@@ -132,10 +132,12 @@ impl Report {
         Ok(())
     }
 
+    /// Writes one line for all entries that differ only in their addresses or handles.
     fn write_idle(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, idle) in self.idle().iter().enumerate() {
-            write_heading(f, index, "idle: allocated, and not in use")?;
-            let (label, size, name, state) = match *idle {
+        let mut groups: Vec<((usize, &Option<String>, &str), String, usize)> = Vec::new();
+        let mut indices = BTreeMap::new();
+        for idle in self.idle() {
+            let (label, size, name, state) = match idle {
                 Idle::Reservation(it) => {
                     (it.address.to_string(), it.size, &it.name, "reservation without mappings")
                 }
@@ -146,6 +148,16 @@ impl Report {
                     (it.handle.to_string(), it.size, &it.name, "memory that is not mapped")
                 }
             };
+            let key = (size, name, state);
+            let index = *indices.entry(key).or_insert(groups.len());
+            match groups.get_mut(index) {
+                Some((_, _, count)) => *count += 1,
+                None => groups.push((key, label, 1)),
+            }
+        }
+        for (index, ((size, name, state), label, count)) in groups.into_iter().enumerate() {
+            write_heading(f, index, "idle: allocated, and not in use")?;
+            let label = if count == 1 { label } else { format!("{:>18}", format!("{count} of")) };
             writeln!(f, "  {label}  {:>9}{}  {state}", Size(size), named(name))?;
         }
         Ok(())

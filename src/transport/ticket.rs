@@ -132,9 +132,11 @@ impl Ticket {
         let unavailable =
             |reason| ErrorKind::Unavailable { process: self.process.cast_signed(), reason };
         let withdrawn = || unavailable(Unavailable::Withdrawn);
+        let no_process = || unavailable(Unavailable::NoProcess);
         let failed = |call| {
             move |errno| match errno {
-                Errno::SRCH | Errno::BADF | Errno::INVAL => withdrawn(),
+                Errno::SRCH => no_process(),
+                Errno::BADF | Errno::INVAL => withdrawn(),
                 Errno::PERM | Errno::ACCESS => unavailable(Unavailable::NotPermitted),
                 errno => ErrorKind::of_system(call, errno),
             }
@@ -142,15 +144,18 @@ impl Ticket {
         if pid_namespace().map_err(failed("read"))? != Some(self.namespace) {
             return Err(unavailable(Unavailable::OtherNamespace));
         }
-        let pid = i32::try_from(self.process).ok().and_then(Pid::from_raw);
         // No system call takes a negative descriptor.
-        let pid = pid.filter(|_| self.descriptor >= 0).ok_or_else(withdrawn)?;
+        if self.descriptor < 0 {
+            return Err(withdrawn());
+        }
+        let pid = i32::try_from(self.process).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or_else(no_process)?;
         // The pidfd still identifies this process if another process gets the number.
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(failed("pidfd_open"))?;
         let check = || {
             let process = Process::find(pid).map_err(failed("read"))?;
             let process = process.filter(|process| process.start_time == self.start_time);
-            let users = process.ok_or_else(withdrawn)?.users;
+            let users = process.ok_or_else(no_process)?.users;
             trust.check_all(users).map_err(|user| unavailable(Unavailable::Untrusted(user)))
         };
         check()?;
@@ -251,13 +256,16 @@ mod tests {
             }
             other => panic!("{other}"),
         };
+        for other in
+            [Ticket { inode: ticket.inode + 1, ..ticket }, Ticket { descriptor: -1, ..ticket }]
+        {
+            assert_eq!(reason(other), Unavailable::Withdrawn, "{other}");
+        }
         for other in [
             Ticket { start_time: ticket.start_time + 1, ..ticket },
-            Ticket { inode: ticket.inode + 1, ..ticket },
-            Ticket { descriptor: -1, ..ticket },
             Ticket { process: u32::MAX, ..ticket },
         ] {
-            assert_eq!(reason(other), Unavailable::Withdrawn, "{other}");
+            assert_eq!(reason(other), Unavailable::NoProcess, "{other}");
         }
         let foreign = Ticket { namespace: ticket.namespace + 1, ..ticket };
         assert_eq!(reason(foreign), Unavailable::OtherNamespace);

@@ -5,7 +5,7 @@ use crate::machine::{KIB, Machine};
 use hsa_vmm::buffer::{Contents, PagedBuffer, PausableBuffer};
 use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::vmm::RetireQueue;
-use hsa_vmm::{Access, Allocation, AllocationProperties};
+use hsa_vmm::{Access, Allocation, AllocationProperties, Reservation};
 
 const PAGE: usize = 64 * KIB;
 
@@ -31,14 +31,56 @@ fn runtime_errors_name_pages() {
 }
 
 #[test]
+fn missing_memory_names_pages_and_the_way_out() {
+    let machine = Machine::new(Config::mi300x(1));
+    let buffer = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE);
+    let buffer = buffer.reserve(&machine.vmm, &machine.on(0)).unwrap();
+    let plan = FaultPlan::none().always("hsa_amd_vmem_handle_create", OUT_OF_RESOURCES);
+    machine.simulation.set_faults(plan);
+    let error = buffer.map(1..7).unwrap_err();
+    machine.simulation.set_faults(FaultPlan::none());
+    assert_eq!(error.pages(), Some(1..7));
+    let address = buffer.address_of(1).unwrap();
+    let text = format!(
+        "cannot create physical memory (pages 1..7 at {address}): out of memory: \
+         hsa_amd_vmem_handle_create returned HSA_STATUS_ERROR_OUT_OF_RESOURCES (0x1008) for 0x10000 bytes; \
+         release memory, or use another agent's (Runtime::available_memory)"
+    );
+    assert_eq!(error.to_string(), text);
+}
+
+#[test]
+fn messages_say_what_to_do() {
+    let machine = Machine::new(Config::mi300x(1));
+    let vmm = &machine.vmm;
+    let base = vmm.address_reserve(PAGE, 0, None).unwrap();
+    let handle = machine.create(0, PAGE);
+    let unmapped = vmm.unmap(base, PAGE).unwrap_err();
+    vmm.map(base, PAGE, 0, handle).unwrap();
+    let empty = vmm.set_access(base, PAGE, &[]).unwrap_err();
+    let not_granted = vmm.read(base, &mut [0]).unwrap_err();
+    let odd = Reservation::builder(1000).reserve(vmm).unwrap_err();
+    let too_many = vmm.address_reserve(1 << 60, 0, None).unwrap_err();
+    for (error, advice) in [
+        (unmapped, "; map it first, or check whether it was unmapped (Vmm::mapped_range_at)"),
+        (empty, "is empty; name at least one agent"),
+        (not_granted, "; grant it first (Vmm::set_access, or `grant` of the mapping or buffer)"),
+        (odd, "(Vmm::allocation_granularity; for reservations, Vmm::reservation_granule)"),
+        (too_many, "; free addresses, or reserve fewer"),
+    ] {
+        assert!(error.to_string().ends_with(advice), "{error}");
+    }
+}
+
+#[test]
 fn unmapped_address_is_named_once() {
     let machine = Machine::new(Config::mi300x(1));
     let mut buffer = PausableBuffer::create(&machine.vmm, PAGE, &machine.on(0)).unwrap();
     buffer.pause(Contents::Drop).unwrap();
     let error = Allocation::at(&machine.vmm, buffer.address()).unwrap_err();
     let address = buffer.address();
-    let text = format!("cannot retain a handle: address {address} is not mapped");
-    assert_eq!(error.to_string(), text);
+    let text = format!("cannot retain a handle: address {address} is not mapped; map it first");
+    assert!(error.to_string().starts_with(&text), "{error}");
 }
 
 #[test]
@@ -49,7 +91,7 @@ fn export_error_shows_no_size() {
     machine.simulation.set_faults(FaultPlan::none().always(call, OUT_OF_RESOURCES));
     let text = format!(
         "cannot export a shareable handle: out of memory: {call} returned \
-         HSA_STATUS_ERROR_OUT_OF_RESOURCES (0x1008)"
+         HSA_STATUS_ERROR_OUT_OF_RESOURCES (0x1008); release memory, then try again"
     );
     assert_eq!(memory.export().unwrap_err().to_string(), text);
 }

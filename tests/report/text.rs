@@ -59,6 +59,18 @@ fn pool_memory_is_listed_under_one_heading() {
 }
 
 #[test]
+fn equal_idle_entries_share_a_line() {
+    let machine = machine();
+    let (base, _) = map_pages(&machine, 8, &[0, 1, 4]);
+    let other = machine.create(0, 2 * GRANULE);
+    let text = machine.vmm.report().to_string();
+    let idle = text.split_once("\nidle: allocated, and not in use\n").unwrap().1;
+    let [mappings, memory] = idle.lines().collect::<Vec<_>>()[..] else { panic!("{text}") };
+    assert_eq!(mappings.trim(), "3 of      2 MiB  mapping without access", "{base}");
+    assert_eq!(memory.trim(), format!("{other}      4 MiB  memory that is not mapped"));
+}
+
+#[test]
 fn empty_report_has_only_totals() {
     let machine = machine();
     let text = machine.vmm.report().to_string();

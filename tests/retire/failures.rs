@@ -33,7 +33,9 @@ fn late_signal_quarantines_and_never_unmaps() {
         let vmm = &machine.vmm;
         let gpu = access(machine.gpu(0), Access::None);
         let both = [(address, SIZE), (at(address, SIZE), SIZE)];
+        let spare = machine.create(0, SIZE);
         for result in [
+            vmm.map(address, SIZE, 0, spare),
             vmm.unmap(address, SIZE),
             vmm.unmap(address, 2 * SIZE),
             vmm.unmap_many(&both),
@@ -45,6 +47,7 @@ fn late_signal_quarantines_and_never_unmaps() {
             let is_quarantined = |it: &Error| matches!(it.kind(), ErrorKind::Quarantined { .. });
             assert!(result.as_ref().is_err_and(is_quarantined), "{generation}: {result:?}");
         }
+        vmm.release(spare).unwrap();
         assert!(vmm.address_free(address, 2 * SIZE).is_err(), "{generation}");
         vmm.check().unwrap();
         assert_readable(&machine, address);
@@ -131,6 +134,22 @@ fn mapping_that_was_unmapped_before_is_reported() {
     new.check_mapped().unwrap();
     drop((new, reservation));
     machine.assert_everything_freed();
+}
+
+#[test]
+fn unmapped_mapping_is_reported_without_its_signal() {
+    let machine = machine();
+    let never = Signal::new(&machine.runtime, 1);
+    let queue = RetireQueue::builder(4).with_time_limit(SHORT).without_thread();
+    let queue = queue.open(&machine.vmm).unwrap();
+    let mapping = map(&machine, &reserve(&machine, 1), 0);
+    let address = mapping.address();
+    submit(&queue, mapping, &[never.at_most(0)]).unwrap();
+    machine.vmm.unmap(address, SIZE).unwrap();
+    let report = queue.drain(LONG).unwrap();
+    let [failure] = &report.failures[..] else { panic!("{report:?}") };
+    assert_eq!(failure.error.problem(), Some(Problem::NotMapped(address)), "{failure:?}");
+    assert_eq!((failure.quarantined, machine.vmm.quarantine()), (false, vec![]));
 }
 
 #[test]

@@ -169,7 +169,8 @@ fn ticket_is_valid_while_the_offer_lives() {
     assert_eq!(error_kind(ticket.fetch(&machine.vmm, Trust::SameUser)), withdrawn);
     parent_socket.write_all(b"!").unwrap();
     assert_eq!(child.wait(), End::Success);
-    assert_eq!(error_kind(ticket.fetch(&machine.vmm, Trust::SameUser)), withdrawn);
+    let ended = ErrorKind::Unavailable { process, reason: Unavailable::NoProcess };
+    assert_eq!(error_kind(ticket.fetch(&machine.vmm, Trust::SameUser)), ended);
     // The memory outlives the process that has created it.
     assert_eq!(&first_bytes(&mapping), b"back");
     drop((mapping, fetched));

@@ -301,7 +301,9 @@ impl Locked<'_> {
         {
             taken = self.core.pool.take(count);
         }
-        Ok(taken?.into_iter().map(Arc::new).collect())
+        let address = self.core.address_of(pages.start);
+        let taken = taken.map_err(|error| error.for_pages(pages.clone(), address))?;
+        Ok(taken.into_iter().map(Arc::new).collect())
     }
 
     /// Returns the plan that maps the zero page at these pages, or unmaps them if there is no zero page.

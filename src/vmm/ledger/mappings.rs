@@ -213,10 +213,12 @@ impl Mappings {
         if last.is_none_or(|(start, entry)| start + entry.size <= range.start) {
             return Ok(());
         }
-        match self.overlapping(range).map(|it| it.start).find(|&start| !except(start)) {
-            None => Ok(()),
-            Some(at) => Err(range.invalid(Problem::AlreadyMapped(Address::new(at)))),
-        }
+        let Some(found) = self.overlapping(range).find(|it| !except(it.start)) else {
+            return Ok(());
+        };
+        // Unmapping a quarantined mapping, the usual advice, would fail.
+        self.check_not_quarantined(core::iter::once(found.serial))?;
+        Err(range.invalid(Problem::AlreadyMapped(Address::new(found.start))))
     }
 
     /// Returns all mappings, by address.

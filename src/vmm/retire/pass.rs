@@ -206,8 +206,13 @@ impl Core {
         };
         match result {
             Ok(()) => report.retired += 1,
-            Err(error) => {
+            Err(mut error) => {
                 let quarantined = it.quarantine(shared, &error);
+                if !quarantined && matches!(error.kind(), ErrorKind::NotSignaled { .. }) {
+                    // A call by address has unmapped the mapping.
+                    let problem = Problem::NotMapped(it.range.address());
+                    error = Error::new(Operation::Unmap, it.range.invalid(problem));
+                }
                 let (address, size) = (it.range.address(), it.range.size);
                 crate::log::event!(WARN, %error, %address, size, quarantined, "a mapping was not retired");
                 if report.failures.len() < self.incoming.capacity() {
