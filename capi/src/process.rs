@@ -150,7 +150,7 @@ pub fn shut_down() -> Result<(), Failure> {
 
 impl Process {
     fn open(settings: &Settings) -> Result<Self, Failure> {
-        crate::log::init()?;
+        crate::log::init();
         let profile = match settings.profile {
             Some(profile) => profile,
             None => profile_from_environment()?,
