@@ -1,0 +1,30 @@
+//! Messages of errors, as a C program reads them.
+
+use crate::program::{Language, Program, expect_success};
+use std::collections::BTreeMap;
+
+/// Runs `tests/c/messages.c`; returns its messages by their labels.
+fn messages() -> BTreeMap<String, String> {
+    let program = Program::compile("tests/c/messages.c", Language::C99, &[]);
+    let output = program.on_simulation("gpus=2").output().unwrap();
+    let printed = expect_success(&output, "messages");
+    let lines = printed.lines().map(|line| line.split_once(": ").unwrap());
+    lines.map(|(label, message)| (label.to_owned(), message.to_owned())).collect()
+}
+
+/// Asserts that the messages with these labels contain these texts.
+#[track_caller]
+fn assert_messages(expected: &[(&str, &str)]) {
+    let messages = messages();
+    for (label, text) in expected {
+        assert!(messages[*label].contains(text), "{label}: {}", messages[*label]);
+    }
+}
+
+#[test]
+fn use_after_free_is_reported() {
+    let freed = "not allocated, or freed already";
+    assert_messages(&[("free", freed), ("to", freed), ("from", freed), ("fill", freed)]);
+    let messages = messages();
+    assert!(!messages["kind"].contains("freed"), "{}", messages["kind"]);
+}
