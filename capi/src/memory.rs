@@ -162,8 +162,7 @@ impl Allocations {
                 ));
             }
             None => {
-                let problem =
-                    "is not the start of an allocation: not allocated, or freed already";
+                let problem = "is not the start of an allocation: not allocated, or freed already";
                 return Err(Failure::value("ptr", problem));
             }
         };

@@ -22,6 +22,19 @@ fn assert_messages(expected: &[(&str, &str)]) {
 }
 
 #[test]
+fn garbage_ipc_handle_is_reported() {
+    assert_messages(&[("garbage", "the 64 bytes are not an IPC handle, or were modified")]);
+}
+
+#[test]
+fn freed_memory_of_own_ipc_handle_is_reported() {
+    assert_messages(&[
+        ("own", "the memory belongs to this process; use the address it has here"),
+        ("own freed", "the memory belonged to this process and was freed"),
+    ]);
+}
+
+#[test]
 fn use_after_free_is_reported() {
     let freed = "not allocated, or freed already";
     assert_messages(&[("free", freed), ("to", freed), ("from", freed), ("fill", freed)]);
