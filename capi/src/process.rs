@@ -3,6 +3,7 @@
 use crate::devices::{Devices, visible_devices};
 use crate::errors;
 use crate::memory::Allocations;
+use crate::names::in_c;
 use crate::objects::Objects;
 use crate::registered::Registered;
 use crate::status::Failure;
@@ -240,5 +241,5 @@ fn open_failure(error: Error) -> Failure {
         ErrorKind::Start { .. } => errors::NO_DEVICE,
         _ => errors::NOT_INITIALIZED,
     };
-    Failure::new(code, error)
+    Failure::new(code, in_c(&error))
 }

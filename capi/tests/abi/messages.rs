@@ -41,3 +41,21 @@ fn use_after_free_is_reported() {
     let messages = messages();
     assert!(!messages["kind"].contains("freed"), "{}", messages["kind"]);
 }
+
+#[test]
+fn messages_name_functions_of_c() {
+    assert_messages(&[
+        ("granule", "(hipMemGetAllocationGranularity)"),
+        ("not requested", "(hipMemAllocationProp::requestedHandleType)"),
+        ("not reserved", "(hipMemAddressReserve)"),
+        ("offset", "(hsavmm_use_page_tables or HSA_VMM_PAGE_TABLES=on)"),
+        ("no access", "(hipMemSetAccess)"),
+        ("released", "(hipMemRetainAllocationHandle)"),
+        ("export freed", "is not memory that hipMalloc allocated"),
+    ]);
+    for (label, message) in messages() {
+        for name in ["::with_", "Vmm::", "PoolMemory"] {
+            assert!(!message.contains(name), "{label}: {message}");
+        }
+    }
+}
