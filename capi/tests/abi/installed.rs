@@ -87,7 +87,8 @@ fn cmake_finds_the_installation() {
         "install",
     );
     std::fs::copy(package().join("examples/cycle.c"), folder.path().join("cycle.c")).unwrap();
-    let platform = "#ifndef __HIP_PLATFORM_AMD__\n#error no platform\n#endif\nint platform;\n";
+    let platform = "#ifndef __HIP_PLATFORM_AMD__\n#error no platform\n#endif\n\
+                    #include <hip/amd_detail/amd_hip_runtime.h>\nint platform;\n";
     std::fs::write(folder.path().join("platform.c"), platform).unwrap();
     let project = |version: &str| {
         format!(
