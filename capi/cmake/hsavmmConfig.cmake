@@ -6,10 +6,12 @@ if(NOT TARGET hsavmm::hsavmm)
   set_target_properties(hsavmm::hsavmm PROPERTIES
     IMPORTED_LOCATION "${_hsavmm_lib}/libhsavmm.so.@ABI@"
     IMPORTED_SONAME "libhsavmm.so.@ABI@"
+    INTERFACE_COMPILE_DEFINITIONS "__HIP_PLATFORM_AMD__=1"
     INTERFACE_INCLUDE_DIRECTORIES "${_hsavmm_include}")
   add_library(hsavmm::static STATIC IMPORTED)
   set_target_properties(hsavmm::static PROPERTIES
     IMPORTED_LOCATION "${_hsavmm_lib}/libhsavmm.a"
+    INTERFACE_COMPILE_DEFINITIONS "__HIP_PLATFORM_AMD__=1"
     INTERFACE_INCLUDE_DIRECTORIES "${_hsavmm_include}"
     INTERFACE_LINK_LIBRARIES "gcc_s;m;pthread;dl")
 endif()

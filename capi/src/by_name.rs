@@ -31,27 +31,28 @@ functions! {
     hipDeviceSynchronize hipDeviceTotalMem hipDriverGetVersion hipDrvGetErrorName
     hipDrvGetErrorString hipEventCreate hipEventCreateWithFlags hipEventDestroy hipEventElapsedTime
     hipEventQuery hipEventRecord hipEventSynchronize hipExtMallocWithFlags hipFree hipFreeAsync
-    hipFreeHost hipGetDevice hipGetDeviceCount hipGetDeviceFlags hipGetDevicePropertiesR0600
-    hipGetDriverEntryPoint hipGetErrorName hipGetErrorString hipGetLastError hipGetProcAddress
-    hipGraphDestroy hipGraphExecDestroy hipGraphExecUpdate hipGraphInstantiate hipGraphLaunch
-    hipHostAlloc hipHostFree hipHostGetDevicePointer hipHostGetFlags hipHostMalloc hipHostRegister
-    hipHostUnregister hipInit hipIpcCloseMemHandle hipIpcGetEventHandle hipIpcGetMemHandle
-    hipIpcOpenEventHandle hipIpcOpenMemHandle hipLaunchHostFunc hipLaunchKernel hipMalloc
-    hipMallocAsync hipMallocHost hipMallocManaged hipMemAddressFree hipMemAddressReserve
-    hipMemAdvise hipMemCreate hipMemExportToShareableHandle hipMemGetAccess hipMemGetAddressRange
+    hipFreeHost hipFuncGetAttribute hipGetDevice hipGetDeviceCount hipGetDeviceFlags
+    hipGetDevicePropertiesR0600 hipGetDriverEntryPoint hipGetErrorName hipGetErrorString
+    hipGetLastError hipGetProcAddress hipGetSymbolAddress hipGraphDestroy hipGraphExecDestroy
+    hipGraphExecUpdate hipGraphInstantiate hipGraphLaunch hipHostAlloc hipHostFree
+    hipHostGetDevicePointer hipHostGetFlags hipHostMalloc hipHostRegister hipHostUnregister hipInit
+    hipIpcCloseMemHandle hipIpcGetEventHandle hipIpcGetMemHandle hipIpcOpenEventHandle
+    hipIpcOpenMemHandle hipLaunchHostFunc hipLaunchKernel hipMalloc hipMallocAsync hipMallocHost
+    hipMallocManaged hipMemAddressFree hipMemAddressReserve hipMemAdvise hipMemCreate
+    hipMemExportToShareableHandle hipMemGetAccess hipMemGetAddressRange
     hipMemGetAllocationGranularity hipMemGetAllocationPropertiesFromHandle
     hipMemGetHandleForAddressRange hipMemGetInfo hipMemImportFromShareableHandle hipMemMap
     hipMemMapArrayAsync hipMemPrefetchAsync hipMemRelease hipMemRetainAllocationHandle
     hipMemSetAccess hipMemUnmap hipMemcpy hipMemcpy2D hipMemcpy2DAsync hipMemcpyAsync hipMemcpyDtoD
     hipMemcpyDtoDAsync hipMemcpyDtoH hipMemcpyDtoHAsync hipMemcpyHtoD hipMemcpyHtoDAsync
     hipMemcpyPeer hipMemcpyPeerAsync hipMemset hipMemsetAsync hipMemsetD16 hipMemsetD32 hipMemsetD8
-    hipMipmappedArrayCreate hipMipmappedArrayDestroy hipModuleGetFunction hipModuleLaunchKernel
-    hipModuleLoad hipModuleUnload hipPeekAtLastError hipPointerGetAttribute hipPointerGetAttributes
-    hipPointerSetAttribute hipRuntimeGetVersion hipSetDevice hipSetDeviceFlags
-    hipStreamBeginCapture hipStreamCreate hipStreamCreateWithFlags hipStreamCreateWithPriority
-    hipStreamDestroy hipStreamEndCapture hipStreamGetDevice hipStreamGetFlags hipStreamGetPriority
-    hipStreamIsCapturing hipStreamQuery hipStreamSynchronize hipStreamWaitEvent
-    hipThreadExchangeStreamCaptureMode
+    hipMipmappedArrayCreate hipMipmappedArrayDestroy hipModuleGetFunction hipModuleGetGlobal
+    hipModuleLaunchKernel hipModuleLoad hipModuleLoadData hipModuleUnload hipPeekAtLastError
+    hipPointerGetAttribute hipPointerGetAttributes hipPointerSetAttribute hipRuntimeGetVersion
+    hipSetDevice hipSetDeviceFlags hipStreamBeginCapture hipStreamCreate hipStreamCreateWithFlags
+    hipStreamCreateWithPriority hipStreamDestroy hipStreamEndCapture hipStreamGetDevice
+    hipStreamGetFlags hipStreamGetPriority hipStreamIsCapturing hipStreamQuery hipStreamSynchronize
+    hipStreamWaitEvent hipThreadExchangeStreamCaptureMode
 }
 
 const FOUND: c_int = 0;

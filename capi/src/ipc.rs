@@ -9,6 +9,7 @@ use crate::types::{hipError_t, hipIpcMemHandle_t};
 use core::ffi::{c_uint, c_void};
 use hsa_vmm::error::Rejected;
 use hsa_vmm::ipc::{IpcHandle, OpenedMemory};
+use hsa_vmm::{Error, ErrorKind};
 use std::sync::Arc;
 
 #[unsafe(no_mangle)]
@@ -44,13 +45,28 @@ unsafe extern "C" fn hipIpcOpenMemHandle(
         let ipc = process.ipc(device)?;
         // Locked during the call, so that no other thread closes the memory before it is recorded.
         let mut opened = process.allocations.opened();
-        let memory = OpenedMemory::open(ipc, &handle)?;
+        let memory = OpenedMemory::open(ipc, &handle).map_err(|error| explain(error, &handle))?;
         let at = memory.address();
         let empty = || Opened { device, memory: Vec::new() };
         opened.entry(at.get()).or_insert_with(empty).memory.push(Arc::new(memory));
         // SAFETY: lib.rs states the rules for result pointers.
         unsafe { write_out("ptr", ptr, at.as_ptr()) }
     })
+}
+
+/// Converts the error of opening a handle; describes it better where the bytes of the handle tell more.
+fn explain(error: Error, handle: &IpcHandle) -> Failure {
+    let failure = Failure::from(error.clone());
+    let message = match error.kind() {
+        ErrorKind::InvalidArgument { .. } if !handle.is_plausible() => {
+            "`handle`: the 64 bytes are not an IPC handle, or were modified"
+        }
+        ErrorKind::SameProcess if handle.is_freed() => {
+            "`handle`: the memory belonged to this process and was freed, or the handle was modified"
+        }
+        _ => return failure,
+    };
+    Failure::new(failure.code, message)
 }
 
 #[unsafe(no_mangle)]

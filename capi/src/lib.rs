@@ -4,7 +4,7 @@
 //! implements them. This crate converts arguments, results and errors, and implements HIP's streams, events and
 //! contexts.
 //!
-//! * `types`: C's types, in HIP's layout. `status`: error numbers, messages and panics.
+//! * `types`: C's types, in HIP's layout. `status`: error numbers, messages and panics. `names`: C's names in messages.
 //! * `process`: the runtime that all calls of the process share. `devices`: its visible GPUs.
 //! * `virtual_memory`, `memory`, `registered`, `queries`, `transfer`, `asynchronous`, `ipc`, `streams`,
 //!   `events`, `contexts`, `properties`, `unsupported`: HIP's functions, one file per subject.
@@ -31,6 +31,7 @@ mod extensions;
 mod ipc;
 mod log;
 mod memory;
+mod names;
 mod objects;
 mod pointers;
 mod process;

@@ -7,37 +7,52 @@ use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use tracing_subscriber::filter::LevelFilter;
 
-/// Starts the log once; keeps an existing logger of a Rust program.
-pub fn init() -> Result<(), Failure> {
+/// Starts the log once; keeps an existing logger of a Rust program. Prints a warning, once in a process, if the level
+/// is invalid; then nothing is logged.
+pub fn init() {
     // Returns nothing in a privileged program, which must not disclose the addresses in the log to its caller.
-    let Some(level) = environment_variable("HSA_VMM_LOG") else { return Ok(()) };
+    let Some(level) = environment_variable("HSA_VMM_LOG") else { return };
     let level = level.to_string_lossy();
-    let level: LevelFilter = level.parse().map_err(|_| invalid_level(&level))?;
+    let Ok(level) = level.parse::<LevelFilter>() else {
+        static PRINTED: AtomicBool = AtomicBool::new(false);
+        if !PRINTED.swap(true, Ordering::Relaxed) {
+            print(&format!(
+                "HSA_VMM_LOG: invalid level {level:?}: expected off, error, warn, info, debug or trace"
+            ));
+        }
+        return;
+    };
     // Fails if a logger is set already.
     let _ = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(|| Escaped)
         .with_ansi(false)
         .try_init();
-    Ok(())
 }
 
-/// Prints, once in a process, that no runtime could be opened: the program may ignore errors or print
-/// only their numbers. `HSA_VMM_LOG=off` disables the message.
+/// Prints, once in a process, why no runtime was opened: the program may ignore errors or print only their
+/// numbers. `HSA_VMM_LOG=off` disables the message.
 pub fn print_open_failure(failure: &Failure) {
     static PRINTED: AtomicBool = AtomicBool::new(false);
     let is_off = environment_variable("HSA_VMM_LOG").is_some_and(|level| level == "off");
     if is_off || PRINTED.swap(true, Ordering::Relaxed) {
         return;
     }
-    let hint = if cfg!(feature = "simulation") {
-        "\nlibhsavmm: to run without AMD's runtime or a GPU, on a simulation: HSA_VMM_RUNTIME=sim"
-    } else {
-        ""
-    };
-    let text = printable(&failure.message).into_owned();
+    // Other errors are about the configuration, such as an invalid environment variable.
+    let is_missing = matches!(failure.code, errors::SHARED_OBJECT_INIT_FAILED | errors::NO_DEVICE);
+    if !is_missing {
+        return print(&failure.message);
+    }
+    print(&format!("no runtime: {}", failure.message));
+    if cfg!(feature = "simulation") {
+        print("to run without AMD's runtime or a GPU, on a simulation: HSA_VMM_RUNTIME=sim");
+    }
+}
+
+/// Prints a line to standard error.
+fn print(text: &str) {
     // Standard error may be closed.
-    let _ = writeln!(io::stderr(), "libhsavmm: no runtime: {text}{hint}");
+    let _ = writeln!(io::stderr(), "libhsavmm: {}", printable(text));
 }
 
 /// Writes to standard error without control characters: the log contains names from the runtime.
@@ -53,11 +68,4 @@ impl Write for Escaped {
     fn flush(&mut self) -> io::Result<()> {
         io::stderr().flush()
     }
-}
-
-fn invalid_level(level: &str) -> Failure {
-    let message = format!(
-        "HSA_VMM_LOG: invalid level {level:?}: expected off, error, warn, info, debug or trace"
-    );
-    Failure::new(errors::NOT_INITIALIZED, message)
 }

@@ -161,7 +161,10 @@ impl Allocations {
                     "is memory of another kind; free it with the function that belongs to its allocation",
                 ));
             }
-            None => return Err(Failure::value("ptr", "is not the start of an allocation")),
+            None => {
+                let problem = "is not the start of an allocation: not allocated, or freed already";
+                return Err(Failure::value("ptr", problem));
+            }
         };
         // If another thread is transferring to or from this memory, the memory is freed when the transfer ends.
         map.remove(&at.get());

@@ -3,6 +3,7 @@
 use crate::devices::{Devices, visible_devices};
 use crate::errors;
 use crate::memory::Allocations;
+use crate::names::in_c;
 use crate::objects::Objects;
 use crate::registered::Registered;
 use crate::status::Failure;
@@ -150,7 +151,7 @@ pub fn shut_down() -> Result<(), Failure> {
 
 impl Process {
     fn open(settings: &Settings) -> Result<Self, Failure> {
-        crate::log::init()?;
+        crate::log::init();
         let profile = match settings.profile {
             Some(profile) => profile,
             None => profile_from_environment()?,
@@ -240,5 +241,5 @@ fn open_failure(error: Error) -> Failure {
         ErrorKind::Start { .. } => errors::NO_DEVICE,
         _ => errors::NOT_INITIALIZED,
     };
-    Failure::new(code, error)
+    Failure::new(code, in_c(&error))
 }

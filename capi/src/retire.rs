@@ -1,5 +1,6 @@
 //! Retire queues (`hsavmm_retire_…`).
 
+use crate::names::in_c;
 use crate::objects::Object;
 use crate::pointers::{address, cut, not_null, read, write_out};
 use crate::process::process;
@@ -92,7 +93,7 @@ impl From<RetireReport> for Report {
     fn from(report: RetireReport) -> Self {
         let RetireReport { retired, pending, failures, .. } = report;
         let (address, size, reason) = match failures.first() {
-            Some(first) => (first.address.as_ptr(), first.size, cut(&first.error.to_string())),
+            Some(first) => (first.address.as_ptr(), first.size, cut(&in_c(&first.error))),
             None => (core::ptr::null_mut(), 0, [0; 240]),
         };
         Self { retired, pending, failed: failures.len(), address, size, reason }

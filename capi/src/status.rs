@@ -1,6 +1,7 @@
 //! The status of a call: an error number, and a message for each thread.
 
 use crate::errors;
+use crate::names::in_c;
 use crate::pointers::cut;
 use crate::process::profile;
 use crate::types::hipError_t;
@@ -44,7 +45,7 @@ macro_rules! failures {
     ($($error:ident)+) => {
         $(impl From<$error> for Failure {
             fn from(error: $error) -> Self {
-                Self::new(error.hip(profile()).code(), error)
+                Self::new(error.hip(profile()).code(), in_c(&error))
             }
         })+
     };

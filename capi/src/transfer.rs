@@ -106,6 +106,21 @@ impl End {
         }
     }
 
+    /// Rejects memory that a copy's kind may not declare as device memory (`device`) or as host memory.
+    fn check_declared(&self, argument: &str, device: bool) -> Result<(), Failure> {
+        if self.may_be_declared(device) {
+            return Ok(());
+        }
+        Err(match self {
+            // Freed memory is unknown to the library, like memory of the program.
+            Self::Own(_) => Failure::value(
+                argument,
+                "contradicts `kind`: it is not device memory (not allocated, or freed already)",
+            ),
+            _ => Failure::value(argument, "contradicts `kind` (device or host memory)"),
+        })
+    }
+
     /// Returns an address by which two ranges of the same memory can be compared: memory of an area
     /// may have different addresses for the host and the device.
     fn comparison_address(&self, at: usize) -> usize {
@@ -258,14 +273,8 @@ pub unsafe fn copy(
     let to = End::of(&process, "destination", address(destination), size)?;
     let from = End::of(&process, "source", address(source), size)?;
     if let Some((device_to, device_from)) = direction {
-        let contradiction =
-            |argument| Err(Failure::value(argument, "contradicts `kind` (device or host memory)"));
-        if !to.may_be_declared(device_to) {
-            return contradiction("destination");
-        }
-        if !from.may_be_declared(device_from) {
-            return contradiction("source");
-        }
+        to.check_declared("destination", device_to)?;
+        from.check_declared("source", device_from)?;
     }
     // If the ranges overlap, copies in the order in which each part is read before it is overwritten.
     let (first_to, first_from) =
@@ -363,7 +372,8 @@ pub unsafe fn fill(destination: *mut c_void, pattern: &[u8], count: usize) -> Re
     let size = count.checked_mul(pattern.len()).ok_or_else(overflow)?;
     let end = End::of(&process, "destination", address(destination), size)?;
     if !end.may_be_declared(true) {
-        return Err(Failure::value("destination", "is not memory of this library"));
+        let problem = "is not memory of this library: not allocated, or freed already";
+        return Err(Failure::value("destination", problem));
     }
     let bytes = pattern.repeat(count.min(BUFFER_SIZE / pattern.len()));
     for offset in (0..size).step_by(bytes.len()) {

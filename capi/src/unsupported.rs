@@ -20,7 +20,8 @@ macro_rules! unsupported {
 }
 
 unsupported! {
-    "kernels": hipModuleLoad hipModuleUnload hipModuleGetFunction hipModuleLaunchKernel hipLaunchKernel;
+    "kernels": hipModuleLoad hipModuleLoadData hipModuleUnload hipModuleGetFunction hipModuleGetGlobal
+        hipGetSymbolAddress hipFuncGetAttribute hipModuleLaunchKernel hipLaunchKernel;
     "functions of the host in a stream": hipLaunchHostFunc;
     "contexts besides a device's primary one": hipCtxCreate hipCtxDestroy;
     "graphs": hipStreamBeginCapture hipStreamEndCapture hipGraphInstantiate hipGraphLaunch

@@ -1,5 +1,8 @@
 //! The handle of 64 bytes that one process sends to another.
 
+use super::table::while_exported;
+use super::unavailable;
+use crate::error::Unavailable;
 use crate::native::NativeIpc;
 use bytemuck::{Pod, Zeroable};
 use derive_more::Debug;
@@ -105,6 +108,35 @@ impl IpcHandle {
     pub fn is_registered(&self) -> bool {
         (self.registration, self.check) != Zeroable::zeroed()
     }
+
+    /// Returns whether the exporter's table does not contain this handle any more: the memory was freed, or the handle
+    /// was modified.
+    ///
+    /// Returns `false` for HIP's own handles, for which this cannot be detected, and if this process may not read the
+    /// table.
+    ///
+    /// ```
+    /// # use hsa_vmm::{Ipc, PoolMemory, Runtime};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let runtime = Runtime::simulated(hsa_vmm::simulation::Config::mi300x(1))?;
+    /// # let gpu = runtime.gpus().next().ok_or("no GPU")?.id();
+    /// let memory = PoolMemory::allocate(&runtime, gpu, 4096)?;
+    /// let handle = Ipc::on(&runtime, gpu)?.get_mem_handle(memory.address())?;
+    /// assert!(!handle.is_freed());
+    /// memory.free()?;
+    /// assert!(handle.is_freed());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn is_freed(&self) -> bool {
+        let freed = unavailable(self.process, Unavailable::Freed);
+        self.is_registered() && while_exported(self, |_| Ok(())) == Err(freed)
+    }
+
+    /// Returns whether size and offset can be those of memory: bytes that are not a handle usually have others.
+    pub fn is_plausible(&self) -> bool {
+        self.offset < self.allocation_size && isize::try_from(self.allocation_size).is_ok()
+    }
 }
 
 #[cfg(test)]
@@ -158,6 +190,16 @@ mod tests {
         let handle = IpcHandle { process: 77, allocation_size: 4096, offset: 16, ..example() };
         let text = format!("{handle:?}");
         assert_eq!(text, "IpcHandle(process 77, 0x1000 bytes, offset 0x10, slot 4660)");
+    }
+
+    #[test]
+    fn impossible_sizes_and_offsets_are_not_plausible() {
+        let handle = |allocation_size, offset| IpcHandle { allocation_size, offset, ..example() };
+        assert!(handle(4096, 4095).is_plausible() && handle(1 << 62, 0).is_plausible());
+        for (size, offset) in [(4096, 4096), (0, 0), (1 << 63, 0), (u64::MAX, 1)] {
+            assert!(!handle(size, offset).is_plausible(), "{size} {offset}");
+        }
+        assert!(!IpcHandle::from_bytes(&[0x5a; 64]).is_plausible());
     }
 
     #[test]

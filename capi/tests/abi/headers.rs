@@ -1,6 +1,6 @@
 //! The declarations in the headers.
 
-use crate::program::{Language, Program, package};
+use crate::program::{Language, Program, expect_success, package};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -57,6 +57,29 @@ pub fn functions() -> BTreeSet<String> {
         }
     }
     names
+}
+
+/// Mneme includes a header of HIP that HIP's own headers include, and reads attributes of kernels.
+#[test]
+fn programs_that_inspect_kernels_compile() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("kernels.c");
+    let text = "#include <hip/amd_detail/amd_hip_runtime.h>\n\
+        #include <stdio.h>\n\
+        int main(void) {\n  hipModule_t module;\n  hipFunction_t function = NULL;\n  void *at;\n\
+        \x20 hipDeviceptr_t global;\n  size_t size;\n  int number;\n\
+        \x20 if (hipModuleLoadData(&module, \"\") != hipErrorNotSupported ||\n\
+        \x20     hipModuleGetGlobal(&global, &size, NULL, \"g\") != hipErrorNotSupported ||\n\
+        \x20     hipGetSymbolAddress(&at, \"s\") != hipErrorNotSupported ||\n\
+        \x20     hipFuncGetAttribute(&number, HIP_FUNC_ATTRIBUTE_NUM_REGS, function) !=\n\
+        \x20       hipErrorNotSupported)\n\
+        \x20   return 1;\n  puts(\"done\");\n  return 0;\n}\n";
+    std::fs::write(&source, text).unwrap();
+    for language in Language::ALL {
+        let program = Program::compile(source.to_str().unwrap(), language, &[]);
+        let output = program.on_simulation("").output().unwrap();
+        assert_eq!(expect_success(&output, "kernels"), "done\n");
+    }
 }
 
 /// HIP's header includes three headers of C that programs, such as vLLM's allocator, do not include themselves.

@@ -44,6 +44,7 @@ fn pkg_config_finds_the_installation() {
         query.args(["--cflags", "--libs", "--print-errors", name]);
         query.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
         let flags = expect_success(&query.output().unwrap(), "pkg-config");
+        assert!(flags.contains("-D__HIP_PLATFORM_AMD__=1"), "{name}: {flags}");
         let program = folder.path().join(name);
         let script = format!("cc -std=c99 \"$1\" {} -o \"$2\"", flags.trim());
         let mut compile = Command::new("sh");
@@ -86,12 +87,15 @@ fn cmake_finds_the_installation() {
         "install",
     );
     std::fs::copy(package().join("examples/cycle.c"), folder.path().join("cycle.c")).unwrap();
+    let platform = "#ifndef __HIP_PLATFORM_AMD__\n#error no platform\n#endif\n\
+                    #include <hip/amd_detail/amd_hip_runtime.h>\nint platform;\n";
+    std::fs::write(folder.path().join("platform.c"), platform).unwrap();
     let project = |version: &str| {
         format!(
             "cmake_minimum_required(VERSION 3.16)\nproject(cycle C)\n\
              find_package(hsavmm {version} REQUIRED NO_DEFAULT_PATH\n\
              \x20 PATHS ${{CMAKE_PREFIX_PATH}}/lib/some-arch/cmake/hsavmm)\n\
-             foreach(kind hsavmm static)\n  add_executable(cycle_${{kind}} cycle.c)\n\
+             foreach(kind hsavmm static)\n  add_executable(cycle_${{kind}} cycle.c platform.c)\n\
              \x20 target_link_libraries(cycle_${{kind}} hsavmm::${{kind}})\nendforeach()\n"
         )
     };

@@ -10,6 +10,7 @@ mod hip_tests;
 mod installed;
 mod interface;
 mod layout;
+mod messages;
 mod privileges;
 mod program;
 mod programs;

@@ -73,6 +73,20 @@ fn missing_runtime_is_printed_once() {
 }
 
 #[test]
+fn invalid_variables_are_reported_as_such() {
+    let program = Program::compile("tests/c/devices.c", Language::C99, &[]);
+    for (name, value) in
+        [("HSA_SIM", "gpus=x"), ("HSA_VMM_PROFILE", "hip9"), ("HSA_VMM_PAGE_TABLES", "yes")]
+    {
+        let output = program.on_simulation("gpus=1").env(name, value).output().unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert!(errors.starts_with("libhsavmm: ") && errors.contains(name), "{name}: {errors}");
+        assert!(!errors.contains("no runtime"), "{name}: {errors}");
+        assert!(!errors.contains("HSA_VMM_RUNTIME"), "{name}: {errors}");
+    }
+}
+
+#[test]
 fn failed_calls_are_logged_as_warnings() {
     let program = Program::compile("tests/c/import.c", Language::C99, &[]);
     let log = |level: &str| {

@@ -195,3 +195,28 @@ fn programs_that_cannot_be_emulated_are_rejected() {
     let output = run(&["emulate", "--", "/no/such/program"]);
     assert_eq!(output.status.code(), Some(127), "{output:?}");
 }
+
+#[test]
+fn sanitizer_build_runs_with_options_from_the_help() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, program) = (folder.path().join("hello.c"), folder.path().join("hello"));
+    fs::write(&source, "#include <stdio.h>\nint main(void) { return puts(\"hello\") < 0; }\n")
+        .unwrap();
+    let mut compiler = compiler::command();
+    let compiled = compiler.arg("-fsanitize=address").arg(&source).arg("-o").arg(&program).output();
+    if !compiled.unwrap().status.success() {
+        let name = "sanitizer_build_runs_with_options_from_the_help";
+        return test::report(&format!("SKIPPED {name}: the compiler has no AddressSanitizer"));
+    }
+    let help = out(&run(&["emulate", "--help"])).to_owned();
+    let (_, options) = help.split_once("ASAN_OPTIONS=").expect("the options");
+    let options = options.split_whitespace().next().unwrap().trim_end_matches('.');
+    let with_options = |options: &str| {
+        let mut command = command(&["emulate", "--gpus", "1", "--", program.to_str().unwrap()]);
+        command.env("ASAN_OPTIONS", options).output().unwrap()
+    };
+    let refused = with_options("");
+    assert!(err(&refused).contains("ASan runtime does not come first"), "{refused:?}");
+    let output = with_options(options);
+    assert_eq!((output.status.code(), out(&output).as_ref()), (Some(0), "hello\n"), "{output:?}");
+}

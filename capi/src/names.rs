@@ -1,0 +1,93 @@
+//! The names in C of the Rust functions that messages of `hsa_vmm` mention.
+
+/// Parts of messages, and what a C program reads instead. A general part comes after the specific ones.
+const NAMES: [(&str, &str); 27] = [
+    ("Vmm::address_reserve", "hipMemAddressReserve"),
+    ("Vmm::allocation_granularity", "hipMemGetAllocationGranularity"),
+    ("Vmm::copy", "hipMemcpy"),
+    ("Vmm::export_to_shareable_handle", "hipMemExportToShareableHandle"),
+    ("Vmm::quarantine", "hsavmm_quarantine"),
+    ("Vmm::retain_allocation_handle", "hipMemRetainAllocationHandle"),
+    ("Vmm::set_access", "hipMemSetAccess"),
+    ("VmmOptions::with_page_tables", "hsavmm_use_page_tables or HSA_VMM_PAGE_TABLES=on"),
+    (
+        "belongs to another Vmm; export it there and import it here",
+        "belongs to another runtime, or was created before hsavmm_shut_down",
+    ),
+    ("AllocationProperties::on", "hipMemAllocationProp::location"),
+    ("AllocationProperties::shareable_as", "hipMemAllocationProp::requestedHandleType"),
+    ("AllocationProperties", "hipMemAllocationProp"),
+    (" (Agent::numa_node)", ""),
+    (" (Agent::pools)", ""),
+    ("Agent::can_access", "hipDeviceCanAccessPeer"),
+    ("PoolMemory::allow", "hipDeviceEnablePeerAccess"),
+    (
+        "is not memory that PoolMemory allocated",
+        "is not memory that hipMalloc allocated, or was freed already",
+    ),
+    ("; add it (FabricHandle::with_size)", ""),
+    (
+        "is owned by an OpenedMemory; close or drop that value",
+        "is being closed: a copy in another thread still uses it",
+    ),
+    ("get_mem_handle", "hipIpcGetMemHandle"),
+    ("transport::Channel", "hipMemExportToShareableHandle"),
+    ("RetireQueue::builder", "hsavmm_retire_create"),
+    ("RetireQueue::drain", "hsavmm_retire_drain"),
+    ("PagedBuilder::with_page_size", "hsavmm_paged_reserve"),
+    ("PagedBuffer::grant", "hipMemSetAccess"),
+    (", or at another address (PausableBuffer::resume_anywhere)", ""),
+    (" (in Rust, target hsa_vmm::native of `tracing`)", ""),
+];
+
+/// Returns the message of a Rust error with the names that C programs know.
+pub fn in_c(error: &impl ToString) -> String {
+    NAMES.iter().fold(error.to_string(), |text, (rust, c)| text.replace(rust, c))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{NAMES, in_c};
+    use std::path::Path;
+
+    /// Returns the messages of the `#[error]` attributes in the sources of `hsa_vmm`.
+    fn messages() -> Vec<String> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src/error");
+        let mut messages = Vec::new();
+        for file in ["argument.rs", "feature.rs", "kind.rs"] {
+            let source = std::fs::read_to_string(folder.join(file)).unwrap();
+            for attribute in source.split("#[error(").skip(1) {
+                let attribute = attribute.split_once(")]\n").unwrap().0;
+                let (start, end) = (attribute.find('"'), attribute.rfind('"'));
+                let Some((start, end)) = start.zip(end) else { continue };
+                // A backslash at the end of a line continues the text after the next line's spaces.
+                let mut parts = attribute[start + 1..end].split("\\\n");
+                let first = parts.next().unwrap().to_owned();
+                messages.push(parts.fold(first, |text, part| text + part.trim_start()));
+            }
+        }
+        messages
+    }
+
+    #[test]
+    fn no_message_names_rust_items() {
+        let messages = messages();
+        assert!(messages.len() > 100, "{messages:#?}");
+        for message in messages.iter().map(in_c) {
+            let is_letter = |letter: char| letter.is_ascii_alphanumeric() || "_:".contains(letter);
+            for word in message.split(|letter| !is_letter(letter)) {
+                let is_path = word.contains("::") && !word.starts_with("hipMemAllocationProp::");
+                let types = ["Vmm", "PoolMemory", "OpenedMemory", "AllocationProperties"];
+                assert!(!is_path && !types.contains(&word), "{word}: {message}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_name_occurs_in_a_message() {
+        let messages = messages();
+        for (rust, _) in NAMES {
+            assert!(messages.iter().any(|message| message.contains(rust)), "{rust}");
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Messages of errors, as a C program reads them.
+
+use crate::program::{Language, Program, expect_success};
+use std::collections::BTreeMap;
+
+/// Runs `tests/c/messages.c`; returns its messages by their labels.
+fn messages() -> BTreeMap<String, String> {
+    let program = Program::compile("tests/c/messages.c", Language::C99, &[]);
+    let output = program.on_simulation("gpus=2").output().unwrap();
+    let printed = expect_success(&output, "messages");
+    let lines = printed.lines().map(|line| line.split_once(": ").unwrap());
+    lines.map(|(label, message)| (label.to_owned(), message.to_owned())).collect()
+}
+
+/// Asserts that the messages with these labels contain these texts.
+#[track_caller]
+fn assert_messages(expected: &[(&str, &str)]) {
+    let messages = messages();
+    for (label, text) in expected {
+        assert!(messages[*label].contains(text), "{label}: {}", messages[*label]);
+    }
+}
+
+#[test]
+fn garbage_ipc_handle_is_reported() {
+    assert_messages(&[("garbage", "the 64 bytes are not an IPC handle, or were modified")]);
+}
+
+#[test]
+fn freed_memory_of_own_ipc_handle_is_reported() {
+    assert_messages(&[
+        ("own", "the memory belongs to this process; use the address it has here"),
+        ("own freed", "the memory belonged to this process and was freed"),
+    ]);
+}
+
+#[test]
+fn use_after_free_is_reported() {
+    let freed = "not allocated, or freed already";
+    assert_messages(&[("free", freed), ("to", freed), ("from", freed), ("fill", freed)]);
+    let messages = messages();
+    assert!(!messages["kind"].contains("freed"), "{}", messages["kind"]);
+}
+
+#[test]
+fn messages_name_functions_of_c() {
+    assert_messages(&[
+        ("granule", "(hipMemGetAllocationGranularity)"),
+        ("not requested", "(hipMemAllocationProp::requestedHandleType)"),
+        ("not reserved", "(hipMemAddressReserve)"),
+        ("offset", "(hsavmm_use_page_tables or HSA_VMM_PAGE_TABLES=on)"),
+        ("no access", "(hipMemSetAccess)"),
+        ("released", "(hipMemRetainAllocationHandle)"),
+        ("export freed", "is not memory that hipMalloc allocated"),
+    ]);
+    for (label, message) in messages() {
+        for name in ["::with_", "Vmm::", "PoolMemory"] {
+            assert!(!message.contains(name), "{label}: {message}");
+        }
+    }
+}

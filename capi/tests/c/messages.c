@@ -1,0 +1,86 @@
+/* Prints the messages of frequent errors, each as "LABEL: MESSAGE". */
+#include <hip/hip_runtime_api.h>
+#include <hsavmm.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SIZE = 1 << 21 };
+
+static void expect(hipError_t error, int line) {
+  if (error == hipSuccess) return;
+  fprintf(stderr, "line %d: %s\n", line, hsavmm_last_message());
+  exit(1);
+}
+#define OK(call) expect(call, __LINE__)
+
+static void print(const char *label, hipError_t error, hipError_t expected, int line) {
+  if (error != expected) {
+    fprintf(stderr, "line %d: %s: %s\n", line, hipGetErrorName(error), hsavmm_last_message());
+    exit(1);
+  }
+  printf("%s: %s\n", label, hsavmm_last_message());
+}
+#define FAILS(label, call, error) print(label, call, error, __LINE__)
+
+static const unsigned int lazily = hipIpcMemLazyEnablePeerAccess;
+
+static void handles_of_ipc(void) {
+  hipIpcMemHandle_t handle;
+  void *ptr, *opened;
+  memset(&handle, 0x5a, sizeof handle);
+  FAILS("garbage", hipIpcOpenMemHandle(&opened, handle, lazily), hipErrorInvalidValue);
+  OK(hipMalloc(&ptr, SIZE));
+  OK(hipIpcGetMemHandle(&handle, ptr));
+  FAILS("own", hipIpcOpenMemHandle(&opened, handle, lazily), hipErrorInvalidContext);
+  OK(hipFree(ptr));
+  FAILS("own freed", hipIpcOpenMemHandle(&opened, handle, lazily), hipErrorInvalidContext);
+  FAILS("export freed", hipIpcGetMemHandle(&handle, ptr), hipErrorInvalidValue);
+}
+
+static void freed_memory(void) {
+  static char bytes[64];
+  void *ptr;
+  OK(hipMalloc(&ptr, SIZE));
+  OK(hipFree(ptr));
+  FAILS("free", hipFree(ptr), hipErrorInvalidValue);
+  FAILS("to", hipMemcpy(ptr, bytes, 64, hipMemcpyHostToDevice), hipErrorInvalidValue);
+  FAILS("from", hipMemcpy(bytes, ptr, 64, hipMemcpyDeviceToHost), hipErrorInvalidValue);
+  FAILS("fill", hipMemset(ptr, 0, 64), hipErrorInvalidValue);
+  OK(hipMalloc(&ptr, SIZE));
+  FAILS("kind", hipMemcpy(ptr, bytes, 64, hipMemcpyHostToHost), hipErrorInvalidValue);
+  OK(hipFree(ptr));
+}
+
+static void virtual_memory(void) {
+  hipMemAllocationProp prop;
+  hipMemGenericAllocationHandle_t handle;
+  void *ptr;
+  int descriptor;
+  char byte = 1;
+  memset(&prop, 0, sizeof prop);
+  prop.type = hipMemAllocationTypePinned;
+  prop.location.type = hipMemLocationTypeDevice;
+  FAILS("granule", hipMemCreate(&handle, 100, &prop, 0), hipErrorInvalidValue);
+  OK(hipMemCreate(&handle, 2 * SIZE, &prop, 0));
+  FAILS("not requested",
+        hipMemExportToShareableHandle(&descriptor, handle, hipMemHandleTypePosixFileDescriptor, 0),
+        hipErrorInvalidValue);
+  OK(hipMemAddressReserve(&ptr, 2 * SIZE, 0, NULL, 0));
+  FAILS("not reserved", hipMemMap((char *)ptr + 4 * SIZE, 2 * SIZE, 0, handle, 0),
+        hipErrorInvalidValue);
+  FAILS("offset", hipMemMap(ptr, SIZE, SIZE, handle, 0), hipErrorInvalidValue);
+  OK(hipMemMap(ptr, 2 * SIZE, 0, handle, 0));
+  FAILS("no access", hipMemcpyHtoD(ptr, &byte, 1), hipErrorInvalidValue);
+  OK(hipMemUnmap(ptr, 2 * SIZE));
+  OK(hipMemAddressFree(ptr, 2 * SIZE));
+  OK(hipMemRelease(handle));
+  FAILS("released", hipMemRelease(handle), hipErrorInvalidValue);
+}
+
+int main(void) {
+  handles_of_ipc();
+  freed_memory();
+  virtual_memory();
+  return 0;
+}
