@@ -79,7 +79,7 @@ fn other_subcommands_write_ktap() {
     let output = run(&[&["fuzz", "--runtime", "sim", "--seed", "3"], &time[..]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
     let (top, _) = parse_ktap(&out(&output));
-    assert!(top["fuzz --seed 3"].ok && top["fuzz --seed 3"].directive.is_empty(), "{top:?}");
+    assert!(top["fuzz"].ok && top["fuzz"].directive.is_empty(), "{top:?}");
 
     let output = run(&[&["stress", "--runtime", "sim", "--processes", "1"], &time[..]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
@@ -267,7 +267,7 @@ fn interrupted_fuzz_prints_its_result() {
     // KTAP begins before the first sequence runs.
     let output = interrupt_at(&[&fuzz[..], &["--format", "ktap"]].concat(), "1..1\n# seed 3");
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
-    assert!(parse_ktap(&out(&output)).0["fuzz --seed 3"].ok);
+    assert!(parse_ktap(&out(&output)).0["fuzz"].ok);
 
     // An interrupt while a sequence is shrunk: each attempt hangs for two seconds.
     let hang = ["--sim", "faults=hsa_amd_vmem_map#3-=hang", "--time-limit", "2s", "--shrink", "1h"];

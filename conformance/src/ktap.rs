@@ -147,7 +147,8 @@ impl<W: Write> Ktap<W> {
             (false, true) => Status::Skip,
             (false, false) => Status::Pass,
         };
-        self.result(&KtapTest { name: &name, status, detail: "" })
+        let detail = if status == Status::Skip { "each of its tests was skipped" } else { "" };
+        self.result(&KtapTest { name: &name, status, detail })
     }
 }
 
@@ -190,7 +191,7 @@ mod tests {
         for (statuses, expected) in [
             (&[Pass, Fail, Skip][..], "not ok 1 g"),
             (&[Pass, Known], "ok 1 g"),
-            (&[Skip, Skip], "ok 1 g # SKIP"),
+            (&[Skip, Skip], "ok 1 g # SKIP each of its tests was skipped"),
             (&[Skip, Pass], "ok 1 g"),
             (&[], "ok 1 g"),
         ] {

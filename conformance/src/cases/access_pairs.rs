@@ -95,7 +95,7 @@ fn each_pair(context: &Context, check: impl Fn(Address, AgentId, AgentId) -> Ver
             let at = map_filled(context, owner, 0xe000)?;
             check(at, owner, other).map_err(|reason| match reason {
                 NotPassed::Failed(reason) => {
-                    NotPassed::Failed(format!("memory of GPU {owner}, used by {other}: {reason}"))
+                    NotPassed::Failed(format!("memory of {owner}, used by {other}: {reason}"))
                 }
                 skipped @ NotPassed::Skipped(_) => skipped,
             })?;
@@ -151,7 +151,7 @@ fn cpu_access_is_enforced(context: &Context) -> Verdict {
         context.grant(at, 1, &host, Access::Read)?;
         let mut found = [0; 64];
         vmm.read(at, &mut found)?;
-        ensure_bytes!(found, [0x5e; 64], "memory of GPU {owner}");
+        ensure_bytes!(found, [0x5e; 64], "memory of {owner}");
         context.expect_invalid_argument(Argument::Address, || vmm.write(at, &[1]))?;
         context.grant(at, 1, &host, Access::None)?;
         context.expect_invalid_argument(Argument::Address, || vmm.read(at, &mut [0; 4]))?;

@@ -128,10 +128,18 @@ pub fn advise(
     } else if let (false, Some(_)) = (matches!(cause, Cause::Crash(..) | Cause::Hang(..)), driver) {
         advice.extend(call.and_then(|call| suspect(run.level, &call.begin.call)));
         let during = call.map_or("the level", |call| &call.begin.call);
-        advice.push(format!(
-            "every request to the driver during {during} returned success: compare the results and \
-             effects of the calls above with the expected ones (--log FILE has all calls)"
-        ));
+        let mut functions: Vec<_> =
+            driver.iter().flatten().filter_map(|line| function_of(line)).collect();
+        functions.sort_unstable();
+        functions.dedup();
+        advice.push(match functions[..] {
+            [] => format!("the driver received no request during {during} (--log FILE has all calls)"),
+            _ => format!(
+                "every request to the driver during {during} returned success: suspect {} first; compare the \
+                 results and effects of the calls above with the expected ones (--log FILE has all calls)",
+                functions.join(", ")
+            ),
+        });
     }
     match cause {
         Cause::Hang(..) => {
@@ -161,8 +169,10 @@ pub fn advise(
         ),
         Cause::Wrong(Some(_), _) if call.is_some_and(|call| moves_data(&call.begin.call)) => {
             advice.push(
-                "the data was changed during the copy: suspect the GPU's engine (SDMA, or the kernels that \
-                 copy with HSA_ENABLE_SDMA=0: try both), then the page tables of both addresses \
+                "the destination does not contain the source's data. If it still has its old contents (0, or a value \
+                 written before), the engine has not copied, or the copy ended after its signal: suspect the GPU's \
+                 engine (SDMA, or the kernels that copy with HSA_ENABLE_SDMA=0: try both) and the fence. If it has \
+                 other contents, also suspect the page tables of both addresses \
                  (amdgpu_vm_info in /sys/kernel/debug/dri/*), missing flushes of caches or HDP, and \
                  other mappings"
                     .to_owned(),
