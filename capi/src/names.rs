@@ -1,12 +1,16 @@
 //! The names in C of the Rust functions that messages of `hsa_vmm` mention.
 
 /// Parts of messages, and what a C program reads instead. A general part comes after the specific ones.
-const NAMES: [(&str, &str); 27] = [
+const NAMES: [(&str, &str); 31] = [
     ("Vmm::address_reserve", "hipMemAddressReserve"),
     ("Vmm::allocation_granularity", "hipMemGetAllocationGranularity"),
     ("Vmm::copy", "hipMemcpy"),
     ("Vmm::export_to_shareable_handle", "hipMemExportToShareableHandle"),
     ("Vmm::quarantine", "hsavmm_quarantine"),
+    (" (Vmm::mapped_range_at)", ""),
+    ("; for reservations, Vmm::reservation_granule", ""),
+    (", or `grant` of the mapping or buffer", ""),
+    ("Runtime::available_memory", "hipMemGetInfo"),
     ("Vmm::retain_allocation_handle", "hipMemRetainAllocationHandle"),
     ("Vmm::set_access", "hipMemSetAccess"),
     ("VmmOptions::with_page_tables", "hsavmm_use_page_tables or HSA_VMM_PAGE_TABLES=on"),

@@ -221,7 +221,9 @@ pub enum Problem {
     #[error("overlaps the mapping at {0}; unmap it first")]
     AlreadyMapped(Address),
     /// The range, or a part of it, is not mapped. Holds the first address that is not mapped.
-    #[error("is not mapped at {0}{MAP_FIRST}")]
+    #[error(
+        "is not mapped at {0}; map it first, or check whether it was unmapped (Vmm::mapped_range_at)"
+    )]
     NotMapped(Address),
     /// The range begins or ends inside a mapping. Holds the start of that mapping.
     #[error("splits the mapping at {0}; pass whole mappings")]

@@ -134,7 +134,8 @@ impl Report {
 
     /// Writes one line for all entries that differ only in their addresses or handles.
     fn write_idle(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut groups: Vec<((usize, &Option<String>, &str), String, usize)> = Vec::new();
+        // Per group: the label of its first entry, and the number of entries.
+        let mut groups = Vec::new();
         let mut indices = BTreeMap::new();
         for idle in self.idle() {
             let (label, size, name, state) = match idle {
