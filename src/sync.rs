@@ -113,7 +113,8 @@ impl<G> Ordered<G> {
                 let last = held.iter().max();
                 assert!(
                     last.is_none_or(|last| *last < (rank, key)),
-                    "lock order: {rank:?} {key:#x} is taken after {last:x?}"
+                    "lock order: {rank:?} {key:#x} is taken after {last:x?}; the closure of Mapping::with_access must \
+                     not call this library"
                 );
                 held.push((rank, key));
             });
@@ -182,7 +183,9 @@ mod tests {
                 let _held = take(&locks[0], held.0, held.1);
                 drop(take(&locks[1], next.0, next.1));
             });
-            assert!(found.join().is_err(), "{held:?} before {next:?}");
+            let panic = found.join().unwrap_err();
+            let text = panic.downcast_ref::<String>().unwrap();
+            assert!(text.contains("Mapping::with_access"), "{held:?} before {next:?}: {text}");
         }
     }
 }

@@ -86,6 +86,40 @@ fn lint_finds_mistakes() {
     }
 }
 
+/// The calls by which this library tests the runtime while a `Vmm` opens.
+#[test]
+fn lint_ignores_the_probe_of_this_library() {
+    let second = |call: &str| call.replace("0x10000", "0x11000");
+    let map_second = second(MAP);
+    let owner_first = r#"vmem_set_access","address":"0x11000","size":4096,"count":2,"access":[{"agent":"0xa0","permissions":3},{"agent":"0xb0","permissions":3}]"#;
+    let get_access = r#"vmem_get_access","address":"0x10000","agent":"0xb0","permissions":3"#;
+    let unmap_both = UNMAP.replace("4096", "8192");
+    let probe = [
+        RESERVE,
+        CREATE,
+        MAP,
+        &map_second,
+        GRANT_PEER,
+        GRANT,
+        get_access,
+        owner_first,
+        &unmap_both,
+        RELEASE,
+        FREE,
+    ];
+    let rejected = owner_first.to_owned() + ",\"status\":4097";
+    let rejects = probe.map(|call| if call == owner_first { &rejected } else { call });
+    for calls in [probe, rejects] {
+        let findings = lint(&recording(&calls));
+        assert!(findings.is_empty(), "{findings:#?}");
+    }
+    // Memory that may be used between the two calls.
+    let mut used = probe.to_vec();
+    used.insert(8, COPY);
+    let findings = lint(&recording(&used));
+    assert_eq!(findings.iter().map(|it| it.mistake).collect::<Vec<_>>(), [Mistake::OwnerNotLast]);
+}
+
 #[test]
 fn steps_refer_to_the_newest_result() {
     let import = r#"vmem_import_shareable_handle","fd":9,"handle":"0x6""#;

@@ -245,10 +245,8 @@ impl Shared {
                 let problem = Problem::TooLarge { maximum, whole: Argument::Handle };
                 return Err(ErrorKind::invalid(Argument::Offset, offset, problem));
             }
-            if offset > 0 {
-                Argument::Offset.check_bounds(offset, range.size, record.size)?;
-            } else if range.size > record.size {
-                let (maximum, whole) = (record.size, Argument::Handle);
+            if range.size > record.size - offset {
+                let (maximum, whole) = (record.size - offset, Argument::Handle);
                 let problem = Problem::TooLarge { maximum, whole };
                 return Err(ErrorKind::invalid(Argument::Size, range.size, problem));
             }

@@ -79,8 +79,17 @@ pub struct Finding {
 pub fn lint(recording: &Recording) -> Vec<Finding> {
     let mut findings = Findings::default();
     let mut state = State::new(&recording.header);
-    for record in &recording.calls {
-        check(&state, record, &recording.header, &mut findings);
+    for (index, record) in recording.calls.iter().enumerate() {
+        if is_library_probe(&state, &recording.calls, index) {
+            // The runtime may reject the grant, so that the mapping never gets access.
+            if let Call::SetAccess { address, .. } = record.call
+                && let Some(mapping) = state.mappings.get_mut(&address)
+            {
+                mapping.was_granted = true;
+            }
+        } else {
+            check(&state, record, &recording.header, &mut findings);
+        }
         for ungranted in state.apply(record) {
             findings.add(Mistake::NeverGranted, ungranted, NEVER_GRANTED.to_owned());
         }
@@ -205,6 +214,29 @@ fn check<'a>(state: &State<'_>, record: &'a Record, header: &Header, findings: &
         }
         _ => {}
     }
+}
+
+/// Returns whether a call is part of the probe by which `hsa_vmm` tests the runtime while a `Vmm` opens
+/// (`hsa_vmm::vmm::Probing`). This call deliberately grants access to the owner first.
+///
+/// The probe maps the same memory twice, at adjacent addresses that fill a reservation. It asks for a GPU's access
+/// to the first mapping, grants the owner and that GPU access to the second one, and unmaps both.
+fn is_library_probe(state: &State<'_>, calls: &[Record], index: usize) -> bool {
+    let record = &calls[index];
+    let Call::SetAccess { address, size, ref access, .. } = record.call else { return false };
+    let Some(first) = address.checked_sub(size) else { return false };
+    let of_thread = |it: &&Record| it.tid == record.tid;
+    let before = calls[..index].iter().rev().find(of_thread).map(|it| &it.call);
+    let after = calls[index + 1..].iter().find(of_thread).map(|it| &it.call);
+    let handle = |start: u64| match state.mappings.get(&start)?.made_by.call {
+        Call::Map { handle, size: mapped, .. } if mapped == size => Some(handle),
+        _ => None,
+    };
+    let &[_, peer] = access.as_slice() else { return false };
+    matches!(before, Some(&Call::GetAccess { address, agent, .. }) if (address, agent) == (first, peer.agent))
+        && matches!(after, Some(&Call::Unmap { address, .. }) if address == first)
+        && handle(first).is_some_and(|it| handle(address) == Some(it))
+        && state.reservation(first) == Some((first, size.saturating_mul(2)))
 }
 
 /// Formats a range.
