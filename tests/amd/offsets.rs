@@ -193,10 +193,8 @@ fn invalid_offsets_are_rejected() {
             assert_eq!(rejection(PART, 1), (Argument::Offset, Problem::NotAligned { granule }));
             let too_large = |maximum| Problem::TooLarge { maximum, whole };
             assert_eq!(rejection(PART, SIZE + PART), (Argument::Offset, too_large(SIZE)));
-            let past_the_end = |size| Problem::OutOfBounds { size, end: SIZE };
-            assert_eq!(rejection(PART, SIZE), (Argument::Offset, past_the_end(PART)));
-            let two_parts = rejection(2 * PART, SIZE - PART);
-            assert_eq!(two_parts, (Argument::Offset, past_the_end(2 * PART)));
+            assert_eq!(rejection(PART, SIZE), (Argument::Size, too_large(0)));
+            assert_eq!(rejection(2 * PART, SIZE - PART), (Argument::Size, too_large(PART)));
             let last = usize::MAX - granule + 1;
             assert_eq!(rejection(PART, last), (Argument::Offset, too_large(SIZE)));
         });
