@@ -10,7 +10,8 @@ int main(void) {
   start();
   struct memory from = new_memory(), used = new_memory();
   flush();
-  /* The first copy creates the queue: its creation after the grant would make the grant take effect. */
+  /* This copy creates the queue before the grant that is tested: creating a queue makes earlier grants take effect,
+     and would hide the defect. */
   if (!copy(used.address, from.address)) check("the first copy", -1);
   struct memory to = new_memory();
   report(!copy(to.address, from.address), "the GPU faulted on memory to which it had just been granted access");

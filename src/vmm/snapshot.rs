@@ -170,7 +170,7 @@ impl Vmm {
             for mapping in reservations.iter().flat_map(|it| &it.mappings) {
                 *mapped.entry(mapping.memory).or_default() += 1;
             }
-            let memory = ledger.handles.map_all(|handle, record| MemoryEntry {
+            let memory = ledger.handles.for_each_live(|handle, record| MemoryEntry {
                 handle,
                 name: record.name.as_deref().map(str::to_owned),
                 size: record.size,
@@ -195,7 +195,7 @@ impl Shared {
                 crate::log::event!(WARN, %address, size, mappings, name, "a reservation was leaked");
             }
         });
-        self.ledger.handles.map_all(|handle, record| {
+        self.ledger.handles.for_each_live(|handle, record| {
             let (size, references) = (record.size, record.references);
             let name = record.name.as_deref().unwrap_or_default();
             if references > 0 {

@@ -1,7 +1,7 @@
 //! Recorded calls with numbers in place of addresses, handles and descriptors, so that another process can repeat them.
 //!
-//! Each successful call that returns an address, a handle or a descriptor gets a number. Later arguments refer to the
-//! newest number with the recorded value, because a runtime reuses values.
+//! Each address, handle or descriptor that a call returns gets a number. A runtime reuses values: a later argument
+//! stands for the newest number whose value it has.
 
 use super::{AgentKind, Call, Header, Record, Recording};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -75,7 +75,7 @@ pub enum Memory {
     Fixed(u64),
 }
 
-/// An agent: one of a kind, or an invalid value.
+/// An agent, identified by its kind and its number, or an invalid value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say all")]
 pub enum AgentOf {

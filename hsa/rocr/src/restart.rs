@@ -21,7 +21,7 @@ pub fn restart_command() -> io::Result<Command> {
         // A build may have replaced the file of that name.
         return Ok(Command::new("/proc/self/exe"));
     }
-    // The loader is in the folder of its libraries.
+    // A loader was started with the program as its argument: `file` is that loader, in the folder of its libraries.
     let mut command = Command::new(&file);
     if let Some(libraries) = file.parent() {
         command.arg("--library-path").arg(libraries);

@@ -15,8 +15,8 @@ use std::sync::{Arc, Weak};
 /// The only flag of exports: `HSA_AMD_DMABUF_MAPPING_TYPE_PCIE`.
 const DMABUF_MAPPING_TYPE_PCIE: u64 = 1;
 
-/// Live memory that was exported or imported. Importing it again returns the same memory, with one
-/// claim and one descriptor.
+/// Live memory that was exported or imported. Importing it again returns the same [`Memory`], which counts once as used
+/// memory of the GPU and holds one descriptor.
 #[derive(Debug, Default)]
 pub(crate) struct Exports {
     memory_by_token: HashMap<u64, Weak<Memory>>,

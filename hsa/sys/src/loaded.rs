@@ -112,7 +112,8 @@ impl<'a> Object<'a> {
         let found = unsafe { libc::dladdr(address, info.as_mut_ptr()) } != 0;
         // SAFETY: all zeroes are a valid Dl_info, and dladdr may have filled it.
         let file = unsafe { info.assume_init() }.dli_fname;
-        // SAFETY: `dladdr` returns the name of a loaded object, which this reference keeps loaded.
+        // SAFETY: `dladdr` returns the name of a loaded object: this one, or one that it needs. The handle from
+        // `dlopen` keeps both loaded.
         found && !file.is_null() && unsafe { CStr::from_ptr(file) } == self.name
     }
 
@@ -155,7 +156,7 @@ impl Drop for Object<'_> {
 }
 
 /// Finds the build of AMD's ROCr in its file, without loading it: a string constant such as
-/// `"1.15.0-local-build-unknown"`, including the quotation marks.
+/// `1.15.0-local-build-unknown`, in quotation marks, which are not returned.
 #[must_use]
 pub fn build_of_file(path: &Path) -> Option<String> {
     let bytes = std::fs::read(path).ok()?;

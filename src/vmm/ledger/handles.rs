@@ -169,8 +169,8 @@ impl Handles {
         self.shard(handle).get_mut(&handle).map(act)
     }
 
-    /// Calls `act` with every live handle. Returns the results in the order in which the handles were created.
-    pub fn map_all<T>(&self, mut act: impl FnMut(Handle, &HandleRecord) -> T) -> Vec<T> {
+    /// Calls `act` with each live handle. Returns the results in the order in which the handles were created.
+    pub fn for_each_live<T>(&self, mut act: impl FnMut(Handle, &HandleRecord) -> T) -> Vec<T> {
         let mut all = Vec::new();
         for records in self.shards() {
             all.extend(records.iter().map(|(&handle, record)| (handle, act(handle, record))));
@@ -231,9 +231,9 @@ impl Handles {
         mapped: &HashMap<Handle, u32>,
         in_progress: bool,
     ) -> Result<(), String> {
-        let mut live = 0;
+        let mut mapped_live = 0;
         for records in self.shards() {
-            live += records.keys().filter(|handle| mapped.contains_key(handle)).count();
+            mapped_live += records.keys().filter(|handle| mapped.contains_key(handle)).count();
             for (handle, record) in &*records {
                 let found = mapped.get(handle).copied().unwrap_or_default();
                 let counted = record.mappings;
@@ -245,7 +245,7 @@ impl Handles {
                 }
             }
         }
-        if live != mapped.len() {
+        if mapped_live != mapped.len() {
             return Err("a mapping has no handle".into());
         }
         Ok(())

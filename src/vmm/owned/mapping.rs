@@ -15,8 +15,8 @@ use derive_more::Debug;
 /// address, which dangles once the mapping is unmapped.
 ///
 /// A call by address can unmap the range ([`Vmm::unmap`]), and another call can map memory at the same
-/// addresses. Every method then returns [`Problem::NotMapped`](crate::error::Problem::NotMapped), and never changes
-/// the new mapping.
+/// addresses. Every method that uses the memory then returns
+/// [`Problem::NotMapped`](crate::error::Problem::NotMapped), and never changes the new mapping.
 ///
 /// ```
 /// use hsa_vmm::{Access, Allocation, AllocationProperties, Reservation, Runtime, Vmm};
@@ -93,7 +93,8 @@ impl Mapping {
         self.set_access(&AccessDescriptor::of_each(agents, access))
     }
 
-    /// Revokes all access of agents, also of GPUs. During the call, the other agents have no access.
+    /// Revokes all access of agents. A GPU loses its access even if [`Enforcement`](crate::agent::Enforcement) is
+    /// lacking: the memory is then unmapped and mapped again, and meanwhile no agent has access.
     ///
     /// # Errors
     /// As for [`Vmm::revoke`].
