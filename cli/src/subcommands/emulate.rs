@@ -27,8 +27,9 @@ C library of that release. A program that is linked statically, or with another
 C library than glibc, is an error. If PROGRAM starts such a program, the latter
 runs without the emulated driver.
 
-The emulated driver is a preloaded library. A program built with
--fsanitize=address needs ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0.
+The emulated driver is a preloaded library. A program that was built with the
+option -fsanitize=address needs
+ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0.
 
 Exit status: the program's; 125 if the emulation failed, 126 if the program is
 not executable, 127 if it was not found.";
