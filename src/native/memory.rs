@@ -19,7 +19,7 @@ use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::Read;
 use std::os::fd::BorrowedFd;
 
 /// Copies eight bytes at a time, and the rest byte by byte.
@@ -221,33 +221,49 @@ pub(crate) fn fill_possible_hole(address: usize, size: usize) -> Result<(), Errn
 
 /// Returns whether the whole range is mapped without access. Returns `false` if the kernel's list of mappings cannot
 /// be read.
+///
+/// Allocates nothing: at the kernel's limit of mappings, the allocator can fail.
 pub(crate) fn is_inaccessible(address: usize, size: usize) -> bool {
-    let Ok(maps) = File::open("/proc/self/maps") else { return false };
-    // At the kernel's limit of mappings, memory for the whole file could not be allocated.
-    let mut maps = BufReader::new(maps);
-    let mut line = String::new();
+    let Ok(mut maps) = File::open("/proc/self/maps") else { return false };
     let end = address + size;
     let mut covered = address;
-    while maps.read_line(&mut line).is_ok_and(|length| length > 0) {
-        // For example `7f0000000000-7f0000200000 ---p 00000000 00:00 0`.
-        let mut words = line.split([' ', '-']);
-        let mut number = || usize::from_str_radix(words.next()?, 16).ok();
-        let (Some(first), Some(last)) = (number(), number()) else { return false };
-        let access = line.split(' ').nth(1);
-        let is_inaccessible = access.is_some_and(|access| access.starts_with("---"));
-        line.clear();
-        if last <= covered {
-            continue;
+    let mut bytes = [0; 4096];
+    // The start of a line, which has the addresses and the access.
+    let (mut line, mut length) = ([0; 64], 0);
+    while let Ok(count @ 1..) = maps.read(&mut bytes) {
+        for &byte in &bytes[..count] {
+            if byte != b'\n' {
+                if let Some(place) = line.get_mut(length) {
+                    (*place, length) = (byte, length + 1);
+                }
+                continue;
+            }
+            let Some((first, last, is_accessible)) = parse_mapping(&line[..length]) else {
+                return false;
+            };
+            length = 0;
+            if last <= covered {
+                continue;
+            }
+            if first > covered || is_accessible {
+                return false;
+            }
+            covered = last;
+            if covered >= end {
+                return true;
+            }
         }
-        if covered >= end || first > covered {
-            break;
-        }
-        if !is_inaccessible {
-            return false;
-        }
-        covered = last;
     }
-    covered >= end
+    false
+}
+
+/// Returns the start and the end of a mapping, and whether any access is permitted, from the start of a line such as
+/// `7f0000000000-7f0000200000 ---p 00000000 00:00 0`.
+fn parse_mapping(line: &[u8]) -> Option<(usize, usize, bool)> {
+    let (range, rest) = core::str::from_utf8(line).ok()?.split_once(' ')?;
+    let (first, last) = range.split_once('-')?;
+    let number = |text| usize::from_str_radix(text, 16).ok();
+    Some((number(first)?, number(last)?, !rest.starts_with("---")))
 }
 
 #[cfg(test)]
