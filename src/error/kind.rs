@@ -94,8 +94,8 @@ pub enum ErrorKind {
     /// The runtime left an address-space hole in a reservation, which could not be filled: a foreign
     /// mapping was created there, or the kernel allows no more mappings.
     #[error(
-        "hsa_amd_vmem_unmap left a hole of {size:#x} bytes at {address} in the reservation, and mmap \
-         could not fill it: {errno}"
+        "the runtime left a hole of {size:#x} bytes at {address} in the reservation, and mmap could not \
+         fill it: {errno}"
     )]
     HoleNotFilled {
         /// The start of the hole.
