@@ -151,7 +151,10 @@ impl AreaMemory<'_> {
                 return Ok(());
             }
         };
-        let copy = || self.span.copy(offset, &source.span, source_offset, size, Ok(copier));
+        let copy = || {
+            // SAFETY: `copy` is called in `while_mapped` of both memories, for this agent.
+            unsafe { self.span.copy(offset, &source.span, source_offset, size, Ok(copier)) }
+        };
         if self.address() == source.address() {
             return self.while_mapped(operation, copier, copy);
         }

@@ -169,7 +169,8 @@ impl PoolMemory {
             // Waits for copies of agents that may lose access.
             let _no_copy = write(&registry.access);
             let mut allowed = lock(&self.record.allowed);
-            runtime.native().allow_access(self.record.start, &natives)?;
+            // SAFETY: the memory is allocated as long as `self` exists.
+            unsafe { runtime.native().allow_access(self.record.start, &natives) }?;
             *allowed = agents.to_vec();
             Ok(())
         })
@@ -203,7 +204,8 @@ impl PoolMemory {
         let _no_change = read(&registry.access);
         let can_access = |agent| self.is_accessible_by(agent) && source.is_accessible_by(agent);
         let copier = self.span.copier(&source.span, can_access);
-        self.span.copy(offset, &source.span, source_offset, size, copier)
+        // SAFETY: the registry is locked, so the agent keeps its access.
+        unsafe { self.span.copy(offset, &source.span, source_offset, size, copier) }
     }
 
     /// Frees the memory now, and returns an error if that fails; dropping it only logs the error

@@ -158,7 +158,10 @@ impl Span {
     }
 
     /// Copies from another span. `copier` is the result of [`copier`](Self::copier).
-    pub(crate) fn copy(
+    ///
+    /// # Safety
+    /// The agent in `copier` can access both spans until the copy has ended.
+    pub(crate) unsafe fn copy(
         &self,
         offset: usize,
         source: &Self,
@@ -179,8 +182,8 @@ impl Span {
             let engine = self.engine_of(copier);
             let to = self.start_for(engine) + offset;
             let from = source.start_for(engine) + source_offset;
-            // SAFETY: `check_copy` has checked the bounds and that the parts do not overlap; the callers of
-            // `new` vouch for the memory, and the caller of `copier` for the agent's access to both.
+            // SAFETY: `check_copy` has checked the bounds and that the parts do not overlap. The callers of `new`
+            // vouch for the memory, and the caller of this function for the agent's access to both.
             let copied = unsafe { self.runtime.native().copy(engine, to, from, size) };
             copied.map_err(|failure| ErrorKind::of_call(failure, size))
         })

@@ -43,11 +43,17 @@ impl Native {
     }
 
     /// Sets the agents that can access memory of a pool, and revokes the access of all others.
-    pub fn allow_access(&self, address: usize, agents: &[NativeAgent]) -> Result<(), Failure> {
+    ///
+    /// # Safety
+    /// [`pool_allocate`](Self::pool_allocate) returned the address, and it was not freed since.
+    pub unsafe fn allow_access(
+        &self,
+        address: usize,
+        agents: &[NativeAgent],
+    ) -> Result<(), Failure> {
         let (count, list) = (agents.len() as u32, agents.as_ptr().cast());
         let at = address as *const c_void;
-        // SAFETY: the agents come from the runtime, pointer and count are those of one slice, and the
-        // address is one that `pool_allocate` returned.
+        // SAFETY: the caller's promise; the agents come from the runtime, pointer and count are those of one slice.
         unsafe {
             call_optional!(
                 self.hsa_amd_agents_allow_access(count, list, null(), at),

@@ -138,7 +138,8 @@ impl Journal<'_, '_> {
         let changed = after.access.requested.differing(&before).difference(granted);
         let restricted = shared.restricted(&after).intersection(granted);
         let agents = changed.union(restricted).intersection(shared.controlled());
-        shared.set_entries(&after, agents, &mut target.attempted)?;
+        // SAFETY: the target is locked, and mapped.
+        unsafe { shared.set_entries(&after, agents, &mut target.attempted) }?;
         target.now.access = after.access;
         Ok(())
     }
@@ -154,7 +155,8 @@ impl Journal<'_, '_> {
             shared.check_descriptor()?;
         }
         group.iter_mut().for_each(|it| it.attempted = it.attempted.union(request.agents));
-        shared.set_access_in_runtime(Range { start, size }, request)?;
+        // SAFETY: the targets are locked, and mapped.
+        unsafe { shared.set_access_in_runtime(Range { start, size }, request) }?;
         for target in group {
             let granted = &mut target.now.access.runtime_granted;
             *granted = granted.union(request.agents);
@@ -168,14 +170,16 @@ impl Journal<'_, '_> {
         let now = self.targets[index].now;
         let mut access = now.access;
         cpus.apply(&mut access);
-        if shared.change_view(&now, &access)? {
+        // SAFETY: the target is locked, and mapped.
+        if unsafe { shared.change_view(&now, &access) }? {
             self.targets[index].now.access = access;
             return Ok(());
         }
         self.send(index, index + 1, &shared.request(&now, &shared.host_access()))?;
         let target = &mut self.targets[index];
         target.now.access.requested = access.requested;
-        shared.limit_view(now.range(), &access)
+        // SAFETY: as above.
+        unsafe { shared.limit_view(now.range(), &access) }
     }
 
     /// Unmaps one mapping and maps it again with changed access. The caller has checked that enough
@@ -230,7 +234,10 @@ impl Shared {
 
     /// Sets the access of a new mapping. Adds to `granted` the agents to which the runtime has granted access, also
     /// if a later grant fails.
-    pub(super) fn grant(
+    ///
+    /// # Safety
+    /// The mapping is [locked](super::mapped_range), and was just mapped.
+    pub(super) unsafe fn grant(
         &self,
         mapping: &MappedRange,
         granted: &mut AgentSet,
@@ -240,22 +247,30 @@ impl Shared {
         let host = self.host_index();
         let without_access = MappedRange { access: AccessState::default(), ..*mapping };
         let mut existing = AgentSet::NONE;
-        if !self.with_descriptor(|| self.change_view(&without_access, &mapping.access))? {
+        let change_view = || {
+            // SAFETY: the caller's promise.
+            unsafe { self.change_view(&without_access, &mapping.access) }
+        };
+        if !self.with_descriptor(change_view)? {
             let request = self.request_all(&without_access, &self.host_access());
-            self.set_access_in_runtime(mapping.range(), &request)?;
+            // SAFETY: the caller's promise.
+            unsafe { self.set_access_in_runtime(mapping.range(), &request) }?;
             existing.insert(host);
             granted.insert(host);
-            self.limit_view(mapping.range(), &mapping.access)?;
+            // SAFETY: the caller's promise.
+            unsafe { self.limit_view(mapping.range(), &mapping.access) }?;
         }
         let access = mapping.access.requested;
         let gpus = AccessChange { agents: access.read.difference(self.cpus), access };
         let before = AccessState { runtime_granted: existing, ..mapping.access };
         let request = self.request_all(&MappedRange { access: before, ..*mapping }, &gpus);
-        self.grant_gpus_in_runtime(mapping.range(), &request)?;
+        // SAFETY: the caller's promise.
+        unsafe { self.grant_gpus_in_runtime(mapping.range(), &request) }?;
         *granted = granted.union(request.agents);
         let after = AccessState { runtime_granted: *granted, ..mapping.access };
         let now = MappedRange { access: after, ..*mapping };
-        self.set_entries(&now, self.restricted(&now), &mut AgentSet::default())
+        // SAFETY: the caller's promise.
+        unsafe { self.set_entries(&now, self.restricted(&now), &mut AgentSet::default()) }
     }
 
     /// Returns whether [`restore_access`](Self::restore_access) can grant access again that the runtime may have
@@ -267,7 +282,10 @@ impl Shared {
 
     /// Restores the access of a mapping for the agents in `attempted`. Returns the mapping with the restored
     /// access.
-    pub(super) fn restore_access(
+    ///
+    /// # Safety
+    /// The mapping is [locked](super::mapped_range), and mapped.
+    pub(super) unsafe fn restore_access(
         &self,
         now: &MappedRange,
         before: AccessState,
@@ -276,25 +294,39 @@ impl Shared {
         let (current, old) = (self.cpu_access(&now.access), self.cpu_access(&before));
         // The old view still exists, but may have lost its access.
         if current != old {
-            self.protect_view(now.range(), old)?;
+            // SAFETY: the caller's promise.
+            unsafe { self.protect_view(now.range(), old) }?;
         }
         let granted = now.access.runtime_granted;
         let access = AccessState { runtime_granted: granted, ..before };
         let restored = MappedRange { access, ..*now };
-        self.drop_unused_view(&restored, &now.access);
+        // SAFETY: the caller's promise.
+        unsafe { self.drop_unused_view(&restored, &now.access) };
         let agents = attempted.intersection(granted).difference(self.cpus);
         let change = AccessChange { agents, access: before.requested };
-        self.grant_gpus_in_runtime(now.range(), &self.request_all(&restored, &change))?;
-        self.set_entries(&restored, agents, &mut AgentSet::default())?;
+        let request = self.request_all(&restored, &change);
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.grant_gpus_in_runtime(now.range(), &request)?;
+            self.set_entries(&restored, agents, &mut AgentSet::default())?;
+        }
         Ok(restored)
     }
 
-    fn set_access_in_runtime(&self, range: Range, request: &Request) -> Result<(), ErrorKind> {
+    /// Sends a request for adjacent whole mappings.
+    ///
+    /// # Safety
+    /// The range is [locked](super::mapped_range), and mapped.
+    unsafe fn set_access_in_runtime(
+        &self,
+        range: Range,
+        request: &Request,
+    ) -> Result<(), ErrorKind> {
         if request.list.is_empty() {
             return Ok(());
         }
         let result = self.call_shared(|native| {
-            // SAFETY: the reservation is locked, and the range consists of whole mappings.
+            // SAFETY: the caller's promise.
             unsafe { native.set_access(range.start, range.size, &request.list) }
         });
         if result.is_err() && !request.agents.intersection(self.cpus).is_empty() {
@@ -307,13 +339,21 @@ impl Shared {
 
     /// Sends a request for GPUs, some of which possibly have no access yet, as part of a rollback or of a mapping that
     /// is mapped again.
-    fn grant_gpus_in_runtime(&self, range: Range, request: &Request) -> Result<(), ErrorKind> {
+    ///
+    /// # Safety
+    /// As for [`set_access_in_runtime`](Self::set_access_in_runtime).
+    unsafe fn grant_gpus_in_runtime(
+        &self,
+        range: Range,
+        request: &Request,
+    ) -> Result<(), ErrorKind> {
         if request.list.is_empty() {
             return Ok(());
         }
         self.with_descriptor(|| {
             self.check_descriptor()?;
-            self.set_access_in_runtime(range, request)
+            // SAFETY: the caller's promise.
+            unsafe { self.set_access_in_runtime(range, request) }
         })
     }
 

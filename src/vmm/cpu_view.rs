@@ -37,7 +37,6 @@ pub(super) struct CpuAccess {
     dma_buf_works: AtomicBool,
 }
 
-// As in `mapped_range`, the reservation is locked during these functions, and the range is a mapping.
 impl Shared {
     /// Returns the access of this process's loads and stores: the highest access of any CPU agent, because
     /// all CPUs share one address space.
@@ -65,7 +64,10 @@ impl Shared {
     /// descriptor.
     ///
     /// Returns `false` if the runtime has to map the memory for the CPU.
-    pub(super) fn change_view(
+    ///
+    /// # Safety
+    /// The mapping is [locked](super::mapped_range), and mapped.
+    pub(super) unsafe fn change_view(
         &self,
         mapping: &MappedRange,
         new: &AccessState,
@@ -75,9 +77,11 @@ impl Shared {
             return Ok(true);
         }
         if now != Access::None || self.runtime_mapped_for_cpu(&mapping.access) {
-            return self.protect_view(mapping.range(), new).map(|()| true);
+            // SAFETY: the caller's promise.
+            return unsafe { self.protect_view(mapping.range(), new) }.map(|()| true);
         }
-        let is_mapped = !self.by_runtime() && self.map_dma_buf(mapping, new)?;
+        // SAFETY: the caller's promise.
+        let is_mapped = !self.by_runtime() && unsafe { self.map_dma_buf(mapping, new) }?;
         // With an offset, the runtime would map the start of the memory.
         if !is_mapped && mapping.offset != 0 {
             return Err(Feature::CpuAccessAtOffset.into());
@@ -86,27 +90,45 @@ impl Shared {
     }
 
     /// Changes the protection of the view, if the CPU has one.
-    pub(super) fn protect_view(&self, range: Range, access: Access) -> Result<(), ErrorKind> {
-        // SAFETY: the range is a mapping; the caller requested that accesses without permission fault.
+    ///
+    /// # Safety
+    /// The range is [locked](super::mapped_range), and mapped.
+    pub(super) unsafe fn protect_view(
+        &self,
+        range: Range,
+        access: Access,
+    ) -> Result<(), ErrorKind> {
+        // SAFETY: the caller's promise. The user of the library requested that accesses without permission fault.
         unsafe { protect(range.start, range.size, protection(access)) }
             .map_err(|errno| ErrorKind::of_system("mprotect", errno))
     }
 
     /// Limits the view to the CPU's access. The runtime has just mapped the memory for the CPU, readable and writable.
-    pub(super) fn limit_view(&self, range: Range, access: &AccessState) -> Result<(), ErrorKind> {
+    ///
+    /// # Safety
+    /// The range is [locked](super::mapped_range), and mapped.
+    pub(super) unsafe fn limit_view(
+        &self,
+        range: Range,
+        access: &AccessState,
+    ) -> Result<(), ErrorKind> {
         match self.cpu_access(access) {
             Access::ReadWrite => Ok(()),
-            less => self.protect_view(range, less),
+            // SAFETY: the caller's promise.
+            less => unsafe { self.protect_view(range, less) },
         }
     }
 
     /// Removes the view of a mapping that had a view before and does not need it now. Never fails: if the kernel
     /// cannot remove the view, the view stays, without access.
-    pub(super) fn drop_unused_view(&self, now: &MappedRange, before: &AccessState) {
+    ///
+    /// # Safety
+    /// The mapping is [locked](super::mapped_range), and mapped.
+    pub(super) unsafe fn drop_unused_view(&self, now: &MappedRange, before: &AccessState) {
         let needed = self.cpu_access(&now.access) != Access::None
             || self.runtime_mapped_for_cpu(&now.access);
         if self.has_own_view(before) && !needed {
-            // SAFETY: the range is a mapping, and only this library's view of it is replaced.
+            // SAFETY: the caller's promise. Only this library's view is replaced.
             let _ = unsafe { block_access(now.start, now.size) };
         }
     }
@@ -127,7 +149,10 @@ impl Shared {
     }
 
     /// Maps the memory's dma-buf for the CPU. Returns `false` if the runtime has to map the memory instead.
-    fn map_dma_buf(&self, mapping: &MappedRange, access: Access) -> Result<bool, ErrorKind> {
+    ///
+    /// # Safety
+    /// The mapping is [locked](super::mapped_range), and mapped. The CPU has no view of it.
+    unsafe fn map_dma_buf(&self, mapping: &MappedRange, access: Access) -> Result<bool, ErrorKind> {
         let handles = &self.ledger.handles;
         let Range { start, size } = mapping.range();
         let memory = handles.with_live(mapping.handle, |it| {
@@ -151,8 +176,7 @@ impl Shared {
             _ => try_map_shared(descriptor.as_fd(), protection(access)),
         };
         let mapped = can_be_mapped.and_then(|()| {
-            // SAFETY: the range is a mapping, in which the runtime has left no hole: only its inaccessible
-            // mapping is replaced.
+            // SAFETY: the caller's promise. The runtime has left no hole: only its inaccessible mapping is replaced.
             unsafe {
                 map_shared(descriptor.as_fd(), mapping.offset, start, size, protection(access))
             }

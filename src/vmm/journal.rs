@@ -10,6 +10,9 @@
 //! | [`Step::Map`] | unmap |
 //! | [`Step::Unmap`] | map, and restore the access |
 //! | [`Step::Access`] | restore the access; if a GPU was granted access for the first time, unmap and map again |
+//!
+//! The journal's guards lock the reservations of all targets. Only the journal changes which targets are mapped. The
+//! unsafe calls for a target rely on both.
 
 use super::Shared;
 use super::access_change::AccessChange;
@@ -36,15 +39,28 @@ pub(super) struct Target<'c> {
     guard: usize,
     /// The agents in the operation's requests to the runtime, successful or not.
     pub attempted: AgentSet,
-    /// Whether the runtime has mapped it.
-    pub mapped: bool,
-    /// Whether the operation, or its rollback, has mapped it. Unmapping it then undoes all changes to it.
-    pub is_new: bool,
-    /// Whether a failed rollback has left its state unknown. If it is not mapped, the ledger still lists it, which
-    /// keeps its memory.
-    lost: bool,
+    state: State,
     /// Whether the ledger listed it before the operation.
     listed: bool,
+}
+
+/// Whether the runtime has mapped a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Mapped as before the operation, except for changes of access.
+    AsBefore,
+    /// Mapped by the operation. Unmapping it undoes all changes to it.
+    New,
+    Unmapped,
+    /// Unknown, because a rollback has failed. If the ledger listed the target, it still does, which keeps its
+    /// memory.
+    Unknown,
+}
+
+impl Target<'_> {
+    fn is_mapped(&self) -> bool {
+        matches!(self.state, State::AsBefore | State::New)
+    }
 }
 
 /// A step on a target, or on a group of adjacent targets.
@@ -102,9 +118,7 @@ impl<'a, 'c> Journal<'a, 'c> {
             change,
             guard,
             attempted: AgentSet::NONE,
-            mapped: listed,
-            is_new: false,
-            lost: false,
+            state: if listed { State::AsBefore } else { State::Unmapped },
             listed,
         });
     }
@@ -150,7 +164,7 @@ impl<'a, 'c> Journal<'a, 'c> {
         }
         let gpus = |agents: AgentSet| !agents.difference(self.shared.cpus).is_empty();
         self.targets.iter().any(|target| {
-            let was_unmapped = target.listed && (target.is_new || !target.mapped);
+            let was_unmapped = target.listed && target.state != State::AsBefore;
             gpus(target.attempted) || was_unmapped && gpus(target.before.runtime_granted)
         })
     }
@@ -179,7 +193,9 @@ impl<'a, 'c> Journal<'a, 'c> {
             let is_unmapped =
                 self.operation == Operation::Unmap && !self.broken.contains(&reservation.base);
             if !is_unmapped && reservation.quarantined().is_some() {
-                self.targets[group].iter_mut().for_each(|target| target.lost = true);
+                let unmapped = |target: &&mut Target<'_>| !target.is_mapped();
+                let targets = self.targets[group].iter_mut().filter(unmapped);
+                targets.for_each(|target| target.state = State::Unknown);
             }
         }
     }
@@ -188,7 +204,7 @@ impl<'a, 'c> Journal<'a, 'c> {
     fn undo(&mut self, step: Step, group: Indexes<usize>) -> Result<(), ErrorKind> {
         let alone = group.len() == 1;
         group.rev().try_for_each(|index| match step {
-            Step::Map if self.targets[index].mapped => self.undo_map(index),
+            Step::Map if self.targets[index].is_mapped() => self.undo_map(index),
             Step::Map => Ok(()),
             Step::Unmap => self.undo_unmap(index, alone),
             Step::Access => self.undo_access(index),
@@ -209,34 +225,39 @@ impl<'a, 'c> Journal<'a, 'c> {
     /// Undoes the unmap of a mapping. `alone` is false if the runtime unmapped adjacent mappings with it.
     fn undo_unmap(&mut self, index: usize, alone: bool) -> Result<(), ErrorKind> {
         let (shared, now) = (self.shared, self.targets[index].now);
-        if !self.targets[index].mapped {
+        if !self.targets[index].is_mapped() {
             return self.map_as_before(index);
         }
         // The runtime failed. It may have unmapped some of the adjacent mappings, and revoked the access of some
         // agents to the next one. A single mapping is still mapped.
         if !alone && !shared.is_mapped(&now)? {
             // Protects foreign mappings, which mapping again would replace.
-            shared.keep_reserved(&now)?;
+            // SAFETY: the target is locked, and was just unmapped.
+            unsafe { shared.keep_reserved(&now) }?;
         } else if shared.can_restore_grants(&now.access)
-            && shared.restore_access(&now, now.access, now.access.runtime_granted).is_ok()
+            // SAFETY: the target is locked, and mapped.
+            && unsafe { shared.restore_access(&now, now.access, now.access.runtime_granted) }
+                .is_ok()
         {
             return Ok(());
         } else {
             self.raw_unmap(index..index + 1)?.map_or(Ok(()), Err)?;
         }
-        self.targets[index].mapped = false;
+        self.targets[index].state = State::Unmapped;
         self.map_as_before(index)
     }
 
     fn undo_access(&mut self, index: usize) -> Result<(), ErrorKind> {
         let target = &self.targets[index];
-        if target.is_new || !target.mapped {
+        if target.state != State::AsBefore {
             return Ok(());
         }
         let granted = target.before.runtime_granted.union(self.shared.cpus);
         if target.attempted.difference(granted).is_empty() {
             let (now, before) = (target.now, target.before);
-            self.targets[index].now = self.shared.restore_access(&now, before, target.attempted)?;
+            // SAFETY: the target is locked, and mapped.
+            let restored = unsafe { self.shared.restore_access(&now, before, target.attempted) };
+            self.targets[index].now = restored?;
             return Ok(());
         }
         // Only unmapping revokes access that a GPU did not have before.
@@ -250,7 +271,7 @@ impl<'a, 'c> Journal<'a, 'c> {
         let target = &self.targets[index];
         let before = MappedRange { access: target.before, ..target.now };
         match self.map_with_access(index, &before, true) {
-            Err(failure) if self.targets[index].mapped && !failure.is_hole() => {
+            Err(failure) if self.targets[index].is_mapped() && !failure.is_hole() => {
                 self.undo_map(index)?;
                 self.map_with_access(index, &before, true)
             }
@@ -277,13 +298,14 @@ impl<'a, 'c> Journal<'a, 'c> {
                 if roll_back { self.raw_map(index) } else { self.map(index) }
             })?;
             let mut granted = AgentSet::NONE;
-            let outcome = self.shared.grant(&mapping, &mut granted);
+            // SAFETY: the target is locked, and was just mapped.
+            let outcome = unsafe { self.shared.grant(&mapping, &mut granted) };
             let target = &mut self.targets[index];
             target.now.access = AccessState { runtime_granted: granted, ..mapping.access };
             match outcome {
                 Ok(()) => {
                     target.attempted = if roll_back { AgentSet::NONE } else { granted };
-                    target.is_new = !roll_back;
+                    target.state = if roll_back { State::AsBefore } else { State::New };
                     return Ok(());
                 }
                 Err(failure) => {
@@ -292,7 +314,7 @@ impl<'a, 'c> Journal<'a, 'c> {
                         return Err(failure);
                     }
                     if let Err(error) = self.undo_map(index) {
-                        if !self.targets[index].mapped {
+                        if !self.targets[index].is_mapped() {
                             self.quarantine(index, failure.clone(), Some(error));
                         }
                         return Err(failure);
@@ -305,8 +327,9 @@ impl<'a, 'c> Journal<'a, 'c> {
     /// Maps a target without recording a step.
     fn raw_map(&mut self, index: usize) -> Result<(), ErrorKind> {
         let target = &mut self.targets[index];
-        self.shared.map_in_runtime(&target.now)?;
-        (target.mapped, target.is_new) = (true, true);
+        // SAFETY: the target is locked, not mapped, and counted by its handle.
+        unsafe { self.shared.map_in_runtime(&target.now) }?;
+        target.state = State::New;
         target.now.access = AccessState::default();
         Ok(())
     }
@@ -317,11 +340,13 @@ impl<'a, 'c> Journal<'a, 'c> {
         let group = &mut self.targets[group];
         let start = group.first().map_or(0, |target| target.now.start);
         let size = group.iter().map(|target| target.now.size).sum();
-        self.shared.unmap_in_runtime(Range { start, size })?;
+        // SAFETY: the targets are locked, and mapped.
+        unsafe { self.shared.unmap_in_runtime(Range { start, size }) }?;
         let mut lost = None;
         for target in group {
-            target.mapped = false;
-            lost = lost.or(self.shared.keep_reserved(&target.now).err());
+            target.state = State::Unmapped;
+            // SAFETY: the target is locked, and was just unmapped.
+            lost = lost.or(unsafe { self.shared.keep_reserved(&target.now) }.err());
         }
         Ok(lost)
     }
@@ -346,8 +371,9 @@ impl<'a, 'c> Journal<'a, 'c> {
         {
             return Err(self.abort(failure));
         }
-        for it in self.targets.iter().filter(|it| it.mapped) {
-            self.shared.drop_unused_view(&it.now, &it.before);
+        for it in self.targets.iter().filter(|it| it.is_mapped()) {
+            // SAFETY: the target is locked, and mapped.
+            unsafe { self.shared.drop_unused_view(&it.now, &it.before) };
         }
         self.finish();
         self.check_quarantine()
@@ -384,19 +410,19 @@ impl<'a, 'c> Journal<'a, 'c> {
             }
             // Removes mappings before it inserts others, which may have the same addresses.
             let is_replaced = |lost: &Target| {
-                let mut new = self.targets.iter().filter(|it| it.mapped && !it.listed);
+                let mut new = self.targets.iter().filter(|it| it.is_mapped() && !it.listed);
                 new.any(|it| it.now.range().overlaps(lost.now.range()))
             };
-            for target in self.targets.iter().filter(|target| !target.mapped) {
+            for target in self.targets.iter().filter(|target| !target.is_mapped()) {
                 if target.listed {
-                    if target.lost && !is_replaced(target) {
+                    if target.state == State::Unknown && !is_replaced(target) {
                         continue;
                     }
                     locked[target.guard].remove(target.now.start);
                 }
                 dead.extend(handles.decrement(target.now.handle, |record| record.mappings -= 1));
             }
-            for (index, target) in self.targets.iter().enumerate().filter(|it| it.1.mapped) {
+            for (index, target) in self.targets.iter().enumerate().filter(|it| it.1.is_mapped()) {
                 let (mappings, now) = (&mut locked[target.guard], &target.now);
                 if !target.listed {
                     let named = self.names.binary_search_by_key(&index, |it| it.0);

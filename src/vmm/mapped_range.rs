@@ -1,4 +1,10 @@
 //! Maps and unmaps ranges in the runtime, and keeps their addresses reserved.
+//!
+//! # Safety
+//!
+//! The unsafe functions of this module, and those that refer to it, change a mapping in the runtime and in this
+//! process. Their caller holds the lock of the mapping's reservation (`ReservationGuard`). The range consists of
+//! whole mappings of this library, or was just unmapped. Otherwise the functions replace memory of other code.
 
 use super::Shared;
 use super::ledger::{MappedRange, Range};
@@ -12,23 +18,27 @@ pub(super) fn hole_not_filled(range: Range, errno: Errno) -> ErrorKind {
     ErrorKind::HoleNotFilled { address: range.address(), size: range.size, errno }
 }
 
-// Every function below is called while the reservation is locked. The ledger lists the range as a mapping of a live
-// handle, or is about to list it. This makes the unsafe calls sound.
 impl Shared {
     /// Maps memory. No agent has access yet.
-    pub(super) fn map_in_runtime(&self, mapping: &MappedRange) -> Result<(), ErrorKind> {
+    ///
+    /// # Safety
+    /// The reservation is locked, the range is empty, and the handle counts the mapping.
+    pub(super) unsafe fn map_in_runtime(&self, mapping: &MappedRange) -> Result<(), ErrorKind> {
         self.call_shared(|native| {
-            // SAFETY: the range is reserved and empty, and the handle counts the mapping.
+            // SAFETY: the caller's promise.
             unsafe { native.map(mapping.start, mapping.size, mapping.native) }
         })
         .map_err(|failure| ErrorKind::of_call(failure, mapping.size))
     }
 
     /// Unmaps adjacent whole mappings.
-    pub(super) fn unmap_in_runtime(&self, range: Range) -> Result<(), ErrorKind> {
+    ///
+    /// # Safety
+    /// The range is [locked](self), and mapped.
+    pub(super) unsafe fn unmap_in_runtime(&self, range: Range) -> Result<(), ErrorKind> {
         self.call_shared(|native| {
-            // SAFETY: the range consists of whole mappings. Code that still uses the memory dereferences a
-            // dangling pointer, which is unsafe itself.
+            // SAFETY: the caller's promise. Code that still uses the memory dereferences a dangling pointer, which
+            // is unsafe itself.
             unsafe { native.unmap(range.start, range.size) }
         })
         .map_err(|failure| ErrorKind::of_call(failure, range.size))
@@ -45,15 +55,18 @@ impl Shared {
 
     /// Keeps the addresses of an unmapped range reserved, if the runtime has left an address-space hole or
     /// the old memory in it.
-    pub(super) fn keep_reserved(&self, mapping: &MappedRange) -> Result<(), ErrorKind> {
+    ///
+    /// # Safety
+    /// The range is [locked](self), and was just unmapped.
+    pub(super) unsafe fn keep_reserved(&self, mapping: &MappedRange) -> Result<(), ErrorKind> {
         let range @ Range { start, size } = mapping.range();
         let lost = |errno| hole_not_filled(range, errno);
         if self.quirks.cpu_unmap_leaves_hole && self.runtime_mapped_for_cpu(&mapping.access) {
             return fill_hole(start, size).map_err(lost);
         }
         if self.quirks.unmap_keeps_memory || self.has_own_view(&mapping.access) {
-            // SAFETY: the range was a mapping in a locked reservation of this library, and the runtime has
-            // left no hole: only the runtime's inaccessible mapping or this library's view is replaced.
+            // SAFETY: the caller's promise. The runtime has left no hole: only its inaccessible mapping or this
+            // library's view is replaced.
             return unsafe { block_access(start, size) }.map_err(lost);
         }
         Ok(())

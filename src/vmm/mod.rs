@@ -437,7 +437,8 @@ impl Drop for Shared {
             let unmapped = self.replace(Operation::Unmap, &[range], Expected::Any, &mut []);
             if let Err(error) = unmapped {
                 // The state is unknown, but the runtime must not stop while the range is mapped.
-                let result = self.unmap_in_runtime(range);
+                // SAFETY: no other thread can use the ledger any more, which lists the range as mapped.
+                let result = unsafe { self.unmap_in_runtime(range) };
                 if result.is_err() {
                     self.runtime.stay_started();
                 }

@@ -155,7 +155,6 @@ impl Vmm {
     }
 }
 
-// As in `mapped_range`, the reservation is locked during these functions, and the range is a mapping.
 impl Shared {
     /// Returns the GPUs whose page tables the library controls.
     pub(super) fn controlled(&self) -> AgentSet {
@@ -190,7 +189,10 @@ impl Shared {
     /// Writes the entries of a mapping in the page tables of `agents`. Omits agents whose page table is not
     /// controlled, or that the runtime has not granted access. Adds the agents whose entries may have changed to
     /// `attempted`. No GPU may use the mapping during the call.
-    pub(super) fn set_entries(
+    ///
+    /// # Safety
+    /// The mapping is [locked](super::mapped_range), and mapped.
+    pub(super) unsafe fn set_entries(
         &self,
         mapping: &MappedRange,
         agents: AgentSet,
@@ -209,7 +211,7 @@ impl Shared {
                 let permissions = self.permissions(access.requested.get(agent));
                 let buffer = space.import(descriptor.as_fd())?;
                 attempted.insert(agent);
-                // SAFETY: the range is a mapping of this memory, and the runtime has granted the GPU access.
+                // SAFETY: the caller's promise. The runtime has granted the GPU access.
                 unsafe { buffer.replace(start, size, offset, permissions) }?;
             }
             Ok(())
