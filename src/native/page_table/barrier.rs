@@ -62,7 +62,7 @@ enum State {
 const RETRIED: &[Errno] = &[Errno::INTR];
 
 impl KfdPage {
-    /// Allocates the page for some GPUs of this process, identified as on `/dev/kfd`.
+    /// Allocates the page for some GPUs, given by their identifiers on `/dev/kfd`.
     pub fn open(gpus: &[u32]) -> Result<Self, DriverError> {
         let kfd = open_device(Path::new("/dev/kfd"))?;
         // SAFETY: without MAP_FIXED the kernel chooses unused addresses.

@@ -1,8 +1,7 @@
 //! Changes entries of GPUs' page tables, and waits until changes have taken effect.
 //!
 //! ROCr passes permissions to libdrm's `amdgpu_bo_va_op`, which drops them. The kernel supports permissions and
-//! offsets.
-//! This module therefore calls the copy of libdrm that ROCr has loaded ([`Libdrm`]). That copy has one DRM
+//! offsets. This module therefore calls the copy of libdrm that ROCr has loaded ([`Libdrm`]). That copy has one DRM
 //! file for each GPU, with the GPU's address space ([`AddressSpace`]), and counts imports of memory, ROCr's
 //! and this library's together ([`Buffer`]). A raw `PRIME_FD_TO_HANDLE` has no count: closing its handle would
 //! close ROCr's.
