@@ -167,7 +167,8 @@ impl Shared {
             // Memory of the fabric has no dma-buf that could be exported.
             return Ok(false);
         }
-        let descriptor = self.export(exportable)?;
+        // SAFETY: the mapping keeps the memory alive.
+        let descriptor = unsafe { self.export(exportable) }?;
         let works = !is_foreign && self.cpu_access.dma_buf_works.load(Ordering::Relaxed);
         // A view of a read-only descriptor could never become writable.
         let can_be_mapped = match fcntl_getfl(&descriptor) {

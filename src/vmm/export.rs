@@ -144,7 +144,9 @@ impl Shared {
     }
 
     fn export_part(&self, part: &Part) -> Result<Segment, ErrorKind> {
-        segment(self.export_live(part.handle)?, part.offset as u64, part.length)
+        // SAFETY: `use_parts` has counted a use of the handle, which keeps the memory alive.
+        let descriptor = unsafe { self.export_live(part.handle) }?;
+        segment(descriptor, part.offset as u64, part.length)
     }
 
     fn export_pool_memory(&self, range: Range, record: &Record) -> Result<Segment, ErrorKind> {

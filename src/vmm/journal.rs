@@ -433,7 +433,7 @@ impl<'a, 'c> Journal<'a, 'c> {
             }
         }
         for record in dead {
-            self.shared.release_memory(self.operation, &record);
+            self.shared.release_memory(self.operation, record);
         }
     }
 }

@@ -463,7 +463,7 @@ impl Drop for Shared {
         // Last, because quarantined memory may still be mapped.
         for record in self.ledger.handles.drain() {
             if !kept.iter().any(|it| it.native == record.native) {
-                self.release_memory(Operation::Release, &record);
+                self.release_memory(Operation::Release, record);
             }
         }
     }

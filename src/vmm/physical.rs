@@ -173,14 +173,14 @@ impl Shared {
     /// Ends a use of a handle's memory. Releases the memory if nothing references, maps or uses it any more.
     pub(super) fn end_use(&self, operation: Operation, handle: Handle) {
         if let Some(record) = self.ledger.handles.decrement(handle, |it| it.uses -= 1) {
-            self.release_memory(operation, &record);
+            self.release_memory(operation, record);
         }
     }
 
     /// Releases memory whose handle was removed. If that fails, or a GPU may still use it, quarantines it.
-    pub(super) fn release_memory(&self, operation: Operation, memory: &HandleRecord) {
+    pub(super) fn release_memory(&self, operation: Operation, memory: HandleRecord) {
         let release = |native: &Native| {
-            // SAFETY: nothing references, maps or uses the memory, and its handle was removed.
+            // SAFETY: nothing references, maps or uses the memory: its record was removed, and is dropped here.
             unsafe { native.handle_release(memory.native) }
         };
         let released = self.wait_if_due().and_then(|()| {

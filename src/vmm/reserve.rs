@@ -90,27 +90,33 @@ impl Shared {
         let failed = |failure| ErrorKind::of_call(failure, size);
         let mut start = self.reserve_at(hint, size, alignment).map_err(failed)?;
         if exact && start != hint {
-            self.unreserve(start, size).map_err(failed)?;
+            // SAFETY: the range was just reserved.
+            unsafe { self.unreserve(start, size) }.map_err(failed)?;
             return Err(taken);
         }
         // AMD's runtime ignores the alignment if the hint is free.
         if start % alignment != 0 {
-            self.unreserve(start, size).map_err(failed)?;
+            // SAFETY: the range was just reserved.
+            unsafe { self.unreserve(start, size) }.map_err(failed)?;
             start = self.reserve_at(0, size, alignment).map_err(failed)?;
         }
-        self.insert_reservation(Range { start, size })
+        // SAFETY: the range was just reserved.
+        unsafe { self.insert_reservation(Range { start, size }) }
     }
 
     /// Adds a range that the runtime has reserved to the ledger.
-    fn insert_reservation(&self, range: Range) -> Result<Arc<Reservation>, ErrorKind> {
+    ///
+    /// # Safety
+    /// The runtime has just reserved the range, and nothing is mapped in it.
+    unsafe fn insert_reservation(&self, range: Range) -> Result<Arc<Reservation>, ErrorKind> {
         // ROCm 6.1 leaves reserved addresses writable; a reservation must not be accessible.
         if !self.native().reserves_aligned() {
-            // SAFETY: the runtime has just reserved this range for this library, which has mapped nothing
-            // in it.
+            // SAFETY: the caller's promise.
             let closed = unsafe { block_access(range.start, range.size) };
             if let Err(errno) = closed {
                 // Quarantines the range if this fails.
-                let _ = self.unreserve(range.start, range.size);
+                // SAFETY: the caller's promise.
+                let _ = unsafe { self.unreserve(range.start, range.size) };
                 return Err(ErrorKind::of_system("mmap", errno));
             }
         }
@@ -142,17 +148,20 @@ impl Shared {
         if address % alignment == 0 || hint != 0 || self.native().reserves_aligned() {
             return Ok(address);
         }
-        self.unreserve(address, size)?;
+        // SAFETY: the range was just reserved.
+        unsafe { self.unreserve(address, size) }?;
         // Reserves a range that is larger by the alignment and contains an aligned part, frees it, and
         // reserves the aligned part by address. Tries again if another thread has reserved that part first.
         let mut last = nothing_left;
         for _ in 0..16 {
             let Some(larger) = size.checked_add(alignment) else { return Err(last) };
             let found = reserve(0, larger)?;
-            self.unreserve(found, larger)?;
+            // SAFETY: the range was just reserved.
+            unsafe { self.unreserve(found, larger) }?;
             match reserve(found.next_multiple_of(alignment), size) {
                 Ok(address) if address % alignment == 0 => return Ok(address),
-                Ok(address) => self.unreserve(address, size)?,
+                // SAFETY: the range was just reserved.
+                Ok(address) => unsafe { self.unreserve(address, size) }?,
                 Err(failure) => last = failure,
             }
         }
@@ -160,8 +169,11 @@ impl Shared {
     }
 
     /// Frees unusable addresses. If that fails, quarantines them.
-    fn unreserve(&self, start: usize, size: usize) -> Result<(), Failure> {
-        // SAFETY: the runtime has just reserved this range, and nothing is mapped in it.
+    ///
+    /// # Safety
+    /// The runtime has just reserved exactly this range, and nothing is mapped in it.
+    unsafe fn unreserve(&self, start: usize, size: usize) -> Result<(), Failure> {
+        // SAFETY: the caller's promise.
         let freed = unsafe { self.native().address_free(start, size) };
         freed.inspect_err(|failure| {
             let failure = ErrorKind::of_call(*failure, size);

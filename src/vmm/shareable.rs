@@ -28,7 +28,8 @@ impl Vmm {
     ) -> Result<OwnedFd, Error> {
         self.run(Operation::ExportToShareableHandle, |shared| {
             shared.while_exporting(handle, handle_type, exportable, |memory| match handle_type {
-                HandleType::POSIX_FILE_DESCRIPTOR => shared.export(memory),
+                // SAFETY: `while_exporting` keeps the memory alive.
+                HandleType::POSIX_FILE_DESCRIPTOR => unsafe { shared.export(memory) },
                 _ => Err(Feature::HandleType.into()),
             })
         })
@@ -106,22 +107,29 @@ impl Shared {
         exported
     }
 
-    /// Exports the memory of a handle that the caller keeps alive.
-    pub(super) fn export_live(&self, handle: Handle) -> Result<OwnedFd, ErrorKind> {
+    /// Exports the memory of a handle.
+    ///
+    /// # Safety
+    /// The handle's memory stays alive during the call.
+    pub(super) unsafe fn export_live(&self, handle: Handle) -> Result<OwnedFd, ErrorKind> {
         let memory = self.ledger.handles.with_live(handle, |record| exportable(record));
         let released = || ErrorKind::invalid(Argument::Handle, handle, Problem::Released);
-        self.export(memory.ok_or_else(released)?)
+        // SAFETY: the caller's promise.
+        unsafe { self.export(memory.ok_or_else(released)?) }
     }
 
-    /// Exports physical memory as a descriptor that this library owns. The caller keeps the handle alive.
-    pub(super) fn export(&self, memory: Exportable) -> Result<OwnedFd, ErrorKind> {
+    /// Exports physical memory as a descriptor that this library owns.
+    ///
+    /// # Safety
+    /// The memory stays alive during the call.
+    pub(super) unsafe fn export(&self, memory: Exportable) -> Result<OwnedFd, ErrorKind> {
         let failed = |errno| ErrorKind::of_system("fcntl", errno);
         let Exportable { native, mapping_type, copy } = memory;
         if let Some(copy) = copy {
             return copy.map_err(failed);
         }
         let (flags, runtime_keeps) = (mapping_type.into(), self.quirks.export_keeps_descriptor);
-        // SAFETY: the caller keeps the handle alive.
+        // SAFETY: the caller's promise.
         let exported =
             self.call_exclusive(|runtime| unsafe { runtime.export(native, flags, runtime_keeps) });
         let exported = exported?.map_err(failed)?;
@@ -142,7 +150,8 @@ impl Shared {
             return Err(not_importable());
         }
         let (native, own) = self.import_memory(descriptor, size, not_importable)?;
-        let owner = self.owner_of_import(native);
+        // SAFETY: the handle was just imported, and nothing else uses it.
+        let owner = unsafe { self.owner_of_import(native) };
         let pool = owner.and_then(Agent::vmem_pool);
         let granule = pool.map_or(self.granule, |pool| pool.granule);
         let location = match owner {
@@ -189,8 +198,11 @@ impl Shared {
     }
 
     /// Returns the agent that owns imported memory, if it can be determined.
-    fn owner_of_import(&self, native: NativeHandle) -> Option<&Agent> {
-        // SAFETY: the handle was just imported, and nothing else uses it.
+    ///
+    /// # Safety
+    /// The handle is alive.
+    unsafe fn owner_of_import(&self, native: NativeHandle) -> Option<&Agent> {
+        // SAFETY: the caller's promise.
         let pool = self.call_exclusive(|runtime| unsafe { runtime.pool_of(native) }).ok();
         let mut agents = self.runtime.agents().iter();
         let of_pool = pool.and_then(|pool| {

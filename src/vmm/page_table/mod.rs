@@ -204,7 +204,8 @@ impl Shared {
             return Ok(());
         }
         self.with_descriptor(|| {
-            let descriptor = self.export_live(handle)?;
+            // SAFETY: the mapping keeps the memory alive.
+            let descriptor = unsafe { self.export_live(handle) }?;
             for agent in agents.iter() {
                 let space = self.page_tables.spaces.get(agent).and_then(Option::as_ref);
                 let Some(space) = space else { continue };
