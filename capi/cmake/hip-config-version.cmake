@@ -1,4 +1,5 @@
-# The interface of HIP 7.2, which includes HIP 6's functions for virtual memory.
+# The headers have the interface of HIP 7.2. It contains the functions for virtual memory of all older releases, so
+# requests for older versions are compatible.
 set(PACKAGE_VERSION "@HIP_VERSION@")
 set(PACKAGE_VERSION_COMPATIBLE TRUE)
 if(PACKAGE_FIND_VERSION VERSION_GREATER PACKAGE_VERSION)

@@ -1,5 +1,5 @@
-# find_package(hip) for projects that use HIP's memory and IPC calls, and no kernels. Defines hip::host
-# and hip::amdhip64, which are libhsavmm. Installed only in a drop-in folder (install --drop-in).
+# find_package(hip) for projects that use HIP's memory and IPC calls, and no kernels. Defines the targets hip::host
+# and hip::amdhip64, which link libhsavmm. Installed only in a drop-in folder (install --drop-in).
 get_filename_component(hip_PREFIX "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
 set(HIP_PLATFORM amd)
 set(HIP_COMPILER "")

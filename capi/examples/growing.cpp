@@ -60,7 +60,7 @@ int main() {
   try {
     {
       GrowingBuffer buffer(0, size_t(64) << 20);
-      std::vector<int> numbers(1 << 20), back(1 << 20);
+      std::vector<int> numbers(1 << 20), copied(1 << 20);
       for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = int(i);
       size_t bytes = numbers.size() * sizeof(int);
       for (size_t round = 1; round <= 4; ++round) {
@@ -68,10 +68,10 @@ int main() {
         char *part = static_cast<char *>(buffer.start()) + (round - 1) * bytes;
         check(hipMemcpyHtoD(part, numbers.data(), bytes));
         // The data of the first round is still at its address.
-        check(hipMemcpyDtoH(back.data(), buffer.start(), bytes));
+        check(hipMemcpyDtoH(copied.data(), buffer.start(), bytes));
         std::printf("%2zu MiB at the same address: %s\n", buffer.mapped() >> 20,
-                    back == numbers ? "contents kept" : "CONTENTS LOST");
-        if (back != numbers) return 1;
+                    copied == numbers ? "contents kept" : "CONTENTS LOST");
+        if (copied != numbers) return 1;
       }
     }
     check(hsavmm_shut_down());

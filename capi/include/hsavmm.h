@@ -3,7 +3,7 @@
  * reservations at exact addresses, revocation of a GPU's access, batches, areas, deferred unmapping, buffers, and
  * the state of the library.
  *
- * Functions return HIP's error codes. HIP's own functions: <hip/hip_runtime_api.h>.
+ * Functions return HIP's error codes. HIP's own functions are in <hip/hip_runtime_api.h>.
  */
 #ifndef HSAVMM_H
 #define HSAVMM_H
@@ -29,14 +29,15 @@ hipError_t hsavmm_use_runtime(const char *path);
  * Returns hipErrorInvalidValue if the configuration is invalid; hsavmm_last_message() contains the reason. */
 hipError_t hsavmm_use_simulation(const char *configuration);
 
-/* Sets the release of HIP whose error codes are returned where releases differ: 6 or 7. The default is
- * the value of HSA_VMM_PROFILE ("hip6", "hip7"), or 7. */
+/* Sets the major release of HIP, 6 or 7, whose error codes the library returns where these releases differ. The
+ * default is the value of HSA_VMM_PROFILE ("hip6", "hip7"), or 7. */
 hipError_t hsavmm_use_profile(int profile);
 
 /* Sets whether the library controls GPUs' page tables: 1 or 0. The default is the value of HSA_VMM_PAGE_TABLES
  * ("on", "off"), or 0. With control, hipMemAccessFlagsProtRead and hipMemAccessFlagsProtNone are enforced for GPUs,
  * hipMemMap accepts an offset, and every call has taken effect on the GPUs when it returns.
- * hsavmm_enforcement() returns whether a GPU's page table can be controlled; HSA_VMM_LOG=warn prints why not. */
+ * hsavmm_enforcement() returns whether the library controls a GPU's page table; if not, HSA_VMM_LOG=warn prints the
+ * reason. */
 hipError_t hsavmm_use_page_tables(int enabled);
 
 /* ---- State --------------------------------------------------------------------------------- */
@@ -57,10 +58,10 @@ hipError_t hsavmm_runtime(hsavmm_runtime_info *info);
 const char *hsavmm_last_message(void);
 
 typedef struct hsavmm_usage {
-  size_t reservations; /* not freed */
+  size_t reservations; /* not freed yet */
   size_t handles;      /* referenced or mapped */
   size_t mappings;
-  size_t quarantined; /* ranges that are never used again, because a call and its rollback failed */
+  size_t quarantined; /* ranges that are never used again: a rollback failed, or a signal did not fire in time */
 } hsavmm_usage;
 
 hipError_t hsavmm_count(hsavmm_usage *usage);
@@ -75,7 +76,8 @@ typedef struct hsavmm_quarantined {
  * ranges. */
 hipError_t hsavmm_quarantine(hsavmm_quarantined *list, size_t *count);
 
-/* Checks the invariants of the library's state; returns hipErrorUnknown if the library has a defect. */
+/* Checks the invariants of the library's state; returns hipErrorUnknown if one is violated by a defect of the
+ * library. */
 hipError_t hsavmm_check(void);
 
 /* ---- Virtual memory ------------------------------------------------------------------------ */
@@ -83,14 +85,14 @@ hipError_t hsavmm_check(void);
 /* Reserves addresses at exactly `ptr`. Free them with hipMemAddressFree. */
 hipError_t hsavmm_reserve_at(void *ptr, size_t size);
 
-/* Sets `*enforced` to 1 if the agent at `location` faults where hipMemSetAccess denies it access; to 0 if
- * the permission is only recorded, as for GPUs unless the library controls their page tables: AMD's driver
- * maps everything readable and writable. */
+/* Sets `*enforced` to 1 if an access that hipMemSetAccess has not granted to the agent at `location` faults. Sets
+ * `*enforced` to 0 if the library only records the agent's permissions. It only records those of GPUs whose page
+ * tables it does not control: AMD's driver maps all memory readable and writable. */
 hipError_t hsavmm_enforcement(int *enforced, const hipMemLocation *location);
 
 /* Revokes the access of agents, including GPUs, to a range of whole, adjacent mappings. The contents are kept. Where
- * the library controls the GPUs' page tables, other agents may use the mappings during the call. Otherwise the
- * mappings are unmapped for a moment, so that no agent may use them. */
+ * the library controls the GPUs' page tables, other agents may use the mappings during the call. Otherwise the call
+ * unmaps the mappings and maps them again, so no agent may use them during the call. */
 hipError_t hsavmm_revoke(void *ptr, size_t size, const hipMemLocation *locations, size_t count);
 
 typedef struct hsavmm_segment {
@@ -101,16 +103,16 @@ typedef struct hsavmm_segment {
 
 /* Exports a range as dma-bufs: mapped memory of one reservation, from any byte on, or a part of one allocation of
  * hipMalloc. Adjacent mappings are one segment if they map adjacent parts of one handle. `*count` is the capacity of
- * `segments`; the call sets it to the number of segments, and returns hipErrorInvalidValue, with no descriptor
- * open, if the capacity is too small. A descriptor keeps the memory alive, and gives access to the whole allocation,
+ * `segments`; the call sets it to the number of segments. If the capacity is too small, the call returns
+ * hipErrorInvalidValue and opens no descriptor. A descriptor keeps the memory alive, and gives access to the whole allocation,
  * not only to the segment, and also to small allocations of hipMalloc that share the dma-buf. */
 hipError_t hsavmm_export_address_range(void *ptr, size_t size, hsavmm_segment *segments,
                                        size_t *count);
 
 /* ---- Batches ------------------------------------------------------------------------------- */
 /* Each function performs all operations of a list, or none. The ranges may be in several reservations
- * and in any order, and must not overlap. Where possible, adjacent ranges take one call of the
- * runtime. A list has at most 65,536 elements. Unlike hipMemSetAccess, these functions grant the host
+ * and in any order, and must not overlap. Where possible, the library makes one call of the runtime for
+ * adjacent ranges. A list has at most 65,536 elements. Unlike hipMemSetAccess, these functions grant the host
  * access only if `desc` names it. */
 
 typedef struct hsavmm_mapping {
@@ -144,8 +146,8 @@ hipError_t hsavmm_set_access_many(const hsavmm_range *ranges, size_t count,
 hipError_t hsavmm_unmap_many(const hsavmm_range *ranges, size_t count);
 
 /* ---- Areas --------------------------------------------------------------------------------- */
-/* Memory whose properties a few flags select, as in AML (Argonne's memory library). An area itself has no memory;
- * hsavmm_area_mmap() maps memory of any size. */
+/* An area stands for memory with properties that its flags select, as in AML (Argonne's memory library). Creating an
+ * area allocates no memory; hsavmm_area_mmap() maps memory of any size. */
 
 /* A number that is checked in every call, not a pointer. */
 typedef struct hsavmm_area *hsavmm_area_t;
@@ -158,19 +160,19 @@ typedef struct hsavmm_area *hsavmm_area_t;
 
 /* Creates an area of a device; a negative `device` is the current device. */
 hipError_t hsavmm_area_create(hsavmm_area_t *area, int device, unsigned int flags);
-/* Maps memory with the properties of an area. `host` is null, except for areas that map existing memory, of which it is
- * the start. The caller must not free existing memory until it is unmapped. */
+/* Maps memory with the properties of an area. If the area maps existing memory, `host` is the start of that memory,
+ * and the caller must not free the memory until it is unmapped; otherwise `host` is null. */
 hipError_t hsavmm_area_mmap(hsavmm_area_t area, void **ptr, size_t size, void *host);
-/* Returns the device's address of memory that starts at `ptr`. It differs from `ptr` only for mapped host
- * memory. */
+/* Returns the device's address of memory that starts at `ptr`. The address can differ from `ptr` only for existing
+ * memory (HSAVMM_AREA_MAPPED without HOST). */
 hipError_t hsavmm_area_device_pointer(hsavmm_area_t area, void **device_ptr, void *ptr);
 hipError_t hsavmm_area_munmap(hsavmm_area_t area, void *ptr);
 /* Returns hipErrorIllegalState while memory of the area is mapped. */
 hipError_t hsavmm_area_destroy(hsavmm_area_t area);
 
 /* ---- Deferred unmapping -------------------------------------------------------------------- */
-/* A retire queue unmaps ranges when HSA signals show that no agent uses them any more. Like areas, queues
- * are numbers. */
+/* A retire queue unmaps ranges when HSA signals show that no agent uses them any more. A queue is identified by a
+ * number, as an area is. */
 typedef struct hsavmm_retire_queue *hsavmm_retire_queue_t;
 
 #define HSAVMM_SIGNAL_AT_MOST 0  /* completion signals, which agents decrement to 0 */
@@ -183,44 +185,44 @@ typedef struct hsavmm_signal {
 } hsavmm_signal;
 
 #define HSAVMM_RETIRE_MAX_SIGNALS 8
-#define HSAVMM_RETIRE_NO_THREAD 0x1 /* no thread unmaps, only the program's calls of poll and drain */
+#define HSAVMM_RETIRE_NO_THREAD 0x1 /* no thread: only the program's calls of poll and drain unmap */
 
 typedef struct hsavmm_retire_report {
   size_t retired; /* mappings unmapped since the last report */
   size_t pending; /* mappings in the queue */
   size_t failed;  /* mappings that left the queue since the last report and were not unmapped */
-  void *address;  /* of the first failed mapping, with its size and reason; null if there is none */
-  size_t size;
-  char reason[240];
+  void *address;  /* the first failed mapping; null if there is none */
+  size_t size;    /* of that mapping */
+  char reason[240]; /* why that mapping was not unmapped */
 } hsavmm_retire_report;
 
-/* Creates a queue of at most `capacity` mappings, which may be up to 16,777,216. After `limit` milliseconds (0: ten
+/* Creates a queue of at most `capacity` mappings. The maximum of `capacity` is 16,777,216. After `limit` milliseconds (0: ten
  * seconds), a mapping whose signals have not fired is quarantined: it stays mapped and is never used again
  * (hsavmm_quarantine). */
 hipError_t hsavmm_retire_create(hsavmm_retire_queue_t *queue, size_t capacity, unsigned int limit,
                                 unsigned int flags);
 /* Submits a range of whole mappings, to be unmapped when every signal meets its condition; without signals,
- * as soon as possible. Does not allocate memory, and waits for no call of the runtime. Afterwards, the program
+ * as soon as possible. Does not allocate memory, and does not wait for calls of the runtime. Afterwards, the program
  * must not unmap the range. It may release the handles at once. It may destroy the signals and free the addresses only
  * after the range was unmapped. Returns hipErrorOutOfMemory if the queue is full, and hipErrorInvalidValue if the range
- * has more mappings than the queue's capacity: then nothing was submitted. */
+ * has more mappings than the queue's capacity. In both cases nothing was submitted. */
 hipError_t hsavmm_retire_submit(hsavmm_retire_queue_t queue, void *ptr, size_t size,
                                 const hsavmm_signal *signals, size_t count);
 /* Unmaps the ranges whose signals have fired, without waiting for others. Returns hipSuccess even if mappings could not
- * be unmapped: `report` describes the first of them. hsavmm_quarantine() lists mappings that stay mapped for this
- * reason. */
+ * be unmapped: `report` describes the first of them. hsavmm_quarantine() lists those that stay mapped. */
 hipError_t hsavmm_retire_poll(hsavmm_retire_queue_t queue, hsavmm_retire_report *report);
 /* Waits until all mappings that were submitted before this call are unmapped or quarantined, at most `limit`
  * milliseconds. */
 hipError_t hsavmm_retire_drain(hsavmm_retire_queue_t queue, unsigned int limit,
                                hsavmm_retire_report *report);
-/* Destroys a queue. Waits until it is empty, at most its time limit. hsavmm_shut_down does the same for every
- * queue. */
+/* Destroys a queue. Waits until the queue is empty, at most the queue's time limit. hsavmm_shut_down does the same
+ * for every queue. */
 hipError_t hsavmm_retire_destroy(hsavmm_retire_queue_t queue);
 
 /* ---- Buffers ------------------------------------------------------------------------------- */
-/* Memory of one device. No agent has access until it is granted; grants and revocations also apply to
- * memory that is added later. Copies and fills accept the buffers' addresses. Like areas, buffers are numbers. */
+/* A buffer is memory of one device. No agent has access until the program grants access. Grants and revocations also
+ * apply to memory that is added later. Copies and fills accept the buffers' addresses. A buffer is identified by a
+ * number, as an area is. */
 
 /* A buffer that grows and shrinks in place: `maximum` bytes of addresses are reserved once. */
 typedef struct hsavmm_growable *hsavmm_growable_t;
@@ -247,14 +249,14 @@ hipError_t hsavmm_paged_reserve(hsavmm_paged_t *buffer, int device, size_t capac
                                 unsigned int flags);
 hipError_t hsavmm_paged_map(hsavmm_paged_t buffer, size_t first, size_t count);
 hipError_t hsavmm_paged_unmap(hsavmm_paged_t buffer, size_t first, size_t count);
-/* Submits mapped pages to a retire queue, all of them or none: a kernel may still read them. Afterwards, the program
- * cannot use the pages until the queue has unmapped them; then it can map them again. Returns hipErrorNotSupported
+/* Submits mapped pages to a retire queue, all of them or none. A kernel may still read the pages. Afterwards, the
+ * program cannot use the pages until the queue has unmapped them; then the program can map them again. Returns hipErrorNotSupported
  * for a buffer with HSAVMM_PAGED_ZERO, and otherwise the errors of hsavmm_retire_submit. */
 hipError_t hsavmm_paged_retire(hsavmm_paged_t buffer, size_t first, size_t count,
                                hsavmm_retire_queue_t queue, const hsavmm_signal *signals,
                                size_t signal_count);
-/* Also maps the memory of pages at unmapped pages of `destination`, which may be `buffer`. Each page has
- * the access of its own buffer. The memory is released when its last page is unmapped. */
+/* Maps the memory of `count` pages a second time, at unmapped pages of `destination`, which may be `buffer`. Each
+ * page has the access of its own buffer. The memory is released when the last page that maps it is unmapped. */
 hipError_t hsavmm_paged_share_pages(hsavmm_paged_t buffer, size_t first, size_t count,
                                     hsavmm_paged_t destination, size_t destination_first);
 /* Returns the number of mappings of a page's memory: pages in all buffers, including retiring pages, and mappings that
@@ -276,7 +278,7 @@ hipError_t hsavmm_pausable_pause(hsavmm_pausable_t buffer, int save);
 hipError_t hsavmm_pausable_resume(hsavmm_pausable_t buffer);
 hipError_t hsavmm_pausable_grant(hsavmm_pausable_t buffer, const hipMemLocation *locations,
                                  size_t count, hipMemAccessFlags flags);
-/* Takes effect when a paused buffer resumes. */
+/* If the buffer is paused, takes effect when the buffer resumes. */
 hipError_t hsavmm_pausable_revoke(hsavmm_pausable_t buffer, const hipMemLocation *locations,
                                   size_t count);
 hipError_t hsavmm_pausable_place(hsavmm_pausable_t buffer, void **ptr, size_t *size);
@@ -285,7 +287,7 @@ hipError_t hsavmm_pausable_destroy(hsavmm_pausable_t buffer);
 /* A ring buffer, whose memory is mapped `times` times in a row. */
 typedef struct hsavmm_ring *hsavmm_ring_t;
 
-/* `size` is rounded up to the granule. */
+/* `size` is rounded up to whole granules. */
 hipError_t hsavmm_ring_map(hsavmm_ring_t *buffer, int device, size_t size, size_t times);
 hipError_t hsavmm_ring_grant(hsavmm_ring_t buffer, const hipMemLocation *locations, size_t count,
                              hipMemAccessFlags flags);

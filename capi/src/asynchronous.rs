@@ -79,13 +79,13 @@ unsafe extern "C" fn hipMemsetAsync(
     })
 }
 
-/// Rows of bytes: the address of the first, and the distance between the starts of two rows (pitch).
+/// Rows of bytes: the address of the first row, and the distance from each row's start to the next (pitch).
 type Rows<P> = (P, usize);
 
 /// Copies `height` rows of `width` bytes.
 ///
 /// # Safety
-/// The program's own memory must contain all rows, and must be writable at the destination.
+/// Rows in the program's own memory must be readable at the source, and writable at the destination.
 unsafe fn copy_rows(
     (destination, destination_pitch): Rows<*mut c_void>,
     (source, source_pitch): Rows<*const c_void>,
@@ -102,9 +102,9 @@ unsafe fn copy_rows(
                 ..Failure::value(argument, problem)
             });
         }
-        // Checked here, so that the additions below cannot overflow.
+        // Checked here, so that the multiplications below cannot overflow.
         if pitch.checked_mul(height).is_none_or(|size| size > isize::MAX as usize) {
-            return Err(Failure::value(argument, "and the height exceed the address space"));
+            return Err(Failure::value(argument, "times the height exceeds the address space"));
         }
     }
     if width == destination_pitch && width == source_pitch {

@@ -38,10 +38,10 @@ unsafe fn agents(
 ) -> Result<Vec<AgentId>, Failure> {
     // SAFETY: the caller guarantees it.
     let locations = unsafe { read_each("locations", locations, count) }?;
-    process.devices.at_each(&process.runtime, &locations, errors::INVALID_VALUE)
+    process.devices.agents_at(&process.runtime, &locations, errors::INVALID_VALUE)
 }
 
-/// Defines the two access functions of each type of buffer.
+/// Defines the functions that grant and revoke access, for each type of buffer.
 macro_rules! access_functions {
     ($($kind:ident, $borrow:path: $grant:ident $revoke:ident;)+) => {$(
         #[unsafe(no_mangle)]
@@ -86,7 +86,7 @@ access_functions! {
     ring, Arc::as_ref: hsavmm_ring_grant hsavmm_ring_revoke;
 }
 
-/// Writes a buffer's address and size; either pointer may be null.
+/// Writes a buffer's address, and its size or page size; either pointer may be null.
 ///
 /// # Safety
 /// The rules for result pointers in lib.rs apply.

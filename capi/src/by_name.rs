@@ -55,11 +55,13 @@ functions! {
     hipStreamWaitEvent hipThreadExchangeStreamCaptureMode
 }
 
+/// `HIP_GET_PROC_ADDRESS_SUCCESS`.
 const FOUND: c_int = 0;
+/// `HIP_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND`.
 const NOT_FOUND: c_int = 1;
 
-/// Finds a function by its name. HIP's header renames some functions to names with a version, but programs look up
-/// the names without a version.
+/// Finds a function by its name. HIP's header renames `hipGetDeviceProperties` to a name with a version, but programs
+/// look up the name without a version.
 ///
 /// # Safety
 /// The rules for pointers in lib.rs apply.

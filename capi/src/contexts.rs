@@ -1,4 +1,4 @@
-//! Contexts (each device has one, its primary context), and calls on a whole device.
+//! Contexts (each device has one, its primary context), the flags of devices, and the reset of a device.
 
 use crate::devices::{current, make_current};
 use crate::errors;

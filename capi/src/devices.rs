@@ -70,7 +70,7 @@ impl Devices {
         }
     }
 
-    /// Returns the agent of a number.
+    /// Returns the agent of a device number.
     pub fn agent(&self, device: c_int) -> Result<AgentId, Failure> {
         self.require()?;
         let agent = usize::try_from(device).ok().and_then(|index| self.gpus.get(index));
@@ -89,19 +89,19 @@ impl Devices {
         index.and_then(|index| c_int::try_from(index).ok()).unwrap_or(-1)
     }
 
-    /// Returns the agent of each location; errors are those of `at`.
-    pub fn at_each(
+    /// Returns the agent of each location; errors are those of `agent_at`.
+    pub fn agents_at(
         &self,
         runtime: &Runtime,
         locations: &[hipMemLocation],
         invalid: hipError_t,
     ) -> Result<Vec<AgentId>, Failure> {
-        locations.iter().map(|&location| self.at(runtime, location, invalid)).collect()
+        locations.iter().map(|&location| self.agent_at(runtime, location, invalid)).collect()
     }
 
     /// Returns the agent of a location. `invalid` is the error for an invalid device, which
     /// differs between HIP's calls.
-    pub fn at(
+    pub fn agent_at(
         &self,
         runtime: &Runtime,
         location: hipMemLocation,
@@ -298,7 +298,7 @@ unsafe extern "C" fn hipDeviceGetAttribute(
             let number = |number: u32| c_int::try_from(number).unwrap_or(c_int::MAX);
             let pci = agent.pci;
             let result = match requested {
-                // Devices access hipHostMalloc's memory at the same address.
+                // Devices access hipHostMalloc's memory at the host's address.
                 attribute::CAN_MAP_HOST_MEMORY
                 | attribute::MANAGED_MEMORY
                 | attribute::HOST_REGISTER_SUPPORTED
@@ -321,7 +321,7 @@ unsafe extern "C" fn hipDeviceGetAttribute(
                 attribute::MEMORY_BUS_WIDTH => number(compute().memory_width),
                 attribute::MEMORY_CLOCK_RATE => kilohertz(compute().memory_clock),
                 attribute::HDP_MEM_FLUSH_CNTL | attribute::HDP_REG_FLUSH_CNTL => {
-                    return Err(Failure::not_supported("an attribute that is not about memory management"));
+                    return Err(Failure::not_supported("an HDP flush register"));
                 }
                 attribute::INTEGRATED => c_int::from(agent.integrated),
                 attribute::MULTIPROCESSOR_COUNT | attribute::PHYSICAL_MULTI_PROCESSOR_COUNT => {

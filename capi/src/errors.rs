@@ -10,8 +10,7 @@ macro_rules! errors {
         $(#[allow(dead_code, reason = "a complete list of HIP's errors")]
         pub const $constant: hipError_t = $code;)+
 
-        /// Returns the name and description of an error. An unknown number has those of "unknown
-        /// error".
+        /// Returns the name and description of an error; for an unknown number, those of `hipErrorUnknown`.
         fn entry(error: hipError_t) -> (&'static CStr, &'static CStr) {
             match error {
                 $($code => ($name, $description),)+

@@ -18,15 +18,15 @@ unsafe extern "C" fn hsavmm_use_runtime(path: *const c_char) -> hipError_t {
         let backend = match path {
             "" => return Err(Failure::value("path", "is empty")),
             "auto" => Backend::Automatic,
-            "sim" => Backend::Simulation(configuration()),
+            "sim" => Backend::Simulation(configuration_from_environment()),
             path => Backend::File(path.to_owned()),
         };
         configure(|settings| settings.runtime = backend)
     })
 }
 
-/// Returns the value of `HSA_SIM`, which privileged programs ignore.
-fn configuration() -> String {
+/// Returns the value of `HSA_SIM`; an empty text in a privileged program, which ignores the variable.
+fn configuration_from_environment() -> String {
     let text = hsa_vmm::runtime::environment_variable("HSA_SIM").unwrap_or_default();
     text.to_string_lossy().into_owned()
 }
@@ -128,7 +128,7 @@ unsafe extern "C" fn hsavmm_revoke(
         // SAFETY: the header requires `count` elements.
         let locations = unsafe { read_each("locations", locations, count) }?;
         let agents =
-            process.devices.at_each(&process.runtime, &locations, errors::INVALID_VALUE)?;
+            process.devices.agents_at(&process.runtime, &locations, errors::INVALID_VALUE)?;
         Ok(vmm.revoke(address(ptr), size, &agents)?)
     })
 }
@@ -142,7 +142,7 @@ unsafe extern "C" fn hsavmm_enforcement(
         let process = process()?;
         // SAFETY: lib.rs states the rules for pointers.
         let location = unsafe { read("location", location) }?;
-        let agent = process.devices.at(&process.runtime, location, errors::INVALID_VALUE)?;
+        let agent = process.devices.agent_at(&process.runtime, location, errors::INVALID_VALUE)?;
         let enforcement = match process.vmm() {
             Ok(vmm) => vmm.enforcement(agent),
             Err(_) => process.runtime.agent(agent).map(Agent::enforcement),

@@ -54,7 +54,7 @@ unsafe extern "C" fn hipIpcOpenMemHandle(
     })
 }
 
-/// Converts the error of opening a handle; describes it better where the bytes of the handle tell more.
+/// Converts the error of opening a handle. Replaces the message if the handle's bytes show a more precise reason.
 fn explain(error: Error, handle: &IpcHandle) -> Failure {
     let failure = Failure::from(error.clone());
     let message = match error.kind() {
@@ -75,11 +75,11 @@ extern "C" fn hipIpcCloseMemHandle(ptr: *mut c_void) -> hipError_t {
         let process = process()?;
         not_null("ptr", ptr)?;
         let mut opened = process.allocations.opened();
-        // As in HIP, any address inside closes the opened memory.
+        // As in HIP, any address inside the memory closes it.
         let entry = opened.range_mut(..=address(ptr).get()).next_back();
         let entry = entry.filter(|(start, entry)| address(ptr).get() - **start < entry.size());
         let Some((&at, entry)) = entry else {
-            // The library's error describes the address.
+            // This call fails, and its error describes the address.
             return Ok(process.ipc(current())?.close_mem_handle(address(ptr))?);
         };
         let (device, last) = (entry.device, entry.memory.pop());

@@ -4,10 +4,11 @@
 //! implements them. This crate converts arguments, results and errors, and implements HIP's streams, events and
 //! contexts.
 //!
-//! * `types`: C's types, in HIP's layout. `status`: error numbers, messages and panics. `names`: C's names in messages.
+//! * `types`: C's types, in HIP's layout. `pointers`: checked access to C's pointers. `errors`: HIP's errors. `status`:
+//!   the error number and the message of a call. `names`: C's names in messages. `log`: the log on standard error.
 //! * `process`: the runtime that all calls of the process share. `devices`: its visible GPUs.
 //! * `virtual_memory`, `memory`, `registered`, `queries`, `transfer`, `asynchronous`, `ipc`, `streams`,
-//!   `events`, `contexts`, `properties`, `unsupported`: HIP's functions, one file per subject.
+//!   `events`, `contexts`, `properties`, `by_name`, `unsupported`: HIP's functions, one file per subject.
 //! * `ranges`: address ranges as dma-bufs, by HIP's function and by an extension.
 //! * `extensions`, `areas`, `batches`, `buffers`, `retire`: extensions of HIP (`hsavmm_…`); `objects`: the
 //!   numbers by which C identifies areas, buffers, retire queues, streams and events.

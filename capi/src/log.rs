@@ -10,7 +10,8 @@ use tracing_subscriber::filter::LevelFilter;
 /// Starts the log once; keeps an existing logger of a Rust program. Prints a warning, once in a process, if the level
 /// is invalid; then nothing is logged.
 pub fn init() {
-    // Returns nothing in a privileged program, which must not disclose the addresses in the log to its caller.
+    // In a privileged program, `environment_variable` returns `None`: the log would disclose addresses to the program's
+    // caller.
     let Some(level) = environment_variable("HSA_VMM_LOG") else { return };
     let level = level.to_string_lossy();
     let Ok(level) = level.parse::<LevelFilter>() else {

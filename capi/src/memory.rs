@@ -38,7 +38,7 @@ pub enum Kind {
 pub struct Opened {
     /// The device that opened the memory first.
     pub device: c_int,
-    /// One value for each open; never empty.
+    /// One value for each call that opened the memory; never empty.
     pub memory: Vec<Arc<OpenedMemory>>,
 }
 
@@ -52,7 +52,7 @@ impl Opened {
 /// All allocated and opened memory, by address.
 #[derive(Debug, Default)]
 pub struct Allocations {
-    held: Mutex<BTreeMap<usize, Arc<Allocation>>>,
+    allocated: Mutex<BTreeMap<usize, Arc<Allocation>>>,
     opened: Mutex<BTreeMap<usize, Opened>>,
     /// Peer access: pairs of (owner, user).
     peers: Mutex<Vec<(AgentId, AgentId)>>,
@@ -76,7 +76,8 @@ fn users(peers: &[(AgentId, AgentId)], owner: AgentId) -> Vec<AgentId> {
 impl Allocations {
     /// Finds the allocation that contains an address.
     pub fn at(&self, at: Address) -> Option<Arc<Allocation>> {
-        entry_at(&lock(&self.held), at.get(), |held| held.memory.size()).map(|(_, held)| held)
+        entry_at(&lock(&self.allocated), at.get(), |allocation| allocation.memory.size())
+            .map(|(_, allocation)| allocation)
     }
 
     /// Finds the opened memory that contains an address, and the device that opened the memory first.
@@ -122,11 +123,11 @@ impl Allocations {
         peers: &mut Vec<(AgentId, AgentId)>,
         before: Vec<(AgentId, AgentId)>,
     ) -> Result<(), Failure> {
-        let held = lock(&self.held);
+        let allocated = lock(&self.allocated);
         let allow = |peers: &[(AgentId, AgentId)]| {
             let users = users(peers, owner);
-            let mut owned = held.values().filter(|held| held.belongs_to(owner));
-            owned.try_for_each(|held| held.memory.allow(&users))
+            let mut owned = allocated.values().filter(|allocation| allocation.belongs_to(owner));
+            owned.try_for_each(|allocation| allocation.memory.allow(&users))
         };
         allow(peers).map_err(|error| {
             *peers = before;
@@ -137,24 +138,24 @@ impl Allocations {
         })
     }
 
-    fn insert(&self, held: Allocation) -> Result<*mut c_void, Failure> {
+    fn insert(&self, allocation: Allocation) -> Result<*mut c_void, Failure> {
         let peers = lock(&self.peers);
-        if held.kind == Kind::Device {
-            let users = users(&peers, held.memory.agent());
+        if allocation.kind == Kind::Device {
+            let users = users(&peers, allocation.memory.agent());
             if !users.is_empty() {
-                held.memory.allow(&users)?;
+                allocation.memory.allow(&users)?;
             }
         }
-        let address = held.memory.address();
-        lock(&self.held).insert(address.get(), Arc::new(held));
+        let address = allocation.memory.address();
+        lock(&self.allocated).insert(address.get(), Arc::new(allocation));
         Ok(address.as_ptr())
     }
 
-    /// Frees the allocation that starts at an address, if `fits` accepts it.
-    fn free(&self, at: Address, fits: impl FnOnce(Kind) -> bool) -> Result<(), Failure> {
-        let mut map = lock(&self.held);
-        let held = match map.get(&at.get()) {
-            Some(held) if fits(held.kind) => held.clone(),
+    /// Frees the allocation that starts at an address, if `accepts` returns true for its kind.
+    fn free(&self, at: Address, accepts: impl FnOnce(Kind) -> bool) -> Result<(), Failure> {
+        let mut map = lock(&self.allocated);
+        let allocation = match map.get(&at.get()) {
+            Some(allocation) if accepts(allocation.kind) => allocation.clone(),
             Some(_) => {
                 return Err(Failure::value(
                     "ptr",
@@ -169,12 +170,12 @@ impl Allocations {
         // If another thread is transferring to or from this memory, the memory is freed when the transfer ends.
         map.remove(&at.get());
         drop(map);
-        let Ok(Allocation { memory, kind, flags, device }) = Arc::try_unwrap(held) else {
+        let Ok(Allocation { memory, kind, flags, device }) = Arc::try_unwrap(allocation) else {
             return Ok(());
         };
         memory.free().map_err(|Rejected { value: memory, error }| {
-            let held = Allocation { memory, kind, flags, device };
-            lock(&self.held).insert(at.get(), Arc::new(held));
+            let allocation = Allocation { memory, kind, flags, device };
+            lock(&self.allocated).insert(at.get(), Arc::new(allocation));
             Failure::from(error)
         })
     }
@@ -183,9 +184,9 @@ impl Allocations {
 impl Allocations {
     /// Frees all memory of a device, and all host memory that was allocated for the device.
     pub fn free_all_of(&self, device: c_int) -> Result<(), Failure> {
-        let starts: Vec<usize> = lock(&self.held)
+        let starts: Vec<usize> = lock(&self.allocated)
             .iter()
-            .filter_map(|(&start, held)| (held.device == device).then_some(start))
+            .filter_map(|(&start, allocation)| (allocation.device == device).then_some(start))
             .collect();
         // Another thread may free an allocation meanwhile.
         for start in starts.into_iter().map(Address::new) {
@@ -203,12 +204,13 @@ impl Allocation {
     }
 }
 
-/// Allocates memory of a device, from a pool with these flags; writes null for 0 bytes.
+/// Allocates memory of a device, from a pool with `pool_flags`; writes null for 0 bytes. `flags` are those of the
+/// caller, for `hipPointerGetAttributes`.
 fn allocate_on_device(
     ptr: *mut *mut c_void,
     size: usize,
     device: impl FnOnce() -> Result<c_int, Failure>,
-    (flags, pool): (c_uint, PoolFlags),
+    (flags, pool_flags): (c_uint, PoolFlags),
 ) -> Result<(), Failure> {
     // SAFETY: lib.rs states the rules for result pointers.
     unsafe { write_out("ptr", ptr, core::ptr::null_mut()) }?;
@@ -218,18 +220,19 @@ fn allocate_on_device(
     if size == 0 {
         return Ok(());
     }
-    let has_pool = |agent: &Agent| agent.pools.iter().any(|existing| existing.flags.contains(pool));
+    let has_pool = |agent: &Agent| agent.pools.iter().any(|pool| pool.flags.contains(pool_flags));
     if !process.runtime.agent(agent).is_some_and(has_pool) {
         let message =
-            format!("{} memory on this device", pool.names().collect::<Vec<_>>().join(", "));
+            format!("{} memory on this device", pool_flags.names().collect::<Vec<_>>().join(", "));
         return Err(Failure::not_supported(message));
     }
-    let memory = PoolMemory::allocate_with(&process.runtime, agent, size, pool)?;
-    let held = Allocation { memory, kind: Kind::Device, flags, device };
+    let memory = PoolMemory::allocate_with(&process.runtime, agent, size, pool_flags)?;
+    let allocation = Allocation { memory, kind: Kind::Device, flags, device };
     // SAFETY: as before.
-    unsafe { write_out("ptr", ptr, process.allocations.insert(held)?) }
+    unsafe { write_out("ptr", ptr, process.allocations.insert(allocation)?) }
 }
 
+/// The flags of a call without flags, and the flags of the pool for such a call.
 const COARSE: (c_uint, PoolFlags) = (0, PoolFlags::COARSE_GRAINED);
 
 #[unsafe(no_mangle)]
@@ -253,7 +256,7 @@ unsafe extern "C" fn hipExtMallocWithFlags(
     flags: c_uint,
 ) -> hipError_t {
     run("hipExtMallocWithFlags", || {
-        let pool = match flags {
+        let pool_flags = match flags {
             0 => PoolFlags::COARSE_GRAINED,
             1 => PoolFlags::FINE_GRAINED,
             2 => return Err(Failure::not_supported("signal memory")),
@@ -261,7 +264,7 @@ unsafe extern "C" fn hipExtMallocWithFlags(
             4 => return Err(Failure::not_supported("contiguous memory")),
             _ => return Err(Failure::value("flags", format_args!("({flags:#x}) are invalid"))),
         };
-        allocate_on_device(ptr, size, || Ok(current()), (flags, pool))
+        allocate_on_device(ptr, size, || Ok(current()), (flags, pool_flags))
     })
 }
 
@@ -282,9 +285,9 @@ fn allocate_on_host(
     let memory = PoolMemory::allocate(&process.runtime, process.runtime.host().id(), size)?;
     let devices: Vec<AgentId> = process.devices.iter().collect();
     memory.allow(&devices)?;
-    let held = Allocation { memory, kind, flags, device: current() };
+    let allocation = Allocation { memory, kind, flags, device: current() };
     // SAFETY: as before.
-    unsafe { write_out("ptr", ptr, process.allocations.insert(held)?) }
+    unsafe { write_out("ptr", ptr, process.allocations.insert(allocation)?) }
 }
 
 /// The valid flags of `hipHostMalloc`: portable, mapped, write-combined, NUMA of the user, coherent and non-coherent.
@@ -292,8 +295,8 @@ fn allocate_on_host(
 const HOST_FLAGS: c_uint = 0x7 | 0x2000_0000 | 0x4000_0000 | 0x8000_0000;
 
 fn host_malloc(ptr: *mut *mut c_void, size: usize, flags: c_uint) -> Result<(), Failure> {
-    let coherent_and_not = 0x4000_0000 | 0x8000_0000;
-    if flags & !HOST_FLAGS != 0 || flags & coherent_and_not == coherent_and_not {
+    let both_coherencies = 0x4000_0000 | 0x8000_0000;
+    if flags & !HOST_FLAGS != 0 || flags & both_coherencies == both_coherencies {
         return Err(Failure::value("flags", format_args!("({flags:#x}) are invalid")));
     }
     allocate_on_host(ptr, size, Kind::Host, flags)
@@ -336,14 +339,14 @@ unsafe extern "C" fn hipMallocManaged(
     })
 }
 
-/// Frees memory of a kind that `fits` accepts; does nothing for null.
-fn free(ptr: *mut c_void, fits: impl FnOnce(Kind) -> bool) -> Result<(), Failure> {
+/// Frees memory if `accepts` returns true for its kind; does nothing for null.
+fn free(ptr: *mut c_void, accepts: impl FnOnce(Kind) -> bool) -> Result<(), Failure> {
     let process = process()?;
     process.devices.require()?;
     if ptr.is_null() {
         return Ok(());
     }
-    process.allocations.free(address(ptr), fits)
+    process.allocations.free(address(ptr), accepts)
 }
 
 #[unsafe(no_mangle)]
@@ -407,14 +410,14 @@ mod tests {
 
     fn allocate(runtime: &Runtime, allocations: &Allocations, owner: AgentId) -> Address {
         let memory = PoolMemory::allocate(runtime, owner, 4096).unwrap();
-        let held = Allocation { memory, kind: Kind::Device, flags: 0, device: 0 };
-        Address::new(allocations.insert(held).unwrap() as usize)
+        let allocation = Allocation { memory, kind: Kind::Device, flags: 0, device: 0 };
+        Address::new(allocations.insert(allocation).unwrap() as usize)
     }
 
     /// Returns for each GPU whether it can access the allocation at an address.
     fn accessibility(allocations: &Allocations, at: Address, gpus: &[AgentId]) -> Vec<bool> {
-        let held = allocations.at(at).unwrap();
-        gpus.iter().map(|&gpu| held.memory.is_accessible_by(gpu)).collect()
+        let allocation = allocations.at(at).unwrap();
+        gpus.iter().map(|&gpu| allocation.memory.is_accessible_by(gpu)).collect()
     }
 
     #[test]
@@ -447,7 +450,7 @@ mod tests {
 
     #[test]
     fn failed_peer_grant_changes_nothing() {
-        // The first call grants one peer, the second both.
+        // The runtime's second call, which grants access to both peers, fails.
         let faults = FaultPlan::default().fail("hsa_amd_agents_allow_access", 2, 0x1000);
         let (_runtime, gpus, allocations, at) = fixture(faults);
         allocations.enable(gpus[0], gpus[1]).unwrap();

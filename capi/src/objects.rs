@@ -35,11 +35,12 @@ pub struct InArea {
     pub area: Arc<OpenArea>,
     /// The key of the memory in [`MappedByArea::memory`].
     pub start: usize,
+    /// The offset of the address in the memory, in bytes.
     pub offset: usize,
     /// The size of the memory in bytes.
     pub size: usize,
-    /// Whether the address is an address of the host in the program's own memory, which may continue before and after the
-    /// range.
+    /// Whether the address is a host address in existing memory of the program. Such memory may continue before and
+    /// after the mapped range.
     pub is_own: bool,
 }
 
@@ -48,7 +49,7 @@ impl OpenArea {
         Self { area, mapped: RwLock::default() }
     }
 
-    /// Locks the memory for look-ups and copies. Never held twice by one thread.
+    /// Locks the memory for look-ups and copies. A thread must not hold this lock twice.
     pub fn mapped(&self) -> RwLockReadGuard<'_, MappedByArea> {
         self.mapped.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -79,11 +80,11 @@ impl OpenArea {
             })
         };
         let before = mapped.memory.range(..=at.get()).next_back();
-        let by_host = before
+        let by_host_address = before
             .and_then(|(&start, memory)| position(memory.address(), start, memory, maps_existing));
         // Only memory of the program can have another address on the device than on the host.
-        if by_host.is_some() || !maps_existing {
-            return by_host;
+        if by_host_address.is_some() || !maps_existing {
+            return by_host_address;
         }
         mapped
             .memory
@@ -142,7 +143,7 @@ impl Objects {
 
     /// Finds the area whose memory contains an address of the host or of a device.
     pub fn area_at(&self, at: Address) -> Option<InArea> {
-        // Locks areas without holding this lock: `hsavmm_area_destroy` locks the area first.
+        // Releases this lock before it locks an area: `hsavmm_area_destroy` locks the area first, then `by_number`.
         let areas: Vec<Arc<OpenArea>> = lock(&self.by_number)
             .values()
             .filter_map(|object| match object {

@@ -18,24 +18,24 @@ pub unsafe fn write_out<T>(argument: &str, to: *mut T, value: T) -> Result<(), F
 /// Reads an argument through a pointer.
 ///
 /// # Safety
-/// `from` is null or readable.
-pub unsafe fn read<T: Copy>(argument: &str, from: *const T) -> Result<T, Failure> {
-    not_null(argument, from)?;
+/// `pointer` is null or readable.
+pub unsafe fn read<T: Copy>(argument: &str, pointer: *const T) -> Result<T, Failure> {
+    not_null(argument, pointer)?;
     // SAFETY: not null, so the caller guarantees that the pointer is readable.
-    Ok(unsafe { from.read_unaligned() })
+    Ok(unsafe { pointer.read_unaligned() })
 }
 
-/// Reads a number at an address that may be invalid; `None` if it is not mapped or not readable.
-pub fn try_read(from: *const c_int) -> Option<c_int> {
-    try_read_bytes(from.cast()).map(c_int::from_ne_bytes)
+/// Reads a number through a pointer that may be invalid; `None` if the address is not mapped or not readable.
+pub fn try_read(pointer: *const c_int) -> Option<c_int> {
+    try_read_bytes(pointer.cast()).map(c_int::from_ne_bytes)
 }
 
-/// Reads bytes at an address that may be invalid; `None` if it is not mapped or not readable. The
-/// kernel copies, so that no access of this process faults.
-pub fn try_read_bytes<const SIZE: usize>(from: *const c_void) -> Option<[u8; SIZE]> {
+/// Reads bytes through a pointer that may be invalid; `None` if the address is not mapped or not readable. The
+/// kernel copies the bytes, so that no access of this process faults.
+pub fn try_read_bytes<const SIZE: usize>(pointer: *const c_void) -> Option<[u8; SIZE]> {
     let (mut value, size) = ([0; SIZE], SIZE);
     let to = libc::iovec { iov_base: (&raw mut value).cast(), iov_len: size };
-    let from = libc::iovec { iov_base: from.cast_mut(), iov_len: size };
+    let from = libc::iovec { iov_base: pointer.cast_mut(), iov_len: size };
     // SAFETY: the kernel writes at most `size` bytes, to `value`, and checks the other address.
     let copied = unsafe { libc::process_vm_readv(libc::getpid(), &to, 1, &from, 1, 0) };
     (usize::try_from(copied) == Ok(size)).then_some(value)
@@ -44,18 +44,18 @@ pub fn try_read_bytes<const SIZE: usize>(from: *const c_void) -> Option<[u8; SIZ
 /// Reads an array. Rejects counts above 65,536: HIP's arrays are shorter, so such a count is invalid.
 ///
 /// # Safety
-/// `from` is null or points to `count` readable values.
+/// `pointer` is null or points to `count` readable values.
 pub unsafe fn read_each<T: Copy>(
     argument: &str,
-    from: *const T,
+    pointer: *const T,
     count: usize,
 ) -> Result<Vec<T>, Failure> {
-    not_null(argument, from)?;
+    not_null(argument, pointer)?;
     if count > 1 << 16 {
         return Err(Failure::value("count", format_args!("({count}) is more than 65536")));
     }
     // SAFETY: not null, so the caller guarantees that all are readable.
-    Ok((0..count).map(|index| unsafe { from.add(index).read_unaligned() }).collect())
+    Ok((0..count).map(|index| unsafe { pointer.add(index).read_unaligned() }).collect())
 }
 
 pub fn not_null<T>(argument: &str, pointer: *const T) -> Result<(), Failure> {
@@ -65,10 +65,10 @@ pub fn not_null<T>(argument: &str, pointer: *const T) -> Result<(), Failure> {
 /// Reads a C string.
 ///
 /// # Safety
-/// `text` is null or ends in a zero.
+/// `text` is null or ends in a zero byte.
 pub unsafe fn text<'a>(argument: &str, text: *const c_char) -> Result<&'a str, Failure> {
     not_null(argument, text)?;
-    // SAFETY: not null, so the caller guarantees that the text ends in a zero.
+    // SAFETY: not null, so the caller guarantees that the text ends in a zero byte.
     let text = unsafe { CStr::from_ptr(text) };
     text.to_str().map_err(|_| Failure::value(argument, "is not UTF-8"))
 }
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn text_is_cut_between_characters() {
-        let bytes = |room: &[c_char]| room.iter().map(|&it| it as u8).collect::<Vec<_>>();
+        let bytes = |room: &[c_char]| room.iter().map(|&byte| byte as u8).collect::<Vec<_>>();
         assert_eq!(bytes(&cut::<4>("abc")), b"abc\0");
         assert_eq!(bytes(&cut::<4>("abcd")), b"abc\0");
         assert_eq!(bytes(&cut::<4>("ab\u{e9}")), b"ab\0\0");

@@ -54,13 +54,14 @@ struct State {
 }
 
 static STATE: RwLock<Option<State>> = RwLock::new(None);
-/// Held while a thread opens the runtime, which is slow; `STATE` is not locked meanwhile.
+/// Held while a thread opens, configures or closes the runtime. `STATE` is not locked while the runtime opens, because
+/// opening is slow.
 static OPENING: Mutex<()> = Mutex::new(());
 /// The profile of error numbers, set when a runtime opens.
 static PROFILE: AtomicU8 = AtomicU8::new(7);
 
 /// The process that opens or has opened the runtime; 0 if none is open. Checked before any lock is
-/// taken: in a forked child, a lock may belong to a thread of the parent.
+/// taken: in a forked child, a lock may be held by a thread that exists only in the parent.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
 fn check_not_forked() -> Result<(), Failure> {
@@ -143,7 +144,7 @@ pub fn shut_down() -> Result<(), Failure> {
     check_not_forked()?;
     let _opening = lock_opening();
     let process = with_state(|state| state.open.take());
-    // Dropped without the lock, because this unmaps and frees memory.
+    // Dropped while `STATE` is not locked, because the drop unmaps and frees memory.
     drop(process);
     OWNER.store(0, Ordering::Release);
     Ok(())

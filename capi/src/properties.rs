@@ -9,7 +9,7 @@ use core::ffi::{c_char, c_int, c_uint, c_void};
 use hsa_vmm::Agent;
 use hsa_vmm::agent::ComputeProperties;
 
-/// The properties in the name of a GPU's architecture (`gfx942`, `gfx1100`).
+/// The properties that the name of a GPU's architecture (`gfx942`, `gfx1100`) contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Architecture {
     pub major: c_int,
@@ -37,8 +37,8 @@ impl Architecture {
     }
 }
 
-/// HIP's properties of a device. Members that this library sets have HIP's names; the others are 0, and are
-/// grouped.
+/// HIP's properties of a device. Members that this library sets have HIP's names. The other members are 0, and some
+/// arrays stand for several of them.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 struct hipDeviceProp_t {
@@ -84,7 +84,7 @@ struct hipDeviceProp_t {
     registers_per_processor: c_int,
     managedMemory: c_int,
     boards_and_access: [c_int; 10],
-    shared_memory_by_choice: usize,
+    shared_memory_opt_in: usize,
     access_and_blocks: [c_int; 4],
     shared_memory_reserved: usize,
     hostRegisterSupported: c_int,
@@ -95,7 +95,7 @@ struct hipDeviceProp_t {
     reserved: [c_int; 63 + 32],
     gcnArchName: [c_char; 256],
     maxSharedMemoryPerMultiProcessor: usize,
-    clock_of_instructions: c_int,
+    instruction_clock: c_int,
     arch: c_uint,
     flush_registers: [*mut c_void; 2],
     cooperative: [c_int; 4],

@@ -27,8 +27,8 @@ enum Found {
 
 impl Process {
     fn find(&self, at: Address) -> Option<Found> {
-        if let Some(held) = self.allocations.at(at) {
-            return Some(Found::Allocation(held));
+        if let Some(allocation) = self.allocations.at(at) {
+            return Some(Found::Allocation(allocation));
         }
         if let Some((device, opened)) = self.allocations.opened_at(at) {
             return Some(Found::Opened(device, opened));
@@ -50,7 +50,7 @@ impl Found {
     /// Returns the start and the size of the memory.
     fn range(&self) -> (Address, usize) {
         match self {
-            Self::Allocation(held) => (held.memory.address(), held.memory.size()),
+            Self::Allocation(allocation) => (allocation.memory.address(), allocation.memory.size()),
             Self::Opened(_, opened) => (opened.address(), opened.size()),
             Self::Registered(found) => (found.start, found.size),
             Self::Mapped(start, size, _) => (*start, *size),
@@ -77,16 +77,16 @@ impl Found {
                 allocation_flags: found.flags,
                 ..on_host(MEMORY_HOST, found.device)
             },
-            Self::Allocation(held) => {
-                let attributes = match held.kind {
-                    Kind::Device => on_device(held.device),
-                    Kind::Host => on_host(MEMORY_HOST, held.device),
+            Self::Allocation(allocation) => {
+                let attributes = match allocation.kind {
+                    Kind::Device => on_device(allocation.device),
+                    Kind::Host => on_host(MEMORY_HOST, allocation.device),
                     Kind::Managed => hipPointerAttribute_t {
                         is_managed: 1,
-                        ..on_host(MEMORY_MANAGED, held.device)
+                        ..on_host(MEMORY_MANAGED, allocation.device)
                     },
                 };
-                hipPointerAttribute_t { allocation_flags: held.flags, ..attributes }
+                hipPointerAttribute_t { allocation_flags: allocation.flags, ..attributes }
             }
         }
     }

@@ -88,7 +88,7 @@ unsafe extern "C" fn hipHostRegister(ptr: *mut c_void, size: usize, flags: c_uin
             let message = "`ptr` is in memory that is registered already";
             return Err(Failure::new(errors::HOST_MEMORY_ALREADY_REGISTERED, message));
         }
-        // For all devices, as in HIP, also without `hipHostRegisterPortable`.
+        // As in HIP, all devices get access, also without `hipHostRegisterPortable`.
         let area_flags = AreaFlags::MAPPED | AreaFlags::GLOBAL;
         let area = match process.vmm() {
             Ok(vmm) => Area::new(vmm, agent, area_flags),
@@ -126,7 +126,7 @@ extern "C" fn hipHostUnregister(ptr: *mut c_void) -> hipError_t {
         })?;
         mapped.destroyed = true;
         map.remove(&at);
-        // Cannot fail: an area is not destroyed while its memory is mapped.
+        // Cannot fail: no other thread can remove the area while `mapped` is locked.
         let _ = process.objects.remove(entry.number as *mut c_void);
         Ok(())
     })
@@ -146,8 +146,9 @@ unsafe extern "C" fn hipHostGetDevicePointer(
         }
         let at = address(host_ptr);
         let registered = process.registered.at(at).map(|found| found.device_pointer);
-        let held = process.allocations.at(at).filter(|held| held.kind != Kind::Device);
-        let found = registered.or(held.map(|_| host_ptr)).ok_or_else(not_host_memory)?;
+        let allocation =
+            process.allocations.at(at).filter(|allocation| allocation.kind != Kind::Device);
+        let found = registered.or(allocation.map(|_| host_ptr)).ok_or_else(not_host_memory)?;
         // SAFETY: lib.rs states the rules for result pointers.
         unsafe { write_out("device_ptr", device_ptr, found) }
     })
@@ -160,8 +161,11 @@ unsafe extern "C" fn hipHostGetFlags(flags: *mut c_uint, ptr: *mut c_void) -> hi
         process.devices.require()?;
         let at = address(ptr);
         let registered = process.registered.at(at).map(|found| found.flags);
-        let held = process.allocations.at(at).filter(|held| held.kind == Kind::Host);
-        let found = registered.or(held.map(|held| held.flags)).ok_or_else(not_host_memory)?;
+        let allocation =
+            process.allocations.at(at).filter(|allocation| allocation.kind == Kind::Host);
+        let found = registered
+            .or(allocation.map(|allocation| allocation.flags))
+            .ok_or_else(not_host_memory)?;
         // SAFETY: lib.rs states the rules for result pointers.
         unsafe { write_out("flags", flags, found) }
     })

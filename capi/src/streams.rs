@@ -20,17 +20,16 @@ pub struct Stream {
 
 const NON_BLOCKING: c_uint = 1;
 
-/// Returns whether a stream is one of HIP's null streams: null, `hipStreamLegacy`,
-/// `hipStreamPerThread`.
-fn is_null(stream: hipStream_t) -> bool {
+/// Returns whether a stream is one of HIP's default streams: null, `hipStreamLegacy`, `hipStreamPerThread`.
+fn is_default_stream(stream: hipStream_t) -> bool {
     (stream as usize) <= 2
 }
 
-/// Finds a stream; the null stream belongs to the current device.
+/// Finds a stream; a default stream belongs to the current device.
 pub fn stream(stream: hipStream_t) -> Result<Arc<Stream>, Failure> {
     let process = process()?;
     process.devices.require()?;
-    match is_null(stream) {
+    match is_default_stream(stream) {
         true => Ok(Arc::new(Stream { device: current(), flags: 0 })),
         false => process.objects.stream(stream),
     }
@@ -71,8 +70,8 @@ extern "C" fn hipStreamCreateWithPriority(
 #[unsafe(no_mangle)]
 extern "C" fn hipStreamDestroy(raw: hipStream_t) -> hipError_t {
     run("hipStreamDestroy", || {
-        if is_null(raw) {
-            let message = "the null stream cannot be destroyed";
+        if is_default_stream(raw) {
+            let message = "a default stream cannot be destroyed";
             return Err(Failure::new(errors::INVALID_HANDLE, message));
         }
         stream(raw)?;

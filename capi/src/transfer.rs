@@ -47,7 +47,7 @@ enum End {
     Opened(Arc<OpenedMemory>, usize),
     /// Addresses in a reservation.
     Mapped(Address),
-    /// The program's own memory.
+    /// The program's own memory: its address.
     Own(usize),
 }
 
@@ -69,9 +69,9 @@ impl End {
             }
             return if is_own { Ok(Self::Own(at.get())) } else { Err(beyond()) };
         }
-        if let Some(held) = process.allocations.at(at) {
-            let offset = offset_in(held.memory.address(), held.memory.size())?;
-            return Ok(Self::Allocation(held, offset));
+        if let Some(allocation) = process.allocations.at(at) {
+            let offset = offset_in(allocation.memory.address(), allocation.memory.size())?;
+            return Ok(Self::Allocation(allocation, offset));
         }
         if let Some((_, opened)) = process.allocations.opened_at(at) {
             let offset = offset_in(opened.address(), opened.size())?;
@@ -100,7 +100,7 @@ impl End {
     fn may_be_declared(&self, device: bool) -> bool {
         match self {
             Self::Area(area, ..) => area.is_shared_with_host() || device,
-            Self::Allocation(held, _) => held.kind != Kind::Device || device,
+            Self::Allocation(allocation, _) => allocation.kind != Kind::Device || device,
             Self::Opened(..) | Self::Mapped(_) => device,
             Self::Own(_) => !device,
         }
@@ -130,7 +130,7 @@ impl End {
         }
     }
 
-    /// Copies from this memory.
+    /// Copies from this memory, from `offset` on.
     ///
     /// # Safety
     /// The program's own memory must be readable.
@@ -144,7 +144,9 @@ impl End {
             Self::Area(area, start, within) => {
                 with_area_memory(area, *start, |memory| memory.read(within + offset, bytes))
             }
-            Self::Allocation(held, start) => Ok(held.memory.read(start + offset, bytes)?),
+            Self::Allocation(allocation, start) => {
+                Ok(allocation.memory.read(start + offset, bytes)?)
+            }
             Self::Opened(opened, start) => Ok(opened.read(start + offset, bytes)?),
             Self::Mapped(start) => {
                 let range = (Address::new(start.get() + offset), bytes.len());
@@ -166,7 +168,7 @@ impl End {
         }
     }
 
-    /// Copies to this memory.
+    /// Copies to this memory, from `offset` on.
     ///
     /// # Safety
     /// The program's own memory must be writable.
@@ -175,7 +177,9 @@ impl End {
             Self::Area(area, start, within) => {
                 with_area_memory(area, *start, |memory| memory.write(within + offset, bytes))
             }
-            Self::Allocation(held, start) => Ok(held.memory.write(start + offset, bytes)?),
+            Self::Allocation(allocation, start) => {
+                Ok(allocation.memory.write(start + offset, bytes)?)
+            }
             Self::Opened(opened, start) => Ok(opened.write(start + offset, bytes)?),
             Self::Mapped(start) => {
                 let range = (Address::new(start.get() + offset), bytes.len());
@@ -212,8 +216,8 @@ fn with_area_memory(
     Ok(act(memory)?)
 }
 
-/// Runs a function for each mapping in a range. Passes the function the agent that copies, which has the needed access:
-/// preferably the owner of the memory, else another GPU; `None` if neither has it, and this process must copy.
+/// Runs a function for each mapping in a range. Passes the function the agent that must copy: the owner of the memory
+/// if it has the needed access, else a GPU that has it. If there is no such agent, passes `None`: this process must copy.
 ///
 /// One copy may span mappings of several devices, each accessible to its own device only.
 fn for_each_mapping(
@@ -255,7 +259,7 @@ fn for_each_mapping(
 /// Copies memory of any kind.
 ///
 /// # Safety
-/// The program's own memory must be `size` bytes long, and writable at the destination.
+/// The program's own memory must be readable at the source and writable at the destination, for `size` bytes.
 pub unsafe fn copy(
     destination: *mut c_void,
     source: *const c_void,
@@ -276,7 +280,7 @@ pub unsafe fn copy(
         to.check_declared("destination", device_to)?;
         from.check_declared("source", device_from)?;
     }
-    // If the ranges overlap, copies in the order in which each part is read before it is overwritten.
+    // If the ranges overlap, copies the parts in an order in which each part is read before it is overwritten.
     let (first_to, first_from) =
         (to.comparison_address(destination as usize), from.comparison_address(source as usize));
     let backwards = first_to > first_from && first_to - first_from < size;

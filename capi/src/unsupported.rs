@@ -22,7 +22,7 @@ macro_rules! unsupported {
 unsupported! {
     "kernels": hipModuleLoad hipModuleLoadData hipModuleUnload hipModuleGetFunction hipModuleGetGlobal
         hipGetSymbolAddress hipFuncGetAttribute hipModuleLaunchKernel hipLaunchKernel;
-    "functions of the host in a stream": hipLaunchHostFunc;
+    "host functions in a stream": hipLaunchHostFunc;
     "contexts besides a device's primary one": hipCtxCreate hipCtxDestroy;
     "graphs": hipStreamBeginCapture hipStreamEndCapture hipGraphInstantiate hipGraphLaunch
         hipGraphExecUpdate hipGraphExecDestroy hipGraphDestroy;

@@ -55,7 +55,7 @@ fn properties(
     if vmm.profile() == HipProfile::Hip6 && prop.location.kind != LOCATION_DEVICE {
         return Err(Failure::value("prop.location.type", "must be hipMemLocationTypeDevice"));
     }
-    let agent = process.devices.at(&process.runtime, prop.location, device_error)?;
+    let agent = process.devices.agent_at(&process.runtime, prop.location, device_error)?;
     let location = match prop.location.kind {
         LOCATION_DEVICE => Location::Agent(agent),
         LOCATION_HOST_NUMA => Location::HostNuma(prop.location.id.unsigned_abs()),
@@ -177,11 +177,14 @@ pub unsafe fn access_list(
 ) -> Result<Vec<AccessDescriptor>, Failure> {
     // SAFETY: the caller guarantees it.
     let descriptors = unsafe { read_each("desc", desc, count) }?;
-    // The caller may add the host.
+    // `hipMemSetAccess` may add the host.
     let mut list = Vec::with_capacity(descriptors.len() + 1);
     for descriptor in descriptors {
-        let agent =
-            process.devices.at(&process.runtime, descriptor.location, errors::INVALID_VALUE)?;
+        let agent = process.devices.agent_at(
+            &process.runtime,
+            descriptor.location,
+            errors::INVALID_VALUE,
+        )?;
         let access = Access::from_bits(descriptor.flags).ok_or_else(|| {
             Failure::value("desc.flags", format_args!("({}) are invalid", descriptor.flags))
         })?;
@@ -246,7 +249,7 @@ unsafe extern "C" fn hipMemGetAccess(
         if location.kind != LOCATION_DEVICE && vmm.profile() == HipProfile::Hip6 {
             return Err(Failure::value("location.type", "must be hipMemLocationTypeDevice"));
         }
-        let agent = process.devices.at(&process.runtime, location, errors::INVALID_VALUE)?;
+        let agent = process.devices.agent_at(&process.runtime, location, errors::INVALID_VALUE)?;
         let access = vmm.get_access(agent, address(ptr))?;
         // SAFETY: as before.
         unsafe { write_out("flags", flags, c_ulonglong::from(access.to_bits())) }
@@ -339,7 +342,7 @@ unsafe extern "C" fn hipMemExportToShareableHandle(
 }
 
 /// Returns the file descriptor of `os_handle`, which is the descriptor itself (HIP 7.1 and later) or a
-/// pointer to it (earlier releases). Both occur with either profile. The first 65,536 addresses are never mapped
+/// pointer to it (earlier releases). Programs pass both with either profile. The first 65,536 addresses are never mapped
 /// (`vm.mmap_min_addr`), and descriptors are smaller numbers.
 fn descriptor_number(os_handle: *mut c_void) -> Result<RawFd, Failure> {
     let invalid = |problem: &str| {

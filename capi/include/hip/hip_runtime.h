@@ -1,7 +1,7 @@
 /*
- * HIP's header for sources with kernels. Kernels need AMD's compiler. With another compiler, such a
- * source compiles if it launches its kernels with hipLaunchKernelGGL(), which fails with
- * hipErrorNotSupported.
+ * HIP's header for sources with kernels. Kernels need AMD's compiler. With another compiler, a source with
+ * kernels compiles if it launches them with hipLaunchKernelGGL(). The launch fails: hipGetLastError() then
+ * returns hipErrorNotSupported.
  */
 #ifndef HSAVMM_HIP_HIP_RUNTIME_H
 #define HSAVMM_HIP_HIP_RUNTIME_H
@@ -17,10 +17,10 @@
 #define __forceinline__
 
 #ifdef __cplusplus
-/* The coordinates that a kernel reads. No kernel runs. */
+/* Placeholders for the coordinates that a kernel reads. No kernel runs. */
 static constexpr dim3 threadIdx(0, 0, 0), blockIdx(0, 0, 0), blockDim(1, 1, 1), gridDim(1, 1, 1);
 
-/* The fences and the barrier of a kernel. */
+/* Placeholders for the fences and the barrier that a kernel calls. */
 static inline void __threadfence(void) {}
 static inline void __threadfence_block(void) {}
 static inline void __threadfence_system(void) {}

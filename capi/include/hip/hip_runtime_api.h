@@ -1,9 +1,9 @@
 /*
- * HIP's virtual memory management and IPC, and the calls that programs use with them, as libhsavmm
- * implements them. Names, types and values are those of HIP, so that code written for HIP compiles and
- * links without change and without HIP.
+ * HIP's functions that libhsavmm implements: virtual memory management, IPC, and other functions that
+ * programs call beside these. Names, types and values are those of HIP, so that code written for HIP
+ * compiles and links without change and without HIP.
  *
- * Every function returns hipSuccess or an error, and never crashes on an invalid handle.
+ * No function crashes on an invalid handle: the function returns an error.
  * hsavmm_last_message() in <hsavmm.h> returns the message of the last error. Functions that this
  * library does not support (kernels, graphs, sparse arrays) return hipErrorNotSupported. Copies are
  * complete when the call returns, so streams and events never wait.
@@ -13,7 +13,7 @@
 #ifndef HSAVMM_HIP_HIP_RUNTIME_API_H
 #define HSAVMM_HIP_HIP_RUNTIME_API_H
 
-/* Programs use names of limits.h, stdlib.h and string.h without including them, because HIP's header does. */
+/* HIP's header includes limits.h, stdlib.h and string.h, so programs use their names without including them. */
 #include <limits.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -54,7 +54,7 @@ extern "C" {
  * runtime. */
 typedef int hipDevice_t;
 typedef void *hipDeviceptr_t;
-/* Numbers that are never reused in a process, not pointers. */
+/* Numbers, not pointers. The numbers of streams and events are never reused in a process. */
 typedef struct ihipCtx_t *hipCtx_t;
 typedef struct ihipStream_t *hipStream_t;
 typedef struct ihipEvent_t *hipEvent_t;
@@ -83,10 +83,11 @@ typedef struct hipIpcMemHandle_st {
 
 /* Returns a handle of memory from hipMalloc. For mapped memory, use hipMemExportToShareableHandle(). */
 hipError_t hipIpcGetMemHandle(hipIpcMemHandle_t *handle, void *ptr);
-/* Maps another process's memory for all devices. `flags` is hipIpcMemLazyEnablePeerAccess. */
+/* Maps another process's memory for the current device, and for all devices with which it has peer access in
+ * both directions. `flags` is hipIpcMemLazyEnablePeerAccess. */
 hipError_t hipIpcOpenMemHandle(void **ptr, hipIpcMemHandle_t handle, unsigned int flags);
-/* Closes memory that was opened once; memory that was opened n times must be closed n times. `ptr` is
- * any address in the memory. */
+/* Closes opened memory. Memory that was opened n times stays open until it was closed n times. `ptr` is any
+ * address in the memory. */
 hipError_t hipIpcCloseMemHandle(void *ptr);
 
 /* ---- Functions by name --------------------------------------------------------------------- */

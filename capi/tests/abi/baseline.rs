@@ -80,7 +80,7 @@ fn baseline() -> BTreeSet<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// Returns the nodes of the baseline, the first one first.
+/// Returns the nodes of the baseline, sorted by name.
 fn baseline_nodes() -> Nodes {
     let mut nodes = Nodes::new();
     for line in baseline() {
@@ -112,8 +112,8 @@ fn interface_contains_the_baseline() {
     );
 }
 
-/// Builds a library that has only the function names and versions of some nodes, and the library's soname.
-fn library_of(nodes: &Nodes, folder: &Path) {
+/// Builds a library with the soname of `libhsavmm` and with the functions of some nodes, which do nothing.
+fn build_library(nodes: &Nodes, folder: &Path) {
     let (mut source, mut script, mut inherited) = (String::new(), String::new(), String::new());
     for (node, names) in nodes {
         writeln!(script, "{node} {{ global:").unwrap();
@@ -130,11 +130,12 @@ fn library_of(nodes: &Nodes, folder: &Path) {
     let mut link = Command::new("cc");
     link.args(["-shared", "-fPIC", "-w", "old.c", "-Wl,-soname,libhsavmm.so.1"]);
     link.args(["-Wl,--version-script=old.map", "-o", "libhsavmm.so"]).current_dir(folder);
-    expect_success(&link.output().unwrap(), "the baseline's library");
+    expect_success(&link.output().unwrap(), "the library of the baseline");
 }
 
-/// Writes the source of a program that refers to every function of some nodes, and calls none: the loader must find all.
-fn program_with_every_function(nodes: &Nodes, file: &Path) {
+/// Writes the source of a program that refers to every function of some nodes, so that the loader must find all of
+/// them. The program calls none of them.
+fn write_program_with_every_function(nodes: &Nodes, file: &Path) {
     let (mut source, mut list) = (String::from("#include <stdio.h>\n"), String::new());
     for name in nodes.iter().flat_map(|(_, names)| names) {
         writeln!(source, "extern int {name}(void);").unwrap();
@@ -150,7 +151,7 @@ fn program_with_every_function(nodes: &Nodes, file: &Path) {
 fn program_linked_to_the_baseline_runs_with_the_library() {
     let (folder, nodes) = (tempfile::tempdir().unwrap(), baseline_nodes());
     assert_eq!(nodes[0].0, "HSAVMM_1");
-    library_of(&nodes, folder.path());
+    build_library(&nodes, folder.path());
     let link = |source: &Path, name: &str| {
         let program = folder.path().join(name);
         let mut compile = Command::new("cc");
@@ -161,7 +162,7 @@ fn program_linked_to_the_baseline_runs_with_the_library() {
     };
     let cycle = link(&package().join("examples/cycle.c"), "cycle");
     let source = folder.path().join("every.c");
-    program_with_every_function(&nodes, &source);
+    write_program_with_every_function(&nodes, &source);
     let every = link(&source, "every");
     let symbols = Command::new("nm").arg("-D").arg(&every).output().unwrap();
     let symbols = expect_success(&symbols, "nm");
@@ -180,7 +181,7 @@ fn program_linked_to_the_baseline_runs_with_the_library() {
     // The loader rejects a library without the version.
     let other = folder.path().join("other");
     std::fs::create_dir(&other).unwrap();
-    library_of(&vec![("HSAVMM_0".to_owned(), nodes[0].1.clone())], &other);
+    build_library(&vec![("HSAVMM_0".to_owned(), nodes[0].1.clone())], &other);
     std::fs::rename(other.join("libhsavmm.so"), other.join("libhsavmm.so.1")).unwrap();
     let output = Command::new(&cycle).env("LD_LIBRARY_PATH", &other).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);

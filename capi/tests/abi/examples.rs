@@ -1,10 +1,9 @@
-//! The examples print the expected output, in both languages, on the simulation and on AMD's
-//! runtime.
+//! The examples print the expected output on the simulation and on AMD's runtime.
 
 use crate::program::{Language, Program, expect_success};
 use hsa_rocr::{Emulation, test};
 
-/// Returns each program, and parts of the lines that it prints.
+/// Returns each program, and a part of each line that the program prints.
 fn examples() -> [(Program, &'static [&'static str]); 3] {
     let cycle: &[&str] = &[
         ", 2 GPUs",

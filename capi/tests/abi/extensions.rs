@@ -29,8 +29,8 @@ fn extensions_work_on_amds_runtime() {
     }
 }
 
-/// Each of HIP's permissions holds for a GPU's copies from and to a part of a handle, even if nothing flushes the TLB
-/// or entries are written late.
+/// Each of HIP's permissions holds for a GPU's copies from and to a part of a handle, although the emulated driver keeps
+/// entries in the TLB, forgets parts of mappings (`split_bug`) or writes entries late.
 #[test]
 fn permissions_hold_for_parts_on_amds_runtime() {
     let name = "extensions::permissions_hold_for_parts_on_amds_runtime";
@@ -159,7 +159,7 @@ fn environment_selects_devices() {
     let none = "hipErrorNoDevice 0:";
     let hip = |list| devices(&program, &[("HIP_VISIBLE_DEVICES", list)]);
     assert_eq!(hip("2,0"), chosen(&[2, 0]));
-    // The list ends at the first invalid number, and at a repeated one.
+    // The list ends at the first invalid or repeated number.
     assert_eq!(hip("1,9,0"), chosen(&[1]));
     assert_eq!(hip("1,1,0"), chosen(&[1]));
     assert_eq!(hip(""), none);
@@ -169,7 +169,7 @@ fn environment_selects_devices() {
         devices(&program, &[("CUDA_VISIBLE_DEVICES", "3"), ("HIP_VISIBLE_DEVICES", "0")]),
         chosen(&[0])
     );
-    // The numbers in HIP's variable count the devices that ROCR's selects.
+    // The numbers in HIP_VISIBLE_DEVICES count the devices that ROCR_VISIBLE_DEVICES selects.
     let both = [("ROCR_VISIBLE_DEVICES", "3,2,1"), ("HIP_VISIBLE_DEVICES", "1")];
     assert_eq!(devices(&program, &both), chosen(&[2]));
 }

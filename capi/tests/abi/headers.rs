@@ -59,7 +59,7 @@ pub fn functions() -> BTreeSet<String> {
     names
 }
 
-/// Mneme includes a header of HIP that HIP's own headers include, and reads attributes of kernels.
+/// Mneme, a tool that records kernels, includes an internal header of HIP, and reads attributes of kernels.
 #[test]
 fn programs_that_inspect_kernels_compile() {
     let folder = tempfile::tempdir().unwrap();

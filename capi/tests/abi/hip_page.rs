@@ -4,7 +4,7 @@ use crate::headers::{code, functions, headers};
 use crate::program::{Language, Program, expect_success, package};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Returns the first and the last cells of the rows of a table, by the text of its heading row.
+/// Returns the first and the last cell of each row of a table. `heading` is the text of the table's first row.
 fn table(page: &str, heading: &str) -> BTreeMap<String, String> {
     let rows = page.split_once(heading).expect("the table").1.lines().skip(2);
     let rows = rows.take_while(|line| line.starts_with('|')).map(|line| {

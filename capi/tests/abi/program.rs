@@ -58,9 +58,8 @@ impl Program {
         Self::link(command, &format!("{source} as {language:?}"))
     }
 
-    /// Compiles a program that is not of this package: all files `*.cpp` of a folder, as C++17, with the
-    /// compiler's arguments in the file `flags`, if there is one, one on each line. The compiler runs in the
-    /// folder, and prints no warnings.
+    /// Compiles a program of others: all files `*.cpp` of a folder, as C++17, without warnings. The compiler runs in the
+    /// folder. If the folder has a file `flags`, each of its lines is an argument for the compiler.
     #[track_caller]
     pub fn compile_folder(folder: &Path) -> Self {
         let entries =
@@ -83,8 +82,8 @@ impl Program {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let file = folder.path().join("program");
         let library = library_folder();
-        // Use DT_RPATH, which precedes LD_LIBRARY_PATH: Cargo puts a directory there that can
-        // contain an older build.
+        // Use DT_RPATH, which precedes LD_LIBRARY_PATH: Cargo adds a directory to LD_LIBRARY_PATH that can contain an
+        // older build.
         let mut rpath = std::ffi::OsString::from("-Wl,--disable-new-dtags,-rpath,");
         rpath.push(&library);
         compiler.arg("-o").arg(&file).arg("-L").arg(&library);

@@ -9,8 +9,8 @@ const NAMES: [&str; 4] = ["segments", "chunks", "pool", "exchange"];
 
 fn run_all(configuration: &str, command: impl Fn(&Program) -> Command) {
     for name in NAMES {
-        // ROCm 6.1 reserves writable memory (docs/defects.md), so the kernel rejects a reservation
-        // that is larger than the machine's memory.
+        // ROCm 6.1 makes reserved addresses writable (docs/defects.md), so the kernel rejects a reservation that is
+        // larger than the machine's memory.
         if ["segments", "pool"].contains(&name) && configuration == "6.1.2" {
             continue;
         }

@@ -63,7 +63,7 @@ int main(int argc, char **argv) {
   OK(hipMemAddressFree(second, size));
   OK(hipMemRelease(imported));
 
-  /* No size, no memory, no readable bytes. */
+  /* Invalid handles: without a size, of unknown memory, and at unreadable addresses. */
   EXPECT(hipMemImportFromShareableHandle(&imported, &none, fabric) == hipErrorInvalidValue);
   EXPECT(strstr(hsavmm_last_message(), "size"));
   exported.data[8] ^= 1;

@@ -2,7 +2,7 @@
 #include "../hip_tests/memory.h"
 #include "../hip_tests/process.h"
 
-static const unsigned int lazily = hipIpcMemLazyEnablePeerAccess;
+static const unsigned int lazy_peer_access = hipIpcMemLazyEnablePeerAccess;
 
 /* Two handles of the parent's memory: one of its start, and one of its second page. */
 struct offer {
@@ -20,28 +20,28 @@ static void expect_closed(void *ptr) {
 
 static void close_inside(const struct offer *offer) {
   void *first, *second, *inside;
-  EXPECT_SUCCESS(hipIpcOpenMemHandle(&first, offer->start, lazily));
+  EXPECT_SUCCESS(hipIpcOpenMemHandle(&first, offer->start, lazy_peer_access));
   expect_numbers(first, 1);
   EXPECT_SUCCESS(hipIpcCloseMemHandle(at(first, 16)));
   expect_closed(first);
   /* Memory that was opened twice must be closed twice. */
-  EXPECT_SUCCESS(hipIpcOpenMemHandle(&first, offer->start, lazily));
-  EXPECT_SUCCESS(hipIpcOpenMemHandle(&second, offer->start, lazily));
+  EXPECT_SUCCESS(hipIpcOpenMemHandle(&first, offer->start, lazy_peer_access));
+  EXPECT_SUCCESS(hipIpcOpenMemHandle(&second, offer->start, lazy_peer_access));
   CHECK(first == second);
   EXPECT_SUCCESS(hipIpcCloseMemHandle(at(first, BYTES - 1)));
   expect_numbers(first, 1);
   EXPECT_SUCCESS(hipIpcCloseMemHandle(at(first, 1)));
   expect_closed(first);
   /* If two opened ranges contain the address, the one with the higher start is closed. */
-  EXPECT_SUCCESS(hipIpcOpenMemHandle(&first, offer->start, lazily));
-  EXPECT_SUCCESS(hipIpcOpenMemHandle(&inside, offer->second_page, lazily));
+  EXPECT_SUCCESS(hipIpcOpenMemHandle(&first, offer->start, lazy_peer_access));
+  EXPECT_SUCCESS(hipIpcOpenMemHandle(&inside, offer->second_page, lazy_peer_access));
   CHECK(inside == at(first, 4096));
   EXPECT_SUCCESS(hipIpcCloseMemHandle(at(inside, 8)));
   expect_numbers(first, 1);
   EXPECT_SUCCESS(hipIpcCloseMemHandle(at(inside, 8)));
   expect_closed(first);
   /* Addresses before the opened memory are not open. */
-  EXPECT_SUCCESS(hipIpcOpenMemHandle(&inside, offer->second_page, lazily));
+  EXPECT_SUCCESS(hipIpcOpenMemHandle(&inside, offer->second_page, lazy_peer_access));
   EXPECT_ERROR(hipIpcCloseMemHandle(at(inside, (size_t)-8)), hipErrorInvalidValue);
   EXPECT_SUCCESS(hipIpcCloseMemHandle(inside));
 }

@@ -23,18 +23,18 @@ static void print(const char *label, hipError_t error, hipError_t expected, int 
 }
 #define FAILS(label, call, error) print(label, call, error, __LINE__)
 
-static const unsigned int lazily = hipIpcMemLazyEnablePeerAccess;
+static const unsigned int lazy_peer_access = hipIpcMemLazyEnablePeerAccess;
 
-static void handles_of_ipc(void) {
+static void ipc_handles(void) {
   hipIpcMemHandle_t handle;
   void *ptr, *opened;
   memset(&handle, 0x5a, sizeof handle);
-  FAILS("garbage", hipIpcOpenMemHandle(&opened, handle, lazily), hipErrorInvalidValue);
+  FAILS("garbage", hipIpcOpenMemHandle(&opened, handle, lazy_peer_access), hipErrorInvalidValue);
   OK(hipMalloc(&ptr, SIZE));
   OK(hipIpcGetMemHandle(&handle, ptr));
-  FAILS("own", hipIpcOpenMemHandle(&opened, handle, lazily), hipErrorInvalidContext);
+  FAILS("own", hipIpcOpenMemHandle(&opened, handle, lazy_peer_access), hipErrorInvalidContext);
   OK(hipFree(ptr));
-  FAILS("own freed", hipIpcOpenMemHandle(&opened, handle, lazily), hipErrorInvalidContext);
+  FAILS("own freed", hipIpcOpenMemHandle(&opened, handle, lazy_peer_access), hipErrorInvalidContext);
   FAILS("export freed", hipIpcGetMemHandle(&handle, ptr), hipErrorInvalidValue);
 }
 
@@ -79,7 +79,7 @@ static void virtual_memory(void) {
 }
 
 int main(void) {
-  handles_of_ipc();
+  ipc_handles();
   freed_memory();
   virtual_memory();
   return 0;

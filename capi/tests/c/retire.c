@@ -71,7 +71,7 @@ static void without_signals(void) {
   EXPECT(report.address == NULL && report.reason[0] == '\0');
   expect_readable(start + 2 * size);
 
-  /* The program has unmapped the range before. */
+  /* The program itself unmaps a submitted range, so the queue reports a failure. */
   OK(hsavmm_retire_submit(queue, start + 2 * size, size, NULL, 0));
   OK(hipMemUnmap(start + 2 * size, size));
   OK(hsavmm_retire_drain(queue, 1000, &report));

@@ -21,7 +21,7 @@ struct slot {
   int is_start;
 };
 
-/* A reservation; a freed one has no granules. */
+/* A reservation. After it was freed, `count` is 0. */
 static struct range {
   char *start;
   size_t count; /* granules */
@@ -62,7 +62,7 @@ static int check_result(const char *call, hipError_t error, int expected) {
   return error == hipSuccess;
 }
 
-/* Makes a call. Fails unless it succeeds (`expected` is 1), fails (0) or does either (EITHER). */
+/* Makes a call, and ends the program if the result is not the expected one: 1 (success), 0 (failure) or EITHER. */
 #define TRY(call, expected) check_result(#call, call, expected)
 
 /* ---- The model ----------------------------------------------------------------------------- */
@@ -93,7 +93,7 @@ static int is_edge(char *at) {
 
 /* Returns whether a range lies in one reservation, and consists of whole mappings (`mapped` is 1) or is completely
  * unmapped (`mapped` is 0). */
-static int is_run(char *at, size_t size, int mapped) {
+static int is_uniform(char *at, size_t size, int mapped) {
   struct range *range = range_at(at);
   size_t done;
   if (!range || (size_t)at % granule || size == 0 || size % granule) return 0;
@@ -149,7 +149,7 @@ static void reserve(struct range *range) {
 static void free_addresses(char *at, size_t size) {
   struct range *range = range_at(at);
   int is_whole = range && at == range->start && size == range->count * granule;
-  if (TRY(hipMemAddressFree(at, size), is_whole && is_run(at, size, 0))) range->count = 0;
+  if (TRY(hipMemAddressFree(at, size), is_whole && is_uniform(at, size, 0))) range->count = 0;
 }
 
 static void store_handle(unsigned slot, hipMemGenericAllocationHandle_t value, size_t count) {
@@ -186,12 +186,12 @@ static void map(char *at, unsigned slot) {
   size_t size = some_size(NULL), offset = once_in(16) * granule, flags = once_in(16);
   hipMemGenericAllocationHandle_t value = handles[slot].value;
   int fits = handles[slot].references > 0 && size / granule <= handles[slot].count;
-  int is_valid = is_run(at, size, 0) && fits && offset == 0 && flags == 0;
+  int is_valid = is_uniform(at, size, 0) && fits && offset == 0 && flags == 0;
   if (TRY(hipMemMap(at, size, offset, value, flags), is_valid)) mark(at, size, value);
 }
 
 static void unmap(char *at, size_t size) {
-  if (TRY(hipMemUnmap(at, size), is_run(at, size, 1))) mark(at, size, NULL);
+  if (TRY(hipMemUnmap(at, size), is_uniform(at, size, 1))) mark(at, size, NULL);
 }
 
 static void set_access(char *at, size_t size) {
@@ -202,7 +202,7 @@ static void set_access(char *at, size_t size) {
   desc.location.type = once_in(4) ? hipMemLocationTypeHost : hipMemLocationTypeDevice;
   desc.location.id = (int)below((unsigned)devices);
   desc.flags = (hipMemAccessFlags)flags[choice];
-  TRY(hipMemSetAccess(at, size, &desc, 1), choice < 4 && is_run(at, size, 1));
+  TRY(hipMemSetAccess(at, size, &desc, 1), choice < 4 && is_uniform(at, size, 1));
   TRY(hipMemGetAccess(&access, &desc.location, at), EITHER);
   if (once_in(4)) TRY(hsavmm_revoke(at, size, &desc.location, 1), EITHER);
 }

@@ -1,4 +1,6 @@
 /*
+ * The cases of hip-tests, AMD's tests of HIP, rewritten in C. "The original" in a comment is hip-tests' own case.
+ *
  * A case is a function that returns if all checks pass. Each case runs in its own process, forked
  * before any runtime is open, so that a crash ends only that case.
  *
@@ -52,7 +54,7 @@ static inline void expect_error(hipError_t actual, hipError_t expected, const ch
   fail(file, line, call, details);
 }
 
-/* Checks, which end the case as failed unless they hold. */
+/* Checks that end the case as failed if they do not hold. */
 #define CHECK(condition)                                                                           \
   do {                                                                                             \
     if (!(condition)) fail(__FILE__, __LINE__, #condition, "");                                    \
@@ -111,7 +113,7 @@ static inline void run_and_exit(const struct test_case *test) {
    * its descriptors. */
   after = open_descriptors();
   if (getenv("HSA_SIM") != NULL) CHECK(after == before);
-  /* Exits normally, with all exit handlers. */
+  /* Exits normally, so that all exit handlers run. */
   exit(PASSED);
 }
 

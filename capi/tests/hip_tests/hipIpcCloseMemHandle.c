@@ -3,7 +3,7 @@
 #include "process.h"
 
 static void hipIpcCloseMemHandle_Positive_Reference_Counting(void) {
-  const unsigned int lazily = hipIpcMemLazyEnablePeerAccess;
+  const unsigned int lazy_peer_access = hipIpcMemLazyEnablePeerAccess;
   struct channel channel = channel_open();
   hipPointerAttribute_t attributes;
   hipIpcMemHandle_t handle;
@@ -14,8 +14,8 @@ static void hipIpcCloseMemHandle_Positive_Reference_Counting(void) {
   end = keep_end(&channel, child == 0);
   if (child == 0) {
     receive_bytes(end, &handle, sizeof handle);
-    EXPECT_SUCCESS(hipIpcOpenMemHandle(&first, handle, lazily));
-    EXPECT_SUCCESS(hipIpcOpenMemHandle(&second, handle, lazily));
+    EXPECT_SUCCESS(hipIpcOpenMemHandle(&first, handle, lazy_peer_access));
+    EXPECT_SUCCESS(hipIpcOpenMemHandle(&second, handle, lazy_peer_access));
     CHECK(first == second);
     EXPECT_SUCCESS(hipIpcCloseMemHandle(first));
     EXPECT_SUCCESS(hipPointerGetAttributes(&attributes, first));

@@ -64,7 +64,7 @@ static void hipIpcMemAccess_Semaphores(void) {
 }
 
 static void hipIpcMemAccess_ParameterValidation(void) {
-  const unsigned int lazily = hipIpcMemLazyEnablePeerAccess;
+  const unsigned int lazy_peer_access = hipIpcMemLazyEnablePeerAccess;
   hipIpcMemHandle_t handle, empty, noise;
   void *ptr, *other = NULL;
   hipError_t error;
@@ -75,10 +75,10 @@ static void hipIpcMemAccess_ParameterValidation(void) {
   EXPECT_ERROR(hipIpcGetMemHandle(&handle, NULL), hipErrorInvalidValue);
   EXPECT_ERROR(hipIpcGetMemHandle(NULL, NULL), hipErrorInvalidValue);
   EXPECT_SUCCESS(hipIpcGetMemHandle(&handle, ptr));
-  EXPECT_ERROR(hipIpcOpenMemHandle(NULL, handle, lazily), hipErrorInvalidValue);
-  error = hipIpcOpenMemHandle(&other, empty, lazily);
+  EXPECT_ERROR(hipIpcOpenMemHandle(NULL, handle, lazy_peer_access), hipErrorInvalidValue);
+  error = hipIpcOpenMemHandle(&other, empty, lazy_peer_access);
   CHECK(error == hipErrorInvalidValue || error == hipErrorInvalidDevicePointer);
-  error = hipIpcOpenMemHandle(&other, noise, lazily);
+  error = hipIpcOpenMemHandle(&other, noise, lazy_peer_access);
   CHECK(error == hipErrorInvalidValue || error == hipErrorInvalidDevicePointer);
   EXPECT_ERROR(hipIpcOpenMemHandle(&other, handle, 123), hipErrorInvalidValue);
   EXPECT_ERROR(hipIpcOpenMemHandle(&other, handle, 0), hipErrorInvalidValue);

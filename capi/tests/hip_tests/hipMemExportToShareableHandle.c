@@ -1,7 +1,7 @@
 /* hipMemExportToShareableHandle: the result, and invalid calls. */
 #include "shareable.h"
 
-/* Like the original, passes a `void *` that is null for the descriptor, and expects a value other than 0. */
+/* Like the original, passes the address of a null `void *` for the descriptor, and expects that the call changes it. */
 static void hipMemExportToShareableHandle_Positive_Basic(void) {
   size_t size = 2 * granularity_of(0);
   hipMemGenericAllocationHandle_t handle;

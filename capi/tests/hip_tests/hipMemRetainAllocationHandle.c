@@ -1,8 +1,8 @@
 /* hipMemRetainAllocationHandle: returns the handle of a mapping. */
 #include "memory.h"
 
-/* The original releases once, which was enough for HIP of 2024; a retained handle is an additional
- * reference. */
+/* The original releases the handle once, which sufficed with HIP of 2024. This case releases it twice, because
+ * hipMemRetainAllocationHandle adds a reference. */
 static void hipMemRetainAllocationHandle_SetGet(void) {
   size_t size = round_up(0, BYTES);
   hipMemGenericAllocationHandle_t handle = create(0, size), retained = NULL;

@@ -156,8 +156,8 @@ static void hipMemSetAccess_Vmm2PeerDevMemCpy(void) {
   unmap_and_free(ptr, size);
 }
 
-/* Read access for a peer does not affect the others: the first device and the host keep their
- * access. */
+/* Granting a peer read access does not change the access of other agents: the first device and the host keep
+ * their access. */
 static void hipMemSetAccess_Vmm2PeerPeerMemCpy(void) {
   size_t size = round_up(0, BYTES);
   hipDeviceptr_t ptr, other;

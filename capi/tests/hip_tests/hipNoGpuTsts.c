@@ -59,16 +59,16 @@ WITHOUT_DEVICE(hipIpcOpenMemHandle,
                hipIpcOpenMemHandle(&ptr, ipc, hipIpcMemLazyEnablePeerAccess))
 WITHOUT_DEVICE(hipIpcCloseMemHandle, hipIpcCloseMemHandle(bytes))
 
-#define TABLED(function) CASE(NoGpuTst_##function)
+#define TABLE_CASE(function) CASE(NoGpuTst_##function)
 
-CASES(TABLED(hipGetDeviceCount), TABLED(hipGetDevice), TABLED(hipSetDevice), TABLED(hipDeviceGet),
-      TABLED(hipDeviceGetName), TABLED(hipDeviceGetAttribute), TABLED(hipDeviceGetPCIBusId),
-      TABLED(hipDeviceTotalMem), TABLED(hipDeviceCanAccessPeer),
-      TABLED(hipDeviceEnablePeerAccess), TABLED(hipDeviceDisablePeerAccess),
-      TABLED(hipDeviceSynchronize), TABLED(hipStreamSynchronize), TABLED(hipMalloc),
-      TABLED(hipMallocManaged), TABLED(hipHostMalloc), TABLED(hipHostFree), TABLED(hipMemcpy),
-      TABLED(hipMemGetInfo), TABLED(hipPointerGetAttributes), TABLED(hipMemGetAddressRange),
-      TABLED(hipMemGetAllocationGranularity), TABLED(hipMemAddressReserve),
-      TABLED(hipMemAddressFree), TABLED(hipMemCreate), TABLED(hipMemRelease), TABLED(hipMemMap),
-      TABLED(hipMemUnmap), TABLED(hipMemSetAccess), TABLED(hipMemGetAccess),
-      TABLED(hipIpcGetMemHandle), TABLED(hipIpcOpenMemHandle), TABLED(hipIpcCloseMemHandle))
+CASES(TABLE_CASE(hipGetDeviceCount), TABLE_CASE(hipGetDevice), TABLE_CASE(hipSetDevice), TABLE_CASE(hipDeviceGet),
+      TABLE_CASE(hipDeviceGetName), TABLE_CASE(hipDeviceGetAttribute), TABLE_CASE(hipDeviceGetPCIBusId),
+      TABLE_CASE(hipDeviceTotalMem), TABLE_CASE(hipDeviceCanAccessPeer),
+      TABLE_CASE(hipDeviceEnablePeerAccess), TABLE_CASE(hipDeviceDisablePeerAccess),
+      TABLE_CASE(hipDeviceSynchronize), TABLE_CASE(hipStreamSynchronize), TABLE_CASE(hipMalloc),
+      TABLE_CASE(hipMallocManaged), TABLE_CASE(hipHostMalloc), TABLE_CASE(hipHostFree), TABLE_CASE(hipMemcpy),
+      TABLE_CASE(hipMemGetInfo), TABLE_CASE(hipPointerGetAttributes), TABLE_CASE(hipMemGetAddressRange),
+      TABLE_CASE(hipMemGetAllocationGranularity), TABLE_CASE(hipMemAddressReserve),
+      TABLE_CASE(hipMemAddressFree), TABLE_CASE(hipMemCreate), TABLE_CASE(hipMemRelease), TABLE_CASE(hipMemMap),
+      TABLE_CASE(hipMemUnmap), TABLE_CASE(hipMemSetAccess), TABLE_CASE(hipMemGetAccess),
+      TABLE_CASE(hipIpcGetMemHandle), TABLE_CASE(hipIpcOpenMemHandle), TABLE_CASE(hipIpcCloseMemHandle))

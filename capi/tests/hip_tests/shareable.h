@@ -19,7 +19,7 @@ static inline int export_handle(hipMemGenericAllocationHandle_t handle) {
 }
 
 /* Returns the argument of hipMemImportFromShareableHandle: the descriptor itself since HIP 7.1, a pointer
- * to it in earlier releases. Programs distinguish releases (PyTorch by ROCM_VERSION >= 70100). */
+ * to it in earlier releases. Programs distinguish the releases: PyTorch checks ROCM_VERSION >= 70100. */
 static inline void *as_os_handle(int *descriptor) {
   return profile() == 6 ? (void *)descriptor : (void *)(uintptr_t)*descriptor;
 }

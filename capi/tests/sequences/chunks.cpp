@@ -76,14 +76,14 @@ int main() {
   for (size_t index = 0; index < bytes.size(); ++index) bytes[index] = static_cast<unsigned char>(index % 251);
   OK(hipMemcpy(allocation.address, bytes.data(), bytes.size(), hipMemcpyHostToDevice));
   void *backup = nullptr;
-  size_t before = 0, asleep = 0, total = 0;
+  size_t free_awake = 0, free_asleep = 0, total = 0;
   OK(hipHostMalloc(&backup, allocation.size));
-  OK(hipMemGetInfo(&before, &total));
+  OK(hipMemGetInfo(&free_awake, &total));
   OK(hipMemcpy(backup, allocation.address, allocation.size, hipMemcpyDeviceToHost));
   OK(hipDeviceSynchronize());
   sleep(allocation);
-  OK(hipMemGetInfo(&asleep, &total));
-  CHECK(asleep >= before + allocation.size);
+  OK(hipMemGetInfo(&free_asleep, &total));
+  CHECK(free_asleep >= free_awake + allocation.size);
   wake(allocation, device);
   OK(hipMemcpy(allocation.address, backup, allocation.size, hipMemcpyHostToDevice));
   std::fill(bytes.begin(), bytes.end(), static_cast<unsigned char>(0));

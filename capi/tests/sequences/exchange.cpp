@@ -39,7 +39,7 @@ int main() {
   const pid_t child_pid = fork();
   CHECK(child_pid >= 0);
   if (child_pid == 0) {
-    /* Without these ends of the pipes in the child, the child's read returns if the parent fails. */
+    /* Closes the parent's ends of the pipes: then the child's read returns if the parent fails. */
     CHECK(close(down[1]) == 0 && close(up[0]) == 0);
     child(down[0], up[1]);
     return 0;

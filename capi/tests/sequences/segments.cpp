@@ -141,7 +141,7 @@ int main() {
   const pid_t child_pid = fork();
   CHECK(child_pid >= 0);
   if (child_pid == 0) {
-    /* Without these ends of the pipes in the child, the child's read returns if the parent fails. */
+    /* Closes the parent's ends of the pipes: then the child's read returns if the parent fails. */
     CHECK(close(down[1]) == 0 && close(up[0]) == 0);
     child(down[0], up[1]);
     return 0;
@@ -174,7 +174,7 @@ int main() {
     char done = 0;
     CHECK(read(up[0], &done, 1) == 1);
     for (int descriptor : shared) CHECK(close(descriptor) == 0);
-    /* A hole in the middle, which is freed with the rest. */
+    /* Leaves a hole in the middle. The destructor frees all addresses, including the hole. */
     segment.unmap(1, 2);
   }
   OK(hipStreamDestroy(stream));

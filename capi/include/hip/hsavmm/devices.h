@@ -1,5 +1,5 @@
 /*
- * Devices, their attributes, and access to each other's memory. Included by hip_runtime_api.h.
+ * Devices, their attributes, and peer access. Included by hip_runtime_api.h.
  */
 #ifndef HSAVMM_HIP_DEVICES_H
 #define HSAVMM_HIP_DEVICES_H
@@ -64,7 +64,7 @@ hipError_t hipDeviceTotalMem(size_t *bytes, hipDevice_t device);
 hipError_t hipDeviceGetAttribute(int *value, hipDeviceAttribute_t attribute, int device);
 /* Sets `*can` to 1 if `device` can access memory of `peer`, else to 0. A device is not its own peer (0). */
 hipError_t hipDeviceCanAccessPeer(int *can, int device, int peer);
-/* Grants the current device access to memory that hipMalloc allocates on `peer`, now and later. */
+/* Grants the current device access to all memory that hipMalloc has allocated or will allocate on `peer`. */
 hipError_t hipDeviceEnablePeerAccess(int peer, unsigned int flags);
 hipError_t hipDeviceDisablePeerAccess(int peer);
 /* Returns at once: every call of this library is synchronous. */

@@ -75,7 +75,7 @@ hipError_t hipFree(void *ptr);
 hipError_t hipHostMalloc(void **ptr, size_t size,
                          unsigned int flags HSAVMM_DEFAULT(hipHostMallocDefault));
 hipError_t hipHostFree(void *ptr);
-/* HIP's older names of hipHostMalloc and hipHostFree. */
+/* HIP's older names of hipHostMalloc and hipHostFree. hipMallocHost takes no flags. */
 hipError_t hipHostAlloc(void **ptr, size_t size, unsigned int flags);
 hipError_t hipMallocHost(void **ptr, size_t size);
 hipError_t hipFreeHost(void *ptr);
@@ -85,8 +85,8 @@ hipError_t hipMallocManaged(void **ptr, size_t size,
 /* Allocates the same memory as hipMalloc (hipDeviceMallocDefault), or fine-grained memory (hipDeviceMallocFinegrained).
  * For uncached, contiguous and signal memory, returns hipErrorNotSupported. */
 hipError_t hipExtMallocWithFlags(void **ptr, size_t size, unsigned int flags);
-/* Do the same as hipMalloc and hipFree, for the stream's device. The operation is complete when the call returns. There
- * are no memory pools. */
+/* Do the same as hipMalloc and hipFree, for the stream's device. The operation is complete when the call returns.
+ * Memory pools are not supported. */
 hipError_t hipMallocAsync(void **ptr, size_t size, hipStream_t stream);
 hipError_t hipFreeAsync(void *ptr, hipStream_t stream);
 

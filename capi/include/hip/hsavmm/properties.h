@@ -1,6 +1,5 @@
 /*
- * The properties of a device, in the layout that HIP has had since 6.0. Included by
- * hip_runtime_api.h.
+ * The properties of a device, in the layout of HIP 6.0 and later. Included by hip_runtime_api.h.
  *
  * The library sets the members that identify the device, and those that describe memory, blocks, clocks and
  * caches, as the runtime reports them. The runtime does not report registers and the size of constant memory:
@@ -9,7 +8,7 @@
 #ifndef HSAVMM_HIP_PROPERTIES_H
 #define HSAVMM_HIP_PROPERTIES_H
 
-/* As in HIP 6 and 7, these names refer to the functions and types with this suffix. */
+/* As in HIP 6 and 7, these names refer to the functions and the type whose names end in R0600. */
 #define hipGetDeviceProperties hipGetDevicePropertiesR0600
 #define hipDeviceProp_t hipDeviceProp_tR0600
 #define hipChooseDevice hipChooseDeviceR0600

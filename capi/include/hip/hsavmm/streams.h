@@ -42,7 +42,7 @@ hipError_t hipStreamWaitEvent(hipStream_t stream, hipEvent_t event,
 hipError_t hipDeviceGetStreamPriorityRange(int *least, int *greatest);
 /* Always sets `*status` to hipStreamCaptureStatusNone. */
 hipError_t hipStreamIsCapturing(hipStream_t stream, hipStreamCaptureStatus *status);
-/* Exchanges the mode of this thread with `*mode`. The mode has no effect, because there are no captures. */
+/* Exchanges the mode of this thread with `*mode`. The mode has no effect, because captures are not supported. */
 hipError_t hipThreadExchangeStreamCaptureMode(hipStreamCaptureMode *mode);
 
 /* ---- Events -------------------------------------------------------------------------------- */
@@ -87,7 +87,7 @@ hipError_t hipCtxSynchronize(void);
 hipError_t hipSetDeviceFlags(unsigned int flags);
 hipError_t hipGetDeviceFlags(unsigned int *flags);
 /* Frees the current device's memory from hipMalloc and hipHostMalloc, its streams and events.
- * Keeps reservations, mappings and handles, which hsavmm_shut_down() also frees. */
+ * Does not free reservations, mappings and handles; hsavmm_shut_down() frees them. */
 hipError_t hipDeviceReset(void);
 
 #endif

@@ -23,7 +23,7 @@ typedef enum hipMemAllocationHandleType {
   hipMemHandleTypeFabric = 0x8
 } hipMemAllocationHandleType;
 
-/* A handle of memory for other machines of a fabric (UALink). */
+/* A handle by which other machines of a fabric (UALink) can import memory. */
 typedef struct hipMemFabricHandle_st {
   unsigned char data[64];
 } hipMemFabricHandle_t;
@@ -99,7 +99,7 @@ typedef hipMipmappedArray_t hipmipmappedArray;
 typedef struct hipArrayMapInfo {
   hipResourceType resourceType;
   union {
-    /* In HIP's header a struct with members; here it is opaque, with the same size. */
+    /* HIP's header declares the members of this struct. Here the struct is opaque, with the same size. */
     struct {
       uint64_t opaque[8];
     } mipmap;
@@ -151,16 +151,17 @@ hipError_t hipMemMap(void *ptr, size_t size, size_t offset, hipMemGenericAllocat
 /* Unmaps a range, which must consist of whole, adjacent mappings. */
 hipError_t hipMemUnmap(void *ptr, size_t size);
 /* Sets the access to a range, which must consist of whole, adjacent mappings; if the call fails, nothing
- * has changed. Devices that `desc` does not name keep their access. As in HIP, a host that can access
- * all GPUs' memory gets the highest access that any device has, until a call names the host. The access of GPUs
- * is enforced only where hsavmm_enforcement() says so; see hsavmm_use_page_tables() and hsavmm_revoke(). */
+ * has changed. Devices that `desc` does not name keep their access. As in HIP, if the host can access the
+ * memory of all GPUs, the call also gives the host the highest access that any device has, unless this call
+ * or an earlier call names the host. A GPU's access is enforced only if hsavmm_enforcement() returns 1 for
+ * the GPU; see hsavmm_use_page_tables() and hsavmm_revoke(). */
 hipError_t hipMemSetAccess(void *ptr, size_t size, const hipMemAccessDesc *desc, size_t count);
 hipError_t hipMemGetAccess(unsigned long long *flags, const hipMemLocation *location, void *ptr);
 hipError_t hipMemGetAllocationGranularity(size_t *granularity, const hipMemAllocationProp *prop,
                                           hipMemAllocationGranularity_flags option);
 hipError_t hipMemGetAllocationPropertiesFromHandle(hipMemAllocationProp *prop,
                                                    hipMemGenericAllocationHandle_t handle);
-/* Writes an `int`: a file descriptor, which the caller must close; with hipMemHandleTypeFabric a
+/* Writes a file descriptor (`int`), which the caller must close. With hipMemHandleTypeFabric, writes a
  * hipMemFabricHandle_t, which does not keep the memory alive. */
 hipError_t hipMemExportToShareableHandle(void *shareable, hipMemGenericAllocationHandle_t handle,
                                          hipMemAllocationHandleType type,
@@ -168,7 +169,7 @@ hipError_t hipMemExportToShareableHandle(void *shareable, hipMemGenericAllocatio
 /* `os_handle` is the file descriptor itself (HIP 7.1 and later), or a pointer to it (earlier releases).
  * A value below 65,536 is a descriptor, any other value a pointer. The caller still owns the
  * descriptor. With hipMemHandleTypeFabric, `os_handle` is a pointer to a hipMemFabricHandle_t that this
- * library has exported: a handle that HIP has exported contains no size. */
+ * library has exported. Handles that HIP has exported are rejected, because they contain no size. */
 hipError_t hipMemImportFromShareableHandle(hipMemGenericAllocationHandle_t *handle, void *os_handle,
                                            hipMemAllocationHandleType type);
 typedef enum hipMemRangeHandleType {
@@ -176,14 +177,14 @@ typedef enum hipMemRangeHandleType {
   hipMemRangeHandleTypeMax = 0x7fffffff
 } hipMemRangeHandleType;
 
-/* Writes an `int`: the descriptor of a dma-buf, which the caller must close. `ptr` is the start of memory of
- * hipMalloc or of mapped memory, and `flags` is 0. Returns hipErrorInvalidValue if the range is not one segment,
- * or does not begin at the start of its dma-buf; hsavmm_last_message() contains the number of segments or the
- * offset, and hsavmm_export_address_range() exports such ranges. The descriptor gives access to the whole
+/* Writes the descriptor (`int`) of a dma-buf, which the caller must close. `ptr` is the start of memory of
+ * hipMalloc or of mapped memory, and `flags` is 0. Returns hipErrorInvalidValue if the range needs several
+ * dma-bufs, or does not begin at the start of its dma-buf; then hsavmm_last_message() contains their number or
+ * the offset. hsavmm_export_address_range() exports such ranges. The descriptor gives access to the whole
  * allocation, not only to the range, and also to small allocations of hipMalloc that share the dma-buf. */
 hipError_t hipMemGetHandleForAddressRange(void *handle, hipDeviceptr_t ptr, size_t size,
                                           hipMemRangeHandleType type, unsigned long long flags);
-/* Returns the handle of the memory mapped at an address, and adds a reference to it. */
+/* Returns the handle of the memory mapped at an address, and adds a reference to the handle. */
 hipError_t hipMemRetainAllocationHandle(hipMemGenericAllocationHandle_t *handle, void *address);
 
 #endif
