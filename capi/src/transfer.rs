@@ -217,7 +217,7 @@ fn with_area_memory(
 }
 
 /// Runs a function for each mapping in a range. Passes the function the agent that must copy: the owner of the memory
-/// if it has the needed access, else a GPU that has it. If there is no such agent, passes `None`: this process must copy.
+/// if it has the needed access, else a GPU that has it. Passes `None` if there is no such agent: this process must copy.
 ///
 /// One copy may span mappings of several devices, each accessible to its own device only.
 fn for_each_mapping(

@@ -5,7 +5,7 @@
 
 /* The address at which the driver places the VRAM of all GPUs of a hive. */
 #define FRAME_BUFFER_BASE 0x8000000000ull
-/* One tick of the GPU's clock: 100 MHz. */
+/* The length of a tick of the GPU's clock (100 MHz), in nanoseconds. */
 #define NS_PER_TICK 10
 
 bool xgmi = true;
@@ -170,6 +170,7 @@ static enum amd_reset_method reset_method(struct amdgpu_device *adev)
 	return AMD_RESET_METHOD_NONE;
 }
 
+/* Returns the frequency of the GPU's clock, in units of 10 kHz. */
 static u32 reference_clock(struct amdgpu_device *adev)
 {
 	return NSEC_PER_SEC / NS_PER_TICK / 10000;

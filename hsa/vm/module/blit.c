@@ -9,7 +9,8 @@
 #define WAVE 64
 /*
  * The arguments of a copy: a source and a destination address for the start of each phase, such a pair for the end of
- * the last phase, and the number of work items. AMD's two copy kernels have these numbers of pairs.
+ * the last phase, and the number of work items. AMD's copy kernels for aligned and for misaligned addresses differ in
+ * the number of pairs.
  */
 #define ALIGNED_PAIRS 5
 #define MISALIGNED_PAIRS 3
@@ -43,7 +44,7 @@ int run_blit_kernel(struct access *a, u64 kernel, u64 address, u32 grid)
 	if (user_read(a, kernel, header, sizeof(header)) ||
 	    user_read(a, address, arguments, sizeof(arguments)))
 		return -EFAULT;
-	/* A kernel object of version 1; or a descriptor without segments, whose code starts at offset 256. */
+	/* Valid are a kernel object of version 1, and a descriptor without segments whose code starts at offset 256. */
 	if ((u32)header[0] != 1 && (header[0] || header[1] || header[2] != 256))
 		return 0;
 	size = copy_size(arguments, ALIGNED_PAIRS);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 /*
  * The IP blocks of a software GPU, an MI300X (GC 9.4.3). They replace the blocks that amdgpu would find in the
- * chip's discovery table. The memory controller is AMD's own block gmc_v9_0 over the hubs of asic.c.
+ * chip's discovery table. The block of the memory controller calls AMD's own gmc_v9_0, which calls the hubs of asic.c.
  */
 #include "gpu.h"
 #include "amdgpu_xgmi.h"
@@ -12,7 +12,8 @@
 /* The scratch register in which a VBIOS reports that it has initialised the chip. */
 #define BIOS_SCRATCH_7 (7 * sizeof(u32))
 #define ASIC_INIT_COMPLETE 0x200
-#define REMAPPED_REGISTERS 0x80000
+/* The end of the page of registers in which the driver remaps the HDP flush registers. */
+#define REMAPPED_PAGE_END 0x80000
 
 static u32 read32(struct amdgpu_device *adev, u32 offset)
 {
@@ -56,7 +57,7 @@ static int common_early_init(struct amdgpu_ip_block *block)
 	adev->pcie_wreg64 = write64;
 	adev->rev_id = 1;
 	adev->external_rev_id = 0x47;
-	adev->rmmio_remap.reg_offset = REMAPPED_REGISTERS - PAGE_SIZE;
+	adev->rmmio_remap.reg_offset = REMAPPED_PAGE_END - PAGE_SIZE;
 	adev->rmmio_remap.bus_addr = adev->rmmio_base + adev->rmmio_remap.reg_offset;
 	/* The driver sets this flag in every virtual machine, but this GPU is not passed through. */
 	adev->virt.caps &= ~AMDGPU_PASSTHROUGH_MODE;

@@ -173,7 +173,7 @@ void replace_kfd2kgd(struct gpu *gpu)
 	calls->enable_debug_trap = set_debug_trap;
 	calls->disable_debug_trap = set_debug_trap;
 	calls->get_iq_wait_times = get_wait_times;
-	/* The originals read registers. */
+	/* AMD's functions read registers. */
 	calls->hqd_dump = NULL;
 	calls->hqd_sdma_dump = NULL;
 	kfd->kfd2kgd = calls;

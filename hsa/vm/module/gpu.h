@@ -28,7 +28,7 @@ struct dentry;
 struct gpu_space {
 	u32 pasid;
 	u64 root;
-	/* Increased by each TLB flush: older TLB entries of the space are invalid. */
+	/* Increased by each TLB flush. The space's TLB entries of a lower generation are invalid. */
 	u32 generation;
 };
 
@@ -78,7 +78,7 @@ struct gpu {
 	struct amdgpu_device *adev;
 	int index;
 
-	/* All of the VRAM as the engines access it, and its bus address. */
+	/* All of the VRAM as the engines access it, its bus address, and its size in bytes. */
 	void *vram;
 	u64 vram_bus;
 	u64 vram_size;
@@ -91,7 +91,7 @@ struct gpu {
 	struct amdgpu_gmc_funcs gmc_funcs;
 	struct kfd2kgd_calls kfd2kgd;
 
-	/* User queues; the mutex is held while one packet runs. */
+	/* User queues. The mutex is held while packets of one queue run. */
 	struct mutex queues_lock;
 	struct user_queue queues[MAX_QUEUES];
 	struct gpu_space spaces[MAX_SPACES];
@@ -239,7 +239,7 @@ struct operation_data {
 
 /* Counts an operation, sleeps for its planned delay, and returns its planned fault. */
 struct fault next_fault(enum operation operation);
-/* Calls `run` after this time. */
+/* Calls `run` after a time, in a worker. */
 void perform_late(u32 time_us, void (*run)(struct operation_data *data), struct operation_data data);
 void add_fault_file(struct dentry *folder);
 

@@ -20,7 +20,10 @@ enum {
 	SRBM_WRITE = 14,
 };
 
-/* The maximum distance from a job's commands to the page-table entries that the job copies. */
+/*
+ * More bytes than any indirect buffer (IB) has. A copy is a page-table write if its source is in its own indirect
+ * buffer, less than this limit from the buffer's start.
+ */
 #define IB_SIZE_LIMIT 0x20000
 
 uint pte_delay_ms;
@@ -36,8 +39,9 @@ struct packets {
 	u64 mask;
 	u64 position;
 	bool is_indirect;
-	/* The packets write page tables, with this fault. */
+	/* Whether the packets write page tables. */
 	bool writes_tables;
+	/* The planned fault of these writes. */
 	struct fault fault;
 };
 
@@ -191,7 +195,7 @@ static bool writes_page_tables(const u32 *words, u64 buffer)
 	case PTE_PDE:
 	case WRITE_LINEAR:
 		return true;
-	case COPY_LINEAR: /* page-table writes copy entries that are stored in the buffer itself */
+	case COPY_LINEAR: /* a page-table write copies entries that are in the indirect buffer itself */
 		return *(const u64 *)(words + 3) - buffer < IB_SIZE_LIMIT;
 	default:
 		return false;
@@ -221,7 +225,7 @@ static void run_indirect(struct gpu *gpu, u64 buffer, u32 size)
 		return report_fault(gpu, "indirect buffer", buffer);
 	if (size && writes_page_tables(p.words, buffer)) {
 		p.writes_tables = true;
-		/* With an outdated GART, copies would overwrite the kernel's own memory. */
+		/* Writes of the GART have no faults: with an outdated GART, copies would overwrite the kernel's memory. */
 		if (!writes_gart(gpu, &p))
 			p.fault = next_fault(PTE_WRITE);
 		if (p.fault.effect == LOST)

@@ -112,6 +112,7 @@ static void set_bar(struct pci_dev *pdev, int bar, const struct resource *memory
 /* Turns a device of QEMU into a GPU. */
 static int init_gpu(struct gpu *gpu, struct pci_dev *pdev)
 {
+	/* QEMU's device has its memory in the BAR that becomes the doorbells. */
 	const struct resource memory = pdev->resource[BAR_DOORBELLS];
 	u64 size = resource_size(&memory), cpu_visible;
 

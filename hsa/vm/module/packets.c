@@ -12,7 +12,7 @@
 enum { VENDOR = 0, INVALID = 1, DISPATCH = 2, BARRIER_AND = 3, BARRIER_OR = 5 };
 enum { FORMAT_BARRIER_VALUE = 2 };
 
-/* The used fields of HSA's packets. */
+/* The fields of HSA's packets that this module uses. */
 struct aql_packet {
 	u8 type;
 	u8 fences;
@@ -43,7 +43,7 @@ struct barrier_value_packet {
 	u32 condition;
 };
 
-/* amd_signal_t of AMD's runtime. */
+/* The offsets of fields in amd_signal_t of AMD's runtime. */
 enum {
 	SIGNAL_VALUE = 8,
 	SIGNAL_MAILBOX = 16,

@@ -24,7 +24,7 @@ pub(crate) fn build(
     let mut command = Command::new("make");
     command.arg("--silent").arg("-C").arg(headers).arg("modules");
     command.arg(format!("M={}", work.display())).arg(format!("AMD={}", amd.display()));
-    // The module needs no type information, which `pahole` would make.
+    // The module needs no type information, which `pahole` would generate.
     command.arg("CONFIG_DEBUG_INFO_BTF_MODULES=");
     tool::run(command, "make")?;
     let module = work.join("hsa_vmm.ko");

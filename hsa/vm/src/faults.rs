@@ -40,7 +40,7 @@ pub enum EngineFaultsError {
     /// A rule is invalid.
     #[error(transparent)]
     Rule(#[from] PlanError),
-    /// A rule has an effect that the engines do not support, although every call of other targets supports it.
+    /// A rule has the effect `hang` or `crash`, which its operation does not support.
     #[error(
         "{rule:?}: not supported; only COPY and FILL support `hang`, and no operation supports `crash`"
     )]

@@ -17,8 +17,8 @@ const FILE: u32 = 0o100_755;
 const FOLDER: u32 = 0o040_755;
 const LINK: u32 = 0o120_777;
 
-/// Writes the initial file system. `modules` has the file of each module of the kernel, by name. `configuration` is the
-/// file with the options of the kernel. `software_gpu` is this project's `hsa_vmm.ko`.
+/// Writes the initial file system. `modules` maps the names of the kernel's modules to their files. `configuration` is
+/// the file with the kernel's options. `software_gpu` is this project's `hsa_vmm.ko`.
 pub(crate) fn write(
     target: &Path,
     modules: &BTreeMap<String, PathBuf>,
@@ -53,7 +53,7 @@ pub(crate) fn write(
     };
     add_files(&mut archive).map_err(file_error(target))?;
     let bytes = trailer(archive.bytes).map_err(file_error(target))?;
-    // Rename the complete file, so that other processes see the old or the new one.
+    // Rename the complete file, so that other processes never see a partial file.
     let part = target.with_extension("part");
     fs::write(&part, bytes).and_then(|()| fs::rename(&part, target)).map_err(file_error(target))
 }

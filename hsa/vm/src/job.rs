@@ -20,7 +20,7 @@ pub(crate) const DIRECTORY: &str = "directory";
 pub(crate) const STATUS: &str = "status";
 /// The numbers of bytes that the program has written to its output and to its errors, at its end.
 pub(crate) const WRITTEN: &str = "written";
-/// Exists when the host has received these bytes.
+/// Exists when the host has received all bytes of [`WRITTEN`].
 pub(crate) const RECEIVED: &str = "received";
 /// The file that the host writes last. The guest then starts the program.
 pub(crate) const READY: &str = "ready";
@@ -89,7 +89,7 @@ impl Job {
             variables.retain(|(existing, _)| existing != name);
             variables.extend(value.map(|value| (name.to_owned(), value.to_owned())));
         }
-        // The legacy mode needs AMD's own package of the kernel driver.
+        // AMD's legacy mode of IPC needs AMD's own package of the kernel driver.
         if !variables.iter().any(|(name, _)| name == "HSA_ENABLE_IPC_MODE_LEGACY") {
             variables.push(("HSA_ENABLE_IPC_MODE_LEGACY".into(), "0".into()));
         }

@@ -79,8 +79,8 @@ impl KeptMachine {
         let process = Pid::from_raw(text.trim().parse().ok()?)?;
         let connect = || Some(Connection { streams: self.open_streams().ok()?, process });
         let started = Instant::now();
-        // Connect only then: an earlier connection would hide from the guest that the previous process has
-        // disconnected.
+        // Connect only after the previous job has ended: an earlier connection would hide from the guest that the
+        // previous process has disconnected.
         while !self.job_folder().join(ENDED).exists() {
             test_kill_process(process).ok()?;
             if limits.check().is_some() {
@@ -112,7 +112,7 @@ impl KeptMachine {
         command.current_dir("/");
         // SAFETY: between fork and exec, the closure makes only a system call.
         unsafe { command.pre_exec(|| setsid().map(drop).map_err(io::Error::from)) };
-        // QEMU accepts these connections later. They end if QEMU ends first.
+        // QEMU accepts these connections later. If QEMU ends before that, they end too.
         let streams = self.open_streams().map_err(failed())?;
         let child = command.spawn().map_err(RunError::NoQemu)?;
         let process = Pid::from_child(&child);

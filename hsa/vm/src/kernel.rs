@@ -23,7 +23,7 @@ pub struct NotFetched {
 }
 
 impl Kernel {
-    /// The file that is written last.
+    /// The initial file system. `vm fetch` writes this file last.
     pub(crate) const INITRAMFS: &str = "initramfs";
     pub(crate) const IMAGE: &str = "vmlinuz";
     /// The version of Debian's packages.

@@ -13,8 +13,8 @@
 //! ```
 //!
 //! [`fetch()`] downloads Debian's packages and compiles the kernel module; [`fetch_tree`] takes a kernel that was
-//! compiled in its source tree. [`Machine::run`] starts a virtual
-//! machine, runs one program in it, and returns its exit status. [`guest::run`] runs inside the virtual machine.
+//! compiled in its source tree. [`Machine::run`] starts a virtual machine, runs one program in it, and returns the
+//! program's exit status. [`guest::run`] runs inside the virtual machine.
 
 mod accelerator;
 mod build;

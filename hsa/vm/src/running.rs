@@ -29,7 +29,7 @@ const REUSE_LIMIT: Duration = Duration::from_secs(60);
 /// The destination of a copy of the program's output or errors.
 pub(crate) type Stream = Box<dyn Write + Send>;
 
-/// The limits of every wait: a signal that this process has received, and the time limit.
+/// What ends a wait early: a signal that this process has received, or the time limit.
 pub(crate) struct Limits {
     pub signal: Arc<AtomicUsize>,
     pub deadline: Instant,
@@ -199,8 +199,8 @@ impl RunningMachine {
                 let _ = child.wait();
             }
             Qemu::Kept(connection) => {
-                let is_sound = matches!(end, End::Status(_) | End::Signal(_));
-                if !is_sound {
+                let is_reusable = matches!(end, End::Status(_) | End::Signal(_));
+                if !is_reusable {
                     connection.kill();
                 }
                 // The guest then kills a program that still runs.

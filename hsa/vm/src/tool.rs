@@ -1,4 +1,4 @@
-//! Programs of this machine: `apt-get`, `dpkg-deb`, `make`.
+//! Runs programs of this machine, such as `apt-get`, `dpkg-deb` and `make`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub enum ToolError {
         command: String,
         /// The exit status.
         status: String,
-        /// The last lines of its standard error.
+        /// The last lines of the program's standard error.
         errors: String,
     },
     /// A file could not be read or written.
