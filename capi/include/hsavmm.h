@@ -101,11 +101,11 @@ typedef struct hsavmm_segment {
   size_t length;  /* in bytes */
 } hsavmm_segment;
 
-/* Exports a range as dma-bufs: mapped memory of one reservation, from any byte on, or a part of one allocation of
- * hipMalloc. Adjacent mappings are one segment if they map adjacent parts of one handle. `*count` is the capacity of
+/* Exports a range as dma-bufs: mapped memory of one reservation, or a part of one allocation of hipMalloc. The range
+ * may begin at any byte. Adjacent mappings are one segment if they map adjacent parts of one handle. `*count` is the capacity of
  * `segments`; the call sets it to the number of segments. If the capacity is too small, the call returns
- * hipErrorInvalidValue and opens no descriptor. A descriptor keeps the memory alive, and gives access to the whole allocation,
- * not only to the segment, and also to small allocations of hipMalloc that share the dma-buf. */
+ * hipErrorInvalidValue and opens no descriptor. A descriptor keeps the memory alive, and gives access to the whole
+ * allocation, not only to the segment, and also to small allocations of hipMalloc that share the dma-buf. */
 hipError_t hsavmm_export_address_range(void *ptr, size_t size, hsavmm_segment *segments,
                                        size_t *count);
 
@@ -136,7 +136,7 @@ typedef struct hsavmm_range {
 /* Creates each mapping, and sets the access to all; no agent has access if `desc_count` is 0. */
 hipError_t hsavmm_map_many(const hsavmm_mapping *mappings, size_t count,
                            const hipMemAccessDesc *desc, size_t desc_count);
-/* Does the same for parts of handles. An offset other than 0 requires hsavmm_use_page_tables(1) and GPUs whose
+/* Does the same as hsavmm_map_many, for parts of handles. An offset other than 0 requires hsavmm_use_page_tables(1) and GPUs whose
  * page tables can be changed; otherwise the call returns hipErrorInvalidValue, as hipMemMap does. */
 hipError_t hsavmm_map_parts(const hsavmm_part *parts, size_t count,
                             const hipMemAccessDesc *desc, size_t desc_count);
@@ -196,8 +196,8 @@ typedef struct hsavmm_retire_report {
   char reason[240]; /* why that mapping was not unmapped */
 } hsavmm_retire_report;
 
-/* Creates a queue of at most `capacity` mappings. The maximum of `capacity` is 16,777,216. After `limit` milliseconds (0: ten
- * seconds), a mapping whose signals have not fired is quarantined: it stays mapped and is never used again
+/* Creates a queue of at most `capacity` mappings. The maximum of `capacity` is 16,777,216. After `limit` milliseconds
+ * (0: ten seconds), a mapping whose signals have not fired is quarantined: it stays mapped and is never used again
  * (hsavmm_quarantine). */
 hipError_t hsavmm_retire_create(hsavmm_retire_queue_t *queue, size_t capacity, unsigned int limit,
                                 unsigned int flags);
@@ -230,7 +230,6 @@ typedef struct hsavmm_growable *hsavmm_growable_t;
 hipError_t hsavmm_growable_reserve(hsavmm_growable_t *buffer, int device, size_t maximum);
 /* Resizes the buffer; if the call fails, nothing has changed. Added memory has undefined contents. */
 hipError_t hsavmm_growable_resize(hsavmm_growable_t buffer, size_t size);
-/* Grants access, also to memory that is added later. */
 hipError_t hsavmm_growable_grant(hsavmm_growable_t buffer, const hipMemLocation *locations,
                                  size_t count, hipMemAccessFlags flags);
 hipError_t hsavmm_growable_revoke(hsavmm_growable_t buffer, const hipMemLocation *locations,
@@ -250,8 +249,8 @@ hipError_t hsavmm_paged_reserve(hsavmm_paged_t *buffer, int device, size_t capac
 hipError_t hsavmm_paged_map(hsavmm_paged_t buffer, size_t first, size_t count);
 hipError_t hsavmm_paged_unmap(hsavmm_paged_t buffer, size_t first, size_t count);
 /* Submits mapped pages to a retire queue, all of them or none. A kernel may still read the pages. Afterwards, the
- * program cannot use the pages until the queue has unmapped them; then the program can map them again. Returns hipErrorNotSupported
- * for a buffer with HSAVMM_PAGED_ZERO, and otherwise the errors of hsavmm_retire_submit. */
+ * program cannot use the pages until the queue has unmapped them; then the program can map them again. Returns
+ * hipErrorNotSupported for a buffer with HSAVMM_PAGED_ZERO, and otherwise the errors of hsavmm_retire_submit. */
 hipError_t hsavmm_paged_retire(hsavmm_paged_t buffer, size_t first, size_t count,
                                hsavmm_retire_queue_t queue, const hsavmm_signal *signals,
                                size_t signal_count);

@@ -110,11 +110,11 @@ unsafe extern "C" fn hipEventElapsedTime(
             let recorded = *lock(&event.recorded);
             recorded.ok_or_else(|| failure("was never recorded"))
         };
-        let (from, to) = (time(start, "start")?, time(stop, "stop")?);
+        let (started, stopped) = (time(start, "start")?, time(stop, "stop")?);
         // Negative if `stop` was recorded first.
-        let seconds = match to.checked_duration_since(from) {
+        let seconds = match stopped.checked_duration_since(started) {
             Some(passed) => passed.as_secs_f64(),
-            None => -from.duration_since(to).as_secs_f64(),
+            None => -started.duration_since(stopped).as_secs_f64(),
         };
         // SAFETY: lib.rs states the rules for result pointers.
         unsafe { write_out("milliseconds", milliseconds, (seconds * 1e3) as f32) }

@@ -75,7 +75,7 @@ extern "C" fn hipIpcCloseMemHandle(ptr: *mut c_void) -> hipError_t {
         let process = process()?;
         not_null("ptr", ptr)?;
         let mut opened = process.allocations.opened();
-        // As in HIP, any address inside the memory closes it.
+        // As in HIP, `ptr` may be any address inside the memory.
         let entry = opened.range_mut(..=address(ptr).get()).next_back();
         let entry = entry.filter(|(start, entry)| address(ptr).get() - **start < entry.size());
         let Some((&at, entry)) = entry else {

@@ -86,6 +86,7 @@ impl Allocations {
         Some((opened.device, opened.memory.first()?.clone()))
     }
 
+    /// Locks the opened memory.
     pub fn opened(&self) -> MutexGuard<'_, BTreeMap<usize, Opened>> {
         lock(&self.opened)
     }

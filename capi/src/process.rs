@@ -60,7 +60,7 @@ static OPENING: Mutex<()> = Mutex::new(());
 /// The profile of error numbers, set when a runtime opens.
 static PROFILE: AtomicU8 = AtomicU8::new(7);
 
-/// The process that opens or has opened the runtime; 0 if none is open. Checked before any lock is
+/// The ID of the process that opens or has opened the runtime; 0 if no runtime is open. Checked before any lock is
 /// taken: in a forked child, a lock may be held by a thread that exists only in the parent.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
@@ -70,8 +70,8 @@ fn check_not_forked() -> Result<(), Failure> {
         owner if owner == std::process::id() => Ok(()),
         owner => {
             let message = format!(
-                "this process was forked from process {owner} after that process had opened the runtime, \
-                 which does not work in a forked child; fork first, or start a new program"
+                "this process was forked from process {owner} after that process had opened the runtime; \
+                 an open runtime does not work in a forked child: fork first, or start a new program"
             );
             Err(Failure::new(errors::NOT_INITIALIZED, message))
         }
@@ -163,7 +163,7 @@ impl Process {
         };
         let runtime = match &settings.runtime {
             Backend::Automatic => Runtime::load().map_err(open_failure)?,
-            // SAFETY: the caller of hsavmm_use_runtime() vouches for the file (hsavmm.h).
+            // SAFETY: hsavmm.h requires that the caller of hsavmm_use_runtime() trusts the file.
             Backend::File(path) => unsafe { Runtime::load_from(path) }.map_err(open_failure)?,
             Backend::Simulation(configuration) => simulated(configuration)?,
         };

@@ -23,8 +23,8 @@ impl Architecture {
         Self::parse(agent.name())
     }
 
-    /// Parses a name. Its last two digits are the minor number and the stepping (hexadecimal). The digits before them
-    /// are the major number.
+    /// Parses a name. Its last two digits are the minor number and the stepping (hexadecimal). The digits before these
+    /// two are the major number.
     fn parse(name: &str) -> Self {
         let parsed = || {
             let digits = name.strip_prefix("gfx")?;

@@ -4,7 +4,7 @@ use crate::errors;
 use crate::memory::{Allocation, Kind};
 use crate::pointers::{address, not_null, read, write_out};
 use crate::process::{Process, process};
-use crate::registered;
+use crate::registered::RegisteredMemory;
 use crate::status::{Failure, run};
 use crate::types::{
     MEMORY_DEVICE, MEMORY_HOST, MEMORY_MANAGED, MEMORY_UNREGISTERED, hipError_t,
@@ -20,7 +20,7 @@ use std::sync::Arc;
 enum Found {
     Allocation(Arc<Allocation>),
     Opened(c_int, Arc<OpenedMemory>),
-    Registered(registered::Found),
+    Registered(RegisteredMemory),
     /// A mapping: start, size, device.
     Mapped(Address, usize, c_int),
 }

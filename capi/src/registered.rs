@@ -31,7 +31,7 @@ struct Entry {
 
 /// The registered memory that contains an address.
 #[derive(Clone, Copy, Debug)]
-pub struct Found {
+pub struct RegisteredMemory {
     pub start: Address,
     pub size: usize,
     /// The pointer by which devices access the address.
@@ -46,11 +46,11 @@ pub struct Registered(Mutex<BTreeMap<usize, Entry>>);
 
 impl Registered {
     /// Finds the registered memory that contains an address.
-    pub fn at(&self, at: Address) -> Option<Found> {
+    pub fn at(&self, at: Address) -> Option<RegisteredMemory> {
         let map = lock(&self.0);
         let (&start, entry) = map.range(..=at.get()).next_back()?;
         let offset = at.get() - start;
-        (offset < entry.size).then(|| Found {
+        (offset < entry.size).then(|| RegisteredMemory {
             start: Address::new(start),
             size: entry.size,
             device_pointer: entry.device_address.as_ptr().wrapping_byte_add(offset),

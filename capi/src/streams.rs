@@ -113,7 +113,7 @@ unsafe extern "C" fn hipDeviceGetStreamPriorityRange(
 ) -> hipError_t {
     run("hipDeviceGetStreamPriorityRange", || {
         process()?.devices.require()?;
-        // Either may be null, as in HIP.
+        // Either pointer may be null, as in HIP.
         for to in [least, greatest].into_iter().filter(|to| !to.is_null()) {
             // SAFETY: lib.rs states the rules for result pointers.
             unsafe { write_out("range", to, 0) }?;

@@ -133,7 +133,7 @@ impl End {
     /// Copies from this memory, from `offset` on.
     ///
     /// # Safety
-    /// The program's own memory must be readable.
+    /// If this is the program's own memory, it must be readable.
     unsafe fn read(
         &self,
         process: &Process,
@@ -171,7 +171,7 @@ impl End {
     /// Copies to this memory, from `offset` on.
     ///
     /// # Safety
-    /// The program's own memory must be writable.
+    /// If this is the program's own memory, it must be writable.
     unsafe fn write(&self, process: &Process, offset: usize, bytes: &[u8]) -> Result<(), Failure> {
         match self {
             Self::Area(area, start, within) => {
@@ -217,7 +217,8 @@ fn with_area_memory(
 }
 
 /// Runs a function for each mapping in a range. Passes the function the agent that must copy: the owner of the memory
-/// if it has the needed access, else a GPU that has it. Passes `None` if there is no such agent: this process must copy.
+/// if it has the needed access, else a GPU that has it. Passes `None` if there is no such agent; then this process
+/// must copy.
 ///
 /// One copy may span mappings of several devices, each accessible to its own device only.
 fn for_each_mapping(
@@ -259,7 +260,7 @@ fn for_each_mapping(
 /// Copies memory of any kind.
 ///
 /// # Safety
-/// The program's own memory must be readable at the source and writable at the destination, for `size` bytes.
+/// If the source is the program's own memory, it must be readable for `size` bytes; the destination, writable.
 pub unsafe fn copy(
     destination: *mut c_void,
     source: *const c_void,
@@ -361,7 +362,7 @@ unsafe extern "C" fn hipMemcpyPeer(
 /// Fills memory with `count` copies of a pattern.
 ///
 /// # Safety
-/// The program's own memory must be writable for the whole length.
+/// If the destination is the program's own memory, it must be writable for the whole length.
 pub unsafe fn fill(destination: *mut c_void, pattern: &[u8], count: usize) -> Result<(), Failure> {
     let process = process()?;
     process.devices.require()?;

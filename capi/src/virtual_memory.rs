@@ -212,7 +212,7 @@ fn host_access(
     let end = start.get().checked_add(size)?;
     let (mut at, mut highest, mut changes) = (start.get(), Access::None, false);
     while at < end {
-        // If nothing is mapped here, the call fails anyway.
+        // If nothing is mapped here, `hipMemSetAccess` fails anyway.
         let mapping = vmm.mapping_at(Address::new(at))?;
         at = mapping.address.get() + mapping.size;
         let current_access = |agent| {
@@ -297,7 +297,7 @@ unsafe extern "C" fn hipMemGetAllocationPropertiesFromHandle(
             Location::HostNuma(node) => {
                 hipMemLocation { kind: LOCATION_HOST_NUMA, id: c_int::try_from(node).unwrap_or(-1) }
             }
-            // The owner of the import is unknown. HIP reports a wrong owner.
+            // The owner of imported memory can be unknown. HIP reports a wrong owner then.
             _ => hipMemLocation { kind: LOCATION_INVALID, id: -1 },
         };
         let result = hipMemAllocationProp {
@@ -341,9 +341,9 @@ unsafe extern "C" fn hipMemExportToShareableHandle(
     })
 }
 
-/// Returns the file descriptor of `os_handle`, which is the descriptor itself (HIP 7.1 and later) or a
-/// pointer to it (earlier releases). Programs pass both with either profile. The first 65,536 addresses are never mapped
-/// (`vm.mmap_min_addr`), and descriptors are smaller numbers.
+/// Returns the file descriptor of `os_handle`, which is the descriptor itself (HIP 7.1 and later) or a pointer to it
+/// (earlier releases). Programs pass both with either profile. The function can distinguish them: the first 65,536
+/// addresses are never mapped (`vm.mmap_min_addr`), and descriptors are smaller numbers.
 fn descriptor_number(os_handle: *mut c_void) -> Result<RawFd, Failure> {
     let invalid = |problem: &str| {
         let problem = format!("({os_handle:p}) {problem}");

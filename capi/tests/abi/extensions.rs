@@ -29,8 +29,8 @@ fn extensions_work_on_amds_runtime() {
     }
 }
 
-/// Each of HIP's permissions holds for a GPU's copies from and to a part of a handle, although the emulated driver keeps
-/// entries in the TLB, forgets parts of mappings (`split_bug`) or writes entries late.
+/// Each of HIP's permissions holds for a GPU's copies from and to a part of a handle, although the emulated driver
+/// keeps entries in the TLB, forgets parts of mappings (`split_bug`) or writes entries late.
 #[test]
 fn permissions_hold_for_parts_on_amds_runtime() {
     let name = "extensions::permissions_hold_for_parts_on_amds_runtime";

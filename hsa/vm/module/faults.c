@@ -21,7 +21,7 @@ struct rule {
 	u64 last;
 	/* The time of a delay if `effect` is NO_EFFECT. */
 	struct fault fault;
-	/* The number of operations that match the rule, and the number of those that had the effect. */
+	/* The number of operations that the rule names, and the number of those to which the rule was applied. */
 	atomic64_t seen;
 	atomic64_t applied;
 };

@@ -47,7 +47,7 @@ struct user_queue {
 	/* Identifies the queue; 0 if the slot is free. */
 	u64 mqd;
 	bool is_sdma;
-	/* The queue has caused a page fault, or hangs, and runs no more packets. */
+	/* Whether the queue has stopped: it has caused a page fault, or it hangs. */
 	bool halted;
 	/* The copy of `halted` in the queue's descriptor, for the next mapping. New descriptors contain 0. */
 	u32 *saved_halted;
@@ -57,7 +57,7 @@ struct user_queue {
 	/* AQL: in packets. SDMA: in bytes. */
 	u64 rptr;
 	u64 wptr;
-	/* `rptr` was read from `rptr_address`. */
+	/* Whether `rptr` was read from `rptr_address`. */
 	bool has_rptr;
 	u64 rptr_address;
 	u64 wptr_address;
@@ -87,7 +87,7 @@ struct gpu {
 	struct work_struct kernel_work;
 	u64 kernel_rptr;
 
-	/* The copies of AMD's function tables with the replaced functions. */
+	/* Copies of AMD's function tables, in which the module has replaced functions. */
 	struct amdgpu_gmc_funcs gmc_funcs;
 	struct kfd2kgd_calls kfd2kgd;
 
@@ -202,10 +202,10 @@ int run_blit_kernel(struct access *a, u64 kernel, u64 arguments, u32 grid);
 
 /* Operations that a plan can name. */
 enum operation {
-	/* By packets of user queues. */
+	/* Copies and fills by packets of user queues. */
 	COPY,
 	FILL,
-	/* By the kernel's SDMA engine. */
+	/* Copies and fills by the kernel's SDMA engine. */
 	KERNEL_COPY,
 	KERNEL_FILL,
 	/* A job of the kernel's SDMA engine that writes page tables. */

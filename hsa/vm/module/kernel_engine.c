@@ -335,7 +335,7 @@ void init_kernel_ring_funcs(void)
 	ring_funcs.set_wptr = set_wptr;
 	ring_funcs.test_ring = test_ring;
 	ring_funcs.test_ib = test_ib;
-	/* The original reads a register of the NBIO block. */
+	/* AMD's function reads a register of the NBIO block. */
 	ring_funcs.emit_hdp_flush = NULL;
 }
 

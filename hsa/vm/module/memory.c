@@ -73,7 +73,7 @@ void *kernel_pointer(struct gpu *gpu, u64 address, u64 *remaining)
 	return NULL;
 }
 
-/* Walks page tables of four levels, as GFX9 does. Stores the last entry that was read in `out`. */
+/* Walks page tables of four levels, as GFX9 does. */
 int walk(struct gpu *gpu, u64 root, u64 va, struct translation *out)
 {
 	u64 entry = root;

@@ -150,7 +150,7 @@ impl Job {
     }
 }
 
-/// Removes the folders of killed processes.
+/// Removes the job folders that killed processes have left.
 fn remove_abandoned(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.filter_map(Result::ok) {

@@ -55,7 +55,7 @@ pub enum RunError {
         program = qemu::PROGRAM, package = qemu::PACKAGE
     )]
     NoQemu(io::Error),
-    /// A file of the run could not be written.
+    /// A file of the run could not be read or written.
     #[error("cannot prepare the virtual machine: {path}: {cause}", path = path.display())]
     File {
         /// The path.
@@ -103,7 +103,7 @@ pub(crate) fn file_error(path: &Path) -> impl FnOnce(io::Error) -> RunError + us
 }
 
 impl Machine {
-    /// Returns a machine with two GPUs of 1 GiB.
+    /// Returns a machine with two GPUs of 1 GiB each.
     #[must_use]
     pub fn new(kernel: Kernel) -> Self {
         Self {
@@ -195,14 +195,14 @@ impl Machine {
         self
     }
 
-    /// Copies what the program writes to [`Self::GUEST_LOG`] to a file.
+    /// Sets the file to which the machine's file [`Self::GUEST_LOG`] is copied after the program has ended.
     #[must_use]
     pub fn log(mut self, file: impl Into<PathBuf>) -> Self {
         self.log = Some(file.into());
         self
     }
 
-    /// Copies what the program writes to [`Self::GUEST_PAGE_TABLES`] to a file.
+    /// Sets the file to which the machine's file [`Self::GUEST_PAGE_TABLES`] is copied after the program has ended.
     #[must_use]
     pub fn page_tables(mut self, file: impl Into<PathBuf>) -> Self {
         self.page_tables = Some(file.into());
@@ -221,9 +221,9 @@ impl Machine {
         self
     }
 
-    /// The path of the log in the machine.
+    /// The path in the machine to which the program can write a log.
     pub const GUEST_LOG: &str = "/run/hsa-vmm/log";
-    /// The path of the page tables in the machine.
+    /// The path in the machine to which the program can write page tables.
     pub const GUEST_PAGE_TABLES: &str = "/run/hsa-vmm/page_tables";
 
     /// Runs a command in the machine. Copies its standard output to `output` and its standard error to `errors`.

@@ -7,8 +7,8 @@
 #define hipCpuDeviceId ((int)-1)
 #define hipInvalidDeviceId ((int)-2)
 
-/* The attributes that programs with virtual memory use. For any other attribute, the query returns
- * hipErrorInvalidValue; for the two attributes of HDP registers, hipErrorNotSupported. */
+/* The attributes that programs with virtual memory use. hipDeviceGetAttribute returns hipErrorNotSupported for the two
+ * attributes of HDP registers, and hipErrorInvalidValue for attributes that are not in this list. */
 typedef enum hipDeviceAttribute_t {
   hipDeviceAttributeCanMapHostMemory = 3,
   hipDeviceAttributeCanUseHostPointerForRegisteredMem = 4,
