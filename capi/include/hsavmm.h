@@ -102,8 +102,8 @@ typedef struct hsavmm_segment {
 } hsavmm_segment;
 
 /* Exports a range as dma-bufs: mapped memory of one reservation, or a part of one allocation of hipMalloc. The range
- * may begin at any byte. Adjacent mappings are one segment if they map adjacent parts of one handle. `*count` is the capacity of
- * `segments`; the call sets it to the number of segments. If the capacity is too small, the call returns
+ * may begin at any byte. Adjacent mappings are one segment if they map adjacent parts of one handle. `*count` is the
+ * capacity of `segments`; the call sets it to the number of segments. If the capacity is too small, the call returns
  * hipErrorInvalidValue and opens no descriptor. A descriptor keeps the memory alive, and gives access to the whole
  * allocation, not only to the segment, and also to small allocations of hipMalloc that share the dma-buf. */
 hipError_t hsavmm_export_address_range(void *ptr, size_t size, hsavmm_segment *segments,
@@ -136,8 +136,8 @@ typedef struct hsavmm_range {
 /* Creates each mapping, and sets the access to all; no agent has access if `desc_count` is 0. */
 hipError_t hsavmm_map_many(const hsavmm_mapping *mappings, size_t count,
                            const hipMemAccessDesc *desc, size_t desc_count);
-/* Does the same as hsavmm_map_many, for parts of handles. An offset other than 0 requires hsavmm_use_page_tables(1) and GPUs whose
- * page tables can be changed; otherwise the call returns hipErrorInvalidValue, as hipMemMap does. */
+/* Does the same as hsavmm_map_many, for parts of handles. An offset other than 0 requires hsavmm_use_page_tables(1)
+ * and GPUs whose page tables can be changed; otherwise the call returns hipErrorInvalidValue, as hipMemMap does. */
 hipError_t hsavmm_map_parts(const hsavmm_part *parts, size_t count,
                             const hipMemAccessDesc *desc, size_t desc_count);
 /* Each range must consist of whole, adjacent mappings. */

@@ -33,7 +33,7 @@ pub fn code(header: &std::path::Path) -> String {
     code
 }
 
-/// Returns the functions that all headers declare, by the names that the library exports: names before a
+/// Returns the functions that all headers declare, by the names that the library exports. Finds the names before a
 /// parenthesis, outside comments.
 pub fn functions() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
@@ -84,7 +84,7 @@ fn programs_that_inspect_kernels_compile() {
 
 /// HIP's header includes three headers of C that programs, such as vLLM's allocator, do not include themselves.
 #[test]
-fn header_includes_what_hips_includes() {
+fn header_includes_c_headers_as_hips_does() {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("names.c");
     let text = "#include <hip/hip_runtime_api.h>\n\

@@ -49,8 +49,8 @@ fn page_lists_types_and_values_of_the_headers() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-/// Calls the functions that the page lists as unsupported, and those of `src/unsupported.rs`. The functions ignore their
-/// arguments.
+/// Calls the functions that the page lists as unsupported, and those of `src/unsupported.rs`. The functions ignore
+/// their arguments.
 #[test]
 fn unsupported_functions_return_not_supported() {
     let table = table(&page(), "| function | used by | here |");

@@ -162,7 +162,7 @@ fn full_name(source: &str, case: &str) -> String {
 }
 
 /// Returns the line that a test program prints for a case.
-fn line(case: &str, gpus: u8, has_uncached: bool) -> String {
+fn expected_line(case: &str, gpus: u8, has_uncached: bool) -> String {
     if gpus < 2 && TWO_DEVICE_CASES.contains(&case) {
         format!("skipped {case}: needs two devices")
     } else if case == UNCACHED && !has_uncached {
@@ -193,7 +193,8 @@ fn run_cases(
     let mut ran = 0;
     for (program, (source, cases)) in programs.iter().zip(CASES) {
         let output = command(program).output().expect("the program runs");
-        let expected = cases.iter().map(|case| line(&full_name(source, case), gpus, has_uncached));
+        let expected =
+            cases.iter().map(|case| expected_line(&full_name(source, case), gpus, has_uncached));
         let expected: Vec<String> = expected.collect();
         let printed = String::from_utf8_lossy(&output.stdout);
         let errors = String::from_utf8_lossy(&output.stderr);

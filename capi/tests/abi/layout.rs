@@ -47,12 +47,12 @@ fn amd_layout_of(folder: &Path, source: &str) -> String {
 }
 
 #[test]
-fn header_agrees_with_amds() {
+fn headers_agree_with_amds_headers() {
     let folders = amd_folders();
     if folders.is_empty() {
         let reason = "HSA_VMM_HIP_INCLUDE names no folder of AMD's headers";
         assert!(!test::is_required("hip-headers"), "HSA_VMM_REQUIRE requires them: {reason}");
-        test::report(&format!("SKIPPED layout::header_agrees_with_amds: {reason}"));
+        test::report(&format!("SKIPPED layout::headers_agree_with_amds_headers: {reason}"));
         return;
     }
     for source in SOURCES {

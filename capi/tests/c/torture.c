@@ -37,7 +37,7 @@ static struct {
 static void *blocks[BLOCKS];
 static int descriptors[DESCRIPTORS], devices;
 static size_t granule, calls, failures;
-static unsigned long long state; /* of the random numbers */
+static unsigned long long state; /* of the random number generator */
 static char *bytes;
 
 /* Returns a random number below a limit (xorshift). */

@@ -129,19 +129,19 @@ static void hipMemImportFromShareableHandle_MulProc_GrndChldUseHdl(void) {
   int end;
   CHECK(child >= 0);
   if (child == 0) {
-    struct channel below = channel_open();
+    struct channel to_grandchild = channel_open();
     pid_t grandchild = fork();
     int descriptor;
     CHECK(grandchild >= 0);
     end = keep_end(&channel, 1);
     if (grandchild == 0) {
       CHECK(close(end) == 0);
-      end = keep_end(&below, 1);
+      end = keep_end(&to_grandchild, 1);
       square(end);
       end_child(end);
     }
     descriptor = receive_descriptor(end, &size);
-    end = keep_end(&below, 0);
+    end = keep_end(&to_grandchild, 0);
     send_descriptor(end, descriptor, size);
     wait_for(grandchild, end);
     _exit(PASSED);

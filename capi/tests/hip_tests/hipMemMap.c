@@ -1,5 +1,5 @@
-/* hipMemMap: the same memory at many addresses, many handles at one address, and parts of both. The
- * kernels of the originals run only on NVIDIA. */
+/* hipMemMap: the same memory at many addresses, many handles at one address, parts of handles, and parts of
+ * reservations. The kernels of the originals run only on NVIDIA. */
 #include "memory.h"
 
 enum { BUFFERS = 3 };

@@ -49,7 +49,7 @@ static void hipMemGetAccess_NegTst(void) {
   unmap_and_free(ptr, size);
 }
 
-/* The original's kernel squares the numbers of each device; here they are only written and read. */
+/* The original's kernel squares the numbers of each device. This case only writes and reads the numbers. */
 static void hipMemSetAccess_FuncTstOnMultDev(void) {
   int device, count = device_count();
   for (device = 0; device < count; device++) {
@@ -76,7 +76,7 @@ static void hipMemSetAccess_AccessDirectlyFromHost(void) {
   }
 }
 
-/* The original checks only on NVIDIA that copies obey permissions. This library always does. */
+/* The original checks only on NVIDIA that copies obey permissions. In this library, copies always obey them. */
 static void hipMemSetAccess_ChangeAccessProp(void) {
   static int values[N];
   size_t size = round_up(0, BYTES);
@@ -193,7 +193,7 @@ static void hipMemSetAccess_Vmm2VMMMemCpy(void) {
 
 /* The original maps the first device's memory again for the peer by a released handle, which HIP accepts. It also
  * creates memory of the peer, and never uses this memory. This library rejects a released handle, so this case retains
- * the handle by the address of the mapping. It also copies to the peer's own memory. */
+ * the handle by the address of the mapping. This case also copies to the peer's own memory. */
 static void hipMemSetAccess_Vmm2VMMInterDevMemCpy(void) {
   size_t size = round_up(0, BYTES);
   hipMemGenericAllocationHandle_t released, retained;
@@ -225,8 +225,8 @@ static void hipMemSetAccess_Vmm2VMMInterDevMemCpy(void) {
   unmap_and_free(ptr, size);
 }
 
-/* One range with memory of all devices, where each device can access only its own memory. A copy covers
- * the whole range. */
+/* Maps memory of all devices in one range. Each device can access only its own memory. Each copy covers the
+ * whole range. */
 static void hipMemSetAccess_MapPhysChksFromMulDev(void) {
   int device, count = device_count();
   size_t size = 0, all;
@@ -257,8 +257,8 @@ static void hipMemSetAccess_MapPhysChksFromMulDev(void) {
   free(values);
 }
 
-/* Memory that grows: a larger range with the old handle first and a new one after it. One call sets
- * access to both, and one call unmaps both. */
+/* Grows memory: in a larger range, maps the old handle first, and a new handle after it. One call sets the
+ * access to both mappings, and one call unmaps both. */
 static void hipMemSetAccess_GrowVMM(void) {
   static int values[2 * N];
   size_t size = round_up(0, BYTES);
@@ -280,7 +280,7 @@ static void hipMemSetAccess_GrowVMM(void) {
   unmap_and_free(ptr, 2 * size);
 }
 
-/* Runs a complete cycle, and copies the numbers from `first` on. */
+/* Creates, maps, unmaps and releases memory, and copies the numbers from `first` on to it and back. */
 static void *map_write_read(void *first) {
   int values[N];
   int from = (int)(intptr_t)first;
@@ -307,7 +307,7 @@ static void hipMemSetAccess_Multithreaded(void) {
   for (index = 0; index < 5; index++) CHECK(pthread_join(threads[index], NULL) == 0);
 }
 
-/* Parent and child, forked before the runtime is open, each run a cycle on a runtime of their own. */
+/* The parent and a child, forked before the runtime is open, use memory of their own runtimes. */
 static void hipMemSetAccess_MultiProc(void) {
   struct channel channel = channel_open();
   pid_t child = fork();
@@ -319,7 +319,7 @@ static void hipMemSetAccess_MultiProc(void) {
   wait_for(child, end);
 }
 
-/* Checks that invalid calls of hipMemSetAccess fail, on a mapping or another address. */
+/* Checks that invalid calls of hipMemSetAccess fail for `ptr`, which is a mapping or another address. */
 static void expect_invalid_calls_fail(hipDeviceptr_t ptr, size_t size) {
   const hipMemAccessDesc good = access_of(0, hipMemAccessFlagsProtReadWrite);
   hipMemAccessDesc desc = good;

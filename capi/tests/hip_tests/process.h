@@ -20,8 +20,8 @@ static inline struct channel channel_open(void) {
   return channel;
 }
 
-/* Closes the other process's end, so that each process detects the exit of its peer. Returns the end of this process:
- * end `which`. */
+/* Returns this process's end, which has the index `which`. Closes the other end, so that each process detects the exit
+ * of its peer. */
 static inline int keep_end(struct channel *channel, int which) {
   CHECK(close(channel->ends[1 - which]) == 0);
   return channel->ends[which];

@@ -24,7 +24,7 @@ static inline void *as_os_handle(int *descriptor) {
   return profile() == 6 ? (void *)descriptor : (void *)(uintptr_t)*descriptor;
 }
 
-/* Imports a descriptor, which the caller keeps. */
+/* Imports a descriptor, which the caller still owns. */
 static inline hipMemGenericAllocationHandle_t import_descriptor(int descriptor) {
   hipMemGenericAllocationHandle_t handle;
   EXPECT_SUCCESS(hipMemImportFromShareableHandle(&handle, as_os_handle(&descriptor),

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 /// Returns the folder of the fetched kernels.
 ///
-/// `HSA_VMM_VM` names the folder. The default is `vm` beside the folder of AMD's runtime (`beside`), which is in cargo's
-/// build folder or in the user's cache.
+/// `HSA_VMM_VM` names the folder. The default is `vm` beside the folder of AMD's runtime (`beside`), which is in
+/// cargo's build folder or in the user's cache.
 #[must_use]
 pub fn folder(beside: &Path) -> PathBuf {
     match env::var_os("HSA_VMM_VM").filter(|configured| !configured.is_empty()) {

@@ -34,8 +34,8 @@ impl Kernel {
     /// Opens a fetched kernel by its name, such as `6.12.117+deb12-amd64`; without a name, the last fetched kernel.
     ///
     /// # Errors
-    /// The kernel was not fetched, or a source file of its module has changed since the module was compiled. The message
-    /// contains the command to run.
+    /// The kernel was not fetched, or a source file of its module has changed since the module was compiled. The
+    /// message contains the command to run.
     pub fn open(folder: &Path, release: Option<&str>) -> Result<Self, NotFetched> {
         let not_fetched = |problem: String, command: String| NotFetched {
             problem,
