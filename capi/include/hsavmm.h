@@ -45,7 +45,7 @@ hipError_t hsavmm_use_page_tables(int enabled);
 typedef struct hsavmm_runtime_info {
   int is_simulation;
   int virtual_memory; /* whether the runtime and the driver support it */
-  unsigned int extension_major;
+  unsigned int extension_major; /* the version of AMD's extension of HSA */
   unsigned int extension_minor;
   int profile; /* 6 or 7 */
   char name[236];

@@ -30,8 +30,7 @@ pub fn package() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Returns the directory of `libhsavmm.so` as built by Cargo: that of this test binary, or its
-/// parent.
+/// Returns the directory in which Cargo has built `libhsavmm.so`: the directory of this test binary, or its parent.
 pub fn library_folder() -> PathBuf {
     let program = std::env::current_exe().expect("the path of this program");
     let folder = program.parent().expect("a file has a directory");
@@ -101,9 +100,9 @@ impl Program {
     }
 
     /// Returns a command that runs the program on the simulation with this configuration.
-    pub fn on_simulation(&self, sim: &str) -> Command {
+    pub fn on_simulation(&self, configuration: &str) -> Command {
         let mut command = Command::new(&self.file);
-        clean(&mut command).env("HSA_VMM_RUNTIME", "sim").env("HSA_SIM", sim);
+        clean(&mut command).env("HSA_VMM_RUNTIME", "sim").env("HSA_SIM", configuration);
         command
     }
 

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
-/* The functions by which amdkfd programs a GPU (kfd2kgd_calls), in place of register accesses. */
+/*
+ * The functions by which amdkfd programs a GPU (kfd2kgd_calls), in place of register accesses. Empty functions
+ * replace accesses to registers that a software GPU does not need.
+ */
 #include "gpu.h"
 #include "layout.h"
 #include "symbols.h"

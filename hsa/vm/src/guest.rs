@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 /// The mount point of the job's folder.
 const JOB: &str = "/run/hsa-vmm";
 /// The folder of the kernel module's files in debugfs.
-const DEBUG: &str = "/sys/kernel/debug/hsa_vmm";
+const DEBUGFS: &str = "/sys/kernel/debug/hsa_vmm";
+/// The folder of the virtio ports.
 const PORTS: &str = "/sys/class/virtio-ports";
 
 /// The time limit for the host to receive the program's last output.
@@ -94,10 +95,10 @@ fn run_job(job: &Path, output: &mut Port, errors: &mut Port) -> io::Result<u8> {
                 format!("cannot stub {function}: not a function of amdgpu.ko"),
             )
         };
-        fs::write(Path::new(DEBUG).join("stub"), &function).map_err(stub_error)?;
+        fs::write(Path::new(DEBUGFS).join("stub"), &function).map_err(stub_error)?;
     }
     if let Ok(plan) = read(job::FAULTS) {
-        fs::write(Path::new(DEBUG).join("faults"), plan)?;
+        fs::write(Path::new(DEBUGFS).join("faults"), plan)?;
     }
     let arguments = split_words(&read(job::ARGUMENTS)?);
     let Some((program, arguments)) = arguments.split_first() else {
@@ -127,7 +128,7 @@ fn run_job(job: &Path, output: &mut Port, errors: &mut Port) -> io::Result<u8> {
         wait(&mut child, host.as_ref())
     })?;
     if coverage.exists() {
-        fs::write(&coverage, fs::read(Path::new(DEBUG).join("coverage"))?)?;
+        fs::write(&coverage, fs::read(Path::new(DEBUGFS).join("coverage"))?)?;
     }
     Ok(exit_status(status))
 }
@@ -191,7 +192,7 @@ fn start_coverage() -> io::Result<()> {
     let traced = fs::read_to_string("/sys/kernel/debug/tracing/available_filter_functions_addrs")?;
     let addresses = traced.lines().filter(|line| line.ends_with("[amdgpu]"));
     let addresses: Vec<_> = addresses.filter_map(|line| line.split_whitespace().next()).collect();
-    let file = Path::new(DEBUG).join("coverage");
+    let file = Path::new(DEBUGFS).join("coverage");
     for chunk in addresses.chunks(1000) {
         fs::write(&file, chunk.join("\n") + "\n")?;
     }

@@ -17,6 +17,7 @@ const NOT_INHERITED: [&str; 2] = ["LD_PRELOAD", "XDG_RUNTIME_DIR"];
 pub(crate) const ARGUMENTS: &str = "arguments";
 pub(crate) const ENVIRONMENT: &str = "environment";
 pub(crate) const DIRECTORY: &str = "directory";
+/// The program's exit status.
 pub(crate) const STATUS: &str = "status";
 /// The numbers of bytes that the program has written to its output and to its errors, at its end.
 pub(crate) const WRITTEN: &str = "written";
@@ -34,8 +35,11 @@ pub(crate) const COVERAGE: &str = "coverage";
 pub(crate) const DMESG: &str = "dmesg";
 pub(crate) const LOG: &str = "log";
 pub(crate) const PAGE_TABLES: &str = "page_tables";
-const PROGRAM: &str = "program";
+/// The path of `hsa-vmm`, which the guest starts as `hsa-vmm vm-guest`.
+const HSA_VMM: &str = "program";
+/// Exists when the guest starts `hsa-vmm vm-guest`.
 const BOOTED: &str = "booted";
+/// The path of the folder that the program can write to.
 const RESULTS: &str = "results";
 /// The files that QEMU writes.
 const CONSOLE: &str = "console";
@@ -102,7 +106,7 @@ impl Job {
         let current = env::current_dir()?;
         let directory = command.get_current_dir().unwrap_or(&current);
         self.write(DIRECTORY, directory.as_os_str().as_bytes())?;
-        self.write(PROGRAM, env::current_exe()?.as_os_str().as_bytes())?;
+        self.write(HSA_VMM, env::current_exe()?.as_os_str().as_bytes())?;
         if let Some(results) = results {
             self.write(RESULTS, results.as_os_str().as_bytes())?;
         }

@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 
 const LOCK: &str = "lock";
 const JOB: &str = "job";
+/// The file with the process ID of QEMU.
 const PROCESS: &str = "process";
 /// The sockets for the program's output and its errors.
 const SOCKETS: [&str; 2] = ["output", "errors"];
@@ -50,7 +51,7 @@ impl KeptMachine {
     /// the limit if a limit ends the wait.
     pub fn lock(machine: &Machine, limits: &Limits) -> Result<Result<Self, End>, RunError> {
         let parent = user_folder().map_err(|(path, cause)| RunError::File { path, cause })?;
-        let folder = parent.join(format!("{:016x}", key(machine)));
+        let folder = parent.join(format!("{:016x}", configuration_hash(machine)));
         create_private(&folder).map_err(file_error(&folder))?;
         let path = folder.join(LOCK);
         let lock = File::create(&path).map_err(file_error(&path))?;
@@ -163,7 +164,7 @@ impl Connection {
 }
 
 /// Returns a hash of the properties that cannot change while a machine runs.
-fn key(machine: &Machine) -> u64 {
+fn configuration_hash(machine: &Machine) -> u64 {
     let mut hasher = DefaultHasher::new();
     let Machine { gpus, vram_mib, memory_mib, processors, parameters, results, .. } = machine;
     (gpus, vram_mib, memory_mib, processors, parameters, results).hash(&mut hasher);
