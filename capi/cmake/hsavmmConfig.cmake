@@ -1,4 +1,4 @@
-# find_package(hsavmm) defines hsavmm::hsavmm and hsavmm::static.
+# find_package(hsavmm) defines hsavmm::hsavmm (the shared library) and hsavmm::static (the static library).
 get_filename_component(_hsavmm_lib "${CMAKE_CURRENT_LIST_DIR}/../.." ABSOLUTE)
 get_filename_component(_hsavmm_include "${_hsavmm_lib}/@TO_PREFIX@/include/hsavmm" ABSOLUTE)
 if(NOT TARGET hsavmm::hsavmm)

@@ -206,9 +206,9 @@ fn run_cases(
         assert!(output.status.success(), "{source}, {configuration}: {}", output.status);
         ran += expected.len();
     }
-    // Of hip-tests' suite of virtual memory in 2024: 49 cases that launch no kernel, five cases that are run without
-    // their kernels, and the case of sparse arrays. Also five newer cases, ten cases of IPC, and 33 cases without a
-    // device.
+    // hip-tests' suite of virtual memory in 2024 has 49 cases that launch no kernel, five cases that run here without
+    // their kernels, and a case of sparse arrays. The others are five newer cases, ten cases of IPC, and 33 cases
+    // without a device.
     assert_eq!(ran, 49 + 5 + 1 + 5 + 10 + 33);
 }
 
