@@ -78,7 +78,7 @@ unsafe extern "C" fn hsavmm_area_device_pointer(
 }
 
 fn not_of_area() -> Failure {
-    Failure::value("ptr", "is not the start of memory of this area")
+    Failure::invalid_argument("ptr", "is not the start of memory of this area")
 }
 
 #[unsafe(no_mangle)]

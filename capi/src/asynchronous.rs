@@ -99,12 +99,15 @@ unsafe fn copy_rows(
             let problem = format!("({pitch}) is less than the width ({width})");
             return Err(Failure {
                 code: crate::errors::INVALID_PITCH_VALUE,
-                ..Failure::value(argument, problem)
+                ..Failure::invalid_argument(argument, problem)
             });
         }
         // Checked here, so that the multiplications below cannot overflow.
         if pitch.checked_mul(height).is_none_or(|size| size > isize::MAX as usize) {
-            return Err(Failure::value(argument, "times the height exceeds the address space"));
+            return Err(Failure::invalid_argument(
+                argument,
+                "times the height exceeds the address space",
+            ));
         }
     }
     if width == destination_pitch && width == source_pitch {

@@ -13,18 +13,18 @@ use hsa_vmm::buffer::{Contents, PagedBuffer, PausableBuffer, RingBuffer};
 use hsa_vmm::{Access, Address, AgentId, AllocationProperties, Error, GrowableBuffer, Vmm};
 use std::sync::{Arc, Mutex};
 
-/// Creates a buffer in a device's memory, and writes its number to `to`.
+/// Creates a buffer in a device's memory, and writes its number to `result`.
 fn create(
-    to: *mut *mut c_void,
+    result: *mut *mut c_void,
     device: c_int,
     build: impl FnOnce(&Vmm, &AllocationProperties) -> Result<Object, Error>,
 ) -> Result<(), Failure> {
-    not_null("buffer", to)?;
+    not_null("buffer", result)?;
     let process = process()?;
     let properties = AllocationProperties::on(process.devices.agent(device)?);
     let object = build(process.vmm()?, &properties)?;
     // SAFETY: lib.rs states the rules for result pointers.
-    unsafe { write_out("buffer", to, process.objects.insert(object)) }
+    unsafe { write_out("buffer", result, process.objects.insert(object)) }
 }
 
 /// Reads the agents of an array of locations.
@@ -56,7 +56,7 @@ macro_rules! access_functions {
                 let buffer = process.objects.$kind(buffer)?;
                 // SAFETY: the header requires `count` elements.
                 let agents = unsafe { agents(&process, locations, count) }?;
-                let invalid = || Failure::value("flags", format_args!("({flags}) are invalid"));
+                let invalid = || Failure::invalid_argument("flags", format_args!("({flags}) are invalid"));
                 let access = Access::from_bits(flags).ok_or_else(invalid)?;
                 Ok($borrow(&buffer).grant(&agents, access)?)
             })
@@ -169,7 +169,10 @@ unsafe extern "C" fn hsavmm_paged_reserve(
 ) -> hipError_t {
     run("hsavmm_paged_reserve", || {
         if flags & !ZERO_PAGE != 0 {
-            return Err(Failure::value("flags", format_args!("({flags:#x}) are invalid")));
+            return Err(Failure::invalid_argument(
+                "flags",
+                format_args!("({flags:#x}) are invalid"),
+            ));
         }
         create(buffer, device, |vmm, properties| {
             let mut options = PagedBuffer::builder(capacity);
@@ -186,7 +189,8 @@ unsafe extern "C" fn hsavmm_paged_reserve(
 
 /// Returns the range of `count` pages from `first` on.
 fn pages(first: usize, count: usize) -> Result<Range<usize>, Failure> {
-    let overflow = || Failure::value("count", "exceeds the number of pages of the buffer");
+    let overflow =
+        || Failure::invalid_argument("count", "exceeds the number of pages of the buffer");
     Ok(first..first.checked_add(count).ok_or_else(overflow)?)
 }
 

@@ -27,13 +27,13 @@ fn device(context: hipCtx_t) -> Result<c_int, Failure> {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipDevicePrimaryCtxRetain(
-    to: *mut hipCtx_t,
+    result: *mut hipCtx_t,
     device: hipDevice_t,
 ) -> hipError_t {
     run("hipDevicePrimaryCtxRetain", || {
         process()?.devices.agent(device)?;
         // SAFETY: lib.rs states the rules for result pointers.
-        unsafe { write_out("context", to, context(device)) }
+        unsafe { write_out("context", result, context(device)) }
     })
 }
 
@@ -44,11 +44,11 @@ extern "C" fn hipDevicePrimaryCtxRelease(device: hipDevice_t) -> hipError_t {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn hipCtxGetCurrent(to: *mut hipCtx_t) -> hipError_t {
+unsafe extern "C" fn hipCtxGetCurrent(result: *mut hipCtx_t) -> hipError_t {
     run("hipCtxGetCurrent", || {
         process()?.devices.require()?;
         // SAFETY: lib.rs states the rules for result pointers.
-        unsafe { write_out("context", to, context(current())) }
+        unsafe { write_out("context", result, context(current())) }
     })
 }
 
@@ -64,11 +64,11 @@ extern "C" fn hipCtxSetCurrent(context: hipCtx_t) -> hipError_t {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn hipCtxGetDevice(to: *mut hipDevice_t) -> hipError_t {
+unsafe extern "C" fn hipCtxGetDevice(result: *mut hipDevice_t) -> hipError_t {
     run("hipCtxGetDevice", || {
         process()?.devices.require()?;
         // SAFETY: lib.rs states the rules for result pointers.
-        unsafe { write_out("device", to, current()) }
+        unsafe { write_out("device", result, current()) }
     })
 }
 
@@ -87,7 +87,10 @@ extern "C" fn hipSetDeviceFlags(flags: c_uint) -> hipError_t {
         // Valid are at most one waiting mode (hipDeviceScheduleMask, 0x7), hipDeviceMapHost (0x8) and
         // hipDeviceLmemResizeToMax (0x10).
         if flags & !0x1f != 0 || !matches!(flags & 0x7, 0 | 1 | 2 | 4) {
-            return Err(Failure::value("flags", format_args!("({flags:#x}) are invalid")));
+            return Err(Failure::invalid_argument(
+                "flags",
+                format_args!("({flags:#x}) are invalid"),
+            ));
         }
         lock(&FLAGS).insert(current(), flags);
         Ok(())

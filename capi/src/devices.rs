@@ -119,13 +119,15 @@ impl Devices {
                 };
                 let found = runtime.agents().iter().find(is_node).map(Agent::id);
                 found.ok_or_else(|| {
-                    Failure::value(
+                    Failure::invalid_argument(
                         "location.id",
                         format_args!("({}) is not a NUMA node", location.id),
                     )
                 })
             }
-            kind => Err(Failure::value("location.type", format_args!("({kind}) is invalid"))),
+            kind => {
+                Err(Failure::invalid_argument("location.type", format_args!("({kind}) is invalid")))
+            }
         }
     }
 }
@@ -145,7 +147,7 @@ pub fn current() -> c_int {
 extern "C" fn hipInit(flags: c_uint) -> hipError_t {
     run("hipInit", || {
         if flags != 0 {
-            return Err(Failure::value("flags", "must be 0"));
+            return Err(Failure::invalid_argument("flags", "must be 0"));
         }
         process()?.devices.require()
     })
@@ -350,7 +352,7 @@ unsafe extern "C" fn hipDeviceGetAttribute(
                 attribute::PCI_CHIP_ID => number(agent.chip),
                 other => {
                     let problem = format!("({other}) is not supported");
-                    return Err(Failure::value("attribute", problem));
+                    return Err(Failure::invalid_argument("attribute", problem));
                 }
             };
             // SAFETY: lib.rs states the rules for result pointers.
@@ -379,7 +381,7 @@ fn peers(peer: c_int, flags: c_uint) -> Result<(AgentId, AgentId), Failure> {
     let process = process()?;
     let (user, owner) = (process.devices.agent(current())?, process.devices.agent(peer)?);
     if flags != 0 {
-        return Err(Failure::value("flags", "must be 0"));
+        return Err(Failure::invalid_argument("flags", "must be 0"));
     }
     if user == owner {
         return Err(Failure::new(errors::INVALID_DEVICE, "a device cannot be its own peer"));

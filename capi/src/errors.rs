@@ -86,16 +86,24 @@ extern "C" fn hipGetErrorString(error: hipError_t) -> *const c_char {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn hipDrvGetErrorName(error: hipError_t, to: *mut *const c_char) -> hipError_t {
+unsafe extern "C" fn hipDrvGetErrorName(
+    error: hipError_t,
+    result: *mut *const c_char,
+) -> hipError_t {
     // SAFETY: lib.rs states the rules for result pointers.
-    run("hipDrvGetErrorName", || unsafe { write_out("name", to, known_entry(error)?.0.as_ptr()) })
+    run("hipDrvGetErrorName", || unsafe {
+        write_out("name", result, known_entry(error)?.0.as_ptr())
+    })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn hipDrvGetErrorString(error: hipError_t, to: *mut *const c_char) -> hipError_t {
+unsafe extern "C" fn hipDrvGetErrorString(
+    error: hipError_t,
+    result: *mut *const c_char,
+) -> hipError_t {
     // SAFETY: lib.rs states the rules for result pointers.
     run("hipDrvGetErrorString", || unsafe {
-        write_out("string", to, known_entry(error)?.1.as_ptr())
+        write_out("string", result, known_entry(error)?.1.as_ptr())
     })
 }
 
@@ -103,7 +111,7 @@ unsafe extern "C" fn hipDrvGetErrorString(error: hipError_t, to: *mut *const c_c
 fn known_entry(error: hipError_t) -> Result<(&'static CStr, &'static CStr), Failure> {
     match entry(error) {
         (name, _) if name == entry(UNKNOWN).0 && error != UNKNOWN => {
-            Err(Failure::value("error", "is not a HIP error"))
+            Err(Failure::invalid_argument("error", "is not a HIP error"))
         }
         entry => Ok(entry),
     }

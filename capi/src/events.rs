@@ -25,10 +25,10 @@ const INTERPROCESS: c_uint = 0x4;
 /// The valid flags: blocking, no timing, interprocess, no fence, and the two kinds of release.
 const FLAGS: c_uint = 0x7 | 0x2000_0000 | 0x4000_0000 | 0x8000_0000;
 
-fn create(to: *mut hipEvent_t, flags: c_uint) -> Result<(), Failure> {
-    not_null("event", to)?;
+fn create(result: *mut hipEvent_t, flags: c_uint) -> Result<(), Failure> {
+    not_null("event", result)?;
     if flags & !FLAGS != 0 {
-        return Err(Failure::value("flags", format_args!("({flags:#x}) are invalid")));
+        return Err(Failure::invalid_argument("flags", format_args!("({flags:#x}) are invalid")));
     }
     if flags & INTERPROCESS != 0 {
         return Err(Failure::not_supported("events of several processes"));
@@ -39,7 +39,7 @@ fn create(to: *mut hipEvent_t, flags: c_uint) -> Result<(), Failure> {
     let event = Event { device, has_time: flags & DISABLE_TIMING == 0, recorded: Mutex::default() };
     let number = process.objects.insert(Object::Event(Arc::new(event)));
     // SAFETY: lib.rs states the rules for result pointers.
-    unsafe { write_out("event", to, number) }
+    unsafe { write_out("event", result, number) }
 }
 
 /// Finds an event; fails if there is no device.
@@ -50,13 +50,13 @@ fn event(raw: hipEvent_t) -> Result<Arc<Event>, Failure> {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn hipEventCreate(to: *mut hipEvent_t) -> hipError_t {
-    run("hipEventCreate", || create(to, 0))
+extern "C" fn hipEventCreate(result: *mut hipEvent_t) -> hipError_t {
+    run("hipEventCreate", || create(result, 0))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn hipEventCreateWithFlags(to: *mut hipEvent_t, flags: c_uint) -> hipError_t {
-    run("hipEventCreateWithFlags", || create(to, flags))
+extern "C" fn hipEventCreateWithFlags(result: *mut hipEvent_t, flags: c_uint) -> hipError_t {
+    run("hipEventCreateWithFlags", || create(result, flags))
 }
 
 #[unsafe(no_mangle)]

@@ -16,7 +16,7 @@ unsafe extern "C" fn hsavmm_use_runtime(path: *const c_char) -> hipError_t {
         // SAFETY: lib.rs states the rules for pointers.
         let path = unsafe { text("path", path) }?;
         let backend = match path {
-            "" => return Err(Failure::value("path", "is empty")),
+            "" => return Err(Failure::invalid_argument("path", "is empty")),
             "auto" => Backend::Automatic,
             "sim" => Backend::Simulation(configuration_from_environment()),
             path => Backend::File(path.to_owned()),
@@ -41,7 +41,7 @@ unsafe extern "C" fn hsavmm_use_simulation(configuration: *const c_char) -> hipE
         };
         #[cfg(feature = "simulation")]
         if let Err(error) = configuration.parse::<hsa_vmm::simulation::Config>() {
-            return Err(Failure::value("configuration", error));
+            return Err(Failure::invalid_argument("configuration", error));
         }
         configure(|settings| settings.runtime = Backend::Simulation(configuration.to_owned()))
     })
@@ -55,7 +55,7 @@ extern "C" fn hsavmm_use_profile(profile: c_int) -> hipError_t {
             7 => HipProfile::Hip7,
             other => {
                 let problem = format!("({other}) is invalid: valid values are 6 and 7");
-                return Err(Failure::value("profile", problem));
+                return Err(Failure::invalid_argument("profile", problem));
             }
         };
         configure(|settings| settings.profile = Some(profile))

@@ -38,14 +38,15 @@ unsafe extern "C" fn hipIpcOpenMemHandle(
         // HIP requires this flag, and hip-tests checks that other values are rejected.
         if flags != hsa_vmm::ipc::LAZY_ENABLE_PEER_ACCESS {
             let problem = format!("({flags:#x}) must be hipIpcMemLazyEnablePeerAccess");
-            return Err(Failure::value("flags", problem));
+            return Err(Failure::invalid_argument("flags", problem));
         }
         let handle = IpcHandle::from_bytes(&handle.reserved);
         let device = current();
         let ipc = process.ipc(device)?;
         // Locked during the call, so that no other thread closes the memory before it is recorded.
         let mut opened = process.allocations.opened();
-        let memory = OpenedMemory::open(ipc, &handle).map_err(|error| explain(error, &handle))?;
+        let memory = OpenedMemory::open(ipc, &handle)
+            .map_err(|error| describe_open_error(error, &handle))?;
         let at = memory.address();
         let empty = || Opened { device, memory: Vec::new() };
         opened.entry(at.get()).or_insert_with(empty).memory.push(Arc::new(memory));
@@ -55,7 +56,7 @@ unsafe extern "C" fn hipIpcOpenMemHandle(
 }
 
 /// Converts the error of opening a handle. Replaces the message if the handle's bytes show a more precise reason.
-fn explain(error: Error, handle: &IpcHandle) -> Failure {
+fn describe_open_error(error: Error, handle: &IpcHandle) -> Failure {
     let failure = Failure::from(error.clone());
     let message = match error.kind() {
         ErrorKind::InvalidArgument { .. } if !handle.is_plausible() => {

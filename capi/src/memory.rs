@@ -158,14 +158,14 @@ impl Allocations {
         let allocation = match map.get(&at.get()) {
             Some(allocation) if accepts(allocation.kind) => allocation.clone(),
             Some(_) => {
-                return Err(Failure::value(
+                return Err(Failure::invalid_argument(
                     "ptr",
                     "is memory of another kind; free it with the function that belongs to its allocation",
                 ));
             }
             None => {
                 let problem = "is not the start of an allocation: not allocated, or freed already";
-                return Err(Failure::value("ptr", problem));
+                return Err(Failure::invalid_argument("ptr", problem));
             }
         };
         // If another thread is transferring to or from this memory, the memory is freed when the transfer ends.
@@ -263,7 +263,12 @@ unsafe extern "C" fn hipExtMallocWithFlags(
             2 => return Err(Failure::not_supported("signal memory")),
             3 => return Err(Failure::not_supported("uncached memory")),
             4 => return Err(Failure::not_supported("contiguous memory")),
-            _ => return Err(Failure::value("flags", format_args!("({flags:#x}) are invalid"))),
+            _ => {
+                return Err(Failure::invalid_argument(
+                    "flags",
+                    format_args!("({flags:#x}) are invalid"),
+                ));
+            }
         };
         allocate_on_device(ptr, size, || Ok(current()), (flags, pool_flags))
     })
@@ -298,7 +303,7 @@ const HOST_FLAGS: c_uint = 0x7 | 0x2000_0000 | 0x4000_0000 | 0x8000_0000;
 fn host_malloc(ptr: *mut *mut c_void, size: usize, flags: c_uint) -> Result<(), Failure> {
     let both_coherencies = 0x4000_0000 | 0x8000_0000;
     if flags & !HOST_FLAGS != 0 || flags & both_coherencies == both_coherencies {
-        return Err(Failure::value("flags", format_args!("({flags:#x}) are invalid")));
+        return Err(Failure::invalid_argument("flags", format_args!("({flags:#x}) are invalid")));
     }
     allocate_on_host(ptr, size, Kind::Host, flags)
 }
@@ -331,10 +336,10 @@ unsafe extern "C" fn hipMallocManaged(
     run("hipMallocManaged", || {
         if flags != 1 && flags != 2 {
             let problem = format!("({flags:#x}) must be hipMemAttachGlobal or hipMemAttachHost");
-            return Err(Failure::value("flags", problem));
+            return Err(Failure::invalid_argument("flags", problem));
         }
         if size == 0 {
-            return Err(Failure::value("size", "is 0"));
+            return Err(Failure::invalid_argument("size", "is 0"));
         }
         allocate_on_host(ptr, size, Kind::Managed, flags)
     })

@@ -7,11 +7,11 @@ use hsa_vmm::Address;
 /// Writes a result through a pointer.
 ///
 /// # Safety
-/// `to` is null or writable.
-pub unsafe fn write_out<T>(argument: &str, to: *mut T, value: T) -> Result<(), Failure> {
-    not_null(argument, to)?;
+/// `pointer` is null or writable.
+pub unsafe fn write_out<T>(argument: &str, pointer: *mut T, value: T) -> Result<(), Failure> {
+    not_null(argument, pointer)?;
     // SAFETY: not null, so the caller guarantees that the pointer is writable. It may be misaligned.
-    unsafe { to.write_unaligned(value) };
+    unsafe { pointer.write_unaligned(value) };
     Ok(())
 }
 
@@ -34,10 +34,10 @@ pub fn try_read(pointer: *const c_int) -> Option<c_int> {
 /// kernel copies the bytes, so that no access of this process faults.
 pub fn try_read_bytes<const SIZE: usize>(pointer: *const c_void) -> Option<[u8; SIZE]> {
     let (mut value, size) = ([0; SIZE], SIZE);
-    let to = libc::iovec { iov_base: (&raw mut value).cast(), iov_len: size };
-    let from = libc::iovec { iov_base: pointer.cast_mut(), iov_len: size };
+    let local = libc::iovec { iov_base: (&raw mut value).cast(), iov_len: size };
+    let remote = libc::iovec { iov_base: pointer.cast_mut(), iov_len: size };
     // SAFETY: the kernel writes at most `size` bytes, to `value`, and checks the other address.
-    let copied = unsafe { libc::process_vm_readv(libc::getpid(), &to, 1, &from, 1, 0) };
+    let copied = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
     (usize::try_from(copied) == Ok(size)).then_some(value)
 }
 
@@ -52,14 +52,17 @@ pub unsafe fn read_each<T: Copy>(
 ) -> Result<Vec<T>, Failure> {
     not_null(argument, pointer)?;
     if count > 1 << 16 {
-        return Err(Failure::value("count", format_args!("({count}) is more than 65536")));
+        return Err(Failure::invalid_argument(
+            "count",
+            format_args!("({count}) is more than 65536"),
+        ));
     }
     // SAFETY: not null, so the caller guarantees that all are readable.
     Ok((0..count).map(|index| unsafe { pointer.add(index).read_unaligned() }).collect())
 }
 
 pub fn not_null<T>(argument: &str, pointer: *const T) -> Result<(), Failure> {
-    if pointer.is_null() { Err(Failure::value(argument, "is null")) } else { Ok(()) }
+    if pointer.is_null() { Err(Failure::invalid_argument(argument, "is null")) } else { Ok(()) }
 }
 
 /// Reads a C string.
@@ -70,7 +73,7 @@ pub unsafe fn text<'a>(argument: &str, text: *const c_char) -> Result<&'a str, F
     not_null(argument, text)?;
     // SAFETY: not null, so the caller guarantees that the text ends in a zero byte.
     let text = unsafe { CStr::from_ptr(text) };
-    text.to_str().map_err(|_| Failure::value(argument, "is not UTF-8"))
+    text.to_str().map_err(|_| Failure::invalid_argument(argument, "is not UTF-8"))
 }
 
 /// Truncates a text to `room` bytes, at a character boundary.
@@ -91,22 +94,22 @@ pub fn cut<const ROOM: usize>(text: &str) -> [c_char; ROOM] {
 /// Writes a zero-terminated text into `length` bytes; cuts the text if needed.
 ///
 /// # Safety
-/// `to` is null or has room for `length` bytes.
+/// `pointer` is null or has room for `length` bytes.
 pub unsafe fn write_text(
     argument: &str,
-    to: *mut c_char,
+    pointer: *mut c_char,
     length: i32,
     text: &str,
 ) -> Result<(), Failure> {
-    not_null(argument, to)?;
+    not_null(argument, pointer)?;
     let Some(room) = usize::try_from(length).ok().and_then(|length| length.checked_sub(1)) else {
-        return Err(Failure::value("length", "leaves no room for a text"));
+        return Err(Failure::invalid_argument("length", "leaves no room for a text"));
     };
     let bytes = truncate(text, room).as_bytes();
     // SAFETY: the caller guarantees room for `length` bytes, at least one more than these.
     unsafe {
-        core::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), to, bytes.len());
-        to.add(bytes.len()).write(0);
+        core::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), pointer, bytes.len());
+        pointer.add(bytes.len()).write(0);
     }
     Ok(())
 }

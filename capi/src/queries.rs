@@ -104,7 +104,7 @@ const UNREGISTERED: hipPointerAttribute_t = hipPointerAttribute_t {
 };
 
 fn unknown_memory() -> Failure {
-    Failure::value("ptr", "is not memory of this library")
+    Failure::invalid_argument("ptr", "is not memory of this library")
 }
 
 #[unsafe(no_mangle)]
@@ -145,7 +145,7 @@ unsafe extern "C" fn hipPointerGetAttribute(
                 }
                 pointer_attribute::HOST_POINTER => {
                     if result.host_pointer.is_null() {
-                        return Err(Failure::value("ptr", "is not memory of the host"));
+                        return Err(Failure::invalid_argument("ptr", "is not memory of the host"));
                     }
                     write_out("data", data.cast(), result.host_pointer)
                 }
@@ -162,7 +162,10 @@ unsafe extern "C" fn hipPointerGetAttribute(
                 pointer_attribute::MAPPED => write_out("data", data.cast::<bool>(), true),
                 // HIP's other attributes.
                 1..=17 => Err(Failure::not_supported(format_args!("attribute {attribute}"))),
-                other => Err(Failure::value("attribute", format_args!("({other}) is invalid"))),
+                other => Err(Failure::invalid_argument(
+                    "attribute",
+                    format_args!("({other}) is invalid"),
+                )),
             }
         }
     })
@@ -180,7 +183,7 @@ unsafe extern "C" fn hipPointerSetAttribute(
         process.find(address(ptr)).ok_or_else(unknown_memory)?;
         if attribute != pointer_attribute::SYNC_MEMOPS {
             let problem = format!("({attribute}) cannot be set");
-            return Err(Failure::value("attribute", problem));
+            return Err(Failure::invalid_argument("attribute", problem));
         }
         // SAFETY: lib.rs states the rules for pointers; HIP's value is an `int`.
         match unsafe { read("value", value.cast::<c_int>()) }? {

@@ -22,7 +22,7 @@ pub struct Segment {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipMemGetHandleForAddressRange(
-    to: *mut c_void,
+    result: *mut c_void,
     ptr: *mut c_void,
     size: usize,
     kind: c_uint,
@@ -31,22 +31,25 @@ unsafe extern "C" fn hipMemGetHandleForAddressRange(
     run("hipMemGetHandleForAddressRange", || {
         let process = process()?;
         let vmm = process.vmm()?;
-        not_null("handle", to)?;
+        not_null("handle", result)?;
         if kind != DMA_BUF {
-            return Err(Failure::value("type", format_args!("({kind}) is not a handle type")));
+            return Err(Failure::invalid_argument(
+                "type",
+                format_args!("({kind}) is not a handle type"),
+            ));
         }
         Operation::ExportAddressRange.check_flags(flags)?;
         let mut segments = vmm.export_address_range(address(ptr), size)?;
         let refused = |problem: &dyn core::fmt::Display| {
             let problem = format!("{problem}; use hsavmm_export_address_range()");
-            Failure::value("ptr", problem)
+            Failure::invalid_argument("ptr", problem)
         };
         let count = segments.len();
         match segments.pop() {
             Some(segment) if count == 1 && segment.offset == 0 => {
                 let number = segment.descriptor.into_raw_fd();
                 // SAFETY: lib.rs states the rules for result pointers; HIP writes an `int`.
-                unsafe { write_out("handle", to.cast::<c_int>(), number) }
+                unsafe { write_out("handle", result.cast::<c_int>(), number) }
             }
             Some(segment) if count == 1 => Err(refused(&format_args!(
                 "is at offset {:#x} of its dma-buf, and this call returns no offset",
@@ -73,7 +76,7 @@ unsafe extern "C" fn hsavmm_export_address_range(
         unsafe { write_out("count", count, exported.len()) }?;
         if exported.len() > capacity {
             let problem = format!("is {capacity}, and the range has {} segments", exported.len());
-            return Err(Failure::value("count", problem));
+            return Err(Failure::invalid_argument("count", problem));
         }
         not_null("segments", segments)?;
         for (index, segment) in exported.iter().enumerate() {

@@ -73,10 +73,14 @@ unsafe extern "C" fn hipHostRegister(ptr: *mut c_void, size: usize, flags: c_uin
         not_null("ptr", ptr)?;
         let start = ptr as usize;
         let end = start.checked_add(size).filter(|_| size > 0);
-        let end =
-            end.ok_or_else(|| Failure::value("size", "is 0, or exceeds the address space"))?;
+        let end = end.ok_or_else(|| {
+            Failure::invalid_argument("size", "is 0, or exceeds the address space")
+        })?;
         if flags & !FLAGS != 0 {
-            return Err(Failure::value("flags", format_args!("({flags:#x}) are invalid")));
+            return Err(Failure::invalid_argument(
+                "flags",
+                format_args!("({flags:#x}) are invalid"),
+            ));
         }
         if flags & IO_MEMORY != 0 {
             return Err(Failure::not_supported("registering I/O memory"));
@@ -94,7 +98,8 @@ unsafe extern "C" fn hipHostRegister(ptr: *mut c_void, size: usize, flags: c_uin
             Ok(vmm) => Area::new(vmm, agent, area_flags),
             Err(_) => Area::without_vmm(&process.runtime, agent, area_flags),
         }?;
-        let host = NonNull::new(ptr.cast()).ok_or_else(|| Failure::value("ptr", "is null"))?;
+        let host =
+            NonNull::new(ptr.cast()).ok_or_else(|| Failure::invalid_argument("ptr", "is null"))?;
         // SAFETY: the header requires `size` bytes that stay allocated until they are unregistered.
         let memory = area.mmap(size, unsafe { MmapOptions::new().with_host_pointer(host) })?;
         let device_address = memory.device_address();
@@ -142,7 +147,7 @@ unsafe extern "C" fn hipHostGetDevicePointer(
         let process = process()?;
         process.devices.require()?;
         if flags != 0 {
-            return Err(Failure::value("flags", "must be 0"));
+            return Err(Failure::invalid_argument("flags", "must be 0"));
         }
         let at = address(host_ptr);
         let registered = process.registered.at(at).map(|found| found.device_pointer);
@@ -172,5 +177,5 @@ unsafe extern "C" fn hipHostGetFlags(flags: *mut c_uint, ptr: *mut c_void) -> hi
 }
 
 fn not_host_memory() -> Failure {
-    Failure::value("ptr", "is not memory from hipHostMalloc or hipHostRegister")
+    Failure::invalid_argument("ptr", "is not memory from hipHostMalloc or hipHostRegister")
 }

@@ -33,7 +33,7 @@ impl Signal {
             0 => SignalCondition::AtMost(self.value),
             1 => SignalCondition::AtLeast(self.value),
             other => {
-                return Err(Failure::value(
+                return Err(Failure::invalid_argument(
                     "signals",
                     format_args!("has the invalid condition {other}; valid conditions are 0 and 1"),
                 ));
@@ -57,7 +57,7 @@ impl Conditions {
     /// `signals` is null or points to `count` readable elements.
     pub unsafe fn read(signals: *const Signal, count: usize) -> Result<Self, Failure> {
         if count > RetireQueue::MAX_SIGNALS {
-            return Err(Failure::value(
+            return Err(Failure::invalid_argument(
                 "count",
                 format_args!("({count}) is more than {}", RetireQueue::MAX_SIGNALS),
             ));
@@ -128,10 +128,13 @@ unsafe extern "C" fn hsavmm_retire_create(
     run("hsavmm_retire_create", || {
         not_null("queue", queue)?;
         if flags & !NO_THREAD != 0 {
-            return Err(Failure::value("flags", format_args!("({flags:#x}) are invalid")));
+            return Err(Failure::invalid_argument(
+                "flags",
+                format_args!("({flags:#x}) are invalid"),
+            ));
         }
         if capacity > MAX_CAPACITY {
-            return Err(Failure::value(
+            return Err(Failure::invalid_argument(
                 "capacity",
                 format_args!("({capacity}) is too large: the maximum is {MAX_CAPACITY}"),
             ));

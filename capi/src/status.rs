@@ -31,7 +31,7 @@ impl Failure {
     }
 
     /// Describes an invalid argument.
-    pub fn value(argument: &str, problem: impl Display) -> Self {
+    pub fn invalid_argument(argument: &str, problem: impl Display) -> Self {
         Self::new(errors::INVALID_VALUE, format_args!("`{argument}` {problem}"))
     }
 

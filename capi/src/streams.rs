@@ -35,36 +35,36 @@ pub fn stream(stream: hipStream_t) -> Result<Arc<Stream>, Failure> {
     }
 }
 
-fn create(to: *mut hipStream_t, flags: c_uint) -> Result<(), Failure> {
-    not_null("stream", to)?;
+fn create(result: *mut hipStream_t, flags: c_uint) -> Result<(), Failure> {
+    not_null("stream", result)?;
     if flags & !NON_BLOCKING != 0 {
-        return Err(Failure::value("flags", format_args!("({flags:#x}) are invalid")));
+        return Err(Failure::invalid_argument("flags", format_args!("({flags:#x}) are invalid")));
     }
     let process = process()?;
     let device = current();
     process.devices.agent(device)?;
     let number = process.objects.insert(Object::Stream(Arc::new(Stream { device, flags })));
     // SAFETY: lib.rs states the rules for result pointers.
-    unsafe { write_out("stream", to, number) }
+    unsafe { write_out("stream", result, number) }
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn hipStreamCreate(to: *mut hipStream_t) -> hipError_t {
-    run("hipStreamCreate", || create(to, 0))
+extern "C" fn hipStreamCreate(result: *mut hipStream_t) -> hipError_t {
+    run("hipStreamCreate", || create(result, 0))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn hipStreamCreateWithFlags(to: *mut hipStream_t, flags: c_uint) -> hipError_t {
-    run("hipStreamCreateWithFlags", || create(to, flags))
+extern "C" fn hipStreamCreateWithFlags(result: *mut hipStream_t, flags: c_uint) -> hipError_t {
+    run("hipStreamCreateWithFlags", || create(result, flags))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn hipStreamCreateWithPriority(
-    to: *mut hipStream_t,
+    result: *mut hipStream_t,
     flags: c_uint,
     _priority: c_int,
 ) -> hipError_t {
-    run("hipStreamCreateWithPriority", || create(to, flags))
+    run("hipStreamCreateWithPriority", || create(result, flags))
 }
 
 #[unsafe(no_mangle)]
@@ -114,9 +114,9 @@ unsafe extern "C" fn hipDeviceGetStreamPriorityRange(
     run("hipDeviceGetStreamPriorityRange", || {
         process()?.devices.require()?;
         // Either pointer may be null, as in HIP.
-        for to in [least, greatest].into_iter().filter(|to| !to.is_null()) {
+        for pointer in [least, greatest].into_iter().filter(|pointer| !pointer.is_null()) {
             // SAFETY: lib.rs states the rules for result pointers.
-            unsafe { write_out("range", to, 0) }?;
+            unsafe { write_out("range", pointer, 0) }?;
         }
         Ok(())
     })
@@ -137,7 +137,10 @@ extern "C" fn hipStreamWaitEvent(raw: hipStream_t, event: hipEvent_t, flags: c_u
         process()?.objects.event(event)?;
         // 0, or hipEventWaitExternal.
         if flags > 1 {
-            return Err(Failure::value("flags", format_args!("({flags:#x}) are invalid")));
+            return Err(Failure::invalid_argument(
+                "flags",
+                format_args!("({flags:#x}) are invalid"),
+            ));
         }
         Ok(())
     })
@@ -163,7 +166,7 @@ unsafe extern "C" fn hipThreadExchangeStreamCaptureMode(mode: *mut c_uint) -> hi
         // SAFETY: lib.rs states the rules for pointers.
         let next = unsafe { read("mode", mode) }?;
         if next > 2 {
-            return Err(Failure::value("mode", format_args!("({next}) is invalid")));
+            return Err(Failure::invalid_argument("mode", format_args!("({next}) is invalid")));
         }
         process()?.devices.require()?;
         let before = CAPTURE_MODE.try_with(|mode| mode.replace(next)).unwrap_or(0);

@@ -37,8 +37,8 @@ fn direction(kind: c_int) -> Result<Option<(bool, bool)>, Failure> {
     }
 }
 
-/// One end of a copy.
-enum End {
+/// The source or the destination of a copy.
+enum Endpoint {
     /// Memory of an area: the start of the memory, and an offset in it.
     Area(Arc<OpenArea>, usize, usize),
     /// Allocated memory, and an offset in it.
@@ -51,15 +51,16 @@ enum End {
     Own(usize),
 }
 
-impl End {
+impl Endpoint {
     /// Finds the memory of a range; fails if the range spans several kinds.
     fn of(process: &Process, argument: &str, at: Address, size: usize) -> Result<Self, Failure> {
-        let beyond = || Failure::value(argument, "and the size exceed the memory");
+        let exceeds_memory =
+            || Failure::invalid_argument(argument, "and the size exceed the memory");
         let offset_in = |start: Address, total: usize| {
             let offset = at.get() - start.get();
-            if total - offset >= size { Ok(offset) } else { Err(beyond()) }
+            if total - offset >= size { Ok(offset) } else { Err(exceeds_memory()) }
         };
-        let end = at.get().checked_add(size).ok_or_else(beyond)?;
+        let end = at.get().checked_add(size).ok_or_else(exceeds_memory)?;
         if let Some(InArea { area, start, offset, size: total, is_own }) =
             process.objects.area_at(at)
         {
@@ -67,7 +68,7 @@ impl End {
             if total.checked_sub(offset).is_some_and(|rest| rest >= size) {
                 return Ok(Self::Area(area, start, offset));
             }
-            return if is_own { Ok(Self::Own(at.get())) } else { Err(beyond()) };
+            return if is_own { Ok(Self::Own(at.get())) } else { Err(exceeds_memory()) };
         }
         if let Some(allocation) = process.allocations.at(at) {
             let offset = offset_in(allocation.memory.address(), allocation.memory.size())?;
@@ -90,7 +91,7 @@ impl End {
             || allocations.at(last).is_some()
             || allocations.opened_at(last).is_some()
         {
-            return Err(beyond());
+            return Err(exceeds_memory());
         }
         Ok(Self::Own(at.get()))
     }
@@ -113,11 +114,11 @@ impl End {
         }
         Err(match self {
             // Freed memory is unknown to the library, like memory of the program.
-            Self::Own(_) => Failure::value(
+            Self::Own(_) => Failure::invalid_argument(
                 argument,
                 "contradicts `kind`: it is not device memory (not allocated, or freed already)",
             ),
-            _ => Failure::value(argument, "contradicts `kind` (device or host memory)"),
+            _ => Failure::invalid_argument(argument, "contradicts `kind` (device or host memory)"),
         })
     }
 
@@ -211,7 +212,7 @@ fn with_area_memory(
     let mapped = area.mapped();
     let Some(memory) = mapped.memory.get(&start) else {
         let message = format!("{} was unmapped by another thread", Address::new(start));
-        return Err(Failure::value("address", message));
+        return Err(Failure::invalid_argument("address", message));
     };
     Ok(act(memory)?)
 }
@@ -231,7 +232,7 @@ fn for_each_mapping(
     while done < size {
         let at = Address::new(start.get() + done);
         let Some(mapping) = vmm.mapping_at(at) else {
-            return Err(Failure::value("address", format_args!("{at} is not mapped")));
+            return Err(Failure::invalid_argument("address", format_args!("{at} is not mapped")));
         };
         let rest = mapping.address.get() + mapping.size - at.get();
         let part = done..size.min(done + rest);
@@ -275,8 +276,8 @@ pub unsafe fn copy(
     }
     not_null("destination", destination)?;
     not_null("source", source)?;
-    let to = End::of(&process, "destination", address(destination), size)?;
-    let from = End::of(&process, "source", address(source), size)?;
+    let to = Endpoint::of(&process, "destination", address(destination), size)?;
+    let from = Endpoint::of(&process, "source", address(source), size)?;
     if let Some((device_to, device_from)) = direction {
         to.check_declared("destination", device_to)?;
         from.check_declared("source", device_from)?;
@@ -371,20 +372,23 @@ pub unsafe fn fill(destination: *mut c_void, pattern: &[u8], count: usize) -> Re
     }
     not_null("destination", destination)?;
     if !(destination as usize).is_multiple_of(pattern.len()) {
-        return Err(Failure::value("destination", "is not aligned to the size of the value"));
+        return Err(Failure::invalid_argument(
+            "destination",
+            "is not aligned to the size of the value",
+        ));
     }
-    let overflow = || Failure::value("count", "exceeds the address space");
+    let overflow = || Failure::invalid_argument("count", "exceeds the address space");
     let size = count.checked_mul(pattern.len()).ok_or_else(overflow)?;
-    let end = End::of(&process, "destination", address(destination), size)?;
-    if !end.may_be_declared(true) {
+    let target = Endpoint::of(&process, "destination", address(destination), size)?;
+    if !target.may_be_declared(true) {
         let problem = "is not memory of this library: not allocated, or freed already";
-        return Err(Failure::value("destination", problem));
+        return Err(Failure::invalid_argument("destination", problem));
     }
     let bytes = pattern.repeat(count.min(BUFFER_SIZE / pattern.len()));
     for offset in (0..size).step_by(bytes.len()) {
         let part = bytes.len().min(size - offset);
         // SAFETY: the caller guarantees it.
-        unsafe { end.write(&process, offset, &bytes[..part]) }?;
+        unsafe { target.write(&process, offset, &bytes[..part]) }?;
     }
     Ok(())
 }

@@ -33,7 +33,9 @@ fn handle_type(number: c_uint) -> Result<HandleType, Failure> {
         2 => Ok(HandleType::WIN32),
         4 => Ok(HandleType::WIN32_KMT),
         8 => Ok(HandleType::FABRIC),
-        other => Err(Failure::value("type", format_args!("({other}) is not a handle type"))),
+        other => {
+            Err(Failure::invalid_argument("type", format_args!("({other}) is not a handle type")))
+        }
     }
 }
 
@@ -49,11 +51,17 @@ fn properties(
         ALLOCATION_PINNED => AllocationKind::Pinned,
         ALLOCATION_UNCACHED if vmm.profile() != HipProfile::Hip6 => AllocationKind::Uncached,
         other => {
-            return Err(Failure::value("prop.type", format_args!("({other}) is not supported")));
+            return Err(Failure::invalid_argument(
+                "prop.type",
+                format_args!("({other}) is not supported"),
+            ));
         }
     };
     if vmm.profile() == HipProfile::Hip6 && prop.location.kind != LOCATION_DEVICE {
-        return Err(Failure::value("prop.location.type", "must be hipMemLocationTypeDevice"));
+        return Err(Failure::invalid_argument(
+            "prop.location.type",
+            "must be hipMemLocationTypeDevice",
+        ));
     }
     let agent = process.devices.agent_at(&process.runtime, prop.location, device_error)?;
     let location = match prop.location.kind {
@@ -102,7 +110,7 @@ extern "C" fn hipMemAddressFree(ptr: *mut c_void, size: usize) -> hipError_t {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipMemCreate(
-    to: *mut hipMemGenericAllocationHandle_t,
+    result: *mut hipMemGenericAllocationHandle_t,
     size: usize,
     prop: *const hipMemAllocationProp,
     flags: c_ulonglong,
@@ -110,14 +118,14 @@ unsafe extern "C" fn hipMemCreate(
     run("hipMemCreate", || {
         let process = process()?;
         let vmm = process.vmm()?;
-        not_null("handle", to)?;
+        not_null("handle", result)?;
         // SAFETY: lib.rs states the rules for pointers.
         let prop = unsafe { read("prop", prop) }?;
         let properties = properties(&process, vmm, prop, device_error(vmm))?;
         Operation::Create.check_flags(flags)?;
         let created = vmm.create(size, &properties)?;
         // SAFETY: as before.
-        unsafe { write_out("handle", to, to_raw(created)) }
+        unsafe { write_out("handle", result, to_raw(created)) }
     })
 }
 
@@ -186,7 +194,10 @@ pub unsafe fn access_list(
             errors::INVALID_VALUE,
         )?;
         let access = Access::from_bits(descriptor.flags).ok_or_else(|| {
-            Failure::value("desc.flags", format_args!("({}) are invalid", descriptor.flags))
+            Failure::invalid_argument(
+                "desc.flags",
+                format_args!("({}) are invalid", descriptor.flags),
+            )
         })?;
         list.push(AccessDescriptor { agent, access });
     }
@@ -247,7 +258,10 @@ unsafe extern "C" fn hipMemGetAccess(
         // SAFETY: lib.rs states the rules for pointers.
         let location = unsafe { read("location", location) }?;
         if location.kind != LOCATION_DEVICE && vmm.profile() == HipProfile::Hip6 {
-            return Err(Failure::value("location.type", "must be hipMemLocationTypeDevice"));
+            return Err(Failure::invalid_argument(
+                "location.type",
+                "must be hipMemLocationTypeDevice",
+            ));
         }
         let agent = process.devices.agent_at(&process.runtime, location, errors::INVALID_VALUE)?;
         let access = vmm.get_access(agent, address(ptr))?;
@@ -271,7 +285,12 @@ unsafe extern "C" fn hipMemGetAllocationGranularity(
         let option = match option {
             0 => Granularity::Minimum,
             1 => Granularity::Recommended,
-            other => return Err(Failure::value("option", format_args!("({other}) is invalid"))),
+            other => {
+                return Err(Failure::invalid_argument(
+                    "option",
+                    format_args!("({other}) is invalid"),
+                ));
+            }
         };
         let properties = properties(&process, vmm, prop, errors::INVALID_VALUE)?;
         let granule = vmm.allocation_granularity(&properties, option)?;
@@ -319,7 +338,7 @@ unsafe extern "C" fn hipMemGetAllocationPropertiesFromHandle(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipMemExportToShareableHandle(
-    to: *mut c_void,
+    result: *mut c_void,
     raw: hipMemGenericAllocationHandle_t,
     kind: c_uint,
     flags: c_ulonglong,
@@ -327,17 +346,17 @@ unsafe extern "C" fn hipMemExportToShareableHandle(
     run("hipMemExportToShareableHandle", || {
         let process = process()?;
         let vmm = process.vmm()?;
-        not_null("shareable", to)?;
+        not_null("shareable", result)?;
         let kind = handle_type(kind)?;
         Operation::ExportToShareableHandle.check_flags(flags)?;
         if kind == HandleType::FABRIC {
             let data = vmm.export_to_fabric_handle(handle(raw))?.to_bytes();
             // SAFETY: lib.rs states the rules for result pointers; HIP writes a `hipMemFabricHandle_t`.
-            return unsafe { write_out("shareable", to.cast(), hipMemFabricHandle_t { data }) };
+            return unsafe { write_out("shareable", result.cast(), hipMemFabricHandle_t { data }) };
         }
         let descriptor = vmm.export_to_shareable_handle(handle(raw), kind)?;
         // SAFETY: lib.rs states the rules for result pointers; HIP writes an `int`.
-        unsafe { write_out("shareable", to.cast::<c_int>(), descriptor.into_raw_fd()) }
+        unsafe { write_out("shareable", result.cast::<c_int>(), descriptor.into_raw_fd()) }
     })
 }
 
@@ -347,7 +366,7 @@ unsafe extern "C" fn hipMemExportToShareableHandle(
 fn descriptor_number(os_handle: *mut c_void) -> Result<RawFd, Failure> {
     let invalid = |problem: &str| {
         let problem = format!("({os_handle:p}) {problem}");
-        Failure::value("os_handle", problem)
+        Failure::invalid_argument("os_handle", problem)
     };
     let number = match os_handle as usize {
         number @ ..0x1_0000 => number as RawFd,
@@ -363,23 +382,23 @@ fn descriptor_number(os_handle: *mut c_void) -> Result<RawFd, Failure> {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipMemImportFromShareableHandle(
-    to: *mut hipMemGenericAllocationHandle_t,
+    result: *mut hipMemGenericAllocationHandle_t,
     os_handle: *mut c_void,
     kind: c_uint,
 ) -> hipError_t {
     run("hipMemImportFromShareableHandle", || {
         let process = process()?;
         let vmm = process.vmm()?;
-        not_null("handle", to)?;
+        not_null("handle", result)?;
         let kind = handle_type(kind)?;
         if kind == HandleType::FABRIC {
             not_null("os_handle", os_handle)?;
             let data = try_read_bytes(os_handle).ok_or_else(|| {
-                Failure::value("os_handle", "does not point to 64 readable bytes")
+                Failure::invalid_argument("os_handle", "does not point to 64 readable bytes")
             })?;
             let imported = vmm.import_from_fabric_handle(&FabricHandle::from_bytes(data))?;
             // SAFETY: lib.rs states the rules for result pointers.
-            return unsafe { write_out("handle", to, to_raw(imported)) };
+            return unsafe { write_out("handle", result, to_raw(imported)) };
         }
         let number = descriptor_number(os_handle)?;
         // SAFETY: until the kernel has checked that the descriptor is open, the library uses only its
@@ -387,22 +406,22 @@ unsafe extern "C" fn hipMemImportFromShareableHandle(
         let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
         let imported = vmm.import_from_shareable_handle(descriptor, kind)?;
         // SAFETY: lib.rs states the rules for result pointers.
-        unsafe { write_out("handle", to, to_raw(imported)) }
+        unsafe { write_out("handle", result, to_raw(imported)) }
     })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipMemRetainAllocationHandle(
-    to: *mut hipMemGenericAllocationHandle_t,
+    result: *mut hipMemGenericAllocationHandle_t,
     at: *mut c_void,
 ) -> hipError_t {
     run("hipMemRetainAllocationHandle", || {
         let process = process()?;
         let vmm = process.vmm()?;
-        not_null("handle", to)?;
+        not_null("handle", result)?;
         let found = vmm.retain_allocation_handle(address(at))?;
         // SAFETY: lib.rs states the rules for result pointers.
-        unsafe { write_out("handle", to, to_raw(found)) }
+        unsafe { write_out("handle", result, to_raw(found)) }
     })
 }
 
@@ -416,7 +435,7 @@ extern "C" fn hipMemMapArrayAsync(
         not_null("list", list)?;
         process()?.vmm()?;
         if count == 0 {
-            return Err(Failure::value("count", Problem::Zero));
+            return Err(Failure::invalid_argument("count", Problem::Zero));
         }
         Err(Failure::not_supported("mapping sparse arrays"))
     })

@@ -287,7 +287,7 @@ static void ranges(size_t granule) {
   OK(hipMemRelease(handles[0]));
   OK(hipMemRelease(handles[1]));
 
-  /* GPUDirect RDMA needs a runtime that can map dma-bufs for PCIe devices (version 1.9 of AMD's extension). */
+  /* GPUDirect RDMA needs mapping types of dma-bufs, which runtimes have since version 1.9 of AMD's extension. */
   hsavmm_runtime_info info;
   OK(hsavmm_runtime(&info));
   prop.allocFlags.gpuDirectRDMACapable = 1;

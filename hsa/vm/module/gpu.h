@@ -44,7 +44,7 @@ struct tlb_entry {
 
 /* A mapped user queue. */
 struct user_queue {
-	/* Identifies the queue; 0 if the slot is free. */
+	/* The address of the queue's descriptor (MQD), which identifies the queue; 0 if the slot is free. */
 	u64 mqd;
 	bool is_sdma;
 	/* Whether the queue has stopped: it has caused a page fault, or it hangs. */

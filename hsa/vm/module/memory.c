@@ -257,7 +257,8 @@ static int fill(struct access *a, u64 to, u32 value, u64 size)
 }
 
 /* Performs a late copy or fill, if the address space still belongs to the process. */
-static void perform(struct operation_data *data, int (*run)(struct access *a, struct operation_data *data))
+static void run_if_same_process(struct operation_data *data,
+				int (*run)(struct access *a, struct operation_data *data))
 {
 	struct access a = { .gpu = data->gpu, .space = data->space };
 
@@ -280,12 +281,12 @@ static int fill_data(struct access *a, struct operation_data *data)
 
 static void copy_late(struct operation_data *data)
 {
-	perform(data, copy_data);
+	run_if_same_process(data, copy_data);
 }
 
 static void fill_late(struct operation_data *data)
 {
-	perform(data, fill_data);
+	run_if_same_process(data, fill_data);
 }
 
 static int flip_bit(struct access *a, u64 address)

@@ -6,7 +6,7 @@
 
 use crate::job::ENDED;
 use crate::machine::{Machine, RunError, file_error};
-use crate::running::{End, Limits, POLLING_INTERVAL};
+use crate::running::{Limits, POLLING_INTERVAL, WaitEnd};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, geteuid, kill_process, setsid, test_kill_process};
@@ -49,7 +49,7 @@ pub(crate) struct Connection {
 impl KeptMachine {
     /// Locks the folder of the machine with this configuration. Waits while another process uses it. Returns
     /// the limit if a limit ends the wait.
-    pub fn lock(machine: &Machine, limits: &Limits) -> Result<Result<Self, End>, RunError> {
+    pub fn lock(machine: &Machine, limits: &Limits) -> Result<Result<Self, WaitEnd>, RunError> {
         let parent = user_folder().map_err(|(path, cause)| RunError::File { path, cause })?;
         let folder = parent.join(format!("{:016x}", configuration_hash(machine)));
         create_private(&folder).map_err(file_error(&folder))?;

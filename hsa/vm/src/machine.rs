@@ -4,7 +4,7 @@ use crate::accelerator::Accelerator;
 use crate::job::{self, Job};
 use crate::kept::KeptMachine;
 use crate::qemu;
-use crate::running::{End, Limits, RunningMachine, Stream};
+use crate::running::{Limits, RunningMachine, Stream, WaitEnd};
 use crate::{EngineFaults, Kernel};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs;
@@ -248,7 +248,7 @@ impl Machine {
         let kept = match self.keep.map(|_| KeptMachine::lock(self, &limits)).transpose()? {
             None => None,
             Some(Ok(kept)) => Some(kept),
-            Some(Err(End::TimeOut)) => return Err(RunError::InUse { limit: self.time_limit }),
+            Some(Err(WaitEnd::TimeOut)) => return Err(RunError::InUse { limit: self.time_limit }),
             Some(Err(end)) => return self.outcome(end, "kept", String::new),
         };
         let job = match &kept {
@@ -271,14 +271,14 @@ impl Machine {
                 let started = RunningMachine::boot(self, &job, kept.as_ref(), accelerator, streams);
                 (started?, name)
             } else {
-                return self.outcome(End::Lost, "no accelerator", String::new);
+                return self.outcome(WaitEnd::Lost, "no accelerator", String::new);
             };
             let end = running.wait(&job, &limits);
             streams = running.finish(&end);
-            if matches!(end, End::NotBooted) && accelerators.len() > 0 {
+            if matches!(end, WaitEnd::NotBooted) && accelerators.len() > 0 {
                 continue;
             }
-            if matches!(end, End::Status(_)) {
+            if matches!(end, WaitEnd::Status(_)) {
                 self.copy_files(&job)?;
             }
             return self.outcome(end, &name, || console_log(&job));
@@ -311,15 +311,15 @@ impl Machine {
 
     fn outcome(
         &self,
-        end: End,
+        end: WaitEnd,
         accelerator: &str,
         log: impl FnOnce() -> String,
     ) -> Result<Outcome, RunError> {
         match end {
-            End::Status(status) => Ok(Outcome { status }),
-            End::Signal(number) => Ok(Outcome { status: SIGNAL_BASE + number }),
-            End::TimeOut => Err(RunError::TimeOut { limit: self.time_limit, log: log() }),
-            End::NotBooted | End::Lost => {
+            WaitEnd::Status(status) => Ok(Outcome { status }),
+            WaitEnd::Signal(number) => Ok(Outcome { status: SIGNAL_BASE + number }),
+            WaitEnd::TimeOut => Err(RunError::TimeOut { limit: self.time_limit, log: log() }),
+            WaitEnd::NotBooted | WaitEnd::Lost => {
                 Err(RunError::Lost { accelerator: accelerator.to_owned(), log: log() })
             }
         }

@@ -37,17 +37,17 @@ pub(crate) struct Limits {
 
 impl Limits {
     /// Returns the limit that has been reached.
-    pub fn check(&self) -> Option<End> {
+    pub fn check(&self) -> Option<WaitEnd> {
         match self.signal.load(Ordering::Relaxed) {
-            0 => (Instant::now() > self.deadline).then_some(End::TimeOut),
-            number => Some(End::Signal(u8::try_from(number).unwrap_or(0))),
+            0 => (Instant::now() > self.deadline).then_some(WaitEnd::TimeOut),
+            number => Some(WaitEnd::Signal(u8::try_from(number).unwrap_or(0))),
         }
     }
 }
 
 /// Why the wait for QEMU has ended.
 #[derive(Debug)]
-pub(crate) enum End {
+pub(crate) enum WaitEnd {
     /// The program has ended.
     Status(u8),
     /// The kernel has not booted, or has not started the program.
@@ -151,7 +151,7 @@ impl RunningMachine {
     }
 
     /// Waits until the program has ended, or the machine must be ended.
-    pub fn wait(&mut self, job: &Job, limits: &Limits) -> End {
+    pub fn wait(&mut self, job: &Job, limits: &Limits) -> WaitEnd {
         let mut is_confirmed = false;
         loop {
             if !is_confirmed && self.has_received_all(job) {
@@ -160,16 +160,16 @@ impl RunningMachine {
             }
             if self.has_ended(job) {
                 return match job.status() {
-                    Some(status) => End::Status(status),
-                    None if job.has_booted() => End::Lost,
-                    None => End::NotBooted,
+                    Some(status) => WaitEnd::Status(status),
+                    None if job.has_booted() => WaitEnd::Lost,
+                    None => WaitEnd::NotBooted,
                 };
             }
             if let Some(end) = limits.check() {
                 return end;
             }
             if self.started.elapsed() > self.boot_limit && !job.has_booted() {
-                return End::NotBooted;
+                return WaitEnd::NotBooted;
             }
             thread::sleep(POLLING_INTERVAL);
         }
@@ -191,7 +191,7 @@ impl RunningMachine {
     }
 
     /// Ends QEMU. A kept machine becomes idle instead, if its program or a signal ended the wait. Returns the streams.
-    pub fn finish(self, end: &End) -> [Stream; 2] {
+    pub fn finish(self, end: &WaitEnd) -> [Stream; 2] {
         match self.qemu {
             Qemu::Child(mut child) => {
                 // QEMU may have ended already.
@@ -199,7 +199,7 @@ impl RunningMachine {
                 let _ = child.wait();
             }
             Qemu::Kept(connection) => {
-                let is_reusable = matches!(end, End::Status(_) | End::Signal(_));
+                let is_reusable = matches!(end, WaitEnd::Status(_) | WaitEnd::Signal(_));
                 if !is_reusable {
                     connection.kill();
                 }
