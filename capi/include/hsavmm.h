@@ -1,7 +1,5 @@
 /*
- * The functions that libhsavmm adds to HIP: the choice of a runtime, the simulation, messages of errors,
- * reservations at exact addresses, revocation of a GPU's access, batches, areas, deferred unmapping, buffers, and
- * the state of the library.
+ * The functions that libhsavmm adds to HIP.
  *
  * Functions return HIP's error codes. HIP's own functions are in <hip/hip_runtime_api.h>.
  */
@@ -35,7 +33,7 @@ hipError_t hsavmm_use_profile(int profile);
 
 /* Sets whether the library controls GPUs' page tables: 1 or 0. The default is the value of HSA_VMM_PAGE_TABLES
  * ("on", "off"), or 0. With control, hipMemAccessFlagsProtRead and hipMemAccessFlagsProtNone are enforced for GPUs,
- * hipMemMap accepts an offset, and every call has taken effect on the GPUs when it returns.
+ * and hipMemMap accepts an offset. Every call has taken effect on the GPUs when it returns.
  * hsavmm_enforcement() returns whether the library controls a GPU's page table; if not, HSA_VMM_LOG=warn prints the
  * reason. */
 hipError_t hsavmm_use_page_tables(int enabled);
@@ -104,8 +102,9 @@ typedef struct hsavmm_segment {
 /* Exports a range as dma-bufs: mapped memory of one reservation, or a part of one allocation of hipMalloc. The range
  * may begin at any byte. Adjacent mappings are one segment if they map adjacent parts of one handle. `*count` is the
  * capacity of `segments`; the call sets it to the number of segments. If the capacity is too small, the call returns
- * hipErrorInvalidValue and opens no descriptor. A descriptor keeps the memory alive, and gives access to the whole
- * allocation, not only to the segment, and also to small allocations of hipMalloc that share the dma-buf. */
+ * hipErrorInvalidValue and opens no descriptor. A descriptor keeps the memory alive. The
+ * descriptor gives access to the whole dma-buf: to the allocation outside the segment, and to small allocations of
+ * hipMalloc that share the dma-buf. */
 hipError_t hsavmm_export_address_range(void *ptr, size_t size, hsavmm_segment *segments,
                                        size_t *count);
 
@@ -160,8 +159,8 @@ typedef struct hsavmm_area *hsavmm_area_t;
 
 /* Creates an area of a device; a negative `device` is the current device. */
 hipError_t hsavmm_area_create(hsavmm_area_t *area, int device, unsigned int flags);
-/* Maps memory with the properties of an area. If the area maps existing memory, `host` is the start of that memory,
- * and the caller must not free the memory until it is unmapped; otherwise `host` is null. */
+/* Maps memory with the properties of an area. `host` is the start of the existing memory if the area maps existing
+ * memory, else null. The caller must not free existing memory until it is unmapped. */
 hipError_t hsavmm_area_mmap(hsavmm_area_t area, void **ptr, size_t size, void *host);
 /* Returns the device's address of memory that starts at `ptr`. The address can differ from `ptr` only for existing
  * memory (HSAVMM_AREA_MAPPED without HOST). */

@@ -1,5 +1,5 @@
-//! The library's interface stays compatible: `abi/baseline.txt` contains the functions with their symbol versions,
-//! the types and the values of earlier versions, and the current interface must contain all of them.
+//! The library's interface stays compatible. `abi/baseline.txt` contains the functions of earlier versions with their
+//! symbol versions, the types and the values. The current interface must contain all of them.
 //!
 //! `HSA_VMM_WRITE_PAGES=1` adds new items to the file. Removing an item would need another soname.
 

@@ -29,7 +29,7 @@ fn extensions_work_on_amds_runtime() {
     }
 }
 
-/// Each of HIP's permissions holds for a GPU's copies from and to a part of a handle, although the emulated driver
+/// Each of HIP's permissions holds for a GPU's copies from and to a part of a handle. Meanwhile, the emulated driver
 /// keeps entries in the TLB, forgets parts of mappings (`split_bug`) or writes entries late.
 #[test]
 fn permissions_hold_for_parts_on_amds_runtime() {

@@ -1,5 +1,5 @@
-//! hip-tests' cases of virtual memory and IPC that need no kernel, rewritten in C under the same
-//! names, on the simulation and on AMD's runtime.
+//! Runs hip-tests' cases of virtual memory and IPC on the simulation and on AMD's runtime. The cases are rewritten in C
+//! under the same names, and need no kernel.
 
 use crate::program::{Language, Program};
 use hsa_rocr::{Emulation, Release, test};
@@ -206,8 +206,8 @@ fn run_cases(
         assert!(output.status.success(), "{source}, {configuration}: {}", output.status);
         ran += expected.len();
     }
-    // hip-tests' suite of virtual memory in 2024 has 49 cases that launch no kernel, five cases that run here without
-    // their kernels, and a case of sparse arrays. The others are five newer cases, ten cases of IPC, and 33 cases
+    // hip-tests' suite of virtual memory in 2024: 49 cases launch no kernel, five cases run here without their kernels,
+    // and one case is about sparse arrays. The others are five newer cases, ten cases of IPC, and 33 cases
     // without a device.
     assert_eq!(ran, 49 + 5 + 1 + 5 + 10 + 33);
 }

@@ -1,7 +1,7 @@
 //! Programs of others for HIP, in the folder that `HSA_VMM_PROGRAMS` names (docs/hip.md).
 //!
-//! Each subfolder that has files `*.cpp` is a program. It is compiled unchanged against the headers, and must print
-//! `done` as its last line on the simulation and on ROCm 7.2.4, with one GPU and with two. The test downloads nothing.
+//! Each subfolder that has files `*.cpp` is a program, which is compiled unchanged against the headers. Its last line
+//! must be `done`, on the simulation and on ROCm 7.2.4, with one GPU and with two. The test downloads nothing.
 
 use crate::program::Program;
 use hsa_rocr::{Emulation, Release, test};

@@ -1,6 +1,6 @@
 /* Prints sizes, offsets and values of the header's types. The tests compile this program with this library's header,
- * and, with AMDS_OWN defined, with AMD's header. Names that older releases of AMD's header lack are printed only with newer
- * releases. */
+ * and, with AMDS_OWN defined, with AMD's header. Names that older releases of AMD's header lack are printed only with
+ * newer releases. */
 #include <hip/hip_runtime_api.h>
 #include <stddef.h>
 #include <stdio.h>

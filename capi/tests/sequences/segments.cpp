@@ -1,6 +1,6 @@
 /* The calls of a caching allocator with expandable segments (PyTorch): a reservation larger than the
  * device's memory, physical memory in pieces, access for peers added later, unmapping after the stream is
- * idle, and another process that copies the pieces' descriptors with pidfd_getfd(). */
+ * idle. Another process copies the pieces' descriptors with pidfd_getfd(). */
 #include "check.h"
 #include <cstring>
 #include <optional>

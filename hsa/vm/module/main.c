@@ -6,7 +6,7 @@
  * registers, and gives the device the identity of an MI300X; amdgpu then binds to the device. The module
  * replaces one function of amdgpu, amdgpu_discovery_set_ip_blocks(), which would read the chip's discovery
  * table; the replacement adds the blocks of blocks.c. If the CPU can access only a part of the VRAM, the module
- * also replaces amdgpu_device_resize_fb_bar(), which would try to make all of it accessible.
+ * also replaces amdgpu_device_resize_fb_bar(): this function would try to make all VRAM accessible.
  */
 #include <asm/hypervisor.h>
 #include <asm/processor.h>

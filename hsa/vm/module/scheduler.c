@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 /*
- * Selects and runs user queues. amdkfd maps them itself (sched_policy=2), or it writes run lists for the
- * hardware scheduler into the HIQ, as on every real GPU of this generation. One thread per GPU reads the HIQ
+ * Selects and runs user queues. With sched_policy=2, amdkfd maps the queues itself. Otherwise, as on every real GPU
+ * of this generation, amdkfd writes run lists for the hardware scheduler into the HIQ. One thread per GPU reads the HIQ
  * and runs packets of the mapped queues in turn.
  */
 #include <linux/delay.h>

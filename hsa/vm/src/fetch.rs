@@ -76,8 +76,8 @@ pub enum FetchError {
     Incomplete(#[from] NotFetched),
 }
 
-/// Downloads a kernel (the newest of the supported series, or `release`), its headers and its source from the
-/// machine's package sources, and compiles the software GPUs for it.
+/// Downloads a kernel, its headers and its source from the machine's package sources, and compiles the software GPUs
+/// for it. The kernel is `release`, or the newest of the supported series.
 ///
 /// If this process is root, installs missing tools, including QEMU. Calls `report` with each step. If several
 /// processes fetch at once, one fetches and the others wait.

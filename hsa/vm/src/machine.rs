@@ -212,9 +212,9 @@ impl Machine {
     /// Keeps the machine running for the next program with the same configuration, until the machine has been idle for
     /// this time.
     ///
-    /// Each program has its own processes and files; those of the previous program are removed. If an earlier machine
-    /// of this user with the same configuration runs, and its kernel has not warned or crashed, the program runs in it.
-    /// Programs for the same machine wait for each other.
+    /// The program runs in a kept machine of this user with the same configuration, if there is one and its kernel has
+    /// not warned or crashed. The processes and files of the previous program are removed first. Programs for the same
+    /// machine wait for each other.
     #[must_use]
     pub fn keep(mut self, idle: Duration) -> Self {
         self.keep = Some(idle);

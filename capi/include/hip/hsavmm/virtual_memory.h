@@ -151,10 +151,10 @@ hipError_t hipMemMap(void *ptr, size_t size, size_t offset, hipMemGenericAllocat
 /* Unmaps a range, which must consist of whole, adjacent mappings. */
 hipError_t hipMemUnmap(void *ptr, size_t size);
 /* Sets the access to a range, which must consist of whole, adjacent mappings; if the call fails, nothing
- * has changed. Devices that `desc` does not name keep their access. As in HIP, if the host can access the
- * memory of all GPUs, the call also gives the host the highest access that any device has, unless this call
- * or an earlier call names the host. A GPU's access is enforced only if hsavmm_enforcement() returns 1 for
- * the GPU; see hsavmm_use_page_tables() and hsavmm_revoke(). */
+ * has changed. Devices that `desc` does not name keep their access. If no call has named the host, and the
+ * host can access the memory of all GPUs, the host gets the highest access that any device has, as in HIP.
+ * A GPU's access is enforced only if hsavmm_enforcement() returns 1 for the GPU; see
+ * hsavmm_use_page_tables() and hsavmm_revoke(). */
 hipError_t hipMemSetAccess(void *ptr, size_t size, const hipMemAccessDesc *desc, size_t count);
 hipError_t hipMemGetAccess(unsigned long long *flags, const hipMemLocation *location, void *ptr);
 hipError_t hipMemGetAllocationGranularity(size_t *granularity, const hipMemAllocationProp *prop,
@@ -181,7 +181,7 @@ typedef enum hipMemRangeHandleType {
  * hipMalloc or of mapped memory, and `flags` is 0. Returns hipErrorInvalidValue if the range needs several
  * dma-bufs, or does not begin at the start of its dma-buf; then hsavmm_last_message() contains their number or
  * the offset. hsavmm_export_address_range() exports such ranges. The descriptor gives access to the whole
- * allocation, not only to the range, and also to small allocations of hipMalloc that share the dma-buf. */
+ * dma-buf: to the allocation outside the range, and to small allocations of hipMalloc that share the dma-buf. */
 hipError_t hipMemGetHandleForAddressRange(void *handle, hipDeviceptr_t ptr, size_t size,
                                           hipMemRangeHandleType type, unsigned long long flags);
 /* Returns the handle of the memory mapped at an address, and adds a reference to the handle. */
