@@ -33,7 +33,7 @@ hipError_t hsavmm_use_profile(int profile);
 
 /* Sets whether the library controls GPUs' page tables: 1 or 0. The default is the value of HSA_VMM_PAGE_TABLES
  * ("on", "off"), or 0. With control, hipMemAccessFlagsProtRead and hipMemAccessFlagsProtNone are enforced for GPUs,
- * and hipMemMap accepts an offset. Every call has taken effect on the GPUs when it returns.
+ * and hipMemMap accepts an offset. Calls then return only after they have taken effect on the GPUs.
  * hsavmm_enforcement() returns whether the library controls a GPU's page table; if not, HSA_VMM_LOG=warn prints the
  * reason. */
 hipError_t hsavmm_use_page_tables(int enabled);
@@ -84,8 +84,8 @@ hipError_t hsavmm_check(void);
 hipError_t hsavmm_reserve_at(void *ptr, size_t size);
 
 /* Sets `*enforced` to 1 if an access that hipMemSetAccess has not granted to the agent at `location` faults. Sets
- * `*enforced` to 0 if the library only records the agent's permissions. It only records those of GPUs whose page
- * tables it does not control: AMD's driver maps all memory readable and writable. */
+ * `*enforced` to 0 if the library only records the agent's permissions. This is so for GPUs whose page tables the
+ * library does not control, because AMD's driver maps all memory readable and writable. */
 hipError_t hsavmm_enforcement(int *enforced, const hipMemLocation *location);
 
 /* Revokes the access of agents, including GPUs, to a range of whole, adjacent mappings. The contents are kept. Where

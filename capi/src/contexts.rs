@@ -77,7 +77,7 @@ extern "C" fn hipCtxSynchronize() -> hipError_t {
     run("hipCtxSynchronize", || process()?.devices.require())
 }
 
-/// The flags of each device. As in HIP, they stay set when the runtime is closed.
+/// The flags of each device. As in HIP, the flags stay set when the runtime is closed.
 static FLAGS: Mutex<BTreeMap<c_int, c_uint>> = Mutex::new(BTreeMap::new());
 
 #[unsafe(no_mangle)]

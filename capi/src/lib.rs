@@ -17,7 +17,7 @@
 //! many bytes. The functions check for null, and check handles and addresses of this library.
 
 #![allow(non_camel_case_types, non_snake_case)]
-#![allow(clippy::missing_safety_doc, reason = "the headers document it for all functions")]
+#![allow(clippy::missing_safety_doc, reason = "the headers document the rules for pointers")]
 
 mod areas;
 mod asynchronous;

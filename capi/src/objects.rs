@@ -106,7 +106,7 @@ pub enum Object {
     Event(Arc<Event>),
 }
 
-/// The next number of an object. It is counted for the whole process, so that numbers from before a shut-down stay
+/// The next number of an object. A shut-down does not reset the counter, so numbers from before the shut-down stay
 /// invalid. HIP uses 1 and 2 for special streams.
 static NEXT: AtomicU64 = AtomicU64::new(16);
 
@@ -154,7 +154,7 @@ impl Objects {
         areas.iter().find_map(|area| area.find(at))
     }
 
-    /// Removes the objects that `selects` accepts.
+    /// Removes the objects for which `selects` returns true.
     pub fn remove_all(&self, selects: impl Fn(&Object) -> bool) {
         lock(&self.by_number).retain(|_, object| !selects(object));
     }

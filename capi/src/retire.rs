@@ -110,7 +110,7 @@ unsafe fn drain(
     milliseconds: c_uint,
     report: *mut Report,
 ) -> Result<(), Failure> {
-    // Checked first: the queue reports each mapping only once, and that report must not be lost.
+    // Checked first: the queue reports each mapping only once, and the report must not be lost.
     not_null("report", report)?;
     let queue = process()?.objects.retire_queue(queue)?;
     let done = queue.drain(Duration::from_millis(milliseconds.into()))?;

@@ -261,7 +261,7 @@ fn for_each_mapping(
 /// Copies memory of any kind.
 ///
 /// # Safety
-/// If the source is the program's own memory, it must be readable for `size` bytes; the destination, writable.
+/// Memory of the program itself must be valid for `size` bytes: readable as the source, writable as the destination.
 pub unsafe fn copy(
     destination: *mut c_void,
     source: *const c_void,

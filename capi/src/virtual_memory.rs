@@ -206,7 +206,7 @@ pub unsafe fn access_list(
 
 /// Returns the access that the host gets if the caller does not name it: the highest access of the
 /// devices, unless an earlier call named the host. In HIP the host can access devices' memory through
-/// the PCI BAR, and programs rely on that.
+/// the PCI BAR, and programs rely on this access.
 fn host_access(
     process: &Process,
     vmm: &Vmm,

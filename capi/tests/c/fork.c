@@ -1,4 +1,4 @@
-/* Calls every function in a forked child of a busy process. Each must return, and a function that
+/* Calls every function in a forked child of a busy process. Each function must return, and a function that
  * needs the runtime must fail. Arguments: the number of forks, and the names of all functions. Prints
  * the names of the functions that succeeded. */
 #define _GNU_SOURCE

@@ -1,4 +1,4 @@
-/* The complete cycle of one mapping, for pinned and for uncached memory. */
+/* Reserves, creates, maps, accesses, unmaps and releases pinned and uncached memory. */
 #include "memory.h"
 
 static void full_cycle(const hipMemAllocationProp *prop, size_t size, size_t alignment) {

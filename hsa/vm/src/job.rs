@@ -53,7 +53,7 @@ pub(crate) struct Job {
     folder: PathBuf,
     /// The folder of QEMU's own output.
     qemu: PathBuf,
-    /// A folder that is removed with the job, and its lock.
+    /// The temporary folder, which is removed when the job is dropped, and its lock.
     _temporary: Option<(TempDir, File)>,
 }
 

@@ -47,8 +47,8 @@ pub(crate) struct Connection {
 }
 
 impl KeptMachine {
-    /// Locks the folder of the machine with this configuration. Waits while another process uses it. Returns
-    /// the limit if a limit ends the wait.
+    /// Locks the folder of the machine with this configuration. Waits while another process uses the
+    /// machine. Returns the limit if a limit ends the wait.
     pub fn lock(machine: &Machine, limits: &Limits) -> Result<Result<Self, WaitEnd>, RunError> {
         let parent = user_folder().map_err(|(path, cause)| RunError::File { path, cause })?;
         let folder = parent.join(format!("{:016x}", configuration_hash(machine)));
@@ -73,8 +73,8 @@ impl KeptMachine {
         self.folder.join(JOB)
     }
 
-    /// Connects to the machine when it is idle. Returns `None` if it does not run, or a limit is reached. Ends
-    /// the machine if it does not become idle within [`IDLE_LIMIT`].
+    /// Connects to the machine when it is idle. Returns `None` if the machine does not run, or a limit is reached.
+    /// Kills the machine if it does not become idle within [`IDLE_LIMIT`].
     pub fn connect(&self, limits: &Limits) -> Option<Connection> {
         let text = fs::read_to_string(self.folder.join(PROCESS)).ok()?;
         let process = Pid::from_raw(text.trim().parse().ok()?)?;

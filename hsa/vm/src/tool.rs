@@ -48,7 +48,7 @@ pub(crate) fn file_error(path: &Path) -> impl FnOnce(io::Error) -> ToolError + u
 pub(crate) fn run(mut command: Command, package: &'static str) -> Result<Vec<u8>, ToolError> {
     let program = command.get_program().display().to_string();
     let words = command.get_args().map(|word| word.display().to_string()).collect::<Vec<_>>();
-    // Fix the language of the output, because it is parsed. Disable questions, which would block.
+    // Fix the language of the output, because callers parse the output. Disable questions, which would block.
     command.env("LC_ALL", "C.UTF-8").env("DEBIAN_FRONTEND", "noninteractive");
     command.env_remove("LD_PRELOAD").env_remove("MAKEFLAGS").stdin(Stdio::null());
     let output = command.output();

@@ -111,7 +111,7 @@ pub fn fetch_tree(
     let root = target.join("root");
     provide_busybox(&root, report)?;
     provide_tools(rustix::process::geteuid().is_root(), report)?;
-    // A part of this kernel must not be used with a part of an earlier one.
+    // Files of this kernel must not be combined with files of an earlier kernel of the same name.
     for file in [Kernel::PACKAGES, Kernel::INITRAMFS] {
         ignore_missing(fs::remove_file(target.join(file))).map_err(file_error(&target))?;
     }
