@@ -15,9 +15,8 @@ extern "C" {
 /* ---- Before the first call ----------------------------------------------------------------- */
 /* Once a runtime is open, these functions return hipErrorSetOnActiveProcess. */
 
-/* Sets the runtime to open: a library's path; "sim" for the simulation, as HSA_SIM configures it;
- * "auto" for the default: the runtime that HSA_VMM_RUNTIME names, else AMD's from the usual
- * directories. The caller must trust the file: its constructors run with the program's privileges. A
+/* Sets the runtime to open. `path` is a library's path, "sim" or "auto". "sim" is the simulation, which HSA_SIM
+ * configures. "auto" is the default: the runtime that HSA_VMM_RUNTIME names, else AMD's from the usual directories. The caller must trust the file: its constructors run with the program's privileges. A
  * program that runs with more privileges than its caller (set-user-id) ignores HSA_VMM_RUNTIME,
  * ROCM_PATH, HSA_SIM, HSA_VMM_LOG, HSA_VMM_PROFILE and HSA_VMM_PAGE_TABLES. */
 hipError_t hsavmm_use_runtime(const char *path);
@@ -102,9 +101,8 @@ typedef struct hsavmm_segment {
 /* Exports a range as dma-bufs: mapped memory of one reservation, or a part of one allocation of hipMalloc. The range
  * may begin at any byte. Adjacent mappings are one segment if they map adjacent parts of one handle. `*count` is the
  * capacity of `segments`; the call sets it to the number of segments. If the capacity is too small, the call returns
- * hipErrorInvalidValue and opens no descriptor. A descriptor keeps the memory alive. The
- * descriptor gives access to the whole dma-buf: to the allocation outside the segment, and to small allocations of
- * hipMalloc that share the dma-buf. */
+ * hipErrorInvalidValue and opens no descriptor. A descriptor keeps the memory alive. The descriptor gives access to the
+ * whole dma-buf: to the allocation outside the segment, and to small allocations of hipMalloc that share the dma-buf. */
 hipError_t hsavmm_export_address_range(void *ptr, size_t size, hsavmm_segment *segments,
                                        size_t *count);
 
