@@ -16,9 +16,10 @@ extern "C" {
 /* Once a runtime is open, these functions return hipErrorSetOnActiveProcess. */
 
 /* Sets the runtime to open. `path` is a library's path, "sim" or "auto". "sim" is the simulation, which HSA_SIM
- * configures. "auto" is the default: the runtime that HSA_VMM_RUNTIME names, else AMD's from the usual directories. The caller must trust the file: its constructors run with the program's privileges. A
- * program that runs with more privileges than its caller (set-user-id) ignores HSA_VMM_RUNTIME,
- * ROCM_PATH, HSA_SIM, HSA_VMM_LOG, HSA_VMM_PROFILE and HSA_VMM_PAGE_TABLES. */
+ * configures. "auto" is the default: the runtime that HSA_VMM_RUNTIME names, else AMD's from the usual directories.
+ * The caller must trust the library: its constructors run with the program's privileges. A program that runs with more
+ * privileges than its caller (set-user-id) ignores HSA_VMM_RUNTIME, ROCM_PATH, HSA_SIM, HSA_VMM_LOG, HSA_VMM_PROFILE
+ * and HSA_VMM_PAGE_TABLES. */
 hipError_t hsavmm_use_runtime(const char *path);
 
 /* Sets the simulation as the runtime, with a configuration such as "mi300x,gpus=4,era=b" (`era` is the ROCm generation;

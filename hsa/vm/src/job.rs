@@ -21,7 +21,7 @@ pub(crate) const DIRECTORY: &str = "directory";
 pub(crate) const STATUS: &str = "status";
 /// The numbers of bytes that the program has written to its output and to its errors, at its end.
 pub(crate) const WRITTEN: &str = "written";
-/// Exists when the host has received all bytes of [`WRITTEN`].
+/// Exists when the host has received the numbers of bytes in [`WRITTEN`].
 pub(crate) const RECEIVED: &str = "received";
 /// The file that the host writes last. The guest then starts the program.
 pub(crate) const READY: &str = "ready";
