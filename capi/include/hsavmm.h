@@ -102,8 +102,9 @@ typedef struct hsavmm_segment {
 /* Exports a range as dma-bufs: mapped memory of one reservation, or a part of one allocation of hipMalloc. The range
  * may begin at any byte. Adjacent mappings are one segment if they map adjacent parts of one handle. `*count` is the
  * capacity of `segments`; the call sets it to the number of segments. If the capacity is too small, the call returns
- * hipErrorInvalidValue and opens no descriptor. A descriptor keeps the memory alive. The descriptor gives access to the
- * whole dma-buf: to the allocation outside the segment, and to small allocations of hipMalloc that share the dma-buf. */
+ * hipErrorInvalidValue and opens no descriptor. A descriptor keeps the memory alive. The descriptor gives access to
+ * the whole dma-buf: to the allocation outside the segment, and to small allocations of hipMalloc that share the
+ * dma-buf. */
 hipError_t hsavmm_export_address_range(void *ptr, size_t size, hsavmm_segment *segments,
                                        size_t *count);
 

@@ -52,7 +52,7 @@ enum Endpoint {
 }
 
 impl Endpoint {
-    /// Finds the memory of a range; fails if the range spans several kinds.
+    /// Finds the memory that contains a range; fails if the memory contains only a part of the range.
     fn of(process: &Process, argument: &str, at: Address, size: usize) -> Result<Self, Failure> {
         let exceeds_memory =
             || Failure::invalid_argument(argument, "and the size exceed the memory");
@@ -79,15 +79,15 @@ impl Endpoint {
             return Ok(Self::Opened(opened, offset));
         }
         // Any address in a reservation counts as mapped: the copy itself reports unmapped parts.
-        let reserved = |at| process.vmm().ok().and_then(|vmm| vmm.reservation_at(at)).is_some();
+        let is_reserved = |at| process.vmm().ok().and_then(|vmm| vmm.reservation_at(at)).is_some();
         let last = Address::new(end - 1);
-        if reserved(at) {
+        if is_reserved(at) {
             return Ok(Self::Mapped(at));
         }
         let allocations = &process.allocations;
         let in_area = process.objects.area_at(last).is_some_and(|found| !found.is_own);
         if in_area
-            || reserved(last)
+            || is_reserved(last)
             || allocations.at(last).is_some()
             || allocations.opened_at(last).is_some()
         {
