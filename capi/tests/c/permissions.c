@@ -90,7 +90,7 @@ int main(int argc, char **argv) {
   size_t size;
   void *part, *runtime;
   char *whole, *other;
-  int enforced = 0, wait;
+  int enforced = 0, polls;
   unsigned char byte = 0;
   signal_t done;
   iterate_agents_fn iterate_agents;
@@ -132,7 +132,7 @@ int main(int argc, char **argv) {
   OK(hipMemSetAccess(part, size, &desc, 1));
 
   EXPECT(async_copy(writes ? part : other, gpu, writes ? other : part, gpu, size, 0, NULL, done) == 0);
-  for (wait = 0; wait < 2000 && !faulted && signal_load(done) != 0; wait++) {
+  for (polls = 0; polls < 2000 && !faulted && signal_load(done) != 0; polls++) {
     struct timespec time;
     time.tv_sec = 0;
     time.tv_nsec = 5000000;

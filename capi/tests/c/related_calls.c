@@ -126,12 +126,12 @@ static void streams_and_events(void) {
 }
 
 static void contexts(int devices) {
-  hipCtx_t first, second, now;
+  hipCtx_t first, second, current;
   int device = -1;
   unsigned int flags = 9;
   OK(hipDevicePrimaryCtxRetain(&first, 0));
-  OK(hipCtxGetCurrent(&now));
-  EXPECT(now == first && first != NULL);
+  OK(hipCtxGetCurrent(&current));
+  EXPECT(current == first && first != NULL);
   if (devices > 1) {
     OK(hipDevicePrimaryCtxRetain(&second, 1));
     OK(hipCtxSetCurrent(second));
@@ -143,7 +143,7 @@ static void contexts(int devices) {
     OK(hipCtxSetCurrent(first));
   }
   EXPECT(hipCtxSetCurrent((hipCtx_t)(uintptr_t)12345) == hipErrorInvalidContext);
-  EXPECT(hipCtxCreate(&now, 0, 0) == hipErrorNotSupported);
+  EXPECT(hipCtxCreate(&current, 0, 0) == hipErrorNotSupported);
   OK(hipDevicePrimaryCtxRelease(0));
   OK(hipSetDeviceFlags(hipDeviceScheduleSpin));
   OK(hipGetDeviceFlags(&flags));

@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { RANGES = 12, GRANULES = 8, HANDLES = 12, BLOCKS = 6, DESCRIPTORS = 6, EITHER = -1 };
+enum { RESERVATIONS = 12, GRANULES = 8, HANDLES = 12, BLOCKS = 6, DESCRIPTORS = 6, EITHER = -1 };
 
 /* The memory mapped at a granule of a reservation, and whether a mapping starts there. */
 struct slot {
@@ -22,11 +22,11 @@ struct slot {
 };
 
 /* A reservation. After it was freed, `count` is 0. */
-static struct range {
+static struct reservation {
   char *start;
   size_t count; /* granules */
   struct slot slots[GRANULES];
-} ranges[RANGES];
+} reservations[RESERVATIONS];
 
 static struct {
   hipMemGenericAllocationHandle_t value;
@@ -67,17 +67,17 @@ static int check_result(const char *call, hipError_t error, int expected) {
 
 /* ---- The model ----------------------------------------------------------------------------- */
 
-static struct range *range_at(char *at) {
-  struct range *range;
-  for (range = ranges; range < ranges + RANGES; range++) {
-    if (at >= range->start && at < range->start + range->count * granule) return range;
+static struct reservation *reservation_at(char *at) {
+  struct reservation *reservation;
+  for (reservation = reservations; reservation < reservations + RESERVATIONS; reservation++) {
+    if (at >= reservation->start && at < reservation->start + reservation->count * granule) return reservation;
   }
   return NULL;
 }
 
 static struct slot *slot_at(char *at) {
-  struct range *range = range_at(at);
-  return range ? &range->slots[(size_t)(at - range->start) / granule] : NULL;
+  struct reservation *reservation = reservation_at(at);
+  return reservation ? &reservation->slots[(size_t)(at - reservation->start) / granule] : NULL;
 }
 
 static hipMemGenericAllocationHandle_t mapped_at(char *at) {
@@ -94,17 +94,17 @@ static int is_edge(char *at) {
 /* Returns whether a range lies in one reservation, and consists of whole mappings (`mapped` is 1) or is completely
  * unmapped (`mapped` is 0). */
 static int is_uniform(char *at, size_t size, int mapped) {
-  struct range *range = range_at(at);
+  struct reservation *reservation = reservation_at(at);
   size_t done;
-  if (!range || (size_t)at % granule || size == 0 || size % granule) return 0;
-  if (size > range->count * granule - (size_t)(at - range->start)) return 0;
+  if (!reservation || (size_t)at % granule || size == 0 || size % granule) return 0;
+  if (size > reservation->count * granule - (size_t)(at - reservation->start)) return 0;
   for (done = 0; done < size; done += granule) {
     if ((mapped_at(at + done) != NULL) != mapped) return 0;
   }
   return !mapped || (is_edge(at) && is_edge(at + size));
 }
 
-static void mark(char *at, size_t size, hipMemGenericAllocationHandle_t handle) {
+static void record_mapping(char *at, size_t size, hipMemGenericAllocationHandle_t handle) {
   size_t done;
   for (done = 0; done < size; done += granule) {
     slot_at(at + done)->handle = handle;
@@ -112,11 +112,11 @@ static void mark(char *at, size_t size, hipMemGenericAllocationHandle_t handle) 
   }
 }
 
-/* Returns an address of a current or former range, or an invalid one. */
+/* Returns an address of a current or former reservation, or an invalid address. */
 static char *some_address(void) {
-  struct range *range = &ranges[below(RANGES)];
+  struct reservation *reservation = &reservations[below(RESERVATIONS)];
   if (once_in(16)) return once_in(2) ? NULL : (char *)(size_t)state;
-  return range->start + (once_in(2) ? 0 : below(GRANULES) * granule) + once_in(16);
+  return reservation->start + (once_in(2) ? 0 : below(GRANULES) * granule) + once_in(16);
 }
 
 /* Returns a size in bytes: mostly whole granules, often the mapped size at an address; sometimes an invalid size. */
@@ -130,26 +130,26 @@ static size_t some_size(char *at) {
 
 /* ---- Calls --------------------------------------------------------------------------------- */
 
-static void reserve(struct range *range) {
+static void reserve(struct reservation *reservation) {
   size_t size = some_size(NULL), flags = once_in(16);
   size_t alignment = once_in(16) ? 3 : once_in(2) ? (size_t)1 << below(24) : 0;
   int is_valid = size > 0 && size % granule == 0 && alignment != 3 && flags == 0, is_reserved;
-  void *ptr = range->start;
-  if (range->count > 0) return;
+  void *ptr = reservation->start;
+  if (reservation->count > 0) return;
   if (size > GRANULES * granule) size |= 1, is_valid = 0;
   is_reserved = once_in(4)
                 ? TRY(hsavmm_reserve_at(ptr, size), EITHER)
                 : TRY(hipMemAddressReserve(&ptr, size, alignment, some_address(), flags), is_valid);
   if (!is_reserved) return;
-  memset(range, 0, sizeof *range);
-  range->start = (char *)ptr;
-  range->count = size / granule;
+  memset(reservation, 0, sizeof *reservation);
+  reservation->start = (char *)ptr;
+  reservation->count = size / granule;
 }
 
 static void free_addresses(char *at, size_t size) {
-  struct range *range = range_at(at);
-  int is_whole = range && at == range->start && size == range->count * granule;
-  if (TRY(hipMemAddressFree(at, size), is_whole && is_uniform(at, size, 0))) range->count = 0;
+  struct reservation *reservation = reservation_at(at);
+  int is_whole = reservation && at == reservation->start && size == reservation->count * granule;
+  if (TRY(hipMemAddressFree(at, size), is_whole && is_uniform(at, size, 0))) reservation->count = 0;
 }
 
 static void store_handle(unsigned slot, hipMemGenericAllocationHandle_t value, size_t count) {
@@ -187,11 +187,11 @@ static void map(char *at, unsigned slot) {
   hipMemGenericAllocationHandle_t value = handles[slot].value;
   int fits = handles[slot].references > 0 && size / granule <= handles[slot].count;
   int is_valid = is_uniform(at, size, 0) && fits && offset == 0 && flags == 0;
-  if (TRY(hipMemMap(at, size, offset, value, flags), is_valid)) mark(at, size, value);
+  if (TRY(hipMemMap(at, size, offset, value, flags), is_valid)) record_mapping(at, size, value);
 }
 
 static void unmap(char *at, size_t size) {
-  if (TRY(hipMemUnmap(at, size), is_uniform(at, size, 1))) mark(at, size, NULL);
+  if (TRY(hipMemUnmap(at, size), is_uniform(at, size, 1))) record_mapping(at, size, NULL);
 }
 
 static void set_access(char *at, size_t size) {
@@ -208,12 +208,12 @@ static void set_access(char *at, size_t size) {
 }
 
 /* Copies only inside a reservation, because the library cannot check other addresses. */
-static void copy(const struct range *range) {
+static void copy(const struct reservation *reservation) {
   char *at;
   size_t size = (1 + below(2)) * granule - below(9);
   int expected;
-  if (range->count == 0) return;
-  at = range->start + below((unsigned)range->count) * granule;
+  if (reservation->count == 0) return;
+  at = reservation->start + below((unsigned)reservation->count) * granule;
   expected = mapped_at(at) && mapped_at(at + size - 1) ? EITHER : 0;
   TRY(hipMemcpyHtoD(at, bytes, size), expected);
   TRY(hipMemcpyDtoH(bytes, at, size), expected);
@@ -271,17 +271,17 @@ static void allocate(void **block) {
 
 static void random_call(void) {
   char *at = some_address();
-  struct range *range = &ranges[below(RANGES)];
+  struct reservation *reservation = &reservations[below(RESERVATIONS)];
   switch (below(10)) {
-  case 0: reserve(range); break;
-  case 1: free_addresses(once_in(4) ? at : range->start, range->count * granule); break;
+  case 0: reserve(reservation); break;
+  case 1: free_addresses(once_in(4) ? at : reservation->start, reservation->count * granule); break;
   case 2: create(); break;
   case 3:
   case 4: map(at, below(HANDLES)); break;
   case 5: unmap(at, some_size(at)); break;
   case 6: set_access(at, some_size(at)); break;
   case 7: query(at, below(HANDLES)); break;
-  case 8: once_in(8) ? share(below(HANDLES), &descriptors[below(DESCRIPTORS)]) : copy(range); break;
+  case 8: once_in(8) ? share(below(HANDLES), &descriptors[below(DESCRIPTORS)]) : copy(reservation); break;
   default: if (once_in(8)) allocate(&blocks[below(BLOCKS)]);
   }
 }
@@ -302,15 +302,15 @@ static int clean_up(void) {
   hsavmm_usage usage;
   unsigned index;
   size_t done;
-  for (index = 0; index < RANGES; index++) {
-    struct range *range = &ranges[index];
-    for (done = 0; done < range->count * granule; done += granule) {
+  for (index = 0; index < RESERVATIONS; index++) {
+    struct reservation *reservation = &reservations[index];
+    for (done = 0; done < reservation->count * granule; done += granule) {
       size_t size = granule;
-      if (!mapped_at(range->start + done)) continue;
-      while (!is_edge(range->start + done + size)) size += granule;
-      unmap(range->start + done, size);
+      if (!mapped_at(reservation->start + done)) continue;
+      while (!is_edge(reservation->start + done + size)) size += granule;
+      unmap(reservation->start + done, size);
     }
-    free_addresses(range->start, range->count * granule);
+    free_addresses(reservation->start, reservation->count * granule);
   }
   for (index = 0; index < HANDLES; index++) store_handle(index, NULL, 0);
   for (index = 0; index < BLOCKS; index++) {

@@ -42,18 +42,18 @@ union one_descriptor {
 
 /* Sends a descriptor and the size of its memory. */
 static inline void send_descriptor(int end, int descriptor, size_t size) {
-  union one_descriptor room;
+  union one_descriptor control;
   struct iovec data;
   struct msghdr message;
   struct cmsghdr *header;
-  memset(&room, 0, sizeof room);
+  memset(&control, 0, sizeof control);
   memset(&message, 0, sizeof message);
   data.iov_base = &size;
   data.iov_len = sizeof size;
   message.msg_iov = &data;
   message.msg_iovlen = 1;
-  message.msg_control = room.bytes;
-  message.msg_controllen = sizeof room.bytes;
+  message.msg_control = control.bytes;
+  message.msg_controllen = sizeof control.bytes;
   header = CMSG_FIRSTHDR(&message);
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
@@ -63,7 +63,7 @@ static inline void send_descriptor(int end, int descriptor, size_t size) {
 }
 
 static inline int receive_descriptor(int end, size_t *size) {
-  union one_descriptor room;
+  union one_descriptor control;
   struct iovec data;
   struct msghdr message;
   struct cmsghdr *header;
@@ -73,8 +73,8 @@ static inline int receive_descriptor(int end, size_t *size) {
   data.iov_len = sizeof *size;
   message.msg_iov = &data;
   message.msg_iovlen = 1;
-  message.msg_control = room.bytes;
-  message.msg_controllen = sizeof room.bytes;
+  message.msg_control = control.bytes;
+  message.msg_controllen = sizeof control.bytes;
   CHECK(recvmsg(end, &message, MSG_CMSG_CLOEXEC) == (ssize_t)sizeof *size);
   header = CMSG_FIRSTHDR(&message);
   CHECK(header != NULL && header->cmsg_type == SCM_RIGHTS);
