@@ -29,7 +29,7 @@ impl Context {
         self.gpus().iter().try_for_each(|&gpu| self.check_ends(gpu, at, granules, value))
     }
 
-    /// Returns the writer of a value for a message, or no text if [`fill`](Context::fill) has not written the value.
+    /// Describes the writer of a value. Returns an empty text if [`fill`](Context::fill) has not written the value.
     fn writer(&self, value: u32) -> String {
         match self.has_filled(value) {
             true => format!(" (written by the GPU that owns it, {})", copy_engine()),
@@ -85,15 +85,15 @@ impl Context {
             if granted == Access::None {
                 continue;
             }
-            for within in [0, self.granule() - expected.len()] {
+            for position in [0, self.granule() - expected.len()] {
                 let mut found = vec![0; expected.len()];
-                self.vmm().copy_to_host(gpu, &mut found, offset(at, start + within))?;
+                self.vmm().copy_to_host(gpu, &mut found, offset(at, start + position))?;
                 ensure_bytes!(
                     found,
                     expected,
                     "{gpu} ({}) reads wrong data at offset {:#x} of the memory{}",
                     copy_engine(),
-                    start + within,
+                    start + position,
                     self.writer(value)
                 );
             }
@@ -106,14 +106,14 @@ impl Context {
     pub(crate) fn check_filled(&self, at: Address, granules: usize, value: u32) -> Verdict {
         let expected = value.to_le_bytes().repeat(16);
         for start in (0..granules).map(|index| index * self.granule()) {
-            for within in [0, self.granule() / 2, self.granule() - expected.len()] {
+            for position in [0, self.granule() / 2, self.granule() - expected.len()] {
                 let mut found = vec![0; expected.len()];
-                self.vmm().read(offset(at, start + within), &mut found)?;
+                self.vmm().read(offset(at, start + position), &mut found)?;
                 ensure_bytes!(
                     found,
                     expected,
                     "the CPU reads wrong data at offset {:#x} of the memory{}",
-                    start + within,
+                    start + position,
                     self.writer(value)
                 );
             }
@@ -140,9 +140,9 @@ impl Context {
             self.vmm().copy(gpu, scratch, self.granule_at(at, index), self.granule())?;
             if self.cpu_has_access(gpu) {
                 self.check_filled(scratch, 1, value).map_err(|verdict| match verdict {
-                    NotPassed::Failed(why) => {
-                        NotPassed::Failed(format!("{gpu} copies granule {index} wrong: {why}"))
-                    }
+                    NotPassed::Failed(why) => NotPassed::Failed(format!(
+                        "{gpu} copies granule {index} incorrectly: {why}"
+                    )),
                     skipped => skipped,
                 })?;
             }

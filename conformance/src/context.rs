@@ -29,6 +29,7 @@ pub struct Context {
     peer_time_limit: Duration,
     handles: RefCell<Vec<Handle>>,
     expected_errors: RefCell<Vec<HipError>>,
+    /// The values that [`fill`](Context::fill) has written.
     filled_with: RefCell<Vec<u32>>,
 }
 
@@ -73,7 +74,7 @@ impl Context {
         &self.vmm
     }
 
-    /// Returns whether leaked file descriptors are detected. If so, no other thread opens descriptors.
+    /// Returns whether the run detects leaked file descriptors. If so, no other thread opens or closes descriptors.
     pub fn counts_descriptors(&self) -> bool {
         self.count_descriptors
     }
@@ -111,7 +112,7 @@ impl Context {
 
     /// Returns the first GPU.
     pub fn gpu(&self) -> AgentId {
-        // `open` found one.
+        // `open` has checked that there is a GPU.
         self.gpus.first().copied().unwrap_or_else(|| self.host())
     }
 
@@ -200,7 +201,7 @@ impl Context {
         Ok(self.keep(self.vmm.create(granules * self.granule, properties)?))
     }
 
-    /// Records a handle whose references are all released when the case ends.
+    /// Records a handle. When the case ends, all references to it are released.
     pub fn keep(&self, handle: Handle) -> Handle {
         self.handles.borrow_mut().push(handle);
         handle
@@ -211,7 +212,7 @@ impl Context {
         Ok(self.vmm.map(at, granules * self.granule, 0, handle)?)
     }
 
-    /// Grants agents access to granules.
+    /// Sets agents' access to granules.
     pub fn grant(
         &self,
         at: Address,
@@ -224,7 +225,8 @@ impl Context {
         Ok(self.vmm.set_access(at, granules * self.granule, &descriptors)?)
     }
 
-    /// Reserves, creates and maps granules, grants GPU and CPU access, and fills them with a value.
+    /// Reserves addresses, maps new memory, grants the [default agents](Self::default_agents) access, and fills the
+    /// memory with a value. `granules` is the size.
     pub fn mapped(&self, granules: usize, value: u32) -> Verdict<(Address, Handle)> {
         let at = self.reserve(granules)?;
         let handle = self.create(granules)?;
@@ -289,7 +291,7 @@ impl Context {
         self.expected_errors.borrow_mut().push(error);
     }
 
-    /// Returns the errors of all rejected calls so far, each of which was expected.
+    /// Returns the errors of all rejected calls so far. Each of these errors was expected.
     pub(crate) fn expected_errors(&self) -> Vec<HipError> {
         self.expected_errors.borrow().clone()
     }

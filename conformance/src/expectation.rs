@@ -25,7 +25,7 @@ use std::num::NonZeroU32;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Outcome {
-    /// `fail`: the case fails. The failure does not count; a pass is reported.
+    /// `fail`: the case fails. The failure does not count, and the report names the case if it passes.
     #[default]
     Fail,
     /// `flake(3)`: the case runs up to this number of times, until it passes.
@@ -58,7 +58,7 @@ impl<'a> Expectation<'a> {
         self.0.filter(|known| known.outcome == Outcome::Fail)
     }
 
-    /// Runs a case once; never for `skip`, and several times for `flake`.
+    /// Runs a case: once by default, never for `skip`, and up to the given number of times for `flake`.
     pub fn attempt<E>(
         self,
         mut run: impl FnMut() -> Result<CaseResult, E>,

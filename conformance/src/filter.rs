@@ -12,7 +12,7 @@ pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     let last = parts.pop().unwrap_or_default();
     for part in parts {
         match rest.find(part) {
-            Some(at) => rest = &rest[at + part.len()..],
+            Some(start) => rest = &rest[start + part.len()..],
             None => return false,
         }
     }

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-/// The number of bytes in a word. Words are counted, not bytes, because the tests fill memory with 32-bit numbers, and
-/// different numbers often have equal bytes. If half of the numbers are wrong, fewer than half of the bytes are.
+/// The number of bytes in a word. Descriptions count different words instead of bytes: tests fill memory with 32-bit
+/// numbers, and different numbers often have some equal bytes.
 const WORD_BYTES: usize = 4;
 /// The number of bytes in a line.
 const LINE_BYTES: usize = 16;

@@ -85,7 +85,7 @@ fn test_case(case: &CaseReport) -> TestCase {
     };
     let mut test = TestCase::new(printable(&case.name), status);
     test.set_classname(printable(case.area())).set_time(duration(case));
-    // The schema has no properties of a test.
+    // The schema allows no properties in a test case.
     test.set_system_out(format!("source: {}", printable(&case.source)));
     if let Some(output) = &case.output {
         test.set_system_err(printable(output));

@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 pub(crate) fn kcidb(report: &Report, build: &str) -> Value {
     let origin = build.split(':').next().unwrap_or_default();
     let began = report.run.as_ref().map(|run| run.began.to_rfc3339());
-    let unique = report.run.as_ref().map_or(0, |run| run.began.timestamp());
+    let timestamp = report.run.as_ref().map_or(0, |run| run.began.timestamp());
     let tests = report.cases.iter().map(|case| {
         let mut test = json!({
             "build_id": build,
-            "id": format!("{origin}:hsa-vmm-{unique}-{}", case.name),
+            "id": format!("{origin}:hsa-vmm-{timestamp}-{}", case.name),
             "origin": origin,
             "path": format!("hsa-vmm.conform.{}", case.name),
             "status": status(case.status),

@@ -1,5 +1,5 @@
-//! Known failures of cases, each for certain runtimes, versions, drivers, kernels or agents, with its
-//! reason and public source.
+//! Known failures of cases. An entry applies to certain runtimes, versions, drivers, kernels or agents, and has a reason
+//! and a public source.
 
 use crate::describe::{Description, Driver};
 use crate::expectation::{Expectation, Outcome};
@@ -21,10 +21,10 @@ pub struct Known {
     pub runtime: Option<String>,
     /// The first version of AMD's extension with the defect, such as `1.16`. `None` for no lower
     /// limit.
-    #[serde(default, deserialize_with = "version")]
+    #[serde(default, deserialize_with = "deserialize_version")]
     pub first: Option<(u16, u16)>,
     /// The last version with the defect. `None` for no upper limit.
-    #[serde(default, deserialize_with = "version")]
+    #[serde(default, deserialize_with = "deserialize_version")]
     pub last: Option<(u16, u16)>,
     /// A quirk that the runtime has ([`hsa_vmm::vmm::Quirks`]), whatever version it reports. `None` for any quirks.
     #[serde(default)]
@@ -55,8 +55,10 @@ fn parse_version(text: &str) -> Option<(u16, u16)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-fn version<'de, D: serde::Deserializer<'de>>(de: D) -> Result<Option<(u16, u16)>, D::Error> {
-    let text = String::deserialize(de)?;
+fn deserialize_version<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<(u16, u16)>, D::Error> {
+    let text = String::deserialize(deserializer)?;
     let expected = "a version of AMD's extension such as \"1.16\", as shown by `hsa-vmm info`";
     let invalid = || serde::de::Error::invalid_value(serde::de::Unexpected::Str(&text), &expected);
     parse_version(&text).map(Some).ok_or_else(invalid)
@@ -154,7 +156,7 @@ pub enum ExpectationListError {
     /// The quirk does not exist.
     #[error("`{0}` is not a quirk; docs/defects.md lists all quirks")]
     Quirk(String),
-    /// The reason or the source is missing.
+    /// The reason or the source is empty.
     #[error("`{0}` needs a reason and a source that are not empty")]
     Unfounded(String),
     /// The first version is later than the last.
@@ -235,7 +237,7 @@ impl KnownFailures {
     }
 
     /// Returns the expected outcome of a case on a runtime.
-    pub(crate) fn of(&self, runtime: &Description, case: &str) -> Expectation<'_> {
+    pub(crate) fn expectation(&self, runtime: &Description, case: &str) -> Expectation<'_> {
         let mut entries = self.known.iter();
         Expectation(entries.find(|entry| entry.case == case && entry.applies_to(runtime)))
     }
@@ -258,7 +260,7 @@ mod tests {
         let of = |minor, case: &str, lines: &str| {
             let config = Config::mi300x(1).with_extension(minor);
             let runtime = describe(&Runtime::simulated(config).unwrap());
-            known(lines).unwrap().of(&runtime, case).0.is_some()
+            known(lines).unwrap().expectation(&runtime, case).0.is_some()
         };
         let is_known = |lines: &str| of(15, "map.flags.refused", lines);
         assert!(is_known("") && !of(15, "map.handle.zero", ""));

@@ -1,7 +1,7 @@
 //! Conformance tests of an HSA runtime's virtual memory management.
 //!
-//! * [`run`] runs [`cases`] on a [`Runtime`](hsa_vmm::Runtime): each call's documented success and its
-//!   documented errors. CPU and GPUs check the contents of memory.
+//! * [`run`] runs [`cases`] on a [`Runtime`](hsa_vmm::Runtime): valid and
+//!   invalid calls, with their documented results. CPU and GPUs check the contents of memory.
 //! * [`replay`](replay::replay) replays recorded [traces](trace) and compares the results.
 //! * [`DifferentialTest`](operations::DifferentialTest) runs random [operations] and compares the library
 //!   with a reference [model].
@@ -23,7 +23,7 @@
 //! rejected call changes nothing. Afterwards, [`run`] releases the case's resources and checks that none
 //! remains.
 
-// Modules that call the runtime directly allow this lint.
+// Modules that call the runtime directly allow unsafe code.
 #![deny(unsafe_code)]
 
 mod case;
@@ -60,7 +60,7 @@ mod raw_calls;
 pub mod replay;
 mod report;
 mod results;
-// Signals, which only the runtime's own functions can create.
+// Calls the runtime's functions for signals, because the library does not create signals.
 #[allow(unsafe_code)]
 mod retiring;
 mod run;

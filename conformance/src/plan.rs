@@ -16,7 +16,7 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
     number: NonZeroUsize,
-    of: NonZeroUsize,
+    count: NonZeroUsize,
 }
 
 /// The error of parsing a [`Shard`].
@@ -28,23 +28,23 @@ impl FromStr for Shard {
     type Err = ShardError;
 
     fn from_str(text: &str) -> Result<Self, ShardError> {
-        let (number, of) = text.split_once('/').ok_or(ShardError)?;
+        let (number, count) = text.split_once('/').ok_or(ShardError)?;
         let parse = |text: &str| text.parse::<NonZeroUsize>().map_err(|_| ShardError);
-        let shard = Self { number: parse(number)?, of: parse(of)? };
-        if shard.number <= shard.of { Ok(shard) } else { Err(ShardError) }
+        let shard = Self { number: parse(number)?, count: parse(count)? };
+        if shard.number <= shard.count { Ok(shard) } else { Err(ShardError) }
     }
 }
 
 impl std::fmt::Display for Shard {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}", self.number, self.of)
+        write!(f, "{}/{}", self.number, self.count)
     }
 }
 
 impl Shard {
-    /// Returns whether the part contains the case at an index of all selected cases.
+    /// Returns whether the part contains the case with this index among the cases that the filters select.
     fn contains(self, index: usize) -> bool {
-        index % self.of == self.number.get() - 1
+        index % self.count == self.number.get() - 1
     }
 }
 

@@ -36,7 +36,7 @@ impl RawCalls {
     pub unsafe fn fill(&self, address: Address, value: u32, count: usize) -> Result<(), String> {
         let fill = function(self.core.hsa_amd_memory_fill, "hsa_amd_memory_fill")?;
         let status = logged("hsa_amd_memory_fill", || {
-            // SAFETY: the caller guarantees it.
+            // SAFETY: the caller guarantees this function's requirements.
             unsafe { fill(without_provenance_mut(address.get()), value, count) }
         });
         check("hsa_amd_memory_fill", status)
@@ -49,7 +49,7 @@ impl RawCalls {
     pub unsafe fn stop(&self) -> Result<(), String> {
         let shut_down = self.core.hsa_shut_down;
         for stops in 0..MAX_STOPS {
-            // SAFETY: the caller guarantees it.
+            // SAFETY: the caller guarantees this function's requirements.
             match logged("hsa_shut_down", || unsafe { shut_down() }) {
                 HSA_STATUS_SUCCESS => {}
                 HSA_STATUS_ERROR_NOT_INITIALIZED if stops > 0 => return Ok(()),
@@ -60,7 +60,7 @@ impl RawCalls {
     }
 }
 
-/// More than the number of calls of `hsa_init` in a process.
+/// The maximum number of calls of `hsa_shut_down`: more than the number of calls of `hsa_init` in a process.
 const MAX_STOPS: usize = 8;
 
 /// Makes a call and logs it like the library's own calls, so that the supervisor can name the last call of a lost

@@ -20,8 +20,8 @@ pub struct CaseReport {
     pub status: Status,
     /// The source of the expectation.
     pub source: String,
-    /// The failure, or why the case was skipped. Empty if it passed, except for a known failure
-    /// that passed, and for a flaky case that failed before it passed.
+    /// The failure, or why the case was skipped. Usually empty if the case passed. Not empty if a known failure
+    /// passed, or if a flaky case failed first.
     pub detail: String,
     /// The duration in microseconds; the average if the case ran several times.
     pub duration_us: u64,
@@ -37,12 +37,12 @@ pub struct CaseReport {
     /// A drawing (SVG) of the reservations, mappings and access at the time of the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address_space: Option<String>,
-    /// The log of runtime, driver and kernel during a failed case. A long log is truncated to its end.
+    /// The log of runtime, driver and kernel during a failed case. Of a long log, only the end is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
-    /// The HIP errors that were expected and returned, in order. Not serialised.
+    /// The HIP errors of rejected calls, in order. Each of these errors was expected. Not serialised.
     #[serde(skip)]
-    pub refused: Vec<HipError>,
+    pub expected_errors: Vec<HipError>,
 }
 
 /// The runs of a case that ran more than once.
@@ -69,7 +69,7 @@ impl CaseReport {
             known_passed: false,
             address_space: None,
             output: None,
-            refused: Vec::new(),
+            expected_errors: Vec::new(),
         }
     }
 
@@ -156,7 +156,7 @@ pub struct Report {
     pub runtime: RuntimeDescription,
     /// The runtime's agents.
     pub agents: Vec<AgentDescription>,
-    /// The selected cases, after the failures of the worker process itself, if any.
+    /// The selected cases. Failures of the worker process itself precede them.
     #[serde(default)]
     pub cases: Vec<CaseReport>,
     /// The number of cases by status.
@@ -260,7 +260,7 @@ impl Report {
     /// Formats the report as one HTML page that needs no network and no other file.
     ///
     /// # Errors
-    /// None in practice: it writes to memory.
+    /// Cannot fail in practice, because the page is written to memory.
     pub fn html(&self) -> Result<String, fmt::Error> {
         crate::html::html(self)
     }

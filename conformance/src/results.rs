@@ -15,7 +15,7 @@ pub(crate) struct Results<'a> {
     options: &'a Options,
     began: DateTime<Utc>,
     case_results: Vec<CaseResults>,
-    /// Reports of cases that are not in the plan, about the worker process.
+    /// The reports of `runtime.library.starts` and `runtime.library.stops`, which are not in the plan.
     extra: Vec<CaseReport>,
     /// The number of cases that have failed so far.
     failed: usize,
@@ -83,7 +83,7 @@ impl CaseResults {
             lost: shown.lost.clone(),
             repetitions: repeated.then_some(Repetitions { ran: self.ran, failed: self.failed }),
             known_passed: known.is_some() && status == Status::Pass,
-            refused: shown.refused.clone(),
+            expected_errors: shown.expected_errors.clone(),
             ..CaseReport::new(case.name, case.source, status)
         }
     }
@@ -110,14 +110,15 @@ impl<'a> Results<'a> {
         };
         let had_failed = case_results.failed > 0;
         case_results.add(result);
-        let report = case_results.report(case, self.options.known.of(runtime, case.name), "");
+        let report =
+            case_results.report(case, self.options.known.expectation(runtime, case.name), "");
         self.failed += usize::from(report.status == Status::Fail && !had_failed);
         report
     }
 
     /// Returns the expected outcome of a case.
     pub fn expectation(&self, case: &Case, runtime: &Description) -> Expectation<'a> {
-        self.options.known.of(runtime, case.name)
+        self.options.known.expectation(runtime, case.name)
     }
 
     /// Returns whether the number of failed cases has reached the limit.
@@ -129,7 +130,11 @@ impl<'a> Results<'a> {
     pub fn add_unplanned(&mut self, case: &Case, result: CaseResult, runtime: &Description) {
         let mut case_results = CaseResults::default();
         case_results.add(result);
-        self.extra.push(case_results.report(case, self.options.known.of(runtime, case.name), ""));
+        self.extra.push(case_results.report(
+            case,
+            self.options.known.expectation(runtime, case.name),
+            "",
+        ));
     }
 
     /// Returns the report. `untried` is the detail of cases that were not run.

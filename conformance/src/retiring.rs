@@ -1,4 +1,4 @@
-//! A retire queue and its signal, for cases.
+//! A retire queue and its signals, for cases.
 
 use crate::{Context, NotPassed, Verdict};
 use hsa_vmm::buffer::PagedBuffer;
@@ -89,7 +89,7 @@ impl Retiring {
 
     /// Submits pages that wait for the first signal.
     pub fn submit_pages(&self, buffer: &PagedBuffer, pages: Range<usize>) -> Verdict {
-        // SAFETY: as above.
+        // SAFETY: the queue is dropped before the signals are destroyed. No agent uses the pages.
         Ok(unsafe { buffer.retire(pages, self.queue()?, &self.conditions(1)) }?)
     }
 

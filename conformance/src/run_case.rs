@@ -29,9 +29,9 @@ pub(crate) struct CaseResult {
     /// How the process ended, if the case crashed or hung it.
     #[serde(default)]
     pub lost: Option<Lost>,
-    /// The HIP errors that were expected and returned.
+    /// The HIP errors of rejected calls. Each of these errors was expected.
     #[serde(skip)]
-    pub refused: Vec<HipError>,
+    pub expected_errors: Vec<HipError>,
 }
 
 /// The end of a process that crashed or hung in a case.
@@ -79,17 +79,25 @@ impl CaseResult {
     /// Returns the result of a case that is not run.
     pub fn skipped(detail: String) -> Self {
         let (status, address_space, lost) = (Status::Skip, None, None);
-        let (output, refused) = (String::new(), Vec::new());
-        Self { status, detail, duration_us: 0, address_space, output, lost, refused }
+        let (output, expected_errors) = (String::new(), Vec::new());
+        Self { status, detail, duration_us: 0, address_space, output, lost, expected_errors }
     }
 
     /// Returns the result of a case that crashed or hung its process.
     pub fn lost(lost: Lost, duration_us: u64) -> Self {
         let detail = lost.to_string();
         let status = Status::Fail;
-        let (address_space, refused) = (None, Vec::new());
+        let (address_space, expected_errors) = (None, Vec::new());
         let output = String::new();
-        Self { status, detail, duration_us, address_space, output, lost: Some(lost), refused }
+        Self {
+            status,
+            detail,
+            duration_us,
+            address_space,
+            output,
+            lost: Some(lost),
+            expected_errors,
+        }
     }
 }
 
@@ -98,10 +106,10 @@ pub(crate) fn run_case(runtime: &Runtime, options: &Options, case: &Case) -> Cas
     let began = Instant::now();
     let picture = RefCell::new(None);
     let verdict = catch_panic(|| run_body(runtime, options, case.body, &picture));
-    let mut refused = Vec::new();
+    let mut expected_errors = Vec::new();
     let (status, detail) = match verdict {
         Ok(errors) => {
-            refused = errors;
+            expected_errors = errors;
             (Status::Pass, String::new())
         }
         Err(NotPassed::Skipped(why)) => (Status::Skip, why),
@@ -110,7 +118,7 @@ pub(crate) fn run_case(runtime: &Runtime, options: &Options, case: &Case) -> Cas
     let address_space = picture.take().filter(|_| status == Status::Fail);
     let duration_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
     let (output, lost) = (String::new(), None);
-    CaseResult { status, detail, duration_us, address_space, output, lost, refused }
+    CaseResult { status, detail, duration_us, address_space, output, lost, expected_errors }
 }
 
 /// Turns a panic into a failure.
@@ -142,19 +150,19 @@ fn run_body(
         // Catch a panic here, before the context is dropped, so that the state can be drawn.
         let vmm = context.vmm();
         catch_panic(|| run(&context)).inspect_err(|_| *picture.borrow_mut() = draw(vmm))?;
-        let refused = context.expected_errors();
+        let expected_errors = context.expected_errors();
         context.close(&mut |vmm| *picture.borrow_mut() = draw(vmm))?;
-        Ok((refused, before, count_descriptors()))
+        Ok((expected_errors, before, count_descriptors()))
     };
-    let (refused, before, after) = run_once()?;
+    let (expected_errors, before, after) = run_once()?;
     if before == after {
-        return Ok(refused);
+        return Ok(expected_errors);
     }
     // Run the case again: a descriptor that the runtime opens once and keeps is not a leak. AMD's IPC
     // server keeps one.
-    let (refused, before, after) = run_once()?;
+    let (expected_errors, before, after) = run_once()?;
     if before == after {
-        return Ok(refused);
+        return Ok(expected_errors);
     }
     let (before, after) = (descriptors::text(before), descriptors::text(after));
     let why = format!("open file descriptors: {before} before, {after} after");

@@ -36,7 +36,7 @@ impl Snapshot {
     /// Describes the first difference from a later state. Returns `None` if the states are equal.
     pub fn difference(&self, later: &Self) -> Option<String> {
         if self.usage != later.usage {
-            let [before, after] = [self.usage, later.usage].map(usage);
+            let [before, after] = [self.usage, later.usage].map(describe_usage);
             return Some(format!("{before} became {after}"));
         }
         if self.reservations != later.reservations {
@@ -46,7 +46,9 @@ impl Snapshot {
             let changed = |(before, after): &(&MappingInfo, &MappingInfo)| before != after;
             let mut pairs = self.mappings.iter().zip(&later.mappings);
             let text = match pairs.find(changed) {
-                Some((before, after)) => format!("{} became {}", mapping(before), mapping(after)),
+                Some((before, after)) => {
+                    format!("{} became {}", describe_mapping(before), describe_mapping(after))
+                }
                 None => format!("{} mappings became {}", self.mappings.len(), later.mappings.len()),
             };
             return Some(text);
@@ -61,7 +63,7 @@ impl Snapshot {
         let contents = self.contents.iter().zip(&later.contents);
         let changed =
             self.mappings.iter().zip(contents).find(|(_, (before, after))| before != after);
-        changed.map(|(at, contents)| {
+        changed.map(|(mapping, contents)| {
             let bytes = match contents {
                 (Some(before), Some(after)) => hexdump::difference(before, after),
                 _ => None,
@@ -69,19 +71,19 @@ impl Snapshot {
             let bytes = bytes.unwrap_or_else(|| {
                 "the CPU can read them only before or only after the call".to_owned()
             });
-            format!("the contents of {} changed: {bytes}", mapping(at))
+            format!("the contents of {} changed: {bytes}", describe_mapping(mapping))
         })
     }
 }
 
 /// Describes how much of a `Vmm` is in use.
-fn usage(usage: Usage) -> String {
+fn describe_usage(usage: Usage) -> String {
     let Usage { reservations, handles, mappings, .. } = usage;
     format!("{reservations} reservations, {handles} handles and {mappings} mappings")
 }
 
 /// Describes a mapping: its range, its offset in the memory, and each agent's access.
-fn mapping(mapping: &MappingInfo) -> String {
+fn describe_mapping(mapping: &MappingInfo) -> String {
     let MappingInfo { address, size, offset, access, .. } = mapping;
     let access: Vec<_> = access.iter().map(|(agent, access)| format!("{agent} {access}")).collect();
     let access = if access.is_empty() { "no access".to_owned() } else { access.join(", ") };

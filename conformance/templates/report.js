@@ -1,17 +1,17 @@
 // Adds a search for cases. Without JavaScript, the page shows all cases.
 const find = document.getElementById("find");
 if (find) {
-  const words = document.getElementById("words");
-  const found = document.getElementById("found");
-  const all = document.getElementById("all");
+  const searchBox = document.getElementById("words");
+  const countOutput = document.getElementById("found");
+  const toggleButton = document.getElementById("all");
   const boxes = [...find.querySelectorAll("input[type=checkbox]")];
   const areas = [...document.querySelectorAll("details.area")];
   const rows = areas.flatMap(area =>
     [...area.querySelectorAll("tbody tr")].map(row => ({ area, row, text: row.textContent.toLowerCase() })));
-  const opened = new Map(areas.map(area => [area, area.open]));
+  const wasOpen = new Map(areas.map(area => [area, area.open]));
 
   const show = () => {
-    const terms = words.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const terms = searchBox.value.toLowerCase().split(/\s+/).filter(Boolean);
     const outcomes = new Set(boxes.filter(box => box.checked).map(box => box.value));
     const isFiltered = terms.length > 0 || outcomes.size < boxes.length;
     const visibleAreas = new Set();
@@ -25,26 +25,26 @@ if (find) {
     }
     for (const area of areas) {
       area.hidden = !visibleAreas.has(area);
-      area.open = isFiltered ? visibleAreas.has(area) : opened.get(area);
+      area.open = isFiltered ? visibleAreas.has(area) : wasOpen.get(area);
     }
-    found.textContent = isFiltered ? `${count} of ${rows.length} cases` : `${rows.length} cases`;
+    countOutput.textContent = isFiltered ? `${count} of ${rows.length} cases` : `${rows.length} cases`;
   };
 
   find.hidden = false;
   find.addEventListener("input", show);
   find.addEventListener("submit", event => event.preventDefault());
-  all.addEventListener("click", () => {
+  toggleButton.addEventListener("click", () => {
     const open = areas.some(area => !area.open);
     for (const area of areas) {
       area.open = open;
-      opened.set(area, open);
+      wasOpen.set(area, open);
     }
-    all.textContent = open ? "Close all" : "Open all";
+    toggleButton.textContent = open ? "Close all" : "Open all";
   });
   document.addEventListener("keydown", event => {
-    if (event.key === "/" && document.activeElement !== words) {
+    if (event.key === "/" && document.activeElement !== searchBox) {
       event.preventDefault();
-      words.focus();
+      searchBox.focus();
     }
   });
   // Opens all areas for printing.

@@ -9,8 +9,8 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// Returns a worker that reports that every case passed. For cases with `zero` in their names it runs the
-/// shell command `zero` instead. The command `start` runs first, `stop` at the request to stop.
+/// Returns a worker that reports that every case passed. For cases with `zero` in their names, the worker runs
+/// the shell command `zero` instead. It runs the command `start` first, and `stop` when it is asked to stop.
 fn worker(start: &str, zero: &str, stop: &str) -> Command {
     let runtime = Runtime::simulated(Config::mi300x(1)).unwrap();
     let runtime = serde_json::to_string(&describe(&runtime)).unwrap();
@@ -55,7 +55,7 @@ fn run_worker(start: &str, zero: &str, stop: &str) -> Result<Report, NotRun> {
     let reported: Vec<_> = reported.map(|case| case.name.clone()).collect();
     let reported_cases: Vec<_> =
         reported.into_iter().filter(|name| !name.starts_with("runtime.")).collect();
-    assert_eq!(lost, reported_cases, "every lost case is reported at once");
+    assert_eq!(lost, reported_cases, "every lost case is reported as an event");
     assert_eq!(notes.len(), usize::from(report.is_ok()), "the start is reported once");
     report
 }
@@ -70,7 +70,7 @@ fn invalid_reply_fails_the_case() {
         ("say '\"Stopped\"'", Ended::Garbage("Stopped".to_owned())),
         ("exit 9", Ended::Exit(9)),
         ("kill -9 $$", Ended::Signal("SIGKILL".to_owned())),
-        // Half a reply; then the process exits, or hangs.
+        // The worker sends half a reply, and then exits or hangs.
         ("printf '{' >&0; exit 0", Ended::Exit(0)),
         ("printf '{' >&0; sleep 1000", Ended::TimeLimit(3000)),
         // The worker closes the socket but does not exit.
@@ -84,15 +84,15 @@ fn invalid_reply_fails_the_case() {
         assert_eq!(names, ["map.size.zero", "map.handle.zero", "unmap.size.zero"], "{zero}");
         for case in failed {
             let found = &case.lost.as_ref().unwrap().how;
-            let matches = match (found, &expected) {
+            let is_expected = match (found, &expected) {
                 (Ended::Signal(found), Ended::Signal(expected)) => found.starts_with(expected),
                 (found, expected) => found == expected,
             };
-            assert!(matches, "{zero}: {found:?}");
+            assert!(is_expected, "{zero}: {found:?}");
         }
         assert!(report.summary.passed > 5, "{zero}: only {} cases passed", report.summary.passed);
     };
-    // Most of the time, the tests wait for a time limit.
+    // Runs the checks at the same time, because most of them wait for a time limit.
     std::thread::scope(|scope| {
         for (zero, expected) in replies {
             scope.spawn(move || check(zero, expected));

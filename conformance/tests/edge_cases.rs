@@ -1,7 +1,7 @@
-//! The 72 edge cases of section 6.2 of the reference: the test that covers each, and the result in
+//! Tests of the table of 72 edge cases (`edges`). Each row has the test that covers the edge case, and the result in
 //! each profile of HIP.
 //!
-//! The table names the cases, and the cases cite the table's rows. The tests compare names and citations,
+//! Rows name conformance cases, and the sources of the cases cite rows. The tests compare names and citations,
 //! and run the cases on all machines and releases that the rows need.
 
 mod edges;
@@ -68,9 +68,9 @@ fn rows_name_the_cases_that_cite_them() {
 
 #[test]
 fn rows_without_case_are_listed() {
-    let by_cases = by_cases();
-    let others: Vec<_> = (1..=72).filter(|number| !by_cases.contains(number)).collect();
-    // Two rows need values that the library's types lack, one row needs a fork; see docs/conformance.md.
+    let rows_with_cases = rows_with_cases();
+    let others: Vec<_> = (1..=72).filter(|number| !rows_with_cases.contains(number)).collect();
+    // The library's types lack the values of two rows, and one row needs a fork; see docs/conformance.md.
     assert_eq!(others, [15, 44, 65]);
 }
 
@@ -95,9 +95,9 @@ fn named_tests_exist() {
     }
 }
 
-/// Runs all cases. Checks that no case of any row fails, and that each returns the error in its row.
-/// Returns the rows with at least one passed case. `own_process` is true on AMD's runtime, which each test starts in a
-/// process of its own.
+/// Runs all cases. Checks that no case of any row fails, and that each case returns the error in its row.
+/// Returns the rows with at least one passed case. `own_process` is true if no other test runs in this process, as on
+/// AMD's runtime.
 fn check_rows(
     runtime: &Runtime,
     profile: HipProfile,
@@ -122,8 +122,11 @@ fn check_rows(
             continue;
         }
         if let Some(error) = expected.error(profile) {
-            let found: BTreeSet<_> =
-                passed.iter().flat_map(|case| &case.refused).map(ToString::to_string).collect();
+            let found: BTreeSet<_> = passed
+                .iter()
+                .flat_map(|case| &case.expected_errors)
+                .map(ToString::to_string)
+                .collect();
             let expected = BTreeSet::from([error.to_string()]);
             assert_eq!(found, expected, "row {number}, {title}, {setting}");
         }
@@ -133,7 +136,7 @@ fn check_rows(
 }
 
 /// Returns the rows that cases cover.
-fn by_cases() -> BTreeSet<u32> {
+fn rows_with_cases() -> BTreeSet<u32> {
     ROWS.iter().filter(|row| row.cases().count() > 0).map(|row| row.number).collect()
 }
 
@@ -152,13 +155,13 @@ fn simulation_matches_the_table() {
         };
         for generation in Generation::ALL {
             let mut rows = check_on(Config::mi300x(2).with_generation(generation));
-            // A GPU without peer access, a driver without virtual memory and a process without
-            // descriptors (tests/descriptors.rs) need setups of their own.
+            // Three rows need another setup: a GPU without peer access, a driver without virtual memory, and a process
+            // without free descriptors (tests/descriptors.rs).
             let mut without_peer_access = without_peer_access.clone().with_generation(generation);
             rows.append(&mut check_on(without_peer_access.clone()));
             without_peer_access.vmem = false;
             rows.append(&mut check_on(without_peer_access));
-            let rows_without_pass: Vec<_> = by_cases().difference(&rows).copied().collect();
+            let rows_without_pass: Vec<_> = rows_with_cases().difference(&rows).copied().collect();
             assert_eq!(
                 rows_without_pass,
                 [62],
@@ -177,9 +180,9 @@ fn amds_runtime_matches_the_table() {
         for profile in PROFILES {
             let setting = format!("{profile} on AMD's {}", setup.release());
             let rows = check_rows(&runtime, profile, true, &setting);
-            let rows_without_pass: Vec<_> = by_cases().difference(&rows).copied().collect();
+            let rows_without_pass: Vec<_> = rows_with_cases().difference(&rows).copied().collect();
             // The emulated machine has peer access (row 45) and virtual memory management (row 66).
-            // ROCm 6.1 leaks a socket each time memory is opened (row 72): a known failure, not a success.
+            // Row 72 is a known failure on ROCm 6.1, which leaks a socket each time memory is opened.
             let known_failure = (setup.release() == Release::R6_1_2).then_some(72);
             let expected: Vec<_> = [45, 66].into_iter().chain(known_failure).collect();
             assert_eq!(rows_without_pass, expected, "{setting}: rows without a passed case");

@@ -10,7 +10,8 @@ const HEADER: &str = r#"{"format":"hsa-vmm-hsa-trace","version":1,"pid":7,"agent
 {"agent":"0xa0","kind":"gpu","name":"a","pools":[{"pool":"0xa1"},{"pool":"0xa2"}]},
 {"agent":"0xb0","kind":"gpu","name":"b","pools":[{"pool":"0xb1"}]}]}"#;
 
-/// Reads a recording with these calls, each without `"call":"hsa_amd_` and the brackets.
+/// Reads a recording of these calls. Each call is a line of JSON without its beginning, `{"call":"hsa_amd_`, and its
+/// end.
 fn recording(calls: &[&str]) -> Recording {
     let mut text = HEADER.replace('\n', "") + "\n";
     for call in calls {
@@ -40,7 +41,7 @@ const ALLOCATE: &str =
 
 /// A dma-buf of the process's own pool memory is not reported as memory of another process.
 #[test]
-fn dmabufs_of_pool_memory_are_skipped_as_such() {
+fn dmabufs_of_pool_memory_are_skipped() {
     let export = r#"portable_export_dmabuf","address":"0x10000","size":4096,"fd":9"#;
     let close = r#"portable_close_dmabuf","fd":9"#;
     let plan = plan(&recording(&[ALLOCATE, export, close]));
@@ -61,7 +62,7 @@ fn lint_finds_mistakes() {
         (&[RESERVE, CREATE, MAP, GRANT, FILL, COPY, UNMAP, RELEASE, FREE], &[]),
         // A handle may be released while it is mapped, and retained.
         (&[RESERVE, CREATE, MAP, GRANT, RELEASE, RETAIN, RELEASE, UNMAP, FREE], &[]),
-        // Reused values.
+        // The runtime reuses values of handles and addresses.
         (&[CREATE, RELEASE, CREATE, RELEASE], &[]),
         (&[RESERVE, CREATE, MAP, GRANT, UNMAP, RELEASE, FREE, ALLOCATE, FILL], &[]),
         // After the reservation was freed, copies may use other memory at the same address.
@@ -86,7 +87,7 @@ fn lint_finds_mistakes() {
     }
 }
 
-/// The calls by which this library tests the runtime while a `Vmm` opens.
+/// The library makes these calls to test the runtime while a `Vmm` opens.
 #[test]
 fn lint_ignores_the_probe_of_this_library() {
     let second = |call: &str| call.replace("0x10000", "0x11000");
@@ -108,12 +109,12 @@ fn lint_ignores_the_probe_of_this_library() {
         FREE,
     ];
     let rejected = owner_first.to_owned() + ",\"status\":4097";
-    let rejects = probe.map(|call| if call == owner_first { &rejected } else { call });
-    for calls in [probe, rejects] {
+    let rejected_probe = probe.map(|call| if call == owner_first { &rejected } else { call });
+    for calls in [probe, rejected_probe] {
         let findings = lint(&recording(&calls));
         assert!(findings.is_empty(), "{findings:#?}");
     }
-    // Memory that may be used between the two calls.
+    // A copy between the calls uses the memory, so the calls cannot be the library's probe.
     let mut used = probe.to_vec();
     used.insert(8, COPY);
     let findings = lint(&recording(&used));
@@ -135,7 +136,7 @@ fn steps_refer_to_the_newest_result() {
     assert_eq!(actions[4], Ok(Action::Map { at: start, size: 4096, offset: 0, memory, flags: 0 }));
     let inside = Place::Block { block: 0, offset: 0x800 };
     assert_eq!(actions[5], Ok(Action::Retain { memory: Some(2), at: inside }));
-    // The descriptor comes from another process, and so does the mapping until it is unmapped.
+    // The descriptor comes from another process. Its memory stays mapped until the call of `unmap`.
     assert_eq!(actions[6..9], [const { Err(Skipped::OtherProcess) }; 3]);
     assert_eq!(actions[9], Err(Skipped::Contents));
     assert_eq!(plan.steps[9].line, 11);

@@ -143,7 +143,7 @@ fn html_accepts_minimal_report() {
         "an unknown driver must not be reported as missing hardware"
     );
     report.runtime.driver = Some(Driver::Emulated);
-    assert!(report.html().unwrap().contains("GPUs below it are emulated"));
+    assert!(report.html().unwrap().contains("the GPUs are emulated"));
     report.runtime.driver = Some(Driver::Amdkfd);
     assert!(!report.html().unwrap().contains("No hardware"));
 }

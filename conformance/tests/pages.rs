@@ -1,5 +1,5 @@
-//! Generates `docs/calls.md`, the page of HIP's calls, from the library's documentation, its table
-//! of errors, and the cases.
+//! Generates `docs/calls.md` and checks it. The page describes HIP's calls; its sources are the library's
+//! documentation, the library's table of errors, and the conformance cases.
 
 mod peer;
 
@@ -34,8 +34,8 @@ another profile. Where both columns are the same, HIP's releases agree.
 const REJECTIONS: &str = "
 ## Tested errors
 
-These are the conformance cases in which a call is rejected, and the error that is expected and that the
-library returns in each profile. `hsa-vmm conform --list` names the source of each case.
+The table lists the conformance cases in which a call is rejected, with the error that each profile requires. The
+library returned these errors. `hsa-vmm conform --list` names the source of each case.
 
 | case | expected behaviour | HIP 6 | HIP 7 |
 |---|---|---|---|
@@ -57,8 +57,7 @@ const MODULES: [(&str, &str); 4] = [
     ("src/area/mod.rs", "Areas: `hsa_vmm::area`"),
 ];
 
-/// Returns the rows that name HIP's calls, with the head rows, from the tables in a module's
-/// documentation.
+/// Returns the rows of the tables of HIP's calls in a module's documentation, including the heading rows.
 fn calls(file: &str) -> Vec<String> {
     let text = read(file);
     let lines = text.lines().filter_map(|line| line.strip_prefix("//! | "));
@@ -104,7 +103,7 @@ fn errors() -> Vec<String> {
     rows.map(|row| format!("| {row}")).collect()
 }
 
-/// Returns each case's name and the errors that the case expects and receives, without repetitions.
+/// Returns the name of each case, and the different errors that its calls returned.
 fn rejections(profile: HipProfile) -> Vec<(String, Vec<HipError>)> {
     let runtime = Runtime::simulated(Config::mi300x(2).with_generation(Generation::B))
         .expect("the simulation starts");
@@ -115,7 +114,7 @@ fn rejections(profile: HipProfile) -> Vec<(String, Vec<HipError>)> {
         let mut returned = BTreeSet::new();
         errors.into_iter().filter(|error| returned.insert(error.code())).collect()
     };
-    report.cases.into_iter().map(|case| (case.name, unique(case.refused))).collect()
+    report.cases.into_iter().map(|case| (case.name, unique(case.expected_errors))).collect()
 }
 
 fn names(errors: &[HipError]) -> String {

@@ -17,15 +17,15 @@ fn machine() -> Machine {
     Machine::new(Config::mi300x(2))
 }
 
-/// Reserves granules, and maps memory of GPU 1 at those with the numbers in `mapped`.
+/// Reserves granules, and maps memory of GPU 1 at the granules whose numbers are in `mapped`.
 fn map_granules(machine: &Machine, granules: usize, mapped: &[usize]) -> (Address, Vec<Handle>) {
     let base = machine.reserve(granules * GRANULE);
-    let page = |&number: &usize| {
+    let map_granule = |&number: &usize| {
         let handle = machine.create(1, GRANULE);
         machine.map(at(base, number * GRANULE), GRANULE, handle);
         handle
     };
-    (base, mapped.iter().map(page).collect())
+    (base, mapped.iter().map(map_granule).collect())
 }
 
 fn grant_both(machine: &Machine, base: Address, size: usize) {
@@ -66,7 +66,8 @@ fn rectangle(tag: &BytesStart<'_>) -> Option<Rectangle> {
     Some((value("class")?, x, x + width))
 }
 
-/// Returns the ends of the rectangles of a class, without the rectangle in the legend.
+/// Returns the ends of the rectangles of a class, without the rectangle in the legend. A class contains the agent's
+/// index: agent 0 is the CPU, so `gpu2` is GPU 1.
 fn of_class(rectangles: &[Rectangle], class: &str) -> Vec<(f64, f64)> {
     let mut found: Vec<_> =
         rectangles.iter().filter(|it| it.0 == class).map(|it| (it.1, it.2)).collect();
@@ -166,8 +167,7 @@ fn gpus_have_different_colours() {
     }
     let report = machine.vmm.report();
     let (rectangles, texts) = parse_picture(&report);
-    let gpus = 0..8;
-    for class in gpus.map(|colour| format!("gpu{colour}")) {
+    for class in (0..8).map(|colour| format!("gpu{colour}")) {
         assert_eq!(of_class(&rectangles, &class).len(), 1, "{class}");
     }
     for gpu in 0..8 {

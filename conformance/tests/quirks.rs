@@ -24,11 +24,11 @@ fn all_quirks() -> Quirks {
 
 /// Checks that no case fails, and that every case has the same result with all workarounds and with those for the
 /// runtime's version.
-fn compare(runtime: &Runtime, setting: &str) {
+fn check_workarounds(runtime: &Runtime, setting: &str) {
     let run = |quirks| {
         let options = Options { count_descriptors: false, quirks, ..Options::default() };
         let report = run(runtime, &options, &mut |_| ());
-        report.cases.into_iter().map(|case| (case.name, case.status, case.refused))
+        report.cases.into_iter().map(|case| (case.name, case.status, case.expected_errors))
     };
     for (with_all, with_known) in run(all_quirks()).zip(run(Quirks::default())) {
         assert_eq!(with_all, with_known, "{setting}");
@@ -40,7 +40,7 @@ fn compare(runtime: &Runtime, setting: &str) {
 fn cases_pass_with_every_workaround() {
     for generation in Generation::ALL {
         let runtime = Runtime::simulated(Config::mi300x(2).with_generation(generation)).unwrap();
-        compare(&runtime, &format!("generation {generation}"));
+        check_workarounds(&runtime, &format!("generation {generation}"));
     }
 }
 
@@ -50,7 +50,7 @@ fn cases_pass_with_every_workaround_on_amds_runtime() {
     test::on_each_release(name, &Emulation::gpus(2), |setup| {
         // SAFETY: AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(setup.runtime()) }.unwrap();
-        compare(&runtime, setup.release().version());
+        check_workarounds(&runtime, setup.release().version());
     });
 }
 
@@ -67,9 +67,10 @@ fn with_and_without(runtime: &Runtime, name: &str) -> [Quirks; 2] {
 
 const SIZE: usize = 2 << 20;
 
-/// Creates a mapping at the start of a reservation.
-fn mapped(runtime: &Runtime, quirks: Quirks) -> (Vmm, Address, Handle) {
-    // SAFETY: the tests show the effect of a missing workaround, in a child process if it is undefined behaviour.
+/// Opens a `Vmm`, and maps memory at the start of a reservation.
+fn open_and_map(runtime: &Runtime, quirks: Quirks) -> (Vmm, Address, Handle) {
+    // SAFETY: the tests show the effect of a missing workaround. If the effect is undefined behaviour, only a child process
+    // is affected.
     let options = unsafe { VmmOptions::new().with_exact_quirks(quirks) };
     let vmm = Vmm::open_with(runtime, options).unwrap();
     let gpu = runtime.gpus().next().unwrap().id();
@@ -86,7 +87,7 @@ fn grant(vmm: &Vmm, base: Address) -> Result<(), Error> {
 
 /// Returns whether unmapped and released memory is still mapped at its addresses.
 fn memory_stays_mapped(runtime: &Runtime, quirks: Quirks) -> bool {
-    let (vmm, base, handle) = mapped(runtime, quirks);
+    let (vmm, base, handle) = open_and_map(runtime, quirks);
     grant(&vmm, base).unwrap();
     vmm.unmap(base, SIZE).unwrap();
     vmm.release(handle).unwrap();
@@ -96,7 +97,7 @@ fn memory_stays_mapped(runtime: &Runtime, quirks: Quirks) -> bool {
         let address = |text| usize::from_str_radix(text, 16).unwrap();
         bounds.is_some_and(|(start, end)| address(start) <= base.get() && base.get() < address(end))
     });
-    // Addresses, permissions, offset, device, inode, and the name of the mapped file.
+    // A line has addresses, permissions, offset, device and inode, and the file name if a file is mapped.
     region.expect("the addresses stay reserved").split_whitespace().nth(5).is_some()
 }
 
@@ -127,7 +128,7 @@ fn grant_without_descriptor(path: &OsStr) {
     let runtime = unsafe { Runtime::load_from(path) }.unwrap();
     let [with, without] = with_and_without(&runtime, "grant_without_descriptor_aborts");
     let quirks = if env::var_os(WORKED_AROUND).is_some() { with } else { without };
-    let (vmm, base, _) = mapped(&runtime, quirks);
+    let (vmm, base, _) = open_and_map(&runtime, quirks);
     let limit = Rlimit { current: Some(256), maximum: Some(256) };
     setrlimit(Resource::Nofile, limit).unwrap();
     let files: Vec<_> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();

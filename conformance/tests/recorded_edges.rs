@@ -1,7 +1,7 @@
 //! Compares this library with all 175 verdicts of `data/cuda_h200_edges.tsv`.
 //!
 //! Each recorded call must return the recorded result, or the result in the table of deliberate
-//! differences (`DIFFERENCES`). `ABSENT` lists the calls that cannot be made.
+//! differences (`DIFFERENCES`). `ABSENT` lists the calls that this library's interface cannot express.
 
 mod recorded;
 

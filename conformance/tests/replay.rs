@@ -62,7 +62,7 @@ fn replay_agrees_in_every_generation_and_granule() {
     }
 }
 
-/// With page tables under the library's control, calls have the same results, however late changes take effect.
+/// If the library controls page tables, calls return the recorded results, even if changes take effect late.
 #[test]
 fn replay_agrees_with_page_tables() {
     use PageTableUpdates::{Immediate, Late, NotFlushed};
@@ -92,29 +92,29 @@ fn json_has_the_documented_shape() {
     assert_eq!(json["first"], serde_json::Value::Null);
 }
 
-/// Replays traces with one operation changed. Returns the report, and the operation's trace and index.
+/// Replays traces with one operation changed. Returns the report, and the indexes of the trace and the operation.
 fn replay_changed(change: impl Fn(&mut Call, &mut String) -> bool) -> (ReplayReport, usize, usize) {
     let mut traces = recorded(40);
-    // The first operation that can be changed, after the tenth, in the trace with index 7.
+    // Changes the first suitable operation after the tenth, in the trace with index 7.
     let (index, trace) = (7, &mut traces[7]);
-    let at = (10..trace.ops.len())
-        .find(|&at| {
-            let operation = &mut trace.ops[at];
+    let position = (10..trace.ops.len())
+        .find(|&position| {
+            let operation = &mut trace.ops[position];
             change(&mut operation.call, &mut operation.result)
         })
         .unwrap();
     let config = Config::mi300x(2).with_granule(2 << 20);
-    (replay_on(config, traces).unwrap(), index, at)
+    (replay_on(config, traces).unwrap(), index, position)
 }
 
 /// Replays traces with one operation changed, and checks that only this operation diverges.
 fn check_divergence(change: impl Fn(&mut Call, &mut String) -> bool) -> ReplayReport {
-    let (report, index, at) = replay_changed(change);
+    let (report, index, position) = replay_changed(change);
     let first = report.first.clone().unwrap();
-    assert_eq!((first.trace, first.index), (index, at), "{first}");
+    assert_eq!((first.trace, first.index), (index, position), "{first}");
     assert!(!first.why.is_empty() && first.to_string().contains(&first.why));
     // The rest of the trace is not performed, but the other traces are.
-    assert_eq!((report.divergent, report.not_compared), (1, 79 - at as u64));
+    assert_eq!((report.divergent, report.not_compared), (1, 79 - position as u64));
     assert_eq!(report.operations + report.not_compared, 40 * 80);
     report
 }
@@ -122,11 +122,11 @@ fn check_divergence(change: impl Fn(&mut Call, &mut String) -> bool) -> ReplayRe
 #[test]
 fn replay_finds_changed_verdict() {
     let report = check_divergence(|call, result| {
-        let matches = matches!(call, Call::Release { .. }) && result == "SUCCESS";
-        if matches {
+        let is_suitable = matches!(call, Call::Release { .. }) && result == "SUCCESS";
+        if is_suitable {
             *result = "INVALID_VALUE".into();
         }
-        matches
+        is_suitable
     });
     let first = report.first.unwrap();
     assert_eq!((first.expected.as_str(), first.got.as_str()), ("INVALID_VALUE", "SUCCESS"));
@@ -135,11 +135,11 @@ fn replay_finds_changed_verdict() {
 #[test]
 fn replay_finds_changed_error_name() {
     check_divergence(|call, result| {
-        let matches = matches!(call, Call::SetAccess { .. }) && result == "INVALID_VALUE";
-        if matches {
+        let is_suitable = matches!(call, Call::SetAccess { .. }) && result == "INVALID_VALUE";
+        if is_suitable {
             *result = "OUT_OF_MEMORY".into();
         }
-        matches
+        is_suitable
     });
 }
 
@@ -171,7 +171,7 @@ fn replay_finds_changed_handle() {
 #[test]
 fn rules_excuse_only_their_divergence() {
     // An unmap that splits a mapping is not excused by the rule about holes.
-    let line = |ops: &str| {
+    let trace_of = |ops: &str| {
         let head = r#"{"seed":9,"trace":0,"granule":2097152,"devices":1,"ops":["#;
         serde_json::from_str::<Trace>(&format!("{head}{ops}]}}")).unwrap()
     };
@@ -183,8 +183,7 @@ fn rules_excuse_only_their_divergence() {
         (r#"{"op":"unmap","r":0,"offset":0,"size":2097152,"result":"SUCCESS"}"#, 1),
         (r#"{"op":"unmap","r":0,"offset":0,"size":16777216,"result":"SUCCESS"}"#, 1),
         (r#"{"op":"unmap","r":3,"offset":0,"size":4194304,"result":"SUCCESS"}"#, 1),
-        // The address is in use and the handle is mapped completely, so CUDA does not return
-        // `NOT_SUPPORTED`.
+        // CUDA returns `NOT_SUPPORTED` only for a part of a handle, and this call maps the whole handle.
         (
             r#"{"op":"map","r":0,"offset":0,"size":4194304,"h":0,"handle_offset":0,
                "result":"NOT_SUPPORTED"}"#,
@@ -203,7 +202,7 @@ fn rules_excuse_only_their_divergence() {
         ),
         (r#"{"op":"release","h":7,"result":"INVALID_VALUE"}"#, 0),
     ] {
-        let trace = line(&format!("{start}{end}"));
+        let trace = trace_of(&format!("{start}{end}"));
         let report = replay_on(Config::mi300x(1).with_granule(2 << 20), vec![trace]).unwrap();
         assert_eq!(report.divergent, divergent, "{end}: {report:?}");
     }

@@ -17,14 +17,14 @@ fn conform(config: Config, profile: HipProfile) -> Report {
 }
 
 #[test]
-fn enforced_access_is_detected_with_every_kind_of_update() {
+fn enforcement_cases_pass_with_every_kind_of_update() {
     for updates in ["immediate", "not-flushed", "late"] {
         let config = format!("mi300x,gpus=2,page-tables={updates}");
         let runtime = Runtime::simulated(config.parse().unwrap()).unwrap();
         let variable = format!("{}={config}", peer::CONFIG);
         let this = std::env::current_exe().unwrap();
         let mut peer = vec!["env".into(), variable.into(), this.into_os_string()];
-        // The program of this command is /proc/self/exe, which is `env` here.
+        // Skips the program of this command, /proc/self/exe: `env` would start itself.
         peer.extend(peer::peer_command(peer::PeerRuntime::Simulation).into_iter().skip(1));
         let filters = vec!["access.enforced.*".to_owned()];
         let options = Options {

@@ -13,23 +13,23 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Simulated<const GENERATION: usize> {
     machine: Machine,
-    /// The minor version of AMD's extension, on which some behaviour depends.
+    /// The minor version of AMD's extension. Some behaviour of the simulation depends on it.
     extension: u32,
     granule: u64,
     dmabuf_cpu_mapping: bool,
-    /// How the library and the driver change page tables.
+    /// What changes page tables, and when the changes take effect.
     #[serde(default)]
     page_tables: PageTables,
 }
 
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 enum PageTables {
-    /// The runtime changes them; changes take effect at once.
+    /// The runtime changes page tables, and the changes take effect immediately.
     #[default]
     Runtime,
-    /// The runtime changes them, and the library waits.
+    /// The runtime changes page tables, and the library waits until the changes take effect.
     Barrier(Updates),
-    /// The library changes them.
+    /// The library changes page tables.
     Library(Updates),
 }
 
@@ -119,7 +119,7 @@ impl<const GENERATION: usize> Setup for Simulated<GENERATION> {
     }
 }
 
-/// The number of sequences for each generation: a few seconds without optimisation.
+/// The number of sequences for each generation. They take a few seconds without optimisation.
 const CASES: u32 = 64;
 
 #[test]

@@ -11,7 +11,7 @@ use sequences::Setup;
 use serde::{Deserialize, Serialize};
 use std::sync::OnceLock;
 
-/// AMD's runtime. A process can load only one.
+/// The setup of a sequence on AMD's runtime. The runtime is not a part of it, because a process can load only one.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Amd {
     /// Whether the library changes GPUs' page tables.
@@ -40,7 +40,7 @@ impl Setup for Amd {
     }
 }
 
-/// The number of sequences for each release: a few seconds.
+/// The number of sequences for each release. They take a few seconds.
 const CASES: u32 = 24;
 
 /// Compares library and model, with settings of the emulated driver.
@@ -72,7 +72,7 @@ fn library_matches_model_with_page_tables_in_cpu_mode() {
     check(name, "_cpu_mode", Some("tlb=on,split_bug=on"));
 }
 
-/// SDMA jobs write the entries, so late that only the library's wait can make them take effect.
+/// SDMA jobs write the entries with a delay of ten minutes. Only the library's wait makes the entries take effect earlier.
 #[test]
 fn library_matches_model_with_page_tables_in_sdma_mode() {
     let name = "library_matches_model_with_page_tables_in_sdma_mode";

@@ -12,7 +12,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.every_gpu.uses_its_own",
         "HIP: hipMemSetAccess; hip-tests: hipMemSetAccess_MapPhysChksFromMulDev",
-        "each GPU fills and copies its own memory; a CPU with access reads the same",
+        "each GPU fills and copies its own memory; a CPU with access reads the same contents",
         each_gpu_uses_its_memory,
     ),
     Case::new(
@@ -73,7 +73,7 @@ pub(super) const SHARED: &[Case] = &[Case::new(
     exported_memory_is_shared,
 )];
 
-/// Maps and fills a granule of a GPU's memory, for the GPU and, where possible, the CPU.
+/// Maps and fills a granule of a GPU's memory. The GPU, and the CPU if possible, get access.
 fn map_filled(context: &Context, gpu: AgentId, value: u32) -> Verdict<Address> {
     let at = context.reserve(1)?;
     let memory = context.create_on(gpu, 1)?;
@@ -83,7 +83,7 @@ fn map_filled(context: &Context, gpu: AgentId, value: u32) -> Verdict<Address> {
     Ok(at)
 }
 
-/// Maps memory for each pair of GPUs with peer access. Calls `check` with the memory's address, the owner and the peer.
+/// Maps memory for each pair of an owner and a peer. Calls `check` with the memory's address, the owner and the peer.
 fn each_pair(context: &Context, check: impl Fn(Address, AgentId, AgentId) -> Verdict) -> Verdict {
     context.other_gpu()?;
     for &owner in context.gpus() {
@@ -106,7 +106,7 @@ fn each_pair(context: &Context, check: impl Fn(Address, AgentId, AgentId) -> Ver
     Ok(())
 }
 
-/// Checks the contents with the CPU, if the CPU can access the owner's memory.
+/// Checks the contents with the CPU. Does nothing if the CPU cannot access the owner's memory.
 fn check_by_cpu(context: &Context, owner: AgentId, at: Address, value: u32) -> Verdict {
     if context.cpu_has_access(owner) { context.check_filled(at, 1, value) } else { Ok(()) }
 }
@@ -174,8 +174,8 @@ fn peer_reads(context: &Context) -> Verdict {
 fn peer_writes(context: &Context) -> Verdict {
     each_pair(context, |at, owner, other| {
         context.grant(at, 1, &[other], Access::ReadWrite)?;
-        let from = map_filled(context, other, 0xe400)?;
-        context.vmm().copy(other, at, from, context.granule())?;
+        let source = map_filled(context, other, 0xe400)?;
+        context.vmm().copy(other, at, source, context.granule())?;
         check_by_cpu(context, owner, at, 0xe400)?;
         context.check_through_gpu(owner, at, 1, 0xe400)
     })

@@ -196,11 +196,11 @@ fn invalid_agent_rejects_whole_list(context: &Context) -> Verdict {
 fn rejects_gpu_without_peer_access(context: &Context) -> Verdict {
     let runtime = context.runtime();
     let pairs = context.gpus().iter().flat_map(|&a| context.gpus().iter().map(move |&b| (a, b)));
-    let has_no_access = |&(from, owner): &(AgentId, AgentId)| {
-        runtime.agent(from).is_some_and(|agent| !agent.can_access(owner))
+    let has_no_access = |&(agent, owner): &(AgentId, AgentId)| {
+        runtime.agent(agent).is_some_and(|agent| !agent.can_access(owner))
     };
     let Some((agent, owner)) = pairs.into_iter().find(has_no_access) else {
-        let reason = "every GPU can access every other's memory".to_owned();
+        let reason = "every GPU can access the memory of every other GPU".to_owned();
         return Err(NotPassed::Skipped(reason));
     };
     let at = context.reserve(1)?;

@@ -151,7 +151,7 @@ fn cpu_access_is_revoked_and_granted(context: &Context) -> Verdict {
     let (at, _) = context.mapped(2, 0x4444_4444)?;
     for round in 0..16 {
         context.grant(at, 2, &[context.host()], Access::None)?;
-        // A new reservation inside the range would show that the range has lost addresses.
+        // If the range had lost addresses, a new reservation could get them.
         let other = context.reserve(1)?;
         ensure!(
             other < at || other >= context.granule_at(at, 2),
@@ -203,49 +203,55 @@ fn cpu_crosses_adjacent_mappings(context: &Context) -> Verdict {
 }
 
 fn gpu_copies(context: &Context) -> Verdict {
-    let (from, _) = context.mapped(2, 0x4545_4545)?;
-    let (to, _) = context.mapped(2, 0x4646_4646)?;
-    context.vmm().copy(context.gpu(), to, from, context.granule())?;
-    context.check_contents(to, 1, 0x4545_4545)?;
-    context.check_contents(context.granule_at(to, 1), 1, 0x4646_4646)?;
-    context.check_contents(from, 2, 0x4545_4545)
+    let (source, _) = context.mapped(2, 0x4545_4545)?;
+    let (destination, _) = context.mapped(2, 0x4646_4646)?;
+    context.vmm().copy(context.gpu(), destination, source, context.granule())?;
+    context.check_contents(destination, 1, 0x4545_4545)?;
+    context.check_contents(context.granule_at(destination, 1), 1, 0x4646_4646)?;
+    context.check_contents(source, 2, 0x4545_4545)
 }
 
 fn gpu_needs_access_to_both_sides(context: &Context) -> Verdict {
-    let (from, _) = context.mapped(1, 0x4747_4747)?;
-    let to = context.reserve(1)?;
+    let (granted, _) = context.mapped(1, 0x4747_4747)?;
+    let not_granted = context.reserve(1)?;
     let handle = context.create(1)?;
-    context.map(to, 1, handle)?;
+    context.map(not_granted, 1, handle)?;
     let (vmm, gpu, size) = (context.vmm(), context.gpu(), context.granule());
-    context.expect_invalid_argument(Argument::Destination, || vmm.copy(gpu, to, from, size))?;
-    context.expect_invalid_argument(Argument::Source, || vmm.copy(gpu, from, to, size))?;
-    context.check_contents(from, 1, 0x4747_4747)
+    context.expect_invalid_argument(Argument::Destination, || {
+        vmm.copy(gpu, not_granted, granted, size)
+    })?;
+    context
+        .expect_invalid_argument(Argument::Source, || vmm.copy(gpu, granted, not_granted, size))?;
+    context.check_contents(granted, 1, 0x4747_4747)
 }
 
 fn gpu_with_read_access_cannot_write(context: &Context) -> Verdict {
-    let (from, _) = context.mapped(1, 0x4848_4848)?;
-    let (to, _) = context.mapped(1, 0x4949_4949)?;
+    let (read_only, _) = context.mapped(1, 0x4848_4848)?;
+    let (writable, _) = context.mapped(1, 0x4949_4949)?;
     let (vmm, gpu, size) = (context.vmm(), context.gpu(), context.granule());
-    context.grant(from, 1, &[gpu], Access::Read)?;
-    context.expect_invalid_argument(Argument::Destination, || vmm.copy(gpu, from, to, size))?;
-    context.expect_invalid_argument(Argument::Address, || vmm.fill(from, 1, size))?;
-    vmm.copy(gpu, to, from, size)?;
-    context.check_contents(to, 1, 0x4848_4848)
+    context.grant(read_only, 1, &[gpu], Access::Read)?;
+    context.expect_invalid_argument(Argument::Destination, || {
+        vmm.copy(gpu, read_only, writable, size)
+    })?;
+    context.expect_invalid_argument(Argument::Address, || vmm.fill(read_only, 1, size))?;
+    vmm.copy(gpu, writable, read_only, size)?;
+    context.check_contents(writable, 1, 0x4848_4848)
 }
 
 fn gpu_cannot_cross_mapping_end(context: &Context) -> Verdict {
     let (vmm, gpu, size) = (context.vmm(), context.gpu(), context.granule());
-    let (from, _) = context.mapped(2, 0x4f4f_4f4f)?;
-    let to = context.reserve(2)?;
+    let (long, _) = context.mapped(2, 0x4f4f_4f4f)?;
+    let short = context.reserve(2)?;
     let handle = context.create(1)?;
-    context.map(to, 1, handle)?;
-    context.grant(to, 1, &context.default_agents(), Access::ReadWrite)?;
-    context.fill(to, 1, 0x5050_5050)?;
-    context.expect_invalid_argument(Argument::Destination, || vmm.copy(gpu, to, from, 2 * size))?;
-    context.expect_invalid_argument(Argument::Source, || vmm.copy(gpu, from, to, 2 * size))?;
-    context.expect_invalid_argument(Argument::Address, || vmm.fill(to, 1, 2 * size))?;
-    context.check_contents(from, 2, 0x4f4f_4f4f)?;
-    context.check_contents(to, 1, 0x5050_5050)
+    context.map(short, 1, handle)?;
+    context.grant(short, 1, &context.default_agents(), Access::ReadWrite)?;
+    context.fill(short, 1, 0x5050_5050)?;
+    context
+        .expect_invalid_argument(Argument::Destination, || vmm.copy(gpu, short, long, 2 * size))?;
+    context.expect_invalid_argument(Argument::Source, || vmm.copy(gpu, long, short, 2 * size))?;
+    context.expect_invalid_argument(Argument::Address, || vmm.fill(short, 1, 2 * size))?;
+    context.check_contents(long, 2, 0x4f4f_4f4f)?;
+    context.check_contents(short, 1, 0x5050_5050)
 }
 
 fn rejects_invented_agent(context: &Context) -> Verdict {

@@ -1,4 +1,4 @@
-//! Areas behave like the areas for HIP of AML, Argonne's memory library (`aml/area/hip.h`).
+//! Areas behave like AML's areas for HIP (`aml/area/hip.h`). AML is Argonne's memory library.
 
 use crate::case::{Case, Verdict, ensure, ensure_bytes, ensure_eq};
 use crate::{Context, NotPassed};
@@ -21,7 +21,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "area.mmap.host_memory",
         "AML: AML_AREA_HIP_FLAG_ALLOC_HOST",
-        "HOST is host memory, which the device can access with or without MAPPED",
+        "HOST allocates host memory; the device can access it with or without MAPPED",
         host_is_host_memory,
     ),
     Case::new(
@@ -39,13 +39,13 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "area.mmap.existing_memory",
         "AML: AML_AREA_HIP_FLAG_ALLOC_MAPPED without ALLOC_HOST, hipHostRegister",
-        "the program's own memory is mapped, and holds what the device writes",
+        "the program's own memory is mapped, and the device reads and writes it",
         maps_existing_memory,
     ),
     Case::new(
         "area.mmap.another_device",
         "AML: struct aml_area_hip_mmap_options",
-        "mmap can choose a device other than the area's, also device 0",
+        "mmap can choose a device other than the area's, including device 0",
         mmap_chooses_device,
     ),
     Case::new(
@@ -93,7 +93,7 @@ pub(super) fn mmap<'a>(area: &Area, size: usize, host: &'a mut [u8]) -> Verdict<
     }
 }
 
-/// Writes bytes and checks that they are read back: all of small memory, both ends of large memory.
+/// Writes bytes and checks that they are read back: 8 KiB at each end, or all of smaller memory.
 fn write_and_check(memory: &AreaMemory<'_>, seed: usize) -> Verdict {
     let size = memory.size();
     let part = size.min(8192);
@@ -177,9 +177,9 @@ fn check_device_reads(context: &Context, memory: &AreaMemory<'_>) -> Verdict {
 }
 
 fn unified_has_one_address(context: &Context) -> Verdict {
-    let others = [AreaFlags::DEFAULT, AreaFlags::HOST, AreaFlags::MAPPED];
+    let other_flags = [AreaFlags::DEFAULT, AreaFlags::HOST, AreaFlags::MAPPED];
     let host_and_mapped = AreaFlags::HOST | AreaFlags::MAPPED;
-    for flags in others.into_iter().chain([host_and_mapped]) {
+    for flags in other_flags.into_iter().chain([host_and_mapped]) {
         let memory = mmap(&area(context, AreaFlags::UNIFIED | flags)?, 100, &mut [])?;
         let is_on_device = context.cpu_has_access(context.gpu());
         let backing = if is_on_device { Backing::Virtual } else { Backing::Pool };
@@ -188,7 +188,7 @@ fn unified_has_one_address(context: &Context) -> Verdict {
         check_access(context, &memory, &[context.gpu()], true)?;
         write_and_check(&memory, 4)?;
         if is_on_device {
-            // Reads with the CPU's loads.
+            // Compares the area's `read` with loads by the CPU.
             let (mut expected, mut found) = ([0; 100], [1; 100]);
             memory.read(0, &mut expected)?;
             context.vmm().read(memory.address(), &mut found)?;
@@ -295,13 +295,13 @@ fn copies_between_all_flags(context: &Context) -> Verdict {
         write_and_check(&memory, seed)?;
         let mut expected = vec![0; 3000];
         memory.read(0, &mut expected)?;
-        for others in flag_combinations() {
+        for other_flags in flag_combinations() {
             let mut host_memory = vec![0; 3000];
-            let other = mmap(&area(context, others)?, 3000, &mut host_memory)?;
+            let other = mmap(&area(context, other_flags)?, 3000, &mut host_memory)?;
             other.copy(10, &memory, 1000, 2000)?;
             let mut found = vec![0; 2000];
             other.read(10, &mut found)?;
-            ensure_bytes!(found, expected[1000..], "from {flags} to {others}");
+            ensure_bytes!(found, expected[1000..], "from {flags} to {other_flags}");
         }
     }
     Ok(())

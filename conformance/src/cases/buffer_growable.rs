@@ -17,7 +17,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "buffer.growable.size_is_what_was_asked",
         "documentation: GrowableBuffer::size, mapped",
-        "the size is exact to the byte, the memory a multiple of the step",
+        "the size is exact to the byte; the size of the mapped memory is a multiple of the step",
         size_is_exact,
     ),
     Case::new(
@@ -210,20 +210,20 @@ fn rejects_access_beyond_end(context: &Context) -> Verdict {
     let mut buffer = growable(context, 2)?;
     let size = context.granule() - 8;
     buffer.grow(size)?;
-    let check_beyond = |error: Error| {
+    let check_out_of_bounds = |error: Error| {
         let problem = error.problem();
-        let is_beyond =
+        let is_out_of_bounds =
             matches!(problem, Some(Problem::OutOfBounds { .. } | Problem::TooLarge { .. }));
-        ensure!(is_beyond, "{error}");
+        ensure!(is_out_of_bounds, "{error}");
         Ok(())
     };
     let expected = HipError::InvalidValue;
     for offset in [size - 3, size, usize::MAX] {
-        check_beyond(context.expect_error(expected, || buffer.read(offset, &mut [0; 4]))?)?;
-        check_beyond(context.expect_error(expected, || buffer.write(offset, &[0; 4]))?)?;
+        check_out_of_bounds(context.expect_error(expected, || buffer.read(offset, &mut [0; 4]))?)?;
+        check_out_of_bounds(context.expect_error(expected, || buffer.write(offset, &[0; 4]))?)?;
     }
-    check_beyond(context.expect_error(expected, || buffer.fill(size - 4, 0, 8))?)?;
-    check_beyond(context.expect_error(expected, || buffer.shrink(size + 1))?)
+    check_out_of_bounds(context.expect_error(expected, || buffer.fill(size - 4, 0, 8))?)?;
+    check_out_of_bounds(context.expect_error(expected, || buffer.shrink(size + 1))?)
 }
 
 fn rejects_zero_capacity(context: &Context) -> Verdict {

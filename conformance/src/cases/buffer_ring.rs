@@ -11,7 +11,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "buffer.ring.no_seam",
         "reference 6.2 #25: the same memory at two addresses",
-        "bytes that the CPU writes past the end are at the beginning, in every mapping",
+        "bytes that the CPU writes past the end appear at the beginning, in every mapping",
         writes_continue_at_start,
     ),
     Case::new(
@@ -52,6 +52,7 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
+/// Creates a ring of one granule that is mapped `times` times, for the first GPU and the CPU.
 fn ring(context: &Context, times: usize) -> Verdict<RingBuffer> {
     let (size, properties) = (context.granule(), context.properties());
     let ring = RingBuffer::create(context.vmm(), size, times, &properties)?;
@@ -98,13 +99,13 @@ fn gpus_copy_past_end(context: &Context) -> Verdict {
             continue;
         }
         ring.grant(&[gpu], Access::ReadWrite)?;
-        let to = context.reserve(1)?;
+        let copy = context.reserve(1)?;
         let memory = context.create_on(gpu, 1)?;
-        context.map(to, 1, memory)?;
-        context.grant(to, 1, &context.agents_of(gpu), Access::ReadWrite)?;
-        context.vmm().copy(gpu, to, ring.address_of(start), ring.size())?;
+        context.map(copy, 1, memory)?;
+        context.grant(copy, 1, &context.agents_of(gpu), Access::ReadWrite)?;
+        context.vmm().copy(gpu, copy, ring.address_of(start), ring.size())?;
         let mut found = vec![0; ring.size()];
-        context.vmm().read(to, &mut found)?;
+        context.vmm().read(copy, &mut found)?;
         ensure_bytes!(found, pattern, "the bytes that GPU {gpu} copied");
     }
     Ok(())
@@ -157,15 +158,15 @@ fn rejects_more_than_size(context: &Context) -> Verdict {
 
 fn rejects_invalid_rings(context: &Context) -> Verdict {
     for times in [0, 1] {
-        let map = || {
+        let create = || {
             let (size, properties) = (context.granule(), context.properties());
             RingBuffer::create(context.vmm(), size, times, &properties).map(|_| ())
         };
-        let error = context.expect_error(HipError::InvalidValue, map)?;
+        let error = context.expect_error(HipError::InvalidValue, create)?;
         ensure_eq!(error.problem(), Some(Problem::TooFewTimes), "the error");
     }
     let empty = RingBuffer::create(context.vmm(), 0, 2, &context.properties());
-    ensure!(empty.is_err(), "a ring of size 0 was mapped");
+    ensure!(empty.is_err(), "a ring of size 0 was created");
     Ok(())
 }
 

@@ -1,6 +1,5 @@
-//! A GPU's page table permits exactly the granted access, and none after the access or the memory was taken away. The
-//! access that the library has recorded is not tested here. A second process makes each access, because AMD's runtime
-//! aborts after a fault.
+//! A GPU's page table permits exactly the granted access, and none after the access was revoked or the memory unmapped.
+//! A second process makes each access, because a process cannot continue after a GPU fault.
 
 use super::sharing;
 use crate::case::{Case, NotPassed, Verdict, ensure, ensure_bytes};
@@ -94,7 +93,7 @@ enum User {
     Owner,
     /// Another GPU.
     OtherGpu,
-    /// The first GPU, in another process than the one that created the memory.
+    /// The first GPU, in a process that imported the memory.
     Importer,
 }
 
@@ -144,9 +143,9 @@ fn check_permissions(context: &Context, user: User, engine: &str) -> Verdict {
             Some(process) => process,
             none => none.insert(context.peer_with("HSA_ENABLE_SDMA", engine)?),
         };
-        let end = process.access(&access)?;
+        let outcome = process.access(&access)?;
         let verb = if writes { "writes" } else { "reads" };
-        check(end, permitted, &format!("GPU {gpu} {verb} with access \"{granted}\""))?;
+        check(outcome, permitted, &format!("GPU {gpu} {verb} with access \"{granted}\""))?;
         if !permitted {
             second_process = None;
             if let Some(at) = shared {
@@ -173,7 +172,7 @@ fn check_taken_away(context: &Context, taken_by: TakenBy) -> Verdict {
     Ok(())
 }
 
-/// The number of parts of a handle; each is a granule, and contains its number.
+/// The number of parts of a handle. Each part is one granule, filled with the part's number.
 const PARTS: usize = 4;
 
 /// Maps every range of parts, and then single parts in another order, one of them twice.
@@ -217,9 +216,9 @@ fn maps_every_offset(context: &Context) -> Verdict {
 }
 
 /// Checks that a permitted access has succeeded, or that a forbidden access has faulted inside the accessed range.
-fn check(end: Accessed, permitted: bool, what: &str) -> Verdict {
-    match end {
-        Accessed::Yes => ensure!(permitted, "{what}: no fault"),
+fn check(outcome: Accessed, permitted: bool, what: &str) -> Verdict {
+    match outcome {
+        Accessed::Completed => ensure!(permitted, "{what}: no fault"),
         Accessed::Faulted { begin, size, at } => {
             ensure!(!permitted, "{what}: a fault at {at:#x}");
             let range = begin..begin + size as u64;

@@ -146,8 +146,8 @@ fn fails_without_descriptors(context: &Context) -> Verdict {
         return Err(NotPassed::Skipped(reason.to_owned()));
     }
     let (at, handle) = create_filled(context, 1, 0xb0b0_b0b0)?;
-    // Lower the limit, because `ulimit -n` can allow a million descriptors. On a busy machine, the kernel
-    // needs half a minute to open 20,000.
+    // The usual limit can be a million descriptors. To open 20,000 files already takes half a minute on a busy
+    // machine.
     let limit = DescriptorLimit::lower()?;
     let mut files = Vec::new();
     while let Ok(file) = File::open("/dev/null") {
@@ -172,8 +172,8 @@ struct DescriptorLimit {
 
 impl DescriptorLimit {
     fn lower() -> Result<Self, NotPassed> {
-        // The lowest free number, at least 8. With a lower limit, the standard library would fail with
-        // another error when it duplicates a descriptor.
+        // The lowest free number, but at least 8. With a lower limit, the standard library returns another
+        // error when it duplicates a descriptor.
         let next = File::open("/dev/null")?.as_raw_fd().unsigned_abs().max(8);
         let previous = getrlimit(Resource::Nofile);
         let limit = Rlimit { current: Some(u64::from(next) + 2), ..previous };

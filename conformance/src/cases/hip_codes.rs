@@ -133,14 +133,14 @@ fn reserve_codes(context: &Context) -> Verdict {
 
 fn free_codes(context: &Context) -> Verdict {
     let granule = context.granule();
-    let foreign = context.reserve(1)?;
+    let reserved_by_other_vmm = context.reserve(1)?;
     check_codes(
         context,
         &[
             ("null", &|vmm| vmm.address_free(Address::NULL, granule), INVALID_VALUE),
             (
                 "an address that is not reserved",
-                &|vmm| vmm.address_free(foreign, granule),
+                &|vmm| vmm.address_free(reserved_by_other_vmm, granule),
                 INVALID_VALUE,
             ),
         ],
@@ -159,7 +159,7 @@ fn free_codes(context: &Context) -> Verdict {
     Ok(())
 }
 
-/// Reserves and maps a granule.
+/// Reserves a granule of addresses, and maps new memory there.
 fn map_one_granule(context: &Context, vmm: &Vmm) -> Verdict<(Address, Handle)> {
     let granule = context.granule();
     let at = vmm.address_reserve(granule, 0, None)?;
@@ -191,8 +191,8 @@ fn create_codes(context: &Context) -> Verdict {
 }
 
 fn release_and_retain_codes(context: &Context) -> Verdict {
-    let (at, foreign) = context.mapped(1, 0)?;
-    let handles = [Handle::from_bits(0), Handle::from_bits(0x4711), foreign];
+    let (at, handle_of_other_vmm) = context.mapped(1, 0)?;
+    let handles = [Handle::from_bits(0), Handle::from_bits(0x4711), handle_of_other_vmm];
     for handle in handles {
         check_codes(
             context,
@@ -274,7 +274,7 @@ fn access_codes(context: &Context) -> Verdict {
             ("size 0", at, 0, &valid),
             ("a part of a mapping", at, granule / 2, &valid),
             ("a size larger than the mapping", at, 2 * granule, &valid),
-            ("no list", at, granule, &[]),
+            ("an empty list", at, granule, &[]),
             ("an invented device", at, granule, &list(context.invented_agent())),
         ] {
             let found = vmm.set_access(address, size, list).map_err(code);
@@ -330,7 +330,7 @@ fn export_and_import_codes(context: &Context) -> Verdict {
             ensure_eq!(found.map_err(code), Err(1), "exporting {description} in {profile}");
         }
         let win32 = vmm.import_from_shareable_handle(&file, HandleType::WIN32);
-        ensure_eq!(win32.map_err(code), Err(801), "importing a handle of Windows in {profile}");
+        ensure_eq!(win32.map_err(code), Err(801), "importing a Windows handle in {profile}");
     }
     Ok(())
 }

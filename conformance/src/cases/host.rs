@@ -28,14 +28,14 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-fn on_host() -> AllocationProperties {
+fn host_properties() -> AllocationProperties {
     AllocationProperties::at(Location::Host).shareable_as(FD)
 }
 
-/// Creates a granule of memory of the host. Skips the case if neither the runtime nor the driver
-/// allocates it.
+/// Creates a granule of host memory. Skips the case if neither the runtime nor the driver can allocate
+/// it.
 fn create(context: &Context) -> Verdict<Handle> {
-    match context.vmm().create(context.granule(), &on_host()) {
+    match context.vmm().create(context.granule(), &host_properties()) {
         Ok(handle) => Ok(context.keep(handle)),
         Err(error) => match error.kind() {
             ErrorKind::NotSupported(Feature::HostMemory(_)) => {
@@ -49,7 +49,7 @@ fn create(context: &Context) -> Verdict<Handle> {
 fn is_shared_by_all_agents(context: &Context) -> Verdict {
     let (vmm, granule) = (context.vmm(), context.granule());
     let (at, handle) = (context.reserve(1)?, create(context)?);
-    ensure_eq!(vmm.allocation_properties(handle)?, on_host(), "the properties");
+    ensure_eq!(vmm.allocation_properties(handle)?, host_properties(), "the properties");
     context.map(at, 1, handle)?;
     let agents: Vec<_> = context.gpus().iter().copied().chain([context.host()]).collect();
     context.grant(at, 1, &agents, Access::ReadWrite)?;

@@ -145,8 +145,8 @@ fn descriptor_stays_open(context: &Context) -> Verdict {
     let at = map_for_users(context, first, 1)?;
     context.vmm().unmap(at, context.granule())?;
     context.vmm().release(first)?;
-    let open = std::fs::exists(format!("/proc/self/fd/{}", descriptor.as_raw_fd()))?;
-    ensure!(open, "the descriptor was closed");
+    let is_open = std::fs::exists(format!("/proc/self/fd/{}", descriptor.as_raw_fd()))?;
+    ensure!(is_open, "the descriptor was closed");
     let second = import(context, &descriptor)?;
     let imported_at = map_for_users(context, second, 1)?;
     context.check_contents(imported_at, 1, 0xa9a9_a9a9)
@@ -245,8 +245,8 @@ fn grants_peer_after_owner(context: &Context) -> Verdict {
     context.check_contents(imported_at, 2, 0xb7b7_b7b7)
 }
 
-/// Creates an anonymous file of one granule, which is not GPU memory. The file is sealed, because the library itself
-/// rejects a file that can shrink.
+/// Creates an anonymous file of one granule, which is not GPU memory. Seals the file
+/// against shrinking: the library itself rejects other files, and would not call the runtime.
 fn plain_file(context: &Context) -> Verdict<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = File::from(memfd_create("hsa-vmm no memory", flags).map_err(io::Error::from)?);

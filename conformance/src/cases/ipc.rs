@@ -1,5 +1,5 @@
 //! IPC handles of pool memory: the cases that one process can test. `ipc_two` has the cases for two
-//! processes; the library's tests (`tests/ipc`) have more.
+//! processes, and the library's tests (`tests/ipc`) have more cases.
 
 use crate::case::{Case, Verdict, ensure, ensure_bytes, ensure_eq};
 use crate::context::offset;
@@ -14,7 +14,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "ipc.get.layout",
         "HIP: hipIpcMemHandle_t; reference 4.1",
-        "a handle has HIP's 64 bytes: size at 32, offset at 40, the process at 48",
+        "a handle has HIP's layout: 64 bytes, with the size at 32, the offset at 40 and the process at 48",
         handle_has_hip_layout,
     ),
     Case::new(
@@ -32,7 +32,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "ipc.get.reused_memory",
         "hip-tests: hipIpcGetMemHandle_Positive_Unique_Handles_Reused_Memory",
-        "memory allocated at the address of freed exported memory has another handle",
+        "if exported memory is freed, new memory at the same address has another handle",
         reused_address_has_new_handle,
     ),
     Case::new(
@@ -154,7 +154,7 @@ pub(super) fn expect_error<T: fmt::Debug>(
     }
 }
 
-/// Checks that a call failed with `hipErrorInvalidValue` because of a problem.
+/// Checks that a call failed with `hipErrorInvalidValue`, and that the error reports `problem`.
 fn expect_problem<T: fmt::Debug>(
     context: &Context,
     problem: Problem,
@@ -199,6 +199,7 @@ fn reused_address_has_new_handle(context: &Context) -> Verdict {
     let first = allocate(context)?;
     let (address, old) = (first.address(), get_handle(&ipc, first.address())?);
     drop(first);
+    // Keeps allocations at other addresses, so that the next one gets another address.
     let mut others = Vec::new();
     for _ in 0..16 {
         let next = allocate(context)?;
@@ -289,9 +290,9 @@ fn rejects_zeros(context: &Context) -> Verdict {
 
 fn rejects_offset_beyond_end(context: &Context) -> Verdict {
     let (memory, ipc) = (allocate(context)?, ipc(context)?);
-    for beyond in [SIZE as u64, u64::MAX] {
+    for invalid_offset in [SIZE as u64, u64::MAX] {
         let handle = changed_handle(&ipc, &memory, |bytes| {
-            bytes[40..48].copy_from_slice(&beyond.to_le_bytes());
+            bytes[40..48].copy_from_slice(&invalid_offset.to_le_bytes());
         })?;
         let problem = Problem::OutOfBounds { size: 1, end: SIZE };
         expect_problem(context, problem, ipc.open_mem_handle(&handle, 0))?;

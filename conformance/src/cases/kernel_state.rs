@@ -54,11 +54,10 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-/// The size of allocations whose effect on available memory is measured: more than a driver's
-/// rounding.
+/// The size of the test allocations. It is larger than a driver's rounding of available memory.
 const ALLOCATION: usize = 8 << 20;
 const ROUNDS: usize = 8;
-/// The kernel's options without which amdgpu moves memory that two GPUs use.
+/// The kernel's build options that keep memory in VRAM when two GPUs use the memory.
 const REQUIRED_OPTIONS: [&str; 2] = [MOVE_NOTIFY, P2PDMA];
 
 fn available(context: &Context, gpu: AgentId) -> Verdict<usize> {
@@ -85,7 +84,8 @@ fn available_memory_is_counted(context: &Context) -> Verdict {
         let handle = context.create(granules_for(context, ALLOCATION))?;
         remaining = available(context, gpu)?;
         context.vmm().release(handle)?;
-        // Rejects a runtime that counts only half of each allocation.
+        // Three quarters: other processes may free some memory meanwhile. A runtime that counts only half of each
+        // allocation fails.
         if remaining + ALLOCATION / 4 * 3 <= before {
             return Ok(());
         }
@@ -261,25 +261,25 @@ fn memory_stays_in_vram(context: &Context) -> Verdict {
     let (owner, peer) = (context.gpu(), context.other_gpu()?);
     let count = granules_for(context, ALLOCATION);
     let size = count * context.granule();
-    let without = placement(context, owner)?;
+    let before_allocation = placement(context, owner)?;
     let at = context.reserve(count)?;
     let handle = context.create_on(owner, count)?;
     context.map(at, count, handle)?;
     context.grant(at, count, &[owner], Access::ReadWrite)?;
-    let before = placement(context, owner)?;
-    if before.vram < without.vram + size / 4 * 3 {
+    let before_grant = placement(context, owner)?;
+    if before_grant.vram < before_allocation.vram + size / 4 * 3 {
         let reason = "the driver does not report the memory of handles (fdinfo)";
         return Err(NotPassed::Skipped(reason.to_owned()));
     }
     context.grant(at, count, &[peer], Access::ReadWrite)?;
-    let after = placement(context, owner)?;
-    if after.vram + size / 4 * 3 > before.vram {
+    let after_grant = placement(context, owner)?;
+    if after_grant.vram + size / 4 * 3 > before_grant.vram {
         return Ok(());
     }
     let moved = format!(
-        "granting {peer} access has moved {} bytes of {owner}'s VRAM to system memory (to which {} bytes were added)",
-        before.vram - after.vram,
-        after.system.saturating_sub(before.system)
+        "granting {peer} access has moved {} bytes out of {owner}'s VRAM, and system memory has {} bytes more",
+        before_grant.vram - after_grant.vram,
+        after_grant.system.saturating_sub(before_grant.system)
     );
     let kernel = KernelConfiguration::read();
     let missing: Vec<_> =
@@ -292,7 +292,7 @@ fn memory_stays_in_vram(context: &Context) -> Verdict {
 fn page_table_is_cleared(context: &Context) -> Verdict {
     let gpu = context.gpu();
     let (at, handle) = context.mapped(2, 0x5454_5454)?;
-    // A driver drops the whole table with the last mapping of the memory, so keep another mapping.
+    // Keeps another mapping: without it, the driver would remove all entries of the memory at once.
     let alias = context.reserve(2)?;
     context.map(alias, 2, handle)?;
     context.grant(alias, 2, &[gpu], Access::ReadWrite)?;

@@ -20,7 +20,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "map.memory.part_of_a_handle",
         "hip-tests: hipMemMap_MapPartialPhysicalMem; reference 6.2 #19",
-        "a size smaller than the handle's maps the first part",
+        "a size smaller than the handle's size maps the beginning of the memory",
         maps_part_of_handle,
     ),
     Case::new(
@@ -141,8 +141,8 @@ fn maps_part_of_reservation(context: &Context) -> Verdict {
     Ok(())
 }
 
-/// Maps one handle `count` times, in one reservation or in separate ones. Checks that each mapping shows what is
-/// written through every other.
+/// Maps one handle `count` times, in one reservation or in separate ones. Checks that data written through any
+/// mapping is read through every other mapping.
 fn maps_aliases(context: &Context, count: usize, one_reservation: bool) -> Verdict {
     let handle = context.create(1)?;
     let base = if one_reservation { Some(context.reserve(count)?) } else { None };

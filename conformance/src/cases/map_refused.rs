@@ -198,16 +198,17 @@ fn reserve_adjacent(context: &Context, size: usize) -> Result<Option<Address>, c
     Ok(None)
 }
 
-/// Maps granules 1 and 2 of a reservation of four, and checks that map rejects an overlapping range.
+/// Maps granules 1 and 2 of a reservation of four, and checks that map rejects an overlapping range. `start` is in
+/// granules.
 fn rejects_overlap(context: &Context, start: usize, granules: usize) -> Verdict {
     let at = context.reserve(4)?;
     let mapping = context.granule_at(at, 1);
-    let (mapped, new) = (context.create(2)?, context.create(4)?);
-    context.map(mapping, 2, mapped)?;
+    let (mapped_handle, new_handle) = (context.create(2)?, context.create(4)?);
+    context.map(mapping, 2, mapped_handle)?;
     context.grant(mapping, 2, &context.default_agents(), hsa_vmm::Access::ReadWrite)?;
     context.fill(mapping, 2, 0x2121_2121)?;
     let size = granules * context.granule();
-    let map = || context.vmm().map(context.granule_at(at, start), size, 0, new);
+    let map = || context.vmm().map(context.granule_at(at, start), size, 0, new_handle);
     let error = context.expect_error(HipError::InvalidValue, map)?;
     ensure_eq!(error.problem(), Some(Problem::AlreadyMapped(mapping)), "{error}");
     context.check_contents(mapping, 2, 0x2121_2121)

@@ -1,4 +1,8 @@
 //! The cases, one file for each subject.
+//!
+//! Sources have these forms: `HIP: FUNCTION` is HIP's documentation; `hip-tests: TEST` is a test of hip-tests;
+//! `recorded: cuda_h200_edges NAME` is a line of `data/cuda_h200_edges.tsv`. `reference` is a document outside this
+//! repository; `tests/edges` has the table of its section 6.2, whose rows have numbers such as `#19`.
 
 mod access;
 mod access_pairs;
@@ -81,7 +85,7 @@ pub fn cases() -> Vec<&'static Case> {
     .into_iter()
     .flatten()
     .collect();
-    // Some files contain cases of several areas.
+    // Some files contain cases of several areas; an area is the first word of a name.
     let mut areas: Vec<&str> = Vec::new();
     for case in &cases {
         if !areas.contains(&case.area()) {
@@ -99,8 +103,8 @@ mod tests {
     #[test]
     fn cases_are_grouped_by_area() {
         let cases = super::cases();
-        let runs: Vec<_> = cases.chunk_by(|case, next| case.area() == next.area()).collect();
-        let areas: BTreeSet<_> = runs.iter().map(|run| run[0].area()).collect();
-        assert_eq!(areas.len(), runs.len());
+        let groups: Vec<_> = cases.chunk_by(|case, next| case.area() == next.area()).collect();
+        let areas: BTreeSet<_> = groups.iter().map(|group| group[0].area()).collect();
+        assert_eq!(areas.len(), groups.len());
     }
 }

@@ -14,7 +14,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::of_runtime(
         "pool.handles.not_on_cpus",
-        "HSA: hsa_amd_vmem_handle_create, of CPUs only since ROCm 10",
+        "HSA: hsa_amd_vmem_handle_create, which accepts pools of CPUs since ROCm 10",
         "no pool of a CPU is available for handles",
         cpus_have_no_pool,
     ),

@@ -70,11 +70,11 @@ fn holds_written_data(context: &Context) -> Verdict {
             memory.write(0, &written)?;
             let mut read = vec![0; size];
             memory.read(0, &mut read)?;
-            let by = if agent == context.host() { "the CPU" } else { copy_engine() };
+            let engine = if agent == context.host() { "the CPU" } else { copy_engine() };
             ensure_bytes!(
                 read,
                 written,
-                "{size} bytes of {agent} do not hold what was written (by {by}, read by {by})"
+                "{size} bytes of {agent} do not hold what was written (written and read by {engine})"
             );
         }
     }
@@ -88,17 +88,17 @@ fn fills_part(context: &Context) -> Verdict {
     let mut bytes = vec![0; 3 << 20];
     let mut expected = vec![1; 3 << 20];
     memory.read(0, &mut bytes)?;
-    ensure_bytes!(bytes, expected, "memory of {gpu} after a fill by it ({engine})");
+    ensure_bytes!(bytes, expected, "memory of {gpu}, filled by this GPU ({engine})");
     memory.fill(4096, 0x0202_0202, 1 << 20)?;
     memory.read(0, &mut bytes)?;
     let part = 4096..4096 + (1 << 20);
     ensure_bytes!(
         bytes[part.clone()],
         vec![2; 1 << 20],
-        "the part of memory of {gpu} that it filled again ({engine})"
+        "the part of memory of {gpu} that this GPU filled again ({engine})"
     );
     expected[part].fill(2);
-    ensure_bytes!(bytes, expected, "memory of {gpu} after a fill of a part of it ({engine})");
+    ensure_bytes!(bytes, expected, "memory of {gpu}, partly filled again by this GPU ({engine})");
     Ok(())
 }
 
@@ -109,7 +109,7 @@ fn is_filled_by_runtime(context: &Context) -> Verdict {
         let memory = PoolMemory::allocate(context.runtime(), gpu, 6 * PAGE)?;
         memory.write(0, &[0x11; 6 * PAGE])?;
         let start = crate::context::offset(memory.address(), PAGE);
-        // SAFETY: four pages of the memory, which this thread alone uses.
+        // SAFETY: the range is four of the memory's six pages; only this thread uses the memory.
         unsafe { raw.fill(start, 0x8765_4321, PAGE) }.map_err(NotPassed::Failed)?;
         let mut found = vec![0; 6 * PAGE];
         memory.read(0, &mut found)?;
@@ -123,17 +123,17 @@ fn is_filled_by_runtime(context: &Context) -> Verdict {
 
 fn copies_between_gpus(context: &Context) -> Verdict {
     let other = context.other_gpu()?;
-    let to = allocate(context, 8192)?;
-    let from = PoolMemory::allocate(context.runtime(), other, 8192)?;
-    from.fill(0, 0x5a5a_5a5a, 8192)?;
-    to.fill(0, 0, 8192)?;
-    let call_result = to.copy(0, &from, 4096, 4096);
+    let destination = allocate(context, 8192)?;
+    let source = PoolMemory::allocate(context.runtime(), other, 8192)?;
+    source.fill(0, 0x5a5a_5a5a, 8192)?;
+    destination.fill(0, 0, 8192)?;
+    let call_result = destination.copy(0, &source, 4096, 4096);
     let problem = call_result.as_ref().err().and_then(Error::problem);
     ensure_eq!(problem, Some(Problem::NotAllowed(context.gpu())), "{call_result:?}");
-    from.allow(&[context.gpu()])?;
-    to.copy(0, &from, 4096, 4096)?;
+    source.allow(&[context.gpu()])?;
+    destination.copy(0, &source, 4096, 4096)?;
     let mut bytes = [0; 8192];
-    to.read(0, &mut bytes)?;
+    destination.read(0, &mut bytes)?;
     let mut expected = [0; 8192];
     expected[..4096].fill(0x5a);
     let (gpu, engine) = (context.gpu(), copy_engine());

@@ -18,8 +18,8 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "share.range.one_handle",
         "CUDA: cuMemGetHandleForAddressRange",
-        "adjacent mappings are one segment exactly if they map one handle continuously",
-        joins_neighbours,
+        "adjacent mappings are one segment if and only if they map consecutive parts of one handle",
+        joins_consecutive_parts,
     ),
     Case::new(
         "share.range.outlives_mapping",
@@ -101,10 +101,10 @@ fn has_bytes_of_range(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn joins_neighbours(context: &Context) -> Verdict {
+fn joins_consecutive_parts(context: &Context) -> Verdict {
     let (vmm, granule) = (context.vmm(), context.granule());
     let (at, handle) = (context.reserve(3)?, context.create(2)?);
-    // The start of the memory, its second half if mappings can have an offset, and its start again.
+    // Maps the first half of the memory, the second half if mappings can have an offset, and the first half again.
     let offsets = if vmm.can_map_offsets() { [0, 1, 0] } else { [0; 3] };
     for (number, offset) in offsets.into_iter().enumerate() {
         vmm.map(context.granule_at(at, number), granule, offset * granule, handle)?;
@@ -172,8 +172,8 @@ fn rejects_hole(context: &Context) -> Verdict {
 }
 
 fn rejects_other_addresses(context: &Context) -> Verdict {
-    let own = vec![0_u8; 8192];
-    let export = || context.vmm().export_address_range(Address::new(own.as_ptr().addr()), 4096);
+    let heap = vec![0_u8; 8192];
+    let export = || context.vmm().export_address_range(Address::new(heap.as_ptr().addr()), 4096);
     context.expect_invalid_argument(Argument::Address, export)
 }
 

@@ -54,7 +54,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "reserve.alignment.below_the_granule",
         "hip-tests: hipMemAddressReserve_AlignmentTest; reference 6.2 #4",
-        "smaller powers of two are accepted as alignment, and the memory can be used",
+        "powers of two below the granule are accepted as alignment, and the addresses can be used",
         accepts_small_alignment,
     ),
     Case::new(
@@ -72,7 +72,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "reserve.hint.free",
         "recorded: cuda_h200_edges reserve_hint_after",
-        "a hint at free addresses succeeds without overlap",
+        "a hint at free addresses is accepted, and the reservations do not overlap",
         accepts_free_hint,
     ),
     Case::new(
@@ -155,7 +155,7 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-/// Returns the error of an invalid reservation: in HIP 6 always out of memory.
+/// Returns the error of an invalid reservation. In HIP 6, this is always out of memory.
 fn invalid_reservation_error(context: &Context) -> HipError {
     match context.profile() {
         HipProfile::Hip6 => HipError::OutOfMemory,
@@ -259,10 +259,10 @@ fn ignores_taken_hint(context: &Context) -> Verdict {
 
 fn aligns_despite_hint(context: &Context) -> Verdict {
     let (granule, alignment) = (context.granule(), 16 * context.granule());
-    // Frees a reservation, so that the hint is most likely free.
-    let free = context.vmm().address_reserve(3 * alignment, alignment, None)?;
-    context.vmm().address_free(free, 3 * alignment)?;
-    let hint = offset(free, granule);
+    // The hint is at addresses that were just freed, and that are therefore most likely free.
+    let freed = context.vmm().address_reserve(3 * alignment, alignment, None)?;
+    context.vmm().address_free(freed, 3 * alignment)?;
+    let hint = offset(freed, granule);
     let at = context.vmm().address_reserve(granule, alignment, Some(hint))?;
     ensure_eq!(at.get() % alignment, 0, "{at} modulo the alignment, hint {hint}");
     Ok(())

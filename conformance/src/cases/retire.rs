@@ -27,7 +27,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "retire.queue.full",
         SOURCE,
-        "a full queue refuses a range, which can be used as before",
+        "a full queue refuses a range, and the range can be used as before",
         full_queue_refuses_range,
     ),
     Case::new(
@@ -94,8 +94,8 @@ fn full_queue_refuses_range(context: &Context) -> Verdict {
     let (second, _) = context.mapped(1, 0x9494_9494)?;
     let size = context.granule();
     retiring.submit(first, size, 1)??;
-    let submit = retiring.submit(second, size, 1)?;
-    context.expect_error(HipError::OutOfMemory, || submit)?;
+    let result = retiring.submit(second, size, 1)?;
+    context.expect_error(HipError::OutOfMemory, || result)?;
     context.check_contents(second, 1, 0x9494_9494)?;
     context.vmm().unmap(second, size)?;
     retiring.fire(0);
@@ -106,8 +106,8 @@ fn full_queue_refuses_range(context: &Context) -> Verdict {
 fn rejects_part_of_mapping(context: &Context) -> Verdict {
     let retiring = Retiring::new(context, 1)?;
     let (at, _) = context.mapped(2, 0x9595_9595)?;
-    let submit = retiring.submit(at, context.granule(), 1)?;
-    context.expect_error(HipError::InvalidValue, || submit)?;
+    let result = retiring.submit(at, context.granule(), 1)?;
+    context.expect_error(HipError::InvalidValue, || result)?;
     retiring.fire(0);
     ensure_eq!(retiring.poll()?.retired, 0, "nothing was submitted");
     context.check_contents(at, 2, 0x9595_9595)

@@ -148,7 +148,7 @@ pub fn run(
         (supervisor.on_event)(Event::Case(Progress { done: step + 1, total, case: &report }));
     }
     let Supervisor { worker, on_event, .. } = supervisor;
-    // Ctrl-C has ended the worker, too.
+    // After an interruption, does not wait until the runtime stops: dropping the worker kills it.
     let worker = worker.filter(|_| untried_reason != INTERRUPTED);
     if let Some(worker) = worker {
         let began = Instant::now();
@@ -217,7 +217,7 @@ impl Supervisor<'_> {
     }
 }
 
-/// Starts a worker. Also returns the runtime's description for display, and the one for reports.
+/// Starts a worker. Also returns a note that describes the runtime for display, and the description for reports.
 fn start_worker(
     command: &mut dyn FnMut() -> io::Result<Command>,
     limit: Duration,
@@ -254,7 +254,7 @@ fn restart_worker(
     }
 }
 
-/// Stops the runtime. Returns the quirks that were probed for, and the text that the worker printed meanwhile.
+/// Stops the runtime. Returns the quirks that were probed for, and the text that the worker printed since its last case.
 fn stop_runtime(
     mut worker: Worker,
     limit: Duration,
@@ -292,7 +292,7 @@ fn request_reply(worker: &mut Worker, request: &Request, limit: Duration) -> Res
 
 /// Waits for the result of a case, with the reduced time limit in functions that are known to hang.
 fn receive_result(hangs: &Hangs, worker: &mut Worker, limit: Duration) -> Result<Reply, Lost> {
-    if !hangs.any() || limit <= REDUCED_LIMIT {
+    if !hangs.any_known() || limit <= REDUCED_LIMIT {
         return receive_reply(worker, limit);
     }
     match worker.receive(REDUCED_LIMIT) {
@@ -327,6 +327,7 @@ fn reply_or_lost(
     Err(Lost { how, last_call: worker.last_call() })
 }
 
+/// Returns the result of a case that began at `began` and lost the worker.
 fn lost_result(lost: Lost, began: Instant) -> CaseResult {
     CaseResult::lost(lost, u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX))
 }

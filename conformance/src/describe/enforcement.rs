@@ -1,15 +1,16 @@
-//! The enforcement of permissions in reports. `recorded` is written as `remembered`, its name in all reports so far.
+//! The enforcement of permissions in reports. Files contain `remembered` for `recorded`, so that all versions can read
+//! each other's reports.
 
 use serde::{Deserialize, Deserializer, Serializer};
 
-const TEXT: &str = "recorded";
-const IN_REPORTS: &str = "remembered";
+const RECORDED: &str = "recorded";
+const IN_FILES: &str = "remembered";
 
 pub(super) fn serialize<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(if text == TEXT { IN_REPORTS } else { text })
+    serializer.serialize_str(if text == RECORDED { IN_FILES } else { text })
 }
 
 pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     let text = String::deserialize(deserializer)?;
-    Ok(if text == IN_REPORTS { TEXT.to_owned() } else { text })
+    Ok(if text == IN_FILES { RECORDED.to_owned() } else { text })
 }

@@ -111,7 +111,7 @@ impl RuntimeDescription {
         facts
     }
 
-    /// Returns a text for each quirk that was found although the version does not have it, or the reverse.
+    /// Returns a text for each quirk that a probe unexpectedly found or did not find.
     #[must_use]
     pub fn differing_probes(&self) -> Vec<String> {
         differing_probes(self.probes.iter().flatten())
@@ -139,10 +139,10 @@ pub fn differing_probes<'a>(probes: impl Iterator<Item = &'a ProbeDescription>) 
 #[must_use]
 pub fn labels(agents: &[AgentDescription]) -> Vec<String> {
     let label = |(index, agent): (usize, &AgentDescription)| {
-        let before = agents.iter().take(index).filter(|other| other.kind == agent.kind).count();
+        let number = agents.iter().take(index).filter(|other| other.kind == agent.kind).count();
         match agent.kind.as_str() {
-            kind @ ("cpu" | "gpu") => format!("{} {before}", kind.to_uppercase()),
-            kind => format!("{kind} {before}"),
+            kind @ ("cpu" | "gpu") => format!("{} {number}", kind.to_uppercase()),
+            kind => format!("{kind} {number}"),
         }
     };
     agents.iter().enumerate().map(label).collect()
@@ -212,7 +212,7 @@ impl PeerDescription {
                 .collect::<Vec<_>>()
                 .join(" + ")
         };
-        let mut facts = vec![Fact::new("way", self.links_text())];
+        let mut facts = vec![Fact::new("hops", self.links_text())];
         if !self.links.is_empty() {
             facts.push(Fact::new("least MB/s", sum(|link| link.min_bandwidth)));
             facts.push(Fact::new("most MB/s", sum(|link| link.max_bandwidth)));

@@ -32,7 +32,7 @@ pub struct RuntimeDescription {
     pub name: String,
     /// The library's path; `None` for the simulation.
     pub path: Option<PathBuf>,
-    /// The software that the runtime is, such as `ROCr 1.15 (ROCm 6.4)`.
+    /// The runtime's implementation, such as `ROCr 1.15 (ROCm 6.4)`.
     #[serde(default)]
     pub implementation: Option<String>,
     /// Why this library was chosen; `None` for the simulation.
@@ -81,8 +81,8 @@ pub struct RuntimeDescription {
     /// The quirks that were probed for; `None` if no probe was made.
     #[serde(default)]
     pub probes: Option<Vec<ProbeDescription>>,
-    /// Why `/dev/kfd` is not used to wait for changes of page tables, and what is used instead; empty if it is, `None`
-    /// if this was not tested.
+    /// Why `/dev/kfd` is not used to wait for changes of page tables, and what is used instead. Empty if `/dev/kfd` is
+    /// used, `None` if this was not tested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub barrier_failure: Option<String>,
 }
@@ -143,12 +143,11 @@ pub struct AgentDescription {
     pub numa_node: Option<u32>,
     /// The PCI address, such as `0000:05:00.0`.
     pub pci: Option<String>,
-    /// Whether permissions are enforced for the agent, with control of page tables if that was tested: `enforced` or
-    /// `recorded`, in JSON `remembered`.
+    /// Whether the agent's permissions are enforced: `enforced`, or `recorded` (`remembered` in JSON). Takes the
+    /// library's control of page tables into account if that was tested.
     #[serde(with = "enforcement")]
     pub enforcement: String,
-    /// Why the library cannot control a GPU's page table, which would enforce permissions; empty if it can, `None` if
-    /// this was not tested.
+    /// Why the library cannot control the GPU's page table. Empty if the library can, `None` if this was not tested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page_table_failure: Option<String>,
     /// The marketing name.
@@ -230,8 +229,8 @@ pub fn describe_probed(runtime: &Runtime) -> Description {
     description
 }
 
-/// Describes a runtime and its agents for a report of cases. If the library controls page tables in the cases, opens a
-/// `Vmm` to find out for which GPUs.
+/// Describes a runtime and its agents for a report of cases. With [`Options::page_tables`], opens a `Vmm` to find out
+/// which GPUs' page tables the library can control.
 pub(crate) fn describe_for(runtime: &Runtime, options: &Options) -> Description {
     let quirks = Quirks::of_runtime(runtime.info()).union(options.quirks);
     let mut description = describe_with(runtime, quirks);
@@ -266,8 +265,8 @@ fn describe_probes(vmm: &Vmm) -> Vec<ProbeDescription> {
     vmm.probes().iter().map(describe).collect()
 }
 
-/// Returns the results of this process's probes for quirks. Probes now if no case has opened a `Vmm`. Empty for the
-/// simulation, which is not probed by default.
+/// Returns the results of this process's probes for quirks. If no case has opened a `Vmm`, this call makes the probes.
+/// The simulation is not probed by default.
 pub(crate) fn probes(runtime: &Runtime) -> Vec<ProbeDescription> {
     Vmm::open(runtime).map(|vmm| describe_probes(&vmm)).unwrap_or_default()
 }
@@ -281,7 +280,7 @@ impl RuntimeDescription {
             let known = Quirks::KNOWN.iter().find(|quirk| probe.found && quirk.name == probe.name);
             quirks.extend(known.map(QuirkDescription::of));
         }
-        // The order of `KNOWN`, as in a description without probes.
+        // Restores the order of `KNOWN`, which a description without probes has, too.
         if let Some(quirks) = &mut self.quirks {
             quirks.sort_by_key(|quirk| Quirks::KNOWN.iter().position(|it| it.name == quirk.name));
         }

@@ -5,7 +5,7 @@ use super::{AgentChange, CaseChange, CaseChangeKind, Change, Diff, Timing, Timin
 use crate::describe::QuirkDescription;
 
 /// The maximum number of names in a sentence. Further names are only counted.
-const NAMES: usize = 6;
+const MAX_NAMES: usize = 6;
 
 impl Diff {
     /// Returns a sentence for each difference of the runs, the runtimes, their agents and the
@@ -13,20 +13,24 @@ impl Diff {
     #[must_use]
     pub fn sentences(&self) -> Vec<String> {
         let mut sentences = Vec::new();
-        sentences.extend(sentence("The runs", &self.run));
-        sentences.extend(sentence("The runtimes", &self.runtime));
+        sentences.extend(changes_sentence("The runs", &self.run));
+        sentences.extend(changes_sentence("The runtimes", &self.runtime));
         for (report, other, functions) in
             [("B", "A", &self.functions.b), ("A", "B", &self.functions.a)]
         {
             if !functions.is_empty() {
-                sentences
-                    .push(format!("{report} exports {}, {other} does not.", list(functions, ", ")));
+                sentences.push(format!(
+                    "{report} exports {}, {other} does not.",
+                    join_names(functions, ", ")
+                ));
             }
         }
-        sentences.extend(quirks("A", &self.quirks.a));
-        sentences.extend(quirks("B", &self.quirks.b));
+        sentences.extend(quirks_sentence("A", &self.quirks.a));
+        sentences.extend(quirks_sentence("B", &self.quirks.b));
         sentences.extend(
-            self.agents.chunk_by(|change, next| change.agents == next.agents).filter_map(agents),
+            self.agents
+                .chunk_by(|change, next| change.agents == next.agents)
+                .filter_map(agents_sentence),
         );
         if sentences.is_empty() {
             sentences.push("Runtime and agents are the same.".to_owned());
@@ -65,7 +69,7 @@ impl Diff {
             };
             let text = if cases.len() == 1 { singular } else { plural };
             let names: Vec<_> = cases.iter().map(case_text).collect();
-            sentences.push(format!("{} {text}: {}.", cases.len(), list(&names, ", ")));
+            sentences.push(format!("{} {text}: {}.", cases.len(), join_names(&names, ", ")));
         }
         sentences.push(match (self.cases.is_empty(), self.same) {
             (true, 1) => "The case has the same result.".to_owned(),
@@ -89,7 +93,8 @@ fn case_text(case: &CaseChange) -> String {
     }
 }
 
-fn sentence(subject: &str, changes: &[Change]) -> Option<String> {
+/// Returns the sentence about the changes of the runs or the runtimes, if there are any.
+fn changes_sentence(subject: &str, changes: &[Change]) -> Option<String> {
     let texts: Vec<_> = changes.iter().map(change_text).collect();
     (!texts.is_empty()).then(|| format!("{subject} differ: {}.", texts.join("; ")))
 }
@@ -104,23 +109,24 @@ fn change_text(change: &Change) -> String {
     }
 }
 
-fn quirks(report: &str, quirks: &[QuirkDescription]) -> Option<String> {
+/// Returns the sentence about the quirks that are worked around in one report only.
+fn quirks_sentence(report: &str, quirks: &[QuirkDescription]) -> Option<String> {
     let names: Vec<_> =
         quirks.iter().map(|quirk| format!("{} ({})", quirk.name, quirk.issue)).collect();
     let text = if names.len() == 1 { "workaround is" } else { "workarounds are" };
-    // Lists all quirks, because versions differ mainly in them.
+    // Lists all quirks, because versions differ mainly in their quirks.
     let sentence =
         || format!("{} {text} needed only with {report}: {}.", names.len(), names.join(", "));
     (!names.is_empty()).then(sentence)
 }
 
 /// Returns the sentence about the differences of one group of agents.
-fn agents(changes: &[AgentChange]) -> Option<String> {
+fn agents_sentence(changes: &[AgentChange]) -> Option<String> {
     let AgentChange { agents, change } = changes.first()?;
     let subject = agents.join(", ");
     if change.what != AGENT {
         let texts: Vec<_> = changes.iter().map(|it| change_text(&it.change)).collect();
-        return Some(format!("{subject}: {}.", list(&texts, "; ")));
+        return Some(format!("{subject}: {}.", join_names(&texts, "; ")));
     }
     let verb = if agents.len() == 1 { "is" } else { "are" };
     let report = if change.a.is_some() { "A" } else { "B" };
@@ -135,7 +141,7 @@ impl Timings {
             1.0.. => format!("The cases of B take {ratio:.1} times as long (median)."),
             _ => format!("The cases of A take {:.1} times as long (median).", 1.0 / ratio),
         });
-        ratio.into_iter().chain(self.notable.iter().take(NAMES).map(timing_sentence)).collect()
+        ratio.into_iter().chain(self.notable.iter().take(MAX_NAMES).map(timing_sentence)).collect()
     }
 }
 
@@ -144,10 +150,11 @@ fn timing_sentence(timing: &Timing) -> String {
     format!("{} takes {:.1} ms instead of {:.1} ms.", timing.name, ms(timing.b_us), ms(timing.a_us))
 }
 
-/// Joins up to [`NAMES`] names with a separator, and adds the number of the others.
-fn list(names: &[String], separator: &str) -> String {
-    let shown = names.iter().take(NAMES).map(String::as_str).collect::<Vec<_>>().join(separator);
-    match names.len().saturating_sub(NAMES) {
+/// Joins up to [`MAX_NAMES`] names with a separator, and adds the number of the others.
+fn join_names(names: &[String], separator: &str) -> String {
+    let shown =
+        names.iter().take(MAX_NAMES).map(String::as_str).collect::<Vec<_>>().join(separator);
+    match names.len().saturating_sub(MAX_NAMES) {
         0 => shown,
         1 => format!("{shown} and 1 more"),
         more => format!("{shown} and {more} more"),

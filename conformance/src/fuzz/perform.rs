@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub struct Counts {
     /// All performed operations.
     pub operations: u64,
-    /// Those that library and model rejected, or that failed because of a planned fault.
+    /// The operations that library and model rejected, or that failed because of a planned fault.
     pub refused: u64,
 }
 
@@ -104,19 +104,19 @@ fn apply_first(
     counts: &mut Counts,
     on_operation: &mut dyn FnMut(usize),
 ) -> Result<DifferentialTest, (Box<DifferentialTest>, TimedDifference)> {
-    for (at, operation) in sequence.operations.iter().take(operations).enumerate() {
-        // The documents do not define the state after a quarantine.
+    for (index, operation) in sequence.operations.iter().take(operations).enumerate() {
+        // The model cannot predict results after a quarantine, because the documents do not define them.
         if test.has_quarantine() {
             break;
         }
-        on_operation(at);
+        on_operation(index);
         match test.apply(operation) {
             Ok(succeeded) => {
                 counts.operations += 1;
                 counts.refused += u64::from(!succeeded);
             }
             Err(difference) => {
-                return Err((Box::new(test), (Moment::Operation(at), difference)));
+                return Err((Box::new(test), (Moment::Operation(index), difference)));
             }
         }
     }

@@ -18,13 +18,12 @@ pub struct Sequence {
     /// The simulation's configuration, as in `HSA_SIM`; `None` for the loaded runtime.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
-    /// The fault plan of the simulation. It counts calls from the first operation on. The library must
-    /// tolerate these faults.
+    /// The fault plan of the simulation, which counts calls from the first operation on. The library must tolerate the
+    /// planned faults.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub faults: Option<String>,
     /// The number of operations between complete comparisons; `None` for one after each operation.
-    /// A fault plan counts the runtime calls of comparisons, too. To fail the same calls, the plan needs the same
-    /// value.
+    /// A fault plan also counts the runtime calls of comparisons. To make the same calls fail again, keep this value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub every: Option<usize>,
     /// The failure of the sequence when it was saved.

@@ -18,7 +18,7 @@ pub fn shrink(
         search.remove_parts(|it| &mut it.faults, ';');
         search.remove_parts(|it| &mut it.machine, ',');
         search.simplify_arguments();
-        if search.smallest == before || search.is_late() {
+        if search.smallest == before || search.is_deadline_reached() {
             return search.smallest;
         }
     }
@@ -31,13 +31,13 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    fn is_late(&self) -> bool {
+    fn is_deadline_reached(&self) -> bool {
         Instant::now() >= self.deadline
     }
 
-    /// Replaces the smallest sequence by a candidate if the candidate still fails. Returns whether it does.
+    /// Replaces the smallest sequence by a candidate if the candidate still fails. Returns whether it was replaced.
     fn try_candidate(&mut self, candidate: Sequence) -> bool {
-        let accepted = !self.is_late() && (self.still_fails)(&candidate);
+        let accepted = !self.is_deadline_reached() && (self.still_fails)(&candidate);
         if accepted {
             self.smallest = candidate;
         }
@@ -48,9 +48,9 @@ impl Search<'_> {
     fn remove_operations(&mut self) {
         let mut length = self.smallest.operations.len().div_ceil(2);
         while length > 0 {
-            // Starts at the end: earlier operations do not depend on later operations.
+            // Starts at the end, because no operation depends on a later operation.
             let mut end = self.smallest.operations.len();
-            while end > 0 && !self.is_late() {
+            while end > 0 && !self.is_deadline_reached() {
                 let start = end.saturating_sub(length);
                 let mut shorter = self.smallest.clone();
                 shorter.operations.drain(start..end);
@@ -84,7 +84,7 @@ impl Search<'_> {
     /// Simplifies the arguments of each operation.
     fn simplify_arguments(&mut self) {
         let mut at = 0;
-        while at < self.smallest.operations.len() && !self.is_late() {
+        while at < self.smallest.operations.len() && !self.is_deadline_reached() {
             let forms = simpler_forms(&self.smallest.operations[at]);
             let accepted = forms.into_iter().any(|operation| {
                 let mut candidate = self.smallest.clone();

@@ -1,7 +1,7 @@
 //! Finds mistakes in a recording.
 //!
-//! Follows the process's state through the calls that succeeded. A mistake is reported even if the runtime accepted
-//! the call, because another release may not.
+//! Tracks the state of the recorded process through its successful calls. Reports a mistake even if the runtime
+//! accepted the call, because another release may reject it.
 
 mod state;
 
@@ -60,17 +60,17 @@ impl Mistake {
 pub struct Finding {
     /// The kind.
     pub mistake: Mistake,
-    /// The line of the call in the recording. For a leak, that of the call that allocated.
+    /// The line of the call in the recording. For a leak, the line of the call that created the leaked object.
     pub line: u64,
     /// The name of the function.
     pub call: String,
     /// What is wrong.
     pub message: String,
-    /// Whether the program crashed in the call, or ended meanwhile.
+    /// Whether the program crashed in the call, or ended before the call returned.
     pub pending: bool,
     /// The call stack, if it was recorded.
     pub stack: Vec<String>,
-    /// How often the same function made the same mistake; with call stacks, from the same place.
+    /// How often the same function made the same mistake, with the same call stack if stacks were recorded.
     pub count: u64,
 }
 
@@ -81,7 +81,7 @@ pub fn lint(recording: &Recording) -> Vec<Finding> {
     let mut state = State::new(&recording.header);
     for (index, record) in recording.calls.iter().enumerate() {
         if is_library_probe(&state, &recording.calls, index) {
-            // The runtime may reject the grant, so that the mapping never gets access.
+            // The runtime may reject this grant. The mapping must not be reported as never granted then.
             if let Call::SetAccess { address, .. } = record.call
                 && let Some(mapping) = state.mappings.get_mut(&address)
             {
@@ -98,21 +98,21 @@ pub fn lint(recording: &Recording) -> Vec<Finding> {
     if recording.complete {
         for mapping in state.mappings.values() {
             if !mapping.was_granted {
-                findings.add(Mistake::NeverGranted, mapping.made_by, NEVER_GRANTED.to_owned());
+                findings.add(Mistake::NeverGranted, mapping.created_by, NEVER_GRANTED.to_owned());
             }
             findings.add(
                 Mistake::Leak,
-                mapping.made_by,
+                mapping.created_by,
                 "the mapping is never unmapped".to_owned(),
             );
         }
         for handle in state.handles.values().filter(|handle| handle.references > 0) {
             let message = "the handle is never released".to_owned();
-            findings.add(Mistake::Leak, handle.made_by, message);
+            findings.add(Mistake::Leak, handle.created_by, message);
         }
         for reservation in state.reservations.values() {
             let message = "the reservation is never freed".to_owned();
-            findings.add(Mistake::Leak, reservation.made_by, message);
+            findings.add(Mistake::Leak, reservation.created_by, message);
         }
     }
     findings.list.sort_by_key(|finding| finding.line);
@@ -121,7 +121,7 @@ pub fn lint(recording: &Recording) -> Vec<Finding> {
 
 const NEVER_GRANTED: &str = "no agent ever gets access to the mapping";
 
-/// The findings so far, each kind once for each place.
+/// The findings so far: one for each kind, function and call stack.
 #[derive(Default)]
 struct Findings<'a> {
     list: Vec<Finding>,
@@ -217,10 +217,10 @@ fn check<'a>(state: &State<'_>, record: &'a Record, header: &Header, findings: &
 }
 
 /// Returns whether a call is part of the probe by which `hsa_vmm` tests the runtime while a `Vmm` opens
-/// (`hsa_vmm::vmm::Probing`). This call deliberately grants access to the owner first.
+/// (`hsa_vmm::vmm::Probing`). The probe deliberately grants access to the owner first.
 ///
-/// The probe maps the same memory twice, at adjacent addresses that fill a reservation. It asks for a GPU's access
-/// to the first mapping, grants the owner and that GPU access to the second one, and unmaps both.
+/// The probe maps the same memory twice, at adjacent addresses that fill a reservation. It queries a GPU's access to the
+/// first mapping, grants the owner and that GPU access to the second mapping, and unmaps both mappings.
 fn is_library_probe(state: &State<'_>, calls: &[Record], index: usize) -> bool {
     let record = &calls[index];
     let Call::SetAccess { address, size, ref access, .. } = record.call else { return false };
@@ -228,7 +228,7 @@ fn is_library_probe(state: &State<'_>, calls: &[Record], index: usize) -> bool {
     let of_thread = |it: &&Record| it.tid == record.tid;
     let before = calls[..index].iter().rev().find(of_thread).map(|it| &it.call);
     let after = calls[index + 1..].iter().find(of_thread).map(|it| &it.call);
-    let handle = |start: u64| match state.mappings.get(&start)?.made_by.call {
+    let handle = |start: u64| match state.mappings.get(&start)?.created_by.call {
         Call::Map { handle, size: mapped, .. } if mapped == size => Some(handle),
         _ => None,
     };
@@ -261,7 +261,7 @@ fn check_not_unmapped(
     }
 }
 
-/// Reports memory that a copy or a fill uses although it was unmapped, or no agent has access.
+/// Reports the memory of a copy or a fill if the memory was unmapped, or if no agent has access.
 fn check_contents(
     state: &State<'_>,
     address: u64,
@@ -276,7 +276,7 @@ fn check_contents(
     if let Some(mapping) = state.overlapping(address, size).find(|it| it.granted.is_empty()) {
         let message = format!(
             "no agent has access to {address:#x}, which the call of line {} mapped",
-            mapping.made_by.line
+            mapping.created_by.line
         );
         add(Mistake::NeverGranted, message);
     }
@@ -297,7 +297,7 @@ fn check_whole_mappings(
             "the range {} splits the mapping {} of line {}",
             range(address, size),
             range(mapping.start, mapping.size),
-            mapping.made_by.line
+            mapping.created_by.line
         );
         add(Mistake::RangeCut, message);
     }
@@ -308,7 +308,7 @@ fn check_not_released(state: &State<'_>, handle: u64, add: &mut impl FnMut(Mista
     if let Some(released) = state.handles.get(&handle).filter(|handle| handle.references == 0) {
         let message = format!(
             "the handle {handle:#x} was released before; the call of line {} returned it",
-            released.made_by.line
+            released.created_by.line
         );
         add(Mistake::UseAfterUnmap, message);
     }

@@ -14,8 +14,8 @@
 //! `end` is missing if the program crashed or was killed. If call stacks were requested, a line with `"pending":true`
 //! and the `stack` is written when the call begins. Calls of several threads are in the order in which they returned.
 //!
-//! [`steps`] replaces addresses and handles by numbers, so that another process can repeat the calls;
-//! [`program`] writes them as a C program; [`lint`] finds mistakes.
+//! [`steps`] replaces addresses and handles by numbers, so that another process can repeat the calls.
+//! [`program`] writes the calls as a C program. [`lint`] finds mistakes.
 
 pub mod lint;
 pub mod program;

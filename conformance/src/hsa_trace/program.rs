@@ -1,16 +1,16 @@
 //! Writes recorded calls as a C program.
 
-use super::steps::{Action, AgentOf, Memory, Place, Plan, PoolOf};
+use super::steps::{Action, AgentRef, Memory, Place, Plan, PoolRef};
 use super::{AgentKind, Recording};
 use hsa_vmm::hsa_sys::{C_HEADER, Core, Vmem};
 use std::fmt::Write;
 
 const HEAD: &str = include_str!("head.c");
-/// The number of calls in a function of the program: compilers are slow with long functions.
+/// The maximum number of calls in a function of the program. Compilers are slow with long functions.
 const CALLS_PER_FUNCTION: usize = 500;
 
-/// Returns the source of a program that makes the calls, compares their status with the recorded one, and exits with 1
-/// if any differs. The program needs no headers of ROCm, only `libhsa-runtime64.so.1`.
+/// Returns the source of a program that makes the calls, compares each status with the recorded status, and exits
+/// with 1 if any differs. The program needs no headers of ROCm, only `libhsa-runtime64.so.1`.
 #[must_use]
 pub fn source(recording: &Recording, plan: &Plan) -> String {
     let names = Core::SYMBOLS.iter().chain(Vmem::SYMBOLS).map(|symbol| symbol.name);
@@ -50,8 +50,8 @@ pub fn source(recording: &Recording, plan: &Plan) -> String {
         let _ = writeln!(text, "  part_{number}();");
     }
     text.push_str(
-        "  printf(\"%d of %d calls agreed\\n\", agreed, calls);\n  fflush(NULL);\n  /* Without hsa_shut_down, which \
-         crashes if a call that differs has left a mapping. */\n  _exit(agreed != calls);\n}\n",
+        "  printf(\"%d of %d calls agreed\\n\", agreed, calls);\n  fflush(NULL);\n  /* Does not call hsa_shut_down, \
+         which crashes if a mapping is left. */\n  _exit(agreed != calls);\n}\n",
     );
     text
 }
@@ -72,27 +72,27 @@ fn memory(memory: Memory) -> String {
     }
 }
 
-fn agent(agent: AgentOf) -> String {
+fn agent(agent: AgentRef) -> String {
     match agent {
-        AgentOf::Kind { kind: AgentKind::Gpu, number } => format!("gpu({number})"),
-        AgentOf::Kind { number, .. } => format!("cpu({number})"),
-        AgentOf::Fixed(handle) => format!("invalid_agent({handle:#x})"),
+        AgentRef::Numbered { kind: AgentKind::Gpu, number } => format!("gpu({number})"),
+        AgentRef::Numbered { number, .. } => format!("cpu({number})"),
+        AgentRef::Fixed(handle) => format!("invalid_agent({handle:#x})"),
     }
 }
 
-fn pool(pool: PoolOf) -> String {
+fn pool(pool: PoolRef) -> String {
     match pool {
-        PoolOf::Agent { agent: of, number } => format!("pool({}, {number})", agent(of)),
-        PoolOf::Fixed(handle) => format!("invalid_pool({handle:#x})"),
+        PoolRef::Numbered { agent: of, number } => format!("pool({}, {number})", agent(of)),
+        PoolRef::Fixed(handle) => format!("invalid_pool({handle:#x})"),
     }
 }
 
-/// Returns the element of an array for a result, or the variable for the results of calls that failed.
+/// Returns the address that receives a result: an element of an array, or the variable for results of failed calls.
 fn result(array: &str, number: Option<usize>) -> String {
     number.map_or(format!("&no_{array}"), |number| format!("&{array}[{number}]"))
 }
 
-/// Returns the call as C.
+/// Returns the C expression of a call.
 fn call(action: &Action) -> String {
     match action {
         Action::Reserve { block, size, hint, alignment, flags } => {

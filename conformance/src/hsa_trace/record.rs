@@ -72,7 +72,7 @@ pub struct Record {
     /// The line of the recording.
     #[serde(skip)]
     pub line: u64,
-    /// Whether the call has not returned: the program crashed in it, or ended meanwhile.
+    /// Whether the call has not returned: the program crashed in the call, or ended before the call returned.
     #[serde(default)]
     pub pending: bool,
     /// The name of the function.
@@ -109,7 +109,7 @@ pub struct Access {
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the fields are the parameters of the functions")]
 pub enum Call {
-    /// Both functions that reserve; `alignment` belongs to one of them.
+    /// Both functions that reserve addresses. Only `hsa_amd_vmem_address_reserve_align` has an `alignment`.
     #[serde(rename = "hsa_amd_vmem_address_reserve", alias = "hsa_amd_vmem_address_reserve_align")]
     Reserve {
         size: u64,
@@ -283,7 +283,7 @@ pub struct Recording {
     pub header: Header,
     /// The calls, in the order in which they returned; then those that did not return.
     pub calls: Vec<Record>,
-    /// Whether the program has stopped the runtime. Otherwise, the program ended or crashed first.
+    /// Whether the program has stopped the runtime. If not, the program ended or crashed before.
     pub complete: bool,
 }
 
@@ -422,23 +422,27 @@ mod hex {
         number.ok_or_else(|| E::custom(format_args!("`{text}` is not a hexadecimal number")))
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
-        parse(&String::deserialize(from)?)
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+        parse(&String::deserialize(deserializer)?)
     }
 
     pub mod option {
         use super::*;
 
-        pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
-            Option::<String>::deserialize(from)?.map(|text| parse(&text)).transpose()
+        pub fn deserialize<'de, D: Deserializer<'de>>(
+            deserializer: D,
+        ) -> Result<Option<u64>, D::Error> {
+            Option::<String>::deserialize(deserializer)?.map(|text| parse(&text)).transpose()
         }
     }
 
     pub mod list {
         use super::*;
 
-        pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u64>, D::Error> {
-            Vec::<String>::deserialize(from)?.iter().map(|text| parse(text)).collect()
+        pub fn deserialize<'de, D: Deserializer<'de>>(
+            deserializer: D,
+        ) -> Result<Vec<u64>, D::Error> {
+            Vec::<String>::deserialize(deserializer)?.iter().map(|text| parse(text)).collect()
         }
     }
 }
@@ -468,7 +472,7 @@ mod tests {
     fn incomplete_last_line_is_ignored() {
         let recording = read(&format!("{HEADER}\n{FREE}\n{}", &FREE[..40])).unwrap();
         assert_eq!((recording.calls.len(), recording.complete), (1, false));
-        // In the middle, it is an error.
+        // In the middle of the file, an incomplete line is an error.
         let error = read(&format!("{HEADER}\n{}\n{FREE}\n", &FREE[..40])).unwrap_err();
         assert_eq!(error.line(), Some(2));
     }

@@ -1,7 +1,7 @@
 //! Recorded calls with numbers in place of addresses, handles and descriptors, so that another process can repeat them.
 //!
-//! Each address, handle or descriptor that a call returns gets a number. A runtime reuses values: a later argument
-//! stands for the newest number whose value it has.
+//! Each address, handle or descriptor that a call returns gets a number. A runtime reuses values, so an argument stands
+//! for the newest result with the same value.
 
 use super::{AgentKind, Call, Header, Record, Recording};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -13,11 +13,11 @@ use std::ops::Range;
 pub struct Plan {
     /// The calls, in the order of the recording.
     pub steps: Vec<Step>,
-    /// How many blocks of addresses there are: reservations and allocations from pools.
+    /// The number of blocks of addresses. A block is a reservation or an allocation from a pool.
     pub blocks: usize,
-    /// How many handles of memory there are.
+    /// The number of handles of memory.
     pub memories: usize,
-    /// How many descriptors there are.
+    /// The number of descriptors.
     pub descriptors: usize,
 }
 
@@ -45,7 +45,7 @@ pub enum Skipped {
     /// An export of pool memory as a dma-buf (`hsa_amd_portable_export_dmabuf`), or the release of the dma-buf.
     #[error("exports pool memory as a dma-buf, or closes the dma-buf")]
     Dmabuf,
-    /// The program crashed in the call, or ended meanwhile.
+    /// The program crashed in the call, or ended before the call returned.
     #[error("has not returned")]
     NotReturned,
     /// A copy or a fill: recordings do not contain the contents of memory.
@@ -78,9 +78,9 @@ pub enum Memory {
 /// An agent, identified by its kind and its number, or an invalid value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say all")]
-pub enum AgentOf {
+pub enum AgentRef {
     /// The agent with this number among those of its kind.
-    Kind { kind: AgentKind, number: usize },
+    Numbered { kind: AgentKind, number: usize },
     /// The recorded value, which is no agent.
     Fixed(u64),
 }
@@ -88,9 +88,9 @@ pub enum AgentOf {
 /// A pool: one of an agent, or an invalid value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say all")]
-pub enum PoolOf {
+pub enum PoolRef {
     /// The pool with this number among those of an agent.
-    Agent { agent: AgentOf, number: usize },
+    Numbered { agent: AgentRef, number: usize },
     /// The recorded value, which is no pool.
     Fixed(u64),
 }
@@ -102,19 +102,19 @@ pub enum PoolOf {
 pub enum Action {
     Reserve { block: Option<usize>, size: u64, hint: u64, alignment: Option<u64>, flags: u64 },
     Free { at: Place, size: u64 },
-    Create { memory: Option<usize>, pool: PoolOf, size: u64, kind: u32, flags: u64 },
+    Create { memory: Option<usize>, pool: PoolRef, size: u64, kind: u32, flags: u64 },
     Release { memory: Memory },
     Map { at: Place, size: u64, offset: u64, memory: Memory, flags: u64 },
     Unmap { at: Place, size: u64 },
-    SetAccess { at: Place, size: u64, access: Vec<(AgentOf, u32)> },
-    GetAccess { at: Place, agent: AgentOf, permissions: Option<u32> },
+    SetAccess { at: Place, size: u64, access: Vec<(AgentRef, u32)> },
+    GetAccess { at: Place, agent: AgentRef, permissions: Option<u32> },
     Export { descriptor: Option<usize>, memory: Memory, flags: u64 },
     Import { memory: Option<usize>, descriptor: usize },
     Retain { memory: Option<usize>, at: Place },
     Properties { memory: Memory },
-    Allocate { block: Option<usize>, pool: PoolOf, size: u64, flags: u32 },
+    Allocate { block: Option<usize>, pool: PoolRef, size: u64, flags: u32 },
     FreeMemory { at: Place },
-    AllowAccess { at: Place, agents: Vec<AgentOf> },
+    AllowAccess { at: Place, agents: Vec<AgentRef> },
     IpcCreate { at: Place, size: u64 },
 }
 
@@ -139,16 +139,16 @@ pub fn plan(recording: &Recording) -> Plan {
 }
 
 impl Plan {
-    /// Returns how many agents of a kind a machine needs: the highest number that the calls name, plus one.
+    /// Returns how many agents of a kind a machine needs: the highest number in the calls, plus one.
     #[must_use]
     pub fn agents_needed(&self, kind: AgentKind) -> usize {
-        let count = |agent: &AgentOf| match *agent {
-            AgentOf::Kind { kind: of, number } if of == kind => number + 1,
+        let count = |agent: &AgentRef| match *agent {
+            AgentRef::Numbered { kind: agent_kind, number } if agent_kind == kind => number + 1,
             _ => 0,
         };
-        let of_pool = |pool: &PoolOf| match pool {
-            PoolOf::Agent { agent, .. } => count(agent),
-            PoolOf::Fixed(_) => 0,
+        let of_pool = |pool: &PoolRef| match pool {
+            PoolRef::Numbered { agent, .. } => count(agent),
+            PoolRef::Fixed(_) => 0,
         };
         let needed = |step: &Step| match &step.action {
             Ok(Action::Create { pool, .. } | Action::Allocate { pool, .. }) => of_pool(pool),
@@ -194,19 +194,22 @@ impl<'a> Values<'a> {
         }
     }
 
-    fn agent(&self, handle: u64) -> AgentOf {
-        let Some(index) = self.header.agent(handle) else { return AgentOf::Fixed(handle) };
+    fn agent(&self, handle: u64) -> AgentRef {
+        let Some(index) = self.header.agent(handle) else { return AgentRef::Fixed(handle) };
         let kind = self.header.agents[index].kind;
         let before = &self.header.agents[..index];
-        AgentOf::Kind { kind, number: before.iter().filter(|agent| agent.kind == kind).count() }
+        AgentRef::Numbered {
+            kind,
+            number: before.iter().filter(|agent| agent.kind == kind).count(),
+        }
     }
 
-    fn pool(&self, handle: u64) -> PoolOf {
+    fn pool(&self, handle: u64) -> PoolRef {
         match self.header.pool(handle) {
             Some((agent, number)) => {
-                PoolOf::Agent { agent: self.agent(self.header.agents[agent].agent), number }
+                PoolRef::Numbered { agent: self.agent(self.header.agents[agent].agent), number }
             }
-            None => PoolOf::Fixed(handle),
+            None => PoolRef::Fixed(handle),
         }
     }
 

@@ -1,5 +1,5 @@
-//! The data of the charts of durations. Lengths are percentages of the available width, so that
-//! text keeps its size on every screen.
+//! The data for the charts of durations. Lengths are percentages of the available width or height, so that text has the
+//! same size on every screen.
 
 use crate::{CaseReport, Status};
 

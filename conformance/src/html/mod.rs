@@ -23,7 +23,7 @@ impl Area<'_> {
         self.cases.iter().filter(|case| case.status == *status).count()
     }
 
-    /// Returns whether the area is initially unfolded: if it has failures.
+    /// Returns whether the area is initially unfolded. Areas with failures are.
     fn is_open(&self) -> bool {
         self.count(&Status::Fail) > 0
     }
@@ -34,10 +34,11 @@ impl Area<'_> {
 }
 
 /// A bar chart.
-struct Bars<'a> {
+struct BarChart<'a> {
     caption: &'static str,
-    head: &'static str,
-    all: Vec<Bar<'a>>,
+    /// The heading of the column of names.
+    name_heading: &'static str,
+    bars: Vec<Bar<'a>>,
 }
 
 #[derive(Template)]
@@ -47,13 +48,13 @@ struct Page<'a> {
     areas: Vec<Area<'a>>,
     labels: Vec<String>,
     histogram: Histogram,
-    bars: [Bars<'a>; 2],
+    bar_charts: [BarChart<'a>; 2],
     facts: Vec<Fact>,
     causes: Vec<Cause<'a>>,
 }
 
-/// The drawings of failures are initially unfolded if there are at most this many failures.
-const PICTURES: usize = 6;
+/// The drawings of failed cases are initially unfolded if there are at most this many failures.
+const MAX_UNFOLDED_PICTURES: usize = 6;
 
 /// The order of display, most important first.
 const STATUSES: [Status; 4] = [Status::Fail, Status::Known, Status::Skip, Status::Pass];
@@ -70,9 +71,13 @@ pub(crate) fn html(report: &Report) -> Result<String, fmt::Error> {
         report,
         labels: labels(&report.agents),
         histogram: Histogram::of(&report.cases),
-        bars: [
-            Bars { caption: "The slowest", head: "Case", all: charts::slowest(&report.cases) },
-            Bars { caption: "By area", head: "Area", all: charts::relative(by_area) },
+        bar_charts: [
+            BarChart {
+                caption: "The slowest",
+                name_heading: "Case",
+                bars: charts::slowest(&report.cases),
+            },
+            BarChart { caption: "By area", name_heading: "Area", bars: charts::relative(by_area) },
         ],
         facts: report.runtime.facts(),
         causes: report.causes(),

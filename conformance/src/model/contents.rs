@@ -6,7 +6,7 @@ use std::ops::Range;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Contents {
     bytes: Vec<u8>,
-    /// [`KNOWN`] or [`UNKNOWN`] for each byte. Not bits, because unoptimised tests fill bytes faster.
+    /// [`KNOWN`] or [`UNKNOWN`] for each byte. Unoptimised tests fill bytes faster than bits.
     known: Vec<u8>,
 }
 
@@ -27,15 +27,15 @@ impl Contents {
     }
 
     /// Writes bytes from an offset on.
-    pub fn write(&mut self, from: usize, new: &[u8]) {
-        let range = from..from + new.len();
+    pub fn write(&mut self, offset: usize, new: &[u8]) {
+        let range = offset..offset + new.len();
         self.bytes[range.clone()].copy_from_slice(new);
         self.known[range].fill(KNOWN);
     }
 
     /// Fills a range with a repeated pattern.
     pub fn fill(&mut self, range: Range<usize>, pattern: [u8; 4]) {
-        // In large blocks, for speed.
+        // Copies large blocks: this is faster than four bytes at a time.
         let block = pattern.repeat(256);
         for part in self.bytes[range.clone()].chunks_mut(block.len()) {
             part.copy_from_slice(&block[..part.len()]);
@@ -44,8 +44,8 @@ impl Contents {
     }
 
     /// Overwrites bytes from an offset on with a part of other contents.
-    pub fn overwrite(&mut self, from: usize, other: &Self, part: Range<usize>) {
-        let range = from..from + part.len();
+    pub fn overwrite(&mut self, offset: usize, other: &Self, part: Range<usize>) {
+        let range = offset..offset + part.len();
         self.bytes[range.clone()].copy_from_slice(&other.bytes[part.clone()]);
         self.known[range].copy_from_slice(&other.known[part]);
     }

@@ -28,7 +28,7 @@ pub struct HandleState {
 pub struct Memory {
     /// The size in bytes.
     pub size: usize,
-    /// The agent that has the memory.
+    /// The agent that owns the memory.
     pub owner: AgentId,
     /// The contents.
     pub contents: Rc<RefCell<Contents>>,
@@ -131,7 +131,7 @@ impl Model {
         Ok((state.properties, state.memory.size))
     }
 
-    /// Exports a handle: returns the memory that the descriptor shares.
+    /// Returns the memory that an export of a handle shares.
     ///
     /// # Errors
     /// Returns all reasons for rejecting the call.
@@ -187,7 +187,7 @@ impl Model {
     /// Removes handles that have neither references nor mappings.
     pub(super) fn forget_unused(&mut self) {
         let mappings = &self.mappings;
-        let mapped = |handle| mappings.iter().any(|mapping| mapping.handle == handle);
-        self.handles.retain(|state| state.references > 0 || mapped(state.handle));
+        let is_mapped = |handle| mappings.iter().any(|mapping| mapping.handle == handle);
+        self.handles.retain(|state| state.references > 0 || is_mapped(state.handle));
     }
 }

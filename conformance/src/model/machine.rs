@@ -15,9 +15,9 @@ pub struct Machine {
     pub uncached: bool,
     /// Whether an import checks that the descriptor is memory (before ROCm 7.14, extension 1.16).
     pub import_checks_descriptor: bool,
-    /// Whether memory can be mapped from an offset.
+    /// Whether a mapping can start at an offset in the memory.
     pub maps_offsets: bool,
-    /// Whether a dma-buf can be mapped for the CPU, at an offset, too.
+    /// Whether the CPU can map a dma-buf, which is needed for its access to mappings at an offset.
     pub maps_dmabufs: bool,
 }
 
@@ -37,7 +37,7 @@ pub struct AgentProperties {
 }
 
 impl Machine {
-    /// Reads the properties of a machine, and which agents' permissions the library enforces.
+    /// Reads the properties of the machine that a `Vmm` runs on.
     #[must_use]
     pub fn of(vmm: &Vmm) -> Self {
         let runtime = vmm.runtime();

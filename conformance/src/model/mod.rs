@@ -2,7 +2,7 @@
 //! possible.
 //!
 //! Reservations, handles and mappings are lists that are searched linearly; memory is a vector of bytes. Each
-//! call is checked against all of its rules, and changes the state only if it breaks none. The model
+//! call is checked against all of its rules, and changes the state only if it breaks no rule. The model
 //! therefore knows *all* errors of a call; the library may return any of them.
 //!
 //! The model is written from HIP's documentation as given in `hsa_vmm::vmm`, and shares no code with the library
@@ -53,12 +53,13 @@ pub struct Mapping {
     pub size: usize,
     /// The handle.
     pub handle: Handle,
-    /// The offset in the memory of the first byte.
+    /// The offset of the first byte in the handle's memory.
     pub offset: usize,
     /// The access of each agent, in the order of the agents.
     pub access: Vec<Access>,
-    /// Whether each agent was granted access since the memory was mapped or the agent's access revoked.
-    /// A GPU that was granted access keeps it even when its access is [`Access::None`].
+    /// For each agent, whether access was granted after the memory was mapped and after the agent's last
+    /// [`revoke`](Model::revoke). If this is true and the GPU's permissions are not enforced, its page table can contain
+    /// the memory even when its access is [`Access::None`].
     pub granted: Vec<bool>,
 }
 

@@ -14,7 +14,7 @@ use std::rc::Rc;
 struct Part<'a> {
     mapping: &'a Mapping,
     state: &'a HandleState,
-    /// Offsets in the memory.
+    /// The offsets of the part in the memory.
     bytes: Range<usize>,
 }
 
@@ -55,8 +55,9 @@ impl Model {
     ///
     /// # Errors
     /// Returns all reasons for rejecting the call.
-    pub fn copy(&self, id: AgentId, to: usize, from: usize, size: usize) -> Verdict {
-        let (target, source) = (self.parts(DESTINATION, to, size), self.parts(SOURCE, from, size));
+    pub fn copy(&self, id: AgentId, destination: usize, source: usize, size: usize) -> Verdict {
+        let target = self.parts(DESTINATION, destination, size);
+        let source = self.parts(SOURCE, source, size);
         let agent = self.machine.agent(id);
         let lacks = |parts: &Verdict<Vec<Part>>, needed| {
             let has_access =
@@ -77,7 +78,9 @@ impl Model {
             memory.overwrite(part.start, &new, source_range)
         });
         forget_overlaps(&target);
-        if target.iter().any(|to| source.iter().any(|from| shared_bytes_of(to, from).is_some())) {
+        let overlaps_source =
+            |part: &Part| source.iter().any(|other| shared_bytes(part, other).is_some());
+        if target.iter().any(overlaps_source) {
             // The order in which bytes are copied is undefined.
             for part in &target {
                 part.state.memory.contents.borrow_mut().forget(part.bytes.clone());
@@ -86,7 +89,7 @@ impl Model {
         Ok(())
     }
 
-    /// Fills a range with a value, which the owners of the memory write.
+    /// Fills a range with a value. The owners of the memory write it.
     ///
     /// # Errors
     /// Returns all reasons for rejecting the call.
@@ -165,14 +168,14 @@ fn store_parts(parts: &[Part], store: impl Fn(&mut Contents, Range<usize>, Range
 /// Marks bytes that several parts share as unknown, because the order of writes is undefined.
 fn forget_overlaps(parts: &[Part]) {
     for (index, part) in parts.iter().enumerate() {
-        for shared in parts[index + 1..].iter().filter_map(|other| shared_bytes_of(part, other)) {
+        for shared in parts[index + 1..].iter().filter_map(|other| shared_bytes(part, other)) {
             part.state.memory.contents.borrow_mut().forget(shared);
         }
     }
 }
 
 /// Returns the bytes of memory that two parts share.
-fn shared_bytes_of(a: &Part, b: &Part) -> Option<Range<usize>> {
+fn shared_bytes(a: &Part, b: &Part) -> Option<Range<usize>> {
     let is_shared = Rc::ptr_eq(&a.state.memory.contents, &b.state.memory.contents);
     is_shared.then(|| intersection(&a.bytes, &b.bytes)).flatten()
 }

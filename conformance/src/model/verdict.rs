@@ -12,7 +12,7 @@ pub type Verdict<T = ()> = Result<T, Rejection>;
 /// A reason for rejecting a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// Invalid arguments, of which the library may report any, and HIP's error code.
+    /// Invalid arguments, and HIP's error code. The library may report any of the arguments.
     Argument(&'static [Argument], HipError),
     /// An unsupported feature.
     NotSupported,
@@ -31,7 +31,7 @@ impl Rejection {
         Self { reasons: vec![reason] }
     }
 
-    /// Returns whether the library's error is one of the reasons, with the code of that reason in HIP 7.
+    /// Returns whether the library's error matches one of the reasons, including its error code in HIP 7.
     #[must_use]
     pub fn allows(&self, error: &Error) -> bool {
         self.reasons.iter().any(|reason| match (reason, error.kind()) {

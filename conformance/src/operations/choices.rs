@@ -23,7 +23,7 @@ impl<'a> Choices<'a> {
 
     /// Returns `true` with a probability in percent.
     pub fn percent(&mut self, probability: u8) -> bool {
-        // Large bytes mean `true`, so that 0, also the value after the last byte, means `false`.
+        // Large bytes mean `true`. Therefore 0, which is also the value after the last byte, means `false`.
         self.below(100) >= 100 - probability
     }
 

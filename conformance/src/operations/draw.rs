@@ -1,7 +1,7 @@
 //! Generates operations from bytes.
 //!
 //! Most operations are valid, or invalid in one argument. A byte of 0 always means the common case, so that
-//! smaller bytes give simpler operations.
+//! smaller bytes generate simpler operations.
 
 use super::choices::Choices;
 use super::{
@@ -56,7 +56,7 @@ enum Kind {
 }
 
 impl Operation {
-    /// The number of bytes from which an operation is generated; nearly all need no more.
+    /// The number of bytes from which an operation is generated. Few operations would use more bytes.
     pub const BYTES: usize = 32;
 
     /// Generates an operation from bytes, for a state with these objects. Missing bytes count as 0.
@@ -104,7 +104,7 @@ impl ObjectCounts {
     }
 }
 
-/// Returns `kind`. If there are too few objects, returns a kind that creates one instead.
+/// Returns `kind`. If an object that it needs is missing, returns a kind that creates an object instead.
 fn possible_kind(kind: Kind, object_counts: ObjectCounts) -> Kind {
     match kind {
         Kind::Reserve | Kind::Create | Kind::Shutdown => kind,
@@ -262,7 +262,7 @@ fn descriptor(choices: &mut Choices) -> Descriptor {
     }
 }
 
-/// Draws the same access for all agents, or different access for some.
+/// Draws the same access for the first four agents, or different access for a few random agents.
 fn grants(choices: &mut Choices) -> Vec<(AgentName, u8)> {
     if choices.percent(35) {
         return list(choices, |choices| (agent(choices), access(choices)));

@@ -1,4 +1,5 @@
-//! In the second process, has a GPU access memory that its page table may not permit. A fault may end that process.
+//! Runs in the second process: has a GPU access memory. If the GPU's page table forbids the access, a fault may end the
+//! process.
 
 #![expect(unsafe_code, reason = "copies without the library's checks")]
 
@@ -26,7 +27,7 @@ pub(crate) struct GpuAccess {
     pub taken_by: Option<TakenBy>,
     /// Whether the GPU writes; otherwise, it reads.
     pub writes: bool,
-    /// The offer of another process's memory; `None` for new memory.
+    /// The ticket for memory that another process offers; `None` for new memory.
     pub ticket: Option<String>,
 }
 
@@ -80,9 +81,9 @@ pub(super) fn perform(runtime: &Runtime, request: &GpuAccess) -> Result<Reply, R
     let reservation = Reservation::builder(size).reserve(&vmm)?;
     let mapping = reservation.map(0, &memory)?;
     let address = mapping.address();
-    let copy = |to, from| {
+    let copy = |destination, source| {
         // SAFETY: two mappings of that size, or the addresses of a former mapping, which nothing else uses.
-        unsafe { raw.copy(gpu, to, from, size) }.map_err(Reply::Failed)
+        unsafe { raw.copy(gpu, destination, source, size) }.map_err(Reply::Failed)
     };
 
     mapping.grant(&agents, Access::ReadWrite)?;
@@ -95,9 +96,9 @@ pub(super) fn perform(runtime: &Runtime, request: &GpuAccess) -> Result<Reply, R
     mapping.grant(&agents, granted)?;
     let taken_by = request.taken_by;
     let mapping = take_away(taken_by, &vmm, mapping, &target, reservation, memory, gpu)?;
-    let (to, from) =
+    let (copy_to, copy_from) =
         if request.writes { (address, source.address()) } else { (target.address(), address) };
-    if let End::Faulted(at) = copy(to, from)? {
+    if let End::Faulted(at) = copy(copy_to, copy_from)? {
         let begin = address.get() as u64;
         return Ok(Reply::Accessed(Accessed::Faulted { begin, size, at }));
     }
@@ -107,7 +108,7 @@ pub(super) fn perform(runtime: &Runtime, request: &GpuAccess) -> Result<Reply, R
             expect_bytes(&mapping, gpu, WRITTEN)?;
         }
     }
-    Ok(Reply::Accessed(Accessed::Yes))
+    Ok(Reply::Accessed(Accessed::Completed))
 }
 
 /// Fails unless a mapping is filled with a number.
@@ -172,7 +173,7 @@ fn revoke_under_load(
         Ok(())
     };
     let revoke = || -> Result<(), Reply> {
-        // The GPU uses the memory, so that its TLB has the entry.
+        // The GPU copies from the memory first, so that its TLB has the entry.
         vmm.copy(gpu.id(), target.address(), mapping.address(), size)?;
         Ok(mapping.revoke(&[gpu.id()])?)
     };
@@ -196,12 +197,12 @@ fn revoke_under_load(
             revoke()
         });
         ended.store(true, Ordering::Relaxed);
-        let ended_with: Result<(), Reply> = load.join().unwrap_or(Ok(()));
-        revoked.and(ended_with)
+        let load_result: Result<(), Reply> = load.join().unwrap_or(Ok(()));
+        revoked.and(load_result)
     })?;
     if cpu.is_none() {
         expect_bytes(&copied, other, FILLED)?;
-        // The check has waited until changes of page tables took effect. The last revocation must not rely on that.
+        // The check above waits until changes of page tables have taken effect. Revokes once more, without such a wait.
         mapping.grant(&[gpu.id()], Access::ReadWrite)?;
         revoke()?;
     }
@@ -218,7 +219,6 @@ fn take_away(
     memory: Allocation,
     gpu: &Agent,
 ) -> Result<Option<Mapping>, Reply> {
-    let failed = |error: hsa_vmm::Error| Reply::from(error);
     match taken_by {
         None => return Ok(Some(mapping)),
         Some(TakenBy::Revoke) => {
@@ -230,14 +230,14 @@ fn take_away(
             return Ok(Some(mapping));
         }
         Some(TakenBy::Unmap) => {
-            mapping.unmap().map_err(|rejected| failed(rejected.error))?;
+            mapping.unmap().map_err(|rejected| Reply::from(rejected.error))?;
             // The addresses stay reserved, and the memory allocated.
             std::mem::forget((reservation, memory));
         }
         Some(TakenBy::Free) => {
-            mapping.unmap().map_err(|rejected| failed(rejected.error))?;
-            memory.release().map_err(|rejected| failed(rejected.error))?;
-            reservation.free().map_err(|rejected| failed(rejected.error))?;
+            mapping.unmap().map_err(|rejected| Reply::from(rejected.error))?;
+            memory.release().map_err(|rejected| Reply::from(rejected.error))?;
+            reservation.free().map_err(|rejected| Reply::from(rejected.error))?;
         }
     }
     Ok(None)

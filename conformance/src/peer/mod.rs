@@ -1,5 +1,5 @@
 //! A second process with the same runtime, for cases that need two processes. On request, it exports pool
-//! memory by IPC, frees that memory, has a GPU access memory, which may fault, and stops its runtime.
+//! memory by IPC, frees that memory, has a GPU access memory, or stops its runtime.
 //!
 //! ```text
 //!   the process of the cases               the peer
@@ -69,13 +69,10 @@ fn wrong_copy(gpu: &Agent, difference: &str) -> Reply {
 /// The result of a GPU's access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Accessed {
-    Yes,
+    /// The access did not fault.
+    Completed,
     /// The access to the `size` bytes from `begin` on faulted at the address `at`.
-    Faulted {
-        begin: u64,
-        size: usize,
-        at: u64,
-    },
+    Faulted { begin: u64, size: usize, at: u64 },
 }
 
 /// The second process. Dropping a `Peer` kills the process.
@@ -144,7 +141,7 @@ impl Peer {
     /// Has a GPU of the peer access memory. After a fault, the peer serves no other request.
     pub fn access(&mut self, access: &GpuAccess) -> Verdict<Accessed> {
         match self.request(&Request::Access(access.clone()))? {
-            Reply::Accessed(end) => Ok(end),
+            Reply::Accessed(outcome) => Ok(outcome),
             reply => Err(unexpected(&reply)),
         }
     }

@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 
 /// The time limit of a copy. A copy that faults does not end.
 const TIME_LIMIT: Duration = Duration::from_secs(15);
-const POLL: Duration = Duration::from_micros(100);
+/// The interval between two reads of a copy's signal.
+const POLL_INTERVAL: Duration = Duration::from_micros(100);
 
-/// The address of the first GPU fault in this process. After it, AMD's runtime reports no other.
+/// The address of the first GPU fault in this process. AMD's runtime reports no other fault afterwards.
 static FAULT: OnceLock<u64> = OnceLock::new();
 
 /// How a copy ended.
@@ -65,8 +66,8 @@ impl RawCopies {
     pub unsafe fn copy(
         &self,
         gpu: &Agent,
-        to: Address,
-        from: Address,
+        destination: Address,
+        source: Address,
         size: usize,
     ) -> Result<End, String> {
         let core = &self.raw.core;
@@ -76,9 +77,10 @@ impl RawCopies {
         let (mut signal, agent) = (hsa_signal_t { handle: 0 }, gpu.hsa_agent());
         // SAFETY: no consumers are named; `signal` is writable.
         check("hsa_signal_create", unsafe { create(1, 0, null(), &mut signal) })?;
-        let (to, from) = (without_provenance_mut(to.get()), without_provenance(from.get()));
+        let destination = without_provenance_mut(destination.get());
+        let source = without_provenance(source.get());
         // SAFETY: the caller guarantees the requirements of the ranges; the signal exists.
-        let status = unsafe { begin(to, agent, from, agent, size, 0, null(), signal) };
+        let status = unsafe { begin(destination, agent, source, agent, size, 0, null(), signal) };
         check("hsa_amd_memory_async_copy", status)?;
         let begun = Instant::now();
         // The signal is never destroyed: after a fault, the runtime may still use it.
@@ -89,9 +91,11 @@ impl RawCopies {
             // SAFETY: the signal exists.
             match unsafe { load(signal) } {
                 0 => return Ok(End::Copied),
-                1.. if begun.elapsed() < TIME_LIMIT => std::thread::sleep(POLL),
+                1.. if begun.elapsed() < TIME_LIMIT => std::thread::sleep(POLL_INTERVAL),
                 // The copy has ended with an error. The fault may be reported later.
-                value if begun.elapsed() < TIME_LIMIT / 2 && value < 0 => std::thread::sleep(POLL),
+                value if begun.elapsed() < TIME_LIMIT / 2 && value < 0 => {
+                    std::thread::sleep(POLL_INTERVAL)
+                }
                 value => {
                     return Err(format!(
                         "a raw copy neither ended nor faulted: its signal is {value}"

@@ -1,4 +1,4 @@
-//! Stops the runtime of the peer, if a case requests that. In all other cases, the peer is killed.
+//! Stops the runtime of the peer at the request of a case. Without such a request, the peer is killed.
 
 #![expect(unsafe_code, reason = "stops the runtime below the library")]
 
@@ -14,12 +14,12 @@ const SIZE: usize = 64 << 10;
 pub(super) fn perform(runtime: Runtime) -> Result<Reply, Reply> {
     let raw = RawCalls::on(&runtime).map_err(Reply::Failed)?;
     for gpu in runtime.gpus() {
-        let [from, to] = [0; 2].map(|_| PoolMemory::allocate(&runtime, gpu.id(), SIZE));
-        let (from, to) = (from?, to?);
-        from.fill(0, 0xd7d7_d7d7, SIZE)?;
-        to.copy(0, &from, 0, SIZE)?;
+        let source = PoolMemory::allocate(&runtime, gpu.id(), SIZE)?;
+        let destination = PoolMemory::allocate(&runtime, gpu.id(), SIZE)?;
+        source.fill(0, 0xd7d7_d7d7, SIZE)?;
+        destination.copy(0, &source, 0, SIZE)?;
         let mut found = vec![0; SIZE];
-        to.read(0, &mut found)?;
+        destination.read(0, &mut found)?;
         if let Some(difference) = difference(&[0xd7; SIZE], &found) {
             return Err(wrong_copy(gpu, &difference));
         }

@@ -12,9 +12,9 @@ const HEIGHT: f64 = 30.0;
 pub(super) const LANE: f64 = 7.0;
 /// The maximum width of a shortened hole.
 const SHORTENED_WIDTH: f64 = 84.0;
-/// The minimum width of other parts if there is enough space.
+/// The minimum width of a part that is not shortened, if there is enough space.
 const MIN_WIDTH: f64 = 5.0;
-/// A hole is shortened if its size is more than this multiple of the size of all mappings.
+/// A hole is shortened if it is larger than this multiple of the total size of all mappings.
 const LONG_HOLE: usize = 8;
 
 /// A left edge and a width.
@@ -26,7 +26,7 @@ pub(super) struct Bar {
     parts: Vec<Part>,
 }
 
-/// Equal adjacent mappings, a hole, or an allocation.
+/// A part of a bar: equal adjacent mappings, a hole, or an allocation.
 #[derive(Debug)]
 struct Part {
     size: usize,
@@ -204,8 +204,8 @@ impl Part {
     }
 }
 
-/// Draws an agent's access as a line whose height shows the permission. Height 0 draws an outline: the
-/// agent has no access but could be granted access.
+/// Draws an agent's access as a line whose height shows the permission. Height 0 draws an outline: no access is
+/// requested for the agent, but the agent can still access the memory.
 pub(super) fn draw_lane(
     svg: &mut Svg,
     (x, width): Span,

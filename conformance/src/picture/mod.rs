@@ -20,10 +20,10 @@ const TITLE_HEIGHT: f64 = 18.0;
 ///
 /// There is a bar for each reservation and each allocation of pool memory, ordered by address, and
 /// one for memory that is not mapped. The colour of a mapping shows the owner of its memory. Below
-/// a bar is a lane for each agent: thick for read and write access, thin for read access, an
-/// outline for an agent that has no access but could be granted access. Long holes are shortened and
-/// labelled with their size. All bars have the same width, whatever their size. Each part has a
-/// tooltip.
+/// a bar is a lane for each agent: thick for read and write access, thin for read access, and an
+/// outline if no access is requested but the agent can still access the memory
+/// ([`AccessEntry::can_do_more`](hsa_vmm::vmm::AccessEntry::can_do_more)). Long holes are shortened and
+/// labelled with their size. All bars have the same width. Each part has a tooltip.
 ///
 /// The colours follow the viewer's preference for a light or a dark background.
 ///
@@ -99,9 +99,9 @@ fn draw_legend(svg: &mut Svg, report: &Report, mut y: f64) -> f64 {
     let marks = [("hole", "free"), ("lost", "quarantined")];
     let marks = marks.map(|(class, label)| (class.to_owned(), label.to_owned()));
     let lanes = [
-        (LANE, "may read and write"),
-        (LANE / 3.0, "may only read"),
-        (0.0, "can be granted access"),
+        (LANE, "read and write"),
+        (LANE / 3.0, "read"),
+        (0.0, "no access requested, but still possible"),
     ];
     let mut next_position = |width: f64| {
         if x + width > RIGHT {
@@ -163,7 +163,7 @@ fn draw_unmapped(svg: &mut Svg, report: &Report, y: f64) -> f64 {
     Bar::of_unmapped(report, &unmapped).draw(svg, y + 7.0)
 }
 
-/// Draws a lane for each agent that has or could have access to a part of a bar. Returns the lower edge
+/// Draws a lane for each agent that can access a part of a bar. Returns the lower edge
 /// of the last lane.
 fn draw_lanes(svg: &mut Svg, report: &Report, mut y: f64, bar: &Bar) -> f64 {
     for (index, agent) in report.agents.iter().enumerate() {

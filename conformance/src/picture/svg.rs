@@ -138,7 +138,7 @@ pub(super) fn shortened(text: &str, max: usize) -> String {
 
 /// Estimates the width of a text at a font size. Most texts are narrower than the estimate.
 pub(super) fn text_width(text: &str, size: f64) -> f64 {
-    // From U+1100 on, the letters of most scripts are as wide as high.
+    // From U+1100 on, the letters of most scripts are as wide as they are high.
     let letter = |it: char| if it < '\u{1100}' { 0.6 } else { 1.0 };
     text.chars().map(letter).sum::<f64>() * size
 }

@@ -35,11 +35,11 @@ impl LastCall {
         OpenOptions::new().write(true).open(format!("/proc/{process}/fd/{page}")).map(Self)
     }
 
-    /// Replaces the note. A single system call writes it, so that it is never half-written.
+    /// Replaces the note. Uses a single system call, so that the parent never reads half a note.
     pub fn note(&self, call: &str) {
         let mut line = [0; MAX_NOTE];
-        for (to, from) in line.iter_mut().zip(call.bytes()) {
-            *to = from;
+        for (target, byte) in line.iter_mut().zip(call.bytes()) {
+            *target = byte;
         }
         // The worker continues without the note if writing fails.
         let _ = self.0.write_all_at(&line, 0);

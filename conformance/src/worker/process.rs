@@ -24,9 +24,9 @@ const SHOWN_BYTES: usize = 80;
 const MAX_OUTPUT: u64 = 64 << 20;
 /// The interval of checks whether the worker has exited. The socket does not report the exit while
 /// another process holds the socket.
-const POLL: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The interval of these checks after the socket was closed: the worker will exit soon.
-const EXIT_POLL: Duration = Duration::from_millis(2);
+const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// A worker process. Dropping a `Worker` kills the process and all processes that it has started.
 #[derive(Debug)]
@@ -133,7 +133,7 @@ impl Worker {
             if self.closed {
                 return self.wait(remaining).map_or(Received::Timeout, Received::Exited);
             }
-            if self.read(remaining.min(POLL)) {
+            if self.read(remaining.min(POLL_INTERVAL)) {
                 continue;
             }
             if self.has_ended() {
@@ -219,7 +219,7 @@ impl Worker {
             if begun.elapsed() >= limit {
                 return None;
             }
-            std::thread::sleep(EXIT_POLL.min(limit));
+            std::thread::sleep(EXIT_POLL_INTERVAL.min(limit));
         }
         self.ended
     }
@@ -262,7 +262,7 @@ pub fn wait_for_any<'a>(workers: impl IntoIterator<Item = &'a Worker>, limit: Du
     for worker in workers {
         match worker.closed {
             // `poll` does not report the exit of this worker.
-            true => limit = limit.min(EXIT_POLL),
+            true => limit = limit.min(EXIT_POLL_INTERVAL),
             false => sockets.push(PollFd::new(&worker.socket, PollFlags::IN)),
         }
     }
@@ -360,7 +360,7 @@ mod tests {
 
     #[test]
     fn receive_reports_exit_while_socket_is_held() {
-        // In a group of its own, the child outlives the worker.
+        // The child has its own process group, so it outlives the worker.
         let mut worker = shell("exec 3<&0; setsid sleep 10 & echo 4 >&0; exit 0");
         let begun = Instant::now();
         assert_eq!(next(&mut worker), Received::Message(4));

@@ -1,4 +1,4 @@
-//! The table of 72 edge cases: section 6.2 of the reference, which docs/conformance.md describes.
+//! The table of 72 edge cases that sources cite as `reference 6.2`; see docs/conformance.md.
 
 use hsa_vmm::hip::{HipError, HipProfile};
 
@@ -6,7 +6,7 @@ use hsa_vmm::hip::{HipError, HipProfile};
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
     pub number: u32,
-    /// The text of the row in the reference.
+    /// The edge case, in the words of the reference.
     pub title: &'static str,
     pub coverage: Coverage,
 }

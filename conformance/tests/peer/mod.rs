@@ -1,4 +1,4 @@
-//! The second process of cases that need two processes. It runs this test binary, too.
+//! The second process of cases that need two processes. It is another process of the same test binary.
 
 use hsa_rocr::{Emulation, test};
 use hsa_vmm::Runtime;
@@ -15,7 +15,7 @@ pub enum PeerRuntime {
 }
 
 /// The variable that configures the second process's simulation.
-#[allow(dead_code, reason = "as above")]
+#[allow(dead_code, reason = "not every test binary configures the simulation")]
 pub const CONFIG: &str = "HSA_SIM";
 
 /// Returns the program and the arguments that start the second process.

@@ -6,93 +6,121 @@ use hsa_vmm::error::Operation;
 use hsa_vmm::{Access, Address, Handle};
 
 pub const CALLS: &[Call] = &[
-    ("map_null", |s| verdict(s.map(Address::NULL, 1, s.create(1)))),
-    ("map_size_zero", |s| verdict(s.map(s.reserve(8), 0, s.create(1)))),
+    ("map_null", |fixture| verdict(fixture.map(Address::NULL, 1, fixture.create(1)))),
+    ("map_size_zero", |fixture| verdict(fixture.map(fixture.reserve(8), 0, fixture.create(1)))),
     ("map_flags_nonzero", |_| verdict(Operation::Map.check_flags(1))),
-    ("map_handle_zero", |s| verdict(s.map(s.reserve(8), 1, Handle::from_bits(0)))),
-    ("map_size_beyond_handle", |s| verdict(s.map(s.reserve(8), 3, s.create(2)))),
-    ("map_size_not_granular", |s| {
-        verdict(s.vmm.map(s.reserve(8), s.granule + s.granule / 2, 0, s.create(2)))
+    ("map_handle_zero", |fixture| {
+        verdict(fixture.map(fixture.reserve(8), 1, Handle::from_bits(0)))
     }),
-    ("map_addr_not_granular", |s| {
-        verdict(s.map(offset_by(s.reserve(8), s.granule / 2), 2, s.create(2)))
+    ("map_size_beyond_handle", |fixture| {
+        verdict(fixture.map(fixture.reserve(8), 3, fixture.create(2)))
     }),
-    ("map_not_reserved", |s| {
+    ("map_size_not_granular", |fixture| {
+        verdict(fixture.vmm.map(
+            fixture.reserve(8),
+            fixture.granule + fixture.granule / 2,
+            0,
+            fixture.create(2),
+        ))
+    }),
+    ("map_addr_not_granular", |fixture| {
+        verdict(fixture.map(
+            offset_by(fixture.reserve(8), fixture.granule / 2),
+            2,
+            fixture.create(2),
+        ))
+    }),
+    ("map_not_reserved", |fixture| {
         let local = 0u64;
-        let granule_start = Address::from(&raw const local).get() / s.granule * s.granule;
-        verdict(s.map(Address::new(granule_start), 2, s.create(2)))
+        let granule_start =
+            Address::from(&raw const local).get() / fixture.granule * fixture.granule;
+        verdict(fixture.map(Address::new(granule_start), 2, fixture.create(2)))
     }),
-    ("map_across_reservation_end", |s| {
-        verdict(s.map(offset_by(s.reserve(8), 7 * s.granule), 2, s.create(2)))
+    ("map_across_reservation_end", |fixture| {
+        verdict(fixture.map(
+            offset_by(fixture.reserve(8), 7 * fixture.granule),
+            2,
+            fixture.create(2),
+        ))
     }),
-    ("map_offset_beyond", |s| map_from_offset(s, 4 * s.granule)),
-    ("map_offset_not_granular", |s| map_from_offset(s, s.granule / 2)),
-    ("map_offset_one_granule", |s| map_from_offset(s, s.granule)),
-    ("unmap_offset_map", |s| {
-        let at = s.reserve(8);
-        s.vmm.map(at, s.granule, s.granule, s.create(2)).unwrap_err();
-        verdict(s.unmap(at, 1))
+    ("map_offset_beyond", |fixture| map_from_offset(fixture, 4 * fixture.granule)),
+    ("map_offset_not_granular", |fixture| map_from_offset(fixture, fixture.granule / 2)),
+    ("map_offset_one_granule", |fixture| map_from_offset(fixture, fixture.granule)),
+    ("unmap_offset_map", |fixture| {
+        let at = fixture.reserve(8);
+        fixture.vmm.map(at, fixture.granule, fixture.granule, fixture.create(2)).unwrap_err();
+        verdict(fixture.unmap(at, 1))
     }),
-    ("map_smaller_than_handle", |s| verdict(s.map(s.reserve(8), 1, s.create(2)))),
-    ("unmap_smaller", |s| {
-        let at = s.reserve(8);
-        s.map(at, 1, s.create(2)).unwrap();
-        verdict(s.unmap(at, 1))
+    ("map_smaller_than_handle", |fixture| {
+        verdict(fixture.map(fixture.reserve(8), 1, fixture.create(2)))
     }),
-    ("map", |s| verdict(s.map(s.reserve(8), 2, s.create(2)))),
-    ("map_again_same_place", |s| {
-        let (at, handle) = s.map_two();
-        verdict(s.map(at, 2, handle))
+    ("unmap_smaller", |fixture| {
+        let at = fixture.reserve(8);
+        fixture.map(at, 1, fixture.create(2)).unwrap();
+        verdict(fixture.unmap(at, 1))
     }),
-    ("map_overlap_half", |s| {
-        let (at, handle) = s.map_two();
-        verdict(s.map(offset_by(at, s.granule), 2, handle))
+    ("map", |fixture| verdict(fixture.map(fixture.reserve(8), 2, fixture.create(2)))),
+    ("map_again_same_place", |fixture| {
+        let (at, handle) = fixture.map_two_granules();
+        verdict(fixture.map(at, 2, handle))
     }),
-    ("map_same_handle_elsewhere", |s| {
-        let (at, handle) = s.map_two();
-        verdict(s.map(offset_by(at, 4 * s.granule), 2, handle))
+    ("map_overlap_half", |fixture| {
+        let (at, handle) = fixture.map_two_granules();
+        verdict(fixture.map(offset_by(at, fixture.granule), 2, handle))
     }),
-    ("map_second_adjacent", |s| {
-        let (at, _) = s.map_two();
-        verdict(s.map(offset_by(at, 2 * s.granule), 2, s.create(2)))
+    ("map_same_handle_elsewhere", |fixture| {
+        let (at, handle) = fixture.map_two_granules();
+        verdict(fixture.map(offset_by(at, 4 * fixture.granule), 2, handle))
     }),
-    ("map_across_two_reservations", |s| {
-        let (first, _) = s.reserve_adjacent();
-        verdict(s.map(offset_by(first, 3 * s.granule), 2, s.create(2)))
+    ("map_second_adjacent", |fixture| {
+        let (at, _) = fixture.map_two_granules();
+        verdict(fixture.map(offset_by(at, 2 * fixture.granule), 2, fixture.create(2)))
     }),
-    ("setaccess_across_two_reservations", |s| {
-        verdict(s.grant(offset_by(map_at_boundary(s), 3 * s.granule), 2, Access::ReadWrite))
+    ("map_across_two_reservations", |fixture| {
+        let (first, _) = fixture.reserve_adjacent();
+        verdict(fixture.map(offset_by(first, 3 * fixture.granule), 2, fixture.create(2)))
     }),
-    ("unmap_across_two_reservations", |s| {
-        verdict(s.unmap(offset_by(map_at_boundary(s), 3 * s.granule), 2))
+    ("setaccess_across_two_reservations", |fixture| {
+        verdict(fixture.grant(
+            offset_by(map_at_boundary(fixture), 3 * fixture.granule),
+            2,
+            Access::ReadWrite,
+        ))
     }),
-    ("risky_1", |s| verdict(s.map(s.reserve(8), 1, invented_handle(s)))),
-    ("risky_4", |s| verdict(s.map(s.reserve(8), 1, released_handle(s)))),
-    ("map_after_release_while_mapped", |s| {
-        let handle = released_while_mapped(s);
-        verdict(s.map(s.reserve(8), 2, handle))
+    ("unmap_across_two_reservations", |fixture| {
+        verdict(fixture.unmap(offset_by(map_at_boundary(fixture), 3 * fixture.granule), 2))
     }),
-    ("unmap_null", |s| verdict(s.unmap(Address::NULL, 1))),
-    ("unmap_size_zero", |s| verdict(s.unmap(s.map_two().0, 0))),
-    ("unmap_half", |s| verdict(s.unmap(s.map_two().0, 1))),
-    ("unmap_second_half", |s| verdict(s.unmap(offset_by(s.map_two().0, s.granule), 1))),
-    ("unmap_across_gap", |s| {
-        let (at, handle) = s.map_two();
-        s.map(offset_by(at, 4 * s.granule), 2, handle).unwrap();
-        verdict(s.unmap(at, 6))
+    ("risky_1", |fixture| verdict(fixture.map(fixture.reserve(8), 1, invented_handle(fixture)))),
+    ("risky_4", |fixture| verdict(fixture.map(fixture.reserve(8), 1, released_handle(fixture)))),
+    ("map_after_release_while_mapped", |fixture| {
+        let handle = released_while_mapped(fixture);
+        verdict(fixture.map(fixture.reserve(8), 2, handle))
     }),
-    ("unmap_one_and_half", |s| verdict(s.unmap(s.two_mappings().0, 3))),
-    ("unmap_unmapped", |s| verdict(s.unmap(s.reserve(8), 2))),
-    ("unmap_not_reserved", |s| {
+    ("unmap_null", |fixture| verdict(fixture.unmap(Address::NULL, 1))),
+    ("unmap_size_zero", |fixture| verdict(fixture.unmap(fixture.map_two_granules().0, 0))),
+    ("unmap_half", |fixture| verdict(fixture.unmap(fixture.map_two_granules().0, 1))),
+    ("unmap_second_half", |fixture| {
+        verdict(fixture.unmap(offset_by(fixture.map_two_granules().0, fixture.granule), 1))
+    }),
+    ("unmap_across_gap", |fixture| {
+        let (at, handle) = fixture.map_two_granules();
+        fixture.map(offset_by(at, 4 * fixture.granule), 2, handle).unwrap();
+        verdict(fixture.unmap(at, 6))
+    }),
+    ("unmap_one_and_half", |fixture| verdict(fixture.unmap(fixture.map_two_handles().0, 3))),
+    ("unmap_unmapped", |fixture| verdict(fixture.unmap(fixture.reserve(8), 2))),
+    ("unmap_not_reserved", |fixture| {
         let local = 0u64;
-        verdict(s.unmap(Address::from(&raw const local), 2))
+        verdict(fixture.unmap(Address::from(&raw const local), 2))
     }),
-    ("unmap_two_mappings_at_once", |s| verdict(s.unmap(s.two_mappings().0, 4))),
-    ("unmap_third", |s| {
-        let (at, [first, _]) = s.two_mappings();
-        let third = offset_by(at, 4 * s.granule);
-        s.map(third, 2, first).unwrap();
-        verdict(s.unmap(third, 2))
+    ("unmap_two_mappings_at_once", |fixture| {
+        verdict(fixture.unmap(fixture.map_two_handles().0, 4))
+    }),
+    ("unmap_third", |fixture| {
+        let (at, [first, _]) = fixture.map_two_handles();
+        let third = offset_by(at, 4 * fixture.granule);
+        fixture.map(third, 2, first).unwrap();
+        verdict(fixture.unmap(third, 2))
     }),
 ];
 

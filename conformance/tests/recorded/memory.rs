@@ -7,77 +7,95 @@ use hsa_vmm::vmm::Location;
 use hsa_vmm::{AgentId, AllocationProperties, Handle};
 
 pub const CALLS: &[Call] = &[
-    ("create_size_zero", |s| verdict(s.vmm.create(0, &s.properties()))),
-    ("create_size_not_granular", |s| {
-        verdict(s.vmm.create(s.granule + s.granule / 2, &s.properties()))
+    ("create_size_zero", |fixture| verdict(fixture.vmm.create(0, &fixture.properties()))),
+    ("create_size_not_granular", |fixture| {
+        verdict(fixture.vmm.create(fixture.granule + fixture.granule / 2, &fixture.properties()))
     }),
     ("create_flags_nonzero", |_| verdict(Operation::Create.check_flags(1))),
-    ("create_bad_device", |s| create_verdict(s, &AllocationProperties::on(s.invented_gpu()))),
-    ("create_negative_device", |s| {
-        create_verdict(s, &AllocationProperties::on(AgentId::from_bits(!0)))
+    ("create_bad_device", |fixture| {
+        create_verdict(fixture, &AllocationProperties::on(fixture.invented_gpu()))
     }),
-    ("create_location_type_invalid", |s| {
-        create_verdict(s, &AllocationProperties::at(Location::Unknown))
+    ("create_negative_device", |fixture| {
+        create_verdict(fixture, &AllocationProperties::on(AgentId::from_bits(!0)))
+    }),
+    ("create_location_type_invalid", |fixture| {
+        create_verdict(fixture, &AllocationProperties::at(Location::Unknown))
     }),
     ("create_location_host", cpu_create_verdict),
     ("create_location_host_numa", cpu_create_verdict),
-    ("create_handle_type_win32", |s| {
-        create_verdict(s, &s.properties().shareable_as(HandleType::WIN32))
+    ("create_handle_type_win32", |fixture| {
+        create_verdict(fixture, &fixture.properties().shareable_as(HandleType::WIN32))
     }),
-    ("create_too_big", |s| verdict(s.vmm.create(1 << 46, &s.properties()))),
-    ("create", |s| create_verdict(s, &s.properties())),
-    ("create_second", |s| {
-        s.create(1);
-        create_verdict(s, &s.properties())
+    ("create_too_big", |fixture| verdict(fixture.vmm.create(1 << 46, &fixture.properties()))),
+    ("create", |fixture| create_verdict(fixture, &fixture.properties())),
+    ("create_second", |fixture| {
+        fixture.create(1);
+        create_verdict(fixture, &fixture.properties())
     }),
-    ("create_not_shareable", |s| create_verdict(s, &AllocationProperties::on(s.gpu(0)))),
-    ("release_not_shareable", |s| {
-        let properties = AllocationProperties::on(s.gpu(0));
-        verdict(s.vmm.release(s.vmm.create(s.granule, &properties).unwrap()))
+    ("create_not_shareable", |fixture| {
+        create_verdict(fixture, &AllocationProperties::on(fixture.gpu(0)))
     }),
-    ("props", |s| properties_verdict(s, s.create(1))),
-    ("props_roundtrip", |s| {
-        flag(s.vmm.allocation_properties(s.create(1)).unwrap() == s.properties())
+    ("release_not_shareable", |fixture| {
+        let properties = AllocationProperties::on(fixture.gpu(0));
+        verdict(fixture.vmm.release(fixture.vmm.create(fixture.granule, &properties).unwrap()))
     }),
-    ("props_handle_zero", |s| properties_verdict(s, Handle::from_bits(0))),
-    ("props_stale_handle", |s| properties_verdict(s, released_handle(s))),
-    ("props_after_release_while_mapped", |s| properties_verdict(s, released_while_mapped(s))),
-    ("risky_0", |s| properties_verdict(s, invented_handle(s))),
-    ("release_while_mapped", |s| verdict(s.vmm.release(s.map_two().1))),
-    ("release_again", |s| verdict(s.vmm.release(released_while_mapped(s)))),
-    ("release_twice_while_mapped", |s| verdict(s.vmm.release(released_while_mapped(s)))),
-    ("release_second", |s| verdict(s.vmm.release(s.two_mappings().1[1]))),
-    ("release_zero", |s| verdict(s.vmm.release(Handle::from_bits(0)))),
-    ("release_twice", |s| verdict(s.vmm.release(released_handle(s)))),
-    ("risky_2", |s| verdict(s.vmm.release(invented_handle(s)))),
-    ("retain_unmapped", |s| verdict(s.vmm.retain_allocation_handle(s.reserve(1)))),
-    ("retain_start", |s| verdict(s.vmm.retain_allocation_handle(s.map_two().0))),
-    ("retain_same_handle", |s| {
-        let (at, handle) = s.map_two();
-        flag(s.vmm.retain_allocation_handle(at).unwrap() == handle)
+    ("props", |fixture| properties_verdict(fixture, fixture.create(1))),
+    ("props_roundtrip", |fixture| {
+        flag(fixture.vmm.allocation_properties(fixture.create(1)).unwrap() == fixture.properties())
     }),
-    ("retain_interior", |s| {
-        verdict(s.vmm.retain_allocation_handle(offset_by(s.map_two().0, s.granule + 17)))
+    ("props_handle_zero", |fixture| properties_verdict(fixture, Handle::from_bits(0))),
+    ("props_stale_handle", |fixture| properties_verdict(fixture, released_handle(fixture))),
+    ("props_after_release_while_mapped", |fixture| {
+        properties_verdict(fixture, released_while_mapped(fixture))
     }),
-    ("retain_interior_same_handle", |s| {
-        let (at, handle) = s.map_two();
-        flag(s.vmm.retain_allocation_handle(offset_by(at, s.granule + 17)).unwrap() == handle)
+    ("risky_0", |fixture| properties_verdict(fixture, invented_handle(fixture))),
+    ("release_while_mapped", |fixture| verdict(fixture.vmm.release(fixture.map_two_granules().1))),
+    ("release_again", |fixture| verdict(fixture.vmm.release(released_while_mapped(fixture)))),
+    ("release_twice_while_mapped", |fixture| {
+        verdict(fixture.vmm.release(released_while_mapped(fixture)))
     }),
-    ("release_retained", |s| verdict(s.vmm.release(retained_handle(s)))),
-    ("release_retained_2", |s| {
-        let handle = retained_handle(s);
-        s.vmm.release(handle).unwrap();
-        verdict(s.vmm.release(handle))
+    ("release_second", |fixture| verdict(fixture.vmm.release(fixture.map_two_handles().1[1]))),
+    ("release_zero", |fixture| verdict(fixture.vmm.release(Handle::from_bits(0)))),
+    ("release_twice", |fixture| verdict(fixture.vmm.release(released_handle(fixture)))),
+    ("risky_2", |fixture| verdict(fixture.vmm.release(invented_handle(fixture)))),
+    ("retain_unmapped", |fixture| {
+        verdict(fixture.vmm.retain_allocation_handle(fixture.reserve(1)))
     }),
-    ("retain_after_release", |s| {
-        let (at, handle) = s.map_two();
-        s.vmm.release(handle).unwrap();
-        verdict(s.vmm.retain_allocation_handle(at))
+    ("retain_start", |fixture| {
+        verdict(fixture.vmm.retain_allocation_handle(fixture.map_two_granules().0))
     }),
-    ("retain_after_release_same_handle", |s| {
-        let (at, handle) = s.map_two();
-        s.vmm.release(handle).unwrap();
-        flag(s.vmm.retain_allocation_handle(at) == Ok(handle))
+    ("retain_same_handle", |fixture| {
+        let (at, handle) = fixture.map_two_granules();
+        flag(fixture.vmm.retain_allocation_handle(at).unwrap() == handle)
+    }),
+    ("retain_interior", |fixture| {
+        verdict(fixture.vmm.retain_allocation_handle(offset_by(
+            fixture.map_two_granules().0,
+            fixture.granule + 17,
+        )))
+    }),
+    ("retain_interior_same_handle", |fixture| {
+        let (at, handle) = fixture.map_two_granules();
+        flag(
+            fixture.vmm.retain_allocation_handle(offset_by(at, fixture.granule + 17)).unwrap()
+                == handle,
+        )
+    }),
+    ("release_retained", |fixture| verdict(fixture.vmm.release(retained_handle(fixture)))),
+    ("release_retained_2", |fixture| {
+        let handle = retained_handle(fixture);
+        fixture.vmm.release(handle).unwrap();
+        verdict(fixture.vmm.release(handle))
+    }),
+    ("retain_after_release", |fixture| {
+        let (at, handle) = fixture.map_two_granules();
+        fixture.vmm.release(handle).unwrap();
+        verdict(fixture.vmm.retain_allocation_handle(at))
+    }),
+    ("retain_after_release_same_handle", |fixture| {
+        let (at, handle) = fixture.map_two_granules();
+        fixture.vmm.release(handle).unwrap();
+        flag(fixture.vmm.retain_allocation_handle(at) == Ok(handle))
     }),
 ];
 
@@ -107,14 +125,14 @@ pub fn released_handle(fixture: &Fixture) -> Handle {
 
 /// Returns a handle without references whose memory is mapped.
 pub fn released_while_mapped(fixture: &Fixture) -> Handle {
-    let (_, handle) = fixture.map_two();
+    let (_, handle) = fixture.map_two_granules();
     fixture.vmm.release(handle).unwrap();
     handle
 }
 
 /// Returns a handle with three references.
 fn retained_handle(fixture: &Fixture) -> Handle {
-    let (at, handle) = fixture.map_two();
+    let (at, handle) = fixture.map_two_granules();
     for _ in 0..2 {
         assert_eq!(fixture.vmm.retain_allocation_handle(at), Ok(handle));
     }

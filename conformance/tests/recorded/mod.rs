@@ -1,4 +1,4 @@
-//! Repeats the calls that were recorded on another vendor's GPUs, with this library.
+//! Makes the calls that were recorded on another vendor's GPUs, with this library.
 //!
 //! Each call has its own fixture, so that it does not depend on earlier calls.
 
@@ -27,7 +27,7 @@ pub fn calls() -> impl Iterator<Item = &'static Call> {
         .flatten()
 }
 
-/// The objects for a call.
+/// A new `Vmm` for a call, and functions that create the objects of the call.
 pub struct Fixture {
     pub vmm: Vmm,
     pub granule: usize,
@@ -107,16 +107,16 @@ impl Fixture {
         self.vmm.get_access(self.gpu(0), at).unwrap().to_bits().to_string()
     }
 
-    /// Maps two granules at the start of a reservation of eight.
-    pub fn map_two(&self) -> (Address, Handle) {
+    /// Maps a handle of two granules at the start of a reservation of eight granules.
+    pub fn map_two_granules(&self) -> (Address, Handle) {
         let (at, handle) = (self.reserve(8), self.create(2));
         self.map(at, 2, handle).unwrap();
         (at, handle)
     }
 
-    /// Maps two granules each of two handles, side by side at the start of a reservation of eight.
-    pub fn two_mappings(&self) -> (Address, [Handle; 2]) {
-        let (at, first) = self.map_two();
+    /// Maps two handles of two granules each, side by side at the start of a reservation of eight granules.
+    pub fn map_two_handles(&self) -> (Address, [Handle; 2]) {
+        let (at, first) = self.map_two_granules();
         let second = self.create(2);
         self.map(offset_by(at, 2 * self.granule), 2, second).unwrap();
         (at, [first, second])

@@ -11,65 +11,71 @@ use std::os::fd::{AsRawFd, OwnedFd};
 const FD: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 pub const CALLS: &[Call] = &[
-    ("export", |s| verdict(export(s, s.create(1)))),
-    ("export_again", |s| {
-        let handle = s.create(1);
-        let _first = export(s, handle).unwrap();
-        verdict(export(s, handle))
+    ("export", |fixture| verdict(export(fixture, fixture.create(1)))),
+    ("export_again", |fixture| {
+        let handle = fixture.create(1);
+        let _first = export(fixture, handle).unwrap();
+        verdict(export(fixture, handle))
     }),
-    ("export_distinct_fds", |s| {
-        let handle = s.create(1);
-        let [first, second] = [(); 2].map(|()| export(s, handle).unwrap());
+    ("export_distinct_fds", |fixture| {
+        let handle = fixture.create(1);
+        let [first, second] = [(); 2].map(|()| export(fixture, handle).unwrap());
         flag(first.as_raw_fd() != second.as_raw_fd())
     }),
-    ("export_wrong_type", |s| {
-        verdict(s.vmm.export_to_shareable_handle(s.create(1), HandleType::WIN32))
+    ("export_wrong_type", |fixture| {
+        verdict(fixture.vmm.export_to_shareable_handle(fixture.create(1), HandleType::WIN32))
     }),
     ("export_flags_nonzero", |_| verdict(Operation::ExportToShareableHandle.check_flags(1))),
-    ("export_not_requested", |s| {
-        let properties = AllocationProperties::on(s.gpu(0));
-        verdict(export(s, s.vmm.create(s.granule, &properties).unwrap()))
+    ("export_not_requested", |fixture| {
+        let properties = AllocationProperties::on(fixture.gpu(0));
+        verdict(export(fixture, fixture.vmm.create(fixture.granule, &properties).unwrap()))
     }),
-    ("risky_5", |s| verdict(export(s, released_handle(s)))),
-    ("import", |s| verdict(s.vmm.import_from_shareable_handle(export_new(s).1, FD))),
-    ("import_same_handle", |s| {
-        let (handle, descriptor) = export_new(s);
-        flag(import(s, &descriptor) == handle)
+    ("risky_5", |fixture| verdict(export(fixture, released_handle(fixture)))),
+    ("import", |fixture| {
+        verdict(fixture.vmm.import_from_shareable_handle(export_new(fixture).1, FD))
     }),
-    ("import_twice", |s| {
-        let (_, descriptor) = export_new(s);
-        import(s, &descriptor);
-        verdict(s.vmm.import_from_shareable_handle(&descriptor, FD))
+    ("import_same_handle", |fixture| {
+        let (handle, descriptor) = export_new(fixture);
+        flag(import(fixture, &descriptor) == handle)
     }),
-    ("import_twice_same_handle", |s| {
-        let (_, descriptor) = export_new(s);
-        flag(import(s, &descriptor) == import(s, &descriptor))
+    ("import_twice", |fixture| {
+        let (_, descriptor) = export_new(fixture);
+        import(fixture, &descriptor);
+        verdict(fixture.vmm.import_from_shareable_handle(&descriptor, FD))
     }),
-    ("props_imported", |s| verdict(s.vmm.allocation_properties(import_new(s)))),
-    ("props_imported_handle_types", |s| imported_properties(s).handle_types.bits().to_string()),
-    ("props_imported_type", |s| flag(imported_properties(s).kind == AllocationKind::Pinned)),
-    ("props_imported_location", |s| match imported_properties(s).location {
+    ("import_twice_same_handle", |fixture| {
+        let (_, descriptor) = export_new(fixture);
+        flag(import(fixture, &descriptor) == import(fixture, &descriptor))
+    }),
+    ("props_imported", |fixture| verdict(fixture.vmm.allocation_properties(import_new(fixture)))),
+    ("props_imported_handle_types", |fixture| {
+        imported_properties(fixture).handle_types.bits().to_string()
+    }),
+    ("props_imported_type", |fixture| {
+        flag(imported_properties(fixture).kind == AllocationKind::Pinned)
+    }),
+    ("props_imported_location", |fixture| match imported_properties(fixture).location {
         // The recording has location type 1, for devices, and the device's number.
         Location::Agent(agent) => {
-            let mut gpus = s.vmm.runtime().gpus();
+            let mut gpus = fixture.vmm.runtime().gpus();
             format!("1/{}", gpus.position(|gpu| gpu.id() == agent).unwrap())
         }
         _ => "unknown".to_owned(),
     }),
-    ("import_not_a_memory_fd", |s| {
+    ("import_not_a_memory_fd", |fixture| {
         let file = File::open("/dev/null").unwrap();
-        verdict(s.vmm.import_from_shareable_handle(file, FD))
+        verdict(fixture.vmm.import_from_shareable_handle(file, FD))
     }),
-    ("import_wrong_type", |s| {
-        verdict(s.vmm.import_from_shareable_handle(export_new(s).1, HandleType::WIN32))
+    ("import_wrong_type", |fixture| {
+        verdict(fixture.vmm.import_from_shareable_handle(export_new(fixture).1, HandleType::WIN32))
     }),
-    ("map_imported", |s| verdict(s.map(s.reserve(8), 2, import_new(s)))),
-    ("unmap_imported", |s| {
-        let at = s.reserve(8);
-        s.map(at, 2, import_new(s)).unwrap();
-        verdict(s.unmap(at, 2))
+    ("map_imported", |fixture| verdict(fixture.map(fixture.reserve(8), 2, import_new(fixture)))),
+    ("unmap_imported", |fixture| {
+        let at = fixture.reserve(8);
+        fixture.map(at, 2, import_new(fixture)).unwrap();
+        verdict(fixture.unmap(at, 2))
     }),
-    ("release_imported", |s| verdict(s.vmm.release(import_new(s)))),
+    ("release_imported", |fixture| verdict(fixture.vmm.release(import_new(fixture)))),
 ];
 
 fn export(fixture: &Fixture, handle: Handle) -> Result<OwnedFd, Error> {

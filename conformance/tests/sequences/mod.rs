@@ -1,4 +1,4 @@
-//! Property tests: random sequences of operations, run on library and model, shrunk on failure.
+//! Property tests: random sequences of operations run on library and model. A failing sequence is shrunk.
 
 mod regressions;
 
@@ -60,7 +60,7 @@ impl<S: Setup> ReferenceStateMachine for Sequences<S> {
     }
 }
 
-/// Held while a test runs: tests count descriptors of the process, so only one may run at a time.
+/// Locked while a test runs. Tests count the descriptors of the process, so only one test may run at a time.
 static RUNNING: Mutex<()> = Mutex::new(());
 
 /// Runs `cases` sequences, or `PROPTEST_CASES`, with the seed `PROPTEST_RNG_SEED` or a random one. A

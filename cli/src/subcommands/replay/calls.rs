@@ -7,7 +7,7 @@ use crate::{BadUsage, Exit, output};
 use anyhow::{Context, anyhow};
 use hsa_sys as sys;
 use hsa_vmm::Runtime;
-use hsa_vmm_conformance::hsa_trace::steps::{Action, AgentOf, Memory, Place, Plan, PoolOf, plan};
+use hsa_vmm_conformance::hsa_trace::steps::{Action, AgentRef, Memory, Place, Plan, PoolRef, plan};
 use hsa_vmm_conformance::hsa_trace::{AgentKind, Recording, program};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -206,19 +206,19 @@ impl Calls {
         Ok(sys::hsa_amd_vmem_alloc_handle_t { handle })
     }
 
-    fn agent(&self, agent: AgentOf) -> Result<sys::hsa_agent_t, Missing> {
+    fn agent(&self, agent: AgentRef) -> Result<sys::hsa_agent_t, Missing> {
         let of_kind = match agent {
-            AgentOf::Fixed(handle) => return Ok(sys::hsa_agent_t { handle }),
-            AgentOf::Kind { kind: AgentKind::Gpu, number } => self.gpus.get(number),
-            AgentOf::Kind { number, .. } => self.cpus.get(number),
+            AgentRef::Fixed(handle) => return Ok(sys::hsa_agent_t { handle }),
+            AgentRef::Numbered { kind: AgentKind::Gpu, number } => self.gpus.get(number),
+            AgentRef::Numbered { number, .. } => self.cpus.get(number),
         };
         of_kind.map(|(agent, _)| *agent).ok_or(Missing)
     }
 
-    fn pool(&self, pool: PoolOf) -> Result<sys::hsa_amd_memory_pool_t, Missing> {
+    fn pool(&self, pool: PoolRef) -> Result<sys::hsa_amd_memory_pool_t, Missing> {
         let (agent, number) = match pool {
-            PoolOf::Fixed(handle) => return Ok(sys::hsa_amd_memory_pool_t { handle }),
-            PoolOf::Agent { agent, number } => (agent, number),
+            PoolRef::Fixed(handle) => return Ok(sys::hsa_amd_memory_pool_t { handle }),
+            PoolRef::Numbered { agent, number } => (agent, number),
         };
         let wanted = self.agent(agent)?;
         let mut agents = self.cpus.iter().chain(&self.gpus);

@@ -1,4 +1,4 @@
-//! The state of the recorded process: what is reserved, mapped, unmapped and held.
+//! The state of the recorded process: its reservations, handles, mappings and unmapped ranges.
 
 use crate::hsa_trace::{Access, AgentKind, Call, Header, Record};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -7,18 +7,18 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 #[derive(Clone, Debug)]
 pub(super) struct Reservation<'a> {
     size: u64,
-    /// The call that made it.
-    pub(super) made_by: &'a Record,
+    /// The call that created the reservation.
+    pub(super) created_by: &'a Record,
 }
 
 /// A handle of memory.
 #[derive(Clone, Debug)]
 pub(super) struct Handle<'a> {
-    /// How many releases are needed.
+    /// The number of references: each needs a release.
     pub(super) references: u64,
     /// The agent that owns the memory, if known.
     owner: Option<u64>,
-    pub(super) made_by: &'a Record,
+    pub(super) created_by: &'a Record,
 }
 
 /// A mapping.
@@ -31,7 +31,7 @@ pub(super) struct Mapping<'a> {
     pub(super) granted: BTreeSet<u64>,
     /// Whether any agent has ever had access.
     pub(super) was_granted: bool,
-    pub(super) made_by: &'a Record,
+    pub(super) created_by: &'a Record,
 }
 
 /// A range that was unmapped, and is not mapped again.
@@ -39,7 +39,7 @@ pub(super) struct Mapping<'a> {
 pub(super) struct Unmapped<'a> {
     start: u64,
     end: u64,
-    /// Whether the reservation was freed, too: the addresses may belong to another allocation now.
+    /// Whether the reservation was freed, too. If so, the addresses may belong to another allocation.
     pub(super) is_freed: bool,
     pub(super) unmapped_by: &'a Record,
 }
@@ -51,7 +51,7 @@ pub(super) struct State<'a> {
     pub(super) reservations: BTreeMap<u64, Reservation<'a>>,
     pub(super) handles: HashMap<u64, Handle<'a>>,
     pub(super) mappings: BTreeMap<u64, Mapping<'a>>,
-    /// By start; they do not overlap.
+    /// The unmapped ranges, by start. They do not overlap.
     unmapped: BTreeMap<u64, Unmapped<'a>>,
 }
 
@@ -133,7 +133,7 @@ impl<'a> State<'a> {
         match record.call {
             Call::Reserve { size, address: Some(address), .. } => {
                 self.forget_unmapped(address, size);
-                self.reservations.insert(address, Reservation { size, made_by: record });
+                self.reservations.insert(address, Reservation { size, created_by: record });
             }
             Call::Allocate { size, address: Some(address), .. }
             | Call::IpcAttach { size, address: Some(address) } => {
@@ -171,7 +171,7 @@ impl<'a> State<'a> {
                     owner,
                     granted: BTreeSet::new(),
                     was_granted: false,
-                    made_by: record,
+                    created_by: record,
                 };
                 self.mappings.insert(address, mapping);
             }
@@ -202,7 +202,7 @@ impl<'a> State<'a> {
             Some(held) => held.references += 1,
             // The runtime reuses the values of released handles.
             None => {
-                self.handles.insert(handle, Handle { references: 1, owner, made_by: record });
+                self.handles.insert(handle, Handle { references: 1, owner, created_by: record });
             }
         }
     }
@@ -214,7 +214,7 @@ impl<'a> State<'a> {
         for start in starts {
             if let Some(mapping) = self.mappings.remove(&start) {
                 if !mapping.was_granted {
-                    ungranted.push(mapping.made_by);
+                    ungranted.push(mapping.created_by);
                 }
                 let end = start.saturating_add(mapping.size);
                 let unmapped = Unmapped { start, end, is_freed: false, unmapped_by: record };

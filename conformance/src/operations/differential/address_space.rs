@@ -9,7 +9,7 @@ use std::ops::Range;
 /// A line of `/proc/self/maps`.
 struct Line {
     range: Range<usize>,
-    /// For example `rw-p`.
+    /// The permissions, such as `rw-p`.
     permissions: [u8; 4],
 }
 

@@ -11,8 +11,8 @@ use hsa_vmm::{
 use rustix::io::{FdFlags, fcntl_getfd};
 use std::os::fd::BorrowedFd;
 
-/// The result of a call on which library and model agree; `None` or `false` if both rejected the call, or if a planned
-/// fault made it fail.
+/// The result of a call on which library and model agree. The value is `None` or `false` if both rejected the call, or if
+/// a planned fault made the call fail.
 pub(super) type CallResult<T> = Result<T, Difference>;
 
 impl DifferentialTest {
@@ -228,7 +228,7 @@ impl DifferentialTest {
         Ok(true)
     }
 
-    /// Imports a descriptor: `Ok` is the index of an exported descriptor, `Err` a descriptor that is not memory.
+    /// Imports a descriptor. `Ok` is the index of an exported descriptor, and `Err` is a descriptor that is not memory.
     pub(super) fn import(
         &mut self,
         descriptor: Result<usize, BorrowedFd<'_>>,
@@ -315,18 +315,22 @@ impl DifferentialTest {
     pub(super) fn copy(
         &self,
         agent: AgentId,
-        to: usize,
-        from: usize,
+        destination: usize,
+        source: usize,
         size: usize,
     ) -> CallResult<bool> {
-        let returned = self.vmm.copy(agent, Address::new(to), Address::new(from), size);
+        let returned = self.vmm.copy(agent, Address::new(destination), Address::new(source), size);
         let Some(returned) = self.unless_planned_fault(returned) else {
-            self.model.forget(to, size);
+            self.model.forget(destination, size);
             return Ok(false);
         };
-        let expected = self.model.copy(agent, to, from, size);
-        Ok(check(format_args!("copy({agent}, {to:#x}, {from:#x}, {size:#x})"), expected, returned)?
-            .is_some())
+        let expected = self.model.copy(agent, destination, source, size);
+        Ok(check(
+            format_args!("copy({agent}, {destination:#x}, {source:#x}, {size:#x})"),
+            expected,
+            returned,
+        )?
+        .is_some())
     }
 
     /// Returns the properties for creating memory.

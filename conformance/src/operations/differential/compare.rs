@@ -93,8 +93,8 @@ impl DifferentialTest {
         Ok(())
     }
 
-    /// Reads each mapping through each GPU that can read it, and then writes it through each GPU that can write it.
-    /// `Some(turn)` makes only one of these slow reads and one of the writes, in rotation; `None` makes all.
+    /// Reads each mapping through each GPU with read access, and writes each mapping through each GPU with write access.
+    /// These accesses are slow: `Some(turn)` selects one read and one write, in rotation; `None` selects all.
     pub(super) fn compare_by_gpus(&self, turn: Option<usize>) -> Result<(), Difference> {
         let Some(window) = self.window.filter(|_| !self.has_quarantine()) else { return Ok(()) };
         for (agent, address) in in_turn(self.edges_with(Access::Read), turn) {
@@ -135,7 +135,7 @@ impl DifferentialTest {
     }
 }
 
-/// Returns one element, in rotation, or all elements without a turn.
+/// Returns the element that `turn` selects, in rotation; all elements if `turn` is `None`.
 fn in_turn<T>(all: Vec<T>, turn: Option<usize>) -> Vec<T> {
     let count = all.len().max(1);
     let selected = |number| turn.is_none_or(|turn| turn % count == number);

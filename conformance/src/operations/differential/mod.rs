@@ -36,25 +36,28 @@ use window::Window;
 /// mapping, the process's address space, and on the simulation the runtime's usage. It also counts open
 /// file descriptors, so no other thread may open or close descriptors.
 ///
-/// [`Comparisons::EachOperation`] compares everything after each operation. [`Comparisons::Every`] does so
-/// after several operations and at the end, and compares verdicts and counts after each operation.
+/// [`Comparisons::EachOperation`] compares everything after each operation. [`Comparisons::Every`] compares
+/// everything after several operations and at the end; after each operation, it compares only verdicts and counts.
 #[derive(Debug)]
 pub struct DifferentialTest {
     runtime: Runtime,
     vmm: Vmm,
     options: VmmOptions,
     model: Model,
+    /// The memory through which the test reads and writes with GPUs.
     window: Option<Window>,
+    /// The address and size of each freed reservation.
     freed: Vec<(usize, usize)>,
+    /// All handles that the library has returned.
     returned_handles: Vec<Handle>,
     exported: Vec<(OwnedFd, Memory)>,
     /// The resources before the library was opened.
     resources_at_start: ProcessResources,
-    /// The resources with the library open, because control of page tables needs a descriptor.
+    /// The resources after the library was opened. Control of page tables keeps a descriptor open.
     resources_when_open: ProcessResources,
     comparisons: Comparisons,
     steps: usize,
-    /// The number of failed calls noticed so far; `None` without planned faults.
+    /// The number of planned faults that were noticed so far; `None` without a fault plan.
     faults_seen: Option<Cell<usize>>,
 }
 
@@ -153,8 +156,8 @@ impl DifferentialTest {
         Ok(succeeded)
     }
 
-    /// Counts the open descriptors of this process. Excludes those that the simulation owns if a rejected operation can
-    /// add some: after a planned fault, or after a mapping at an offset whose memory was exported before it failed.
+    /// Counts the open descriptors of this process. Excludes the simulation's descriptors if a rejected operation can add
+    /// some: after a planned fault, or if mapping at an offset fails after the library has exported the memory.
     fn descriptors(&self) -> Option<usize> {
         let may_keep = self.has_planned_faults() || self.vmm.can_map_offsets();
         let kept = self.runtime.simulation().filter(|_| may_keep);

@@ -1,4 +1,4 @@
-//! Comparison of the model with GPUs' page tables, as they are in effect.
+//! Comparison of the model with GPUs' page tables.
 
 use super::words::Words;
 use super::{Difference, DifferentialTest};

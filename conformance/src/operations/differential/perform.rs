@@ -1,4 +1,4 @@
-//! Performs operations: resolves the names, and makes the call on library and model.
+//! Performs operations: resolves the names of objects, and makes the call on library and model.
 
 use super::calls::CallResult;
 use super::{Descriptor, Difference, DifferentialTest, Extent, Operation, Region, Span};
@@ -112,7 +112,7 @@ impl DifferentialTest {
             Descriptor::Exported(index) if !self.exported.is_empty() => {
                 return self.import(Ok(usize::from(index) % self.exported.len()), kind);
             }
-            // Runtimes without this check accept a file as memory.
+            // A runtime that does not check descriptors would accept the file as memory.
             Descriptor::File if self.model.machine().import_checks_descriptor => {
                 File::open("/proc/self/exe").map_err(failed)?.into()
             }

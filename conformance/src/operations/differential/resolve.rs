@@ -88,13 +88,13 @@ impl DifferentialTest {
     pub(super) fn span(&self, span: Span) -> (usize, usize) {
         let (start, size) = self.region(span.region);
         let end = start.wrapping_add(size);
-        let shifted = |edge: usize, other: usize, shift| match shift {
+        let shifted = |edge: usize, opposite_edge: usize, shift| match shift {
             Shift::None => edge,
             Shift::GranuleOn => edge.wrapping_add(self.granule()),
             Shift::GranuleBack => edge.wrapping_sub(self.granule()),
             Shift::ByteOn => edge.wrapping_add(1),
             Shift::ByteBack => edge.wrapping_sub(1),
-            Shift::Away => other,
+            Shift::Away => opposite_edge,
         };
         let (start, end) = (shifted(start, end, span.start), shifted(end, start, span.end));
         (start, end.wrapping_sub(start))
@@ -139,8 +139,8 @@ impl DifferentialTest {
         }
     }
 
-    /// Returns the address of the first hole of `size` bytes. Searches all reservations, beginning with
-    /// the one at `index`. Without such a hole, returns the last address that was tried.
+    /// Returns the address of the first hole of `size` bytes. Searches all reservations from the one at `index` on. If
+    /// there is no such hole, returns the last address that was tried.
     pub(super) fn gap(&self, index: u8, size: usize) -> usize {
         let mut reservations = self.reservations_except_window();
         let first = usize::from(index) % reservations.len().max(1);
@@ -162,13 +162,13 @@ impl DifferentialTest {
         address
     }
 
-    /// Returns the reservations without the window's.
+    /// Returns all reservations except the window's.
     pub(super) fn reservations_except_window(&self) -> Vec<Reservation> {
         let all = self.model.reservations().iter().copied();
         all.filter(|it| self.window.is_none_or(|window| window.reservation != it.base)).collect()
     }
 
-    /// Returns the mappings without the window.
+    /// Returns all mappings except the window.
     pub(super) fn mappings_except_window(&self) -> Vec<Mapping> {
         let all = self.model.mappings().iter();
         all.filter(|it| self.window.is_none_or(|window| window.address != it.start))
@@ -185,17 +185,17 @@ impl DifferentialTest {
     }
 }
 
-/// Returns the element at an index, which wraps around.
+/// Returns the element at an index. Indexes that are too large wrap around.
 pub(super) fn nth<T: Clone>(all: &[T], index: u8) -> Option<T> {
     all.get(usize::from(index) % all.len().max(1)).cloned()
 }
 
-/// Returns the element at an index from the end, which wraps around.
+/// Returns the element at an index from the end. Indexes that are too large wrap around.
 fn from_newest<T: Clone>(all: &[T], index: u8) -> Option<T> {
     all.iter().rev().nth(usize::from(index) % all.len().max(1)).cloned()
 }
 
-/// Returns the range of up to `count` adjacent mappings, beginning with the one at `first`.
+/// Returns the range of up to `count` adjacent mappings. `first` is the index of the first mapping.
 fn run(all: &[Mapping], first: u8, count: u8) -> Option<(usize, usize)> {
     let start = nth(all, first)?.start;
     let mut end = start;
@@ -208,7 +208,7 @@ fn run(all: &[Mapping], first: u8, count: u8) -> Option<(usize, usize)> {
     Some((start, end - start))
 }
 
-/// Returns the range of `count` mappings and the holes between them, beginning with the one at `first`.
+/// Returns the range of up to `count` mappings and the holes between them. `first` is the index of the first mapping.
 fn run_with_holes(all: &[Mapping], first: u8, count: u8) -> Option<(usize, usize)> {
     let start = nth(all, first)?.start;
     let last = all.iter().filter(|it| it.start >= start).take(count.max(1).into()).last()?;

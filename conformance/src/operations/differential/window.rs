@@ -44,8 +44,8 @@ impl DifferentialTest {
         Ok(())
     }
 
-    /// Writes mapped memory through a GPU: the CPU writes to the window, and the GPU copies from there. Then reads it
-    /// back through the GPU. `number` determines the written bytes.
+    /// Writes mapped memory through a GPU: the CPU writes to the window, and the GPU copies from there. Then reads the
+    /// memory back through the GPU. `number` determines the written bytes.
     pub(super) fn write_by_gpu(
         &self,
         window: &Window,
@@ -62,7 +62,7 @@ impl DifferentialTest {
         self.expect_planned_fault(window)
     }
 
-    /// Reads mapped memory through a GPU: copies it to the window and reads it there.
+    /// Reads mapped memory through a GPU: the GPU copies the memory to the window, and the CPU reads the window.
     pub(super) fn read_by_gpu(
         &self,
         window: &Window,
