@@ -1,7 +1,7 @@
 //! Checks the contents of memory through the CPU and the GPUs.
 
 use crate::case::ensure_bytes;
-use crate::context::offset;
+use crate::context::offset_by;
 use crate::process_maps::inode_at;
 use crate::{Context, NotPassed, Verdict};
 use hsa_vmm::{Access, Address, AgentId};
@@ -68,10 +68,10 @@ impl Context {
     /// the inodes of both dma-bufs if they differ.
     fn differing_exports(&self, at: Address) -> Option<(u64, u64)> {
         let first = inode_at(at.get())?;
-        let handle = self.keep(self.vmm().retain_allocation_handle(at).ok()?);
+        let handle = self.release_at_end(self.vmm().retain_allocation_handle(at).ok()?);
         let second = self.reserve(1).ok()?;
         self.map(second, 1, handle).ok()?;
-        self.grant(second, 1, &[self.host()], Access::ReadWrite).ok()?;
+        self.set_access(second, 1, &[self.host()], Access::ReadWrite).ok()?;
         let found = inode_at(second.get())?;
         // `Context::close` releases everything.
         (found != first).then_some((first, found))
@@ -81,13 +81,13 @@ impl Context {
     fn check_ends(&self, gpu: AgentId, at: Address, granules: usize, value: u32) -> Verdict {
         let expected = value.to_le_bytes().repeat(16);
         for start in (0..granules).map(|index| index * self.granule()) {
-            let granted = self.vmm().get_access(gpu, offset(at, start)).unwrap_or(Access::None);
+            let granted = self.vmm().get_access(gpu, offset_by(at, start)).unwrap_or(Access::None);
             if granted == Access::None {
                 continue;
             }
             for position in [0, self.granule() - expected.len()] {
                 let mut found = vec![0; expected.len()];
-                self.vmm().copy_to_host(gpu, &mut found, offset(at, start + position))?;
+                self.vmm().copy_to_host(gpu, &mut found, offset_by(at, start + position))?;
                 ensure_bytes!(
                     found,
                     expected,
@@ -108,7 +108,7 @@ impl Context {
         for start in (0..granules).map(|index| index * self.granule()) {
             for position in [0, self.granule() / 2, self.granule() - expected.len()] {
                 let mut found = vec![0; expected.len()];
-                self.vmm().read(offset(at, start + position), &mut found)?;
+                self.vmm().read(offset_by(at, start + position), &mut found)?;
                 ensure_bytes!(
                     found,
                     expected,
@@ -133,7 +133,7 @@ impl Context {
         let scratch = self.reserve(1)?;
         let memory = self.create_on(gpu, 1)?;
         self.map(scratch, 1, memory)?;
-        self.grant(scratch, 1, &self.agents_of(gpu), Access::ReadWrite)?;
+        self.set_access(scratch, 1, &self.gpu_and_cpu(gpu), Access::ReadWrite)?;
         for index in 0..granules {
             // Overwrites the previous copy, which has the expected value.
             self.fill(scratch, 1, !value)?;

@@ -85,17 +85,17 @@ impl Context {
     }
 
     /// Starts a second process with the same runtime.
-    pub(crate) fn peer(&self) -> Verdict<Peer> {
+    pub(crate) fn start_peer(&self) -> Verdict<Peer> {
         Peer::start(&self.peer_command, None, self.peer_time_limit)
     }
 
     /// Starts a second process with the same runtime, and a variable in its environment.
-    pub(crate) fn peer_with(&self, variable: &str, value: &str) -> Verdict<Peer> {
+    pub(crate) fn start_peer_with_variable(&self, variable: &str, value: &str) -> Verdict<Peer> {
         Peer::start(&self.peer_command, Some((variable, value)), self.peer_time_limit)
     }
 
     /// Opens another `Vmm` on the same runtime.
-    pub fn open_another(&self, profile: HipProfile) -> Verdict<Vmm> {
+    pub fn open_vmm(&self, profile: HipProfile) -> Verdict<Vmm> {
         let options = self.vmm_options.with_profile(profile);
         Ok(Vmm::open_with(&self.runtime, options)?)
     }
@@ -148,7 +148,7 @@ impl Context {
     }
 
     /// Skips the case if the CPU cannot access the first GPU's memory.
-    pub fn needs_cpu(&self) -> Verdict {
+    pub fn require_cpu(&self) -> Verdict {
         if self.cpu_has_access(self.gpu()) {
             return Ok(());
         }
@@ -157,11 +157,11 @@ impl Context {
 
     /// Returns the first GPU, and the CPU if it can access that GPU's memory.
     pub fn default_agents(&self) -> Vec<AgentId> {
-        self.agents_of(self.gpu())
+        self.gpu_and_cpu(self.gpu())
     }
 
     /// Returns a GPU, and the CPU if it can access that GPU's memory.
-    pub fn agents_of(&self, gpu: AgentId) -> Vec<AgentId> {
+    pub fn gpu_and_cpu(&self, gpu: AgentId) -> Vec<AgentId> {
         let host = self.cpu_has_access(gpu).then(|| self.host());
         [gpu].into_iter().chain(host).collect()
     }
@@ -198,11 +198,11 @@ impl Context {
     }
 
     fn create_with(&self, granules: usize, properties: &AllocationProperties) -> Verdict<Handle> {
-        Ok(self.keep(self.vmm.create(granules * self.granule, properties)?))
+        Ok(self.release_at_end(self.vmm.create(granules * self.granule, properties)?))
     }
 
     /// Records a handle. When the case ends, all references to it are released.
-    pub fn keep(&self, handle: Handle) -> Handle {
+    pub fn release_at_end(&self, handle: Handle) -> Handle {
         self.handles.borrow_mut().push(handle);
         handle
     }
@@ -213,7 +213,7 @@ impl Context {
     }
 
     /// Sets agents' access to granules.
-    pub fn grant(
+    pub fn set_access(
         &self,
         at: Address,
         granules: usize,
@@ -227,11 +227,11 @@ impl Context {
 
     /// Reserves addresses, maps new memory, grants the [default agents](Self::default_agents) access, and fills the
     /// memory with a value. `granules` is the size.
-    pub fn mapped(&self, granules: usize, value: u32) -> Verdict<(Address, Handle)> {
+    pub fn map_filled(&self, granules: usize, value: u32) -> Verdict<(Address, Handle)> {
         let at = self.reserve(granules)?;
         let handle = self.create(granules)?;
         self.map(at, granules, handle)?;
-        self.grant(at, granules, &self.default_agents(), Access::ReadWrite)?;
+        self.set_access(at, granules, &self.default_agents(), Access::ReadWrite)?;
         self.fill(at, granules, value)?;
         Ok((at, handle))
     }
@@ -249,7 +249,7 @@ impl Context {
 
     /// Returns the address `granules` granules after `at`.
     pub fn granule_at(&self, at: Address, granules: usize) -> Address {
-        offset(at, granules * self.granule)
+        offset_by(at, granules * self.granule)
     }
 
     /// Checks that a call is rejected with this HIP error and changes nothing.
@@ -341,6 +341,6 @@ impl Context {
 }
 
 /// Returns the address `bytes` bytes after `at`.
-pub(crate) fn offset(at: Address, bytes: usize) -> Address {
+pub(crate) fn offset_by(at: Address, bytes: usize) -> Address {
     Address::new(at.get().wrapping_add(bytes))
 }

@@ -226,11 +226,11 @@ mod tests {
     fn failed_case_has_drawing_of_address_space() {
         for run in [
             (|context| {
-                context.mapped(2, 7)?;
+                context.map_filled(2, 7)?;
                 Err(NotPassed::Failed("for the drawing".to_owned()))
             }) as fn(&Context) -> Verdict,
             |context| {
-                context.mapped(2, 7)?;
+                context.map_filled(2, 7)?;
                 panic!("for the drawing")
             },
         ] {

@@ -37,7 +37,7 @@ fn assert_all_pass(report: &Report, runtime: &str) {
 /// probes.
 fn check_probes(runtime: &Runtime, report: &Report, expected_quirks: Quirks) {
     let vmm = Vmm::open(runtime).unwrap();
-    // The probe for `peer_after_owner_fails` can only find the quirk. If it finds nothing, it is not listed.
+    // The probe for `peer_after_owner_fails` is listed only if it finds the quirk, because finding nothing proves nothing.
     let probed = Quirks::KNOWN.iter().filter(|quirk| quirk.probed);
     let expected =
         probed.filter(|it| it.name != "peer_after_owner_fails" || expected_quirks.has(it));
@@ -52,12 +52,17 @@ fn check_probes(runtime: &Runtime, report: &Report, expected_quirks: Quirks) {
         let is_listed = report.runtime.quirks.iter().flatten().any(|quirk| quirk.name == name);
         assert_eq!(is_listed, probe.found, "{name}");
     }
-    // A quirk without a probe does not depend on the version. One such quirk depends on another quirk.
+    // On an unknown runtime, a quirk without a probe is `if_unknown`. One such quirk also follows another quirk.
     let is_probed = |name: &str| vmm.probes().iter().any(|probe| probe.quirk.name == name);
     for quirk in Quirks::KNOWN.iter().filter(|quirk| !is_probed(quirk.name)) {
-        let follows =
+        let follows_other_quirk =
             quirk.name == "memory_returns_with_addresses" && expected_quirks.unmap_keeps_memory;
-        assert_eq!(vmm.quirks().has(quirk), quirk.if_unknown || follows, "{}", quirk.name);
+        assert_eq!(
+            vmm.quirks().has(quirk),
+            quirk.if_unknown || follows_other_quirk,
+            "{}",
+            quirk.name
+        );
     }
 }
 

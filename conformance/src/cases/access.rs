@@ -2,7 +2,7 @@
 
 use crate::Context;
 use crate::case::{Case, Verdict, ensure_eq};
-use crate::context::offset;
+use crate::context::offset_by;
 use hsa_vmm::error::Argument;
 use hsa_vmm::{Access, AccessDescriptor};
 
@@ -81,13 +81,13 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-const ALL: [Access; 3] = [Access::None, Access::Read, Access::ReadWrite];
+const ALL_ACCESS: [Access; 3] = [Access::None, Access::Read, Access::ReadWrite];
 
 fn get_returns_access_set(context: &Context) -> Verdict {
-    let (at, _) = context.mapped(2, 0x3131_3131)?;
+    let (at, _) = context.map_filled(2, 0x3131_3131)?;
     let gpu = context.gpu();
-    for access in ALL {
-        context.grant(at, 2, &[gpu], access)?;
+    for access in ALL_ACCESS {
+        context.set_access(at, 2, &[gpu], access)?;
         ensure_eq!(context.vmm().get_access(gpu, at)?, access, "access of the GPU");
         for agent in context.runtime().agents() {
             if !context.default_agents().contains(&agent.id()) {
@@ -100,11 +100,11 @@ fn get_returns_access_set(context: &Context) -> Verdict {
 }
 
 fn access_changes_between_all_values(context: &Context) -> Verdict {
-    let (at, _) = context.mapped(1, 0x3232_3232)?;
-    for from in ALL {
-        for to in ALL {
+    let (at, _) = context.map_filled(1, 0x3232_3232)?;
+    for from in ALL_ACCESS {
+        for to in ALL_ACCESS {
             for access in [from, to, Access::ReadWrite] {
-                context.grant(at, 1, &context.default_agents(), access)?;
+                context.set_access(at, 1, &context.default_agents(), access)?;
                 for agent in context.default_agents() {
                     let found = context.vmm().get_access(agent, at)?;
                     ensure_eq!(found, access, "access of {agent}");
@@ -117,17 +117,17 @@ fn access_changes_between_all_values(context: &Context) -> Verdict {
 }
 
 fn setting_again_changes_nothing(context: &Context) -> Verdict {
-    let (at, _) = context.mapped(1, 0x3333_3333)?;
+    let (at, _) = context.map_filled(1, 0x3333_3333)?;
     let before = context.vmm().mappings();
     for _ in 0..4 {
-        context.grant(at, 1, &context.default_agents(), Access::ReadWrite)?;
+        context.set_access(at, 1, &context.default_agents(), Access::ReadWrite)?;
         ensure_eq!(context.vmm().mappings(), before, "mappings");
     }
     context.check_contents(at, 1, 0x3333_3333)
 }
 
 fn last_entry_applies(context: &Context) -> Verdict {
-    let (at, _) = context.mapped(1, 0x3434_3434)?;
+    let (at, _) = context.map_filled(1, 0x3434_3434)?;
     let agent = context.gpu();
     let list = [Access::None, Access::Read, Access::ReadWrite, Access::Read]
         .map(|access| AccessDescriptor { agent, access });
@@ -137,12 +137,12 @@ fn last_entry_applies(context: &Context) -> Verdict {
 }
 
 fn other_agents_keep_access(context: &Context) -> Verdict {
-    context.needs_cpu()?;
-    let (at, _) = context.mapped(1, 0x3535_3535)?;
-    context.grant(at, 1, &[context.host()], Access::Read)?;
+    context.require_cpu()?;
+    let (at, _) = context.map_filled(1, 0x3535_3535)?;
+    context.set_access(at, 1, &[context.host()], Access::Read)?;
     let gpu = context.vmm().get_access(context.gpu(), at)?;
     ensure_eq!(gpu, Access::ReadWrite, "access of the GPU");
-    context.grant(at, 1, &[context.gpu()], Access::Read)?;
+    context.set_access(at, 1, &[context.gpu()], Access::Read)?;
     let host = context.vmm().get_access(context.host(), at)?;
     ensure_eq!(host, Access::Read, "access of the CPU");
     context.check_contents(at, 1, 0x3535_3535)
@@ -154,7 +154,7 @@ fn sets_several_mappings(context: &Context) -> Verdict {
         let handle = context.create(granules)?;
         context.map(context.granule_at(at, start), granules, handle)?;
     }
-    context.grant(at, 6, &context.default_agents(), Access::ReadWrite)?;
+    context.set_access(at, 6, &context.default_agents(), Access::ReadWrite)?;
     for index in 0..6 {
         let access = context.vmm().get_access(context.gpu(), context.granule_at(at, index))?;
         ensure_eq!(access, Access::ReadWrite, "access in granule {index}");
@@ -169,7 +169,12 @@ fn sets_one_of_several_mappings(context: &Context) -> Verdict {
         let handle = context.create(1)?;
         context.map(context.granule_at(at, index), 1, handle)?;
     }
-    context.grant(context.granule_at(at, 1), 1, &context.default_agents(), Access::ReadWrite)?;
+    context.set_access(
+        context.granule_at(at, 1),
+        1,
+        &context.default_agents(),
+        Access::ReadWrite,
+    )?;
     for (index, expected) in [Access::None, Access::ReadWrite, Access::None].iter().enumerate() {
         let found = context.vmm().get_access(context.gpu(), context.granule_at(at, index))?;
         ensure_eq!(found, *expected, "access of mapping {index}");
@@ -179,12 +184,12 @@ fn sets_one_of_several_mappings(context: &Context) -> Verdict {
 }
 
 fn aliases_have_independent_access(context: &Context) -> Verdict {
-    let (at, handle) = context.mapped(1, 0x3838_3838)?;
+    let (at, handle) = context.map_filled(1, 0x3838_3838)?;
     let alias = context.reserve(1)?;
     context.map(alias, 1, handle)?;
     let access = context.vmm().get_access(context.gpu(), alias)?;
     ensure_eq!(access, Access::None, "access of the alias");
-    context.grant(alias, 1, &context.default_agents(), Access::Read)?;
+    context.set_access(alias, 1, &context.default_agents(), Access::Read)?;
     context.check_contents(alias, 1, 0x3838_3838)?;
     let access = context.vmm().get_access(context.gpu(), at)?;
     ensure_eq!(access, Access::ReadWrite, "access of the first mapping");
@@ -192,10 +197,10 @@ fn aliases_have_independent_access(context: &Context) -> Verdict {
 }
 
 fn get_accepts_every_address(context: &Context) -> Verdict {
-    let (at, _) = context.mapped(2, 0x3939_3939)?;
+    let (at, _) = context.map_filled(2, 0x3939_3939)?;
     let size = 2 * context.granule();
     for bytes in [0, 1, context.granule() - 1, context.granule(), size - 1] {
-        let access = context.vmm().get_access(context.gpu(), offset(at, bytes))?;
+        let access = context.vmm().get_access(context.gpu(), offset_by(at, bytes))?;
         ensure_eq!(access, Access::ReadWrite, "access at offset {bytes:#x}");
     }
     Ok(())
@@ -211,11 +216,11 @@ fn access_is_none_at_first(context: &Context) -> Verdict {
 }
 
 fn get_returns_cpu_access(context: &Context) -> Verdict {
-    context.needs_cpu()?;
-    let (at, _) = context.mapped(2, 0x3a3a_3a3a)?;
-    let last = offset(at, 2 * context.granule() - 1);
-    for access in ALL {
-        context.grant(at, 2, &[context.host()], access)?;
+    context.require_cpu()?;
+    let (at, _) = context.map_filled(2, 0x3a3a_3a3a)?;
+    let last = offset_by(at, 2 * context.granule() - 1);
+    for access in ALL_ACCESS {
+        context.set_access(at, 2, &[context.host()], access)?;
         for address in [at, last] {
             let found = context.vmm().get_access(context.host(), address)?;
             ensure_eq!(found, access, "access of the CPU at {address}");
@@ -225,16 +230,16 @@ fn get_returns_cpu_access(context: &Context) -> Verdict {
 }
 
 fn gpu_without_access_cannot_copy(context: &Context) -> Verdict {
-    let (at, _) = context.mapped(1, 0x3b3b_3b3b)?;
-    let (other, _) = context.mapped(1, 0x3c3c_3c3c)?;
+    let (at, _) = context.map_filled(1, 0x3b3b_3b3b)?;
+    let (other, _) = context.map_filled(1, 0x3c3c_3c3c)?;
     let (vmm, gpu, size) = (context.vmm(), context.gpu(), context.granule());
-    context.grant(at, 1, &[gpu], Access::None)?;
+    context.set_access(at, 1, &[gpu], Access::None)?;
     ensure_eq!(vmm.get_access(gpu, at)?, Access::None, "access of the GPU");
     context.expect_invalid_argument(Argument::Destination, || vmm.copy(gpu, at, other, size))?;
     context.expect_invalid_argument(Argument::Source, || vmm.copy(gpu, other, at, size))?;
     context.expect_invalid_argument(Argument::Address, || vmm.fill(at, 0, size))?;
     context.check_contents(at, 1, 0x3b3b_3b3b)?;
-    context.grant(at, 1, &[gpu], Access::ReadWrite)?;
+    context.set_access(at, 1, &[gpu], Access::ReadWrite)?;
     vmm.copy(gpu, other, at, size)?;
     context.check_contents(other, 1, 0x3b3b_3b3b)
 }

@@ -66,7 +66,7 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 /// The cases of exported memory.
-pub(super) const SHARED: &[Case] = &[Case::new(
+pub(super) const EXPORT_CASES: &[Case] = &[Case::new(
     "share.every_pair.same_memory",
     "HIP: hipMemExportToShareableHandle, hipMemImportFromShareableHandle",
     "exported memory of each GPU is imported, and every GPU sees the same contents",
@@ -78,7 +78,7 @@ fn map_filled(context: &Context, gpu: AgentId, value: u32) -> Verdict<Address> {
     let at = context.reserve(1)?;
     let memory = context.create_on(gpu, 1)?;
     context.map(at, 1, memory)?;
-    context.grant(at, 1, &context.agents_of(gpu), Access::ReadWrite)?;
+    context.set_access(at, 1, &context.gpu_and_cpu(gpu), Access::ReadWrite)?;
     context.fill(at, 1, value)?;
     Ok(at)
 }
@@ -130,10 +130,10 @@ fn get_returns_each_permission(context: &Context) -> Verdict {
                 continue;
             }
             for access in [Access::Read, Access::None, Access::ReadWrite, Access::Read] {
-                context.grant(at, 1, &[agent.id()], access)?;
+                context.set_access(at, 1, &[agent.id()], access)?;
                 for offset in [0, context.granule() - 1] {
                     let found =
-                        context.vmm().get_access(agent.id(), context::offset(at, offset))?;
+                        context.vmm().get_access(agent.id(), context::offset_by(at, offset))?;
                     ensure_eq!(found, access, "agent {} on memory of {owner}", agent.id());
                 }
             }
@@ -143,19 +143,19 @@ fn get_returns_each_permission(context: &Context) -> Verdict {
 }
 
 fn cpu_access_is_enforced(context: &Context) -> Verdict {
-    context.needs_cpu()?;
+    context.require_cpu()?;
     for &owner in context.gpus().iter().filter(|&&gpu| context.cpu_has_access(gpu)) {
         let at = map_filled(context, owner, 0xe200)?;
         let (vmm, host) = (context.vmm(), [context.host()]);
         vmm.write(at, &[0x5e; 64])?;
-        context.grant(at, 1, &host, Access::Read)?;
+        context.set_access(at, 1, &host, Access::Read)?;
         let mut found = [0; 64];
         vmm.read(at, &mut found)?;
         ensure_bytes!(found, [0x5e; 64], "memory of {owner}");
         context.expect_invalid_argument(Argument::Address, || vmm.write(at, &[1]))?;
-        context.grant(at, 1, &host, Access::None)?;
+        context.set_access(at, 1, &host, Access::None)?;
         context.expect_invalid_argument(Argument::Address, || vmm.read(at, &mut [0; 4]))?;
-        context.grant(at, 1, &host, Access::ReadWrite)?;
+        context.set_access(at, 1, &host, Access::ReadWrite)?;
         context.fill(at, 1, 0xe201)?;
         context.check_filled(at, 1, 0xe201)?;
     }
@@ -164,7 +164,7 @@ fn cpu_access_is_enforced(context: &Context) -> Verdict {
 
 fn peer_reads(context: &Context) -> Verdict {
     each_pair(context, |at, _, other| {
-        context.grant(at, 1, &[other], Access::Read)?;
+        context.set_access(at, 1, &[other], Access::Read)?;
         context.check_through_gpu(other, at, 1, 0xe000)?;
         context.fill(at, 1, 0xe301)?;
         context.check_through_gpu(other, at, 1, 0xe301)
@@ -173,7 +173,7 @@ fn peer_reads(context: &Context) -> Verdict {
 
 fn peer_writes(context: &Context) -> Verdict {
     each_pair(context, |at, owner, other| {
-        context.grant(at, 1, &[other], Access::ReadWrite)?;
+        context.set_access(at, 1, &[other], Access::ReadWrite)?;
         let source = map_filled(context, other, 0xe400)?;
         context.vmm().copy(other, at, source, context.granule())?;
         check_by_cpu(context, owner, at, 0xe400)?;
@@ -197,7 +197,7 @@ fn peer_without_access_cannot_copy(context: &Context) -> Verdict {
 
 fn peer_with_read_access_cannot_write(context: &Context) -> Verdict {
     each_pair(context, |at, owner, other| {
-        context.grant(at, 1, &[other], Access::Read)?;
+        context.set_access(at, 1, &[other], Access::Read)?;
         let peer_memory = map_filled(context, other, 0xe600)?;
         let (vmm, size) = (context.vmm(), context.granule());
         context.expect_invalid_argument(Argument::Destination, || {
@@ -211,7 +211,7 @@ fn peer_with_read_access_cannot_write(context: &Context) -> Verdict {
 
 fn revoking_peer_keeps_others(context: &Context) -> Verdict {
     each_pair(context, |at, owner, other| {
-        context.grant(at, 1, &[other], Access::ReadWrite)?;
+        context.set_access(at, 1, &[other], Access::ReadWrite)?;
         context.check_through_gpu(other, at, 1, 0xe000)?;
         let (vmm, size) = (context.vmm(), context.granule());
         vmm.revoke(at, size, &[other])?;
@@ -239,7 +239,7 @@ fn grants_one_range_to_all_gpus(context: &Context) -> Verdict {
         let memory = context.create_on(gpu, 1)?;
         context.map(context.granule_at(at, index), 1, memory)?;
     }
-    context.grant(at, gpus_with_access.len(), &gpus_with_access, Access::ReadWrite)?;
+    context.set_access(at, gpus_with_access.len(), &gpus_with_access, Access::ReadWrite)?;
     for index in 0..gpus_with_access.len() {
         context.fill(context.granule_at(at, index), 1, 0xe800 + index as u32)?;
     }
@@ -262,17 +262,17 @@ fn exported_memory_is_shared(context: &Context) -> Verdict {
         let exported = context.create_shareable_on(owner, 1)?;
         let at = context.reserve(1)?;
         context.map(at, 1, exported)?;
-        context.grant(at, 1, &context.agents_of(owner), Access::ReadWrite)?;
+        context.set_access(at, 1, &context.gpu_and_cpu(owner), Access::ReadWrite)?;
         context.fill(at, 1, 0xe900)?;
         let descriptor = export(context, exported)?;
         let imported = context.vmm().import_from_shareable_handle(&descriptor, FD)?;
-        let imported = context.keep(imported);
+        let imported = context.release_at_end(imported);
         let imported_at = context.reserve(1)?;
         context.map(imported_at, 1, imported)?;
         let can_access =
             |agent| context.runtime().agent(agent).is_some_and(|a| a.can_access(owner));
         for &gpu in context.gpus().iter().filter(|&&gpu| can_access(gpu)) {
-            context.grant(imported_at, 1, &[gpu], Access::ReadWrite)?;
+            context.set_access(imported_at, 1, &[gpu], Access::ReadWrite)?;
             context.check_through_gpu(gpu, imported_at, 1, 0xe900)?;
         }
         context.fill(at, 1, 0xe901)?;

@@ -1,7 +1,7 @@
 //! `hipMemSetAccess` and `hipMemGetAccess`: invalid calls.
 
 use crate::case::{Case, Verdict, ensure_eq};
-use crate::context::offset;
+use crate::context::offset_by;
 use crate::{Context, NotPassed};
 use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::hip::HipError;
@@ -156,10 +156,10 @@ fn rejects_range(
     let at = context.reserve(4)?;
     let handle = context.create(2)?;
     context.map(at, 2, handle)?;
-    context.grant(at, 2, &context.default_agents(), Access::ReadWrite)?;
+    context.set_access(at, 2, &context.default_agents(), Access::ReadWrite)?;
     context.fill(at, 2, 0x6b6b_6b6b)?;
     let list = [AccessDescriptor { agent: context.gpu(), access: Access::Read }];
-    let set = || context.vmm().set_access(offset(at, start), size, &list);
+    let set = || context.vmm().set_access(offset_by(at, start), size, &list);
     let error = context.expect_error(HipError::InvalidValue, set)?;
     if argument.is_some() {
         ensure_eq!(error.argument(), argument, "{error}");
@@ -168,13 +168,13 @@ fn rejects_range(
 }
 
 fn rejects_empty_list(context: &Context) -> Verdict {
-    let (at, _) = context.mapped(1, 0x6c6c_6c6c)?;
+    let (at, _) = context.map_filled(1, 0x6c6c_6c6c)?;
     let set = || context.vmm().set_access(at, context.granule(), &[]);
     context.expect_invalid_argument(Argument::Descriptors, set)
 }
 
 fn rejects_agent(context: &Context, agent: AgentId) -> Verdict {
-    let (at, _) = context.mapped(1, 0x6d6d_6d6d)?;
+    let (at, _) = context.map_filled(1, 0x6d6d_6d6d)?;
     let list = [AccessDescriptor { agent, access: Access::ReadWrite }];
     let set = || context.vmm().set_access(at, context.granule(), &list);
     context.expect_invalid_argument(Argument::Agent, set)
@@ -217,7 +217,7 @@ fn rejects_cpu_without_large_bar(context: &Context) -> Verdict {
     if context.cpu_has_access(context.gpu()) {
         return Err(NotPassed::Skipped("the CPU can access all memory of this GPU".to_owned()));
     }
-    let (at, _) = context.mapped(1, 0x6e6e_6e6e)?;
+    let (at, _) = context.map_filled(1, 0x6e6e_6e6e)?;
     let list = [AccessDescriptor { agent: context.host(), access: Access::Read }];
     let set = || context.vmm().set_access(at, context.granule(), &list);
     context.expect_error(HipError::NotSupported, set).map(|_| ())
@@ -244,7 +244,7 @@ fn rejects_unreserved(context: &Context) -> Verdict {
 }
 
 fn rejects_unmapped_range(context: &Context) -> Verdict {
-    let (at, _) = context.mapped(1, 0x6f6f_6f6f)?;
+    let (at, _) = context.map_filled(1, 0x6f6f_6f6f)?;
     context.vmm().unmap(at, context.granule())?;
     rejects_set_access(context, at, context.granule(), Argument::Address)
 }
@@ -263,12 +263,12 @@ fn get_rejects_end_of_mapping(context: &Context) -> Verdict {
     let at = context.reserve(2)?;
     let handle = context.create(1)?;
     context.map(at, 1, handle)?;
-    context.grant(at, 1, &[context.gpu()], Access::ReadWrite)?;
+    context.set_access(at, 1, &[context.gpu()], Access::ReadWrite)?;
     rejects_get_access(context, context.granule_at(at, 1))
 }
 
 fn get_rejects_invented_agent(context: &Context) -> Verdict {
-    let (at, _) = context.mapped(1, 0x7070_7070)?;
+    let (at, _) = context.map_filled(1, 0x7070_7070)?;
     let agent = context.invented_agent();
     context.expect_invalid_argument(Argument::Agent, || context.vmm().get_access(agent, at))
 }

@@ -2,7 +2,7 @@
 
 use crate::Context;
 use crate::case::{Case, Verdict, ensure, ensure_bytes, ensure_eq};
-use crate::context::offset;
+use crate::context::offset_by;
 use hsa_vmm::Access;
 use hsa_vmm::error::Argument;
 
@@ -106,8 +106,8 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 fn cpu_reads_and_writes(context: &Context) -> Verdict {
-    context.needs_cpu()?;
-    let (at, handle) = context.mapped(2, 0)?;
+    context.require_cpu()?;
+    let (at, handle) = context.map_filled(2, 0)?;
     let pattern: Vec<u8> = (0..2 * context.granule()).map(|i| (i % 251) as u8).collect();
     context.vmm().write(at, &pattern)?;
     let mut found = vec![0; pattern.len()];
@@ -117,7 +117,7 @@ fn cpu_reads_and_writes(context: &Context) -> Verdict {
     let copy = context.reserve(2)?;
     let other = context.create(2)?;
     context.map(copy, 2, other)?;
-    context.grant(copy, 2, &context.default_agents(), Access::ReadWrite)?;
+    context.set_access(copy, 2, &context.default_agents(), Access::ReadWrite)?;
     context.vmm().copy(context.gpu(), copy, at, pattern.len())?;
     found.fill(0);
     context.vmm().read(copy, &mut found)?;
@@ -127,9 +127,9 @@ fn cpu_reads_and_writes(context: &Context) -> Verdict {
 }
 
 fn cpu_with_read_access_cannot_write(context: &Context) -> Verdict {
-    context.needs_cpu()?;
-    let (at, _) = context.mapped(1, 0x4141_4141)?;
-    context.grant(at, 1, &[context.host()], Access::Read)?;
+    context.require_cpu()?;
+    let (at, _) = context.map_filled(1, 0x4141_4141)?;
+    context.set_access(at, 1, &[context.host()], Access::Read)?;
     context.check_contents(at, 1, 0x4141_4141)?;
     context.expect_invalid_argument(Argument::Address, || context.vmm().write(at, &[1]))?;
     context.fill(at, 1, 0x4242_4242)?;
@@ -137,42 +137,42 @@ fn cpu_with_read_access_cannot_write(context: &Context) -> Verdict {
 }
 
 fn cpu_without_access_cannot_read(context: &Context) -> Verdict {
-    context.needs_cpu()?;
-    let (at, _) = context.mapped(1, 0x4343_4343)?;
-    context.grant(at, 1, &[context.host()], Access::None)?;
+    context.require_cpu()?;
+    let (at, _) = context.map_filled(1, 0x4343_4343)?;
+    context.set_access(at, 1, &[context.host()], Access::None)?;
     context.expect_invalid_argument(Argument::Address, || context.vmm().read(at, &mut [0]))?;
     context.expect_invalid_argument(Argument::Address, || context.vmm().write(at, &[1]))?;
-    context.grant(at, 1, &[context.host()], Access::ReadWrite)?;
+    context.set_access(at, 1, &[context.host()], Access::ReadWrite)?;
     context.check_contents(at, 1, 0x4343_4343)
 }
 
 fn cpu_access_is_revoked_and_granted(context: &Context) -> Verdict {
-    context.needs_cpu()?;
-    let (at, _) = context.mapped(2, 0x4444_4444)?;
+    context.require_cpu()?;
+    let (at, _) = context.map_filled(2, 0x4444_4444)?;
     for round in 0..16 {
-        context.grant(at, 2, &[context.host()], Access::None)?;
+        context.set_access(at, 2, &[context.host()], Access::None)?;
         // If the range had lost addresses, a new reservation could get them.
         let other = context.reserve(1)?;
         ensure!(
             other < at || other >= context.granule_at(at, 2),
             "{other} was reserved inside {at} in round {round}"
         );
-        context.grant(at, 2, &[context.host()], Access::ReadWrite)?;
+        context.set_access(at, 2, &[context.host()], Access::ReadWrite)?;
         context.check_contents(at, 2, 0x4444_4444)?;
     }
     Ok(())
 }
 
 fn cpu_cannot_cross_mapping_end(context: &Context) -> Verdict {
-    context.needs_cpu()?;
+    context.require_cpu()?;
     let at = context.reserve(3)?;
     let handle = context.create(1)?;
     let mapping = context.granule_at(at, 1);
     context.map(mapping, 1, handle)?;
-    context.grant(mapping, 1, &context.default_agents(), Access::ReadWrite)?;
+    context.set_access(mapping, 1, &context.default_agents(), Access::ReadWrite)?;
     context.fill(mapping, 1, 0x4e4e_4e4e)?;
-    let last = offset(mapping, context.granule() - 4);
-    for start in [last, offset(mapping, usize::MAX - 3)] {
+    let last = offset_by(mapping, context.granule() - 4);
+    for start in [last, offset_by(mapping, usize::MAX - 3)] {
         context.expect_invalid_argument(Argument::Address, || {
             context.vmm().read(start, &mut [0; 8])
         })?;
@@ -183,19 +183,19 @@ fn cpu_cannot_cross_mapping_end(context: &Context) -> Verdict {
 }
 
 fn cpu_crosses_adjacent_mappings(context: &Context) -> Verdict {
-    context.needs_cpu()?;
+    context.require_cpu()?;
     let at = context.reserve(2)?;
     for index in 0..2 {
         let handle = context.create(1)?;
         context.map(context.granule_at(at, index), 1, handle)?;
     }
-    context.grant(at, 2, &context.default_agents(), Access::ReadWrite)?;
-    let middle = offset(at, context.granule() - 8);
+    context.set_access(at, 2, &context.default_agents(), Access::ReadWrite)?;
+    let middle = offset_by(at, context.granule() - 8);
     let (text, mut found) = (*b"across an edge..", [0; 16]);
     context.vmm().write(middle, &text)?;
     context.vmm().read(middle, &mut found)?;
     ensure_bytes!(found, text, "the written bytes");
-    context.grant(context.granule_at(at, 1), 1, &[context.host()], Access::Read)?;
+    context.set_access(context.granule_at(at, 1), 1, &[context.host()], Access::Read)?;
     context.expect_invalid_argument(Argument::Address, || context.vmm().write(middle, &[0; 16]))?;
     context.vmm().read(middle, &mut found)?;
     ensure_bytes!(found, text, "the bytes after the rejected write");
@@ -203,8 +203,8 @@ fn cpu_crosses_adjacent_mappings(context: &Context) -> Verdict {
 }
 
 fn gpu_copies(context: &Context) -> Verdict {
-    let (source, _) = context.mapped(2, 0x4545_4545)?;
-    let (destination, _) = context.mapped(2, 0x4646_4646)?;
+    let (source, _) = context.map_filled(2, 0x4545_4545)?;
+    let (destination, _) = context.map_filled(2, 0x4646_4646)?;
     context.vmm().copy(context.gpu(), destination, source, context.granule())?;
     context.check_contents(destination, 1, 0x4545_4545)?;
     context.check_contents(context.granule_at(destination, 1), 1, 0x4646_4646)?;
@@ -212,7 +212,7 @@ fn gpu_copies(context: &Context) -> Verdict {
 }
 
 fn gpu_needs_access_to_both_sides(context: &Context) -> Verdict {
-    let (granted, _) = context.mapped(1, 0x4747_4747)?;
+    let (granted, _) = context.map_filled(1, 0x4747_4747)?;
     let not_granted = context.reserve(1)?;
     let handle = context.create(1)?;
     context.map(not_granted, 1, handle)?;
@@ -226,10 +226,10 @@ fn gpu_needs_access_to_both_sides(context: &Context) -> Verdict {
 }
 
 fn gpu_with_read_access_cannot_write(context: &Context) -> Verdict {
-    let (read_only, _) = context.mapped(1, 0x4848_4848)?;
-    let (writable, _) = context.mapped(1, 0x4949_4949)?;
+    let (read_only, _) = context.map_filled(1, 0x4848_4848)?;
+    let (writable, _) = context.map_filled(1, 0x4949_4949)?;
     let (vmm, gpu, size) = (context.vmm(), context.gpu(), context.granule());
-    context.grant(read_only, 1, &[gpu], Access::Read)?;
+    context.set_access(read_only, 1, &[gpu], Access::Read)?;
     context.expect_invalid_argument(Argument::Destination, || {
         vmm.copy(gpu, read_only, writable, size)
     })?;
@@ -240,11 +240,11 @@ fn gpu_with_read_access_cannot_write(context: &Context) -> Verdict {
 
 fn gpu_cannot_cross_mapping_end(context: &Context) -> Verdict {
     let (vmm, gpu, size) = (context.vmm(), context.gpu(), context.granule());
-    let (long, _) = context.mapped(2, 0x4f4f_4f4f)?;
+    let (long, _) = context.map_filled(2, 0x4f4f_4f4f)?;
     let short = context.reserve(2)?;
     let handle = context.create(1)?;
     context.map(short, 1, handle)?;
-    context.grant(short, 1, &context.default_agents(), Access::ReadWrite)?;
+    context.set_access(short, 1, &context.default_agents(), Access::ReadWrite)?;
     context.fill(short, 1, 0x5050_5050)?;
     context
         .expect_invalid_argument(Argument::Destination, || vmm.copy(gpu, short, long, 2 * size))?;
@@ -255,17 +255,18 @@ fn gpu_cannot_cross_mapping_end(context: &Context) -> Verdict {
 }
 
 fn rejects_invented_agent(context: &Context) -> Verdict {
-    let (at, _) = context.mapped(2, 0x5151_5151)?;
+    let (at, _) = context.map_filled(2, 0x5151_5151)?;
     let agent = context.invented_agent();
     let copy = || context.vmm().copy(agent, context.granule_at(at, 1), at, context.granule());
     context.expect_invalid_argument(Argument::Agent, copy)
 }
 
 fn gpu_fill_rejects_partial_words(context: &Context) -> Verdict {
-    let (at, _) = context.mapped(1, 0x5252_5252)?;
+    let (at, _) = context.map_filled(1, 0x5252_5252)?;
     context.expect_invalid_argument(Argument::Size, || context.vmm().fill(at, 0, 6))?;
-    context
-        .expect_invalid_argument(Argument::Address, || context.vmm().fill(offset(at, 2), 0, 8))?;
+    context.expect_invalid_argument(Argument::Address, || {
+        context.vmm().fill(offset_by(at, 2), 0, 8)
+    })?;
     context.check_contents(at, 1, 0x5252_5252)
 }
 
@@ -278,14 +279,14 @@ fn gpus_see_same_memory(context: &Context, owner_first: bool) -> Verdict {
         context.map(context.granule_at(at, index), 1, handle)?;
     }
     if owner_first {
-        context.grant(at, 2, &context.default_agents(), Access::ReadWrite)?;
+        context.set_access(at, 2, &context.default_agents(), Access::ReadWrite)?;
         context.fill(at, 2, 0x4a4a_4a4a)?;
-        context.grant(at, 2, &[other], Access::ReadWrite)?;
+        context.set_access(at, 2, &[other], Access::ReadWrite)?;
         context.check_contents(at, 2, 0x4a4a_4a4a)?;
     } else {
         let mut agents = context.default_agents();
         agents.push(other);
-        context.grant(at, 2, &agents, Access::ReadWrite)?;
+        context.set_access(at, 2, &agents, Access::ReadWrite)?;
     }
     context.fill(at, 1, 0x4b4b_4b4b)?;
     context.vmm().copy(other, context.granule_at(at, 1), at, context.granule())?;
@@ -302,8 +303,8 @@ fn owner_after_peer(context: &Context) -> Verdict {
     let at = context.reserve(2)?;
     let handle = context.create(2)?;
     context.map(at, 2, handle)?;
-    context.grant(at, 2, &[other], Access::ReadWrite)?;
-    context.grant(at, 2, &context.default_agents(), Access::ReadWrite)?;
+    context.set_access(at, 2, &[other], Access::ReadWrite)?;
+    context.set_access(at, 2, &context.default_agents(), Access::ReadWrite)?;
     context.fill(at, 1, 0x4c4c_4c4c)?;
     context.vmm().copy(other, context.granule_at(at, 1), at, context.granule())?;
     context.check_contents(at, 2, 0x4c4c_4c4c)
@@ -316,13 +317,13 @@ fn grants_memory_of_several_gpus(context: &Context) -> Verdict {
         let handle = context.create_on(gpu, 1)?;
         context.map(context.granule_at(at, index), 1, handle)?;
     }
-    context.grant(at, 2, &[owner, other], Access::ReadWrite)?;
+    context.set_access(at, 2, &[owner, other], Access::ReadWrite)?;
     context.fill(at, 1, 0x4d4d_4d4d)?;
     for gpu in [owner, other] {
         context.vmm().copy(gpu, context.granule_at(at, 1), at, context.granule())?;
     }
     if context.cpu_has_access(owner) && context.cpu_has_access(other) {
-        context.grant(at, 2, &[context.host()], Access::Read)?;
+        context.set_access(at, 2, &[context.host()], Access::Read)?;
         context.check_contents(at, 2, 0x4d4d_4d4d)?;
     }
     Ok(())

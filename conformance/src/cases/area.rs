@@ -76,7 +76,7 @@ pub(super) fn flag_combinations() -> impl Iterator<Item = AreaFlags> {
 }
 
 /// Returns an area of the test's GPU: the first one with a pool for handles.
-pub(super) fn area(context: &Context, flags: AreaFlags) -> Verdict<Area> {
+pub(super) fn create_area(context: &Context, flags: AreaFlags) -> Verdict<Area> {
     Ok(Area::new(context.vmm(), context.gpu(), flags)?)
 }
 
@@ -140,7 +140,7 @@ fn check_access(
 }
 
 fn default_is_device_memory(context: &Context) -> Verdict {
-    let memory = mmap(&area(context, AreaFlags::DEFAULT)?, 100, &mut [])?;
+    let memory = mmap(&create_area(context, AreaFlags::DEFAULT)?, 100, &mut [])?;
     ensure_eq!(memory.backing(), Backing::Virtual, "the backing");
     ensure_eq!(memory.owner(), context.gpu(), "the owner");
     check_access(context, &memory, &[context.gpu()], false)?;
@@ -155,7 +155,7 @@ fn default_is_device_memory(context: &Context) -> Verdict {
 
 fn host_is_host_memory(context: &Context) -> Verdict {
     for flags in [AreaFlags::HOST, AreaFlags::HOST | AreaFlags::MAPPED] {
-        let memory = mmap(&area(context, flags)?, 100, &mut [])?;
+        let memory = mmap(&create_area(context, flags)?, 100, &mut [])?;
         ensure_eq!(memory.backing(), Backing::Pool, "the backing of {flags}");
         ensure_eq!(memory.device_address(), memory.address(), "the device's address");
         check_access(context, &memory, &[context.gpu()], true)?;
@@ -167,7 +167,7 @@ fn host_is_host_memory(context: &Context) -> Verdict {
 
 /// Checks that the device reads the memory's contents.
 fn check_device_reads(context: &Context, memory: &AreaMemory<'_>) -> Verdict {
-    let device_memory = mmap(&area(context, AreaFlags::DEFAULT)?, memory.size(), &mut [])?;
+    let device_memory = mmap(&create_area(context, AreaFlags::DEFAULT)?, memory.size(), &mut [])?;
     device_memory.copy(0, memory, 0, memory.size())?;
     let (mut expected, mut found) = (vec![0; memory.size()], vec![1; memory.size()]);
     memory.read(0, &mut expected)?;
@@ -180,7 +180,7 @@ fn unified_has_one_address(context: &Context) -> Verdict {
     let other_flags = [AreaFlags::DEFAULT, AreaFlags::HOST, AreaFlags::MAPPED];
     let host_and_mapped = AreaFlags::HOST | AreaFlags::MAPPED;
     for flags in other_flags.into_iter().chain([host_and_mapped]) {
-        let memory = mmap(&area(context, AreaFlags::UNIFIED | flags)?, 100, &mut [])?;
+        let memory = mmap(&create_area(context, AreaFlags::UNIFIED | flags)?, 100, &mut [])?;
         let is_on_device = context.cpu_has_access(context.gpu());
         let backing = if is_on_device { Backing::Virtual } else { Backing::Pool };
         ensure_eq!(memory.backing(), backing, "the backing with {flags}");
@@ -204,7 +204,7 @@ fn global_grants_all_devices(context: &Context) -> Verdict {
     let all: Vec<_> = context.runtime().gpus().map(hsa_vmm::Agent::id).collect();
     for kind in [AreaFlags::DEFAULT, AreaFlags::HOST, AreaFlags::UNIFIED, AreaFlags::MAPPED] {
         let mut host_memory = vec![0; 100];
-        let memory = mmap(&area(context, kind | AreaFlags::GLOBAL)?, 100, &mut host_memory)?;
+        let memory = mmap(&create_area(context, kind | AreaFlags::GLOBAL)?, 100, &mut host_memory)?;
         check_access(context, &memory, &all, kind != AreaFlags::DEFAULT)?;
         write_and_check(&memory, 5)?;
         let mut expected = [0; 100];
@@ -223,10 +223,10 @@ fn global_grants_all_devices(context: &Context) -> Verdict {
 
 fn maps_existing_memory(context: &Context) -> Verdict {
     let mut host_memory = vec![1; 5000];
-    let device_memory = mmap(&area(context, AreaFlags::DEFAULT)?, 1000, &mut [])?;
+    let device_memory = mmap(&create_area(context, AreaFlags::DEFAULT)?, 1000, &mut [])?;
     device_memory.fill(0, 0x0505_0505, 1000)?;
     // The memory begins inside a page, and is shorter than the slice.
-    let mapped = mmap(&area(context, AreaFlags::MAPPED)?, 4000, &mut host_memory[100..])?;
+    let mapped = mmap(&create_area(context, AreaFlags::MAPPED)?, 4000, &mut host_memory[100..])?;
     ensure_eq!(mapped.backing(), Backing::Locked, "the backing");
     check_access(context, &mapped, &[context.gpu()], true)?;
     mapped.copy(500, &device_memory, 0, 1000)?;
@@ -260,7 +260,7 @@ fn mmap_chooses_device(context: &Context) -> Verdict {
 fn allocates_any_size(context: &Context) -> Verdict {
     let mut host_memory = vec![0; SIZES.into_iter().max().unwrap_or(0)];
     for flags in flag_combinations() {
-        let area = area(context, flags)?;
+        let area = create_area(context, flags)?;
         for size in SIZES {
             let memory = mmap(&area, size, &mut host_memory)?;
             ensure_eq!(memory.size(), size, "the size of {flags}");
@@ -275,7 +275,7 @@ fn allocates_any_size(context: &Context) -> Verdict {
 fn munmap_frees_memory(context: &Context) -> Verdict {
     let mut host_memory = vec![0; 100_000];
     for flags in flag_combinations() {
-        let area = area(context, flags)?;
+        let area = create_area(context, flags)?;
         for round in 0..5 {
             let memory = mmap(&area, 100_000, &mut host_memory)?;
             memory.write(99_999, &[round])?;
@@ -291,13 +291,13 @@ fn munmap_frees_memory(context: &Context) -> Verdict {
 fn copies_between_all_flags(context: &Context) -> Verdict {
     for (seed, flags) in flag_combinations().enumerate() {
         let mut host_memory = vec![0; 3000];
-        let memory = mmap(&area(context, flags)?, 3000, &mut host_memory)?;
+        let memory = mmap(&create_area(context, flags)?, 3000, &mut host_memory)?;
         write_and_check(&memory, seed)?;
         let mut expected = vec![0; 3000];
         memory.read(0, &mut expected)?;
         for other_flags in flag_combinations() {
             let mut host_memory = vec![0; 3000];
-            let other = mmap(&area(context, other_flags)?, 3000, &mut host_memory)?;
+            let other = mmap(&create_area(context, other_flags)?, 3000, &mut host_memory)?;
             other.copy(10, &memory, 1000, 2000)?;
             let mut found = vec![0; 2000];
             other.read(10, &mut found)?;

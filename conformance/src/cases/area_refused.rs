@@ -1,6 +1,6 @@
 //! Areas: invalid calls.
 
-use super::area::{area, flag_combinations, mmap};
+use super::area::{create_area, flag_combinations, mmap};
 use crate::case::{Case, Verdict, ensure, ensure_eq};
 use crate::{Context, NotPassed};
 use hsa_vmm::area::{AreaFlags, MmapOptions};
@@ -80,7 +80,7 @@ fn rejects_device_out_of_range(context: &Context) -> Verdict {
         let result = Area::new(context.vmm(), number, AreaFlags::DEFAULT);
         let error = expect_error(context, HipError::InvalidDevice, result)?;
         ensure_eq!((error.problem(), error.aml()), (problem, AML_EINVAL), "{error}");
-        let area = area(context, AreaFlags::DEFAULT)?;
+        let area = create_area(context, AreaFlags::DEFAULT)?;
         let result = area.mmap(1, MmapOptions::new().with_device(number));
         let error = expect_error(context, HipError::InvalidDevice, result)?;
         ensure_eq!(error.problem(), problem, "{error}");
@@ -110,7 +110,7 @@ fn rejects_unknown_flags(context: &Context) -> Verdict {
 fn rejects_missing_memory(context: &Context) -> Verdict {
     let mut host_memory = [0; 10];
     for flags in flag_combinations() {
-        let area = area(context, flags)?;
+        let area = create_area(context, flags)?;
         let (result, argument) = if flags.maps_existing_memory() {
             let without_memory = area.mmap(10, MmapOptions::new());
             let error = expect_error(context, HipError::InvalidValue, without_memory)?;
@@ -132,7 +132,7 @@ fn rejects_zero_size(context: &Context) -> Verdict {
             true => MmapOptions::new().with_host_memory(&mut host_memory),
             false => MmapOptions::new(),
         };
-        let result = area(context, flags)?.mmap(0, options);
+        let result = create_area(context, flags)?.mmap(0, options);
         let error = expect_error(context, HipError::InvalidValue, result)?;
         ensure_eq!(error.problem(), Some(Problem::Zero), "{error}");
     }
@@ -144,7 +144,7 @@ fn rejects_huge_size(context: &Context) -> Verdict {
     let largest_pool = pools.map(|pool| pool.size).max().unwrap_or(0);
     for flags in [AreaFlags::DEFAULT, AreaFlags::HOST, AreaFlags::UNIFIED] {
         for size in [largest_pool + (1 << 30), usize::MAX] {
-            let result = area(context, flags)?.mmap(size, MmapOptions::new());
+            let result = create_area(context, flags)?.mmap(size, MmapOptions::new());
             let error = expect_error(context, HipError::OutOfMemory, result)?;
             ensure_eq!(error.aml(), AML_ENOMEM, "{error}");
         }
@@ -155,7 +155,7 @@ fn rejects_huge_size(context: &Context) -> Verdict {
 fn rejects_access_beyond_end(context: &Context) -> Verdict {
     let mut host_memory = [0; 100];
     for flags in flag_combinations() {
-        let memory = mmap(&area(context, flags)?, 100, &mut host_memory)?;
+        let memory = mmap(&create_area(context, flags)?, 100, &mut host_memory)?;
         let results = [
             memory.read(100, &mut [0]),
             memory.read(96, &mut [0; 5]),

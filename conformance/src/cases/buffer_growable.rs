@@ -77,7 +77,7 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 /// Creates an empty buffer that grows by granules, for the first GPU and the CPU.
-fn growable(context: &Context, granules: usize) -> Verdict<GrowableBuffer> {
+fn create_growable(context: &Context, granules: usize) -> Verdict<GrowableBuffer> {
     let options =
         GrowableBuffer::builder(granules * context.granule()).with_step(context.granule());
     let buffer = options.reserve(context.vmm(), &context.properties())?;
@@ -86,7 +86,7 @@ fn growable(context: &Context, granules: usize) -> Verdict<GrowableBuffer> {
 }
 
 fn grows_in_place(context: &Context) -> Verdict {
-    let mut buffer = growable(context, 6)?;
+    let mut buffer = create_growable(context, 6)?;
     let (at, granule) = (buffer.address(), context.granule());
     for step in 0..6 {
         buffer.grow(granule)?;
@@ -100,8 +100,8 @@ fn grows_in_place(context: &Context) -> Verdict {
 }
 
 fn size_is_exact(context: &Context) -> Verdict {
-    context.needs_cpu()?;
-    let mut buffer = growable(context, 2)?;
+    context.require_cpu()?;
+    let mut buffer = create_growable(context, 2)?;
     let granule = context.granule();
     for (size, mapped) in
         [(1, granule), (granule, granule), (granule + 1, 2 * granule), (0, 0), (5, granule)]
@@ -118,7 +118,7 @@ fn size_is_exact(context: &Context) -> Verdict {
 }
 
 fn shrinking_releases_memory(context: &Context) -> Verdict {
-    let mut buffer = growable(context, 4)?;
+    let mut buffer = create_growable(context, 4)?;
     let (at, granule) = (buffer.address(), context.granule());
     buffer.grow(4 * granule)?;
     buffer.fill(0, 0xc200, 4 * granule)?;
@@ -139,7 +139,7 @@ fn shrinking_releases_memory(context: &Context) -> Verdict {
 
 fn new_memory_keeps_grants(context: &Context) -> Verdict {
     context.other_gpu()?;
-    let mut buffer = growable(context, 3)?;
+    let mut buffer = create_growable(context, 3)?;
     let can_access =
         |agent| context.runtime().agent(agent).is_some_and(|a| a.can_access(context.gpu()));
     let gpus: Vec<_> = context.gpus().iter().copied().filter(|&gpu| can_access(gpu)).collect();
@@ -155,8 +155,8 @@ fn new_memory_keeps_grants(context: &Context) -> Verdict {
 }
 
 fn new_memory_keeps_revocation(context: &Context) -> Verdict {
-    context.needs_cpu()?;
-    let mut buffer = growable(context, 2)?;
+    context.require_cpu()?;
+    let mut buffer = create_growable(context, 2)?;
     buffer.grow(context.granule())?;
     buffer.fill(0, 0xc400, context.granule())?;
     buffer.revoke(&[context.host()])?;
@@ -193,7 +193,7 @@ fn prepared_memory_is_released(context: &Context) -> Verdict {
 }
 
 fn rejects_growth_beyond_maximum(context: &Context) -> Verdict {
-    let mut buffer = growable(context, 2)?;
+    let mut buffer = create_growable(context, 2)?;
     let granule = context.granule();
     buffer.grow(granule)?;
     buffer.fill(0, 0xc600, granule)?;
@@ -207,7 +207,7 @@ fn rejects_growth_beyond_maximum(context: &Context) -> Verdict {
 }
 
 fn rejects_access_beyond_end(context: &Context) -> Verdict {
-    let mut buffer = growable(context, 2)?;
+    let mut buffer = create_growable(context, 2)?;
     let size = context.granule() - 8;
     buffer.grow(size)?;
     let check_out_of_bounds = |error: Error| {
@@ -268,8 +268,8 @@ fn is_address_taken(error: &Error) -> bool {
 }
 
 fn behaves_like_vector(context: &Context) -> Verdict {
-    context.needs_cpu()?;
-    let mut values = GrowableVec::<u64>::new(growable(context, 2)?);
+    context.require_cpu()?;
+    let mut values = GrowableVec::<u64>::new(create_growable(context, 2)?);
     let count = context.granule() as u64 / 8 + 3;
     values.extend(&(0..count).collect::<Vec<_>>())?;
     values.push(count)?;

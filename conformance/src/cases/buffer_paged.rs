@@ -95,7 +95,7 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 /// Creates a buffer with pages of one granule, for the first GPU and the CPU.
-fn paged(context: &Context, pages: usize, with_zero_page: bool) -> Verdict<PagedBuffer> {
+fn create_paged(context: &Context, pages: usize, with_zero_page: bool) -> Verdict<PagedBuffer> {
     let options = PagedBuffer::builder(pages * context.granule()).with_page_size(context.granule());
     let options = if with_zero_page { options.with_zero_page() } else { options };
     let buffer = options.reserve(context.vmm(), &context.properties())?;
@@ -124,7 +124,7 @@ fn check_page(context: &Context, buffer: &PagedBuffer, page: usize, value: u32) 
 }
 
 fn maps_pages_in_any_order(context: &Context) -> Verdict {
-    let buffer = paged(context, 8, false)?;
+    let buffer = create_paged(context, 8, false)?;
     let at = buffer.address();
     for page in [5, 0, 7, 2] {
         buffer.map(page..page + 1)?;
@@ -147,7 +147,7 @@ fn maps_pages_in_any_order(context: &Context) -> Verdict {
 }
 
 fn maps_all_pages_or_none(context: &Context) -> Verdict {
-    let buffer = paged(context, 6, false)?;
+    let buffer = create_paged(context, 6, false)?;
     buffer.map(1..4)?;
     for page in 1..4 {
         fill_page(context, &buffer, page, 0xd200 + page as u32)?;
@@ -166,7 +166,7 @@ fn maps_all_pages_or_none(context: &Context) -> Verdict {
 }
 
 fn rejects_pages_beyond_end(context: &Context) -> Verdict {
-    let buffer = paged(context, 3, false)?;
+    let buffer = create_paged(context, 3, false)?;
     let expected = HipError::InvalidValue;
     for pages in [3..4, 2..4, 7..9, usize::MAX - 1..usize::MAX] {
         for error in [
@@ -182,7 +182,7 @@ fn rejects_pages_beyond_end(context: &Context) -> Verdict {
 }
 
 fn rejects_access_to_unmapped_pages(context: &Context) -> Verdict {
-    let buffer = paged(context, 3, false)?;
+    let buffer = create_paged(context, 3, false)?;
     let granule = context.granule();
     buffer.map(0..2)?;
     buffer.fill(0, 0xd300, 2 * granule)?;
@@ -205,8 +205,8 @@ fn rejects_access_to_unmapped_pages(context: &Context) -> Verdict {
 }
 
 fn unmapped_pages_read_as_zeros(context: &Context) -> Verdict {
-    context.needs_cpu()?;
-    let buffer = paged(context, 5, true)?;
+    context.require_cpu()?;
+    let buffer = create_paged(context, 5, true)?;
     let check_zeros = |pages: &[usize]| {
         for &page in pages {
             check_page(context, &buffer, page, 0)?;
@@ -244,7 +244,7 @@ fn unmapped_pages_read_as_zeros(context: &Context) -> Verdict {
 
 fn new_pages_keep_grants(context: &Context) -> Verdict {
     context.other_gpu()?;
-    let buffer = paged(context, 3, false)?;
+    let buffer = create_paged(context, 3, false)?;
     let can_access =
         |agent| context.runtime().agent(agent).is_some_and(|a| a.can_access(context.gpu()));
     let gpus: Vec<_> = context.gpus().iter().copied().filter(|&gpu| can_access(gpu)).collect();
@@ -261,16 +261,16 @@ fn new_pages_keep_grants(context: &Context) -> Verdict {
 }
 
 fn moves_pages(context: &Context) -> Verdict {
-    let (first, second) = (paged(context, 4, false)?, paged(context, 4, false)?);
+    let (first, second) = (create_paged(context, 4, false)?, create_paged(context, 4, false)?);
     first.map(0..2)?;
     fill_page(context, &first, 0, 0xd600)?;
     fill_page(context, &first, 1, 0xd601)?;
     let handle_at = |at| context.vmm().retain_allocation_handle(at);
     let before = handle_at(first.address_of(1)?)?;
-    context.keep(before);
+    context.release_at_end(before);
     first.move_pages(0..2, &second, 2)?;
     let after = handle_at(second.address_of(3)?)?;
-    context.keep(after);
+    context.release_at_end(after);
     ensure_eq!(after, before, "the handle of the page");
     check_page(context, &second, 2, 0xd600)?;
     check_page(context, &second, 3, 0xd601)?;
@@ -285,7 +285,7 @@ fn moves_pages(context: &Context) -> Verdict {
 }
 
 fn exchanges_pages(context: &Context) -> Verdict {
-    let (first, second) = (paged(context, 2, false)?, paged(context, 2, false)?);
+    let (first, second) = (create_paged(context, 2, false)?, create_paged(context, 2, false)?);
     for (buffer, value) in [(&first, 0xd700), (&second, 0xd710)] {
         buffer.map(0..2)?;
         fill_page(context, buffer, 0, value)?;
@@ -303,7 +303,7 @@ fn exchanges_pages(context: &Context) -> Verdict {
 }
 
 fn rejects_incompatible_pages(context: &Context) -> Verdict {
-    let first = paged(context, 4, false)?;
+    let first = create_paged(context, 4, false)?;
     let large = PagedBuffer::builder(4 * context.granule()).with_page_size(2 * context.granule());
     let large = large.reserve(context.vmm(), &context.properties())?;
     first.map(0..3)?;
@@ -338,7 +338,7 @@ fn prepared_pages_are_released(context: &Context) -> Verdict {
 }
 
 fn shares_pages(context: &Context) -> Verdict {
-    let (first, second) = (paged(context, 4, false)?, paged(context, 4, true)?);
+    let (first, second) = (create_paged(context, 4, false)?, create_paged(context, 4, true)?);
     first.map(0..2)?;
     fill_page(context, &first, 0, 0xd900)?;
     fill_page(context, &first, 1, 0xd901)?;
@@ -364,7 +364,7 @@ fn shares_pages(context: &Context) -> Verdict {
 }
 
 fn releases_shared_pages(context: &Context) -> Verdict {
-    let (first, second) = (paged(context, 3, false)?, paged(context, 3, false)?);
+    let (first, second) = (create_paged(context, 3, false)?, create_paged(context, 3, false)?);
     first.map(0..3)?;
     for page in 0..3 {
         fill_page(context, &first, page, 0xda10 + page as u32)?;
@@ -390,8 +390,8 @@ fn releases_shared_pages(context: &Context) -> Verdict {
 }
 
 fn shared_pages_have_own_access(context: &Context) -> Verdict {
-    context.needs_cpu()?;
-    let (first, second) = (paged(context, 2, false)?, paged(context, 2, false)?);
+    context.require_cpu()?;
+    let (first, second) = (create_paged(context, 2, false)?, create_paged(context, 2, false)?);
     first.map(0..1)?;
     fill_page(context, &first, 0, 0xdb10)?;
     second.grant(&[context.host()], Access::Read)?;
@@ -413,7 +413,7 @@ fn shared_pages_have_own_access(context: &Context) -> Verdict {
 }
 
 fn rejects_invalid_sharing(context: &Context) -> Verdict {
-    let (first, second) = (paged(context, 4, false)?, paged(context, 4, false)?);
+    let (first, second) = (create_paged(context, 4, false)?, create_paged(context, 4, false)?);
     let large = PagedBuffer::builder(4 * context.granule()).with_page_size(2 * context.granule());
     let large = large.reserve(context.vmm(), &context.properties())?;
     first.map(0..3)?;

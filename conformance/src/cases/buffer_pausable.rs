@@ -58,7 +58,7 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 /// Creates a buffer of `granules` granules for the first GPU and the CPU, and fills it with a value.
-fn pausable(context: &Context, granules: usize, value: u32) -> Verdict<PausableBuffer> {
+fn create_pausable(context: &Context, granules: usize, value: u32) -> Verdict<PausableBuffer> {
     let size = granules * context.granule();
     let buffer = PausableBuffer::create(context.vmm(), size, &context.properties())?;
     buffer.grant(&context.default_agents(), Access::ReadWrite)?;
@@ -91,7 +91,7 @@ fn retry_if_lost(context: &Context, case: fn(&Context) -> Verdict) -> Verdict {
 }
 
 fn resumes_with_contents(context: &Context) -> Verdict {
-    let mut buffer = pausable(context, 2, 0xd900)?;
+    let mut buffer = create_pausable(context, 2, 0xd900)?;
     let at = buffer.address();
     context.fill(context.granule_at(at, 1), 1, 0xd901)?;
     for _ in 0..3 {
@@ -106,7 +106,7 @@ fn resumes_with_contents(context: &Context) -> Verdict {
 }
 
 fn pausing_releases_memory(context: &Context) -> Verdict {
-    let mut buffer = pausable(context, 2, 0xda00)?;
+    let mut buffer = create_pausable(context, 2, 0xda00)?;
     let at = buffer.address();
     pause(context, &mut buffer, Contents::Save)?;
     ensure!(
@@ -150,7 +150,7 @@ fn pausing_returns_memory(context: &Context) -> Verdict {
 }
 
 fn pausing_keeps_addresses(context: &Context) -> Verdict {
-    let mut buffer = pausable(context, 4, 0xdb00)?;
+    let mut buffer = create_pausable(context, 4, 0xdb00)?;
     let at = buffer.address();
     pause(context, &mut buffer, Contents::Drop)?;
     let size = 4 * context.granule();
@@ -166,7 +166,7 @@ fn pausing_keeps_addresses(context: &Context) -> Verdict {
 }
 
 fn resumes_without_contents(context: &Context) -> Verdict {
-    let mut buffer = pausable(context, 1, 0xdc00)?;
+    let mut buffer = create_pausable(context, 1, 0xdc00)?;
     pause(context, &mut buffer, Contents::Drop)?;
     ensure_eq!(buffer.saved_size(), 0, "saved bytes");
     buffer.resume()?;
@@ -176,7 +176,7 @@ fn resumes_without_contents(context: &Context) -> Verdict {
 
 fn resumes_with_access(context: &Context) -> Verdict {
     let other = context.other_gpu()?;
-    let mut buffer = pausable(context, 1, 0xdd00)?;
+    let mut buffer = create_pausable(context, 1, 0xdd00)?;
     pause(context, &mut buffer, Contents::Save)?;
     buffer.grant(&[other], Access::Read)?;
     buffer.resume()?;
@@ -191,7 +191,7 @@ fn resumes_with_access(context: &Context) -> Verdict {
 }
 
 fn rejects_second_pause_and_resume(context: &Context) -> Verdict {
-    let mut buffer = pausable(context, 1, 0xde00)?;
+    let mut buffer = create_pausable(context, 1, 0xde00)?;
     let expected = HipError::InvalidValue;
     let error = context.expect_error(expected, || buffer.resume())?;
     ensure_eq!(error.into_kind(), ErrorKind::NotPaused, "the error");
@@ -205,7 +205,7 @@ fn rejects_second_pause_and_resume(context: &Context) -> Verdict {
 }
 
 fn accepts_any_size(context: &Context) -> Verdict {
-    context.needs_cpu()?;
+    context.require_cpu()?;
     for size in [1, 5, context.granule() - 1, context.granule() + 1] {
         let mut buffer = PausableBuffer::create(context.vmm(), size, &context.properties())?;
         buffer.grant(&context.default_agents(), Access::ReadWrite)?;

@@ -53,7 +53,7 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 /// Creates a ring of one granule that is mapped `times` times, for the first GPU and the CPU.
-fn ring(context: &Context, times: usize) -> Verdict<RingBuffer> {
+fn create_ring(context: &Context, times: usize) -> Verdict<RingBuffer> {
     let (size, properties) = (context.granule(), context.properties());
     let ring = RingBuffer::create(context.vmm(), size, times, &properties)?;
     ring.grant(&context.default_agents(), Access::ReadWrite)?;
@@ -66,9 +66,9 @@ fn pattern(size: usize) -> Vec<u8> {
 }
 
 fn writes_continue_at_start(context: &Context) -> Verdict {
-    context.needs_cpu()?;
+    context.require_cpu()?;
     for times in [2, 3] {
-        let ring = ring(context, times)?;
+        let ring = create_ring(context, times)?;
         let pattern = pattern(ring.size());
         let start = (ring.size() - 100) as u64;
         ring.write(start, &pattern)?;
@@ -88,8 +88,8 @@ fn writes_continue_at_start(context: &Context) -> Verdict {
 }
 
 fn gpus_copy_past_end(context: &Context) -> Verdict {
-    context.needs_cpu()?;
-    let ring = ring(context, 2)?;
+    context.require_cpu()?;
+    let ring = create_ring(context, 2)?;
     let pattern = pattern(ring.size());
     let start = (ring.size() / 2 + 64) as u64;
     ring.write(start, &pattern)?;
@@ -102,7 +102,7 @@ fn gpus_copy_past_end(context: &Context) -> Verdict {
         let copy = context.reserve(1)?;
         let memory = context.create_on(gpu, 1)?;
         context.map(copy, 1, memory)?;
-        context.grant(copy, 1, &context.agents_of(gpu), Access::ReadWrite)?;
+        context.set_access(copy, 1, &context.gpu_and_cpu(gpu), Access::ReadWrite)?;
         context.vmm().copy(gpu, copy, ring.address_of(start), ring.size())?;
         let mut found = vec![0; ring.size()];
         context.vmm().read(copy, &mut found)?;
@@ -113,7 +113,7 @@ fn gpus_copy_past_end(context: &Context) -> Verdict {
 
 fn uses_one_handle(context: &Context) -> Verdict {
     for times in [2, 5] {
-        let ring = ring(context, times)?;
+        let ring = create_ring(context, times)?;
         ensure_eq!(ring.times(), times, "times");
         let usage = context.vmm().usage();
         ensure_eq!(
@@ -131,8 +131,8 @@ fn uses_one_handle(context: &Context) -> Verdict {
 }
 
 fn positions_wrap_around(context: &Context) -> Verdict {
-    context.needs_cpu()?;
-    let ring = ring(context, 2)?;
+    context.require_cpu()?;
+    let ring = create_ring(context, 2)?;
     let size = ring.size() as u64;
     for (position, equivalent) in [(0, 3 * size), (7, 7 + 1000 * size), (u64::MAX % size, u64::MAX)]
     {
@@ -146,7 +146,7 @@ fn positions_wrap_around(context: &Context) -> Verdict {
 }
 
 fn rejects_more_than_size(context: &Context) -> Verdict {
-    let ring = ring(context, 3)?;
+    let ring = create_ring(context, 3)?;
     let mut bytes = vec![0; ring.size() + 1];
     let expected = HipError::InvalidValue;
     for position in [0, 1, u64::MAX] {
@@ -171,8 +171,8 @@ fn rejects_invalid_rings(context: &Context) -> Verdict {
 }
 
 fn cpu_with_read_access_cannot_write(context: &Context) -> Verdict {
-    context.needs_cpu()?;
-    let ring = ring(context, 2)?;
+    context.require_cpu()?;
+    let ring = create_ring(context, 2)?;
     context.vmm().fill(ring.address(), 0xc800, ring.size())?;
     ring.grant(&[context.host()], Access::Read)?;
     let size = ring.size() as u64;

@@ -151,7 +151,7 @@ fn creates_many_handles(context: &Context) -> Verdict {
     let properties = AllocationProperties::on(context.gpu());
     for count in 0..HANDLES {
         match context.vmm().create(context.granule(), &properties) {
-            Ok(handle) => drop(context.keep(handle)),
+            Ok(handle) => drop(context.release_at_end(handle)),
             Err(error) => {
                 let is_expected = *error.kind() == ErrorKind::OutOfDescriptors;
                 ensure!(is_expected, "with {count} handles: {error}");
@@ -164,8 +164,8 @@ fn creates_many_handles(context: &Context) -> Verdict {
 }
 
 fn handles_have_separate_memory(context: &Context) -> Verdict {
-    let (first, _) = context.mapped(2, 0x1111_1111)?;
-    let (second, _) = context.mapped(2, 0x2222_2222)?;
+    let (first, _) = context.map_filled(2, 0x1111_1111)?;
+    let (second, _) = context.map_filled(2, 0x2222_2222)?;
     context.check_contents(first, 2, 0x1111_1111)?;
     context.check_contents(second, 2, 0x2222_2222)
 }
@@ -252,7 +252,7 @@ fn creates_uncached_memory(context: &Context) -> Verdict {
     if context.runtime().info().extension < (1, 18) {
         return context.expect_error(HipError::NotSupported, create).map(|_| ());
     }
-    let handle = context.keep(create()?);
+    let handle = context.release_at_end(create()?);
     ensure_eq!(context.vmm().allocation_properties(handle)?.kind, properties.kind, "kind");
     Ok(())
 }

@@ -98,7 +98,7 @@ enum User {
 }
 
 /// Skips the case unless GPUs' permissions are enforced.
-fn needs_enforcement(context: &Context) -> Verdict {
+fn require_enforcement(context: &Context) -> Verdict {
     if context.vmm().enforcement(context.gpu()) == Some(Enforcement::Enforced) {
         return Ok(());
     }
@@ -109,7 +109,7 @@ fn needs_enforcement(context: &Context) -> Verdict {
 
 /// Checks each access of `user` with each permission.
 fn check_permissions(context: &Context, user: User, engine: &str) -> Verdict {
-    needs_enforcement(context)?;
+    require_enforcement(context)?;
     let gpu = match user {
         User::OtherGpu => {
             let other = context.other_gpu()?;
@@ -131,7 +131,7 @@ fn check_permissions(context: &Context, user: User, engine: &str) -> Verdict {
             User::Importer => {
                 let (at, handle) = (context.reserve(1)?, context.create_shareable(1)?);
                 context.map(at, 1, handle)?;
-                context.grant(at, 1, &context.default_agents(), Access::ReadWrite)?;
+                context.set_access(at, 1, &context.default_agents(), Access::ReadWrite)?;
                 context.fill(at, 1, FILLED)?;
                 (Some(at), Some(Offer::of_descriptor(sharing::export(context, handle)?)?))
             }
@@ -141,7 +141,7 @@ fn check_permissions(context: &Context, user: User, engine: &str) -> Verdict {
         let access = GpuAccess { gpu, granted: granted as u32, taken_by: None, writes, ticket };
         let process = match &mut second_process {
             Some(process) => process,
-            none => none.insert(context.peer_with("HSA_ENABLE_SDMA", engine)?),
+            none => none.insert(context.start_peer_with_variable("HSA_ENABLE_SDMA", engine)?),
         };
         let outcome = process.access(&access)?;
         let verb = if writes { "writes" } else { "reads" };
@@ -158,13 +158,13 @@ fn check_permissions(context: &Context, user: User, engine: &str) -> Verdict {
 
 /// Checks that the first GPU can neither read nor write after its access was taken away.
 fn check_taken_away(context: &Context, taken_by: TakenBy) -> Verdict {
-    needs_enforcement(context)?;
+    require_enforcement(context)?;
     for writes in [false, true] {
         let granted = Access::ReadWrite as u32;
         let access = GpuAccess { gpu: 0, granted, taken_by: Some(taken_by), writes, ticket: None };
         let verb = if writes { "writes" } else { "reads" };
         check(
-            context.peer()?.access(&access)?,
+            context.start_peer()?.access(&access)?,
             false,
             &format!("GPU 0 {verb} after {taken_by:?}"),
         )?;
@@ -177,9 +177,9 @@ const PARTS: usize = 4;
 
 /// Maps every range of parts, and then single parts in another order, one of them twice.
 fn maps_every_offset(context: &Context) -> Verdict {
-    needs_enforcement(context)?;
+    require_enforcement(context)?;
     let (vmm, granule) = (context.vmm(), context.granule());
-    let (whole, handle) = context.mapped(PARTS, FILLED)?;
+    let (whole, handle) = context.map_filled(PARTS, FILLED)?;
     for part in 0..PARTS {
         context.fill(context.granule_at(whole, part), 1, part as u32)?;
     }
@@ -188,7 +188,7 @@ fn maps_every_offset(context: &Context) -> Verdict {
     let base = context.reserve(PARTS)?;
     let map = |at, first: usize, count: usize| -> Verdict {
         vmm.map(context.granule_at(base, at), count * granule, first * granule, handle)?;
-        context.grant(context.granule_at(base, at), count, &agents, Access::Read)
+        context.set_access(context.granule_at(base, at), count, &agents, Access::Read)
     };
     let check = |parts: &[usize]| -> Verdict {
         let expected =

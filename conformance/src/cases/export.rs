@@ -1,6 +1,6 @@
 //! `hipMemExportToShareableHandle`.
 
-use super::sharing::{FD, create_filled, export, import, map_for_users};
+use super::sharing::{FD, create_filled, export, import, map_for_default_agents};
 use crate::case::{Case, Verdict, ensure};
 use crate::hip_calls::HipCalls as _;
 use crate::{Context, NotPassed};
@@ -193,7 +193,7 @@ fn exports_an_import(context: &Context) -> Verdict {
     let (at, handle) = create_filled(context, 1, 0xa3a3_a3a3)?;
     let first = import(context, &export(context, handle)?)?;
     let second = import(context, &export(context, first)?)?;
-    let at_second_import = map_for_users(context, second, 1)?;
+    let at_second_import = map_for_default_agents(context, second, 1)?;
     context.check_contents(at_second_import, 1, 0xa3a3_a3a3)?;
     context.fill(at, 1, 0xa4a4_a4a4)?;
     context.check_contents(at_second_import, 1, 0xa4a4_a4a4)

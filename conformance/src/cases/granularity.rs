@@ -52,7 +52,7 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-const BOTH: [Granularity; 2] = [Granularity::Minimum, Granularity::Recommended];
+const BOTH_KINDS: [Granularity; 2] = [Granularity::Minimum, Granularity::Recommended];
 
 fn minimum_is_pool_granule(context: &Context) -> Verdict {
     let gpu = context.gpu();
@@ -67,7 +67,7 @@ fn minimum_is_pool_granule(context: &Context) -> Verdict {
 fn recommended_is_multiple(context: &Context) -> Verdict {
     let properties = AllocationProperties::on(context.gpu());
     let [minimum, recommended] =
-        BOTH.map(|kind| context.vmm().allocation_granularity(&properties, kind));
+        BOTH_KINDS.map(|kind| context.vmm().allocation_granularity(&properties, kind));
     let (minimum, recommended) = (minimum?, recommended?);
     let is_multiple = minimum > 0 && recommended >= minimum && recommended % minimum == 0;
     ensure!(is_multiple, "minimum {minimum:#x}, recommended {recommended:#x}");
@@ -79,7 +79,7 @@ fn recommended_is_multiple(context: &Context) -> Verdict {
 
 fn every_gpu_has_granularity(context: &Context) -> Verdict {
     for &gpu in context.gpus() {
-        for kind in BOTH {
+        for kind in BOTH_KINDS {
             let properties = AllocationProperties::on(gpu);
             let granule = context.vmm().allocation_granularity(&properties, kind)?;
             ensure!(granule > 0, "{kind:?} granularity of {gpu} is 0");
@@ -89,13 +89,13 @@ fn every_gpu_has_granularity(context: &Context) -> Verdict {
 }
 
 fn one_granule_is_usable(context: &Context) -> Verdict {
-    let (at, _) = context.mapped(1, 0x0101_0101)?;
+    let (at, _) = context.map_filled(1, 0x0101_0101)?;
     context.check_contents(at, 1, 0x0101_0101)
 }
 
 fn rejects_invented_agent(context: &Context) -> Verdict {
     let properties = AllocationProperties::on(context.invented_agent());
-    for kind in BOTH {
+    for kind in BOTH_KINDS {
         let query = || context.vmm().allocation_granularity(&properties, kind);
         context.expect_invalid_argument(Argument::Location, query)?;
     }
@@ -104,7 +104,7 @@ fn rejects_invented_agent(context: &Context) -> Verdict {
 
 fn rejects_cpu(context: &Context) -> Verdict {
     let properties = AllocationProperties::on(context.host());
-    for kind in BOTH {
+    for kind in BOTH_KINDS {
         let query = || context.vmm().allocation_granularity(&properties, kind);
         context.expect_error(HipError::NotSupported, query)?;
     }

@@ -111,7 +111,7 @@ fn check_both_profiles(
     expected: [HipError; 2],
 ) -> Verdict {
     for (profile, expected) in [HipProfile::Hip6, HipProfile::Hip7].into_iter().zip(expected) {
-        let vmm = context.open_another(profile)?;
+        let vmm = context.open_vmm(profile)?;
         let error = invalid_call(&vmm)?;
         let found = error.map(|error| error.hip(profile));
         ensure_eq!(found, Some(expected), "in {profile}");
@@ -148,7 +148,7 @@ fn recommended_granularity(context: &Context) -> Verdict {
     for (profile, expected) in
         [(HipProfile::Hip6, pool.granule), (HipProfile::Hip7, pool.recommended_granule)]
     {
-        let vmm = context.open_another(profile)?;
+        let vmm = context.open_vmm(profile)?;
         let found = vmm.allocation_granularity(&properties, Granularity::Recommended)?;
         ensure_eq!(found, expected, "recommended granularity in {profile}");
     }
@@ -162,7 +162,7 @@ fn grows_in_place(context: &Context) -> Verdict {
         let last = context.granule_at(at, granules - 1);
         context.map(last, 1, handle)?;
         context.vmm().release(handle)?;
-        context.grant(at, granules, &context.default_agents(), Access::ReadWrite)?;
+        context.set_access(at, granules, &context.default_agents(), Access::ReadWrite)?;
         context.fill(last, 1, 0xb1b1_b100 + granules as u32)?;
         for chunk in 1..=granules {
             context.check_contents(
@@ -184,7 +184,7 @@ fn shrinks_from_end(context: &Context) -> Verdict {
         context.map(context.granule_at(at, index), 1, handle)?;
         context.vmm().release(handle)?;
     }
-    context.grant(at, 4, &context.default_agents(), Access::ReadWrite)?;
+    context.set_access(at, 4, &context.default_agents(), Access::ReadWrite)?;
     context.fill(at, 4, 0xb2b2_b2b2)?;
     for remaining in (1..4).rev() {
         context.vmm().unmap(context.granule_at(at, remaining), context.granule())?;
@@ -195,11 +195,11 @@ fn shrinks_from_end(context: &Context) -> Verdict {
 }
 
 fn moves_memory(context: &Context) -> Verdict {
-    let (from, handle) = context.mapped(2, 0xb3b3_b3b3)?;
+    let (from, handle) = context.map_filled(2, 0xb3b3_b3b3)?;
     let to = context.reserve(2)?;
     context.vmm().unmap(from, 2 * context.granule())?;
     context.map(to, 2, handle)?;
-    context.grant(to, 2, &context.default_agents(), Access::ReadWrite)?;
+    context.set_access(to, 2, &context.default_agents(), Access::ReadWrite)?;
     context.check_contents(to, 2, 0xb3b3_b3b3)?;
     Ok(context.vmm().address_free(from, 2 * context.granule())?)
 }
@@ -212,13 +212,13 @@ fn shares_range_between_gpus(context: &Context) -> Verdict {
         let handle = context.create_on(gpu, 1)?;
         let granule = context.granule_at(at, index);
         context.map(granule, 1, handle)?;
-        context.grant(granule, 1, &[gpu], Access::ReadWrite)?;
+        context.set_access(granule, 1, &[gpu], Access::ReadWrite)?;
         context.fill(granule, 1, 0xb4b4_b4b4)?;
     }
     if !gpus.iter().all(|&gpu| context.cpu_has_access(gpu)) {
         return Ok(());
     }
-    context.grant(at, gpus.len(), &[context.host()], Access::ReadWrite)?;
+    context.set_access(at, gpus.len(), &[context.host()], Access::ReadWrite)?;
     context.check_contents(at, gpus.len(), 0xb4b4_b4b4)?;
     let all = vec![0x5b; gpus.len() * context.granule()];
     context.vmm().write(at, &all)?;
@@ -228,13 +228,13 @@ fn shares_range_between_gpus(context: &Context) -> Verdict {
 fn copies_between_gpus(context: &Context) -> Verdict {
     let (first, other) = (context.gpu(), context.other_gpu()?);
     let size = context.granule();
-    let (from, _) = context.mapped(1, 0xb5b5_b5b5)?;
+    let (from, _) = context.map_filled(1, 0xb5b5_b5b5)?;
     let to = context.reserve(1)?;
     let handle = context.create_on(other, 1)?;
     context.map(to, 1, handle)?;
-    let agents = |owner: AgentId| [context.agents_of(owner), vec![first, other]].concat();
-    context.grant(from, 1, &agents(first), Access::ReadWrite)?;
-    context.grant(to, 1, &agents(other), Access::ReadWrite)?;
+    let agents = |owner: AgentId| [context.gpu_and_cpu(owner), vec![first, other]].concat();
+    context.set_access(from, 1, &agents(first), Access::ReadWrite)?;
+    context.set_access(to, 1, &agents(other), Access::ReadWrite)?;
     context.vmm().copy(first, to, from, size)?;
     if context.cpu_has_access(other) {
         context.check_contents(to, 1, 0xb5b5_b5b5)?;
@@ -246,14 +246,14 @@ fn copies_between_gpus(context: &Context) -> Verdict {
 
 fn runs_in_many_threads(context: &Context) -> Verdict {
     let (vmm, gpu, size) = (context.vmm(), context.gpu(), 2 * context.granule());
-    let users = context.default_agents();
+    let default_agents = context.default_agents();
     let cpu_has_access_to_gpu = context.cpu_has_access(gpu);
     let run_thread = |thread: u8| -> Verdict {
         for round in 0..8 {
             let at = vmm.address_reserve(size, 0, None)?;
             let handle = vmm.create(size, &AllocationProperties::on(gpu))?;
             vmm.map(at, size, 0, handle)?;
-            let list: Vec<_> = users
+            let list: Vec<_> = default_agents
                 .iter()
                 .map(|&agent| AccessDescriptor { agent, access: Access::ReadWrite })
                 .collect();

@@ -98,7 +98,7 @@ type InvalidCall<'a> = (&'a str, &'a dyn Fn(&Vmm) -> Result<(), Error>, [i32; 2]
 /// Makes each call in both profiles and compares the codes. The calls must change nothing.
 fn check_codes(context: &Context, invalid_calls: &[InvalidCall<'_>]) -> Verdict {
     for (index, profile) in [HipProfile::Hip6, HipProfile::Hip7].into_iter().enumerate() {
-        let vmm = context.open_another(profile)?;
+        let vmm = context.open_vmm(profile)?;
         for (description, invalid_call, expected) in invalid_calls {
             let usage = vmm.usage();
             let found = invalid_call(&vmm).map_err(|error| error.hip(vmm.profile()).code());
@@ -146,7 +146,7 @@ fn free_codes(context: &Context) -> Verdict {
         ],
     )?;
     for (profile, expected) in [(HipProfile::Hip6, 999), (HipProfile::Hip7, 1)] {
-        let vmm = context.open_another(profile)?;
+        let vmm = context.open_vmm(profile)?;
         let (at, handle) = map_one_granule(context, &vmm)?;
         for (size, code) in [(0, 1), (2 * granule, 1), (granule, expected)] {
             let found = vmm.address_free(at, size).map_err(|error| error.hip(profile).code());
@@ -191,7 +191,7 @@ fn create_codes(context: &Context) -> Verdict {
 }
 
 fn release_and_retain_codes(context: &Context) -> Verdict {
-    let (at, handle_of_other_vmm) = context.mapped(1, 0)?;
+    let (at, handle_of_other_vmm) = context.map_filled(1, 0)?;
     let handles = [Handle::from_bits(0), Handle::from_bits(0x4711), handle_of_other_vmm];
     for handle in handles {
         check_codes(
@@ -212,7 +212,7 @@ fn release_and_retain_codes(context: &Context) -> Verdict {
 fn map_codes(context: &Context) -> Verdict {
     let granule = context.granule();
     for profile in [HipProfile::Hip6, HipProfile::Hip7] {
-        let vmm = context.open_another(profile)?;
+        let vmm = context.open_vmm(profile)?;
         let (at, handle) = map_one_granule(context, &vmm)?;
         let reserved = vmm.address_reserve(2 * granule, 0, None)?;
         for (description, address, size, offset, handle, flags) in [
@@ -244,7 +244,7 @@ fn map_codes(context: &Context) -> Verdict {
 fn unmap_codes(context: &Context) -> Verdict {
     let granule = context.granule();
     for profile in [HipProfile::Hip6, HipProfile::Hip7] {
-        let vmm = context.open_another(profile)?;
+        let vmm = context.open_vmm(profile)?;
         let (at, _) = map_one_granule(context, &vmm)?;
         let reserved = vmm.address_reserve(granule, 0, None)?;
         for (description, address, size) in [
@@ -265,7 +265,7 @@ fn access_codes(context: &Context) -> Verdict {
     let granule = context.granule();
     let list = |agent: AgentId| [AccessDescriptor { agent, access: Access::ReadWrite }];
     for profile in [HipProfile::Hip6, HipProfile::Hip7] {
-        let vmm = context.open_another(profile)?;
+        let vmm = context.open_vmm(profile)?;
         let (at, _) = map_one_granule(context, &vmm)?;
         let valid = list(context.gpu());
         let code = |error: Error| error.hip(profile).code();
@@ -317,7 +317,7 @@ fn export_and_import_codes(context: &Context) -> Verdict {
     let export =
         |vmm: &Vmm, handle, kind, flags| vmm.export_with_flags(handle, kind, flags).map(|_| ());
     for profile in [HipProfile::Hip6, HipProfile::Hip7] {
-        let vmm = context.open_another(profile)?;
+        let vmm = context.open_vmm(profile)?;
         let code = |error: Error| error.hip(profile).code();
         let properties = AllocationProperties::on(context.gpu());
         let plain = vmm.create(context.granule(), &properties)?;

@@ -1,6 +1,6 @@
 //! Physical memory of the host (`hipMemLocationTypeHost`).
 
-use super::sharing::{FD, import, map_for_users};
+use super::sharing::{FD, import, map_for_default_agents};
 use crate::case::{Case, Verdict, ensure_bytes, ensure_eq};
 use crate::{Context, NotPassed};
 use hsa_vmm::error::{Argument, Feature};
@@ -12,13 +12,13 @@ pub(super) const CASES: &[Case] = &[
         "share.host.all_agents",
         "HIP 7.1: hipMemLocationTypeHost; rocm-systems#7892",
         "the CPU and every GPU see the same bytes in memory of the host",
-        is_shared_by_all_agents,
+        all_agents_share_memory,
     ),
     Case::new(
         "share.host.exported",
         "HIP 7.1: hipMemLocationTypeHost; rocm-systems#8058",
         "memory of the host can be exported and imported",
-        can_be_exported,
+        exports_and_imports,
     ),
     Case::new(
         "share.host.unknown_node",
@@ -36,7 +36,7 @@ fn host_properties() -> AllocationProperties {
 /// it.
 fn create(context: &Context) -> Verdict<Handle> {
     match context.vmm().create(context.granule(), &host_properties()) {
-        Ok(handle) => Ok(context.keep(handle)),
+        Ok(handle) => Ok(context.release_at_end(handle)),
         Err(error) => match error.kind() {
             ErrorKind::NotSupported(Feature::HostMemory(_)) => {
                 Err(NotPassed::Skipped(error.to_string()))
@@ -46,13 +46,13 @@ fn create(context: &Context) -> Verdict<Handle> {
     }
 }
 
-fn is_shared_by_all_agents(context: &Context) -> Verdict {
+fn all_agents_share_memory(context: &Context) -> Verdict {
     let (vmm, granule) = (context.vmm(), context.granule());
     let (at, handle) = (context.reserve(1)?, create(context)?);
     ensure_eq!(vmm.allocation_properties(handle)?, host_properties(), "the properties");
     context.map(at, 1, handle)?;
     let agents: Vec<_> = context.gpus().iter().copied().chain([context.host()]).collect();
-    context.grant(at, 1, &agents, Access::ReadWrite)?;
+    context.set_access(at, 1, &agents, Access::ReadWrite)?;
     let written: Vec<u8> = (0..granule).map(|index| (index * 11 + index / 256) as u8).collect();
     vmm.write(at, &written)?;
     let mut read = vec![0; granule];
@@ -67,14 +67,14 @@ fn is_shared_by_all_agents(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn can_be_exported(context: &Context) -> Verdict {
+fn exports_and_imports(context: &Context) -> Verdict {
     let vmm = context.vmm();
     let handle = create(context)?;
-    let at = map_for_users(context, handle, 1)?;
+    let at = map_for_default_agents(context, handle, 1)?;
     context.fill(at, 1, 0xb5b5_b5b5)?;
     let descriptor = vmm.export_to_shareable_handle(handle, FD)?;
     let imported = import(context, &descriptor)?;
-    let at_import = map_for_users(context, imported, 1)?;
+    let at_import = map_for_default_agents(context, imported, 1)?;
     context.check_contents(at_import, 1, 0xb5b5_b5b5)?;
     context.fill(at_import, 1, 0xb6b6_b6b6)?;
     context.check_contents(at, 1, 0xb6b6_b6b6)

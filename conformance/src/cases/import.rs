@@ -1,6 +1,6 @@
 //! `hipMemImportFromShareableHandle`.
 
-use super::sharing::{FD, create_filled, export, import, map_for_users};
+use super::sharing::{FD, create_filled, export, import, map_for_default_agents};
 use crate::case::{Case, Verdict, ensure, ensure_bytes, ensure_eq, quarantined};
 use crate::{Context, NotPassed};
 use hsa_vmm::error::Argument;
@@ -108,7 +108,7 @@ fn import_is_same_memory(context: &Context) -> Verdict {
     let (at, handle) = create_filled(context, 2, 0xa5a5_a5a5)?;
     let imported = import(context, &export(context, handle)?)?;
     ensure!(imported != handle, "the import is the same handle");
-    let imported_at = map_for_users(context, imported, 2)?;
+    let imported_at = map_for_default_agents(context, imported, 2)?;
     context.check_contents(imported_at, 2, 0xa5a5_a5a5)?;
     context.vmm().copy(context.gpu(), context.granule_at(imported_at, 1), at, context.granule())?;
     context.fill(at, 2, 0xa6a6_a6a6)?;
@@ -120,10 +120,10 @@ fn imports_twice(context: &Context) -> Verdict {
     let descriptor = export(context, handle)?;
     let (first, second) = (import(context, &descriptor)?, import(context, &descriptor)?);
     ensure!(first != second, "both imports are {first}");
-    let imported_at = map_for_users(context, first, 1)?;
+    let imported_at = map_for_default_agents(context, first, 1)?;
     context.vmm().unmap(imported_at, context.granule())?;
     context.vmm().release(first)?;
-    let imported_at = map_for_users(context, second, 1)?;
+    let imported_at = map_for_default_agents(context, second, 1)?;
     context.check_contents(imported_at, 1, 0xa7a7_a7a7)
 }
 
@@ -134,7 +134,7 @@ fn descriptor_can_be_closed(context: &Context) -> Verdict {
     drop(descriptor);
     // Reuses the descriptor's number for a file that is not memory.
     let _other = File::open("/dev/null")?;
-    let imported_at = map_for_users(context, imported, 1)?;
+    let imported_at = map_for_default_agents(context, imported, 1)?;
     context.check_contents(imported_at, 1, 0xa8a8_a8a8)
 }
 
@@ -142,13 +142,13 @@ fn descriptor_stays_open(context: &Context) -> Verdict {
     let (_, handle) = create_filled(context, 1, 0xa9a9_a9a9)?;
     let descriptor = export(context, handle)?;
     let first = import(context, &descriptor)?;
-    let at = map_for_users(context, first, 1)?;
+    let at = map_for_default_agents(context, first, 1)?;
     context.vmm().unmap(at, context.granule())?;
     context.vmm().release(first)?;
     let is_open = std::fs::exists(format!("/proc/self/fd/{}", descriptor.as_raw_fd()))?;
     ensure!(is_open, "the descriptor was closed");
     let second = import(context, &descriptor)?;
-    let imported_at = map_for_users(context, second, 1)?;
+    let imported_at = map_for_default_agents(context, second, 1)?;
     context.check_contents(imported_at, 1, 0xa9a9_a9a9)
 }
 
@@ -156,12 +156,12 @@ fn import_outlives_exporter(context: &Context) -> Verdict {
     let (at, handle) = create_filled(context, 1, 0xaaaa_aaaa)?;
     let descriptor = export(context, handle)?;
     let imported = import(context, &descriptor)?;
-    let imported_at = map_for_users(context, imported, 1)?;
+    let imported_at = map_for_default_agents(context, imported, 1)?;
     drop(descriptor);
     context.vmm().unmap(at, context.granule())?;
     context.vmm().release(handle)?;
     context.check_contents(imported_at, 1, 0xaaaa_aaaa)?;
-    let (other, _) = context.mapped(1, 0xabab_abab)?;
+    let (other, _) = context.map_filled(1, 0xabab_abab)?;
     context.vmm().copy(context.gpu(), imported_at, other, context.granule())?;
     context.check_contents(imported_at, 1, 0xabab_abab)
 }
@@ -181,7 +181,7 @@ fn imports_into_another_vmm(context: &Context) -> Verdict {
     let (_, handle) = create_filled(context, 1, 0xacac_acac)?;
     let descriptor = export(context, handle)?;
     let size = context.granule();
-    let other = context.open_another(context.profile())?;
+    let other = context.open_vmm(context.profile())?;
     let imported = other.import_from_shareable_handle(&descriptor, FD)?;
     let imported_at = other.address_reserve(size, 0, None)?;
     other.map(imported_at, size, 0, imported)?;
@@ -207,7 +207,7 @@ fn imports_into_another_vmm(context: &Context) -> Verdict {
 fn owner_fills_import(context: &Context) -> Verdict {
     let (at, handle) = create_filled(context, 1, 0xafaf_afaf)?;
     let imported = import(context, &export(context, handle)?)?;
-    let imported_at = map_for_users(context, imported, 1)?;
+    let imported_at = map_for_default_agents(context, imported, 1)?;
     context.vmm().fill(imported_at, 0xa0a0_a0a0, context.granule())?;
     context.check_contents(at, 1, 0xa0a0_a0a0)
 }
@@ -218,9 +218,9 @@ fn grants_peer(context: &Context) -> Verdict {
     let imported = import(context, &export(context, handle)?)?;
     let imported_at = context.reserve(2)?;
     context.map(imported_at, 2, imported)?;
-    let mut users = context.default_agents();
-    users.insert(0, other);
-    context.grant(imported_at, 2, &users, Access::ReadWrite)?;
+    let mut agents = context.default_agents();
+    agents.insert(0, other);
+    context.set_access(imported_at, 2, &agents, Access::ReadWrite)?;
     context.vmm().copy(
         other,
         context.granule_at(imported_at, 1),
@@ -234,8 +234,8 @@ fn grants_peer_after_owner(context: &Context) -> Verdict {
     let other = context.other_gpu()?;
     let (_, handle) = create_filled(context, 2, 0xb7b7_b7b7)?;
     let imported = import(context, &export(context, handle)?)?;
-    let imported_at = map_for_users(context, imported, 2)?;
-    context.grant(imported_at, 2, &[other], Access::ReadWrite)?;
+    let imported_at = map_for_default_agents(context, imported, 2)?;
+    context.set_access(imported_at, 2, &[other], Access::ReadWrite)?;
     context.vmm().copy(
         other,
         context.granule_at(imported_at, 1),
@@ -266,7 +266,7 @@ fn never_grants_plain_file(context: &Context) -> Verdict {
     let Ok(handle) = context.vmm().import_from_shareable_handle(&file, FD) else {
         return Ok(());
     };
-    context.keep(handle);
+    context.release_at_end(handle);
     let at = context.reserve(1)?;
     context.map(at, 1, handle)?;
     let list = [hsa_vmm::AccessDescriptor { agent: context.gpu(), access: Access::ReadWrite }];
@@ -301,7 +301,7 @@ fn repeats_without_leak(context: &Context) -> Verdict {
     for _ in 0..32 {
         let imported = import(context, &export(context, handle)?)?;
         context.map(imported_at, 1, imported)?;
-        context.grant(imported_at, 1, &context.default_agents(), Access::ReadWrite)?;
+        context.set_access(imported_at, 1, &context.default_agents(), Access::ReadWrite)?;
         context.check_contents(imported_at, 1, 0xaeae_aeae)?;
         context.vmm().unmap(imported_at, context.granule())?;
         context.vmm().release(imported)?;

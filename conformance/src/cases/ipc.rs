@@ -2,7 +2,7 @@
 //! processes, and the library's tests (`tests/ipc`) have more cases.
 
 use crate::case::{Case, Verdict, ensure, ensure_bytes, ensure_eq};
-use crate::context::offset;
+use crate::context::offset_by;
 use crate::{Context, NotPassed};
 use hsa_vmm::error::Problem;
 use hsa_vmm::hip::HipError;
@@ -118,7 +118,7 @@ pub(super) const CASES: &[Case] = &[
 /// A size that no runtime rounds.
 const SIZE: usize = 2 << 20;
 
-pub(super) fn ipc(context: &Context) -> Verdict<Ipc> {
+pub(super) fn open_ipc(context: &Context) -> Verdict<Ipc> {
     Ok(Ipc::on(context.runtime(), context.gpu())?)
 }
 
@@ -167,7 +167,7 @@ fn expect_problem<T: fmt::Debug>(
 
 fn handle_has_hip_layout(context: &Context) -> Verdict {
     let memory = allocate(context)?;
-    let bytes = get_handle(&ipc(context)?, memory.address())?.to_bytes();
+    let bytes = get_handle(&open_ipc(context)?, memory.address())?.to_bytes();
     ensure_bytes!(bytes[32..40], (SIZE as u64).to_le_bytes(), "the size");
     ensure_bytes!(bytes[40..48], [0; 8], "the offset");
     ensure_bytes!(bytes[48..52], std::process::id().to_le_bytes(), "the process");
@@ -176,8 +176,8 @@ fn handle_has_hip_layout(context: &Context) -> Verdict {
 }
 
 fn interior_address_has_offset(context: &Context) -> Verdict {
-    let (memory, ipc) = (allocate(context)?, ipc(context)?);
-    let handle = get_handle(&ipc, offset(memory.address(), 0x1_2345))?;
+    let (memory, ipc) = (allocate(context)?, open_ipc(context)?);
+    let handle = get_handle(&ipc, offset_by(memory.address(), 0x1_2345))?;
     ensure_eq!(handle.offset, 0x1_2345, "the offset");
     ensure_eq!(handle.allocation_size, SIZE as u64, "the size");
     let base = get_handle(&ipc, memory.address())?;
@@ -186,7 +186,7 @@ fn interior_address_has_offset(context: &Context) -> Verdict {
 }
 
 fn allocations_have_own_handles(context: &Context) -> Verdict {
-    let (ipc, first, second) = (ipc(context)?, allocate(context)?, allocate(context)?);
+    let (ipc, first, second) = (open_ipc(context)?, allocate(context)?, allocate(context)?);
     ensure!(
         get_handle(&ipc, first.address())? != get_handle(&ipc, second.address())?,
         "one handle for both"
@@ -195,7 +195,7 @@ fn allocations_have_own_handles(context: &Context) -> Verdict {
 }
 
 fn reused_address_has_new_handle(context: &Context) -> Verdict {
-    let ipc = ipc(context)?;
+    let ipc = open_ipc(context)?;
     let first = allocate(context)?;
     let (address, old) = (first.address(), get_handle(&ipc, first.address())?);
     drop(first);
@@ -216,27 +216,27 @@ fn rejects_freed_memory(context: &Context) -> Verdict {
     let memory = allocate(context)?;
     let address = memory.address();
     memory.free()?;
-    expect_error(context, HipError::InvalidValue, ipc(context)?.get_mem_handle(address))?;
+    expect_error(context, HipError::InvalidValue, open_ipc(context)?.get_mem_handle(address))?;
     Ok(())
 }
 
 fn rejects_end_of_allocation(context: &Context) -> Verdict {
     let memory = allocate(context)?;
-    let end = offset(memory.address(), SIZE);
-    expect_error(context, HipError::InvalidValue, ipc(context)?.get_mem_handle(end))?;
+    let end = offset_by(memory.address(), SIZE);
+    expect_error(context, HipError::InvalidValue, open_ipc(context)?.get_mem_handle(end))?;
     Ok(())
 }
 
 fn rejects_null(context: &Context) -> Verdict {
-    expect_problem(context, Problem::Null, ipc(context)?.get_mem_handle(Address::NULL))
+    expect_problem(context, Problem::Null, open_ipc(context)?.get_mem_handle(Address::NULL))
 }
 
 fn rejects_virtual_memory(context: &Context) -> Verdict {
-    let ipc = ipc(context)?;
+    let ipc = open_ipc(context)?;
     let reserved = context.reserve(1)?;
     expect_problem(context, Problem::VirtualMemory, ipc.get_mem_handle(reserved))?;
-    let (mapped, _) = context.mapped(2, 1)?;
-    for address in [mapped, offset(mapped, 64)] {
+    let (mapped, _) = context.map_filled(2, 1)?;
+    for address in [mapped, offset_by(mapped, 64)] {
         expect_problem(context, Problem::VirtualMemory, ipc.get_mem_handle(address))?;
     }
     context.check_contents(mapped, 2, 1)
@@ -244,19 +244,19 @@ fn rejects_virtual_memory(context: &Context) -> Verdict {
 
 fn rejects_host_memory(context: &Context) -> Verdict {
     let memory = PoolMemory::allocate(context.runtime(), context.host(), SIZE)?;
-    let result = ipc(context)?.get_mem_handle(memory.address());
+    let result = open_ipc(context)?.get_mem_handle(memory.address());
     expect_problem(context, Problem::HostMemory, result)
 }
 
 fn rejects_other_memory(context: &Context) -> Verdict {
     let local = [0u8; 64];
-    let result = ipc(context)?.get_mem_handle(Address::from(local.as_ptr()));
+    let result = open_ipc(context)?.get_mem_handle(Address::from(local.as_ptr()));
     expect_error(context, HipError::InvalidValue, result)?;
     Ok(())
 }
 
 fn rejects_own_process(context: &Context) -> Verdict {
-    let (memory, ipc) = (allocate(context)?, ipc(context)?);
+    let (memory, ipc) = (allocate(context)?, open_ipc(context)?);
     let handle = get_handle(&ipc, memory.address())?;
     expect_error(context, HipError::InvalidContext, ipc.open_mem_handle(&handle, 0))?;
     Ok(())
@@ -274,7 +274,7 @@ fn changed_handle(
 }
 
 fn rejects_flags(context: &Context) -> Verdict {
-    let (memory, ipc) = (allocate(context)?, ipc(context)?);
+    let (memory, ipc) = (allocate(context)?, open_ipc(context)?);
     let handle = get_handle(&ipc, memory.address())?;
     for flags in [2, 123, u32::MAX] {
         let result = ipc.open_mem_handle(&handle, flags);
@@ -285,11 +285,11 @@ fn rejects_flags(context: &Context) -> Verdict {
 
 fn rejects_zeros(context: &Context) -> Verdict {
     let handle = IpcHandle::from_bytes(&[0; IpcHandle::SIZE]);
-    expect_problem(context, Problem::Empty, ipc(context)?.open_mem_handle(&handle, 0))
+    expect_problem(context, Problem::Empty, open_ipc(context)?.open_mem_handle(&handle, 0))
 }
 
 fn rejects_offset_beyond_end(context: &Context) -> Verdict {
-    let (memory, ipc) = (allocate(context)?, ipc(context)?);
+    let (memory, ipc) = (allocate(context)?, open_ipc(context)?);
     for invalid_offset in [SIZE as u64, u64::MAX] {
         let handle = changed_handle(&ipc, &memory, |bytes| {
             bytes[40..48].copy_from_slice(&invalid_offset.to_le_bytes());
@@ -301,7 +301,7 @@ fn rejects_offset_beyond_end(context: &Context) -> Verdict {
 }
 
 fn rejects_missing_process(context: &Context) -> Verdict {
-    let (memory, ipc) = (allocate(context)?, ipc(context)?);
+    let (memory, ipc) = (allocate(context)?, open_ipc(context)?);
     // Process identifiers are below 2^22.
     for process in [i32::MAX, 1 << 23, -1] {
         for clears_rest in [false, true] {
@@ -319,7 +319,7 @@ fn rejects_missing_process(context: &Context) -> Verdict {
 }
 
 fn rejects_closing_own_memory(context: &Context) -> Verdict {
-    let (memory, ipc) = (allocate(context)?, ipc(context)?);
+    let (memory, ipc) = (allocate(context)?, open_ipc(context)?);
     get_handle(&ipc, memory.address())?;
     memory.write(0, b"still here")?;
     let result = ipc.close_mem_handle(memory.address());
@@ -331,7 +331,7 @@ fn rejects_closing_own_memory(context: &Context) -> Verdict {
 }
 
 fn rejects_closing_unopened_memory(context: &Context) -> Verdict {
-    let ipc = ipc(context)?;
+    let ipc = open_ipc(context)?;
     expect_problem(context, Problem::Null, ipc.close_mem_handle(Address::NULL))?;
     let reserved = context.reserve(1)?;
     expect_problem(context, Problem::NotOpened, ipc.close_mem_handle(reserved))

@@ -1,6 +1,6 @@
 //! IPC handles of pool memory between two processes: a second process exports, this process opens.
 
-use super::ipc::{expect_error, ipc};
+use super::ipc::{expect_error, open_ipc};
 use crate::Context;
 use crate::case::{Case, Verdict, ensure, ensure_bytes, ensure_eq};
 use hsa_vmm::hip::HipError;
@@ -39,9 +39,9 @@ const EXPORTER_TEXT: &str = "written by the exporter";
 const IMPORTER_TEXT: &str = "written by the importer";
 
 fn processes_share_memory(context: &Context) -> Verdict {
-    let mut peer = context.peer()?;
+    let mut peer = context.start_peer()?;
     let handle = peer.export(SIZE, EXPORTER_TEXT)?;
-    let opened = OpenedMemory::open(&ipc(context)?, &handle)?;
+    let opened = OpenedMemory::open(&open_ipc(context)?, &handle)?;
     let mut text = vec![0; EXPORTER_TEXT.len()];
     opened.read(0, &mut text)?;
     ensure_bytes!(text, EXPORTER_TEXT.as_bytes(), "the exporter's text");
@@ -51,9 +51,9 @@ fn processes_share_memory(context: &Context) -> Verdict {
 }
 
 fn counts_opens(context: &Context) -> Verdict {
-    let mut peer = context.peer()?;
+    let mut peer = context.start_peer()?;
     let handle = peer.export(SIZE, EXPORTER_TEXT)?;
-    let ipc = ipc(context)?;
+    let ipc = open_ipc(context)?;
     let (first, second) = (ipc.open_mem_handle(&handle, 0)?, ipc.open_mem_handle(&handle, 0)?);
     ensure_eq!(second, first, "the address of the second opening");
     ipc.close_mem_handle(first)?;
@@ -70,17 +70,17 @@ fn counts_opens(context: &Context) -> Verdict {
 }
 
 fn rejects_freed_memory(context: &Context) -> Verdict {
-    let mut peer = context.peer()?;
+    let mut peer = context.start_peer()?;
     let handle = peer.export(SIZE, EXPORTER_TEXT)?;
     peer.free()?;
-    let result = ipc(context)?.open_mem_handle(&handle, 0);
+    let result = open_ipc(context)?.open_mem_handle(&handle, 0);
     expect_error(context, HipError::InvalidDevicePointer, result).map(drop)
 }
 
 fn rejects_dead_process(context: &Context) -> Verdict {
-    let mut peer = context.peer()?;
+    let mut peer = context.start_peer()?;
     let handle = peer.export(SIZE, EXPORTER_TEXT)?;
     peer.kill();
-    let result = ipc(context)?.open_mem_handle(&handle, 0);
+    let result = open_ipc(context)?.open_mem_handle(&handle, 0);
     expect_error(context, HipError::InvalidDevicePointer, result).map(drop)
 }

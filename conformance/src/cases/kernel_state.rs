@@ -32,13 +32,13 @@ pub(super) const CASES: &[Case] = &[
         "access.cpu.as_the_kernel_has_it",
         "HIP: hipMemSetAccess; Linux: proc_pid_maps(5)",
         "the kernel's page permissions for the CPU are exactly those granted",
-        cpu_permissions,
+        kernel_has_granted_cpu_permissions,
     ),
     Case::new(
         "access.gpu.as_its_page_table_has_it",
         "HIP: hipMemSetAccess; amdgpu: amdgpu_vm_info",
         "a GPU's page table contains all granted memory and nothing else",
-        gpu_page_table,
+        page_table_matches_granted_access,
     ),
     Case::new(
         "access.gpus.memory_stays_in_vram",
@@ -55,12 +55,12 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 /// The size of the test allocations. It is larger than a driver's rounding of available memory.
-const ALLOCATION: usize = 8 << 20;
+const ALLOCATION_SIZE: usize = 8 << 20;
 const ROUNDS: usize = 8;
 /// The kernel's build options that keep memory in VRAM when two GPUs use the memory.
 const REQUIRED_OPTIONS: [&str; 2] = [MOVE_NOTIFY, P2PDMA];
 
-fn available(context: &Context, gpu: AgentId) -> Verdict<usize> {
+fn available_memory(context: &Context, gpu: AgentId) -> Verdict<usize> {
     let available = context.runtime().available_memory(gpu);
     available.ok_or_else(|| {
         NotPassed::Skipped("the runtime does not report available memory".to_owned())
@@ -75,40 +75,41 @@ fn available_memory_is_counted(context: &Context) -> Verdict {
     let gpu = context.gpu();
     let agent = context.runtime().agent(gpu);
     let size = agent.and_then(|it| it.vmem_pool()).map_or(0, |pool| pool.size);
-    let before = available(context, gpu)?;
+    let before = available_memory(context, gpu)?;
     ensure!(before <= size, "{before} bytes are available of {size}");
     // Other processes may free GPU memory meanwhile, but not this much in every round.
     let mut remaining = before;
     for _ in 0..ROUNDS {
-        let before = available(context, gpu)?;
-        let handle = context.create(granules_for(context, ALLOCATION))?;
-        remaining = available(context, gpu)?;
+        let before = available_memory(context, gpu)?;
+        let handle = context.create(granules_for(context, ALLOCATION_SIZE))?;
+        remaining = available_memory(context, gpu)?;
         context.vmm().release(handle)?;
         // Three quarters: other processes may free some memory meanwhile. A runtime that counts only half of each
         // allocation fails.
-        if remaining + ALLOCATION / 4 * 3 <= before {
+        if remaining + ALLOCATION_SIZE / 4 * 3 <= before {
             return Ok(());
         }
     }
     Err(NotPassed::Failed(format!(
-        "{remaining} bytes are available with {ALLOCATION} bytes allocated; {before} before"
+        "{remaining} bytes are available with {ALLOCATION_SIZE} bytes allocated; {before} before"
     )))
 }
 
 fn memory_is_freed(context: &Context) -> Verdict {
     for &gpu in context.gpus() {
-        let (count, before) = (granules_for(context, ALLOCATION), available(context, gpu)?);
+        let (count, before) =
+            (granules_for(context, ALLOCATION_SIZE), available_memory(context, gpu)?);
         for _ in 0..ROUNDS {
             let at = context.reserve(count)?;
             let handle = context.create_on(gpu, count)?;
             context.map(at, count, handle)?;
-            context.grant(at, count, &context.agents_of(gpu), Access::ReadWrite)?;
+            context.set_access(at, count, &context.gpu_and_cpu(gpu), Access::ReadWrite)?;
             context.vmm().unmap(at, count * context.granule())?;
             context.vmm().release(handle)?;
             context.vmm().address_free(at, count * context.granule())?;
         }
         // Other processes can use the GPU at the same time.
-        let lost = before.saturating_sub(available(context, gpu)?);
+        let lost = before.saturating_sub(available_memory(context, gpu)?);
         let allocated = count * context.granule();
         ensure!(
             lost < allocated * ROUNDS / 2,
@@ -141,8 +142,8 @@ fn maps_unreadable() -> NotPassed {
     NotPassed::Skipped("/proc/self/maps cannot be read".to_owned())
 }
 
-fn cpu_permissions(context: &Context) -> Verdict {
-    context.needs_cpu()?;
+fn kernel_has_granted_cpu_permissions(context: &Context) -> Verdict {
+    context.require_cpu()?;
     let at = context.reserve(4)?;
     // The first and last granule keep their access while the middle changes.
     let (changed, last) = (context.granule_at(at, 1), context.granule_at(at, 3));
@@ -152,9 +153,9 @@ fn cpu_permissions(context: &Context) -> Verdict {
         let handle = context.create(count)?;
         context.map(start, count, handle)?;
     }
-    context.grant(at, 4, &[host], Access::ReadWrite)?;
+    context.set_access(at, 4, &[host], Access::ReadWrite)?;
     for access in [Access::Read, Access::None, Access::ReadWrite, Access::None, Access::Read] {
-        context.grant(changed, 2, &[host], access)?;
+        context.set_access(changed, 2, &[host], access)?;
         for (start, count, granted) in
             [(at, 1, Access::ReadWrite), (changed, 2, access), (last, 1, Access::ReadWrite)]
         {
@@ -179,20 +180,20 @@ fn cpu_permissions(context: &Context) -> Verdict {
 }
 
 /// Returns a GPU's page table. Skips the case if it cannot be read.
-fn page_table(context: &Context, gpu: AgentId) -> Verdict<PageTable<'_>> {
+fn read_page_table(context: &Context, gpu: AgentId) -> Verdict<PageTable<'_>> {
     let index = context.runtime().gpus().position(|agent| agent.id() == gpu).unwrap_or(0);
     let table = PageTable::read(context.runtime(), index);
     table.ok_or_else(|| NotPassed::Skipped("GPUs' page tables cannot be read here".to_owned()))
 }
 
-/// Returns the page-table entries of the first and last byte of each granule.
-fn pages(
+/// Returns the page-table entries for the first and last byte of each granule, with the offset of the byte.
+fn page_entries(
     context: &Context,
     gpu: AgentId,
     at: Address,
     count: usize,
 ) -> Verdict<Vec<(usize, Option<Page>)>> {
-    let table = page_table(context, gpu)?;
+    let table = read_page_table(context, gpu)?;
     let granule = context.granule();
     let offsets = (0..count).flat_map(|it| [it * granule, (it + 1) * granule - 1]);
     Ok(offsets.map(|offset| (offset, table.page(at.get() + offset))).collect())
@@ -209,20 +210,20 @@ fn expect_no_entry(page: Option<Page>, offset: usize, operation: &str) -> Verdic
     }
 }
 
-fn gpu_page_table(context: &Context) -> Verdict {
+fn page_table_matches_granted_access(context: &Context) -> Verdict {
     let at = context.reserve(3)?;
     let handle = context.create(3)?;
     context.map(at, 3, handle)?;
     let gpu = context.gpu();
-    for (offset, page) in pages(context, gpu, at, 3)? {
+    for (offset, page) in page_entries(context, gpu, at, 3)? {
         expect_no_entry(page, offset, "map")?;
     }
     let gpu_permissions = context.runtime().simulation().map(|it| it.config().gpu_permissions);
     let enforced = gpu_permissions == Some(GpuPermissions::Enforced)
         || context.vmm().enforcement(gpu) == Some(Enforcement::Enforced);
     for access in [Access::Read, Access::ReadWrite, Access::Read] {
-        context.grant(at, 3, &[gpu], access)?;
-        for (offset, page) in pages(context, gpu, at, 3)? {
+        context.set_access(at, 3, &[gpu], access)?;
+        for (offset, page) in page_entries(context, gpu, at, 3)? {
             let Some(page) = page else {
                 let reason = format!(
                     "no page-table entry at offset {offset:#x}, although {access:?} was granted"
@@ -232,7 +233,7 @@ fn gpu_page_table(context: &Context) -> Verdict {
             ensure_eq!(
                 page.offset,
                 offset as u64,
-                "the offset in the memory at offset {offset:#x}"
+                "the entry's offset in the memory, at offset {offset:#x} of the mapping"
             );
             ensure!(page.readable, "{access:?} was granted, but the page is not readable");
             let must_be_writable = access == Access::ReadWrite;
@@ -259,19 +260,19 @@ fn placement(context: &Context, gpu: AgentId) -> Verdict<Placement> {
 
 fn memory_stays_in_vram(context: &Context) -> Verdict {
     let (owner, peer) = (context.gpu(), context.other_gpu()?);
-    let count = granules_for(context, ALLOCATION);
+    let count = granules_for(context, ALLOCATION_SIZE);
     let size = count * context.granule();
     let before_allocation = placement(context, owner)?;
     let at = context.reserve(count)?;
     let handle = context.create_on(owner, count)?;
     context.map(at, count, handle)?;
-    context.grant(at, count, &[owner], Access::ReadWrite)?;
+    context.set_access(at, count, &[owner], Access::ReadWrite)?;
     let before_grant = placement(context, owner)?;
     if before_grant.vram < before_allocation.vram + size / 4 * 3 {
         let reason = "the driver does not report the memory of handles (fdinfo)";
         return Err(NotPassed::Skipped(reason.to_owned()));
     }
-    context.grant(at, count, &[peer], Access::ReadWrite)?;
+    context.set_access(at, count, &[peer], Access::ReadWrite)?;
     let after_grant = placement(context, owner)?;
     if after_grant.vram + size / 4 * 3 > before_grant.vram {
         return Ok(());
@@ -291,28 +292,28 @@ fn memory_stays_in_vram(context: &Context) -> Verdict {
 
 fn page_table_is_cleared(context: &Context) -> Verdict {
     let gpu = context.gpu();
-    let (at, handle) = context.mapped(2, 0x5454_5454)?;
+    let (at, handle) = context.map_filled(2, 0x5454_5454)?;
     // Keeps another mapping: without it, the driver would remove all entries of the memory at once.
     let alias = context.reserve(2)?;
     context.map(alias, 2, handle)?;
-    context.grant(alias, 2, &[gpu], Access::ReadWrite)?;
+    context.set_access(alias, 2, &[gpu], Access::ReadWrite)?;
     ensure!(
-        pages(context, gpu, at, 2)?.iter().all(|it| it.1.is_some()),
+        page_entries(context, gpu, at, 2)?.iter().all(|it| it.1.is_some()),
         "no page-table entries after access was granted"
     );
     context.vmm().revoke(at, 2 * context.granule(), &[gpu])?;
     // Where the library controls page tables, the entry stays, without permissions.
-    for (offset, page) in pages(context, gpu, at, 2)? {
+    for (offset, page) in page_entries(context, gpu, at, 2)? {
         let page = page.filter(|page| page.readable || page.writable);
         expect_no_entry(page, offset, "revoke")?;
     }
-    context.grant(at, 2, &[gpu], Access::ReadWrite)?;
+    context.set_access(at, 2, &[gpu], Access::ReadWrite)?;
     context.vmm().unmap(at, 2 * context.granule())?;
-    for (offset, page) in pages(context, gpu, at, 2)? {
+    for (offset, page) in page_entries(context, gpu, at, 2)? {
         expect_no_entry(page, offset, "unmap")?;
     }
     context.map(at, 2, handle)?;
-    for (offset, page) in pages(context, gpu, at, 2)? {
+    for (offset, page) in page_entries(context, gpu, at, 2)? {
         expect_no_entry(page, offset, "map, without access")?;
     }
     Ok(())

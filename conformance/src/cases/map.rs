@@ -86,7 +86,7 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 fn keeps_written_data(context: &Context) -> Verdict {
-    let (at, _) = context.mapped(4, 0x1122_3344)?;
+    let (at, _) = context.map_filled(4, 0x1122_3344)?;
     context.check_contents(at, 4, 0x1122_3344)?;
     if context.cpu_has_access(context.gpu()) {
         let text = b"written by the CPU across a granule's end";
@@ -114,10 +114,10 @@ fn grants_no_access(context: &Context) -> Verdict {
 }
 
 fn maps_part_of_handle(context: &Context) -> Verdict {
-    let (all, handle) = context.mapped(4, 0x0a0a_0a0a)?;
+    let (all, handle) = context.map_filled(4, 0x0a0a_0a0a)?;
     let half = context.reserve(2)?;
     context.map(half, 2, handle)?;
-    context.grant(half, 2, &context.default_agents(), Access::ReadWrite)?;
+    context.set_access(half, 2, &context.default_agents(), Access::ReadWrite)?;
     context.check_contents(half, 2, 0x0a0a_0a0a)?;
     context.fill(half, 2, 0x0b0b_0b0b)?;
     context.check_contents(all, 2, 0x0b0b_0b0b)?;
@@ -129,7 +129,7 @@ fn maps_part_of_reservation(context: &Context) -> Verdict {
     let handle = context.create(2)?;
     let middle = context.granule_at(at, 1);
     context.map(middle, 2, handle)?;
-    context.grant(middle, 2, &context.default_agents(), Access::ReadWrite)?;
+    context.set_access(middle, 2, &context.default_agents(), Access::ReadWrite)?;
     context.fill(middle, 2, 0x0c0c_0c0c)?;
     context.check_contents(middle, 2, 0x0c0c_0c0c)?;
     let argument = hsa_vmm::error::Argument::Address;
@@ -153,7 +153,7 @@ fn maps_aliases(context: &Context, count: usize, one_reservation: bool) -> Verdi
             None => context.reserve(1)?,
         };
         context.map(alias, 1, handle)?;
-        context.grant(alias, 1, &context.default_agents(), Access::ReadWrite)?;
+        context.set_access(alias, 1, &context.default_agents(), Access::ReadWrite)?;
         aliases.push(alias);
     }
     for (index, &writer) in aliases.iter().enumerate() {
@@ -171,7 +171,7 @@ fn maps_at_changing_addresses(context: &Context) -> Verdict {
     for round in 0..3u32 {
         let at = context.reserve(2)?;
         context.map(at, 2, handle)?;
-        context.grant(at, 2, &context.default_agents(), Access::ReadWrite)?;
+        context.set_access(at, 2, &context.default_agents(), Access::ReadWrite)?;
         if round > 0 {
             context.check_contents(at, 2, 0x0e0e_0e00 + round - 1)?;
         }
@@ -187,7 +187,7 @@ fn maps_in_any_order(context: &Context) -> Verdict {
         let handle = context.create(1)?;
         context.map(context.granule_at(at, index), 1, handle)?;
     }
-    context.grant(at, 5, &context.default_agents(), Access::ReadWrite)?;
+    context.set_access(at, 5, &context.default_agents(), Access::ReadWrite)?;
     for index in 0..5 {
         context.fill(context.granule_at(at, index), 1, 0x0f0f_0f00 + index as u32)?;
     }
@@ -203,7 +203,7 @@ fn maps_different_sizes(context: &Context) -> Verdict {
     for (offset, size) in [(0, 1), (1, 3), (4, 2)] {
         let handle = context.create(size)?;
         context.map(context.granule_at(at, offset), size, handle)?;
-        context.grant(
+        context.set_access(
             context.granule_at(at, offset),
             size,
             &context.default_agents(),
@@ -217,13 +217,13 @@ fn maps_different_sizes(context: &Context) -> Verdict {
 }
 
 fn remaps_same_handle(context: &Context) -> Verdict {
-    let (at, handle) = context.mapped(1, 0x1313_1313)?;
+    let (at, handle) = context.map_filled(1, 0x1313_1313)?;
     for _ in 0..20 {
         context.vmm().unmap(at, context.granule())?;
         context.map(at, 1, handle)?;
         let access = context.vmm().get_access(context.gpu(), at)?;
         ensure_eq!(access, Access::None, "access after mapping again");
-        context.grant(at, 1, &context.default_agents(), Access::ReadWrite)?;
+        context.set_access(at, 1, &context.default_agents(), Access::ReadWrite)?;
         context.check_contents(at, 1, 0x1313_1313)?;
     }
     Ok(())
@@ -235,7 +235,7 @@ fn remaps_other_handles(context: &Context) -> Verdict {
     for round in 0..2 {
         for (index, &handle) in handles.iter().enumerate() {
             context.map(at, 1, handle)?;
-            context.grant(at, 1, &context.default_agents(), Access::ReadWrite)?;
+            context.set_access(at, 1, &context.default_agents(), Access::ReadWrite)?;
             let value = 0x1414_1400 + index as u32;
             if round == 0 {
                 context.fill(at, 1, value)?;
@@ -254,7 +254,7 @@ fn maps_memory_of_all_gpus(context: &Context) -> Verdict {
         let handle = context.create_on(gpu, 1)?;
         let granule = context.granule_at(at, index);
         context.map(granule, 1, handle)?;
-        context.grant(granule, 1, &context.agents_of(gpu), Access::ReadWrite)?;
+        context.set_access(granule, 1, &context.gpu_and_cpu(gpu), Access::ReadWrite)?;
         context.fill(granule, 1, 0x1515_1500 + index as u32)?;
     }
     for (index, &gpu) in context.gpus().iter().enumerate() {
@@ -270,7 +270,7 @@ fn grants_peer_only(context: &Context) -> Verdict {
     let at = context.reserve(2)?;
     let handle = context.create(2)?;
     context.map(at, 2, handle)?;
-    context.grant(at, 2, &[other], Access::ReadWrite)?;
+    context.set_access(at, 2, &[other], Access::ReadWrite)?;
     // Copies with the peer's copy engine.
     context.vmm().copy(other, context.granule_at(at, 1), at, context.granule())?;
     ensure_eq!(context.vmm().get_access(other, at)?, Access::ReadWrite, "access of the peer");

@@ -2,7 +2,7 @@
 
 use crate::Context;
 use crate::case::{Case, Verdict, ensure, ensure_eq};
-use crate::context::offset;
+use crate::context::offset_by;
 use crate::hip_calls::HipCalls as _;
 use hsa_vmm::error::{Argument, Feature, Problem};
 use hsa_vmm::hip::HipError;
@@ -147,7 +147,7 @@ fn rejects_unaligned_address(context: &Context) -> Verdict {
     let at = context.reserve(4)?;
     let handle = context.create(1)?;
     for bytes in [1, 64, context.granule() / 2, context.granule() + 8] {
-        let map = || context.vmm().map(offset(at, bytes), context.granule(), 0, handle);
+        let map = || context.vmm().map(offset_by(at, bytes), context.granule(), 0, handle);
         context.expect_invalid_argument(Argument::Address, map)?;
     }
     Ok(())
@@ -188,8 +188,8 @@ fn reserve_adjacent(context: &Context, size: usize) -> Result<Option<Address>, c
         let base = context.vmm().address_reserve(2 * size, 0, None)?;
         context.vmm().address_free(base, 2 * size)?;
         let low = context.vmm().address_reserve(size, 0, Some(base))?;
-        let high = context.vmm().address_reserve(size, 0, Some(offset(low, size)))?;
-        if high == offset(low, size) {
+        let high = context.vmm().address_reserve(size, 0, Some(offset_by(low, size)))?;
+        if high == offset_by(low, size) {
             return Ok(Some(low));
         }
         context.vmm().address_free(low, size)?;
@@ -205,7 +205,7 @@ fn rejects_overlap(context: &Context, start: usize, granules: usize) -> Verdict 
     let mapping = context.granule_at(at, 1);
     let (mapped_handle, new_handle) = (context.create(2)?, context.create(4)?);
     context.map(mapping, 2, mapped_handle)?;
-    context.grant(mapping, 2, &context.default_agents(), hsa_vmm::Access::ReadWrite)?;
+    context.set_access(mapping, 2, &context.default_agents(), hsa_vmm::Access::ReadWrite)?;
     context.fill(mapping, 2, 0x2121_2121)?;
     let size = granules * context.granule();
     let map = || context.vmm().map(context.granule_at(at, start), size, 0, new_handle);
@@ -232,11 +232,11 @@ fn maps_or_rejects_offset(context: &Context) -> Verdict {
     let (whole, part, handle) = (context.reserve(2)?, context.reserve(1)?, context.create(2)?);
     let (agents, access) = (context.default_agents(), hsa_vmm::Access::ReadWrite);
     context.map(whole, 2, handle)?;
-    context.grant(whole, 2, &agents, access)?;
+    context.set_access(whole, 2, &agents, access)?;
     context.fill(whole, 1, 0x1111_1111)?;
     context.fill(context.granule_at(whole, 1), 1, 0x2222_2222)?;
     context.vmm().map(part, context.granule(), context.granule(), handle)?;
-    context.grant(part, 1, &agents, access)?;
+    context.set_access(part, 1, &agents, access)?;
     context.check_contents(part, 1, 0x2222_2222)?;
     context.fill(part, 1, 0x3333_3333)?;
     context.check_contents(whole, 1, 0x1111_1111)?;
@@ -268,14 +268,14 @@ fn rejects_released_handle(context: &Context) -> Verdict {
 }
 
 fn rejects_released_while_mapped(context: &Context) -> Verdict {
-    let (at, handle) = context.mapped(1, 0x2222_2222)?;
+    let (at, handle) = context.map_filled(1, 0x2222_2222)?;
     context.vmm().release(handle)?;
     rejects_handle(context, handle)?;
     context.check_contents(at, 1, 0x2222_2222)
 }
 
 fn rejects_foreign_handle(context: &Context) -> Verdict {
-    let other = context.open_another(context.profile())?;
+    let other = context.open_vmm(context.profile())?;
     let properties = AllocationProperties::on(context.gpu());
     let handle = other.create(context.granule(), &properties)?;
     rejects_handle(context, handle)?;

@@ -68,7 +68,7 @@ pub fn cases() -> Vec<&'static Case> {
         import::CASES,
         range::CASES,
         host::CASES,
-        access_pairs::SHARED,
+        access_pairs::EXPORT_CASES,
         ipc::CASES,
         ipc_two::CASES,
         area::CASES,

@@ -40,7 +40,7 @@ pub(super) const CASES: &[Case] = &[
         "pool.flags.one_grain",
         "HSA: HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS",
         "a global pool is coarse-grained or fine-grained, not both",
-        has_one_coherence,
+        pool_has_one_coherence,
     ),
 ];
 
@@ -90,7 +90,7 @@ fn reports_sizes(runtime: &Runtime) -> Verdict {
     Ok(())
 }
 
-fn has_one_coherence(runtime: &Runtime) -> Verdict {
+fn pool_has_one_coherence(runtime: &Runtime) -> Verdict {
     let global = |pool: &&hsa_vmm::Pool| pool.segment == Segment::Global;
     for pool in runtime.agents().iter().flat_map(|agent| &agent.pools).filter(global) {
         let both_flags = PoolFlags::COARSE_GRAINED | PoolFlags::FINE_GRAINED;

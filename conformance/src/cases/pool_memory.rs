@@ -27,7 +27,7 @@ pub(super) const CASES: &[Case] = &[
         "pool.memory.filled_by_the_runtime",
         "HSA: hsa_amd_memory_fill",
         "the runtime's fill, which the library does not use, fills exactly the range",
-        is_filled_by_runtime,
+        runtime_fills_range,
     ),
     Case::new(
         "pool.memory.copied_between_gpus",
@@ -102,13 +102,13 @@ fn fills_part(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn is_filled_by_runtime(context: &Context) -> Verdict {
+fn runtime_fills_range(context: &Context) -> Verdict {
     const PAGE: usize = 4096;
     let raw = RawCalls::on(context.runtime()).map_err(NotPassed::Failed)?;
     for &gpu in context.gpus() {
         let memory = PoolMemory::allocate(context.runtime(), gpu, 6 * PAGE)?;
         memory.write(0, &[0x11; 6 * PAGE])?;
-        let start = crate::context::offset(memory.address(), PAGE);
+        let start = crate::context::offset_by(memory.address(), PAGE);
         // SAFETY: the range is four of the memory's six pages; only this thread uses the memory.
         unsafe { raw.fill(start, 0x8765_4321, PAGE) }.map_err(NotPassed::Failed)?;
         let mut found = vec![0; 6 * PAGE];

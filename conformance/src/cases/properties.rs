@@ -61,7 +61,8 @@ fn returns_creation_properties(context: &Context) -> Verdict {
     for &gpu in context.gpus() {
         let plain = AllocationProperties::on(gpu);
         for properties in [plain, plain.shareable_as(HandleType::POSIX_FILE_DESCRIPTOR)] {
-            let handle = context.keep(context.vmm().create(context.granule(), &properties)?);
+            let handle =
+                context.release_at_end(context.vmm().create(context.granule(), &properties)?);
             let found = context.vmm().allocation_properties(handle)?;
             ensure_eq!(found, properties, "properties");
         }
@@ -70,7 +71,7 @@ fn returns_creation_properties(context: &Context) -> Verdict {
 }
 
 fn mapping_keeps_properties(context: &Context) -> Verdict {
-    let (_, handle) = context.mapped(2, 0x7171_7171)?;
+    let (_, handle) = context.map_filled(2, 0x7171_7171)?;
     let properties = context.vmm().allocation_properties(handle)?;
     ensure_eq!(properties, AllocationProperties::on(context.gpu()), "properties");
     ensure_eq!(context.vmm().allocation_size(handle)?, 2 * context.granule(), "size");
@@ -81,7 +82,8 @@ fn returns_import_properties(context: &Context) -> Verdict {
     let handle = context.create_shareable(3)?;
     let kind = HandleType::POSIX_FILE_DESCRIPTOR;
     let descriptor = context.vmm().export_to_shareable_handle(handle, kind)?;
-    let import = context.keep(context.vmm().import_from_shareable_handle(&descriptor, kind)?);
+    let import =
+        context.release_at_end(context.vmm().import_from_shareable_handle(&descriptor, kind)?);
     let properties = context.vmm().allocation_properties(import)?;
     ensure_eq!(properties.kind, AllocationKind::Pinned, "kind");
     ensure_eq!(properties.handle_types, HandleType::POSIX_FILE_DESCRIPTOR, "handle types");
@@ -96,7 +98,7 @@ fn rejects_released_handle(context: &Context) -> Verdict {
 }
 
 fn rejects_released_while_mapped(context: &Context) -> Verdict {
-    let (_, handle) = context.mapped(1, 0x7272_7272)?;
+    let (_, handle) = context.map_filled(1, 0x7272_7272)?;
     context.vmm().release(handle)?;
     rejects_handle(context, handle)
 }

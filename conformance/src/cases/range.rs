@@ -1,9 +1,9 @@
 //! `hipMemGetHandleForAddressRange`: ranges of addresses as dma-bufs.
 
-use super::sharing::{import, map_for_users};
+use super::sharing::{import, map_for_default_agents};
 use crate::Context;
 use crate::case::{Case, Verdict, ensure_bytes, ensure_eq};
-use crate::context::offset;
+use crate::context::offset_by;
 use hsa_vmm::error::Argument;
 use hsa_vmm::vmm::Segment;
 use hsa_vmm::{Access, Address, PoolMemory};
@@ -13,7 +13,7 @@ pub(super) const CASES: &[Case] = &[
         "share.range.segments",
         "HIP: hipMemGetHandleForAddressRange; rocm-systems#3557",
         "a range of several mappings is exported; each segment has the bytes of its addresses",
-        has_bytes_of_range,
+        exports_bytes_of_range,
     ),
     Case::new(
         "share.range.one_handle",
@@ -25,13 +25,13 @@ pub(super) const CASES: &[Case] = &[
         "share.range.outlives_mapping",
         "HIP: hipMemExportToShareableHandle keeps the memory",
         "a segment keeps its bytes after the memory was unmapped and released",
-        outlives_mapping,
+        segment_outlives_mapping,
     ),
     Case::new(
         "share.range.pool_memory",
         "HIP: hipMemGetHandleForAddressRange; hipMalloc",
         "a part of pool memory is one segment, at the offset that the runtime returns",
-        has_bytes_of_pool_memory,
+        exports_bytes_of_pool_memory,
     ),
     Case::new(
         "share.range.pool_memory_end",
@@ -68,9 +68,9 @@ fn pattern(size: usize, seed: usize) -> Vec<u8> {
 fn bytes_of(context: &Context, segment: &Segment) -> Verdict<Vec<u8>> {
     let imported = import(context, &segment.descriptor)?;
     let size = context.vmm().allocation_size(imported)?;
-    let at = map_for_users(context, imported, size / context.granule())?;
+    let at = map_for_default_agents(context, imported, size / context.granule())?;
     let mut bytes = vec![0; segment.length];
-    context.vmm().copy_to_host(context.gpu(), &mut bytes, offset(at, segment.offset))?;
+    context.vmm().copy_to_host(context.gpu(), &mut bytes, offset_by(at, segment.offset))?;
     Ok(bytes)
 }
 
@@ -79,17 +79,17 @@ fn write(context: &Context, at: Address, bytes: &[u8]) -> Verdict {
     Ok(context.vmm().copy_from_host(context.gpu(), at, bytes)?)
 }
 
-fn has_bytes_of_range(context: &Context) -> Verdict {
+fn exports_bytes_of_range(context: &Context) -> Verdict {
     let (vmm, granule) = (context.vmm(), context.granule());
     let at = context.reserve(3)?;
     let handles = [context.create(1)?, context.create(2)?];
     context.map(at, 1, handles[0])?;
     context.map(context.granule_at(at, 1), 2, handles[1])?;
-    context.grant(at, 3, &[context.gpu()], Access::ReadWrite)?;
+    context.set_access(at, 3, &[context.gpu()], Access::ReadWrite)?;
     let written = pattern(3 * granule, 1);
     write(context, at, &written)?;
     let (start, size) = (granule / 2 + 3, 2 * granule);
-    let segments = vmm.export_address_range(offset(at, start), size)?;
+    let segments = vmm.export_address_range(offset_by(at, start), size)?;
     let parts: Vec<_> = segments.iter().map(|it| (it.offset, it.length)).collect();
     let expected = [(start, granule - start), (0, size + start - granule)];
     ensure_eq!(parts, expected, "offset and size of each segment");
@@ -119,9 +119,9 @@ fn joins_consecutive_parts(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn outlives_mapping(context: &Context) -> Verdict {
+fn segment_outlives_mapping(context: &Context) -> Verdict {
     let (vmm, granule) = (context.vmm(), context.granule());
-    let (at, handle) = context.mapped(1, 0)?;
+    let (at, handle) = context.map_filled(1, 0)?;
     let written = pattern(granule, 2);
     write(context, at, &written)?;
     let segments = vmm.export_address_range(at, granule)?;
@@ -132,13 +132,13 @@ fn outlives_mapping(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn has_bytes_of_pool_memory(context: &Context) -> Verdict {
+fn exports_bytes_of_pool_memory(context: &Context) -> Verdict {
     let size = 100_000;
     let memory = PoolMemory::allocate(context.runtime(), context.gpu(), size)?;
     let written = pattern(size, 3);
     memory.write(0, &written)?;
     for (start, length) in [(0, size), (4097, 4096), (size - 1, 1)] {
-        let at = offset(memory.address(), start);
+        let at = offset_by(memory.address(), start);
         let segments = context.vmm().export_address_range(at, length)?;
         ensure_eq!(segments.len(), 1, "the number of segments");
         let read = bytes_of(context, &segments[0])?;
@@ -150,7 +150,7 @@ fn has_bytes_of_pool_memory(context: &Context) -> Verdict {
 fn rejects_end_of_pool_memory(context: &Context) -> Verdict {
     let memory = PoolMemory::allocate(context.runtime(), context.gpu(), 8192)?;
     for (start, length) in [(0, 8193), (8191, 2), (4096, usize::MAX - (1 << 48))] {
-        let at = offset(memory.address(), start);
+        let at = offset_by(memory.address(), start);
         let export = || context.vmm().export_address_range(at, length);
         context.expect_invalid_argument(Argument::Address, export)?;
     }
@@ -165,7 +165,7 @@ fn rejects_hole(context: &Context) -> Verdict {
     for (start, size) in
         [(0, 3 * granule), (granule - 1, 2), (granule, granule), (2 * granule, granule + 1)]
     {
-        let export = || context.vmm().export_address_range(offset(at, start), size);
+        let export = || context.vmm().export_address_range(offset_by(at, start), size);
         context.expect_invalid_argument(Argument::Address, export)?;
     }
     Ok(())
@@ -178,7 +178,7 @@ fn rejects_other_addresses(context: &Context) -> Verdict {
 }
 
 fn rejects_empty_range(context: &Context) -> Verdict {
-    let (at, _) = context.mapped(1, 0)?;
+    let (at, _) = context.map_filled(1, 0)?;
     let vmm = context.vmm();
     context.expect_invalid_argument(Argument::Size, || vmm.export_address_range(at, 0))?;
     context.expect_invalid_argument(Argument::Address, || {

@@ -91,7 +91,7 @@ fn rejects_invented_handles(context: &Context) -> Verdict {
 }
 
 fn rejects_foreign_handle(context: &Context) -> Verdict {
-    let other = context.open_another(context.profile())?;
+    let other = context.open_vmm(context.profile())?;
     let properties = AllocationProperties::on(context.gpu());
     let handle = other.create(context.granule(), &properties)?;
     let error = context
@@ -117,7 +117,7 @@ fn mapped_memory_stays(context: &Context) -> Verdict {
     let handle = context.create(2)?;
     context.map(at, 2, handle)?;
     context.vmm().release(handle)?;
-    context.grant(at, 2, &context.default_agents(), Access::ReadWrite)?;
+    context.set_access(at, 2, &context.default_agents(), Access::ReadWrite)?;
     context.fill(at, 2, 0x5151_5151)?;
     context.check_contents(at, 2, 0x5151_5151)?;
     context.vmm().unmap(at, 2 * context.granule())?;
@@ -126,7 +126,7 @@ fn mapped_memory_stays(context: &Context) -> Verdict {
 }
 
 fn rejects_second_release_while_mapped(context: &Context) -> Verdict {
-    let (at, handle) = context.mapped(1, 0x5252_5252)?;
+    let (at, handle) = context.map_filled(1, 0x5252_5252)?;
     context.vmm().release(handle)?;
     context.expect_invalid_argument(Argument::Handle, || context.vmm().release(handle))?;
     context.check_contents(at, 1, 0x5252_5252)
@@ -134,7 +134,7 @@ fn rejects_second_release_while_mapped(context: &Context) -> Verdict {
 
 fn allows_any_order(context: &Context) -> Verdict {
     for release_first in [true, false] {
-        let (at, handle) = context.mapped(1, 0x5353_5353)?;
+        let (at, handle) = context.map_filled(1, 0x5353_5353)?;
         if release_first {
             context.vmm().release(handle)?;
         }

@@ -1,7 +1,7 @@
 //! `hipMemAddressReserve` and `hipMemAddressFree`.
 
 use crate::case::{Case, Verdict, ensure, ensure_eq};
-use crate::context::offset;
+use crate::context::offset_by;
 use crate::hip_calls::HipCalls as _;
 use crate::{Context, NotPassed};
 use hsa_vmm::error::{Argument, Problem};
@@ -13,13 +13,13 @@ pub(super) const CASES: &[Case] = &[
         "reserve.address.on_the_granule",
         "HIP: hipMemAddressReserve",
         "a reservation begins at a multiple of the granule and is listed",
-        is_aligned_and_listed,
+        reservation_is_aligned_and_listed,
     ),
     Case::new(
         "reserve.many.are_disjoint",
         "reference 6.1: invariant 1",
         "reservations do not overlap",
-        ranges_do_not_overlap,
+        reservations_do_not_overlap,
     ),
     Case::new(
         "reserve.size.zero",
@@ -97,7 +97,7 @@ pub(super) const CASES: &[Case] = &[
         "reserve.memory.nobody_may_touch",
         "HIP: hipMemAddressReserve",
         "a reservation without mappings cannot be read or written, and has no access",
-        has_no_access,
+        unmapped_reservation_has_no_access,
     ),
     Case::new(
         "reserve.free.again_and_again",
@@ -163,14 +163,14 @@ fn invalid_reservation_error(context: &Context) -> HipError {
     }
 }
 
-fn is_aligned_and_listed(context: &Context) -> Verdict {
+fn reservation_is_aligned_and_listed(context: &Context) -> Verdict {
     let at = context.reserve(3)?;
     ensure_eq!(at.get() % context.granule(), 0, "{at} modulo the granule");
     ensure_eq!(context.vmm().reservations(), vec![(at, 3 * context.granule())], "reservations");
     Ok(())
 }
 
-fn ranges_do_not_overlap(context: &Context) -> Verdict {
+fn reservations_do_not_overlap(context: &Context) -> Verdict {
     for granules in 1..=16 {
         context.reserve(granules)?;
     }
@@ -212,7 +212,7 @@ fn accepts_small_alignment(context: &Context) -> Verdict {
         let at = context.vmm().address_reserve(granule, alignment, None)?;
         let handle = context.create(1)?;
         context.map(at, 1, handle)?;
-        context.grant(at, 1, &context.default_agents(), Access::ReadWrite)?;
+        context.set_access(at, 1, &context.default_agents(), Access::ReadWrite)?;
         context.fill(at, 1, alignment as u32)?;
         context.check_contents(at, 1, alignment as u32)?;
     }
@@ -246,7 +246,7 @@ fn check_disjoint(a: (Address, usize), b: (Address, usize)) -> Verdict {
 fn accepts_free_hint(context: &Context) -> Verdict {
     let size = 2 * context.granule();
     let at = context.reserve(2)?;
-    let next = context.vmm().address_reserve(size, 0, Some(offset(at, size)))?;
+    let next = context.vmm().address_reserve(size, 0, Some(offset_by(at, size)))?;
     check_disjoint((at, size), (next, size))
 }
 
@@ -262,7 +262,7 @@ fn aligns_despite_hint(context: &Context) -> Verdict {
     // The hint is at addresses that were just freed, and that are therefore most likely free.
     let freed = context.vmm().address_reserve(3 * alignment, alignment, None)?;
     context.vmm().address_free(freed, 3 * alignment)?;
-    let hint = offset(freed, granule);
+    let hint = offset_by(freed, granule);
     let at = context.vmm().address_reserve(granule, alignment, Some(hint))?;
     ensure_eq!(at.get() % alignment, 0, "{at} modulo the alignment, hint {hint}");
     Ok(())
@@ -278,7 +278,7 @@ fn rejects_taken_address(context: &Context) -> Verdict {
     Ok(())
 }
 
-fn has_no_access(context: &Context) -> Verdict {
+fn unmapped_reservation_has_no_access(context: &Context) -> Verdict {
     let at = context.reserve(2)?;
     let vmm = context.vmm();
     context.expect_invalid_argument(Argument::Address, || vmm.read(at, &mut [0; 8]))?;

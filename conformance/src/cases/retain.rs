@@ -2,7 +2,7 @@
 
 use crate::Context;
 use crate::case::{Case, Verdict, ensure_eq};
-use crate::context::offset;
+use crate::context::offset_by;
 use hsa_vmm::Address;
 use hsa_vmm::error::Argument;
 
@@ -75,14 +75,14 @@ fn rejects_address(context: &Context, at: Address) -> Verdict {
 }
 
 fn returns_mapped_handle(context: &Context, bytes: usize) -> Verdict {
-    let (at, handle) = context.mapped(2, 0x6161_6161)?;
-    let retained = context.vmm().retain_allocation_handle(offset(at, bytes))?;
+    let (at, handle) = context.map_filled(2, 0x6161_6161)?;
+    let retained = context.vmm().retain_allocation_handle(offset_by(at, bytes))?;
     ensure_eq!(retained, handle, "retained handle");
     Ok(())
 }
 
 fn counts_references(context: &Context) -> Verdict {
-    let (at, handle) = context.mapped(1, 0x6262_6262)?;
+    let (at, handle) = context.map_filled(1, 0x6262_6262)?;
     for _ in 0..3 {
         context.vmm().retain_allocation_handle(at)?;
     }
@@ -96,13 +96,13 @@ fn counts_references(context: &Context) -> Verdict {
 }
 
 fn retains_released_handle(context: &Context) -> Verdict {
-    let (at, handle) = context.mapped(1, 0x6363_6363)?;
+    let (at, handle) = context.map_filled(1, 0x6363_6363)?;
     context.vmm().release(handle)?;
     let retained = context.vmm().retain_allocation_handle(at)?;
     ensure_eq!(retained, handle, "retained handle");
     let alias = context.reserve(1)?;
     context.map(alias, 1, retained)?;
-    context.grant(alias, 1, &context.default_agents(), hsa_vmm::Access::ReadWrite)?;
+    context.set_access(alias, 1, &context.default_agents(), hsa_vmm::Access::ReadWrite)?;
     context.check_contents(alias, 1, 0x6363_6363)
 }
 
@@ -125,7 +125,7 @@ fn rejects_unreserved(context: &Context) -> Verdict {
 }
 
 fn rejects_unmapped(context: &Context) -> Verdict {
-    let (at, _) = context.mapped(1, 0x6464_6464)?;
+    let (at, _) = context.map_filled(1, 0x6464_6464)?;
     context.vmm().unmap(at, context.granule())?;
     rejects_address(context, at)
 }

@@ -52,7 +52,7 @@ pub(super) const CASES: &[Case] = &[
 
 fn memory_stays_until_signal_fires(context: &Context) -> Verdict {
     let retiring = Retiring::new(context, 4)?;
-    let (at, handle) = context.mapped(2, 0x9191_9191)?;
+    let (at, handle) = context.map_filled(2, 0x9191_9191)?;
     let (vmm, size) = (context.vmm(), 2 * context.granule());
     retiring.submit(at, size, 1)??;
     vmm.release(handle)?;
@@ -78,7 +78,7 @@ fn still_mapped_error(context: &Context) -> HipError {
 
 fn memory_waits_for_all_signals(context: &Context) -> Verdict {
     let retiring = Retiring::new(context, 4)?;
-    let (at, _) = context.mapped(1, 0x9292_9292)?;
+    let (at, _) = context.map_filled(1, 0x9292_9292)?;
     retiring.submit(at, context.granule(), 2)??;
     retiring.fire(1);
     ensure_eq!(retiring.poll()?.pending, 1, "after one of two signals");
@@ -90,8 +90,8 @@ fn memory_waits_for_all_signals(context: &Context) -> Verdict {
 
 fn full_queue_refuses_range(context: &Context) -> Verdict {
     let retiring = Retiring::new(context, 1)?;
-    let (first, _) = context.mapped(1, 0x9393_9393)?;
-    let (second, _) = context.mapped(1, 0x9494_9494)?;
+    let (first, _) = context.map_filled(1, 0x9393_9393)?;
+    let (second, _) = context.map_filled(1, 0x9494_9494)?;
     let size = context.granule();
     retiring.submit(first, size, 1)??;
     let result = retiring.submit(second, size, 1)?;
@@ -105,7 +105,7 @@ fn full_queue_refuses_range(context: &Context) -> Verdict {
 
 fn rejects_part_of_mapping(context: &Context) -> Verdict {
     let retiring = Retiring::new(context, 1)?;
-    let (at, _) = context.mapped(2, 0x9595_9595)?;
+    let (at, _) = context.map_filled(2, 0x9595_9595)?;
     let result = retiring.submit(at, context.granule(), 1)?;
     context.expect_error(HipError::InvalidValue, || result)?;
     retiring.fire(0);
@@ -115,7 +115,7 @@ fn rejects_part_of_mapping(context: &Context) -> Verdict {
 
 fn addresses_are_mapped_again(context: &Context) -> Verdict {
     let retiring = Retiring::new(context, 1)?;
-    let (at, _) = context.mapped(1, 0x9696_9696)?;
+    let (at, _) = context.map_filled(1, 0x9696_9696)?;
     let (vmm, size, handle) = (context.vmm(), context.granule(), context.create(1)?);
     retiring.submit(at, size, 1)??;
     let map = || vmm.map(at, size, 0, handle);
@@ -124,7 +124,7 @@ fn addresses_are_mapped_again(context: &Context) -> Verdict {
     retiring.fire(0);
     ensure_eq!(retiring.poll()?.retired, 1, "after the signal");
     context.map(at, 1, handle)?;
-    context.grant(at, 1, &context.default_agents(), Access::ReadWrite)?;
+    context.set_access(at, 1, &context.default_agents(), Access::ReadWrite)?;
     context.fill(at, 1, 0x9797_9797)?;
     ensure_eq!(retiring.poll()?.retired, 0, "the new mapping");
     context.check_contents(at, 1, 0x9797_9797)

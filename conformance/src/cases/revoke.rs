@@ -45,20 +45,20 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 fn revoked_gpu_has_no_access(context: &Context) -> Verdict {
-    let (at, _) = context.mapped(2, 0x8181_8181)?;
+    let (at, _) = context.map_filled(2, 0x8181_8181)?;
     let (vmm, gpu, size) = (context.vmm(), context.gpu(), 2 * context.granule());
     vmm.revoke(at, size, &[gpu])?;
     ensure_eq!(vmm.get_access(gpu, at)?, Access::None, "access of the GPU");
     context.expect_invalid_argument(Argument::Address, || vmm.fill(at, 0, size))?;
-    context.grant(at, 2, &[gpu], Access::ReadWrite)?;
+    context.set_access(at, 2, &[gpu], Access::ReadWrite)?;
     context.check_contents(at, 2, 0x8181_8181)?;
     context.fill(at, 2, 0x8282_8282)?;
     context.check_contents(at, 2, 0x8282_8282)
 }
 
 fn other_agents_keep_access(context: &Context) -> Verdict {
-    context.needs_cpu()?;
-    let (at, handle) = context.mapped(1, 0x8383_8383)?;
+    context.require_cpu()?;
+    let (at, handle) = context.map_filled(1, 0x8383_8383)?;
     context.vmm().revoke(at, context.granule(), &[context.gpu()])?;
     let access = context.vmm().get_access(context.host(), at)?;
     ensure_eq!(access, Access::ReadWrite, "access of the CPU");
@@ -74,7 +74,7 @@ fn revokes_several_mappings(context: &Context) -> Verdict {
         let handle = context.create(1)?;
         context.map(context.granule_at(at, index), 1, handle)?;
     }
-    context.grant(at, 3, &context.default_agents(), Access::ReadWrite)?;
+    context.set_access(at, 3, &context.default_agents(), Access::ReadWrite)?;
     context.fill(at, 3, 0x8484_8484)?;
     context.vmm().revoke(at, 2 * context.granule(), &context.default_agents())?;
     for (index, expected) in [Access::None, Access::None, Access::ReadWrite].iter().enumerate() {
@@ -84,25 +84,25 @@ fn revokes_several_mappings(context: &Context) -> Verdict {
         }
     }
     context.check_contents(context.granule_at(at, 2), 1, 0x8484_8484)?;
-    context.grant(at, 3, &context.default_agents(), Access::Read)?;
+    context.set_access(at, 3, &context.default_agents(), Access::Read)?;
     context.check_contents(at, 3, 0x8484_8484)
 }
 
 fn rejects_empty_list(context: &Context) -> Verdict {
-    let (at, _) = context.mapped(1, 0x8585_8585)?;
+    let (at, _) = context.map_filled(1, 0x8585_8585)?;
     let revoke = || context.vmm().revoke(at, context.granule(), &[]);
     context.expect_invalid_argument(Argument::Descriptors, revoke)
 }
 
 fn rejects_invented_agent(context: &Context) -> Verdict {
-    let (at, _) = context.mapped(1, 0x8686_8686)?;
+    let (at, _) = context.map_filled(1, 0x8686_8686)?;
     let agents = [context.gpu(), context.invented_agent()];
     let revoke = || context.vmm().revoke(at, context.granule(), &agents);
     context.expect_invalid_argument(Argument::Agent, revoke)
 }
 
 fn rejects_part_of_mapping(context: &Context) -> Verdict {
-    let (at, _) = context.mapped(2, 0x8787_8787)?;
+    let (at, _) = context.map_filled(2, 0x8787_8787)?;
     let revoke = || context.vmm().revoke(at, context.granule(), &[context.gpu()]);
     context.expect_error(hsa_vmm::hip::HipError::InvalidValue, revoke).map(|_| ())
 }

@@ -37,13 +37,13 @@ pub(super) const CASES: &[Case] = &[
         "runtime.agents.have_a_cpu",
         "HSA: hsa_iterate_agents",
         "there is a CPU agent; the host is one of the CPUs",
-        has_cpu_agent,
+        runtime_has_cpu_agent,
     ),
     Case::of_runtime(
         "runtime.agents.have_a_gpu",
         "HIP: hipGetDeviceCount",
         "there is a GPU agent with an instruction set",
-        has_gpu_agent,
+        runtime_has_gpu_agent,
     ),
     Case::of_runtime(
         "runtime.agents.are_distinct",
@@ -90,7 +90,7 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 fn stops_after_copies(context: &Context) -> Verdict {
-    context.peer()?.stop()
+    context.start_peer()?.stop()
 }
 
 fn reports_versions(runtime: &Runtime) -> Verdict {
@@ -131,13 +131,13 @@ fn lists_functions_once(runtime: &Runtime) -> Verdict {
     Ok(())
 }
 
-fn has_cpu_agent(runtime: &Runtime) -> Verdict {
+fn runtime_has_cpu_agent(runtime: &Runtime) -> Verdict {
     ensure_eq!(runtime.host().kind(), AgentKind::Cpu, "kind of the host");
     ensure!(runtime.agent(runtime.host().id()).is_some(), "the host is not listed");
     Ok(())
 }
 
-fn has_gpu_agent(runtime: &Runtime) -> Verdict {
+fn runtime_has_gpu_agent(runtime: &Runtime) -> Verdict {
     let Some(gpu) = runtime.gpus().next() else {
         return Err(NotPassed::Failed("there is no GPU".to_owned()));
     };
@@ -187,7 +187,7 @@ fn pci_addresses_differ(runtime: &Runtime) -> Verdict {
 
 fn vmms_are_independent(context: &Context) -> Verdict {
     let at = context.reserve(2)?;
-    let other = context.open_another(context.profile())?;
+    let other = context.open_vmm(context.profile())?;
     let freed = other.address_free(at, 2 * context.granule());
     let problem = freed.err().and_then(|error| error.problem());
     ensure_eq!(problem, Some(Problem::NotAReservation), "freeing the reservation with another Vmm");
@@ -198,11 +198,11 @@ fn vmms_are_independent(context: &Context) -> Verdict {
 fn dropped_vmm_releases_all(context: &Context) -> Verdict {
     let granule = context.granule();
     for _ in 0..3 {
-        let other = context.open_another(context.profile())?;
+        let other = context.open_vmm(context.profile())?;
         let at = other.address_reserve(2 * granule, 0, None)?;
         let properties = hsa_vmm::AllocationProperties::on(context.gpu());
         let handle = other.create(granule, &properties)?;
         other.map(at, granule, 0, handle)?;
     }
-    context.mapped(1, 0x1234_5678).map(|_| ())
+    context.map_filled(1, 0x1234_5678).map(|_| ())
 }

@@ -14,18 +14,18 @@ pub(super) fn export(context: &Context, handle: Handle) -> Verdict<OwnedFd> {
 
 /// Imports a descriptor. The handle is released when the case ends.
 pub(super) fn import(context: &Context, descriptor: &OwnedFd) -> Verdict<Handle> {
-    Ok(context.keep(context.vmm().import_from_shareable_handle(descriptor, FD)?))
+    Ok(context.release_at_end(context.vmm().import_from_shareable_handle(descriptor, FD)?))
 }
 
-/// Maps all of a handle, with access for the first GPU and, if possible, the CPU.
-pub(super) fn map_for_users(
+/// Maps a handle of `granules` granules, and grants the default agents access.
+pub(super) fn map_for_default_agents(
     context: &Context,
     handle: Handle,
     granules: usize,
 ) -> Verdict<Address> {
     let at = context.reserve(granules)?;
     context.map(at, granules, handle)?;
-    context.grant(at, granules, &context.default_agents(), Access::ReadWrite)?;
+    context.set_access(at, granules, &context.default_agents(), Access::ReadWrite)?;
     Ok(at)
 }
 
@@ -36,7 +36,7 @@ pub(super) fn create_filled(
     value: u32,
 ) -> Verdict<(Address, Handle)> {
     let handle = context.create_shareable(granules)?;
-    let at = map_for_users(context, handle, granules)?;
+    let at = map_for_default_agents(context, handle, granules)?;
     context.fill(at, granules, value)?;
     Ok((at, handle))
 }

@@ -2,7 +2,7 @@
 
 use crate::Context;
 use crate::case::{Case, Verdict, ensure, ensure_eq};
-use crate::context::offset;
+use crate::context::offset_by;
 use hsa_vmm::error::Argument;
 use hsa_vmm::hip::HipError;
 use hsa_vmm::{Access, Address};
@@ -137,7 +137,7 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 fn unmaps_one_mapping(context: &Context) -> Verdict {
-    let (at, _) = context.mapped(2, 0x9191_9191)?;
+    let (at, _) = context.map_filled(2, 0x9191_9191)?;
     let size = 2 * context.granule();
     context.vmm().unmap(at, size)?;
     let usage = context.vmm().usage();
@@ -146,14 +146,14 @@ fn unmaps_one_mapping(context: &Context) -> Verdict {
     context.expect_invalid_argument(Argument::Address, || context.vmm().fill(at, 0, size))
 }
 
-/// Creates adjacent mappings of one granule, each filled with its index.
-fn map_adjacent(context: &Context, mappings: usize) -> Verdict<Address> {
-    let at = context.reserve(mappings)?;
-    for index in 0..mappings {
+/// Creates `count` adjacent mappings of one granule. Fills each mapping with a value that contains its index.
+fn map_adjacent(context: &Context, count: usize) -> Verdict<Address> {
+    let at = context.reserve(count)?;
+    for index in 0..count {
         let handle = context.create(1)?;
         let granule = context.granule_at(at, index);
         context.map(granule, 1, handle)?;
-        context.grant(granule, 1, &context.default_agents(), Access::ReadWrite)?;
+        context.set_access(granule, 1, &context.default_agents(), Access::ReadWrite)?;
         context.fill(granule, 1, 0x9292_9200 + index as u32)?;
     }
     Ok(at)
@@ -177,7 +177,7 @@ fn unmaps_some_mappings(context: &Context) -> Verdict {
 }
 
 fn clears_access(context: &Context) -> Verdict {
-    let (at, handle) = context.mapped(1, 0x9393_9393)?;
+    let (at, handle) = context.map_filled(1, 0x9393_9393)?;
     context.vmm().unmap(at, context.granule())?;
     context.map(at, 1, handle)?;
     for agent in context.default_agents() {
@@ -188,19 +188,19 @@ fn clears_access(context: &Context) -> Verdict {
 }
 
 fn keeps_contents(context: &Context) -> Verdict {
-    let (at, handle) = context.mapped(2, 0x9494_9494)?;
+    let (at, handle) = context.map_filled(2, 0x9494_9494)?;
     context.vmm().unmap(at, 2 * context.granule())?;
     let elsewhere = context.reserve(2)?;
     context.map(elsewhere, 2, handle)?;
-    context.grant(elsewhere, 2, &context.default_agents(), Access::ReadWrite)?;
+    context.set_access(elsewhere, 2, &context.default_agents(), Access::ReadWrite)?;
     context.check_contents(elsewhere, 2, 0x9494_9494)
 }
 
 fn keeps_alias(context: &Context) -> Verdict {
-    let (at, handle) = context.mapped(1, 0x9595_9595)?;
+    let (at, handle) = context.map_filled(1, 0x9595_9595)?;
     let alias = context.reserve(1)?;
     context.map(alias, 1, handle)?;
-    context.grant(alias, 1, &context.default_agents(), Access::ReadWrite)?;
+    context.set_access(alias, 1, &context.default_agents(), Access::ReadWrite)?;
     context.vmm().unmap(at, context.granule())?;
     context.check_contents(alias, 1, 0x9595_9595)?;
     context.fill(alias, 1, 0x9696_9696)?;
@@ -208,7 +208,7 @@ fn keeps_alias(context: &Context) -> Verdict {
 }
 
 fn keeps_addresses_reserved(context: &Context) -> Verdict {
-    let (at, _) = context.mapped(4, 0x9797_9797)?;
+    let (at, _) = context.map_filled(4, 0x9797_9797)?;
     context.vmm().unmap(at, 4 * context.granule())?;
     for _ in 0..16 {
         let other = context.vmm().address_reserve(context.granule(), 0, Some(at))?;
@@ -225,7 +225,7 @@ fn repeats_without_leak(context: &Context) -> Verdict {
     for round in 0..32 {
         let handle = context.create(1)?;
         context.map(context.granule_at(at, 1), 1, handle)?;
-        context.grant(
+        context.set_access(
             context.granule_at(at, 1),
             1,
             &context.default_agents(),
@@ -259,7 +259,7 @@ fn rejects_unmapped_reservation(context: &Context) -> Verdict {
 }
 
 fn rejects_second_unmap(context: &Context) -> Verdict {
-    let (at, _) = context.mapped(1, 0x9898_9898)?;
+    let (at, _) = context.map_filled(1, 0x9898_9898)?;
     context.vmm().unmap(at, context.granule())?;
     context
         .expect_invalid_argument(Argument::Address, || context.vmm().unmap(at, context.granule()))
@@ -271,9 +271,9 @@ fn rejects_range(context: &Context, start: usize, size: usize) -> Verdict {
     let at = context.reserve(4)?;
     let handle = context.create(2)?;
     context.map(at, 2, handle)?;
-    context.grant(at, 2, &context.default_agents(), Access::ReadWrite)?;
+    context.set_access(at, 2, &context.default_agents(), Access::ReadWrite)?;
     context.fill(at, 2, 0x9999_9999)?;
-    let unmap = || context.vmm().unmap(offset(at, start), size);
+    let unmap = || context.vmm().unmap(offset_by(at, start), size);
     context.expect_error(HipError::InvalidValue, unmap)?;
     context.check_contents(at, 2, 0x9999_9999)
 }

@@ -4,7 +4,7 @@ use super::{Change, changes};
 use crate::describe::{AgentDescription, Fact, labels};
 use serde::Serialize;
 
-/// The name of the difference if an agent is in one report only.
+/// The name of the change ([`Change::what`]) if an agent is in one report only.
 pub(super) const AGENT: &str = "agent";
 
 /// A difference, and all agents with that difference.
@@ -12,7 +12,7 @@ pub(super) const AGENT: &str = "agent";
 pub struct AgentChange {
     /// The labels of the agents, such as `GPU 0`.
     pub agents: Vec<String>,
-    /// The difference; `agent` if the agent is in one report only.
+    /// The difference. Its name is `agent` if the agent is in one report only.
     #[serde(flatten)]
     pub change: Change,
 }

@@ -35,8 +35,11 @@ pub(super) struct State {
     vmm: Vmm,
     gpus: Vec<AgentId>,
     recorded_granule: usize,
+    /// The granule of this runtime.
     granule: usize,
+    /// The address and size of the reservation in each slot.
     reservations: HashMap<u32, (Address, usize)>,
+    /// The handle in each slot.
     handles: HashMap<u32, Handle>,
 }
 
@@ -59,12 +62,12 @@ impl State {
         })
     }
 
-    /// Returns the library with all objects.
+    /// Returns the `Vmm` that has performed the operations.
     pub fn vmm(&self) -> &Vmm {
         &self.vmm
     }
 
-    /// Names the object that a call has created after its slot, such as `r1`.
+    /// Gives the object that a call has created the name of its slot, such as `r1`.
     pub fn name_object(&self, call: &Call) -> Result<(), Error> {
         match *call {
             Call::Reserve { r, .. } => self.reservations.get(&r).map_or(Ok(()), |&(address, _)| {
@@ -159,11 +162,11 @@ impl State {
     /// but this runtime would accept it.
     fn skip_rule(&self, call: &Call, expected: &str) -> Option<Rule> {
         // Multiples of this runtime's granule, but not of the recorded one.
-        let off_granule = |numbers: &[usize]| {
+        let is_off_recorded_granule = |numbers: &[usize]| {
             numbers.iter().all(|number| number % self.granule == 0)
                 && numbers.iter().any(|number| number % self.recorded_granule != 0)
         };
-        let is_finer = expected == INVALID_VALUE && self.granule < self.recorded_granule;
+        let has_finer_granule = expected == INVALID_VALUE && self.granule < self.recorded_granule;
         match *call {
             Call::Map { size, h, handle_offset, .. }
                 if expected == NOT_SUPPORTED
@@ -174,11 +177,13 @@ impl State {
             {
                 Some(Rule::PartOfAHandle)
             }
-            Call::Map { offset, size, .. } if is_finer && off_granule(&[offset, size]) => {
+            Call::Map { offset, size, .. }
+                if has_finer_granule && is_off_recorded_granule(&[offset, size]) =>
+            {
                 Some(Rule::Granule)
             }
             Call::Reserve { size, .. } | Call::Create { size, .. }
-                if is_finer && off_granule(&[size]) =>
+                if has_finer_granule && is_off_recorded_granule(&[size]) =>
             {
                 Some(Rule::Granule)
             }

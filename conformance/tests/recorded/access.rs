@@ -6,15 +6,15 @@ use hsa_vmm::{Access, AccessDescriptor, Address, AgentId};
 pub const CALLS: &[Call] = &[
     ("getaccess_before_set", |fixture| get_access(fixture, fixture.map_two_granules().0)),
     ("getaccess_before_set_value", |fixture| fixture.access(fixture.map_two_granules().0)),
-    ("setaccess_null", |fixture| verdict(fixture.grant(Address::NULL, 2, Access::ReadWrite))),
+    ("setaccess_null", |fixture| verdict(fixture.set_access(Address::NULL, 2, Access::ReadWrite))),
     ("setaccess_size_zero", |fixture| {
-        verdict(fixture.grant(fixture.map_two_granules().0, 0, Access::ReadWrite))
+        verdict(fixture.set_access(fixture.map_two_granules().0, 0, Access::ReadWrite))
     }),
     ("setaccess_count_zero", |fixture| {
         verdict(fixture.vmm.set_access(fixture.map_two_granules().0, 2 * fixture.granule, &[]))
     }),
     ("setaccess_bad_device", |fixture| {
-        set_list(
+        set_access_list(
             fixture,
             fixture.map_two_granules().0,
             &[(fixture.invented_gpu(), Access::ReadWrite)],
@@ -29,77 +29,81 @@ pub const CALLS: &[Call] = &[
         ))
     }),
     ("setaccess_unmapped", |fixture| {
-        verdict(fixture.grant(fixture.reserve(8), 2, Access::ReadWrite))
+        verdict(fixture.set_access(fixture.reserve(8), 2, Access::ReadWrite))
     }),
     ("setaccess_partly_unmapped", |fixture| {
-        verdict(fixture.grant(fixture.map_two_granules().0, 4, Access::ReadWrite))
+        verdict(fixture.set_access(fixture.map_two_granules().0, 4, Access::ReadWrite))
     }),
     ("setaccess_beyond_reservation", |fixture| {
-        verdict(fixture.grant(fixture.map_two_granules().0, 16, Access::ReadWrite))
+        verdict(fixture.set_access(fixture.map_two_granules().0, 16, Access::ReadWrite))
     }),
     ("setaccess_half_mapping", |fixture| {
-        verdict(fixture.grant(fixture.map_two_granules().0, 1, Access::ReadWrite))
+        verdict(fixture.set_access(fixture.map_two_granules().0, 1, Access::ReadWrite))
     }),
-    ("getaccess_half_first", |fixture| get_access(fixture, map_and_grant_half(fixture))),
-    ("getaccess_half_first_value", |fixture| fixture.access(map_and_grant_half(fixture))),
+    ("getaccess_half_first", |fixture| get_access(fixture, map_with_half_rejected(fixture))),
+    ("getaccess_half_first_value", |fixture| fixture.access(map_with_half_rejected(fixture))),
     ("getaccess_half_second", |fixture| {
-        get_access(fixture, offset_by(map_and_grant_half(fixture), fixture.granule))
+        get_access(fixture, offset_by(map_with_half_rejected(fixture), fixture.granule))
     }),
     ("getaccess_half_second_value", |fixture| {
-        fixture.access(offset_by(map_and_grant_half(fixture), fixture.granule))
+        fixture.access(offset_by(map_with_half_rejected(fixture), fixture.granule))
     }),
     ("setaccess_second_half_only", |fixture| {
-        verdict(fixture.grant(
+        verdict(fixture.set_access(
             offset_by(fixture.map_two_granules().0, fixture.granule),
             1,
             Access::ReadWrite,
         ))
     }),
     ("setaccess_two_mappings", |fixture| {
-        verdict(fixture.grant(fixture.map_two_handles().0, 4, Access::ReadWrite))
+        verdict(fixture.set_access(fixture.map_two_handles().0, 4, Access::ReadWrite))
     }),
     ("setaccess_read_only", |fixture| {
-        verdict(fixture.grant(fixture.map_two_granules().0, 2, Access::Read))
+        verdict(fixture.set_access(fixture.map_two_granules().0, 2, Access::Read))
     }),
-    ("getaccess_ro", |fixture| get_access(fixture, map_and_grant(fixture, &[Access::Read]))),
-    ("getaccess_ro_value", |fixture| fixture.access(map_and_grant(fixture, &[Access::Read]))),
+    ("getaccess_ro", |fixture| get_access(fixture, map_and_set_access(fixture, &[Access::Read]))),
+    ("getaccess_ro_value", |fixture| fixture.access(map_and_set_access(fixture, &[Access::Read]))),
     ("setaccess_none", |fixture| {
-        verdict(fixture.grant(map_and_grant(fixture, &[Access::ReadWrite]), 2, Access::None))
+        verdict(fixture.set_access(
+            map_and_set_access(fixture, &[Access::ReadWrite]),
+            2,
+            Access::None,
+        ))
     }),
     ("getaccess_none", |fixture| {
-        get_access(fixture, map_and_grant(fixture, &[Access::ReadWrite, Access::None]))
+        get_access(fixture, map_and_set_access(fixture, &[Access::ReadWrite, Access::None]))
     }),
     ("getaccess_none_value", |fixture| {
-        fixture.access(map_and_grant(fixture, &[Access::ReadWrite, Access::None]))
+        fixture.access(map_and_set_access(fixture, &[Access::ReadWrite, Access::None]))
     }),
     ("setaccess_same_device_twice", |fixture| {
-        set_list(fixture, fixture.map_two_granules().0, &repeated_agent(fixture))
+        set_access_list(fixture, fixture.map_two_granules().0, &repeated_agent(fixture))
     }),
     ("getaccess_twice", |fixture| {
         let (at, _) = fixture.map_two_granules();
-        set_list(fixture, at, &repeated_agent(fixture));
+        set_access_list(fixture, at, &repeated_agent(fixture));
         get_access(fixture, at)
     }),
     ("getaccess_twice_value", |fixture| {
         let (at, _) = fixture.map_two_granules();
-        set_list(fixture, at, &repeated_agent(fixture));
+        set_access_list(fixture, at, &repeated_agent(fixture));
         fixture.access(at)
     }),
     ("setaccess_none_again", |fixture| {
         let before = [Access::ReadWrite, Access::None, Access::ReadWrite];
-        verdict(fixture.grant(map_and_grant(fixture, &before), 2, Access::None))
+        verdict(fixture.set_access(map_and_set_access(fixture, &before), 2, Access::None))
     }),
     ("setaccess_good_then_bad", |fixture| {
-        set_list(fixture, fixture.map_two_granules().0, &valid_and_invalid_agent(fixture))
+        set_access_list(fixture, fixture.map_two_granules().0, &valid_and_invalid_agent(fixture))
     }),
     ("getaccess_after_mixed", |fixture| {
         let (at, _) = fixture.map_two_granules();
-        set_list(fixture, at, &valid_and_invalid_agent(fixture));
+        set_access_list(fixture, at, &valid_and_invalid_agent(fixture));
         get_access(fixture, at)
     }),
     ("getaccess_after_mixed_value", |fixture| {
         let (at, _) = fixture.map_two_granules();
-        set_list(fixture, at, &valid_and_invalid_agent(fixture));
+        set_access_list(fixture, at, &valid_and_invalid_agent(fixture));
         fixture.access(at)
     }),
     ("getaccess_bad_device", |fixture| {
@@ -116,7 +120,7 @@ pub const CALLS: &[Call] = &[
     ("setaccess_after_release", |fixture| {
         let (at, handle) = fixture.map_two_granules();
         fixture.vmm.release(handle).unwrap();
-        verdict(fixture.grant(at, 2, Access::ReadWrite))
+        verdict(fixture.set_access(at, 2, Access::ReadWrite))
     }),
 ];
 
@@ -124,24 +128,24 @@ fn get_access(fixture: &Fixture, at: Address) -> String {
     verdict(fixture.vmm.get_access(fixture.gpu(0), at))
 }
 
-fn set_list(fixture: &Fixture, at: Address, changes: &[(AgentId, Access)]) -> String {
+fn set_access_list(fixture: &Fixture, at: Address, changes: &[(AgentId, Access)]) -> String {
     let list: Vec<_> =
         changes.iter().map(|&(agent, access)| AccessDescriptor { agent, access }).collect();
     verdict(fixture.vmm.set_access(at, 2 * fixture.granule, &list))
 }
 
 /// Maps memory and tries to grant access to half of the mapping, which must fail.
-fn map_and_grant_half(fixture: &Fixture) -> Address {
+fn map_with_half_rejected(fixture: &Fixture) -> Address {
     let (at, _) = fixture.map_two_granules();
-    fixture.grant(at, 1, Access::ReadWrite).unwrap_err();
+    fixture.set_access(at, 1, Access::ReadWrite).unwrap_err();
     at
 }
 
 /// Maps memory and sets each access in turn.
-fn map_and_grant(fixture: &Fixture, steps: &[Access]) -> Address {
+fn map_and_set_access(fixture: &Fixture, steps: &[Access]) -> Address {
     let (at, _) = fixture.map_two_granules();
     for &access in steps {
-        fixture.grant(at, 2, access).unwrap();
+        fixture.set_access(at, 2, access).unwrap();
     }
     at
 }

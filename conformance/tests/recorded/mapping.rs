@@ -81,7 +81,7 @@ pub const CALLS: &[Call] = &[
         verdict(fixture.map(offset_by(first, 3 * fixture.granule), 2, fixture.create(2)))
     }),
     ("setaccess_across_two_reservations", |fixture| {
-        verdict(fixture.grant(
+        verdict(fixture.set_access(
             offset_by(map_at_boundary(fixture), 3 * fixture.granule),
             2,
             Access::ReadWrite,

@@ -96,8 +96,8 @@ impl Fixture {
         self.vmm.unmap(at, granules * self.granule)
     }
 
-    /// Grants the first GPU access to this number of granules.
-    pub fn grant(&self, at: Address, granules: usize, access: Access) -> Result<(), Error> {
+    /// Sets the first GPU's access to this number of granules.
+    pub fn set_access(&self, at: Address, granules: usize, access: Access) -> Result<(), Error> {
         let list = [AccessDescriptor { agent: self.gpu(0), access }];
         self.vmm.set_access(at, granules * self.granule, &list)
     }
