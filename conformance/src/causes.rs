@@ -39,7 +39,7 @@ impl Report {
 fn describe_cause(case: &CaseReport) -> String {
     let first = case.detail.lines().next().unwrap_or_default();
     if case.output.as_ref().is_some_and(|output| output.contains(GPU_FAULT)) {
-        // A GPU fault is reported in a later, unrelated call, which is not the cause.
+        // AMD's runtime reports a GPU fault during a later call, which is not the cause.
         return "GPU memory access fault".to_owned();
     }
     if let Some(lost) = &case.lost {

@@ -101,8 +101,8 @@ impl Context {
         Ok(())
     }
 
-    /// Checks through the CPU, which must have access, that memory is filled with a value: at both ends and in the
-    /// middle of every granule.
+    /// Checks through the CPU that memory is filled with a value, at both ends and in the middle of every granule. The
+    /// CPU must have access.
     pub(crate) fn check_filled(&self, at: Address, granules: usize, value: u32) -> Verdict {
         let expected = value.to_le_bytes().repeat(16);
         for start in (0..granules).map(|index| index * self.granule()) {

@@ -1,4 +1,4 @@
-//! The context of a case: a new `Vmm`, memory in granules, and checks that rejected calls change nothing.
+//! The context of a case: a new `Vmm`, functions that create objects, and checks that rejected calls change nothing.
 
 use crate::case::{ensure, ensure_eq, quarantined};
 use crate::peer::Peer;
@@ -16,7 +16,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::time::Duration;
 
-/// The context of a case. Sizes are in granules; a granule is valid for all GPUs.
+/// The context of a case. Most sizes are in granules.
 #[derive(Debug)]
 pub struct Context {
     runtime: Runtime,
@@ -100,7 +100,7 @@ impl Context {
         Ok(Vmm::open_with(&self.runtime, options)?)
     }
 
-    /// Returns the granule in bytes. It is valid for every GPU.
+    /// Returns the largest granule of all GPUs, in bytes. Multiples of it are valid sizes for every GPU.
     pub fn granule(&self) -> usize {
         self.granule
     }

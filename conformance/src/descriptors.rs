@@ -2,7 +2,7 @@
 
 /// Counts the entries of `/proc/self/fd`. Returns `None` if it cannot be read.
 pub(crate) fn count() -> Option<usize> {
-    // The descriptor of the open directory is counted every time, so that it cancels out.
+    // Each count includes the descriptor of the directory itself, so a difference of two counts is correct.
     std::fs::read_dir("/proc/self/fd").ok().map(Iterator::count)
 }
 

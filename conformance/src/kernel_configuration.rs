@@ -104,7 +104,7 @@ fn read(file: &PathBuf) -> Option<String> {
     } else {
         text = fs::read_to_string(file).ok()?;
     }
-    // An empty or other file does not say that the options are missing.
+    // An empty file, or a file with other content, does not show that the options are missing.
     text.contains("CONFIG_").then_some(text)
 }
 

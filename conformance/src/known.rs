@@ -208,7 +208,7 @@ impl KnownFailures {
     #[must_use]
     pub fn built_in() -> &'static Self {
         static BUILT_IN: LazyLock<KnownFailures> = LazyLock::new(|| {
-            // A test checks that it can be parsed.
+            // A test checks that the list can be parsed.
             include_str!("../data/known.toml").parse().unwrap_or_default()
         });
         &BUILT_IN

@@ -13,8 +13,8 @@ pub(crate) struct Placement {
     pub system: usize,
 }
 
-/// Returns the placement of the buffers that this process's descriptors of a GPU's render node refer to. `pci` is
-/// the GPU's address, such as `0000:05:00.0`. Returns `None` if the driver does not report it.
+/// Returns the placement of this process's buffers on a GPU, as the descriptors of the GPU's render node report it.
+/// `pci` is the GPU's address, such as `0000:05:00.0`. Returns `None` if the driver does not report it.
 pub(crate) fn of_gpu(pci: &str) -> Option<Placement> {
     let entries = fs::read_dir("/proc/self/fdinfo").ok()?;
     // Descriptors of one open file have the same client.

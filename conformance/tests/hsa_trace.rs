@@ -127,7 +127,7 @@ fn steps_refer_to_the_newest_result() {
     let map_import = MAP.replace("0x5", "0x6");
     let calls = [RESERVE, CREATE, RELEASE, CREATE, MAP, RETAIN, import, &map_import, UNMAP, COPY];
     let plan = plan(&recording(&calls));
-    assert_eq!((plan.blocks, plan.memories, plan.descriptors), (1, 3, 0));
+    assert_eq!((plan.blocks, plan.memory_handles, plan.descriptors), (1, 3, 0));
     assert_eq!(plan.agents_needed(AgentKind::Gpu), 1);
     let actions: Vec<_> = plan.steps.iter().map(|step| step.action.clone()).collect();
     let start = Place::Block { block: 0, offset: 0 };

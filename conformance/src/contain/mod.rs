@@ -9,7 +9,7 @@
 //! ```
 //!
 //! [`run()`] starts a [worker](crate::worker), usually the same program, which calls [`serve`]. A worker
-//! runs many cases. After a crash or hang, a new worker is started.
+//! runs many cases. After a crash or hang, the parent starts a new worker.
 
 mod hangs;
 mod protocol;
@@ -21,7 +21,7 @@ pub use serve::{NotOpened, serve};
 
 use crate::{Case, NotPassed};
 
-/// Added to the report as failed if the runtime does not start again after a crash or hang.
+/// The case that a report contains, as failed, if the runtime does not start again after a crash or hang.
 const STARTS: Case = Case::of_runtime(
     "runtime.library.starts",
     "HSA: hsa_init",
@@ -29,7 +29,7 @@ const STARTS: Case = Case::of_runtime(
     skip_in_process,
 );
 
-/// Added to the report as failed if the runtime does not stop.
+/// The case that a report contains, as failed, if the runtime does not stop.
 const STOPS: Case = Case::of_runtime(
     "runtime.library.stops",
     "HSA: hsa_shut_down",

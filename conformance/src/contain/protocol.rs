@@ -27,7 +27,7 @@ pub enum Reply {
     NotStarted {
         /// The error message.
         error: String,
-        /// Whether the runtime failed, as opposed to an invalid argument.
+        /// True if no runtime was found or started, false if an argument is invalid.
         no_runtime: bool,
     },
     /// The result of a case.

@@ -21,8 +21,8 @@ pub struct Containment<'a> {
     /// A command whose process calls [`serve`](super::serve). Its output is captured
     /// ([`Event::Output`]).
     pub command: &'a mut dyn FnMut() -> io::Result<Command>,
-    /// The time limit of a case, of the start of the runtime, and of its stop. After three cases have
-    /// hung in a native function, the limit of cases in that function is one second ([`Event::Hangs`]).
+    /// The time limit of each case, of the runtime's start, and of its stop. After three cases have hung in a
+    /// native function, the limit of cases in that function is one second ([`Event::Hangs`]).
     pub time_limit: Duration,
     /// Returns the lines that the kernel or its driver has logged since the previous call.
     pub logs: &'a mut dyn FnMut() -> Vec<String>,
@@ -290,7 +290,7 @@ fn request_reply(worker: &mut Worker, request: &Request, limit: Duration) -> Res
     receive_reply(worker, limit)
 }
 
-/// Waits for the result of a case, with the reduced time limit in functions that are known to hang.
+/// Waits for the result of a case. The reduced time limit applies while the case is in a function that is known to hang.
 fn receive_result(hangs: &Hangs, worker: &mut Worker, limit: Duration) -> Result<Reply, Lost> {
     if !hangs.any_known() || limit <= REDUCED_LIMIT {
         return receive_reply(worker, limit);

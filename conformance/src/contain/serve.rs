@@ -13,7 +13,7 @@ use std::io;
 pub struct NotOpened {
     /// The error message.
     pub error: String,
-    /// Whether the runtime failed, as opposed to an invalid argument.
+    /// True if no runtime was found or started, false if an argument is invalid.
     pub no_runtime: bool,
 }
 

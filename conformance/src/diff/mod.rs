@@ -138,7 +138,7 @@ fn changes(a: &[Fact], b: &[Fact]) -> Vec<Change> {
         .collect()
 }
 
-/// Returns the properties of a run, without filters and repetitions, which the cases show.
+/// Returns the properties of a run. Omits filters and repetitions, because the cases show them.
 fn facts_of_run(report: &Report) -> Vec<Fact> {
     let Some(run) = &report.run else { return Vec::new() };
     let mut facts = vec![Fact::new("hsa-vmm", &run.tool), Fact::new("profile", &run.profile)];

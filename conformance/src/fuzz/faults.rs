@@ -3,8 +3,8 @@
 use crate::operations::choices::Choices;
 use hsa_vmm::simulation::FaultPlan;
 
-/// The calls whose failure the library rolls back. `hsa_signal_destroy` and `hsa_amd_memory_unlock` are
-/// missing: their failure would be reported as a leak.
+/// The calls whose failure the library rolls back. `hsa_signal_destroy` and `hsa_amd_memory_unlock` are not
+/// listed, because the test would report their failure as a leak.
 const FUNCTIONS: [&str; 14] = [
     "hsa_amd_vmem_address_reserve",
     "hsa_amd_vmem_address_reserve_align",
@@ -25,7 +25,7 @@ const FUNCTIONS: [&str; 14] = [
 /// `HSA_STATUS_ERROR`: generic, invalid argument, invalid allocation, out of resources, not initialized.
 const STATUSES: [u32; 5] = [0x1000, 0x1001, 0x1003, 0x1008, 0x100b];
 
-/// Generates a plan of one to four failing calls, early enough that most sequences make them.
+/// Generates a plan of one to four failing calls. Most sequences are long enough to make these calls.
 pub(super) fn generate(choices: &mut Choices) -> FaultPlan {
     (0..1 + choices.below(4)).fold(FaultPlan::none(), |plan, _| {
         let function = choices.one_of(FUNCTIONS);

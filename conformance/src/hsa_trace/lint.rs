@@ -282,7 +282,7 @@ fn check_contents(
     }
 }
 
-/// Checks that a range does not begin or end inside a mapping.
+/// Reports a range that begins or ends inside a mapping.
 fn check_whole_mappings(
     state: &State<'_>,
     address: u64,
@@ -303,7 +303,7 @@ fn check_whole_mappings(
     }
 }
 
-/// Checks that a handle has not been released as often as it was returned.
+/// Reports a handle without references.
 fn check_not_released(state: &State<'_>, handle: u64, add: &mut impl FnMut(Mistake, String)) {
     if let Some(released) = state.handles.get(&handle).filter(|handle| handle.references == 0) {
         let message = format!(

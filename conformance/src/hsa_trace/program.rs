@@ -26,7 +26,7 @@ pub fn source(recording: &Recording, plan: &Plan) -> String {
         .replacen("DECLARATIONS", &declarations, 1)
         // C has no empty arrays.
         .replacen("[BLOCKS]", &format!("[{}]", plan.blocks.max(1)), 1)
-        .replacen("[MEMORIES]", &format!("[{}]", plan.memories.max(1)), 1)
+        .replacen("[MEMORIES]", &format!("[{}]", plan.memory_handles.max(1)), 1)
         .replacen("[DESCRIPTORS]", &format!("[{}]", plan.descriptors.max(1)), 1);
     let parts = plan.steps.chunks(CALLS_PER_FUNCTION);
     let count = parts.len();

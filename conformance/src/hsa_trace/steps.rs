@@ -16,7 +16,7 @@ pub struct Plan {
     /// The number of blocks of addresses. A block is a reservation or an allocation from a pool.
     pub blocks: usize,
     /// The number of handles of memory.
-    pub memories: usize,
+    pub memory_handles: usize,
     /// The number of descriptors.
     pub descriptors: usize,
 }
@@ -133,7 +133,7 @@ pub fn plan(recording: &Recording) -> Plan {
         });
     }
     plan.blocks = values.blocks;
-    plan.memories = values.memories;
+    plan.memory_handles = values.memory_handles;
     plan.descriptors = values.descriptors;
     plan
 }
@@ -167,7 +167,7 @@ impl Plan {
 struct Values<'a> {
     header: &'a Header,
     blocks: usize,
-    memories: usize,
+    memory_handles: usize,
     descriptors: usize,
     /// Blocks by their address: the size and the number.
     block_at: BTreeMap<u64, (u64, usize)>,
@@ -184,7 +184,7 @@ impl<'a> Values<'a> {
         Self {
             header,
             blocks: 0,
-            memories: 0,
+            memory_handles: 0,
             descriptors: 0,
             block_at: BTreeMap::new(),
             memory_of: HashMap::new(),
@@ -244,9 +244,9 @@ impl<'a> Values<'a> {
     fn new_memory(&mut self, handle: Option<u64>) -> Option<usize> {
         let handle = handle?;
         self.other_process_handles.remove(&handle);
-        self.memory_of.insert(handle, self.memories);
-        self.memories += 1;
-        Some(self.memories - 1)
+        self.memory_of.insert(handle, self.memory_handles);
+        self.memory_handles += 1;
+        Some(self.memory_handles - 1)
     }
 
     fn new_descriptor(&mut self, fd: Option<i64>) -> Option<usize> {

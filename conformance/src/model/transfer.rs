@@ -155,7 +155,7 @@ fn contents(parts: &[Part]) -> Contents {
     all
 }
 
-/// Calls `store` for each part, with the memory, the offsets in it, and the offsets in the whole range.
+/// Calls `store` for each part, with its memory, its offsets in the memory, and its offsets in the whole range.
 fn store_parts(parts: &[Part], store: impl Fn(&mut Contents, Range<usize>, Range<usize>)) {
     let mut done = 0;
     for part in parts {

@@ -180,7 +180,7 @@ impl Calls {
             cpus,
             gpus,
             blocks: none(plan.blocks),
-            memories: none(plan.memories),
+            memories: none(plan.memory_handles),
             descriptors: (0..plan.descriptors).map(|_| None).collect(),
             mapped: Vec::new(),
         })

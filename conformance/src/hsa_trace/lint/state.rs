@@ -92,8 +92,8 @@ impl<'a> State<'a> {
         (last.end > address).then_some(last)
     }
 
-    /// Returns the owner of a mapping and a GPU that a call grants access after the owner. ROCm 7.14 rejects that, or
-    /// corrupts the mapping (rocm-systems#9908).
+    /// Returns the owner of a mapping and a GPU that a call grants access after the owner. ROCm 7.14 rejects such a
+    /// call, or corrupts the mapping (rocm-systems#9908).
     pub(super) fn after_owner(
         &self,
         mapping: &Mapping<'_>,
@@ -125,7 +125,7 @@ impl<'a> State<'a> {
     }
 
     /// Applies a call to the state, if the call succeeded. If the call unmaps mappings to which no agent has
-    /// ever had access, returns the calls that made these mappings.
+    /// ever had access, returns the calls that created these mappings.
     pub(super) fn apply(&mut self, record: &'a Record) -> Vec<&'a Record> {
         if !record.succeeded() {
             return Vec::new();

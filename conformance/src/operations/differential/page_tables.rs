@@ -10,7 +10,7 @@ use hsa_vmm::Access;
 const PAGE: u64 = 4096;
 
 impl DifferentialTest {
-    /// Compares each GPU's page table with the model, where it can be read.
+    /// Compares each GPU's page table with the model. Skips a page table that cannot be read.
     pub(super) fn compare_page_tables(&self) -> Result<(), Difference> {
         for (gpu, agent) in self.model.machine().gpus().enumerate() {
             let Some(table) = PageTable::read(&self.runtime, gpu) else { continue };
@@ -48,7 +48,7 @@ impl DifferentialTest {
             let expected = (access >= Access::Read, access == Access::ReadWrite);
             return found == expected && (access == Access::None || has_offset);
         }
-        // A GPU keeps its entry when its access is set to none.
+        // Without enforcement, a GPU keeps its entry when its access is set to none.
         let is_granted = access != Access::None;
         let may_exist = is_granted || mapping.granted[agent];
         has_offset && if page.is_some() { may_exist } else { !is_granted }
