@@ -12,7 +12,7 @@ pub(crate) fn within(range: &Range<usize>) -> Option<Vec<Line>> {
     Some(clip(&text, range))
 }
 
-/// Returns the inode of the file that is mapped at an address; `None` if no file is.
+/// Returns the inode of the file that is mapped at an address; `None` if no file is mapped there.
 pub(crate) fn inode_at(address: usize) -> Option<u64> {
     inode(&std::fs::read_to_string("/proc/self/maps").ok()?, address)
 }

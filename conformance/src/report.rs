@@ -20,8 +20,8 @@ pub struct CaseReport {
     pub status: Status,
     /// The source of the expectation.
     pub source: String,
-    /// The failure, or why the case was skipped. Usually empty if the case passed. Not empty if a known failure
-    /// passed, or if a flaky case failed first.
+    /// The failure, or why the case was skipped. Empty if the case passed, unless the case is a known failure,
+    /// or failed before it passed.
     pub detail: String,
     /// The duration in microseconds; the average if the case ran several times.
     pub duration_us: u64,

@@ -128,7 +128,7 @@ fn catch_panic<T>(run: impl FnOnce() -> Verdict<T>) -> Verdict<T> {
     })
 }
 
-/// Runs the body of a case. Returns the HIP errors that were expected and returned.
+/// Runs the body of a case. Returns the HIP errors of rejected calls.
 fn run_body(
     runtime: &Runtime,
     options: &Options,

@@ -1,4 +1,4 @@
-//! Runs all cases with few file descriptors available, and counts the open ones. This is the only test
+//! Runs all cases with the usual limit of file descriptors, and checks that no descriptor is left open. This is the only test
 //! in its process, so that no other thread opens descriptors.
 
 use hsa_sim::{Config, Generation};
@@ -21,7 +21,7 @@ fn cases_leak_no_descriptors() {
         assert!(failed.is_empty(), "generation {generation}: {failed:#?}");
         let last = create_1100_handles(&runtime);
         // Generations C (ROCm 7.14) and E (AMD's runtime on rocddi) keep a descriptor for each handle
-        // (reference 6.2 #62). The error must say so.
+        // (reference 6.2 #62). The error must report the lack of descriptors.
         let out_of_descriptors =
             matches!(&last, Err(error) if *error.kind() == hsa_vmm::ErrorKind::OutOfDescriptors);
         assert_eq!(

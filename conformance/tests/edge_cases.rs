@@ -175,7 +175,7 @@ fn simulation_matches_the_table() {
 fn amds_runtime_matches_the_table() {
     let name = "amds_runtime_matches_the_table";
     test::on_each_release(name, &Emulation::gpus(2), |setup| {
-        // SAFETY: AMD's own runtime.
+        // SAFETY: the library is AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(setup.runtime()) }.unwrap();
         for profile in PROFILES {
             let setting = format!("{profile} on AMD's {}", setup.release());

@@ -15,7 +15,7 @@ fn report(faults: FaultPlan) -> Report {
     run(&runtime, &options, &mut |_| ())
 }
 
-fn failing() -> Report {
+fn failing_report() -> Report {
     let report = report(FaultPlan::none().always("hsa_amd_vmem_map", 0x1000));
     assert!(report.summary.failed > 0 && report.summary.passed > 0);
     report
@@ -23,7 +23,7 @@ fn failing() -> Report {
 
 #[test]
 fn html_contains_every_case() {
-    for report in [report(FaultPlan::none()), failing()] {
+    for report in [report(FaultPlan::none()), failing_report()] {
         let html = report.html().unwrap();
         for case in &report.cases {
             let row = format!("<tr id=\"{}\" data-status=\"{}\">", case.name, case.status);
@@ -42,7 +42,7 @@ fn html_contains_every_case() {
         }
         assert!(html.contains("Runtime and GPUs are simulated"));
     }
-    assert!(failing().cases.iter().any(|case| case.address_space.is_some()));
+    assert!(failing_report().cases.iter().any(|case| case.address_space.is_some()));
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn html_title_shows_outcome() {
     };
     let passed = report(FaultPlan::none());
     assert_eq!(title(&passed), "Nothing failed: simulation, extension 1.15");
-    let failing = failing();
+    let failing = failing_report();
     let run = failing.summary.failed + failing.summary.passed;
     let expected = format!("{} of {run} cases failed: ", failing.summary.failed);
     assert!(title(&failing).starts_with(&expected), "{}", title(&failing));
@@ -62,7 +62,7 @@ fn html_title_shows_outcome() {
 
 #[test]
 fn html_loads_nothing_external() {
-    let html = failing().html().unwrap();
+    let html = failing_report().html().unwrap();
     assert!(html.contains("default-src 'none'"));
     for address in ["src=\"", "href=\"", "url("] {
         for (position, _) in html.match_indices(address) {
@@ -75,8 +75,8 @@ fn html_loads_nothing_external() {
     }
 }
 
-/// Replaces every text of a report by hostile text.
-fn hostile(mut report: Report) -> Report {
+/// Replaces every text of a report by [`HOSTILE`].
+fn with_hostile_text(mut report: Report) -> Report {
     let hostile = || HOSTILE.to_owned();
     let run = report.run.as_mut().unwrap();
     (run.tool, run.kernel, run.profile) = (hostile(), hostile(), hostile());
@@ -109,9 +109,9 @@ fn hostile(mut report: Report) -> Report {
 
 #[test]
 fn html_escapes_all_texts_of_a_report() {
-    let report = failing();
+    let report = failing_report();
     let plain = report.html().unwrap();
-    let hostile = hostile(report).html().unwrap();
+    let hostile = with_hostile_text(report).html().unwrap();
     for tag in ["<script", "</script", "<td", "</td", "<style", "<svg", "</svg"] {
         // The hostile report has one area instead of two, and therefore fewer bars.
         let (plain, hostile) = (plain.matches(tag).count(), hostile.matches(tag).count());
@@ -150,7 +150,7 @@ fn html_accepts_minimal_report() {
 
 #[test]
 fn html_shows_provenance_and_planned_faults() {
-    let mut report = failing();
+    let mut report = failing_report();
     let reproduce = "<code>hsa-vmm conform --filter map.";
     let html = report.html().unwrap();
     assert!(html.contains(reproduce) && !html.contains("class=\"faults\""), "{html}");
@@ -173,7 +173,7 @@ fn html_shows_provenance_and_planned_faults() {
 
 #[test]
 fn html_names_each_cause_once() {
-    let report = failing();
+    let report = failing_report();
     let causes = report.causes();
     let largest = causes.first().unwrap();
     assert!(largest.cases.len() > 5, "{causes:?}");

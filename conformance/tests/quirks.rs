@@ -48,7 +48,7 @@ fn cases_pass_with_every_workaround() {
 fn cases_pass_with_every_workaround_on_amds_runtime() {
     let name = "cases_pass_with_every_workaround_on_amds_runtime";
     test::on_each_release(name, &Emulation::gpus(2), |setup| {
-        // SAFETY: AMD's own runtime.
+        // SAFETY: the library is AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(setup.runtime()) }.unwrap();
         check_workarounds(&runtime, setup.release().version());
     });
@@ -105,7 +105,7 @@ fn memory_stays_mapped(runtime: &Runtime, quirks: Quirks) -> bool {
 fn unmapped_memory_stays_mapped_without_workaround() {
     let name = "unmapped_memory_stays_mapped_without_workaround";
     test::on(&[Release::R7_2_4], name, &Emulation::gpus(2), |setup| {
-        // SAFETY: AMD's own runtime.
+        // SAFETY: the library is AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(setup.runtime()) }.unwrap();
         let [with, without] = with_and_without(&runtime, "unmap_keeps_memory");
         assert!(
@@ -124,7 +124,7 @@ const RUNTIME: &str = "QUIRK_RUNTIME";
 const WORKED_AROUND: &str = "QUIRK_WORKED_AROUND";
 
 fn grant_without_descriptor(path: &OsStr) {
-    // SAFETY: AMD's own runtime.
+    // SAFETY: the library is AMD's own runtime.
     let runtime = unsafe { Runtime::load_from(path) }.unwrap();
     let [with, without] = with_and_without(&runtime, "grant_without_descriptor_aborts");
     let quirks = if env::var_os(WORKED_AROUND).is_some() { with } else { without };

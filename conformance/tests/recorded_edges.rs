@@ -81,7 +81,7 @@ fn simulation_matches_the_record() {
 fn amds_runtime_matches_the_record() {
     let name = "amds_runtime_matches_the_record";
     test::on_each_release(name, &Emulation::gpus(2), |setup| {
-        // SAFETY: AMD's own runtime.
+        // SAFETY: the library is AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(setup.runtime()) }.unwrap();
         let generation =
             if setup.release() == Release::R7_2_4 { Generation::B } else { Generation::A };

@@ -11,7 +11,8 @@ use sequences::Setup;
 use serde::{Deserialize, Serialize};
 use std::sync::OnceLock;
 
-/// The setup of a sequence on AMD's runtime. The runtime is not a part of it, because a process can load only one.
+/// The setup of a sequence on AMD's runtime. All sequences of a process use one runtime, because a process can load only
+/// one.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Amd {
     /// Whether the library changes GPUs' page tables.
@@ -52,7 +53,7 @@ fn check(test: &str, driver: &str, settings: Option<&str>) {
         None => emulation,
     };
     test::on_each_release(test, &emulation, |setup| {
-        // SAFETY: AMD's own runtime.
+        // SAFETY: the library is AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(setup.runtime()) }.expect("AMD's runtime");
         RUNTIME.get_or_init(|| runtime);
         NEEDS_BARRIER.get_or_init(|| needs_barrier);
@@ -65,7 +66,7 @@ fn library_matches_model() {
     check("library_matches_model", "", None);
 }
 
-/// The CPU writes the entries, and nothing flushes the TLB.
+/// The CPU writes the entries. The TLB is flushed only when the library waits.
 #[test]
 fn library_matches_model_with_page_tables_in_cpu_mode() {
     let name = "library_matches_model_with_page_tables_in_cpu_mode";

@@ -20,7 +20,7 @@ use std::thread;
 pub(crate) struct GpuAccess {
     /// The index of the GPU.
     pub gpu: usize,
-    /// The last access that is granted to the GPU, as the number of `Access::from_bits`. Before that, the GPU reads
+    /// The last access that is granted to the GPU, as a number for `Access::from_bits`. Before that, the GPU reads
     /// the memory with read and write access, so that its TLB has the entry.
     pub granted: u32,
     /// The call that takes the access away after that.
@@ -165,7 +165,7 @@ fn revoke_under_load(
         }
         vmm.copy(other.id(), copied.address(), mapping.address(), size)?;
         if cpu.is_some() {
-            // Loads of the CPU lock no host memory, so that the runtime does not wait for page tables.
+            // Loads by the CPU lock no host memory, so the runtime does not wait for changes of page tables.
             let mut found = vec![0; size];
             copied.read(0, &mut found)?;
             expect_equal(&found, FILLED, other)?;

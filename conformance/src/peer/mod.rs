@@ -4,7 +4,7 @@
 //! ```text
 //!   the process of the cases               the peer
 //!   ┌──────────────────┐     requests      ┌────────────────┐
-//!   │ Context::peer    ├──────────────────►│ PoolMemory of  │
+//!   │ Peer             ├──────────────────►│ PoolMemory of  │
 //!   │ opens the handle │◄──────────────────┤ its own        │
 //!   │                  │      handles      │ runtime        │
 //!   └──────────────────┘                   └────────────────┘

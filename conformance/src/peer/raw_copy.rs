@@ -26,7 +26,7 @@ pub(super) enum End {
     Faulted(u64),
 }
 
-/// The functions that copy.
+/// The runtime's functions, after a handler of GPU faults was registered.
 #[derive(Debug)]
 pub(super) struct RawCopies {
     raw: RawCalls,

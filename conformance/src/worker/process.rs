@@ -114,7 +114,7 @@ impl Worker {
         let _ = self.socket.write_all(&line);
     }
 
-    /// Closes the direction of requests: the worker receives the end of its input.
+    /// Ends the requests: the worker reads the end of its input.
     pub fn close_requests(&self) {
         // This fails only if the worker has exited.
         let _ = self.socket.shutdown(Shutdown::Write);

@@ -41,7 +41,7 @@ fn on_the_simulation() {
 #[ignore = "not a test: the second process of cases that need two, which start it by this name"]
 fn on_amds_runtime() {
     test::on_each_release("peer::on_amds_runtime", &Emulation::gpus(2), |setup| {
-        // SAFETY: AMD's own runtime.
+        // SAFETY: the library is AMD's own runtime.
         let _ = serve(|| Ok(unsafe { Runtime::load_from(setup.runtime()) }.unwrap()));
     });
 }
