@@ -24,7 +24,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.every_cpu_view.is_enforced",
         "recorded: cuda_h200_edges setaccess_read_only, setaccess_none",
-        "on memory of each GPU the CPU has exactly the access that it was granted",
+        "the CPU has exactly the granted access to memory of each GPU",
         cpu_access_is_enforced,
     ),
     Case::new(
@@ -42,7 +42,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.every_pair.not_granted",
         "HIP: hipMemSetAccess: no access at first",
-        "no GPU copies from or to memory of another GPU without access",
+        "a GPU without access to memory of another GPU can copy neither from nor to that memory",
         peer_without_access_cannot_copy,
     ),
     Case::new(
@@ -60,7 +60,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.every_pair.in_one_range",
         "hip-tests: hipMemSetAccess_MapPhysChksFromMulDev",
-        "one call grants all GPUs access to a range with memory of all GPUs, and each GPU uses it",
+        "one call grants all GPUs access to a range with memory of all GPUs, and each GPU uses the range",
         grants_one_range_to_all_gpus,
     ),
 ];

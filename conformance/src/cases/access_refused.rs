@@ -41,7 +41,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.set.good_then_bad",
         "recorded: cuda_h200_edges setaccess_good_then_bad; reference 6.2 #41",
-        "with one invalid agent in the list, no entry takes effect",
+        "if one agent in the list is invalid, no entry takes effect",
         invalid_agent_rejects_whole_list,
     ),
     Case::new(

@@ -40,7 +40,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.cpu.across_mappings",
         "hip-tests: hipMemSetAccess_MapPhysChksFromMulDev",
-        "loads and stores cross adjacent mappings if all of them are granted",
+        "loads and stores cross adjacent mappings if the CPU has access to all of them",
         cpu_crosses_adjacent_mappings,
     ),
     Case::new(

@@ -15,7 +15,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "area.mmap.device_memory",
         "AML: AML_AREA_HIP_FLAG_DEFAULT",
-        "without flags the memory is the device's, mapped by the virtual memory calls; only the device has access",
+        "without flags, areas map memory of the device with the virtual memory calls; only the device has access",
         default_is_device_memory,
     ),
     Case::new(
@@ -51,7 +51,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "area.mmap.any_size",
         "AML: tests/area/test_hip.c",
-        "every combination of flags allocates memory of any size that holds what is written",
+        "with every combination of flags, memory of any size can be allocated, written and read back",
         allocates_any_size,
     ),
     Case::new(

@@ -29,13 +29,13 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "buffer.paged.not_mapped",
         "documentation: Problem::PageNotMapped",
-        "a page without memory, or whose memory was released, cannot be read, written or filled",
+        "a page that is not mapped, or no longer mapped, cannot be read, written or filled",
         rejects_access_to_unmapped_pages,
     ),
     Case::new(
         "buffer.paged.zero_page",
         "documentation: PagedBuilder::with_zero_page",
-        "pages without memory, also after unmapping, read as zeros and cannot be written",
+        "pages that are not mapped, or no longer mapped, read as zeros and cannot be written",
         unmapped_pages_read_as_zeros,
     ),
     Case::new(

@@ -67,13 +67,13 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "create.agent.invented",
         "recorded: cuda_h200_edges create_bad_device; reference 6.2 #13",
-        "an agent that does not exist returns invalid device, in HIP 6 invalid value",
+        "an agent that does not exist is refused with invalid device, in HIP 6 with invalid value",
         rejects_invented_agent,
     ),
     Case::new(
         "create.agent.of_another_runtime",
         "recorded: cuda_h200_edges create_negative_device; reference 6.2 #13",
-        "an agent of another runtime returns invalid device, in HIP 6 invalid value",
+        "an agent of another runtime is refused with invalid device, in HIP 6 with invalid value",
         rejects_foreign_agent,
     ),
     Case::new(

@@ -76,7 +76,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.enforced.every_offset",
         "HIP: hipMemMap",
-        "a GPU, another GPU and the CPU see each part of a handle at its addresses",
+        "two GPUs and the CPU see each part of a handle at the addresses where it is mapped",
         maps_every_offset,
     ),
 ];

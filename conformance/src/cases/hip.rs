@@ -60,7 +60,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "hip.use.shrinks_from_the_end",
         "HIP: hipMemUnmap",
-        "a range releases its last steps and keeps the others",
+        "the last granules of a range can be unmapped; the other granules keep their contents",
         shrinks_from_end,
     ),
     Case::new(
@@ -72,7 +72,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "hip.use.chunks_granted_to_their_own_gpu",
         "hip-tests: hipMemSetAccess_MapPhysChksFromMulDev",
-        "a range has memory of every GPU; each GPU can access its own memory, the CPU the whole range",
+        "a range has memory of every GPU; each GPU can access its own memory, and the CPU can access the whole range",
         shares_range_between_gpus,
     ),
     Case::new(

@@ -33,7 +33,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "hip.codes.create",
         "HIP: hipMemCreate; hip-tests: hipMemCreate_Negative (6.x and develop)",
-        "an invalid device returns 1 in HIP 6 and 101 in HIP 7, a CPU 801, too large a size 2, others 1",
+        "an invalid device returns 1 in HIP 6 and 101 in HIP 7, a CPU returns 801, too large a size 2, other errors 1",
         create_codes,
     ),
     Case::new(
@@ -57,25 +57,25 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "hip.codes.set_and_get_access",
         "HIP: hipMemSetAccess, hipMemGetAccess; hip-tests: hipMemSetAccess_negative",
-        "every invalid argument returns 1, also a device that does not exist",
+        "every invalid argument returns 1, including a device that does not exist",
         access_codes,
     ),
     Case::new(
         "hip.codes.granularity_and_properties",
         "HIP: hipMemGetAllocationGranularity, hipMemGetAllocationPropertiesFromHandle",
-        "every invalid argument returns 1, a CPU 801",
+        "every invalid argument returns 1, and a CPU returns 801",
         granularity_and_properties_codes,
     ),
     Case::new(
         "hip.codes.export_and_import",
         "HIP: hipMemExportToShareableHandle, hipMemImportFromShareableHandle",
-        "an invalid export or import returns 1, an unsupported handle type 801",
+        "an invalid export or import returns 1, and an unsupported handle type returns 801",
         export_and_import_codes,
     ),
     Case::new(
         "hip.codes.map_array",
         "HIP: hipMemMapArrayAsync",
-        "sparse arrays return 801, an empty list 1",
+        "sparse arrays return 801, and an empty list returns 1",
         map_array_codes,
     ),
     Case::of_runtime(
@@ -87,7 +87,7 @@ pub(super) const CASES: &[Case] = &[
     Case::of_runtime(
         "hip.codes.nothing_left",
         "HIP: hipErrorOutOfMemory, hipErrorOperatingSystem, hipErrorNotSupported, hipErrorNotInitialized",
-        "out of memory returns 2, no descriptor 304, not supported 801, after a fork 3",
+        "lack of memory returns 2, lack of descriptors 304, an unsupported feature 801, a call after a fork 3",
         other_failure_codes,
     ),
 ];

@@ -39,7 +39,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "share.import.outlives_its_exporter",
         "reference 6.1: invariant 16",
-        "the memory stays when the exporting handle is released",
+        "the imported memory stays when the exported handle is released",
         import_outlives_exporter,
     ),
     Case::new(

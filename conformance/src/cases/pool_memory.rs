@@ -14,7 +14,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "pool.memory.holds_what_is_written",
         "HIP: hipMalloc, hipMemcpy",
-        "memory of any size, of every GPU and of the host, holds what is written",
+        "memory of every GPU and of the host, of any size, can be written and read back",
         holds_written_data,
     ),
     Case::new(

@@ -16,7 +16,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "retain.interior.same_handle",
         "recorded: cuda_h200_edges retain_interior_same_handle; reference 6.2 #52",
-        "any address inside the mapping is valid, also the last",
+        "any address inside the mapping is valid, including the last address",
         |c| returns_mapped_handle(c, 2 * c.granule() - 1),
     ),
     Case::new(

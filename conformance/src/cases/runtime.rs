@@ -78,7 +78,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "runtime.vmm.gives_back_at_its_end",
         "experience: ROCm 6.4.3 crashed when it was stopped with live mappings; reference 6.2 #64",
-        "a dropped Vmm releases all mappings, and the next one works",
+        "a dropped Vmm releases all mappings, and the next Vmm works",
         dropped_vmm_releases_all,
     ),
     Case::new(

@@ -29,7 +29,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "unmap.access.goes",
         "reference 6.2 #34",
-        "access need not be revoked first, and is none after mapping again",
+        "memory can be unmapped without revoking access first; after mapping again, access is none",
         clears_access,
     ),
     Case::new(
@@ -125,7 +125,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "unmap.range.one_and_a_half",
         "HIP: hipMemUnmap",
-        "a mapping and half of the next is refused, and both stay",
+        "a range of one and a half mappings is refused, and both mappings stay",
         rejects_one_and_a_half_mappings,
     ),
     Case::new(

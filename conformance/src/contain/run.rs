@@ -254,7 +254,8 @@ fn restart_worker(
     }
 }
 
-/// Stops the runtime. Returns the quirks that were probed for, and the text that the worker printed since its last case.
+/// Stops the runtime. Returns the quirks that were probed for, and the text that the worker printed since its last
+/// case.
 fn stop_runtime(
     mut worker: Worker,
     limit: Duration,
@@ -290,7 +291,8 @@ fn request_reply(worker: &mut Worker, request: &Request, limit: Duration) -> Res
     receive_reply(worker, limit)
 }
 
-/// Waits for the result of a case. The reduced time limit applies while the case is in a function that is known to hang.
+/// Waits for the result of a case. The reduced time limit applies while the case is in a function that is known to
+/// hang.
 fn receive_result(hangs: &Hangs, worker: &mut Worker, limit: Duration) -> Result<Reply, Lost> {
     if !hangs.any_known() || limit <= REDUCED_LIMIT {
         return receive_reply(worker, limit);

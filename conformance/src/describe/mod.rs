@@ -243,7 +243,8 @@ pub(crate) fn describe_for(runtime: &Runtime, options: &Options) -> Description 
 }
 
 impl Description {
-    /// Adds whether a `Vmm` enforces each GPU's permissions. Also adds why it cannot control page tables or use the barrier.
+    /// Adds whether a `Vmm` enforces each GPU's permissions, and why it cannot control a page table or use the
+    /// barrier.
     fn add_page_tables(&mut self, vmm: &Vmm) {
         self.runtime.barrier_failure = Some(vmm.barrier_failure().unwrap_or_default().to_owned());
         let agents = vmm.runtime().agents().iter().zip(&mut self.agents);
