@@ -14,13 +14,13 @@ use std::ops::Range;
 
 /// The runtime's functions for signals.
 #[derive(Clone, Copy, Debug)]
-struct Functions {
+struct SignalFunctions {
     create: hsa_signal_create_fn,
     store: hsa_signal_store_screlease_fn,
     destroy: hsa_signal_destroy_fn,
 }
 
-impl Functions {
+impl SignalFunctions {
     fn of(runtime: &Runtime) -> Verdict<Self> {
         if let Some(simulation) = runtime.simulation() {
             let core = &simulation.table().core;
@@ -47,16 +47,16 @@ impl Functions {
 
 /// A retire queue that a case polls, and two completion signals with the value 1.
 #[derive(Debug)]
-pub(crate) struct Retiring {
+pub(crate) struct RetireFixture {
     /// `None` while this value is dropped.
     queue: Option<RetireQueue>,
-    functions: Functions,
+    functions: SignalFunctions,
     signals: Vec<hsa_signal_t>,
 }
 
-impl Retiring {
+impl RetireFixture {
     pub fn new(context: &Context, capacity: usize) -> Verdict<Self> {
-        let functions = Functions::of(context.runtime())?;
+        let functions = SignalFunctions::of(context.runtime())?;
         let queue = RetireQueue::builder(capacity).without_thread().open(context.vmm())?;
         let mut new = Self { queue: Some(queue), functions, signals: Vec::new() };
         let missing = NotPassed::Skipped("the runtime has no signals".to_owned());
@@ -106,7 +106,7 @@ impl Retiring {
     }
 }
 
-impl Drop for Retiring {
+impl Drop for RetireFixture {
     fn drop(&mut self) {
         // Fires the signals, so that the queue does not wait for its time limit after a failure.
         (0..self.signals.len()).for_each(|index| self.fire(index));

@@ -84,7 +84,10 @@ fn map_filled(context: &Context, gpu: AgentId, value: u32) -> Verdict<Address> {
 }
 
 /// Maps memory for each pair of an owner and a peer. Calls `check` with the memory's address, the owner and the peer.
-fn each_pair(context: &Context, check: impl Fn(Address, AgentId, AgentId) -> Verdict) -> Verdict {
+fn for_each_pair(
+    context: &Context,
+    check: impl Fn(Address, AgentId, AgentId) -> Verdict,
+) -> Verdict {
     context.other_gpu()?;
     for &owner in context.gpus() {
         let others = context.gpus().iter().copied().filter(|&other| other != owner);
@@ -163,7 +166,7 @@ fn cpu_access_is_enforced(context: &Context) -> Verdict {
 }
 
 fn peer_reads(context: &Context) -> Verdict {
-    each_pair(context, |at, _, other| {
+    for_each_pair(context, |at, _, other| {
         context.set_access(at, 1, &[other], Access::Read)?;
         context.check_through_gpu(other, at, 1, 0xe000)?;
         context.fill(at, 1, 0xe301)?;
@@ -172,7 +175,7 @@ fn peer_reads(context: &Context) -> Verdict {
 }
 
 fn peer_writes(context: &Context) -> Verdict {
-    each_pair(context, |at, owner, other| {
+    for_each_pair(context, |at, owner, other| {
         context.set_access(at, 1, &[other], Access::ReadWrite)?;
         let source = map_filled(context, other, 0xe400)?;
         context.vmm().copy(other, at, source, context.granule())?;
@@ -182,7 +185,7 @@ fn peer_writes(context: &Context) -> Verdict {
 }
 
 fn peer_without_access_cannot_copy(context: &Context) -> Verdict {
-    each_pair(context, |at, owner, other| {
+    for_each_pair(context, |at, owner, other| {
         let peer_memory = map_filled(context, other, 0xe500)?;
         let (vmm, size) = (context.vmm(), context.granule());
         context
@@ -196,7 +199,7 @@ fn peer_without_access_cannot_copy(context: &Context) -> Verdict {
 }
 
 fn peer_with_read_access_cannot_write(context: &Context) -> Verdict {
-    each_pair(context, |at, owner, other| {
+    for_each_pair(context, |at, owner, other| {
         context.set_access(at, 1, &[other], Access::Read)?;
         let peer_memory = map_filled(context, other, 0xe600)?;
         let (vmm, size) = (context.vmm(), context.granule());
@@ -210,7 +213,7 @@ fn peer_with_read_access_cannot_write(context: &Context) -> Verdict {
 }
 
 fn revoking_peer_keeps_others(context: &Context) -> Verdict {
-    each_pair(context, |at, owner, other| {
+    for_each_pair(context, |at, owner, other| {
         context.set_access(at, 1, &[other], Access::ReadWrite)?;
         context.check_through_gpu(other, at, 1, 0xe000)?;
         let (vmm, size) = (context.vmm(), context.granule());

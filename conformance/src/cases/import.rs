@@ -247,7 +247,7 @@ fn grants_peer_after_owner(context: &Context) -> Verdict {
 
 /// Creates an anonymous file of one granule, which is not GPU memory. Seals the file
 /// against shrinking: the library itself rejects other files, and would not call the runtime.
-fn plain_file(context: &Context) -> Verdict<OwnedFd> {
+fn create_plain_file(context: &Context) -> Verdict<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = File::from(memfd_create("hsa-vmm no memory", flags).map_err(io::Error::from)?);
     file.set_len(context.granule() as u64)?;
@@ -256,13 +256,13 @@ fn plain_file(context: &Context) -> Verdict<OwnedFd> {
 }
 
 fn rejects_plain_file(context: &Context) -> Verdict {
-    let file = plain_file(context)?;
+    let file = create_plain_file(context)?;
     let import = || context.vmm().import_from_shareable_handle(&file, FD);
     context.expect_invalid_argument(Argument::Descriptor, import)
 }
 
 fn never_grants_plain_file(context: &Context) -> Verdict {
-    let file = plain_file(context)?;
+    let file = create_plain_file(context)?;
     let Ok(handle) = context.vmm().import_from_shareable_handle(&file, FD) else {
         return Ok(());
     };

@@ -65,7 +65,7 @@ fn pattern(size: usize, seed: usize) -> Vec<u8> {
 }
 
 /// Reads a segment through a new mapping of its dma-buf.
-fn bytes_of(context: &Context, segment: &Segment) -> Verdict<Vec<u8>> {
+fn read_segment(context: &Context, segment: &Segment) -> Verdict<Vec<u8>> {
     let imported = import(context, &segment.descriptor)?;
     let size = context.vmm().allocation_size(imported)?;
     let at = map_for_default_agents(context, imported, size / context.granule())?;
@@ -95,7 +95,7 @@ fn exports_bytes_of_range(context: &Context) -> Verdict {
     ensure_eq!(parts, expected, "offset and size of each segment");
     let mut read = Vec::new();
     for segment in &segments {
-        read.extend(bytes_of(context, segment)?);
+        read.extend(read_segment(context, segment)?);
     }
     ensure_bytes!(read, written[start..start + size], "the segments");
     Ok(())
@@ -128,7 +128,7 @@ fn segment_outlives_mapping(context: &Context) -> Verdict {
     vmm.unmap(at, granule)?;
     vmm.release(handle)?;
     ensure_eq!(segments.len(), 1, "the number of segments");
-    ensure_bytes!(bytes_of(context, &segments[0])?, written, "the segment");
+    ensure_bytes!(read_segment(context, &segments[0])?, written, "the segment");
     Ok(())
 }
 
@@ -141,7 +141,7 @@ fn exports_bytes_of_pool_memory(context: &Context) -> Verdict {
         let at = offset_by(memory.address(), start);
         let segments = context.vmm().export_address_range(at, length)?;
         ensure_eq!(segments.len(), 1, "the number of segments");
-        let read = bytes_of(context, &segments[0])?;
+        let read = read_segment(context, &segments[0])?;
         ensure_bytes!(read, written[start..start + length], "the segment");
     }
     Ok(())

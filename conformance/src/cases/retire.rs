@@ -2,7 +2,7 @@
 
 use crate::Context;
 use crate::case::{Case, Verdict, ensure, ensure_eq};
-use crate::retiring::Retiring;
+use crate::retiring::RetireFixture;
 use hsa_vmm::Access;
 use hsa_vmm::buffer::{PageState, PagedBuffer};
 use hsa_vmm::error::Problem;
@@ -51,16 +51,16 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 fn memory_stays_until_signal_fires(context: &Context) -> Verdict {
-    let retiring = Retiring::new(context, 4)?;
+    let fixture = RetireFixture::new(context, 4)?;
     let (at, handle) = context.map_filled(2, 0x9191_9191)?;
     let (vmm, size) = (context.vmm(), 2 * context.granule());
-    retiring.submit(at, size, 1)??;
+    fixture.submit(at, size, 1)??;
     vmm.release(handle)?;
-    ensure_eq!(retiring.poll()?.retired, 0, "unmapped before the signal");
+    ensure_eq!(fixture.poll()?.retired, 0, "unmapped before the signal");
     context.check_contents(at, 2, 0x9191_9191)?;
     context.expect_error(still_mapped_error(context), || vmm.address_free(at, size))?;
-    retiring.fire(0);
-    let report = retiring.poll()?;
+    fixture.fire(0);
+    let report = fixture.poll()?;
     ensure_eq!((report.retired, report.pending), (1, 0), "after the signal");
     ensure!(report.failures.is_empty(), "{:?}", report.failures);
     ensure!(vmm.mapped_range_at(at).is_none(), "still mapped after the signal");
@@ -77,75 +77,75 @@ fn still_mapped_error(context: &Context) -> HipError {
 }
 
 fn memory_waits_for_all_signals(context: &Context) -> Verdict {
-    let retiring = Retiring::new(context, 4)?;
+    let fixture = RetireFixture::new(context, 4)?;
     let (at, _) = context.map_filled(1, 0x9292_9292)?;
-    retiring.submit(at, context.granule(), 2)??;
-    retiring.fire(1);
-    ensure_eq!(retiring.poll()?.pending, 1, "after one of two signals");
+    fixture.submit(at, context.granule(), 2)??;
+    fixture.fire(1);
+    ensure_eq!(fixture.poll()?.pending, 1, "after one of two signals");
     context.check_contents(at, 1, 0x9292_9292)?;
-    retiring.fire(0);
-    ensure_eq!(retiring.poll()?.retired, 1, "after both signals");
+    fixture.fire(0);
+    ensure_eq!(fixture.poll()?.retired, 1, "after both signals");
     Ok(())
 }
 
 fn full_queue_refuses_range(context: &Context) -> Verdict {
-    let retiring = Retiring::new(context, 1)?;
+    let fixture = RetireFixture::new(context, 1)?;
     let (first, _) = context.map_filled(1, 0x9393_9393)?;
     let (second, _) = context.map_filled(1, 0x9494_9494)?;
     let size = context.granule();
-    retiring.submit(first, size, 1)??;
-    let result = retiring.submit(second, size, 1)?;
+    fixture.submit(first, size, 1)??;
+    let result = fixture.submit(second, size, 1)?;
     context.expect_error(HipError::OutOfMemory, || result)?;
     context.check_contents(second, 1, 0x9494_9494)?;
     context.vmm().unmap(second, size)?;
-    retiring.fire(0);
-    ensure_eq!(retiring.poll()?.retired, 1, "the range that was accepted");
+    fixture.fire(0);
+    ensure_eq!(fixture.poll()?.retired, 1, "the range that was accepted");
     Ok(())
 }
 
 fn rejects_part_of_mapping(context: &Context) -> Verdict {
-    let retiring = Retiring::new(context, 1)?;
+    let fixture = RetireFixture::new(context, 1)?;
     let (at, _) = context.map_filled(2, 0x9595_9595)?;
-    let result = retiring.submit(at, context.granule(), 1)?;
+    let result = fixture.submit(at, context.granule(), 1)?;
     context.expect_error(HipError::InvalidValue, || result)?;
-    retiring.fire(0);
-    ensure_eq!(retiring.poll()?.retired, 0, "nothing was submitted");
+    fixture.fire(0);
+    ensure_eq!(fixture.poll()?.retired, 0, "nothing was submitted");
     context.check_contents(at, 2, 0x9595_9595)
 }
 
 fn addresses_are_mapped_again(context: &Context) -> Verdict {
-    let retiring = Retiring::new(context, 1)?;
+    let fixture = RetireFixture::new(context, 1)?;
     let (at, _) = context.map_filled(1, 0x9696_9696)?;
     let (vmm, size, handle) = (context.vmm(), context.granule(), context.create(1)?);
-    retiring.submit(at, size, 1)??;
+    fixture.submit(at, size, 1)??;
     let map = || vmm.map(at, size, 0, handle);
     let error = context.expect_error(HipError::InvalidValue, map)?;
     ensure_eq!(error.problem(), Some(Problem::AlreadyMapped(at)), "{error}");
-    retiring.fire(0);
-    ensure_eq!(retiring.poll()?.retired, 1, "after the signal");
+    fixture.fire(0);
+    ensure_eq!(fixture.poll()?.retired, 1, "after the signal");
     context.map(at, 1, handle)?;
     context.set_access(at, 1, &context.default_agents(), Access::ReadWrite)?;
     context.fill(at, 1, 0x9797_9797)?;
-    ensure_eq!(retiring.poll()?.retired, 0, "the new mapping");
+    ensure_eq!(fixture.poll()?.retired, 0, "the new mapping");
     context.check_contents(at, 1, 0x9797_9797)
 }
 
 fn pages_stay_until_signal_fires(context: &Context) -> Verdict {
-    let retiring = Retiring::new(context, 4)?;
+    let fixture = RetireFixture::new(context, 4)?;
     let page = context.granule();
     let buffer = PagedBuffer::builder(4 * page).with_page_size(page);
     let buffer = buffer.reserve(context.vmm(), &context.properties())?;
     buffer.grant(&context.default_agents(), Access::ReadWrite)?;
     buffer.map(0..3)?;
     buffer.fill(page, 0x9898_9898, page)?;
-    retiring.submit_pages(&buffer, 1..3)?;
-    ensure_eq!(retiring.poll()?.pending, 2, "before the signal");
+    fixture.submit_pages(&buffer, 1..3)?;
+    ensure_eq!(fixture.poll()?.pending, 2, "before the signal");
     ensure_eq!(buffer.state(1)?, PageState::Retiring, "before the signal");
     context.check_contents(buffer.address_of(1)?, 1, 0x9898_9898)?;
     let mapped = buffer.map(1..2);
     ensure!(mapped.is_err(), "a page was mapped twice");
-    retiring.fire(0);
-    ensure_eq!(retiring.poll()?.retired, 2, "after the signal");
+    fixture.fire(0);
+    ensure_eq!(fixture.poll()?.retired, 2, "after the signal");
     buffer.map(1..4)?;
     buffer.fill(page, 0x9999_9999, page)?;
     context.check_contents(buffer.address_of(1)?, 1, 0x9999_9999)

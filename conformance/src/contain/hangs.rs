@@ -20,7 +20,7 @@ impl Hangs {
         if !matches!(lost.how, Ended::TimeLimit(_)) {
             return None;
         }
-        let function = running(lost.last_call.as_deref()?)?;
+        let function = running_function(lost.last_call.as_deref()?)?;
         let times = self.0.entry(function.to_owned()).or_default();
         *times += 1;
         (*times == THRESHOLD).then_some(function)
@@ -33,13 +33,13 @@ impl Hangs {
 
     /// Returns whether the last native call is still running and its function is known to hang.
     pub fn is_known(&self, last_call: Option<&str>) -> bool {
-        let times = last_call.and_then(running).and_then(|function| self.0.get(function));
+        let times = last_call.and_then(running_function).and_then(|function| self.0.get(function));
         times.is_some_and(|times| *times >= THRESHOLD)
     }
 }
 
 /// Returns the function of the last call, if the call is still running.
-fn running(last_call: &str) -> Option<&str> {
+fn running_function(last_call: &str) -> Option<&str> {
     last_call.strip_prefix("in ")
 }
 

@@ -26,7 +26,7 @@ static UNUSED hsa_access_permission_t permission;
 static UNUSED hsa_amd_memory_pool_t pool_of_memory;
 static UNUSED hsa_amd_memory_type_t type_of_memory;
 static UNUSED hsa_amd_ipc_memory_t ipc;
-/* Results of calls that failed when they were recorded. */
+/* Receive the results of calls whose recorded status is an error. */
 static UNUSED void *no_block;
 static UNUSED hsa_amd_vmem_alloc_handle_t no_memory;
 static UNUSED int no_descriptor;
@@ -61,13 +61,13 @@ static UNUSED hsa_agent_t invalid_agent(uint64_t handle) { return (hsa_agent_t){
 
 typedef struct {
   hsa_amd_memory_pool_t pool;
-  int skip;
+  int to_skip;
 } search_t;
 
 static UNUSED hsa_status_t find_pool(hsa_amd_memory_pool_t pool, void *found) {
   search_t *search = found;
   search->pool = pool;
-  return search->skip-- == 0 ? HSA_STATUS_INFO_BREAK : HSA_STATUS_SUCCESS;
+  return search->to_skip-- == 0 ? HSA_STATUS_INFO_BREAK : HSA_STATUS_SUCCESS;
 }
 
 static UNUSED hsa_amd_memory_pool_t pool(hsa_agent_t agent, int number) {

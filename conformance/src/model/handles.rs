@@ -96,7 +96,7 @@ impl Model {
         Ok(())
     }
 
-    /// Drops a reference.
+    /// Drops a reference to a handle.
     ///
     /// # Errors
     /// Returns all reasons for rejecting the call.

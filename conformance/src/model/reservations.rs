@@ -4,7 +4,7 @@ use super::verdict::{ADDRESS, ALIGNMENT, FLAGS, RANGE, Rules, SIZE, Verdict};
 use super::{Model, Reason, Reservation, intersection, is_inside, range};
 use std::ops::Range;
 
-/// The maximum size: a process has 47 bits of addresses.
+/// The size of a process's address space. Addresses have 47 bits.
 const ALL_ADDRESSES: usize = 1 << 47;
 
 impl Model {

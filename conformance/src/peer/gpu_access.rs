@@ -60,16 +60,16 @@ pub(super) fn perform(runtime: &Runtime, request: &GpuAccess) -> Result<Reply, R
 
     // Nothing but the raw copies may follow a change of access: the library's own copies lock host memory, and the
     // runtime then waits for all changes of page tables.
-    let (target, source) = (new_mapping(&vmm, owner, size)?, new_mapping(&vmm, owner, size)?);
+    let (target, source) = (map_new_memory(&vmm, owner, size)?, map_new_memory(&vmm, owner, size)?);
     for mapping in [&target, &source] {
         mapping.grant(&agents, Access::ReadWrite)?;
     }
-    source.copy_from_host(gpu.id(), 0, &bytes(WRITTEN, size))?;
+    source.copy_from_host(gpu.id(), 0, &repeat_number(WRITTEN, size))?;
     let memory = match &request.ticket {
         None => {
-            let filled = new_mapping(&vmm, owner, size)?;
+            let filled = map_new_memory(&vmm, owner, size)?;
             filled.grant(&[owner.id()], Access::ReadWrite)?;
-            filled.copy_from_host(owner.id(), 0, &bytes(FILLED, size))?;
+            filled.copy_from_host(owner.id(), 0, &repeat_number(FILLED, size))?;
             filled.allocation().clone()
         }
         Some(ticket) => {
@@ -120,17 +120,19 @@ fn expect_bytes(mapping: &Mapping, gpu: &Agent, number: u32) -> Result<(), Reply
 
 /// Fails unless bytes that a GPU has copied repeat a number.
 fn expect_equal(found: &[u8], number: u32, gpu: &Agent) -> Result<(), Reply> {
-    match difference(&bytes(number, found.len()), found) {
+    match difference(&repeat_number(number, found.len()), found) {
         None => Ok(()),
         Some(difference) => Err(wrong_copy(gpu, &difference)),
     }
 }
 
-fn bytes(number: u32, size: usize) -> Vec<u8> {
+/// Returns `size` bytes that repeat a number.
+fn repeat_number(number: u32, size: usize) -> Vec<u8> {
     number.to_ne_bytes().repeat(size / 4)
 }
 
-fn new_mapping(vmm: &Vmm, owner: &Agent, size: usize) -> Result<Mapping, Reply> {
+/// Creates memory on a GPU, and maps it in a new reservation.
+fn map_new_memory(vmm: &Vmm, owner: &Agent, size: usize) -> Result<Mapping, Reply> {
     let memory = Allocation::create(vmm, size, &AllocationProperties::on(owner.id()))?;
     Ok(Reservation::builder(size).reserve(vmm)?.map(0, &memory)?)
 }
@@ -151,7 +153,7 @@ fn revoke_under_load(
     let other =
         other.ok_or_else(|| Reply::Failed("no other GPU can access the memory".to_owned()))?;
     let size = mapping.size();
-    let copied = new_mapping(vmm, gpu, size)?;
+    let copied = map_new_memory(vmm, gpu, size)?;
     copied.grant(&[other.id()], Access::ReadWrite)?;
     let host = vmm.runtime().host();
     let cpu = host.can_access(gpu.id()).then(|| host.id());

@@ -30,7 +30,7 @@ pub fn peer_command(runtime: PeerRuntime) -> Vec<OsString> {
 }
 
 #[test]
-#[ignore = "not a test: the second process of cases that need two, which start it by this name"]
+#[ignore = "not a test: cases that need two processes start their second process by this name"]
 fn on_the_simulation() {
     // The error is ignored, because a run of all ignored tests has no parent.
     let config = std::env::var(CONFIG).map(|text| text.parse::<Config>().unwrap());
@@ -38,7 +38,7 @@ fn on_the_simulation() {
 }
 
 #[test]
-#[ignore = "not a test: the second process of cases that need two, which start it by this name"]
+#[ignore = "not a test: cases that need two processes start their second process by this name"]
 fn on_amds_runtime() {
     test::on_each_release("peer::on_amds_runtime", &Emulation::gpus(2), |setup| {
         // SAFETY: the library is AMD's own runtime.

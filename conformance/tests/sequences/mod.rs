@@ -68,7 +68,7 @@ static RUNNING: Mutex<()> = Mutex::new(());
 pub fn run<S: Setup>(name: &str, cases: u32) {
     let _running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
     for Regression { setup, operations } in regressions::load::<S>(name) {
-        let result = sequence(&setup, &operations, || ());
+        let result = run_sequence(&setup, &operations, || ());
         result.unwrap_or_else(|error| panic!("{error}: {setup:?} {operations:?}"));
     }
     let default = Config::default();
@@ -93,7 +93,7 @@ pub fn run<S: Setup>(name: &str, cases: u32) {
             let counter = counter.as_ref().map(|counter| counter.fetch_add(1, Ordering::SeqCst));
             steps.fetch_add(counter.is_some().into(), Ordering::Relaxed);
         };
-        sequence(&setup, &operations, on_operation)
+        run_sequence(&setup, &operations, on_operation)
     });
     let (sequences_run, steps) = (sequences_run.into_inner(), steps.into_inner());
     report(&format!("{name}: {sequences_run} sequences, {steps} steps, PROPTEST_RNG_SEED={seed}"));
@@ -107,7 +107,7 @@ pub fn run<S: Setup>(name: &str, cases: u32) {
     }
 }
 
-fn sequence<S: Setup>(
+fn run_sequence<S: Setup>(
     setup: &S,
     operations: &[Operation],
     on_operation: impl Fn(),

@@ -56,6 +56,7 @@ pub struct DifferentialTest {
     /// The resources after the library was opened. Control of page tables keeps a descriptor open.
     resources_when_open: ProcessResources,
     comparisons: Comparisons,
+    /// The number of operations so far.
     steps: usize,
     /// The number of planned faults that were noticed so far; `None` without a fault plan.
     faults_seen: Option<Cell<usize>>,
@@ -139,7 +140,7 @@ impl DifferentialTest {
     /// Returns the first difference. The test cannot continue after it.
     pub fn apply(&mut self, operation: &Operation) -> Result<bool, Difference> {
         self.steps += 1;
-        if !self.compares_everything() {
+        if !self.must_compare_everything() {
             let succeeded = self.perform(operation)?;
             self.compare_counts()?;
             return Ok(succeeded);
@@ -166,7 +167,7 @@ impl DifferentialTest {
     }
 
     /// Returns whether to compare everything after this operation.
-    fn compares_everything(&self) -> bool {
+    fn must_compare_everything(&self) -> bool {
         match self.comparisons {
             Comparisons::EachOperation => true,
             Comparisons::Every(steps) => self.steps.is_multiple_of(steps.max(1)),
