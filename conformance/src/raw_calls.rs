@@ -82,7 +82,7 @@ pub(crate) fn function<F>(function: Option<F>, name: &str) -> Result<F, String> 
     function.ok_or_else(|| format!("the runtime has no {name}"))
 }
 
-/// Returns an error unless a call has succeeded.
+/// Returns an error unless `status` is success. `call` is the function's name.
 pub(crate) fn check(call: &str, status: hsa_status_t) -> Result<(), String> {
     match status {
         HSA_STATUS_SUCCESS => Ok(()),
