@@ -25,11 +25,11 @@ fn main() {
     divan::main();
 }
 
-const STEP: usize = 2 << 20;
-const STEPS_PER_GIB: usize = (1 << 30) / STEP;
+const PAGE_SIZE: usize = 2 << 20;
+const PAGES_PER_GIB: usize = (1 << 30) / PAGE_SIZE;
 const SIZES_IN_GIB: [usize; 4] = [1, 4, 16, 64];
 /// The number of pages that a measurement maps or unmaps.
-const PAGES: usize = 64;
+const MEASURED_PAGES: usize = 64;
 
 /// Returns the sizes whose copy fits into this machine's free memory.
 fn copyable_sizes() -> Vec<usize> {
@@ -53,12 +53,12 @@ fn properties(vmm: &Vmm) -> AllocationProperties {
 /// Creates a buffer of `gib` GiB in pages of 2 MiB, which can grow by 1 GiB. Both GPUs have access.
 fn buffer(gib: usize) -> RefCell<GrowableBuffer> {
     let vmm = vmm();
-    let options = GrowableBuffer::builder((gib + 1) << 30).with_step(STEP);
+    let options = GrowableBuffer::builder((gib + 1) << 30).with_step(PAGE_SIZE);
     let mut buffer = options.reserve(&vmm, &properties(&vmm)).unwrap();
     let gpus: Vec<_> = vmm.runtime().gpus().map(|gpu| gpu.id()).collect();
     buffer.grow(gib << 30).unwrap();
     buffer.grant(&gpus, Access::ReadWrite).unwrap();
-    assert_eq!(vmm.usage().mappings, gib * STEPS_PER_GIB);
+    assert_eq!(vmm.usage().mappings, gib * PAGES_PER_GIB);
     RefCell::new(buffer)
 }
 
@@ -68,7 +68,7 @@ fn grow_in_place(bencher: Bencher, gib: usize) {
     let buffer = buffer(gib);
     bencher
         .with_inputs(|| buffer.borrow_mut().resize(gib << 30).unwrap())
-        .bench_local_values(|()| buffer.borrow_mut().grow(STEP).unwrap());
+        .bench_local_values(|()| buffer.borrow_mut().grow(PAGE_SIZE).unwrap());
 }
 
 /// Allocates 2 MiB more than `gib` GiB, copies the contents, and frees the old memory.
@@ -85,35 +85,37 @@ fn allocate_copy_free(bencher: Bencher, gib: usize) {
     };
     let size = gib << 30;
     bencher.with_inputs(|| allocate_mapped(size)).bench_local_values(|old| {
-        let new = allocate_mapped(size + STEP);
+        let new = allocate_mapped(size + PAGE_SIZE);
         vmm.copy(gpu, new.address(), old.address(), size).unwrap();
         drop(old);
     });
 }
 
 /// Maps pages of 2 MiB at the end of a buffer of `gib` GiB, one per call.
-#[divan::bench(args = SIZES_IN_GIB, sample_size = 1, sample_count = 100, counters = [ItemsCount::new(PAGES)])]
+#[divan::bench(args = SIZES_IN_GIB, sample_size = 1, sample_count = 100, counters = [ItemsCount::new(MEASURED_PAGES)])]
 fn pages_one_by_one(bencher: Bencher, gib: usize) {
     let buffer = buffer(gib);
-    bencher
-        .with_inputs(|| buffer.borrow_mut().resize(gib << 30).unwrap())
-        .bench_local_values(|()| (0..PAGES).for_each(|_| buffer.borrow_mut().grow(STEP).unwrap()));
+    bencher.with_inputs(|| buffer.borrow_mut().resize(gib << 30).unwrap()).bench_local_values(
+        |()| (0..MEASURED_PAGES).for_each(|_| buffer.borrow_mut().grow(PAGE_SIZE).unwrap()),
+    );
 }
 
 /// Maps the same number of pages of 2 MiB in one call.
-#[divan::bench(args = SIZES_IN_GIB, sample_size = 1, sample_count = 100, counters = [ItemsCount::new(PAGES)])]
+#[divan::bench(args = SIZES_IN_GIB, sample_size = 1, sample_count = 100, counters = [ItemsCount::new(MEASURED_PAGES)])]
 fn pages_in_one_call(bencher: Bencher, gib: usize) {
     let buffer = buffer(gib);
     bencher
         .with_inputs(|| buffer.borrow_mut().resize(gib << 30).unwrap())
-        .bench_local_values(|()| buffer.borrow_mut().grow(PAGES * STEP).unwrap());
+        .bench_local_values(|()| buffer.borrow_mut().grow(MEASURED_PAGES * PAGE_SIZE).unwrap());
 }
 
 /// Removes 64 pages from the end of a buffer of `gib` GiB.
-#[divan::bench(args = SIZES_IN_GIB, sample_size = 1, sample_count = 100, counters = [ItemsCount::new(PAGES)])]
+#[divan::bench(args = SIZES_IN_GIB, sample_size = 1, sample_count = 100, counters = [ItemsCount::new(MEASURED_PAGES)])]
 fn remove_pages(bencher: Bencher, gib: usize) {
     let buffer = buffer(gib);
     bencher
-        .with_inputs(|| buffer.borrow_mut().resize((gib << 30) + PAGES * STEP).unwrap())
-        .bench_local_values(|()| buffer.borrow_mut().shrink(PAGES * STEP).unwrap());
+        .with_inputs(|| {
+            buffer.borrow_mut().resize((gib << 30) + MEASURED_PAGES * PAGE_SIZE).unwrap()
+        })
+        .bench_local_values(|()| buffer.borrow_mut().shrink(MEASURED_PAGES * PAGE_SIZE).unwrap());
 }

@@ -23,7 +23,7 @@ const PAGES: usize = 1 << 13;
 /// The number of calls that the program reports.
 const CALLS: usize = 1000;
 
-/// A reservation with live mappings and holes in turn, and the objects of the counted calls.
+/// A reservation in which live mappings and holes alternate, and the objects of the counted calls.
 struct Workload {
     vmm: Vmm,
     base: usize,
@@ -68,7 +68,7 @@ impl Workload {
         self.vmm.map(self.address(page), SIZE, 0, self.handle)
     }
 
-    fn shareable(&self) -> Result<Handle, Error> {
+    fn create_shareable(&self) -> Result<Handle, Error> {
         self.vmm.create(SIZE, &self.properties.shareable_as(DESCRIPTOR))
     }
 
@@ -145,13 +145,13 @@ impl Workload {
                 measured(&mut || live().try_for_each(query))?;
             }
             "export" => {
-                let handle = self.shareable()?;
+                let handle = self.create_shareable()?;
                 // Close each descriptor at once, because the limit can be lower than the number of
                 // calls.
                 measured(&mut || live().try_for_each(|_| self.export(handle).map(drop)))?;
             }
             "import" => {
-                let descriptor = self.export(self.shareable()?)?;
+                let descriptor = self.export(self.create_shareable()?)?;
                 let import = |_| self.vmm.import_from_shareable_handle(&descriptor, DESCRIPTOR);
                 measured(&mut || live().try_for_each(|page| import(page).map(drop)))?;
             }
@@ -191,7 +191,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Ok(false) => {
-            eprintln!("`{operation}` is not an operation");
+            eprintln!("unknown operation `{operation}`");
             ExitCode::from(2)
         }
         Err(error) => {

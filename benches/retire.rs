@@ -4,8 +4,8 @@
 //! cargo bench -p hsa-vmm-bench --bench retire
 //! ```
 //!
-//! Runs on the simulation; a submission does not call it. A batch of submissions fills the queue. If the queue has a
-//! thread, the thread reads the signals of the batch's earlier submissions during the measurement.
+//! Runs on the simulation, but a submission makes no call of the runtime. A batch of submissions fills the queue. If the
+//! queue has a thread, the thread reads the signals of the batch's earlier submissions during the measurement.
 
 use hsa_vmm::hsa_sys::hsa_signal_t;
 use hsa_vmm::simulation::Config;
@@ -45,23 +45,23 @@ fn measure(
     for _ in 0..BATCHES {
         set_fired(false);
         let mut mappings = (0..BATCH).map(|index| reservation.map(index * SIZE, &memory));
-        let mut shares: Vec<Vec<Mapping>> = Vec::new();
+        let mut parts: Vec<Vec<Mapping>> = Vec::new();
         for _ in 0..threads {
-            shares.push(mappings.by_ref().take(BATCH / threads).collect::<Result<_, _>>()?);
+            parts.push(mappings.by_ref().take(BATCH / threads).collect::<Result<_, _>>()?);
         }
         let batch: Vec<_> = std::thread::scope(|scope| {
-            let run = |share: Vec<Mapping>| {
+            let run = |part: Vec<Mapping>| {
                 let queue = &queue;
                 scope.spawn(move || {
-                    let count = share.len() as f64;
+                    let count = part.len() as f64;
                     let begun = Instant::now();
-                    for mapping in share {
+                    for mapping in part {
                         submit(queue, mapping, signals)?;
                     }
                     Ok(begun.elapsed().as_nanos() as f64 / count)
                 })
             };
-            let threads: Vec<_> = shares.into_iter().map(run).collect();
+            let threads: Vec<_> = parts.into_iter().map(run).collect();
             threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
         });
         times.extend(batch.into_iter().collect::<Result<Vec<f64>, Error>>()?);
@@ -101,8 +101,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     {
         let (median, slowest) =
             measure(&vmm, &signals[..count], &set_fired, (threads, with_thread))?;
-        let unmaps = if with_thread { "the queue" } else { "the caller" };
-        println!("{threads:>7} {count:>7}  {unmaps:<11}  {median:>6.0} {slowest:>7.0}");
+        let unmapped_by = if with_thread { "the queue" } else { "the caller" };
+        println!("{threads:>7} {count:>7}  {unmapped_by:<11}  {median:>6.0} {slowest:>7.0}");
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Compares the throughput of two threads with that of one thread. Each thread maps, unmaps and looks up in its
-//! own reservation. Then both look up in a shared reservation.
+//! Compares the throughput of two threads with that of one thread. Each thread maps, unmaps and looks up pages in its
+//! own reservation. Then both threads look up pages in a shared reservation.
 //!
 //! ```sh
 //! cargo bench -p hsa-vmm-bench --bench threads

@@ -36,7 +36,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
         let mark = |agent| if memory.agents().contains(&agent) { "  ●" } else { "  ·" };
         let gpu_marks: String = gpus.iter().map(|gpu| format!("  {}", mark(gpu.id()))).collect();
         let owner =
-            runtime.agent(memory.owner()).context("the owner is no agent of this runtime")?;
+            runtime.agent(memory.owner()).context("the owner is not an agent of this runtime")?;
         println!(
             "{:<30} {:<15} {:<6}  {}{gpu_marks}  {:>6}",
             area.flags().to_string(),
@@ -47,7 +47,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
         );
     }
 
-    // The device reorders these bytes of this program in groups of four.
+    // The device reverses the order of the four-byte groups of this text.
     let mut text = *b"AREAS!  made of pages, by flags.";
     println!("\nbefore: {}", String::from_utf8_lossy(&text));
     let scratch = Area::new(&vmm, device, AreaFlags::DEFAULT)?.mmap(32, MmapOptions::new())?;

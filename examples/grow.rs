@@ -23,8 +23,8 @@ pub(crate) fn main() -> anyhow::Result<()> {
     let properties = AllocationProperties::on(gpu.id());
     println!("{} on {}", gpu.name(), runtime.info().name);
 
-    // Reserves twice the addresses of the buffer, and frees them: the addresses after the buffer are then free, so that
-    // `extend` below can succeed.
+    // Finds free addresses for twice the size of the buffer: `extend` below needs free addresses after the buffer. The
+    // reservation is freed at once.
     let start = Reservation::builder(2 * STEPS * STEP).reserve(&vmm)?.address();
     let options = GrowableBuffer::builder(STEPS * STEP).with_step(STEP);
     let at_start = options.exactly_at(start).reserve(&vmm, &properties);

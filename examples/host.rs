@@ -1,5 +1,5 @@
-//! Creates memory of the host, maps it, and lets a GPU and the CPU see the same bytes. Another part of the program
-//! imports the memory by a file descriptor.
+//! Creates memory of the host and maps it. The CPU and a GPU read what the other has written. Then the program imports
+//! the same memory by a file descriptor, and maps it a second time.
 //!
 //! ```sh
 //! cargo run --example host                                        # on the simulation
@@ -42,9 +42,9 @@ pub(crate) fn main() -> anyhow::Result<()> {
     // The same memory, as another process would import it.
     let exported = memory.export()?;
     let imported = Allocation::import(&vmm, &exported)?;
-    let again = reservation.map(size, &imported)?;
-    again.grant(&agents, Access::Read)?;
-    again.read(0, &mut text)?;
+    let second_mapping = reservation.map(size, &imported)?;
+    second_mapping.grant(&agents, Access::Read)?;
+    second_mapping.read(0, &mut text)?;
     println!("imported: {:?}", String::from_utf8_lossy(&text));
     ensure!(&text == b"written by the GPU", "the import has other bytes");
     Ok(())

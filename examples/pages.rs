@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// The maximum number of pages of a sequence. Addresses for this number are reserved from the start.
 const MAX_PAGES: usize = 16;
 const SEQUENCES: usize = 4;
-const PAGE: usize = 64 << 10;
+const PAGE_SIZE: usize = 64 << 10;
 
 /// A sequence of the cache.
 struct Sequence {
@@ -34,7 +34,7 @@ impl Sequence {
         let end = self.range().end;
         cache.map(end..end + pages)?;
         for page in end..end + pages {
-            cache.write(page * PAGE, &[self.name as u8; 64])?;
+            cache.write(page * PAGE_SIZE, &[self.name as u8; 64])?;
         }
         self.pages += pages;
         Ok(())
@@ -50,7 +50,7 @@ fn draw(cache: &PagedBuffer, title: &str) -> anyhow::Result<()> {
             let mut byte = [0];
             picture.push(match cache.state(page)? {
                 PageState::Mapped => {
-                    cache.read(page * PAGE, &mut byte)?;
+                    cache.read(page * PAGE_SIZE, &mut byte)?;
                     char::from(byte[0])
                 }
                 PageState::Ahead => '+',
@@ -89,8 +89,9 @@ pub(crate) fn main() -> anyhow::Result<()> {
     );
 
     let properties = AllocationProperties::on(gpu.id());
-    let options =
-        PagedBuffer::builder(SEQUENCES * MAX_PAGES * PAGE).with_page_size(PAGE).with_pages_ahead(2);
+    let options = PagedBuffer::builder(SEQUENCES * MAX_PAGES * PAGE_SIZE)
+        .with_page_size(PAGE_SIZE)
+        .with_pages_ahead(2);
     let cache = options.reserve(&vmm, &properties)?;
     cache.grant(&[gpu.id(), runtime.host().id()], Access::ReadWrite)?;
     let mut sequences: Vec<Sequence> = (0..SEQUENCES)
@@ -121,13 +122,14 @@ pub(crate) fn main() -> anyhow::Result<()> {
     draw(&cache, "The rest of D has moved to B's pages without copying:")?;
 
     // With a zero page, unmapped pages read as zeros, so that a kernel can read past the end of a sequence.
-    let options =
-        PagedBuffer::builder(SEQUENCES * MAX_PAGES * PAGE).with_page_size(PAGE).with_zero_page();
+    let options = PagedBuffer::builder(SEQUENCES * MAX_PAGES * PAGE_SIZE)
+        .with_page_size(PAGE_SIZE)
+        .with_zero_page();
     let zeros = options.reserve(&vmm, &properties)?;
     zeros.grant(&[gpu.id(), runtime.host().id()], Access::ReadWrite)?;
     cache.move_pages(sequences[1].first..sequences[1].first + 3, &zeros, 20)?;
     let mut byte = [0xff];
-    zeros.read(23 * PAGE, &mut byte)?;
+    zeros.read(23 * PAGE_SIZE, &mut byte)?;
     draw(&zeros, &format!("Another buffer, which reads as {} at unmapped pages:", byte[0]))?;
     cache.trim()?;
     draw(&cache, "The first buffer, trimmed:")?;

@@ -113,7 +113,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     ensure!(status == HSA_STATUS_SUCCESS, "hsa_queue_create: {status:#x}");
     let mut dep_signal = [NO_SIGNAL; 5];
     dep_signal[0] = copied;
-    // SAFETY: the queue is new, so that its first packet is free. The GPU does not read the packet
+    // SAFETY: the queue is new: its first packet is free. The GPU does not read the packet
     // before its header is valid, which is written last.
     unsafe {
         let index = add_write_index(queue, 1);

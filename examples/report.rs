@@ -51,8 +51,8 @@ pub fn main() -> anyhow::Result<()> {
     // A ring: memory mapped twice in a row.
     let ring = Reservation::builder(8 * MIB).reserve(&vmm)?.named("ring");
     let repeated = memory(last, 4 * MIB, "ring memory")?;
-    let copies = [ring.map(0, &repeated)?, ring.map(4 * MIB, &repeated)?];
-    for mapping in &copies {
+    let ring_mappings = [ring.map(0, &repeated)?, ring.map(4 * MIB, &repeated)?];
+    for mapping in &ring_mappings {
         mapping.grant(&[last], Access::ReadWrite)?;
     }
 
@@ -61,6 +61,6 @@ pub fn main() -> anyhow::Result<()> {
     let staging = PoolMemory::allocate(&runtime, runtime.host().id(), MIB)?.named("staging");
 
     print!("{}", vmm.report());
-    drop((layers, pages, first_part, copies, prepared, staging));
+    drop((layers, pages, first_part, ring_mappings, prepared, staging));
     Ok(())
 }

@@ -47,7 +47,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     let status = unsafe { copy(to, agent, from, agent, SIZE, 0, null(), copied) };
     ensure!(status == HSA_STATUS_SUCCESS, "hsa_amd_memory_async_copy: {status:#x}");
 
-    // The program has no use for the source any more, and does not wait for the copy.
+    // The program does not need the source any more. It does not wait for the copy.
     let queue = RetireQueue::builder(1024).with_time_limit(Duration::from_secs(5)).open(&vmm)?;
     // SAFETY: the signal is destroyed after the queue.
     unsafe { queue.submit(source, &[(copied, SignalCondition::AtMost(0))]) }?;
@@ -61,7 +61,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     destination.read(0, &mut text)?;
     println!("{} unmapped; copied: {:?}", report.retired, String::from_utf8_lossy(&text));
     ensure!(report.retired == 1 && &text == b"read by the GPU", "{report:?}");
-    ensure!(vmm.usage().mappings == 1, "only the destination is mapped");
+    ensure!(vmm.usage().mappings == 1, "memory other than the destination is mapped");
 
     drop(queue);
     if let Some(destroy) = hsa.hsa_signal_destroy {

@@ -72,18 +72,18 @@ pub fn opening(
     Ok(results.collect())
 }
 
-fn config(text: &str) -> Result<Config, BenchError> {
+fn parse_config(text: &str) -> Result<Config, BenchError> {
     text.parse().map_err(|error: hsa_vmm::simulation::ConfigError| {
         BenchError::Configuration(error.to_string())
     })
 }
 
-fn simulation(text: &str) -> Result<Simulation, BenchError> {
-    let simulation = Simulation::start(config(text)?);
+fn start_simulation(text: &str) -> Result<Simulation, BenchError> {
+    let simulation = Simulation::start(parse_config(text)?);
     simulation.map_err(|error| BenchError::Configuration(error.to_string()))
 }
 
-fn library(file: &LibraryFile) -> Result<Library, BenchError> {
+fn load_library(file: &LibraryFile) -> Result<Library, BenchError> {
     // SAFETY: the creator of the `LibraryFile` promises that the file is sound to load.
     let library = unsafe { Library::load(&Search::only(file.path())) };
     Ok(library?)
@@ -120,8 +120,8 @@ fn check(call: &str, status: hsa_sys::hsa_status_t) -> Result<(), BenchError> {
 impl Opener for RawOpener<'_> {
     fn open(&mut self) -> Result<(), BenchError> {
         let runtime = match self.backend {
-            Backend::Simulated(text) => RawRuntime::Simulated(simulation(text)?),
-            Backend::Loaded(file) => RawRuntime::Loaded(Box::new(library(file)?)),
+            Backend::Simulated(text) => RawRuntime::Simulated(start_simulation(text)?),
+            Backend::Loaded(file) => RawRuntime::Loaded(Box::new(load_library(file)?)),
         };
         // SAFETY: the function takes no arguments.
         check("hsa_init", unsafe { (runtime.table().core.hsa_init)() })?;
@@ -145,7 +145,7 @@ struct VmmOpener<'a> {
 impl Opener for VmmOpener<'_> {
     fn open(&mut self) -> Result<(), BenchError> {
         let runtime = match self.backend {
-            Backend::Simulated(text) => Runtime::simulated(config(text)?)?,
+            Backend::Simulated(text) => Runtime::simulated(parse_config(text)?)?,
             // SAFETY: the creator of the `LibraryFile` promises that it is sound to load.
             Backend::Loaded(file) => unsafe { Runtime::load_from(file.path())? },
         };

@@ -64,7 +64,7 @@ pub struct Measurement {
     pub p99_ns: f64,
     /// The median minus the median of the raw level, if that level was measured.
     pub over_raw_ns: Option<f64>,
-    /// The uncertainty of the difference: the half-widths of both medians' intervals, added as squares.
+    /// The uncertainty of the difference: the square root of the sum of the squares of both intervals' half-widths.
     pub over_raw_error_ns: Option<f64>,
     /// The number of samples.
     pub samples: usize,
@@ -134,9 +134,9 @@ impl<C: Caller> TimedCaller for C {
         addresses: &[usize],
     ) -> Result<f64, Box<dyn Error>> {
         macro_rules! each {
-            (|$n:ident, $at:ident| $call:expr) => {
+            (|$index:ident, $at:ident| $call:expr) => {
                 clock.time(|| -> Result<(), Box<dyn Error>> {
-                    for ($n, &$at) in addresses.iter().enumerate() {
+                    for ($index, &$at) in addresses.iter().enumerate() {
                         $call?;
                     }
                     Ok(())
@@ -145,19 +145,19 @@ impl<C: Caller> TimedCaller for C {
         }
         let (outcome, nanoseconds) = match operation {
             Operation::Open => return Err("`opening` measures this operation".into()),
-            Operation::Reserve => each!(|n, _at| self.reserve(n)),
-            Operation::Create => each!(|n, _at| self.create(n)),
-            Operation::Map => each!(|n, at| self.map(n, at)),
-            Operation::SetAccess => each!(|n, at| self.set_access(n, at)),
-            Operation::GetAccess => each!(|_n, at| self.get_access(at)),
-            Operation::Retain => each!(|n, at| self.retain(n, at)),
-            Operation::Properties => each!(|n, _at| self.properties(n)),
-            Operation::Export => each!(|n, _at| self.export(n)),
-            Operation::Import => each!(|n, _at| self.import(n)),
-            Operation::Unmap => each!(|n, at| self.unmap(n, at)),
-            Operation::Release => each!(|n, _at| self.release(n)),
-            Operation::Free => each!(|n, _at| self.free(n)),
-            Operation::Cycle => each!(|_n, _at| self.cycle()),
+            Operation::Reserve => each!(|index, _at| self.reserve(index)),
+            Operation::Create => each!(|index, _at| self.create(index)),
+            Operation::Map => each!(|index, at| self.map(index, at)),
+            Operation::SetAccess => each!(|index, at| self.set_access(index, at)),
+            Operation::GetAccess => each!(|_index, at| self.get_access(at)),
+            Operation::Retain => each!(|index, at| self.retain(index, at)),
+            Operation::Properties => each!(|index, _at| self.properties(index)),
+            Operation::Export => each!(|index, _at| self.export(index)),
+            Operation::Import => each!(|index, _at| self.import(index)),
+            Operation::Unmap => each!(|index, at| self.unmap(index, at)),
+            Operation::Release => each!(|index, _at| self.release(index)),
+            Operation::Free => each!(|index, _at| self.free(index)),
+            Operation::Cycle => each!(|_index, _at| self.cycle()),
         };
         outcome?;
         Ok(nanoseconds / addresses.len() as f64)
@@ -198,11 +198,11 @@ impl Runner {
             Level::Owned => runner!(Owned::new(target, properties, calls)),
             Level::C => runner!(Hip::linked(target, calls)?),
             Level::Hip => {
-                let path = options
+                let file = options
                     .hip
                     .as_ref()
                     .ok_or_else(|| BenchError::Configuration("no HIP library was given".into()))?;
-                runner!(Hip::load(path, gpus, calls)?)
+                runner!(Hip::load(file, gpus, calls)?)
             }
         };
         Ok(Self { level, caller, layout, samples: BTreeMap::new() })
@@ -339,7 +339,7 @@ pub(crate) fn measurement(
     })
 }
 
-/// A random order of the levels, new in each round. The CPU caches then affect all levels equally.
+/// A random order of the levels, different in each round, so that the CPU caches affect all levels equally.
 pub(crate) struct Order {
     levels: Vec<usize>,
     seed: u32,

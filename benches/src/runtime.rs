@@ -118,7 +118,7 @@ impl BenchRuntime {
         let mut quirks = self.quirks();
         let is_named = |quirk: &&Quirk| names.iter().any(|it| it == "all" || it == quirk.name);
         Quirks::KNOWN.iter().filter(is_named).for_each(|quirk| quirks.set(quirk, false));
-        // SAFETY: the functions of this simulation do nothing, so that it has no quirk.
+        // SAFETY: the functions of this simulation do nothing. It therefore has no quirk.
         let options = unsafe { VmmOptions::new().with_exact_quirks(quirks) };
         self.vmm = Vmm::open_with(&self.runtime, options)?;
         Ok(self)

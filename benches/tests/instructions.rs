@@ -1,5 +1,5 @@
-//! Tests which counts `.ci/instructions --compare` accepts and rejects. Each run of `.ci/instructions` itself
-//! checks that it detects added calls.
+//! Tests which counts `.ci/instructions --compare` accepts and rejects. `.ci/instructions` itself checks in each run that
+//! it detects added calls.
 
 use std::path::Path;
 use std::process::Command;
@@ -29,7 +29,7 @@ fn script() -> &'static Path {
 }
 
 #[test]
-fn compare_fails_on_rise_and_reports_fall() {
+fn increase_fails_and_decrease_is_reported() {
     for (map, status, ending) in [
         ("1000.0", 0, "+0.0 %\n"),
         ("1029.9", 0, "+3.0 %\n"),
@@ -47,7 +47,7 @@ fn compare_fails_on_rise_and_reports_fall() {
 }
 
 #[test]
-fn compare_does_not_offset_rise_by_fall() {
+fn decrease_does_not_offset_increase() {
     let (status, output) = compare(FIGURES, "map 500.0\nunmap 210.0\n");
     assert_eq!(status, 1, "{output}");
     assert!(output.contains("less") && output.contains("MORE"), "{output}");

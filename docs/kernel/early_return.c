@@ -8,11 +8,11 @@
 
 int main(void) {
   start();
-  struct memory from = new_memory(), used = new_memory();
+  struct memory source = new_memory(), first = new_memory();
   flush();
   /* This copy creates the queue before the grant that is tested: creating a queue makes earlier grants take effect,
      and would hide the defect. */
-  if (!copy(used.address, from.address)) check("the first copy", -1);
-  struct memory to = new_memory();
-  report(!copy(to.address, from.address), "the GPU faulted on memory to which it had just been granted access");
+  if (!copy(first.address, source.address)) check("the first copy", -1);
+  struct memory granted = new_memory();
+  report(!copy(granted.address, source.address), "the GPU faulted on memory to which it had just been granted access");
 }

@@ -2,11 +2,11 @@
  * After two processes have shared memory, one process gets access to memory of the other that was not shared.
  *
  * As in shared_gem_handle.c, amdkfd deletes a GEM handle twice (amdgpu_amdkfd_gpuvm_free_memory_of_gpu): for the
- * memory and for its import. The table of these handles belongs to the GPU (adev->kfd.client), not to a process, so
- * that an import by another process has the same handle, too. If memory was allocated between the two deletions, the
- * second one therefore takes the GEM handle from that memory, and the next allocation of any process gets the same
- * handle number. When the memory that has lost its handle is mapped, kfd_mem_export_dmabuf looks up the number, and
- * exports the memory of the wrong process.
+ * memory and for its import. The table of these handles belongs to the GPU (adev->kfd.client), not to a process. An
+ * import by another process therefore has the same handle as the memory. If other memory is allocated between the two
+ * deletions, it gets this handle number, and the second deletion takes the handle from it. The next allocation of any
+ * process then gets the same number. When the memory that has lost its handle is mapped, kfd_mem_export_dmabuf looks up
+ * the number, and exports the memory of the wrong process.
  */
 #include "gpu.h"
 #include <sys/socket.h>
@@ -42,8 +42,8 @@ static int wait_for_turn(int socket) {
   return descriptor;
 }
 
-/* Starts the runtime, and makes a first copy, so that the runtime allocates what copies need. Returns a page of the
- * host, and its address for the GPU. */
+/* Starts the runtime, and makes a first copy, for which the runtime allocates what all copies need. Returns a page of
+ * the host, and its address for the GPU. */
 static char *start_copies(void **gpu_page) {
   start();
   char *page = aligned_alloc(4096, 4096);
@@ -55,7 +55,7 @@ static char *start_copies(void **gpu_page) {
   return page;
 }
 
-/* Imports shared memory and releases it. Later maps memory of its own, and reports memory of the owner. */
+/* Imports shared memory and releases it. Then maps memory of its own, and reports if that is the owner's memory. */
 static void run_reader(int socket) {
   char *address;
   void *gpu_page;

@@ -2,8 +2,8 @@
  * What the programs of this folder share: AMD's runtime, its first GPU, and memory that this GPU can access.
  *
  * Build: cc -I hsa/sys/include docs/kernel/no_flush.c -ldl
- * Run as a user who may use the GPU, with AMD's runtime on the library path. A program exits with 1 if it sees
- * the defect, with 0 if it does not see the defect, and with 2 if a call fails.
+ * Run as a user who may use the GPU, with AMD's runtime on the library path. The exit status is 1 if the program has
+ * seen the defect, 0 if not, and 2 if a call fails.
  */
 #define _GNU_SOURCE
 #include "driver_abi.h"

@@ -9,11 +9,11 @@
 
 int main(void) {
   start();
-  struct memory used = new_memory(), other = new_memory();
+  struct memory memory = new_memory(), other = new_memory();
   flush();
   /* Fills the TLB. */
-  if (!copy(used.address, other.address)) check("the first copy", -1);
-  CALL(hsa_amd_vmem_unmap, used.address, SIZE);
+  if (!copy(memory.address, other.address)) check("the first copy", -1);
+  CALL(hsa_amd_vmem_unmap, memory.address, SIZE);
   sleep_ms(300);
-  report(copy(used.address, other.address), "the GPU wrote to memory that was unmapped 0.3 s before");
+  report(copy(memory.address, other.address), "the GPU wrote to memory that was unmapped 0.3 s before");
 }

@@ -21,7 +21,8 @@ fuzz_target!(|input: (u8, &[u8])| {
     if let Ok(description) = Description::decode(bytes) {
         assert_eq!(description.encode().as_deref(), Ok(bytes));
     }
-    // A message has at least one byte, and up to five descriptors. Skips other values, because sockets are slow.
+    // A message has at least one byte, and up to five descriptors. Sockets are slow, so inputs for other messages end
+    // here.
     if bytes.is_empty() || seed % 8 > 5 {
         return;
     }
@@ -44,7 +45,7 @@ fuzz_target!(|input: (u8, &[u8])| {
             // Later bytes belong to the next message.
             assert!(bytes.starts_with(&description.encode().unwrap()));
         }
-        // The sender has disconnected, so that no call waits.
+        // The sender has disconnected: no call waits.
         Err(error) => assert!(!matches!(error.kind(), ErrorKind::TimedOut(_)), "{error}"),
     }
 });

@@ -150,11 +150,12 @@ const PROPERTIES: Properties = Properties {
 };
 
 impl Hip {
-    /// Uses this library's C interface, which opens the target's backend again, for `n` calls per round.
-    pub fn linked(target: &BenchRuntime, n: usize) -> Result<Self, BenchError> {
+    /// Uses this library's C interface, which opens the target's backend again. A round makes `calls`
+    /// calls of each operation.
+    pub fn linked(target: &BenchRuntime, calls: usize) -> Result<Self, BenchError> {
         Self::configure_linked(&target.backend)?;
         let gpus = target.runtime.gpus().count();
-        Ok(Self::new(Functions::linked(), Source::Linked, gpus, false, n))
+        Ok(Self::new(Functions::linked(), Source::Linked, gpus, false, calls))
     }
 
     /// Opens a runtime through this library's C interface.
@@ -196,7 +197,7 @@ impl Hip {
     }
 
     /// Loads HIP's own library.
-    pub fn load(file: &LibraryFile, gpus: usize, n: usize) -> Result<Self, BenchError> {
+    pub fn load(file: &LibraryFile, gpus: usize, calls: usize) -> Result<Self, BenchError> {
         let path = file.path();
         let failed = |error: &dyn core::fmt::Display| BenchError::Hip {
             path: path.to_owned(),
@@ -220,10 +221,16 @@ impl Hip {
         }
         let name = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let by_pointer = name.to_string_lossy().contains(".so.6");
-        Ok(Self::new(functions, Source::Loaded, gpus, by_pointer, n))
+        Ok(Self::new(functions, Source::Loaded, gpus, by_pointer, calls))
     }
 
-    fn new(functions: Functions, source: Source, gpus: usize, by_pointer: bool, n: usize) -> Self {
+    fn new(
+        functions: Functions,
+        source: Source,
+        gpus: usize,
+        by_pointer: bool,
+        calls: usize,
+    ) -> Self {
         let location = |id| Location { kind: DEVICE, id };
         let grant = |id| AccessDescriptor { location: location(id), flags: READ_WRITE };
         Self {
@@ -231,11 +238,11 @@ impl Hip {
             source,
             import_by_pointer: by_pointer,
             grants: (0..gpus as c_int).rev().map(grant).collect(),
-            reserved: vec![null_mut(); n],
-            created: vec![null_mut(); n],
-            retained: Vec::with_capacity(n),
-            exported: vec![-1; n],
-            imported: Vec::with_capacity(n),
+            reserved: vec![null_mut(); calls],
+            created: vec![null_mut(); calls],
+            retained: Vec::with_capacity(calls),
+            exported: vec![-1; calls],
+            imported: Vec::with_capacity(calls),
             layout: None,
         }
     }
@@ -247,7 +254,7 @@ impl Hip {
         let handle = self.create_one()?;
         let layout = Layout::new(base as usize, live);
         let mut mapped = Vec::with_capacity(live);
-        for at in layout.live() {
+        for at in layout.live_addresses() {
             call!(self.functions, hipMemMap(at as *mut c_void, SIZE, 0, handle, 0))?;
             mapped.push(at);
         }
@@ -277,18 +284,18 @@ fn full_message(error: &libloading::Error) -> String {
 }
 
 impl Caller for Hip {
-    fn reserve(&mut self, n: usize) -> Outcome {
-        self.reserved[n] = self.reserve_one(SIZE)?;
+    fn reserve(&mut self, index: usize) -> Outcome {
+        self.reserved[index] = self.reserve_one(SIZE)?;
         Ok(())
     }
 
-    fn create(&mut self, n: usize) -> Outcome {
-        self.created[n] = self.create_one()?;
+    fn create(&mut self, index: usize) -> Outcome {
+        self.created[index] = self.create_one()?;
         Ok(())
     }
 
-    fn map(&mut self, n: usize, at: usize) -> Outcome {
-        call!(self.functions, hipMemMap(at as *mut c_void, SIZE, 0, self.created[n], 0))
+    fn map(&mut self, index: usize, at: usize) -> Outcome {
+        call!(self.functions, hipMemMap(at as *mut c_void, SIZE, 0, self.created[index], 0))
     }
 
     fn set_access(&mut self, _: usize, at: usize) -> Outcome {
@@ -309,26 +316,26 @@ impl Caller for Hip {
         Ok(())
     }
 
-    fn properties(&mut self, n: usize) -> Outcome {
+    fn properties(&mut self, index: usize) -> Outcome {
         let mut properties = PROPERTIES;
-        let handle = self.created[n];
+        let handle = self.created[index];
         call!(self.functions, hipMemGetAllocationPropertiesFromHandle(&mut properties, handle))
     }
 
-    fn export(&mut self, n: usize) -> Outcome {
-        let destination = (&raw mut self.exported[n]).cast();
-        let handle = self.created[n];
+    fn export(&mut self, index: usize) -> Outcome {
+        let destination = (&raw mut self.exported[index]).cast();
+        let handle = self.created[index];
         call!(self.functions, hipMemExportToShareableHandle(destination, handle, DESCRIPTOR, 0))
     }
 
-    fn import(&mut self, n: usize) -> Outcome {
+    fn import(&mut self, index: usize) -> Outcome {
         let mut handle = null_mut();
-        let mut descriptor = self.exported[n];
-        let from = match self.import_by_pointer {
+        let mut descriptor = self.exported[index];
+        let argument = match self.import_by_pointer {
             true => (&raw mut descriptor).cast(),
             false => descriptor as usize as *mut c_void,
         };
-        call!(self.functions, hipMemImportFromShareableHandle(&mut handle, from, DESCRIPTOR))?;
+        call!(self.functions, hipMemImportFromShareableHandle(&mut handle, argument, DESCRIPTOR))?;
         self.imported.push(handle);
         Ok(())
     }
@@ -337,12 +344,12 @@ impl Caller for Hip {
         call!(self.functions, hipMemUnmap(at as *mut c_void, SIZE))
     }
 
-    fn release(&mut self, n: usize) -> Outcome {
-        call!(self.functions, hipMemRelease(self.created[n]))
+    fn release(&mut self, index: usize) -> Outcome {
+        call!(self.functions, hipMemRelease(self.created[index]))
     }
 
-    fn free(&mut self, n: usize) -> Outcome {
-        call!(self.functions, hipMemAddressFree(self.reserved[n], SIZE))
+    fn free(&mut self, index: usize) -> Outcome {
+        call!(self.functions, hipMemAddressFree(self.reserved[index], SIZE))
     }
 
     fn cycle(&mut self) -> Outcome {

@@ -44,7 +44,7 @@ impl Layout {
     }
 
     /// Returns the addresses of the live mappings.
-    pub fn live(&self) -> impl Iterator<Item = usize> {
+    pub fn live_addresses(&self) -> impl Iterator<Item = usize> {
         let mut hole = 0;
         (0..self.pages()).filter_map(move |page| {
             let is_hole = hole < self.holes && page == self.hole_page(hole);
@@ -91,7 +91,7 @@ mod tests {
     fn live_mappings_and_holes_cover_the_range() {
         for live in [1, 2, 63, 64, 65, 1000, 4097, 100_000] {
             let mut layout = Layout::new(SIZE, live);
-            let mapped: BTreeSet<usize> = layout.live().collect();
+            let mapped: BTreeSet<usize> = layout.live_addresses().collect();
             assert_eq!(mapped.len(), live);
             assert!(mapped.iter().all(|at| at % SIZE == 0));
             assert!(mapped.last().unwrap() + SIZE <= layout.base + Layout::size(live));

@@ -1,4 +1,4 @@
-//! The levels: interfaces for the same calls.
+//! The levels: several interfaces, each with the same calls.
 
 pub(crate) mod hip;
 mod layout;
@@ -56,20 +56,20 @@ pub(crate) fn call_error(call: &str, status: impl fmt::Display) -> Box<dyn Error
     format!("{call} returned {status}").into()
 }
 
-/// The calls of a level. `n` is the index of an object in a round, `at` an address.
+/// The calls of a level. `index` selects an object of the round; `at` is an address.
 pub(crate) trait Caller {
-    fn reserve(&mut self, n: usize) -> Outcome;
-    fn create(&mut self, n: usize) -> Outcome;
-    fn map(&mut self, n: usize, at: usize) -> Outcome;
-    fn set_access(&mut self, n: usize, at: usize) -> Outcome;
+    fn reserve(&mut self, index: usize) -> Outcome;
+    fn create(&mut self, index: usize) -> Outcome;
+    fn map(&mut self, index: usize, at: usize) -> Outcome;
+    fn set_access(&mut self, index: usize, at: usize) -> Outcome;
     fn get_access(&mut self, at: usize) -> Outcome;
-    fn retain(&mut self, n: usize, at: usize) -> Outcome;
-    fn properties(&mut self, n: usize) -> Outcome;
-    fn export(&mut self, n: usize) -> Outcome;
-    fn import(&mut self, n: usize) -> Outcome;
-    fn unmap(&mut self, n: usize, at: usize) -> Outcome;
-    fn release(&mut self, n: usize) -> Outcome;
-    fn free(&mut self, n: usize) -> Outcome;
+    fn retain(&mut self, index: usize, at: usize) -> Outcome;
+    fn properties(&mut self, index: usize) -> Outcome;
+    fn export(&mut self, index: usize) -> Outcome;
+    fn import(&mut self, index: usize) -> Outcome;
+    fn unmap(&mut self, index: usize, at: usize) -> Outcome;
+    fn release(&mut self, index: usize) -> Outcome;
+    fn free(&mut self, index: usize) -> Outcome;
     /// Performs a complete cycle with new objects.
     fn cycle(&mut self) -> Outcome;
     /// Drops the references of `retain`, the exported descriptors and the imported handles.

@@ -29,17 +29,17 @@ fn missing() -> Box<dyn std::error::Error> {
 }
 
 impl Owned {
-    pub fn new(target: &BenchRuntime, properties: AllocationProperties, n: usize) -> Self {
+    pub fn new(target: &BenchRuntime, properties: AllocationProperties, calls: usize) -> Self {
         Self {
             vmm: target.vmm.clone(),
             gpus: target.runtime.gpus().map(|gpu| gpu.id()).collect(),
             properties,
-            reserved: (0..n).map(|_| None).collect(),
-            created: (0..n).map(|_| None).collect(),
-            mapped: (0..n).map(|_| None).collect(),
-            retained: Vec::with_capacity(n),
-            exported: Vec::with_capacity(n),
-            imported: Vec::with_capacity(n),
+            reserved: (0..calls).map(|_| None).collect(),
+            created: (0..calls).map(|_| None).collect(),
+            mapped: (0..calls).map(|_| None).collect(),
+            retained: Vec::with_capacity(calls),
+            exported: Vec::with_capacity(calls),
+            imported: Vec::with_capacity(calls),
             live: Vec::new(),
             layout: None,
         }
@@ -53,7 +53,7 @@ impl Owned {
         let base = reservation.address().get();
         let layout = Layout::new(base, live);
         self.live.reserve(live);
-        for at in layout.live() {
+        for at in layout.live_addresses() {
             self.live.push(reservation.map(at - base, &memory)?);
         }
         self.layout = Some(reservation);
@@ -73,27 +73,28 @@ impl Owned {
 }
 
 impl Caller for Owned {
-    fn reserve(&mut self, n: usize) -> Outcome {
-        self.reserved[n] = Some(Reservation::builder(SIZE).aligned_to(SIZE).reserve(&self.vmm)?);
+    fn reserve(&mut self, index: usize) -> Outcome {
+        self.reserved[index] =
+            Some(Reservation::builder(SIZE).aligned_to(SIZE).reserve(&self.vmm)?);
         Ok(())
     }
 
-    fn create(&mut self, n: usize) -> Outcome {
-        self.created[n] = Some(Allocation::create(&self.vmm, SIZE, &self.properties)?);
+    fn create(&mut self, index: usize) -> Outcome {
+        self.created[index] = Some(Allocation::create(&self.vmm, SIZE, &self.properties)?);
         Ok(())
     }
 
-    fn map(&mut self, n: usize, at: usize) -> Outcome {
+    fn map(&mut self, index: usize, at: usize) -> Outcome {
         let (layout, memory) = (
             self.layout.as_ref().ok_or_else(missing)?,
-            self.created[n].as_ref().ok_or_else(missing)?,
+            self.created[index].as_ref().ok_or_else(missing)?,
         );
-        self.mapped[n] = Some(layout.map(at - layout.address().get(), memory)?);
+        self.mapped[index] = Some(layout.map(at - layout.address().get(), memory)?);
         Ok(())
     }
 
-    fn set_access(&mut self, n: usize, _: usize) -> Outcome {
-        let mapping = self.mapped[n].as_ref().ok_or_else(missing)?;
+    fn set_access(&mut self, index: usize, _: usize) -> Outcome {
+        let mapping = self.mapped[index].as_ref().ok_or_else(missing)?;
         Ok(mapping.grant(&self.gpus, Access::ReadWrite)?)
     }
 
@@ -109,33 +110,33 @@ impl Caller for Owned {
         Ok(())
     }
 
-    fn properties(&mut self, n: usize) -> Outcome {
-        black_box(self.created[n].as_ref().ok_or_else(missing)?.properties());
+    fn properties(&mut self, index: usize) -> Outcome {
+        black_box(self.created[index].as_ref().ok_or_else(missing)?.properties());
         Ok(())
     }
 
-    fn export(&mut self, n: usize) -> Outcome {
-        self.exported.push(self.created[n].as_ref().ok_or_else(missing)?.export()?);
+    fn export(&mut self, index: usize) -> Outcome {
+        self.exported.push(self.created[index].as_ref().ok_or_else(missing)?.export()?);
         Ok(())
     }
 
-    fn import(&mut self, n: usize) -> Outcome {
-        self.imported.push(Allocation::import(&self.vmm, &self.exported[n])?);
+    fn import(&mut self, index: usize) -> Outcome {
+        self.imported.push(Allocation::import(&self.vmm, &self.exported[index])?);
         Ok(())
     }
 
-    fn unmap(&mut self, n: usize, _: usize) -> Outcome {
-        let mapping = self.mapped[n].take().ok_or_else(missing)?;
+    fn unmap(&mut self, index: usize, _: usize) -> Outcome {
+        let mapping = self.mapped[index].take().ok_or_else(missing)?;
         Ok(mapping.unmap()?)
     }
 
-    fn release(&mut self, n: usize) -> Outcome {
-        let memory = self.created[n].take().ok_or_else(missing)?;
+    fn release(&mut self, index: usize) -> Outcome {
+        let memory = self.created[index].take().ok_or_else(missing)?;
         Ok(memory.release()?)
     }
 
-    fn free(&mut self, n: usize) -> Outcome {
-        let reservation = self.reserved[n].take().ok_or_else(missing)?;
+    fn free(&mut self, index: usize) -> Outcome {
+        let reservation = self.reserved[index].take().ok_or_else(missing)?;
         Ok(reservation.free()?)
     }
 

@@ -81,7 +81,7 @@ fn discover(core: &Core) -> (Vec<hsa_agent_t>, Option<hsa_amd_memory_pool_t>) {
 }
 
 impl Raw {
-    pub fn new(target: &BenchRuntime, n: usize) -> Result<Self, BenchError> {
+    pub fn new(target: &BenchRuntime, calls: usize) -> Result<Self, BenchError> {
         let missing = |name: &str| BenchError::Configuration(format!("the runtime has no {name}"));
         let vmem = target.table.vmem.map_err(|function| missing(function.0))?;
         let (gpus, pool) = discover(&target.table.core);
@@ -97,11 +97,11 @@ impl Raw {
             pool: pool.ok_or_else(|| missing("pool for memory of a GPU"))?,
             gpu,
             grants,
-            reserved: vec![null_mut(); n],
-            created: vec![NONE; n],
-            retained: Vec::with_capacity(n),
-            exported: vec![-1; n],
-            imported: Vec::with_capacity(n),
+            reserved: vec![null_mut(); calls],
+            created: vec![NONE; calls],
+            retained: Vec::with_capacity(calls),
+            exported: vec![-1; calls],
+            imported: Vec::with_capacity(calls),
             layout: None,
         })
     }
@@ -114,7 +114,7 @@ impl Raw {
         let handle = self.create_one()?;
         let layout = Layout::new(base as usize, live);
         let mut mapped = Vec::with_capacity(live);
-        for at in layout.live() {
+        for at in layout.live_addresses() {
             call!(self.vmem, hsa_amd_vmem_map(at as *mut c_void, SIZE, 0, handle, 0))?;
             mapped.push(at);
         }
@@ -145,20 +145,20 @@ impl Raw {
 }
 
 impl Caller for Raw {
-    fn reserve(&mut self, n: usize) -> Outcome {
+    fn reserve(&mut self, index: usize) -> Outcome {
         let mut address = null_mut();
         self.reserve_one(&mut address, SIZE)?;
-        self.reserved[n] = address;
+        self.reserved[index] = address;
         Ok(())
     }
 
-    fn create(&mut self, n: usize) -> Outcome {
-        self.created[n] = self.create_one()?;
+    fn create(&mut self, index: usize) -> Outcome {
+        self.created[index] = self.create_one()?;
         Ok(())
     }
 
-    fn map(&mut self, n: usize, at: usize) -> Outcome {
-        call!(self.vmem, hsa_amd_vmem_map(at as *mut c_void, SIZE, 0, self.created[n], 0))
+    fn map(&mut self, index: usize, at: usize) -> Outcome {
+        call!(self.vmem, hsa_amd_vmem_map(at as *mut c_void, SIZE, 0, self.created[index], 0))
     }
 
     fn set_access(&mut self, _: usize, at: usize) -> Outcome {
@@ -178,24 +178,24 @@ impl Caller for Raw {
         Ok(())
     }
 
-    fn properties(&mut self, n: usize) -> Outcome {
+    fn properties(&mut self, index: usize) -> Outcome {
         let (mut pool, mut kind) = (self.pool, MEMORY_TYPE_NONE);
-        let handle = self.created[n];
+        let handle = self.created[index];
         call!(
             self.vmem,
             hsa_amd_vmem_get_alloc_properties_from_handle(handle, &mut pool, &mut kind)
         )
     }
 
-    fn export(&mut self, n: usize) -> Outcome {
-        let destination = &mut self.exported[n];
-        call!(self.vmem, hsa_amd_vmem_export_shareable_handle(destination, self.created[n], 0))
+    fn export(&mut self, index: usize) -> Outcome {
+        let destination = &mut self.exported[index];
+        call!(self.vmem, hsa_amd_vmem_export_shareable_handle(destination, self.created[index], 0))
     }
 
-    fn import(&mut self, n: usize) -> Outcome {
+    fn import(&mut self, index: usize) -> Outcome {
         let mut handle = NONE;
-        let from = self.exported[n];
-        call!(self.vmem, hsa_amd_vmem_import_shareable_handle(from, &mut handle))?;
+        let descriptor = self.exported[index];
+        call!(self.vmem, hsa_amd_vmem_import_shareable_handle(descriptor, &mut handle))?;
         self.imported.push(handle);
         Ok(())
     }
@@ -204,12 +204,12 @@ impl Caller for Raw {
         call!(self.vmem, hsa_amd_vmem_unmap(at as *mut c_void, SIZE))
     }
 
-    fn release(&mut self, n: usize) -> Outcome {
-        call!(self.vmem, hsa_amd_vmem_handle_release(self.created[n]))
+    fn release(&mut self, index: usize) -> Outcome {
+        call!(self.vmem, hsa_amd_vmem_handle_release(self.created[index]))
     }
 
-    fn free(&mut self, n: usize) -> Outcome {
-        call!(self.vmem, hsa_amd_vmem_address_free(self.reserved[n], SIZE))
+    fn free(&mut self, index: usize) -> Outcome {
+        call!(self.vmem, hsa_amd_vmem_address_free(self.reserved[index], SIZE))
     }
 
     fn cycle(&mut self) -> Outcome {

@@ -27,7 +27,7 @@ pub(crate) struct VmmCalls {
 const FD: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 impl VmmCalls {
-    pub fn new(target: &BenchRuntime, properties: AllocationProperties, n: usize) -> Self {
+    pub fn new(target: &BenchRuntime, properties: AllocationProperties, calls: usize) -> Self {
         let gpus: Vec<_> = target.runtime.gpus().map(|gpu| gpu.id()).collect();
         let grant = |&agent| AccessDescriptor { agent, access: Access::ReadWrite };
         Self {
@@ -35,11 +35,11 @@ impl VmmCalls {
             gpu: gpus[0],
             properties,
             grants: gpus.iter().rev().map(grant).collect(),
-            reserved: vec![Address::NULL; n],
-            created: vec![Handle::from_bits(0); n],
-            retained: Vec::with_capacity(n),
-            exported: Vec::with_capacity(n),
-            imported: Vec::with_capacity(n),
+            reserved: vec![Address::NULL; calls],
+            created: vec![Handle::from_bits(0); calls],
+            retained: Vec::with_capacity(calls),
+            exported: Vec::with_capacity(calls),
+            imported: Vec::with_capacity(calls),
             layout: None,
         }
     }
@@ -51,7 +51,7 @@ impl VmmCalls {
         let handle = self.vmm.create(SIZE, &self.properties)?;
         let layout = Layout::new(base.get(), live);
         let mut mapped = Vec::with_capacity(live);
-        for at in layout.live() {
+        for at in layout.live_addresses() {
             self.vmm.map(Address::new(at), SIZE, 0, handle)?;
             mapped.push(at);
         }
@@ -73,18 +73,18 @@ impl VmmCalls {
 }
 
 impl Caller for VmmCalls {
-    fn reserve(&mut self, n: usize) -> Outcome {
-        self.reserved[n] = self.vmm.address_reserve(SIZE, SIZE, None)?;
+    fn reserve(&mut self, index: usize) -> Outcome {
+        self.reserved[index] = self.vmm.address_reserve(SIZE, SIZE, None)?;
         Ok(())
     }
 
-    fn create(&mut self, n: usize) -> Outcome {
-        self.created[n] = self.vmm.create(SIZE, &self.properties)?;
+    fn create(&mut self, index: usize) -> Outcome {
+        self.created[index] = self.vmm.create(SIZE, &self.properties)?;
         Ok(())
     }
 
-    fn map(&mut self, n: usize, at: usize) -> Outcome {
-        Ok(self.vmm.map(Address::new(at), SIZE, 0, self.created[n])?)
+    fn map(&mut self, index: usize, at: usize) -> Outcome {
+        Ok(self.vmm.map(Address::new(at), SIZE, 0, self.created[index])?)
     }
 
     fn set_access(&mut self, _: usize, at: usize) -> Outcome {
@@ -101,18 +101,18 @@ impl Caller for VmmCalls {
         Ok(())
     }
 
-    fn properties(&mut self, n: usize) -> Outcome {
-        black_box(self.vmm.allocation_properties(self.created[n])?);
+    fn properties(&mut self, index: usize) -> Outcome {
+        black_box(self.vmm.allocation_properties(self.created[index])?);
         Ok(())
     }
 
-    fn export(&mut self, n: usize) -> Outcome {
-        self.exported.push(self.vmm.export_to_shareable_handle(self.created[n], FD)?);
+    fn export(&mut self, index: usize) -> Outcome {
+        self.exported.push(self.vmm.export_to_shareable_handle(self.created[index], FD)?);
         Ok(())
     }
 
-    fn import(&mut self, n: usize) -> Outcome {
-        self.imported.push(self.vmm.import_from_shareable_handle(&self.exported[n], FD)?);
+    fn import(&mut self, index: usize) -> Outcome {
+        self.imported.push(self.vmm.import_from_shareable_handle(&self.exported[index], FD)?);
         Ok(())
     }
 
@@ -120,12 +120,12 @@ impl Caller for VmmCalls {
         Ok(self.vmm.unmap(Address::new(at), SIZE)?)
     }
 
-    fn release(&mut self, n: usize) -> Outcome {
-        Ok(self.vmm.release(self.created[n])?)
+    fn release(&mut self, index: usize) -> Outcome {
+        Ok(self.vmm.release(self.created[index])?)
     }
 
-    fn free(&mut self, n: usize) -> Outcome {
-        Ok(self.vmm.address_free(self.reserved[n], SIZE)?)
+    fn free(&mut self, index: usize) -> Outcome {
+        Ok(self.vmm.address_free(self.reserved[index], SIZE)?)
     }
 
     fn cycle(&mut self) -> Outcome {

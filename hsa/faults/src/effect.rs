@@ -26,8 +26,8 @@ pub enum FaultKind {
     Unseen(Duration),
     /// The mapping that the call removes stays accessible for this long.
     Stale(Duration),
-    /// The call moves the memory. Mappings of other devices refer to other memory until they are
-    /// validated.
+    /// The call moves the memory. Until the page tables of other devices are updated, their reads return
+    /// zeros and their writes are lost, without a fault.
     Evict,
     /// The call is not performed.
     Lost,

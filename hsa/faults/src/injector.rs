@@ -11,19 +11,19 @@ use std::time::Duration;
 pub struct Injector<C> {
     plan: Plan<C>,
     counters: Vec<AtomicU64>,
-    recorder: Option<Recorder>,
+    reporter: Option<Reporter>,
 }
 
-/// Reports each rule that has affected a call, once.
-struct Recorder {
+/// Reports each rule once, when it first affects a call.
+struct Reporter {
     report: Box<dyn Fn(usize) + Send + Sync>,
     /// Whether each rule was reported.
     reported: Vec<AtomicBool>,
 }
 
-impl fmt::Debug for Recorder {
+impl fmt::Debug for Reporter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Recorder").field("reported", &self.reported).finish_non_exhaustive()
+        f.debug_struct("Reporter").field("reported", &self.reported).finish_non_exhaustive()
     }
 }
 
@@ -45,7 +45,7 @@ impl<C> Injector<C> {
     #[must_use]
     pub fn new(plan: Plan<C>) -> Self {
         let counters = plan.rules.iter().map(|_| AtomicU64::new(0)).collect();
-        Self { plan, counters, recorder: None }
+        Self { plan, counters, reporter: None }
     }
 
     /// Calls `report` with the number of a rule, counted from 1, when the rule first affects a
@@ -53,7 +53,7 @@ impl<C> Injector<C> {
     #[must_use]
     pub fn with_reporter(mut self, report: impl Fn(usize) + Send + Sync + 'static) -> Self {
         let reported = self.plan.rules.iter().map(|_| AtomicBool::new(false)).collect();
-        self.recorder = Some(Recorder { report: Box::new(report), reported });
+        self.reporter = Some(Reporter { report: Box::new(report), reported });
         self
     }
 
@@ -82,15 +82,15 @@ impl<C: Copy> Injector<C> {
                 Effect::Fail(code) => injection.outcome = Err(code),
                 Effect::Misbehave(fault) => injection.outcome = Ok(Some(fault)),
             }
-            if let Some(recorder) = &self.recorder {
-                recorder.report_once(index);
+            if let Some(reporter) = &self.reporter {
+                reporter.report_once(index);
             }
         }
         injection
     }
 }
 
-impl Recorder {
+impl Reporter {
     /// Reports a rule, unless it was reported before.
     fn report_once(&self, index: usize) {
         let Some(reported) = self.reported.get(index) else { return };
@@ -112,7 +112,7 @@ impl<C> Injection<C> {
         self.outcome.as_ref().err()
     }
 
-    /// Returns whether the call returns: whether neither `hang` nor `crash` is planned for it.
+    /// Returns whether the call returns. A call with the planned fault `hang` or `crash` does not.
     #[must_use]
     pub fn returns(&self) -> bool {
         !matches!(self.outcome, Ok(Some(FaultKind::Hang | FaultKind::Crash)))

@@ -6,7 +6,7 @@ use crate::stack;
 use core::ffi::c_void;
 use core::mem::transmute_copy;
 use core::ptr;
-use hsa_sys::tools::{AMD_EXT, ApiTable, CORE, FunctionTable, number};
+use hsa_sys::tools::{AMD_EXT, ApiTable, CORE, FunctionTable, function_index};
 use hsa_sys::*;
 
 /// The version of the format.
@@ -58,13 +58,15 @@ pub(crate) unsafe fn header(table: &ApiTable) -> Line {
     line
 }
 
-/// Reads a function's pointer from a table; `None` if the table does not have it. `F` is an optional function pointer.
+/// Reads a function's pointer from a table. `F` is an optional function pointer; it is `None` if the table does not have
+/// the function.
 ///
 /// # Safety
 /// The table must be the runtime's, and `F` the type of the function.
 unsafe fn function<F>(table: *mut FunctionTable, functions: &[(&str, usize)], name: &str) -> F {
+    let index = function_index(functions, name);
     // SAFETY: the caller promises the table.
-    let slot = number(functions, name).and_then(|at| unsafe { FunctionTable::slot(table, at) });
+    let slot = index.and_then(|index| unsafe { FunctionTable::slot(table, index) });
     // SAFETY: a slot contains a pointer.
     let pointer = slot.map_or(ptr::null_mut(), |slot| unsafe { *slot });
     // SAFETY: an optional function pointer has the size of a pointer, and null is `None`.

@@ -22,15 +22,16 @@ const MAX_RECORDINGS: u32 = 100;
 
 /// The descriptor of the file; negative if calls are not recorded.
 static DESCRIPTOR_IN_USE: AtomicI32 = AtomicI32::new(-1);
-/// The time at which the recording began.
+/// The time at which the recording began, in nanoseconds of the monotonic clock.
 static BEGAN: AtomicU64 = AtomicU64::new(0);
 static WITH_STACKS: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    static THREAD: Cell<u32> = const { Cell::new(0) };
+    /// The kernel's ID of the thread; 0 if not known yet.
+    static THREAD_ID: Cell<u32> = const { Cell::new(0) };
 }
 
-/// The time at which a call began.
+/// The time at which a call began, in nanoseconds of the monotonic clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Start(u64);
 
@@ -96,8 +97,8 @@ fn open(name: &OsStr) -> Result<c_int, Error> {
     Err(Error::from_raw_os_error(libc::EEXIST))
 }
 
-/// Notes the beginning of a call. `None` if calls are not recorded. If call stacks were requested, writes the call
-/// and its stack at once, so that a call in which the program crashes is recorded too. `write_fields` writes the
+/// Returns the time at which a call begins, or `None` if calls are not recorded. If call stacks were requested, writes
+/// the call and its stack at once: if the program crashes in the call, the file contains the call. `write_fields` writes the
 /// call's arguments.
 #[inline]
 pub(crate) fn start(call: &'static str, write_fields: impl FnOnce(&mut Line)) -> Option<Start> {
@@ -110,7 +111,7 @@ pub(crate) fn start(call: &'static str, write_fields: impl FnOnce(&mut Line)) ->
         line.text("call", call.as_bytes());
         write_fields(&mut line);
         line.bool("pending", true);
-        line.number("tid", thread().into());
+        line.number("tid", thread_id().into());
         stack::write(&mut line);
         write(descriptor, &line.end());
     }
@@ -132,7 +133,7 @@ pub(crate) fn finish(
     line.number("status", status.into());
     line.number("t", start.0.saturating_sub(BEGAN.load(Relaxed)));
     line.number("ns", end.saturating_sub(start.0));
-    line.number("tid", thread().into());
+    line.number("tid", thread_id().into());
     let descriptor = DESCRIPTOR_IN_USE.load(Relaxed);
     if descriptor >= 0 {
         write(descriptor, &line.end());
@@ -197,14 +198,14 @@ fn now() -> u64 {
     (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
 }
 
-/// Returns the number of the calling thread.
-fn thread() -> u32 {
+/// Returns the kernel's ID of the calling thread.
+fn thread_id() -> u32 {
     // A thread that is exiting may have no thread-local storage left.
-    THREAD.try_with(Cell::get).ok().filter(|&thread| thread != 0).unwrap_or_else(|| {
+    THREAD_ID.try_with(Cell::get).ok().filter(|&id| id != 0).unwrap_or_else(|| {
         // SAFETY: queries a number.
-        let thread = unsafe { libc::gettid() } as u32;
-        let _ = THREAD.try_with(|cell| cell.set(thread));
-        thread
+        let id = unsafe { libc::gettid() } as u32;
+        let _ = THREAD_ID.try_with(|cell| cell.set(id));
+        id
     })
 }
 

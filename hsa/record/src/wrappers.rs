@@ -7,7 +7,7 @@ use core::mem::transmute;
 use core::ptr;
 use core::slice;
 use core::sync::atomic::{AtomicPtr, Ordering};
-use hsa_sys::tools::{AMD_EXT, ApiTable, CORE, FunctionTable, number};
+use hsa_sys::tools::{AMD_EXT, ApiTable, CORE, FunctionTable, function_index};
 use hsa_sys::*;
 
 /// The maximum number of elements of an array that are recorded.
@@ -51,12 +51,12 @@ macro_rules! wrappers {
         pub(crate) unsafe fn install(table: &ApiTable) {
             $({
                 let (functions, table) = wrappers!(@table $table, table);
-                let slot = number(functions, stringify!($name));
+                let index = function_index(functions, stringify!($name));
                 // SAFETY: the caller promises the tables.
-                let slot = slot.and_then(|slot| unsafe { FunctionTable::slot(table, slot) });
+                let slot = index.and_then(|index| unsafe { FunctionTable::slot(table, index) });
                 let wrapper = $name as *mut c_void;
                 if let Some(slot) = slot {
-                    // SAFETY: the runtime has not returned from `hsa_init`, so that no other thread uses the table.
+                    // SAFETY: the runtime has not returned from `hsa_init`: no other thread uses the table.
                     unsafe {
                         // If the tool is loaded twice, the wrapper is there already.
                         if !(*slot).is_null() && *slot != wrapper {

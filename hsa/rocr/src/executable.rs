@@ -122,14 +122,17 @@ fn kind(path: &Path) -> io::Result<Kind> {
         return Ok(Kind::OtherArchitecture);
     }
     // `e_phoff`, `e_phentsize`, `e_phnum`: the table of program headers.
-    let (offset, size, count) =
-        (number(&header[32..40]), number(&header[54..56]), number(&header[56..58]));
+    let (offset, size, count) = (
+        little_endian(&header[32..40]),
+        little_endian(&header[54..56]),
+        little_endian(&header[56..58]),
+    );
     for index in 0..count {
         let mut entry = [0; 56];
         file.read_exact_at(&mut entry, offset.saturating_add(index * size))?;
-        if number(&entry[..4]) == INTERPRETER_HEADER {
+        if little_endian(&entry[..4]) == INTERPRETER_HEADER {
             // `p_offset` and `p_filesz`.
-            let (at, length) = (number(&entry[8..16]), number(&entry[32..40]));
+            let (at, length) = (little_endian(&entry[8..16]), little_endian(&entry[32..40]));
             let mut loader = vec![0; length.min(4096) as usize];
             file.read_exact_at(&mut loader, at)?;
             let loader = loader.split(|&byte| byte == 0).next().unwrap_or_default();
@@ -140,7 +143,7 @@ fn kind(path: &Path) -> io::Result<Kind> {
 }
 
 /// Decodes a little-endian number.
-fn number(bytes: &[u8]) -> u64 {
+fn little_endian(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 

@@ -73,8 +73,8 @@ impl FromStr for Release {
     type Err = InvalidRelease;
 
     fn from_str(text: &str) -> Result<Self, InvalidRelease> {
-        // The text becomes the name of a folder. In command lines `all` means all releases. The same folder has a file
-        // `lock`.
+        // The text becomes the name of a folder. In command lines `all` means all releases. The folder of releases also
+        // has a file `lock`.
         let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || b".+_-".contains(&byte);
         let has_valid_start =
             text.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric());

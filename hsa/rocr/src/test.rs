@@ -190,7 +190,7 @@ fn run_on(
     let mut command = installation.command(program);
     command.args([name, "--exact", "--include-ignored", "--nocapture", "--test-threads=1"]);
     command.env(RELEASE_VARIABLE, installation.release().version());
-    // Under the loader the program cannot find cargo's build folder.
+    // The process must open the same folder of releases.
     command.env("HSA_VMM_ROCR", folder());
     if !uses_own_driver() {
         emulation.apply(&mut command).expect("the emulated driver was built");

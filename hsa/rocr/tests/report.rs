@@ -39,7 +39,7 @@ fn fails_on_one_release() {
     });
 }
 
-/// The releases run at the same time.
+/// The test runs on all releases at the same time.
 #[test]
 fn failure_on_one_release_is_reported() {
     if test::installations("failure_on_one_release_is_reported").is_none() {

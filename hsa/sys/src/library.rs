@@ -65,7 +65,9 @@ impl fmt::Display for Origin {
             Self::Loaded => "the process had loaded it already",
             Self::RocmPath => "it is in ROCM_PATH",
             Self::Linker => "the dynamic linker found it",
-            Self::BuildFolder => "it is in ROCm's folder from when this program was built",
+            Self::BuildFolder => {
+                "it is in the ROCm folder that was configured when this program was built"
+            }
             Self::OptRocm => "it is in /opt/rocm",
         })
     }
@@ -91,7 +93,7 @@ impl Search {
     #[must_use]
     pub fn usual(build_folder: Option<&Path>) -> Self {
         let is_loaded = is_loaded(FILE_NAME);
-        Self::from(variable(RUNTIME_VARIABLE), is_loaded, variable(ROCM_VARIABLE), build_folder)
+        Self::new(variable(RUNTIME_VARIABLE), is_loaded, variable(ROCM_VARIABLE), build_folder)
     }
 
     /// Returns a search that tries only this file.
@@ -107,7 +109,7 @@ impl Search {
         &self.candidates
     }
 
-    fn from(
+    fn new(
         runtime: Option<OsString>,
         is_loaded: bool,
         rocm: Option<OsString>,
@@ -187,7 +189,7 @@ pub struct Library {
     path: PathBuf,
     origin: Origin,
     has_symbol_version: bool,
-    // Dropped last. Because of `RTLD_NODELETE`, dropping it does not unload the library.
+    // Because of `RTLD_NODELETE`, dropping this does not unload the library.
     library: libloading::os::unix::Library,
 }
 
@@ -278,7 +280,7 @@ impl Library {
 /// returns that library for the name.
 fn is_loaded(name: &str) -> bool {
     let Ok(name) = std::ffi::CString::new(name) else { return false };
-    // SAFETY: RTLD_NOLOAD loads nothing, so that no code of the library runs.
+    // SAFETY: RTLD_NOLOAD loads nothing: no code of the library runs.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     if handle.is_null() {
         return false;
@@ -351,13 +353,13 @@ mod tests {
 
     #[test]
     fn runtime_variable_excludes_other_paths() {
-        let search = Search::from(Some("/x/lib.so".into()), true, Some("/rocm".into()), None);
+        let search = Search::new(Some("/x/lib.so".into()), true, Some("/rocm".into()), None);
         assert_eq!(paths(&search), ["/x/lib.so"]);
     }
 
     #[test]
     fn search_order_of_rocm_path_and_linker() {
-        let search = Search::from(None, false, Some("/rocm".into()), Some(Path::new("/built")));
+        let search = Search::new(None, false, Some("/rocm".into()), Some(Path::new("/built")));
         assert_eq!(
             paths(&search),
             [
@@ -372,7 +374,7 @@ mod tests {
 
     #[test]
     fn loaded_library_comes_first() {
-        let search = Search::from(None, true, Some("/rocm".into()), None);
+        let search = Search::new(None, true, Some("/rocm".into()), None);
         let expected = [
             (FILE_NAME, Origin::Loaded),
             ("/rocm/lib/libhsa-runtime64.so.1", Origin::RocmPath),
@@ -390,7 +392,7 @@ mod tests {
 
     #[test]
     fn relative_folders_are_rejected() {
-        let search = Search::from(None, false, Some("rocm".into()), Some(Path::new("built/lib")));
+        let search = Search::new(None, false, Some("rocm".into()), Some(Path::new("built/lib")));
         assert_eq!(
             paths(&search),
             ["libhsa-runtime64.so.1", "libhsa-runtime64.so", "/opt/rocm/lib/libhsa-runtime64.so.1",]
@@ -403,7 +405,7 @@ mod tests {
     #[test]
     fn each_file_is_tried_once() {
         let folder = Path::new("/opt/rocm/lib");
-        let search = Search::from(None, false, Some("/opt/rocm".into()), Some(folder));
+        let search = Search::new(None, false, Some("/opt/rocm".into()), Some(folder));
         assert_eq!(
             paths(&search).iter().filter(|path| path.starts_with("/opt")).count(),
             1,

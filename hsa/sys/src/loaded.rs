@@ -94,7 +94,7 @@ struct Object<'a> {
 impl<'a> Object<'a> {
     /// Returns `None` if the object was unloaded.
     fn of(name: &'a CStr) -> Option<Self> {
-        // SAFETY: RTLD_NOLOAD loads nothing, so that no code of the object runs.
+        // SAFETY: RTLD_NOLOAD loads nothing: no code of the object runs.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
         (!handle.is_null()).then_some(Self { name, handle })
     }

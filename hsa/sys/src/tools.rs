@@ -4,8 +4,8 @@
 //! function `OnLoad` ([`OnLoad`]) with an [`ApiTable`]. The runtime's exported functions call through these
 //! tables, so a tool that replaces a pointer observes every call of the process.
 //!
-//! The number of a function is its index in AMD's table (`hsa_api_trace.h`). AMD's tables only grow at the end. The
-//! test `tests/layout.rs` compares the numbers with AMD's headers, if installed.
+//! `hsa_api_trace.h` defines the index of each function in AMD's tables, which only grow at the end. The test
+//! `tests/layout.rs` compares the indexes with AMD's headers, if installed.
 
 use core::ffi::{c_char, c_void};
 use core::mem::size_of;
@@ -60,7 +60,7 @@ pub type OnLoad = unsafe extern "C" fn(
     failed_tool_names: *const *const c_char,
 ) -> bool;
 
-/// Functions of the HSA standard, and the number of each in its table.
+/// Functions of the HSA standard, and the index of each in its table.
 pub const CORE: &[(&str, usize)] = &[
     ("hsa_system_get_info", 2),
     ("hsa_iterate_agents", 5),
@@ -69,7 +69,7 @@ pub const CORE: &[(&str, usize)] = &[
     ("hsa_memory_copy", 35),
 ];
 
-/// Functions of AMD's extension, and the number of each in its table.
+/// Functions of AMD's extension, and the index of each in its table.
 pub const AMD_EXT: &[(&str, usize)] = &[
     ("hsa_amd_memory_pool_get_info", 11),
     ("hsa_amd_agent_iterate_memory_pools", 12),
@@ -100,17 +100,17 @@ pub const AMD_EXT: &[(&str, usize)] = &[
     ("hsa_amd_portable_export_dmabuf_v2", 73),
 ];
 
-/// Returns the number of a function in its table: [`CORE`] or [`AMD_EXT`].
+/// Returns the index of a function in its table. `functions` is [`CORE`] or [`AMD_EXT`].
 #[must_use]
-pub fn number(functions: &[(&str, usize)], name: &str) -> Option<usize> {
-    functions.iter().find(|(function, _)| *function == name).map(|(_, number)| *number)
+pub fn function_index(functions: &[(&str, usize)], name: &str) -> Option<usize> {
+    functions.iter().find(|(function, _)| *function == name).map(|(_, index)| *index)
 }
 
 impl FunctionTable {
     /// Returns the offset of a function's pointer in bytes.
     #[must_use]
-    pub const fn offset(number: usize) -> usize {
-        size_of::<TableVersion>() + number * size_of::<*mut c_void>()
+    pub const fn offset(index: usize) -> usize {
+        size_of::<TableVersion>() + index * size_of::<*mut c_void>()
     }
 
     /// Returns the address of a function's pointer. `None` if the table is too short, which means that the runtime is
@@ -119,13 +119,13 @@ impl FunctionTable {
     /// # Safety
     /// `table` must be null or the address of a table with the size that its version contains.
     #[must_use]
-    pub unsafe fn slot(table: *mut Self, number: usize) -> Option<*mut *mut c_void> {
+    pub unsafe fn slot(table: *mut Self, index: usize) -> Option<*mut *mut c_void> {
         if table.is_null() {
             return None;
         }
         // SAFETY: the caller promises a table, which begins with its version.
         let size = unsafe { (*table).version.size } as usize;
-        let offset = Self::offset(number);
+        let offset = Self::offset(index);
         // SAFETY: the pointer is inside the table.
         (offset + size_of::<*mut c_void>() <= size)
             .then(|| unsafe { table.cast::<u8>().add(offset) }.cast())
@@ -148,7 +148,7 @@ mod tests {
             Table { table: FunctionTable { version }, functions: [core::ptr::null_mut(); 2] };
         let start = (&raw mut table).cast();
         // SAFETY: the table has 32 bytes, as its version says.
-        let slots = [0, 1, 2].map(|number| unsafe { FunctionTable::slot(start, number) });
+        let slots = [0, 1, 2].map(|index| unsafe { FunctionTable::slot(start, index) });
         assert_eq!(slots[1], Some(&raw mut table.functions[1]));
         assert!(slots[0].is_some() && slots[2].is_none());
         // SAFETY: null is allowed.
@@ -156,8 +156,8 @@ mod tests {
     }
 
     #[test]
-    fn number_finds_functions_by_name() {
-        assert_eq!(number(AMD_EXT, "hsa_amd_vmem_map"), Some(59));
-        assert_eq!(number(CORE, "hsa_amd_vmem_map"), None);
+    fn function_index_finds_functions_by_name() {
+        assert_eq!(function_index(AMD_EXT, "hsa_amd_vmem_map"), Some(59));
+        assert_eq!(function_index(CORE, "hsa_amd_vmem_map"), None);
     }
 }

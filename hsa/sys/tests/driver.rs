@@ -40,14 +40,14 @@ macro_rules! constants {
 
 /// Compiles assertions after an include; `None` if the header is not installed.
 fn check(header: &str, assertions: &str) -> Option<Result<(), String>> {
-    // The kernel's header includes one of libdrm's for the names of integer types.
+    // The kernel's header includes libdrm's `drm/drm.h` for the names of integer types.
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::create_dir(folder.path().join("drm")).expect("a new folder");
     std::fs::write(folder.path().join("drm/drm.h"), "#include <linux/types.h>\n").expect("a file");
     let compile = |source: String| {
         let mut command = compiler::command();
         command.arg("-idirafter").arg(folder.path());
-        // libdrm's headers include each other without a folder.
+        // libdrm's headers include each other by file names without a folder.
         command.args(["-fsyntax-only", "-I/usr/include/libdrm", "-x", "c", "-"]);
         let command = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("a C compiler");

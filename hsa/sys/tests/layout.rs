@@ -65,21 +65,22 @@ fn bindings_agree_with_amds_headers() {
             &[folder.as_path()],
             &claims,
         );
-        let with = |verdict| {
+        let claims_with = |verdict| {
             let pairs = claims.iter().zip(&verdicts);
             pairs.filter(move |(_, found)| **found == verdict).map(|(claim, _)| claim)
         };
-        for claim in with(Verdict::Differs) {
+        for claim in claims_with(Verdict::Differs) {
             errors.push(format!("{folder:?}: not true: {} {}", claim.subject, claim.description));
         }
-        for claim in with(Verdict::Absent).filter(|claim| minor >= since(&claim.subject)) {
+        for claim in claims_with(Verdict::Absent).filter(|claim| minor >= since(&claim.subject)) {
             errors.push(format!("{folder:?}, extension 1.{minor}: missing: {}", claim.subject));
         }
-        let mut absent: Vec<_> = with(Verdict::Absent).map(|claim| &*claim.subject).collect();
+        let mut absent: Vec<_> =
+            claims_with(Verdict::Absent).map(|claim| &*claim.subject).collect();
         absent.dedup();
         eprintln!("{folder:?} does not have {absent:?}");
         report(&format!(
-            "{folder:?}, extension 1.{minor}: compared {} of {} claims; the headers lack the other names",
+            "{folder:?}, extension 1.{minor}: compared {} of {} claims; the headers do not have the names of the others",
             verdicts.iter().filter(|verdict| **verdict != Verdict::Absent).count(),
             claims.len(),
         ));
@@ -88,13 +89,13 @@ fn bindings_agree_with_amds_headers() {
     if newest.is_none_or(|minor| minor < FIRST_VMEM_EXTENSION) {
         let found = newest.map_or("none".to_owned(), |minor| format!("extension 1.{minor}"));
         let message =
-            format!("NOT COMPARED: virtual memory, AMD's headers are missing (found: {found})");
-        assert!(!required(), "{message}");
+            format!("NOT COMPARED: AMD's headers with virtual memory are missing (found: {found})");
+        assert!(!headers_are_required(), "{message}");
         report(&message);
     }
 }
 
-/// Compares the numbers of functions in the tables for tools. AMD's header needs a C++ compiler.
+/// Compares the indexes of functions in the tables for tools. AMD's header needs a C++ compiler.
 #[test]
 fn tool_tables_agree_with_amds_headers() {
     let folders: Vec<_> = folders()
@@ -102,8 +103,8 @@ fn tool_tables_agree_with_amds_headers() {
         .filter(|folder| folder.join("hsa/hsa_api_trace.h").is_file())
         .collect();
     if folders.is_empty() {
-        assert!(!required(), "hsa_api_trace.h is missing");
-        report("NOT COMPARED: the tables for tools, hsa_api_trace.h is missing");
+        assert!(!headers_are_required(), "hsa_api_trace.h is missing");
+        report("NOT COMPARED: the tables for tools: hsa_api_trace.h is missing");
     }
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
     for folder in folders {
@@ -111,13 +112,13 @@ fn tool_tables_agree_with_amds_headers() {
         let mut source = "#include <cstddef>\n#include <hsa/hsa_api_trace.h>\n".to_owned();
         let mut compared = 0;
         for (table, functions) in [("CoreApiTable", tools::CORE), ("AmdExtTable", tools::AMD_EXT)] {
-            for (name, number) in functions {
+            for (name, index) in functions {
                 if !header.contains(&format!(" {name}_fn;")) {
-                    // Functions with larger numbers were added after the first headers with virtual memory.
-                    assert!(*number > 66, "{folder:?}: {name} is missing");
+                    // Functions with larger indexes were added after the first headers with virtual memory.
+                    assert!(*index > 66, "{folder:?}: {name} is missing");
                     continue;
                 }
-                let offset = tools::FunctionTable::offset(*number);
+                let offset = tools::FunctionTable::offset(*index);
                 source +=
                     &format!("static_assert(offsetof({table}, {name}_fn) == {offset}, \"\");\n");
                 compared += 1;
@@ -140,7 +141,7 @@ fn tool_tables_agree_with_amds_headers() {
             .unwrap();
         assert!(output.status.success(), "{folder:?}: {}", String::from_utf8_lossy(&output.stderr));
         report(&format!(
-            "{folder:?}: {compared} numbers of functions in tables for tools compared"
+            "{folder:?}: {compared} indexes of functions in tables for tools compared"
         ));
     }
 }
@@ -205,7 +206,7 @@ fn since(subject: &str) -> u32 {
 }
 
 /// Returns whether `HSA_VMM_REQUIRE` requires headers.
-fn required() -> bool {
+fn headers_are_required() -> bool {
     let words = std::env::var("HSA_VMM_REQUIRE").unwrap_or_default();
     words.split_whitespace().any(|word| word == "headers" || word == "1")
 }

@@ -161,8 +161,8 @@ fn path_follows_symbolic_links() {
 }
 
 /// Loads the library that the environment selects. The tests below run this test in child
-/// processes, because a process cannot safely change its own environment. On its own, it checks
-/// that the usual search on this machine finds a library or lists its attempts.
+/// processes, because a process cannot safely change its own environment. Without them, this test
+/// checks that the usual search on this machine finds a library or lists its attempts.
 #[test]
 fn search_finds_a_file_or_lists_attempts() {
     let search = Search::usual(None);
@@ -202,7 +202,7 @@ fn loaded_line(path: &Path) -> String {
     format!("\nLOADED {}\n", path.display())
 }
 
-/// Returns the present `LD_LIBRARY_PATH` with `folder` added at the front.
+/// Returns the current `LD_LIBRARY_PATH` with `folder` added at the front.
 fn linker_path(folder: &Path) -> OsString {
     let before = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let folders = std::iter::once(folder.to_owned()).chain(std::env::split_paths(&before));
@@ -264,7 +264,7 @@ fn loaded_library_precedes_other_folders() {
     let output = run_usual_search(&variables);
     assert!(output.contains(&loaded_line(&preloaded)), "{output}");
     assert!(output.contains("because the process had loaded it already"), "{output}");
-    // HSA_VMM_RUNTIME has priority over it.
+    // HSA_VMM_RUNTIME has priority over the loaded library.
     let output =
         run_usual_search(&[&variables[..], &[(RUNTIME_VARIABLE, rocm.as_os_str())]].concat());
     assert!(output.contains(&loaded_line(&rocm)), "{output}");
@@ -339,7 +339,7 @@ fn failed_search_lists_attempts_in_order() {
     ]);
     let installed = Path::new("/opt/rocm/lib").join(FILE_NAME);
     if installed.exists() {
-        // The last usual folder has a real runtime on this machine, so that the search cannot fail.
+        // The last usual folder has a real runtime on this machine: the search cannot fail.
         assert!(output.contains("\nLOADED "), "{output}");
         return;
     }

@@ -24,14 +24,14 @@ enum LineResult {
     Accepted,
     UnknownMessage,
     Failed,
-    /// The line has an unknown name, so that it was not checked.
+    /// The line has an unknown name, and was therefore not checked.
     UnknownName,
 }
 
 /// Checks every claim in a file that includes `includes`. The compiler searches `folders` first.
 ///
-/// Compiles each claim twice: unchanged and negated. A line that the compiler skips has no message
-/// in either run; that is a contradiction, not agreement.
+/// Compiles each claim twice: unchanged and negated. If the compiler skips a line, the line has no message
+/// in either run. That is reported as a contradiction.
 pub fn check(includes: &[&str], folders: &[&Path], claims: &[Claim]) -> Vec<Verdict> {
     let plain = compile(includes, folders, claims, "");
     let negated = compile(includes, folders, claims, "!");
