@@ -18,7 +18,7 @@ int main(void) {
   if (!initialize || !va_op) check("dlsym of libdrm_amdgpu", -1);
   uint32_t major, minor;
   amdgpu_device_handle device;
-  /* libdrm returns the device of the runtime, whose file has the GPU's address space. */
+  /* libdrm returns the device that the runtime has opened. Its file has the address space that the runtime uses. */
   check("amdgpu_device_initialize", initialize(open("/dev/dri/renderD128", O_RDWR), &major, &minor, &device));
   uint64_t half = SIZE / 2, middle = (uint64_t)(uintptr_t)memory.address + half;
   check("amdgpu_bo_va_op_raw", va_op(device, NULL, 0, half, middle, 0, AMDGPU_VA_OP_CLEAR));

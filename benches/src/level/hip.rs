@@ -174,7 +174,7 @@ impl Hip {
     /// Closes the runtime that the C interface has opened, and configures the one that it opens next.
     fn configure_linked(backend: &Backend) -> Result<(), BenchError> {
         let failed = |reason: &str| BenchError::Configuration(reason.to_owned());
-        let text = |bytes: &[u8]| CString::new(bytes).map_err(|_| failed("a name contains a zero"));
+        let text = |bytes: &[u8]| CString::new(bytes).map_err(|_| failed("a name contains a NUL"));
         // SAFETY: zero-terminated strings that outlive the calls; the creator of the `LibraryFile`
         // promises that the file is sound to load.
         let status = unsafe {
