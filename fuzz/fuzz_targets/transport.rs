@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 fuzz_target!(|input: (u8, &[u8])| {
-    let (seed, bytes) = input;
+    let (choice, bytes) = input;
     if let Ok(text) = std::str::from_utf8(bytes)
         && let Ok(ticket) = text.parse::<Ticket>()
     {
@@ -23,18 +23,18 @@ fuzz_target!(|input: (u8, &[u8])| {
     }
     // A message has at least one byte, and up to five descriptors. Sockets are slow, so inputs for other messages end
     // here.
-    if bytes.is_empty() || seed % 8 > 5 {
+    if bytes.is_empty() || choice % 8 > 5 {
         return;
     }
     let (mut sender, receiver) = UnixStream::pair().unwrap();
-    let count = usize::from(seed % 8);
+    let count = usize::from(choice % 8);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let attached = vec![receiver.as_fd(); count];
     if count > 0 {
         assert!(ancillary.push(SendAncillaryMessage::ScmRights(&attached)));
     }
-    let (first, rest) = bytes.split_at(1 + usize::from(seed) % bytes.len());
+    let (first, rest) = bytes.split_at(1 + usize::from(choice) % bytes.len());
     sendmsg(&sender, &[IoSlice::new(first)], &mut ancillary, SendFlags::empty()).unwrap();
     sender.write_all(rest).unwrap();
     drop(sender);

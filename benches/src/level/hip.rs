@@ -136,7 +136,8 @@ pub(crate) struct Hip {
     retained: Vec<Handle>,
     exported: Vec<c_int>,
     imported: Vec<Handle>,
-    layout: Option<(*mut c_void, usize, Handle, Vec<usize>)>,
+    /// The live mappings: base address, size, handle, and the addresses of the mappings.
+    live: Option<(*mut c_void, usize, Handle, Vec<usize>)>,
 }
 
 const PROPERTIES: Properties = Properties {
@@ -243,7 +244,7 @@ impl Hip {
             retained: Vec::with_capacity(calls),
             exported: vec![-1; calls],
             imported: Vec::with_capacity(calls),
-            layout: None,
+            live: None,
         }
     }
 
@@ -258,7 +259,7 @@ impl Hip {
             call!(self.functions, hipMemMap(at as *mut c_void, SIZE, 0, handle, 0))?;
             mapped.push(at);
         }
-        self.layout = Some((base, size, handle, mapped));
+        self.live = Some((base, size, handle, mapped));
         Ok(layout)
     }
 
@@ -390,7 +391,7 @@ impl Caller for Hip {
 impl Drop for Hip {
     fn drop(&mut self) {
         // Ignore failures: the measurement is over.
-        if let Some((base, size, handle, mapped)) = self.layout.take() {
+        if let Some((base, size, handle, mapped)) = self.live.take() {
             for at in mapped {
                 let _ = call!(self.functions, hipMemUnmap(at as *mut c_void, SIZE));
             }

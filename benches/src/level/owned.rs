@@ -21,7 +21,7 @@ pub(crate) struct Owned {
     exported: Vec<OwnedFd>,
     imported: Vec<Allocation>,
     live: Vec<Mapping>,
-    layout: Option<Reservation>,
+    live_reservation: Option<Reservation>,
 }
 
 fn missing() -> Box<dyn std::error::Error> {
@@ -41,7 +41,7 @@ impl Owned {
             exported: Vec::with_capacity(calls),
             imported: Vec::with_capacity(calls),
             live: Vec::new(),
-            layout: None,
+            live_reservation: None,
         }
     }
 
@@ -56,7 +56,7 @@ impl Owned {
         for at in layout.live_addresses() {
             self.live.push(reservation.map(at - base, &memory)?);
         }
-        self.layout = Some(reservation);
+        self.live_reservation = Some(reservation);
         Ok(layout)
     }
 
@@ -85,11 +85,11 @@ impl Caller for Owned {
     }
 
     fn map(&mut self, index: usize, at: usize) -> Outcome {
-        let (layout, memory) = (
-            self.layout.as_ref().ok_or_else(missing)?,
+        let (reservation, memory) = (
+            self.live_reservation.as_ref().ok_or_else(missing)?,
             self.created[index].as_ref().ok_or_else(missing)?,
         );
-        self.mapped[index] = Some(layout.map(at - layout.address().get(), memory)?);
+        self.mapped[index] = Some(reservation.map(at - reservation.address().get(), memory)?);
         Ok(())
     }
 
@@ -99,7 +99,7 @@ impl Caller for Owned {
     }
 
     fn get_access(&mut self, at: usize) -> Outcome {
-        // An owner has its mapping and need not look it up by address. Any live mapping is measured.
+        // A program with owned mappings does not look them up by address. `at` only selects a live mapping.
         let mapping = &self.live[at / SIZE % self.live.len()];
         black_box(mapping.access(self.gpus[0])?);
         Ok(())

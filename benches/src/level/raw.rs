@@ -19,7 +19,8 @@ pub(crate) struct Raw {
     retained: Vec<hsa_amd_vmem_alloc_handle_t>,
     exported: Vec<i32>,
     imported: Vec<hsa_amd_vmem_alloc_handle_t>,
-    layout: Option<(*mut c_void, usize, hsa_amd_vmem_alloc_handle_t, Vec<usize>)>,
+    /// The live mappings: base address, size, handle, and the addresses of the mappings.
+    live: Option<(*mut c_void, usize, hsa_amd_vmem_alloc_handle_t, Vec<usize>)>,
 }
 
 const NONE: hsa_amd_vmem_alloc_handle_t = hsa_amd_vmem_alloc_handle_t { handle: 0 };
@@ -102,7 +103,7 @@ impl Raw {
             retained: Vec::with_capacity(calls),
             exported: vec![-1; calls],
             imported: Vec::with_capacity(calls),
-            layout: None,
+            live: None,
         })
     }
 
@@ -118,7 +119,7 @@ impl Raw {
             call!(self.vmem, hsa_amd_vmem_map(at as *mut c_void, SIZE, 0, handle, 0))?;
             mapped.push(at);
         }
-        self.layout = Some((base, size, handle, mapped));
+        self.live = Some((base, size, handle, mapped));
         Ok(layout)
     }
 
@@ -241,7 +242,7 @@ impl Caller for Raw {
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        let Some((base, size, handle, mapped)) = self.layout.take() else { return };
+        let Some((base, size, handle, mapped)) = self.live.take() else { return };
         // Ignore failures: the measurement is over.
         for at in mapped {
             let _ = call!(self.vmem, hsa_amd_vmem_unmap(at as *mut c_void, SIZE));

@@ -21,7 +21,8 @@ pub(crate) struct VmmCalls {
     retained: Vec<Handle>,
     exported: Vec<OwnedFd>,
     imported: Vec<Handle>,
-    layout: Option<(Address, usize, Handle, Vec<usize>)>,
+    /// The live mappings: base address, size, handle, and the addresses of the mappings.
+    live: Option<(Address, usize, Handle, Vec<usize>)>,
 }
 
 const FD: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
@@ -40,7 +41,7 @@ impl VmmCalls {
             retained: Vec::with_capacity(calls),
             exported: Vec::with_capacity(calls),
             imported: Vec::with_capacity(calls),
-            layout: None,
+            live: None,
         }
     }
 
@@ -55,7 +56,7 @@ impl VmmCalls {
             self.vmm.map(Address::new(at), SIZE, 0, handle)?;
             mapped.push(at);
         }
-        self.layout = Some((base, size, handle, mapped));
+        self.live = Some((base, size, handle, mapped));
         Ok(layout)
     }
 
@@ -143,7 +144,7 @@ impl Caller for VmmCalls {
 
 impl Drop for VmmCalls {
     fn drop(&mut self) {
-        let Some((base, size, handle, mapped)) = self.layout.take() else { return };
+        let Some((base, size, handle, mapped)) = self.live.take() else { return };
         // Ignore failures: the measurement is over.
         for at in mapped {
             let _ = self.vmm.unmap(Address::new(at), SIZE);

@@ -32,12 +32,12 @@ pub(crate) fn write(line: &mut Line) {
     // SAFETY: the array has as many elements.
     let count = unsafe { libc::backtrace(frames.as_mut_ptr(), MAX_FRAMES as c_int) };
     let count = usize::try_from(count).unwrap_or(0);
-    let own = frame_of(write as *const c_void).map(|frame| frame.base);
+    let own_base = frame_of(write as *const c_void).map(|frame| frame.base);
     let frames = frames.iter().take(count);
     // Return addresses follow the call, possibly in the next function or line.
     let frames = frames.map(|address| address.wrapping_byte_sub(1));
     let frames = frames.map(|address| (address, frame_of(address)));
-    let frames = frames.skip_while(|(_, frame)| frame.as_ref().map(|frame| frame.base) == own);
+    let frames = frames.skip_while(|(_, frame)| frame.as_ref().map(|frame| frame.base) == own_base);
     line.list("stack", frames, |line, (address, frame)| {
         let text = match frame {
             Some(frame) => {

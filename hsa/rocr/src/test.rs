@@ -199,9 +199,8 @@ fn run_on(
     (installation.release(), status, output)
 }
 
-/// A permit to run the process of a test on a release. This program's tests share one permit for each
-/// processor, and one more because processes also wait. On this machine's own driver, there is one
-/// permit.
+/// A permit to run the process of a test on a release. There is one permit more than processors, because
+/// processes also wait. On this machine's own driver, there is only one permit.
 struct Permit;
 
 /// The number of permits in use, and the condition variable that signals a returned permit.
