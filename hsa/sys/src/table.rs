@@ -62,9 +62,9 @@ macro_rules! functions {
             /// [`MissingSymbol`] names the first missing required function.
             ///
             /// # Safety
-            /// For each name, `resolve` must return the address of the C function of that name and
-            /// of the type that `include/hsa_abi.h` declares, valid for as long as the table is
-            /// used.
+            /// For each name, `resolve` must return the address of the C function of that name. The
+            /// function must have the type that `include/hsa_abi.h` declares, and must exist for as
+            /// long as the table is used.
             pub unsafe fn load(resolve: &mut Resolver<'_>) -> Result<Self, MissingSymbol> {
                 Ok(Self {
                     $($required: {

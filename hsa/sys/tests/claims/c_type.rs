@@ -1,7 +1,7 @@
 //! Converts a Rust type of the bindings to C.
 //!
-//! Every part is wrapped in `__typeof__`. C's declarators can then be written from left to right,
-//! and a missing name is an undeclared identifier, not a syntax error that affects the following
+//! Every part is wrapped in `__typeof__`. C's declarators can then be written from left to right. A
+//! missing name is then an undeclared identifier, and not a syntax error that affects the following
 //! lines.
 
 use super::token::Token;
