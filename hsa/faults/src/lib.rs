@@ -1,8 +1,6 @@
 //! Planned faults: which calls fail or misbehave, and how.
 //!
-//! The simulation, the emulated kernel driver and the GPUs of the virtual machine share this language. This crate
-//! parses plans and counts calls. The code of each call implements its effects, and tests with [`has_fault`]
-//! whether an effect is active.
+//! The code of each call tests with [`has_fault`] whether an effect is active.
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 

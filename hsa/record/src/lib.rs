@@ -2,13 +2,13 @@
 //!
 //! `HSA_TOOLS_LIB` names this shared object. The runtime loads it in `hsa_init` and calls [`OnLoad`], which
 //! replaces the pointers of the recorded functions (`wrappers`) in the runtime's tables. Each wrapper calls the
-//! runtime's function and appends one line of JSON to the file in `HSA_VMM_RECORD` (`recording`). The format is
-//! `hsa_vmm_conformance::hsa_trace`.
+//! runtime's function and appends one line of JSON to the file in `HSA_VMM_RECORD` (`recording`).
+//! `hsa_vmm_conformance::hsa_trace` describes the format.
 //!
 //! The library must not disturb the program: it takes no locks, and a recording that fails (full disk, forked
 //! child) stops; the program continues.
 
-// AMD's runtime needs glibc. For other C libraries, in which the static command is built, the crate is empty.
+// AMD's runtime needs glibc. For other C libraries, such as that of the static command, the crate is empty.
 #![cfg(target_env = "gnu")]
 
 mod agents;

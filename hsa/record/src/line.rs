@@ -66,7 +66,7 @@ impl Line {
         self.bytes.push(b'"');
     }
 
-    /// Writes a truth value.
+    /// Writes a Boolean.
     pub(crate) fn bool(&mut self, key: &str, value: bool) {
         self.key(key);
         self.bytes.extend_from_slice(if value { b"true" } else { b"false" });
