@@ -4,8 +4,8 @@
 //! cargo bench -p hsa-vmm-bench --bench retire
 //! ```
 //!
-//! Runs on the simulation, but a submission makes no call of the runtime. A batch of submissions fills the queue. If the
-//! queue has a thread, the thread reads the signals of the batch's earlier submissions during the measurement.
+//! Runs on the simulation, but a submission makes no call of the runtime. A batch of submissions fills the queue. If
+//! the queue has a thread, the thread reads the signals of the batch's earlier submissions during the measurement.
 
 use hsa_vmm::hsa_sys::hsa_signal_t;
 use hsa_vmm::simulation::Config;

@@ -33,8 +33,8 @@ pub(crate) struct Median {
 }
 
 impl Samples {
-    /// Returns the median with its 95 % confidence interval, or `None` without samples. The interval is computed from the
-    /// order of the samples, without an assumption about their distribution.
+    /// Returns the median with its 95 % confidence interval, or `None` without samples. The interval is computed
+    /// from the order of the samples, without an assumption about their distribution.
     pub fn median(&mut self) -> Option<Median> {
         let value = self.quantile(0.5)?;
         let count = self.0.len() as f64;

@@ -1,5 +1,5 @@
-//! Tests which counts `.ci/instructions --compare` accepts and rejects. `.ci/instructions` itself checks in each run that
-//! it detects added calls.
+//! Tests which counts `.ci/instructions --compare` accepts and rejects. `.ci/instructions` itself checks in each run
+//! that it detects added calls.
 
 use std::path::Path;
 use std::process::Command;

@@ -80,7 +80,7 @@ fn bindings_agree_with_amds_headers() {
         absent.dedup();
         eprintln!("{folder:?} does not have {absent:?}");
         report(&format!(
-            "{folder:?}, extension 1.{minor}: compared {} of {} claims; the headers do not have the names of the others",
+            "{folder:?}, extension 1.{minor}: compared {} of {} claims; the headers lack the names of the others",
             verdicts.iter().filter(|verdict| **verdict != Verdict::Absent).count(),
             claims.len(),
         ));
