@@ -30,14 +30,14 @@ causes it nor can undo it.
 
 ## AMD's kernel driver
 
-Five defects of amdgpu that programs of AMD's runtime meet. Each C program has few calls and links only libc, for a
-report to the driver's developers; its first comment names the kernel function. The emulated driver models the first
-three with the setting in the table (`HSA_KFD`, the variable of `hsa-vmm emulate`), and a test runs the programs
-with and without the setting on AMD's runtime. Each program also showed its defect on AMD's own amdgpu (Debian's
-6.12.117) in the virtual machine, with ROCr 6.4.3: `hsa-vmm vm --gpus 1 --rocr 6.4.3 -- ./no_flush`, and for
-`early_return` with `--parameter amdgpu.vm_update_mode=0 --parameter hsa_vmm.pte_delay=100`. `hsa-vmm fuzz` and `stress`
-found the last two there; their programs showed them with 6.1.2, 6.4.3 and 7.2.4 (with 6.1.2, the last program showed
-only that memory of another process cannot be mapped).
+Five defects of amdgpu affect programs on AMD's runtime. For each, there is a C program for a report to the driver's
+developers. It makes few calls and links only libc; its first comment names the kernel function. The emulated driver
+models the first three defects with the setting of `HSA_KFD` in the table. A test runs their programs with and without
+the setting on AMD's runtime. Each program also showed its defect on AMD's own amdgpu (Debian's 6.12.117) in the virtual
+machine, with ROCr 6.4.3: `hsa-vmm vm --gpus 1 --rocr 6.4.3 -- ./no_flush`, and for `early_return` with
+`--parameter amdgpu.vm_update_mode=0 --parameter hsa_vmm.pte_delay=100`. `hsa-vmm fuzz` and `stress` found the last two
+defects there. Their programs showed them with 6.1.2, 6.4.3 and 7.2.4; with 6.1.2, the last program showed only that
+memory of another process cannot be mapped.
 
 | what goes wrong | program | emulated by | through the library |
 |---|---|---|---|
@@ -54,15 +54,15 @@ decide which quirks to expect; `hsa-vmm info` shows implementation, version and 
 of its AMD extension counts: ROCm 6.1 has 1.4, 6.4 has 1.7, 7.2 has 1.15. AMD's second runtime, `libhsa` on rocddi
 (rocm-systems#12228), reports 1.33 and has two of these quirks.
 
-The last column says what is done if the runtime is neither:
+The last column says what is done if the runtime is neither ROCr nor rocddi:
 
 * \"probe\": opening a `Vmm` looks for the quirk, also on known runtimes, and the result decides. This makes at most
   20 calls on memory of its own, once for each runtime, and copies nothing. Results that differ from what the version
   suggests are logged, and shown by `hsa-vmm info` and in the reports of `hsa-vmm conform`. `VmmOptions::with_probing`
   can switch probing off.
-  The probe for `peer_after_owner_fails` can only find the defect: a grant that succeeds may still corrupt the mapping,
-  so that the version decides. Whether exported descriptors are close-on-exec is not probed, because the library always
-  makes them so.
+  The probe for `peer_after_owner_fails` can find the defect, but cannot exclude it: a grant that succeeds may still
+  corrupt the mapping. If the probe finds nothing, the version decides. Whether exported descriptors are close-on-exec is
+  not probed, because the library always makes them so.
 * \"on\": a probe could crash the process, and the workaround is harmless on a correct runtime.
 * \"with `unmap_keeps_memory`\": worked around if the probe finds that quirk, which a correct runtime does not have. On
   a runtime like ROCm 10, which has only that quirk, the workaround of `memory_returns_with_addresses` is not needed:
