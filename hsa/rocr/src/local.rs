@@ -40,7 +40,7 @@ pub enum SourceError {
     /// The source contains several runtimes.
     #[error(
         "{source_path} contains several runtimes; name the folder of one of them:{}",
-        lines(found)
+        one_per_line(found)
     )]
     Several {
         /// The source.
@@ -75,7 +75,7 @@ fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> SourceError + use<> {
 }
 
 /// Formats each path as a line.
-fn lines(paths: &[PathBuf]) -> String {
+fn one_per_line(paths: &[PathBuf]) -> String {
     paths.iter().map(|path| format!("\n  {}", path.display())).collect()
 }
 
@@ -154,7 +154,7 @@ fn find_runtime(source: &Path, searched: &Path) -> Result<PathBuf, FetchError> {
         return Ok(searched.to_owned());
     }
     let mut found = BTreeSet::new();
-    search(searched, MAX_DEPTH, &mut found).map_err(unreadable(searched))?;
+    add_runtimes(searched, MAX_DEPTH, &mut found).map_err(unreadable(searched))?;
     let mut found: Vec<PathBuf> = found.into_iter().collect();
     match (found.pop(), found.is_empty()) {
         (Some(runtime), true) => Ok(runtime),
@@ -167,12 +167,12 @@ fn find_runtime(source: &Path, searched: &Path) -> Result<PathBuf, FetchError> {
 }
 
 /// Adds the runtimes in a folder and its subfolders; ignores symbolic links.
-fn search(folder: &Path, depth: usize, found: &mut BTreeSet<PathBuf>) -> io::Result<()> {
+fn add_runtimes(folder: &Path, depth: usize, found: &mut BTreeSet<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let kind = entry.file_type()?;
         if kind.is_dir() && depth > 0 {
-            search(&entry.path(), depth - 1, found)?;
+            add_runtimes(&entry.path(), depth - 1, found)?;
         } else if kind.is_file() && entry.file_name().to_string_lossy().starts_with(RUNTIME) {
             found.insert(entry.path());
         }
@@ -264,7 +264,7 @@ fn libraries_to_copy(
     command.arg("--library-path").arg(folders).arg("--list").arg(runtime);
     let output = apt::run(&format!("ld.so --list {}", runtime.display()), "ld.so", command)?;
     let list = String::from_utf8_lossy(&output.stdout);
-    let (found, missing) = parse_list(&list);
+    let (found, missing) = parse_loader_list(&list);
     if !missing.is_empty() {
         let (source_path, runtime) = (source.to_owned(), runtime.to_owned());
         return Err(SourceError::Missing { source_path, runtime, missing }.into());
@@ -275,7 +275,7 @@ fn libraries_to_copy(
 
 /// Parses the dynamic loader's list: lines such as `libelf.so.1 => /lib/libelf.so.1 (0x7f00)`. Returns the
 /// libraries with their files, and the libraries that were not found.
-fn parse_list(list: &str) -> (Vec<(String, PathBuf)>, Vec<String>) {
+fn parse_loader_list(list: &str) -> (Vec<(String, PathBuf)>, Vec<String>) {
     let (mut found, mut missing) = (Vec::new(), Vec::new());
     for (name, file) in list.lines().filter_map(|line| line.trim().split_once(" => ")) {
         // The name can be a path, in `DT_NEEDED` or for the loader itself.
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn list_of_the_loader_is_parsed() {
-        let (found, missing) = parse_list(
+        let (found, missing) = parse_loader_list(
             "\tlinux-vdso.so.1 (0x00007ffd)\n\tlibdrm.so.2 => /a b/libdrm.so.2 (0x00007f00)\n\
              \tlibother.so.1 => not found\n\t/lib64/ld-linux-x86-64.so.2 => /x/ld.so (0x00007f01)\n",
         );

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A folder of releases that contains release 7.2.4, whose libraries the stored releases share.
-struct Folder(tempfile::TempDir);
+struct ReleaseFolder(tempfile::TempDir);
 
-impl Folder {
+impl ReleaseFolder {
     fn new(base: &Installation) -> Self {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         symlink(base.root(), folder.path().join(base.release().version())).unwrap();
@@ -23,7 +23,7 @@ impl Folder {
 }
 
 /// Creates a ROCm folder as in AMD's packages, with the runtime of Debian's package.
-fn rocm(folder: &Path, runtime: &Installation) -> PathBuf {
+fn create_rocm_folder(folder: &Path, runtime: &Installation) -> PathBuf {
     let library = runtime.runtime().canonicalize().unwrap();
     let lib = folder.join("opt/rocm-6.4.3/lib");
     fs::create_dir_all(&lib).unwrap();
@@ -35,7 +35,7 @@ fn rocm(folder: &Path, runtime: &Installation) -> PathBuf {
 }
 
 /// Returns what `rocminfo` prints with a release.
-fn rocminfo(installation: &Installation) -> String {
+fn rocminfo_output(installation: &Installation) -> String {
     let mut command = installation.command("rocminfo");
     Emulation::gpus(1).apply(&mut command).unwrap();
     let output = command.output().unwrap();
@@ -57,8 +57,8 @@ fn release_is_stored_from_each_kind_of_source() {
     let release =
         |release| all.iter().find(|installation| installation.release() == release).unwrap();
     let (older, base) = (release(Release::R6_4_3), release(Release::R7_2_4));
-    let (folder, source) = (Folder::new(base), tempfile::tempdir().unwrap());
-    let opt = rocm(source.path(), older);
+    let (folder, source) = (ReleaseFolder::new(base), tempfile::tempdir().unwrap());
+    let opt = create_rocm_folder(source.path(), older);
     let path = |name: &str| source.path().join(name).to_str().unwrap().to_owned();
     let root = source.path().to_str().unwrap();
     run_tool("tar", &["-czf", &path("rocm.tar.gz"), "-C", root, "opt"]);
@@ -83,7 +83,7 @@ fn release_is_stored_from_each_kind_of_source() {
         let file = installation.runtime().canonicalize().unwrap();
         assert_eq!(file.file_name(), older.runtime().canonicalize().unwrap().file_name());
         assert!(file.starts_with(installation.root().canonicalize().unwrap()));
-        let text = rocminfo(installation);
+        let text = rocminfo_output(installation);
         assert!(text.contains("gfx942") && text.contains("Runtime Ext Version:     1.7"), "{text}");
     }
     let names = Installation::all(folder.0.path());
@@ -96,7 +96,7 @@ fn release_is_stored_from_each_kind_of_source() {
 fn invalid_sources_leave_no_files() {
     let Some(all) = test::installations("invalid_sources_leave_no_files") else { return };
     let base = all.iter().find(|installation| installation.release() == Release::R7_2_4).unwrap();
-    let (folder, source) = (Folder::new(base), tempfile::tempdir().unwrap());
+    let (folder, source) = (ReleaseFolder::new(base), tempfile::tempdir().unwrap());
     let file = |name: &str, contents: &str| {
         let path = source.path().join(name);
         fs::write(&path, contents).unwrap();
@@ -113,7 +113,7 @@ fn invalid_sources_leave_no_files() {
         let error = folder.store(&path, Some("other")).unwrap_err();
         assert!(error.contains(expected), "{error}");
     }
-    let opt = rocm(source.path(), base);
+    let opt = create_rocm_folder(source.path(), base);
     fs::remove_dir_all(opt.join("rocm-6.4.3/.info")).unwrap();
     let error = folder.store(&opt, None).unwrap_err();
     assert!(error.contains("rocr fetch NAME"), "{error}");

@@ -3,7 +3,7 @@
 use hsa_rocr::{Emulation, test};
 
 /// Checks the output of `rocminfo` on each release with `gpus` GPUs.
-fn check_each(name: &str, gpus: u8, check: impl Fn(&str)) {
+fn check_on_each_release(name: &str, gpus: u8, check: impl Fn(&str)) {
     let Some(installations) = test::installations(name) else { return };
     for installation in installations {
         let mut command = installation.command("rocminfo");
@@ -17,29 +17,29 @@ fn check_each(name: &str, gpus: u8, check: impl Fn(&str)) {
 }
 
 /// Counts the lines that start with a text.
-fn count(text: &str, start: &str) -> usize {
+fn count_lines(text: &str, start: &str) -> usize {
     text.lines().filter(|line| line.trim_start().starts_with(start)).count()
 }
 
 #[test]
 fn rocminfo_lists_two_gpus_with_pools() {
-    check_each("rocminfo_lists_two_gpus_with_pools", 2, |text| {
-        assert_eq!(count(text, "Agent "), 3, "{text}");
-        assert_eq!(count(text, "Device Type:             CPU"), 1, "{text}");
-        assert_eq!(count(text, "Device Type:             GPU"), 2, "{text}");
+    check_on_each_release("rocminfo_lists_two_gpus_with_pools", 2, |text| {
+        assert_eq!(count_lines(text, "Agent "), 3, "{text}");
+        assert_eq!(count_lines(text, "Device Type:             CPU"), 1, "{text}");
+        assert_eq!(count_lines(text, "Device Type:             GPU"), 2, "{text}");
         // Each GPU has three pools with memory. The recommended granule of the CPU's pools is a page.
-        assert_eq!(count(text, "Alloc Recommended Granule:2048KB"), 6, "{text}");
-        let cpu_pools = count(text, "Alloc Recommended Granule:4KB");
+        assert_eq!(count_lines(text, "Alloc Recommended Granule:2048KB"), 6, "{text}");
+        let cpu_pools = count_lines(text, "Alloc Recommended Granule:4KB");
         assert!(cpu_pools == 3 || cpu_pools == 4, "{text}");
-        assert_eq!(count(text, "Alloc Granule:           4KB"), 6 + cpu_pools, "{text}");
-        assert_eq!(count(text, "Segment:                 GLOBAL"), 6 + cpu_pools, "{text}");
+        assert_eq!(count_lines(text, "Alloc Granule:           4KB"), 6 + cpu_pools, "{text}");
+        assert_eq!(count_lines(text, "Segment:                 GLOBAL"), 6 + cpu_pools, "{text}");
     });
 }
 
 #[test]
 fn rocminfo_lists_eight_gpus() {
-    check_each("rocminfo_lists_eight_gpus", 8, |text| {
-        assert_eq!(count(text, "Agent "), 9, "{text}");
-        assert_eq!(count(text, "Device Type:             GPU"), 8, "{text}");
+    check_on_each_release("rocminfo_lists_eight_gpus", 8, |text| {
+        assert_eq!(count_lines(text, "Agent "), 9, "{text}");
+        assert_eq!(count_lines(text, "Device Type:             GPU"), 8, "{text}");
     });
 }

@@ -20,16 +20,16 @@ fn temporary_folder() -> TempDir {
     tempfile::tempdir().expect("a temporary folder")
 }
 
-fn names(symbols: &'static [Symbol]) -> impl Iterator<Item = &'static str> {
+fn names_of(symbols: &'static [Symbol]) -> impl Iterator<Item = &'static str> {
     symbols.iter().map(|symbol| symbol.name)
 }
 
-fn required(symbols: &'static [Symbol]) -> impl Iterator<Item = &'static str> {
+fn required_names(symbols: &'static [Symbol]) -> impl Iterator<Item = &'static str> {
     symbols.iter().filter(|symbol| symbol.required).map(|symbol| symbol.name)
 }
 
-fn all() -> impl Iterator<Item = &'static str> {
-    names(Core::SYMBOLS).chain(names(Vmem::SYMBOLS))
+fn all_names() -> impl Iterator<Item = &'static str> {
+    names_of(Core::SYMBOLS).chain(names_of(Vmem::SYMBOLS))
 }
 
 /// Returns the reason of the only attempt. The error's text must contain it with the path.
@@ -97,14 +97,14 @@ fn incomplete_library_error_names_function() {
 #[test]
 fn each_missing_function_is_named() {
     let folder = temporary_folder();
-    for missing in required(Core::SYMBOLS) {
-        let functions = all().filter(|name| *name != missing);
+    for missing in required_names(Core::SYMBOLS) {
+        let functions = all_names().filter(|name| *name != missing);
         let path = stub::build(folder.path().join(missing), functions);
         let reason = only_reason(&load(&path).unwrap_err(), &path);
         assert_eq!(reason, format!("does not export `{missing}`"));
     }
-    for missing in required(Vmem::SYMBOLS) {
-        let functions = all().filter(|name| *name != missing);
+    for missing in required_names(Vmem::SYMBOLS) {
+        let functions = all_names().filter(|name| *name != missing);
         let library = load(&stub::build(folder.path().join(missing), functions)).unwrap();
         assert_eq!(library.table().vmem.unwrap_err(), MissingSymbol(missing));
     }
@@ -113,7 +113,7 @@ fn each_missing_function_is_named() {
 #[test]
 fn runtime_without_virtual_memory_loads() {
     let folder = temporary_folder();
-    let path = stub::build(folder.path().join("old.so"), names(Core::SYMBOLS));
+    let path = stub::build(folder.path().join("old.so"), names_of(Core::SYMBOLS));
     let library = load(&path).unwrap();
     assert_eq!(
         library.table().vmem.unwrap_err(),
@@ -127,9 +127,9 @@ fn runtime_without_virtual_memory_loads() {
 #[test]
 fn optional_functions_may_be_missing() {
     let folder = temporary_folder();
-    let few = required(Core::SYMBOLS).chain(required(Vmem::SYMBOLS));
+    let few = required_names(Core::SYMBOLS).chain(required_names(Vmem::SYMBOLS));
     for (name, functions, present) in
-        [("few.so", few.collect::<Vec<_>>(), false), ("all.so", all().collect(), true)]
+        [("few.so", few.collect::<Vec<_>>(), false), ("all.so", all_names().collect(), true)]
     {
         let library = load(&stub::build(folder.path().join(name), functions)).unwrap();
         let table = library.table();
@@ -144,7 +144,7 @@ fn optional_functions_may_be_missing() {
 fn two_runtimes_load_side_by_side() {
     let folder = temporary_folder();
     let [first, second] = ["first.so", "second.so"]
-        .map(|name| load(&stub::build(folder.path().join(name), all())).unwrap());
+        .map(|name| load(&stub::build(folder.path().join(name), all_names())).unwrap());
     assert_eq!(first.path(), folder.path().join("first.so"));
     assert_eq!(second.path(), folder.path().join("second.so"));
     assert!(!std::ptr::fn_addr_eq(first.table().core.hsa_init, second.table().core.hsa_init));
@@ -153,7 +153,7 @@ fn two_runtimes_load_side_by_side() {
 #[test]
 fn path_follows_symbolic_links() {
     let folder = temporary_folder();
-    let real = stub::build(folder.path().join("libhsa-runtime64.so.1.2.3"), all());
+    let real = stub::build(folder.path().join("libhsa-runtime64.so.1.2.3"), all_names());
     let link = folder.path().join(FILE_NAME);
     std::os::unix::fs::symlink("libhsa-runtime64.so.1.2.3", &link).unwrap();
     let library = load(&link).unwrap();
@@ -212,8 +212,8 @@ fn linker_path(folder: &Path) -> OsString {
 #[test]
 fn runtime_variable_has_priority() {
     let folder = temporary_folder();
-    let named = stub::build(folder.path().join("named.so"), all());
-    let rocm = stub::build(folder.path().join("rocm/lib").join(FILE_NAME), all());
+    let named = stub::build(folder.path().join("named.so"), all_names());
+    let rocm = stub::build(folder.path().join("rocm/lib").join(FILE_NAME), all_names());
     let output = run_usual_search(&[
         (RUNTIME_VARIABLE, named.as_os_str()),
         (ROCM_VARIABLE, folder.path().join("rocm").as_os_str()),
@@ -226,7 +226,7 @@ fn runtime_variable_has_priority() {
 fn runtime_variable_has_no_fallback() {
     let folder = temporary_folder();
     let absent = folder.path().join("absent.so");
-    let rocm = stub::build(folder.path().join("rocm/lib").join(FILE_NAME), all());
+    let rocm = stub::build(folder.path().join("rocm/lib").join(FILE_NAME), all_names());
     let output = run_usual_search(&[
         (RUNTIME_VARIABLE, absent.as_os_str()),
         (ROCM_VARIABLE, folder.path().join("rocm").as_os_str()),
@@ -239,8 +239,8 @@ fn runtime_variable_has_no_fallback() {
 #[test]
 fn rocm_path_precedes_the_linker() {
     let folder = temporary_folder();
-    let rocm = stub::build(folder.path().join("rocm/lib").join(FILE_NAME), all());
-    let linker = stub::build(folder.path().join("linker").join(FILE_NAME), all());
+    let rocm = stub::build(folder.path().join("rocm/lib").join(FILE_NAME), all_names());
+    let linker = stub::build(folder.path().join("linker").join(FILE_NAME), all_names());
     let output = run_usual_search(&[
         (RUNTIME_VARIABLE, OsStr::new("")),
         (ROCM_VARIABLE, folder.path().join("rocm").as_os_str()),
@@ -253,8 +253,8 @@ fn rocm_path_precedes_the_linker() {
 fn loaded_library_precedes_other_folders() {
     let folder = temporary_folder();
     let preloaded =
-        stub::build_named(folder.path().join("wheel/libhsa-runtime64.so.1.15.0"), all());
-    let rocm = stub::build(folder.path().join("rocm/lib").join(FILE_NAME), all());
+        stub::build_named(folder.path().join("wheel/libhsa-runtime64.so.1.15.0"), all_names());
+    let rocm = stub::build(folder.path().join("rocm/lib").join(FILE_NAME), all_names());
     let (rocm_folder, linker) = (folder.path().join("rocm"), linker_path(stub::folder(&rocm)));
     let variables = [
         ("LD_PRELOAD", preloaded.as_os_str()),
@@ -274,7 +274,7 @@ fn loaded_library_precedes_other_folders() {
 fn loaded_library_that_is_no_runtime_is_skipped() {
     let folder = temporary_folder();
     let preloaded = stub::build_named(folder.path().join("other.so"), ["hsa_init"]);
-    let rocm = stub::build(folder.path().join("rocm/lib").join(FILE_NAME), all());
+    let rocm = stub::build(folder.path().join("rocm/lib").join(FILE_NAME), all_names());
     let output = run_usual_search(&[
         ("LD_PRELOAD", preloaded.as_os_str()),
         (ROCM_VARIABLE, folder.path().join("rocm").as_os_str()),
@@ -286,7 +286,7 @@ fn loaded_library_that_is_no_runtime_is_skipped() {
 fn rejected_library_does_not_hide_others() {
     let folder = temporary_folder();
     stub::build_named(folder.path().join("rocm/lib").join(FILE_NAME), ["hsa_init"]);
-    let linker = stub::build(folder.path().join("linker").join(FILE_NAME), all());
+    let linker = stub::build(folder.path().join("linker").join(FILE_NAME), all_names());
     let output = run_usual_search(&[
         (ROCM_VARIABLE, folder.path().join("rocm").as_os_str()),
         ("LD_LIBRARY_PATH", &linker_path(stub::folder(&linker))),
@@ -299,8 +299,8 @@ fn loaded_libraries_are_listed() {
     let folder = temporary_folder();
     let paths = ["first.so", "second.so"].map(|name| folder.path().join(name));
     let [first, second] =
-        paths.each_ref().map(|path| load(&stub::build(path.clone(), all())).unwrap());
-    stub::build(folder.path().join("not-loaded.so"), all());
+        paths.each_ref().map(|path| load(&stub::build(path.clone(), all_names())).unwrap());
+    stub::build(folder.path().join("not-loaded.so"), all_names());
     let error = load(&folder.path().join("absent.so")).unwrap_err();
     for library in [first, second] {
         let is_library = |it: &&hsa_sys::LoadedLibrary| it.path == library.path();
@@ -321,7 +321,7 @@ fn loaded_libraries_are_listed() {
 #[test]
 fn path_of_a_library_from_the_linker_is_absolute() {
     let folder = temporary_folder();
-    let linker = stub::build(folder.path().join(FILE_NAME), all());
+    let linker = stub::build(folder.path().join(FILE_NAME), all_names());
     let output = run_usual_search(&[("LD_LIBRARY_PATH", &linker_path(folder.path()))]);
     assert!(output.contains(&loaded_line(&linker)), "{output}");
 }
