@@ -100,7 +100,7 @@ fn pages_one_by_one(bencher: Bencher, gib: usize) {
     );
 }
 
-/// Maps the same number of pages of 2 MiB in one call.
+/// Maps pages of 2 MiB at the end of a buffer of `gib` GiB, all in one call.
 #[divan::bench(args = SIZES_IN_GIB, sample_size = 1, sample_count = 100, counters = [ItemsCount::new(MEASURED_PAGES)])]
 fn pages_in_one_call(bencher: Bencher, gib: usize) {
     let buffer = buffer(gib);
@@ -109,7 +109,7 @@ fn pages_in_one_call(bencher: Bencher, gib: usize) {
         .bench_local_values(|()| buffer.borrow_mut().grow(MEASURED_PAGES * PAGE_SIZE).unwrap());
 }
 
-/// Removes 64 pages from the end of a buffer of `gib` GiB.
+/// Removes pages of 2 MiB from the end of a buffer of `gib` GiB, all in one call.
 #[divan::bench(args = SIZES_IN_GIB, sample_size = 1, sample_count = 100, counters = [ItemsCount::new(MEASURED_PAGES)])]
 fn remove_pages(bencher: Bencher, gib: usize) {
     let buffer = buffer(gib);

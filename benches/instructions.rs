@@ -36,7 +36,7 @@ struct Workload {
     calls: usize,
 }
 
-/// Runs the counted code. Not inlined, because callgrind finds it by name.
+/// Runs the counted code. Not inlined, because callgrind finds the function by its name.
 #[inline(never)]
 fn measured(calls: &mut dyn FnMut() -> Result<(), Error>) -> Result<(), Error> {
     calls()

@@ -146,7 +146,7 @@ impl Opener for VmmOpener<'_> {
     fn open(&mut self) -> Result<(), BenchError> {
         let runtime = match self.backend {
             Backend::Simulated(text) => Runtime::simulated(parse_config(text)?)?,
-            // SAFETY: the creator of the `LibraryFile` promises that it is sound to load.
+            // SAFETY: the creator of the `LibraryFile` promises that the file is sound to load.
             Backend::Loaded(file) => unsafe { Runtime::load_from(file.path())? },
         };
         self.open = Some(Vmm::open(&runtime)?);

@@ -23,7 +23,7 @@ pub enum Operation {
     /// Retains the handle of one of the live mappings. The reference is dropped outside the
     /// measurement.
     Retain,
-    /// Queries the properties of a handle; at the raw level, its pool.
+    /// Queries the properties of a handle. At the raw level, queries its pool and memory type.
     Properties,
     /// Exports a descriptor, which is closed outside the measurement.
     Export,

@@ -94,7 +94,7 @@ impl Line {
         self.bytes.push(b'"');
     }
 
-    /// Writes a list. `write` writes each value, with one of the functions below.
+    /// Writes a list. `write` writes each value with a function whose name ends with `_item`.
     pub(crate) fn list<T>(
         &mut self,
         key: &str,

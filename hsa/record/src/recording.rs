@@ -10,9 +10,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
 
-/// The variable with the file to write.
+/// The environment variable that names the file to write.
 const FILE: &str = "HSA_VMM_RECORD";
-/// The variable that requests call stacks.
+/// The environment variable that requests call stacks.
 const STACKS: &str = "HSA_VMM_RECORD_STACKS";
 /// The file's descriptor has at least this number, if the limit permits: programs expect small numbers for their
 /// own files.

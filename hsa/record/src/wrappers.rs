@@ -13,8 +13,8 @@ use hsa_sys::*;
 /// The maximum number of elements of an array that are recorded.
 const MAX_ELEMENTS: usize = 1024;
 
-/// Defines the wrappers: the table of a function, its name and parameters, and how its arguments and results are
-/// written. `$done` is whether the call succeeded: only then are its results valid.
+/// Defines the wrappers. An entry has the table of a function, the function's name and parameters, and a block that
+/// writes its arguments and results. `$done` is whether the call succeeded: only then are the results valid.
 macro_rules! wrappers {
     ($($table:ident $name:ident($($parameter:ident: $type:ty),*) |$line:ident, $done:ident| $write:block)*) => {
         /// The runtime's functions.

@@ -302,7 +302,7 @@ fn mirror() -> Result<String, AptError> {
     debian_mirror(&sites).map(str::to_owned).ok_or(AptError::NoMirror)
 }
 
-/// Returns the first site with Debian's archive; skips its security updates.
+/// Returns the first site with Debian's archive; skips sites with its security updates.
 fn debian_mirror(sites: &str) -> Option<&str> {
     sites.lines().map(str::trim).find(|site| site.trim_end_matches('/').ends_with("/debian"))
 }

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// The number of interpreters in a chain that the kernel follows.
+/// The maximum number of interpreters in a chain that the kernel follows.
 const MAX_INTERPRETERS: usize = 5;
 /// The set-user-ID and set-group-ID bits of a file's mode.
 const SET_USER: u32 = 0o4000;

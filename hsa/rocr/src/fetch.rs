@@ -78,7 +78,7 @@ impl From<NotInstalled> for FetchError {
 ///
 /// Each release is stored atomically in `folder/VERSION`. Nothing outside of the folder is changed,
 /// and root is not needed. Existing releases are kept. If several processes fetch at once, one
-/// fetches and the others wait. `report` is called with each step.
+/// fetches and the others wait. Calls `report` with a description of each step.
 ///
 /// The mirror is `HSA_VMM_MIRROR`, if set, or else the mirror in the machine's package sources. `apt-get`
 /// checks signatures and checksums against the keys of the package `debian-archive-keyring`.

@@ -102,7 +102,7 @@ impl Installation {
         list.lines().map(str::to_owned).collect()
     }
 
-    /// Returns whether a package is complete.
+    /// Returns whether the release contains a complete package of this name.
     pub(crate) fn has_package(&self, package: &str) -> bool {
         self.packages().iter().any(|line| line.split(' ').next() == Some(package))
     }

@@ -15,7 +15,7 @@ const OBJECT: Object = Object {
     variable: "HSA_VMM_RECORDER",
 };
 
-/// The variable in which AMD's runtime finds its tools.
+/// The environment variable that names the tools of AMD's runtime.
 const TOOLS: &str = "HSA_TOOLS_LIB";
 
 /// A recording of the virtual memory calls of a program, through the interface of AMD's runtime for tools.
@@ -35,7 +35,7 @@ impl Recording {
         Self { file: file.into(), stacks: false }
     }
 
-    /// Records the call stack of each call.
+    /// Sets whether the call stack of each call is recorded.
     #[must_use]
     pub fn stacks(mut self, stacks: bool) -> Self {
         self.stacks = stacks;

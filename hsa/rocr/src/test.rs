@@ -5,7 +5,7 @@
 //! #[test]
 //! fn reserves_a_page() {
 //!     test::on_each_release("reserves_a_page", &Emulation::gpus(2), |fixture| {
-//!         // Runs once for each release, in a process with AMD's runtime and two GPUs.
+//!         // Runs once for each selected release, in a process with AMD's runtime and two GPUs.
 //!         assert!(fixture.runtime().exists());
 //!     });
 //! }
@@ -37,7 +37,7 @@ use std::sync::{Condvar, Mutex, Once, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// The variable with the release, set in the processes that tests start.
+/// The environment variable that names the release, set in the processes that tests start.
 const RELEASE_VARIABLE: &str = "HSA_ROCR_TEST_INSIDE";
 /// The prefix of reports from such a process.
 const REPORT_PREFIX: &str = "REPORT ";
@@ -229,7 +229,7 @@ impl Drop for Permit {
 }
 
 /// Prints a line to standard error, even if the test passes. In a process that a test has started,
-/// marks the line, which the test then prints.
+/// marks the line with a prefix; the test then prints the line.
 pub fn report(line: &str) {
     let prefix = if env::var_os(RELEASE_VARIABLE).is_some() { REPORT_PREFIX } else { "" };
     // Not `eprintln!`, whose output the test harness captures. A single write, because tests run in

@@ -43,7 +43,7 @@ pub fn variable(name: &str) -> Option<OsString> {
 pub enum Origin {
     /// The program named the file.
     Program,
-    /// The environment variable `HSA_VMM_RUNTIME` names it.
+    /// The environment variable `HSA_VMM_RUNTIME` names the file.
     Variable,
     /// The process had loaded a library of this name already.
     Loaded,
@@ -262,7 +262,7 @@ impl Library {
         // that library for every later candidate without a folder, because it compares only names.
         let candidate = open(0)?;
         // SAFETY: the addresses are those of an HSA runtime, as the caller promises. They stay valid,
-        // because the library is never unloaded if this succeeds.
+        // because the library is never unloaded if loading the table succeeds.
         let table = unsafe { Table::load(&mut |name| symbol(&candidate, name)) }
             .map_err(|MissingSymbol(name)| format!("does not export `{name}`"))?;
         // Keeps the accepted library loaded. libloading does not define the flag.
