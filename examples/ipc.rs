@@ -73,7 +73,7 @@ fn import() -> anyhow::Result<()> {
     std::io::stdin().read_exact(&mut bytes)?;
     let handle = IpcHandle::from_bytes(&bytes);
     let runtime = runtime()?;
-    // The opened memory starts at the address whose handle was exported. Dropping it closes the memory.
+    // The opened memory starts at the address whose handle was exported. Dropping `memory` closes it.
     let memory = OpenedMemory::open(&Ipc::open(&runtime)?, &handle)?;
     let mut text = [0; 14];
     memory.read(0, &mut text)?;

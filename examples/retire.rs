@@ -1,4 +1,4 @@
-//! Gives memory back while an agent still reads it: a retire queue unmaps it when the agent's signal fires.
+//! Gives back memory that an agent still reads: a retire queue unmaps the memory when the agent's signal fires.
 //!
 //! ```sh
 //! cargo run --example retire                                      # on the simulation

@@ -34,11 +34,11 @@ enum FileKind<'a> {
 const FILE: &str = "libhsa-runtime64.so.1";
 
 fuzz_target!(|input: Input| {
-    let folder = folder();
+    let folder = create_folder();
     let library = folder.join("lib").join(FILE);
     create_file(&library, &input.file);
-    let runtime = input.runtime.map(|text| inside(&folder, text));
-    let rocm = input.rocm.map(|text| inside(&folder, text));
+    let runtime = input.runtime.map(|text| path_inside(&folder, text));
+    let rocm = input.rocm.map(|text| path_inside(&folder, text));
     set_variable("HSA_VMM_RUNTIME", runtime.as_ref().map(|path| path.as_os_str()));
     set_variable("ROCM_PATH", rocm.as_ref().map(|path| path.as_os_str()));
     let simulation = input.simulation.map(|text| text.replace('\0', "0"));
@@ -68,7 +68,7 @@ fuzz_target!(|input: Input| {
 });
 
 /// Creates a folder that only this process uses.
-fn folder() -> PathBuf {
+fn create_folder() -> PathBuf {
     let folder = env::temp_dir().join(format!("hsa-vmm-fuzz-loader-{}", std::process::id()));
     fs::create_dir_all(folder.join("lib")).expect("the folder can be created");
     folder
@@ -76,7 +76,7 @@ fn folder() -> PathBuf {
 
 /// Returns a path with these bytes inside the folder. A leading `!` selects the library's path, and a leading `~` the
 /// folder. Returns a name without a slash unchanged.
-fn inside(folder: &Path, text: &[u8]) -> PathBuf {
+fn path_inside(folder: &Path, text: &[u8]) -> PathBuf {
     let text: Vec<_> = text.iter().map(|&byte| if byte == 0 { b'0' } else { byte }).collect();
     if text.starts_with(b"!") {
         return folder.join("lib").join(FILE);

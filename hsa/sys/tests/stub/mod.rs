@@ -4,7 +4,7 @@ use crate::compiler;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-/// The result of all functions of a stub.
+/// The value that all functions of a stub return.
 pub const RESULT: u32 = 4711;
 
 /// Builds the shared library `file`, which exports exactly these functions.
