@@ -153,7 +153,7 @@ mod tests {
         let injector = rules(&[
             (Some("MAP"), Calls { first: 1, last: 2 }, Effect::Fail(5)),
             (Some("MAP"), second_and_third, Effect::Fail(7)),
-            (Some("FREE"), Calls::from(2), Effect::Misbehave(FaultKind::Leak)),
+            (Some("FREE"), Calls::starting_at(2), Effect::Misbehave(FaultKind::Leak)),
             (None, Calls::single(7), Effect::Misbehave(FaultKind::Lost)),
         ]);
         let maps = [(); 4].map(|()| injector.count_call("MAP").apply());
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn rule_for_call_applies_to_its_operations() {
-        let rule = |call, code| (Some(call), Calls::from(2), Effect::Fail(code));
+        let rule = |call, code| (Some(call), Calls::starting_at(2), Effect::Fail(code));
         let injector = rules(&[rule("VA.MAP", 1), rule("VA", 2)]);
         let calls = ["VA.MAP", "VA.UNMAP", "VAST", "VA.MAP"];
         let results = calls.map(|call| injector.count_call(call).apply());
@@ -182,8 +182,8 @@ mod tests {
         let fail = Effect::Fail(5);
         let injector = rules(&[
             (Some("FREE"), Calls::ALL, fail),
-            (Some("MAP"), Calls::from(2), fail),
-            (Some("MAP"), Calls::from(2), Effect::Fail(6)),
+            (Some("MAP"), Calls::starting_at(2), fail),
+            (Some("MAP"), Calls::starting_at(2), Effect::Fail(6)),
         ]);
         let reported = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
         let list = reported.clone();
@@ -203,7 +203,7 @@ mod tests {
         let delay = |micros| Effect::Delay(Duration::from_micros(micros));
         let injector = rules(&[
             (Some("MAP"), Calls::single(2), delay(20_000)),
-            (None, Calls::from(2), delay(5)),
+            (None, Calls::starting_at(2), delay(5)),
         ]);
         let delays = [0, 20_005, 5].map(Duration::from_micros);
         assert_eq!([(); 3].map(|()| injector.count_call("MAP").delay), delays);

@@ -23,7 +23,8 @@ pub struct Rule<C> {
     pub effect: Effect<C>,
 }
 
-/// A range of calls of one name, both ends included, counted from 1.
+/// The numbers of the affected calls: from `first` to `last`, both included. The first call of a name has the
+/// number 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Calls {
     /// The first call.
@@ -34,7 +35,7 @@ pub struct Calls {
 
 impl Calls {
     /// Every call.
-    pub const ALL: Self = Self::from(1);
+    pub const ALL: Self = Self::starting_at(1);
 
     /// A single call.
     #[must_use]
@@ -42,9 +43,9 @@ impl Calls {
         Self { first: number, last: number }
     }
 
-    /// A call and all that follow.
+    /// A call and all later calls.
     #[must_use]
-    pub const fn from(first: u64) -> Self {
+    pub const fn starting_at(first: u64) -> Self {
         Self { first, last: u64::MAX }
     }
 
@@ -133,7 +134,7 @@ impl<C> Rule<C> {
         let (call, occurrences) = match calls.split_once('#') {
             Some((call, occurrences)) => {
                 let occurrences = Calls::parse(occurrences);
-                (call, occurrences.ok_or("calls are counted from 1: CALL#3, CALL#3-5 or CALL#3-")?)
+                (call, occurrences.ok_or("invalid numbers of calls: expected CALL#3, CALL#3-5 or CALL#3-, counted from 1")?)
             }
             None => (calls, Calls::ALL),
         };
@@ -252,7 +253,7 @@ mod tests {
                 Calls::ALL,
                 Effect::Misbehave(FaultKind::Late(Duration::from_secs(1))),
             )
-            .with_rule(None, Calls::from(7), Effect::Misbehave(FaultKind::Hang))
+            .with_rule(None, Calls::starting_at(7), Effect::Misbehave(FaultKind::Hang))
             .with_rule(Some("COPY"), Calls::ALL, Effect::Misbehave(FaultKind::Crash));
         assert_eq!(plan, expected);
         let written = "MAP=12;MAP#3=5000us;FREE#2-4=leak;MAP=late:1000000us;*#7-=hang;COPY=crash";

@@ -6,7 +6,7 @@
 //! its scripts and its child processes therefore need no wrapper, and `/proc/self/exe` is the program.
 //!
 //! The other loader finds its libraries through `LD_LIBRARY_PATH`, which takes the place of `LD_AUDIT` in the
-//! environment. [`start`] restores `LD_AUDIT` before the program reads the environment.
+//! environment. [`record_stack`] restores `LD_AUDIT` before the program reads the environment.
 
 use crate::errno::{EINVAL, Errno, Result};
 use crate::log::print_error;
@@ -32,7 +32,11 @@ static ENVIRONMENT: AtomicPtr<*mut c_char> = AtomicPtr::new(std::ptr::null_mut()
 static ARGUMENTS: AtomicPtr<*mut c_char> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Records where the arguments and the environment are. Restores `LD_AUDIT` if [`la_version`] has replaced it.
-extern "C" fn start(_count: c_int, arguments: *mut *mut c_char, variables: *mut *mut c_char) {
+extern "C" fn record_stack(
+    _count: c_int,
+    arguments: *mut *mut c_char,
+    variables: *mut *mut c_char,
+) {
     ARGUMENTS.store(arguments, Ordering::Relaxed);
     ENVIRONMENT.store(variables, Ordering::Relaxed);
     let Some(libraries) = environment::variable(VARIABLE).and_then(|it| library_path(&it)) else {
@@ -52,7 +56,7 @@ extern "C" fn start(_count: c_int, arguments: *mut *mut c_char, variables: *mut 
 /// The dynamic loader calls this before the program starts, and before [`la_version`].
 #[used]
 #[unsafe(link_section = ".init_array")]
-static START: extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char) = start;
+static RECORD_STACK: extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char) = record_stack;
 
 /// Enters the loader that `HSA_KFD_LOADER` names. Returns 0, which means that this object audits nothing, if
 /// the variable is not set or the program was started as an argument of a loader.
@@ -94,7 +98,7 @@ fn own_file() -> Option<&'static CStr> {
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
     // SAFETY: the address is this object's, the struct is writable. The loader keeps the name.
     unsafe {
-        let found = libc::dladdr((&raw const START).cast(), &raw mut info) != 0;
+        let found = libc::dladdr((&raw const RECORD_STACK).cast(), &raw mut info) != 0;
         (found && !info.dli_fname.is_null()).then(|| CStr::from_ptr(info.dli_fname))
     }
 }

@@ -3,7 +3,7 @@
 mod fixture;
 mod kernel;
 
-use fixture::{rerun, run_preloaded};
+use fixture::{is_child, rerun, run_preloaded};
 use kernel::{Gpu, MAP, PUBLIC, Result, UNMAP, VRAM, call, close, mmap, page_tables};
 use libc::{EINVAL, ENOENT};
 use std::os::unix::process::ExitStatusExt;
@@ -161,14 +161,14 @@ fn size_faults_change_reported_sizes() {
 /// Runs a test in a process with a planned fault of `AVAILABLE_MEMORY`. Returns the signal that ended the process.
 fn ending_signal(name: &str, effect: &str) -> Option<i32> {
     let plan = format!("AVAILABLE_MEMORY={effect}");
-    let output = rerun(name, &[("HSA_KFD_FAULTS", &plan), ("INSIDE", "1")]);
+    let output = rerun(name, &[("HSA_KFD_FAULTS", &plan)]);
     output.status.signal()
 }
 
 #[test]
 fn crash_and_hang_faults_end_the_process() {
     let name = "crash_and_hang_faults_end_the_process";
-    if std::env::var_os("INSIDE").is_some() {
+    if is_child() {
         // SAFETY: kills this process after one second.
         unsafe { libc::alarm(1) };
         Gpu::open().available();

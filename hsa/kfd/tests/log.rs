@@ -26,7 +26,7 @@ fn log_of(name: &str, faults: &str, body: impl FnOnce()) -> Option<String> {
     Some(text)
 }
 
-/// Such a call has a line of its own, as in `strace`, so that the log shows which call hangs or crashes.
+/// A call that does not return has a line of its own, as in `strace`. The log then shows which call hangs or crashes.
 #[test]
 fn call_that_does_not_return_is_logged() {
     let name = "call_that_does_not_return_is_logged";

@@ -83,7 +83,8 @@ macro_rules! thunks {
         status { $($name:ident($($argument:ident: $type:ty),*) => $body:path;)* }
         value { $($vname:ident($($vargument:ident: $vtype:ty),*) -> $result:ty => $vbody:path;)* }
     ) => {
-        /// A function of the ABI, as an index into [`names`], or [`Simulation::replace_entries`].
+        /// A function of the ABI, as an index into [`names`]. `hsa_sim_replace_entries` stands for
+        /// [`Simulation::replace_entries`].
         ///
         /// [`Simulation::replace_entries`]: crate::Simulation::replace_entries
         #[allow(non_camel_case_types)]

@@ -86,7 +86,7 @@ impl Instance {
             if let Some(before) = before {
                 grant.extent = before.extent;
                 mapping.grants.retain(|other| other.agent != agent);
-                self.remove_access(state, start, agent, before.permission)?;
+                self.revoke_access(state, start, agent, before.permission)?;
             }
             if permission == HSA_ACCESS_PERMISSION_NONE && self.behaviour.permissions_are_exact() {
                 continue;
@@ -94,17 +94,17 @@ impl Instance {
             self.grant_access(state, start, grant, before.is_some())?;
             mapping_mut(state, start)?.grants.push(grant);
             if before.is_some() && unnamed == UnnamedAgents::DroppedOnChange {
-                self.drop_unnamed(state, start, requests)?;
+                self.revoke_unnamed(state, start, requests)?;
             }
         }
         if unnamed == UnnamedAgents::Dropped {
-            self.drop_unnamed(state, start, requests)?;
+            self.revoke_unnamed(state, start, requests)?;
         }
         Ok(())
     }
 
     /// Revokes the access of agents that the requests do not name.
-    fn drop_unnamed(
+    fn revoke_unnamed(
         &self,
         state: &mut State,
         start: usize,
@@ -115,12 +115,12 @@ impl Instance {
         let (kept, dropped) = grants.drain(..).partition(|grant| named(grant.agent));
         *grants = kept;
         let dropped: Vec<Grant> = dropped;
-        self.remove_all(state, start, dropped)
+        self.revoke_grants(state, start, dropped)
     }
 
-    /// Revokes the access of agents that were removed from a mapping's list. After a failure, adds
-    /// the agent to the list again and continues.
-    pub(crate) fn remove_all(
+    /// Revokes the access of agents whose grants were removed from a mapping's `grants`. After a failure, adds
+    /// the grant to `grants` again and continues.
+    pub(crate) fn revoke_grants(
         &self,
         state: &mut State,
         start: usize,
@@ -128,7 +128,7 @@ impl Instance {
     ) -> HsaResult {
         let mut result = Ok(());
         for grant in grants {
-            let removed = self.remove_access(state, start, grant.agent, grant.permission);
+            let removed = self.revoke_access(state, start, grant.agent, grant.permission);
             if removed.is_err() {
                 mapping_mut(state, start)?.grants.push(grant);
             }
@@ -137,7 +137,7 @@ impl Instance {
         result
     }
 
-    /// Adds an agent's access to a mapping. `changed`: whether the agent had another
+    /// Grants an agent access to a mapping. `changed`: whether the agent had another
     /// permission before.
     fn grant_access(
         &self,
@@ -170,7 +170,7 @@ impl Instance {
                 if !changed && self.behaviour.grant_needs_descriptor() && !has_spare_descriptor() {
                     if self.behaviour.grant_without_descriptor_aborts() {
                         eprintln!(
-                            "hsa-sim: no free descriptor to grant a GPU access; AMD aborts too"
+                            "hsa-sim: cannot grant a GPU access: no free file descriptor; AMD's runtime aborts, too"
                         );
                         std::process::abort();
                     }
@@ -188,8 +188,8 @@ impl Instance {
             Agent::Cpu(_) => {
                 let extent = extent.next_multiple_of(PAGE);
                 let permission = self.applied_permission(permission);
-                let from = (&memory, offset + shift);
-                self.map_for_cpu(start, self.affected_size(extent), permission, from)?;
+                let location = (&memory, offset + shift);
+                self.map_for_cpu(start, self.affected_size(extent), permission, location)?;
                 if let Some(reservation) = state.reservations.get_mut(&reservation) {
                     reservation.holes.remove(start..start + extent);
                 }
@@ -235,8 +235,8 @@ impl Instance {
         mapped.map_err(|_| HSA_STATUS_ERROR)
     }
 
-    /// Revokes an agent's access to a mapping. The caller updates the list of permissions.
-    pub(crate) fn remove_access(
+    /// Revokes an agent's access to a mapping. The caller updates the mapping's `grants`.
+    pub(crate) fn revoke_access(
         &self,
         state: &mut State,
         start: usize,

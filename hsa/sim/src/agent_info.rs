@@ -24,10 +24,10 @@ const QUEUES: u32 = 128;
 /// The largest number of work-items in a workgroup, also in each dimension.
 const WORKGROUP: u16 = 1024;
 const FBARRIERS: u32 = 32;
-/// The frequency of a GPU's clock counter.
+/// The frequency of a GPU's clock counter in Hz.
 const GPU_FREQUENCY: u64 = 100_000_000;
 const WATCH_POINTS: u32 = 4;
-/// The scratch memory that one compute die can use.
+/// The bytes of scratch memory that one compute die can use.
 const SCRATCH: u64 = 4 << 30;
 /// The length of the texts in the attributes, with the terminating zero.
 const TEXT: usize = 64;
@@ -72,7 +72,7 @@ fn common(instance: &Instance, agent: Agent, attribute: hsa_agent_info_t) -> Hsa
             let is_gpu = matches!(agent, Agent::Gpu(_));
             extensions(is_gpu && instance.behaviour.supports_loader()).into()
         }
-        // AMD's 6.1.2, 6.4.3 and 7.2.4 reject it, although their header names it.
+        // AMD's 6.1.2, 6.4.3 and 7.2.4 reject this attribute, although their header names it.
         HSA_EXT_AGENT_INFO_IMAGE_LINEAR_ROW_PITCH_ALIGNMENT
             if instance.behaviour.has_row_pitch_alignment() =>
         {

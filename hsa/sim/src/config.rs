@@ -111,12 +111,12 @@ pub struct Config {
     /// The minor number that the runtime reports instead of [`extension_minor`](Self::extension_minor), to
     /// test programs that rely on it. `None` by default.
     pub false_extension: Option<u16>,
-    /// The build that the runtime reports instead of its own, to test programs that rely on it; it reports none if
-    /// this is the empty text. `None` by default.
+    /// The build that the runtime reports instead of its own, to test programs that rely on it. If the text is empty,
+    /// the runtime reports no build. `None` by default.
     pub false_build: Option<String>,
     /// Whether GPUs are linked by a fabric to which handles can be exported. Only generation D supports this.
     pub fabric: bool,
-    /// The granule of memory: 4 KiB or 2 MiB.
+    /// The granule of video memory: a power of two from 4 KiB to 1 GiB.
     pub granule: u64,
     /// The granule that is recommended for video memory.
     pub recommended_granule: u64,
@@ -197,7 +197,7 @@ impl Config {
         Self::with_agents(vec![Cpu::ryzen()], vec![Gpu::radeon()])
     }
 
-    /// Returns an MI300A: CPU and GPU in one package with one memory.
+    /// Returns an MI300A: a CPU and a GPU in one package.
     #[must_use]
     pub fn apu() -> Self {
         Self::with_agents(vec![Cpu::mi300a()], vec![Gpu::mi300a()])

@@ -31,14 +31,14 @@ pub enum ConfigError {
     },
     /// An extension version that no release of the requested generation has.
     #[error(
-        "`extension={value}` is a version of generation {has}, not of generation {generation}: use `era={has}`, or \
+        "`extension={value}` is a version of generation {matching}, not of generation {generation}: use `era={matching}`, or \
          omit `era`"
     )]
     Extension {
         /// The requested version.
         value: String,
         /// The generation that has this version.
-        has: Generation,
+        matching: Generation,
         /// The requested generation.
         generation: Generation,
     },
@@ -91,7 +91,7 @@ impl FromStr for Config {
                 (word, None) => return Err(unknown(word)),
             }
         }
-        // Apply first the settings on which others depend.
+        // The settings on which others depend are applied first.
         settings.sort_by_key(|(setting, _)| match *setting {
             "gpus" | "cpus" => 0,
             "era" | "generation" => 1,
@@ -105,7 +105,7 @@ impl FromStr for Config {
             if setting == "extension" && generation_is_set && config.generation != generation {
                 return Err(ConfigError::Extension {
                     value: value.into(),
-                    has: config.generation,
+                    matching: config.generation,
                     generation,
                 });
             }

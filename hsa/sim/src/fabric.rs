@@ -1,8 +1,8 @@
 //! Fabric handles: physical memory that is exported and imported by a number of 16 bytes.
 //!
-//! A fabric handle contains a process id, a descriptor number and the memory's token, and is opened as an IPC
-//! handle is. The simulated fabric ends at the machine. A fabric handle keeps no memory alive, as with real
-//! fabrics.
+//! A fabric handle contains a process id, a descriptor number and the memory's token. An import opens this descriptor
+//! as for an IPC handle (`ipc`). The simulated fabric connects only the processes of one machine. A fabric handle keeps
+//! no memory alive, as with real fabrics.
 
 use crate::handles::{Content, Handle};
 use crate::instance::Instance;
@@ -43,7 +43,7 @@ pub(crate) unsafe fn export(
     bytes[..4].copy_from_slice(&std::process::id().to_ne_bytes());
     bytes[4..8].copy_from_slice(&(descriptor as u32).to_ne_bytes());
     bytes[8..].copy_from_slice(&memory.token.to_ne_bytes());
-    state.exports.remember(&memory);
+    state.shared_memory.remember(&memory);
     // SAFETY: not null, and the caller promises the rest.
     unsafe { fabric.write_unaligned(hsa_fabric_handle_t { handle: bytes }) };
     Ok(())

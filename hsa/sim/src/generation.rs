@@ -80,14 +80,14 @@ impl fmt::Display for Generation {
     }
 }
 
-/// Which agents lose access by a call of `set_access` that does not name them.
+/// What happens to the access of agents that a call of `set_access` does not name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UnnamedAgents {
-    /// All of them.
+    /// It is revoked.
     Dropped,
-    /// All of them, but only when a named agent's permission changes.
+    /// It is revoked if the call changes the permission of a named agent.
     DroppedOnChange,
-    /// None.
+    /// It stays.
     Kept,
 }
 
@@ -171,7 +171,7 @@ impl Behaviour {
     }
 
     /// Without free video memory, `create` returns success and handle 0 (seen in 6.1.2, although
-    /// its kernel call failed). Mapping or exporting it fails.
+    /// its kernel call failed). Mapping or exporting that handle fails.
     pub(crate) fn create_hides_exhaustion(self) -> bool {
         self.extension < 6
     }
@@ -201,7 +201,7 @@ impl Behaviour {
     }
 
     /// `map` rejects addresses that are not page-aligned. Generation D accepts them for imported
-    /// memory; A, C and E accept them for all.
+    /// memory; A, C and E accept them for all memory.
     pub(crate) fn map_checks_alignment(self, imported: bool) -> bool {
         self.generation == Generation::B || (self.generation == Generation::D && !imported)
     }
@@ -241,8 +241,8 @@ impl Behaviour {
         self.generation == Generation::A
     }
 
-    /// Revoking the CPU's access leaves the memory mapped without access (seen in 7.2.4). E maps nothing there
-    /// (`sys::Reservation::view`, which restores the reservation).
+    /// Revoking the CPU's access leaves the memory mapped without access (seen in 7.2.4). E restores the
+    /// reservation instead (`sys::Reservation::view`).
     pub(crate) fn cpu_revocation_keeps_memory(self) -> bool {
         !self.is_rocddi()
     }
@@ -291,7 +291,7 @@ impl Behaviour {
         self.extension < 6
     }
 
-    /// Returns which unnamed agents lose access: in 6.0 all; in 6.1.2 all if a permission changes (seen).
+    /// Returns what happens to unnamed agents. 6.0 revokes their access; 6.1.2 revokes it if a permission changes (seen).
     pub(crate) fn unnamed_agents(self) -> UnnamedAgents {
         match self.extension {
             ..6 if !self.extension_reported => UnnamedAgents::Dropped,
@@ -357,8 +357,8 @@ impl Behaviour {
         self.is_rocddi()
     }
 
-    /// `import` keeps the caller's descriptor instead of a duplicate. A comment in rocm-systems#8440 shows this for
-    /// ROCm 7.14.0; that change makes a duplicate.
+    /// `import` keeps the caller's descriptor instead of a duplicate. rocm-systems#8440 makes a duplicate; a comment
+    /// there shows that ROCm 7.14.0 does not.
     pub(crate) fn import_borrows_descriptor(self) -> bool {
         self.generation == Generation::C
     }
@@ -409,6 +409,7 @@ impl Behaviour {
         self.is_rocddi()
     }
 
+    /// The runtime has the functions of virtual memory.
     pub(crate) fn has_vmem(self) -> bool {
         self.extension >= 4
     }

@@ -5,7 +5,7 @@ use crate::agents::Agent;
 use crate::copy::host_is_readable;
 use crate::instance::{Instance, State};
 use crate::page_table::PageTable;
-use crate::pool_memory::{Allocation, Attachments, Origin};
+use crate::pool_memory::{Allocation, CallerData, Origin};
 use crate::status::{HsaResult, non_null};
 use core::ffi::{c_int, c_void};
 use hsa_sys::*;
@@ -42,7 +42,7 @@ pub(crate) unsafe fn lock(
     {
         // Locking the same range again counts another lock (seen in 6.1.2, 6.4.3 and 7.2.4).
         *locks = locks.checked_add(1).ok_or(HSA_STATUS_ERROR_OUT_OF_RESOURCES)?;
-        // Makes no call of the driver, and therefore flushes no page table.
+        // AMD's runtime makes no driver call here, so no page table is flushed.
         // SAFETY: as above.
         unsafe { agent_address.write(address) };
         return Ok(());
@@ -60,7 +60,7 @@ pub(crate) unsafe fn lock(
         // AMD's runtimes ignore `agents` and map the memory on every GPU (seen in 6.1.2, 6.4.3 and
         // 7.2.4).
         agents: instance.agents().collect(),
-        attached: Attachments::default(),
+        caller_data: CallerData::default(),
     };
     state.allocations.insert(start, locked);
     state.flush_page_tables();

@@ -18,7 +18,7 @@ pub(crate) enum Kind {
 /// The common part of all values of one instance.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Identity {
-    /// In the upper half a random number, new for each start; below it the slot number.
+    /// The upper 32 bits are a random number, new for each start. The bits below contain the slot number.
     base: u64,
 }
 

@@ -15,7 +15,7 @@ use crate::pool_memory::Allocation;
 #[cfg(feature = "export")]
 use crate::queue::Queues;
 use crate::reservation::{self, Reservation};
-use crate::share::Exports;
+use crate::share::SharedMemory;
 use crate::signal::Signals;
 use crate::simulation::Error;
 use crate::status::HsaResult;
@@ -68,7 +68,7 @@ pub(crate) struct State {
     pub(crate) page_tables: Vec<PageTable>,
     /// Memory that is not virtual memory: from pools, attached or locked.
     pub(crate) allocations: BTreeMap<usize, Allocation>,
-    pub(crate) exports: Exports,
+    pub(crate) shared_memory: SharedMemory,
 }
 
 impl Instance {
@@ -107,11 +107,11 @@ impl Instance {
                 mappings: BTreeMap::new(),
                 page_tables: config.gpus.iter().map(|_| PageTable::new(updates)).collect(),
                 allocations: BTreeMap::new(),
-                exports: Exports::default(),
+                shared_memory: SharedMemory::default(),
             }),
             config,
         };
-        instance.faults.start(instance.config.faults.clone());
+        instance.faults.set_initial(instance.config.faults.clone());
         Ok(Arc::new(instance))
     }
 
@@ -129,12 +129,12 @@ impl Instance {
         self.running_calls.track(function).unwrap_or_else(|race| race.abort())
     }
 
-    /// Counts a call and returns its planned misbehaviour. Fails if a failure is planned, or if the
-    /// runtime is not initialised.
+    /// Counts a call, applies its planned delay, and returns its planned fault. Fails if the plan has an error for the
+    /// call, or if the runtime is not initialised.
     pub(crate) fn begin_call(&self, function: Function) -> HsaResult<Option<FaultKind>> {
         self.calls[function as usize].fetch_add(1, Relaxed);
         let planned =
-            NAMES.get(function as usize).map_or(Ok(None), |it| self.faults.count_call(it))?;
+            NAMES.get(function as usize).map_or(Ok(None), |name| self.faults.begin_call(name))?;
         let allowed = match function {
             Function::hsa_init => true,
             Function::hsa_amd_vmem_import_shareable_handle

@@ -1,13 +1,13 @@
 //! Sharing pool memory with other processes, by IPC handles and by descriptors.
 //!
-//! An IPC handle contains a process id, a descriptor number, and the memory's token and length. The
+//! An IPC handle contains a process id, a descriptor number, and the memory's length and token (a random number). The
 //! importer opens that descriptor through `/proc` and compares the token in the file's name; a
 //! mismatch means a stale handle. No call waits for the other process.
 
 use crate::agents::Agent;
 use crate::instance::Instance;
 use crate::physical::{self, ExportedMemory, Memory};
-use crate::pool_memory::{Allocation, Attachments, Origin, unmap};
+use crate::pool_memory::{Allocation, CallerData, Origin, unmap};
 use crate::status::{HsaResult, file_error_status, non_null};
 use core::ffi::{c_int, c_void};
 use hsa_sys::*;
@@ -122,7 +122,7 @@ pub(crate) fn attach_memory(
         flags: HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_COARSE_GRAINED,
         memory: Some(memory),
         agents,
-        attached: Attachments::default(),
+        caller_data: CallerData::default(),
     };
     instance.lock().allocations.insert(start, attached);
     Ok(start)
@@ -205,7 +205,7 @@ pub(crate) unsafe fn export_dmabuf(
         return Err(HSA_STATUS_ERROR_INVALID_AGENT);
     }
     let descriptor = instance.export(&memory).map_err(|error| file_error_status(&error))?;
-    state.exports.remember(&memory);
+    state.shared_memory.remember(&memory);
     // SAFETY: not null, and the caller promises the rest.
     unsafe {
         dmabuf.write(descriptor.into_raw_fd());

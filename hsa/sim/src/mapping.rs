@@ -88,7 +88,7 @@ pub(crate) fn map(
     if state.mapping_at(address).is_some() {
         return Err(INVALID);
     }
-    // If the end wraps around, this check passes. If the release checks the size, it rejects it below.
+    // If the end wraps around, this check passes. A release that checks the size rejects the range below.
     let end = address.wrapping_add(size);
     let next = state.mappings.range(address..).next();
     if next.is_some_and(|(start, _)| end > *start) {
@@ -120,7 +120,7 @@ pub(crate) fn map(
         && let Some(memory) = memory
     {
         // AMD's runtime maps the buffer object without access. In the simulation, registered
-        // reservations have no access already; only the memory has to stay claimed.
+        // reservations are already inaccessible; only the memory has to stay claimed.
         if !reservation.is_registered() {
             // SAFETY: inside a reservation of this instance, where nothing is mapped.
             unsafe { address_space::map_none(address, size) }.map_err(|_| HSA_STATUS_ERROR)?;
@@ -177,10 +177,10 @@ fn unmap_one(instance: &Instance, state: &mut State, start: usize) -> HsaResult 
     let mut grants = core::mem::take(&mut mapping.grants);
     if instance.has_fault(FaultKind::Half) {
         mapping.grants = grants.split_off(grants.len().div_ceil(2));
-        instance.remove_all(state, start, grants)?;
+        instance.revoke_grants(state, start, grants)?;
         return Err(HSA_STATUS_ERROR);
     }
-    instance.remove_all(state, start, grants)?;
+    instance.revoke_grants(state, start, grants)?;
     let Some(mapping) = state.mappings.remove(&start) else { return Ok(()) };
     if let Some(reservation) = state.reservations.get_mut(&mapping.reservation) {
         // After a hole was reserved again, the new reservation does not count the mappings of the

@@ -174,7 +174,7 @@ fn file() -> c_int {
         let file = unsafe { libc::memfd_create(c"nothing".as_ptr(), flags) };
         // SAFETY: accesses no memory; -1 is an error.
         unsafe { libc::ftruncate(file, GRANULE as libc::off_t) };
-        // Like a dma-buf, its size never changes.
+        // The size of the file never changes, like that of a dma-buf.
         // SAFETY: as above.
         unsafe { libc::fcntl(file, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW) };
         file

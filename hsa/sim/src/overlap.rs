@@ -126,7 +126,7 @@ mod tests {
     use super::{Calls, Function, Race, USES};
     use Function::*;
 
-    fn race(first: Function, second: Function) -> bool {
+    fn races(first: Function, second: Function) -> bool {
         let calls = Calls::default();
         let _running = calls.track(first).unwrap();
         match calls.track(second) {
@@ -157,16 +157,20 @@ mod tests {
         for (unlocked, racing) in expected {
             for other in USES.map(|usage| usage.function) {
                 assert_eq!(
-                    race(unlocked, other),
+                    races(unlocked, other),
                     racing.contains(&other),
                     "{unlocked:?} {other:?}"
                 );
-                assert_eq!(race(other, unlocked), race(unlocked, other), "{unlocked:?} {other:?}");
+                assert_eq!(
+                    races(other, unlocked),
+                    races(unlocked, other),
+                    "{unlocked:?} {other:?}"
+                );
             }
         }
         for first in [CREATE, RELEASE, MAP, UNMAP] {
             for second in [CREATE, RELEASE, MAP, UNMAP] {
-                assert!(!race(first, second), "the runtime locks {first:?} and {second:?}");
+                assert!(!races(first, second), "the runtime locks {first:?} and {second:?}");
             }
         }
     }

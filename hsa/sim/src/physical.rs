@@ -1,7 +1,7 @@
 //! Physical memory: a size and an owner. Its memory file is created on first use.
 //!
-//! Lazy creation allows 192 GiB on a small machine, and 100,000 handles within the limit of open
-//! files.
+//! Because of this, a small machine can simulate GPUs with 192 GiB, and 100,000 handles do not exceed the limit of
+//! open files.
 
 use std::fs::File;
 use std::io;
@@ -57,7 +57,7 @@ impl Account {
     }
 }
 
-/// Claimed bytes of an account; dropping releases them.
+/// Claimed bytes of an account. Dropping the claim releases them.
 #[derive(Debug)]
 pub(crate) struct Claim {
     account: Arc<Account>,
@@ -83,7 +83,7 @@ pub(crate) struct Memory {
     claim: Option<Claim>,
 }
 
-const NAME: &str = "hsa-sim:";
+const NAME_PREFIX: &str = "hsa-sim:";
 const SEALS: libc::c_int = libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
 
 impl Memory {
@@ -129,7 +129,7 @@ impl Memory {
             Owner::Cpu(number) => ("cpu", number),
             Owner::Gpu(number) => ("gpu", number),
         };
-        let name = format!("{NAME}{prefix}{number}:{:016x}\0", self.token);
+        let name = format!("{NAME_PREFIX}{prefix}{number}:{:016x}\0", self.token);
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: the name is zero-terminated and lives until the call returns.
         let descriptor = unsafe { libc::memfd_create(name.as_ptr().cast(), flags) };
@@ -203,7 +203,7 @@ pub(crate) fn recognise(descriptor: RawFd) -> Option<ExportedMemory> {
         return None;
     }
     let name = std::fs::read_link(path(descriptor)).ok()?;
-    let name = name.to_str()?.strip_prefix("/memfd:")?.strip_prefix(NAME)?;
+    let name = name.to_str()?.strip_prefix("/memfd:")?.strip_prefix(NAME_PREFIX)?;
     let (owner, rest) = name.split_once(':')?;
     let token = u64::from_str_radix(rest.get(..16)?, 16).ok()?;
     let owner = match owner.strip_prefix("gpu") {

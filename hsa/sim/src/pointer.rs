@@ -26,7 +26,7 @@ fn unknown() -> hsa_amd_pointer_info_t {
     }
 }
 
-fn find(instance: &Instance, state: &State, address: usize) -> Description {
+fn describe(instance: &Instance, state: &State, address: usize) -> Description {
     let behaviour = instance.behaviour;
     let ending_at_address = || {
         let before = state.reservation_at(address.checked_sub(1)?)?;
@@ -37,7 +37,7 @@ fn find(instance: &Instance, state: &State, address: usize) -> Description {
         if let Some((start, mapping)) = state.mapping_at(address)
             && behaviour.pointer_info_knows_mappings()
         {
-            return mapped(instance, state, (start, address), mapping);
+            return describe_mapped(instance, state, (start, address), mapping);
         }
         let mut info = unknown();
         info.sizeInBytes = reservation.size;
@@ -68,7 +68,7 @@ fn find(instance: &Instance, state: &State, address: usize) -> Description {
         sizeInBytes: allocation.size,
         agentOwner: instance.agent_handle(allocation.owner),
         global_flags: allocation.flags,
-        userData: without_provenance_mut(allocation.attached.user_data),
+        userData: without_provenance_mut(allocation.caller_data.user_data),
         ..unknown()
     };
     let accessible = instance.agents().filter(|agent| allocation.allows(*agent)).collect();
@@ -77,7 +77,7 @@ fn find(instance: &Instance, state: &State, address: usize) -> Description {
 
 /// Describes an address in the mapping at `start`. In ROCr, both base addresses are the queried address, not
 /// the start of the mapping.
-fn mapped(
+fn describe_mapped(
     instance: &Instance,
     state: &State,
     (start, address): (usize, usize),
@@ -121,13 +121,13 @@ pub(crate) unsafe fn info(
     if (caller_size as usize) < size_of::<u32>() {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
     }
-    let (mut description, agents) = find(instance, &instance.lock(), address);
+    let (mut description, agents) = describe(instance, &instance.lock(), address);
     // The struct of an older caller is shorter; only its fields are written.
     let length = (caller_size as usize).min(size_of::<hsa_amd_pointer_info_t>());
     description.size = length as u32;
-    let from = core::ptr::from_ref(&description).cast::<u8>();
+    let bytes = core::ptr::from_ref(&description).cast::<u8>();
     // SAFETY: `length` is at most the size of either struct.
-    unsafe { core::ptr::copy_nonoverlapping(from, info.cast().as_ptr(), length) };
+    unsafe { core::ptr::copy_nonoverlapping(bytes, info.cast().as_ptr(), length) };
     let (Some(allocate), Ok(count), Ok(accessible)) =
         (allocate, non_null(count), non_null(accessible))
     else {

@@ -30,28 +30,27 @@ pub(crate) struct Allocation {
     pub(crate) owner: Agent,
     /// The pool's flags.
     pub(crate) flags: u32,
-    /// None for locked memory, which is the caller's.
+    /// `None` for locked memory, because the caller owns it.
     pub(crate) memory: Option<Arc<Memory>>,
     /// The agents with access besides the owner.
     pub(crate) agents: Vec<Agent>,
-    /// What a program has attached to the allocation.
-    pub(crate) attached: Attachments,
+    /// The data and callbacks that the program has registered for the allocation.
+    pub(crate) caller_data: CallerData,
 }
 
 /// A program's data and callbacks for an allocation.
 #[derive(Debug, Default)]
-pub(crate) struct Attachments {
+pub(crate) struct CallerData {
     /// The address of the program's data, which `pointer_info` returns.
     pub(crate) user_data: usize,
-    /// Called when the allocation is freed.
-    pub(crate) deallocation: Vec<DeallocationCallback>,
+    pub(crate) deallocation_callbacks: Vec<DeallocationCallback>,
 }
 
-/// A callback for the end of an allocation.
+/// A callback that runs when an allocation is freed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeallocationCallback {
     pub(crate) function: unsafe extern "C" fn(*mut c_void, *mut c_void),
-    /// The address with which it was registered.
+    /// The registered address.
     pub(crate) address: usize,
     /// The address of the program's data.
     pub(crate) data: usize,
@@ -141,7 +140,7 @@ pub(crate) unsafe fn allocate(
         flags: pool.flags,
         memory: Some(memory),
         agents: Vec::new(),
-        attached: Attachments::default(),
+        caller_data: CallerData::default(),
     };
     instance.lock().allocations.insert(start, allocation);
     // SAFETY: not null, and the caller promises the rest.
@@ -167,7 +166,7 @@ pub(crate) unsafe fn free(instance: &Instance, address: *mut c_void) -> HsaResul
             state.leaked_memory.extend(allocation.memory.clone());
         }
         drop(state);
-        for callback in &allocation.attached.deallocation {
+        for callback in &allocation.caller_data.deallocation_callbacks {
             let (address, data) = (callback.address, callback.data);
             let pointer = core::ptr::without_provenance_mut;
             // SAFETY: the program has registered the function for this call; no lock is held.

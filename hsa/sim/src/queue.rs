@@ -27,7 +27,7 @@ pub(crate) type ErrorCallback =
 #[repr(C, align(64))]
 struct Packet([AtomicU64; 8]);
 
-/// A queue. The caller's pointer is its address.
+/// A queue. The caller gets its address as the pointer to a `hsa_queue_t`.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Queue {
@@ -76,7 +76,7 @@ impl Queues {
     }
 }
 
-/// The request of `hsa_queue_create`.
+/// The arguments of `hsa_queue_create`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) agent: hsa_agent_t,
@@ -201,7 +201,7 @@ impl Queue {
             let completion = packet.signal(7);
             let executed = self.execute(instance, packet);
             let completion = instance.signals.get(completion);
-            // The owner can overwrite the packet, once it is invalid.
+            // After this store, the owner of the queue can overwrite the packet.
             packet.0[0].store(u64::from(HSA_PACKET_TYPE_INVALID), Release);
             self.read_index.fetch_add(1, AcqRel);
             if let Some(completion) = completion {
@@ -221,7 +221,7 @@ impl Queue {
         }
         if let Some(callback) = self.callback {
             let queue = core::ptr::from_ref(self).cast_mut().cast();
-            // SAFETY: the owner has promised that any thread can call it; no lock is held.
+            // SAFETY: the owner has promised that any thread can call the callback; no lock is held.
             unsafe { callback(status, queue, self.data) };
         }
     }

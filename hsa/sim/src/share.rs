@@ -18,13 +18,13 @@ const DMABUF_MAPPING_TYPE_PCIE: u64 = 1;
 /// Live memory that was exported or imported. Importing it again returns the same [`Memory`], which counts once as used
 /// memory of the GPU and holds one descriptor.
 #[derive(Debug, Default)]
-pub(crate) struct Exports {
+pub(crate) struct SharedMemory {
     memory_by_token: HashMap<u64, Weak<Memory>>,
     /// The number of entries at which entries of freed memory are removed.
     cleanup_threshold: usize,
 }
 
-impl Exports {
+impl SharedMemory {
     pub(crate) fn remember(&mut self, memory: &Arc<Memory>) {
         if self.memory_by_token.len() >= self.cleanup_threshold {
             self.memory_by_token.retain(|_, memory| memory.strong_count() > 0);
@@ -55,7 +55,7 @@ impl State {
     /// Returns the exported or imported memory of a descriptor. Opens no descriptor.
     pub(crate) fn memory_of_descriptor(&self, descriptor: RawFd) -> Option<Arc<Memory>> {
         let token = physical::recognise(descriptor)?.token;
-        self.exports.memory_by_token.get(&token)?.upgrade()
+        self.shared_memory.memory_by_token.get(&token)?.upgrade()
     }
 }
 
@@ -77,7 +77,7 @@ fn is_same_file(a: &File, b: &File) -> bool {
 impl Instance {
     /// Returns a handle's memory. Resolves a lazy import first.
     pub(crate) fn resolve(&self, state: &mut State, handle: u64) -> Option<Arc<Memory>> {
-        let State { handles, exports, .. } = state;
+        let State { handles, shared_memory, .. } = state;
         let handle = handles.get_mut(handle)?;
         let descriptor = match &handle.content {
             Content::Memory(memory) => return Some(Arc::clone(memory)),
@@ -85,7 +85,7 @@ impl Instance {
             Content::Borrowed(descriptor) => *descriptor,
             Content::Missing => return None,
         };
-        let memory = exports.find(self, descriptor).ok()?;
+        let memory = shared_memory.find(self, descriptor).ok()?;
         handle.content = Content::Memory(Arc::clone(&memory));
         Some(memory)
     }
@@ -122,7 +122,7 @@ pub(crate) unsafe fn export(
         None => {
             let memory = instance.resolve(&mut state, handle.handle).ok_or(HSA_STATUS_ERROR)?;
             let descriptor = instance.export(&memory).map_err(|error| file_error_status(&error))?;
-            state.exports.remember(&memory);
+            state.shared_memory.remember(&memory);
             descriptor.into_raw_fd()
         }
     };
@@ -174,7 +174,7 @@ pub(crate) unsafe fn import(
         let duplicate = physical::duplicate(dmabuf);
         Content::Unresolved(duplicate.map_err(|_| HSA_STATUS_ERROR_OUT_OF_RESOURCES)?)
     } else {
-        let memory = state.exports.find(instance, dmabuf);
+        let memory = state.shared_memory.find(instance, dmabuf);
         Content::Memory(memory.map_err(|error| match error {
             ImportError::NotMemory => HSA_STATUS_ERROR_INCOMPATIBLE_ARGUMENTS,
             ImportError::UnknownOwner => HSA_STATUS_ERROR_INVALID_ALLOCATION,

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// The interval at which a wait checks whether the simulation still exists.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The interval for a signal whose value can change without a call: through a pointer, or by another process.
+/// The interval at which a wait checks a signal whose value can change without a call: through a pointer, or by another process.
 const SHARED_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The maximum time that a copy waits for the first read of its signal
@@ -28,7 +28,8 @@ const READ_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Signal {
     value: Storage,
-    /// Whether a caller has loaded or waited for the value. A change that wakes waiters locks it.
+    /// Whether a caller has loaded the value or waited for it. Code that changes the value and wakes waiters holds
+    /// this lock.
     was_read: Mutex<bool>,
     changed: Condvar,
     /// Whether the value can change without a call.
@@ -56,18 +57,18 @@ impl Drop for Storage {
 
 impl Signal {
     pub(crate) fn new(value: hsa_signal_value_t) -> Self {
-        Self::with(Storage::Own(AtomicI64::new(value)))
+        Self::from_storage(Storage::Own(AtomicI64::new(value)))
     }
 
     /// Returns a signal whose value is at the start of a memory file.
     #[cfg(feature = "export")]
     pub(crate) fn mapped(instance: &Instance, memory: Arc<Memory>) -> HsaResult<Self> {
-        let signal = Self::with(Storage::Mapped(instance.map_memory(&memory)?, memory));
+        let signal = Self::from_storage(Storage::Mapped(instance.map_memory(&memory)?, memory));
         signal.is_shared.store(true, Relaxed);
         Ok(signal)
     }
 
-    fn with(value: Storage) -> Self {
+    fn from_storage(value: Storage) -> Self {
         let (was_read, changed) = (Mutex::new(false), Condvar::new());
         Self { value, was_read, changed, is_shared: AtomicBool::new(false) }
     }
@@ -103,12 +104,12 @@ impl Signal {
         self.was_read.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the value, and counts as a read.
+    /// Returns the value, and records that it was read.
     pub(crate) fn load(&self) -> hsa_signal_value_t {
         self.read().0
     }
 
-    /// Returns the value without counting as a read.
+    /// Returns the value without recording a read.
     #[cfg(feature = "export")]
     pub(crate) fn peek(&self) -> hsa_signal_value_t {
         self.value().load(Acquire)
@@ -141,7 +142,7 @@ impl Signal {
 
     /// Returns the value, and whether this is its first read.
     fn read(&self) -> (hsa_signal_value_t, bool) {
-        // Load the value first: a copy that waits for this read may end at once.
+        // Load the value before recording the read: a copy that waits for the read may then end at once.
         let mut was_read = self.lock();
         let value = self.value().load(Acquire);
         let first = !core::mem::replace(&mut *was_read, true);
@@ -177,7 +178,7 @@ impl Signal {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut was_read = self.lock();
         loop {
-            // The value for which the condition holds is the result, even if it changes again.
+            // Return the value for which the condition holds, even if the signal changes again.
             let value = self.value().load(Acquire);
             if done(value, *was_read) || instance.is_dropped() {
                 return value;
@@ -228,7 +229,7 @@ impl Signals {
         hsa_signal_t { handle }
     }
 
-    /// Removes a signal; waiters keep it.
+    /// Removes a signal. Calls that wait for it keep using it.
     pub(crate) fn remove(&self, signal: hsa_signal_t) -> Option<Arc<Signal>> {
         let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
         table.signals.remove(&signal.handle)
@@ -296,7 +297,7 @@ pub(crate) fn wait(
     signal.wait(instance, |value| holds(condition, value, compare), duration(timeout))
 }
 
-/// Returns whether a condition holds; an unknown one always does.
+/// Returns whether a condition holds. An unknown condition always holds.
 pub(crate) fn holds(
     condition: hsa_signal_condition_t,
     value: hsa_signal_value_t,

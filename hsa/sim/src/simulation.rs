@@ -86,7 +86,7 @@ impl Simulation {
         self.instance.set_faults(plan);
     }
 
-    /// Returns the calls that failed as planned, in order: function and number of the call.
+    /// Returns the calls that failed as planned, in order: the function, and the number among its calls.
     #[must_use]
     pub fn failed_calls(&self) -> Vec<(&'static str, u64)> {
         self.instance.faults.failed()
@@ -100,8 +100,8 @@ impl Simulation {
 
     /// Maps the memory of a descriptor, from `offset` on, at a range of a GPU's page table. Replaces the entries there.
     ///
-    /// AMD's driver does this with `GEM_VA` and `AMDGPU_VA_OP_REPLACE`. The bits of `permissions` are 1 to read and 2
-    /// to write.
+    /// AMD's driver does this with `GEM_VA` and `AMDGPU_VA_OP_REPLACE`. `permissions` is the sum of 1 (readable) and 2
+    /// (writable).
     ///
     /// # Errors
     /// A status, if an argument is invalid or the fault plan names `hsa_sim_replace_entries`.
@@ -120,7 +120,7 @@ impl Simulation {
         if status == HSA_STATUS_SUCCESS { Ok(()) } else { Err(status) }
     }
 
-    /// Allocates memory of the host as a dma-buf, as a program does on the DRM file of an amdgpu GPU
+    /// Allocates memory of the host as a dma-buf, as a program does with the DRM file of a GPU
     /// (`AMDGPU_GEM_CREATE` in GTT, then `PRIME_HANDLE_TO_FD`). `hsa_amd_vmem_import_shareable_handle` imports it.
     ///
     /// # Errors
@@ -135,8 +135,8 @@ impl Simulation {
         Memory::unclaimed(size, Agent::Cpu(0)).export(true)
     }
 
-    /// Looks up an address in the page table that a GPU uses; the first GPU is 0. Like an access of the GPU, this
-    /// fills its TLB.
+    /// Looks up an address in the page table that a GPU uses; the first GPU is 0. The
+    /// look-up fills the GPU's TLB, as an access of the GPU does.
     #[must_use]
     pub fn page(&self, gpu: usize, address: usize) -> Option<Page> {
         self.instance.lock().page_tables.get(gpu)?.page(address)

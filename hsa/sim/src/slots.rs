@@ -44,7 +44,7 @@ pub(crate) fn take_inherited_slot(slot: usize) -> bool {
     if owner == 0 || owner == current_process() {
         return false;
     }
-    // In the child, a lock that another thread held is never released.
+    // If another thread of the parent held the lock, the lock is never released in the child.
     let is_unused = TABLE[slot]
         .instance
         .try_read()

@@ -20,7 +20,7 @@ pub(crate) fn build(config: &Config) -> CString {
     CString::new(build.replace('\0', "")).unwrap_or_default()
 }
 
-/// The frequency of timestamps. They are in nanoseconds, as are timeouts.
+/// The frequency of timestamps in Hz. Timestamps and timeouts are in nanoseconds.
 pub(crate) const FREQUENCY: u64 = 1_000_000_000;
 
 /// Returns the nanoseconds since the first call.

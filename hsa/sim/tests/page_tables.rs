@@ -53,7 +53,8 @@ impl Mapped {
         }
     }
 
-    /// Returns the page of the memory that the GPU uses for each page, and whether it can write the page.
+    /// Returns, for each of the three pages of addresses, the page of the memory that the GPU accesses there, and whether
+    /// the GPU can write.
     fn pages(&self) -> [Option<(usize, bool)>; 3] {
         [0, 1, 2].map(|page| {
             let page = self.rig.simulation.page(0, self.base + page * PAGE)?;

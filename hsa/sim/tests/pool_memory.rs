@@ -91,7 +91,7 @@ fn pool_memory_is_exported_in_child() {
 }
 
 #[test]
-fn ipc_rejects_stale_handles() {
+fn ipc_attaches_only_valid_handles() {
     let rig = start("era=b");
     let create = rig.hsa.hsa_amd_ipc_memory_create.expect("in the table");
     let address = rig.allocate(rig.vram[0], SIZE).expect("memory");

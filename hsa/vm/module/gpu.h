@@ -230,7 +230,7 @@ struct operation_data {
 	u32 space;
 	u32 pasid;
 	/* The source of a copy, the value of a fill, or a pointer to page-table entries. */
-	u64 from;
+	u64 input;
 	/* The destination, or the number of an event. */
 	u64 to;
 	/* In bytes. For an event, the number of valid bits of its number. */

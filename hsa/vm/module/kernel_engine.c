@@ -41,7 +41,7 @@ struct packets {
 	bool is_indirect;
 	/* Whether the packets write page tables. */
 	bool writes_tables;
-	/* The planned fault of these writes. */
+	/* If `writes_tables`: the planned fault of these writes. */
 	struct fault fault;
 };
 
@@ -55,7 +55,7 @@ static u64 quad(const struct packets *p, u32 n)
 	return word(p, n) | (u64)word(p, n + 1) << 32;
 }
 
-static void report_fault(struct gpu *gpu, const char *operation, u64 address)
+static void report_invalid_address(struct gpu *gpu, const char *operation, u64 address)
 {
 	gpu->page_faults++;
 	dev_err_ratelimited(gpu->adev->dev, "hsa_vmm: kernel SDMA: %s at invalid address %#llx\n", operation,
@@ -68,7 +68,7 @@ static void fill(struct gpu *gpu, u64 to, u32 value, u64 size)
 		void *target = kernel_pointer(gpu, to, &part);
 
 		if (!target)
-			return report_fault(gpu, "fill", to);
+			return report_invalid_address(gpu, "fill", to);
 		part = min(part, size);
 		memset32(target, value, part / sizeof(u32));
 		cond_resched();
@@ -82,26 +82,26 @@ static void copy(struct gpu *gpu, u64 from, u64 to, u64 size)
 		void *target = kernel_pointer(gpu, to, &target_part);
 
 		if (!source || !target)
-			return report_fault(gpu, "copy", source ? to : from);
+			return report_invalid_address(gpu, "copy", source ? to : from);
 		part = min3(part, target_part, size);
 		memcpy(target, source, part);
 		cond_resched();
 	}
 }
 
-static void fill_late(struct operation_data *data)
+static void run_fill(struct operation_data *data)
 {
-	fill(data->gpu, data->to, data->from, data->size);
+	fill(data->gpu, data->to, data->input, data->size);
 }
 
-static void copy_late(struct operation_data *data)
+static void run_copy(struct operation_data *data)
 {
-	copy(data->gpu, data->from, data->to, data->size);
+	copy(data->gpu, data->input, data->to, data->size);
 }
 
 /* Performs a copy or fill with its planned fault. */
-static void perform_faulty(struct fault fault, struct operation_data data,
-			   void (*run)(struct operation_data *data))
+static void perform_with_fault(struct fault fault, struct operation_data data,
+			       void (*run)(struct operation_data *data))
 {
 	u64 remaining;
 	u8 *byte;
@@ -124,7 +124,7 @@ static void write_word(struct gpu *gpu, u64 to, u32 value)
 	u32 *target = kernel_pointer(gpu, to, &remaining);
 
 	if (!target)
-		return report_fault(gpu, "write", to);
+		return report_invalid_address(gpu, "write", to);
 	WRITE_ONCE(*target, value);
 }
 
@@ -133,14 +133,14 @@ static void write_entry(struct gpu *gpu, u64 to, u64 value)
 	u64 remaining, *target = kernel_pointer(gpu, to, &remaining);
 
 	if (!target)
-		return report_fault(gpu, "page-table write", to);
+		return report_invalid_address(gpu, "page-table write", to);
 	WRITE_ONCE(*target, value);
 }
 
-/* `from` is an array of entries, which the function frees. */
+/* Writes page-table entries. `input` points to an array of entries, which the function frees. */
 static void write_entries(struct operation_data *data)
 {
-	u64 *entries = (u64 *)data->from;
+	u64 *entries = (u64 *)data->input;
 
 	for (u64 i = 0; i < data->size / sizeof(u64); i++)
 		write_entry(data->gpu, data->to + i * sizeof(u64), entries[i]);
@@ -181,7 +181,7 @@ static void run_table_packet(struct gpu *gpu, const struct packets *p)
 			entries[i] = (value + (u64)i * word(p, 7)) | quad(p, 3);
 		}
 	}
-	data.from = (u64)entries;
+	data.input = (u64)entries;
 	if (p->fault.effect == LATE)
 		perform_late(p->fault.time_us, write_entries, data);
 	else
@@ -222,7 +222,7 @@ static void run_indirect(struct gpu *gpu, u64 buffer, u32 size)
 			     .is_indirect = true };
 
 	if (!p.words)
-		return report_fault(gpu, "indirect buffer", buffer);
+		return report_invalid_address(gpu, "indirect buffer", buffer);
 	if (size && writes_page_tables(p.words, buffer)) {
 		p.writes_tables = true;
 		/* Writes of the GART have no faults: with an outdated GART, copies would overwrite the kernel's memory. */
@@ -248,12 +248,12 @@ static u32 run_packet(struct gpu *gpu, const struct packets *p)
 	case NOP:
 		return 1 + (header >> 16 & 0x3fff);
 	case COPY_LINEAR:
-		data = (struct operation_data){ .gpu = gpu, .from = quad(p, 3), .to = quad(p, 5),
+		data = (struct operation_data){ .gpu = gpu, .input = quad(p, 3), .to = quad(p, 5),
 						.size = (u64)(word(p, 1) & 0x3fffffff) + 1 };
 		if (p->writes_tables)
 			run_table_packet(gpu, p);
 		else
-			perform_faulty(next_fault(KERNEL_COPY), data, copy_late);
+			perform_with_fault(next_fault(KERNEL_COPY), data, run_copy);
 		return 7;
 	case WRITE_LINEAR:
 		run_table_packet(gpu, p);
@@ -270,9 +270,9 @@ static u32 run_packet(struct gpu *gpu, const struct packets *p)
 	case POLL_REGISTER: /* packets run in order, so the condition holds already */
 		return 6;
 	case CONST_FILL:
-		data = (struct operation_data){ .gpu = gpu, .from = word(p, 3), .to = quad(p, 1),
+		data = (struct operation_data){ .gpu = gpu, .input = word(p, 3), .to = quad(p, 1),
 						.size = (u64)(word(p, 4) & 0x3fffffff) + 1 };
-		perform_faulty(next_fault(KERNEL_FILL), data, fill_late);
+		perform_with_fault(next_fault(KERNEL_FILL), data, run_fill);
 		return 5;
 	case PTE_PDE:
 		run_table_packet(gpu, p);

@@ -270,21 +270,21 @@ static void run_if_same_process(struct operation_data *data,
 
 static int copy_data(struct access *a, struct operation_data *data)
 {
-	return copy(a, data->from, data->to, data->size);
+	return copy(a, data->input, data->to, data->size);
 }
 
-/* `from` is the value of a fill. */
+/* `input` is the value of the fill. */
 static int fill_data(struct access *a, struct operation_data *data)
 {
-	return fill(a, data->to, data->from, data->size);
+	return fill(a, data->to, data->input, data->size);
 }
 
-static void copy_late(struct operation_data *data)
+static void run_late_copy(struct operation_data *data)
 {
 	run_if_same_process(data, copy_data);
 }
 
-static void fill_late(struct operation_data *data)
+static void run_late_fill(struct operation_data *data)
 {
 	run_if_same_process(data, fill_data);
 }
@@ -300,9 +300,9 @@ static int flip_bit(struct access *a, u64 address)
 }
 
 /* Performs a copy or fill with its planned fault. */
-static int perform_faulty(struct access *a, struct fault fault, struct operation_data data,
-			  int (*run)(struct access *a, struct operation_data *data),
-			  void (*run_late)(struct operation_data *data))
+static int perform_with_fault(struct access *a, struct fault fault, struct operation_data data,
+			      int (*run)(struct access *a, struct operation_data *data),
+			      void (*run_late)(struct operation_data *data))
 {
 	switch (fault.effect) {
 	case LOST:
@@ -324,16 +324,16 @@ static int perform_faulty(struct access *a, struct fault fault, struct operation
 
 int user_copy(struct access *a, u64 from, u64 to, u64 size)
 {
-	struct operation_data data = { .gpu = a->gpu, .space = a->space, .from = from, .to = to, .size = size,
+	struct operation_data data = { .gpu = a->gpu, .space = a->space, .input = from, .to = to, .size = size,
 				       .pasid = a->gpu->spaces[a->space].pasid };
 
-	return perform_faulty(a, next_fault(COPY), data, copy_data, copy_late);
+	return perform_with_fault(a, next_fault(COPY), data, copy_data, run_late_copy);
 }
 
 int user_fill(struct access *a, u64 to, u32 value, u64 size)
 {
-	struct operation_data data = { .gpu = a->gpu, .space = a->space, .from = value, .to = to, .size = size,
+	struct operation_data data = { .gpu = a->gpu, .space = a->space, .input = value, .to = to, .size = size,
 				       .pasid = a->gpu->spaces[a->space].pasid };
 
-	return perform_faulty(a, next_fault(FILL), data, fill_data, fill_late);
+	return perform_with_fault(a, next_fault(FILL), data, fill_data, run_late_fill);
 }

@@ -26,7 +26,7 @@ const NON_CANONICAL: std::ops::Range<u64> = 1 << 47..!0 << 47;
 /// Closes a handle. Removes the buffer's mappings from this file's page table, unless a handle of amdkfd has mapped
 /// the buffer there.
 pub(super) fn close(driver: &Driver, file: &DrmFile, close: &mut GemClose) -> Result<()> {
-    // Dropped after the lock is released.
+    // The buffer is dropped after the lock is released.
     let closed = file.state().close(close.handle);
     if driver.config.faults.has_fault(FaultKind::Leak) {
         std::mem::forget(closed.clone());

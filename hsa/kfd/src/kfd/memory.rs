@@ -78,7 +78,7 @@ pub(crate) fn alloc(driver: &Driver, alloc: &mut Alloc) -> Result<()> {
 /// their page-table entries keep the memory alive.
 pub(crate) fn free(driver: &Driver, free: &mut Free) -> Result<()> {
     let (gpu, number) = split_handle(driver, free.handle)?;
-    // Dropped after the lock is released.
+    // The memory is dropped after the lock is released.
     let removed = {
         let mut state = driver.process.state();
         if !state.memory(gpu, number)?.mapped.is_empty() {

@@ -1,4 +1,4 @@
-//! AMD's functions for copies, host memory and allocations that the linked-in table lacks.
+//! AMD's functions for copies, host memory and allocations that the table of [`Simulation`](crate::Simulation) lacks.
 
 use super::call;
 use crate::agents::Agent;
@@ -151,7 +151,7 @@ super::exports! {
         let start = state.allocation_at(address).map(|(start, _)| start);
         let start = start.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
         if let Some(allocation) = state.allocations.get_mut(&start) {
-            allocation.attached.user_data = data.expose_provenance();
+            allocation.caller_data.user_data = data.expose_provenance();
         }
         Ok(())
     };
@@ -168,7 +168,7 @@ super::exports! {
         let start = start.ok_or(HSA_STATUS_ERROR_INVALID_ALLOCATION)?;
         if let Some(allocation) = state.allocations.get_mut(&start) {
             let data = data.expose_provenance();
-            allocation.attached.deallocation.push(DeallocationCallback { function, address, data });
+            allocation.caller_data.deallocation_callbacks.push(DeallocationCallback { function, address, data });
         }
         Ok(())
     };
@@ -179,7 +179,7 @@ super::exports! {
         let mut state = instance.lock();
         let start = state.allocation_at(address).map(|(start, _)| start);
         let allocation = start.and_then(|start| state.allocations.get_mut(&start));
-        let callbacks = &mut allocation.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?.attached.deallocation;
+        let callbacks = &mut allocation.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?.caller_data.deallocation_callbacks;
         let matches = |known: &DeallocationCallback| {
             known.address == address && core::ptr::fn_addr_eq(known.function, function)
         };

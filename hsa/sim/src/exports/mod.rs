@@ -1,7 +1,7 @@
-//! The exported C functions of the shared object. They use slot 0, which the environment
+//! The exported C functions of the shared object. They use the simulation of slot 0, which the environment
 //! configures.
 //!
-//! This file exports the functions of the linked-in table ([`Simulation::table`](crate::Simulation::table)). The
+//! This file exports the functions of the table that [`Simulation::table`](crate::Simulation::table) returns. The
 //! submodules export the rest of the interface of AMD's runtime, so that any HSA program can load the library. The
 //! functions of the submodules support no planned faults and are not counted.
 
@@ -73,7 +73,7 @@ macro_rules! table_exports {
         /// As HSA documents it.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $init() -> hsa_status_t {
-            if !configure() {
+            if !ensure_instance() {
                 return HSA_STATUS_ERROR_OUT_OF_RESOURCES;
             }
             // SAFETY: the caller's promises are passed on.
@@ -104,10 +104,10 @@ abi::every_function!(table_exports);
 
 /// Creates the instance of slot 0 if it does not exist. Returns `false` on failure. Prints an
 /// invalid configuration to standard error, because a status cannot describe it.
-fn configure() -> bool {
+fn ensure_instance() -> bool {
     if !slots::take_slot(0) && !slots::take_inherited_slot(0) {
-        // The slot is in use. If another thread is creating the instance, wait. In a forked child
-        // the call itself fails.
+        // The slot is in use. If another thread is creating the instance, wait. In a forked child,
+        // `hsa_init` fails later.
         while slots::is_owned(0) && slots::instance(0).is_err() {
             std::thread::yield_now();
         }

@@ -1,4 +1,4 @@
-//! Regions, the pools of the HSA standard. As in AMD's runtime, a region has the handle of its pool.
+//! Regions: the HSA standard's interface to memory pools. As in AMD's runtime, a region has the handle of its pool.
 
 use super::call;
 use crate::agents::Agent;
@@ -14,7 +14,7 @@ type Callback = Option<unsafe extern "C" fn(hsa_region_t, *mut c_void) -> hsa_st
 
 /// The address at which AMD's runtime reports the LDS of a GPU (seen in 6.1.2, 6.4.3 and 7.2.4).
 const LDS_BASE: u64 = 1 << 48;
-/// The bus and the clock of the CPU's memory: a DDR5 module of 64 bits and 2400 MHz.
+/// The width of the CPU's memory bus in bits and the clock of its memory in MHz, as of a DDR5 module.
 const CPU_BUS: (u32, u32) = (64, 2400);
 
 const FINE: u32 = HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_FINE_GRAINED;
@@ -107,7 +107,7 @@ super::exports! {
         unsafe { crate::pool_memory::free(instance, address) }
     };
 
-    // Registration only gives hints; AMD's runtime checks the arguments and does nothing.
+    // Registration has no effect. AMD's runtime, too, only checks the arguments.
     hsa_memory_register(address: *mut c_void, size: usize) => |_| {
         if size == 0 && !address.is_null() { Err(HSA_STATUS_ERROR_INVALID_ARGUMENT) } else { Ok(()) }
     };

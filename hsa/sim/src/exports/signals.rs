@@ -235,7 +235,8 @@ super::exports! {
         let handler = handler.ok_or(HSA_STATUS_ERROR_INVALID_ARGUMENT)?;
         let found = instance.signals.get(signal).ok_or(HSA_STATUS_ERROR_INVALID_SIGNAL)?;
         let (instance, argument) = (Arc::clone(instance), argument.expose_provenance());
-        // A thread for each handler, which ends with the signal or the runtime.
+        // Each handler has its own thread, which ends when the signal is destroyed, the runtime is shut down or the
+        // handler returns `false`.
         let run = move || loop {
             let holds = |value| holds(condition, value, compare);
             let value = found.wait(&instance, holds, Some(Duration::from_millis(50)));
@@ -291,7 +292,7 @@ impl WaitArguments {
         })
     }
 
-    /// Returns the result of `check`, as soon as it has one. `None` after the timeout.
+    /// Calls `check` until it returns a result, and returns this result. Returns `None` after the timeout.
     fn wait<T>(&self, check: impl Fn() -> Option<T>) -> Option<T> {
         loop {
             if let Some(result) = check() {

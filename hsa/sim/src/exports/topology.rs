@@ -37,7 +37,6 @@ fn cache(instance: &Instance, cache: hsa_cache_t) -> HsaResult<(Agent, u8, u32)>
     found().ok_or(HSA_STATUS_ERROR_INVALID_CACHE)
 }
 
-/// Returns the name of a cache.
 fn cache_name(instance: &Instance, agent: Agent, level: u8) -> String {
     let name = match agent {
         Agent::Cpu(number) => &instance.config.cpus[number].name,
@@ -46,7 +45,7 @@ fn cache_name(instance: &Instance, agent: Agent, level: u8) -> String {
     format!("{name} L{level}")
 }
 
-/// Returns a text that lives until the process ends, with a terminating zero. Each text exists once.
+/// Returns a C string that lives until the process ends. Equal texts share one string.
 fn permanent(text: &str) -> *const c_char {
     static TEXTS: Mutex<Vec<&'static CStr>> = Mutex::new(Vec::new());
     let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -73,7 +72,8 @@ fn extension_name(extension: u16) -> Option<&'static CStr> {
     })
 }
 
-/// Writes whether an extension is supported; only the loader's can be. An unknown extension is an error.
+/// Writes whether an extension is supported. Only the loader's extension can be supported. An unknown extension is an
+/// error.
 ///
 /// # Safety
 /// `supported` must be null or writable.

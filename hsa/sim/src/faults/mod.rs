@@ -52,7 +52,7 @@ impl Faults {
 
     /// Sets the initial plan. Appends each rule that has had an effect to the file that the
     /// variable [`hsa_faults::RECORD`] names, if set. A privileged process ignores the variable.
-    pub(crate) fn start(&self, plan: FaultPlan) {
+    pub(crate) fn set_initial(&self, plan: FaultPlan) {
         let path = std::env::var_os(hsa_faults::RECORD).filter(|path| !path.is_empty());
         let record = path.filter(|_| !plan.is_empty() && !hsa_sys::library::is_privileged());
         self.set(plan.clone());
@@ -71,9 +71,9 @@ impl Faults {
         self.state().failed.clone()
     }
 
-    /// Counts a call of a function and applies its planned delay; returns its error or its
-    /// misbehaviour.
-    pub(crate) fn count_call(&self, name: &'static str) -> HsaResult<Option<FaultKind>> {
+    /// Counts a call of a function and applies its planned delay. Returns its planned error, or its other
+    /// planned fault.
+    pub(crate) fn begin_call(&self, name: &'static str) -> HsaResult<Option<FaultKind>> {
         if !self.has_rules.load(Relaxed) {
             return Ok(None);
         }
@@ -96,7 +96,7 @@ impl Faults {
 /// Returns whether a call of the function can be performed after it has returned to its caller.
 /// Such functions never dereference pointer arguments: they look the addresses up, or pass them to
 /// the kernel.
-pub(crate) fn may_be_late(function: &str) -> bool {
+pub(crate) fn supports_late(function: &str) -> bool {
     const FUNCTIONS: [&str; 7] = [
         "hsa_amd_vmem_map",
         "hsa_amd_vmem_unmap",
@@ -109,13 +109,13 @@ pub(crate) fn may_be_late(function: &str) -> bool {
     FUNCTIONS.contains(&function)
 }
 
-/// The body of a call, with its arguments bound.
+/// The code of a call, with its arguments.
 pub(crate) type Body = Box<dyn FnOnce(&Arc<Instance>) -> HsaResult>;
 
 /// A call that is performed later by another thread.
 struct DelayedCall(Body);
 
-// SAFETY: only created for functions of `may_be_late`, which treat pointer arguments as numbers.
+// SAFETY: only created for functions of `supports_late`, which treat pointer arguments as numbers.
 unsafe impl Send for DelayedCall {}
 
 impl DelayedCall {
@@ -173,7 +173,7 @@ impl Instance {
         if self.has_fault(FaultKind::Other) { memory.substitute() } else { memory }
     }
 
-    /// Returns the permission that the call applies.
+    /// Returns the permission that the call applies: the requested one, changed by the faults `wide` and `narrow`.
     pub(crate) fn applied_permission(
         &self,
         permission: hsa_access_permission_t,

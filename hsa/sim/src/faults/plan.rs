@@ -10,8 +10,8 @@ use hsa_sys::hsa_status_t;
 /// A plan of calls that fail, take longer, misbehave or never return.
 ///
 /// The text form is `function#3=OUT_OF_RESOURCES`; `;` or `,` separates rules. [`hsa_faults`]
-/// documents the language. The function `*` matches every call, with
-/// one common counter. A status is a number or a name.
+/// documents the language. `*` matches the calls of all functions, and
+/// counts them together. A status is a number or a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultPlan {
     pub(super) plan: Plan<Status>,
@@ -34,31 +34,33 @@ impl FaultPlan {
         Self::default()
     }
 
-    /// Adds a failure of one call of a function (the first is 1).
+    /// Adds a failure of one call of a function. The first call has the number 1.
     #[must_use]
     pub fn fail(self, function: &str, call: u64, status: hsa_status_t) -> Self {
-        self.and(Some(function), Calls::single(call), status)
+        self.with_failure(Some(function), Calls::single(call), status)
     }
 
-    /// Adds a failure of one call, counted over all functions together from 1.
+    /// Adds a failure of one call of any function. `call` is its number among the calls of all functions; the first
+    /// has the number 1.
     #[must_use]
     pub fn fail_any(self, call: u64, status: hsa_status_t) -> Self {
-        self.and(None, Calls::single(call), status)
+        self.with_failure(None, Calls::single(call), status)
     }
 
-    /// Adds failures of a call and all later ones, counted over all functions together from 1.
+    /// Adds failures of a call and all later calls of any function. `call` is its number among the calls of all
+    /// functions; the first has the number 1.
     #[must_use]
     pub fn fail_any_from(self, call: u64, status: hsa_status_t) -> Self {
-        self.and(None, Calls::from(call), status)
+        self.with_failure(None, Calls::starting_at(call), status)
     }
 
     /// Adds a failure of every call of a function.
     #[must_use]
     pub fn always(self, function: &str, status: hsa_status_t) -> Self {
-        self.and(Some(function), Calls::ALL, status)
+        self.with_failure(Some(function), Calls::ALL, status)
     }
 
-    fn and(self, function: Option<&str>, calls: Calls, status: hsa_status_t) -> Self {
+    fn with_failure(self, function: Option<&str>, calls: Calls, status: hsa_status_t) -> Self {
         Self { plan: self.plan.with_rule(function, calls, Effect::Fail(Status(status))) }
     }
 
@@ -112,7 +114,7 @@ impl Target for Runtime {
         let sets_access = call == "hsa_amd_vmem_set_access";
         match fault {
             FaultKind::Lost | FaultKind::Hang | FaultKind::Crash => true,
-            FaultKind::Late(_) => super::may_be_late(call),
+            FaultKind::Late(_) => super::supports_late(call),
             FaultKind::Wide | FaultKind::Narrow | FaultKind::Shifted => sets_access,
             FaultKind::Other => sets_access || exports,
             FaultKind::Leak => RELEASES.contains(&call) || exports,

@@ -4,19 +4,19 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// The start of the aperture.
 const APERTURE: u64 = 0x0002_8000_0000_0000;
-/// The unused range after each allocation, and the alignment of small ones.
+/// The size of the unused range after each allocation. Also the alignment of small allocations.
 const GUARD: u64 = 0x1000;
 /// Allocations of at least this size are aligned to it.
 const LARGE: u64 = 2 << 20;
 
-/// Allocates addresses that are never mapped: the lowest freed one of the same size, else the next.
-/// AMD's runtime searches its list from the start for each call; this allocator does not.
+/// Allocates addresses that are never mapped: the lowest freed address of the same size, else the address after
+/// the last allocation. AMD's runtime instead searches a list of all ranges from its start.
 #[derive(Debug)]
 pub(super) struct Aperture {
     next: u64,
     /// Freed addresses, by size.
     free: HashMap<u64, BTreeSet<u64>>,
-    /// The start before alignment and the size, by allocated address.
+    /// For each allocated address: the start before alignment, and the size.
     allocated: BTreeMap<u64, (u64, u64)>,
 }
 

@@ -69,7 +69,8 @@ pub(crate) struct Handles {
 }
 
 impl Handles {
-    /// Creates an empty table. Handle values are addresses in an aperture or of heap objects.
+    /// Creates an empty table. Handle values are addresses in the aperture with `use_aperture`, and addresses of heap
+    /// objects without.
     pub(crate) fn new(use_aperture: bool) -> Self {
         Self { handles: HashMap::new(), aperture: use_aperture.then(Aperture::default) }
     }

@@ -16,7 +16,7 @@ use std::ops::RangeInclusive;
 /// Room for every attribute; the longest one has 128 bytes.
 const ROOM: usize = 256;
 
-/// The numbers of AMD's attributes of agents and those near them, also numbers that no header defines.
+/// Ranges that contain the numbers of AMD's attributes of agents, and numbers that no header defines.
 const AGENT_ATTRIBUTES: [RangeInclusive<u32>; 4] =
     [0..=0x20, 0x3000..=0x3010, 0xA000..=0xA020, 0xA100..=0xA120];
 const SYSTEM_ATTRIBUTES: [RangeInclusive<u32>; 2] = [0..=0x10, 0x1F0..=0x220];
@@ -39,7 +39,7 @@ const ATTRIBUTES_THAT_DIFFER: &[u32] = &[
     // AMD's runtime has the HSA extension for images and sets its bit. The simulation sets no bit.
     HSA_AGENT_INFO_EXTENSIONS,
 ];
-/// Attributes of CPUs that differ, too: the emulated driver reports the machine's own CPU.
+/// Attributes that also differ for CPUs, because the emulated driver reports the machine's own CPU.
 const CPU_ATTRIBUTES_THAT_DIFFER: &[u32] = &[
     HSA_AGENT_INFO_NAME,
     HSA_AMD_AGENT_INFO_COMPUTE_UNIT_COUNT,
@@ -125,9 +125,9 @@ fn compare(fixture: &Fixture) {
             let read = |hsa: &Core, agent| {
                 read(|value| unsafe { (hsa.hsa_agent_get_info)(agent, attribute, value) })
             };
-            let other = ATTRIBUTES_THAT_DIFFER.contains(&attribute)
+            let may_differ = ATTRIBUTES_THAT_DIFFER.contains(&attribute)
                 || is_cpu && CPU_ATTRIBUTES_THAT_DIFFER.contains(&attribute);
-            let found = difference(&read(amd, *first), &read(simulated, *second), !other);
+            let found = difference(&read(amd, *first), &read(simulated, *second), !may_differ);
             note(format!("agent {index} {attribute:#x}"), found);
         }
         let isas = [first_isa(amd, *first), first_isa(simulated, *second)];

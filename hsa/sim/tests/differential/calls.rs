@@ -176,7 +176,7 @@ impl Call {
     }
 }
 
-/// An address.
+/// An address. The area is the range of addresses that a runtime uses during one sequence (`side::AREA_SIZE`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Location {
@@ -191,6 +191,7 @@ pub enum Location {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Hint {
+    /// No hint.
     Nowhere,
     /// An offset from the start of the runtime's own area.
     Area(u64),

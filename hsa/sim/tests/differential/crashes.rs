@@ -16,7 +16,7 @@ const R6_4_3: Release = Release::R6_4_3;
 const R7_2_4: Release = Release::R7_2_4;
 
 const PAGE: u64 = 4096;
-const AREA: u64 = 0x0800_0000_0000;
+const AREA_START: u64 = 0x0800_0000_0000;
 /// An address without any memory.
 const GARBAGE: u64 = 0xdead_beef_0000;
 const ALL: &[Release] = &Release::ALL;
@@ -37,7 +37,7 @@ const TABLE: &[Crash] = &[
         releases: ALL,
         signal: libc::SIGSEGV,
         act: |table| {
-            let side = Side::start(&table, AREA);
+            let side = Side::start(&table, AREA_START);
             unsafe { (side.vmem.hsa_amd_vmem_address_reserve)(null_mut(), 4096, 0, 0) };
         },
     },
@@ -47,7 +47,7 @@ const TABLE: &[Crash] = &[
         releases: ALL,
         signal: libc::SIGSEGV,
         act: |table| {
-            let side = Side::start(&table, AREA);
+            let side = Side::start(&table, AREA_START);
             let pool = side.pool(Pool::Gpu(0));
             let create = side.vmem.hsa_amd_vmem_handle_create;
             unsafe { create(pool, 4096, MEMORY_TYPE_PINNED, 0, null_mut()) };
@@ -59,7 +59,7 @@ const TABLE: &[Crash] = &[
         releases: ALL,
         signal: libc::SIGSEGV,
         act: |table| {
-            let side = Side::start(&table, AREA);
+            let side = Side::start(&table, AREA_START);
             let pool = hsa_amd_memory_pool_t { handle: GARBAGE };
             let mut handle = hsa_amd_vmem_alloc_handle_t { handle: 0 };
             let create = side.vmem.hsa_amd_vmem_handle_create;
@@ -118,7 +118,7 @@ const TABLE: &[Crash] = &[
         releases: &[R7_2_4],
         signal: libc::SIGSEGV,
         act: |table| {
-            let mut side = Side::start(&table, AREA);
+            let mut side = Side::start(&table, AREA_START);
             assert_eq!(side.shut_down(), OK);
             let mut handle = hsa_amd_vmem_alloc_handle_t { handle: 0 };
             let import = side.vmem.hsa_amd_vmem_import_shareable_handle;
@@ -207,7 +207,7 @@ const TABLE: &[Crash] = &[
         releases: &[R7_2_4],
         signal: libc::SIGABRT,
         act: |table| {
-            let _side = Side::start(&table, AREA);
+            let _side = Side::start(&table, AREA_START);
             let lock = table.core.hsa_amd_memory_lock.expect("in the table");
             let unlock = table.core.hsa_amd_memory_unlock.expect("in the table");
             let (mut words, mut agent_address) = (vec![0u64; 512], null_mut());
@@ -233,7 +233,7 @@ const TABLE: &[Crash] = &[
 ];
 
 fn reserved(table: &Table) -> Side {
-    let mut side = Side::start(table, AREA);
+    let mut side = Side::start(table, AREA_START);
     let (hint, alignment, flags) = (Hint::Area(0), 0, 0);
     let reserve = Call::Reserve { id: 0, size: 16 * PAGE, hint, alignment, flags };
     assert_eq!(side.perform(&reserve).status, OK);

@@ -3,7 +3,7 @@
 
 use crate::calls::*;
 use crate::observe::{self, MappedRange};
-use crate::side::{AREA, Side, Value};
+use crate::side::{AREA_SIZE, Side, Value};
 use crate::state::State;
 use hsa_rocr::Release;
 use hsa_rocr::test::uses_own_driver;
@@ -41,7 +41,7 @@ const TABLE: &[Exclusion] = &[
     Exclusion {
         // The runtime rounds the address with a mask computed from the alignment. The sum of size
         // and alignment can wrap around.
-        reason: "NO_REGISTER with an alignment that is not a power of two, or a size that wraps with it",
+        reason: "NO_REGISTER with an alignment that is not a power of two, or with a sum of size and alignment that wraps around",
         applies: |scenario, call| {
             let Call::Reserve { size, alignment, flags, .. } = *call else { return false };
             let valid = alignment == 0 || (alignment >= 4096 && alignment.is_power_of_two());
@@ -63,7 +63,7 @@ const TABLE: &[Exclusion] = &[
         },
     },
     Exclusion {
-        // The GPU performs copies to or from virtual memory, and faults without a page.
+        // The GPU performs copies to or from virtual memory. It faults at an address without a page.
         reason: "a GPU that accesses an address without a page aborts the process",
         applies: |scenario, call| {
             let mapped = |&(at, size): &(Location, u64)| scenario.state.is_mapped(at, size);
@@ -136,7 +136,7 @@ fn names_cpu(requests: &[AccessRequest]) -> bool {
 
 /// Returns why a call must not be made; `None` if it may. All names in the call must be valid.
 pub fn reason(release: Release, side: &Side, state: &State, call: &Call) -> Option<Reason> {
-    let ranges = observe::ranges(side.area, side.area + AREA);
+    let ranges = observe::ranges(side.area, side.area + AREA_SIZE);
     let scenario = Scenario { release, side, state, ranges };
     TABLE.iter().find(|entry| (entry.applies)(&scenario, call)).map(|entry| entry.reason)
 }

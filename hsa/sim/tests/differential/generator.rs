@@ -106,13 +106,13 @@ impl Generator {
             81..83 => Call::Properties { handle: self.handle().0 },
             83..85 => Call::PointerInfo { at: self.location() },
             85..86 => Call::PoolFree { at: self.location() },
-            86..91 => Call::Write { at: self.word(), value: self.random.next() },
-            91..93 => Call::Poke { at: self.word(), value: self.random.next() },
-            93..95 => Call::Peek { at: self.word() },
+            86..91 => Call::Write { at: self.data_location(), value: self.random.next() },
+            91..93 => Call::Poke { at: self.data_location(), value: self.random.next() },
+            93..95 => Call::Peek { at: self.data_location() },
             95..99 => self.copy(),
             _ => {
                 let words = self.random.pick(&[0, 1, 2, 1024]);
-                Call::Fill { at: self.word(), value: self.random.next() as u32, words }
+                Call::Fill { at: self.data_location(), value: self.random.next() as u32, words }
             }
         }
     }
@@ -268,7 +268,7 @@ impl Generator {
     }
 
     fn copy(&mut self) -> Call {
-        let (to, from) = (self.word(), self.word());
+        let (to, from) = (self.data_location(), self.data_location());
         let size = self.random.pick(&[0, 1, 8, 100, PAGE, 2 * PAGE, 4 * PAGE]);
         if self.random.percent(50) {
             return Call::Copy { to, from, size };
@@ -331,7 +331,7 @@ impl Generator {
     }
 
     /// Returns an address that the CPU or a GPU may be able to access.
-    fn word(&mut self) -> Location {
+    fn data_location(&mut self) -> Location {
         let Some((name, offset, size)) = self.random.pick_any(&self.mappings) else {
             return self.location();
         };

@@ -43,7 +43,7 @@ fn emulation() -> Emulation {
 }
 
 /// Returns the number in an environment variable, if set.
-fn number(variable: &str) -> Option<u64> {
+fn environment_number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
     Some(text.parse().unwrap_or_else(|error| panic!("{variable}={text}: {error}")))
 }
@@ -70,7 +70,7 @@ fn check_release(release: Release, name: &str) {
 }
 
 fn sequence_count() -> u64 {
-    number("HSA_SIM_SEQUENCES").unwrap_or(test::part_by_default(SEQUENCES) as u64)
+    environment_number("HSA_SIM_SEQUENCES").unwrap_or(test::part_by_default(SEQUENCES) as u64)
 }
 
 fn check_agreement(fixture: &Fixture) {
@@ -85,7 +85,7 @@ fn check_agreement(fixture: &Fixture) {
     let start_time = Instant::now();
     let release = fixture.release();
     println!("\n{release}: {sequences} sequences of seed {seed}");
-    let trace = file(&format!("differential-{release}.txt"));
+    let trace = temporary_path(&format!("differential-{release}.txt"));
     let (mut first, mut differences) = (0, Vec::new());
     let mut counts = BTreeMap::<String, u64>::new();
     while first < sequences && differences.len() < MAX_DIFFERENCES {
@@ -119,7 +119,7 @@ fn check_agreement(fixture: &Fixture) {
 
 /// Runs one sequence. Returns whether the runtimes agreed, and the output.
 fn replay(fixture: &Fixture, calls: &[calls::Call]) -> (bool, String) {
-    let path = file(&format!("differential-{}-shrunk.txt", fixture.release()));
+    let path = temporary_path(&format!("differential-{}-shrunk.txt", fixture.release()));
     std::fs::write(&path, calls::to_text(calls)).expect("a file to write");
     let trace = path.with_extension("trace");
     replay_file(fixture, path, &trace)
@@ -141,7 +141,7 @@ fn replay_file(fixture: &Fixture, path: PathBuf, trace: &Path) -> (bool, String)
 }
 
 /// Returns the path of a file in the build directory. Adds the process id to the name.
-fn file(name: &str) -> PathBuf {
+fn temporary_path(name: &str) -> PathBuf {
     let name = format!("{}-{name}", std::process::id());
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
@@ -155,7 +155,7 @@ fn regressions_agree() {
         let mut files: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
         files.sort();
         assert!(!files.is_empty());
-        let trace = file(&format!("regressions-{}.txt", fixture.release()));
+        let trace = temporary_path(&format!("regressions-{}.txt", fixture.release()));
         for path in files {
             let (agreed, text) = replay_file(fixture, path.clone(), &trace);
             assert!(agreed, "{} on {}: {text}", path.display(), fixture.release());

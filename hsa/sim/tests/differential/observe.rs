@@ -58,7 +58,8 @@ fn lines_until(end: u64) -> String {
     }
 }
 
-/// Returns two words of every readable page, with their addresses.
+/// Returns two words of each readable page, with their offsets in the area. Of a long range, only some pages are read
+/// (see [`PAGES_READ`]).
 pub fn words(area: u64, ranges: &[MappedRange]) -> Vec<(u64, Option<u64>)> {
     let readable = ranges.iter().filter(|range| range.access.starts_with('r'));
     let mut words = Vec::new();

@@ -3,7 +3,7 @@
 use crate::calls::*;
 use crate::exclusions;
 use crate::observe::{self, MappedRange};
-use crate::side::{AREA, Outcome, Side};
+use crate::side::{AREA_SIZE, Outcome, Side};
 use crate::state::State;
 use core::fmt;
 use hsa_rocr::Release;
@@ -33,8 +33,9 @@ pub struct Pair {
     simulated: Side,
     /// The available memory of the GPUs before the sequence.
     memory_before: [Vec<u64>; 2],
-    /// Whether, in this sequence, only former mappings have claimed some memory. The emulated kernel
-    /// does not count that memory, so the used memory is no longer compared.
+    /// Whether memory in this sequence has stayed claimed after it was unmapped and released
+    /// ([`Usage::vram_lingering`]). The emulated driver does not count that memory, so the used memory is no longer
+    /// compared.
     lingered: bool,
     /// The number of calls, by function and result, and of excluded calls, by reason.
     pub counts: BTreeMap<String, u64>,
@@ -224,7 +225,7 @@ impl Pair {
         let same_name =
             |name: &&Name| self.amd.current_name(**name) == self.simulated.current_name(**name);
         let properties = |name: &Name| (*name, side.properties(Handle::Of(*name)));
-        let ranges = self.comparable(observe::ranges(area, area + AREA));
+        let ranges = self.comparable(observe::ranges(area, area + AREA_SIZE));
         let available = side.available_memory();
         let used = self.memory_before[index].iter().zip(available);
         let used = used.map(|(before, now)| *before as i64 - now as i64);
@@ -280,8 +281,8 @@ impl Pair {
         let state = State::default();
         values.extend(self.differing_values(&state));
         for side in [&self.amd, &self.simulated] {
-            if !observe::ranges(side.area, side.area + AREA).is_empty() {
-                observe::clear(side.area, side.area + AREA);
+            if !observe::ranges(side.area, side.area + AREA_SIZE).is_empty() {
+                observe::clear(side.area, side.area + AREA_SIZE);
             }
         }
         (!values.is_empty()).then_some(Difference { after: None, values })

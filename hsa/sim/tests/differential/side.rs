@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 const PAGE: u64 = 4096;
 /// The size of the area of a sequence.
-pub const AREA: u64 = 1 << 28;
+pub const AREA_SIZE: u64 = 1 << 28;
 const GARBAGE: u64 = 0xdead_beef_0000;
 /// The time limit of an asynchronous copy.
 const COPY_LIMIT: Duration = Duration::from_secs(60);
@@ -105,7 +105,7 @@ impl Side {
 
     /// Drops the state of the last sequence. The next sequence gets another area.
     pub fn next_sequence(&mut self) {
-        self.area += AREA;
+        self.area += AREA_SIZE;
         self.reservations.clear();
         self.handles.clear();
         self.close_descriptors();
@@ -131,12 +131,12 @@ impl Side {
         self.handles.keys()
     }
 
-    /// Returns whether an exported descriptor is open, or was imported.
+    /// Returns whether an exported descriptor is open, or a descriptor was imported.
     pub fn has_shared(&self) -> bool {
         self.has_imported || !self.descriptors.is_empty()
     }
 
-    /// Closes all exported descriptors, after all handles were released.
+    /// Closes all exported descriptors. The caller has released all handles.
     pub fn close_descriptors(&mut self) {
         self.descriptors.clear();
         self.has_imported = false;
@@ -188,7 +188,7 @@ impl Side {
 
     fn in_area(&self, address: *const c_void) -> Value {
         match (address.addr() as u64).checked_sub(self.area) {
-            Some(offset) if offset < AREA => Value::InArea(offset),
+            Some(offset) if offset < AREA_SIZE => Value::InArea(offset),
             _ => Value::Number(address.addr() as u64),
         }
     }
@@ -306,9 +306,9 @@ impl Side {
             return Outcome { status, values: vec![value] };
         }
         // Other code may use this address, so that the results of later calls on it could differ.
-        let natural = (1 << size.max(PAGE).ilog2()).min(512 * PAGE);
-        let natural = if flags & 1 == 0 { natural } else { PAGE };
-        let aligned = (address.addr() as u64).is_multiple_of(natural);
+        let natural_alignment = (1 << size.max(PAGE).ilog2()).min(512 * PAGE);
+        let natural_alignment = if flags & 1 == 0 { natural_alignment } else { PAGE };
+        let aligned = (address.addr() as u64).is_multiple_of(natural_alignment);
         let freed = unsafe { (self.vmem.hsa_amd_vmem_address_free)(address, bytes) };
         Outcome { status, values: vec![Value::Elsewhere { aligned, freed }] }
     }

@@ -17,7 +17,7 @@ pub struct Mapping {
 
 #[derive(Debug, Default)]
 pub struct State {
-    /// Start in the area and size of each reservation.
+    /// Each reservation's start, as an offset in the area, and its size.
     pub reservations: BTreeMap<Name, (u64, u64)>,
     /// The start of each reservation, including freed ones.
     starts: BTreeMap<Name, u64>,

@@ -3,9 +3,9 @@
 
 use crate::calls::{Call, Handle};
 use crate::observe;
-use crate::side::{AREA, Side};
+use crate::side::{AREA_SIZE, Side};
 use crate::state::State;
-use crate::{exclusions, generator, number};
+use crate::{environment_number, exclusions, generator};
 use hsa_rocr::Release;
 use hsa_rocr::test::Fixture;
 use hsa_sys::{Library, Search, Table};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 const THREADS: u64 = 4;
 /// The start of the areas of the first thread.
-const FIRST: u64 = 0x0800_0000_0000;
+const FIRST_AREA: u64 = 0x0800_0000_0000;
 /// The distance between the areas of two threads.
 const DISTANCE: u64 = 0x0800_0000_0000;
 
@@ -37,13 +37,13 @@ struct ProcessResources {
     available_memory: Vec<u64>,
 }
 
-/// Checks that the calls leak no resources. The duration is `HSA_KFD_STRESS_SECONDS`, or three
-/// seconds, with `HSA_VMM_LONG=1` ten.
+/// Checks that the calls leak no resources. `HSA_KFD_STRESS_SECONDS` sets the duration in seconds: by default three, or
+/// ten with `HSA_VMM_LONG=1`.
 pub fn leaks_nothing(fixture: &Fixture) {
     let default = if hsa_rocr::test::is_long() { 10 } else { 3 };
-    let time = Duration::from_secs(number("HSA_KFD_STRESS_SECONDS").unwrap_or(default));
+    let time = Duration::from_secs(environment_number("HSA_KFD_STRESS_SECONDS").unwrap_or(default));
     let fresh = || UNIX_EPOCH.elapsed().map_or(0, |time| time.as_nanos() as u64);
-    let seed = number("HSA_SIM_SEED").unwrap_or_else(fresh);
+    let seed = environment_number("HSA_SIM_SEED").unwrap_or_else(fresh);
     println!("\n{}: {THREADS} threads for {time:?}, seed {seed}", fixture.release());
     // SAFETY: AMD's runtime.
     let library =
@@ -52,7 +52,7 @@ pub fn leaks_nothing(fixture: &Fixture) {
     let unlocked_calls = RwLock::new(());
     let run = &|thread: u64, time: Duration| {
         let mut runner =
-            Runner::new(&table, fixture.release(), &unlocked_calls, FIRST + thread * DISTANCE);
+            Runner::new(&table, fixture.release(), &unlocked_calls, FIRST_AREA + thread * DISTANCE);
         let start_time = Instant::now();
         let mut sequence = 0;
         while start_time.elapsed() < time {
@@ -62,7 +62,7 @@ pub fn leaks_nothing(fixture: &Fixture) {
         (sequence, runner.end())
     };
     // Keeps the runtime initialised until the end.
-    let mut side = Side::start(&table, FIRST - DISTANCE / 2);
+    let mut side = Side::start(&table, FIRST_AREA - DISTANCE / 2);
     let run_threads = |time| {
         std::thread::scope(|scope| {
             let threads = (0..THREADS).map(|thread| scope.spawn(move || run(thread, time)));
@@ -89,7 +89,7 @@ pub fn leaks_nothing(fixture: &Fixture) {
         "{before:?} {after:?}, seed {seed}"
     );
     assert!(after.shared <= before.shared + MAX_KEPT, "{before:?} {after:?}, seed {seed}");
-    let areas = FIRST..FIRST + THREADS * DISTANCE;
+    let areas = FIRST_AREA..FIRST_AREA + THREADS * DISTANCE;
     assert_eq!(observe::ranges(areas.start, areas.end), [], "in the areas, seed {seed}");
     side.shut_down();
 }
@@ -114,7 +114,7 @@ impl<'a> Runner<'a> {
     }
 
     fn run(&mut self, calls: &[Call]) {
-        if self.side.area + 2 * AREA > self.start + DISTANCE / 2 {
+        if self.side.area + 2 * AREA_SIZE > self.start + DISTANCE / 2 {
             self.side.area = self.start;
         }
         self.side.next_sequence();
@@ -127,8 +127,8 @@ impl<'a> Runner<'a> {
         }
         self.side.close_descriptors();
         // NO_REGISTER reservations leak a part of their range.
-        if !observe::ranges(self.side.area, self.side.area + AREA).is_empty() {
-            observe::clear(self.side.area, self.side.area + AREA);
+        if !observe::ranges(self.side.area, self.side.area + AREA_SIZE).is_empty() {
+            observe::clear(self.side.area, self.side.area + AREA_SIZE);
         }
     }
 
@@ -148,7 +148,7 @@ impl<'a> Runner<'a> {
         if exclusions::reason(self.release, &self.side, state, call).is_some() {
             return;
         }
-        // The runtime does not lock these calls, so that no other call may run at the same time.
+        // The runtime does not lock these calls, so no other call may run at the same time.
         let unlocked = matches!(
             call,
             Call::Export { .. }

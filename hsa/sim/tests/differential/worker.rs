@@ -12,7 +12,7 @@ use std::process::{Command, Output};
 const WORK: &str = "HSA_SIM_WORK";
 const RELEASE: &str = "HSA_SIM_WORK_RELEASE";
 const RUNTIME: &str = "HSA_SIM_WORK_RUNTIME";
-const TRACE: &str = "HSA_SIM_WORK_TRAIL";
+const TRACE: &str = "HSA_SIM_WORK_TRACE";
 
 /// The prefix of the line in which a worker reports its counts of calls.
 const COUNTS: &str = "calls: ";
@@ -78,7 +78,7 @@ pub fn run() {
         trace.begin_sequence(title, calls);
         if let Some(difference) = pair.run(calls, |call| trace.begin_call(call)) {
             print!("\n{difference}");
-            // The runtime might not stop with leaked state.
+            // Do not shut the runtime down: with leaked state, this could fail.
             std::process::exit(1);
         }
     };

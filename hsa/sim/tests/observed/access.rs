@@ -6,7 +6,7 @@ use core::ptr::{null, null_mut, without_provenance_mut};
 
 #[test]
 fn set_access_matches_amd() {
-    on_each(|version| {
+    on_each_version(|version| {
         let rig = &version.rig;
         let base = rig.reserve(4 * SIZE);
         version.check(
@@ -31,7 +31,11 @@ fn set_access_matches_amd() {
             rig.set(0x1234_5000, SIZE, &version.gpu(0, RW)),
             INVALID_ARGUMENT,
         );
-        version.check("beyond", rig.set(base, 5 * SIZE, &version.gpu(0, RW)), INVALID_ARGUMENT);
+        version.check(
+            "beyond the reservation",
+            rig.set(base, 5 * SIZE, &version.gpu(0, RW)),
+            INVALID_ARGUMENT,
+        );
         version.check(
             "inside",
             rig.set(base + 4096, SIZE, &version.gpu(0, RW)),
@@ -49,10 +53,14 @@ fn set_access_matches_amd() {
             rig.simulation.page(1, base + 2 * SIZE - 4096).is_some(),
             "both mappings are accessible"
         );
-        version.check("and a tail", rig.set(base, 3 * SIZE, &version.cpu(RW)), INVALID_ALLOCATION);
+        version.check(
+            "two mappings and an unmapped tail",
+            rig.set(base, 3 * SIZE, &version.cpu(RW)),
+            INVALID_ALLOCATION,
+        );
         assert_eq!(readable(base), [true, false, false][version.index], "6.1.2 reserves memory");
         version.check("both, all agents", rig.set(base, 2 * SIZE, &version.all()), OK);
-        version.check("again", rig.set(base, 2 * SIZE, &version.all()), OK);
+        version.check("the same access again", rig.set(base, 2 * SIZE, &version.all()), OK);
         let both = |permission| [(rig.gpus[0], permission), (rig.cpus[0], permission)];
         version.check("RO", rig.set(base, SIZE, &both(RO)), OK);
         assert!(rig.simulation.page(0, base).expect("mapped").writable, "only recorded");
@@ -78,7 +86,7 @@ fn set_access_matches_amd() {
 
 #[test]
 fn get_access_matches_amd() {
-    on_each(|version| {
+    on_each_version(|version| {
         let rig = &version.rig;
         let base = rig.reserve(4 * SIZE);
         let gpu = rig.gpus[0];
@@ -96,7 +104,11 @@ fn get_access_matches_amd() {
         assert_eq!(rig.get(base + SIZE + SIZE / 2, gpu), Ok(RW), "in the middle");
         assert_eq!(rig.get(base + 2 * SIZE - 1, gpu), Ok(RW), "at the last byte");
         assert_eq!(rig.get(base + 2 * SIZE, gpu), Ok(RW), "at the END address");
-        version.check("one byte further", get(base + 2 * SIZE + 1, gpu), INVALID_ALLOCATION);
-        version.check("below", get(base + SIZE - 1, gpu), INVALID_ALLOCATION);
+        version.check(
+            "one byte after the END address",
+            get(base + 2 * SIZE + 1, gpu),
+            INVALID_ALLOCATION,
+        );
+        version.check("the byte before the mapping", get(base + SIZE - 1, gpu), INVALID_ALLOCATION);
     });
 }

@@ -5,7 +5,7 @@ use crate::rig::*;
 
 #[test]
 fn reserve_matches_amd() {
-    on_each(|version| {
+    on_each_version(|version| {
         let rig = &version.rig;
         let reserve = |size, hint, align, flags| status(rig.try_reserve(size, hint, align, flags));
         version.check("size 0", reserve(0, 0, 0, 0), INVALID_ARGUMENT);
@@ -47,7 +47,7 @@ fn reserve_matches_amd() {
 
 #[test]
 fn address_free_matches_amd() {
-    on_each(|version| {
+    on_each_version(|version| {
         let rig = &version.rig;
         let base = rig.reserve(2 * SIZE);
         version.check("NULL", rig.free(0, SIZE), INVALID_ARGUMENT);
@@ -66,7 +66,7 @@ fn address_free_matches_amd() {
 
 #[test]
 fn calls_across_reservations_match_amd() {
-    on_each(|version| {
+    on_each_version(|version| {
         let rig = &version.rig;
         let first = rig.try_reserve(SIZE, 0x6100_0000_0000, 0, 0).expect("free");
         let second = rig.try_reserve(SIZE, first + SIZE, 0, 0).expect("free");

@@ -58,7 +58,7 @@ impl Version {
 
 /// Runs the calls for each version, each in a separate process.
 #[track_caller]
-pub fn on_each(probes: impl Fn(&Version)) {
+pub fn on_each_version(probes: impl Fn(&Version)) {
     for (index, version) in VERSIONS.iter().enumerate() {
         let work = || {
             let rig = start(&format!("mi300x,gpus=2,vram=64g,{version}"));

@@ -6,7 +6,7 @@ use core::ptr::without_provenance_mut;
 
 #[test]
 fn map_matches_amd() {
-    on_each(|version| {
+    on_each_version(|version| {
         let rig = &version.rig;
         let base = rig.reserve(4 * SIZE);
         let (first, second) = (rig.create(SIZE), rig.create(SIZE));
@@ -41,7 +41,7 @@ fn map_matches_amd() {
 
 #[test]
 fn map_ignores_offset() {
-    on_each(|version| {
+    on_each_version(|version| {
         let rig = &version.rig;
         let (base, handle) = (rig.reserve(4 * SIZE), rig.create(SIZE));
         version.check("the first half", rig.map(base, SIZE / 2, handle), OK);
@@ -65,7 +65,7 @@ fn map_ignores_offset() {
 
 #[test]
 fn unmap_matches_amd() {
-    on_each(|version| {
+    on_each_version(|version| {
         let rig = &version.rig;
         let base = rig.reserve(4 * SIZE);
         let map = |address| {
@@ -125,7 +125,7 @@ fn foreign_mapping_is_lost(version: &Version, base: usize) {
 
 #[test]
 fn remapped_memory_keeps_contents() {
-    on_each(|version| {
+    on_each_version(|version| {
         let rig = &version.rig;
         let (base, first) = rig.mapped(SIZE, &version.all());
         write(base, 1);

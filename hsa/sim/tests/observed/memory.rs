@@ -7,7 +7,7 @@ use core::ptr::{null_mut, without_provenance_mut};
 
 #[test]
 fn create_matches_amd() {
-    on_each(|version| {
+    on_each_version(|version| {
         let rig = &version.rig;
         let vram = rig.vram[0];
         let create = |pool, size, kind, flags| status(rig.try_create(pool, size, kind, flags));
@@ -47,7 +47,7 @@ fn create_matches_amd() {
 
 #[test]
 fn release_matches_amd() {
-    on_each(|version| {
+    on_each_version(|version| {
         let rig = &version.rig;
         version.check("handle 0", rig.release(0), INVALID_ALLOCATION);
         version.check("garbage", rig.release(GARBAGE), INVALID_ALLOCATION);
@@ -79,7 +79,7 @@ fn release_matches_amd() {
 
 #[test]
 fn retain_and_properties_match_amd() {
-    on_each(|version| {
+    on_each_version(|version| {
         let rig = &version.rig;
         let (base, handle) = rig.mapped(SIZE, &[]);
         let reserved = rig.reserve(SIZE);
@@ -102,7 +102,7 @@ fn retain_and_properties_match_amd() {
 
 #[test]
 fn pointer_info_matches_amd() {
-    on_each(|version| {
+    on_each_version(|version| {
         let rig = &version.rig;
         let (base, handle) = (rig.reserve(2 * SIZE), rig.create(SIZE));
         assert_eq!(rig.map(base, SIZE, handle), OK);
@@ -141,7 +141,7 @@ fn pointer_info_matches_amd() {
 
 #[test]
 fn lock_and_unlock_match_amd() {
-    on_each(|version| {
+    on_each_version(|version| {
         let rig = &version.rig;
         let lock = rig.hsa.hsa_amd_memory_lock.expect("in the table");
         let unlock = rig.hsa.hsa_amd_memory_unlock.expect("in the table");

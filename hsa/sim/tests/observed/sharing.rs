@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 
 #[test]
 fn export_and_import_match_amd() {
-    on_each(|version| {
+    on_each_version(|version| {
         let rig = &version.rig;
         version.check("export handle 0", status(rig.export(0)), INVALID_ALLOCATION);
         let original = rig.create(SIZE);

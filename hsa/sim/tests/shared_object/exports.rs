@@ -26,7 +26,8 @@ fn declared(header: &str) -> BTreeSet<String> {
         );
     }
     let is_part = |character: char| character.is_ascii_alphanumeric() || character == '_';
-    // The word before each parenthesis. A type before one is the result of a callback; `hsa_flag_…` are inline.
+    // The words before a parenthesis. If the word is a type, a pointer to a callback follows. The functions
+    // `hsa_flag_…` are inline, so that the library does not export them.
     let words =
         code.split('(').filter_map(|before| before.trim_end().rsplit(|c| !is_part(c)).next());
     let is_function = |word: &&str| {

@@ -17,7 +17,7 @@
   } while (0)
 #define OK(call) CHECK((call) == HSA_STATUS_SUCCESS)
 
-/* Ten seconds in the nanoseconds of the simulation's clock. */
+/* Ten seconds, in nanoseconds: the unit of the simulation's timeouts. */
 static const uint64_t LIMIT = 10000000000u;
 
 struct agents {
@@ -247,7 +247,8 @@ static void queues(struct agents agents) {
 #endif
   OK(hsa_amd_queue_set_priority(queue, HSA_AMD_QUEUE_PRIORITY_HIGH));
 
-  /* Both signals, then either, then a value: more packets than the ring has room for, one at a time. */
+  /* Barriers that wait for both signals, for either of them, and for a value. There are more packets than slots in the
+   * ring, but at most one at a time. */
   for (int round = 0; round < 30; ++round) {
     hsa_signal_store_relaxed(first, 1);
     hsa_signal_store_relaxed(second, 1);

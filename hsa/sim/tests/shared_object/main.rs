@@ -70,7 +70,7 @@ fn compile(source: &str, headers: &Path, program: &Path) {
 fn build(folder: &Path) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("shared/build");
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("target/tmp");
-    // From a directory outside the workspace, without the variables that cargo set for this test.
+    // Run the script from a directory outside the workspace.
     run(Command::new(script)
         .arg(folder)
         .current_dir("/")
