@@ -20,7 +20,7 @@ pub(crate) unsafe trait Plain: Copy + Send + 'static {
     }
 
     fn bytes(&self) -> &[u8] {
-        // SAFETY: there is no padding, so that all of the value's bytes are initialised.
+        // SAFETY: there is no padding, so all of the value's bytes are initialised.
         unsafe { std::slice::from_raw_parts((&raw const *self).cast(), size_of::<Self>()) }
     }
 

@@ -148,7 +148,7 @@ impl Buffers {
         }
     }
 
-    /// Imports new memory of the same size instead of a dma-buf's: the planned fault `other`.
+    /// Imports new memory of the same size instead of a dma-buf's memory: the planned fault `other`.
     pub(crate) fn import_other(self: &Arc<Self>, descriptor: libc::c_int) -> Result<Arc<Buffer>> {
         let (label, size) = memory_file::recognise(descriptor)?;
         let other = Label { token: memory_file::random_token(), ..label };

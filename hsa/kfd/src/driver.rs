@@ -67,7 +67,7 @@ impl Driver {
         Ok(Self { config, log, gpus, gtt, device_file, buffers, process, tree })
     }
 
-    /// Returns the index of the GPU with an identifier of amdkfd.
+    /// Returns the index of the GPU that has this identifier in amdkfd.
     pub(crate) fn gpu(&self, id: u32) -> Result<usize> {
         let index = id.checked_sub(FIRST_ID).ok_or(EINVAL)? / ID_STEP;
         let gpu = self.gpus.get(index as usize).filter(|gpu| gpu.id == id);

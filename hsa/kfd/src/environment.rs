@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Returns whether the process has more privileges than its caller (set-user-id, set-group-id, file
-/// capabilities). The caller's variables must not name files that such a process writes.
+/// capabilities). Such a process must not write files that the caller's variables name.
 fn is_privileged() -> bool {
     // SAFETY: only reads the process's auxiliary vector.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }

@@ -1,7 +1,7 @@
 //! Files that another process has open.
 //!
-//! The emulation has no kernel that all processes share. It therefore reads state that the kernel
-//! would share between processes from the files of the process that created the state.
+//! A kernel's driver shares state between processes. The emulation runs in each process separately: it reads such
+//! state from the open files of the process that created the state.
 
 use crate::own;
 use std::fs::{self, File};

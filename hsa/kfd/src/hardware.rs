@@ -1,8 +1,8 @@
 //! The page table as a GPU's engines read it, and their TLB.
 //!
 //! By default the engines read amdgpu's list of mappings ([`PageTable`](crate::page_table::PageTable)),
-//! as if each change took effect at once. Three keys of `HSA_KFD` ([`Updates`]) emulate real hardware and
-//! the kernel driver; the engines then read the entries of this module, which amdgpu writes.
+//! as if each change took effect at once. With one of three keys of `HSA_KFD` ([`Updates`]), changes take effect as on
+//! real hardware: the engines then read the entries of this module, which the emulated amdgpu writes.
 
 use crate::buffer::Buffer;
 use crate::page_table::Entry;
@@ -59,7 +59,8 @@ impl Pte {
     }
 }
 
-/// The result of a look-up: the start of the entry, and `Ok(entry)`, or `Err(size)` if the memory was freed.
+/// The result of a look-up: the start of the entry, and the entry. If the memory was freed, `Err` has the size of the
+/// entry.
 pub(crate) type LookUp = (u64, Result<Entry, u64>);
 
 /// A change that amdgpu makes.
@@ -130,7 +131,7 @@ impl Hardware {
         }
     }
 
-    /// Makes the changes whose SDMA jobs have run by a time.
+    /// Makes the changes of all SDMA jobs that have run by the time `now`.
     fn run_jobs(&mut self, now: Instant) {
         while self.pending.front().is_some_and(|(due, _)| *due <= now) {
             let Some((_, change)) = self.pending.pop_front() else { return };
@@ -141,8 +142,8 @@ impl Hardware {
         }
     }
 
-    /// Waits for all changes and flushes the TLB, as amdkfd does when it maps or unmaps memory. The
-    /// emulated wait takes no time.
+    /// Makes all changes and flushes the TLB. When amdkfd maps or unmaps memory, it waits for all changes; the emulation
+    /// makes them at once instead.
     pub(crate) fn synchronize(&mut self) {
         while let Some((_, change)) = self.pending.pop_front() {
             self.apply(change);

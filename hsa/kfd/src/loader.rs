@@ -121,7 +121,9 @@ fn enter_loader(loader: &OsStr) -> Result<std::convert::Infallible> {
     }
 }
 
-/// Puts `LD_LIBRARY_PATH` in the place of `LD_AUDIT`, after any other `LD_LIBRARY_PATH`: the last one counts.
+/// Puts `LD_LIBRARY_PATH` in the place of `LD_AUDIT` in the environment. If there is already a
+/// `LD_LIBRARY_PATH`, the new value also contains the folders of the old one, and follows it in the environment: the
+/// last value counts.
 ///
 /// # Safety
 /// `variables` is the environment on the initial stack.
@@ -249,7 +251,7 @@ unsafe fn map_segment(file: &File, base: usize, segment: &Elf64_Phdr) -> Result<
 }
 
 /// Reads the program's `.dynamic` section from its file again, because the machine's loader has added the
-/// program's address to its entries.
+/// program's address to entries of the section.
 fn restore_dynamic_section() -> Result<()> {
     let file = File::open("/proc/self/exe").map_err(to_errno)?;
     let (header, segments) = headers(&file)?;

@@ -20,7 +20,7 @@ pub(crate) struct Log {
     mapped: Mutex<Mapped>,
 }
 
-/// Mappings of devices by start: their end and device.
+/// The mappings of devices: the end and the device of each, by its start.
 type Mapped = BTreeMap<u64, (u64, String)>;
 
 const PROTECTIONS: [(u32, &str); 3] = [(1, "R"), (2, "W"), (4, "X")];

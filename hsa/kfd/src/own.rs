@@ -12,8 +12,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The emulation treats all descriptors from this number on as the program's. Default limits are lower.
 const MAX_DESCRIPTORS: usize = 1 << 20;
-/// The maximum of the floor (see [`with_raised_limit`]). The kernel's table of descriptors grows to the
-/// highest open descriptor.
+/// The maximum of the floor (see [`with_raised_limit`]). It limits the kernel's table of descriptors, which grows to
+/// the highest open descriptor.
 const HIGHEST_FLOOR: u64 = 1 << 16;
 
 static OWN: [AtomicBool; MAX_DESCRIPTORS] = [const { AtomicBool::new(false) }; MAX_DESCRIPTORS];

@@ -24,9 +24,9 @@ const AVAILABILITY_UNIT: u64 = 2 << 20;
 /// The memory that a process uses on one GPU.
 #[derive(Debug, Default)]
 struct Usage {
-    /// Bytes.
+    /// The used bytes.
     used: AtomicU64,
-    /// Bytes, with each buffer rounded up to a multiple of [`AVAILABILITY_UNIT`].
+    /// The used bytes, with each buffer rounded up to a multiple of [`AVAILABILITY_UNIT`].
     rounded: AtomicU64,
 }
 

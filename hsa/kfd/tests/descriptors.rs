@@ -42,7 +42,7 @@ fn duplicated_descriptors_are_devices() {
             copy.gem_va(gem, UNMAP, ADDRESS, MIB).unwrap();
             close(copy.drm).unwrap();
         }
-        // The process's page table exists after all descriptors of its render node are closed.
+        // The process's page table still exists after all descriptors of its render node are closed.
         gpu.free(handle).unwrap();
         let (handle, _) = gpu.alloc_at(ADDRESS, MIB, VRAM).unwrap();
         gpu.map_memory(handle).unwrap();
@@ -152,7 +152,7 @@ fn calls_work_after_descriptor_exhaustion() {
         let limit = libc::rlimit { rlim_cur: 40, rlim_max: 250 };
         // SAFETY: reads the struct.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
-        // The buffers are more than the descriptors that the program can have. Each buffer has its own memory.
+        // The program creates more buffers than it can have descriptors. Each buffer has its own memory.
         let buffers: Vec<_> = (0..200).map(|_| gpu.alloc(4096, VRAM | PUBLIC).unwrap()).collect();
         for (_, offset) in &buffers {
             mmap(gpu.drm, *offset, 4096).unwrap();

@@ -155,7 +155,7 @@ fn nearly_valid_calls_return() {
             let device = if family == b'd' { gpu.drm } else { gpu.kfd };
             let size = (argument.len() * 8) as u64;
             let code = 3 << 30 | size << 16 | u64::from(family) << 8 | u64::from(number);
-            // SAFETY: as in the other test.
+            // SAFETY: as in `random_calls_return`.
             let result = unsafe { libc::ioctl(device, code, argument.as_mut_ptr()) };
             if result == 0 {
                 succeeded += 1

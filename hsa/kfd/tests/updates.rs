@@ -155,7 +155,7 @@ fn tlb_is_flushed_by_amdkfd_only() {
         assert_eq!(machine.read(AT), Ok(2), "the TLB has the old entry");
         machine.gpu.map_memory(machine.page).unwrap();
         assert_eq!(machine.read(AT), Err(not_mapped(AT)));
-        // A repeated call changes nothing and does not flush.
+        // A second `map_memory` of the same page changes nothing and does not flush the TLB.
         machine.va(MAP, READ, AT, 0, SIZE);
         assert_eq!(machine.read(AT), Ok(2));
         machine.va(UNMAP, READ, AT, 0, SIZE);

@@ -46,7 +46,7 @@ pub struct Gpu {
     pub kind: GpuKind,
     /// Bytes of video memory. The machine's memory is allocated on first access.
     pub vram: u64,
-    /// Whether the CPU can access all of the video memory. Otherwise its access faults.
+    /// Whether the CPU can access all of the video memory. Otherwise, an access of the CPU faults.
     pub large_bar: bool,
     /// The XGMI hive of the GPU, if any. GPUs of a hive list their fine-grained pool.
     pub hive: Option<u64>,

@@ -412,7 +412,7 @@ pub(crate) unsafe fn copy_async(
         let copied = copied.map_err(|failure| failure.into_status(&instance)).is_ok();
         completion.update(|value| if copied { value.wrapping_sub(1) } else { -1 });
     };
-    // A separate thread, because the copy may depend on one that is submitted later.
+    // Copy in a separate thread, because the copy may depend on one that is submitted later.
     let thread = std::thread::Builder::new().name("hsa-sim copy".into()).spawn(work);
     thread.map(drop).map_err(|_| HSA_STATUS_ERROR_OUT_OF_RESOURCES)
 }

@@ -1,10 +1,10 @@
 //! The differences between the releases of AMD's runtime, and between its two implementations.
 //!
 //! The sources of generation E are the files of rocm-systems#12228: `runtimes/hsa/libhsa/src/memory.rs`, `runtime.rs`
-//! and `README.md`, and below them `runtimes/ddi/rocddi/src/driver/linux_kfd/vmem.rs`.
+//! and `README.md`, and `runtimes/ddi/rocddi/src/driver/linux_kfd/vmem.rs` of the driver layer.
 //!
-//! All other modules query [`Behaviour`]. Only `abi` and `nothing` compare version numbers, to leave out the functions
-//! that a release lacks.
+//! The other modules query [`Behaviour`]. In addition, `abi` and `nothing` compare version numbers, to leave out the
+//! functions that a release lacks.
 
 use core::fmt;
 use core::ops::RangeInclusive;
@@ -137,8 +137,8 @@ impl Behaviour {
         self.generation >= Generation::B
     }
 
-    /// `address_free` of a NO_REGISTER range starts at the address that the kernel returned, not at
-    /// the aligned address. The end of the range leaks.
+    /// `address_free` of a NO_REGISTER range unmaps from the address that the kernel returned, not from the aligned
+    /// address. The end of the range leaks.
     pub(crate) fn no_register_free_leaks(self) -> bool {
         self.generation < Generation::D
     }
@@ -211,8 +211,8 @@ impl Behaviour {
         self.generation >= Generation::C
     }
 
-    /// `map` rejects a range that is larger than the memory, also if the memory is imported. Otherwise, `set_access`
-    /// rejects the range.
+    /// `map` rejects a range that is larger than the memory, also if the memory is imported. In the other releases,
+    /// `set_access` rejects the range.
     pub(crate) fn map_checks_size(self) -> bool {
         !self.map_only_records() || self.is_rocddi()
     }
@@ -328,8 +328,8 @@ impl Behaviour {
         self.generation < Generation::D
     }
 
-    /// `fill` supports virtual memory. In 6.4.3 it returns `INVALID_ALLOCATION` (seen); in 6.1.2 it
-    /// fills with a wrong value or crashes.
+    /// `fill` supports virtual memory. Before, it returns `INVALID_ALLOCATION` in 6.4.3 (seen), and fills with a wrong
+    /// value or crashes in 6.1.2.
     pub(crate) fn fills_virtual_memory(self) -> bool {
         self.extension >= 12
     }
@@ -430,7 +430,7 @@ impl Behaviour {
     }
 
     /// Fabric handles work (rocm-systems#6471: they need a driver and hardware with UALink). In E they do not
-    /// (README.md: "Fabric virtual-memory handles are also unavailable").
+    /// work (README.md: "Fabric virtual-memory handles are also unavailable").
     pub(crate) fn has_fabric(self) -> bool {
         self.generation == Generation::D
     }
@@ -446,13 +446,13 @@ impl Behaviour {
         self.generation == Generation::A
     }
 
-    /// `pointer_info` treats the address after a reservation as part of it (seen in 7.2.4).
+    /// `pointer_info` treats the address after a reservation as part of the reservation (seen in 7.2.4).
     pub(crate) fn pointer_info_includes_end(self) -> bool {
         self.generation == Generation::B
     }
 
     /// `unlock` returns success for memory that is not locked (seen in 6.1.2 and 6.4.3); 7.2.4
-    /// asserts that it is locked.
+    /// asserts that the memory is locked.
     pub(crate) fn unlock_accepts_unlocked_memory(self) -> bool {
         self.generation == Generation::A
     }

@@ -1,4 +1,4 @@
-//! The handle values of agents, pools, instruction sets, caches and wavefronts. Each contains the identity of
+//! The handle values of agents, pools, instruction sets, caches and wavefronts. Each value contains the identity of
 //! its runtime, so that values of another runtime are detected and never dereferenced.
 
 use crate::physical;

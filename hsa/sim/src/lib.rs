@@ -1,9 +1,9 @@
-//! A software HSA runtime: the functions of AMD's `libhsa-runtime64` over real memory, without a
-//! GPU and without a driver.
+//! A software HSA runtime: it implements the functions of AMD's `libhsa-runtime64` with ordinary memory, without a GPU
+//! and without a driver.
 //!
 //! [`Simulation::start`] returns a [table](hsa_sys::Table) of functions, like that of a loaded
-//! runtime. The memory of a handle is a memory file, CPU access is a real mapping with real protection, and each GPU
-//! has its own page table, which its copies use. Statuses and quirks are those of AMD's runtime, in
+//! runtime. The memory of a handle is a memory file. CPU access is a mapping whose protection the kernel enforces.
+//! Each GPU has its own page table, which its copies use. Statuses and quirks are those of AMD's runtime, in
 //! the ROCm generation ([`Generation`]) that the [configuration](Config) selects.
 //!
 //! ```

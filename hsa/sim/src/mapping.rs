@@ -27,7 +27,7 @@ pub(crate) struct Mapping {
 pub(crate) struct Grant {
     pub(crate) agent: Agent,
     pub(crate) permission: hsa_access_permission_t,
-    /// The bytes that a CPU can access. Less than the mapping only due to a defect of 6.1.2.
+    /// The number of bytes that a CPU can access. It is less than the mapping's size only because of a defect of 6.1.2.
     pub(crate) extent: usize,
 }
 

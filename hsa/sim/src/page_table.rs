@@ -188,7 +188,7 @@ fn find(entries: &Entries, address: usize) -> Option<(usize, usize, &Entry)> {
 
 impl Instance {
     /// Maps the memory of a descriptor, from `offset` on, at a range of a GPU's page table. Replaces the entries there.
-    /// The bits of `permissions` are 1 to read and 2 to write.
+    /// `permissions` is the sum of 1 (readable) and 2 (writable).
     pub(crate) fn replace_entries(
         &self,
         agent: hsa_agent_t,

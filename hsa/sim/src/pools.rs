@@ -29,7 +29,7 @@ const GPU_POOLS: &[SegmentAndFlags] = &[(GLOBAL, COARSE), (GLOBAL, EXTENDED), (G
 const GFX12_POOLS: &[SegmentAndFlags] = &[(GLOBAL, COARSE), (GLOBAL, FINE), LDS];
 
 const SYSTEM_GRANULE: u64 = 4096;
-/// The size of the LDS of a compute unit.
+/// The bytes of local memory (LDS) of a compute unit.
 const LDS_SIZE: u64 = 64 << 10;
 
 /// One pool of an agent.
@@ -154,35 +154,35 @@ pub(crate) unsafe fn info(
     let pool = instance.pool(pool).ok_or(HSA_STATUS_ERROR_INVALID_MEMORY_POOL)?;
     let value = non_null(value)?;
     // SAFETY: not null, and the caller has room for the attribute's type, a 32-bit number.
-    let word = |number: u32| unsafe { value.cast().write_unaligned(number) };
+    let write_word = |number: u32| unsafe { value.cast().write_unaligned(number) };
     // SAFETY: as above, a size.
-    let size = |number: u64| unsafe {
+    let write_size = |number: u64| unsafe {
         value.cast().write_unaligned(instance.reported_size(number) as usize);
     };
     // SAFETY: as above, a boolean.
-    let boolean = |flag: bool| unsafe { value.cast().write_unaligned(flag) };
+    let write_boolean = |flag: bool| unsafe { value.cast().write_unaligned(flag) };
     match attribute {
-        HSA_AMD_MEMORY_POOL_INFO_SEGMENT => word(pool.segment),
-        HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS => word(pool.flags),
-        HSA_AMD_MEMORY_POOL_INFO_SIZE => size(instance.pool_size(pool)),
-        HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_ALLOWED => boolean(pool.allocates()),
+        HSA_AMD_MEMORY_POOL_INFO_SEGMENT => write_word(pool.segment),
+        HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS => write_word(pool.flags),
+        HSA_AMD_MEMORY_POOL_INFO_SIZE => write_size(instance.pool_size(pool)),
+        HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_ALLOWED => write_boolean(pool.allocates()),
         HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_GRANULE
-        | HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_ALIGNMENT => size(instance.granule(pool)),
+        | HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_ALIGNMENT => write_size(instance.granule(pool)),
         HSA_AMD_MEMORY_POOL_INFO_ACCESSIBLE_BY_ALL => {
-            boolean(pool.allocates() && matches!(pool.owner, Agent::Cpu(_)));
+            write_boolean(pool.allocates() && matches!(pool.owner, Agent::Cpu(_)));
         }
         HSA_AMD_MEMORY_POOL_INFO_ALLOC_MAX_SIZE => {
-            size(if pool.allocates() { instance.pool_size(pool) } else { 0 });
+            write_size(if pool.allocates() { instance.pool_size(pool) } else { 0 });
         }
         HSA_AMD_MEMORY_POOL_INFO_LOCATION if pool.segment != GLOBAL => {
             return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
         }
-        HSA_AMD_MEMORY_POOL_INFO_LOCATION => word(match pool.owner {
+        HSA_AMD_MEMORY_POOL_INFO_LOCATION => write_word(match pool.owner {
             Agent::Cpu(_) => HSA_AMD_MEMORY_POOL_LOCATION_CPU,
             Agent::Gpu(_) => HSA_AMD_MEMORY_POOL_LOCATION_GPU,
         }),
         HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_REC_GRANULE if instance.behaviour.has_vmem() => {
-            size(instance.recommended_granule(pool));
+            write_size(instance.recommended_granule(pool));
         }
         _ => return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT),
     }

@@ -20,7 +20,7 @@ const DMABUF_MAPPING_TYPE_PCIE: u64 = 1;
 #[derive(Debug, Default)]
 pub(crate) struct SharedMemory {
     memory_by_token: HashMap<u64, Weak<Memory>>,
-    /// The number of entries at which entries of freed memory are removed.
+    /// When the map has this number of entries, those of freed memory are removed.
     cleanup_threshold: usize,
 }
 

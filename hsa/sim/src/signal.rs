@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 /// The interval at which a wait checks whether the simulation still exists.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The interval at which a wait checks a signal whose value can change without a call: through a pointer, or by another process.
+/// The interval at which a wait checks a signal whose value can change without a call: through a pointer, or by
+/// another process.
 const SHARED_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The maximum time that a copy waits for the first read of its signal

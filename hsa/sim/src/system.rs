@@ -49,21 +49,21 @@ pub(crate) unsafe fn info(
     let value = non_null(value)?;
     let behaviour = instance.behaviour;
     // SAFETY: not null, and the caller has room for the attribute's type.
-    let short = |number: u16| unsafe { value.cast().write_unaligned(number) };
+    let write_short = |number: u16| unsafe { value.cast().write_unaligned(number) };
     // SAFETY: as above.
-    let word = |number: u32| unsafe { value.cast().write_unaligned(number) };
+    let write_word = |number: u32| unsafe { value.cast().write_unaligned(number) };
     // SAFETY: as above.
-    let long = |number: u64| unsafe { value.cast().write_unaligned(number) };
+    let write_long = |number: u64| unsafe { value.cast().write_unaligned(number) };
     // SAFETY: as above.
-    let boolean = |flag: bool| unsafe { value.cast().write_unaligned(flag) };
+    let write_boolean = |flag: bool| unsafe { value.cast().write_unaligned(flag) };
     match attribute {
-        HSA_SYSTEM_INFO_VERSION_MAJOR => short(1),
-        HSA_SYSTEM_INFO_VERSION_MINOR => short(behaviour.hsa_minor()),
-        HSA_SYSTEM_INFO_TIMESTAMP => long(timestamp()),
-        HSA_SYSTEM_INFO_TIMESTAMP_FREQUENCY => long(FREQUENCY),
-        HSA_SYSTEM_INFO_SIGNAL_MAX_WAIT => long(u64::MAX),
-        HSA_SYSTEM_INFO_ENDIANNESS => word(HSA_ENDIANNESS_LITTLE),
-        HSA_SYSTEM_INFO_MACHINE_MODEL => word(HSA_MACHINE_MODEL_LARGE),
+        HSA_SYSTEM_INFO_VERSION_MAJOR => write_short(1),
+        HSA_SYSTEM_INFO_VERSION_MINOR => write_short(behaviour.hsa_minor()),
+        HSA_SYSTEM_INFO_TIMESTAMP => write_long(timestamp()),
+        HSA_SYSTEM_INFO_TIMESTAMP_FREQUENCY => write_long(FREQUENCY),
+        HSA_SYSTEM_INFO_SIGNAL_MAX_WAIT => write_long(u64::MAX),
+        HSA_SYSTEM_INFO_ENDIANNESS => write_word(HSA_ENDIANNESS_LITTLE),
+        HSA_SYSTEM_INFO_MACHINE_MODEL => write_word(HSA_MACHINE_MODEL_LARGE),
         // SAFETY: as above; the attribute is an array of 128 bytes.
         HSA_SYSTEM_INFO_EXTENSIONS => unsafe {
             value.cast().write_unaligned(extensions(behaviour.supports_loader()));
@@ -72,27 +72,27 @@ pub(crate) unsafe fn info(
             // SAFETY: as above; the attribute is a pointer, and the text lives as long as the instance.
             unsafe { value.cast().write_unaligned(instance.build.as_ptr()) };
         }
-        HSA_AMD_SYSTEM_INFO_SVM_SUPPORTED => boolean(behaviour.reports_svm()),
+        HSA_AMD_SYSTEM_INFO_SVM_SUPPORTED => write_boolean(behaviour.reports_svm()),
         HSA_AMD_SYSTEM_INFO_SVM_ACCESSIBLE_BY_DEFAULT | HSA_AMD_SYSTEM_INFO_MWAITX_ENABLED => {
-            boolean(false)
+            write_boolean(false)
         }
         HSA_AMD_SYSTEM_INFO_XNACK_ENABLED => {
-            boolean(instance.config.gpus.iter().any(Gpu::has_xnack));
+            write_boolean(instance.config.gpus.iter().any(Gpu::has_xnack));
         }
-        HSA_AMD_SYSTEM_INFO_DMABUF_SUPPORTED => boolean(true),
+        HSA_AMD_SYSTEM_INFO_DMABUF_SUPPORTED => write_boolean(true),
         HSA_AMD_SYSTEM_INFO_VIRTUAL_MEM_API_SUPPORTED if behaviour.has_vmem() => {
-            boolean(instance.config.vmem);
+            write_boolean(instance.config.vmem);
         }
-        HSA_AMD_SYSTEM_INFO_EXT_VERSION_MAJOR if behaviour.extension_reported => short(1),
+        HSA_AMD_SYSTEM_INFO_EXT_VERSION_MAJOR if behaviour.extension_reported => write_short(1),
         HSA_AMD_SYSTEM_INFO_EXT_VERSION_MINOR if behaviour.extension_reported => {
             let own = u16::try_from(behaviour.extension).unwrap_or(u16::MAX);
-            short(instance.config.false_extension.unwrap_or(own));
+            write_short(instance.config.false_extension.unwrap_or(own));
         }
         HSA_AMD_SYSTEM_INFO_FABRIC_HANDLES_SUPPORTED if behaviour.reports_fabric() => {
-            boolean(instance.has_fabric());
+            write_boolean(instance.has_fabric());
         }
         HSA_AMD_SYSTEM_INFO_HOST_ALLOC_DMA_BUF_SUPPORTED if behaviour.supports_cpu_memory() => {
-            boolean(instance.config.vmem && !instance.config.gpus.is_empty());
+            write_boolean(instance.config.vmem && !instance.config.gpus.is_empty());
         }
         _ => return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT),
     }

@@ -35,8 +35,8 @@ pub(crate) struct DrmFile {
 pub(crate) struct State {
     handles: Slots<Arc<Buffer>>,
     by_token: HashMap<u64, u32>,
-    /// For each buffer, by its token: the number of amdkfd's handles whose memory was mapped in this page
-    /// table. Like a handle of DRM, each of them keeps the buffer's entries.
+    /// For each buffer, by its token: how many handles of amdkfd have mapped the buffer in this page table. Like a
+    /// handle of DRM, each of these handles keeps the buffer's entries.
     attached: HashMap<u64, usize>,
     pub(crate) table: PageTable,
 }
@@ -66,7 +66,7 @@ impl State {
         *self.attached.entry(buffer.label.token).or_default() += 1;
     }
 
-    /// Records that a handle that [`Self::attach`] has counted was freed. Removes the buffer's entries if no other
+    /// Records that amdkfd has freed a handle that [`Self::attach`] counted. Removes the buffer's entries if no other
     /// handle of amdkfd or DRM uses the buffer.
     pub(crate) fn detach(&mut self, buffer: &Arc<Buffer>) {
         let token = buffer.label.token;

@@ -85,7 +85,7 @@ impl Events {
     }
 
     /// Reports a GPU's access to an invalid address through every memory-fault event.
-    pub(crate) fn fault(&self, gpu_id: u32, address: u64, error: Errno) {
+    pub(crate) fn report_fault(&self, gpu_id: u32, address: u64, error: Errno) {
         // The upper word says that the page is read-only, the lower word that the page is not present.
         let flags = if error == EACCES { 1 << 32 } else { 1 };
         let mut state = self.state();
@@ -293,7 +293,7 @@ mod tests {
         let events = Events::default();
         let id = events.state().non_signals.insert(event(KIND_MEMORY, false)) | NON_SIGNAL;
         assert_eq!(events.wait(&mut [input(id, 0)], false, short_deadline()).0, Ok(TIMEOUT));
-        events.fault(0x1001, 0xabc000, EFAULT);
+        events.report_fault(0x1001, 0xabc000, EFAULT);
         let mut data = [input(id, 0)];
         assert_eq!(events.wait(&mut data, false, short_deadline()), (Ok(COMPLETE), vec![0]));
         assert_eq!((data[0].age, data[0].fault), (1, [0, 0xabc000, 0x1001]));

@@ -54,7 +54,7 @@ pub(crate) fn destroy(driver: &Driver, destroy: &mut DestroyQueue) -> Result<()>
     driver.process.queues.stop(destroy.queue_id)
 }
 
-/// Suspends or resumes a queue: percentage 0 or no ring suspends it. Replacing the ring is not
+/// Suspends or resumes a queue: a percentage of 0, or a null ring, suspends the queue. Replacing the ring is not
 /// emulated.
 pub(crate) fn update(driver: &Driver, update: &mut UpdateQueue) -> Result<()> {
     if update.percentage & 0xff > 100 || update.priority > 15 {

@@ -22,7 +22,7 @@ type AccessResult<T> = std::result::Result<T, AccessFault>;
 pub(super) struct GpuAddressSpace {
     /// The file of the render node, which has the page table.
     pub(super) space: Arc<DrmFile>,
-    /// The page at which a buffer is mapped while an engine atomically adds to a number in it.
+    /// The page at which a buffer is mapped while an engine atomically adds to a number in the buffer.
     pub(super) frame: Arc<Frame>,
 }
 

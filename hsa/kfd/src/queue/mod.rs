@@ -24,7 +24,7 @@ use worker::Commands;
 pub(crate) enum PacketFormat {
     /// HSA packets of 64 bytes.
     Aql,
-    /// Packets of words for a DMA engine.
+    /// Packets for a DMA engine, which consist of words of 32 bits.
     Sdma,
 }
 

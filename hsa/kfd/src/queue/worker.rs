@@ -40,7 +40,7 @@ pub(super) fn run(ring: Ring, memory: &GpuAddressSpace, commands: &Arc<Commands>
             Err(fault) => {
                 let AccessFault { address, error } = fault;
                 driver.log.line(format_args!("gpu{} fault at {address:#x}: {error}", ring.gpu));
-                driver.process.events.fault(driver.gpus[ring.gpu].id, address, error);
+                driver.process.events.report_fault(driver.gpus[ring.gpu].id, address, error);
                 return;
             }
         }

@@ -68,7 +68,7 @@ fn gpu_of_folder(driver: &Driver, folder: &str) -> Option<usize> {
     gpu_of_minor(driver, minor.parse().ok()?)
 }
 
-/// Returns whether a folder is amdkfd's folder of this process.
+/// Returns whether a folder is amdkfd's folder for this process.
 fn is_process_folder(folder: &str) -> bool {
     let roots = ["/sys/class/kfd/kfd/proc/", "/sys/devices/virtual/kfd/kfd/proc/"];
     let name = roots.iter().find_map(|root| folder.strip_prefix(root));

@@ -1,5 +1,5 @@
 //! Calls that crash AMD's runtime, with the affected releases. Sequences exclude these calls. The
-//! test makes each in a separate process, which must crash on the listed releases and on no others.
+//! test makes each call in a separate process, which must crash on the listed releases and on no others.
 // Every unsafe block calls a function of AMD's runtime, as an incorrect program could.
 #![allow(clippy::undocumented_unsafe_blocks)]
 

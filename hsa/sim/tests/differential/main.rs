@@ -1,5 +1,5 @@
-//! Compares the simulation with AMD's own runtime: both receive the same random calls, in one
-//! process with AMD's libraries and the emulated driver, and are compared after each call.
+//! Compares the simulation with AMD's own runtime. Both run in one process with the emulated driver, and receive the
+//! same random calls. The test compares their states after each call.
 //!
 //! `HSA_SIM_SEQUENCES` sets the number of sequences per release and `HSA_SIM_SEED` the seed
 //! (`fresh` for a new one); both have fixed defaults. A difference is printed with a shrunk

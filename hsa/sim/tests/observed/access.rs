@@ -58,7 +58,11 @@ fn set_access_matches_amd() {
             rig.set(base, 3 * SIZE, &version.cpu(RW)),
             INVALID_ALLOCATION,
         );
-        assert_eq!(readable(base), [true, false, false][version.index], "6.1.2 reserves memory");
+        assert_eq!(
+            readable(base),
+            [true, false, false][version.index],
+            "in 6.1.2, a reservation is readable memory"
+        );
         version.check("both, all agents", rig.set(base, 2 * SIZE, &version.all()), OK);
         version.check("the same access again", rig.set(base, 2 * SIZE, &version.all()), OK);
         let both = |permission| [(rig.gpus[0], permission), (rig.cpus[0], permission)];

@@ -33,11 +33,11 @@ impl<T: Copy> Expected<T> for [T; 3] {
 impl Version {
     /// Checks the status of a call.
     #[track_caller]
-    pub fn check(&self, probe: &str, got: hsa_status_t, expected: impl Expected<hsa_status_t>) {
+    pub fn check(&self, call: &str, got: hsa_status_t, expected: impl Expected<hsa_status_t>) {
         let expected = expected.of(self.index);
         assert_eq!(
             got, expected,
-            "{probe} ({}): {got:#x} instead of {expected:#x}",
+            "{call} ({}): {got:#x} instead of {expected:#x}",
             VERSIONS[self.index]
         );
     }
@@ -58,11 +58,11 @@ impl Version {
 
 /// Runs the calls for each version, each in a separate process.
 #[track_caller]
-pub fn on_each_version(probes: impl Fn(&Version)) {
+pub fn on_each_version(calls: impl Fn(&Version)) {
     for (index, version) in VERSIONS.iter().enumerate() {
         let work = || {
             let rig = start(&format!("mi300x,gpus=2,vram=64g,{version}"));
-            probes(&Version { rig, index });
+            calls(&Version { rig, index });
         };
         assert_eq!(in_child(work), Ended::Exit(0), "{version}: see standard error");
     }

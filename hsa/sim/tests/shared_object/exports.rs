@@ -26,8 +26,8 @@ fn declared(header: &str) -> BTreeSet<String> {
         );
     }
     let is_part = |character: char| character.is_ascii_alphanumeric() || character == '_';
-    // The words before a parenthesis. If the word is a type, a pointer to a callback follows. The functions
-    // `hsa_flag_…` are inline, so that the library does not export them.
+    // Take the word before each opening parenthesis. If the word is a type, the parenthesis begins a pointer to a
+    // function. The functions `hsa_flag_…` are inline, so the library does not export them.
     let words =
         code.split('(').filter_map(|before| before.trim_end().rsplit(|c| !is_part(c)).next());
     let is_function = |word: &&str| {

@@ -101,7 +101,8 @@ fn c_program_runs_the_whole_cycle() {
     check_references(folder.path());
 }
 
-/// Runs a program that calls the functions which only the shared library exports, with each version of the headers.
+/// With each version of the headers, compiles and runs a program that calls the functions of the shared library that
+/// [`hsa_sim::Simulation::table`] lacks.
 #[test]
 fn c_program_uses_the_interface_of_each_header() {
     let folder = tempfile::tempdir().expect("a temporary folder");
