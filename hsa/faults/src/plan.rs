@@ -128,13 +128,16 @@ impl<C> Plan<C> {
     }
 }
 
+const INVALID_NUMBERS: &str =
+    "invalid numbers of calls: expected CALL#3, CALL#3-5 or CALL#3-, counted from 1";
+
 impl<C> Rule<C> {
     fn parse(text: &str, target: &impl Target<Code = C>) -> Result<Self, String> {
         let (calls, effect) = text.split_once('=').ok_or("expected CALL=EFFECT")?;
         let (call, occurrences) = match calls.split_once('#') {
             Some((call, occurrences)) => {
                 let occurrences = Calls::parse(occurrences);
-                (call, occurrences.ok_or("invalid numbers of calls: expected CALL#3, CALL#3-5 or CALL#3-, counted from 1")?)
+                (call, occurrences.ok_or(INVALID_NUMBERS)?)
             }
             None => (calls, Calls::ALL),
         };

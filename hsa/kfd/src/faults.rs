@@ -38,25 +38,25 @@ impl Target for Driver {
     }
 
     fn supports(&self, call: &str, fault: FaultKind) -> bool {
-        const FREEING: [&str; 2] = ["FREE_MEMORY_OF_GPU", "GEM_CLOSE"];
-        const EXPORTING: [&str; 2] = ["EXPORT_DMABUF", "PRIME_HANDLE_TO_FD"];
-        const MEASURING: [&str; 3] = ["AVAILABLE_MEMORY", "GET_DMABUF_INFO", "GEM_OP"];
+        const FREEING_CALLS: [&str; 2] = ["FREE_MEMORY_OF_GPU", "GEM_CLOSE"];
+        const EXPORTING_CALLS: [&str; 2] = ["EXPORT_DMABUF", "PRIME_HANDLE_TO_FD"];
+        const SIZE_QUERIES: [&str; 3] = ["AVAILABLE_MEMORY", "GET_DMABUF_INFO", "GEM_OP"];
         let is_engine = call == "COPY" || call == "FILL";
         let maps = call == "GEM_VA" || call == "GEM_VA.MAP";
         match fault {
             FaultKind::Lost | FaultKind::Hang | FaultKind::Crash => true,
             FaultKind::Late(_) => {
-                call.starts_with("GEM_VA") || FREEING.contains(&call) || is_engine
+                call.starts_with("GEM_VA") || FREEING_CALLS.contains(&call) || is_engine
             }
             FaultKind::Unseen(_) => maps,
             FaultKind::Stale(_) => call == "GEM_VA" || call == "GEM_VA.UNMAP",
             FaultKind::Evict => call == "PRIME_FD_TO_HANDLE",
             FaultKind::Wide | FaultKind::Narrow | FaultKind::Shifted => maps || call == "MMAP",
-            FaultKind::Other => EXPORTING.contains(&call) || call == "IMPORT_DMABUF",
-            FaultKind::Leak => FREEING.contains(&call) || EXPORTING.contains(&call),
+            FaultKind::Other => EXPORTING_CALLS.contains(&call) || call == "IMPORT_DMABUF",
+            FaultKind::Leak => FREEING_CALLS.contains(&call) || EXPORTING_CALLS.contains(&call),
             FaultKind::Garbled => is_engine,
-            FaultKind::Half => maps || is_engine || MEASURING.contains(&call),
-            FaultKind::Double => MEASURING.contains(&call),
+            FaultKind::Half => maps || is_engine || SIZE_QUERIES.contains(&call),
+            FaultKind::Double => SIZE_QUERIES.contains(&call),
             // `FaultKind` is non-exhaustive.
             _ => false,
         }

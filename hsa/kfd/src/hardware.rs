@@ -142,8 +142,8 @@ impl Hardware {
         }
     }
 
-    /// Makes all changes and flushes the TLB. When amdkfd maps or unmaps memory, it waits for all changes; the emulation
-    /// makes them at once instead.
+    /// Makes all changes and flushes the TLB. When amdkfd maps or unmaps memory, it waits for all changes; the
+    /// emulation makes them at once instead.
     pub(crate) fn synchronize(&mut self) {
         while let Some((_, change)) = self.pending.pop_front() {
             self.apply(change);

@@ -39,7 +39,8 @@ extern "C" fn record_stack(
 ) {
     ARGUMENTS.store(arguments, Ordering::Relaxed);
     ENVIRONMENT.store(variables, Ordering::Relaxed);
-    let Some(libraries) = environment::variable(VARIABLE).and_then(|it| library_path(&it)) else {
+    let Some(libraries) = environment::variable(VARIABLE).and_then(|loader| library_path(&loader))
+    else {
         return;
     };
     // SAFETY: the loader passes the environment, and no other thread runs yet.

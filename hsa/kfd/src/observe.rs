@@ -51,7 +51,7 @@ pub(crate) fn ioctl(
 }
 
 /// The folder in debugfs that has a folder for each device of DRM, named by its minor number.
-const FOLDER: &str = "/sys/kernel/debug/dri";
+const DEBUGFS_FOLDER: &str = "/sys/kernel/debug/dri";
 
 /// Appends the kernel's own page tables to the file that `HSA_KFD_PAGE_TABLES` names.
 pub(crate) fn write_page_tables(observer: &Observer) {
@@ -63,13 +63,13 @@ pub(crate) fn write_page_tables(observer: &Observer) {
 
 fn append_page_tables(path: &Path) -> std::io::Result<()> {
     let mut text = format!("process {}\n", std::process::id());
-    let mut minors: Vec<u32> = std::fs::read_dir(FOLDER)?
+    let mut minors: Vec<u32> = std::fs::read_dir(DEBUGFS_FOLDER)?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .filter(|minor| *minor >= crate::driver::FIRST_RENDER_MINOR as u32)
         .collect();
     minors.sort_unstable();
     for minor in minors {
-        let file = format!("{FOLDER}/{minor}/amdgpu_vm_info");
+        let file = format!("{DEBUGFS_FOLDER}/{minor}/amdgpu_vm_info");
         text.push_str(&std::fs::read_to_string(file)?);
     }
     File::options().create(true).append(true).open(path)?.write_all(text.as_bytes())

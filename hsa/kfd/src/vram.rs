@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The maximum number of processes of a machine.
-const SLOTS: usize = 512;
+const MAX_PROCESSES: usize = 512;
 
 /// The unit in which the driver reports available memory, as amdkfd does (`VRAM_AVAILABLITY_ALIGN`).
 const AVAILABILITY_UNIT: u64 = 2 << 20;
@@ -63,9 +63,10 @@ impl MemoryUsage {
         if status.uid() != user || !status.is_file() {
             return Err(io::Error::from_raw_os_error(libc::EACCES));
         }
-        let size = SLOTS * size_of::<Slot>();
+        let size = MAX_PROCESSES * size_of::<Slot>();
         file.set_len(size as u64)?;
-        let free = (0..SLOTS).find(|slot| lock(&file, libc::F_OFD_SETLK, byte(*slot)).is_ok());
+        let free =
+            (0..MAX_PROCESSES).find(|slot| lock(&file, libc::F_OFD_SETLK, byte(*slot)).is_ok());
         let own = free.ok_or_else(|| io::Error::from_raw_os_error(libc::EAGAIN))?;
         let slots = map(&file, size)?;
         // Clear the counts of a previous process.
@@ -157,7 +158,7 @@ fn lock_range(kind: libc::c_int, byte: i64) -> libc::flock {
 }
 
 /// Performs a lock operation (`F_OFD_*`) of `fcntl`; retries if a signal interrupts it.
-fn control(file: &File, operation: libc::c_int, range: &mut libc::flock) -> Result<()> {
+fn lock_operation(file: &File, operation: libc::c_int, range: &mut libc::flock) -> Result<()> {
     let range = &raw mut *range;
     // SAFETY: the kernel reads and writes the struct, which lives until the call returns.
     while unsafe { libc::syscall(libc::SYS_fcntl, file.as_raw_fd(), operation, range) } < 0 {
@@ -170,16 +171,17 @@ fn control(file: &File, operation: libc::c_int, range: &mut libc::flock) -> Resu
 }
 
 fn lock(file: &File, operation: libc::c_int, byte: i64) -> Result<()> {
-    control(file, operation, &mut lock_range(libc::F_WRLCK, byte))
+    lock_operation(file, operation, &mut lock_range(libc::F_WRLCK, byte))
 }
 
 fn unlock(file: &File, byte: i64) -> Result<()> {
-    control(file, libc::F_OFD_SETLK, &mut lock_range(libc::F_UNLCK, byte))
+    lock_operation(file, libc::F_OFD_SETLK, &mut lock_range(libc::F_UNLCK, byte))
 }
 
 fn is_locked(file: &File, byte: i64) -> bool {
     let mut found = lock_range(libc::F_WRLCK, byte);
-    control(file, libc::F_OFD_GETLK, &mut found).is_ok() && found.l_type != libc::F_UNLCK as i16
+    lock_operation(file, libc::F_OFD_GETLK, &mut found).is_ok()
+        && found.l_type != libc::F_UNLCK as i16
 }
 
 /// Maps the slots. A forked child does not inherit the mapping, which would keep the lock alive.

@@ -228,7 +228,8 @@ fn system_memory_is_limited() {
     });
 }
 
-/// A buffer of system memory that was exported as a dma-buf outlives the file that created it, and amdkfd can import it.
+/// A buffer of system memory that was exported as a dma-buf outlives the file that created it, and amdkfd can import
+/// it.
 #[test]
 fn system_memory_is_created_and_shared() {
     run_preloaded("system_memory_is_created_and_shared", &[("HSA_KFD", "vram=64MiB")], || {

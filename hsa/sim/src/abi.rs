@@ -121,7 +121,7 @@ macro_rules! thunks {
 every_function!(thunks);
 
 /// The number of functions.
-pub(crate) const FUNCTIONS: usize = NAMES.len() + VALUE_NAMES.len();
+pub(crate) const FUNCTION_COUNT: usize = NAMES.len() + VALUE_NAMES.len();
 
 /// Returns the name of every function, in the order of [`Function`].
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
@@ -248,7 +248,7 @@ macro_rules! slots {
     ($($slot:literal)*) => { [$(tables::<$slot>()),*] };
 }
 
-static TABLES: [Tables; slots::SLOTS] = slots! {
+static TABLES: [Tables; slots::SLOT_COUNT] = slots! {
     0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31
     32 33 34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 60 61 62 63
 };

@@ -20,17 +20,17 @@ const INVALID: HsaResult<Value> = Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);
 /// The smallest and the largest number of packets in a GPU's queue.
 pub(crate) const QUEUE_SIZES: (u32, u32) = (64, 128 << 10);
 /// The number of hardware queues of a GPU.
-const QUEUES: u32 = 128;
+const QUEUE_COUNT: u32 = 128;
 /// The largest number of work-items in a workgroup, also in each dimension.
-const WORKGROUP: u16 = 1024;
-const FBARRIERS: u32 = 32;
+const WORKGROUP_SIZE: u16 = 1024;
+const FBARRIER_COUNT: u32 = 32;
 /// The frequency of a GPU's clock counter in Hz.
 const GPU_FREQUENCY: u64 = 100_000_000;
-const WATCH_POINTS: u32 = 4;
+const WATCH_POINT_COUNT: u32 = 4;
 /// The bytes of scratch memory that one compute die can use.
-const SCRATCH: u64 = 4 << 30;
+const SCRATCH_SIZE: u64 = 4 << 30;
 /// The length of the texts in the attributes, with the terminating zero.
-const TEXT: usize = 64;
+const TEXT_LENGTH: usize = 64;
 
 /// The registers that a program writes to flush the path to a GPU's memory. Here writes have no effect.
 static HDP_REGISTERS: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
@@ -135,8 +135,10 @@ fn of_cpu(
     attribute: hsa_agent_info_t,
 ) -> HsaResult<Value> {
     Ok(match attribute {
-        HSA_AGENT_INFO_NAME | HSA_AMD_AGENT_INFO_PRODUCT_NAME => Value::text(TEXT, &cpu.name),
-        HSA_AGENT_INFO_VENDOR_NAME => Value::text(TEXT, "CPU"),
+        HSA_AGENT_INFO_NAME | HSA_AMD_AGENT_INFO_PRODUCT_NAME => {
+            Value::text(TEXT_LENGTH, &cpu.name)
+        }
+        HSA_AGENT_INFO_VENDOR_NAME => Value::text(TEXT_LENGTH, "CPU"),
         HSA_AGENT_INFO_DEVICE => HSA_DEVICE_TYPE_CPU.into(),
         HSA_AGENT_INFO_PROFILE => HSA_PROFILE_FULL.into(),
         HSA_AGENT_INFO_FAST_F16_OPERATION => false.into(),
@@ -200,19 +202,19 @@ fn of_gpu(
 ) -> HsaResult<Value> {
     let (hardware, behaviour) = (&gpu.hardware, instance.behaviour);
     Ok(match attribute {
-        HSA_AGENT_INFO_NAME => Value::text(TEXT, &gpu.isa),
-        HSA_AGENT_INFO_VENDOR_NAME => Value::text(TEXT, "AMD"),
+        HSA_AGENT_INFO_NAME => Value::text(TEXT_LENGTH, &gpu.isa),
+        HSA_AGENT_INFO_VENDOR_NAME => Value::text(TEXT_LENGTH, "AMD"),
         HSA_AGENT_INFO_FEATURE => HSA_AGENT_FEATURE_KERNEL_DISPATCH.into(),
         HSA_AGENT_INFO_DEVICE => HSA_DEVICE_TYPE_GPU.into(),
         HSA_AGENT_INFO_PROFILE => HSA_PROFILE_BASE.into(),
         HSA_AGENT_INFO_FAST_F16_OPERATION => true.into(),
         HSA_AGENT_INFO_WAVEFRONT_SIZE => hardware.wavefront_size.into(),
-        HSA_AGENT_INFO_WORKGROUP_MAX_DIM => [WORKGROUP; 3].into(),
-        HSA_AGENT_INFO_WORKGROUP_MAX_SIZE => u32::from(WORKGROUP).into(),
+        HSA_AGENT_INFO_WORKGROUP_MAX_DIM => [WORKGROUP_SIZE; 3].into(),
+        HSA_AGENT_INFO_WORKGROUP_MAX_SIZE => u32::from(WORKGROUP_SIZE).into(),
         HSA_AGENT_INFO_GRID_MAX_DIM => behaviour.grid_limits().into(),
         HSA_AGENT_INFO_GRID_MAX_SIZE => u32::MAX.into(),
-        HSA_AGENT_INFO_FBARRIER_MAX_SIZE => FBARRIERS.into(),
-        HSA_AGENT_INFO_QUEUES_MAX => QUEUES.into(),
+        HSA_AGENT_INFO_FBARRIER_MAX_SIZE => FBARRIER_COUNT.into(),
+        HSA_AGENT_INFO_QUEUES_MAX => QUEUE_COUNT.into(),
         HSA_AGENT_INFO_QUEUE_MIN_SIZE => QUEUE_SIZES.0.into(),
         HSA_AGENT_INFO_QUEUE_MAX_SIZE => QUEUE_SIZES.1.into(),
         HSA_AGENT_INFO_CACHE_SIZE => {
@@ -225,11 +227,11 @@ fn of_gpu(
         HSA_AMD_AGENT_INFO_COMPUTE_UNIT_COUNT
         | HSA_AMD_AGENT_INFO_COOPERATIVE_COMPUTE_UNIT_COUNT => gpu.compute_units.into(),
         HSA_AMD_AGENT_INFO_MAX_CLOCK_FREQUENCY => hardware.clock.into(),
-        HSA_AMD_AGENT_INFO_MAX_ADDRESS_WATCH_POINTS => WATCH_POINTS.into(),
+        HSA_AMD_AGENT_INFO_MAX_ADDRESS_WATCH_POINTS => WATCH_POINT_COUNT.into(),
         HSA_AMD_AGENT_INFO_BDFID => gpu.bdf.into(),
         HSA_AMD_AGENT_INFO_MEMORY_WIDTH => hardware.memory_width.into(),
         HSA_AMD_AGENT_INFO_MEMORY_MAX_FREQUENCY => hardware.memory_clock.into(),
-        HSA_AMD_AGENT_INFO_PRODUCT_NAME => Value::text(TEXT, &gpu.product),
+        HSA_AMD_AGENT_INFO_PRODUCT_NAME => Value::text(TEXT_LENGTH, &gpu.product),
         HSA_AMD_AGENT_INFO_MAX_WAVES_PER_CU => {
             (hardware.simds_per_unit * hardware.waves_per_simd).into()
         }
@@ -265,7 +267,7 @@ fn of_gpu(
             (apu << HSA_AMD_MEMORY_PROPERTY_AGENT_IS_APU).into()
         }
         HSA_AMD_AGENT_INFO_SCRATCH_LIMIT_MAX if behaviour.has_scratch_limits() => {
-            (SCRATCH * u64::from(hardware.compute_dies)).into()
+            (SCRATCH_SIZE * u64::from(hardware.compute_dies)).into()
         }
         HSA_AMD_AGENT_INFO_CLOCK_COUNTERS if behaviour.has_clock_counters() => {
             let now = system::timestamp();

@@ -17,7 +17,7 @@ use hsa_sys::*;
 use std::sync::Arc;
 
 /// The number of bytes copied at a time.
-const CHUNK: usize = 1 << 20;
+const CHUNK_SIZE: usize = 1 << 20;
 
 /// The agent whose view of memory an access uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -281,10 +281,10 @@ impl Instance {
             return Ok(());
         }
         let size = self.affected_size(size);
-        let mut buffer = vec![0; size.min(CHUNK)];
+        let mut buffer = vec![0; size.min(CHUNK_SIZE)];
         let mut done = 0;
         while done < size {
-            let length = (size - done).min(CHUNK);
+            let length = (size - done).min(CHUNK_SIZE);
             self.access_memory(view, Direction::Read, source + done, &mut buffer[..length])?;
             self.access_memory(view, Direction::Write, destination + done, &mut buffer[..length])?;
             done += length;
@@ -346,10 +346,10 @@ pub(crate) fn fill(
     let view = state.view_of(instance.behaviour, start, None);
     drop(state);
     let size = instance.affected_size(size);
-    let mut buffer = value.to_ne_bytes().repeat(count.min(CHUNK / 4));
+    let mut buffer = value.to_ne_bytes().repeat(count.min(CHUNK_SIZE / 4));
     let mut done = 0;
     while done < size {
-        let length = (size - done).min(CHUNK);
+        let length = (size - done).min(CHUNK_SIZE);
         let part = &mut buffer[..length];
         let filled = instance.access_memory(view, Direction::Write, start + done, part);
         filled.map_err(|failure| failure.into_status(instance))?;

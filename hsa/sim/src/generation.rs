@@ -291,7 +291,8 @@ impl Behaviour {
         self.extension < 6
     }
 
-    /// Returns what happens to unnamed agents. 6.0 revokes their access; 6.1.2 revokes it if a permission changes (seen).
+    /// Returns what happens to unnamed agents. 6.0 revokes their access; 6.1.2 revokes it if a permission changes
+    /// (seen).
     pub(crate) fn unnamed_agents(self) -> UnnamedAgents {
         match self.extension {
             ..6 if !self.extension_reported => UnnamedAgents::Dropped,

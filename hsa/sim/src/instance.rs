@@ -1,6 +1,6 @@
 //! One simulated runtime: its shared state, start and shutdown.
 
-use crate::abi::{FUNCTIONS, Function, NAMES};
+use crate::abi::{FUNCTION_COUNT, Function, NAMES};
 use crate::config::{Config, MIB, PageTableUpdates};
 use crate::events::Handlers;
 use crate::faults::{FaultPlan, Faults};
@@ -44,7 +44,7 @@ pub(crate) struct Instance {
     #[cfg(feature = "export")]
     pub(crate) queues: Queues,
     /// The number of calls of each function.
-    calls: [AtomicU64; FUNCTIONS],
+    calls: [AtomicU64; FUNCTION_COUNT],
     running_calls: overlap::Calls,
     pub(crate) faults: Faults,
     initialised: AtomicBool,
@@ -93,7 +93,7 @@ impl Instance {
             signals: Signals::default(),
             #[cfg(feature = "export")]
             queues: Queues::default(),
-            calls: [const { AtomicU64::new(0) }; FUNCTIONS],
+            calls: [const { AtomicU64::new(0) }; FUNCTION_COUNT],
             running_calls: overlap::Calls::default(),
             faults: Faults::default(),
             initialised: AtomicBool::new(false),

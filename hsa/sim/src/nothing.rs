@@ -12,9 +12,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// The first address: above the 47-bit user address space, so that it never equals a real address.
-const LOWEST: usize = 1 << 47;
+const FIRST_ADDRESS: usize = 1 << 47;
 /// The size of the range that a thread takes from the common counter at a time.
-const CHUNK: usize = 1 << 44;
+const CHUNK_SIZE: usize = 1 << 44;
 /// The minimum alignment of addresses.
 const GRANULE: usize = 2 << 20;
 
@@ -45,7 +45,7 @@ pub(crate) const fn vmem(extension: u32) -> Result<Vmem, MissingSymbol> {
 /// Returns the start of the next free range. Each thread has its own counter, so that threads do
 /// not slow each other down. `None` on overflow; `alignment` must not be 0.
 fn next_range(size: usize, alignment: usize) -> Option<usize> {
-    static NEXT_CHUNK: AtomicUsize = AtomicUsize::new(LOWEST);
+    static NEXT_CHUNK: AtomicUsize = AtomicUsize::new(FIRST_ADDRESS);
     thread_local! {
         static NEXT: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
     }
@@ -55,7 +55,8 @@ fn next_range(size: usize, alignment: usize) -> Option<usize> {
         NEXT.set((start + size, end));
         return Some(start);
     }
-    let chunk = size.checked_add(alignment)?.max(CHUNK).checked_next_multiple_of(CHUNK)?;
+    let chunk =
+        size.checked_add(alignment)?.max(CHUNK_SIZE).checked_next_multiple_of(CHUNK_SIZE)?;
     let add = |at: usize| at.checked_add(chunk);
     let begin = NEXT_CHUNK.fetch_update(Relaxed, Relaxed, add).ok()?;
     let start = begin.checked_next_multiple_of(alignment)?;

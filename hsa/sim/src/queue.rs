@@ -234,7 +234,8 @@ impl Queue {
                 .try_for_each(|signal| self.wait(instance, || signal.peek() == 0)),
             HSA_PACKET_TYPE_BARRIER_OR => {
                 let signals = packet.dependencies(instance)?;
-                let is_done = || signals.is_empty() || signals.iter().any(|it| it.peek() == 0);
+                let is_done =
+                    || signals.is_empty() || signals.iter().any(|signal| signal.peek() == 0);
                 self.wait(instance, is_done)
             }
             HSA_PACKET_TYPE_VENDOR_SPECIFIC

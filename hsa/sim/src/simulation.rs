@@ -17,7 +17,7 @@ pub enum Error {
     /// The process already has the maximum number of simulations.
     #[error(
         "cannot start a simulation: this process already has {}, the maximum; drop one first",
-        slots::SLOTS
+        slots::SLOT_COUNT
     )]
     TooMany,
     /// The configuration is invalid.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// The maximum number of simulations in a process.
-pub(crate) const SLOTS: usize = 64;
+pub(crate) const SLOT_COUNT: usize = 64;
 
 struct Slot {
     /// The process that owns the simulation, or 0. Checked before locking: in a child that was
@@ -18,8 +18,8 @@ struct Slot {
     instance: RwLock<Option<Arc<Instance>>>,
 }
 
-static TABLE: [Slot; SLOTS] =
-    [const { Slot { process: AtomicU32::new(0), instance: RwLock::new(None) } }; SLOTS];
+static TABLE: [Slot; SLOT_COUNT] =
+    [const { Slot { process: AtomicU32::new(0), instance: RwLock::new(None) } }; SLOT_COUNT];
 
 fn current_process() -> u32 {
     std::process::id()
@@ -27,7 +27,7 @@ fn current_process() -> u32 {
 
 /// Acquires a free slot.
 pub(crate) fn take() -> Option<usize> {
-    (0..SLOTS).find(|slot| take_slot(*slot))
+    (0..SLOT_COUNT).find(|slot| take_slot(*slot))
 }
 
 /// Acquires this slot if it is free.

@@ -53,8 +53,8 @@ impl Mapped {
         }
     }
 
-    /// Returns, for each of the three pages of addresses, the page of the memory that the GPU accesses there, and whether
-    /// the GPU can write.
+    /// Returns, for each of the three pages of addresses, the page of the memory that the GPU accesses there, and
+    /// whether the GPU can write.
     fn pages(&self) -> [Option<(usize, bool)>; 3] {
         [0, 1, 2].map(|page| {
             let page = self.rig.simulation.page(0, self.base + page * PAGE)?;

@@ -17,7 +17,7 @@ const REPLACE: u32 = 4;
 
 /// The supported flags: readable, writable, executable, and the caching modes
 /// (`AMDGPU_VM_MTYPE_MASK`, `NOALLOC`).
-const FLAGS: u32 = 0xe | 0xf << 5 | 1 << 9;
+const SUPPORTED_FLAGS: u32 = 0xe | 0xf << 5 | 1 << 9;
 /// The driver reserves all lower addresses (`AMDGPU_VA_RESERVED_BOTTOM`).
 const RESERVED_END: u64 = 1 << 16;
 /// The non-canonical addresses.
@@ -105,7 +105,7 @@ pub(super) fn va(driver: &Driver, file: &DrmFile, va: &mut GemVa) -> Result<()> 
     if va.address < RESERVED_END || NON_CANONICAL.contains(&va.address) {
         return Err(EINVAL);
     }
-    if va.flags & !FLAGS != 0 {
+    if va.flags & !SUPPORTED_FLAGS != 0 {
         return Err(EINVAL);
     }
     if va.syncobj_count != 0 || va.timeline_syncobj != 0 {

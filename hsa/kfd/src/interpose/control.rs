@@ -10,14 +10,14 @@ use libc::{c_int, c_ulong, c_void};
 
 /// The type of the requests that the kernel handles for every file and never passes to a driver
 /// (`FIOCLEX`, `FIONBIO`, terminal queries).
-const GENERAL: u8 = b'T';
+const GENERAL_FAMILY: u8 = b'T';
 
 #[unsafe(no_mangle)]
 extern "C" fn ioctl(descriptor: c_int, code: c_ulong, argument: *mut c_void) -> c_int {
     // The upper half of the register is not part of the code.
     let request = Request { code: code & 0xffff_ffff, argument };
     let device = match request.family() {
-        GENERAL => None,
+        GENERAL_FAMILY => None,
         _ => catch_panic(|| descriptors::get(descriptor), None),
     };
     let Some(device) = device else {
@@ -25,7 +25,7 @@ extern "C" fn ioctl(descriptor: c_int, code: c_ulong, argument: *mut c_void) -> 
             next!("ioctl", fn(c_int, c_ulong, *mut c_void) -> c_int, descriptor, code, argument)
                 .unwrap_or(-1)
         };
-        return match observe::current().filter(|_| request.family() != GENERAL) {
+        return match observe::current().filter(|_| request.family() != GENERAL_FAMILY) {
             Some(observer) => observe::ioctl(observer, descriptor, request, perform),
             None => perform(),
         };

@@ -1,5 +1,5 @@
-//! `opendir`, `readdir` and `closedir`. They read driver folders from the tree (the folder that `sysfs` writes), and omit
-//! the emulation's descriptors from lists of descriptors.
+//! `opendir`, `readdir` and `closedir`. They read driver folders from the tree (the folder that `sysfs` writes), and
+//! omit the emulation's descriptors from lists of descriptors.
 
 use super::{catch_panic, lists, tree_path};
 use crate::own;

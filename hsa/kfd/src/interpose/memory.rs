@@ -44,7 +44,7 @@ fn map_device(mapping: Mapping, descriptor: c_int, offset: off_t) -> Option<*mut
     }))
 }
 
-/// Logs the unmapping of devices.
+/// Unmaps a range. Logs each mapping of a device in the range.
 #[unsafe(no_mangle)]
 extern "C" fn munmap(address: *mut c_void, length: size_t) -> c_int {
     if let Some(driver) = driver::current()

@@ -3,7 +3,7 @@
 use super::abi::{Alloc, Free, Map, flags};
 use super::mmap::{self, Window};
 use super::process::{Memory, State};
-use super::windows::DOORBELLS;
+use super::windows::DOORBELLS_SIZE;
 use crate::driver::Driver;
 use crate::errno::{EBUSY, EINVAL, ENOMEM, Result};
 use crate::page_table::{EXECUTABLE, Entry, PAGE, READABLE, WRITABLE};
@@ -57,7 +57,7 @@ pub(crate) fn alloc(driver: &Driver, alloc: &mut Alloc) -> Result<()> {
             user::check_readable(alloc.offset, size)?;
             None
         }
-        flags::DOORBELL if alloc.size == DOORBELLS => {
+        flags::DOORBELL if alloc.size == DOORBELLS_SIZE => {
             alloc.offset = mmap::offset(Window::Doorbells, alloc.gpu_id);
             None
         }

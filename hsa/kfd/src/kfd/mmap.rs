@@ -1,7 +1,7 @@
 //! `mmap` of `/dev/kfd`: doorbells, registers and the event page.
 
 use super::events::EVENT_PAGE_SIZE;
-use super::windows::{self, DOORBELLS};
+use super::windows::{self, DOORBELLS_SIZE};
 use crate::descriptors;
 use crate::driver::Driver;
 use crate::errno::{EFAULT, EINVAL, ENODEV, Result};
@@ -48,7 +48,7 @@ pub(crate) unsafe fn map(
     let gpu = || driver.gpu((offset >> 46) as u32 & 0xffff).map_err(|_| ENODEV);
     let length = mapping.length as u64;
     let (offset, is_valid_length) = match Window::of(offset) {
-        Some(Window::Doorbells) => (windows::doorbells(gpu()?), length == DOORBELLS),
+        Some(Window::Doorbells) => (windows::doorbells(gpu()?), length == DOORBELLS_SIZE),
         Some(Window::Registers) => (windows::registers(gpu()?), length == PAGE),
         Some(Window::Events) => (windows::events(), (1..=EVENT_PAGE_SIZE).contains(&length)),
         None => {

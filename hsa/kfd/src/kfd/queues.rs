@@ -2,7 +2,7 @@
 
 use super::abi::{CreateQueue, DestroyQueue, UpdateQueue};
 use super::mmap::{self, Window};
-use super::windows::DOORBELLS;
+use super::windows::DOORBELLS_SIZE;
 use crate::driver::Driver;
 use crate::errno::{EFAULT, EINVAL, Result};
 use crate::queue::{PacketFormat, Ring};
@@ -44,7 +44,7 @@ pub(crate) fn create(driver: &Driver, create: &mut CreateQueue) -> Result<()> {
         write_pointer: create.write_pointer,
         read_pointer: create.read_pointer,
     };
-    let (id, doorbell) = driver.process.queues.start(ring, space, DOORBELLS)?;
+    let (id, doorbell) = driver.process.queues.start(ring, space, DOORBELLS_SIZE)?;
     create.queue_id = id;
     create.doorbell_offset = mmap::offset(Window::Doorbells, create.gpu_id) | doorbell;
     Ok(())

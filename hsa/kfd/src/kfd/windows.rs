@@ -5,15 +5,15 @@ use crate::memory_file::MemoryFile;
 use std::sync::OnceLock;
 
 /// The size of a process's doorbells on a GPU.
-pub(super) const DOORBELLS: u64 = 8192;
+pub(super) const DOORBELLS_SIZE: u64 = 8192;
 
 /// The size of a GPU's part of the file: its doorbells and its registers.
 const GPU_SIZE: u64 = 1 << 16;
 /// The offset of a GPU's registers from its doorbells.
-const REGISTERS: u64 = 1 << 15;
+const REGISTERS_OFFSET: u64 = 1 << 15;
 /// The offset of the event page.
-const EVENTS: u64 = 1 << 20;
-const SIZE: u64 = 1 << 21;
+const EVENTS_OFFSET: u64 = 1 << 20;
+const FILE_SIZE: u64 = 1 << 21;
 
 /// The memory file, created on first use.
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ impl DeviceFile {
         if let Some(file) = self.file.get() {
             return Ok(file);
         }
-        let file = MemoryFile::plain("hsa-kfd windows", SIZE)?;
+        let file = MemoryFile::plain("hsa-kfd windows", FILE_SIZE)?;
         Ok(self.file.get_or_init(|| file))
     }
 }
@@ -38,10 +38,10 @@ pub(super) fn doorbells(gpu: usize) -> u64 {
 
 /// Returns the file offset of a GPU's registers.
 pub(super) fn registers(gpu: usize) -> u64 {
-    gpu as u64 * GPU_SIZE + REGISTERS
+    gpu as u64 * GPU_SIZE + REGISTERS_OFFSET
 }
 
 /// Returns the file offset of the event page.
 pub(super) fn events() -> u64 {
-    EVENTS
+    EVENTS_OFFSET
 }

@@ -53,7 +53,7 @@ fn is_satisfied(
     Ok(all || any || empty)
 }
 
-/// Consumes the packet at an address.
+/// Consumes the packet at an address, unless the packet must wait.
 pub(super) fn step(
     driver: &Driver,
     memory: &GpuAddressSpace,

@@ -1,20 +1,19 @@
 //! The copy and fill kernels of AMD's runtime.
 //!
-//! The emulated GPUs run no code, but AMD's runtime uses these kernels for copies within one GPU. The
-//! emulation recognises them by two properties, and performs the copy or fill itself. First, the
-//! runtime has assembled the kernel object. Up to 6.4, the object has a header of the first code format,
-//! which compilers no longer emit. In 7.x, the object's descriptor declares no arguments, although the
-//! kernel takes arguments. Second, the arguments have the form of a copy or fill that fits the number of work items. Other
-//! kernels do not run.
+//! The emulated GPUs run no code, but AMD's runtime uses these kernels for copies within one GPU. The emulation
+//! recognises them by two properties, and performs the copy or fill itself. First, the runtime itself has assembled
+//! the kernel object: up to 6.4, the object has a header of the first code format, which compilers no longer emit; in
+//! 7.x, its descriptor declares no arguments, although the kernel takes arguments. Second, the arguments have the form
+//! of a copy or fill that fits the number of work items. Other kernels do not run.
 
 use super::address_space::{AccessFault, GpuAddressSpace};
 use super::engine;
 use crate::driver::Driver;
 
 /// The number of bytes that are read from a kernel object.
-const HEADER: usize = 24;
+const HEADER_SIZE: usize = 24;
 /// The number of bytes that are read from a kernel's arguments.
-const ARGUMENTS: usize = 88;
+const ARGUMENTS_SIZE: usize = 88;
 
 /// The operation of a copy or fill kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,12 +29,12 @@ pub(super) fn run(
     (kernel, arguments): (u64, u64),
     grid: u32,
 ) -> Result<bool, AccessFault> {
-    let mut header = [0; HEADER];
+    let mut header = [0; HEADER_SIZE];
     memory.read(kernel, &mut header)?;
     if !is_runtime_kernel(&header) {
         return Ok(false);
     }
-    let mut bytes = [0; ARGUMENTS];
+    let mut bytes = [0; ARGUMENTS_SIZE];
     memory.read(arguments, &mut bytes)?;
     match parse_arguments(&bytes, grid) {
         Some(Operation::Copy { from, to, length }) => {
@@ -50,7 +49,7 @@ pub(super) fn run(
 }
 
 /// Returns whether the runtime assembled the kernel.
-fn is_runtime_kernel(header: &[u8; HEADER]) -> bool {
+fn is_runtime_kernel(header: &[u8; HEADER_SIZE]) -> bool {
     // `amd_kernel_code_t`: the major version.
     let first_format = header[..4] == [1, 0, 0, 0];
     // `kernel_descriptor_t`: no local memory, no private memory, no arguments; the code starts
@@ -59,7 +58,7 @@ fn is_runtime_kernel(header: &[u8; HEADER]) -> bool {
     first_format || descriptor
 }
 
-fn number(bytes: &[u8; ARGUMENTS], index: usize) -> u64 {
+fn number(bytes: &[u8; ARGUMENTS_SIZE], index: usize) -> u64 {
     let mut number = [0; 8];
     number.copy_from_slice(&bytes[index * 8..index * 8 + 8]);
     u64::from_le_bytes(number)
@@ -68,7 +67,7 @@ fn number(bytes: &[u8; ARGUMENTS], index: usize) -> u64 {
 /// Parses the arguments of a copy in phases: `count` pairs of a source and a destination address, one pair
 /// for the start of each phase, and one for the end of the last. Both addresses must advance by the same
 /// amounts.
-fn parse_phases(bytes: &[u8; ARGUMENTS], count: usize) -> Option<Operation> {
+fn parse_phases(bytes: &[u8; ARGUMENTS_SIZE], count: usize) -> Option<Operation> {
     let (from, to) = (number(bytes, 0), number(bytes, 1));
     let mut last = 0;
     for index in 1..count {
@@ -82,7 +81,7 @@ fn parse_phases(bytes: &[u8; ARGUMENTS], count: usize) -> Option<Operation> {
 }
 
 /// Parses the arguments of a copy or fill kernel that runs on `grid` work items.
-fn parse_arguments(bytes: &[u8; ARGUMENTS], grid: u32) -> Option<Operation> {
+fn parse_arguments(bytes: &[u8; ARGUMENTS_SIZE], grid: u32) -> Option<Operation> {
     // The number of work items is the upper half (`high`) or the lower half of an argument.
     let fits_grid = |index, high: bool| {
         let number = number(bytes, index);
@@ -111,8 +110,8 @@ fn parse_arguments(bytes: &[u8; ARGUMENTS], grid: u32) -> Option<Operation> {
 mod tests {
     use super::*;
 
-    fn arguments(numbers: &[u64]) -> [u8; ARGUMENTS] {
-        let mut bytes = [0; ARGUMENTS];
+    fn arguments(numbers: &[u64]) -> [u8; ARGUMENTS_SIZE] {
+        let mut bytes = [0; ARGUMENTS_SIZE];
         for (index, number) in numbers.iter().enumerate() {
             bytes[index * 8..index * 8 + 8].copy_from_slice(&number.to_le_bytes());
         }

@@ -56,7 +56,7 @@ impl Drop for Frame {
 }
 
 /// Maps a page of a file at an address, or an inaccessible page. If `address` is 0, the kernel
-/// chooses one.
+/// chooses the address.
 ///
 /// # Safety
 ///

@@ -66,7 +66,7 @@ impl Queues {
         &self,
         ring: Ring,
         space: Arc<DrmFile>,
-        doorbells: u64,
+        doorbells_size: u64,
     ) -> Result<(u32, u64)> {
         if self.queues().len() >= MAX_QUEUES {
             return Err(ENOMEM);
@@ -81,7 +81,7 @@ impl Queues {
         let thread = thread.map_err(|_| EAGAIN)?;
         let number = self.queues().insert(RunningQueue { ring, commands, thread });
         // No thread reads the doorbell: the write pointer is polled. Each queue still has a doorbell.
-        Ok((number, u64::from(number) * 8 % doorbells))
+        Ok((number, u64::from(number) * 8 % doorbells_size))
     }
 
     /// Stops a queue and waits for its thread.

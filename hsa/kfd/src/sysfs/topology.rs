@@ -155,7 +155,7 @@ fn gpu_files(config: &Config, gpu: usize) -> Vec<File> {
         ("debug_prop", 0),
         ("sdma_fw_version", 22),
         ("unique_id", 0x5ca1_ab1e_0000_0000 + gpu as u64),
-        ("num_xcc", u64::from(profile.partitions)),
+        ("num_xcc", u64::from(profile.compute_dies)),
         ("family_id", u64::from(profile.family)),
     ]);
     let cache = text(&[

@@ -58,11 +58,14 @@ impl Faults {
         self.set(plan.clone());
         if let Some(path) = record {
             // Opened for each line, so that the simulation holds no additional descriptor.
-            let append_rule = move |rule| {
-                let file = File::options().append(true).open(&path);
-                // Ignores errors: a failure to write must not make the call fail.
-                drop(file.and_then(|mut it| it.write_all(format!("runtime {rule}\n").as_bytes())));
-            };
+            let append_rule =
+                move |rule| {
+                    let file = File::options().append(true).open(&path);
+                    // Ignores errors: a failure to write must not make the call fail.
+                    drop(file.and_then(|mut file| {
+                        file.write_all(format!("runtime {rule}\n").as_bytes())
+                    }));
+                };
             self.state().injector = Arc::new(Injector::new(plan.plan).with_reporter(append_rule));
         }
     }

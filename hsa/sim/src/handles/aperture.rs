@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// The start of the aperture.
-const APERTURE: u64 = 0x0002_8000_0000_0000;
+const APERTURE_START: u64 = 0x0002_8000_0000_0000;
 /// The size of the unused range after each allocation. Also the alignment of small allocations.
-const GUARD: u64 = 0x1000;
+const GUARD_SIZE: u64 = 0x1000;
 /// Allocations of at least this size are aligned to it.
-const LARGE: u64 = 2 << 20;
+const LARGE_SIZE: u64 = 2 << 20;
 
 /// Allocates addresses that are never mapped: the lowest freed address of the same size, else the address after
 /// the last allocation. AMD's runtime instead searches a list of all ranges from its start.
@@ -22,7 +22,7 @@ pub(super) struct Aperture {
 
 impl Default for Aperture {
     fn default() -> Self {
-        Self { next: APERTURE + GUARD, free: HashMap::new(), allocated: BTreeMap::new() }
+        Self { next: APERTURE_START + GUARD_SIZE, free: HashMap::new(), allocated: BTreeMap::new() }
     }
 }
 
@@ -33,9 +33,9 @@ impl Aperture {
             Some(value) => (value, value),
             None => {
                 let start = self.next;
-                let alignment = if size >= LARGE { LARGE } else { GUARD };
+                let alignment = if size >= LARGE_SIZE { LARGE_SIZE } else { GUARD_SIZE };
                 let value = start.next_multiple_of(alignment);
-                self.next = value + size.next_multiple_of(GUARD) + GUARD;
+                self.next = value + size.next_multiple_of(GUARD_SIZE) + GUARD_SIZE;
                 (start, value)
             }
         };
@@ -47,7 +47,7 @@ impl Aperture {
         let Some((start, size)) = self.allocated.remove(&value) else { return };
         if self.allocated.is_empty() {
             *self = Self::default();
-        } else if value + size.next_multiple_of(GUARD) + GUARD == self.next {
+        } else if value + size.next_multiple_of(GUARD_SIZE) + GUARD_SIZE == self.next {
             self.next = start;
         } else {
             self.free.entry(size).or_default().insert(value);
@@ -57,7 +57,7 @@ impl Aperture {
 
 #[cfg(test)]
 mod tests {
-    use super::{Aperture, LARGE};
+    use super::{Aperture, LARGE_SIZE};
 
     #[test]
     fn addresses_match_amds_runtime() {
@@ -65,10 +65,10 @@ mod tests {
         assert_eq!(aperture.allocate(4096), 0x0002_8000_0000_1000);
         aperture.free(0x0002_8000_0000_1000);
         for value in [0x0002_8000_0020_0000, 0x0002_8000_0080_0000, 0x0002_8000_00e0_0000] {
-            assert_eq!(aperture.allocate(2 * LARGE), value);
+            assert_eq!(aperture.allocate(2 * LARGE_SIZE), value);
         }
         aperture.free(0x0002_8000_0080_0000);
-        let reused = aperture.allocate(2 * LARGE);
+        let reused = aperture.allocate(2 * LARGE_SIZE);
         assert_eq!(reused, 0x0002_8000_0080_0000, "the lowest freed address is reused first");
     }
 }

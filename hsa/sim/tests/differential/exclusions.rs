@@ -41,7 +41,7 @@ const TABLE: &[Exclusion] = &[
     Exclusion {
         // The runtime rounds the address with a mask computed from the alignment. The sum of size
         // and alignment can wrap around.
-        reason: "NO_REGISTER with an alignment that is not a power of two, or with a sum of size and alignment that wraps around",
+        reason: "NO_REGISTER with an alignment that is not a power of two, or a sum of size and alignment that wraps",
         applies: |scenario, call| {
             let Call::Reserve { size, alignment, flags, .. } = *call else { return false };
             let valid = alignment == 0 || (alignment >= 4096 && alignment.is_power_of_two());

@@ -4,7 +4,7 @@
 use crate::calls::*;
 
 /// The number of calls in a sequence.
-pub const LENGTH: u32 = 40;
+pub const SEQUENCE_LENGTH: u32 = 40;
 
 const PAGE: u64 = 4096;
 const MIB: u64 = 1 << 20;
@@ -74,7 +74,7 @@ pub fn sequence(seed: u64, number: u64) -> Vec<Call> {
         mappings: vec![],
         exports: vec![],
     };
-    (0..LENGTH).map(|id| generator.call(id)).collect()
+    (0..SEQUENCE_LENGTH).map(|id| generator.call(id)).collect()
 }
 
 impl Generator {

@@ -30,11 +30,11 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use worker::Work;
 
 /// The number of sequences per release with `HSA_VMM_LONG=1`.
-const SEQUENCES: usize = 1000;
+const LONG_SEQUENCE_COUNT: usize = 1000;
 /// The default seed.
-const SEED: u64 = 0x6873_6173_696d;
+const DEFAULT_SEED: u64 = 0x6873_6173_696d;
 /// The number of sequences per process. The runtime's leaks end with the process.
-const BATCH: u64 = 100;
+const BATCH_SIZE: u64 = 100;
 /// The number of differences after which the test stops.
 const MAX_DIFFERENCES: usize = 5;
 
@@ -70,7 +70,8 @@ fn check_release(release: Release, name: &str) {
 }
 
 fn sequence_count() -> u64 {
-    environment_number("HSA_SIM_SEQUENCES").unwrap_or(test::part_by_default(SEQUENCES) as u64)
+    environment_number("HSA_SIM_SEQUENCES")
+        .unwrap_or(test::part_by_default(LONG_SEQUENCE_COUNT) as u64)
 }
 
 fn check_agreement(fixture: &Fixture) {
@@ -79,7 +80,7 @@ fn check_agreement(fixture: &Fixture) {
             UNIX_EPOCH.elapsed().map_or(0, |time| time.as_nanos() as u64)
         }
         Ok(seed) => seed.parse().expect("HSA_SIM_SEED is a number, or `fresh`"),
-        Err(_) => SEED,
+        Err(_) => DEFAULT_SEED,
     };
     let sequences = sequence_count();
     let start_time = Instant::now();
@@ -89,13 +90,13 @@ fn check_agreement(fixture: &Fixture) {
     let (mut first, mut differences) = (0, Vec::new());
     let mut counts = BTreeMap::<String, u64>::new();
     while first < sequences && differences.len() < MAX_DIFFERENCES {
-        let work = Work::Sequences { seed, first, count: BATCH.min(sequences - first) };
+        let work = Work::Sequences { seed, first, count: BATCH_SIZE.min(sequences - first) };
         let output = work.run_in_worker(fixture, &trace);
         if output.status.success() {
             for (kind, count) in worker::counts(&output) {
                 *counts.entry(kind).or_default() += count;
             }
-            first += BATCH;
+            first += BATCH_SIZE;
             continue;
         }
         let (Some(number), calls) = trace::last(&trace) else {

@@ -22,7 +22,7 @@ const COPY_LIMIT: Duration = Duration::from_secs(60);
 /// The timeout of one wait, in the runtime's ticks of a nanosecond or more: at least 0.1 seconds.
 const WAIT_TICKS: u64 = 100_000_000;
 /// A descriptor number that no process has.
-const CLOSED: i32 = 0x7fff_fff0;
+const CLOSED_DESCRIPTOR: i32 = 0x7fff_fff0;
 
 /// The result of a call, in a form that is comparable between runtimes.
 #[derive(Clone, Debug, PartialEq)]
@@ -338,9 +338,11 @@ impl Side {
 
     fn import(&mut self, id: Name, descriptor: Descriptor) -> Outcome {
         let descriptor = match descriptor {
-            Descriptor::Of(name) => self.descriptors.get(&name).map_or(CLOSED, |d| d.as_raw_fd()),
+            Descriptor::Of(name) => {
+                self.descriptors.get(&name).map_or(CLOSED_DESCRIPTOR, |d| d.as_raw_fd())
+            }
             Descriptor::Negative => -1,
-            Descriptor::Closed => CLOSED,
+            Descriptor::Closed => CLOSED_DESCRIPTOR,
             Descriptor::DevNull => self.dev_null.as_raw_fd(),
             Descriptor::MemoryFile => self.memory_file.as_raw_fd(),
         };

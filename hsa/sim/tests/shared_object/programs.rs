@@ -36,7 +36,7 @@ const WITHOUT_KERNELS: [&str; 21] = [
     "rocrtstStress.Memory_Concurrent_Pool_Info_Test",
 ];
 /// The number of tests at the start of this list that run by default.
-const SHORT: usize = 6;
+const DEFAULT_COUNT: usize = 6;
 
 /// Tests of rocrtst that run kernels. They fail, and must not hang.
 const WITH_KERNELS: [&str; 7] = [
@@ -52,7 +52,7 @@ const WITH_KERNELS: [&str; 7] = [
 /// The time limit of rocrtst. All of its tests here take 40 s on two busy processors.
 const TIME_LIMIT: Duration = Duration::from_secs(300);
 
-/// Makes a program load the simulation instead of the AMD runtime beside it. Also preloads the libraries `others`.
+/// Makes a program load the simulation instead of the AMD runtime of its installation. Also preloads the libraries `others`.
 fn use_simulation(command: &mut Command, others: &[PathBuf]) {
     let simulation = library().join("libhsa-runtime64.so.1");
     let libraries = [&simulation].into_iter().chain(others);
@@ -145,7 +145,7 @@ fn run_rocrtst(name: &str, runtime: Runtime, cases: &[&str]) -> Option<(bool, St
 
 #[test]
 fn rocrtst_without_kernels_passes() {
-    let count = if test::is_long() { WITHOUT_KERNELS.len() } else { SHORT };
+    let count = if test::is_long() { WITHOUT_KERNELS.len() } else { DEFAULT_COUNT };
     let name = "programs::rocrtst_without_kernels_passes";
     let Some((passed, output)) = run_rocrtst(name, Runtime::Simulation, &WITHOUT_KERNELS[..count])
     else {
