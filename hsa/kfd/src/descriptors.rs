@@ -33,7 +33,7 @@ impl std::fmt::Display for Device {
 pub(crate) struct OpenDevice {
     device: Device,
     /// The device and inode numbers of the file.
-    file: (u64, u64),
+    file_identity: (u64, u64),
 }
 
 pub(crate) type Table = HashMap<c_int, OpenDevice>;
@@ -96,10 +96,10 @@ pub(crate) fn get(descriptor: c_int) -> Option<Device> {
     if !may_be_device(descriptor) {
         return None;
     }
-    let file = memory_file::identity(descriptor).ok();
+    let file_identity = memory_file::identity(descriptor).ok();
     let table = table();
     let open = table.get(&descriptor)?;
-    if Some(open.file) == file {
+    if Some(open.file_identity) == file_identity {
         return Some(open.device.clone());
     }
     // The number now refers to another file.
@@ -110,8 +110,8 @@ pub(crate) fn get(descriptor: c_int) -> Option<Device> {
 
 /// Registers a descriptor of a device.
 pub(crate) fn insert(descriptor: c_int, device: Device) {
-    let Ok(file) = memory_file::identity(descriptor) else { return };
-    let replaced = table().insert(descriptor, OpenDevice { device, file });
+    let Ok(file_identity) = memory_file::identity(descriptor) else { return };
+    let replaced = table().insert(descriptor, OpenDevice { device, file_identity });
     match device_flag(descriptor) {
         Some(flag) => flag.store(true, Ordering::Release),
         None if replaced.is_none() => {

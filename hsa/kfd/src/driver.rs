@@ -97,8 +97,8 @@ pub(crate) fn current() -> Option<&'static Driver> {
     unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
 }
 
-/// Returns the driver; starts it on first use. An invalid configuration ends the process, so that it
-/// never runs on a machine other than the configured one.
+/// Returns the driver; starts it on first use. An invalid configuration ends the process: no
+/// program must run on another machine than the configured one.
 pub(crate) fn get() -> &'static Driver {
     if let Some(driver) = current() {
         return driver;

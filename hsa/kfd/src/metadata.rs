@@ -10,7 +10,7 @@ pub(crate) const MAX_SIZE: usize = 256;
 /// The size of the file that contains the metadata.
 const FILE_SIZE: usize = 8 + 8 + 4 + MAX_SIZE;
 
-/// The user-space driver's bytes, and its two words of flags.
+/// Bytes and two words of flags, which a user-space driver has attached to a buffer object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Metadata {
     pub(crate) flags: u64,

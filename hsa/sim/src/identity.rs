@@ -22,6 +22,7 @@ pub(crate) struct Identity {
     base: u64,
 }
 
+/// The first bits of the slot number and of the kind. The bits below the kind contain the index.
 const SLOT_SHIFT: u32 = 24;
 const KIND_SHIFT: u32 = 20;
 const INDEX_MASK: u64 = (1 << KIND_SHIFT) - 1;
@@ -32,6 +33,7 @@ impl Identity {
         Self { base: nonce << 32 | (slot as u64) << SLOT_SHIFT }
     }
 
+    /// Returns the handle value of the object with this kind and index.
     pub(crate) fn value(self, kind: Kind, index: usize) -> u64 {
         self.base | (kind as u64) << KIND_SHIFT | (index as u64 & INDEX_MASK)
     }

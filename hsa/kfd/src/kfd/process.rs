@@ -16,7 +16,7 @@ pub(crate) struct Memory {
     pub(crate) buffer: Option<Arc<Buffer>>,
     pub(crate) address: u64,
     pub(crate) size: u64,
-    /// The process's address of user memory, which can differ from `address`.
+    /// The address of user memory in the process. It can differ from `address`, the address on the GPUs.
     pub(crate) host: u64,
     pub(crate) flags: u32,
     pub(crate) gpu: usize,

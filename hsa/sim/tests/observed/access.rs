@@ -37,7 +37,7 @@ fn set_access_matches_amd() {
             INVALID_ARGUMENT,
         );
         version.check(
-            "inside",
+            "from the middle of a mapping",
             rig.set(base + 4096, SIZE, &version.gpu(0, RW)),
             INVALID_ALLOCATION,
         );
@@ -63,22 +63,26 @@ fn set_access_matches_amd() {
             [true, false, false][version.index],
             "in 6.1.2, a reservation is readable memory"
         );
-        version.check("both, all agents", rig.set(base, 2 * SIZE, &version.all()), OK);
+        version.check("both mappings, all agents", rig.set(base, 2 * SIZE, &version.all()), OK);
         version.check("the same access again", rig.set(base, 2 * SIZE, &version.all()), OK);
         let both = |permission| [(rig.gpus[0], permission), (rig.cpus[0], permission)];
-        version.check("RO", rig.set(base, SIZE, &both(RO)), OK);
+        version.check("read-only for GPU0 and the CPU", rig.set(base, SIZE, &both(RO)), OK);
         assert!(rig.simulation.page(0, base).expect("mapped").writable, "only recorded");
         assert_eq!(rig.get(base, rig.gpus[0]), Ok(RO));
         assert_eq!(maps(base, SIZE), [("r--s".to_owned(), SIZE / KIB)]);
-        version.check("WO for GPU0", rig.set(base, SIZE, &version.gpu(0, WO)), OK);
-        version.check("9 for GPU0", rig.set(base, SIZE, &version.gpu(0, 9)), OK);
+        version.check("write-only for GPU0", rig.set(base, SIZE, &version.gpu(0, WO)), OK);
+        version.check(
+            "the unknown permission 9 for GPU0",
+            rig.set(base, SIZE, &version.gpu(0, 9)),
+            OK,
+        );
         assert_eq!(rig.get(base, rig.gpus[0]), Ok(9));
-        version.check("NONE", rig.set(base, SIZE, &both(NONE)), OK);
+        version.check("no access for GPU0 and the CPU", rig.set(base, SIZE, &both(NONE)), OK);
         assert!(rig.simulation.page(0, base).is_some(), "NONE does not revoke a GPU's access");
         assert_eq!(rig.get(base, rig.gpus[0]), Ok(NONE));
         assert_eq!(maps(base, SIZE), [("---s".to_owned(), SIZE / KIB)]);
         let twice = [(rig.gpus[1], RW), (rig.gpus[1], RO)];
-        version.check("GPU1 twice", rig.set(base, SIZE, &twice), OK);
+        version.check("GPU1 named twice", rig.set(base, SIZE, &twice), OK);
         assert_eq!(rig.get(base, rig.gpus[1]), Ok(RO), "the last one counts");
         version.check("GPU0 only", rig.set(base + SIZE, SIZE, &version.gpu(0, RW)), OK);
         if version.index > 0 {

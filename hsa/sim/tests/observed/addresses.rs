@@ -60,7 +60,7 @@ fn address_free_matches_amd() {
         version.check("while mapped", rig.free(base, 2 * SIZE), RESOURCE_FREE);
         assert_eq!(rig.unmap(base, SIZE), OK);
         version.check("after unmap", rig.free(base, 2 * SIZE), OK);
-        version.check("twice", rig.free(base, 2 * SIZE), INVALID_ALLOCATION);
+        version.check("free a second time", rig.free(base, 2 * SIZE), INVALID_ALLOCATION);
     });
 }
 
@@ -73,15 +73,15 @@ fn calls_across_reservations_match_amd() {
         assert_eq!(second, first + SIZE);
         let handle = rig.create(2 * SIZE);
         version.check("one handle across both", rig.map(first, 2 * SIZE, handle), INVALID_ARGUMENT);
-        version.check("one in each", rig.map(first, SIZE, handle), OK);
-        version.check("one in each", rig.map(second, SIZE, handle), OK);
+        version.check("one in the first reservation", rig.map(first, SIZE, handle), OK);
+        version.check("one in the second reservation", rig.map(second, SIZE, handle), OK);
         version.check(
-            "set_access across",
+            "set_access across both",
             rig.set(first, 2 * SIZE, &version.gpu(0, RW)),
             INVALID_ARGUMENT,
         );
         version.check(
-            "unmap across",
+            "unmap across both",
             rig.unmap(first, 2 * SIZE),
             [INVALID_ARGUMENT, INVALID_ARGUMENT, OK],
         );

@@ -10,7 +10,7 @@ fn map_matches_amd() {
         let rig = &version.rig;
         let base = rig.reserve(4 * SIZE);
         let (first, second) = (rig.create(SIZE), rig.create(SIZE));
-        version.check("NULL va", rig.map(0, SIZE, first), INVALID_ARGUMENT);
+        version.check("a null address", rig.map(0, SIZE, first), INVALID_ARGUMENT);
         version.check("size 0", rig.map(base, 0, first), INVALID_ARGUMENT);
         version.check("handle 0", rig.map(base, SIZE, 0), INVALID_ARGUMENT);
         version.check("garbage handle", rig.map(base, SIZE, GARBAGE), INVALID_ARGUMENT);
@@ -24,15 +24,23 @@ fn map_matches_amd() {
         version.check("larger than the handle", rig.map(base, 2 * SIZE, first), too_large);
         version.check("size 4095", rig.map(base, 4095, first), OK);
         version.check("unmap it", rig.unmap(base, 4095), OK);
-        version.check("va + 16", rig.map(base + 16, 4096, first), [OK, OK, ERROR]);
+        version.check(
+            "an address that is not page-aligned",
+            rig.map(base + 16, 4096, first),
+            [OK, OK, ERROR],
+        );
         let set = rig.set(base + 16, 4096, &version.gpu(0, RW));
-        version.check("set_access at va + 16", set, [ERROR, ERROR, INVALID_ALLOCATION]);
+        version.check("set_access at this address", set, [ERROR, ERROR, INVALID_ALLOCATION]);
         version.check("unmap it", rig.unmap(base + 16, 4096), [OK, OK, INVALID_ALLOCATION]);
         version.check("map", rig.map(base, SIZE, first), OK);
         version.check("double map, same handle", rig.map(base, SIZE, first), INVALID_ARGUMENT);
         version.check("double map, other handle", rig.map(base, SIZE, second), INVALID_ARGUMENT);
-        version.check("overlap the tail", rig.map(base + SIZE / 2, SIZE, second), INVALID_ARGUMENT);
-        version.check("same handle at a second va", rig.map(base + SIZE, SIZE, first), OK);
+        version.check(
+            "a range that overlaps the end of a mapping",
+            rig.map(base + SIZE / 2, SIZE, second),
+            INVALID_ARGUMENT,
+        );
+        version.check("the same handle at a second address", rig.map(base + SIZE, SIZE, first), OK);
         version.check("set_access on both", rig.set(base, 2 * SIZE, &version.cpu(RW)), OK);
         write(base, 77);
         assert_eq!(read(base + SIZE), 77);
@@ -56,7 +64,7 @@ fn map_ignores_offset() {
         assert_eq!(rig.simulation.page(0, base + SIZE / 2).expect("mapped").offset, 0);
         write(base + SIZE / 2, 2);
         assert_eq!(read(base), 2, "in_offset is ignored");
-        version.check("unmap second", rig.unmap(base + SIZE / 2, SIZE / 2), OK);
+        version.check("unmap the second half", rig.unmap(base + SIZE / 2, SIZE / 2), OK);
         version.check("in_offset 100 GiB", rig.map_at(base + SIZE, SIZE, 100 * GIB, handle), OK);
         version.check("unmap", rig.unmap(base + SIZE, SIZE), OK);
         version.check("in_offset 3", rig.map_at(base + SIZE, SIZE, 3, handle), OK);
@@ -87,10 +95,10 @@ fn unmap_matches_amd() {
         version.check("size 0", rig.unmap(base, 0), INVALID_ARGUMENT);
         version.check("NULL", rig.unmap(0, SIZE), INVALID_ARGUMENT);
         assert_eq!(rig.set(base + SIZE, SIZE, &version.cpu(RW)), OK);
-        version.check("GPU0 only", rig.unmap(base, SIZE), OK);
+        version.check("a mapping that only GPU 0 can access", rig.unmap(base, SIZE), OK);
         assert_eq!(mapped_kib(base, SIZE), SIZE / KIB, "still reserved");
-        version.check("the CPU too", rig.unmap(base + SIZE, SIZE), OK);
-        version.check("twice", rig.unmap(base + SIZE, SIZE), INVALID_ALLOCATION);
+        version.check("a mapping that the CPU can access, too", rig.unmap(base + SIZE, SIZE), OK);
+        version.check("the same range again", rig.unmap(base + SIZE, SIZE), INVALID_ALLOCATION);
         // 7.2.4 keeps the addresses; earlier versions leave a hole, in which a foreign mapping can
         // be created.
         let mapped = [0, 0, SIZE / KIB][version.index];
@@ -113,8 +121,8 @@ fn foreign_mapping_is_lost(version: &Version, base: usize) {
     write(foreign, 5);
     let elsewhere = rig.try_reserve(SIZE, base + SIZE, 0, 0).expect("other addresses");
     assert_ne!(elsewhere, base + SIZE);
-    version.check("map over the foreign", rig.map(base + SIZE, SIZE, rig.create(SIZE)), OK);
-    version.check("set_access CPU", rig.set(base + SIZE, SIZE, &version.cpu(RW)), OK);
+    version.check("map over the foreign mapping", rig.map(base + SIZE, SIZE, rig.create(SIZE)), OK);
+    version.check("set_access for the CPU", rig.set(base + SIZE, SIZE, &version.cpu(RW)), OK);
     assert_eq!(read(foreign), 0, "the value 5 is overwritten");
     assert_eq!(rig.unmap(base + SIZE, SIZE), OK);
     let foreign = unsafe { libc::mmap(hint, SIZE, protection, flags, -1, 0) }.addr();

@@ -50,13 +50,13 @@ fn release_matches_amd() {
     on_each_version(|version| {
         let rig = &version.rig;
         version.check("handle 0", rig.release(0), INVALID_ALLOCATION);
-        version.check("garbage", rig.release(GARBAGE), INVALID_ALLOCATION);
+        version.check("garbage handle", rig.release(GARBAGE), INVALID_ALLOCATION);
         let (base, handle) = rig.mapped(SIZE, &version.all());
         let elsewhere = rig.reserve(SIZE);
         write(base, 3);
         version.check("while mapped", rig.release(handle), OK);
         assert_eq!(read(base), 3, "the memory is still mapped");
-        version.check("again", rig.release(handle), INVALID_ALLOCATION);
+        version.check("release again", rig.release(handle), INVALID_ALLOCATION);
         version.check("map it at other addresses", rig.map(elsewhere, SIZE, handle), OK);
         version.check("unmap it there", rig.unmap(elsewhere, SIZE), OK);
         version.check("export", status(rig.export(handle)), OK);
@@ -90,13 +90,17 @@ fn retain_and_properties_match_amd() {
         );
         version.check("retain NULL", status(rig.retain(0)), INVALID_ARGUMENT);
         assert_eq!(rig.retain(base), Ok(handle));
-        version.check("retain inside", status(rig.retain(base + 4096)), INVALID_ALLOCATION);
+        version.check(
+            "retain an address inside the mapping",
+            status(rig.retain(base + 4096)),
+            INVALID_ALLOCATION,
+        );
         assert_eq!(rig.properties(handle), Ok((rig.vram[0].handle, MEMORY_TYPE_PINNED)));
         version.check("properties of 0", status(rig.properties(0)), INVALID_ALLOCATION);
         version.check("properties of garbage", status(rig.properties(GARBAGE)), INVALID_ALLOCATION);
-        version.check("release x1", rig.release(handle), OK);
-        version.check("release x2", rig.release(handle), OK);
-        version.check("release x3", rig.release(handle), INVALID_ALLOCATION);
+        version.check("the first release", rig.release(handle), OK);
+        version.check("the second release", rig.release(handle), OK);
+        version.check("a third release", rig.release(handle), INVALID_ALLOCATION);
     });
 }
 

@@ -44,7 +44,7 @@ fn export_and_import_match_amd() {
         unsafe { (libc::close(first_fd), libc::close(second_fd)) };
         let base = rig.reserve(2 * SIZE);
         version.check("map an import", rig.map(base, SIZE, first), OK);
-        version.check("map the other", rig.map(base + SIZE, SIZE, second), OK);
+        version.check("map the other import", rig.map(base + SIZE, SIZE, second), OK);
         version.check("set_access", rig.set(base, 2 * SIZE, &version.all()), OK);
         write(base, 9);
         assert_eq!(read(base + SIZE), 9, "both imports alias");

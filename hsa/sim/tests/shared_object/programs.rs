@@ -52,7 +52,8 @@ const WITH_KERNELS: [&str; 7] = [
 /// The time limit of rocrtst. All of its tests here take 40 s on two busy processors.
 const TIME_LIMIT: Duration = Duration::from_secs(300);
 
-/// Makes a program load the simulation instead of the AMD runtime of its installation. Also preloads the libraries `others`.
+/// Makes a program load the simulation instead of the AMD runtime of its installation. Also preloads the libraries
+/// `others`.
 fn use_simulation(command: &mut Command, others: &[PathBuf]) {
     let simulation = library().join("libhsa-runtime64.so.1");
     let libraries = [&simulation].into_iter().chain(others);
