@@ -98,7 +98,7 @@ pub(crate) fn current() -> Option<&'static Driver> {
 }
 
 /// Returns the driver; starts it on first use. An invalid configuration ends the process: no
-/// program must run on another machine than the configured one.
+/// program may run on a machine other than the configured one.
 pub(crate) fn get() -> &'static Driver {
     if let Some(driver) = current() {
         return driver;

@@ -1,7 +1,7 @@
 //! Files that another process has open.
 //!
-//! A kernel's driver shares state between processes. The emulation runs in each process separately: it reads such
-//! state from the open files of the process that created the state.
+//! A driver in the kernel has one state for all processes. The emulation runs in each process separately: it reads
+//! the state that another process created from the open files of that process.
 
 use crate::own;
 use std::fs::{self, File};

@@ -64,7 +64,7 @@ pub(crate) fn close_all() {
     }
 }
 
-/// Locks temporary changes of the limit of open files.
+/// Returns the lock that a thread holds while it temporarily changes the limit of open files.
 pub(crate) fn limit_lock() -> MutexGuard<'static, ()> {
     static LIMIT: Mutex<()> = Mutex::new(());
     LIMIT.lock().unwrap_or_else(PoisonError::into_inner)
@@ -89,8 +89,8 @@ pub(crate) fn with_raised_limit<T>(run: impl FnOnce(c_int) -> T) -> T {
     result
 }
 
-/// Moves a descriptor to a number from `floor` on, if one is free, and marks it as the emulation's. Returns
-/// the number.
+/// Moves a descriptor to the lowest free number that is at least `floor`, if there is one, and marks it as the
+/// emulation's. Returns the descriptor's number.
 pub(crate) fn keep(descriptor: c_int, floor: c_int) -> c_int {
     // SAFETY: touches no memory; the descriptor is one the emulation has just opened.
     let high = unsafe { libc::syscall(libc::SYS_fcntl, descriptor, libc::F_DUPFD_CLOEXEC, floor) }

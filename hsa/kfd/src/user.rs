@@ -80,8 +80,8 @@ fn read_each_page(start: u64, length: u64) -> Result<()> {
         }
         let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: remote.len() };
         let (count, first) = (remote.len() as libc::c_ulong, remote.as_ptr());
-        // SAFETY: the kernel writes at most as many bytes as the array has, and checks the other
-        // addresses.
+        // SAFETY: the kernel writes at most as many bytes as the array has, and checks the addresses that it
+        // reads.
         let transferred =
             unsafe { libc::process_vm_readv(owner(), &raw const local, 1, first, count, 0) };
         check_complete(transferred, remote.len())?;

@@ -109,10 +109,10 @@ pub struct Config {
     /// Whether the runtime reports the extension's version; ROCm 6.0 does not.
     pub extension_reported: bool,
     /// The minor number that the runtime reports instead of [`extension_minor`](Self::extension_minor), to
-    /// test programs that rely on it. `None` by default.
+    /// test programs that depend on the version. `None` by default.
     pub false_extension: Option<u16>,
-    /// The build that the runtime reports instead of its own, to test programs that rely on it. If the text is empty,
-    /// the runtime reports no build. `None` by default.
+    /// The build that the runtime reports instead of its own, to test programs that depend on the build. If the text
+    /// is empty, the runtime reports no build. `None` by default.
     pub false_build: Option<String>,
     /// Whether GPUs are linked by a fabric to which handles can be exported. Only generation D supports this.
     pub fabric: bool,
@@ -126,7 +126,7 @@ pub struct Config {
     pub page_table_updates: PageTableUpdates,
     /// Whether the CPU can map an exported descriptor for writing. If not, only `set_access` gives
     /// the CPU write access. In generation A each change of access leaves an address-space hole for
-    /// a moment; a foreign mapping created in the hole is overwritten, as with AMD's runtime.
+    /// a moment; a mapping that another thread creates in the hole is overwritten, as with AMD's runtime.
     pub dmabuf_cpu_mapping: bool,
     /// Whether the driver allocates memory of the host as dma-bufs
     /// ([`Simulation::host_buffer`](crate::Simulation::host_buffer)).

@@ -25,7 +25,7 @@ pub(crate) struct Reservation {
     registered: bool,
     /// The number of mappings in the range.
     pub(crate) mapping_count: usize,
-    /// Address-space holes: parts that the runtime unmapped. They can contain foreign mappings.
+    /// Address-space holes: parts that the runtime unmapped. They can contain mappings that other code created.
     pub(crate) holes: Ranges<()>,
     /// Memory that stays claimed after unmap (generation B).
     pub(crate) lingering: Ranges<Arc<Memory>>,
@@ -208,8 +208,8 @@ fn reserve_unregistered(
 /// `hsa_amd_vmem_address_free`
 ///
 /// # Safety
-/// The range must no longer be in use. The runtime unmaps all of it, including foreign
-/// mappings in its holes.
+/// The range must no longer be in use. The runtime unmaps all of it, including mappings that other code created in
+/// its holes.
 pub(crate) unsafe fn free(instance: &Instance, address: *mut c_void, size: usize) -> HsaResult {
     if address.is_null() || size == 0 {
         return Err(HSA_STATUS_ERROR_INVALID_ARGUMENT);

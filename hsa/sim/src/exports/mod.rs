@@ -102,8 +102,8 @@ macro_rules! table_exports {
 }
 abi::every_function!(table_exports);
 
-/// Creates the instance of slot 0 if it does not exist. Returns `false` on failure. Prints an
-/// invalid configuration to standard error, because a status cannot describe it.
+/// Creates the instance of slot 0 if it does not exist. Returns `false` on failure. Prints the
+/// error of an invalid configuration to standard error, because a status cannot describe it.
 fn ensure_instance() -> bool {
     if !slots::take_slot(0) && !slots::take_inherited_slot(0) {
         // The slot is in use. If another thread is creating the instance, wait. In a forked child,

@@ -114,7 +114,7 @@ const TABLE: &[Exclusion] = &[
     },
     Exclusion {
         // The same assertion fails, because each mapping is mapped with the total size. Or the
-        // assertion `agentPermsIt->second.va == va' fails, because the access of unnamed agents is
+        // assertion `agentPermsIt->second.va == va` fails, because the access of unnamed agents is
         // revoked at the address of the first mapping.
         reason: "6.1.2 aborts when access to several mappings is set at once",
         applies: |scenario, call| {

@@ -99,8 +99,8 @@ fn unmap_matches_amd() {
         assert_eq!(mapped_kib(base, SIZE), SIZE / KIB, "still reserved");
         version.check("a mapping that the CPU can access, too", rig.unmap(base + SIZE, SIZE), OK);
         version.check("the same range again", rig.unmap(base + SIZE, SIZE), INVALID_ALLOCATION);
-        // 7.2.4 keeps the addresses; earlier versions leave a hole, in which a foreign mapping can
-        // be created.
+        // 7.2.4 keeps the addresses; earlier versions leave a hole, in which other code can create a
+        // mapping.
         let mapped = [0, 0, SIZE / KIB][version.index];
         assert_eq!(mapped_kib(base + SIZE, SIZE), mapped);
         if mapped == 0 {
@@ -109,8 +109,7 @@ fn unmap_matches_amd() {
     });
 }
 
-/// Shows that a foreign mapping in a hole is overwritten by `set_access` and unmapped by
-/// `address_free`.
+/// Shows that `set_access` overwrites a mapping that other code created in a hole, and that `address_free` unmaps it.
 fn foreign_mapping_is_lost(version: &Version, base: usize) {
     let rig = &version.rig;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
