@@ -106,15 +106,15 @@ impl Hardware {
     fn apply(&mut self, change: Change) {
         match change {
             Change::Write(address, pte) => {
-                self.cut(address..address + pte.size);
+                self.remove_range(address..address + pte.size);
                 self.entries.insert(address, pte);
             }
-            Change::Clear(range) => self.cut(range),
+            Change::Clear(range) => self.remove_range(range),
         }
     }
 
     /// Removes the entries in a range; splits entries that extend beyond the range.
-    fn cut(&mut self, range: Range<u64>) {
+    fn remove_range(&mut self, range: Range<u64>) {
         while let Some((&start, pte)) = self.entries.range(..range.end).next_back()
             && start + pte.size > range.start
         {

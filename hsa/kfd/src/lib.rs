@@ -11,8 +11,8 @@
 //!
 //! # Environment
 //!
-//! * `HSA_KFD`: the emulated machine, such as `gpus=2,profile=mi300x,vram=64GiB`; `real` emulates nothing: the machine's
-//!   own driver performs the calls, which are only logged (`observe`).
+//! * `HSA_KFD`: the emulated machine, such as `gpus=2,profile=mi300x,vram=64GiB`; `real` emulates nothing: the
+//!   machine's own driver performs the calls, which are only logged (`observe`).
 //! * `HSA_KFD_LOG`: a file that gets one line for each call on a device, with its arguments and its result.
 //! * `HSA_KFD_FAULTS`: a plan of faults in calls, such as `GEM_VA#3=ENOMEM,COPY=garbled`.
 //! * `HSA_FAULTS_RECORD`: an existing file that gets a line for each rule of the plan that took effect.

@@ -181,7 +181,7 @@ impl Instance {
                 let inserted = state.page_tables[gpu].insert(start, size, entry, permissions);
                 inserted.map_err(|_| HSA_STATUS_ERROR)?;
                 if offset + shift > 0 {
-                    state.page_tables[gpu].shift(start, (offset + shift) as u64);
+                    state.page_tables[gpu].set_offset(start, (offset + shift) as u64);
                 }
                 Ok(())
             }

@@ -103,7 +103,7 @@ impl PageTable {
     }
 
     /// Makes the mapping at `address` start at this offset of its memory.
-    pub(crate) fn shift(&mut self, address: usize, offset: u64) {
+    pub(crate) fn set_offset(&mut self, address: usize, offset: u64) {
         if let Some(entry) = self.entries.get_mut(&address) {
             entry.offset = offset;
         }
@@ -117,8 +117,8 @@ impl PageTable {
         }
     }
 
-    /// Removes the entries of a range; cuts those that reach beyond it.
-    fn cut(&mut self, range: Range<usize>) {
+    /// Removes the entries in a range; splits entries that extend beyond the range.
+    fn remove_range(&mut self, range: Range<usize>) {
         while let Some(start) = overlapping(&self.entries, range.clone()) {
             let Some(entry) = self.entries.remove(&start) else { return };
             if start < range.start {
@@ -216,7 +216,7 @@ impl Instance {
         let replaced = find(&table.entries, range.start);
         let replaced = replaced.filter(|(_, _, entry)| Arc::ptr_eq(&entry.memory, &memory));
         let handle = replaced.map_or(0, |(_, _, entry)| entry.handle);
-        table.cut(range.clone());
+        table.remove_range(range.clone());
         let (readable, writable) = (permissions & 1 != 0, permissions & 2 != 0);
         let (end, used) = (range.end, AtomicBool::new(false));
         let entry = Entry { end, offset, memory, handle, readable, writable, used };

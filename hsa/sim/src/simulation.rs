@@ -44,7 +44,7 @@ impl Simulation {
     /// [`Error::TooMany`] if the process already has 64, [`Error::Config`] if the configuration is
     /// contradictory.
     pub fn start(config: Config) -> Result<Self, Error> {
-        let slot = slots::take().ok_or(Error::TooMany)?;
+        let slot = slots::acquire().ok_or(Error::TooMany)?;
         match Instance::new(config, slot) {
             Ok(instance) => {
                 slots::fill(slot, Arc::clone(&instance));

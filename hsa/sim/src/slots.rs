@@ -26,12 +26,12 @@ fn current_process() -> u32 {
 }
 
 /// Acquires a free slot.
-pub(crate) fn take() -> Option<usize> {
-    (0..SLOT_COUNT).find(|slot| take_slot(*slot))
+pub(crate) fn acquire() -> Option<usize> {
+    (0..SLOT_COUNT).find(|slot| acquire_slot(*slot))
 }
 
 /// Acquires this slot if it is free.
-pub(crate) fn take_slot(slot: usize) -> bool {
+pub(crate) fn acquire_slot(slot: usize) -> bool {
     let owner = &TABLE[slot].process;
     owner.compare_exchange(0, current_process(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
 }
@@ -39,7 +39,7 @@ pub(crate) fn take_slot(slot: usize) -> bool {
 /// Acquires the slot that a forked child has inherited, if its simulation was not initialised when the process was
 /// forked. As with AMD's runtime, the child can then start its own.
 #[cfg(feature = "export")]
-pub(crate) fn take_inherited_slot(slot: usize) -> bool {
+pub(crate) fn acquire_inherited_slot(slot: usize) -> bool {
     let owner = TABLE[slot].process.load(Ordering::Acquire);
     if owner == 0 || owner == current_process() {
         return false;

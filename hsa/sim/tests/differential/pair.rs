@@ -225,7 +225,7 @@ impl Pair {
         let same_name =
             |name: &&Name| self.amd.current_name(**name) == self.simulated.current_name(**name);
         let properties = |name: &Name| (*name, side.properties(Handle::Of(*name)));
-        let ranges = self.comparable(observe::ranges(area, area + AREA_SIZE));
+        let ranges = self.without_known_difference(observe::ranges(area, area + AREA_SIZE));
         let available = side.available_memory();
         let used = self.memory_before[index].iter().zip(available);
         let used = used.map(|(before, now)| *before as i64 - now as i64);
@@ -245,7 +245,7 @@ impl Pair {
 
     /// Removes a harmless difference: from 7.2 on, a mapping without access is listed as shared; in
     /// the simulation it is still the reservation's private mapping.
-    fn comparable(&self, mut ranges: Vec<MappedRange>) -> Vec<MappedRange> {
+    fn without_known_difference(&self, mut ranges: Vec<MappedRange>) -> Vec<MappedRange> {
         if self.release < Release::R7_2_4 {
             return ranges;
         }

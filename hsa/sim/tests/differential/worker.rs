@@ -12,7 +12,7 @@ use std::process::{Command, Output};
 const WORK: &str = "HSA_SIM_WORK";
 const RELEASE: &str = "HSA_SIM_WORK_RELEASE";
 const RUNTIME: &str = "HSA_SIM_WORK_RUNTIME";
-const TRACE: &str = "HSA_SIM_WORK_TRACE";
+const TRACE: &str = "HSA_SIM_WORK_TRAIL";
 
 /// The prefix of the line in which a worker reports its counts of calls.
 const COUNTS: &str = "calls: ";
