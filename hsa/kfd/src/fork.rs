@@ -4,7 +4,7 @@
 //! data is consistent. The child abandons the parent's driver with all its locks. As with
 //! amdkfd, the child has no memory and no handles until it opens a device.
 
-use crate::interpose::lists;
+use crate::interpose::descriptor_streams;
 use crate::{descriptors, driver, own};
 use std::cell::RefCell;
 use std::sync::MutexGuard;
@@ -13,7 +13,7 @@ use std::sync::MutexGuard;
 struct Locks {
     _start: MutexGuard<'static, ()>,
     table: descriptors::Guard,
-    _lists: lists::Guard,
+    _streams: descriptor_streams::Guard,
     _limit: MutexGuard<'static, ()>,
 }
 
@@ -25,7 +25,7 @@ extern "C" fn before_fork() {
     let locks = Locks {
         _start: driver::start_lock(),
         table: descriptors::table(),
-        _lists: lists::lock(),
+        _streams: descriptor_streams::lock(),
         _limit: own::limit_lock(),
     };
     // A thread that is exiting has no thread-local storage left; its locks are released at once.

@@ -266,12 +266,12 @@ fn restore_dynamic_section() -> Result<()> {
     let Some(dynamic) = segments.iter().find(|segment| segment.p_type == libc::PT_DYNAMIC) else {
         return Ok(());
     };
-    let first = segment_at(header.e_phoff).ok_or(EINVAL)?;
-    let holder = segment_at(dynamic.p_offset).ok_or(EINVAL)?;
-    if holder.p_flags & libc::PF_W == 0 {
+    let headers_segment = segment_at(header.e_phoff).ok_or(EINVAL)?;
+    let dynamic_segment = segment_at(dynamic.p_offset).ok_or(EINVAL)?;
+    if dynamic_segment.p_flags & libc::PF_W == 0 {
         return Ok(());
     }
-    let headers_offset = header.e_phoff - first.p_offset + first.p_vaddr;
+    let headers_offset = header.e_phoff - headers_segment.p_offset + headers_segment.p_vaddr;
     let address = headers_address.wrapping_sub(headers_offset).wrapping_add(dynamic.p_vaddr);
     // SAFETY: the section is writable memory of the program, which does not run yet.
     let section =

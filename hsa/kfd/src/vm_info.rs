@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// Returns the open files of a GPU, each with its own page table. The file whose
 /// page table amdkfd uses is first.
 fn files(driver: &Driver, gpu: usize) -> Vec<Arc<DrmFile>> {
-    let mut files: Vec<_> = driver.process.state().space(gpu).into_iter().collect();
+    let mut files: Vec<_> = driver.process.state().drm_file(gpu).into_iter().collect();
     for file in descriptors::render_files() {
         if file.gpu == gpu && !files.iter().any(|listed| Arc::ptr_eq(listed, &file)) {
             files.push(file);

@@ -18,7 +18,8 @@ fn at_most_64_simulations_run() {
                 let (base, handle) = rig.mapped(SIZE, &[(rig.cpus[0], RW), (rig.gpus[0], RW)]);
                 write(base, number);
                 if barrier.wait().is_leader() {
-                    let error = Simulation::start(Config::default()).expect_err("a 65th");
+                    let error =
+                        Simulation::start(Config::default()).expect_err("a 65th simulation");
                     assert_eq!(error, Error::TooMany);
                     assert!(error.to_string().contains("64"), "{error}");
                 }

@@ -1,7 +1,7 @@
 //! `opendir`, `readdir` and `closedir`. They read driver folders from the tree (the folder that `sysfs` writes), and
 //! omit the emulation's descriptors from lists of descriptors.
 
-use super::{catch_panic, lists, tree_path};
+use super::{catch_panic, descriptor_streams, tree_path};
 use crate::own;
 use crate::real::next;
 use libc::{DIR, c_char, c_int, dirent};
@@ -13,15 +13,15 @@ extern "C" fn opendir(path: *const c_char) -> *mut DIR {
     let path = redirected.as_ref().map_or(path, |redirected| redirected.as_ptr());
     let stream =
         next!("opendir", fn(*const c_char) -> *mut DIR, path).unwrap_or(std::ptr::null_mut());
-    if !stream.is_null() && lists::is_descriptor_list(path) {
-        catch_panic(|| lists::insert(stream), ());
+    if !stream.is_null() && descriptor_streams::is_descriptor_list(path) {
+        catch_panic(|| descriptor_streams::insert(stream), ());
     }
     stream
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn closedir(stream: *mut DIR) -> c_int {
-    catch_panic(|| lists::remove(stream), ());
+    catch_panic(|| descriptor_streams::remove(stream), ());
     next!("closedir", fn(*mut DIR) -> c_int, stream).unwrap_or(-1)
 }
 
@@ -37,7 +37,7 @@ macro_rules! define_readdir {
     ($($name:ident $text:literal),*) => {$(
         #[unsafe(no_mangle)]
         extern "C" fn $name(stream: *mut DIR) -> *mut dirent {
-            let filtered = catch_panic(|| lists::contains(stream), false);
+            let filtered = catch_panic(|| descriptor_streams::contains(stream), false);
             loop {
                 let entry = next!($text, fn(*mut DIR) -> *mut dirent, stream)
                     .unwrap_or(std::ptr::null_mut());

@@ -5,9 +5,9 @@
 
 mod close;
 mod control;
+pub(crate) mod descriptor_streams;
 mod directory;
 mod duplicate;
-pub(crate) mod lists;
 mod memory;
 mod open;
 mod status;

@@ -7,7 +7,7 @@ use crate::errno::{EFAULT, Errno};
 use crate::paths::{self, DriverPath};
 use crate::real::next;
 use crate::user;
-use libc::{c_char, c_int, c_uint, size_t, ssize_t, stat as Status, statx as Extended};
+use libc::{c_char, c_int, c_uint, size_t, ssize_t, stat as Status, statx as ExtendedStatus};
 
 /// A device number: major and minor.
 type DeviceNumber = (u32, u32);
@@ -174,7 +174,7 @@ macro_rules! define_fstatat {
 
 define_fstatat!(fstatat "fstatat", fstatat64 "fstatat64");
 
-fn fill_extended(status: *mut Extended, (major, minor): DeviceNumber) -> c_int {
+fn fill_extended(status: *mut ExtendedStatus, (major, minor): DeviceNumber) -> c_int {
     if status.is_null() {
         return EFAULT.set_errno();
     }
@@ -198,12 +198,12 @@ extern "C" fn statx(
     path: *const c_char,
     flags: c_int,
     mask: c_uint,
-    status: *mut Extended,
+    status: *mut ExtendedStatus,
 ) -> c_int {
     let libc_status = |path| {
         next!(
             "statx",
-            fn(c_int, *const c_char, c_int, c_uint, *mut Extended) -> c_int,
+            fn(c_int, *const c_char, c_int, c_uint, *mut ExtendedStatus) -> c_int,
             folder,
             path,
             flags,

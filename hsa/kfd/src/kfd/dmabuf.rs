@@ -37,7 +37,7 @@ pub(crate) fn import(driver: &Driver, import: &mut ImportDmabuf) -> Result<()> {
         false => driver.buffers.import(import.fd as i32)?,
     };
     let mut state = driver.process.state();
-    state.space(gpu)?;
+    state.drm_file(gpu)?;
     if buffer.label.gpu >= driver.gpus.len() {
         return Err(EINVAL);
     }

@@ -34,7 +34,7 @@ pub(crate) fn import(driver: &Driver, import: &mut IpcImport) -> Result<()> {
         return Err(EINVAL);
     }
     let mut state = driver.process.state();
-    state.space(gpu)?;
+    state.drm_file(gpu)?;
     import.mmap_offset = buffer.offset;
     import.flags = flags;
     let flags = buffer.label.flags;

@@ -36,11 +36,11 @@ pub(crate) fn alloc(driver: &Driver, alloc: &mut Alloc) -> Result<()> {
         return Err(EINVAL);
     }
     let mut state = driver.process.state();
-    state.space(gpu)?;
+    state.drm_file(gpu)?;
     let size = alloc.size.checked_next_multiple_of(PAGE).filter(|size| *size <= MAX_SIZE);
     let size = size.ok_or(ENOMEM)?;
     // For user memory, the offset is its address in the process.
-    let host = if alloc.flags & flags::KINDS == flags::USERPTR { alloc.offset } else { 0 };
+    let user_address = if alloc.flags & flags::KINDS == flags::USERPTR { alloc.offset } else { 0 };
     let create = |claim| driver.buffers.create(gpu, alloc.flags, size, claim);
     let buffer = match alloc.flags & flags::KINDS {
         flags::VRAM => {
@@ -69,7 +69,7 @@ pub(crate) fn alloc(driver: &Driver, alloc: &mut Alloc) -> Result<()> {
     };
     let (address, flags) = (alloc.address, alloc.flags);
     let (mapped, attached) = (BTreeSet::new(), BTreeSet::new());
-    let memory = Memory { buffer, address, size, host, flags, gpu, mapped, attached };
+    let memory = Memory { buffer, address, size, user_address, flags, gpu, mapped, attached };
     alloc.handle = insert_memory(driver, &mut state, memory);
     Ok(())
 }
@@ -87,7 +87,7 @@ pub(crate) fn free(driver: &Driver, free: &mut Free) -> Result<()> {
         let removed = state.memories[gpu].remove(number);
         if let Some(Memory { buffer: Some(buffer), attached, .. }) = &removed {
             for gpu in attached {
-                state.space(*gpu)?.state().detach(buffer);
+                state.drm_file(*gpu)?.state().detach(buffer);
             }
         }
         removed
@@ -128,15 +128,15 @@ pub(crate) fn map(driver: &Driver, map: &mut Map) -> Result<()> {
     let (owner, number) = split_handle(driver, map.handle)?;
     let gpu_ids = remaining_gpus(map)?;
     let mut state = driver.process.state();
-    state.space(owner)?;
+    state.drm_file(owner)?;
     for gpu_id in gpu_ids {
         let memory = state.memory(owner, number).map_err(|_| ENOMEM)?;
         let gpu = driver.gpu(gpu_id)?;
         if !memory.mapped.contains(&gpu) {
-            let (address, size, offset) = (memory.address, memory.size, memory.host);
+            let (address, size, offset) = (memory.address, memory.size, memory.user_address);
             let (flags, buffer) = (page_flags(memory.flags), memory.buffer.clone());
-            let space = state.space(gpu)?;
-            let mut drm = space.state();
+            let drm_file = state.drm_file(gpu)?;
+            let mut drm = drm_file.state();
             drm.table.map(address, Entry { size, offset, flags, buffer: buffer.clone() })?;
             drm.table.synchronize();
             let memory = state.memory(owner, number)?;
@@ -159,10 +159,10 @@ pub(crate) fn unmap(driver: &Driver, map: &mut Map) -> Result<()> {
     state.memory(owner, number).map_err(|_| ENOMEM)?;
     for gpu_id in gpu_ids {
         let gpu = driver.gpu(gpu_id)?;
-        let space = state.space(gpu)?;
+        let drm_file = state.drm_file(gpu)?;
         let memory = state.memory(owner, number)?;
         if memory.mapped.remove(&gpu) {
-            let mut drm = space.state();
+            let mut drm = drm_file.state();
             // DRM calls may have removed the entry already.
             let _ = drm.table.unmap(memory.address, memory.buffer.as_ref());
             drm.table.synchronize();

@@ -48,9 +48,9 @@ pub(crate) unsafe fn map(
     let gpu = || driver.gpu((offset >> 46) as u32 & 0xffff).map_err(|_| ENODEV);
     let length = mapping.length as u64;
     let (offset, is_valid_length) = match Window::of(offset) {
-        Some(Window::Doorbells) => (windows::doorbells(gpu()?), length == DOORBELLS_SIZE),
-        Some(Window::Registers) => (windows::registers(gpu()?), length == PAGE),
-        Some(Window::Events) => (windows::events(), (1..=EVENT_PAGE_SIZE).contains(&length)),
+        Some(Window::Doorbells) => (windows::doorbells_offset(gpu()?), length == DOORBELLS_SIZE),
+        Some(Window::Registers) => (windows::registers_offset(gpu()?), length == PAGE),
+        Some(Window::Events) => (windows::events_offset(), (1..=EVENT_PAGE_SIZE).contains(&length)),
         None => {
             driver.log.unsupported(format_args!("mmap of /dev/kfd at {offset:#x} = EFAULT"));
             return Err(EFAULT);

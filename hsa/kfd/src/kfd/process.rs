@@ -17,7 +17,7 @@ pub(crate) struct Memory {
     pub(crate) address: u64,
     pub(crate) size: u64,
     /// The address of user memory in the process. It can differ from `address`, the address on the GPUs.
-    pub(crate) host: u64,
+    pub(crate) user_address: u64,
     pub(crate) flags: u32,
     pub(crate) gpu: usize,
     /// The GPUs that map the memory at `address`.
@@ -31,7 +31,7 @@ impl Memory {
     pub(crate) fn imported(buffer: Arc<Buffer>, address: u64, flags: u32, gpu: usize) -> Self {
         let (mapped, attached) = (BTreeSet::new(), BTreeSet::new());
         let size = buffer.size;
-        Self { buffer: Some(buffer), address, size, host: 0, flags, gpu, mapped, attached }
+        Self { buffer: Some(buffer), address, size, user_address: 0, flags, gpu, mapped, attached }
     }
 }
 
@@ -39,7 +39,7 @@ impl Memory {
 #[derive(Debug)]
 pub(crate) struct State {
     /// For each GPU, the render node's file whose page table the process uses.
-    pub(crate) spaces: Vec<Option<Arc<DrmFile>>>,
+    pub(crate) drm_files: Vec<Option<Arc<DrmFile>>>,
     /// For each GPU, its memory by the lower half of the handle.
     pub(crate) memories: Vec<Slots<Memory>>,
 }
@@ -54,10 +54,10 @@ pub(crate) struct Process {
 
 impl Process {
     pub(crate) fn new(gpus: usize) -> Self {
-        let spaces = (0..gpus).map(|_| None).collect();
+        let drm_files = (0..gpus).map(|_| None).collect();
         let memories = (0..gpus).map(|_| Slots::default()).collect();
         Self {
-            state: Mutex::new(State { spaces, memories }),
+            state: Mutex::new(State { drm_files, memories }),
             events: Events::default(),
             queues: Queues::default(),
         }
@@ -70,8 +70,8 @@ impl Process {
 
 impl State {
     /// Returns the render node's file whose page table the process uses on a GPU.
-    pub(crate) fn space(&self, gpu: usize) -> Result<Arc<DrmFile>> {
-        self.spaces.get(gpu).and_then(Clone::clone).ok_or(ENODEV)
+    pub(crate) fn drm_file(&self, gpu: usize) -> Result<Arc<DrmFile>> {
+        self.drm_files.get(gpu).and_then(Clone::clone).ok_or(ENODEV)
     }
 
     pub(crate) fn memory(&mut self, gpu: usize, number: u32) -> Result<&mut Memory> {

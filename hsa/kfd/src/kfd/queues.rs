@@ -12,6 +12,7 @@ const MIN_RING_SIZE: u32 = 1024;
 /// The exclusive end of user addresses.
 const USER_END: u64 = 1 << 47;
 
+// Types of queues (`KFD_IOC_QUEUE_TYPE_*`).
 const AQL: u32 = 2;
 const SDMA: u32 = 1;
 const SDMA_XGMI: u32 = 3;
@@ -19,7 +20,7 @@ const SDMA_BY_ENGINE: u32 = 4;
 
 pub(crate) fn create(driver: &Driver, create: &mut CreateQueue) -> Result<()> {
     let gpu = driver.gpu(create.gpu_id)?;
-    let space = driver.process.state().space(gpu)?;
+    let drm_file = driver.process.state().drm_file(gpu)?;
     let format = match create.kind {
         AQL => PacketFormat::Aql,
         SDMA | SDMA_XGMI | SDMA_BY_ENGINE => PacketFormat::Sdma,
@@ -44,7 +45,7 @@ pub(crate) fn create(driver: &Driver, create: &mut CreateQueue) -> Result<()> {
         write_pointer: create.write_pointer,
         read_pointer: create.read_pointer,
     };
-    let (id, doorbell) = driver.process.queues.start(ring, space, DOORBELLS_SIZE)?;
+    let (id, doorbell) = driver.process.queues.start(ring, drm_file, DOORBELLS_SIZE)?;
     create.queue_id = id;
     create.doorbell_offset = mmap::offset(Window::Doorbells, create.gpu_id) | doorbell;
     Ok(())

@@ -122,11 +122,11 @@ pub(crate) fn acquire_vm(driver: &Driver, acquire: &mut AcquireVm) -> Result<()>
         return Err(EINVAL);
     }
     let mut state = driver.process.state();
-    match &state.spaces[gpu] {
+    match &state.drm_files[gpu] {
         Some(current) if Arc::ptr_eq(current, &file) => Ok(()),
         Some(_) => Err(EBUSY),
         None => {
-            state.spaces[gpu] = Some(file);
+            state.drm_files[gpu] = Some(file);
             Ok(())
         }
     }

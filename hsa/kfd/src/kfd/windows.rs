@@ -32,16 +32,16 @@ impl DeviceFile {
 }
 
 /// Returns the file offset of a GPU's doorbells.
-pub(super) fn doorbells(gpu: usize) -> u64 {
+pub(super) fn doorbells_offset(gpu: usize) -> u64 {
     gpu as u64 * GPU_SIZE
 }
 
 /// Returns the file offset of a GPU's registers.
-pub(super) fn registers(gpu: usize) -> u64 {
+pub(super) fn registers_offset(gpu: usize) -> u64 {
     gpu as u64 * GPU_SIZE + REGISTERS_OFFSET
 }
 
 /// Returns the file offset of the event page.
-pub(super) fn events() -> u64 {
+pub(super) fn events_offset() -> u64 {
     EVENTS_OFFSET
 }

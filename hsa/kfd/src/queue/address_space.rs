@@ -21,7 +21,7 @@ type AccessResult<T> = std::result::Result<T, AccessFault>;
 #[derive(Clone, Debug)]
 pub(super) struct GpuAddressSpace {
     /// The file of the render node, which has the page table.
-    pub(super) space: Arc<DrmFile>,
+    pub(super) drm_file: Arc<DrmFile>,
     /// The page at which a buffer is mapped while an engine atomically adds to a number in the buffer.
     pub(super) frame: Arc<Frame>,
 }
@@ -31,7 +31,7 @@ impl GpuAddressSpace {
     /// (for user memory, the address), and the length up to the end of the entry or of the buffer. Fails if the address
     /// is not mapped or its entry lacks a `required` flag.
     fn look_up(&self, address: u64, required: u32) -> AccessResult<(Option<Entry>, u64, u64)> {
-        let found = self.space.state().table.translate(address);
+        let found = self.drm_file.state().table.translate(address);
         let (start, entry) = match found.ok_or(AccessFault { address, error: EFAULT })? {
             Translation::Entry(start, entry) => (start, entry),
             Translation::NoMemory(remaining) => return Ok((None, 0, remaining)),

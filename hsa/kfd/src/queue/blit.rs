@@ -51,11 +51,11 @@ pub(super) fn run(
 /// Returns whether the runtime assembled the kernel.
 fn is_runtime_kernel(header: &[u8; HEADER_SIZE]) -> bool {
     // `amd_kernel_code_t`: the major version.
-    let first_format = header[..4] == [1, 0, 0, 0];
+    let has_first_format = header[..4] == [1, 0, 0, 0];
     // `kernel_descriptor_t`: no local memory, no private memory, no arguments; the code starts
     // 256 bytes after the descriptor.
-    let descriptor = header[..16] == [0; 16] && header[16..] == 256u64.to_le_bytes();
-    first_format || descriptor
+    let declares_no_arguments = header[..16] == [0; 16] && header[16..] == 256u64.to_le_bytes();
+    has_first_format || declares_no_arguments
 }
 
 fn number(bytes: &[u8; ARGUMENTS_SIZE], index: usize) -> u64 {
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn blit_kernels_are_recognised() {
+    fn copy_and_fill_kernels_are_recognised() {
         let aligned = arguments(&[10, 110, 10, 110, 20, 120, 20, 120, 50, 150, 64]);
         let copy = Operation::Copy { from: 10, to: 110, length: 40 };
         assert_eq!(parse_arguments(&aligned, 64), Some(copy));

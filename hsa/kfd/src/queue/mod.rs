@@ -65,7 +65,7 @@ impl Queues {
     pub(crate) fn start(
         &self,
         ring: Ring,
-        space: Arc<DrmFile>,
+        drm_file: Arc<DrmFile>,
         doorbells_size: u64,
     ) -> Result<(u32, u64)> {
         if self.queues().len() >= MAX_QUEUES {
@@ -73,7 +73,7 @@ impl Queues {
         }
         let commands = Arc::new(Commands::default());
         let frame = Arc::new(Frame::new()?);
-        let (memory, shared) = (GpuAddressSpace { space, frame }, commands.clone());
+        let (memory, shared) = (GpuAddressSpace { drm_file, frame }, commands.clone());
         let thread = without_signals(|| {
             let name = format!("kfd-queue{}", ring.gpu);
             thread::Builder::new().name(name).spawn(move || worker::run(ring, &memory, &shared))

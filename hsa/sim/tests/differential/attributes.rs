@@ -13,8 +13,8 @@ use hsa_sys::*;
 use std::fmt::Write as _;
 use std::ops::RangeInclusive;
 
-/// Room for every attribute; the longest one has 128 bytes.
-const ROOM: usize = 256;
+/// The size of the buffer for an attribute; the longest attribute has 128 bytes.
+const BUFFER_SIZE: usize = 256;
 
 /// Ranges that contain the numbers of AMD's attributes of agents, and numbers that no header defines.
 const AGENT_ATTRIBUTES: [RangeInclusive<u32>; 4] =
@@ -60,14 +60,14 @@ const SYSTEM_ATTRIBUTES_THAT_DIFFER: &[u32] = &[
 fn read(query: impl Fn(*mut c_void) -> hsa_status_t) -> Result<Vec<u8>, hsa_status_t> {
     // Two different fillings show which bytes are written.
     let [one, other] = [0x55, 0xAA].map(|filling| {
-        let mut bytes = [filling; ROOM];
+        let mut bytes = [filling; BUFFER_SIZE];
         (query(bytes.as_mut_ptr().cast()), bytes)
     });
-    assert_eq!(one.0, other.0, "a status that changes");
+    assert_eq!(one.0, other.0, "two identical calls return the same status");
     if one.0 != OK {
         return Err(one.0);
     }
-    let last = (0..ROOM).rposition(|at| one.1[at] != 0x55 || other.1[at] != 0xAA);
+    let last = (0..BUFFER_SIZE).rposition(|at| one.1[at] != 0x55 || other.1[at] != 0xAA);
     Ok(one.1[..last.map_or(0, |last| last + 1)].to_vec())
 }
 
