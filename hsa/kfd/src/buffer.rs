@@ -204,12 +204,13 @@ impl Buffers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vram::{MemoryUsage, Vram};
+    use crate::vram::{LimitedMemory, MemoryUsage};
     use std::sync::Barrier;
 
     #[test]
     fn memory_is_freed_with_the_last_reference() {
-        let (vram, buffers) = (Vram::new(MemoryUsage::unshared(), 0, 1 << 20), Buffers::new());
+        let (vram, buffers) =
+            (LimitedMemory::new(MemoryUsage::unshared(), 0, 1 << 20), Buffers::new());
         let claim = vram.claim(1 << 20).unwrap();
         assert_eq!(vram.claim(1).map(drop), Err(ENOMEM));
         let buffer = buffers.create(0, 1, 1 << 20, claim).unwrap();
@@ -242,7 +243,7 @@ mod tests {
     #[test]
     fn concurrent_imports_share_one_buffer() {
         let exporter = Buffers::new();
-        let claim = Vram::new(MemoryUsage::unshared(), 0, 4096).claim(4096).unwrap();
+        let claim = LimitedMemory::new(MemoryUsage::unshared(), 0, 4096).claim(4096).unwrap();
         let buffer = exporter.create(0, 1, 4096, claim).unwrap();
         let descriptor = buffer.file().unwrap().descriptor();
         for _ in 0..500 {

@@ -6,7 +6,7 @@ use crate::errno::{EINVAL, Result};
 use crate::kfd::{DeviceFile, Process};
 use crate::log::{self, Log};
 use crate::sysfs;
-use crate::vram::{MemoryUsage, Vram};
+use crate::vram::{LimitedMemory, MemoryUsage};
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -24,7 +24,7 @@ pub(crate) const KFD_MAJOR: u32 = 511;
 pub(crate) struct Gpu {
     /// amdkfd's identifier of the GPU.
     pub(crate) id: u32,
-    pub(crate) vram: Vram,
+    pub(crate) vram: LimitedMemory,
 }
 
 /// The emulated driver of this process.
@@ -34,7 +34,7 @@ pub(crate) struct Driver {
     pub(crate) log: Log,
     pub(crate) gpus: Vec<Gpu>,
     /// The system memory that the GPUs can use (GTT).
-    pub(crate) gtt: Vram,
+    pub(crate) gtt: LimitedMemory,
     pub(crate) device_file: DeviceFile,
     pub(crate) buffers: Arc<Buffers>,
     pub(crate) process: Process,
@@ -55,7 +55,7 @@ impl Driver {
             None => MemoryUsage::unshared(),
         };
         let gpu = |index| {
-            let vram = Vram::new(memory.clone(), index, config.memory);
+            let vram = LimitedMemory::new(memory.clone(), index, config.memory);
             Gpu { id: gpu_id(index), vram }
         };
         let gpus: Vec<Gpu> = (0..config.gpus).map(gpu).collect();
@@ -63,7 +63,7 @@ impl Driver {
             .map_err(|error| format!("cannot write the files of the emulated driver: {error}"))?;
         let process = Process::new(gpus.len());
         let (device_file, buffers) = (DeviceFile::default(), Buffers::new());
-        let gtt = Vram::new(MemoryUsage::unshared(), 0, sysfs::machine_memory());
+        let gtt = LimitedMemory::new(MemoryUsage::unshared(), 0, sysfs::machine_memory());
         Ok(Self { config, log, gpus, gtt, device_file, buffers, process, tree })
     }
 

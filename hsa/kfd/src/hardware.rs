@@ -174,9 +174,9 @@ mod tests {
     use super::*;
     use crate::buffer::Buffers;
     use crate::page_table::{PAGE, READABLE, WRITABLE};
-    use crate::vram::{MemoryUsage, Vram};
+    use crate::vram::{LimitedMemory, MemoryUsage};
 
-    const AT: u64 = 0x10000;
+    const ADDRESS: u64 = 0x10000;
     const LONG: Duration = Duration::from_secs(600);
 
     fn entry(offset: u64, flags: u32) -> Entry {
@@ -193,50 +193,56 @@ mod tests {
     #[test]
     fn tlb_keeps_translations_until_synchronized() {
         let mut hardware = Hardware::new(Updates { tlb: true, ..Updates::default() });
-        assert_eq!(page(&mut hardware, AT), None, "no translation is kept for unmapped addresses");
-        hardware.write(AT, &entry(0, READABLE | WRITABLE));
-        assert_eq!(page(&mut hardware, AT), Some((0, READABLE | WRITABLE)));
-        hardware.clear(AT..AT + 4 * PAGE);
-        hardware.write(AT, &entry(0, READABLE));
         assert_eq!(
-            page(&mut hardware, AT + PAGE),
+            page(&mut hardware, ADDRESS),
+            None,
+            "no translation is kept for unmapped addresses"
+        );
+        hardware.write(ADDRESS, &entry(0, READABLE | WRITABLE));
+        assert_eq!(page(&mut hardware, ADDRESS), Some((0, READABLE | WRITABLE)));
+        hardware.clear(ADDRESS..ADDRESS + 4 * PAGE);
+        hardware.write(ADDRESS, &entry(0, READABLE));
+        assert_eq!(
+            page(&mut hardware, ADDRESS + PAGE),
             Some((PAGE, READABLE | WRITABLE)),
             "the old entry"
         );
         hardware.synchronize();
-        assert_eq!(page(&mut hardware, AT), Some((0, READABLE)));
-        hardware.clear(AT..AT + 4 * PAGE);
-        assert_eq!(page(&mut hardware, AT), Some((0, READABLE)), "the old entry");
+        assert_eq!(page(&mut hardware, ADDRESS), Some((0, READABLE)));
+        hardware.clear(ADDRESS..ADDRESS + 4 * PAGE);
+        assert_eq!(page(&mut hardware, ADDRESS), Some((0, READABLE)), "the old entry");
         hardware.synchronize();
-        assert_eq!(page(&mut hardware, AT), None);
+        assert_eq!(page(&mut hardware, ADDRESS), None);
     }
 
     #[test]
     fn sdma_jobs_write_entries_late() {
         let updates = Updates { delay: Some(LONG), tlb: true, split_bug: false };
         let mut hardware = Hardware::new(updates);
-        hardware.write(AT, &entry(0, READABLE));
-        assert_eq!(page(&mut hardware, AT), None, "the job has not run");
+        hardware.write(ADDRESS, &entry(0, READABLE));
+        assert_eq!(page(&mut hardware, ADDRESS), None, "the job has not run");
         hardware.synchronize();
-        assert_eq!(page(&mut hardware, AT), Some((0, READABLE)));
-        hardware.clear(AT + PAGE..AT + 2 * PAGE);
-        assert_eq!(page(&mut hardware, AT + PAGE), Some((PAGE, READABLE)));
+        assert_eq!(page(&mut hardware, ADDRESS), Some((0, READABLE)));
+        hardware.clear(ADDRESS + PAGE..ADDRESS + 2 * PAGE);
+        assert_eq!(page(&mut hardware, ADDRESS + PAGE), Some((PAGE, READABLE)));
         // The job that clears entries also flushes the TLB.
         hardware.run_jobs(Instant::now() + LONG);
-        assert_eq!(page(&mut hardware, AT + PAGE), None);
-        assert_eq!(page(&mut hardware, AT), Some((0, READABLE)));
-        assert_eq!(page(&mut hardware, AT + 2 * PAGE), Some((2 * PAGE, READABLE)));
+        assert_eq!(page(&mut hardware, ADDRESS + PAGE), None);
+        assert_eq!(page(&mut hardware, ADDRESS), Some((0, READABLE)));
+        assert_eq!(page(&mut hardware, ADDRESS + 2 * PAGE), Some((2 * PAGE, READABLE)));
     }
 
     #[test]
     fn entries_do_not_keep_memory() {
-        let vram = Vram::new(MemoryUsage::unshared(), 0, PAGE);
+        let vram = LimitedMemory::new(MemoryUsage::unshared(), 0, PAGE);
         let buffer = Buffers::new().create(0, 1, PAGE, vram.claim(PAGE).unwrap()).unwrap();
         let mut hardware = Hardware::new(Updates { split_bug: true, ..Updates::default() });
         let entry = Entry { size: PAGE, offset: 0, flags: READABLE, buffer: Some(buffer.clone()) };
-        hardware.write(AT, &entry);
-        assert!(hardware.find(AT).is_some_and(|(_, found)| found.is_ok()));
+        hardware.write(ADDRESS, &entry);
+        assert!(hardware.find(ADDRESS).is_some_and(|(_, found)| found.is_ok()));
         drop((buffer, entry));
-        assert!(hardware.find(AT).is_some_and(|(_, found)| found.is_err_and(|size| size == PAGE)));
+        assert!(
+            hardware.find(ADDRESS).is_some_and(|(_, found)| found.is_err_and(|size| size == PAGE))
+        );
     }
 }

@@ -40,7 +40,7 @@ const COUNT_LOCK: i64 = 0;
 #[derive(Debug)]
 pub(crate) struct MemoryUsage {
     slots: &'static [Slot],
-    own: usize,
+    own_slot: usize,
     /// `None` if no other process shares the machine.
     file: Option<File>,
     count_lock: Mutex<()>,
@@ -50,7 +50,7 @@ impl MemoryUsage {
     /// Creates the state of a machine that no other process shares.
     pub(crate) fn unshared() -> Arc<Self> {
         let slots = Box::leak(Box::new([Slot::default()]));
-        Arc::new(Self { slots, own: 0, file: None, count_lock: Mutex::default() })
+        Arc::new(Self { slots, own_slot: 0, file: None, count_lock: Mutex::default() })
     }
 
     /// Opens the file of a named machine, and takes a slot for this process.
@@ -67,19 +67,19 @@ impl MemoryUsage {
         file.set_len(size as u64)?;
         let free =
             (0..MAX_PROCESSES).find(|slot| lock(&file, libc::F_OFD_SETLK, byte(*slot)).is_ok());
-        let own = free.ok_or_else(|| io::Error::from_raw_os_error(libc::EAGAIN))?;
+        let own_slot = free.ok_or_else(|| io::Error::from_raw_os_error(libc::EAGAIN))?;
         let slots = map(&file, size)?;
         // Clear the counts of a previous process.
-        for usage in &slots[own] {
+        for usage in &slots[own_slot] {
             usage.used.store(0, Ordering::Relaxed);
             usage.rounded.store(0, Ordering::Relaxed);
         }
-        Ok(Arc::new(Self { slots, own, file: Some(file), count_lock: Mutex::default() }))
+        Ok(Arc::new(Self { slots, own_slot, file: Some(file), count_lock: Mutex::default() }))
     }
 
     /// Returns whether the process of a slot still runs.
     fn is_live(&self, slot: usize) -> bool {
-        let Some(file) = self.file.as_ref().filter(|_| slot != self.own) else { return true };
+        let Some(file) = self.file.as_ref().filter(|_| slot != self.own_slot) else { return true };
         is_locked(file, byte(slot))
     }
 
@@ -108,7 +108,7 @@ impl MemoryUsage {
         let total = self.used(gpu).checked_add(size);
         let claimed = match total {
             Some(total) if total <= limit => {
-                let usage = &self.slots[self.own][gpu];
+                let usage = &self.slots[self.own_slot][gpu];
                 usage.used.fetch_add(size, Ordering::Relaxed);
                 usage.rounded.fetch_add(round_up(size), Ordering::Relaxed);
                 Ok(())
@@ -211,13 +211,13 @@ fn map(file: &File, size: usize) -> io::Result<&'static [Slot]> {
 
 /// The memory of one GPU, or the system memory that the GPUs can use (GTT).
 #[derive(Clone, Debug)]
-pub(crate) struct Vram {
+pub(crate) struct LimitedMemory {
     pub(crate) size: u64,
     gpu: usize,
     usage: Arc<MemoryUsage>,
 }
 
-impl Vram {
+impl LimitedMemory {
     pub(crate) fn new(usage: Arc<MemoryUsage>, gpu: usize, size: u64) -> Self {
         Self { size, gpu, usage }
     }
@@ -229,7 +229,7 @@ impl Vram {
 
     /// Returns how many bytes this process uses.
     pub(crate) fn held(&self) -> u64 {
-        self.usage.slots[self.usage.own][self.gpu].used.load(Ordering::Relaxed)
+        self.usage.slots[self.usage.own_slot][self.gpu].used.load(Ordering::Relaxed)
     }
 
     /// Returns the available bytes as amdkfd reports them: the size of each buffer is rounded up to a multiple of
@@ -256,7 +256,7 @@ pub(crate) struct Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        let usage = &self.usage.slots[self.usage.own][self.gpu];
+        let usage = &self.usage.slots[self.usage.own_slot][self.gpu];
         usage.used.fetch_sub(self.size, Ordering::Relaxed);
         usage.rounded.fetch_sub(round_up(self.size), Ordering::Relaxed);
     }
@@ -277,7 +277,7 @@ mod tests {
         // Each `MemoryUsage` opens the file itself, as each process does.
         let name = format!("test{}", std::process::id());
         let [first, second] =
-            [(); 2].map(|()| Vram::new(MemoryUsage::shared(&name).unwrap(), 1, 100 * MIB));
+            [(); 2].map(|()| LimitedMemory::new(MemoryUsage::shared(&name).unwrap(), 1, 100 * MIB));
         let claim = first.claim(60 * MIB).unwrap();
         assert_eq!(second.claim(41 * MIB).map(drop), Err(ENOMEM));
         assert_eq!((second.used(), second.held(), second.available()), (60 * MIB, 0, 40 * MIB));
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn available_memory_is_reported_in_units_of_2_mib() {
-        let vram = Vram::new(MemoryUsage::unshared(), 0, 5 * MIB);
+        let vram = LimitedMemory::new(MemoryUsage::unshared(), 0, 5 * MIB);
         assert_eq!(vram.available(), 4 * MIB);
         let page = vram.claim(4096).unwrap();
         assert_eq!((vram.used(), vram.available()), (4096, 2 * MIB));
@@ -307,7 +307,7 @@ mod tests {
     fn memory_of_dead_processes_is_reclaimed() {
         let name = format!("gone{}", std::process::id());
         let dead = MemoryUsage::shared(&name).unwrap();
-        let live = Vram::new(MemoryUsage::shared(&name).unwrap(), 0, 100 * MIB);
+        let live = LimitedMemory::new(MemoryUsage::shared(&name).unwrap(), 0, 100 * MIB);
         dead.claim(0, 70 * MIB, 100 * MIB).unwrap();
         assert_eq!(live.available(), 30 * MIB);
         drop(dead);

@@ -10,6 +10,7 @@ use crate::page_table::{Entry, PAGE};
 use crate::user;
 use hsa_faults::FaultKind;
 
+// Operations of `GEM_VA` (`AMDGPU_VA_OP_*`).
 const MAP: u32 = 1;
 const UNMAP: u32 = 2;
 const CLEAR: u32 = 3;
@@ -85,7 +86,7 @@ pub(super) fn metadata(_: &Driver, file: &DrmFile, arguments: &mut GemMetadata) 
 }
 
 const GET_CREATE_INFO: u32 = 0;
-/// The locations of memory (`AMDGPU_GEM_DOMAIN_*`).
+// The locations of memory (`AMDGPU_GEM_DOMAIN_*`).
 const DOMAIN_GTT: u64 = 1 << 1;
 const DOMAIN_VRAM: u64 = 1 << 2;
 

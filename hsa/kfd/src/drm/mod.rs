@@ -34,7 +34,8 @@ pub(crate) struct DrmFile {
 #[derive(Debug, Default)]
 pub(crate) struct State {
     handles: Slots<Arc<Buffer>>,
-    by_token: HashMap<u64, u32>,
+    /// The handle of each buffer, by the token of the buffer.
+    handles_by_token: HashMap<u64, u32>,
     /// For each buffer, by its token: how many handles of amdkfd have mapped the buffer in this page table. Like a
     /// handle of DRM, each of these handles keeps the buffer's entries.
     attached: HashMap<u64, usize>,
@@ -45,7 +46,7 @@ impl State {
     /// Returns the handle of a buffer. Each import of a buffer returns the same handle.
     fn handle(&mut self, buffer: Arc<Buffer>) -> u32 {
         let (token, handles) = (buffer.label.token, &mut self.handles);
-        *self.by_token.entry(token).or_insert_with(|| handles.insert(buffer))
+        *self.handles_by_token.entry(token).or_insert_with(|| handles.insert(buffer))
     }
 
     fn buffer(&self, handle: u32) -> Option<&Arc<Buffer>> {
@@ -54,7 +55,7 @@ impl State {
 
     fn close(&mut self, handle: u32) -> Option<Arc<Buffer>> {
         let buffer = self.handles.remove(handle)?;
-        self.by_token.remove(&buffer.label.token);
+        self.handles_by_token.remove(&buffer.label.token);
         if !self.attached.contains_key(&buffer.label.token) {
             self.table.forget(&buffer);
         }
@@ -74,7 +75,7 @@ impl State {
         *count -= 1;
         if *count == 0 {
             self.attached.remove(&token);
-            if !self.by_token.contains_key(&token) {
+            if !self.handles_by_token.contains_key(&token) {
                 self.table.forget(buffer);
             }
         }
@@ -229,7 +230,7 @@ pub(crate) unsafe fn map(
     if !fits || private && mapping.protection & libc::PROT_WRITE != 0 {
         return Err(EINVAL);
     }
-    let has_handle = file.state().by_token.contains_key(&buffer.label.token);
+    let has_handle = file.state().handles_by_token.contains_key(&buffer.label.token);
     if !has_handle && buffer.label.gpu != file.gpu {
         return Err(EACCES);
     }

@@ -17,15 +17,18 @@ pub(crate) const EVENT_PAGE_SIZE: u64 = MAX_SIGNALS as u64 * 8;
 /// The bit that marks the identifiers of events that a GPU cannot signal.
 const NON_SIGNAL: u32 = 1 << 31;
 
+// Kinds of events (`KFD_IOC_EVENT_*`).
 const KIND_SIGNAL: u32 = 0;
 const KIND_DEBUG: u32 = 5;
 const KIND_MEMORY: u32 = 8;
-const KINDS: u32 = 9;
+const KIND_COUNT: u32 = 9;
 
+// Results of a wait (`KFD_IOC_WAIT_RESULT_*`).
 const COMPLETE: u32 = 0;
 const TIMEOUT: u32 = 1;
 const FAILED: u32 = 2;
-const FOREVER: u32 = u32::MAX;
+/// The timeout of a wait without a time limit.
+const NO_TIMEOUT: u32 = u32::MAX;
 
 #[derive(Debug)]
 struct Event {
@@ -50,7 +53,9 @@ impl Event {
 
 #[derive(Debug, Default)]
 struct State {
+    /// The events that a GPU can signal.
     signals: Slots<Event>,
+    /// The other events.
     non_signals: Slots<Event>,
 }
 
@@ -99,7 +104,7 @@ impl Events {
 }
 
 pub(crate) fn create(driver: &Driver, create: &mut CreateEvent) -> Result<()> {
-    if create.kind >= KINDS {
+    if create.kind >= KIND_COUNT {
         return Err(EINVAL);
     }
     if create.page_offset != 0 {
@@ -197,7 +202,7 @@ pub(crate) fn wait(driver: &Driver, wait: &mut WaitEvents) -> Result<()> {
     let address = |index: usize| wait.events.wrapping_add((index * size_of::<EventData>()) as u64);
     let inputs = (0..wait.count as usize).map(|index| user::get(address(index)));
     let mut data = inputs.collect::<Result<Vec<EventData>>>()?;
-    let deadline = (wait.timeout != FOREVER)
+    let deadline = (wait.timeout != NO_TIMEOUT)
         .then(|| Instant::now() + Duration::from_millis(u64::from(wait.timeout)));
     let (result, signalled) = driver.process.events.wait(&mut data, wait.all != 0, deadline);
     wait.result = result.unwrap_or(FAILED);

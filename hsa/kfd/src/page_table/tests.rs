@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::buffer::Buffers;
-use crate::vram::{MemoryUsage, Vram};
+use crate::vram::{LimitedMemory, MemoryUsage};
 
 fn entry(size: u64) -> Entry {
     Entry { size, offset: 0, flags: 0xe, buffer: None }
@@ -31,7 +31,7 @@ fn map_rejects_overlap_and_clear_splits() {
 
 #[test]
 fn translate_applies_planned_faults() {
-    let vram = Vram::new(MemoryUsage::unshared(), 0, 8 * PAGE);
+    let vram = LimitedMemory::new(MemoryUsage::unshared(), 0, 8 * PAGE);
     let buffers = Buffers::new();
     let [old, new] =
         [(); 2].map(|()| buffers.create(0, 1, PAGE, vram.claim(PAGE).unwrap()).unwrap());
@@ -96,7 +96,7 @@ fn as_model(table: &PageTable) -> Model {
 #[test]
 fn page_table_agrees_with_page_array() {
     let buffers = Buffers::new();
-    let vram = Vram::new(MemoryUsage::unshared(), 0, 48 * PAGE);
+    let vram = LimitedMemory::new(MemoryUsage::unshared(), 0, 48 * PAGE);
     let memory =
         [(); 3].map(|()| buffers.create(0, 1, 16 * PAGE, vram.claim(16 * PAGE).unwrap()).unwrap());
     for seed in 1..=200 {

@@ -9,7 +9,7 @@ use crate::errno::EINVAL;
 use crate::kfd::gpu_clock;
 use crate::user;
 
-/// The operations of packets.
+// The operations of packets.
 const NOP: u32 = 0;
 const COPY: u32 = 1;
 const FENCE: u32 = 5;
@@ -20,7 +20,7 @@ const FILL: u32 = 11;
 const TIMESTAMP: u32 = 13;
 const CACHE: u32 = 17;
 
-/// Variants of `COPY`, `TIMESTAMP` and `ATOMIC`, and a condition of `POLL`.
+// Variants of `COPY`, `TIMESTAMP` and `ATOMIC`, and a condition of `POLL`.
 const LINEAR: u32 = 0;
 const GLOBAL: u32 = 2;
 const ADD: u32 = 47;
@@ -65,8 +65,8 @@ fn number(words: &[u32; MAX_WORDS], index: usize) -> u64 {
     u64::from(words[index]) | u64::from(words[index + 1]) << 32
 }
 
-/// Executes the packet at `ring.consumed`. Returns whether it was consumed, and its size in bytes; 0 if it must
-/// wait.
+/// Executes the packet at `ring.consumed`. Returns whether the packet was consumed, and its size in bytes (0 if the
+/// packet must wait).
 pub(super) fn step(
     driver: &Driver,
     memory: &GpuAddressSpace,

@@ -9,10 +9,11 @@ const ROOT: &str = "sys/devices/virtual/kfd/kfd/topology";
 
 /// `CRAT_IOLINK_FLAGS_ENABLED`.
 const LINK_ENABLED: u64 = 1;
+// Types of links.
 const PCI_EXPRESS: u64 = 2;
 const XGMI: u64 = 11;
 
-/// Types of memory banks.
+// Types of memory banks.
 const SYSTEM: u64 = 0;
 const FRAME_BUFFER_PUBLIC: u64 = 1;
 const FRAME_BUFFER_PRIVATE: u64 = 2;
@@ -116,7 +117,7 @@ fn gpu_files(config: &Config, gpu: usize) -> Vec<File> {
     let folder = format!("{ROOT}/nodes/{node}");
     let hive = if profile.hive && config.gpus > 1 { 0x00c0_ffee_0000_0001 } else { 0 };
     let peers: Vec<usize> = (0..config.gpus).filter(|peer| *peer != gpu && hive != 0).collect();
-    let kind = if profile.large_bar { FRAME_BUFFER_PUBLIC } else { FRAME_BUFFER_PRIVATE };
+    let heap_type = if profile.large_bar { FRAME_BUFFER_PUBLIC } else { FRAME_BUFFER_PRIVATE };
     let properties = text(&[
         ("cpu_cores_count", 0),
         ("simd_count", u64::from(profile.compute_units * profile.simds_per_unit)),
@@ -176,7 +177,7 @@ fn gpu_files(config: &Config, gpu: usize) -> Vec<File> {
         bank(
             node,
             &[
-                ("heap_type", kind),
+                ("heap_type", heap_type),
                 ("size_in_bytes", config.memory),
                 ("flags", 0),
                 ("width", u64::from(profile.memory_width)),

@@ -27,7 +27,7 @@ fn set_access_matches_amd() {
         // This crashed AMD's runtime.
         version.check("garbage agent", rig.set(base, SIZE, &agent(GARBAGE)), INVALID_AGENT);
         version.check(
-            "unreserved",
+            "an unreserved address",
             rig.set(0x1234_5000, SIZE, &version.gpu(0, RW)),
             INVALID_ARGUMENT,
         );

@@ -14,7 +14,7 @@ fn map_matches_amd() {
         version.check("size 0", rig.map(base, 0, first), INVALID_ARGUMENT);
         version.check("handle 0", rig.map(base, SIZE, 0), INVALID_ARGUMENT);
         version.check("garbage handle", rig.map(base, SIZE, GARBAGE), INVALID_ARGUMENT);
-        version.check("unreserved", rig.map(0x1234_5000, SIZE, first), INVALID_ARGUMENT);
+        version.check("an unreserved address", rig.map(0x1234_5000, SIZE, first), INVALID_ARGUMENT);
         version.check(
             "beyond the reservation",
             rig.map(base + 3 * SIZE, 2 * SIZE, first),
@@ -23,7 +23,7 @@ fn map_matches_amd() {
         let too_large = [OUT_OF_RESOURCES, OUT_OF_RESOURCES, INVALID_ARGUMENT];
         version.check("larger than the handle", rig.map(base, 2 * SIZE, first), too_large);
         version.check("size 4095", rig.map(base, 4095, first), OK);
-        version.check("unmap it", rig.unmap(base, 4095), OK);
+        version.check("unmap 4095 bytes", rig.unmap(base, 4095), OK);
         version.check(
             "an address that is not page-aligned",
             rig.map(base + 16, 4096, first),
@@ -31,7 +31,11 @@ fn map_matches_amd() {
         );
         let set = rig.set(base + 16, 4096, &version.gpu(0, RW));
         version.check("set_access at this address", set, [ERROR, ERROR, INVALID_ALLOCATION]);
-        version.check("unmap it", rig.unmap(base + 16, 4096), [OK, OK, INVALID_ALLOCATION]);
+        version.check(
+            "unmap at this address",
+            rig.unmap(base + 16, 4096),
+            [OK, OK, INVALID_ALLOCATION],
+        );
         version.check("map", rig.map(base, SIZE, first), OK);
         version.check("double map, same handle", rig.map(base, SIZE, first), INVALID_ARGUMENT);
         version.check("double map, other handle", rig.map(base, SIZE, second), INVALID_ARGUMENT);
