@@ -85,7 +85,7 @@ pub(crate) fn gpu_id(index: usize) -> u32 {
 
 static CURRENT: AtomicPtr<Driver> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Locks the start of the driver.
+/// Returns the lock that a thread holds while it starts the driver.
 pub(crate) fn start_lock() -> MutexGuard<'static, ()> {
     static START: Mutex<()> = Mutex::new(());
     START.lock().unwrap_or_else(PoisonError::into_inner)

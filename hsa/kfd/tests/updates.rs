@@ -16,6 +16,7 @@ const AT: u64 = 0x1000_0000;
 /// The address of memory that the GPU can always use.
 const OTHER: u64 = 0x2000_0000;
 
+// Operations and flags of `GEM_VA`.
 const CLEAR: u64 = 3;
 const REPLACE: u64 = 4;
 const NONE: u64 = 0;

@@ -115,7 +115,7 @@ impl Instance {
         Ok(Arc::new(instance))
     }
 
-    /// Locks the state. Never held during a callback of the caller.
+    /// Locks the state. No thread holds the lock while it calls a function of the caller.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -33,7 +33,7 @@ pub(super) fn info(driver: &Driver, file: &DrmFile, info: &mut Info) -> Result<(
         // There are no command rings: all work is submitted through amdkfd.
         HW_IP_COUNT => user::write_struct(address, capacity, &0u32),
         VRAM_USAGE | VISIBLE_VRAM_USAGE => user::write_struct(address, capacity, &gpu.vram.used()),
-        READ_REGISTER => registers(address, capacity, info.parameters[1]),
+        READ_REGISTER => read_registers(address, capacity, info.parameters[1]),
         DEVICE => user::write_struct(address, capacity, &device(profile)),
         MEMORY => user::write_struct(address, capacity, &memory(gpu, profile)),
         query => {
@@ -44,7 +44,7 @@ pub(super) fn info(driver: &Driver, file: &DrmFile, info: &mut Info) -> Result<(
 }
 
 /// Reads registers, which are all zero.
-fn registers(address: u64, capacity: usize, count: u32) -> Result<()> {
+fn read_registers(address: u64, capacity: usize, count: u32) -> Result<()> {
     if count > MAX_REGISTERS {
         return Err(EINVAL);
     }

@@ -9,12 +9,14 @@ use std::ffi::CString;
 use std::io::Error;
 use std::ptr::null_mut;
 
+// Flags of allocations (`KFD_IOC_ALLOC_MEM_FLAGS_*`).
 pub const VRAM: u64 = 1;
 pub const GTT: u64 = 2;
 pub const USERPTR: u64 = 4;
 pub const PUBLIC: u64 = 1 << 29;
 pub const WRITABLE: u64 = 1 << 31;
 
+// Operations of `GEM_VA`.
 pub const MAP: u64 = 1;
 pub const UNMAP: u64 = 2;
 

@@ -51,8 +51,8 @@ fn lines_until(end: u64) -> String {
         text.extend_from_slice(&buffer[..length]);
         let last = text.rsplit(|byte| *byte == b'\n').nth(1).unwrap_or_default();
         let start = std::str::from_utf8(last).ok().and_then(|line| line.split('-').next());
-        let beyond = start.and_then(|word| u64::from_str_radix(word, 16).ok());
-        if length == 0 || beyond.is_some_and(|start| start >= end) {
+        let last_start = start.and_then(|word| u64::from_str_radix(word, 16).ok());
+        if length == 0 || last_start.is_some_and(|start| start >= end) {
             return String::from_utf8(text).expect("text");
         }
     }

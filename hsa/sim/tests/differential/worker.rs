@@ -9,13 +9,14 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+// The environment variables with which the parent describes the work.
 const WORK: &str = "HSA_SIM_WORK";
 const RELEASE: &str = "HSA_SIM_WORK_RELEASE";
 const RUNTIME: &str = "HSA_SIM_WORK_RUNTIME";
 const TRACE: &str = "HSA_SIM_WORK_TRAIL";
 
 /// The prefix of the line in which a worker reports its counts of calls.
-const COUNTS: &str = "calls: ";
+const COUNTS_PREFIX: &str = "calls: ";
 
 /// The work of a worker process.
 #[derive(Clone, Debug)]
@@ -63,7 +64,8 @@ impl Work {
 /// Parses the counts of calls that a worker reports.
 pub fn counts(output: &Output) -> BTreeMap<String, u64> {
     let text = String::from_utf8_lossy(&output.stdout);
-    let line = text.lines().find_map(|line| line.strip_prefix(COUNTS)).expect("a line with counts");
+    let line =
+        text.lines().find_map(|line| line.strip_prefix(COUNTS_PREFIX)).expect("a line with counts");
     serde_json::from_str(line).expect("numbers")
 }
 
@@ -95,6 +97,6 @@ pub fn run() {
         }
     }
     let counts = serde_json::to_string(&pair.counts).expect("numbers");
-    println!("\n{COUNTS}{counts}");
+    println!("\n{COUNTS_PREFIX}{counts}");
     pair.restart();
 }
