@@ -154,8 +154,8 @@ pub enum Command {
     Emulate(Emulate),
     /// Run a program on AMD's own kernel driver, in a virtual machine with software GPUs
     ///
-    /// Boots Debian's kernel with its unmodified amdgpu.ko in QEMU. The program is a program of this
-    /// machine and sees its files. The program's changes to files are lost, except in the folder of
+    /// Boots Debian's kernel with its unmodified amdgpu.ko in QEMU. Runs a program of this machine, which
+    /// sees this machine's files. The program's changes to files are lost, except in the folder of
     /// --results. Memory, page tables, copies and signals work; GPU kernels do not run. `vm fetch`
     /// downloads the kernel.
     #[command(after_help = crate::subcommands::vm::ABOUT)]

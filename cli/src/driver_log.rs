@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 use std::process::Command;
 
 /// The environment variable with the path of the emulated driver's log.
-const VARIABLE: &str = "HSA_KFD_LOG";
+const LOG_VARIABLE: &str = "HSA_KFD_LOG";
 /// The number of last lines of the emulated driver's log that [`DriverLog::new_lines`] returns. It returns earlier
 /// lines only if they report failures.
 const LAST_LINES: usize = 12;
@@ -58,7 +58,7 @@ impl DriverLog {
     /// that file.
     pub fn start() -> Self {
         let captures =
-            is_driver_emulated() && env::var_os(VARIABLE).is_none_or(|path| path.is_empty());
+            is_driver_emulated() && env::var_os(LOG_VARIABLE).is_none_or(|path| path.is_empty());
         let create = || memfd_create("driver log", MemfdFlags::CLOEXEC).ok().map(File::from);
         Self { kernel: KernelLog::open_at_end(), emulated: create().filter(|_| captures) }
     }
@@ -66,7 +66,8 @@ impl DriverLog {
     /// Makes the emulated driver of a worker process write to this log.
     pub fn apply(&self, command: &mut Command) {
         if let Some(file) = &self.emulated {
-            command.env(VARIABLE, format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
+            command
+                .env(LOG_VARIABLE, format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
         }
     }
 

@@ -35,7 +35,7 @@ use tracing_subscriber::prelude::*;
 pub enum Exit {
     /// Everything succeeded.
     Success,
-    /// A test failed.
+    /// Something failed, such as a test, or a signal interrupted the run.
     Failure,
     /// There is no runtime, or it does not start. The reason has been printed.
     NoRuntime,

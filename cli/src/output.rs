@@ -1,7 +1,8 @@
-//! Writes results to standard output, or to a file, which is written completely or not at all.
+//! Writes results to standard output or to a file.
 //!
-//! [`Output::check`] checks before long work that the file can be written. If writing fails nevertheless (full
-//! disk, removed folder), the result goes to standard output.
+//! [`Output::write`] replaces the file atomically. If writing fails (full disk, removed folder), the result goes to
+//! standard output. [`Output::stream`] writes a file in parts. [`Output::check`] checks before long work that the
+//! file can be written.
 
 use crate::BadUsage;
 use crate::screen::Screen;
@@ -18,8 +19,7 @@ use tempfile::NamedTempFile;
 pub struct Output {
     /// Write to this file instead of standard output
     ///
-    /// KTAP, where a subcommand has it, is written result by result. Other formats are written at the end, completely
-    /// or not at all.
+    /// KTAP, and the table of `bringup`, are written result by result. Other results are written at the end.
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     output: Option<PathBuf>,
 }
@@ -90,8 +90,8 @@ pub fn check(path: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     // Dropping the temporary file removes it.
-    let cannot_write = |error| BadUsage(format!("{}: {error}", cannot_write(path))).into();
-    create_temporary(path).map(drop).map_err(cannot_write)
+    let bad_usage = |error| BadUsage(format!("{}: {error}", cannot_write(path))).into();
+    create_temporary(path).map(drop).map_err(bad_usage)
 }
 
 /// Writes a file completely or not at all.
@@ -129,8 +129,8 @@ fn without_path(error: io::Error) -> io::Error {
     }
 }
 
-/// Creates a temporary file in the folder of the file that it will replace. Returns it and the path to
-/// replace.
+/// Creates a temporary file in the folder of the file that it will replace. Returns the temporary file, and the path
+/// of the file to replace.
 ///
 /// Follows a symbolic link, so that the link stays and its target is replaced.
 ///

@@ -43,7 +43,8 @@ pub struct Privacy {
     redact: bool,
 }
 
-/// Describes this run. `reproduce` is the beginning of a command that repeats a part of the run.
+/// Describes this run. `simulation` is the configuration of the simulation. `reproduce` is the beginning of a command
+/// that repeats a part of the run.
 pub fn gather(driver: Option<Driver>, simulation: Option<&str>, reproduce: String) -> Provenance {
     let machine = driver.map(machine).or(is_driver_emulated().then_some(Machine::EmulatedDriver));
     let names = RUNTIME_VARIABLES.iter().chain(OTHER_VARIABLES);
@@ -128,14 +129,15 @@ fn machine(driver: Driver) -> Machine {
 
 /// Returns whether a hypervisor runs this kernel.
 fn is_virtual() -> bool {
-    let flags = read("/proc/cpuinfo");
-    let mut flags = flags.lines().filter(|line| line.starts_with("flags"));
+    let cpuinfo = read("/proc/cpuinfo");
+    let mut flags = cpuinfo.lines().filter(|line| line.starts_with("flags"));
     flags.next().is_some_and(|line| line.split_whitespace().any(|flag| flag == "hypervisor"))
         || Path::new("/sys/hypervisor/type").exists()
         || ["QEMU", "Xen", "VMware", "Amazon EC2"].contains(&&*read("/sys/class/dmi/id/sys_vendor"))
 }
 
-/// Returns the version of the interface of `/dev/kfd`, without planned faults, or the reason why it is not known.
+/// Returns the version of the interface of `/dev/kfd`, or the reason why the version is not known. Planned faults do
+/// not apply to the query.
 fn kfd_version() -> Result<String, String> {
     let text = kfd_version::query(&[], false)?;
     let last = text.trim_end().lines().next_back().unwrap_or("the query printed nothing");

@@ -78,8 +78,9 @@ fn conform_passes_with_controlled_page_tables() {
         let release = installation.release();
         let conform = ["conform", "--page-tables", "--format", "json"];
         let mut report = Value::Null;
-        // The modes, in order: the driver writes page-table entries at once; it flushes the TLB only when the library
-        // waits; it also writes entries only when the library waits.
+        // In the first mode, the driver writes page-table entries and flushes the TLB at once. In the second mode, the
+        // driver flushes the TLB only when the library waits. In the third mode, the driver also writes entries only
+        // when the library waits.
         for mode in ["", "tlb=on,split_bug=on", "pte_delay=600s,tlb=on,split_bug=on"] {
             let context = format!("{release} {mode:?}");
             let mut command = emulated(installation, &["--gpus", "2"], &conform);
@@ -433,7 +434,7 @@ fn fetch_from_stores_a_release() {
     );
     let output = run(&["emulate", "--rocr", "9.0-test", "--", HSA_VMM, "info"]);
     assert!(out(&output).contains("ROCr 1.15 (ROCm 6.4)"), "{output:?}");
-    // Rejected: no version, and the version of a release that `fetch` knows.
+    // `--from` needs a version, and rejects the version of a release that can be downloaded.
     assert_eq!(run(&["rocr", "fetch", "--from", from]).status.code(), Some(3));
     let output = run(&["rocr", "fetch", "6.4.3", "--from", from]);
     assert!(err(&output).contains("choose another"), "{output:?}");

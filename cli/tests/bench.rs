@@ -60,15 +60,15 @@ fn bench_prints_table_and_chart() {
     assert_eq!(table.lines().count(), 1 + 2 * 2, "{table}");
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("cost.svg");
-    let picture = ["--live", "1,10", "--format", "svg", "-o", file.to_str().unwrap()];
-    let output = bench(&[&options[..], &picture].concat());
+    let chart_options = ["--live", "1,10", "--format", "svg", "-o", file.to_str().unwrap()];
+    let output = bench(&[&options[..], &chart_options].concat());
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(output.stdout.is_empty());
-    let picture = std::fs::read_to_string(file).unwrap();
-    assert!(picture.starts_with("<svg") && picture.trim_end().ends_with("</svg>"));
+    let chart = std::fs::read_to_string(file).unwrap();
+    assert!(chart.starts_with("<svg") && chart.trim_end().ends_with("</svg>"));
     // Each text is one line: the labels of the axes and the names in the legend.
     let texts: Vec<_> =
-        picture.split("</text>").filter_map(|it| it.rsplit('>').next()).map(str::trim).collect();
+        chart.split("</text>").filter_map(|it| it.rsplit('>').next()).map(str::trim).collect();
     for text in ["get_access", "map", "nanoseconds", "live mappings", "10", "100"] {
         assert!(texts.contains(&text), "{text}: {texts:?}");
     }

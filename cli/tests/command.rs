@@ -69,7 +69,7 @@ fn table_lines_have_no_trailing_spaces() {
     );
 }
 
-/// The runtime in C of the library's tests reports ROCm 6.4, and imports any file.
+/// The runtime `tests/hostile/runtime.c` reports ROCm 6.4, and imports any file.
 #[test]
 fn info_shows_probes_that_differ() {
     let folder = tempfile::tempdir().unwrap();
@@ -168,7 +168,7 @@ fn conform_rejects_filter_without_matches() {
 }
 
 /// Writes a trace of three operations, the last with this result.
-fn trace(folder: &Path, last: &str) -> PathBuf {
+fn write_trace(folder: &Path, last: &str) -> PathBuf {
     let path = folder.join("trace.jsonl");
     let line = format!(
         r#"{{"seed":1,"trace":0,"granule":2097152,"devices":1,"ops":[{},{},{}]}}"#,
@@ -185,7 +185,7 @@ fn trace(folder: &Path, last: &str) -> PathBuf {
 #[test]
 fn replay_finds_divergent_verdict() {
     let folder = tempfile::tempdir().unwrap();
-    let path = trace(folder.path(), "SUCCESS");
+    let path = write_trace(folder.path(), "SUCCESS");
     let file = path.to_str().unwrap();
     let output = run(&["replay", "--runtime", "sim", "--format", "json", file]);
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
@@ -193,7 +193,7 @@ fn replay_finds_divergent_verdict() {
     assert_eq!((&value["operations"], &value["divergent"]), (&3.into(), &0.into()));
     assert!(value["first"].is_null());
 
-    trace(folder.path(), "INVALID_VALUE");
+    write_trace(folder.path(), "INVALID_VALUE");
     let output = run(&["replay", "--runtime", "sim", "--format", "json", file]);
     assert_eq!(output.status.code(), Some(1), "{}", err(&output));
     let value = json(&output);

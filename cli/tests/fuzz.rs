@@ -44,7 +44,8 @@ fn run_printed_command(folder: &Path, finding: &Value) -> Output {
     shell.args(["-c", line]).current_dir(folder).output().unwrap()
 }
 
-/// Checks that `fuzz` finds, shrinks, saves and repeats a fault, and that the saved sequence passes without it.
+/// Checks that `fuzz` finds a fault, shrinks and saves the failing sequence, and prints a command that repeats the
+/// failure. Checks that the saved sequence passes without the fault.
 fn assert_found(faults: &str, kind: &str, message: &str, max_operations: usize) {
     let folder = tempfile::tempdir().unwrap();
     let simulation = format!("gpus=2,era=c,faults={faults}");

@@ -269,7 +269,7 @@ fn interrupted_fuzz_prints_its_result() {
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
     assert!(parse_ktap(&out(&output)).0["fuzz"].ok);
 
-    // An interrupt while a sequence is shrunk: each attempt hangs for two seconds.
+    // Interrupt the command while it shrinks a sequence: each attempt hangs for two seconds.
     let hang = ["--sim", "faults=hsa_amd_vmem_map#3-=hang", "--time-limit", "2s", "--shrink", "1h"];
     let arguments = [&fuzz[..], &hang, &["--format", "json"]].concat();
     let output = interrupt_at(&arguments, "shrinking it");

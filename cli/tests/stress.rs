@@ -138,8 +138,8 @@ fn stress_finds_leak_of_driver_under_amds_runtime() {
         let release = installation.release();
         let correct = report(&run_emulated(installation, &[], &["--time", "2s"]), 0);
         assert!(leaks(&correct).is_empty(), "{release}: {correct:#}");
-        // The driver does not free memory; only the driver's own count shows this leak. The fault begins after
-        // the start, and early enough that a busy machine makes these calls in time.
+        // The driver does not free memory; only the driver's own count shows this leak. The fault does not apply to the
+        // first calls, so that the runtime starts. It applies early enough for a run on a busy machine.
         let arguments = ["--time", "2s", "--scene", "mixed", "--processes", "1", "--threads", "2"];
         let options = ["--fault", "GEM_CLOSE#100-100000=EBUSY"];
         let leaking = report(&run_emulated(installation, &options, &arguments), 1);

@@ -7,7 +7,7 @@ use hsa_vmm_conformance::fuzz::{Found, Kind, Moment, Sequence};
 use hsa_vmm_conformance::worker::{Received, Worker};
 use std::time::{Duration, Instant};
 
-/// How often the executor checks whether it is interrupted.
+/// The interval at which the executor checks whether a signal has arrived.
 const POLL: Duration = Duration::from_millis(100);
 
 /// Runs sequences in a worker process, and replaces the worker when it crashes or hangs.

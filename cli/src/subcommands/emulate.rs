@@ -145,7 +145,8 @@ fn check_configuration(args: &Emulate) -> anyhow::Result<()> {
     command.env_remove("HSA_KFD_LOG").env_remove("HSA_KFD_PAGE_TABLES");
     let mut worker = Worker::start(command, Output::Capture)?;
     // With the fault `OPEN=hang`, the process does not end.
-    let Received::Exited(End::Exited(status)) = worker.receive::<()>(kfd_version::LIMIT) else {
+    let Received::Exited(End::Exited(status)) = worker.receive::<()>(kfd_version::QUERY_LIMIT)
+    else {
         return Ok(());
     };
     if status != i32::from(crate::BAD_USAGE) {

@@ -34,7 +34,7 @@ pub struct KfdVersion {
 }
 
 /// How long another process may take to query the versions.
-pub const LIMIT: Duration = Duration::from_secs(5);
+pub const QUERY_LIMIT: Duration = Duration::from_secs(5);
 
 /// Runs this subcommand in another process, because a defective driver may hang. Returns the output, which contains the
 /// reason if the subcommand fails. The emulated driver writes no logs, and without `with_faults` injects no planned
@@ -54,10 +54,10 @@ pub fn query(options: &[&str], with_faults: bool) -> Result<String, String> {
         command.env_remove(name);
     }
     let mut worker = Worker::start(command, Output::Capture).map_err(not_started)?;
-    match worker.receive::<()>(LIMIT) {
+    match worker.receive::<()>(QUERY_LIMIT) {
         Received::Exited(End::Exited(_)) => Ok(worker.captured_output()),
         Received::Exited(end) => Err(format!("the query crashes: {end}")),
-        _ => Err(format!("the query hangs: no answer within {LIMIT:?}")),
+        _ => Err(format!("the query hangs: no answer within {QUERY_LIMIT:?}")),
     }
 }
 

@@ -65,7 +65,7 @@ pub fn run(args: &Record) -> anyhow::Result<Exit> {
     if file.exists() {
         return Err(Failed::NotRecording(file.display().to_string()).into());
     }
-    // Fail before the program runs.
+    // Check before the program runs that the file can be created.
     fs::File::create_new(&file).and_then(|_| fs::remove_file(&file)).map_err(failed)?;
     let mut command = Command::new(name);
     command.args(arguments);

@@ -60,7 +60,7 @@ pub struct VmFetch {
     pub kernel: Option<String>,
     /// Use the kernel that was compiled in this source tree of Linux 6.12 instead of Debian's
     ///
-    /// Run `make bzImage modules` in the tree before; the modules need not be installed. With `make O=BUILD`, give
+    /// Run `make bzImage modules` in the tree first; the modules need not be installed. After `make O=BUILD`, give
     /// the folder BUILD. Only busybox comes from the package sources. `vm --kernel` selects the kernel by the
     /// release that this command prints.
     #[arg(long, value_name = "FOLDER", conflicts_with = "kernel")]
@@ -127,8 +127,8 @@ pub struct VmRun {
     /// Keep the virtual machine for the next `vm --keep` with the same options, until it has been idle for this time
     ///
     /// The next program starts in a second, with its own processes and files, without those of the previous program.
-    /// A machine whose kernel has warned or crashed is not used again. Only this user can use it. Without a time, ten
-    /// minutes; `--keep=1s` ends an idle machine.
+    /// A machine whose kernel has warned or crashed is not used again. Only this user can use the machine. The time is
+    /// ten minutes by default; `--keep=1s` ends an idle machine.
     #[arg(
         long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "10min",
         value_parser = crate::arguments::parse_time, conflicts_with_all = ["stub", "fault", "coverage"]

@@ -309,7 +309,7 @@ fn calls_include_the_step_that_shows_the_failure() {
             let has_cause = calls[..calls.len() - 1].iter().any(|line| line.starts_with(call));
             assert!(has_cause, "{fault}: {calls:#?}");
             if fault == "COPY=garbled" {
-                // Not the copy that reads the memory.
+                // The cause is the copy that writes the memory, not the copy that reads it.
                 assert_eq!(failure["call"]["arguments"][0]["name"], "va", "{failure:#}");
             }
             if fault == "GEM_VA.UNMAP=lost" {

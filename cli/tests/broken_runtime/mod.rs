@@ -25,7 +25,7 @@ pub fn wrap(real: &Path, library: PathBuf) -> PathBuf {
     library
 }
 
-/// Returns the simulation as a library that fails according to a plan.
+/// Builds the simulation as a library that fails according to a plan. Returns the path of the library.
 pub fn simulation() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {

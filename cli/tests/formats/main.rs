@@ -58,7 +58,7 @@ fn count(results: &Results) -> [u64; 3] {
     results.values().fold([0; 3], add)
 }
 
-/// Parses a document with `kunit_parser.py`. Its last line of output is the counts as JSON.
+/// Parses a document with `kunit_parser.py`. The last line of the script's output contains the counts as JSON.
 const KUNIT: &str = "
 import json, sys
 sys.path.insert(0, sys.argv[1])
@@ -116,7 +116,7 @@ fn junit_follows_the_schema() {
         return skip(name, "xmllint", "xmllint is not installed (libxml2-utils)");
     }
     let schema = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/formats/junit.xsd");
-    // A schema of the user is checked, too.
+    // The output must also follow the schema that the user names.
     let schemas = env::var_os("HSA_VMM_JUNIT_XSD").into_iter().chain([schema.into()]);
     let junit = ["--format", "junit"];
     let outputs = [

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Finds all Markdown pages below a folder, except build results and hidden folders.
+/// Adds all Markdown pages below a folder to `found`. Omits build results and hidden folders.
 pub fn markdown_pages(folder: &Path, found: &mut BTreeMap<PathBuf, String>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

@@ -82,7 +82,7 @@ fn literals(source: &str) -> Vec<Vec<String>> {
     items.iter().map(words).collect()
 }
 
-/// Returns the contents of all Rust files below a folder, other than this one.
+/// Adds the contents of all Rust files below a folder, other than this file, to `found`.
 fn sources(folder: &Path, found: &mut Vec<String>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

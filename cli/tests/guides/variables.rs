@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-/// The beginnings of variables that only this project's own processes set for each other, and the reason.
+/// The beginnings of names that no page documents because users do not set them, and their purposes.
 const INTERNAL: &[(&str, &str)] = &[
     ("HSA_KFD_TEST_INSIDE", "a test restarts itself"),
     ("HSA_SIM_PROFILE", "cargo's profile for a test's build of the library"),
@@ -20,7 +20,7 @@ const INTERNAL: &[(&str, &str)] = &[
     ("HSA_VMM_WORKS_FOR", "the command's process that a worker belongs to"),
 ];
 
-/// Returns the names of variables in a text. Omits C's include guards.
+/// Returns the names of variables in a text.
 fn variables(text: &str) -> BTreeSet<String> {
     let is_part = |letter: char| letter.is_ascii_uppercase() || letter == '_';
     let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
@@ -36,7 +36,8 @@ fn variables(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Finds the variables of all sources and scripts below a folder.
+/// Adds the variables of all sources and scripts below a folder to `found`. Omits C headers, whose include guards look
+/// like variables.
 fn variables_below(folder: &Path, found: &mut BTreeSet<String>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

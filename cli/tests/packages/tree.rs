@@ -43,8 +43,8 @@ impl Tree {
         self.0.path().join(name.trim_start_matches('/'))
     }
 
-    /// Runs a program with the tree as its root folder, with `/proc` and `/dev`. Of the environment variables, sets
-    /// only PATH and HOME.
+    /// Runs a program with the tree as its root folder, with `/proc` and `/dev`. The program has only the environment
+    /// variables PATH and HOME.
     #[track_caller]
     pub fn run(&self, arguments: &[&str]) -> String {
         let mut command = Command::new("unshare");
@@ -95,7 +95,7 @@ fn base(packages: &str) -> PathBuf {
     let folder = all.join(&name);
     if !folder.exists() {
         // Rename the folder when it is complete, so that an interrupted test leaves no incomplete base.
-        let (part, downloads) = (all.join(name + ".part"), absolute(&all).join("downloads"));
+        let (part, downloads) = (all.join(name + ".part"), create_folder(&all).join("downloads"));
         let _ = fs::remove_dir_all(&part);
         fs::create_dir_all(&part).unwrap();
         fs::create_dir_all(&downloads).unwrap();
@@ -107,7 +107,7 @@ fn base(packages: &str) -> PathBuf {
 }
 
 /// Creates a folder and returns its absolute path, which debootstrap needs for its downloads.
-fn absolute(folder: &Path) -> PathBuf {
+fn create_folder(folder: &Path) -> PathBuf {
     fs::create_dir_all(folder).unwrap();
     folder.canonicalize().unwrap()
 }

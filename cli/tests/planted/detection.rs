@@ -152,7 +152,7 @@ fn detection_page_is_up_to_date() {
     if std::env::var_os("HSA_VMM_WRITE_PAGES").is_some() {
         return write_page();
     }
-    // Rows that a seed chooses are compared as by default, so that the printed seed repeats a result.
+    // If a seed chooses the rows, compare as without `HSA_VMM_PLANTED`, so that the printed seed repeats the result.
     let selection = std::env::var("HSA_VMM_PLANTED").unwrap_or_default();
     let comparison = match selection.parse::<u64>() {
         Err(_) if !selection.is_empty() => Comparison::Full,

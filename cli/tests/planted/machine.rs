@@ -1,7 +1,7 @@
 //! Planned faults of the virtual machine's GPUs: docs/detection.md lists which of them `conform` and `bringup` detect.
 //!
 //! `HSA_VMM_VM_TESTS=all` runs the tools with each fault, `HSA_VMM_VM_TESTS=FILL` with the faults whose plan starts
-//! with the text. With `HSA_VMM_WRITE_PAGES=1`, the results are written to the page.
+//! with `FILL`. With `HSA_VMM_WRITE_PAGES=1`, the results are written to the page.
 
 use crate::page::{self, Cell, Row};
 use crate::pairs::Pair;
@@ -126,7 +126,7 @@ fn detection_page_lists_faults_of_software_gpus() {
     assert_eq!(rows.len(), FAULTS.len());
 }
 
-/// Returns whether `bringup` runs with a TLB if it tests this fault.
+/// Returns whether the GPUs have a TLB when `bringup` runs with this fault.
 ///
 /// If the CPU writes page tables, amdgpu does not flush the TLB after `GEM_VA`, and the level "unmapped" always fails.
 /// If the SDMA engine writes page tables, they are written late, and the level "used at once" always fails.

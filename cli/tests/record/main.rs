@@ -23,7 +23,7 @@ struct Fixture {
     folder: TempDir,
 }
 
-/// Calls `act` on each selected release.
+/// Calls `act` with a fixture for each selected release.
 fn on_each_release(name: &str, act: impl Fn(&Fixture)) {
     for installation in test::selected_installations(name) {
         let folder = tempfile::tempdir().unwrap();

@@ -1,6 +1,7 @@
 //! `vm fetch` with package sources that lack a package of the kernel's version.
 //!
-//! Scripts take the place of apt. They have the packages that a test lists, and write their arguments to a file.
+//! Scripts replace `apt-cache` and `apt-get`. `apt-cache` finds the packages that a test lists. `apt-get` writes its
+//! arguments to a file.
 
 use crate::run_command::{command, err};
 use std::fs;

@@ -1,8 +1,9 @@
 //! The command on AMD's own kernel driver, in a virtual machine with software GPUs.
 //!
-//! With `HSA_VMM_LONG=1` or `HSA_VMM_VM_TESTS`, runs where QEMU is installed and `hsa-vmm vm fetch` has fetched a
-//! kernel; otherwise each test prints that it is skipped. If `HSA_VMM_REQUIRE` contains `vm`, each test runs, and fails
-//! if QEMU or the kernel is missing. One release with two GPUs is tested; `HSA_VMM_VM_TESTS=all` tests the rest.
+//! The tests run if `HSA_VMM_LONG=1` or `HSA_VMM_VM_TESTS` is set, QEMU is installed, and `hsa-vmm vm fetch` has fetched
+//! a kernel. Otherwise, each test prints that it is skipped. If `HSA_VMM_REQUIRE` contains `vm`, each test runs, and
+//! fails if QEMU or the kernel is missing. The tests use one release and two GPUs; with `HSA_VMM_VM_TESTS=all`, they
+//! also use the other releases and other numbers of GPUs.
 
 mod conformance;
 mod detection;

@@ -130,7 +130,7 @@ fn kept_machine_runs_next_programs() {
     let Some(_lock) = lock_machine(name) else { return };
     let machines = KeptMachines(tempfile::tempdir().unwrap());
     let folder = machines.0.path();
-    // A process that the first program leaves behind, and a file.
+    // Each program leaves a process and a file behind. The next program must see neither.
     let script = "cat /proc/sys/kernel/random/boot_id; pgrep -x sleep; cat /left-behind; \
         echo text >/left-behind; setsid sleep 600 >&- 2>&- & exit $1";
     let run = |status: &str| {

@@ -1,6 +1,6 @@
 //! `vm fetch --tree` with a folder that has the files of a compiled kernel.
 //!
-//! Scripts take the place of apt and of the compiler.
+//! Scripts replace apt, the compiler and the other tools.
 
 use crate::fetch::write_program;
 use crate::run_command::{command, err, out};
@@ -136,7 +136,7 @@ fn tree_without_needed_options_is_rejected() {
     );
 }
 
-/// Scripts in place of the tools. `make` writes its arguments to a file and the module to the folder `M`.
+/// The scripts that replace the tools. `make` writes its arguments to a file, and the module to the folder `M`.
 const TOOLS: [(&str, &str); 8] = [
     ("apt-get", "case $* in *download*) : >busybox.deb ;; esac"),
     ("dpkg-deb", r#"mkdir -p "$3/bin" && echo busybox >"$3/bin/busybox""#),

@@ -240,7 +240,9 @@ impl Bench {
             // SAFETY: the library is already loaded and started.
             Some(path) => Backend::Loaded(unsafe { LibraryFile::new(path) }),
             None if self.hip.is_some() => {
-                bail!("HIP does not run on the simulation; `hsa-vmm emulate` gives it a driver");
+                bail!(
+                    "HIP does not run on the simulation; use AMD's runtime: `hsa-vmm emulate -- hsa-vmm bench`"
+                );
             }
             None => Backend::Simulated(self.common.runtime.config_text().unwrap_or_default()),
         };

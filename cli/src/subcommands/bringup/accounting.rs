@@ -1,4 +1,5 @@
-//! Checks that calls release the resources that they allocate: the levels "counted" and "descriptors".
+//! Checks that freed memory becomes available again and that no call leaves descriptors open: the levels "counted" and
+//! "descriptors".
 
 use super::hsa::{AGENT_INFO, Address, Agent, Handle, Hsa, POOL_INFO};
 use super::recorder::Stopped;
@@ -11,8 +12,8 @@ type Result<T> = std::result::Result<T, Stopped>;
 /// The maximum size of a large allocation. It is large, so that changes by other processes are not mistaken for the
 /// allocation.
 const MAX_SIZE: u64 = 256 << 20;
-/// The time within which a driver must make freed memory available, over all tries, and close the descriptors of freed
-/// memory. The driver may wait for fences first.
+/// The time limit within which a driver must make freed memory available and close its descriptors. The tries of an
+/// allocation share the time. The driver may wait for fences first.
 const RELEASE_LIMIT: Duration = Duration::from_secs(2);
 /// The number of tries. A try can fail because another process uses the GPU.
 const TRIES: usize = 3;
@@ -73,7 +74,7 @@ pub fn counted(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             return Err(hsa.recorder.blame(call, message));
         }
     }
-    hsa.recorder.fact(format!("{} taken and returned", describe::size(size)));
+    hsa.recorder.record_fact(format!("{} taken and returned", describe::size(size)));
     Ok(())
 }
 
@@ -107,7 +108,7 @@ fn check_allocation_is_counted(hsa: &Hsa<'_>, resources: &Resources, size: usize
     Err(hsa.recorder.blame(AGENT_INFO, message))
 }
 
-/// Allocates and frees memory. Returns the number of bytes that are not available again.
+/// Allocates and frees memory. Returns the number of bytes that have not become available again.
 fn allocate_and_free(
     hsa: &Hsa<'_>,
     resources: &Resources,
@@ -192,7 +193,7 @@ pub fn descriptors(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             return Err(hsa.recorder.blame(call, message));
         }
     }
-    hsa.recorder.fact("none is left open");
+    hsa.recorder.record_fact("none is left open");
     Ok(())
 }
 

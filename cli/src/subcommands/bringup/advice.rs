@@ -20,7 +20,7 @@ fn has_no_result(line: &str) -> bool {
     name.is_some_and(|name| WITH_RESULT.contains(&name)) && line.contains(" -> ok ")
 }
 
-/// Names the kernel function of a line of the driver's log.
+/// Names the kernel function that handles the request in a line of the driver's log.
 fn kernel_function(line: &str) -> String {
     function_of(line).map_or_else(
         || "the kernel function of this call".to_owned(),
@@ -28,12 +28,10 @@ fn kernel_function(line: &str) -> String {
     )
 }
 
-/// Returns the operation that an engine of the emulated GPU has not finished: `COPY` or `FILL`. Also names the engines
-/// that execute such operations.
-fn unfinished_operation(line: &str) -> Option<(&str, &'static str)> {
+/// Returns the operation that an engine of the emulated GPU has not finished: `COPY` or `FILL`.
+fn unfinished_operation(line: &str) -> Option<&str> {
     let mut words = line.split(' ').skip(2);
-    let operation = words.next().filter(|device| *device == "engine").and(words.next())?;
-    Some((operation, "SDMA engine, or the kernel that copies or fills with HSA_ENABLE_SDMA=0"))
+    words.next().filter(|device| *device == "engine").and(words.next())
 }
 
 /// Returns the advice to extend the time limit if a level made calls until shortly before the limit.
@@ -92,10 +90,11 @@ pub fn advise(
     if let (Cause::Hang(_, limit), None) = (cause, unfinished) {
         advice.extend(advise_longer_limit(run, *limit));
     }
-    if let Some((operation, engine)) = unfinished.and_then(|line| unfinished_operation(line)) {
+    if let Some(operation) = unfinished.and_then(|line| unfinished_operation(line)) {
         advice.push(format!(
-            "the GPU has not finished a {operation}: suspect its {engine}, then the fence, the signal \
-             and the interrupt at the end of the operation"
+            "the GPU has not finished a {operation}: first suspect the GPU's SDMA engine or, with \
+             HSA_ENABLE_SDMA=0, the runtime's blit shader; then the fence, the signal and the interrupt at the \
+             end of the operation"
         ));
     } else if let Some(line) = unfinished {
         let (call, _) = call_and_error(line);
@@ -145,8 +144,8 @@ pub fn advise(
         Cause::Hang(..) => {
             // If the runtime repeats a failing call endlessly, each repetition returns and is logged.
             if driver.is_some() && unfinished.is_none() && repeated < ENDLESS_REPETITIONS {
-                let hint = "the driver's log lists a call when it returns: a call that hangs for \
-                            another reason than a planned fault is not listed";
+                let hint = "the driver's log lists calls that have returned, and calls that a planned fault \
+                            makes hang; a driver call that hangs for another reason is not listed";
                 advice.push(hint.to_owned());
             }
             advice.push(
@@ -221,7 +220,7 @@ mod tests {
     #[test]
     fn unfinished_operation_of_an_engine_is_recognised() {
         let line = "2:3 1.6 engine COPY to=0x7fea4c2c3000 length=0x1000 = ? (has not returned)";
-        assert_eq!(unfinished_operation(line).unwrap().0, "COPY");
+        assert_eq!(unfinished_operation(line), Some("COPY"));
         let line = "2:3 1.6 kfd MMAP length=0x1000 = ? (has not returned)";
         assert_eq!(unfinished_operation(line), None);
     }

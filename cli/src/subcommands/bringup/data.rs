@@ -85,7 +85,7 @@ impl HostBuffer<'_> {
     }
 
     /// Checks the numbers that a GPU wrote to `va`. If numbers are wrong, writes and checks again after
-    /// [`LATE_LIMIT`]. If whole pages were wrong and are then right, the mapping took effect late.
+    /// [`LATE_LIMIT`]. If at least half a page was wrong and is then right, the mapping took effect late.
     fn verify(&self, gpu: &Agent, va: &Address, first: u32) -> Result<()> {
         let Some(difference) = self.difference(gpu, va, first, 1)? else { return Ok(()) };
         std::thread::sleep(LATE_LIMIT);
@@ -191,7 +191,7 @@ pub fn data(hsa: &Hsa<'_>, resources: &Resources, with_fill: bool) -> Result<()>
         })
     })?;
     let views = if cpu_has_access { "GPU and CPU agree" } else { "by the GPU alone: no large BAR" };
-    hsa.recorder.fact(format!("4 granules: {views}"));
+    hsa.recorder.record_fact(format!("4 granules: {views}"));
     Ok(())
 }
 
@@ -207,7 +207,7 @@ fn fill(hsa: &Hsa<'_>, resources: &Resources, host: &HostBuffer<'_>) -> Result<(
     hsa.pool_free(&filled)
 }
 
-/// Data that a GPU wrote and that is wrong.
+/// Wrong data at an address to which a GPU has written, and the call that is the cause.
 struct WrongView {
     /// The function that is the cause.
     call: &'static str,
@@ -216,7 +216,7 @@ struct WrongView {
     what: String,
     reader: String,
     difference: Difference,
-    /// Whether the CPU or the GPU reads whole pages of wrong data.
+    /// Whether at least half a page is wrong, as read by the CPU or by the GPU.
     affects_pages: bool,
 }
 
@@ -271,6 +271,6 @@ pub fn at_once(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         }
         Ok(())
     })?;
-    hsa.recorder.fact(format!("{ROUNDS} rounds"));
+    hsa.recorder.record_fact(format!("{ROUNDS} rounds"));
     Ok(())
 }

@@ -114,7 +114,8 @@ pub struct Check {
 }
 
 impl Failure {
-    /// Collects the report of a failed run, and checks the machine for the report.
+    /// Collects the report of a failed run, and checks the machine for the report. Returns `None` if the run has not
+    /// failed.
     pub fn of(run: &LevelRun, kernel: &mut KernelLog) -> Option<Self> {
         let Outcome::Failed(cause) = &run.outcome else { return None };
         let last_call = cause.call().map(|index| &run.calls[index]);
@@ -131,7 +132,7 @@ impl Failure {
         });
         let interfaces = interfaces.collect();
         let output = call.map_or(run.output.as_str(), |call| run.output_during(call));
-        // The output about a crash or a hang may come outside of the call.
+        // The runtime may print its message about a crash or a hang before or after the call.
         let is_crash = matches!(cause, Cause::Crash(..) | Cause::Hang(..) | Cause::GpuFault(..));
         let output =
             if output.trim().is_empty() && is_crash { run.output.as_str() } else { output };
@@ -381,7 +382,7 @@ impl LevelRun {
         let until = self.calls_until_failure();
         let failed_thread = self.failed_call().map_or(0, |index| self.calls[index].begin.thread);
         let is_listed = |call: &&Call| call.begin.thread == 0 || call.begin.thread == failed_thread;
-        // Other steps without a statement in C, such as `mmap`, are no queries.
+        // Steps that are not HSA calls, such as `mmap`, have no statement in C either, but they are no queries.
         let is_query = |call: &Call| {
             call.begin.c.is_none() && call.end.is_some() && call.begin.call.starts_with("hsa_")
         };

@@ -66,7 +66,7 @@ fn check_pci() -> Finding {
     let mut drivers = Vec::new();
     for entry in fs::read_dir("/sys/bus/pci/devices").into_iter().flatten().flatten() {
         let read = |name: &str| fs::read_to_string(entry.path().join(name)).unwrap_or_default();
-        // Display controllers and processing accelerators.
+        // Class 0x03 contains display controllers, class 0x12 processing accelerators.
         let class = read("class");
         let is_gpu = class.starts_with("0x03") || class.starts_with("0x12");
         if read("vendor").trim() == "0x1002" && is_gpu {

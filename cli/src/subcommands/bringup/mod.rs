@@ -106,7 +106,7 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     let config = args.runtime.config_text();
     let faults = planned_faults::planned(config.as_deref());
     let failure = failed_run.and_then(|run| Failure::of(run, &mut kernel));
-    // Planned faults would be counted and take effect in the probes, too.
+    // With planned faults, do not probe: the faults would also count the probes' calls and take effect in them.
     let is_probed =
         failed_run.is_none() && is_complete && args.until == Level::Killed && faults.is_empty();
     let probes = if is_probed { probes::probe(args) } else { None };
@@ -173,7 +173,7 @@ fn failure_text(run: &LevelRun, failure: Option<&Failure>) -> std::io::Result<St
     Ok(String::from_utf8_lossy(&text).trim().to_owned())
 }
 
-/// Marks the effects of faults as unknown, because no call was made yet.
+/// Marks as unknown whether the faults happen, because most levels have not run yet.
 fn without_effects(mut faults: Vec<PlannedFault>) -> Vec<PlannedFault> {
     faults.iter_mut().for_each(|fault| fault.happened = None);
     faults

@@ -65,7 +65,7 @@ pub fn export(
     match end {
         End::Exited(0) => {
             host.read_by(gpu, va, REPLY, &format!("{} of process 2", gpu.c))?;
-            hsa.recorder.fact("written by this process, read and answered by another");
+            hsa.recorder.record_fact("written by this process, read and answered by another");
             Ok(())
         }
         // The other process has recorded the reason.
@@ -157,7 +157,7 @@ fn blame_export_or_import(
     gpu: &Agent,
     difference: &Difference,
 ) -> Result<Stopped> {
-    // A CPU that cannot access the whole memory may be killed when it reads a mapping.
+    // If the CPU cannot access the whole memory, a read through a mapping may kill this process.
     let in_dmabuf = match hsa.can_access(&resources.cpu, &resources.pool)? {
         true => hsa.difference_in_dmabuf(dmabuf, resources.size, EXPORTED),
         false => Err(io::Error::other("no large BAR")),

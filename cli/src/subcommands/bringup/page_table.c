@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 
-/* Functions of the libdrm that the runtime has loaded, with constants of its headers. */
+/* Constants of libdrm's headers, and functions of the copy of libdrm that the runtime has loaded. */
 enum { DMA_BUF = 2, REPLACE = 4, AMDGPU_VM_PAGE_READABLE = 2, ALL_PERMISSIONS = 14 };
 struct import {
   void *buffer;

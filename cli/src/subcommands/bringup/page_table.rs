@@ -1,7 +1,7 @@
-//! Page-table entries that the driver writes as requested: the levels "offset" and "permission".
+//! Checks that the driver writes page-table entries as requested: the levels "offset" and "permission".
 //!
-//! AMD's runtime requests entries with full access, from the start of the memory. These levels replace those entries,
-//! through the copy of libdrm that the runtime has loaded.
+//! AMD's runtime requests entries with full access that refer to the start of the memory. These levels replace those
+//! entries through the copy of libdrm that the runtime has loaded.
 
 use super::data::with_host;
 use super::hsa::{AddressSpace, Hsa, Named, REPLACE, wrong_data};
@@ -45,7 +45,7 @@ pub fn offset(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             hsa.close(dmabuf)
         })
     })?;
-    hsa.recorder.fact("the second half, through a replaced entry");
+    hsa.recorder.record_fact("the second half, through a replaced entry");
     Ok(())
 }
 
@@ -69,7 +69,7 @@ pub fn permission(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             let message = format!("{} writes memory without permission", gpu.c);
             return Err(hsa.recorder.blame(REPLACE, message));
         }
-        hsa.recorder.fact("reads, and faults when it writes");
+        hsa.recorder.record_fact("reads, and faults when it writes");
         // End the process, because the GPU's queue does not work after a fault.
         hsa.recorder.send(&super::record::Record::Reached);
         std::process::exit(0)

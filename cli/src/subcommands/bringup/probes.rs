@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often the end of the process is checked.
+/// The interval at which [`probe`] checks whether the process has ended.
 const INTERVAL: Duration = Duration::from_millis(10);
 
 /// Runs `hsa-vmm info`, which looks for quirks, on the same runtime in a process of its own. Returns `None` if the

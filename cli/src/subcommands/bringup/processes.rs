@@ -44,7 +44,7 @@ pub fn pressure(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             None => {}
         }
     }
-    hsa.recorder.fact(format!("{PROCESSES} processes, {ROUNDS} rounds each"));
+    hsa.recorder.record_fact(format!("{PROCESSES} processes, {ROUNDS} rounds each"));
     result
 }
 
@@ -156,7 +156,7 @@ pub fn killed(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    hsa.recorder.fact(format!("{} returned", describe::size(size as usize)));
+    hsa.recorder.record_fact(format!("{} returned", describe::size(size as usize)));
     Ok(())
 }
 
@@ -168,7 +168,7 @@ pub fn hold_memory(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let memory = hsa.create(&resources.pool, size, "memory")?;
     hsa.map(&va, size, &memory)?;
     hsa.grant(&va, size, &[gpu])?;
-    hsa.recorder.fact(HOLDS);
+    hsa.recorder.record_fact(HOLDS);
     loop {
         std::thread::park();
     }

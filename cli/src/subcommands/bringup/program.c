@@ -78,7 +78,7 @@ static UNUSED void fill(void *at, size_t bytes, uint32_t first) {
   for (size_t i = 0; i < bytes / 4; i++) ((volatile uint32_t *)at)[i] = first + (uint32_t)i;
 }
 
-/* Exits if memory differs from consecutive numbers, or from the same number with a `step` of 0. */
+/* Exits unless the memory contains `first`, `first + step`, `first + 2 * step` and so on. */
 static UNUSED void compare(void *at, size_t bytes, uint32_t first, uint32_t step) {
   for (size_t i = 0; i < bytes / 4; i++) {
     uint32_t found = ((volatile uint32_t *)at)[i];
@@ -89,7 +89,7 @@ static UNUSED void compare(void *at, size_t bytes, uint32_t first, uint32_t step
   }
 }
 
-/* Starts a second process, which has not started a runtime. Returns a socket to that process. */
+/* Forks a second process. Must be called before the runtime starts. Returns a socket to that process. */
 static UNUSED int start(void (*other)(int)) {
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) exit(1);

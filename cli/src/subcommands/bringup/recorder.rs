@@ -110,7 +110,7 @@ impl Recorder {
     }
 
     /// Records a fact for the report.
-    pub fn fact(&self, message: impl Into<String>) {
+    pub fn record_fact(&self, message: impl Into<String>) {
         self.send(&Record::Fact(message.into()));
     }
 
@@ -144,7 +144,7 @@ fn copy_engine(log: &str, process: u32) -> Option<&'static str> {
     let prefix = format!("{process}:");
     let queues =
         log.lines().filter(|line| line.starts_with(&prefix) && line.contains(" kfd CREATE_QUEUE "));
-    // A process that copies by SDMA may have queues of kernels, too.
+    // A process that copies by SDMA may also have queues for kernels.
     let of_queue = |line: &str| if line.contains(" kind=SDMA") { SDMA } else { SHADER };
     queues.map(of_queue).max_by_key(|engine| *engine == SDMA)
 }

@@ -59,7 +59,7 @@ pub fn unmapped(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         }
         Ok(())
     })?;
-    hsa.recorder.fact("other memory at the same address");
+    hsa.recorder.record_fact("other memory at the same address");
     Ok(())
 }
 
@@ -94,6 +94,6 @@ pub fn reused(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         }
         vas.iter().try_for_each(|va| hsa.free(va, size))
     })?;
-    hsa.recorder.fact(format!("{ROUNDS} rounds"));
+    hsa.recorder.record_fact(format!("{ROUNDS} rounds"));
     Ok(())
 }

@@ -35,7 +35,7 @@ pub struct Resources {
 
 /// Runs one level and records its result. The process exits afterwards.
 pub fn run_level(args: &Bringup, level: Level, recorder: &Recorder) -> anyhow::Result<()> {
-    let Some(table) = open(args, recorder)? else { return Ok(()) };
+    let Some(table) = load_runtime(args, recorder)? else { return Ok(()) };
     let result = match level {
         Level::Library => check_functions(&table, recorder),
         _ => start_and_run(&Hsa::new(table, recorder), level),
@@ -53,7 +53,7 @@ pub fn run_other_process(
     recorder: &Recorder,
     requests: &Requests,
 ) -> anyhow::Result<Exit> {
-    let Some(table) = open(args, recorder)? else { return Ok(Exit::Failure) };
+    let Some(table) = load_runtime(args, recorder)? else { return Ok(Exit::Failure) };
     match other_process::run(&Hsa::new(table, recorder), level, requests) {
         Ok(()) => Ok(Exit::Success),
         Err(Stopped) => Ok(Exit::Failure),
@@ -62,7 +62,7 @@ pub fn run_other_process(
 
 /// Loads the runtime and returns its functions, which stay valid until the process exits. Returns
 /// `None` after recording that there is no library.
-fn open(args: &Bringup, recorder: &Recorder) -> anyhow::Result<Option<sys::Table>> {
+fn load_runtime(args: &Bringup, recorder: &Recorder) -> anyhow::Result<Option<sys::Table>> {
     if let Some(config) = args.simulation_config()? {
         let simulation = Simulation::start(config)?;
         let table = *simulation.table();
@@ -93,7 +93,7 @@ fn check_functions(table: &sys::Table, recorder: &Recorder) -> Result<()> {
     let optional = table.core.optional().chain(table.vmem.iter().flat_map(sys::Vmem::optional));
     let absent: Vec<_> = optional.filter(|(_, exists)| !exists).map(|(name, _)| name).collect();
     let present = sys::Core::SYMBOLS.len() + sys::Vmem::SYMBOLS.len() - absent.len();
-    recorder.fact(match absent.len() {
+    recorder.record_fact(match absent.len() {
         0 => format!("all {present} functions"),
         _ => format!("{present} functions; without {}", absent.join(", ")),
     });
@@ -114,7 +114,7 @@ fn start_and_run(hsa: &Hsa<'_>, level: Level) -> Result<()> {
                 let message = "the version of the runtime's extension is 0.0";
                 return Err(hsa.recorder.blame("hsa_system_get_info", message));
             }
-            hsa.recorder.fact(format!("extension {major}.{minor}"));
+            hsa.recorder.record_fact(format!("extension {major}.{minor}"));
         }
     } else {
         run_with_agents(hsa, level)?;
@@ -137,7 +137,7 @@ fn run_with_agents(hsa: &Hsa<'_>, level: Level) -> Result<()> {
     }
     let names = gpus.iter().map(|gpu| hsa.agent_name(gpu)).collect::<Result<Vec<_>>>()?;
     let plural = if names.len() == 1 { "" } else { "s" };
-    hsa.recorder.fact(format!("{} GPU{plural}: {}", names.len(), names.join(", ")));
+    hsa.recorder.record_fact(format!("{} GPU{plural}: {}", names.len(), names.join(", ")));
     Ok(())
 }
 
@@ -180,7 +180,7 @@ pub fn find_resources(
     if level == Level::Pools {
         accounting::check_available(hsa, &gpus[0], info.size as u64)?;
         let (size, granule) = (describe::size(info.size), describe::size(info.granule));
-        hsa.recorder.fact(format!("{size}, granule {granule}"));
+        hsa.recorder.record_fact(format!("{size}, granule {granule}"));
     }
     let host_pool = match level > Level::Cpu {
         true => Some(find_pool(hsa, &cpu, "host_pool")?.0),
@@ -213,7 +213,7 @@ fn run_with_resources(hsa: &Hsa<'_>, level: Level, resources: &Resources) -> Res
         Level::Library | Level::Runtime | Level::Agents | Level::Pools => Ok(()),
         Level::Reserved => {
             let va = hsa.reserve(size, "va")?;
-            hsa.recorder.fact(format!("{} at {:#x}", describe::size(size), va.value));
+            hsa.recorder.record_fact(format!("{} at {:#x}", describe::size(size), va.value));
             hsa.free(&va, size)
         }
         Level::Handle => {
@@ -292,7 +292,7 @@ fn peer(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     if peers.is_empty() {
         return Err(hsa.recorder.skip("no other GPU can access the first one's memory"));
     }
-    hsa.recorder.fact(format!(
+    hsa.recorder.record_fact(format!(
         "{} of {} can access the first one's memory",
         peers.len(),
         others.len()
@@ -373,6 +373,6 @@ fn load(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     if !succeeded {
         return Err(Stopped);
     }
-    hsa.recorder.fact(format!("{THREADS} threads, {ROUNDS} rounds each"));
+    hsa.recorder.record_fact(format!("{THREADS} threads, {ROUNDS} rounds each"));
     Ok(())
 }

@@ -73,7 +73,7 @@ pub struct LevelRun {
 /// `HSA_ENABLE_DEBUG` does not make the runtime itself log more.
 pub const RUNTIME_LOG: (&str, &str) = ("HSAKMT_DEBUG_LEVEL", "7");
 
-/// How often [`supervise`] checks whether it is interrupted.
+/// The interval at which [`supervise`] checks whether a signal has arrived.
 const POLL: Duration = Duration::from_millis(100);
 
 /// Runs one level in a worker process. Returns `None` if a signal arrives before the level has ended.
@@ -279,8 +279,8 @@ impl Cause {
 }
 
 impl LevelRun {
-    /// Returns the number of calls up to the call that shows the failure. A wrong result or a GPU fault shows only in a
-    /// later call than its cause: in the last call, because the level then stops.
+    /// Returns the number of calls up to the call that shows the failure. A wrong result or a GPU fault stops the level,
+    /// so the last call shows the failure. Its cause is an earlier call.
     pub fn calls_until_failure(&self) -> usize {
         let all = self.calls.len();
         match &self.outcome {
@@ -312,8 +312,8 @@ impl LevelRun {
         self.outcome = Outcome::Failed(cause);
     }
 
-    /// Makes a level fail if the runtime ignored an error of the driver. Ignores errors during `pressure`, which
-    /// provokes them, and EINTR and EAGAIN, after which the runtime repeats the call.
+    /// Makes a level fail if the runtime ignored an error of the driver. Accepts errors during `pressure`, which provokes
+    /// errors. Also accepts EINTR and EAGAIN, after which the runtime repeats the call.
     fn fail_on_ignored_errors(&mut self) {
         if self.outcome != Outcome::Reached || self.level == Level::Pressure {
             return;

@@ -51,7 +51,7 @@ pub struct Conform {
     #[arg(long, value_name = "PROFILE", env = "HSA_VMM_PROFILE",
           default_value_t = HipProfile::default(), help_heading = "Runtime")]
     pub profile: HipProfile,
-    /// Control GPUs' page tables, so that their access is enforced and memory can be mapped from an offset
+    /// Control the GPUs' page tables, which enforces permissions and allows mapping memory from an offset
     #[arg(long, help_heading = "Runtime")]
     pub page_tables: bool,
     /// Run as the worker process; used by `conform` itself
@@ -97,7 +97,7 @@ impl Conform {
         if self.page_tables {
             arguments.push("--page-tables".into());
         }
-        // The time limit of the peers that the worker starts.
+        // The worker derives the time limit of the peers from this limit.
         let time_limit = humantime::format_duration(self.time_limit).to_string();
         arguments.push(option_with_value("--time-limit", time_limit));
         arguments

@@ -25,8 +25,8 @@ impl Usual {
         }
     }
 
-    /// Removes what was logged in at least as many cases that failed as cases that passed: after a fault, a case can
-    /// pass although a request fails.
+    /// Removes requests and lines that were logged in at least as many failed cases as passed cases. They are not usual:
+    /// after a fault, a case can pass although a request fails.
     pub fn remove_frequent_in_failures(&mut self, report: &Report) {
         let is_failure = |status| status == Status::Fail;
         let failed = report.cases.iter().filter(|case| is_failure(case.status));

@@ -60,7 +60,7 @@ pub fn run(args: &Replay) -> anyhow::Result<Exit> {
             Outcome::NotMade(reason) => *counts.not_repeated.entry(reason).or_default() += 1,
         }
     }
-    replay.end();
+    replay.unmap_remaining();
     // Calls that diverged may have left mappings, with which AMD's runtime crashes when it stops.
     std::mem::forget(runtime);
     let mut out = args.output.stream()?;
@@ -98,7 +98,7 @@ struct Calls {
     blocks: Vec<Option<u64>>,
     memories: Vec<Option<u64>>,
     descriptors: Vec<Option<OwnedFd>>,
-    /// The mappings that [`Calls::end`] unmaps: address and size.
+    /// The address and the size of each mapping that still exists.
     mapped: Vec<(u64, u64)>,
 }
 
@@ -255,8 +255,8 @@ impl Calls {
         text.split(':').next().unwrap_or_default().to_owned()
     }
 
-    /// Makes a call. Returns its status, and how another result differs from the recorded result; `None` if the runtime
-    /// does not have the function.
+    /// Makes a call. Returns its status and, if the call returned other permissions than recorded, a description of the
+    /// difference. Returns `None` if the runtime does not have the function.
     fn call(&mut self, action: &Action) -> Result<Option<(u32, Option<String>)>, Missing> {
         let vmem = self.vmem;
         let core = self.core;
@@ -267,7 +267,7 @@ impl Calls {
                 let mut address = ptr::null_mut();
                 let result = &raw mut address;
                 let size = size as usize;
-                // Releases before 6.2 cannot align a reservation; the status is compared all the same.
+                // Releases before 6.2 cannot align a reservation; the status is compared nevertheless.
                 let status = match (alignment, vmem.hsa_amd_vmem_address_reserve_align) {
                     // SAFETY: see above.
                     (Some(alignment), Some(reserve)) => unsafe {
@@ -348,7 +348,9 @@ impl Calls {
                 if status == sys::HSA_STATUS_SUCCESS {
                     // SAFETY: the caller of the function owns the descriptor.
                     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-                    if let Some(slot) = descriptor.and_then(|at| self.descriptors.get_mut(at)) {
+                    if let Some(slot) =
+                        descriptor.and_then(|number| self.descriptors.get_mut(number))
+                    {
                         *slot = Some(fd);
                     }
                 }
@@ -416,8 +418,8 @@ impl Calls {
         Ok(Some((status, None)))
     }
 
-    /// Unmaps what is still mapped: the driver complains about a process that ends with mappings.
-    fn end(&mut self) {
+    /// Unmaps the remaining mappings: the driver logs a warning about a process that ends with mappings.
+    fn unmap_remaining(&mut self) {
         for (address, size) in self.mapped.drain(..) {
             // SAFETY: the runtime has mapped the range, and nothing uses it any more.
             unsafe { (self.vmem.hsa_amd_vmem_unmap)(pointer(address), size as usize) };

@@ -18,7 +18,7 @@ use std::process::{Command, ExitStatus};
 pub const ABOUT: &str = "\
 Example:
   hsa-vmm rocr fetch 7.14.0 --from /opt/rocm    store a release that you have
-  hsa-vmm rocr check 7.14.0 -o check            run everything with it
+  hsa-vmm rocr check 7.14.0 -o check            test the release
 
 docs/faq.md says how to send the results.
 Exit status: 0 nothing failed, 1 a case fails only with this release or a level

@@ -112,13 +112,13 @@ pub fn mappings(setup: &Setup<'_>, mut rng: Rng) {
         }
         let mappings = count_mappings();
         setup.held.store(mappings, Ordering::Relaxed);
-        setup.update_most(mappings);
+        setup.update_max_held(mappings);
         if mappings * 100 >= target * 97 {
             release_some(setup, &mut rng, &mut held, |_| 1);
         }
     }
     // Record the count even if the time was too short to reach the limit.
-    setup.update_most(count_mappings());
+    setup.update_max_held(count_mappings());
 }
 
 /// Counts the mappings of this process in `/proc/self/maps`.

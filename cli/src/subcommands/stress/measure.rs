@@ -1,4 +1,4 @@
-//! The numbers of a process's resources, from the kernel, the GPUs' driver, the runtime and the library.
+//! Counts a process's resources, as the kernel, the GPUs' driver, the runtime and the library report them.
 
 use hsa_vmm::{Runtime, Vmm};
 use serde::{Deserialize, Serialize};

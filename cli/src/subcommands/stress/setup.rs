@@ -24,7 +24,7 @@ pub struct Setup<'a> {
     /// The amount of the scenario's resource that the process holds.
     pub held: AtomicU64,
     /// The maximum of `held`.
-    pub most: AtomicU64,
+    pub max_held: AtomicU64,
     /// The limit of the resource; 0 if it is unknown.
     pub limit: AtomicU64,
     /// Locked by the thread that recounts `held`.
@@ -49,7 +49,7 @@ impl<'a> Setup<'a> {
             until: Instant::now() + time,
             operations: AtomicU64::new(0),
             held: AtomicU64::new(0),
-            most: AtomicU64::new(0),
+            max_held: AtomicU64::new(0),
             limit: AtomicU64::new(0),
             counting: Mutex::default(),
             expected: Mutex::default(),
@@ -86,12 +86,12 @@ impl<'a> Setup<'a> {
     /// Adds to `held`.
     pub fn add_held(&self, amount: u64) {
         let held = self.held.fetch_add(amount, Ordering::Relaxed) + amount;
-        self.most.fetch_max(held, Ordering::Relaxed);
+        self.max_held.fetch_max(held, Ordering::Relaxed);
     }
 
-    /// Raises `most` to a count of the resource if the count is higher.
-    pub fn update_most(&self, held: u64) {
-        self.most.fetch_max(held, Ordering::Relaxed);
+    /// Sets `max_held` to a count of the resource if the count is higher.
+    pub fn update_max_held(&self, count: u64) {
+        self.max_held.fetch_max(count, Ordering::Relaxed);
     }
 
     /// Subtracts from `held`.

@@ -88,7 +88,7 @@ fn run_and_measure(
     let mut result = ProcessResult {
         operations: setup.operations.load(Ordering::Relaxed),
         microseconds: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
-        most: setup.most.load(Ordering::Relaxed),
+        most: setup.max_held.load(Ordering::Relaxed),
         limit: setup.limit.load(Ordering::Relaxed),
         unexpected,
         ..ProcessResult::default()

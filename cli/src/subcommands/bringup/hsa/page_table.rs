@@ -79,7 +79,7 @@ impl<'a> AddressSpace<'a> {
                 initialize.map(|it| it(file.as_raw_fd(), &mut major, &mut minor, &mut space.device))
             }
         })?;
-        // libdrm uses its existing device, or this file.
+        // Keep the file open, because libdrm may use it.
         std::mem::forget(file);
         Ok(space)
     }
@@ -89,7 +89,8 @@ impl<'a> AddressSpace<'a> {
         &self.all_permissions
     }
 
-    /// Replaces the page-table entries of a range. The new entries refer to the memory from an offset on.
+    /// Replaces the page-table entries of a range. The new entries refer to the memory of `dmabuf` that begins at
+    /// `offset`.
     pub fn replace(
         &self,
         dmabuf: &OwnedFd,
@@ -218,7 +219,7 @@ impl Hsa<'_> {
         })
     }
 
-    /// Returns whether a copy that was begun faults. Fails if it neither ends nor faults in time.
+    /// Waits until a copy ends or a GPU faults. Returns whether a GPU has faulted. Fails after [`TIME_LIMIT`].
     pub(super) fn wait_for_fault(&self, signal: &Named<sys::hsa_signal_t>) -> Result<bool> {
         let arguments = [(signal.c.as_str(), hex(signal.value.handle))];
         let load = self.table.core.hsa_signal_load_scacquire;

@@ -6,8 +6,8 @@ use std::fmt;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::null_mut;
 
-/// The difference between the numbers in memory and the expected numbers. It counts whole numbers: different numbers
-/// often have equal bytes, so a count of bytes would be too small.
+/// The difference between the numbers in memory and the expected numbers. Counts 32-bit words instead of bytes, because
+/// different words often have some equal bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Difference {
     /// The number of 32-bit words in the compared memory.
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn difference_counts_words_and_names_their_range() {
         assert!(Difference::of([7, 8, 9].into_iter(), 7, 1).is_none());
-        // The second byte of the second word and the last two bytes of the third.
+        // Change the second byte of the second word, and the last two bytes of the third word.
         let found = [7, 8 ^ 0x0100, 9 ^ 0xff01_0000, 10];
         let difference = Difference::of(found.into_iter(), 7, 1).unwrap();
         let text = "2 of 4 32-bit words differ, from offset 0x4 to 0xb; at 0x4: expected 0x8, found 0x108 (XOR 0x100)";
