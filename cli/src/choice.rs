@@ -206,7 +206,7 @@ impl RuntimeOptions {
 
     /// Returns the arguments that choose the same runtime in a new shell, as a user would type them.
     pub fn typed_arguments(&self) -> Vec<String> {
-        // `emulate`, `vm` and `rocr run` set this variable to choose the library.
+        // `emulate`, `vm` and `rocr run` set `HSA_VMM_RUNTIME` to choose the library.
         let is_in_variable = |path: &PathBuf| {
             std::env::var_os("HSA_VMM_RUNTIME").is_some_and(|value| value == *path)
         };

@@ -1,4 +1,4 @@
-//! Signals that end a run early, after which the command still prints what it has found.
+//! Signals that end a run early. The command then prints the results so far.
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::ffi::c_int;

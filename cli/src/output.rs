@@ -134,8 +134,8 @@ fn without_path(error: io::Error) -> io::Error {
 ///
 /// Follows a symbolic link, so that the link stays and its target is replaced.
 ///
-/// If the caller owns the old file, the new one gets its permissions, without set-user-id and set-group-id.
-/// The permissions of another user's file are ignored.
+/// If this process's user owns the old file, the new file gets the permissions of the old file, without set-user-id and
+/// set-group-id. The permissions of another user's file are ignored.
 fn create_temporary(path: &Path) -> io::Result<(NamedTempFile, PathBuf)> {
     let (path, old) = match fs::metadata(path) {
         Ok(old) => (fs::canonicalize(path)?, Some(old)),

@@ -18,7 +18,8 @@ use std::sync::OnceLock;
 const RECORD_VARIABLE: &str = "HSA_FAULTS_RECORD";
 /// The environment variable with the fault plan of the emulated driver.
 pub const DRIVER_PLAN: &str = "HSA_KFD_FAULTS";
-/// In the virtual machine: the plan of the software GPUs. Each line is a rule and how often it was applied.
+/// The fault plan of the software GPUs, in the virtual machine. Each line contains a rule, and the number of times that
+/// the rule was applied.
 const GPU_PLAN: &str = "/sys/kernel/debug/hsa_vmm/faults";
 /// The maximum number of bytes read from a record, which has a line for each rule and process.
 const MAX_RECORD_SIZE: usize = 1 << 20;
@@ -44,8 +45,7 @@ pub fn enable_recording(command: &mut Command) {
     }
 }
 
-/// Returns the planned faults, each with whether it has happened in this process's workers so far.
-/// `simulation` is the configuration of the simulation.
+/// Returns the planned faults, and for each of them whether it has happened in this process's workers. `simulation` is the configuration of the simulation.
 pub fn planned(simulation: Option<&str>) -> Vec<PlannedFault> {
     let driver = env::var(DRIVER_PLAN).ok().filter(|_| is_driver_emulated());
     let runtime = simulation.and_then(|text| text.parse::<Config>().ok());

@@ -17,7 +17,7 @@ use std::path::Path;
 /// The text that replaces a removed value.
 const REDACTED: &str = "(redacted)";
 
-/// The environment variables that are part of a report, besides the runtime's.
+/// The environment variables that a report contains, in addition to [`RUNTIME_VARIABLES`].
 const OTHER_VARIABLES: &[&str] = &[
     "HSA_KFD",
     "HSA_KFD_FAULTS",

@@ -89,7 +89,7 @@ fn wait(mut child: Child) -> io::Result<ExitStatus> {
         }
     }
     for signal in [SIGINT, SIGQUIT] {
-        // The terminal sends these signals to the program, too, which decides whether to exit.
+        // The terminal also sends these signals to the program. The program decides whether to exit.
         // SAFETY: the function does nothing.
         unsafe { signal_hook::low_level::register(signal, || ()) }?;
     }

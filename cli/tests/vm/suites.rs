@@ -8,10 +8,11 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 
-/// The tests of the binary `amd` that run in the virtual machine.
-const AMD: [&str; 5] = ["permissions::", "offsets::", "ranges::", "host_memory::", "page_table::"];
+/// The tests of the test program `amd` that run in the virtual machine.
+const AMD_TESTS: [&str; 5] =
+    ["permissions::", "offsets::", "ranges::", "host_memory::", "page_table::"];
 
-/// The tests in [`AMD`] that plan faults of the emulated driver, which the virtual machine does not have.
+/// The tests in [`AMD_TESTS`] that plan faults of the emulated driver, which the virtual machine does not have.
 const PLANS_DRIVER_FAULTS: [&str; 7] = [
     "permissions::refused_control_is_reported",
     "permissions::refused_first_grant_leaves_no_access",
@@ -22,7 +23,7 @@ const PLANS_DRIVER_FAULTS: [&str; 7] = [
     "host_memory::failing_driver_calls_leave_nothing",
 ];
 
-/// The parameters with which the SDMA engine writes page tables, late. By default the CPU writes them.
+/// The parameters that make the SDMA engine write page tables, with a delay. By default, the CPU writes them.
 const BY_SDMA: [&str; 4] =
     ["--parameter", "amdgpu.vm_update_mode=0", "--parameter", "hsa_vmm.pte_delay=50"];
 
@@ -64,7 +65,8 @@ fn run_tests(options: &[&str], environment: &[&str], program: &str, arguments: &
     passed
 }
 
-/// Each test runs on one release; with `HSA_VMM_VM_TESTS=all`, on all, and in both modes.
+/// Runs each test on one release, with page tables written by the CPU. With `HSA_VMM_VM_TESTS=all`, runs it on all
+/// releases, also with page tables written by the SDMA engine.
 #[test]
 fn tests_of_the_library_pass() {
     let name = "tests_of_the_library_pass";
@@ -72,7 +74,7 @@ fn tests_of_the_library_pass() {
     let runs_all = runs_long_tests(&format!("{name}, other releases and page tables by SDMA"));
     let program = build("", "amd");
     let skipped = PLANS_DRIVER_FAULTS.map(|test| ["--skip", test]).concat();
-    let arguments = [&AMD[..], &skipped].concat();
+    let arguments = [&AMD_TESTS[..], &skipped].concat();
     let long: &[&str] = if runs_all { &["HSA_VMM_LONG=1"] } else { &[] };
     run_tests(&[], long, &program, &arguments);
     if runs_all {
@@ -80,7 +82,8 @@ fn tests_of_the_library_pass() {
     }
 }
 
-/// With the barrier each call has taken effect when it returns; without it, the same check fails in each mode.
+/// With the barrier, each call takes effect before it returns. Without the barrier, the same check fails, whether the CPU
+/// or the SDMA engine writes page tables.
 #[test]
 fn barrier_is_needed_in_each_mode() {
     let name = "barrier_is_needed_in_each_mode";

@@ -27,7 +27,7 @@ const OPERATIONS: [Operation; 7] = [
     Operation::Free,
 ];
 
-/// The start of the axis of costs, in nanoseconds. Smaller costs are drawn there.
+/// The start of the axis of costs, in nanoseconds. Smaller costs are drawn as this cost.
 const MIN_COST: f64 = 10.0;
 
 /// Draws the time that `Vmm` adds to the raw call. If the raw call was not measured, draws the time of `Vmm`.
@@ -55,7 +55,7 @@ pub fn draw(results: &[Measurement]) -> anyhow::Result<String> {
         area.fill(&WHITE)?;
         let mut chart = ChartBuilder::on(&area)
             .margin(14)
-            // The last label of the axis is centred below the end of the axis.
+            // The last label is centred below the end of the axis, so it needs space on the right.
             .margin_right(44)
             .caption("cost of Vmm over the runtime's own call", ("sans-serif", 16))
             .x_label_area_size(46)
@@ -86,7 +86,7 @@ pub fn draw(results: &[Measurement]) -> anyhow::Result<String> {
             .background_style(WHITE.mix(0.8))
             .border_style(BLACK.mix(0.3))
             .label_font(("sans-serif", 15))
-            // The curves rise to the right.
+            // The curves rise to the right, so the lower right corner is free.
             .position(SeriesLabelPosition::LowerRight)
             .draw()?;
         area.present()?;

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 type Result<T> = std::result::Result<T, Stopped>;
 
-/// The maximum size of a large allocation. It is large, so that changes by other processes are not mistaken for the
-/// allocation.
+/// The maximum size of a large allocation. An allocation must be large, so that a change by another process is not
+/// mistaken for the allocation.
 const MAX_SIZE: u64 = 256 << 20;
 /// The time limit within which a driver must make freed memory available and close its descriptors. The tries of an
 /// allocation share the time. The driver may wait for fences first.
@@ -44,7 +44,7 @@ pub fn check_available(hsa: &Hsa<'_>, gpu: &Agent, pool_size: u64) -> Result<Opt
     Err(hsa.recorder.blame(AGENT_INFO, message))
 }
 
-/// Allocates and frees memory. Checks that the available memory changes by about the size each time.
+/// Allocates and frees memory. Checks that the available memory changes by about the allocated size each time.
 pub fn counted(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let gpu = &resources.gpus[0];
     let pool_size = hsa.pool_info(&resources.pool)?.size as u64;

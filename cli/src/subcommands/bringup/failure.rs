@@ -107,7 +107,7 @@ impl DriverResult {
 pub struct Check {
     #[serde(rename = "well")]
     pub passed: bool,
-    /// Whether the state is known. If not, the check has not passed.
+    /// Whether the state is known. If not, `passed` is `false`.
     pub known: bool,
     /// The state that the check found, or what is not known and why.
     pub what: String,
@@ -177,7 +177,7 @@ fn last_lines(mut lines: Vec<String>, limit: usize) -> Vec<String> {
     lines
 }
 
-/// Returns the call in a line of the driver's log, and its error.
+/// Returns the call and the error in a line of the driver's log.
 pub fn call_and_error(line: &str) -> (String, &str) {
     let words: Vec<_> = line.split(' ').skip(2).take(2).collect();
     let error = line.split(" = ").nth(1).and_then(|rest| rest.split(' ').next());
@@ -370,7 +370,7 @@ impl LevelRun {
         let is_comparison = last.begin.call == "compare";
         let before = |call: &&Call| call.begin.number.call < last.begin.number.call;
         let earlier = self.calls.iter().rev().filter(by_thread).filter(before);
-        // If the CPU filled the memory after the last copy, the comparison is not about a copy.
+        // If the CPU filled the memory after the last copy, the comparison does not check a copy.
         let mut after_fill = earlier.take_while(|call| call.begin.call != "fill");
         after_fill.find(|call| is_comparison && call.begin.call == "hsa_amd_memory_async_copy")
     }

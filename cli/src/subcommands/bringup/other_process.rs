@@ -30,7 +30,7 @@ const IMPORT: &str = "hsa_amd_vmem_import_shareable_handle";
 /// The option that starts this program as another process of a level.
 const OPTION: &str = "--other-process";
 
-/// Exports the memory, and waits until the second process has written a reply to it.
+/// Exports the memory, and waits until the second process has written a reply into the memory.
 pub fn export(
     hsa: &Hsa<'_>,
     resources: &Resources,

@@ -9,8 +9,8 @@ const HEAD: &str = include_str!("program.c");
 /// The C code that only the levels "offset" and "permission" need.
 const PAGE_TABLE: &str = include_str!("page_table.c");
 
-/// Each function that allocates, the function that releases its result, and the arguments of the release; in the
-/// order of the releases.
+/// Functions that allocate a resource, each with the function that releases the resource and the arguments of the
+/// release. The program releases resources in this order.
 const RELEASES: [(&str, &str, &str); 5] = [
     ("hsa_amd_vmem_map", "hsa_amd_vmem_unmap", "va, size"),
     ("hsa_amd_vmem_handle_create", "hsa_amd_vmem_handle_release", "memory"),
@@ -111,7 +111,7 @@ fn first_round<'a>(calls: &[&'a Call], failed: Option<&'a Call>) -> Vec<&'a Call
     }
 }
 
-/// Declares the variables that the calls use. Compilers warn about unused variables.
+/// Declares only the variables that the calls use, because compilers warn about unused variables.
 fn write_variables(text: &mut String, calls: &[&Call]) {
     let all: Vec<_> = calls.iter().filter_map(|call| call.begin.c.as_deref()).collect();
     let used = |word: &str| all.iter().any(|statement| has_word(statement, word));
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn program_releases_after_a_failed_round() {
-        // The first round fails, so that no release was recorded.
+        // The first round fails, so no release was recorded.
         let text = failed_program(calls(&[&ONCE[..], &ROUND[..4]].concat()), 5);
         let releases = [
             "CHECK(hsa_amd_vmem_unmap(va, size));",

@@ -123,7 +123,7 @@ fn start_and_run(hsa: &Hsa<'_>, level: Level) -> Result<()> {
         // Do not call hsa_shut_down: with HSA_ENABLE_SDMA=0, it aborts in one of four runs in ROCm 6.1.2,
         // because it locks a mutex of a destroyed queue.
         Level::Blit => Ok(()),
-        // After a fault, the runtime waits for the GPU's queue forever.
+        // Do not call hsa_shut_down: after a GPU fault, it waits forever for the GPU's queue.
         Level::Permission => Ok(()),
         _ => hsa.shut_down(),
     }

@@ -51,7 +51,7 @@ pub enum Cause {
     Hang(Vec<usize>, Duration),
 }
 
-/// The record of running one level.
+/// The outcome of a level that has run, with its calls and logs.
 #[derive(Debug)]
 pub struct LevelRun {
     pub level: Level,
@@ -165,7 +165,7 @@ struct Records {
     failed: Option<CallId>,
     /// The first wrong result, and the last call before it.
     wrong: Option<(Option<CallId>, String)>,
-    /// The index of the first call that was named as the cause, and the failure.
+    /// The first [`Record::Blame`]: the index of the call that is the cause, and the description of the failure.
     blamed: Option<(Option<usize>, String)>,
     skipped: Option<String>,
     reached: bool,
@@ -227,7 +227,7 @@ impl Records {
         if let Some((number, what)) = &self.wrong {
             let index = number.and_then(|number| self.index(number));
             let is_wait = index.is_some_and(|index| self.calls[index].begin.call == "wait");
-            // If this process was waiting for another process, the other's call is the cause.
+            // If this process was waiting for another process, the call of the other process is the cause.
             let waited_for = self.in_flight().first().copied().filter(|_| is_wait);
             return Outcome::Failed(Cause::Wrong(waited_for.or(index), what.clone()));
         }
@@ -299,7 +299,7 @@ impl LevelRun {
         }
     }
 
-    /// Moves the calls in flight that received an error from the driver to the front.
+    /// Sorts the calls in flight: first those to which the driver returned an error.
     fn order_by_driver_errors(&mut self) {
         let Outcome::Failed(mut cause) = self.outcome.clone() else { return };
         if let Cause::Crash(calls, _) | Cause::Hang(calls, _) = &mut cause {

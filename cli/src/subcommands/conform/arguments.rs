@@ -119,8 +119,10 @@ fn check_build_id(text: &str) -> Result<String, String> {
         {
             Ok(text.to_owned())
         }
-        _ => Err("not an origin (lower-case letters, digits and _), a colon and an identifier"
-            .to_owned()),
+        _ => {
+            Err("expected an origin (lower-case letters, digits and _), a colon and an identifier"
+                .to_owned())
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use hsa_vmm_conformance::{Case, CaseReport, Ktap, KtapTest, Report, Status};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-/// The name of the last result: whether the runtime started again after crashes, and stopped at the end.
+/// The name of the last result, which says whether the runtime started again after crashes and stopped at the end.
 const PROCESS: &str = "process";
 
 /// Writes results in the order of the cases.

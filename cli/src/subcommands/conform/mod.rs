@@ -197,7 +197,7 @@ fn random_seed() -> u64 {
     RandomState::new().hash_one(()) % 1_000_000
 }
 
-/// Runs the cases in this process or in a worker. Adds what was logged during cases that passed to `usual`.
+/// Runs the cases in this process or in a worker. Adds to `usual` what was logged during cases that passed.
 fn run_all(
     args: &Conform,
     options: &Options,
@@ -257,7 +257,7 @@ fn run_all(
             bar.suspend(|| print_output(text));
         }
         Event::Output { .. } => {}
-        // If many cases hang, the report comes late. Print each cause at its first case.
+        // Print each cause at its first case: if many cases hang, the report is written much later.
         Event::Lost { case, lost } if printed.insert(lost.to_string()) => {
             bar.suspend(|| print_info(&format!("{case}: {lost}")));
         }
@@ -272,7 +272,7 @@ fn run_all(
     });
     bar.finish_and_clear();
     if report.is_err() {
-        // The driver's errors explain best why the runtime did not start.
+        // The driver's errors usually explain why the runtime did not start.
         let lines = log.borrow_mut().new_lines();
         let failures = driver_failures(lines.iter().map(String::as_str));
         failures.iter().for_each(|line| print_info(line));

@@ -13,7 +13,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// A case during which the run ended this many times counts as failed.
+/// If the run has ended this number of times during the same case, the case counts as failed.
 const ATTEMPTS: usize = 2;
 
 /// A line of the file.
@@ -74,7 +74,7 @@ impl Partial {
         self.append(&Line::Ended(Box::new(case.clone())))
     }
 
-    /// Removes the file after the results were written.
+    /// Removes the file. Call this after the complete results are written.
     pub fn remove(self) {
         // Ignore errors: the next run replaces the file.
         let _ = std::fs::remove_file(self.path);

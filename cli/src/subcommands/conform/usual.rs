@@ -1,5 +1,4 @@
-//! Requests that fail and lines that the runtime prints even during cases that pass. They are seldom the cause of a
-//! failure.
+//! Failed requests and lines of output that also occur during cases that pass. They are seldom the cause of a failure.
 
 use crate::driver_log::{driver_line_failed, failed_request};
 use hsa_vmm_conformance::{Report, Status};
@@ -13,7 +12,7 @@ const IN_EVERY_RUN: [&str; 2] = ["kfd GET_DMABUF_INFO EINVAL", "Signals leaked."
 /// What was logged during cases that passed.
 #[derive(Debug, Default)]
 pub struct Usual {
-    /// Each failed request, or line without numbers, and the number of cases that passed with it.
+    /// For each failed request, or line without numbers, the number of passed cases in which it was logged.
     passed: BTreeMap<String, usize>,
 }
 
@@ -40,8 +39,8 @@ impl Usual {
         self.passed.retain(|_, count| *count > 0);
     }
 
-    /// Returns the short form of a line if cases that passed had a similar one: `kfd GET_DMABUF_INFO EINVAL`, or the
-    /// line itself.
+    /// Returns the short form of a line, such as `kfd GET_DMABUF_INFO EINVAL`, if a similar line was logged during a case
+    /// that passed.
     pub fn short(&self, line: &str) -> Option<String> {
         let is_usual = key(line).is_some_and(|key| self.passed.contains_key(&key));
         is_usual.then(|| short_form(line))

@@ -46,7 +46,7 @@ const SHRINK_TIME_LIMIT: Duration = Duration::from_secs(2);
 /// The maximum number of times that sequences are repeated on a loaded library after shrinking. The failure may depend
 /// on addresses, which differ from process to process.
 const TRIES: u32 = 5;
-/// The maximum number of files with one name.
+/// The maximum number of names that are tried for a new file.
 const MAX_FILES: u32 = 1000;
 
 impl Finding {
@@ -235,7 +235,7 @@ fn shrink_all(
     }
     Ok(match found {
         Some(found) => (found, sequences, repetitions),
-        // Return the sequences before shrinking, which did fail.
+        // The shrunk sequences did not fail again. Return the original sequences, which did.
         None => (original.1, original.0, Repetitions { failures: 1, tries: 1 }),
     })
 }

@@ -51,8 +51,8 @@ impl Progress {
         self.begun.elapsed() >= self.time
     }
 
-    /// Updates the bar, which counts sequences with `counts_sequences`, and milliseconds without. Without a terminal,
-    /// prints a line if the last line is older than [`LINE_INTERVAL`].
+    /// Updates the bar. The bar counts sequences if `counts_sequences` is set, and milliseconds otherwise. Without a
+    /// terminal, prints a line if the last line is older than [`LINE_INTERVAL`].
     pub fn show(&mut self, counts_sequences: bool) {
         if self.bar.is_hidden() {
             if self.last_line.elapsed() >= LINE_INTERVAL {

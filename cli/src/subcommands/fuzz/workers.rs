@@ -37,7 +37,7 @@ pub enum Outcome {
     Found(u64, Found),
 }
 
-/// How long to wait for messages before checking the time and for hung workers.
+/// The interval at which [`Workers::watch`] checks the time and looks for hung workers.
 const POLL: Duration = Duration::from_millis(100);
 
 impl<'a> Workers<'a> {

@@ -61,7 +61,7 @@ pub fn run(args: &Replay) -> anyhow::Result<Exit> {
         }
     }
     replay.unmap_remaining();
-    // Calls that diverged may have left mappings, with which AMD's runtime crashes when it stops.
+    // Do not stop AMD's runtime: a call that diverged may have left a mapping, and the runtime would crash.
     std::mem::forget(runtime);
     let mut out = args.output.stream()?;
     match args.format {
@@ -102,7 +102,8 @@ struct Calls {
     mapped: Vec<(u64, u64)>,
 }
 
-/// The error for a call that needs the result of an earlier call, which succeeded in the recording but not here.
+/// The error for a call that needs the result of an earlier call. The earlier call succeeded in the recording, but not
+/// here.
 struct Missing;
 
 impl From<Missing> for Outcome {
@@ -276,7 +277,7 @@ impl Calls {
                     // SAFETY: see above.
                     _ => unsafe { (vmem.hsa_amd_vmem_address_reserve)(result, size, hint, flags) },
                 };
-                keep(&mut self.blocks, block, status, address as u64);
+                store_result(&mut self.blocks, block, status, address as u64);
                 status
             }
             Action::Free { at, size } => {
@@ -291,7 +292,7 @@ impl Calls {
                 let status = unsafe {
                     (vmem.hsa_amd_vmem_handle_create)(pool, size as usize, kind, flags, result)
                 };
-                keep(&mut self.memories, memory, status, handle.handle);
+                store_result(&mut self.memories, memory, status, handle.handle);
                 status
             }
             Action::Release { memory } => {
@@ -364,7 +365,7 @@ impl Calls {
                 let status = unsafe {
                     (vmem.hsa_amd_vmem_import_shareable_handle)(fd.as_raw_fd(), &raw mut handle)
                 };
-                keep(&mut self.memories, memory, status, handle.handle);
+                store_result(&mut self.memories, memory, status, handle.handle);
                 status
             }
             Action::Retain { memory, at } => {
@@ -373,7 +374,7 @@ impl Calls {
                 // SAFETY: see above.
                 let status =
                     unsafe { (vmem.hsa_amd_vmem_retain_alloc_handle)(&raw mut handle, at) };
-                keep(&mut self.memories, memory, status, handle.handle);
+                store_result(&mut self.memories, memory, status, handle.handle);
                 status
             }
             Action::Properties { memory } => {
@@ -388,7 +389,7 @@ impl Calls {
                 let (pool, mut address) = (self.pool(pool)?, ptr::null_mut());
                 // SAFETY: see above.
                 let status = unsafe { allocate(pool, size as usize, flags, &raw mut address) };
-                keep(&mut self.blocks, block, status, address as u64);
+                store_result(&mut self.blocks, block, status, address as u64);
                 status
             }
             Action::FreeMemory { at } => {
@@ -428,7 +429,7 @@ impl Calls {
 }
 
 /// Stores a result at its number if the call succeeded. Calls that failed when they were recorded have no number.
-fn keep(list: &mut [Option<u64>], number: Option<usize>, status: u32, value: u64) {
+fn store_result(list: &mut [Option<u64>], number: Option<usize>, status: u32, value: u64) {
     if status == sys::HSA_STATUS_SUCCESS
         && let Some(slot) = number.and_then(|number| list.get_mut(number))
     {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const SETTLE_LIMIT: Duration = Duration::from_secs(3);
 /// The number of mappings that a runtime and a C library may keep for heaps and thread stacks. These mappings
 /// are not leaks.
-const OWN_MAPPINGS: i64 = 64;
+const MAX_KEPT_MAPPINGS: i64 = 64;
 
 /// Resource counts by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -61,7 +61,7 @@ impl ResourceCounts {
         let is_device = |line: &&str| {
             ["/dev/dri/", "/dev/kfd", "dmabuf", "/memfd:"].iter().any(|word| line.contains(word))
         };
-        self.add("mappings (/proc/self/maps)", maps.lines().count() as i64, OWN_MAPPINGS);
+        self.add("mappings (/proc/self/maps)", maps.lines().count() as i64, MAX_KEPT_MAPPINGS);
         let devices = maps.lines().filter(is_device).count();
         self.add("mappings of devices (/proc/self/maps)", devices as i64, 0);
     }
@@ -74,7 +74,7 @@ impl ResourceCounts {
             self.add("mappings (simulation)", usage.mappings as i64, 0);
         }
         for (number, gpu) in runtime.gpus().enumerate() {
-            // With a driver, other processes change this value, so the driver's count per process is used.
+            // With a driver, this value includes other processes. `driver_memory` returns the count of this process.
             let free = runtime.available_memory(gpu.id()).filter(|_| simulation.is_some());
             let size = gpu.vmem_pool().map(|pool| pool.size);
             if let (Some(free), Some(size)) = (free, size) {

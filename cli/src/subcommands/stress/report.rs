@@ -17,9 +17,9 @@ pub struct ScenarioResult {
     pub operations: u64,
     /// Operations per second of all processes together.
     pub rate: u64,
-    /// The maximum that any process held at once of the scenario's resource, in percent of its limit.
+    /// The largest amount of the scenario's resource that one process held at a time, in percent of the limit.
     pub fullest: Option<f64>,
-    /// The maximum that any process held at once of the scenario's resource.
+    /// The largest amount of the scenario's resource that one process held at a time.
     pub most: u64,
     pub expected: BTreeMap<String, u64>,
     pub unexpected: BTreeMap<String, u64>,

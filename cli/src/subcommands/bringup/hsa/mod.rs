@@ -67,7 +67,7 @@ fn hex(value: impl fmt::LowerHex) -> String {
     format!("{value:#x}")
 }
 
-/// Returns the list of a single output argument.
+/// Returns a list with a single output argument.
 fn output(name: &str, value: impl Into<String>) -> Vec<Argument> {
     vec![Argument { name: name.into(), value: value.into() }]
 }

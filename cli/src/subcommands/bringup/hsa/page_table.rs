@@ -22,7 +22,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// Whether a GPU has faulted.
 static FAULTED: AtomicBool = AtomicBool::new(false);
 
-/// Notes a fault. Because this returns success, the runtime does not abort the process.
+/// Notes a fault. Returns success, so that the runtime does not abort the process.
 unsafe extern "C" fn note_fault(event: *const sys::hsa_amd_event_t, _: *mut c_void) -> u32 {
     // SAFETY: the runtime passes a valid event.
     if unsafe { (*event).event_type } == sys::HSA_AMD_GPU_MEMORY_FAULT_EVENT {
@@ -166,7 +166,7 @@ impl<'a> AddressSpace<'a> {
         if found.is_null() || size_of::<F>() != size_of::<*mut c_void>() {
             return F::default();
         }
-        // SAFETY: the caller's promise; such an option has the size of a pointer.
+        // SAFETY: the caller guarantees the type; such an option has the size of a pointer.
         unsafe { core::mem::transmute_copy(&found) }
     }
 }

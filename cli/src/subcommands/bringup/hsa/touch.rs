@@ -14,7 +14,8 @@ pub struct Difference {
     compared: usize,
     /// The number of 32-bit words that differ.
     words: usize,
-    /// The offsets of the first byte of the first word that differs, and of the last byte of the last.
+    /// The offset of the first byte of the first word that differs, and the offset of the last byte of the last word that
+    /// differs.
     range: (usize, usize),
     /// The first word that differs: its offset, the expected and the found number.
     first: (usize, u32, u32),
@@ -179,7 +180,7 @@ mod tests {
         assert!(message.starts_with(start), "{message}");
     }
 
-    /// The second half keeps its zeros, or the numbers of another writer. Many of their bytes are equal to the bytes of
+    /// The second half contains zeros, or numbers of another writer. Many bytes of these numbers are equal to bytes of
     /// the expected numbers.
     #[test]
     fn half_of_the_memory_counts_as_half() {
