@@ -124,8 +124,8 @@ pub enum Command {
     Map(Map),
     /// Measure the cost of each call: raw HSA, the library, its C interface, and HIP itself
     ///
-    /// One run measures the levels alternately. With --runtime nothing, the runtime's functions do
-    /// nothing, so that only this library's cost is measured.
+    /// One run measures the calls of all levels alternately. With --runtime nothing, the runtime's
+    /// functions do nothing, so that only this library's cost is measured.
     Bench(Bench),
     /// Compare two reports: two runtimes, two versions, two machines
     ///

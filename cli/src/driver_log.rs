@@ -16,7 +16,7 @@ const LOG_VARIABLE: &str = "HSA_KFD_LOG";
 /// lines only if they report failures.
 const LAST_LINES: usize = 12;
 
-/// The prefix of lines of the emulated driver's log.
+/// The prefix that [`DriverLog`] adds to lines of the emulated driver's log.
 const PREFIX: &str = "driver: ";
 
 /// Returns whether the emulated driver logged a failure in this line of output; `None` if the line is not the

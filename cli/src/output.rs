@@ -74,7 +74,7 @@ impl Write for Synced {
 
     fn flush(&mut self) -> io::Result<()> {
         match self.0.sync_data() {
-            // A device or a pipe.
+            // Devices and pipes cannot be synced.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
             result => result,
         }
@@ -84,7 +84,7 @@ impl Write for Synced {
 /// Checks that this file can be written. Call this before long work.
 ///
 /// # Errors
-/// [`BadUsage`].
+/// Returns [`BadUsage`] if the file cannot be written.
 pub fn check(path: &Path) -> anyhow::Result<()> {
     if is_special(path) {
         return Ok(());

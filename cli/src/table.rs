@@ -53,7 +53,7 @@ impl TextTable {
 pub fn table(head: &[&str]) -> TextTable {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
-    // See no-color.org.
+    // `NO_COLOR` disables styles (no-color.org).
     if std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) {
         table.force_no_tty();
     }

@@ -1,4 +1,4 @@
-//! The command on AMD's own runtime, unmodified, in three releases, over the emulated driver.
+//! The command on three releases of AMD's own, unmodified runtime, over the emulated driver.
 
 #[path = "hsa_vmm/mod.rs"]
 mod run_command;

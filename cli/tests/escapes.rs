@@ -35,7 +35,7 @@ fn assert_harmless(text: &str, what: &str) {
 }
 
 /// Returns a report with hostile text in its fields.
-fn report() -> Value {
+fn hostile_report() -> Value {
     let mut report = json(&run(&["info", "--runtime", "sim", "--format", "json"]));
     fn replace_text(value: &mut Value, key: &str) {
         match value {
@@ -66,7 +66,7 @@ fn diff_escapes_text_of_reports() {
         "name": "a.case", "status": "pass", "source": "", "detail": "", "duration_us": 1,
     }]);
     fs::write(&a, plain.to_string()).unwrap();
-    fs::write(&b, report().to_string()).unwrap();
+    fs::write(&b, hostile_report().to_string()).unwrap();
     let files = [a.to_str().unwrap(), b.to_str().unwrap()];
     for (before, after) in [(files[0], files[1]), (files[1], files[0])] {
         let output = run_in_colour(&["diff", before, after]);

@@ -1,4 +1,4 @@
-//! The worker's side: runs the requested sequences.
+//! Runs sequences in the worker process, as the parent requests.
 
 use super::{Message, Task};
 use crate::Exit;

@@ -104,7 +104,7 @@ pub fn run(args: &KfdVersion) -> anyhow::Result<Exit> {
         return Ok(Exit::Success);
     }
     let mut version = Version::default();
-    // libc, because the emulated driver cannot intercept the system calls of rustix.
+    // Use libc, because the emulated driver cannot intercept the system calls of rustix.
     // SAFETY: the request writes two 32-bit numbers; `Version` has two such fields.
     let result = unsafe { libc::ioctl(device.as_raw_fd(), GET_VERSION, &raw mut version) };
     if result != 0 {

@@ -91,8 +91,8 @@ pub struct VmRun {
     ///
     /// Parameters of the software GPUs: `hsa_vmm.xgmi=0` connects the GPUs by PCIe. `hsa_vmm.visible=256`
     /// limits the CPU's access to 256 MiB of each GPU. `hsa_vmm.tlb=0` disables the TLB.
-    /// `hsa_vmm.pte_delay=50` delays page-table writes of the kernel's SDMA engine by 50 milliseconds, from
-    /// the boot on.
+    /// `hsa_vmm.pte_delay=50` delays page-table writes of the kernel's SDMA engine by 50 milliseconds,
+    /// starting at boot.
     #[arg(long, value_name = "NAME=VALUE")]
     pub parameter: Vec<String>,
     /// Inject faults into the GPUs' engines: `COPY=garbled`, `TLB_FLUSH#3=lost`, `PTE_WRITE=late:5ms`
@@ -109,7 +109,7 @@ pub struct VmRun {
     /// Allow the program to write to this folder
     #[arg(long, value_name = "FOLDER")]
     pub results: Option<PathBuf>,
-    /// Write a line for each call on the kernel driver to this file, as `emulate --log` does
+    /// Write a line for each call of the kernel driver to this file, as `emulate --log` does
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
     /// Write the kernel's own page tables of the GPUs to this file when a process exits
@@ -126,7 +126,7 @@ pub struct VmRun {
     pub stub: Option<String>,
     /// Keep the virtual machine for the next `vm --keep` with the same options, until it has been idle for this time
     ///
-    /// The next program starts in a second, with its own processes and files, without those of the previous program.
+    /// The next program starts in about a second, with its own processes and files, without those of the previous program.
     /// A machine whose kernel has warned or crashed is not used again. Only this user can use the machine. The time is
     /// ten minutes by default; `--keep=1s` ends an idle machine.
     #[arg(

@@ -96,7 +96,7 @@ fn bench_measures_hip_of_each_release() {
     }
 }
 
-/// The substitute rejects a descriptor in the form of another release. The test above relies on this.
+/// The substitute rejects a descriptor that is passed in the form of another release. The test above relies on this.
 #[test]
 fn hip_rejects_calls_of_another_release() {
     let folder = tempfile::tempdir().unwrap();
@@ -151,7 +151,7 @@ fn bench_names_library_that_is_not_hip() {
     }
 }
 
-/// Measures HIP itself: the same cycle on the same runtime and driver.
+/// Measures the same cycle with HIP itself and at the other levels, on the same runtime and driver.
 #[test]
 fn bench_measures_hip_on_the_emulated_driver() {
     let name = "bench_measures_hip_on_the_emulated_driver";

@@ -1,5 +1,4 @@
-//! Levels on AMD's runtime, three releases: on the emulated driver without and with faults, and without
-//! a driver.
+//! The levels on three releases of AMD's runtime: on the emulated driver, without and with faults, and without a driver.
 
 use super::{LEVELS, assert_contains, failed_level, report};
 use crate::run_command::{HSA_VMM, command, err, json, out, run};
@@ -118,7 +117,7 @@ fn driver_fault_fails_its_level() {
             // The plan also counts calls of the runtime's own threads, which are not in the log. Therefore, several
             // numbers are tried.
             let report = (before + 1..before + 6).find_map(|number| {
-                // The runtime may release its caches and try again.
+                // Make later calls fail, too: the runtime may release its caches and try again.
                 let plan = format!("{request}#{number}-100000={error}");
                 let output = run_emulated(installation, &["--fault", &plan], &["--format", "json"]);
                 let report = json(&output);
@@ -233,7 +232,8 @@ fn misbehaving_driver_call_fails_its_level() {
     for (index, installation) in installations.iter().enumerate() {
         let release = installation.release();
         for (number, (plan, level, call, function, words)) in plans.into_iter().enumerate() {
-            // Run each plan on one release, by default every second plan; with `all`, on every release.
+            // Run each plan on one release; without `HSA_VMM_LONG`, run only every second plan. With
+            // `HSA_VMM_PLANTED=all`, run each plan on every release.
             let runs_all =
                 std::env::var("HSA_VMM_PLANTED").is_ok_and(|selection| selection == "all");
             let is_selected = number % installations.len() == index && (is_long || number % 2 == 0);

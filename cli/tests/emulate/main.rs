@@ -142,7 +142,7 @@ fn every_example_runs() {
     });
 }
 
-/// Runs a program of the machine; `None` if it does not exist.
+/// Runs a program of this machine. Returns `None` if it does not exist.
 fn try_run(program: &str, arguments: &[&str]) -> Option<Output> {
     Command::new(program).args(arguments).output().ok()
 }

@@ -55,7 +55,7 @@ const REPLACEMENTS: &[(&str, &str)] = &[
 ];
 
 /// Returns the entry of [`NOT_RUN`] with which a command begins.
-fn not_run(line: &str) -> Option<&'static str> {
+fn not_run_entry(line: &str) -> Option<&'static str> {
     NOT_RUN.iter().map(|(beginning, _)| *beginning).find(|beginning| line.starts_with(beginning))
 }
 
@@ -192,7 +192,7 @@ fn run_page(path: &Path, page: &str, has_amd: bool) -> PageResult {
         std::fs::write(folder.path().join("expect.toml"), toml).unwrap();
     }
     for command in commands(page) {
-        if let Some(beginning) = not_run(&command.line) {
+        if let Some(beginning) = not_run_entry(&command.line) {
             result.not_run.push(beginning);
             continue;
         }

@@ -27,8 +27,8 @@ fn package_crates() -> Vec<PathBuf> {
     files.filter(|file| file.extension().is_some_and(|name| name == "crate")).collect()
 }
 
-/// Builds a program outside this workspace that embeds the packaged library, and the packaged command. Runs both
-/// in a minimal Debian.
+/// Builds, outside this workspace, a program that embeds the packaged library. Also builds the packaged command there.
+/// Runs both in a minimal Debian.
 #[test]
 fn crates_build_outside_the_workspace() {
     if is_skipped("crates_build_outside_the_workspace", &["tar", "cc"]) {
@@ -59,7 +59,7 @@ fn crates_build_outside_the_workspace() {
     .unwrap();
     fs::create_dir(path("src")).unwrap();
     fs::copy(root().join("examples/cycle.rs"), path("src/main.rs")).unwrap();
-    // The versions that this workspace was tested with; other versions could need the network.
+    // Use the versions that this workspace was tested with, because a build with other versions could need the network.
     fs::copy(root().join("Cargo.lock"), path("Cargo.lock")).unwrap();
 
     let programs = ["program", "hsa-vmm"];
@@ -72,7 +72,7 @@ fn crates_build_outside_the_workspace() {
             fs::copy(target.join(PROFILE).join(program), path(program)).unwrap();
         }
     });
-    // Created after the build, so that other tests can create their trees during the build.
+    // Create the tree after the build, so that other tests can create their trees during the build.
     let tree = Tree::debian(&[]);
     tree.assert_lacks(&["cc", "cargo", "python3"]);
     for program in programs {

@@ -1,8 +1,9 @@
 //! Builds each package, installs it into a clean tree, and uses it there. Builds the packaged crates in an empty
 //! folder.
 //!
-//! The tests in clean trees take minutes. They run with `HSA_VMM_LONG=1` where root has `debootstrap`, which creates
-//! minimal Debian systems in `target/packages` once. Otherwise they print `SKIPPED`.
+//! The tests in clean trees take minutes. They run if `HSA_VMM_LONG=1` is set, the user is root, and `debootstrap` is
+//! installed. Otherwise, they print `SKIPPED`. `debootstrap` creates each minimal Debian system in `target/packages` only
+//! once.
 
 mod crates;
 mod manifests;
@@ -29,8 +30,8 @@ fn root() -> &'static Path {
 }
 
 /// Calls a function with the folder in which these tests build. Runs one call at a time, because a build can replace
-/// the programs of another. Cargo's own folder contains the programs of other tests, which have other features and
-/// flags.
+/// the programs of another. Does not use cargo's own folder, because programs of other tests, with other features and
+/// flags, are there.
 fn with_build_folder<T>(act: impl FnOnce(&Path) -> T) -> T {
     static LOCK: Mutex<()> = Mutex::new(());
     let _guard = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
@@ -63,8 +64,8 @@ fn skip(name: &str, missing: &str, reason: &str) {
     test::report(&format!("SKIPPED packages::{name}: {reason}"));
 }
 
-/// Returns whether a test in a clean tree is skipped, and reports the reason: `HSA_VMM_LONG` is not set, this process
-/// is not root's, or a tool is missing.
+/// Returns whether a test in a clean tree is skipped, and reports the reason: `HSA_VMM_LONG` is not set, the user is not
+/// root, or a tool is missing.
 #[track_caller]
 fn is_skipped(name: &str, tools: &[&str]) -> bool {
     if !test::runs_long_test(&format!("packages::{name}")) {
@@ -89,7 +90,7 @@ fn is_skipped(name: &str, tools: &[&str]) -> bool {
 /// Returns a folder with the command and the libraries that cargo built for this test.
 fn collect_objects() -> tempfile::TempDir {
     let built = Path::new(HSA_VMM).parent().unwrap();
-    // Below cargo's folder, so that the command finds the fetched releases.
+    // Create the folder below cargo's folder, so that the command finds the fetched releases.
     let folder = tempfile::tempdir_in(built).unwrap();
     for name in ["hsa-vmm", "libhsa_kfd.so", "libhsa_record.so", "libhsavmm.a"] {
         // Cargo leaves the libraries of dependencies in `deps`.

@@ -69,7 +69,7 @@ fn published_crates_have_metadata() {
         for key in ["keywords", "categories"] {
             assert!(package[key].as_array().is_some_and(|list| !list.is_empty()), "{name}: {key}");
         }
-        // The code needs Linux.
+        // The code needs Linux, so docs.rs must not build the documentation for other systems.
         let targets = &package["metadata"]["docs"]["rs"]["targets"];
         assert_eq!(targets, &serde_json::json!(["x86_64-unknown-linux-gnu"]), "{name}");
     }

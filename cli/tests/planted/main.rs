@@ -38,7 +38,7 @@ struct RunResult {
     err: String,
 }
 
-/// Runs `hsa-vmm ARGUMENTS` on a target with a fault plan. Kills it after the time limit.
+/// Runs `hsa-vmm ARGUMENTS` on a target with a fault plan. Kills the command after the time limit.
 fn run(target: Target, plan: &str, arguments: &[&str]) -> Result<RunResult, String> {
     run_within(LIMIT, target, plan, arguments)
 }

@@ -67,7 +67,7 @@ pub const REPRESENTATIVES: [(&str, &str, &str); 16] = [
 ];
 const NO_QUERY: &str = "this tool does not query the available memory";
 
-/// The last section: the virtual machine.
+/// The target of the page's last section: the virtual machine.
 pub const MACHINE: Target = Target::Machine("6.4.3");
 
 /// A fault and the results of `fuzz` and `stress`.
@@ -172,7 +172,7 @@ pub fn conform(target: Target, pair: &Pair, filter: Option<&str>, limit: &str) -
             case["name"].as_str().unwrap_or_default().to_owned(),
             shorten(case["detail"].as_str().unwrap_or_default()),
         ),
-        None => not_run(&result),
+        None => cell_without_report(&result),
     }
 }
 
@@ -218,7 +218,7 @@ pub fn fuzz(target: Target, pair: &Pair, time: &str) -> Cell {
     let finding = &report["finding"];
     match (finding["kind"].as_str(), finding["words"].as_str()) {
         (Some(kind), Some(words)) => Cell::Detected(kind.to_owned(), shorten(words)),
-        _ => not_run(&result),
+        _ => cell_without_report(&result),
     }
 }
 
@@ -242,11 +242,11 @@ pub fn stress(target: Target, pair: &Pair) -> Cell {
     });
     let leak = report["leaks"][0]["what"].as_str();
     let of_machine = leak.map(|what| Cell::Detected("memory".to_owned(), shorten(what)));
-    failure.or(of_machine).unwrap_or_else(|| not_run(&result))
+    failure.or(of_machine).unwrap_or_else(|| cell_without_report(&result))
 }
 
 /// Describes a run that ended without a report.
-fn not_run(result: &RunResult) -> Cell {
+fn cell_without_report(result: &RunResult) -> Cell {
     let last = result.err.trim_end().lines().rfind(|line| line.contains("error"));
     let ended = format!("exit {}", result.status.code().unwrap_or(-1));
     Cell::Detected(ended, shorten(last.unwrap_or("nothing ran")))
@@ -277,7 +277,7 @@ fn title(target: Target) -> String {
     }
 }
 
-fn file() -> PathBuf {
+fn page_path() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/detection.md"))
 }
 
@@ -287,9 +287,9 @@ static PAGE: Mutex<()> = Mutex::new(());
 /// Writes the beginning of the page with the results of `fuzz` and `stress`, and keeps the other sections.
 pub fn write_representatives(rows: &[Representative]) {
     let _lock = PAGE.lock().expect("no panic");
-    let old = std::fs::read_to_string(file()).expect("docs/detection.md");
+    let old = std::fs::read_to_string(page_path()).expect("docs/detection.md");
     let rest = old.find("\n## ").map_or("", |start| &old[start..]);
-    std::fs::write(file(), beginning(rows) + rest).expect("a page");
+    std::fs::write(page_path(), beginning(rows) + rest).expect("a page");
 }
 
 fn beginning(rows: &[Representative]) -> String {
@@ -320,22 +320,22 @@ pub fn write(rows: &[(Target, Vec<Row>)]) {
         let _ = write!(page, "\n## {}\n\n", title(*target));
         write_rows(&mut page, rows);
     }
-    let old = std::fs::read_to_string(file()).expect("docs/detection.md");
+    let old = std::fs::read_to_string(page_path()).expect("docs/detection.md");
     page.push_str(old.find(&heading(MACHINE)).map_or("", |start| &old[start..]));
-    std::fs::write(file(), page).expect("a page");
+    std::fs::write(page_path(), page).expect("a page");
 }
 
 /// Writes the last section of the page: the virtual machine.
 pub fn write_machine(rows: &[Row]) {
     let _lock = PAGE.lock().expect("no panic");
-    let mut page = std::fs::read_to_string(file()).expect("docs/detection.md");
+    let mut page = std::fs::read_to_string(page_path()).expect("docs/detection.md");
     let heading = heading(MACHINE);
     page.truncate(page.find(&heading).unwrap_or(page.len()));
     page.push_str(&heading);
     page.push('\n');
     page.push_str(MACHINE_INTRODUCTION);
     write_rows(&mut page, rows);
-    std::fs::write(file(), page).expect("a page");
+    std::fs::write(page_path(), page).expect("a page");
 }
 
 fn heading(target: Target) -> String {
@@ -357,17 +357,17 @@ pub fn read() -> Vec<(Target, Vec<Row>)> {
 
 /// Reads the rows of a section.
 pub fn read_rows(target: Target) -> Vec<Row> {
-    let page = std::fs::read_to_string(file()).expect("docs/detection.md");
+    let page = std::fs::read_to_string(page_path()).expect("docs/detection.md");
     let part = page.split(&heading(target)).nth(1).unwrap_or_default();
     let part = part.split("\n## ").next().unwrap_or_default();
-    part.lines().filter_map(row).collect()
+    part.lines().filter_map(parse_row).collect()
 }
 
 /// Reads the results of `fuzz` and `stress`.
 pub fn read_representatives() -> Vec<Representative> {
-    let page = std::fs::read_to_string(file()).expect("docs/detection.md");
+    let page = std::fs::read_to_string(page_path()).expect("docs/detection.md");
     let part = page.split("\n## ").next().unwrap_or_default();
-    let rows = part.lines().filter_map(row);
+    let rows = part.lines().filter_map(parse_row);
     rows.map(|Row { pair, conform, bringup }| Representative {
         pair,
         fuzz: conform,
@@ -377,7 +377,7 @@ pub fn read_representatives() -> Vec<Representative> {
 }
 
 /// Reads a row: a fault, and the results of two tools.
-fn row(line: &str) -> Option<Row> {
+fn parse_row(line: &str) -> Option<Row> {
     let mut cells = line.strip_prefix("| `")?.trim_end_matches(" |").split(" | ");
     let pair = Pair::parse(cells.next()?.trim_end_matches('`'))?;
     let (conform, bringup) = (Cell::parse(cells.next()?), Cell::parse(cells.next()?));

@@ -3,7 +3,8 @@
 use crate::pairs::Pair;
 use crate::table::Target;
 
-/// Rows of: the tool (`*`: both), the calls, the effects (`*`: all), and the reason. The first matching row applies.
+/// Each row contains the tool (`*` means both), the calls, the effects (`*` means all), and the reason. The first
+/// matching row applies.
 const REASONS: &[(&str, &[&str], &[&str], &str)] = &[
     (
         "conform",

@@ -43,7 +43,7 @@ const OLD: Target = Release("6.1.2");
 const MIDDLE: Target = Release("6.4.3");
 const NEW: Target = Release("7.2.4");
 const SIM: Target = Simulation("");
-/// The runtime, not the library, maps memory for the CPU.
+/// A simulation in which the runtime, not the library, maps memory for the CPU.
 const CPU_MAPPED_BY_RUNTIME: Target = Simulation("dmabuf-cpu-mapping=off");
 const ENFORCED: Target = Simulation("permissions=enforced");
 

@@ -289,7 +289,7 @@ fn failures_of_record_have_own_status() {
     assert_eq!(output.status.code(), Some(2), "{output:?}");
 }
 
-/// Compiles the HIP program. It loads HIP itself.
+/// Compiles the HIP program `grow.c`, which loads HIP with `dlopen`.
 fn compile_hip_program(folder: &Path) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let program = folder.join("grow");

@@ -57,7 +57,7 @@ fn write(tree: &Path, file: &str, text: &str) {
 }
 
 /// Creates a compiled tree.
-fn tree() -> TempDir {
+fn create_tree() -> TempDir {
     let tree = tempfile::tempdir().unwrap();
     write(tree.path(), ".config", CONFIGURATION);
     for (file, text, _) in FILES {
@@ -86,7 +86,7 @@ fn rejection(tree: &Path) -> String {
 #[test]
 fn tree_without_a_compiled_file_is_rejected() {
     for (file, _, target) in FILES {
-        let tree = tree();
+        let tree = create_tree();
         fs::remove_file(tree.path().join(file)).unwrap();
         let message = rejection(tree.path());
         let path = tree.path().canonicalize().unwrap();
@@ -100,7 +100,7 @@ fn tree_without_a_compiled_file_is_rejected() {
 
 #[test]
 fn tree_without_configuration_is_rejected() {
-    let tree = tree();
+    let tree = create_tree();
     fs::remove_file(tree.path().join(".config")).unwrap();
     let message = rejection(tree.path());
     assert!(message.contains(".config was not found"), "{message}");
@@ -110,7 +110,7 @@ fn tree_without_configuration_is_rejected() {
 
 #[test]
 fn tree_of_another_series_is_rejected() {
-    let tree = tree();
+    let tree = create_tree();
     write(tree.path(), ".config", &CONFIGURATION.replace("6.12.9", "6.18.2"));
     let message = rejection(tree.path());
     assert!(message.contains("it is Linux 6.18.2, and only Linux 6.12 is supported"), "{message}");
@@ -120,14 +120,14 @@ fn tree_of_another_series_is_rejected() {
 fn tree_without_needed_options_is_rejected() {
     let options = CONFIGURATION.lines().filter(|line| line.starts_with("CONFIG_"));
     for line in options.clone() {
-        let tree = tree();
+        let tree = create_tree();
         let (name, _) = line.split_once('=').unwrap();
         let unset = CONFIGURATION.replace(line, &format!("# {name} is not set"));
         write(tree.path(), ".config", &unset);
         let message = rejection(tree.path());
         assert!(message.contains(&format!("lacks {name}")), "{message}");
     }
-    let tree = tree();
+    let tree = create_tree();
     write(tree.path(), ".config", "# Linux/x86 6.12.9 Kernel Configuration\n");
     let message = rejection(tree.path());
     assert!(
@@ -173,7 +173,7 @@ fn kernel_of_a_tree_is_stored_by_its_release() {
         return;
     }
     let [programs, kernels] = [(); 2].map(|()| tempfile::tempdir().unwrap());
-    let tree = tree();
+    let tree = create_tree();
     // An earlier kernel of Debian with the same name.
     write(kernels.path(), "6.12.9-mine/packages", "6.12.9-1");
     let output = fetch(tree.path(), programs.path(), kernels.path());

@@ -36,7 +36,7 @@ the median minus the median of the runtime's own call.";
 pub struct Bench {
     #[command(flatten)]
     pub common: Common,
-    /// The number of mappings that exist while calls are measured; several numbers are measured in turn: 1,1000
+    /// The number of mappings that exist while calls are measured; a list measures with each number in turn: 1,1000
     #[arg(long, value_name = "N", value_delimiter = ',',
           value_parser = clap::value_parser!(u32).range(1..=16_000_000))]
     pub live: Vec<u32>,
@@ -50,7 +50,7 @@ pub struct Bench {
     /// Measure only these operations: map,cycle,…
     #[arg(long, value_name = "OPERATIONS", value_delimiter = ',')]
     pub operation: Vec<OperationName>,
-    /// Disable the workarounds for defects of the runtime, or only those of QUIRKS (with --runtime nothing, not at
+    /// Disable the workarounds for defects of the runtime, or only those of QUIRKS (needs --runtime nothing; not at
     /// level c)
     #[arg(long, value_name = "QUIRKS", num_args = 0..=1, require_equals = true, value_delimiter = ',',
           default_missing_value = "all", hide_possible_values = true, value_parser = quirk_names(),

@@ -133,8 +133,8 @@ impl HostBuffer<'_> {
         self.hsa.copy_faults(va, &self.memory, &Named::new("size", self.size), gpu, &self.signal)
     }
 
-    /// Does the same as [`Self::difference`], with one copy for each quarter of the memory. An error at the start of
-    /// each copy then cannot cancel the same error of the single copy that wrote the data.
+    /// Does the same as [`Self::difference`], with one copy for each quarter of the memory. If each copy had the same
+    /// error at its start, a single copy could undo the error of the copy that wrote the data.
     fn difference_by_parts(
         &self,
         gpu: &Agent,
@@ -211,7 +211,7 @@ fn fill(hsa: &Hsa<'_>, resources: &Resources, host: &HostBuffer<'_>) -> Result<(
 struct WrongView {
     /// The function that is the cause.
     call: &'static str,
-    /// Whether the copy to the memory is the cause, and not the copies that read the memory.
+    /// Whether the cause is the copy that wrote the memory, not a copy that read it.
     is_write: bool,
     what: String,
     reader: String,
@@ -256,7 +256,7 @@ fn late_mapping(gpu: &Agent, va: &Address) -> String {
     format!("{} sees the mapping of {} only some time after the call returned", gpu.c, va.c)
 }
 
-/// Has a GPU use memory immediately after each grant. From the second round on, no time is spent on creating a queue.
+/// Has a GPU use memory immediately after each grant. Only the first round spends time on creating a queue.
 pub fn at_once(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let gpu = &resources.gpus[0];
     with_host(hsa, resources, |host| {

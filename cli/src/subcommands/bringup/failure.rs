@@ -11,9 +11,9 @@ use super::supervisor::{Call, Cause, LevelRun, Outcome};
 use crate::kernel_log::KernelLog;
 use serde::Serialize;
 
-/// The number of log lines shown, from the end.
+/// The number of last lines of a log that are shown.
 const LOG_LINES: usize = 12;
-/// The number of lines shown of the runtime's output. Its description of a GPU fault is long.
+/// The number of last lines of the runtime's output that are shown. The runtime's message about a GPU fault is long.
 const RUNTIME_LINES: usize = 60;
 
 /// The description of a failure.

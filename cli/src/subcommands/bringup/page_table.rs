@@ -27,8 +27,6 @@ pub fn offset(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             hsa.grant(va, size, &[gpu])?;
             host.write_by(gpu, va, FIRST)?;
             let dmabuf = hsa.export(memory)?;
-            // After the check, the entries of the whole mapping are replaced by entries from the start of the memory.
-            // Otherwise, a part of the mapping would outlive the unmap.
             let (all, start) = (space.all_permissions(), Named::new("0", 0));
             space.replace(&dmabuf, va, &half, &half, all)?;
             hsa.wait_for_page_tables()?;
@@ -39,6 +37,7 @@ pub fn offset(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
                 let message = wrong_data(what, &by, &by, &difference);
                 return Err(hsa.recorder.blame(REPLACE, message));
             }
+            // Restore the entries of the whole mapping. Otherwise, a part of the mapping would outlive the unmap.
             space.replace(&dmabuf, va, &Named::new("size", size), &start, all)?;
             hsa.wait_for_page_tables()?;
             host.read_by(gpu, va, FIRST, &hsa.describe_copier(gpu))?;
@@ -49,7 +48,7 @@ pub fn offset(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     Ok(())
 }
 
-/// Removes the write permission of a mapping's entries. Checks that the GPU then reads, and faults when it writes.
+/// Removes the write permission from a mapping's entries. Checks that the GPU can then read, but faults when it writes.
 pub fn permission(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let (gpu, size) = (&resources.gpus[0], Named::new("size", resources.size));
     hsa.note_faults()?;

@@ -95,8 +95,8 @@ impl Recorder {
         Stopped
     }
 
-    /// Records that the level fails because of the last call of a function whose first argument is this C expression.
-    /// For example, blames the last copy to an address, not the later copy that read the address.
+    /// Records that the level fails because of the last call of a function that had the C expression `first` as its first
+    /// argument. For example, blames the last copy to an address, not the later copy from the address.
     pub fn blame_with(&self, call: &str, first: &str, message: impl Into<String>) -> Stopped {
         let (call, first) = (call.to_owned(), Some(first.to_owned()));
         self.send(&Record::Blame { task: task(), call, first, what: message.into() });
@@ -122,8 +122,8 @@ impl Recorder {
         }
     }
 
-    /// Returns the engine that copies for this process, by the queues that the process has created in the emulated
-    /// driver.
+    /// Returns the engine that copies for this process. The emulated driver's log shows the queues that the process has
+    /// created, and they show the engine.
     pub fn copy_engine(&self) -> Option<&'static str> {
         let log = std::fs::read(self.driver_log.as_ref()?).ok()?;
         copy_engine(&String::from_utf8_lossy(&log), std::process::id())

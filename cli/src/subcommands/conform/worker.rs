@@ -1,4 +1,5 @@
-//! The worker processes of `hsa-vmm conform`: a worker that runs the cases, and the peer of a case.
+//! The worker processes of `hsa-vmm conform`: a worker, which runs the cases, and a peer, which exports memory for a
+//! case.
 
 use super::Conform;
 use crate::{Exit, is_no_runtime};

@@ -114,7 +114,7 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
         RunFormat::Ktap => {
             let status = if finding.is_none() { Status::Pass } else { Status::Fail };
             let detail = finding.as_ref().map(Finding::to_string).unwrap_or_default();
-            // The seed is in a note: a name is the same in each run.
+            // The seed is in a note, because the name must be the same in each run.
             let test = KtapTest { name: "fuzz", status, detail: &detail };
             ktap.as_mut().map_or(Ok(()), |ktap| ktap.result(&test))?;
         }

@@ -44,7 +44,7 @@ pub enum MapFormat {
 pub struct Map {
     #[command(flatten)]
     pub common: Common,
-    /// Traces, one JSON object a line, plain or gzip; an example without a file
+    /// Traces, one JSON object a line, plain or gzip; without a file, shows an example
     #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// The number of the trace in the file, from 0

@@ -87,7 +87,7 @@ pub fn run(args: &Replay) -> anyhow::Result<Exit> {
     Ok(if counts.divergent <= args.tolerate { Exit::Success } else { Exit::Failure })
 }
 
-/// The runtime, and what the calls have returned.
+/// The functions of the runtime, and the results of the calls so far.
 struct Calls {
     core: sys::Core,
     vmem: sys::Vmem,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// The time within which the counts must shrink after the release: a runtime frees some resources in the background.
 const SETTLE_LIMIT: Duration = Duration::from_secs(3);
-/// The number of mappings that a runtime and a C library may keep for heaps and thread stacks. These mappings
+/// The maximum number of mappings that a runtime and a C library may keep for heaps and thread stacks. These mappings
 /// are not leaks.
 const MAX_KEPT_MAPPINGS: i64 = 64;
 

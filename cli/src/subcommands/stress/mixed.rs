@@ -84,7 +84,7 @@ fn create_item(setup: &Setup<'_>, rng: &mut Rng, owner: AgentId, granule: usize)
 }
 
 impl Item {
-    /// Returns the stamps by offset.
+    /// Returns the offset and the value of each stamp.
     fn stamps(&self, size: usize) -> [(usize, u64); 2] {
         [(0, self.stamp), (size - 8, !self.stamp)]
     }

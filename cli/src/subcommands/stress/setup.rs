@@ -18,7 +18,7 @@ pub struct Setup<'a> {
     pub scenario: Scenario,
     /// Set to end the scenario early.
     pub stop: &'a AtomicBool,
-    /// The end of the scenario.
+    /// The time when the scenario ends.
     pub until: Instant,
     pub operations: AtomicU64,
     /// The amount of the scenario's resource that the process holds.
