@@ -369,7 +369,7 @@ fn causes_come_first_in_the_report() {
     for installation in test::selected_installations(name) {
         let output = run_emulated(installation, &["--fault", "GEM_VA=ENOMEM"], &["--until", "gpu"]);
         let text = out(&output);
-        let failed = "Requests that the emulated driver failed or has not answered\n  ";
+        let failed = "Requests to the emulated driver that failed or have not returned\n  ";
         let (before, after) = text.split_once(failed).unwrap_or_else(|| panic!("{text}"));
         assert!(before.contains("✗ GPU access"), "{text}");
         let first = after.lines().next().unwrap();

@@ -47,7 +47,7 @@ fn advise_longer_limit(run: &LevelRun, limit: Duration) -> Option<String> {
 }
 
 /// Returns whether a step copies, fills or compares data.
-fn moves_data(call: &str) -> bool {
+fn handles_data(call: &str) -> bool {
     [COPY, FILL, "compare"].contains(&call)
 }
 
@@ -149,7 +149,7 @@ pub fn advise(
                 advice.push(hint.to_owned());
             }
             advice.push(
-                "extend the time limit (--time-limit 1h) and find where it hangs: /proc/PID/task/*/stack (as \
+                "extend the time limit (--time-limit 1h) and find where the level hangs: /proc/PID/task/*/stack (as \
                  root), gdb -p PID -batch -ex 'thread apply all bt'; check /proc/interrupts for a \
                  missing interrupt"
                     .to_owned(),
@@ -166,11 +166,11 @@ pub fn advise(
              say, and run gdb -ex run -ex bt ./repeat"
                 .to_owned(),
         ),
-        Cause::Wrong(Some(_), _) if call.is_some_and(|call| moves_data(&call.begin.call)) => {
+        Cause::Wrong(Some(_), _) if call.is_some_and(|call| handles_data(&call.begin.call)) => {
             advice.push(
                 "the destination does not contain the source's data. If it still has its old contents (0, or a value \
                  written before), the engine has not copied, or the copy ended after its signal: suspect the GPU's \
-                 engine (SDMA, or the kernels that copy with HSA_ENABLE_SDMA=0: try both) and the fence. If it has \
+                 engine (SDMA or, with HSA_ENABLE_SDMA=0, the runtime's blit shader: try both) and the fence. If it has \
                  other contents, also suspect the page tables of both addresses \
                  (amdgpu_vm_info in /sys/kernel/debug/dri/*), missing flushes of caches or HDP, and \
                  other mappings"

@@ -238,7 +238,7 @@ fn compare_views(
         (None, None) => return Ok(None),
         (Some(difference), None) => {
             let what = format!("CPU and {} see different memory at one address", gpu.c);
-            (GRANT, what, format!("the CPU; {} reads it right", gpu.c), difference)
+            (GRANT, what, format!("the CPU; {} reads the right data", gpu.c), difference)
         }
         (Some(difference), Some(_)) => {
             (COPY, format!("{} copied wrong data to {}", gpu.c, va.c), the_cpu(), difference)

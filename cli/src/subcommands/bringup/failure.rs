@@ -28,7 +28,7 @@ pub struct Failure {
     /// The calls of other threads or processes that had not returned at the crash, hang or GPU fault.
     #[serde(rename = "also_in")]
     pub other_calls: Vec<String>,
-    /// The requests of the level that the emulated driver failed or has not answered: one line for each call and error.
+    /// The level's requests to the emulated driver that failed or have not returned: one line for each call and error.
     pub failed_requests: Vec<String>,
     /// Whether all of [`failed_requests`](Self::failed_requests) failed after the call had returned. They are then
     /// results of the failure, not its cause.

@@ -56,7 +56,7 @@ fn check_module() -> Finding {
         }
         Err(_) => fail(
             format!("the kernel module amdgpu is not loaded (Linux {release})"),
-            "load it: modprobe amdgpu; it needs CONFIG_DRM_AMDGPU and CONFIG_HSA_AMD",
+            "load the module: modprobe amdgpu; the kernel needs CONFIG_DRM_AMDGPU and CONFIG_HSA_AMD",
         ),
     }
 }
@@ -86,7 +86,7 @@ fn check_pci() -> Finding {
     if drivers.iter().any(|(_, driver)| driver == "amdgpu") {
         pass(what)
     } else {
-        fail(what, "bind one to amdgpu; vfio-pci or a module blacklist may prevent that")
+        fail(what, "bind a GPU to amdgpu; vfio-pci or a module blacklist may prevent that")
     }
 }
 
@@ -139,7 +139,8 @@ fn group_name(id: u32) -> String {
 fn check_render_nodes() -> Vec<Finding> {
     let nodes = kfd_version::render_nodes();
     if nodes.is_empty() {
-        let advice = "amdgpu creates them; in a container, pass them: --device /dev/dri";
+        let advice =
+            "amdgpu creates render nodes; in a container, pass the devices: --device /dev/dri";
         return vec![fail("/dev/dri has no render nodes", advice)];
     }
     nodes.iter().map(|path| check_device(path, kfd_version::open)).collect()

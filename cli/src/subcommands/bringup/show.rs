@@ -95,7 +95,7 @@ pub fn failure(out: &mut Screen<'_>, level: Level, failure: &Failure) -> io::Res
     }
     if !failure.failed_requests.is_empty() {
         let title = match failure.are_requests_later {
-            false => "Requests that the emulated driver failed or has not answered",
+            false => "Requests to the emulated driver that failed or have not returned",
             true => "Requests that failed after this call: a result of the failure, not its cause",
         };
         log(out, title, &failure.failed_requests)?;

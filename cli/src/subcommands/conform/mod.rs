@@ -90,7 +90,7 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
         note!("{} known defect{plural} of this runtime", summary.known);
     }
     if !is_complete {
-        note!("interrupted; with --output, --resume continues the run");
+        note!("interrupted; if the run had --output, add --resume to continue it");
     }
     note!("{summary}");
     if let Some(provenance) = report.provenance() {

@@ -71,8 +71,8 @@ pub fn run(args: &Replay, mut sequences: Vec<Sequence>) -> anyhow::Result<Exit> 
                     let operation_suffix = plural(operations);
                     writeln!(
                         out,
-                        "{count} sequence{sequence_suffix}, {operations} operation{operation_suffix}: all as the documents \
-                         say"
+                        "{count} sequence{sequence_suffix}, {operations} operation{operation_suffix}: every result agrees \
+                         with the documents"
                     )?;
                     for recorded in sequences.iter().filter_map(|sequence| sequence.found.as_ref())
                     {
