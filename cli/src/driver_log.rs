@@ -2,7 +2,7 @@
 
 use crate::kernel_log::KernelLog;
 use crate::planned_faults::is_driver_emulated;
-use crate::subcommands::bringup::{call_and_error, count_failures, returned_error};
+use crate::subcommands::bringup::{call_and_error, count_failures, is_error_or_unfinished};
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::env;
 use std::fs::File;
@@ -36,14 +36,14 @@ pub fn driver_failures<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> 
 
 /// Returns the call and the error of a failure that the emulated driver logged: `("kfd GET_VERSION", "EIO")`.
 pub fn failed_request(line: &str) -> Option<(String, String)> {
-    let line = line.strip_prefix(PREFIX).filter(|line| returned_error(line))?;
+    let line = line.strip_prefix(PREFIX).filter(|line| is_error_or_unfinished(line))?;
     let (call, error) = call_and_error(line);
     Some((call, error.to_owned()))
 }
 
 /// Returns whether a line says that the driver returned an error, or that a GPU accessed an address without a page.
 fn is_failure(line: &str) -> bool {
-    returned_error(line) || line.contains(" fault at ")
+    is_error_or_unfinished(line) || line.contains(" fault at ")
 }
 
 /// The log of the kernel and, if workers use the emulated driver, that driver's log.
@@ -56,7 +56,7 @@ pub struct DriverLog {
 impl DriverLog {
     /// Opens the logs, without earlier lines. If the user chose a file for the emulated driver's log, does not read
     /// that file.
-    pub fn start() -> Self {
+    pub fn open() -> Self {
         let captures =
             is_driver_emulated() && env::var_os(LOG_VARIABLE).is_none_or(|path| path.is_empty());
         let create = || memfd_create("driver log", MemfdFlags::CLOEXEC).ok().map(File::from);

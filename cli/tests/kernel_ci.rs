@@ -22,10 +22,10 @@ fn parse_ktap(text: &str) -> (Results, Results) {
     (top, inner)
 }
 
-const SIMULATION: [&str; 5] = ["conform", "--runtime", "sim", "--filter", "map.*"];
+const CONFORM_ON_SIMULATION: [&str; 5] = ["conform", "--runtime", "sim", "--filter", "map.*"];
 
 fn conform(arguments: &[&str]) -> std::process::Output {
-    run(&[&SIMULATION, arguments].concat())
+    run(&[&CONFORM_ON_SIMULATION, arguments].concat())
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn killed_run_resumes_to_the_same_results() {
         // Each time, kill the run after a few more cases.
         for kill_after in [3, 20, 41] {
             let resume: &[&str] = if killed == 0 { &[] } else { &["--resume"] };
-            let mut command = command(&[&SIMULATION, &options[..], resume].concat());
+            let mut command = command(&[&CONFORM_ON_SIMULATION, &options[..], resume].concat());
             let mut child = command.stderr(Stdio::null()).spawn().unwrap();
             let began = Instant::now();
             while line_count(&partial) < kill_after && child.try_wait().unwrap().is_none() {
@@ -177,8 +177,10 @@ fn run_resumes_twice_after_an_incomplete_line() {
     let start = json!({ "selected": names }).to_string() + "\n";
     fs::write(&partial, [start.as_bytes(), b"{\"begin\": \"\xff\0"].concat()).unwrap();
     let options = ["--resume", "--format", "json", "--output", file.to_str().unwrap()];
-    let mut child =
-        command(&[&SIMULATION, &options[..]].concat()).stderr(Stdio::null()).spawn().unwrap();
+    let mut child = command(&[&CONFORM_ON_SIMULATION, &options[..]].concat())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
     let began = Instant::now();
     while line_count(&partial) < 9 && child.try_wait().unwrap().is_none() {
         assert!(began.elapsed() < Duration::from_secs(60));
@@ -199,8 +201,10 @@ fn resume_rejects_other_options() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("out.json");
     let options = ["--format", "json", "--output", file.to_str().unwrap()];
-    let mut child =
-        command(&[&SIMULATION, &options[..]].concat()).stderr(Stdio::null()).spawn().unwrap();
+    let mut child = command(&[&CONFORM_ON_SIMULATION, &options[..]].concat())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
     let partial = folder.path().join("out.json.partial");
     while line_count(&partial) < 4 && child.try_wait().unwrap().is_none() {
         std::thread::sleep(Duration::from_millis(1));

@@ -7,7 +7,7 @@ use hsa_rocr::test;
 use run_command::{HSA_VMM, command, err, json, out, run};
 use std::process::Output;
 
-const SIMULATED: [&str; 5] = ["conform", "--runtime", "sim", "--filter", "map.memory"];
+const CONFORM_ON_SIMULATION: [&str; 5] = ["conform", "--runtime", "sim", "--filter", "map.memory"];
 
 /// Runs a subcommand on AMD's runtime and the emulated driver, with a fault plan.
 fn run_emulated(plan: &str, arguments: &[&str]) -> Output {
@@ -33,7 +33,7 @@ fn invalid_fault_plan_is_rejected_before_the_start() {
 #[test]
 fn planned_faults_of_the_simulation_are_reported() {
     let plan = "faults=hsa_amd_vmem_map#2=0x1000;hsa_amd_vmem_map#99999=lost";
-    let simulated = [&SIMULATED[..], &["--sim", plan, "--format"]].concat();
+    let simulated = [&CONFORM_ON_SIMULATION[..], &["--sim", plan, "--format"]].concat();
     let output = run(&[&simulated[..], &["json"]].concat());
     assert_eq!(output.status.code(), Some(1), "{}", err(&output));
     let message = "planned fault hsa_amd_vmem_map#99999=lost never happened";
@@ -48,7 +48,7 @@ fn planned_faults_of_the_simulation_are_reported() {
     let text = out(&run(&[&simulated[..], &["table"]].concat()));
     assert!(text.starts_with("PLANNED FAULTS: hsa_amd_vmem_map#2=0x1000"), "{text}");
     // Without planned faults, the output does not mention them.
-    let output = run(&SIMULATED);
+    let output = run(&CONFORM_ON_SIMULATION);
     assert!(!out(&output).contains("PLANNED") && !err(&output).contains("planned"), "{output:?}");
 }
 
@@ -108,7 +108,8 @@ fn names_are_removed_from_reports() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("report.json");
     let report = |more: &[&str]| {
-        let mut command = command(&[&SIMULATED[..], &["--format", "json", "-o"]].concat());
+        let mut command =
+            command(&[&CONFORM_ON_SIMULATION[..], &["--format", "json", "-o"]].concat());
         command.arg(&file).args(more).env("HOME", home.path()).env("HSA_TOOLS_LIB", &file);
         assert!(command.output().unwrap().status.success());
         std::fs::read_to_string(&file).unwrap()

@@ -194,7 +194,7 @@ fn start_long_run(arguments: &[&str]) -> (Child, Vec<u32>) {
 }
 
 /// Returns the state of a process, and the ID of its parent.
-fn stat(process: u32) -> Option<(char, u32)> {
+fn process_state(process: u32) -> Option<(char, u32)> {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     let (_, rest) = text.rsplit_once(") ")?;
     let mut fields = rest.split(' ');
@@ -212,7 +212,7 @@ fn children_of(parent: u32) -> Vec<u32> {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     numbers
-        .filter(|number| stat(*number).is_some_and(|(_, its_parent)| its_parent == parent))
+        .filter(|number| process_state(*number).is_some_and(|(_, its_parent)| its_parent == parent))
         .collect()
 }
 
@@ -227,7 +227,7 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
 
 /// Returns whether a process is dead; a zombie counts as dead.
 fn is_dead(process: u32) -> bool {
-    stat(process).is_none_or(|(state, _)| state == 'Z')
+    process_state(process).is_none_or(|(state, _)| state == 'Z')
 }
 
 #[test]

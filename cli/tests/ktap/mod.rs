@@ -26,7 +26,7 @@ pub fn parse(text: &str) -> Result<Results, String> {
     }
     let lines: Vec<_> = text.lines().collect();
     let mut position = 0;
-    let results = block(&lines, &mut position, 0)?;
+    let results = parse_block(&lines, &mut position, 0)?;
     match lines.get(position) {
         None => Ok(results),
         Some(line) => Err(format!("a line after the last result: {line}")),
@@ -34,7 +34,7 @@ pub fn parse(text: &str) -> Result<Results, String> {
 }
 
 /// Parses a version line, a plan and the planned number of results, indented by two spaces a level.
-fn block(lines: &[&str], position: &mut usize, level: usize) -> Result<Results, String> {
+fn parse_block(lines: &[&str], position: &mut usize, level: usize) -> Result<Results, String> {
     let indent = "  ".repeat(level);
     let mut next = |what: &str| {
         let line = lines.get(*position).ok_or(format!("the document ends before {what}"))?;
@@ -63,7 +63,7 @@ fn block(lines: &[&str], position: &mut usize, level: usize) -> Result<Results, 
             if !nested.is_empty() {
                 return Err(format!("two blocks without a result between them: {line}"));
             }
-            nested = block(lines, position, level + 1)?;
+            nested = parse_block(lines, position, level + 1)?;
             continue;
         }
         *position += 1;
@@ -72,7 +72,7 @@ fn block(lines: &[&str], position: &mut usize, level: usize) -> Result<Results, 
         if is_diagnostic(rest) {
             continue;
         }
-        let (number, name, mut test) = result(rest).ok_or(format!("not a result: {line}"))?;
+        let (number, name, mut test) = parse_result(rest).ok_or(format!("not a result: {line}"))?;
         if number != results.len() + 1 {
             return Err(format!("the number is not consecutive: {line}"));
         }
@@ -93,7 +93,7 @@ fn is_diagnostic(line: &str) -> bool {
 }
 
 /// Parses `ok 1 name # SKIP why`.
-fn result(line: &str) -> Option<(usize, String, Test)> {
+fn parse_result(line: &str) -> Option<(usize, String, Test)> {
     let (ok, rest) = match line.strip_prefix("not ok ") {
         Some(rest) => (false, rest),
         None => (true, line.strip_prefix("ok ")?),

@@ -33,7 +33,7 @@ impl Tree {
     /// Creates a tree with a minimal Debian, and with other packages of Debian and their dependencies.
     pub fn debian(packages: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let base = base(&packages.join(","));
+        let base = base_system(&packages.join(","));
         run_ok(Command::new("cp").arg("-a").arg(base.join(".")).arg(folder.path()));
         Self(folder)
     }
@@ -87,7 +87,7 @@ impl Tree {
 }
 
 /// Returns a folder with a minimal Debian and the named packages. The first call creates it.
-fn base(packages: &str) -> PathBuf {
+fn base_system(packages: &str) -> PathBuf {
     static LOCK: Mutex<()> = Mutex::new(());
     let _guard = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let all = root().join("target/packages");

@@ -50,7 +50,7 @@ const LAST_LEVEL_WITHOUT_TLB: &str = "shared";
 const TIME_LIMIT: &str = "1min";
 
 /// Returns the selected faults. Reports the test as skipped if there are none or no virtual machine is available.
-fn selected(name: &str) -> Vec<(&'static str, &'static str, &'static str)> {
+fn selected_faults(name: &str) -> Vec<(&'static str, &'static str, &'static str)> {
     let selection = std::env::var("HSA_VMM_VM_TESTS").unwrap_or_default();
     let is_selected = |plan: &str| {
         selection == "all" || (!selection.is_empty() && plan.starts_with(selection.as_str()))
@@ -91,7 +91,7 @@ fn measure((plan, conform_reason, bringup_reason): (&str, &str, &str)) -> Row {
 fn software_gpu_faults_are_detected() {
     let mut rows = page::read_rows(page::MACHINE);
     let mut wrong = Vec::new();
-    for fault in selected("software_gpu_faults_are_detected") {
+    for fault in selected_faults("software_gpu_faults_are_detected") {
         let row = measure(fault);
         println!("{row:?}");
         for (cell, reason) in [(&row.conform, fault.1), (&row.bringup, fault.2)] {
@@ -135,7 +135,7 @@ fn bringup_has_tlb(plan: &str) -> bool {
 }
 
 /// Returns the options of `hsa-vmm vm` for a run of a tool with a fault.
-pub fn options(release: &'static str, plan: &str, tool: &str) -> Vec<String> {
+pub fn vm_options(release: &'static str, plan: &str, tool: &str) -> Vec<String> {
     let mut options = ["vm", "--rocr", release, "--gpus", "2"].map(str::to_owned).to_vec();
     let by_sdma = plan.starts_with("PTE_WRITE") || (tool == "bringup" && bringup_has_tlb(plan));
     if by_sdma {

@@ -67,7 +67,7 @@ fn run_within(
             words
         }
         Target::Machine(release) => {
-            machine = machine::options(release, plan, arguments.first().copied().unwrap_or(""));
+            machine = machine::vm_options(release, plan, arguments.first().copied().unwrap_or(""));
             let options = machine.iter().map(String::as_str);
             options.chain(["--", HSA_VMM]).chain(arguments.iter().copied()).collect()
         }

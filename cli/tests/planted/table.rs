@@ -39,9 +39,9 @@ const fn fault(name: &'static str, target: Target, plan: &'static str, finder: F
 use Finder::{Conform, ConformFailFast, Fuzz};
 use Target::{Release, Simulation};
 
-const OLD: Target = Release("6.1.2");
-const MIDDLE: Target = Release("6.4.3");
-const NEW: Target = Release("7.2.4");
+const R6_1: Target = Release("6.1.2");
+const R6_4: Target = Release("6.4.3");
+const R7_2: Target = Release("7.2.4");
 const SIM: Target = Simulation("");
 /// A simulation in which the runtime, not the library, maps memory for the CPU.
 const CPU_MAPPED_BY_RUNTIME: Target = Simulation("dmabuf-cpu-mapping=off");
@@ -54,55 +54,55 @@ pub const FAULTS: &[Fault] = &[
     // Mappings that are lost, late or wrong.
     fault(
         "a mapping of the GPU is lost",
-        OLD,
+        R6_1,
         "GEM_VA.MAP=lost",
         Conform(PAGE_TABLE_CASE, "no page-table entry at offset 0x0, although Read"),
     ),
     fault(
         "a mapping of the GPU is late",
-        MIDDLE,
+        R6_4,
         "GEM_VA.MAP=late:5ms",
         Conform(PAGE_TABLE_CASE, "no page-table entry at offset 0x0, although Read"),
     ),
     fault(
         "half of a mapping is lost",
-        NEW,
+        R7_2,
         "GEM_VA.MAP=half",
         Conform(PAGE_TABLE_CASE, "no page-table entry at offset 0x2000, although Read"),
     ),
     fault(
         "a mapping of the GPU is shifted by a page",
-        MIDDLE,
+        R6_4,
         "GEM_VA.MAP=shifted",
         Conform(PAGE_TABLE_CASE, "4096 instead of 0"),
     ),
     fault(
         "an unmapped range stays in the page table",
-        MIDDLE,
+        R6_4,
         "GEM_VA.UNMAP=lost",
         Conform("unmap.gpu.page_table_forgets", "after "),
     ),
     fault(
         "an unmapped range leaves the page table late",
-        NEW,
+        R7_2,
         "GEM_VA.UNMAP=late:5ms",
         Conform("unmap.gpu.page_table_forgets", ""),
     ),
     fault(
         "the engines see a mapping late",
-        NEW,
+        R7_2,
         "GEM_VA.MAP=unseen:50ms",
         Conform("map.memory.whole_handle", "in the memory"),
     ),
     fault(
         "the engines use an unmapped range for a while",
-        MIDDLE,
+        R6_4,
         "GEM_VA.UNMAP=stale:50ms",
         Conform("map.again.other_handles", "in the memory"),
     ),
     fault(
         "an import moves the memory",
-        OLD,
+        R6_1,
         "PRIME_FD_TO_HANDLE=evict",
         Conform("access.gpus.peer_after_the_owner", "for GPU 0"),
     ),
@@ -144,7 +144,7 @@ pub const FAULTS: &[Fault] = &[
     ),
     fault(
         "a descriptor refers to wrong memory",
-        OLD,
+        R6_1,
         "EXPORT_DMABUF=other",
         Conform("map.memory.whole_handle", "in the memory"),
     ),
@@ -157,7 +157,7 @@ pub const FAULTS: &[Fault] = &[
     ),
     fault(
         "a GPU can only read",
-        NEW,
+        R7_2,
         "GEM_VA.MAP=narrow",
         Conform(PAGE_TABLE_CASE, "ReadWrite was granted, but the page is not writable"),
     ),
@@ -176,93 +176,93 @@ pub const FAULTS: &[Fault] = &[
     // Errors of the kernel.
     fault(
         "no memory for page tables",
-        OLD,
+        R6_1,
         "GEM_VA.MAP=ENOMEM",
         Conform("map.memory.whole_handle", "hsa_amd_vmem_set_access returned HSA_STATUS_ERROR"),
     ),
     fault(
         "a mapping is invalid",
-        NEW,
+        R7_2,
         "GEM_VA.MAP=EINVAL",
         Conform("map.memory.whole_handle", "hsa_amd_vmem_set_access returned HSA_STATUS_ERROR"),
     ),
     fault(
         "an unmap finds no mapping",
-        NEW,
+        R7_2,
         "GEM_VA.UNMAP=ENOENT",
         Conform("map.memory.whole_handle", "hsa_amd_vmem_unmap returned HSA_STATUS_ERROR"),
     ),
     fault(
         "too many open files",
-        MIDDLE,
+        R6_4,
         "EXPORT_DMABUF=EMFILE",
         Conform("map.memory.whole_handle", OUT_OF_RESOURCES),
     ),
     fault(
         "a descriptor is not found",
-        MIDDLE,
+        R6_4,
         "PRIME_FD_TO_HANDLE=ENOENT",
         Conform("map.memory.whole_handle", "hsa_amd_vmem_map returned HSA_STATUS_ERROR"),
     ),
     fault(
         "imports are rejected",
-        OLD,
+        R6_1,
         "IMPORT_DMABUF=EINVAL",
         Conform("share.import.same_memory", "is not memory that this runtime can import"),
     ),
     fault(
         "descriptors are invalid",
-        MIDDLE,
+        R6_4,
         "GET_DMABUF_INFO=EBADF",
         Conform("share.import.same_memory", "is not memory that this runtime can import"),
     ),
     fault(
         "memory is busy",
-        NEW,
+        R7_2,
         "FREE_MEMORY_OF_GPU=EBUSY",
         Conform("pool.memory.holds_what_is_written", "crashed: SIGABRT, in hsa_amd_memory_"),
     ),
     fault(
         "mapping for the CPU is forbidden",
-        OLD,
+        R6_1,
         "GEM_MMAP=EACCES",
         Conform("map.memory.whole_handle", "hsa_amd_vmem_map returned HSA_STATUS_ERROR"),
     ),
     fault(
         "mapping for the CPU fails",
-        MIDDLE,
+        R6_4,
         "MMAP#20-=ENOMEM",
         Conform("ipc.get.separate_allocations", "hsa_amd_memory_pool_allocate returned"),
     ),
     fault(
         "no memory is left",
-        MIDDLE,
+        R6_4,
         "ALLOC_MEMORY_OF_GPU#40-=ENOMEM",
         Conform("pool.memory.filled", OUT_OF_RESOURCES),
     ),
-    fault("the device has an error", NEW, "COPY=EIO", Conform("access.gpu.copies", "crashed")),
+    fault("the device has an error", R7_2, "COPY=EIO", Conform("access.gpu.copies", "crashed")),
     // Leaks.
     fault(
         "a free removes the handle, but keeps the memory",
-        OLD,
+        R6_1,
         "FREE_MEMORY_OF_GPU=leak",
         Conform("release.memory.comes_back", "has lost"),
     ),
     fault(
         "a free succeeds, but does nothing",
-        NEW,
+        R7_2,
         "FREE_MEMORY_OF_GPU=lost",
         Conform("release.memory.comes_back", "has lost"),
     ),
     fault(
         "a closed handle keeps its memory",
-        MIDDLE,
+        R6_4,
         "GEM_CLOSE=leak",
         Conform("release.memory.comes_back", "has lost"),
     ),
     fault(
         "each export leaves a descriptor open",
-        NEW,
+        R7_2,
         "EXPORT_DMABUF=leak",
         Conform("share.export.twice", "open file descriptors"),
     ),
@@ -281,7 +281,7 @@ pub const FAULTS: &[Fault] = &[
     // Hangs and crashes.
     fault(
         "a call of the driver hangs",
-        MIDDLE,
+        R6_4,
         "GEM_VA.UNMAP=hang",
         ConformFailFast(
             "runtime.vmm.gives_back_at_its_end",
@@ -290,7 +290,7 @@ pub const FAULTS: &[Fault] = &[
     ),
     fault(
         "a call of the driver is always interrupted",
-        OLD,
+        R6_1,
         "GEM_CLOSE=EINTR",
         ConformFailFast(
             "runtime.vmm.gives_back_at_its_end",
@@ -315,14 +315,14 @@ pub const FAULTS: &[Fault] = &[
     // Contents and reported values.
     fault(
         "a bit is flipped",
-        NEW,
+        R7_2,
         "COPY=garbled",
         Conform("access.gpu.copies", "32-bit words differ, the first byte at offset 0x0"),
     ),
-    fault("a copy is forgotten", OLD, "COPY=lost", Conform("access.gpu.copies", "in the memory")),
+    fault("a copy is forgotten", R6_1, "COPY=lost", Conform("access.gpu.copies", "in the memory")),
     fault(
         "a copy signals its completion early",
-        MIDDLE,
+        R6_4,
         "COPY=late:5ms",
         Conform("access.gpu.copies", "in the memory"),
     ),
@@ -334,13 +334,13 @@ pub const FAULTS: &[Fault] = &[
     ),
     fault(
         "available memory is reported twice as large",
-        OLD,
+        R6_1,
         "AVAILABLE_MEMORY=double",
         Conform("create.memory.is_counted", "bytes are available"),
     ),
     fault(
         "the size of memory is reported as half",
-        MIDDLE,
+        R6_4,
         "GET_DMABUF_INFO=half",
         Conform("share.import.same_memory", OUT_OF_RESOURCES),
     ),
@@ -383,39 +383,39 @@ pub const FAULTS: &[Fault] = &[
     ),
     fault(
         "every mapping of a GPU is lost",
-        MIDDLE,
+        R6_4,
         "GEM_VA.MAP=lost",
         Fuzz("the process ended (SIGABRT"),
     ),
-    fault("data that a GPU writes has a flipped bit", NEW, "COPY=garbled", Fuzz("value read at")),
-    fault("the CPU accesses wrong memory", OLD, "EXPORT_DMABUF=other", Fuzz("value read at")),
+    fault("data that a GPU writes has a flipped bit", R7_2, "COPY=garbled", Fuzz("value read at")),
+    fault("the CPU accesses wrong memory", R6_1, "EXPORT_DMABUF=other", Fuzz("value read at")),
     fault(
         "an export returns other memory",
-        NEW,
+        R7_2,
         "EXPORT_DMABUF=other",
         Conform(
             "granularity.minimum.suffices",
             "hsa_amd_vmem_export_shareable_handle (EXPORT_DMABUF) returns other memory: two exports",
         ),
     ),
-    fault("revoked access stays", MIDDLE, "GEM_VA.UNMAP=lost", Fuzz("set_access")),
+    fault("revoked access stays", R6_4, "GEM_VA.UNMAP=lost", Fuzz("set_access")),
     fault(
         "the ninth mapping finds no memory",
-        NEW,
+        R7_2,
         "GEM_VA.MAP#9=ENOMEM",
         Fuzz("hsa_amd_vmem_set_access returned HSA_STATUS_ERROR"),
     ),
     fault(
         "a GPU accesses memory shifted by a page",
-        MIDDLE,
+        R6_4,
         "GEM_VA.MAP=shifted",
         Fuzz("value read at"),
     ),
     fault(
         "the fifth unmapping never returns",
-        NEW,
+        R7_2,
         "GEM_VA.UNMAP#5=hang",
         Fuzz("did not end within"),
     ),
-    fault("descriptors leak", MIDDLE, "EXPORT_DMABUF=leak", Fuzz("resources of the process")),
+    fault("descriptors leak", R6_4, "EXPORT_DMABUF=leak", Fuzz("resources of the process")),
 ];

@@ -71,7 +71,7 @@ fn create_tree() -> TempDir {
 }
 
 /// Returns the message for a tree that cannot be used. Checks that nothing was created.
-fn rejection(tree: &Path) -> String {
+fn fetch_rejection(tree: &Path) -> String {
     let folder = tempfile::tempdir().unwrap();
     let kernels = folder.path().join("kernels");
     let output = command(&["vm", "fetch", "--tree", tree.to_str().unwrap()])
@@ -88,7 +88,7 @@ fn tree_without_a_compiled_file_is_rejected() {
     for (file, _, target) in FILES {
         let tree = create_tree();
         fs::remove_file(tree.path().join(file)).unwrap();
-        let message = rejection(tree.path());
+        let message = fetch_rejection(tree.path());
         let path = tree.path().canonicalize().unwrap();
         let path = path.display();
         let expected = format!(
@@ -102,9 +102,9 @@ fn tree_without_a_compiled_file_is_rejected() {
 fn tree_without_configuration_is_rejected() {
     let tree = create_tree();
     fs::remove_file(tree.path().join(".config")).unwrap();
-    let message = rejection(tree.path());
+    let message = fetch_rejection(tree.path());
     assert!(message.contains(".config was not found"), "{message}");
-    let message = rejection(&tree.path().join("missing"));
+    let message = fetch_rejection(&tree.path().join("missing"));
     assert!(message.contains("missing: No such file"), "{message}");
 }
 
@@ -112,7 +112,7 @@ fn tree_without_configuration_is_rejected() {
 fn tree_of_another_series_is_rejected() {
     let tree = create_tree();
     write(tree.path(), ".config", &CONFIGURATION.replace("6.12.9", "6.18.2"));
-    let message = rejection(tree.path());
+    let message = fetch_rejection(tree.path());
     assert!(message.contains("it is Linux 6.18.2, and only Linux 6.12 is supported"), "{message}");
 }
 
@@ -124,12 +124,12 @@ fn tree_without_needed_options_is_rejected() {
         let (name, _) = line.split_once('=').unwrap();
         let unset = CONFIGURATION.replace(line, &format!("# {name} is not set"));
         write(tree.path(), ".config", &unset);
-        let message = rejection(tree.path());
+        let message = fetch_rejection(tree.path());
         assert!(message.contains(&format!("lacks {name}")), "{message}");
     }
     let tree = create_tree();
     write(tree.path(), ".config", "# Linux/x86 6.12.9 Kernel Configuration\n");
-    let message = rejection(tree.path());
+    let message = fetch_rejection(tree.path());
     assert!(
         options.map(|line| line.split('=').next().unwrap()).all(|name| message.contains(name)),
         "{message}"

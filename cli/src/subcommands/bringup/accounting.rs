@@ -45,7 +45,7 @@ pub fn check_available(hsa: &Hsa<'_>, gpu: &Agent, pool_size: u64) -> Result<Opt
 }
 
 /// Allocates and frees memory. Checks that the available memory changes by about the allocated size each time.
-pub fn counted(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
+pub fn check_counted(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let gpu = &resources.gpus[0];
     let pool_size = hsa.pool_info(&resources.pool)?.size as u64;
     let Some(available) = check_available(hsa, gpu, pool_size)? else {
@@ -157,7 +157,7 @@ fn allocate_and_free(
 type Step<'a> = dyn Fn(&Address, &Handle) -> Result<()> + 'a;
 
 /// Checks that no call leaves descriptors open: counts them before and after several rounds.
-pub fn descriptors(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
+pub fn check_descriptors(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let (gpu, size) = (&resources.gpus[0], resources.size);
     let nothing = |_: &Address, _: &Handle| Ok(());
     let export = |_: &Address, memory: &Handle| hsa.export(memory).map(drop);

@@ -153,7 +153,7 @@ impl HostBuffer<'_> {
 }
 
 /// Checks that a GPU and the CPU read each other's writes. With `with_fill`, also checks fills by the GPU.
-pub fn data(hsa: &Hsa<'_>, resources: &Resources, with_fill: bool) -> Result<()> {
+pub fn check_data(hsa: &Hsa<'_>, resources: &Resources, with_fill: bool) -> Result<()> {
     let (cpu, gpu) = (&resources.cpu, &resources.gpus[0]);
     let cpu_has_access = hsa.can_access(cpu, &resources.pool)?;
     with_mapping(hsa, resources, |va, _| {
@@ -257,7 +257,7 @@ fn late_mapping(gpu: &Agent, va: &Address) -> String {
 }
 
 /// Has a GPU use memory immediately after each grant. Only the first round spends time on creating a queue.
-pub fn at_once(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
+pub fn check_at_once(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let gpu = &resources.gpus[0];
     with_host(hsa, resources, |host| {
         for round in 0..ROUNDS {

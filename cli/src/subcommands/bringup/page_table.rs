@@ -18,7 +18,7 @@ const FORBIDDEN: u32 = 0x0bad_0001;
 
 /// Replaces the entries of the first half of a mapping by entries for the second half of the memory. Checks that the
 /// GPU then reads the second half.
-pub fn offset(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
+pub fn check_offset(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let (gpu, size) = (&resources.gpus[0], resources.size);
     let half = Named::new("size / 2", size / 2);
     with_host(hsa, resources, |host| {
@@ -49,7 +49,7 @@ pub fn offset(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
 }
 
 /// Removes the write permission from a mapping's entries. Checks that the GPU can then read, but faults when it writes.
-pub fn permission(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
+pub fn check_permission(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let (gpu, size) = (&resources.gpus[0], Named::new("size", resources.size));
     hsa.note_faults()?;
     with_host(hsa, resources, |host| {

@@ -18,7 +18,7 @@ const PROCESSES: u8 = 3;
 /// The number of rounds in each process of "pressure".
 const ROUNDS: u32 = 3;
 /// The number of handles that keep their data while the memory is filled.
-const KEPT: u32 = 4;
+const KEPT_HANDLES: u32 = 4;
 /// The largest number of handles that fill the memory.
 const MAX_HANDLES: usize = 64;
 /// The fact that the process of "killed" records when it holds its memory.
@@ -28,7 +28,7 @@ const HOLDS: &str = "holds memory";
 const FREE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Fills the memory from several processes at once. Each process checks that its earlier data stays unchanged.
-pub fn pressure(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
+pub fn check_pressure(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let others =
         (1..PROCESSES).map(|number| start_other(hsa, number)).collect::<Result<Vec<_>>>()?;
     let result = fill_memory(hsa, resources);
@@ -75,7 +75,7 @@ pub fn fill_memory(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let large = (hsa.pool_info(pool)?.size / 16).max(size) / size * size;
     with_host(hsa, resources, |host| {
         let mut kept = Vec::new();
-        for number in 0..KEPT {
+        for number in 0..KEPT_HANDLES {
             let va = hsa.reserve(size, "va")?;
             let memory = create_when_available(hsa, pool, size)?;
             hsa.map(&va, size, &memory)?;
@@ -126,7 +126,7 @@ fn create_when_available(hsa: &Hsa<'_>, pool: &Pool, size: usize) -> Result<Hand
 }
 
 /// Kills a process that holds memory, and checks that the memory becomes available.
-pub fn killed(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
+pub fn check_killed(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let gpu = &resources.gpus[0];
     let Some(before) = hsa.available_memory(gpu) else {
         return Err(hsa.recorder.skip("the runtime does not know the available memory"));

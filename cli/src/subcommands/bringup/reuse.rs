@@ -22,7 +22,7 @@ const CREATE: &str = "hsa_amd_vmem_handle_create";
 
 /// Maps other memory at an address that was unmapped. Checks, through a second mapping of the first memory, that writes
 /// to the address do not change the first memory.
-pub fn unmapped(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
+pub fn check_unmapped(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let (gpu, size) = (&resources.gpus[0], resources.size);
     with_host(hsa, resources, |host| {
         let (va, alias) = (hsa.reserve(size, "va")?, hsa.reserve(size, "va2")?);
@@ -64,7 +64,7 @@ pub fn unmapped(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
 }
 
 /// Frees memory and allocates again. Checks that two handles never share memory.
-pub fn reused(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
+pub fn check_reused(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let (gpu, size, pool) = (&resources.gpus[0], resources.size, &resources.pool);
     with_host(hsa, resources, |host| {
         let vas = [hsa.reserve(size, "va")?, hsa.reserve(size, "va2")?];

@@ -221,28 +221,28 @@ fn run_with_resources(hsa: &Hsa<'_>, level: Level, resources: &Resources) -> Res
             hsa.release(&memory)
         }
         Level::Mapped => with_mapping(hsa, resources, |_, _| Ok(())),
-        Level::Cpu => cpu(hsa, resources),
+        Level::Cpu => check_cpu(hsa, resources),
         Level::Gpu => with_mapping(hsa, resources, |va, _| {
-            with_host(hsa, resources, |host| gpu(hsa, resources, va, host))
+            with_host(hsa, resources, |host| check_gpu(hsa, resources, va, host))
         }),
-        Level::Data | Level::Sdma => data::data(hsa, resources, false),
-        Level::Blit => data::data(hsa, resources, true),
-        Level::AtOnce => data::at_once(hsa, resources),
-        Level::Unmapped => reuse::unmapped(hsa, resources),
-        Level::Reused => reuse::reused(hsa, resources),
-        Level::Counted => accounting::counted(hsa, resources),
-        Level::Descriptors => accounting::descriptors(hsa, resources),
-        Level::Peer => peer(hsa, resources),
+        Level::Data | Level::Sdma => data::check_data(hsa, resources, false),
+        Level::Blit => data::check_data(hsa, resources, true),
+        Level::AtOnce => data::check_at_once(hsa, resources),
+        Level::Unmapped => reuse::check_unmapped(hsa, resources),
+        Level::Reused => reuse::check_reused(hsa, resources),
+        Level::Counted => accounting::check_counted(hsa, resources),
+        Level::Descriptors => accounting::check_descriptors(hsa, resources),
+        Level::Peer => check_peer(hsa, resources),
         Level::Shared => with_mapping(hsa, resources, |va, memory| {
             with_host(hsa, resources, |host| {
                 other_process::export(hsa, resources, va, memory, host)
             })
         }),
-        Level::Offset => page_table::offset(hsa, resources),
-        Level::Permission => page_table::permission(hsa, resources),
-        Level::Load => load(hsa, resources),
-        Level::Pressure => processes::pressure(hsa, resources),
-        Level::Killed => processes::killed(hsa, resources),
+        Level::Offset => page_table::check_offset(hsa, resources),
+        Level::Permission => page_table::check_permission(hsa, resources),
+        Level::Load => check_load(hsa, resources),
+        Level::Pressure => processes::check_pressure(hsa, resources),
+        Level::Killed => processes::check_killed(hsa, resources),
     }
 }
 
@@ -261,7 +261,7 @@ pub fn with_mapping(
     hsa.free(&va, resources.size)
 }
 
-fn cpu(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
+fn check_cpu(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     if !hsa.can_access(&resources.cpu, &resources.pool)? {
         return Err(hsa.recorder.skip("no large BAR: the CPU cannot access all of the memory"));
     }
@@ -272,13 +272,18 @@ fn cpu(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     })
 }
 
-fn gpu(hsa: &Hsa<'_>, resources: &Resources, va: &Address, host: &HostBuffer<'_>) -> Result<()> {
+fn check_gpu(
+    hsa: &Hsa<'_>,
+    resources: &Resources,
+    va: &Address,
+    host: &HostBuffer<'_>,
+) -> Result<()> {
     let gpu = &resources.gpus[0];
     hsa.grant(va, resources.size, &[gpu])?;
     host.write_and_read(gpu, va, 0x6900_0001)
 }
 
-fn peer(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
+fn check_peer(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let (owner, others) = (&resources.gpus[0], &resources.gpus[1..]);
     if others.is_empty() {
         return Err(hsa.recorder.skip("there is one GPU"));
@@ -349,7 +354,7 @@ fn check_after_second_mapping(
     hsa.free(&alias, size)
 }
 
-fn load(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
+fn check_load(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let run_rounds = |thread: u32| -> Result<()> {
         Recorder::set_thread_number(thread);
         with_host(hsa, resources, |host| {

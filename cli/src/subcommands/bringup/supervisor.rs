@@ -1,7 +1,7 @@
 //! The parent's side of a level: starts its process, receives its records and derives the outcome.
 
 use super::arguments::Bringup;
-use super::failure::{call_and_error, count_failures, is_failed_request, returned_error};
+use super::failure::{call_and_error, count_failures, is_error_or_unfinished, is_failed_request};
 use super::gpu_fault;
 use super::interface::function_of;
 use super::level::Level;
@@ -305,7 +305,7 @@ impl LevelRun {
         if let Cause::Crash(calls, _) | Cause::Hang(calls, _) = &mut cause {
             let has_driver_error = |index: &usize| {
                 let lines = self.driver_during(&self.calls[*index]);
-                lines.into_iter().any(returned_error)
+                lines.into_iter().any(is_error_or_unfinished)
             };
             calls.sort_by_cached_key(|index| !has_driver_error(index));
         }
@@ -320,7 +320,8 @@ impl LevelRun {
         }
         let lines = self.driver.iter().flatten();
         let is_ignored = |line: &&(u64, String)| {
-            returned_error(&line.1) && !matches!(call_and_error(&line.1).1, "EINTR" | "EAGAIN")
+            is_error_or_unfinished(&line.1)
+                && !matches!(call_and_error(&line.1).1, "EINTR" | "EAGAIN")
         };
         let ignored: Vec<_> = lines.filter(is_ignored).collect();
         let Some((offset, line)) = ignored.first() else { return };

@@ -222,7 +222,7 @@ fn run_all(
         bar.finish_and_clear();
         return Ok(report);
     }
-    let log = RefCell::new(DriverLog::start());
+    let log = RefCell::new(DriverLog::open());
     let mut command = || {
         let mut command = worker::command(args)?;
         log.borrow().apply(&mut command);

@@ -41,7 +41,7 @@ impl Usual {
 
     /// Returns the short form of a line, such as `kfd GET_DMABUF_INFO EINVAL`, if a similar line was logged during a case
     /// that passed.
-    pub fn short(&self, line: &str) -> Option<String> {
+    pub fn short_form_if_usual(&self, line: &str) -> Option<String> {
         let is_usual = key(line).is_some_and(|key| self.passed.contains_key(&key));
         is_usual.then(|| short_form(line))
     }
@@ -54,7 +54,7 @@ impl Usual {
             key.is_some_and(|key| IN_EVERY_RUN.contains(&key.as_str()))
         };
         let (usual, rest): (Vec<_>, Vec<_>) =
-            output.lines().partition(|line| self.short(line).is_some());
+            output.lines().partition(|line| self.short_form_if_usual(line).is_some());
         let (in_every_run, others): (Vec<_>, Vec<_>) =
             rest.iter().copied().partition(|line| in_every_run(line));
         let mut usual: BTreeSet<_> = usual.into_iter().map(short_form).collect();
@@ -107,11 +107,14 @@ mod tests {
         usual.add(
             [request("= EINVAL").as_str(), &request("-> ok"), "4 Signals leaked."].into_iter(),
         );
-        let short = usual.short(&request("= EINVAL"));
+        let short = usual.short_form_if_usual(&request("= EINVAL"));
         assert_eq!(short.as_deref(), Some("kfd GET_DMABUF_INFO EINVAL"));
-        assert_eq!(usual.short("12 Signals leaked.").as_deref(), Some("12 Signals leaked."));
+        assert_eq!(
+            usual.short_form_if_usual("12 Signals leaked.").as_deref(),
+            Some("12 Signals leaked.")
+        );
         for line in [&request("= EIO"), &request("-> ok"), "HSA exception: BadAlloc", ""] {
-            assert_eq!(usual.short(line), None, "{line}");
+            assert_eq!(usual.short_form_if_usual(line), None, "{line}");
         }
     }
 
@@ -147,7 +150,7 @@ mod tests {
             usual.add([request(error).as_str()].into_iter());
         }
         usual.remove_frequent_in_failures(&report);
-        assert_eq!(usual.short(&request("= EINVAL")), None);
-        assert!(usual.short(&request("= EIO")).is_some());
+        assert_eq!(usual.short_form_if_usual(&request("= EINVAL")), None);
+        assert!(usual.short_form_if_usual(&request("= EIO")).is_some());
     }
 }

@@ -45,9 +45,9 @@ const SHOWN_OPERATIONS: usize = 20;
 const SHRINK_TIME_LIMIT: Duration = Duration::from_secs(2);
 /// The maximum number of times that sequences are repeated on a loaded library after shrinking. The failure may depend
 /// on addresses, which differ from process to process.
-const TRIES: u32 = 5;
+const MAX_TRIES: u32 = 5;
 /// The maximum number of names that are tried for a new file.
-const MAX_FILES: u32 = 1000;
+const MAX_NAMES: u32 = 1000;
 
 impl Finding {
     /// Repeats, shrinks and saves a failing sequence. A signal ends the shrinking.
@@ -123,7 +123,7 @@ fn create_new(name: &str) -> (PathBuf, io::Result<File>) {
         let path = PathBuf::from(format!("{name}{suffix}.jsonl"));
         let file = File::create_new(&path);
         let exists = matches!(&file, Err(error) if error.kind() == io::ErrorKind::AlreadyExists);
-        if !exists || number == MAX_FILES {
+        if !exists || number == MAX_NAMES {
             return (path, file);
         }
         number += 1;
@@ -173,7 +173,8 @@ fn shrink_all(
 ) -> anyhow::Result<(Found, Vec<Sequence>, Repetitions)> {
     let time_limit = executor.time_limit;
     // Simulations share no state and are deterministic.
-    let tries = if sequences.iter().any(|sequence| sequence.machine.is_none()) { TRIES } else { 1 };
+    let tries =
+        if sequences.iter().any(|sequence| sequence.machine.is_none()) { MAX_TRIES } else { 1 };
     if found.kind == Kind::Hang {
         executor.time_limit = SHRINK_TIME_LIMIT.min(time_limit);
     }

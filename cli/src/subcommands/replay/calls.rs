@@ -47,7 +47,7 @@ pub fn run(args: &Replay) -> anyhow::Result<Exit> {
     let mut counts = Counts::default();
     for step in &plan.steps {
         let outcome = match &step.action {
-            Ok(action) => replay.make(action, step.status),
+            Ok(action) => replay.repeat_and_compare(action, step.status),
             Err(skipped) => Outcome::NotMade(skipped.to_string()),
         };
         counts.all += 1;
@@ -228,8 +228,8 @@ impl Calls {
     }
 
     /// Makes a call, and compares its status with the recorded one.
-    fn make(&mut self, action: &Action, recorded: u32) -> Outcome {
-        let (status, difference) = match self.call(action) {
+    fn repeat_and_compare(&mut self, action: &Action, recorded: u32) -> Outcome {
+        let (status, difference) = match self.repeat(action) {
             Ok(Some(result)) => result,
             Ok(None) => return Outcome::NotMade("this runtime lacks the function".to_owned()),
             Err(missing) => return missing.into(),
@@ -258,7 +258,7 @@ impl Calls {
 
     /// Makes a call. Returns its status and, if the call returned other permissions than recorded, a description of the
     /// difference. Returns `None` if the runtime does not have the function.
-    fn call(&mut self, action: &Action) -> Result<Option<(u32, Option<String>)>, Missing> {
+    fn repeat(&mut self, action: &Action) -> Result<Option<(u32, Option<String>)>, Missing> {
         let vmem = self.vmem;
         let core = self.core;
         // SAFETY, for all calls: addresses are in blocks that the runtime has returned, or were rejected when they

@@ -15,7 +15,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 /// The maximum number of tries to repeat a failure on a loaded library. The failure may depend on addresses,
 /// which differ from process to process.
-const TRIES: u32 = 16;
+const MAX_TRIES: u32 = 16;
 
 /// Runs sequences one after another in a worker process. If a recorded failure does not occur, tries
 /// again in new processes.
@@ -31,7 +31,7 @@ pub fn run(args: &Replay, mut sequences: Vec<Sequence>) -> anyhow::Result<Exit> 
     let has_recorded_failure =
         |sequence: &Sequence| sequence.machine.is_none() && sequence.found.is_some();
     let may_vary = is_loaded && sequences.iter().any(has_recorded_failure);
-    let max_tries = if may_vary { TRIES } else { 1 };
+    let max_tries = if may_vary { MAX_TRIES } else { 1 };
     let (mut tries, mut found) = (0, None);
     while found.is_none() && tries < max_tries {
         found = executor.run(&sequences)?;

@@ -13,7 +13,7 @@ const ALLOCATIONS: usize = 256;
 const FREE_MAPPINGS: u64 = 2048;
 
 /// Allocates memory until the GPUs have none left, releases a part, and repeats.
-pub fn vram(setup: &Setup<'_>, mut rng: Rng, threads: usize) {
+pub fn run_vram(setup: &Setup<'_>, mut rng: Rng, threads: usize) {
     let gpus: Vec<_> = setup.runtime.gpus().collect();
     let mut sizes = Vec::new();
     let mut total = 0;
@@ -42,7 +42,7 @@ pub fn vram(setup: &Setup<'_>, mut rng: Rng, threads: usize) {
 
 /// Exports descriptors until the process can open no more, makes other calls that need a descriptor,
 /// releases a part, and repeats.
-pub fn descriptors(setup: &Setup<'_>, mut rng: Rng) {
+pub fn run_descriptors(setup: &Setup<'_>, mut rng: Rng) {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     setup.limit.store(limit.unwrap_or_default(), Ordering::Relaxed);
     let Some(gpu) = setup.runtime.gpus().next() else { return };
@@ -82,7 +82,7 @@ pub fn descriptors(setup: &Setup<'_>, mut rng: Rng) {
 
 /// Maps one allocation at many addresses until the process has nearly as many mappings as the kernel
 /// allows, unmaps a part, and repeats.
-pub fn mappings(setup: &Setup<'_>, mut rng: Rng) {
+pub fn run_mappings(setup: &Setup<'_>, mut rng: Rng) {
     let (Some(gpu), Some(cpu)) = (setup.runtime.gpus().next(), setup.cpu()) else { return };
     let allowed = std::fs::read_to_string("/proc/sys/vm/max_map_count");
     let allowed: u64 = allowed.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(65_530);

@@ -24,7 +24,7 @@ struct Item {
 }
 
 /// Runs the scenario in one thread until its end.
-pub fn work(setup: &Setup<'_>, mut rng: Rng, leak_kind: Option<DeliberateLeak>) {
+pub fn run_mixed(setup: &Setup<'_>, mut rng: Rng, leak_kind: Option<DeliberateLeak>) {
     let gpus: Vec<_> = setup.runtime.gpus().collect();
     let mut items: Vec<Item> = Vec::new();
     while setup.is_running() {

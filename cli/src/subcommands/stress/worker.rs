@@ -144,12 +144,12 @@ fn run_threads(
         let work = |number: u32| {
             let rng = Rng::with_seed(seed ^ u64::from(number) << 32);
             match setup.scenario {
-                Scenario::Mixed => mixed::work(setup, rng, leak),
+                Scenario::Mixed => mixed::run_mixed(setup, rng, leak),
                 Scenario::Vram => {
-                    limits::vram(setup, rng, (threads * args.processes) as usize);
+                    limits::run_vram(setup, rng, (threads * args.processes) as usize);
                 }
-                Scenario::Descriptors => limits::descriptors(setup, rng),
-                Scenario::Mappings => limits::mappings(setup, rng),
+                Scenario::Descriptors => limits::run_descriptors(setup, rng),
+                Scenario::Mappings => limits::run_mappings(setup, rng),
             }
         };
         // The name is visible in process lists.
