@@ -27,7 +27,7 @@ pub fn print_info(text: &str) {
 
 /// The value of `--runtime`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Choice {
+pub enum RuntimeChoice {
     /// AMD's runtime if it is installed and there is a `/dev/kfd`; otherwise the simulation.
     Auto,
     /// The simulation.
@@ -36,7 +36,7 @@ pub enum Choice {
     Library(PathBuf),
 }
 
-impl FromStr for Choice {
+impl FromStr for RuntimeChoice {
     type Err = Infallible;
 
     fn from_str(text: &str) -> Result<Self, Infallible> {
@@ -60,7 +60,7 @@ pub struct RuntimeOptions {
         default_value = "auto",
         help_heading = "Runtime"
     )]
-    pub choice: Choice,
+    pub choice: RuntimeChoice,
     /// The number of GPUs of the simulation
     #[arg(long, value_name = "N", help_heading = "Runtime",
           value_parser = clap::value_parser!(u8).range(1..=8))]
@@ -163,10 +163,12 @@ impl RuntimeOptions {
             SelectedRuntime::Simulation(SelectedSimulation { config: self.config_text(), reason })
         };
         Ok(match &self.choice {
-            Choice::Simulation => simulated(None),
+            RuntimeChoice::Simulation => simulated(None),
             // SAFETY: the user chose the file, whose code runs when it is loaded.
-            Choice::Library(path) => SelectedRuntime::Library(unsafe { Runtime::load_from(path)? }),
-            Choice::Auto => match DriverState::probe() {
+            RuntimeChoice::Library(path) => {
+                SelectedRuntime::Library(unsafe { Runtime::load_from(path)? })
+            }
+            RuntimeChoice::Auto => match DriverState::probe() {
                 DriverState::Missing => simulated(Some("there is no /dev/kfd".to_owned())),
                 _ => match Runtime::load() {
                     Ok(runtime) => SelectedRuntime::Library(runtime),
@@ -183,7 +185,8 @@ impl RuntimeOptions {
     /// Removes a sequence's own machine if these options name a library or configure the simulation: the sequence then
     /// runs on the runtime of these options.
     pub fn override_machine(&self, sequence: &mut Sequence) {
-        let is_selected = matches!(self.choice, Choice::Library(_)) || self.config_text().is_some();
+        let is_selected =
+            matches!(self.choice, RuntimeChoice::Library(_)) || self.config_text().is_some();
         if is_selected {
             sequence.machine = None;
         }
@@ -212,10 +215,10 @@ impl RuntimeOptions {
         };
         let has_outer_command = std::env::var_os(OUTER_COMMAND).is_some();
         let choice = match &self.choice {
-            Choice::Auto => None,
-            Choice::Library(path) if has_outer_command && is_in_variable(path) => None,
-            Choice::Simulation => Some("sim".to_owned()),
-            Choice::Library(path) => Some(path.display().to_string()),
+            RuntimeChoice::Auto => None,
+            RuntimeChoice::Library(path) if has_outer_command && is_in_variable(path) => None,
+            RuntimeChoice::Simulation => Some("sim".to_owned()),
+            RuntimeChoice::Library(path) => Some(path.display().to_string()),
         };
         let gpus = self.gpus.map(|gpus| gpus.to_string());
         [("--runtime", choice), ("--gpus", gpus), ("--sim", self.sim.clone())]
@@ -229,7 +232,7 @@ impl RuntimeOptions {
     /// `bringup` uses a simulation only with `--runtime sim`.
     pub fn bringup_command(&self, is_simulation: bool) -> String {
         let mut arguments = self.typed_arguments();
-        if is_simulation && self.choice == Choice::Auto {
+        if is_simulation && self.choice == RuntimeChoice::Auto {
             arguments.splice(..0, ["--runtime", "sim"].map(str::to_owned));
         }
         reproduce_command(["bringup".to_owned()].into_iter().chain(arguments))
@@ -239,9 +242,9 @@ impl RuntimeOptions {
     pub fn to_arguments(&self) -> Vec<OsString> {
         let Self { choice, gpus, sim } = self;
         let choice = match choice {
-            Choice::Auto => "auto".as_ref(),
-            Choice::Simulation => "sim".as_ref(),
-            Choice::Library(path) => path.as_os_str(),
+            RuntimeChoice::Auto => "auto".as_ref(),
+            RuntimeChoice::Simulation => "sim".as_ref(),
+            RuntimeChoice::Library(path) => path.as_os_str(),
         };
         let mut arguments = vec![option_with_value("--runtime", choice)];
         arguments.extend(gpus.map(|gpus| option_with_value("--gpus", gpus.to_string())));

@@ -94,7 +94,7 @@ pub fn write_json(
 }
 
 /// Prints the planned faults in red, with a warning.
-pub fn banner(out: &mut Screen<'_>, faults: &[PlannedFault]) -> io::Result<()> {
+pub fn print_banner(out: &mut Screen<'_>, faults: &[PlannedFault]) -> io::Result<()> {
     if faults.is_empty() {
         return Ok(());
     }

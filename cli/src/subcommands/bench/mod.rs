@@ -4,7 +4,7 @@ mod plot;
 
 use crate::Exit;
 use crate::arguments::Common;
-use crate::choice::Choice;
+use crate::choice::RuntimeChoice;
 use crate::output::Output;
 use crate::progress;
 use crate::screen::note;
@@ -221,7 +221,7 @@ impl Bench {
 
     /// Opens the chosen runtime. `nothing` opens a simulation whose virtual memory calls do nothing.
     fn open_runtime(&self) -> anyhow::Result<BenchRuntime> {
-        if let Choice::Library(path) = &self.common.runtime.choice
+        if let RuntimeChoice::Library(path) = &self.common.runtime.choice
             && path.as_os_str() == "nothing"
         {
             let gpus = self.common.runtime.gpus.unwrap_or(1);

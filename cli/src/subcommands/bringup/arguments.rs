@@ -2,7 +2,7 @@
 
 use super::level::Level;
 use crate::arguments::RunFormat;
-use crate::choice::{Choice, RuntimeOptions};
+use crate::choice::{RuntimeChoice, RuntimeOptions};
 use crate::output::Output;
 use crate::provenance::Privacy;
 use clap::Args;
@@ -59,15 +59,15 @@ pub struct Bringup {
 impl Bringup {
     /// Returns the simulation's configuration if `--runtime sim` was given.
     pub fn simulation_config(&self) -> anyhow::Result<Option<Config>> {
-        let is_simulation = self.runtime.choice == Choice::Simulation;
+        let is_simulation = self.runtime.choice == RuntimeChoice::Simulation;
         is_simulation.then(|| self.runtime.config()).transpose()
     }
 
     /// Returns where to search for the library. Unused with the simulation.
     pub fn search(&self) -> Search {
         match &self.runtime.choice {
-            Choice::Library(path) => Search::only(path),
-            Choice::Auto | Choice::Simulation => {
+            RuntimeChoice::Library(path) => Search::only(path),
+            RuntimeChoice::Auto | RuntimeChoice::Simulation => {
                 Search::usual(option_env!("HSA_VMM_ROCM_LIBRARIES").map(Path::new))
             }
         }

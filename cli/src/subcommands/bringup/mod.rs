@@ -81,10 +81,10 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
         if let Some(out) = &mut table {
             if runs.is_empty() {
                 let planned = planned_faults::planned(args.runtime.config_text().as_deref());
-                provenance::banner(out, &without_effects(planned))?;
+                provenance::print_banner(out, &without_effects(planned))?;
                 print_runtime(out, &run)?;
             }
-            show::level(out, &run)?;
+            show::print_level(out, &run)?;
             out.flush()?;
         }
         let failed = matches!(run.outcome, Outcome::Failed(_));
@@ -111,12 +111,12 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
         failed_run.is_none() && is_complete && args.until == Level::Killed && faults.is_empty();
     let probes = if is_probed { probes::probe(args) } else { None };
     if let Some(out) = &mut table {
-        show::not_tried(out, levels().skip(runs.len()), not_tried)?;
+        show::print_not_tried(out, levels().skip(runs.len()), not_tried)?;
         for differing in differing_probes(probes.iter().flatten()) {
             writeln!(out, "\nprobe differs: {differing}")?;
         }
         if let (Some(run), Some(failure)) = (failed_run, &failure) {
-            show::failure(out, run.level, failure)?;
+            show::print_failure(out, run.level, failure)?;
             let until = ["--until".to_owned(), run.level.name()];
             let command = args.runtime.bringup_command(false);
             writeln!(out, "\nreproduce: {command} {}", until.join(" "))?;
@@ -154,7 +154,7 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     }
     planned_faults::note_not_happened(&faults);
     if let (Some(run), Some(path)) = (failed_run, &args.program) {
-        output::save(path, reproduce::program(run).as_bytes())?;
+        output::save(path, reproduce::program_source(run).as_bytes())?;
     }
     log_written?;
     Ok(match failed_run.map(|run| run.level) {
@@ -168,7 +168,7 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
 fn failure_text(run: &LevelRun, failure: Option<&Failure>) -> std::io::Result<String> {
     let mut text = Vec::new();
     if let Some(failure) = failure {
-        show::failure(&mut Screen::plain(&mut text), run.level, failure)?;
+        show::print_failure(&mut Screen::plain(&mut text), run.level, failure)?;
     }
     Ok(String::from_utf8_lossy(&text).trim().to_owned())
 }

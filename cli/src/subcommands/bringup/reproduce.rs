@@ -5,6 +5,7 @@ use super::supervisor::{Call, LevelRun};
 use hsa_sys::{Core, Vmem};
 use std::fmt::Write as _;
 
+/// The beginning of each program.
 const HEAD: &str = include_str!("program.c");
 /// The C code that only the levels "offset" and "permission" need.
 const PAGE_TABLE: &str = include_str!("page_table.c");
@@ -27,7 +28,7 @@ fn declarations() -> String {
 }
 
 /// Returns the source of the program, which begins with build instructions.
-pub fn program(run: &LevelRun) -> String {
+pub fn program_source(run: &LevelRun) -> String {
     let until = run.calls_until_failure();
     let calls_of = |process: u8| {
         let calls = run.calls.iter().enumerate();
@@ -183,7 +184,7 @@ mod tests {
     }
 
     fn failed_program(calls: Vec<Call>, failed: usize) -> String {
-        program(&LevelRun {
+        program_source(&LevelRun {
             level: Level::Load,
             outcome: Outcome::Failed(Cause::Status(failed, 0x1000)),
             calls,

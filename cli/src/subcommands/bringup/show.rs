@@ -21,22 +21,22 @@ const DIM: Style = Style::new().dimmed();
 const BOLD: Style = Style::new().bold();
 
 /// Prints the line of a level that has run.
-pub fn level(out: &mut Screen<'_>, run: &LevelRun) -> io::Result<()> {
+pub fn print_level(out: &mut Screen<'_>, run: &LevelRun) -> io::Result<()> {
     let title = run.level.title();
     match &run.outcome {
         Outcome::Reached => {
             let fact = run.facts.last().cloned().unwrap_or_else(|| call_count(run));
-            line(out, GREEN, "✓", title, &fact, Some(run.took))
+            print_line(out, GREEN, "✓", title, &fact, Some(run.took))
         }
         Outcome::Skipped(why) => {
-            line(out, DIM, "–", title, &format!("does not apply: {why}"), None)
+            print_line(out, DIM, "–", title, &format!("does not apply: {why}"), None)
         }
         Outcome::Failed(cause) => {
             let all = cause.describe(&run.calls);
             // The report of the failure contains the list of attempts.
             let first = all.lines().next().unwrap_or_default();
             let first = first.strip_suffix("; tried:").unwrap_or(first);
-            line(out, RED, "✗", title, first, Some(run.took))
+            print_line(out, RED, "✗", title, first, Some(run.took))
         }
     }
 }
@@ -48,15 +48,15 @@ fn call_count(run: &LevelRun) -> String {
 }
 
 /// Prints the levels that have not run.
-pub fn not_tried(
+pub fn print_not_tried(
     out: &mut Screen<'_>,
     mut levels: impl Iterator<Item = Level>,
     reason: &str,
 ) -> io::Result<()> {
-    levels.try_for_each(|level| line(out, DIM, "·", level.title(), reason, None))
+    levels.try_for_each(|level| print_line(out, DIM, "·", level.title(), reason, None))
 }
 
-fn line(
+fn print_line(
     out: &mut Screen<'_>,
     style: Style,
     mark: &str,
@@ -83,12 +83,12 @@ fn line(
 }
 
 /// Prints the report of the failure.
-pub fn failure(out: &mut Screen<'_>, level: Level, failure: &Failure) -> io::Result<()> {
+pub fn print_failure(out: &mut Screen<'_>, level: Level, failure: &Failure) -> io::Result<()> {
     writeln!(out)?;
     out.styled(RED, level.title())?;
     writeln!(out, ": {}", failure.what)?;
     if let Some(call) = &failure.call {
-        failed_call(out, call)?;
+        print_failed_call(out, call)?;
     }
     for call in &failure.other_calls {
         writeln!(out, "  at the same time in {call}")?;
@@ -98,10 +98,10 @@ pub fn failure(out: &mut Screen<'_>, level: Level, failure: &Failure) -> io::Res
             false => "Requests to the emulated driver that failed or have not returned",
             true => "Requests that failed after this call: a result of the failure, not its cause",
         };
-        log(out, title, &failure.failed_requests)?;
+        print_log(out, title, &failure.failed_requests)?;
     }
     if !failure.interfaces.is_empty() {
-        heading(out, "Kernel interfaces of this call")?;
+        print_heading(out, "Kernel interfaces of this call")?;
         for used in &failure.interfaces {
             let interface = used.interface;
             let (style, mark) = match used.result {
@@ -118,22 +118,22 @@ pub fn failure(out: &mut Screen<'_>, level: Level, failure: &Failure) -> io::Res
     }
     match &failure.driver {
         Some(lines) if lines.is_empty() => {
-            heading(out, "The emulated driver")?;
+            print_heading(out, "The emulated driver")?;
             writeln!(out, "  received no request during this call")?;
         }
-        Some(lines) => log(out, "Requests to the emulated driver", lines)?,
+        Some(lines) => print_log(out, "Requests to the emulated driver", lines)?,
         None => {}
     }
     if !failure.runtime.is_empty() {
-        log(out, "The runtime logged", &failure.runtime)?;
+        print_log(out, "The runtime logged", &failure.runtime)?;
     }
     match &failure.kernel {
-        Ok(lines) if lines.is_empty() => note(out, "The kernel logged nothing.")?,
-        Ok(lines) => log(out, "The kernel logged", lines)?,
-        Err(why) => note(out, &format!("The kernel's log cannot be read: {why}."))?,
+        Ok(lines) if lines.is_empty() => print_note(out, "The kernel logged nothing.")?,
+        Ok(lines) => print_log(out, "The kernel logged", lines)?,
+        Err(why) => print_note(out, &format!("The kernel's log cannot be read: {why}."))?,
     }
     if !failure.machine.is_empty() {
-        heading(out, "This machine")?;
+        print_heading(out, "This machine")?;
         for check in &failure.machine {
             let (style, mark) = match (check.known, check.passed) {
                 (false, _) => (BOLD, "?"),
@@ -149,10 +149,10 @@ pub fn failure(out: &mut Screen<'_>, level: Level, failure: &Failure) -> io::Res
             "wrong" | "gpu_fault" => "The calls that repeat the failure; the last ones show it",
             _ => "The calls that repeat the failure",
         };
-        log(out, title, &failure.calls)?;
+        print_log(out, title, &failure.calls)?;
     }
     if !failure.try_next.is_empty() {
-        heading(out, "Try next")?;
+        print_heading(out, "Try next")?;
         for (number, advice) in (1..).zip(&failure.try_next) {
             let lines = wrap(advice, WIDTH - 4);
             writeln!(out, "{number:2}. {}", lines.join("\n    "))?;
@@ -167,7 +167,7 @@ fn short(name: &str) -> &str {
     prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name)
 }
 
-fn failed_call(out: &mut Screen<'_>, call: &FailedCall) -> io::Result<()> {
+fn print_failed_call(out: &mut Screen<'_>, call: &FailedCall) -> io::Result<()> {
     let suffix = if call.other_process { ", in the other process" } else { "" };
     write!(out, "  ")?;
     out.styled(BOLD, &call.name)?;
@@ -182,22 +182,22 @@ fn failed_call(out: &mut Screen<'_>, call: &FailedCall) -> io::Result<()> {
     }
 }
 
-fn heading(out: &mut Screen<'_>, text: &str) -> io::Result<()> {
+fn print_heading(out: &mut Screen<'_>, text: &str) -> io::Result<()> {
     writeln!(out)?;
     out.styled(BOLD, text)?;
     writeln!(out)
 }
 
 /// Prints a dimmed paragraph.
-fn note(out: &mut Screen<'_>, text: &str) -> io::Result<()> {
+fn print_note(out: &mut Screen<'_>, text: &str) -> io::Result<()> {
     writeln!(out)?;
     out.styled(DIM, text)?;
     writeln!(out)
 }
 
 /// Prints lines of a log without breaking them, so that they can be copied.
-fn log(out: &mut Screen<'_>, title: &str, lines: &[String]) -> io::Result<()> {
-    heading(out, title)?;
+fn print_log(out: &mut Screen<'_>, title: &str, lines: &[String]) -> io::Result<()> {
+    print_heading(out, title)?;
     lines.iter().try_for_each(|line| writeln!(out, "  {line}"))
 }
 

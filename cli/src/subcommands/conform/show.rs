@@ -28,7 +28,7 @@ pub fn report(
     bringup: &str,
 ) -> io::Result<()> {
     if let Some(provenance) = report.provenance() {
-        provenance::banner(out, &provenance.planned_faults)?;
+        provenance::print_banner(out, &provenance.planned_faults)?;
     }
     let causes = report.causes();
     let first_of: BTreeMap<&str, &str> = causes.iter().flat_map(others).collect();

@@ -119,7 +119,7 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
             ktap.as_mut().map_or(Ok(()), |ktap| ktap.result(&test))?;
         }
         RunFormat::Table => args.output.write(|out| {
-            provenance::banner(out, &faults)?;
+            provenance::print_banner(out, &faults)?;
             if let Some(finding) = &finding {
                 writeln!(out, "{finding}")?;
                 if drawing.machine == Machine::Loaded {

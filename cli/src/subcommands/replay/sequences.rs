@@ -3,7 +3,7 @@
 use super::Replay;
 use crate::Exit;
 use crate::arguments::Format;
-use crate::choice::{Choice, print_info};
+use crate::choice::{RuntimeChoice, print_info};
 use crate::executor::Executor;
 use crate::interrupt::Interrupt;
 use hsa_vmm_conformance::fuzz::Sequence;
@@ -27,7 +27,7 @@ pub fn run(args: &Replay, mut sequences: Vec<Sequence>) -> anyhow::Result<Exit> 
     let mut executor = Executor::new(&args.common, TIME_LIMIT, Interrupt::default());
     // One try is enough for simulations, which are deterministic.
     let options = &args.common.runtime;
-    let is_loaded = options.choice != Choice::Simulation && options.config_text().is_none();
+    let is_loaded = options.choice != RuntimeChoice::Simulation && options.config_text().is_none();
     let has_recorded_failure =
         |sequence: &Sequence| sequence.machine.is_none() && sequence.found.is_some();
     let may_vary = is_loaded && sequences.iter().any(has_recorded_failure);

@@ -104,7 +104,7 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
         }
         RunFormat::Table => {
             args.output.write(|out| {
-                provenance::banner(out, &faults)?;
+                provenance::print_banner(out, &faults)?;
                 report.write_table(out)
             })?;
         }
