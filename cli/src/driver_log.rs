@@ -12,8 +12,8 @@ use std::process::Command;
 
 /// The environment variable with the path of the emulated driver's log.
 const LOG_VARIABLE: &str = "HSA_KFD_LOG";
-/// The number of last lines of the emulated driver's log that [`DriverLog::new_lines`] returns. It returns earlier
-/// lines only if they report failures.
+/// The number of last lines of the emulated driver's log that [`DriverLog::new_lines`] returns. Earlier lines are
+/// returned only if they report failures.
 const LAST_LINES: usize = 12;
 
 /// The prefix that [`DriverLog`] adds to lines of the emulated driver's log.

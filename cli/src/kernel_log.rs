@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 
 const PATH: &str = "/dev/kmsg";
 
-/// The kernel's log from the time when it was opened, or the reason why it cannot be read.
+/// The kernel's log, opened at its end, or the reason why the log cannot be read.
 #[derive(Debug)]
 pub struct KernelLog {
     file: Result<File, String>,

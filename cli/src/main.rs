@@ -180,7 +180,7 @@ fn is_no_runtime(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Returns whether the reader of standard output has closed it (`hsa-vmm info | head -1`).
+/// Returns whether the reader of standard output has closed the pipe (`hsa-vmm info | head -1`).
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let kind = match cause.downcast_ref::<std::io::Error>() {

@@ -29,7 +29,7 @@ fn run(arguments: &[&str]) -> Output {
     command(arguments).current_dir(folder.path()).output().unwrap()
 }
 
-/// Runs the cases. One of them fails, and a list expects its failure.
+/// Runs the cases. One case fails, and a list of expected results contains this failure.
 fn run_with_known_failure(options: &[&str]) -> Output {
     let failing = run(&[&CONFORM[..], &FAULT, &["--format", "json"]].concat());
     let report: Value = serde_json::from_slice(&failing.stdout).unwrap();

@@ -95,7 +95,7 @@ fn normalized_words(line: &str) -> Vec<String> {
     words
 }
 
-/// Returns whether the words of a line match those of the page.
+/// Returns whether the words of a line of output match the words of a line of the page.
 fn matches_words(page: &[String], line: &[String]) -> bool {
     match page {
         [] => line.is_empty(),

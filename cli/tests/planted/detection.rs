@@ -130,7 +130,7 @@ fn chosen_rows() -> Vec<(Target, Row)> {
     }
 }
 
-/// Returns whether the plan of a fault contains one of the texts, which commas separate.
+/// Returns whether the plan of a fault contains one of the texts in `texts`, a list separated by commas.
 fn contains_any(pair: &Pair, texts: &str) -> bool {
     let plan = pair.plan();
     texts.split(',').any(|text| plan.contains(text))

@@ -11,8 +11,8 @@ use std::path::Path;
 /// The programs that `vm fetch` needs, besides those of apt. The command fails before it runs these.
 const TOOLS: [&str; 6] = ["gcc", "make", "strip", "xz", "tar", "qemu-system-x86_64"];
 
-/// Prints what `apt-cache` prints for `search` and `madison`. The file `packages` beside it has a line for each
-/// package: name and version.
+/// Prints what `apt-cache` prints for `search` and `madison`. The file `packages` beside the script has a
+/// line for each package: name and version.
 const APT_CACHE: &str = r#"#!/bin/sh
 packages="${0%/*}/packages"
 case $1 in

@@ -115,7 +115,7 @@ fn run_kept(folder: &Path, options: &[&str], script: &str) -> (Output, Duration)
     (output, started.elapsed())
 }
 
-/// A folder of kept machines. Ends the machine of one GPU on drop, so that it also ends when a test fails.
+/// A folder of kept machines. Ends the machine of one GPU on drop, so that the machine also ends when a test fails.
 struct KeptMachines(TempDir);
 
 impl Drop for KeptMachines {

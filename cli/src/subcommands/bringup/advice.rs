@@ -81,8 +81,8 @@ pub fn advise(
     let repeated = errors.first().map_or(0, |first| {
         errors.iter().filter(|line| call_and_error(line) == call_and_error(first)).count()
     });
-    // A call that has not returned explains a hang or a crash better than an earlier error does. It can also be a call
-    // of one of the runtime's threads, or an operation of an engine, so the log of the whole level is searched.
+    // A call that has not returned explains a hang or a crash better than an earlier error does. One of the runtime's
+    // threads can have made the call, or an engine can hang, so the log of the whole level is searched.
     let is_stop = matches!(cause, Cause::Crash(..) | Cause::Hang(..));
     let in_level = run.driver.iter().flatten().map(|(_, line)| line).filter(|_| is_stop);
     let mut unfinished = errors.iter().copied().chain(in_level).filter(|line| is_unfinished(line));

@@ -30,8 +30,8 @@ pub struct Failure {
     pub other_calls: Vec<String>,
     /// The level's requests to the emulated driver that failed or have not returned: one line for each call and error.
     pub failed_requests: Vec<String>,
-    /// Whether all of [`failed_requests`](Self::failed_requests) failed after the call had returned. They are then
-    /// results of the failure, not its cause.
+    /// Whether all of [`failed_requests`](Self::failed_requests) failed after the call had returned. The failed
+    /// requests are then results of the failure, not its cause.
     #[serde(rename = "failed_requests_are_later")]
     pub are_requests_later: bool,
     /// The kernel interfaces that the call uses, with the emulated driver's results, if known.
@@ -353,8 +353,8 @@ impl Argument {
 }
 
 impl LevelRun {
-    /// Returns the index of the call at which the level failed. If a comparison found wrong data, this is the
-    /// comparison, not the copy.
+    /// Returns the index of the call at which the level failed. If a comparison found wrong data, returns the index of the
+    /// comparison, not of the copy.
     pub fn failed_call(&self) -> Option<usize> {
         match &self.outcome {
             Outcome::Failed(cause) => cause.call(),

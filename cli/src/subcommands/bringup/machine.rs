@@ -90,7 +90,7 @@ fn check_pci() -> Finding {
     }
 }
 
-/// Checks that a device file exists, is a device, and can be opened by this user. `open` opens it.
+/// Checks that a device file exists, is a device, and can be opened by this user. `open` opens the file.
 fn check_device(path: &Path, open: impl Fn(&Path) -> io::Result<()>) -> Finding {
     let shown = path.display();
     let opened = open(path);

@@ -1,4 +1,5 @@
-//! The names of the parameters of HSA's functions, for arguments whose C expression does not name them.
+//! The names of the parameters of HSA's functions. Reports name an argument after its parameter if the argument's C
+//! expression is not a name.
 
 use super::record::Argument;
 

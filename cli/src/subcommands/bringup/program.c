@@ -56,7 +56,7 @@ static UNUSED hsa_status_t add_agent(hsa_agent_t agent, void *data) {
 }
 
 /* Takes the first pool that allows allocation. For a GPU's pool, sets `size` to a
- * multiple of its granule. */
+ * multiple of the pool's granule. */
 static UNUSED hsa_status_t take_pool(hsa_amd_memory_pool_t found, void *into) {
   hsa_amd_segment_t segment;
   bool allowed = false;

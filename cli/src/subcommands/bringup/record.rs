@@ -68,8 +68,8 @@ pub struct Return {
     pub logs: Logs,
 }
 
-/// An input or output argument. `name` is its C expression: `size`, `&va` or the literal `0`. `value` is its
-/// value; for an output `out`, for a callback `callback`, and for a literal the parameter's name.
+/// An input or output argument. `name` is its C expression: `size`, `&va` or the literal `0`. `value` is the value of the
+/// expression. For an output, `value` is `out`; for a callback, `callback`; for a literal, the name of the parameter.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Argument {
     pub name: String,

@@ -122,8 +122,8 @@ impl Recorder {
         }
     }
 
-    /// Returns the engine that copies for this process. The emulated driver's log shows the queues that the process has
-    /// created, and they show the engine.
+    /// Returns the engine that copies for this process: the engine of the queues that the process has created, according
+    /// to the emulated driver's log.
     pub fn copy_engine(&self) -> Option<&'static str> {
         let log = std::fs::read(self.driver_log.as_ref()?).ok()?;
         copy_engine(&String::from_utf8_lossy(&log), std::process::id())

@@ -61,7 +61,7 @@ pub struct LevelRun {
     /// The file of the loaded library: `Some(None)` for the simulation, `None` if no library was loaded.
     pub runtime: Option<Option<String>>,
     pub took: Duration,
-    /// The time from the last record of the level to its end or the time limit.
+    /// The time from the last record of the level to the end of the level or to the time limit.
     pub idle: Duration,
     /// The lines of the emulated driver's log with their offsets; `None` if the driver is not emulated.
     pub driver: Option<Vec<(u64, String)>>,

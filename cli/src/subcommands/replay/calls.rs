@@ -227,7 +227,7 @@ impl Calls {
         pools.get(number).copied().ok_or(Missing)
     }
 
-    /// Makes a call, and compares its status with the recorded one.
+    /// Repeats a call, and compares its status with the recorded status.
     fn repeat_and_compare(&mut self, action: &Action, recorded: u32) -> Outcome {
         let (status, difference) = match self.repeat(action) {
             Ok(Some(result)) => result,
@@ -256,7 +256,7 @@ impl Calls {
         text.split(':').next().unwrap_or_default().to_owned()
     }
 
-    /// Makes a call. Returns its status and, if the call returned other permissions than recorded, a description of the
+    /// Repeats a call. Returns its status and, if the call returned other permissions than recorded, a description of the
     /// difference. Returns `None` if the runtime does not have the function.
     fn repeat(&mut self, action: &Action) -> Result<Option<(u32, Option<String>)>, Missing> {
         let vmem = self.vmem;

@@ -31,7 +31,7 @@ pub enum Rocr {
     List,
     /// Run a program with a fetched release, its loader and its C library
     ///
-    /// The program is an executable of this machine, or `rocminfo` of the release. It finds the
+    /// The program is an executable of this machine, or `rocminfo` of the release. The program finds the
     /// runtime as libhsa-runtime64.so.1 and through HSA_VMM_RUNTIME.
     Run(RocrRun),
     /// Test a fetched release on the emulated driver, and compare it with another release
@@ -44,8 +44,8 @@ pub enum Rocr {
 
 #[derive(Args, Debug)]
 pub struct RocrFetch {
-    /// The release: 6.1.2, 6.4.3, 7.2.4, the beginning of one (`7`), or all; with --from, the name to store
-    /// it under
+    /// The release: 6.1.2, 6.4.3, 7.2.4, the beginning of one (`7`), or all; with --from, the name of the
+    /// stored runtime
     #[arg(value_name = "VERSION", default_value = "all")]
     pub version: Releases,
     /// VERSION as an option, which older scripts use
@@ -53,7 +53,7 @@ pub struct RocrFetch {
     pub version_option: Option<Releases>,
     /// Store the runtime of this folder, .deb, .tar or libhsa-runtime64.so instead of downloading a release
     ///
-    /// The other subcommands then accept its name like that of a downloaded release: `emulate --rocr
+    /// The other subcommands accept the name of the stored runtime like that of a downloaded release: `emulate --rocr
     /// 7.14.0`. Without VERSION, the name is the version in ROCm's file `.info/version`. Libraries that
     /// the source lacks, and the C library, are those of release 7.2.4, which is downloaded if needed.
     #[arg(long, value_name = "PATH", conflicts_with = "hip")]

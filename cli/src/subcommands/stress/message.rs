@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 pub enum Message {
     /// The runtime has started.
     Started {
-        /// Whether it is a simulation.
+        /// Whether the runtime is a simulation.
         simulation: bool,
     },
     /// There is no runtime. Contains the reason.
