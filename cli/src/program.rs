@@ -41,7 +41,7 @@ pub const RUNTIME_VARIABLES: &[&str] = &[
 ];
 
 /// Splits a command line into the program and its arguments.
-pub fn split(line: &[OsString]) -> anyhow::Result<(&OsStr, &[OsString])> {
+pub fn split_command_line(line: &[OsString]) -> anyhow::Result<(&OsStr, &[OsString])> {
     match line.split_first() {
         Some((program, arguments)) => Ok((program, arguments)),
         None => bail!("no program is given"),

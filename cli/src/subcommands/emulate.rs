@@ -100,7 +100,7 @@ pub enum Failed {
 }
 
 pub fn run(args: &Emulate) -> anyhow::Result<Exit> {
-    let (program, arguments) = crate::program::split(&args.program)?;
+    let (program, arguments) = crate::program::split_command_line(&args.program)?;
     let installation = installation(args, program)?;
     // Programs of a fetched release are not in PATH.
     let of_release = installation.as_ref().and_then(|installation| installation.program(program));

@@ -56,7 +56,7 @@ pub struct Record {
 }
 
 pub fn run(args: &Record) -> anyhow::Result<Exit> {
-    let (name, arguments) = program::split(&args.program)?;
+    let (name, arguments) = program::split_command_line(&args.program)?;
     let failed = |cause| Failed::Output { path: args.output.display().to_string(), cause };
     let file = std::path::absolute(&args.output).map_err(failed)?;
     for earlier in files(&file).map_err(failed)? {

@@ -270,7 +270,7 @@ fn run_in_machine(args: &VmRun) -> anyhow::Result<Exit> {
 
 /// Returns the command that the virtual machine runs.
 fn command(args: &VmRun) -> anyhow::Result<Command> {
-    let (program, arguments) = crate::program::split(&args.program)?;
+    let (program, arguments) = crate::program::split_command_line(&args.program)?;
     let mut command = match args.rocr {
         Some(release) => {
             let installation = Installation::open(&hsa_rocr::folder(), release);

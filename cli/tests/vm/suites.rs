@@ -123,7 +123,7 @@ fn library_matches_model() {
 fn rocrtst_passes() {
     let name = "rocrtst_passes";
     let Some(_lock) = lock_machine(name) else { return };
-    // The virtual machine has no network.
+    // Fetch before the run, because the virtual machine has no network.
     if let Err(error) = hsa_rocr::fetch_rocrtst(&hsa_rocr::folder(), &mut |_| ()) {
         assert!(!test::is_required("rocr"), "HSA_VMM_REQUIRE requires rocrtst: {error}");
         test::report(&format!("SKIPPED {name}: {error}"));

@@ -87,7 +87,7 @@ pub enum BenchFormat {
     Svg,
 }
 
-macro_rules! by_name {
+macro_rules! argument_value {
     ($name:ident, $of:ident, [$($variant:ident),*]) => {
         /// The value of an argument, with the name that the results use.
         #[derive(Clone, Copy, Debug)]
@@ -104,8 +104,8 @@ macro_rules! by_name {
         }
     };
 }
-by_name!(LevelName, Level, [Raw, Vmm, Owned, C]);
-by_name!(
+argument_value!(LevelName, Level, [Raw, Vmm, Owned, C]);
+argument_value!(
     OperationName,
     Operation,
     [
@@ -137,7 +137,7 @@ pub fn run(args: &Bench) -> anyhow::Result<Exit> {
         let (backend, samples) = (bench.backend().clone(), args.samples as usize);
         // Close this instance first: opening is cheap while another instance is open.
         drop(bench);
-        let mut on_progress = |part: f64| bar.set_position((part * 100.0) as u64);
+        let mut on_progress = |fraction: f64| bar.set_position((fraction * 100.0) as u64);
         results.extend(hsa_vmm_bench::opening(&backend, samples, &levels, &mut on_progress)?);
         bench = args.with_vmm_options(BenchRuntime::open(backend)?)?;
     }
@@ -152,7 +152,7 @@ pub fn run(args: &Bench) -> anyhow::Result<Exit> {
             hip: args.hip.as_ref().map(|path| unsafe { LibraryFile::new(path) }),
         };
         let mut on_progress =
-            |part: f64| bar.set_position(100 * number as u64 + (part * 100.0) as u64);
+            |fraction: f64| bar.set_position(100 * number as u64 + (fraction * 100.0) as u64);
         results.extend(hsa_vmm_bench::run(&bench, &options, &mut on_progress)?);
     }
     bar.finish_and_clear();
@@ -333,9 +333,9 @@ fn remarks(results: &[Measurement]) -> Vec<String> {
 /// Formats a time: `83 ns`, `1.28 µs`.
 fn format_time(nanoseconds: f64) -> String {
     match nanoseconds.abs() {
-        less if less < 9.95 => format!("{nanoseconds:.1} ns"),
-        less if less < 999.5 => format!("{nanoseconds:.0} ns"),
-        less if less < 999_500.0 => format!("{:.2} µs", nanoseconds / 1e3),
+        absolute if absolute < 9.95 => format!("{nanoseconds:.1} ns"),
+        absolute if absolute < 999.5 => format!("{nanoseconds:.0} ns"),
+        absolute if absolute < 999_500.0 => format!("{:.2} µs", nanoseconds / 1e3),
         _ => format!("{:.2} ms", nanoseconds / 1e6),
     }
 }

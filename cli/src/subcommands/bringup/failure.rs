@@ -243,7 +243,7 @@ impl FailedCall {
                 .collect(),
             status: end.and_then(|end| end.status).map(status_name),
             returned: end.is_some(),
-            other_process: call.begin.number.process != 0,
+            other_process: call.begin.id.process != 0,
         }
     }
 }
@@ -364,11 +364,11 @@ impl LevelRun {
 
     /// Returns the copy whose wrong result `last` found; `None` unless `last` is a comparison after a copy.
     fn copy_before(&self, last: &Call) -> Option<&Call> {
-        let (process, thread) = (last.begin.number.process, last.begin.thread);
+        let (process, thread) = (last.begin.id.process, last.begin.thread);
         let by_thread =
-            |call: &&Call| call.begin.number.process == process && call.begin.thread == thread;
+            |call: &&Call| call.begin.id.process == process && call.begin.thread == thread;
         let is_comparison = last.begin.call == "compare";
-        let before = |call: &&Call| call.begin.number.call < last.begin.number.call;
+        let before = |call: &&Call| call.begin.id.number < last.begin.id.number;
         let earlier = self.calls.iter().rev().filter(by_thread).filter(before);
         // If the CPU filled the memory after the last copy, the comparison does not check a copy.
         let mut after_fill = earlier.take_while(|call| call.begin.call != "fill");
@@ -398,7 +398,7 @@ impl LevelRun {
         let (start, rest) = calls.split_at(first);
         let rest = &rest[last_round.map_or(0, |index| index.saturating_sub(first))..];
         let line = |call: &&Call| {
-            let prefix = if call.begin.number.process == 0 { "" } else { "other process: " };
+            let prefix = if call.begin.id.process == 0 { "" } else { "other process: " };
             format!("{prefix}{}", call.line())
         };
         count_repeated(start.iter().chain(rest).map(line))

@@ -48,7 +48,7 @@ mod tests {
         let argument =
             |pair: &(&str, &str)| Argument { name: pair.0.to_owned(), value: pair.1.to_owned() };
         let begin = Begin {
-            number: CallId { process: 0, call: 0 },
+            id: CallId { process: 0, number: 0 },
             thread: 0,
             task: String::new(),
             call: name.to_owned(),

@@ -208,7 +208,7 @@ fn write_log(log: &mut File, run: &LevelRun) -> std::io::Result<()> {
     let mut text = Vec::new();
     writeln!(text, "== {} ({:?})", run.level.title(), run.took)?;
     for call in &run.calls {
-        let (process, number) = (call.begin.number.process, call.begin.number.call);
+        let (process, number) = (call.begin.id.process, call.begin.id.number);
         let took =
             call.end.as_ref().map_or(String::new(), |end| format!(" ({} us)", end.microseconds));
         writeln!(text, "{process}.{} {number:4} {}{took}", call.begin.thread, call.line())?;

@@ -44,8 +44,8 @@ pub fn export(
     let dmabuf = hsa.export(memory)?;
     let mut other =
         start(1).map_err(|error| hsa.recorder.fail(format!("cannot start process 2: {error}")))?;
-    let number = dmabuf.as_raw_fd().to_string();
-    let arguments = [("socket", "the other process".to_owned()), ("dmabuf", number)];
+    let descriptor = dmabuf.as_raw_fd().to_string();
+    let arguments = [("socket", "the other process".to_owned()), ("dmabuf", descriptor)];
     let c = "send_descriptor(socket, dmabuf);".to_owned();
     let (_, sent) =
         hsa.recorder.record("send", &arguments, Some(c), || (send(&other, &dmabuf), None, vec![]));

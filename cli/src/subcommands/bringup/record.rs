@@ -11,7 +11,7 @@ pub enum Record {
     Begin(Begin),
     /// A call has returned.
     Returned(Return),
-    /// The level failed because of the call with this number.
+    /// The level failed because of this call.
     Failed(CallId),
     /// All calls succeeded, but the result is wrong. Contains the last call.
     Wrong(Option<CallId>, String),
@@ -36,13 +36,15 @@ pub struct CallId {
     /// The number of the process, 0 for the level's first.
     pub process: u8,
     /// The number of the call in that process.
-    pub call: u64,
+    #[serde(rename = "call")]
+    pub number: u64,
 }
 
 /// A call that begins.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Begin {
-    pub number: CallId,
+    #[serde(rename = "number")]
+    pub id: CallId,
     /// The number of the thread, from 1; 0 for the main thread.
     pub thread: u32,
     /// Process and thread ID: `16306:16308`.
@@ -58,7 +60,8 @@ pub struct Begin {
 /// A call that has returned.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Return {
-    pub number: CallId,
+    #[serde(rename = "number")]
+    pub id: CallId,
     /// The status; `None` if the step has none.
     pub status: Option<u32>,
     /// The output arguments.

@@ -58,11 +58,11 @@ impl Recorder {
         c: Option<String>,
         perform: impl FnOnce() -> (T, Option<u32>, Vec<Argument>),
     ) -> (CallId, T) {
-        let number =
-            CallId { process: self.process, call: self.calls.fetch_add(1, Ordering::Relaxed) };
-        LAST_CALL.set(Some(number));
+        let number = self.calls.fetch_add(1, Ordering::Relaxed);
+        let id = CallId { process: self.process, number };
+        LAST_CALL.set(Some(id));
         self.send(&Record::Begin(Begin {
-            number,
+            id,
             thread: THREAD_NUMBER.get(),
             task: task(),
             call: call.to_owned(),
@@ -77,8 +77,8 @@ impl Recorder {
         let (value, status, outputs) = perform();
         let microseconds = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
         let logs = self.logs();
-        self.send(&Record::Returned(Return { number, status, outputs, microseconds, logs }));
-        (number, value)
+        self.send(&Record::Returned(Return { id, status, outputs, microseconds, logs }));
+        (id, value)
     }
 
     /// Records that the level fails because of a wrong result, although all calls succeeded.

@@ -34,11 +34,11 @@ pub fn program_source(run: &LevelRun) -> String {
         let calls = run.calls.iter().enumerate();
         // In "shared", the program needs all calls of both processes: each process waits for the other.
         let calls = calls.filter(move |(index, call)| {
-            call.begin.number.process == process && (*index < until || run.level == Level::Shared)
+            call.begin.id.process == process && (*index < until || run.level == Level::Shared)
         });
         calls.map(|(_, call)| call).collect::<Vec<_>>()
     };
-    let failed_process = run.failed_call().map_or(0, |index| run.calls[index].begin.number.process);
+    let failed_process = run.failed_call().map_or(0, |index| run.calls[index].begin.id.process);
     // In all other levels, the calls of the process that failed are sufficient.
     let (first, other) = match run.level {
         Level::Shared => (calls_of(0), calls_of(1)),
@@ -170,7 +170,7 @@ mod tests {
     fn calls(list: &[(u32, &str, &str)]) -> Vec<Call> {
         let call = |(number, &(thread, call, c)): (usize, &(u32, &str, &str))| Call {
             begin: Begin {
-                number: CallId { process: 0, call: number as u64 },
+                id: CallId { process: 0, number: number as u64 },
                 thread,
                 task: String::new(),
                 call: call.into(),

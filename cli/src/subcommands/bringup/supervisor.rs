@@ -176,14 +176,14 @@ impl Records {
         match record {
             Record::Begin(begin) => self.calls.push(Call { begin, end: None }),
             Record::Returned(end) => {
-                let matches = |call: &&mut Call| call.begin.number == end.number;
+                let matches = |call: &&mut Call| call.begin.id == end.id;
                 if let Some(call) = self.calls.iter_mut().rev().find(matches) {
                     call.end = Some(end);
                 }
             }
             // Keep the first failure, which may have caused the others.
-            Record::Failed(number) => drop(self.failed.get_or_insert(number)),
-            Record::Wrong(number, what) => drop(self.wrong.get_or_insert((number, what))),
+            Record::Failed(id) => drop(self.failed.get_or_insert(id)),
+            Record::Wrong(id, what) => drop(self.wrong.get_or_insert((id, what))),
             Record::Blame { task, call, first, what } if self.blamed.is_none() => {
                 self.blamed = Some((self.last_call_of(&task, &call, first.as_deref()), what));
             }
@@ -200,8 +200,8 @@ impl Records {
         if let Some(tried) = &self.no_library {
             return Outcome::Failed(Cause::NoLibrary(tried.clone()));
         }
-        let failed = self.failed.and_then(|number| {
-            let index = self.index(number)?;
+        let failed = self.failed.and_then(|id| {
+            let index = self.index(id)?;
             Some((index, self.calls[index].end.as_ref()?.status?))
         });
         if let Some((blamed, what)) = &self.blamed {
@@ -224,8 +224,8 @@ impl Records {
             End::Exited(0) => {}
             _ => return Outcome::Failed(Cause::Crash(self.in_flight(), end)),
         }
-        if let Some((number, what)) = &self.wrong {
-            let index = number.and_then(|number| self.index(number));
+        if let Some((id, what)) = &self.wrong {
+            let index = id.and_then(|id| self.index(id));
             let is_wait = index.is_some_and(|index| self.calls[index].begin.call == "wait");
             // If this process was waiting for another process, the call of the other process is the cause.
             let waited_for = self.in_flight().first().copied().filter(|_| is_wait);
@@ -252,8 +252,8 @@ impl Records {
         by_task.or_else(|| self.calls.iter().rposition(is_call))
     }
 
-    fn index(&self, number: CallId) -> Option<usize> {
-        self.calls.iter().position(|call| call.begin.number == number)
+    fn index(&self, id: CallId) -> Option<usize> {
+        self.calls.iter().position(|call| call.begin.id == id)
     }
 
     /// Returns the indexes of the calls that have not returned, the latest first.

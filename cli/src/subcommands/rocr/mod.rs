@@ -166,7 +166,7 @@ fn run_program(args: &RocrRun) -> anyhow::Result<Exit> {
         Some(release) => Installation::open(&folder(), release)?,
         None => newest().map_or_else(|| Installation::open(&folder(), Release::R7_2_4), Ok)?,
     };
-    let (program, arguments) = crate::program::split(&args.program)?;
+    let (program, arguments) = crate::program::split_command_line(&args.program)?;
     let mut command = self::command(&installation, program);
     command.args(arguments);
     let release = installation.release().to_string();

@@ -88,14 +88,14 @@ impl<'a> Hsa<'a> {
     ) -> Result<()> {
         let names: Vec<&str> = arguments.iter().map(|argument| argument.0).collect();
         let c = in_c.then(|| format!("CHECK({name}({}));", names.join(", ")));
-        let (number, status) = self.recorder.record(name, arguments, c, || {
+        let (id, status) = self.recorder.record(name, arguments, c, || {
             let (status, outputs) = perform();
             (status, Some(status), outputs)
         });
         match status {
             sys::HSA_STATUS_SUCCESS | sys::HSA_STATUS_INFO_BREAK => Ok(()),
             _ => {
-                self.recorder.send(&Record::Failed(number));
+                self.recorder.send(&Record::Failed(id));
                 Err(Stopped)
             }
         }

@@ -69,7 +69,7 @@ impl Hsa<'_> {
             ("0", "flags".into()),
             ("&memory3", "out".into()),
         ];
-        let (number, status) = self.recorder.record(name, &arguments, None, || {
+        let (id, status) = self.recorder.record(name, &arguments, None, || {
             let status = self.vmem.as_ref().map_or(MISSING, |vmem| {
                 let create = vmem.hsa_amd_vmem_handle_create;
                 // SAFETY: the runtime returned the pool; `handle` is writable.
@@ -83,7 +83,7 @@ impl Hsa<'_> {
             sys::HSA_STATUS_SUCCESS => Ok(Some(Named::new("memory3", handle))),
             sys::HSA_STATUS_ERROR_OUT_OF_RESOURCES => Ok(None),
             _ => {
-                self.recorder.send(&Record::Failed(number));
+                self.recorder.send(&Record::Failed(id));
                 Err(Stopped)
             }
         }
