@@ -14,7 +14,7 @@ use std::io::{self, Write};
 /// Writes text with control characters escaped, and styles if they are enabled.
 pub struct Screen<'a> {
     writer: Box<dyn Write + 'a>,
-    styled: bool,
+    writes_styles: bool,
     /// Whether the signs of [`SIGNS`] are replaced.
     replaces_signs: bool,
 }
@@ -22,14 +22,18 @@ pub struct Screen<'a> {
 impl Screen<'static> {
     /// Creates a screen that writes to standard output, with styles on a terminal.
     pub fn stdout() -> Self {
-        let styled = is_styled(AutoStream::choice(&io::stdout()));
-        Self { writer: Box::new(io::stdout().lock()), styled, replaces_signs: !locale_is_utf8() }
+        let writes_styles = is_styled(AutoStream::choice(&io::stdout()));
+        Self {
+            writer: Box::new(io::stdout().lock()),
+            writes_styles,
+            replaces_signs: !locale_is_utf8(),
+        }
     }
 
     /// Creates a screen that writes to standard error, with styles on a terminal.
     pub fn stderr() -> Self {
-        let styled = is_styled(AutoStream::choice(&io::stderr()));
-        Self { writer: Box::new(io::stderr()), styled, replaces_signs: !locale_is_utf8() }
+        let writes_styles = is_styled(AutoStream::choice(&io::stderr()));
+        Self { writer: Box::new(io::stderr()), writes_styles, replaces_signs: !locale_is_utf8() }
     }
 }
 
@@ -75,7 +79,7 @@ fn is_styled(choice: ColorChoice) -> bool {
 impl<'a> Screen<'a> {
     /// Creates a screen that writes to a file or to memory, without styles.
     pub fn plain(writer: impl Write + 'a) -> Self {
-        Self { writer: Box::new(writer), styled: false, replaces_signs: false }
+        Self { writer: Box::new(writer), writes_styles: false, replaces_signs: false }
     }
 
     /// Stops replacing signs: programs read UTF-8 in any locale.
@@ -85,7 +89,7 @@ impl<'a> Screen<'a> {
 
     /// Writes text in a style.
     pub fn styled(&mut self, style: Style, text: impl fmt::Display) -> io::Result<()> {
-        if !self.styled {
+        if !self.writes_styles {
             return write!(self, "{text}");
         }
         write!(self.writer, "{style}")?;
@@ -97,7 +101,7 @@ impl<'a> Screen<'a> {
     pub fn table(&mut self, rows: &TextTable) -> io::Result<()> {
         let text = rows.render();
         let text = if self.replaces_signs { replace_signs(&text) } else { text };
-        if self.styled {
+        if self.writes_styles {
             writeln!(self.writer, "{text}")
         } else {
             writeln!(self.writer, "{}", anstream::adapter::strip_str(&text))
@@ -147,7 +151,11 @@ mod tests {
     fn screen_text(styled: bool) -> String {
         let mut bytes = Vec::new();
         {
-            let mut screen = Screen { writer: Box::new(&mut bytes), styled, replaces_signs: false };
+            let mut screen = Screen {
+                writer: Box::new(&mut bytes),
+                writes_styles: styled,
+                replaces_signs: false,
+            };
             writeln!(screen, "{UNESCAPED}").unwrap();
             screen.styled(Style::new().bold(), UNESCAPED).unwrap();
             let mut rows = table(&["head"]);
@@ -180,7 +188,7 @@ mod tests {
         }
         let mut bytes = Vec::new();
         let mut screen =
-            Screen { writer: Box::new(&mut bytes), styled: false, replaces_signs: true };
+            Screen { writer: Box::new(&mut bytes), writes_styles: false, replaces_signs: true };
         writeln!(screen, "✓ 2 × 4 µs ± 1 … Ä").unwrap();
         let mut rows = table(&["head"]);
         rows.add_row(["– → ·"]);

@@ -1,8 +1,8 @@
 //! Runs sequences of operations in worker processes, because a defect of the runtime may crash or hang
 //! the process.
 //!
-//! The [workers](hsa_vmm_conformance::worker) are this command with the hidden subcommand `worker`. They
-//! receive [`Task`]s and send [`Message`]s.
+//! Each [worker](hsa_vmm_conformance::worker) is this command, started with the hidden subcommand `worker`. A worker
+//! receives [`Task`]s and sends [`Message`]s.
 
 mod client;
 mod serve;

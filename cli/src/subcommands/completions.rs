@@ -7,7 +7,7 @@ use clap_complete::{Shell, generate};
 use std::io::Write;
 
 pub const COMPLETIONS_EXAMPLES: &str = "\
-Where shells look for them:
+Where shells look for the scripts:
   hsa-vmm completions bash > /usr/share/bash-completion/completions/hsa-vmm
   hsa-vmm completions zsh  > /usr/share/zsh/vendor-completions/_hsa-vmm
   hsa-vmm completions fish > /usr/share/fish/vendor_completions.d/hsa-vmm.fish";

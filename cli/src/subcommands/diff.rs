@@ -19,7 +19,7 @@ Examples:
   hsa-vmm diff --format json A.json B.json |
     jq '.cases[] | select(.kind == \"fails_now\")'
 
-A time is reported if it is 3 times as long as the other and 0.1 s longer; it
+A time that is 3 times as long as the other and 0.1 s longer is reported, but
 does not count as a difference.
 Exit status: 1 if a case fails in B and not in A (with --exit-code: if anything
 differs), or if a file cannot be read.";

@@ -29,7 +29,7 @@ fn on_each_release(name: &str, act: impl Fn(&Fixture)) {
         let status = compiler::command()
             .arg("-I")
             .arg(root.join("../hsa/sys/include"))
-            .arg(root.join("tests/emulate/starts.c"))
+            .arg(root.join("tests/emulate/starts_itself.c"))
             // The runtime needs a newer C library than the linker finds.
             .args(["-Wl,--allow-shlib-undefined", "-Wall", "-Werror", "-o"])
             .args([&program, &installation.runtime()])

@@ -37,9 +37,10 @@ fn help_fits_80_columns() {
             // After an option without a description, the line ends, and the next line is not indented.
             let lines: Vec<&str> = text.lines().collect();
             for pair in lines.windows(2).filter(|_| flag == "-h") {
-                let option = pair[0].trim_start().starts_with('-');
-                let bare = !pair[0].trim_start().contains("  ") && !pair[1].starts_with("        ");
-                assert!(!(option && bare), "{arguments:?} does not describe {}", pair[0]);
+                let is_option = pair[0].trim_start().starts_with('-');
+                let is_described =
+                    pair[0].trim_start().contains("  ") || pair[1].starts_with("        ");
+                assert!(!is_option || is_described, "{arguments:?} does not describe {}", pair[0]);
             }
         }
     }

@@ -1,4 +1,4 @@
-/* A HIP program: memory that grows and shrinks in one reservation. The program exports the memory once and imports it
+/* A HIP program whose memory grows and shrinks in one reservation. The program exports the memory once and imports it
  * again. The argument is HIP's library. Prints what each call of HIP returned. */
 #include <dlfcn.h>
 #include <hip/hip_runtime_api.h>

@@ -65,7 +65,7 @@ __attribute__((noinline)) void leak(void) {
   CHECK(hsa_amd_vmem_handle_create(pool, size, MEMORY_TYPE_NONE, 0, &memory));
 }
 
-static void act(const char *mistake) {
+static void run_once(const char *mistake) {
   int uses_after_unmap = !strcmp(mistake, "use-after-unmap"), ungranted = !strcmp(mistake, "never-granted");
   int owner_first = !strcmp(mistake, "owner-not-last"), cuts = !strcmp(mistake, "range-cut");
   int shares = !strcmp(mistake, "vmem-in-ipc");
@@ -142,7 +142,7 @@ int main(int argc, char **argv) {
     measure(rounds);
     rounds = 0;
   }
-  for (int i = 0; i < rounds; i++) act(mistake);
+  for (int i = 0; i < rounds; i++) run_once(mistake);
   if (!strcmp(mistake, "exit")) return 7;
   if (!strcmp(mistake, "crash")) abort();
   if (!strcmp(mistake, "fork") && fork() == 0) {

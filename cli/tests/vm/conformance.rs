@@ -26,7 +26,7 @@ const SKIPPED: [&str; 15] = [
 ];
 
 /// The cases that need two GPUs.
-const TWO_GPUS: [&str; 22] = [
+const TWO_GPU_CASES: [&str; 22] = [
     "access.every_pair.in_one_range",
     "access.every_pair.not_granted",
     "access.every_pair.read_only",
@@ -52,7 +52,7 @@ const TWO_GPUS: [&str; 22] = [
 ];
 
 /// The cases that need IPC handles. ROCm 6.1 has them only with AMD's own package of the kernel driver.
-const IPC: [&str; 13] = [
+const IPC_CASES: [&str; 13] = [
     "ipc.close.own_memory",
     "ipc.get.interior",
     "ipc.get.layout",
@@ -90,10 +90,10 @@ fn conform_passes_on_amds_kernel_driver() {
             };
             let mut expected = SKIPPED.to_vec();
             if *gpus == 1 {
-                expected.extend(TWO_GPUS);
+                expected.extend(TWO_GPU_CASES);
             }
             if release == Release::R6_1_2 {
-                expected.extend(IPC);
+                expected.extend(IPC_CASES);
             }
             expected.sort_unstable();
             let mut skipped = names("skip");
@@ -201,6 +201,7 @@ fn skipped_cases_are_documented() {
     let section = section.split("\n### ").next().unwrap();
     let names = section.split('`').skip(1).step_by(2).filter(|name| !name.contains('-'));
     let documented: BTreeSet<&str> = names.collect();
-    let skipped: BTreeSet<&str> = [&SKIPPED[..], &TWO_GPUS, &IPC].concat().into_iter().collect();
+    let skipped: BTreeSet<&str> =
+        [&SKIPPED[..], &TWO_GPU_CASES, &IPC_CASES].concat().into_iter().collect();
     assert_eq!(documented, skipped);
 }

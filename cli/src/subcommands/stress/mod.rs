@@ -9,11 +9,11 @@
 //! ```
 
 mod arguments;
-mod bar;
 mod limits;
 mod measure;
 mod message;
 mod mixed;
+mod progress_line;
 mod report;
 mod scenario;
 mod setup;
@@ -27,11 +27,11 @@ use crate::screen::note;
 use crate::{Exit, planned_faults, program, provenance};
 use anyhow::Context;
 use arguments::Part;
-use bar::Bar;
 use hsa_vmm_conformance::worker::{End, Output, Received, Worker, wait_for_any};
 use hsa_vmm_conformance::{Ktap, KtapTest, Status};
 use measure::{Leak, memory_in_use};
 use message::{Message, ProcessResult, Progress};
+use progress_line::ProgressLine;
 use report::{Report, ScenarioResult, leaks_text};
 use scenario::Scenario;
 use std::time::{Duration, Instant};
@@ -176,7 +176,7 @@ fn run_scenario(
     }
     let began = Instant::now();
     let mut result = ScenarioResult::new(scenario);
-    let bar = Bar::new(scenario, time);
+    let progress_line = ProgressLine::new(scenario, time);
     while processes.iter().any(|process| !process.ended) {
         if interrupt.arrived() {
             processes.iter().for_each(|process| process.worker.close_requests());
@@ -189,7 +189,7 @@ fn run_scenario(
             }
         }
         let progress: Vec<_> = processes.iter().map(|process| process.progress).collect();
-        bar.show(began.elapsed(), &progress);
+        progress_line.show(began.elapsed(), &progress);
     }
     processes.into_iter().filter_map(|process| process.result).for_each(|other| result.add(other));
     Ok(result)

@@ -172,7 +172,7 @@ impl Hsa<'_> {
         attribute: u32,
         name: &str,
     ) -> Result<T> {
-        // Large enough for any attribute of a pool.
+        // The array is large enough for any attribute of a pool.
         let mut value = [T::default(); 8];
         let arguments = [
             (pool.c.as_str(), hex(pool.value.handle)),

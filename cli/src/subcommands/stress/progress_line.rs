@@ -6,13 +6,13 @@ use crate::progress::Steps;
 use std::time::Duration;
 
 /// Shows the progress of a scenario in one line. The line is visible only if standard error is a terminal.
-pub struct Bar {
+pub struct ProgressLine {
     steps: Option<Steps>,
     scenario: String,
     time: Duration,
 }
 
-impl Bar {
+impl ProgressLine {
     pub fn new(scenario: Scenario, time: Duration) -> Self {
         let terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
         Self { steps: terminal.then(Steps::new), scenario: scenario.name(), time }
