@@ -30,8 +30,8 @@ fn root() -> &'static Path {
 }
 
 /// Calls a function with the folder in which these tests build. Runs one call at a time, because a build can replace
-/// the programs of another. Does not use cargo's own folder, because programs of other tests, with other features and
-/// flags, are there.
+/// the programs of another. Does not use cargo's own folder, which contains programs that were built for other tests
+/// with other features and flags.
 fn with_build_folder<T>(act: impl FnOnce(&Path) -> T) -> T {
     static LOCK: Mutex<()> = Mutex::new(());
     let _guard = LOCK.lock().unwrap_or_else(PoisonError::into_inner);

@@ -36,7 +36,7 @@ the median minus the median of the runtime's own call.";
 pub struct Bench {
     #[command(flatten)]
     pub common: Common,
-    /// The number of mappings that exist while calls are measured; a list measures with each number in turn: 1,1000
+    /// The number of mappings that exist while calls are measured; a list (1,1000) repeats the measurement for each number
     #[arg(long, value_name = "N", value_delimiter = ',',
           value_parser = clap::value_parser!(u32).range(1..=16_000_000))]
     pub live: Vec<u32>,
