@@ -2,7 +2,7 @@
 
 use crate::kernel_log::KernelLog;
 use crate::planned_faults::is_driver_emulated;
-use crate::subcommands::bringup::{call_and_error, count_failures, is_error_or_unfinished};
+use crate::subcommands::bringup::{call_and_error, count_failures, returned_error};
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::env;
 use std::fs::File;
@@ -36,14 +36,14 @@ pub fn driver_failures<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> 
 
 /// Returns the call and the error of a failure that the emulated driver logged: `("kfd GET_VERSION", "EIO")`.
 pub fn failed_request(line: &str) -> Option<(String, String)> {
-    let line = line.strip_prefix(PREFIX).filter(|line| is_error_or_unfinished(line))?;
+    let line = line.strip_prefix(PREFIX).filter(|line| returned_error(line))?;
     let (call, error) = call_and_error(line);
     Some((call, error.to_owned()))
 }
 
 /// Returns whether a line says that the driver returned an error, or that a GPU accessed an address without a page.
 fn is_failure(line: &str) -> bool {
-    is_error_or_unfinished(line) || line.contains(" fault at ")
+    returned_error(line) || line.contains(" fault at ")
 }
 
 /// The log of the kernel and, if workers use the emulated driver, that driver's log.

@@ -96,7 +96,7 @@ fn main() -> ExitCode {
             // Ignore errors: standard error is the last resort.
             let _ = screen
                 .styled(red, "error")
-                .and_then(|()| writeln!(screen, ": {}", format_error(&error)));
+                .and_then(|()| writeln!(screen, ": {}", message(&error)));
             let not_started = error.downcast_ref::<program::NotStarted>();
             if error.is::<subcommands::vm::Failed>() {
                 return ExitCode::from(subcommands::vm::FAILED);
@@ -150,7 +150,7 @@ fn print_and_exit(error: &clap::Error) -> ! {
 }
 
 /// Formats an error with its causes. Omits causes that the text already contains.
-pub fn format_error(error: &anyhow::Error) -> String {
+pub fn message(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
         if !text.contains(&cause) {

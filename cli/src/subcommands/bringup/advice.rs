@@ -47,7 +47,7 @@ fn advise_longer_limit(run: &LevelRun, limit: Duration) -> Option<String> {
 }
 
 /// Returns whether a step copies, fills or compares data.
-fn handles_data(call: &str) -> bool {
+fn moves_data(call: &str) -> bool {
     [COPY, FILL, "compare"].contains(&call)
 }
 
@@ -166,7 +166,7 @@ pub fn advise(
              say, and run gdb -ex run -ex bt ./repeat"
                 .to_owned(),
         ),
-        Cause::Wrong(Some(_), _) if call.is_some_and(|call| handles_data(&call.begin.call)) => {
+        Cause::Wrong(Some(_), _) if call.is_some_and(|call| moves_data(&call.begin.call)) => {
             advice.push(
                 "the destination does not contain the source's data. If it still has its old contents (0, or a value \
                  written before), the engine has not copied, or the copy ended after its signal: suspect the GPU's \

@@ -94,7 +94,7 @@ impl DriverResult {
             return None;
         }
         let mut lines = log.iter().filter(|line| is_logged(interface, line)).peekable();
-        Some(match (lines.peek().is_some(), lines.any(|line| is_error_or_unfinished(line))) {
+        Some(match (lines.peek().is_some(), lines.any(|line| returned_error(line))) {
             (false, _) => Self::NoRequest,
             (true, false) => Self::Succeeded,
             (true, true) => Self::Error,
@@ -203,14 +203,14 @@ pub fn count_failures<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
 
 /// Returns whether a line of the driver's log reports an error or a call that has not returned: `… = ENOMEM (1.0 us)`
 /// or `… = ?`, not `… -> ok (1.0 us)` or `field=0x1`.
-pub fn is_error_or_unfinished(line: &str) -> bool {
+pub fn returned_error(line: &str) -> bool {
     line.contains(" = E") || line.contains(" = errno ") || is_unfinished(line)
 }
 
 /// Returns whether a line of the driver's log reports a request that failed. Optional calls that the driver does not
 /// support are no failures.
 pub fn is_failed_request(line: &str) -> bool {
-    is_error_or_unfinished(line) && !line.contains("NOT EMULATED")
+    returned_error(line) && !line.contains("NOT EMULATED")
 }
 
 /// Returns whether a line of the driver's log has no result, `… = ?`.

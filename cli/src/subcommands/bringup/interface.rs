@@ -121,7 +121,7 @@ const POOL_ALLOCATION: [Interface; 4] = [ALLOC, MAP, DRM_MMAP, CREATE_EVENT];
 
 /// The interfaces that each call uses, in the order of use. `library` is the loading of the library; `fill` and
 /// `compare` are writes and reads by the CPU.
-pub const INTERFACES_BY_CALL: &[(&str, &[Interface])] = &[
+pub const TABLE: &[(&str, &[Interface])] = &[
     ("library", &[LIBRARY]),
     (
         "hsa_init",
@@ -217,7 +217,7 @@ pub const INTERFACES_BY_CALL: &[(&str, &[Interface])] = &[
 
 /// Returns the interfaces that a call uses.
 pub fn used_by(call: &str) -> &'static [Interface] {
-    INTERFACES_BY_CALL.iter().find(|row| row.0 == call).map_or(&[], |row| row.1)
+    TABLE.iter().find(|row| row.0 == call).map_or(&[], |row| row.1)
 }
 
 /// Returns which kernel function to suspect first, and for which request. Used if a level found a wrong result although
@@ -246,7 +246,7 @@ pub fn suspect(level: Level, call: &str) -> Option<String> {
 
 /// Returns the kernel function for a line of the emulated driver's log, if the table contains it.
 pub fn function_of(line: &str) -> Option<&'static str> {
-    let mut all = INTERFACES_BY_CALL.iter().flat_map(|row| row.1);
+    let mut all = TABLE.iter().flat_map(|row| row.1);
     all.find(|interface| is_logged(interface, line)).map(|interface| interface.function)
 }
 
@@ -286,9 +286,9 @@ mod tests {
 
     #[test]
     fn table_has_unique_calls_with_interfaces() {
-        for (index, (call, interfaces)) in INTERFACES_BY_CALL.iter().enumerate() {
+        for (index, (call, interfaces)) in TABLE.iter().enumerate() {
             assert!(!interfaces.is_empty(), "{call}");
-            assert!(!INTERFACES_BY_CALL[..index].iter().any(|row| row.0 == *call), "{call}");
+            assert!(!TABLE[..index].iter().any(|row| row.0 == *call), "{call}");
         }
     }
 }

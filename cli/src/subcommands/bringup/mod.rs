@@ -31,7 +31,7 @@ mod show;
 mod supervisor;
 
 pub use arguments::{ABOUT, Bringup};
-pub use failure::{call_and_error, count_failures, is_error_or_unfinished};
+pub use failure::{call_and_error, count_failures, returned_error};
 
 use crate::arguments::RunFormat;
 use crate::interrupt::Interrupt;

@@ -88,7 +88,7 @@ fn value(argument: &Argument) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::subcommands::bringup::interface::INTERFACES_BY_CALL;
+    use crate::subcommands::bringup::interface::TABLE;
 
     fn labels(call: &str, arguments: &[(&str, &str)]) -> String {
         let arguments: Vec<_> = arguments
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn every_function_with_arguments_is_listed() {
         let has_none = ["hsa_init", "hsa_shut_down"];
-        for (call, _) in INTERFACES_BY_CALL.iter().filter(|row| row.0.starts_with("hsa_")) {
+        for (call, _) in TABLE.iter().filter(|row| row.0.starts_with("hsa_")) {
             assert_eq!(parameters(call).is_empty(), has_none.contains(call), "{call}");
         }
     }

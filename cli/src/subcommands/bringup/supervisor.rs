@@ -1,7 +1,7 @@
 //! The parent's side of a level: starts its process, receives its records and derives the outcome.
 
 use super::arguments::Bringup;
-use super::failure::{call_and_error, count_failures, is_error_or_unfinished, is_failed_request};
+use super::failure::{call_and_error, count_failures, is_failed_request, returned_error};
 use super::gpu_fault;
 use super::interface::function_of;
 use super::level::Level;
@@ -305,23 +305,22 @@ impl LevelRun {
         if let Cause::Crash(calls, _) | Cause::Hang(calls, _) = &mut cause {
             let has_driver_error = |index: &usize| {
                 let lines = self.driver_during(&self.calls[*index]);
-                lines.into_iter().any(is_error_or_unfinished)
+                lines.into_iter().any(returned_error)
             };
             calls.sort_by_cached_key(|index| !has_driver_error(index));
         }
         self.outcome = Outcome::Failed(cause);
     }
 
-    /// Makes a level fail if the runtime ignored an error of the driver. Accepts errors during `pressure`, which provokes
-    /// errors. Also accepts EINTR and EAGAIN, after which the runtime repeats the call.
+    /// Makes a level fail if the runtime ignored an error of the driver. Ignores errors during `pressure`, which
+    /// provokes them, and EINTR and EAGAIN, after which the runtime repeats the call.
     fn fail_on_ignored_errors(&mut self) {
         if self.outcome != Outcome::Reached || self.level == Level::Pressure {
             return;
         }
         let lines = self.driver.iter().flatten();
         let is_ignored = |line: &&(u64, String)| {
-            is_error_or_unfinished(&line.1)
-                && !matches!(call_and_error(&line.1).1, "EINTR" | "EAGAIN")
+            returned_error(&line.1) && !matches!(call_and_error(&line.1).1, "EINTR" | "EAGAIN")
         };
         let ignored: Vec<_> = lines.filter(is_ignored).collect();
         let Some((offset, line)) = ignored.first() else { return };

@@ -90,7 +90,7 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
         note!("{} known defect{plural} of this runtime", summary.known);
     }
     if !is_complete {
-        note!("interrupted; if the run had --output, add --resume to continue it");
+        note!("interrupted; with --output, --resume continues the run");
     }
     note!("{summary}");
     if let Some(provenance) = report.provenance() {
@@ -272,7 +272,7 @@ fn run_all(
     });
     bar.finish_and_clear();
     if report.is_err() {
-        // The driver's errors usually explain why the runtime did not start.
+        // The driver's errors explain best why the runtime did not start.
         let lines = log.borrow_mut().new_lines();
         let failures = driver_failures(lines.iter().map(String::as_str));
         failures.iter().for_each(|line| print_info(line));
