@@ -14,13 +14,14 @@ const HEAD: &str = "\
 # Which fault is detected by which tool
 
 A test generates this page: it plans each fault in a run of each tool. `HSA_VMM_PLANTED=all
-HSA_VMM_WRITE_PAGES=1 cargo test -p hsa-vmm-cli --test planted detection` runs everything again (about an
-hour) and writes this page. Without `HSA_VMM_WRITE_PAGES`, the test compares the results with this page. `.ci/run` (with
-`HSA_VMM_LONG=1`, any `cargo test`) checks that `conform` and `bringup` detect every fault that has a case or level here.
-By default, `cargo test` checks that each effect of each call has a row, and runs a row that a seed chooses.
+HSA_VMM_WRITE_PAGES=1 cargo test -p hsa-vmm-cli --test planted detection` tests all faults again (about an
+hour) and writes this page. Without `HSA_VMM_WRITE_PAGES`, the test compares the results with this page. `.ci/run`, and
+any `cargo test` with `HSA_VMM_LONG=1`, checks that `conform` and `bringup` detect every fault for which this page names
+a case or level. By default, `cargo test` checks that each effect of each call has a row, and tests one row, which a
+seed chooses.
 
-The column of `bringup` names the level that fails and the call that `bringup` reports as the cause, the column of
-`conform` the first case that fails. The effects are described in
+The column of `conform` names the first case that fails. The column of `bringup` names the level that fails, and the
+call that `bringup` reports as the cause. The effects are described in
 [`hsa/faults/README.md`](../hsa/faults/README.md). A delay is not a fault: no tool may report it. Without planned faults,
 no tool reports a fault.
 
