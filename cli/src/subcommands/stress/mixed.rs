@@ -40,15 +40,15 @@ pub fn run_mixed(setup: &Setup<'_>, mut rng: Rng, leak_kind: Option<DeliberateLe
             }
             6..=8 if index < items.len() => {
                 let item = items.swap_remove(index);
-                check(setup, &mut rng, &item);
+                check_item(setup, &mut rng, &item);
                 setup.remove_held(1);
                 setup.count(item.mapping.unmap().map_err(hsa_vmm::Error::from));
             }
-            9 | 10 if index < items.len() => check(setup, &mut rng, &items[index]),
+            9 | 10 if index < items.len() => check_item(setup, &mut rng, &items[index]),
             11 | 12 if index < items.len() => change_access(setup, &mut rng, &items[index]),
-            13 if index < items.len() => share(setup, &mut rng, &items[index]),
-            14 if index < items.len() => alias(setup, &mut rng, &items[index]),
-            15 if index < items.len() => revoke(setup, &mut rng, &items[index]),
+            13 if index < items.len() => share_and_check(setup, &mut rng, &items[index]),
+            14 if index < items.len() => alias_and_check(setup, &mut rng, &items[index]),
+            15 if index < items.len() => revoke_and_check(setup, &mut rng, &items[index]),
             _ => {}
         }
         if let Some(kind) = leak_kind.filter(|_| rng.u32(..64) == 0) {
@@ -57,7 +57,7 @@ pub fn run_mixed(setup: &Setup<'_>, mut rng: Rng, leak_kind: Option<DeliberateLe
     }
     setup.remove_held(items.len() as u64);
     for item in items {
-        check(setup, &mut rng, &item);
+        check_item(setup, &mut rng, &item);
     }
 }
 
@@ -90,7 +90,7 @@ impl Item {
     }
 }
 
-fn check(setup: &Setup<'_>, rng: &mut Rng, item: &Item) {
+fn check_item(setup: &Setup<'_>, rng: &mut Rng, item: &Item) {
     check_stamps(setup, rng, item, &item.mapping);
 }
 
@@ -120,10 +120,10 @@ fn change_access(setup: &Setup<'_>, rng: &mut Rng, item: &Item) {
     }
 }
 
-fn revoke(setup: &Setup<'_>, rng: &mut Rng, item: &Item) {
+fn revoke_and_check(setup: &Setup<'_>, rng: &mut Rng, item: &Item) {
     let Some(gpu) = other_gpu(setup, rng, item) else { return };
     setup.count(item.mapping.revoke(&[gpu]));
-    check(setup, rng, item);
+    check_item(setup, rng, item);
 }
 
 /// Returns a random GPU other than the owner that can access the owner's memory.
@@ -133,16 +133,16 @@ fn other_gpu(setup: &Setup<'_>, rng: &mut Rng, item: &Item) -> Option<AgentId> {
     (!others.is_empty()).then(|| others[rng.usize(..others.len())].id())
 }
 
-/// Exports the memory, imports it as another handle, and maps the imported handle.
-fn share(setup: &Setup<'_>, rng: &mut Rng, item: &Item) {
+/// Exports the memory of an item, imports it as another handle, and checks the stamps through a mapping of that handle.
+fn share_and_check(setup: &Setup<'_>, rng: &mut Rng, item: &Item) {
     let Some(descriptor) = setup.count(item.mapping.allocation().export()) else { return };
     let Some(memory) = setup.count(Allocation::import(setup.vmm, &descriptor)) else { return };
     drop(descriptor);
     check_at_second_address(setup, rng, item, &memory);
 }
 
-/// Maps the memory at a second address.
-fn alias(setup: &Setup<'_>, rng: &mut Rng, item: &Item) {
+/// Maps the memory of an item at a second address, and checks the stamps there.
+fn alias_and_check(setup: &Setup<'_>, rng: &mut Rng, item: &Item) {
     let address = item.mapping.address();
     if let Some(memory) = setup.count(Allocation::at(setup.vmm, address)) {
         check_at_second_address(setup, rng, item, &memory);
