@@ -4,15 +4,15 @@
 
 mod agents;
 mod copy;
+mod cpu_access;
 mod page_table;
 mod pool_memory;
-mod touch;
 mod virtual_memory;
 
 pub use agents::{AGENT_INFO, POOL_INFO};
 pub use copy::{COPY, FILL, SDMA, SHADER};
+pub use cpu_access::{Difference, wrong_data};
 pub use page_table::{AddressSpace, REPLACE};
-pub use touch::{Difference, wrong_data};
 
 use super::record::{Argument, Record};
 use super::recorder::{Recorder, Stopped};
