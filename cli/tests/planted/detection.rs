@@ -53,7 +53,12 @@ enum Comparison {
 }
 
 /// Runs the tools with the fault of a row, and compares the results with the page.
-fn check(target: Target, row: &Row, limit: &str, comparison: Comparison) -> Result<(), String> {
+fn compare_with_page(
+    target: Target,
+    row: &Row,
+    limit: &str,
+    comparison: Comparison,
+) -> Result<(), String> {
     let filter = |cell: &Cell| match cell {
         // `runtime.library.*` are results of the run, which no filter selects.
         Cell::Detected(by, _)
@@ -160,8 +165,8 @@ fn detection_page_is_up_to_date() {
     };
     let check_row = |target: Target, row: &Row| {
         // On a busy machine a case may take longer than the short limit.
-        check(target, row, page::SHORT_LIMIT, comparison)
-            .or_else(|_| check(target, row, page::LONG_LIMIT, comparison))
+        compare_with_page(target, row, page::SHORT_LIMIT, comparison)
+            .or_else(|_| compare_with_page(target, row, page::LONG_LIMIT, comparison))
     };
     let rows = chosen_rows();
     let results = in_parallel(&rows, |(target, row)| {
