@@ -34,9 +34,9 @@ fn change_while_failing(
     error
 }
 
-/// A rollback may map the memory again, which removes it from the page table of a GPU whose access was set to
-/// none. The library must record the removal. Otherwise the next rollback would set this GPU's access to none, and
-/// this call makes AMD's runtime map the memory for the GPU.
+/// A rollback may map the memory again. The memory is then no longer in the page table of a GPU whose access was set
+/// to none. The library must record this. Otherwise the next rollback would set this GPU's access to none again, and
+/// AMD's runtime would map the memory for the GPU.
 #[test]
 fn second_failure_keeps_access_none() {
     if process::rerun_in_own_process() {
@@ -95,7 +95,7 @@ fn failed_change_keeps_other_agents_access() {
 
 /// In ROCm 6 and 7.0, unmapping memory that the CPU could access leaves a hole, which the library has to fill.
 #[test]
-fn rolled_back_cpu_stays_runtime_granted() {
+fn rollback_records_the_cpu_as_runtime_granted() {
     if process::rerun_in_own_process() {
         return;
     }
@@ -220,8 +220,8 @@ fn failure_after_exchange_keeps_access_none() {
     }
 }
 
-/// An unneeded workaround changes no result. If mapping again fails, the CPU's access, which was changed first,
-/// is rolled back.
+/// The quirk is switched on in every ROCm generation, so that the library maps the memory again. If this fails, the
+/// library rolls back the CPU's access, which it has changed first.
 #[test]
 fn failed_grant_to_peer_rolls_back_the_cpu() {
     if process::rerun_in_own_process() {
@@ -266,7 +266,7 @@ fn peer_granted_after_owner_can_lose_access() {
     assert_eq!(readable, [true, false]);
 }
 
-/// A new mapping is only unmapped: no step restores an access that it did not have.
+/// The rollback only unmaps a new mapping. It restores no access, because the mapping had none.
 #[test]
 fn failed_grant_unmaps_a_new_mapping_once() {
     if process::rerun_in_own_process() {
@@ -287,7 +287,7 @@ fn failed_grant_unmaps_a_new_mapping_once() {
 
 /// The memory cannot be mapped again: the quarantine names both calls that failed.
 #[test]
-fn failed_map_in_a_rollback_is_named() {
+fn quarantine_names_both_failed_maps() {
     if process::rerun_in_own_process() {
         return;
     }
@@ -304,8 +304,8 @@ fn failed_map_in_a_rollback_is_named() {
     }
 }
 
-/// Waiting fails for a change and for its rollback. A GPU may therefore still use the memory through an old
-/// page-table entry.
+/// The wait for page tables fails after a change and after its rollback. A GPU may therefore still use the memory
+/// through an old page-table entry.
 #[test]
 fn failed_wait_keeps_memory_until_a_later_wait() {
     if process::rerun_in_own_process() {
@@ -346,7 +346,8 @@ fn failed_wait_keeps_memory_until_a_later_wait() {
     }
 }
 
-/// Waiting fails while the library is dropped: the memory stays allocated, and the runtime stays started.
+/// The wait for page tables fails while the library is dropped. The memory stays allocated, and the runtime stays
+/// started.
 #[test]
 fn dropped_library_keeps_memory_after_a_failed_wait() {
     if process::rerun_in_own_process() {

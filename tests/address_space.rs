@@ -1,5 +1,5 @@
-//! Reservations stay reserved: after every operation all of their addresses are mapped, inaccessible unless
-//! access is granted, and a foreign mapping in a hole is never touched.
+//! Reservations stay reserved. After every operation, something is mapped at each of their addresses, and addresses
+//! without granted access are inaccessible. A foreign mapping in a hole is never changed.
 
 mod hostile;
 mod machine;
@@ -234,7 +234,7 @@ fn waiting_thread_keeps_foreign_mapping_in_a_hole() {
     let hostile = HostileRuntime::new();
     let (_runtime, vmm, gpu) = hostile.open();
     let handle = vmm.create(4096, &AllocationProperties::on(gpu)).unwrap();
-    // Releasing the memory takes long, so that the waiting thread has time to fail.
+    // The memory is released slowly, so that the waiting thread can run before the operation ends.
     hostile.set(c"hostile_release_delay_us", 20_000);
     for round in 0..10 {
         let base = two_mappings(&vmm, gpu);

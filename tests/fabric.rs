@@ -1,4 +1,4 @@
-//! Fabric handles: physical memory that other machines import by 64 bytes.
+//! Fabric handles: 64 bytes by which another machine imports physical memory.
 
 mod machine;
 
@@ -8,24 +8,24 @@ use hsa_vmm::vmm::{FabricHandle, Location};
 use hsa_vmm::{Access, AllocationProperties, Error, ErrorKind, Handle, HandleType};
 use machine::Machine;
 
-fn with_fabric() -> Machine {
+fn machine_with_fabric() -> Machine {
     Machine::new(Config::mi300x(2).with_generation(Generation::D))
 }
 
-/// Creates memory of the first GPU that can be exported to the fabric.
-fn create(machine: &Machine, size: usize) -> Result<Handle, Error> {
+/// Creates memory on the first GPU, and requests a fabric handle for it.
+fn create_for_fabric(machine: &Machine, size: usize) -> Result<Handle, Error> {
     let properties = AllocationProperties::on(machine.gpu(0)).shareable_as(HandleType::FABRIC);
     machine.vmm.create(size, &properties)
 }
 
 #[test]
 fn importer_uses_the_same_memory() {
-    let (exporter, importer) = (with_fabric(), with_fabric());
+    let (exporter, importer) = (machine_with_fabric(), machine_with_fabric());
     let size = exporter.granule() * 3;
-    let handle = create(&exporter, size).unwrap();
+    let handle = create_for_fabric(&exporter, size).unwrap();
     let exported = exporter.vmm.export_to_fabric_handle(handle).unwrap();
     assert_eq!(exported.size(), Some(size));
-    // The bytes travel to another process.
+    // Stands for the transfer of the bytes to another process.
     let received = FabricHandle::from_bytes(exported.to_bytes());
     let imported = importer.vmm.import_from_fabric_handle(&received).unwrap();
     assert_ne!(imported, handle);
@@ -34,7 +34,7 @@ fn importer_uses_the_same_memory() {
     assert_eq!(properties.location, Location::Unknown);
     assert_eq!(properties.handle_types, HandleType::FABRIC);
 
-    let (base, at) = (exporter.reserve(size), importer.reserve(size));
+    let (base, imported_base) = (exporter.reserve(size), importer.reserve(size));
     exporter.map(base, size, handle);
     exporter.grant(base, size, exporter.gpu(0), Access::ReadWrite);
     importer.map(at, size, imported);
@@ -44,7 +44,7 @@ fn importer_uses_the_same_memory() {
     exporter.vmm.copy_to_host(exporter.gpu(0), &mut bytes, base).unwrap();
     assert_eq!(bytes, [42; 100]);
 
-    // The CPU can access it, too.
+    // The CPU can also access the memory.
     importer.grant(at, size, importer.cpu(0), Access::Read);
     // SAFETY: mapped and readable; the GPU has finished.
     assert_eq!(unsafe { at.as_ptr().cast_const().cast::<u8>().read_volatile() }, 42);
@@ -57,18 +57,18 @@ fn importer_uses_the_same_memory() {
     exporter.vmm.address_free(base, size).unwrap();
     exporter.assert_empty();
     importer.assert_empty();
-    // The handle does not keep the memory alive.
+    // The fabric handle does not keep the memory alive.
     let error = importer.vmm.import_from_fabric_handle(&received).unwrap_err();
     assert_eq!(error.problem(), Some(Problem::UnknownFabricMemory), "{error}");
 }
 
 #[test]
 fn invalid_handles_are_rejected() {
-    let machine = with_fabric();
+    let machine = machine_with_fabric();
     let granule = machine.granule();
     let import = |handle: FabricHandle| machine.vmm.import_from_fabric_handle(&handle).unwrap_err();
     for byte in [0, 255] {
-        // As HIP exports it: without a size.
+        // A handle that HIP exports contains no size.
         let error = import(FabricHandle::from_bytes([byte; FabricHandle::SIZE]));
         assert_eq!(error.argument(), Some(Argument::FabricHandle));
         assert_eq!(error.problem(), Some(Problem::NoSize), "{error}");
@@ -78,18 +78,18 @@ fn invalid_handles_are_rejected() {
     for size in [0, granule + 1] {
         assert_eq!(import(forged.with_size(size)).problem(), Some(Problem::NotAligned { granule }));
     }
-    // Memory that was not created for the fabric.
+    // This memory was created without a request for a fabric handle.
     let handle = machine.create(0, granule);
     let error = machine.vmm.export_to_fabric_handle(handle).unwrap_err();
     assert_eq!(error.problem(), Some(Problem::NotRequested), "{error}");
-    let private = create(&machine, granule).unwrap();
+    let for_fabric = create_for_fabric(&machine, granule).unwrap();
     let descriptor = HandleType::POSIX_FILE_DESCRIPTOR;
-    let error = machine.vmm.export_to_shareable_handle(private, descriptor).unwrap_err();
+    let error = machine.vmm.export_to_shareable_handle(for_fabric, descriptor).unwrap_err();
     assert_eq!(error.problem(), Some(Problem::NotRequested), "{error}");
-    machine.vmm.release(private).unwrap();
-    let error = machine.vmm.export_to_fabric_handle(private).unwrap_err();
+    machine.vmm.release(for_fabric).unwrap();
+    let error = machine.vmm.export_to_fabric_handle(for_fabric).unwrap_err();
     assert_eq!(error.argument(), Some(Argument::Handle), "{error}");
-    // HIP rejects both types together.
+    // HIP rejects a request for both handle types.
     let both = machine.on(0).shareable_as(HandleType::FABRIC);
     let error = machine.vmm.create(granule, &both).unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::NotSupported(Feature::HandleType));
@@ -98,22 +98,22 @@ fn invalid_handles_are_rejected() {
 }
 
 #[test]
-fn missing_capability_is_named() {
-    let mut without = Config::mi300x(1).with_generation(Generation::D);
-    without.fabric = false;
-    let of = |generation| Config::mi300x(1).with_generation(generation);
+fn error_names_the_missing_capability() {
+    let mut without_fabric = Config::mi300x(1).with_generation(Generation::D);
+    without_fabric.fabric = false;
+    let config_of = |generation| Config::mi300x(1).with_generation(generation);
     let function = "hsa_amd_vmem_export_fabric_handle";
     for (config, feature, text) in [
-        (of(Generation::A), Feature::Function(function), function),
-        (of(Generation::B), Feature::Function(function), function),
-        (of(Generation::C), Feature::Fabric, "HSA_AMD_SYSTEM_INFO_FABRIC_HANDLES_SUPPORTED"),
-        (without, Feature::Fabric, "UALink"),
-        (of(Generation::E), Feature::Fabric, "over a fabric"),
+        (config_of(Generation::A), Feature::Function(function), function),
+        (config_of(Generation::B), Feature::Function(function), function),
+        (config_of(Generation::C), Feature::Fabric, "HSA_AMD_SYSTEM_INFO_FABRIC_HANDLES_SUPPORTED"),
+        (without_fabric, Feature::Fabric, "UALink"),
+        (config_of(Generation::E), Feature::Fabric, "over a fabric"),
     ] {
         let machine = Machine::new(config);
         let forged = FabricHandle::from_bytes([0; FabricHandle::SIZE]).with_size(4096);
         let import = machine.vmm.import_from_fabric_handle(&forged).map(drop);
-        for result in [create(&machine, machine.granule()).map(drop), import] {
+        for result in [create_for_fabric(&machine, machine.granule()).map(drop), import] {
             let error = result.unwrap_err();
             assert_eq!(*error.kind(), ErrorKind::NotSupported(feature), "{error}");
             assert!(error.to_string().contains(text), "{error}");
@@ -123,9 +123,9 @@ fn missing_capability_is_named() {
 }
 
 #[test]
-fn runtime_may_reject_an_export() {
-    let machine = with_fabric();
-    let handle = create(&machine, machine.granule()).unwrap();
+fn failed_export_can_be_repeated() {
+    let machine = machine_with_fabric();
+    let handle = create_for_fabric(&machine, machine.granule()).unwrap();
     let plan = hsa_vmm::simulation::FaultPlan::none();
     let plan = plan.fail("hsa_amd_vmem_export_fabric_handle", 1, 0x1008);
     machine.simulation.set_faults(plan);

@@ -19,7 +19,7 @@ use std::os::unix::net::UnixStream;
 
 const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
-fn on_host() -> AllocationProperties {
+fn host_properties() -> AllocationProperties {
     AllocationProperties::at(Location::Host).shareable_as(DESCRIPTOR)
 }
 
@@ -46,7 +46,8 @@ fn on_each_release(test: impl Fn(&str, Machine)) {
 fn all_agents_see_the_same_bytes() {
     on_each_release(|release, machine| {
         let (vmm, size) = (&machine.vmm, 2 * machine.granule());
-        let handle = vmm.create(size, &on_host()).unwrap_or_else(|e| panic!("{release}: {e}"));
+        let handle =
+            vmm.create(size, &host_properties()).unwrap_or_else(|e| panic!("{release}: {e}"));
         let base = map_for_all(&machine, handle, size);
         let mut bytes = vec![1; size];
         vmm.read(base, &mut bytes).unwrap();
@@ -65,14 +66,14 @@ fn all_agents_see_the_same_bytes() {
         vmm.copy_to_host(machine.gpu(0), &mut bytes, base).unwrap();
         assert_eq!(bytes[..4], written[..4], "{release}");
         assert!(bytes[4..].chunks(4).all(|word| word == [4, 3, 2, 1]), "{release}");
-        // Contents outlive the mapping.
+        // The contents outlive the mapping.
         vmm.unmap(base, size).unwrap();
-        let again = map_for_all(&machine, handle, size);
-        vmm.read(again, &mut bytes[..8]).unwrap();
+        let second_base = map_for_all(&machine, handle, size);
+        vmm.read(second_base, &mut bytes[..8]).unwrap();
         assert_eq!(bytes[4..8], [4, 3, 2, 1], "{release}");
-        vmm.unmap(again, size).unwrap();
+        vmm.unmap(second_base, size).unwrap();
         vmm.release(handle).unwrap();
-        for address in [base, again] {
+        for address in [base, second_base] {
             vmm.address_free(address, size).unwrap();
         }
         machine.assert_empty();
@@ -84,7 +85,11 @@ fn properties_and_location_name_the_host() {
     on_each_release(|release, machine| {
         let (vmm, size) = (&machine.vmm, machine.granule());
         for granularity in [Granularity::Minimum, Granularity::Recommended] {
-            assert_eq!(vmm.allocation_granularity(&on_host(), granularity), Ok(size), "{release}");
+            assert_eq!(
+                vmm.allocation_granularity(&host_properties(), granularity),
+                Ok(size),
+                "{release}"
+            );
         }
         let node = machine.runtime.host().numa_node.unwrap();
         for location in [Location::Host, Location::HostNuma(node)] {
@@ -113,19 +118,19 @@ fn access_is_granted_and_revoked() {
     on_each_release(|release, machine| {
         let (vmm, size) = (&machine.vmm, machine.granule());
         let [first, second] = [machine.gpu(0), machine.gpu(1)];
-        let handle = vmm.create(size, &on_host()).unwrap();
+        let handle = vmm.create(size, &host_properties()).unwrap();
         let base = machine.reserve(size);
         machine.map(base, size, handle);
         machine.grant(base, size, second, Access::ReadWrite);
         machine.grant(base, size, machine.cpu(0), Access::Read);
         machine.grant(base, size, first, Access::ReadWrite);
-        let page = |gpu| machine.simulation.page(gpu, base.get()).is_some();
-        assert!(page(0) && page(1), "{release}");
+        let has_page = |gpu| machine.simulation.page(gpu, base.get()).is_some();
+        assert!(has_page(0) && has_page(1), "{release}");
         vmm.write(base, b"text").unwrap_err();
         machine.grant(base, size, machine.cpu(0), Access::ReadWrite);
         vmm.write(base, b"text").unwrap();
         vmm.revoke(base, size, &[second]).unwrap();
-        assert!(page(0) && !page(1), "{release}");
+        assert!(has_page(0) && !has_page(1), "{release}");
         assert_eq!(vmm.get_access(second, base), Ok(Access::None), "{release}");
         let mut text = [0; 4];
         vmm.copy_to_host(first, &mut text, base).unwrap();
@@ -142,7 +147,7 @@ fn controlled_page_tables_enforce_access() {
     for (generation, config) in machine::generations() {
         let machine = Machine::with_options(config, VmmOptions::new().with_page_tables(true));
         let granule = machine.granule();
-        let handle = machine.vmm.create(2 * granule, &on_host()).unwrap();
+        let handle = machine.vmm.create(2 * granule, &host_properties()).unwrap();
         let base = machine.reserve(granule);
         machine.vmm.map(base, granule, granule, handle).unwrap();
         machine.grant(base, granule, machine.gpu(0), Access::Read);
@@ -153,11 +158,11 @@ fn controlled_page_tables_enforce_access() {
 }
 
 #[test]
-fn the_cpu_needs_no_large_bar() {
+fn cpu_access_needs_no_large_bar() {
     for generation in Generation::ALL {
         let machine = Machine::new(Config::consumer().with_generation(generation));
         let size = machine.granule();
-        let handle = machine.vmm.create(size, &on_host()).unwrap();
+        let handle = machine.vmm.create(size, &host_properties()).unwrap();
         let base = map_for_all(&machine, handle, size);
         machine.vmm.write(base, b"text").unwrap();
         let mut text = [0; 4];
@@ -174,7 +179,7 @@ fn another_process_shares_the_memory() {
     for (release, config) in machine::releases() {
         let machine = Machine::new(config.clone());
         let size = 2 * machine.granule();
-        let handle = machine.vmm.create(size, &on_host()).unwrap();
+        let handle = machine.vmm.create(size, &host_properties()).unwrap();
         let base = map_for_all(&machine, handle, size);
         machine.vmm.write(base, &pattern(1, size)).unwrap();
         let (mut parent, mut child) = UnixStream::pair().unwrap();
@@ -210,7 +215,7 @@ fn ranges_of_host_memory_are_exported() {
         let granule = machine.granule();
         let base = machine.reserve(2 * granule);
         for (offset, handle) in [
-            (0, machine.vmm.create(granule, &on_host()).unwrap()),
+            (0, machine.vmm.create(granule, &host_properties()).unwrap()),
             (granule, machine.create(0, granule)),
         ] {
             machine.map(at(base, offset), granule, handle);
@@ -233,9 +238,9 @@ fn kind(result: Result<Handle, Error>) -> ErrorKind {
 fn invalid_properties_are_rejected() {
     on_each_release(|release, machine| {
         let (vmm, granule) = (&machine.vmm, machine.granule());
-        let error = vmm.create(0, &on_host()).unwrap_err();
+        let error = vmm.create(0, &host_properties()).unwrap_err();
         assert_eq!(error.problem(), Some(Problem::Zero), "{release}");
-        let error = vmm.create(granule + 1, &on_host()).unwrap_err();
+        let error = vmm.create(granule + 1, &host_properties()).unwrap_err();
         assert_eq!(error.argument(), Some(Argument::Size), "{release}");
         let elsewhere = AllocationProperties::at(Location::HostNuma(77));
         let error = vmm.create(granule, &elsewhere).unwrap_err();
@@ -243,9 +248,9 @@ fn invalid_properties_are_rejected() {
         let error = vmm.allocation_granularity(&elsewhere, Granularity::Minimum).unwrap_err();
         assert_eq!(error.problem(), Some(Problem::NotANumaNode), "{release}");
         for (properties, feature) in [
-            (on_host().of_kind(AllocationKind::Uncached), Feature::Uncached),
-            (on_host().with_gpu_direct_rdma(), Feature::GpuDirectRdma),
-            (on_host().shareable_as(HandleType::FABRIC), Feature::HandleType),
+            (host_properties().of_kind(AllocationKind::Uncached), Feature::Uncached),
+            (host_properties().with_gpu_direct_rdma(), Feature::GpuDirectRdma),
+            (host_properties().shareable_as(HandleType::FABRIC), Feature::HandleType),
         ] {
             let found = kind(vmm.create(granule, &properties));
             assert_eq!(found, ErrorKind::NotSupported(feature), "{release}");
@@ -260,28 +265,28 @@ fn invalid_properties_are_rejected() {
 }
 
 #[test]
-fn missing_routes_are_named() {
+fn error_names_the_missing_driver_call() {
     for generation in Generation::ALL {
         let mut config = Config::mi300x(1).with_generation(generation);
         config.host_buffers = false;
         let machine = Machine::new(config);
-        let created = machine.vmm.create(machine.granule(), &on_host());
+        let created = machine.vmm.create(machine.granule(), &host_properties());
         match generation {
             Generation::D | Generation::E => drop(created.unwrap()),
             _ => {
                 let error = created.unwrap_err();
-                let is_named = matches!(
+                let names_the_call = matches!(
                     error.kind(),
                     ErrorKind::NotSupported(Feature::HostMemory(what)) if what.contains("GEM_CREATE")
                 );
-                assert!(is_named, "{generation}: {error}");
+                assert!(names_the_call, "{generation}: {error}");
             }
         }
     }
 }
 
 #[test]
-fn numa_nodes_are_chosen_by_the_runtime_only() {
+fn only_the_runtime_chooses_numa_nodes() {
     for generation in Generation::ALL {
         let machine = Machine::new(with_two_cpus(Config::mi300x(1).with_generation(generation)));
         let nodes: Vec<u32> =
@@ -299,15 +304,15 @@ fn numa_nodes_are_chosen_by_the_runtime_only() {
                 }
                 _ => {
                     let found = kind(created);
-                    let what = ErrorKind::NotSupported(Feature::HostMemory(
+                    let expected = ErrorKind::NotSupported(Feature::HostMemory(
                         "a runtime that allocates on a NUMA node (ROCm 10)",
                     ));
-                    assert_eq!(found, what, "{generation}");
+                    assert_eq!(found, expected, "{generation}");
                 }
             }
         }
         // If the caller names no node, the kernel may choose one.
-        machine.vmm.create(machine.granule(), &on_host()).unwrap();
+        machine.vmm.create(machine.granule(), &host_properties()).unwrap();
     }
 }
 
@@ -315,12 +320,12 @@ fn numa_nodes_are_chosen_by_the_runtime_only() {
 fn rejected_pools_are_tried_once() {
     on_each_release(|release, machine| {
         let granule = machine.granule();
-        let creates = || machine.simulation.calls("hsa_amd_vmem_handle_create");
-        let before = creates();
-        let handles = [(); 3].map(|()| machine.vmm.create(granule, &on_host()).unwrap());
+        let count_creations = || machine.simulation.calls("hsa_amd_vmem_handle_create");
+        let before = count_creations();
+        let handles = [(); 3].map(|()| machine.vmm.create(granule, &host_properties()).unwrap());
         let uses_pool =
             [Generation::D, Generation::E].contains(&machine.simulation.config().generation);
-        assert_eq!(creates() - before, if uses_pool { 3 } else { 1 }, "{release}");
+        assert_eq!(count_creations() - before, if uses_pool { 3 } else { 1 }, "{release}");
         for handle in handles {
             machine.vmm.release(handle).unwrap();
         }
@@ -329,12 +334,12 @@ fn rejected_pools_are_tried_once() {
 }
 
 #[test]
-fn each_failing_call_leaves_nothing() {
+fn failed_creation_leaves_nothing_behind() {
     const STATUSES: [u32; 5] = [0x1000, 0x1003, 0x1008, 0x1013, 0x1016];
     on_each_release(|release, machine| {
         let granule = machine.granule();
         // Later creations skip the rejected pool.
-        let first = machine.vmm.create(granule, &on_host()).unwrap();
+        let first = machine.vmm.create(granule, &host_properties()).unwrap();
         machine.vmm.release(first).unwrap();
         let state = || (machine.vmm.snapshot(), machine.simulation.usage(), process::descriptors());
         let before = state();
@@ -346,31 +351,36 @@ fn each_failing_call_leaves_nothing() {
         };
         for status in STATUSES {
             machine.simulation.set_faults(FaultPlan::none().fail(function, 1, status));
-            machine.vmm.create(granule, &on_host()).unwrap_err();
+            machine.vmm.create(granule, &host_properties()).unwrap_err();
             assert_eq!(before, state(), "{release}: {status:#x}");
         }
         machine.simulation.set_faults(FaultPlan::none());
         if !uses_pool {
-            for spare in 0..2 {
-                let created =
-                    process::with_descriptors(spare, || machine.vmm.create(granule, &on_host()));
+            for free_descriptors in 0..2 {
+                let created = process::with_descriptors(free_descriptors, || {
+                    machine.vmm.create(granule, &host_properties())
+                });
                 if let Ok(handle) = created {
                     machine.vmm.release(handle).unwrap();
                 } else {
-                    assert_eq!(kind(created), ErrorKind::OutOfDescriptors, "{release}: {spare}");
+                    assert_eq!(
+                        kind(created),
+                        ErrorKind::OutOfDescriptors,
+                        "{release}: {free_descriptors}"
+                    );
                 }
-                assert_eq!(before, state(), "{release}: {spare} free descriptors");
+                assert_eq!(before, state(), "{release}: {free_descriptors} free descriptors");
             }
         }
     });
 }
 
 #[test]
-fn the_runtime_maps_for_the_cpu_if_necessary() {
+fn cpu_access_works_if_dma_bufs_are_read_only() {
     for (generation, config) in machine::generations() {
         let machine = Machine::new(without_cpu_mapping(config));
         let size = machine.granule();
-        let handle = machine.vmm.create(size, &on_host()).unwrap();
+        let handle = machine.vmm.create(size, &host_properties()).unwrap();
         let base = map_for_all(&machine, handle, size);
         machine.vmm.write(base, b"text").unwrap();
         let mut text = [0; 4];

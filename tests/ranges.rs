@@ -16,8 +16,8 @@ use std::os::fd::AsRawFd;
 use std::sync::Mutex;
 use std::thread;
 
-/// Returns offset and length of each segment.
-fn parts(segments: &[Segment]) -> Vec<(usize, usize)> {
+/// Returns the offset and length of each segment.
+fn offsets_and_lengths(segments: &[Segment]) -> Vec<(usize, usize)> {
     segments.iter().map(|segment| (segment.offset, segment.length)).collect()
 }
 
@@ -64,7 +64,7 @@ fn another_process_reads_every_byte() {
             let read = reader.read_all(&segments);
             assert!(read == bytes[start..start + size], "{release}: {start:#x} + {size:#x}");
         }
-        // A write after the export is visible, and the segments outlive mapping and memory.
+        // The segments show a write made after the export, and stay valid after the memory is unmapped.
         let segments = machine.vmm.export_address_range(base, 6 * granule).unwrap();
         let bytes = pattern(99, 6 * granule);
         machine.vmm.write(base, &bytes).unwrap();
@@ -83,7 +83,7 @@ fn segments_begin_and_end_inside_mappings() {
     let granule = machine.granule();
     let (base, _) = map_with_pattern(&machine, &[2, 1, 4]);
     let export = |start: usize, size: usize| {
-        parts(&machine.vmm.export_address_range(at(base, start), size).unwrap())
+        offsets_and_lengths(&machine.vmm.export_address_range(at(base, start), size).unwrap())
     };
     let whole = [(0, 2 * granule), (0, granule), (0, 4 * granule)];
     assert_eq!(export(0, 7 * granule), whole);
@@ -120,9 +120,9 @@ fn contiguous_neighbours_are_one_segment() {
     let segments = machine.vmm.export_address_range(base, 8 * granule).unwrap();
     let expected =
         [(0, 4), (0, 1), (0, 2), (2, 1)].map(|(offset, size)| (offset * granule, size * granule));
-    assert_eq!(parts(&segments), expected);
+    assert_eq!(offsets_and_lengths(&segments), expected);
     let segments = machine.vmm.export_address_range(at(base, granule + 1), granule).unwrap();
-    assert_eq!(parts(&segments), [(granule + 1, granule)]);
+    assert_eq!(offsets_and_lengths(&segments), [(granule + 1, granule)]);
 }
 
 #[test]
@@ -170,8 +170,8 @@ fn descriptors_are_new_and_closed_on_exec() {
     }
 }
 
-/// Makes calls that are rejected. Returns each result with the expected argument and problem.
-fn rejected(machine: &Machine) -> Vec<(Result<Vec<Segment>, Error>, Argument, Problem)> {
+/// Makes calls that the library rejects. Returns each result with the expected argument and problem.
+fn make_rejected_calls(machine: &Machine) -> Vec<(Result<Vec<Segment>, Error>, Argument, Problem)> {
     let (vmm, granule) = (&machine.vmm, machine.granule());
     let (base, _) = map_with_pattern(machine, &[1, 1]);
     let with_hole = machine.reserve(3 * granule);
@@ -210,8 +210,8 @@ fn rejected_calls_leave_no_descriptor() {
     }
     for (release, config) in machine::releases() {
         let machine = Machine::new(config);
-        // ROCm 7.14 has a descriptor for each handle; no handle is created after this.
-        let results = rejected(&machine);
+        // In ROCm 7.14, each handle owns a descriptor. No handle is created after this call.
+        let results = make_rejected_calls(&machine);
         let before = process::descriptors();
         for (result, argument, problem) in results {
             let error = result.expect_err(release);
@@ -256,7 +256,7 @@ fn each_failing_call_leaves_no_descriptor() {
             assert!(error.to_string().contains(function), "{release}: {error}");
             assert_eq!(before, state(), "{release}: {status:#x}");
         }
-        // A call without effect returns no descriptor.
+        // The simulation drops a `lost` call: it returns success, but no descriptor.
         for (function, address, size) in [
             ("hsa_amd_vmem_export_shareable_handle", base, granule),
             ("hsa_amd_portable_export_dmabuf", memory.address(), 8192),
@@ -287,9 +287,9 @@ fn exports_without_free_descriptors_fail() {
         drop(machine.vmm.export_address_range(base, 3 * granule).unwrap());
         drop(machine.vmm.export_address_range(memory.address(), 8192).unwrap());
         for (address, size, needed) in [(base, 3 * granule, 3), (memory.address(), 8192, 1)] {
-            for spare in 0..needed {
+            for free_descriptors in 0..needed {
                 let before = process::descriptors();
-                let result = process::with_descriptors(spare, || {
+                let result = process::with_descriptors(free_descriptors, || {
                     machine.vmm.export_address_range(address, size)
                 });
                 let error = result.expect_err(release);
@@ -313,7 +313,7 @@ fn exports_race_with_unmapping() {
     let machine = Machine::new(Config::mi300x(1));
     let granule = machine.granule();
     let base = machine.reserve(2 * granule);
-    let (mut exported, mut refused) = (0, 0);
+    let (mut exported, mut rejected) = (0, 0);
     thread::scope(|scope| {
         let changes = scope.spawn(|| {
             for number in 0..300 {
@@ -328,19 +328,19 @@ fn exports_race_with_unmapping() {
         while !changes.is_finished() {
             match machine.vmm.export_address_range(base, granule + 1) {
                 Ok(segments) => {
-                    assert_eq!(parts(&segments), [(0, granule + 1)]);
+                    assert_eq!(offsets_and_lengths(&segments), [(0, granule + 1)]);
                     let read = reader.read_all(&segments);
                     assert!(read[..8].iter().all(|byte| *byte == 0 || *byte == read[7]));
                     exported += 1;
                 }
                 Err(error) => {
                     assert_eq!(error.problem(), Some(Problem::NotMapped(base)), "{error}");
-                    refused += 1;
+                    rejected += 1;
                 }
             }
         }
     });
-    println!("{exported} exported, {refused} refused");
+    println!("{exported} exported, {rejected} rejected");
     machine.vmm.address_free(base, 2 * granule).unwrap();
     machine.assert_empty();
     reader.finish();
@@ -397,7 +397,7 @@ fn imported_memory_can_be_exported_by_address() {
 static CALLS: Mutex<Vec<(String, String)>> = Mutex::new(Vec::new());
 
 #[test]
-fn gpu_direct_rdma_sets_both_flags() {
+fn gpu_direct_rdma_flags_create_and_export() {
     if process::rerun_in_own_process() {
         return;
     }
@@ -447,7 +447,8 @@ fn gpu_direct_rdma_sets_both_flags() {
     assert_eq!(*error.kind(), ErrorKind::NotSupported(Feature::GpuDirectRdma), "{error}");
 }
 
-/// Where dma-bufs cannot be mapped for writing, the runtime maps memory for the CPU; exports are readable.
+/// If a dma-buf cannot be mapped for writing, the runtime itself maps the memory for the CPU. Another process can
+/// still read the exported segments.
 #[test]
 fn read_only_dma_bufs_are_exported() {
     if process::rerun_in_own_process() {

@@ -13,7 +13,7 @@ use hsa_vmm::{Access, GrowableBuffer};
 const GIB: usize = 1 << 30;
 const STEP: usize = 64 << 10;
 
-fn text(length: usize) -> Vec<u8> {
+fn test_bytes(length: usize) -> Vec<u8> {
     (0..length).map(|byte| (byte % 253) as u8 + 1).collect()
 }
 
@@ -128,23 +128,23 @@ fn growth_without_descriptors_changes_nothing() {
         let agents = [library.cpu(0), library.gpu(0), library.gpu(1)];
         buffer.grant(&agents, Access::ReadWrite).unwrap();
         buffer.grow(2 * STEP).unwrap();
-        buffer.write(0, &text(2 * STEP)).unwrap();
+        buffer.write(0, &test_bytes(2 * STEP)).unwrap();
         let mut failures = 0;
-        for spare in 0.. {
+        for free_descriptors in 0.. {
             let before = (library.vmm.usage(), library.vmm.mappings());
-            limit_free_descriptors(spare);
+            limit_free_descriptors(free_descriptors);
             let result = buffer.grow(20 * STEP);
             raise_limit();
             let Err(error) = result else { break };
             failures += 1;
             let is_shortage = matches!(error.kind(), ErrorKind::OutOfDescriptors);
-            assert!(is_shortage, "{spare}: {error}");
-            assert_eq!((library.vmm.usage(), library.vmm.mappings()), before, "{spare}");
-            assert_eq!((buffer.size(), buffer.mapped_size()), (2 * STEP, 2 * STEP), "{spare}");
+            assert!(is_shortage, "{free_descriptors}: {error}");
+            assert_eq!((library.vmm.usage(), library.vmm.mappings()), before, "{free_descriptors}");
+            assert_eq!((buffer.size(), buffer.mapped_size()), (2 * STEP, 2 * STEP), "{free_descriptors}");
             let mut found = vec![0; 2 * STEP];
             buffer.read(0, &mut found).unwrap();
-            assert!(found == text(2 * STEP), "{spare}");
-            assert!(spare < 200, "growing eventually succeeds");
+            assert!(found == test_bytes(2 * STEP), "{free_descriptors}");
+            assert!(free_descriptors < 200, "growing eventually succeeds");
         }
         println!("{}: {failures} failures", fixture.release());
         assert!(failures > 0, "growing needs descriptors");
@@ -161,17 +161,17 @@ fn extend_reserves_exactly_at_the_end() {
         let mut buffer = library.extended_buffer(STEP, &[1, 3]);
         buffer.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
         buffer.grow(8 * STEP).unwrap();
-        let text = text(8 * STEP);
-        buffer.write(0, &text).unwrap();
+        let test_bytes = test_bytes(8 * STEP);
+        buffer.write(0, &test_bytes).unwrap();
         let mut found = vec![0; 8 * STEP];
         buffer.read(0, &mut found).unwrap();
-        assert!(found == text);
+        assert!(found == test_bytes);
         buffer.grant(&[library.gpu(1)], Access::Read).unwrap();
         buffer.revoke(&[library.gpu(0)]).unwrap();
         buffer.shrink(5 * STEP).unwrap();
         buffer.grow(5 * STEP).unwrap();
         buffer.read(0, &mut found).unwrap();
-        assert!(found[..3 * STEP] == text[..3 * STEP]);
+        assert!(found[..3 * STEP] == test_bytes[..3 * STEP]);
         drop(buffer);
         let (mut buffer, neighbour) = library.extended_buffer_and_neighbour(STEP);
         buffer.grow(5 * STEP).unwrap();
@@ -190,7 +190,7 @@ fn extend_reserves_exactly_at_the_end() {
 fn rings_are_contiguous_for_all_agents() {
     on_each("buffers::rings_are_contiguous_for_all_agents", |fixture| {
         let library = Library::load(fixture.runtime());
-        let text = text(STEP);
+        let test_bytes = test_bytes(STEP);
         for times in [2, 3, 7] {
             let ring = RingBuffer::create(&library.vmm, STEP, times, &library.on(0)).unwrap();
             let agents = [library.cpu(0), library.gpu(0), library.gpu(1)];
@@ -198,7 +198,7 @@ fn rings_are_contiguous_for_all_agents() {
             let copy_address = library.map_new_memory(1, STEP).0;
             library.grant(copy_address, STEP, library.gpu(1), Access::ReadWrite);
             library.grant(copy_address, STEP, library.cpu(0), Access::ReadWrite);
-            library.vmm.write(copy_address, &text).unwrap();
+            library.vmm.write(copy_address, &test_bytes).unwrap();
             // A GPU writes across the end, the CPU reads on both sides of it.
             let position = (5 * STEP - 1000) as u64;
             library
@@ -207,12 +207,12 @@ fn rings_are_contiguous_for_all_agents() {
                 .unwrap();
             let mut found = vec![0; STEP];
             ring.read(0, &mut found).unwrap();
-            assert!(found[..STEP - 1000] == text[1000..] && found[STEP - 1000..] == text[..1000]);
+            assert!(found[..STEP - 1000] == test_bytes[1000..] && found[STEP - 1000..] == test_bytes[..1000]);
             ring.read(position, &mut found).unwrap();
-            assert!(found == text, "{times} times");
+            assert!(found == test_bytes, "{times} times");
             ring.revoke(&[library.gpu(1)]).unwrap();
             ring.read(position + 9 * STEP as u64, &mut found).unwrap();
-            assert!(found == text, "{times} times, after a revocation");
+            assert!(found == test_bytes, "{times} times, after a revocation");
         }
     });
 }
@@ -234,12 +234,12 @@ impl Setup for Buffers {
             let mut buffer = library.extended_buffer(STEP, &[2]);
             buffer.grant(&agents, Access::ReadWrite).unwrap();
             buffer.grow(steps * STEP).unwrap();
-            buffer.write(0, &text(steps * STEP)).unwrap();
+            buffer.write(0, &test_bytes(steps * STEP)).unwrap();
             buffer
         });
         let ring = RingBuffer::create(&library.vmm, STEP, 2, &library.on(1)).unwrap();
         ring.grant(&[library.cpu(0), library.gpu(1)], Access::ReadWrite).unwrap();
-        ring.write(0, &text(STEP)).unwrap();
+        ring.write(0, &test_bytes(STEP)).unwrap();
         Self { small, full, ring, library }
     }
 
@@ -256,11 +256,11 @@ impl Setup for Buffers {
         for buffer in [&self.small, &self.full] {
             let mut found = vec![0; buffer.size()];
             buffer.read(0, &mut found).unwrap();
-            assert!(found == text(buffer.size()), "{context}");
+            assert!(found == test_bytes(buffer.size()), "{context}");
         }
         let mut found = vec![0; STEP];
         self.ring.read(2 * STEP as u64, &mut found).unwrap();
-        assert!(found == text(STEP), "{context}");
+        assert!(found == test_bytes(STEP), "{context}");
     }
 
     fn close(self, _: &str) -> Library {

@@ -13,7 +13,7 @@ thread_local! {
 }
 
 /// Counts the calls of this thread.
-fn count(fields: Fields) {
+fn count_call(fields: Fields) {
     for (_, name) in fields.into_iter().filter(|(field, _)| *field == "calling") {
         let name = name.trim_start_matches("hsa_amd_vmem_").to_owned();
         COUNTS.with_borrow_mut(|counts| *counts.entry(name).or_default() += 1);
@@ -34,7 +34,7 @@ const BATCH_SIZE: usize = 16;
 #[test]
 fn batches_make_the_fewest_runtime_calls() {
     on_each("calls::batches_make_the_fewest_runtime_calls", |fixture| {
-        subscribe(|metadata| metadata.fields().field("calling").is_some(), count);
+        subscribe(|metadata| metadata.fields().field("calling").is_some(), count_call);
         let library = Library::load(fixture.runtime());
         let (vmm, quirks) = (&library.vmm, library.vmm.quirks());
         let base = library.reserve(BATCH_SIZE * SIZE);
@@ -100,12 +100,12 @@ fn batches_make_the_fewest_runtime_calls() {
                 calls("map", BATCH_SIZE),
             ),
             (
-                "grant a run",
+                "grant the whole range",
                 &|| vmm.set_access(base, BATCH_SIZE * SIZE, &gpus).unwrap(),
                 calls("set_access", grants),
             ),
             (
-                "unmap a run",
+                "unmap the whole range",
                 &|| vmm.unmap(base, BATCH_SIZE * SIZE).unwrap(),
                 calls("unmap", unmaps),
             ),

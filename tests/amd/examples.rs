@@ -61,7 +61,8 @@ examples! {
 /// The environment variable that is set in the processes in which [`on_each_directly`] runs the example.
 const IN_EXAMPLE: &str = "HSA_VMM_TEST_EXAMPLE";
 
-/// Runs an example on every release, as `hsa-vmm emulate` starts programs. The example itself starts its program again.
+/// Runs an example on every release, in a process that starts as `hsa-vmm emulate` starts programs. The example
+/// starts its second process with the same program.
 fn on_each_directly(name: &str, run: fn(&[&str]) -> anyhow::Result<()>) {
     let arguments = [name, "--exact", "--nocapture"];
     if env::var_os(IN_EXAMPLE).is_some() {

@@ -20,7 +20,7 @@ fn calls_of(fixture: &Fixture, act: Act, name: &str) -> Vec<String> {
     })
 }
 
-/// The state that must not change: the library's, and each GPU's access as the runtime reports it.
+/// The state that must not change: the library's state, and each GPU's access that the runtime reports.
 #[derive(Debug, PartialEq)]
 struct State {
     snapshot: StateSnapshot,
@@ -41,7 +41,7 @@ impl State {
     }
 }
 
-/// Makes one driver call of an act fail, and checks the outcome. Runs in a process of its own.
+/// Makes one driver call of an operation fail, and checks the outcome. Must run in a process of its own.
 fn check_failure(fixture: &Fixture, act: Act, context: &str, plan: &str) {
     fail_driver_calls(plan);
     let scenario = Scenario::new(Library::load(fixture.runtime()));

@@ -47,8 +47,8 @@ fn access_changes(shim: &Path) -> i32 {
     }
 }
 
-/// AMD's runtimes 6.1 and 6.4 revoke the CPU's access with `munmap` and grant it again with `MAP_FIXED`, over
-/// anything that was mapped in between.
+/// AMD's runtimes 6.1 and 6.4 revoke the CPU's access with `munmap`. They grant it again with `MAP_FIXED`, which
+/// replaces a foreign mapping created in between.
 #[test]
 fn cpu_access_changes_make_no_hole() {
     on_each("foreign_mappings::cpu_access_changes_make_no_hole", |fixture| {

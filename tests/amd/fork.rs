@@ -1,4 +1,4 @@
-//! The child of a fork gets an error from every call, and its drops do not affect the parent.
+//! The child of a fork gets an error from every call. Values that it drops do not affect the parent.
 
 use crate::amd_runtime::on_each;
 use crate::machine::{Library, access};
@@ -75,7 +75,7 @@ fn drops_in_a_forked_child_keep_parent_memory() {
     });
 }
 
-/// In a child, AMD's runtime believes that it is started, but its descriptors of the driver are the parent's.
+/// In a child, AMD's runtime is in the started state, but its descriptors of the driver belong to the parent.
 /// Depending on the release, opening the runtime or creating memory fails, or the memory can be used.
 #[test]
 fn forked_child_opens_a_runtime_or_gets_an_error() {

@@ -16,7 +16,7 @@ use std::os::unix::net::UnixStream;
 const SIZE: usize = 256 << 10;
 const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
-fn on_host() -> AllocationProperties {
+fn host_properties() -> AllocationProperties {
     AllocationProperties::at(Location::Host).shareable_as(DESCRIPTOR)
 }
 
@@ -38,7 +38,7 @@ fn all_agents_see_the_same_bytes() {
         let vmm = &library.vmm;
         let mut before = None;
         for round in 0..5 {
-            let handle = vmm.create(SIZE, &on_host()).unwrap();
+            let handle = vmm.create(SIZE, &host_properties()).unwrap();
             let base = map_for_all(&library, handle);
             assert_eq!(vmm.location_at(base), Some(Location::Host));
             let mut bytes = vec![1; SIZE];
@@ -90,7 +90,7 @@ fn another_process_shares_the_memory() {
         });
         let exporter = Child::start(|| {
             let library = Library::load(fixture.runtime());
-            let handle = library.vmm.create(SIZE, &on_host()).unwrap();
+            let handle = library.vmm.create(SIZE, &host_properties()).unwrap();
             let base = map_for_all(&library, handle);
             library.vmm.write(base, &pattern(1, SIZE)).unwrap();
             send(&first, &library.vmm.export_to_shareable_handle(handle, DESCRIPTOR).unwrap());
@@ -122,15 +122,15 @@ const FAILURES: [PlannedFailure; 5] = [
 ];
 
 #[test]
-fn failing_driver_calls_leave_nothing() {
-    on_each("host_memory::failing_driver_calls_leave_nothing", |fixture| {
+fn failed_driver_calls_leave_nothing_behind() {
+    on_each("host_memory::failed_driver_calls_leave_nothing_behind", |fixture| {
         for (plan, is_expected) in FAILURES {
             let end = crate::process::in_child(|| {
                 fail_driver_calls(plan);
                 let library = Library::load(fixture.runtime());
                 let before = descriptors();
                 for _ in 0..3 {
-                    let error = library.vmm.create(SIZE, &on_host()).unwrap_err();
+                    let error = library.vmm.create(SIZE, &host_properties()).unwrap_err();
                     assert!(is_expected(error.kind()), "{plan}: {error:?}");
                     assert_eq!(descriptors(), before, "{plan}");
                 }

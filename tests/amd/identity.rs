@@ -31,7 +31,7 @@ fn probes_agree_with_the_versions() {
     on_each("identity::probes_agree_with_the_versions", |fixture| {
         // SAFETY: AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
-        let open = descriptors();
+        let before = descriptors();
         for _ in 0..3 {
             let options = VmmOptions::new().with_probing(Probing::Always);
             let vmm = Vmm::open_with(&runtime, options).unwrap();
@@ -42,12 +42,12 @@ fn probes_agree_with_the_versions() {
             }
             assert_eq!(vmm.quirks(), Quirks::of_runtime(runtime.info()));
         }
-        assert_eq!(descriptors(), open);
+        assert_eq!(descriptors(), before);
     });
 }
 
 /// Loads a library as another part of the program would, but does not start it.
-fn load_elsewhere(path: &Path) {
+fn load_without_starting(path: &Path) {
     let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
     // SAFETY: AMD's own runtime.
     let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
@@ -62,22 +62,22 @@ fn find_loaded(path: &Path) -> LoadedLibrary {
 }
 
 #[test]
-fn two_releases_in_one_process() {
-    let name = "identity::two_releases_in_one_process";
-    // The newest C library runs both releases.
+fn two_loaded_releases_are_distinguished() {
+    let name = "identity::two_loaded_releases_are_distinguished";
+    // Both releases run with the C library of the newer one.
     test::on(&[Release::R7_2_4], name, &Emulation::gpus(1), |fixture| {
         let newer = fixture.runtime();
         let older: PathBuf = Installation::open(&folder(), Release::R6_4_3).unwrap().runtime();
         let ends = [(&older, &newer), (&newer, &older)].map(|(first, second)| {
             in_child(|| {
                 assert_eq!(loaded_libraries(), []);
-                load_elsewhere(first);
+                load_without_starting(first);
                 // The dynamic linker returns the library that is already loaded, as it does for HIP.
                 let runtime = Runtime::load().unwrap();
                 let info = runtime.info();
                 assert_eq!(info.path, Some(first.canonicalize().unwrap()));
                 assert_eq!(info.origin, Some(Origin::Loaded));
-                load_elsewhere(second);
+                load_without_starting(second);
                 let (first, second) = (find_loaded(first), find_loaded(second));
                 assert_eq!(first.build.as_deref(), Some(info.build.trim_matches('"')));
                 assert_eq!(first.extension, Some(info.extension));
@@ -99,7 +99,7 @@ fn start_error_lists_two_releases() {
     test::on(&[Release::R7_2_4], name, &Emulation::gpus(1), |fixture| {
         let older = Installation::open(&folder(), Release::R6_4_3).unwrap().runtime();
         let end = in_child(|| {
-            load_elsewhere(&older);
+            load_without_starting(&older);
             crate::amd_runtime::fail_driver_calls("GET_VERSION=ENODEV");
             // SAFETY: AMD's own runtime.
             let error = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap_err();

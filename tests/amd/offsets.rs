@@ -1,4 +1,4 @@
-//! Mappings of a part of a handle, with control of page tables.
+//! Mappings of a part of a handle's memory, with control of page tables.
 
 use crate::amd_runtime::raw::{Fault, RawRuntime};
 use crate::amd_runtime::{PAGE_TABLE_MODES, fail_driver_calls, page_table_modes, set_variable};

@@ -1,6 +1,6 @@
 //! The kernel driver refuses each call of an operation that changes page tables: the operation changes nothing, or
-//! quarantines its range. Then it refuses each call that opening a `Vmm` makes: everything but the enforcement of
-//! permissions works, and the reason is reported.
+//! quarantines its range. Other tests make the driver refuse each call that opening a `Vmm` makes. Then everything
+//! but the enforcement of permissions works, and the library reports the reason.
 
 use super::failures::errors_for;
 use super::refused_calls::may_abort;
@@ -160,7 +160,7 @@ fn one_refused_call_changes_no_page_table() {
     let test = "page_table_failures::one_refused_call_changes_no_page_table";
     on_each_release(test, &Emulation::gpus(2), |fixture| {
         let (mut calls, mut tried, mut aborted, mut failures) = (0, 0, 0, Vec::new());
-        // By default, every fourth operation, in one mode each.
+        // By default, tests only every fourth operation, each in one mode.
         let step = if is_long() { 1 } else { 4 };
         for (number, &(name, act)) in ACTS.iter().chain(&PART_ACTS).step_by(step).enumerate() {
             let modes = if is_long() { &MODES[..] } else { &MODES[number % 2..][..1] };
@@ -232,7 +232,7 @@ fn refused_call_while_opening_is_reported() {
     let test = "page_table_failures::refused_call_while_opening_is_reported";
     on_each_release(test, &Emulation::gpus(2), |fixture| {
         let (mut tried, mut failures, mut reported) = (0, Vec::new(), 0);
-        // By default, in one mode.
+        // By default, tests only one mode.
         let modes = if is_long() { &MODES[..] } else { &MODES[..1] };
         for mode in modes {
             set_variable("HSA_KFD", &format!("gpus=2,{mode}"));
@@ -266,8 +266,8 @@ fn refused_call_while_opening_is_reported() {
                 let refused = "barrier: cannot use /dev/kfd: Cannot allocate memory (os error 12); \
                                operations wait by hsa_amd_memory_lock";
                 without_kfd += usize::from(call.starts_with("OPEN#") && reasons == refused);
-                // The runtime aborts if its own calls are refused while it grants access. 6.1.2 also aborts if
-                // the mapping for a CPU is refused; only the probes for quirks request one.
+                // The runtime aborts if its own calls are refused while it grants access. 6.1.2 also aborts if the
+                // mapping for a CPU is refused. Only the probes for quirks request such a mapping.
                 let may_abort = may_abort("grant", call).is_some()
                     || fixture.release() == Release::R6_1_2 && call.starts_with("MMAP#");
                 if end != End::Success && !(may_abort && end == End::Signal(libc::SIGABRT)) {
@@ -312,7 +312,7 @@ fn probe_keeps_memory_if_the_last_wait_fails() {
                 let found = lines[start..].iter().position(|line| line.contains(text));
                 start + found.unwrap_or_else(|| panic!("no {text} in {lines:#?}"))
             };
-            // The probe is the only code that replaces entries; then the runtime unmaps, and the library waits.
+            // Only the probe replaces entries. Then the runtime unmaps the probe's memory, and the library waits.
             let replaced = lines.iter().rposition(|line| line.contains("operation=REPLACE"));
             let unmapped = position(replaced.expect("the probe"), "operation=UNMAP");
             let wait = position(unmapped, "_GPU handle=");

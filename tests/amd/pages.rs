@@ -12,21 +12,21 @@ use std::time::{Duration, Instant};
 
 const PAGE: usize = 64 << 10;
 
-fn text(length: usize, seed: u8) -> Vec<u8> {
+fn test_bytes(length: usize, seed: u8) -> Vec<u8> {
     (0..length).map(|byte| (byte % 253) as u8 ^ seed).collect()
 }
 
 fn new_pausable(library: &Library, size: usize) -> PausableBuffer {
     let buffer = PausableBuffer::create(&library.vmm, size, &library.on(0)).unwrap();
     buffer.grant(&[library.cpu(0), library.gpu(0)], Access::ReadWrite).unwrap();
-    buffer.write(0, &text(size.min(MIB), 1)).unwrap();
+    buffer.write(0, &test_bytes(size.min(MIB), 1)).unwrap();
     buffer
 }
 
-fn holds_text(buffer: &PausableBuffer) -> bool {
+fn has_test_bytes(buffer: &PausableBuffer) -> bool {
     let mut found = vec![0; buffer.size().min(MIB)];
     buffer.read(0, &mut found).unwrap();
-    found == text(found.len(), 1)
+    found == test_bytes(found.len(), 1)
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn pausable_buffer_resumes_at_its_address() {
             assert_inaccessible(address.get(), extent, "paused");
             buffer.resume().unwrap();
             assert_eq!(buffer.address(), address, "{size:#x}");
-            assert!(contents == Contents::Drop || holds_text(&buffer), "{size:#x}");
+            assert!(contents == Contents::Drop || has_test_bytes(&buffer), "{size:#x}");
             for (agent, expected) in [
                 (library.cpu(0), Access::ReadWrite),
                 (library.gpu(0), Access::ReadWrite),
@@ -74,7 +74,7 @@ fn pause_in_turn(library: &Library) {
         first.resume().unwrap();
         let mut last = [0; 4];
         first.read(size - 4, &mut last).unwrap();
-        assert!(&last == b"last" && holds_text(&first), "{round}");
+        assert!(&last == b"last" && has_test_bytes(&first), "{round}");
     }
     drop(first);
     library.assert_everything_freed();
@@ -108,7 +108,7 @@ fn overlaying_a_mapping_frees_memory() {
 #[test]
 fn pause_rounds_keep_address_and_contents() {
     let rounds = std::env::var("HSA_VMM_PAUSE_ROUNDS").ok();
-    let rounds = rounds.map_or(200, |text| text.parse::<u32>().unwrap());
+    let rounds = rounds.map_or(200, |test_bytes| test_bytes.parse::<u32>().unwrap());
     on_each("pages::pause_rounds_keep_address_and_contents", |fixture| {
         set_variable("HSA_KFD", "gpus=2,vram=64MiB");
         let library = Library::load(fixture.runtime());
@@ -125,8 +125,8 @@ fn pause_rounds_keep_address_and_contents() {
             let saved = round % 10 == 0;
             buffer.pause(if saved { Contents::Save } else { Contents::Drop }).unwrap();
             buffer.resume().unwrap();
-            assert!(!saved || holds_text(&buffer), "round {round}");
-            buffer.write(0, &text(PAGE, 1)).unwrap();
+            assert!(!saved || has_test_bytes(&buffer), "round {round}");
+            buffer.write(0, &test_bytes(PAGE, 1)).unwrap();
             assert_eq!(buffer.address(), address, "round {round}");
         }
         let after = (descriptors(), regions().len(), free_mebibytes(&library));
@@ -158,14 +158,14 @@ fn unmapped_pages_read_as_zeros() {
             for round in 0..20u8 {
                 buffer.map(2..8).unwrap();
                 (2..8).for_each(|page| {
-                    buffer.write(page * PAGE, &text(100, page as u8 ^ round)).unwrap();
+                    buffer.write(page * PAGE, &test_bytes(100, page as u8 ^ round)).unwrap();
                 });
                 buffer.unmap(3..5).unwrap();
                 for page in 0..10 {
                     let mut found = [0xee; 100];
                     match (buffer.read(page * PAGE, &mut found), page) {
                         (Ok(()), 2 | 5..8) => {
-                            assert!(found[..] == text(100, page as u8 ^ round), "{page}");
+                            assert!(found[..] == test_bytes(100, page as u8 ^ round), "{page}");
                         }
                         (Ok(()), _) => assert!(has_zero_page && found == [0; 100], "{page}"),
                         (Err(error), _) => {
@@ -176,7 +176,7 @@ fn unmapped_pages_read_as_zeros() {
                     }
                 }
                 if has_zero_page {
-                    // A GPU reads zeros, too, across the end of the mapped pages.
+                    // A GPU also reads zeros, directly after the mapped pages.
                     let copy_address = library.map_new_memory(0, PAGE).0;
                     library.grant(copy_address, PAGE, library.gpu(0), Access::ReadWrite);
                     library.grant(copy_address, PAGE, library.cpu(0), Access::ReadWrite);
@@ -228,7 +228,7 @@ fn relocate_keeps_contents() {
             let [source, target] = zeros.map(|has_zero_page| new_paged(&library, has_zero_page, 0));
             target.grant(&[library.gpu(1)], Access::ReadWrite).unwrap();
             source.map(0..4).unwrap();
-            (0..4).for_each(|page| source.write(page * PAGE, &text(PAGE, page as u8)).unwrap());
+            (0..4).for_each(|page| source.write(page * PAGE, &test_bytes(PAGE, page as u8)).unwrap());
             let before = descriptors();
             for _ in 0..10 {
                 source.move_pages(1..3, &target, 8).unwrap();
@@ -242,7 +242,7 @@ fn relocate_keeps_contents() {
                 let mut found = vec![0; PAGE];
                 for (page, seed) in [(0, 1), (1, 2), (8, 1)] {
                     target.read(page * PAGE, &mut found).unwrap();
-                    assert!(found == text(PAGE, seed), "{page}");
+                    assert!(found == test_bytes(PAGE, seed), "{page}");
                 }
                 target.move_pages(0..2, &source, 1).unwrap();
                 target.unmap(8..10).unwrap();
@@ -251,16 +251,16 @@ fn relocate_keeps_contents() {
             for page in 0..4 {
                 let mut found = vec![0; PAGE];
                 source.read(page * PAGE, &mut found).unwrap();
-                assert!(found == text(PAGE, page as u8), "{page}");
+                assert!(found == test_bytes(PAGE, page as u8), "{page}");
             }
         }
         library.assert_everything_freed();
     });
 }
 
-/// Two paged buffers and two pausable ones, one of them paused.
+/// Two paged buffers, and two pausable buffers of which one is paused.
 struct Buffers {
-    plain: PagedBuffer,
+    
     zero: PagedBuffer,
     resident: PausableBuffer,
     paused: PausableBuffer,
@@ -274,7 +274,7 @@ impl Setup for Buffers {
         let [plain, zero] = [false, true].map(|has_zero_page| {
             let buffer = new_paged(&library, has_zero_page, 0);
             buffer.map(1..3).unwrap();
-            (1..3).for_each(|page| buffer.write(page * PAGE, &text(100, page as u8)).unwrap());
+            (1..3).for_each(|page| buffer.write(page * PAGE, &test_bytes(100, page as u8)).unwrap());
             buffer
         });
         let (resident, mut paused) = (new_pausable(&library, PAGE), new_pausable(&library, PAGE));
@@ -299,22 +299,22 @@ impl Setup for Buffers {
             for page in 1..3 {
                 let mut found = [0; 100];
                 buffer.read(page * PAGE, &mut found).unwrap();
-                assert!(found[..] == text(100, page as u8), "{context}: page {page}");
+                assert!(found[..] == test_bytes(100, page as u8), "{context}: page {page}");
             }
         }
-        assert!(holds_text(&self.resident), "{context}");
+        assert!(has_test_bytes(&self.resident), "{context}");
     }
 
     fn close(mut self, context: &str) -> Library {
         if self.paused.is_paused() {
             self.paused.resume().unwrap();
         }
-        assert!(holds_text(&self.paused), "{context}");
+        assert!(has_test_bytes(&self.paused), "{context}");
         self.library
     }
 }
 
-// Mapping pages also grants access, so "grant" is the operation of each act.
+// Each of these operations can grant access again, so `refused_calls::ABORTS` has their entries under "grant".
 const ACTS: &[NamedAct<Buffers>] = &[
     ("map", "grant", |s| s.plain.map(4..6)),
     ("map over zeros", "grant", |s| s.zero.map(4..6)),

@@ -78,7 +78,7 @@ fn in_each_mode(test: &str, body: impl Fn(&dyn Fn() -> Machine)) {
     });
 }
 
-/// As [`in_each_mode`], with planned faults of the driver.
+/// Does the same as [`in_each_mode`], with planned faults of the driver.
 fn in_each_mode_with_faults(test: &str, plan: &str, body: impl Fn(&Machine)) {
     on_each_release(test, &Emulation::gpus(2), |fixture| {
         for mode in PAGE_TABLE_MODES {
@@ -107,7 +107,8 @@ fn permissions_are_enforced() {
             {
                 for writes in [false, true] {
                     combination += 1;
-                    // By default, every fifth combination: each value of each choice occurs.
+                    // By default, tests only every fifth combination. Together, these contain every value of every
+                    // variable.
                     if !hsa_rocr::test::is_long() && combination % 5 != 0 {
                         continue;
                     }
@@ -237,7 +238,7 @@ fn moved_mappings_keep_enforced_access() {
     });
 }
 
-/// Without control of page tables, everything else works.
+/// If the library cannot control page tables, it reports the reason, and everything else works.
 #[test]
 fn refused_control_is_reported() {
     let test = "permissions::refused_control_is_reported";
@@ -298,8 +299,9 @@ fn failed_changes_are_rolled_back() {
     });
 }
 
-/// Until a first grant of less than full access returns, the named GPU has full access to the start of the memory; no
-/// other GPU gains an entry. If an entry exists already, a GPU's access during the call is the one before or after it.
+/// Until a first grant of less than full access returns, the named GPU has full access to the start of the memory. No
+/// other GPU gains an entry. If the GPU already has an entry, its access during the call is the access before or
+/// after the call.
 #[test]
 fn full_access_is_limited_to_first_grants() {
     let test = "permissions::full_access_is_limited_to_first_grants";
@@ -328,7 +330,7 @@ fn full_access_is_limited_to_first_grants() {
             };
             let page = |permissions: &str| Some((permissions.to_owned(), 0));
             let [first, other] = pages_during(Access::Read);
-            assert!(first.contains(&page("rwx")), "the documented window: {first:?}");
+            assert!(first.contains(&page("rwx")), "full access during the first grant: {first:?}");
             assert_eq!(other, [None], "the other GPU gains no entry");
             let [second, other] = pages_during(Access::None);
             let has_only = |seen: &[Option<(String, usize)>], allowed: &[&str]| {
@@ -382,16 +384,16 @@ fn raw_runtime_grants_full_access() {
     });
 }
 
-/// The result of [`late_call`], as the exit status of a child.
+/// The result of [`first_late_call`], as the exit status of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Late {
+enum LateCall {
     Grant = 3,
     Unmap = 4,
 }
 
 /// Grants access and unmaps memory. Returns the first of these calls that had not taken effect when it returned. The
 /// last step is a GPU's write to the unmapped memory.
-fn late_call(machine: &Machine) -> Option<Late> {
+fn first_late_call(machine: &Machine) -> Option<LateCall> {
     let Machine { library, raw, base } = machine;
     let (second, _) = library.map_new_memory(0, SIZE);
     // A GPU's first copy creates its queue, which also waits for page tables.
@@ -401,20 +403,20 @@ fn late_call(machine: &Machine) -> Option<Late> {
             assert_eq!(library.vmm.enforcement(agent), Some(Enforcement::Recorded));
             library.grant(address, SIZE, agent, Access::ReadWrite);
             if raw.write_by(raw.gpus[gpu], address.get(), 1).is_err() {
-                return Some(Late::Grant);
+                return Some(LateCall::Grant);
             }
         }
     }
     // The last grant may have moved the memory and flushed the first GPU's TLB.
     raw.write_by(raw.gpus[0], second.get(), 2).unwrap();
     library.vmm.unmap(second, SIZE).unwrap();
-    raw.write_by(raw.gpus[0], second.get(), 3).is_ok().then_some(Late::Unmap)
+    raw.write_by(raw.gpus[0], second.get(), 3).is_ok().then_some(LateCall::Unmap)
 }
 
-/// Calls [`late_call`] in a child. Returns `Success` if all calls have taken effect.
+/// Calls [`first_late_call`] in a child. Returns `Success` if all calls have taken effect.
 fn end_of_calls(fixture: &Fixture, mode: &str, options: VmmOptions) -> End {
     in_child_with_status(|| {
-        late_call(&Machine::open(fixture, mode, options)).map_or(0, |late| late as i32)
+        first_late_call(&Machine::open(fixture, mode, options)).map_or(0, |late| late as i32)
     })
 }
 
@@ -435,10 +437,10 @@ fn calls_take_effect_without_control() {
 fn calls_take_effect_late_without_barrier() {
     let test = "permissions::calls_take_effect_late_without_barrier";
     on_each_release(test, &Emulation::gpus(2), |fixture| {
-        let modes: &[(&str, &[Late])] = if uses_own_driver() {
-            &[("", &[Late::Grant, Late::Unmap])]
+        let modes: &[(&str, &[LateCall])] = if uses_own_driver() {
+            &[("", &[LateCall::Grant, LateCall::Unmap])]
         } else {
-            &[(PAGE_TABLE_MODES[1], &[Late::Unmap]), (PAGE_TABLE_MODES[2], &[Late::Grant])]
+            &[(PAGE_TABLE_MODES[1], &[LateCall::Unmap]), (PAGE_TABLE_MODES[2], &[LateCall::Grant])]
         };
         for (mode, expected) in modes {
             let end = end_of_calls(fixture, mode, VmmOptions::new());
@@ -473,7 +475,7 @@ fn calls_take_effect_without_page_of_the_driver() {
             if !BY_RUNTIME.load(Ordering::Relaxed) {
                 return 0;
             }
-            let late = late_call(&Machine::on(Library { runtime, vmm }, fixture));
+            let late = first_late_call(&Machine::on(Library { runtime, vmm }, fixture));
             if late.is_none() { CHECKED } else { 0 }
         };
         // The first allocations are those of the runtime, some of which abort it if they fail.

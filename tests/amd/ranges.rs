@@ -12,7 +12,7 @@ use hsa_vmm::{Access, Address, AllocationProperties, ErrorKind, PoolMemory, Runt
 /// The size of the smallest handle, a multiple of the granule.
 const SIZE: usize = 64 << 10;
 
-fn parts(segments: &[Segment]) -> Vec<(usize, usize)> {
+fn offsets_and_lengths(segments: &[Segment]) -> Vec<(usize, usize)> {
     segments.iter().map(|segment| (segment.offset, segment.length)).collect()
 }
 
@@ -55,7 +55,7 @@ fn another_process_reads_every_byte() {
             assert!(reader.read_all(&segments) == bytes[start..start + size], "{start}, {size}");
         }
         assert_eq!(descriptors(), before);
-        // A GPU's writes are visible, and the segments outlive mapping and memory.
+        // The segments show a GPU's writes, and stay valid after the memory is unmapped and freed.
         let segments = library.vmm.export_address_range(base, 6 * SIZE).unwrap();
         library.vmm.fill(base, 0x5a5a_5a5a, 6 * SIZE).unwrap();
         library.vmm.unmap(base, 6 * SIZE).unwrap();
@@ -122,7 +122,7 @@ fn contiguous_neighbours_are_one_segment() {
         }
         let segments = library.vmm.export_address_range(at(base, 9), 4 * SIZE - 9).unwrap();
         let expected = [(SIZE + 9, 2 * SIZE - 9), (0, SIZE), (3 * SIZE, SIZE)];
-        assert_eq!(parts(&segments), expected);
+        assert_eq!(offsets_and_lengths(&segments), expected);
         for (segment, (offset, length)) in segments.iter().zip(expected) {
             assert!(reader.read(segment) == bytes[offset..offset + length], "{offset:#x}");
         }
@@ -130,7 +130,7 @@ fn contiguous_neighbours_are_one_segment() {
     });
 }
 
-/// ROCm 7 has mapping types of dma-bufs, earlier releases have none.
+/// ROCm 7 can export a dma-buf with a mapping type. Earlier releases cannot.
 #[test]
 fn gpu_direct_rdma_needs_mapping_types() {
     let name = "ranges::gpu_direct_rdma_needs_mapping_types";

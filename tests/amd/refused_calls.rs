@@ -60,7 +60,7 @@ pub type NamedAct<S> = (&'static str, &'static str, Act<S>);
 
 /// Refuses each driver call of each act, in a process of its own. Checks that the act fails and changes nothing,
 /// or succeeds anyway.
-pub fn refuse_each_call<S: Setup>(test: &str, acts: &[NamedAct<S>], at_least: usize) {
+pub fn refuse_each_call<S: Setup>(test: &str, acts: &[NamedAct<S>], min_calls: usize) {
     on_each_release(test, &Emulation::gpus(2), |fixture| {
         let (mut tried, mut aborts, mut failures) = (0, 0, Vec::new());
         for &(name, operation, act) in acts {
@@ -82,7 +82,7 @@ pub fn refuse_each_call<S: Setup>(test: &str, acts: &[NamedAct<S>], at_least: us
         }
         println!("{}: {tried} refused calls, {aborts} aborts", fixture.release());
         assert_eq!(failures, [], "of {tried}");
-        assert!(tried >= at_least, "only {tried} calls were refused");
+        assert!(tried >= min_calls, "only {tried} calls were refused");
     });
 }
 

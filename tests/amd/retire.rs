@@ -94,7 +94,7 @@ fn nothing_is_unmapped_before_its_signals_fire() {
         let load = Load {
             library: &library,
             threads: 8,
-            each: if is_long { 10_000 } else { 1_000 },
+            time_per_mapping: if is_long { 10_000 } else { 1_000 },
             capacity: 512,
             limit: Duration::from_secs(20),
             read: &read,
@@ -114,27 +114,27 @@ fn retirement_costs_as_much_as_an_unmap() {
         let library = Library::load(fixture.runtime());
         let queue = RetireQueue::builder(COUNT).without_thread().open(&library.vmm).unwrap();
         let reservation = Reservation::builder(COUNT * SIZE).reserve(&library.vmm).unwrap();
-        let each = |begun: Instant| begun.elapsed() / COUNT as u32;
+        let time_per_mapping = |begun: Instant| begun.elapsed() / COUNT as u32;
         let map_all = || -> Vec<_> {
             (0..COUNT).map(|index| map(&library, &reservation, index * SIZE)).collect()
         };
         drop(map_all());
         let begun = Instant::now();
         let mappings = map_all();
-        let map_time = each(begun);
+        let map_time = time_per_mapping(begun);
         let begun = Instant::now();
         drop(mappings);
-        let unmap_time = each(begun);
+        let unmap_time = time_per_mapping(begun);
         let mappings = map_all();
         let begun = Instant::now();
         for mapping in mappings {
             // SAFETY: there are no signals.
             unsafe { queue.submit(mapping, &[]) }.unwrap();
         }
-        let submit_time = each(begun);
+        let submit_time = time_per_mapping(begun);
         let begun = Instant::now();
         assert_eq!(queue.poll().unwrap().retired, COUNT);
-        let retire_time = each(begun);
+        let retire_time = time_per_mapping(begun);
         test::report(&format!(
             "{}: map and grant {map_time:?}, unmap {unmap_time:?}, submit {submit_time:?}, retire {retire_time:?}",
             fixture.release()

@@ -224,7 +224,7 @@ fn exporter_survives_a_killed_importer() {
 #[test]
 fn sharing_many_times_leaks_nothing() {
     let exporter = |mut side: Side| {
-        let mut open = None;
+        let mut first_count = None;
         for round in 0..100u32 {
             let memory = side.map_memory();
             side.library.vmm.write(memory.0, &round.to_ne_bytes()).unwrap();
@@ -232,17 +232,17 @@ fn sharing_many_times_leaks_nothing() {
             side.wait();
             assert_eq!(side.text(memory.0), (!round).to_ne_bytes());
             side.release(memory);
-            assert_eq!(*open.get_or_insert(descriptors()), descriptors(), "{round}");
+            assert_eq!(*first_count.get_or_insert(descriptors()), descriptors(), "{round}");
         }
     };
     let importer = |mut side: Side| {
-        let mut open = None;
+        let mut first_count = None;
         for round in 0..100u32 {
             let memory = side.receive();
             assert_eq!(side.text(memory.0), round.to_ne_bytes());
             side.library.vmm.write(memory.0, &(!round).to_ne_bytes()).unwrap();
             side.release(memory);
-            assert_eq!(*open.get_or_insert(descriptors()), descriptors(), "{round}");
+            assert_eq!(*first_count.get_or_insert(descriptors()), descriptors(), "{round}");
             side.resume_peer();
         }
     };

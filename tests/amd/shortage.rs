@@ -138,9 +138,9 @@ fn running_out_of_descriptors_half_way_rolls_back() {
         let grants = [library.cpu(0), library.gpu(0), library.gpu(1)];
         let grants = grants.map(|agent| access(agent, Access::ReadWrite));
         let mut failures = 0;
-        for spare in 1.. {
+        for free_descriptors in 1.. {
             let before = (vmm.usage(), vmm.mappings());
-            limit_free_descriptors(spare);
+            limit_free_descriptors(free_descriptors);
             let result = vmm.set_access(base, 4 * size, &grants);
             raise_limit();
             if result.is_ok() {
@@ -149,11 +149,11 @@ fn running_out_of_descriptors_half_way_rolls_back() {
             failures += 1;
             let is_shortage =
                 matches!(result.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors));
-            assert!(is_shortage, "{spare}: {result:?}");
-            assert_eq!((vmm.usage(), vmm.mappings()), before, "{spare}");
+            assert!(is_shortage, "{free_descriptors}: {result:?}");
+            assert_eq!((vmm.usage(), vmm.mappings()), before, "{free_descriptors}");
             assert_eq!(vmm.quarantine(), []);
             assert_inaccessible(base.get(), 4 * size, "half-way");
-            assert!(spare < 100, "the call eventually succeeds");
+            assert!(free_descriptors < 100, "the call eventually succeeds");
         }
         println!("{}: {failures} failures", fixture.release());
         vmm.check().unwrap();

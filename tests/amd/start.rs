@@ -34,7 +34,7 @@ fn start_error_describes_the_driver() {
 #[test]
 fn runtime_starts_and_stops_repeatedly() {
     on_each("start::runtime_starts_and_stops_repeatedly", |fixture| {
-        let mut open = None;
+        let mut first_count = None;
         for round in 0..10 {
             let library = Library::load(fixture.runtime());
             let (base, _) = library.map_new_memory(round % 2, 64 << 10);
@@ -44,7 +44,7 @@ fn runtime_starts_and_stops_repeatedly() {
             library.vmm.fill(base, 7, 64 << 10).unwrap();
             drop(library);
             let now = descriptors();
-            assert_eq!(*open.get_or_insert(now), now, "descriptors after round {round}");
+            assert_eq!(*first_count.get_or_insert(now), now, "descriptors after round {round}");
         }
     });
 }

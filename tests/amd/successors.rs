@@ -1,4 +1,4 @@
-//! Owned values whose mappings were replaced by another owner's.
+//! Owned values whose mappings were unmapped by address, and replaced by mappings of another owner.
 
 use crate::amd_runtime::on_each;
 use crate::machine::Library;

@@ -1,4 +1,4 @@
-//! A GPU's faults on memory of this process, on AMD's runtime. The simulation reproduces them.
+//! Page faults of a GPU that reads memory of this process, on AMD's runtime. The simulation has the same faults.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{Fault, RW, RawRuntime, SIZE};

@@ -10,9 +10,9 @@ use hsa_vmm::simulation::{Config, FaultPlan};
 fn device_0_can_be_chosen_for_one_mmap() {
     let fixture = Fixture::simulated(Config::mi300x(2));
     let gpus: Vec<_> = fixture.runtime.gpus().map(|gpu| gpu.id()).collect();
-    for own in [0usize, 1] {
-        let area = fixture.area(own, AreaFlags::DEFAULT).unwrap();
-        assert_eq!(area.device(), Device::from(own));
+    for area_device in [0usize, 1] {
+        let area = fixture.area(area_device, AreaFlags::DEFAULT).unwrap();
+        assert_eq!(area.device(), Device::from(area_device));
         for number in [0usize, 1] {
             let memory = area.mmap(1, MmapOptions::new().with_device(number)).unwrap();
             assert_eq!(memory.device(), gpus[number], "{area}");
@@ -44,9 +44,9 @@ fn no_failure_status_is_success() {
     fixture.assert_idle();
 }
 
-/// In AML, `aml_errno = -error` negates a positive code, and `munmap` returns a positive one. In areas all codes
-/// are positive, and every category has its own code. In AML, `return hip_to_aml_alloc_error(error)` translates AML's
-/// code again. In areas each error keeps its cause.
+/// In AML, `aml_errno = -error` makes a positive code negative, but `munmap` returns a positive code. In areas, all
+/// codes are positive, and every category has its own code. In AML, `return hip_to_aml_alloc_error(error)` translates
+/// a code that was translated before. In areas, each error keeps its cause.
 #[test]
 fn aml_numbers_are_positive() {
     let fixture = Fixture::simulated(Config::mi300x(1));

@@ -178,7 +178,7 @@ fn check_combination(
             );
         }
     }
-    // Memory of the other device, for copies between devices.
+    // Memory of the last device, for copies between devices.
     let peer_memory = fixture.area(Device::Number(gpus.len() - 1), AreaFlags::DEFAULT).unwrap();
     let peer_memory = peer_memory.mmap(size.min(MAX_COPIED_SIZE), MmapOptions::new()).unwrap();
     check_contents(&memory, &peer_memory, host_has_access, bytes, &context);
@@ -230,7 +230,7 @@ fn flags_select_backing_and_access_on_amds_runtime() {
 }
 
 #[test]
-fn every_combination_in_every_generation() {
+fn flags_select_the_backing_in_each_generation() {
     use hsa_vmm::simulation::Generation;
     for generation in Generation::ALL {
         let fixture = Fixture::simulated(Config::mi300x(2).with_generation(generation));
@@ -250,14 +250,14 @@ fn every_combination_in_every_generation() {
 }
 
 #[test]
-fn every_combination_without_virtual_memory() {
+fn flags_select_pools_without_virtual_memory() {
     let mut config = Config::mi300x(2);
     config.vmem = false;
     check_all_combinations(&Fixture::simulated(config), few_sizes(), without_virtual_memory);
 }
 
 #[test]
-fn every_combination_without_large_bar() {
+fn host_memory_is_used_without_large_bar() {
     check_all_combinations(
         &Fixture::simulated(Config::consumer()),
         few_sizes(),
@@ -266,13 +266,13 @@ fn every_combination_without_large_bar() {
 }
 
 #[test]
-fn every_combination_on_an_apu() {
+fn flags_select_the_backing_on_an_apu() {
     check_all_combinations(&Fixture::simulated(Config::apu()), few_sizes(), standard_row);
 }
 
 /// Memory of the host belongs to the CPU nearest to the device.
 #[test]
-fn every_combination_with_two_cpus() {
+fn host_memory_belongs_to_the_nearest_cpu() {
     let mut config = Config::mi300x(2);
     let second: Cpu = config.cpus[0].clone();
     config.cpus.push(second);
@@ -282,7 +282,7 @@ fn every_combination_with_two_cpus() {
 
 /// With granules of 2 MiB, memory keeps its requested size, and bytes past its end are not accessible.
 #[test]
-fn every_combination_in_large_granules() {
+fn large_granules_keep_the_requested_size() {
     let fixture = Fixture::simulated(Config::mi300x(2).with_granule(2 << 20));
     for bits in 0..16 {
         let flags = AreaFlags::from_bits_retain(bits);

@@ -11,7 +11,7 @@ use hsa_vmm::{Area, Error, Vmm};
 const STATUSES: [u32; 5] = [0x1000, 0x1001, 0x1003, 0x1008, 0x100b];
 const SIZE: usize = 5000;
 
-/// Two areas, memory of each, and the memory that an act maps.
+/// Two areas, memory of each, and the memory that an operation maps.
 struct Areas {
     fixture: Fixture,
     vmm: Option<Vmm>,
@@ -170,7 +170,7 @@ fn calls_of(config: &Config, flags: AreaFlags, act: Act, name: &str) -> Vec<(&'s
 /// Returns whether an act succeeds although this function fails.
 fn tolerates_failure(act: &str, function: &str) -> bool {
     match function {
-        // Leaks a signal, or leaves memory of this process pinned.
+        // The failure leaks a signal, or leaves memory of this process pinned.
         "hsa_signal_destroy" => true,
         "hsa_amd_memory_unlock" => act != "munmap",
         _ => false,
@@ -226,7 +226,7 @@ fn one_failure_changes_nothing() {
                                     areas.tear_down(&context);
                                     continue;
                                 }
-                                // A fill or copy in two steps may have completed the first.
+                                // A fill or copy in two steps may have completed the first step.
                                 if !matches!(name, "fill" | "copy from the peer" | "copy to itself")
                                 {
                                     areas.assert_contents(&context);
@@ -269,7 +269,7 @@ fn memory_is_freed_after_repeated_failures() {
                 for number in 1..=calls {
                     let first_failure = FaultPlan::none().fail(function, number, 0x1000);
                     let mut plans = vec![FaultPlan::none().always(function, 0x1000)];
-                    // One of the following calls also fails, or all of them.
+                    // In addition, one of the following calls fails, or every call from that one on.
                     plans.extend((1..20).map(|nth| first_failure.clone().fail_any(nth, 0x1001)));
                     plans.extend(
                         (1..20).map(|nth| first_failure.clone().fail_any_from(nth, 0x1001)),

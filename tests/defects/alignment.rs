@@ -52,8 +52,8 @@ fn hint_overrides_alignment_on_the_runtime() {
 }
 
 #[test]
-fn through_the_library() {
-    on_each("alignment::through_the_library", |fixture| {
+fn alignment_is_enforced_through_the_library() {
+    on_each("alignment::alignment_is_enforced_through_the_library", |fixture| {
         let library = Library::load(fixture.runtime());
         let (base, memory) = (library.reserve(2 * SIZE), library.create(0, SIZE));
         let vmm = &library.vmm;

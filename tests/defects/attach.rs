@@ -23,8 +23,8 @@ const SHORT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The time limit for a call that returns.
 const LONG_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Shares memory between two processes: `export` returns the handle's bytes; `import` signals that it is ready,
-/// then opens the memory. Returns how the importer ended.
+/// Shares memory between two processes, and returns how the importer ended. `export` returns the handle's bytes and a
+/// value that is kept until then. `import` calls the passed function when it is ready, and then opens the memory.
 fn share_between_processes<const BYTES: usize, K>(
     time_limit: Duration,
     export: impl FnOnce() -> (K, [u8; BYTES]),
@@ -69,9 +69,9 @@ fn open_freed(fixture: &Fixture, size: usize, time_limit: Duration) -> End {
         raw.free_shared(address).unwrap();
         (raw, words.map(u32::to_ne_bytes).concat().try_into().unwrap())
     };
-    let import = |bytes, signal: &mut dyn FnMut()| {
+    let import = |bytes, report_ready: &mut dyn FnMut()| {
         let raw = RawRuntime::start(fixture);
-        signal();
+        report_ready();
         if raw.attach(words(bytes), size).is_ok() { OPENED } else { 0 }
     };
     share_between_processes(time_limit, export, import)
@@ -110,9 +110,9 @@ fn socket_leaks_on_the_runtime() {
             let (_, words) = raw.share(LARGE).unwrap();
             (raw, words.map(u32::to_ne_bytes).concat().try_into().unwrap())
         };
-        let import = |bytes, signal: &mut dyn FnMut()| {
+        let import = |bytes, report_ready: &mut dyn FnMut()| {
             let raw = RawRuntime::start(fixture);
-            signal();
+            report_ready();
             let open_and_close = || {
                 let address = raw.attach(words(bytes), LARGE).unwrap();
                 raw.detach(address).unwrap();
@@ -142,9 +142,9 @@ fn forged_length_is_accepted_on_the_runtime() {
             let (_, words) = raw.share(LARGE).unwrap();
             (raw, words.map(u32::to_ne_bytes).concat().try_into().unwrap())
         };
-        let import = |bytes, signal: &mut dyn FnMut()| {
+        let import = |bytes, report_ready: &mut dyn FnMut()| {
             let raw = RawRuntime::start(fixture);
-            signal();
+            report_ready();
             let Ok(address) = raw.attach(words(bytes), 2 * LARGE) else { return 0 };
             assert_eq!(raw.pointer_info(address).sizeInBytes, 2 * LARGE);
             // The first byte past the end is not mapped, whatever size the runtime reports.
@@ -173,9 +173,9 @@ fn forged_length_is_rejected_by_the_library() {
             bytes[52..].fill(0);
             ((ipc, memory), bytes)
         };
-        let import = |bytes: [u8; IpcHandle::SIZE], signal: &mut dyn FnMut()| {
+        let import = |bytes: [u8; IpcHandle::SIZE], report_ready: &mut dyn FnMut()| {
             let (_runtime, ipc) = open(fixture);
-            signal();
+            report_ready();
             let error = ipc.open_mem_handle(&IpcHandle::from_bytes(&bytes), 0).unwrap_err();
             assert_unavailable(&error, Unavailable::TooLarge);
             0
@@ -198,8 +198,8 @@ pub fn open(fixture: &Fixture) -> (Runtime, Ipc) {
 }
 
 #[test]
-fn through_the_library() {
-    on_each("attach::through_the_library", |fixture| {
+fn freed_memory_is_rejected_through_the_library() {
+    on_each("attach::freed_memory_is_rejected_through_the_library", |fixture| {
         for size in [SMALL, LARGE] {
             let export = || {
                 let (runtime, ipc) = open(fixture);
@@ -209,9 +209,9 @@ fn through_the_library() {
                 drop(memory);
                 (ipc, handle.to_bytes())
             };
-            let import = |bytes: [u8; IpcHandle::SIZE], signal: &mut dyn FnMut()| {
+            let import = |bytes: [u8; IpcHandle::SIZE], report_ready: &mut dyn FnMut()| {
                 let (_runtime, ipc) = open(fixture);
-                signal();
+                report_ready();
                 let error = ipc.open_mem_handle(&IpcHandle::from_bytes(&bytes), 0).unwrap_err();
                 assert_unavailable(&error, Unavailable::Freed);
                 0

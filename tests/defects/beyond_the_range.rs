@@ -1,4 +1,4 @@
-//! `set_access` ignores the end of its range: a part of a mapping changes all of it.
+//! `set_access` ignores the end of its range: a call for a part of a mapping changes the whole mapping.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{Fault, PAGE, RW, RawRuntime, SIZE};
@@ -8,13 +8,16 @@ use hsa_vmm::Access;
 use hsa_vmm::error::Problem;
 
 #[test]
-fn on_the_runtime() {
-    ACCESS_BEYOND_THE_RANGE.check_on_each_release("beyond_the_range::on_the_runtime", |fixture| {
-        let raw = RawRuntime::start(fixture);
-        let (base, _) = raw.map_new_memory(SIZE, &[]);
-        raw.set_access(base, PAGE, &[(raw.gpus[0], RW)]).unwrap();
-        raw.read_by(raw.gpus[0], base + SIZE - PAGE).is_ok()
-    });
+fn end_of_range_is_ignored_on_the_runtime() {
+    ACCESS_BEYOND_THE_RANGE.check_on_each_release(
+        "beyond_the_range::end_of_range_is_ignored_on_the_runtime",
+        |fixture| {
+            let raw = RawRuntime::start(fixture);
+            let (base, _) = raw.map_new_memory(SIZE, &[]);
+            raw.set_access(base, PAGE, &[(raw.gpus[0], RW)]).unwrap();
+            raw.read_by(raw.gpus[0], base + SIZE - PAGE).is_ok()
+        },
+    );
 }
 
 #[test]
@@ -32,8 +35,8 @@ fn second_mapping_changes_on_the_runtime() {
 }
 
 #[test]
-fn through_the_library() {
-    on_each("beyond_the_range::through_the_library", |fixture| {
+fn partial_range_is_rejected_through_the_library() {
+    on_each("beyond_the_range::partial_range_is_rejected_through_the_library", |fixture| {
         let library = Library::load(fixture.runtime());
         let base = library.reserve(2 * SIZE);
         for address in [base, at(base, SIZE)] {
@@ -47,7 +50,7 @@ fn through_the_library() {
         }
         for address in [base, at(base, SIZE)] {
             assert_eq!(library.vmm.get_access(gpu, address).unwrap(), Access::None);
-            crate::process::assert_inaccessible(address.get(), SIZE, "after a refusal");
+            crate::process::assert_inaccessible(address.get(), SIZE, "after rejected calls");
         }
         library.vmm.check().unwrap();
         let raw = RawRuntime::start(fixture);

@@ -60,8 +60,7 @@ extern "C" fn on_step(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
     while PHASE.load(Ordering::SeqCst) != RESUMED {
         std::thread::sleep(Duration::from_millis(1));
     }
-    // SAFETY: as above.
-    unsafe { change_flags(context, |flags| flags & !TRAP) };
+    // SAFETY: the kernel passes these arguments to a handler.
     PHASE.store(PAST_THE_DEFECT, Ordering::SeqCst);
 }
 
@@ -90,7 +89,7 @@ fn set_handler(signal: c_int, handler: Handler, once: c_int) {
 /// Makes the next store to a page call [`on_store`].
 fn watch(target: usize) {
     TARGET.store(target, Ordering::SeqCst);
-    // Handles one fault only: a second one is the defect.
+    // Handles one fault only. A second fault is the defect, and ends the process.
     set_handler(libc::SIGSEGV, on_store, libc::SA_RESETHAND);
     protect(target, libc::PROT_READ);
 }
@@ -106,42 +105,48 @@ fn map_page() -> usize {
 }
 
 #[test]
-fn on_the_runtime() {
-    SIGNAL_USED_AFTER_COPY.check_on_each_release("copy_by_cpu::on_the_runtime", |fixture| {
-        let raw = RawRuntime::start(fixture);
-        let (to, from) = (map_page(), map_page());
-        store(from, 0x5eed);
-        watch(to);
-        set_handler(libc::SIGTRAP, on_step, 0);
-        raw.copy_by_cpu(to, from, |signal| {
-            SIGNAL_VALUE.store((signal + VALUE_OFFSET) as usize, Ordering::SeqCst);
-        });
-        assert_eq!(load(to), 0x5eed);
-        assert_ne!(COPY_THREAD.load(Ordering::SeqCst), this_thread());
-        let begun = Instant::now();
-        let wait_for = |phase| {
-            while PHASE.load(Ordering::SeqCst) != phase {
-                assert!(begun.elapsed() < Duration::from_secs(100), "phase {phase} is not reached");
-                std::thread::sleep(Duration::from_millis(1));
+fn freed_signal_is_used_on_the_runtime() {
+    SIGNAL_USED_AFTER_COPY.check_on_each_release(
+        "copy_by_cpu::freed_signal_is_used_on_the_runtime",
+        |fixture| {
+            let raw = RawRuntime::start(fixture);
+            let (to, from) = (map_page(), map_page());
+            store(from, 0x5eed);
+            watch(to);
+            set_handler(libc::SIGTRAP, on_step, 0);
+            raw.copy_by_cpu(to, from, |signal| {
+                SIGNAL_VALUE.store((signal + VALUE_OFFSET) as usize, Ordering::SeqCst);
+            });
+            assert_eq!(load(to), 0x5eed);
+            assert_ne!(COPY_THREAD.load(Ordering::SeqCst), this_thread());
+            let begun = Instant::now();
+            let wait_for = |phase| {
+                while PHASE.load(Ordering::SeqCst) != phase {
+                    assert!(
+                        begun.elapsed() < Duration::from_secs(100),
+                        "phase {phase} is not reached"
+                    );
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            };
+            wait_for(STOPPED);
+            // Reuses the signal's memory, which was freed.
+            for size in (16..1024).step_by(16) {
+                for _ in 0..8 {
+                    black_box(Vec::leak(vec![0x41u8; size]));
+                }
             }
-        };
-        wait_for(STOPPED);
-        // Reuses the signal's memory, which was freed.
-        for size in (16..1024).step_by(16) {
-            for _ in 0..8 {
-                black_box(Vec::leak(vec![0x41u8; size]));
-            }
-        }
-        PHASE.store(RESUMED, Ordering::SeqCst);
-        wait_for(PAST_THE_DEFECT);
-        std::thread::sleep(Duration::from_millis(200));
-        false
-    });
+            PHASE.store(RESUMED, Ordering::SeqCst);
+            wait_for(PAST_THE_DEFECT);
+            std::thread::sleep(Duration::from_millis(200));
+            false
+        },
+    );
 }
 
 #[test]
-fn through_the_library() {
-    on_each("copy_by_cpu::through_the_library", |fixture| {
+fn this_thread_copies_through_the_library() {
+    on_each("copy_by_cpu::this_thread_copies_through_the_library", |fixture| {
         // SAFETY: AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         let vmm = Vmm::open(&runtime).unwrap();

@@ -22,7 +22,7 @@ pub enum Presence {
 pub struct Defect {
     /// Describes the defect.
     pub description: &'static str,
-    /// The source, besides these tests.
+    /// Where the defect was found: AMD's source file, an issue or an observation.
     pub source: &'static str,
     /// The behaviour through the library.
     pub library: &'static str,

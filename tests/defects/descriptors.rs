@@ -43,8 +43,8 @@ fn invented_permission_is_set_on_the_runtime() {
 }
 
 #[test]
-fn through_the_library() {
-    on_each("descriptors::through_the_library", |fixture| {
+fn invalid_agents_are_rejected_through_the_library() {
+    on_each("descriptors::invalid_agents_are_rejected_through_the_library", |fixture| {
         let library = Library::load(fixture.runtime());
         let (base, _) = library.map_new_memory(0, SIZE);
         let gpu = library.gpu(0);
@@ -64,7 +64,7 @@ fn through_the_library() {
             library.vmm.get_access(agent, base).unwrap_err();
             library.vmm.revoke(base, SIZE, &[agent]).unwrap_err();
         }
-        // `Access` has neither permission.
+        // `Access` has no value for these permissions.
         assert_eq!([WO, 9].map(Access::from_bits), [None; 2]);
         library.vmm.check().unwrap();
     });

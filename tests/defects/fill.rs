@@ -7,8 +7,8 @@ use crate::table::FILL_REFUSED;
 use hsa_vmm::Access;
 
 #[test]
-fn on_the_runtime() {
-    FILL_REFUSED.check_on_each_release("fill::on_the_runtime", |fixture| {
+fn fill_fails_on_the_runtime() {
+    FILL_REFUSED.check_on_each_release("fill::fill_fails_on_the_runtime", |fixture| {
         let raw = RawRuntime::start(fixture);
         let (base, _) = raw.map_new_memory(SIZE, &[(raw.gpus[0], RW)]);
         raw.fill(base, 7, SIZE / 4).is_err() || raw.read_by(raw.gpus[0], base) != Ok(0x7_0000_0007)
@@ -16,8 +16,8 @@ fn on_the_runtime() {
 }
 
 #[test]
-fn through_the_library() {
-    on_each("fill::through_the_library", |fixture| {
+fn fill_succeeds_through_the_library() {
+    on_each("fill::fill_succeeds_through_the_library", |fixture| {
         let library = Library::load(fixture.runtime());
         let (base, _) = library.map_new_memory(1, SIZE);
         library.grant(base, SIZE, library.gpu(1), Access::ReadWrite);

@@ -1,5 +1,5 @@
-//! If a later descriptor of a list fails, the earlier ones stay in effect, and a failed change revokes the
-//! old access.
+//! If a later descriptor of a list fails, the earlier ones stay in effect. A failed change of access revokes the
+//! existing access.
 
 use crate::amd_runtime::raw::{Fault, RO, RW, RawRuntime, SIZE};
 use crate::amd_runtime::{fail_driver_calls, on_each};
@@ -10,7 +10,7 @@ use hsa_rocr::test::Fixture;
 use hsa_vmm::vmm::{Probing, VmmOptions};
 use hsa_vmm::{Access, Runtime};
 
-/// Makes the kernel refuse one change of a page table, counted from 1.
+/// Makes the kernel refuse the change of a page table with this number, counted from 1.
 fn refuse_change(change: u64) {
     fail_driver_calls(&format!("GEM_VA#{change}=ENOMEM"));
 }
@@ -19,15 +19,18 @@ fn refuse_change(change: u64) {
 const CHANGES_AT_START: u64 = 2;
 
 #[test]
-fn on_the_runtime() {
-    LIST_HALF_APPLIED.check_on_each_release("half_applied::on_the_runtime", |fixture| {
-        refuse_change(CHANGES_AT_START + 2);
-        let raw = RawRuntime::start(fixture);
-        let (base, _) = raw.map_new_memory(SIZE, &[]);
-        let list = [raw.gpus[0], raw.gpus[1]].map(|gpu| (gpu, RW));
-        raw.set_access(base, SIZE, &list).unwrap_err();
-        raw.read_by(raw.gpus[0], base).is_ok()
-    });
+fn failed_list_is_half_applied_on_the_runtime() {
+    LIST_HALF_APPLIED.check_on_each_release(
+        "half_applied::failed_list_is_half_applied_on_the_runtime",
+        |fixture| {
+            refuse_change(CHANGES_AT_START + 2);
+            let raw = RawRuntime::start(fixture);
+            let (base, _) = raw.map_new_memory(SIZE, &[]);
+            let list = [raw.gpus[0], raw.gpus[1]].map(|gpu| (gpu, RW));
+            raw.set_access(base, SIZE, &list).unwrap_err();
+            raw.read_by(raw.gpus[0], base).is_ok()
+        },
+    );
 }
 
 #[test]
@@ -43,10 +46,10 @@ fn failed_change_revokes_access_on_the_runtime() {
     });
 }
 
-/// Each of the two changes of a page table fails once.
+/// Makes each of the two changes of page tables fail in turn. Neither GPU has access afterwards.
 #[test]
-fn through_the_library() {
-    on_each("half_applied::through_the_library", |fixture| {
+fn failed_list_is_rolled_back_through_the_library() {
+    on_each("half_applied::failed_list_is_rolled_back_through_the_library", |fixture| {
         for (change, gpu) in [(1, 0), (1, 1), (2, 0), (2, 1)] {
             let end = in_child(|| {
                 refuse_change(change);
@@ -82,7 +85,7 @@ fn check_failing_list(fixture: &Fixture, gpu: usize) {
     library.vmm.set_access(base, SIZE, &list).unwrap();
 }
 
-/// Changes read-write access to read-only, which the runtime does by revoking and granting.
+/// Changes read-write access to read-only. The runtime revokes the access and grants it again.
 #[test]
 fn failed_change_keeps_access_through_the_library() {
     on_each("half_applied::failed_change_keeps_access_through_the_library", |fixture| {

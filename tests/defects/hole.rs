@@ -1,5 +1,5 @@
-//! After the CPU had access, `unmap` leaves a hole in the reservation. A foreign mapping created in the hole is
-//! overwritten or removed by the runtime.
+//! After the CPU had access, `unmap` leaves a hole in the reservation. The runtime overwrites or removes a foreign
+//! mapping created in the hole.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{RW, RawRuntime, SIZE, load, store};
@@ -21,24 +21,27 @@ fn map_foreign_near(address: usize) -> usize {
 }
 
 #[test]
-fn on_the_runtime() {
-    HOLE_IN_THE_RESERVATION.check_on_each_release("hole::on_the_runtime", |fixture| {
-        let raw = RawRuntime::start(fixture);
-        let (base, memory) = raw.map_new_memory(SIZE, &[(raw.cpu, RW)]);
-        raw.unmap(base, SIZE).unwrap();
-        if map_foreign_near(base) != base {
-            return false;
-        }
-        store(base, 5);
-        raw.map(base, SIZE, 0, memory).unwrap();
-        raw.set_access(base, SIZE, &[(raw.cpu, RW)]).unwrap();
-        let overwritten = load(base) != 5;
-        raw.unmap(base, SIZE).unwrap();
-        assert_eq!(map_foreign_near(base), base, "the hole exists again");
-        raw.free(base, SIZE).unwrap();
-        let removed = permissions(base, SIZE) == Err(base);
-        overwritten && removed
-    });
+fn foreign_mapping_is_removed_on_the_runtime() {
+    HOLE_IN_THE_RESERVATION.check_on_each_release(
+        "hole::foreign_mapping_is_removed_on_the_runtime",
+        |fixture| {
+            let raw = RawRuntime::start(fixture);
+            let (base, memory) = raw.map_new_memory(SIZE, &[(raw.cpu, RW)]);
+            raw.unmap(base, SIZE).unwrap();
+            if map_foreign_near(base) != base {
+                return false;
+            }
+            store(base, 5);
+            raw.map(base, SIZE, 0, memory).unwrap();
+            raw.set_access(base, SIZE, &[(raw.cpu, RW)]).unwrap();
+            let overwritten = load(base) != 5;
+            raw.unmap(base, SIZE).unwrap();
+            assert_eq!(map_foreign_near(base), base, "the hole exists again");
+            raw.free(base, SIZE).unwrap();
+            let removed = permissions(base, SIZE) == Err(base);
+            overwritten && removed
+        },
+    );
 }
 
 /// The minimum duration and number of rounds.
@@ -47,8 +50,8 @@ const MIN_ROUNDS: usize = 20;
 
 /// A thread maps memory near the reservation continuously, and never gets addresses in it.
 #[test]
-fn through_the_library() {
-    on_each("hole::through_the_library", |fixture| {
+fn no_hole_appears_through_the_library() {
+    on_each("hole::no_hole_appears_through_the_library", |fixture| {
         let library = Library::load(fixture.runtime());
         let size = 4 * SIZE;
         let base = library.reserve(size);

@@ -9,9 +9,9 @@ use hsa_vmm::ErrorKind;
 const HUGE: usize = usize::MAX - (PAGE - 1);
 
 #[test]
-fn on_the_runtime() {
+fn huge_reservation_succeeds_on_the_runtime() {
     RESERVES_MORE_THAN_EXISTS.check_on_each_release(
-        "huge_reservation::on_the_runtime",
+        "huge_reservation::huge_reservation_succeeds_on_the_runtime",
         |fixture| {
             let raw = RawRuntime::start(fixture);
             raw.reserve_at(HUGE, 0, PAGE).is_ok()
@@ -20,8 +20,8 @@ fn on_the_runtime() {
 }
 
 #[test]
-fn through_the_library() {
-    on_each("huge_reservation::through_the_library", |fixture| {
+fn huge_reservation_fails_through_the_library() {
+    on_each("huge_reservation::huge_reservation_fails_through_the_library", |fixture| {
         let library = Library::load(fixture.runtime());
         for size in [HUGE, 1 << 63] {
             let error = library.vmm.address_reserve(size, 0, None).unwrap_err();

@@ -1,4 +1,4 @@
-//! The second half of an allocation cannot be mapped: `in_offset` is accepted and ignored.
+//! The second half of an allocation cannot be mapped: the runtime accepts `in_offset`, but ignores it.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{RW, RawRuntime, SIZE, load, store};
@@ -8,24 +8,27 @@ use hsa_vmm::ErrorKind;
 use hsa_vmm::error::Feature;
 
 #[test]
-fn on_the_runtime() {
-    IN_OFFSET_IGNORED.check_on_each_release("in_offset::on_the_runtime", |fixture| {
-        let raw = RawRuntime::start(fixture);
-        let (base, memory) = (raw.reserve(SIZE).unwrap(), raw.create(SIZE).unwrap());
-        let (half, second_address) = (SIZE / 2, base + SIZE / 2);
-        raw.map(base, half, 0, memory).unwrap();
-        raw.map(second_address, half, half, memory).unwrap();
-        for address in [base, second_address] {
-            raw.set_access(address, half, &[(raw.cpu, RW)]).unwrap();
-        }
-        store(second_address, 7);
-        load(base) == 7
-    });
+fn in_offset_is_ignored_on_the_runtime() {
+    IN_OFFSET_IGNORED.check_on_each_release(
+        "in_offset::in_offset_is_ignored_on_the_runtime",
+        |fixture| {
+            let raw = RawRuntime::start(fixture);
+            let (base, memory) = (raw.reserve(SIZE).unwrap(), raw.create(SIZE).unwrap());
+            let (half, second_address) = (SIZE / 2, base + SIZE / 2);
+            raw.map(base, half, 0, memory).unwrap();
+            raw.map(second_address, half, half, memory).unwrap();
+            for address in [base, second_address] {
+                raw.set_access(address, half, &[(raw.cpu, RW)]).unwrap();
+            }
+            store(second_address, 7);
+            load(base) == 7
+        },
+    );
 }
 
 #[test]
-fn through_the_library() {
-    on_each("in_offset::through_the_library", |fixture| {
+fn in_offset_is_rejected_through_the_library() {
+    on_each("in_offset::in_offset_is_rejected_through_the_library", |fixture| {
         let library = Library::load(fixture.runtime());
         let (base, memory) = (library.reserve(SIZE), library.create(0, SIZE));
         let half = SIZE / 2;

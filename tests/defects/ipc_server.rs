@@ -2,7 +2,7 @@
 //! its socket's name is taken, sends memory to any user, and blocks.
 //!
 //! Without a delay, the thread outlives the stop in 14 of 4,000 processes. Here a signal handler delays the thread
-//! until the runtime has stopped, so that the thread nearly always uses the runtime's freed table.
+//! until the runtime has stopped, so that the thread nearly always uses memory that the runtime has freed.
 
 use crate::amd_runtime::raw::RawRuntime;
 use crate::amd_runtime::{on_each, set_variable};
@@ -49,7 +49,7 @@ fn threads() -> BTreeSet<libc::pid_t> {
     std::fs::read_dir("/proc/self/task").expect("/proc is mounted").filter_map(number).collect()
 }
 
-/// Starts the server, if there is one, and stops the runtime while the server is delayed.
+/// Calls `share`, which starts the server thread on some releases. Then delays that thread, and calls `stop`.
 fn stop_before_the_server<T>(share: impl FnOnce() -> T, stop: impl FnOnce(T)) {
     let before = threads();
     let shared = share();
@@ -78,7 +78,7 @@ fn stop_before_the_server<T>(share: impl FnOnce() -> T, stop: impl FnOnce(T)) {
     }
 }
 
-fn through_the_library(fixture: &Fixture, quirks: Option<Quirks>) {
+fn share_and_stop(fixture: &Fixture, quirks: Option<Quirks>) {
     // SAFETY: AMD's own runtime.
     let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
     let gpu = runtime.gpus().next().unwrap().id();
@@ -99,8 +99,8 @@ fn through_the_library(fixture: &Fixture, quirks: Option<Quirks>) {
     stop_before_the_server(share, |memory| drop((memory, runtime)));
 }
 
-/// Returns whether one of several processes crashes.
-fn crashes(act: impl Fn()) -> bool {
+/// Calls `act` in several processes. Returns whether one of them crashes.
+fn any_process_crashes(act: impl Fn()) -> bool {
     (0..TRIES).any(|_| match in_child(&act) {
         End::Success => false,
         End::Signal(libc::SIGABRT | libc::SIGSEGV | libc::SIGBUS) => true,
@@ -113,16 +113,19 @@ fn share_by_dma_buf() {
 }
 
 #[test]
-fn on_the_runtime() {
-    IPC_SERVER_OUTLIVES_STOP.check_on_each_release("ipc_server::on_the_runtime", |fixture| {
-        share_by_dma_buf();
-        crashes(|| {
-            let raw = RawRuntime::start(fixture);
-            // A mapping would trigger another defect.
-            raw.unmap_scratch().unwrap();
-            stop_before_the_server(|| raw.share(SIZE).unwrap(), |_| raw.shut_down().unwrap());
-        })
-    });
+fn server_outlives_the_stop_on_the_runtime() {
+    IPC_SERVER_OUTLIVES_STOP.check_on_each_release(
+        "ipc_server::server_outlives_the_stop_on_the_runtime",
+        |fixture| {
+            share_by_dma_buf();
+            any_process_crashes(|| {
+                let raw = RawRuntime::start(fixture);
+                // A mapping would trigger another defect.
+                raw.unmap_scratch().unwrap();
+                stop_before_the_server(|| raw.share(SIZE).unwrap(), |_| raw.shut_down().unwrap());
+            })
+        },
+    );
 }
 
 #[test]
@@ -131,7 +134,7 @@ fn runtime_crashes_without_the_quirk() {
         "ipc_server::runtime_crashes_without_the_quirk",
         |fixture| {
             share_by_dma_buf();
-            crashes(|| through_the_library(fixture, Some(Quirks::default())))
+            any_process_crashes(|| share_and_stop(fixture, Some(Quirks::default())))
         },
     );
 }
@@ -140,7 +143,7 @@ fn runtime_crashes_without_the_quirk() {
 fn runtime_keeps_running_with_the_quirk() {
     on_each("ipc_server::runtime_keeps_running_with_the_quirk", |fixture| {
         share_by_dma_buf();
-        assert!(!crashes(|| through_the_library(fixture, None)));
+        assert!(!any_process_crashes(|| share_and_stop(fixture, None)));
     });
 }
 
@@ -321,7 +324,7 @@ fn server_waits_for_an_acknowledgement() {
     IPC_SERVER_BLOCKS.check_on_each_release(test, |fixture| {
         share_by_dma_buf();
         let is_blocked = |raw| {
-            // The thread continues when the other process or this one has ended.
+            // The thread stays blocked until the other process or this process ends.
             let raw: &'static ManuallyDrop<RawRuntime> = Box::leak(Box::new(raw));
             let sharing = std::thread::spawn(|| raw.share(SIZE).map(|_| ()).unwrap());
             let begun = Instant::now();

@@ -1,13 +1,13 @@
 //! Defects of AMD's kernel driver, shown by the C programs in docs/kernel.
 //!
-//! Settings of the emulated driver model most of them. Without the settings, the programs do not see the defects.
+//! Settings of the emulated driver model most of them. Without the settings, the programs find no defect.
 
 use hsa_rocr::{Emulation, test};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A program, and the settings of the emulated driver with which it sees its defect; `None` if the emulated driver does
-/// not have the defect.
+/// Each program, and the settings of the emulated driver with which it finds its defect. `None`: the emulated driver
+/// cannot have the defect.
 const PROGRAMS: [(&str, Option<&str>); 5] = [
     ("no_flush", Some("tlb=on")),
     ("early_return", Some("pte_delay=100ms")),
@@ -16,8 +16,8 @@ const PROGRAMS: [(&str, Option<&str>); 5] = [
     ("foreign_gem_handle", None),
 ];
 
-/// The exit status of a program that has seen its defect.
-const SEEN: i32 = 1;
+/// The exit status of a program that has found its defect.
+const FOUND: i32 = 1;
 
 /// Compiles a program, and returns its path.
 fn compile(name: &str) -> PathBuf {
@@ -41,7 +41,7 @@ fn programs_show_defects_of_the_kernel_driver() {
     for installation in test::selected_installations("kernel") {
         for (name, settings) in PROGRAMS {
             let program = compile(name);
-            let with_defect = settings.map(|settings| (settings, SEEN));
+            let with_defect = settings.map(|settings| (settings, FOUND));
             for (settings, expected) in with_defect.into_iter().chain([("gpus=1", 0)]) {
                 let mut command = installation.command(&program);
                 let emulation = Emulation::gpus(1).setting(settings);

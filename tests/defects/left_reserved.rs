@@ -7,7 +7,8 @@ use crate::process::regions;
 use crate::table::ADDRESSES_OUTLIVE_STOP;
 use hsa_vmm::Access;
 
-/// The size of the reservation. Other mappings fill little of such a large range. 6.1 needs memory for all of it.
+/// The size of the reservation. It is so large that later mappings fill only a small part of it. ROCm 6.1 needs
+/// memory for all of it.
 const LARGE: usize = 1 << 30;
 
 /// Returns how many bytes of the range are mapped.
@@ -18,23 +19,26 @@ fn mapped_bytes(start: usize) -> usize {
 }
 
 #[test]
-fn on_the_runtime() {
-    ADDRESSES_OUTLIVE_STOP.check_on_each_release("left_reserved::on_the_runtime", |fixture| {
-        let raw = RawRuntime::start(fixture);
-        // A mapping with access would trigger another defect.
-        raw.unmap_scratch().unwrap();
-        let start = raw.reserve(LARGE).unwrap();
-        let memory = raw.create(SIZE).unwrap();
-        raw.map(start, SIZE, 0, memory).unwrap();
-        assert_eq!(mapped_bytes(start), LARGE);
-        raw.shut_down().unwrap();
-        mapped_bytes(start) > LARGE / 2
-    });
+fn reservations_outlive_the_stop_on_the_runtime() {
+    ADDRESSES_OUTLIVE_STOP.check_on_each_release(
+        "left_reserved::reservations_outlive_the_stop_on_the_runtime",
+        |fixture| {
+            let raw = RawRuntime::start(fixture);
+            // A mapping with access would trigger another defect.
+            raw.unmap_scratch().unwrap();
+            let start = raw.reserve(LARGE).unwrap();
+            let memory = raw.create(SIZE).unwrap();
+            raw.map(start, SIZE, 0, memory).unwrap();
+            assert_eq!(mapped_bytes(start), LARGE);
+            raw.shut_down().unwrap();
+            mapped_bytes(start) > LARGE / 2
+        },
+    );
 }
 
 #[test]
-fn through_the_library() {
-    on_each("left_reserved::through_the_library", |fixture| {
+fn reservations_are_freed_through_the_library() {
+    on_each("left_reserved::reservations_are_freed_through_the_library", |fixture| {
         let library = Library::load(fixture.runtime());
         let start = library.reserve(LARGE);
         let memory = library.create(0, SIZE);

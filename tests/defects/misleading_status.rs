@@ -1,4 +1,4 @@
-//! Statuses that name the wrong reason, and a property that an import loses.
+//! Statuses that name the wrong reason, and imported memory that is reported to be from the wrong pool.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{PAGE, RawRuntime, SIZE};
@@ -13,8 +13,8 @@ use hsa_vmm::{ErrorKind, HandleType};
 use std::os::fd::{FromRawFd, OwnedFd};
 
 #[test]
-fn large_mapping_on_the_runtime() {
-    let test = "misleading_status::large_mapping_on_the_runtime";
+fn too_large_is_out_of_resources_on_the_runtime() {
+    let test = "misleading_status::too_large_is_out_of_resources_on_the_runtime";
     TOO_LARGE_IS_OUT_OF_RESOURCES.check_on_each_release(test, |fixture| {
         let raw = RawRuntime::start(fixture);
         let (base, memory) = (raw.reserve(2 * SIZE).unwrap(), raw.create(SIZE).unwrap());
@@ -24,8 +24,8 @@ fn large_mapping_on_the_runtime() {
 }
 
 #[test]
-fn odd_size_on_the_runtime() {
-    let test = "misleading_status::odd_size_on_the_runtime";
+fn odd_size_is_out_of_resources_on_the_runtime() {
+    let test = "misleading_status::odd_size_is_out_of_resources_on_the_runtime";
     ODD_SIZE_IS_OUT_OF_RESOURCES.check_on_each_release(test, |fixture| {
         let raw = RawRuntime::start(fixture);
         raw.reserve(PAGE - 1).unwrap_err() == HSA_STATUS_ERROR_OUT_OF_RESOURCES
@@ -46,8 +46,8 @@ fn import_reports_another_pool_on_the_runtime() {
 }
 
 #[test]
-fn through_the_library() {
-    on_each("misleading_status::through_the_library", |fixture| {
+fn errors_name_the_argument_through_the_library() {
+    on_each("misleading_status::errors_name_the_argument_through_the_library", |fixture| {
         let library = Library::load(fixture.runtime());
         let vmm = &library.vmm;
         let (base, memory) = (library.reserve(2 * SIZE), library.create(1, SIZE));

@@ -9,13 +9,16 @@ use hsa_vmm::ErrorKind;
 const MACHINE: &str = "gpus=2,vram=64MiB";
 
 #[test]
-fn on_the_runtime() {
-    CREATED_WITHOUT_MEMORY.check_on_each_release("no_memory::on_the_runtime", |fixture| {
-        set_variable("HSA_KFD", MACHINE);
-        let raw = RawRuntime::start(fixture);
-        raw.create(48 * MIB).unwrap();
-        raw.create(48 * MIB).is_ok()
-    });
+fn create_succeeds_without_memory_on_the_runtime() {
+    CREATED_WITHOUT_MEMORY.check_on_each_release(
+        "no_memory::create_succeeds_without_memory_on_the_runtime",
+        |fixture| {
+            set_variable("HSA_KFD", MACHINE);
+            let raw = RawRuntime::start(fixture);
+            raw.create(48 * MIB).unwrap();
+            raw.create(48 * MIB).is_ok()
+        },
+    );
 }
 
 #[test]
@@ -37,8 +40,8 @@ fn failed_map_loses_memory_on_the_runtime() {
 }
 
 #[test]
-fn through_the_library() {
-    on_each("no_memory::through_the_library", |fixture| {
+fn create_fails_without_memory_through_the_library() {
+    on_each("no_memory::create_fails_without_memory_through_the_library", |fixture| {
         set_variable("HSA_KFD", MACHINE);
         let library = Library::load(fixture.runtime());
         let memory = library.create(0, 48 * MIB);

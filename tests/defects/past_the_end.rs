@@ -8,15 +8,18 @@ use hsa_vmm::Access;
 use hsa_vmm::error::Problem;
 
 #[test]
-fn on_the_runtime() {
-    ACCESS_PAST_THE_END.check_on_each_release("past_the_end::on_the_runtime", |fixture| {
-        let raw = RawRuntime::start(fixture);
-        let base = raw.reserve(2 * SIZE).unwrap();
-        raw.map(base, SIZE, 0, raw.create(SIZE).unwrap()).unwrap();
-        raw.set_access(base, SIZE, &[(raw.gpus[0], RW)]).unwrap();
-        raw.get_access(base + SIZE + 1, raw.gpus[0]).expect_err("the address is not mapped");
-        raw.get_access(base + SIZE, raw.gpus[0]) == Ok(RW)
-    });
+fn access_past_the_end_is_found_on_the_runtime() {
+    ACCESS_PAST_THE_END.check_on_each_release(
+        "past_the_end::access_past_the_end_is_found_on_the_runtime",
+        |fixture| {
+            let raw = RawRuntime::start(fixture);
+            let base = raw.reserve(2 * SIZE).unwrap();
+            raw.map(base, SIZE, 0, raw.create(SIZE).unwrap()).unwrap();
+            raw.set_access(base, SIZE, &[(raw.gpus[0], RW)]).unwrap();
+            raw.get_access(base + SIZE + 1, raw.gpus[0]).expect_err("the address is not mapped");
+            raw.get_access(base + SIZE, raw.gpus[0]) == Ok(RW)
+        },
+    );
 }
 
 #[test]
@@ -32,8 +35,8 @@ fn cpu_access_is_not_reported_on_the_runtime() {
 }
 
 #[test]
-fn through_the_library() {
-    on_each("past_the_end::through_the_library", |fixture| {
+fn access_past_the_end_fails_through_the_library() {
+    on_each("past_the_end::access_past_the_end_fails_through_the_library", |fixture| {
         let library = Library::load(fixture.runtime());
         let base = library.reserve(2 * SIZE);
         library.map(base, SIZE, library.create(0, SIZE));

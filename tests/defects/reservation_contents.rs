@@ -1,4 +1,4 @@
-//! Memory of reserved addresses at which nothing is mapped.
+//! The memory at reserved addresses while nothing is mapped there.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{RW, RawRuntime, SIZE, load, store};
@@ -42,8 +42,8 @@ fn memory_stays_on_the_runtime() {
 }
 
 #[test]
-fn through_the_library() {
-    on_each("reservation_contents::through_the_library", |fixture| {
+fn reservation_has_no_memory_through_the_library() {
+    on_each("reservation_contents::reservation_has_no_memory_through_the_library", |fixture| {
         let library = Library::load(fixture.runtime());
         let base = library.reserve(SIZE);
         for _ in 0..3 {

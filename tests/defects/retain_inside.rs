@@ -6,18 +6,21 @@ use crate::machine::{Library, at};
 use crate::table::RETAIN_INSIDE_REFUSED;
 
 #[test]
-fn on_the_runtime() {
-    RETAIN_INSIDE_REFUSED.check_on_each_release("retain_inside::on_the_runtime", |fixture| {
-        let raw = RawRuntime::start(fixture);
-        let (base, memory) = raw.map_new_memory(SIZE, &[]);
-        assert_eq!(raw.retain(base), Ok(memory));
-        raw.retain(base + SIZE / 2).is_err()
-    });
+fn retain_inside_fails_on_the_runtime() {
+    RETAIN_INSIDE_REFUSED.check_on_each_release(
+        "retain_inside::retain_inside_fails_on_the_runtime",
+        |fixture| {
+            let raw = RawRuntime::start(fixture);
+            let (base, memory) = raw.map_new_memory(SIZE, &[]);
+            assert_eq!(raw.retain(base), Ok(memory));
+            raw.retain(base + SIZE / 2).is_err()
+        },
+    );
 }
 
 #[test]
-fn through_the_library() {
-    on_each("retain_inside::through_the_library", |fixture| {
+fn retain_inside_succeeds_through_the_library() {
+    on_each("retain_inside::retain_inside_succeeds_through_the_library", |fixture| {
         let library = Library::load(fixture.runtime());
         let base = library.reserve(SIZE);
         let handle = library.create(0, SIZE);

@@ -22,7 +22,8 @@ fn unmap_of_two_fails_on_the_runtime() {
     });
 }
 
-/// An agent that is granted two mappings in one call can access both, and nothing after them.
+/// On a release without the defect, an agent that is granted two mappings in one call can access both, and nothing
+/// after them.
 #[test]
 fn set_access_of_two_aborts_on_the_runtime() {
     let test = "several_mappings::set_access_of_two_aborts_on_the_runtime";
@@ -57,8 +58,8 @@ fn unnamed_agents_lose_access_on_the_runtime() {
 }
 
 #[test]
-fn through_the_library() {
-    on_each("several_mappings::through_the_library", |fixture| {
+fn one_call_spans_mappings_through_the_library() {
+    on_each("several_mappings::one_call_spans_mappings_through_the_library", |fixture| {
         let library = Library::load(fixture.runtime());
         let vmm = &library.vmm;
         let base = library.reserve(3 * SIZE);

@@ -7,18 +7,21 @@ use crate::table::SHUTDOWN_CRASHES;
 use hsa_vmm::{Access, Runtime};
 
 #[test]
-fn on_the_runtime() {
-    SHUTDOWN_CRASHES.check_on_each_release("shutdown::on_the_runtime", |fixture| {
-        let raw = RawRuntime::start(fixture);
-        raw.map_new_memory(SIZE, &[(raw.gpus[0], RW), (raw.cpu, RW)]);
-        raw.shut_down().unwrap();
-        false
-    });
+fn stop_crashes_with_access_on_the_runtime() {
+    SHUTDOWN_CRASHES.check_on_each_release(
+        "shutdown::stop_crashes_with_access_on_the_runtime",
+        |fixture| {
+            let raw = RawRuntime::start(fixture);
+            raw.map_new_memory(SIZE, &[(raw.gpus[0], RW), (raw.cpu, RW)]);
+            raw.shut_down().unwrap();
+            false
+        },
+    );
 }
 
 #[test]
-fn through_the_library() {
-    on_each("shutdown::through_the_library", |fixture| {
+fn stop_succeeds_with_access_through_the_library() {
+    on_each("shutdown::stop_succeeds_with_access_through_the_library", |fixture| {
         // Repeated, because state left by one run would make the next start fail.
         for _ in 0..3 {
             let library = Library::load(fixture.runtime());

@@ -8,9 +8,9 @@ use hsa_vmm::error::Problem;
 use hsa_vmm::{Error, HandleType};
 
 #[test]
-fn on_the_runtime() {
+fn stale_handle_finds_new_memory_on_the_runtime() {
     STALE_HANDLE_NAMES_NEW_MEMORY.check_on_each_release(
-        "stale_handle::on_the_runtime",
+        "stale_handle::stale_handle_finds_new_memory_on_the_runtime",
         |fixture| {
             let raw = RawRuntime::start(fixture);
             let stale = raw.create(SIZE).unwrap();
@@ -28,8 +28,8 @@ fn on_the_runtime() {
 }
 
 #[test]
-fn through_the_library() {
-    on_each("stale_handle::through_the_library", |fixture| {
+fn stale_handle_is_rejected_through_the_library() {
+    on_each("stale_handle::stale_handle_is_rejected_through_the_library", |fixture| {
         let library = Library::load(fixture.runtime());
         let vmm = &library.vmm;
         let (base, file) = (library.reserve(SIZE), HandleType::POSIX_FILE_DESCRIPTOR);

@@ -8,14 +8,17 @@ use hsa_vmm::Access;
 use hsa_vmm::agent::Enforcement;
 
 #[test]
-fn on_the_runtime() {
-    REVOKE_KEEPS_PAGE_TABLE.check_on_each_release("unenforced_access::on_the_runtime", |fixture| {
-        let raw = RawRuntime::start(fixture);
-        let (base, _) = raw.map_new_memory(SIZE, &[(raw.gpus[1], RW)]);
-        raw.set_access(base, SIZE, &[(raw.gpus[1], NONE)]).unwrap();
-        assert_eq!(raw.get_access(base, raw.gpus[1]), Ok(NONE), "the recorded permission");
-        raw.write_by(raw.gpus[1], base, 7).is_ok() && raw.read_by(raw.gpus[1], base) == Ok(7)
-    });
+fn revoke_keeps_page_table_on_the_runtime() {
+    REVOKE_KEEPS_PAGE_TABLE.check_on_each_release(
+        "unenforced_access::revoke_keeps_page_table_on_the_runtime",
+        |fixture| {
+            let raw = RawRuntime::start(fixture);
+            let (base, _) = raw.map_new_memory(SIZE, &[(raw.gpus[1], RW)]);
+            raw.set_access(base, SIZE, &[(raw.gpus[1], NONE)]).unwrap();
+            assert_eq!(raw.get_access(base, raw.gpus[1]), Ok(NONE), "the recorded permission");
+            raw.write_by(raw.gpus[1], base, 7).is_ok() && raw.read_by(raw.gpus[1], base) == Ok(7)
+        },
+    );
 }
 
 #[test]
@@ -29,8 +32,8 @@ fn read_only_allows_writes_on_the_runtime() {
 }
 
 #[test]
-fn through_the_library() {
-    on_each("unenforced_access::through_the_library", |fixture| {
+fn revoke_clears_page_table_through_the_library() {
+    on_each("unenforced_access::revoke_clears_page_table_through_the_library", |fixture| {
         let library = Library::load(fixture.runtime());
         let vmm = &library.vmm;
         let (base, _) = library.map_new_memory(0, SIZE);

@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 
 /// The size of a mapping in bytes.
 const SIZE: usize = 64 << 10;
-/// The number of places for mappings in the reservation of a thread: more than the number of mappings that a thread
-/// loses to late signals.
-const PLACES: usize = 256;
-/// How long a thread waits for the queue before it tries again, so that the queue's own thread can run.
+/// The number of mappings that fit into the reservation of a thread. A thread loses fewer mappings than that to late
+/// signals.
+const SLOTS: usize = 256;
+/// How long a thread waits before it tries again, so that the queue's own thread can run.
 const PAUSE: Duration = Duration::from_micros(100);
-/// One mapping in this number has signals that fire too late or never.
-const SELDOM: usize = 250;
+/// On average, one of this number of submissions has signals that fire too late or never.
+const SUBMISSIONS_PER_LATE_ONE: usize = 250;
 
 /// The parameters of a run.
 pub struct Load<'a> {
@@ -67,20 +67,20 @@ struct Pending {
     submitted: Instant,
 }
 
-/// What the threads leave: mappings whose signals did not fire in time, and those for which this is not known.
+/// The mappings that may be left when the threads have ended.
 #[derive(Default)]
-struct Left {
+struct LeftMappings {
     late: Vec<Pending>,
-    slow: Vec<Pending>,
+    perhaps_late: Vec<Pending>,
 }
 
 impl Load<'_> {
-    /// Runs the threads, and checks at the end that exactly the mappings of late signals are left.
+    /// Runs the threads. Fails unless exactly the mappings whose signals were late are left.
     #[track_caller]
     pub fn run(&self) -> Outcome {
         let queue = RetireQueue::builder(self.capacity).with_time_limit(self.limit);
         let queue = queue.open(&self.library.vmm).unwrap();
-        let left = Mutex::new(Left::default());
+        let left = Mutex::new(LeftMappings::default());
         let mut outcome = Outcome::default();
         thread::scope(|scope| {
             let run = |seed| {
@@ -105,18 +105,18 @@ impl Load<'_> {
         }
 
         // Signals that fire now are too late.
-        let Left { late: mut left, slow } = left.into_inner().unwrap();
+        let LeftMappings { late: mut left, perhaps_late } = left.into_inner().unwrap();
         let quarantined: BTreeSet<_> = report.failures.iter().map(|it| it.address).collect();
-        // The last mapping at an address is the one that is left.
-        for pending in slow.into_iter().rev() {
+        // If several mappings were at the same address, only the last one can be left.
+        for pending in perhaps_late.into_iter().rev() {
             let is_known = left.iter().any(|it| it.address == pending.address);
             if quarantined.contains(&pending.address) && !is_known {
                 left.push(pending);
             }
         }
-        for (at, pending) in left.iter().enumerate() {
+        for (index, pending) in left.iter().enumerate() {
             (self.read)(pending.address, pending.tag);
-            if at % 2 == 0 {
+            if index % 2 == 0 {
                 pending.signals.iter().for_each(|signal| signal.set(0));
             }
         }
@@ -125,15 +125,15 @@ impl Load<'_> {
         let vmm = &self.library.vmm;
         vmm.check().unwrap();
         let sorted = |all: &mut dyn Iterator<Item = Address>| all.collect::<BTreeSet<_>>();
-        let left = left.iter().map(|it| {
+        let left_addresses = left.iter().map(|it| {
             (self.read)(it.address, it.tag);
             it.address
         });
-        let left = sorted(&mut left.into_iter());
+
         assert_eq!(left.len(), outcome.quarantined);
-        assert_eq!(sorted(&mut vmm.quarantine().iter().map(|it| it.address)), left);
-        assert_eq!(sorted(&mut vmm.mappings().iter().map(|it| it.address)), left);
-        assert_eq!(vmm.usage().handles, left.len(), "only their memory is left");
+        assert_eq!(sorted(&mut vmm.quarantine().iter().map(|it| it.address)), left_addresses);
+        assert_eq!(sorted(&mut vmm.mappings().iter().map(|it| it.address)), left_addresses);
+        assert_eq!(vmm.usage().handles, left_addresses.len(), "only their memory is left");
         outcome
     }
 }
@@ -143,12 +143,12 @@ struct Worker<'a> {
     queue: &'a RetireQueue,
     reservation: Reservation,
     random: Random,
-    /// Will fire.
+    /// Submitted mappings whose signals will fire in time.
     pending: Vec<Pending>,
-    /// Fire too late, or never.
+    /// Submitted mappings whose signals fire too late, or never.
     late: Vec<Pending>,
-    /// Have fired, perhaps too late.
-    slow: Vec<Pending>,
+    /// Submitted mappings whose signals have fired, perhaps too late.
+    perhaps_late: Vec<Pending>,
     /// Signals for new submissions.
     idle: Vec<Signal>,
     /// Signals that have fired, with the address of the mapping that waits for them.
@@ -159,8 +159,8 @@ struct Worker<'a> {
 
 impl<'a> Worker<'a> {
     fn new(load: &'a Load<'a>, queue: &'a RetireQueue, seed: u64) -> Self {
-        let reservation = Reservation::builder(PLACES * SIZE).reserve(&load.library.vmm).unwrap();
-        let (pending, late, slow) = (Vec::new(), Vec::new(), Vec::new());
+        let reservation = Reservation::builder(SLOTS * SIZE).reserve(&load.library.vmm).unwrap();
+        let (pending, late, perhaps_late) = (Vec::new(), Vec::new(), Vec::new());
         let (idle, used) = (Vec::new(), Vec::new());
         let (rejected, submitting) = (0, Duration::ZERO);
         let random = Random(seed);
@@ -171,7 +171,7 @@ impl<'a> Worker<'a> {
             random,
             pending,
             late,
-            slow,
+            perhaps_late,
             idle,
             used,
             rejected,
@@ -179,7 +179,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    fn run(mut self, left: &Mutex<Left>) -> (usize, Duration) {
+    fn run(mut self, left: &Mutex<LeftMappings>) -> (usize, Duration) {
         for number in 0..self.load.each {
             self.retire(number as u8 | 1);
             // On average, one signal for each submission.
@@ -196,19 +196,19 @@ impl<'a> Worker<'a> {
         }
         let mut left = left.lock().unwrap();
         left.late.append(&mut self.late);
-        left.slow.append(&mut self.slow);
+        left.perhaps_late.append(&mut self.perhaps_late);
         (self.rejected, self.submitting)
     }
 
-    /// Maps new memory at an unused place, and submits it.
+    /// Maps new memory in an unused slot, and submits the mapping.
     fn retire(&mut self, tag: u8) {
         let library = self.load.library;
         let memory = Allocation::create(&library.vmm, SIZE, &library.on(0)).unwrap();
         let mapping = loop {
-            let offset = self.random.below(PLACES) * SIZE;
+            let offset = self.random.below(SLOTS) * SIZE;
             match self.reservation.map(offset, &memory) {
                 Ok(mapping) => break mapping,
-                // The place is in use, or a mapping there was quarantined because its signal was late.
+                // The slot is in use, or its mapping was quarantined because a signal was late.
                 Err(error) => {
                     let quarantined = matches!(error.kind(), ErrorKind::Quarantined { .. });
                     assert!(quarantined || error.problem().is_some(), "{error}");
@@ -219,7 +219,7 @@ impl<'a> Worker<'a> {
                 self.recycle();
             }
         };
-        // The mapping that was submitted at this place before was unmapped.
+        // The queue has unmapped the earlier mapping in this slot, so its signals can be used again.
         let (ended, used) =
             take(&mut self.used).into_iter().partition(|it| it.0 == mapping.address());
         self.used = used;
@@ -253,7 +253,7 @@ impl<'a> Worker<'a> {
         };
         self.submitting += submitted.elapsed();
         let pending = Pending { address, tag, signals, fired: 0, submitted };
-        match self.random.below(SELDOM) {
+        match self.random.below(SUBMISSIONS_PER_LATE_ONE) {
             0 => self.late.push(pending),
             _ => self.pending.push(pending),
         }
@@ -274,10 +274,11 @@ impl<'a> Worker<'a> {
             return;
         }
         let it = self.pending.swap_remove(index);
-        // On a busy machine the signal may be late: then, the mapping may be unmapped or quarantined.
+        // On a busy machine, this signal may fire after the time limit. The queue may then unmap or quarantine the
+        // mapping.
         if it.submitted.elapsed() > self.load.limit / 2 {
             it.signals[0].set(0);
-            self.slow.push(it);
+            self.perhaps_late.push(it);
             return;
         }
         it.signals[0].set(0);

@@ -23,7 +23,7 @@ pub struct Scenario {
     pub used: Address,
     /// Two granules in which nothing is mapped.
     pub empty: Address,
-    pub spare: Handle,
+
     pub shared: OwnedFd,
     pub handles: RefCell<Vec<Handle>>,
 }
@@ -69,7 +69,7 @@ impl Scenario {
         self.library.granule()
     }
 
-    /// Returns four mappings to make: two in each reservation. Three show the same memory.
+    /// Returns four mappings to make: two in each reservation. Three of them map the same memory.
     pub fn new_mappings(&self) -> [NewMapping; 4] {
         let (size, double) = (self.granule(), self.handles.borrow()[2]);
         let new_mapping = |address, handle| NewMapping { address, size, offset: 0, handle };
@@ -101,7 +101,7 @@ impl Scenario {
         vmm.check().unwrap_or_else(|e| panic!("{context}: {e}"));
     }
 
-    /// Fails unless the CPU reads the original contents. Grants the CPU access.
+    /// Grants the CPU read access, and fails unless it reads the original contents.
     pub fn assert_contents(&self, context: &str) {
         let granule = self.granule();
         for (offset, expected) in [(0, 1), (1, 2), (2, 4), (4, 1)] {

@@ -20,7 +20,7 @@ const PLANS_DRIVER_FAULTS: [&str; 7] = [
     "permissions::failed_changes_are_rolled_back",
     "permissions::calls_take_effect_without_page_of_the_driver",
     "offsets::failed_grants_are_rolled_back",
-    "host_memory::failing_driver_calls_leave_nothing",
+    "host_memory::failed_driver_calls_leave_nothing_behind",
 ];
 
 /// The parameters that make the SDMA engine write page tables, with a delay. By default, the CPU writes them.
