@@ -16,13 +16,13 @@ fn new_mapping(address: Address, size: usize, handle: Handle) -> NewMapping {
 }
 
 /// Returns read and write access for both GPUs.
-fn gpus(machine: &Machine) -> [AccessDescriptor; 2] {
+fn read_write_for_gpus(machine: &Machine) -> [AccessDescriptor; 2] {
     [0, 1].map(|gpu| access(machine.gpu(gpu), Access::ReadWrite))
 }
 
-/// Nine new mappings in two reservations, in no particular order. Six mappings of the first GPU's memory are in the
-/// first reservation: four adjacent ones, and two adjacent ones. Three of the second GPU's memory are in the second
-/// one.
+/// Nine new mappings in two reservations, in no particular order. The first reservation has six mappings of the first
+/// GPU's memory: four adjacent mappings, and two other adjacent mappings. The second reservation has three mappings
+/// of the second GPU's memory.
 struct Fixture {
     machine: Machine,
     granule: usize,
@@ -61,8 +61,8 @@ fn adjacent_mappings_take_one_runtime_call() {
     for (release, config) in machine::releases() {
         let minor = config.extension_minor;
         let fixture = Fixture::new(config);
-        let (vmm, grants) = (&fixture.machine.vmm, gpus(&fixture.machine));
-        let calls = |act: &dyn Fn()| fixture.machine.calls(act);
+        let (vmm, grants) = (&fixture.machine.vmm, read_write_for_gpus(&fixture.machine));
+        let calls = |call: &dyn Fn()| fixture.machine.calls(call);
         // One call for adjacent mappings; in older releases, one for each mapping.
         let grant_calls = if minor >= 7 { 3 } else { 9 };
         let unmap_calls = if minor >= 9 { 3 } else { 9 };
@@ -92,7 +92,7 @@ fn adjacent_reservations_take_two_runtime_calls() {
         let (granule, handle) = (machine.granule(), machine.create(0, machine.granule()));
         let bases = machine.adjacent_reservations(granule);
         let mappings = bases.map(|base| new_mapping(base, granule, handle));
-        let map = || machine.vmm.map_many(&mappings, &gpus(&machine)).unwrap();
+        let map = || machine.vmm.map_many(&mappings, &read_write_for_gpus(&machine)).unwrap();
         assert_eq!(machine.calls(map), [("map", 2), ("set_access", 2)], "{generation}");
         let unmap = || machine.vmm.unmap_many(&bases.map(|base| (base, granule))).unwrap();
         assert_eq!(machine.calls(unmap), [("unmap", 2)], "{generation}");
@@ -153,7 +153,8 @@ fn batches_equal_single_calls() {
             let [mapped_pages, unmapped_pages] = [true, false].map(|state| {
                 chosen.iter().copied().filter(|&page| mapped[page] == state).collect::<Vec<_>>()
             });
-            let (act, pages) =
+            // The call: 0 maps, 1 sets access, 2 unmaps.
+            let (call, pages) =
                 if draw(3) == 0 { (0, unmapped_pages) } else { (1 + draw(2), mapped_pages) };
             let levels = [Access::None, Access::Read, Access::ReadWrite];
             let drawn = [0, 1, 2].map(|_| levels[draw(3)]);
@@ -167,7 +168,7 @@ fn batches_equal_single_calls() {
                 let ranges: Vec<_> =
                     mappings.iter().map(|mapping| (mapping.address, mapping.size)).collect();
                 let vmm = &machine.vmm;
-                let result = match (act, batch) {
+                let result = match (call, batch) {
                     _ if pages.is_empty() => Ok(()),
                     (0, true) => vmm.map_many(&mappings, &list),
                     (1, true) => vmm.set_access_many(&ranges, &list),
@@ -185,8 +186,8 @@ fn batches_equal_single_calls() {
                 };
                 result.unwrap_or_else(|error| panic!("{generation}, step {step}: {error}"));
             }
-            if act != 1 {
-                pages.iter().for_each(|&page| mapped[page] = act == 0);
+            if call != 1 {
+                pages.iter().for_each(|&page| mapped[page] = call == 0);
             }
             assert_eq!(
                 mapping_states(&batch_fixture),
@@ -199,7 +200,7 @@ fn batches_equal_single_calls() {
     }
 }
 
-fn problem(result: Result<(), Error>) -> (Argument, Problem) {
+fn argument_and_problem(result: Result<(), Error>) -> (Argument, Problem) {
     let error = result.unwrap_err();
     error.argument().zip(error.problem()).unwrap_or_else(|| panic!("{error}"))
 }
@@ -208,7 +209,7 @@ fn problem(result: Result<(), Error>) -> (Argument, Problem) {
 fn lists_with_an_invalid_entry_change_nothing() {
     let fixture = Fixture::new(Config::mi300x(2));
     let (machine, granule, [base, second]) = (&fixture.machine, fixture.granule, fixture.bases);
-    let (vmm, grants) = (&machine.vmm, gpus(machine));
+    let (vmm, grants) = (&machine.vmm, read_write_for_gpus(machine));
     let good = fixture.mappings[0];
     let released = machine.create(0, granule);
     vmm.release(released).unwrap();
@@ -234,27 +235,31 @@ fn lists_with_an_invalid_entry_change_nothing() {
         (new_mapping(at(base, 5 * granule), 2 * granule, small), (Argument::Size, too_large)),
     ] {
         for list in [[bad, good], [good, bad]] {
-            assert_eq!(problem(vmm.map_many(&list, &grants)), expected, "{bad:?}");
+            assert_eq!(argument_and_problem(vmm.map_many(&list, &grants)), expected, "{bad:?}");
         }
     }
     let empty_list = (Argument::List, Problem::Empty);
-    assert_eq!(problem(vmm.map_many(&[], &grants)), empty_list);
-    assert_eq!(problem(vmm.set_access_many(&[], &grants)), empty_list);
-    assert_eq!(problem(vmm.unmap_many(&[])), empty_list);
+    assert_eq!(argument_and_problem(vmm.map_many(&[], &grants)), empty_list);
+    assert_eq!(argument_and_problem(vmm.set_access_many(&[], &grants)), empty_list);
+    assert_eq!(argument_and_problem(vmm.unmap_many(&[])), empty_list);
     let foreign = Machine::new(Config::mi300x(1));
     let foreign = [access(foreign.gpu(0), Access::Read)];
-    let reported = problem(vmm.map_many(&[good], &foreign));
+    let reported = argument_and_problem(vmm.map_many(&[good], &foreign));
     assert_eq!(reported, (Argument::Agent, Problem::UnknownAgent));
     let range = (taken, granule);
     let no_agents = (Argument::Descriptors, Problem::Empty);
-    assert_eq!(problem(vmm.set_access_many(&[range], &[])), no_agents);
+    assert_eq!(argument_and_problem(vmm.set_access_many(&[range], &[])), no_agents);
     for (bad, expected) in [
         (range, (Argument::List, Problem::Overlapping)),
         ((base, granule), (Argument::Address, Problem::NotMapped(base))),
         ((second, 4 * granule), (Argument::Address, Problem::NotReserved)),
     ] {
-        assert_eq!(problem(vmm.unmap_many(&[range, bad])), expected, "{bad:?}");
-        assert_eq!(problem(vmm.set_access_many(&[bad, range], &grants)), expected, "{bad:?}");
+        assert_eq!(argument_and_problem(vmm.unmap_many(&[range, bad])), expected, "{bad:?}");
+        assert_eq!(
+            argument_and_problem(vmm.set_access_many(&[bad, range], &grants)),
+            expected,
+            "{bad:?}"
+        );
     }
     assert_eq!(calls(), before, "no call of the runtime");
     assert_eq!(vmm.mappings(), mappings);

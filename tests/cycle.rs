@@ -53,11 +53,11 @@ fn cycle_by_calls(machine: &Machine, name: &str) {
         assert_eq!(vmm.get_access(gpu, at(base, granule)).unwrap(), Access::ReadWrite);
         assert_eq!(vmm.get_access(gpu, at(base, 5 * granule)).unwrap(), Access::None);
     }
-    // GPUs write, and the last one copies what the first has written.
+    // One GPU writes, and the last GPU copies the written bytes.
     vmm.fill(base, 0x0403_0201, granule).unwrap_or_else(|e| panic!("{name}: {e}"));
     vmm.copy(gpus[last], at(base, granule), base, granule).unwrap();
     if cpu_can_access(0) && cpu_can_access(last) {
-        // The CPU reads the copy, also through the alias.
+        // The CPU reads the bytes, the copy, and the bytes in the second mapping of `small`.
         machine.grant(base, 3 * granule, cpu, Access::ReadWrite);
         machine.grant(at(base, 5 * granule), granule, cpu, Access::Read);
         let expected = [1, 2, 3, 4].repeat(granule / 4);
@@ -70,7 +70,7 @@ fn cycle_by_calls(machine: &Machine, name: &str) {
         let written = pattern(7, granule);
         vmm.write(base, &written).unwrap();
         vmm.read(at(base, 5 * granule), &mut bytes).unwrap();
-        assert!(bytes == written, "{name}: the alias is the same memory");
+        assert!(bytes == written, "{name}: both mappings show the same memory");
         vmm.copy(gpus[0], at(base, 2 * granule), base, granule).unwrap();
         vmm.read(at(base, 2 * granule), &mut bytes).unwrap();
         assert!(bytes == written, "{name}: a GPU's copy of the CPU's bytes");

@@ -73,7 +73,8 @@ fn calls_without_descriptors_change_nothing() {
 }
 
 /// AMD's runtime before 7.14 aborts the process when it grants a GPU access without a descriptor, so the library
-/// does not call it. Changing the permission of an agent with access needs no descriptor.
+/// returns an error instead of calling the runtime. Changing the permission of an agent with access needs no
+/// descriptor.
 #[test]
 fn only_gpu_grants_need_a_descriptor() {
     on_each_release(|machine| {
@@ -108,8 +109,8 @@ fn running_out_of_descriptors_half_way_rolls_back() {
             machine.map(at(base, number * granule), granule, handle);
         }
         let grants = [machine.cpu(0), machine.gpu(0)].map(|id| access(id, Access::ReadWrite));
-        for spare in 1..4 {
-            limit_free_descriptors(spare);
+        for free_descriptors in 1..4 {
+            limit_free_descriptors(free_descriptors);
             let before = (vmm.usage(), vmm.mappings());
             let result = vmm.set_access(base, 4 * granule, &grants);
             if result.is_ok() {
@@ -117,12 +118,12 @@ fn running_out_of_descriptors_half_way_rolls_back() {
             }
             let is_shortage =
                 matches!(result.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors));
-            assert!(is_shortage, "{spare}: {result:?}");
+            assert!(is_shortage, "{free_descriptors}: {result:?}");
             assert_eq!((vmm.usage(), vmm.mappings()), before);
             raise_limit();
             for number in 0..4 {
                 let page = machine.simulation.page(0, at(base, number * granule).get());
-                assert_eq!(page, None, "{spare}");
+                assert_eq!(page, None, "{free_descriptors}");
             }
             process::assert_inaccessible(base.get(), 4 * granule, "half-way");
         }
@@ -131,8 +132,7 @@ fn running_out_of_descriptors_half_way_rolls_back() {
     });
 }
 
-/// From ROCm 7.14 on, an import is opened when the first GPU is granted access. Found by
-/// `exhaustive_faults` with six operations.
+/// From ROCm 7.14 on, an import is opened when the first GPU is granted access.
 #[test]
 fn grants_to_an_import_need_a_descriptor() {
     on_each_release(|machine| {
@@ -217,21 +217,21 @@ fn import_without_descriptors_is_out_of_descriptors() {
     on_each_release(|machine| {
         let handle = machine.create(0, machine.granule());
         let shared = export(machine, handle);
-        for spare in 0..16 {
-            limit_free_descriptors(spare);
+        for free_descriptors in 0..16 {
+            limit_free_descriptors(free_descriptors);
             let result = machine.vmm.import_from_shareable_handle(&shared, DESCRIPTOR);
             raise_limit();
             match result {
-                Ok(_) if spare > 0 => return,
+                Ok(_) if free_descriptors > 0 => return,
                 Err(error) if *error.kind() == ErrorKind::OutOfDescriptors => {}
-                _ => panic!("{spare} descriptors: {result:?}"),
+                _ => panic!("{free_descriptors} descriptors: {result:?}"),
             }
         }
         panic!("the call never succeeds");
     });
 }
 
-/// The CPU's access changes before the GPUs'.
+/// The library changes the CPU's access before the access of GPUs.
 #[test]
 fn set_access_keeps_cpu_access_after_failure() {
     on_each_release(|machine| {
@@ -278,7 +278,7 @@ fn set_access_keeps_cpu_access_after_failure() {
     });
 }
 
-/// Changes several mappings; the first may have been changed when the descriptors run out.
+/// Changes several mappings. When the descriptors run out, the first mapping may have been changed.
 #[test]
 fn set_access_of_several_restores_after_failure() {
     on_each_release(|machine| {
@@ -292,7 +292,7 @@ fn set_access_of_several_restores_after_failure() {
         let size = 3 * granule;
         machine.grant(base, size, machine.cpu(0), Access::ReadWrite);
         vmm.write(base, b"kept").unwrap();
-        for spare in 0..16 {
+        for free_descriptors in 0..16 {
             let state = || {
                 let pages =
                     [0, 1, 2].map(|n| machine.simulation.page(0, at(base, n * granule).get()));
@@ -300,7 +300,7 @@ fn set_access_of_several_restores_after_failure() {
                 (vmm.mappings(), vmm.quarantine(), pages.map(|page| page.is_some()), process)
             };
             let before = state();
-            limit_free_descriptors(spare);
+            limit_free_descriptors(free_descriptors);
             let grants =
                 [access(machine.cpu(0), Access::None), access(machine.gpu(0), Access::ReadWrite)];
             let result = vmm.set_access(base, size, &grants);
@@ -314,8 +314,8 @@ fn set_access_of_several_restores_after_failure() {
             }
             let is_shortage =
                 matches!(result.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors));
-            assert!(is_shortage, "{spare}: {result:?}");
-            assert_eq!(state(), before, "{spare}");
+            assert!(is_shortage, "{free_descriptors}: {result:?}");
+            assert_eq!(state(), before, "{free_descriptors}");
         }
         panic!("the call never succeeds");
     });

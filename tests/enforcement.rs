@@ -24,7 +24,8 @@ fn machine_with_mapping(config: Config) -> (Machine, Address, usize) {
     (machine, base, granule)
 }
 
-/// Returns each generation twice: the library maps memory for the CPU, or the runtime does.
+/// Returns two configurations for each generation. In one, the library maps memory for the CPU. In the other, the
+/// runtime does.
 fn cpu_mapping_configs() -> Vec<(String, Config)> {
     let generations = machine::generations();
     let by_library =
@@ -75,7 +76,7 @@ fn cpu_permissions_are_enforced() {
     }
 }
 
-/// A GPU may be using the memory.
+/// The memory stays mapped, because a GPU may be using it.
 #[test]
 fn revoking_from_the_cpu_does_not_unmap() {
     if process::rerun_in_own_process() {
@@ -274,7 +275,7 @@ fn enforcing_gpus_get_the_requested_access() {
         let gpu = machine.gpu(0);
         for requested in [Access::Read, Access::ReadWrite, Access::None] {
             machine.grant(base, granule, gpu, requested);
-            // rocddi leaves no entry without access.
+            // In rocddi, a GPU without access has no entry.
             let page = machine.simulation.page(0, base.get());
             let found = page.map_or((false, false), |page| (page.readable, page.writable));
             let expected = (requested >= Access::Read, requested == Access::ReadWrite);
@@ -346,7 +347,7 @@ impl ExhaustedMappings {
         let mut pages = Vec::with_capacity(1 << 20);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         while pages.len() < pages.capacity() {
-            // The kernel does not merge adjacent mappings that differ.
+            // The kernel does not merge adjacent mappings with different protection.
             let protection = if pages.len() % 2 == 0 { libc::PROT_READ } else { libc::PROT_NONE };
             // SAFETY: new memory that nothing uses.
             let page = unsafe { libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0) };
@@ -409,8 +410,8 @@ fn view_is_removed_at_the_mapping_limit() {
     }
 }
 
-/// The runtime is not called when CPUs lose access, even after memory was mapped again: `mprotect` changes the
-/// protection, whether the library or the runtime has mapped the memory for the CPU.
+/// The library does not call the runtime when CPUs lose access, even after memory was mapped again. It changes the
+/// protection with `mprotect`, whether the library or the runtime has mapped the memory for the CPU.
 #[test]
 fn revoking_cpus_makes_no_runtime_call() {
     if process::rerun_in_own_process() {

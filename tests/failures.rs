@@ -69,10 +69,16 @@ impl State {
         for mapping in &snapshot.mappings {
             let address = mapping.address.get();
             for gpu in 0..2 {
-                // An entry without permissions counts as none.
-                let page =
-                    scenario.simulation.page(gpu, address).filter(|p| p.readable || p.writable);
-                pages.push((address, gpu, page.map(|p| (p.readable, p.writable, p.offset))));
+                // An entry without permissions counts as no entry.
+                let page = scenario
+                    .simulation
+                    .page(gpu, address)
+                    .filter(|page| page.readable || page.writable);
+                pages.push((
+                    address,
+                    gpu,
+                    page.map(|page| (page.readable, page.writable, page.offset)),
+                ));
             }
         }
         let usage = scenario.simulation.usage();
@@ -109,7 +115,7 @@ fn tolerates_failure(name: &str, function: &str) -> bool {
     match function {
         // Without the properties, the owner of an import is unknown.
         "hsa_amd_vmem_get_alloc_properties_from_handle" => true,
-        // Leaks a signal, or leaves memory of this process pinned.
+        // The failure leaks a signal, or leaves memory of this process pinned.
         "hsa_signal_destroy" | "hsa_amd_memory_unlock" => true,
         // The mapping was removed; its memory is quarantined.
         "hsa_amd_vmem_handle_release" => name.starts_with("unmap"),
@@ -197,7 +203,7 @@ fn check_failure(
     }
 }
 
-/// Makes each function of each operation fail, from each of its calls on.
+/// For each operation and each function that it calls: makes the function fail from its n-th call on, for every n.
 fn fail_from(config: &Config, release: &str) {
     for &(name, act) in ACTS {
         for (function, calls) in calls_of(config, act, name) {

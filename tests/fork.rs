@@ -1,4 +1,4 @@
-//! The child of a fork gets an error from every call, and its drops do not affect the parent.
+//! The child of a fork gets an error from every call. Values that it drops do not affect the parent.
 
 mod machine;
 mod process;
@@ -156,7 +156,7 @@ fn forked_child_opens_its_own_runtime() {
         child_machine.map(base, granule, handle);
         child_machine.grant(base, granule, child_machine.cpu(0), Access::ReadWrite);
         child_machine.vmm.write(base, b"text").unwrap();
-        // Inherited values belong to another process.
+        // Inherited values belong to the parent.
         assert!(
             child_machine
                 .vmm
@@ -388,7 +388,7 @@ impl Values {
 }
 
 /// Runs the calls in a child, which then drops all values. The error names the call that failed.
-fn in_busy_child(values: &mut Option<Values>) -> Result<(), String> {
+fn call_all_in_child(values: &mut Option<Values>) -> Result<(), String> {
     let (mut reader, mut writer) = std::io::pipe().unwrap();
     let child = Child::start(|| {
         let values = values.take().unwrap();
@@ -446,7 +446,7 @@ fn child_of_a_busy_parent_does_not_hang() {
             });
         }
         for number in 0..forks {
-            if let Err(error) = in_busy_child(&mut values) {
+            if let Err(error) = call_all_in_child(&mut values) {
                 failure = Some(format!("fork {number}: {error}"));
                 break;
             }

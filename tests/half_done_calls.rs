@@ -1,5 +1,5 @@
 //! Calls that the runtime performs half-way before they fail: an unmap that has revoked the access of some agents, and
-//! a grant that has unmapped the addresses. And a rollback that fails half-way.
+//! a grant that has unmapped the addresses. Also a rollback that fails half-way.
 
 mod hostile;
 mod machine;
@@ -72,11 +72,11 @@ fn half_done_unmap_is_rolled_back() {
                 set(7, Access::ReadWrite);
                 machine.vmm.write(base, b"by the CPU").expect(&context);
                 for gpu in &agents[1..] {
-                    let (from, to) = (base, at(base, 64));
-                    machine.vmm.fill(to, 0, 64).expect(&context);
-                    machine.vmm.copy(*gpu, to, from, 12).expect(&context);
+                    let (source, target) = (base, at(base, 64));
+                    machine.vmm.fill(target, 0, 64).expect(&context);
+                    machine.vmm.copy(*gpu, target, source, 12).expect(&context);
                     let mut bytes = [0; 10];
-                    machine.vmm.read(to, &mut bytes).expect(&context);
+                    machine.vmm.read(target, &mut bytes).expect(&context);
                     assert_eq!(&bytes, b"by the CPU", "{context}: {gpu}");
                 }
                 machine.vmm.unmap(base, size).expect(&context);
@@ -182,7 +182,7 @@ fn failed_replacement_of_overlapping_mappings_is_consistent() {
     if process::rerun_in_own_process() {
         return;
     }
-    for unmap_fails in [2, 3] {
+    for failing_unmap in [2, 3] {
         let machine = Machine::new(Config::mi300x(2));
         let granule = machine.granule();
         let reservation = Reservation::builder(2 * granule).reserve(&machine.vmm).unwrap();
@@ -199,7 +199,7 @@ fn failed_replacement_of_overlapping_mappings_is_consistent() {
         };
         let faults = FaultPlan::none().fail("hsa_amd_vmem_set_access", 1, 0x1000).fail(
             "hsa_amd_vmem_unmap",
-            unmap_fails,
+            failing_unmap,
             0x1000,
         );
         machine.simulation.set_faults(faults);
@@ -207,7 +207,7 @@ fn failed_replacement_of_overlapping_mappings_is_consistent() {
         machine.simulation.set_faults(FaultPlan::none());
         machine.vmm.check().unwrap();
         let listed = machine.vmm.mappings();
-        assert_eq!(listed.len(), 1, "{unmap_fails}: {listed:?}");
+        assert_eq!(listed.len(), 1, "{failing_unmap}: {listed:?}");
         drop(rejected);
     }
 }

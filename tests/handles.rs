@@ -135,16 +135,16 @@ fn handles_live_while_referenced_or_mapped() {
         for _ in 0..101 {
             machine.vmm.release(handle).unwrap();
         }
-        let spare = at(base, granule);
-        assert_rejected(&machine.vmm, handle, spare, Problem::Released);
+        let second_granule = at(base, granule);
+        assert_rejected(&machine.vmm, handle, second_granule, Problem::Released);
         assert_eq!(machine.vmm.usage().handles, 1, "{release}: the mapping keeps the memory");
         // Retaining the mapping returns the same handle.
         assert_eq!(machine.vmm.retain_allocation_handle(base), Ok(handle), "{release}");
-        machine.map(spare, granule, handle);
+        machine.map(second_granule, granule, handle);
         machine.vmm.release(handle).unwrap();
         machine.vmm.unmap(base, 2 * granule).unwrap();
         assert_eq!(machine.vmm.usage().handles, 0, "{release}");
-        assert_rejected(&machine.vmm, handle, spare, Problem::Released);
+        assert_rejected(&machine.vmm, handle, second_granule, Problem::Released);
         machine.vmm.address_free(base, 2 * granule).unwrap();
         machine.assert_empty();
     }

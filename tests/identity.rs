@@ -31,8 +31,8 @@ impl FakeLibrary {
     }
 
     /// Loads the library as another part of the program would, but does not start it.
-    fn load_elsewhere(&self) {
-        load_elsewhere(&self.0);
+    fn load_without_starting(&self) {
+        load_without_starting(&self.0);
     }
 }
 
@@ -42,7 +42,7 @@ impl Drop for FakeLibrary {
     }
 }
 
-fn load_elsewhere(path: &Path) {
+fn load_without_starting(path: &Path) {
     let name = CString::new(path.to_str().unwrap()).unwrap();
     // SAFETY: a library of this test without constructors.
     let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
@@ -87,12 +87,12 @@ fn use_memory(vmm: &Vmm) {
 #[test]
 fn simulation_is_identified() {
     for (release, config) in machine::releases() {
-        let table = machine::quirks_of(&config);
+        let expected_quirks = machine::quirks_of(&config);
         let runtime = Runtime::simulated(config).unwrap();
         let info = runtime.info();
         assert_eq!(info.implementation, Implementation::Simulation, "{release}");
         assert_eq!(info.origin, None);
-        assert_eq!(Quirks::of_runtime(info), table, "{release}");
+        assert_eq!(Quirks::of_runtime(info), expected_quirks, "{release}");
     }
 }
 
@@ -140,7 +140,7 @@ fn file_of_another_version_is_unknown() {
     {
         let file = folder.path().join(name);
         std::fs::copy(&fake.0, &file).unwrap();
-        // The library is opened by a link, as by its soname.
+        // Opens the library through a link, as a program that uses the soname does.
         let link = folder.path().join(format!("link-to-{name}"));
         std::os::unix::fs::symlink(&file, &link).unwrap();
         // SAFETY: a runtime of this test.
@@ -156,7 +156,7 @@ fn file_of_another_version_is_unknown() {
 
 #[test]
 fn false_version_enables_no_quirks() {
-    // ROCm 6.4 that reports the extension of ROCm 10.
+    // This library behaves as ROCm 6.4, but reports the extension of ROCm 10.
     let fake = FakeLibrary::new("false-version", &["-DEXTENSION=22"]);
     let runtime = fake.load();
     let text = reasons(&runtime);
@@ -203,13 +203,13 @@ fn runtime_without_virtual_memory_opens() {
 }
 
 #[test]
-fn library_that_is_no_runtime_is_named() {
+fn error_names_a_library_that_is_no_runtime() {
     if process::rerun_in_own_process() {
         return;
     }
     let file = compile_source("no-runtime", "int unrelated(void) { return 42; }\n");
     let fake = FakeLibrary::new("beside-no-runtime", &[]);
-    fake.load_elsewhere();
+    fake.load_without_starting();
     // SAFETY: a library of this test without constructors.
     let error = unsafe { Runtime::load_from(&file) }.unwrap_err();
     let text = error.to_string();
@@ -234,7 +234,7 @@ fn older_runtime_beside_a_newer_is_reported() {
     let newer = FakeLibrary::new("newer", &["-DEXTENSION=15", "-DBUILD=\"\\\"1.18.0-newer\\\"\""]);
     let older = FakeLibrary::new("older", &["-DBUILD=\"\\\"1.15.0-older\\\"\""]);
     assert_eq!(loaded_libraries(), []);
-    older.load_elsewhere();
+    older.load_without_starting();
     let started = older.load();
     assert_eq!(WARNINGS.lock().unwrap().len(), 0);
     drop(started);
@@ -300,7 +300,7 @@ fn failed_start_lists_all_libraries() {
     };
     let text = start();
     assert!(text.contains("hsa_init returned") && !text.contains("HSA libraries"), "{text}");
-    second.load_elsewhere();
+    second.load_without_starting();
     let text = start();
     assert!(text.contains("the process has loaded 2 HSA libraries"), "{text}");
     assert!(text.contains(second.0.to_str().unwrap()), "{text}");

@@ -169,8 +169,8 @@ fn modules_import_only_lower_layers() {
     assert!(violations.is_empty(), "{violations:#?}");
 }
 
-/// The internal names of the core that the highest layer uses, and the reason. Names that public items have, too,
-/// are not checked.
+/// The internal names of the core that the highest layer uses, and the reason. The test does not check names that a
+/// public item also has.
 const INTERNAL: &[(&str, &str)] = &[
     ("attachment", "memory that other processes open: one registry for each started runtime"),
     ("Attachment", "see `attachment`"),
@@ -303,7 +303,7 @@ fn files_named_in_architecture_exist() {
     assert!(missing.is_empty(), "ARCHITECTURE.md names files that do not exist: {missing:?}");
 }
 
-/// The page of `src/sync.rs` names the file of each lock.
+/// The documentation of `src/sync.rs` names the file of each lock.
 #[test]
 fn every_lock_is_listed() {
     let page = fs::read_to_string(root().join("sync.rs")).unwrap();

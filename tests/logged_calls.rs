@@ -18,7 +18,7 @@ fn field<'a>(event: &'a log::Fields, name: &str) -> Option<&'a str> {
 }
 
 /// Returns the only event whose field `field_name` is `function`.
-fn only<'a>(events: &'a [log::Fields], field_name: &str, function: &str) -> &'a log::Fields {
+fn only_event<'a>(events: &'a [log::Fields], field_name: &str, function: &str) -> &'a log::Fields {
     let mut found = events.iter().filter(|event| field(event, field_name) == Some(function));
     match (found.next(), found.next()) {
         (Some(event), None) => event,
@@ -58,18 +58,18 @@ fn calls_are_logged_with_arguments_and_results() {
     let events = take_events();
     assert_eq!(warnings(&events), [] as [&log::Fields; 0]);
     let size = size.to_string();
-    let reserved = only(&events, "call", "hsa_amd_vmem_address_reserve_align");
+    let reserved = only_event(&events, "call", "hsa_amd_vmem_address_reserve_align");
     assert_eq!(field(reserved, "address"), Some(&*address), "{reserved:?}");
     assert_eq!(field(reserved, "status"), Some("HSA_STATUS_SUCCESS (0x0)"));
-    let created = only(&events, "call", "hsa_amd_vmem_handle_create");
+    let created = only_event(&events, "call", "hsa_amd_vmem_handle_create");
     let handle = field(created, "handle").unwrap();
     assert!(handle.starts_with("0x") && handle != "0x0", "{created:?}");
-    let mapped = only(&events, "calling", "hsa_amd_vmem_map");
+    let mapped = only_event(&events, "calling", "hsa_amd_vmem_map");
     let expected = [("address", &*address), ("size", &size), ("offset", "0"), ("handle", handle)];
     for (name, value) in expected {
         assert_eq!(field(mapped, name), Some(value), "{name}: {mapped:?}");
     }
-    let access = only(&events, "calling", "hsa_amd_vmem_set_access");
+    let access = only_event(&events, "calling", "hsa_amd_vmem_set_access");
     assert_eq!(field(access, "address"), Some(&*address));
     assert_eq!(field(access, "size"), Some(&*size));
     assert_eq!(field(access, "access"), Some("[GPU 1: 3]"), "{access:?}");

@@ -7,7 +7,7 @@ use hsa_vmm::error::{Argument, Feature, Operation, Problem};
 use hsa_vmm::simulation::{Config, FaultPlan, PageTableUpdates};
 use hsa_vmm::vmm::{MapRequest, VmmOptions};
 use hsa_vmm::{Access, Allocation, ErrorKind, Mapping, Reservation, Vmm};
-use machine::drops::{drop_in, orders};
+use machine::drops::{drop_in_order, orders};
 use machine::{Library, Machine, access, assert_idle, at};
 
 fn machine() -> Machine {
@@ -27,7 +27,7 @@ fn values_drop_in_any_order() {
     for (release, config) in machine::releases() {
         for order in orders() {
             let Machine { simulation, library } = Machine::new(config.clone());
-            drop_in(order, library, simulation.config().granule as usize, release);
+            drop_in_order(order, library, simulation.config().granule as usize, release);
             assert_idle(&simulation);
             assert_eq!(simulation.calls("hsa_shut_down"), 1, "{release}, {order:?}");
         }
@@ -342,7 +342,7 @@ fn memory_with_clones_or_mappings_is_not_released() {
 }
 
 #[test]
-fn bytes_are_read_from_some_of_several_mappings() {
+fn read_and_write_many_span_mappings() {
     let machine = machine();
     let granule = machine.granule();
     let [first, second] = [2, 1].map(|count| new_reservation(&machine, count));
@@ -401,7 +401,7 @@ fn part_of_an_allocation_is_mapped() {
 }
 
 #[test]
-fn parts_of_an_allocation_are_mapped_with_control_of_page_tables() {
+fn any_part_is_mapped_with_page_tables() {
     for updates in
         [PageTableUpdates::Immediate, PageTableUpdates::NotFlushed, PageTableUpdates::Late]
     {
@@ -417,8 +417,8 @@ fn parts_of_an_allocation_are_mapped_with_control_of_page_tables() {
             mapping.set_access(&all).unwrap();
         }
         second.write(0, &[5; 16]).unwrap();
-        let (from, to) = (second.address(), at(whole.address(), 64));
-        machine.vmm.copy(gpu, to, from, 16).unwrap();
+        let (source, target) = (second.address(), at(whole.address(), 64));
+        machine.vmm.copy(gpu, target, source, 16).unwrap();
         let mut bytes = [0; 16];
         whole.read(granule, &mut bytes).unwrap();
         assert_eq!(bytes, [5; 16], "{updates:?}: the same memory");
@@ -431,7 +431,7 @@ fn parts_of_an_allocation_are_mapped_with_control_of_page_tables() {
         let page = machine.simulation.page(index, second.address().get()).unwrap();
         assert_eq!((page.readable, page.writable), (true, false), "{updates:?}");
         drop((second, whole));
-        assert_eq!(machine.simulation.page(index, from.get()), None, "{updates:?}");
+        assert_eq!(machine.simulation.page(index, source.get()), None, "{updates:?}");
         drop((reservation, allocation));
         machine.close();
     }

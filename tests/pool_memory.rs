@@ -16,7 +16,7 @@ use std::sync::Arc;
 const OUT_OF_RESOURCES: u32 = 0x1008;
 const INVALID_ALLOCATION: u32 = 0x1003;
 
-fn machine(faults: FaultPlan) -> (Arc<Simulation>, Runtime) {
+fn start_simulation(faults: FaultPlan) -> (Arc<Simulation>, Runtime) {
     let config = Config::mi300x(2).with_faults(faults);
     let simulation = Arc::new(Simulation::start(config).expect("the configuration is valid"));
     let runtime = Runtime::simulated_by(simulation.clone()).expect("the simulation starts");
@@ -29,7 +29,7 @@ fn gpu(runtime: &Runtime, number: usize) -> AgentId {
 
 #[test]
 fn drop_frees_pool_memory() {
-    let (simulation, runtime) = machine(FaultPlan::default());
+    let (simulation, runtime) = start_simulation(FaultPlan::default());
     let memory = PoolMemory::allocate(&runtime, gpu(&runtime, 0), 5000).unwrap();
     assert_eq!((memory.size(), memory.allocated_size()), (5000, 8192));
     assert_eq!(simulation.usage().allocations, 1);
@@ -45,7 +45,7 @@ fn drop_frees_pool_memory() {
 
 #[test]
 fn memory_has_the_flags_of_its_pool() {
-    let (_, runtime) = machine(FaultPlan::default());
+    let (_, runtime) = start_simulation(FaultPlan::default());
     let (coarse, fine) = (PoolFlags::COARSE_GRAINED, PoolFlags::FINE_GRAINED);
     for (agent, expected) in [(gpu(&runtime, 0), coarse), (runtime.host().id(), fine)] {
         let memory = PoolMemory::allocate(&runtime, agent, 1).unwrap();
@@ -65,7 +65,7 @@ fn memory_has_the_flags_of_its_pool() {
 fn failed_free_returns_the_memory() {
     let plan = FaultPlan::default().fail("hsa_amd_memory_pool_free", 1, INVALID_ALLOCATION);
     let plan = plan.fail("hsa_amd_memory_pool_free", 3, INVALID_ALLOCATION);
-    let (simulation, runtime) = machine(plan);
+    let (simulation, runtime) = start_simulation(plan);
     let ipc = Ipc::open(&runtime).unwrap();
     for exported in [false, true] {
         let memory = PoolMemory::allocate(&runtime, gpu(&runtime, 0), 4096).unwrap();
@@ -88,7 +88,7 @@ fn failed_free_returns_the_memory() {
 fn exhausted_pool_is_out_of_memory() {
     for status in [OUT_OF_RESOURCES, INVALID_ALLOCATION] {
         let plan = FaultPlan::default().fail("hsa_amd_memory_pool_allocate", 1, status);
-        let (simulation, runtime) = machine(plan);
+        let (simulation, runtime) = start_simulation(plan);
         let error = PoolMemory::allocate(&runtime, gpu(&runtime, 0), 4096).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::OutOfMemory { size: 4096, .. }), "{error}");
         assert_eq!(error.hip(HipProfile::default()), HipError::OutOfMemory);
@@ -99,7 +99,7 @@ fn exhausted_pool_is_out_of_memory() {
 #[test]
 fn agents_of_another_runtime_are_rejected() {
     let ((_, runtime), (_, other_runtime)) =
-        (machine(FaultPlan::default()), machine(FaultPlan::default()));
+        (start_simulation(FaultPlan::default()), start_simulation(FaultPlan::default()));
     let foreign_gpu = gpu(&other_runtime, 0);
     let error = PoolMemory::allocate(&runtime, foreign_gpu, 4096).unwrap_err();
     assert_eq!(error.problem(), Some(Problem::UnknownAgent));
@@ -114,7 +114,7 @@ fn agents_of_another_runtime_are_rejected() {
 
 #[test]
 fn copies_between_gpus_and_host() {
-    let (simulation, runtime) = machine(FaultPlan::default());
+    let (simulation, runtime) = start_simulation(FaultPlan::default());
     let [first, second, host] = [gpu(&runtime, 0), gpu(&runtime, 1), runtime.host().id()];
     for (destination, source) in
         [(first, first), (first, second), (first, host), (host, second), (host, host)]
@@ -125,20 +125,22 @@ fn copies_between_gpus_and_host() {
             assert_eq!((memory.agent(), memory.runtime().host().id()), (agent, host));
             memory
         };
-        let (to, from) = (allocate(destination), allocate(source));
-        from.fill(8, 0x3332_3130, 200_000).unwrap();
-        to.fill(0, u32::MAX, 256 << 10).unwrap();
+        let (target_memory, source_memory) = (allocate(destination), allocate(source));
+        source_memory.fill(8, 0x3332_3130, 200_000).unwrap();
+        target_memory.fill(0, u32::MAX, 256 << 10).unwrap();
         // The destination's GPU copies; if there is none, the source's GPU; without any GPU, the host.
         let copier = if destination == host { source } else { destination };
         if destination != source {
-            let error = to.copy(4, &from, 8, 150_000).unwrap_err();
+            let error = target_memory.copy(4, &source_memory, 8, 150_000).unwrap_err();
             assert_eq!(error.problem(), Some(Problem::NotAllowed(copier)), "{case}");
-            let inaccessible = if copier == source { &to } else { &from };
+            let inaccessible = if copier == source { &target_memory } else { &source_memory };
             inaccessible.allow(&[copier]).unwrap();
         }
-        to.copy(4, &from, 8, 150_000).unwrap_or_else(|error| panic!("{case}: {error}"));
+        target_memory
+            .copy(4, &source_memory, 8, 150_000)
+            .unwrap_or_else(|error| panic!("{case}: {error}"));
         let mut bytes = vec![0; 150_008];
-        to.read(0, &mut bytes).unwrap();
+        target_memory.read(0, &mut bytes).unwrap();
         assert_eq!(bytes[..4], [0xff; 4], "{case}");
         assert!(bytes[4..150_004].chunks(4).all(|word| word == b"0123"), "{case}");
         assert_eq!(bytes[150_004..], [0xff; 4], "{case}");
@@ -148,7 +150,7 @@ fn copies_between_gpus_and_host() {
 
 #[test]
 fn out_of_bounds_accesses_write_nothing() {
-    let (_, runtime) = machine(FaultPlan::default());
+    let (_, runtime) = start_simulation(FaultPlan::default());
     for agent in [gpu(&runtime, 0), runtime.host().id()] {
         let [memory, larger] =
             [8, 16].map(|size| PoolMemory::allocate(&runtime, agent, size).unwrap());
@@ -196,7 +198,7 @@ fn allow_rejects_agents_without_peer_access() {
 
 #[test]
 fn export_rejects_addresses_outside_gpu_pool_memory() {
-    let (_, runtime) = machine(FaultPlan::default());
+    let (_, runtime) = start_simulation(FaultPlan::default());
     let ipc = Ipc::open(&runtime).unwrap();
     assert_eq!(ipc.runtime().agents().len(), runtime.agents().len());
     let host = PoolMemory::allocate(&runtime, runtime.host().id(), 4096).unwrap();
@@ -224,7 +226,7 @@ fn export_rejects_addresses_outside_gpu_pool_memory() {
 fn unsupported_export_differs_from_runtime_failure() {
     for (status, is_runtime_failure) in [(0x1000, false), (0x1001, false), (0x1008, true)] {
         let plan = FaultPlan::default().fail("hsa_amd_ipc_memory_create", 1, status);
-        let (simulation, runtime) = machine(plan);
+        let (simulation, runtime) = start_simulation(plan);
         let ipc = Ipc::open(&runtime).unwrap();
         let memory = PoolMemory::allocate(&runtime, gpu(&runtime, 0), 4096).unwrap();
         let error = ipc.get_mem_handle(memory.address()).unwrap_err();
@@ -247,7 +249,7 @@ fn ipc_mode_is_that_of_the_start() {
     if process::rerun_in_own_process() {
         return;
     }
-    // A socket of this process that does not listen counts as taken by another.
+    // A bound socket that does not listen counts as a name that another process has taken.
     let mut name = [0; 107];
     let text = format!("hsa{}", std::process::id());
     name[..text.len()].copy_from_slice(text.as_bytes());
@@ -259,7 +261,7 @@ fn ipc_mode_is_that_of_the_start() {
         // SAFETY: no other thread of this process uses the environment.
         let set = |value| unsafe { std::env::set_var("HSA_ENABLE_IPC_MODE_LEGACY", value) };
         set(at_start);
-        let (_simulation, runtime) = machine(FaultPlan::default());
+        let (_simulation, runtime) = start_simulation(FaultPlan::default());
         let memory = PoolMemory::allocate(&runtime, gpu(&runtime, 0), 4096).unwrap();
         set(later);
         let result = Ipc::open(&runtime).unwrap().get_mem_handle(memory.address());
@@ -272,7 +274,7 @@ fn ipc_mode_is_that_of_the_start() {
 #[test]
 fn export_reports_missing_descriptors() {
     let end = process::in_child(|| {
-        let (simulation, runtime) = machine(FaultPlan::default());
+        let (simulation, runtime) = start_simulation(FaultPlan::default());
         let ipc = Ipc::open(&runtime).unwrap();
         let memory = PoolMemory::allocate(&runtime, gpu(&runtime, 0), 4096).unwrap();
         let export = || ipc.get_mem_handle(memory.address());
@@ -303,7 +305,7 @@ fn ipc_needs_a_gpu() {
 
 #[test]
 fn threads_allocate_and_copy_independently() {
-    let (simulation, runtime) = machine(FaultPlan::default());
+    let (simulation, runtime) = start_simulation(FaultPlan::default());
     let ipc = Ipc::open(&runtime).unwrap();
     std::thread::scope(|scope| {
         for thread in 0..8u8 {
@@ -332,7 +334,7 @@ fn forked_child_gets_errors() {
     if process::rerun_in_own_process() {
         return;
     }
-    let (_, runtime) = machine(FaultPlan::default());
+    let (_, runtime) = start_simulation(FaultPlan::default());
     let owner = gpu(&runtime, 0);
     let memory = PoolMemory::allocate(&runtime, owner, 4096).unwrap();
     let host = PoolMemory::allocate(&runtime, runtime.host().id(), 4096).unwrap();
@@ -375,7 +377,7 @@ fn ipc_lists_a_gpu_and_its_peers_once() {
 /// All exports of a process are entries of one file, so they need only one descriptor.
 #[test]
 fn exports_share_one_descriptor() {
-    let (_, runtime) = machine(FaultPlan::default());
+    let (_, runtime) = start_simulation(FaultPlan::default());
     let ipc = Ipc::open(&runtime).unwrap();
     let memory = [(); 2].map(|()| PoolMemory::allocate(&runtime, ipc.agents()[0], 5000).unwrap());
     let [first, second] =

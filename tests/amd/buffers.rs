@@ -140,7 +140,11 @@ fn growth_without_descriptors_changes_nothing() {
             let is_shortage = matches!(error.kind(), ErrorKind::OutOfDescriptors);
             assert!(is_shortage, "{free_descriptors}: {error}");
             assert_eq!((library.vmm.usage(), library.vmm.mappings()), before, "{free_descriptors}");
-            assert_eq!((buffer.size(), buffer.mapped_size()), (2 * STEP, 2 * STEP), "{free_descriptors}");
+            assert_eq!(
+                (buffer.size(), buffer.mapped_size()),
+                (2 * STEP, 2 * STEP),
+                "{free_descriptors}"
+            );
             let mut found = vec![0; 2 * STEP];
             buffer.read(0, &mut found).unwrap();
             assert!(found == test_bytes(2 * STEP), "{free_descriptors}");
@@ -207,7 +211,10 @@ fn rings_are_contiguous_for_all_agents() {
                 .unwrap();
             let mut found = vec![0; STEP];
             ring.read(0, &mut found).unwrap();
-            assert!(found[..STEP - 1000] == test_bytes[1000..] && found[STEP - 1000..] == test_bytes[..1000]);
+            assert!(
+                found[..STEP - 1000] == test_bytes[1000..]
+                    && found[STEP - 1000..] == test_bytes[..1000]
+            );
             ring.read(position, &mut found).unwrap();
             assert!(found == test_bytes, "{times} times");
             ring.revoke(&[library.gpu(1)]).unwrap();

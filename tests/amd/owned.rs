@@ -1,7 +1,7 @@
 //! Owned values keep the values that they need alive, in whatever order they are dropped.
 
 use crate::amd_runtime::on_each;
-use crate::machine::drops::{drop_in, orders};
+use crate::machine::drops::{drop_in_order, orders};
 use crate::machine::{Library, MIB};
 use crate::process::{assert_inaccessible, descriptors};
 use hsa_vmm::{Access, Allocation, Reservation};
@@ -12,7 +12,7 @@ const SIZE: usize = 2 * MIB;
 fn values_drop_in_any_order() {
     on_each("owned::values_drop_in_any_order", |fixture| {
         for order in orders() {
-            drop_in(order, Library::load(fixture.runtime()), SIZE, "dropped in order");
+            drop_in_order(order, Library::load(fixture.runtime()), SIZE, "dropped in order");
         }
     });
 }

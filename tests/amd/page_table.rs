@@ -112,9 +112,9 @@ fn set_access_keeps_unnamed_agents_in_page_tables() {
                 }
             }
         }
-        
-            let from = at(base, from * SIZE);
-            vmm.copy(*gpu, at(from, 128), from, 64).expect("both GPUs still have access");
+        for (index, gpu) in agents[1..].iter().enumerate() {
+            let source = at(base, index * SIZE);
+            vmm.copy(*gpu, at(source, 128), source, 64).expect("both GPUs still have access");
         }
     });
 }

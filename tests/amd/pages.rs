@@ -228,7 +228,8 @@ fn relocate_keeps_contents() {
             let [source, target] = zeros.map(|has_zero_page| new_paged(&library, has_zero_page, 0));
             target.grant(&[library.gpu(1)], Access::ReadWrite).unwrap();
             source.map(0..4).unwrap();
-            (0..4).for_each(|page| source.write(page * PAGE, &test_bytes(PAGE, page as u8)).unwrap());
+            (0..4)
+                .for_each(|page| source.write(page * PAGE, &test_bytes(PAGE, page as u8)).unwrap());
             let before = descriptors();
             for _ in 0..10 {
                 source.move_pages(1..3, &target, 8).unwrap();
@@ -260,7 +261,8 @@ fn relocate_keeps_contents() {
 
 /// Two paged buffers, and two pausable buffers of which one is paused.
 struct Buffers {
-    
+    plain: PagedBuffer,
+    /// Has a zero page.
     zero: PagedBuffer,
     resident: PausableBuffer,
     paused: PausableBuffer,
@@ -274,7 +276,8 @@ impl Setup for Buffers {
         let [plain, zero] = [false, true].map(|has_zero_page| {
             let buffer = new_paged(&library, has_zero_page, 0);
             buffer.map(1..3).unwrap();
-            (1..3).for_each(|page| buffer.write(page * PAGE, &test_bytes(100, page as u8)).unwrap());
+            (1..3)
+                .for_each(|page| buffer.write(page * PAGE, &test_bytes(100, page as u8)).unwrap());
             buffer
         });
         let (resident, mut paused) = (new_pausable(&library, PAGE), new_pausable(&library, PAGE));

@@ -9,7 +9,7 @@ use hsa_vmm::{Access, Error, ErrorKind, Handle, HandleType, Ipc, PoolMemory, Run
 
 const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
-/// Allocates all memory, in pieces.
+/// Allocates all memory of a GPU, in allocations of `piece` bytes.
 fn allocate_all(library: &Library, gpu: usize, piece: usize) -> Vec<Handle> {
     let mut pieces = Vec::new();
     loop {

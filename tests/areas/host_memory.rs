@@ -55,7 +55,7 @@ fn areas(fixture: &Fixture) -> [Area; 2] {
 
 /// Maps bytes in the middle of a page, next to other mapped bytes. When the borrow ends, the page contains the
 /// bytes that the device has written.
-fn page_parts_can_be_mapped(fixture: &Fixture) {
+fn check_page_parts(fixture: &Fixture) {
     let [mapping, device] = areas(fixture);
     let memory = device.mmap(200, MmapOptions::new()).unwrap();
     memory.fill(0, 0x0707_0707, 200).unwrap();
@@ -69,7 +69,7 @@ fn page_parts_can_be_mapped(fixture: &Fixture) {
     assert!(fixture.can_access(0, second.device_address()));
     first.copy(10, &memory, 0, 80).unwrap();
     second.write(70, b"written").unwrap();
-    // The device copies back, and must access both.
+    // The device copies back, and must access both mappings.
     memory.copy(0, &first, 0, 100).unwrap();
     memory.copy(100, &second, 0, 77).unwrap();
     let mut bytes = [0; 177];
@@ -86,17 +86,17 @@ fn page_parts_can_be_mapped(fixture: &Fixture) {
 #[test]
 fn page_parts_can_be_mapped_on_the_simulation() {
     let fixture = Fixture::simulated(Config::mi300x(2));
-    page_parts_can_be_mapped(&fixture);
+    check_page_parts(&fixture);
     fixture.assert_idle();
 }
 
 #[test]
 fn page_parts_can_be_mapped_on_amds_runtime() {
-    on_amd("host_memory::page_parts_can_be_mapped_on_amds_runtime", page_parts_can_be_mapped);
+    on_amd("host_memory::page_parts_can_be_mapped_on_amds_runtime", check_page_parts);
 }
 
 /// AMD's runtime counts locks of the same range, and confuses two ranges with the same start.
-fn mapped_host_memory_is_busy(fixture: &Fixture) {
+fn check_mapped_host_memory(fixture: &Fixture) {
     let [mapping, _] = areas(fixture);
     let mut page = vec![0u8; 8192];
     let start = NonNull::new(page.as_mut_ptr()).unwrap();
@@ -126,17 +126,17 @@ fn mapped_host_memory_is_busy(fixture: &Fixture) {
 #[test]
 fn mapped_host_memory_is_busy_on_the_simulation() {
     let fixture = Fixture::simulated(Config::mi300x(2));
-    mapped_host_memory_is_busy(&fixture);
+    check_mapped_host_memory(&fixture);
     fixture.assert_idle();
 }
 
 #[test]
 fn mapped_host_memory_is_busy_on_amds_runtime() {
-    on_amd("host_memory::mapped_host_memory_is_busy_on_amds_runtime", mapped_host_memory_is_busy);
+    on_amd("host_memory::mapped_host_memory_is_busy_on_amds_runtime", check_mapped_host_memory);
 }
 
 /// Two `Runtime`s share one loaded library of AMD's, which would unlock neither of two overlapping ranges.
-fn other_runtimes_host_memory_is_busy(fixtures: [&Fixture; 2]) {
+fn check_host_memory_of_two_runtimes(fixtures: [&Fixture; 2]) {
     let mut bytes = vec![3u8; 64];
     let pointer = NonNull::new(bytes.as_mut_ptr()).unwrap();
     let [first, second] = fixtures.map(|fixture| areas(fixture)[0].clone());
@@ -154,7 +154,7 @@ fn other_runtimes_host_memory_is_busy(fixtures: [&Fixture; 2]) {
 #[test]
 fn other_runtimes_host_memory_is_busy_on_the_simulation() {
     let fixtures = [(); 2].map(|()| Fixture::simulated(Config::mi300x(1)));
-    other_runtimes_host_memory_is_busy([&fixtures[0], &fixtures[1]]);
+    check_host_memory_of_two_runtimes([&fixtures[0], &fixtures[1]]);
     fixtures.iter().for_each(Fixture::assert_idle);
 }
 
@@ -166,7 +166,7 @@ fn other_runtimes_host_memory_is_busy_on_amds_runtime() {
         // SAFETY: AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(path) }.unwrap();
         let second_fixture = Fixture { runtime, simulation: None };
-        other_runtimes_host_memory_is_busy([fixture, &second_fixture]);
+        check_host_memory_of_two_runtimes([fixture, &second_fixture]);
     });
 }
 
@@ -206,7 +206,7 @@ fn mmap_rejects_missing_small_and_unused_host_memory() {
 }
 
 /// Only written pages use physical memory.
-fn untouched_pages_use_no_memory(fixture: &Fixture) {
+fn check_untouched_pages(fixture: &Fixture) {
     let [mapping, _] = areas(fixture);
     let mut memory = ZeroedMemory::new(3 * GIB);
     let before = resident_bytes();
@@ -230,7 +230,7 @@ fn untouched_pages_use_no_memory_on_the_simulation() {
     // Runs in a child, which has one thread: other threads would also change the resident memory.
     let end = process::in_child(|| {
         let fixture = Fixture::simulated(Config::mi300x(2));
-        untouched_pages_use_no_memory(&fixture);
+        check_untouched_pages(&fixture);
         fixture.assert_idle();
     });
     assert_eq!(end, process::End::Success);
@@ -238,10 +238,7 @@ fn untouched_pages_use_no_memory_on_the_simulation() {
 
 #[test]
 fn untouched_pages_use_no_memory_on_amds_runtime() {
-    on_amd(
-        "host_memory::untouched_pages_use_no_memory_on_amds_runtime",
-        untouched_pages_use_no_memory,
-    );
+    on_amd("host_memory::untouched_pages_use_no_memory_on_amds_runtime", check_untouched_pages);
 }
 
 /// Host memory stays locked if its `AreaMemory` is leaked by `mem::forget`; another `mmap` of it is an error.
@@ -289,7 +286,7 @@ fn failed_lock_does_not_keep_memory_busy() {
     mapping.mmap(100, MmapOptions::new().with_host_memory(&mut bytes)).unwrap();
 }
 
-/// The parent has mapped the host memory, and other threads map and unmap other memory while it forks.
+/// The parent has mapped the host memory, and other threads map and unmap other memory while the parent forks.
 #[test]
 fn forked_child_maps_the_parents_host_memory() {
     if process::rerun_in_own_process() {

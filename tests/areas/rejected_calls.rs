@@ -41,7 +41,7 @@ fn new_rejects_agents_that_are_not_gpus() {
     }
 }
 
-/// Even host memory needs a GPU. HIP's `hipErrorNoDevice` is AML's "not supported".
+/// Even host memory needs a GPU. AML translates `hipErrorNoDevice` to "not supported".
 #[test]
 fn areas_need_a_gpu() {
     let mut config = Config::mi300x(1);
@@ -65,7 +65,7 @@ fn areas_need_a_gpu() {
 }
 
 /// `mmap` rejects zero, and sizes that are too large, for every kind of memory.
-fn mmap_rejects_invalid_sizes(fixture: &Fixture) {
+fn check_invalid_sizes(fixture: &Fixture) {
     let largest_pool =
         |agent: &hsa_vmm::Agent| agent.pools.iter().map(|pool| pool.size).max().unwrap();
     let largest = fixture.runtime.agents().iter().map(largest_pool).max().unwrap();
@@ -94,15 +94,12 @@ fn mmap_rejects_invalid_sizes(fixture: &Fixture) {
 
 #[test]
 fn mmap_rejects_invalid_sizes_on_the_simulation() {
-    mmap_rejects_invalid_sizes(&Fixture::simulated(Config::mi300x(1)));
+    check_invalid_sizes(&Fixture::simulated(Config::mi300x(1)));
 }
 
 #[test]
 fn mmap_rejects_invalid_sizes_on_amds_runtime() {
-    on_amd(
-        "rejected_calls::mmap_rejects_invalid_sizes_on_amds_runtime",
-        mmap_rejects_invalid_sizes,
-    );
+    on_amd("rejected_calls::mmap_rejects_invalid_sizes_on_amds_runtime", check_invalid_sizes);
 }
 
 /// Allocates all memory, frees it, and allocates again.
@@ -133,18 +130,18 @@ fn copy_rejects_invalid_ranges() {
         let memory = area.mmap(1000, MmapOptions::new()).unwrap();
         let smaller = area.mmap(500, MmapOptions::new()).unwrap();
         memory.write(0, &[7; 1000]).unwrap();
-        for (offset, from, size, argument) in [
+        for (offset, source_offset, size, argument) in [
             (1, 0, 1000, Argument::Offset),
             (1001, 0, 0, Argument::Offset),
             (0, 1, 500, Argument::Source),
             (usize::MAX, 0, 2, Argument::Offset),
             (0, usize::MAX, 2, Argument::Source),
         ] {
-            let error = memory.copy(offset, &smaller, from, size).unwrap_err();
+            let error = memory.copy(offset, &smaller, source_offset, size).unwrap_err();
             assert_eq!(error.argument(), Some(argument), "{flags}: {error}");
         }
-        for (offset, from, size) in [(0, 0, 1), (0, 10, 11), (10, 0, 11), (500, 1, 500)] {
-            let error = memory.copy(offset, &memory, from, size).unwrap_err();
+        for (offset, source_offset, size) in [(0, 0, 1), (0, 10, 11), (10, 0, 11), (500, 1, 500)] {
+            let error = memory.copy(offset, &memory, source_offset, size).unwrap_err();
             assert_eq!(error.problem(), Some(Problem::Overlapping), "{flags}");
         }
         memory.write(0, &[8; 500]).unwrap();

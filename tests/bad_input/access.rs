@@ -2,7 +2,7 @@
 
 use crate::machine::{Machine, access, at};
 use crate::setup::{check_rejections, invented_agent, last_page, no_agent, state};
-use hsa_vmm::error::{Argument as A, Problem as P};
+use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{Access, Address, Allocation};
 
@@ -12,8 +12,8 @@ fn set_access_and_revoke_reject_bad_agents() {
         (
             "an empty list",
             |s| s.machine.vmm.set_access(s.used, s.granule, &[]),
-            A::Descriptors,
-            |_| P::Empty,
+            Argument::Descriptors,
+            |_| Problem::Empty,
         ),
         (
             "an agent of another runtime, last",
@@ -22,8 +22,8 @@ fn set_access_and_revoke_reject_bad_agents() {
                     .map(|a| access(a, Access::ReadWrite));
                 s.machine.vmm.set_access(s.used, s.granule, &list)
             },
-            A::Agent,
-            |_| P::UnknownAgent,
+            Argument::Agent,
+            |_| Problem::UnknownAgent,
         ),
         (
             "an invented agent, last",
@@ -32,8 +32,8 @@ fn set_access_and_revoke_reject_bad_agents() {
                 let list = list.map(|a| access(a, Access::ReadWrite));
                 s.machine.vmm.set_access(s.used, s.granule, &list)
             },
-            A::Agent,
-            |_| P::UnknownAgent,
+            Argument::Agent,
+            |_| Problem::UnknownAgent,
         ),
         (
             "an invented agent, without access",
@@ -41,14 +41,14 @@ fn set_access_and_revoke_reject_bad_agents() {
                 let list = [access(invented_agent(s), Access::None)];
                 s.machine.vmm.set_access(s.used, s.granule, &list)
             },
-            A::Agent,
-            |_| P::UnknownAgent,
+            Argument::Agent,
+            |_| Problem::UnknownAgent,
         ),
         (
             "from an empty list",
             |s| s.machine.vmm.revoke(s.used, s.granule, &[]),
-            A::Descriptors,
-            |_| P::Empty,
+            Argument::Descriptors,
+            |_| Problem::Empty,
         ),
         (
             "from an agent of another runtime",
@@ -59,14 +59,14 @@ fn set_access_and_revoke_reject_bad_agents() {
                     &[s.machine.gpu(0), s.foreign_machine.cpu(0)],
                 )
             },
-            A::Agent,
-            |_| P::UnknownAgent,
+            Argument::Agent,
+            |_| Problem::UnknownAgent,
         ),
         (
             "from an invented agent",
             |s| s.machine.vmm.revoke(s.used, s.granule, &[no_agent()]),
-            A::Agent,
-            |_| P::UnknownAgent,
+            Argument::Agent,
+            |_| Problem::UnknownAgent,
         ),
     ]);
 }
@@ -87,8 +87,8 @@ fn set_access_rejects_agents_without_peer_access() {
     let list = [access(machine.gpu(0), Access::ReadWrite)];
     let error = machine.vmm.set_access(address, 2 * granule, &list).unwrap_err();
     let owner = machine.gpu(1);
-    assert_eq!(error.problem(), Some(P::NoPeerAccess(owner)));
-    assert_eq!(error.argument(), Some(A::Agent));
+    assert_eq!(error.problem(), Some(Problem::NoPeerAccess(owner)));
+    assert_eq!(error.argument(), Some(Argument::Agent));
     assert_eq!(state(&machine), before);
     let none = [access(machine.gpu(0), Access::None)];
     machine
@@ -103,56 +103,56 @@ fn get_access_and_retain_reject_bad_input() {
         (
             "null",
             |s| s.machine.vmm.get_access(s.machine.gpu(0), Address::NULL).map(drop),
-            A::Address,
-            |_| P::Null,
+            Argument::Address,
+            |_| Problem::Null,
         ),
         (
             "the address after a mapping",
             |s| s.machine.vmm.get_access(s.machine.gpu(0), s.granule_at(4)).map(drop),
-            A::Address,
-            |s| P::NotMapped(s.granule_at(4)),
+            Argument::Address,
+            |s| Problem::NotMapped(s.granule_at(4)),
         ),
         (
             "an invented address",
             |s| s.machine.vmm.get_access(s.machine.gpu(0), last_page()).map(drop),
-            A::Address,
-            |_| P::NotMapped(last_page()),
+            Argument::Address,
+            |_| Problem::NotMapped(last_page()),
         ),
         (
             "an agent of another runtime",
             |s| s.machine.vmm.get_access(s.foreign_machine.gpu(0), s.used).map(drop),
-            A::Agent,
-            |_| P::UnknownAgent,
+            Argument::Agent,
+            |_| Problem::UnknownAgent,
         ),
         (
             "an invented agent",
             |s| s.machine.vmm.get_access(invented_agent(s), s.used).map(drop),
-            A::Agent,
-            |_| P::UnknownAgent,
+            Argument::Agent,
+            |_| Problem::UnknownAgent,
         ),
         (
             "retain at null",
             |s| s.machine.vmm.retain_allocation_handle(Address::NULL).map(drop),
-            A::Address,
-            |_| P::Null,
+            Argument::Address,
+            |_| Problem::Null,
         ),
         (
             "retain after a mapping",
             |s| s.machine.vmm.retain_allocation_handle(s.granule_at(4)).map(drop),
-            A::Address,
-            |s| P::NotMapped(s.granule_at(4)),
+            Argument::Address,
+            |s| Problem::NotMapped(s.granule_at(4)),
         ),
         (
             "retain at an invented address",
             |s| Allocation::at(&s.machine.vmm, last_page()).map(drop),
-            A::Address,
-            |_| P::NotMapped(last_page()),
+            Argument::Address,
+            |_| Problem::NotMapped(last_page()),
         ),
         (
             "retain at the last address",
             |s| s.machine.vmm.retain_allocation_handle(Address::new(usize::MAX)).map(drop),
-            A::Address,
-            |_| P::NotMapped(Address::new(usize::MAX)),
+            Argument::Address,
+            |_| Problem::NotMapped(Address::new(usize::MAX)),
         ),
     ]);
 }

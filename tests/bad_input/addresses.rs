@@ -2,36 +2,41 @@
 
 use crate::machine::{self, MIB, Machine, at};
 use crate::setup::{check_rejections, last_page};
-use hsa_vmm::error::{Argument as A, Problem as P};
+use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::{Address, Error, ErrorKind, Reservation};
 
 #[test]
 fn address_reserve_rejects_bad_input() {
     check_rejections(&[
-        ("no size", |s| s.machine.vmm.address_reserve(0, 0, None).map(drop), A::Size, |_| P::Zero),
+        (
+            "no size",
+            |s| s.machine.vmm.address_reserve(0, 0, None).map(drop),
+            Argument::Size,
+            |_| Problem::Zero,
+        ),
         (
             "one byte",
             |s| s.machine.vmm.address_reserve(1, 0, None).map(drop),
-            A::Size,
-            |s| P::NotAligned { granule: s.granule },
+            Argument::Size,
+            |s| Problem::NotAligned { granule: s.granule },
         ),
         (
             "the largest size",
             |s| s.machine.vmm.address_reserve(usize::MAX, 0, None).map(drop),
-            A::Size,
-            |s| P::NotAligned { granule: s.granule },
+            Argument::Size,
+            |s| Problem::NotAligned { granule: s.granule },
         ),
         (
             "an alignment of three",
             |s| s.machine.vmm.address_reserve(s.granule, 3, None).map(drop),
-            A::Alignment,
-            |_| P::NotPowerOfTwo,
+            Argument::Alignment,
+            |_| Problem::NotPowerOfTwo,
         ),
         (
             "the greatest alignment",
             |s| s.machine.vmm.address_reserve(s.granule, usize::MAX, None).map(drop),
-            A::Alignment,
-            |_| P::NotPowerOfTwo,
+            Argument::Alignment,
+            |_| Problem::NotPowerOfTwo,
         ),
         (
             "exactly at null",
@@ -39,8 +44,8 @@ fn address_reserve_rejects_bad_input() {
                 let options = Reservation::builder(s.granule).exactly_at(Address::NULL);
                 options.reserve(&s.machine.vmm).map(drop)
             },
-            A::Address,
-            |_| P::Null,
+            Argument::Address,
+            |_| Problem::Null,
         ),
         (
             "exactly at an address that is not a multiple of the granule",
@@ -48,8 +53,8 @@ fn address_reserve_rejects_bad_input() {
                 let options = Reservation::builder(s.granule).exactly_at(at(s.used, 1));
                 options.reserve(&s.machine.vmm).map(drop)
             },
-            A::Address,
-            |_| P::AddressTaken,
+            Argument::Address,
+            |_| Problem::AddressTaken,
         ),
         (
             "exactly at an address that is not a multiple of the alignment",
@@ -59,8 +64,8 @@ fn address_reserve_rejects_bad_input() {
                     Reservation::builder(s.granule).aligned_to(2 * MIB).exactly_at(unaligned);
                 options.reserve(&s.machine.vmm).map(drop)
             },
-            A::Address,
-            |_| P::AddressTaken,
+            Argument::Address,
+            |_| Problem::AddressTaken,
         ),
         (
             "exactly at the end of the address space",
@@ -68,8 +73,8 @@ fn address_reserve_rejects_bad_input() {
                 let options = Reservation::builder(2 * s.granule).exactly_at(last_page());
                 options.reserve(&s.machine.vmm).map(drop)
             },
-            A::Size,
-            |_| P::Overflow,
+            Argument::Size,
+            |_| Problem::Overflow,
         ),
     ]);
 }
@@ -77,55 +82,60 @@ fn address_reserve_rejects_bad_input() {
 #[test]
 fn address_free_rejects_bad_input() {
     check_rejections(&[
-        ("null", |s| s.machine.vmm.address_free(Address::NULL, s.granule), A::Address, |_| P::Null),
-        ("no size", |s| s.machine.vmm.address_free(s.used, 0), A::Size, |_| P::Zero),
+        (
+            "null",
+            |s| s.machine.vmm.address_free(Address::NULL, s.granule),
+            Argument::Address,
+            |_| Problem::Null,
+        ),
+        ("no size", |s| s.machine.vmm.address_free(s.used, 0), Argument::Size, |_| Problem::Zero),
         (
             "an overflow",
             |s| s.machine.vmm.address_free(s.used, usize::MAX),
-            A::Size,
-            |_| P::Overflow,
+            Argument::Size,
+            |_| Problem::Overflow,
         ),
         (
             "an invented address",
             |s| s.machine.vmm.address_free(Address::new(1 << 40), s.granule),
-            A::Address,
-            |_| P::NotAReservation,
+            Argument::Address,
+            |_| Problem::NotAReservation,
         ),
         (
             "an address inside the reservation",
             |s| s.machine.vmm.address_free(s.granule_at(1), s.granule),
-            A::Address,
-            |_| P::NotAReservation,
+            Argument::Address,
+            |_| Problem::NotAReservation,
         ),
         (
             "one byte after the start",
             |s| s.machine.vmm.address_free(at(s.used, 1), 8 * s.granule),
-            A::Address,
-            |_| P::NotAReservation,
+            Argument::Address,
+            |_| Problem::NotAReservation,
         ),
         (
             "a part",
             |s| s.machine.vmm.address_free(s.empty, s.granule),
-            A::Size,
-            |s| P::WrongSize(8 * s.granule),
+            Argument::Size,
+            |s| Problem::WrongSize(8 * s.granule),
         ),
         (
             "two reservations",
             |s| s.machine.vmm.address_free(s.used, 16 * s.granule),
-            A::Size,
-            |s| P::WrongSize(8 * s.granule),
+            Argument::Size,
+            |s| Problem::WrongSize(8 * s.granule),
         ),
         (
             "a mapped address",
             |s| s.machine.vmm.address_free(s.used, 8 * s.granule),
-            A::Address,
-            |_| P::StillMapped(3),
+            Argument::Address,
+            |_| Problem::StillMapped(3),
         ),
         (
             "a reservation of another `Vmm`",
             |s| s.foreign_machine.vmm.address_free(s.empty, 8 * s.granule),
-            A::Address,
-            |_| P::NotAReservation,
+            Argument::Address,
+            |_| Problem::NotAReservation,
         ),
     ]);
 }
@@ -158,8 +168,10 @@ fn addresses_below_gpu_addresses_are_not_reserved() {
         assert!(reserved.get() >= 16 << 20, "{release}: {reserved}");
         machine.vmm.address_free(reserved, granule).unwrap();
         let error = machine.vmm.address_reserve_at(low, granule).unwrap_err();
-        let is_taken =
-            matches!(error.kind(), ErrorKind::InvalidArgument { problem: P::AddressTaken, .. });
+        let is_taken = matches!(
+            error.kind(),
+            ErrorKind::InvalidArgument { problem: Problem::AddressTaken, .. }
+        );
         assert!(is_taken, "{release}: {error}");
         machine.assert_empty();
     }

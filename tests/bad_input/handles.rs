@@ -1,7 +1,7 @@
 //! Invalid handles.
 
 use crate::setup::{DESCRIPTOR, Setup, last_page, state};
-use hsa_vmm::error::{Argument as A, Problem as P};
+use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::{Error, Handle};
 
 fn invented_handle(s: &Setup) -> Handle {
@@ -9,11 +9,11 @@ fn invented_handle(s: &Setup) -> Handle {
 }
 
 /// Returns a handle with its highest bit changed: a number far above those in use.
-fn future_handle(s: &Setup) -> Handle {
+fn handle_with_changed_high_bit(s: &Setup) -> Handle {
     Handle::from_bits(s.handle.to_bits() ^ 1 << 63)
 }
 
-/// Returns a handle whose value is a small odd number, as no valid handle has.
+/// Returns a handle whose value is a small odd number. No valid handle has such a value.
 fn small_handle(s: &Setup) -> Handle {
     Handle::from_bits(s.handle.to_bits() & 0xff_ffff | 1)
 }
@@ -36,21 +36,21 @@ fn calls_reject_invalid_handles() {
     ];
     let setup = Setup::new();
     let bad = [
-        ("zero", Handle::from_bits(0), P::Null),
-        ("released", setup.released_handle, P::Released),
-        ("released and still mapped", setup.released_mapped_handle, P::Released),
-        ("of another `Vmm`", setup.foreign_handle, P::ForeignHandle),
-        ("all ones", Handle::from_bits(u64::MAX), P::UnknownHandle),
-        ("one", Handle::from_bits(1), P::UnknownHandle),
-        ("low bits set", invented_handle(&setup), P::UnknownHandle),
-        ("highest bit changed", future_handle(&setup), P::UnknownHandle),
-        ("small number", small_handle(&setup), P::UnknownHandle),
+        ("zero", Handle::from_bits(0), Problem::Null),
+        ("released", setup.released_handle, Problem::Released),
+        ("released and still mapped", setup.released_mapped_handle, Problem::Released),
+        ("of another `Vmm`", setup.foreign_handle, Problem::ForeignHandle),
+        ("all ones", Handle::from_bits(u64::MAX), Problem::UnknownHandle),
+        ("one", Handle::from_bits(1), Problem::UnknownHandle),
+        ("low bits set", invented_handle(&setup), Problem::UnknownHandle),
+        ("highest bit changed", handle_with_changed_high_bit(&setup), Problem::UnknownHandle),
+        ("small number", small_handle(&setup), Problem::UnknownHandle),
     ];
     for (call, act) in calls {
         for (name, handle, problem) in bad {
             let before = (state(&setup.machine), state(&setup.foreign_machine));
             let error = act(&setup, handle).expect_err(name);
-            assert_eq!(error.argument(), Some(A::Handle), "{call}, {name}: {error}");
+            assert_eq!(error.argument(), Some(Argument::Handle), "{call}, {name}: {error}");
             assert_eq!(error.problem(), Some(problem), "{call}, {name}");
             assert_eq!(
                 before,

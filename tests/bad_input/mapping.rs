@@ -2,7 +2,7 @@
 
 use crate::machine::{access, at};
 use crate::setup::{Setup, check_rejections, last_page, state};
-use hsa_vmm::error::{Argument as A, Problem as P};
+use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::{Access, Address, Allocation, Error, Handle};
 
 fn map(s: &Setup, address: Address, size: usize, handle: Handle) -> Result<(), Error> {
@@ -12,33 +12,48 @@ fn map(s: &Setup, address: Address, size: usize, handle: Handle) -> Result<(), E
 #[test]
 fn map_rejects_bad_input() {
     check_rejections(&[
-        ("null", |s| map(s, Address::NULL, s.granule, s.handle), A::Address, |_| P::Null),
-        ("no size", |s| map(s, s.empty, 0, s.handle), A::Size, |_| P::Zero),
-        ("an overflow", |s| map(s, last_page(), 2 * s.granule, s.handle), A::Size, |_| P::Overflow),
-        ("the largest size", |s| map(s, s.empty, usize::MAX, s.handle), A::Size, |_| P::Overflow),
+        (
+            "null",
+            |s| map(s, Address::NULL, s.granule, s.handle),
+            Argument::Address,
+            |_| Problem::Null,
+        ),
+        ("no size", |s| map(s, s.empty, 0, s.handle), Argument::Size, |_| Problem::Zero),
+        (
+            "an overflow",
+            |s| map(s, last_page(), 2 * s.granule, s.handle),
+            Argument::Size,
+            |_| Problem::Overflow,
+        ),
+        (
+            "the largest size",
+            |s| map(s, s.empty, usize::MAX, s.handle),
+            Argument::Size,
+            |_| Problem::Overflow,
+        ),
         (
             "an address that is not a multiple of the granule",
             |s| map(s, at(s.empty, 1), s.granule, s.handle),
-            A::Address,
-            |s| P::NotAligned { granule: s.granule },
+            Argument::Address,
+            |s| Problem::NotAligned { granule: s.granule },
         ),
         (
             "half a granule",
             |s| map(s, s.empty, s.granule / 2, s.handle),
-            A::Size,
-            |s| P::NotAligned { granule: s.granule },
+            Argument::Size,
+            |s| Problem::NotAligned { granule: s.granule },
         ),
         (
             "more than the handle",
             |s| map(s, s.empty, 2 * s.granule, s.handle),
-            A::Size,
-            |s| P::TooLarge { maximum: s.granule, whole: A::Handle },
+            Argument::Size,
+            |s| Problem::TooLarge { maximum: s.granule, whole: Argument::Handle },
         ),
         (
             "an address that is not reserved",
             |s| map(s, Address::new(1 << 40), s.granule, s.handle),
-            A::Address,
-            |_| P::NotReserved,
+            Argument::Address,
+            |_| Problem::NotReserved,
         ),
         (
             "a reservation of another `Vmm`",
@@ -47,32 +62,32 @@ fn map_rejects_bad_input() {
                 assert!(foreign.is_empty());
                 s.foreign_machine.vmm.map(s.empty, s.granule, 0, s.foreign_handle)
             },
-            A::Address,
-            |_| P::NotReserved,
+            Argument::Address,
+            |_| Problem::NotReserved,
         ),
         (
             "two adjacent reservations",
             |s| map(s, s.granule_at(7), 2 * s.granule, s.double_handle),
-            A::Address,
-            |_| P::NotReserved,
+            Argument::Address,
+            |_| Problem::NotReserved,
         ),
         (
             "the end of a reservation",
             |s| map(s, at(s.empty, 7 * s.granule), 2 * s.granule, s.double_handle),
-            A::Address,
-            |_| P::NotReserved,
+            Argument::Address,
+            |_| Problem::NotReserved,
         ),
         (
             "a mapped address",
             |s| map(s, s.used, s.granule, s.handle),
-            A::Address,
-            |s| P::AlreadyMapped(s.used),
+            Argument::Address,
+            |s| Problem::AlreadyMapped(s.used),
         ),
         (
             "the second half of a mapping",
             |s| map(s, s.granule_at(2), s.granule, s.handle),
-            A::Address,
-            |s| P::AlreadyMapped(s.granule_at(1)),
+            Argument::Address,
+            |s| Problem::AlreadyMapped(s.granule_at(1)),
         ),
     ]);
 }
@@ -89,24 +104,78 @@ fn range_calls_reject_partial_mappings() {
         ("revoke", |s, address, size| s.machine.vmm.revoke(address, size, &[s.machine.gpu(0)])),
     ];
     let s = Setup::new();
-    let g = s.granule;
-    let bad: &[(&str, Address, usize, A, P)] = &[
-        ("null", Address::NULL, g, A::Address, P::Null),
-        ("no size", s.used, 0, A::Size, P::Zero),
-        ("an overflow", s.used, usize::MAX, A::Size, P::Overflow),
-        ("the end of the address space", last_page(), 4096, A::Size, P::Overflow),
-        ("nothing reserved", Address::new(1 << 40), g, A::Address, P::NotReserved),
-        ("nothing mapped", s.empty, g, A::Address, P::NotMapped(s.empty)),
-        ("less than a mapping", s.granule_at(1), g, A::Size, P::SplitsMapping(s.granule_at(1))),
-        ("a byte less", s.used, g - 1, A::Size, P::SplitsMapping(s.used)),
-        ("a byte more", s.used, g + 1, A::Size, P::SplitsMapping(s.granule_at(1))),
-        ("one byte after the start", at(s.used, 1), g, A::Address, P::SplitsMapping(s.used)),
-        ("half a mapping", s.granule_at(2), g, A::Address, P::SplitsMapping(s.granule_at(1))),
-        ("one and a half mappings", s.used, 2 * g, A::Size, P::SplitsMapping(s.granule_at(1))),
-        ("a hole at the end", s.used, 5 * g, A::Address, P::NotMapped(s.granule_at(4))),
-        ("the whole reservation", s.used, 8 * g, A::Address, P::NotMapped(s.granule_at(4))),
-        ("more than the reservation", s.used, 9 * g, A::Address, P::NotReserved),
-        ("only a hole", s.granule_at(7), g, A::Address, P::NotMapped(s.granule_at(7))),
+    let granule = s.granule;
+    let bad: &[(&str, Address, usize, Argument, Problem)] = &[
+        ("null", Address::NULL, granule, Argument::Address, Problem::Null),
+        ("no size", s.used, 0, Argument::Size, Problem::Zero),
+        ("an overflow", s.used, usize::MAX, Argument::Size, Problem::Overflow),
+        ("the end of the address space", last_page(), 4096, Argument::Size, Problem::Overflow),
+        (
+            "nothing reserved",
+            Address::new(1 << 40),
+            granule,
+            Argument::Address,
+            Problem::NotReserved,
+        ),
+        ("nothing mapped", s.empty, granule, Argument::Address, Problem::NotMapped(s.empty)),
+        (
+            "less than a mapping",
+            s.granule_at(1),
+            granule,
+            Argument::Size,
+            Problem::SplitsMapping(s.granule_at(1)),
+        ),
+        ("a byte less", s.used, granule - 1, Argument::Size, Problem::SplitsMapping(s.used)),
+        (
+            "a byte more",
+            s.used,
+            granule + 1,
+            Argument::Size,
+            Problem::SplitsMapping(s.granule_at(1)),
+        ),
+        (
+            "one byte after the start",
+            at(s.used, 1),
+            granule,
+            Argument::Address,
+            Problem::SplitsMapping(s.used),
+        ),
+        (
+            "half a mapping",
+            s.granule_at(2),
+            granule,
+            Argument::Address,
+            Problem::SplitsMapping(s.granule_at(1)),
+        ),
+        (
+            "one and a half mappings",
+            s.used,
+            2 * granule,
+            Argument::Size,
+            Problem::SplitsMapping(s.granule_at(1)),
+        ),
+        (
+            "a hole at the end",
+            s.used,
+            5 * granule,
+            Argument::Address,
+            Problem::NotMapped(s.granule_at(4)),
+        ),
+        (
+            "the whole reservation",
+            s.used,
+            8 * granule,
+            Argument::Address,
+            Problem::NotMapped(s.granule_at(4)),
+        ),
+        ("more than the reservation", s.used, 9 * granule, Argument::Address, Problem::NotReserved),
+        (
+            "only a hole",
+            s.granule_at(7),
+            granule,
+            Argument::Address,
+            Problem::NotMapped(s.granule_at(7)),
+        ),
     ];
     for (call, act) in calls {
         for &(name, address, size, argument, problem) in bad {
@@ -126,6 +195,9 @@ fn reservation_rejects_foreign_memory() {
         Allocation::create(&s.foreign_machine.vmm, s.granule, &s.foreign_machine.on(0)).unwrap();
     let before = state(&s.machine);
     let error = s.mapping.reservation().map(s.granule, &foreign).unwrap_err();
-    assert_eq!((error.argument(), error.problem()), (Some(A::Handle), Some(P::ForeignHandle)));
+    assert_eq!(
+        (error.argument(), error.problem()),
+        (Some(Argument::Handle), Some(Problem::ForeignHandle))
+    );
     assert_eq!(state(&s.machine), before);
 }

@@ -1,7 +1,7 @@
 //! Memory that cannot be created or shared.
 
 use crate::setup::{DESCRIPTOR, Setup, check_rejections, invented_agent, no_agent, state};
-use hsa_vmm::error::{Argument as A, Problem as P};
+use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::vmm::{Granularity, Location};
 use hsa_vmm::{AgentId, AllocationProperties, Error, ErrorKind, HandleType};
 use std::fs::File;
@@ -13,32 +13,37 @@ fn create(s: &Setup, size: usize, agent: AgentId) -> Result<(), Error> {
 #[test]
 fn create_rejects_bad_input() {
     check_rejections(&[
-        ("no size", |s| create(s, 0, s.machine.gpu(0)), A::Size, |_| P::Zero),
+        ("no size", |s| create(s, 0, s.machine.gpu(0)), Argument::Size, |_| Problem::Zero),
         (
             "one byte",
             |s| create(s, 1, s.machine.gpu(0)),
-            A::Size,
-            |s| P::NotAligned { granule: s.granule },
+            Argument::Size,
+            |s| Problem::NotAligned { granule: s.granule },
         ),
         (
             "the largest size",
             |s| create(s, usize::MAX, s.machine.gpu(0)),
-            A::Size,
-            |s| P::NotAligned { granule: s.granule },
+            Argument::Size,
+            |s| Problem::NotAligned { granule: s.granule },
         ),
         (
             "a GPU of another runtime",
             |s| create(s, s.granule, s.foreign_machine.gpu(0)),
-            A::Location,
-            |_| P::UnknownAgent,
+            Argument::Location,
+            |_| Problem::UnknownAgent,
         ),
         (
             "an invented GPU",
             |s| create(s, s.granule, invented_agent(s)),
-            A::Location,
-            |_| P::UnknownAgent,
+            Argument::Location,
+            |_| Problem::UnknownAgent,
         ),
-        ("no agent", |s| create(s, s.granule, no_agent()), A::Location, |_| P::UnknownAgent),
+        (
+            "no agent",
+            |s| create(s, s.granule, no_agent()),
+            Argument::Location,
+            |_| Problem::UnknownAgent,
+        ),
         (
             "no location",
             |s| {
@@ -46,8 +51,8 @@ fn create_rejects_bad_input() {
                 properties.location = Location::Unknown;
                 s.machine.vmm.create(s.granule, &properties).map(drop)
             },
-            A::Location,
-            |_| P::MissingLocation,
+            Argument::Location,
+            |_| Problem::MissingLocation,
         ),
         (
             "the granularity of an invented GPU",
@@ -55,8 +60,8 @@ fn create_rejects_bad_input() {
                 let properties = AllocationProperties::on(invented_agent(s));
                 s.machine.vmm.allocation_granularity(&properties, Granularity::Minimum).map(drop)
             },
-            A::Location,
-            |_| P::UnknownAgent,
+            Argument::Location,
+            |_| Problem::UnknownAgent,
         ),
         (
             "the granularity of a GPU of another runtime",
@@ -65,8 +70,8 @@ fn create_rejects_bad_input() {
                 let vmm = &s.machine.vmm;
                 vmm.allocation_granularity(&properties, Granularity::Recommended).map(drop)
             },
-            A::Location,
-            |_| P::UnknownAgent,
+            Argument::Location,
+            |_| Problem::UnknownAgent,
         ),
     ]);
 }
@@ -74,12 +79,17 @@ fn create_rejects_bad_input() {
 /// An interface that has HIP's `flags` argument, such as the C interface, checks it with `check_flags`.
 #[test]
 fn flags_must_be_zero() {
-    use hsa_vmm::error::Operation as O;
-    for operation in [O::AddressReserve, O::Create, O::Map, O::ExportToShareableHandle] {
+    use hsa_vmm::error::Operation;
+    for operation in [
+        Operation::AddressReserve,
+        Operation::Create,
+        Operation::Map,
+        Operation::ExportToShareableHandle,
+    ] {
         assert_eq!(operation.check_flags(0), Ok(()));
         for flags in [1, 8, u64::MAX] {
             let error = operation.check_flags(flags).unwrap_err();
-            let (argument, problem) = (Some(A::Flags), P::UndefinedFlags(0));
+            let (argument, problem) = (Some(Argument::Flags), Problem::UndefinedFlags(0));
             assert_eq!((error.argument(), error.problem()), (argument, Some(problem)));
             assert_eq!(error.operation(), operation);
             assert!(error.to_string().contains(&format!("flags {flags:#x}")), "{error}");
@@ -109,8 +119,8 @@ fn sharing_rejects_bad_input() {
         (
             "a type that was not requested",
             |s| s.machine.vmm.export_to_shareable_handle(s.private_handle, DESCRIPTOR).map(drop),
-            A::HandleType,
-            |_| P::NotRequested,
+            Argument::HandleType,
+            |_| Problem::NotRequested,
         ),
         (
             "another type that was not requested",
@@ -118,8 +128,8 @@ fn sharing_rejects_bad_input() {
                 let fabric = HandleType::FABRIC;
                 s.machine.vmm.export_to_shareable_handle(s.handle, fabric).map(drop)
             },
-            A::HandleType,
-            |_| P::NotRequested,
+            Argument::HandleType,
+            |_| Problem::NotRequested,
         ),
         (
             "a descriptor of `/dev/null`",
@@ -127,8 +137,8 @@ fn sharing_rejects_bad_input() {
                 let null = File::open("/dev/null").unwrap();
                 s.machine.vmm.import_from_shareable_handle(null, DESCRIPTOR).map(drop)
             },
-            A::Descriptor,
-            |_| P::NotImportable,
+            Argument::Descriptor,
+            |_| Problem::NotImportable,
         ),
         (
             "a pipe",
@@ -136,8 +146,8 @@ fn sharing_rejects_bad_input() {
                 let (pipe, _) = std::io::pipe().unwrap();
                 s.machine.vmm.import_from_shareable_handle(pipe, DESCRIPTOR).map(drop)
             },
-            A::Descriptor,
-            |_| P::NotImportable,
+            Argument::Descriptor,
+            |_| Problem::NotImportable,
         ),
         (
             "a file of an odd size",
@@ -145,8 +155,8 @@ fn sharing_rejects_bad_input() {
                 let file = File::open(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
                 s.machine.vmm.import_from_shareable_handle(file.unwrap(), DESCRIPTOR).map(drop)
             },
-            A::Descriptor,
-            |_| P::NotImportable,
+            Argument::Descriptor,
+            |_| Problem::NotImportable,
         ),
     ]);
 }

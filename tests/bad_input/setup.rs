@@ -1,7 +1,7 @@
 //! The setup for tests of invalid input, and the check of the errors.
 
 use crate::machine::{Machine, at};
-use hsa_vmm::error::{Argument as A, Problem as P};
+use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::simulation::{Config, Usage as RuntimeUsage};
 use hsa_vmm::vmm::{MappingInfo, Usage};
 use hsa_vmm::{
@@ -117,7 +117,7 @@ pub fn state(machine: &Machine) -> State {
 }
 
 /// A case: its name, the call, and the expected argument and problem.
-pub type Case = (&'static str, fn(&Setup) -> Result<(), Error>, A, fn(&Setup) -> P);
+pub type Case = (&'static str, fn(&Setup) -> Result<(), Error>, Argument, fn(&Setup) -> Problem);
 
 /// Makes each call, and checks that it fails with the expected error and changes nothing.
 pub fn check_rejections(cases: &[Case]) {

@@ -2,7 +2,7 @@
 
 use crate::machine::at;
 use crate::setup::{Setup, check_rejections, invented_agent, last_page};
-use hsa_vmm::error::{Argument as A, Problem as P};
+use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::{Access, Address, Error};
 
 #[test]
@@ -14,20 +14,30 @@ fn read_and_write_reject_bad_input() {
         s.machine.vmm.write(address, &vec![0; size])
     }
     check_rejections(&[
-        ("read null", |s| read(s, Address::NULL, 1), A::Address, |_| P::Null),
-        ("read unmapped memory", |s| read(s, s.empty, 1), A::Address, |s| P::NotMapped(s.empty)),
+        ("read null", |s| read(s, Address::NULL, 1), Argument::Address, |_| Problem::Null),
+        (
+            "read unmapped memory",
+            |s| read(s, s.empty, 1),
+            Argument::Address,
+            |s| Problem::NotMapped(s.empty),
+        ),
         (
             "read unreserved addresses",
             |s| read(s, Address::new(1 << 40), 1),
-            A::Address,
-            |_| P::NotReserved,
+            Argument::Address,
+            |_| Problem::NotReserved,
         ),
-        ("read beyond the address space", |s| read(s, last_page(), 8192), A::Size, |_| P::Overflow),
+        (
+            "read beyond the address space",
+            |s| read(s, last_page(), 8192),
+            Argument::Size,
+            |_| Problem::Overflow,
+        ),
         (
             "read past the accessible memory",
             |s| read(s, s.used, s.granule + 1),
-            A::Address,
-            |s| P::NotGranted {
+            Argument::Address,
+            |s| Problem::NotGranted {
                 at: s.granule_at(1),
                 agent: s.machine.cpu(0),
                 access: Access::Read,
@@ -36,32 +46,36 @@ fn read_and_write_reject_bad_input() {
         (
             "write read-only memory",
             |s| write(s, s.used, 1),
-            A::Address,
-            |s| P::NotGranted { at: s.used, agent: s.machine.cpu(0), access: Access::ReadWrite },
+            Argument::Address,
+            |s| Problem::NotGranted {
+                at: s.used,
+                agent: s.machine.cpu(0),
+                access: Access::ReadWrite,
+            },
         ),
         (
             "write across reservations",
             |s| write(s, s.granule_at(7), 2 * s.granule),
-            A::Address,
-            |_| P::NotReserved,
+            Argument::Address,
+            |_| Problem::NotReserved,
         ),
         (
             "read beyond the mapping",
             |s| s.mapping.read(s.granule - 1, &mut [0; 2]),
-            A::Offset,
-            |s| P::OutOfBounds { size: 2, end: s.granule },
+            Argument::Offset,
+            |s| Problem::OutOfBounds { size: 2, end: s.granule },
         ),
         (
             "write far beyond the mapping",
             |s| s.mapping.write(usize::MAX, &[0; 2]),
-            A::Offset,
-            |s| P::OutOfBounds { size: 2, end: s.granule },
+            Argument::Offset,
+            |s| Problem::OutOfBounds { size: 2, end: s.granule },
         ),
         (
             "read without access, by offset",
             |s| s.mapping.read(0, &mut [0; 2]),
-            A::Offset,
-            |s| P::NotGranted {
+            Argument::Offset,
+            |s| Problem::NotGranted {
                 at: s.mapping.address(),
                 agent: s.machine.cpu(0),
                 access: Access::Read,
@@ -70,8 +84,8 @@ fn read_and_write_reject_bad_input() {
         (
             "map beyond the reservation",
             |s| s.mapping.reservation().map(2 * s.granule, s.mapping.allocation()).map(drop),
-            A::Offset,
-            |s| P::OutOfBounds { size: s.granule, end: 2 * s.granule },
+            Argument::Offset,
+            |s| Problem::OutOfBounds { size: s.granule, end: 2 * s.granule },
         ),
         (
             "map far beyond the reservation",
@@ -79,20 +93,20 @@ fn read_and_write_reject_bad_input() {
                 let far = usize::MAX & !(s.granule - 1);
                 s.mapping.reservation().map(far, s.mapping.allocation()).map(drop)
             },
-            A::Offset,
-            |s| P::OutOfBounds { size: s.granule, end: 2 * s.granule },
+            Argument::Offset,
+            |s| Problem::OutOfBounds { size: s.granule, end: 2 * s.granule },
         ),
         (
             "map at an offset that is not a multiple of the granule",
             |s| s.mapping.reservation().map(1, s.mapping.allocation()).map(drop),
-            A::Offset,
-            |s| P::NotAligned { granule: s.granule },
+            Argument::Offset,
+            |s| Problem::NotAligned { granule: s.granule },
         ),
         (
             "map mapped addresses, by offset",
             |s| s.mapping.reservation().map(0, s.mapping.allocation()).map(drop),
-            A::Offset,
-            |s| P::AlreadyMapped(s.mapping.address()),
+            Argument::Offset,
+            |s| Problem::AlreadyMapped(s.mapping.address()),
         ),
     ]);
 }
@@ -115,106 +129,124 @@ fn copy_and_fill_reject_bad_input() {
         s.machine.vmm.copy(s.machine.gpu(0), to, from, size)
     }
     check_rejections(&[
-        ("to null", |s| copy(s, Address::NULL, s.used, 8), A::Destination, |_| P::Null),
-        ("from null", |s| copy(s, s.used, Address::NULL, 8), A::Source, |_| P::Null),
-        ("zero bytes", |s| copy(s, s.used, s.used, 0), A::Size, |_| P::Zero),
+        (
+            "to null",
+            |s| copy(s, Address::NULL, s.used, 8),
+            Argument::Destination,
+            |_| Problem::Null,
+        ),
+        ("from null", |s| copy(s, s.used, Address::NULL, 8), Argument::Source, |_| Problem::Null),
+        ("zero bytes", |s| copy(s, s.used, s.used, 0), Argument::Size, |_| Problem::Zero),
         (
             "to a range that overflows",
             |s| copy(s, last_page(), s.used, 8192),
-            A::Size,
-            |_| P::Overflow,
+            Argument::Size,
+            |_| Problem::Overflow,
         ),
         (
             "from a range that overflows",
             |s| copy(s, s.used, last_page(), 8192),
-            A::Size,
-            |_| P::Overflow,
+            Argument::Size,
+            |_| Problem::Overflow,
         ),
         (
             "to unreserved addresses",
             |s| copy(s, Address::new(1 << 40), s.used, 8),
-            A::Destination,
-            |_| P::NotReserved,
+            Argument::Destination,
+            |_| Problem::NotReserved,
         ),
         (
             "from unreserved addresses",
             |s| copy(s, s.used, Address::new(1 << 40), 8),
-            A::Source,
-            |_| P::NotReserved,
+            Argument::Source,
+            |_| Problem::NotReserved,
         ),
         (
             "between unreserved addresses",
             |s| copy(s, Address::new(1 << 40), Address::new(1 << 41), 8),
-            A::Destination,
-            |_| P::NotReserved,
+            Argument::Destination,
+            |_| Problem::NotReserved,
         ),
         (
             "to unmapped memory",
             |s| copy(s, s.empty, s.used, 8),
-            A::Destination,
-            |s| P::NotMapped(s.empty),
+            Argument::Destination,
+            |s| Problem::NotMapped(s.empty),
         ),
         (
             "beyond the reservation",
             |s| copy(s, s.granule_at(7), s.used, 2 * s.granule),
-            A::Destination,
-            |_| P::NotReserved,
+            Argument::Destination,
+            |_| Problem::NotReserved,
         ),
         (
             "to read-only memory",
             |s| copy(s, s.used, s.used, 8),
-            A::Destination,
-            |s| P::NotGranted { at: s.used, agent: s.machine.gpu(0), access: Access::ReadWrite },
+            Argument::Destination,
+            |s| Problem::NotGranted {
+                at: s.used,
+                agent: s.machine.gpu(0),
+                access: Access::ReadWrite,
+            },
         ),
         (
             "by an agent of another runtime",
             |s| s.machine.vmm.copy(s.foreign_machine.gpu(0), s.used, s.used, 8),
-            A::Agent,
-            |_| P::UnknownAgent,
+            Argument::Agent,
+            |_| Problem::UnknownAgent,
         ),
         (
             "by an invented agent",
             |s| s.machine.vmm.copy(invented_agent(s), s.used, s.used, 8),
-            A::Agent,
-            |_| P::UnknownAgent,
+            Argument::Agent,
+            |_| Problem::UnknownAgent,
         ),
-        ("fill null", |s| s.machine.vmm.fill(Address::NULL, 1, 4), A::Address, |_| P::Null),
-        ("fill nothing", |s| s.machine.vmm.fill(s.used, 1, 0), A::Size, |_| P::Zero),
+        (
+            "fill null",
+            |s| s.machine.vmm.fill(Address::NULL, 1, 4),
+            Argument::Address,
+            |_| Problem::Null,
+        ),
+        ("fill nothing", |s| s.machine.vmm.fill(s.used, 1, 0), Argument::Size, |_| Problem::Zero),
         (
             "fill half a word",
             |s| s.machine.vmm.fill(s.used, 1, 6),
-            A::Size,
-            |_| P::NotMultipleOfFour,
+            Argument::Size,
+            |_| Problem::NotMultipleOfFour,
         ),
         (
             "fill between words",
             |s| s.machine.vmm.fill(at(s.used, 2), 1, 4),
-            A::Address,
-            |_| P::NotMultipleOfFour,
+            Argument::Address,
+            |_| Problem::NotMultipleOfFour,
         ),
         (
             "fill a range that overflows",
             |s| s.machine.vmm.fill(s.used, 1, usize::MAX - 3),
-            A::Size,
-            |_| P::Overflow,
+            Argument::Size,
+            |_| Problem::Overflow,
         ),
         (
             "fill unmapped memory",
             |s| s.machine.vmm.fill(s.empty, 1, 4),
-            A::Address,
-            |s| P::NotMapped(s.empty),
+            Argument::Address,
+            |s| Problem::NotMapped(s.empty),
         ),
         (
             "fill read-only memory",
             |s| s.machine.vmm.fill(s.used, 1, 4),
-            A::Address,
-            |s| P::NotGranted { at: s.used, agent: s.machine.gpu(0), access: Access::ReadWrite },
+            Argument::Address,
+            |s| Problem::NotGranted {
+                at: s.used,
+                agent: s.machine.gpu(0),
+                access: Access::ReadWrite,
+            },
         ),
         (
             "fill memory without access",
             |s| s.machine.vmm.fill(s.granule_at(1), 1, 4),
-            A::Address,
-            |s| P::NotGranted {
+            Argument::Address,
+            |s| Problem::NotGranted {
                 at: s.granule_at(1),
                 agent: s.machine.gpu(0),
                 access: Access::ReadWrite,

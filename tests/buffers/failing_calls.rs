@@ -75,7 +75,7 @@ pub struct FailedAct<S: Setup> {
     /// The first function that failed.
     pub function: &'static str,
     pub result: Result<(), Error>,
-    /// The buffers. Calls succeed again.
+    /// The buffers, on which calls succeed again.
     pub setup: S,
     pub before: S::State,
     /// Describes the run, for messages.
@@ -97,8 +97,8 @@ impl<S: Setup> FailedAct<S> {
     }
 }
 
-/// Runs each act on each configuration, with each of its calls returning each status. Returns the number of
-/// failures.
+/// Runs each act on each configuration. In each run, one call of the act returns one of the statuses. Returns the
+/// number of failures.
 pub fn fail_one_call<S: Setup>(
     configurations: impl IntoIterator<Item = (&'static str, Config)>,
     acts: &[(&'static str, Act<S>)],

@@ -25,11 +25,11 @@ struct Buffers {
 }
 
 /// The contents of buffers. Created once, because thousands of failures compare them.
-static TEXT: LazyLock<Vec<u8>> =
+static TEST_BYTES: LazyLock<Vec<u8>> =
     LazyLock::new(|| (0..6 * STEP).map(|byte| (byte % 253) as u8 + 1).collect());
 
-fn text(length: usize) -> &'static [u8] {
-    &TEXT[..length]
+fn test_bytes(length: usize) -> &'static [u8] {
+    &TEST_BYTES[..length]
 }
 
 impl Setup for Buffers {
@@ -43,13 +43,13 @@ impl Setup for Buffers {
             let mut buffer = machine.extended_buffer(STEP, &[2]);
             buffer.grant(&agents, Access::ReadWrite).unwrap();
             buffer.grow(steps * STEP).unwrap();
-            buffer.write(0, text(steps * STEP)).unwrap();
+            buffer.write(0, test_bytes(steps * STEP)).unwrap();
             buffer
         };
         let (small, full) = (GrowableVec::new(new_buffer(2)), new_buffer(6));
         let ring = RingBuffer::create(&machine.vmm, STEP, 3, &machine.on(1)).unwrap();
         ring.grant(&[machine.cpu(0), machine.gpu(1)], Access::ReadWrite).unwrap();
-        ring.write(0, text(STEP)).unwrap();
+        ring.write(0, test_bytes(STEP)).unwrap();
         Self { small, full, ring, machine }
     }
 
@@ -73,18 +73,18 @@ impl Buffers {
             let size = buffer.size().min(6 * STEP);
             let mut found = vec![0; size];
             buffer.read(0, &mut found).unwrap_or_else(|error| panic!("{context}: {error}"));
-            assert!(found == text(size), "{context}: the contents have changed");
+            assert!(found == test_bytes(size), "{context}: the contents have changed");
         }
         let mut found = vec![0; STEP];
         self.ring.read(STEP as u64, &mut found).unwrap();
-        assert!(found == text(STEP), "{context}: the ring's contents have changed");
+        assert!(found == test_bytes(STEP), "{context}: the ring's contents have changed");
     }
 }
 
 const ACTS: &[(&str, Act<Buffers>)] = &[
     ("grow by one step", |s| s.small.buffer.grow(1)),
     ("grow into the next reservation", |s| s.small.buffer.grow(4 * STEP)),
-    ("add values", |s| s.small.extend(&text(3 * STEP)[2 * STEP..])),
+    ("add values", |s| s.small.extend(&test_bytes(3 * STEP)[2 * STEP..])),
     ("shrink by one step", |s| s.full.shrink(STEP)),
     ("shrink to the end of a reservation", |s| s.full.shrink(2 * STEP)),
     ("shrink into the first reservation", |s| s.full.shrink(4 * STEP + 1)),
@@ -111,9 +111,9 @@ const ACTS: &[(&str, Act<Buffers>)] = &[
 /// Returns whether an operation succeeds although this function fails.
 fn tolerates_failure(name: &str, function: &str) -> bool {
     match function {
-        // The memory is kept for the next growth, or until the end.
+        // The memory is kept for the next growth, or until the buffer is dropped.
         "hsa_amd_vmem_handle_release" => name.starts_with("shrink") || name.starts_with("make"),
-        // Only drops call these.
+        // Only the drop of a value calls these.
         "hsa_amd_vmem_unmap" | "hsa_amd_vmem_address_free" => name.starts_with("make"),
         // Without aligned reservations, the library retries until the call succeeds.
         "hsa_amd_vmem_address_reserve" => name.starts_with("make"),
@@ -169,15 +169,15 @@ fn repeated_failures_lose_no_contents() {
                 if failed.result.is_err() && failed.setup.full.size() == 6 * STEP {
                     failed.repeat();
                 }
-                // The next change of size removes memory that was left past the ends.
+                // The next change of size removes memory that was left past the ends of the buffers.
                 let Buffers { small, full, .. } = &mut failed.setup;
                 for buffer in [&mut small.buffer, full] {
                     let steps = buffer.mapped_size() / STEP;
                     buffer.resize((steps + 1) % 2 * STEP).unwrap();
                     buffer.resize(2 * STEP).unwrap();
                 }
-                // Each buffer has two mappings, the ring three. Values that could not be dropped stay mapped
-                // until the end.
+                // Each buffer has two mappings, the ring three. An operation named "make" drops a new value; if that
+                // fails, memory stays mapped.
                 if !failed.name.starts_with("make") {
                     assert_eq!(vmm.usage().mappings, 2 + 2 + 3, "{context}");
                 }

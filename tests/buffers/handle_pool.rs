@@ -80,7 +80,7 @@ fn failed_growth_returns_pooled_handles() {
     buffer.grow(5 * STEP).unwrap();
 }
 
-/// Growth uses a handle that the pool is creating.
+/// If the pool is creating a handle with the last memory, growth waits for that handle and uses it.
 #[test]
 fn pool_takes_no_memory_from_growth() {
     for _ in 0..200 {
@@ -95,7 +95,7 @@ fn pool_takes_no_memory_from_growth() {
 }
 
 #[test]
-fn memory_that_is_not_released_is_reused() {
+fn memory_is_reused_after_a_failed_release() {
     for pool in [0, 1] {
         let machine = Machine::new(Config::mi300x(2));
         let mut buffer = new_buffer(&machine, pool);
@@ -118,7 +118,7 @@ fn memory_that_is_not_released_is_reused() {
 
 /// The caller clones, retains or maps the memory of a buffer. The buffer then shrinks and grows.
 #[test]
-fn memory_that_the_caller_uses_is_not_reused() {
+fn memory_used_by_the_caller_is_not_reused() {
     for pool in [0, 2] {
         for case in ["cloned", "retained", "mapped"] {
             let machine = Machine::new(Config::mi300x(1));

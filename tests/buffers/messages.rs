@@ -26,12 +26,12 @@ fn runtime_errors_name_pages() {
     );
     assert!(error.to_string().starts_with(&text), "{error}");
     assert_eq!(error.pages(), Some(2..5));
-    // An invalid argument is named by itself.
+    // The error of an invalid argument contains no range of pages.
     assert_eq!(buffer.unmap(0..1).unwrap_err().pages(), None);
 }
 
 #[test]
-fn missing_memory_names_pages_and_the_way_out() {
+fn out_of_memory_error_names_pages_and_advice() {
     let machine = Machine::new(Config::mi300x(1));
     let buffer = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE);
     let buffer = buffer.reserve(&machine.vmm, &machine.on(0)).unwrap();

@@ -19,6 +19,7 @@ fn new_buffer(machine: &Machine, has_zero_page: bool) -> PagedBuffer {
     buffer
 }
 
+/// Writes a byte into a page, to recognise the page later.
 fn mark(buffer: &PagedBuffer, page: usize, mark: u8) {
     buffer.write(page * PAGE + 100, &[mark]).unwrap();
 }
@@ -98,7 +99,7 @@ fn failed_moves_change_nothing() {
     let options = PagedBuffer::builder(8 * PAGE).with_page_size(2 * PAGE);
     let larger = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
     let options = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE);
-    let peers = options.reserve(&machine.vmm, &machine.on(1)).unwrap();
+    let peer_buffer = options.reserve(&machine.vmm, &machine.on(1)).unwrap();
     source.map(0..3).unwrap();
     target.map(2..3).unwrap();
     let private = AllocationProperties::on(machine.gpu(0));
@@ -113,7 +114,7 @@ fn failed_moves_change_nothing() {
     }
     for (unsuitable, problem) in [
         (&larger, Problem::DifferentPages),
-        (&peers, Problem::DifferentLocation),
+        (&peer_buffer, Problem::DifferentLocation),
         (&private, Problem::DifferentProperties),
     ] {
         assert_eq!(

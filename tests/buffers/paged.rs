@@ -137,7 +137,7 @@ fn zero_page_backs_unmapped_pages() {
     }
     for (generation, config) in generations() {
         let machine = Machine::new(config.with_gpu_permissions(GpuPermissions::Enforced));
-        // The memory of the zero page was used before.
+        // Fills memory that the zero page will use.
         let (dirty, handle) = machine.map_new_memory(0, PAGE);
         machine.grant(dirty, PAGE, machine.gpu(0), Access::ReadWrite);
         machine.vmm.fill(dirty, 0xdead_beef, PAGE).unwrap();

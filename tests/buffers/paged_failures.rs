@@ -93,10 +93,10 @@ impl Buffers {
 const EXCHANGE: &str = "exchange";
 
 const ACTS: &[(&str, Act<Buffers>)] = &[
-    ("map a run", |s| s.plain.map(4..7)),
-    ("map a run over zeros", |s| s.zero.map(4..7)),
-    ("unmap a run", |s| s.plain.unmap(1..3)),
-    ("unmap a run and map zeros", |s| s.zero.unmap(2..4)),
+    ("map pages", |s| s.plain.map(4..7)),
+    ("map pages over zeros", |s| s.zero.map(4..7)),
+    ("unmap pages", |s| s.plain.unmap(1..3)),
+    ("unmap pages and map zeros", |s| s.zero.unmap(2..4)),
     ("grant a peer", |s| s.plain.grant(&[s.machine.gpu(1)], Access::Read)),
     ("grant a peer at zeros", |s| s.zero.grant(&[s.machine.gpu(1)], Access::ReadWrite)),
     ("change the CPU's access", |s| {
@@ -117,9 +117,9 @@ const ACTS: &[(&str, Act<Buffers>)] = &[
 fn tolerates_failure(name: &str, function: &str) -> bool {
     match function {
         "hsa_signal_destroy" | "hsa_amd_memory_unlock" => true,
-        // The memory is kept for the next page, or until the end.
+        // The memory is kept for the next page, or until the buffer is dropped.
         "hsa_amd_vmem_handle_release" => name.starts_with("unmap") || name.starts_with("make"),
-        // Only drops call the first two. Without aligned reservations, the library retries the third.
+        // Only the drop of a value calls the first two. Without aligned reservations, the library retries the third.
         "hsa_amd_vmem_unmap" | "hsa_amd_vmem_address_free" | "hsa_amd_vmem_address_reserve" => {
             name.starts_with("make")
         }
@@ -135,7 +135,7 @@ fn one_failure_changes_nothing() {
         let statuses = |configuration: &str| {
             if configuration == "generation C" { &[ERROR, OUT_OF_RESOURCES][..] } else { &[ERROR] }
         };
-        // By default, tests only every third configuration: they take long and behave alike.
+        // By default, tests only every third configuration. Each takes long, and they behave alike.
         let selected = configurations().into_iter().step_by(if test::is_long() { 1 } else { 3 });
         let failures = fail_one_call(selected, ACTS, statuses, |mut failed| {
             if failed.result.is_ok() {
@@ -158,7 +158,7 @@ fn repeated_failures_report_lost_pages() {
     // Another thread might take addresses that a runtime gives up for a moment.
     run_single_threaded(|| {
         let (mut losses, mut quarantined) = (0, 0);
-        // Tests every second configuration: they take long and behave alike.
+        // Tests only every second configuration. Each takes long, and they behave alike.
         let selected = configurations().into_iter().step_by(2);
         let runs = fail_all_calls_from(selected, ACTS, |mut failed| {
             let (name, context, result) = (failed.name, &failed.context, &failed.result);

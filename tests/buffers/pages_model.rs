@@ -20,7 +20,7 @@ type Bytes = Vec<Option<u8>>;
 
 fn config() -> ProptestConfig {
     let cases = std::env::var("HSA_VMM_BUFFER_CASES").ok();
-    let cases = cases.map_or(64, |text| text.parse().unwrap());
+    let cases = cases.map_or(64, |test_bytes| test_bytes.parse().unwrap());
     ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) }
 }
 
@@ -85,7 +85,7 @@ impl Model {
     }
 
     /// Checks the arguments of moving, exchanging and sharing. Returns the index of the target buffer, or `None` if
-    /// they are invalid. `mapped`: whether the pages of the target must be mapped, or unmapped.
+    /// they are invalid. The pages of the target must be mapped if `mapped` is true, and unmapped otherwise.
     fn target(
         &self,
         run: (usize, usize),
@@ -154,7 +154,7 @@ impl Model {
             }
             PageOperation::Write { offset, size, seed } => {
                 self.bytes(offset, size, false)?;
-                self.write(offset, text(size, seed).into_iter().map(Some));
+                self.write(offset, test_bytes(size, seed).into_iter().map(Some));
             }
             PageOperation::Fill { page, value } => {
                 self.bytes(page * PAGE, PAGE, false)?;
@@ -244,7 +244,9 @@ impl Pair {
         let result = match *operation {
             PageOperation::Map(first, count) => buffer.map(first..first + count),
             PageOperation::Unmap(first, count) => buffer.unmap(first..first + count),
-            PageOperation::Write { offset, size, seed } => buffer.write(offset, &text(size, seed)),
+            PageOperation::Write { offset, size, seed } => {
+                buffer.write(offset, &test_bytes(size, seed))
+            }
             PageOperation::Fill { page, value } => {
                 buffer.fill(page * PAGE, u32::from_ne_bytes([value; 4]), PAGE)
             }
@@ -304,7 +306,7 @@ impl Pair {
     }
 }
 
-fn text(size: usize, seed: u8) -> Vec<u8> {
+fn test_bytes(size: usize, seed: u8) -> Vec<u8> {
     (0..size).map(|offset| (offset as u8).wrapping_mul(31) ^ seed).collect()
 }
 
@@ -319,7 +321,7 @@ fn paged_buffers_match_vectors() {
         .run(&case, |(generation, zeros, ahead, operations)| {
             let mut pair = Pair::new(generation, zeros, ahead);
             for (operation, fault) in &operations {
-                // If a thread maps pages ahead, its calls could fail instead.
+                // If a thread maps pages ahead, the fault could hit a call of that thread.
                 pair.step(operation, fault.filter(|_| ahead == 0));
             }
             let Pair { buffers, machine, .. } = pair;
@@ -388,7 +390,8 @@ impl PausableModel {
                 if self.paused || offset + size > SIZE || !has_access(size, Access::ReadWrite) {
                     return None;
                 }
-                for (expected, byte) in self.bytes[offset..].iter_mut().zip(text(size, seed)) {
+                for (expected, byte) in self.bytes[offset..].iter_mut().zip(test_bytes(size, seed))
+                {
                     *expected = Some(byte);
                 }
             }
@@ -437,7 +440,9 @@ fn check_pausable(generation: usize, operations: &[(PauseOperation, Option<u64>)
             PauseOperation::Pause(contents) => buffer.pause(contents),
             PauseOperation::Resume => buffer.resume(),
             PauseOperation::ResumeAnywhere => buffer.resume_anywhere().map(drop),
-            PauseOperation::Write { offset, size, seed } => buffer.write(offset, &text(size, seed)),
+            PauseOperation::Write { offset, size, seed } => {
+                buffer.write(offset, &test_bytes(size, seed))
+            }
             PauseOperation::Read { offset, size } => {
                 found = vec![0xee; size];
                 buffer.read(offset, &mut found)
@@ -477,7 +482,7 @@ fn check_pausable(generation: usize, operations: &[(PauseOperation, Option<u64>)
     buffer.read(0, &mut found).unwrap();
     assert!(matches_model(&found, &model.bytes), "after all operations");
     drop(buffer);
-    // If unpinning memory failed, it stays pinned.
+    // If unpinning failed, memory of this process stays pinned. The checks ignore pinned memory.
     machine.assert_everything_freed();
     assert_eq!(machine.used_by(0), 0);
 }

@@ -256,7 +256,7 @@ fn grants_while_paused_apply_on_resume() {
     });
 }
 
-/// The owner copies the contents; its access to the buffer does not change.
+/// The owner copies the contents. Its access to the buffer does not change.
 #[test]
 fn pause_saves_without_owner_access() {
     run_single_threaded(|| {
@@ -297,8 +297,8 @@ fn buffer_address(machine: &Machine) -> usize {
     machine.vmm.reservations()[0].0.get()
 }
 
-/// Returns a buffer on ROCm 7.2 that has lost its addresses.
-fn without_addresses(machine: &Machine, size: usize) -> PausableBuffer {
+/// Pauses a buffer on ROCm 7.2 so that the buffer loses its addresses.
+fn pause_and_lose_addresses(machine: &Machine, size: usize) -> PausableBuffer {
     let mut buffer = filled_buffer(machine, size);
     // The first reservation is the window for saving the contents.
     machine.simulation.set_faults(FaultPlan::none().fail(RESERVE, 2, 0x1008));
@@ -318,7 +318,7 @@ fn without_addresses(machine: &Machine, size: usize) -> PausableBuffer {
 fn buffer_without_addresses_keeps_its_contents() {
     run_single_threaded(|| {
         let machine = Machine::new(Config::mi300x(2).with_generation(Generation::B));
-        let mut buffer = without_addresses(&machine, 5000);
+        let mut buffer = pause_and_lose_addresses(&machine, 5000);
         assert!(buffer.is_paused() && !buffer.holds_addresses());
         assert_eq!((buffer.saved_size(), used_vram(&machine)), (5000, 0), "the memory is freed");
         let (address, extent) = (buffer.address(), buffer.extent());
@@ -345,7 +345,7 @@ fn buffer_without_addresses_keeps_its_contents() {
 fn buffer_without_addresses_resumes_anywhere() {
     run_single_threaded(|| {
         let machine = Machine::new(Config::mi300x(2).with_generation(Generation::B));
-        let mut buffer = without_addresses(&machine, 5000);
+        let mut buffer = pause_and_lose_addresses(&machine, 5000);
         let (before, extent) = (buffer.address(), buffer.extent());
         let taken = Reservation::builder(extent).exactly_at(before).reserve(&machine.vmm).unwrap();
         for function in [RESERVE, "hsa_amd_vmem_handle_create", "hsa_amd_vmem_map"] {

@@ -109,9 +109,9 @@ const ACTS: &[(&str, Act<Buffers>)] = &[
 /// Returns whether an operation succeeds although this function fails.
 fn tolerates_failure(name: &str, function: &str) -> bool {
     match function {
-        // Leaks a signal, or leaves memory of this process pinned.
+        // The failure leaks a signal, or leaves memory of this process pinned.
         "hsa_signal_destroy" | "hsa_amd_memory_unlock" => true,
-        // Only drops call these.
+        // Only the drop of a value calls these.
         "hsa_amd_vmem_handle_release" | "hsa_amd_vmem_unmap" | "hsa_amd_vmem_address_free" => {
             name.starts_with("make")
         }

@@ -13,13 +13,13 @@ fn machine(config: Config) -> Machine {
     Machine::new(config.with_gpu_permissions(GpuPermissions::Enforced))
 }
 
-/// Returns the permissions in a GPU's page table at an address.
+/// Returns whether a GPU's page table allows reads and writes at an address.
 fn page(machine: &Machine, gpu: usize, address: Address) -> (bool, bool) {
     let page = machine.simulation.page(gpu, address.get());
     page.map_or((false, false), |page| (page.readable, page.writable))
 }
 
-/// Maps adjacent granules, each with memory of its own that contains its number.
+/// Maps adjacent granules, each with memory of its own. The memory contains `first` plus the index of its granule.
 fn map_granules(machine: &Machine, granules: usize, gpu: usize, first: u8) -> Address {
     let granule = machine.granule();
     let base = machine.reserve(granules * granule);
@@ -96,29 +96,33 @@ fn relocate_moves_memory_with_its_access() {
             for config in [config.clone(), without_cpu_mapping(config)] {
                 let machine = machine(config);
                 let (vmm, granule) = (&machine.vmm, machine.granule());
-                let from = map_granules(&machine, 3, 0, 10);
-                let to = machine.reserve(4 * granule);
+                let source = map_granules(&machine, 3, 0, 10);
+                let destination = machine.reserve(4 * granule);
                 let (gpu, peer) = (machine.gpu(0), machine.gpu(1));
                 let descriptors = [access(gpu, Access::ReadWrite), access(peer, Access::Read)];
-                vmm.set_access(at(from, granule), granule, &descriptors).unwrap();
-                vmm.relocate(at(to, granule), from, 3 * granule).unwrap();
+                vmm.set_access(at(source, granule), granule, &descriptors).unwrap();
+                vmm.relocate(at(destination, granule), source, 3 * granule).unwrap();
                 for number in 0..3 {
-                    assert_eq!(byte(&machine, at(to, (number + 1) * granule)), 10 + number as u8);
+                    assert_eq!(
+                        byte(&machine, at(destination, (number + 1) * granule)),
+                        10 + number as u8
+                    );
                 }
-                let moved = at(to, 2 * granule);
+                let moved = at(destination, 2 * granule);
                 assert_eq!(vmm.get_access(peer, moved), Ok(Access::Read), "{generation}");
                 assert_eq!(page(&machine, 0, moved), (true, true), "{generation}");
                 assert_eq!(page(&machine, 1, moved), (true, false), "{generation}");
-                assert_eq!(page(&machine, 0, at(from, granule)), (false, false), "{generation}");
-                assert_inaccessible(from.get(), 3 * granule, generation);
-                vmm.address_free(from, 3 * granule).expect("nothing is mapped in the reservation");
+                assert_eq!(page(&machine, 0, at(source, granule)), (false, false), "{generation}");
+                assert_inaccessible(source.get(), 3 * granule, generation);
+                vmm.address_free(source, 3 * granule)
+                    .expect("nothing is mapped in the reservation");
                 // Relocates within a reservation.
-                vmm.relocate(to, at(to, granule), granule).unwrap();
-                assert_eq!(byte(&machine, to), 10, "{generation}");
+                vmm.relocate(destination, at(destination, granule), granule).unwrap();
+                assert_eq!(byte(&machine, destination), 10, "{generation}");
                 vmm.check().unwrap();
-                vmm.unmap(at(to, 2 * granule), 2 * granule).unwrap();
-                vmm.unmap(to, granule).unwrap();
-                vmm.address_free(to, 4 * granule).unwrap();
+                vmm.unmap(at(destination, 2 * granule), 2 * granule).unwrap();
+                vmm.unmap(destination, granule).unwrap();
+                vmm.address_free(destination, 4 * granule).unwrap();
                 machine.assert_empty();
             }
         }
@@ -132,65 +136,79 @@ fn exchange_and_relocate_reject_bad_ranges() {
     let machine = machine(config);
     let (vmm, granule) = (&machine.vmm, machine.granule());
     let base = map_granules(&machine, 3, 0, 10);
-    let peers = map_granules(&machine, 1, 1, 20);
-    vmm.set_access(peers, granule, &[access(machine.gpu(1), Access::Read)]).unwrap();
+    let peer_base = map_granules(&machine, 1, 1, 20);
+    vmm.set_access(peer_base, granule, &[access(machine.gpu(1), Access::Read)]).unwrap();
     let double = machine.map_new_memory(0, 2 * granule).0;
     let empty = machine.reserve(3 * granule);
     let calls = machine.simulation.all_calls();
     let second = at(base, granule);
     let null = Address::NULL;
-    let (to, from, size) = (Argument::Destination, Argument::Source, Argument::Size);
+    let (destination, source, size) = (Argument::Destination, Argument::Source, Argument::Size);
     type Expected = (Argument, fn(Problem) -> bool);
-    let overlaps: Expected = (from, |problem| problem == Problem::Overlapping);
-    let not_mapped_from: Expected = (from, |problem| matches!(problem, Problem::NotMapped(_)));
+    let overlaps: Expected = (source, |problem| problem == Problem::Overlapping);
+    let not_mapped_from: Expected = (source, |problem| matches!(problem, Problem::NotMapped(_)));
     let exchanges: [(Address, Address, usize, Expected); 10] = [
         (base, second, 2 * granule, overlaps),
         (base, base, granule, overlaps),
-        (base, double, 2 * granule, (from, |problem| problem == Problem::DifferentLayout)),
+        (base, double, 2 * granule, (source, |problem| problem == Problem::DifferentLayout)),
         (base, double, granule, (size, |problem| matches!(problem, Problem::SplitsMapping(_)))),
         (base, empty, granule, not_mapped_from),
-        (empty, base, granule, (to, |problem| matches!(problem, Problem::NotMapped(_)))),
-        (null, base, granule, (to, |problem| problem == Problem::Null)),
-        (base, null, granule, (from, |problem| problem == Problem::Null)),
+        (empty, base, granule, (destination, |problem| matches!(problem, Problem::NotMapped(_)))),
+        (null, base, granule, (destination, |problem| problem == Problem::Null)),
+        (base, null, granule, (source, |problem| problem == Problem::Null)),
         (base, second, 0, (size, |problem| problem == Problem::Zero)),
         (
             base,
-            peers,
+            peer_base,
             granule,
             (Argument::Agent, |problem| matches!(problem, Problem::NoPeerAccess(_))),
         ),
     ];
-    for (number, (to, from, size, (argument, is_expected))) in exchanges.into_iter().enumerate() {
+    for (number, (destination, source, size, (argument, is_expected))) in
+        exchanges.into_iter().enumerate()
+    {
         vmm.set_access(base, 3 * granule, &[access(machine.gpu(0), Access::Read)]).unwrap();
         let calls = machine.simulation.all_calls();
-        let error = vmm.exchange(to, from, size).expect_err("the range is invalid");
+        let error = vmm.exchange(destination, source, size).expect_err("the range is invalid");
         assert_eq!(error.argument(), Some(argument), "{number}: {error}");
         assert!(error.problem().is_some_and(is_expected), "{number}: {error}");
         assert_eq!(machine.simulation.all_calls(), calls, "{number}");
     }
     let moves: [(Address, Address, usize, Expected); 7] = [
-        (base, peers, granule, (to, |problem| matches!(problem, Problem::AlreadyMapped(_)))),
+        (
+            base,
+            peer_base,
+            granule,
+            (destination, |problem| matches!(problem, Problem::AlreadyMapped(_))),
+        ),
         (second, base, 2 * granule, overlaps),
         (empty, empty, granule, overlaps),
-        (empty, at(base, 4 * granule), granule, (from, |problem| problem == Problem::NotReserved)),
+        (
+            empty,
+            at(base, 4 * granule),
+            granule,
+            (source, |problem| problem == Problem::NotReserved),
+        ),
         (
             at(empty, 2 * granule),
             base,
             2 * granule,
-            (to, |problem| problem == Problem::NotReserved),
+            (destination, |problem| problem == Problem::NotReserved),
         ),
         (
             at(empty, 1),
             base,
             granule,
-            (to, |problem| matches!(problem, Problem::NotAligned { .. })),
+            (destination, |problem| matches!(problem, Problem::NotAligned { .. })),
         ),
         (empty, double, granule, (size, |problem| matches!(problem, Problem::SplitsMapping(_)))),
     ];
     drop(calls);
     let calls = machine.simulation.all_calls();
-    for (number, (to, from, size, (argument, is_expected))) in moves.into_iter().enumerate() {
-        let error = vmm.relocate(to, from, size).expect_err("the range is invalid");
+    for (number, (destination, source, size, (argument, is_expected))) in
+        moves.into_iter().enumerate()
+    {
+        let error = vmm.relocate(destination, source, size).expect_err("the range is invalid");
         assert_eq!(error.argument(), Some(argument), "{number}: {error}");
         assert!(error.problem().is_some_and(is_expected), "{number}: {error}");
     }

@@ -11,11 +11,11 @@ use std::time::Duration;
 
 const PAGE: usize = 64 * KIB;
 
-fn buffer(machine: &Machine, pages: usize) -> PagedBuffer {
-    buffer_with_pool(machine, pages, 0)
+fn new_buffer(machine: &Machine, pages: usize) -> PagedBuffer {
+    new_buffer_with_pool(machine, pages, 0)
 }
 
-fn buffer_with_pool(machine: &Machine, pages: usize, pool: usize) -> PagedBuffer {
+fn new_buffer_with_pool(machine: &Machine, pages: usize, pool: usize) -> PagedBuffer {
     let buffer = PagedBuffer::builder(pages * PAGE).with_page_size(PAGE).with_handle_pool(pool);
     let buffer = buffer.reserve(&machine.vmm, &machine.on(0)).unwrap();
     buffer.grant(&[machine.gpu(0), machine.cpu(0)], Access::ReadWrite).unwrap();
@@ -38,7 +38,7 @@ fn retired_pages_stay_readable_until_signals_fire() {
         let machine = Machine::new(config);
         let signal = Signal::new(&machine.runtime, 1);
         let queue = RetireQueue::builder(4).without_thread().open(&machine.vmm).unwrap();
-        let buffer = buffer(&machine, 8);
+        let buffer = new_buffer(&machine, 8);
         buffer.map(0..4).unwrap();
         buffer.write(PAGE, b"read by a kernel").unwrap();
         let used = machine.used_by(0);
@@ -99,7 +99,7 @@ fn memory_of_retiring_pages_is_not_reused() {
             let machine = Machine::new(config.clone());
             let signal = Signal::new(&machine.runtime, 1);
             let queue = RetireQueue::builder(4).without_thread().open(&machine.vmm).unwrap();
-            let [first, second] = [0, pool].map(|pool| buffer_with_pool(&machine, 8, pool));
+            let [first, second] = [0, pool].map(|pool| new_buffer_with_pool(&machine, 8, pool));
             first.map(0..1).unwrap();
             first.write(0, b"read by a kernel").unwrap();
             first.share_pages(0..1, &second, 0).unwrap();
@@ -121,13 +121,13 @@ fn memory_of_retiring_pages_is_not_reused() {
     }
 }
 
-/// The queue releases the memory, also if no other call of the buffer follows.
+/// The queue releases the memory even if no other call of the buffer follows.
 #[test]
 fn retired_page_stops_using_shared_memory() {
     for (generation, config) in generations() {
         let machine = Machine::new(config);
         let queue = RetireQueue::builder(4).without_thread().open(&machine.vmm).unwrap();
-        let [first, second] = [(); 2].map(|()| buffer(&machine, 8));
+        let [first, second] = [(); 2].map(|()| new_buffer(&machine, 8));
         first.map(0..2).unwrap();
         first.share_pages(0..1, &second, 0).unwrap();
         assert_eq!(machine.vmm.usage().handles, 2, "{generation}");
@@ -135,7 +135,7 @@ fn retired_page_stops_using_shared_memory() {
         assert_eq!((first.page_users(0), second.page_users(0)), (Ok(0), Ok(2)), "{generation}");
         assert_eq!(queue.poll().unwrap().retired, 2, "{generation}");
         if machine.vmm.quirks().memory_returns_with_addresses {
-            // The buffer keeps the memory, with its next call.
+            // The buffer takes the memory at its next call, and keeps it.
             assert_eq!(first.statistics().ready, 1, "{generation}");
         } else {
             assert_eq!(machine.vmm.usage().handles, 1, "{generation}");
@@ -146,7 +146,8 @@ fn retired_page_stops_using_shared_memory() {
     }
 }
 
-/// With ROCm 7.2, memory that is not kept is lost until the buffer is dropped. The queue's thread drops a mapping
+/// With ROCm 7.2, memory that the buffer does not keep for reuse is lost until the buffer is dropped. The queue's
+/// thread drops a mapping
 /// some time after the thread has unmapped it.
 #[test]
 fn kept_memory_is_reused_after_each_retirement() {
@@ -157,7 +158,7 @@ fn kept_memory_is_reused_after_each_retirement() {
             continue;
         }
         let queue = RetireQueue::builder(4).open(&machine.vmm).unwrap();
-        let buffer = buffer(&machine, 2);
+        let buffer = new_buffer(&machine, 2);
         for _ in 0..500 {
             buffer.map(0..1).unwrap();
             retire(&buffer, 0..1, &queue, &[]).unwrap();
@@ -173,7 +174,7 @@ fn kept_memory_is_reused_after_each_retirement() {
 fn full_queue_leaves_pages_mapped() {
     let machine = Machine::new(generations().remove(0).1);
     let queue = RetireQueue::builder(2).without_thread().open(&machine.vmm).unwrap();
-    let buffer = buffer(&machine, 4);
+    let buffer = new_buffer(&machine, 4);
     buffer.map(0..3).unwrap();
     let error = retire(&buffer, 0..3, &queue, &[]).unwrap_err();
     // More pages than the capacity can never be submitted. A page for which the queue is full can be submitted later.
@@ -196,7 +197,7 @@ fn late_signal_quarantines_the_page() {
     let signal = Signal::new(&machine.runtime, 1);
     let limit = Duration::from_millis(20);
     let queue = RetireQueue::builder(2).with_time_limit(limit).open(&machine.vmm).unwrap();
-    let buffer = buffer(&machine, 4);
+    let buffer = new_buffer(&machine, 4);
     buffer.map(0..2).unwrap();
     buffer.share_pages(0..1, &buffer, 2).unwrap();
     retire(&buffer, 0..1, &queue, &[signal.at_most(0)]).unwrap();
@@ -240,11 +241,11 @@ fn zero_pages_cannot_be_retired() {
 
 /// Another mapping takes the address of a retiring page. The page is empty then, not retiring.
 #[test]
-fn successor_ends_retiring() {
+fn another_mapping_ends_retiring() {
     let machine = Machine::new(generations().remove(0).1);
     let signal = Signal::new(&machine.runtime, 1);
     let queue = RetireQueue::builder(2).without_thread().open(&machine.vmm).unwrap();
-    let (vmm, buffer) = (&machine.vmm, buffer(&machine, 4));
+    let (vmm, buffer) = (&machine.vmm, new_buffer(&machine, 4));
     buffer.map(0..2).unwrap();
     retire(&buffer, 0..1, &queue, &[signal.at_most(0)]).unwrap();
     assert_eq!(buffer.state(0).unwrap(), PageState::Retiring);
@@ -255,7 +256,7 @@ fn successor_ends_retiring() {
     assert_eq!(buffer.state(0).unwrap(), PageState::Empty);
     assert_eq!(buffer.statistics().retiring, 0);
 
-    // The queue does not unmap the successor.
+    // The queue does not unmap the other mapping.
     signal.set(0);
     assert_eq!(queue.poll().unwrap().pending, 0);
     assert!(vmm.mapping_at(page).is_some());

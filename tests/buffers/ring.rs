@@ -28,22 +28,27 @@ fn reads_and_writes_wrap_around() {
             for times in [2, 3, 5] {
                 let ring = RingBuffer::create(&machine.vmm, SIZE, times, &machine.on(0)).unwrap();
                 ring.grant(&agents, Access::ReadWrite).unwrap();
-                assert_eq!(machine.simulation.usage().vram_used[0], SIZE as u64, "once: {release}");
+                assert_eq!(
+                    machine.simulation.usage().vram_used[0],
+                    SIZE as u64,
+                    "{release}: the memory is allocated once"
+                );
                 let text: Vec<u8> = (0..SIZE).map(|byte| (byte % 251) as u8).collect();
                 let position = (10 * SIZE + SIZE / 2 + 3) as u64;
                 ring.write(position, &text).unwrap();
                 // Every mapping shows the same bytes.
                 let mut found = vec![0; SIZE];
-                for turn in 0..4 {
-                    ring.read(position % SIZE as u64 + turn * SIZE as u64, &mut found).unwrap();
+                for repetition in 0..4 {
+                    ring.read(position % SIZE as u64 + repetition * SIZE as u64, &mut found)
+                        .unwrap();
                     assert!(found == text, "{release}, {times} times");
                 }
                 // A GPU reads across the end, too.
                 let copy_address = machine.map_new_memory(1, SIZE).0;
                 machine.grant(copy_address, SIZE, machine.gpu(1), Access::ReadWrite);
                 machine.grant(copy_address, SIZE, machine.cpu(0), Access::Read);
-                let from = ring.address_of(position);
-                machine.vmm.copy(machine.gpu(1), copy_address, from, SIZE).unwrap();
+                let source = ring.address_of(position);
+                machine.vmm.copy(machine.gpu(1), copy_address, source, SIZE).unwrap();
                 machine.vmm.read(copy_address, &mut found).unwrap();
                 assert!(found == text, "{release}, {times} times, by a GPU");
                 assert_eq!(ring.address_of(position), at(ring.address(), SIZE / 2 + 3));
@@ -81,8 +86,8 @@ fn revoke_covers_every_mapping() {
         ring.revoke(&[machine.gpu(1)]).unwrap();
         assert_eq!(ring.access(machine.gpu(0)), Ok(Access::ReadWrite), "{generation}");
         assert_eq!(ring.access(machine.gpu(1)), Ok(Access::None), "{generation}");
-        for turn in 0..3 {
-            let address = ring.address().get() + turn * SIZE;
+        for repetition in 0..3 {
+            let address = ring.address().get() + repetition * SIZE;
             assert!(machine.simulation.page(0, address).is_some(), "{generation}");
             assert!(machine.simulation.page(1, address).is_none(), "{generation}");
         }

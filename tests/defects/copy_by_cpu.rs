@@ -61,6 +61,7 @@ extern "C" fn on_step(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
         std::thread::sleep(Duration::from_millis(1));
     }
     // SAFETY: the kernel passes these arguments to a handler.
+    unsafe { change_flags(context, |flags| flags & !TRAP) };
     PHASE.store(PAST_THE_DEFECT, Ordering::SeqCst);
 }
 

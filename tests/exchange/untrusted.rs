@@ -88,8 +88,8 @@ fn assert_other_namespace<T>(result: Result<T, Error>) {
     assert_eq!(*error.kind(), kind);
 }
 
-/// A channel needs no process ID. A ticket contains one, so it is valid only within its PID namespace: outside, the
-/// ID belongs to another process, and the ticket is rejected. Needs
+/// A channel needs no process ID. A ticket contains a process ID, so it is valid only within its PID namespace.
+/// Outside, the ID belongs to another process, and the ticket is rejected. Needs
 /// [`Need::PidNamespace`](crate::process::namespaces::Need).
 pub fn share_with_another_namespace(open: OpenLibrary<'_>) {
     let (outside_channel, inside_channel) = Channel::pair().unwrap();

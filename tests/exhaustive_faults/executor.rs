@@ -120,7 +120,7 @@ impl Executor {
                 let file = self.file.as_ref().expect("something was exported");
                 self.handles.push(vmm.import_from_shareable_handle(file, DESCRIPTOR)?);
             }
-            // Fills next to the tags.
+            // Does not fill the tag, which is at the start of the memory.
             Operation::Fill(range) => {
                 let (address, size) = self.range(range);
                 let (address, size) = (at(address, 64), size - 64);
@@ -191,7 +191,7 @@ impl Executor {
     }
 }
 
-/// Returns the tag that the CPU writes to a part of memory of this number.
+/// Returns the tag that the CPU writes to this part of the memory with this number.
 pub fn tag_of(memory: usize, part: usize) -> u8 {
     (2 * memory + part) as u8 + 1
 }

@@ -1,8 +1,7 @@
 //! Failed operations change nothing. In every sequence of operations, every runtime call of the last
 //! operation fails with every status, alone and together with later calls. `mmap`, `mprotect` and the allocation
 //! of descriptors fail, too. Afterwards the state is unchanged, or the loss is quarantined.
-//!
-//! Retirements: `retire.rs`.
+//! `retire.rs` does the same for retirements.
 //!
 //! Sequences have up to four operations; with `HSA_VMM_LONG=1` up to five, if the library neither changes page tables
 //! nor waits for them. If several sequences reach the same state before the last operation, only one of them is tried.
@@ -30,11 +29,11 @@ use std::time::Instant;
 use system_calls::watch_this_thread;
 
 /// Tests a kind of machine whose GPUs enforce what the runtime sets. Unless `HSA_VMM_FAULT_DEPTH` is set, fails if
-/// there are fewer runs than `floor` (without `HSA_VMM_LONG=1`, than a tenth of `floor`).
-fn search(name: &'static str, config: Config, floor: u64) {
+/// there are fewer runs than `min_runs`. Without `HSA_VMM_LONG=1`, a tenth of them is enough.
+fn search(name: &'static str, config: Config, min_runs: u64) {
     let depth = if is_long() { 5 } else { 4 };
     let config = config.with_gpu_permissions(GpuPermissions::Enforced);
-    run_search(name, (config, PageTables::Untouched), depth, floor);
+    run_search(name, (config, PageTables::Untouched), depth, min_runs);
 }
 
 /// Tests a kind of machine whose page tables the library changes. Changes take effect as late as possible.
@@ -51,12 +50,17 @@ fn search_with_barrier(name: &'static str, generation: Generation) {
     run_search(name, (config, PageTables::Barrier), 4, 1_000);
 }
 
-fn run_search(name: &'static str, machine: (Config, PageTables), default_depth: usize, floor: u64) {
+fn run_search(
+    name: &'static str,
+    machine: (Config, PageTables),
+    default_depth: usize,
+    min_runs: u64,
+) {
     if process::rerun_in_own_process() {
         return;
     }
     let begun = Instant::now();
-    let floor = if is_long() { floor } else { floor / 10 };
+    let min_runs = if is_long() { min_runs } else { min_runs / 10 };
     let variable = std::env::var("HSA_VMM_FAULT_DEPTH").ok();
     let depth =
         variable.as_ref().map(|text| text.parse().expect("HSA_VMM_FAULT_DEPTH is a number"));
@@ -68,7 +72,7 @@ fn run_search(name: &'static str, machine: (Config, PageTables), default_depth: 
     let search = thread.join().expect("nothing panics");
     println!("{search}; {:.1?}", begun.elapsed());
     assert!(search.violations.is_empty(), "{}", search.violations.join("\n\n"));
-    assert!(search.runs() >= floor || depth.is_some(), "{} runs", search.runs());
+    assert!(search.runs() >= min_runs || depth.is_some(), "{} runs", search.runs());
 }
 
 fn generation(generation: Generation) -> Config {

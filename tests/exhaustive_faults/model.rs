@@ -222,8 +222,8 @@ impl Model {
         }
     }
 
-    /// Returns whether an operation is always the last of its sequence. Other operations lead to the same state, except
-    /// in the case of `CreateOnHost`.
+    /// Returns whether an operation is always the last of its sequence. Except for `CreateOnHost`, such an operation
+    /// leads to a state that other operations also reach.
     pub fn is_leaf(operation: Operation) -> bool {
         use Operation::{Copy, CreateOnHost, ExportRange, Fill, ReserveAligned};
         matches!(operation, ReserveAligned | Fill(_) | Copy(_) | CreateOnHost | ExportRange(_))

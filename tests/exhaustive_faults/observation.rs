@@ -128,9 +128,9 @@ impl Observation {
         self.check_unchanged(&after)
     }
 
-    /// Fails with the first difference, but allows one open descriptor less: the library's spare descriptor, whose
-    /// place a descriptor of the runtime may have taken.
-    pub fn check_unchanged_except_reserve(&self, mut after: Self) -> Result<(), String> {
+    /// Fails with the first difference, but allows one open descriptor less. The runtime may have used the place of
+    /// the library's spare descriptor.
+    pub fn check_unchanged_except_spare(&self, mut after: Self) -> Result<(), String> {
         if after.descriptors + 1 == self.descriptors {
             after.descriptors = self.descriptors;
         }

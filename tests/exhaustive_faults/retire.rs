@@ -7,7 +7,7 @@ use hsa_vmm::Access;
 use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::vmm::{RetireQueue, VmmOptions};
 
-/// Retires a mapping while the n-th call fails, next to another mapping. Returns the function that failed, if any did.
+/// Retires one of two adjacent mappings while the n-th call fails. Returns the function that failed, if any did.
 fn retire(
     name: &str,
     config: &Config,

@@ -16,19 +16,19 @@ use hsa_vmm::{Address, Error, ErrorKind};
 use std::collections::HashSet;
 use std::fmt;
 
-/// Up to this depth every run has a machine of its own. Deeper, a machine is reused if the operation has
-/// changed nothing.
+/// Up to this depth every run has a machine of its own. For longer sequences, a machine is reused if the operation
+/// has changed nothing.
 const FRESH_MACHINE_DEPTH: usize = 3;
 
 /// What the library does to GPUs' page tables besides the runtime's calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageTables {
     Untouched,
-    /// It waits for changes to take effect.
+    /// The library waits for changes to take effect.
     Barrier,
-    /// It replaces entries to enforce permissions and offsets, and waits.
+    /// The library replaces entries to enforce permissions and offsets, and waits.
     Controlled,
-    /// It also replaces the entries of read-write access.
+    /// The library also replaces the entries of read-write access.
     ControlledWithoutExecute,
 }
 
@@ -365,7 +365,7 @@ impl Trial<'_> {
             ("hsa_amd_vmem_get_alloc_properties_from_handle", Operation::Import) => true,
             // If the runtime rejects the CPU's pool, the driver creates the memory.
             ("hsa_amd_vmem_handle_create", Operation::CreateOnHost) => true,
-            // Leaks a signal, or leaves memory of this process pinned.
+            // The failure leaks a signal, or leaves memory of this process pinned.
             ("hsa_signal_destroy", Operation::Fill(_) | Operation::Copy(_)) => true,
             ("hsa_amd_memory_unlock", Operation::Fill(_)) => true,
             // The page whose locking has waited for the GPUs stays locked.
@@ -407,15 +407,17 @@ impl Trial<'_> {
     /// Runs the operation with no free descriptor, then with one more each time, until it succeeds.
     fn run_without_descriptors(&mut self) -> Result<(), String> {
         let mut machine = None;
-        for spare in 0..16 {
+        for free_descriptors in 0..16 {
             let mut prepared = match machine.take() {
                 Some(prepared) => prepared,
                 None => self.prepare()?,
             };
-            let result =
-                process::with_descriptors(spare, || prepared.executor.execute(self.operation));
+            let result = process::with_descriptors(free_descriptors, || {
+                prepared.executor.execute(self.operation)
+            });
             self.search.no_descriptor_runs += u64::from(result.is_err());
-            let context = || self.describe(&format!("with {spare} free descriptors: {result:?}"));
+            let context =
+                || self.describe(&format!("with {free_descriptors} free descriptors: {result:?}"));
             if result.is_ok() {
                 let after = prepared.model.after(self.operation);
                 prepared.executor.tag(&after);
@@ -429,9 +431,8 @@ impl Trial<'_> {
             if !matches!(result.as_ref().map_err(Error::kind), Err(ErrorKind::OutOfDescriptors)) {
                 return Err(context());
             }
-            let verdict = Observation::of(&prepared.executor).and_then(|observation| {
-                prepared.before.check_unchanged_except_reserve(observation)
-            });
+            let verdict = Observation::of(&prepared.executor)
+                .and_then(|observation| prepared.before.check_unchanged_except_spare(observation));
             self.with_context(verdict, context)?;
             machine = Some(prepared);
         }

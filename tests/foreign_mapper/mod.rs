@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 const PAGE: usize = 4096;
 /// The number of pages of a mapping.
-const PAGES: usize = 4;
+const PAGES_PER_MAPPING: usize = 4;
 /// The number of mappings of the reservation.
 const MAPPINGS: usize = 4;
-/// The number of foreign mappings that a thread keeps after each pass, at most.
+/// The maximum number of foreign mappings that a thread keeps after each pass.
 const MAX_FOREIGN: usize = 64;
-const TIME: Duration = Duration::from_millis(600);
+const MIN_DURATION: Duration = Duration::from_millis(600);
 
 /// A foreign mapping.
 struct ForeignMapping {
@@ -76,7 +76,7 @@ fn map_foreign(reservation: &Range<usize>, mark: u8, stop: &AtomicBool, outcomes
     while !stop.load(Ordering::Relaxed) {
         for page in (reservation.start - PAGE..=reservation.end).step_by(PAGE) {
             let at_hint = ForeignMapping::map(page, PAGE, libc::MAP_FIXED_NOREPLACE, mark);
-            let near_hint = ForeignMapping::map(page, PAGES * PAGE, 0, mark);
+            let near_hint = ForeignMapping::map(page, PAGES_PER_MAPPING * PAGE, 0, mark);
             let anywhere = ForeignMapping::map(0, PAGE, 0, mark);
             outcomes.attempts.fetch_add(3, Ordering::Relaxed);
             mappings.extend([at_hint, near_hint, anywhere].into_iter().flatten());
@@ -91,7 +91,7 @@ fn map_foreign(reservation: &Range<usize>, mark: u8, stop: &AtomicBool, outcomes
 /// foreign mapping is inside the reservation or was changed.
 #[track_caller]
 pub fn map_during_changes(library: &Library, name: &str) {
-    let size = MAPPINGS * PAGES * PAGE;
+    let size = MAPPINGS * PAGES_PER_MAPPING * PAGE;
     let base = library.reserve(size);
     let (stop, outcomes) = (AtomicBool::new(false), Outcomes::default());
     let mut rounds = 0;
@@ -103,7 +103,7 @@ pub fn map_during_changes(library: &Library, name: &str) {
         }
         let begun = Instant::now();
         let run_rounds = || {
-            while begun.elapsed() < TIME || rounds < 10 {
+            while begun.elapsed() < MIN_DURATION || rounds < 10 {
                 change_access(library, base, &format!("{name}, round {rounds}"));
                 rounds += 1;
             }
@@ -125,7 +125,7 @@ pub fn map_during_changes(library: &Library, name: &str) {
 /// Runs every operation that changes access, of the CPU and of GPUs, on the whole reservation and on parts.
 fn change_access(library: &Library, base: Address, name: &str) {
     let vmm = &library.vmm;
-    let (granule, size) = (PAGES * PAGE, MAPPINGS * PAGES * PAGE);
+    let (granule, size) = (PAGES_PER_MAPPING * PAGE, MAPPINGS * PAGES_PER_MAPPING * PAGE);
     let [cpu, gpu, peer] = [library.cpu(0), library.gpu(0), library.gpu(1)];
     let assert_reserved = |step: &str| assert_mapped(base.get(), size, &format!("{name}: {step}"));
     let memory = [library.create(0, granule), library.create(1, granule)];

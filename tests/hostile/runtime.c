@@ -49,7 +49,7 @@ int hostile_gpu_first;        /* whether the GPU is named before the CPU */
 int hostile_writable;         /* whether exported descriptors can be written, so that the CPU can map them */
 int hostile_access_fails_at;  /* this change of access, counted from 1, fails */
 uintptr_t hostile_foreign_address; /* the address of the last foreign mapping */
-int hostile_access_makes_hole; /* whether that change unmaps the addresses before it fails */
+int hostile_access_makes_hole; /* whether the failing change of access first unmaps the addresses */
 int hostile_exhausts_descriptors; /* the number of further unmaps that use up all file descriptors */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

@@ -9,10 +9,10 @@ use shuttle::thread::yield_now;
 use std::cell::RefCell;
 use tracing::Metadata;
 
-/// Calls that AMD's runtime does not lock itself before ROCm 10.
+/// Calls in which AMD's runtime takes no lock before ROCm 10.
 const UNLOCKED: [&str; 3] =
     ["import_shareable_handle", "export_shareable_handle", "get_alloc_properties_from_handle"];
-/// The other calls that use handles or mappings, which the runtime locks itself.
+/// The other calls that use handles or mappings. In these calls, the runtime takes a lock.
 const LOCKED: [&str; 5] =
     ["handle_create", "handle_release", "vmem_map", "vmem_unmap", "vmem_set_access"];
 

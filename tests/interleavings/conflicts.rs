@@ -2,7 +2,7 @@
 
 use crate::calls::{self, Recording};
 use crate::machine::{Machine, access, at, fail_calls};
-use crate::{in_many_orders, thread};
+use crate::{in_many_schedules, thread};
 use hsa_vmm::buffer::PagedBuffer;
 use hsa_vmm::error::Problem;
 use hsa_vmm::simulation::{Config, FaultPlan, Generation};
@@ -10,7 +10,7 @@ use hsa_vmm::{Access, Address, Error, ErrorKind, HandleType, Runtime, Vmm};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-const ORDERS: usize = 100;
+const SCHEDULES: usize = 100;
 const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 const MAPPING_CALLS: [&str; 3] = ["vmem_map", "vmem_unmap", "vmem_set_access"];
 
@@ -55,7 +55,7 @@ fn tear_down(machine: Machine) {
 
 #[test]
 fn operations_on_one_reservation_exclude_each_other() {
-    in_many_orders(ORDERS, || {
+    in_many_schedules(SCHEDULES, || {
         let machine = machine();
         let granule = machine.granule();
         let base = machine.reserve(3 * granule);
@@ -79,7 +79,7 @@ fn operations_on_one_reservation_exclude_each_other() {
 fn operations_on_different_reservations_overlap() {
     let overlapped = Arc::new(AtomicUsize::new(0));
     let bits = overlapped.clone();
-    in_many_orders(ORDERS, move || {
+    in_many_schedules(SCHEDULES, move || {
         let machine = machine();
         let bases = [(); 2].map(|()| machine.reserve(machine.granule()));
         let recording =
@@ -95,7 +95,7 @@ fn operations_on_different_reservations_overlap() {
 
 #[test]
 fn unlocked_calls_overlap_no_call_on_handles() {
-    in_many_orders(ORDERS, || {
+    in_many_schedules(SCHEDULES, || {
         let machine = machine();
         let granule = machine.granule();
         let handle = machine.create(0, granule);
@@ -129,7 +129,7 @@ fn unlocked_calls_overlap_no_call_on_handles() {
 
 #[test]
 fn opposite_copies_do_not_deadlock() {
-    in_many_orders(ORDERS, || {
+    in_many_schedules(SCHEDULES, || {
         let machine = machine();
         let granule = machine.granule();
         let handle = machine.create(0, granule);
@@ -138,8 +138,8 @@ fn opposite_copies_do_not_deadlock() {
             machine.map(base, granule, handle);
             machine.grant(base, granule, machine.gpu(0), Access::ReadWrite);
         }
-        let copy = |m: &Machine, to: Address, from: Address| {
-            m.vmm.copy(m.gpu(0), at(to, 128), from, 64).expect("granted");
+        let copy = |m: &Machine, target: Address, source: Address| {
+            m.vmm.copy(m.gpu(0), at(target, 128), source, 64).expect("granted");
         };
         run_concurrently(
             &machine,
@@ -162,7 +162,7 @@ fn opposite_copies_do_not_deadlock() {
 /// reservation is quarantined while other threads use it.
 #[test]
 fn waiting_threads_reject_quarantined_ranges() {
-    in_many_orders(ORDERS, || {
+    in_many_schedules(SCHEDULES, || {
         let plan = fail_calls(FaultPlan::default(), "hsa_amd_vmem_map", 3..50, 4104);
         let machine = Machine::new(Config::mi300x(2).with_faults(plan));
         let granule = machine.granule();
@@ -228,7 +228,7 @@ fn waiting_threads_reject_quarantined_ranges() {
 /// While several mappings change, a look-up returns the state before or after the whole change.
 #[test]
 fn look_ups_see_changes_of_ranges_atomically() {
-    in_many_orders(4 * ORDERS, || {
+    in_many_schedules(4 * SCHEDULES, || {
         let machine = machine();
         let granule = machine.granule();
         let (base, handle) = (machine.reserve(2 * granule), machine.create(0, granule));
@@ -268,7 +268,7 @@ fn look_ups_see_changes_of_ranges_atomically() {
 /// One thread maps and unmaps pages, another trims, and the buffer maps pages ahead.
 #[test]
 fn mapping_ahead_does_not_affect_callers() {
-    in_many_orders(ORDERS, || {
+    in_many_schedules(SCHEDULES, || {
         let machine = machine();
         let granule = machine.granule();
         let options = PagedBuffer::builder(8 * granule).with_page_size(granule).with_pages_ahead(2);

@@ -2,18 +2,18 @@
 
 use crate::machine::{self, Machine};
 use crate::serial::{Random, run_round};
-use crate::{calls, in_many_orders};
+use crate::{calls, in_many_schedules};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The seed of the first schedule's programs. Each further schedule uses the next seed.
 const FIRST_SEED: u64 = 1;
-const ORDERS: usize = 100;
+const SCHEDULES: usize = 100;
 
 fn run_programs(threads: usize, steps: usize) {
     for (_, config) in machine::generations() {
         let seed = Arc::new(AtomicU64::new(FIRST_SEED));
-        in_many_orders(ORDERS, move || {
+        in_many_schedules(SCHEDULES, move || {
             let machine = Machine::new(config.clone());
             let seed = seed.fetch_add(1, Ordering::Relaxed);
             calls::begin();

@@ -21,7 +21,7 @@ use shuttle::thread;
 use shuttle::{Config, Runner};
 
 /// Runs a function with many schedules: half of them random, half with a few adversarial switches (PCT).
-fn in_many_orders(orders: usize, test: impl Fn() + Send + Sync + Clone + 'static) {
+fn in_many_schedules(orders: usize, test: impl Fn() + Send + Sync + Clone + 'static) {
     calls::subscribe();
     let mut config = Config::new();
     // The default stack of 32 KiB is too small for the library.

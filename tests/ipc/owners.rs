@@ -12,8 +12,8 @@ on_all_fixtures! {
         let handle = exporter.get_handle(address);
         for handle in [handle, to_hip_handle(&handle)] {
             let owned = importer.open(&handle);
-            for at in [owned, owned + 16, owned + SIZE - 1] {
-                let result = importer.try_run(&format!("close_raw {at}"));
+            for inside in [owned, owned + 16, owned + SIZE - 1] {
+                let result = importer.try_run(&format!("close_raw {inside}"));
                 assert_error(&result, INVALID_VALUE);
                 let text = result.unwrap_err().text;
                 assert!(text.contains("OpenedMemory"), "{text}");

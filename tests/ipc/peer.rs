@@ -253,14 +253,14 @@ impl Peer {
         assert_eq!(found, to_hex(text.as_bytes()), "peer {} at {address:#x}", self.process);
     }
 
-    pub fn signal(&self, signal: i32) {
+    pub fn send_signal(&self, signal: i32) {
         // SAFETY: a process of this test that is not reaped yet.
         unsafe { libc::kill(self.process, signal) };
     }
 
     /// Stops the peer, and returns when all its threads have stopped.
     pub fn stop(&self) {
-        self.signal(libc::SIGSTOP);
+        self.send_signal(libc::SIGSTOP);
         let mut status = 0;
         // SAFETY: as above, and a writable status; a stopped process is reported, not reaped.
         let stopped = unsafe { libc::waitpid(self.process, &mut status, libc::WUNTRACED) };
@@ -275,7 +275,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        self.signal(libc::SIGKILL);
+        self.send_signal(libc::SIGKILL);
         if self.is_own_child {
             let mut status = 0;
             // SAFETY: our own child, and a writable status.

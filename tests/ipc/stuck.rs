@@ -42,7 +42,7 @@ on_all_fixtures! {
         });
         stuck.stop();
         let (waited, longest) = importer.open_concurrently(&handles[0], &handles[1]);
-        stuck.signal(libc::SIGCONT);
+        stuck.send_signal(libc::SIGCONT);
         if fixture.has_server() {
             assert!(waited > Duration::from_secs(4), "the first open did not wait: {waited:?}");
         }

@@ -104,7 +104,7 @@ on_all_fixtures! {
         if fixture.has_server() {
             assert_error(&result, INVALID_DEVICE_POINTER);
         }
-        exporter.signal(libc::SIGCONT);
+        exporter.send_signal(libc::SIGCONT);
         importer.open(&handle);
     }
 }

@@ -15,7 +15,12 @@ pub fn orders() -> Vec<[usize; 4]> {
 
 /// Creates a value of each owned type, drops the runtime, and drops the values in the given order. Fails unless
 /// the memory stays readable until its mapping is dropped.
-pub fn drop_in(order: [usize; 4], Library { runtime, vmm }: Library, size: usize, context: &str) {
+pub fn drop_in_order(
+    order: [usize; 4],
+    Library { runtime, vmm }: Library,
+    size: usize,
+    context: &str,
+) {
     let gpu = runtime.gpus().next().unwrap().id();
     let reservation = Reservation::builder(2 * size).reserve(&vmm).unwrap();
     let memory = Allocation::create(&vmm, size, &AllocationProperties::on(gpu)).unwrap();

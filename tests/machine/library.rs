@@ -51,7 +51,7 @@ impl Library {
         gpu.vmem_pool().expect("the GPU has memory").granule
     }
 
-    /// Returns the properties of memory of a GPU that can be exported.
+    /// Returns the properties of shareable memory on a GPU.
     pub fn on(&self, gpu: usize) -> AllocationProperties {
         AllocationProperties::on(self.gpu(gpu)).shareable_as(HandleType::POSIX_FILE_DESCRIPTOR)
     }

@@ -180,7 +180,7 @@ pub fn fail_calls(
     calls.fold(plan, |plan, call| plan.fail(function, call, status))
 }
 
-/// Creates a file that is not memory of a GPU. It cannot shrink, because the library does not import others.
+/// Creates a file that is not memory of a GPU. The file cannot shrink, because the library rejects files that can.
 pub fn file_without_memory(size: usize) -> OwnedFd {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = memfd_create("no memory", flags).expect("a memory file");

@@ -111,13 +111,13 @@ pub fn descriptors() -> usize {
 }
 
 /// Calls a function while the process can open only `spare` further descriptors.
-pub fn with_descriptors<T>(spare: usize, function: impl FnOnce() -> T) -> T {
+pub fn with_descriptors<T>(free_descriptors: usize, function: impl FnOnce() -> T) -> T {
     // The standard library duplicates descriptors to 3 and above. With a limit of 3, the error would differ.
     let _third = std::fs::File::open("/dev/null").expect("a descriptor");
     // SAFETY: F_GETFD is only a query.
     let is_free = |number: &libc::c_int| unsafe { libc::fcntl(*number, libc::F_GETFD) } == -1;
     // A new descriptor gets the lowest free number, which must be below the limit.
-    let end = (0..).filter(is_free).nth(spare).expect("an endless sequence") as u64;
+    let end = (0..).filter(is_free).nth(free_descriptors).expect("an endless sequence") as u64;
     let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `before` is writable.
     assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut before) }, 0);

@@ -70,7 +70,9 @@ struct Pending {
 /// The mappings that may be left when the threads have ended.
 #[derive(Default)]
 struct LeftMappings {
+    /// Their signals fire too late or never.
     late: Vec<Pending>,
+    /// Their signals have fired, perhaps too late.
     perhaps_late: Vec<Pending>,
 }
 
@@ -130,7 +132,7 @@ impl Load<'_> {
             it.address
         });
 
-        assert_eq!(left.len(), outcome.quarantined);
+        assert_eq!(left_addresses.len(), outcome.quarantined);
         assert_eq!(sorted(&mut vmm.quarantine().iter().map(|it| it.address)), left_addresses);
         assert_eq!(sorted(&mut vmm.mappings().iter().map(|it| it.address)), left_addresses);
         assert_eq!(vmm.usage().handles, left_addresses.len(), "only their memory is left");

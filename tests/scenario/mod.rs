@@ -23,8 +23,11 @@ pub struct Scenario {
     pub used: Address,
     /// Two granules in which nothing is mapped.
     pub empty: Address,
-
+    /// One granule of memory that is not mapped.
+    pub spare: Handle,
+    /// A descriptor that was exported from `spare`.
     pub shared: OwnedFd,
+    /// The handles that [`Scenario::tear_down`] releases.
     pub handles: RefCell<Vec<Handle>>,
 }
 
