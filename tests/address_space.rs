@@ -452,8 +452,8 @@ fn unneeded_hole_quirk_quarantines() {
     if process::rerun_in_own_process() {
         return;
     }
-    // The runtime leaves no hole, but the quirk is switched on: the library treats the runtime's mapping
-    // as a foreign one, and does not touch it.
+    // The runtime leaves no hole, but the quirk is switched on. The library therefore treats the runtime's mapping as
+    // a foreign mapping, and does not change it.
     let mut quirks = Quirks::default();
     quirks.cpu_unmap_leaves_hole = true;
     let options = VmmOptions::new().with_quirks(quirks);

@@ -325,7 +325,7 @@ fn cpu_grant_without_large_bar_is_rejected() {
         assert_eq!(machine.simulation.page(0, base.get()), None, "{generation}");
         machine.grant(base, granule, cpu, Access::None);
         machine.grant(base, granule, gpu, Access::ReadWrite);
-        // An import, whose owner may be unknown, is rejected, too.
+        // A grant to the CPU is also rejected for an import, whose owner may be unknown.
         let file = HandleType::POSIX_FILE_DESCRIPTOR;
         let handle = machine.vmm.retain_allocation_handle(base).unwrap();
         let shared = machine.vmm.export_to_shareable_handle(handle, file).unwrap();

@@ -37,21 +37,21 @@ fn importer_uses_the_same_memory() {
     let (base, imported_base) = (exporter.reserve(size), importer.reserve(size));
     exporter.map(base, size, handle);
     exporter.grant(base, size, exporter.gpu(0), Access::ReadWrite);
-    importer.map(at, size, imported);
-    importer.grant(at, size, importer.gpu(0), Access::ReadWrite);
-    importer.vmm.copy_from_host(importer.gpu(0), at, &[42; 100]).unwrap();
+    importer.map(imported_base, size, imported);
+    importer.grant(imported_base, size, importer.gpu(0), Access::ReadWrite);
+    importer.vmm.copy_from_host(importer.gpu(0), imported_base, &[42; 100]).unwrap();
     let mut bytes = [0; 100];
     exporter.vmm.copy_to_host(exporter.gpu(0), &mut bytes, base).unwrap();
     assert_eq!(bytes, [42; 100]);
 
     // The CPU can also access the memory.
-    importer.grant(at, size, importer.cpu(0), Access::Read);
+    importer.grant(imported_base, size, importer.cpu(0), Access::Read);
     // SAFETY: mapped and readable; the GPU has finished.
-    assert_eq!(unsafe { at.as_ptr().cast_const().cast::<u8>().read_volatile() }, 42);
+    assert_eq!(unsafe { imported_base.as_ptr().cast_const().cast::<u8>().read_volatile() }, 42);
 
-    importer.vmm.unmap(at, size).unwrap();
+    importer.vmm.unmap(imported_base, size).unwrap();
     importer.vmm.release(imported).unwrap();
-    importer.vmm.address_free(at, size).unwrap();
+    importer.vmm.address_free(imported_base, size).unwrap();
     exporter.vmm.unmap(base, size).unwrap();
     exporter.vmm.release(handle).unwrap();
     exporter.vmm.address_free(base, size).unwrap();

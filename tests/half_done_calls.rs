@@ -1,5 +1,5 @@
-//! Calls that the runtime performs half-way before they fail: an unmap that has revoked the access of some agents, and
-//! a grant that has unmapped the addresses. Also a rollback that fails half-way.
+//! Calls that the runtime performs half-way before they fail. An unmap has then revoked the access of some agents; a
+//! grant has unmapped the addresses. The last test has a rollback that fails half-way.
 
 mod hostile;
 mod machine;

@@ -102,7 +102,7 @@ fn handles_belong_to_one_vmm() {
     assert_rejected(&second_vmm, own, base, Problem::ForeignHandle);
     second_vmm.release(foreign).unwrap();
     assert_rejected(&machine.vmm, foreign, base, Problem::ForeignHandle);
-    // A `Vmm` accepts only its own addresses, too.
+    // A `Vmm` also accepts only its own addresses.
     machine.map(base, 4 * KIB, own);
     assert!(second_vmm.unmap(base, 4 * KIB).is_err());
     assert!(second_vmm.address_free(base, 4 * KIB).is_err());

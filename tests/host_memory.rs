@@ -357,7 +357,7 @@ fn failed_creation_leaves_nothing_behind() {
         machine.simulation.set_faults(FaultPlan::none());
         if !uses_pool {
             for free_descriptors in 0..2 {
-                let created = process::with_descriptors(free_descriptors, || {
+                let created = process::with_free_descriptors(free_descriptors, || {
                     machine.vmm.create(granule, &host_properties())
                 });
                 if let Ok(handle) = created {

@@ -278,7 +278,7 @@ fn export_reports_missing_descriptors() {
         let ipc = Ipc::open(&runtime).unwrap();
         let memory = PoolMemory::allocate(&runtime, gpu(&runtime, 0), 4096).unwrap();
         let export = || ipc.get_mem_handle(memory.address());
-        let error = process::with_descriptors(0, export).unwrap_err();
+        let error = process::with_free_descriptors(0, export).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::OutOfDescriptors), "{error}");
         assert_eq!(simulation.calls("hsa_amd_ipc_memory_create"), 0);
         export().unwrap();

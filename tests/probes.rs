@@ -12,7 +12,8 @@ use hsa_vmm::{Access, Runtime, Vmm};
 use machine::Machine;
 use std::collections::BTreeSet;
 
-/// The quirks that are probed on a machine with two GPUs whose memory the CPU can access, and [`PEER`] if it is found.
+/// The quirks whose probes a `Vmm` reports on a machine with two GPUs whose memory the CPU can access. The `Vmm` also
+/// reports [`PEER_AFTER_OWNER`] if its probe finds it.
 const PROBED: [&str; 7] = [
     "set_access_drops_unnamed_agents",
     "unmap_of_several_fails",
@@ -23,13 +24,13 @@ const PROBED: [&str; 7] = [
     "import_needs_descriptor",
 ];
 
-/// Only this quirk's presence can be found.
-const PEER: &str = "peer_after_owner_fails";
+/// The probe of this quirk can only find that the quirk is present.
+const PEER_AFTER_OWNER: &str = "peer_after_owner_fails";
 
-/// Returns the quirks whose probes a `Vmm` reports if the runtime has the quirks of `table`.
-fn reported_with(table: Quirks) -> BTreeSet<&'static str> {
+/// Returns the quirks whose probes a `Vmm` reports if the runtime has these quirks.
+fn reported_with(present_quirks: Quirks) -> BTreeSet<&'static str> {
     let mut names = BTreeSet::from(PROBED);
-    names.extend(table.peer_after_owner_fails.then_some(PEER));
+    names.extend(present_quirks.peer_after_owner_fails.then_some(PEER_AFTER_OWNER));
     names
 }
 
@@ -41,31 +42,31 @@ fn names<'a>(quirks: impl IntoIterator<Item = &'a Quirk>) -> BTreeSet<&'static s
     quirks.into_iter().map(|quirk| quirk.name).collect()
 }
 
-/// Checks that the probes find exactly the quirks of the table.
-fn check(release: &str, machine: &Machine, table: Quirks) {
+/// Checks that the probes find exactly the quirks that are present.
+fn check(release: &str, machine: &Machine, present_quirks: Quirks) {
     let probes = machine.vmm.probes();
     let probed = names(probes.iter().map(|probe| probe.quirk));
-    assert_eq!(probed, reported_with(table), "{release}");
+    assert_eq!(probed, reported_with(present_quirks), "{release}");
     for probe in probes {
-        assert_eq!(probe.found, table.has(probe.quirk), "{release}: {}", probe.quirk.name);
+        assert_eq!(probe.found, present_quirks.has(probe.quirk), "{release}: {}", probe.quirk.name);
         assert_eq!(machine.vmm.quirks().has(probe.quirk), probe.found, "{release}");
     }
 }
 
 #[test]
-fn probes_agree_with_the_table() {
+fn probes_agree_with_known_quirks() {
     if process::rerun_in_own_process() {
         return;
     }
     for (release, config) in machine::releases() {
-        let table = machine::quirks_of(&config);
+        let present_quirks = machine::quirks_of(&config);
         let machine = Machine::with_options(config, always_probing());
-        check(release, &machine, table);
+        check(release, &machine, present_quirks);
         assert!(
             machine.vmm.probes().iter().all(|probe| probe.found == probe.expected),
             "{release}"
         );
-        assert_eq!(machine.vmm.quirks(), table, "{release}");
+        assert_eq!(machine.vmm.quirks(), present_quirks, "{release}");
         machine.assert_empty();
     }
 }
@@ -76,7 +77,7 @@ fn probes_find_quirks_behind_a_false_version() {
         return;
     }
     for (release, config) in machine::releases() {
-        let table = machine::quirks_of(&config);
+        let present_quirks = machine::quirks_of(&config);
         for reported in [4, 7, 15, 20, 22] {
             if !config.extension_reported {
                 continue;
@@ -86,13 +87,13 @@ fn probes_find_quirks_behind_a_false_version() {
                 always_probing(),
             );
             assert_eq!(machine.runtime.info().extension, (1, reported));
-            check(release, &machine, table);
+            check(release, &machine, present_quirks);
             let differences =
                 machine.vmm.probes().iter().filter(|probe| probe.found != probe.expected);
             let expected = Quirks::of_runtime(machine.runtime.info());
-            let differing = reported_with(table).into_iter().filter(|name| {
+            let differing = reported_with(present_quirks).into_iter().filter(|name| {
                 let quirk = Quirks::KNOWN.iter().find(|quirk| quirk.name == *name).unwrap();
-                expected.has(quirk) != table.has(quirk)
+                expected.has(quirk) != present_quirks.has(quirk)
             });
             assert!(
                 names(differences.map(|probe| probe.quirk))
@@ -133,7 +134,7 @@ fn probes_make_at_most_20_calls() {
 }
 
 #[test]
-fn probes_need_what_they_test() {
+fn probes_without_requirements_are_skipped() {
     if process::rerun_in_own_process() {
         return;
     }
@@ -185,16 +186,16 @@ fn hidden_identity_is_probed_by_default() {
         return;
     }
     for (release, config) in machine::releases() {
-        let table = machine::quirks_of(&config);
+        let present_quirks = machine::quirks_of(&config);
         for build in ["", "another runtime"] {
             let machine = Machine::new(config.clone().with_false_build(build));
             let implementation = &machine.runtime.info().implementation;
             assert!(matches!(implementation, Implementation::Unknown { .. }), "{implementation}");
-            check(release, &machine, table);
-            let found = reported_with(table);
+            check(release, &machine, present_quirks);
+            let found = reported_with(present_quirks);
             for quirk in Quirks::KNOWN.iter().filter(|quirk| !found.contains(quirk.name)) {
-                let follows =
-                    quirk.name == "memory_returns_with_addresses" && table.unmap_keeps_memory;
+                let follows = quirk.name == "memory_returns_with_addresses"
+                    && present_quirks.unmap_keeps_memory;
                 let expected = quirk.if_unknown || follows;
                 assert_eq!(machine.vmm.quirks().has(quirk), expected, "{}", quirk.name);
             }
@@ -224,7 +225,7 @@ fn probing_follows_the_option() {
     }
     assert_eq!(Probing::default(), Probing::IfNotSimulated);
     let listed = names(Quirks::KNOWN.iter().filter(|quirk| quirk.probed));
-    assert_eq!(listed, PROBED.into_iter().chain([PEER]).collect());
+    assert_eq!(listed, PROBED.into_iter().chain([PEER_AFTER_OWNER]).collect());
 }
 
 #[test]

@@ -43,9 +43,9 @@ const FAILURES: &[Failure] = &[
     Failure {
         quirk: "set_access_of_several_fails",
         release: || {
-            let mut first = generation(Generation::A).with_extension(4);
-            first.extension_reported = false;
-            first
+            let mut rocm_6_0 = generation(Generation::A).with_extension(4);
+            rocm_6_0.extension_reported = false;
+            rocm_6_0
         },
         symptom: "a grant of two mappings fails",
         occurs: |machine| {
@@ -195,7 +195,7 @@ fn every_quirk_has_a_failure() {
 }
 
 #[test]
-fn generations_fail_only_without_their_quirks() {
+fn releases_fail_only_without_their_quirks() {
     if process::rerun_in_own_process() {
         return;
     }
@@ -239,8 +239,8 @@ fn unneeded_quirks_do_no_harm() {
     }
 }
 
-/// Runs exports and other calls in two threads. Returns how often a call overlapped an export, which the runtime
-/// does not lock.
+/// Runs exports and other calls in two threads. Returns how often a call overlapped an export, in which the runtime
+/// takes no lock.
 fn count_races(quirks: impl Fn(&RuntimeInfo) -> Quirks) -> i32 {
     let hostile = HostileRuntime::new();
     // SAFETY: a runtime of this test.

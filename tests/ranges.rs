@@ -289,14 +289,14 @@ fn exports_without_free_descriptors_fail() {
         for (address, size, needed) in [(base, 3 * granule, 3), (memory.address(), 8192, 1)] {
             for free_descriptors in 0..needed {
                 let before = process::descriptors();
-                let result = process::with_descriptors(free_descriptors, || {
+                let result = process::with_free_descriptors(free_descriptors, || {
                     machine.vmm.export_address_range(address, size)
                 });
                 let error = result.expect_err(release);
                 assert_eq!(*error.kind(), ErrorKind::OutOfDescriptors, "{release}: {error}");
                 assert_eq!(process::descriptors(), before, "{release}");
             }
-            let result = process::with_descriptors(needed, || {
+            let result = process::with_free_descriptors(needed, || {
                 machine.vmm.export_address_range(address, size)
             });
             assert_eq!(result.unwrap().len(), needed, "{release}");

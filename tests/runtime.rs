@@ -119,7 +119,7 @@ fn agents_describe_an_mi300a() {
         let runtime = simulated(Config::apu().with_extension(minor));
         let gpu = runtime.gpus().next().unwrap();
         assert_eq!(gpu.product, "AMD Instinct MI300A");
-        // Only 6.0 does not report this attribute. `with_extension` makes its entry of the list behave like 6.1.
+        // Only 6.0 does not report this attribute. `with_extension` makes the list's entry for 6.0 behave like 6.1.
         assert!(gpu.integrated, "{release}");
         assert!(gpu.large_bar, "{release}");
     }
@@ -226,7 +226,7 @@ fn load_from(path: impl AsRef<Path>) -> Result<Runtime, Error> {
 }
 
 #[test]
-fn missing_library_is_named() {
+fn load_error_names_a_missing_library() {
     let path = "/nowhere/libhsa-runtime64.so.1";
     let error = load_from(path).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Load(_)), "{error:?}");
@@ -237,7 +237,7 @@ fn missing_library_is_named() {
 }
 
 #[test]
-fn invalid_library_is_named() {
+fn load_error_names_an_invalid_library() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
     let text = load_from(path).unwrap_err().to_string();
     assert!(text.contains(path) && text.contains("ELF"), "{text}");
@@ -247,7 +247,7 @@ fn invalid_library_is_named() {
 }
 
 #[test]
-fn missing_function_is_named() {
+fn load_error_names_a_missing_function() {
     let path = compile_source("incomplete", "int hsa_init(void) { return 0; }\n");
     let text = load_from(&path).unwrap_err().to_string();
     let named = text.contains("`hsa_status_string`") || text.contains("`hsa_shut_down`");

@@ -140,7 +140,7 @@ fn dma_buf_mapping_is_probed_once() {
 }
 
 #[test]
-fn adjacent_mappings_with_equal_deltas_share_a_call() {
+fn adjacent_mappings_with_equal_changes_share_a_call() {
     let machine = Machine::new(Config::mi300x(2).with_generation(Generation::B));
     let granule = machine.granule();
     let (base, handle) = (machine.reserve(6 * granule), machine.create(0, granule));
@@ -156,8 +156,8 @@ fn adjacent_mappings_with_equal_deltas_share_a_call() {
         grant_calls(&machine) - before
     };
     assert_eq!(calls_of_grant(2..4, &first, Access::ReadWrite), 1);
-    // The two in the middle lack only the second GPU's access: one call for them, one for the two before them, and
-    // one for the two after them.
+    // Needs three calls: the two mappings in the middle lack only the second GPU's access, the two before and the two
+    // after them lack both.
     assert_eq!(calls_of_grant(0..6, &both, Access::ReadWrite), 3);
     // Six mappings with the same access take one call.
     assert_eq!(calls_of_grant(0..6, &both, Access::Read), 1);

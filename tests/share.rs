@@ -100,7 +100,7 @@ fn import_returns_a_new_handle_of_the_same_memory() {
             assert_eq!(&text_at(machine, imported_view), b"here", "{release}");
             machine.vmm.write(at(imported_view, granule), b"back").unwrap();
             assert_eq!(&text_at(machine, at(original_view, granule)), b"back", "{release}");
-            // GPUs can access the imported memory, too.
+            // GPUs can also access the imported memory.
             machine.grant(imported_view, 2 * granule, machine.gpu(0), Access::ReadWrite);
             machine.vmm.copy(machine.gpu(0), at(imported_view, 8), imported_view, 4).unwrap();
             assert_eq!(&text_at(machine, at(original_view, 8)), b"here", "{release}");
@@ -288,7 +288,7 @@ fn import_keeps_the_file_position() {
 /// ROCm 7.14 does not report the owner of an import, and rejects a grant to another agent after a grant to the
 /// owner. The library therefore maps the memory again for each grant to a GPU except the first.
 #[test]
-fn unowned_import_is_granted_gpu_by_gpu() {
+fn import_of_unknown_owner_is_granted_gpu_by_gpu() {
     let config = Config::mi300x(2).with_generation(Generation::C);
     for config in [config.clone(), without_cpu_mapping(config)] {
         for owner in 0..2 {
@@ -345,7 +345,7 @@ fn another_process_accesses_the_same_memory() {
 }
 
 #[test]
-fn unowned_import_is_granted_to_several_gpus() {
+fn import_is_granted_to_several_gpus() {
     if process::rerun_in_own_process() {
         return;
     }

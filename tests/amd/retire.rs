@@ -96,7 +96,7 @@ fn nothing_is_unmapped_before_its_signals_fire() {
             threads: 8,
             time_per_mapping: if is_long { 10_000 } else { 1_000 },
             capacity: 512,
-            limit: Duration::from_secs(20),
+            time_limit: Duration::from_secs(20),
             read: &read,
         };
         let begun = Instant::now();

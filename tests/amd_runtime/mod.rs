@@ -10,8 +10,8 @@ use hsa_rocr::test::{Fixture, on_each_release, on_with_timeout, uses_own_driver}
 use hsa_rocr::{Emulation, Release};
 use std::time::Duration;
 
-/// Calls `act` on each release, on a machine with two GPUs, in a process that has no runtime yet and must
-/// succeed.
+/// Calls `act` on each release, on a machine with two GPUs, in a new process that has no runtime yet. Fails unless
+/// that process succeeds.
 pub fn on_each(test: &str, act: impl Fn(&Fixture)) {
     on_each_release(test, &Emulation::gpus(2), |fixture| {
         assert_eq!(in_child(|| act(fixture)), End::Success, "{}", fixture.release());
@@ -29,8 +29,9 @@ pub fn on_each_within(test: &str, time_limit: Duration, act: impl Fn(&Fixture)) 
     });
 }
 
-/// Modes of the emulated driver: immediate updates; the CPU writes entries and nothing flushes the TLB; SDMA jobs
-/// write entries so late that only the barrier can wait for them. `split_bug` emulates a defect of amdgpu
+/// Modes of the emulated driver. In the first, updates take effect at once. In the second, nothing flushes the TLB.
+/// In the third, entries are written so late that only the barrier can wait for them. `split_bug` emulates a defect
+/// of amdgpu
 /// (`docs/kernel/forgotten_entries.c`).
 pub const PAGE_TABLE_MODES: [&str; 3] =
     ["", "tlb=on,split_bug=on", "pte_delay=600s,tlb=on,split_bug=on"];

@@ -1,5 +1,5 @@
-//! The kernel driver refuses each call of an `mmap` and its `munmap` in turn, on AMD's runtime: the operation
-//! fails, changes nothing, and succeeds when it is repeated.
+//! On AMD's runtime, the kernel driver refuses each call of an `mmap` and its `munmap` in turn. The operation fails
+//! and changes nothing. It succeeds when it is repeated.
 
 use crate::amd_runtime::driver_calls::driver_calls;
 use crate::amd_runtime::fail_driver_calls;

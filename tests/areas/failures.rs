@@ -1,5 +1,5 @@
-//! Each call of the runtime fails in turn: the operation fails, changes nothing, and succeeds when it is
-//! repeated. At the end everything is freed.
+//! Each call of the runtime fails in turn. The operation fails and changes nothing. It succeeds when it is repeated.
+//! At the end, everything is freed.
 
 use crate::fixture::Fixture;
 use hsa_vmm::area::{AreaFlags, AreaMemory, MmapOptions};

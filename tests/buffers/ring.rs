@@ -43,7 +43,7 @@ fn reads_and_writes_wrap_around() {
                         .unwrap();
                     assert!(found == text, "{release}, {times} times");
                 }
-                // A GPU reads across the end, too.
+                // A GPU also reads across the end.
                 let copy_address = machine.map_new_memory(1, SIZE).0;
                 machine.grant(copy_address, SIZE, machine.gpu(1), Access::ReadWrite);
                 machine.grant(copy_address, SIZE, machine.cpu(0), Access::Read);
@@ -52,7 +52,7 @@ fn reads_and_writes_wrap_around() {
                 machine.vmm.read(copy_address, &mut found).unwrap();
                 assert!(found == text, "{release}, {times} times, by a GPU");
                 assert_eq!(ring.address_of(position), at(ring.address(), SIZE / 2 + 3));
-                // A GPU's fill wraps around, too.
+                // A GPU's fill also wraps around.
                 let near_end = (SIZE - 8) as u64;
                 ring.fill(near_end, 0x0403_0201, 16).unwrap();
                 let mut found = [0; 16];

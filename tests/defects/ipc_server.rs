@@ -1,5 +1,5 @@
-//! Defects of the server thread that sends exported memory: it can outlive the runtime's stop, aborts the process if
-//! its socket's name is taken, sends memory to any user, and blocks.
+//! Defects of the server thread that sends exported memory. It can outlive the runtime's stop. It aborts the process
+//! if its socket's name is taken. It sends memory to any user, and it blocks.
 //!
 //! Without a delay, the thread outlives the stop in 14 of 4,000 processes. Here a signal handler delays the thread
 //! until the runtime has stopped, so that the thread nearly always uses memory that the runtime has freed.

@@ -1,6 +1,6 @@
 //! Failed operations change nothing. In every sequence of operations, every runtime call of the last
-//! operation fails with every status, alone and together with later calls. `mmap`, `mprotect` and the allocation
-//! of descriptors fail, too. Afterwards the state is unchanged, or the loss is quarantined.
+//! operation fails with every status, alone and together with later calls. Other runs make `mmap`, `mprotect` and the
+//! allocation of descriptors fail. Afterwards the state is unchanged, or the loss is quarantined.
 //! `retire.rs` does the same for retirements.
 //!
 //! Sequences have up to four operations; with `HSA_VMM_LONG=1` up to five, if the library neither changes page tables

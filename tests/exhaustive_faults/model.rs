@@ -1,5 +1,5 @@
-//! The state after a sequence of operations, and the operations that can follow. The model implements just
-//! enough of HIP's documents to skip operations that fail before the runtime is called, and sequences that
+//! The state after a sequence of operations, and the operations that can follow. The model implements only a part of
+//! HIP's documents. That is enough to skip operations that fail before the runtime is called, and sequences that
 //! differ from others only in names.
 
 use hsa_vmm::Access;

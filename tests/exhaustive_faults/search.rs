@@ -412,7 +412,7 @@ impl Trial<'_> {
                 Some(prepared) => prepared,
                 None => self.prepare()?,
             };
-            let result = process::with_descriptors(free_descriptors, || {
+            let result = process::with_free_descriptors(free_descriptors, || {
                 prepared.executor.execute(self.operation)
             });
             self.search.no_descriptor_runs += u64::from(result.is_err());

@@ -1,7 +1,6 @@
 //! Makes system calls fail: `mmap` and `mprotect` of watched addresses.
-//!
-//! A seccomp filter of this thread redirects both calls to a signal handler, which makes the call itself from
-//! an instruction that the filter allows, or returns an error.
+//! A seccomp filter of this thread redirects both calls to a signal handler. The handler returns an error, or makes
+//! the call itself from an instruction that the filter allows.
 
 use libc::{c_int, c_long, c_void};
 use std::ops::Range;

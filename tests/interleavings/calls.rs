@@ -86,7 +86,7 @@ fn record_and_yield(call: String) {
         recording.running.push(call.clone());
         true
     };
-    // The recording is not borrowed during the switch, because the other threads borrow it, too.
+    // The recording is not borrowed during the switch, because the other threads also borrow it.
     if RECORDING.with_borrow_mut(begin_call) {
         yield_now();
         RECORDING.with_borrow_mut(|recording| {

@@ -21,11 +21,11 @@ use shuttle::thread;
 use shuttle::{Config, Runner};
 
 /// Runs a function with many schedules: half of them random, half with a few adversarial switches (PCT).
-fn in_many_schedules(orders: usize, test: impl Fn() + Send + Sync + Clone + 'static) {
+fn in_many_schedules(schedules: usize, test: impl Fn() + Send + Sync + Clone + 'static) {
     calls::subscribe();
     let mut config = Config::new();
     // The default stack of 32 KiB is too small for the library.
     config.stack_size = 1 << 20;
-    Runner::new(RandomScheduler::new(orders / 2), config.clone()).run(test.clone());
-    Runner::new(PctScheduler::new(3, orders / 2), config).run(test);
+    Runner::new(RandomScheduler::new(schedules / 2), config.clone()).run(test.clone());
+    Runner::new(PctScheduler::new(3, schedules / 2), config).run(test);
 }

@@ -111,7 +111,7 @@ pub fn descriptors() -> usize {
 }
 
 /// Calls a function while the process can open only `spare` further descriptors.
-pub fn with_descriptors<T>(free_descriptors: usize, function: impl FnOnce() -> T) -> T {
+pub fn with_free_descriptors<T>(free_descriptors: usize, function: impl FnOnce() -> T) -> T {
     // The standard library duplicates descriptors to 3 and above. With a limit of 3, the error would differ.
     let _third = std::fs::File::open("/dev/null").expect("a descriptor");
     // SAFETY: F_GETFD is only a query.
@@ -257,7 +257,7 @@ pub fn load_in_child(address: usize) -> End {
     })
 }
 
-/// How a child ends that accesses inaccessible memory.
+/// How a child that accesses inaccessible memory ends.
 pub const FAULT: End = End::Signal(libc::SIGSEGV);
 
 /// Runs a function in a thread, and fails if it does not return in time.

@@ -60,9 +60,9 @@ fn late_signal_quarantines_and_never_unmaps() {
         assert_readable(&machine, address);
 
         // The drop of the `Vmm` frees everything else.
-        let more = machine.reserve(SIZE);
+        let other_base = machine.reserve(SIZE);
         let handle = machine.create(0, SIZE);
-        machine.map(more, SIZE, handle);
+        machine.map(other_base, SIZE, handle);
         let simulation = machine.simulation.clone();
         drop(signal);
         drop(machine);

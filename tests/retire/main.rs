@@ -102,8 +102,8 @@ fn mapping_is_unmapped_when_all_signals_fire() {
         let mapping = map(&machine, &reserve(&machine, 1), 0);
         let address = mapping.address();
         submit(&queue, mapping, &[done.at_most(0), timeline.at_least(7)]).unwrap();
-        for (now, value) in [(&done, 1), (&timeline, 6), (&timeline, 7)] {
-            now.set(value);
+        for (signal, value) in [(&done, 1), (&timeline, 6), (&timeline, 7)] {
+            signal.set(value);
             let report = queue.poll().unwrap();
             assert_eq!((report.retired, report.pending), (0, 1), "{generation}");
             assert_readable(&machine, address);
@@ -164,7 +164,8 @@ fn slow_unmaps_do_not_delay_later_ones() {
     const COUNT: usize = 10;
     let machine = machine();
     let reservation = reserve(&machine, COUNT + 1);
-    let mappings: Vec<_> = (0..=COUNT).map(|at| map(&machine, &reservation, at * SIZE)).collect();
+    let mappings: Vec<_> =
+        (0..=COUNT).map(|index| map(&machine, &reservation, index * SIZE)).collect();
     let queue = RetireQueue::builder(COUNT + 1).open(&machine.vmm).unwrap();
     let delay = Duration::from_millis(40);
     machine.simulation.set_faults("hsa_amd_vmem_unmap=40ms".parse().unwrap());

@@ -26,9 +26,9 @@ pub struct Load<'a> {
     pub library: &'a Library,
     pub threads: usize,
     /// The number of retirements of each thread.
-    pub each: usize,
+    pub retirements_per_thread: usize,
     pub capacity: usize,
-    pub limit: Duration,
+    pub time_limit: Duration,
     /// Fails if an agent cannot read the byte at an address.
     pub read: &'a (dyn Fn(Address, u8) + Sync),
 }
@@ -80,7 +80,7 @@ impl Load<'_> {
     /// Runs the threads. Fails unless exactly the mappings whose signals were late are left.
     #[track_caller]
     pub fn run(&self) -> Outcome {
-        let queue = RetireQueue::builder(self.capacity).with_time_limit(self.limit);
+        let queue = RetireQueue::builder(self.capacity).with_time_limit(self.time_limit);
         let queue = queue.open(&self.library.vmm).unwrap();
         let left = Mutex::new(LeftMappings::default());
         let mut outcome = Outcome::default();
@@ -96,11 +96,14 @@ impl Load<'_> {
                 outcome.submitting += submitting;
             }
         });
-        let report = queue.drain(4 * self.limit).unwrap();
+        let report = queue.drain(4 * self.time_limit).unwrap();
         assert_eq!(report.pending, 0);
         outcome.retired = report.retired;
         outcome.quarantined = report.failures.len();
-        assert_eq!(outcome.retired + outcome.quarantined, self.threads * self.each);
+        assert_eq!(
+            outcome.retired + outcome.quarantined,
+            self.threads * self.retirements_per_thread
+        );
         for failure in &report.failures {
             let late = matches!(failure.error.kind(), ErrorKind::NotSignaled { .. });
             assert!(late && failure.quarantined, "{failure:?}");
@@ -131,7 +134,7 @@ impl Load<'_> {
             (self.read)(it.address, it.tag);
             it.address
         });
-
+        let left_addresses = sorted(&mut left_addresses.into_iter());
         assert_eq!(left_addresses.len(), outcome.quarantined);
         assert_eq!(sorted(&mut vmm.quarantine().iter().map(|it| it.address)), left_addresses);
         assert_eq!(sorted(&mut vmm.mappings().iter().map(|it| it.address)), left_addresses);
@@ -182,7 +185,7 @@ impl<'a> Worker<'a> {
     }
 
     fn run(mut self, left: &Mutex<LeftMappings>) -> (usize, Duration) {
-        for number in 0..self.load.each {
+        for number in 0..self.load.retirements_per_thread {
             self.retire(number as u8 | 1);
             // On average, one signal for each submission.
             for _ in 0..self.random.below(3) {
@@ -278,7 +281,7 @@ impl<'a> Worker<'a> {
         let it = self.pending.swap_remove(index);
         // On a busy machine, this signal may fire after the time limit. The queue may then unmap or quarantine the
         // mapping.
-        if it.submitted.elapsed() > self.load.limit / 2 {
+        if it.submitted.elapsed() > self.load.time_limit / 2 {
             it.signals[0].set(0);
             self.perhaps_late.push(it);
             return;

@@ -14,9 +14,8 @@ use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 
 /// Two reservations, and mappings in the first one.
-///
-/// Two mappings have the same memory, one has an agent whose access was set to none, and one has memory that only
-/// the mapping keeps allocated.
+/// Two mappings have the same memory. One mapping has an agent whose access was set to none. One mapping has memory
+/// that only this mapping keeps allocated.
 pub struct Scenario {
     pub library: Library,
     /// Eight granules, of which the first five are mapped in four mappings.

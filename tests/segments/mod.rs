@@ -56,8 +56,8 @@ impl Reader {
 fn serve(mut socket: &UnixStream) {
     let mut numbers = [0; 16];
     while socket.read_exact(&mut numbers).is_ok() {
-        let number = |at: usize| {
-            usize::try_from(u64::from_ne_bytes(numbers[at..at + 8].try_into().unwrap())).unwrap()
+        let number = |index: usize| {
+            usize::try_from(u64::from_ne_bytes(numbers[index..at + 8].try_into().unwrap())).unwrap()
         };
         let bytes = bytes_of(&receive(socket), number(0), number(8));
         socket.write_all(&bytes).unwrap();
@@ -70,9 +70,9 @@ fn bytes_of(descriptor: &OwnedFd, offset: usize, length: usize) -> Vec<u8> {
     // SAFETY: a new mapping at an address that the kernel chooses.
     let start = unsafe { libc::mmap(null_mut(), end, libc::PROT_READ, libc::MAP_SHARED, file, 0) };
     assert_ne!(start, libc::MAP_FAILED, "mmap: {}", std::io::Error::last_os_error());
-    let bytes = (offset..end).map(|at| {
+    let bytes = (offset..end).map(|index| {
         // SAFETY: a byte of the mapping.
-        unsafe { start.cast::<u8>().add(at).read_volatile() }
+        unsafe { start.cast::<u8>().add(index).read_volatile() }
     });
     let bytes = bytes.collect();
     // SAFETY: nothing uses the mapping any more.

@@ -2,8 +2,8 @@
 //!
 //! A round has some reservations and allocations ([`Executor`]), and a program for each thread. It records the
 //! result, the begin and the end of each operation. Then [`order`] searches for a serial order in which a model
-//! ([`State`]) has the same results and the same final state. An operation that ended before another began must
-//! precede the latter in that order.
+//! ([`State`]) has the same results and the same final state. If an operation ended before another one began, it must
+//! also come first in that order.
 
 #![allow(dead_code, reason = "each test binary uses a different part")]
 

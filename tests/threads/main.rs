@@ -74,7 +74,8 @@ fn threads_run_full_cycles_on_one_vmm() {
     within(TIME_LIMIT, || {
         for (generation, config) in machine::generations() {
             for config in [config.clone(), without_cpu_mapping(config)] {
-                // This runtime leaves address-space holes, in which other threads reserve addresses.
+                // In generation A, the runtime leaves address-space holes, in which other threads can reserve
+                // addresses.
                 if config.generation == Generation::A && !config.dmabuf_cpu_mapping {
                     continue;
                 }
@@ -92,7 +93,7 @@ fn threads_run_full_cycles_on_one_vmm() {
     });
 }
 
-/// The simulation aborts the process if two calls overlap for which its release takes no lock.
+/// The simulation aborts the process if two calls overlap in which the simulated release takes no lock.
 #[test]
 fn vmms_and_runtimes_share_a_simulation() {
     within(TIME_LIMIT, || {

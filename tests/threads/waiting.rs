@@ -22,11 +22,11 @@ fn opposite_copies_do_not_deadlock() {
             machine.grant(base, granule, machine.gpu(0), Access::ReadWrite);
         }
         std::thread::scope(|scope| {
-            for [from, to] in [bases, [bases[1], bases[0]], [bases[0], bases[0]]] {
+            for [source, target] in [bases, [bases[1], bases[0]], [bases[0], bases[0]]] {
                 let machine = &machine;
                 scope.spawn(move || {
                     for _ in 0..100 {
-                        machine.vmm.copy(machine.gpu(0), at(to, 128), from, 64).unwrap();
+                        machine.vmm.copy(machine.gpu(0), at(target, 128), source, 64).unwrap();
                     }
                 });
             }

@@ -180,7 +180,7 @@ fn memory_of_another_size_is_rejected() {
         error_kind(receiver.receive(&machine.vmm)),
         ErrorKind::SizeMismatch { described, found }
     );
-    // A descriptor that is not memory is rejected, too.
+    // A descriptor that is not memory is also rejected.
     sender.send_descriptor(File::open("/dev/null").unwrap(), &example_description()).unwrap();
     let error = receiver.receive(&machine.vmm).unwrap_err();
     assert_eq!(error.operation(), Operation::Receive);
@@ -345,11 +345,12 @@ fn missing_descriptors_are_reported() {
         let memory = new_memory(&machine);
         sender.send(&machine.vmm, &memory, "one").unwrap();
         let before = process::descriptors();
-        let result = process::with_descriptors(0, || receiver.receive_descriptor().map(drop));
+        let result = process::with_free_descriptors(0, || receiver.receive_descriptor().map(drop));
         assert_eq!(error_kind(result), ErrorKind::OutOfDescriptors);
-        let result = process::with_descriptors(0, || sender.send(&machine.vmm, &memory, "two"));
+        let result =
+            process::with_free_descriptors(0, || sender.send(&machine.vmm, &memory, "two"));
         assert_eq!(error_kind(result), ErrorKind::OutOfDescriptors);
-        let result = process::with_descriptors(0, || Channel::pair().map(drop));
+        let result = process::with_free_descriptors(0, || Channel::pair().map(drop));
         assert_eq!(result.as_ref().unwrap_err().operation(), Operation::Connect);
         assert_eq!(error_kind(result), ErrorKind::OutOfDescriptors);
         assert_eq!(process::descriptors(), before);
