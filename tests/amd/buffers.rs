@@ -64,8 +64,8 @@ fn growth_keeps_address_and_contents() {
             }
             assert!(words.to_vec().unwrap() == values, "round {round}");
             // The other GPU copies across mappings made before and after its grant.
-            let (from, to) = (at(address, 3 * STEP - 8), at(address, 40 * STEP - 16));
-            library.vmm.copy(library.gpu(1), to, from, 2 * STEP).unwrap();
+            let (source, target) = (at(address, 3 * STEP - 8), at(address, 40 * STEP - 16));
+            library.vmm.copy(library.gpu(1), target, source, 2 * STEP).unwrap();
             let copied = &values[3 * STEP / 8 - 1..][..2 * STEP / 8];
             let mut found = vec![0; copied.len()];
             words.read(40 * STEP / 8 - 2, &mut found).unwrap();

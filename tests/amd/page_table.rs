@@ -35,8 +35,8 @@ fn assert_coverage(address: Address, size: usize, expected: [Coverage; 2], conte
     assert_eq!([0, 1].map(|gpu| coverage(gpu, address, size)), expected, "{context}");
 }
 
-/// Maps two adjacent ranges, one of each GPU's memory, which both GPUs and the CPU can access.
-fn two_mappings(library: &Library) -> (Address, [AgentId; 3]) {
+/// Maps memory of each GPU at adjacent addresses. Both GPUs and the CPU can access both mappings.
+fn make_two_mappings(library: &Library) -> (Address, [AgentId; 3]) {
     let agents = [library.cpu(0), library.gpu(0), library.gpu(1)];
     let base = library.reserve(2 * SIZE);
     for gpu in 0..2 {
@@ -57,7 +57,7 @@ fn only_revoke_clears_page_tables() {
     on_each("page_table::only_revoke_clears_page_tables", |fixture| {
         let library = Library::load(fixture.runtime());
         let vmm = &library.vmm;
-        let (base, [cpu, gpu, peer]) = two_mappings(&library);
+        let (base, [cpu, gpu, peer]) = make_two_mappings(&library);
         let size = 2 * SIZE;
         library.grant(base, size, peer, Access::None);
         assert_coverage(base, size, [Coverage::Full; 2], "set to none: only recorded");
@@ -99,7 +99,7 @@ fn set_access_keeps_unnamed_agents_in_page_tables() {
     on_each("page_table::set_access_keeps_unnamed_agents_in_page_tables", |fixture| {
         let library = Library::load(fixture.runtime());
         let vmm = &library.vmm;
-        let (base, agents) = two_mappings(&library);
+        let (base, agents) = make_two_mappings(&library);
         for agent in agents {
             for requested in [Access::Read, Access::ReadWrite, Access::None, Access::ReadWrite] {
                 library.grant(base, 2 * SIZE, agent, requested);

@@ -43,7 +43,7 @@ fn handle(handle: u64) -> hsa_amd_vmem_alloc_handle_t {
     hsa_amd_vmem_alloc_handle_t { handle }
 }
 
-fn at(address: usize) -> *mut c_void {
+fn pointer(address: usize) -> *mut c_void {
     without_provenance_mut(address)
 }
 
@@ -95,8 +95,8 @@ impl RawRuntime {
         to_result(unsafe { reserve(&mut address, size, 0, 0) }, ()).map(|()| address.addr())
     }
 
-    /// Reserves near an address, aligned if the runtime supports that.
-    pub fn reserve_at(&self, size: usize, hint: usize, alignment: usize) -> HsaResult<usize> {
+    /// Reserves addresses near a hint. They are aligned if the runtime supports that.
+    pub fn reserve_near(&self, size: usize, hint: usize, alignment: usize) -> HsaResult<usize> {
         let (mut address, hint) = (null_mut(), hint as u64);
         let status = match self.vmem.hsa_amd_vmem_address_reserve_align {
             Some(reserve) => unsafe { reserve(&mut address, size, hint, alignment as u64, 0) },
@@ -108,7 +108,7 @@ impl RawRuntime {
     }
 
     pub fn free(&self, address: usize, size: usize) -> HsaResult {
-        to_result(unsafe { (self.vmem.hsa_amd_vmem_address_free)(at(address), size) }, ())
+        to_result(unsafe { (self.vmem.hsa_amd_vmem_address_free)(pointer(address), size) }, ())
     }
 
     /// Creates memory of the first GPU.
@@ -124,11 +124,11 @@ impl RawRuntime {
 
     pub fn map(&self, address: usize, size: usize, offset: usize, memory: u64) -> HsaResult {
         let map = self.vmem.hsa_amd_vmem_map;
-        to_result(unsafe { map(at(address), size, offset, handle(memory), 0) }, ())
+        to_result(unsafe { map(pointer(address), size, offset, handle(memory), 0) }, ())
     }
 
     pub fn unmap(&self, address: usize, size: usize) -> HsaResult {
-        to_result(unsafe { (self.vmem.hsa_amd_vmem_unmap)(at(address), size) }, ())
+        to_result(unsafe { (self.vmem.hsa_amd_vmem_unmap)(pointer(address), size) }, ())
     }
 
     pub fn set_access(
@@ -143,7 +143,7 @@ impl RawRuntime {
         };
         let list: Vec<_> = access.iter().map(describe).collect();
         let set = self.vmem.hsa_amd_vmem_set_access;
-        to_result(unsafe { set(at(address), size, list.as_ptr(), list.len()) }, ())
+        to_result(unsafe { set(pointer(address), size, list.as_ptr(), list.len()) }, ())
     }
 
     pub fn get_access(
@@ -152,7 +152,7 @@ impl RawRuntime {
         agent: hsa_agent_t,
     ) -> HsaResult<hsa_access_permission_t> {
         let (mut access, get) = (99, self.vmem.hsa_amd_vmem_get_access);
-        to_result(unsafe { get(at(address), &mut access, agent) }, ()).map(|()| access)
+        to_result(unsafe { get(pointer(address), &mut access, agent) }, ()).map(|()| access)
     }
 
     pub fn export(&self, memory: u64) -> HsaResult<c_int> {
@@ -167,7 +167,7 @@ impl RawRuntime {
 
     pub fn retain(&self, address: usize) -> HsaResult<u64> {
         let (mut memory, retain) = (handle(0), self.vmem.hsa_amd_vmem_retain_alloc_handle);
-        to_result(unsafe { retain(&mut memory, at(address)) }, ()).map(|()| memory.handle)
+        to_result(unsafe { retain(&mut memory, pointer(address)) }, ()).map(|()| memory.handle)
     }
 
     /// Returns the pool of the memory.
@@ -179,7 +179,7 @@ impl RawRuntime {
 
     pub fn fill(&self, address: usize, value: u32, words: usize) -> HsaResult {
         let fill = self.core.hsa_amd_memory_fill.expect("the function exists");
-        to_result(unsafe { fill(at(address), value, words) }, ())
+        to_result(unsafe { fill(pointer(address), value, words) }, ())
     }
 
     /// Locks memory of this process for these agents, and returns the address at which they can access it.
@@ -188,13 +188,15 @@ impl RawRuntime {
             (null_mut(), self.core.hsa_amd_memory_lock.expect("the function exists"));
         let mut agents = agents.to_vec();
         let (list, count) = (agents.as_mut_ptr(), agents.len() as c_int);
-        let status = unsafe { lock(at(address), size, list, count, &mut device_address) };
+        let status = unsafe { lock(pointer(address), size, list, count, &mut device_address) };
         to_result(status, ()).map(|()| device_address.addr())
     }
 
     pub fn unlock(&self, address: usize) -> HsaResult {
         to_result(
-            unsafe { self.core.hsa_amd_memory_unlock.expect("the function exists")(at(address)) },
+            unsafe {
+                self.core.hsa_amd_memory_unlock.expect("the function exists")(pointer(address))
+            },
             (),
         )
     }
@@ -209,7 +211,7 @@ impl RawRuntime {
         let query = self.core.hsa_amd_pointer_info.expect("the function exists");
         let mut info: hsa_amd_pointer_info_t = unsafe { core::mem::zeroed() };
         info.size = size_of::<hsa_amd_pointer_info_t>() as u32;
-        let status = unsafe { query(at(address), &mut info, None, null_mut(), null_mut()) };
+        let status = unsafe { query(pointer(address), &mut info, None, null_mut(), null_mut()) };
         to_result(status, info).expect("any address is valid")
     }
 
@@ -227,7 +229,7 @@ impl RawRuntime {
     /// Frees memory that `share` has allocated.
     pub fn free_shared(&self, address: usize) -> HsaResult {
         let free = self.core.hsa_amd_memory_pool_free.expect("the function exists");
-        to_result(unsafe { free(at(address)) }, ())
+        to_result(unsafe { free(pointer(address)) }, ())
     }
 
     /// Opens memory that another process shares, for the first GPU.
@@ -240,7 +242,7 @@ impl RawRuntime {
 
     pub fn detach(&self, address: usize) -> HsaResult {
         let detach = self.core.hsa_amd_ipc_memory_detach.expect("the function exists");
-        to_result(unsafe { detach(at(address)) }, ())
+        to_result(unsafe { detach(pointer(address)) }, ())
     }
 
     /// Unmaps the scratch memory of copies, so that nothing is mapped.
@@ -283,15 +285,25 @@ impl RawRuntime {
 
     /// Makes the CPU copy eight bytes, waits until the runtime signals completion, and destroys the signal.
     /// Passes the signal's handle to `on_begin`.
-    pub fn copy_by_cpu(&self, to: usize, from: usize, on_begin: impl FnOnce(u64)) {
+    pub fn copy_by_cpu(&self, destination: usize, source: usize, on_begin: impl FnOnce(u64)) {
         let core = &self.core;
         let mut completion = hsa_signal_t { handle: 0 };
         let create = core.hsa_signal_create.expect("the function exists");
         to_result(unsafe { create(1, 0, null(), &mut completion) }, ()).expect("a signal");
         on_begin(completion.handle);
         let copy = core.hsa_amd_memory_async_copy.expect("the function exists");
-        let status =
-            unsafe { copy(at(to), self.cpu, at(from), self.cpu, 8, 0, null(), completion) };
+        let status = unsafe {
+            copy(
+                pointer(destination),
+                self.cpu,
+                pointer(source),
+                self.cpu,
+                8,
+                0,
+                null(),
+                completion,
+            )
+        };
         to_result(status, ()).expect("a copy begins");
         let load = core.hsa_signal_load_scacquire.expect("the function exists");
         let begun = Instant::now();
@@ -304,13 +316,15 @@ impl RawRuntime {
     }
 
     /// Makes a GPU copy eight bytes.
-    fn copy(&self, gpu: hsa_agent_t, to: usize, from: usize) -> Result<(), Fault> {
+    fn copy(&self, gpu: hsa_agent_t, destination: usize, source: usize) -> Result<(), Fault> {
         let core = &self.core;
         let mut completion = hsa_signal_t { handle: 0 };
         let create = core.hsa_signal_create.expect("the function exists");
         to_result(unsafe { create(1, 0, null(), &mut completion) }, ()).expect("a signal");
         let copy = core.hsa_amd_memory_async_copy.expect("the function exists");
-        let status = unsafe { copy(at(to), gpu, at(from), gpu, 8, 0, null(), completion) };
+        let status = unsafe {
+            copy(pointer(destination), gpu, pointer(source), gpu, 8, 0, null(), completion)
+        };
         to_result(status, ()).expect("a copy begins");
         let load = core.hsa_signal_load_scacquire.expect("the function exists");
         let begun = Instant::now();

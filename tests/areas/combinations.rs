@@ -90,7 +90,7 @@ fn load(address: usize) -> u8 {
 }
 
 fn store(address: usize, value: u8) {
-    // SAFETY: as above.
+    // SAFETY: live memory of an area to which the host has access.
     unsafe { (address as *mut u8).write_volatile(value) };
 }
 

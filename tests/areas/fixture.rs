@@ -95,8 +95,8 @@ fn can_copy_from(simulation: &Simulation, agent_index: usize, address: Address) 
     let mut agents: Vec<hsa_agent_t> = Vec::new();
     let mut completion = hsa_signal_t { handle: 0 };
     let mut byte = 0u8;
-    let to: *mut c_void = (&raw mut byte).cast();
-    let from = without_provenance_mut::<c_void>(address.get());
+    let destination: *mut c_void = (&raw mut byte).cast();
+    let source = without_provenance_mut::<c_void>(address.get());
     let (iterate, create) =
         (core.hsa_iterate_agents, core.hsa_signal_create.expect("the function exists"));
     let copy = core.hsa_amd_memory_async_copy.expect("the function exists");
@@ -111,8 +111,8 @@ fn can_copy_from(simulation: &Simulation, agent_index: usize, address: Address) 
         assert_eq!(create(1, 0, null(), &mut completion), 0);
         let agent = agents[agent_index];
         let mut locked = null_mut();
-        assert_eq!(lock(to, 1, null_mut(), 0, &mut locked), 0);
-        assert_eq!(copy(locked, agent, from, agent, 1, 0, null_mut(), completion), 0);
+        assert_eq!(lock(destination, 1, null_mut(), 0, &mut locked), 0);
+        assert_eq!(copy(locked, agent, source, agent, 1, 0, null_mut(), completion), 0);
         // A wait may return before the condition holds.
         let value = loop {
             let value = wait(completion, hsa_sys::HSA_SIGNAL_CONDITION_LT, 1, u64::MAX, 0);
@@ -120,7 +120,7 @@ fn can_copy_from(simulation: &Simulation, agent_index: usize, address: Address) 
                 break value;
             }
         };
-        assert_eq!(unlock(to), 0);
+        assert_eq!(unlock(destination), 0);
         assert_eq!(destroy(completion), 0);
         value == 0
     }

@@ -45,7 +45,7 @@ fn hint_overrides_alignment_on_the_runtime() {
         |fixture| {
             let raw = RawRuntime::start(fixture);
             let hint = free_aligned_address(&raw) + PAGE;
-            let base = raw.reserve_at(SIZE, hint, 2 * MIB).unwrap();
+            let base = raw.reserve_near(SIZE, hint, 2 * MIB).unwrap();
             !base.is_multiple_of(2 * MIB)
         },
     );

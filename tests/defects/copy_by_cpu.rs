@@ -111,14 +111,14 @@ fn freed_signal_is_used_on_the_runtime() {
         "copy_by_cpu::freed_signal_is_used_on_the_runtime",
         |fixture| {
             let raw = RawRuntime::start(fixture);
-            let (to, from) = (map_page(), map_page());
-            store(from, 0x5eed);
-            watch(to);
+            let (target, source) = (map_page(), map_page());
+            store(source, 0x5eed);
+            watch(target);
             set_handler(libc::SIGTRAP, on_step, 0);
-            raw.copy_by_cpu(to, from, |signal| {
+            raw.copy_by_cpu(target, source, |signal| {
                 SIGNAL_VALUE.store((signal + VALUE_OFFSET) as usize, Ordering::SeqCst);
             });
-            assert_eq!(load(to), 0x5eed);
+            assert_eq!(load(target), 0x5eed);
             assert_ne!(COPY_THREAD.load(Ordering::SeqCst), this_thread());
             let begun = Instant::now();
             let wait_for = |phase| {
@@ -153,20 +153,20 @@ fn this_thread_copies_through_the_library() {
         let vmm = Vmm::open(&runtime).unwrap();
         let (cpu, gpu) = (runtime.host().id(), runtime.gpus().next().unwrap().id());
         let memory = vmm.create(2 * PAGE, &AllocationProperties::on(gpu)).unwrap();
-        let from = vmm.address_reserve(2 * PAGE, 0, None).unwrap();
-        vmm.map(from, 2 * PAGE, 0, memory).unwrap();
+        let source = vmm.address_reserve(2 * PAGE, 0, None).unwrap();
+        vmm.map(source, 2 * PAGE, 0, memory).unwrap();
         let cpu_access = AccessDescriptor { agent: cpu, access: Access::ReadWrite };
-        vmm.set_access(from, 2 * PAGE, &[cpu_access]).unwrap();
-        let to = from.get() + PAGE;
-        vmm.write(from, b"from one page to another").unwrap();
-        watch(to);
-        vmm.copy(cpu, hsa_vmm::Address::new(to), from, PAGE).unwrap();
+        vmm.set_access(source, 2 * PAGE, &[cpu_access]).unwrap();
+        let target = source.get() + PAGE;
+        vmm.write(source, b"from one page to another").unwrap();
+        watch(target);
+        vmm.copy(cpu, hsa_vmm::Address::new(target), source, PAGE).unwrap();
         assert_eq!(COPY_THREAD.load(Ordering::SeqCst), this_thread(), "this thread copied");
         let mut bytes = [0; 24];
-        vmm.copy_to_host(cpu, &mut bytes, hsa_vmm::Address::new(to)).unwrap();
+        vmm.copy_to_host(cpu, &mut bytes, hsa_vmm::Address::new(target)).unwrap();
         assert_eq!(&bytes, b"from one page to another");
-        vmm.copy_from_host(cpu, from, b"to").unwrap();
-        vmm.read(from, &mut bytes).unwrap();
+        vmm.copy_from_host(cpu, source, b"to").unwrap();
+        vmm.read(source, &mut bytes).unwrap();
         assert_eq!(&bytes, b"toom one page to another");
     });
 }

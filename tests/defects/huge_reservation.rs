@@ -14,7 +14,7 @@ fn huge_reservation_succeeds_on_the_runtime() {
         "huge_reservation::huge_reservation_succeeds_on_the_runtime",
         |fixture| {
             let raw = RawRuntime::start(fixture);
-            raw.reserve_at(HUGE, 0, PAGE).is_ok()
+            raw.reserve_near(HUGE, 0, PAGE).is_ok()
         },
     );
 }

@@ -26,7 +26,7 @@ pub fn share_with_another_user(open: OpenLibrary<'_>) {
         become_user(NOBODY_UID);
         let view = View::create(&library, 0);
         view.write(0, "theirs");
-        // The receiver is also another user for this process.
+        // This process also rejects the other end, which belongs to another user.
         let strict = Channel::over(UnixStream::connect(&path).unwrap());
         assert_untrusted(strict.send(&library.vmm, &view.memory, "strict"), own_user, NOBODY_UID);
         let channel = with_trust(connect(&path), Trust::User(own_user));

@@ -91,7 +91,7 @@ impl HostileRuntime {
 
     /// Returns the value of a variable of the runtime.
     pub fn get(&self, name: &CStr) -> c_int {
-        // SAFETY: as above.
+        // SAFETY: an int of the library.
         unsafe { self.variable(name).read_volatile() }
     }
 

@@ -262,7 +262,8 @@ impl Peer {
     pub fn stop(&self) {
         self.send_signal(libc::SIGSTOP);
         let mut status = 0;
-        // SAFETY: as above, and a writable status; a stopped process is reported, not reaped.
+        // SAFETY: a process of this test that is not reaped yet, and a writable status. The call does not reap a
+        // stopped process.
         let stopped = unsafe { libc::waitpid(self.process, &mut status, libc::WUNTRACED) };
         assert!(stopped == self.process && libc::WIFSTOPPED(status), "{stopped}, {status:#x}");
     }

@@ -76,7 +76,7 @@ pub fn mount_own_proc() {
     let status = unsafe { libc::mount(null, root.as_ptr(), null, private, null.cast()) };
     assert_eq!(status, 0, "{}", Error::last_os_error());
     let target = c"/proc".as_ptr();
-    // SAFETY: as above.
+    // SAFETY: all strings end with a zero byte, and the last pointer may be null.
     let status = unsafe { libc::mount(proc.as_ptr(), target, proc.as_ptr(), 0, null.cast()) };
     assert_eq!(status, 0, "{}", Error::last_os_error());
 }

@@ -64,7 +64,7 @@ fn submit_range(
     size: usize,
     signals: &[Condition],
 ) -> Result<(), Error> {
-    // SAFETY: as above.
+    // SAFETY: each test drops its queue before its signals.
     unsafe { queue.submit_range(address, size, signals) }
 }
 
@@ -202,7 +202,7 @@ fn full_queue_returns_the_mapping() {
     assert_eq!(range.problem(), problem);
     let mut mappings = rejected.value;
     let last = mappings.pop().unwrap();
-    // SAFETY: as above.
+    // SAFETY: the queue is dropped before the signal.
     unsafe { queue.submit_many(mappings, &[signal.at_most(0)]) }.unwrap();
     let Rejected { value: last, error } = submit(&queue, last, &[]).unwrap_err();
     assert!(is_full(&error) && error.operation() == Operation::Retire, "{error}");

@@ -270,24 +270,24 @@ impl<'a> Worker<'a> {
             return;
         }
         let index = self.random.below(self.pending.len());
-        let it = &mut self.pending[index];
-        (self.load.read)(it.address, it.tag);
-        it.fired += 1;
-        if it.fired < it.signals.len() {
+        let mapping = &mut self.pending[index];
+        (self.load.read)(mapping.address, mapping.tag);
+        mapping.fired += 1;
+        if mapping.fired < mapping.signals.len() {
             // The first signal fires last.
-            it.signals[it.fired].set(0);
+            mapping.signals[mapping.fired].set(0);
             return;
         }
-        let it = self.pending.swap_remove(index);
+        let mapping = self.pending.swap_remove(index);
         // On a busy machine, this signal may fire after the time limit. The queue may then unmap or quarantine the
         // mapping.
-        if it.submitted.elapsed() > self.load.time_limit / 2 {
-            it.signals[0].set(0);
-            self.perhaps_late.push(it);
+        if mapping.submitted.elapsed() > self.load.time_limit / 2 {
+            mapping.signals[0].set(0);
+            self.perhaps_late.push(mapping);
             return;
         }
-        it.signals[0].set(0);
-        self.used.push((it.address, it.signals));
+        mapping.signals[0].set(0);
+        self.used.push((mapping.address, mapping.signals));
         self.recycle();
     }
 

@@ -243,7 +243,7 @@ pub const ACTS: &[(&str, Act)] = &[
         s.library.vmm.relocate(s.empty, s.used, 2 * s.granule())
     }),
     ("relocate a split range with access", |s| {
-        let from = at(s.used, 2 * s.granule());
-        s.library.vmm.relocate(at(s.used, 5 * s.granule()), from, 3 * s.granule())
+        let source = at(s.used, 2 * s.granule());
+        s.library.vmm.relocate(at(s.used, 5 * s.granule()), source, 3 * s.granule())
     }),
 ];
