@@ -5,7 +5,7 @@ mod hostile;
 mod machine;
 mod process;
 
-use hostile::{HostileRuntime, assert_quarantines, foreign_page_is_at, two_mappings};
+use hostile::{HostileRuntime, assert_quarantines, foreign_page_is_at, make_two_mappings};
 use hsa_vmm::error::Problem;
 use hsa_vmm::simulation::{Config, Generation};
 use hsa_vmm::vmm::{Probing, Quirks, VmmOptions};
@@ -138,7 +138,7 @@ fn set_access_grants_the_cpu_named_after_a_gpu() {
     hostile.set(c"hostile_gpu_first", 1);
     let (runtime, vmm, gpu) = hostile.open();
     assert_eq!(runtime.agents()[0].id(), gpu);
-    let base = two_mappings(&vmm, gpu);
+    let base = make_two_mappings(&vmm, gpu);
     for number in 0..2 {
         let end = process::load_in_child(at(base, number * 4096).get());
         assert_eq!(end, process::End::Success, "{number}");
@@ -193,7 +193,7 @@ fn foreign_mapping_in_a_hole_is_never_freed() {
     }
     let hostile = HostileRuntime::new();
     let (runtime, vmm, gpu) = hostile.open();
-    let base = two_mappings(&vmm, gpu);
+    let base = make_two_mappings(&vmm, gpu);
     hostile.set(c"hostile_foreign_mappings", 1);
     assert_quarantines(vmm.unmap(base, 4096));
     assert_in_quarantine(&vmm, base, base);
@@ -237,7 +237,7 @@ fn waiting_thread_keeps_foreign_mapping_in_a_hole() {
     // The memory is released slowly, so that the waiting thread can run before the operation ends.
     hostile.set(c"hostile_release_delay_us", 20_000);
     for round in 0..10 {
-        let base = two_mappings(&vmm, gpu);
+        let base = make_two_mappings(&vmm, gpu);
         let memory = vmm.retain_allocation_handle(base).unwrap();
         vmm.release(memory).unwrap();
         vmm.release(memory).unwrap();
@@ -285,7 +285,7 @@ fn revoke_keeps_foreign_mapping() {
     }
     let hostile = HostileRuntime::new();
     let (_runtime, vmm, gpu) = hostile.open();
-    let base = two_mappings(&vmm, gpu);
+    let base = make_two_mappings(&vmm, gpu);
     hostile.set(c"hostile_foreign_mappings", 1);
     assert_quarantines(vmm.revoke(base, 2 * 4096, &[gpu]));
     assert!(foreign_page_is_at(base));
@@ -301,7 +301,7 @@ fn rollback_keeps_foreign_mapping() {
     }
     let hostile = HostileRuntime::new();
     let (_runtime, vmm, gpu) = hostile.open();
-    let base = two_mappings(&vmm, gpu);
+    let base = make_two_mappings(&vmm, gpu);
     hostile.set(c"hostile_foreign_mappings", 1);
     // The second mapping cannot be unmapped, so the unmap of the first is rolled back.
     hostile.set(c"hostile_unmap_fails_at", 2);
@@ -320,7 +320,7 @@ fn foreign_mappings_in_several_holes_are_never_freed() {
     }
     let hostile = HostileRuntime::new();
     let (_runtime, vmm, gpu) = hostile.open();
-    let base = two_mappings(&vmm, gpu);
+    let base = make_two_mappings(&vmm, gpu);
     hostile.set(c"hostile_foreign_mappings", 2);
     assert_quarantines(vmm.unmap(base, 2 * 4096));
     assert_in_quarantine(&vmm, base, base);
@@ -335,7 +335,7 @@ fn cpu_access_changes_make_no_hole() {
     }
     let hostile = HostileRuntime::new();
     let (runtime, vmm, gpu) = hostile.open();
-    let base = two_mappings(&vmm, gpu);
+    let base = make_two_mappings(&vmm, gpu);
     hostile.set(c"hostile_foreign_mappings", 1);
     let before = hostile.get(c"hostile_access_changes");
     let cpu = runtime.host().id();

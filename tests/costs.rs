@@ -139,7 +139,7 @@ fn calls_make_one_runtime_call_and_look_ups_none() {
             vmm.mapping_at(base).unwrap();
         };
         let grant = || vmm.set_access(base, granule, &gpus).unwrap();
-        let acts: [(&dyn Fn(), &[_]); 9] = [
+        let operations: [(&dyn Fn(), &[_]); 9] = [
             (&|| assert_ne!(machine.reserve(granule), base), &[(reserve, 1)]),
             (&|| assert_ne!(machine.create(0, granule), handle), &[("handle_create", 1)]),
             (&|| machine.map(base, granule, handle), &[("map", 1)]),
@@ -150,8 +150,8 @@ fn calls_make_one_runtime_call_and_look_ups_none() {
             (&|| vmm.release(handle).unwrap(), &[("handle_release", 1)]),
             (&|| vmm.address_free(base, granule).unwrap(), &[("address_free", 1)]),
         ];
-        for (number, (act, expected)) in acts.into_iter().enumerate() {
-            assert_eq!(machine.calls(act), expected, "{release}: act {number}");
+        for (number, (act, expected)) in operations.into_iter().enumerate() {
+            assert_eq!(machine.calls(act), expected, "{release}: call {number}");
         }
     }
 }

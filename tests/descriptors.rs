@@ -132,7 +132,7 @@ fn running_out_of_descriptors_half_way_rolls_back() {
     });
 }
 
-/// From ROCm 7.14 on, an import is opened when the first GPU is granted access.
+/// From ROCm 7.14 on, the runtime opens an import when the first GPU is granted access.
 #[test]
 fn grants_to_an_import_need_a_descriptor() {
     on_each_release(|machine| {

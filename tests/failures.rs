@@ -8,7 +8,7 @@ mod scenario;
 use hsa_vmm::simulation::{Config, FaultPlan, Generation, GpuPermissions, Simulation};
 use hsa_vmm::{Access, Error, ErrorKind};
 use machine::{Machine, fail_calls, with_two_cpus, without_cpu_mapping};
-use scenario::{ACTS, Act, Scenario, StateSnapshot};
+use scenario::{OPERATIONS, Operation, Scenario, StateSnapshot};
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -96,10 +96,11 @@ impl State {
 }
 
 /// Returns the calls of an operation, in a scenario of its own.
-fn calls_of(config: &Config, act: Act, name: &str) -> Vec<(&'static str, u64)> {
+fn calls_of(config: &Config, operation: Operation, name: &str) -> Vec<(&'static str, u64)> {
     let scenario = SimulatedScenario::new(config);
     let before = scenario.simulation.all_calls();
-    act(&scenario).unwrap_or_else(|error| panic!("{name} succeeds when nothing fails: {error}"));
+    operation(&scenario)
+        .unwrap_or_else(|error| panic!("{name} succeeds when nothing fails: {error}"));
     let after = scenario.simulation.all_calls();
     // A function that returns a value cannot fail.
     let can_fail = |name: &str| name != "hsa_signal_wait_scacquire";
@@ -129,8 +130,8 @@ fn tolerates_failure(name: &str, function: &str) -> bool {
 
 /// Tests single failures: nothing changes, and the operation succeeds afterwards.
 fn fail_once(config: &Config, release: &str) {
-    for &(name, act) in ACTS {
-        for (function, calls) in calls_of(config, act, name) {
+    for &(name, operation) in OPERATIONS {
+        for (function, calls) in calls_of(config, operation, name) {
             for number in 1..=calls {
                 for status in [ERROR, OUT_OF_RESOURCES] {
                     let context = format!("{release}: {name}, {function} #{number} is {status:#x}");
@@ -138,7 +139,7 @@ fn fail_once(config: &Config, release: &str) {
                     let before = State::of(&scenario, &context);
                     let plan = FaultPlan::none().fail(function, number, status);
                     scenario.simulation.set_faults(plan);
-                    let result = act(&scenario);
+                    let result = operation(&scenario);
                     scenario.simulation.set_faults(FaultPlan::none());
                     if result.is_ok() && tolerates_failure(name, function) {
                         continue;
@@ -155,7 +156,8 @@ fn fail_once(config: &Config, release: &str) {
                         "{context}: {error}"
                     );
                     before.assert_unchanged(&State::of(&scenario, &context), &context);
-                    act(&scenario).unwrap_or_else(|error| panic!("{context}, repeated: {error}"));
+                    operation(&scenario)
+                        .unwrap_or_else(|error| panic!("{context}, repeated: {error}"));
                     scenario.tear_down(&context);
                 }
             }
@@ -205,15 +207,15 @@ fn check_failure(
 
 /// For each operation and each function that it calls: makes the function fail from its n-th call on, for every n.
 fn fail_from(config: &Config, release: &str) {
-    for &(name, act) in ACTS {
-        for (function, calls) in calls_of(config, act, name) {
+    for &(name, operation) in OPERATIONS {
+        for (function, calls) in calls_of(config, operation, name) {
             for number in 1..=calls {
                 let context = format!("{release}: {name}, {function} fails from #{number} on");
                 let scenario = SimulatedScenario::new(config);
                 let before = State::of(&scenario, &context);
                 let plan = fail_calls(FaultPlan::none(), function, number..NO_END, ERROR);
                 scenario.simulation.set_faults(plan);
-                let result = act(&scenario);
+                let result = operation(&scenario);
                 scenario.simulation.set_faults(FaultPlan::none());
                 check_failure(scenario, &before, result, &context);
             }
@@ -224,8 +226,8 @@ fn fail_from(config: &Config, release: &str) {
 /// Makes each pair of calls of each operation fail, except for the operations that reserve. The second may be a call of
 /// the rollback.
 fn fail_twice(config: &Config, release: &str) {
-    for &(name, act) in ACTS.iter().filter(|(name, _)| !name.starts_with("reserve")) {
-        let first_calls = calls_of(config, act, name);
+    for &(name, operation) in OPERATIONS.iter().filter(|(name, _)| !name.starts_with("reserve")) {
+        let first_calls = calls_of(config, operation, name);
         for &(function, calls) in &first_calls {
             for number in 1..=calls {
                 // Counts the calls that are made when this call fails.
@@ -233,7 +235,7 @@ fn fail_twice(config: &Config, release: &str) {
                 let scenario = SimulatedScenario::new(config);
                 let before = scenario.simulation.all_calls();
                 scenario.simulation.set_faults(first_failure.clone());
-                if act(&scenario).is_ok() {
+                if operation(&scenario).is_ok() {
                     continue;
                 }
                 let after = scenario.simulation.all_calls();
@@ -248,7 +250,7 @@ fn fail_twice(config: &Config, release: &str) {
                         let plan =
                             first_failure.clone().fail(second, second_number, INVALID_ALLOCATION);
                         scenario.simulation.set_faults(plan);
-                        let result = act(&scenario);
+                        let result = operation(&scenario);
                         scenario.simulation.set_faults(FaultPlan::none());
                         check_failure(scenario, &before, result, &context);
                     }

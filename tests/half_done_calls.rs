@@ -5,7 +5,7 @@ mod hostile;
 mod machine;
 mod process;
 
-use hostile::{HostileRuntime, assert_quarantines, foreign_page_is_at, two_mappings};
+use hostile::{HostileRuntime, assert_quarantines, foreign_page_is_at, make_two_mappings};
 use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::vmm::{MapRequest, VmmOptions};
 use hsa_vmm::{Access, Allocation, AllocationProperties, Mapping, Reservation};
@@ -98,7 +98,7 @@ fn failed_unmap_is_rolled_back_with_runtime_cpu_access() {
     for half_done in [0, 1] {
         let hostile = HostileRuntime::new();
         let (_runtime, vmm, gpu) = hostile.open();
-        let base = two_mappings(&vmm, gpu);
+        let base = make_two_mappings(&vmm, gpu);
         hostile.set(c"hostile_unmap_half_done", half_done);
         hostile.set(c"hostile_unmap_fails_at", 1);
         vmm.unmap(base, 4096).unwrap_err();
@@ -119,7 +119,7 @@ fn failed_unmap_keeps_foreign_mapping() {
     for half_done in [0, 1] {
         let hostile = HostileRuntime::new();
         let (_runtime, vmm, gpu) = hostile.open();
-        let base = two_mappings(&vmm, gpu);
+        let base = make_two_mappings(&vmm, gpu);
         hostile.set(c"hostile_foreign_mappings", 1);
         hostile.set(c"hostile_unmap_half_done", half_done);
         hostile.set(c"hostile_unmap_fails_at", 1);

@@ -43,7 +43,7 @@ fn names<'a>(quirks: impl IntoIterator<Item = &'a Quirk>) -> BTreeSet<&'static s
 }
 
 /// Checks that the probes find exactly the quirks that are present.
-fn check(release: &str, machine: &Machine, present_quirks: Quirks) {
+fn check_probes(release: &str, machine: &Machine, present_quirks: Quirks) {
     let probes = machine.vmm.probes();
     let probed = names(probes.iter().map(|probe| probe.quirk));
     assert_eq!(probed, reported_with(present_quirks), "{release}");
@@ -61,7 +61,7 @@ fn probes_agree_with_known_quirks() {
     for (release, config) in machine::releases() {
         let present_quirks = machine::quirks_of(&config);
         let machine = Machine::with_options(config, always_probing());
-        check(release, &machine, present_quirks);
+        check_probes(release, &machine, present_quirks);
         assert!(
             machine.vmm.probes().iter().all(|probe| probe.found == probe.expected),
             "{release}"
@@ -87,7 +87,7 @@ fn probes_find_quirks_behind_a_false_version() {
                 always_probing(),
             );
             assert_eq!(machine.runtime.info().extension, (1, reported));
-            check(release, &machine, present_quirks);
+            check_probes(release, &machine, present_quirks);
             let differences =
                 machine.vmm.probes().iter().filter(|probe| probe.found != probe.expected);
             let expected = Quirks::of_runtime(machine.runtime.info());
@@ -122,10 +122,10 @@ fn probes_make_at_most_20_calls() {
         assert!(copies.iter().all(|copy| simulation.calls(copy) == 0), "{release}");
         // The next `Vmm` knows the results.
         let before = count();
-        let again = Vmm::open_with(&runtime, always_probing()).unwrap();
+        let reopened = Vmm::open_with(&runtime, always_probing()).unwrap();
         assert_eq!(count(), before, "{release}: a runtime is probed once");
-        assert_eq!(again.probes().len(), probed.probes().len());
-        assert_eq!(again.quirks(), probed.quirks());
+        assert_eq!(reopened.probes().len(), probed.probes().len());
+        assert_eq!(reopened.quirks(), probed.quirks());
         let never = VmmOptions::new().with_probing(Probing::Never);
         let before = count();
         assert!(Vmm::open_with(&runtime, never).unwrap().probes().is_empty());
@@ -191,7 +191,7 @@ fn hidden_identity_is_probed_by_default() {
             let machine = Machine::new(config.clone().with_false_build(build));
             let implementation = &machine.runtime.info().implementation;
             assert!(matches!(implementation, Implementation::Unknown { .. }), "{implementation}");
-            check(release, &machine, present_quirks);
+            check_probes(release, &machine, present_quirks);
             let found = reported_with(present_quirks);
             for quirk in Quirks::KNOWN.iter().filter(|quirk| !found.contains(quirk.name)) {
                 let follows = quirk.name == "memory_returns_with_addresses"

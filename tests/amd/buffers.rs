@@ -1,6 +1,6 @@
 //! Growable buffers and rings.
 
-use super::refused_calls::{NamedAct, Setup, refuse_each_call};
+use super::refused_calls::{NamedOperation, Setup, refuse_each_call};
 use crate::amd_runtime::{on_each, set_variable};
 use crate::machine::{Library, MIB, at};
 use crate::process::assert_inaccessible;
@@ -275,7 +275,7 @@ impl Setup for Buffers {
     }
 }
 
-const ACTS: &[NamedAct<Buffers>] = &[
+const OPERATIONS: &[NamedOperation<Buffers>] = &[
     // Growing grants access, so its operation is `grant`.
     ("grow", "grant", |s| s.small.grow(4 * STEP)),
     ("shrink", "shrink", |s| s.full.shrink(3 * STEP)),
@@ -286,5 +286,5 @@ const ACTS: &[NamedAct<Buffers>] = &[
 
 #[test]
 fn one_refused_call_changes_nothing() {
-    refuse_each_call("buffers::one_refused_call_changes_nothing", ACTS, 90);
+    refuse_each_call("buffers::one_refused_call_changes_nothing", OPERATIONS, 90);
 }

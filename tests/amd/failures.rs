@@ -7,16 +7,17 @@ use crate::amd_runtime::fail_driver_calls;
 use crate::amd_runtime::raw::RawRuntime;
 use crate::machine::Library;
 use crate::process::{End, in_child};
-use crate::scenario::{ACTS, Act, Scenario, StateSnapshot};
+use crate::scenario::{OPERATIONS, Operation, Scenario, StateSnapshot};
 use hsa_rocr::Emulation;
 use hsa_rocr::test::{Fixture, on_each_release};
 use hsa_vmm::{Address, Error, ErrorKind};
 use std::collections::{BTreeMap, BTreeSet};
 
-fn calls_of(fixture: &Fixture, act: Act, name: &str) -> Vec<String> {
+fn calls_of(fixture: &Fixture, operation: Operation, name: &str) -> Vec<String> {
     let start = || (Scenario::new(Library::load(fixture.runtime())), RawRuntime::start(fixture));
     driver_calls(start, |(scenario, _)| {
-        act(scenario).unwrap_or_else(|error| panic!("{name} succeeds when nothing fails: {error}"));
+        operation(scenario)
+            .unwrap_or_else(|error| panic!("{name} succeeds when nothing fails: {error}"));
     })
 }
 
@@ -42,13 +43,13 @@ impl State {
 }
 
 /// Makes one driver call of an operation fail, and checks the outcome. Must run in a process of its own.
-fn check_failure(fixture: &Fixture, act: Act, context: &str, plan: &str) {
+fn check_failure(fixture: &Fixture, operation: Operation, context: &str, plan: &str) {
     fail_driver_calls(plan);
     let scenario = Scenario::new(Library::load(fixture.runtime()));
     let vmm = &scenario.library.vmm;
     let raw = RawRuntime::start(fixture);
     let mut before = State::of(&scenario, &raw, context);
-    match act(&scenario).as_ref().map_err(Error::kind) {
+    match operation(&scenario).as_ref().map_err(Error::kind) {
         Ok(()) => vmm.check().unwrap(),
         Err(ErrorKind::Quarantined { range, now }) => {
             assert!(now, "{context}: quarantined by this operation");
@@ -69,7 +70,7 @@ fn check_failure(fixture: &Fixture, act: Act, context: &str, plan: &str) {
             before.snapshot.assert_unchanged(&after.snapshot, context);
             assert_eq!(before, after, "{context}");
             scenario.assert_contents(context);
-            act(&scenario).unwrap_or_else(|error| panic!("{context}, then again: {error}"));
+            operation(&scenario).unwrap_or_else(|error| panic!("{context}, then again: {error}"));
         }
     }
     scenario.tear_down(context);
@@ -108,12 +109,12 @@ fn one_refused_call_changes_nothing() {
         let (mut calls, mut tried) = (0, 0);
         // By default, tests only every fourth operation.
         let is_long = hsa_rocr::test::is_long();
-        for &(name, act) in ACTS.iter().step_by(if is_long { 1 } else { 4 }) {
-            for call in calls_of(fixture, act, name) {
+        for &(name, operation) in OPERATIONS.iter().step_by(if is_long { 1 } else { 4 }) {
+            for call in calls_of(fixture, operation, name) {
                 for error in errors_for(calls) {
                     let context = format!("{}: {name}, {call} is {error}", fixture.release());
                     let plan = format!("{call}={error}");
-                    let end = in_child(|| check_failure(fixture, act, &context, &plan));
+                    let end = in_child(|| check_failure(fixture, operation, &context, &plan));
                     tried += 1;
                     match may_abort(name, &call) {
                         Some(abort) if end == End::Signal(libc::SIGABRT) => {

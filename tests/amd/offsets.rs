@@ -73,7 +73,7 @@ impl Machine {
     }
 
     /// Fails unless everything can be unmapped and freed, and the page tables are empty afterwards.
-    fn end(self) {
+    fn close(self) {
         let vmm = &self.library.vmm;
         vmm.unmap(self.base, SIZE).unwrap();
         vmm.unmap(self.full_mapping, SIZE).unwrap();
@@ -129,7 +129,7 @@ fn parts_appear_at_their_addresses() {
         library.grant(machine.base, SIZE, library.gpu(1), Access::ReadWrite);
         machine.write(1, at(machine.base, 2 * PART), 10).unwrap();
         assert_eq!(machine.read(0, machine.full_mapping), Ok(10));
-        machine.end();
+        machine.close();
     });
 }
 
@@ -148,7 +148,7 @@ fn moved_parts_keep_their_memory() {
         library.vmm.address_free(machine.base, SIZE).unwrap();
         machine.base = target;
         assert_eq!([0, 1].map(|gpu| machine.read_all(gpu)), [[3, 4, 1, 2].map(Ok); 2]);
-        machine.end();
+        machine.close();
     });
 }
 
@@ -222,7 +222,7 @@ fn failed_grants_are_rolled_back() {
                 assert_eq!(machine.read_all(0), [4, 3, 2, 2].map(Ok));
                 let none = [access(gpu, Access::None)];
                 machine.library.vmm.set_access(machine.base, SIZE, &none).unwrap();
-                machine.end();
+                machine.close();
             });
             assert_eq!(end, End::Success, "{} {failing_call}", fixture.release());
         }

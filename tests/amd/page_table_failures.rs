@@ -9,7 +9,7 @@ use crate::amd_runtime::raw::RawRuntime;
 use crate::amd_runtime::{fail_driver_calls, set_variable};
 use crate::machine::{Library, access, at};
 use crate::process::{End, in_child, page_table};
-use crate::scenario::{ACTS, Act, Scenario, StateSnapshot};
+use crate::scenario::{OPERATIONS, Operation, Scenario, StateSnapshot};
 use hsa_rocr::test::{Fixture, is_long, on_each_release};
 use hsa_rocr::{Emulation, Release};
 use hsa_vmm::agent::Enforcement;
@@ -22,7 +22,7 @@ use std::io::{Read, Write};
 const MODES: [&str; 2] = ["tlb=on,split_bug=on", "pte_delay=600s,tlb=on,split_bug=on"];
 
 /// Operations on the mapping with an offset.
-const PART_ACTS: [(&str, Act); 7] = [
+const PART_OPERATIONS: [(&str, Operation); 7] = [
     ("map many parts with access", |s| {
         let (size, handle) = (s.granule(), s.handles.borrow()[2]);
         let part = |address, offset| NewMapping { address, size, offset, handle };
@@ -121,12 +121,12 @@ struct State {
     values: Vec<(Address, usize, u64)>,
 }
 
-fn check_failure(fixture: &Fixture, mode: &str, act: Act, context: &str, plan: &str) {
+fn check_failure(fixture: &Fixture, mode: &str, operation: Operation, context: &str, plan: &str) {
     fail_driver_calls(plan);
     let machine = Machine::new(fixture, mode);
     let (scenario, vmm) = (&machine.scenario, &machine.scenario.library.vmm);
     let mut before = machine.state(context);
-    match act(scenario).as_ref().map_err(Error::kind) {
+    match operation(scenario).as_ref().map_err(Error::kind) {
         Ok(()) => vmm.check().unwrap(),
         Err(ErrorKind::Quarantined { range, now }) => {
             assert!(now, "{context}: quarantined by this operation");
@@ -147,7 +147,7 @@ fn check_failure(fixture: &Fixture, mode: &str, act: Act, context: &str, plan: &
             before.snapshot.assert_unchanged(&after.snapshot, context);
             assert_eq!(before, after, "{context}");
             scenario.assert_contents(context);
-            act(scenario).unwrap_or_else(|error| panic!("{context}, then again: {error}"));
+            operation(scenario).unwrap_or_else(|error| panic!("{context}, then again: {error}"));
         }
     }
     machine.read_by_gpus();
@@ -162,19 +162,22 @@ fn one_refused_call_changes_no_page_table() {
         let (mut calls, mut tried, mut aborted, mut failures) = (0, 0, 0, Vec::new());
         // By default, tests only every fourth operation, each in one mode.
         let step = if is_long() { 1 } else { 4 };
-        for (number, &(name, act)) in ACTS.iter().chain(&PART_ACTS).step_by(step).enumerate() {
+        for (number, &(name, operation)) in
+            OPERATIONS.iter().chain(&PART_OPERATIONS).step_by(step).enumerate()
+        {
             let modes = if is_long() { &MODES[..] } else { &MODES[number % 2..][..1] };
             for mode in modes {
                 let start = || Machine::new(fixture, mode);
                 let act_on = |machine: &mut Machine| {
-                    act(&machine.scenario).unwrap_or_else(|error| panic!("{name}: {error}"));
+                    operation(&machine.scenario).unwrap_or_else(|error| panic!("{name}: {error}"));
                 };
                 for call in driver_calls(start, act_on) {
                     for error in errors_for(calls) {
                         let context =
                             format!("{} {mode}: {name}, {call} is {error}", fixture.release());
                         let plan = format!("{call}={error}");
-                        let end = in_child(|| check_failure(fixture, mode, act, &context, &plan));
+                        let end =
+                            in_child(|| check_failure(fixture, mode, operation, &context, &plan));
                         tried += 1;
                         if end == End::Signal(libc::SIGABRT) && may_abort(name, &call).is_some() {
                             aborted += 1;

@@ -1,6 +1,6 @@
 //! Paged and pausable buffers, and memory that is exchanged and moved.
 
-use super::refused_calls::{NamedAct, Setup, refuse_each_call};
+use super::refused_calls::{NamedOperation, Setup, refuse_each_call};
 use crate::amd_runtime::{on_each, set_variable};
 use crate::machine::{Library, MIB, at};
 use crate::process::{End, assert_inaccessible, descriptors, in_child, regions};
@@ -318,7 +318,7 @@ impl Setup for Buffers {
 }
 
 // Each of these operations can grant access again, so `refused_calls::ABORTS` has their entries under "grant".
-const ACTS: &[NamedAct<Buffers>] = &[
+const OPERATIONS: &[NamedOperation<Buffers>] = &[
     ("map", "grant", |s| s.plain.map(4..6)),
     ("map over zeros", "grant", |s| s.zero.map(4..6)),
     ("unmap", "grant", |s| s.zero.unmap(1..3)),
@@ -331,5 +331,5 @@ const ACTS: &[NamedAct<Buffers>] = &[
 
 #[test]
 fn one_refused_call_changes_nothing() {
-    refuse_each_call("pages::one_refused_call_changes_nothing", ACTS, 150);
+    refuse_each_call("pages::one_refused_call_changes_nothing", OPERATIONS, 150);
 }

@@ -52,7 +52,7 @@ impl Machine {
     }
 
     /// Fails unless everything can be unmapped and freed, and the page tables are empty afterwards.
-    fn end(self) {
+    fn close(self) {
         let Self { library: Library { runtime, vmm }, base, .. } = self;
         let handle = vmm.retain_allocation_handle(base).unwrap();
         vmm.unmap(base, SIZE).unwrap();
@@ -156,7 +156,7 @@ fn no_execute_removes_execute_access() {
                 assert_eq!(permissions.as_deref(), Some(expected));
                 machine.write(0, 5).unwrap();
                 assert_eq!(machine.read(0), Ok(5));
-                machine.end();
+                machine.close();
             });
             assert_eq!(end, End::Success, "{} {no_execute}", fixture.release());
         }
@@ -190,7 +190,7 @@ fn access_changes_keep_contents_and_other_gpus() {
         machine.library.vmm.revoke(machine.base, SIZE, &gpus).unwrap();
         machine.set(1, Access::Read);
         assert_eq!(machine.read(1), Ok(5));
-        machine.end();
+        machine.close();
     });
 }
 
@@ -260,7 +260,7 @@ fn refused_control_is_reported() {
                     machine.set(gpu, Access::Read);
                     machine.write(gpu, 1).unwrap();
                 }
-                machine.end();
+                machine.close();
             });
             assert_eq!(end, End::Success, "{} {plan}", fixture.release());
         }
@@ -292,7 +292,7 @@ fn failed_changes_are_rolled_back() {
                 }
                 set(Access::Read).unwrap();
                 assert_eq!([machine.read(0), machine.read(1)], [Ok(2); 2]);
-                machine.end();
+                machine.close();
             });
             assert_eq!(end, End::Success, "{} {failing_call}", fixture.release());
         }
@@ -344,7 +344,7 @@ fn full_access_is_limited_to_first_grants() {
             assert_eq!(other, [None]);
             let [third, _] = pages_during(Access::Read);
             assert!(has_only(&third, &["---", "r--"]), "{third:?}");
-            machine.end();
+            machine.close();
         });
         assert_eq!(end, End::Success, "{}", fixture.release());
     });

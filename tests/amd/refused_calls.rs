@@ -53,27 +53,27 @@ pub trait Setup: Sized {
     fn close(self, context: &str) -> Library;
 }
 
-pub type Act<S> = fn(&mut S) -> Result<(), Error>;
+pub type Operation<S> = fn(&mut S) -> Result<(), Error>;
 
-/// The name of an act, its operation in [`ABORTS`], and the act.
-pub type NamedAct<S> = (&'static str, &'static str, Act<S>);
+/// The name of an operation, its name in [`ABORTS`], and the operation.
+pub type NamedOperation<S> = (&'static str, &'static str, Operation<S>);
 
-/// Refuses each driver call of each act, in a process of its own. Checks that the act fails and changes nothing,
-/// or succeeds anyway.
-pub fn refuse_each_call<S: Setup>(test: &str, acts: &[NamedAct<S>], min_calls: usize) {
+/// Refuses each driver call of each operation, in a process of its own. Checks that the operation fails and changes
+/// nothing, or succeeds anyway.
+pub fn refuse_each_call<S: Setup>(test: &str, operations: &[NamedOperation<S>], min_calls: usize) {
     on_each_release(test, &Emulation::gpus(2), |fixture| {
         let (mut tried, mut aborts, mut failures) = (0, 0, Vec::new());
-        for &(name, operation, act) in acts {
+        for &(name, name_in_aborts, operation) in operations {
             let start = || S::new(Library::load(fixture.runtime()));
-            for call in driver_calls(start, |setup| act(setup).unwrap()) {
+            for call in driver_calls(start, |setup| operation(setup).unwrap()) {
                 let context = format!("{}: {name}, {call}", fixture.release());
                 let end = in_child(|| {
                     fail_driver_calls(&format!("{call}=ENOMEM"));
-                    check_failure(start(), act, &context, &call);
+                    check_failure(start(), operation, &context, &call);
                 });
                 tried += 1;
                 let aborted =
-                    end == End::Signal(libc::SIGABRT) && may_abort(operation, &call).is_some();
+                    end == End::Signal(libc::SIGABRT) && may_abort(name_in_aborts, &call).is_some();
                 aborts += usize::from(aborted);
                 if end != End::Success && !aborted {
                     failures.push((context, end));
@@ -86,10 +86,10 @@ pub fn refuse_each_call<S: Setup>(test: &str, acts: &[NamedAct<S>], min_calls: u
     });
 }
 
-fn check_failure<S: Setup>(mut setup: S, act: Act<S>, context: &str, call: &str) {
+fn check_failure<S: Setup>(mut setup: S, operation: Operation<S>, context: &str, call: &str) {
     setup.library().vmm.check().unwrap();
     let (before, open_before) = (setup.state(), descriptors());
-    if let Err(error) = act(&mut setup) {
+    if let Err(error) = operation(&mut setup) {
         println!("{context}: {error}");
         setup.library().vmm.check().unwrap();
         // A defect of the runtime: a failed map leaks the dma-buf that the driver refused.
@@ -98,7 +98,7 @@ fn check_failure<S: Setup>(mut setup: S, act: Act<S>, context: &str, call: &str)
         assert!(leaked <= may_leak, "{context}: {leaked} descriptors");
         assert_eq!(setup.state(), before, "{context}");
         setup.assert_contents(context);
-        act(&mut setup).unwrap();
+        operation(&mut setup).unwrap();
     }
     setup.close(context).assert_everything_freed();
 }

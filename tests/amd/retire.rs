@@ -1,4 +1,4 @@
-//! Retire queues: signals of AMD's runtime, a load of several threads, and the cost of a retirement.
+//! Retire queues: signals of AMD's runtime, retirements by several threads, and the cost of a retirement.
 
 use crate::amd_runtime::{on_each, on_each_within};
 use crate::machine::Library;
@@ -94,7 +94,7 @@ fn nothing_is_unmapped_before_its_signals_fire() {
         let load = Load {
             library: &library,
             threads: 8,
-            time_per_mapping: if is_long { 10_000 } else { 1_000 },
+            retirements_per_thread: if is_long { 10_000 } else { 1_000 },
             capacity: 512,
             time_limit: Duration::from_secs(20),
             read: &read,

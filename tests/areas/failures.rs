@@ -16,7 +16,7 @@ struct Areas {
     fixture: Fixture,
     vmm: Option<Vmm>,
     area: Area,
-    // `Some` until an act unmaps it.
+    // `Some` until an operation unmaps it.
     memory: Option<AreaMemory<'static>>,
     peer_memory: AreaMemory<'static>,
     mapped: Option<AreaMemory<'static>>,
@@ -98,9 +98,9 @@ impl Areas {
     }
 }
 
-type Act = fn(&mut Areas) -> Result<(), Error>;
+type Operation = fn(&mut Areas) -> Result<(), Error>;
 
-const ACTS: &[(&str, Act)] = &[
+const OPERATIONS: &[(&str, Operation)] = &[
     ("mmap", |areas| {
         areas.mapped = Some(areas.area.mmap(SIZE, options(areas.area.flags()))?);
         Ok(())
@@ -156,23 +156,29 @@ fn configurations() -> Vec<(&'static str, Config, AreaFlags)> {
     configurations
 }
 
-/// Returns the runtime calls of an act, without those that cannot fail.
-fn calls_of(config: &Config, flags: AreaFlags, act: Act, name: &str) -> Vec<(&'static str, u64)> {
+/// Returns the runtime calls of an operation, without those that cannot fail.
+fn calls_of(
+    config: &Config,
+    flags: AreaFlags,
+    operation: Operation,
+    name: &str,
+) -> Vec<(&'static str, u64)> {
     let mut areas = Areas::new(config, flags);
     let before = areas.calls();
-    act(&mut areas).unwrap_or_else(|error| panic!("{name} succeeds when nothing fails: {error}"));
+    operation(&mut areas)
+        .unwrap_or_else(|error| panic!("{name} succeeds when nothing fails: {error}"));
     let after = areas.calls();
     areas.tear_down(name);
     let calls_made = before.into_iter().zip(after).map(|((name, old), (_, new))| (name, new - old));
     calls_made.filter(|&(name, calls)| calls > 0 && name != "hsa_signal_wait_scacquire").collect()
 }
 
-/// Returns whether an act succeeds although this function fails.
-fn tolerates_failure(act: &str, function: &str) -> bool {
+/// Returns whether an operation succeeds although this function fails.
+fn tolerates_failure(operation: &str, function: &str) -> bool {
     match function {
         // The failure leaks a signal, or leaves memory of this process pinned.
         "hsa_signal_destroy" => true,
-        "hsa_amd_memory_unlock" => act != "munmap",
+        "hsa_amd_memory_unlock" => operation != "munmap",
         _ => false,
     }
 }
@@ -181,8 +187,8 @@ fn tolerates_failure(act: &str, function: &str) -> bool {
 fn one_failure_changes_nothing() {
     let mut tried = 0;
     for (machine, config, flags) in configurations() {
-        for &(name, act) in ACTS {
-            for (function, calls) in calls_of(&config, flags, act, name) {
+        for &(name, operation) in OPERATIONS {
+            for (function, calls) in calls_of(&config, flags, operation, name) {
                 for number in 1..=calls {
                     for status in STATUSES {
                         let context = format!(
@@ -191,14 +197,14 @@ fn one_failure_changes_nothing() {
                         let mut areas = Areas::new(&config, flags);
                         let before = areas.usage();
                         areas.set_faults(FaultPlan::none().fail(function, number, status));
-                        let result = act(&mut areas);
+                        let result = operation(&mut areas);
                         areas.set_faults(FaultPlan::none());
                         tried += 1;
                         match result {
                             Ok(()) => {
                                 assert!(
                                     tolerates_failure(name, function),
-                                    "{context}: the act succeeded"
+                                    "{context}: the operation succeeded"
                                 );
                                 // The caller's memory stays locked, which cannot be undone.
                                 if function != "hsa_amd_memory_unlock" {
@@ -216,7 +222,8 @@ fn one_failure_changes_nothing() {
                                     let not_mapped =
                                         matches!(error.problem(), Some(Problem::NotMapped(_)));
                                     assert!(not_mapped, "{context}: {error}");
-                                    act(&mut areas).unwrap_or_else(|e| panic!("{context}: {e}"));
+                                    operation(&mut areas)
+                                        .unwrap_or_else(|e| panic!("{context}: {e}"));
                                     let usage = areas.vmm.as_ref().map(Vmm::usage);
                                     assert_eq!(
                                         usage.map(|usage| usage.handles),
@@ -234,7 +241,8 @@ fn one_failure_changes_nothing() {
                                 let after = areas.usage();
                                 assert_eq!(before, after, "{context}");
                                 assert_eq!(areas.quarantined(), 0, "{context}");
-                                act(&mut areas).unwrap_or_else(|e| panic!("{context}, again: {e}"));
+                                operation(&mut areas)
+                                    .unwrap_or_else(|e| panic!("{context}, again: {e}"));
                                 if name != "munmap" {
                                     areas.assert_contents(&context);
                                 }
@@ -264,8 +272,8 @@ fn one_failure_changes_nothing() {
 fn memory_is_freed_after_repeated_failures() {
     let mut tried = 0;
     for (machine, config, flags) in configurations() {
-        for &(name, act) in &ACTS[..2] {
-            for (function, calls) in calls_of(&config, flags, act, name) {
+        for &(name, operation) in &OPERATIONS[..2] {
+            for (function, calls) in calls_of(&config, flags, operation, name) {
                 for number in 1..=calls {
                     let first_failure = FaultPlan::none().fail(function, number, 0x1000);
                     let mut plans = vec![FaultPlan::none().always(function, 0x1000)];
@@ -279,7 +287,7 @@ fn memory_is_freed_after_repeated_failures() {
                             format!("{machine}, {flags}: {name}, {function} #{number}, {index}");
                         let mut areas = Areas::new(&config, flags);
                         areas.set_faults(plan);
-                        let result = act(&mut areas);
+                        let result = operation(&mut areas);
                         let failed = areas.fixture.simulation.as_ref().unwrap().failed_calls();
                         areas.set_faults(FaultPlan::none());
                         tried += 1;
@@ -287,7 +295,7 @@ fn memory_is_freed_after_repeated_failures() {
                             vmm.check().unwrap_or_else(|defect| panic!("{context}: {defect}"));
                         }
                         if name == "munmap" && result.is_err() && areas.quarantined() == 0 {
-                            act(&mut areas)
+                            operation(&mut areas)
                                 .unwrap_or_else(|error| panic!("{context}, again: {error}"));
                         }
                         // Memory that could not be freed or unlocked after `mmap` had failed is

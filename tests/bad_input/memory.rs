@@ -165,7 +165,7 @@ fn sharing_rejects_bad_input() {
 fn unsupported_calls_never_reach_the_runtime() {
     let s = Setup::new();
     type Act = fn(&Setup) -> Result<(), Error>;
-    let acts: &[(&str, Act)] = &[
+    let operations: &[(&str, Act)] = &[
         ("memory of the CPU", |s| create(s, s.granule, s.machine.cpu(0))),
         ("the granularity of the CPU", |s| {
             let properties = AllocationProperties::on(s.machine.cpu(0));
@@ -202,7 +202,7 @@ fn unsupported_calls_never_reach_the_runtime() {
             s.machine.vmm.create(s.granule, &properties).map(drop)
         }),
     ];
-    for (name, act) in acts {
+    for (name, act) in operations {
         let before = state(&s.machine);
         let result = act(&s);
         assert!(

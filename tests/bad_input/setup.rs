@@ -28,7 +28,7 @@ pub struct Setup {
     pub released_handle: Handle,
     /// Released, and still mapped in the fourth granule.
     pub released_mapped_handle: Handle,
-    /// Of `foreign_machine`.
+    /// A handle of `foreign_machine`.
     pub foreign_handle: Handle,
     pub mapping: Mapping,
 }

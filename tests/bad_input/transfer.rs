@@ -125,8 +125,8 @@ fn offset_errors_name_the_end_of_the_mapping() {
 
 #[test]
 fn copy_and_fill_reject_bad_input() {
-    fn copy(s: &Setup, to: Address, from: Address, size: usize) -> Result<(), Error> {
-        s.machine.vmm.copy(s.machine.gpu(0), to, from, size)
+    fn copy(s: &Setup, destination: Address, source: Address, size: usize) -> Result<(), Error> {
+        s.machine.vmm.copy(s.machine.gpu(0), destination, source, size)
     }
     check_rejections(&[
         (

@@ -1,4 +1,4 @@
-//! Native calls fail during operations on buffers: each in turn, or all from a given call on. Each test
+//! Runtime calls fail during operations on buffers: each in turn, or all from a given call on. Each test
 //! defines the expected result.
 
 use crate::machine::{Machine, generations, without_cpu_mapping};
@@ -23,7 +23,7 @@ pub trait Setup: Sized {
     fn state(&self) -> Self::State;
 }
 
-pub type Act<S> = fn(&mut S) -> Result<(), Error>;
+pub type Operation<S> = fn(&mut S) -> Result<(), Error>;
 
 /// The state of the library and the runtime that must not change: mappings, the access of GPUs and of this
 /// process, and the runtime's usage.
@@ -67,11 +67,11 @@ pub fn configurations() -> Vec<(&'static str, Config)> {
     configurations
 }
 
-/// An act during which calls failed.
-pub struct FailedAct<S: Setup> {
+/// An operation during which calls failed.
+pub struct FailedOperation<S: Setup> {
     pub configuration: &'static str,
     pub name: &'static str,
-    pub act: Act<S>,
+    pub operation: Operation<S>,
     /// The first function that failed.
     pub function: &'static str,
     pub result: Result<(), Error>,
@@ -82,39 +82,39 @@ pub struct FailedAct<S: Setup> {
     pub context: String,
 }
 
-impl<S: Setup> FailedAct<S> {
+impl<S: Setup> FailedOperation<S> {
     /// Fails if the state has changed.
     #[track_caller]
     pub fn assert_unchanged(&self) {
         assert_eq!(self.setup.state(), self.before, "{}: {:?}", self.context, self.result);
     }
 
-    /// Repeats the act, which must succeed.
+    /// Repeats the operation, which must succeed.
     #[track_caller]
     pub fn repeat(&mut self) {
-        (self.act)(&mut self.setup)
+        (self.operation)(&mut self.setup)
             .unwrap_or_else(|error| panic!("{}, again: {error}", self.context));
     }
 }
 
-/// Runs each act on each configuration. In each run, one call of the act returns one of the statuses. Returns the
+/// Runs each operation on each configuration. In each run, one call of the operation returns one of the statuses. Returns the
 /// number of failures.
 pub fn fail_one_call<S: Setup>(
     configurations: impl IntoIterator<Item = (&'static str, Config)>,
-    acts: &[(&'static str, Act<S>)],
+    operations: &[(&'static str, Operation<S>)],
     statuses: impl Fn(&str) -> &'static [u32],
-    mut check: impl FnMut(FailedAct<S>),
+    mut check: impl FnMut(FailedOperation<S>),
 ) -> usize {
     let mut failures = 0;
     for (configuration, config) in configurations {
-        for &(name, act) in acts {
+        for &(name, operation) in operations {
             for status in statuses(configuration) {
                 let describe =
                     |call| format!("{configuration}: {name}, call {call} returns {status:#x}");
                 let plan = |call| FaultPlan::none().fail_any(call, *status);
                 failures += run_with_each_call(
                     &config,
-                    (configuration, name, act),
+                    (configuration, name, operation),
                     describe,
                     plan,
                     &mut check,
@@ -125,33 +125,38 @@ pub fn fail_one_call<S: Setup>(
     failures
 }
 
-/// Runs each act on these configurations. In each run, all calls from a given one on fail, including those of
-/// the rollback; after the act, calls succeed again. Returns the number of runs.
+/// Runs each operation on these configurations. In each run, all calls from a given one on fail, including those of
+/// the rollback; after the operation, calls succeed again. Returns the number of runs.
 pub fn fail_all_calls_from<S: Setup>(
     configurations: impl IntoIterator<Item = (&'static str, Config)>,
-    acts: &[(&'static str, Act<S>)],
-    mut check: impl FnMut(FailedAct<S>),
+    operations: &[(&'static str, Operation<S>)],
+    mut check: impl FnMut(FailedOperation<S>),
 ) -> usize {
     let mut runs = 0;
     for (configuration, config) in configurations {
-        for &(name, act) in acts {
+        for &(name, operation) in operations {
             let describe =
                 |call| format!("{configuration}: {name}, from call {call} on everything fails");
             let plan = |call| FaultPlan::none().fail_any_from(call, ERROR);
-            runs +=
-                run_with_each_call(&config, (configuration, name, act), describe, plan, &mut check);
+            runs += run_with_each_call(
+                &config,
+                (configuration, name, operation),
+                describe,
+                plan,
+                &mut check,
+            );
         }
     }
     runs
 }
 
-/// Runs an act repeatedly, each time with another call failing, until no call fails.
+/// Runs an operation repeatedly, each time with another call failing, until no call fails.
 fn run_with_each_call<S: Setup>(
     config: &Config,
-    (configuration, name, act): (&'static str, &'static str, Act<S>),
+    (configuration, name, operation): (&'static str, &'static str, Operation<S>),
     describe: impl Fn(u64) -> String,
     plan: impl Fn(u64) -> FaultPlan,
-    check: &mut impl FnMut(FailedAct<S>),
+    check: &mut impl FnMut(FailedOperation<S>),
 ) -> usize {
     for call in 1.. {
         let context = describe(call);
@@ -159,17 +164,26 @@ fn run_with_each_call<S: Setup>(
         let simulation = setup.machine().simulation.clone();
         let before = setup.state();
         simulation.set_faults(plan(call));
-        let result = act(&mut setup);
+        let result = operation(&mut setup);
         let failed = simulation.failed_calls();
         simulation.set_faults(FaultPlan::none());
         setup.machine().vmm.check().unwrap_or_else(|defect| panic!("{context}: {defect}"));
         let Some(&(function, _)) = failed.first() else {
             result.unwrap_or_else(|error| panic!("{context}: {error}"));
-            assert!(call > 1, "{context}: the act makes no calls");
+            assert!(call > 1, "{context}: the operation makes no calls");
             return call as usize - 1;
         };
         let context = format!("{context}: {function}");
-        check(FailedAct { configuration, name, act, function, result, setup, before, context });
+        check(FailedOperation {
+            configuration,
+            name,
+            operation,
+            function,
+            result,
+            setup,
+            before,
+            context,
+        });
     }
-    unreachable!("an act makes a finite number of calls")
+    unreachable!("an operation makes a finite number of calls")
 }

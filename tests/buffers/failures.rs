@@ -1,7 +1,7 @@
-//! Each native call fails in turn: the buffers do not change, and nothing is lost.
+//! Each runtime call fails in turn: the buffers do not change, and nothing is lost.
 
 use crate::failing_calls::{
-    Act, ERROR, OUT_OF_RESOURCES, RuntimeState, Setup, configurations, fail_all_calls_from,
+    ERROR, OUT_OF_RESOURCES, Operation, RuntimeState, Setup, configurations, fail_all_calls_from,
     fail_one_call,
 };
 use crate::machine::{KIB, Machine};
@@ -81,7 +81,7 @@ impl Buffers {
     }
 }
 
-const ACTS: &[(&str, Act<Buffers>)] = &[
+const OPERATIONS: &[(&str, Operation<Buffers>)] = &[
     ("grow by one step", |s| s.small.buffer.grow(1)),
     ("grow into the next reservation", |s| s.small.buffer.grow(4 * STEP)),
     ("add values", |s| s.small.extend(&test_bytes(3 * STEP)[2 * STEP..])),
@@ -129,7 +129,7 @@ fn one_failure_changes_nothing() {
         let statuses = |configuration: &str| {
             if configuration == "generation A" { &[ERROR, OUT_OF_RESOURCES][..] } else { &[ERROR] }
         };
-        let failures = fail_one_call(configurations(), ACTS, statuses, |mut failed| {
+        let failures = fail_one_call(configurations(), OPERATIONS, statuses, |mut failed| {
             let (name, context) = (failed.name, failed.context.clone());
             match &failed.result {
                 Ok(()) => assert!(
@@ -161,7 +161,7 @@ fn one_failure_changes_nothing() {
 fn repeated_failures_lose_no_contents() {
     // Another thread might take addresses that a runtime gives up for a moment.
     run_single_threaded(|| {
-        let runs = fail_all_calls_from(configurations(), ACTS, |mut failed| {
+        let runs = fail_all_calls_from(configurations(), OPERATIONS, |mut failed| {
             let context = failed.context.clone();
             let vmm = failed.setup.machine.vmm.clone();
             if vmm.quarantine().is_empty() {

@@ -1,8 +1,8 @@
-//! Each native call of mapping, unmapping and moving pages fails in turn: the buffers do not change, or lost
+//! Each runtime call of mapping, unmapping and moving pages fails in turn: the buffers do not change, or lost
 //! pages are reported.
 
 use crate::failing_calls::{
-    Act, ERROR, OUT_OF_RESOURCES, RuntimeState, Setup, configurations, fail_all_calls_from,
+    ERROR, OUT_OF_RESOURCES, Operation, RuntimeState, Setup, configurations, fail_all_calls_from,
     fail_one_call,
 };
 use crate::machine::{KIB, Machine};
@@ -92,7 +92,7 @@ impl Buffers {
 
 const EXCHANGE: &str = "exchange";
 
-const ACTS: &[(&str, Act<Buffers>)] = &[
+const OPERATIONS: &[(&str, Operation<Buffers>)] = &[
     ("map pages", |s| s.plain.map(4..7)),
     ("map pages over zeros", |s| s.zero.map(4..7)),
     ("unmap pages", |s| s.plain.unmap(1..3)),
@@ -137,7 +137,7 @@ fn one_failure_changes_nothing() {
         };
         // By default, tests only every third configuration. Each takes long, and they behave alike.
         let selected = configurations().into_iter().step_by(if test::is_long() { 1 } else { 3 });
-        let failures = fail_one_call(selected, ACTS, statuses, |mut failed| {
+        let failures = fail_one_call(selected, OPERATIONS, statuses, |mut failed| {
             if failed.result.is_ok() {
                 let is_tolerated = tolerates_failure(failed.name, failed.function);
                 assert!(is_tolerated, "{}: the operation succeeded", failed.context);
@@ -160,7 +160,7 @@ fn repeated_failures_report_lost_pages() {
         let (mut losses, mut quarantined) = (0, 0);
         // Tests only every second configuration. Each takes long, and they behave alike.
         let selected = configurations().into_iter().step_by(2);
-        let runs = fail_all_calls_from(selected, ACTS, |mut failed| {
+        let runs = fail_all_calls_from(selected, OPERATIONS, |mut failed| {
             let (name, context, result) = (failed.name, &failed.context, &failed.result);
             let in_quarantine = !failed.setup.machine.vmm.quarantine().is_empty();
             quarantined += usize::from(in_quarantine);
@@ -170,7 +170,7 @@ fn repeated_failures_report_lost_pages() {
                 losses += 1;
                 let reported = matches!(&result, Err(error) if matches!(error.kind(), ErrorKind::PagesLost { .. }));
                 assert!(reported, "{context}: {result:?}");
-                let repeated = (failed.act)(&mut failed.setup).unwrap_err();
+                let repeated = (failed.operation)(&mut failed.setup).unwrap_err();
                 let is_rejected = matches!(
                     repeated.kind(),
                     ErrorKind::InvalidArgument { problem: Problem::PageLost, .. }

@@ -1,7 +1,7 @@
-//! Each native call of pausing and resuming fails in turn: the buffers do not change.
+//! Each runtime call of pausing and resuming fails in turn: the buffers do not change.
 
 use crate::failing_calls::{
-    Act, ERROR, OUT_OF_RESOURCES, RuntimeState, Setup, configurations, fail_all_calls_from,
+    ERROR, OUT_OF_RESOURCES, Operation, RuntimeState, Setup, configurations, fail_all_calls_from,
     fail_one_call,
 };
 use crate::machine::Machine;
@@ -95,7 +95,7 @@ impl Buffers {
 const PAUSE_AND_DROP: &str = "pause and drop";
 const RESUME_ANYWHERE: &str = "resume anywhere";
 
-const ACTS: &[(&str, Act<Buffers>)] = &[
+const OPERATIONS: &[(&str, Operation<Buffers>)] = &[
     ("pause and save", |s| s.resident.pause(Contents::Save)),
     (PAUSE_AND_DROP, |s| s.resident.pause(Contents::Drop)),
     ("resume", |s| s.paused.resume()),
@@ -124,7 +124,7 @@ fn one_failure_changes_nothing() {
     run_single_threaded(|| {
         let mut losses = 0;
         let statuses = |_: &str| &[ERROR, OUT_OF_RESOURCES][..];
-        let failures = fail_one_call(configurations(), ACTS, statuses, |mut failed| {
+        let failures = fail_one_call(configurations(), OPERATIONS, statuses, |mut failed| {
             let (name, function, context) = (failed.name, failed.function, failed.context.clone());
             match &failed.result {
                 Ok(()) => {
@@ -158,7 +158,7 @@ fn one_failure_changes_nothing() {
 fn repeated_failures_lose_no_contents() {
     run_single_threaded(|| {
         let (mut kept_paused, mut moved) = (0, 0);
-        let runs = fail_all_calls_from(configurations(), ACTS, |mut failed| {
+        let runs = fail_all_calls_from(configurations(), OPERATIONS, |mut failed| {
             let (name, context, result) = (failed.name, &failed.context, &failed.result);
             let quarantined = |result: &Result<(), Error>| matches!(result, Err(error) if matches!(error.kind(), ErrorKind::Quarantined { .. }));
             let quarantine = failed.setup.machine.vmm.quarantine();
@@ -175,7 +175,7 @@ fn repeated_failures_lose_no_contents() {
                 }
             } else {
                 // The addresses are unusable, but no call blocks, and no contents are lost.
-                let repeated = (failed.act)(&mut failed.setup);
+                let repeated = (failed.operation)(&mut failed.setup);
                 let is_reported = quarantined(result) || quarantined(&repeated);
                 let resumed = name == RESUME_ANYWHERE && repeated.is_ok();
                 assert!(

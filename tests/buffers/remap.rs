@@ -9,12 +9,12 @@ use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::simulation::{Config, GpuPermissions};
 use hsa_vmm::{Access, Address, Allocation, Mapping, Reservation};
 
-fn machine(config: Config) -> Machine {
+fn new_machine(config: Config) -> Machine {
     Machine::new(config.with_gpu_permissions(GpuPermissions::Enforced))
 }
 
 /// Returns whether a GPU's page table allows reads and writes at an address.
-fn page(machine: &Machine, gpu: usize, address: Address) -> (bool, bool) {
+fn gpu_permissions(machine: &Machine, gpu: usize, address: Address) -> (bool, bool) {
     let page = machine.simulation.page(gpu, address.get());
     page.map_or((false, false), |page| (page.readable, page.writable))
 }
@@ -47,7 +47,7 @@ fn exchange_swaps_memory_and_keeps_access() {
     run_single_threaded(|| {
         for (generation, config) in generations() {
             for config in [config.clone(), without_cpu_mapping(config)] {
-                let machine = machine(config);
+                let machine = new_machine(config);
                 let (vmm, granule) = (&machine.vmm, machine.granule());
                 let (first, second) =
                     (map_granules(&machine, 3, 0, 10), map_granules(&machine, 3, 1, 20));
@@ -67,10 +67,26 @@ fn exchange_swaps_memory_and_keeps_access() {
                         (at(first, number * granule), at(second, number * granule));
                     assert_eq!(byte(&machine, in_first), 20 + number as u8, "{generation}");
                     assert_eq!(byte(&machine, in_second), 10 + number as u8, "{generation}");
-                    assert_eq!(page(&machine, 0, in_first), (true, true), "{generation}");
-                    assert_eq!(page(&machine, 1, in_first), (false, false), "{generation}");
-                    assert_eq!(page(&machine, 0, in_second), (false, false), "{generation}");
-                    assert_eq!(page(&machine, 1, in_second), (true, false), "{generation}");
+                    assert_eq!(
+                        gpu_permissions(&machine, 0, in_first),
+                        (true, true),
+                        "{generation}"
+                    );
+                    assert_eq!(
+                        gpu_permissions(&machine, 1, in_first),
+                        (false, false),
+                        "{generation}"
+                    );
+                    assert_eq!(
+                        gpu_permissions(&machine, 0, in_second),
+                        (false, false),
+                        "{generation}"
+                    );
+                    assert_eq!(
+                        gpu_permissions(&machine, 1, in_second),
+                        (true, false),
+                        "{generation}"
+                    );
                 }
                 vmm.write(first, b"no").expect_err("the CPU has read access only");
                 // Exchanges two parts of one reservation.
@@ -94,7 +110,7 @@ fn relocate_moves_memory_with_its_access() {
     run_single_threaded(|| {
         for (generation, config) in generations() {
             for config in [config.clone(), without_cpu_mapping(config)] {
-                let machine = machine(config);
+                let machine = new_machine(config);
                 let (vmm, granule) = (&machine.vmm, machine.granule());
                 let source = map_granules(&machine, 3, 0, 10);
                 let destination = machine.reserve(4 * granule);
@@ -110,9 +126,13 @@ fn relocate_moves_memory_with_its_access() {
                 }
                 let moved = at(destination, 2 * granule);
                 assert_eq!(vmm.get_access(peer, moved), Ok(Access::Read), "{generation}");
-                assert_eq!(page(&machine, 0, moved), (true, true), "{generation}");
-                assert_eq!(page(&machine, 1, moved), (true, false), "{generation}");
-                assert_eq!(page(&machine, 0, at(source, granule)), (false, false), "{generation}");
+                assert_eq!(gpu_permissions(&machine, 0, moved), (true, true), "{generation}");
+                assert_eq!(gpu_permissions(&machine, 1, moved), (true, false), "{generation}");
+                assert_eq!(
+                    gpu_permissions(&machine, 0, at(source, granule)),
+                    (false, false),
+                    "{generation}"
+                );
                 assert_inaccessible(source.get(), 3 * granule, generation);
                 vmm.address_free(source, 3 * granule)
                     .expect("nothing is mapped in the reservation");
@@ -133,7 +153,7 @@ fn relocate_moves_memory_with_its_access() {
 fn exchange_and_relocate_reject_bad_ranges() {
     let mut config = Config::mi300x(2);
     config.peer_access = false;
-    let machine = machine(config);
+    let machine = new_machine(config);
     let (vmm, granule) = (&machine.vmm, machine.granule());
     let base = map_granules(&machine, 3, 0, 10);
     let peer_base = map_granules(&machine, 1, 1, 20);

@@ -60,7 +60,7 @@ fn failed_list_is_rolled_back_through_the_library() {
     });
 }
 
-/// Opens the library without probes, whose driver calls would be counted.
+/// Opens the library without probes, because their driver calls would be counted.
 fn load_without_probes(fixture: &Fixture) -> Library {
     // SAFETY: AMD's own runtime.
     let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();

@@ -221,7 +221,7 @@ fn taken_socket_is_an_error_in_the_library() {
         let share = || ipc.get_mem_handle(memory.address());
         let result = with_taken_name(share);
         if fixture.release() == Release::R6_1_2 {
-            // This release has no server, even if the variable is set.
+            // This release has no server, even if sharing by dma-buf is requested.
             result.unwrap();
             return;
         }
@@ -244,11 +244,12 @@ fn forged_socket_names_are_ignored() {
         let (socket, _peer) = UnixStream::pair().unwrap();
         let inode = rustix::fs::fstat(&socket).unwrap().st_ino;
         let process = std::process::id();
-        // The kernel prints names unescaped. This name claims that the socket belongs to this process.
+        // The kernel prints names unescaped in `/proc/net/unix`. This name claims that the socket belongs to this
+        // process.
         let name = format!("x{process}\n0 0 0 0 0 0 {inode} @hsa{process}");
         let result = with_taken_names(&[name], || ipc.get_mem_handle(memory.address()));
         if fixture.release() == Release::R6_1_2 {
-            // This release has no server, even if the variable is set.
+            // This release has no server, even if sharing by dma-buf is requested.
             result.unwrap();
             return;
         }
@@ -365,7 +366,7 @@ fn free_does_not_wait_for_the_server() {
             sharing
         });
         let Some(sharing) = sharing else {
-            // This release has no server, even if the variable is set.
+            // This release has no server, even if sharing by dma-buf is requested.
             assert_eq!(fixture.release(), Release::R6_1_2);
             return;
         };

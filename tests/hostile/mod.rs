@@ -129,7 +129,7 @@ pub fn foreign_page_is_at(address: Address) -> bool {
 }
 
 /// Makes two adjacent mappings that the hostile runtime has also mapped for the CPU.
-pub fn two_mappings(vmm: &Vmm, gpu: AgentId) -> Address {
+pub fn make_two_mappings(vmm: &Vmm, gpu: AgentId) -> Address {
     let properties = AllocationProperties::on(gpu);
     let base = vmm.address_reserve(4 * 4096, 0, None).unwrap();
     let cpu = vmm.runtime().host().id();

@@ -110,7 +110,7 @@ pub fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("/proc is mounted").count() - 1
 }
 
-/// Calls a function while the process can open only `spare` further descriptors.
+/// Calls a function while the process can open only `free_descriptors` further descriptors.
 pub fn with_free_descriptors<T>(free_descriptors: usize, function: impl FnOnce() -> T) -> T {
     // The standard library duplicates descriptors to 3 and above. With a limit of 3, the error would differ.
     let _third = std::fs::File::open("/dev/null").expect("a descriptor");
@@ -221,7 +221,8 @@ impl Child {
                 0 if begun.elapsed() > time_limit => {
                     // SAFETY: our own child that was not waited for yet.
                     unsafe { libc::kill(self.0, libc::SIGKILL) };
-                    // SAFETY: our own child, and a writable status. unsafe { libc::waitpid(self.0, &mut status, 0) };
+                    // SAFETY: our own child, and a writable status.
+                    unsafe { libc::waitpid(self.0, &mut status, 0) };
                     return End::TimedOut;
                 }
                 0 => std::thread::sleep(Duration::from_micros(200)),
@@ -251,8 +252,8 @@ pub fn store_in_child(address: usize) -> End {
 /// Loads a byte from an address in a forked child, and returns how the child ends.
 pub fn load_in_child(address: usize) -> End {
     in_child(|| {
-        // SAFETY: only affects this child, which ends by SIGSEGV if the address is not readable. unsafe { (address as
-        // *const u8).read_volatile() };
+        // SAFETY: only affects this child, which ends by SIGSEGV if the address is not readable.
+        unsafe { (address as *const u8).read_volatile() };
     })
 }
 

@@ -121,10 +121,10 @@ impl Scenario {
 }
 
 /// An operation on the scenario.
-pub type Act = fn(&Scenario) -> Result<(), Error>;
+pub type Operation = fn(&Scenario) -> Result<(), Error>;
 
 /// Every operation that calls the runtime, in several variants, each with a name.
-pub const ACTS: &[(&str, Act)] = &[
+pub const OPERATIONS: &[(&str, Operation)] = &[
     ("reserve", |s| s.library.vmm.address_reserve(2 * s.granule(), 0, None).map(drop)),
     ("reserve aligned", |s| {
         s.library.vmm.address_reserve(2 * s.granule(), 16 << 20, None).map(drop)

@@ -57,7 +57,8 @@ fn serve(mut socket: &UnixStream) {
     let mut numbers = [0; 16];
     while socket.read_exact(&mut numbers).is_ok() {
         let number = |index: usize| {
-            usize::try_from(u64::from_ne_bytes(numbers[index..at + 8].try_into().unwrap())).unwrap()
+            usize::try_from(u64::from_ne_bytes(numbers[index..index + 8].try_into().unwrap()))
+                .unwrap()
         };
         let bytes = bytes_of(&receive(socket), number(0), number(8));
         socket.write_all(&bytes).unwrap();
