@@ -47,7 +47,8 @@ impl Fixture {
 
     fn ranges(&self) -> [(Address, usize); 3] {
         let [first, second] = self.bases;
-        let range = |base, from, pages| (at(base, from * self.granule), pages * self.granule);
+        let range =
+            |base, first_page, pages| (at(base, first_page * self.granule), pages * self.granule);
         [range(second, 0, 3), range(first, 6, 2), range(first, 0, 4)]
     }
 
@@ -150,8 +151,8 @@ fn batches_equal_single_calls() {
         let mut mapped = [false; 9];
         for step in 0..150 {
             let chosen: Vec<usize> = (0..9).filter(|_| draw(3) > 0).collect();
-            let [mapped_pages, unmapped_pages] = [true, false].map(|state| {
-                chosen.iter().copied().filter(|&page| mapped[page] == state).collect::<Vec<_>>()
+            let [mapped_pages, unmapped_pages] = [true, false].map(|is_mapped| {
+                chosen.iter().copied().filter(|&page| mapped[page] == is_mapped).collect::<Vec<_>>()
             });
             // The call: 0 maps, 1 sets access, 2 unmaps.
             let (call, pages) =

@@ -276,7 +276,7 @@ impl Setup for Buffers {
 }
 
 const OPERATIONS: &[NamedOperation<Buffers>] = &[
-    // Growing grants access, so its operation is `grant`.
+    // Growing also grants access, so `refused_calls::ABORTS` has its entries under "grant".
     ("grow", "grant", |s| s.small.grow(4 * STEP)),
     ("shrink", "shrink", |s| s.full.shrink(3 * STEP)),
     ("grant", "grant", |s| s.full.grant(&[s.library.gpu(1)], Access::Read)),

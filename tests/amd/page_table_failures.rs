@@ -1,6 +1,6 @@
 //! The kernel driver refuses each call of an operation that changes page tables: the operation changes nothing, or
-//! quarantines its range. Other tests make the driver refuse each call that opening a `Vmm` makes. Then everything
-//! but the enforcement of permissions works, and the library reports the reason.
+//! quarantines its range. Other tests make the driver refuse each call that opening a `Vmm` makes: everything but the
+//! control of page tables works, and the library reports why it cannot control them.
 
 use super::failures::errors_for;
 use super::refused_calls::may_abort;
@@ -17,8 +17,8 @@ use hsa_vmm::vmm::{NewMapping, VmmOptions};
 use hsa_vmm::{Access, Address, Error, ErrorKind, Runtime, Vmm};
 use std::io::{Read, Write};
 
-/// Two of the emulated driver's modes in `PAGE_TABLE_MODES`: until the library waits, nothing flushes the TLB, or
-/// nothing writes the entries.
+/// Two of the emulated driver's modes in `PAGE_TABLE_MODES`. In both, the TLB is flushed only when the library waits.
+/// In the second, page-table entries are also written only then.
 const MODES: [&str; 2] = ["tlb=on,split_bug=on", "pte_delay=600s,tlb=on,split_bug=on"];
 
 /// Operations on the mapping with an offset.
@@ -265,7 +265,7 @@ fn refused_call_while_opening_is_reported() {
                 println!("{context}: {reasons}");
                 tried += 1;
                 reported += usize::from(!reasons.is_empty());
-                // Permissions are still enforced: the library waits by a call of the runtime.
+                // Permissions are still enforced: the library waits with a call of the runtime.
                 let refused = "barrier: cannot use /dev/kfd: Cannot allocate memory (os error 12); \
                                operations wait by hsa_amd_memory_lock";
                 without_kfd += usize::from(call.starts_with("OPEN#") && reasons == refused);

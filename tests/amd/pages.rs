@@ -108,7 +108,7 @@ fn overlaying_a_mapping_frees_memory() {
 #[test]
 fn pause_rounds_keep_address_and_contents() {
     let rounds = std::env::var("HSA_VMM_PAUSE_ROUNDS").ok();
-    let rounds = rounds.map_or(200, |test_bytes| test_bytes.parse::<u32>().unwrap());
+    let rounds = rounds.map_or(200, |text| text.parse::<u32>().unwrap());
     on_each("pages::pause_rounds_keep_address_and_contents", |fixture| {
         set_variable("HSA_KFD", "gpus=2,vram=64MiB");
         let library = Library::load(fixture.runtime());

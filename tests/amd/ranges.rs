@@ -93,8 +93,8 @@ fn pool_memory_has_its_offset_in_the_dma_buf() {
             let error = library.vmm.export_address_range(end, 2).unwrap_err();
             assert!(matches!(error.problem(), Some(Problem::OutOfBounds { .. })), "{error}");
             let host = library.runtime.host().id();
-            let host = PoolMemory::allocate(&library.runtime, host, 4096).unwrap();
-            let error = library.vmm.export_address_range(host.address(), 4096).unwrap_err();
+            let host_memory = PoolMemory::allocate(&library.runtime, host, 4096).unwrap();
+            let error = library.vmm.export_address_range(host_memory.address(), 4096).unwrap_err();
             assert_eq!(error.problem(), Some(Problem::HostMemory));
             assert_eq!(descriptors(), before);
         }

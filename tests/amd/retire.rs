@@ -11,7 +11,7 @@ use hsa_vmm::{Access, Address, Allocation, ErrorKind, Mapping, Reservation};
 use std::time::{Duration, Instant};
 
 const SIZE: usize = 64 << 10;
-const LONG: Duration = Duration::from_secs(60);
+const LONG_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn map(library: &Library, reservation: &Reservation, offset: usize) -> Mapping {
     let memory = Allocation::create(&library.vmm, SIZE, &library.on(0)).unwrap();
@@ -40,9 +40,9 @@ fn mappings_are_unmapped_when_signals_fire() {
         let queue = queue.open(&library.vmm).unwrap();
         let reservation = Reservation::builder(3 * SIZE).reserve(&library.vmm).unwrap();
         // The runtime creates its queues for copies at the first copy.
-        let warm = map(&library, &reservation, 2 * SIZE);
-        assert_readable(&library, warm.address(), b'u');
-        warm.unmap().unwrap();
+        let warm_up_mapping = map(&library, &reservation, 2 * SIZE);
+        assert_readable(&library, warm_up_mapping.address(), b'u');
+        warm_up_mapping.unmap().unwrap();
         let before = descriptors();
         let [first, second] = [0, SIZE].map(|offset| map(&library, &reservation, offset));
         let [address, quarantined] = [&first, &second].map(Mapping::address);
@@ -51,12 +51,12 @@ fn mappings_are_unmapped_when_signals_fire() {
         std::thread::sleep(Duration::from_millis(50));
         assert_readable(&library, address, b'u');
         done.set(0);
-        assert_eq!(queue.drain(LONG).unwrap().retired, 1);
+        assert_eq!(queue.drain(LONG_TIMEOUT).unwrap().retired, 1);
         assert_eq!(load_in_child(address.get()), FAULT);
 
         // SAFETY: the queue is dropped before the signals.
         unsafe { queue.submit(second, &[done.at_most(0), late.at_most(0)]) }.unwrap();
-        let report = queue.drain(LONG).unwrap();
+        let report = queue.drain(LONG_TIMEOUT).unwrap();
         assert_eq!((report.retired, report.failures.len()), (0, 1));
         late.set(0);
         drop((queue, reservation));

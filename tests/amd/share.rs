@@ -31,7 +31,7 @@ impl Side {
     }
 
     /// Waits until the other process has ended.
-    fn wait_for_the_end(&mut self) {
+    fn wait_for_peer_end(&mut self) {
         assert_eq!(self.socket.read(&mut [0]).unwrap(), 0, "the other process has ended");
     }
 
@@ -85,7 +85,8 @@ fn run_pair(test: &str, exporter: impl Fn(Side), importer: impl Fn(Side), ends: 
     on_each_release(test, &Emulation::gpus(2), |fixture| {
         let library = || Library::load(fixture.runtime());
         let mut sockets = UnixStream::pair().ok();
-        // Each child closes the other's socket, so that the other detects when this child ends.
+        // Each child closes its copy of the other child's socket. Otherwise, the other child would not notice that
+        // this child ends.
         let first = Child::start(|| {
             let socket = sockets.take().unwrap().0;
             exporter(Side { library: library(), socket });
@@ -158,7 +159,7 @@ fn memory_outlives_its_exporter() {
     let importer = |mut side: Side| {
         let memory = side.receive();
         side.resume_peer();
-        side.wait_for_the_end();
+        side.wait_for_peer_end();
         assert_eq!(&side.text(memory.0), b"kept");
         side.library.vmm.fill(memory.0, 7, SIZE).unwrap();
         assert_eq!(side.text(memory.0), 7u32.to_ne_bytes());
@@ -179,7 +180,7 @@ fn memory_outlives_a_killed_exporter() {
     let importer = |mut side: Side| {
         let memory = side.receive();
         side.resume_peer();
-        side.wait_for_the_end();
+        side.wait_for_peer_end();
         assert_eq!(&side.text(memory.0), b"kept");
         side.release(memory);
     };
@@ -198,7 +199,7 @@ fn exporter_survives_a_killed_importer() {
         let memory = side.map_memory();
         side.wait();
         side.send(memory.1);
-        side.wait_for_the_end();
+        side.wait_for_peer_end();
         side.library.vmm.write(memory.0, b"mine").unwrap();
         assert_eq!(&side.text(memory.0), b"mine");
         side.release(memory);

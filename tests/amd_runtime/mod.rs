@@ -31,8 +31,7 @@ pub fn on_each_within(test: &str, time_limit: Duration, act: impl Fn(&Fixture)) 
 
 /// Modes of the emulated driver. In the first, updates take effect at once. In the second, nothing flushes the TLB.
 /// In the third, entries are written so late that only the barrier can wait for them. `split_bug` emulates a defect
-/// of amdgpu
-/// (`docs/kernel/forgotten_entries.c`).
+/// of amdgpu that `docs/kernel/forgotten_entries.c` shows.
 pub const PAGE_TABLE_MODES: [&str; 3] =
     ["", "tlb=on,split_bug=on", "pte_delay=600s,tlb=on,split_bug=on"];
 
@@ -47,7 +46,8 @@ pub fn set_variable(variable: &str, value: &str) {
     unsafe { std::env::set_var(variable, value) };
 }
 
-/// Makes calls of the kernel driver fail: `GEM_VA#3=ENOMEM`, or `GEM_VA=ENOMEM` for all of them.
+/// Makes calls of the kernel driver fail. The plan `GEM_VA#3=ENOMEM` fails the third `GEM_VA` call, `GEM_VA=ENOMEM`
+/// fails all of them.
 pub fn fail_driver_calls(plan: &str) {
     set_variable("HSA_KFD_FAULTS", plan);
 }

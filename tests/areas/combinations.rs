@@ -53,7 +53,7 @@ const EXPECTED: [Row; 16] = [
 ];
 
 /// Returns the expected row if the CPU cannot access the GPU's memory, or GPUs cannot access each other's memory.
-fn through_host_memory(bits: u32) -> Row {
+fn without_direct_access(bits: u32) -> Row {
     match EXPECTED[bits as usize] {
         (Virtual, OfGpu, true, all_gpus) => (Pool, OfCpu, true, all_gpus),
         row => row,
@@ -62,7 +62,7 @@ fn through_host_memory(bits: u32) -> Row {
 
 /// Returns the expected row without virtual memory.
 fn without_virtual_memory(bits: u32) -> Row {
-    match through_host_memory(bits) {
+    match without_direct_access(bits) {
         (Virtual, owner, host, all_gpus) => (Pool, owner, host, all_gpus),
         row => row,
     }
@@ -126,10 +126,14 @@ fn check_contents(
         memory.read(offset + size - copied, &mut found[..copied]).unwrap();
         assert!(found[..copied] == bytes[..copied], "{context}: copied to the end");
     }
-    let words = memory.size().min(64) / 4 * 4;
-    memory.fill(0, 0x0102_0304, words).unwrap_or_else(|error| panic!("{context}: {error}"));
+    let filled_size = memory.size().min(64) / 4 * 4;
+    memory.fill(0, 0x0102_0304, filled_size).unwrap_or_else(|error| panic!("{context}: {error}"));
     memory.read(0, &mut found[..words]).unwrap();
-    assert_eq!(found[..words], 0x0102_0304u32.to_ne_bytes().repeat(words / 4), "{context}: filled");
+    assert_eq!(
+        found[..words],
+        0x0102_0304u32.to_ne_bytes().repeat(filled_size / 4),
+        "{context}: filled"
+    );
 }
 
 fn check_combination(
@@ -165,15 +169,15 @@ fn check_combination(
     assert_eq!(memory.owner(), expected, "{context}");
     assert_eq!(memory.agents().contains(&runtime.host().id()), host_has_access, "{context}");
     for (number, &gpu) in gpus.iter().enumerate() {
-        let visible = all_gpus_have_access || number == device;
-        assert_eq!(memory.agents().contains(&gpu), visible, "{context}: GPU {number}");
+        let has_access = all_gpus_have_access || number == device;
+        assert_eq!(memory.agents().contains(&gpu), has_access, "{context}: GPU {number}");
         // AMD's runtime locks memory for all GPUs, including those that the call does not name.
-        let visible = visible || backing == Locked;
+        let has_access = has_access || backing == Locked;
         for offset in [0, size - 1] {
             let address = memory.device_address().checked_add(offset).unwrap();
             assert_eq!(
                 fixture.can_access(number, address),
-                visible,
+                has_access,
                 "{context}: GPU {number} at {offset:#x}"
             );
         }
@@ -261,7 +265,7 @@ fn host_memory_is_used_without_large_bar() {
     check_all_combinations(
         &Fixture::simulated(Config::consumer()),
         few_sizes(),
-        through_host_memory,
+        without_direct_access,
     );
 }
 
@@ -270,7 +274,7 @@ fn flags_select_the_backing_on_an_apu() {
     check_all_combinations(&Fixture::simulated(Config::apu()), few_sizes(), standard_row);
 }
 
-/// Memory of the host belongs to the CPU nearest to the device.
+/// Pool memory of the host belongs to the CPU nearest to the device.
 #[test]
 fn host_memory_belongs_to_the_nearest_cpu() {
     let mut config = Config::mi300x(2);
@@ -319,7 +323,7 @@ fn global_device_memory_needs_peer_access() {
                     flags,
                     1,
                     99,
-                    through_host_memory(bits),
+                    without_direct_access(bits),
                     &pattern(99, 1),
                 );
             }

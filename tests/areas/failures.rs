@@ -7,7 +7,7 @@ use hsa_vmm::error::{Problem, Rejected};
 use hsa_vmm::simulation::{Config, FaultPlan, Generation, Usage};
 use hsa_vmm::{Area, Error, Vmm};
 
-/// Errors of the runtime: any error, invalid argument, invalid allocation, out of resources, not initialised.
+/// Statuses of the runtime: general error, invalid argument, invalid allocation, out of resources, not initialised.
 const STATUSES: [u32; 5] = [0x1000, 0x1001, 0x1003, 0x1008, 0x100b];
 const SIZE: usize = 5000;
 
@@ -150,7 +150,7 @@ fn configurations() -> Vec<(&'static str, Config, AreaFlags)> {
         configurations.push(("generation B", config.clone(), flags));
     }
     for flags in [AreaFlags::DEFAULT, AreaFlags::UNIFIED] {
-        // `peer_memory` is pool memory of the second device, to which the first has access.
+        // The first device has access to `peer_memory`, which is pool memory of the second device.
         configurations.push(("no virtual memory", without_vmem.clone(), flags));
     }
     configurations

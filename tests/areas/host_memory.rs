@@ -56,14 +56,14 @@ fn areas(fixture: &Fixture) -> [Area; 2] {
 /// Maps bytes in the middle of a page, next to other mapped bytes. When the borrow ends, the page contains the
 /// bytes that the device has written.
 fn check_page_parts(fixture: &Fixture) {
-    let [mapping, device] = areas(fixture);
-    let memory = device.mmap(200, MmapOptions::new()).unwrap();
+    let [mapped_area, default_area] = areas(fixture);
+    let memory = default_area.mmap(200, MmapOptions::new()).unwrap();
     memory.fill(0, 0x0707_0707, 200).unwrap();
     let mut page = vec![1u8; 1000];
     let (left, right) = page[300..].split_at_mut(100);
-    let first = mapping.mmap(left.len(), MmapOptions::new().with_host_memory(left)).unwrap();
+    let first = mapped_area.mmap(left.len(), MmapOptions::new().with_host_memory(left)).unwrap();
     // Maps fewer bytes than the slice has.
-    let second = mapping.mmap(77, MmapOptions::new().with_host_memory(right)).unwrap();
+    let second = mapped_area.mmap(77, MmapOptions::new().with_host_memory(right)).unwrap();
     assert_eq!(second.address().get(), first.address().get() + 100);
     assert!(fixture.can_access(0, first.device_address()));
     assert!(fixture.can_access(0, second.device_address()));
@@ -97,13 +97,13 @@ fn page_parts_can_be_mapped_on_amds_runtime() {
 
 /// AMD's runtime counts locks of the same range, and confuses two ranges with the same start.
 fn check_mapped_host_memory(fixture: &Fixture) {
-    let [mapping, _] = areas(fixture);
+    let [mapped_area, _] = areas(fixture);
     let mut page = vec![0u8; 8192];
     let start = NonNull::new(page.as_mut_ptr()).unwrap();
     let map = |offset: usize, size: usize| {
         // SAFETY: inside `page`, which outlives its mappings and is not accessed meanwhile.
         let options = unsafe { MmapOptions::new().with_host_pointer(start.add(offset)) };
-        mapping.mmap(size, options)
+        mapped_area.mmap(size, options)
     };
     let mapped = map(1000, 1000).unwrap();
     for (offset, size) in
@@ -207,11 +207,11 @@ fn mmap_rejects_missing_small_and_unused_host_memory() {
 
 /// Only written pages use physical memory.
 fn check_untouched_pages(fixture: &Fixture) {
-    let [mapping, _] = areas(fixture);
+    let [mapped_area, _] = areas(fixture);
     let mut memory = ZeroedMemory::new(3 * GIB);
     let before = resident_bytes();
     let mapped =
-        mapping.mmap(3 * GIB, MmapOptions::new().with_host_memory(memory.bytes())).unwrap();
+        mapped_area.mmap(3 * GIB, MmapOptions::new().with_host_memory(memory.bytes())).unwrap();
     for offset in [0, GIB, 3 * GIB - 1] {
         assert!(fixture.can_access(0, mapped.device_address().checked_add(offset).unwrap()));
         mapped.write(offset, b"x").unwrap();
@@ -245,11 +245,11 @@ fn untouched_pages_use_no_memory_on_amds_runtime() {
 #[test]
 fn leaked_host_memory_stays_busy() {
     let fixture = Fixture::simulated(Config::mi300x(1));
-    let [mapping, _] = areas(&fixture);
+    let [mapped_area, _] = areas(&fixture);
     // No other test uses this memory later.
     let bytes = Vec::leak(vec![0u8; 100]);
-    std::mem::forget(mapping.mmap(100, MmapOptions::new().with_host_memory(bytes)).unwrap());
-    let error = mapping.mmap(50, MmapOptions::new().with_host_memory(bytes)).unwrap_err();
+    std::mem::forget(mapped_area.mmap(100, MmapOptions::new().with_host_memory(bytes)).unwrap());
+    let error = mapped_area.mmap(50, MmapOptions::new().with_host_memory(bytes)).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::HostMemoryMapped(_)), "{error}");
 }
 
@@ -259,15 +259,15 @@ fn leaked_host_memory_stays_busy() {
 fn failed_unlock_keeps_memory_busy() {
     let fixture = Fixture::simulated(Config::mi300x(1));
     let simulation = fixture.simulation.as_ref().unwrap();
-    let [mapping, _] = areas(&fixture);
+    let [mapped_area, _] = areas(&fixture);
     // No other test uses this memory later.
     let bytes = Vec::leak(vec![0u8; 100]);
-    let mapped = mapping.mmap(100, MmapOptions::new().with_host_memory(bytes)).unwrap();
+    let mapped = mapped_area.mmap(100, MmapOptions::new().with_host_memory(bytes)).unwrap();
     simulation.set_faults(FaultPlan::none().always("hsa_amd_memory_unlock", 0x1000));
     drop(mapped);
     simulation.set_faults(FaultPlan::none());
     for size in [50, 100] {
-        let remapped = mapping.mmap(size, MmapOptions::new().with_host_memory(bytes));
+        let remapped = mapped_area.mmap(size, MmapOptions::new().with_host_memory(bytes));
         let error = remapped.unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::HostMemoryMapped(_)), "{error}");
     }
@@ -278,12 +278,12 @@ fn failed_unlock_keeps_memory_busy() {
 fn failed_lock_does_not_keep_memory_busy() {
     let fixture = Fixture::simulated(Config::mi300x(1));
     let simulation = fixture.simulation.as_ref().unwrap();
-    let [mapping, _] = areas(&fixture);
+    let [mapped_area, _] = areas(&fixture);
     let mut bytes = vec![0u8; 100];
     simulation.set_faults(FaultPlan::none().always("hsa_amd_memory_lock", 0x1000));
-    mapping.mmap(100, MmapOptions::new().with_host_memory(&mut bytes)).unwrap_err();
+    mapped_area.mmap(100, MmapOptions::new().with_host_memory(&mut bytes)).unwrap_err();
     simulation.set_faults(FaultPlan::none());
-    mapping.mmap(100, MmapOptions::new().with_host_memory(&mut bytes)).unwrap();
+    mapped_area.mmap(100, MmapOptions::new().with_host_memory(&mut bytes)).unwrap();
 }
 
 /// The parent has mapped the host memory, and other threads map and unmap other memory while the parent forks.

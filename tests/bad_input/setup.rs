@@ -72,7 +72,7 @@ impl Setup {
         }
     }
 
-    /// Returns the address of a granule of the first reservation.
+    /// Returns the address of a granule of the reservation `used`.
     pub fn granule_at(&self, number: usize) -> Address {
         at(self.used, number * self.granule)
     }

@@ -193,7 +193,7 @@ fn killed_sender_leaks_nothing() {
             if bytes > 0 {
                 send_raw(&sender, &message[..bytes], &[memory.export().unwrap().as_fd()]);
             }
-            // SAFETY: ends this child at once, as if it had been killed.
+            // SAFETY: only kills this child.
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
             0
         });
