@@ -160,7 +160,7 @@ fn calls_make_one_runtime_call_and_look_ups_none() {
 fn adjacent_mappings_are_granted_in_one_call() {
     const MAPPINGS: usize = 64;
     for (release, config) in machine::releases() {
-        let several_fail = config.extension_minor < 7;
+        let grants_of_several_fail = config.extension_minor < 7;
         let machine = Machine::new(config);
         let (vmm, granule) = (&machine.vmm, machine.granule());
         let (base, handle) = (machine.reserve(MAPPINGS * granule), machine.create(0, granule));
@@ -170,7 +170,7 @@ fn adjacent_mappings_are_granted_in_one_call() {
         };
         assert_eq!(machine.calls(map_all), [("map", MAPPINGS as u64)], "{release}");
         let grant_all = || vmm.set_access(base, MAPPINGS * granule, &gpus).unwrap();
-        let grants = if several_fail { MAPPINGS as u64 } else { 1 };
+        let grants = if grants_of_several_fail { MAPPINGS as u64 } else { 1 };
         assert_eq!(machine.calls(grant_all), [("set_access", grants)], "{release}");
         let unmap_all = || vmm.unmap(base, MAPPINGS * granule).unwrap();
         let unmaps = if vmm.quirks().unmap_of_several_fails { MAPPINGS as u64 } else { 1 };

@@ -1,5 +1,5 @@
-//! The full cycle (reserve, create, map, grant, use, revoke, unmap, release, free) by calls and by owned
-//! values, on every kind of machine and every release.
+//! The full cycle (reserve, create, map, grant, use, revoke, unmap, release, free) with calls and with owned values,
+//! on every kind of machine and every release.
 
 mod machine;
 mod process;
@@ -129,7 +129,7 @@ fn cycle_by_values(machine: &Machine, name: &str) {
     let memory = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
     let first = reservation.map(0, &memory).unwrap();
     let second = reservation.map(2 * granule, &memory).unwrap();
-    // Grants one GPU after the other, the owner first: without a workaround this fails in ROCm 7.14.
+    // Grants one GPU after the other, the owner first. Without a workaround, this fails in ROCm 7.14.
     for &gpu in &gpus {
         first.grant(&[gpu], Access::ReadWrite).unwrap_or_else(|e| panic!("{name}: {e}"));
     }

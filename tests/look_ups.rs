@@ -10,7 +10,7 @@ use hsa_vmm::{Access, Address, Error};
 use machine::{Machine, at};
 
 /// Calls a function a hundred times, and returns the number of its allocations.
-fn allocations<T>(function: impl Fn() -> T) -> usize {
+fn count_allocations<T>(function: impl Fn() -> T) -> usize {
     let before = allocations::count();
     for _ in 0..100 {
         std::hint::black_box(function());
@@ -32,31 +32,33 @@ fn look_ups_and_rejections_allocate_nothing() {
     let rejected = |result: Result<(), Error>| result.unwrap_err();
     let map = |address: Address| vmm.map(address, granule, 0, handle);
     for (call, count) in [
-        ("get_access", allocations(|| vmm.get_access(gpu, inside).unwrap())),
+        ("get_access", count_allocations(|| vmm.get_access(gpu, inside).unwrap())),
         (
             "get_access of an unmapped address",
-            allocations(|| vmm.get_access(gpu, hole).unwrap_err()),
+            count_allocations(|| vmm.get_access(gpu, hole).unwrap_err()),
         ),
-        ("mapped_range_at", allocations(|| vmm.mapped_range_at(inside).unwrap())),
-        ("mapped_range_at an unmapped address", allocations(|| vmm.mapped_range_at(hole))),
-        ("location_at", allocations(|| vmm.location_at(inside).unwrap())),
-        ("reservation_at", allocations(|| vmm.reservation_at(hole).unwrap())),
-        ("retain", allocations(|| vmm.retain_allocation_handle(inside).unwrap())),
-        ("allocation_size", allocations(|| vmm.allocation_size(handle).unwrap())),
-        ("allocation_properties", allocations(|| vmm.allocation_properties(handle).unwrap())),
+        ("mapped_range_at", count_allocations(|| vmm.mapped_range_at(inside).unwrap())),
+        ("mapped_range_at of an unmapped address", count_allocations(|| vmm.mapped_range_at(hole))),
+        ("location_at", count_allocations(|| vmm.location_at(inside).unwrap())),
+        ("reservation_at", count_allocations(|| vmm.reservation_at(hole).unwrap())),
+        ("retain", count_allocations(|| vmm.retain_allocation_handle(inside).unwrap())),
+        ("allocation_size", count_allocations(|| vmm.allocation_size(handle).unwrap())),
+        ("allocation_properties", count_allocations(|| vmm.allocation_properties(handle).unwrap())),
         (
             "allocation_granularity",
-            allocations(|| vmm.allocation_granularity(&properties, Granularity::Minimum).unwrap()),
+            count_allocations(|| {
+                vmm.allocation_granularity(&properties, Granularity::Minimum).unwrap()
+            }),
         ),
-        ("unmap over a hole", allocations(|| rejected(vmm.unmap(base, 4 * granule)))),
-        ("map over a mapping", allocations(|| rejected(map(base)))),
-        ("free while mapped", allocations(|| rejected(vmm.address_free(base, 64 * granule)))),
+        ("unmap over a hole", count_allocations(|| rejected(vmm.unmap(base, 4 * granule)))),
+        ("map over a mapping", count_allocations(|| rejected(map(base)))),
+        ("free while mapped", count_allocations(|| rejected(vmm.address_free(base, 64 * granule)))),
     ] {
         assert_eq!(count, 0, "allocations by {call}");
     }
     assert_eq!(vmm.mapped_range_at(inside), Some((at(base, 10 * granule), granule)));
     assert_eq!(vmm.mapped_range_at(hole), None);
     // This call allocates, which shows that the counter works.
-    assert!(allocations(|| vmm.mappings()) >= 100);
+    assert!(count_allocations(|| vmm.mappings()) >= 100);
     assert_eq!(vmm.get_access(gpu, inside), Ok(Access::None));
 }

@@ -165,8 +165,8 @@ fn no_execute_removes_execute_access() {
 
 #[test]
 fn access_changes_keep_contents_and_other_gpus() {
-    in_each_mode("permissions::access_changes_keep_contents_and_other_gpus", |machine| {
-        let machine = machine();
+    in_each_mode("permissions::access_changes_keep_contents_and_other_gpus", |new_machine| {
+        let machine = new_machine();
         let gpus = [0, 1].map(|gpu| machine.library.gpu(gpu));
         for gpu in gpus {
             assert_eq!(machine.library.vmm.enforcement(gpu), Some(Enforcement::Enforced));
@@ -196,8 +196,8 @@ fn access_changes_keep_contents_and_other_gpus() {
 
 #[test]
 fn revoked_gpu_faults() {
-    in_each_mode("permissions::revoked_gpu_faults", |machine| {
-        let machine = machine();
+    in_each_mode("permissions::revoked_gpu_faults", |new_machine| {
+        let machine = new_machine();
         for gpu in [0, 1] {
             machine.set(gpu, Access::ReadWrite);
             machine.write(gpu, 1).unwrap();
@@ -210,8 +210,8 @@ fn revoked_gpu_faults() {
 
 #[test]
 fn unmapped_memory_faults() {
-    in_each_mode("permissions::unmapped_memory_faults", |machine| {
-        let machine = machine();
+    in_each_mode("permissions::unmapped_memory_faults", |new_machine| {
+        let machine = new_machine();
         machine.set(0, Access::ReadWrite);
         machine.write(0, 1).unwrap();
         machine.library.vmm.unmap(machine.base, SIZE).unwrap();
@@ -222,8 +222,8 @@ fn unmapped_memory_faults() {
 /// A relocated mapping keeps its enforced access.
 #[test]
 fn moved_mappings_keep_enforced_access() {
-    in_each_mode("permissions::moved_mappings_keep_enforced_access", |machine| {
-        let mut machine = machine();
+    in_each_mode("permissions::moved_mappings_keep_enforced_access", |new_machine| {
+        let mut machine = new_machine();
         let vmm = &machine.library.vmm;
         machine.set(0, Access::ReadWrite);
         machine.write(0, 7).unwrap();
@@ -372,8 +372,8 @@ fn refused_first_grant_leaves_no_access() {
 /// The runtime alone grants full access although only read access is requested.
 #[test]
 fn raw_runtime_grants_full_access() {
-    in_each_mode("permissions::raw_runtime_grants_full_access", |machine| {
-        let machine = machine();
+    in_each_mode("permissions::raw_runtime_grants_full_access", |new_machine| {
+        let machine = new_machine();
         let (raw, gpu) = (&machine.raw, machine.raw.gpus[0]);
         let (base, _) =
             raw.map_new_memory(SIZE, &[(gpu, hsa_vmm::hsa_sys::HSA_ACCESS_PERMISSION_RO)]);
@@ -450,20 +450,20 @@ fn calls_take_effect_late_without_barrier() {
     });
 }
 
-/// Without a page of its own on `/dev/kfd`, the library waits by calls of the runtime.
+/// If the library cannot allocate a page of its own through `/dev/kfd`, it waits with calls of the runtime.
 #[test]
-fn calls_take_effect_without_page_of_the_driver() {
-    static BY_RUNTIME: AtomicBool = AtomicBool::new(false);
+fn calls_take_effect_without_a_driver_page() {
+    static WAITS_BY_RUNTIME: AtomicBool = AtomicBool::new(false);
     const CHECKED: i32 = 9;
-    let test = "permissions::calls_take_effect_without_page_of_the_driver";
+    let test = "permissions::calls_take_effect_without_a_driver_page";
     on_each_release(test, &Emulation::gpus(2), |fixture| {
-        let check = |failing: u32| {
-            fail_driver_calls(&format!("ALLOC_MEMORY_OF_GPU#{failing}=ENOMEM"));
+        let check = |failing_allocation: u32| {
+            fail_driver_calls(&format!("ALLOC_MEMORY_OF_GPU#{failing_allocation}=ENOMEM"));
             crate::log::subscribe(
                 |metadata| metadata.target().starts_with("hsa_vmm"),
                 |fields| {
                     if fields.iter().any(|(_, value)| value.contains("hsa_amd_memory_lock")) {
-                        BY_RUNTIME.store(true, Ordering::Relaxed);
+                        WAITS_BY_RUNTIME.store(true, Ordering::Relaxed);
                     }
                 },
             );
@@ -472,15 +472,16 @@ fn calls_take_effect_without_page_of_the_driver() {
             let Ok(runtime) = (unsafe { Runtime::load_from(fixture.runtime()) }) else { return 0 };
             let options = VmmOptions::new().with_barrier(true);
             let Ok(vmm) = Vmm::open_with(&runtime, options) else { return 0 };
-            if !BY_RUNTIME.load(Ordering::Relaxed) {
+            if !WAITS_BY_RUNTIME.load(Ordering::Relaxed) {
                 return 0;
             }
             let late = first_late_call(&Machine::on(Library { runtime, vmm }, fixture));
             if late.is_none() { CHECKED } else { 0 }
         };
-        // The first allocations are those of the runtime, some of which abort it if they fail.
-        let checked = (1..100)
-            .any(|failing| in_child_with_status(|| check(failing)) == End::Failure(CHECKED));
+        // The runtime makes the first allocations. If certain ones fail, the runtime aborts.
+        let checked = (1..100).any(|failing_allocation| {
+            in_child_with_status(|| check(failing_allocation)) == End::Failure(CHECKED)
+        });
         assert!(checked, "{}: no failed allocation was the library's", fixture.release());
     });
 }

@@ -17,10 +17,10 @@ hsa_status_t hsa_amd_vmem_export_shareable_handle(
   if (status) return status;
   char path[64];
   snprintf(path, sizeof path, "/proc/self/fd/%d", *descriptor);
-  int readable = open(path, O_RDONLY | O_CLOEXEC);
+  int read_only = open(path, O_RDONLY | O_CLOEXEC);
   close(*descriptor);
-  *descriptor = readable;
-  return readable < 0 ? HSA_STATUS_ERROR : HSA_STATUS_SUCCESS;
+  *descriptor = read_only;
+  return read_only < 0 ? HSA_STATUS_ERROR : HSA_STATUS_SUCCESS;
 }
 
 hsa_status_t hsa_amd_vmem_set_access(

@@ -128,9 +128,9 @@ fn check_contents(
     }
     let filled_size = memory.size().min(64) / 4 * 4;
     memory.fill(0, 0x0102_0304, filled_size).unwrap_or_else(|error| panic!("{context}: {error}"));
-    memory.read(0, &mut found[..words]).unwrap();
+    memory.read(0, &mut found[..filled_size]).unwrap();
     assert_eq!(
-        found[..words],
+        found[..filled_size],
         0x0102_0304u32.to_ne_bytes().repeat(filled_size / 4),
         "{context}: filled"
     );

@@ -17,9 +17,9 @@ fn new_buffer(machine: &Machine, pool: usize) -> GrowableBuffer {
     buffer
 }
 
-/// Waits until the thread has filled the pool.
+/// Waits until the pool has this number of handles.
 #[track_caller]
-fn wait_for(buffer: &GrowableBuffer, handles: usize) {
+fn wait_for_handles(buffer: &GrowableBuffer, handles: usize) {
     let begun = Instant::now();
     while buffer.pooled_handles() != handles {
         assert!(begun.elapsed() < Duration::from_secs(60), "{} are ready", buffer.pooled_handles());
@@ -32,7 +32,7 @@ fn growth_within_the_pool_creates_nothing() {
     for (generation, config) in generations() {
         let machine = Machine::new(config);
         let mut buffer = new_buffer(&machine, 4);
-        wait_for(&buffer, 4);
+        wait_for_handles(&buffer, 4);
         let plan = FaultPlan::none().always("hsa_amd_vmem_handle_create", OUT_OF_RESOURCES);
         machine.simulation.set_faults(plan);
         buffer.grow(STEP).expect("one handle is ready");
@@ -43,7 +43,7 @@ fn growth_within_the_pool_creates_nothing() {
         assert_eq!((buffer.size(), buffer.mapped_size()), (4 * STEP, 4 * STEP), "{generation}");
         machine.simulation.set_faults(FaultPlan::none());
         buffer.grow(1).unwrap();
-        wait_for(&buffer, 4);
+        wait_for_handles(&buffer, 4);
         drop(buffer);
         machine.assert_empty();
     }
@@ -54,16 +54,16 @@ fn shrink_refills_the_pool_first() {
     let machine = Machine::new(Config::mi300x(2));
     let mut buffer = new_buffer(&machine, 3);
     buffer.grow(10 * STEP).unwrap();
-    wait_for(&buffer, 3);
+    wait_for_handles(&buffer, 3);
     buffer.grow(2 * STEP).unwrap();
-    wait_for(&buffer, 3);
+    wait_for_handles(&buffer, 3);
     let create_calls = || machine.simulation.calls("hsa_amd_vmem_handle_create");
     let before = create_calls();
     buffer.shrink(6 * STEP).unwrap();
     assert_eq!(buffer.pooled_handles(), 3);
     assert_eq!(machine.vmm.usage().handles, 6 + 3, "the other handles are released");
     buffer.grow(3 * STEP).unwrap();
-    wait_for(&buffer, 3);
+    wait_for_handles(&buffer, 3);
     assert_eq!(create_calls(), before + 3, "three were in the pool, three more refill it");
 }
 
@@ -71,10 +71,10 @@ fn shrink_refills_the_pool_first() {
 fn failed_growth_returns_pooled_handles() {
     let machine = Machine::new(Config::mi300x(2));
     let mut buffer = new_buffer(&machine, 3);
-    wait_for(&buffer, 3);
+    wait_for_handles(&buffer, 3);
     machine.simulation.set_faults(FaultPlan::none().fail("hsa_amd_vmem_map", 3, 0x1000));
     buffer.grow(5 * STEP).expect_err("the third handle cannot be mapped");
-    wait_for(&buffer, 3);
+    wait_for_handles(&buffer, 3);
     let usage = machine.vmm.usage();
     assert_eq!((usage.handles, usage.mappings, buffer.size()), (3, 0, 0));
     buffer.grow(5 * STEP).unwrap();
@@ -99,9 +99,9 @@ fn memory_is_reused_after_a_failed_release() {
     for pool in [0, 1] {
         let machine = Machine::new(Config::mi300x(2));
         let mut buffer = new_buffer(&machine, pool);
-        wait_for(&buffer, pool);
+        wait_for_handles(&buffer, pool);
         buffer.grow(4 * STEP).unwrap();
-        wait_for(&buffer, pool);
+        wait_for_handles(&buffer, pool);
         machine.simulation.set_faults(FaultPlan::none().fail(
             "hsa_amd_vmem_handle_release",
             2,
@@ -123,7 +123,7 @@ fn memory_used_by_the_caller_is_not_reused() {
         for case in ["cloned", "retained", "mapped"] {
             let machine = Machine::new(Config::mi300x(1));
             let mut buffer = new_buffer(&machine, pool);
-            wait_for(&buffer, pool);
+            wait_for_handles(&buffer, pool);
             // The pool cannot be refilled, so that it has room for the memory.
             let plan = FaultPlan::none().always("hsa_amd_vmem_handle_create", OUT_OF_RESOURCES);
             machine.simulation.set_faults(if pool > 0 { plan } else { FaultPlan::none() });
@@ -145,7 +145,7 @@ fn memory_used_by_the_caller_is_not_reused() {
             buffer.grow(3 * STEP).unwrap();
             let reused = buffer.allocations().any(|memory| memory.handle() == handle);
             assert!(!reused, "{case}, {pool} pooled");
-            wait_for(&buffer, pool);
+            wait_for_handles(&buffer, pool);
             assert_eq!(machine.vmm.usage().handles, 3 + pool + 1, "{case}");
             drop(held);
             if let Some(address) = address {

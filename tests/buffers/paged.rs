@@ -31,25 +31,29 @@ fn paged_buffers_accept_any_size() {
                 let options = PagedBuffer::builder(3 * size).with_page_size(size);
                 let options = if has_zero_page { options.with_zero_page() } else { options };
                 let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
-                let page = size.next_multiple_of(machine.granule());
-                assert_eq!(buffer.page_size(), page, "{context}");
-                let pages = (3 * size).div_ceil(page);
-                assert_eq!((buffer.pages(), buffer.capacity()), (pages, pages * page), "{context}");
+                let page_size = size.next_multiple_of(machine.granule());
+                assert_eq!(buffer.page_size(), page_size, "{context}");
+                let pages = (3 * size).div_ceil(page_size);
+                assert_eq!(
+                    (buffer.pages(), buffer.capacity()),
+                    (pages, pages * page_size),
+                    "{context}"
+                );
                 buffer.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
                 buffer.map(0..pages).unwrap();
                 assert_eq!(
                     machine.used_by(0),
-                    (pages + usize::from(has_zero_page)) * page,
+                    (pages + usize::from(has_zero_page)) * page_size,
                     "{context}"
                 );
                 let bytes: Vec<u8> = (0..=255).collect();
                 for page in 0..pages {
                     buffer.write(page * buffer.page_size(), &bytes).unwrap();
                 }
-                let end = buffer.capacity() - 256;
-                buffer.write(end, &bytes).unwrap();
+                let last_offset = buffer.capacity() - 256;
+                buffer.write(last_offset, &bytes).unwrap();
                 let mut found = vec![0; 256];
-                buffer.read(end, &mut found).unwrap();
+                buffer.read(last_offset, &mut found).unwrap();
                 assert_eq!(found, bytes, "{context}");
                 buffer.unmap(0..pages).unwrap();
                 drop(buffer);

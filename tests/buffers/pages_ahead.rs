@@ -97,7 +97,7 @@ fn unmap_removes_pages_ahead() {
     buffer.map(0..8).unwrap();
     buffer.map(20..22).unwrap();
     wait_for(&buffer, ahead_is(8));
-    // The sequence becomes shorter. Of the pages mapped ahead, only those among the four after its last page stay.
+    // The sequence now ends at page 5. Of the pages mapped ahead, only those among the four after page 5 stay.
     buffer.unmap(6..8).unwrap();
     let states: Vec<_> = (5..12).map(|page| buffer.state(page).unwrap()).collect();
     use PageState::{Ahead, Empty, Mapped};

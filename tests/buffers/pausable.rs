@@ -133,7 +133,7 @@ fn many_pauses_change_nothing() {
                 let usage = (machine.vmm.usage(), machine.simulation.usage());
                 (usage, machine.vmm.mappings(), descriptors())
             };
-            // The heap and the threads of the simulation stop growing after a while.
+            // The simulation's heap and the number of its threads grow only in the first rounds.
             let (mut before, mut regions_before) = (None, 0);
             for round in 0..rounds {
                 let saved = round % 50 == 0;
@@ -186,9 +186,9 @@ fn paused_buffer_rejects_all_but_resume() {
             );
             buffer.pause(Contents::Save).unwrap();
             let calls = machine.simulation.all_calls();
-            for again in [Contents::Save, Contents::Drop] {
+            for mode in [Contents::Save, Contents::Drop] {
                 assert_eq!(
-                    buffer.pause(again).map_err(Error::into_kind),
+                    buffer.pause(mode).map_err(Error::into_kind),
                     Err(ErrorKind::Paused),
                     "{generation}"
                 );
@@ -250,7 +250,7 @@ fn grants_while_paused_apply_on_resume() {
                 let found = machine.vmm.get_access(agent, buffer.address());
                 assert_eq!(found, Ok(expected), "{generation}");
             }
-            // Another CPU has read access, so this process can read its view.
+            // The second CPU has read access, so this process can read the buffer.
             assert!(contents(&buffer) == pattern(100, 1), "{generation}");
         }
     });
@@ -300,7 +300,7 @@ fn buffer_address(machine: &Machine) -> usize {
 /// Pauses a buffer on ROCm 7.2 so that the buffer loses its addresses.
 fn pause_and_lose_addresses(machine: &Machine, size: usize) -> PausableBuffer {
     let mut buffer = filled_buffer(machine, size);
-    // The first reservation is the window for saving the contents.
+    // The first reservation is for a second mapping of the memory, from which the contents are saved.
     machine.simulation.set_faults(FaultPlan::none().fail(RESERVE, 2, 0x1008));
     let error = buffer.pause(Contents::Save).unwrap_err();
     machine.simulation.set_faults(FaultPlan::none());

@@ -160,19 +160,18 @@ fn exchange_and_relocate_reject_bad_ranges() {
     vmm.set_access(peer_base, granule, &[access(machine.gpu(1), Access::Read)]).unwrap();
     let double = machine.map_new_memory(0, 2 * granule).0;
     let empty = machine.reserve(3 * granule);
-    let calls = machine.simulation.all_calls();
     let second = at(base, granule);
     let null = Address::NULL;
     let (destination, source, size) = (Argument::Destination, Argument::Source, Argument::Size);
     type Expected = (Argument, fn(Problem) -> bool);
     let overlaps: Expected = (source, |problem| problem == Problem::Overlapping);
-    let not_mapped_from: Expected = (source, |problem| matches!(problem, Problem::NotMapped(_)));
+    let source_not_mapped: Expected = (source, |problem| matches!(problem, Problem::NotMapped(_)));
     let exchanges: [(Address, Address, usize, Expected); 10] = [
         (base, second, 2 * granule, overlaps),
         (base, base, granule, overlaps),
         (base, double, 2 * granule, (source, |problem| problem == Problem::DifferentLayout)),
         (base, double, granule, (size, |problem| matches!(problem, Problem::SplitsMapping(_)))),
-        (base, empty, granule, not_mapped_from),
+        (base, empty, granule, source_not_mapped),
         (empty, base, granule, (destination, |problem| matches!(problem, Problem::NotMapped(_)))),
         (null, base, granule, (destination, |problem| problem == Problem::Null)),
         (base, null, granule, (source, |problem| problem == Problem::Null)),
@@ -223,7 +222,6 @@ fn exchange_and_relocate_reject_bad_ranges() {
         ),
         (empty, double, granule, (size, |problem| matches!(problem, Problem::SplitsMapping(_)))),
     ];
-    drop(calls);
     let calls = machine.simulation.all_calls();
     for (number, (destination, source, size, (argument, is_expected))) in
         moves.into_iter().enumerate()
@@ -242,7 +240,7 @@ fn owned_mappings_follow_their_memory() {
         let machine = Machine::new(config);
         let granule = machine.granule();
         let reservation = Reservation::builder(4 * granule).reserve(&machine.vmm).unwrap();
-        let mapping = |index: usize| {
+        let new_mapping = |index: usize| {
             let memory = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
             let mapping = reservation.map(index * granule, &memory).unwrap();
             mapping.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
@@ -254,7 +252,7 @@ fn owned_mappings_follow_their_memory() {
             mapping.read(0, &mut bytes).unwrap();
             bytes[0]
         };
-        let (mut first, mut second) = (mapping(0), mapping(1));
+        let (mut first, mut second) = (new_mapping(0), new_mapping(1));
         let handles = [&first, &second].map(|mapping| mapping.allocation().handle());
         first.exchange(&mut second).unwrap();
         assert_eq!([byte(&first), byte(&second)], [1, 0], "{generation}");
@@ -294,18 +292,18 @@ fn owned_mappings_follow_their_memory() {
 fn exchanged_mappings_may_be_unsorted() {
     let machine = Machine::new(Config::mi300x(1));
     let granule = machine.granule();
-    let mappings = |first: u8| {
+    let new_mappings = |first: u8| {
         let reservation = Reservation::builder(3 * granule).reserve(&machine.vmm).unwrap();
-        let mapping = |index: usize| {
+        let new_mapping = |index: usize| {
             let memory = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
             let mapping = reservation.map(index * granule, &memory).unwrap();
             mapping.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
             mapping.write(0, &[first + index as u8]).unwrap();
             mapping
         };
-        [mapping(0), mapping(1), mapping(2)]
+        [new_mapping(0), new_mapping(1), new_mapping(2)]
     };
-    let (mut first, mut second) = (mappings(10), mappings(20));
+    let (mut first, mut second) = (new_mappings(10), new_mappings(20));
     first.reverse();
     second.swap(0, 1);
     Mapping::exchange_many(&mut first, &mut second).unwrap();
@@ -362,13 +360,13 @@ fn exchange_by_address_makes_owned_values_stale() {
 fn stale_mapping_exchanges_nothing() {
     let (machine, foreign) = (Machine::new(Config::mi300x(1)), Machine::new(Config::mi300x(1)));
     let granule = machine.granule();
-    let mapping = |machine: &Machine| {
+    let new_mapping = |machine: &Machine| {
         let reservation = Reservation::builder(granule).reserve(&machine.vmm).unwrap();
         let memory = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
         reservation.map(0, &memory).unwrap()
     };
     let (mut first, mut second, mut foreign) =
-        (mapping(&machine), mapping(&machine), mapping(&foreign));
+        (new_mapping(&machine), new_mapping(&machine), new_mapping(&foreign));
     let error = first.exchange(&mut foreign).expect_err("of another Vmm");
     assert_eq!(error.problem(), Some(Problem::ForeignHandle), "{error}");
     let Rejected { value: mut first, error } =

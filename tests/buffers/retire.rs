@@ -147,8 +147,7 @@ fn retired_page_stops_using_shared_memory() {
 }
 
 /// With ROCm 7.2, memory that the buffer does not keep for reuse is lost until the buffer is dropped. The queue's
-/// thread drops a mapping
-/// some time after the thread has unmapped it.
+/// thread drops a mapping some time after it has unmapped the memory.
 #[test]
 fn kept_memory_is_reused_after_each_retirement() {
     let generations = generations().into_iter();

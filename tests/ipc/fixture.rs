@@ -92,8 +92,7 @@ pub fn on_simulation(test: impl Fn(&Fixture)) {
     assert_passes(&Fixture::Simulation, test);
 }
 
-/// Runs a test on each release of AMD's runtime and in each of its modes,
-/// in a process that has no runtime.
+/// Runs a test on each release of AMD's runtime and in each of its modes, in a process that has no runtime.
 #[track_caller]
 pub fn on_amd(name: &str, test: impl Fn(&Fixture)) {
     let emulation = Emulation::gpus(2).vram("1GiB");

@@ -18,7 +18,7 @@ const PLANS_DRIVER_FAULTS: [&str; 7] = [
     "permissions::refused_first_grant_leaves_no_access",
     "permissions::full_access_is_limited_to_first_grants",
     "permissions::failed_changes_are_rolled_back",
-    "permissions::calls_take_effect_without_page_of_the_driver",
+    "permissions::calls_take_effect_without_a_driver_page",
     "offsets::failed_grants_are_rolled_back",
     "host_memory::failed_driver_calls_leave_nothing_behind",
 ];
