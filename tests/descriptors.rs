@@ -188,8 +188,8 @@ fn check_revoke_without_descriptors(config: Config, cpu_has_access: bool) {
     vmm.set_access(base, size, &grants).unwrap();
     let state = || {
         let pages = [0, 1].map(|gpu| machine.simulation.page(gpu, base.get()));
-        let process = process::permissions(base.get(), size);
-        (vmm.mappings(), vmm.quarantine(), pages, process, machine.simulation.all_calls())
+        let cpu_permissions = process::permissions(base.get(), size);
+        (vmm.mappings(), vmm.quarantine(), pages, cpu_permissions, machine.simulation.all_calls())
     };
     for agents in [&[first][..], &[second], &[first, second]] {
         let before = state();
@@ -246,11 +246,11 @@ fn set_access_keeps_cpu_access_after_failure() {
             for requested in [Access::None, Access::Read, Access::ReadWrite] {
                 machine.grant(base, granule, cpu, granted);
                 let state = || {
-                    let process = process::permissions(base.get(), granule);
+                    let cpu_permissions = process::permissions(base.get(), granule);
                     (
                         vmm.mappings(),
                         vmm.quarantine(),
-                        process,
+                        cpu_permissions,
                         machine.simulation.page(0, base.get()),
                     )
                 };
@@ -296,8 +296,13 @@ fn set_access_of_several_restores_after_failure() {
             let state = || {
                 let pages =
                     [0, 1, 2].map(|n| machine.simulation.page(0, at(base, n * granule).get()));
-                let process = process::permissions(base.get(), size);
-                (vmm.mappings(), vmm.quarantine(), pages.map(|page| page.is_some()), process)
+                let cpu_permissions = process::permissions(base.get(), size);
+                (
+                    vmm.mappings(),
+                    vmm.quarantine(),
+                    pages.map(|page| page.is_some()),
+                    cpu_permissions,
+                )
             };
             let before = state();
             limit_free_descriptors(free_descriptors);

@@ -34,8 +34,8 @@ fn received_memory_outlives_its_sender() {
     on_each_release(name, &Emulation::gpus(2), |fixture| {
         let (sending, receiving) = Channel::pair().unwrap();
         let (reply_sending, reply_receiving) = Channel::pair().unwrap();
-        // A fork copies all channels. Each child closes the other's, so that `receive` notices when the other has
-        // ended.
+        // A fork copies all channels. Each child closes its copies of the other child's channels. Otherwise,
+        // `receive` would not notice that the other child has ended.
         let (mut sender_channels, mut receiver_channels) =
             (Some((sending, reply_receiving)), Some((receiving, reply_sending)));
         let sender = Child::start(|| {
@@ -160,7 +160,7 @@ fn ten_thousand_rounds_leak_nothing() {
         let counts = || {
             let page_tables = "/sys/kernel/debug/dri/128/amdgpu_vm_info";
             let page_tables = std::fs::read_to_string(page_tables).unwrap();
-            // Counts shared regions only: the heap may have grown, but GPU buffers are shared.
+            // Counts only shared regions, as those of GPU buffers are. The heap may have grown.
             let shared =
                 regions().iter().filter(|region| region.permissions.ends_with('s')).count();
             (descriptors(), shared, page_tables.lines().last().unwrap().to_owned())

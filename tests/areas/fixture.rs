@@ -104,7 +104,7 @@ fn can_copy_from(simulation: &Simulation, agent_index: usize, address: Address) 
     let destroy = core.hsa_signal_destroy.expect("the function exists");
     let lock = core.hsa_amd_memory_lock.expect("the function exists");
     let unlock = core.hsa_amd_memory_unlock.expect("the function exists");
-    // SAFETY: `list` has the type that `collect` expects, and the byte stays until the copy has ended. At unmapped
+    // SAFETY: `agents` has the type that `collect` expects, and the byte stays until the copy has ended. At unmapped
     // addresses, the simulated GPU faults, not this process.
     unsafe {
         assert_eq!(iterate(Some(collect), (&raw mut agents).cast()), 0);

@@ -164,8 +164,8 @@ fn sharing_rejects_bad_input() {
 #[test]
 fn unsupported_calls_never_reach_the_runtime() {
     let s = Setup::new();
-    type Act = fn(&Setup) -> Result<(), Error>;
-    let operations: &[(&str, Act)] = &[
+    type Call = fn(&Setup) -> Result<(), Error>;
+    let calls: &[(&str, Call)] = &[
         ("memory of the CPU", |s| create(s, s.granule, s.machine.cpu(0))),
         ("the granularity of the CPU", |s| {
             let properties = AllocationProperties::on(s.machine.cpu(0));
@@ -202,9 +202,9 @@ fn unsupported_calls_never_reach_the_runtime() {
             s.machine.vmm.create(s.granule, &properties).map(drop)
         }),
     ];
-    for (name, act) in operations {
+    for (name, call) in calls {
         let before = state(&s.machine);
-        let result = act(&s);
+        let result = call(&s);
         assert!(
             matches!(result.as_ref().map_err(Error::kind), Err(ErrorKind::NotSupported(_))),
             "{name}: {result:?}"

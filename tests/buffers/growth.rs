@@ -18,7 +18,7 @@ fn growth_keeps_address_and_contents() {
         let step = buffer.step();
         for number in 0..16u8 {
             buffer.grow(step).unwrap();
-            // Writes across the boundary to the step before, if there is one.
+            // Writes across the boundary with the previous step, if there is one.
             let start = (number as usize * step).saturating_sub(1);
             buffer.write(start, &[number; 3]).unwrap();
         }
@@ -118,12 +118,12 @@ fn every_step_makes_the_same_calls() {
         let (first, last) = (address, at(address, (steps - 1) * step));
         buffer.fill(0, 0x600d_600d, 64).unwrap();
         vmm.copy(machine.gpu(1), last, first, 64).unwrap();
-        let window = machine.map_new_memory(1, 4 * KIB).0;
-        machine.grant(window, 4 * KIB, machine.cpu(0), Access::Read);
-        machine.grant(window, 4 * KIB, gpu, Access::ReadWrite);
-        vmm.copy(gpu, window, last, 64).unwrap();
+        let copy_address = machine.map_new_memory(1, 4 * KIB).0;
+        machine.grant(copy_address, 4 * KIB, machine.cpu(0), Access::Read);
+        machine.grant(copy_address, 4 * KIB, gpu, Access::ReadWrite);
+        vmm.copy(gpu, copy_address, last, 64).unwrap();
         let mut word = [0; 4];
-        vmm.read(window, &mut word).unwrap();
+        vmm.read(copy_address, &mut word).unwrap();
         assert_eq!(u32::from_ne_bytes(word), 0x600d_600d, "{generation}");
         buffer.resize(0).unwrap();
         assert_eq!(vmm.usage().mappings, 1, "{generation}");

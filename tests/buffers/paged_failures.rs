@@ -28,9 +28,9 @@ impl Setup for Buffers {
 
     fn new(config: &Config) -> Self {
         let machine = Machine::new(config.clone());
-        let [plain, zero] = [false, true].map(|zero| {
+        let [plain, zero] = [false, true].map(|has_zero_page| {
             let options = PagedBuffer::builder(PAGES * PAGE).with_page_size(PAGE);
-            let options = if zero { options.with_zero_page() } else { options };
+            let options = if has_zero_page { options.with_zero_page() } else { options };
             let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
             buffer.grant(&[machine.cpu(0), machine.gpu(0)], Access::ReadWrite).unwrap();
             buffer.map(1..4).unwrap();

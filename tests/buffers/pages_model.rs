@@ -20,7 +20,7 @@ type Bytes = Vec<Option<u8>>;
 
 fn config() -> ProptestConfig {
     let cases = std::env::var("HSA_VMM_BUFFER_CASES").ok();
-    let cases = cases.map_or(64, |test_bytes| test_bytes.parse().unwrap());
+    let cases = cases.map_or(64, |text| text.parse().unwrap());
     ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) }
 }
 

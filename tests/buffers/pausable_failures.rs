@@ -169,7 +169,7 @@ fn repeated_failures_lose_no_contents() {
                 let fails = result.is_err() && !is_lost;
                 kept_paused += usize::from(fails && failed.setup.resident.is_paused());
                 failed.setup.assert_contents(name == PAUSE_AND_DROP && !fails, context);
-                // The window for the copy may be quarantined.
+                // The second mapping, from which the contents are copied, may be quarantined.
                 if quarantine.is_empty() {
                     failed.setup.close(context);
                 }

@@ -1,7 +1,8 @@
 //! A copy by the CPU runs in a thread of the runtime. This thread decrements the signal and then uses it again,
 //! although the waiting thread may have destroyed the signal by then.
 //!
-//! The window is a few instructions long: two of several hundred runs of `hsa-vmm fuzz` crashed. This test
+//! The process only crashes if the signal is destroyed within a few instructions: two of several hundred runs of
+//! `hsa-vmm fuzz` crashed. This test
 //! single-steps the thread, and stops it after the instruction that decrements the signal.
 
 use crate::amd_runtime::on_each;

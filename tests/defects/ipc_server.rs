@@ -42,7 +42,7 @@ extern "C" fn delay_server(_: libc::c_int) {
 }
 
 /// Returns the IDs of this process's threads.
-fn threads() -> BTreeSet<libc::pid_t> {
+fn thread_ids() -> BTreeSet<libc::pid_t> {
     let number = |entry: std::io::Result<std::fs::DirEntry>| {
         entry.expect("a thread").file_name().to_str()?.parse().ok()
     };
@@ -51,9 +51,9 @@ fn threads() -> BTreeSet<libc::pid_t> {
 
 /// Calls `share`, which starts the server thread on some releases. Then delays that thread, and calls `stop`.
 fn stop_before_the_server<T>(share: impl FnOnce() -> T, stop: impl FnOnce(T)) {
-    let before = threads();
+    let before = thread_ids();
     let shared = share();
-    let server = threads().difference(&before).next().copied();
+    let server = thread_ids().difference(&before).next().copied();
     if let Some(server) = server {
         // SAFETY: the handler only loads, stores and sleeps.
         unsafe { libc::signal(libc::SIGUSR1, delay_server as *const () as libc::sighandler_t) };
@@ -71,7 +71,7 @@ fn stop_before_the_server<T>(share: impl FnOnce() -> T, stop: impl FnOnce(T)) {
     RUNTIME_STOPPED.store(true, Ordering::SeqCst);
     // Waits until the server thread has ended, unless the runtime stays started.
     let begun = Instant::now();
-    while server.is_some_and(|server| threads().contains(&server))
+    while server.is_some_and(|server| thread_ids().contains(&server))
         && begun.elapsed() < Duration::from_millis(500)
     {
         std::thread::sleep(Duration::from_millis(1));
@@ -108,7 +108,7 @@ fn any_process_crashes(act: impl Fn()) -> bool {
     })
 }
 
-fn share_by_dma_buf() {
+fn request_sharing_by_dma_buf() {
     set_variable("HSA_ENABLE_IPC_MODE_LEGACY", "0");
 }
 
@@ -117,7 +117,7 @@ fn server_outlives_the_stop_on_the_runtime() {
     IPC_SERVER_OUTLIVES_STOP.check_on_each_release(
         "ipc_server::server_outlives_the_stop_on_the_runtime",
         |fixture| {
-            share_by_dma_buf();
+            request_sharing_by_dma_buf();
             any_process_crashes(|| {
                 let raw = RawRuntime::start(fixture);
                 // A mapping would trigger another defect.
@@ -133,7 +133,7 @@ fn runtime_crashes_without_the_quirk() {
     IPC_SERVER_OUTLIVES_STOP.check_on_each_release(
         "ipc_server::runtime_crashes_without_the_quirk",
         |fixture| {
-            share_by_dma_buf();
+            request_sharing_by_dma_buf();
             any_process_crashes(|| share_and_stop(fixture, Some(Quirks::default())))
         },
     );
@@ -142,7 +142,7 @@ fn runtime_crashes_without_the_quirk() {
 #[test]
 fn runtime_keeps_running_with_the_quirk() {
     on_each("ipc_server::runtime_keeps_running_with_the_quirk", |fixture| {
-        share_by_dma_buf();
+        request_sharing_by_dma_buf();
         assert!(!any_process_crashes(|| share_and_stop(fixture, None)));
     });
 }
@@ -150,7 +150,7 @@ fn runtime_keeps_running_with_the_quirk() {
 #[test]
 fn started_runtime_is_reused() {
     on_each("ipc_server::started_runtime_is_reused", |fixture| {
-        share_by_dma_buf();
+        request_sharing_by_dma_buf();
         for _ in 0..3 {
             // SAFETY: AMD's own runtime.
             let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
@@ -199,7 +199,7 @@ fn taken_socket_aborts_the_runtime() {
     IPC_NAME_IN_USE_ABORTS.check_on_each_release(
         "ipc_server::taken_socket_aborts_the_runtime",
         |fixture| {
-            share_by_dma_buf();
+            request_sharing_by_dma_buf();
             with_taken_name(|| {
                 // Stopping the runtime would trigger another defect.
                 let raw = ManuallyDrop::new(RawRuntime::start(fixture));
@@ -212,7 +212,7 @@ fn taken_socket_aborts_the_runtime() {
 #[test]
 fn taken_socket_is_an_error_in_the_library() {
     on_each("ipc_server::taken_socket_is_an_error_in_the_library", |fixture| {
-        share_by_dma_buf();
+        request_sharing_by_dma_buf();
         // SAFETY: AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
         let gpu = runtime.gpus().next().unwrap().id();
@@ -237,7 +237,7 @@ fn taken_socket_is_an_error_in_the_library() {
 #[test]
 fn forged_socket_names_are_ignored() {
     on_each("ipc_server::forged_socket_names_are_ignored", |fixture| {
-        share_by_dma_buf();
+        request_sharing_by_dma_buf();
         let (runtime, ipc) = crate::attach::open(fixture);
         let gpu = runtime.gpus().next().unwrap().id();
         let memory = PoolMemory::allocate(&runtime, gpu, SIZE).unwrap();
@@ -311,7 +311,7 @@ fn server_sends_memory_to_any_user() {
         return;
     }
     IPC_SERVER_TRUSTS_ANYONE.check_on_each_release(test, |fixture| {
-        share_by_dma_buf();
+        request_sharing_by_dma_buf();
         while_requested_by_another_user(|| start_and_share(fixture), |_| ()).is_some()
     });
 }
@@ -323,7 +323,7 @@ fn server_waits_for_an_acknowledgement() {
         return;
     }
     IPC_SERVER_BLOCKS.check_on_each_release(test, |fixture| {
-        share_by_dma_buf();
+        request_sharing_by_dma_buf();
         let is_blocked = |raw| {
             // The thread stays blocked until the other process or this process ends.
             let raw: &'static ManuallyDrop<RawRuntime> = Box::leak(Box::new(raw));
@@ -346,7 +346,7 @@ fn free_does_not_wait_for_the_server() {
         return;
     }
     on_each(test, |fixture| {
-        share_by_dma_buf();
+        request_sharing_by_dma_buf();
         let share = || {
             let (runtime, ipc) = crate::attach::open(fixture);
             let gpu = runtime.gpus().next().unwrap().id();

@@ -154,7 +154,7 @@ impl Executor {
         }
     }
 
-    /// Unmaps, releases and frees everything by the library's calls. Fails if anything is left.
+    /// Unmaps, releases and frees everything with the library's calls. Fails if anything is left.
     pub fn release_all(&self, model: &Model) -> Result<(), String> {
         let vmm = &self.machine.vmm;
         let failed = |error: Error| format!("releasing everything: {error}");

@@ -128,8 +128,8 @@ impl Observation {
         self.check_unchanged(&after)
     }
 
-    /// Fails with the first difference, but allows one open descriptor less. The runtime may have used the place of
-    /// the library's spare descriptor.
+    /// Fails with the first difference, but allows one open descriptor fewer. The library may have closed its reserve
+    /// descriptor, so that the runtime could open one.
     pub fn check_unchanged_except_spare(&self, mut after: Self) -> Result<(), String> {
         if after.descriptors + 1 == self.descriptors {
             after.descriptors = self.descriptors;

@@ -66,8 +66,8 @@ fn faults_in_retirements_are_quarantined() {
     }
     let mut runs = 0;
     for (generation, config) in generations() {
-        let [none, barrier, control] = [VmmOptions::new(); 3];
-        let all = [none, barrier.with_barrier(true), control.with_page_tables(true)];
+        let defaults = VmmOptions::new();
+        let all = [defaults, defaults.with_barrier(true), defaults.with_page_tables(true)];
         for (options, name) in all.into_iter().zip(["untouched", "barrier", "page tables"]) {
             let name = format!("{generation}, {name}");
             for nth in 1.. {

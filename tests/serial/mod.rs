@@ -82,7 +82,7 @@ pub enum Operation {
     Release {
         handle: usize,
     },
-    /// Exports, imports and releases the import.
+    /// Exports the allocation, imports the export, and releases the import.
     Share {
         handle: usize,
     },
