@@ -89,7 +89,7 @@ fn reservation_stays_reserved_in_every_generation() {
 }
 
 #[test]
-fn reservation_stays_reserved_with_runtime_cpu_access() {
+fn addresses_stay_reserved_with_runtime_cpu_access() {
     if process::rerun_in_own_process() {
         return;
     }

@@ -16,8 +16,8 @@ const ERROR: u32 = 0x1000;
 const INVALID_ALLOCATION: u32 = 0x1003;
 const OUT_OF_RESOURCES: u32 = 0x1008;
 
-/// More calls than any operation makes.
-const NO_END: u64 = 400;
+/// No operation makes this many calls.
+const CALL_LIMIT: u64 = 400;
 
 /// A scenario on a simulation.
 struct SimulatedScenario {
@@ -213,7 +213,7 @@ fn fail_from(config: &Config, release: &str) {
                 let context = format!("{release}: {name}, {function} fails from #{number} on");
                 let scenario = SimulatedScenario::new(config);
                 let before = State::of(&scenario, &context);
-                let plan = fail_calls(FaultPlan::none(), function, number..NO_END, ERROR);
+                let plan = fail_calls(FaultPlan::none(), function, number..CALL_LIMIT, ERROR);
                 scenario.simulation.set_faults(plan);
                 let result = operation(&scenario);
                 scenario.simulation.set_faults(FaultPlan::none());
@@ -223,8 +223,8 @@ fn fail_from(config: &Config, release: &str) {
     }
 }
 
-/// Makes each pair of calls of each operation fail, except for the operations that reserve. The second may be a call of
-/// the rollback.
+/// Makes each pair of calls of each operation fail, except for the operations that reserve. The second call may
+/// belong to the rollback.
 fn fail_twice(config: &Config, release: &str) {
     for &(name, operation) in OPERATIONS.iter().filter(|(name, _)| !name.starts_with("reserve")) {
         let first_calls = calls_of(config, operation, name);
@@ -240,8 +240,8 @@ fn fail_twice(config: &Config, release: &str) {
                 }
                 let after = scenario.simulation.all_calls();
                 drop(scenario);
-                for ((second, start), (_, end)) in before.into_iter().zip(after) {
-                    for second_number in 1..=end - start {
+                for ((second, count_before), (_, count_after)) in before.into_iter().zip(after) {
+                    for second_number in 1..=count_after - count_before {
                         let context = format!(
                             "{release}: {name}, {function} #{number} and {second} #{second_number} fail"
                         );
@@ -305,7 +305,7 @@ fn one_failure_changes_nothing_in_generation_d() {
 }
 
 #[test]
-fn one_failure_changes_nothing_with_runtime_cpu_access() {
+fn one_failure_is_harmless_with_runtime_cpu_access() {
     if process::rerun_in_own_process() {
         return;
     }

@@ -18,7 +18,7 @@ fn foreign_mappings_stay_outside() {
 
 /// Skips generation A, where the runtime leaves holes. tests/address_space.rs tests foreign mappings in holes.
 #[test]
-fn foreign_mappings_stay_outside_with_runtime_cpu_access() {
+fn foreign_mappings_stay_out_with_runtime_cpu_access() {
     for (generation, config) in machine::generations() {
         if config.generation != Generation::A {
             let machine = Machine::new(without_cpu_mapping(config));

@@ -37,9 +37,9 @@ fn half_done_unmap_is_rolled_back() {
                 (1..8).flat_map(|it| (0..8).map(move |reduced| (it, it & reduced)))
             {
                 let context = format!("{context}, granted {granted:#b}, then none {reduced:#b}");
-                let set = |bits: u32, to| {
+                let set = |bits: u32, requested| {
                     let with_bit = (0..3).filter(|bit| bits & 1 << bit != 0);
-                    let list: Vec<_> = with_bit.map(|bit| access(agents[bit], to)).collect();
+                    let list: Vec<_> = with_bit.map(|bit| access(agents[bit], requested)).collect();
                     if !list.is_empty() {
                         machine.vmm.set_access(base, size, &list).expect(&context);
                     }
@@ -91,7 +91,7 @@ fn half_done_unmap_is_rolled_back() {
 /// After a failed unmap, it is unknown whether the runtime still maps the memory for the CPU. The rollback unmaps
 /// and maps the memory again.
 #[test]
-fn failed_unmap_is_rolled_back_with_runtime_cpu_access() {
+fn failed_unmap_rolls_back_with_runtime_cpu_access() {
     if process::rerun_in_own_process() {
         return;
     }
@@ -178,7 +178,7 @@ fn foreign_mapping_after_failed_grant_is_quarantined() {
 
 /// The ledger keeps the old mapping, or lists the new one, but not both at overlapping addresses.
 #[test]
-fn failed_replacement_of_overlapping_mappings_is_consistent() {
+fn failed_overlapping_replacement_is_consistent() {
     if process::rerun_in_own_process() {
         return;
     }

@@ -182,22 +182,24 @@ fn another_process_shares_the_memory() {
         let handle = machine.vmm.create(size, &host_properties()).unwrap();
         let base = map_for_all(&machine, handle, size);
         machine.vmm.write(base, &pattern(1, size)).unwrap();
-        let (mut parent, mut child) = UnixStream::pair().unwrap();
-        send(&parent, &machine.vmm.export_to_shareable_handle(handle, DESCRIPTOR).unwrap());
+        let (mut parent_socket, mut child_socket) = UnixStream::pair().unwrap();
+        send(&parent_socket, &machine.vmm.export_to_shareable_handle(handle, DESCRIPTOR).unwrap());
         let end = process::in_child(|| {
             let machine = Machine::new(config);
-            let imported =
-                machine.vmm.import_from_shareable_handle(receive(&child), DESCRIPTOR).unwrap();
+            let imported = machine
+                .vmm
+                .import_from_shareable_handle(receive(&child_socket), DESCRIPTOR)
+                .unwrap();
             assert_eq!(machine.vmm.allocation_size(imported), Ok(size));
             let base = map_for_all(&machine, imported, size);
             let mut bytes = vec![0; size];
             machine.vmm.copy_to_host(machine.gpu(1), &mut bytes, base).unwrap();
             assert!(bytes == pattern(1, size));
             machine.vmm.write(base, &pattern(2, size)).unwrap();
-            child.write_all(b"!").unwrap();
+            child_socket.write_all(b"!").unwrap();
         });
         assert_eq!(end, End::Success, "{release}");
-        parent.read_exact(&mut [0]).unwrap();
+        parent_socket.read_exact(&mut [0]).unwrap();
         let mut bytes = vec![0; size];
         machine.vmm.copy_to_host(machine.gpu(0), &mut bytes, base).unwrap();
         assert!(bytes == pattern(2, size), "{release}");
@@ -242,10 +244,10 @@ fn invalid_properties_are_rejected() {
         assert_eq!(error.problem(), Some(Problem::Zero), "{release}");
         let error = vmm.create(granule + 1, &host_properties()).unwrap_err();
         assert_eq!(error.argument(), Some(Argument::Size), "{release}");
-        let elsewhere = AllocationProperties::at(Location::HostNuma(77));
-        let error = vmm.create(granule, &elsewhere).unwrap_err();
+        let on_unknown_node = AllocationProperties::at(Location::HostNuma(77));
+        let error = vmm.create(granule, &on_unknown_node).unwrap_err();
         assert_eq!(error.problem(), Some(Problem::NotANumaNode), "{release}");
-        let error = vmm.allocation_granularity(&elsewhere, Granularity::Minimum).unwrap_err();
+        let error = vmm.allocation_granularity(&on_unknown_node, Granularity::Minimum).unwrap_err();
         assert_eq!(error.problem(), Some(Problem::NotANumaNode), "{release}");
         for (properties, feature) in [
             (host_properties().of_kind(AllocationKind::Uncached), Feature::Uncached),

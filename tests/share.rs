@@ -361,7 +361,8 @@ fn import_is_granted_to_several_gpus() {
                 .unwrap();
             let base = machine.reserve(size);
             machine.map(base, size, imported);
-            // The owner is the first, the second or the last in the list of all GPUs. One GPU has access before.
+            // The owner is the first, the second or the last in the list of all GPUs. One GPU already has access
+            // before the grant to all.
             machine.grant(base, size, machine.gpu(1), Access::Read);
             let all: Vec<_> =
                 machine.gpus().iter().map(|&gpu| access(gpu, Access::ReadWrite)).collect();

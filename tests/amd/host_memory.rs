@@ -75,17 +75,17 @@ fn all_agents_see_the_same_bytes() {
 fn another_process_shares_the_memory() {
     let name = "host_memory::another_process_shares_the_memory";
     on_each_release(name, &Emulation::gpus(2), |fixture| {
-        let (mut first, mut second) = UnixStream::pair().unwrap();
+        let (mut exporter_socket, mut importer_socket) = UnixStream::pair().unwrap();
         let importer = Child::start(|| {
             let library = Library::load(fixture.runtime());
-            let descriptor = receive(&second);
+            let descriptor = receive(&importer_socket);
             let imported = library.vmm.import_from_shareable_handle(descriptor, DESCRIPTOR);
             let base = map_for_all(&library, imported.unwrap());
             let mut bytes = vec![0; SIZE];
             library.vmm.copy_to_host(library.gpu(1), &mut bytes, base).unwrap();
             assert!(bytes == pattern(1, SIZE));
             library.vmm.write(base, &pattern(2, SIZE)).unwrap();
-            second.write_all(b"!").unwrap();
+            importer_socket.write_all(b"!").unwrap();
             0
         });
         let exporter = Child::start(|| {
@@ -93,8 +93,11 @@ fn another_process_shares_the_memory() {
             let handle = library.vmm.create(SIZE, &host_properties()).unwrap();
             let base = map_for_all(&library, handle);
             library.vmm.write(base, &pattern(1, SIZE)).unwrap();
-            send(&first, &library.vmm.export_to_shareable_handle(handle, DESCRIPTOR).unwrap());
-            first.read_exact(&mut [0]).unwrap();
+            send(
+                &exporter_socket,
+                &library.vmm.export_to_shareable_handle(handle, DESCRIPTOR).unwrap(),
+            );
+            exporter_socket.read_exact(&mut [0]).unwrap();
             let mut bytes = vec![0; SIZE];
             library.vmm.copy_to_host(library.gpu(0), &mut bytes, base).unwrap();
             assert!(bytes == pattern(2, SIZE));

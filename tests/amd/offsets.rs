@@ -140,8 +140,8 @@ fn moved_parts_keep_their_memory() {
         machine.map([0, 1, 2, 3]);
         let grants = [0, 1].map(|gpu| access(library.gpu(gpu), Access::ReadWrite));
         library.vmm.set_access(machine.base, SIZE, &grants).unwrap();
-        let half = at(machine.base, 2 * PART);
-        library.vmm.exchange(machine.base, half, 2 * PART).unwrap();
+        let second_half = at(machine.base, 2 * PART);
+        library.vmm.exchange(machine.base, second_half, 2 * PART).unwrap();
         assert_eq!([0, 1].map(|gpu| machine.read_all(gpu)), [[3, 4, 1, 2].map(Ok); 2]);
         let target = library.reserve(SIZE);
         library.vmm.relocate(target, machine.base, SIZE).unwrap();
@@ -182,8 +182,8 @@ fn invalid_offsets_are_rejected() {
         let end = in_child(|| {
             let machine = Machine::new(fixture, "");
             let rejection = |size, offset| {
-                let error = machine.library.vmm.map(machine.base, size, offset, machine.handle);
-                match error.unwrap_err().into_kind() {
+                let result = machine.library.vmm.map(machine.base, size, offset, machine.handle);
+                match result.unwrap_err().into_kind() {
                     ErrorKind::InvalidArgument { argument, problem, .. } => (argument, problem),
                     kind => panic!("{kind:?}"),
                 }

@@ -152,15 +152,15 @@ fn check_host_memory_of_two_runtimes(fixtures: [&Fixture; 2]) {
 }
 
 #[test]
-fn other_runtimes_host_memory_is_busy_on_the_simulation() {
+fn other_runtimes_memory_is_busy_on_the_simulation() {
     let fixtures = [(); 2].map(|()| Fixture::simulated(Config::mi300x(1)));
     check_host_memory_of_two_runtimes([&fixtures[0], &fixtures[1]]);
     fixtures.iter().for_each(Fixture::assert_idle);
 }
 
 #[test]
-fn other_runtimes_host_memory_is_busy_on_amds_runtime() {
-    let test = "host_memory::other_runtimes_host_memory_is_busy_on_amds_runtime";
+fn other_runtimes_memory_is_busy_on_amds_runtime() {
+    let test = "host_memory::other_runtimes_memory_is_busy_on_amds_runtime";
     on_amd(test, |fixture| {
         let path = fixture.runtime.info().path.clone().unwrap();
         // SAFETY: AMD's own runtime.

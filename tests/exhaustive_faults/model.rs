@@ -186,12 +186,12 @@ impl Model {
             slots: 1,
         };
         let mut ranges: Vec<SlotRange> = self.mappings.iter().map(range).collect();
-        let all_slots = |slots: &SlotRange| SlotRange { slot: 0, slots: SLOTS, ..*slots };
-        let is_full = |slots: &SlotRange| {
-            slots.slot == 0 && self.mappings_at(all_slots(slots)).count() == SLOTS
+        let all_slots = |single: &SlotRange| SlotRange { slot: 0, slots: SLOTS, ..*single };
+        let is_full = |single: &SlotRange| {
+            single.slot == 0 && self.mappings_at(all_slots(single)).count() == SLOTS
         };
         let full_ranges: Vec<SlotRange> =
-            ranges.iter().filter(|slots| is_full(slots)).map(all_slots).collect();
+            ranges.iter().filter(|single| is_full(single)).map(all_slots).collect();
         ranges.extend(full_ranges);
         ranges
     }
@@ -200,7 +200,7 @@ impl Model {
         all.extend([Operation::Unmap(range), Operation::ExportRange(range)]);
         let changes = |list: &&&[(usize, Access)]| {
             let differs = |mapping: &MappingState| {
-                list.iter().any(|&(agent, to)| mapping.access[agent] != to)
+                list.iter().any(|&(agent, requested)| mapping.access[agent] != requested)
             };
             self.mappings_at(range).any(differs)
         };

@@ -28,11 +28,11 @@ fn run_programs(threads: usize, steps: usize) {
 }
 
 #[test]
-fn two_threads_of_four_operations_have_a_serial_order() {
+fn two_threads_of_four_calls_have_a_serial_order() {
     run_programs(2, 4);
 }
 
 #[test]
-fn four_threads_of_two_operations_have_a_serial_order() {
+fn four_threads_of_two_calls_have_a_serial_order() {
     run_programs(4, 2);
 }

@@ -266,24 +266,24 @@ fn channel_closes_at_the_second_descriptor() {
         return;
     }
     let message = example_description().encode().unwrap();
-    for per_byte in [1, 2, 4] {
+    for descriptors_per_byte in [1, 2, 4] {
         let (sender, receiver) = UnixStream::pair().unwrap();
         let (reader, writer) = pipe();
         let before = process::descriptors();
         for byte in &message[..10] {
-            send_raw(&sender, &[*byte], &vec![writer.as_fd(); per_byte]);
+            send_raw(&sender, &[*byte], &vec![writer.as_fd(); descriptors_per_byte]);
         }
         let receiver = Channel::over(receiver);
         let begun = Instant::now();
         let rejected = error_kind(receiver.receive_descriptor());
-        let count = per_byte.max(2);
+        let count = descriptors_per_byte.max(2);
         assert_eq!(
             rejected,
             ErrorKind::UnexpectedDescriptors(count),
-            "{per_byte} descriptors a byte"
+            "{descriptors_per_byte} descriptors a byte"
         );
         assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
-        assert_eq!(process::descriptors(), before, "{per_byte} descriptors a byte");
+        assert_eq!(process::descriptors(), before, "{descriptors_per_byte} descriptors a byte");
         assert_all_closed(reader, writer);
         let kind = error_kind(receiver.receive_descriptor());
         assert!(matches!(kind, ErrorKind::Disconnected(_)), "{kind}");
