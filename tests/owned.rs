@@ -424,14 +424,14 @@ fn any_part_is_mapped_with_page_tables() {
         assert_eq!(bytes, [5; 16], "{updates:?}: the same memory");
         whole.read(64, &mut bytes).unwrap();
         assert_eq!(bytes, [5; 16], "{updates:?}: the GPU's copy");
-        let index = 1;
-        let page = machine.simulation.page(index, second.address().get()).unwrap();
+        let gpu_index = 1;
+        let page = machine.simulation.page(gpu_index, second.address().get()).unwrap();
         assert_eq!(page.offset, granule as u64, "{updates:?}");
         second.set_access(&[access(gpu, Access::Read)]).unwrap();
-        let page = machine.simulation.page(index, second.address().get()).unwrap();
+        let page = machine.simulation.page(gpu_index, second.address().get()).unwrap();
         assert_eq!((page.readable, page.writable), (true, false), "{updates:?}");
         drop((second, whole));
-        assert_eq!(machine.simulation.page(index, source.get()), None, "{updates:?}");
+        assert_eq!(machine.simulation.page(gpu_index, source.get()), None, "{updates:?}");
         drop((reservation, allocation));
         machine.close();
     }

@@ -161,8 +161,8 @@ fn forged_length_is_accepted_on_the_runtime() {
 }
 
 #[test]
-fn forged_length_is_rejected_by_the_library() {
-    on_each("attach::forged_length_is_rejected_by_the_library", |fixture| {
+fn forged_length_is_rejected_through_the_library() {
+    on_each("attach::forged_length_is_rejected_through_the_library", |fixture| {
         let export = || {
             let (runtime, ipc) = open(fixture);
             let gpu = runtime.gpus().next().unwrap().id();

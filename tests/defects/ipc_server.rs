@@ -195,9 +195,9 @@ fn with_taken_names<T>(extra_names: &[String], act: impl FnOnce() -> T) -> T {
 }
 
 #[test]
-fn taken_socket_aborts_the_runtime() {
+fn taken_socket_aborts_on_the_runtime() {
     IPC_NAME_IN_USE_ABORTS.check_on_each_release(
-        "ipc_server::taken_socket_aborts_the_runtime",
+        "ipc_server::taken_socket_aborts_on_the_runtime",
         |fixture| {
             request_sharing_by_dma_buf();
             with_taken_name(|| {
@@ -210,8 +210,8 @@ fn taken_socket_aborts_the_runtime() {
 }
 
 #[test]
-fn taken_socket_is_an_error_in_the_library() {
-    on_each("ipc_server::taken_socket_is_an_error_in_the_library", |fixture| {
+fn taken_socket_is_an_error_through_the_library() {
+    on_each("ipc_server::taken_socket_is_an_error_through_the_library", |fixture| {
         request_sharing_by_dma_buf();
         // SAFETY: AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();

@@ -14,7 +14,9 @@ const LARGE: usize = 1 << 30;
 /// Returns how many bytes of the range are mapped.
 fn mapped_bytes(start: usize) -> usize {
     let end = start + LARGE;
-    let overlap = |from: usize, to: usize| to.min(end).saturating_sub(from.max(start));
+    let overlap = |region_start: usize, region_end: usize| {
+        region_end.min(end).saturating_sub(region_start.max(start))
+    };
     regions().iter().map(|region| overlap(region.start, region.end)).sum()
 }
 

@@ -128,7 +128,7 @@ impl Observation {
         self.check_unchanged(&after)
     }
 
-    /// Fails with the first difference, but allows one open descriptor fewer. The library may have closed its reserve
+    /// Fails with the first difference, but allows one open descriptor fewer. The library may have closed its spare
     /// descriptor, so that the runtime could open one.
     pub fn check_unchanged_except_spare(&self, mut after: Self) -> Result<(), String> {
         if after.descriptors + 1 == self.descriptors {

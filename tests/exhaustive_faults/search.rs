@@ -368,7 +368,7 @@ impl Trial<'_> {
             // The failure leaks a signal, or leaves memory of this process pinned.
             ("hsa_signal_destroy", Operation::Fill(_) | Operation::Copy(_)) => true,
             ("hsa_amd_memory_unlock", Operation::Fill(_)) => true,
-            // The page whose locking has waited for the GPUs stays locked.
+            // The library waits for the GPUs by locking a page. The page stays locked.
             ("hsa_amd_memory_unlock", _) => self.search.page_tables != PageTables::Untouched,
             // The mapping was removed; its memory is quarantined.
             ("hsa_amd_vmem_handle_release", Operation::Unmap(_)) => true,

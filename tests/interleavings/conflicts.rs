@@ -78,7 +78,7 @@ fn operations_on_one_reservation_exclude_each_other() {
 #[test]
 fn operations_on_different_reservations_overlap() {
     let overlapped = Arc::new(AtomicUsize::new(0));
-    let bits = overlapped.clone();
+    let overlapped_functions = overlapped.clone();
     in_many_schedules(SCHEDULES, move || {
         let machine = machine();
         let bases = [(); 2].map(|()| machine.reserve(machine.granule()));
@@ -86,7 +86,7 @@ fn operations_on_different_reservations_overlap() {
             run_concurrently(&machine, &[&|m| run_cycle(m, bases[0]), &|m| run_cycle(m, bases[1])]);
         let calls =
             MAPPING_CALLS.iter().enumerate().filter(|(_, call)| recording.overlapped(call, call));
-        bits.fetch_or(calls.map(|(bit, _)| 1 << bit).sum(), Ordering::Relaxed);
+        overlapped_functions.fetch_or(calls.map(|(bit, _)| 1 << bit).sum(), Ordering::Relaxed);
         tear_down(machine);
     });
     let overlapped = overlapped.load(Ordering::Relaxed);

@@ -49,7 +49,7 @@ on_all_fixtures! {
         let namesakes_handle = namesake.get_handle(namesakes_address);
         exporter.kill();
         let mut bytes = handle.to_bytes();
-        // Simulates a dead exporter with the namesake's process ID, table descriptor and slot.
+        // Simulates that the namesake has the process ID, the table descriptor and the slot of the dead exporter.
         bytes[forge::PROCESS].copy_from_slice(&namesake.process.to_le_bytes());
         let namesakes_bytes = namesakes_handle.to_bytes();
         bytes[forge::TABLE_AND_SLOT].copy_from_slice(&namesakes_bytes[forge::TABLE_AND_SLOT]);

@@ -1,4 +1,4 @@
-//! Many rounds leak nothing. The default is a thousand rounds, with `HSA_VMM_LONG=1` ten thousand.
+//! Many rounds leak nothing. By default, tests run a thousand rounds; with `HSA_VMM_LONG=1`, ten thousand.
 
 use super::*;
 use crate::fixture::on_all_fixtures;
