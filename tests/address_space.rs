@@ -113,18 +113,18 @@ fn free_leaves_no_mapping_behind() {
         let handle = machine.create(0, granule);
         machine.map(base, granule, handle);
         machine.grant(base, granule, machine.cpu(0), Access::ReadWrite);
-        let is_leftover = |region: &process::Region| {
+        let is_view = |region: &process::Region| {
             region.start < base.get() + granule
                 && region.end > base.get()
                 && region.name.contains("hsa-sim")
         };
-        assert!(process::regions().iter().any(is_leftover), "{release}: the view");
+        assert!(process::regions().iter().any(is_view), "{release}: the view");
         machine.grant(base, granule, machine.cpu(0), Access::None);
-        assert!(!process::regions().iter().any(is_leftover), "{release}: no access");
+        assert!(!process::regions().iter().any(is_view), "{release}: no access");
         machine.grant(base, granule, machine.cpu(0), Access::ReadWrite);
         machine.vmm.unmap(base, granule).unwrap();
         machine.vmm.address_free(base, 4 * granule).unwrap();
-        assert!(!process::regions().iter().any(is_leftover), "{release}");
+        assert!(!process::regions().iter().any(is_view), "{release}");
     }
 }
 
@@ -401,11 +401,11 @@ fn foreign_thread_keeps_its_mappings_in_holes() {
     let stop = Arc::new(AtomicBool::new(false));
     let mut base = machine.reserve(granule);
     let target = Arc::new(std::sync::atomic::AtomicUsize::new(base.get()));
-    let (stopped, next) = (stop.clone(), target.clone());
+    let (thread_stop, thread_target) = (stop.clone(), target.clone());
     let foreign = std::thread::spawn(move || {
         let mut pages = Vec::new();
-        while !stopped.load(Ordering::Relaxed) {
-            let hint = next.load(Ordering::Relaxed);
+        while !thread_stop.load(Ordering::Relaxed) {
+            let hint = thread_target.load(Ordering::Relaxed);
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
             let protection = libc::PROT_READ | libc::PROT_WRITE;
             // SAFETY: `MAP_FIXED_NOREPLACE` replaces no mapping.

@@ -47,13 +47,13 @@ fn add_files(folder: &Path, files: &mut Vec<PathBuf>) {
 
 /// Returns the top-level module that a source file belongs to.
 fn module_of(path: &Path) -> String {
-    let relative = path.strip_prefix(root()).unwrap();
+    let relative = path.strip_prefix(source_folder()).unwrap();
     let first = relative.components().next().unwrap().as_os_str().to_str().unwrap();
     first.trim_end_matches(".rs").to_owned()
 }
 
 /// Returns the folder of the sources.
-fn root() -> PathBuf {
+fn source_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
 }
 
@@ -148,7 +148,7 @@ fn layer_and_group(module: &str) -> Option<(usize, usize)> {
 #[test]
 fn modules_import_only_lower_layers() {
     let mut files = Vec::new();
-    add_files(&root(), &mut files);
+    add_files(&source_folder(), &mut files);
     let mut violations = Vec::new();
     for file in files.iter().filter(|file| !file.ends_with("lib.rs")) {
         let module = module_of(file);
@@ -209,7 +209,7 @@ const INTERNAL: &[(&str, &str)] = &[
 #[test]
 fn upper_layers_use_the_public_api() {
     let mut files = Vec::new();
-    add_files(&root(), &mut files);
+    add_files(&source_folder(), &mut files);
     let is_upper =
         |module: &str| layer_and_group(module).is_some_and(|(layer, _)| layer + 1 == LAYERS.len());
     let (mut internal, mut public) = (BTreeSet::new(), BTreeSet::new());
@@ -306,9 +306,9 @@ fn files_named_in_architecture_exist() {
 /// The documentation of `src/sync.rs` names the file of each lock.
 #[test]
 fn every_lock_is_listed() {
-    let page = fs::read_to_string(root().join("sync.rs")).unwrap();
+    let page = fs::read_to_string(source_folder().join("sync.rs")).unwrap();
     let mut files = Vec::new();
-    add_files(&root(), &mut files);
+    add_files(&source_folder(), &mut files);
     let declares_lock = |line: &str| {
         let line = line.trim_start();
         let types = [": Mutex<", ": RwLock<", "(Mutex<", "= RwLock<"];

@@ -111,11 +111,11 @@ fn contiguous_neighbours_are_one_segment() {
         (0, 2, second),
         (2, 1, first),
     ];
-    let mut next = 0;
+    let mut mapped_size = 0;
     for (offset, size, handle) in mappings {
-        let (address, size) = (at(base, next), size * granule);
+        let (address, size) = (at(base, mapped_size), size * granule);
         machine.vmm.map(address, size, offset * granule, handle).unwrap();
-        next += size;
+        mapped_size += size;
     }
     let segments = machine.vmm.export_address_range(base, 8 * granule).unwrap();
     let expected =

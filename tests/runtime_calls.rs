@@ -27,9 +27,13 @@ fn map_granule(machine: &Machine) -> (Address, usize) {
 fn set_access_takes_one_call_where_supported() {
     for (release, config) in machine::releases() {
         // Before ROCm 6.4, each mapping takes a call.
-        let several_fail = config.extension_minor < 7;
+        let grants_of_several_fail = config.extension_minor < 7;
         let machine = Machine::new(config);
-        assert_eq!(machine.vmm.quirks().set_access_of_several_fails, several_fail, "{release}");
+        assert_eq!(
+            machine.vmm.quirks().set_access_of_several_fails,
+            grants_of_several_fail,
+            "{release}"
+        );
         let granule = machine.granule();
         let (base, handle) = (machine.reserve(3 * granule), machine.create(0, granule));
         for index in 0..3 {
@@ -41,7 +45,7 @@ fn set_access_takes_one_call_where_supported() {
             machine.vmm.set_access(base, 3 * granule, &all).unwrap();
         };
         grant_all();
-        let expected = if several_fail { 3 } else { 1 };
+        let expected = if grants_of_several_fail { 3 } else { 1 };
         assert_eq!(grant_calls(&machine), expected, "{release}");
         for index in 0..3 {
             for gpu in 0..2 {

@@ -216,12 +216,18 @@ fn copies_in_both_directions_do_not_deadlock() {
     let area = fixture.area(0, AreaFlags::GLOBAL).unwrap();
     let [first, second] = [(); 2].map(|()| area.mmap(4096, MmapOptions::new()).unwrap());
     let (first, second) = (std::sync::Arc::new(first), std::sync::Arc::new(second));
-    let (a, b) = (first.clone(), second.clone());
+    let (first_clone, second_clone) = (first.clone(), second.clone());
     process::within(std::time::Duration::from_secs(100), move || {
         std::thread::scope(|scope| {
-            scope.spawn(|| (0..300).for_each(|_| a.copy(0, &b, 0, 4096).unwrap()));
-            scope.spawn(|| (0..300).for_each(|_| b.copy(0, &a, 0, 4096).unwrap()));
-            scope.spawn(|| (0..300).for_each(|_| a.copy(0, &a, 2048, 2048).unwrap()));
+            scope.spawn(|| {
+                (0..300).for_each(|_| first_clone.copy(0, &second_clone, 0, 4096).unwrap())
+            });
+            scope.spawn(|| {
+                (0..300).for_each(|_| second_clone.copy(0, &first_clone, 0, 4096).unwrap())
+            });
+            scope.spawn(|| {
+                (0..300).for_each(|_| first_clone.copy(0, &first_clone, 2048, 2048).unwrap())
+            });
         });
     });
     drop((first, second, area));

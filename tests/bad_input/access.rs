@@ -63,7 +63,7 @@ fn set_access_and_revoke_reject_bad_agents() {
             |_| Problem::UnknownAgent,
         ),
         (
-            "from an invented agent",
+            "from no agent",
             |s| s.machine.vmm.revoke(s.used, s.granule, &[no_agent()]),
             Argument::Agent,
             |_| Problem::UnknownAgent,

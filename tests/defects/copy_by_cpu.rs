@@ -2,8 +2,8 @@
 //! although the waiting thread may have destroyed the signal by then.
 //!
 //! The process only crashes if the signal is destroyed within a few instructions: two of several hundred runs of
-//! `hsa-vmm fuzz` crashed. This test
-//! single-steps the thread, and stops it after the instruction that decrements the signal.
+//! `hsa-vmm fuzz` crashed. This test single-steps the thread, and stops it after the instruction that decrements the
+//! signal.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{PAGE, RawRuntime, load, store};
@@ -79,11 +79,11 @@ unsafe fn change_flags(context: *mut c_void, change: impl FnOnce(i64) -> i64) {
 
 type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
 
-fn set_handler(signal: c_int, handler: Handler, once: c_int) {
+fn set_handler(signal: c_int, handler: Handler, extra_flags: c_int) {
     // SAFETY: all zeros are a valid action.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler as *const () as usize;
-    action.sa_flags = libc::SA_SIGINFO | once;
+    action.sa_flags = libc::SA_SIGINFO | extra_flags;
     // SAFETY: a valid action, whose handler stays.
     assert_eq!(unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) }, 0);
 }

@@ -7,19 +7,19 @@ fn late_signal_quarantines_and_never_unmaps() {
     for (generation, config) in generations() {
         let machine = Machine::new(config);
         let signal = Signal::new(&machine.runtime, 1);
-        let queue = RetireQueue::builder(4).with_time_limit(SHORT).without_thread();
+        let queue = RetireQueue::builder(4).with_time_limit(SHORT_TIME).without_thread();
         let queue = queue.open(&machine.vmm).unwrap();
         let reservation = reserve(&machine, 2);
         let [late, other] = [0, SIZE].map(|offset| map(&machine, &reservation, offset));
         let address = late.address();
         submit(&queue, late, &[signal.at_most(0)]).unwrap();
-        let report = queue.drain(LONG).unwrap();
+        let report = queue.drain(LONG_TIMEOUT).unwrap();
         let [failure] = &report.failures[..] else { panic!("{generation}: {report:?}") };
         let expected = ErrorKind::NotSignaled {
             signal: signal.handle.handle,
             condition: SignalCondition::AtMost(0),
             value: 1,
-            limit: SHORT,
+            limit: SHORT_TIME,
         };
         assert_eq!((failure.error.kind(), failure.quarantined), (&expected, true), "{generation}");
         assert_eq!((failure.address, failure.size), (address, SIZE), "{generation}");
@@ -101,7 +101,7 @@ fn drop_waits_at_most_the_limit() {
     for has_thread in [true, false] {
         let machine = machine();
         let signal = Signal::new(&machine.runtime, 1);
-        let builder = RetireQueue::builder(4).with_time_limit(10 * SHORT);
+        let builder = RetireQueue::builder(4).with_time_limit(10 * SHORT_TIME);
         let builder = if has_thread { builder } else { builder.without_thread() };
         let queue = builder.open(&machine.vmm).unwrap();
         let mapping = map(&machine, &reserve(&machine, 1), 0);
@@ -109,8 +109,8 @@ fn drop_waits_at_most_the_limit() {
         submit(&queue, mapping, &[signal.at_most(0)]).unwrap();
         let begun = Instant::now();
         drop(queue);
-        assert!(begun.elapsed() >= 9 * SHORT, "not before the limit");
-        assert!(begun.elapsed() < LONG);
+        assert!(begun.elapsed() >= 9 * SHORT_TIME, "not before the limit");
+        assert!(begun.elapsed() < LONG_TIMEOUT);
         assert_readable(&machine, address);
         assert_eq!(machine.vmm.quarantine().len(), 1);
     }
@@ -140,13 +140,13 @@ fn mapping_that_was_unmapped_before_is_reported() {
 fn unmapped_mapping_is_reported_without_its_signal() {
     let machine = machine();
     let never = Signal::new(&machine.runtime, 1);
-    let queue = RetireQueue::builder(4).with_time_limit(SHORT).without_thread();
+    let queue = RetireQueue::builder(4).with_time_limit(SHORT_TIME).without_thread();
     let queue = queue.open(&machine.vmm).unwrap();
     let mapping = map(&machine, &reserve(&machine, 1), 0);
     let address = mapping.address();
     submit(&queue, mapping, &[never.at_most(0)]).unwrap();
     machine.vmm.unmap(address, SIZE).unwrap();
-    let report = queue.drain(LONG).unwrap();
+    let report = queue.drain(LONG_TIMEOUT).unwrap();
     let [failure] = &report.failures[..] else { panic!("{report:?}") };
     assert_eq!(failure.error.problem(), Some(Problem::NotMapped(address)), "{failure:?}");
     assert_eq!((failure.quarantined, machine.vmm.quarantine()), (false, vec![]));
@@ -204,7 +204,7 @@ fn forked_child_gets_errors_and_does_nothing() {
             Err(error),
             submit_range(&queue, address, SIZE, &[]),
             queue.poll().map(drop),
-            queue.drain(LONG).map(drop),
+            queue.drain(LONG_TIMEOUT).map(drop),
             opened,
         ] {
             assert_eq!(result.unwrap_err().kind(), &ErrorKind::Forked);
@@ -215,7 +215,7 @@ fn forked_child_gets_errors_and_does_nothing() {
     let (queue, second) = all.unwrap();
     assert_readable(&machine, address);
     signal.set(0);
-    assert_eq!(queue.drain(LONG).unwrap().retired, 1);
+    assert_eq!(queue.drain(LONG_TIMEOUT).unwrap().retired, 1);
     drop((queue, second, reservation));
     machine.assert_everything_freed();
 }

@@ -26,8 +26,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const SIZE: usize = 64 * KIB;
-const LONG: Duration = Duration::from_secs(60);
-const SHORT: Duration = Duration::from_millis(30);
+const LONG_TIMEOUT: Duration = Duration::from_secs(60);
+const SHORT_TIME: Duration = Duration::from_millis(30);
 
 type Condition = (hsa_signal_t, SignalCondition);
 
@@ -88,7 +88,7 @@ fn assert_unmapped(machine: &Machine, address: Address) {
 fn wait_until(condition: impl Fn() -> bool) {
     let begun = Instant::now();
     while !condition() {
-        assert!(begun.elapsed() < LONG, "the condition does not hold");
+        assert!(begun.elapsed() < LONG_TIMEOUT, "the condition does not hold");
         thread::sleep(Duration::from_millis(1));
     }
 }
@@ -136,7 +136,7 @@ fn thread_unmaps_without_calls() {
         let mapping = map(&machine, &reservation, 0);
         let address = mapping.address();
         submit(&queue, mapping, &[signal.at_most(0)]).unwrap();
-        thread::sleep(SHORT);
+        thread::sleep(SHORT_TIME);
         assert_readable(&machine, address);
         signal.set(0);
         wait_until(|| queue.pending() == 0);
@@ -246,12 +246,12 @@ fn submission_does_not_wait() {
     // While this thread has locked the reservation, the queue's thread waits for the lock to unmap `second`.
     let pending = first.with_access(machine.gpu(0), Access::Read, |_| {
         submit(&queue, second, &[]).unwrap();
-        thread::sleep(SHORT);
+        thread::sleep(SHORT_TIME);
         submit(&queue, third, &[]).unwrap();
         queue.pending()
     });
     assert_eq!(pending.unwrap(), 2);
-    assert_eq!(queue.drain(LONG).unwrap().retired, 2);
+    assert_eq!(queue.drain(LONG_TIMEOUT).unwrap().retired, 2);
     first.check_mapped().unwrap();
 }
 
@@ -300,7 +300,7 @@ fn range_can_be_mapped_again_after_its_retirement() {
         assert!(matches!(taken.problem(), Some(Problem::AlreadyMapped(_))), "{taken}");
         assert_readable(&machine, reservation.address());
         signal.set(round);
-        assert_eq!(queue.drain(LONG).unwrap().failures, []);
+        assert_eq!(queue.drain(LONG_TIMEOUT).unwrap().failures, []);
     }
 }
 
@@ -308,16 +308,17 @@ fn range_can_be_mapped_again_after_its_retirement() {
 fn drain_waits_for_earlier_submissions_only() {
     let machine = machine();
     let [first, never] = [1, 1].map(|value| Signal::new(&machine.runtime, value));
-    let queue = RetireQueue::builder(4).with_time_limit(SHORT * 10).open(&machine.vmm).unwrap();
+    let queue =
+        RetireQueue::builder(4).with_time_limit(SHORT_TIME * 10).open(&machine.vmm).unwrap();
     let reservation = reserve(&machine, 2);
     submit(&queue, map(&machine, &reservation, 0), &[first.at_most(0)]).unwrap();
-    let report = queue.drain(SHORT).unwrap();
+    let report = queue.drain(SHORT_TIME).unwrap();
     assert_eq!((report.retired, report.pending), (0, 1), "the limit has passed");
     first.set(0);
-    let report = queue.drain(LONG).unwrap();
+    let report = queue.drain(LONG_TIMEOUT).unwrap();
     assert_eq!((report.retired, report.pending), (1, 0));
     submit(&queue, map(&machine, &reservation, SIZE), &[never.at_most(0)]).unwrap();
-    let report = queue.drain(LONG).unwrap();
+    let report = queue.drain(LONG_TIMEOUT).unwrap();
     assert_eq!((report.failures.len(), report.pending), (1, 0));
 }
 
@@ -326,7 +327,7 @@ fn drop_waits_for_signals() {
     for has_thread in [true, false] {
         let machine = machine();
         let signal = Signal::new(&machine.runtime, 1);
-        let builder = RetireQueue::builder(4).with_time_limit(LONG);
+        let builder = RetireQueue::builder(4).with_time_limit(LONG_TIMEOUT);
         let builder = if has_thread { builder } else { builder.without_thread() };
         let queue = builder.open(&machine.vmm).unwrap();
         let mapping = map(&machine, &reserve(&machine, 1), 0);
@@ -334,7 +335,7 @@ fn drop_waits_for_signals() {
         submit(&queue, mapping, &[signal.at_most(0)]).unwrap();
         thread::scope(|scope| {
             scope.spawn(|| {
-                thread::sleep(SHORT);
+                thread::sleep(SHORT_TIME);
                 assert_readable(&machine, address);
                 signal.set(0);
             });

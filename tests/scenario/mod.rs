@@ -14,6 +14,7 @@ use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 
 /// Two reservations, and mappings in the first one.
+///
 /// Two mappings have the same memory. One mapping has an agent whose access was set to none. One mapping has memory
 /// that only this mapping keeps allocated.
 pub struct Scenario {
@@ -37,19 +38,22 @@ impl Scenario {
     pub fn new(library: Library) -> Self {
         let granule = library.granule();
         let (used, empty) = (library.reserve(8 * granule), library.reserve(2 * granule));
-        let [a, b, spare] = [0, 1, 0].map(|gpu| library.create(gpu, granule));
+        let [mapped_twice, kept_by_mapping, spare] =
+            [0, 1, 0].map(|gpu| library.create(gpu, granule));
         let double = library.create(0, 2 * granule);
         // Accesses all memory once, so that the runtime opens no files later.
-        for (index, handle) in [a, b, spare, double].into_iter().enumerate() {
+        for (index, handle) in
+            [mapped_twice, kept_by_mapping, spare, double].into_iter().enumerate()
+        {
             library.map(used, granule, handle);
             library.grant(used, granule, library.cpu(0), Access::ReadWrite);
             library.vmm.write(used, &[index as u8 + 1; 16]).unwrap();
             library.vmm.unmap(used, granule).unwrap();
         }
-        library.map(used, granule, a);
-        library.map(at(used, granule), granule, b);
+        library.map(used, granule, mapped_twice);
+        library.map(at(used, granule), granule, kept_by_mapping);
         library.map(at(used, 2 * granule), 2 * granule, double);
-        library.map(at(used, 4 * granule), granule, a);
+        library.map(at(used, 4 * granule), granule, mapped_twice);
         let [cpu, gpu, peer] = [library.cpu(0), library.gpu(0), library.gpu(1)];
         let both = [access(cpu, Access::ReadWrite), access(gpu, Access::ReadWrite)];
         library.vmm.set_access(used, granule, &both).unwrap();
@@ -60,10 +64,10 @@ impl Scenario {
             let both = [access(cpu, requested), access(gpu, requested)];
             library.vmm.set_access(at(used, 4 * granule), granule, &both).unwrap();
         }
-        library.vmm.release(b).unwrap();
+        library.vmm.release(kept_by_mapping).unwrap();
         let file = HandleType::POSIX_FILE_DESCRIPTOR;
         let shared = library.vmm.export_to_shareable_handle(spare, file).unwrap();
-        let handles = RefCell::new(vec![a, spare, double]);
+        let handles = RefCell::new(vec![mapped_twice, spare, double]);
         Self { library, used, empty, spare, shared, handles }
     }
 
@@ -106,16 +110,16 @@ impl Scenario {
     /// Grants the CPU read access, and fails unless it reads the original contents.
     pub fn assert_contents(&self, context: &str) {
         let granule = self.granule();
-        for (offset, expected) in [(0, 1), (1, 2), (2, 4), (4, 1)] {
-            let address = at(self.used, offset * granule);
-            let size = if offset == 2 { 2 * granule } else { granule };
+        for (index, expected) in [(0, 1), (1, 2), (2, 4), (4, 1)] {
+            let address = at(self.used, index * granule);
+            let size = if index == 2 { 2 * granule } else { granule };
             self.library
                 .vmm
                 .set_access(address, size, &[access(self.library.cpu(0), Access::Read)])
                 .unwrap_or_else(|error| panic!("{context}: {error}"));
             let mut bytes = [0; 16];
             self.library.vmm.read(address, &mut bytes).unwrap();
-            assert_eq!(bytes, [expected; 16], "{context}: at granule {offset}");
+            assert_eq!(bytes, [expected; 16], "{context}: at granule {index}");
         }
     }
 }

@@ -27,12 +27,12 @@ fn seed() -> u64 {
 /// Runs at least five rounds of eight threads, for `1 / divisor` of the test's time. Prints their seeds.
 #[track_caller]
 pub fn stress(name: &str, library: &Library, divisor: u32) {
-    let (begun, first) = (Instant::now(), seed());
-    let mut seed = first;
-    while begun.elapsed() < time_for_one_test() / divisor || seed < first + 5 {
+    let (begun, first_seed) = (Instant::now(), seed());
+    let mut seed = first_seed;
+    while begun.elapsed() < time_for_one_test() / divisor || seed < first_seed + 5 {
         println!("{name}: HSA_VMM_STRESS_SEED={seed}");
         run_round(library, THREADS, STEPS, &mut Random(seed));
         seed += 1;
     }
-    println!("{name}: {} rounds in {:?}", seed - first, begun.elapsed());
+    println!("{name}: {} rounds in {:?}", seed - first_seed, begun.elapsed());
 }
