@@ -150,8 +150,8 @@ fn calls_make_one_runtime_call_and_look_ups_none() {
             (&|| vmm.release(handle).unwrap(), &[("handle_release", 1)]),
             (&|| vmm.address_free(base, granule).unwrap(), &[("address_free", 1)]),
         ];
-        for (number, (act, expected)) in operations.into_iter().enumerate() {
-            assert_eq!(machine.calls(act), expected, "{release}: call {number}");
+        for (number, (function, expected)) in operations.into_iter().enumerate() {
+            assert_eq!(machine.calls(function), expected, "{release}: call {number}");
         }
     }
 }

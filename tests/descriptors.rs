@@ -328,7 +328,7 @@ fn set_access_of_several_restores_after_failure() {
 
 /// Runs a test on the hostile runtime, with mapped memory that the CPU can read and write.
 fn on_hostile(
-    act: impl Fn(&HostileRuntime, &hsa_vmm::Vmm, hsa_vmm::Address, [hsa_vmm::AgentId; 2]),
+    function: impl Fn(&HostileRuntime, &hsa_vmm::Vmm, hsa_vmm::Address, [hsa_vmm::AgentId; 2]),
 ) {
     for writable in [1, 0] {
         let hostile = HostileRuntime::new();
@@ -344,7 +344,7 @@ fn on_hostile(
             let grants = [gpu, cpu].map(|agent| access(agent, Access::ReadWrite));
             vmm.set_access(base, 2 * 4096, &grants).unwrap();
             vmm.write(base, b"kept").unwrap();
-            act(&hostile, &vmm, base, [gpu, cpu]);
+            function(&hostile, &vmm, base, [gpu, cpu]);
             raise_limit();
             assert_eq!(vmm.quarantine(), []);
             let mut bytes = [0; 4];

@@ -292,7 +292,7 @@ impl Values {
             );
         };
         macro_rules! calls {
-            ($($name:literal => $act:expr;)+) => { vec![$(($name, Box::new(move || { let _ = $act; }))),+] };
+            ($($name:literal => $function:expr;)+) => { vec![$(($name, Box::new(move || { let _ = $function; }))),+] };
         }
         let mut calls: Vec<Call<'_>> = calls! {
             "Runtime::has_forked" => assert!(self.machine.runtime.has_forked());

@@ -70,7 +70,6 @@ const _: () = {
     send_and_sync::<vmm::BrokenInvariant>();
     send_and_sync::<vmm::MappingInfo>();
     send_and_sync::<vmm::Quarantined>();
-    send_and_sync::<Error>();
     send_and_sync::<error::Argument>();
     send_and_sync::<error::Feature>();
     send_and_sync::<error::Operation>();
@@ -78,7 +77,6 @@ const _: () = {
     send_and_sync::<Access>();
     send_and_sync::<AccessDescriptor>();
     send_and_sync::<vmm::NewMapping>();
-    send_and_sync::<Error>();
     send_and_sync::<GrowableBuffer>();
     send_and_sync::<buffer::GrowableVec<u32>>();
     send_and_sync::<buffer::GrowableBuilder>();
@@ -118,8 +116,6 @@ const _: () = {
     send_and_sync::<Ipc>();
     send_and_sync::<ipc::IpcHandle>();
     send_and_sync::<ipc::OpenedMemory>();
-    send_and_sync::<Error>();
-    send_and_sync::<ErrorKind>();
     send_and_sync::<error::Rejected<ipc::OpenedMemory>>();
     send_and_sync::<error::Unavailable>();
     send_and_sync::<error::Value>();

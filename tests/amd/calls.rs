@@ -21,9 +21,9 @@ fn count_call(fields: Fields) {
 }
 
 /// Returns the calls that a function makes, as text: `map 3, set_access 1`.
-fn calls_of(act: impl FnOnce()) -> String {
+fn calls_of(function: impl FnOnce()) -> String {
     COUNTS.take();
-    act();
+    function();
     let describe = |(name, count): (String, usize)| format!("{name} {count}");
     COUNTS.take().into_iter().map(describe).collect::<Vec<_>>().join(", ")
 }
@@ -110,8 +110,8 @@ fn batches_make_the_fewest_runtime_calls() {
                 calls("unmap", unmaps),
             ),
         ];
-        for (name, act, expected) in counted {
-            assert_eq!(calls_of(act), expected, "{}: {name}", fixture.release());
+        for (name, function, expected) in counted {
+            assert_eq!(calls_of(function), expected, "{}: {name}", fixture.release());
         }
         assert_eq!(calls_of(|| vmm.release(handle).unwrap()), "handle_release 1");
         assert_eq!(

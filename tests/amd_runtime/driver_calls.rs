@@ -26,14 +26,14 @@ fn is_irrelevant(call: &str) -> bool {
 }
 
 /// Returns the driver's calls that an operation makes, as `CALL#n`: the n-th call of that name in the process.
-pub fn driver_calls<T>(start: impl Fn() -> T, act: impl Fn(&mut T)) -> Vec<String> {
+pub fn driver_calls<T>(start: impl Fn() -> T, function: impl Fn(&mut T)) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     let (log, list) = (folder.path().join("log"), folder.path().join("list"));
     let end = in_child(|| {
         set_variable("HSA_KFD_LOG", log.to_str().unwrap());
         let mut state = start();
         let before = calls(&log);
-        act(&mut state);
+        function(&mut state);
         let mut lines = String::new();
         for (call, count) in calls(&log) {
             for number in before.get(&call).unwrap_or(&0) + 1..=count {

@@ -10,19 +10,19 @@ use hsa_rocr::test::{Fixture, on_each_release, on_with_timeout, uses_own_driver}
 use hsa_rocr::{Emulation, Release};
 use std::time::Duration;
 
-/// Calls `act` on each release, on a machine with two GPUs, in a new process that has no runtime yet. Fails unless
-/// that process succeeds.
-pub fn on_each(test: &str, act: impl Fn(&Fixture)) {
+/// Calls `function` on each release, on a machine with two GPUs, in a new process that has no runtime yet. Fails
+/// unless that process succeeds.
+pub fn on_each(test: &str, function: impl Fn(&Fixture)) {
     on_each_release(test, &Emulation::gpus(2), |fixture| {
-        assert_eq!(in_child(|| act(fixture)), End::Success, "{}", fixture.release());
+        assert_eq!(in_child(|| function(fixture)), End::Success, "{}", fixture.release());
     });
 }
 
 /// Does the same as [`on_each`], with a longer time limit.
-pub fn on_each_within(test: &str, time_limit: Duration, act: impl Fn(&Fixture)) {
+pub fn on_each_within(test: &str, time_limit: Duration, function: impl Fn(&Fixture)) {
     on_with_timeout(&Release::ALL, test, &Emulation::gpus(2), time_limit, |fixture| {
         let child = Child::start(|| {
-            act(fixture);
+            function(fixture);
             0
         });
         assert_eq!(child.wait_for(time_limit), End::Success, "{}", fixture.release());

@@ -46,10 +46,10 @@ fn calls_reject_invalid_handles() {
         ("highest bit changed", handle_with_changed_high_bit(&setup), Problem::UnknownHandle),
         ("small number", small_handle(&setup), Problem::UnknownHandle),
     ];
-    for (call, act) in calls {
+    for (call, function) in calls {
         for (name, handle, problem) in bad {
             let before = (state(&setup.machine), state(&setup.foreign_machine));
-            let error = act(&setup, handle).expect_err(name);
+            let error = function(&setup, handle).expect_err(name);
             assert_eq!(error.argument(), Some(Argument::Handle), "{call}, {name}: {error}");
             assert_eq!(error.problem(), Some(problem), "{call}, {name}");
             assert_eq!(

@@ -177,10 +177,10 @@ fn range_calls_reject_partial_mappings() {
             Problem::NotMapped(s.granule_at(7)),
         ),
     ];
-    for (call, act) in calls {
+    for (call, function) in calls {
         for &(name, address, size, argument, problem) in bad {
             let before = (state(&s.machine), state(&s.foreign_machine));
-            let error = act(&s, address, size).expect_err(name);
+            let error = function(&s, address, size).expect_err(name);
             assert_eq!(error.argument(), Some(argument), "{call}, {name}: {error}");
             assert_eq!(error.problem(), Some(problem), "{call}, {name}");
             assert_eq!(before, (state(&s.machine), state(&s.foreign_machine)), "{call}, {name}");

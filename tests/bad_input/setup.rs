@@ -122,9 +122,9 @@ pub type Case = (&'static str, fn(&Setup) -> Result<(), Error>, Argument, fn(&Se
 /// Makes each call, and checks that it fails with the expected error and changes nothing.
 pub fn check_rejections(cases: &[Case]) {
     let setup = Setup::new();
-    for (name, act, argument, problem) in cases {
+    for (name, function, argument, problem) in cases {
         let before = (state(&setup.machine), state(&setup.foreign_machine));
-        let result = act(&setup);
+        let result = function(&setup);
         let after = (state(&setup.machine), state(&setup.foreign_machine));
         let Err(error) = result else { panic!("{name}: the call succeeded") };
         let reported = (error.argument(), error.problem());

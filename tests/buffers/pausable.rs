@@ -16,8 +16,8 @@ use hsa_vmm::{Access, AllocationProperties, Reservation};
 const RESERVE: &str = "hsa_amd_vmem_address_reserve_align";
 
 /// Runs a function in a forked child, which has one thread.
-pub fn run_single_threaded(act: impl FnOnce()) {
-    assert_eq!(in_child(act), End::Success);
+pub fn run_single_threaded(function: impl FnOnce()) {
+    assert_eq!(in_child(function), End::Success);
 }
 
 /// Returns bytes that differ from page to page.

@@ -99,9 +99,9 @@ fn share_and_stop(fixture: &Fixture, quirks: Option<Quirks>) {
     stop_before_the_server(share, |memory| drop((memory, runtime)));
 }
 
-/// Calls `act` in several processes. Returns whether one of them crashes.
-fn any_process_crashes(act: impl Fn()) -> bool {
-    (0..TRIES).any(|_| match in_child(&act) {
+/// Calls `function` in several processes. Returns whether one of them crashes.
+fn any_process_crashes(function: impl Fn()) -> bool {
+    (0..TRIES).any(|_| match in_child(&function) {
         End::Success => false,
         End::Signal(libc::SIGABRT | libc::SIGSEGV | libc::SIGBUS) => true,
         end => panic!("{end:?}"),
@@ -161,14 +161,14 @@ fn started_runtime_is_reused() {
     });
 }
 
-/// Calls `act` while another process has taken the name of this process's socket, as a process with the same ID in
-/// another PID namespace would.
-fn with_taken_name<T>(act: impl FnOnce() -> T) -> T {
-    with_taken_names(&[], act)
+/// Calls `function` while another process has taken the name of this process's socket, as a process with the same ID
+/// in another PID namespace would.
+fn with_taken_name<T>(function: impl FnOnce() -> T) -> T {
+    with_taken_names(&[], function)
 }
 
 /// Does the same as [`with_taken_name`]; the other process also takes these abstract names.
-fn with_taken_names<T>(extra_names: &[String], act: impl FnOnce() -> T) -> T {
+fn with_taken_names<T>(extra_names: &[String], function: impl FnOnce() -> T) -> T {
     let mut name = [0; 107];
     let text = format!("hsa{}", std::process::id());
     name[..text.len()].copy_from_slice(text.as_bytes());
@@ -188,7 +188,7 @@ fn with_taken_names<T>(extra_names: &[String], act: impl FnOnce() -> T) -> T {
         0
     });
     parent_socket.read_exact(&mut [0]).unwrap();
-    let result = act();
+    let result = function();
     parent_socket.write_all(&[1]).unwrap();
     assert_eq!(listener.wait(), End::Success);
     result
@@ -260,10 +260,10 @@ fn forged_socket_names_are_ignored() {
 }
 
 /// Shares memory, and makes a process of another user request it from the server without acknowledging the reply.
-/// Calls `act` before that process ends. Returns `None` if the process did not get the memory.
+/// Calls `function` before that process ends. Returns `None` if the process did not get the memory.
 fn while_requested_by_another_user<S, T>(
     share: impl FnOnce() -> (S, usize),
-    act: impl FnOnce(S) -> T,
+    function: impl FnOnce(S) -> T,
 ) -> Option<T> {
     let (mut parent_socket, mut child_socket) = UnixStream::pair().unwrap();
     // Forks before a runtime is started.
@@ -283,7 +283,7 @@ fn while_requested_by_another_user<S, T>(
     parent_socket.write_all(&(address as u64).to_ne_bytes()).unwrap();
     let mut received = [0];
     parent_socket.read_exact(&mut received).unwrap();
-    let result = (received[0] == 1).then(|| act(shared));
+    let result = (received[0] == 1).then(|| function(shared));
     parent_socket.write_all(&[1]).unwrap();
     assert_eq!(requester.wait(), End::Success);
     result

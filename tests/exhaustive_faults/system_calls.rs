@@ -115,7 +115,7 @@ pub fn with_failing<T>(
     watched: &[Range<usize>],
     calls: std::ops::RangeInclusive<u64>,
     errno: c_int,
-    act: impl FnOnce() -> T,
+    function: impl FnOnce() -> T,
 ) -> (T, u64) {
     assert!(watched.len() <= WATCHED.len() / 2, "too many ranges to watch");
     CALLS.store(0, SeqCst);
@@ -127,7 +127,7 @@ pub fn with_failing<T>(
         pair[0].store(range.start, SeqCst);
         pair[1].store(range.end, SeqCst);
     }
-    let result = act();
+    let result = function();
     WATCHED.iter().for_each(|address| address.store(0, SeqCst));
     (result, FAILED_CALLS.load(SeqCst))
 }

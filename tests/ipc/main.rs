@@ -12,11 +12,11 @@ mod process;
 mod families;
 mod garbage;
 mod hip_tests;
+mod interrupted_calls;
 mod lifetime;
 mod owners;
 mod rounds;
 mod stuck;
-mod trouble;
 mod untrusted;
 
 use hsa_vmm::ipc::IpcHandle;
