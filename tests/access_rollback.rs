@@ -276,10 +276,11 @@ fn failed_grant_unmaps_a_new_mapping_once() {
         let machine = Machine::new(config);
         let size = machine.granule();
         let (address, handle) = (machine.reserve(size), machine.create(0, size));
-        let new = [NewMapping { address, size, offset: 0, handle }];
+        let new_mappings = [NewMapping { address, size, offset: 0, handle }];
         let grants = [access(machine.gpu(1), Access::ReadWrite)];
         machine.simulation.set_faults(FaultPlan::none().fail(SET_ACCESS, 1, 0x1000));
-        let calls = machine.calls(|| drop(machine.vmm.map_many(&new, &grants).unwrap_err()));
+        let calls =
+            machine.calls(|| drop(machine.vmm.map_many(&new_mappings, &grants).unwrap_err()));
         assert_eq!(calls, [("map", 1), ("unmap", 1), ("set_access", 1)], "{generation}");
         assert_eq!(machine.vmm.mappings(), [], "{generation}");
     }

@@ -307,8 +307,8 @@ fn rollback_keeps_foreign_mapping() {
     hostile.set(c"hostile_unmap_fails_at", 2);
     assert_quarantines(vmm.unmap(base, 2 * 4096));
     assert_in_quarantine(&vmm, base, base);
-    let left: Vec<_> = vmm.mappings().iter().map(|it| it.address).collect();
-    assert_eq!(left, [at(base, 4096)], "the first mapping was unmapped");
+    let left_addresses: Vec<_> = vmm.mappings().iter().map(|it| it.address).collect();
+    assert_eq!(left_addresses, [at(base, 4096)], "the first mapping was unmapped");
     drop(vmm);
     assert!(foreign_page_is_at(base));
 }

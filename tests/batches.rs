@@ -211,7 +211,7 @@ fn lists_with_an_invalid_entry_change_nothing() {
     let fixture = Fixture::new(Config::mi300x(2));
     let (machine, granule, [base, second]) = (&fixture.machine, fixture.granule, fixture.bases);
     let (vmm, grants) = (&machine.vmm, read_write_for_gpus(machine));
-    let good = fixture.mappings[0];
+    let valid = fixture.mappings[0];
     let released = machine.create(0, granule);
     vmm.release(released).unwrap();
     let small = machine.create(0, granule);
@@ -221,11 +221,11 @@ fn lists_with_an_invalid_entry_change_nothing() {
     let (before, mappings) = (calls(), vmm.mappings());
     let not_aligned = Problem::NotAligned { granule };
     let too_large = Problem::TooLarge { maximum: granule, whole: Argument::Handle };
-    for (bad, expected) in [
+    for (invalid, expected) in [
         (new_mapping(Address::NULL, granule, small), (Argument::Address, Problem::Null)),
         (new_mapping(base, 0, small), (Argument::Size, Problem::Zero)),
         (new_mapping(base, usize::MAX, small), (Argument::Size, Problem::Overflow)),
-        (new_mapping(good.address, granule, small), (Argument::List, Problem::Overlapping)),
+        (new_mapping(valid.address, granule, small), (Argument::List, Problem::Overlapping)),
         (new_mapping(base, granule, released), (Argument::Handle, Problem::Released)),
         (new_mapping(taken, granule, small), (Argument::Address, Problem::AlreadyMapped(taken))),
         (
@@ -235,8 +235,8 @@ fn lists_with_an_invalid_entry_change_nothing() {
         (new_mapping(at(base, 5 * granule + 64), granule, small), (Argument::Address, not_aligned)),
         (new_mapping(at(base, 5 * granule), 2 * granule, small), (Argument::Size, too_large)),
     ] {
-        for list in [[bad, good], [good, bad]] {
-            assert_eq!(argument_and_problem(vmm.map_many(&list, &grants)), expected, "{bad:?}");
+        for list in [[invalid, valid], [valid, invalid]] {
+            assert_eq!(argument_and_problem(vmm.map_many(&list, &grants)), expected, "{invalid:?}");
         }
     }
     let empty_list = (Argument::List, Problem::Empty);
@@ -245,29 +245,33 @@ fn lists_with_an_invalid_entry_change_nothing() {
     assert_eq!(argument_and_problem(vmm.unmap_many(&[])), empty_list);
     let foreign = Machine::new(Config::mi300x(1));
     let foreign = [access(foreign.gpu(0), Access::Read)];
-    let reported = argument_and_problem(vmm.map_many(&[good], &foreign));
+    let reported = argument_and_problem(vmm.map_many(&[valid], &foreign));
     assert_eq!(reported, (Argument::Agent, Problem::UnknownAgent));
     let range = (taken, granule);
     let no_agents = (Argument::Descriptors, Problem::Empty);
     assert_eq!(argument_and_problem(vmm.set_access_many(&[range], &[])), no_agents);
-    for (bad, expected) in [
+    for (invalid, expected) in [
         (range, (Argument::List, Problem::Overlapping)),
         ((base, granule), (Argument::Address, Problem::NotMapped(base))),
         ((second, 4 * granule), (Argument::Address, Problem::NotReserved)),
     ] {
-        assert_eq!(argument_and_problem(vmm.unmap_many(&[range, bad])), expected, "{bad:?}");
         assert_eq!(
-            argument_and_problem(vmm.set_access_many(&[bad, range], &grants)),
+            argument_and_problem(vmm.unmap_many(&[range, invalid])),
             expected,
-            "{bad:?}"
+            "{invalid:?}"
+        );
+        assert_eq!(
+            argument_and_problem(vmm.set_access_many(&[invalid, range], &grants)),
+            expected,
+            "{invalid:?}"
         );
     }
     assert_eq!(calls(), before, "no call of the runtime");
     assert_eq!(vmm.mappings(), mappings);
     vmm.check().unwrap();
     // A rejected call keeps no reference to the handle.
-    vmm.release(good.handle).unwrap();
-    assert!(vmm.allocation_properties(good.handle).is_err());
+    vmm.release(valid.handle).unwrap();
+    assert!(vmm.allocation_properties(valid.handle).is_err());
 }
 
 /// The memory of a failed map is released with its last reference.
@@ -276,8 +280,8 @@ fn failed_map_does_not_keep_memory() {
     let machine = Machine::new(Config::mi300x(2));
     let granule = machine.granule();
     let (base, handle) = (machine.reserve(2 * granule), machine.create(0, granule));
-    let wrong = new_mapping(at(base, granule), 2 * granule, handle);
-    machine.vmm.map_many(&[new_mapping(base, granule, handle), wrong], &[]).unwrap_err();
+    let too_large = new_mapping(at(base, granule), 2 * granule, handle);
+    machine.vmm.map_many(&[new_mapping(base, granule, handle), too_large], &[]).unwrap_err();
     machine.vmm.release(handle).unwrap();
     machine.vmm.address_free(base, 2 * granule).unwrap();
     machine.assert_empty();

@@ -17,7 +17,7 @@ struct ProcessCounts {
 }
 
 fn process_counts() -> ProcessCounts {
-    // Counts only the simulation's mappings, because those of the memory allocator change.
+    // Counts only the simulation's mappings, because the memory allocator's mappings change.
     let of_simulation = |region: &process::Region| region.name.contains("hsa-sim");
     let regions = process::regions().iter().filter(|region| of_simulation(region)).count();
     ProcessCounts { descriptors: process::descriptors(), regions }

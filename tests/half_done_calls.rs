@@ -188,9 +188,9 @@ fn failed_overlapping_replacement_is_consistent() {
         let reservation = Reservation::builder(2 * granule).reserve(&machine.vmm).unwrap();
         let large = Allocation::create(&machine.vmm, 2 * granule, &machine.on(0)).unwrap();
         let small = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
-        let old = reservation.map(0, &large).unwrap();
+        let old_mapping = reservation.map(0, &large).unwrap();
         let grants = [access(machine.gpu(0), Access::ReadWrite)];
-        let new = MapRequest {
+        let new_request = MapRequest {
             reservation: &reservation,
             offset: granule,
             allocation: &small,
@@ -203,7 +203,8 @@ fn failed_overlapping_replacement_is_consistent() {
             0x1000,
         );
         machine.simulation.set_faults(faults);
-        let rejected = Mapping::replace_many(vec![old], &[new]).expect_err("a call fails");
+        let rejected =
+            Mapping::replace_many(vec![old_mapping], &[new_request]).expect_err("a call fails");
         machine.simulation.set_faults(FaultPlan::none());
         machine.vmm.check().unwrap();
         let listed = machine.vmm.mappings();

@@ -221,7 +221,7 @@ fn drop_does_not_panic_when_frees_fail() {
     }
 }
 
-/// Makes adjacent mappings, each of its own memory that contains the mapping's number.
+/// Makes adjacent mappings. Each maps new memory, which contains the mapping's number.
 fn map_adjacent(
     machine: &Machine,
     reservation: &Reservation,

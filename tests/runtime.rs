@@ -83,7 +83,7 @@ fn available_memory_excludes_used_memory() {
     assert!(available_memory().eq([total, total]));
 }
 
-/// The expected values are those of the specifications of MI300X.
+/// The expected values are from MI300X's specifications.
 #[test]
 fn compute_properties_describe_the_hardware() {
     let runtime = simulated(Config::mi300x(1));

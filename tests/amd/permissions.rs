@@ -310,7 +310,8 @@ fn full_access_is_limited_to_first_grants() {
             fail_driver_calls("GEM_VA.REPLACE=200ms");
             let machine = Machine::new(fixture, "");
             let base = machine.base.get();
-            // Sets the first GPU's access, and returns the different pages of each GPU that are seen meanwhile.
+            // Sets the first GPU's access. Returns the different entries that each GPU's page table had during the
+            // change.
             let pages_during = |access: Access| {
                 let mut seen = [Vec::new(), Vec::new()];
                 std::thread::scope(|scope| {

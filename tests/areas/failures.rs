@@ -277,7 +277,7 @@ fn memory_is_freed_after_repeated_failures() {
                 for number in 1..=calls {
                     let first_failure = FaultPlan::none().fail(function, number, 0x1000);
                     let mut plans = vec![FaultPlan::none().always(function, 0x1000)];
-                    // In addition, one of the following calls fails, or every call from that one on.
+                    // In addition, one later call fails, or one later call and all calls after it.
                     plans.extend((1..20).map(|nth| first_failure.clone().fail_any(nth, 0x1001)));
                     plans.extend(
                         (1..20).map(|nth| first_failure.clone().fail_any_from(nth, 0x1001)),

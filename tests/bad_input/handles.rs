@@ -35,7 +35,7 @@ fn calls_reject_invalid_handles() {
         }),
     ];
     let setup = Setup::new();
-    let bad = [
+    let invalid_handles = [
         ("zero", Handle::from_bits(0), Problem::Null),
         ("released", setup.released_handle, Problem::Released),
         ("released and still mapped", setup.released_mapped_handle, Problem::Released),
@@ -47,7 +47,7 @@ fn calls_reject_invalid_handles() {
         ("small number", small_handle(&setup), Problem::UnknownHandle),
     ];
     for (call, function) in calls {
-        for (name, handle, problem) in bad {
+        for (name, handle, problem) in invalid_handles {
             let before = (state(&setup.machine), state(&setup.foreign_machine));
             let error = function(&setup, handle).expect_err(name);
             assert_eq!(error.argument(), Some(Argument::Handle), "{call}, {name}: {error}");

@@ -105,7 +105,7 @@ fn range_calls_reject_partial_mappings() {
     ];
     let s = Setup::new();
     let granule = s.granule;
-    let bad: &[(&str, Address, usize, Argument, Problem)] = &[
+    let invalid_ranges: &[(&str, Address, usize, Argument, Problem)] = &[
         ("null", Address::NULL, granule, Argument::Address, Problem::Null),
         ("no size", s.used, 0, Argument::Size, Problem::Zero),
         ("an overflow", s.used, usize::MAX, Argument::Size, Problem::Overflow),
@@ -178,7 +178,7 @@ fn range_calls_reject_partial_mappings() {
         ),
     ];
     for (call, function) in calls {
-        for &(name, address, size, argument, problem) in bad {
+        for &(name, address, size, argument, problem) in invalid_ranges {
             let before = (state(&s.machine), state(&s.foreign_machine));
             let error = function(&s, address, size).expect_err(name);
             assert_eq!(error.argument(), Some(argument), "{call}, {name}: {error}");

@@ -90,8 +90,8 @@ fn read_and_write_reject_bad_input() {
         (
             "map far beyond the reservation",
             |s| {
-                let far = usize::MAX & !(s.granule - 1);
-                s.mapping.reservation().map(far, s.mapping.allocation()).map(drop)
+                let far_offset = usize::MAX & !(s.granule - 1);
+                s.mapping.reservation().map(far_offset, s.mapping.allocation()).map(drop)
             },
             Argument::Offset,
             |s| Problem::OutOfBounds { size: s.granule, end: 2 * s.granule },

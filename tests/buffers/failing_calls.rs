@@ -1,4 +1,4 @@
-//! Runtime calls fail during operations on buffers: each in turn, or all from a given call on. Each test
+//! Runtime calls fail during operations on buffers: each in turn, or one call and all later calls. Each test
 //! defines the expected result.
 
 use crate::machine::{Machine, generations, without_cpu_mapping};
@@ -125,8 +125,8 @@ pub fn fail_one_call<S: Setup>(
     failures
 }
 
-/// Runs each operation on these configurations. In each run, all calls from a given one on fail, including those of
-/// the rollback; after the operation, calls succeed again. Returns the number of runs.
+/// Runs each operation on these configurations. In each run, one call and all later calls fail, including calls of
+/// the rollback. After the operation, calls succeed again. Returns the number of runs.
 pub fn fail_all_calls_from<S: Setup>(
     configurations: impl IntoIterator<Item = (&'static str, Config)>,
     operations: &[(&'static str, Operation<S>)],

@@ -59,13 +59,13 @@ fn messages_say_what_to_do() {
     vmm.map(base, PAGE, 0, handle).unwrap();
     let empty = vmm.set_access(base, PAGE, &[]).unwrap_err();
     let not_granted = vmm.read(base, &mut [0]).unwrap_err();
-    let odd = Reservation::builder(1000).reserve(vmm).unwrap_err();
+    let misaligned = Reservation::builder(1000).reserve(vmm).unwrap_err();
     let too_many = vmm.address_reserve(1 << 60, 0, None).unwrap_err();
     for (error, advice) in [
         (unmapped, "; map it first, or check whether it was unmapped (Vmm::mapped_range_at)"),
         (empty, "is empty; name at least one agent"),
         (not_granted, "; grant it first (Vmm::set_access, or `grant` of the mapping or buffer)"),
-        (odd, "(Vmm::allocation_granularity; for reservations, Vmm::reservation_granule)"),
+        (misaligned, "(Vmm::allocation_granularity; for reservations, Vmm::reservation_granule)"),
         (too_many, "; free addresses, or reserve fewer"),
     ] {
         assert!(error.to_string().ends_with(advice), "{error}");

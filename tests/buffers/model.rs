@@ -91,8 +91,8 @@ impl Model {
                 let succeeds = self.contains_range(offset, size)
                     && self.has_access(CPU, Access::ReadWrite, size);
                 if succeeds {
-                    let new = pattern(seed, size).into_iter().map(Some);
-                    self.bytes.splice(offset..offset + size, new);
+                    let new_bytes = pattern(seed, size).into_iter().map(Some);
+                    self.bytes.splice(offset..offset + size, new_bytes);
                 }
                 succeeds
             }
@@ -103,8 +103,8 @@ impl Model {
                 let succeeds = self.contains_range(offset, size)
                     && self.has_access(OWNER, Access::ReadWrite, size);
                 if succeeds {
-                    let new = value.to_ne_bytes().into_iter().map(Some).cycle().take(size);
-                    self.bytes.splice(offset..offset + size, new);
+                    let new_bytes = value.to_ne_bytes().into_iter().map(Some).cycle().take(size);
+                    self.bytes.splice(offset..offset + size, new_bytes);
                 }
                 succeeds
             }

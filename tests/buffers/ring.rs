@@ -96,7 +96,7 @@ fn revoke_covers_every_mapping() {
     }
 }
 
-/// Sends messages of all sizes through a ring, and compares them with those of a queue.
+/// Sends the same messages, of all sizes, through a ring and a queue, and compares what arrives.
 #[test]
 fn stream_passes_through_a_ring() {
     let machine = Machine::new(Config::mi300x(1));

@@ -69,7 +69,7 @@ extern "C" fn on_step(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
 /// Changes the processor's flags for the code to which a handler returns.
 ///
 /// # Safety
-/// The context must be the one that was passed to the handler.
+/// `context` must be the argument that the handler received.
 unsafe fn change_flags(context: *mut c_void, change: impl FnOnce(i64) -> i64) {
     // SAFETY: the caller's promise.
     let flags = unsafe { &mut (*context.cast::<ucontext_t>()).uc_mcontext };

@@ -89,7 +89,7 @@ fn share_and_stop(fixture: &Fixture, quirks: Option<Quirks>) {
         let ipc = match quirks {
             // SAFETY: a process of its own, which may crash.
             Some(quirks) => unsafe { ipc.with_exact_quirks(quirks) },
-            // Requests no quirks, so that those of the version are used.
+            // Requests no quirks, so that the library uses the quirks of the runtime's version.
             None => ipc.with_quirks(Quirks::default()),
         };
         ipc.get_mem_handle(memory.address()).unwrap();

@@ -36,8 +36,8 @@ fn stale_handle_is_rejected_through_the_library() {
         for _ in 0..100 {
             let stale = library.create(0, SIZE);
             vmm.release(stale).unwrap();
-            let new = library.create(0, SIZE);
-            assert_ne!(new, stale);
+            let new_handle = library.create(0, SIZE);
+            assert_ne!(new_handle, stale);
             let results: [Result<(), Error>; 4] = [
                 vmm.map(base, SIZE, 0, stale),
                 vmm.release(stale),
@@ -48,9 +48,9 @@ fn stale_handle_is_rejected_through_the_library() {
                 assert_eq!(result.unwrap_err().problem(), Some(Problem::Released));
             }
             // The new memory has not lost a reference.
-            library.map(base, SIZE, new);
+            library.map(base, SIZE, new_handle);
             vmm.unmap(base, SIZE).unwrap();
-            vmm.release(new).unwrap();
+            vmm.release(new_handle).unwrap();
         }
         vmm.address_free(base, SIZE).unwrap();
         library.assert_everything_freed();

@@ -53,7 +53,7 @@ impl PageTables {
     }
 }
 
-/// A test case: the search, the operations before the one under test, and that operation.
+/// A test case: the search, the operations before the tested operation, and the tested operation.
 struct Trial<'a> {
     search: &'a mut Search,
     sequence: &'a [Operation],

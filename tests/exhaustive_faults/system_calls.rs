@@ -33,7 +33,7 @@ unsafe extern "C" {
 static FIRST_FAILING_CALL: AtomicU64 = AtomicU64::new(0);
 static LAST_FAILING_CALL: AtomicU64 = AtomicU64::new(0);
 static ERRNO: AtomicI32 = AtomicI32::new(0);
-/// The number of calls at watched addresses, and of those that failed.
+/// The number of calls at watched addresses, and the number of these calls that failed.
 static CALLS: AtomicU64 = AtomicU64::new(0);
 static FAILED_CALLS: AtomicU64 = AtomicU64::new(0);
 /// The watched addresses: pairs of start and end.

@@ -77,7 +77,7 @@ impl HostileRuntime {
     }
 
     fn variable(&self, name: &CStr) -> *mut c_int {
-        // SAFETY: the library stays loaded, and every name is that of an int.
+        // SAFETY: the library stays loaded, and every name is the name of an int.
         let address = unsafe { libc::dlsym(self.library, name.as_ptr()) };
         assert!(!address.is_null(), "{name:?}");
         address.cast()

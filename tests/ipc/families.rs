@@ -34,14 +34,14 @@ on_all_fixtures! {
     three_processes_share_memory_in_a_ring(fixture) {
         let setup = Setup::on(fixture);
         let mut peers = [setup.peer(), setup.peer(), setup.peer()];
-        let own = peers.each_mut().map(|peer| peer.allocate(SIZE));
-        let handles = [0, 1, 2].map(|index| peers[index].get_handle(own[index]));
-        let next = [0, 1, 2].map(|index| peers[index].open(&handles[(index + 1) % 3]));
+        let own_addresses = peers.each_mut().map(|peer| peer.allocate(SIZE));
+        let handles = [0, 1, 2].map(|index| peers[index].get_handle(own_addresses[index]));
+        let opened_addresses = [0, 1, 2].map(|index| peers[index].open(&handles[(index + 1) % 3]));
         for index in 0..3 {
-            peers[index].write(next[index], &format!("from-{index}"));
+            peers[index].write(opened_addresses[index], &format!("from-{index}"));
         }
         for index in 0..3 {
-            peers[index].assert_contains(own[index], &format!("from-{}", (index + 2) % 3));
+            peers[index].assert_contains(own_addresses[index], &format!("from-{}", (index + 2) % 3));
         }
     }
 
@@ -104,16 +104,16 @@ on_all_fixtures! {
     ipc_fails_in_a_forked_child(fixture) {
         let setup = Setup::on(fixture);
         let (mut exporter, mut importer) = (setup.peer(), setup.peer());
-        let (address, own) = (exporter.allocate(SIZE), importer.allocate(SIZE));
+        let (address, own_address) = (exporter.allocate(SIZE), importer.allocate(SIZE));
         exporter.write(address, "kept");
         let handle = exporter.get_handle(address);
-        importer.get_handle(own);
+        importer.get_handle(own_address);
         let opened = importer.open(&handle);
         let hex = executor::to_hex(&handle.to_bytes());
-        importer.run(&format!("forked {own} {hex}"));
+        importer.run(&format!("forked {own_address} {hex}"));
         // The child dropped its copies of these values, which must not affect the parent.
         importer.assert_contains(opened, "kept");
-        importer.write(own, "own");
-        importer.assert_contains(own, "own");
+        importer.write(own_address, "own");
+        importer.assert_contains(own_address, "own");
     }
 }

@@ -84,8 +84,8 @@ on_all_fixtures! {
         let handle = exporter.get_handle(address);
         let mut impostor = setup.peer();
         impostor.run(&format!("user {NOBODY_UID}"));
-        let trap = impostor.allocate(SIZE);
-        let own_handle = executor::to_hex(&impostor.get_handle(trap).to_bytes());
+        let impostors_address = impostor.allocate(SIZE);
+        let own_handle = executor::to_hex(&impostor.get_handle(impostors_address).to_bytes());
         impostor.run(&format!("usurp {} {own_handle}", exporter.process));
         for handle in [handle, to_hip_handle(&handle)] {
             let result = importer.try_open(&handle);
@@ -109,8 +109,8 @@ on_all_fixtures! {
         let setup = Setup::on(fixture);
         let (mut impostor, mut importer) = (setup.peer(), setup.peer());
         impostor.run(&format!("user {NOBODY_UID}"));
-        let trap = impostor.allocate(SIZE);
-        let mut bytes = to_hip_handle(&impostor.get_handle(trap)).to_bytes();
+        let impostors_address = impostor.allocate(SIZE);
+        let mut bytes = to_hip_handle(&impostor.get_handle(impostors_address)).to_bytes();
         // The handle names a process of a trusted user, and the server of the impostor.
         let trusted = std::process::id() as i32;
         bytes[PROCESS].copy_from_slice(&trusted.to_le_bytes());

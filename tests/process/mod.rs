@@ -105,7 +105,7 @@ pub fn assert_inaccessible(start: usize, size: usize, context: &str) {
     assert!(is_inaccessible, "{context}: expected no permissions, found {parts:x?}");
 }
 
-/// Returns the number of open file descriptors, without the one that is open for counting.
+/// Returns the number of open file descriptors, without the descriptor that the count itself opens.
 pub fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("/proc is mounted").count() - 1
 }

@@ -125,14 +125,14 @@ fn mapping_that_was_unmapped_before_is_reported() {
     let address = mapping.address();
     submit(&queue, mapping, &[]).unwrap();
     machine.vmm.unmap(address, SIZE).unwrap();
-    let new = map(&machine, &reservation, 0);
+    let new_mapping = map(&machine, &reservation, 0);
     let report = queue.poll().unwrap();
     assert_eq!((report.retired, report.failures.len()), (0, 1), "{report:?}");
     let failure = &report.failures[0];
     assert!(!failure.quarantined);
     assert!(matches!(failure.error.problem(), Some(Problem::NotMapped(_))), "{failure:?}");
-    new.check_mapped().unwrap();
-    drop((new, reservation));
+    new_mapping.check_mapped().unwrap();
+    drop((new_mapping, reservation));
     machine.assert_everything_freed();
 }
 

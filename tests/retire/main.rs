@@ -35,7 +35,7 @@ fn machine() -> Machine {
     Machine::new(Config::mi300x(1))
 }
 
-/// Maps memory of its own at an offset of a reservation, with access for the CPU and the first GPU.
+/// Maps new memory at an offset of a reservation, with access for the CPU and the first GPU.
 #[track_caller]
 fn map(machine: &Machine, reservation: &Reservation, offset: usize) -> Mapping {
     let memory = Allocation::create(&machine.vmm, SIZE, &machine.on(0)).unwrap();

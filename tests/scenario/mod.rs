@@ -57,8 +57,8 @@ impl Scenario {
         let [cpu, gpu, peer] = [library.cpu(0), library.gpu(0), library.gpu(1)];
         let both = [access(cpu, Access::ReadWrite), access(gpu, Access::ReadWrite)];
         library.vmm.set_access(used, granule, &both).unwrap();
-        let crossed = [access(gpu, Access::Read), access(peer, Access::ReadWrite)];
-        library.vmm.set_access(at(used, granule), granule, &crossed).unwrap();
+        let gpu_grants = [access(gpu, Access::Read), access(peer, Access::ReadWrite)];
+        library.vmm.set_access(at(used, granule), granule, &gpu_grants).unwrap();
         library.grant(at(used, 2 * granule), 2 * granule, cpu, Access::Read);
         for requested in [Access::ReadWrite, Access::None] {
             let both = [access(cpu, requested), access(gpu, requested)];
