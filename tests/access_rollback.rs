@@ -116,8 +116,8 @@ fn rollback_records_the_cpu_as_runtime_granted() {
     }
 }
 
-/// If the runtime maps memory for the CPU, a failed call changes the runtime's state, and can change whether
-/// unmapping leaves a hole.
+/// If the runtime maps memory for the CPU, a failed call changes the runtime's state. Afterwards, unmapping may leave
+/// a hole, or may no longer leave one.
 #[test]
 fn revoke_that_fails_twice_is_rolled_back() {
     if process::rerun_in_own_process() {

@@ -18,8 +18,7 @@ fn export(machine: &Machine, handle: Handle) -> OwnedFd {
     machine.vmm.export_to_shareable_handle(handle, DESCRIPTOR).expect("an export")
 }
 
-/// Runs a test on a machine of each release, in a process of its own, where it can use up all
-/// descriptors.
+/// Runs a test on a machine of each release, in a process of its own. There, the test can use up all descriptors.
 fn on_each_release(test: impl Fn(&Machine)) {
     if process::rerun_in_own_process() {
         return;
@@ -72,8 +71,9 @@ fn calls_without_descriptors_change_nothing() {
     });
 }
 
-/// AMD's runtime before 7.14 aborts the process when it grants a GPU access without a descriptor, so the library
-/// returns an error instead of calling the runtime. Changing the permission of an agent with access needs no
+/// AMD's runtime before 7.14 aborts the process when it grants a GPU access without a descriptor. The library
+/// therefore returns an error, and does not call the runtime. Changing the permission of an agent with access needs
+/// no
 /// descriptor.
 #[test]
 fn only_gpu_grants_need_a_descriptor() {

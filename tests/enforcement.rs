@@ -232,8 +232,8 @@ fn agent_copies_need_access_to_the_range() {
     }
 }
 
-/// After a revocation the runtime has granted the remaining agents access again. The library must
-/// record this, to be able to revoke their access later and to fill the hole that the runtime leaves.
+/// After a revocation the runtime has granted the remaining agents access again. The library must record this.
+/// Otherwise, it could not revoke their access later, nor fill the hole that the runtime leaves.
 #[test]
 fn remaining_agents_can_be_revoked_later() {
     if process::rerun_in_own_process() {

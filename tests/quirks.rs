@@ -165,8 +165,8 @@ fn gpu_loses_access(machine: &Machine) -> bool {
 
 /// Returns whether a failure occurs on a simulation with exactly these quirks.
 fn occurs(failure: &Failure, config: Config, quirks: Quirks) -> bool {
-    // SAFETY: on the simulation, a missing quirk causes errors and wrong values, not undefined behaviour,
-    // and descriptors of the runtime are never closed.
+    // SAFETY: on the simulation, a missing quirk causes errors and wrong values, but no undefined behaviour. No test
+    // closes descriptors of the runtime.
     let options = unsafe { VmmOptions::new().with_exact_quirks(quirks) };
     let machine = Machine::with_options(config, options);
     let occurs = (failure.occurs)(&machine);

@@ -160,8 +160,8 @@ fn adjacent_mappings_with_equal_changes_share_a_call() {
         grant_calls(&machine) - before
     };
     assert_eq!(calls_of_grant(2..4, &first, Access::ReadWrite), 1);
-    // Needs three calls: the two mappings in the middle lack only the second GPU's access, the two before and the two
-    // after them lack both.
+    // Needs three calls. The two mappings in the middle lack only the second GPU's access. The two before them, and
+    // the two after them, lack access for both GPUs.
     assert_eq!(calls_of_grant(0..6, &both, Access::ReadWrite), 3);
     // Six mappings with the same access take one call.
     assert_eq!(calls_of_grant(0..6, &both, Access::Read), 1);

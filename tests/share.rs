@@ -285,8 +285,8 @@ fn import_keeps_the_file_position() {
     assert_eq!(std::io::Seek::stream_position(&mut shared).unwrap(), 123);
 }
 
-/// ROCm 7.14 does not report the owner of an import, and rejects a grant to another agent after a grant to the
-/// owner. The library therefore maps the memory again for each grant to a GPU except the first.
+/// ROCm 7.14 does not report the owner of an import. After a grant to the owner, it rejects a grant to another agent.
+/// The library therefore maps the memory again for each grant to a GPU except the first.
 #[test]
 fn import_of_unknown_owner_is_granted_gpu_by_gpu() {
     let config = Config::mi300x(2).with_generation(Generation::C);

@@ -11,7 +11,8 @@ use hsa_vmm::Error;
 use std::fmt::Debug;
 
 /// Operations, each with a kernel call. AMD's runtime aborts the process if the kernel refuses this call in this
-/// operation (defect `GRANT_WITHOUT_DESCRIPTOR_ABORTS`), because it asserts that granting a GPU access succeeds.
+/// operation, because the runtime asserts that granting a GPU access succeeds (defect
+/// `GRANT_WITHOUT_DESCRIPTOR_ABORTS`).
 /// The library can only check for a free descriptor; other refusals cannot be predicted.
 pub const ABORTS: [(&str, &str); 12] = [
     ("grant", "EXPORT_DMABUF"),

@@ -73,8 +73,8 @@ fn pattern(size: usize, seed: usize) -> Vec<u8> {
     (0..size).map(|index| (index * 7 + index / 251 + seed) as u8).collect()
 }
 
-/// Returns the offsets and sizes of the parts that are compared. Memory that is small or copied in several
-/// portions is compared completely, other memory at both ends and in the middle.
+/// Returns the offsets and sizes of the parts that are compared. Memory that is small, or that is copied in several
+/// portions, is compared completely. Other memory is compared at both ends and in the middle.
 fn parts(size: usize) -> Vec<(usize, usize)> {
     if size <= MAX_COMPARED_SIZE || size == 2 * MIB + 1 {
         vec![(0, size)]

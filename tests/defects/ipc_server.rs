@@ -1,8 +1,8 @@
 //! Defects of the server thread that sends exported memory. It can outlive the runtime's stop. It aborts the process
 //! if its socket's name is taken. It sends memory to any user, and it blocks.
 //!
-//! Without a delay, the thread outlives the stop in 14 of 4,000 processes. Here a signal handler delays the thread
-//! until the runtime has stopped, so that the thread nearly always uses memory that the runtime has freed.
+//! Without a delay, the thread outlives the stop in 14 of 4,000 processes. Here, a signal handler delays the thread
+//! until the runtime has stopped. The thread then nearly always uses memory that the runtime has freed.
 
 use crate::amd_runtime::raw::RawRuntime;
 use crate::amd_runtime::{on_each, set_variable};

@@ -22,8 +22,8 @@ fn unmap_of_two_fails_on_the_runtime() {
     });
 }
 
-/// On a release without the defect, an agent that is granted two mappings in one call can access both, and nothing
-/// after them.
+/// On a release without the defect, one call grants an agent access to two mappings. The agent can then access both,
+/// and nothing after them.
 #[test]
 fn set_access_of_two_aborts_on_the_runtime() {
     let test = "several_mappings::set_access_of_two_aborts_on_the_runtime";

@@ -101,8 +101,8 @@ impl Observation {
         compare("the quarantine", &self.quarantine, &after.quarantine)
     }
 
-    /// Fails if a GPU has gained an entry, or has lost the entry of memory that it can access. A GPU whose
-    /// access was set to none keeps its entry until the memory is mapped again, which a rollback may do. With
+    /// Fails if a GPU has gained an entry, or has lost the entry of memory that it can access. A GPU whose access was
+    /// set to none keeps its entry until the memory is mapped again. A rollback may map it again. With
     /// control of page tables, a GPU may also gain an entry, without permissions.
     fn check_entries(&self, after: &Self) -> Result<(), String> {
         for (mapping, entries) in self.entries.iter().enumerate() {

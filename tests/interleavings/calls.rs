@@ -1,8 +1,8 @@
 //! Records which calls of the runtime overlap.
 //!
 //! The library logs each call of the runtime before it releases the locks that it holds for the call.
-//! At that moment this module switches to the other threads, as if the call took long, and records the calls
-//! that they make meanwhile.
+//! At that moment, this module switches to the other threads, as if the call took long. It records the calls that
+//! they make in this time.
 
 use crate::log;
 use shuttle::thread::yield_now;

@@ -15,8 +15,8 @@ fn resources(peer: &mut Peer) -> (usize, usize) {
     (descriptors.parse().expect("a number"), mappings.parse().expect("a number"))
 }
 
-/// Waits 200 ms, in which the server of AMD's runtime closes the last descriptor that it sent, and returns the
-/// numbers.
+/// Waits 200 ms, and returns the numbers. In this time, the server of AMD's runtime closes the last descriptor that
+/// it sent.
 fn resources_after_pause(peer: &mut Peer) -> (usize, usize) {
     std::thread::sleep(Duration::from_millis(200));
     resources(peer)

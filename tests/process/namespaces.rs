@@ -81,8 +81,8 @@ pub fn mount_own_proc() {
     assert_eq!(status, 0, "{}", Error::last_os_error());
 }
 
-/// Changes the real user of this process, but not the effective one, as if another user had started a set-user-id
-/// program of this user.
+/// Changes the real user of this process, but not the effective user. A set-user-id program that another user has
+/// started is in the same state.
 pub fn set_real_user(user: u32) {
     let effective_user = rustix::process::geteuid().as_raw();
     // SAFETY: changes the user of the process, but no memory.

@@ -244,8 +244,8 @@ fn waits_end_at_the_time_limit() {
     assert!(matches!(kind, ErrorKind::Disconnected(_)), "{kind}");
 }
 
-/// Returns a pipe. Its reader gets the end of file when all descriptors of its writer are closed, including those
-/// in other processes and in messages.
+/// Returns a pipe. Its reader gets the end of file when all descriptors of its writer are closed. These include
+/// descriptors in other processes and in messages.
 fn pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
     std::io::pipe().unwrap()
 }
