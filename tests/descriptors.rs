@@ -73,8 +73,7 @@ fn calls_without_descriptors_change_nothing() {
 
 /// AMD's runtime before 7.14 aborts the process when it grants a GPU access without a descriptor. The library
 /// therefore returns an error, and does not call the runtime. Changing the permission of an agent with access needs
-/// no
-/// descriptor.
+/// no descriptor.
 #[test]
 fn only_gpu_grants_need_a_descriptor() {
     on_each_release(|machine| {

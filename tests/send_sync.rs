@@ -1,4 +1,5 @@
-//! Every public type is `Send` and `Sync`. `Runtime`, `Vmm`, `Allocation`, `Mapping` and `Reservation` are unwind safe.
+//! Every public type is `Send` and `Sync`. `Runtime`, `Vmm`, `Allocation`, `Mapping` and `Reservation` are unwind
+//! safe.
 
 use hsa_vmm::simulation::{Config, FaultPlan, Simulation};
 use hsa_vmm::*;

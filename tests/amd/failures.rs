@@ -83,8 +83,8 @@ const ERRORS: [&str; 11] = [
     "EINTR",
 ];
 
-/// The environment variable that selects the errors. The value `all` tries every error at every call. By default, every
-/// third call also fails with one of the other errors, in turn.
+/// The environment variable that selects the errors. The value `all` tries every error at every call. By default,
+/// every third call also fails with one of the other errors, in turn.
 const ERRORS_VARIABLE: &str = "HSA_VMM_KERNEL_ERRORS";
 
 /// Returns the errors to try at the call with this number.

@@ -300,9 +300,8 @@ fn failed_changes_are_rolled_back() {
 }
 
 /// A first grant may grant less than full access. Until such a call returns, the named GPU has full access to the
-/// start of the memory. No
-/// other GPU gains an entry. If the GPU already has an entry, its access during the call is the access before or
-/// after the call.
+/// start of the memory. No other GPU gains an entry. If the GPU already has an entry, its access during the call is
+/// the access before or after the call.
 #[test]
 fn full_access_is_limited_to_first_grants() {
     let test = "permissions::full_access_is_limited_to_first_grants";
