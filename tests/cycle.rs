@@ -204,12 +204,12 @@ fn check_every_machine(granule: usize) {
 }
 
 #[test]
-fn full_cycle_on_every_machine_and_generation() {
+fn full_cycle_works_on_every_machine_and_release() {
     check_every_machine(4 * KIB);
 }
 
 #[test]
-fn full_cycle_in_large_granules() {
+fn full_cycle_works_in_large_granules() {
     if process::rerun_in_own_process() {
         return;
     }
@@ -219,7 +219,7 @@ fn full_cycle_in_large_granules() {
 }
 
 #[test]
-fn full_cycle_with_runtime_cpu_access() {
+fn full_cycle_works_with_runtime_cpu_access() {
     if process::rerun_in_own_process() {
         return;
     }
@@ -232,7 +232,7 @@ fn full_cycle_with_runtime_cpu_access() {
 }
 
 #[test]
-fn full_cycle_with_enforced_gpu_permissions() {
+fn full_cycle_works_with_enforced_permissions() {
     if process::rerun_in_own_process() {
         return;
     }

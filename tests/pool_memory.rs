@@ -113,7 +113,7 @@ fn agents_of_another_runtime_are_rejected() {
 }
 
 #[test]
-fn copies_between_gpus_and_host() {
+fn copies_work_between_gpus_and_host() {
     let (simulation, runtime) = start_simulation(FaultPlan::default());
     let [first, second, host] = [gpu(&runtime, 0), gpu(&runtime, 1), runtime.host().id()];
     for (destination, source) in
