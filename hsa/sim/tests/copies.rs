@@ -52,7 +52,7 @@ fn fill_rejects_vmem_before_rocm_7_2() {
 }
 
 #[test]
-fn copies_work_between_gpus_and_host() {
+fn copies_between_gpus_and_host() {
     let rig = start("gpus=2");
     let (buffer_a, _) = rig.mapped(SIZE, &[(rig.gpus[0], RW)]);
     let buffer_b = rig.reserve(SIZE);
