@@ -16,9 +16,7 @@
 
 use super::Shared;
 use super::access_change::AccessChange;
-use super::ledger::{
-    Guards, MappedRange, Range, Reservation, ReservationGuard, cache, guard_index,
-};
+use super::ledger::{MappedRange, Range, Reservation, ReservationGuard, guard_index};
 use crate::access::{AccessState, AgentSet};
 use crate::error::{Argument, ErrorKind, Operation, Problem, Quarantined};
 use core::ops::Range as Indexes;
@@ -467,52 +465,4 @@ impl Shared {
             }
         })
     }
-
-    /// Calls `act` with the reservations that contain the ranges locked.
-    pub(super) fn with_locked<T>(
-        &self,
-        ranges: &[Range],
-        act: impl FnOnce(&[ReservationGuard<'_>]) -> Result<T, ErrorKind>,
-    ) -> Result<T, ErrorKind> {
-        loop {
-            let mut found = self.reservations_of(ranges)?;
-            // Starts again if another thread has freed or quarantined a reservation before it was locked.
-            let result = {
-                let Some(guards) = lock_all(&found) else { continue };
-                act(&guards)
-            };
-            found.pop().into_iter().for_each(cache);
-            return result;
-        }
-    }
-
-    /// Returns the reservations that contain the ranges, by address.
-    fn reservations_of(
-        &self,
-        ranges: &[Range],
-    ) -> Result<SmallVec<[Arc<Reservation>; 1]>, ErrorKind> {
-        let mut found: SmallVec<[Arc<Reservation>; 1]> = SmallVec::new();
-        for &range in ranges {
-            if found.last().is_some_and(|last| last.contains_range(range)) {
-                continue;
-            }
-            let reservation = self.ledger.reservations.containing(range)?;
-            self.check_usable(&reservation)?;
-            found.push(reservation);
-        }
-        if found.len() > 1 {
-            found.sort_by_key(|it| it.base);
-            found.dedup_by_key(|it| it.base);
-        }
-        Ok(found)
-    }
-}
-
-/// Locks reservations, which are sorted by address. Returns `None` if one was freed or quarantined before.
-fn lock_all(found: &[Arc<Reservation>]) -> Option<Guards<'_>> {
-    let mut guards = Guards::new();
-    for reservation in found {
-        guards.push(reservation.lock()?);
-    }
-    Some(guards)
 }

@@ -69,6 +69,7 @@ mod fabric;
 mod host;
 mod journal;
 mod ledger;
+mod locking;
 mod map;
 mod mapped_range;
 mod options;
