@@ -355,6 +355,9 @@ pub enum Problem {
     /// A number of a device or page that does not exist. Holds the number of devices or pages.
     #[error("does not exist: there are {0}, counted from 0")]
     OutOfRange(usize),
+    /// The start of a range that ends before it. Holds the end of the range.
+    #[error("is after the end of its range, {0}")]
+    StartAfterEnd(usize),
     /// A page that is mapped.
     #[error("is mapped already")]
     PageMapped,

@@ -26,8 +26,9 @@ use crate::vmm::Vmm;
 /// A buffer whose pages are mapped and unmapped, one by one or in ranges.
 ///
 /// A paged KV cache needs this: its sequences grow and end, may share pages
-/// ([`share_pages`](Self::share_pages)), and keep their addresses. Pages are counted from 0. Calls can be
-/// made from any thread; concurrent calls wait for each other.
+/// ([`share_pages`](Self::share_pages)), and keep their addresses. Pages are counted from 0. A range of pages that
+/// starts after its end is an error ([`Problem::StartAfterEnd`]). Calls can be made from any thread; concurrent calls
+/// wait for each other.
 ///
 /// ```
 /// use hsa_vmm::buffer::PagedBuffer;

@@ -100,14 +100,16 @@ impl PagedCore {
         Address::new(self.reservation.address().get() + page * self.page_size)
     }
 
-    /// Checks that pages exist, and returns their range. A range that ends before it begins is empty.
+    /// Checks that pages exist, and returns their range.
     pub fn check(&self, pages: Range<usize>) -> Result<Range<usize>, ErrorKind> {
-        let end = pages.end.max(pages.start);
-        if end > self.page_count {
+        if pages.start > pages.end {
+            return Err(invalid(pages.start, Problem::StartAfterEnd(pages.end)));
+        }
+        if pages.end > self.page_count {
             let problem = Problem::OutOfRange(self.page_count);
             return Err(invalid(pages.start.max(self.page_count), problem));
         }
-        Ok(pages.start..end)
+        Ok(pages)
     }
 
     /// Drops references to memory. Stores in the pool the memory that has no other reference.
