@@ -121,8 +121,10 @@ pub enum ErrorKind {
         /// The size of the dma-buf in bytes.
         size: usize,
     },
-    /// This process is a child of a fork of the process that opened the runtime.
-    #[error("this process is a child of a fork; open a new Runtime in the child")]
+    /// This process was forked after its parent had opened the runtime. It can open only the simulation.
+    #[error(
+        "this process was forked after the runtime was opened; fork first, or start a new program"
+    )]
     Forked,
 
     /// No library was found that exports the required functions. Lists the files that were tried.

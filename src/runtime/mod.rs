@@ -22,10 +22,14 @@ pub use implementation::Implementation;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 /// The name of the simulation.
 const SIMULATION: &str = "simulation";
+
+/// The number of started runtimes that are no simulation, and their process. Not locked: a forked child could hang.
+static STARTED: AtomicUsize = AtomicUsize::new(0);
+static STARTED_BY: AtomicU32 = AtomicU32::new(0);
 
 /// The properties of a runtime ([`Runtime::info`]).
 ///
@@ -142,6 +146,8 @@ impl Runtime {
     /// # Errors
     /// [`ErrorKind::Load`] lists the files that were tried, and the HSA libraries that the process has
     /// loaded; [`ErrorKind::Start`] and [`ErrorKind::Runtime`] contain the runtime's status.
+    /// [`ErrorKind::Forked`] in a forked child if the parent had a loaded `Runtime`. If other code of the parent had
+    /// started the runtime, this or a later call can fail, for example for lack of memory.
     #[allow(unsafe_code, reason = "the files are the administrator's or the user's choice")]
     pub fn load() -> Result<Self, Error> {
         let runtime = sys::library::variable(sys::library::RUNTIME_VARIABLE);
@@ -187,6 +193,12 @@ impl Runtime {
     /// As for [`sys::Library::load`].
     #[allow(unsafe_code, reason = "a promise of the caller's that the compiler cannot check")]
     unsafe fn open(search: &sys::Search) -> Result<Self, Error> {
+        // The child's copy of AMD's runtime uses the parent's state of the driver.
+        if STARTED.load(Ordering::Relaxed) > 0
+            && STARTED_BY.load(Ordering::Relaxed) != std::process::id()
+        {
+            return Err(Error::new(Operation::Load, ErrorKind::Forked));
+        }
         // SAFETY: the caller vouches for the files.
         let native = unsafe { Native::load(search) }
             .map_err(|error| Error::new(Operation::Load, ErrorKind::Load(error)))?;
@@ -240,6 +252,10 @@ impl Runtime {
             let loaded = loaded_libraries();
             Error::new(Operation::Start, ErrorKind::Start { path, status, driver, loaded })
         })?;
+        if native.library().is_some() {
+            STARTED_BY.store(std::process::id(), Ordering::Relaxed);
+            STARTED.fetch_add(1, Ordering::Relaxed);
+        }
         let (info, agents, first_cpu) = describe_all(&native).map_err(|kind| {
             stop(&native, forks);
             Error::new(Operation::Discover, kind)
@@ -447,9 +463,12 @@ fn describe_all(native: &Native) -> Result<(RuntimeInfo, Vec<Agent>, usize), Err
 
 fn stop(native: &Native, forks: ForkCount) {
     // The child of a fork has no runtime to stop.
-    if !forks.has_forked()
-        && let Err(failure) = native.shut_down()
-    {
+    if forks.has_forked() {
+        return;
+    }
+    if let Err(failure) = native.shut_down() {
         crate::log::event!(WARN, ?failure, "the runtime did not stop");
+    } else if native.library().is_some() {
+        STARTED.fetch_sub(1, Ordering::Relaxed);
     }
 }
