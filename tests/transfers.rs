@@ -1,11 +1,13 @@
-//! Copies, fills, reads and writes on the simulation: waits that return early, and data races.
+//! Copies, fills, reads and writes on the simulation: waits that return early, data races, and the caller's own calls.
 
 mod machine;
 
 use hsa_vmm::area::{AreaFlags, MmapOptions};
+use hsa_vmm::error::{Operation, Problem};
 use hsa_vmm::simulation::Config;
-use hsa_vmm::{Access, Area, PoolMemory};
+use hsa_vmm::{Access, Allocation, Area, PoolMemory, Reservation};
 use machine::{Machine, at, generations};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
 /// The size of a copy that the library splits.
@@ -104,4 +106,24 @@ fn racing_writes_are_not_data_races() {
     assert!(are_written(&bytes));
     drop(locked);
     assert!(are_written(&host));
+}
+
+#[test]
+fn closure_that_calls_the_library_panics() {
+    let machine = Machine::new(Config::mi300x(1));
+    let granule = machine.granule();
+    let memory = Allocation::create(&machine.vmm, granule, &machine.on(0)).unwrap();
+    let reservation = Reservation::builder(granule).reserve(&machine.vmm).unwrap();
+    let mapping = reservation.map(0, &memory).unwrap();
+    let [cpu, gpu] = [machine.cpu(0), machine.gpu(0)];
+    let error = mapping.with_access(gpu, Access::Read, |_| ()).unwrap_err();
+    assert!(matches!(error.problem(), Some(Problem::NotGranted { .. })), "{error}");
+    assert_eq!(error.operation(), Operation::WithAccess);
+    mapping.grant(&[cpu, gpu], Access::ReadWrite).unwrap();
+    let read = || mapping.read(0, &mut [0; 4]);
+    let call = || mapping.with_access(gpu, Access::Read, |_| read());
+    let panic = catch_unwind(AssertUnwindSafe(call)).unwrap_err();
+    let text = panic.downcast_ref::<&str>().unwrap();
+    assert!(text.contains("Mapping::with_access"), "{text}");
+    read().unwrap();
 }

@@ -53,6 +53,7 @@ operations! {
     SetAccess: "set_access", "set access";
     GetAccess: "get_access", "get access";
     Revoke: "revoke", "revoke access";
+    WithAccess: "with_access", "access a mapping";
     AllocationGranularity: "allocation_granularity", "get the granularity";
     AllocationProperties: "allocation_properties", "get properties";
     ExportToShareableHandle: "export_to_shareable_handle", "export a shareable handle";

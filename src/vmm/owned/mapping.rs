@@ -3,6 +3,7 @@
 use super::{Allocation, Reservation};
 use crate::agent::AgentId;
 use crate::error::{Argument, Error, ErrorKind, Operation, Rejected};
+use crate::sync::call_closure;
 use crate::vmm::ledger::Range;
 use crate::vmm::{Access, AccessDescriptor, Address, Expected, Shared, Vmm};
 use core::slice;
@@ -186,23 +187,26 @@ impl Mapping {
     /// Calls `act` with the address while the reservation is locked, if an agent has the access.
     ///
     /// This is for HSA calls of the caller, such as a copy on the caller's own queue. `act` must not call an operation
-    /// of the library, on any reservation: it could deadlock with other threads, and debug builds panic.
+    /// of the library, on any reservation, nor wait for another thread that does: both could wait for ever.
     ///
     /// # Errors
     /// [`Problem::NotGranted`](crate::error::Problem::NotGranted) if the agent lacks the access; otherwise as for
     /// [`Vmm::read`].
+    ///
+    /// # Panics
+    /// If `act` calls an operation on this reservation or on one at a lower address.
     pub fn with_access<T>(
         &self,
         agent: AgentId,
         access: Access,
         act: impl FnOnce(Address) -> T,
     ) -> Result<T, Error> {
-        self.run(Operation::GetAccess, |shared, expected| {
+        self.run(Operation::WithAccess, |shared, expected| {
             shared.agent(agent, Argument::Agent)?;
             let range = self.range();
             shared.with_locked(&[range], |guards| {
                 shared.check_granted(guards, range, expected, Some(agent), access)?;
-                Ok(act(self.address))
+                Ok(call_closure(self.reservation.address().get(), || act(self.address)))
             })
         })
     }
