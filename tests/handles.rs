@@ -3,9 +3,9 @@
 
 mod machine;
 
-use hsa_vmm::error::Problem;
+use hsa_vmm::error::{Problem, Rejected};
 use hsa_vmm::simulation::{Config, Generation};
-use hsa_vmm::{Access, Address, AgentId, Error, Handle, HandleType, Vmm};
+use hsa_vmm::{Access, Address, AgentId, Allocation, Error, Handle, HandleType, Reservation, Vmm};
 use machine::{KIB, Machine, access, at};
 use std::collections::HashSet;
 
@@ -222,4 +222,28 @@ fn million_mappings_can_be_looked_up() {
     machine.vmm.unmap(at(base, 4 * KIB), (count - 1) * 4 * KIB).unwrap();
     machine.vmm.address_free(base, count * 4 * KIB).unwrap();
     machine.assert_empty();
+}
+
+#[test]
+fn release_by_handle_invalidates_the_allocation() {
+    let machine = Machine::new(Config::mi300x(1));
+    let new = || Allocation::create(&machine.vmm, machine.granule(), &machine.on(0)).unwrap();
+    let memory = new();
+    machine.vmm.release(memory.handle()).unwrap();
+    let successor = new();
+    let reservation = Reservation::builder(machine.granule()).reserve(&machine.vmm).unwrap();
+    let [export, map] = [memory.export().map(drop), reservation.map(0, &memory).map(drop)];
+    for error in [export.unwrap_err(), map.unwrap_err()] {
+        assert_eq!(error.problem(), Some(Problem::Released), "{error}");
+    }
+    let Rejected { value: memory, error } = memory.release().unwrap_err();
+    assert_eq!(error.problem(), Some(Problem::Released), "{error}");
+    drop(memory);
+    let mapping = reservation.map(0, &successor).unwrap();
+    // Two values with one reference each: the first takes that of the second when it is dropped.
+    let second = Allocation::at(&machine.vmm, mapping.address()).unwrap();
+    drop(mapping);
+    machine.vmm.release(successor.handle()).unwrap();
+    drop(successor);
+    assert_eq!(second.export().unwrap_err().problem(), Some(Problem::Released));
 }
