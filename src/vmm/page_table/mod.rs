@@ -30,7 +30,7 @@ pub(super) struct PageTables {
     /// The address space of each agent, by its index.
     spaces: Vec<Option<AddressSpace>>,
     barrier: Option<Barrier>,
-    /// Why `/dev/kfd` is not used for waiting, and what is used instead.
+    /// Why operations cannot wait by `/dev/kfd`, and what they do instead.
     pub barrier_failure: Option<String>,
     /// Whether waiting for an operation and for its rollback has failed: GPUs may still use memory that was taken
     /// away.
@@ -142,8 +142,12 @@ impl Vmm {
         self.shared.page_tables.failure(agent.id().index())
     }
 
-    /// Returns why operations do not use `/dev/kfd` to wait for changes of page tables, and what they do instead;
-    /// `None` if they use it, if waiting was not requested ([`VmmOptions::with_barrier`]), and on the simulation.
+    /// Returns why operations cannot wait by `/dev/kfd` until their changes of page tables have taken effect
+    /// ([`VmmOptions::with_barrier`]). The text also says what they do instead: they wait by `hsa_amd_memory_lock`, or do
+    /// not wait.
+    ///
+    /// Returns `None` if waiting was not requested, or operations wait by `/dev/kfd` (on the simulation, by
+    /// `hsa_amd_memory_lock`).
     pub fn barrier_failure(&self) -> Option<&str> {
         self.shared.page_tables.barrier_failure.as_deref()
     }
