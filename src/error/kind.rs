@@ -376,6 +376,8 @@ impl ErrorKind {
     }
 
     /// Returns the error for a failed call of the runtime. `size` is the requested size in bytes.
+    ///
+    /// Opens a file if the status can mean that no descriptor is left. Call it before the rollback closes descriptors.
     #[cold]
     pub(crate) fn of_call(failure: Failure, size: usize) -> Self {
         let Failure { call, status } = failure;
@@ -474,7 +476,7 @@ fn list_libraries(loaded: &[LoadedLibrary]) -> String {
     format!("\nthe process has loaded {} HSA libraries:{}", loaded.len(), lines.collect::<String>())
 }
 
-/// Opens a file to check for a free descriptor if the status can mean that none is left ([`ErrorKind::of_call`]).
+/// As [`ErrorKind::of_call`], without a size.
 impl From<Failure> for ErrorKind {
     fn from(failure: Failure) -> Self {
         Self::of_call(failure, 0)
@@ -487,12 +489,11 @@ impl From<DriverError> for ErrorKind {
             DriverError::Runtime(failure) => failure.into(),
             DriverError::Call { call, errno } => Self::of_system(call, errno),
             DriverError::File { errno, .. } => Self::of_system("open", errno),
-            DriverError::NoLibrary
-            | DriverError::NoFunction { .. }
-            | DriverError::NoProperty { .. }
-            | DriverError::NotShared { .. } => {
-                Self::of_system("amdgpu_device_initialize", Errno::NODEV)
-            }
+            DriverError::NoLibrary => Self::of_system("dlopen", Errno::NOENT),
+            DriverError::NoFunction { .. } => Self::of_system("dlsym", Errno::NOENT),
+            DriverError::NoProperty { .. } => Self::of_system("read", Errno::NODATA),
+            // It returned a file other than the runtime's.
+            DriverError::NotShared { .. } => Self::of_system("amdgpu_device_get_fd", Errno::BADF),
         }
     }
 }
