@@ -24,12 +24,6 @@ macro_rules! arguments {
         pub enum Argument {
             $(#[doc = concat!("The ", $name, ".")] #[display($name)] $variant,)+
         }
-
-        impl Argument {
-            /// Every argument.
-            #[cfg(test)]
-            pub(crate) const ALL: &[Self] = &[$(Self::$variant),+];
-        }
     };
 }
 
