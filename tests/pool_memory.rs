@@ -91,6 +91,7 @@ fn exhausted_pool_is_out_of_memory() {
         let (simulation, runtime) = start_simulation(plan);
         let error = PoolMemory::allocate(&runtime, gpu(&runtime, 0), 4096).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::OutOfMemory { size: 4096, .. }), "{error}");
+        assert!(error.to_string().starts_with("cannot allocate pool memory on GPU 0: "), "{error}");
         assert_eq!(error.hip(HipProfile::default()), HipError::OutOfMemory);
         assert_idle(&simulation);
     }

@@ -35,6 +35,7 @@ pub use operation::Operation;
 pub use rustix::io::Errno;
 
 use crate::address::Address;
+use crate::agent::AgentId;
 use core::fmt;
 use core::ops::Range;
 use derive_more::{Debug, Display};
@@ -62,24 +63,27 @@ use derive_more::{Debug, Display};
 /// # }
 /// ```
 #[derive(Clone, Display, PartialEq, Eq)]
-#[display("cannot {}{}: {kind}", operation.phrase(), show(pages.as_deref()))]
+#[display("cannot {}{}: {kind}", operation.phrase(), show(context.as_deref()))]
 pub struct Error {
     operation: Operation,
     kind: ErrorKind,
-    pages: Option<Box<FailedPages>>,
+    context: Option<Box<Context>>,
 }
 
-/// The pages of a buffer for which the runtime failed.
-#[derive(Clone, Display, PartialEq, Eq)]
-#[display(" (pages {}..{} at {address})", pages.start, pages.end)]
-struct FailedPages {
-    pages: Range<usize>,
-    /// The address of the first page.
-    address: Address,
+/// What an operation failed for.
+#[derive(Clone, Default, PartialEq, Eq)]
+struct Context {
+    /// The pages of a buffer, and the address of the first one.
+    pages: Option<(Range<usize>, Address)>,
+    /// The agent whose memory has run out.
+    agent: Option<AgentId>,
 }
 
-fn show(pages: Option<&FailedPages>) -> String {
-    pages.map(ToString::to_string).unwrap_or_default()
+fn show(context: Option<&Context>) -> String {
+    let Some(Context { pages, agent }) = context else { return String::new() };
+    let agent = agent.map(|agent| format!(" on {agent}")).unwrap_or_default();
+    let Some((Range { start, end }, address)) = pages else { return agent };
+    format!(" (pages {start}..{end} at {address}){agent}")
 }
 
 impl Error {
@@ -87,19 +91,27 @@ impl Error {
     #[must_use]
     #[cold]
     pub fn new(operation: Operation, kind: impl Into<ErrorKind>) -> Self {
-        Self { operation, kind: kind.into(), pages: None }
+        Self { operation, kind: kind.into(), context: None }
+    }
+
+    /// Names the agent whose memory has run out, if the error is [`ErrorKind::OutOfMemory`].
+    pub(crate) fn of_agent(mut self, agent: AgentId) -> Self {
+        if matches!(self.kind, ErrorKind::OutOfMemory { .. }) {
+            self.context.get_or_insert_default().agent = Some(agent);
+        }
+        self
     }
 
     /// Adds the pages of a buffer for which the runtime failed, and the address of the first one.
     pub(crate) fn for_pages(mut self, pages: Range<usize>, address: Address) -> Self {
-        self.pages = Some(Box::new(FailedPages { pages, address }));
+        self.context.get_or_insert_default().pages = Some((pages, address));
         self
     }
 
     /// Returns the pages for which the runtime failed, if the error is of a
     /// [`PagedBuffer`](crate::buffer::PagedBuffer).
     pub fn pages(&self) -> Option<Range<usize>> {
-        self.pages.as_ref().map(|failed| failed.pages.clone())
+        self.context.as_ref()?.pages.as_ref().map(|(pages, _)| pages.clone())
     }
 
     /// Returns the operation that failed.
@@ -276,7 +288,6 @@ mod tests {
         let (library, path) = ("libdrm_amdgpu.so.1", std::path::PathBuf::new());
         for (error, call) in [
             (DriverError::NoLibrary, "dlopen"),
-            (DriverError::NoFunction { library, function: "amdgpu_bo_free" }, "dlsym"),
             (DriverError::NotShared { library, path }, "amdgpu_device_get_fd"),
         ] {
             assert!(ErrorKind::from(error).to_string().starts_with(call));

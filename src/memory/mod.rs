@@ -96,7 +96,7 @@ impl PoolMemory {
         size: usize,
         flags: PoolFlags,
     ) -> Result<Self, Error> {
-        Operation::Allocate.run(|| {
+        let allocated = Operation::Allocate.run(|| {
             runtime.check_not_forked()?;
             Argument::Size.check_not_zero(size)?;
             let invalid = |problem| ErrorKind::invalid(Argument::Agent, agent, problem);
@@ -121,7 +121,8 @@ impl PoolMemory {
             // it, when it is consumed or dropped.
             let span = unsafe { Span::new(runtime, owner, start, size) };
             Ok(Self { span, record })
-        })
+        });
+        allocated.map_err(|error| error.of_agent(agent))
     }
 
     /// Sets the name that [reports](crate::report) and logs show. An empty name removes it.
