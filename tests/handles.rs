@@ -247,3 +247,11 @@ fn release_by_handle_invalidates_the_allocation() {
     drop(successor);
     assert_eq!(second.export().unwrap_err().problem(), Some(Problem::Released));
 }
+
+#[test]
+fn exhausted_memory_names_its_agent() {
+    let machine = Machine::new(Config::mi300x(2).with_vram(64 << 10));
+    let error = Allocation::create(&machine.vmm, 128 * KIB, &machine.on(1)).unwrap_err();
+    let message = error.to_string();
+    assert!(message.starts_with("cannot create physical memory on GPU 1: "), "{message}");
+}

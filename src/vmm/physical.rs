@@ -36,7 +36,11 @@ impl Vmm {
     ///   descriptors;
     /// * the runtime or the GPU lacks [GPUDirect RDMA](AllocationProperties::with_gpu_direct_rdma).
     pub fn create(&self, size: usize, properties: &AllocationProperties) -> Result<Handle, Error> {
-        self.run(Operation::Create, |shared| shared.create(size, properties))
+        let created = self.run(Operation::Create, |shared| shared.create(size, properties));
+        created.map_err(|error| match properties.location {
+            Location::Agent(agent) => error.of_agent(agent),
+            _ => error,
+        })
     }
 
     /// Drops a reference to physical memory (`hipMemRelease`, `hsa_amd_vmem_handle_release`).

@@ -281,9 +281,9 @@ pub enum Call {
 pub struct Recording {
     /// The process and its runtime.
     pub header: Header,
-    /// The calls, in the order in which they returned; then those that did not return.
+    /// The calls, in the order in which they returned. Calls that did not return are last.
     pub calls: Vec<Record>,
-    /// Whether the program has stopped the runtime. If not, the program ended or crashed before.
+    /// Whether the program has stopped the runtime.
     pub complete: bool,
 }
 
@@ -422,27 +422,23 @@ mod hex {
         number.ok_or_else(|| E::custom(format_args!("`{text}` is not a hexadecimal number")))
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-        parse(&String::deserialize(deserializer)?)
+    pub fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<u64, D::Error> {
+        parse(&String::deserialize(input)?)
     }
 
     pub mod option {
         use super::*;
 
-        pub fn deserialize<'de, D: Deserializer<'de>>(
-            deserializer: D,
-        ) -> Result<Option<u64>, D::Error> {
-            Option::<String>::deserialize(deserializer)?.map(|text| parse(&text)).transpose()
+        pub fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<Option<u64>, D::Error> {
+            Option::<String>::deserialize(input)?.map(|text| parse(&text)).transpose()
         }
     }
 
     pub mod list {
         use super::*;
 
-        pub fn deserialize<'de, D: Deserializer<'de>>(
-            deserializer: D,
-        ) -> Result<Vec<u64>, D::Error> {
-            Vec::<String>::deserialize(deserializer)?.iter().map(|text| parse(text)).collect()
+        pub fn deserialize<'de, D: Deserializer<'de>>(input: D) -> Result<Vec<u64>, D::Error> {
+            Vec::<String>::deserialize(input)?.iter().map(|text| parse(text)).collect()
         }
     }
 }
