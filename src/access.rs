@@ -14,12 +14,12 @@ use derive_more::Display;
 #[derive(Clone, Copy, Debug, Default, Display, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 pub enum Access {
-    /// Nothing (`hipMemAccessFlagsProtNone`, 0). Enforced for CPUs, and for GPUs whose page tables the
+    /// No access (`hipMemAccessFlagsProtNone`, 0). Enforced for CPUs, and for GPUs whose page tables the
     /// [`Vmm`](crate::Vmm) controls; otherwise only recorded ([`Vmm::enforcement`](crate::Vmm::enforcement)).
     #[default]
     #[display("none")]
     None = 0,
-    /// Read (`hipMemAccessFlagsProtRead`, 1). Enforced as [`None`](Self::None) is.
+    /// Read (`hipMemAccessFlagsProtRead`, 1). Enforced like [`None`](Self::None).
     #[display("read")]
     Read = 1,
     /// Read and write (`hipMemAccessFlagsProtReadWrite`, 3).
@@ -106,10 +106,11 @@ impl AccessSet {
     }
 
     /// Copies the access of these agents from another set.
-    pub fn copy_from(&mut self, agents: AgentSet, from: Self) {
-        let set =
-            |to: AgentSet, from: AgentSet| to.difference(agents).union(from.intersection(agents));
-        *self = Self { read: set(self.read, from.read), write: set(self.write, from.write) };
+    pub fn copy_from(&mut self, agents: AgentSet, source: Self) {
+        let merge =
+            |old: AgentSet, new: AgentSet| old.difference(agents).union(new.intersection(agents));
+        *self =
+            Self { read: merge(self.read, source.read), write: merge(self.write, source.write) };
     }
 
     /// Returns the agents whose access differs between the two sets.
@@ -195,12 +196,12 @@ mod tests {
 
     #[test]
     fn access_numbers_match_hip() {
-        for (access, bits, words) in [
+        for (access, bits, name) in [
             (Access::None, 0, "none"),
             (Access::Read, 1, "read"),
             (Access::ReadWrite, 3, "read and write"),
         ] {
-            assert_eq!((access.to_bits(), access.to_string().as_str()), (bits, words));
+            assert_eq!((access.to_bits(), access.to_string().as_str()), (bits, name));
             assert_eq!(Access::from_bits(bits), Some(access));
         }
         for bits in [2, 4, 7, u32::MAX] {

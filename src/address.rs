@@ -1,9 +1,9 @@
-//! Addresses, as numbers that may be invalid.
+//! The type of addresses: a number, which may be an invalid address.
 
 use core::ffi::c_void;
 use derive_more::{Debug, Display};
 
-/// An address in this process. Agents use the same address.
+/// An address in this process. Agents use the same addresses.
 ///
 /// The address may be invalid: every operation checks its arguments.
 ///
@@ -39,7 +39,7 @@ impl Address {
         self.0 as *mut c_void
     }
 
-    /// Returns the address `bytes` further on; `None` past the end of the address space.
+    /// Adds a number of bytes. Returns `None` if the result is past the end of the address space.
     pub fn checked_add(self, bytes: usize) -> Option<Self> {
         self.0.checked_add(bytes).map(Self)
     }

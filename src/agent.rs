@@ -176,9 +176,9 @@ pub struct Peer {
 pub struct Link {
     /// The kind of the link.
     pub kind: LinkKind,
-    /// The least bandwidth.
+    /// The minimum bandwidth.
     pub min_bandwidth: u32,
-    /// The greatest bandwidth.
+    /// The maximum bandwidth.
     pub max_bandwidth: u32,
     /// The NUMA distance, in ACPI's units.
     pub numa_distance: u32,
@@ -300,7 +300,7 @@ impl Agent {
         &self.name
     }
 
-    /// Returns the pool for physical handles: coarse-grained, allocatable, on the GPU.
+    /// Returns the pool from which physical memory is created: coarse-grained, allocatable, on the GPU.
     ///
     /// `None` for CPUs: before ROCm 10, AMD's runtime creates no handles of system memory.
     pub fn vmem_pool(&self) -> Option<&Pool> {
@@ -313,8 +313,8 @@ impl Agent {
         self.id == owner || self.peers.iter().any(|peer| peer.agent == owner && peer.reachable)
     }
 
-    /// Returns whether the permissions of this agent are enforced without control of page tables. For a given `Vmm`:
-    /// [`Vmm::enforcement`](crate::Vmm::enforcement).
+    /// Returns whether the permissions of this agent are enforced without control of page tables.
+    /// [`Vmm::enforcement`](crate::Vmm::enforcement) returns whether a given `Vmm` enforces them.
     pub fn enforcement(&self) -> Enforcement {
         match self.kind {
             AgentKind::Cpu => Enforcement::Enforced,

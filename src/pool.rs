@@ -31,7 +31,7 @@ impl PoolFlags {
             (Self::KERNARG, "kernarg"),
         ]
         .into_iter()
-        .filter_map(move |(flag, word)| self.contains(flag).then_some(word))
+        .filter_map(move |(flag, name)| self.contains(flag).then_some(name))
     }
 }
 
@@ -116,10 +116,10 @@ mod tests {
 
     #[test]
     fn flags_have_names() {
-        let words = |flags: PoolFlags| flags.names().collect::<Vec<_>>();
-        assert_eq!(words(PoolFlags::COARSE_GRAINED), ["coarse"]);
-        assert_eq!(words(PoolFlags::FINE_GRAINED | PoolFlags::KERNARG), ["fine", "kernarg"]);
-        assert_eq!(words(PoolFlags::EXTENDED_FINE_GRAINED), ["extended"]);
+        let names = |flags: PoolFlags| flags.names().collect::<Vec<_>>();
+        assert_eq!(names(PoolFlags::COARSE_GRAINED), ["coarse"]);
+        assert_eq!(names(PoolFlags::FINE_GRAINED | PoolFlags::KERNARG), ["fine", "kernarg"]);
+        assert_eq!(names(PoolFlags::EXTENDED_FINE_GRAINED), ["extended"]);
     }
 
     #[cfg(feature = "simulation")]

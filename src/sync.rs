@@ -10,7 +10,7 @@
 //! | lock | protects | held |
 //! |---|---|---|
 //! | `src/vmm/retire/pass.rs`: `pending` | a retire queue's pending mappings | during a pass, which unmaps |
-//! | `src/buffer/paged/table.rs`: `table` | a paged buffer's pages; of two buffers, the lower address first | during calls of the `Vmm` |
+//! | `src/buffer/paged/table.rs`: `table` | a paged buffer's pages; of two buffers, the table of the buffer at the lower address is locked first | during calls of the `Vmm` |
 //! | `src/buffer/mod.rs`: `grants` | the access of agents to a buffer | during calls of the `Vmm` that change it |
 //! | `src/buffer/handle_pool.rs`: `state` | handles that are ready | not during calls of the `Vmm` |
 //! | `src/vmm/ledger/reservations.rs`: `writer` | what is mapped in a reservation ([`Rank::Reservation`]) | during the runtime's calls of an operation |
@@ -62,8 +62,8 @@ use std::sync::PoisonError;
 /// Locks a mutex. A panic of another thread while it held the lock is ignored: most changes of the protected state are
 /// a single step. Changes with several steps are those of `Journal::finish`, of paged buffers' `commit`, and of a retire
 /// queue's pass. In `finish`, no code of the caller runs between the steps, so that only a defect of this library can
-/// panic there. In the other two, a subscriber of log events can panic. The pages and pending mappings that are being
-/// changed then stay as they are, and later calls on them can fail.
+/// cause a panic there. In the other two, a subscriber of log events can panic. The pages and pending mappings that are
+/// being changed then stay as they are, and later calls on them can fail.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

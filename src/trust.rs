@@ -77,7 +77,7 @@ fn is_overflow_user(user: u32) -> bool {
     let number = fs::read_to_string("/proc/sys/kernel/overflowuid");
     // 65534 is the kernel's default.
     let number = number.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(65534);
-    // A namespace that maps all users, such as the initial one, has no overflow.
+    // In a namespace that maps all users, such as the initial one, every number identifies a user.
     let map = || fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     user == number && !map().split_whitespace().eq(["0", "0", "4294967295"])
 }

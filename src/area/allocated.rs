@@ -41,14 +41,14 @@ impl MappedMemory {
         agents: &[AgentId],
         size: usize,
     ) -> Result<(Self, Address), Error> {
-        // If the size cannot be rounded up, uses the largest multiple of the granule, which cannot be reserved either.
+        // If rounding up overflows, uses the largest multiple of the granule. Reserving it then fails.
         let granule = vmm.reservation_granule();
         let size = size.checked_next_multiple_of(granule).unwrap_or(usize::MAX / granule * granule);
         let properties = AllocationProperties::on(device);
-        let best = vmm.allocation_granularity(&properties, Granularity::Recommended)?;
+        let recommended = vmm.allocation_granularity(&properties, Granularity::Recommended)?;
         // Sizes are not rounded up to the recommended granularity, 2 MiB, because areas also hold small
-        // objects. Large areas are aligned to it, so that the driver can use large pages.
-        let alignment = if size >= best { best } else { 0 };
+        // objects. The addresses of large areas are aligned to 2 MiB, so that the driver can use large pages.
+        let alignment = if size >= recommended { recommended } else { 0 };
         let reservation = Reservation::builder(size).aligned_to(alignment).reserve(vmm)?;
         let allocation = Allocation::create(vmm, size, &properties)?;
         let mapping = reservation.map(0, &allocation)?;
@@ -63,8 +63,8 @@ impl MappedMemory {
         self.allocation.as_ref().map_or(0, Allocation::size)
     }
 
-    /// Unmaps and frees the memory, and frees its addresses. After a failure, the memory is mapped for these agents,
-    /// or partly freed.
+    /// Unmaps and frees the memory, and frees its addresses. After an error other than [`ErrorKind::PartlyFreed`] and
+    /// [`ErrorKind::Quarantined`], the memory is mapped for `agents`, as before.
     pub fn free(&mut self, agents: &[AgentId]) -> Result<(), ErrorKind> {
         if let Some(Err(rejected)) = self.mapping.take().map(Mapping::unmap) {
             self.mapping = Some(rejected.value);
@@ -117,14 +117,14 @@ impl LockedMemory {
         let key = (ForkCount::current(), start);
         {
             let mut locked = locked_ranges();
-            let before = locked.range((key.0, 0)..(key.0, end)).next_back();
-            if let Some((&(_, at), _)) = before.filter(|&(_, &before_end)| before_end > start) {
-                return Err(ErrorKind::HostMemoryMapped(Address::new(at)));
+            let last = locked.range((key.0, 0)..(key.0, end)).next_back();
+            if let Some((&(_, locked_start), _)) = last.filter(|&(_, &last_end)| last_end > start) {
+                return Err(ErrorKind::HostMemoryMapped(Address::new(locked_start)));
             }
             locked.insert(key, end);
         }
         let natives: Vec<_> = gpus.iter().map(|gpu| gpu.native).collect();
-        // SAFETY: the caller guarantees this for the memory, and no locked range overlaps it.
+        // SAFETY: the caller guarantees that the memory stays allocated, and no locked range overlaps it.
         let device_address = unsafe { runtime.native().lock(start, size, &natives) };
         let device_address = device_address.map_err(|failure| {
             locked_ranges().remove(&key);
@@ -135,8 +135,8 @@ impl LockedMemory {
 
     /// Unlocks the memory. After a failure it is still locked.
     pub fn unlock(&mut self) -> Result<(), ErrorKind> {
-        // SAFETY: `new` locked it. The area that owns this value is being unmapped or dropped, so no transfer
-        // uses it.
+        // SAFETY: `new` locked the memory. The `AreaMemory` that owns this value is being unmapped or dropped, so no
+        // transfer uses the memory.
         unsafe { self.runtime.native().unlock(self.start) }?;
         locked_ranges().remove(&(ForkCount::current(), self.start));
         self.is_locked = false;
@@ -151,8 +151,8 @@ impl Drop for LockedMemory {
             && let Err(kind) = self.unlock()
         {
             let address = Address::new(self.start);
-            // The range stays in the list: AMD's runtime 7.2 aborts the process when memory is unlocked that is
-            // locked twice.
+            // The range stays in the list, so that no other area locks it: AMD's runtime 7.2 aborts the process when
+            // it unlocks memory that was locked twice.
             crate::log::event!(WARN, ?kind, %address, "memory stays locked");
         }
     }

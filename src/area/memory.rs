@@ -158,7 +158,7 @@ impl AreaMemory<'_> {
         if self.address() == source.address() {
             return self.while_mapped(operation, copier, copy);
         }
-        // The lower address is locked first, so that two copies cannot deadlock.
+        // Locks the memory at the lower address first, so that two copies cannot deadlock.
         let [first, second]: [&AreaMemory<'_>; 2] =
             if self.address() < source.address() { [self, source] } else { [source, self] };
         first.while_mapped(operation, copier, || second.while_mapped(operation, copier, copy))
@@ -182,14 +182,14 @@ impl AreaMemory<'_> {
             .unwrap_or_else(|error| Err(fail(error.into_kind())))
     }
 
-    /// Unmaps the memory now, and returns an error if that fails; dropping it only logs the error
-    /// (`hipFree`, `hipHostFree`, `hipHostUnregister`). Afterwards the caller can use its own host memory
-    /// again.
+    /// Unmaps the memory now, and returns an error if that fails (`hipFree`, `hipHostFree`, `hipHostUnregister`).
+    /// Dropping the value also unmaps the memory, but only logs an error. Afterwards the caller can use its own host
+    /// memory again.
     ///
     /// # Errors
-    /// [`ErrorKind::Runtime`]; the error contains the memory, with its contents.
-    /// [`ErrorKind::PartlyFreed`] if the runtime failed after the memory was unmapped: only `munmap` can
-    /// be called again.
+    /// [`ErrorKind::Runtime`]; the error contains this value, and the memory keeps its contents.
+    /// [`ErrorKind::PartlyFreed`] if the runtime failed after the memory was unmapped: the only call that can then
+    /// succeed is another `munmap`.
     /// [`ErrorKind::BeingOpened`] for pool memory that another process is opening.
     pub fn munmap(mut self) -> Result<(), Rejected<Self>> {
         let Allocated { agents, memory, .. } = &mut *self.allocated;

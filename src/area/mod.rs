@@ -9,7 +9,7 @@
 //! | none | the device's | the device | virtual memory; without a [`Vmm`], pool memory |
 //! | `HOST`, `HOST \| MAPPED` | new memory of the CPU nearest to the device | the host and the device | pool memory |
 //! | `MAPPED` | the caller's, passed to each `mmap` | the host and the device | locked memory |
-//! | `UNIFIED`, with any of these | the device's if it has virtual memory that all agents of the next column can access, else the host's | the host and the device | virtual memory or pool memory |
+//! | `UNIFIED`, with any of these | the device's if it has virtual memory and all agents of the next column can access it; otherwise the host's | the host and the device | virtual memory or pool memory |
 //! | any of these and `GLOBAL` | the same | all GPUs instead of one | the same |
 //!
 //! AML's calls (`aml/area/hip.h`; those for CUDA, OpenCL and Level Zero have the same shape), and their
@@ -24,7 +24,7 @@
 //! | `aml_area_mmap`, no flags | `hipMalloc` | [`Area::mmap`] | `hsa_amd_vmem_address_reserve_align`, `hsa_amd_vmem_handle_create`, `hsa_amd_vmem_map`, `hsa_amd_vmem_set_access` |
 //! | … `ALLOC_HOST` | `hipHostMalloc` | | `hsa_amd_memory_pool_allocate`, `hsa_amd_agents_allow_access` |
 //! | … `ALLOC_MAPPED` | `hipHostRegister` | with [`MmapOptions::with_host_memory`] | `hsa_amd_memory_lock` |
-//! | … `ALLOC_UNIFIED` | `hipMallocManaged` | | as for none or `ALLOC_HOST` |
+//! | … `ALLOC_UNIFIED` | `hipMallocManaged` | | as for no flags or `ALLOC_HOST` |
 //! | `aml_area_munmap` | `hipFree`, `hipHostFree`, `hipHostUnregister` | [`AreaMemory::munmap`] | `hsa_amd_vmem_unmap` and so on; `hsa_amd_memory_pool_free`; `hsa_amd_memory_unlock` |
 //! | `aml_area_fprintf` | none | `Display` of [`Area`] | none |
 //! | `aml_errno` | `hipError_t` | [`Error`], [`Error::aml`] | `hsa_status_t` |
@@ -161,7 +161,7 @@ impl Area {
     /// Returns how the memory of this area is implemented on its device.
     ///
     /// # Errors
-    /// [`ErrorKind::NotSupported`] if [`mmap`](Self::mmap) fails for any size.
+    /// [`ErrorKind::NotSupported`] if [`mmap`](Self::mmap) would fail for every size.
     pub fn backing(&self) -> Result<Backing, Error> {
         let plan = self.plan(self.device).map_err(|kind| Error::new(Operation::Mmap, kind))?;
         Ok(plan.backing)
@@ -170,9 +170,9 @@ impl Area {
     /// Allocates `size` bytes, at least one, or maps that much of the caller's memory (`aml_area_mmap`).
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for a size of zero, a device that does not exist, or host memory
-    /// that is missing, too small or not used; [`ErrorKind::NotSupported`] without a GPU, or for a GPU that
-    /// cannot access the memory; [`ErrorKind::HostMemoryMapped`] for host memory that an area maps already;
+    /// [`ErrorKind::InvalidArgument`] for a size of zero, a device that does not exist, host memory that is missing or
+    /// too small, or host memory for an area that does not use it; [`ErrorKind::NotSupported`] without a GPU, or for a
+    /// GPU that cannot access the memory; [`ErrorKind::HostMemoryMapped`] for host memory that an area maps already;
     /// [`ErrorKind::OutOfMemory`]; [`ErrorKind::Runtime`].
     pub fn mmap<'a>(&self, size: usize, options: MmapOptions<'a>) -> Result<AreaMemory<'a>, Error> {
         self.allocate(size, options).map_err(|kind| Error::new(Operation::Mmap, kind))
@@ -192,12 +192,12 @@ impl Area {
         let (memory, start, device_start) = match (backing, &self.vmm, host_start) {
             (Backing::Virtual, Some(vmm), _) => {
                 let mapped = MappedMemory::new(vmm, owner.id(), &agents, size);
-                let (memory, at) = mapped.map_err(Error::into_kind)?;
-                (Memory::Mapped(memory), at.get(), at.get())
+                let (memory, address) = mapped.map_err(Error::into_kind)?;
+                (Memory::Mapped(memory), address.get(), address.get())
             }
             (Backing::Locked, _, Some(start)) => {
-                // SAFETY: the memory is borrowed for 'a, as the new value is, or the caller of
-                // `with_host_pointer` vouches for it.
+                // SAFETY: the memory is borrowed for 'a, the lifetime of the new value, or the caller of
+                // `with_host_pointer` guarantees that the memory stays allocated.
                 let locked = unsafe { LockedMemory::new(runtime, start, size, &gpus) };
                 let (memory, device_start) = locked?;
                 (Memory::Locked(memory), start, device_start)
@@ -215,7 +215,7 @@ impl Area {
             }
         };
         // SAFETY: the new value keeps `memory` allocated, and its methods ensure that it is mapped while
-        // the span is used. Its owner has access; locked memory has a second address.
+        // the span is used. The owner has access. `device_start` is the address of the same memory for the device.
         let span =
             unsafe { Span::new(runtime, owner, start, size).at_device_address(device_start) };
         let allocated = Box::new(Allocated { device: device.id(), agents, memory });
@@ -233,8 +233,8 @@ impl Area {
             (None, true) => invalid(Problem::MissingHostMemory),
             (None, false) => Ok(None),
             (Some(_), false) => invalid(Problem::UnusedHostMemory),
-            (Some((_, host)), true) if size > host => {
-                let problem = Problem::TooLarge { maximum: host, whole: Argument::Host };
+            (Some((_, maximum)), true) if size > maximum => {
+                let problem = Problem::TooLarge { maximum, whole: Argument::Host };
                 Err(ErrorKind::invalid(Argument::Size, size, problem))
             }
             (Some((start, _)), true) => Ok(Some(start)),
@@ -253,13 +253,13 @@ impl Area {
         let nearest = device.nearest_cpu.and_then(|cpu| runtime.agent(cpu)).unwrap_or(host);
         let all_access_device =
             || host.can_access(device.id()) && gpus.iter().all(|gpu| gpu.can_access(device.id()));
-        let is_virtual = self.vmm.is_some() && device.vmem_pool().is_some();
+        let has_virtual_memory = self.vmm.is_some() && device.vmem_pool().is_some();
         let is_for_host =
             self.flags.intersects(AreaFlags::HOST | AreaFlags::MAPPED | AreaFlags::UNIFIED);
         let is_unified = self.flags.contains(AreaFlags::UNIFIED);
         let (owner, backing) = if self.flags.maps_existing_memory() {
             (host, Backing::Locked)
-        } else if is_virtual && (!is_for_host || is_unified && all_access_device()) {
+        } else if has_virtual_memory && (!is_for_host || is_unified && all_access_device()) {
             (device, Backing::Virtual)
         } else if is_for_host {
             (nearest, Backing::Pool)
@@ -290,8 +290,8 @@ impl Error {
     /// Returns AML's number for the error (`aml/utils/error.h`): failure 1, out of memory 2, invalid value
     /// 3, not supported 5, busy 6.
     ///
-    /// The number is positive; some functions of AML return it negated. An invalid argument that no area has,
-    /// such as the address of [`Vmm::unmap`], is a failure (1).
+    /// The number is positive; some functions of AML return it negated. If an argument is invalid that no method of
+    /// an area has, such as the address of [`Vmm::unmap`], the number is 1 (failure).
     ///
     /// ```
     /// # use hsa_vmm::area::{AreaFlags, MmapOptions};

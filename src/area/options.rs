@@ -29,7 +29,7 @@ bitflags::bitflags! {
         /// The memory does not migrate. If the device owns it, the host sees the stores of a kernel when
         /// the kernel has ended. The host's stores may need a flush to become visible to the device
         /// (`HSA_AMD_AGENT_INFO_HDP_FLUSH`). [`write`](crate::area::AreaMemory::write) needs no flush, because
-        /// the device copies.
+        /// the device makes the copy.
         const UNIFIED = 1 << 1;
         /// Memory of the host, mapped on the device (`AML_AREA_HIP_FLAG_ALLOC_MAPPED`). With `HOST`, `mmap`
         /// allocates it (`hipHostMalloc`); without `HOST`, the caller passes it to `mmap` (`hipHostRegister`). AMD's
@@ -96,7 +96,7 @@ pub enum Device {
     /// The GPU with this number, counted from 0 in the order of [`Runtime::gpus`], which is also HIP's order.
     #[display("GPU {_0}")]
     Number(usize),
-    /// This GPU.
+    /// The GPU with this identifier.
     Agent(AgentId),
 }
 
@@ -166,7 +166,7 @@ pub struct MmapOptions<'a> {
 }
 
 impl<'a> MmapOptions<'a> {
-    /// Chooses the area's device and no host memory.
+    /// Creates options with the area's device and no host memory.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -187,8 +187,8 @@ impl<'a> MmapOptions<'a> {
         self
     }
 
-    /// Maps memory at this address, of the size passed to `mmap`: for memory that Rust cannot borrow, such as
-    /// that of a C program.
+    /// Maps the host memory at `pointer`. Its size is the size that is passed to `mmap`. This method is for memory that
+    /// Rust cannot borrow, such as the memory of a C program.
     ///
     /// # Safety
     /// Until the memory is unmapped, all bytes of the size passed to `mmap` must be allocated for this process,

@@ -40,7 +40,7 @@ impl GrowableBuilder {
     }
 
     /// Keeps `handles` handles ready, which a thread of the buffer creates. Growth by up to that many
-    /// steps then does not wait for the runtime to create memory. The handles count as used memory.
+    /// steps then does not wait for the runtime to create memory. The memory of the handles counts as used.
     pub fn with_handle_pool(mut self, handles: usize) -> Self {
         self.pool_size = handles;
         self
@@ -215,11 +215,11 @@ impl GrowableBuffer {
 
     /// Unmaps the memory after the first `steps` steps.
     fn unmap_after(&mut self, steps: usize) -> Result<(), Error> {
-        let last = self.buffer.mappings.split_off(steps);
-        let memory: Vec<_> = last.iter().map(|mapping| mapping.allocation().clone()).collect();
-        if let Err(Rejected { value: rest, error }) = Mapping::unmap_many(last) {
+        let removed = self.buffer.mappings.split_off(steps);
+        let memory: Vec<_> = removed.iter().map(|mapping| mapping.allocation().clone()).collect();
+        if let Err(Rejected { value: still_mapped, error }) = Mapping::unmap_many(removed) {
             // After a quarantine some mappings may be missing. Keeps only those before the first missing one.
-            for mapping in rest {
+            for mapping in still_mapped {
                 if mapping.address().get() == self.buffer.address.get() + self.mapped_size() {
                     self.buffer.mappings.push(mapping);
                 }
@@ -234,13 +234,13 @@ impl GrowableBuffer {
     /// Returns the reservation that contains the byte at an offset, and the offset in it.
     fn reservation_at(&self, offset: usize) -> Option<(&Reservation, usize)> {
         let address = self.buffer.address.get() + offset;
-        let before = self.reservations.partition_point(|it| it.address().get() <= address);
-        let reservation = self.reservations.get(before.checked_sub(1)?)?;
+        let next = self.reservations.partition_point(|it| it.address().get() <= address);
+        let reservation = self.reservations.get(next.checked_sub(1)?)?;
         Some((reservation, address - reservation.address().get()))
     }
 
-    /// Reserves `bytes` more addresses exactly at the end, rounded up to whole steps: the maximum grows.
-    /// Calls `hipMemAddressReserve` with an address, as in "increase memory size" of HIP's guide.
+    /// Increases the maximum: reserves `bytes` more addresses, rounded up to whole steps, directly after the present
+    /// ones. Calls `hipMemAddressReserve` with an address, as in "increase memory size" of HIP's guide.
     ///
     /// Only this buffer's methods may copy across the boundary between two reservations: HIP does not guarantee
     /// that two adjacent reservations can be used as one.

@@ -21,7 +21,7 @@ struct Shared {
     size: usize,
     /// The number of handles that the thread keeps ready.
     capacity: usize,
-    /// Whether the pool keeps all memory that was mapped, also beyond the capacity.
+    /// Whether the pool keeps all memory that was mapped, even if it then has more handles than its capacity.
     keeps_all: bool,
     state: Mutex<State>,
     changed: Condvar,
@@ -77,13 +77,13 @@ impl HandlePool {
         }
     }
 
-    /// Takes `count` handles: first those that are ready, then new ones. Takes none if that fails.
+    /// Takes `count` handles: first those that are ready, then new ones. After an error, none are taken.
     pub fn take(&self, count: usize) -> Result<Vec<Allocation>, Error> {
         let (mut taken, mut created) = (Vec::new(), Vec::new());
         loop {
             let mut state = lock(&self.shared.state);
-            let kept = state.ready.len().saturating_sub(count - taken.len() - created.len());
-            taken.extend(state.ready.drain(kept..));
+            let left = state.ready.len().saturating_sub(count - taken.len() - created.len());
+            taken.extend(state.ready.drain(left..));
             state.paused = false;
             self.shared.changed.notify_all();
             drop(state);

@@ -6,8 +6,8 @@
 //! * [`PausableBuffer`] releases its memory while it is paused, and keeps its addresses.
 //! * [`RingBuffer`] maps the same memory several times in a row.
 //!
-//! All buffers but the paged one dereference to a [`DeviceBuffer`], whose methods return the address, change the
-//! access, read and write.
+//! [`GrowableBuffer`], [`PausableBuffer`] and [`RingBuffer`] dereference to a [`DeviceBuffer`]. Its methods return the
+//! address, change the access, read and write.
 //!
 //! Device memory is never a slice, because agents and other processes may change it at any time. Reading
 //! and writing copy ([memory model](crate::vmm#memory-model)). An invalid offset is an error, not a fault.
@@ -21,7 +21,7 @@
 
 mod growable;
 mod handle_pool;
-// Retiring pages is unsafe, because the caller names signals.
+// `PagedBuffer::retire` is unsafe, because signals that the caller passes must not be destroyed too early.
 #[allow(unsafe_code)]
 mod paged;
 mod pausable;
@@ -118,7 +118,7 @@ impl Grants {
         }
     }
 
-    /// Returns the access limited to reading.
+    /// Returns this access, limited to read access.
     fn for_reading(&self) -> Vec<AccessDescriptor> {
         let limit = |granted: &AccessDescriptor| AccessDescriptor {
             access: granted.access.min(Access::Read),

@@ -31,10 +31,9 @@ pub enum Contents {
 /// # Sharing with other processes
 ///
 /// The buffer has one allocation, mapped from its start: `Allocation::at(&vmm, buffer.address())` returns it for an
-/// export. [`pause`](Self::pause) succeeds while the memory has other users, but cannot release it. Its last user
-/// releases it: another [`Allocation`] of the memory, another mapping, or a process that has imported it.
-/// [`resume`](Self::resume) creates new memory. Importers keep the old
-/// memory; export the buffer again.
+/// export. [`pause`](Self::pause) also succeeds while the memory has other users, but does not release the memory then.
+/// The last user releases it: another [`Allocation`] of the memory, another mapping, or a process that has imported it.
+/// [`resume`](Self::resume) creates new memory. Importers keep the old memory; export the buffer again.
 ///
 /// # Lost addresses
 ///
@@ -203,14 +202,14 @@ impl PausableBuffer {
         // A mapping in a quarantined reservation stays mapped.
         self.buffer.mappings.clear();
         let had_memory = self.memory.is_some();
-        let address = core::mem::replace(&mut self.buffer.address, reservation.address());
-        let before = self.reservation.replace(reservation);
+        let old_address = core::mem::replace(&mut self.buffer.address, reservation.address());
+        let old_reservation = self.reservation.replace(reservation);
         self.resume().map(|()| self.address()).inspect_err(|_| {
-            self.buffer.address = address;
+            self.buffer.address = old_address;
             self.buffer.mappings.clear();
             // Memory that existed before may have the only copy of the contents.
             self.memory = self.memory.take().filter(|_| had_memory);
-            self.reservation = before;
+            self.reservation = old_reservation;
         })
     }
 
@@ -245,7 +244,7 @@ impl PausableBuffer {
                 Err(lost) => result = Err(lost),
             }
         }
-        // Without addresses the memory cannot be used again; dropping the `Vmm` releases it.
+        // If the addresses are lost, the buffer cannot keep the memory: dropping the `Vmm` releases it.
         if let Err(rejected) = memory.release()
             && self.reservation.is_some()
         {
@@ -265,8 +264,8 @@ impl PausableBuffer {
             let memory =
                 Allocation::create(&self.buffer.vmm, self.extent(), &self.buffer.properties)?;
             if let Some(bytes) = &self.saved {
-                self.with_window(&memory, Access::ReadWrite, |window| {
-                    window.copy_from_host(self.owner, 0, bytes)
+                self.with_second_mapping(&memory, Access::ReadWrite, |second| {
+                    second.copy_from_host(self.owner, 0, bytes)
                 })?;
             }
             self.memory = Some(memory);
@@ -297,25 +296,25 @@ impl PausableBuffer {
             Error::new(Operation::CopyToHost, kind)
         })?;
         bytes.resize(self.buffer.size, 0);
-        self.with_window(memory, Access::Read, |window| {
-            window.copy_to_host(self.owner, &mut bytes, 0)
+        self.with_second_mapping(memory, Access::Read, |second| {
+            second.copy_to_host(self.owner, &mut bytes, 0)
         })?;
         Ok(bytes)
     }
 
     /// Calls `act` with a second mapping of the memory. Grants the owner access to this mapping, because the
     /// owner may have no access to the buffer.
-    fn with_window(
+    fn with_second_mapping(
         &self,
         memory: &Allocation,
         access: Access,
         act: impl FnOnce(&Mapping) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let reservation = Reservation::builder(self.extent()).reserve(&self.buffer.vmm)?;
-        let window = reservation.map(0, memory)?;
-        window.grant(&[self.owner], access)?;
-        act(&window)?;
-        window.unmap()?;
+        let second = reservation.map(0, memory)?;
+        second.grant(&[self.owner], access)?;
+        act(&second)?;
+        second.unmap()?;
         Ok(reservation.free()?)
     }
 }

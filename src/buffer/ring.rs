@@ -10,12 +10,12 @@ use derive_more::Debug;
 
 /// A buffer whose end is followed by its beginning: its memory is mapped several times in a row.
 ///
-/// From any position, `size` bytes are contiguous, for the CPU and for kernels. A position counts all bytes since the
-/// first byte that was written, also beyond the size. Its offset in the memory is the position modulo the size. The
-/// writer must not overwrite bytes that are not read yet. A ring buffer dereferences to the [`DeviceBuffer`] of all
-/// its mappings, whose methods change the access of agents.
+/// From any position, `size` bytes are contiguous, for the CPU and for kernels. A position is the index of a byte in
+/// the stream of all written bytes, and can be larger than the size. The byte's offset in the memory is the position
+/// modulo the size. The writer must not overwrite bytes that are not read yet. A ring buffer dereferences to the
+/// [`DeviceBuffer`] of all its mappings, whose methods change the access of agents.
 ///
-/// RDNA GPUs index their first-level caches by virtual address. On these, a store through one mapping may not be
+/// RDNA GPUs index their first-level caches by virtual address. On these GPUs, a store through one mapping may not be
 /// visible through another before the kernel has ended (ROCm/hip#3728).
 ///
 /// ```

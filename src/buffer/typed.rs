@@ -8,9 +8,9 @@ use std::marker::PhantomData;
 
 /// A vector of values in a [`GrowableBuffer`]. Growing never moves the values.
 ///
-/// The values have a [`Pod`] type, which has no padding and for which all bytes are valid, because agents may
-/// write any bytes. References into device memory do not exist. Each access looks up the mapping and copies, so
-/// reading or writing many values at once is faster.
+/// The type of the values is [`Pod`]: it has no padding, and any bytes are a valid value. This is required because
+/// agents may write any bytes. References into device memory do not exist. Each access looks up the mapping and copies,
+/// so reading or writing many values at once is faster.
 ///
 /// ```
 /// # use hsa_vmm::buffer::GrowableVec;
@@ -36,7 +36,7 @@ use std::marker::PhantomData;
 pub struct GrowableVec<T> {
     /// The buffer, for example to grant access. Resizing it resizes the vector.
     pub buffer: GrowableBuffer,
-    of: PhantomData<fn() -> T>,
+    marker: PhantomData<fn() -> T>,
 }
 
 impl<T: Pod> GrowableVec<T> {
@@ -48,7 +48,7 @@ impl<T: Pod> GrowableVec<T> {
     /// Creates a vector of the values in a buffer. Ignores an incomplete value at its end.
     #[must_use]
     pub fn new(buffer: GrowableBuffer) -> Self {
-        Self { buffer, of: PhantomData }
+        Self { buffer, marker: PhantomData }
     }
 
     /// Returns the number of values.

@@ -77,7 +77,7 @@ impl Argument {
         size: usize,
         end: usize,
     ) -> Result<(), ErrorKind> {
-        match offset.checked_add(size).is_some_and(|last| last <= end) {
+        match offset.checked_add(size).is_some_and(|part_end| part_end <= end) {
             true => Ok(()),
             false => Err(ErrorKind::invalid(self, offset, Problem::OutOfBounds { size, end })),
         }

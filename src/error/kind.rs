@@ -409,7 +409,7 @@ impl ErrorKind {
         Self::of_system(call, Errno::from_io_error(error).unwrap_or(Errno::IO))
     }
 
-    /// Replaces the address by another argument in the error, for a caller that passed that argument.
+    /// Replaces the argument `address` in the error by the argument that the caller has passed.
     pub(crate) fn for_argument(self, argument: Argument) -> Self {
         match self {
             Self::InvalidArgument { argument: Argument::Address, value, problem } => {
@@ -419,8 +419,8 @@ impl ErrorKind {
         }
     }
 
-    /// Replaces the address of `named` by its offset from `base` in the error, for a caller that passed the
-    /// offset.
+    /// Replaces the address of the argument `named` in the error by its offset from `base`, because the caller has
+    /// passed an offset.
     pub(crate) fn for_offset(self, named: Argument, base: Address) -> Self {
         match self {
             Self::InvalidArgument {
@@ -435,7 +435,7 @@ impl ErrorKind {
         }
     }
 
-    /// Returns whether a foreign mapping is possibly at the addresses of a mapping.
+    /// Returns whether a foreign mapping can be at the addresses of the mapping that the operation changed.
     pub(crate) fn is_hole(&self) -> bool {
         matches!(self, Self::HoleNotFilled { .. })
     }
@@ -449,7 +449,7 @@ impl ErrorKind {
     }
 }
 
-/// Describes a requested size; nothing for 0.
+/// Describes a requested size; empty for 0.
 fn of_size(size: usize) -> String {
     if size == 0 { String::new() } else { format!(" for {size:#x} bytes") }
 }

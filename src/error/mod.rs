@@ -63,7 +63,7 @@ use derive_more::{Debug, Display};
 /// # }
 /// ```
 #[derive(Clone, Display, PartialEq, Eq)]
-#[display("cannot {}{}: {kind}", operation.phrase(), show(context.as_deref()))]
+#[display("cannot {}{}: {kind}", operation.phrase(), describe_context(context.as_deref()))]
 pub struct Error {
     operation: Operation,
     kind: ErrorKind,
@@ -79,7 +79,7 @@ struct Context {
     agent: Option<AgentId>,
 }
 
-fn show(context: Option<&Context>) -> String {
+fn describe_context(context: Option<&Context>) -> String {
     let Some(Context { pages, agent }) = context else { return String::new() };
     let agent = agent.map(|agent| format!(" on {agent}")).unwrap_or_default();
     let Some((Range { start, end }, address)) = pages else { return agent };
@@ -238,7 +238,7 @@ impl Quarantined {
     pub fn reason(&self) -> String {
         match (&self.failure, &self.rollback) {
             (failure, None) => failure.to_string(),
-            // The advice follows the failure of the rollback.
+            // Omits the advice of the first failure: the message of the rollback's failure ends with the same advice.
             (ErrorKind::Runtime { call, status }, Some(rollback @ ErrorKind::Runtime { .. })) => {
                 format!("{call} returned {status}; rolling it back failed: {rollback}")
             }

@@ -1,8 +1,8 @@
-//! The allocations that this process has exported.
+//! The allocations that this process has exported to other processes.
 
 use super::handle::IpcHandle;
 use super::table::Table;
-use super::{namespace_of, of_failure, server};
+use super::{of_failure, own_namespace, server};
 use crate::error::{Argument, ErrorKind, Problem};
 use crate::memory::{Exported, Record, Registry, State};
 use crate::native::{NativeIpc, Status, out_of_descriptors, with_sigpipe_blocked};
@@ -27,7 +27,7 @@ impl Attachment for Exports {}
 impl Exports {
     /// Returns the table of exports, and creates it if there is none.
     fn table(&self, process: i32) -> Result<Arc<Table>, ErrorKind> {
-        let namespace = namespace_of(process)?;
+        let namespace = own_namespace(process)?;
         let mut current = lock(&self.table);
         if let Some(table) = current.upgrade() {
             return Ok(table);

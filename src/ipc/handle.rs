@@ -133,7 +133,7 @@ impl IpcHandle {
         self.is_registered() && while_exported(self, |_| Ok(())) == Err(freed)
     }
 
-    /// Returns whether size and offset can be those of memory: bytes that are not a handle usually have others.
+    /// Returns whether size and offset can be those of memory. Bytes that are not a handle usually fail this check.
     pub fn is_plausible(&self) -> bool {
         self.offset < self.allocation_size && isize::try_from(self.allocation_size).is_ok()
     }

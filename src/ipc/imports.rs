@@ -2,7 +2,7 @@
 
 use super::handle::{FORMAT, IpcHandle};
 use super::table::while_exported;
-use super::{Ipc, LAZY_ENABLE_PEER_ACCESS, namespace_of, of_failure, server, system, unavailable};
+use super::{Ipc, LAZY_ENABLE_PEER_ACCESS, of_failure, own_namespace, server, system, unavailable};
 use crate::agent::AgentId;
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem, Rejected, Unavailable, Value};
 use crate::memory::{Registry, Span};
@@ -144,7 +144,7 @@ impl Attachment for Imports {
     }
 }
 
-/// Counts another open of an export that is open for all of `agents` already. Returns its start address.
+/// If an export is already open for all of `agents`, counts another open and returns the start address.
 fn count_open(
     list: &mut OpenImports,
     export: Option<ExportId>,
@@ -192,7 +192,7 @@ impl Ipc {
             if handle.registration.format != FORMAT {
                 return invalid(Problem::UnknownFormat);
             }
-            if handle.registration.namespace != namespace_of(handle.process)? {
+            if handle.registration.namespace != own_namespace(handle.process)? {
                 return Err(unavailable(handle.process, Unavailable::OtherNamespace));
             }
         }

@@ -10,9 +10,9 @@
 //! each other's memory. Between two processes that use this library:
 //!
 //! * A handle is rejected at once if its memory was freed or its process has ended, even if the address or the
-//!   process's number is in use again. The exporter keeps a table of its exports, which
-//!   the importer reads through `/proc/<process>/fd`; both must therefore belong to the same user. Memory
-//!   is not freed while another process is mapping it, because AMD's runtime would wait forever.
+//!   process's number is in use again. The exporter keeps a table of its exports, which the importer reads through
+//!   `/proc/<process>/fd`; both must therefore belong to the same user. Memory is not freed while another process is
+//!   mapping it, because AMD's runtime would wait forever.
 //! * A modified handle is rejected. A change of one bit is always detected; any other change stays undetected with
 //!   a probability of 1 in 2^32. This detects corruption, not forgery: see [`IpcHandle`].
 //! * Opening a handle twice returns the same address, and requires two closes. Only an [`OpenedMemory`]
@@ -28,7 +28,7 @@
 //! If the address was freed and allocated again, the handle opens the new memory, as in HIP. Each open of
 //! such a handle maps the memory again.
 //!
-//! Every wait for another process has a time limit, even if that process is stopped or killed. This library
+//! Every wait of an importer for the exporter has a time limit, even if the exporter is stopped or killed. This library
 //! fetches the memory and passes it to the runtime, because AMD's runtime would wait forever. Opening takes
 //! at most 15 seconds if the exporter is freeing the memory, and 5 if it does not respond. Other calls do not wait
 //! for the exporter.
@@ -228,8 +228,8 @@ impl Ipc {
     }
 }
 
-/// Returns the low bits of the inode number of this process's PID namespace. The error names `process`.
-fn namespace_of(process: i32) -> Result<[u8; 2], ErrorKind> {
+/// Returns the low bits of the inode number of this process's PID namespace. Only the error contains `process`.
+fn own_namespace(process: i32) -> Result<[u8; 2], ErrorKind> {
     let namespace = pid_namespace().map_err(system("read"))?;
     let namespace = namespace.ok_or(unavailable(process, Unavailable::OtherNamespace))?;
     Ok((namespace as u16).to_le_bytes())

@@ -36,8 +36,8 @@ const NAME_SIZE: usize = 107;
 /// The limit of process numbers on Linux (`PID_MAX_LIMIT`). Higher numbers name no process, also when the
 /// runtime prints them as signed numbers.
 const MAX_PROCESSES: u32 = 1 << 22;
-/// The number of names that a relay tries. If a user had bound a million of the four thousand million
-/// names, one attempt in 4,000 would fail.
+/// The number of names that a relay tries. If a user had bound a million of the 2^32 names, one attempt in 4,000 would
+/// fail.
 const ATTEMPTS: usize = 64;
 /// The number of connections that may wait to be accepted. Any user can connect; the relay closes
 /// connections of other processes at once.
@@ -55,8 +55,8 @@ pub(super) fn serves(native: NativeIpc, process: i32) -> bool {
 /// alone. ROCm up to 6.2 (extension 1.6) always uses the driver. Later releases use the server if
 /// `HSA_ENABLE_IPC_MODE_LEGACY` is 0 (rocr, flag.h).
 ///
-/// The runtime reads the variable when it starts. This library reads it when it opens the runtime, so the result is a
-/// guess if other code started the runtime earlier and changed the variable since.
+/// The runtime reads the variable when it starts. This library reads it when it opens the runtime, so the result
+/// can be wrong if other code started the runtime earlier and changed the variable since.
 pub(super) fn is_used(runtime: &Runtime) -> bool {
     runtime.info().extension >= (1, 7) && runtime.ipc_is_by_dmabuf()
 }

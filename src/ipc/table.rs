@@ -164,8 +164,8 @@ impl Table {
 }
 
 /// Writes a value at an offset of the file.
-fn write(file: BorrowedFd<'_>, at: u64, part: &impl NoUninit) -> Result<(), Errno> {
-    let bytes = bytemuck::bytes_of(part);
+fn write(file: BorrowedFd<'_>, at: u64, value: &impl NoUninit) -> Result<(), Errno> {
+    let bytes = bytemuck::bytes_of(value);
     if pwrite(file, bytes, at)? == bytes.len() { Ok(()) } else { Err(Errno::IO) }
 }
 

@@ -72,8 +72,8 @@ impl PoolMemory {
 
     /// Allocates memory of an agent from a pool with these flags.
     ///
-    /// Agents see a store to coarse-grained memory (`hipMalloc`) when its kernel or copy has ended. They see
-    /// a store to fine-grained memory (`hipHostMalloc`, `hipExtMallocWithFlags`) at once. Not every GPU has
+    /// Agents see a store to coarse-grained memory (`hipMalloc`) when the kernel or copy that made the store has ended.
+    /// They see a store to fine-grained memory (`hipHostMalloc`, `hipExtMallocWithFlags`) at once. Not every GPU has
     /// fine-grained memory.
     ///
     /// ```
@@ -205,12 +205,12 @@ impl PoolMemory {
         let _no_change = read(&registry.access);
         let can_access = |agent| self.is_accessible_by(agent) && source.is_accessible_by(agent);
         let copier = self.span.copier(&source.span, can_access);
-        // SAFETY: the registry is locked, so the agent keeps its access.
+        // SAFETY: `registry.access` is locked, so the agent keeps its access.
         unsafe { self.span.copy(offset, &source.span, source_offset, size, copier) }
     }
 
-    /// Frees the memory now, and returns an error if that fails; dropping it only logs the error
-    /// (`hipFree`, `hsa_amd_memory_pool_free`).
+    /// Frees the memory now, and returns an error if that fails (`hipFree`, `hsa_amd_memory_pool_free`). Dropping the
+    /// value also frees the memory, but only logs an error.
     ///
     /// Its IPC handles ([`Ipc`](crate::Ipc)) become invalid; memory that other processes have opened
     /// stays valid. Waits at most 15 seconds for a process that is opening the memory.

@@ -15,7 +15,7 @@ pub(crate) fn out_of_descriptors() -> bool {
     matches!(open(), Err(Errno::MFILE | Errno::NFILE))
 }
 
-/// The check for a free descriptor before every grant to a GPU, and a descriptor in reserve.
+/// Two descriptors: one to check for a free descriptor before every grant to a GPU, and one in reserve.
 ///
 /// Unlike [`out_of_descriptors`], the check opens no file, and does not detect that the whole system has no file left
 /// (`fs.file-max`).

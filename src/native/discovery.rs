@@ -45,8 +45,8 @@ unsafe extern "C" fn collect<T>(item: T, data: *mut c_void) -> sys::hsa_status_t
 
 /// The value of an attribute, all zeros by default.
 ///
-/// Larger than every attribute that is queried, the longest of which is a text of 64 bytes
-/// (`hsa_ext_amd.h`), because some runtimes write more than they document.
+/// The longest attribute that is queried is a text of 64 bytes (`hsa_ext_amd.h`). The capacity is larger, because some
+/// runtimes write more than they document.
 #[derive(Clone, Copy)]
 #[repr(align(8))]
 pub(crate) struct AttributeValue([u8; Self::CAPACITY]);
@@ -195,8 +195,8 @@ impl Native {
         })
     }
 
-    /// Returns whether an agent can access a pool: never, by default, or only after a grant
-    /// (`HSA_AMD_MEMORY_POOL_ACCESS_*`).
+    /// Returns how an agent can access a pool, as a constant `HSA_AMD_MEMORY_POOL_ACCESS_*`: never, without a grant, or
+    /// only after a grant.
     pub fn pool_access(&self, agent: NativeAgent, pool: NativePool) -> Result<u32, Failure> {
         let attribute = sys::HSA_AMD_AGENT_MEMORY_POOL_INFO_ACCESS;
         // SAFETY: the value is one u32.

@@ -26,7 +26,7 @@ const MAX_DESCRIPTORS: usize = 4;
 pub(crate) struct Peer {
     /// The process number; `None` if the process has none in the PID namespace of this process.
     pub process: Option<NonZero<i32>>,
-    /// Its effective user at that time, as a number of this process's user namespace.
+    /// Its effective user at the time of that call, as a number of this process's user namespace.
     pub user: u32,
 }
 
@@ -99,7 +99,7 @@ unsafe fn get_option<T>(
     check(result)
 }
 
-/// Converts the result of a system call, with its error number.
+/// Converts the result of a system call: 0 is success, and any other result stands for the error in `errno`.
 fn check(result: libc::c_int) -> Result<(), Errno> {
     if result == 0 {
         return Ok(());

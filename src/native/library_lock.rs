@@ -9,8 +9,8 @@
 //! `hsa_amd_vmem_retain_alloc_handle`. Other calls on handles and mappings take `memory_lock_` and are called with
 //! this lock held shared.
 //!
-//! This module also has the list of locked host memory. The handlers that keep both lists usable after a fork also
-//! count forks ([`ForkCount`]).
+//! This module also has the list of host memory that areas have locked. Fork handlers keep the registry of library
+//! locks and this list usable in a forked child, and count forks ([`ForkCount`]).
 
 use crate::sync::RwLock;
 use hsa_sys::Table;
@@ -61,7 +61,7 @@ pub(crate) fn locked_ranges() -> MutexGuard<'static, LockedRanges> {
     LOCKED_RANGES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The guards of both lists.
+/// The guards of the registry and of the list of locked ranges.
 type Guards = (MutexGuard<'static, Registry>, MutexGuard<'static, LockedRanges>);
 
 thread_local! {
@@ -82,18 +82,18 @@ static REGISTRATION: Once = Once::new();
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ForkCount(u64);
 
-/// Locks both lists before this thread forks, so that the child does not inherit them locked by
-/// another thread.
+/// Locks the registry and the list of locked ranges before this thread forks, so that the child does not inherit them
+/// locked by another thread.
 extern "C" fn before_fork() {
     let _ = FORKING.try_with(|held| *held.borrow_mut() = Some((registry(), locked_ranges())));
 }
 
-/// Unlocks the lists again.
+/// Unlocks the registry and the list again.
 extern "C" fn in_parent() {
     let _ = FORKING.try_with(RefCell::take);
 }
 
-/// Counts the fork, and unlocks the lists in the child.
+/// Counts the fork, and unlocks the registry and the list in the child.
 extern "C" fn in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
     in_parent();

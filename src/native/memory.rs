@@ -140,11 +140,11 @@ pub(crate) unsafe fn map_shared(
 }
 
 /// Tests whether the first page of a memory file or dma-buf can be mapped: maps and unmaps it at an unused
-/// address.
+/// address. At a used address, the kernel might unmap the old mapping before the driver fails (`mmap_region` until
+/// Linux 6.11).
 ///
 /// # Errors
-/// Those of the driver that owns the memory. At a used address, the kernel may unmap the old mapping
-/// before the driver fails (`mmap_region` until Linux 6.11).
+/// Those of the driver that owns the memory.
 pub(crate) fn try_map_shared(
     descriptor: BorrowedFd<'_>,
     protection: ProtFlags,

@@ -116,7 +116,7 @@ pub enum DriverState {
     /// This user may not open `/dev/kfd`.
     #[display("/dev/kfd may not be opened: add this user to the groups `render` and `video`")]
     Forbidden,
-    /// `/dev/kfd` exists, and was not forbidden to open.
+    /// `/dev/kfd` exists, and permission to open it was not denied.
     #[display("/dev/kfd is there; the kernel's log may say more (`dmesg`)")]
     Present,
 }

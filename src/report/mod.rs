@@ -118,7 +118,7 @@ pub enum Idle<'a> {
 impl Vmm {
     /// Reports everything that this `Vmm` holds, and the pool memory of its runtime.
     ///
-    /// Reservations, mappings and memory are of one moment ([`Vmm::snapshot`]). In a
+    /// Reservations, mappings and memory show the state at one moment ([`Vmm::snapshot`]). In a
     /// [child of a fork](crate::Runtime::has_forked) the report contains only agents.
     pub fn report(&self) -> Report {
         let runtime = self.runtime();

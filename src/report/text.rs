@@ -24,7 +24,7 @@ impl fmt::Display for Report {
 }
 
 /// Returns two spaces and the quoted name, with control characters escaped; empty without a name.
-fn named(name: &Option<String>) -> String {
+fn name_suffix(name: &Option<String>) -> String {
     name.as_ref().map_or_else(String::new, |name| format!("  {name:?}"))
 }
 
@@ -69,7 +69,7 @@ impl Report {
         reservation: &ReservationEntry,
     ) -> fmt::Result {
         let (address, size) = (reservation.address, Size(reservation.size));
-        write!(f, "\n{address}  {size}{}  ", named(&reservation.name))?;
+        write!(f, "\n{address}  {size}{}  ", name_suffix(&reservation.name))?;
         let free @ Free { holes, largest, .. } = reservation.free();
         write!(f, "{} mapped", Size(reservation.mapped()))?;
         match holes {
@@ -108,7 +108,7 @@ impl Report {
                 count => format!("{count} pieces of"),
             };
             let (size, owner) = (Size(memory.size), owner_name(memory.agent));
-            write!(f, "  {label:>18}  {size:>9}  {owner}{}", named(&memory.name))?;
+            write!(f, "  {label:>18}  {size:>9}  {owner}{}", name_suffix(&memory.name))?;
             let references = counted(memory.references as usize, "reference", "references");
             write!(f, ": {references}{}", if count > 1 { " each" } else { "" })?;
             match memory.mappings {
@@ -126,7 +126,7 @@ impl Report {
             let agents: Vec<_> = memory.agents.iter().map(AgentId::to_string).collect();
             let (address, size) = (memory.address, Size(memory.size));
             let owner = memory.agent;
-            write!(f, "  {address}  {size:>9}  {owner}{}", named(&memory.name))?;
+            write!(f, "  {address}  {size:>9}  {owner}{}", name_suffix(&memory.name))?;
             writeln!(f, ": accessible to {}", agents.join(", "))?;
         }
         Ok(())
@@ -134,7 +134,7 @@ impl Report {
 
     /// Writes one line for all entries that differ only in their addresses or handles.
     fn write_idle(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Per group: the label of its first entry, and the number of entries.
+        // For each group: its key, the label of its first entry, and the number of entries.
         let mut groups = Vec::new();
         let mut indices = BTreeMap::new();
         for idle in self.idle() {
@@ -159,7 +159,7 @@ impl Report {
         for (index, ((size, name, state), label, count)) in groups.into_iter().enumerate() {
             write_heading(f, index, "idle: allocated, and not in use")?;
             let label = if count == 1 { label } else { format!("{:>18}", format!("{count} of")) };
-            writeln!(f, "  {label}  {:>9}{}  {state}", Size(size), named(name))?;
+            writeln!(f, "  {label}  {:>9}{}  {state}", Size(size), name_suffix(name))?;
         }
         Ok(())
     }
@@ -169,7 +169,7 @@ fn write_run(f: &mut fmt::Formatter<'_>, run: &Run<'_>) -> fmt::Result {
     write!(f, "  +{:#013x}  {:>9}  ", run.offset, Size(run.size))?;
     let Some(mapping) = run.mapping else { return writeln!(f, "free") };
     let several = if run.count > 1 { format!(" in {} mappings", run.count) } else { String::new() };
-    let name = named(&mapping.name);
+    let name = name_suffix(&mapping.name);
     write!(f, "{}{several}{name}: ", owner_name(mapping.agent))?;
     if mapping.access.is_empty() {
         f.write_str("no access")?;

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The next runtime's number, so that an agent's identifier is invalid in any other runtime.
 static NEXT_RUNTIME: AtomicU64 = AtomicU64::new(1);
 
-/// Returns `None` if the runtime does not know the attribute or function.
+/// Converts the result of a query. Returns `None` if the runtime does not know the attribute or function.
 fn optional<T>(result: Result<T, Failure>) -> Result<Option<T>, Failure> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -23,7 +23,7 @@ fn optional<T>(result: Result<T, Failure>) -> Result<Option<T>, Failure> {
     }
 }
 
-/// Returns the default value if the runtime does not know the attribute or function.
+/// Converts the result of a query. Returns the default value if the runtime does not know the attribute or function.
 fn or_default<T: Default>(result: Result<T, Failure>) -> Result<T, Failure> {
     optional(result).map(Option::unwrap_or_default)
 }
@@ -172,7 +172,7 @@ fn describe_agent(
     })
 }
 
-/// Queries what the runtime reports about an agent's compute units. A failed query reports nothing.
+/// Queries what the runtime reports about an agent's compute units. A value whose query fails is 0.
 pub(super) fn compute_properties(native: &Native, agent: &Agent) -> ComputeProperties {
     let query = |attribute| native.agent_attribute(agent.native, attribute).unwrap_or_default();
     let group = agent.pools.iter().find(|pool| pool.segment == Segment::Group);
@@ -212,7 +212,7 @@ fn describe_pool(native: &Native, pool: NativePool, owner: AgentKind) -> Result<
     let location = optional(native.pool_attribute(pool, sys::HSA_AMD_MEMORY_POOL_INFO_LOCATION))?;
     let on_gpu = match location {
         Some(location) => location.number::<u32>() == sys::HSA_AMD_MEMORY_POOL_LOCATION_GPU,
-        // The attribute came with ROCm 5.5; before, an agent's pools are on the agent itself.
+        // Releases before ROCm 5.5 lack the attribute. There, the pools of an agent are on the agent itself.
         None => owner == AgentKind::Gpu,
     };
     Ok(Pool {

@@ -435,8 +435,8 @@ impl Drop for Inner {
             let attachments: Vec<_> = lock(&self.attachments).values().cloned().collect();
             attachments.iter().for_each(|state| state.close(&self.native));
         }
-        // The kernel frees everything when the process ends. Other users of the runtime in this
-        // process have references of their own.
+        // Stopping only drops this value's reference to the runtime: other users in this process have their own. If
+        // the runtime stays started, the kernel frees its memory when the process ends.
         if *self.stays_started.get_mut() {
             crate::log::event!(
                 DEBUG,

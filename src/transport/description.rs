@@ -45,7 +45,7 @@ const FILE_DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 pub struct Description {
     /// The name that the sender gave it: up to 255 bytes, may be empty.
     pub name: String,
-    /// The size in bytes. [`Channel::receive`](super::Channel::receive) compares it with the memory's.
+    /// The size in bytes. [`Channel::receive`](super::Channel::receive) compares it with that of the memory.
     pub size: u64,
     /// The granule of the sender's sizes and addresses in bytes.
     pub granule: u64,

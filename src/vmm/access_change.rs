@@ -1,8 +1,8 @@
 //! Changes of access to mappings: the requests to the runtime, their agents and their order.
 //!
-//! Requests contain only changed permissions, unless a quirk requires all. AMD's runtime maps the memory
-//! for every GPU in a request. Therefore a request that removes access names only GPUs to which the runtime has
-//! granted access.
+//! Requests contain only changed permissions, unless a quirk requires the permissions of all agents. AMD's runtime maps
+//! the memory for every GPU in a request. Therefore a request that removes access names only GPUs to which the runtime
+//! has granted access.
 
 use super::Shared;
 use super::journal::Journal;
@@ -121,7 +121,8 @@ impl Journal<'_, '_> {
     }
 
     /// Applies a change of access of GPUs to one mapping, after the runtime has performed the request that
-    /// the change needs. Enforces it in the page tables that the library controls.
+    /// the change needs. `granted` are the agents in that request. Enforces the change in the page tables that the
+    /// library controls.
     fn enforce(
         &mut self,
         index: usize,
@@ -205,8 +206,8 @@ impl Shared {
         let owner = owner.map(usize::from);
         let Some((owner, peers)) = owner.and_then(|owner| Some((owner, self.peers_of.get(owner)?)))
         else {
-            // Any GPU may be the owner, so CPU access needs a large BAR on every GPU. Without one, the runtime
-            // grants access, and the CPU's accesses fault.
+            // Any GPU may be the owner, so CPU access needs a large BAR on every GPU. Without a large BAR, the
+            // runtime grants access, and the CPU's accesses fault.
             let is_accessible = self.runtime.gpus().all(|gpu| gpu.large_bar);
             return match is_accessible || granted.intersection(self.cpus).is_empty() {
                 true => Ok(()),
@@ -337,8 +338,8 @@ impl Shared {
         result.map_err(|failure| ErrorKind::of_call(failure, range.size))
     }
 
-    /// Sends a request for GPUs, some of which possibly have no access yet, as part of a rollback or of a mapping that
-    /// is mapped again.
+    /// Sends a request for GPUs in a rollback, or when a mapping is mapped again. Some of the GPUs may have no access
+    /// yet.
     ///
     /// # Safety
     /// As for [`set_access_in_runtime`](Self::set_access_in_runtime).

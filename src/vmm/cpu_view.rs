@@ -7,7 +7,7 @@
 //!
 //! If dma-bufs cannot be mapped, the runtime maps the memory for the CPU once, readable and writable. From
 //! then on the CPU is in [`AccessState::runtime_granted`], and the library changes access by `mprotect`.
-//! Only the runtime unmaps; the library then fills the hole that the runtime leaves.
+//! Only the runtime unmaps such memory; the library then fills the hole that the runtime leaves.
 //!
 //! The kernel's source shows that a dma-buf of amdgpu can be mapped; this was not tested on a GPU. If the
 //! first mapping fails, the runtime maps for the CPU from then on.
@@ -133,7 +133,7 @@ impl Shared {
         }
     }
 
-    /// Fails if no descriptor is free to map again with this access after unmapping.
+    /// Fails if mapping the memory again with this access needs a descriptor, and no descriptor is free.
     pub(super) fn check_remap(&self, access: &AccessState) -> Result<(), ErrorKind> {
         let exports = !self.by_runtime() && self.cpu_access(access) != Access::None;
         if exports && out_of_descriptors() {

@@ -54,7 +54,7 @@ impl Vmm {
     ///
     /// The range is either mapped completely, in one reservation, or inside one
     /// [`PoolMemory`](crate::PoolMemory) of a GPU. It may begin and end inside mappings, at any byte. Returns its
-    /// segments by address. Adjacent mappings are one segment if they map one handle continuously. Physical
+    /// segments by address. Adjacent mappings are one segment if they map consecutive bytes of one handle. Physical
     /// memory need not be [shareable](super::AllocationProperties::shareable_as).
     ///
     /// Each segment has a descriptor of its own, which keeps the memory alive, also after it is unmapped or

@@ -37,8 +37,8 @@ impl FabricHandle {
     /// The size of a fabric handle in bytes.
     pub const SIZE: usize = 64;
 
-    /// Returns the handle with these bytes, which another process has exported. Functions that take it
-    /// check it.
+    /// Returns the handle with these bytes, which another process has exported. Functions that take the
+    /// handle check it.
     pub const fn from_bytes(bytes: [u8; Self::SIZE]) -> Self {
         Self(bytes)
     }

@@ -71,7 +71,7 @@ impl Shared {
         };
         match expect_failures(create) {
             Ok(native) => Ok(Some(native)),
-            // ROCm 6.1 to 7.2.
+            // ROCm 6.1 to 7.2 return this status.
             Err(failure) if failure.status == Status::INVALID_ARGUMENT => {
                 self.rejects_cpu_pools.store(true, Ordering::Relaxed);
                 Ok(None)

@@ -50,8 +50,8 @@ enum State {
     /// Mapped by the operation. Unmapping it undoes all changes to it.
     New,
     Unmapped,
-    /// Unknown, because a rollback has failed. If the ledger listed the target, it still does, which keeps its
-    /// memory.
+    /// Unknown, because a rollback has failed. A target that the ledger listed before stays listed, so that its memory
+    /// is kept.
     Unknown,
 }
 
@@ -186,8 +186,8 @@ impl<'a, 'c> Journal<'a, 'c> {
                 self.quarantine(group.start, failure.clone(), Some(rollback));
                 self.broken.push(reservation.base);
             }
-            // An unmap removes its targets from a quarantined reservation, unless the rollback has failed.
-            // Otherwise the targets keep their memory.
+            // `Vmm::unmap` removes unmapped targets from the ledger even if the reservation is quarantined, unless a
+            // rollback has failed there. Other operations keep them listed, so that their memory is kept.
             let is_unmapped =
                 self.operation == Operation::Unmap && !self.broken.contains(&reservation.base);
             if !is_unmapped && reservation.quarantined().is_some() {

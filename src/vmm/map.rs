@@ -99,10 +99,10 @@ impl Vmm {
     /// Access need not be revoked first. GPUs must have finished using the memory. The contents stay as long
     /// as the handle is referenced or mapped elsewhere.
     ///
-    /// The addresses stay reserved, with one exception. The library itself maps a dma-buf for the CPU; where that is
-    /// impossible, the runtime maps the memory, and runtimes until ROCm 7.1 leave an address-space hole when they unmap
-    /// it. The library fills the hole at once. If another thread has created a mapping in it, that mapping is not
-    /// changed, and the reservation is quarantined.
+    /// The addresses stay reserved, with one exception. Usually, the library itself maps a dma-buf for the CPU. Where
+    /// that is impossible, the runtime maps the memory for the CPU. Runtimes until ROCm 7.1 leave an address-space hole
+    /// when they unmap such memory. The library fills the hole at once. If another thread has created a mapping in the
+    /// hole, that mapping is not changed, and the reservation is quarantined.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] if the range splits a mapping, is not mapped completely, or extends
@@ -211,8 +211,8 @@ impl Shared {
         replaced
     }
 
-    /// Adds `new` to the journal, as a mapping to create. `new` must be valid once the first `old` targets are
-    /// unmapped. Counts the mapping in its handle.
+    /// Adds `new` to the journal, as a mapping to create. `new` must be valid once the first `old` targets of
+    /// the journal are unmapped. Counts the mapping in its handle.
     fn add_mapping<'c>(
         &self,
         journal: &mut Journal<'_, 'c>,

@@ -255,7 +255,7 @@ impl Vmm {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
-    /// Returns the runtime that it was opened on.
+    /// Returns the runtime on which this `Vmm` was opened.
     pub fn runtime(&self) -> &Runtime {
         &self.shared.runtime
     }
@@ -414,7 +414,7 @@ impl Shared {
 }
 
 impl Drop for Shared {
-    /// Frees everything, because stopping a runtime with live mappings can crash (6.4.3).
+    /// Frees everything, because stopping a runtime with live mappings can crash (ROCm 6.4.3).
     fn drop(&mut self) {
         if self.runtime.has_forked() {
             // Another thread of the parent may have held locks of libdrm.

@@ -108,7 +108,7 @@ impl Vmm {
             }
             let pool = shared.pool(properties)?;
             Ok(match (granularity, shared.profile) {
-                // HIP 6 returns the least granule for both.
+                // HIP 6 returns the minimum for both granularities.
                 (Granularity::Minimum, _) | (_, HipProfile::Hip6) => pool.granule,
                 (Granularity::Recommended, _) => pool.recommended_granule,
             })
@@ -208,7 +208,7 @@ impl Shared {
         }
     }
 
-    /// Returns the pool for handles of the agent in these properties.
+    /// Returns the pool from which memory with these properties is created.
     pub(super) fn pool(&self, properties: &AllocationProperties) -> Result<&Pool, ErrorKind> {
         let Location::Agent(id) = properties.location else {
             return Err(ErrorKind::without_value(Argument::Location, Problem::MissingLocation));

@@ -265,21 +265,21 @@ impl Prober<'_> {
     /// granted the CPU access.
     fn probe_access(&self, base: usize, second: Option<usize>, findings: &mut Findings) -> bool {
         const READ: u32 = sys::HSA_ACCESS_PERMISSION_RO;
-        const WRITE: u32 = sys::HSA_ACCESS_PERMISSION_RW;
+        const READ_WRITE: u32 = sys::HSA_ACCESS_PERMISSION_RW;
         // The owner is last: some releases do not grant a peer access after the owner.
         let others: Vec<_> = [self.peer, self.cpu].into_iter().flatten().collect();
-        let granted: Vec<_> = others.iter().map(|&agent| (agent, WRITE)).collect();
+        let granted: Vec<_> = others.iter().map(|&agent| (agent, READ_WRITE)).collect();
         if granted.is_empty() || self.grant(base, &granted).is_err() {
             return false;
         }
         // A release with the quirk revokes the access of the other agents when a permission changes.
-        let changed = self.grant(base, &[(self.gpu, WRITE)]).is_ok()
+        let changed = self.grant(base, &[(self.gpu, READ_WRITE)]).is_ok()
             && self.grant(base, &[(self.gpu, READ)]).is_ok();
         if let Some(peer) = self.peer.filter(|_| changed) {
-            let kept = self.native.access_of(base, peer).is_ok_and(|access| access == WRITE);
+            let kept = self.native.access_of(base, peer).is_ok_and(|access| access == READ_WRITE);
             record!(findings.set_access_drops_unnamed_agents = !kept);
             // Success proves nothing: some releases then corrupt the mapping (openxla/xla#46576).
-            let owner_first = [(self.gpu, WRITE), (peer, WRITE)];
+            let owner_first = [(self.gpu, READ_WRITE), (peer, READ_WRITE)];
             if second.is_some_and(|second| self.grant(second, &owner_first).is_err()) {
                 record!(findings.peer_after_owner_fails = true);
             }

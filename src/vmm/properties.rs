@@ -71,7 +71,7 @@ pub struct AllocationProperties {
     pub location: Location,
     /// The kind.
     pub kind: AllocationKind,
-    /// The types of handles it may be exported as; exporting another type is an error.
+    /// The types of handles as which the memory may be exported; exporting another type is an error.
     pub handle_types: HandleType,
     /// Whether other PCIe devices, such as network adapters, may access the memory directly
     /// (`allocFlags.gpuDirectRDMACapable`).
@@ -152,7 +152,7 @@ impl AllocationProperties {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Granularity {
-    /// The least unit of size and address.
+    /// The smallest unit of sizes and addresses.
     Minimum,
     /// The unit that gives the best performance.
     Recommended,

@@ -2,7 +2,7 @@
 //!
 //! The table below lists each quirk with the defect and its workaround, a public source, and the
 //! affected implementations and versions. Opening a `Vmm` [looks for](crate::vmm::Probing) the quirks that a
-//! harmless call reveals; these results count more than the version. For an [unknown](Implementation::Unknown)
+//! harmless call reveals; these results override the version. For an [unknown](Implementation::Unknown)
 //! runtime, three kinds are enabled: the quirks found in this way, `memory_returns_with_addresses` together with
 //! `unmap_keeps_memory`, and harmless workarounds of defects that can crash the process. Callers can enable more quirks
 //! ([`VmmOptions::with_quirks`](crate::vmm::VmmOptions::with_quirks)), for a vendor's build that lacks a fix.

@@ -42,8 +42,9 @@ impl Vmm {
     /// caller keeps the descriptor, and may close it at once.
     ///
     /// A file that another process can shrink is rejected, because the CPU's accesses would then end this process.
-    /// ROCm 7.14 and later check only when access is granted that the file is memory of an AMD GPU. With these
-    /// releases, [`set_access`](Vmm::set_access) for a GPU, not this method, rejects a dma-buf of another driver.
+    /// Until ROCm 7.2, the runtime checks during the import whether the file is memory of an AMD GPU. ROCm 7.14 and
+    /// later check this when access is granted: not this method, but [`set_access`](Vmm::set_access) for a GPU then
+    /// rejects a dma-buf of another driver.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a descriptor that is not a dma-buf of an AMD GPU;

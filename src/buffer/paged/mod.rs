@@ -55,9 +55,8 @@ use crate::vmm::Vmm;
 /// ```
 ///
 /// The contents of a newly mapped page are undefined, because memory is reused. A failed call leaves the
-/// buffer unchanged. If the runtime fails, and fails again during the rollback, pages without their memory
-/// are lost: they are never used again, and counted ([`ErrorKind::PagesLost`],
-/// [`PagedStatistics::lost`]).
+/// buffer unchanged. If the runtime fails, and fails again during the rollback, some pages cannot get their memory
+/// back. These pages are lost: they are never used again ([`ErrorKind::PagesLost`], [`PagedStatistics::lost`]).
 ///
 /// ROCm 7.2 releases memory only when its reservation is freed
 /// ([`Quirks::memory_returns_with_addresses`](crate::vmm::Quirks)). With that release, the buffer keeps
@@ -228,9 +227,9 @@ impl PagedBuffer {
     /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`] of this buffer, [`Problem::PageMapped`] of
     /// the destination, [`Problem::PageRetiring`] and [`Problem::PageQuarantined`] of either;
     /// [`Problem::DifferentPages`], [`Problem::DifferentLocation`] or [`Problem::DifferentProperties`] if the
-    /// destination's pages have another size or their memory is different; [`Problem::ForeignHandle`] if the
-    /// destination belongs to another `Vmm`; [`ErrorKind::PagesLost`]; otherwise as for [`map`](Self::map) and
-    /// [`unmap`](Self::unmap).
+    /// destination's pages have another size, or memory at another location or with other properties;
+    /// [`Problem::ForeignHandle`] if the destination belongs to another `Vmm`; [`ErrorKind::PagesLost`]; otherwise as
+    /// for [`map`](Self::map) and [`unmap`](Self::unmap).
     pub fn move_pages(
         &self,
         pages: Range<usize>,
@@ -310,9 +309,9 @@ impl PagedBuffer {
         Ok(locked.in_use(page).map_or(0, |(_, memory)| memory.mappings()))
     }
 
-    /// Exchanges the memory of pages with that of pages of this or another buffer, from page `first`
-    /// on, without copying it. The access to each page does not change. No agent may access the addresses of the pages
-    /// of either buffer during the call.
+    /// Exchanges the memory of pages with the memory of the same number of pages of this or another buffer, from page
+    /// `first` on, without copying it. The access to each page does not change. No agent may access the addresses of
+    /// the pages of either buffer during the call.
     ///
     /// # Errors
     /// [`Problem::OutOfRange`], [`Problem::PageNotMapped`], [`Problem::PageRetiring`],
@@ -440,7 +439,7 @@ impl PagedBuffer {
         if self.core.vmm.runtime().has_forked() {
             return PagedStatistics::default();
         }
-        // The thread owns the second reference until it ends, also by a panic.
+        // The thread has the second reference to `core` until it ends or panics.
         let thread_runs = self.thread.is_some() && Arc::strong_count(&self.core) > 1;
         let mut locked = self.core.lock();
         locked.reclaim();

@@ -71,7 +71,7 @@ impl PagedBuilder {
     /// Reserves the addresses, without memory except for the zero page (`hipMemAddressReserve`). The
     /// capacity is rounded up to whole pages.
     ///
-    /// With a zero page, this maps it at all pages.
+    /// If the buffer has a zero page, this method maps the zero page at all pages.
     ///
     /// # Errors
     /// As for [`Vmm::allocation_granularity`], [`Vmm::address_reserve`], and with a zero page as for
@@ -87,7 +87,7 @@ impl PagedBuilder {
         let page_count = self.capacity.div_ceil(page_size);
         let size = whole_granules(vmm, page_count.saturating_mul(page_size))?;
         let reservation = Reservation::builder(size).reserve(vmm)?;
-        // With a zero page, the pool creates the memory of the pages ahead, and the thread maps none.
+        // With a zero page, no thread maps pages ahead: the handle pool creates memory for the next pages.
         let ahead = if self.zero_page { 0 } else { self.pages_ahead };
         let pool_size = self.pool_size.max(self.pages_ahead - ahead);
         let zero = if self.zero_page {
@@ -158,10 +158,10 @@ pub enum PageState {
     Mapped,
     /// Submitted to a retire queue, and still mapped ([`PagedBuffer::retire`]).
     Retiring,
-    /// Submitted to a retire queue that could not unmap it, for example because its signals did not fire in time.
+    /// Submitted to a retire queue that could not unmap the page, for example because signals did not fire in time.
     /// The page stays mapped until the process ends, and is never used again.
     Quarantined,
-    /// Unknown after a failed rollback: the page is never used again.
+    /// In an unknown state after a failed rollback, and never used again.
     Lost,
 }
 
@@ -181,7 +181,7 @@ pub struct PagedStatistics {
     pub repeated: usize,
     /// Pages that were mapped ahead and are not in use yet.
     pub ahead: usize,
-    /// Pages that read as zeros.
+    /// Pages that map the zero page.
     pub zero: usize,
     /// Pages that were submitted to a retire queue and are still mapped.
     pub retiring: usize,
@@ -195,7 +195,7 @@ pub struct PagedStatistics {
     pub most_mapped: usize,
     /// The number of times that a page was mapped.
     pub maps: u64,
-    /// The number of these times when the page was already mapped ahead.
+    /// How often a page that the caller mapped was already mapped ahead: a part of `maps`.
     pub found_ahead: u64,
     /// The number of times that a page was unmapped; retired pages count when their queue has unmapped them.
     pub unmaps: u64,

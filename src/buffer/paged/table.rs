@@ -227,7 +227,7 @@ impl Locked<'_> {
         ahead.map(|(&page, _)| page)
     }
 
-    /// Marks the pages in a range that were mapped ahead as in use.
+    /// Changes the pages of a range from [`PageState::Ahead`] to [`PageState::Mapped`].
     pub fn mark_used(&mut self, pages: &Range<usize>) {
         let Table { pages: table, counters, .. } = &mut *self.table;
         for (_, page) in table.range_mut(pages.clone()) {
@@ -238,7 +238,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Unmaps pages from `page` on that were mapped ahead and do not follow a page in use.
+    /// Unmaps those pages from `page` on that were mapped ahead, but no longer follow a page in use.
     pub fn unmap_ahead(&mut self, page: usize) {
         let ahead = self.core.ahead;
         let follows_a_mapped_page = |page: usize| {
@@ -252,7 +252,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Returns the next page to map ahead.
+    /// Returns the next page to map ahead. Removes the entries of `ahead_from` that have no such page.
     fn next_ahead(&mut self) -> Option<usize> {
         while let Some(&from) = self.table.ahead_from.first() {
             let follows_mapped = from > 0 && self.state(from - 1) == PageState::Mapped;
@@ -430,7 +430,7 @@ pub(super) fn commit(
     }
 }
 
-/// Adds to the error the pages to change, of the first buffer that has any.
+/// Adds pages to the error: those of the plan of the first buffer whose plan is not empty.
 fn name_pages(error: Error, changes: &[(&mut Locked<'_>, Plan)]) -> Error {
     let Some((locked, plan)) = changes.iter().find(|(_, plan)| !plan.is_empty()) else {
         return error;

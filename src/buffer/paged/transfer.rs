@@ -4,8 +4,8 @@ use super::table::{Locked, Page, PagedCore, commit, invalid};
 use crate::error::{Argument, Error, ErrorKind, Operation, Problem};
 use core::ops::Range;
 
-/// Moves the memory of `pages` to the same number of pages of this or another buffer, from page `first` on; or
-/// shares it with those pages; or exchanges it with theirs.
+/// Moves the memory of `pages` to other pages, shares it with them, or exchanges it with their memory, as `operation`
+/// says. The other pages are the same number of pages of this or another buffer, from page `first` on.
 pub(super) fn transfer(
     operation: Operation,
     (from, pages): (&PagedCore, Range<usize>),

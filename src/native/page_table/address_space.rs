@@ -50,7 +50,7 @@ impl AddressSpace {
         let path = PathBuf::from(format!("/dev/dri/renderD{}", gpu.render_minor));
         let file = open_device(&path)?;
         let failed = |errno| DriverError::File { path: path.clone(), errno };
-        // Marks the file that this function has opened. Every duplicate of its descriptor has the mark.
+        // Marks the file that this function has opened by `O_NONBLOCK`. Every duplicate of its descriptor has the flag.
         let flags = fcntl_getfl(&file).map_err(failed)?;
         fcntl_setfl(&file, flags | OFlags::NONBLOCK).map_err(failed)?;
         let (mut major, mut minor, mut device) = (0, 0, null_mut());

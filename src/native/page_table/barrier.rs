@@ -21,7 +21,7 @@ const RESERVED: usize = 64 << 10;
 #[derive(Debug)]
 pub(crate) enum Barrier {
     Kfd(KfdPage),
-    /// If `/dev/kfd` cannot be used.
+    /// Used if `/dev/kfd` is not available.
     Pinned(PinnedPage),
 }
 

@@ -24,7 +24,7 @@ pub(crate) struct Libdrm {
 }
 
 impl Libdrm {
-    /// Returns every loaded copy with the needed functions, first the one that ROCr most likely uses. Loads none.
+    /// Returns every loaded copy with the needed functions, first the one that ROCr most likely uses. Loads no library.
     pub fn find_loaded() -> Result<Vec<Self>, DriverError> {
         let (mut found, mut failure) = (Vec::new(), DriverError::NoLibrary);
         for name in NAMES {

@@ -58,7 +58,7 @@ pub(in crate::native) fn open_device(path: &Path) -> Result<File, DriverError> {
     opened.map_err(|error| DriverError::file(path.to_owned(), &error))
 }
 
-/// Makes an `ioctl`, again after each error in `retried`.
+/// Makes an `ioctl`, and repeats it after each error in `retried`.
 ///
 /// # Safety
 /// The call with this opcode has this argument.

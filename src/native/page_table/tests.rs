@@ -159,7 +159,7 @@ fn replace_changes_entries_of_one_gpu() {
                 [(read, "r--"), (PagePermissions::empty(), "---"), (read | write, "rw-")]
             {
                 let buffer = space.import(machine.memory.descriptor.as_fd()).unwrap();
-                // SAFETY: changes nothing, because the memory ends before.
+                // SAFETY: changes nothing: the range extends past the end of the memory, so the call fails.
                 let too_large = unsafe { buffer.replace(at, SIZE, HALF, permissions) };
                 assert!(too_large.is_err());
                 // SAFETY: the whole mapping; no GPU uses it.

@@ -15,18 +15,18 @@
 //! | 6 | only `retain` of a live mapping makes such a handle valid again | `retain` | `memory_lives_while_referenced_or_mapped` |
 //! | 7 | a reservation is freed whole, by its base, and empty | `check_free` | `reservations_are_freed_whole_and_empty` |
 //! | 8 | a mapping is aligned to the granule, inside its reservation, over no other, and not larger than its handle | `Shared::add_mapping`, [`Ledger::check`] | `check_empty_finds_every_overlap`, cases `map.*` |
-//! | 9 | after mapping no agent has access | `Journal::add_new` | case `map.access.none_at_first` |
+//! | 9 | no agent has access to a new mapping | `Journal::add_new` | case `map.access.none_at_first` |
 //! | 10 | access is set on adjacent whole mappings | [`Mappings::adjacent`] | `adjacent_requires_whole_mappings` |
-//! | 11 | a list takes effect as a whole or not at all; setting access twice is setting it once | `vmm::permission` | cases `access.set.good_then_bad`, `access.set.twice_is_once` |
+//! | 11 | a list takes effect as a whole or not at all; setting the same access again changes nothing | `vmm::permission` | cases `access.set.good_then_bad`, `access.set.twice_is_once` |
 //! | 12 | adjacent whole mappings are unmapped; memory is released with its last mapping | [`Mappings::adjacent`], `Handles::decrement` | `memory_lives_while_referenced_or_mapped` |
 //! | 13 | mapping and unmapping leave nothing allocated | `Journal::finish` | case `unmap.again_and_again.leaves_nothing` |
-//! | 14 | look-ups return the same for all of a mapping, and nothing at its end | [`Mappings::at`] | `look_ups_end_where_the_mapping_ends` |
-//! | 15 | aliases are the same memory, handles are not | the runtime | cases `map.handle.at_two_places`, `create.memory.is_its_own` |
+//! | 14 | look-ups return the same mapping for each of its addresses, and not for the address at its end | [`Mappings::at`] | `look_ups_end_where_the_mapping_ends` |
+//! | 15 | all mappings of a handle are the same memory, different handles are different memory | the runtime | cases `map.handle.at_two_places`, `create.memory.is_its_own` |
 //! | 16 | each export is a new descriptor, each import a new handle | `vmm::shareable` | cases `share.export.twice`, `share.import.outlives_its_exporter` |
 //! | 17 | an import does not change the caller's descriptor | `vmm::shareable` | cases `share.import.descriptor_stays_ours`, `….descriptor_closed_at_once` |
-//! | 18 | properties stay those of creation | no code changes them | cases `properties.created.round_trip`, `properties.imported.told` |
+//! | 18 | properties do not change after creation | no code changes them | cases `properties.created.round_trip`, `properties.imported.told` |
 //! | 19 | the order of release and unmap does not matter | `Handles::decrement`, `Handles::release` | `memory_lives_while_referenced_or_mapped` |
-//! | 20 | a hint never fails, alignment is honoured | `vmm::reserve` | cases `reserve.hint.taken`, `reserve.hint.off_the_alignment` |
+//! | 20 | a hint never causes an error; the start has the requested alignment | `vmm::reserve` | cases `reserve.hint.taken`, `reserve.hint.off_the_alignment` |
 //! | 21 | a failed operation changes nothing | check first, then change; `vmm::journal` | `exhaustive_faults`; every case that expects an error |
 //! | 22 | operations of threads on different reservations have a serial order | [`Reservation::lock`] and `native`'s library lock | `tests/threads` |
 

@@ -16,8 +16,8 @@ pub(crate) struct MappedRange {
     pub start: usize,
     pub size: usize,
     pub handle: Handle,
-    /// Where the mapped part of the memory begins. If it is not 0, agents only have access through the
-    /// library's control of page tables.
+    /// Where the mapped part of the memory begins. If the offset is not 0, GPUs have access to this part only because
+    /// the library controls their page tables.
     pub offset: usize,
     /// Unique in the process, unlike the address.
     pub serial: u64,
@@ -208,7 +208,7 @@ impl Mappings {
         range: Range,
         except: impl Fn(usize) -> bool,
     ) -> Result<(), ErrorKind> {
-        // If any mapping overlaps, the last mapping that begins before the range's end does.
+        // If any mapping overlaps the range, the last mapping that begins before the range's end overlaps it.
         let last = self.entries.range(..range.end()).next_back();
         if last.is_none_or(|(start, entry)| start + entry.size <= range.start) {
             return Ok(());

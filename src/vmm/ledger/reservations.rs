@@ -177,7 +177,7 @@ impl Reservations {
     /// Adds a reservation, and returns it. The error is the first address that another reservation contains.
     pub fn insert(&self, range: Range) -> Result<Arc<Reservation>, usize> {
         let mut tree = self.tree_mut();
-        // If any reservation overlaps, the last one that begins before the range's end does.
+        // If any reservation overlaps the range, the last one that begins before the range's end overlaps it.
         if let Some((&base, last)) = tree.range(..range.end()).next_back()
             && base + last.size > range.start
         {

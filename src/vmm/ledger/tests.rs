@@ -379,7 +379,7 @@ fn check_finds_broken_invariants() {
     ledger.handles.with(handle, |record| record.mappings = 2).unwrap();
     let found = ledger.check().unwrap_err();
     assert!(found.contains("counts 2 mappings and has 3"), "{found}");
-    // Another reservation at addresses of the first, while that is removed.
+    // Inserts another reservation at addresses of the first while the first is removed, and restores the first.
     let (ledger, _) = three_mappings();
     let reservation = ledger.reservations.find(2 * PAGE).unwrap();
     ledger.reservations.remove(&reservation.lock().unwrap());

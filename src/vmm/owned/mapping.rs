@@ -42,7 +42,7 @@ pub struct Mapping {
     pub(in crate::vmm) address: Address,
     pub(in crate::vmm) size: usize,
     pub(in crate::vmm) serial: u64,
-    /// Whether dropping the value unmaps.
+    /// Whether dropping the value unmaps the memory.
     pub(in crate::vmm) mapped: bool,
 }
 
@@ -94,8 +94,9 @@ impl Mapping {
         self.set_access(&AccessDescriptor::of_each(agents, access))
     }
 
-    /// Revokes all access of agents. A GPU loses its access even if [`Enforcement`](crate::agent::Enforcement) is
-    /// lacking: the memory is then unmapped and mapped again, and meanwhile no agent has access.
+    /// Revokes all access of agents. A GPU loses its access even if access is only
+    /// [recorded](crate::agent::Enforcement::Recorded) for it: the memory is then unmapped and mapped again, and
+    /// meanwhile no agent has access.
     ///
     /// # Errors
     /// As for [`Vmm::revoke`].

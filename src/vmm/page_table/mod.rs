@@ -1,11 +1,11 @@
 //! GPUs' permissions in their page tables, and the barrier at the end of an operation.
 //!
 //! AMD's runtime maps memory for a GPU readable, writable and executable, whatever was requested. For a GPU
-//! whose page table this library controls, it requests read and write access once for each mapping, and then
+//! whose page table it controls, this library requests read and write access once for each mapping, and then
 //! replaces the entries ([`Shared::set_entries`]). Between the two calls the GPU has full access.
 //!
-//! Later requests to the runtime repeat read and write access, for which the runtime makes no driver call: a
-//! different permission would unmap the memory and map it with full access again.
+//! Later requests to the runtime repeat read and write access, for which the runtime makes no driver call. For a
+//! different permission, the runtime would unmap the memory and map it again with full access.
 
 mod probe;
 

@@ -36,8 +36,8 @@ pub struct RetireReport {
     pub retired: usize,
     /// The number of mappings that are in the queue now.
     pub pending: usize,
-    /// The mappings that have left the queue since the last report without being unmapped. At most as many as the
-    /// queue's capacity are stored; all are logged.
+    /// The mappings that have left the queue since the last report without being unmapped. The list has at most as many
+    /// elements as the queue's capacity; the log contains all failures.
     pub failures: Vec<RetireFailure>,
 }
 

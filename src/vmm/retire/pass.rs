@@ -114,7 +114,7 @@ impl Core {
         let (mut pauses, mut empty_passes) = (Pauses(FIRST_PAUSE), 0);
         loop {
             let mut pending = lock(&self.pending);
-            // Another thread's pass may have had the lock for long.
+            // Read after locking, because another thread's pass may have held the lock for long.
             let started = Instant::now();
             let progress = self.pass(&mut pending);
             drop(pending);

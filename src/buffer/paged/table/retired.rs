@@ -61,8 +61,8 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// Removes the pages that a retire queue has unmapped, and returns kept memory to the pool. Marks those that it
-    /// has quarantined.
+    /// Removes the pages that a retire queue has unmapped, and returns kept memory to the pool. Marks the pages
+    /// that the queue has quarantined.
     ///
     /// The queue drops its `Mapping` value only after it has unmapped the page. Until then the memory has another
     /// user, and the pool cannot keep it.
