@@ -68,7 +68,7 @@ impl AccessDescriptor {
     }
 }
 
-/// The maximum number of agents in an [`AgentSet`], and therefore of a runtime with virtual memory.
+/// The maximum number of agents in an [`AgentSet`]. `Vmm::open` rejects a runtime with more agents.
 pub(crate) const MAX_AGENTS: usize = 128;
 
 /// The access of each agent.
@@ -172,8 +172,8 @@ impl AgentSet {
 pub(crate) struct AccessState {
     /// The access that the caller has set for each agent.
     pub requested: AccessSet,
-    /// The agents that the runtime has granted access. A GPU among them can access the memory until the memory is
-    /// unmapped, whatever `requested` contains.
+    /// The agents to which the runtime has granted access. Each GPU among them can access the memory until the memory
+    /// is unmapped, whatever `requested` contains, unless the library controls the GPU's page table.
     pub runtime_granted: AgentSet,
 }
 

@@ -1,4 +1,4 @@
-//! Memory of an area, unmapped when dropped: its properties, and reading, writing, filling and copying.
+//! The memory that an area allocates: its properties, and methods to read, write, fill and copy it.
 
 use super::Backing;
 use super::allocated::{Allocated, Memory};
@@ -9,7 +9,7 @@ use crate::vmm::{Access, Address};
 use core::marker::PhantomData;
 use derive_more::Debug;
 
-/// The size of the buffer through which this process copies if no GPU can.
+/// The size of the buffer through which this process copies if no GPU can make the copy.
 const BUFFER_SIZE: usize = 1 << 20;
 
 /// Memory that [`Area::mmap`](super::Area::mmap) returned, unmapped when dropped.
@@ -42,14 +42,14 @@ pub struct AreaMemory<'a> {
 }
 
 impl AreaMemory<'_> {
-    /// Returns the start address for this process, and, except for the caller's memory, for every agent
-    /// with access.
+    /// Returns the start address for this process. Unless the memory is the caller's, every agent with access uses the
+    /// same address.
     pub fn address(&self) -> Address {
         self.span.address()
     }
 
-    /// Returns the start address for the device (`hipHostGetDevicePointer`): the same, except for the
-    /// caller's memory.
+    /// Returns the start address for the device (`hipHostGetDevicePointer`). It can differ from
+    /// [`address`](Self::address) only if the memory is the caller's.
     pub fn device_address(&self) -> Address {
         Address::new(self.span.device_start)
     }

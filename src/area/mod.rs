@@ -12,8 +12,8 @@
 //! | `UNIFIED`, with any of these | the device's if it has virtual memory and all agents of the next column can access it; otherwise the host's | the host and the device | virtual memory or pool memory |
 //! | any of these and `GLOBAL` | the same | all GPUs instead of one | the same |
 //!
-//! AML's calls (`aml/area/hip.h`; those for CUDA, OpenCL and Level Zero have the same shape), and their
-//! equivalents:
+//! The table lists the calls of AML for HIP (`aml/area/hip.h`) and their equivalents. AML's calls for CUDA, OpenCL and
+//! Level Zero have the same shape.
 //!
 //! | AML | HIP | hsa-vmm | HSA |
 //! |---|---|---|---|
@@ -132,6 +132,7 @@ impl Area {
         Self { runtime: runtime.clone(), vmm: None, device: device.into(), flags }.checked()
     }
 
+    /// Checks the flags and the device.
     fn checked(self) -> Result<Self, Error> {
         let checked = self.runtime.check_not_forked().and_then(|()| self.flags.check());
         let checked = checked.and_then(|()| match self.device {

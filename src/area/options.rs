@@ -1,4 +1,4 @@
-//! Options of an area: flags, device and host memory; and the kinds of memory that implement it.
+//! The options of an area (flags, device, host memory), and the kinds of memory that implement areas.
 
 use crate::agent::{Agent, AgentId, AgentKind};
 use crate::error::{Argument, ErrorKind, Feature, Problem, Value};
@@ -43,7 +43,7 @@ bitflags::bitflags! {
 }
 
 impl AreaFlags {
-    /// Memory of the device, accessible to it alone (`AML_AREA_HIP_FLAG_DEFAULT`).
+    /// Memory of the device, accessible only to the device (`AML_AREA_HIP_FLAG_DEFAULT`).
     pub const DEFAULT: Self = Self::empty();
 
     /// Returns whether each `mmap` maps host memory of the caller.

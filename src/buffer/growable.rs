@@ -63,7 +63,7 @@ impl GrowableBuilder {
         vmm: &Vmm,
         properties: &AllocationProperties,
     ) -> Result<GrowableBuffer, Error> {
-        let step = super::step(vmm, properties, self.step.map(|step| step.max(1)))?;
+        let step = super::step_size(vmm, properties, self.step.map(|step| step.max(1)))?;
         let reservation = Reservation::builder(round_up(self.maximum, step)?);
         let reservation = match self.address {
             None => reservation,
@@ -240,7 +240,7 @@ impl GrowableBuffer {
     }
 
     /// Increases the maximum: reserves `bytes` more addresses, rounded up to whole steps, directly after the present
-    /// ones. Calls `hipMemAddressReserve` with an address, as in "increase memory size" of HIP's guide.
+    /// ones. Corresponds to `hipMemAddressReserve` with an address, as in "increase memory size" of HIP's guide.
     ///
     /// Only this buffer's methods may copy across the boundary between two reservations: HIP does not guarantee
     /// that two adjacent reservations can be used as one.

@@ -46,7 +46,7 @@ use smallvec::SmallVec;
 
 /// Returns the size of a page or step in bytes: the requested size in whole granules, or by default
 /// the recommended granule.
-fn step(
+fn step_size(
     vmm: &Vmm,
     properties: &AllocationProperties,
     requested: Option<usize>,
@@ -82,7 +82,8 @@ fn owner(properties: &AllocationProperties) -> Result<AgentId, Error> {
     }
 }
 
-/// Returns whether a range was quarantined. Memory that may be mapped in it is not used again.
+/// Returns whether the error says that a range was quarantined. The caller must not reuse memory that may be mapped in
+/// this range.
 fn is_quarantine(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Quarantined { .. })
 }

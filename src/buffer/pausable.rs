@@ -192,14 +192,14 @@ impl PausableBuffer {
     ///
     /// # Errors
     /// As for [`resume`](Self::resume), except [`ErrorKind::AddressLost`], and [`ErrorKind::Quarantined`] for the
-    /// buffer's own address. The buffer then stays paused, at its own address.
+    /// buffer's own address. After an error, the buffer stays paused, at its own address.
     pub fn resume_anywhere(&mut self) -> Result<Address, Error> {
         match self.resume() {
             Err(error) if self.has_lost_addresses(&error) => {}
             result => return result.map(|()| self.address()),
         }
         let reservation = Reservation::builder(self.extent()).reserve(&self.buffer.vmm)?;
-        // A mapping in a quarantined reservation stays mapped.
+        // Drops a mapping in the quarantined reservation. The memory stays mapped there.
         self.buffer.mappings.clear();
         let had_memory = self.memory.is_some();
         let old_address = core::mem::replace(&mut self.buffer.address, reservation.address());

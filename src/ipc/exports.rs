@@ -48,7 +48,8 @@ pub(crate) struct Export {
 }
 
 impl Exported for Export {
-    /// Ends the export while `free` frees the memory. If `free` fails, the export continues.
+    /// Ends the export and calls `free` to free the memory. Meanwhile no other process can open the memory. If `free`
+    /// fails, the export continues.
     fn end(&self, free: &mut dyn FnMut() -> Result<(), ErrorKind>) -> Result<(), ErrorKind> {
         self.table.remove(&self.handle, self.generation, free).unwrap_or_else(|errno| {
             crate::log::event!(WARN, %errno, "an export could not be ended");

@@ -141,7 +141,8 @@ impl Table {
         Ok((handle.sealed(generation), generation))
     }
 
-    /// Removes an export while `free` frees its memory. If `free` fails, the export stays.
+    /// Removes an export and calls `free` to free its memory. Meanwhile no other process can open the memory. If `free`
+    /// fails, the export stays.
     ///
     /// # Errors
     /// `AGAIN` if another process has been mapping the memory for too long; `free` was not called.

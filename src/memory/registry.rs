@@ -52,7 +52,8 @@ impl Runtime {
 
 /// The state that `ipc` keeps for memory that it has exported to other processes.
 pub(crate) trait Exported: Any + fmt::Debug + Send + Sync {
-    /// Ends the export while `free` frees the memory; if `free` fails, the export continues.
+    /// Ends the export and calls `free` to free the memory. Meanwhile no other process can open the memory. If `free`
+    /// fails, the export continues.
     fn end(&self, free: &mut dyn FnMut() -> Result<(), ErrorKind>) -> Result<(), ErrorKind>;
 }
 

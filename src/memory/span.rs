@@ -53,7 +53,7 @@ impl Span {
     /// Sets the address at which agents other than the host access the memory.
     ///
     /// # Safety
-    /// As for [`new`](Self::new), of the memory at this address, which must be the same memory.
+    /// The address must be that of the same memory, for these agents.
     pub(crate) unsafe fn at_device_address(mut self, start: usize) -> Self {
         self.device_start = start;
         self

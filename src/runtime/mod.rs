@@ -410,7 +410,7 @@ impl Runtime {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Returns the check for a free file descriptor.
+    /// Returns the descriptors that check for a free descriptor, and replace one if none is free.
     pub(crate) fn spare(&self) -> &Spare {
         &self.inner.spare
     }

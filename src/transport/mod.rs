@@ -80,7 +80,7 @@ impl Channel {
         Self { socket, trust: Trust::default(), timeout: TIMEOUT }
     }
 
-    /// Creates both ends, for a process that is about to fork or to start another.
+    /// Creates both ends, for a process that is about to fork or to start another process.
     ///
     /// # Errors
     /// [`ErrorKind::OutOfDescriptors`], [`ErrorKind::System`].
@@ -117,8 +117,8 @@ impl Channel {
     /// Those of [`Allocation::export`] and [`send_descriptor`](Self::send_descriptor).
     pub fn send(&self, vmm: &Vmm, allocation: &Allocation, name: &str) -> Result<(), Error> {
         let description =
-            Description::of(vmm, allocation, name).map_err(during(Operation::Send))?;
-        let descriptor = allocation.export().map_err(during(Operation::Send))?;
+            Description::of(vmm, allocation, name).map_err(with_operation(Operation::Send))?;
+        let descriptor = allocation.export().map_err(with_operation(Operation::Send))?;
         self.send_descriptor(descriptor, &description)
     }
 
@@ -130,7 +130,7 @@ impl Channel {
     pub fn receive(&self, vmm: &Vmm) -> Result<(Allocation, Description), Error> {
         let (descriptor, description) = self.receive_descriptor()?;
         let allocation =
-            Allocation::import(vmm, &descriptor).map_err(during(Operation::Receive))?;
+            Allocation::import(vmm, &descriptor).map_err(with_operation(Operation::Receive))?;
         let (described, found) = (description.size, allocation.size() as u64);
         if described != found {
             let mismatch = ErrorKind::SizeMismatch { described, found };
@@ -264,7 +264,7 @@ impl Channel {
 }
 
 /// Returns a function that replaces the operation of an error and keeps its kind.
-fn during(operation: Operation) -> impl Fn(Error) -> Error {
+fn with_operation(operation: Operation) -> impl Fn(Error) -> Error {
     move |error| Error::new(operation, error.into_kind())
 }
 

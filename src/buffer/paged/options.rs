@@ -3,7 +3,7 @@
 use super::PagedBuffer;
 use super::table::PagedCore;
 use crate::buffer::handle_pool::HandlePool;
-use crate::buffer::{owner, step, whole_granules};
+use crate::buffer::{owner, step_size, whole_granules};
 use crate::error::{Error, ErrorKind, Operation};
 use crate::sync::{Condvar, Mutex, thread};
 use crate::vmm::{Access, Allocation, AllocationProperties, Reservation, Vmm};
@@ -83,7 +83,7 @@ impl PagedBuilder {
         properties: &AllocationProperties,
     ) -> Result<PagedBuffer, Error> {
         let owner = owner(properties)?;
-        let page_size = step(vmm, properties, self.page_size)?;
+        let page_size = step_size(vmm, properties, self.page_size)?;
         let page_count = self.capacity.div_ceil(page_size);
         let size = whole_granules(vmm, page_count.saturating_mul(page_size))?;
         let reservation = Reservation::builder(size).reserve(vmm)?;

@@ -229,8 +229,8 @@ impl Locked<'_> {
 
     /// Changes the pages of a range from [`PageState::Ahead`] to [`PageState::Mapped`].
     pub fn mark_used(&mut self, pages: &Range<usize>) {
-        let Table { pages: table, counters, .. } = &mut *self.table;
-        for (_, page) in table.range_mut(pages.clone()) {
+        let Table { pages: all_pages, counters, .. } = &mut *self.table;
+        for (_, page) in all_pages.range_mut(pages.clone()) {
             if page.state == PageState::Ahead {
                 counters.count(page.state, PageState::Mapped);
                 page.state = PageState::Mapped;

@@ -87,7 +87,8 @@ pub struct RetireQueueBuilder {
 }
 
 impl RetireQueueBuilder {
-    /// Sets how long a mapping waits for its signals; the default is ten seconds. Afterwards it is quarantined.
+    /// Sets how long a mapping waits for its signals; the default is ten seconds. If they have not fired then, the
+    /// mapping is quarantined.
     pub fn with_time_limit(self, limit: Duration) -> Self {
         Self { limit, ..self }
     }
@@ -128,7 +129,7 @@ impl RetireQueueBuilder {
 
 /// A queue of mappings, each of which is unmapped when HSA signals show that no agent uses it any more.
 ///
-/// A program that gives memory back while a kernel may still read it would have to wait for the kernel. A
+/// Without a queue, a program must wait for the kernel before it gives back memory that the kernel reads. A
 /// retire queue takes the mapping, and unmaps it when all its signals have reached their values
 /// (`hsa_signal_load_scacquire`, then as [`Mapping::unmap`]). Dropping the mapping then releases the memory and the
 /// addresses, if nothing else refers to them. The addresses stay in use until then.

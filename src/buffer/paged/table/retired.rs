@@ -39,19 +39,20 @@ impl Locked<'_> {
         queue: &RetireQueue,
         signals: &[(hsa_signal_t, SignalCondition)],
     ) -> Result<(), Error> {
-        let Table { pages: table, retired, counters, .. } = &mut *self.table;
-        let mappings = table.range_mut(pages.clone()).filter_map(|(_, page)| page.mapping.take());
+        let Table { pages: all_pages, retired, counters, .. } = &mut *self.table;
+        let mappings =
+            all_pages.range_mut(pages.clone()).filter_map(|(_, page)| page.mapping.take());
         let mappings: Vec<Mapping> = mappings.collect();
         let submitted_pages = mappings.iter().map(|it| (it.serial(), it.allocation().handle()));
         let submitted_pages: Vec<_> = submitted_pages.collect();
         // SAFETY: the caller guarantees it.
         let submitted = unsafe { queue.submit_many(mappings, signals) };
         if let Err(Rejected { value: mappings, error }) = submitted {
-            let all = table.range_mut(pages);
-            all.zip(mappings).for_each(|((_, page), mapping)| page.mapping = Some(mapping));
+            let submitted = all_pages.range_mut(pages);
+            submitted.zip(mappings).for_each(|((_, page), mapping)| page.mapping = Some(mapping));
             return Err(error);
         }
-        for ((&index, page), (serial, handle)) in table.range_mut(pages).zip(submitted_pages) {
+        for ((&index, page), (serial, handle)) in all_pages.range_mut(pages).zip(submitted_pages) {
             counters.count(page.state, PageState::Retiring);
             page.state = PageState::Retiring;
             // The queue releases memory that is not kept.
