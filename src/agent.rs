@@ -257,7 +257,7 @@ pub struct Agent {
     pub nearest_cpu: Option<AgentId>,
     /// A GPU's PCI address.
     pub pci: Option<PciAddress>,
-    /// The PCI device number of a GPU's chip, 0 if unknown.
+    /// The PCI device ID of a GPU's chip; 0 if unknown.
     pub chip: u32,
     /// The number of compute units.
     pub compute_units: u32,
@@ -265,7 +265,7 @@ pub struct Agent {
     pub integrated: bool,
     /// Whether CPUs can access all memory of this GPU (a large BAR, or an APU).
     ///
-    /// Without a large BAR, granting a CPU access is an error: the runtime would grant it, and the first
+    /// Without a large BAR, this library rejects granting a CPU access: the runtime would grant it, and the CPU's first
     /// load would fault.
     pub large_bar: bool,
     /// The memory pools, in the runtime's order.

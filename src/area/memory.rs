@@ -183,8 +183,8 @@ impl AreaMemory<'_> {
     }
 
     /// Unmaps the memory now, and returns an error if that fails (`hipFree`, `hipHostFree`, `hipHostUnregister`).
-    /// Dropping the value also unmaps the memory, but only logs an error. Afterwards the caller can use its own host
-    /// memory again.
+    /// Dropping the value also unmaps the memory, but only logs an error. After `munmap`, the caller can use its own
+    /// host memory again.
     ///
     /// # Errors
     /// [`ErrorKind::Runtime`]; the error contains this value, and the memory keeps its contents.

@@ -32,8 +32,8 @@
 //! | none | `hipHostGetDevicePointer` | [`AreaMemory::device_address`] | |
 //!
 //! Defects of AML's implementation that areas do not have: device 0 cannot be chosen for one `mmap`; an
-//! unknown error counts as success; errors have either sign, and some are translated twice; a failure
-//! leaves another device current; displaying some flags reads beyond a table; `munmap` ignores its size
+//! unknown error counts as success; error numbers can be positive or negative, and some are translated twice; after a
+//! failure, another device stays current; displaying some flags reads beyond a table; `munmap` ignores its size
 //! argument.
 //!
 //! ```

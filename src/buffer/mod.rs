@@ -2,15 +2,15 @@
 //!
 //! * [`GrowableBuffer`] grows and shrinks in place; [`GrowableVec`] is a vector of typed values in it.
 //! * [`PagedBuffer`] maps and unmaps single pages, as a KV cache does; pages can be moved and shared
-//!   between buffers without copying, and given back while a kernel still reads them.
+//!   between buffers without copying, and retired while a kernel still reads them.
 //! * [`PausableBuffer`] releases its memory while it is paused, and keeps its addresses.
 //! * [`RingBuffer`] maps the same memory several times in a row.
 //!
 //! [`GrowableBuffer`], [`PausableBuffer`] and [`RingBuffer`] dereference to a [`DeviceBuffer`]. Its methods return the
 //! address, change the access, read and write.
 //!
-//! Device memory is never a slice, because agents and other processes may change it at any time. Reading
-//! and writing copy ([memory model](crate::vmm#memory-model)). An invalid offset is an error, not a fault.
+//! Device memory is never a slice, because agents and other processes may change it at any time. Methods copy bytes
+//! from it and to it ([memory model](crate::vmm#memory-model)). An invalid offset is an error, not a fault.
 //!
 //! A call by address can unmap a part of a buffer ([`Vmm::unmap`]) and map other memory at its addresses.
 //! The buffer's calls on that part then fail with [`Problem::NotMapped`] and change nothing.
@@ -212,7 +212,7 @@ impl DeviceBuffer {
         Ok(())
     }
 
-    /// Revokes all access of agents, also of GPUs. During the call, the other agents have no access.
+    /// Revokes all access of agents, also of GPUs. During the call, the other agents may have no access.
     ///
     /// # Errors
     /// As for [`Vmm::revoke`].

@@ -1,9 +1,9 @@
-//! What a runtime, driver or machine may lack.
+//! Features that this library, the runtime or the hardware may not support.
 
 use super::ErrorKind;
 use crate::agent::AgentId;
 
-/// What this library, the runtime or the hardware cannot do.
+/// A feature that this library, the runtime or the hardware does not support.
 ///
 /// ```
 /// use hsa_vmm::error::{ErrorKind, Feature};
@@ -42,7 +42,7 @@ pub enum Feature {
          (VmmOptions::with_page_tables)"
     )]
     MapAtOffset(usize),
-    /// A GPU that cannot access another's memory.
+    /// Access of an agent to memory of another agent.
     #[error("access of {agent} to the memory of {owner} (Agent::can_access)")]
     PeerAccess {
         /// The agent that cannot access the memory.

@@ -295,7 +295,8 @@ pub enum Unavailable {
     /// The process belongs to another user.
     #[error("the process is {0}")]
     Untrusted(UntrustedUser),
-    /// The process is in another PID namespace: in this one, its number names another process, or none.
+    /// The process is in another PID namespace. In the namespace of this process, its number identifies another
+    /// process, or none.
     #[error(
         "its number is of another PID namespace, or /proc is not this namespace's; use \
          transport::Channel"

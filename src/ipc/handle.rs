@@ -101,7 +101,8 @@ impl IpcHandle {
         bytemuck::cast(*bytes)
     }
 
-    /// Returns whether the exporter has the handle in a table, as this library does.
+    /// Returns whether the handle contains a registration, as every handle of this library does: the exporter lists the
+    /// handle in a table.
     ///
     /// Such a handle is rejected as soon as its memory was freed, even if the address is in use again. For
     /// HIP's own handles this cannot be detected.

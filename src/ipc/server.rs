@@ -2,7 +2,8 @@
 //!
 //! If the runtime shares memory by dma-buf, a thread of the exporting process is the server. It listens on the
 //! abstract socket `hsa<process>`, reads an address in decimal, and sends a descriptor. The importing runtime would
-//! connect to that socket itself, without checking which process listens at it; any process can.
+//! connect to that socket itself, without checking which process listens there. Any process can
+//! listen there.
 //!
 //! Therefore this library connects, checks the credentials and fetches the descriptor with a deadline. It
 //! passes the descriptor to the runtime through a relay, a server in this process for one call. No other

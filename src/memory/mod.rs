@@ -212,7 +212,7 @@ impl PoolMemory {
     /// Frees the memory now, and returns an error if that fails (`hipFree`, `hsa_amd_memory_pool_free`). Dropping the
     /// value also frees the memory, but only logs an error.
     ///
-    /// Its IPC handles ([`Ipc`](crate::Ipc)) become invalid; memory that other processes have opened
+    /// The IPC handles of the memory ([`Ipc`](crate::Ipc)) become invalid; memory that other processes have opened
     /// stays valid. Waits at most 15 seconds for a process that is opening the memory.
     ///
     /// # Errors

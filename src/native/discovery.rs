@@ -109,7 +109,7 @@ impl Native {
         Ok(pools.into_iter().map(NativePool).collect())
     }
 
-    /// Returns the names of an agent's instruction sets, without those that are too long.
+    /// Returns the names of an agent's instruction sets. Omits names that are too long for an [`AttributeValue`].
     pub fn isas(&self, agent: NativeAgent) -> Result<Vec<String>, Failure> {
         let mut isas: Vec<sys::hsa_isa_t> = Vec::new();
         let data = (&raw mut isas).cast();

@@ -26,8 +26,8 @@ use std::os::fd::BorrowedFd;
 ///
 /// # Safety
 /// Until the function returns, the source is mapped and readable for the CPU, the destination is mapped
-/// and writable, and the two do not overlap. This process accesses bytes that other threads or agents also use only
-/// atomically.
+/// and writable, and the two do not overlap. If other threads or agents also use a byte, this process
+/// accesses the byte only atomically.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 unsafe fn copy_bytes(to: usize, from: usize, size: usize) {
     // SAFETY: reads and writes only the ranges that the caller guarantees. In Rust's memory model this is

@@ -356,7 +356,7 @@ impl Runtime {
     /// type. Call it only while a clone of this `Runtime` exists, as for the table. The library stays loaded until the
     /// process ends.
     ///
-    /// `examples/queue.rs` creates a queue with it.
+    /// `examples/queue.rs` creates a queue with this function.
     ///
     /// ```no_run
     /// use hsa_vmm::Runtime;
@@ -410,7 +410,7 @@ impl Runtime {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Returns the descriptors that check for a free descriptor, and replace one if none is free.
+    /// Returns the descriptors that are opened in advance; see [`Spare`].
     pub(crate) fn spare(&self) -> &Spare {
         &self.inner.spare
     }

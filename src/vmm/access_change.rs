@@ -22,7 +22,7 @@ pub(super) struct AccessChange {
 }
 
 impl AccessChange {
-    /// The change of no agent's access.
+    /// Changes the access of no agent.
     pub const NONE: Self = Self { agents: AgentSet::NONE, access: AccessSet::NONE };
 
     /// Returns the same change without some agents.

@@ -9,8 +9,8 @@
 //! then on the CPU is in [`AccessState::runtime_granted`], and the library changes access by `mprotect`.
 //! Only the runtime unmaps such memory; the library then fills the hole that the runtime leaves.
 //!
-//! The kernel's source shows that a dma-buf of amdgpu can be mapped; this was not tested on a GPU. If the
-//! first mapping fails, the runtime maps for the CPU from then on.
+//! The kernel's source shows that a dma-buf of amdgpu can be mapped; this was not tested on a GPU. If
+//! mapping the first dma-buf fails, the runtime maps all memory for the CPU from then on.
 
 use super::Shared;
 use super::ledger::{MappedRange, Range};

@@ -92,7 +92,7 @@ impl<'a, 'c> Journal<'a, 'c> {
         guard_index(self.guards, range).map(|index| (index, self.guards[index].reservation))
     }
 
-    /// Adds the mappings of a range as targets. Rejects quarantined ones.
+    /// Adds the mappings of a range as targets. Rejects quarantined mappings.
     pub fn add_targets(&mut self, range: Range, change: &'c AccessChange) -> Result<(), ErrorKind> {
         let (guard, reservation) = self.containing(range)?;
         let mappings = reservation.mappings();

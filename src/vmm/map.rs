@@ -35,8 +35,8 @@ impl Vmm {
     ///
     /// `size` bytes of the handle, from `offset` on, appear at `address`; no agent may access them before
     /// [`set_access`](Vmm::set_access). `address`, `size` and `offset` are multiples of the granule, and the
-    /// range is inside one reservation and empty. One handle may be mapped at several addresses, which then
-    /// are the same memory.
+    /// range is inside one reservation and empty. One handle may be mapped at several addresses, all of
+    /// which then access the same memory.
     ///
     /// AMD's runtime ignores the offset. `offset` must be 0, unless the library controls the page table of
     /// every GPU ([`VmmOptions::with_page_tables`](crate::vmm::VmmOptions::with_page_tables)). During a call that

@@ -3,7 +3,7 @@
 use super::{Probing, Quirks};
 use crate::hip::HipProfile;
 
-/// Options that a [`Vmm`](crate::Vmm) is opened with.
+/// Options for opening a [`Vmm`](crate::Vmm).
 ///
 /// ```
 /// use hsa_vmm::hip::HipProfile;

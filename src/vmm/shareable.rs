@@ -41,7 +41,8 @@ impl Vmm {
     /// Every import returns a new handle of the same memory, with the size of the whole allocation. The
     /// caller keeps the descriptor, and may close it at once.
     ///
-    /// A file that another process can shrink is rejected, because the CPU's accesses would then end this process.
+    /// A file that another process can shrink is rejected, because an access of the CPU to the removed part would end
+    /// this process.
     /// Until ROCm 7.2, the runtime checks during the import whether the file is memory of an AMD GPU. ROCm 7.14 and
     /// later check this when access is granted: not this method, but [`set_access`](Vmm::set_access) for a GPU then
     /// rejects a dma-buf of another driver.

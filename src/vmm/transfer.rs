@@ -34,8 +34,8 @@ impl Vmm {
     }
 
     /// Copies between two mapped ranges, by an agent, and waits for the end of the copy (`hsa_amd_memory_async_copy`). A
-    /// CPU copies by this process's own loads and stores. If the ranges overlap or map the same memory, the contents of
-    /// the destination are undefined.
+    /// CPU copies by this process's own loads and stores. If the ranges overlap, or map the same bytes of memory twice,
+    /// the contents of the destination are undefined.
     ///
     /// Concurrent accesses are described in the [memory model](crate::vmm#memory-model).
     ///

@@ -200,7 +200,7 @@ impl PagedBuffer {
         }
         pages.clone().try_for_each(|page| locked.in_use(page).map(drop)).map_err(fail)?;
         let end = pages.end;
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller's promise.
         unsafe { locked.retire(pages, queue, signals) }?;
         locked.unmap_ahead(end);
         Ok(())
@@ -344,7 +344,7 @@ impl PagedBuffer {
         Ok(())
     }
 
-    /// Revokes all access of agents, also of GPUs. During the call, the other agents have no access.
+    /// Revokes all access of agents, also of GPUs. During the call, the other agents may have no access.
     ///
     /// Pages that are [retiring](Self::retire) keep their access until the queue unmaps them, because a kernel may
     /// still use them. To revoke access to these, drain the queue first.

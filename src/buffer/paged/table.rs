@@ -1,4 +1,4 @@
-//! The page table of a buffer: the state of each page, and its changes.
+//! The table of a buffer's pages: the state of each page, and changes of it.
 
 mod retired;
 

@@ -50,7 +50,8 @@ impl AddressSpace {
         let path = PathBuf::from(format!("/dev/dri/renderD{}", gpu.render_minor));
         let file = open_device(&path)?;
         let failed = |errno| DriverError::File { path: path.clone(), errno };
-        // Marks the file that this function has opened by `O_NONBLOCK`. Every duplicate of its descriptor has the flag.
+        // Sets `O_NONBLOCK`, to recognise the file that this function has opened. Every duplicate of its descriptor has
+        // the flag.
         let flags = fcntl_getfl(&file).map_err(failed)?;
         fcntl_setfl(&file, flags | OFlags::NONBLOCK).map_err(failed)?;
         let (mut major, mut minor, mut device) = (0, 0, null_mut());
@@ -63,7 +64,7 @@ impl AddressSpace {
         let device = NonNull::new(device).ok_or(null)?;
         let space = DrmDevice { library, device };
         // If libdrm already has a device for this GPU, it returns that device, which has ROCr's file. Otherwise libdrm
-        // creates a device with the marked file.
+        // creates a device with the file that has the flag.
         // SAFETY: libdrm keeps the descriptor open as long as the device, which `space` owns.
         let used = unsafe { BorrowedFd::borrow_raw((space.library.get_fd)(space.device.as_ptr())) };
         let is_own = fcntl_getfl(used).map_err(failed)?.contains(OFlags::NONBLOCK);

@@ -7,7 +7,7 @@ use libloading::os::unix::{Library, RTLD_NOW};
 use rustix::io::Errno;
 
 /// The names of libdrm. AMD's builds rename their copy, and ROCr then uses that copy, even if another library
-/// in the process has loaded the system's.
+/// in the process has loaded the system's libdrm.
 const NAMES: [&str; 2] = ["librocm_sysdeps_drm_amdgpu.so.1", "libdrm_amdgpu.so.1"];
 
 /// The functions of a loaded libdrm, which stays loaded.

@@ -4,7 +4,7 @@
 //! offsets. This module therefore calls the copy of libdrm that ROCr has loaded ([`Libdrm`]). That copy has one DRM
 //! file for each GPU, with the GPU's address space ([`AddressSpace`]), and counts imports of memory, ROCr's
 //! and this library's together ([`Buffer`]). A raw `PRIME_FD_TO_HANDLE` has no count: closing its handle would
-//! close ROCr's.
+//! also close ROCr's handle.
 //!
 //! Two facts about the kernel determine when a change has taken effect:
 //!

@@ -29,7 +29,7 @@ struct MappedMemory {
 }
 
 fn start(fixture: &Fixture) -> Native {
-    // SAFETY: AMD's runtime.
+    // SAFETY: the file is AMD's runtime.
     let native = unsafe { Native::load(&Search::only(fixture.runtime())) }.unwrap();
     native.init().unwrap();
     native
@@ -72,7 +72,7 @@ impl Machine {
             native.pool_attribute(*pool, flag).unwrap().number::<u32>() & coarse != 0
         });
         let pool = pools.next().unwrap();
-        // The owner last: some releases need it.
+        // The owner is last, because some releases require that.
         let agents: Vec<_> = gpus.iter().rev().map(|(agent, _)| *agent).collect();
         let [memory, other] = [(); 2].map(|()| map_memory(&native, pool, &agents));
         Self { native, gpus, memory, other }

@@ -12,7 +12,7 @@
 //! | 3 | a handle counts its mappings, and lives while referenced or mapped | `Handles::check` | `check_finds_broken_invariants` |
 //! | 4 | the references are created + retained − released, never negative | `Handles::release`, `retain` | `memory_lives_while_referenced_or_mapped` |
 //! | 5 | a handle without references is rejected | `Handles::with` | `memory_lives_while_referenced_or_mapped` |
-//! | 6 | only `retain` of a live mapping makes such a handle valid again | `retain` | `memory_lives_while_referenced_or_mapped` |
+//! | 6 | only `retain` of a live mapping makes a handle without references valid again | `retain` | `memory_lives_while_referenced_or_mapped` |
 //! | 7 | a reservation is freed whole, by its base, and empty | `check_free` | `reservations_are_freed_whole_and_empty` |
 //! | 8 | a mapping is aligned to the granule, inside its reservation, overlaps no other mapping, and is not larger than its handle | `Shared::add_mapping`, [`Ledger::check`] | `check_empty_finds_every_overlap`, cases `map.*` |
 //! | 9 | no agent has access to a new mapping | `Journal::add_new` | case `map.access.none_at_first` |
@@ -20,7 +20,7 @@
 //! | 11 | a list takes effect as a whole or not at all; setting the same access again changes nothing | `vmm::permission` | cases `access.set.good_then_bad`, `access.set.twice_is_once` |
 //! | 12 | adjacent whole mappings are unmapped; memory is released with its last mapping | [`Mappings::adjacent`], `Handles::decrement` | `memory_lives_while_referenced_or_mapped` |
 //! | 13 | mapping and unmapping leave nothing allocated | `Journal::finish` | case `unmap.again_and_again.leaves_nothing` |
-//! | 14 | look-ups return the same mapping for each of its addresses, and not for the address at its end | [`Mappings::at`] | `look_ups_end_where_the_mapping_ends` |
+//! | 14 | a look-up finds a mapping at each of its addresses, and not at its end | [`Mappings::at`] | `look_ups_end_where_the_mapping_ends` |
 //! | 15 | all mappings of a handle are the same memory, different handles are different memory | the runtime | cases `map.handle.at_two_places`, `create.memory.is_its_own` |
 //! | 16 | each export is a new descriptor, each import a new handle | `vmm::shareable` | cases `share.export.twice`, `share.import.outlives_its_exporter` |
 //! | 17 | an import does not change the caller's descriptor | `vmm::shareable` | cases `share.import.descriptor_stays_ours`, `….descriptor_closed_at_once` |

@@ -195,8 +195,8 @@ impl Handles {
         if record.is_dead() { records.remove(&handle) } else { None }
     }
 
-    /// Drops a reference; otherwise as [`decrement`](Self::decrement). Without references the handle is
-    /// invalid; [`restore`](Self::restore) undoes that.
+    /// Drops a reference; otherwise as [`decrement`](Self::decrement). A handle without references is invalid.
+    /// [`restore`](Self::restore) makes it valid again.
     pub fn release(&self, handle: Handle) -> Result<Option<HandleRecord>, ErrorKind> {
         let mut is_referenced = false;
         let removed = self.decrement(handle, |record| {

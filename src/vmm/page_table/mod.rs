@@ -1,7 +1,7 @@
 //! GPUs' permissions in their page tables, and the barrier at the end of an operation.
 //!
-//! AMD's runtime maps memory for a GPU readable, writable and executable, whatever was requested. For a GPU
-//! whose page table it controls, this library requests read and write access once for each mapping, and then
+//! AMD's runtime maps memory for a GPU readable, writable and executable, whatever was requested. If this
+//! library controls a GPU's page table, it requests read and write access once for each mapping, and then
 //! replaces the entries ([`Shared::set_entries`]). Between the two calls the GPU has full access.
 //!
 //! Later requests to the runtime repeat read and write access, for which the runtime makes no driver call. For a
@@ -277,8 +277,8 @@ fn open_space(libraries: &[Arc<Libdrm>], gpu: &Agent) -> Result<AddressSpace, Dr
     first.or_else(|error| spaces.find_map(Result::ok).ok_or(error))
 }
 
-/// Opens `/dev/kfd` for waiting, or else a page that the runtime locks. Returns and logs why `/dev/kfd` or both
-/// cannot be used.
+/// Opens `/dev/kfd` for waiting. If that fails, creates a page that the runtime locks. If `/dev/kfd` or
+/// both cannot be used, returns and logs the reason.
 fn open_barrier(native: &Native, gpus: &[&Agent]) -> (Option<Barrier>, Option<String>) {
     let mut driver_failure = None;
     if !native.is_simulation() {

@@ -110,7 +110,8 @@ impl<'a> PageTableProbe<'a> {
         }))
     }
 
-    /// Grants the GPU access, and writes a pattern to each half of the memory. Returns its buffer object.
+    /// Grants the GPU access, and writes a pattern to each half of the memory. Returns the memory, imported in the
+    /// address space.
     fn prepare<'b>(
         self,
         range: ProbeMemory,

@@ -62,8 +62,9 @@ pub struct RetireFailure {
     pub size: usize,
     /// Why it was not unmapped: [`ErrorKind::NotSignaled`], or the error of [`Vmm::unmap`].
     pub error: Error,
-    /// Whether the mapping is quarantined ([`Vmm::quarantine`]): it stays mapped and is never used again. If
-    /// not, it is not mapped: a call by address had unmapped it before, or this unmap lost its addresses.
+    /// Whether the mapping is quarantined ([`Vmm::quarantine`]): it stays mapped and is never used again.
+    /// Otherwise it is not mapped any more: a call by address had unmapped it before, or the queue unmapped it and its
+    /// addresses were lost.
     pub quarantined: bool,
 }
 
@@ -150,8 +151,8 @@ impl RetireQueueBuilder {
 /// * Dropping the queue waits until it is empty: at most the time limit, and the calls of the runtime.
 /// * In a forked child, every call returns [`ErrorKind::Forked`], and dropping the queue does nothing.
 ///
-/// `poll`, `drain` and the drop must not be called from [`Mapping::with_access`], nor from a subscriber of
-/// `tracing`: they would deadlock.
+/// Neither the closure of [`Mapping::with_access`] nor a subscriber of `tracing` may call `poll` or `drain`, or drop
+/// the queue: that would deadlock.
 ///
 /// ```
 /// use hsa_vmm::vmm::{RetireQueue, SignalCondition};

@@ -138,7 +138,8 @@ impl Core {
         }
     }
 
-    /// Makes passes until everything that was submitted before has ended, or until a time. Returns the report.
+    /// Makes passes until everything that was submitted before has ended, or until the time `until`. Returns the
+    /// report.
     pub fn drain(&self, until: Option<Instant>) -> RetireReport {
         let (last, mut pauses) = (self.incoming.next(), Pauses(FIRST_PAUSE));
         loop {

@@ -45,7 +45,7 @@ impl Locked<'_> {
         let mappings: Vec<Mapping> = mappings.collect();
         let submitted_pages = mappings.iter().map(|it| (it.serial(), it.allocation().handle()));
         let submitted_pages: Vec<_> = submitted_pages.collect();
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller's promise.
         let submitted = unsafe { queue.submit_many(mappings, signals) };
         if let Err(Rejected { value: mappings, error }) = submitted {
             let submitted = all_pages.range_mut(pages);
