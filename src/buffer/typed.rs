@@ -78,8 +78,8 @@ impl<T: Pod> GrowableVec<T> {
         let size = index.saturating_add(values.len()).saturating_mul(Self::SIZE);
         self.buffer.resize(size)?;
         self.write(index, values).inspect_err(|_| {
-            if let Err(undo) = self.buffer.resize(before) {
-                crate::log::event!(WARN, %undo, "a buffer stays larger than what was written to it");
+            if let Err(error) = self.buffer.resize(before) {
+                crate::log::event!(WARN, %error, "a buffer could not be shrunk after a failed write");
             }
         })
     }

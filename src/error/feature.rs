@@ -87,7 +87,7 @@ impl Feature {
             Self::RetireZeroPages => {
                 "; unmap the pages when no kernel uses them any more, or build the buffer without a zero page"
             }
-            _ => " here (`hsa-vmm info` lists what is)",
+            _ => " here (`hsa-vmm info` lists what is supported)",
         }
     }
 }

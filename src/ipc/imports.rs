@@ -220,7 +220,7 @@ impl Ipc {
             }
             // Waits for the exporter without locking the list, so that other calls need not wait.
             let fetch = || server::fetch(native, process, self.trust);
-            let memory = is_served.then(fetch).transpose()?;
+            let dma_buf = is_served.then(fetch).transpose()?;
             // The exporter can have ended, or changed its user IDs, during the wait.
             if !self.find_exporter(process)?.is_same_process(exporter) {
                 return Err(unavailable(process, Unavailable::NoProcess));
@@ -230,7 +230,7 @@ impl Ipc {
             if let Some(start) = count_open(&mut list, export, self.agents(), holder) {
                 return Ok(start);
             }
-            let (start, size) = self.attach(&list, handle, memory)?;
+            let (start, size) = self.attach(&list, handle, dma_buf)?;
             let import = list.entry(start).or_insert(Import { export, ..Import::default() });
             import.size = import.size.max(size);
             // The runtime may return the address of an earlier attach, which stays mapped for its agents.
@@ -255,20 +255,21 @@ impl Ipc {
         Ok(found)
     }
 
-    /// Makes the runtime map the memory of a handle. Returns its start address and size.
+    /// Makes the runtime map the memory of a handle. `dma_buf` is the memory, if the exporter's server has sent it.
+    /// Returns the start address and the size.
     fn attach(
         &self,
         list: &OpenImports,
         handle: &IpcHandle,
-        memory: Option<OwnedFd>,
+        dma_buf: Option<OwnedFd>,
     ) -> Result<(usize, usize), ErrorKind> {
         let (runtime, size) = (self.runtime(), handle.allocation_size as usize);
         let native_of = |id: &AgentId| runtime.agents()[id.index()].native;
         let first = native_of(&self.agents()[0]);
         let others: Vec<_> = self.agents()[1..].iter().map(native_of).collect();
         let attach = |native| runtime.native().ipc_attach(native, size, first, &others);
-        let start = match memory {
-            Some(memory) => server::with_relay(handle.native, &memory, attach)?,
+        let start = match dma_buf {
+            Some(dma_buf) => server::with_relay(handle.native, &dma_buf, attach)?,
             None => attach(handle.native),
         };
         let start = start.map_err(of_failure)?;

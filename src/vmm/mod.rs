@@ -423,11 +423,11 @@ impl Drop for Shared {
         }
         self.log_leaks();
         let all: Vec<(MappedRange, bool)> = self.ledger.reservations.snapshot(|all| {
-            let is_kept = |all: &ledger::Mappings, it: MappedRange| {
+            let with_flag = |all: &ledger::Mappings, it: MappedRange| {
                 (it, all.quarantined(it.serial).is_some())
             };
             let all = all.iter().map(|it| &it.mappings);
-            all.flat_map(|all| all.iter().map(move |it| is_kept(all, it))).collect()
+            all.flat_map(|all| all.iter().map(move |it| with_flag(all, it))).collect()
         });
         // Agents may still use these mappings: they and their memory stay until the process ends.
         let kept: Vec<_> = all.iter().filter(|(_, is_kept)| *is_kept).map(|it| it.0).collect();

@@ -120,11 +120,11 @@ impl Shared {
         }
         self.transact(Operation::Relocate, &[to, from], |journal| {
             let before = add_expected(journal, from, Argument::Source, expected)?;
-            let rename = |kind: ErrorKind| kind.for_argument(Argument::Destination);
-            let (_, destination) = journal.containing(to).map_err(rename)?;
-            destination.mappings().check_empty(to, |_| false).map_err(rename)?;
+            let for_destination = |kind: ErrorKind| kind.for_argument(Argument::Destination);
+            let (_, destination) = journal.containing(to).map_err(for_destination)?;
+            destination.mappings().check_empty(to, |_| false).map_err(for_destination)?;
             if reservation.is_some_and(|serial| serial != destination.serial) {
-                return Err(rename(to.invalid(Problem::NotReserved)));
+                return Err(for_destination(to.invalid(Problem::NotReserved)));
             }
             let moved = |mapping: &MappedRange| MappedRange {
                 start: to.start + (mapping.start - from.start),

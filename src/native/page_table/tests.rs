@@ -255,7 +255,7 @@ fn concurrent_imports_keep_runtime_handles() {
             unsafe { buffer.replace(address, SIZE, 0, PagePermissions::READ) }.unwrap();
             assert_eq!(entry(gpus[0].1.render_minor, address).as_deref(), Some("0x0 r--"));
             // Freed before or after ROCr's import: the last of the two closes the handle.
-            let late = if number % 2 == 0 { Some(buffer) } else { None };
+            let freed_last = if number % 2 == 0 { Some(buffer) } else { None };
             // SAFETY: nothing uses the mapping or the memory any more.
             native.call_shared(|native| unsafe {
                 native.unmap(address, SIZE).unwrap();
@@ -263,7 +263,7 @@ fn concurrent_imports_keep_runtime_handles() {
                 native.handle_release(handle).unwrap();
                 native.address_free(address, SIZE).unwrap();
             });
-            drop(late);
+            drop(freed_last);
         };
         let thread = || (0..hsa_rocr::test::part_by_default(250)).for_each(round);
         std::thread::scope(|scope| {
