@@ -172,9 +172,10 @@ impl AreaMemory<'_> {
         act: impl FnOnce() -> Result<(), Error>,
     ) -> Result<(), Error> {
         let Memory::Mapped(memory) = &self.allocated.memory else { return act() };
-        let at = self.address();
+        let address = self.address();
         let fail = |kind| Error::new(operation, kind);
-        let not_mapped = || ErrorKind::invalid(Argument::Address, at, Problem::NotMapped(at));
+        let not_mapped =
+            || ErrorKind::invalid(Argument::Address, address, Problem::NotMapped(address));
         let mapping = memory.mapping.as_ref().ok_or_else(|| fail(not_mapped()))?;
         // The error names the area's operation, not that of `with_access`.
         mapping

@@ -335,7 +335,7 @@ mod tests {
 
     #[test]
     fn aml_returns_the_number_of_the_kind() {
-        let (call, at) = ("hsa_amd_memory_lock", Address::new(4096));
+        let (call, address) = ("hsa_amd_memory_lock", Address::new(4096));
         let invalid = |argument| ErrorKind::invalid(argument, Value::None, Problem::Zero);
         let status = Status::ERROR;
         for (kind, number) in [
@@ -347,7 +347,7 @@ mod tests {
             (invalid(Argument::Device), 3),
             (invalid(Argument::Source), 3),
             (Feature::Gpu.into(), 5),
-            (ErrorKind::HostMemoryMapped(at), 6),
+            (ErrorKind::HostMemoryMapped(address), 6),
             (ErrorKind::BeingOpened, 6),
             (ErrorKind::Runtime { call, status: Status::RESOURCE_BUSY }, 6),
         ] {

@@ -53,8 +53,8 @@ impl HandlePool {
         let mut refill_thread = None;
         if capacity > 0 {
             let shared = shared.clone();
-            let thread = thread::Builder::new().name("hsa-vmm pool".to_owned());
-            match thread.spawn(move || shared.refill()) {
+            let builder = thread::Builder::new().name("hsa-vmm pool".to_owned());
+            match builder.spawn(move || shared.refill()) {
                 Ok(thread) => refill_thread = Some(thread),
                 Err(error) => crate::log::event!(WARN, %error, "no thread refills a handle pool"),
             }

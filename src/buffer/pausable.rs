@@ -254,8 +254,8 @@ impl PausableBuffer {
         result
     }
 
-    /// Reserves the addresses, creates the memory and maps it, omitting steps that are done already. Then grants
-    /// agents their access. Copies the saved contents to new memory.
+    /// Reserves the addresses, creates the memory, copies the saved contents to it, maps it, and grants agents their
+    /// access. Omits steps that are done already.
     fn restore(&mut self) -> Result<(), Error> {
         if self.reservation.is_none() {
             self.reservation = Some(self.reserve(Operation::Resume)?);
@@ -264,8 +264,8 @@ impl PausableBuffer {
             let memory =
                 Allocation::create(&self.buffer.vmm, self.extent(), &self.buffer.properties)?;
             if let Some(bytes) = &self.saved {
-                self.with_second_mapping(&memory, Access::ReadWrite, |second| {
-                    second.copy_from_host(self.owner, 0, bytes)
+                self.with_second_mapping(&memory, Access::ReadWrite, |mapping| {
+                    mapping.copy_from_host(self.owner, 0, bytes)
                 })?;
             }
             self.memory = Some(memory);
@@ -296,8 +296,8 @@ impl PausableBuffer {
             Error::new(Operation::CopyToHost, kind)
         })?;
         bytes.resize(self.buffer.size, 0);
-        self.with_second_mapping(memory, Access::Read, |second| {
-            second.copy_to_host(self.owner, &mut bytes, 0)
+        self.with_second_mapping(memory, Access::Read, |mapping| {
+            mapping.copy_to_host(self.owner, &mut bytes, 0)
         })?;
         Ok(bytes)
     }
@@ -311,10 +311,10 @@ impl PausableBuffer {
         act: impl FnOnce(&Mapping) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let reservation = Reservation::builder(self.extent()).reserve(&self.buffer.vmm)?;
-        let second = reservation.map(0, memory)?;
-        second.grant(&[self.owner], access)?;
-        act(&second)?;
-        second.unmap()?;
+        let mapping = reservation.map(0, memory)?;
+        mapping.grant(&[self.owner], access)?;
+        act(&mapping)?;
+        mapping.unmap()?;
         Ok(reservation.free()?)
     }
 }

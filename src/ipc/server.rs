@@ -65,7 +65,7 @@ pub(super) fn is_used(runtime: &Runtime) -> bool {
 /// Returns the address of the server with this number, which is that of a process or a relay.
 fn address(number: u32) -> Result<SocketAddrUnix, ErrorKind> {
     let mut name = [0; NAME_SIZE];
-    // The runtime prints the number as a signed one.
+    // The runtime prints the number as a signed number.
     let text = format!("hsa{}", number as i32);
     name[..text.len()].copy_from_slice(text.as_bytes());
     SocketAddrUnix::new_abstract_name(&name).map_err(system("bind"))
@@ -79,8 +79,7 @@ fn address(number: u32) -> Result<SocketAddrUnix, ErrorKind> {
 /// with a server that another thread starts, and connecting to it without sending ends AMD's server. A
 /// process that binds the name between this call and the runtime's `bind` is not detected.
 pub(super) fn is_socket_taken(process: u32) -> bool {
-    // This process's server may end, or another one start, between the two checks: only a repeated result
-    // counts.
+    // The server of this process can start or end between the two checks, so only a repeated result counts.
     (0..3).all(|_| is_bound(process) && !is_own(process))
 }
 
@@ -93,8 +92,8 @@ fn is_bound(process: u32) -> bool {
     // Therefore the list only shows that the name exists; `is_own` checks whether the socket is this
     // process's.
     let has_name = |line: &str| {
-        let word = line.split_whitespace().nth(7);
-        word.is_some_and(|word| word.trim_end_matches('@') == name)
+        let path = line.split_whitespace().nth(7);
+        path.is_some_and(|path| path.trim_end_matches('@') == name)
     };
     sockets.lines().any(has_name)
 }
@@ -201,15 +200,15 @@ pub(super) fn with_relay<T>(
     relayed[2] = number;
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let relay = std::thread::Builder::new()
+        let thread = std::thread::Builder::new()
             .name("hsa-vmm ipc".to_owned())
             .spawn_scoped(scope, || relay(&listener, descriptor, &done));
-        let relay = relay.map_err(|error| ErrorKind::of_io("clone", &error))?;
+        let thread = thread.map_err(|error| ErrorKind::of_io("clone", &error))?;
         let attached = attach(relayed);
         done.store(true, Ordering::Relaxed);
         let _ = shutdown(&listener, Shutdown::Both);
         // Closes the relay's connection. The runtime has finished using it.
-        drop(relay.join());
+        drop(thread.join());
         Ok(attached)
     })
 }

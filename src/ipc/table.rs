@@ -152,22 +152,22 @@ impl Table {
         generation: u64,
         free: impl FnOnce() -> Result<T, E>,
     ) -> Result<Result<T, E>, Errno> {
-        let (file, at) = (self.file.as_fd(), offset_of(handle));
-        let _locked = SlotLock::take(file, at, ByteLock::Exclusive)?;
-        write(file, at, &Entry::zeroed())?;
+        let (file, offset) = (self.file.as_fd(), offset_of(handle));
+        let _locked = SlotLock::take(file, offset, ByteLock::Exclusive)?;
+        write(file, offset, &Entry::zeroed())?;
         let freed = free();
         match freed {
             Ok(_) => lock(&self.free).push(u16::from_le_bytes(handle.registration.slot)),
-            Err(_) => write(file, at, &Entry::of(handle, generation))?,
+            Err(_) => write(file, offset, &Entry::of(handle, generation))?,
         }
         Ok(freed)
     }
 }
 
 /// Writes a value at an offset of the file.
-fn write(file: BorrowedFd<'_>, at: u64, value: &impl NoUninit) -> Result<(), Errno> {
+fn write(file: BorrowedFd<'_>, offset: u64, value: &impl NoUninit) -> Result<(), Errno> {
     let bytes = bytemuck::bytes_of(value);
-    if pwrite(file, bytes, at)? == bytes.len() { Ok(()) } else { Err(Errno::IO) }
+    if pwrite(file, bytes, offset)? == bytes.len() { Ok(()) } else { Err(Errno::IO) }
 }
 
 /// Returns a random number that no other process can guess.
@@ -182,23 +182,23 @@ pub(super) fn random() -> Result<u64, Errno> {
 struct SlotLock<'a> {
     file: BorrowedFd<'a>,
     /// The offset of the slot's entry.
-    at: u64,
+    offset: u64,
 }
 
 impl<'a> SlotLock<'a> {
     /// Locks a slot, and waits while another process holds a conflicting lock.
-    fn take(file: BorrowedFd<'a>, at: u64, lock: ByteLock) -> Result<Self, Errno> {
+    fn take(file: BorrowedFd<'a>, offset: u64, lock: ByteLock) -> Result<Self, Errno> {
         let deadline = Instant::now() + TIMEOUT;
         let is_locked = |errno| matches!(errno, Errno::AGAIN | Errno::ACCESS);
         let again = |errno| is_locked(errno) && Instant::now() < deadline;
-        retry(again, || lock_byte(file, at, lock)).map(|()| Self { file, at })
+        retry(again, || lock_byte(file, offset, lock)).map(|()| Self { file, offset })
     }
 }
 
 impl Drop for SlotLock<'_> {
     fn drop(&mut self) {
         // Closing the file would not unlock the byte if a forked child has the same open file.
-        if let Err(errno) = lock_byte(self.file, self.at, ByteLock::Unlocked) {
+        if let Err(errno) = lock_byte(self.file, self.offset, ByteLock::Unlocked) {
             crate::log::event!(WARN, %errno, "the lock of an export was not released");
         }
     }
@@ -214,15 +214,15 @@ pub(super) fn while_exported<T>(
     handle: &IpcHandle,
     act: impl FnOnce(u64) -> Result<T, ErrorKind>,
 ) -> Result<T, ErrorKind> {
-    let (process, at) = (handle.process, offset_of(handle));
+    let (process, offset) = (handle.process, offset_of(handle));
     let file = open_table(handle)?;
-    let locked = SlotLock::take(file.as_fd(), at, ByteLock::Shared);
+    let locked = SlotLock::take(file.as_fd(), offset, ByteLock::Shared);
     let _locked = locked.map_err(|errno| match errno {
         Errno::AGAIN | Errno::ACCESS => unavailable(process, Unavailable::BeingFreed),
         errno => ErrorKind::of_system("fcntl", errno),
     })?;
     let mut entry = Entry::zeroed();
-    let read = pread(&file, bytemuck::bytes_of_mut(&mut entry), at).map_err(system("pread"))?;
+    let read = pread(&file, bytemuck::bytes_of_mut(&mut entry), offset).map_err(system("pread"))?;
     let generation = entry.generation;
     let matches =
         generation != 0 && entry == Entry::of(handle, generation) && handle.matches(generation);

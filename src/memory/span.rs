@@ -180,11 +180,13 @@ impl Span {
             }
             let copier = copier.map_err(|agent| invalid(Problem::NotAllowed(agent)))?;
             let engine = self.engine_of(copier);
-            let to = self.start_for(engine) + offset;
-            let from = source.start_for(engine) + source_offset;
+            let destination_start = self.start_for(engine) + offset;
+            let source_start = source.start_for(engine) + source_offset;
             // SAFETY: `check_copy` has checked the bounds and that the parts do not overlap. The callers of `new`
             // vouch for the memory, and the caller of this function for the agent's access to both.
-            let copied = unsafe { self.runtime.native().copy(engine, to, from, size) };
+            let copied = unsafe {
+                self.runtime.native().copy(engine, destination_start, source_start, size)
+            };
             copied.map_err(|failure| ErrorKind::of_call(failure, size))
         })
     }
@@ -199,8 +201,8 @@ impl Span {
     ) -> Result<(), ErrorKind> {
         self.check(Argument::Offset, offset, size)?;
         source.check(Argument::Source, source_offset, size)?;
-        let (to, from) = (self.start + offset, source.start + source_offset);
-        if self.runtime.is_same(&source.runtime) && to.abs_diff(from) < size {
+        let distance = (self.start + offset).abs_diff(source.start + source_offset);
+        if self.runtime.is_same(&source.runtime) && distance < size {
             let problem = Problem::Overlapping;
             return Err(ErrorKind::invalid(Argument::Source, source_offset, problem));
         }

@@ -240,11 +240,11 @@ impl Native {
         attribute: sys::hsa_amd_agent_memory_pool_info_t,
         value: *mut c_void,
     ) -> Result<(), Failure> {
-        let (of, pool) = (agent.0, pool.0);
+        let (raw_agent, pool) = (agent.0, pool.0);
         // SAFETY: agent and pool come from the runtime; the caller vouches for the value.
         unsafe {
             call_optional!(
-                self.hsa_amd_agent_memory_pool_get_info(of, pool, attribute, value),
+                self.hsa_amd_agent_memory_pool_get_info(raw_agent, pool, attribute, value),
                 {
                     agent = %self.show_agent(agent),
                     pool = %hex(pool.handle),

@@ -29,7 +29,7 @@ use std::os::fd::BorrowedFd;
 /// and writable, and the two do not overlap. If other threads or agents also use a byte, this process
 /// accesses the byte only atomically.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-unsafe fn copy_bytes(to: usize, from: usize, size: usize) {
+unsafe fn copy_bytes(destination: usize, source: usize, size: usize) {
     // SAFETY: reads and writes only the ranges that the caller guarantees. In Rust's memory model this is
     // a relaxed load and a relaxed store of each byte.
     unsafe {
@@ -39,8 +39,8 @@ unsafe fn copy_bytes(to: usize, from: usize, size: usize) {
             "rep movsb",
             rest = in(reg) size % 8,
             inout("rcx") size / 8 => _,
-            inout("rdi") to => _,
-            inout("rsi") from => _,
+            inout("rdi") destination => _,
+            inout("rsi") source => _,
             options(nostack, preserves_flags),
         );
     }
@@ -98,14 +98,14 @@ const BUFFER_SIZE: usize = 64 << 10;
 ///
 /// # Safety
 /// As for [`read_memory`] of the source and [`write_memory`] of the destination.
-pub(super) unsafe fn copy_memory(to: usize, from: usize, size: usize) {
+pub(super) unsafe fn copy_memory(destination: usize, source: usize, size: usize) {
     let mut buffer = vec![0; size.min(BUFFER_SIZE)];
     for done in (0..size).step_by(BUFFER_SIZE) {
         let part = &mut buffer[..BUFFER_SIZE.min(size - done)];
         // SAFETY: the caller's promise.
         unsafe {
-            read_memory(from + done, part);
-            write_memory(to + done, part);
+            read_memory(source + done, part);
+            write_memory(destination + done, part);
         }
     }
 }
@@ -299,10 +299,10 @@ mod tests {
                 unsafe { write_memory(begin, expected) };
                 check(&target, "written");
                 target.fill(0xff);
-                let (to, from) =
+                let (copy_start, source_start) =
                     (target.as_mut_ptr() as usize + offset, source.as_ptr() as usize + skip);
                 // SAFETY: bytes of the test's own.
-                unsafe { copy_memory(to, from, size) };
+                unsafe { copy_memory(copy_start, source_start, size) };
                 check(&target, "copied");
             }
         }

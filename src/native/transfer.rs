@@ -96,9 +96,9 @@ impl Native {
         };
         let pinned = Pinned::new(self, vec![0; bytes.len().min(PINNED_SIZE)], agent)?;
         for (index, part) in bytes.chunks_mut(PINNED_SIZE).enumerate() {
-            let from = address + index * PINNED_SIZE;
+            let source = address + index * PINNED_SIZE;
             // SAFETY: the pinned bytes are at least as long as a part; the caller vouches for the source.
-            unsafe { self.copy_by_agent(pinned.address, from, part.len(), agent) }?;
+            unsafe { self.copy_by_agent(pinned.address, source, part.len(), agent) }?;
             // SAFETY: the pinned bytes are this process's own, and the copy to them has ended.
             unsafe { read_memory(pinned.bytes.as_ptr() as usize, part) };
         }
@@ -123,10 +123,10 @@ impl Native {
         let mut pinned = Pinned::new(self, vec![0; bytes.len().min(PINNED_SIZE)], agent)?;
         for (index, part) in bytes.chunks(PINNED_SIZE).enumerate() {
             pinned.bytes[..part.len()].copy_from_slice(part);
-            let to = address + index * PINNED_SIZE;
+            let destination = address + index * PINNED_SIZE;
             // SAFETY: the pinned bytes are at least as long as a part; the caller vouches for the
             // destination.
-            unsafe { self.copy_by_agent(to, pinned.address, part.len(), agent) }?;
+            unsafe { self.copy_by_agent(destination, pinned.address, part.len(), agent) }?;
         }
         Ok(())
     }
@@ -155,11 +155,13 @@ impl Native {
             )
         }?;
         let (to, from) = (destination as *mut c_void, source as *const c_void);
-        let (by, first) = (agent.raw(), null());
+        let (raw_agent, dependencies) = (agent.raw(), null());
         // SAFETY: the caller vouches for both ranges; the signal was just created.
         let started = unsafe {
             call_optional!(
-                self.hsa_amd_memory_async_copy(to, by, from, by, size, 0, first, signal),
+                self.hsa_amd_memory_async_copy(
+                    to, raw_agent, from, raw_agent, size, 0, dependencies, signal
+                ),
                 {
                     to = %hex(destination),
                     from = %hex(source),

@@ -180,7 +180,8 @@ impl ReservationEntry {
     pub fn runs(&self) -> Vec<Run<'_>> {
         let mut runs: Vec<Run<'_>> = Vec::new();
         let mut end = 0;
-        let hole = |from, to: usize| Run { offset: from, size: to - from, count: 1, mapping: None };
+        let hole =
+            |start, end: usize| Run { offset: start, size: end - start, count: 1, mapping: None };
         for mapping in &self.mappings {
             let offset = mapping.address.get().saturating_sub(self.address.get());
             if offset > end {

@@ -43,6 +43,7 @@ impl Vmm {
     ///
     /// A file that another process can shrink is rejected, because an access of the CPU to the removed part would end
     /// this process.
+    ///
     /// Until ROCm 7.2, the runtime checks during the import whether the file is memory of an AMD GPU. ROCm 7.14 and
     /// later check this when access is granted: not this method, but [`set_access`](Vmm::set_access) for a GPU then
     /// rejects a dma-buf of another driver.
@@ -148,7 +149,7 @@ impl Shared {
             ErrorKind::invalid(Argument::Descriptor, number, Problem::NotImportable)
         };
         let size = size_of_buffer(descriptor).map_err(|_| not_importable())?;
-        if size == 0 || size % self.granule != 0 || !has_fixed_size(descriptor) {
+        if size == 0 || size % self.granule != 0 || !cannot_shrink(descriptor) {
             return Err(not_importable());
         }
         let (native, own) = self.import_memory(descriptor, size, not_importable)?;
@@ -212,11 +213,11 @@ impl Shared {
         });
         // If the runtime returns a pool that it does not list, and has one GPU, that GPU is the owner.
         let mut gpus = self.runtime.gpus();
-        let only = match (gpus.next(), gpus.next()) {
+        let only_gpu = match (gpus.next(), gpus.next()) {
             (Some(gpu), None) if !self.quirks.import_is_lazy => Some(gpu),
             _ => None,
         };
-        of_pool.or(only)
+        of_pool.or(only_gpu)
     }
 }
 
@@ -230,10 +231,10 @@ pub(super) fn size_of_buffer(descriptor: BorrowedFd<'_>) -> Result<usize, Errno>
     size_by(file.st_size, || seek(descriptor, SeekFrom::End(0)))
 }
 
-/// Returns whether no process can change the size of a file: it is a dma-buf, or a memory file that is sealed against
-/// shrinking, as the dma-bufs of the simulation and of the emulated driver are. A load or store beyond the end of a
-/// file that was shrunk raises SIGBUS.
-fn has_fixed_size(descriptor: BorrowedFd<'_>) -> bool {
+/// Returns whether no process can shrink a file: it is a dma-buf, or a memory file that is sealed against shrinking.
+/// The dma-bufs of the simulation and of the emulated driver are such memory files. A load or store beyond the end of
+/// a file that was shrunk raises SIGBUS.
+fn cannot_shrink(descriptor: BorrowedFd<'_>) -> bool {
     // `DMA_BUF_MAGIC` and `TMPFS_MAGIC` (linux/magic.h).
     const DMA_BUF: u32 = 0x444d_4142;
     const MEMORY_FILE: u32 = 0x0102_1994;
@@ -278,18 +279,18 @@ mod tests {
     }
 
     #[test]
-    fn only_sealed_memory_files_have_a_fixed_size() {
+    fn only_sealed_memory_files_cannot_shrink() {
         let flags = MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create("buffer", flags).unwrap();
-        assert!(!has_fixed_size(file.as_fd()));
+        assert!(!cannot_shrink(file.as_fd()));
         rustix::fs::fcntl_add_seals(&file, SealFlags::GROW).unwrap();
-        assert!(!has_fixed_size(file.as_fd()));
+        assert!(!cannot_shrink(file.as_fd()));
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
-        assert!(has_fixed_size(file.as_fd()));
+        assert!(cannot_shrink(file.as_fd()));
         let (pipe, _) = std::io::pipe().unwrap();
-        assert!(!has_fixed_size(pipe.as_fd()));
+        assert!(!cannot_shrink(pipe.as_fd()));
         let executable = std::fs::File::open("/proc/self/exe").unwrap();
-        assert!(!has_fixed_size(executable.as_fd()));
+        assert!(!cannot_shrink(executable.as_fd()));
     }
 
     #[test]

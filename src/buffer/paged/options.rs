@@ -120,8 +120,8 @@ impl PagedBuilder {
         }
         if ahead > 0 {
             let core = buffer.core.clone();
-            let thread = thread::Builder::new().name("hsa-vmm ahead".to_owned());
-            let thread = thread.spawn(move || core.map_ahead()).map_err(|error| {
+            let builder = thread::Builder::new().name("hsa-vmm ahead".to_owned());
+            let thread = builder.spawn(move || core.map_ahead()).map_err(|error| {
                 Error::new(Operation::AddressReserve, ErrorKind::of_io("pthread_create", &error))
             });
             buffer.thread = Some(thread?);

@@ -16,10 +16,10 @@ pub(super) fn transfer(
     let (pages, other_pages) = check_both((from, pages), (to, first)).map_err(fail)?;
     let end = pages.end;
     // Locks the buffer at the lower address first, so that two threads cannot deadlock.
-    let is_lower = from.reservation.address() < to.reservation.address();
-    let mut to_table = (!std::ptr::eq(from, to) && !is_lower).then(|| to.lock());
+    let from_is_lower = from.reservation.address() < to.reservation.address();
+    let mut to_table = (!std::ptr::eq(from, to) && !from_is_lower).then(|| to.lock());
     let mut from_table = from.lock();
-    if is_lower {
+    if from_is_lower {
         to_table = Some(to.lock());
     }
     from_table.reclaim();
@@ -46,7 +46,9 @@ pub(super) fn transfer(
             plan.extend(to_plan);
             from_table.change(operation, plan)?;
         }
-        Some(to) => commit(operation, &mut [(&mut from_table, plan), (to, to_plan.collect())])?,
+        Some(table) => {
+            commit(operation, &mut [(&mut from_table, plan), (table, to_plan.collect())])?;
+        }
     }
     if operation == Operation::MovePages {
         from_table.unmap_ahead(end);

@@ -54,24 +54,24 @@ impl Libdrm {
             let missing = DriverError::NoFunction { library: name, function };
             found.map(|symbol| *symbol).map_err(|_| missing)
         }
-        let from = (name, &library);
+        let source = (name, &library);
         // SAFETY: the types are those of libdrm's headers (hsa/sys/tests/driver.rs), stable since 2015.
         unsafe {
             Ok(Self {
                 name,
-                initialize: get(from, "amdgpu_device_initialize")?,
-                deinitialize: get(from, "amdgpu_device_deinitialize")?,
-                get_fd: get(from, "amdgpu_device_get_fd")?,
-                import: get(from, "amdgpu_bo_import")?,
-                free: get(from, "amdgpu_bo_free")?,
-                va_op: get(from, "amdgpu_bo_va_op_raw")?,
+                initialize: get(source, "amdgpu_device_initialize")?,
+                deinitialize: get(source, "amdgpu_device_deinitialize")?,
+                get_fd: get(source, "amdgpu_device_get_fd")?,
+                import: get(source, "amdgpu_bo_import")?,
+                free: get(source, "amdgpu_bo_free")?,
+                va_op: get(source, "amdgpu_bo_va_op_raw")?,
                 _library: library,
             })
         }
     }
 }
 
-/// Converts the result of the call of libdrm that was just made: 0, a negative error number, or -1 with `errno` set
+/// Converts the result of the last call of libdrm: 0, a negative error number, or -1 with `errno` set
 /// (`amdgpu_bo_import`).
 pub(super) fn check(call: &'static str, result: i32) -> Result<(), DriverError> {
     let status = match result {
