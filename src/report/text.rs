@@ -168,9 +168,10 @@ impl Report {
 fn write_run(f: &mut fmt::Formatter<'_>, run: &Run<'_>) -> fmt::Result {
     write!(f, "  +{:#013x}  {:>9}  ", run.offset, Size(run.size))?;
     let Some(mapping) = run.mapping else { return writeln!(f, "free") };
-    let several = if run.count > 1 { format!(" in {} mappings", run.count) } else { String::new() };
+    let mapping_count =
+        if run.count > 1 { format!(" in {} mappings", run.count) } else { String::new() };
     let name = name_suffix(&mapping.name);
-    write!(f, "{}{several}{name}: ", owner_name(mapping.agent))?;
+    write!(f, "{}{mapping_count}{name}: ", owner_name(mapping.agent))?;
     if mapping.access.is_empty() {
         f.write_str("no access")?;
     }

@@ -53,8 +53,11 @@ pub(super) fn describe(native: &Native) -> Result<RuntimeInfo, Failure> {
     };
     let build = or_default(native.build_version())?;
     let functions = native.optional_functions();
-    let has_function =
-        |name: &CStr| functions.iter().any(|(it, has)| *has && it.as_bytes() == name.to_bytes());
+    let has_function = |name: &CStr| {
+        functions
+            .iter()
+            .any(|(function, is_exported)| *is_exported && function.as_bytes() == name.to_bytes())
+    };
     let exports = |name: &CStr| library.map_or(has_function(name), |it| it.symbol(name).is_some());
     let implementation = identify(&Evidence {
         file: &name.map(|name| name.to_string_lossy()).unwrap_or_default(),

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 
 impl Shared {
-    /// Calls `act` with the reservations that contain the ranges locked.
+    /// Locks the reservations that contain the ranges, and calls `act` with their guards.
     pub(super) fn with_locked<T>(
         &self,
         ranges: &[Range],

@@ -217,7 +217,7 @@ impl Prober<'_> {
         findings: &mut Findings,
     ) -> Result<(), Failure> {
         let (size, second) = (self.size, base + self.size);
-        let reservation = file_mapped_at(base);
+        let file_before = file_mapped_at(base);
         // SAFETY: the addresses are reserved and free, and the handle has this size.
         unsafe { self.native.map(base, size, handle) }?;
         // SAFETY: as above.
@@ -243,7 +243,7 @@ impl Prober<'_> {
                 unmap(second, size)?;
             }
         }
-        let left = file_mapped_at(base);
+        let file_after = file_mapped_at(base);
         if !is_inaccessible(base, size) {
             crate::log::event!(
                 WARN,
@@ -253,7 +253,7 @@ impl Prober<'_> {
             self.addresses_lost.set(true);
             return mapped_second;
         }
-        let keeps_memory = left.is_some() && left != reservation;
+        let keeps_memory = file_after.is_some() && file_after != file_before;
         record!(findings.unmap_keeps_memory = keeps_memory);
         if cpu_has_access {
             record!(findings.cpu_unmap_leaves_hole = leaves_hole);

@@ -112,8 +112,8 @@ impl Shared {
         // ROCm 6.1 leaves reserved addresses writable; a reservation must not be accessible.
         if !self.native().reserves_aligned() {
             // SAFETY: the caller's promise.
-            let closed = unsafe { block_access(range.start, range.size) };
-            if let Err(errno) = closed {
+            let blocked = unsafe { block_access(range.start, range.size) };
+            if let Err(errno) = blocked {
                 // Quarantines the range if this fails.
                 // SAFETY: the caller's promise.
                 let _ = unsafe { self.unreserve(range.start, range.size) };

@@ -125,7 +125,7 @@ impl PagedBuffer {
         let mapped = missing.into_iter().zip(memory.into_iter().map(Page::mapped)).collect();
         locked.change(operation, mapped)?;
         locked.mark_used(&pages);
-        if core.ahead > 0 {
+        if core.pages_ahead > 0 {
             locked.table.ahead_from.insert(pages.end);
             core.changed.notify_all();
         }
@@ -213,7 +213,7 @@ impl PagedBuffer {
     pub fn trim(&self) -> Result<(), Error> {
         let mut locked = self.core.lock_for(Operation::UnmapPages)?;
         locked.table.ahead_from.clear();
-        let ahead: Vec<_> = locked.ahead(0..self.core.page_count).collect();
+        let ahead: Vec<_> = locked.mapped_ahead(0..self.core.page_count).collect();
         locked.empty_pages(ahead)
     }
 
@@ -332,12 +332,13 @@ impl PagedBuffer {
     /// As for [`Vmm::set_access`].
     pub fn grant(&self, agents: &[AgentId], access: Access) -> Result<(), Error> {
         let core = &self.core;
-        let all = AccessDescriptor::of_each(agents, access);
-        core.vmm.check_access(&core.properties, &all)?;
-        let zero = AccessDescriptor::of_each(agents, access.min(Access::Read));
+        let requested = AccessDescriptor::of_each(agents, access);
+        core.vmm.check_access(&core.properties, &requested)?;
+        let for_zero_page = AccessDescriptor::of_each(agents, access.min(Access::Read));
         let mut locked = core.lock_for(Operation::SetAccess)?;
         let changes = locked.mappings().map(|(state, mapping)| {
-            (mapping, if state == PageState::Zero { zero.as_slice() } else { all.as_slice() })
+            let is_zero = state == PageState::Zero;
+            (mapping, if is_zero { for_zero_page.as_slice() } else { requested.as_slice() })
         });
         Mapping::set_access_many(&changes.collect::<Vec<_>>())?;
         locked.table.grants.set(agents, access);

@@ -88,8 +88,8 @@ impl PagedBuilder {
         let size = whole_granules(vmm, page_count.saturating_mul(page_size))?;
         let reservation = Reservation::builder(size).reserve(vmm)?;
         // With a zero page, no thread maps pages ahead: the handle pool creates memory for the next pages.
-        let ahead = if self.zero_page { 0 } else { self.pages_ahead };
-        let pool_size = self.pool_size.max(self.pages_ahead - ahead);
+        let pages_ahead = if self.zero_page { 0 } else { self.pages_ahead };
+        let pool_size = self.pool_size.max(self.pages_ahead - pages_ahead);
         let zero = if self.zero_page {
             let zero = Allocation::create(vmm, page_size, properties)?;
             // The contents of new memory are undefined.
@@ -106,7 +106,7 @@ impl PagedBuilder {
             table: Mutex::default(),
             changed: Condvar::default(),
             zero,
-            ahead,
+            pages_ahead,
             page_size,
             page_count,
             pool: HandlePool::new(vmm, properties, page_size, pool_size, keeps_all),
@@ -118,7 +118,7 @@ impl PagedBuilder {
         if self.zero_page {
             buffer.core.lock().empty_pages(0..page_count)?;
         }
-        if ahead > 0 {
+        if pages_ahead > 0 {
             let core = buffer.core.clone();
             let builder = thread::Builder::new().name("hsa-vmm ahead".to_owned());
             let thread = builder.spawn(move || core.map_ahead()).map_err(|error| {

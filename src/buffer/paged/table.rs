@@ -50,7 +50,7 @@ pub(super) struct PagedCore {
     pub changed: Condvar,
     pub zero: Option<Allocation>,
     /// The number of pages to map ahead.
-    pub ahead: usize,
+    pub pages_ahead: usize,
     /// The size of a page in bytes.
     pub page_size: usize,
     /// The number of pages.
@@ -222,7 +222,7 @@ impl Locked<'_> {
     }
 
     /// Returns the pages in a range that are mapped ahead.
-    pub fn ahead(&self, pages: Range<usize>) -> impl Iterator<Item = usize> {
+    pub fn mapped_ahead(&self, pages: Range<usize>) -> impl Iterator<Item = usize> {
         let ahead = self.table.pages.range(pages).filter(|(_, it)| it.state == PageState::Ahead);
         ahead.map(|(&page, _)| page)
     }
@@ -240,12 +240,12 @@ impl Locked<'_> {
 
     /// Unmaps those pages from `page` on that were mapped ahead, but no longer follow a page in use.
     pub fn unmap_ahead(&mut self, page: usize) {
-        let ahead = self.core.ahead;
+        let count = self.core.pages_ahead;
         let follows_a_mapped_page = |page: usize| {
-            let mut before = self.table.pages.range(page.saturating_sub(ahead)..page);
+            let mut before = self.table.pages.range(page.saturating_sub(count)..page);
             before.any(|(_, it)| it.state == PageState::Mapped)
         };
-        let candidates = self.ahead(page..page.saturating_add(ahead));
+        let candidates = self.mapped_ahead(page..page.saturating_add(count));
         let idle: Vec<_> = candidates.filter(|&page| !follows_a_mapped_page(page)).collect();
         if let Err(error) = self.empty_pages(idle) {
             crate::log::event!(WARN, %error, "pages stay mapped ahead");
@@ -256,7 +256,8 @@ impl Locked<'_> {
     fn next_ahead(&mut self) -> Option<usize> {
         while let Some(&from) = self.table.ahead_from.first() {
             let follows_mapped = from > 0 && self.state(from - 1) == PageState::Mapped;
-            let mut pages = from..from.saturating_add(self.core.ahead).min(self.core.page_count);
+            let end = from.saturating_add(self.core.pages_ahead).min(self.core.page_count);
+            let mut pages = from..end;
             let found = pages.find(|page| !self.table.pages.contains_key(page));
             if let Some(page) = found.filter(|_| follows_mapped) {
                 return Some(page);
@@ -294,12 +295,12 @@ impl Locked<'_> {
     /// mapped ahead, and tries again.
     pub fn take(&mut self, count: usize, pages: &Range<usize>) -> Result<Vec<PageMemory>, Error> {
         let mut taken = self.core.pool.take(count);
-        let outside = self.ahead(0..self.core.page_count).filter(|page| !pages.contains(page));
-        let ahead: Vec<_> = outside.collect();
+        let ahead = self.mapped_ahead(0..self.core.page_count);
+        let others: Vec<_> = ahead.filter(|page| !pages.contains(page)).collect();
         if let Err(error) = &taken
             && matches!(error.kind(), ErrorKind::OutOfMemory { .. })
-            && !ahead.is_empty()
-            && self.empty_pages(ahead).is_ok()
+            && !others.is_empty()
+            && self.empty_pages(others).is_ok()
         {
             taken = self.core.pool.take(count);
         }
