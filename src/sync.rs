@@ -95,7 +95,7 @@ pub(crate) enum Rank {
 thread_local! {
     /// The ranks and keys of the locks that this thread holds.
     static HELD: std::cell::RefCell<Vec<(Rank, usize)>> = const { std::cell::RefCell::new(Vec::new()) };
-    /// The key of the last reservation that this thread has locked for a closure of the caller; 0 outside of one.
+    /// The key of the last reservation that this thread has locked for a closure of the caller; 0 outside closures.
     static LOCKED_FOR_CLOSURE: Cell<usize> = const { Cell::new(0) };
 }
 

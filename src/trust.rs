@@ -74,12 +74,12 @@ impl Trust {
 /// Returns whether the kernel uses this number for every user who has none in this user namespace. Such a
 /// number identifies no user, even if this process's own user has it.
 fn is_overflow_user(user: u32) -> bool {
-    let number = fs::read_to_string("/proc/sys/kernel/overflowuid");
+    let text = fs::read_to_string("/proc/sys/kernel/overflowuid");
     // 65534 is the kernel's default.
-    let number = number.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(65534);
+    let number = text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(65534);
     // In a namespace that maps all users, such as the initial one, every number identifies a user.
-    let map = || fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    user == number && !map().split_whitespace().eq(["0", "0", "4294967295"])
+    let uid_map = || fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    user == number && !uid_map().split_whitespace().eq(["0", "0", "4294967295"])
 }
 
 /// Another process. Its start time distinguishes it from a later process with the same number.

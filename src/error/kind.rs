@@ -378,7 +378,8 @@ impl ErrorKind {
 
     /// Returns the error for a failed call of the runtime. `size` is the requested size in bytes.
     ///
-    /// Opens a file if the status can mean that no descriptor is left. Call it before the rollback closes descriptors.
+    /// Opens a file if the status can mean that no descriptor is left. Call this function before the rollback
+    /// closes descriptors.
     #[cold]
     pub(crate) fn of_call(failure: Failure, size: usize) -> Self {
         let Failure { call, status } = failure;
@@ -493,7 +494,7 @@ impl From<DriverError> for ErrorKind {
             DriverError::NoLibrary => Self::of_system("dlopen", Errno::NOENT),
             DriverError::NoFunction { .. } => Self::of_system("dlsym", Errno::NOENT),
             DriverError::NoProperty { .. } => Self::of_system("read", Errno::NODATA),
-            // It returned a file other than the runtime's.
+            // The call returned a file other than the runtime's.
             DriverError::NotShared { .. } => Self::of_system("amdgpu_device_get_fd", Errno::BADF),
         }
     }

@@ -70,7 +70,7 @@ pub struct Error {
     context: Option<Box<Context>>,
 }
 
-/// What an operation failed for.
+/// The pages or the agent for which an operation failed.
 #[derive(Clone, Default, PartialEq, Eq)]
 struct Context {
     /// The pages of a buffer, and the address of the first one.

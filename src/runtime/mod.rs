@@ -27,8 +27,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 /// The name of the simulation.
 const SIMULATION: &str = "simulation";
 
-/// The number of started runtimes that are no simulation, and their process. Not locked: a forked child could hang.
+/// The number of started runtimes other than the simulation. Not locked: a forked child could hang.
 static STARTED: AtomicUsize = AtomicUsize::new(0);
+/// The process that started them.
 static STARTED_BY: AtomicU32 = AtomicU32::new(0);
 
 /// The properties of a runtime ([`Runtime::info`]).

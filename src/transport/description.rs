@@ -199,12 +199,12 @@ mod tests {
     #[test]
     fn decode_is_injective() {
         let bytes = example().encode().unwrap();
-        for at in 0..bytes.len() {
+        for index in 0..bytes.len() {
             for bit in 0..8 {
                 let mut changed = bytes.clone();
-                changed[at] ^= 1 << bit;
+                changed[index] ^= 1 << bit;
                 if let Ok(decoded) = Description::decode(&changed) {
-                    assert_ne!(decoded, example(), "bit {bit} of byte {at} is ignored");
+                    assert_ne!(decoded, example(), "bit {bit} of byte {index} is ignored");
                     assert_eq!(decoded.encode().unwrap(), changed);
                 }
             }

@@ -254,10 +254,10 @@ impl Locked<'_> {
 
     /// Returns the next page to map ahead. Removes the entries of `ahead_from` that have no such page.
     fn next_ahead(&mut self) -> Option<usize> {
-        while let Some(&from) = self.table.ahead_from.first() {
-            let follows_mapped = from > 0 && self.state(from - 1) == PageState::Mapped;
-            let end = from.saturating_add(self.core.pages_ahead).min(self.core.page_count);
-            let mut pages = from..end;
+        while let Some(&start) = self.table.ahead_from.first() {
+            let follows_mapped = start > 0 && self.state(start - 1) == PageState::Mapped;
+            let end = start.saturating_add(self.core.pages_ahead).min(self.core.page_count);
+            let mut pages = start..end;
             let found = pages.find(|page| !self.table.pages.contains_key(page));
             if let Some(page) = found.filter(|_| follows_mapped) {
                 return Some(page);

@@ -89,8 +89,8 @@ impl Allocation {
 
     /// Returns the handle, which [`Vmm`]'s calls accept while this value lives.
     ///
-    /// [`Vmm::release`] of the handle takes the reference of this value. If the memory was released, later calls on this
-    /// value return [`Problem::Released`], and never use other memory, because no handle is used twice.
+    /// [`Vmm::release`] of the handle drops the reference of this value. If that releases the memory, later calls on
+    /// this value return [`Problem::Released`], and never use other memory, because no handle is used twice.
     pub fn handle(&self) -> Handle {
         self.inner.handle
     }

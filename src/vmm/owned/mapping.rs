@@ -188,7 +188,8 @@ impl Mapping {
     /// Calls `act` with the address while the reservation is locked, if an agent has the access.
     ///
     /// This is for HSA calls of the caller, such as a copy on the caller's own queue. `act` must not call an operation
-    /// of the library, on any reservation, nor wait for another thread that does: both could wait for ever.
+    /// of the library, on any reservation, nor wait for another thread that calls one: both threads could
+    /// wait for ever.
     ///
     /// # Errors
     /// [`Problem::NotGranted`](crate::error::Problem::NotGranted) if the agent lacks the access; otherwise as for
