@@ -190,6 +190,37 @@ fn crash_at_stop_is_a_failed_case() {
         let (output, _folder) = conform(&plan, &["--time-limit", "3s"]);
         assert_eq!(output.status.code(), Some(1), "{}", err(&output));
         let report = json(&output);
+#[test]
+fn failed_start_is_reported_in_each_format() {
+    let reason = "while the runtime started, it crashed: SIGSEGV, in hsa_init";
+    let started = |plan: &str, format: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("report");
+        let mut command = command(&["conform", "--format", format, "--runtime"]);
+        command.arg(broken_runtime::simulation()).args(FILTER).arg("-o").arg(&file);
+        command.env("BREAK", plan).env("MARK", folder.path().join("mark"));
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(3), "{format}: {}", err(&output));
+        std::fs::read_to_string(&file).unwrap()
+    };
+    let plan = "hsa_init:1:segv:always";
+    let ktap = started(plan, "ktap");
+    let lines: Vec<_> = ktap.lines().collect();
+    assert_eq!(lines, ["KTAP version 1", "1..3", &format!("Bail out! {reason}")]);
+
+    let junit = started(plan, "junit");
+    let error = format!("<error message=\"{reason}\" type=\"error\">");
+    assert!(junit.contains(&error), "{junit}");
+    assert!(junit.contains("tests=\"1\"") && junit.contains("errors=\"1\""), "{junit}");
+    assert!(junit.trim_end().ends_with("</testsuites>"), "{junit}");
+
+    let html = started(plan, "html");
+    let (_, body) = html.split_once("<body>").unwrap();
+    let (header, _) = body.split_once("</header>").unwrap();
+    assert!(header.contains("The runtime did not start") && header.contains(reason), "{header}");
+    assert!(html.trim_end().ends_with("</html>"), "{html}");
+}
+
         assert_eq!(cases_with_status(&report, "pass").len(), case_count(), "{report}");
         let failed = cases_with_status(&report, "fail");
         assert_eq!(failed.len(), 1, "{failed:?}");

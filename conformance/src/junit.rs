@@ -1,6 +1,6 @@
 //! Formats reports as JUnit XML for continuous integration systems.
 
-use crate::{CaseReport, Report, Status, printable};
+use crate::{CaseReport, NotStarted, Provenance, Report, Status, printable};
 use quick_junit::{NonSuccessKind, TestCase, TestCaseStatus, TestSuite};
 use std::time::Duration;
 
@@ -21,13 +21,38 @@ pub(crate) fn junit(report: &Report) -> String {
         suite.extra.insert("skipped".into(), skipped.to_string().into());
         suite.add_property(("runtime", &*printable(&report.runtime.name)));
         suite.add_property(("extension", &*printable(&report.runtime.extension)));
-        for (name, value) in properties(report) {
-            suite.add_property((name, &*printable(&value)));
-        }
+        add_provenance(&mut suite, report.provenance());
         total += time;
         document.add_test_suite(suite);
     }
     document.set_time(total);
+    to_text(&document)
+}
+
+/// Formats a report with one test, whose error is the reason why the runtime did not start.
+pub(crate) fn not_started(report: &NotStarted) -> String {
+    let mut status = TestCaseStatus::non_success(NonSuccessKind::Error);
+    status.set_message(printable(report.summary())).set_type("error");
+    status.set_description(printable(&report.reason));
+    let mut test = TestCase::new(crate::contain::STARTS.name, status);
+    test.set_classname("runtime").set_time(Duration::ZERO);
+    let not_run = format!("none of {} cases was run", report.selected);
+    test.set_system_out(not_run);
+    if !report.output.is_empty() {
+        test.set_system_err(printable(&report.output.join("\n")));
+    }
+    let mut suite = TestSuite::new("runtime");
+    suite.add_test_case(test);
+    suite.set_time(Duration::ZERO);
+    suite.extra.insert("skipped".into(), "0".into());
+    add_provenance(&mut suite, Some(&report.provenance));
+    let mut document = quick_junit::Report::new("hsa-vmm conform");
+    document.set_time(Duration::ZERO);
+    document.add_test_suite(suite);
+    to_text(&document)
+}
+
+fn to_text(document: &quick_junit::Report) -> String {
     // Writing to memory does not fail. If it did, the output would be the error, not a part of the report.
     let text = document.to_string().unwrap_or_else(|error| {
         format!("<testsuites name=\"hsa-vmm conform\" errors=\"1\"><!-- {error:?} --></testsuites>")
@@ -47,9 +72,15 @@ fn without_disabled(line: &str) -> String {
     [&line[..start], &line[end..]].concat()
 }
 
+/// Adds properties that say how the report was produced.
+fn add_provenance(suite: &mut TestSuite, provenance: Option<&Provenance>) {
+    for (name, value) in provenance.into_iter().flat_map(properties) {
+        suite.add_property((name, &*printable(&value)));
+    }
+}
+
 /// Returns how the report was produced: command, machine, kernel, faults and environment.
-fn properties(report: &Report) -> Vec<(&str, String)> {
-    let Some(provenance) = report.provenance() else { return Vec::new() };
+fn properties(provenance: &Provenance) -> Vec<(&str, String)> {
     let mut properties = vec![("command", provenance.command.clone())];
     let mut add = |name, value: Option<String>| properties.extend(value.map(|it| (name, it)));
     add("machine", provenance.machine.map(|machine| machine.to_string()));

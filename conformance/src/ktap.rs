@@ -134,6 +134,21 @@ impl<W: Write> Ktap<W> {
         self.out.flush()
     }
 
+    /// Ends the document before the planned number of results: no further test is run. Writes the first line of
+    /// `reason` after `Bail out!`, and the other lines as diagnostic lines before.
+    ///
+    /// # Errors
+    /// Returns the error of writing.
+    pub fn bail_out(mut self, reason: &str) -> io::Result<()> {
+        let mut lines = reason.lines();
+        let first = one_line(lines.next().unwrap_or_default());
+        for line in lines {
+            writeln!(self.out, "# {}", diagnostic(line))?;
+        }
+        writeln!(self.out, "Bail out! {first}")?;
+        self.out.flush()
+    }
+
     /// Ends the group that has begun, if any, and writes its result: failed if one of its tests has failed.
     ///
     /// # Errors
@@ -183,6 +198,17 @@ mod tests {
         let expected =
             ["# a \\# TODO b", "# not ok 7 c\\u001b[0m", "#  Subtest: d", "not ok 1 x \\# SKIP"];
         assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn bail_out_is_the_last_line() {
+        let mut text = Vec::new();
+        let mut ktap = Ktap::begin(&mut text, 2).unwrap();
+        ktap.begin_subtest("g", 1).unwrap();
+        ktap.bail_out("cannot start # 1\ntried: a\nBail out! b").unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let lines: Vec<_> = text.lines().skip(5).collect();
+        assert_eq!(lines, ["# tried: a", "# Bail out! b", "Bail out! cannot start \\# 1"]);
     }
 
     #[test]

@@ -119,13 +119,16 @@ fn junit_follows_the_schema() {
     // The output must also follow the schema that the user names.
     let schemas = env::var_os("HSA_VMM_JUNIT_XSD").into_iter().chain([schema.into()]);
     let junit = ["--format", "junit"];
+    let missing = ["conform", "--runtime", "/nonexistent/libhsa-runtime64.so.1"];
     let outputs = [
         run(&[&CONFORM[..], &junit].concat()),
         run(&[&CONFORM[..], &FAULT, &junit].concat()),
         run_with_known_failure(&junit),
+        run(&[&missing[..], &junit].concat()),
     ];
+    let words = ["tests=", "<failure ", "type=\"known\"", "<error "];
     for schema in schemas {
-        for (output, words) in outputs.iter().zip(["tests=", "<failure ", "type=\"known\""]) {
+        for (output, words) in outputs.iter().zip(words) {
             let file = tempfile::NamedTempFile::new().unwrap();
             assert!(out(output).contains(words), "{words}: {output:?}");
             fs::write(&file, &output.stdout).unwrap();

@@ -22,7 +22,7 @@ pub use serve::{NotOpened, serve};
 use crate::{Case, NotPassed};
 
 /// The case that a report contains, as failed, if the runtime does not start again after a crash or hang.
-const STARTS: Case = Case::of_runtime(
+pub(crate) const STARTS: Case = Case::of_runtime(
     "runtime.library.starts",
     "HSA: hsa_init",
     "the runtime starts again in another process after a crash or hang",

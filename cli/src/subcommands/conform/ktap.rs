@@ -53,6 +53,11 @@ impl KtapStream {
         Ok(())
     }
 
+    /// Ends the document after the reason why no further case is run.
+    pub fn bail_out(self, reason: &str) -> io::Result<()> {
+        self.ktap.bail_out(reason)
+    }
+
     /// Writes the results that are not written yet, and ends the document.
     pub fn end(mut self, report: &Report) -> io::Result<()> {
         let selected: BTreeSet<_> = self.cases.iter().map(|case| case.name).collect();

@@ -19,7 +19,7 @@ use anyhow::{Context, bail};
 use arguments::ReportFormat;
 use hsa_vmm_conformance::contain::{self, Containment, Event, NotRun};
 use hsa_vmm_conformance::{
-    CaseReport, KnownFailures, Options, Report, Status, cases, run as run_cases,
+    CaseReport, KnownFailures, NotStarted, Options, Report, Status, cases, run as run_cases,
 };
 use ktap::KtapStream;
 use partial::Partial;
@@ -63,12 +63,22 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
         options.finished = finished;
         writer.partial = Some(partial);
     }
+    let selected_count = selected.len();
     let stream =
         || KtapStream::begin(args.output.stream()?, selected).context("cannot write the results");
     writer.stream = (args.format == ReportFormat::Ktap).then(stream).transpose()?;
     let interrupt = Interrupt::new()?;
     let mut usual = Usual::default();
-    let mut report = run_all(args, &options, &mut writer, &mut usual, interrupt.flag())?;
+    let mut report = match run_all(args, &options, &mut writer, &mut usual, interrupt.flag()) {
+        Ok(report) => report,
+        Err(NoReport { error, failed_requests }) => {
+            let not_started = not_started(args, &error, failed_requests, selected_count);
+            if let Err(error) = write_not_started(args, writer.stream, &not_started) {
+                note!("error: {}", crate::message(&error));
+            }
+            return Err(error);
+        }
+    };
     usual.remove_frequent_in_failures(&report);
     let is_complete = !interrupt.arrived();
     add_provenance(args, &mut report);
@@ -98,6 +108,55 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     }
     written?;
     Ok(if summary.failed == 0 && is_complete { Exit::Success } else { Exit::Failure })
+}
+
+/// Why there is no report: the runtime did not start.
+struct NoReport {
+    error: anyhow::Error,
+    /// The requests that the emulated driver failed meanwhile.
+    failed_requests: Vec<String>,
+}
+
+impl<E: Into<anyhow::Error>> From<E> for NoReport {
+    fn from(error: E) -> Self {
+        Self { error: error.into(), failed_requests: Vec::new() }
+    }
+}
+
+/// Returns the report of a run in which the runtime did not start.
+fn not_started(
+    args: &Conform,
+    error: &anyhow::Error,
+    failed_requests: Vec<String>,
+    selected: usize,
+) -> NotStarted {
+    let config = args.common.runtime.config_text();
+    let mut provenance = provenance::gather(None, config.as_deref(), String::new());
+    args.privacy.clean(&mut provenance);
+    let output = failed_requests.iter().map(|line| args.privacy.clean_text(line)).collect();
+    let reason = args.privacy.clean_text(&crate::message(error));
+    NotStarted { reason, output, selected, provenance }
+}
+
+/// Writes that the runtime did not start, in the formats that have a place for it.
+fn write_not_started(
+    args: &Conform,
+    stream: Option<KtapStream>,
+    report: &NotStarted,
+) -> anyhow::Result<()> {
+    match (args.format, stream) {
+        (_, Some(stream)) => stream.bail_out(&report.reason).context("cannot write the results"),
+        (ReportFormat::Junit, _) => write_text(args, &report.junit()),
+        (ReportFormat::Html, _) => write_text(args, &report.html()?),
+        _ => Ok(()),
+    }
+}
+
+fn write_text(args: &Conform, text: &str) -> anyhow::Result<()> {
+    args.output.write(|out| {
+        out.keep_utf8();
+        Ok(writeln!(out, "{text}")?)
+    })
 }
 
 /// Writes results while the cases run.
@@ -204,7 +263,7 @@ fn run_all(
     writer: &mut ResultWriter,
     usual: &mut Usual,
     interrupted: &AtomicBool,
-) -> Result<Report, anyhow::Error> {
+) -> Result<Report, NoReport> {
     let bar = progress::bar(cases().len() as u64, "cases");
     options.finished.iter().for_each(|case| writer.add_finished(case));
     // With --repeat, a result is not final: the case may run again.
@@ -271,13 +330,13 @@ fn run_all(
     }
     });
     bar.finish_and_clear();
-    if report.is_err() {
+    report.map_err(|error| {
         // The driver's errors explain best why the runtime did not start.
         let lines = log.borrow_mut().new_lines();
-        let failures = driver_failures(lines.iter().map(String::as_str));
-        failures.iter().for_each(|line| print_info(line));
-    }
-    Ok(report?)
+        let failed_requests = driver_failures(lines.iter().map(String::as_str));
+        failed_requests.iter().for_each(|line| print_info(line));
+        NoReport { error: error.into(), failed_requests }
+    })
 }
 
 /// Prints output of the runtime or of the library's log.
