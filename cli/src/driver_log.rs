@@ -25,12 +25,15 @@ pub fn driver_line_failed(line: &str) -> Option<bool> {
     line.strip_prefix(PREFIX).map(is_failure)
 }
 
+/// Returns a line without its prefix if the emulated driver logged a failure in it.
+pub fn failed_driver_line(line: &str) -> Option<&str> {
+    line.strip_prefix(PREFIX).filter(|line| is_failure(line))
+}
+
 /// Returns the failures that the emulated driver logged in these lines: one line for each call and error, with the
 /// number of equal failures.
 pub fn driver_failures<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
-    let failures =
-        lines.filter_map(|line| line.strip_prefix(PREFIX)).filter(|line| is_failure(line));
-    let failures = count_failures(failures).into_iter();
+    let failures = count_failures(lines.filter_map(failed_driver_line)).into_iter();
     failures.map(|line| format!("{PREFIX}{line}")).collect()
 }
 

@@ -220,6 +220,21 @@ pub fn used_by(call: &str) -> &'static [Interface] {
     TABLE.iter().find(|row| row.0 == call).map_or(&[], |row| row.1)
 }
 
+/// The functions that only the levels "offset" and "permission" call. A simulation skips these levels.
+const NOT_ON_SIMULATION: [&str; 3] =
+    ["hsa_amd_memory_lock", "hsa_amd_memory_unlock", "hsa_amd_register_system_event_handler"];
+
+/// Returns whether a level calls this function of the runtime.
+pub fn is_called(function: &str, is_simulation: bool) -> bool {
+    let is_skipped = is_simulation && NOT_ON_SIMULATION.contains(&function);
+    TABLE.iter().any(|row| row.0 == function) && !is_skipped
+}
+
+/// Returns whether a line of the emulated driver's log is a request that the calls of a level make.
+pub fn is_requested(line: &str) -> bool {
+    function_of(line).is_some()
+}
+
 /// Returns which kernel function to suspect first, and for which request. Used if a level found a wrong result although
 /// all requests succeeded; `call` is the call that the level reported.
 pub fn suspect(level: Level, call: &str) -> Option<String> {

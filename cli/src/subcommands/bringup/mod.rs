@@ -32,6 +32,7 @@ mod supervisor;
 
 pub use arguments::{ABOUT, Bringup};
 pub use failure::{call_and_error, count_failures, returned_error};
+pub use interface::{is_called, is_requested};
 
 use crate::arguments::RunFormat;
 use crate::interrupt::Interrupt;

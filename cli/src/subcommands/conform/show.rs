@@ -1,9 +1,10 @@
 //! Prints the results of `hsa-vmm conform` for people.
 
 use super::usual::Usual;
-use crate::driver_log::{driver_failures, driver_line_failed};
+use crate::driver_log::{driver_failures, driver_line_failed, failed_driver_line};
 use crate::provenance;
 use crate::screen::Screen;
+use crate::subcommands::bringup;
 use crate::table::{Cell, TextTable, status_cell, table};
 use anstyle::{AnsiColor, Style};
 use hsa_vmm_conformance::{CaseReport, Cause, Report, Status, cases};
@@ -58,10 +59,32 @@ pub fn report(
         writeln!(out)?;
         show_cause(out, report, usual, cause)?;
     }
-    if report.cases.iter().any(|case| case.status == Status::Fail) {
+    let is_simulation = report.runtime.path.is_none();
+    let failed = report.cases.iter().filter(|case| case.status == Status::Fail);
+    if failed.into_iter().any(|case| bringup_repeats(case, usual, is_simulation)) {
         writeln!(out, "\nTo find the first HSA call and kernel interface that fail: {bringup}")?;
     }
     Ok(())
+}
+
+/// Returns whether a level of `bringup` makes the call that failed in a case, or a request of this call that the driver
+/// failed. A failure that names no call, such as wrong data, counts, too: levels also compare data. Only IPC has no level.
+fn bringup_repeats(case: &CaseReport, usual: &Usual, is_simulation: bool) -> bool {
+    let last_call = case.lost.as_ref().and_then(|lost| lost.last_call.as_deref());
+    let texts = [case.detail.as_str(), last_call.unwrap_or_default()];
+    let words = texts.iter().flat_map(|text| text.split(|letter| !is_part_of_name(letter)));
+    let mut functions =
+        words.filter(|word| word.starts_with("hsa_") && *word != "hsa_vmm").peekable();
+    if functions.peek().is_none() {
+        return case.area() != "ipc";
+    }
+    let (lines, _) = usual.split(case.output.as_deref().unwrap_or_default());
+    functions.any(|function| bringup::is_called(function, is_simulation))
+        || lines.into_iter().any(|line| failed_driver_line(line).is_some_and(bringup::is_requested))
+}
+
+fn is_part_of_name(letter: char) -> bool {
+    letter.is_ascii_alphanumeric() || letter == '_'
 }
 
 /// Returns whether a case was not tried, because the run stopped early.
@@ -169,4 +192,36 @@ fn reproduce(out: &mut Screen<'_>, report: &Report, case: &CaseReport) -> io::Re
         writeln!(out, "  in gdb: gdb --args {env}{in_process}")?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bringup_is_suggested_only_for_its_calls() {
+        let failed = |name: &str, detail: &str, output: &str| CaseReport {
+            detail: detail.to_owned(),
+            output: Some(output.to_owned()),
+            ..CaseReport::new(name, "", Status::Fail)
+        };
+        let log = "driver: 1:1 0.5 drm0 GEM_VA handle=1 operation=MAP = EIO (1.0 us)";
+        let other_log = log.replace("GEM_VA", "GEM_METADATA");
+        for (name, detail, output, expected) in [
+            ("map.a", "hsa_amd_vmem_map returned HSA_STATUS_ERROR; hsa_vmm::native", "", true),
+            ("ipc.a", "hsa_amd_ipc_memory_create returned HSA_STATUS_ERROR", "", false),
+            ("ipc.a", "hsa_amd_ipc_memory_create returned HSA_STATUS_ERROR", log, true),
+            ("ipc.a", "hsa_amd_ipc_memory_create returned HSA_STATUS_ERROR", &other_log, false),
+            ("map.a", "hsa_amd_pointer_info returned HSA_STATUS_ERROR", "", false),
+            ("pool.a", "cannot pin memory: hsa_amd_memory_lock returned 0x1", "", false),
+            ("map.a", "1 of 4096 32-bit words differs", "", true),
+            ("ipc.a", "1 of 4096 32-bit words differs", "", false),
+        ] {
+            let case = failed(name, detail, output);
+            let repeats = bringup_repeats(&case, &Usual::default(), true);
+            assert_eq!(repeats, expected, "{name}: {detail}; {output}");
+        }
+        let pinned = failed("pool.a", "hsa_amd_memory_lock returned 0x1", "");
+        assert!(bringup_repeats(&pinned, &Usual::default(), false));
+    }
 }
