@@ -99,6 +99,8 @@ fn devices_are_opened_in_another_process() {
         let unknown = "the interface version of /dev/kfd is not known (the query crashes";
         assert_contains(&what(false), &[unknown, "/dev/dri/renderD128"]);
         assert!(machine.iter().all(|check| check["known"] == true || check["well"] == false));
+        let first = report["failure"]["try_next"][0].as_str().unwrap_or_default();
+        assert_contains(first, &["the driver has not returned from kfd OPEN", "kfd_open"]);
     }
 }
 

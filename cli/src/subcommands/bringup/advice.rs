@@ -34,6 +34,20 @@ fn unfinished_operation(line: &str) -> Option<&str> {
     words.next().filter(|device| *device == "engine").and(words.next())
 }
 
+/// Returns the advice for a line of the driver's log without a result.
+fn advise_unfinished(line: &str) -> String {
+    if let Some(operation) = unfinished_operation(line) {
+        return format!(
+            "the GPU has not finished a {operation}: first suspect the GPU's SDMA engine or, with \
+             HSA_ENABLE_SDMA=0, the runtime's blit shader; then the fence, the signal and the interrupt at the \
+             end of the operation"
+        );
+    }
+    let (call, _) = call_and_error(line);
+    let function = kernel_function(line);
+    format!("the driver has not returned from {call}: find where {function} waits, or crashes")
+}
+
 /// Returns the advice to extend the time limit if a level made calls until shortly before the limit.
 fn advise_longer_limit(run: &LevelRun, limit: Duration) -> Option<String> {
     let calls = run.calls.len();
@@ -71,10 +85,6 @@ pub fn advise(
         advice.push("for a run without failures: hsa-vmm bringup --runtime sim".to_owned());
         return advice;
     }
-    advice.extend(findings.iter().filter_map(|finding| {
-        let advice = finding.advice.as_ref()?;
-        Some(format!("{}: {advice}", finding.what))
-    }));
     // The first error usually causes the later ones.
     let is_error = |line: &&String| is_failed_request(line);
     let errors: Vec<_> = driver.iter().flatten().filter(is_error).collect();
@@ -87,21 +97,16 @@ pub fn advise(
     let in_level = run.driver.iter().flatten().map(|(_, line)| line).filter(|_| is_stop);
     let mut unfinished = errors.iter().copied().chain(in_level).filter(|line| is_unfinished(line));
     let unfinished = unfinished.next_back();
+    advice.extend(unfinished.map(|line| advise_unfinished(line)));
+    advice.extend(findings.iter().filter_map(|finding| {
+        let advice = finding.advice.as_ref()?;
+        Some(format!("{}: {advice}", finding.what))
+    }));
     if let (Cause::Hang(_, limit), None) = (cause, unfinished) {
         advice.extend(advise_longer_limit(run, *limit));
     }
-    if let Some(operation) = unfinished.and_then(|line| unfinished_operation(line)) {
-        advice.push(format!(
-            "the GPU has not finished a {operation}: first suspect the GPU's SDMA engine or, with \
-             HSA_ENABLE_SDMA=0, the runtime's blit shader; then the fence, the signal and the interrupt at the \
-             end of the operation"
-        ));
-    } else if let Some(line) = unfinished {
-        let (call, _) = call_and_error(line);
-        let function = kernel_function(line);
-        advice.push(format!(
-            "the driver has not returned from {call}: find where {function} waits, or crashes"
-        ));
+    if unfinished.is_some() {
+        // The advice is already the first.
     } else if let Some(line) = driver.iter().flatten().find(|line| has_no_result(line)) {
         let (call, _) = call_and_error(line);
         let function = kernel_function(line);
