@@ -409,6 +409,31 @@ fn causes_come_first_in_the_report() {
     }
 }
 
+/// The runtime can ignore an error of the driver, or return another error that the level accepts.
+#[test]
+fn reaction_to_an_accepted_error_is_named() {
+    let name = "on_amd::reaction_to_an_accepted_error_is_named";
+    for installation in test::selected_installations(name) {
+        for (fault, level, words) in [
+            (
+                "AVAILABLE_MEMORY=EIO",
+                "pools",
+                ["and the runtime returned HSA_STATUS_ERROR", " from hsa_agent_get_info instead; "],
+            ),
+            (
+                "GEM_CLOSE=EIO",
+                "mapped",
+                ["and the runtime ignored it: ", "returned HSA_STATUS_SUCCESS (0x0); "],
+            ),
+        ] {
+            let arguments = ["--until", level, "--format", "json"];
+            let report = report(&run_emulated(installation, &["--fault", fault], &arguments), 1);
+            assert_eq!(failed_level(&report), Some(level), "{fault}: {report:#}");
+            assert_contains(report["failure"]["what"].as_str().unwrap(), &words);
+        }
+    }
+}
+
 #[test]
 fn missing_driver_triggers_machine_checks() {
     let name = "on_amd::missing_driver_triggers_machine_checks";

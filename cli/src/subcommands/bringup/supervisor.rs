@@ -40,7 +40,7 @@ pub enum Cause {
     /// The result is wrong, although the calls may have succeeded. Contains the index of the call that is the cause, or
     /// of the last call.
     Wrong(Option<usize>, String),
-    /// The runtime ignored an error of the driver. Contains the index of the call that received the error.
+    /// The driver returned an error, but no call of the level failed. Contains the index of the call that received the error.
     IgnoredError(Option<usize>, String),
     /// A GPU faulted at this address. Contains the index of the call that had granted access to the address,
     /// and the calls in flight.
@@ -312,7 +312,8 @@ impl LevelRun {
         self.outcome = Outcome::Failed(cause);
     }
 
-    /// Makes a level fail if the runtime ignored an error of the driver. Ignores errors during `pressure`, which
+    /// Makes a level fail if the driver returned an error although the level passed: the runtime has ignored the error,
+    /// or returned a status that the level accepts. Does not count errors during `pressure`, which
     /// provokes them, and EINTR and EAGAIN, after which the runtime repeats the call.
     fn fail_on_ignored_errors(&mut self) {
         if self.outcome != Outcome::Reached || self.level == Level::Pressure {
@@ -326,16 +327,18 @@ impl LevelRun {
         let Some((offset, line)) = ignored.first() else { return };
         let (call, error) = call_and_error(line);
         let function = function_of(line).map_or(String::new(), |name| format!(" ({name})"));
-        let what = format!(
-            "the driver returned {error} for {call}{function}, and the runtime ignored it; errors \
-             ignored: {}",
-            ignored.len()
-        );
         let during = |call: &Call| {
             let to = call.end.as_ref().map_or(u64::MAX, |end| end.logs.driver);
             (call.begin.logs.driver..to).contains(offset)
         };
         let index = self.calls.iter().position(during);
+        let of_call = index.map(|index| &self.calls[index]);
+        let what = format!(
+            "the driver returned {error} for {call}{function}, and the runtime {}; errors of the driver \
+             in this level: {}",
+            reaction(of_call),
+            ignored.len()
+        );
         self.outcome = Outcome::Failed(Cause::IgnoredError(index, what));
     }
 
@@ -376,5 +379,15 @@ impl LevelRun {
         let to = call.end.as_ref().map_or(self.output.len(), |end| index(end.logs.runtime));
         // `get` fails only if the runtime had printed half of a character when an offset was recorded.
         self.output.get(from..to).unwrap_or_default()
+    }
+}
+
+/// Describes what the runtime returned from a call during which the driver returned an error.
+fn reaction(call: Option<&Call>) -> String {
+    let status = call.and_then(|call| Some((&call.begin.call, call.end.as_ref()?.status?)));
+    match status {
+        Some((name, 0)) => format!("ignored it: {name} returned {}", status_name(0)),
+        Some((name, status)) => format!("returned {} from {name} instead", status_name(status)),
+        None => "ignored it".to_owned(),
     }
 }
