@@ -30,6 +30,11 @@ impl Output {
         self.output.as_deref().map_or(Ok(()), check)
     }
 
+    /// Returns whether the result is written to a file or a device instead of standard output.
+    pub fn is_file(&self) -> bool {
+        self.output.is_some()
+    }
+
     /// Returns the path for results of an unfinished run; `None` for standard output, devices and pipes.
     pub fn partial_path(&self) -> Option<PathBuf> {
         let path = self.output.as_deref().filter(|path| !is_special(path))?;

@@ -116,8 +116,8 @@ fn info_writes_json() {
 #[test]
 fn conform_passes_on_the_simulation() {
     let output = run(&["conform", "--runtime", "sim"]);
-    let text = err(&output);
-    assert_eq!(output.status.code(), Some(0), "{text}{}", out(&output));
+    let text = out(&output);
+    assert_eq!(output.status.code(), Some(0), "{}{text}", err(&output));
     let last = text.lines().last().unwrap();
     let counts: Vec<usize> = last
         .split(", ")

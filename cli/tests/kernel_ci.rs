@@ -254,9 +254,9 @@ fn interrupted_conform_prints_its_summary() {
     // The runtime's line is printed when the first worker has started.
     let arguments = [&["conform", "--runtime", "sim", faults], &repeat[..]].concat();
     let output = interrupt_at(&arguments, "runtime: ");
-    let notes = err(&output);
-    assert_eq!(output.status.code(), Some(1), "{notes}");
-    assert!(notes.contains("interrupted") && notes.contains(" passed, "), "{notes}");
+    let table = out(&output);
+    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    assert!(table.contains("\ninterrupted; ") && table.contains(" passed, "), "{table}");
 }
 
 #[test]
@@ -333,23 +333,42 @@ fn run_stops_after_too_many_failures() {
     let faults = ["--sim", "faults=hsa_amd_vmem_map=ERROR", "--max-fail", "3"];
     let output = conform(&[&faults[..], &["--failures-only"]].concat());
     assert_eq!(output.status.code(), Some(1), "{}", err(&output));
-    assert!(err(&output).contains(", 3 failed, "), "{}", err(&output));
+    assert!(out(&output).contains(", 3 failed, "), "{}", out(&output));
     let rows = out(&output).lines().filter(|line| line.contains(" FAIL ")).count();
     assert_eq!(rows, 3, "{}", out(&output));
     assert!(!out(&output).contains(" skip "), "{}", out(&output));
     // The remaining cases are one line.
     let output = conform(&faults);
-    let (table, notes) = (out(&output), err(&output));
+    let table = out(&output);
     let untried: Vec<_> = table.lines().filter(|line| line.contains("not tried")).collect();
     let [line] = untried[..] else { panic!("{table}") };
     assert!(line.starts_with(" map.") && line.contains(" … map.handle.of_another_vmm "), "{line}");
     let words = " cases not tried: the run stopped after other cases failed";
     assert!(line.ends_with(words), "{line}");
     let count = line.strip_suffix(words).and_then(|line| line.rsplit(' ').next());
-    let summary = notes.lines().last().unwrap();
+    let summary = table.lines().last().unwrap();
     let skipped = |text: &str| text.split(", ").nth(2)?.split(' ').next()?.parse::<usize>().ok();
     let untried: usize = count.unwrap().parse().unwrap();
     assert!(untried > 10 && untried <= skipped(summary).unwrap(), "{line}\n{summary}");
+}
+
+/// A redirected table is complete: standard error has only the progress. Other formats are for programs, so that their
+/// summary is on standard error.
+#[test]
+fn table_ends_with_the_summary() {
+    let faults = ["--sim", "faults=hsa_amd_vmem_map#3=ERROR"];
+    let summary =
+        |text: &str| text.lines().last().unwrap_or_default().contains(" passed, 1 failed, ");
+    let table = conform(&faults);
+    assert!(summary(&out(&table)), "{}", out(&table));
+    assert!(!err(&table).contains(" passed, "), "{}", err(&table));
+    assert!(err(&table).starts_with("runtime: simulation"), "{}", err(&table));
+    let json = conform(&[&faults[..], &["--format", "json"]].concat());
+    assert!(summary(&err(&json)) && !out(&json).contains(" passed, "), "{}", err(&json));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("table");
+    let to_file = conform(&[&faults[..], &["-o", file.to_str().unwrap()]].concat());
+    assert!(summary(&err(&to_file)) && summary(&fs::read_to_string(&file).unwrap()));
 }
 
 #[test]

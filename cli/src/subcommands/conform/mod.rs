@@ -82,32 +82,49 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     usual.remove_frequent_in_failures(&report);
     let is_complete = !interrupt.arrived();
     add_provenance(args, &mut report);
+    let closing = closing_lines(&report, interrupt.arrived());
+    // The table ends with these lines; other formats are for programs.
+    let is_table = args.format == ReportFormat::Table;
     let written = match writer.stream {
         Some(stream) => stream.end(&report).context("cannot write the results"),
-        None => args.output.write(|out| write(out, args, &report, &usual)),
+        None => args.output.write(|out| {
+            write(out, args, &report, &usual)?;
+            let mut lines = closing.iter().filter(|_| is_table);
+            Ok(lines.try_for_each(|line| writeln!(out, "{line}"))?)
+        }),
     };
     let written = writer.error.map_or(written, Err);
     // All results are in the file or on standard output, so the partial results are not needed.
     if let Some(partial) = writer.partial.filter(|_| is_complete) {
         partial.remove();
     }
-    for case in report.cases.iter().filter(|case| case.known_passed) {
-        note!("{}: {}", case.name, case.detail);
+    if !is_table || args.output.is_file() || written.is_err() {
+        closing.iter().for_each(|line| note!("{line}"));
     }
     let summary = &report.summary;
-    if summary.known > 0 {
-        let plural = if summary.known == 1 { "" } else { "s" };
-        note!("{} known defect{plural} of this runtime", summary.known);
-    }
-    if !is_complete {
-        note!("interrupted; with --output, --resume continues the run");
-    }
-    note!("{summary}");
     if let Some(provenance) = report.provenance() {
         planned_faults::note_not_happened(&provenance.planned_faults);
     }
     written?;
     Ok(if summary.failed == 0 && is_complete { Exit::Success } else { Exit::Failure })
+}
+
+/// Returns the last lines of a run for people: what a table does not show, the reason for an early end, and the number
+/// of cases by status.
+fn closing_lines(report: &Report, is_interrupted: bool) -> Vec<String> {
+    let known_passed = report.cases.iter().filter(|case| case.known_passed);
+    let mut lines: Vec<_> =
+        known_passed.map(|case| format!("{}: {}", case.name, case.detail)).collect();
+    let summary = &report.summary;
+    if summary.known > 0 {
+        let plural = if summary.known == 1 { "" } else { "s" };
+        lines.push(format!("{} known defect{plural} of this runtime", summary.known));
+    }
+    if is_interrupted {
+        lines.push("interrupted; with --output, --resume continues the run".to_owned());
+    }
+    lines.push(summary.to_string());
+    lines
 }
 
 /// Why there is no report: the runtime did not start.
