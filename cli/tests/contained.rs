@@ -95,6 +95,35 @@ fn time_limit_is_reduced_after_three_hangs() {
     );
 }
 
+/// The remaining cases are reported as not tried, and `--resume` runs them.
+#[test]
+fn run_stops_after_eight_consecutive_hangs() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, partial) = (folder.path().join("out"), folder.path().join("out.partial"));
+    let path = file.to_str().unwrap();
+    let filter = ["--filter", "map.*", "--time-limit", "3s", "-o", path];
+    let plan = "hsa_amd_vmem_map:1:hang:always";
+    let (output, _folder) = conform(plan, &filter);
+    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    let message = "stopped after 8 consecutive cases hung, the remaining cases were not run; with --output, --resume";
+    assert!(err(&output).contains(message), "{}", err(&output));
+    let read = || serde_json::from_slice::<Value>(&std::fs::read(&file).unwrap()).unwrap();
+    let report = read();
+    let untried = |report: &Value| {
+        let reason = "not tried: the run stopped after consecutive cases hung";
+        let skipped = cases_with_status(report, "skip");
+        skipped.iter().filter(|case| case["detail"] == reason).count()
+    };
+    assert_eq!(cases_with_status(&report, "fail").len(), 8, "{report}");
+    assert!(untried(&report) > 0 && partial.exists(), "{report}");
+
+    let (output, _folder) = conform("", &[&filter[..], &["--resume"]].concat());
+    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    let report = read();
+    assert_eq!(cases_with_status(&report, "fail").len(), 8, "{report}");
+    assert!(untried(&report) == 0 && !partial.exists(), "{report}");
+}
+
 #[test]
 fn reduced_limit_does_not_apply_to_slow_cases() {
     if !test::runs_long_test("reduced_limit_does_not_apply_to_slow_cases") {
@@ -162,35 +191,6 @@ fn crash_at_start_exits_with_3() {
 }
 
 #[test]
-fn runtime_that_does_not_restart_is_reported_once() {
-    let plan = "hsa_amd_vmem_map:3:segv:once;hsa_init:1:abort:after";
-    let (output, _folder) = conform(plan, &[]);
-    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
-    let report = json(&output);
-    let failed = cases_with_status(&report, "fail");
-    let names: Vec<_> = failed.iter().map(|case| case["name"].as_str().unwrap()).collect();
-    assert!(names.contains(&"runtime.library.starts") && names.len() == 2, "{names:?}");
-    let starts = failed.iter().find(|case| case["name"] == "runtime.library.starts").unwrap();
-    let detail = starts["detail"].as_str().unwrap();
-    assert!(detail.contains("3 starts in a row failed"), "{detail}");
-    assert!(detail.ends_with("it crashed: SIGABRT, in hsa_init"), "{detail}");
-    let skipped = cases_with_status(&report, "skip");
-    assert!(!skipped.is_empty());
-    for case in skipped {
-        assert_eq!(case["detail"], "not tried: the runtime no longer starts");
-    }
-}
-
-#[test]
-fn crash_at_stop_is_a_failed_case() {
-    for (effect, expected) in
-        [("segv", "crashed: SIGSEGV"), ("hang", "hung: did not end within 3 s")]
-    {
-        let plan = format!("hsa_shut_down:1:{effect}:always");
-        let (output, _folder) = conform(&plan, &["--time-limit", "3s"]);
-        assert_eq!(output.status.code(), Some(1), "{}", err(&output));
-        let report = json(&output);
-#[test]
 fn failed_start_is_reported_in_each_format() {
     let reason = "while the runtime started, it crashed: SIGSEGV, in hsa_init";
     let started = |plan: &str, format: &str| {
@@ -221,6 +221,35 @@ fn failed_start_is_reported_in_each_format() {
     assert!(html.trim_end().ends_with("</html>"), "{html}");
 }
 
+#[test]
+fn runtime_that_does_not_restart_is_reported_once() {
+    let plan = "hsa_amd_vmem_map:3:segv:once;hsa_init:1:abort:after";
+    let (output, _folder) = conform(plan, &[]);
+    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    let report = json(&output);
+    let failed = cases_with_status(&report, "fail");
+    let names: Vec<_> = failed.iter().map(|case| case["name"].as_str().unwrap()).collect();
+    assert!(names.contains(&"runtime.library.starts") && names.len() == 2, "{names:?}");
+    let starts = failed.iter().find(|case| case["name"] == "runtime.library.starts").unwrap();
+    let detail = starts["detail"].as_str().unwrap();
+    assert!(detail.contains("3 starts in a row failed"), "{detail}");
+    assert!(detail.ends_with("it crashed: SIGABRT, in hsa_init"), "{detail}");
+    let skipped = cases_with_status(&report, "skip");
+    assert!(!skipped.is_empty());
+    for case in skipped {
+        assert_eq!(case["detail"], "not tried: the runtime no longer starts");
+    }
+}
+
+#[test]
+fn crash_at_stop_is_a_failed_case() {
+    for (effect, expected) in
+        [("segv", "crashed: SIGSEGV"), ("hang", "hung: did not end within 3 s")]
+    {
+        let plan = format!("hsa_shut_down:1:{effect}:always");
+        let (output, _folder) = conform(&plan, &["--time-limit", "3s"]);
+        assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+        let report = json(&output);
         assert_eq!(cases_with_status(&report, "pass").len(), case_count(), "{report}");
         let failed = cases_with_status(&report, "fail");
         assert_eq!(failed.len(), 1, "{failed:?}");

@@ -58,6 +58,13 @@ pub enum Ended {
     Garbage(String),
 }
 
+impl Lost {
+    /// Returns whether the process was killed because its time limit expired.
+    pub(crate) fn is_hang(&self) -> bool {
+        matches!(self.how, Ended::TimeLimit(_))
+    }
+}
+
 impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.how {

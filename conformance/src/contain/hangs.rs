@@ -1,6 +1,6 @@
 //! Native functions that hang repeatedly. After several hangs, the time limit is reduced.
 
-use crate::run_case::{Ended, Lost};
+use crate::run_case::Lost;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub(super) struct Hangs(BTreeMap<String, usize>);
 impl Hangs {
     /// Counts a hang. Returns the function if this hang reaches the threshold.
     pub fn count<'a>(&mut self, lost: &'a Lost) -> Option<&'a str> {
-        if !matches!(lost.how, Ended::TimeLimit(_)) {
+        if !lost.is_hang() {
             return None;
         }
         let function = running_function(lost.last_call.as_deref()?)?;
@@ -46,6 +46,7 @@ fn running_function(last_call: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run_case::Ended;
 
     fn lost(how: Ended, last_call: &str) -> Lost {
         Lost { how, last_call: Some(last_call.to_owned()) }

@@ -64,6 +64,11 @@ pub enum Event<'a> {
         /// How the worker ended.
         lost: &'a Lost,
     },
+    /// The run stops, because too many consecutive cases have hung. The remaining cases are not run.
+    StoppedByHangs {
+        /// The number of consecutive cases that have hung.
+        cases: usize,
+    },
     /// Several cases have hung in the same native function.
     Hangs {
         /// The function's name.
@@ -94,18 +99,23 @@ pub enum NotRun {
 /// The number of consecutive failed starts after which the run ends.
 const MAX_FAILED_STARTS: usize = 3;
 
+/// The number of consecutive cases that hang after which the run ends. Cases that are skipped are not counted.
+const MAX_CONSECUTIVE_HANGS: usize = 8;
+
 /// The maximum number of lines of a case's output in a report. The last lines are kept.
 const OUTPUT_LINES: usize = 200;
 
 /// The reasons for skipping the remaining cases.
 const INTERRUPTED: &str = "not tried: the run was interrupted";
+const STOPPED_AFTER_HANGS: &str = "not tried: the run stopped after consecutive cases hung";
 const NO_LONGER_STARTS: &str = "not tried: the runtime no longer starts";
 
 /// Runs the selected cases in a worker process. Calls `on_event` for each [`Event`].
 ///
 /// A worker that crashes or hangs is replaced, and the case is reported as failed
 /// ([`CaseReport::lost`](crate::CaseReport::lost)). If the runtime does not stop or does not start again, the
-/// report contains the failed case `runtime.library.stops` or `runtime.library.starts`.
+/// report contains the failed case `runtime.library.stops` or `runtime.library.starts`. The run ends after eight
+/// consecutive cases have failed because they hung ([`Event::StoppedByHangs`]).
 ///
 /// # Errors
 /// [`NotRun`] if the runtime did not start at all.
@@ -125,6 +135,7 @@ pub fn run(
     let mut supervisor = Supervisor { command, time_limit, logs, on_event, worker, hangs };
     let mut untried_reason = STOPPED_AFTER_FAILURES;
     let total = plan.steps.len();
+    let mut consecutive_hangs = 0;
     for (step, &index) in plan.steps.iter().enumerate() {
         let Some(case) = plan.selected.get(index) else { continue };
         if results.has_too_many_failures() {
@@ -144,8 +155,20 @@ pub fn run(
                 break;
             }
         };
+        let status = result.status;
+        let has_hung = result.lost.as_ref().is_some_and(Lost::is_hang);
         let report = results.add(index, case, result, &runtime);
         (supervisor.on_event)(Event::Case(Progress { done: step + 1, total, case: &report }));
+        match (has_hung && report.status == Status::Fail, status) {
+            (true, _) => consecutive_hangs += 1,
+            (false, Status::Skip) => {}
+            (false, _) => consecutive_hangs = 0,
+        }
+        if consecutive_hangs == MAX_CONSECUTIVE_HANGS && step + 1 < total {
+            (supervisor.on_event)(Event::StoppedByHangs { cases: consecutive_hangs });
+            untried_reason = STOPPED_AFTER_HANGS;
+            break;
+        }
     }
     let Supervisor { worker, on_event, .. } = supervisor;
     // After an interruption, does not wait until the runtime stops: dropping the worker kills it.

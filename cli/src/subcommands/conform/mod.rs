@@ -80,9 +80,9 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
         }
     };
     usual.remove_frequent_in_failures(&report);
-    let is_complete = !interrupt.arrived();
+    let is_complete = !interrupt.arrived() && writer.hangs.is_none();
     add_provenance(args, &mut report);
-    let closing = closing_lines(&report, interrupt.arrived());
+    let closing = closing_lines(&report, writer.hangs, interrupt.arrived());
     // The table ends with these lines; other formats are for programs.
     let is_table = args.format == ReportFormat::Table;
     let written = match writer.stream {
@@ -111,7 +111,7 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
 
 /// Returns the last lines of a run for people: what a table does not show, the reason for an early end, and the number
 /// of cases by status.
-fn closing_lines(report: &Report, is_interrupted: bool) -> Vec<String> {
+fn closing_lines(report: &Report, hangs: Option<usize>, is_interrupted: bool) -> Vec<String> {
     let known_passed = report.cases.iter().filter(|case| case.known_passed);
     let mut lines: Vec<_> =
         known_passed.map(|case| format!("{}: {}", case.name, case.detail)).collect();
@@ -122,6 +122,11 @@ fn closing_lines(report: &Report, is_interrupted: bool) -> Vec<String> {
     }
     if is_interrupted {
         lines.push("interrupted; with --output, --resume continues the run".to_owned());
+    } else if let Some(hangs) = hangs {
+        lines.push(format!(
+            "stopped after {hangs} consecutive cases hung, the remaining cases were not run; with --output, \
+             --resume continues after these cases; --filter selects others"
+        ));
     }
     lines.push(summary.to_string());
     lines
@@ -181,6 +186,8 @@ fn write_text(args: &Conform, text: &str) -> anyhow::Result<()> {
 struct ResultWriter {
     partial: Option<Partial>,
     stream: Option<KtapStream>,
+    /// The number of consecutive cases that have hung, if the run stopped because of them.
+    hangs: Option<usize>,
     /// The first error of writing.
     error: Option<anyhow::Error>,
 }
@@ -338,6 +345,7 @@ fn run_all(
             bar.suspend(|| print_info(&format!("{case}: {lost}")));
         }
         Event::Lost { .. } => {}
+        Event::StoppedByHangs { cases } => writer.hangs = Some(cases),
         Event::Hangs { function, limit } => bar.suspend(|| {
             let limit = limit.as_secs_f64();
             print_info(&format!(
