@@ -409,6 +409,34 @@ fn causes_come_first_in_the_report() {
     }
 }
 
+/// A copy that ends after its signal is distinguished from a copy that never happens.
+#[test]
+fn late_and_lost_copies_are_distinguished() {
+    let name = "on_amd::late_and_lost_copies_are_distinguished";
+    for installation in test::selected_installations(name) {
+        for (fault, what, advice) in [
+            (
+                "COPY=late:5ms",
+                "'s copies to and from va end only some time after their signal (written by gpu[0] (SDMA), ",
+                "the data arrives, but after the signal: suspect the fence",
+            ),
+            (
+                "COPY=lost",
+                " copied wrong data from va (written by gpu[0] (SDMA), ",
+                "the destination does not contain the source's data",
+            ),
+        ] {
+            let arguments = ["--until", "gpu", "--format", "json"];
+            let report = report(&run_emulated(installation, &["--fault", fault], &arguments), 1);
+            assert_eq!(failed_level(&report), Some("gpu"), "{fault}: {report:#}");
+            let failure = &report["failure"];
+            assert_eq!(failure["call"]["name"], "hsa_amd_memory_async_copy", "{failure:#}");
+            assert_contains(failure["what"].as_str().unwrap(), &[what]);
+            assert_contains(&failure["try_next"].to_string(), &[advice]);
+        }
+    }
+}
+
 /// The runtime can ignore an error of the driver, or return another error that the level accepts.
 #[test]
 fn reaction_to_an_accepted_error_is_named() {

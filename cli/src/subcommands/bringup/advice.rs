@@ -1,5 +1,6 @@
 //! Advice on what to try after a failure.
 
+use super::data::LATE_COPY;
 use super::failure::{call_and_error, is_failed_request, is_unfinished};
 use super::hsa::{COPY, FILL};
 use super::interface::{function_of, suspect};
@@ -169,6 +170,11 @@ pub fn advise(
         Cause::Crash(..) => advice.push(
             "get a backtrace: write a C program with --program repeat.c, build it as its first lines \
              say, and run gdb -ex run -ex bt ./repeat"
+                .to_owned(),
+        ),
+        Cause::Wrong(_, what) if what.contains(LATE_COPY) => advice.push(
+            "the data arrives, but after the signal: suspect the fence at the end of the copy, which must follow the \
+             copy's last write, and the flush of caches before it"
                 .to_owned(),
         ),
         Cause::Wrong(Some(_), _) if call.is_some_and(|call| moves_data(&call.begin.call)) => {

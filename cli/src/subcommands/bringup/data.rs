@@ -16,6 +16,8 @@ const BY_CPU: u32 = 0xda7b_0001;
 const FILLED: u32 = 0x5a5a_0001;
 /// The time within which a late mapping takes effect.
 const LATE_LIMIT: Duration = Duration::from_millis(200);
+/// How messages describe copies whose data arrives after their signal.
+pub const LATE_COPY: &str = "end only some time after their signal";
 /// The number of rounds of "at-once".
 const ROUNDS: u32 = 8;
 /// The function that grants access.
@@ -95,9 +97,27 @@ impl HostBuffer<'_> {
             let message = wrong_data(late_mapping(gpu, va), &by, &by, &difference);
             return Err(self.hsa.recorder.blame(GRANT, message));
         }
-        let (what, by) =
-            (format!("{} copied wrong data from {}", gpu.c, va.c), self.hsa.describe_copier(gpu));
+        let what = match self.copies_late(gpu, va, first)? {
+            true => late_copy(gpu, va),
+            false => format!("{} copied wrong data from {}", gpu.c, va.c),
+        };
+        let by = self.hsa.describe_copier(gpu);
         Err(self.hsa.recorder.blame(COPY, wrong_data(what, &by, &by, &difference)))
+    }
+
+    /// Has a GPU write consecutive numbers from `first` to `va` and copy them back, and reads the copy twice, the second
+    /// time after [`LATE_LIMIT`]. Returns whether only the second reading is right: the copy has then ended after its
+    /// signal.
+    fn copies_late(&self, gpu: &Agent, va: &Address, first: u32) -> Result<bool> {
+        // Earlier copies may also end late. They must not change the memory during the check.
+        std::thread::sleep(LATE_LIMIT);
+        self.write_by(gpu, va, first)?;
+        std::thread::sleep(LATE_LIMIT);
+        if self.difference(gpu, va, first, 1)?.is_none() {
+            return Ok(false);
+        }
+        std::thread::sleep(LATE_LIMIT);
+        Ok(self.hsa.difference(&self.memory, self.size, first, 1).is_none())
     }
 
     /// Has a GPU copy `va` to the host memory. Returns the difference from numbers that begin with `first` and
@@ -167,9 +187,10 @@ pub fn check_data(hsa: &Hsa<'_>, resources: &Resources, with_fill: bool) -> Resu
                 host.write_by(gpu, va, BY_GPU)?;
                 let second = compare_views(hsa, host, (gpu, va), cpu_has_access)?;
                 let is_late = found.affects_pages && second.is_none();
-                let (call, what) = match is_late {
-                    true => (GRANT, late_mapping(gpu, va)),
-                    false => (found.call, found.what),
+                let (call, what) = match found.call {
+                    _ if is_late => (GRANT, late_mapping(gpu, va)),
+                    COPY if host.copies_late(gpu, va, BY_GPU)? => (COPY, late_copy(gpu, va)),
+                    _ => (found.call, found.what),
                 };
                 let message =
                     wrong_data(what, hsa.describe_copier(gpu), found.reader, &found.difference);
@@ -254,6 +275,11 @@ fn compare_views(
 /// Describes a mapping that took effect after the call that granted access.
 fn late_mapping(gpu: &Agent, va: &Address) -> String {
     format!("{} sees the mapping of {} only some time after the call returned", gpu.c, va.c)
+}
+
+/// Describes copies whose data arrives after their signal.
+fn late_copy(gpu: &Agent, va: &Address) -> String {
+    format!("{}'s copies to and from {} {LATE_COPY}", gpu.c, va.c)
 }
 
 /// Has a GPU use memory immediately after each grant. Only the first round spends time on creating a queue.
