@@ -104,6 +104,20 @@ pub fn command_line() -> String {
     with_outer_command(arguments.map(|word| word.to_string_lossy().into_owned()))
 }
 
+/// Removes the folder of this program from a command line, for reports that are read on other machines.
+pub fn without_program_folder(line: &str) -> String {
+    let typed = program_name();
+    match Path::new(&typed).file_name() {
+        Some(name) if typed.starts_with('/') => {
+            let words = line
+                .split(' ')
+                .map(|word| if word == typed { name.to_string_lossy() } else { word.into() });
+            words.collect::<Vec<_>>().join(" ")
+        }
+        _ => line.to_owned(),
+    }
+}
+
 /// Returns a command line that runs this program with other arguments in the same environment: with the
 /// runtime's variables, and started by the same `emulate`, `vm` or `rocr run`.
 pub fn reproduce_command(words: impl IntoIterator<Item = String>) -> String {

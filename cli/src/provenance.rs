@@ -70,6 +70,31 @@ pub fn gather(driver: Option<Driver>, simulation: Option<&str>, reproduce: Strin
     }
 }
 
+/// Reduces paths that only the machine of the run needs to file names: this program's path, and the path of the emulated
+/// driver that `emulate` has preloaded. The path of the runtime and paths that the user typed stay complete.
+pub fn shorten(provenance: &mut Provenance) {
+    for line in [&mut provenance.command, &mut provenance.reproduce] {
+        *line = program::without_program_folder(line);
+    }
+    if env::var_os(program::OUTER_COMMAND).is_some()
+        && let Some(libraries) = provenance.environment.get_mut("LD_PRELOAD")
+    {
+        *libraries = with_short_driver(libraries);
+    }
+}
+
+/// Removes the folder of the emulated driver from a list of libraries.
+fn with_short_driver(libraries: &str) -> String {
+    let is_separator = |letter: char| letter == ':' || letter == ' ';
+    let library = |piece: &str| match piece.rsplit_once('/') {
+        Some((_, name)) if name.trim_end_matches(is_separator) == "libhsa_kfd.so" => {
+            name.to_owned()
+        }
+        _ => piece.to_owned(),
+    };
+    libraries.split_inclusive(is_separator).map(library).collect()
+}
+
 /// A report for programs, and how it was produced.
 #[derive(Serialize)]
 struct WithProvenance<'a, T> {
@@ -85,6 +110,7 @@ pub fn write_json(
     mut provenance: Provenance,
     privacy: &Privacy,
 ) -> anyhow::Result<()> {
+    shorten(&mut provenance);
     privacy.clean(&mut provenance);
     out.keep_utf8();
     let text = serde_json::to_string_pretty(&WithProvenance { report, provenance: &provenance })?;
@@ -258,6 +284,13 @@ mod tests {
         }
         assert_eq!(without_names("/root/a /", Some("/root"), Some("root")), "~/a /");
         assert_eq!(without_names("/a", Some("/"), None), "/a");
+    }
+
+    #[test]
+    fn only_the_emulated_driver_loses_its_folder() {
+        let libraries = "/a/libx.so:/b/c/libhsa_kfd.so:/d/liby.so";
+        assert_eq!(with_short_driver(libraries), "/a/libx.so:libhsa_kfd.so:/d/liby.so");
+        assert_eq!(with_short_driver("/b/libhsa_kfd.so"), "libhsa_kfd.so");
     }
 
     #[test]

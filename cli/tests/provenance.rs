@@ -70,8 +70,13 @@ fn reports_on_amd_contain_provenance() {
     assert_eq!(provenance["kfd_version"], "1.17");
     let started = "emulate --rocr 6.4.3 --fault 'GEM_VA.MAP=shifted,EXPORT_DMABUF#9999=EIO' -- ";
     for key in ["command", "reproduce"] {
-        assert!(provenance[key].as_str().unwrap().contains(started), "{provenance}");
+        let line = provenance[key].as_str().unwrap();
+        assert!(line.starts_with("hsa-vmm ") && line.contains(started), "{provenance}");
+        assert!(line.contains(" -- hsa-vmm conform"), "{provenance}");
     }
+    assert_eq!(provenance["environment"]["LD_PRELOAD"], "libhsa_kfd.so");
+    // The path of the runtime says which file was tested.
+    assert!(report["runtime"]["path"].as_str().unwrap().starts_with('/'), "{report}");
     let cases = report["cases"].as_array().unwrap();
     let failed = cases.iter().find(|case| case["status"] == "fail").unwrap();
     assert!(failed["detail"].as_str().unwrap().contains("XOR"), "{failed}");

@@ -154,6 +154,7 @@ fn not_started(
 ) -> NotStarted {
     let config = args.common.runtime.config_text();
     let mut provenance = provenance::gather(None, config.as_deref(), String::new());
+    provenance::shorten(&mut provenance);
     args.privacy.clean(&mut provenance);
     let output = failed_requests.iter().map(|line| args.privacy.clean_text(line)).collect();
     let reason = args.privacy.clean_text(&crate::message(error));
@@ -220,7 +221,12 @@ fn add_provenance(args: &Conform, report: &mut Report) {
     let config = args.common.runtime.config_text();
     let reproduce = program::reproduce_command(arguments);
     if let Some(run) = &mut report.run {
-        run.provenance = Some(provenance::gather(driver, config.as_deref(), reproduce));
+        let mut provenance = provenance::gather(driver, config.as_deref(), reproduce);
+        // The reader of a table copies its commands.
+        if args.format != ReportFormat::Table {
+            provenance::shorten(&mut provenance);
+        }
+        run.provenance = Some(provenance);
     }
     args.privacy.clean_report(report);
 }
