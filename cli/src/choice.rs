@@ -164,8 +164,8 @@ impl RuntimeOptions {
         };
         Ok(match &self.choice {
             RuntimeChoice::Simulation => simulated(None),
-            // SAFETY: the user chose the file, whose code runs when it is loaded.
             RuntimeChoice::Library(path) => {
+                // SAFETY: the user chose the file, whose code runs when it is loaded.
                 SelectedRuntime::Library(unsafe { Runtime::load_from(path)? })
             }
             RuntimeChoice::Auto => match DriverState::probe() {
