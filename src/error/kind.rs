@@ -126,7 +126,6 @@ pub enum ErrorKind {
         "this process was forked after the runtime was opened; fork first, or start a new program"
     )]
     Forked,
-
     /// No library was found that exports the required functions. Lists the files that were tried.
     #[error(
         "{0}\ninstall ROCm's runtime, or name the library in HSA_VMM_RUNTIME (`sim` for the simulation)"

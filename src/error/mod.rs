@@ -83,7 +83,7 @@ fn describe_context(context: Option<&Context>) -> String {
     let Some(Context { pages, agent }) = context else { return String::new() };
     let agent = agent.map(|agent| format!(" on {agent}")).unwrap_or_default();
     let Some((Range { start, end }, address)) = pages else { return agent };
-    format!(" (pages {start}..{end} at {address}){agent}")
+    format!("{agent} (pages {start}..{end} at {address})")
 }
 
 impl Error {

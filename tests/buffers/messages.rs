@@ -42,7 +42,7 @@ fn out_of_memory_error_names_pages_and_advice() {
     assert_eq!(error.pages(), Some(1..7));
     let address = buffer.address_of(1).unwrap();
     let text = format!(
-        "cannot create physical memory (pages 1..7 at {address}): out of memory: \
+        "cannot create physical memory on GPU 0 (pages 1..7 at {address}): out of memory: \
          hsa_amd_vmem_handle_create returned HSA_STATUS_ERROR_OUT_OF_RESOURCES (0x1008) for 0x10000 bytes; \
          release memory, or use another agent's (Runtime::available_memory)"
     );
