@@ -1,5 +1,5 @@
-# The headers have the interface of HIP 7.2. It contains the functions for virtual memory of all older releases, so
-# requests for older versions are compatible.
+# The headers declare the interface of HIP 7.2, which contains the virtual memory functions of all older releases.
+# Requests for older versions are therefore compatible.
 set(PACKAGE_VERSION "@HIP_VERSION@")
 set(PACKAGE_VERSION_COMPATIBLE TRUE)
 if(PACKAGE_FIND_VERSION VERSION_GREATER PACKAGE_VERSION)

@@ -1,5 +1,5 @@
 /*
- * Reserves, maps, accesses, unmaps and frees virtual memory by HIP's functions. HIP need not be installed:
+ * Reserves, maps, accesses, unmaps and frees virtual memory with HIP's functions. HIP need not be installed:
  *
  *   cc cycle.c $(pkg-config --cflags --libs hsavmm) && HSA_VMM_RUNTIME=sim ./a.out
  */

@@ -15,14 +15,14 @@ extern "C" {
 /* ---- Before the first call ----------------------------------------------------------------- */
 /* Once a runtime is open, these functions return hipErrorSetOnActiveProcess. */
 
-/* Sets the runtime to open. `path` is a library's path, "sim" or "auto". "sim" is the simulation, which HSA_SIM
+/* Sets which runtime the first call opens. `path` is a library's path, "sim" or "auto". "sim" is the simulation, which HSA_SIM
  * configures. "auto" is the default: the runtime that HSA_VMM_RUNTIME names, else AMD's from the usual directories.
  * The caller must trust the library: its constructors run with the program's privileges. A program that runs with more
  * privileges than its caller (set-user-id) ignores HSA_VMM_RUNTIME, ROCM_PATH, HSA_SIM, HSA_VMM_LOG, HSA_VMM_PROFILE
  * and HSA_VMM_PAGE_TABLES. */
 hipError_t hsavmm_use_runtime(const char *path);
 
-/* Sets the simulation as the runtime, with a configuration such as "mi300x,gpus=4,era=b" (`era` is the ROCm generation;
+/* Makes the simulation the runtime, with a configuration such as "mi300x,gpus=4,era=b" (`era` is the ROCm generation;
  * hsa/sim/README.md lists all settings). Null or "" is a configuration with two GPUs.
  * Returns hipErrorInvalidValue if the configuration is invalid; hsavmm_last_message() contains the reason. */
 hipError_t hsavmm_use_simulation(const char *configuration);
@@ -42,7 +42,7 @@ hipError_t hsavmm_use_page_tables(int enabled);
 
 typedef struct hsavmm_runtime_info {
   int is_simulation;
-  int virtual_memory; /* whether the runtime and the driver support it */
+  int virtual_memory; /* whether the runtime and the driver support virtual memory management */
   unsigned int extension_major; /* the version of AMD's extension of HSA */
   unsigned int extension_minor;
   int profile; /* 6 or 7 */
@@ -52,7 +52,7 @@ typedef struct hsavmm_runtime_info {
 hipError_t hsavmm_runtime(hsavmm_runtime_info *info);
 
 /* Returns the message of this thread's last failed call: the function, the argument, its value and a
- * remedy. "" before the first failure; never null. The thread's next failed call overwrites it. */
+ * remedy. Returns "" before the first failure, and never null. The thread's next failed call overwrites it. */
 const char *hsavmm_last_message(void);
 
 typedef struct hsavmm_usage {
@@ -74,8 +74,8 @@ typedef struct hsavmm_quarantined {
  * ranges. */
 hipError_t hsavmm_quarantine(hsavmm_quarantined *list, size_t *count);
 
-/* Checks the invariants of the library's state; returns hipErrorUnknown if one is violated by a defect of the
- * library. */
+/* Checks the invariants of the library's state; returns hipErrorUnknown if a defect of the library has
+ * violated an invariant. */
 hipError_t hsavmm_check(void);
 
 /* ---- Virtual memory ------------------------------------------------------------------------ */
@@ -84,8 +84,8 @@ hipError_t hsavmm_check(void);
 hipError_t hsavmm_reserve_at(void *ptr, size_t size);
 
 /* Sets `*enforced` to 1 if an access that hipMemSetAccess has not granted to the agent at `location` faults. Sets
- * `*enforced` to 0 if the library only records the agent's permissions. This is so for GPUs whose page tables the
- * library does not control, because AMD's driver maps all memory readable and writable. */
+ * `*enforced` to 0 if the library only records the agent's permissions. This applies to GPUs whose page tables
+ * the library does not control, because AMD's driver maps all memory readable and writable. */
 hipError_t hsavmm_enforcement(int *enforced, const hipMemLocation *location);
 
 /* Revokes the access of agents, including GPUs, to a range of whole, adjacent mappings. The contents are kept. Where
@@ -180,11 +180,11 @@ typedef struct hsavmm_retire_queue *hsavmm_retire_queue_t;
 typedef struct hsavmm_signal {
   unsigned long long handle; /* hsa_signal_t::handle, of the runtime that the process has loaded */
   long long value;
-  int condition; /* whether the signal's value must be at most or at least `value` */
+  int condition; /* HSAVMM_SIGNAL_AT_MOST or _AT_LEAST: compares the signal's value with `value` */
 } hsavmm_signal;
 
 #define HSAVMM_RETIRE_MAX_SIGNALS 8
-#define HSAVMM_RETIRE_NO_THREAD 0x1 /* no thread: only the program's calls of poll and drain unmap */
+#define HSAVMM_RETIRE_NO_THREAD 0x1 /* creates no thread: only the program's calls of poll and drain unmap */
 
 typedef struct hsavmm_retire_report {
   size_t retired; /* mappings unmapped since the last report */
@@ -247,7 +247,7 @@ hipError_t hsavmm_paged_reserve(hsavmm_paged_t *buffer, int device, size_t capac
                                 unsigned int flags);
 hipError_t hsavmm_paged_map(hsavmm_paged_t buffer, size_t first, size_t count);
 hipError_t hsavmm_paged_unmap(hsavmm_paged_t buffer, size_t first, size_t count);
-/* Submits mapped pages to a retire queue, all of them or none. A kernel may still read the pages. Afterwards, the
+/* Submits all given pages to a retire queue, or none of them. The pages must be mapped. A kernel may still read the pages. Afterwards, the
  * program cannot use the pages until the queue has unmapped them; then the program can map them again. Returns
  * hipErrorNotSupported for a buffer with HSAVMM_PAGED_ZERO, and otherwise the errors of hsavmm_retire_submit. */
 hipError_t hsavmm_paged_retire(hsavmm_paged_t buffer, size_t first, size_t count,

@@ -71,13 +71,13 @@ unsafe extern "C" fn hsavmm_area_device_pointer(
     run("hsavmm_area_device_pointer", || {
         let open = process()?.objects.area(area)?;
         let mapped = open.mapped();
-        let memory = mapped.memory.get(&address(ptr).get()).ok_or_else(not_of_area)?;
+        let memory = mapped.memory.get(&address(ptr).get()).ok_or_else(not_in_area)?;
         // SAFETY: lib.rs states the rules for result pointers.
         unsafe { write_out("device_ptr", device_ptr, memory.device_address().as_ptr()) }
     })
 }
 
-fn not_of_area() -> Failure {
+fn not_in_area() -> Failure {
     Failure::invalid_argument("ptr", "is not the start of memory of this area")
 }
 
@@ -87,7 +87,7 @@ extern "C" fn hsavmm_area_munmap(area: *mut c_void, ptr: *mut c_void) -> hipErro
         let open = process()?.objects.area(area)?;
         let at = address(ptr).get();
         let mut mapped = open.mapped_mut();
-        let memory = mapped.memory.remove(&at).ok_or_else(not_of_area)?;
+        let memory = mapped.memory.remove(&at).ok_or_else(not_in_area)?;
         memory.munmap().map_err(|Rejected { value: memory, error }| {
             mapped.memory.insert(at, memory);
             Failure::from(error)

@@ -115,10 +115,10 @@ unsafe fn copy_rows(
         return unsafe { copy(destination, source, width * height, kind) };
     }
     for row in 0..height {
-        let to = destination.wrapping_byte_add(row * destination_pitch);
-        let from = source.wrapping_byte_add(row * source_pitch);
+        let destination_row = destination.wrapping_byte_add(row * destination_pitch);
+        let source_row = source.wrapping_byte_add(row * source_pitch);
         // SAFETY: the caller guarantees each row.
-        unsafe { copy(to, from, width, kind) }?;
+        unsafe { copy(destination_row, source_row, width, kind) }?;
     }
     Ok(())
 }
@@ -134,9 +134,9 @@ unsafe extern "C" fn hipMemcpy2D(
     kind: c_int,
 ) -> hipError_t {
     run("hipMemcpy2D", || {
-        let (to, from) = ((destination, destination_pitch), (source, source_pitch));
+        let (destination, source) = ((destination, destination_pitch), (source, source_pitch));
         // SAFETY: lib.rs states the rules for pointers to bytes.
-        unsafe { copy_rows(to, from, (width, height), kind) }
+        unsafe { copy_rows(destination, source, (width, height), kind) }
     })
 }
 
@@ -153,8 +153,8 @@ unsafe extern "C" fn hipMemcpy2DAsync(
 ) -> hipError_t {
     run("hipMemcpy2DAsync", || {
         stream(raw)?;
-        let (to, from) = ((destination, destination_pitch), (source, source_pitch));
+        let (destination, source) = ((destination, destination_pitch), (source, source_pitch));
         // SAFETY: lib.rs states the rules for pointers to bytes.
-        unsafe { copy_rows(to, from, (width, height), kind) }
+        unsafe { copy_rows(destination, source, (width, height), kind) }
     })
 }

@@ -84,7 +84,7 @@ static FLAGS: Mutex<BTreeMap<c_int, c_uint>> = Mutex::new(BTreeMap::new());
 extern "C" fn hipSetDeviceFlags(flags: c_uint) -> hipError_t {
     run("hipSetDeviceFlags", || {
         process()?.devices.require()?;
-        // Valid are at most one waiting mode (hipDeviceScheduleMask, 0x7), hipDeviceMapHost (0x8) and
+        // The valid flags are at most one waiting mode (of hipDeviceScheduleMask, 0x7), hipDeviceMapHost (0x8) and
         // hipDeviceLmemResizeToMax (0x10).
         if flags & !0x1f != 0 || !matches!(flags & 0x7, 0 | 1 | 2 | 4) {
             return Err(Failure::invalid_argument(

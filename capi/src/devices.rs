@@ -89,7 +89,7 @@ impl Devices {
         index.and_then(|index| c_int::try_from(index).ok()).unwrap_or(-1)
     }
 
-    /// Returns the agent of each location; errors are those of `agent_at`.
+    /// Returns the agent of each location. Fails as [`Self::agent_at`] does.
     pub fn agents_at(
         &self,
         runtime: &Runtime,
@@ -240,8 +240,8 @@ unsafe extern "C" fn hipDeviceGetName(
 pub fn device_uuid(agent: &Agent) -> hipUUID {
     let digits = agent.uuid.strip_prefix("GPU-").unwrap_or(&agent.uuid);
     let mut bytes = [0; 16];
-    for (to, from) in bytes.iter_mut().zip(digits.bytes()) {
-        *to = from as c_char;
+    for (byte, digit) in bytes.iter_mut().zip(digits.bytes()) {
+        *byte = digit as c_char;
     }
     hipUUID { bytes }
 }
@@ -266,7 +266,7 @@ unsafe extern "C" fn hipDeviceGetPCIBusId(
         with_agent(device, |agent| match agent.pci {
             // SAFETY: lib.rs states the rules for result pointers.
             Some(pci) => unsafe { write_text("id", id, length, &pci.to_string()) },
-            None => Err(Failure::not_supported("a device without a PCI address")),
+            None => Err(Failure::new(errors::NOT_SUPPORTED, "the device has no PCI address")),
         })
     })
 }
@@ -376,7 +376,8 @@ unsafe extern "C" fn hipDeviceCanAccessPeer(
     })
 }
 
-/// Returns the agents of a call about peer access: the current device, and the peer that owns the memory.
+/// Returns the agents of a change of peer access: the current device, and the peer that owns the memory. Fails if the
+/// current device cannot access the peer's memory.
 fn peers(peer: c_int, flags: c_uint) -> Result<(AgentId, AgentId), Failure> {
     let process = process()?;
     let (user, owner) = (process.devices.agent(current())?, process.devices.agent(peer)?);

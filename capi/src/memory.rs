@@ -132,8 +132,7 @@ impl Allocations {
         };
         allow(peers).map_err(|error| {
             *peers = before;
-            // If the rollback fails, one agent has too much or too little access; no memory is
-            // lost.
+            // If the rollback fails, one agent has too much or too little access; no memory is lost.
             let _ = allow(peers);
             Failure::from(error)
         })
@@ -160,7 +159,7 @@ impl Allocations {
             Some(_) => {
                 return Err(Failure::invalid_argument(
                     "ptr",
-                    "is memory of another kind; free it with the function that belongs to its allocation",
+                    "is memory of another kind; free it with the function that matches the allocation",
                 ));
             }
             None => {
@@ -223,9 +222,11 @@ fn allocate_on_device(
     }
     let has_pool = |agent: &Agent| agent.pools.iter().any(|pool| pool.flags.contains(pool_flags));
     if !process.runtime.agent(agent).is_some_and(has_pool) {
-        let message =
-            format!("{} memory on this device", pool_flags.names().collect::<Vec<_>>().join(", "));
-        return Err(Failure::not_supported(message));
+        let names = pool_flags.names().collect::<Vec<_>>().join(", ");
+        return Err(Failure::new(
+            errors::NOT_SUPPORTED,
+            format_args!("the device has no {names} memory"),
+        ));
     }
     let memory = PoolMemory::allocate_with(&process.runtime, agent, size, pool_flags)?;
     let allocation = Allocation { memory, kind: Kind::Device, flags, device };
@@ -233,7 +234,7 @@ fn allocate_on_device(
     unsafe { write_out("ptr", ptr, process.allocations.insert(allocation)?) }
 }
 
-/// The flags of a call without flags, and the flags of the pool for such a call.
+/// The flags of functions that take no flags: 0 for `hipPointerGetAttributes`, and the flags of the pool.
 const COARSE: (c_uint, PoolFlags) = (0, PoolFlags::COARSE_GRAINED);
 
 #[unsafe(no_mangle)]
@@ -386,7 +387,8 @@ unsafe extern "C" fn hipMemGetInfo(free: *mut usize, total: *mut usize) -> hipEr
         let agent = process.devices.agent(current())?;
         let size = process.runtime.agent(agent).map_or(0, memory_size);
         let Some(available) = process.runtime.available_memory(agent) else {
-            return Err(Failure::not_supported("querying free memory on this runtime"));
+            let message = "this runtime does not report the amount of free memory";
+            return Err(Failure::new(errors::NOT_SUPPORTED, message));
         };
         // SAFETY: lib.rs states the rules for result pointers.
         unsafe {
@@ -429,7 +431,7 @@ mod tests {
     #[test]
     fn granting_a_peer_keeps_other_grants() {
         let (runtime, gpus, allocations, before) = fixture(FaultPlan::default());
-        let foreign = allocate(&runtime, &allocations, gpus[1]);
+        let other_owner = allocate(&runtime, &allocations, gpus[1]);
         let accessible = |at| accessibility(&allocations, at, &gpus);
         assert_eq!(accessible(before), [true, false, false]);
         allocations.enable(gpus[0], gpus[1]).unwrap();
@@ -444,7 +446,7 @@ mod tests {
             assert_eq!(accessible(at), [true, false, true]);
         }
         assert_eq!(
-            accessible(foreign),
+            accessible(other_owner),
             [false, true, false],
             "memory of another owner is not affected"
         );

@@ -1,6 +1,6 @@
 //! The names in C of the Rust functions that messages of `hsa_vmm` mention.
 
-/// Parts of messages, and what a C program reads instead. A general part comes after the specific ones.
+/// Parts of messages, and what a C program reads instead. A part comes after longer parts that contain it.
 const NAMES: [(&str, &str); 31] = [
     ("Vmm::address_reserve", "hipMemAddressReserve"),
     ("Vmm::allocation_granularity", "hipMemGetAllocationGranularity"),
@@ -82,8 +82,9 @@ mod tests {
         let messages = messages();
         assert!(messages.len() > 100, "{messages:#?}");
         for message in messages.iter().map(in_c) {
-            let is_letter = |letter: char| letter.is_ascii_alphanumeric() || "_:".contains(letter);
-            for word in message.split(|letter| !is_letter(letter)) {
+            let is_name_character =
+                |letter: char| letter.is_ascii_alphanumeric() || "_:".contains(letter);
+            for word in message.split(|letter| !is_name_character(letter)) {
                 let is_path = word.contains("::") && !word.starts_with("hipMemAllocationProp::");
                 let types = ["Vmm", "PoolMemory", "OpenedMemory", "AllocationProperties"];
                 assert!(!is_path && !types.contains(&word), "{word}: {message}");

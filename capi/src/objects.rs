@@ -68,8 +68,8 @@ impl OpenArea {
     fn find(self: &Arc<Self>, at: Address) -> Option<InArea> {
         let mapped = self.mapped();
         let maps_existing = self.area.flags().maps_existing_memory();
-        let position = |begin: Address, start, memory: &AreaMemory<'_>, is_own| {
-            let offset = at.get().checked_sub(begin.get())?;
+        let position = |first: Address, start, memory: &AreaMemory<'_>, is_own| {
+            let offset = at.get().checked_sub(first.get())?;
             let (area, size) = (self.clone(), memory.size());
             (offset < memory.allocated_size()).then_some(InArea {
                 area,
@@ -79,8 +79,8 @@ impl OpenArea {
                 is_own,
             })
         };
-        let before = mapped.memory.range(..=at.get()).next_back();
-        let by_host_address = before
+        let nearest = mapped.memory.range(..=at.get()).next_back();
+        let by_host_address = nearest
             .and_then(|(&start, memory)| position(memory.address(), start, memory, maps_existing));
         // Only memory of the program can have another address on the device than on the host.
         if by_host_address.is_some() || !maps_existing {
@@ -143,7 +143,7 @@ impl Objects {
 
     /// Finds the area whose memory contains an address of the host or of a device.
     pub fn area_at(&self, at: Address) -> Option<InArea> {
-        // Releases this lock before it locks an area: `hsavmm_area_destroy` locks the area first, then `by_number`.
+        // `by_number` is unlocked before an area is locked, because `hsavmm_area_destroy` locks them in the other order.
         let areas: Vec<Arc<OpenArea>> = lock(&self.by_number)
             .values()
             .filter_map(|object| match object {

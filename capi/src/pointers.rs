@@ -85,8 +85,8 @@ fn truncate(text: &str, room: usize) -> &str {
 /// Cuts a text to the size of an array and pads it with zeros.
 pub fn cut<const ROOM: usize>(text: &str) -> [c_char; ROOM] {
     let mut room = [0; ROOM];
-    for (to, from) in room.iter_mut().zip(truncate(text, ROOM.saturating_sub(1)).bytes()) {
-        *to = from as c_char;
+    for (element, byte) in room.iter_mut().zip(truncate(text, ROOM.saturating_sub(1)).bytes()) {
+        *element = byte as c_char;
     }
     room
 }

@@ -105,7 +105,7 @@ pub fn process() -> Result<Arc<Process>, Failure> {
     if let Some(process) = current_process() {
         return Ok(process);
     }
-    // Set before the first lock, and again after it, because a shut-down may have reset it.
+    // `OWNER` is set before this function takes a lock, and set again afterwards, because a shut-down may have reset it.
     OWNER.store(std::process::id(), Ordering::Release);
     let _opening = lock_opening();
     OWNER.store(std::process::id(), Ordering::Release);
@@ -223,7 +223,7 @@ fn profile_from_environment() -> Result<HipProfile, Failure> {
 }
 
 fn page_tables_from_environment() -> Result<bool, Failure> {
-    let value = variable("HSA_VMM_PAGE_TABLES").map(|it| it.to_string_lossy().into_owned());
+    let value = variable("HSA_VMM_PAGE_TABLES").map(|value| value.to_string_lossy().into_owned());
     match value.as_deref() {
         Some("on") => Ok(true),
         Some("off") | None => Ok(false),

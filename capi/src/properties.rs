@@ -37,8 +37,8 @@ impl Architecture {
     }
 }
 
-/// HIP's properties of a device. Members that this library sets have HIP's names. The other members are 0, and some
-/// arrays stand for several of them.
+/// HIP's properties of a device. Members that this library sets have HIP's names. The other members are 0; an array can
+/// stand for several of HIP's members.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 struct hipDeviceProp_t {
@@ -120,8 +120,8 @@ pub fn kilohertz(megahertz: u32) -> c_int {
     c_int::try_from(u64::from(megahertz) * 1000).unwrap_or(c_int::MAX)
 }
 
-/// Returns the number of threads that execute in lockstep: what the runtime reports, else what the architecture's
-/// name says; 0 if neither is known.
+/// Returns the number of threads that execute in lockstep: the runtime's value, or else the value that
+/// the architecture's name implies; 0 if neither is known.
 pub fn warp_size(agent: &Agent, compute: &ComputeProperties) -> c_int {
     match c_int::try_from(compute.wavefront_size) {
         Ok(size) if size > 0 => size,

@@ -135,7 +135,7 @@ extern "C" fn hipStreamWaitEvent(raw: hipStream_t, event: hipEvent_t, flags: c_u
     run("hipStreamWaitEvent", || {
         stream(raw)?;
         process()?.objects.event(event)?;
-        // 0, or hipEventWaitExternal.
+        // The valid flags are 0 and hipEventWaitExternal (1).
         if flags > 1 {
             return Err(Failure::invalid_argument(
                 "flags",

@@ -122,8 +122,8 @@ impl Endpoint {
         })
     }
 
-    /// Returns an address by which two ranges of the same memory can be compared: memory of an area
-    /// may have different addresses for the host and the device.
+    /// Returns an address for comparisons of two ranges of the same memory. Memory of an area may have different
+    /// addresses for the host and the device; this function returns the same address for both.
     fn comparison_address(&self, at: usize) -> usize {
         match self {
             Self::Area(_, start, offset) => start + offset,
@@ -161,9 +161,9 @@ impl Endpoint {
                 for_each_mapping(process.vmm()?, Access::Read, range, copy_part)
             }
             Self::Own(start) => {
-                let from = (start + offset) as *const u8;
+                let source = (start + offset) as *const u8;
                 // SAFETY: the caller guarantees it. `bytes` is this library's buffer, so the ranges do not overlap.
-                unsafe { core::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
+                unsafe { core::ptr::copy_nonoverlapping(source, bytes.as_mut_ptr(), bytes.len()) };
                 Ok(())
             }
         }
@@ -194,9 +194,9 @@ impl Endpoint {
                 for_each_mapping(process.vmm()?, Access::ReadWrite, range, copy_part)
             }
             Self::Own(start) => {
-                let to = (start + offset) as *mut u8;
+                let destination = (start + offset) as *mut u8;
                 // SAFETY: the caller guarantees it. `bytes` is this library's buffer, so the ranges do not overlap.
-                unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+                unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), destination, bytes.len()) };
                 Ok(())
             }
         }
@@ -278,14 +278,14 @@ pub unsafe fn copy(
     not_null("source", source)?;
     let to = Endpoint::of(&process, "destination", address(destination), size)?;
     let from = Endpoint::of(&process, "source", address(source), size)?;
-    if let Some((device_to, device_from)) = direction {
-        to.check_declared("destination", device_to)?;
-        from.check_declared("source", device_from)?;
+    if let Some((to_device, from_device)) = direction {
+        to.check_declared("destination", to_device)?;
+        from.check_declared("source", from_device)?;
     }
-    // If the ranges overlap, copies the parts in an order in which each part is read before it is overwritten.
-    let (first_to, first_from) =
+    // If the ranges overlap, the order of the parts ensures that each part is read before it is overwritten.
+    let (to_address, from_address) =
         (to.comparison_address(destination as usize), from.comparison_address(source as usize));
-    let backwards = first_to > first_from && first_to - first_from < size;
+    let backwards = to_address > from_address && to_address - from_address < size;
     let mut bytes = vec![0; size.min(BUFFER_SIZE)];
     let count = size.div_ceil(BUFFER_SIZE);
     for index in 0..count {

@@ -1,4 +1,4 @@
-//! Unsupported functions of HIP: kernels, graphs, sparse arrays, events of several processes.
+//! HIP's functions for features that this library does not support, such as kernels and graphs.
 //!
 //! The functions exist so that programs link. They return `hipErrorNotSupported`, never success.
 
@@ -23,7 +23,7 @@ unsupported! {
     "kernels": hipModuleLoad hipModuleLoadData hipModuleUnload hipModuleGetFunction hipModuleGetGlobal
         hipGetSymbolAddress hipFuncGetAttribute hipModuleLaunchKernel hipLaunchKernel;
     "host functions in a stream": hipLaunchHostFunc;
-    "contexts besides a device's primary one": hipCtxCreate hipCtxDestroy;
+    "contexts other than a device's primary context": hipCtxCreate hipCtxDestroy;
     "graphs": hipStreamBeginCapture hipStreamEndCapture hipGraphInstantiate hipGraphLaunch
         hipGraphExecUpdate hipGraphExecDestroy hipGraphDestroy;
     "moving managed memory, which stays on the host": hipMemAdvise hipMemPrefetchAsync;

@@ -1,11 +1,11 @@
 /*
  * HIP's functions that libhsavmm implements: virtual memory management, IPC, and other functions that
- * programs call beside these. Names, types and values are those of HIP, so that code written for HIP
+ * the same programs call. Names, types and values are those of HIP, so that code written for HIP
  * compiles and links without change and without HIP.
  *
  * No function crashes on an invalid handle: the function returns an error.
- * hsavmm_last_message() in <hsavmm.h> returns the message of the last error. Functions that this
- * library does not support (kernels, graphs, sparse arrays) return hipErrorNotSupported. Copies are
+ * hsavmm_last_message() in <hsavmm.h> returns the message of the last error. This library does not
+ * support kernels, graphs and sparse arrays: their functions return hipErrorNotSupported. Copies are
  * complete when the call returns, so streams and events never wait.
  *
  * The header is valid C99 and C++17.
@@ -13,7 +13,7 @@
 #ifndef HSAVMM_HIP_HIP_RUNTIME_API_H
 #define HSAVMM_HIP_HIP_RUNTIME_API_H
 
-/* HIP's header includes limits.h, stdlib.h and string.h, so programs use their names without including them. */
+/* HIP's header includes limits.h, stdlib.h and string.h, and programs rely on this. */
 #include <limits.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -50,11 +50,11 @@ extern "C" {
 
 #include <hip/hsavmm/errors.h>
 
-/* The number of a GPU, from 0: its index in HIP_VISIBLE_DEVICES if that variable is set, else in the order of the
- * runtime. */
+/* The number of a GPU, from 0: its index in HIP_VISIBLE_DEVICES if that variable is set, else its index in the
+ * runtime's list of GPUs. */
 typedef int hipDevice_t;
 typedef void *hipDeviceptr_t;
-/* Numbers, not pointers. The numbers of streams and events are never reused in a process. */
+/* These handles are numbers, not pointers. The numbers of streams and events are never reused in a process. */
 typedef struct ihipCtx_t *hipCtx_t;
 typedef struct ihipStream_t *hipStream_t;
 typedef struct ihipEvent_t *hipEvent_t;
@@ -84,9 +84,9 @@ typedef struct hipIpcMemHandle_st {
 /* Returns a handle of memory from hipMalloc. For mapped memory, use hipMemExportToShareableHandle(). */
 hipError_t hipIpcGetMemHandle(hipIpcMemHandle_t *handle, void *ptr);
 /* Maps another process's memory for the current device, and for all devices that have peer access to and from the
- * current device. `flags` is hipIpcMemLazyEnablePeerAccess. */
+ * current device. `flags` must be hipIpcMemLazyEnablePeerAccess. */
 hipError_t hipIpcOpenMemHandle(void **ptr, hipIpcMemHandle_t handle, unsigned int flags);
-/* Closes opened memory. Memory that was opened n times stays open until it was closed n times. `ptr` is any
+/* Closes opened memory. Memory that was opened n times stays open until it has been closed n times. `ptr` is any
  * address in the memory. */
 hipError_t hipIpcCloseMemHandle(void *ptr);
 

@@ -169,7 +169,7 @@ fn program_linked_to_the_baseline_runs_with_the_library() {
     for name in versioned(&nodes) {
         assert!(symbols.contains(&name.replace("@@", "@")), "{name}: {symbols}");
     }
-    let prefix = folder.path().join("today");
+    let prefix = folder.path().join("current");
     install(&prefix);
     let run = |program: &Path| {
         let mut run = Command::new(program);

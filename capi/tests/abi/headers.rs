@@ -33,7 +33,7 @@ pub fn code(header: &std::path::Path) -> String {
     code
 }
 
-/// Returns the functions that all headers declare, by the names that the library exports. Finds the names before a
+/// Returns the functions of all headers, by the names that the library exports. A function's name is a name before a
 /// parenthesis, outside comments.
 pub fn functions() -> BTreeSet<String> {
     let mut names = BTreeSet::new();

@@ -57,7 +57,7 @@ impl Program {
         Self::link(command, &format!("{source} as {language:?}"))
     }
 
-    /// Compiles a program of others: all files `*.cpp` of a folder, as C++17, without warnings. The compiler runs in
+    /// Compiles a program of another project: all files `*.cpp` of a folder, as C++17, without warnings. The compiler runs in
     /// the folder. If the folder has a file `flags`, each of its lines is an argument for the compiler.
     #[track_caller]
     pub fn compile_folder(folder: &Path) -> Self {
@@ -102,22 +102,29 @@ impl Program {
     /// Returns a command that runs the program on the simulation with this configuration.
     pub fn on_simulation(&self, configuration: &str) -> Command {
         let mut command = Command::new(&self.file);
-        clean(&mut command).env("HSA_VMM_RUNTIME", "sim").env("HSA_SIM", configuration);
+        remove_settings(&mut command).env("HSA_VMM_RUNTIME", "sim").env("HSA_SIM", configuration);
         command
     }
 
     /// Returns a command that runs the program on a release of AMD's runtime, over the emulated driver.
     pub fn on_release(&self, installation: &Installation, emulation: &Emulation) -> Command {
         let mut command = installation.command(&self.file);
-        clean(&mut command).env("HSA_VMM_RUNTIME", installation.runtime());
+        remove_settings(&mut command).env("HSA_VMM_RUNTIME", installation.runtime());
         emulation.apply(&mut command).expect("hsa-kfd is built");
         command
     }
 }
 
-/// Removes environment variables that could affect the program.
-fn clean(command: &mut Command) -> &mut Command {
-    for variable in ["HSA_VMM_PROFILE", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HSA_SIM"] {
+/// Removes inherited environment variables that configure the library or the runtime.
+fn remove_settings(command: &mut Command) -> &mut Command {
+    for variable in [
+        "HSA_VMM_PROFILE",
+        "HSA_VMM_PAGE_TABLES",
+        "HIP_VISIBLE_DEVICES",
+        "CUDA_VISIBLE_DEVICES",
+        "ROCR_VISIBLE_DEVICES",
+        "HSA_SIM",
+    ] {
         command.env_remove(variable);
     }
     command

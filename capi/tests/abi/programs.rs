@@ -1,6 +1,6 @@
-//! Programs of others for HIP, in the folder that `HSA_VMM_PROGRAMS` names (docs/hip.md).
+//! Other projects' programs for HIP, in the folder that `HSA_VMM_PROGRAMS` names (docs/hip.md).
 //!
-//! Each subfolder that has files `*.cpp` is a program, which is compiled unchanged against the headers. Its last line
+//! Each subfolder is a program: its files `*.cpp` are compiled unchanged against the headers. The last line of its output
 //! must be `done`, on the simulation and on ROCm 7.2.4, with one GPU and with two. The test downloads nothing.
 
 use crate::program::Program;
@@ -39,8 +39,8 @@ fn expect_done(mut command: Command, what: &str) {
 }
 
 #[test]
-fn programs_of_others_run_unchanged() {
-    let name = "programs::programs_of_others_run_unchanged";
+fn programs_of_other_projects_run() {
+    let name = "programs::programs_of_other_projects_run";
     let folders = folders(name);
     if folders.is_empty() {
         return;

@@ -41,11 +41,11 @@ static void new_memory(void) {
   for (unsigned int flags = 0; flags < 16; ++flags) {
     hsavmm_area_t area;
     void *memory;
-    int host = flags & (HSAVMM_AREA_HOST | HSAVMM_AREA_UNIFIED);
-    if ((flags & HSAVMM_AREA_MAPPED) && !host) continue;
+    int has_host_access = flags & (HSAVMM_AREA_HOST | HSAVMM_AREA_UNIFIED);
+    if ((flags & HSAVMM_AREA_MAPPED) && !has_host_access) continue;
     OK(hsavmm_area_create(&area, 0, flags));
     OK(hsavmm_area_mmap(area, &memory, SIZE, NULL));
-    copy_and_fill((char *)memory, host);
+    copy_and_fill((char *)memory, has_host_access);
     EXPECT(hipMemset(memory, 0, SIZE + 1) == hipErrorInvalidValue);
     EXPECT(hipMemset((char *)memory + SIZE, 0, (size_t)1 << 40) == hipErrorInvalidValue);
     OK(hsavmm_area_munmap(area, memory));

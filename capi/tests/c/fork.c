@@ -46,7 +46,7 @@ typedef long (*function)(void *, void *, void *, void *, void *, void *, void *,
  * number. */
 static char zeros[1 << 16];
 
-static void child(int count, char **names, struct progress *progress) {
+static void call_every_function(int count, char **names, struct progress *progress) {
   alarm(10);
   for (int index = 0; index < count; index++) {
     void *symbol = dlsym(RTLD_DEFAULT, names[index]);
@@ -75,7 +75,7 @@ int main(int count, char **arguments) {
     if (pthread_create(&threads[index], NULL, make_calls, NULL) != 0) return 1;
   for (int number = 0; number < forks; number++) {
     pid_t pid = fork();
-    if (pid == 0) child(count, names, progress);
+    if (pid == 0) call_every_function(count, names, progress);
     int status;
     if (waitpid(pid, &status, 0) != pid) return 1;
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {

@@ -9,7 +9,7 @@ struct offer {
   hipIpcMemHandle_t start, second_page;
 };
 
-/* Checks that no memory is open at the address, and that nothing is copied to it. */
+/* Checks that no memory is open at the address: queries, copies and closing fail. */
 static void expect_closed(void *ptr) {
   static int values[N];
   hipPointerAttribute_t attributes;

@@ -42,9 +42,9 @@ static char *map(size_t count) {
   return (char *)start;
 }
 
-static void expect_readable(char *from) {
+static void expect_readable(char *ptr) {
   char byte = 0;
-  OK(hipMemcpyDtoH(&byte, from, 1));
+  OK(hipMemcpyDtoH(&byte, ptr, 1));
   EXPECT(byte == 7);
 }
 

@@ -1,7 +1,7 @@
 /*
- * torture SEED SECONDS: makes random calls, mostly with one invalid argument, and compares the results
+ * torture SEED SECONDS: makes random calls, many of them with an invalid argument, and compares the results
  * with a model. Checks the library's state after each call, and for leaks at the end. A difference ends
- * the program with status 1; the same seed repeats it.
+ * the program with status 1; the same seed repeats the same calls.
  */
 #define _GNU_SOURCE
 #include <hsavmm.h>
@@ -152,15 +152,15 @@ static void free_addresses(char *at, size_t size) {
   if (TRY(hipMemAddressFree(at, size), is_whole && is_uniform(at, size, 0))) reservation->count = 0;
 }
 
-static void store_handle(unsigned slot, hipMemGenericAllocationHandle_t value, size_t count) {
-  while (handles[slot].references > 0) {
-    TRY(hipMemRelease(handles[slot].value), 1);
-    handles[slot].references--;
+static void store_handle(unsigned index, hipMemGenericAllocationHandle_t value, size_t count) {
+  while (handles[index].references > 0) {
+    TRY(hipMemRelease(handles[index].value), 1);
+    handles[index].references--;
   }
-  if (handles[slot].value) TRY(hipMemRelease(handles[slot].value), 0);
-  handles[slot].value = value;
-  handles[slot].count = count;
-  handles[slot].references = value != NULL;
+  if (handles[index].value) TRY(hipMemRelease(handles[index].value), 0);
+  handles[index].value = value;
+  handles[index].count = count;
+  handles[index].references = value != NULL;
 }
 
 static void create(void) {
@@ -182,10 +182,10 @@ static void create(void) {
   }
 }
 
-static void map(char *at, unsigned slot) {
+static void map(char *at, unsigned index) {
   size_t size = some_size(NULL), offset = once_in(16) * granule, flags = once_in(16);
-  hipMemGenericAllocationHandle_t value = handles[slot].value;
-  int fits = handles[slot].references > 0 && size / granule <= handles[slot].count;
+  hipMemGenericAllocationHandle_t value = handles[index].value;
+  int fits = handles[index].references > 0 && size / granule <= handles[index].count;
   int is_valid = is_uniform(at, size, 0) && fits && offset == 0 && flags == 0;
   if (TRY(hipMemMap(at, size, offset, value, flags), is_valid)) record_mapping(at, size, value);
 }
@@ -220,36 +220,36 @@ static void copy(const struct reservation *reservation) {
   TRY(hipMemset(at, 7, size), expected);
 }
 
-static void query(char *at, unsigned slot) {
+static void query(char *at, unsigned index) {
   hipMemGenericAllocationHandle_t value = NULL;
   hipPointerAttribute_t attributes;
   hipMemAllocationProp prop;
   void *base;
   size_t size;
-  TRY(hipMemGetAllocationPropertiesFromHandle(&prop, handles[slot].value),
-      handles[slot].references > 0);
+  TRY(hipMemGetAllocationPropertiesFromHandle(&prop, handles[index].value),
+      handles[index].references > 0);
   TRY(hipPointerGetAttributes(&attributes, at), mapped_at(at) ? 1 : EITHER);
   TRY(hipMemGetAddressRange(&base, &size, at), mapped_at(at) ? 1 : EITHER);
   if (!TRY(hipMemRetainAllocationHandle(&value, at), mapped_at(at) != NULL)) return;
   if (value != mapped_at(at)) fail("hipMemRetainAllocationHandle returned another handle", hipSuccess);
-  for (slot = 0; slot < HANDLES && handles[slot].value != value; slot++) continue;
-  if (slot < HANDLES) handles[slot].references++;
+  for (index = 0; index < HANDLES && handles[index].value != value; index++) continue;
+  if (index < HANDLES) handles[index].references++;
   else TRY(hipMemRelease(value), 1);
 }
 
-static void share(unsigned slot, int *to) {
+static void share(unsigned index, int *descriptor) {
   const hipMemAllocationHandleType posix = hipMemHandleTypePosixFileDescriptor;
   hipMemGenericAllocationHandle_t value;
-  if (*to >= 0) close(*to);
-  TRY(hipMemImportFromShareableHandle(&value, (void *)(size_t)*to, posix), 0);
-  *to = -1;
-  TRY(hipMemExportToShareableHandle(to, handles[slot].value, posix, 1), 0);
-  if (!TRY(hipMemExportToShareableHandle(to, handles[slot].value, posix, 0),
-           handles[slot].references > 0)) {
+  if (*descriptor >= 0) close(*descriptor);
+  TRY(hipMemImportFromShareableHandle(&value, (void *)(size_t)*descriptor, posix), 0);
+  *descriptor = -1;
+  TRY(hipMemExportToShareableHandle(descriptor, handles[index].value, posix, 1), 0);
+  if (!TRY(hipMemExportToShareableHandle(descriptor, handles[index].value, posix, 0),
+           handles[index].references > 0)) {
     return;
   }
-  TRY(hipMemImportFromShareableHandle(&value, (void *)(size_t)*to, posix), 1);
-  store_handle(below(HANDLES), value, handles[slot].count);
+  TRY(hipMemImportFromShareableHandle(&value, (void *)(size_t)*descriptor, posix), 1);
+  store_handle(below(HANDLES), value, handles[index].count);
 }
 
 static void allocate(void **block) {

@@ -8,7 +8,7 @@
  * NAME: reason". Its exit status is 1 if a case has failed. Its arguments are the names of the cases
  * to run; without arguments, all cases run.
  *
- * C99 and C++17.
+ * The header is valid C99 and C++17.
  */
 #ifndef HIP_TESTS_CASE_H
 #define HIP_TESTS_CASE_H
@@ -113,7 +113,7 @@ static inline void run_and_exit(const struct test_case *test) {
    * its descriptors. */
   after = open_descriptors();
   if (getenv("HSA_SIM") != NULL) CHECK(after == before);
-  /* Exits normally, so that all exit handlers run. */
+  /* exit() instead of _exit(), so that all exit handlers run. */
   exit(PASSED);
 }
 

@@ -13,7 +13,7 @@ static void hipIpcGetMemHandle_Positive_Unique_Handles_Separate_Allocations(void
   EXPECT_SUCCESS(hipFree(second));
 }
 
-/* The handles differ whether the second allocation has the same address or not. */
+/* The handles differ, even if both allocations have the same address. */
 static void hipIpcGetMemHandle_Positive_Unique_Handles_Reused_Memory(void) {
   hipIpcMemHandle_t one, other;
   void *first, *second;

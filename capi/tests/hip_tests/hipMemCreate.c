@@ -19,7 +19,7 @@ static void hipMemCreate_ChkDev2HstMemcpy_ReleaseHdlPostUnmap(void) {
   EXPECT_SUCCESS(hipMemRelease(handle));
 }
 
-/* A mapping keeps released memory. */
+/* A mapping keeps the memory after the handle was released. */
 static void hipMemCreate_ChkDev2HstMemcpy_ReleaseHdlPreUse(void) {
   size_t size = round_up(0, BYTES);
   hipMemGenericAllocationHandle_t handle = create(0, size);

@@ -5,23 +5,23 @@
 
 static void hipMemImportFromShareableHandle_Positive_Basic(void) {
   size_t size = round_up(0, BYTES);
-  hipMemGenericAllocationHandle_t handle, again;
+  hipMemGenericAllocationHandle_t handle, imported;
   hipDeviceptr_t ptr, other = reserve(size);
   int descriptor;
   EXPECT_SUCCESS(hipFree(NULL));
   handle = create_shareable(0, size);
   descriptor = export_handle(handle);
-  again = import_descriptor(descriptor);
+  imported = import_descriptor(descriptor);
   CHECK(close(descriptor) == 0);
   /* The original only imports. This case also checks that both handles refer to the same memory. */
   ptr = reserve(size);
   map_and_grant(ptr, size, handle, 0);
-  map_and_grant(other, size, again, 0);
+  map_and_grant(other, size, imported, 0);
   write_numbers(ptr, 5);
   expect_numbers(other, 5);
   unmap_and_free(ptr, size);
   unmap_and_free(other, size);
-  EXPECT_SUCCESS(hipMemRelease(again));
+  EXPECT_SUCCESS(hipMemRelease(imported));
   EXPECT_SUCCESS(hipMemRelease(handle));
 }
 
@@ -46,7 +46,7 @@ static void hipMemImportFromShareableHandle_Negative_Parameters(void) {
 }
 
 /* Receives memory over a socket, maps it, writes numbers to it and squares them. */
-static void square(int end) {
+static void receive_and_square(int end) {
   static int values[N];
   size_t size = 0;
   int descriptor = receive_descriptor(end, &size), index;
@@ -73,15 +73,15 @@ static void send_memory(int end, hipMemGenericAllocationHandle_t handle, size_t 
   CHECK(close(descriptor) == 0);
 }
 
-/* Starts a child that writes numbers to the memory sent to it and squares them. Returns the child's
- * process ID, and this process's end of the channel in `end`. */
+/* Starts a child that receives memory, writes numbers to it and squares them. Returns the child's process ID;
+ * stores this process's end of the channel in `*end`. */
 static pid_t start_squaring(int *end) {
   struct channel channel = channel_open();
   pid_t child = fork();
   CHECK(child >= 0);
   if (child == 0) {
     *end = keep_end(&channel, 1);
-    square(*end);
+    receive_and_square(*end);
     end_child(*end);
   }
   *end = keep_end(&channel, 0);
@@ -137,7 +137,7 @@ static void hipMemImportFromShareableHandle_MulProc_GrndChldUseHdl(void) {
     if (grandchild == 0) {
       CHECK(close(end) == 0);
       end = keep_end(&to_grandchild, 1);
-      square(end);
+      receive_and_square(end);
       end_child(end);
     }
     descriptor = receive_descriptor(end, &size);

@@ -90,13 +90,13 @@ static void hipMemMap_VMMMemoryReuse_SingleGPU(void) {
 static void hipMemMap_VMMMemoryReuse_MultiGPU(void) {
   size_t size = round_up(0, BYTES);
   hipDeviceptr_t ptr = reserve(size);
-  int device, to_first, count = device_count();
+  int device, by_first_device, count = device_count();
   need_two_devices();
-  for (to_first = 0; to_first <= 1; to_first++) {
+  for (by_first_device = 0; by_first_device <= 1; by_first_device++) {
     for (device = 0; device < count; device++) {
       hipMemGenericAllocationHandle_t handle = create(device, size);
-      EXPECT_SUCCESS(hipSetDevice(to_first ? 0 : device));
-      map_and_grant(ptr, size, handle, to_first ? 0 : device);
+      EXPECT_SUCCESS(hipSetDevice(by_first_device ? 0 : device));
+      map_and_grant(ptr, size, handle, by_first_device ? 0 : device);
       write_and_read(ptr, device);
       EXPECT_SUCCESS(hipMemUnmap(ptr, size));
       EXPECT_SUCCESS(hipMemRelease(handle));

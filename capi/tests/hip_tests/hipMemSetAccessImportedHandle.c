@@ -48,7 +48,7 @@ static void write_by_host(hipDeviceptr_t ptr, size_t size) {
   count_up((int *)ptr, N, 1);
 }
 
-/* Uses the second device's memory, if there is one: HIP failed if the exporter was not the first device. */
+/* Uses the second device's memory, if there is one: HIP failed if the memory was not the first device's. */
 static void hipMemSetAccess_MulProc_ImportedDeviceMem_HostAccess(void) {
   import_in_child(1, write_by_host);
 }

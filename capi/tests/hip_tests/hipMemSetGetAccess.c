@@ -103,21 +103,21 @@ static void hipMemSetAccess_ChangeAccessProp(void) {
 static void hipMemSetAccess_Vmm2UnifiedMemCpy(void) {
   size_t size = round_up(0, BYTES);
   hipDeviceptr_t ptr = map_new(0, size), other;
-  void *from, *to;
+  void *source, *result;
   int managed = 0;
   EXPECT_SUCCESS(hipDeviceGetAttribute(&managed, hipDeviceAttributeManagedMemory, 0));
   CHECK(managed == 1);
-  EXPECT_SUCCESS(hipMallocManaged(&from, BYTES, hipMemAttachGlobal));
-  EXPECT_SUCCESS(hipMallocManaged(&to, BYTES, hipMemAttachGlobal));
+  EXPECT_SUCCESS(hipMallocManaged(&source, BYTES, hipMemAttachGlobal));
+  EXPECT_SUCCESS(hipMallocManaged(&result, BYTES, hipMemAttachGlobal));
   EXPECT_SUCCESS(hipMalloc(&other, BYTES));
-  count_up((int *)from, N, 3);
-  EXPECT_SUCCESS(hipMemcpyHtoD(ptr, from, BYTES));
+  count_up((int *)source, N, 3);
+  EXPECT_SUCCESS(hipMemcpyHtoD(ptr, source, BYTES));
   EXPECT_SUCCESS(hipMemcpyDtoD(other, ptr, BYTES));
-  EXPECT_SUCCESS(hipMemcpyDtoH(to, other, BYTES));
-  CHECK(is_counting_up((const int *)to, N, 3));
+  EXPECT_SUCCESS(hipMemcpyDtoH(result, other, BYTES));
+  CHECK(is_counting_up((const int *)result, N, 3));
   EXPECT_SUCCESS(hipFree(other));
-  EXPECT_SUCCESS(hipFree(to));
-  EXPECT_SUCCESS(hipFree(from));
+  EXPECT_SUCCESS(hipFree(result));
+  EXPECT_SUCCESS(hipFree(source));
   unmap_and_free(ptr, size);
 }
 
@@ -183,12 +183,12 @@ static void hipMemSetAccess_Vmm2PeerPeerMemCpy(void) {
 
 static void hipMemSetAccess_Vmm2VMMMemCpy(void) {
   size_t size = round_up(0, BYTES);
-  hipDeviceptr_t from = map_new(0, size), to = map_new(0, size);
-  write_numbers(from, 0);
-  EXPECT_SUCCESS(hipMemcpyDtoD(to, from, BYTES));
-  expect_numbers(to, 0);
-  unmap_and_free(from, size);
-  unmap_and_free(to, size);
+  hipDeviceptr_t source = map_new(0, size), target = map_new(0, size);
+  write_numbers(source, 0);
+  EXPECT_SUCCESS(hipMemcpyDtoD(target, source, BYTES));
+  expect_numbers(target, 0);
+  unmap_and_free(source, size);
+  unmap_and_free(target, size);
 }
 
 /* The original maps the first device's memory again for the peer by a released handle, which HIP accepts. It also
@@ -283,16 +283,16 @@ static void hipMemSetAccess_GrowVMM(void) {
 /* Creates, maps, unmaps and releases memory, and copies the numbers from `first` on to it and back. */
 static void *map_write_read(void *first) {
   int values[N];
-  int from = (int)(intptr_t)first;
+  int first_number = (int)(intptr_t)first;
   size_t size = round_up(0, BYTES);
   hipMemGenericAllocationHandle_t handle = create(0, size);
   hipDeviceptr_t ptr = reserve(size);
   map_and_grant(ptr, size, handle, 0);
-  count_up(values, N, from);
+  count_up(values, N, first_number);
   EXPECT_SUCCESS(hipMemcpyHtoD(ptr, values, BYTES));
   memset(values, 0, sizeof values);
   EXPECT_SUCCESS(hipMemcpyDtoH(values, ptr, BYTES));
-  CHECK(is_counting_up(values, N, from));
+  CHECK(is_counting_up(values, N, first_number));
   EXPECT_SUCCESS(hipMemRelease(handle));
   unmap_and_free(ptr, size);
   return NULL;

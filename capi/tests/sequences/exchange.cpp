@@ -13,12 +13,12 @@ struct Message {
 };
 
 /* Opens the parent's memory, adds one to each number at the offset, and closes the memory. */
-static void child(int from, int to) {
+static void child(int input, int output) {
   Message message;
   static int numbers[256];
   char *peer = nullptr;
   hipStream_t stream{};
-  CHECK(read(from, &message, sizeof message) == sizeof message);
+  CHECK(read(input, &message, sizeof message) == sizeof message);
   OK(hipSetDevice(0));
   OK(hipStreamCreateWithFlags(&stream, hipStreamNonBlocking));
   OK(hipIpcOpenMemHandle(reinterpret_cast<void **>(&peer), message.handle,
@@ -30,7 +30,7 @@ static void child(int from, int to) {
   OK(hipStreamSynchronize(stream));
   OK(hipIpcCloseMemHandle(peer));
   OK(hipStreamDestroy(stream));
-  CHECK(write(to, "", 1) == 1);
+  CHECK(write(output, "", 1) == 1);
 }
 
 int main() {

@@ -107,11 +107,11 @@ private:
 };
 
 /* Copies the parent's descriptors, and reads the memory that the parent wrote. */
-static void child(int from, int to) {
+static void child(int input, int output) {
   pid_t parent = 0;
   int descriptors[3] = {};
-  CHECK(read(from, &parent, sizeof parent) == sizeof parent);
-  CHECK(read(from, descriptors, sizeof descriptors) == sizeof descriptors);
+  CHECK(read(input, &parent, sizeof parent) == sizeof parent);
+  CHECK(read(input, descriptors, sizeof descriptors) == sizeof descriptors);
   const long process = syscall(SYS_pidfd_open, parent, 0);
   CHECK(process >= 0);
   std::vector<int> copies;
@@ -132,7 +132,7 @@ static void child(int from, int to) {
     }
   }
   OK(hipStreamDestroy(stream));
-  CHECK(write(to, "", 1) == 1);
+  CHECK(write(output, "", 1) == 1);
 }
 
 int main() {

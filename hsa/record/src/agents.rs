@@ -44,8 +44,8 @@ pub(crate) unsafe fn header(table: &ApiTable) -> Line {
         line.text("program", bytes(&program));
     }
     // SAFETY: the pointer of a function of the runtime.
-    let of_runtime: *const c_void = unsafe { transmute_copy(&queries.system_info) };
-    if let Some(file) = stack::file_of(of_runtime) {
+    let runtime_function: *const c_void = unsafe { transmute_copy(&queries.system_info) };
+    if let Some(file) = stack::file_of(runtime_function) {
         line.text("runtime", file);
     }
     let (mut major, mut minor) = (0_u16, 0_u16);

@@ -34,7 +34,8 @@ pub(crate) fn write(line: &mut Line) {
     let count = usize::try_from(count).unwrap_or(0);
     let own_base = frame_of(write as *const c_void).map(|frame| frame.base);
     let frames = frames.iter().take(count);
-    // Return addresses follow the call, possibly in the next function or line.
+    // A return address is after the call instruction, possibly in the next function or source line. The byte before
+    // the return address belongs to the call.
     let frames = frames.map(|address| address.wrapping_byte_sub(1));
     let frames = frames.map(|address| (address, frame_of(address)));
     let frames = frames.skip_while(|(_, frame)| frame.as_ref().map(|frame| frame.base) == own_base);

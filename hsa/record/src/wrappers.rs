@@ -14,9 +14,9 @@ use hsa_sys::*;
 const MAX_ELEMENTS: usize = 1024;
 
 /// Defines the wrappers. An entry has the table of a function, the function's name and parameters, and a block that
-/// writes its arguments and results. `$done` is whether the call succeeded: only then are the results valid.
+/// writes its arguments and results. `$succeeded` is whether the call succeeded; otherwise the results are not valid.
 macro_rules! wrappers {
-    ($($table:ident $name:ident($($parameter:ident: $type:ty),*) |$line:ident, $done:ident| $write:block)*) => {
+    ($($table:ident $name:ident($($parameter:ident: $type:ty),*) |$line:ident, $succeeded:ident| $write:block)*) => {
         /// The runtime's functions.
         struct Originals {
             $($name: AtomicPtr<c_void>,)*
@@ -33,13 +33,13 @@ macro_rules! wrappers {
             // replaces the function by this wrapper.
             let original = unsafe { transmute::<*mut c_void, Function>(original) };
             #[allow(unused_variables, reason = "some functions have no results")]
-            let write = |$line: &mut Line, $done: bool| $write;
+            let write = |$line: &mut Line, $succeeded: bool| $write;
             let start = recording::start(stringify!($name), |line| write(line, false));
             // SAFETY: the caller promises what the function requires.
             let status = unsafe { original($($parameter),*) };
             if let Some(start) = start {
-                let done = status == HSA_STATUS_SUCCESS;
-                recording::finish(start, stringify!($name), status, |line| write(line, done));
+                let succeeded = status == HSA_STATUS_SUCCESS;
+                recording::finish(start, stringify!($name), status, |line| write(line, succeeded));
             }
             status
         })*
@@ -91,14 +91,14 @@ fn write_agents(line: &mut Line, agents: &[hsa_agent_t]) {
 /// Writes a result, if the call succeeded.
 ///
 /// # Safety
-/// If `done`, the pointer must be null or valid.
+/// If `succeeded`, the pointer must be null or valid.
 unsafe fn write_result<T: Copy>(
     line: &mut Line,
-    done: bool,
+    succeeded: bool,
     result: *const T,
     write: impl FnOnce(&mut Line, T),
 ) {
-    if done && !result.is_null() {
+    if succeeded && !result.is_null() {
         // SAFETY: the caller promises the pointer.
         write(line, unsafe { *result });
     }
@@ -108,53 +108,61 @@ unsafe fn write_result<T: Copy>(
 ///
 /// # Safety
 /// As for [`write_result`].
-unsafe fn write_address(line: &mut Line, done: bool, result: *const *mut c_void) {
+unsafe fn write_address(line: &mut Line, succeeded: bool, result: *const *mut c_void) {
     // SAFETY: the caller promises the pointer.
-    unsafe { write_result(line, done, result, |line, value| line.hex("address", value as u64)) };
+    unsafe {
+        write_result(line, succeeded, result, |line, value| line.hex("address", value as u64))
+    };
 }
 
 /// Writes a handle that a call has returned.
 ///
 /// # Safety
 /// As for [`write_result`].
-unsafe fn write_handle(line: &mut Line, done: bool, result: *const hsa_amd_vmem_alloc_handle_t) {
+unsafe fn write_handle(
+    line: &mut Line,
+    succeeded: bool,
+    result: *const hsa_amd_vmem_alloc_handle_t,
+) {
     // SAFETY: the caller promises the pointer.
-    unsafe { write_result(line, done, result, |line, value| line.hex("handle", value.handle)) };
+    unsafe {
+        write_result(line, succeeded, result, |line, value| line.hex("handle", value.handle))
+    };
 }
 
 /// Writes a descriptor that a call has returned.
 ///
 /// # Safety
 /// As for [`write_result`].
-unsafe fn write_descriptor(line: &mut Line, done: bool, result: *const c_int) {
+unsafe fn write_descriptor(line: &mut Line, succeeded: bool, result: *const c_int) {
     // SAFETY: the caller promises the pointer.
-    unsafe { write_result(line, done, result, |line, value| line.signed("fd", value.into())) };
+    unsafe { write_result(line, succeeded, result, |line, value| line.signed("fd", value.into())) };
 }
 
 // SAFETY, for all blocks: the caller of the wrapper promises that arrays and results are valid, as the runtime's
 // function requires.
 wrappers! {
     amd_ext hsa_amd_vmem_address_reserve(address: *mut *mut c_void, size: usize, hint: u64, flags: u64)
-    |line, done| {
+    |line, succeeded| {
         line.number("size", size as u64);
         line.hex("hint", hint);
         line.number("flags", flags);
         // SAFETY: see above.
-        unsafe { write_address(line, done, address) };
+        unsafe { write_address(line, succeeded, address) };
     }
 
     amd_ext hsa_amd_vmem_address_reserve_align(
         address: *mut *mut c_void, size: usize, hint: u64, alignment: u64, flags: u64
-    ) |line, done| {
+    ) |line, succeeded| {
         line.number("size", size as u64);
         line.hex("hint", hint);
         line.number("alignment", alignment);
         line.number("flags", flags);
         // SAFETY: see above.
-        unsafe { write_address(line, done, address) };
+        unsafe { write_address(line, succeeded, address) };
     }
 
-    amd_ext hsa_amd_vmem_address_free(address: *mut c_void, size: usize) |line, done| {
+    amd_ext hsa_amd_vmem_address_free(address: *mut c_void, size: usize) |line, succeeded| {
         line.hex("address", address as u64);
         line.number("size", size as u64);
     }
@@ -162,22 +170,22 @@ wrappers! {
     amd_ext hsa_amd_vmem_handle_create(
         pool: hsa_amd_memory_pool_t, size: usize, kind: hsa_amd_memory_type_t, flags: u64,
         handle: *mut hsa_amd_vmem_alloc_handle_t
-    ) |line, done| {
+    ) |line, succeeded| {
         line.hex("pool", pool.handle);
         line.number("size", size as u64);
         line.number("type", kind.into());
         line.number("flags", flags);
         // SAFETY: see above.
-        unsafe { write_handle(line, done, handle) };
+        unsafe { write_handle(line, succeeded, handle) };
     }
 
-    amd_ext hsa_amd_vmem_handle_release(handle: hsa_amd_vmem_alloc_handle_t) |line, done| {
+    amd_ext hsa_amd_vmem_handle_release(handle: hsa_amd_vmem_alloc_handle_t) |line, succeeded| {
         line.hex("handle", handle.handle);
     }
 
     amd_ext hsa_amd_vmem_map(
         address: *mut c_void, size: usize, offset: usize, handle: hsa_amd_vmem_alloc_handle_t, flags: u64
-    ) |line, done| {
+    ) |line, succeeded| {
         line.hex("address", address as u64);
         line.number("size", size as u64);
         line.number("offset", offset as u64);
@@ -185,14 +193,14 @@ wrappers! {
         line.number("flags", flags);
     }
 
-    amd_ext hsa_amd_vmem_unmap(address: *mut c_void, size: usize) |line, done| {
+    amd_ext hsa_amd_vmem_unmap(address: *mut c_void, size: usize) |line, succeeded| {
         line.hex("address", address as u64);
         line.number("size", size as u64);
     }
 
     amd_ext hsa_amd_vmem_set_access(
         address: *mut c_void, size: usize, descriptors: *const hsa_amd_memory_access_desc_t, count: usize
-    ) |line, done| {
+    ) |line, succeeded| {
         line.hex("address", address as u64);
         line.number("size", size as u64);
         line.number("count", count as u64);
@@ -208,12 +216,12 @@ wrappers! {
 
     amd_ext hsa_amd_vmem_get_access(
         address: *mut c_void, permissions: *mut hsa_access_permission_t, agent: hsa_agent_t
-    ) |line, done| {
+    ) |line, succeeded| {
         line.hex("address", address as u64);
         line.hex("agent", agent.handle);
         // SAFETY: see above.
         unsafe {
-            write_result(line, done, permissions, |line, value| {
+            write_result(line, succeeded, permissions, |line, value| {
                 line.number("permissions", value.into());
             });
         }
@@ -221,62 +229,62 @@ wrappers! {
 
     amd_ext hsa_amd_vmem_export_shareable_handle(
         descriptor: *mut c_int, handle: hsa_amd_vmem_alloc_handle_t, flags: u64
-    ) |line, done| {
+    ) |line, succeeded| {
         line.hex("handle", handle.handle);
         line.number("flags", flags);
         // SAFETY: see above.
-        unsafe { write_descriptor(line, done, descriptor) };
+        unsafe { write_descriptor(line, succeeded, descriptor) };
     }
 
     amd_ext hsa_amd_vmem_import_shareable_handle(
         descriptor: c_int, handle: *mut hsa_amd_vmem_alloc_handle_t
-    ) |line, done| {
+    ) |line, succeeded| {
         line.signed("fd", descriptor.into());
         // SAFETY: see above.
-        unsafe { write_handle(line, done, handle) };
+        unsafe { write_handle(line, succeeded, handle) };
     }
 
     amd_ext hsa_amd_vmem_retain_alloc_handle(
         handle: *mut hsa_amd_vmem_alloc_handle_t, address: *mut c_void
-    ) |line, done| {
+    ) |line, succeeded| {
         line.hex("address", address as u64);
         // SAFETY: see above.
-        unsafe { write_handle(line, done, handle) };
+        unsafe { write_handle(line, succeeded, handle) };
     }
 
     amd_ext hsa_amd_vmem_get_alloc_properties_from_handle(
         handle: hsa_amd_vmem_alloc_handle_t, pool: *mut hsa_amd_memory_pool_t,
         kind: *mut hsa_amd_memory_type_t
-    ) |line, done| {
+    ) |line, succeeded| {
         line.hex("handle", handle.handle);
         // SAFETY: see above.
         unsafe {
-            write_result(line, done, pool, |line, value| line.hex("pool", value.handle));
-            write_result(line, done, kind, |line, value| line.number("type", value.into()));
+            write_result(line, succeeded, pool, |line, value| line.hex("pool", value.handle));
+            write_result(line, succeeded, kind, |line, value| line.number("type", value.into()));
         }
     }
 
     amd_ext hsa_amd_memory_pool_allocate(
         pool: hsa_amd_memory_pool_t, size: usize, flags: u32, address: *mut *mut c_void
-    ) |line, done| {
+    ) |line, succeeded| {
         line.hex("pool", pool.handle);
         line.number("size", size as u64);
         line.number("flags", flags.into());
         // SAFETY: see above.
-        unsafe { write_address(line, done, address) };
+        unsafe { write_address(line, succeeded, address) };
     }
 
-    amd_ext hsa_amd_memory_pool_free(address: *mut c_void) |line, done| {
+    amd_ext hsa_amd_memory_pool_free(address: *mut c_void) |line, succeeded| {
         line.hex("address", address as u64);
     }
 
-    core hsa_memory_free(address: *mut c_void) |line, done| {
+    core hsa_memory_free(address: *mut c_void) |line, succeeded| {
         line.hex("address", address as u64);
     }
 
     amd_ext hsa_amd_agents_allow_access(
         count: u32, agents: *const hsa_agent_t, flags: *const u32, address: *const c_void
-    ) |line, done| {
+    ) |line, succeeded| {
         line.hex("address", address as u64);
         // SAFETY: see above.
         write_agents(line, unsafe { elements(agents, count as usize) });
@@ -284,7 +292,7 @@ wrappers! {
 
     amd_ext hsa_amd_ipc_memory_create(
         address: *mut c_void, size: usize, handle: *mut hsa_amd_ipc_memory_t
-    ) |line, done| {
+    ) |line, succeeded| {
         line.hex("address", address as u64);
         line.number("size", size as u64);
     }
@@ -292,49 +300,49 @@ wrappers! {
     amd_ext hsa_amd_ipc_memory_attach(
         handle: *const hsa_amd_ipc_memory_t, size: usize, count: u32, agents: *const hsa_agent_t,
         address: *mut *mut c_void
-    ) |line, done| {
+    ) |line, succeeded| {
         line.number("size", size as u64);
         // SAFETY: see above.
         unsafe {
             write_agents(line, elements(agents, count as usize));
-            write_address(line, done, address);
+            write_address(line, succeeded, address);
         }
     }
 
-    amd_ext hsa_amd_ipc_memory_detach(address: *mut c_void) |line, done| {
+    amd_ext hsa_amd_ipc_memory_detach(address: *mut c_void) |line, succeeded| {
         line.hex("address", address as u64);
     }
 
     amd_ext hsa_amd_portable_export_dmabuf(
         address: *const c_void, size: usize, descriptor: *mut c_int, offset: *mut u64
-    ) |line, done| {
+    ) |line, succeeded| {
         line.hex("address", address as u64);
         line.number("size", size as u64);
         // SAFETY: see above.
-        unsafe { write_descriptor(line, done, descriptor) };
+        unsafe { write_descriptor(line, succeeded, descriptor) };
     }
 
     amd_ext hsa_amd_portable_export_dmabuf_v2(
         address: *const c_void, size: usize, descriptor: *mut c_int, offset: *mut u64, flags: u64
-    ) |line, done| {
+    ) |line, succeeded| {
         line.hex("address", address as u64);
         line.number("size", size as u64);
         line.number("flags", flags);
         // SAFETY: see above.
-        unsafe { write_descriptor(line, done, descriptor) };
+        unsafe { write_descriptor(line, succeeded, descriptor) };
     }
 
-    amd_ext hsa_amd_portable_close_dmabuf(descriptor: c_int) |line, done| {
+    amd_ext hsa_amd_portable_close_dmabuf(descriptor: c_int) |line, succeeded| {
         line.signed("fd", descriptor.into());
     }
 
-    core hsa_memory_copy(destination: *mut c_void, source: *const c_void, size: usize) |line, done| {
+    core hsa_memory_copy(destination: *mut c_void, source: *const c_void, size: usize) |line, succeeded| {
         line.hex("destination", destination as u64);
         line.hex("source", source as u64);
         line.number("size", size as u64);
     }
 
-    amd_ext hsa_amd_memory_fill(address: *mut c_void, value: u32, count: usize) |line, done| {
+    amd_ext hsa_amd_memory_fill(address: *mut c_void, value: u32, count: usize) |line, succeeded| {
         line.hex("address", address as u64);
         line.number("value", value.into());
         line.number("count", count as u64);
@@ -344,7 +352,7 @@ wrappers! {
         destination: *mut c_void, destination_agent: hsa_agent_t, source: *const c_void,
         source_agent: hsa_agent_t, size: usize, dependency_count: u32,
         dependencies: *const hsa_signal_t, completion: hsa_signal_t
-    ) |line, done| {
+    ) |line, succeeded| {
         line.hex("destination", destination as u64);
         line.hex("source", source as u64);
         line.number("size", size as u64);
@@ -354,7 +362,7 @@ wrappers! {
         destination: *mut c_void, destination_agent: hsa_agent_t, source: *const c_void,
         source_agent: hsa_agent_t, size: usize, dependency_count: u32,
         dependencies: *const hsa_signal_t, completion: hsa_signal_t, engine: c_int, force: bool
-    ) |line, done| {
+    ) |line, succeeded| {
         line.hex("destination", destination as u64);
         line.hex("source", source as u64);
         line.number("size", size as u64);

@@ -21,7 +21,7 @@ pub(crate) fn package(release: Release) -> Option<&'static str> {
 /// Downloads HIP's library and its dependencies into the folder of a release. Fetches the release
 /// first if needed. Returns `None` if Debian has no HIP for the release (6.1.2).
 ///
-/// The folder is locked, and the packages are checked, as by [`fetch`](crate::fetch()).
+/// Locks the folder and checks the packages, as [`fetch`](crate::fetch()) does.
 ///
 /// # Errors
 /// As for [`fetch`](crate::fetch()).

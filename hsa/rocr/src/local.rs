@@ -53,7 +53,7 @@ pub enum SourceError {
         "{0} contains no ROCm version (.info/version); choose a name: `rocr fetch NAME --from PATH`"
     )]
     NoName(PathBuf),
-    /// The name belongs to a release that Debian packages.
+    /// The name is that of a release that Debian has as a package.
     #[error("the name {0} belongs to the release that `rocr fetch` downloads; choose another one")]
     Packaged(Release),
     /// The runtime needs libraries that neither the source nor the base release has.
@@ -199,17 +199,17 @@ fn create_release(
         name.starts_with("libhsa-runtime64.so")
     };
     for part in [base.libraries(), base.root().join("usr/bin").as_path()] {
-        let to = root.join(part.strip_prefix(base.root()).unwrap_or(part));
-        fs::create_dir_all(&to).map_err(folder_error(&to))?;
+        let target = root.join(part.strip_prefix(base.root()).unwrap_or(part));
+        fs::create_dir_all(&target).map_err(folder_error(&target))?;
         if part.is_dir() {
-            link_tree(part, &to, &is_runtime).map_err(folder_error(&to))?;
+            link_tree(part, &target, &is_runtime).map_err(folder_error(&target))?;
         }
     }
     let libraries = base.libraries();
     let libraries = root.join(libraries.strip_prefix(base.root()).unwrap_or(libraries));
     for (name, path) in libraries_to_copy(base, source, runtime)? {
-        let to = libraries.join(name);
-        fs::copy(path, &to).map_err(folder_error(&to))?;
+        let copy = libraries.join(name);
+        fs::copy(path, &copy).map_err(folder_error(&copy))?;
     }
     // The file name contains the library's version.
     let file = libraries.join(runtime.file_name().unwrap_or(RUNTIME.as_ref()));
@@ -229,10 +229,10 @@ fn create_release(
 }
 
 /// Links or copies every file of a folder into another folder, except those that `skip` selects.
-fn link_tree(from: &Path, to: &Path, skip: &dyn Fn(&Path) -> bool) -> io::Result<()> {
-    for entry in fs::read_dir(from)? {
+fn link_tree(source: &Path, target: &Path, skip: &dyn Fn(&Path) -> bool) -> io::Result<()> {
+    for entry in fs::read_dir(source)? {
         let entry = entry?;
-        let (old, new) = (entry.path(), to.join(entry.file_name()));
+        let (old, new) = (entry.path(), target.join(entry.file_name()));
         let kind = entry.file_type()?;
         if skip(&old) {
             continue;
@@ -243,7 +243,7 @@ fn link_tree(from: &Path, to: &Path, skip: &dyn Fn(&Path) -> bool) -> io::Result
         } else if kind.is_symlink() {
             symlink(fs::read_link(&old)?, &new)?;
         } else if fs::hard_link(&old, &new).is_err() {
-            // The folder is on another disk, or its files belong to another user.
+            // A hard link is impossible if the folder is on another disk, or the file belongs to another user.
             fs::copy(&old, &new)?;
         }
     }

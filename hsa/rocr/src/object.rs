@@ -29,8 +29,8 @@ pub struct NoObject {
 }
 
 impl Object {
-    /// Finds the file: the one in the environment variable; else beside the program, where cargo builds
-    /// it; else in `../lib/hsa-vmm`, where a package installs it.
+    /// Finds the file that the environment variable names. If the variable is not set, searches beside the program,
+    /// where cargo builds the file, and in `../lib/hsa-vmm`, where a package installs it.
     pub(crate) fn find(self) -> Result<PathBuf, NoObject> {
         let configured = env::var_os(self.variable).filter(|configured| !configured.is_empty());
         if let Some(configured) = configured {

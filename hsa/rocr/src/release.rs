@@ -6,7 +6,7 @@ use core::str::FromStr;
 /// The length of the longest name.
 const MAX_LENGTH: usize = 31;
 
-/// A release of AMD's runtime: one that Debian packages, or another one that
+/// A release of AMD's runtime: a release that Debian has as a package, or one that
 /// [`fetch_from`](crate::fetch_from) has stored under this name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Release {
@@ -22,7 +22,7 @@ impl Release {
     /// 7.2.4: maps memory differently from 6.x.
     pub const R7_2_4: Self = Self::named("7.2.4");
 
-    /// All releases that Debian packages, oldest first.
+    /// All releases that Debian has as packages, oldest first.
     pub const ALL: [Self; 3] = [Self::R6_1_2, Self::R6_4_3, Self::R7_2_4];
 
     const fn named(name: &str) -> Self {
@@ -42,7 +42,7 @@ impl Release {
         core::str::from_utf8(&self.name[..length]).unwrap_or_default()
     }
 
-    /// Returns whether Debian packages the release.
+    /// Returns whether Debian has a package of the release.
     #[must_use]
     pub fn is_packaged(self) -> bool {
         Self::ALL.contains(&self)

@@ -4,7 +4,7 @@ use crate::hip::fetch_packages;
 use crate::{FetchError, Installation, Release};
 use std::path::{Path, PathBuf};
 
-/// The release whose tests Debian packages.
+/// The only release for which Debian has a package of the tests.
 const RELEASE: Release = Release::R7_2_4;
 /// The package of the tests. `apt-get` cannot install it: Debian replaced `libamd-smi26`, on which it depends.
 pub(crate) const PACKAGE: &str = "libhsa-runtime64-tests";
@@ -22,7 +22,7 @@ pub struct Rocrtst {
 
 /// Downloads `rocrtst64` of 7.2.4 into the folder of that release. Fetches the release first if needed.
 ///
-/// The folder is locked, and the packages are checked, as by [`fetch`](crate::fetch()).
+/// Locks the folder and checks the packages, as [`fetch`](crate::fetch()) does.
 ///
 /// # Errors
 /// As for [`fetch`](crate::fetch()).

@@ -16,8 +16,8 @@
 //! standard error that it is skipped and why; if `HSA_VMM_REQUIRE` contains `rocr`, as in
 //! continuous integration, it fails.
 //!
-//! By default a test runs on one of its releases, chosen by its name, so that each release runs a
-//! share of the tests. With `HSA_VMM_LONG=1`, as in continuous integration, it runs on all of them at
+//! By default a test runs on one of its releases. The test's name selects the release, so that each release runs a
+//! part of the tests. With `HSA_VMM_LONG=1`, as in continuous integration, it runs on all of them at
 //! the same time.
 //! [`part_by_default`] returns how many rounds, cases or sequences of a long test run.
 //!
@@ -94,7 +94,7 @@ pub fn is_long() -> bool {
     env::var_os("HSA_VMM_LONG").is_some_and(|value| !value.is_empty())
 }
 
-/// Returns [`is_long`]: whether a long test runs. If not, reports that the test is skipped.
+/// Returns whether a long test runs ([`is_long`]). If not, reports that the test is skipped.
 #[must_use]
 pub fn runs_long_test(name: &str) -> bool {
     if !is_long() {

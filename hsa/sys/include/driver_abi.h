@@ -1,10 +1,10 @@
 /*
- * The part of amdkfd's interface and of libdrm_amdgpu's that hsa-vmm uses to
- * change page tables.
+ * The parts of the interfaces of amdkfd and libdrm_amdgpu with which hsa-vmm
+ * changes page tables.
  *
  * Written for this project from the kernel's public interface (linux/kfd_ioctl.h)
- * and libdrm's (amdgpu.h, amdgpu_drm.h); it is not a copy of these headers and
- * does not replace them. bindgen generates ../src/driver.rs from it. tests/driver.rs compares
+ * and libdrm's (amdgpu.h, amdgpu_drm.h); this header is not a copy of these headers and
+ * does not replace them. bindgen generates ../src/driver.rs from this header. tests/driver.rs compares
  * every size, offset and constant with the installed headers.
  */
 #ifndef HSA_VMM_DRIVER_ABI_H

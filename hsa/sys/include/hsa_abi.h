@@ -153,7 +153,7 @@ typedef enum {
   HSA_AGENT_INFO_VERSION_MINOR = 22,
   HSA_AGENT_INFO_BASE_PROFILE_DEFAULT_FLOAT_ROUNDING_MODES = 23,
   HSA_AGENT_INFO_FAST_F16_OPERATION = 24,
-  /* Of the extension for images. */
+  /* Attributes of the extension for images. */
   HSA_EXT_AGENT_INFO_IMAGE_1D_MAX_ELEMENTS = 0x3000,
   HSA_EXT_AGENT_INFO_IMAGE_1DA_MAX_ELEMENTS = 0x3001,
   HSA_EXT_AGENT_INFO_IMAGE_1DB_MAX_ELEMENTS = 0x3002,
@@ -325,7 +325,7 @@ typedef enum {
   HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_REC_GRANULE = 18
 } hsa_amd_memory_pool_info_t;
 
-/* Flags of hsa_amd_memory_pool_allocate; PCIE and UNCACHED also of hsa_amd_vmem_handle_create. */
+/* Flags of hsa_amd_memory_pool_allocate. hsa_amd_vmem_handle_create also accepts PCIE and UNCACHED. */
 typedef enum {
   HSA_AMD_MEMORY_POOL_STANDARD_FLAG = 0,
   HSA_AMD_MEMORY_POOL_PCIE_FLAG = 1,
@@ -523,7 +523,7 @@ typedef enum {
 } hsa_amd_pointer_type_t;
 
 typedef struct hsa_amd_pointer_info_s {
-  /* The size of the caller's struct. A newer runtime writes no more than this. */
+  /* The size of the caller's struct. A newer runtime, whose struct is larger, writes only this many bytes. */
   uint32_t size;
   hsa_amd_pointer_type_t type;
   void *agentBaseAddress;

@@ -6,7 +6,7 @@
 //! * [`library`]: finds and loads `libhsa-runtime64.so.1` and fills the table from it;
 //! * [`tools`]: the tables that AMD's runtime gives to tool libraries (`HSA_TOOLS_LIB`).
 //!
-//! The software runtime `hsa-sim` returns the same [`Table`], so that callers use one code path for it and for
+//! The simulation `hsa-sim` returns the same [`Table`], so that callers use one code path for it and for
 //! AMD's runtime.
 
 // Names and types follow C.

@@ -32,7 +32,7 @@ pub fn is_privileged() -> bool {
 /// environment must not select code that runs with more privileges than the caller's.
 #[must_use]
 pub fn variable(name: &str) -> Option<OsString> {
-    // Not `secure_getenv`, which does not take the lock with which `std` protects the environment.
+    // `secure_getenv` is not used: `std` protects the environment with a lock, which that function does not take.
     let value = if is_privileged() { None } else { std::env::var_os(name) };
     value.filter(|value| !value.is_empty())
 }
@@ -385,7 +385,7 @@ mod tests {
             search
                 .candidates()
                 .iter()
-                .map(|(path, it)| (path.to_str(), *it))
+                .map(|(path, origin)| (path.to_str(), *origin))
                 .eq(expected.map(|(path, origin)| (Some(path), origin)))
         );
     }

@@ -171,7 +171,7 @@ pub fn build_of_file(path: &Path) -> Option<String> {
 /// Returns whether a text begins with a version of at least three numbers, and a hyphen.
 fn is_build(text: &str) -> bool {
     let Some((version, _)) = text.split_once('-') else { return false };
-    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|it| it.is_ascii_digit());
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     version.split('.').count() >= 3 && version.split('.').all(is_number)
 }
 

@@ -12,7 +12,7 @@ use core::ptr::NonNull;
 pub struct Symbol {
     /// The C name, which is looked up and appears in logs.
     pub name: &'static str,
-    /// Whether the group cannot be loaded without it.
+    /// Whether the group cannot be loaded without the function.
     pub required: bool,
 }
 

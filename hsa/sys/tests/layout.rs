@@ -49,7 +49,7 @@ const ADDED_LATER: &[(&str, u32)] = &[
     ("HSA_AMD_SYSTEM_INFO_HOST_ALLOC_DMA_BUF_SUPPORTED", u32::MAX),
 ];
 
-/// The first extension with virtual memory.
+/// The minor version of the first extension with virtual memory.
 const FIRST_VMEM_EXTENSION: u32 = 4;
 
 #[test]
@@ -146,7 +146,7 @@ fn tool_tables_agree_with_amds_headers() {
     }
 }
 
-/// Prints a message even if the test passes: the harness captures `eprintln!`, but not this.
+/// Prints a message even if the test passes: the harness captures `eprintln!`, but not direct writes.
 fn report(message: &str) {
     writeln!(std::io::stderr(), "{message}").expect("standard error is open");
 }
@@ -173,8 +173,8 @@ fn folders() -> Vec<PathBuf> {
     let usual = rocm.iter().map(|path| Path::new(path).join("include"));
     let usual = usual.chain(["/opt/rocm/include".into(), "/usr/include".into()]);
     found.extend(usual.filter(|folder| has_headers(folder)));
-    // Absolute, because the compiler runs in another directory; canonical, because /opt/rocm is a
-    // link.
+    // The paths must be absolute, because the compiler runs in another directory. /opt/rocm is a link to a folder that
+    // may be in the list, too.
     let mut folders = Vec::new();
     for folder in found {
         let folder = folder.canonicalize().expect("the folder exists");

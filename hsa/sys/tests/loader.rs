@@ -161,7 +161,7 @@ fn path_follows_symbolic_links() {
 }
 
 /// Loads the library that the environment selects. The tests below run this test in child
-/// processes, because a process cannot safely change its own environment. Without them, this test
+/// processes, because a process cannot safely change its own environment. In the test process itself, this test
 /// checks that the usual search on this machine finds a library or lists its attempts.
 #[test]
 fn search_finds_a_file_or_lists_attempts() {
@@ -172,7 +172,7 @@ fn search_finds_a_file_or_lists_attempts() {
             assert!(library.path().is_absolute() && library.path().is_file(), "{library:?}");
             println!("\nLOADED {}\nbecause {}", library.path().display(), library.origin());
             let listed = hsa_sys::loaded();
-            assert!(listed.iter().any(|it| it.path == library.path()), "{listed:?}");
+            assert!(listed.iter().any(|listed| listed.path == library.path()), "{listed:?}");
         }
         Err(error) => {
             let tried = error.attempts.iter().map(|attempt| &attempt.path);
@@ -303,12 +303,12 @@ fn loaded_libraries_are_listed() {
     stub::build(folder.path().join("not-loaded.so"), all_names());
     let error = load(&folder.path().join("absent.so")).unwrap_err();
     for library in [first, second] {
-        let is_library = |it: &&hsa_sys::LoadedLibrary| it.path == library.path();
+        let is_library = |listed: &&hsa_sys::LoadedLibrary| listed.path == library.path();
         let listed = hsa_sys::loaded();
         let found = listed.iter().find(is_library).expect("the library is listed");
         assert_eq!((&found.build, found.extension), (&None, None), "the stub is not started");
         assert!(!library.has_symbol_version());
-        assert!(error.loaded.iter().any(|it| is_library(&it)), "{error}");
+        assert!(error.loaded.iter().any(|listed| is_library(&listed)), "{error}");
         let line = format!(
             "\n  {} (unknown build, not started or without AMD's extension)",
             library.path().display()

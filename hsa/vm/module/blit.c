@@ -44,7 +44,7 @@ int run_blit_kernel(struct access *a, u64 kernel, u64 address, u32 grid)
 	if (user_read(a, kernel, header, sizeof(header)) ||
 	    user_read(a, address, arguments, sizeof(arguments)))
 		return -EFAULT;
-	/* Valid are a kernel object of version 1, and a descriptor without segments whose code starts at offset 256. */
+	/* A kernel is an object of version 1, or a descriptor without segments whose code starts at offset 256. */
 	if ((u32)header[0] != 1 && (header[0] || header[1] || header[2] != 256))
 		return 0;
 	size = copy_size(arguments, ALIGNED_PAIRS);

@@ -185,16 +185,16 @@ void remove_queue(struct gpu *gpu, u64 mqd);
 void run_scheduler_queue(struct gpu *gpu);
 
 /*
- * packets.c: execute one packet of a user queue. 1: done, 0: must wait, -ECANCELED: the queue hangs, other negative
- * numbers: page fault
+ * packets.c: these functions execute one packet of a user queue. They return 1 if the packet is complete, 0 if the
+ * packet must wait, -ECANCELED if the queue hangs, and another negative number after a page fault.
  */
 int run_aql_packet(struct access *a, struct user_queue *queue);
 int run_sdma_packet(struct access *a, struct user_queue *queue);
 u64 gpu_clock(struct amdgpu_device *adev);
 
 /*
- * blit.c: executes a copy or fill kernel of AMD's runtime. 1: done, 0: other kernel, -ECANCELED: the queue hangs,
- * other negative numbers: page fault
+ * blit.c: executes a copy or fill kernel of AMD's runtime. Returns 1 if the kernel is complete, 0 if it is another
+ * kernel, -ECANCELED if the queue hangs, and another negative number after a page fault.
  */
 int run_blit_kernel(struct access *a, u64 kernel, u64 arguments, u32 grid);
 

@@ -13,9 +13,13 @@ use tempfile::TempDir;
 /// Variables whose files or folders do not exist in the virtual machine.
 const NOT_INHERITED: [&str; 2] = ["LD_PRELOAD", "XDG_RUNTIME_DIR"];
 
-/// The names of the files in the folder.
+// The names of the files in the folder.
+
+/// The program and its arguments.
 pub(crate) const ARGUMENTS: &str = "arguments";
+/// The program's environment variables.
 pub(crate) const ENVIRONMENT: &str = "environment";
+/// The path of the program's current folder.
 pub(crate) const DIRECTORY: &str = "directory";
 /// The program's exit status.
 pub(crate) const STATUS: &str = "status";
@@ -25,15 +29,21 @@ pub(crate) const WRITTEN: &str = "written";
 pub(crate) const RECEIVED: &str = "received";
 /// The file that the host writes last. The guest then starts the program.
 pub(crate) const READY: &str = "ready";
-/// The seconds for which a machine without a program waits for the next one.
+/// The number of seconds for which an idle machine waits for the next program.
 pub(crate) const KEEP: &str = "keep";
 /// Exists when the program has ended and all other files of the job are written.
 pub(crate) const ENDED: &str = "ended";
+/// The name of the function of amdgpu.ko that does nothing while the program runs.
 pub(crate) const STUB: &str = "stub";
+/// The plan of the engines' faults.
 pub(crate) const FAULTS: &str = "faults";
+/// The functions of amdgpu.ko that ran. If the file exists before the program starts, calls are counted.
 pub(crate) const COVERAGE: &str = "coverage";
+/// The kernel's log.
 pub(crate) const DMESG: &str = "dmesg";
+/// A log that the program can write.
 pub(crate) const LOG: &str = "log";
+/// Page tables that the program can write.
 pub(crate) const PAGE_TABLES: &str = "page_tables";
 /// The path of `hsa-vmm`, which the guest starts as `hsa-vmm vm-guest`.
 const HSA_VMM: &str = "program";
@@ -41,10 +51,13 @@ const HSA_VMM: &str = "program";
 const BOOTED: &str = "booted";
 /// The path of the folder that the program can write to.
 const RESULTS: &str = "results";
-/// The files that QEMU writes.
+/// The output of the kernel's console.
 const CONSOLE: &str = "console";
+/// QEMU's standard error.
 const QEMU_ERRORS: &str = "qemu";
+/// Locked while the process that created a temporary folder runs.
 const LOCK: &str = "lock";
+/// The prefix of the names of temporary folders.
 const PREFIX: &str = "hsa-vmm-vm-";
 
 /// A program to run in a virtual machine.

@@ -170,7 +170,8 @@ fn configuration_hash(machine: &Machine) -> u64 {
     (gpus, vram_mib, memory_mib, processors, parameters, results).hash(&mut hasher);
     // `vm fetch` replaces the file of the initial file system.
     let initramfs = machine.kernel.initramfs();
-    let changed = fs::metadata(&initramfs).map(|it| (it.ino(), it.mtime(), it.mtime_nsec())).ok();
+    let changed =
+        fs::metadata(&initramfs).map(|file| (file.ino(), file.mtime(), file.mtime_nsec())).ok();
     (initramfs, changed).hash(&mut hasher);
     hasher.finish()
 }

@@ -285,7 +285,8 @@ impl Machine {
         }
     }
 
-    /// Writes the files that describe a program and its recordings. Writing the last file starts the program.
+    /// Writes the job's files: the program, its faults, and an empty file for each requested recording. Writing the last
+    /// file starts the program.
     fn prepare(&self, job: &Job, command: &Command) -> io::Result<()> {
         job.prepare(command, self.results.as_deref())?;
         if let Some(function) = &self.stub {
@@ -325,7 +326,7 @@ impl Machine {
         }
     }
 
-    /// Copies the coverage and the logs to the configured files.
+    /// Copies the coverage, the logs and the page tables to the configured files.
     fn copy_files(&self, job: &Job) -> Result<(), RunError> {
         for (name, file) in [
             (job::COVERAGE, &self.coverage),

@@ -211,8 +211,8 @@ impl RunningMachine {
     }
 }
 
-/// Copies from a reader to a stream, until all writers of the reader's other end have closed that end. Counts the bytes
-/// in `received`.
+/// Starts a thread that copies from a pipe or socket to a stream, until QEMU closes its end. Counts the bytes in
+/// `received`.
 fn copy(
     mut from: Box<dyn Read + Send>,
     mut to: Stream,

@@ -176,7 +176,7 @@ fn version(configuration: &str) -> Option<&str> {
 
 /// Returns the required options that a configuration lacks.
 fn missing_options(configuration: &str) -> Vec<String> {
-    let has = |line: &str| configuration.lines().any(|it| it == line);
+    let has = |line: &str| configuration.lines().any(|other| other == line);
     let amdgpu = "CONFIG_DRM_AMDGPU=m".to_owned();
     let amdgpu = (!has(&amdgpu)).then_some(amdgpu);
     let options = OPTIONS.iter().map(|name| format!("CONFIG_{name}"));

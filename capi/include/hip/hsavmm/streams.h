@@ -38,7 +38,7 @@ hipError_t hipStreamGetPriority(hipStream_t stream, int *priority);
 hipError_t hipStreamGetDevice(hipStream_t stream, hipDevice_t *device);
 hipError_t hipStreamWaitEvent(hipStream_t stream, hipEvent_t event,
                               unsigned int flags HSAVMM_DEFAULT(0));
-/* Sets both to 0: all streams have the same priority. */
+/* Sets `*least` and `*greatest` to 0: all streams have the same priority. */
 hipError_t hipDeviceGetStreamPriorityRange(int *least, int *greatest);
 /* Always sets `*status` to hipStreamCaptureStatusNone. */
 hipError_t hipStreamIsCapturing(hipStream_t stream, hipStreamCaptureStatus *status);
@@ -79,7 +79,7 @@ hipError_t hipDevicePrimaryCtxRetain(hipCtx_t *context, hipDevice_t device);
 hipError_t hipDevicePrimaryCtxRelease(hipDevice_t device);
 /* Returns the context of the current device. */
 hipError_t hipCtxGetCurrent(hipCtx_t *context);
-/* Makes the context's device the current one; null changes nothing. */
+/* Makes the context's device the current device; null changes nothing. */
 hipError_t hipCtxSetCurrent(hipCtx_t context);
 hipError_t hipCtxGetDevice(hipDevice_t *device);
 hipError_t hipCtxSynchronize(void);

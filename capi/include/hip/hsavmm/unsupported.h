@@ -1,6 +1,6 @@
 /*
- * Functions that this library does not support: kernels, graphs, sparse arrays, IPC of events. Programs
- * link with them, and they return hipErrorNotSupported. Included by hip_runtime_api.h.
+ * Functions for features that this library does not support, such as kernels and graphs. The functions exist so
+ * that programs link, and return hipErrorNotSupported. Included by hip_runtime_api.h.
  */
 #ifndef HSAVMM_HIP_UNSUPPORTED_H
 #define HSAVMM_HIP_UNSUPPORTED_H
@@ -50,7 +50,7 @@ hipError_t hipLaunchKernel(const void *function, dim3 grid, dim3 block, void **a
                            hipStream_t stream HSAVMM_DEFAULT(NULL));
 hipError_t hipLaunchHostFunc(hipStream_t stream, hipHostFn_t function, void *data);
 
-/* ---- Contexts besides a device's own ------------------------------------------------------- */
+/* ---- Contexts other than primary contexts ------------------------------------------------- */
 
 hipError_t hipCtxCreate(hipCtx_t *context, unsigned int flags, hipDevice_t device);
 hipError_t hipCtxDestroy(hipCtx_t context);
@@ -95,7 +95,7 @@ typedef enum hipMemoryAdvise {
   hipMemAdviseUnsetCoarseGrain = 101
 } hipMemoryAdvise;
 
-/* Managed memory is memory of the host, which never migrates: advice and prefetching are not supported. */
+/* Managed memory is memory of the host and never migrates, so advice and prefetching are not supported. */
 hipError_t hipMemAdvise(const void *ptr, size_t size, hipMemoryAdvise advice, int device);
 hipError_t hipMemPrefetchAsync(const void *ptr, size_t size, int device,
                                hipStream_t stream HSAVMM_DEFAULT(NULL));
