@@ -154,7 +154,7 @@ typedef struct hsavmm_area *hsavmm_area_t;
 #define HSAVMM_AREA_DEFAULT 0x0 /* the device's memory, for the device */
 #define HSAVMM_AREA_HOST 0x1    /* the host's memory */
 #define HSAVMM_AREA_UNIFIED 0x2 /* one pointer for host and device; HOST and MAPPED are ignored */
-#define HSAVMM_AREA_MAPPED 0x4  /* without HOST: existing memory, which each hsavmm_area_mmap() call names */
+#define HSAVMM_AREA_MAPPED 0x4  /* existing memory, which each hsavmm_area_mmap() call names; ignored with HOST */
 #define HSAVMM_AREA_GLOBAL 0x8  /* for all devices */
 
 /* Creates an area of a device; a negative `device` is the current device. */
@@ -247,9 +247,10 @@ hipError_t hsavmm_paged_reserve(hsavmm_paged_t *buffer, int device, size_t capac
                                 unsigned int flags);
 hipError_t hsavmm_paged_map(hsavmm_paged_t buffer, size_t first, size_t count);
 hipError_t hsavmm_paged_unmap(hsavmm_paged_t buffer, size_t first, size_t count);
-/* Submits all given pages to a retire queue, or none of them. The pages must be mapped. A kernel may still read the pages. Afterwards, the
- * program cannot use the pages until the queue has unmapped them; then the program can map them again. Returns
- * hipErrorNotSupported for a buffer with HSAVMM_PAGED_ZERO, and otherwise the errors of hsavmm_retire_submit. */
+/* Submits mapped pages to a retire queue: all pages of the range, or none. A kernel may still read the pages.
+ * Afterwards, the program cannot use the pages until the queue has unmapped them; then the program can map them
+ * again. Returns hipErrorNotSupported for a buffer with HSAVMM_PAGED_ZERO, and otherwise the errors of
+ * hsavmm_retire_submit. */
 hipError_t hsavmm_paged_retire(hsavmm_paged_t buffer, size_t first, size_t count,
                                hsavmm_retire_queue_t queue, const hsavmm_signal *signals,
                                size_t signal_count);

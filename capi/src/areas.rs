@@ -44,15 +44,15 @@ unsafe extern "C" fn hsavmm_area_mmap(
 ) -> hipError_t {
     run("hsavmm_area_mmap", || {
         not_null("ptr", ptr)?;
-        let open = process()?.objects.area(area)?;
+        let open_area = process()?.objects.area(area)?;
         let mut options = MmapOptions::new();
         if let Some(host) = NonNull::new(host.cast()) {
             // SAFETY: the header requires `size` bytes that stay allocated until munmap.
             options = unsafe { options.with_host_pointer(host) };
         }
-        let memory = open.area.mmap(size, options)?;
+        let memory = open_area.area.mmap(size, options)?;
         let at = memory.address();
-        let mut mapped = open.mapped_mut();
+        let mut mapped = open_area.mapped_mut();
         if mapped.destroyed {
             return Err(invalid_number());
         }
@@ -69,8 +69,8 @@ unsafe extern "C" fn hsavmm_area_device_pointer(
     ptr: *mut c_void,
 ) -> hipError_t {
     run("hsavmm_area_device_pointer", || {
-        let open = process()?.objects.area(area)?;
-        let mapped = open.mapped();
+        let open_area = process()?.objects.area(area)?;
+        let mapped = open_area.mapped();
         let memory = mapped.memory.get(&address(ptr).get()).ok_or_else(not_in_area)?;
         // SAFETY: lib.rs states the rules for result pointers.
         unsafe { write_out("device_ptr", device_ptr, memory.device_address().as_ptr()) }
@@ -84,9 +84,9 @@ fn not_in_area() -> Failure {
 #[unsafe(no_mangle)]
 extern "C" fn hsavmm_area_munmap(area: *mut c_void, ptr: *mut c_void) -> hipError_t {
     run("hsavmm_area_munmap", || {
-        let open = process()?.objects.area(area)?;
+        let open_area = process()?.objects.area(area)?;
         let at = address(ptr).get();
-        let mut mapped = open.mapped_mut();
+        let mut mapped = open_area.mapped_mut();
         let memory = mapped.memory.remove(&at).ok_or_else(not_in_area)?;
         memory.munmap().map_err(|Rejected { value: memory, error }| {
             mapped.memory.insert(at, memory);
@@ -99,9 +99,9 @@ extern "C" fn hsavmm_area_munmap(area: *mut c_void, ptr: *mut c_void) -> hipErro
 extern "C" fn hsavmm_area_destroy(area: *mut c_void) -> hipError_t {
     run("hsavmm_area_destroy", || {
         let process = process()?;
-        let open = process.objects.area(area)?;
+        let open_area = process.objects.area(area)?;
         // Locked until the area is removed, so that no other thread maps memory of the area meanwhile.
-        let mut mapped = open.mapped_mut();
+        let mut mapped = open_area.mapped_mut();
         let count = mapped.memory.len();
         if count > 0 {
             let message = format!("{count} allocations of the area are still mapped");

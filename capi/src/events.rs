@@ -31,7 +31,7 @@ fn create(result: *mut hipEvent_t, flags: c_uint) -> Result<(), Failure> {
         return Err(Failure::invalid_argument("flags", format_args!("({flags:#x}) are invalid")));
     }
     if flags & INTERPROCESS != 0 {
-        return Err(Failure::not_supported("events of several processes"));
+        return Err(Failure::not_supported("sharing events with other processes"));
     }
     let process = process()?;
     let device = current();

@@ -41,7 +41,7 @@ pub fn try_read_bytes<const SIZE: usize>(pointer: *const c_void) -> Option<[u8; 
     (usize::try_from(copied) == Ok(size)).then_some(value)
 }
 
-/// Reads an array. Rejects counts above 65,536: HIP's arrays are shorter, so such a count is invalid.
+/// Reads an array. Rejects counts above 65,536: HIP's arrays are shorter, so a larger count is a mistake.
 ///
 /// # Safety
 /// `pointer` is null or points to `count` readable values.

@@ -55,7 +55,9 @@ unsafe extern "C" fn hipMemGetHandleForAddressRange(
                 "is at offset {:#x} of its dma-buf, and this call returns no offset",
                 segment.offset
             ))),
-            _ => Err(refused(&format_args!("begins a range of {count} segments, not of one"))),
+            _ => Err(refused(&format_args!(
+                "begins a range of {count} segments, and this call exports only one"
+            ))),
         }
     })
 }

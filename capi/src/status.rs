@@ -35,6 +35,7 @@ impl Failure {
         Self::new(errors::INVALID_VALUE, format_args!("`{argument}` {problem}"))
     }
 
+    /// Describes a feature that this library does not have on any runtime.
     pub fn not_supported(feature: impl Display) -> Self {
         Self::new(errors::NOT_SUPPORTED, format_args!("{feature}: not supported by this library"))
     }

@@ -26,7 +26,7 @@ unsupported! {
     "contexts other than a device's primary context": hipCtxCreate hipCtxDestroy;
     "graphs": hipStreamBeginCapture hipStreamEndCapture hipGraphInstantiate hipGraphLaunch
         hipGraphExecUpdate hipGraphExecDestroy hipGraphDestroy;
-    "moving managed memory, which stays on the host": hipMemAdvise hipMemPrefetchAsync;
-    "events of several processes": hipIpcGetEventHandle hipIpcOpenEventHandle;
+    "advice and prefetching for managed memory, which never migrates": hipMemAdvise hipMemPrefetchAsync;
+    "sharing events with other processes": hipIpcGetEventHandle hipIpcOpenEventHandle;
     "arrays": hipMipmappedArrayCreate hipMipmappedArrayDestroy;
 }

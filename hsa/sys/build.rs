@@ -1,4 +1,4 @@
-//! With the feature `bindgen`, generates bindings of the headers in `include`. Without it, does nothing.
+//! With the feature `bindgen`, generates bindings of the headers in `include`. Without the feature, does nothing.
 
 fn main() {
     println!("cargo:rerun-if-changed=include");

@@ -18,7 +18,7 @@ fn page() -> String {
     std::fs::read_to_string(package().join("../docs/hip.md")).unwrap()
 }
 
-/// Returns a function's name in programs; HIP's header renames one.
+/// Returns the name by which programs call an exported function. HIP's header renames one function.
 fn program_name(name: String) -> String {
     if name == "hipGetDevicePropertiesR0600" { "hipGetDeviceProperties".to_owned() } else { name }
 }

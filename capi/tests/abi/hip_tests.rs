@@ -206,9 +206,9 @@ fn run_cases(
         assert!(output.status.success(), "{source}, {configuration}: {}", output.status);
         ran += expected.len();
     }
-    // hip-tests' suite of virtual memory in 2024: 49 cases launch no kernel, five cases run here without their kernels,
-    // and one case is about sparse arrays. The others are five newer cases, ten cases of IPC, and 33 cases
-    // without a device.
+    // In 2024, hip-tests' suite of virtual memory had 49 cases that launch no kernel, five cases that run here without
+    // their kernels, and one case about sparse arrays. This test also runs five newer cases, ten cases of IPC, and 33
+    // cases without a device.
     assert_eq!(ran, 49 + 5 + 1 + 5 + 10 + 33);
 }
 

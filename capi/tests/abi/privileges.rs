@@ -1,4 +1,4 @@
-//! A set-user-id program in C ignores its caller's variables that select a runtime.
+//! A set-user-id program in C ignores the environment variables by which its caller selects a runtime.
 
 use crate::program::{Language, Program, expect_success, library_folder};
 use std::fs::{self, Permissions};

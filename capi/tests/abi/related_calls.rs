@@ -28,7 +28,7 @@ fn related_calls_work_on_amds_runtime() {
 }
 
 /// Both profiles accept a descriptor and a pointer to a descriptor. Any other value is an error: the library
-/// reads a pointer only if it is mapped.
+/// reads through a pointer only if the address is mapped.
 #[test]
 fn import_accepts_descriptor_or_pointer() {
     let program = Program::compile("tests/c/import.c", Language::C99, &[]);
@@ -40,7 +40,7 @@ fn import_accepts_descriptor_or_pointer() {
 }
 
 #[test]
-fn fabric_handles_have_64_bytes() {
+fn fabric_handles_are_exported_and_imported() {
     let program = Program::compile("tests/c/fabric.c", Language::C99, &[]);
     for (simulation, has_fabric) in
         [("era=d", "yes"), ("era=b", "no"), ("era=c", "no"), ("era=e", "no")]

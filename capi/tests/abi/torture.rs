@@ -9,7 +9,7 @@ use std::process::Command;
 fn run_random_calls(mut command: Command, seed: &str, runtime: &str) {
     let seconds = std::env::var("HSA_VMM_TORTURE").unwrap_or_else(|_| "2".into());
     let printed = expect_success(&command.args([seed, &seconds]).output().unwrap(), runtime);
-    // "ok: seed 1, 14288 calls, 9834 refused"
+    // For example: "ok: seed 1, 14288 calls, 9834 refused".
     let words: Vec<&str> = printed.split([' ', ',', '\n']).collect();
     let number = |word: &str| {
         let index = words.iter().position(|other| *other == word).expect(&printed);

@@ -1,5 +1,5 @@
 /* Copies and fills memory of areas, at the host's and at the device's address. With the argument
- * "destroy", destroys areas while another thread maps memory of them. */
+ * "destroy", destroys areas while another thread maps their memory. */
 #define _POSIX_C_SOURCE 200809L
 #include <hsavmm.h>
 #include <pthread.h>

@@ -202,8 +202,8 @@ static void parts(size_t granule, int controlled) {
   OK(hipMemAddressFree(whole, 4 * granule));
 }
 
-/* Returns whether all bytes of a segment have a value. Closes its descriptor. */
-static int contains(hsavmm_segment segment, int value) {
+/* Returns whether all bytes of a segment have a value. Closes the segment's descriptor. */
+static int close_and_compare(hsavmm_segment segment, int value) {
   size_t size = segment.offset + segment.length;
   void *mapped = mmap(NULL, size, PROT_READ, MAP_SHARED, segment.descriptor, 0);
   const unsigned char *bytes = (const unsigned char *)mapped;
@@ -240,7 +240,7 @@ static void ranges(size_t granule) {
   EXPECT(count == 2);
   EXPECT(segments[0].offset == granule - 8 && segments[0].length == 8);
   EXPECT(segments[1].offset == 0 && segments[1].length == granule);
-  EXPECT(contains(segments[0], 3) && contains(segments[1], 4));
+  EXPECT(close_and_compare(segments[0], 3) && close_and_compare(segments[1], 4));
   for (count = 0; count < 2; ++count) {
     size_t room = count;
     EXPECT_FAILURE(hsavmm_export_address_range(base, 3 * granule, segments, &room), hipErrorInvalidValue,
@@ -257,7 +257,7 @@ static void ranges(size_t granule) {
   one.offset = 0;
   one.length = granule;
   OK(hipMemGetHandleForAddressRange(&one.descriptor, base, granule, dma_buf, 0));
-  EXPECT(contains(one, 3));
+  EXPECT(close_and_compare(one, 3));
   one.descriptor = -7;
   EXPECT_FAILURE(hipMemGetHandleForAddressRange(&one.descriptor, base, 3 * granule, dma_buf, 0),
                  hipErrorInvalidValue, "2 segments");
@@ -279,7 +279,7 @@ static void ranges(size_t granule) {
   count = 1;
   OK(hsavmm_export_address_range((char *)pool + 4096, 8192, segments, &count));
   EXPECT(count == 1 && segments[0].length == 8192);
-  EXPECT(contains(segments[0], 6));
+  EXPECT(close_and_compare(segments[0], 6));
   OK(hipFree(pool));
 
   OK(hipMemUnmap(base, 3 * granule));

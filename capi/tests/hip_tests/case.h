@@ -36,7 +36,7 @@ enum { PASSED = 0, FAILED = 1, SKIPPED = 77 };
 
 static const char *current_case = "";
 
-/* Ends the case as failed. Also ends a child of a case, whose parent then fails in wait_for(). */
+/* Ends the case as failed. In a child process of a case, ends only the child; the parent then fails in wait_for(). */
 static inline void fail(const char *file, int line, const char *check, const char *details) {
   const char *last = strrchr(file, '/');
   printf("FAILED %s: %s:%d: %s%s%s\n", current_case, last ? last + 1 : file, line, check,
@@ -77,6 +77,7 @@ static inline int profile(void) {
   return info.profile;
 }
 
+/* Returns the error of the HIP release whose profile is used. */
 static inline hipError_t by_profile(hipError_t hip6, hipError_t hip7) {
   return profile() == 6 ? hip6 : hip7;
 }

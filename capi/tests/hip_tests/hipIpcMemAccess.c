@@ -8,7 +8,7 @@ struct offer {
   hipIpcMemHandle_t handle;
 };
 
-/* Opens the memory on every device, reads it directly and through a copy, and writes it. */
+/* Opens the memory on every device, reads it directly and through a copy, and writes to it. */
 static void open_offer(const struct offer *offer) {
   int device, count = device_count();
   for (device = 0; device < count; device++) {

@@ -37,7 +37,7 @@ static inline hipMemAllocationProp properties_of(int number) {
   return prop;
 }
 
-static inline hipMemAllocationProp shareable_of(int device) {
+static inline hipMemAllocationProp shareable_properties_of(int device) {
   hipMemAllocationProp prop = properties_of(device);
   prop.requestedHandleType = hipMemHandleTypePosixFileDescriptor;
   return prop;
@@ -58,14 +58,14 @@ static inline size_t round_up(int device, size_t bytes) {
   return (bytes + granularity - 1) / granularity * granularity;
 }
 
-static inline hipMemGenericAllocationHandle_t create_of(hipMemAllocationProp prop, size_t size) {
+static inline hipMemGenericAllocationHandle_t create_with(hipMemAllocationProp prop, size_t size) {
   hipMemGenericAllocationHandle_t handle;
   EXPECT_SUCCESS(hipMemCreate(&handle, size, &prop, 0));
   return handle;
 }
 
 static inline hipMemGenericAllocationHandle_t create(int device, size_t size) {
-  return create_of(properties_of(device), size);
+  return create_with(properties_of(device), size);
 }
 
 static inline hipDeviceptr_t reserve(size_t size) {

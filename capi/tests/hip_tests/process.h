@@ -20,11 +20,11 @@ static inline struct channel channel_open(void) {
   return channel;
 }
 
-/* Returns this process's end, which has the index `which`. Closes the other end, so that each process detects the exit
+/* Returns this process's end, which has this index. Closes the other end, so that each process detects the exit
  * of its peer. */
-static inline int keep_end(struct channel *channel, int which) {
-  CHECK(close(channel->ends[1 - which]) == 0);
-  return channel->ends[which];
+static inline int keep_end(struct channel *channel, int index) {
+  CHECK(close(channel->ends[1 - index]) == 0);
+  return channel->ends[index];
 }
 
 static inline void send_bytes(int end, const void *bytes, size_t size) {

@@ -7,7 +7,7 @@
 #include "memory.h"
 
 static inline hipMemGenericAllocationHandle_t create_shareable(int device, size_t size) {
-  return create_of(shareable_of(device), size);
+  return create_with(shareable_properties_of(device), size);
 }
 
 static inline int export_handle(hipMemGenericAllocationHandle_t handle) {

@@ -34,17 +34,17 @@ static void child(int input, int output) {
 }
 
 int main() {
-  int down[2], up[2], status = -1;
-  CHECK(pipe(down) == 0 && pipe(up) == 0);
+  int to_child[2], to_parent[2], status = -1;
+  CHECK(pipe(to_child) == 0 && pipe(to_parent) == 0);
   const pid_t child_pid = fork();
   CHECK(child_pid >= 0);
   if (child_pid == 0) {
     /* Closes the parent's ends of the pipes: then the child's read returns if the parent fails. */
-    CHECK(close(down[1]) == 0 && close(up[0]) == 0);
-    child(down[0], up[1]);
+    CHECK(close(to_child[1]) == 0 && close(to_parent[0]) == 0);
+    child(to_child[0], to_parent[1]);
     return 0;
   }
-  CHECK(close(up[1]) == 0);
+  CHECK(close(to_parent[1]) == 0);
   char *memory = nullptr, done = 0;
   static int numbers[256];
   Message message;
@@ -69,8 +69,8 @@ int main() {
   CHECK(base == memory && size == SIZE);
   OK(hipIpcGetMemHandle(&message.handle, base));
   message.offset = OFFSET;
-  CHECK(write(down[1], &message, sizeof message) == sizeof message);
-  CHECK(read(up[0], &done, 1) == 1);
+  CHECK(write(to_child[1], &message, sizeof message) == sizeof message);
+  CHECK(read(to_parent[0], &done, 1) == 1);
   OK(hipMemcpy(numbers, memory + OFFSET, sizeof numbers, hipMemcpyDeviceToHost));
   for (int index = 0; index < 256; ++index) CHECK(numbers[index] == index + 1);
   OK(hipEventDestroy(event));

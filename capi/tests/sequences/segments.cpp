@@ -136,18 +136,18 @@ static void child(int input, int output) {
 }
 
 int main() {
-  int down[2], up[2];
-  CHECK(pipe(down) == 0 && pipe(up) == 0);
+  int to_child[2], to_parent[2];
+  CHECK(pipe(to_child) == 0 && pipe(to_parent) == 0);
   const pid_t child_pid = fork();
   CHECK(child_pid >= 0);
   if (child_pid == 0) {
     /* Closes the parent's ends of the pipes: then the child's read returns if the parent fails. */
-    CHECK(close(down[1]) == 0 && close(up[0]) == 0);
-    child(down[0], up[1]);
+    CHECK(close(to_child[1]) == 0 && close(to_parent[0]) == 0);
+    child(to_child[0], to_parent[1]);
     return 0;
   }
-  CHECK(close(up[1]) == 0);
-  /* Some systems otherwise forbid a child to copy its parent's descriptors. */
+  CHECK(close(to_parent[1]) == 0);
+  /* Without this call, some systems forbid a child to copy its parent's descriptors. */
   (void)prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
   int devices = 0;
   hipStream_t stream{};
@@ -169,10 +169,10 @@ int main() {
     const std::vector<int> shared = segment.share();
     const pid_t self = getpid();
     const ssize_t size = static_cast<ssize_t>(shared.size() * sizeof(int));
-    CHECK(write(down[1], &self, sizeof self) == sizeof self);
-    CHECK(write(down[1], shared.data(), static_cast<size_t>(size)) == size);
+    CHECK(write(to_child[1], &self, sizeof self) == sizeof self);
+    CHECK(write(to_child[1], shared.data(), static_cast<size_t>(size)) == size);
     char done = 0;
-    CHECK(read(up[0], &done, 1) == 1);
+    CHECK(read(to_parent[0], &done, 1) == 1);
     for (int descriptor : shared) CHECK(close(descriptor) == 0);
     /* Leaves a hole in the middle. The destructor frees all addresses, including the hole. */
     segment.unmap(1, 2);

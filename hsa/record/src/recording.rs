@@ -1,4 +1,4 @@
-//! The file, and how a call is written to it.
+//! Opens and closes the file of a recording, and writes calls to the file.
 
 use crate::line::Line;
 use crate::stack;

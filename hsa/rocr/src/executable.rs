@@ -191,7 +191,7 @@ mod tests {
         let loader = "/lib/ld-musl-x86_64.so.1".to_owned();
         let expected = NotPreloadable::OtherLoader { program: path.clone(), loader };
         assert_eq!(check(&musl), Err(expected));
-        // A script whose interpreter is such a program.
+        // A script whose interpreter is the program without glibc.
         let script = folder.path().join("script");
         fs::write(&script, format!("#! {} -x\n", path.display())).unwrap();
         assert!(check_preloadable(&script).is_err());

@@ -39,7 +39,7 @@ use std::time::Duration;
 
 /// The environment variable that names the release, set in the processes that tests start.
 const RELEASE_VARIABLE: &str = "HSA_ROCR_TEST_INSIDE";
-/// The prefix of reports from such a process.
+/// The prefix of reports from a process that a test has started.
 const REPORT_PREFIX: &str = "REPORT ";
 /// The time limit of a test on one release.
 const TIME_LIMIT: Duration = Duration::from_secs(15 * 60);

@@ -1,4 +1,4 @@
-//! A release that the user provides is stored, and runs like a downloaded one.
+//! A release that the user provides is stored, and runs like a downloaded release.
 
 use hsa_rocr::{Emulation, Installation, Release, fetch_from, test};
 use std::fs;

@@ -3,7 +3,7 @@
  *
  * Written for this project from the public documentation of HSA 1.2 and of AMD's
  * extensions up to ROCm 7.14; it is not AMD's header and is not meant to replace it
- * in C programs. bindgen generates ../src/bindings.rs from it; `cargo test -p hsa-sys
+ * in C programs. bindgen generates ../src/bindings.rs from this header; `cargo test -p hsa-sys
  * --features bindgen` checks that the bindings are up to date. tests/layout.rs compares
  * every constant, size and offset with AMD's own headers, if installed.
  *

@@ -35,7 +35,7 @@ fn is_unprintable(character: char) -> bool {
         }
         // Line and paragraph separators; noncharacters that XML forbids.
         '\u{2028}' | '\u{2029}' | '\u{fffe}' | '\u{ffff}' => true,
-        // C0, DEL and C1.
+        // The control characters: C0, DEL and C1.
         other => other.is_control(),
     }
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use verdict::Verdict;
 
 /// Names that the first headers with virtual memory lack: the name or its prefix, and the first
-/// extension version that always includes it.
+/// extension version that always includes the name.
 const ADDED_LATER: &[(&str, u32)] = &[
     ("HSA_STATUS_ERROR_RESOURCE_BUSY", 5),
     ("HSA_AMD_SYSTEM_INFO_EXT_VERSION_", 5),

@@ -121,7 +121,7 @@ static inline struct gpu *gpu_of(struct amdgpu_device *adev)
 	return NULL;
 }
 
-/* memory.c: addresses as the GPU uses them, translated to kernel pointers */
+/* memory.c: translates the GPU's addresses to kernel pointers, and accesses memory by them */
 
 struct translation {
 	u64 pte;

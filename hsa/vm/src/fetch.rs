@@ -1,4 +1,4 @@
-//! Fetches a kernel, and compiles the software GPUs for it.
+//! Fetches a kernel, and compiles the kernel module of the software GPUs for the kernel.
 
 use crate::packages::{self, Offer, SERIES};
 use crate::tool::{self, ToolError, file_error};
@@ -65,7 +65,7 @@ pub enum FetchError {
     /// The module's source was not found.
     #[error(
         "the source of the kernel module was not found: run this in a clone of the repository, or set \
-         HSA_VMM_VM_MODULE to its folder hsa/vm/module"
+         HSA_VMM_VM_MODULE to the folder hsa/vm/module of a clone"
     )]
     NoSource,
     /// The kernel of a source tree cannot be used.
@@ -76,8 +76,8 @@ pub enum FetchError {
     Incomplete(#[from] NotFetched),
 }
 
-/// Downloads a kernel, its headers and its source from the machine's package sources, and compiles the software GPUs
-/// for it. The kernel is `release`, or the newest of the supported series.
+/// Downloads a kernel, its headers and its source from the machine's package sources, and compiles the kernel module of
+/// the software GPUs. The kernel is `release`, or the newest of the supported series.
 ///
 /// If this process is root, installs missing tools, including QEMU. Calls `report` with each step. If several
 /// processes fetch at once, one fetches and the others wait.
@@ -104,7 +104,7 @@ pub fn fetch(
     let target = folder.join(&offer.release);
     let root = target.join("root");
     let amd = target.join("amd");
-    // Written last, so that the file marks a complete download.
+    // This file is written last, and marks a complete download.
     let list = target.join(Kernel::PACKAGES);
     if fs::read_to_string(&list).is_ok_and(|text| text == offer.version) {
         report(&format!("the kernel {} is already fetched", offer.release));
@@ -119,12 +119,12 @@ pub fn fetch(
     build::relocate(&headers.join("Makefile"), &root)?;
     let module = build::build(&source, &headers, &amd, &work)?;
     report("writing the initial file system");
-    let modules =
+    let folders =
         ["lib/modules", "usr/lib/modules"].map(|folder| root.join(folder).join(&offer.release));
-    let modules = modules.iter().find(|path| path.is_dir()).unwrap_or(&modules[0]);
+    let modules_folder = folders.iter().find(|path| path.is_dir()).unwrap_or(&folders[0]);
     let configuration = root.join(format!("boot/config-{}", offer.release));
     let initramfs = target.join(Kernel::INITRAMFS);
-    let modules = initramfs::find_modules(modules)?;
+    let modules = initramfs::find_modules(modules_folder)?;
     initramfs::write(&initramfs, &modules, &configuration, &busybox(&root), &module)?;
     Ok(Kernel::open(folder, Some(&offer.release))?)
 }
@@ -156,6 +156,7 @@ pub(crate) fn provide_busybox(root: &Path, report: &mut dyn FnMut(&str)) -> Resu
     Ok(())
 }
 
+/// Returns the path of busybox in a folder into which its package was unpacked.
 pub(crate) fn busybox(root: &Path) -> PathBuf {
     let paths = ["bin/busybox", "usr/bin/busybox"].map(|path| root.join(path));
     paths.iter().find(|path| path.is_file()).unwrap_or(&paths[0]).clone()

@@ -120,11 +120,11 @@ fn run_job(job: &Path, output: &mut Port, errors: &mut Port) -> io::Result<u8> {
             return Ok(if is_missing { NOT_FOUND } else { NOT_EXECUTABLE });
         }
     };
-    let (from_output, from_errors) = (child.stdout.take(), child.stderr.take());
+    let (program_output, program_errors) = (child.stdout.take(), child.stderr.take());
     let host = job.join(job::KEEP).exists().then(|| output.file.try_clone()).transpose()?;
     let status = thread::scope(|scope| {
-        scope.spawn(|| copy(from_output, output));
-        scope.spawn(|| copy(from_errors, errors));
+        scope.spawn(|| copy(program_output, output));
+        scope.spawn(|| copy(program_errors, errors));
         wait(&mut child, host.as_ref())
     })?;
     if coverage.exists() {
@@ -177,11 +177,11 @@ fn port(name: &str) -> io::Result<PathBuf> {
     Err(io::Error::new(io::ErrorKind::NotFound, "this is not a virtual machine of hsa-vmm"))
 }
 
-fn copy(from: Option<impl Read>, mut to: impl Write) {
+fn copy(reader: Option<impl Read>, mut writer: impl Write) {
     let mut buffer = [0; 16 << 10];
-    let Some(mut from) = from else { return };
-    while let Ok(read @ 1..) = from.read(&mut buffer) {
-        if to.write_all(&buffer[..read]).is_err() {
+    let Some(mut reader) = reader else { return };
+    while let Ok(read @ 1..) = reader.read(&mut buffer) {
+        if writer.write_all(&buffer[..read]).is_err() {
             return;
         }
     }

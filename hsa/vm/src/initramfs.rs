@@ -54,8 +54,10 @@ pub(crate) fn write(
     add_files(&mut archive).map_err(file_error(target))?;
     let bytes = trailer(archive.bytes).map_err(file_error(target))?;
     // Rename the complete file, so that other processes never see a partial file.
-    let part = target.with_extension("part");
-    fs::write(&part, bytes).and_then(|()| fs::rename(&part, target)).map_err(file_error(target))
+    let partial = target.with_extension("partial");
+    fs::write(&partial, bytes)
+        .and_then(|()| fs::rename(&partial, target))
+        .map_err(file_error(target))
 }
 
 struct Archive {
@@ -94,7 +96,7 @@ impl LoadOrder<'_> {
     }
 }
 
-/// Finds all modules by name, with `_` for `-` as the kernel names them.
+/// Finds all modules by name. As in the kernel, `_` replaces `-` in the names.
 pub(crate) fn find_modules(folder: &Path) -> Result<BTreeMap<String, PathBuf>, ToolError> {
     let mut found = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];
@@ -113,7 +115,7 @@ pub(crate) fn find_modules(folder: &Path) -> Result<BTreeMap<String, PathBuf>, T
     Ok(found)
 }
 
-/// Reads a module. Decompresses a compressed file. Strips other files, whose debug information can have hundreds of
+/// Reads a module. Decompresses a compressed file. Strips other files, whose debug information can take hundreds of
 /// megabytes.
 fn read_module(path: &Path) -> Result<Vec<u8>, ToolError> {
     if path.extension().is_some_and(|extension| extension == "xz") {

@@ -113,7 +113,7 @@ impl KeptMachine {
         command.current_dir("/");
         // SAFETY: between fork and exec, the closure makes only a system call.
         unsafe { command.pre_exec(|| setsid().map(drop).map_err(io::Error::from)) };
-        // QEMU accepts these connections later. If QEMU ends before that, they end too.
+        // QEMU accepts these connections later. If QEMU ends before that, the connections end, too.
         let streams = self.open_streams().map_err(failed())?;
         let child = command.spawn().map_err(RunError::NoQemu)?;
         let process = Pid::from_child(&child);
@@ -184,7 +184,7 @@ fn user_folder() -> Result<PathBuf, (PathBuf, io::Error)> {
     create_private(&folder).map(|()| folder.clone()).map_err(|error| (folder, error))
 }
 
-/// Creates a folder that only this user can open. Fails if another user can open an existing one.
+/// Creates a folder that only this user can open. Fails if another user can open an existing folder.
 fn create_private(folder: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),

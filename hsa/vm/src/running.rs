@@ -72,7 +72,7 @@ pub(crate) struct RunningMachine {
 enum Qemu {
     /// A child that ends with this process.
     Child(Child),
-    /// A process that may run longer than this one.
+    /// A process that may run longer than this process.
     Kept(Connection),
 }
 
@@ -214,18 +214,18 @@ impl RunningMachine {
 /// Starts a thread that copies from a pipe or socket to a stream, until QEMU closes its end. Counts the bytes in
 /// `received`.
 fn copy(
-    mut from: Box<dyn Read + Send>,
-    mut to: Stream,
+    mut reader: Box<dyn Read + Send>,
+    mut stream: Stream,
     received: &Arc<AtomicU64>,
 ) -> JoinHandle<Stream> {
     let received = Arc::clone(received);
     thread::spawn(move || {
         let mut buffer = [0; 64 << 10];
-        while let Ok(read @ 1..) = from.read(&mut buffer) {
+        while let Ok(read @ 1..) = reader.read(&mut buffer) {
             // A closed output must not stop the program.
-            let _ = to.write_all(&buffer[..read]).and_then(|()| to.flush());
+            let _ = stream.write_all(&buffer[..read]).and_then(|()| stream.flush());
             received.fetch_add(read as u64, Ordering::Relaxed);
         }
-        to
+        stream
     })
 }

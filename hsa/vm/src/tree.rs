@@ -184,7 +184,7 @@ fn missing_options(configuration: &str) -> Vec<String> {
     amdgpu.into_iter().chain(missing).collect()
 }
 
-/// Returns the tree's modules by name, with `_` for `-` as the kernel names them.
+/// Returns the tree's modules by name. As in the kernel, `_` replaces `-` in the names.
 fn modules(tree: &Path) -> Result<BTreeMap<String, PathBuf>, ToolError> {
     let list = tree.join(MODULES);
     let text = fs::read_to_string(&list).map_err(file_error(&list))?;

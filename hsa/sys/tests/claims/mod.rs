@@ -22,8 +22,8 @@ pub struct Claim {
     pub condition: String,
 }
 
-/// Reads all claims of the bindings. `function` returns, for the name of a function, the C type of a
-/// pointer to it.
+/// Reads all claims of the bindings. `function` returns the C type of a pointer to the
+/// function with a name.
 pub fn read_all(bindings: &str, function: impl Fn(&str) -> String) -> Vec<Claim> {
     let tokens = token::tokens(bindings);
     let mut rest = tokens.as_slice();

@@ -9,7 +9,9 @@ pub fn tokens(text: &str) -> Vec<Token<'_>> {
     while let Some(first) = rest.chars().next() {
         let length = match first {
             '"' => rest[1..].find('"').expect("a string ends") + 2,
-            _ if is_word(first) => rest.find(|c| !is_word(c)).unwrap_or(rest.len()),
+            _ if is_word_character(first) => {
+                rest.find(|c| !is_word_character(c)).unwrap_or(rest.len())
+            }
             _ if rest.starts_with("::") || rest.starts_with("->") => 2,
             _ => first.len_utf8(),
         };
@@ -20,6 +22,6 @@ pub fn tokens(text: &str) -> Vec<Token<'_>> {
     found
 }
 
-pub fn is_word(c: char) -> bool {
+pub fn is_word_character(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }

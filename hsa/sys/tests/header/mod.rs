@@ -1,6 +1,6 @@
 //! Parses the names that `include/hsa_abi.h` declares.
 
-use crate::claims::token::{Token, is_word, tokens};
+use crate::claims::token::{Token, is_word_character, tokens};
 
 #[derive(Debug, Default)]
 pub struct Header {
@@ -91,7 +91,7 @@ fn without_comments(text: &str) -> String {
 }
 
 fn number(text: &str) -> u64 {
-    assert!(text.chars().all(is_word), "{text}");
+    assert!(text.chars().all(is_word_character), "{text}");
     let parsed = match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16),
         None => text.parse(),
