@@ -41,7 +41,7 @@ pub struct Range {
 /// # Safety
 /// `ranges` is null or points to `count` readable ranges.
 unsafe fn to_ranges(ranges: *const Range, count: usize) -> Result<Vec<(Address, usize)>, Failure> {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller guarantees `count` ranges.
     let ranges = unsafe { read_each("ranges", ranges, count) }?;
     Ok(ranges.into_iter().map(|range| (address(range.ptr), range.size)).collect())
 }
@@ -59,7 +59,7 @@ unsafe fn map_many(
     let vmm = process.vmm()?;
     let access = match desc_count {
         0 => Vec::new(),
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller guarantees `desc_count` descriptors.
         count => unsafe { access_list(&process, desc, count) }?,
     };
     Ok(vmm.map_many(mappings, &access)?)

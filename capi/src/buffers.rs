@@ -36,7 +36,7 @@ unsafe fn agents(
     locations: *const hipMemLocation,
     count: usize,
 ) -> Result<Vec<AgentId>, Failure> {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller guarantees `count` locations.
     let locations = unsafe { read_each("locations", locations, count) }?;
     process.devices.agents_at(&process.runtime, &locations, errors::INVALID_VALUE)
 }
@@ -95,7 +95,7 @@ unsafe fn write_range(
     size: *mut usize,
     range: (Address, usize),
 ) -> Result<(), Failure> {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller guarantees valid result pointers.
     unsafe {
         if !ptr.is_null() {
             write_out("ptr", ptr, range.0.as_ptr())?;

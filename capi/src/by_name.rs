@@ -70,7 +70,7 @@ unsafe fn look_up(
     function: *mut *mut c_void,
     result: *mut c_int,
 ) -> Result<(), Failure> {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller guarantees valid pointers.
     unsafe {
         let name = text("symbol", symbol)?;
         write_out("function", function, core::ptr::null_mut())?;

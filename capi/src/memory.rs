@@ -450,10 +450,10 @@ mod tests {
             [false, true, false],
             "memory of another owner is not affected"
         );
-        let again = allocations.disable(gpus[0], gpus[1]).unwrap_err();
-        assert_eq!(again.code, errors::PEER_ACCESS_NOT_ENABLED);
-        let twice = allocations.enable(gpus[0], gpus[2]).unwrap_err();
-        assert_eq!(twice.code, errors::PEER_ACCESS_ALREADY_ENABLED);
+        let second_disable_error = allocations.disable(gpus[0], gpus[1]).unwrap_err();
+        assert_eq!(second_disable_error.code, errors::PEER_ACCESS_NOT_ENABLED);
+        let second_enable_error = allocations.enable(gpus[0], gpus[2]).unwrap_err();
+        assert_eq!(second_enable_error.code, errors::PEER_ACCESS_ALREADY_ENABLED);
     }
 
     #[test]

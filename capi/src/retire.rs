@@ -114,7 +114,7 @@ unsafe fn drain(
     not_null("report", report)?;
     let queue = process()?.objects.retire_queue(queue)?;
     let done = queue.drain(Duration::from_millis(milliseconds.into()))?;
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller guarantees a valid result pointer.
     unsafe { write_out("report", report, done.into()) }
 }
 

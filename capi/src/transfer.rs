@@ -162,7 +162,7 @@ impl Endpoint {
             }
             Self::Own(start) => {
                 let source = (start + offset) as *const u8;
-                // SAFETY: the caller guarantees it. `bytes` is this library's buffer, so the ranges do not overlap.
+                // SAFETY: the caller guarantees that the memory is readable. `bytes` is this library's buffer, so the ranges do not overlap.
                 unsafe { core::ptr::copy_nonoverlapping(source, bytes.as_mut_ptr(), bytes.len()) };
                 Ok(())
             }
@@ -195,7 +195,7 @@ impl Endpoint {
             }
             Self::Own(start) => {
                 let destination = (start + offset) as *mut u8;
-                // SAFETY: the caller guarantees it. `bytes` is this library's buffer, so the ranges do not overlap.
+                // SAFETY: the caller guarantees that the memory is writable. `bytes` is this library's buffer, so the ranges do not overlap.
                 unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), destination, bytes.len()) };
                 Ok(())
             }
@@ -291,7 +291,7 @@ pub unsafe fn copy(
     for index in 0..count {
         let offset = BUFFER_SIZE * if backwards { count - 1 - index } else { index };
         let part = BUFFER_SIZE.min(size - offset);
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller guarantees that the program's own memory is valid.
         unsafe {
             from.read(&process, offset, &mut bytes[..part])?;
             to.write(&process, offset, &bytes[..part])?;
@@ -387,7 +387,7 @@ pub unsafe fn fill(destination: *mut c_void, pattern: &[u8], count: usize) -> Re
     let bytes = pattern.repeat(count.min(BUFFER_SIZE / pattern.len()));
     for offset in (0..size).step_by(bytes.len()) {
         let part = bytes.len().min(size - offset);
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller guarantees that the program's own memory is writable.
         unsafe { target.write(&process, offset, &bytes[..part]) }?;
     }
     Ok(())

@@ -183,7 +183,7 @@ pub unsafe fn access_list(
     desc: *const hipMemAccessDesc,
     count: usize,
 ) -> Result<Vec<AccessDescriptor>, Failure> {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller guarantees `count` descriptors.
     let descriptors = unsafe { read_each("desc", desc, count) }?;
     // `hipMemSetAccess` may add the host.
     let mut list = Vec::with_capacity(descriptors.len() + 1);

@@ -59,9 +59,9 @@ fn permissions_hold_for_parts_on_amds_runtime() {
 #[test]
 fn area_memory_is_copied_and_filled() {
     let program = Program::compile("tests/c/areas.c", Language::C99, &[]);
-    for sim in ["gpus=2", "gpus=2,vmem=off"] {
-        let output = program.on_simulation(sim).output().unwrap();
-        assert_eq!(expect_success(&output, sim), "all checks passed\n");
+    for configuration in ["gpus=2", "gpus=2,vmem=off"] {
+        let output = program.on_simulation(configuration).output().unwrap();
+        assert_eq!(expect_success(&output, configuration), "all checks passed\n");
     }
 }
 
@@ -107,9 +107,9 @@ fn mappings_are_retired_on_amds_runtime() {
 #[test]
 fn area_destroy_excludes_mmap() {
     let program = Program::compile("tests/c/areas.c", Language::C99, &[]);
-    for sim in ["gpus=2", "gpus=2,vmem=off"] {
-        let output = program.on_simulation(sim).arg("destroy").output().unwrap();
-        assert_eq!(expect_success(&output, sim), "all checks passed\n");
+    for configuration in ["gpus=2", "gpus=2,vmem=off"] {
+        let output = program.on_simulation(configuration).arg("destroy").output().unwrap();
+        assert_eq!(expect_success(&output, configuration), "all checks passed\n");
     }
 }
 

@@ -184,7 +184,7 @@ static C_PROGRAMS: LazyLock<Vec<Program>> = LazyLock::new(|| compile(Language::C
 #[track_caller]
 fn run_cases(
     programs: &[Program],
-    configuration: &str,
+    label: &str,
     gpus: u8,
     has_uncached: bool,
     command: impl Fn(&Program) -> Command,
@@ -198,12 +198,8 @@ fn run_cases(
         let expected: Vec<String> = expected.collect();
         let printed = String::from_utf8_lossy(&output.stdout);
         let errors = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(
-            printed.lines().collect::<Vec<_>>(),
-            expected,
-            "{source}, {configuration}: {errors}"
-        );
-        assert!(output.status.success(), "{source}, {configuration}: {}", output.status);
+        assert_eq!(printed.lines().collect::<Vec<_>>(), expected, "{source}, {label}: {errors}");
+        assert!(output.status.success(), "{source}, {label}: {}", output.status);
         ran += expected.len();
     }
     // In 2024, hip-tests' suite of virtual memory had 49 cases that launch no kernel, five cases that run here without
@@ -221,10 +217,10 @@ fn cases_pass_on_every_generation() {
         for &gpus in numbers_of_gpus {
             for profile in PROFILES {
                 let has_uncached = profile == "hip7" && ["c", "d"].contains(&generation);
-                let sim = format!("era={generation},gpus={gpus}");
-                let what = format!("{profile} on {sim}");
-                run_cases(&C_PROGRAMS, &what, gpus, has_uncached, |program| {
-                    let mut command = program.on_simulation(&sim);
+                let configuration = format!("era={generation},gpus={gpus}");
+                let label = format!("{profile} on {configuration}");
+                run_cases(&C_PROGRAMS, &label, gpus, has_uncached, |program| {
+                    let mut command = program.on_simulation(&configuration);
                     command.env("HSA_VMM_PROFILE", profile);
                     command
                 });
@@ -251,8 +247,8 @@ fn cases_pass_on_every_release() {
             if profile == "hip6" && release != Release::R6_4_3 {
                 continue;
             }
-            let what = format!("{profile} on {release}");
-            run_cases(&C_PROGRAMS, &what, 2, false, |program| {
+            let label = format!("{profile} on {release}");
+            run_cases(&C_PROGRAMS, &label, 2, false, |program| {
                 let mut command = program.on_release(installation, &Emulation::gpus(2));
                 command.env("HSA_VMM_PROFILE", profile);
                 command

@@ -43,6 +43,6 @@ fn get_proc_address_finds_every_function() {
     );
     std::fs::write(&source, text).unwrap();
     let program = Program::compile(source.to_str().unwrap(), Language::C99, &[]);
-    let wrong = expect_success(&program.on_simulation("").output().unwrap(), "by name");
-    assert_eq!(wrong, "");
+    let mismatches = expect_success(&program.on_simulation("").output().unwrap(), "by name");
+    assert_eq!(mismatches, "");
 }

@@ -75,9 +75,9 @@ impl Program {
         Self::link(command, &folder.display().to_string())
     }
 
-    /// Runs a compiler that links the program with the library. `what` names the sources.
+    /// Runs a compiler that links the program with the library. `description` names the sources in messages.
     #[track_caller]
-    fn link(mut compiler: Command, what: &str) -> Self {
+    fn link(mut compiler: Command, description: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let file = folder.path().join("program");
         let library = library_folder();
@@ -88,9 +88,10 @@ impl Program {
         compiler.arg("-o").arg(&file).arg("-L").arg(&library);
         compiler.args(["-x", "none", "-lhsavmm", "-lpthread"]).arg(rpath);
         let output = compiler.output();
-        let output = output.unwrap_or_else(|error| panic!("no compiler for {what}: {error}"));
+        let output =
+            output.unwrap_or_else(|error| panic!("no compiler for {description}: {error}"));
         let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{what}:\n{errors}");
+        assert!(output.status.success(), "{description}:\n{errors}");
         Self { file, _folder: folder }
     }
 
@@ -130,11 +131,11 @@ fn remove_settings(command: &mut Command) -> &mut Command {
     command
 }
 
-/// Asserts that a program has succeeded; returns its output.
+/// Asserts that a program has succeeded; returns its output. `description` names the program in messages.
 #[track_caller]
-pub fn expect_success(output: &Output, what: &str) -> String {
-    let (out, err) =
+pub fn expect_success(output: &Output, description: &str) -> String {
+    let (stdout, stderr) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{what}: {}\n{out}{err}", output.status);
-    out.into_owned()
+    assert!(output.status.success(), "{description}: {}\n{stdout}{stderr}", output.status);
+    stdout.into_owned()
 }

@@ -31,11 +31,11 @@ fn folders(name: &str) -> Vec<PathBuf> {
 }
 
 #[track_caller]
-fn expect_done(mut command: Command, what: &str) {
+fn expect_done(mut command: Command, label: &str) {
     let (status, output) = test::run_with_timeout(&mut command, TIME_LIMIT);
     let outcome = status.map_or("did not end".to_owned(), |status| status.to_string());
-    assert!(status.is_some_and(|status| status.success()), "{what} ({outcome}):\n{output}");
-    assert_eq!(output.lines().last(), Some("done"), "{what}:\n{output}");
+    assert!(status.is_some_and(|status| status.success()), "{label} ({outcome}):\n{output}");
+    assert_eq!(output.lines().last(), Some("done"), "{label}:\n{output}");
 }
 
 #[test]
@@ -49,17 +49,20 @@ fn programs_of_other_projects_run() {
     let newest = installations.iter().find(|found| found.release() == Release::R7_2_4);
     for folder in &folders {
         let program = Program::compile_folder(folder);
-        let what = folder.file_name().unwrap().display();
+        let program_name = folder.file_name().unwrap().display();
         for gpus in [1, 2] {
-            let sim = format!("mi300x,gpus={gpus},era=d");
-            expect_done(program.on_simulation(&sim), &format!("{what} on {sim}"));
+            let configuration = format!("mi300x,gpus={gpus},era=d");
+            expect_done(
+                program.on_simulation(&configuration),
+                &format!("{program_name} on {configuration}"),
+            );
             if let Some(installation) = newest {
                 let mut command = program.on_release(installation, &Emulation::gpus(gpus));
                 // Without this variable, GPUs on PCI Express have no fine-grained memory.
                 command.env("HSA_FORCE_FINE_GRAIN_PCIE", "1");
-                expect_done(command, &format!("{what} on 7.2.4 with {gpus} GPUs"));
+                expect_done(command, &format!("{program_name} on 7.2.4 with {gpus} GPUs"));
             }
         }
-        test::report(&format!("{name}: {what} ran"));
+        test::report(&format!("{name}: {program_name} ran"));
     }
 }

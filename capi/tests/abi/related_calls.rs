@@ -9,8 +9,11 @@ fn related_calls_work_on_every_generation() {
     let program = Program::compile("tests/c/related_calls.c", Language::C99, &["-std=c11"]);
     for generation in ["a", "b", "c", "d", "e"] {
         for gpus in [1, 2] {
-            let sim = format!("era={generation},gpus={gpus}");
-            let printed = expect_success(&program.on_simulation(&sim).output().unwrap(), &sim);
+            let configuration = format!("era={generation},gpus={gpus}");
+            let printed = expect_success(
+                &program.on_simulation(&configuration).output().unwrap(),
+                &configuration,
+            );
             assert_eq!(printed, "all checks passed\n");
         }
     }
@@ -42,11 +45,11 @@ fn import_accepts_descriptor_or_pointer() {
 #[test]
 fn fabric_handles_are_exported_and_imported() {
     let program = Program::compile("tests/c/fabric.c", Language::C99, &[]);
-    for (simulation, has_fabric) in
+    for (configuration, has_fabric) in
         [("era=d", "yes"), ("era=b", "no"), ("era=c", "no"), ("era=e", "no")]
     {
-        let output = program.on_simulation(simulation).arg(has_fabric).output().unwrap();
-        assert_eq!(expect_success(&output, simulation), "all checks passed\n");
+        let output = program.on_simulation(configuration).arg(has_fabric).output().unwrap();
+        assert_eq!(expect_success(&output, configuration), "all checks passed\n");
     }
 }
 

@@ -7,25 +7,25 @@ use std::process::Command;
 
 const NAMES: [&str; 4] = ["segments", "chunks", "pool", "exchange"];
 
-fn run_all(configuration: &str, command: impl Fn(&Program) -> Command) {
+fn run_all(label: &str, command: impl Fn(&Program) -> Command) {
     for name in NAMES {
         // ROCm 6.1 makes reserved addresses writable (docs/defects.md), so the kernel rejects a reservation that is
         // larger than the machine's memory.
-        if ["segments", "pool"].contains(&name) && configuration == "6.1.2" {
+        if ["segments", "pool"].contains(&name) && label == "6.1.2" {
             continue;
         }
         let source = format!("tests/sequences/{name}.cpp");
         let program = Program::compile(&source, Language::Cpp17, &[]);
         let output = command(&program).output().unwrap();
-        assert_eq!(expect_success(&output, &format!("{name} on {configuration}")), "done\n");
+        assert_eq!(expect_success(&output, &format!("{name} on {label}")), "done\n");
     }
 }
 
 #[test]
 fn sequences_run_on_the_simulation() {
     for gpus in [1, 2] {
-        let sim = format!("mi300x,gpus={gpus},era=d");
-        run_all(&sim, |program| program.on_simulation(&sim));
+        let configuration = format!("mi300x,gpus={gpus},era=d");
+        run_all(&configuration, |program| program.on_simulation(&configuration));
     }
 }
 

@@ -20,8 +20,8 @@ static inline struct channel channel_open(void) {
   return channel;
 }
 
-/* Returns this process's end, which has this index. Closes the other end, so that each process detects the exit
- * of its peer. */
+/* Keeps the end with this index for this process, and closes the other end, so that each process detects the exit of
+ * its peer. Returns the kept end. */
 static inline int keep_end(struct channel *channel, int index) {
   CHECK(close(channel->ends[1 - index]) == 0);
   return channel->ends[index];

@@ -121,13 +121,13 @@ impl Archive {
             return Err(AptError::NoKeys);
         }
         let archive = Self { folder: folder.to_owned() };
-        let file = |path: &Path| {
+        let file_error = |path: &Path| {
             let path = path.to_owned();
             move |cause| AptError::File { path, cause }
         };
         for part in ["lists/partial", "cache/archives/partial"] {
             let part = folder.join(part);
-            fs::create_dir_all(&part).map_err(file(&part))?;
+            fs::create_dir_all(&part).map_err(file_error(&part))?;
         }
         let mirror = mirror()?;
         let path_of = |name: &str| folder.join(name).display().to_string();
@@ -157,11 +157,11 @@ impl Archive {
         let files = [("sources.list", sources), ("status", String::new()), (CONF, configuration)];
         for (name, contents) in files {
             let path = folder.join(name);
-            fs::write(&path, contents).map_err(file(&path))?;
+            fs::write(&path, contents).map_err(file_error(&path))?;
         }
         let output = archive.run("apt-get", ["-qq", "update"])?;
         // apt-get succeeds even if it could not connect.
-        if !archive.has_lists().map_err(file(folder))? {
+        if !archive.has_lists().map_err(file_error(folder))? {
             let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
             return Err(AptError::NoLists { mirror, stderr });
         }

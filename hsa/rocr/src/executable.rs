@@ -114,7 +114,8 @@ fn kind(path: &Path) -> io::Result<Kind> {
         let interpreter = words.next().unwrap_or_default();
         return Ok(Kind::Script(OsStr::from_bytes(interpreter).into()));
     }
-    let Some(header) = start.first_chunk::<64>().filter(|it| it.starts_with(b"\x7fELF")) else {
+    let Some(header) = start.first_chunk::<64>().filter(|header| header.starts_with(b"\x7fELF"))
+    else {
         return Ok(Kind::Other);
     };
     // 64-bit and little-endian, as all architectures with AMD's runtime.

@@ -68,7 +68,7 @@ impl KeptMachine {
         }
     }
 
-    /// Returns the job's folder, which the machine shares with the process that uses it.
+    /// Returns the job's folder, which the machine shares with the process that uses the machine.
     pub fn job_folder(&self) -> PathBuf {
         self.folder.join(JOB)
     }

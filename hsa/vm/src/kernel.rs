@@ -4,7 +4,7 @@ use crate::folder;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const FETCH: &str = "hsa-vmm vm fetch";
+const FETCH_COMMAND: &str = "hsa-vmm vm fetch";
 
 /// A kernel with AMD's driver and the software GPUs, ready to boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl Kernel {
             let problem = release.map_or("a kernel was not found".into(), |release| {
                 format!("the kernel {release} was not found")
             });
-            not_fetched(problem, FETCH.to_owned())
+            not_fetched(problem, FETCH_COMMAND.to_owned())
         })?;
         let source = folder::module_source();
         match source.and_then(|source| changed_file(&source, &kernel.module_folder())) {
@@ -68,8 +68,8 @@ impl Kernel {
     /// Returns the command that compiles the module again.
     fn fetch_command(&self) -> String {
         match fs::read_to_string(self.folder.join(Self::TREE)) {
-            Ok(tree) => format!("{FETCH} --tree {tree}"),
-            Err(_) => FETCH.to_owned(),
+            Ok(tree) => format!("{FETCH_COMMAND} --tree {tree}"),
+            Err(_) => FETCH_COMMAND.to_owned(),
         }
     }
 

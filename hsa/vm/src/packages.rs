@@ -8,6 +8,7 @@ use std::process::Command;
 
 /// The series of kernels for which `hsa/vm/module` is written.
 pub(crate) const SERIES: &str = "6.12";
+// The packages of `apt-get` and `dpkg-deb`, which error messages name.
 const APT: &str = "apt";
 const DPKG: &str = "dpkg";
 

@@ -9,6 +9,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+// The paths of files and folders in a source tree.
 const IMAGE: &str = "arch/x86/boot/bzImage";
 const AMD: &str = "drivers/gpu/drm/amd";
 const AMDGPU: &str = "drivers/gpu/drm/amd/amdgpu/amdgpu.ko";
@@ -89,7 +90,8 @@ pub enum TreeError {
     },
 }
 
-/// Adds the kernel that was compiled in a source tree of Linux, and compiles the software GPUs for it.
+/// Adds the kernel that was compiled in a source tree of Linux. Compiles the kernel module of the software GPUs for this
+/// kernel.
 ///
 /// `tree` is the source tree, or the build folder if the kernel was compiled with `make O=…`. The kernel's modules
 /// need not be installed. Downloads busybox from the machine's package sources, and installs missing tools as
