@@ -113,9 +113,9 @@ unsafe fn drain(
     // Checked first: the queue reports each mapping only once, and the report must not be lost.
     not_null("report", report)?;
     let queue = process()?.objects.retire_queue(queue)?;
-    let done = queue.drain(Duration::from_millis(milliseconds.into()))?;
+    let drained = queue.drain(Duration::from_millis(milliseconds.into()))?;
     // SAFETY: the caller guarantees a valid result pointer.
-    unsafe { write_out("report", report, done.into()) }
+    unsafe { write_out("report", report, drained.into()) }
 }
 
 #[unsafe(no_mangle)]

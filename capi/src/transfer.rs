@@ -96,20 +96,20 @@ impl Endpoint {
         Ok(Self::Own(at.get()))
     }
 
-    /// Returns whether a copy's kind may declare this memory as device memory (`device`) or as host
+    /// Returns whether a copy's kind may declare this memory as device memory (`as_device`) or as host
     /// memory. Memory that both can access may be declared as either.
-    fn may_be_declared(&self, device: bool) -> bool {
+    fn may_be_declared(&self, as_device: bool) -> bool {
         match self {
-            Self::Area(area, ..) => area.is_shared_with_host() || device,
-            Self::Allocation(allocation, _) => allocation.kind != Kind::Device || device,
-            Self::Opened(..) | Self::Mapped(_) => device,
-            Self::Own(_) => !device,
+            Self::Area(area, ..) => area.is_shared_with_host() || as_device,
+            Self::Allocation(allocation, _) => allocation.kind != Kind::Device || as_device,
+            Self::Opened(..) | Self::Mapped(_) => as_device,
+            Self::Own(_) => !as_device,
         }
     }
 
-    /// Rejects memory that a copy's kind may not declare as device memory (`device`) or as host memory.
-    fn check_declared(&self, argument: &str, device: bool) -> Result<(), Failure> {
-        if self.may_be_declared(device) {
+    /// Rejects memory that a copy's kind may not declare as device memory (`as_device`) or as host memory.
+    fn check_declared(&self, argument: &str, as_device: bool) -> Result<(), Failure> {
+        if self.may_be_declared(as_device) {
             return Ok(());
         }
         Err(match self {

@@ -37,8 +37,8 @@ pub fn fetch_hip(
     Ok(installation.hip())
 }
 
-/// Downloads a package that belongs to a release into the release's folder, unless the folder has it. Fetches the
-/// release first if needed. `download` may add other packages.
+/// Downloads a package of a release into the release's folder, unless the folder contains the package. Fetches the
+/// release first if needed. `download` downloads the package, and may download others with it.
 pub(crate) fn fetch_packages(
     release: Release,
     folder: &Path,

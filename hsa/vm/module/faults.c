@@ -19,7 +19,7 @@ struct rule {
 	enum operation operation;
 	u64 first;
 	u64 last;
-	/* If its effect is NO_EFFECT, the rule only delays the operation. */
+	/* If `fault.effect` is NO_EFFECT, the rule only delays the operation, by `fault.time_us`. */
 	struct fault fault;
 	/* The number of operations that the rule names, and the number of those to which the rule was applied. */
 	atomic64_t seen;

@@ -7,7 +7,7 @@ use std::process::Command;
 
 /// Compiles the module in a copy of its folder, and strips debug information. Returns the module's file.
 ///
-/// `headers` is the folder in which `make` compiles modules, `amd` contains the headers of AMD's driver.
+/// `headers` is the folder of the kernel's headers, in which `make` runs. `amd` contains the headers of AMD's driver.
 pub(crate) fn build(
     source: &Path,
     headers: &Path,
@@ -34,7 +34,7 @@ pub(crate) fn build(
     Ok(module)
 }
 
-/// Changes the installed path of an included file in a package's Makefile to its path below `root`.
+/// In the Makefile of an unpacked package, replaces the installed path of an included file by the path below `root`.
 pub(crate) fn relocate(makefile: &Path, root: &Path) -> Result<(), ToolError> {
     let text = fs::read_to_string(makefile).map_err(file_error(makefile))?;
     let relocated =

@@ -187,7 +187,9 @@ impl RunningMachine {
     /// Returns whether the program has ended and all of its output was received.
     fn has_received_all(&self, job: &Job) -> bool {
         let received = self.received.iter().map(|bytes| bytes.load(Ordering::Relaxed));
-        job.written().is_some_and(|written| received.zip(written).all(|(has, all)| has >= all))
+        job.written().is_some_and(|written| {
+            received.zip(written).all(|(received, written)| received >= written)
+        })
     }
 
     /// Ends QEMU. A kept machine becomes idle instead, if its program or a signal ended the wait. Returns the streams.

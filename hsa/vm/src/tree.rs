@@ -34,7 +34,7 @@ const OPTIONS: [&str; 19] = [
     "VIRTIO_CONSOLE",
     "SERIAL_8250_CONSOLE",
     "DEBUG_FS",
-    // The module finds functions of amdgpu.ko by kprobes and kallsyms, and replaces them by ftrace.
+    // The module uses kprobes and kallsyms to find functions of amdgpu.ko, and ftrace to replace them.
     "KALLSYMS_ALL",
     "KPROBES",
     "FUNCTION_TRACER",

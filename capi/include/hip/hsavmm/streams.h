@@ -86,8 +86,9 @@ hipError_t hipCtxSynchronize(void);
 /* Stores the flags. No call of this library waits, so the flags have no effect. */
 hipError_t hipSetDeviceFlags(unsigned int flags);
 hipError_t hipGetDeviceFlags(unsigned int *flags);
-/* Frees the current device's memory from hipMalloc and hipHostMalloc, its streams and events.
- * Does not free reservations, mappings and handles; hsavmm_shut_down() frees them. */
+/* Destroys the current device's streams and events. Frees the device's memory from hipMalloc, and the host memory that
+ * was allocated while the device was the current one. Does not free reservations, mappings and handles; hsavmm_shut_down() frees
+ * them. */
 hipError_t hipDeviceReset(void);
 
 #endif

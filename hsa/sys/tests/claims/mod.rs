@@ -22,8 +22,8 @@ pub struct Claim {
     pub condition: String,
 }
 
-/// Reads all claims of the bindings. `function` returns the C type of a pointer to the
-/// function with a name.
+/// Reads all claims of the bindings. `function` returns, for a function's name, the C
+/// type of a pointer to that function.
 pub fn read_all(bindings: &str, function: impl Fn(&str) -> String) -> Vec<Claim> {
     let tokens = token::tokens(bindings);
     let mut rest = tokens.as_slice();

@@ -28,7 +28,7 @@ enum LineResult {
     UnknownName,
 }
 
-/// Checks every claim in a file that includes `includes`. The compiler searches `folders` first.
+/// Checks every claim in a file that includes `includes`. The compiler searches `folders` first_line.
 ///
 /// Compiles each claim twice: unchanged and negated. If the compiler skips a line, the line has no message
 /// in either run. That is reported as a contradiction.
@@ -57,7 +57,7 @@ fn compile(includes: &[&str], folders: &[&Path], claims: &[Claim], negation: &st
     for include in includes {
         writeln!(source, "#include <{include}>").expect("a string can be written");
     }
-    let first = source.lines().count() + 1;
+    let first_line = source.lines().count() + 1;
     for Claim { condition, .. } in claims {
         writeln!(source, "_Static_assert({negation}({condition}), \"claim\");")
             .expect("a string can be written");
@@ -78,7 +78,8 @@ fn compile(includes: &[&str], folders: &[&Path], claims: &[Claim], negation: &st
 
     let mut results = vec![LineResult::Accepted; claims.len()];
     for (line, result) in errors(&messages) {
-        let index = line.and_then(|line| line.checked_sub(first)).filter(|i| *i < claims.len());
+        let index =
+            line.and_then(|line| line.checked_sub(first_line)).filter(|i| *i < claims.len());
         let Some(index) = index else {
             panic!("the compiler could not read the headers of {folders:?}:\n{messages}")
         };
