@@ -1,7 +1,7 @@
 //! Look-up of functions by name.
 
 use crate::errors;
-use crate::pointers::{text, write_out};
+use crate::pointers::{read_text, write_out};
 use crate::status::{Failure, run};
 use crate::types::hipError_t;
 use core::ffi::{c_char, c_int, c_ulonglong, c_void};
@@ -72,7 +72,7 @@ unsafe fn look_up(
 ) -> Result<(), Failure> {
     // SAFETY: the caller guarantees valid pointers.
     unsafe {
-        let name = text("symbol", symbol)?;
+        let name = read_text("symbol", symbol)?;
         write_out("function", function, core::ptr::null_mut())?;
         let found = match name {
             "hipGetDeviceProperties" => find("hipGetDevicePropertiesR0600"),

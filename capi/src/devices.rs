@@ -378,7 +378,7 @@ unsafe extern "C" fn hipDeviceCanAccessPeer(
 
 /// Returns the agents of a change of peer access: the current device, and the peer that owns the memory. Fails if the
 /// current device cannot access the peer's memory.
-fn peers(peer: c_int, flags: c_uint) -> Result<(AgentId, AgentId), Failure> {
+fn peer_access_agents(peer: c_int, flags: c_uint) -> Result<(AgentId, AgentId), Failure> {
     let process = process()?;
     let (user, owner) = (process.devices.agent(current())?, process.devices.agent(peer)?);
     if flags != 0 {
@@ -399,7 +399,7 @@ fn peers(peer: c_int, flags: c_uint) -> Result<(AgentId, AgentId), Failure> {
 #[unsafe(no_mangle)]
 extern "C" fn hipDeviceEnablePeerAccess(peer: c_int, flags: c_uint) -> hipError_t {
     run("hipDeviceEnablePeerAccess", || {
-        let (user, owner) = peers(peer, flags)?;
+        let (user, owner) = peer_access_agents(peer, flags)?;
         process()?.allocations.enable(owner, user)
     })
 }
@@ -407,7 +407,7 @@ extern "C" fn hipDeviceEnablePeerAccess(peer: c_int, flags: c_uint) -> hipError_
 #[unsafe(no_mangle)]
 extern "C" fn hipDeviceDisablePeerAccess(peer: c_int) -> hipError_t {
     run("hipDeviceDisablePeerAccess", || {
-        let (user, owner) = peers(peer, 0)?;
+        let (user, owner) = peer_access_agents(peer, 0)?;
         process()?.allocations.disable(owner, user)
     })
 }

@@ -1,7 +1,7 @@
 //! Functions of `hsavmm.h`: the choice of a runtime, the state of the library, and calls that HIP lacks.
 
 use crate::errors;
-use crate::pointers::{address, cut, not_null, read, read_each, text, write_out};
+use crate::pointers::{address, not_null, read, read_each, read_text, to_char_array, write_out};
 use crate::process::{Backend, configure, process, shut_down};
 use crate::status::{Failure, run};
 use crate::types::{hipError_t, hipMemLocation};
@@ -14,7 +14,7 @@ use hsa_vmm::hip::HipProfile;
 unsafe extern "C" fn hsavmm_use_runtime(path: *const c_char) -> hipError_t {
     run("hsavmm_use_runtime", || {
         // SAFETY: lib.rs states the rules for pointers.
-        let path = unsafe { text("path", path) }?;
+        let path = unsafe { read_text("path", path) }?;
         let backend = match path {
             "" => return Err(Failure::invalid_argument("path", "is empty")),
             "auto" => Backend::Automatic,
@@ -37,7 +37,7 @@ unsafe extern "C" fn hsavmm_use_simulation(configuration: *const c_char) -> hipE
         let configuration = match configuration.is_null() {
             true => "",
             // SAFETY: lib.rs states the rules for pointers.
-            false => unsafe { text("configuration", configuration) }?,
+            false => unsafe { read_text("configuration", configuration) }?,
         };
         #[cfg(feature = "simulation")]
         if let Err(error) = configuration.parse::<hsa_vmm::simulation::Config>() {
@@ -97,7 +97,7 @@ unsafe extern "C" fn hsavmm_runtime(info: *mut RuntimeInfo) -> hipError_t {
             extension_major: current.extension.0.into(),
             extension_minor: current.extension.1.into(),
             profile: if crate::process::profile() == HipProfile::Hip6 { 6 } else { 7 },
-            name: cut(&current.name),
+            name: to_char_array(&current.name),
         };
         // SAFETY: lib.rs states the rules for result pointers.
         unsafe { write_out("info", info, result) }
@@ -197,7 +197,7 @@ unsafe extern "C" fn hsavmm_quarantine(list: *mut Quarantined, count: *mut usize
         let capacity = unsafe { read("count", count) }?;
         let all = process.vmm()?.quarantine();
         for (index, entry) in all.iter().take(capacity).enumerate() {
-            let reason = cut(&format!("{}: {}", entry.operation, entry.reason()));
+            let reason = to_char_array(&format!("{}: {}", entry.operation, entry.reason()));
             let element = Quarantined { address: entry.address.as_ptr(), size: entry.size, reason };
             // SAFETY: the header requires room for `count` elements.
             unsafe { write_out("list", list.wrapping_add(index), element) }?;

@@ -45,13 +45,13 @@ const NAMES: [(&str, &str); 31] = [
 ];
 
 /// Returns the message of a Rust error with the names that C programs know.
-pub fn in_c(error: &impl ToString) -> String {
+pub fn with_c_names(error: &impl ToString) -> String {
     NAMES.iter().fold(error.to_string(), |text, (rust, c)| text.replace(rust, c))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{NAMES, in_c};
+    use super::{NAMES, with_c_names};
     use std::path::Path;
 
     fn hsa_vmm_source(file: &str) -> String {
@@ -81,7 +81,7 @@ mod tests {
     fn no_message_names_rust_items() {
         let messages = messages();
         assert!(messages.len() > 100, "{messages:#?}");
-        for message in messages.iter().map(in_c) {
+        for message in messages.iter().map(with_c_names) {
             let is_name_character =
                 |letter: char| letter.is_ascii_alphanumeric() || "_:".contains(letter);
             for word in message.split(|letter| !is_name_character(letter)) {

@@ -69,7 +69,7 @@ pub fn not_null<T>(argument: &str, pointer: *const T) -> Result<(), Failure> {
 ///
 /// # Safety
 /// `text` is null or ends in a zero byte.
-pub unsafe fn text<'a>(argument: &str, text: *const c_char) -> Result<&'a str, Failure> {
+pub unsafe fn read_text<'a>(argument: &str, text: *const c_char) -> Result<&'a str, Failure> {
     not_null(argument, text)?;
     // SAFETY: not null, so the caller guarantees that the text ends in a zero byte.
     let text = unsafe { CStr::from_ptr(text) };
@@ -83,7 +83,7 @@ fn truncate(text: &str, room: usize) -> &str {
 }
 
 /// Cuts a text to the size of an array and pads it with zeros.
-pub fn cut<const ROOM: usize>(text: &str) -> [c_char; ROOM] {
+pub fn to_char_array<const ROOM: usize>(text: &str) -> [c_char; ROOM] {
     let mut room = [0; ROOM];
     for (element, byte) in room.iter_mut().zip(truncate(text, ROOM.saturating_sub(1)).bytes()) {
         *element = byte as c_char;
@@ -121,7 +121,7 @@ pub fn address(pointer: *const c_void) -> Address {
 
 #[cfg(test)]
 mod tests {
-    use super::{c_char, cut, try_read};
+    use super::{c_char, to_char_array, try_read};
 
     #[test]
     fn unmapped_address_is_not_read() {
@@ -132,12 +132,12 @@ mod tests {
     }
 
     #[test]
-    fn text_is_cut_between_characters() {
+    fn text_is_truncated_between_characters() {
         let bytes = |room: &[c_char]| room.iter().map(|&byte| byte as u8).collect::<Vec<_>>();
-        assert_eq!(bytes(&cut::<4>("abc")), b"abc\0");
-        assert_eq!(bytes(&cut::<4>("abcd")), b"abc\0");
-        assert_eq!(bytes(&cut::<4>("ab\u{e9}")), b"ab\0\0");
-        assert_eq!(bytes(&cut::<5>("ab\u{e9}")), "ab\u{e9}\0".as_bytes());
-        assert_eq!(bytes(&cut::<6>("a")), b"a\0\0\0\0\0");
+        assert_eq!(bytes(&to_char_array::<4>("abc")), b"abc\0");
+        assert_eq!(bytes(&to_char_array::<4>("abcd")), b"abc\0");
+        assert_eq!(bytes(&to_char_array::<4>("ab\u{e9}")), b"ab\0\0");
+        assert_eq!(bytes(&to_char_array::<5>("ab\u{e9}")), "ab\u{e9}\0".as_bytes());
+        assert_eq!(bytes(&to_char_array::<6>("a")), b"a\0\0\0\0\0");
     }
 }

@@ -3,7 +3,7 @@
 use crate::devices::{Devices, visible_devices};
 use crate::errors;
 use crate::memory::Allocations;
-use crate::names::in_c;
+use crate::names::with_c_names;
 use crate::objects::Objects;
 use crate::registered::Registered;
 use crate::status::Failure;
@@ -242,5 +242,5 @@ fn open_failure(error: Error) -> Failure {
         ErrorKind::Start { .. } => errors::NO_DEVICE,
         _ => errors::NOT_INITIALIZED,
     };
-    Failure::new(code, in_c(&error))
+    Failure::new(code, with_c_names(&error))
 }

@@ -1,7 +1,7 @@
 //! `hipDeviceProp_t`, in the layout of HIP 6 and 7.
 
 use crate::devices::{device_uuid, memory_size, with_agent};
-use crate::pointers::{cut, write_out};
+use crate::pointers::{to_char_array, write_out};
 use crate::process::process;
 use crate::status::run;
 use crate::types::{hipError_t, hipUUID};
@@ -139,7 +139,7 @@ fn properties(agent: &Agent, compute: &ComputeProperties) -> hipDeviceProp_t {
     // SAFETY: all members are integers, arrays of them and pointers, for which 0 is valid.
     let zeros: hipDeviceProp_t = unsafe { core::mem::zeroed() };
     hipDeviceProp_t {
-        name: cut(product),
+        name: to_char_array(product),
         uuid: device_uuid(agent),
         totalGlobalMem: memory_size(agent),
         sharedMemPerBlock: compute.group_memory,
@@ -164,7 +164,7 @@ fn properties(agent: &Agent, compute: &ComputeProperties) -> hipDeviceProp_t {
         sharedMemPerMultiprocessor: compute.group_memory,
         managedMemory: 1,
         hostRegisterSupported: 1,
-        gcnArchName: cut(isa.unwrap_or(agent.name())),
+        gcnArchName: to_char_array(isa.unwrap_or(agent.name())),
         maxSharedMemoryPerMultiProcessor: compute.group_memory,
         isLargeBar: c_int::from(agent.large_bar),
         asicRevision: number(compute.revision),

@@ -1,8 +1,8 @@
 //! Retire queues (`hsavmm_retire_…`).
 
-use crate::names::in_c;
+use crate::names::with_c_names;
 use crate::objects::Object;
-use crate::pointers::{address, cut, not_null, read, write_out};
+use crate::pointers::{address, not_null, read, to_char_array, write_out};
 use crate::process::process;
 use crate::status::{Failure, run};
 use crate::types::hipError_t;
@@ -93,7 +93,9 @@ impl From<RetireReport> for Report {
     fn from(report: RetireReport) -> Self {
         let RetireReport { retired, pending, failures, .. } = report;
         let (address, size, reason) = match failures.first() {
-            Some(first) => (first.address.as_ptr(), first.size, cut(&in_c(&first.error))),
+            Some(first) => {
+                (first.address.as_ptr(), first.size, to_char_array(&with_c_names(&first.error)))
+            }
             None => (core::ptr::null_mut(), 0, [0; 240]),
         };
         Self { retired, pending, failed: failures.len(), address, size, reason }

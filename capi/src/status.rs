@@ -1,8 +1,8 @@
 //! The status of a call: an error number, and a message for each thread.
 
 use crate::errors;
-use crate::names::in_c;
-use crate::pointers::cut;
+use crate::names::with_c_names;
+use crate::pointers::to_char_array;
 use crate::process::profile;
 use crate::types::hipError_t;
 use core::ffi::c_char;
@@ -46,7 +46,7 @@ macro_rules! failures {
     ($($error:ident)+) => {
         $(impl From<$error> for Failure {
             fn from(error: $error) -> Self {
-                Self::new(error.hip(profile()).code(), in_c(&error))
+                Self::new(error.hip(profile()).code(), with_c_names(&error))
             }
         })+
     };
@@ -77,7 +77,7 @@ fn record(function: &str, failure: &Failure) {
     tracing::warn!(target: "hsavmm", "{text}");
     // In an exiting thread the message is dropped: no caller can read it.
     let _ = LAST.try_with(|last| last.set(failure.code));
-    let _ = MESSAGE.try_with(|buffer| buffer.replace(cut(&printable(&text))));
+    let _ = MESSAGE.try_with(|buffer| buffer.replace(to_char_array(&printable(&text))));
 }
 
 #[unsafe(no_mangle)]

@@ -55,7 +55,7 @@ impl Endpoint {
     /// Finds the memory that contains a range; fails if the memory contains only a part of the range.
     fn of(process: &Process, argument: &str, at: Address, size: usize) -> Result<Self, Failure> {
         let exceeds_memory =
-            || Failure::invalid_argument(argument, "and the size exceed the memory");
+            || Failure::invalid_argument(argument, "points to fewer bytes of memory than the size");
         let offset_in = |start: Address, total: usize| {
             let offset = at.get() - start.get();
             if total - offset >= size { Ok(offset) } else { Err(exceeds_memory()) }

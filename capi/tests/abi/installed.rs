@@ -143,7 +143,7 @@ fn project_for_hip_builds_with_the_drop_in_folder() {
 }
 
 #[test]
-fn drop_in_folder_never_hides_hip() {
+fn install_rejects_drop_in_folders_that_hide_hip() {
     let folder = tempfile::tempdir().unwrap();
     let hip = folder.path().join("rocm");
     std::fs::create_dir_all(hip.join("include/hip")).unwrap();

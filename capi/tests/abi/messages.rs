@@ -37,9 +37,14 @@ fn freed_memory_of_own_ipc_handle_is_reported() {
 #[test]
 fn use_after_free_is_reported() {
     let freed = "not allocated, or freed already";
-    assert_messages(&[("free", freed), ("to", freed), ("from", freed), ("fill", freed)]);
+    assert_messages(&[
+        ("double free", freed),
+        ("copy to freed", freed),
+        ("copy from freed", freed),
+        ("fill freed", freed),
+    ]);
     let messages = messages();
-    assert!(!messages["kind"].contains("freed"), "{}", messages["kind"]);
+    assert!(!messages["wrong kind"].contains("freed"), "{}", messages["wrong kind"]);
 }
 
 #[test]

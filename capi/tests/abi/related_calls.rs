@@ -76,7 +76,7 @@ fn missing_runtime_is_printed_once() {
 }
 
 #[test]
-fn invalid_variables_are_reported_as_such() {
+fn error_names_the_invalid_variable() {
     let program = Program::compile("tests/c/devices.c", Language::C99, &[]);
     for (name, value) in
         [("HSA_SIM", "gpus=x"), ("HSA_VMM_PROFILE", "hip9"), ("HSA_VMM_PAGE_TABLES", "yes")]

@@ -43,12 +43,12 @@ static void freed_memory(void) {
   void *ptr;
   OK(hipMalloc(&ptr, SIZE));
   OK(hipFree(ptr));
-  FAILS("free", hipFree(ptr), hipErrorInvalidValue);
-  FAILS("to", hipMemcpy(ptr, bytes, 64, hipMemcpyHostToDevice), hipErrorInvalidValue);
-  FAILS("from", hipMemcpy(bytes, ptr, 64, hipMemcpyDeviceToHost), hipErrorInvalidValue);
-  FAILS("fill", hipMemset(ptr, 0, 64), hipErrorInvalidValue);
+  FAILS("double free", hipFree(ptr), hipErrorInvalidValue);
+  FAILS("copy to freed", hipMemcpy(ptr, bytes, 64, hipMemcpyHostToDevice), hipErrorInvalidValue);
+  FAILS("copy from freed", hipMemcpy(bytes, ptr, 64, hipMemcpyDeviceToHost), hipErrorInvalidValue);
+  FAILS("fill freed", hipMemset(ptr, 0, 64), hipErrorInvalidValue);
   OK(hipMalloc(&ptr, SIZE));
-  FAILS("kind", hipMemcpy(ptr, bytes, 64, hipMemcpyHostToHost), hipErrorInvalidValue);
+  FAILS("wrong kind", hipMemcpy(ptr, bytes, 64, hipMemcpyHostToHost), hipErrorInvalidValue);
   OK(hipFree(ptr));
 }
 

@@ -119,7 +119,7 @@ fn kind(path: &Path) -> io::Result<Kind> {
         return Ok(Kind::Other);
     };
     // 64-bit and little-endian, as all architectures with AMD's runtime.
-    if header[4..6] != [2, 1] || header[18..20] != own_machine()? {
+    if header[4..6] != [2, 1] || header[18..20] != own_architecture()? {
         return Ok(Kind::OtherArchitecture);
     }
     // `e_phoff`, `e_phentsize`, `e_phnum`: the table of program headers.
@@ -149,7 +149,7 @@ fn little_endian(bytes: &[u8]) -> u64 {
 }
 
 /// Returns the architecture in the header of this program's own file.
-fn own_machine() -> io::Result<[u8; 2]> {
+fn own_architecture() -> io::Result<[u8; 2]> {
     let mut machine = [0; 2];
     File::open("/proc/self/exe")?.read_exact_at(&mut machine, 18)?;
     Ok(machine)

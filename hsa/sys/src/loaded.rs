@@ -43,8 +43,8 @@ impl fmt::Display for LoadedLibrary {
 #[must_use]
 pub fn loaded() -> Vec<LoadedLibrary> {
     let mut names: Vec<CString> = Vec::new();
-    // SAFETY: `collect` receives a vector of the type that it expects, and does not unwind.
-    unsafe { libc::dl_iterate_phdr(Some(collect), (&raw mut names).cast()) };
+    // SAFETY: `add_name` receives a vector of the type that it expects, and does not unwind.
+    unsafe { libc::dl_iterate_phdr(Some(add_name), (&raw mut names).cast()) };
     names.iter().filter_map(|name| describe(name)).collect()
 }
 
@@ -52,7 +52,7 @@ pub fn loaded() -> Vec<LoadedLibrary> {
 ///
 /// # Safety
 /// `info` must be an object of `dl_iterate_phdr`, and `data` the list.
-unsafe extern "C" fn collect(
+unsafe extern "C" fn add_name(
     info: *mut libc::dl_phdr_info,
     _size: usize,
     data: *mut c_void,

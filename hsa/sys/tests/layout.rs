@@ -58,7 +58,7 @@ fn bindings_agree_with_amds_headers() {
     let mut errors = Vec::new();
     let mut newest = None;
     for folder in folders() {
-        let minor = extension(&folder);
+        let minor = extension_minor(&folder);
         newest = newest.max(Some(minor));
         let verdicts = verdict::check(
             &["hsa/hsa.h", "hsa/hsa_ext_amd.h", "hsa/hsa_ext_image.h"],
@@ -72,7 +72,9 @@ fn bindings_agree_with_amds_headers() {
         for claim in claims_with(Verdict::Differs) {
             errors.push(format!("{folder:?}: not true: {} {}", claim.subject, claim.description));
         }
-        for claim in claims_with(Verdict::Absent).filter(|claim| minor >= since(&claim.subject)) {
+        for claim in claims_with(Verdict::Absent)
+            .filter(|claim| minor >= first_extension_with(&claim.subject))
+        {
             errors.push(format!("{folder:?}, extension 1.{minor}: missing: {}", claim.subject));
         }
         let mut absent: Vec<_> =
@@ -190,7 +192,7 @@ fn has_headers(folder: &Path) -> bool {
 }
 
 /// Returns the minor version of AMD's extension in a header.
-fn extension(folder: &Path) -> u32 {
+fn extension_minor(folder: &Path) -> u32 {
     let header = folder.join("hsa/hsa_ext_amd.h");
     let text = std::fs::read_to_string(&header).expect("the header is text");
     text.lines()
@@ -199,8 +201,8 @@ fn extension(folder: &Path) -> u32 {
         .map_or(0, |minor| minor.trim().parse().expect("a version is a number"))
 }
 
-/// Returns the first extension version that always includes a name.
-fn since(subject: &str) -> u32 {
+/// Returns the minor version of the first extension that always includes a name.
+fn first_extension_with(subject: &str) -> u32 {
     let entry = ADDED_LATER.iter().find(|(name, _)| subject.starts_with(name));
     entry.map_or(FIRST_VMEM_EXTENSION, |(_, minor)| *minor)
 }
