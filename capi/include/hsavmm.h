@@ -34,8 +34,8 @@ hipError_t hsavmm_use_profile(int profile);
 /* Sets whether the library controls GPUs' page tables: 1 or 0. The default is the value of HSA_VMM_PAGE_TABLES
  * ("on", "off"), or 0. With control, hipMemAccessFlagsProtRead and hipMemAccessFlagsProtNone are enforced for GPUs,
  * and hipMemMap accepts an offset. Calls then return only after they have taken effect on the GPUs.
- * hsavmm_enforcement() returns whether the library controls a GPU's page table; if not, HSA_VMM_LOG=warn prints the
- * reason. */
+ * hsavmm_enforcement() returns whether the library controls a GPU's page table. With HSA_VMM_LOG=warn, the library
+ * prints why it does not control one. */
 hipError_t hsavmm_use_page_tables(int enabled);
 
 /* ---- State --------------------------------------------------------------------------------- */

@@ -60,8 +60,8 @@ static OPENING: Mutex<()> = Mutex::new(());
 /// The profile of error numbers, set when a runtime opens.
 static PROFILE: AtomicU8 = AtomicU8::new(7);
 
-/// The ID of the process that opens or has opened the runtime; 0 if no runtime is open. Checked before any lock is
-/// taken: in a forked child, a lock may be held by a thread that exists only in the parent.
+/// The ID of the process that opens or has opened the runtime; 0 if no runtime is open. `check_not_forked` reads it
+/// before any lock is taken: in a forked child, a lock may be held by a thread that exists only in the parent.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
 fn check_not_forked() -> Result<(), Failure> {

@@ -217,9 +217,9 @@ fn with_area_memory(
     Ok(act(memory)?)
 }
 
-/// Runs a function for each mapping in a range. Passes the function the agent that must copy: the owner of the memory
-/// if it has the needed access, else a GPU that has it. Passes `None` if there is no such agent; then this process
-/// must copy.
+/// Runs a function for each mapping in a range. The function gets the agent that must copy: the owner of the memory if
+/// it has the needed access, else another GPU with this access. If there is no such agent, the function gets `None`, and
+/// this process must copy.
 ///
 /// One copy may span mappings of several devices, each accessible to its own device only.
 fn for_each_mapping(

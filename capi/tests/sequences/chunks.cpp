@@ -1,5 +1,5 @@
-/* The calls of an allocator that releases its memory while a server sleeps (vLLM, torch_memory_saver):
- * allocations in chunks, a copy on the host, the same address after waking. */
+/* Makes the calls of an allocator that releases its memory while a server sleeps (vLLM, torch_memory_saver). The
+ * allocator saves the contents on the host, and later maps new memory, in chunks, at the same address. */
 #include "check.h"
 #include <algorithm>
 #include <vector>

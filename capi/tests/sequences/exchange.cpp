@@ -1,6 +1,5 @@
-/* The calls of a communication library between the processes of a node (RCCL, rocSHMEM, Open MPI):
- * fine-grained memory, IPC handles and offsets sent through a pipe, copies in streams, events that mark
- * progress. */
+/* Makes the calls of a library for communication between the processes of a node (RCCL, rocSHMEM, Open MPI). A process
+ * sends an IPC handle of fine-grained memory, and an offset, through a pipe. Both processes copy in streams. */
 #include "check.h"
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
-/* The calls of a pool that grows in place (llama.cpp), and of memory to which every peer gets
- * access, one peer at a time (XLA). */
+/* Makes the calls of a pool that grows in place (llama.cpp). Like XLA, grants the peers access to each mapping one by
+ * one. */
 #include "check.h"
 #include <vector>
 

@@ -1,6 +1,6 @@
-/* The calls of a caching allocator with expandable segments (PyTorch): a reservation larger than the
- * device's memory, physical memory in pieces, access for peers added later, unmapping after the stream is
- * idle. Another process copies the pieces' descriptors with pidfd_getfd(). */
+/* Makes the calls of a caching allocator with expandable segments (PyTorch). A segment reserves more addresses than the
+ * device has memory, maps memory in pieces, and grants peers access later. It unmaps pieces when the stream is idle.
+ * Another process copies the pieces' descriptors with pidfd_getfd(). */
 #include "check.h"
 #include <cstring>
 #include <optional>

@@ -98,7 +98,7 @@ fn open(name: &OsStr) -> Result<c_int, Error> {
 }
 
 /// Returns the time at which a call begins, or `None` if calls are not recorded. If call stacks were requested, writes
-/// the call and its stack at once: if the program crashes in the call, the file contains the call. `write_fields`
+/// the call and its stack at once, so that the file contains a call in which the program crashes. `write_fields`
 /// writes the call's arguments.
 #[inline]
 pub(crate) fn start(call: &'static str, write_fields: impl FnOnce(&mut Line)) -> Option<Start> {

@@ -13,8 +13,8 @@
 //!
 //! The test restarts its own program with only that test, under the loader and libraries of a
 //! release and on the emulated driver. If the release cannot be fetched, the test prints to
-//! standard error that it is skipped and why; if `HSA_VMM_REQUIRE` contains `rocr`, as in
-//! continuous integration, it fails.
+//! standard error why it is skipped. The test fails instead if `HSA_VMM_REQUIRE` contains `rocr`, as in
+//! continuous integration.
 //!
 //! By default a test runs on one of its releases. The test's name selects the release, so that each release runs a
 //! part of the tests. With `HSA_VMM_LONG=1`, as in continuous integration, it runs on all of them at

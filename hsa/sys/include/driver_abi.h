@@ -2,8 +2,8 @@
  * The parts of the interfaces of amdkfd and libdrm_amdgpu with which hsa-vmm
  * changes page tables.
  *
- * Written for this project from the kernel's public interface (linux/kfd_ioctl.h)
- * and libdrm's (amdgpu.h, amdgpu_drm.h); this header is not a copy of these headers and
+ * Written for this project from the public interfaces of the kernel (linux/kfd_ioctl.h)
+ * and of libdrm (amdgpu.h, amdgpu_drm.h). This header is not a copy of those headers and
  * does not replace them. bindgen generates ../src/driver.rs from this header. tests/driver.rs compares
  * every size, offset and constant with the installed headers.
  */

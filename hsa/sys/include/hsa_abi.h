@@ -2,7 +2,7 @@
  * The part of the HSA ABI that hsa-vmm and its simulation use, as libhsa-runtime64.so.1 exports it.
  *
  * Written for this project from the public documentation of HSA 1.2 and of AMD's
- * extensions up to ROCm 7.14; it is not AMD's header and is not meant to replace it
+ * extensions up to ROCm 7.14. This header is not AMD's header and does not replace it
  * in C programs. bindgen generates ../src/bindings.rs from this header; `cargo test -p hsa-sys
  * --features bindgen` checks that the bindings are up to date. tests/layout.rs compares
  * every constant, size and offset with AMD's own headers, if installed.

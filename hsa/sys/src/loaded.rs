@@ -155,8 +155,8 @@ impl Drop for Object<'_> {
     }
 }
 
-/// Finds the build of AMD's ROCr in its file, without loading it: a string constant such as
-/// `1.15.0-local-build-unknown`, in quotation marks, which are not returned.
+/// Finds the build of AMD's ROCr in its file, without loading the file. The build is a string constant such as
+/// `1.15.0-local-build-unknown`. In the file, the string is in quotation marks; the result has none.
 #[must_use]
 pub fn build_of_file(path: &Path) -> Option<String> {
     let bytes = std::fs::read(path).ok()?;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 /*
- * Planned faults of the engines, in the language of hsa/faults. debugfs hsa_vmm/faults: writing a plan, such as
- * "COPY=garbled;TLB_FLUSH#3-5=late:5000us", starts the plan; reading returns each rule and how often it was applied.
+ * Planned faults of the engines, in the language of hsa/faults. Writing a plan, such as
+ * "COPY=garbled;TLB_FLUSH#3-5=late:5000us", to the file hsa_vmm/faults in debugfs starts the plan. The file contains
+ * each rule and how often the rule was applied.
  * `hsa-vmm vm --fault` checks plans, and writes times in microseconds.
  */
 #include <linux/debugfs.h>

@@ -212,8 +212,8 @@ impl Machine {
     /// Keeps the machine running for the next program with the same configuration, until the machine has been idle for
     /// this time.
     ///
-    /// The program runs in a kept machine of this user with the same configuration, if there is one and its kernel has
-    /// not warned or crashed. The processes and files of the previous program are removed first. Programs for the same
+    /// The program runs in a kept machine of this user with the same configuration, if there is such a machine. A machine
+    /// whose kernel has warned or crashed is not used. The processes and files of the previous program are removed first. Programs for the same
     /// machine wait for each other.
     #[must_use]
     pub fn keep(mut self, idle: Duration) -> Self {
