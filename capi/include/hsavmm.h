@@ -27,8 +27,8 @@ hipError_t hsavmm_use_runtime(const char *path);
  * Returns hipErrorInvalidValue if the configuration is invalid; hsavmm_last_message() contains the reason. */
 hipError_t hsavmm_use_simulation(const char *configuration);
 
-/* Sets the major release of HIP, 6 or 7, whose error codes the library returns where these releases differ. The
- * default is the value of HSA_VMM_PROFILE ("hip6", "hip7"), or 7. */
+/* Sets the major release of HIP, 6 or 7, whose error codes the library returns. The two releases return different codes
+ * for some errors. The default is the value of HSA_VMM_PROFILE ("hip6", "hip7"), or 7. */
 hipError_t hsavmm_use_profile(int profile);
 
 /* Sets whether the library controls GPUs' page tables: 1 or 0. The default is the value of HSA_VMM_PAGE_TABLES

@@ -80,7 +80,7 @@ impl Allocations {
             .map(|(_, allocation)| allocation)
     }
 
-    /// Finds the opened memory that contains an address, and the device that opened the memory first.
+    /// Finds the opened memory that contains an address. Also returns the device that opened the memory first.
     pub fn opened_at(&self, at: Address) -> Option<(c_int, Arc<OpenedMemory>)> {
         let (_, opened) = entry_at(&lock(&self.opened), at.get(), Opened::size)?;
         Some((opened.device, opened.memory.first()?.clone()))

@@ -1,8 +1,8 @@
 /* hipMemRelease: invalid calls. */
 #include "memory.h"
 
-/* The original only passes a null pointer. The other calls crash HIP: a handle that was released too
- * often, and an address that is not a handle. */
+/* The original only passes a null pointer. This case also passes a handle that was released before, and an address that
+ * is not a handle. Both crash HIP. */
 static void hipMemRelease_negative(void) {
   hipMemGenericAllocationHandle_t handle;
   EXPECT_ERROR(hipMemRelease(NULL), hipErrorInvalidValue);

@@ -19,8 +19,8 @@ static void full_cycle(const hipMemAllocationProp *prop, size_t size, size_t ali
   EXPECT_SUCCESS(hipMemAddressFree(ptr, size));
 }
 
-/* The original leaves fields of the properties uninitialised, which can request handle types that
- * do not exist; here they are 0. The recommended granularity is used only as the alignment. */
+/* The original leaves fields of the properties uninitialised, and can therefore request handle types that do not exist.
+ * Here these fields are 0. The recommended granularity is used only as the alignment. */
 static void hipMemVmm_Basic(void) {
   hipMemAllocationProp prop = properties_of(0);
   size_t granularity = 0;

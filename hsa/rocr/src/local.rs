@@ -88,7 +88,7 @@ fn one_per_line(paths: &[PathBuf]) -> String {
 /// needed. Libraries that the packaged release lacks are copied from the source.
 ///
 /// # Errors
-/// The source has no runtime, or lacks libraries; or as for [`fetch`](crate::fetch()).
+/// The source has no runtime or lacks libraries, or a release cannot be fetched (see [`fetch`](crate::fetch())).
 pub fn fetch_from(
     source: &Path,
     release: Option<Release>,

@@ -37,7 +37,7 @@ use std::sync::{Condvar, Mutex, Once, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// The environment variable that names the release, set in the processes that tests start.
+/// The environment variable that names the release in a process that a test has started.
 const RELEASE_VARIABLE: &str = "HSA_ROCR_TEST_INSIDE";
 /// The prefix of reports from a process that a test has started.
 const REPORT_PREFIX: &str = "REPORT ";

@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A folder of releases that contains release 7.2.4, whose libraries the stored releases share.
+/// A folder of releases. It contains release 7.2.4, whose libraries the stored releases use.
 struct ReleaseFolder(tempfile::TempDir);
 
 impl ReleaseFolder {

@@ -36,7 +36,7 @@ impl fmt::Display for LoadedLibrary {
     }
 }
 
-/// Lists the HSA libraries that are loaded in this process, in the order of loading: every library that
+/// Lists the HSA libraries that are loaded in this process, in the order of loading. An HSA library is a library that
 /// defines `hsa_init`.
 ///
 /// Starts no library. Queries the build and the extension of each library that is started.

@@ -28,7 +28,7 @@ impl Kernel {
     pub(crate) const IMAGE: &str = "vmlinuz";
     /// The version of Debian's packages.
     pub(crate) const PACKAGES: &str = "packages";
-    /// The path of the source tree in which a kernel that is not Debian's was compiled.
+    /// The path of the source tree, for a kernel that is not Debian's.
     pub(crate) const TREE: &str = "tree";
 
     /// Opens a fetched kernel by its name, such as `6.12.117+deb12-amd64`; without a name, the last fetched kernel.
