@@ -1,4 +1,4 @@
-/* Passes a descriptor to hipMemImportFromShareableHandle() as a number and by a pointer, and invalid
+/* Passes values to hipMemImportFromShareableHandle(): a descriptor as a number, a pointer to a descriptor, and invalid
  * values. */
 #define _GNU_SOURCE
 #include <hip/hip_runtime_api.h>

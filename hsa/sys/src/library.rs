@@ -84,12 +84,16 @@ pub struct Search {
 impl Search {
     /// Returns the usual search.
     ///
-    /// If `HSA_VMM_RUNTIME` is set, it tries only that file. Otherwise it tries, in this order: the library that this
-    /// process has loaded already (for example for HIP), the `lib` folder of `ROCM_PATH`, the dynamic linker's own
-    /// search, `build_folder` (ROCm's folder at build time), and `/opt/rocm/lib`.
+    /// If `HSA_VMM_RUNTIME` is set, the search tries only that file. Otherwise the search tries, in this order:
+    ///
+    /// 1. the library that this process has loaded already, for example for HIP;
+    /// 2. the `lib` folder of `ROCM_PATH`;
+    /// 3. the dynamic linker's own search;
+    /// 4. `build_folder`, ROCm's folder at build time;
+    /// 5. `/opt/rocm/lib`.
     ///
     /// The search rejects relative folders, because their contents depend on the current folder. `HSA_VMM_RUNTIME`
-    /// can be a relative path. A [privileged](is_privileged) process ignores both variables.
+    /// can be a relative path. A [privileged](is_privileged) process ignores `HSA_VMM_RUNTIME` and `ROCM_PATH`.
     #[must_use]
     pub fn usual(build_folder: Option<&Path>) -> Self {
         let is_loaded = is_loaded(FILE_NAME);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 /*
- * AMD's runtime copies and fills with its own kernels when it does not use SDMA. This file recognises them by
- * the form of their arguments, and performs the copy or fill in software. No other kernel runs.
+ * AMD's runtime copies and fills with its own kernels when it does not use SDMA. This file recognises these
+ * kernels by the form of their arguments, and performs the copy or fill in software. No other kernel runs.
  */
 #include <linux/align.h>
 #include "gpu.h"

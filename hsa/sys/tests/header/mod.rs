@@ -8,7 +8,7 @@ pub struct Header {
     pub constants: Vec<(String, u64)>,
     /// The names declared with `typedef`.
     pub types: Vec<String>,
-    /// `type.field`; fields of an anonymous union count as fields of the struct around it.
+    /// The names of fields, as `type.field`. Fields of an anonymous union count as fields of the struct around the union.
     pub fields: Vec<String>,
     /// The names declared with `HSA_FUNCTION`.
     pub functions: Vec<String>,
@@ -44,12 +44,11 @@ impl Header {
                 let ends = body.iter().enumerate().filter(|(_, token)| **token == ";");
                 for (end, _) in ends.filter(|(end, _)| body[end - 1] != "}") {
                     // The length of an array is between the name and the end.
-                    let named = &body[..end];
-                    let named = match named {
-                        [named @ .., "[", _, "]"] => named,
-                        _ => named,
+                    let before_length = match &body[..end] {
+                        [before_length @ .., "[", _, "]"] => before_length,
+                        declarator => declarator,
                     };
-                    let field = named.last().expect("a field has a name");
+                    let field = before_length.last().expect("a field has a name");
                     self.fields.push(format!("{name}.{field}"));
                 }
             }
