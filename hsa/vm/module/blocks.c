@@ -217,7 +217,7 @@ static int gfx_early_init(struct amdgpu_ip_block *block)
 	gfx->config.max_gprs = 256;
 	gfx->config.max_hw_contexts = 8;
 	gfx->config.max_texture_channel_caches = 16;
-	/* AMD's runtime needs caches. */
+	/* AMD's runtime requires that a GPU has caches. */
 	gfx->config.gc_tcp_size_per_cu = 32;
 	gfx->config.gc_l1_instruction_cache_size_per_sqc = 64;
 	gfx->config.gc_l1_data_cache_size_per_sqc = 16;

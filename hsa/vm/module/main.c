@@ -168,7 +168,7 @@ static int __init hsa_vmm_init(void)
 
 		gpu->index = gpu_count;
 		error = init_gpu(gpu, pci_dev_get(pdev));
-		/* Threads and the replaced function use this module, so the module stays loaded. */
+		/* An error does not unload the module: threads and the replaced function use it already. */
 		if (error)
 			dev_err(&pdev->dev, "hsa_vmm: cannot make this device a GPU: %d\n", error);
 		else

@@ -1,4 +1,4 @@
-//! Builds shared libraries with chosen exports, with the C compiler.
+//! Compiles shared libraries that export chosen functions.
 
 use crate::compiler;
 use std::path::{Path, PathBuf};
