@@ -15,11 +15,11 @@ extern "C" {
 /* ---- Before the first call ----------------------------------------------------------------- */
 /* Once a runtime is open, these functions return hipErrorSetOnActiveProcess. */
 
-/* Sets which runtime the first call opens. `path` is a library's path, "sim" or "auto". "sim" is the simulation, which HSA_SIM
- * configures. "auto" is the default: the runtime that HSA_VMM_RUNTIME names, else AMD's from the usual directories.
- * The caller must trust the library: its constructors run with the program's privileges. A program that runs with more
- * privileges than its caller (set-user-id) ignores HSA_VMM_RUNTIME, ROCM_PATH, HSA_SIM, HSA_VMM_LOG, HSA_VMM_PROFILE
- * and HSA_VMM_PAGE_TABLES. */
+/* Sets which runtime the first call opens. `path` is a library's path, "sim" or "auto". "sim" is the simulation,
+ * which HSA_SIM configures. "auto" is the default: the runtime that HSA_VMM_RUNTIME names, else AMD's from the usual
+ * directories. The caller must trust the library: its constructors run with the program's privileges. A program that
+ * runs with more privileges than its caller (set-user-id) ignores HSA_VMM_RUNTIME, ROCM_PATH, HSA_SIM, HSA_VMM_LOG,
+ * HSA_VMM_PROFILE and HSA_VMM_PAGE_TABLES. */
 hipError_t hsavmm_use_runtime(const char *path);
 
 /* Makes the simulation the runtime, with a configuration such as "mi300x,gpus=4,era=b" (`era` is the ROCm generation;
@@ -34,8 +34,8 @@ hipError_t hsavmm_use_profile(int profile);
 /* Sets whether the library controls GPUs' page tables: 1 or 0. The default is the value of HSA_VMM_PAGE_TABLES
  * ("on", "off"), or 0. With control, hipMemAccessFlagsProtRead and hipMemAccessFlagsProtNone are enforced for GPUs,
  * and hipMemMap accepts an offset. Calls then return only after they have taken effect on the GPUs.
- * hsavmm_enforcement() returns whether the library controls a GPU's page table. With HSA_VMM_LOG=warn, the library
- * prints why it does not control one. */
+ * hsavmm_enforcement() returns whether the library controls a GPU's page table. If not, HSA_VMM_LOG=warn prints
+ * the reason. */
 hipError_t hsavmm_use_page_tables(int enabled);
 
 /* ---- State --------------------------------------------------------------------------------- */

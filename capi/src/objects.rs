@@ -123,7 +123,8 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Returns the error for an invalid number of an object.
 pub fn invalid_number() -> Failure {
-    let message = "invalid object number: the object was destroyed or is of another kind, or the number was never returned";
+    let message = "invalid object number: the object was destroyed or is of another kind, or the number was \
+                   never returned";
     Failure::new(errors::INVALID_HANDLE, message)
 }
 
@@ -142,7 +143,7 @@ impl Objects {
 
     /// Finds the area whose memory contains an address of the host or of a device.
     pub fn area_at(&self, at: Address) -> Option<InArea> {
-        // `by_number` is unlocked before an area is locked, because `hsavmm_area_destroy` locks them in the other order.
+        // `by_number` is unlocked before an area is locked, because `hsavmm_area_destroy` locks the area first.
         let areas: Vec<Arc<OpenArea>> = lock(&self.by_number)
             .values()
             .filter_map(|object| match object {

@@ -105,7 +105,7 @@ pub fn process() -> Result<Arc<Process>, Failure> {
     if let Some(process) = current_process() {
         return Ok(process);
     }
-    // `OWNER` is set before this function takes a lock, and set again afterwards, because a shut-down may have reset it.
+    // `OWNER` is set before the lock is taken. It is set again afterwards, because a shut-down may have reset it.
     OWNER.store(std::process::id(), Ordering::Release);
     let _opening = lock_opening();
     OWNER.store(std::process::id(), Ordering::Release);

@@ -162,7 +162,8 @@ impl Endpoint {
             }
             Self::Own(start) => {
                 let source = (start + offset) as *const u8;
-                // SAFETY: the caller guarantees that the memory is readable. `bytes` is this library's buffer, so the ranges do not overlap.
+                // SAFETY: the caller guarantees that the memory is readable. `bytes` is this library's buffer, so the
+                // ranges do not overlap.
                 unsafe { core::ptr::copy_nonoverlapping(source, bytes.as_mut_ptr(), bytes.len()) };
                 Ok(())
             }
@@ -195,7 +196,8 @@ impl Endpoint {
             }
             Self::Own(start) => {
                 let destination = (start + offset) as *mut u8;
-                // SAFETY: the caller guarantees that the memory is writable. `bytes` is this library's buffer, so the ranges do not overlap.
+                // SAFETY: the caller guarantees that the memory is writable. `bytes` is this library's buffer, so the
+                // ranges do not overlap.
                 unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), destination, bytes.len()) };
                 Ok(())
             }
@@ -218,8 +220,8 @@ fn with_area_memory(
 }
 
 /// Runs a function for each mapping in a range. The function gets the agent that must copy: the owner of the memory if
-/// it has the needed access, else another GPU with this access. If there is no such agent, the function gets `None`, and
-/// this process must copy.
+/// it has the needed access, else another GPU with this access. If there is no such agent, the function gets `None`,
+/// and this process must copy.
 ///
 /// One copy may span mappings of several devices, each accessible to its own device only.
 fn for_each_mapping(

@@ -1,7 +1,7 @@
 //! Other projects' programs for HIP, in the folder that `HSA_VMM_PROGRAMS` names (docs/hip.md).
 //!
-//! Each subfolder is a program: its files `*.cpp` are compiled unchanged against the headers. The last line of its output
-//! must be `done`, on the simulation and on ROCm 7.2.4, with one GPU and with two. The test downloads nothing.
+//! Each subfolder is a program: its files `*.cpp` are compiled unchanged against the headers. The last line of its
+//! output must be `done`, on the simulation and on ROCm 7.2.4, with one GPU and with two. The test downloads nothing.
 
 use crate::program::Program;
 use hsa_rocr::{Emulation, Release, test};

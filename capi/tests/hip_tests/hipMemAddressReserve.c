@@ -16,8 +16,8 @@ static void hipMemAddressReserve_AlignmentTest(void) {
   EXPECT_SUCCESS(hipMemRelease(handle));
 }
 
-/* HIP 6 returned hipErrorMemoryAllocation for an invalid size. The original checks only on NVIDIA that an alignment must
- * be a power of two. This library always rejects another alignment. */
+/* HIP 6 returned hipErrorMemoryAllocation for an invalid size. The original checks only on NVIDIA that an alignment
+ * must be a power of two. This library always rejects another alignment. */
 static void hipMemAddressReserve_Negative(void) {
   size_t size = round_up(0, BYTES);
   hipError_t invalid_size = by_profile(hipErrorMemoryAllocation, hipErrorInvalidValue);

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 /// Returns the folder of the fetched releases. It contains one folder for each release.
 ///
 /// `HSA_VMM_ROCR` names the folder. The default is `rocr` in cargo's build folder if the running program was built
-/// there. Otherwise it is `hsa-vmm/rocr` in the user's cache (`XDG_CACHE_HOME`, or `~/.cache`), or in the current folder
-/// if `HOME` is not set.
+/// there. Otherwise it is `hsa-vmm/rocr` in the user's cache (`XDG_CACHE_HOME`, or `~/.cache`), or in the current
+/// folder if `HOME` is not set.
 #[must_use]
 pub fn folder() -> PathBuf {
     let folder = configured_folder();

@@ -28,8 +28,8 @@ pub fn is_privileged() -> bool {
 
 /// Returns an environment variable that selects code or files to load, read or write.
 ///
-/// Returns `None` if the variable is empty. Always returns `None` in a [privileged](is_privileged) process: the caller's
-/// environment must not select code that runs with more privileges than the caller has.
+/// Returns `None` if the variable is empty. Always returns `None` in a [privileged](is_privileged) process: the
+/// caller's environment must not select code that runs with more privileges than the caller has.
 #[must_use]
 pub fn variable(name: &str) -> Option<OsString> {
     // `secure_getenv` is not used: `std` protects the environment with a lock, which that function does not take.

@@ -212,9 +212,9 @@ impl Machine {
     /// Keeps the machine running for the next program with the same configuration, until the machine has been idle for
     /// this time.
     ///
-    /// The program runs in a kept machine of this user with the same configuration, if there is such a machine. A machine
-    /// whose kernel has warned or crashed is not used. The processes and files of the previous program are removed first. Programs for the same
-    /// machine wait for each other.
+    /// The program runs in a kept machine of this user with the same configuration, if there is such a machine. A
+    /// machine whose kernel has warned or crashed is not used. The processes and files of the previous program are
+    /// removed first. Programs for the same machine wait for each other.
     #[must_use]
     pub fn keep(mut self, idle: Duration) -> Self {
         self.keep = Some(idle);
@@ -285,8 +285,8 @@ impl Machine {
         }
     }
 
-    /// Writes the job's files: the program, its faults, and an empty file for each requested recording. Writing the last
-    /// file starts the program.
+    /// Writes the job's files: the program, its faults, and an empty file for each requested recording. Writing the
+    /// last file starts the program.
     fn prepare(&self, job: &Job, command: &Command) -> io::Result<()> {
         job.prepare(command, self.results.as_deref())?;
         if let Some(function) = &self.stub {

@@ -90,8 +90,8 @@ pub enum TreeError {
     },
 }
 
-/// Adds the kernel that was compiled in a source tree of Linux. Compiles the kernel module of the software GPUs for this
-/// kernel.
+/// Adds the kernel that was compiled in a source tree of Linux. Compiles the kernel module of the software GPUs for
+/// this kernel.
 ///
 /// `tree` is the source tree, or the build folder if the kernel was compiled with `make O=…`. The kernel's modules
 /// need not be installed. Downloads busybox from the machine's package sources, and installs missing tools as

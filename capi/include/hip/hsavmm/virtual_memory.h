@@ -177,10 +177,11 @@ typedef enum hipMemRangeHandleType {
   hipMemRangeHandleTypeMax = 0x7fffffff
 } hipMemRangeHandleType;
 
-/* Writes the descriptor (`int`) of a dma-buf, which the caller must close. `ptr` is the start of memory of
- * hipMalloc or of mapped memory, and `flags` is 0. Returns hipErrorInvalidValue if the range needs several
- * dma-bufs, or does not begin at the start of its dma-buf. hsavmm_export_address_range() exports such ranges. The descriptor gives access to the whole
- * dma-buf: to the allocation outside the range, and to small allocations of hipMalloc that share the dma-buf. */
+/* Writes the descriptor (`int`) of a dma-buf, which the caller must close. `ptr` is the start of memory of hipMalloc
+ * or of mapped memory, and `flags` is 0. Returns hipErrorInvalidValue if the range needs several dma-bufs, or does
+ * not begin at the start of its dma-buf. hsavmm_export_address_range() exports such ranges. The descriptor gives
+ * access to the whole dma-buf: to the allocation outside the range, and to small allocations of hipMalloc that share
+ * the dma-buf. */
 hipError_t hipMemGetHandleForAddressRange(void *handle, hipDeviceptr_t ptr, size_t size,
                                           hipMemRangeHandleType type, unsigned long long flags);
 /* Returns the handle of the memory mapped at an address, and adds a reference to the handle. */

@@ -8,7 +8,8 @@ pub struct Header {
     pub constants: Vec<(String, u64)>,
     /// The names declared with `typedef`.
     pub types: Vec<String>,
-    /// The names of fields, as `type.field`. Fields of an anonymous union count as fields of the struct around the union.
+    /// The names of fields, as `type.field`. Fields of an anonymous union count as fields of the struct around the
+    /// union.
     pub fields: Vec<String>,
     /// The names declared with `HSA_FUNCTION`.
     pub functions: Vec<String>,
