@@ -1,4 +1,4 @@
-//! The C interface as used by C and C++ programs.
+//! Tests of the C interface with C and C++ programs.
 
 mod baseline;
 mod examples;

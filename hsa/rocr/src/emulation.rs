@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const OBJECT: Object = Object {
-    name: "emulated driver",
+    description: "emulated driver",
     file: "libhsa_kfd.so",
     package: "hsa-kfd",
     variable: "HSA_VMM_KFD",

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Object {
     /// The object's description for error messages.
-    pub(crate) name: &'static str,
+    pub(crate) description: &'static str,
     /// The name of the file.
     pub(crate) file: &'static str,
-    /// The package that builds it.
+    /// The package that builds the object.
     pub(crate) package: &'static str,
     /// The environment variable that names another file.
     pub(crate) variable: &'static str,
@@ -21,7 +21,7 @@ pub(crate) struct Object {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{} {} not found (searched: {searched}); build it with `cargo build -p {}`, or set {} to its path",
-    object.name, object.file, object.package, object.variable
+    object.description, object.file, object.package, object.variable
 )]
 pub struct NoObject {
     object: Object,

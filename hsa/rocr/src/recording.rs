@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const OBJECT: Object = Object {
-    name: "recorder",
+    description: "recorder",
     file: "libhsa_record.so",
     package: "hsa-record",
     variable: "HSA_VMM_RECORDER",
