@@ -41,25 +41,25 @@ impl AdjacentMappings {
         let start = vmm.address_reserve(count * SIZE, SIZE, None).expect("addresses are available");
         let handle =
             vmm.create(SIZE, &AllocationProperties::on(gpus[0])).expect("memory is available");
-        let address = |page: usize| start.checked_add(page * SIZE).expect("it is reserved");
-        let new = |page| NewMapping { address: address(page), size: SIZE, offset: 0, handle };
-        Self { vmm, start, mappings: (0..count).map(new).collect(), access }
+        let address = |page: usize| start.checked_add(page * SIZE).expect("the page is reserved");
+        let mapping = |page| NewMapping { address: address(page), size: SIZE, offset: 0, handle };
+        Self { vmm, start, mappings: (0..count).map(mapping).collect(), access }
     }
 
     fn one_by_one(&self) {
         for &NewMapping { address, size, handle, .. } in &self.mappings {
             self.vmm.map(address, size, 0, handle).expect("nothing is mapped");
-            self.vmm.set_access(address, size, &self.access).expect("it is mapped");
+            self.vmm.set_access(address, size, &self.access).expect("the pages are mapped");
         }
         for mapping in &self.mappings {
-            self.vmm.unmap(mapping.address, mapping.size).expect("it is mapped");
+            self.vmm.unmap(mapping.address, mapping.size).expect("the pages are mapped");
         }
     }
 
     fn in_batches(&self) {
         self.vmm.map_many(&self.mappings, &self.access).expect("nothing is mapped");
         let range = (self.start, self.mappings.len() * SIZE);
-        self.vmm.unmap_many(&[range]).expect("it is mapped");
+        self.vmm.unmap_many(&[range]).expect("the pages are mapped");
     }
 }
 

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Runs on the simulation, whose own cost is part of the figures. The simulation's memory uses this machine's
-//! memory as soon as a page is written. Buffers that exceed this machine's free memory are therefore not
-//! copied; the first lines of the output list their sizes.
+//! memory as soon as a page is written. Buffers that are larger than this machine's free memory are therefore
+//! not copied; the first lines of the output list their sizes.
 
 use divan::Bencher;
 use divan::counter::ItemsCount;
@@ -31,7 +31,7 @@ const SIZES_IN_GIB: [usize; 4] = [1, 4, 16, 64];
 /// The number of pages that a measurement maps or unmaps.
 const MEASURED_PAGES: usize = 64;
 
-/// Returns the sizes whose copy fits into this machine's free memory.
+/// Returns the sizes in GiB whose copies fit into this machine's free memory.
 fn copyable_sizes() -> Vec<usize> {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));

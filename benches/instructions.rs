@@ -5,7 +5,8 @@
 //! cargo run --release -p hsa-vmm-bench --example instructions -- map
 //! ```
 //!
-//! A number after the name of the operation adds calls that are counted but not reported, to test the counting.
+//! The program prints the number of calls. A number after the name of the operation adds calls that are counted but not
+//! printed, to test `.ci/instructions`.
 
 use hsa_vmm::simulation::Config;
 use hsa_vmm::{
@@ -20,7 +21,7 @@ const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 const SIZE: usize = 2 << 20;
 /// The number of live mappings, and of holes.
 const PAGES: usize = 1 << 13;
-/// The number of calls that the program reports.
+/// The number of calls that the program prints.
 const CALLS: usize = 1000;
 
 /// A reservation in which live mappings and holes alternate, and the objects of the counted calls.

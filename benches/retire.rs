@@ -35,8 +35,8 @@ fn measure(
     (threads, with_thread): (usize, bool),
 ) -> Result<(f64, f64), Error> {
     let gpu = vmm.runtime().gpus().next().map(|gpu| gpu.id());
-    let memory = AllocationProperties::on(gpu.unwrap_or(vmm.runtime().host().id()));
-    let memory = Allocation::create(vmm, SIZE, &memory)?;
+    let properties = AllocationProperties::on(gpu.unwrap_or(vmm.runtime().host().id()));
+    let memory = Allocation::create(vmm, SIZE, &properties)?;
     let builder = RetireQueue::builder(BATCH).with_time_limit(Duration::from_secs(60));
     let builder = if with_thread { builder } else { builder.without_thread() };
     let queue = Arc::new(builder.open(vmm)?);

@@ -104,15 +104,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             per_page(two)
         );
     };
-    let change = |pages: &ThreadPages| pages.map_and_unmap();
-    show("map and unmap", shortest_time(&pages[..1], change)?, shortest_time(&pages, change)?);
+    let map_and_unmap = ThreadPages::map_and_unmap;
+    show(
+        "map and unmap",
+        shortest_time(&pages[..1], map_and_unmap)?,
+        shortest_time(&pages, map_and_unmap)?,
+    );
     for pages in &pages {
         for page in 0..PAGES {
             vmm.map(pages.address(page), SIZE, 0, pages.handle)?;
         }
         vmm.set_access(pages.base, PAGES * SIZE, &[pages.grant])?;
     }
-    let look_up = |pages: &ThreadPages| pages.look_up();
+    let look_up = ThreadPages::look_up;
     show("get_access", shortest_time(&pages[..1], look_up)?, shortest_time(&pages, look_up)?);
     let shared = [pages[0].clone(), pages[0].clone()];
     show(

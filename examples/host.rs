@@ -13,7 +13,7 @@ use hsa_vmm::{Access, Allocation, AllocationProperties, HandleType, Reservation,
 
 pub(crate) fn main() -> anyhow::Result<()> {
     // The library never falls back to the simulation by itself; this example does. ROCm generation D is ROCm 10,
-    // the first with handles of host memory.
+    // the first release whose runtime itself creates memory of the host.
     let runtime = match std::env::var_os("HSA_VMM_RUNTIME") {
         Some(_) => Runtime::load()?,
         None => Runtime::simulated(Config::mi300x(1).with_generation(Generation::D))?,
@@ -22,8 +22,8 @@ pub(crate) fn main() -> anyhow::Result<()> {
     let gpu = runtime.gpus().next().context("this runtime has no GPU")?.id();
     let agents = [gpu, runtime.host().id()];
 
-    // `Location::HostNuma(1)` would be the memory of NUMA node 1.
     let descriptor = HandleType::POSIX_FILE_DESCRIPTOR;
+    // `Location::Host` is memory of any NUMA node, `Location::HostNuma(1)` that of node 1.
     let properties = AllocationProperties::at(Location::Host).shareable_as(descriptor);
     // Memory of the host is mapped in units of the largest granule of any GPU.
     let size = vmm.reservation_granule();

@@ -80,7 +80,7 @@ fn import() -> anyhow::Result<()> {
     println!(
         "second: process {} has exported {:#x} bytes, which are at {} in this process; they start with {:?}",
         handle.process,
-        handle.allocation_size,
+        memory.size(),
         memory.address(),
         String::from_utf8_lossy(&text)
     );

@@ -20,14 +20,14 @@ const PAGE_SIZE: usize = 64 << 10;
 /// A sequence of the cache.
 struct Sequence {
     name: char,
-    first: usize,
-    pages: usize,
+    first_page: usize,
+    page_count: usize,
 }
 
 impl Sequence {
     /// Returns the indexes of the pages.
     fn range(&self) -> Range<usize> {
-        self.first..self.first + self.pages
+        self.first_page..self.first_page + self.page_count
     }
 
     fn grow(&mut self, cache: &PagedBuffer, pages: usize) -> anyhow::Result<()> {
@@ -36,7 +36,7 @@ impl Sequence {
         for page in end..end + pages {
             cache.write(page * PAGE_SIZE, &[self.name as u8; 64])?;
         }
-        self.pages += pages;
+        self.page_count += pages;
         Ok(())
     }
 }
@@ -97,8 +97,8 @@ pub(crate) fn main() -> anyhow::Result<()> {
     let mut sequences: Vec<Sequence> = (0..SEQUENCES)
         .map(|number| Sequence {
             name: (b'A' + number as u8) as char,
-            first: number * MAX_PAGES,
-            pages: 0,
+            first_page: number * MAX_PAGES,
+            page_count: 0,
         })
         .collect();
 
@@ -114,11 +114,11 @@ pub(crate) fn main() -> anyhow::Result<()> {
     draw(&cache, "A and C have grown into pages that were mapped ahead:")?;
 
     cache.unmap(sequences[1].range())?;
-    cache.unmap(sequences[3].first..sequences[3].first + 2)?;
+    cache.unmap(sequences[3].first_page..sequences[3].first_page + 2)?;
     draw(&cache, "B has ended; D has released its first two pages:")?;
 
-    let rest = sequences[3].first + 2..sequences[3].range().end;
-    cache.move_pages(rest, &cache, sequences[1].first)?;
+    let rest = sequences[3].first_page + 2..sequences[3].range().end;
+    cache.move_pages(rest, &cache, sequences[1].first_page)?;
     draw(&cache, "The rest of D has moved to B's pages without copying:")?;
 
     // With a zero page, unmapped pages read as zeros, so that a kernel can read past the end of a sequence.
@@ -127,7 +127,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
         .with_zero_page();
     let zeros = options.reserve(&vmm, &properties)?;
     zeros.grant(&[gpu.id(), runtime.host().id()], Access::ReadWrite)?;
-    cache.move_pages(sequences[1].first..sequences[1].first + 3, &zeros, 20)?;
+    cache.move_pages(sequences[1].first_page..sequences[1].first_page + 3, &zeros, 20)?;
     let mut byte = [0xff];
     zeros.read(23 * PAGE_SIZE, &mut byte)?;
     draw(&zeros, &format!("Another buffer, which reads as {} at unmapped pages:", byte[0]))?;

@@ -11,6 +11,7 @@ use hsa_vmm::buffer::{Contents, PausableBuffer};
 use hsa_vmm::{Access, AllocationProperties, ErrorKind, Runtime, Vmm};
 use std::time::Instant;
 
+/// The size of each model. Two models do not fit into the memory of the simulated GPU.
 const SIZE: usize = (24 << 20) + 100;
 
 fn show(name: &str, buffer: &PausableBuffer, vmm: &Vmm) {

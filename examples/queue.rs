@@ -96,23 +96,23 @@ pub(crate) fn main() -> anyhow::Result<()> {
     source.write(0, b"copied by your own call")?;
 
     // The program's own copy, with its own signal.
-    let (copied, passed) = (new_signal(hsa)?, new_signal(hsa)?);
+    let (copy_signal, barrier_signal) = (new_signal(hsa)?, new_signal(hsa)?);
     let [to, from] = [&destination, &source].map(|it| it.address().get() as *mut c_void);
     let agent = gpu.hsa_agent();
     // SAFETY: both mappings have SIZE bytes that the agent may access, and they stay mapped until the
     // signal reports the end of the copy.
-    let status = unsafe { copy(to, agent, from, agent, SIZE, 0, null(), copied) };
+    let status = unsafe { copy(to, agent, from, agent, SIZE, 0, null(), copy_signal) };
     ensure!(status == HSA_STATUS_SUCCESS, "hsa_amd_memory_async_copy: {status:#x}");
 
     // The program's own queue, in which a barrier waits for the copy.
     let mut queue = null_mut();
-    let (kind, no_size) = (HSA_QUEUE_TYPE_MULTI, u32::MAX);
+    let (kind, unknown_size) = (HSA_QUEUE_TYPE_MULTI, u32::MAX);
     let status =
         // SAFETY: the agent is of this runtime; there is no callback, and `queue` is writable.
-        unsafe { create_queue(agent, 64, kind, null(), null_mut(), no_size, no_size, &mut queue) };
+        unsafe { create_queue(agent, 64, kind, null(), null_mut(), unknown_size, unknown_size, &mut queue) };
     ensure!(status == HSA_STATUS_SUCCESS, "hsa_queue_create: {status:#x}");
     let mut dep_signal = [NO_SIGNAL; 5];
-    dep_signal[0] = copied;
+    dep_signal[0] = copy_signal;
     // SAFETY: the queue is new: its first packet is free. The GPU does not read the packet
     // before its header is valid, which is written last.
     unsafe {
@@ -120,7 +120,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
         let packets = (*queue).base_address.cast::<hsa_barrier_and_packet_t>();
         let packet = packets.add(index as usize % (*queue).size as usize);
         (&raw mut (*packet).dep_signal).write(dep_signal);
-        (&raw mut (*packet).completion_signal).write(passed);
+        (&raw mut (*packet).completion_signal).write(barrier_signal);
         AtomicU16::from_ptr(&raw mut (*packet).header).store(BARRIER_AND_HEADER, Ordering::Release);
         store_signal((*queue).doorbell_signal, index as i64);
     }
@@ -129,7 +129,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
         let (condition, state) = (HSA_SIGNAL_CONDITION_LT, HSA_WAIT_STATE_BLOCKED);
         while wait_for_signal(signal, condition, 1, u64::MAX, state) >= 1 {}
     };
-    wait(passed);
+    wait(barrier_signal);
 
     let mut text = [0; 23];
     destination.read(0, &mut text)?;
@@ -140,8 +140,8 @@ pub(crate) fn main() -> anyhow::Result<()> {
     // runs, because `runtime` has not been dropped yet.
     unsafe {
         destroy_queue(queue);
-        destroy_signal(copied);
-        destroy_signal(passed);
+        destroy_signal(copy_signal);
+        destroy_signal(barrier_signal);
     }
     Ok(())
 }

@@ -35,22 +35,22 @@ pub(crate) fn main() -> anyhow::Result<()> {
 
     // The program's own work on a GPU: a copy that decrements a signal when it ends.
     let hsa = &runtime.table().core;
-    let mut copied = hsa_signal_t { handle: 0 };
+    let mut copy_signal = hsa_signal_t { handle: 0 };
     let create = hsa.hsa_signal_create.context("no signals")?;
-    // SAFETY: no consumers are named, and `copied` is writable.
-    let status = unsafe { create(1, 0, null(), &mut copied) };
+    // SAFETY: no consumers are named, and `copy_signal` is writable.
+    let status = unsafe { create(1, 0, null(), &mut copy_signal) };
     ensure!(status == HSA_STATUS_SUCCESS, "hsa_signal_create: {status:#x}");
     let [to, from] = [&destination, &source].map(|it| it.address().get() as *mut c_void);
     let (copy, agent) = (hsa.hsa_amd_memory_async_copy.context("no copies")?, gpu.hsa_agent());
     // SAFETY: the agent may access both mappings. `destination` stays mapped until the end of this function,
     // and `source` until the signal fires.
-    let status = unsafe { copy(to, agent, from, agent, SIZE, 0, null(), copied) };
+    let status = unsafe { copy(to, agent, from, agent, SIZE, 0, null(), copy_signal) };
     ensure!(status == HSA_STATUS_SUCCESS, "hsa_amd_memory_async_copy: {status:#x}");
 
     // The program does not need the source any more. It does not wait for the copy.
     let queue = RetireQueue::builder(1024).with_time_limit(Duration::from_secs(5)).open(&vmm)?;
     // SAFETY: the signal is destroyed after the queue.
-    unsafe { queue.submit(source, &[(copied, SignalCondition::AtMost(0))]) }?;
+    unsafe { queue.submit(source, &[(copy_signal, SignalCondition::AtMost(0))]) }?;
     println!("submitted; the program goes on");
 
     let report = queue.drain(Duration::from_secs(10))?;
@@ -66,7 +66,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     drop(queue);
     if let Some(destroy) = hsa.hsa_signal_destroy {
         // SAFETY: the copy has ended, and the queue does not exist any more.
-        unsafe { destroy(copied) };
+        unsafe { destroy(copy_signal) };
     }
     Ok(())
 }

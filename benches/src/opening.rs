@@ -13,8 +13,8 @@ use hsa_vmm::{Runtime, Vmm};
 /// The maximum number of samples: an initialisation takes milliseconds.
 const MAX_SAMPLES: usize = 200;
 
-/// The levels whose opening is measured. [`Level::Owned`] is left out: it opens a runtime
-/// as [`Level::Vmm`] does.
+/// The levels whose opening is measured. [`Level::Owned`] is not among them, because it opens a runtime as
+/// [`Level::Vmm`] does.
 const LEVELS: [Level; 3] = [Level::Raw, Level::Vmm, Level::C];
 
 /// A level at which a runtime can be opened and closed.
@@ -23,9 +23,9 @@ trait Opener {
     fn close(&mut self) -> Result<(), BenchError>;
 }
 
-/// Measures the opening of a runtime at each supported level: [`Level::Raw`] loads the runtime's
-/// file and calls `hsa_init`, [`Level::Vmm`] is [`Runtime`] and [`Vmm::open`], [`Level::C`] is `hipInit`.
-/// Excludes closing, and the first opening, which reads the file from disk.
+/// Measures the opening of a runtime at each supported level. [`Level::Raw`] loads the runtime's file and calls
+/// `hsa_init`, [`Level::Vmm`] starts a [`Runtime`] and calls [`Vmm::open`], [`Level::C`] calls `hipInit`. Excludes
+/// closing, and the first opening, which reads the file from disk.
 ///
 /// No runtime may be open in this process: a second `hsa_init` only counts a reference.
 ///
@@ -41,9 +41,9 @@ pub fn opening(
     let mut openers: Vec<(Level, Box<dyn Opener>, Samples)> = Vec::new();
     for level in LEVELS.into_iter().filter(|level| levels.contains(level)) {
         let opener: Box<dyn Opener> = match level {
-            Level::Raw => Box::new(RawOpener { backend, open: None }),
+            Level::Raw => Box::new(RawOpener { backend, opened: None }),
             Level::C => Box::new(COpener { backend }),
-            _ => Box::new(VmmOpener { backend, open: None }),
+            _ => Box::new(VmmOpener { backend, opened: None }),
         };
         openers.push((level, opener, Samples::default()));
     }
@@ -51,8 +51,8 @@ pub fn opening(
     for round in 0..=samples {
         for &index in order.shuffle() {
             let (_, opener, collected) = &mut openers[index];
-            let (opened, nanoseconds) = clock.time(|| opener.open());
-            opened?;
+            let (result, nanoseconds) = clock.time(|| opener.open());
+            result?;
             opener.close()?;
             if round > 0 {
                 collected.add(nanoseconds);
@@ -61,9 +61,9 @@ pub fn opening(
         report(round as f64 / samples as f64);
     }
     let gpus = {
-        let mut opener = VmmOpener { backend, open: None };
+        let mut opener = VmmOpener { backend, opened: None };
         opener.open()?;
-        opener.open.as_ref().map_or(0, |vmm| vmm.runtime().gpus().count())
+        opener.opened.as_ref().map_or(0, |vmm| vmm.runtime().gpus().count())
     };
     let mut raw = None;
     let results = openers.iter_mut().filter_map(|(level, _, samples)| {
@@ -107,7 +107,7 @@ impl RawRuntime {
 /// Opens a runtime by the runtime's own functions.
 struct RawOpener<'a> {
     backend: &'a Backend,
-    open: Option<RawRuntime>,
+    opened: Option<RawRuntime>,
 }
 
 fn check(call: &str, status: hsa_sys::hsa_status_t) -> Result<(), BenchError> {
@@ -125,12 +125,12 @@ impl Opener for RawOpener<'_> {
         };
         // SAFETY: the function takes no arguments.
         check("hsa_init", unsafe { (runtime.table().core.hsa_init)() })?;
-        self.open = Some(runtime);
+        self.opened = Some(runtime);
         Ok(())
     }
 
     fn close(&mut self) -> Result<(), BenchError> {
-        let Some(runtime) = self.open.take() else { return Ok(()) };
+        let Some(runtime) = self.opened.take() else { return Ok(()) };
         // SAFETY: the function takes no arguments.
         check("hsa_shut_down", unsafe { (runtime.table().core.hsa_shut_down)() })
     }
@@ -139,7 +139,7 @@ impl Opener for RawOpener<'_> {
 /// Opens a runtime by hsa-vmm's calls.
 struct VmmOpener<'a> {
     backend: &'a Backend,
-    open: Option<Vmm>,
+    opened: Option<Vmm>,
 }
 
 impl Opener for VmmOpener<'_> {
@@ -149,12 +149,12 @@ impl Opener for VmmOpener<'_> {
             // SAFETY: the creator of the `LibraryFile` promises that the file is sound to load.
             Backend::Loaded(file) => unsafe { Runtime::load_from(file.path())? },
         };
-        self.open = Some(Vmm::open(&runtime)?);
+        self.opened = Some(Vmm::open(&runtime)?);
         Ok(())
     }
 
     fn close(&mut self) -> Result<(), BenchError> {
-        self.open = None;
+        self.opened = None;
         Ok(())
     }
 }

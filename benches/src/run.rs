@@ -1,5 +1,5 @@
-//! Runs rounds of every operation at every level in turn, so that other load on the machine affects
-//! all of them equally.
+//! Runs rounds of every operation at every level in turn, so that other load on the machine affects all levels
+//! equally.
 
 use crate::clock::Clock;
 use crate::level::hip::Hip;
@@ -231,9 +231,9 @@ impl Runner {
         for operation in Operation::ROUND {
             let is_selected =
                 options.operations.is_empty() || options.operations.contains(&operation);
-            let looks_up = matches!(operation, Operation::GetAccess | Operation::Retain);
-            // Other operations depend on the operations that are not optional.
-            let is_optional = looks_up
+            let is_look_up = matches!(operation, Operation::GetAccess | Operation::Retain);
+            // A round always makes the other operations, because later operations need their results.
+            let is_optional = is_look_up
                 || matches!(
                     operation,
                     Operation::Properties
@@ -246,7 +246,7 @@ impl Runner {
             if is_optional && !is_selected && !is_dependency {
                 continue;
             }
-            let addresses = if looks_up { &*mapped } else { &*holes };
+            let addresses = if is_look_up { &*mapped } else { &*holes };
             let performed = self.caller.perform(clock, operation, addresses);
             let nanoseconds = performed.map_err(failed(operation.name()))?;
             if is_selected {
@@ -339,7 +339,7 @@ pub(crate) fn measurement(
     })
 }
 
-/// A random order of the levels, different in each round, so that the CPU caches affect all levels equally.
+/// A random order of the levels. It differs in each round, so that the CPU caches affect all levels equally.
 pub(crate) struct Order {
     levels: Vec<usize>,
     seed: u32,

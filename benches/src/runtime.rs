@@ -107,8 +107,8 @@ impl BenchRuntime {
     /// Disables the workarounds of these quirks; `all` disables all. Only the simulation `nothing` supports this.
     ///
     /// # Errors
-    /// [`BenchError::Configuration`] for any other runtime, whose quirks would crash the process;
-    /// the errors of [`Vmm::open`].
+    /// [`BenchError::Configuration`] for any other runtime, because its quirks could crash the process; the errors of
+    /// [`Vmm::open`].
     pub fn without_workarounds(mut self, names: &[String]) -> Result<Self, BenchError> {
         let has_no_op_vmem = self.runtime.simulation().is_some_and(|it| it.config().has_no_op_vmem);
         if !has_no_op_vmem {
@@ -118,7 +118,7 @@ impl BenchRuntime {
         let mut quirks = self.quirks();
         let is_named = |quirk: &&Quirk| names.iter().any(|it| it == "all" || it == quirk.name);
         Quirks::KNOWN.iter().filter(is_named).for_each(|quirk| quirks.set(quirk, false));
-        // SAFETY: the functions of this simulation do nothing. It therefore has no quirk.
+        // SAFETY: the functions of this simulation do nothing, so that it has no quirks.
         let options = unsafe { VmmOptions::new().with_exact_quirks(quirks) };
         self.vmm = Vmm::open_with(&self.runtime, options)?;
         Ok(self)

@@ -13,7 +13,7 @@
 
 enum { HANDLES = 32, SECRET = 0x5e };
 
-/* The processes take turns: each waits for a byte of the other. The first byte comes with a descriptor. */
+/* The processes take turns: each waits for a byte of the other. The owner's first byte comes with a descriptor. */
 static void give_turn(int socket, int descriptor) {
   struct iovec byte = {.iov_base = "", .iov_len = 1};
   char control[CMSG_SPACE(sizeof(int))] = {0};
@@ -60,7 +60,7 @@ static void run_reader(int socket) {
   char *address;
   void *gpu_page;
   hsa_amd_vmem_alloc_handle_t imported, handles[HANDLES];
-  int seen = 0, lost = 0;
+  int secrets = 0, unmappable = 0;
   char *page = start_copies(&gpu_page);
   hsa_amd_memory_access_desc_t access = {HSA_ACCESS_PERMISSION_RW, gpu};
   give_turn(socket, -1);
@@ -75,16 +75,16 @@ static void run_reader(int socket) {
   for (int i = 0; i < HANDLES; i++) {
     CALL(hsa_amd_vmem_address_reserve, (void **)&address, SIZE, 0, 0);
     if (hsa_amd_vmem_map(address, SIZE, 0, handles[i], 0) != HSA_STATUS_SUCCESS) {
-      lost++;
+      unmappable++;
       continue;
     }
     CALL(hsa_amd_vmem_set_access, address, SIZE, &access, 1);
     flush();
     memset(page, 0, 4096);
     if (!copy(gpu_page, address)) check("a copy from its own memory", -1);
-    seen += page[0] == SECRET && !memcmp(page, page + 1, 4095);
+    secrets += page[0] == SECRET && !memcmp(page, page + 1, 4095);
   }
-  report(seen + lost > 0, seen > 0 ? "a process has read memory of another process"
+  report(secrets + unmappable > 0, secrets > 0 ? "a process has read memory of another process"
                                    : "the release in another process has made memory unmappable");
 }
 

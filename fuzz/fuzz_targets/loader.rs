@@ -60,7 +60,7 @@ fuzz_target!(|input: Input| {
             assert!(!error.attempts[0].reason.is_empty());
         }
         (result, Some(path)) => panic!("{} is not a runtime: {result:?}", path.display()),
-        // This machine may have AMD's runtime.
+        // AMD's runtime may be installed on this machine.
         (Ok(_), None) => {}
         (Err(error), None) => assert!(error.to_string().contains(FILE), "{error}"),
     }
@@ -75,7 +75,7 @@ fn create_folder() -> PathBuf {
 }
 
 /// Returns a path with these bytes inside the folder. A leading `!` selects the library's path, and a leading `~` the
-/// folder. Returns a name without a slash unchanged.
+/// folder, as does a path with `..`. A name without a slash is returned unchanged.
 fn path_inside(folder: &Path, text: &[u8]) -> PathBuf {
     let text: Vec<_> = text.iter().map(|&byte| if byte == 0 { b'0' } else { byte }).collect();
     if text.starts_with(b"!") {
@@ -99,7 +99,7 @@ fn create_file(library: &Path, file: &FileKind) {
     remove(library);
     let created = match file {
         FileKind::Missing => Ok(()),
-        // Truncate ELF files: the dynamic linker would run a complete library, but rejects a truncated one.
+        // Truncates ELF files: the dynamic linker would run code of a complete library, but rejects a truncated one.
         FileKind::File(bytes) if bytes.starts_with(b"\x7fELF") => {
             fs::write(library, &bytes[..bytes.len().min(60)])
         }

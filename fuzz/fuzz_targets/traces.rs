@@ -1,5 +1,5 @@
-//! Reads arbitrary bytes as traces and sequences. An accepted trace or sequence is equal after it is written
-//! and read again.
+//! Reads arbitrary bytes as traces and sequences. An accepted trace or sequence does not change when it is written and
+//! read again.
 #![no_main]
 
 use hsa_vmm_conformance::trace::{Reader, Recorded};
@@ -11,6 +11,7 @@ fuzz_target!(|bytes: &[u8]| {
         let written = match &recorded {
             Ok(Recorded::Trace(trace)) => serde_json::to_string(trace),
             Ok(Recorded::Sequence(sequence)) => {
+                // Must not panic.
                 drop(sequence.fault_plan());
                 serde_json::to_string(sequence)
             }

@@ -21,8 +21,7 @@ fuzz_target!(|input: (u8, &[u8])| {
     if let Ok(description) = Description::decode(bytes) {
         assert_eq!(description.encode().as_deref(), Ok(bytes));
     }
-    // A message has at least one byte, and up to five descriptors. Sockets are slow, so inputs for other messages end
-    // here.
+    // A message has at least one byte, and up to five descriptors. Other inputs end here, because sockets are slow.
     if bytes.is_empty() || choice % 8 > 5 {
         return;
     }

@@ -93,7 +93,7 @@ defects! {
         "refused: the importer looks up exports in a table";
     IPC_LENGTH_NOT_CHECKED: [Yes, Yes, Yes],
         "hsa_amd_ipc_memory_attach accepts any length; a copy past the end of the memory is a GPU page fault",
-        "runtime.cpp, IPCAttach: records the length, and limits only that of a part of a block",
+        "runtime.cpp, IPCAttach: records the length, and limits the length only for a part of a block",
         "after attaching, the library looks up the last byte; if it is not mapped, the handle is refused";
     IPC_SERVER_OUTLIVES_STOP: [No, Yes, Yes],
         "hsa_shut_down after an export for IPC, by dma-buf, sometimes crashes the process",
@@ -136,7 +136,7 @@ defects! {
         "runtime.cpp, VMemorySetAccess: any number is stored",
         "impossible: `Access` has no such value, and `Access::from_bits` returns `None`";
     UNALIGNED_ADDRESS_MAPPED: [Yes, Yes, No],
-        "map accepts an address inside a page, to which no agent can get access",
+        "map accepts an address inside a page; no agent can then get access to it",
         "runtime.cpp, VMemoryHandleMap: the address is not checked",
         "refused";
     UNALIGNED_SIZE_MAPPED: [Yes, Yes, Yes],
@@ -152,7 +152,7 @@ defects! {
         "ROCR-Runtime#285, fixed by f0ce7a8e5",
         "unmapped one by one: quirk `unmap_of_several_fails`";
     UNNAMED_AGENTS_LOSE_ACCESS: [Yes, No, No],
-        "a change of one agent's access revokes that of agents not in the list",
+        "a change of one agent's access revokes the access of agents that are not in the list",
         "fixed by ROCR-Runtime 73f6bfa7",
         "all agents are listed in each call: quirk `set_access_drops_unnamed_agents`";
     FILL_REFUSED: [Yes, Yes, No],

@@ -45,6 +45,9 @@ const DEVICE: c_int = 1;
 const PINNED: c_int = 1;
 const DESCRIPTOR: c_uint = 1;
 const READ_WRITE: c_uint = 3;
+/// The version 7.1 as `hipRuntimeGetVersion` returns it: ten million times the major version, plus 100,000 times the
+/// minor version, plus the patch.
+const HIP_7_1: c_int = 70_100_000;
 
 macro_rules! functions {
     ($($name:ident($($argument:ty),*);)*) => {
@@ -84,6 +87,7 @@ macro_rules! functions {
 
 functions! {
     hipInit(c_uint);
+    hipRuntimeGetVersion(*mut c_int);
     hipGetDeviceCount(*mut c_int);
     hipMemAddressReserve(*mut *mut c_void, usize, usize, *mut c_void, c_ulonglong);
     hipMemAddressFree(*mut c_void, usize);
@@ -115,7 +119,7 @@ macro_rules! call {
     }};
 }
 
-/// The origin of the functions.
+/// The origin of the functions: this library, or HIP's own library.
 #[derive(Debug)]
 enum Source {
     Linked,
@@ -127,8 +131,8 @@ enum Source {
 pub(crate) struct Hip {
     functions: Functions,
     source: Source,
-    /// Whether import takes a pointer to the descriptor, as in HIP 6. Later releases take the descriptor, cast to a
-    /// pointer.
+    /// Whether import takes a pointer to the descriptor, as before HIP 7.1. Later releases take the descriptor, cast to
+    /// a pointer.
     import_by_pointer: bool,
     grants: Vec<AccessDescriptor>,
     reserved: Vec<*mut c_void>,
@@ -151,8 +155,8 @@ const PROPERTIES: Properties = Properties {
 };
 
 impl Hip {
-    /// Uses this library's C interface, which opens the target's backend again. A round makes `calls`
-    /// calls of each operation.
+    /// Uses this library's C interface, which opens the runtime of the target once more. A round makes `calls` calls
+    /// of each operation.
     pub fn linked(target: &BenchRuntime, calls: usize) -> Result<Self, BenchError> {
         Self::configure_linked(&target.backend)?;
         let gpus = target.runtime.gpus().count();
@@ -168,7 +172,7 @@ impl Hip {
 
     /// Closes the runtime that [`open_linked`](Self::open_linked) has opened.
     pub fn close_linked() {
-        // SAFETY: no arguments, and no object of the runtime is in use.
+        // SAFETY: the function takes no arguments, and no object of the runtime is in use.
         unsafe { hsavmm_shut_down() };
     }
 
@@ -176,7 +180,7 @@ impl Hip {
     fn configure_linked(backend: &Backend) -> Result<(), BenchError> {
         let failed = |reason: &str| BenchError::Configuration(reason.to_owned());
         let text = |bytes: &[u8]| CString::new(bytes).map_err(|_| failed("a name contains a NUL"));
-        // SAFETY: zero-terminated strings that outlive the calls; the creator of the `LibraryFile`
+        // SAFETY: the strings are zero-terminated and outlive the calls. The creator of the `LibraryFile`
         // promises that the file is sound to load.
         let status = unsafe {
             hsavmm_shut_down();
@@ -220,16 +224,17 @@ impl Hip {
                 "HIP finds {devices} devices, but the runtime has {gpus}"
             )));
         }
-        let name = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        let by_pointer = name.to_string_lossy().contains(".so.6");
-        Ok(Self::new(functions, Source::Loaded, gpus, by_pointer, calls))
+        let mut version = 0;
+        call!(functions, hipRuntimeGetVersion(&mut version)).map_err(|error| failed(&error))?;
+        let import_by_pointer = version < HIP_7_1;
+        Ok(Self::new(functions, Source::Loaded, gpus, import_by_pointer, calls))
     }
 
     fn new(
         functions: Functions,
         source: Source,
         gpus: usize,
-        by_pointer: bool,
+        import_by_pointer: bool,
         calls: usize,
     ) -> Self {
         let location = |id| Location { kind: DEVICE, id };
@@ -237,7 +242,7 @@ impl Hip {
         Self {
             functions,
             source,
-            import_by_pointer: by_pointer,
+            import_by_pointer,
             grants: (0..gpus as c_int).rev().map(grant).collect(),
             reserved: vec![null_mut(); calls],
             created: vec![null_mut(); calls],
@@ -399,7 +404,7 @@ impl Drop for Hip {
             let _ = call!(self.functions, hipMemAddressFree(base, size));
         }
         if let Source::Linked = self.source {
-            // SAFETY: no arguments, and no object of the runtime is used afterwards.
+            // SAFETY: the function takes no arguments, and no object of the runtime is used afterwards.
             unsafe { hsavmm_shut_down() };
         }
     }

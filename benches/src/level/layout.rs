@@ -2,7 +2,8 @@
 
 use crate::runtime::SIZE;
 
-/// The maximum number of holes. With this number, a hole has left the CPU caches before a round uses it again.
+/// The maximum number of holes. With this number, the ledger's data about a hole has left the CPU caches before a later
+/// round uses the hole again.
 const MAX_HOLES: usize = 4096;
 
 /// The pages of a reservation: live mappings, and holes evenly distributed between them.
@@ -22,7 +23,7 @@ impl Layout {
     }
 
     fn holes(live: usize) -> usize {
-        // At least as many as a round uses.
+        // A round uses up to 64 holes.
         MAX_HOLES.min(live).max(64)
     }
 
@@ -69,7 +70,7 @@ impl Layout {
         }
     }
 
-    /// Fills `addresses` with random mapped addresses. The holes `filled` count as mapped.
+    /// Fills `addresses` with random mapped addresses. The round has mapped the holes `filled`, so they count as mapped.
     pub fn draw_mapped(&mut self, filled: &[usize], addresses: &mut [usize]) {
         for address in addresses {
             let page = self.draw(self.pages());

@@ -50,26 +50,26 @@ unsafe extern "C" fn collect<T>(item: T, list: *mut c_void) -> hsa_status_t {
 /// Returns the GPUs, and the first GPU's pool for allocations of coarse-grained memory.
 fn discover(core: &Core) -> (Vec<hsa_agent_t>, Option<hsa_amd_memory_pool_t>) {
     let mut agents: Vec<hsa_agent_t> = Vec::new();
-    // SAFETY: `collect` receives the vector of its type.
+    // SAFETY: `collect` receives a vector of the type that it expects.
     unsafe { (core.hsa_iterate_agents)(Some(collect), (&raw mut agents).cast()) };
     agents.retain(|&agent| {
         let mut device_type = [0u32; 8];
         let destination = (&raw mut device_type).cast();
-        // SAFETY: an agent of the runtime; the result has 32 bits.
+        // SAFETY: the agent is the runtime's own, and the result has 32 bits.
         unsafe { (core.hsa_agent_get_info)(agent, HSA_AGENT_INFO_DEVICE, destination) };
         device_type[0] == HSA_DEVICE_TYPE_GPU
     });
     let mut pools: Vec<hsa_amd_memory_pool_t> = Vec::new();
     if let Some(&gpu) = agents.first() {
         let destination = (&raw mut pools).cast();
-        // SAFETY: `collect` receives the vector of its type.
+        // SAFETY: `collect` receives a vector of the type that it expects.
         unsafe { (core.hsa_amd_agent_iterate_memory_pools)(gpu, Some(collect), destination) };
     }
     let pool = pools.into_iter().find(|&pool| {
         let query = |attribute| {
             let mut value = [0u32; 8];
             let destination = (&raw mut value).cast();
-            // SAFETY: a pool of the runtime; the results have at most 32 bits.
+            // SAFETY: the pool is the runtime's own, and the results have at most 32 bits.
             unsafe { (core.hsa_amd_memory_pool_get_info)(pool, attribute, destination) };
             value[0]
         };
@@ -91,7 +91,7 @@ impl Raw {
             permissions: HSA_ACCESS_PERMISSION_RW,
             agent_handle,
         };
-        // The owner comes last, as some releases require.
+        // The memory's owner comes last, as ROCm 7.14 requires.
         let grants = gpus.iter().rev().map(grant).collect();
         Ok(Self {
             vmem,

@@ -38,11 +38,12 @@ runs all four tools with every fault of the tables below and writes the results 
 ";
 
 const MACHINE_INTRODUCTION: &str = "\
-Faults of the software GPUs' engines in the virtual machine (`hsa-vmm vm --fault`): two GPUs, Debian's kernel. `conform`
-runs with `--fail-fast`. `bringup` runs with `amdgpu.vm_update_mode=0` up to the level `unmapped`, and with faults of the
-kernel's engine and of interrupts with `hsa_vmm.tlb=0` up to the level `shared`. The time limit is one minute. Generated
-by `HSA_VMM_VM_TESTS=all HSA_VMM_WRITE_PAGES=1 cargo test -p hsa-vmm-cli --test planted software_gpu` (an hour on a busy
-machine). Without `HSA_VMM_WRITE_PAGES`, the test compares the results with this page.
+These faults are those of the software GPUs' engines in the virtual machine (`hsa-vmm vm --fault`), with two GPUs and
+Debian's kernel. `conform` runs with `--fail-fast`. `bringup` runs with `amdgpu.vm_update_mode=0` up to the level
+`unmapped`; for faults of the kernel's engine and of interrupts, it runs with `hsa_vmm.tlb=0` up to the level `shared`.
+The time limit is one minute. `HSA_VMM_VM_TESTS=all HSA_VMM_WRITE_PAGES=1 cargo test -p hsa-vmm-cli --test planted
+software_gpu` writes this table (an hour on a busy machine). Without `HSA_VMM_WRITE_PAGES`, the test compares the results
+with this page.
 
 ";
 
