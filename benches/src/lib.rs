@@ -20,7 +20,7 @@ mod runtime;
 mod samples;
 
 pub use level::Level;
-pub use opening::opening;
+pub use opening::measure_opening;
 pub use operation::Operation;
 pub use run::{BenchError, Measurement, Options, run};
 pub use runtime::{Backend, BenchRuntime, LibraryFile};

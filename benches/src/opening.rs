@@ -2,7 +2,7 @@
 
 use crate::clock::Clock;
 use crate::level::hip::Hip;
-use crate::run::{BenchError, Measurement, Order, measurement};
+use crate::run::{BenchError, Measurement, Order, compute_measurement};
 use crate::runtime::{Backend, LibraryFile};
 use crate::samples::Samples;
 use crate::{Level, Operation};
@@ -31,7 +31,7 @@ trait Opener {
 ///
 /// # Errors
 /// Returns the error of opening the runtime.
-pub fn opening(
+pub fn measure_opening(
     backend: &Backend,
     samples: usize,
     levels: &[Level],
@@ -67,7 +67,7 @@ pub fn opening(
     };
     let mut raw = None;
     let results = openers.iter_mut().filter_map(|(level, _, samples)| {
-        measurement(Operation::Open, *level, (0, gpus), samples, 1, &mut raw)
+        compute_measurement(Operation::Open, *level, (0, gpus), samples, 1, &mut raw)
     });
     Ok(results.collect())
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 #[serde(rename_all = "snake_case")]
 pub enum Operation {
     /// Opens a runtime and its virtual memory management; measured by
-    /// [`opening`](crate::opening()).
+    /// [`measure_opening`](crate::measure_opening).
     Open,
     /// Reserves 2 MiB of addresses.
     Reserve,

@@ -144,7 +144,7 @@ impl<C: Caller> TimedCaller for C {
             };
         }
         let (outcome, nanoseconds) = match operation {
-            Operation::Open => return Err("`opening` measures this operation".into()),
+            Operation::Open => return Err("`measure_opening` measures this operation".into()),
             Operation::Reserve => each!(|index, _at| self.reserve(index)),
             Operation::Create => each!(|index, _at| self.create(index)),
             Operation::Map => each!(|index, at| self.map(index, at)),
@@ -300,7 +300,14 @@ pub fn run(
         for runner in &mut runners {
             let Some(samples) = runner.samples.get_mut(&operation) else { continue };
             let counts = (options.live, gpus);
-            results.extend(measurement(operation, runner.level, counts, samples, calls, &mut raw));
+            results.extend(compute_measurement(
+                operation,
+                runner.level,
+                counts,
+                samples,
+                calls,
+                &mut raw,
+            ));
         }
     }
     Ok(results)
@@ -308,7 +315,7 @@ pub fn run(
 
 /// Computes the statistics of samples. `raw` is the median of the raw level. A call for that level sets it; later
 /// calls subtract it.
-pub(crate) fn measurement(
+pub(crate) fn compute_measurement(
     operation: Operation,
     level: Level,
     (live_mappings, gpus): (usize, usize),

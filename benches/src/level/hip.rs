@@ -41,6 +41,7 @@ struct Properties {
     usage: u16,
 }
 
+// Values of HIP's enumerations.
 const DEVICE: c_int = 1;
 const PINNED: c_int = 1;
 const DESCRIPTOR: c_uint = 1;

@@ -24,7 +24,7 @@ pub(crate) struct Owned {
     live_reservation: Option<Reservation>,
 }
 
-fn missing() -> Box<dyn std::error::Error> {
+fn missing_value() -> Box<dyn std::error::Error> {
     "a value that the round needs is missing".into()
 }
 
@@ -86,15 +86,15 @@ impl Caller for Owned {
 
     fn map(&mut self, index: usize, at: usize) -> Outcome {
         let (reservation, memory) = (
-            self.live_reservation.as_ref().ok_or_else(missing)?,
-            self.created[index].as_ref().ok_or_else(missing)?,
+            self.live_reservation.as_ref().ok_or_else(missing_value)?,
+            self.created[index].as_ref().ok_or_else(missing_value)?,
         );
         self.mapped[index] = Some(reservation.map(at - reservation.address().get(), memory)?);
         Ok(())
     }
 
     fn set_access(&mut self, index: usize, _: usize) -> Outcome {
-        let mapping = self.mapped[index].as_ref().ok_or_else(missing)?;
+        let mapping = self.mapped[index].as_ref().ok_or_else(missing_value)?;
         Ok(mapping.grant(&self.gpus, Access::ReadWrite)?)
     }
 
@@ -111,12 +111,12 @@ impl Caller for Owned {
     }
 
     fn properties(&mut self, index: usize) -> Outcome {
-        black_box(self.created[index].as_ref().ok_or_else(missing)?.properties());
+        black_box(self.created[index].as_ref().ok_or_else(missing_value)?.properties());
         Ok(())
     }
 
     fn export(&mut self, index: usize) -> Outcome {
-        self.exported.push(self.created[index].as_ref().ok_or_else(missing)?.export()?);
+        self.exported.push(self.created[index].as_ref().ok_or_else(missing_value)?.export()?);
         Ok(())
     }
 
@@ -126,17 +126,17 @@ impl Caller for Owned {
     }
 
     fn unmap(&mut self, index: usize, _: usize) -> Outcome {
-        let mapping = self.mapped[index].take().ok_or_else(missing)?;
+        let mapping = self.mapped[index].take().ok_or_else(missing_value)?;
         Ok(mapping.unmap()?)
     }
 
     fn release(&mut self, index: usize) -> Outcome {
-        let memory = self.created[index].take().ok_or_else(missing)?;
+        let memory = self.created[index].take().ok_or_else(missing_value)?;
         Ok(memory.release()?)
     }
 
     fn free(&mut self, index: usize) -> Outcome {
-        let reservation = self.reserved[index].take().ok_or_else(missing)?;
+        let reservation = self.reserved[index].take().ok_or_else(missing_value)?;
         Ok(reservation.free()?)
     }
 

@@ -23,7 +23,7 @@ pub(crate) struct Raw {
     live: Option<(*mut c_void, usize, hsa_amd_vmem_alloc_handle_t, Vec<usize>)>,
 }
 
-const NONE: hsa_amd_vmem_alloc_handle_t = hsa_amd_vmem_alloc_handle_t { handle: 0 };
+const NO_HANDLE: hsa_amd_vmem_alloc_handle_t = hsa_amd_vmem_alloc_handle_t { handle: 0 };
 
 fn check(call: &str, status: hsa_status_t) -> Outcome {
     if status == HSA_STATUS_SUCCESS {
@@ -99,7 +99,7 @@ impl Raw {
             gpu,
             grants,
             reserved: vec![null_mut(); calls],
-            created: vec![NONE; calls],
+            created: vec![NO_HANDLE; calls],
             retained: Vec::with_capacity(calls),
             exported: vec![-1; calls],
             imported: Vec::with_capacity(calls),
@@ -135,7 +135,7 @@ impl Raw {
     }
 
     fn create_one(&self) -> Result<hsa_amd_vmem_alloc_handle_t, Box<dyn std::error::Error>> {
-        let mut handle = NONE;
+        let mut handle = NO_HANDLE;
         let destination = &mut handle;
         call!(
             self.vmem,
@@ -173,7 +173,7 @@ impl Caller for Raw {
     }
 
     fn retain(&mut self, _: usize, at: usize) -> Outcome {
-        let mut handle = NONE;
+        let mut handle = NO_HANDLE;
         call!(self.vmem, hsa_amd_vmem_retain_alloc_handle(&mut handle, at as *mut c_void))?;
         self.retained.push(handle);
         Ok(())
@@ -194,7 +194,7 @@ impl Caller for Raw {
     }
 
     fn import(&mut self, index: usize) -> Outcome {
-        let mut handle = NONE;
+        let mut handle = NO_HANDLE;
         let descriptor = self.exported[index];
         call!(self.vmem, hsa_amd_vmem_import_shareable_handle(descriptor, &mut handle))?;
         self.imported.push(handle);

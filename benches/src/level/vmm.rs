@@ -25,7 +25,7 @@ pub(crate) struct VmmCalls {
     live: Option<(Address, usize, Handle, Vec<usize>)>,
 }
 
-const FD: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
+const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
 
 impl VmmCalls {
     pub fn new(target: &BenchRuntime, properties: AllocationProperties, calls: usize) -> Self {
@@ -108,12 +108,13 @@ impl Caller for VmmCalls {
     }
 
     fn export(&mut self, index: usize) -> Outcome {
-        self.exported.push(self.vmm.export_to_shareable_handle(self.created[index], FD)?);
+        self.exported.push(self.vmm.export_to_shareable_handle(self.created[index], DESCRIPTOR)?);
         Ok(())
     }
 
     fn import(&mut self, index: usize) -> Outcome {
-        self.imported.push(self.vmm.import_from_shareable_handle(&self.exported[index], FD)?);
+        self.imported
+            .push(self.vmm.import_from_shareable_handle(&self.exported[index], DESCRIPTOR)?);
         Ok(())
     }
 

@@ -138,7 +138,12 @@ pub fn run(args: &Bench) -> anyhow::Result<Exit> {
         // Close this instance first: opening is cheap while another instance is open.
         drop(bench);
         let mut on_progress = |fraction: f64| bar.set_position((fraction * 100.0) as u64);
-        results.extend(hsa_vmm_bench::opening(&backend, samples, &levels, &mut on_progress)?);
+        results.extend(hsa_vmm_bench::measure_opening(
+            &backend,
+            samples,
+            &levels,
+            &mut on_progress,
+        )?);
         bench = args.with_vmm_options(BenchRuntime::open(backend)?)?;
     }
     for (number, &live) in live.iter().enumerate() {
