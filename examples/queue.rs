@@ -111,15 +111,15 @@ pub(crate) fn main() -> anyhow::Result<()> {
         // SAFETY: the agent is of this runtime; there is no callback, and `queue` is writable.
         unsafe { create_queue(agent, 64, kind, null(), null_mut(), unknown_size, unknown_size, &mut queue) };
     ensure!(status == HSA_STATUS_SUCCESS, "hsa_queue_create: {status:#x}");
-    let mut dep_signal = [NO_SIGNAL; 5];
-    dep_signal[0] = copy_signal;
+    let mut dependencies = [NO_SIGNAL; 5];
+    dependencies[0] = copy_signal;
     // SAFETY: the queue is new: its first packet is free. The GPU does not read the packet
     // before its header is valid, which is written last.
     unsafe {
         let index = add_write_index(queue, 1);
         let packets = (*queue).base_address.cast::<hsa_barrier_and_packet_t>();
         let packet = packets.add(index as usize % (*queue).size as usize);
-        (&raw mut (*packet).dep_signal).write(dep_signal);
+        (&raw mut (*packet).dep_signal).write(dependencies);
         (&raw mut (*packet).completion_signal).write(barrier_signal);
         AtomicU16::from_ptr(&raw mut (*packet).header).store(BARRIER_AND_HEADER, Ordering::Release);
         store_signal((*queue).doorbell_signal, index as i64);
