@@ -121,7 +121,7 @@ impl Context {
         AllocationProperties::on(self.gpu())
     }
 
-    /// Returns a second GPU. It and the first GPU can access each other's memory.
+    /// Returns a second GPU. The two GPUs can access each other's memory.
     pub fn other_gpu(&self) -> Verdict<AgentId> {
         let has_access = |agent: AgentId, owner: AgentId| {
             self.runtime.agent(agent).is_some_and(|agent| agent.can_access(owner))
@@ -186,12 +186,12 @@ impl Context {
         self.create_with(granules, &AllocationProperties::on(gpu))
     }
 
-    /// Creates memory on the first GPU. It can be exported as a file descriptor.
+    /// Creates memory on the first GPU, with a handle that can be exported as a file descriptor.
     pub fn create_shareable(&self, granules: usize) -> Verdict<Handle> {
         self.create_shareable_on(self.gpu(), granules)
     }
 
-    /// Creates memory on a GPU. It can be exported as a file descriptor.
+    /// Creates memory on a GPU, with a handle that can be exported as a file descriptor.
     pub fn create_shareable_on(&self, gpu: AgentId, granules: usize) -> Verdict<Handle> {
         let properties = AllocationProperties::on(gpu);
         self.create_with(granules, &properties.shareable_as(HandleType::POSIX_FILE_DESCRIPTOR))

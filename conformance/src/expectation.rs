@@ -9,7 +9,7 @@ use std::num::NonZeroU32;
 /// The expected outcome of a case with a known failure.
 ///
 /// ```
-/// use hsa_vmm_conformance::{KnownFailures, Outcome};
+/// use hsa_vmm_conformance::{KnownFailures, ExpectedOutcome};
 ///
 /// let list: KnownFailures = r#"
 /// [[expect]]
@@ -19,12 +19,12 @@ use std::num::NonZeroU32;
 /// reason = "the server answers late under load"
 /// source = "ticket 4711"
 /// "#.parse()?;
-/// assert_eq!(list.entries()[0].outcome, Outcome::Flake(3.try_into().unwrap()));
+/// assert_eq!(list.entries()[0].outcome, ExpectedOutcome::Flake(3.try_into().unwrap()));
 /// # Ok::<(), hsa_vmm_conformance::ExpectationListError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub enum Outcome {
+pub enum ExpectedOutcome {
     /// `fail`: the case fails. The failure does not count, and the report names the case if it passes.
     #[default]
     Fail,
@@ -34,7 +34,7 @@ pub enum Outcome {
     Skip,
 }
 
-impl TryFrom<String> for Outcome {
+impl TryFrom<String> for ExpectedOutcome {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -55,7 +55,7 @@ pub(crate) struct Expectation<'a>(pub Option<&'a Known>);
 impl<'a> Expectation<'a> {
     /// Returns the entry if the case is expected to fail.
     pub fn failure(self) -> Option<&'a Known> {
-        self.0.filter(|known| known.outcome == Outcome::Fail)
+        self.0.filter(|known| known.outcome == ExpectedOutcome::Fail)
     }
 
     /// Runs a case: once by default, never for `skip`, and up to the given number of times for `flake`.
@@ -64,10 +64,10 @@ impl<'a> Expectation<'a> {
         mut run: impl FnMut() -> Result<CaseResult, E>,
     ) -> Result<CaseResult, E> {
         match self.0 {
-            Some(Known { outcome: Outcome::Skip, reason, source, .. }) => {
+            Some(Known { outcome: ExpectedOutcome::Skip, reason, source, .. }) => {
                 Ok(CaseResult::skipped(format!("expected: {reason} ({source})")))
             }
-            Some(Known { outcome: Outcome::Flake(times), reason, source, .. }) => {
+            Some(Known { outcome: ExpectedOutcome::Flake(times), reason, source, .. }) => {
                 let mut result = run()?;
                 let mut runs = 1;
                 while result.status == Status::Fail && runs < times.get() {

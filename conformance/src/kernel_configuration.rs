@@ -13,7 +13,7 @@ const OPTIONS: [&str; 3] = [MOVE_NOTIFY, P2PDMA, "HSA_AMD_P2P"];
 pub(crate) const MOVE_NOTIFY: &str = "DMABUF_MOVE_NOTIFY";
 pub(crate) const P2PDMA: &str = "PCI_P2PDMA";
 
-/// The maximum size of a configuration; the kernel's own are below 400 KiB.
+/// The maximum size of a configuration, in bytes. Real configurations have less than 400 KiB.
 const MAX_SIZE: u64 = 8 << 20;
 
 /// The running kernel's build options that matter for memory of several GPUs.

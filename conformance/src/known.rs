@@ -2,7 +2,7 @@
 //! and a public source.
 
 use crate::describe::{Description, Driver};
-use crate::expectation::{Expectation, Outcome};
+use crate::expectation::{Expectation, ExpectedOutcome};
 use crate::filter::matches;
 use hsa_vmm::vmm::Quirks;
 use serde::Deserialize;
@@ -42,7 +42,7 @@ pub struct Known {
     pub kernel: Option<String>,
     /// The expected outcome.
     #[serde(default)]
-    pub outcome: Outcome,
+    pub outcome: ExpectedOutcome,
     /// What the runtime or driver does instead of the expected behaviour.
     pub reason: String,
     /// The public source, such as the URL of an issue, a document, or the number of a ticket.
@@ -164,7 +164,7 @@ pub enum ExpectationListError {
     Versions(String),
 }
 
-/// Shortens each line of an error message that quotes a file, whose lines can have any length.
+/// Shortens each line of an error message. The message quotes a file, and a line of the file can have any length.
 fn shortened(text: &str) -> String {
     const LONGEST: usize = 200;
     let short = |line: &str| match line.char_indices().nth(LONGEST) {

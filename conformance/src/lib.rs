@@ -74,7 +74,7 @@ pub use case::{Case, NotPassed, Status, Verdict};
 pub use cases::cases;
 pub use causes::Cause;
 pub use context::Context;
-pub use expectation::Outcome;
+pub use expectation::ExpectedOutcome;
 pub use hsa_vmm::runtime::printable;
 pub use kernel_configuration::{KernelConfiguration, KernelOption};
 pub use known::{ExpectationListError, Known, KnownFailures, KnownListError};

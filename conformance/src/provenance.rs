@@ -87,12 +87,12 @@ impl fmt::Display for Machine {
 
 impl fmt::Display for PlannedFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let by = match self.by {
+        let target = match self.by {
             FaultTarget::Driver => "emulated driver",
             FaultTarget::Runtime => "simulated runtime",
             FaultTarget::Gpu => "software GPU",
         };
-        write!(f, "{} ({by})", self.rule)?;
+        write!(f, "{} ({target})", self.rule)?;
         match self.happened {
             Some(false) => f.write_str(", which never happened"),
             _ => Ok(()),

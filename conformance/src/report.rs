@@ -20,15 +20,15 @@ pub struct CaseReport {
     pub status: Status,
     /// The source of the expectation.
     pub source: String,
-    /// The failure, or why the case was skipped. Empty if the case passed, unless the case is a known failure,
-    /// or failed before it passed.
+    /// The failure, or why the case was skipped. If the case passed, a note that it is a known failure or had to be
+    /// repeated; otherwise empty.
     pub detail: String,
     /// The duration in microseconds; the average if the case ran several times.
     pub duration_us: u64,
     /// The number of runs and failures, if the case ran more than once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repetitions: Option<Repetitions>,
-    /// How the process ended, if the case crashed or hung it.
+    /// How the process ended, if it crashed or hung in the case.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<Lost>,
     /// Whether the case is a known failure but passed.
@@ -156,7 +156,7 @@ pub struct Report {
     pub runtime: RuntimeDescription,
     /// The runtime's agents.
     pub agents: Vec<AgentDescription>,
-    /// The selected cases. Failures of the worker process itself precede them.
+    /// The selected cases. A failed start or stop of the runtime (`runtime.library.*`) precedes them.
     #[serde(default)]
     pub cases: Vec<CaseReport>,
     /// The number of cases by status.

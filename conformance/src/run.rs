@@ -43,7 +43,7 @@ pub struct Options {
     /// The command line of a program that calls [`peer::serve`](crate::peer::serve) on the same runtime.
     /// If empty, cases that need two processes are skipped.
     pub peer: Vec<OsString>,
-    /// The time limit of that program's start, and of each of its replies.
+    /// The time limit of the start of the program in `peer`, and of each of its replies.
     pub peer_time_limit: Duration,
 }
 

@@ -26,7 +26,7 @@ pub(crate) struct CaseResult {
     /// The log of runtime, driver and kernel during the case; set by the parent process.
     #[serde(skip)]
     pub output: String,
-    /// How the process ended, if the case crashed or hung it.
+    /// How the process ended, if it crashed or hung in the case.
     #[serde(default)]
     pub lost: Option<Lost>,
     /// The HIP errors of rejected calls. Each of these errors was expected.
@@ -171,7 +171,7 @@ fn run_body(
     if before == after {
         return Ok(expected_errors);
     }
-    let (before, after) = (descriptors::text(before), descriptors::text(after));
+    let (before, after) = (descriptors::format_count(before), descriptors::format_count(after));
     let why = format!("open file descriptors: {before} before, {after} after");
     Err(NotPassed::Failed(why))
 }

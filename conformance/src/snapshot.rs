@@ -57,7 +57,8 @@ impl Snapshot {
             return Some(quarantined(&later.quarantine));
         }
         if self.descriptors != later.descriptors {
-            let [before, after] = [self.descriptors, later.descriptors].map(descriptors::text);
+            let [before, after] =
+                [self.descriptors, later.descriptors].map(descriptors::format_count);
             return Some(format!("open file descriptors: {before} became {after}"));
         }
         let contents = self.contents.iter().zip(&later.contents);

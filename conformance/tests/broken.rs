@@ -55,7 +55,7 @@ fn cases_detect_single_failure() {
         ("hsa_amd_memory_lock", ERROR),
         ("hsa_amd_memory_async_copy", ERROR),
     ] {
-        // A case that only drops its objects may make the first calls. Dropping reports no error.
+        // The first calls may come from a case that only drops its objects. Dropping reports no error.
         let calls: &[_] = if hsa_rocr::test::is_long() { &[7, 12] } else { &[7] };
         for &call in calls {
             let failed = failed_cases(FaultPlan::none().fail(function, call, status));

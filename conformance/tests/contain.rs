@@ -9,9 +9,9 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// Returns a worker that reports that every case passed. For cases with `zero` in their names, the worker runs
-/// the shell command `zero` instead. It runs the command `start` first, and `stop` when it is asked to stop.
-fn worker(start: &str, zero: &str, stop: &str) -> Command {
+/// Returns the command of a worker. The worker runs the shell command `start` first, and `stop` when the parent asks it
+/// to stop. It runs `zero` for cases with `zero` in their names, and reports all other cases as passed.
+fn worker_command(start: &str, zero: &str, stop: &str) -> Command {
     let runtime = Runtime::simulated(Config::mi300x(1)).unwrap();
     let runtime = serde_json::to_string(&describe(&runtime)).unwrap();
     let script = format!(
@@ -39,7 +39,7 @@ const STOPS: &str = r#"say '"Stopped"'; exit 0"#;
 fn run_worker(start: &str, zero: &str, stop: &str) -> Result<Report, NotRun> {
     let filters = vec!["map.size".to_owned(), "map.handle".to_owned()];
     let options = Options { filters, ..Options::default() };
-    let mut command = || Ok(worker(start, zero, stop));
+    let mut command = || Ok(worker_command(start, zero, stop));
     let time_limit = Duration::from_secs(3);
     let (mut notes, mut lost) = (Vec::new(), Vec::new());
     let stop = &AtomicBool::new(false);

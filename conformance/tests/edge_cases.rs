@@ -20,7 +20,7 @@ use std::path::Path;
 
 const PROFILES: [HipProfile; 2] = [HipProfile::Hip6, HipProfile::Hip7];
 
-/// Returns the rows that a source cites: every `#N` after `6.2`.
+/// Returns the rows that a source cites: every `#N` after `reference 6.2`.
 fn cited_rows(source: &str) -> BTreeSet<u32> {
     let Some((_, rows)) = source.split_once("reference 6.2 ") else { return BTreeSet::new() };
     let rows = rows.split([';', ':']).next().unwrap_or_default().split(", ");

@@ -1,4 +1,4 @@
-//! Checks that the generator draws enough valid and invalid operations of each kind.
+//! Checks that the generator makes enough valid and invalid operations of each kind.
 
 use hsa_vmm::Runtime;
 use hsa_vmm::simulation::Config;
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 type Counts = BTreeMap<String, (u32, u32)>;
 
 #[test]
-fn generator_draws_valid_and_invalid_operations() {
+fn generator_makes_valid_and_invalid_operations() {
     let mut random = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     let mut counts = Counts::new();
     for _ in 0..12 {
@@ -20,8 +20,7 @@ fn generator_draws_valid_and_invalid_operations() {
         for _ in 0..150 {
             let mut bytes = [0; Operation::BYTES];
             random.fill_bytes(&mut bytes);
-            let operation = Operation::drawn_from(&bytes, test.object_counts());
-
+            let operation = Operation::from_bytes(&bytes, test.object_counts());
             let is_success = test.apply(&operation).unwrap();
             let name = serde_json::to_value(&operation).unwrap()["operation"].to_string();
             let (succeeded, rejected) = counts.entry(name).or_default();

@@ -159,7 +159,7 @@ fn page_matches_the_code() {
     assert!(written == page, "docs/calls.md is outdated; HSA_VMM_WRITE_PAGES=1 regenerates it");
 }
 
-/// Returns the words of the tables in a text that are in backticks.
+/// Returns the words in backticks in the tables of a text.
 fn backticked(text: &str) -> impl Iterator<Item = &str> {
     text.lines()
         .filter(|line| line.starts_with('|'))

@@ -24,7 +24,8 @@ fn enforcement_cases_pass_with_every_kind_of_update() {
         let variable = format!("{}={config}", peer::CONFIG);
         let this = std::env::current_exe().unwrap();
         let mut peer = vec!["env".into(), variable.into(), this.into_os_string()];
-        // Skips the program of this command, /proc/self/exe: `env` would start itself.
+        // The program of the peer command is /proc/self/exe. There, `env` would find itself, so the path replaces the
+        // program.
         peer.extend(peer::peer_command(peer::PeerRuntime::Simulation).into_iter().skip(1));
         let filters = vec!["access.enforced.*".to_owned()];
         let options = Options {

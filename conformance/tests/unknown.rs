@@ -37,7 +37,8 @@ fn assert_all_pass(report: &Report, runtime: &str) {
 /// probes.
 fn check_probes(runtime: &Runtime, report: &Report, expected_quirks: Quirks) {
     let vmm = Vmm::open(runtime).unwrap();
-    // The probe for `peer_after_owner_fails` is listed only if it finds the quirk, because finding nothing proves nothing.
+    // The probe for `peer_after_owner_fails` is listed only if it finds the quirk: a runtime can have the quirk even if
+    // the probe does not find it.
     let probed = Quirks::KNOWN.iter().filter(|quirk| quirk.probed);
     let expected =
         probed.filter(|it| it.name != "peer_after_owner_fails" || expected_quirks.has(it));
@@ -52,7 +53,8 @@ fn check_probes(runtime: &Runtime, report: &Report, expected_quirks: Quirks) {
         let is_listed = report.runtime.quirks.iter().flatten().any(|quirk| quirk.name == name);
         assert_eq!(is_listed, probe.found, "{name}");
     }
-    // On an unknown runtime, a quirk without a probe is `if_unknown`. One such quirk also follows another quirk.
+    // On an unknown runtime, `if_unknown` decides about a quirk without a probe. The library also works around
+    // `memory_returns_with_addresses` if a probe finds `unmap_keeps_memory`.
     let is_probed = |name: &str| vmm.probes().iter().any(|probe| probe.quirk.name == name);
     for quirk in Quirks::KNOWN.iter().filter(|quirk| !is_probed(quirk.name)) {
         let follows_other_quirk =
@@ -92,7 +94,7 @@ fn false_versions_pass() {
 
 #[test]
 fn old_release_under_another_name_passes() {
-    // ROCm 6.1, and 6.0, whose extension is not reported.
+    // ROCm 6.1, and ROCm 6.0, which reports no extension.
     for text in ["era=a,extension=4", "extension=none"] {
         let config: Config = text.parse().unwrap();
         let (runtime, report) = conform(config.with_false_build("another runtime"));

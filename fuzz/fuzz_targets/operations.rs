@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     // Compare the complete state after every 16 operations.
-    let sequence = Sequence { every: Some(16), ..Sequence::drawn_from(bytes) };
+    let sequence = Sequence { every: Some(16), ..Sequence::from_bytes(bytes) };
     // Skip slow inputs: large granules and long sequences.
     let config = sequence.machine.as_deref().unwrap_or_default();
     if config.contains("granule") || sequence.operations.len() > 64 {

@@ -3,7 +3,7 @@
 use super::{Message, Task, exit_description, start_worker};
 use crate::arguments::Common;
 use crate::interrupt::Interrupt;
-use hsa_vmm_conformance::fuzz::{Found, Kind, Moment, Sequence};
+use hsa_vmm_conformance::fuzz::{Failure, Kind, Moment, Sequence};
 use hsa_vmm_conformance::worker::{Received, Worker};
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ impl<'a> Executor<'a> {
 
     /// Runs sequences one after another in one process until one fails. Returns the index of that
     /// sequence and the failure; `None` if no sequence has failed, or if the run is interrupted.
-    pub fn run(&mut self, sequences: &[Sequence]) -> anyhow::Result<Option<(usize, Found)>> {
+    pub fn run(&mut self, sequences: &[Sequence]) -> anyhow::Result<Option<(usize, Failure)>> {
         // A loaded library may keep state from earlier sequences, so it needs a new worker. Each sequence on
         // a simulation has a simulation of its own.
         if sequences.iter().any(|sequence| sequence.machine.is_none()) {
@@ -42,9 +42,9 @@ impl<'a> Executor<'a> {
             none => none.insert(start_worker(self.common)?),
         };
         worker.send(&Task::Perform(sequences.to_vec()));
-        let (mut index, mut moment, mut found) = (0, Moment::Start, None);
+        let (mut index, mut moment, mut failed) = (0, Moment::Start, None);
         let mut last_message = Instant::now();
-        let (kind, message) = loop {
+        let (kind, description) = loop {
             let remaining = self.time_limit.saturating_sub(last_message.elapsed());
             let received = worker.receive(remaining.min(POLL));
             if self.interrupt.arrived() {
@@ -61,8 +61,8 @@ impl<'a> Executor<'a> {
                         if operation < length { Moment::Operation(operation) } else { Moment::End };
                 }
                 Received::Message(Message::Done(_)) => (index, moment) = (index + 1, Moment::Start),
-                Received::Message(Message::Found(failure)) => found = Some((index, failure)),
-                Received::Message(Message::Idle) => return Ok(found),
+                Received::Message(Message::Failed(failure)) => failed = Some((index, failure)),
+                Received::Message(Message::Idle) => return Ok(failed),
                 Received::Invalid(line) => {
                     anyhow::bail!("a worker process sent an invalid message: `{line}`")
                 }
@@ -77,6 +77,6 @@ impl<'a> Executor<'a> {
             last_message = Instant::now();
         };
         self.worker = None;
-        Ok(Some((index, Found { kind, moment, words: message })))
+        Ok(Some((index, Failure { kind, moment, description })))
     }
 }

@@ -12,7 +12,7 @@ pub use serve::serve;
 
 use crate::arguments::Common;
 use anyhow::Context;
-use hsa_vmm_conformance::fuzz::{Counts, Drawing, Found, Sequence};
+use hsa_vmm_conformance::fuzz::{Counts, Failure, Generator, Sequence};
 use hsa_vmm_conformance::worker::{End, Output, Worker};
 use serde::{Deserialize, Serialize};
 
@@ -21,9 +21,9 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "snake_case")]
 pub enum Task {
     /// Generate and run sequences until one fails.
-    Draw {
-        /// How to generate the sequences.
-        drawing: Drawing,
+    Generate {
+        /// Generates the sequences.
+        generator: Generator,
         /// The number of the first sequence.
         first: u64,
         /// The difference between the numbers of consecutive sequences.
@@ -43,10 +43,10 @@ pub enum Message {
     Ready(String),
     /// The operation with this index begins. If the index is the number of operations, the final checks begin.
     At(usize),
-    /// A sequence has ended without a finding.
+    /// A sequence has ended without a failure.
     Done(Counts),
     /// A sequence has failed.
-    Found(Found),
+    Failed(Failure),
     /// The request is done.
     Idle,
 }

@@ -15,9 +15,9 @@ pub fn serve(common: &Common) -> anyhow::Result<Exit> {
     messages.send(&Message::Ready(selected.to_string()))?;
     while let Some(task) = requests.receive()? {
         match task {
-            Task::Draw { drawing, first, step, end } => {
+            Task::Generate { generator, first, step, end } => {
                 let numbers = (first..end.unwrap_or(u64::MAX)).step_by(step.max(1) as usize);
-                let sequences = numbers.map(|number| drawing.sequence(number));
+                let sequences = numbers.map(|number| generator.sequence(number));
                 run(&messages, &selected, sequences, false)?;
             }
             Task::Perform(sequences) => {
@@ -47,7 +47,7 @@ fn run(
         sent?;
         match result {
             Ok(counts) => messages.send(&Message::Done(counts))?,
-            Err(found) => return Ok(messages.send(&Message::Found(found))?),
+            Err(failure) => return Ok(messages.send(&Message::Failed(failure))?),
         }
     }
     Ok(())

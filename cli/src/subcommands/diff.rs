@@ -8,7 +8,7 @@ use crate::table::{Cell, table};
 use anstyle::Style;
 use clap::Args;
 use hsa_vmm_conformance::Report;
-use hsa_vmm_conformance::diff::{CaseChange, CaseChangeKind, Change, Diff, Outcome};
+use hsa_vmm_conformance::diff::{CaseChange, CaseChangeKind, Change, Diff, ReportedResult};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -148,6 +148,6 @@ fn detail(case: &CaseChange) -> &str {
     side.as_ref().map(|outcome| outcome.detail.as_str()).unwrap_or_default()
 }
 
-fn status_of(outcome: Option<&Outcome>) -> Cell {
+fn status_of(outcome: Option<&ReportedResult>) -> Cell {
     outcome.map_or_else(|| Cell::from("–"), |outcome| crate::table::status_cell(outcome.status))
 }

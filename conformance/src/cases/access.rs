@@ -21,7 +21,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "access.set.twice_is_once",
-        "reference 6.1: invariant 11",
+        "invariant 11 (src/vmm/ledger/check.rs)",
         "setting the same access again changes nothing",
         setting_again_changes_nothing,
     ),
@@ -101,9 +101,9 @@ fn get_returns_access_set(context: &Context) -> Verdict {
 
 fn access_changes_between_all_values(context: &Context) -> Verdict {
     let (at, _) = context.map_filled(1, 0x3232_3232)?;
-    for from in ALL_ACCESS {
-        for to in ALL_ACCESS {
-            for access in [from, to, Access::ReadWrite] {
+    for first in ALL_ACCESS {
+        for second in ALL_ACCESS {
+            for access in [first, second, Access::ReadWrite] {
                 context.set_access(at, 1, &context.default_agents(), access)?;
                 for agent in context.default_agents() {
                     let found = context.vmm().get_access(agent, at)?;

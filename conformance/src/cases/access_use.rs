@@ -1,4 +1,4 @@
-//! What CPU and GPUs can do with memory under each access.
+//! Loads, stores, copies and fills by the CPU and the GPUs, with each access.
 
 use crate::Context;
 use crate::case::{Case, Verdict, ensure, ensure_bytes, ensure_eq};

@@ -75,7 +75,7 @@ pub(super) fn flag_combinations() -> impl Iterator<Item = AreaFlags> {
     (0..16).map(AreaFlags::from_bits_retain)
 }
 
-/// Returns an area of the test's GPU: the first one with a pool for handles.
+/// Returns an area of the first GPU with memory for handles.
 pub(super) fn create_area(context: &Context, flags: AreaFlags) -> Verdict<Area> {
     Ok(Area::new(context.vmm(), context.gpu(), flags)?)
 }

@@ -30,7 +30,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "create.memory.is_its_own",
-        "reference 6.1: invariant 15",
+        "invariant 15 (src/vmm/ledger/check.rs)",
         "writes to one handle's memory do not change another handle's",
         handles_have_separate_memory,
     ),

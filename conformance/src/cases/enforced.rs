@@ -1,4 +1,6 @@
-//! A GPU's page table permits exactly the granted access, and none after the access was revoked or the memory unmapped.
+//! A GPU's page table permits exactly the granted access. After the access was revoked, or the memory was unmapped, the
+//! page table permits no access.
+//!
 //! A second process makes each access, because a process cannot continue after a GPU fault.
 
 use super::sharing;
@@ -48,7 +50,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "access.enforced.after_revoke",
-        "reference 6.3: ProtNone as unmap and map; rocm-systems#11693",
+        "documentation: Vmm::revoke; rocm-systems#11693",
         "a GPU can neither read nor write when revoke has returned",
         |context| check_taken_away(context, TakenBy::Revoke),
     ),
@@ -66,7 +68,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "access.enforced.under_load",
-        "reference 6.3: ProtNone as unmap and map",
+        "documentation: Vmm::revoke",
         "revoking a GPU's access takes effect, and another GPU's copies go on",
         |context| {
             context.other_gpu()?;

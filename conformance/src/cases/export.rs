@@ -26,7 +26,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "share.export.leaves_the_memory_alone",
-        "reference 6.1: invariant 16",
+        "invariant 16 (src/vmm/ledger/check.rs)",
         "closing the descriptor does not affect the memory",
         closing_keeps_memory,
     ),

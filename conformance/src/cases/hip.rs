@@ -195,13 +195,13 @@ fn shrinks_from_end(context: &Context) -> Verdict {
 }
 
 fn moves_memory(context: &Context) -> Verdict {
-    let (from, handle) = context.map_filled(2, 0xb3b3_b3b3)?;
-    let to = context.reserve(2)?;
-    context.vmm().unmap(from, 2 * context.granule())?;
-    context.map(to, 2, handle)?;
-    context.set_access(to, 2, &context.default_agents(), Access::ReadWrite)?;
-    context.check_contents(to, 2, 0xb3b3_b3b3)?;
-    Ok(context.vmm().address_free(from, 2 * context.granule())?)
+    let (source, handle) = context.map_filled(2, 0xb3b3_b3b3)?;
+    let destination = context.reserve(2)?;
+    context.vmm().unmap(source, 2 * context.granule())?;
+    context.map(destination, 2, handle)?;
+    context.set_access(destination, 2, &context.default_agents(), Access::ReadWrite)?;
+    context.check_contents(destination, 2, 0xb3b3_b3b3)?;
+    Ok(context.vmm().address_free(source, 2 * context.granule())?)
 }
 
 fn shares_range_between_gpus(context: &Context) -> Verdict {
@@ -228,20 +228,20 @@ fn shares_range_between_gpus(context: &Context) -> Verdict {
 fn copies_between_gpus(context: &Context) -> Verdict {
     let (first, other) = (context.gpu(), context.other_gpu()?);
     let size = context.granule();
-    let (from, _) = context.map_filled(1, 0xb5b5_b5b5)?;
-    let to = context.reserve(1)?;
+    let (source, _) = context.map_filled(1, 0xb5b5_b5b5)?;
+    let destination = context.reserve(1)?;
     let handle = context.create_on(other, 1)?;
-    context.map(to, 1, handle)?;
+    context.map(destination, 1, handle)?;
     let agents = |owner: AgentId| [context.gpu_and_cpu(owner), vec![first, other]].concat();
-    context.set_access(from, 1, &agents(first), Access::ReadWrite)?;
-    context.set_access(to, 1, &agents(other), Access::ReadWrite)?;
-    context.vmm().copy(first, to, from, size)?;
+    context.set_access(source, 1, &agents(first), Access::ReadWrite)?;
+    context.set_access(destination, 1, &agents(other), Access::ReadWrite)?;
+    context.vmm().copy(first, destination, source, size)?;
     if context.cpu_has_access(other) {
-        context.check_contents(to, 1, 0xb5b5_b5b5)?;
+        context.check_contents(destination, 1, 0xb5b5_b5b5)?;
     }
-    context.fill(to, 1, 0xb6b6_b6b6)?;
-    context.vmm().copy(other, from, to, size)?;
-    context.check_contents(from, 1, 0xb6b6_b6b6)
+    context.fill(destination, 1, 0xb6b6_b6b6)?;
+    context.vmm().copy(other, source, destination, size)?;
+    context.check_contents(source, 1, 0xb6b6_b6b6)
 }
 
 fn runs_in_many_threads(context: &Context) -> Verdict {

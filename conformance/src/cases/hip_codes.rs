@@ -1,7 +1,7 @@
 //! The error codes that C programs receive (`capi`), for each operation and both profiles.
 //!
-//! A C function returns [`Error::hip`](hsa_vmm::Error::hip) of its profile, from the library's own
-//! table. The checks that only the C interface makes (null pointers, device numbers) are tested in
+//! A C function returns the code that [`Error::hip`](hsa_vmm::Error::hip) looks up in the library's table.
+//! The checks that only the C interface makes (null pointers, device numbers) are tested in
 //! `capi/tests`. Most cases here make real calls. The expected codes come from HIP's documentation, not
 //! from the library's table.
 

@@ -32,13 +32,13 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "share.import.descriptor_stays_ours",
-        "reference 6.1: invariant 17",
+        "invariant 17 (src/vmm/ledger/check.rs)",
         "the import does not consume the descriptor",
         descriptor_stays_open,
     ),
     Case::new(
         "share.import.outlives_its_exporter",
-        "reference 6.1: invariant 16",
+        "invariant 16 (src/vmm/ledger/check.rs)",
         "the imported memory stays when the exported handle is released",
         import_outlives_exporter,
     ),
@@ -98,7 +98,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "share.again_and_again.leaves_nothing",
-        "reference 6.1: invariant 13",
+        "invariant 13 (src/vmm/ledger/check.rs)",
         "repeated export, import and map leak nothing",
         repeats_without_leak,
     ),
@@ -245,8 +245,8 @@ fn grants_peer_after_owner(context: &Context) -> Verdict {
     context.check_contents(imported_at, 2, 0xb7b7_b7b7)
 }
 
-/// Creates an anonymous file of one granule, which is not GPU memory. Seals the file
-/// against shrinking: the library itself rejects other files, and would not call the runtime.
+/// Creates an anonymous file of one granule, which is not GPU memory. Seals the file against shrinking, because the
+/// library rejects an unsealed file before it calls the runtime.
 fn create_plain_file(context: &Context) -> Verdict<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = File::from(memfd_create("hsa-vmm no memory", flags).map_err(io::Error::from)?);

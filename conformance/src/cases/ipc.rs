@@ -13,7 +13,7 @@ use std::fmt;
 pub(super) const CASES: &[Case] = &[
     Case::new(
         "ipc.get.layout",
-        "HIP: hipIpcMemHandle_t; reference 4.1",
+        "HIP: hipIpcMemHandle_t; documentation: IpcHandle",
         "a handle has HIP's layout: 64 bytes, with the size at 32, the offset at 40 and the process at 48",
         handle_has_hip_layout,
     ),
@@ -91,7 +91,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "ipc.open.offset_beyond",
-        "reference 4.1: psize and poffset",
+        "documentation: IpcHandle, psize and poffset",
         "a handle with an offset outside its memory is refused",
         rejects_offset_beyond_end,
     ),
@@ -199,7 +199,7 @@ fn reused_address_has_new_handle(context: &Context) -> Verdict {
     let first = allocate(context)?;
     let (address, old) = (first.address(), get_handle(&ipc, first.address())?);
     drop(first);
-    // Keeps allocations at other addresses, so that the next one gets another address.
+    // Keeps allocations at other addresses, so that the next allocation gets another address.
     let mut others = Vec::new();
     for _ in 0..16 {
         let next = allocate(context)?;

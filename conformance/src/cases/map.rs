@@ -13,7 +13,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "map.memory.no_access_at_first",
-        "reference 6.1: invariant 9; reference 6.2 #49",
+        "invariant 9 (src/vmm/ledger/check.rs); reference 6.2 #49",
         "no agent has access after mapping",
         grants_no_access,
     ),

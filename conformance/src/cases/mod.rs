@@ -1,8 +1,14 @@
 //! The cases, one file for each subject.
 //!
-//! Sources have these forms: `HIP: FUNCTION` is HIP's documentation; `hip-tests: TEST` is a test of hip-tests;
-//! `recorded: cuda_h200_edges NAME` is a line of `data/cuda_h200_edges.tsv`. `reference` is a document outside this
-//! repository; `tests/edges` has the table of its section 6.2, whose rows have numbers such as `#19`.
+//! A source has one of these forms:
+//!
+//! * `HIP: FUNCTION` is HIP's documentation of a function.
+//! * `hip-tests: TEST` is a test of hip-tests.
+//! * `recorded: cuda_h200_edges NAME` is a line of `data/cuda_h200_edges.tsv`.
+//! * `reference 6.2 #19` is row 19 of the table of edge cases in `tests/edges`.
+//! * `invariant 5` is a row of the table in `src/vmm/ledger/check.rs`.
+//! * `documentation: ITEM` is the documentation of an item of the library.
+//! * `decision: RULE` is a decision of this project.
 
 mod access;
 mod access_pairs;

@@ -45,7 +45,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "properties.handle.released_while_mapped",
-        "reference 6.1: invariant 5",
+        "invariant 5 (src/vmm/ledger/check.rs)",
         "a handle without references is refused while its memory is mapped",
         rejects_released_while_mapped,
     ),

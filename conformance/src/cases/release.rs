@@ -56,7 +56,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "release.mapped.order_is_free",
-        "reference 6.1: invariant 19",
+        "invariant 19 (src/vmm/ledger/check.rs)",
         "releasing before or after unmapping gives the same result",
         allows_any_order,
     ),

@@ -17,7 +17,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "reserve.many.are_disjoint",
-        "reference 6.1: invariant 1",
+        "invariant 1 (src/vmm/ledger/check.rs)",
         "reservations do not overlap",
         reservations_do_not_overlap,
     ),

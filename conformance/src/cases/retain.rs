@@ -27,7 +27,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "retain.released.comes_back",
-        "reference 6.1: invariant 6",
+        "invariant 6 (src/vmm/ledger/check.rs)",
         "a handle without references can be retained from its mapping and mapped again",
         retains_released_handle,
     ),
@@ -63,7 +63,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "retain.address.end",
-        "reference 6.1: invariant 14",
+        "invariant 14 (src/vmm/ledger/check.rs)",
         "the address after a mapping is refused",
         rejects_end_of_mapping,
     ),

@@ -1,4 +1,4 @@
-//! Retire queues, for which HIP has no call: memory that is unmapped when signals fire.
+//! Retire queues, which unmap memory when signals fire. HIP has no such call.
 
 use crate::Context;
 use crate::case::{Case, Verdict, ensure, ensure_eq};

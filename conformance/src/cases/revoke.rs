@@ -1,4 +1,4 @@
-//! Revoking access, for which HIP has no call.
+//! `Vmm::revoke`, for which HIP has no call.
 
 use crate::Context;
 use crate::case::{Case, Verdict, ensure_eq};
@@ -8,19 +8,19 @@ use hsa_vmm::error::Argument;
 pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.revoke.gpu",
-        "reference 6.3: ProtNone as unmap and map; reference 6.2 #42",
+        "documentation: Vmm::revoke; reference 6.2 #42",
         "a GPU whose access was revoked has no access, and can be granted access again",
         revoked_gpu_has_no_access,
     ),
     Case::new(
         "access.revoke.others_keep_theirs",
-        "reference 6.3: ProtNone as unmap and map",
+        "documentation: Vmm::revoke",
         "other agents keep their access, and the contents stay",
         other_agents_keep_access,
     ),
     Case::new(
         "access.revoke.over_several_mappings",
-        "reference 6.3: ProtNone as unmap and map",
+        "documentation: Vmm::revoke",
         "one call revokes access to consecutive mappings",
         revokes_several_mappings,
     ),

@@ -34,7 +34,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "unmap.memory.stays_with_its_handle",
-        "reference 6.1: invariant 15",
+        "invariant 15 (src/vmm/ledger/check.rs)",
         "the contents stay while the handle has a reference",
         keeps_contents,
     ),
@@ -52,7 +52,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "unmap.again_and_again.leaves_nothing",
-        "reference 6.1: invariant 13",
+        "invariant 13 (src/vmm/ledger/check.rs)",
         "repeated mapping and unmapping leaks nothing",
         repeats_without_leak,
     ),

@@ -1,5 +1,5 @@
-//! The enforcement of permissions in reports. Files contain `remembered` for `recorded`, so that all versions can read
-//! each other's reports.
+//! The enforcement of permissions in reports. Report files contain `remembered` instead of `recorded`, so that all
+//! versions can read each other's reports.
 
 use serde::{Deserialize, Deserializer, Serializer};
 

@@ -66,7 +66,7 @@ pub struct RuntimeDescription {
     /// Whether shared virtual memory is supported.
     #[serde(default)]
     pub svm: Option<bool>,
-    /// Whether GPU page faults are handled.
+    /// Whether a GPU can retry an access after a page fault.
     #[serde(default)]
     pub xnack: Option<bool>,
     /// Whether handles can be shared over a fabric.

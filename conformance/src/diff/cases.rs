@@ -11,9 +11,9 @@ pub struct CaseChange {
     /// The kind of difference.
     pub kind: CaseChangeKind,
     /// The result in A.
-    pub a: Option<Outcome>,
+    pub a: Option<ReportedResult>,
     /// The result in B.
-    pub b: Option<Outcome>,
+    pub b: Option<ReportedResult>,
 }
 
 /// How the result in B differs from that in A.
@@ -36,9 +36,9 @@ pub enum CaseChangeKind {
     OnlyB,
 }
 
-/// The result of a case.
+/// The result of a case in a report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Outcome {
+pub struct ReportedResult {
     /// The status.
     pub status: Status,
     /// The reason.
@@ -49,7 +49,8 @@ impl CaseChange {
     /// Returns whether the case fails in B and not in A.
     #[must_use]
     pub fn is_worse(&self) -> bool {
-        let fails = |it: &Option<Outcome>| it.as_ref().is_some_and(|it| it.status == Status::Fail);
+        let fails =
+            |it: &Option<ReportedResult>| it.as_ref().is_some_and(|it| it.status == Status::Fail);
         fails(&self.b) && !fails(&self.a)
     }
 }
@@ -57,10 +58,11 @@ impl CaseChange {
 /// Returns the differences, by kind and in the order of the reports, and the number of equal
 /// results.
 pub(super) fn compare(a: &[CaseReport], b: &[CaseReport]) -> (Vec<CaseChange>, usize) {
-    let outcome = |case: &CaseReport| Outcome { status: case.status, detail: case.detail.clone() };
+    let result =
+        |case: &CaseReport| ReportedResult { status: case.status, detail: case.detail.clone() };
     let change = |kind, old: Option<&CaseReport>, new: Option<&CaseReport>| {
         let name = new.or(old).map(|case| case.name.clone()).unwrap_or_default();
-        CaseChange { name, kind, a: old.map(outcome), b: new.map(outcome) }
+        CaseChange { name, kind, a: old.map(result), b: new.map(result) }
     };
     let (mut differences, mut equal) = (Vec::new(), 0);
     for old in a {

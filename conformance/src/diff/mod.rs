@@ -13,7 +13,7 @@ use crate::describe::{Fact, QuirkDescription};
 use serde::Serialize;
 
 pub use agents::AgentChange;
-pub use cases::{CaseChange, CaseChangeKind, Outcome};
+pub use cases::{CaseChange, CaseChangeKind, ReportedResult};
 pub use timings::{Timing, Timings};
 
 /// The differences between a report A and a report B.

@@ -83,7 +83,7 @@ impl Diff {
 
 /// Returns the name of a case, with the reason if the case is skipped or a known failure.
 fn case_text(case: &CaseChange) -> String {
-    let reason = case.b.as_ref().map(|outcome| outcome.detail.as_str()).unwrap_or_default();
+    let reason = case.b.as_ref().map(|result| result.detail.as_str()).unwrap_or_default();
     match case.kind {
         CaseChangeKind::SkippedNow | CaseChangeKind::KnownNow if !reason.is_empty() => {
             format!("{} ({reason})", case.name)

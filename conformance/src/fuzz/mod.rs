@@ -1,21 +1,21 @@
 //! Fuzzing: generates, runs and shrinks random sequences of operations.
 //!
-//! A [`Drawing`] generates the [`Sequence`] of each number. The same seed gives the same sequences, in any
-//! order and with any number of processes. [`perform`] runs a sequence on a runtime and returns its failure
-//! as [`Found`]; [`shrink`] shrinks a failing sequence. A sequence is saved as a line of JSON, which
+//! A [`Generator`] generates the [`Sequence`] of each number. The same seed gives the same sequences, in any
+//! order and with any number of processes. [`perform`] runs a sequence on a runtime and returns its
+//! [`Failure`]; [`shrink`] shrinks a failing sequence. A sequence is saved as a line of JSON, which
 //! `hsa-vmm replay` reads like recorded [traces](crate::trace).
 
-mod drawing;
+mod failure;
 mod faults;
-mod found;
+mod generator;
 mod machine;
 mod perform;
 mod sequence;
 mod shrink;
 mod simpler;
 
-pub use drawing::{Drawing, Machine};
-pub use found::{Found, Kind, Moment};
+pub use failure::{Failure, Kind, Moment};
+pub use generator::{Generator, Machine};
 pub use perform::{Beginning, Counts, perform, perform_beginning};
 pub use sequence::{Sequence, SequenceError};
 pub use shrink::shrink;

@@ -1,6 +1,6 @@
 //! Runs a sequence on a runtime.
 
-use super::{Found, Kind, Moment, Sequence};
+use super::{Failure, Kind, Moment, Sequence};
 use crate::operations::{Comparisons, Difference, DifferentialTest, with_retries};
 use hsa_vmm::vmm::VmmOptions;
 use hsa_vmm::{Runtime, Vmm};
@@ -26,9 +26,9 @@ pub fn perform(
     runtime: &Runtime,
     sequence: &Sequence,
     on_operation: &mut dyn FnMut(usize),
-) -> Result<Counts, Found> {
+) -> Result<Counts, Failure> {
     let perform = || perform_once(runtime, sequence, on_operation);
-    with_retries(perform, |(_, difference)| difference).map_err(found)
+    with_retries(perform, |(_, difference)| difference).map_err(failure_of)
 }
 
 /// When a difference occurred, and the difference.
@@ -57,7 +57,7 @@ pub struct Beginning {
     /// The number of operations performed.
     pub operations: usize,
     /// The failure of the last operation, if any.
-    pub found: Option<Found>,
+    pub failure: Option<Failure>,
 }
 
 /// Runs the first operations of a sequence.
@@ -68,15 +68,15 @@ pub fn perform_beginning(
     runtime: &Runtime,
     sequence: &Sequence,
     operations: usize,
-) -> Result<Beginning, Found> {
+) -> Result<Beginning, Failure> {
     let mut counts = Counts::default();
-    let test = open_test(runtime, sequence, Comparisons::EachOperation).map_err(found)?;
-    let (test, found) = match apply_first(test, sequence, operations, &mut counts, &mut |_| ()) {
+    let test = open_test(runtime, sequence, Comparisons::EachOperation).map_err(failure_of)?;
+    let (test, failure) = match apply_first(test, sequence, operations, &mut counts, &mut |_| ()) {
         Ok(test) => (test, None),
-        Err((test, difference)) => (*test, Some(found(difference))),
+        Err((test, difference)) => (*test, Some(failure_of(difference))),
     };
-    let operations = counts.operations as usize + usize::from(found.is_some());
-    Ok(Beginning { vmm: test.vmm().clone(), operations, found })
+    let operations = counts.operations as usize + usize::from(failure.is_some());
+    Ok(Beginning { vmm: test.vmm().clone(), operations, failure })
 }
 
 /// Opens the test of a sequence, and plans its faults.
@@ -123,6 +123,6 @@ fn apply_first(
     Ok(test)
 }
 
-fn found((moment, difference): TimedDifference) -> Found {
-    Found { kind: Kind::Difference, moment, words: difference.to_string() }
+fn failure_of((moment, difference): TimedDifference) -> Failure {
+    Failure { kind: Kind::Difference, moment, description: difference.to_string() }
 }

@@ -99,15 +99,15 @@ impl Search<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fuzz::{Drawing, Machine};
+    use crate::fuzz::{Generator, Machine};
     use crate::operations::{Amount, Operation};
     use std::time::Duration;
 
     fn long_sequence() -> Sequence {
-        let drawing =
-            Drawing { seed: 1, longest: 500, machine: Machine::Any, faults: true, every: None };
+        let generator =
+            Generator { seed: 1, longest: 500, machine: Machine::Any, faults: true, every: None };
         (0..)
-            .map(|number| drawing.sequence(number))
+            .map(|number| generator.sequence(number))
             .find(|it| it.operations.len() > 400)
             .expect("some sequence has more than 400 operations")
     }

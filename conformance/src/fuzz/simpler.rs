@@ -86,13 +86,13 @@ fn is_same_variant(left: &Value, right: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fuzz::{Drawing, Machine};
+    use crate::fuzz::{Generator, Machine};
 
     #[test]
     fn simplification_terminates() {
-        let drawing =
-            Drawing { seed: 3, longest: 400, machine: Machine::Any, faults: false, every: None };
-        for operation in drawing.sequence(0).operations {
+        let generator =
+            Generator { seed: 3, longest: 400, machine: Machine::Any, faults: false, every: None };
+        for operation in generator.sequence(0).operations {
             let mut operation = operation;
             let mut steps = 0;
             loop {

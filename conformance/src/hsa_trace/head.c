@@ -49,8 +49,8 @@ static hsa_status_t add_agent(hsa_agent_t agent, void *unused) {
   return HSA_STATUS_SUCCESS;
 }
 
-static UNUSED hsa_agent_t agent(agents_t of, int number) {
-  if (number < of.count) return of.agents[number];
+static UNUSED hsa_agent_t agent(agents_t list, int number) {
+  if (number < list.count) return list.agents[number];
   fprintf(stderr, "the recording uses an agent that this machine does not have\n");
   exit(2);
 }

@@ -81,7 +81,7 @@ pub fn lint(recording: &Recording) -> Vec<Finding> {
     let mut state = State::new(&recording.header);
     for (index, record) in recording.calls.iter().enumerate() {
         if is_library_probe(&state, &recording.calls, index) {
-            // The runtime may reject this grant. The mapping must not be reported as never granted then.
+            // If the runtime rejects this grant, the mapping must not be reported as never granted.
             if let Call::SetAccess { address, .. } = record.call
                 && let Some(mapping) = state.mappings.get_mut(&address)
             {
@@ -157,7 +157,7 @@ fn check<'a>(state: &State<'_>, record: &'a Record, header: &Header, findings: &
             check_not_unmapped(state, address, size, &mut add);
             check_whole_mappings(state, address, size, &mut add);
             for mapping in state.overlapping(address, size) {
-                if let Some((owner, agent)) = state.after_owner(mapping, access) {
+                if let Some((owner, agent)) = state.grant_after_owner(mapping, access) {
                     let [owner, agent] = [owner, agent].map(|it| header.agent_name(it));
                     let message = format!(
                         "{agent} gets access after {owner}, which owns the memory; grant the owner access last"

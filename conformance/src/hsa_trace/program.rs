@@ -82,7 +82,9 @@ fn agent(agent: AgentRef) -> String {
 
 fn pool(pool: PoolRef) -> String {
     match pool {
-        PoolRef::Numbered { agent: of, number } => format!("pool({}, {number})", agent(of)),
+        PoolRef::Numbered { agent: agent_ref, number } => {
+            format!("pool({}, {number})", agent(agent_ref))
+        }
         PoolRef::Fixed(handle) => format!("invalid_pool({handle:#x})"),
     }
 }
@@ -109,22 +111,25 @@ fn call(action: &Action) -> String {
         Action::Free { at, size } => {
             format!("hsa_amd_vmem_address_free({}, {size:#x})", place(*at))
         }
-        Action::Create { memory, pool: of, size, kind, flags } => format!(
+        Action::Create { memory, pool: pool_ref, size, kind, flags } => format!(
             "hsa_amd_vmem_handle_create({}, {size:#x}, {kind}, {flags:#x}, {})",
-            pool(*of),
+            pool(*pool_ref),
             result("memory", *memory)
         ),
-        Action::Release { memory: of } => format!("hsa_amd_vmem_handle_release({})", memory(*of)),
-        Action::Map { at, size, offset, memory: of, flags } => format!(
+        Action::Release { memory: handle } => {
+            format!("hsa_amd_vmem_handle_release({})", memory(*handle))
+        }
+        Action::Map { at, size, offset, memory: handle, flags } => format!(
             "hsa_amd_vmem_map({}, {size:#x}, {offset:#x}, {}, {flags:#x})",
             place(*at),
-            memory(*of)
+            memory(*handle)
         ),
         Action::Unmap { at, size } => format!("hsa_amd_vmem_unmap({}, {size:#x})", place(*at)),
         Action::SetAccess { at, size, access } => {
             let list = access.iter();
-            let list =
-                list.map(|(of, permissions)| format!("access_of({}, {permissions})", agent(*of)));
+            let list = list.map(|(agent_ref, permissions)| {
+                format!("access_of({}, {permissions})", agent(*agent_ref))
+            });
             let list = if access.is_empty() {
                 "NONE".to_owned()
             } else {
@@ -133,13 +138,13 @@ fn call(action: &Action) -> String {
             };
             format!("set_access({}, {size:#x}, {}, {list})", place(*at), access.len())
         }
-        Action::GetAccess { at, agent: of, .. } => {
-            format!("hsa_amd_vmem_get_access({}, &permission, {})", place(*at), agent(*of))
+        Action::GetAccess { at, agent: agent_ref, .. } => {
+            format!("hsa_amd_vmem_get_access({}, &permission, {})", place(*at), agent(*agent_ref))
         }
-        Action::Export { descriptor, memory: of, flags } => format!(
+        Action::Export { descriptor, memory: handle, flags } => format!(
             "hsa_amd_vmem_export_shareable_handle({}, {}, {flags:#x})",
             result("descriptor", *descriptor),
-            memory(*of)
+            memory(*handle)
         ),
         Action::Import { memory, descriptor } => format!(
             "hsa_amd_vmem_import_shareable_handle(descriptor[{descriptor}], {})",
@@ -149,18 +154,18 @@ fn call(action: &Action) -> String {
             let into = result("memory", *memory);
             format!("hsa_amd_vmem_retain_alloc_handle({into}, {})", place(*at))
         }
-        Action::Properties { memory: of } => format!(
+        Action::Properties { memory: handle } => format!(
             "hsa_amd_vmem_get_alloc_properties_from_handle({}, &pool_of_memory, &type_of_memory)",
-            memory(*of)
+            memory(*handle)
         ),
-        Action::Allocate { block, pool: of, size, flags } => format!(
+        Action::Allocate { block, pool: pool_ref, size, flags } => format!(
             "hsa_amd_memory_pool_allocate({}, {size:#x}, {flags:#x}, {})",
-            pool(*of),
+            pool(*pool_ref),
             result("block", *block)
         ),
         Action::FreeMemory { at } => format!("hsa_amd_memory_pool_free({})", place(*at)),
         Action::AllowAccess { at, agents } => {
-            let list: Vec<_> = agents.iter().map(|of| agent(*of)).collect();
+            let list: Vec<_> = agents.iter().map(|agent_ref| agent(*agent_ref)).collect();
             let list = if list.is_empty() {
                 "NONE".to_owned()
             } else {

@@ -42,7 +42,7 @@ fn not_skipped(cases: &[CaseReport]) -> impl Iterator<Item = &CaseReport> {
     cases.iter().filter(|case| case.status != Status::Skip)
 }
 
-/// Formats a duration in milliseconds with three significant digits; from 100 ms on without decimals.
+/// Formats a duration in milliseconds: with two decimals below 1 ms, one below 100 ms, and none above.
 pub(super) fn milliseconds(microseconds: u64) -> String {
     match microseconds {
         0..1_000 => format!("{:.2}", microseconds as f64 / 1e3),
@@ -101,7 +101,7 @@ impl Histogram {
     }
 }
 
-/// Returns a duration's step in the histogram: the greatest step whose limit is not above it, or 0. The
+/// Returns a duration's step in the histogram: the greatest step whose limit the duration reaches, or 0. The
 /// limits are 10 µs, 30 µs, 100 µs, 300 µs, …
 fn step(microseconds: u64) -> u32 {
     let mut step = 0;

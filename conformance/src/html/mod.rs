@@ -23,7 +23,7 @@ impl Area<'_> {
         self.cases.iter().filter(|case| case.status == *status).count()
     }
 
-    /// Returns whether the area is initially unfolded. Areas with failures are.
+    /// Returns whether the area is initially unfolded: whether it has failures.
     fn is_open(&self) -> bool {
         self.count(&Status::Fail) > 0
     }

@@ -246,11 +246,11 @@ mod tests {
     }
 
     #[test]
-    fn drawn_operations_contain_no_debug_output() {
+    fn generated_operations_contain_no_debug_output() {
         let mut random = Rng::with_seed(11);
         for _ in 0..2000 {
             let bytes: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(64).collect();
-            let operation = Operation::drawn_from(&bytes, ObjectCounts::default());
+            let operation = Operation::from_bytes(&bytes, ObjectCounts::default());
             let text = operation.to_string();
             let debug = [" {", "} ", "Granules(", "Live(", "Run("];
             assert!(!debug.iter().any(|part| text.contains(part)), "{text}");

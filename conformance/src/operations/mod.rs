@@ -2,17 +2,17 @@
 //!
 //! An [`Operation`] names objects by index: the second mapping, the first live handle, the newest freed
 //! reservation. Any operation is therefore defined in any state, and a sequence from which operations were
-//! removed can still be run. [`Operation::drawn_from`] generates an operation from bytes of a random generator, a
+//! removed can still be run. [`Operation::from_bytes`] generates an operation from bytes of a random generator, a
 //! fuzzer or a property test. [`DifferentialTest`] performs operations and reports the first difference.
 
 pub(crate) mod choices;
 mod differential;
 mod display;
-mod draw;
+mod generate;
 mod names;
 mod operation;
 
 pub use differential::{Comparisons, Difference, DifferentialTest, with_retries};
-pub use draw::ObjectCounts;
+pub use generate::ObjectCounts;
 pub use names::{AgentName, Amount, Edge, HandleName, Region, Shift, Span, Spot};
 pub use operation::{Alignment, Descriptor, Extent, Hint, Operation};

@@ -61,7 +61,7 @@ enum Reply {
     Failed(String),
 }
 
-/// Returns the reply that a GPU of this process copied wrong data.
+/// Returns a reply with the error that a GPU of this process has copied wrong data.
 fn wrong_copy(gpu: &Agent, difference: &str) -> Reply {
     Reply::Failed(format!("{} ({}) copied wrong data: {difference}", gpu.id(), copy_engine()))
 }

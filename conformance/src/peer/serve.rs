@@ -46,10 +46,11 @@ fn execute(
     memory: &mut Option<PoolMemory>,
     request: Request,
 ) -> Result<Reply, Reply> {
-    let no_memory = || Reply::Failed("there is no memory".to_owned());
+    let no_memory = || Reply::Failed("no memory was exported".to_owned());
     match request {
         Request::Export { size, text } => {
-            let gpu = runtime.gpus().next().ok_or_else(no_memory)?.id();
+            let no_gpu = || Reply::Failed("the runtime has no GPU".to_owned());
+            let gpu = runtime.gpus().next().ok_or_else(no_gpu)?.id();
             let allocated = PoolMemory::allocate(runtime, gpu, size)?;
             allocated.write(0, text.as_bytes())?;
             let handle = Ipc::on(runtime, gpu)?.get_mem_handle(allocated.address())?;

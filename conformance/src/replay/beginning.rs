@@ -1,6 +1,6 @@
 //! Replays the beginning of a trace.
 
-use super::state::{Outcome, State};
+use super::state::{ReplayOutcome, State};
 use super::{Divergence, ReplayError, check_fits};
 use crate::trace::Trace;
 use hsa_vmm::vmm::VmmOptions;
@@ -33,7 +33,7 @@ pub fn replay_beginning(
     let mut divergence = None;
     for operation in trace.ops.iter().take(operations) {
         performed += 1;
-        if let Outcome::Divergent { got, why } = state.perform(operation) {
+        if let ReplayOutcome::Divergent { got, why } = state.perform(operation) {
             let (seed, operation, at) = (trace.seed, operation.clone(), performed - 1);
             let expected = operation.result.clone();
             let trace = index;

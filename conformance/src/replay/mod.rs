@@ -16,7 +16,7 @@ pub use rule::Rule;
 use crate::trace::{Trace, TraceError};
 use hsa_vmm::vmm::VmmOptions;
 use hsa_vmm::{Agent, Runtime};
-use state::{Outcome, State};
+use state::{ReplayOutcome, State};
 
 /// Replays traces, each on a new [`Vmm`](hsa_vmm::Vmm). Calls `on_trace` after each trace with the number
 /// of replayed traces.
@@ -76,9 +76,9 @@ fn replay_trace(
     for (position, operation) in trace.ops.iter().enumerate() {
         report.operations += 1;
         match state.perform(operation) {
-            Outcome::Agreed => report.agreed += 1,
-            Outcome::Excused(rule) => *report.excused.entry(rule).or_default() += 1,
-            Outcome::Divergent { got, why } => {
+            ReplayOutcome::Agreed => report.agreed += 1,
+            ReplayOutcome::Excused(rule) => *report.excused.entry(rule).or_default() += 1,
+            ReplayOutcome::Divergent { got, why } => {
                 report.divergent += 1;
                 report.not_compared += (trace.ops.len() - position - 1) as u64;
                 report.first.get_or_insert_with(|| Divergence {

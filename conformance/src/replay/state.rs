@@ -14,13 +14,13 @@ use std::collections::HashMap;
 const INVALID_VALUE: &str = "INVALID_VALUE";
 const NOT_SUPPORTED: &str = "NOT_SUPPORTED";
 
-/// The outcome of an operation.
-pub(super) enum Outcome {
+/// How the result of a replayed operation compares with the recorded result.
+pub(super) enum ReplayOutcome {
     /// The result is the recorded one.
     Agreed,
     /// A rule permits the difference.
     Excused(Rule),
-    /// The result differs, and no rule permits that.
+    /// The result differs, and no rule permits the difference.
     Divergent { got: String, why: String },
 }
 
@@ -67,7 +67,7 @@ impl State {
         &self.vmm
     }
 
-    /// Gives the object that a call has created the name of its slot, such as `r1`.
+    /// Names a created object after its slot, such as `r1`.
     pub fn name_object(&self, call: &Call) -> Result<(), Error> {
         match *call {
             Call::Reserve { r, .. } => self.reservations.get(&r).map_or(Ok(()), |&(address, _)| {
@@ -82,10 +82,10 @@ impl State {
     }
 
     /// Performs an operation and compares its result.
-    pub fn perform(&mut self, operation: &Operation) -> Outcome {
+    pub fn perform(&mut self, operation: &Operation) -> ReplayOutcome {
         let expected = operation.result.as_str();
         if let Some(rule) = self.skip_rule(&operation.call, expected) {
-            return Outcome::Excused(rule);
+            return ReplayOutcome::Excused(rule);
         }
         match operation.call {
             Call::GetAccess { r, offset, device, flags } => {
@@ -93,10 +93,12 @@ impl State {
                 let found = access.as_ref().ok().copied().map(Access::to_bits);
                 let outcome = compare(expected, &call_result(access));
                 match (outcome, found) {
-                    (Outcome::Agreed, Some(found)) if found != flags => Outcome::Divergent {
-                        got: SUCCESS.to_owned(),
-                        why: format!("the access is {found} and was recorded as {flags}"),
-                    },
+                    (ReplayOutcome::Agreed, Some(found)) if found != flags => {
+                        ReplayOutcome::Divergent {
+                            got: SUCCESS.to_owned(),
+                            why: format!("the access is {found} and was recorded as {flags}"),
+                        }
+                    }
                     (outcome, _) => outcome,
                 }
             }
@@ -113,7 +115,7 @@ impl State {
                 let mapped = call_result(self.vmm.map(at, size, handle_offset, handle));
                 let is_part = !self.is_whole_handle(h, handle_offset, size);
                 if expected == NOT_SUPPORTED && is_part && mapped.name == INVALID_VALUE {
-                    return Outcome::Excused(Rule::PartOfAHandle);
+                    return ReplayOutcome::Excused(Rule::PartOfAHandle);
                 }
                 compare(expected, &mapped)
             }
@@ -152,7 +154,7 @@ impl State {
         }
     }
 
-    /// Returns whether the library maps memory from an offset on: with control of page tables.
+    /// Returns whether a mapping can start at an offset in the memory. This needs control of all GPUs' page tables.
     fn maps_offsets(&self) -> bool {
         let mut gpus = self.gpus.iter();
         gpus.all(|gpu| self.vmm.enforcement(*gpu) == Some(Enforcement::Enforced))
@@ -191,11 +193,18 @@ impl State {
         }
     }
 
-    fn retain(&mut self, expected: &str, r: u32, offset: usize, h: u32, same_as: i64) -> Outcome {
+    fn retain(
+        &mut self,
+        expected: &str,
+        r: u32,
+        offset: usize,
+        h: u32,
+        same_as: i64,
+    ) -> ReplayOutcome {
         let retained = self.vmm.retain_allocation_handle(self.address(r, offset));
         let found = retained.as_ref().ok().copied();
         let outcome = compare(expected, &call_result(retained));
-        let (Outcome::Agreed, Some(found)) = (&outcome, found) else { return outcome };
+        let (ReplayOutcome::Agreed, Some(found)) = (&outcome, found) else { return outcome };
         let recorded =
             u32::try_from(same_as).ok().and_then(|slot| self.handles.get(&slot).copied());
         let is_recorded = match recorded {
@@ -208,11 +217,17 @@ impl State {
             return outcome;
         }
         let why = format!("the handle {found} differs from the recorded one (slot {same_as})");
-        Outcome::Divergent { got: SUCCESS.to_owned(), why }
+        ReplayOutcome::Divergent { got: SUCCESS.to_owned(), why }
     }
 
     /// Unmaps the mappings in a range with holes, unless the range splits a mapping.
-    fn unmap_over_holes(&self, r: u32, offset: usize, size: usize, result: CallResult) -> Outcome {
+    fn unmap_over_holes(
+        &self,
+        r: u32,
+        offset: usize,
+        size: usize,
+        result: CallResult,
+    ) -> ReplayOutcome {
         let (start, Some(end)) =
             (self.address(r, offset).get(), self.address(r, offset).get().checked_add(size))
         else {
@@ -238,7 +253,7 @@ impl State {
                 return divergence(call_result::<()>(Err(error)));
             }
         }
-        Outcome::Excused(Rule::UnmapOverHoles)
+        ReplayOutcome::Excused(Rule::UnmapOverHoles)
     }
 
     fn set_access(&self, at: Address, size: usize, descs: &[(i64, u32)]) -> CallResult {
@@ -309,13 +324,13 @@ fn recorded_name(error: HipError) -> &'static str {
 }
 
 /// Compares a result with the recorded result.
-fn compare(expected: &str, result: &CallResult) -> Outcome {
+fn compare(expected: &str, result: &CallResult) -> ReplayOutcome {
     if result.name == expected {
-        return Outcome::Agreed;
+        return ReplayOutcome::Agreed;
     }
-    Outcome::Divergent { got: result.name.to_owned(), why: result.message.clone() }
+    ReplayOutcome::Divergent { got: result.name.to_owned(), why: result.message.clone() }
 }
 
-fn divergence(result: CallResult) -> Outcome {
-    Outcome::Divergent { got: result.name.to_owned(), why: result.message }
+fn divergence(result: CallResult) -> ReplayOutcome {
+    ReplayOutcome::Divergent { got: result.name.to_owned(), why: result.message }
 }

@@ -136,7 +136,7 @@ impl Worker {
             if self.read(remaining.min(POLL_INTERVAL)) {
                 continue;
             }
-            if self.has_ended() {
+            if self.try_reap() {
                 // Messages may still be unread if another process holds the socket open.
                 self.closed |= !self.read(Duration::ZERO);
             } else if remaining.is_zero() {
@@ -177,7 +177,7 @@ impl Worker {
     /// Kills the worker and all processes that it has started. Messages that it sent before can still
     /// be received.
     pub fn kill(&mut self) {
-        if self.has_ended() {
+        if self.try_reap() {
             return;
         }
         self.kill_group();
@@ -215,7 +215,7 @@ impl Worker {
     /// Waits up to `limit` for the worker's exit.
     fn wait(&mut self, limit: Duration) -> Option<End> {
         let begun = Instant::now();
-        while !self.has_ended() {
+        while !self.try_reap() {
             if begun.elapsed() >= limit {
                 return None;
             }
@@ -224,8 +224,9 @@ impl Worker {
         self.ended
     }
 
-    /// Returns whether the worker has exited. If so, kills all processes that it has started.
-    fn has_ended(&mut self) -> bool {
+    /// Reaps the worker if it has exited, and kills all processes that it has started. Returns whether the worker has
+    /// exited.
+    fn try_reap(&mut self) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let ended = |pid| matches!(waitid(WaitId::Pid(pid), options), Ok(Some(_)));
         if self.ended.is_none() && self.pid.is_some_and(ended) {

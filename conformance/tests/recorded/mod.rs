@@ -1,4 +1,4 @@
-//! Makes the calls that were recorded on another vendor's GPUs, with this library.
+//! Calls that were recorded on another vendor's GPUs, made with this library.
 //!
 //! Each call has its own fixture, so that it does not depend on earlier calls.
 

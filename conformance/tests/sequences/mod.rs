@@ -49,7 +49,7 @@ impl<S: Setup> ReferenceStateMachine for Sequences<S> {
 
     fn transitions(&(_, object_counts): &(S, ObjectCounts)) -> BoxedStrategy<Operation> {
         let bytes = any::<[u8; Operation::BYTES]>();
-        bytes.prop_map(move |bytes| Operation::drawn_from(&bytes, object_counts)).boxed()
+        bytes.prop_map(move |bytes| Operation::from_bytes(&bytes, object_counts)).boxed()
     }
 
     fn apply(

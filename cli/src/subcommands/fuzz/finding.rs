@@ -5,7 +5,7 @@ use crate::executor::Executor;
 use crate::interrupt::Interrupt;
 use crate::program;
 use anyhow::Context;
-use hsa_vmm_conformance::fuzz::{Drawing, Found, Kind, Machine, Moment, Sequence, shrink};
+use hsa_vmm_conformance::fuzz::{Failure, Generator, Kind, Machine, Moment, Sequence, shrink};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// A failure and the sequences that show it.
 #[derive(Debug)]
 pub struct Finding {
-    found: Found,
+    failure: Failure,
     /// The sequences that show the failure, one after another in one process; usually one.
     sequences: Vec<Sequence>,
     /// The number of operations before shrinking.
@@ -53,39 +53,39 @@ impl Finding {
     /// Repeats, shrinks and saves a failing sequence. A signal ends the shrinking.
     pub fn shrink_and_save(
         args: &Fuzz,
-        drawing: &Drawing,
+        generator: &Generator,
         step: u64,
         number: u64,
-        found: Found,
+        failure: Failure,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Self> {
         let mut executor = Executor::new(&args.common, args.time_limit, interrupt.clone());
-        let sequence = drawing.sequence(number);
+        let sequence = generator.sequence(number);
         let length = sequence.operations.len();
         let deadline = Instant::now() + args.shrink;
-        let (found, sequences, repetitions) =
-            match repeat(&mut executor, drawing, step, number, deadline)? {
+        let (failure, sequences, repetitions) =
+            match repeat(&mut executor, generator, step, number, deadline)? {
                 None => {
                     let tries = u32::from(!interrupt.arrived());
-                    (found, vec![sequence], Repetitions { failures: 0, tries })
+                    (failure, vec![sequence], Repetitions { failures: 0, tries })
                 }
-                Some((sequences, found)) => {
-                    shrink_all(&mut executor, sequences, found, deadline, interrupt)?
+                Some((sequences, failure)) => {
+                    shrink_all(&mut executor, sequences, failure, deadline, interrupt)?
                 }
             };
         let (file, opened) = match args.save.clone() {
             Some(file) => (file.clone(), File::create(file)),
-            None => create_new(&format!("fuzz-{}-{number}", drawing.seed)),
+            None => create_new(&format!("fuzz-{}-{number}", generator.seed)),
         };
-        let command = command(args, drawing, &file);
-        let mut finding = Self { found, sequences, length, repetitions, file, command };
+        let command = command(args, generator, &file);
+        let mut finding = Self { failure, sequences, length, repetitions, file, command };
         finding.save(opened)?;
         Ok(finding)
     }
 
     fn save(&mut self, file: io::Result<File>) -> anyhow::Result<()> {
         if let Some(last) = self.sequences.last_mut() {
-            last.found = Some(self.found.to_string());
+            last.found = Some(self.failure.to_string());
         }
         let mut text = Vec::new();
         for sequence in &self.sequences {
@@ -102,8 +102,8 @@ impl Finding {
 
     pub fn to_json(&self) -> serde_json::Value {
         serde_json::json!({
-            "kind": self.found.kind,
-            "words": self.found.to_string(),
+            "kind": self.failure.kind,
+            "words": self.failure.to_string(),
             "reproduced": self.repetitions.failures > 0,
             "seen": self.repetitions.failures,
             "tries": self.repetitions.tries,
@@ -134,29 +134,29 @@ fn create_new(name: &str) -> (PathBuf, io::Result<File>) {
 /// sequences and the failure if it occurs again.
 fn repeat(
     executor: &mut Executor,
-    drawing: &Drawing,
+    generator: &Generator,
     step: u64,
     number: u64,
     deadline: Instant,
-) -> anyhow::Result<Option<(Vec<Sequence>, Found)>> {
-    let original = drawing.sequence(number);
+) -> anyhow::Result<Option<(Vec<Sequence>, Failure)>> {
+    let original = generator.sequence(number);
     // Compares completely after each operation, so that the failure shows at the operation that causes it.
     let always_compared = Sequence { every: None, ..original.clone() };
     for sequence in [&always_compared, &always_compared, &always_compared, &original] {
-        if let Some((_, found)) = executor.run(slice::from_ref(sequence))? {
-            return Ok(Some((vec![sequence.clone()], found)));
+        if let Some((_, failure)) = executor.run(slice::from_ref(sequence))? {
+            return Ok(Some((vec![sequence.clone()], failure)));
         }
     }
     // Simulations share no state. A loaded library may depend on earlier sequences.
-    let earlier = if drawing.machine == Machine::Loaded { number / step } else { 0 };
+    let earlier = if generator.machine == Machine::Loaded { number / step } else { 0 };
     let mut count = 0;
     while count < earlier && (count < MIN_EARLIER || Instant::now() < deadline) {
         count = (count * 4 + 1).min(earlier);
         let numbers = (0..=count).rev().map(|back| number - back * step);
-        let mut sequences: Vec<_> = numbers.map(|number| drawing.sequence(number)).collect();
-        if let Some((index, found)) = executor.run(&sequences)? {
+        let mut sequences: Vec<_> = numbers.map(|number| generator.sequence(number)).collect();
+        if let Some((index, failure)) = executor.run(&sequences)? {
             sequences.truncate(index + 1);
-            return Ok(Some((sequences, found)));
+            return Ok(Some((sequences, failure)));
         }
     }
     Ok(None)
@@ -167,23 +167,23 @@ fn repeat(
 fn shrink_all(
     executor: &mut Executor,
     mut sequences: Vec<Sequence>,
-    found: Found,
+    failure: Failure,
     deadline: Instant,
     interrupt: &Interrupt,
-) -> anyhow::Result<(Found, Vec<Sequence>, Repetitions)> {
+) -> anyhow::Result<(Failure, Vec<Sequence>, Repetitions)> {
     let time_limit = executor.time_limit;
     // Simulations share no state and are deterministic.
     let tries =
         if sequences.iter().any(|sequence| sequence.machine.is_none()) { MAX_TRIES } else { 1 };
-    if found.kind == Kind::Hang {
+    if failure.kind == Kind::Hang {
         executor.time_limit = SHRINK_TIME_LIMIT.min(time_limit);
     }
-    let original = (sequences.clone(), found.clone());
-    let mut latest = found;
+    let original = (sequences.clone(), failure.clone());
+    let mut latest = failure;
     let mut executor_error = None;
     let mut fails_once = |sequences: &[Sequence]| match executor.run(sequences) {
-        Ok(Some((index, found))) if index + 1 == sequences.len() && found.is_like(&latest) => {
-            latest = found;
+        Ok(Some((index, failure))) if index + 1 == sequences.len() && failure.is_like(&latest) => {
+            latest = failure;
             true
         }
         Ok(_) => false,
@@ -227,23 +227,23 @@ fn shrink_all(
     executor.time_limit = time_limit;
     // Repeat with the full time limit, as `replay` does.
     let mut repetitions = Repetitions { failures: 0, tries: 0 };
-    let mut found = None;
+    let mut failure = None;
     while repetitions.tries == 0 || repetitions.tries < tries && Instant::now() < deadline {
         let result = executor.run(&sequences)?;
         repetitions.tries += 1;
         repetitions.failures += u32::from(result.is_some());
-        found = result.map(|(_, found)| found).or(found);
+        failure = result.map(|(_, failure)| failure).or(failure);
     }
-    Ok(match found {
-        Some(found) => (found, sequences, repetitions),
+    Ok(match failure {
+        Some(failure) => (failure, sequences, repetitions),
         // The shrunk sequences did not fail again. Return the original sequences, which did.
         None => (original.1, original.0, Repetitions { failures: 1, tries: 1 }),
     })
 }
 
 /// Returns the command that repeats the failure.
-fn command(args: &Fuzz, drawing: &Drawing, file: &Path) -> String {
-    let runtime = match &drawing.machine {
+fn command(args: &Fuzz, generator: &Generator, file: &Path) -> String {
+    let runtime = match &generator.machine {
         Machine::Loaded => args.common.runtime.typed_arguments(),
         _ => Vec::new(),
     };
@@ -257,7 +257,7 @@ impl fmt::Display for Finding {
         let now = last.operations.len();
         let plural = if now == 1 { "" } else { "s" };
         writeln!(f, "FOUND by {now} operation{plural} (of {} before shrinking):", self.length)?;
-        writeln!(f, "  {}", self.found)?;
+        writeln!(f, "  {}", self.failure)?;
         if let Some(machine) = last.machine.as_ref().filter(|text| !text.is_empty()) {
             writeln!(f, "machine: {machine}")?;
         }

@@ -13,7 +13,7 @@ use crate::{Exit, output, planned_faults, program, provenance};
 use anyhow::bail;
 use arguments::Fuzz;
 use finding::Finding;
-use hsa_vmm_conformance::fuzz::{Drawing, Machine};
+use hsa_vmm_conformance::fuzz::{Generator, Machine};
 use hsa_vmm_conformance::{Ktap, KtapTest, Status};
 use progress::Progress;
 use std::hash::{BuildHasher, RandomState};
@@ -59,7 +59,7 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
     args.output.check()?;
     let seed = args.seed.unwrap_or_else(|| RandomState::new().hash_one(0) >> 32);
     let (faults, every) = (args.faults, Some(COMPARE_EVERY));
-    let drawing = Drawing { seed, longest: LONGEST_SEQUENCE, machine, faults, every };
+    let generator = Generator { seed, longest: LONGEST_SEQUENCE, machine, faults, every };
     let interrupt = Interrupt::new()?;
     let processes =
         args.processes.map_or_else(|| available_parallelism().map_or(1, usize::from), usize::from);
@@ -73,22 +73,22 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
         Ok(ktap)
     };
     let mut ktap = (args.format == RunFormat::Ktap).then(begin_ktap).transpose()?;
-    let mut workers = Workers::start(args, &drawing, processes)?;
+    let mut workers = Workers::start(args, &generator, processes)?;
     let outcome = workers.watch(&mut progress, &interrupt)?;
     drop(workers);
     progress.finish();
     let finding = match outcome {
-        Outcome::NothingFound => None,
-        Outcome::Found(number, found) => {
+        Outcome::NoFailure => None,
+        Outcome::Failed(number, failure) => {
             note!("sequence {number} has failed; shrinking it");
             let step = processes as u64;
-            Some(Finding::shrink_and_save(args, &drawing, step, number, found, &interrupt)?)
+            Some(Finding::shrink_and_save(args, &generator, step, number, failure, &interrupt)?)
         }
     };
     if interrupt.arrived() {
         note!("interrupted");
     }
-    let faults = planned_faults::planned(simulation_config(&drawing.machine));
+    let faults = planned_faults::planned(simulation_config(&generator.machine));
     match args.format {
         RunFormat::Json => {
             let summary = serde_json::json!({
@@ -100,12 +100,12 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
                 "interrupted": interrupt.arrived(),
                 "finding": finding.as_ref().map(Finding::to_json),
             });
-            let driver = provenance::driver(drawing.machine != Machine::Loaded);
+            let driver = provenance::driver(generator.machine != Machine::Loaded);
             let arguments =
                 ["fuzz".to_owned()].into_iter().chain(args.common.runtime.typed_arguments());
             let faults = args.faults.then(|| "--faults".to_owned());
             let arguments = arguments.chain(["--seed".to_owned(), seed.to_string()]).chain(faults);
-            let config = simulation_config(&drawing.machine);
+            let config = simulation_config(&generator.machine);
             let provenance =
                 provenance::gather(Some(driver), config, program::reproduce_command(arguments));
             let privacy = &args.privacy;
@@ -122,7 +122,7 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
             provenance::print_banner(out, &faults)?;
             if let Some(finding) = &finding {
                 writeln!(out, "{finding}")?;
-                if drawing.machine == Machine::Loaded {
+                if generator.machine == Machine::Loaded {
                     let bringup = args.common.runtime.bringup_command(false);
                     writeln!(out, "To find the first HSA call that fails: {bringup}")?;
                 }

@@ -5,7 +5,7 @@ use super::progress::Progress;
 use crate::choice::print_info;
 use crate::executor::{Message, Task, exit_description, start_worker};
 use crate::interrupt::Interrupt;
-use hsa_vmm_conformance::fuzz::{Drawing, Found, Kind, Machine, Moment};
+use hsa_vmm_conformance::fuzz::{Failure, Generator, Kind, Machine, Moment};
 use hsa_vmm_conformance::worker::{Received, Worker, wait_for_any};
 use std::time::{Duration, Instant};
 
@@ -32,9 +32,9 @@ struct FuzzWorker {
 /// The result of [`Workers::watch`].
 pub enum Outcome {
     /// The time is up, all sequences have run, or a signal has arrived.
-    NothingFound,
+    NoFailure,
     /// The sequence with this number failed.
-    Found(u64, Found),
+    Failed(u64, Failure),
 }
 
 /// The interval at which [`Workers::watch`] checks the time and looks for hung workers.
@@ -42,17 +42,17 @@ const POLL: Duration = Duration::from_millis(100);
 
 impl<'a> Workers<'a> {
     /// Starts `count` workers. Worker `i` runs sequences `i`, `i + count`, `i + 2 * count`, …
-    pub fn start(args: &'a Fuzz, drawing: &Drawing, count: usize) -> anyhow::Result<Self> {
+    pub fn start(args: &'a Fuzz, generator: &Generator, count: usize) -> anyhow::Result<Self> {
         let mut workers = Vec::with_capacity(count);
         for first in 0..count {
             let mut worker = start_worker(&args.common)?;
             let number = first as u64;
-            let (drawing, step, end) = (drawing.clone(), count as u64, args.sequences);
-            worker.send(&Task::Draw { drawing, first: number, step, end });
+            let (generator, step, end) = (generator.clone(), count as u64, args.sequences);
+            worker.send(&Task::Generate { generator, first: number, step, end });
             let last_message = Instant::now();
             workers.push(FuzzWorker { worker, number, last_message, ready: false, idle: false });
         }
-        let prints_runtime = drawing.machine != Machine::Any;
+        let prints_runtime = generator.machine != Machine::Any;
         Ok(Self { args, prints_runtime, workers })
     }
 
@@ -75,7 +75,7 @@ impl<'a> Workers<'a> {
                 return Ok(hung);
             }
         }
-        Ok(Outcome::NothingFound)
+        Ok(Outcome::NoFailure)
     }
 
     /// Handles all messages that a worker has sent.
@@ -101,8 +101,8 @@ impl<'a> Workers<'a> {
                     progress.refused += counts.refused;
                     worker.number += step;
                 }
-                Received::Message(Message::Found(found)) => {
-                    return Ok(Some(Outcome::Found(worker.number, found)));
+                Received::Message(Message::Failed(failure)) => {
+                    return Ok(Some(Outcome::Failed(worker.number, failure)));
                 }
                 Received::Message(Message::At(_)) => {}
                 Received::Message(Message::Idle) => worker.idle = true,
@@ -114,9 +114,10 @@ impl<'a> Workers<'a> {
                     if !worker.ready {
                         anyhow::bail!("cannot load the runtime in a worker process: {exit}");
                     }
-                    let words = format!("the process ended ({exit})");
-                    let found = Found { kind: Kind::Crash, moment: Moment::Unknown, words };
-                    return Ok(Some(Outcome::Found(worker.number, found)));
+                    let description = format!("the process ended ({exit})");
+                    let failure =
+                        Failure { kind: Kind::Crash, moment: Moment::Unknown, description };
+                    return Ok(Some(Outcome::Failed(worker.number, failure)));
                 }
             }
             worker.last_message = Instant::now();
@@ -128,8 +129,8 @@ impl<'a> Workers<'a> {
         let limit = self.args.time_limit;
         let is_hung = |worker: &&FuzzWorker| !worker.idle && worker.last_message.elapsed() > limit;
         let worker = self.workers.iter().find(is_hung)?;
-        let words = format!("it did not end within {limit:?}");
-        let found = Found { kind: Kind::Hang, moment: Moment::Unknown, words };
-        Some(Outcome::Found(worker.number, found))
+        let description = format!("it did not end within {limit:?}");
+        let failure = Failure { kind: Kind::Hang, moment: Moment::Unknown, description };
+        Some(Outcome::Failed(worker.number, failure))
     }
 }

@@ -94,7 +94,8 @@ pub fn run(args: &Map) -> anyhow::Result<Exit> {
             };
             let performed = perform_beginning(&runtime, &sequence, operations)
                 .map_err(|found| anyhow!("{found}"))?;
-            let failure_note = performed.found.map(|found| format!("the sequence failed: {found}"));
+            let failure_note =
+                performed.failure.map(|failure| format!("the sequence failed: {failure}"));
             let name = format!("sequence {} (seed {})", sequence.number, sequence.seed);
             (name, performed.vmm, performed.operations, failure_note)
         }

@@ -94,7 +94,7 @@ impl<'a> State<'a> {
 
     /// Returns the owner of a mapping and a GPU that a call grants access after the owner. ROCm 7.14 rejects such a
     /// call, or corrupts the mapping (rocm-systems#9908).
-    pub(super) fn after_owner(
+    pub(super) fn grant_after_owner(
         &self,
         mapping: &Mapping<'_>,
         access: &[Access],

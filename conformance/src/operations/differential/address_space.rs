@@ -26,8 +26,8 @@ fn lines() -> Vec<Line> {
     text.lines().filter_map(line).collect()
 }
 
-/// Returns the number of bytes in shared mappings. Does not count mappings, because the kernel merges
-/// adjacent mappings.
+/// Returns the number of bytes in shared mappings. The number of mappings would not show a leak, because the kernel
+/// merges adjacent mappings.
 pub(super) fn shared_bytes() -> usize {
     let lines = lines();
     let shared = lines.iter().filter(|line| line.permissions[3] == b's');

@@ -15,6 +15,14 @@ use std::os::fd::BorrowedFd;
 /// a planned fault made the call fail.
 pub(super) type CallResult<T> = Result<T, Difference>;
 
+/// The descriptor to import.
+pub(super) enum ImportedDescriptor<'a> {
+    /// The exported descriptor with this index.
+    Exported(usize),
+    /// A descriptor that is not memory.
+    NotMemory(BorrowedFd<'a>),
+}
+
 impl DifferentialTest {
     pub(super) fn reserve(
         &mut self,
@@ -228,29 +236,30 @@ impl DifferentialTest {
         Ok(true)
     }
 
-    /// Imports a descriptor. `Ok` is the index of an exported descriptor, and `Err` is a descriptor that is not memory.
     pub(super) fn import(
         &mut self,
-        descriptor: Result<usize, BorrowedFd<'_>>,
+        descriptor: ImportedDescriptor<'_>,
         kind: HandleType,
     ) -> CallResult<bool> {
         let returned = match descriptor {
-            Ok(index) => self.vmm.import_from_shareable_handle(&self.exported[index].0, kind),
-            Err(descriptor) => self.vmm.import_from_shareable_handle(descriptor, kind),
+            ImportedDescriptor::Exported(index) => {
+                self.vmm.import_from_shareable_handle(&self.exported[index].0, kind)
+            }
+            ImportedDescriptor::NotMemory(descriptor) => {
+                self.vmm.import_from_shareable_handle(descriptor, kind)
+            }
         };
         let Some(returned) = self.unless_planned_fault(returned) else { return Ok(false) };
-        let memory = descriptor.ok().map(|index| self.exported[index].1.clone());
+        let (memory, descriptor) = match descriptor {
+            ImportedDescriptor::Exported(index) => {
+                (Some(self.exported[index].1.clone()), format!("exported descriptor {index}"))
+            }
+            ImportedDescriptor::NotMemory(_) => (None, "no memory".to_owned()),
+        };
         let expected = self.model.check_import(memory.as_ref(), kind);
         let (Some(((), handle)), Some(memory)) = (
             check(
-                format_args!(
-                    "import_from_shareable_handle({}, {})",
-                    descriptor.map_or_else(
-                        |_| "no memory".to_owned(),
-                        |index| format!("exported descriptor {index}")
-                    ),
-                    kind.words()
-                ),
+                format_args!("import_from_shareable_handle({descriptor}, {})", kind.words()),
                 expected,
                 returned,
             )?,

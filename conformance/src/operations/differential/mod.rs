@@ -157,8 +157,9 @@ impl DifferentialTest {
         Ok(succeeded)
     }
 
-    /// Counts the open descriptors of this process. Excludes the simulation's descriptors if a rejected operation can add
-    /// some: after a planned fault, or if mapping at an offset fails after the library has exported the memory.
+    /// Counts the open descriptors of this process. Excludes the simulation's descriptors if a rejected operation may
+    /// leave some open. This is the case with planned faults, and if a mapping at an offset can fail after the library
+    /// has exported the memory.
     fn descriptors(&self) -> Option<usize> {
         let may_keep = self.has_planned_faults() || self.vmm.can_map_offsets();
         let kept = self.runtime.simulation().filter(|_| may_keep);

@@ -1,6 +1,6 @@
 //! Performs operations: resolves the names of objects, and makes the call on library and model.
 
-use super::calls::CallResult;
+use super::calls::{CallResult, ImportedDescriptor};
 use super::{Descriptor, Difference, DifferentialTest, Extent, Operation, Region, Span};
 use crate::operations::HandleName;
 use hsa_vmm::Access;
@@ -73,8 +73,9 @@ impl DifferentialTest {
                 self.fill(address, value, size)
             }
             Operation::Copy { agent, to, from } => {
-                let ((to, capacity), (from, size)) = (self.span(to), self.span(from));
-                self.copy(self.agent(agent), to, from, size.min(capacity))
+                let (destination, capacity) = self.span(to);
+                let (source, size) = self.span(from);
+                self.copy(self.agent(agent), destination, source, size.min(capacity))
             }
             Operation::Shutdown => self.reopen().map(|()| true),
         }
@@ -110,7 +111,8 @@ impl DifferentialTest {
         let failed = |error: std::io::Error| Difference::Broken(error.to_string());
         let not_memory: OwnedFd = match descriptor {
             Descriptor::Exported(index) if !self.exported.is_empty() => {
-                return self.import(Ok(usize::from(index) % self.exported.len()), kind);
+                let index = usize::from(index) % self.exported.len();
+                return self.import(ImportedDescriptor::Exported(index), kind);
             }
             // A runtime that does not check descriptors would accept the file as memory.
             Descriptor::File if self.model.machine().import_checks_descriptor => {
@@ -119,7 +121,7 @@ impl DifferentialTest {
             Descriptor::Socket => UnixDatagram::unbound().map_err(failed)?.into(),
             _ => File::open("/dev/null").map_err(failed)?.into(),
         };
-        self.import(Err(not_memory.as_fd()), kind)
+        self.import(ImportedDescriptor::NotMemory(not_memory.as_fd()), kind)
     }
 
     /// Closes an exported descriptor. Other references keep the memory allocated.

@@ -63,16 +63,18 @@ impl DifferentialTest {
         let agents: Vec<_> = machine.agents.iter().map(|agent| agent.id).collect();
         let gpus: Vec<_> = machine.gpus().map(|gpu| agents[gpu]).collect();
         let first = agents.first().map_or(0, |id| id.to_bits());
-        let invented = |bits| AgentId::from_bits(bits);
+        let first_agent = AgentId::from_bits(first);
         match name {
             AgentName::Agent(index) => nth(&agents, index),
             AgentName::Gpu(index) => nth(&gpus, index),
             AgentName::Invented(number) => {
-                Some(invented(first | NO_SUCH_AGENT | u64::from(number)))
+                Some(AgentId::from_bits(first | NO_SUCH_AGENT | u64::from(number)))
             }
-            AgentName::Foreign(number) => Some(invented(first ^ (1 + u64::from(number)) << 48)),
+            AgentName::Foreign(number) => {
+                Some(AgentId::from_bits(first ^ (1 + u64::from(number)) << 48))
+            }
         }
-        .unwrap_or(invented(first))
+        .unwrap_or(first_agent)
     }
 
     pub(super) fn handle_type(number: u8) -> HandleType {

@@ -61,11 +61,11 @@ impl Operation {
 
     /// Generates an operation from bytes, for a state with these objects. Missing bytes count as 0.
     #[must_use]
-    pub fn drawn_from(bytes: &[u8], object_counts: ObjectCounts) -> Self {
+    pub fn from_bytes(bytes: &[u8], object_counts: ObjectCounts) -> Self {
         let choices = &mut Choices::new(bytes);
-        let kind = draw_kind(choices);
+        let kind = generate_kind(choices);
         let keeps_kind = choices.percent(10);
-        draw(if keeps_kind { kind } else { possible_kind(kind, object_counts) }, choices)
+        generate(if keeps_kind { kind } else { possible_kind(kind, object_counts) }, choices)
     }
 }
 
@@ -119,7 +119,7 @@ fn possible_kind(kind: Kind, object_counts: ObjectCounts) -> Kind {
     }
 }
 
-fn draw(kind: Kind, choices: &mut Choices) -> Operation {
+fn generate(kind: Kind, choices: &mut Choices) -> Operation {
     match kind {
         Kind::Reserve => Operation::Reserve {
             size: amount(choices, 20),
@@ -177,7 +177,7 @@ fn draw(kind: Kind, choices: &mut Choices) -> Operation {
     }
 }
 
-fn draw_kind(choices: &mut Choices) -> Kind {
+fn generate_kind(choices: &mut Choices) -> Kind {
     let mut remaining = choices.byte();
     for (kind, weight) in WEIGHTS {
         match remaining.checked_sub(weight) {
@@ -262,7 +262,7 @@ fn descriptor(choices: &mut Choices) -> Descriptor {
     }
 }
 
-/// Draws the same access for the first four agents, or different access for a few random agents.
+/// Generates the same access for the first four agents, or different access for a few random agents.
 fn grants(choices: &mut Choices) -> Vec<(AgentName, u8)> {
     if choices.percent(35) {
         return list(choices, |choices| (agent(choices), access(choices)));
@@ -271,7 +271,7 @@ fn grants(choices: &mut Choices) -> Vec<(AgentName, u8)> {
     (0..4).map(|agent| (AgentName::Agent(agent), access)).collect()
 }
 
-/// Draws one to four values, rarely none.
+/// Generates one to four values, rarely none.
 fn list<T>(choices: &mut Choices, mut item: impl FnMut(&mut Choices) -> T) -> Vec<T> {
     let length = if choices.percent(2) { 0 } else { 1 + choices.below(4) };
     (0..length).map(|_| item(choices)).collect()
@@ -287,7 +287,7 @@ fn spot(choices: &mut Choices) -> Spot {
     Spot { edge, span: writable(choices) }
 }
 
-/// Draws a span: mostly mappings that an agent can write.
+/// Generates a span: mostly mappings that an agent can write.
 fn writable(choices: &mut Choices) -> Span {
     if choices.percent(30) {
         return mapped_span(choices);
@@ -296,7 +296,7 @@ fn writable(choices: &mut Choices) -> Span {
     shifted(choices, region)
 }
 
-/// Draws a span: mostly mappings.
+/// Generates a span: mostly mappings.
 fn mapped_span(choices: &mut Choices) -> Span {
     let region = match choices.below(20) {
         0..17 => Region::Run(choices.byte(), choices.one_of([1, 1, 1, 2, 3, 8])),
@@ -306,7 +306,7 @@ fn mapped_span(choices: &mut Choices) -> Span {
     shifted(choices, region)
 }
 
-/// Draws a span: mostly unmapped addresses of a reservation.
+/// Generates a span: mostly unmapped addresses of a reservation.
 fn gap(choices: &mut Choices) -> Span {
     let region = match choices.below(20) {
         0..14 => Region::Gap(choices.byte(), 1 + choices.below(4)),
@@ -317,7 +317,7 @@ fn gap(choices: &mut Choices) -> Span {
     shifted(choices, region)
 }
 
-/// Draws a span: mostly a reservation.
+/// Generates a span: mostly a reservation.
 fn reservation(choices: &mut Choices) -> Span {
     let region = match choices.below(10) {
         0..8 => Region::Reservation(choices.byte()),
@@ -326,7 +326,7 @@ fn reservation(choices: &mut Choices) -> Span {
     shifted(choices, region)
 }
 
-/// Draws a region of any kind.
+/// Generates a region of any kind.
 fn any_region(choices: &mut Choices) -> Region {
     match choices.below(6) {
         0 | 1 => Region::Granules(choices.byte(), choices.below(12), 1 + choices.below(6)),

@@ -6,9 +6,9 @@ use crate::operations::{ObjectCounts, Operation};
 use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 
-/// The parameters of generated sequences.
+/// Generates sequences with these parameters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Drawing {
+pub struct Generator {
     /// The seed.
     pub seed: u64,
     /// The maximum number of operations in a sequence.
@@ -32,7 +32,7 @@ pub enum Machine {
     Loaded,
 }
 
-impl Drawing {
+impl Generator {
     /// Generates the sequence with this number.
     #[must_use]
     pub fn sequence(&self, number: u64) -> Sequence {
@@ -44,11 +44,11 @@ impl Drawing {
         random.fill(&mut bytes);
         bytes[0] = if self.faults { u8::MAX } else { 0 };
         let (seed, every) = (self.seed, self.every);
-        let drawn = Sequence { seed, number, every, ..Sequence::drawn_from(&bytes) };
+        let generated = Sequence { seed, number, every, ..Sequence::from_bytes(&bytes) };
         match &self.machine {
-            Machine::Any => drawn,
-            Machine::Simulated(text) => Sequence { machine: Some(text.clone()), ..drawn },
-            Machine::Loaded => Sequence { machine: None, ..drawn },
+            Machine::Any => generated,
+            Machine::Simulated(text) => Sequence { machine: Some(text.clone()), ..generated },
+            Machine::Loaded => Sequence { machine: None, ..generated },
         }
     }
 }
@@ -62,7 +62,7 @@ const FAULT_BYTES: usize = 16;
 impl Sequence {
     /// Generates a sequence from bytes of a fuzzer. Missing bytes count as 0.
     #[must_use]
-    pub fn drawn_from(bytes: &[u8]) -> Self {
+    pub fn from_bytes(bytes: &[u8]) -> Self {
         let (head, operations) = bytes.split_at(HEAD_BYTES.min(bytes.len()));
         let (fault_byte, head) = head.split_first().unwrap_or((&0, &[]));
         let (machine, faults) = head.split_at(MACHINE_BYTES.min(head.len()));
@@ -71,7 +71,7 @@ impl Sequence {
             (*fault_byte >= 0x80).then(|| faults::generate(&mut Choices::new(faults)).to_string());
         let mut object_counts = ObjectCounts::default();
         let next = |bytes: &[u8]| {
-            let operation = Operation::drawn_from(bytes, object_counts);
+            let operation = Operation::from_bytes(bytes, object_counts);
             object_counts = object_counts.after(&operation);
             operation
         };
@@ -91,20 +91,20 @@ impl Sequence {
 mod tests {
     use super::*;
 
-    fn drawing() -> Drawing {
-        Drawing { seed: 11, longest: 40, machine: Machine::Any, faults: true, every: Some(16) }
+    fn generator() -> Generator {
+        Generator { seed: 11, longest: 40, machine: Machine::Any, faults: true, every: Some(16) }
     }
 
     #[test]
     fn sequence_depends_on_seed_and_number_only() {
-        let sequences: Vec<_> = (0..50).map(|number| drawing().sequence(number)).collect();
+        let sequences: Vec<_> = (0..50).map(|number| generator().sequence(number)).collect();
         for (number, sequence) in sequences.iter().enumerate().rev() {
-            assert_eq!(*sequence, drawing().sequence(number as u64));
+            assert_eq!(*sequence, generator().sequence(number as u64));
             assert!((1..=40).contains(&sequence.operations.len()));
             assert!(sequence.fault_plan().unwrap().is_some_and(|plan| !plan.is_empty()));
         }
         let of_other_seed: Vec<_> =
-            (0..50).map(|it| Drawing { seed: 12, ..drawing() }.sequence(it)).collect();
+            (0..50).map(|it| Generator { seed: 12, ..generator() }.sequence(it)).collect();
         let mut pairs = sequences.iter().zip(&of_other_seed);
         assert!(pairs.all(|(left, right)| left.operations != right.operations));
         assert!(sequences.windows(2).all(|pair| pair[0].operations != pair[1].operations));
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn sequence_names_the_requested_machine() {
-        let sequence_on = |machine| Drawing { machine, faults: false, ..drawing() }.sequence(3);
+        let sequence_on = |machine| Generator { machine, faults: false, ..generator() }.sequence(3);
         assert_eq!(sequence_on(Machine::Loaded).machine, None);
         assert_eq!(
             sequence_on(Machine::Simulated("era=c".into())).machine.as_deref(),
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn any_bytes_give_a_sequence() {
         for length in [0, 1, 5, HEAD_BYTES, HEAD_BYTES + 1, HEAD_BYTES + 3 * Operation::BYTES + 7] {
-            let sequence = Sequence::drawn_from(&vec![0xa5; length]);
+            let sequence = Sequence::from_bytes(&vec![0xa5; length]);
             let expected = length.saturating_sub(HEAD_BYTES).div_ceil(Operation::BYTES);
             assert_eq!(sequence.operations.len(), expected);
         }

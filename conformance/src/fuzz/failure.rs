@@ -1,17 +1,17 @@
-//! Failures that sequences find.
+//! Failures of sequences.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A failure that a sequence has found.
+/// The failure of a sequence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Found {
+pub struct Failure {
     /// The kind of failure.
     pub kind: Kind,
     /// When the failure occurred.
     pub moment: Moment,
     /// The description.
-    pub words: String,
+    pub description: String,
 }
 
 /// The kind of a failure.
@@ -40,7 +40,7 @@ pub enum Moment {
     Unknown,
 }
 
-impl Found {
+impl Failure {
     /// Returns whether both failures are of the same kind. Differences must also have the same
     /// description up to the first number or list.
     #[must_use]
@@ -51,12 +51,12 @@ impl Found {
 
     /// Returns the description up to the first number or list.
     fn prefix(&self) -> &str {
-        let end = self.words.find(|it: char| it.is_ascii_digit() || "([{".contains(it));
-        &self.words[..end.unwrap_or(self.words.len())]
+        let end = self.description.find(|it: char| it.is_ascii_digit() || "([{".contains(it));
+        &self.description[..end.unwrap_or(self.description.len())]
     }
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.moment {
             Moment::Start => f.write_str("at the start: ")?,
@@ -64,6 +64,6 @@ impl fmt::Display for Found {
             Moment::End => f.write_str("at the end: ")?,
             Moment::Unknown => f.write_str("at an unknown time: ")?,
         }
-        f.write_str(&self.words)
+        f.write_str(&self.description)
     }
 }
