@@ -37,8 +37,8 @@ impl Context {
         }
     }
 
-    /// Explains a wrong value that the CPU has read. If a GPU reads the right value, adds that both see different
-    /// memory. If two exports differ, names the export as the cause, because the CPU maps an exported dma-buf.
+    /// Explains a wrong value that the CPU has read. If a GPU reads the right value, adds that the
+    /// CPU and the GPU see different memory. If two exports differ, names the export as the cause, because the CPU maps an exported dma-buf.
     fn explain_view(
         &self,
         verdict: NotPassed,
@@ -122,7 +122,7 @@ impl Context {
     }
 
     /// Checks through a GPU with read access that memory is filled with a value. The GPU copies each
-    /// granule to its own memory. If the CPU has access to that memory, it checks the copy.
+    /// granule to its own memory. The CPU checks the copy if it has access to that memory.
     pub fn check_through_gpu(
         &self,
         gpu: AgentId,

@@ -107,7 +107,7 @@ fn test_case(case: &CaseReport) -> TestCase {
             status.set_message(printable(&case.detail)).set_type("failure");
             status
         }
-        // JUnit has no status for known failures. They must not fail the run.
+        // JUnit has no status for known failures, and a known failure must not fail the run.
         Status::Skip | Status::Known => {
             let mut status = TestCaseStatus::skipped();
             status.set_message(printable(&case.detail)).set_type(case.status.to_string());

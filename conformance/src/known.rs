@@ -26,7 +26,8 @@ pub struct Known {
     /// The last version with the defect. `None` for no upper limit.
     #[serde(default, deserialize_with = "deserialize_version")]
     pub last: Option<(u16, u16)>,
-    /// A quirk that the runtime has ([`hsa_vmm::vmm::Quirks`]), whatever version it reports. `None` for any quirks.
+    /// A quirk that the runtime has ([`hsa_vmm::vmm::Quirks`]), regardless of the version that the runtime reports.
+    /// `None` for any quirks.
     #[serde(default)]
     pub quirk: Option<String>,
     /// A part of the name, product or instruction set of one of the agents, or a pattern with `*`.

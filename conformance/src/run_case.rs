@@ -166,7 +166,7 @@ fn run_body(
         return Ok(expected_errors);
     }
     // Run the case again: a descriptor that the runtime opens once and keeps is not a leak. AMD's IPC
-    // server keeps one.
+    // server keeps such a descriptor.
     let (expected_errors, before, after) = run_once()?;
     if before == after {
         return Ok(expected_errors);

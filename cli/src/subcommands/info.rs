@@ -10,7 +10,9 @@ use hsa_vmm::agent::AgentKind;
 use hsa_vmm::runtime::Origin;
 use hsa_vmm::{Agent, Pool, Runtime};
 use hsa_vmm_conformance::KernelConfiguration;
-use hsa_vmm_conformance::describe::{AgentDescription, Description, describe_probed, labels, size};
+use hsa_vmm_conformance::describe::{
+    AgentDescription, Description, describe_probed, format_size, labels,
+};
 use std::io::Write;
 
 #[derive(Args, Debug)]
@@ -163,12 +165,12 @@ fn print_pools(out: &mut Screen<'_>, runtime: &Runtime) -> anyhow::Result<()> {
 }
 
 fn pool_row(agent: &Agent, pool: &Pool) -> Vec<String> {
-    let granule = |bytes: usize| if bytes == 0 { String::new() } else { size(bytes) };
+    let granule = |bytes: usize| if bytes == 0 { String::new() } else { format_size(bytes) };
     vec![
         agent_id(agent),
         pool.segment.to_string(),
         pool.flags.names().collect::<Vec<_>>().join(", "),
-        size(pool.size),
+        format_size(pool.size),
         if pool.allocatable { "yes" } else { "no" }.to_owned(),
         granule(pool.granule),
         granule(pool.recommended_granule),

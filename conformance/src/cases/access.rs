@@ -69,13 +69,13 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "access.get.of_a_cpu",
-        "reference 6.2 #51: ROCR answers for CPUs since ROCm 10, HIP for GPUs only",
+        "reference 6.2 #51: ROCr accepts CPUs since ROCm 10, HIP only GPUs",
         "get returns the access of a CPU like that of a GPU",
         get_returns_cpu_access,
     ),
     Case::new(
         "access.set.none",
-        "recorded: cuda_h200_edges setaccess_none; reference 6.2 #42: ROCR leaves it mapped",
+        "recorded: cuda_h200_edges setaccess_none; reference 6.2 #42: ROCr leaves the memory mapped",
         "a GPU whose access was revoked cannot copy or fill; the contents stay",
         gpu_without_access_cannot_copy,
     ),

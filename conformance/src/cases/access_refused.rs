@@ -127,7 +127,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "access.get.end",
-        "hip-tests: hipMemGetAccess_NegTst; reference 6.2 #50: ROCR answers",
+        "hip-tests: hipMemGetAccess_NegTst; reference 6.2 #50: ROCr accepts the address",
         "the address after a mapping is refused",
         get_rejects_end_of_mapping,
     ),

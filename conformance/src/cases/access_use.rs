@@ -27,7 +27,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "access.cpu.comes_and_goes",
-        "reference 6.2 #63: ROCR leaves a hole",
+        "reference 6.2 #63: ROCr leaves a hole",
         "access of the CPU can be revoked and granted many times",
         cpu_access_is_revoked_and_granted,
     ),

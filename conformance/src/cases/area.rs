@@ -93,7 +93,7 @@ pub(super) fn mmap<'a>(area: &Area, size: usize, host: &'a mut [u8]) -> Verdict<
     }
 }
 
-/// Writes bytes and checks that they are read back: 8 KiB at each end, or all of smaller memory.
+/// Writes bytes and checks that they are read back: 8 KiB at each end, or the whole memory if it is smaller.
 fn write_and_check(memory: &AreaMemory<'_>, seed: usize) -> Verdict {
     let size = memory.size();
     let part = size.min(8192);

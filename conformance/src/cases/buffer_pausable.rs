@@ -132,7 +132,7 @@ fn pausing_returns_memory(context: &Context) -> Verdict {
     };
     let size = SIZE.min(available()? / 4).next_multiple_of(context.granule());
     let mut differences = Vec::new();
-    // Other processes use GPU memory, too. The memory must return in one attempt at least.
+    // Other processes use GPU memory, too. Therefore, one attempt in which the memory returns is enough.
     for _ in 0..10 {
         let mut buffer = PausableBuffer::create(context.vmm(), size, &context.properties())?;
         buffer.grant(&context.default_agents(), Access::ReadWrite)?;

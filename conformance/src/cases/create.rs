@@ -24,7 +24,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "create.handles.more_than_descriptors",
-        "reference 6.2 #62: ROCR 7.14 keeps a descriptor for each handle",
+        "reference 6.2 #62: ROCr 7.14 keeps a descriptor for each handle",
         "1100 handles can be live at once, or the error names the lack of descriptors",
         creates_many_handles,
     ),

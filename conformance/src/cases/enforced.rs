@@ -6,7 +6,7 @@
 use super::sharing;
 use crate::case::{Case, NotPassed, Verdict, ensure, ensure_bytes};
 use crate::context::Context;
-use crate::peer::{Accessed, FILLED, GpuAccess, TakenBy};
+use crate::peer::{AccessResult, FILLED, GpuAccess, TakenBy};
 use hsa_vmm::Access;
 use hsa_vmm::agent::Enforcement;
 use hsa_vmm::transport::Offer;
@@ -218,10 +218,10 @@ fn maps_every_offset(context: &Context) -> Verdict {
 }
 
 /// Checks that a permitted access has succeeded, or that a forbidden access has faulted inside the accessed range.
-fn check(outcome: Accessed, permitted: bool, what: &str) -> Verdict {
+fn check(outcome: AccessResult, permitted: bool, what: &str) -> Verdict {
     match outcome {
-        Accessed::Completed => ensure!(permitted, "{what}: no fault"),
-        Accessed::Faulted { begin, size, at } => {
+        AccessResult::Completed => ensure!(permitted, "{what}: no fault"),
+        AccessResult::Faulted { begin, size, at } => {
             ensure!(!permitted, "{what}: a fault at {at:#x}");
             let range = begin..begin + size as u64;
             ensure!(range.contains(&at), "{what}: the fault names {at:#x}, outside {range:#x?}");

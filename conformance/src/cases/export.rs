@@ -62,7 +62,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "share.export.no_descriptor_left",
-        "reference 6.2 #62: ROCR calls it out of resources",
+        "reference 6.2 #62: ROCr returns out of resources",
         "a lack of descriptors returns operating system error, not out of memory",
         fails_without_descriptors,
     ),

@@ -32,8 +32,7 @@ fn host_properties() -> AllocationProperties {
     AllocationProperties::at(Location::Host).shareable_as(FD)
 }
 
-/// Creates a granule of host memory. Skips the case if neither the runtime nor the driver can allocate
-/// it.
+/// Creates a granule of host memory. Skips the case if neither the runtime nor the driver can allocate host memory.
 fn create(context: &Context) -> Verdict<Handle> {
     match context.vmm().create(context.granule(), &host_properties()) {
         Ok(handle) => Ok(context.release_at_end(handle)),

@@ -80,7 +80,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "share.import.not_memory_never_granted",
-        "reference 6.2 #57: ROCR 7.14 checks it in set_access",
+        "reference 6.2 #57: ROCr 7.14 checks the file in set_access",
         "access to a file that is not GPU memory cannot be granted, and nothing is leaked",
         never_grants_plain_file,
     ),

@@ -54,7 +54,7 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-/// The size of the test allocations. It is larger than a driver's rounding of available memory.
+/// The size of the test allocations, in bytes. Drivers round the available memory to multiples of less than this.
 const ALLOCATION_SIZE: usize = 8 << 20;
 const ROUNDS: usize = 8;
 /// The kernel's build options that keep memory in VRAM when two GPUs use the memory.
@@ -84,8 +84,8 @@ fn available_memory_is_counted(context: &Context) -> Verdict {
         let handle = context.create(granules_for(context, ALLOCATION_SIZE))?;
         remaining = available_memory(context, gpu)?;
         context.vmm().release(handle)?;
-        // Three quarters: other processes may free some memory meanwhile. A runtime that counts only half of each
-        // allocation fails.
+        // Three quarters are enough, because other processes may free some memory meanwhile. A runtime that counts only
+        // half of each allocation fails.
         if remaining + ALLOCATION_SIZE / 4 * 3 <= before {
             return Ok(());
         }

@@ -81,7 +81,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "map.offset.one_granule",
-        "HIP: hipMemMap; reference 6.2 #18: ROCR ignores it",
+        "HIP: hipMemMap; reference 6.2 #18: ROCr ignores the offset",
         "an offset into the handle is refused, or mapped if the library controls page tables",
         maps_or_rejects_offset,
     ),

@@ -38,7 +38,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "release.handle.stale_after_reuse",
-        "reference 6.2 #29: ROCR's handles are used again",
+        "reference 6.2 #29: ROCr reuses the values of handles",
         "a released handle stays invalid when its slot is used again",
         rejects_stale_handle,
     ),

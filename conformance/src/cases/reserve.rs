@@ -83,7 +83,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "reserve.hint.off_the_alignment",
-        "reference 6.2 #6: in ROCR the hint takes precedence over the alignment",
+        "reference 6.2 #6: in ROCr the hint takes precedence over the alignment",
         "the alignment is honoured even if the hint is not aligned",
         aligns_despite_hint,
     ),

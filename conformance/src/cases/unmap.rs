@@ -46,7 +46,7 @@ pub(super) const CASES: &[Case] = &[
     ),
     Case::new(
         "unmap.addresses.stay_reserved",
-        "reference 6.2 #63: ROCR leaves a hole",
+        "reference 6.2 #63: ROCr leaves a hole",
         "unmapped addresses are not used by other reservations",
         keeps_addresses_reserved,
     ),

@@ -35,7 +35,7 @@ fn yes_or_no(flag: bool) -> &'static str {
 
 /// Formats a size in bytes in the largest unit that makes it a whole number: `2 MiB`, `192 GiB`.
 #[must_use]
-pub fn size(bytes: usize) -> String {
+pub fn format_size(bytes: usize) -> String {
     let mut value = bytes;
     let mut unit = "B";
     for larger in ["KiB", "MiB", "GiB", "TiB"] {
@@ -182,11 +182,11 @@ impl PoolDescription {
 
     pub(crate) fn facts(&self) -> Vec<Fact> {
         vec![
-            Fact::new("size", size(self.size)),
+            Fact::new("size", format_size(self.size)),
             Fact::new("allocatable", yes_or_no(self.allocatable)),
-            Fact::new("granule", size(self.granule)),
-            Fact::new("recommended granule", size(self.recommended_granule)),
-            Fact::new("largest allocation", size(self.largest_allocation)),
+            Fact::new("granule", format_size(self.granule)),
+            Fact::new("recommended granule", format_size(self.recommended_granule)),
+            Fact::new("largest allocation", format_size(self.largest_allocation)),
         ]
     }
 }
@@ -230,7 +230,7 @@ mod tests {
     use hsa_vmm::simulation::Config;
 
     #[test]
-    fn size_uses_the_largest_exact_unit() {
+    fn format_size_uses_the_largest_exact_unit() {
         for (bytes, text) in [
             (0, "0 B"),
             (1023, "1023 B"),
@@ -239,7 +239,7 @@ mod tests {
             (192 << 30, "192 GiB"),
             ((2 << 20) + 4096, "2052 KiB"),
         ] {
-            assert_eq!(size(bytes), text);
+            assert_eq!(format_size(bytes), text);
         }
     }
 

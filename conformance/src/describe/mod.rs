@@ -12,7 +12,7 @@ use hsa_vmm::{Agent, Pool, Runtime, Vmm};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-pub use facts::{Fact, differing_probes, labels, size};
+pub use facts::{Fact, differing_probes, format_size, labels};
 
 /// A runtime and its agents.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,7 +23,7 @@ pub struct Description {
     pub agents: Vec<AgentDescription>,
 }
 
-/// A runtime's properties, and how this library handles it.
+/// A runtime's properties, and the workarounds of `hsa_vmm` for the runtime.
 ///
 /// A property is `None` if the version that wrote the report did not record it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,10 +35,10 @@ pub struct RuntimeDescription {
     /// The runtime's implementation, such as `ROCr 1.15 (ROCm 6.4)`.
     #[serde(default)]
     pub implementation: Option<String>,
-    /// Why this library was chosen; `None` for the simulation.
+    /// Why this HSA library was chosen; `None` for the simulation.
     #[serde(default)]
     pub origin: Option<String>,
-    /// The HSA libraries that the process had loaded, this one included.
+    /// The HSA libraries that the process had loaded, including that of this runtime.
     #[serde(default)]
     pub loaded: Option<Vec<LibraryDescription>>,
     /// HSA's version, such as `1.1`.
@@ -72,7 +72,7 @@ pub struct RuntimeDescription {
     /// Whether handles can be shared over a fabric.
     #[serde(default)]
     pub fabric: Option<bool>,
-    /// The optional functions that the library lacks.
+    /// The optional functions that the HSA library lacks.
     #[serde(default)]
     pub missing_functions: Option<Vec<String>>,
     /// The quirks of the runtime that are worked around.

@@ -26,9 +26,9 @@ pub struct Diff {
     /// The differences of the runtimes' properties.
     pub runtime: Vec<Change>,
     /// The optional functions that only one library exports.
-    pub functions: Only<String>,
+    pub functions: OneSided<String>,
     /// The quirks that are worked around for only one runtime.
-    pub quirks: Only<QuirkDescription>,
+    pub quirks: OneSided<QuirkDescription>,
     /// The differences of the agents.
     pub agents: Vec<AgentChange>,
     /// The cases whose results differ, or that are in one report only.
@@ -55,14 +55,14 @@ pub struct Change {
 
 /// The items that are in one report only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Only<T> {
+pub struct OneSided<T> {
     /// The items in A.
     pub a: Vec<T>,
     /// The items in B.
     pub b: Vec<T>,
 }
 
-impl<T: Clone> Only<T> {
+impl<T: Clone> OneSided<T> {
     /// Compares lists by name. Returns empty lists if one of the reports lacks the list.
     fn of(a: Option<&[T]>, b: Option<&[T]>, name: fn(&T) -> &str) -> Self {
         let (Some(a), Some(b)) = (a, b) else { return Self { a: Vec::new(), b: Vec::new() } };
@@ -87,7 +87,7 @@ impl Diff {
         let (cases, same) =
             if cases_compared { cases::compare(&a.cases, &b.cases) } else { (Vec::new(), 0) };
         // A function that is missing only in A is exported only in B.
-        let missing = Only::of(
+        let missing = OneSided::of(
             old.missing_functions.as_deref(),
             new.missing_functions.as_deref(),
             String::as_str,
@@ -95,8 +95,8 @@ impl Diff {
         Self {
             run: changes(&facts_of_run(a), &facts_of_run(b)),
             runtime: changes(&old.facts(), &new.facts()),
-            functions: Only { a: missing.b, b: missing.a },
-            quirks: Only::of(old.quirks.as_deref(), new.quirks.as_deref(), |quirk| &quirk.name),
+            functions: OneSided { a: missing.b, b: missing.a },
+            quirks: OneSided::of(old.quirks.as_deref(), new.quirks.as_deref(), |quirk| &quirk.name),
             agents: agents::compare(&a.agents, &b.agents),
             cases,
             same,

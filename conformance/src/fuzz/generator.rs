@@ -12,7 +12,7 @@ pub struct Generator {
     /// The seed.
     pub seed: u64,
     /// The maximum number of operations in a sequence.
-    pub longest: usize,
+    pub max_operations: usize,
     /// The runtime that the sequences run on.
     pub machine: Machine,
     /// Whether some calls of the simulation fail.
@@ -39,7 +39,7 @@ impl Generator {
         // Gives consecutive numbers very different seeds.
         let offset = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let random = &mut Rng::with_seed(self.seed.wrapping_add(offset));
-        let length = random.usize(1..=self.longest.max(1));
+        let length = random.usize(1..=self.max_operations.max(1));
         let mut bytes = vec![0; HEAD_BYTES + length * Operation::BYTES];
         random.fill(&mut bytes);
         bytes[0] = if self.faults { u8::MAX } else { 0 };
@@ -66,7 +66,6 @@ impl Sequence {
         let (head, operations) = bytes.split_at(HEAD_BYTES.min(bytes.len()));
         let (fault_byte, head) = head.split_first().unwrap_or((&0, &[]));
         let (machine, faults) = head.split_at(MACHINE_BYTES.min(head.len()));
-        // Missing bytes count as 0, which means no faults.
         let faults =
             (*fault_byte >= 0x80).then(|| faults::generate(&mut Choices::new(faults)).to_string());
         let mut object_counts = ObjectCounts::default();
@@ -92,7 +91,13 @@ mod tests {
     use super::*;
 
     fn generator() -> Generator {
-        Generator { seed: 11, longest: 40, machine: Machine::Any, faults: true, every: Some(16) }
+        Generator {
+            seed: 11,
+            max_operations: 40,
+            machine: Machine::Any,
+            faults: true,
+            every: Some(16),
+        }
     }
 
     #[test]

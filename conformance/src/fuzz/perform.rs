@@ -105,7 +105,7 @@ fn apply_first(
     on_operation: &mut dyn FnMut(usize),
 ) -> Result<DifferentialTest, (Box<DifferentialTest>, TimedDifference)> {
     for (index, operation) in sequence.operations.iter().take(operations).enumerate() {
-        // The model cannot predict results after a quarantine, because the documents do not define them.
+        // The documents do not define the results after a quarantine, so the model cannot predict them.
         if test.has_quarantine() {
             break;
         }

@@ -35,7 +35,8 @@ impl Search<'_> {
         Instant::now() >= self.deadline
     }
 
-    /// Replaces the smallest sequence by a candidate if the candidate still fails. Returns whether it was replaced.
+    /// Replaces the smallest sequence by a candidate if the candidate still fails. Returns whether the candidate was
+    /// accepted.
     fn try_candidate(&mut self, candidate: Sequence) -> bool {
         let accepted = !self.is_deadline_reached() && (self.still_fails)(&candidate);
         if accepted {
@@ -104,8 +105,13 @@ mod tests {
     use std::time::Duration;
 
     fn long_sequence() -> Sequence {
-        let generator =
-            Generator { seed: 1, longest: 500, machine: Machine::Any, faults: true, every: None };
+        let generator = Generator {
+            seed: 1,
+            max_operations: 500,
+            machine: Machine::Any,
+            faults: true,
+            every: None,
+        };
         (0..)
             .map(|number| generator.sequence(number))
             .find(|it| it.operations.len() > 400)

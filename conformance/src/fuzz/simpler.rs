@@ -90,8 +90,13 @@ mod tests {
 
     #[test]
     fn simplification_terminates() {
-        let generator =
-            Generator { seed: 3, longest: 400, machine: Machine::Any, faults: false, every: None };
+        let generator = Generator {
+            seed: 3,
+            max_operations: 400,
+            machine: Machine::Any,
+            faults: false,
+            every: None,
+        };
         for operation in generator.sequence(0).operations {
             let mut operation = operation;
             let mut steps = 0;

@@ -5,7 +5,7 @@
 
 mod charts;
 
-use crate::describe::{Driver, Fact, labels, size};
+use crate::describe::{Driver, Fact, format_size, labels};
 use crate::{CaseReport, Cause, Report, Status, Summary};
 use askama::Template;
 use charts::{Bar, Histogram};
@@ -115,7 +115,7 @@ impl Page<'_> {
     }
 
     fn size(&self, bytes: &usize) -> String {
-        size(*bytes)
+        format_size(*bytes)
     }
 
     /// Returns the start and width of each status in the bar that shows all cases, as percentages.

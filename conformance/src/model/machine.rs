@@ -17,7 +17,7 @@ pub struct Machine {
     pub import_checks_descriptor: bool,
     /// Whether a mapping can start at an offset in the memory.
     pub maps_offsets: bool,
-    /// Whether the CPU can map a dma-buf, which is needed for its access to mappings at an offset.
+    /// Whether the CPU can map a dma-buf. Otherwise, the CPU cannot access mappings at an offset.
     pub maps_dmabufs: bool,
 }
 
@@ -60,7 +60,7 @@ impl Machine {
         }
     }
 
-    /// Returns the index of an agent; `None` if this runtime does not have it.
+    /// Returns the index of an agent; `None` if this runtime does not have the agent.
     #[must_use]
     pub fn agent(&self, id: AgentId) -> Option<usize> {
         self.agents.iter().position(|agent| agent.id == id)

@@ -4,7 +4,7 @@
 #![expect(unsafe_code, reason = "copies without the library's checks")]
 
 use super::raw_copy::{End, RawCopies};
-use super::{Accessed, Reply, wrong_copy};
+use super::{AccessResult, Reply, wrong_copy};
 use crate::hexdump::difference;
 use hsa_vmm::transport::{Ticket, Trust};
 use hsa_vmm::vmm::VmmOptions;
@@ -100,7 +100,7 @@ pub(super) fn perform(runtime: &Runtime, request: &GpuAccess) -> Result<Reply, R
         if request.writes { (address, source.address()) } else { (target.address(), address) };
     if let End::Faulted(at) = copy(copy_to, copy_from)? {
         let begin = address.get() as u64;
-        return Ok(Reply::Accessed(Accessed::Faulted { begin, size, at }));
+        return Ok(Reply::Accessed(AccessResult::Faulted { begin, size, at }));
     }
     if let Some(mapping) = mapping {
         expect_bytes(&target, gpu, FILLED)?;
@@ -108,7 +108,7 @@ pub(super) fn perform(runtime: &Runtime, request: &GpuAccess) -> Result<Reply, R
             expect_bytes(&mapping, gpu, WRITTEN)?;
         }
     }
-    Ok(Reply::Accessed(Accessed::Completed))
+    Ok(Reply::Accessed(AccessResult::Completed))
 }
 
 /// Fails unless a mapping is filled with a number.

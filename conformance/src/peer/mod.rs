@@ -55,7 +55,7 @@ enum Reply {
     Bytes(Vec<u8>),
     Freed,
     Stopped,
-    Accessed(Accessed),
+    Accessed(AccessResult),
     /// The runtime or the driver cannot share memory.
     NotShared(String),
     Failed(String),
@@ -68,7 +68,7 @@ fn wrong_copy(gpu: &Agent, difference: &str) -> Reply {
 
 /// The result of a GPU's access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Accessed {
+pub(crate) enum AccessResult {
     /// The access did not fault.
     Completed,
     /// The access to the `size` bytes from `begin` on faulted at the address `at`.
@@ -139,7 +139,7 @@ impl Peer {
     }
 
     /// Has a GPU of the peer access memory. After a fault, the peer serves no other request.
-    pub fn access(&mut self, access: &GpuAccess) -> Verdict<Accessed> {
+    pub fn access(&mut self, access: &GpuAccess) -> Verdict<AccessResult> {
         match self.request(&Request::Access(access.clone()))? {
             Reply::Accessed(outcome) => Ok(outcome),
             reply => Err(unexpected(&reply)),

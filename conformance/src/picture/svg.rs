@@ -10,7 +10,7 @@ const WIDTH: f64 = 1000.0;
 pub(super) const LEFT: f64 = 64.0;
 /// The right end of bars.
 pub(super) const RIGHT: f64 = WIDTH - 16.0;
-/// The number of colours for GPUs. GPUs with higher indexes repeat them.
+/// The number of colours for GPUs. GPUs with higher indexes repeat the colours.
 const COLOURS: usize = 8;
 
 /// Returns the class of an agent's memory.

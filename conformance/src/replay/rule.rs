@@ -11,10 +11,10 @@ pub enum Rule {
     /// CUDA unmaps a range with holes unless the range splits a mapping. HIP requires adjacent whole
     /// mappings, so the replay unmaps the mappings of the range one by one.
     UnmapOverHoles,
-    /// CUDA maps only whole handles, and returns `NOT_SUPPORTED` for a part of a handle. HIP also maps the beginning
-    /// of a handle; the replay skips such calls. HIP rejects an offset, or a size beyond the handle, as invalid; the
-    /// replay makes such calls and expects the rejection. If the library controls page tables, it maps a part at an
-    /// offset; the replay then skips such calls, too.
+    /// CUDA maps only whole handles, and returns `NOT_SUPPORTED` for a part of a handle. The replay skips calls that
+    /// map the beginning of a handle, because HIP supports them. If the library controls page tables, it also maps a
+    /// part at an offset, and the replay skips these calls, too. The replay makes the other calls and expects the
+    /// library to reject them as invalid.
     PartOfAHandle,
     /// This runtime's granule is smaller than the recorded granule. The recorded driver rejected sizes and
     /// offsets that are multiples of only the smaller granule. The replay skips such calls.

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! [`Worker::start`] starts a program, usually the caller's own executable. The program must call
-//! [`begin`]. Requests and messages are JSON values of any types, one per line. They are
-//! sent through a socket, the worker's standard input, so that a runtime's output does not mix with them.
+//! [`begin`]. Requests and messages are JSON values of any types, one per line. They are sent through a socket,
+//! which is the worker's standard input, so a runtime's output does not mix with them.
 //!
 //! A worker is killed when the thread that started it exits. It has its own process group, so that
 //! all processes that it has started are killed with it. [`End`] describes how the worker ended;

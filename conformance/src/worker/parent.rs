@@ -20,13 +20,13 @@ pub struct NotAWorker(#[from] io::Error);
 #[derive(Debug)]
 pub struct Requests(BufReader<UnixStream>);
 
-/// Sends messages to the parent. Several threads can use it.
+/// Sends messages to the parent. Several threads can send at the same time.
 #[derive(Debug)]
 pub struct Messages(Mutex<UnixStream>);
 
-/// Connects to the parent. A process that [`Worker::start`](super::Worker::start) started must call
-/// this first. Afterwards, the kernel kills the worker when the *thread* that started it exits, and the
-/// worker's standard input is `/dev/null`.
+/// Connects to the parent. A process that [`Worker::start`](super::Worker::start) started must call this function
+/// first. Afterwards, the worker's standard input is `/dev/null`. The kernel kills the worker when the *thread* that
+/// started the worker exits.
 ///
 /// # Errors
 /// [`NotAWorker`] if this process was not started as a worker, or its parent has exited.

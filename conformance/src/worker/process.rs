@@ -25,7 +25,7 @@ const MAX_OUTPUT: u64 = 64 << 20;
 /// The interval of checks whether the worker has exited. The socket does not report the exit while
 /// another process holds the socket.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// The interval of these checks after the socket was closed: the worker will exit soon.
+/// The interval of these checks after the worker has closed the socket. The worker will exit soon then.
 const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// A worker process. Dropping a `Worker` kills the process and all processes that it has started.
@@ -121,7 +121,7 @@ impl Worker {
     }
 
     /// Waits up to `limit` for the next message. A message that has arrived is returned even after
-    /// the limit: this process may have been stopped meanwhile.
+    /// the limit, because this process may have been stopped meanwhile.
     pub fn receive<A: DeserializeOwned>(&mut self, limit: Duration) -> Received<A> {
         let begun = Instant::now();
         loop {
@@ -201,7 +201,7 @@ impl Worker {
         match recv(&self.socket, &mut bytes, RecvFlags::DONTWAIT) {
             Ok((count, _)) if count > 0 => self.buffer.extend_from_slice(&bytes[..count]),
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return false,
-            // The worker has closed the socket: it has exited or will soon.
+            // The worker has closed the socket, so the worker has exited or will exit soon.
             Ok(_) | Err(_) => self.closed = true,
         }
         if let Some(output) = &self.output
@@ -278,7 +278,7 @@ fn wait_for(sockets: &mut [PollFd<'_>], limit: Duration) {
 
 /// Reads captured output from an offset on. Returns the offset of its end, and the output.
 fn read_from(mut file: &File, offset: u64) -> io::Result<(u64, Vec<u8>)> {
-    // If the file is shorter, `read` has truncated it since: all of its content is new.
+    // If the file is shorter than `offset`, `Worker::read` has truncated the file, so the whole content is new.
     let offset = if file.metadata()?.len() < offset { 0 } else { offset };
     file.seek(SeekFrom::Start(offset))?;
     let mut bytes = Vec::new();

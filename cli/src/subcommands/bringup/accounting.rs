@@ -74,7 +74,7 @@ pub fn check_counted(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             return Err(hsa.recorder.blame(call, message));
         }
     }
-    hsa.recorder.record_fact(format!("{} taken and returned", describe::size(size)));
+    hsa.recorder.record_fact(format!("{} taken and returned", describe::format_size(size)));
     Ok(())
 }
 

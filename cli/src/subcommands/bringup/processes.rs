@@ -156,7 +156,7 @@ pub fn check_killed(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    hsa.recorder.record_fact(format!("{} returned", describe::size(size as usize)));
+    hsa.recorder.record_fact(format!("{} returned", describe::format_size(size as usize)));
     Ok(())
 }
 

@@ -179,7 +179,8 @@ pub fn find_resources(
     let (pool, info) = find_pool(hsa, &gpus[0], "pool")?;
     if level == Level::Pools {
         accounting::check_available(hsa, &gpus[0], info.size as u64)?;
-        let (size, granule) = (describe::size(info.size), describe::size(info.granule));
+        let (size, granule) =
+            (describe::format_size(info.size), describe::format_size(info.granule));
         hsa.recorder.record_fact(format!("{size}, granule {granule}"));
     }
     let host_pool = match level > Level::Cpu {
@@ -213,7 +214,7 @@ fn run_with_resources(hsa: &Hsa<'_>, level: Level, resources: &Resources) -> Res
         Level::Library | Level::Runtime | Level::Agents | Level::Pools => Ok(()),
         Level::Reserved => {
             let va = hsa.reserve(size, "va")?;
-            hsa.recorder.record_fact(format!("{} at {:#x}", describe::size(size), va.value));
+            hsa.recorder.record_fact(format!("{} at {:#x}", describe::format_size(size), va.value));
             hsa.free(&va, size)
         }
         Level::Handle => {

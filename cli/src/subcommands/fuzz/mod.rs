@@ -25,7 +25,7 @@ use workers::{Outcome, Workers};
 /// operations.
 const COMPARE_EVERY: usize = 16;
 /// The maximum number of operations in a sequence.
-const LONGEST_SEQUENCE: usize = 64;
+const MAX_OPERATIONS: usize = 64;
 
 pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
     args.save.as_deref().map_or(Ok(()), output::check)?;
@@ -59,7 +59,7 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
     args.output.check()?;
     let seed = args.seed.unwrap_or_else(|| RandomState::new().hash_one(0) >> 32);
     let (faults, every) = (args.faults, Some(COMPARE_EVERY));
-    let generator = Generator { seed, longest: LONGEST_SEQUENCE, machine, faults, every };
+    let generator = Generator { seed, max_operations: MAX_OPERATIONS, machine, faults, every };
     let interrupt = Interrupt::new()?;
     let processes =
         args.processes.map_or_else(|| available_parallelism().map_or(1, usize::from), usize::from);

@@ -13,7 +13,7 @@ struct Line {
     permissions: [u8; 4],
 }
 
-/// Reads the lines of `/proc/self/maps`; none if it cannot be read.
+/// Returns the lines of `/proc/self/maps`; no lines if the file cannot be read.
 fn lines() -> Vec<Line> {
     let text = read_to_string("/proc/self/maps").unwrap_or_default();
     let line = |line: &str| {
