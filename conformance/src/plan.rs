@@ -51,7 +51,7 @@ impl Shard {
 /// The selected cases and their order.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// The cases, in the order of `cases()`: by subject.
+    /// The cases, in the order of [`cases`].
     pub selected: Vec<&'static Case>,
     /// Indexes into `selected`, round after round. Cases that an earlier run has finished are left out.
     pub steps: Vec<usize>,
@@ -76,7 +76,7 @@ impl Plan {
 }
 
 impl Options {
-    /// Returns the selected cases, in the order of `cases()`: by subject.
+    /// Returns the selected cases, in the order of [`cases`].
     #[must_use]
     pub fn selected(&self) -> Vec<&'static Case> {
         let is_selected = |case: &&Case| {

@@ -63,15 +63,15 @@ impl CaseResults {
             (0, _) if self.skipped < self.ran => (Status::Pass, shown.detail.clone()),
             (0, _) => (Status::Skip, shown.detail.clone()),
             (failed, known) => {
-                let count = match repeated {
+                let prefix = match repeated {
                     true => format!("failed {failed} of {}: ", self.ran),
                     false => String::new(),
                 };
                 match known {
                     Some(Known { reason, source, .. }) => {
-                        (Status::Known, format!("{reason} ({source}): {count}{}", shown.detail))
+                        (Status::Known, format!("{reason} ({source}): {prefix}{}", shown.detail))
                     }
-                    None => (Status::Fail, format!("{count}{}", shown.detail)),
+                    None => (Status::Fail, format!("{prefix}{}", shown.detail)),
                 }
             }
         };

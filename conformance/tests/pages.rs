@@ -58,7 +58,7 @@ const MODULES: [(&str, &str); 4] = [
 ];
 
 /// Returns the rows of the tables of HIP's calls in a module's documentation, including the heading rows.
-fn calls(file: &str) -> Vec<String> {
+fn call_rows(file: &str) -> Vec<String> {
     let text = read(file);
     let lines = text.lines().filter_map(|line| line.strip_prefix("//! | "));
     let mut rows = Vec::new();
@@ -95,7 +95,7 @@ fn without_links(row: &str) -> String {
 }
 
 /// Returns the rows of the table in the documentation of `Error::hip`.
-fn errors() -> Vec<String> {
+fn error_rows() -> Vec<String> {
     let text = read("src/error/hip.rs");
     let (_, table) =
         text.split_once("HIP 7 |\n    /// |---|---|---|\n").expect("the table of errors");
@@ -126,12 +126,12 @@ fn page() -> String {
     let mut line = |text: &str| writeln!(page, "{text}").expect("writing to a string cannot fail");
     for (index, (file, title)) in MODULES.into_iter().enumerate() {
         line(&format!("{}## {title}\n", if index > 0 { "\n" } else { "" }));
-        for row in calls(file) {
+        for row in call_rows(file) {
             line(&row);
         }
     }
     line(ERRORS.trim_end());
-    for row in errors() {
+    for row in error_rows() {
         line(&row);
     }
     line(REJECTIONS.trim_end());
@@ -181,7 +181,7 @@ fn page_names_existing_items() {
     let hsa = read("hsa/sys/include/hsa_abi.h");
     let mut count = 0;
     for name in backticked(&page) {
-        // `hsa_amd_vmem_unmap` is a name of HSA, `hipMalloc` one of HIP.
+        // `hsa_amd_vmem_unmap` is a name of HSA, and `hipMemUnmap` is a name of HIP.
         let header = match name {
             _ if name.starts_with("hsa_amd") => &hsa,
             _ if name.starts_with("hipMem") || name.starts_with("hipIpc") => &hip,
@@ -195,7 +195,7 @@ fn page_names_existing_items() {
 
 #[test]
 fn page_contains_all_calls() {
-    let page: String = MODULES.iter().flat_map(|(file, _)| calls(file)).collect();
+    let page: String = MODULES.iter().flat_map(|(file, _)| call_rows(file)).collect();
     let header = hip_headers();
     // A name before a parenthesis is a function.
     let functions = header

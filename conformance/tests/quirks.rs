@@ -54,7 +54,7 @@ fn cases_pass_with_every_workaround_on_amds_runtime() {
     });
 }
 
-/// Returns the runtime's known quirks, and the known quirks without the one called `name`.
+/// Returns the runtime's known quirks, with and without the quirk `name`.
 fn with_and_without(runtime: &Runtime, name: &str) -> [Quirks; 2] {
     let with = Quirks::of_runtime(runtime.info());
     let has_name = |quirk: &&Quirk| quirk.name == name;

@@ -70,7 +70,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "access.get.of_a_cpu",
         "reference 6.2 #51: ROCr accepts CPUs since ROCm 10, HIP only GPUs",
-        "get returns the access of a CPU like that of a GPU",
+        "get returns the access of a CPU, as it does for a GPU",
         get_returns_cpu_access,
     ),
     Case::new(

@@ -45,7 +45,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "area.mmap.another_device",
         "AML: struct aml_area_hip_mmap_options",
-        "mmap can choose a device other than the area's, including device 0",
+        "mmap can choose another device than the device of the area, including device 0",
         mmap_chooses_device,
     ),
     Case::new(

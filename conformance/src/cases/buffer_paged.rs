@@ -59,7 +59,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "buffer.paged.other_pages",
         "documentation: Problem::DifferentPages",
-        "pages cannot be moved over mapped pages, nor moved or exchanged if their sizes differ",
+        "pages cannot be moved over mapped pages; pages of different sizes can be neither moved nor exchanged",
         rejects_incompatible_pages,
     ),
     Case::new(
@@ -89,7 +89,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "buffer.paged.mapped_ahead",
         "documentation: PagedBuilder::with_pages_ahead",
-        "pages prepared in advance behave like other pages, and all are released",
+        "pages prepared in advance behave like other pages, and all of them are released",
         prepared_pages_are_released,
     ),
 ];

@@ -22,7 +22,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "buffer.pausable.memory_returns",
         "torch_memory_saver#83; HSA: HSA_AMD_AGENT_INFO_MEMORY_AVAIL",
-        "the memory of a paused buffer is available to others",
+        "the memory of a paused buffer can be allocated for other purposes",
         |c| retry_if_lost(c, pausing_returns_memory),
     ),
     Case::new(
@@ -40,19 +40,19 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "buffer.pausable.access_comes_back",
         "HIP: hipMemSetAccess is needed after every hipMemMap",
-        "access granted before or during the pause applies after it",
+        "access that was granted before or during the pause applies after the buffer resumes",
         |c| retry_if_lost(c, resumes_with_access),
     ),
     Case::new(
         "buffer.pausable.twice",
         "documentation: ErrorKind::Paused, NotPaused",
-        "a paused buffer cannot be paused again, and one that is not paused cannot resume",
+        "a paused buffer cannot be paused again, and a buffer that is not paused cannot resume",
         |c| retry_if_lost(c, rejects_second_pause_and_resume),
     ),
     Case::new(
         "buffer.pausable.any_size",
         "documentation: PausableBuffer::create",
-        "a buffer can have any size from one byte, and bytes past it cannot be used",
+        "a buffer can have any size from one byte, and bytes past its end cannot be used",
         |c| retry_if_lost(c, accepts_any_size),
     ),
 ];

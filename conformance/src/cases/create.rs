@@ -31,7 +31,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "create.memory.is_its_own",
         "invariant 15 (src/vmm/ledger/check.rs)",
-        "writes to one handle's memory do not change another handle's",
+        "writes to the memory of one handle do not change the memory of another handle",
         handles_have_separate_memory,
     ),
     Case::new(
@@ -67,13 +67,13 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "create.agent.invented",
         "recorded: cuda_h200_edges create_bad_device; reference 6.2 #13",
-        "an agent that does not exist is refused with invalid device, in HIP 6 with invalid value",
+        "an agent that does not exist returns invalid value in HIP 6, invalid device in HIP 7",
         rejects_invented_agent,
     ),
     Case::new(
         "create.agent.of_another_runtime",
         "recorded: cuda_h200_edges create_negative_device; reference 6.2 #13",
-        "an agent of another runtime is refused with invalid device, in HIP 6 with invalid value",
+        "an agent of another runtime returns invalid value in HIP 6, invalid device in HIP 7",
         rejects_foreign_agent,
     ),
     Case::new(
@@ -109,7 +109,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "create.kind.uncached",
         "HIP: hipMemAllocationTypeUncached",
-        "uncached memory is created with extension 1.18 or newer, and not supported before",
+        "uncached memory is created with AMD's extension 1.18 or newer, and is not supported by older versions",
         creates_uncached_memory,
     ),
 ];

@@ -11,7 +11,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "granularity.minimum.is_the_granule",
         "hip-tests: hipMemGetAllocationGranularity_MinGranularity",
-        "the minimum is the granule of the pool, and is not 0",
+        "the minimum granularity is the granule of the pool, and is not 0",
         minimum_is_pool_granule,
     ),
     Case::new(

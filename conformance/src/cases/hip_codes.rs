@@ -33,7 +33,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "hip.codes.create",
         "HIP: hipMemCreate; hip-tests: hipMemCreate_Negative (6.x and develop)",
-        "an invalid device returns 1 in HIP 6 and 101 in HIP 7, a CPU returns 801, too large a size 2, other errors 1",
+        "an invalid device returns 1 in HIP 6 and 101 in HIP 7; a CPU returns 801, a size that is too large 2, and other errors 1",
         create_codes,
     ),
     Case::new(
@@ -87,7 +87,7 @@ pub(super) const CASES: &[Case] = &[
     Case::of_runtime(
         "hip.codes.nothing_left",
         "HIP: hipErrorOutOfMemory, hipErrorOperatingSystem, hipErrorNotSupported, hipErrorNotInitialized",
-        "lack of memory returns 2, lack of descriptors 304, an unsupported feature 801, a call after a fork 3",
+        "lack of memory returns 2, lack of descriptors 304, an unsupported feature 801, and a call after a fork 3",
         other_failure_codes,
     ),
 ];

@@ -14,7 +14,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "ipc.get.layout",
         "HIP: hipIpcMemHandle_t; documentation: IpcHandle",
-        "a handle has HIP's layout: 64 bytes, with the size at 32, the offset at 40 and the process at 48",
+        "a handle has HIP's layout: 64 bytes, with the size at byte 32, the offset at byte 40 and the process at byte 48",
         handle_has_hip_layout,
     ),
     Case::new(
@@ -110,7 +110,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "ipc.close.not_opened",
         "HIP: hipIpcCloseMemHandle",
-        "memory that was not opened cannot be closed, nor can the null address",
+        "neither memory that was not opened nor the null address can be closed",
         rejects_closing_unopened_memory,
     ),
 ];

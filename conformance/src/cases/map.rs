@@ -44,7 +44,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "map.handle.one_place_after_another",
         "hip-tests: hipMemMap_PhysicalMemoryReuse_SingleGPU",
-        "one handle mapped in three reservations in turn keeps its contents",
+        "one handle mapped in three reservations, one after another, keeps its contents",
         maps_at_changing_addresses,
     ),
     Case::new(
@@ -68,7 +68,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "map.again.other_handles",
         "hip-tests: hipMemMap_VMMMemoryReuse_SingleGPU",
-        "one address shows the memory of each handle that is mapped there in turn",
+        "if several handles are mapped at one address one after another, the address shows the memory of the mapped handle",
         remaps_other_handles,
     ),
     Case::new(

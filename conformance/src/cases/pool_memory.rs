@@ -32,7 +32,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "pool.memory.copied_between_gpus",
         "HIP: hipMemcpyDtoD, hipDeviceEnablePeerAccess",
-        "a GPU copies from another GPU after peer access is enabled, and is refused before",
+        "a GPU can copy from another GPU after peer access was enabled, and the copy is refused before",
         copies_between_gpus,
     ),
     Case::new(

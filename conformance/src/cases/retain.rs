@@ -34,7 +34,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "retain.aliases.one_handle",
         "HIP: hipMemRetainAllocationHandle",
-        "two mappings of one handle return that handle; a mapping of another handle does not",
+        "two mappings of one handle return that handle, and a mapping of another handle returns the other handle",
         aliases_share_handle,
     ),
     Case::new(

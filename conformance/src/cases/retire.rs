@@ -15,7 +15,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "retire.signal.fires",
         SOURCE,
-        "memory keeps its contents and its addresses until the signal fires, and is released then",
+        "memory keeps its contents and its addresses until the signal fires, and is then released",
         memory_stays_until_signal_fires,
     ),
     Case::new(
@@ -45,7 +45,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "retire.buffer.pages",
         SOURCE,
-        "pages of a buffer stay mapped until the signal fires, and can be mapped again then",
+        "pages of a buffer stay mapped until the signal fires, and can then be mapped again",
         pages_stay_until_signal_fires,
     ),
 ];

@@ -54,7 +54,7 @@ pub(super) const CASES: &[Case] = &[
     Case::of_runtime(
         "runtime.agents.invented_is_none",
         "HSA: HSA_STATUS_ERROR_INVALID_AGENT",
-        "an invented identifier, or one of another runtime, is not found",
+        "an invented identifier, or an identifier of another runtime, is not found",
         invented_agent_is_not_found,
     ),
     Case::of_runtime(

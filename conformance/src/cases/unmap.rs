@@ -41,7 +41,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "unmap.memory.alias_stays",
         "HIP: hipMemUnmap",
-        "unmapping one of two mappings of a handle does not change the other",
+        "unmapping one of two mappings of a handle does not change the other mapping",
         keeps_alias,
     ),
     Case::new(

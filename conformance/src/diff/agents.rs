@@ -17,7 +17,7 @@ pub struct AgentChange {
     pub change: Change,
 }
 
-/// An agent's properties, and those of its pools and links.
+/// The properties of an agent, its pools and its links.
 struct AgentFacts {
     label: String,
     own: Vec<Fact>,
@@ -71,7 +71,7 @@ fn facts_of(agents: &[AgentDescription]) -> Vec<AgentFacts> {
     agents.iter().zip(&labels).map(collect).collect()
 }
 
-/// Returns the differences of one agent, with those of its pools and links.
+/// Returns the differences of one agent, its pools and its links.
 fn compare_agent(a: &AgentFacts, b: &AgentFacts) -> Vec<Change> {
     let mut changed = changes(&a.own, &b.own);
     let find = |parts: &'_ [(String, Vec<Fact>)], name: &str| -> Option<Vec<Fact>> {

@@ -53,7 +53,7 @@ impl Generator {
     }
 }
 
-/// The number of bytes before those of the operations. The first byte decides whether calls fail; the others determine
+/// The number of bytes before the bytes of the operations. The first byte decides whether calls fail; the others determine
 /// the machine and the faults.
 const HEAD_BYTES: usize = 1 + MACHINE_BYTES + FAULT_BYTES;
 const MACHINE_BYTES: usize = 8;

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 pub struct Sequence {
     /// The seed of the generator.
     pub seed: u64,
-    /// The number of the sequence among those of the seed.
+    /// The number of the sequence. Together with the seed, it identifies the sequence.
     pub number: u64,
     /// The simulation's configuration, as in `HSA_SIM`; `None` for the loaded runtime.
     #[serde(default, skip_serializing_if = "Option::is_none")]
