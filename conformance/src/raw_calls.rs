@@ -34,12 +34,12 @@ impl RawCalls {
     /// # Safety
     /// The `4 * count` bytes from `address` on are pool memory of this process, and nothing else uses them.
     pub unsafe fn fill(&self, address: Address, value: u32, count: usize) -> Result<(), String> {
-        let fill = function(self.core.hsa_amd_memory_fill, "hsa_amd_memory_fill")?;
+        let fill = require_function(self.core.hsa_amd_memory_fill, "hsa_amd_memory_fill")?;
         let status = logged("hsa_amd_memory_fill", || {
             // SAFETY: the caller guarantees this function's requirements.
             unsafe { fill(without_provenance_mut(address.get()), value, count) }
         });
-        check("hsa_amd_memory_fill", status)
+        check_status("hsa_amd_memory_fill", status)
     }
 
     /// Stops the runtime: calls `hsa_shut_down` until the runtime is no longer initialised.
@@ -53,7 +53,7 @@ impl RawCalls {
             match logged("hsa_shut_down", || unsafe { shut_down() }) {
                 HSA_STATUS_SUCCESS => {}
                 HSA_STATUS_ERROR_NOT_INITIALIZED if stops > 0 => return Ok(()),
-                status => return check("hsa_shut_down", status),
+                status => return check_status("hsa_shut_down", status),
             }
         }
         Err(format!("the runtime still runs after {MAX_STOPS} successful calls of hsa_shut_down"))
@@ -78,12 +78,12 @@ pub(crate) fn log_begin(name: &str) {
 }
 
 /// Returns a function, or an error if the runtime does not have it.
-pub(crate) fn function<F>(function: Option<F>, name: &str) -> Result<F, String> {
+pub(crate) fn require_function<F>(function: Option<F>, name: &str) -> Result<F, String> {
     function.ok_or_else(|| format!("the runtime has no {name}"))
 }
 
 /// Returns an error unless `status` is success. `call` is the function's name.
-pub(crate) fn check(call: &str, status: hsa_status_t) -> Result<(), String> {
+pub(crate) fn check_status(call: &str, status: hsa_status_t) -> Result<(), String> {
     match status {
         HSA_STATUS_SUCCESS => Ok(()),
         _ => Err(format!("{call} returned {status:#x}")),

@@ -147,7 +147,7 @@ fn check_permissions(context: &Context, user: User, engine: &str) -> Verdict {
         };
         let outcome = process.access(&access)?;
         let verb = if writes { "writes" } else { "reads" };
-        check(outcome, permitted, &format!("GPU {gpu} {verb} with access \"{granted}\""))?;
+        check_result(outcome, permitted, &format!("GPU {gpu} {verb} with access \"{granted}\""))?;
         if !permitted {
             second_process = None;
             if let Some(at) = shared {
@@ -165,7 +165,7 @@ fn check_taken_away(context: &Context, taken_by: TakenBy) -> Verdict {
         let granted = Access::ReadWrite as u32;
         let access = GpuAccess { gpu: 0, granted, taken_by: Some(taken_by), writes, ticket: None };
         let verb = if writes { "writes" } else { "reads" };
-        check(
+        check_result(
             context.start_peer()?.access(&access)?,
             false,
             &format!("GPU 0 {verb} after {taken_by:?}"),
@@ -192,7 +192,7 @@ fn maps_every_offset(context: &Context) -> Verdict {
         vmm.map(context.granule_at(base, at), count * granule, first * granule, handle)?;
         context.set_access(context.granule_at(base, at), count, &agents, Access::Read)
     };
-    let check = |parts: &[usize]| -> Verdict {
+    let check_parts = |parts: &[usize]| -> Verdict {
         let expected =
             parts.iter().flat_map(|&part| (part as u32).to_ne_bytes().repeat(granule / 4));
         let expected: Vec<u8> = expected.collect();
@@ -206,7 +206,7 @@ fn maps_every_offset(context: &Context) -> Verdict {
     for first in 0..PARTS {
         for count in 1..=PARTS - first {
             map(0, first, count)?;
-            check(&(first..first + count).collect::<Vec<_>>())?;
+            check_parts(&(first..first + count).collect::<Vec<_>>())?;
             vmm.unmap(base, count * granule)?;
         }
     }
@@ -214,11 +214,11 @@ fn maps_every_offset(context: &Context) -> Verdict {
     for (at, &part) in order.iter().enumerate() {
         map(at, part, 1)?;
     }
-    check(&order)
+    check_parts(&order)
 }
 
 /// Checks that a permitted access has succeeded, or that a forbidden access has faulted inside the accessed range.
-fn check(outcome: AccessResult, permitted: bool, what: &str) -> Verdict {
+fn check_result(outcome: AccessResult, permitted: bool, what: &str) -> Verdict {
     match outcome {
         AccessResult::Completed => ensure!(permitted, "{what}: no fault"),
         AccessResult::Faulted { begin, size, at } => {

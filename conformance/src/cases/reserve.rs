@@ -108,7 +108,7 @@ pub(super) const CASES: &[Case] = &[
     Case::new(
         "reserve.free.size_smaller",
         "recorded: cuda_h200_edges free_size_smaller; reference 6.2 #9",
-        "freeing a part is refused",
+        "freeing a part of a reservation is refused",
         |c| rejects_free_of_size(c, c.granule()),
     ),
     Case::new(

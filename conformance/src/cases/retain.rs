@@ -89,7 +89,7 @@ fn counts_references(context: &Context) -> Verdict {
     context.vmm().unmap(at, context.granule())?;
     for _ in 0..3 {
         context.vmm().release(handle)?;
-        ensure_eq!(context.vmm().usage().handles, 1, "handles while one reference is left");
+        ensure_eq!(context.vmm().usage().handles, 1, "handles while a reference is left");
     }
     context.vmm().release(handle)?;
     context.expect_invalid_argument(Argument::Handle, || context.vmm().release(handle))

@@ -2,7 +2,7 @@
 
 #![expect(unsafe_code, reason = "calls the runtime's functions")]
 
-use crate::raw_calls::{RawCalls, check, function};
+use crate::raw_calls::{RawCalls, check_status, require_function};
 use core::ffi::c_void;
 use core::ptr::{null, null_mut, without_provenance, without_provenance_mut};
 use hsa_vmm::hsa_sys::*;
@@ -47,12 +47,12 @@ impl RawCopies {
     /// Finds the functions of the runtime that the library uses, and registers a handler of GPU faults.
     pub fn on(runtime: &Runtime) -> Result<Self, String> {
         let raw = RawCalls::on(runtime)?;
-        let register = function(
+        let register = require_function(
             raw.core.hsa_amd_register_system_event_handler,
             "hsa_amd_register_system_event_handler",
         )?;
         // SAFETY: the handler uses only the event.
-        check("hsa_amd_register_system_event_handler", unsafe {
+        check_status("hsa_amd_register_system_event_handler", unsafe {
             register(Some(record_fault), null_mut())
         })?;
         Ok(Self { raw })
@@ -71,17 +71,17 @@ impl RawCopies {
         size: usize,
     ) -> Result<End, String> {
         let core = &self.raw.core;
-        let create = function(core.hsa_signal_create, "hsa_signal_create")?;
-        let begin = function(core.hsa_amd_memory_async_copy, "hsa_amd_memory_async_copy")?;
-        let load = function(core.hsa_signal_load_scacquire, "hsa_signal_load_scacquire")?;
+        let create = require_function(core.hsa_signal_create, "hsa_signal_create")?;
+        let begin = require_function(core.hsa_amd_memory_async_copy, "hsa_amd_memory_async_copy")?;
+        let load = require_function(core.hsa_signal_load_scacquire, "hsa_signal_load_scacquire")?;
         let (mut signal, agent) = (hsa_signal_t { handle: 0 }, gpu.hsa_agent());
         // SAFETY: no consumers are named; `signal` is writable.
-        check("hsa_signal_create", unsafe { create(1, 0, null(), &mut signal) })?;
+        check_status("hsa_signal_create", unsafe { create(1, 0, null(), &mut signal) })?;
         let destination = without_provenance_mut(destination.get());
         let source = without_provenance(source.get());
         // SAFETY: the caller guarantees the requirements of the ranges; the signal exists.
         let status = unsafe { begin(destination, agent, source, agent, size, 0, null(), signal) };
-        check("hsa_amd_memory_async_copy", status)?;
+        check_status("hsa_amd_memory_async_copy", status)?;
         let begun = Instant::now();
         // The signal is never destroyed: after a fault, the runtime may still use it.
         loop {

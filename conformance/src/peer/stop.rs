@@ -1,6 +1,6 @@
 //! Stops the runtime of the peer at the request of a case. Without such a request, the peer is killed.
 
-#![expect(unsafe_code, reason = "stops the runtime below the library")]
+#![expect(unsafe_code, reason = "stops the runtime without the library")]
 
 use super::{Reply, wrong_copy};
 use crate::hexdump::difference;

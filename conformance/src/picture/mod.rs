@@ -18,8 +18,8 @@ const TITLE_HEIGHT: f64 = 18.0;
 
 /// Draws an address space as a complete SVG file.
 ///
-/// There is a bar for each reservation and each allocation of pool memory, ordered by address, and
-/// one for memory that is not mapped. The colour of a mapping shows the owner of its memory. Below
+/// There is a bar for each reservation and each allocation of pool memory, ordered by address, and a
+/// bar for memory that is not mapped. The colour of a mapping shows the owner of its memory. Below
 /// a bar is a lane for each agent: thick for read and write access, thin for read access, and an
 /// outline if no access is requested but the agent can still access the memory
 /// ([`AccessEntry::can_do_more`](hsa_vmm::vmm::AccessEntry::can_do_more)). Long holes are shortened and

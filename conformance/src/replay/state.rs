@@ -163,7 +163,7 @@ impl State {
     /// Returns the rule by which the replay skips an operation. The recorded driver rejected the operation,
     /// but this runtime would accept it.
     fn skip_rule(&self, call: &Call, expected: &str) -> Option<Rule> {
-        // Multiples of this runtime's granule, but not of the recorded one.
+        // Multiples of this runtime's granule, but not of the recorded granule.
         let is_off_recorded_granule = |numbers: &[usize]| {
             numbers.iter().all(|number| number % self.granule == 0)
                 && numbers.iter().any(|number| number % self.recorded_granule != 0)
@@ -242,14 +242,18 @@ impl State {
             .mappings()
             .iter()
             .map(bounds)
-            .filter(|&(first, last)| first < end && start < last)
+            .filter(|&(mapping_start, mapping_end)| mapping_start < end && start < mapping_end)
             .collect();
-        let is_split = |&(first, last): &(usize, usize)| first < start || end < last;
+        let is_split = |&(mapping_start, mapping_end): &(usize, usize)| {
+            mapping_start < start || end < mapping_end
+        };
         if !is_inside || size == 0 || overlapping.iter().any(is_split) {
             return divergence(result);
         }
-        for (first, last) in overlapping {
-            if let Err(error) = self.vmm.unmap(Address::new(first), last - first) {
+        for (mapping_start, mapping_end) in overlapping {
+            if let Err(error) =
+                self.vmm.unmap(Address::new(mapping_start), mapping_end - mapping_start)
+            {
                 return divergence(call_result::<()>(Err(error)));
             }
         }
@@ -273,8 +277,8 @@ impl State {
     fn agent(&self, device: i64) -> AgentId {
         let gpu = usize::try_from(device).ok().and_then(|index| self.gpus.get(index).copied());
         gpu.unwrap_or_else(|| {
-            let runtime = self.vmm.runtime().host().id().to_bits() >> 32;
-            AgentId::from_bits(runtime << 32 | 0x8000_0000 | (device as u64 & 0x7fff_ffff))
+            let runtime_bits = self.vmm.runtime().host().id().to_bits() >> 32;
+            AgentId::from_bits(runtime_bits << 32 | 0x8000_0000 | (device as u64 & 0x7fff_ffff))
         })
     }
 

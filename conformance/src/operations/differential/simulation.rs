@@ -14,7 +14,7 @@ impl DifferentialTest {
     }
 }
 
-/// Checks that nothing is reserved, mapped or allocated.
+/// Checks that nothing is reserved, mapped or allocated in the simulation.
 pub(super) fn check_nothing_in_use(runtime: &Runtime) -> Result<(), Difference> {
     let Some(simulation) = runtime.simulation() else { return Ok(()) };
     let usage = simulation.usage();
@@ -26,7 +26,7 @@ pub(super) fn check_nothing_in_use(runtime: &Runtime) -> Result<(), Difference> 
     )
 }
 
-/// Checks that the runtime has no objects, video memory or descriptors in use.
+/// Checks that the simulation has no objects, video memory or descriptors in use.
 pub(super) fn check_empty(runtime: &Runtime) -> Result<(), Difference> {
     check_nothing_in_use(runtime)?;
     let Some(simulation) = runtime.simulation() else { return Ok(()) };
