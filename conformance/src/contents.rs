@@ -38,7 +38,8 @@ impl Context {
     }
 
     /// Explains a wrong value that the CPU has read. If a GPU reads the right value, adds that the
-    /// CPU and the GPU see different memory. If two exports differ, names the export as the cause, because the CPU maps an exported dma-buf.
+    /// CPU and the GPU see different memory. If two exports differ, names the export as the cause,
+    /// because the CPU maps an exported dma-buf.
     fn explain_view(
         &self,
         verdict: NotPassed,

@@ -1,7 +1,7 @@
 //! The expected outcome of a case with a known failure: it fails, fails sometimes, or is not run.
 
 use crate::Status;
-use crate::known::Known;
+use crate::known::KnownFailure;
 use crate::run_case::CaseResult;
 use serde::Deserialize;
 use std::num::NonZeroU32;
@@ -50,11 +50,11 @@ impl TryFrom<String> for ExpectedOutcome {
 
 /// The known failure of a case on a runtime, if any.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Expectation<'a>(pub Option<&'a Known>);
+pub(crate) struct Expectation<'a>(pub Option<&'a KnownFailure>);
 
 impl<'a> Expectation<'a> {
     /// Returns the entry if the case is expected to fail.
-    pub fn failure(self) -> Option<&'a Known> {
+    pub fn failure(self) -> Option<&'a KnownFailure> {
         self.0.filter(|known| known.outcome == ExpectedOutcome::Fail)
     }
 
@@ -64,10 +64,12 @@ impl<'a> Expectation<'a> {
         mut run: impl FnMut() -> Result<CaseResult, E>,
     ) -> Result<CaseResult, E> {
         match self.0 {
-            Some(Known { outcome: ExpectedOutcome::Skip, reason, source, .. }) => {
+            Some(KnownFailure { outcome: ExpectedOutcome::Skip, reason, source, .. }) => {
                 Ok(CaseResult::skipped(format!("expected: {reason} ({source})")))
             }
-            Some(Known { outcome: ExpectedOutcome::Flake(times), reason, source, .. }) => {
+            Some(KnownFailure {
+                outcome: ExpectedOutcome::Flake(times), reason, source, ..
+            }) => {
                 let mut result = run()?;
                 let mut runs = 1;
                 while result.status == Status::Fail && runs < times.get() {

@@ -1,4 +1,4 @@
-//! Known failures of cases. An entry applies to certain runtimes, versions, drivers, kernels or agents, and has a reason
+//! KnownFailure failures of cases. An entry applies to certain runtimes, versions, drivers, kernels or agents, and has a reason
 //! and a public source.
 
 use crate::describe::{Description, Driver};
@@ -12,7 +12,7 @@ use std::sync::LazyLock;
 /// A known failure of a case.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Known {
+pub struct KnownFailure {
     /// The case's full name.
     pub case: String,
     /// A part of the runtime's name or implementation, or a pattern with `*` for the complete name or
@@ -65,7 +65,7 @@ fn deserialize_version<'de, D: serde::Deserializer<'de>>(
     parse_version(&text).map(Some).ok_or_else(invalid)
 }
 
-impl Known {
+impl KnownFailure {
     fn applies_to(&self, runtime: &Description) -> bool {
         let selects = |pattern: &Option<String>, names: &[&str]| {
             let is_match = |pattern: &String| names.iter().any(|name| matches(pattern, name));
@@ -119,7 +119,7 @@ pub(crate) fn kernel_release() -> String {
 #[serde(deny_unknown_fields)]
 pub struct KnownFailures {
     #[serde(default, alias = "expect")]
-    known: Vec<Known>,
+    known: Vec<KnownFailure>,
 }
 
 /// The error of a list of known failures.
@@ -233,7 +233,7 @@ impl KnownFailures {
 
     /// Returns all entries.
     #[must_use]
-    pub fn entries(&self) -> &[Known] {
+    pub fn entries(&self) -> &[KnownFailure] {
         &self.known
     }
 

@@ -11,9 +11,9 @@ use std::io::{self, Write};
 /// let mut text = Vec::new();
 /// let mut ktap = Ktap::begin(&mut text, 1)?;
 /// ktap.begin_subtest("map", 2)?;
-/// ktap.result(&KtapTest { name: "map.flags.refused", status: Status::Pass, detail: "" })?;
+/// ktap.write_result(&KtapTest { name: "map.flags.refused", status: Status::Pass, detail: "" })?;
 /// let detail = "the machine has one GPU";
-/// ktap.result(&KtapTest { name: "map.gpu.two", status: Status::Skip, detail })?;
+/// ktap.write_result(&KtapTest { name: "map.gpu.two", status: Status::Skip, detail })?;
 /// ktap.end_subtest()?;
 /// drop(ktap);
 /// let expected = [
@@ -77,7 +77,7 @@ impl<W: Write> Ktap<W> {
     ///
     /// # Errors
     /// Returns the error of writing.
-    pub fn note(&mut self, text: &str) -> io::Result<()> {
+    pub fn write_note(&mut self, text: &str) -> io::Result<()> {
         let indent = if self.subtest.is_some() { "  " } else { "" };
         writeln!(self.out, "{indent}# {}", diagnostic(text))?;
         self.out.flush()
@@ -104,7 +104,7 @@ impl<W: Write> Ktap<W> {
     ///
     /// # Errors
     /// Returns the error of writing.
-    pub fn result(&mut self, test: &KtapTest<'_>) -> io::Result<()> {
+    pub fn write_result(&mut self, test: &KtapTest<'_>) -> io::Result<()> {
         let (number, indent) = match &mut self.subtest {
             Some(subtest) => {
                 subtest.number += 1;
@@ -163,7 +163,7 @@ impl<W: Write> Ktap<W> {
             (false, false) => Status::Pass,
         };
         let detail = if status == Status::Skip { "each of its tests was skipped" } else { "" };
-        self.result(&KtapTest { name: &name, status, detail })
+        self.write_result(&KtapTest { name: &name, status, detail })
     }
 }
 
@@ -192,8 +192,9 @@ mod tests {
     fn hostile_text_stays_in_its_line() {
         let detail = "a # TODO b\nnot ok 7 c\u{1b}[0m\nSubtest: d";
         let status = Status::Fail;
-        let text =
-            written(|ktap| ktap.result(&KtapTest { name: "x # SKIP", status, detail }).unwrap());
+        let text = written(|ktap| {
+            ktap.write_result(&KtapTest { name: "x # SKIP", status, detail }).unwrap()
+        });
         let lines: Vec<_> = text.lines().skip(2).collect();
         let expected =
             ["# a \\# TODO b", "# not ok 7 c\\u001b[0m", "#  Subtest: d", "not ok 1 x \\# SKIP"];
@@ -224,7 +225,7 @@ mod tests {
             let text = written(|ktap| {
                 ktap.begin_subtest("g", statuses.len()).unwrap();
                 for &status in statuses {
-                    ktap.result(&KtapTest { name: "t", status, detail: "" }).unwrap();
+                    ktap.write_result(&KtapTest { name: "t", status, detail: "" }).unwrap();
                 }
                 assert_eq!(ktap.subtest(), Some("g"));
                 ktap.end_subtest().unwrap();

@@ -77,7 +77,7 @@ pub use context::Context;
 pub use expectation::ExpectedOutcome;
 pub use hsa_vmm::runtime::printable;
 pub use kernel_configuration::{KernelConfiguration, KernelOption};
-pub use known::{ExpectationListError, Known, KnownFailures, KnownListError};
+pub use known::{ExpectationListError, KnownFailure, KnownFailures, KnownListError};
 pub use ktap::{Ktap, KtapTest};
 pub use not_started::NotStarted;
 pub use plan::{Shard, ShardError};

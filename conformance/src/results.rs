@@ -2,7 +2,7 @@
 
 use crate::describe::Description;
 use crate::expectation::Expectation;
-use crate::known::{Known, kernel_release};
+use crate::known::{KnownFailure, kernel_release};
 use crate::plan::Plan;
 use crate::report::{Repetitions, Run};
 use crate::run_case::CaseResult;
@@ -68,7 +68,7 @@ impl CaseResults {
                     false => String::new(),
                 };
                 match known {
-                    Some(Known { reason, source, .. }) => {
+                    Some(KnownFailure { reason, source, .. }) => {
                         (Status::Known, format!("{reason} ({source}): {prefix}{}", shown.detail))
                     }
                     None => (Status::Fail, format!("{prefix}{}", shown.detail)),

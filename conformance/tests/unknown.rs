@@ -80,7 +80,7 @@ fn hidden_versions_pass() {
 
 #[test]
 fn false_versions_pass() {
-    // ROCm 6.4 and 10, by their extension and their build.
+    // The extension of ROCm 6.4 with the build of ROCm 10, and the reverse.
     for (extension, build) in [(7, "1.21.0-0-a1b2c3"), (22, "1.15.0-local-build-unknown")] {
         for generation in Generation::ALL {
             let config = Config::mi300x(2).with_generation(generation);

@@ -53,8 +53,8 @@ impl Generator {
     }
 }
 
-/// The number of bytes before the bytes of the operations. The first byte decides whether calls fail; the others determine
-/// the machine and the faults.
+/// The number of bytes before the bytes of the operations. The first byte decides whether calls
+/// fail; the others determine the machine and the faults.
 const HEAD_BYTES: usize = 1 + MACHINE_BYTES + FAULT_BYTES;
 const MACHINE_BYTES: usize = 8;
 const FAULT_BYTES: usize = 16;

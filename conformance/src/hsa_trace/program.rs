@@ -35,7 +35,13 @@ pub fn source(recording: &Recording, plan: &Plan) -> String {
         for step in part {
             let _ = match &step.action {
                 Ok(action) => {
-                    writeln!(text, "  CALL({}, {:#x}, {});", step.line, step.status, call(action))
+                    writeln!(
+                        text,
+                        "  CALL({}, {:#x}, {});",
+                        step.line,
+                        step.status,
+                        call_expression(action)
+                    )
                 }
                 Err(skipped) => {
                     writeln!(text, "  /* line {}: {}: {skipped} */", step.line, step.name)
@@ -56,7 +62,7 @@ pub fn source(recording: &Recording, plan: &Plan) -> String {
     text
 }
 
-fn place(place: Place) -> String {
+fn address_expression(place: Place) -> String {
     match place {
         Place::Block { block, offset: 0 } => format!("block[{block}]"),
         Place::Block { block, offset } => format!("(char *)block[{block}] + {offset:#x}"),
@@ -65,14 +71,14 @@ fn place(place: Place) -> String {
     }
 }
 
-fn memory(memory: Memory) -> String {
+fn memory_expression(memory: Memory) -> String {
     match memory {
         Memory::Numbered(number) => format!("memory[{number}]"),
         Memory::Fixed(handle) => format!("invalid_memory({handle:#x})"),
     }
 }
 
-fn agent(agent: AgentRef) -> String {
+fn agent_expression(agent: AgentRef) -> String {
     match agent {
         AgentRef::Numbered { kind: AgentKind::Gpu, number } => format!("gpu({number})"),
         AgentRef::Numbered { number, .. } => format!("cpu({number})"),
@@ -80,25 +86,25 @@ fn agent(agent: AgentRef) -> String {
     }
 }
 
-fn pool(pool: PoolRef) -> String {
+fn pool_expression(pool: PoolRef) -> String {
     match pool {
         PoolRef::Numbered { agent: agent_ref, number } => {
-            format!("pool({}, {number})", agent(agent_ref))
+            format!("pool({}, {number})", agent_expression(agent_ref))
         }
         PoolRef::Fixed(handle) => format!("invalid_pool({handle:#x})"),
     }
 }
 
 /// Returns the address that receives a result: an element of an array, or the variable for results of failed calls.
-fn result(array: &str, number: Option<usize>) -> String {
+fn result_expression(array: &str, number: Option<usize>) -> String {
     number.map_or(format!("&no_{array}"), |number| format!("&{array}[{number}]"))
 }
 
 /// Returns the C expression of a call.
-fn call(action: &Action) -> String {
+fn call_expression(action: &Action) -> String {
     match action {
         Action::Reserve { block, size, hint, alignment, flags } => {
-            let into = result("block", *block);
+            let into = result_expression("block", *block);
             match alignment {
                 None => format!(
                     "hsa_amd_vmem_address_reserve({into}, {size:#x}, {hint:#x}, {flags:#x})"
@@ -109,26 +115,28 @@ fn call(action: &Action) -> String {
             }
         }
         Action::Free { at, size } => {
-            format!("hsa_amd_vmem_address_free({}, {size:#x})", place(*at))
+            format!("hsa_amd_vmem_address_free({}, {size:#x})", address_expression(*at))
         }
         Action::Create { memory, pool: pool_ref, size, kind, flags } => format!(
             "hsa_amd_vmem_handle_create({}, {size:#x}, {kind}, {flags:#x}, {})",
-            pool(*pool_ref),
-            result("memory", *memory)
+            pool_expression(*pool_ref),
+            result_expression("memory", *memory)
         ),
         Action::Release { memory: handle } => {
-            format!("hsa_amd_vmem_handle_release({})", memory(*handle))
+            format!("hsa_amd_vmem_handle_release({})", memory_expression(*handle))
         }
         Action::Map { at, size, offset, memory: handle, flags } => format!(
             "hsa_amd_vmem_map({}, {size:#x}, {offset:#x}, {}, {flags:#x})",
-            place(*at),
-            memory(*handle)
+            address_expression(*at),
+            memory_expression(*handle)
         ),
-        Action::Unmap { at, size } => format!("hsa_amd_vmem_unmap({}, {size:#x})", place(*at)),
+        Action::Unmap { at, size } => {
+            format!("hsa_amd_vmem_unmap({}, {size:#x})", address_expression(*at))
+        }
         Action::SetAccess { at, size, access } => {
             let list = access.iter();
             let list = list.map(|(agent_ref, permissions)| {
-                format!("access_of({}, {permissions})", agent(*agent_ref))
+                format!("access_of({}, {permissions})", agent_expression(*agent_ref))
             });
             let list = if access.is_empty() {
                 "NONE".to_owned()
@@ -136,45 +144,56 @@ fn call(action: &Action) -> String {
                 let list: Vec<_> = list.collect();
                 format!("(hsa_amd_memory_access_desc_t[]){{{}}}", list.join(", "))
             };
-            format!("set_access({}, {size:#x}, {}, {list})", place(*at), access.len())
+            format!("set_access({}, {size:#x}, {}, {list})", address_expression(*at), access.len())
         }
         Action::GetAccess { at, agent: agent_ref, .. } => {
-            format!("hsa_amd_vmem_get_access({}, &permission, {})", place(*at), agent(*agent_ref))
+            format!(
+                "hsa_amd_vmem_get_access({}, &permission, {})",
+                address_expression(*at),
+                agent_expression(*agent_ref)
+            )
         }
         Action::Export { descriptor, memory: handle, flags } => format!(
             "hsa_amd_vmem_export_shareable_handle({}, {}, {flags:#x})",
-            result("descriptor", *descriptor),
-            memory(*handle)
+            result_expression("descriptor", *descriptor),
+            memory_expression(*handle)
         ),
         Action::Import { memory, descriptor } => format!(
             "hsa_amd_vmem_import_shareable_handle(descriptor[{descriptor}], {})",
-            result("memory", *memory)
+            result_expression("memory", *memory)
         ),
         Action::Retain { memory, at } => {
-            let into = result("memory", *memory);
-            format!("hsa_amd_vmem_retain_alloc_handle({into}, {})", place(*at))
+            let into = result_expression("memory", *memory);
+            format!("hsa_amd_vmem_retain_alloc_handle({into}, {})", address_expression(*at))
         }
         Action::Properties { memory: handle } => format!(
             "hsa_amd_vmem_get_alloc_properties_from_handle({}, &pool_of_memory, &type_of_memory)",
-            memory(*handle)
+            memory_expression(*handle)
         ),
         Action::Allocate { block, pool: pool_ref, size, flags } => format!(
             "hsa_amd_memory_pool_allocate({}, {size:#x}, {flags:#x}, {})",
-            pool(*pool_ref),
-            result("block", *block)
+            pool_expression(*pool_ref),
+            result_expression("block", *block)
         ),
-        Action::FreeMemory { at } => format!("hsa_amd_memory_pool_free({})", place(*at)),
+        Action::FreeMemory { at } => {
+            format!("hsa_amd_memory_pool_free({})", address_expression(*at))
+        }
         Action::AllowAccess { at, agents } => {
-            let list: Vec<_> = agents.iter().map(|agent_ref| agent(*agent_ref)).collect();
+            let list: Vec<_> =
+                agents.iter().map(|agent_ref| agent_expression(*agent_ref)).collect();
             let list = if list.is_empty() {
                 "NONE".to_owned()
             } else {
                 format!("(hsa_agent_t[]){{{}}}", list.join(", "))
             };
-            format!("hsa_amd_agents_allow_access({}, {list}, NONE, {})", agents.len(), place(*at))
+            format!(
+                "hsa_amd_agents_allow_access({}, {list}, NONE, {})",
+                agents.len(),
+                address_expression(*at)
+            )
         }
         Action::IpcCreate { at, size } => {
-            format!("hsa_amd_ipc_memory_create({}, {size:#x}, &ipc)", place(*at))
+            format!("hsa_amd_ipc_memory_create({}, {size:#x}, &ipc)", address_expression(*at))
         }
     }
 }

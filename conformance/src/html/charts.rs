@@ -20,18 +20,18 @@ pub(super) fn slowest(cases: &[CaseReport]) -> Vec<Bar<'_>> {
     let mut slowest: Vec<_> = not_skipped(cases).collect();
     slowest.sort_by_key(|case| std::cmp::Reverse(case.duration_us));
     slowest.truncate(SLOWEST);
-    relative(slowest.iter().map(|case| (case.name.as_str(), case.duration_us)))
+    to_bars(slowest.iter().map(|case| (case.name.as_str(), case.duration_us)))
 }
 
 /// Converts durations to milliseconds and percentages of the longest. Keeps the order.
-pub(super) fn relative<'a>(times: impl Iterator<Item = (&'a str, u64)>) -> Vec<Bar<'a>> {
+pub(super) fn to_bars<'a>(times: impl Iterator<Item = (&'a str, u64)>) -> Vec<Bar<'a>> {
     let times: Vec<_> = times.collect();
     let longest = times.iter().map(|(_, time)| *time).max().unwrap_or_default().max(1);
     times
         .into_iter()
         .map(|(name, time)| Bar {
             name,
-            time: milliseconds(time),
+            time: format_milliseconds(time),
             share: time as f64 * 100.0 / longest as f64,
         })
         .collect()
@@ -43,7 +43,7 @@ fn not_skipped(cases: &[CaseReport]) -> impl Iterator<Item = &CaseReport> {
 }
 
 /// Formats a duration in milliseconds: with two decimals below 1 ms, one below 100 ms, and none above.
-pub(super) fn milliseconds(microseconds: u64) -> String {
+pub(super) fn format_milliseconds(microseconds: u64) -> String {
     match microseconds {
         0..1_000 => format!("{:.2}", microseconds as f64 / 1e3),
         1_000..100_000 => format!("{:.1}", microseconds as f64 / 1e3),
@@ -81,7 +81,7 @@ impl Histogram {
         let median = times.get(times.len() / 2).copied().unwrap_or_default();
         let steps: Vec<_> = times.iter().map(|time| step(*time)).collect();
         let (Some(&first), Some(&last)) = (steps.first(), steps.last()) else {
-            return Self { columns: Vec::new(), median: milliseconds(0) };
+            return Self { columns: Vec::new(), median: format_milliseconds(0) };
         };
         let counts: Vec<_> = (first..=last)
             .map(|step| steps.iter().filter(|other| **other == step).count())
@@ -97,7 +97,7 @@ impl Histogram {
                 from: limit_text(step),
                 to: limit_text(step + 1),
             });
-        Self { columns: columns.collect(), median: milliseconds(median) }
+        Self { columns: columns.collect(), median: format_milliseconds(median) }
     }
 }
 
@@ -160,6 +160,6 @@ mod tests {
         assert_eq!(slowest.len(), SLOWEST);
         assert_eq!((slowest[0].name, slowest[0].time.as_str()), ("a.b.39", "39.0"));
         assert!((slowest[0].share - 100.0).abs() < 1e-9 && slowest[9].share < slowest[8].share);
-        assert!(relative([("nothing", 0)].into_iter())[0].share == 0.0);
+        assert!(to_bars([("nothing", 0)].into_iter())[0].share == 0.0);
     }
 }

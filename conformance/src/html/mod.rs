@@ -77,7 +77,7 @@ pub(crate) fn html(report: &Report) -> Result<String, fmt::Error> {
                 name_heading: "Case",
                 bars: charts::slowest(&report.cases),
             },
-            BarChart { caption: "By area", name_heading: "Area", bars: charts::relative(by_area) },
+            BarChart { caption: "By area", name_heading: "Area", bars: charts::to_bars(by_area) },
         ],
         facts: report.runtime.facts(),
         causes: report.causes(),
@@ -111,7 +111,7 @@ impl Page<'_> {
     }
 
     fn milliseconds(&self, microseconds: impl Borrow<u64>) -> String {
-        charts::milliseconds(*microseconds.borrow())
+        charts::format_milliseconds(*microseconds.borrow())
     }
 
     fn size(&self, bytes: &usize) -> String {

@@ -35,8 +35,8 @@ pub struct Memory {
 }
 
 impl Model {
-    /// Checks a call that creates memory. If the library succeeds, [`record_memory`](Self::record_memory)
-    /// follows.
+    /// Checks a call that creates memory. If the library succeeds, call
+    /// [`record_memory`](Self::record_memory).
     ///
     /// # Errors
     /// Returns all reasons for rejecting the call.
@@ -148,8 +148,8 @@ impl Model {
         Ok(state.ok_or(Rejection::of(HANDLE))?.memory.clone())
     }
 
-    /// Checks the import of a descriptor. If the library succeeds,
-    /// [`record_import`](Self::record_import) follows. `memory` is `None` if the descriptor is not memory.
+    /// Checks the import of a descriptor. If the library succeeds, call
+    /// [`record_import`](Self::record_import). `memory` is `None` if the descriptor is not memory.
     ///
     /// # Errors
     /// Returns all reasons for rejecting the call.

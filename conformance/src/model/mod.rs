@@ -57,9 +57,9 @@ pub struct Mapping {
     pub offset: usize,
     /// The access of each agent, in the order of the agents.
     pub access: Vec<Access>,
-    /// For each agent, whether access was granted after the memory was mapped and after the agent's last
-    /// [`revoke`](Model::revoke). If this is true and the GPU's permissions are not enforced, the GPU's page table can contain
-    /// the memory even when the GPU's access is [`Access::None`].
+    /// For each agent, whether access was granted after the memory was mapped and after the
+    /// agent's last [`revoke`](Model::revoke). If this is true and the GPU's permissions are not
+    /// enforced, the GPU's page table can contain the memory even when the GPU's access is [`Access::None`].
     pub granted: Vec<bool>,
 }
 

@@ -8,8 +8,8 @@ use std::ops::Range;
 const ALL_ADDRESSES: usize = 1 << 47;
 
 impl Model {
-    /// Checks a reservation. If the library succeeds, [`record_reservation`](Self::record_reservation)
-    /// follows.
+    /// Checks a reservation. If the library succeeds, call
+    /// [`record_reservation`](Self::record_reservation).
     ///
     /// # Errors
     /// Returns all reasons for rejecting the call.

@@ -94,7 +94,7 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
                 Outcome::Skipped(why) => (Status::Skip, why.as_str()),
                 Outcome::Reached | Outcome::Failed(_) => (Status::Pass, ""),
             };
-            ktap.result(&KtapTest { name: &level.name(), status, detail })?;
+            ktap.write_result(&KtapTest { name: &level.name(), status, detail })?;
         }
         runs.push(run);
         if failed {
@@ -136,7 +136,7 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
         let remaining = failed_level.chain(std::iter::repeat((Status::Skip, not_tried)));
         let passed = runs.len() - text.iter().len();
         for (level, (status, detail)) in levels().skip(passed).zip(remaining) {
-            ktap.result(&KtapTest { name: &level.name(), status, detail })?;
+            ktap.write_result(&KtapTest { name: &level.name(), status, detail })?;
         }
     } else {
         let simulation = runs.iter().find_map(|run| run.runtime.as_ref()).map(Option::is_none);

@@ -48,7 +48,7 @@ impl KtapStream {
             }
             self.written += 1;
             let (status, detail) = (case.status, case.detail.as_str());
-            self.ktap.result(&KtapTest { name: &case.name, status, detail })?;
+            self.ktap.write_result(&KtapTest { name: &case.name, status, detail })?;
         }
         Ok(())
     }
@@ -70,7 +70,7 @@ impl KtapStream {
         let failed = process.iter().find(|case| case.status != Status::Pass);
         let status = failed.map_or(Status::Pass, |case| case.status);
         let detail = failed.map_or(String::new(), |case| format!("{}: {}", case.name, case.detail));
-        self.ktap.result(&KtapTest { name: PROCESS, status, detail: &detail })
+        self.ktap.write_result(&KtapTest { name: PROCESS, status, detail: &detail })
     }
 }
 

@@ -69,7 +69,7 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
     let begin_ktap = || -> anyhow::Result<_> {
         let mut ktap = Ktap::begin(args.output.stream()?, 1)?;
         // Write the seed before the first sequence runs: the machine may hang.
-        ktap.note(&format!("seed {seed}, {processes} process{plural}, {:?}", args.time))?;
+        ktap.write_note(&format!("seed {seed}, {processes} process{plural}, {:?}", args.time))?;
         Ok(ktap)
     };
     let mut ktap = (args.format == RunFormat::Ktap).then(begin_ktap).transpose()?;
@@ -116,7 +116,7 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
             let detail = finding.as_ref().map(Finding::to_string).unwrap_or_default();
             // The seed is in a note, because the name must be the same in each run.
             let test = KtapTest { name: "fuzz", status, detail: &detail };
-            ktap.as_mut().map_or(Ok(()), |ktap| ktap.result(&test))?;
+            ktap.as_mut().map_or(Ok(()), |ktap| ktap.write_result(&test))?;
         }
         RunFormat::Table => args.output.write(|out| {
             provenance::print_banner(out, &faults)?;

@@ -75,7 +75,7 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
         note!("{}: {}", scenario.name(), result.summary());
         if let Some(ktap) = &mut ktap {
             let (status, detail) = result.verdict()?;
-            ktap.result(&KtapTest { name: &scenario.name(), status, detail: &detail })?;
+            ktap.write_result(&KtapTest { name: &scenario.name(), status, detail: &detail })?;
         }
         report.scenarios.push(result);
     }
@@ -89,11 +89,11 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
     if let Some(ktap) = &mut ktap {
         for scenario in scenarios.iter().skip(report.scenarios.len()) {
             let (status, detail) = (Status::Skip, "interrupted");
-            ktap.result(&KtapTest { name: &scenario.name(), status, detail })?;
+            ktap.write_result(&KtapTest { name: &scenario.name(), status, detail })?;
         }
         let status = if report.leaks.is_empty() { Status::Pass } else { Status::Fail };
         let detail = leaks_text(&report.leaks, "after all")?;
-        ktap.result(&KtapTest { name: "memory", status, detail: &detail })?;
+        ktap.write_result(&KtapTest { name: "memory", status, detail: &detail })?;
     }
     match args.format {
         RunFormat::Json => {
