@@ -1,4 +1,4 @@
-//! KnownFailure failures of cases. An entry applies to certain runtimes, versions, drivers, kernels or agents, and has a reason
+//! Known failures of cases. An entry applies to certain runtimes, versions, drivers, kernels or agents, and has a reason
 //! and a public source.
 
 use crate::describe::{Description, Driver};
