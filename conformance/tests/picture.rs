@@ -45,7 +45,7 @@ fn parse_picture(report: &Report) -> (Vec<Rectangle>, Vec<String>) {
     loop {
         match reader.read_event().unwrap_or_else(|error| panic!("{error} in {svg}")) {
             Event::Start(tag) | Event::Empty(tag) if tag.name().as_ref() == b"rect" => {
-                rectangles.extend(rectangle(&tag));
+                rectangles.extend(parse_rectangle(&tag));
             }
             Event::Text(text) => texts.push(text.decode().unwrap().into_owned()),
             Event::Eof => return (rectangles, texts),
@@ -54,8 +54,8 @@ fn parse_picture(report: &Report) -> (Vec<Rectangle>, Vec<String>) {
     }
 }
 
-/// Returns `None` for the background, which has no position.
-fn rectangle(tag: &BytesStart<'_>) -> Option<Rectangle> {
+/// Returns a rectangle, or `None` for the background, which has no position.
+fn parse_rectangle(tag: &BytesStart<'_>) -> Option<Rectangle> {
     let value = |name: &str| {
         let attribute = tag.try_get_attribute(name).unwrap()?;
         Some(String::from_utf8(attribute.value.into_owned()).unwrap())
