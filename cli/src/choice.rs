@@ -22,7 +22,7 @@ pub fn print_info(text: &str) {
     let dim = Style::new().dimmed();
     let mut screen = Screen::stderr();
     // Ignore errors: the information is optional.
-    let _ = screen.styled(dim, text).and_then(|()| writeln!(screen));
+    let _ = screen.write_styled(dim, text).and_then(|()| writeln!(screen));
 }
 
 /// The value of `--runtime`.
@@ -149,8 +149,8 @@ impl RuntimeOptions {
     pub fn open_with_description(&self) -> anyhow::Result<(Runtime, String)> {
         let (runtime, reason) = match self.select()? {
             SelectedRuntime::Library(runtime) => (runtime, String::new()),
-            SelectedRuntime::Simulation(simulated) => {
-                (simulated.start()?, simulated.reason_suffix())
+            SelectedRuntime::Simulation(simulation) => {
+                (simulation.start()?, simulation.reason_suffix())
             }
         };
         let description = format!("runtime: {}{reason}", describe(&runtime));
@@ -182,12 +182,12 @@ impl RuntimeOptions {
         })
     }
 
-    /// Removes a sequence's own machine if these options name a library or configure the simulation: the sequence then
-    /// runs on the runtime of these options.
+    /// Removes the configuration of a sequence's simulation if these options name a library or configure the simulation.
+    /// The sequence then runs on the runtime of these options.
     pub fn override_machine(&self, sequence: &mut Sequence) {
-        let is_selected =
+        let selects_runtime =
             matches!(self.choice, RuntimeChoice::Library(_)) || self.config_text().is_some();
-        if is_selected {
+        if selects_runtime {
             sequence.machine = None;
         }
     }

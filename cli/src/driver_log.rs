@@ -60,10 +60,10 @@ impl DriverLog {
     /// Opens the logs, without earlier lines. If the user chose a file for the emulated driver's log, does not read
     /// that file.
     pub fn open() -> Self {
-        let captures =
+        let is_captured =
             is_driver_emulated() && env::var_os(LOG_VARIABLE).is_none_or(|path| path.is_empty());
         let create = || memfd_create("driver log", MemfdFlags::CLOEXEC).ok().map(File::from);
-        Self { kernel: KernelLog::open_at_end(), emulated: create().filter(|_| captures) }
+        Self { kernel: KernelLog::open_at_end(), emulated: create().filter(|_| is_captured) }
     }
 
     /// Makes the emulated driver of a worker process write to this log.
@@ -74,7 +74,8 @@ impl DriverLog {
         }
     }
 
-    /// Returns the lines that were logged after the last call of this method.
+    /// Returns the lines that were logged after the last call of this method. Omits lines of the emulated driver's log as
+    /// described at [`LAST_LINES`].
     pub fn new_lines(&mut self) -> Vec<String> {
         let kernel = self.kernel.new_lines().unwrap_or_default();
         let mut lines: Vec<_> = kernel.into_iter().map(|line| format!("kernel: {line}")).collect();
@@ -82,8 +83,8 @@ impl DriverLog {
         let mut bytes = Vec::new();
         let read = file.seek(SeekFrom::Start(0)).and_then(|_| file.read_to_end(&mut bytes));
         // Workers append, so the file can be truncated while they run.
-        let truncated = read.and_then(|_| file.set_len(0));
-        if let Err(error) = truncated {
+        let result = read.and_then(|_| file.set_len(0));
+        if let Err(error) = result {
             lines.push(format!("driver: (cannot read its log: {error})"));
         }
         let text = String::from_utf8_lossy(&bytes);

@@ -35,7 +35,7 @@ use tracing_subscriber::prelude::*;
 pub enum Exit {
     /// Everything succeeded.
     Success,
-    /// Something failed, such as a test, or a signal interrupted the run.
+    /// Something failed, such as a test, or SIGINT or SIGTERM interrupted the run.
     Failure,
     /// There is no runtime, or it does not start. The reason has been printed.
     NoRuntime,
@@ -48,9 +48,11 @@ pub enum Exit {
 #[error("{0}")]
 pub struct BadUsage(pub String);
 
+/// The exit status after a failure.
 const FAILED: u8 = 1;
-/// The status that clap uses, too.
+/// The exit status after invalid usage. clap uses this status, too.
 const BAD_USAGE: u8 = 2;
+/// The exit status if there is no runtime, or it does not start.
 const NO_RUNTIME: u8 = 3;
 
 fn main() -> ExitCode {
@@ -95,7 +97,7 @@ fn main() -> ExitCode {
             let mut screen = Screen::stderr();
             // Ignore errors: standard error is the last resort.
             let _ = screen
-                .styled(red, "error")
+                .write_styled(red, "error")
                 .and_then(|()| writeln!(screen, ": {}", message(&error)));
             let not_started = error.downcast_ref::<program::NotStarted>();
             if error.is::<subcommands::vm::Failed>() {

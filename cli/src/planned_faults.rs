@@ -18,7 +18,7 @@ use std::sync::OnceLock;
 const RECORD_VARIABLE: &str = "HSA_FAULTS_RECORD";
 /// The environment variable with the fault plan of the emulated driver.
 pub const DRIVER_PLAN: &str = "HSA_KFD_FAULTS";
-/// The fault plan of the software GPUs, in the virtual machine. Each line contains a rule, and the number of times that
+/// The file with the fault plan of the virtual machine's GPUs. Each line contains a rule, and the number of times that
 /// the rule was applied.
 const GPU_PLAN: &str = "/sys/kernel/debug/hsa_vmm/faults";
 /// The maximum number of bytes read from a record, which has a line for each rule and process.

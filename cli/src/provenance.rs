@@ -70,9 +70,9 @@ pub fn gather(driver: Option<Driver>, simulation: Option<&str>, reproduce: Strin
     }
 }
 
-/// Reduces paths that only the machine of the run needs to file names: this program's path, and the path of the emulated
-/// driver that `emulate` has preloaded. The path of the runtime and paths that the user typed stay complete.
-pub fn shorten(provenance: &mut Provenance) {
+/// Reduces two paths to file names: this program's path, and the path of the emulated driver that `emulate` has
+/// preloaded. Only the machine of the run needs these paths. The path of the runtime and paths that the user typed stay complete.
+pub fn shorten_paths(provenance: &mut Provenance) {
     for line in [&mut provenance.command, &mut provenance.reproduce] {
         *line = program::without_program_folder(line);
     }
@@ -110,7 +110,7 @@ pub fn write_json(
     mut provenance: Provenance,
     privacy: &Privacy,
 ) -> anyhow::Result<()> {
-    shorten(&mut provenance);
+    shorten_paths(&mut provenance);
     privacy.clean(&mut provenance);
     out.keep_utf8();
     let text = serde_json::to_string_pretty(&WithProvenance { report, provenance: &provenance })?;
@@ -126,7 +126,7 @@ pub fn print_banner(out: &mut Screen<'_>, faults: &[PlannedFault]) -> io::Result
     }
     let rules: Vec<_> = faults.iter().map(PlannedFault::to_string).collect();
     let style = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
-    out.styled(style, format_args!("PLANNED FAULTS: {}", rules.join("; ")))?;
+    out.write_styled(style, format_args!("PLANNED FAULTS: {}", rules.join("; ")))?;
     writeln!(out, "\nThis is not a test of the runtime or the driver.\n")
 }
 
@@ -225,6 +225,7 @@ fn ends_path(letter: char) -> bool {
     letter.is_whitespace() || "'\":;,=()<>\\".contains(letter)
 }
 
+/// Replaces the home folder by `~`, and the user's name in paths by `USER`.
 fn without_names(text: &str, home: Option<&str>, user: Option<&str>) -> String {
     let mut text = text.to_owned();
     if let Some(home) = home.map(|home| home.trim_end_matches('/')).filter(|home| home.len() > 1) {

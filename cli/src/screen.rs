@@ -88,7 +88,7 @@ impl<'a> Screen<'a> {
     }
 
     /// Writes text in a style.
-    pub fn styled(&mut self, style: Style, text: impl fmt::Display) -> io::Result<()> {
+    pub fn write_styled(&mut self, style: Style, text: impl fmt::Display) -> io::Result<()> {
         if !self.writes_styles {
             return write!(self, "{text}");
         }
@@ -98,8 +98,8 @@ impl<'a> Screen<'a> {
     }
 
     /// Writes a table and a line break. Cells were escaped when they were added.
-    pub fn table(&mut self, rows: &TextTable) -> io::Result<()> {
-        let text = rows.render();
+    pub fn write_table(&mut self, table: &TextTable) -> io::Result<()> {
+        let text = table.render();
         let text = if self.replaces_signs { replace_signs(&text) } else { text };
         if self.writes_styles {
             writeln!(self.writer, "{text}")
@@ -157,11 +157,11 @@ mod tests {
                 replaces_signs: false,
             };
             writeln!(screen, "{UNESCAPED}").unwrap();
-            screen.styled(Style::new().bold(), UNESCAPED).unwrap();
+            screen.write_styled(Style::new().bold(), UNESCAPED).unwrap();
             let mut rows = table(&["head"]);
             rows.add_row([UNESCAPED]);
             rows.no_wrap([0]);
-            screen.table(&rows).unwrap();
+            screen.write_table(&rows).unwrap();
         }
         String::from_utf8(bytes).unwrap()
     }
@@ -192,7 +192,7 @@ mod tests {
         writeln!(screen, "✓ 2 × 4 µs ± 1 … Ä").unwrap();
         let mut rows = table(&["head"]);
         rows.add_row(["– → ·"]);
-        screen.table(&rows).unwrap();
+        screen.write_table(&rows).unwrap();
         screen.keep_utf8();
         writeln!(screen, "✓").unwrap();
         drop(screen);

@@ -1,4 +1,4 @@
-//! The command on three releases of AMD's own, unmodified runtime, over the emulated driver.
+//! The command on three releases of AMD's own, unmodified runtime, with the emulated driver.
 
 #[path = "hsa_vmm/mod.rs"]
 mod run_command;
@@ -216,9 +216,9 @@ fn context_of_a_failed_case_has_a_title() {
             "\n  reproduce: ",
             "bringup",
         ] {
-            let at =
+            let position =
                 rest.find(part).unwrap_or_else(|| panic!("{part:?} is not in its place: {text}"));
-            rest = &rest[at + part.len()..];
+            rest = &rest[position + part.len()..];
         }
     }
 }

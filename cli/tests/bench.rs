@@ -72,11 +72,11 @@ fn bench_prints_table_and_chart() {
     for text in ["get_access", "map", "nanoseconds", "live mappings", "10", "100"] {
         assert!(texts.contains(&text), "{text}: {texts:?}");
     }
-    // The axis of costs begins at 10 ns.
+    // The axis of costs begins at 10 ns, so that only the axis of live mappings has the label `1`.
     assert_eq!(
         texts.iter().filter(|text| **text == "1").count(),
         1,
-        "only live mappings begin at 1: {texts:?}"
+        "only the axis of live mappings begins at 1: {texts:?}"
     );
 }
 

@@ -193,7 +193,7 @@ fn crash_at_start_exits_with_3() {
 #[test]
 fn failed_start_is_reported_in_each_format() {
     let reason = "while the runtime started, it crashed: SIGSEGV, in hsa_init";
-    let started = |plan: &str, format: &str| {
+    let report_of_failed_start = |plan: &str, format: &str| {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("report");
         let mut command = command(&["conform", "--format", format, "--runtime"]);
@@ -204,17 +204,17 @@ fn failed_start_is_reported_in_each_format() {
         std::fs::read_to_string(&file).unwrap()
     };
     let plan = "hsa_init:1:segv:always";
-    let ktap = started(plan, "ktap");
+    let ktap = report_of_failed_start(plan, "ktap");
     let lines: Vec<_> = ktap.lines().collect();
     assert_eq!(lines, ["KTAP version 1", "1..3", &format!("Bail out! {reason}")]);
 
-    let junit = started(plan, "junit");
+    let junit = report_of_failed_start(plan, "junit");
     let error = format!("<error message=\"{reason}\" type=\"error\">");
     assert!(junit.contains(&error), "{junit}");
     assert!(junit.contains("tests=\"1\"") && junit.contains("errors=\"1\""), "{junit}");
     assert!(junit.trim_end().ends_with("</testsuites>"), "{junit}");
 
-    let html = started(plan, "html");
+    let html = report_of_failed_start(plan, "html");
     let (_, body) = html.split_once("<body>").unwrap();
     let (header, _) = body.split_once("</header>").unwrap();
     assert!(header.contains("The runtime did not start") && header.contains(reason), "{header}");

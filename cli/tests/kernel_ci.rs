@@ -352,8 +352,8 @@ fn run_stops_after_too_many_failures() {
     assert!(untried > 10 && untried <= skipped(summary).unwrap(), "{line}\n{summary}");
 }
 
-/// A redirected table is complete: standard error has only the progress. Other formats are for programs, so that their
-/// summary is on standard error.
+/// A redirected table is complete: the summary is its last line. The summary of a format for programs is written to
+/// standard error.
 #[test]
 fn table_ends_with_the_summary() {
     let faults = ["--sim", "faults=hsa_amd_vmem_map#3=ERROR"];

@@ -7,7 +7,7 @@ use hsa_vmm_conformance::fuzz::{Failure, Kind, Moment, Sequence};
 use hsa_vmm_conformance::worker::{Received, Worker};
 use std::time::{Duration, Instant};
 
-/// The interval at which the executor checks whether a signal has arrived.
+/// The interval at which the executor checks whether the run was interrupted.
 const POLL: Duration = Duration::from_millis(100);
 
 /// Runs sequences in a worker process, and replaces the worker when it crashes or hangs.

@@ -16,7 +16,7 @@ use hsa_vmm_conformance::fuzz::{Counts, Failure, Generator, Sequence};
 use hsa_vmm_conformance::worker::{End, Output, Worker};
 use serde::{Deserialize, Serialize};
 
-/// A request to a worker.
+/// A task for a worker.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Task {
@@ -47,7 +47,7 @@ pub enum Message {
     Done(Counts),
     /// A sequence has failed.
     Failed(Failure),
-    /// The request is done.
+    /// The task is done. The worker waits for the next task.
     Idle,
 }
 

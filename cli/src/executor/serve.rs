@@ -8,12 +8,12 @@ use hsa_vmm::Runtime;
 use hsa_vmm_conformance::fuzz::{Sequence, perform};
 use hsa_vmm_conformance::worker::{Messages, begin};
 
-/// Performs the parent's requests and sends the results.
+/// Performs the parent's tasks and sends the results.
 pub fn serve(common: &Common) -> anyhow::Result<Exit> {
-    let (mut requests, messages) = begin()?;
+    let (mut tasks, messages) = begin()?;
     let selected = common.runtime.select()?;
     messages.send(&Message::Ready(selected.to_string()))?;
-    while let Some(task) = requests.receive()? {
+    while let Some(task) = tasks.receive()? {
         match task {
             Task::Generate { generator, first, step, end } => {
                 let numbers = (first..end.unwrap_or(u64::MAX)).step_by(step.max(1) as usize);

@@ -68,7 +68,7 @@ pub fn run(args: &Arguments) -> anyhow::Result<Exit> {
 fn print(out: &mut Screen<'_>, diff: &Diff, sides: [(&PathBuf, &Report); 2]) -> anyhow::Result<()> {
     let bold = Style::new().bold();
     for ((path, report), name) in sides.into_iter().zip(["A", "B"]) {
-        out.styled(bold, name)?;
+        out.write_styled(bold, name)?;
         writeln!(out, "  {}", describe(path, report))?;
     }
     writeln!(out)?;
@@ -80,7 +80,7 @@ fn print(out: &mut Screen<'_>, diff: &Diff, sides: [(&PathBuf, &Report); 2]) -> 
         let mut differences = table(&["", "A", "B"]);
         rows.into_iter().for_each(|row| differences.add_row(row));
         writeln!(out)?;
-        out.table(&differences)?;
+        out.write_table(&differences)?;
     }
     if !diff.cases.is_empty() {
         let mut cases = table(&["case", "A", "B", "detail"]);
@@ -93,7 +93,7 @@ fn print(out: &mut Screen<'_>, diff: &Diff, sides: [(&PathBuf, &Report); 2]) -> 
             ]);
         }
         writeln!(out)?;
-        out.table(&cases)?;
+        out.write_table(&cases)?;
     }
     Ok(())
 }
@@ -130,12 +130,13 @@ fn rows(diff: &Diff) -> Vec<[String; 3]> {
     let member = |relation: &str, name: &str, [a, b]: [&str; 2]| {
         [format!("{relation} {name}"), a.to_owned(), b.to_owned()]
     };
-    let (yes, no) = (["yes", "no"], ["no", "yes"]);
-    let functions = diff.functions.a.iter().map(|name| member("exports", name, yes));
+    let (only_a, only_b) = (["yes", "no"], ["no", "yes"]);
+    let functions = diff.functions.a.iter().map(|name| member("exports", name, only_a));
     let functions =
-        functions.chain(diff.functions.b.iter().map(|name| member("exports", name, no)));
-    let quirks = diff.quirks.a.iter().map(|quirk| member("needs", &quirk.name, yes));
-    let quirks = quirks.chain(diff.quirks.b.iter().map(|quirk| member("needs", &quirk.name, no)));
+        functions.chain(diff.functions.b.iter().map(|name| member("exports", name, only_b)));
+    let quirks = diff.quirks.a.iter().map(|quirk| member("needs", &quirk.name, only_a));
+    let quirks =
+        quirks.chain(diff.quirks.b.iter().map(|quirk| member("needs", &quirk.name, only_b)));
     of_runtime.chain(functions).chain(quirks).chain(of_agents).collect()
 }
 

@@ -24,8 +24,8 @@ Examples:
 
 With --rocr, the program and the programs that it starts use the loader and the
 C library of that release. A program that is linked statically, or with another
-C library than glibc, is an error. If PROGRAM starts such a program, the latter
-runs without the emulated driver.
+C library than glibc, is rejected. If PROGRAM starts such a program, that
+program runs without the emulated driver.
 
 The emulated driver is a preloaded library. A program that was built with the
 option -fsanitize=address needs

@@ -130,7 +130,7 @@ fn print_agents(
     }
     // The columns of agents and PCI addresses.
     agents.no_wrap([0, 5]);
-    out.table(&agents)?;
+    out.write_table(&agents)?;
     writeln!(out)?;
     Ok(())
 }
@@ -159,7 +159,7 @@ fn print_pools(out: &mut Screen<'_>, runtime: &Runtime) -> anyhow::Result<()> {
             pools.add_row(pool_row(agent, pool));
         }
     }
-    out.table(&pools)?;
+    out.write_table(&pools)?;
     writeln!(out)?;
     Ok(())
 }
@@ -191,7 +191,7 @@ fn print_links(out: &mut Screen<'_>, runtime: &Runtime) -> anyhow::Result<()> {
             links.add_row(vec![agent_id(agent), peer.agent.to_string(), by]);
         }
     }
-    Ok(out.table(&links)?)
+    Ok(out.write_table(&links)?)
 }
 
 fn agent_id(agent: &Agent) -> String {

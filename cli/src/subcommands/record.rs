@@ -59,7 +59,7 @@ pub fn run(args: &Record) -> anyhow::Result<Exit> {
     let (name, arguments) = program::split_command_line(&args.program)?;
     let failed = |cause| Failed::Output { path: args.output.display().to_string(), cause };
     let file = std::path::absolute(&args.output).map_err(failed)?;
-    for earlier in files(&file).map_err(failed)? {
+    for earlier in find_recordings(&file).map_err(failed)? {
         fs::remove_file(earlier).map_err(failed)?;
     }
     if file.exists() {
@@ -72,7 +72,7 @@ pub fn run(args: &Record) -> anyhow::Result<Exit> {
     Recording::new(&file).stacks(args.stacks).apply(&mut command).map_err(Failed::from)?;
     let child = command.spawn().map_err(|source| program::NotStarted::new(name, source))?;
     let status = wait(child)?;
-    report(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    print_call_counts(&file).with_context(|| format!("cannot read {}", file.display()))?;
     Ok(Exit::Program(exit_status(status)))
 }
 
@@ -103,7 +103,7 @@ fn exit_status(status: ExitStatus) -> u8 {
 }
 
 /// Returns the recordings of this file name: `FILE`, `FILE.PID`, `FILE.PID.2`.
-fn files(file: &Path) -> io::Result<Vec<PathBuf>> {
+fn find_recordings(file: &Path) -> io::Result<Vec<PathBuf>> {
     let (Some(folder), Some(name)) = (file.parent(), file.file_name()) else {
         return Ok(Vec::new());
     };
@@ -124,8 +124,8 @@ fn files(file: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// Prints the number of recorded calls.
-fn report(file: &Path) -> anyhow::Result<()> {
-    let files = files(file)?;
+fn print_call_counts(file: &Path) -> anyhow::Result<()> {
+    let files = find_recordings(file)?;
     for file in &files {
         let recording = hsa_trace::Recording::open(file)?;
         let count = recording.calls.len();

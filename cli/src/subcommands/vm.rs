@@ -112,7 +112,7 @@ pub struct VmRun {
     /// Write a line for each call of the kernel driver to this file, as `emulate --log` does
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
-    /// Write the kernel's own page tables of the GPUs to this file when a process exits
+    /// Write the GPUs' page tables to this file when a process exits
     #[arg(long, value_name = "FILE")]
     pub page_tables: Option<PathBuf>,
     /// Write the kernel's log to this file
@@ -126,7 +126,7 @@ pub struct VmRun {
     pub stub: Option<String>,
     /// Keep the virtual machine for the next `vm --keep` with the same options, until it has been idle for this time
     ///
-    /// The next program starts in about a second, with its own processes and files, without those of the previous program.
+    /// The next program starts in about a second. It does not see the previous program's processes and files.
     /// A machine whose kernel has warned or crashed is not used again. Only this user can use the machine. The time is
     /// ten minutes by default; `--keep=1s` ends an idle machine.
     #[arg(

@@ -19,6 +19,7 @@
 #define INVALID 1
 #define SIZE ((size_t)2 << 20)
 
+/* The values of HIP's constants: 1 means pinned memory, a device, or a descriptor; 3 means read and write access. */
 typedef struct { int kind, id; } location;
 typedef struct { location where; unsigned int flags; } descriptor;
 typedef struct {

@@ -50,8 +50,8 @@ fn failed_level(report: &Value) -> Option<&str> {
     let failed = (0..levels.len()).find(|index| status(*index) == "failed");
     for index in 0..levels.len() {
         let expected: &[&str] = match failed {
-            Some(at) if index == at => &["failed"],
-            Some(at) if index > at => &["not_tried"],
+            Some(failed) if index == failed => &["failed"],
+            Some(failed) if index > failed => &["not_tried"],
             _ => &["reached", "skipped"],
         };
         assert!(expected.contains(&status(index)), "{report:#}");

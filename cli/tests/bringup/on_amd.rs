@@ -57,6 +57,7 @@ fn levels_of_page_tables_pass_in_every_mode() {
             let report = report(&command.env("HSA_KFD", mode).output().unwrap(), 0);
             let levels = report["levels"].as_array().unwrap().iter();
             let reached = levels.filter(|level| level["status"] == "reached").count();
+            // The level `permission` is the fourteenth.
             assert_eq!(reached, 14, "{release} {mode:?}: {report:#}");
         }
         // With `wide`, every entry allows writes.

@@ -1,4 +1,4 @@
-//! Calls that never return, and devices whose opening ends the process, on AMD's runtime over the emulated driver.
+//! Calls that never return, and devices whose opening ends the process, on AMD's runtime with the emulated driver.
 
 use super::on_amd::run_emulated;
 use super::{assert_contains, failed_level, report};

@@ -170,7 +170,8 @@ fn report_survives_unwritable_log() {
     assert_contains(&err(&output), &["cannot write /dev/full", "No space left"]);
 }
 
-/// Each argument of a call has a name or is a variable: no C expression such as `size / 4` is a name.
+/// The log lists each argument of a call with the name of a variable or parameter. No C expression such as `size / 4` is
+/// used as a name.
 #[test]
 fn arguments_have_readable_names() {
     let folder = tempfile::tempdir().unwrap();

@@ -9,10 +9,10 @@ pub fn wrap(real: &Path, library: PathBuf) -> PathBuf {
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
     let folder = real.parent().unwrap().display();
     // Rename a temporary file, because other tests may compile the same library.
-    let new = library.with_extension(format!("{}", std::process::id()));
+    let temporary_file = library.with_extension(format!("{}", std::process::id()));
     let output = Command::new(compiler)
         .args(["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-o"])
-        .arg(&new)
+        .arg(&temporary_file)
         .arg(format!("-DREAL=\"{}\"", real.display()))
         .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/broken_runtime/wrap.c"))
         .args(["-Wl,--no-as-needed", "-Wl,--allow-shlib-undefined"])
@@ -21,7 +21,7 @@ pub fn wrap(real: &Path, library: PathBuf) -> PathBuf {
         .output()
         .expect("a C compiler, $CC or cc");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    std::fs::rename(new, &library).unwrap();
+    std::fs::rename(temporary_file, &library).unwrap();
     library
 }
 

@@ -153,7 +153,7 @@ fn environment_is_kept() {
         let release = fixture.installation.release();
         let program = fixture.program.to_str().unwrap();
         let script = "echo $LD_LIBRARY_PATH $0; exec \"$1\" execve";
-        // `env` moves the variable that it sets to the end.
+        // `env` appends the variable that it sets to the end of the environment.
         for first in
             [&["sh"][..], &["env", "-u", "LD_LIBRARY_PATH", "LD_LIBRARY_PATH=/nowhere", "sh"]]
         {
@@ -191,7 +191,7 @@ fn programs_that_cannot_be_emulated_are_rejected() {
             assert!(err(&output).contains(message), "{program}: {}", err(&output));
         }
     });
-    // Without a release, too.
+    // A missing program is also rejected if no release is named.
     let output = run(&["emulate", "--", "/no/such/program"]);
     assert_eq!(output.status.code(), Some(127), "{output:?}");
 }

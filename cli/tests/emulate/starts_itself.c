@@ -1,5 +1,5 @@
-/* Starts the runtime, and prints the number of GPUs and the name of this program's file. The first argument
- * says how the program starts itself before that. */
+/* Starts the runtime, and prints the number of GPUs and the name of this program's file. With an argument, the program
+ * instead starts itself again without an argument, in the way that the argument names. */
 #define _GNU_SOURCE
 #include <hsa_abi.h>
 #include <limits.h>

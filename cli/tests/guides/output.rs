@@ -1,4 +1,4 @@
-//! Runs the commands of the guides, page by page from top to end, and compares their output.
+//! Runs the commands of the guides, page by page from top to bottom, and compares their output.
 //!
 //! The output must contain the lines that the guide shows, in order. Addresses, times, process IDs,
 //! descriptors and column widths may differ. `…` means any lines, or any words in a line.
@@ -61,7 +61,7 @@ fn not_run_entry(line: &str) -> Option<&'static str> {
 
 /// Replaces the parts of a word that differ from run to run.
 fn normalize_word(word: &str) -> String {
-    // A fraction, or process and thread ID.
+    // A fraction, or process and thread ID. Versions such as `1.17` stay.
     let number = word.trim_end_matches([',', ')', '|', ';']).trim_start_matches('(');
     let mut parts = number.split(['.', ':']);
     let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
@@ -70,8 +70,8 @@ fn normalize_word(word: &str) -> String {
     }
     let mut plain = String::new();
     let mut rest = word;
-    while let Some(at) = rest.find("0x") {
-        let (before, number) = rest.split_at(at + 2);
+    while let Some(start) = rest.find("0x") {
+        let (before, number) = rest.split_at(start + 2);
         plain.push_str(before);
         rest = number.trim_start_matches(|digit: char| digit.is_ascii_hexdigit());
     }
@@ -86,10 +86,10 @@ fn normalize_word(word: &str) -> String {
 /// Returns the words of a line. Replaces parts that differ from run to run.
 fn normalized_words(line: &str) -> Vec<String> {
     let mut words: Vec<String> = line.split_whitespace().map(normalize_word).collect();
-    for at in 1..words.len() {
-        let unit = words[at].trim_end_matches([',', ')']);
+    for index in 1..words.len() {
+        let unit = words[index].trim_end_matches([',', ')']);
         if ["ms", "us", "s"].contains(&unit) {
-            words[at - 1] = "#".to_owned();
+            words[index - 1] = "#".to_owned();
         }
     }
     words
@@ -102,7 +102,7 @@ fn matches_words(page: &[String], line: &[String]) -> bool {
         [first, rest @ ..] if first.ends_with('…') => {
             let start = first.trim_end_matches('…');
             let begins = start.is_empty() || line.first().is_some_and(|it| it.starts_with(start));
-            begins && (0..=line.len()).any(|from| matches_words(rest, &line[from..]))
+            begins && (0..=line.len()).any(|skipped| matches_words(rest, &line[skipped..]))
         }
         [first, rest @ ..] => line.split_first().is_some_and(|(it, line)| {
             let matches = it == first || (first == "#" && it.bytes().any(|it| it.is_ascii_digit()));
@@ -119,8 +119,8 @@ fn missing_line<'a>(page: &'a [String], streams: [&str; 2]) -> Option<&'a str> {
         let found = expected.is_empty()
             || *line == "…"
             || streams.iter_mut().any(|lines| {
-                let at = lines.iter().position(|line| matches_words(&expected, line));
-                at.map(|at| lines.drain(..=at)).is_some()
+                let index = lines.iter().position(|line| matches_words(&expected, line));
+                index.map(|index| lines.drain(..=index)).is_some()
             });
         !found
     })

@@ -1,7 +1,7 @@
 //! The packaged crates, built outside the workspace.
 
 use crate::tree::Tree;
-use crate::{PROFILE, is_skipped, root, run_ok, with_build_folder};
+use crate::{PROFILE, report_if_skipped, root, run_ok, with_build_folder};
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -31,7 +31,7 @@ fn package_crates() -> Vec<PathBuf> {
 /// Runs both in a minimal Debian.
 #[test]
 fn crates_build_outside_the_workspace() {
-    if is_skipped("crates_build_outside_the_workspace", &["tar", "cc"]) {
+    if report_if_skipped("crates_build_outside_the_workspace", &["tar", "cc"]) {
         return;
     }
     let folder = tempfile::tempdir().unwrap();

@@ -63,10 +63,10 @@ fn skip(name: &str, missing: &str, reason: &str) {
     test::report(&format!("SKIPPED packages::{name}: {reason}"));
 }
 
-/// Returns whether a test in a clean tree is skipped, and reports the reason: `HSA_VMM_LONG` is not set, the user is not
+/// Reports a test in a clean tree as skipped if it cannot run, and returns whether it is skipped. The reasons are: `HSA_VMM_LONG` is not set, the user is not
 /// root, or a tool is missing.
 #[track_caller]
-fn is_skipped(name: &str, tools: &[&str]) -> bool {
+fn report_if_skipped(name: &str, tools: &[&str]) -> bool {
     if !test::runs_long_test(&format!("packages::{name}")) {
         return true;
     }
@@ -94,9 +94,9 @@ fn collect_objects() -> tempfile::TempDir {
     for name in ["hsa-vmm", "libhsa_kfd.so", "libhsa_record.so", "libhsavmm.a"] {
         // Cargo leaves the libraries of dependencies in `deps`.
         let candidates = [built.join("deps").join(name), built.join(name)];
-        let from = candidates.iter().find(|file| file.exists());
-        let from = from.unwrap_or_else(|| panic!("{name} is not in {built:?}"));
-        fs::copy(from, folder.path().join(name)).unwrap();
+        let source = candidates.iter().find(|file| file.exists());
+        let source = source.unwrap_or_else(|| panic!("{name} is not in {built:?}"));
+        fs::copy(source, folder.path().join(name)).unwrap();
     }
     folder
 }

@@ -1,7 +1,9 @@
 //! Packages for a system: Debian's, and Python's.
 
 use crate::tree::Tree;
-use crate::{PROFILE, collect_objects, is_skipped, only_file, root, run_ok, with_build_folder};
+use crate::{
+    PROFILE, collect_objects, only_file, report_if_skipped, root, run_ok, with_build_folder,
+};
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -24,7 +26,7 @@ fn install_deb(tree: &Tree) {
 #[test]
 fn deb_installs_command_and_driver() {
     let name = "deb_installs_command_and_driver";
-    if is_skipped(name, &["dpkg-deb", "cc"]) {
+    if report_if_skipped(name, &["dpkg-deb", "cc"]) {
         return;
     }
     let tree = Tree::debian(&[]);
@@ -38,7 +40,7 @@ fn deb_installs_command_and_driver() {
 
 #[test]
 fn deb_installs_c_library() {
-    if is_skipped("deb_installs_c_library", &["dpkg-deb", "cc"]) {
+    if report_if_skipped("deb_installs_c_library", &["dpkg-deb", "cc"]) {
         return;
     }
     let tree = Tree::debian(&["gcc", "libc6-dev", "pkg-config"]);
@@ -56,7 +58,7 @@ fn deb_installs_c_library() {
 #[test]
 fn wheel_installs_command_and_driver() {
     let name = "wheel_installs_command_and_driver";
-    if is_skipped(name, &["maturin", "strip"]) {
+    if report_if_skipped(name, &["maturin", "strip"]) {
         return;
     }
     let folder = tempfile::tempdir().unwrap();

@@ -3,7 +3,8 @@
 use crate::manifests::{Binstall, published};
 use crate::tree::Tree;
 use crate::{
-    PROFILE, assert_conforms, collect_objects, is_skipped, root, run_ok, skip, with_build_folder,
+    PROFILE, assert_conforms, collect_objects, report_if_skipped, root, run_ok, skip,
+    with_build_folder,
 };
 use hsa_rocr::test;
 use std::process::Command;
@@ -12,7 +13,7 @@ use std::process::Command;
 #[test]
 fn static_archive_runs_in_empty_tree() {
     let name = "static_archive_runs_in_empty_tree";
-    if is_skipped(name, &["rustup", "tar"]) {
+    if report_if_skipped(name, &["rustup", "tar"]) {
         return;
     }
     let target = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
@@ -43,7 +44,7 @@ fn static_archive_runs_in_empty_tree() {
 #[test]
 fn bundle_runs_amds_runtime_without_a_distribution() {
     let name = "bundle_runs_amds_runtime_without_a_distribution";
-    if is_skipped(name, &["readelf", "strip", "cc"]) {
+    if report_if_skipped(name, &["readelf", "strip", "cc"]) {
         return;
     }
     for installation in test::installations(name).unwrap_or_default() {

@@ -11,6 +11,8 @@ use std::sync::Mutex;
 const SAMPLE_SIZE: usize = 1;
 /// The number of rows that are tested at once. Faults that hang leave the processors idle.
 const THREADS: usize = 4;
+/// The number of rows that are tested at once while the page is written.
+const WRITING_THREADS: usize = 3;
 
 /// Returns whether the release of the page is installed.
 fn is_release_installed(name: &str) -> bool {
@@ -299,10 +301,10 @@ fn full_table_of_four_tools() {
 }
 
 /// Returns a row with the current reasons of missed faults.
-fn with_reasons(target: Target, row: &Row) -> Row {
+fn with_reasons(row: &Row) -> Row {
     let Row { pair, conform, bringup } = row.clone();
-    let conform = page::with_reason("conform", target, &pair, conform);
-    let bringup = page::with_reason("bringup", target, &pair, bringup);
+    let conform = page::with_reason("conform", &pair, conform);
+    let bringup = page::with_reason("bringup", &pair, bringup);
     Row { pair, conform, bringup }
 }
 
@@ -321,13 +323,13 @@ fn write_page() {
         let pending = Mutex::new(pairs::all_of(target).into_iter());
         let rows = Mutex::new(Vec::new());
         std::thread::scope(|scope| {
-            for _ in 0..3 {
+            for _ in 0..WRITING_THREADS {
                 scope.spawn(|| {
                     loop {
                         let Some(pair) = pending.lock().unwrap().next() else { break };
                         let known_row = known_rows.iter().find(|row| row.pair == pair);
                         let row = match known_row {
-                            Some(row) if !is_selected(&pair) => with_reasons(target, row),
+                            Some(row) if !is_selected(&pair) => with_reasons(row),
                             _ => page::measure(target, &pair),
                         };
                         if known_row != Some(&row) {

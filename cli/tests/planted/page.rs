@@ -124,13 +124,17 @@ impl Cell {
     }
 }
 
+/// The maximum length of a message in a cell, in characters.
+const MAX_MESSAGE: usize = 90;
+
 /// Shortens a message for a cell. Replaces addresses, which differ from run to run.
 fn shorten(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default();
     let mut short = String::new();
     for word in line.split_whitespace() {
+        // The addresses of memory and of programs begin with 0x7 and 0x5.
         let word = if word.contains("0x7") || word.contains("0x5") { "…" } else { word };
-        if short.chars().count() + word.chars().count() > 90 {
+        if short.chars().count() + word.chars().count() > MAX_MESSAGE {
             short.push_str(" …");
             break;
         }
@@ -255,10 +259,10 @@ fn cell_without_report(result: &RunResult) -> Cell {
 }
 
 /// Adds the reason to a missed fault.
-pub fn with_reason(tool: &str, target: Target, pair: &Pair, cell: Cell) -> Cell {
+pub fn with_reason(tool: &str, pair: &Pair, cell: Cell) -> Cell {
     match cell {
         Cell::Missed(_) => {
-            Cell::Missed(reasons::find(tool, target, pair).unwrap_or("NOT DETECTED").to_owned())
+            Cell::Missed(reasons::find(tool, pair).unwrap_or("NOT DETECTED").to_owned())
         }
         cell => cell,
     }
@@ -266,8 +270,8 @@ pub fn with_reason(tool: &str, target: Target, pair: &Pair, cell: Cell) -> Cell 
 
 /// Runs `conform` and `bringup` with a fault.
 pub fn measure(target: Target, pair: &Pair) -> Row {
-    let conform = with_reason("conform", target, pair, conform(target, pair, None, SHORT_LIMIT));
-    let bringup = with_reason("bringup", target, pair, bringup(target, pair, None, SHORT_LIMIT));
+    let conform = with_reason("conform", pair, conform(target, pair, None, SHORT_LIMIT));
+    let bringup = with_reason("bringup", pair, bringup(target, pair, None, SHORT_LIMIT));
     Row { pair: pair.clone(), conform, bringup }
 }
 
@@ -283,12 +287,12 @@ fn page_path() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/detection.md"))
 }
 
-/// Held while the page is read and written: several tests write parts of it.
-static PAGE: Mutex<()> = Mutex::new(());
+/// Held while the page is read and written, because several tests write parts of the page.
+static PAGE_LOCK: Mutex<()> = Mutex::new(());
 
 /// Writes the beginning of the page with the results of `fuzz` and `stress`, and keeps the other sections.
 pub fn write_representatives(rows: &[Representative]) {
-    let _lock = PAGE.lock().expect("no panic");
+    let _lock = PAGE_LOCK.lock().expect("no panic");
     let old = std::fs::read_to_string(page_path()).expect("docs/detection.md");
     let rest = old.find("\n## ").map_or("", |start| &old[start..]);
     std::fs::write(page_path(), beginning(rows) + rest).expect("a page");
@@ -316,7 +320,7 @@ pub fn write_table(file: &str, rows: &[(Target, Row, Representative)]) {
 
 /// Writes the page. Keeps the first table and the section of the virtual machine.
 pub fn write(rows: &[(Target, Vec<Row>)]) {
-    let _lock = PAGE.lock().expect("no panic");
+    let _lock = PAGE_LOCK.lock().expect("no panic");
     let mut page = beginning(&read_representatives());
     for (target, rows) in rows {
         let _ = write!(page, "\n## {}\n\n", title(*target));
@@ -329,7 +333,7 @@ pub fn write(rows: &[(Target, Vec<Row>)]) {
 
 /// Writes the last section of the page: the virtual machine.
 pub fn write_machine(rows: &[Row]) {
-    let _lock = PAGE.lock().expect("no panic");
+    let _lock = PAGE_LOCK.lock().expect("no panic");
     let mut page = std::fs::read_to_string(page_path()).expect("docs/detection.md");
     let heading = heading(MACHINE);
     page.truncate(page.find(&heading).unwrap_or(page.len()));

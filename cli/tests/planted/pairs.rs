@@ -8,7 +8,7 @@ use hsa_faults::FaultKind;
 /// The targets for which docs/detection.md lists every pair.
 pub const TARGETS: [Target; 2] = [Target::Release("7.2.4"), Target::Simulation("")];
 
-/// A call, and the effect of a fault on it.
+/// A call, and an effect that a planned fault has on this call.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Pair {
     pub call: String,

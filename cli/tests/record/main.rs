@@ -1,4 +1,4 @@
-//! `hsa-vmm record`, `lint` and `replay` of recordings, on AMD's runtime over the emulated driver.
+//! `hsa-vmm record`, `lint` and `replay` of recordings, on AMD's runtime with the emulated driver.
 
 #[path = "../../../hsa/sys/tests/compiler/mod.rs"]
 mod compiler;
@@ -239,6 +239,7 @@ fn threads_write_whole_lines() {
         let calls: Vec<Value> =
             text.lines().skip(1).map(|line| serde_json::from_str(line).unwrap()).collect();
         let threads: BTreeSet<_> = calls.iter().filter_map(|call| call["tid"].as_u64()).collect();
+        // Eight threads make 1,000 calls each. The last line marks the end of the recording.
         assert_eq!((calls.len(), threads.len()), (8001, 8));
     });
 }

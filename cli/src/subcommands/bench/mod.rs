@@ -163,7 +163,7 @@ pub fn run(args: &Bench) -> anyhow::Result<Exit> {
     bar.finish_and_clear();
     let text = match args.format {
         BenchFormat::Table => {
-            args.output.write(|out| Ok(out.table(&rows(&results))?))?;
+            args.output.write(|out| Ok(out.write_table(&results_table(&results))?))?;
             remarks(&results).iter().for_each(|remark| note!("{remark}"));
             return Ok(Exit::Success);
         }
@@ -172,9 +172,9 @@ pub fn run(args: &Bench) -> anyhow::Result<Exit> {
             let quirks = bench.quirks();
             let worked_around = Quirks::KNOWN.iter().filter(|quirk| quirks.has(quirk));
             let worked_around: Vec<_> = worked_around.map(|quirk| quirk.name).collect();
-            let all =
+            let report =
                 json!({ "runtime": runtime, "works_around": worked_around, "results": results });
-            serde_json::to_string_pretty(&all)? + "\n"
+            serde_json::to_string_pretty(&report)? + "\n"
         }
         BenchFormat::Svg => plot::draw(&results)?,
     };
@@ -191,9 +191,10 @@ impl Bench {
     /// Returns whether to measure opening, and the other operations to measure.
     fn selected_operations(&self) -> (bool, Vec<Operation>) {
         let mut selected: Vec<Operation> = self.operation.iter().map(|name| name.0).collect();
-        let (all, measures_open) = (selected.is_empty(), selected.contains(&Operation::Open));
+        let (measures_all, measures_open) =
+            (selected.is_empty(), selected.contains(&Operation::Open));
         selected.retain(|&operation| operation != Operation::Open);
-        match all {
+        match measures_all {
             // The chart shows only operations that depend on live mappings.
             true => (self.format != BenchFormat::Svg, Operation::ROUND.to_vec()),
             false => (measures_open, selected),
@@ -256,7 +257,7 @@ impl Bench {
 }
 
 /// Returns a table with a row for each operation and level.
-fn rows(results: &[Measurement]) -> TextTable {
+fn results_table(results: &[Measurement]) -> TextTable {
     let mut rows = table(&[
         "operation",
         "level",

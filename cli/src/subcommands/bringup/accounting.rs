@@ -64,13 +64,13 @@ pub fn check_counted(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     ] {
         let lost = allocate_and_free(hsa, resources, size, allocated)?;
         if lost > size as u64 / 2 {
-            let verb = match allocated {
+            let action = match allocated {
                 Allocated::Handle => "released",
                 Allocated::MappedHandle => "mapped, unmapped and released",
                 Allocated::PoolMemory => "freed",
             };
             let message =
-                format!("{lost} bytes are missing after {size} were allocated and {verb}");
+                format!("{lost} bytes are missing after {size} were allocated and {action}");
             return Err(hsa.recorder.blame(call, message));
         }
     }

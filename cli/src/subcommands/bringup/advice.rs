@@ -107,7 +107,7 @@ pub fn advise(
         advice.extend(advise_longer_limit(run, *limit));
     }
     if unfinished.is_some() {
-        // The advice is already the first.
+        // The list already begins with the advice for this call.
     } else if let Some(line) = driver.iter().flatten().find(|line| has_no_result(line)) {
         let (call, _) = call_and_error(line);
         let function = kernel_function(line);

@@ -105,9 +105,9 @@ impl HostBuffer<'_> {
         Err(self.hsa.recorder.blame(COPY, wrong_data(what, &by, &by, &difference)))
     }
 
-    /// Has a GPU write consecutive numbers from `first` to `va` and copy them back, and reads the copy twice, the second
-    /// time after [`LATE_LIMIT`]. Returns whether only the second reading is right: the copy has then ended after its
-    /// signal.
+    /// Has a GPU write consecutive numbers from `first` to `va`, and copy them to the host memory. Compares the host
+    /// memory twice: at once, and after [`LATE_LIMIT`]. Returns whether only the second comparison succeeds: the copy has
+    /// then ended after its signal.
     fn copies_late(&self, gpu: &Agent, va: &Address, first: u32) -> Result<bool> {
         // Earlier copies may also end late. They must not change the memory during the check.
         std::thread::sleep(LATE_LIMIT);
@@ -195,7 +195,7 @@ pub fn check_data(hsa: &Hsa<'_>, resources: &Resources, with_fill: bool) -> Resu
                 let message =
                     wrong_data(what, hsa.describe_copier(gpu), found.reader, &found.difference);
                 return Err(match found.is_write && !is_late {
-                    true => hsa.recorder.blame_with(call, &va.c, message),
+                    true => hsa.recorder.blame_call_on(call, &va.c, message),
                     false => hsa.recorder.blame(call, message),
                 });
             }

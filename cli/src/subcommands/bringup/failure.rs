@@ -116,7 +116,7 @@ pub struct Check {
 impl Failure {
     /// Collects the report of a failed run, and checks the machine for the report. Returns `None` if the run has not
     /// failed.
-    pub fn of(run: &LevelRun, kernel: &mut KernelLog) -> Option<Self> {
+    pub fn of(run: &LevelRun, kernel_log: &mut KernelLog) -> Option<Self> {
         let Outcome::Failed(cause) = &run.outcome else { return None };
         let last_call = cause.call().map(|index| &run.calls[index]);
         // If a comparison by the CPU fails after a copy, the copy is the cause.
@@ -138,7 +138,7 @@ impl Failure {
             if output.trim().is_empty() && is_crash { run.output.as_str() } else { output };
         let findings =
             if checks_machine(run) { machine::check(driver.is_some()) } else { Vec::new() };
-        let kernel = kernel.new_lines();
+        let kernel = kernel_log.new_lines();
         let try_next = advise(run, cause, last_call, &driver, &findings, &kernel);
         let checks = findings.into_iter().map(|Finding { passed, what, .. }| Check {
             passed: passed == Some(true),

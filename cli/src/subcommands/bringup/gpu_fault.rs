@@ -24,7 +24,8 @@ pub fn granted_by(calls: &[Call], address: u64) -> Option<usize> {
     calls.iter().rposition(|call| granted_range(call).is_some_and(contains))
 }
 
-/// Returns the start and the size of the range to which a call granted access.
+/// Returns the start and the size of the range to which a call granted access. For host memory, the size is 1, because
+/// the call names only the start.
 pub fn granted_range(call: &Call) -> Option<(u64, u64)> {
     let value_of = |matches: &dyn Fn(&str) -> bool| {
         let mut all = call.begin.arguments.iter();

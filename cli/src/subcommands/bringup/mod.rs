@@ -103,16 +103,16 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     }
     let failed_run = runs.last().filter(|run| matches!(run.outcome, Outcome::Failed(_)));
     let is_complete = failed_run.is_some() || runs.len() == levels().count();
-    let not_tried = if is_complete { "not tried" } else { "interrupted" };
+    let reason_not_run = if is_complete { "not tried" } else { "interrupted" };
     let config = args.runtime.config_text();
     let faults = planned_faults::planned(config.as_deref());
     let failure = failed_run.and_then(|run| Failure::of(run, &mut kernel));
-    // With planned faults, do not probe: the faults would also count the probes' calls and take effect in them.
+    // Do not probe with planned faults, because the faults could take effect in the calls of the probes.
     let is_probed =
         failed_run.is_none() && is_complete && args.until == Level::Killed && faults.is_empty();
     let probes = if is_probed { probes::probe(args) } else { None };
     if let Some(out) = &mut table {
-        show::print_not_tried(out, levels().skip(runs.len()), not_tried)?;
+        show::print_not_tried(out, levels().skip(runs.len()), reason_not_run)?;
         for differing in differing_probes(probes.iter().flatten()) {
             writeln!(out, "\nprobe differs: {differing}")?;
         }
@@ -133,7 +133,7 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     } else if let Some(ktap) = &mut ktap {
         let text = failed_run.map(|run| failure_text(run, failure.as_ref())).transpose()?;
         let failed_level = text.iter().map(|text| (Status::Fail, text.as_str()));
-        let remaining = failed_level.chain(std::iter::repeat((Status::Skip, not_tried)));
+        let remaining = failed_level.chain(std::iter::repeat((Status::Skip, reason_not_run)));
         let passed = runs.len() - text.iter().len();
         for (level, (status, detail)) in levels().skip(passed).zip(remaining) {
             ktap.write_result(&KtapTest { name: &level.name(), status, detail })?;
@@ -231,7 +231,7 @@ struct Report<'a> {
     /// The library's file; `null` if there is no library or the runtime is the simulation.
     runtime: Option<&'a str>,
     simulation: bool,
-    /// Whether a signal ended the run early.
+    /// Whether SIGINT or SIGTERM ended the run early.
     interrupted: bool,
     levels: Vec<LevelReport<'a>>,
     failure: Option<&'a Failure>,

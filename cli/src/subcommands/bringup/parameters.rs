@@ -129,9 +129,9 @@ mod tests {
 
     #[test]
     fn every_function_with_arguments_is_listed() {
-        let has_none = ["hsa_init", "hsa_shut_down"];
+        let without_parameters = ["hsa_init", "hsa_shut_down"];
         for (call, _) in TABLE.iter().filter(|row| row.0.starts_with("hsa_")) {
-            assert_eq!(parameters(call).is_empty(), has_none.contains(call), "{call}");
+            assert_eq!(parameters(call).is_empty(), without_parameters.contains(call), "{call}");
         }
     }
 }

@@ -19,6 +19,8 @@ const PROCESSES: u8 = 3;
 const ROUNDS: u32 = 3;
 /// The number of handles that keep their data while the memory is filled.
 const KEPT_HANDLES: u32 = 4;
+/// The first of the numbers in the memory of the first handle that keeps its data.
+const FIRST: u32 = 0x9e55_0001;
 /// The largest number of handles that fill the memory.
 const MAX_HANDLES: usize = 64;
 /// The fact that the process of "killed" records when it holds its memory.
@@ -72,6 +74,7 @@ fn forward(hsa: &Hsa<'_>, other: &mut Worker, until: impl Fn(&Record) -> bool) -
 /// compares the data of the handles that the process keeps.
 pub fn fill_memory(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let (gpu, size, pool) = (&resources.gpus[0], resources.size, &resources.pool);
+    // A sixteenth of the pool, in whole granules.
     let large = (hsa.pool_info(pool)?.size / 16).max(size) / size * size;
     with_host(hsa, resources, |host| {
         let mut kept = Vec::new();
@@ -80,7 +83,7 @@ pub fn fill_memory(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             let memory = create_when_available(hsa, pool, size)?;
             hsa.map(&va, size, &memory)?;
             hsa.grant(&va, size, &[gpu])?;
-            let first = 0x9e55_0001 | number << 12;
+            let first = FIRST | number << 12;
             host.write_by(gpu, &va, first)?;
             kept.push((va, memory, first));
         }

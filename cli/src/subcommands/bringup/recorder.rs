@@ -97,7 +97,7 @@ impl Recorder {
 
     /// Records that the level fails because of the last call of a function that had the C expression `first` as its first
     /// argument. For example, blames the last copy to an address, not the later copy from the address.
-    pub fn blame_with(&self, call: &str, first: &str, message: impl Into<String>) -> Stopped {
+    pub fn blame_call_on(&self, call: &str, first: &str, message: impl Into<String>) -> Stopped {
         let (call, first) = (call.to_owned(), Some(first.to_owned()));
         self.send(&Record::Blame { task: task(), call, first, what: message.into() });
         Stopped

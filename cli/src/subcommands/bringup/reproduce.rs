@@ -114,8 +114,8 @@ fn first_round<'a>(calls: &[&'a Call], failed: Option<&'a Call>) -> Vec<&'a Call
 
 /// Declares only the variables that the calls use, because compilers warn about unused variables.
 fn write_variables(text: &mut String, calls: &[&Call]) {
-    let all: Vec<_> = calls.iter().filter_map(|call| call.begin.c.as_deref()).collect();
-    let used = |word: &str| all.iter().any(|statement| has_word(statement, word));
+    let statements: Vec<_> = calls.iter().filter_map(|call| call.begin.c.as_deref()).collect();
+    let used = |word: &str| statements.iter().any(|statement| has_word(statement, word));
     for (name, declaration) in [
         ("value", "uint64_t value = 0;"),
         ("name", "char name[64];"),

@@ -7,7 +7,7 @@ use super::run_level::Resources;
 
 type Result<T> = std::result::Result<T, Stopped>;
 
-/// The first of the numbers in the memory that is unmapped.
+/// The first of the numbers in the memory that is unmapped. Later writes to the address must not change these numbers.
 const KEPT: u32 = 0x4e97_0001;
 /// The first of the numbers in the memory that is then mapped at the same address.
 const OTHER: u32 = 0x07e4_0001;
@@ -74,6 +74,7 @@ pub fn check_reused(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
                 hsa.map(va, size, memory)?;
                 hsa.grant(va, size, &[gpu])?;
             }
+            // Each round writes other numbers, so that old data is not mistaken for new data.
             let firsts = [0x4e05_0001 | round << 8, 0x4e06_0001 | round << 8];
             for (va, first) in vas.iter().zip(firsts) {
                 host.write_by(gpu, va, first)?;

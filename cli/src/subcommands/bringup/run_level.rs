@@ -20,6 +20,17 @@ const THREADS: u32 = 4;
 /// The number of rounds in each thread of "load".
 const ROUNDS: u32 = 64;
 
+/// The first of the numbers that the level "cpu" writes.
+const BY_CPU: u32 = 0x0c90_0001;
+/// The first of the numbers that the level "gpu" writes.
+const BY_GPU: u32 = 0x6900_0001;
+/// The first of the numbers that the owner of the memory writes in "peer". The number of the other GPU is added.
+const BY_OWNER: u32 = 0x9ee2_0000;
+/// The first of the numbers that another GPU writes in "peer". The number of this GPU is added.
+const BY_PEER: u32 = 0x9ee3_0000;
+/// The first of the numbers in memory that is mapped twice in "peer".
+const MAPPED_TWICE: u32 = 0x9ee4_0001;
+
 /// The agents and pools that the levels use.
 #[derive(Debug)]
 pub struct Resources {
@@ -268,8 +279,8 @@ fn check_cpu(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     }
     with_mapping(hsa, resources, |va, _| {
         hsa.grant(va, resources.size, &[&resources.cpu])?;
-        hsa.fill(va, resources.size, 0x0c90_0001);
-        hsa.compare(va, resources.size, 0x0c90_0001)
+        hsa.fill(va, resources.size, BY_CPU);
+        hsa.compare(va, resources.size, BY_CPU)
     })
 }
 
@@ -281,7 +292,7 @@ fn check_gpu(
 ) -> Result<()> {
     let gpu = &resources.gpus[0];
     hsa.grant(va, resources.size, &[gpu])?;
-    host.write_and_read(gpu, va, 0x6900_0001)
+    host.write_and_read(gpu, va, BY_GPU)
 }
 
 fn check_peer(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
@@ -316,7 +327,7 @@ fn check_peer(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         hsa.grant(va, resources.size, &all)?;
         with_host(hsa, resources, |host| {
             for (peer, number) in peers.iter().zip(1..) {
-                let (by_owner, by_peer) = (0x9ee2_0000 | number << 8, 0x9ee3_0000 | number << 8);
+                let (by_owner, by_peer) = (BY_OWNER | number << 8, BY_PEER | number << 8);
                 host.write_by(owner, va, by_owner)?;
                 host.read_by(peer, va, by_owner, &hsa.describe_copier(owner))?;
                 host.write_by(peer, va, by_peer)?;
@@ -336,7 +347,7 @@ fn check_after_second_mapping(
     (owner, peer): (&Agent, &Agent),
     host: &HostBuffer<'_>,
 ) -> Result<()> {
-    let (first, size) = (0x9ee4_0001, resources.size);
+    let (first, size) = (MAPPED_TWICE, resources.size);
     host.write_by(owner, va, first)?;
     let alias = hsa.reserve(size, "va2")?;
     hsa.map(&alias, size, memory)?;
@@ -363,6 +374,7 @@ fn check_load(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
                 with_mapping(hsa, resources, |va, _| {
                     let gpu = &resources.gpus[0];
                     hsa.grant(va, resources.size, &[gpu])?;
+                    // No two rounds write the same numbers.
                     let first = thread << 24 | round << 12;
                     host.write_by(gpu, va, first)?;
                     host.read_by(gpu, va, first, &hsa.describe_copier(gpu))

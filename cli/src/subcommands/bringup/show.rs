@@ -8,9 +8,12 @@ use anstyle::{AnsiColor, Style};
 use std::io::{self, Write};
 use std::time::Duration;
 
+/// The width of the output in columns.
 const WIDTH: usize = 80;
 /// The column of a level's detail.
 const DETAIL_COLUMN: usize = 22;
+/// The width of a level's duration, with the space before it.
+const DURATION_WIDTH: usize = 10;
 
 const fn foreground(colour: AnsiColor) -> Style {
     Style::new().fg_color(Some(anstyle::Color::Ansi(colour)))
@@ -66,16 +69,16 @@ fn print_line(
 ) -> io::Result<()> {
     let took =
         took.map(|took| format!("{:.0} ms", took.as_secs_f64() * 1000.0)).unwrap_or_default();
-    let width = WIDTH - DETAIL_COLUMN - 10;
+    let width = WIDTH - DETAIL_COLUMN - DURATION_WIDTH;
     let mut parts = wrap(detail, width).into_iter();
     let first = parts.next().unwrap_or_default();
-    out.styled(style, mark)?;
+    out.write_styled(style, mark)?;
     write!(out, " {title:19} ")?;
     match took.is_empty() {
         true => writeln!(out, "{first}")?,
         false => {
             write!(out, "{first:width$} ")?;
-            out.styled(DIM, format_args!("{took:>9}"))?;
+            out.write_styled(DIM, format_args!("{took:>9}"))?;
             writeln!(out)?;
         }
     }
@@ -85,7 +88,7 @@ fn print_line(
 /// Prints the report of the failure.
 pub fn print_failure(out: &mut Screen<'_>, level: Level, failure: &Failure) -> io::Result<()> {
     writeln!(out)?;
-    out.styled(RED, level.title())?;
+    out.write_styled(RED, level.title())?;
     writeln!(out, ": {}", failure.what)?;
     if let Some(call) = &failure.call {
         print_failed_call(out, call)?;
@@ -112,7 +115,7 @@ pub fn print_failure(out: &mut Screen<'_>, level: Level, failure: &Failure) -> i
             };
             let (file, request) = (short(interface.file), short(interface.request));
             let line = format!("{file:9} {request:29} {}", interface.function);
-            out.styled(style, mark)?;
+            out.write_styled(style, mark)?;
             writeln!(out, " {}", line.trim_end())?;
         }
     }
@@ -140,7 +143,7 @@ pub fn print_failure(out: &mut Screen<'_>, level: Level, failure: &Failure) -> i
                 (true, true) => (GREEN, "✓"),
                 (true, false) => (RED, "✗"),
             };
-            out.styled(style, mark)?;
+            out.write_styled(style, mark)?;
             writeln!(out, " {}", check.what)?;
         }
     }
@@ -170,7 +173,7 @@ fn short(name: &str) -> &str {
 fn print_failed_call(out: &mut Screen<'_>, call: &FailedCall) -> io::Result<()> {
     let suffix = if call.other_process { ", in the other process" } else { "" };
     write!(out, "  ")?;
-    out.styled(BOLD, &call.name)?;
+    out.write_styled(BOLD, &call.name)?;
     writeln!(out, "{suffix}")?;
     for argument in &call.arguments {
         writeln!(out, "    {} = {}", argument.name, argument.value)?;
@@ -184,14 +187,14 @@ fn print_failed_call(out: &mut Screen<'_>, call: &FailedCall) -> io::Result<()> 
 
 fn print_heading(out: &mut Screen<'_>, text: &str) -> io::Result<()> {
     writeln!(out)?;
-    out.styled(BOLD, text)?;
+    out.write_styled(BOLD, text)?;
     writeln!(out)
 }
 
 /// Prints a dimmed paragraph.
 fn print_note(out: &mut Screen<'_>, text: &str) -> io::Result<()> {
     writeln!(out)?;
-    out.styled(DIM, text)?;
+    out.write_styled(DIM, text)?;
     writeln!(out)
 }
 

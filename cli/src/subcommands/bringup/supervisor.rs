@@ -73,10 +73,11 @@ pub struct LevelRun {
 /// `HSA_ENABLE_DEBUG` does not make the runtime itself log more.
 pub const RUNTIME_LOG: (&str, &str) = ("HSAKMT_DEBUG_LEVEL", "7");
 
-/// The interval at which [`supervise`] checks whether a signal has arrived.
+/// The interval at which [`supervise`] checks whether the run was interrupted.
 const POLL: Duration = Duration::from_millis(100);
 
-/// Runs one level in a worker process. Returns `None` if a signal arrives before the level has ended.
+/// Runs one level in a worker process. Returns `None` if SIGINT or SIGTERM arrives before the level has
+/// ended.
 pub fn supervise(
     args: &Bringup,
     level: Level,
@@ -137,12 +138,12 @@ pub fn supervise(
 }
 
 /// Reads the lines of the level's processes from the emulated driver's log.
-fn driver_lines(path: &Path, from: u64, records: &Records) -> Option<Vec<(u64, String)>> {
+fn driver_lines(path: &Path, start: u64, records: &Records) -> Option<Vec<(u64, String)>> {
     let bytes = fs::read(path).ok()?;
-    let bytes = bytes.get(usize::try_from(from).ok()?..)?;
+    let bytes = bytes.get(usize::try_from(start).ok()?..)?;
     let process = |call: &Call| call.begin.task.split_inclusive(':').next().map(str::to_owned);
     let pids: BTreeSet<_> = records.calls.iter().filter_map(process).collect();
-    let mut offset = from;
+    let mut offset = start;
     let mut lines = Vec::new();
     for line in bytes.split_inclusive(|byte| *byte == b'\n') {
         let text = String::from_utf8_lossy(line);
@@ -328,8 +329,8 @@ impl LevelRun {
         let (call, error) = call_and_error(line);
         let function = function_of(line).map_or(String::new(), |name| format!(" ({name})"));
         let during = |call: &Call| {
-            let to = call.end.as_ref().map_or(u64::MAX, |end| end.logs.driver);
-            (call.begin.logs.driver..to).contains(offset)
+            let end = call.end.as_ref().map_or(u64::MAX, |end| end.logs.driver);
+            (call.begin.logs.driver..end).contains(offset)
         };
         let index = self.calls.iter().position(during);
         let of_call = index.map(|index| &self.calls[index]);
@@ -352,12 +353,12 @@ impl LevelRun {
 
     /// Returns the lines of the emulated driver's log that the call's thread wrote during the call.
     pub fn driver_during(&self, call: &Call) -> Vec<&str> {
-        let from = call.begin.logs.driver;
-        let to = call.end.as_ref().map_or(u64::MAX, |end| end.logs.driver);
+        let start = call.begin.logs.driver;
+        let end = call.end.as_ref().map_or(u64::MAX, |end| end.logs.driver);
         let prefix = format!("{} ", call.begin.task);
         let lines = self.driver.iter().flatten();
         lines
-            .filter(|(offset, line)| (from..to).contains(offset) && line.starts_with(&prefix))
+            .filter(|(offset, line)| (start..end).contains(offset) && line.starts_with(&prefix))
             .map(|(_, line)| line.as_str())
             .collect()
     }
@@ -375,10 +376,10 @@ impl LevelRun {
     pub fn output_during(&self, call: &Call) -> &str {
         let index =
             |offset: u64| usize::try_from(offset).unwrap_or(usize::MAX).min(self.output.len());
-        let from = index(call.begin.logs.runtime);
-        let to = call.end.as_ref().map_or(self.output.len(), |end| index(end.logs.runtime));
+        let start = index(call.begin.logs.runtime);
+        let end = call.end.as_ref().map_or(self.output.len(), |end| index(end.logs.runtime));
         // `get` fails only if the runtime had printed half of a character when an offset was recorded.
-        self.output.get(from..to).unwrap_or_default()
+        self.output.get(start..end).unwrap_or_default()
     }
 }
 

@@ -135,7 +135,7 @@ fn closing_lines(report: &Report, hangs: Option<usize>, is_interrupted: bool) ->
 /// Why there is no report: the runtime did not start.
 struct NoReport {
     error: anyhow::Error,
-    /// The requests that the emulated driver failed meanwhile.
+    /// The requests to the emulated driver that failed before.
     failed_requests: Vec<String>,
 }
 
@@ -154,7 +154,7 @@ fn not_started(
 ) -> NotStarted {
     let config = args.common.runtime.config_text();
     let mut provenance = provenance::gather(None, config.as_deref(), String::new());
-    provenance::shorten(&mut provenance);
+    provenance::shorten_paths(&mut provenance);
     args.privacy.clean(&mut provenance);
     let output = failed_requests.iter().map(|line| args.privacy.clean_text(line)).collect();
     let reason = args.privacy.clean_text(&crate::message(error));
@@ -224,7 +224,7 @@ fn add_provenance(args: &Conform, report: &mut Report) {
         let mut provenance = provenance::gather(driver, config.as_deref(), reproduce);
         // The reader of a table copies its commands.
         if args.format != ReportFormat::Table {
-            provenance::shorten(&mut provenance);
+            provenance::shorten_paths(&mut provenance);
         }
         run.provenance = Some(provenance);
     }
@@ -384,7 +384,7 @@ fn list(args: &Conform) -> anyhow::Result<Exit> {
             let mut names = table(&["case", "what", "source"]);
             selected().for_each(|case| names.add_row([case.name, case.about, case.source]));
             names.no_wrap([0]);
-            Ok(out.table(&names)?)
+            Ok(out.write_table(&names)?)
         }
         ReportFormat::Json => {
             let named = selected().map(|case| {

@@ -54,7 +54,7 @@ pub fn report(
         }
     }
     results.no_wrap([0, 1, 2]);
-    out.table(&results)?;
+    out.write_table(&results)?;
     for cause in &causes {
         writeln!(out)?;
         show_cause(out, report, usual, cause)?;
@@ -67,8 +67,9 @@ pub fn report(
     Ok(())
 }
 
-/// Returns whether a level of `bringup` makes the call that failed in a case, or a request of this call that the driver
-/// failed. A failure that names no call, such as wrong data, counts, too: levels also compare data. Only IPC has no level.
+/// Returns whether a level of `bringup` makes the call that failed in a case, or a request of this call to which
+/// the driver returned an error. Returns `true` for a failure that names no call, such as wrong data, because levels also
+/// compare data; but not for IPC, for which there is no level.
 fn bringup_repeats(case: &CaseReport, usual: &Usual, is_simulation: bool) -> bool {
     let last_call = case.lost.as_ref().and_then(|lost| lost.last_call.as_deref());
     let texts = [case.detail.as_str(), last_call.unwrap_or_default()];
@@ -122,9 +123,9 @@ fn show_cause(
     let bold = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
     let mut detail = first.detail.as_str();
     if others.is_empty() {
-        out.styled(bold, &first.name)?;
+        out.write_styled(bold, &first.name)?;
     } else {
-        out.styled(bold, format_args!("{} cases: {}", cause.cases.len(), cause.description))?;
+        out.write_styled(bold, format_args!("{} cases: {}", cause.cases.len(), cause.description))?;
         write!(out, "\n  first: {}", first.name)?;
         // The description is often the detail, or its first line.
         let rest = detail.strip_prefix(cause.description.as_str());

@@ -20,7 +20,7 @@ pub struct Finding {
     /// The sequences that show the failure, one after another in one process; usually one.
     sequences: Vec<Sequence>,
     /// The number of operations before shrinking.
-    length: usize,
+    original_length: usize,
     repetitions: Repetitions,
     file: PathBuf,
     command: String,
@@ -50,7 +50,7 @@ const MAX_TRIES: u32 = 5;
 const MAX_NAMES: u32 = 1000;
 
 impl Finding {
-    /// Repeats, shrinks and saves a failing sequence. A signal ends the shrinking.
+    /// Repeats, shrinks and saves a failing sequence. SIGINT or SIGTERM ends the shrinking.
     pub fn shrink_and_save(
         args: &Fuzz,
         generator: &Generator,
@@ -61,7 +61,7 @@ impl Finding {
     ) -> anyhow::Result<Self> {
         let mut executor = Executor::new(&args.common, args.time_limit, interrupt.clone());
         let sequence = generator.sequence(number);
-        let length = sequence.operations.len();
+        let original_length = sequence.operations.len();
         let deadline = Instant::now() + args.shrink;
         let (failure, sequences, repetitions) =
             match repeat(&mut executor, generator, step, number, deadline)? {
@@ -78,7 +78,7 @@ impl Finding {
             None => create_new(&format!("fuzz-{}-{number}", generator.seed)),
         };
         let command = command(args, generator, &file);
-        let mut finding = Self { failure, sequences, length, repetitions, file, command };
+        let mut finding = Self { failure, sequences, original_length, repetitions, file, command };
         finding.save(opened)?;
         Ok(finding)
     }
@@ -142,6 +142,7 @@ fn repeat(
     let original = generator.sequence(number);
     // Compares completely after each operation, so that the failure shows at the operation that causes it.
     let always_compared = Sequence { every: None, ..original.clone() };
+    // Try several times, because the failure may depend on addresses, which differ from process to process.
     for sequence in [&always_compared, &always_compared, &always_compared, &original] {
         if let Some((_, failure)) = executor.run(slice::from_ref(sequence))? {
             return Ok(Some((vec![sequence.clone()], failure)));
@@ -256,7 +257,11 @@ impl fmt::Display for Finding {
         let Some(last) = self.sequences.last() else { return Ok(()) };
         let now = last.operations.len();
         let plural = if now == 1 { "" } else { "s" };
-        writeln!(f, "FOUND by {now} operation{plural} (of {} before shrinking):", self.length)?;
+        writeln!(
+            f,
+            "FOUND by {now} operation{plural} (of {} before shrinking):",
+            self.original_length
+        )?;
         writeln!(f, "  {}", self.failure)?;
         if let Some(machine) = last.machine.as_ref().filter(|text| !text.is_empty()) {
             writeln!(f, "machine: {machine}")?;

@@ -31,7 +31,7 @@ struct FuzzWorker {
 
 /// The result of [`Workers::watch`].
 pub enum Outcome {
-    /// The time is up, all sequences have run, or a signal has arrived.
+    /// The time is up, all sequences have run, or the run was interrupted.
     NoFailure,
     /// The sequence with this number failed.
     Failed(u64, Failure),
@@ -56,7 +56,7 @@ impl<'a> Workers<'a> {
         Ok(Self { args, prints_runtime, workers })
     }
 
-    /// Waits until the time is up, all sequences have run, a sequence fails or a signal arrives.
+    /// Waits until the time is up, all sequences have run, a sequence fails or the run is interrupted.
     pub fn watch(
         &mut self,
         progress: &mut Progress,

@@ -43,11 +43,11 @@ pub fn run(args: &Replay) -> anyhow::Result<Exit> {
         return Ok(Exit::Success);
     }
     let runtime = args.common.runtime.open()?;
-    let mut replay = Calls::new(&runtime, &plan)?;
+    let mut replayer = Replayer::new(&runtime, &plan)?;
     let mut counts = Counts::default();
     for step in &plan.steps {
         let outcome = match &step.action {
-            Ok(action) => replay.repeat_and_compare(action, step.status),
+            Ok(action) => replayer.repeat_and_compare(action, step.status),
             Err(skipped) => Outcome::NotMade(skipped.to_string()),
         };
         counts.all += 1;
@@ -60,7 +60,7 @@ pub fn run(args: &Replay) -> anyhow::Result<Exit> {
             Outcome::NotMade(reason) => *counts.not_repeated.entry(reason).or_default() += 1,
         }
     }
-    replay.unmap_remaining();
+    replayer.unmap_remaining();
     // Do not stop AMD's runtime: a call that diverged may have left a mapping, and the runtime would crash.
     std::mem::forget(runtime);
     let mut out = args.output.stream()?;
@@ -78,7 +78,7 @@ pub fn run(args: &Replay) -> anyhow::Result<Exit> {
                 rows.add_row(vec![format!("not repeated: {reason}"), count.to_string()]);
             }
             rows.add_row(vec!["all".to_owned(), counts.all.to_string()]);
-            out.table(&rows)?;
+            out.write_table(&rows)?;
             if let Some(first) = &counts.first {
                 writeln!(out, "\nfirst divergence: {first}")?;
             }
@@ -88,15 +88,18 @@ pub fn run(args: &Replay) -> anyhow::Result<Exit> {
 }
 
 /// The functions of the runtime, and the results of the calls so far.
-struct Calls {
+struct Replayer {
     core: sys::Core,
     vmem: sys::Vmem,
     /// The agents, each with its pools.
     cpus: Vec<(sys::hsa_agent_t, Vec<sys::hsa_amd_memory_pool_t>)>,
     gpus: Vec<(sys::hsa_agent_t, Vec<sys::hsa_amd_memory_pool_t>)>,
-    /// The results of calls by their numbers in the plan; `None` until the call has succeeded here.
+    /// The start of each block (a reservation or pool memory), by the number of the block in the plan; `None` until the
+    /// call has succeeded here.
     blocks: Vec<Option<u64>>,
+    /// The runtime's handles of physical memory, by the same rule.
     memories: Vec<Option<u64>>,
+    /// The exported descriptors, by the same rule.
     descriptors: Vec<Option<OwnedFd>>,
     /// The address and the size of each mapping that still exists.
     mapped: Vec<(u64, u64)>,
@@ -117,18 +120,18 @@ fn pointer(address: u64) -> *mut c_void {
 }
 
 extern "C" fn add_pool(pool: sys::hsa_amd_memory_pool_t, list: *mut c_void) -> sys::hsa_status_t {
-    // SAFETY: `Calls::new` passes this list.
+    // SAFETY: `Replayer::new` passes this list.
     unsafe { &mut *list.cast::<Vec<sys::hsa_amd_memory_pool_t>>() }.push(pool);
     sys::HSA_STATUS_SUCCESS
 }
 
 extern "C" fn add_agent(agent: sys::hsa_agent_t, list: *mut c_void) -> sys::hsa_status_t {
-    // SAFETY: `Calls::new` passes this list.
+    // SAFETY: `Replayer::new` passes this list.
     unsafe { &mut *list.cast::<Vec<sys::hsa_agent_t>>() }.push(agent);
     sys::HSA_STATUS_SUCCESS
 }
 
-impl Calls {
+impl Replayer {
     fn new(runtime: &Runtime, plan: &Plan) -> anyhow::Result<Self> {
         let table = match runtime.simulation() {
             Some(simulation) => *simulation.table(),
@@ -428,7 +431,7 @@ impl Calls {
     }
 }
 
-/// Stores a result at its number if the call succeeded. Calls that failed when they were recorded have no number.
+/// Stores a result at its number if the call succeeded. Replayer that failed when they were recorded have no number.
 fn store_result(list: &mut [Option<u64>], number: Option<usize>, status: u32, value: u64) {
     if status == sys::HSA_STATUS_SUCCESS
         && let Some(slot) = number.and_then(|number| list.get_mut(number))

@@ -110,7 +110,7 @@ pub fn run(args: &Replay) -> anyhow::Result<Exit> {
                 let count = report.not_compared.to_string();
                 counts.add_row(vec!["not compared: after a divergence".to_owned(), count]);
             }
-            out.table(&counts)?;
+            out.write_table(&counts)?;
             if let Some(first) = &report.first {
                 writeln!(out, "\nfirst divergence: {first}")?;
             }

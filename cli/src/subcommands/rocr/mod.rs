@@ -37,8 +37,8 @@ pub enum Rocr {
     /// Test a fetched release on the emulated driver, and compare it with another release
     ///
     /// Runs `conform` with this release and with the newest other downloaded release, `diff` of both reports, `info`
-    /// and `bringup`. Writes a summary, which names the quirks of the release. Meant for releases stored with
-    /// `fetch --from`.
+    /// and `bringup`. Writes a summary, which names the quirks of the release. Use this for a release that
+    /// `fetch --from` has stored.
     Check(check::RocrCheck),
 }
 
@@ -211,7 +211,7 @@ fn show(installations: &[Installation]) -> anyhow::Result<Exit> {
         files.extend(installation.hip().map(|path| path.display().to_string()));
     }
     let mut out = Screen::stdout();
-    out.table(&rows).context("cannot write the table")?;
+    out.write_table(&rows).context("cannot write the table")?;
     if !files.is_empty() {
         writeln!(out, "\n{}", files.join("\n")).context("cannot write the files")?;
     }

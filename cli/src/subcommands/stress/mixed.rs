@@ -1,7 +1,7 @@
 //! The scenario "mixed": creates and removes mappings and checks that their contents do not change.
 
 use super::arguments::DeliberateLeak;
-use super::setup::Setup;
+use super::shared_state::SharedState;
 use fastrand::Rng;
 use hsa_vmm::{
     Access, AgentId, Allocation, AllocationProperties, HandleType, Mapping, Reservation, Vmm,
@@ -16,6 +16,9 @@ static OPENED_ONCE: Once = Once::new();
 /// The maximum size of an item, in granules.
 const MAX_GRANULES: usize = 4;
 
+/// The size of memory and addresses that are leaked on purpose.
+const LEAK_SIZE: usize = 2 << 20;
+
 /// A mapping with a stamp written at its beginning and its end.
 struct Item {
     mapping: Mapping,
@@ -24,60 +27,66 @@ struct Item {
 }
 
 /// Runs the scenario in one thread until its end.
-pub fn run_mixed(setup: &Setup<'_>, mut rng: Rng, leak_kind: Option<DeliberateLeak>) {
-    let gpus: Vec<_> = setup.runtime.gpus().collect();
+pub fn run_mixed(state: &SharedState<'_>, mut rng: Rng, leak_kind: Option<DeliberateLeak>) {
+    let gpus: Vec<_> = state.runtime.gpus().collect();
     let mut items: Vec<Item> = Vec::new();
-    while setup.is_running() {
+    while state.is_running() {
         let index = rng.usize(..MAX_ITEMS);
+        // The number of values in a range is the frequency of the operation.
         match rng.u32(..16) {
             0..=5 if items.len() < MAX_ITEMS => {
                 let gpu = gpus[rng.usize(..gpus.len())];
                 let granule = gpu.vmem_pool().map_or(4096, |pool| pool.granule);
-                if let Some(item) = create_item(setup, &mut rng, gpu.id(), granule) {
-                    setup.add_held(1);
+                if let Some(item) = create_item(state, &mut rng, gpu.id(), granule) {
+                    state.add_held(1);
                     items.push(item);
                 }
             }
             6..=8 if index < items.len() => {
                 let item = items.swap_remove(index);
-                check_item(setup, &mut rng, &item);
-                setup.remove_held(1);
-                setup.count(item.mapping.unmap().map_err(hsa_vmm::Error::from));
+                check_item(state, &mut rng, &item);
+                state.remove_held(1);
+                state.count(item.mapping.unmap().map_err(hsa_vmm::Error::from));
             }
-            9 | 10 if index < items.len() => check_item(setup, &mut rng, &items[index]),
-            11 | 12 if index < items.len() => change_access(setup, &mut rng, &items[index]),
-            13 if index < items.len() => share_and_check(setup, &mut rng, &items[index]),
-            14 if index < items.len() => alias_and_check(setup, &mut rng, &items[index]),
-            15 if index < items.len() => revoke_and_check(setup, &mut rng, &items[index]),
+            9 | 10 if index < items.len() => check_item(state, &mut rng, &items[index]),
+            11 | 12 if index < items.len() => change_access(state, &mut rng, &items[index]),
+            13 if index < items.len() => share_and_check(state, &mut rng, &items[index]),
+            14 if index < items.len() => alias_and_check(state, &mut rng, &items[index]),
+            15 if index < items.len() => revoke_and_check(state, &mut rng, &items[index]),
             _ => {}
         }
         if let Some(kind) = leak_kind.filter(|_| rng.u32(..64) == 0) {
-            leak(setup, kind, gpus[0].id());
+            leak(state, kind, gpus[0].id());
         }
     }
-    setup.remove_held(items.len() as u64);
+    state.remove_held(items.len() as u64);
     for item in items {
-        check_item(setup, &mut rng, &item);
+        check_item(state, &mut rng, &item);
     }
 }
 
 /// Maps new memory and writes its stamps.
-fn create_item(setup: &Setup<'_>, rng: &mut Rng, owner: AgentId, granule: usize) -> Option<Item> {
+fn create_item(
+    state: &SharedState<'_>,
+    rng: &mut Rng,
+    owner: AgentId,
+    granule: usize,
+) -> Option<Item> {
     let size = granule * rng.usize(1..=MAX_GRANULES);
     let shareable = HandleType::POSIX_FILE_DESCRIPTOR;
     let properties = AllocationProperties::on(owner).shareable_as(shareable);
-    let reservation = setup.count(Reservation::builder(size).reserve(setup.vmm))?;
-    let memory = setup.count(Allocation::create(setup.vmm, size, &properties))?;
-    let mapping = setup.count(reservation.map(0, &memory))?;
-    let all: Vec<_> = [owner].into_iter().chain(setup.cpu()).collect();
-    setup.count(mapping.grant(&all, Access::ReadWrite))?;
+    let reservation = state.count(Reservation::builder(size).reserve(state.vmm))?;
+    let memory = state.count(Allocation::create(state.vmm, size, &properties))?;
+    let mapping = state.count(reservation.map(0, &memory))?;
+    let all: Vec<_> = [owner].into_iter().chain(state.cpu()).collect();
+    state.count(mapping.grant(&all, Access::ReadWrite))?;
     let stamp = rng.u64(..);
     let item = Item { mapping, owner, stamp };
     for (offset, value) in item.stamps(size) {
         let (address, bytes) = (item.mapping.address().checked_add(offset)?, value.to_ne_bytes());
-        setup.count(match setup.cpu().filter(|_| rng.bool()) {
-            Some(_) => setup.vmm.write(address, &bytes),
-            None => setup.vmm.copy_from_host(owner, address, &bytes),
+        state.count(match state.cpu().filter(|_| rng.bool()) {
+            Some(_) => state.vmm.write(address, &bytes),
+            None => state.vmm.copy_from_host(owner, address, &bytes),
         })?;
     }
     Some(item)
@@ -90,101 +99,106 @@ impl Item {
     }
 }
 
-fn check_item(setup: &Setup<'_>, rng: &mut Rng, item: &Item) {
-    check_stamps(setup, rng, item, &item.mapping);
+fn check_item(state: &SharedState<'_>, rng: &mut Rng, item: &Item) {
+    check_stamps(state, rng, item, &item.mapping);
 }
 
-/// Checks the stamps of an item, through its own or another mapping.
-fn check_stamps(setup: &Setup<'_>, rng: &mut Rng, item: &Item, view: &Mapping) {
-    for (offset, expected) in item.stamps(view.size()) {
-        let Some(address) = view.address().checked_add(offset) else { continue };
+/// Checks the stamps of an item through `mapping`, which is the item's mapping or another mapping of the same memory.
+fn check_stamps(state: &SharedState<'_>, rng: &mut Rng, item: &Item, mapping: &Mapping) {
+    for (offset, expected) in item.stamps(mapping.size()) {
+        let Some(address) = mapping.address().checked_add(offset) else { continue };
         let mut bytes = [0; 8];
-        let read = setup.count(match setup.cpu().filter(|_| rng.bool()) {
-            Some(_) => setup.vmm.read(address, &mut bytes),
-            None => setup.vmm.copy_to_host(item.owner, &mut bytes, address),
+        let read = state.count(match state.cpu().filter(|_| rng.bool()) {
+            Some(_) => state.vmm.read(address, &mut bytes),
+            None => state.vmm.copy_to_host(item.owner, &mut bytes, address),
         });
         if read.is_some() && u64::from_ne_bytes(bytes) != expected {
-            setup.report_unexpected("memory does not contain what was written");
+            state.report_unexpected("memory does not contain what was written");
         }
     }
 }
 
 /// Changes the access of a GPU other than the owner.
-fn change_access(setup: &Setup<'_>, rng: &mut Rng, item: &Item) {
-    let Some(gpu) = other_gpu(setup, rng, item) else { return };
+fn change_access(state: &SharedState<'_>, rng: &mut Rng, item: &Item) {
+    let Some(gpu) = other_gpu(state, rng, item) else { return };
     let access = [Access::None, Access::Read, Access::ReadWrite][rng.usize(..3)];
-    let set = setup.count(item.mapping.grant(&[gpu], access));
-    let reported = setup.count(item.mapping.access(gpu));
+    let set = state.count(item.mapping.grant(&[gpu], access));
+    let reported = state.count(item.mapping.access(gpu));
     if set.is_some() && reported.is_some_and(|reported| reported != access) {
-        setup.report_unexpected("an agent does not have the access that was set");
+        state.report_unexpected("an agent does not have the access that was set");
     }
 }
 
-fn revoke_and_check(setup: &Setup<'_>, rng: &mut Rng, item: &Item) {
-    let Some(gpu) = other_gpu(setup, rng, item) else { return };
-    setup.count(item.mapping.revoke(&[gpu]));
-    check_item(setup, rng, item);
+fn revoke_and_check(state: &SharedState<'_>, rng: &mut Rng, item: &Item) {
+    let Some(gpu) = other_gpu(state, rng, item) else { return };
+    state.count(item.mapping.revoke(&[gpu]));
+    check_item(state, rng, item);
 }
 
 /// Returns a random GPU other than the owner that can access the owner's memory.
-fn other_gpu(setup: &Setup<'_>, rng: &mut Rng, item: &Item) -> Option<AgentId> {
+fn other_gpu(state: &SharedState<'_>, rng: &mut Rng, item: &Item) -> Option<AgentId> {
     let can_access = |gpu: &&hsa_vmm::Agent| gpu.id() != item.owner && gpu.can_access(item.owner);
-    let others: Vec<_> = setup.runtime.gpus().filter(can_access).collect();
+    let others: Vec<_> = state.runtime.gpus().filter(can_access).collect();
     (!others.is_empty()).then(|| others[rng.usize(..others.len())].id())
 }
 
 /// Exports the memory of an item, imports it as another handle, and checks the stamps through a mapping of that handle.
-fn share_and_check(setup: &Setup<'_>, rng: &mut Rng, item: &Item) {
-    let Some(descriptor) = setup.count(item.mapping.allocation().export()) else { return };
-    let Some(memory) = setup.count(Allocation::import(setup.vmm, &descriptor)) else { return };
+fn share_and_check(state: &SharedState<'_>, rng: &mut Rng, item: &Item) {
+    let Some(descriptor) = state.count(item.mapping.allocation().export()) else { return };
+    let Some(memory) = state.count(Allocation::import(state.vmm, &descriptor)) else { return };
     drop(descriptor);
-    check_at_second_address(setup, rng, item, &memory);
+    check_at_second_address(state, rng, item, &memory);
 }
 
 /// Maps the memory of an item at a second address, and checks the stamps there.
-fn alias_and_check(setup: &Setup<'_>, rng: &mut Rng, item: &Item) {
+fn alias_and_check(state: &SharedState<'_>, rng: &mut Rng, item: &Item) {
     let address = item.mapping.address();
-    if let Some(memory) = setup.count(Allocation::at(setup.vmm, address)) {
-        check_at_second_address(setup, rng, item, &memory);
+    if let Some(memory) = state.count(Allocation::at(state.vmm, address)) {
+        check_at_second_address(state, rng, item, &memory);
     }
 }
 
-fn check_at_second_address(setup: &Setup<'_>, rng: &mut Rng, item: &Item, memory: &Allocation) {
+fn check_at_second_address(
+    state: &SharedState<'_>,
+    rng: &mut Rng,
+    item: &Item,
+    memory: &Allocation,
+) {
     let size = item.mapping.size();
-    let Some(reservation) = setup.count(Reservation::builder(size).reserve(setup.vmm)) else {
+    let Some(reservation) = state.count(Reservation::builder(size).reserve(state.vmm)) else {
         return;
     };
-    let Some(view) = setup.count(reservation.map(0, memory)) else { return };
-    let all: Vec<_> = [item.owner].into_iter().chain(setup.cpu()).collect();
-    if setup.count(view.grant(&all, Access::ReadWrite)).is_some() {
-        check_stamps(setup, rng, item, &view);
+    let Some(mapping) = state.count(reservation.map(0, memory)) else { return };
+    let all: Vec<_> = [item.owner].into_iter().chain(state.cpu()).collect();
+    if state.count(mapping.grant(&all, Access::ReadWrite)).is_some() {
+        check_stamps(state, rng, item, &mapping);
     }
 }
 
 /// Leaks a resource on purpose.
-fn leak(setup: &Setup<'_>, kind: DeliberateLeak, gpu: AgentId) {
+fn leak(state: &SharedState<'_>, kind: DeliberateLeak, gpu: AgentId) {
     let shareable = HandleType::POSIX_FILE_DESCRIPTOR;
     let properties = AllocationProperties::on(gpu).shareable_as(shareable);
-    let memory = |vmm: &Vmm| Allocation::create(vmm, 1 << 21, &properties);
-    let mapping = |vmm: &Vmm| Reservation::builder(1 << 21).reserve(vmm)?.map(0, &memory(vmm)?);
+    let memory = |vmm: &Vmm| Allocation::create(vmm, LEAK_SIZE, &properties);
+    let mapping = |vmm: &Vmm| Reservation::builder(LEAK_SIZE).reserve(vmm)?.map(0, &memory(vmm)?);
     match kind {
         DeliberateLeak::Vmm => {
-            if let Ok(vmm) = Vmm::open(setup.runtime) {
+            if let Ok(vmm) = Vmm::open(state.runtime) {
                 std::mem::forget(mapping(&vmm));
                 std::mem::forget(vmm);
             }
         }
-        DeliberateLeak::Mapping => std::mem::forget(mapping(setup.vmm)),
+        DeliberateLeak::Mapping => std::mem::forget(mapping(state.vmm)),
         DeliberateLeak::Descriptor => {
-            if let Ok(descriptor) = memory(setup.vmm).and_then(|memory| memory.export()) {
+            if let Ok(descriptor) = memory(state.vmm).and_then(|memory| memory.export()) {
                 let _ = descriptor.into_raw_fd();
             }
         }
         DeliberateLeak::OpenedOnce => {
-            OPENED_ONCE.call_once(|| leak(setup, DeliberateLeak::Descriptor, gpu))
+            OPENED_ONCE.call_once(|| leak(state, DeliberateLeak::Descriptor, gpu))
         }
         DeliberateLeak::Addresses => {
-            std::mem::forget(Reservation::builder(1 << 21).reserve(setup.vmm))
+            std::mem::forget(Reservation::builder(LEAK_SIZE).reserve(state.vmm))
         }
     }
 }

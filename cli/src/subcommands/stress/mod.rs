@@ -16,7 +16,7 @@ mod mixed;
 mod progress_line;
 mod report;
 mod scenario;
-mod setup;
+mod shared_state;
 mod worker;
 
 pub use arguments::{ABOUT, Stress};
@@ -92,7 +92,7 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
             ktap.write_result(&KtapTest { name: &scenario.name(), status, detail })?;
         }
         let status = if report.leaks.is_empty() { Status::Pass } else { Status::Fail };
-        let detail = leaks_text(&report.leaks, "after all")?;
+        let detail = leaks_text(&report.leaks, "after all scenarios")?;
         ktap.write_result(&KtapTest { name: "memory", status, detail: &detail })?;
     }
     match args.format {

@@ -150,11 +150,11 @@ impl Report {
                 outcome,
             ]);
         }
-        out.table(&table)?;
+        out.write_table(&table)?;
         for result in &self.scenarios {
             result.write_failures(out)?;
         }
-        self.leaks.iter().try_for_each(|leak| leak.write(out, "after all"))?;
+        self.leaks.iter().try_for_each(|leak| leak.write(out, "after all scenarios"))?;
         if !self.has_passed() {
             writeln!(out, "reproduce: {}", self.command)?;
             writeln!(out, "To find the first HSA call that fails: {}", self.bringup)?;

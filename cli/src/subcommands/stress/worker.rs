@@ -5,7 +5,7 @@ use super::arguments::{Part, Stress};
 use super::measure::ResourceCounts;
 use super::message::{Message, ProcessResult, Progress};
 use super::scenario::Scenario;
-use super::setup::Setup;
+use super::shared_state::SharedState;
 use super::{limits, mixed};
 use fastrand::Rng;
 use hsa_vmm::{Runtime, Vmm};
@@ -76,32 +76,33 @@ fn run_and_measure(
     let seed = part.seed ^ u64::from(part.number) << 48;
     // A runtime allocates some resources once, or once per thread. The warm-up causes these allocations.
     let warm_up_time = (time / 10).min(Duration::from_secs(2));
-    let setup = Setup::new(runtime, vmm, scenario, &STOP, warm_up_time);
-    run_threads(args, &setup, seed ^ 0x5eed, false, messages)?;
-    let (_, unexpected) = setup.errors();
+    let state = SharedState::new(runtime, vmm, scenario, &STOP, warm_up_time);
+    // The warm-up and the measured run make different random choices.
+    run_threads(args, &state, seed ^ 0x5eed, false, messages)?;
+    let (_, unexpected) = state.errors();
     let before = ResourceCounts::now(runtime, vmm);
 
-    let setup = Setup::new(runtime, vmm, scenario, &STOP, time.saturating_sub(warm_up_time));
+    let state = SharedState::new(runtime, vmm, scenario, &STOP, time.saturating_sub(warm_up_time));
     let began = Instant::now();
-    run_threads(args, &setup, seed, true, messages)?;
+    run_threads(args, &state, seed, true, messages)?;
     let took = began.elapsed();
     let mut result = ProcessResult {
-        operations: setup.operations.load(Ordering::Relaxed),
+        operations: state.operations.load(Ordering::Relaxed),
         microseconds: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
-        most: setup.max_held.load(Ordering::Relaxed),
-        limit: setup.limit.load(Ordering::Relaxed),
+        most: state.max_held.load(Ordering::Relaxed),
+        limit: state.limit.load(Ordering::Relaxed),
         unexpected,
         ..ProcessResult::default()
     };
-    result.add_errors(setup);
+    result.add_errors(state);
     result.leaks = before.leaks(|| ResourceCounts::now(runtime, vmm));
     // A resource that a runtime allocates late and keeps does not grow again; a leak does.
     if !result.leaks.is_empty() {
         let before = ResourceCounts::now(runtime, vmm);
         let mut repeat = |stop, time| -> anyhow::Result<()> {
-            let setup = Setup::new(runtime, vmm, scenario, stop, time);
-            run_threads(args, &setup, seed, true, messages)?;
-            result.add_errors(setup);
+            let state = SharedState::new(runtime, vmm, scenario, stop, time);
+            run_threads(args, &state, seed, true, messages)?;
+            result.add_errors(state);
             Ok(())
         };
         repeat(&STOP, time.saturating_sub(warm_up_time))?;
@@ -120,8 +121,8 @@ fn run_and_measure(
 
 impl ProcessResult {
     /// Adds the errors of a run.
-    fn add_errors(&mut self, setup: Setup<'_>) {
-        let (expected, unexpected) = setup.errors();
+    fn add_errors(&mut self, state: SharedState<'_>) {
+        let (expected, unexpected) = state.errors();
         for (errors, more) in [(&mut self.expected, expected), (&mut self.unexpected, unexpected)] {
             for (error, count) in more {
                 *errors.entry(error).or_default() += count;
@@ -133,7 +134,7 @@ impl ProcessResult {
 /// Runs the scenario in all threads until its end.
 fn run_threads(
     args: &Stress,
-    setup: &Setup<'_>,
+    state: &SharedState<'_>,
     seed: u64,
     warmed_up: bool,
     messages: &Messages,
@@ -143,17 +144,17 @@ fn run_threads(
     thread::scope(|scope| {
         let work = |number: u32| {
             let rng = Rng::with_seed(seed ^ u64::from(number) << 32);
-            match setup.scenario {
-                Scenario::Mixed => mixed::run_mixed(setup, rng, leak),
+            match state.scenario {
+                Scenario::Mixed => mixed::run_mixed(state, rng, leak),
                 Scenario::Vram => {
-                    limits::run_vram(setup, rng, (threads * args.processes) as usize);
+                    limits::run_vram(state, rng, (threads * args.processes) as usize);
                 }
-                Scenario::Descriptors => limits::run_descriptors(setup, rng),
-                Scenario::Mappings => limits::run_mappings(setup, rng),
+                Scenario::Descriptors => limits::run_descriptors(state, rng),
+                Scenario::Mappings => limits::run_mappings(state, rng),
             }
         };
         // The name is visible in process lists.
-        let name = if warmed_up { setup.scenario.name() } else { "warm up".to_owned() };
+        let name = if warmed_up { state.scenario.name() } else { "warm up".to_owned() };
         let spawn = |number: u32| {
             let thread = thread::Builder::new().name(name.clone());
             thread.spawn_scoped(scope, move || work(number))
@@ -163,13 +164,13 @@ fn run_threads(
         let mut releasing = false;
         while threads.iter().any(|thread| !thread.is_finished()) {
             thread::sleep(Duration::from_millis(5));
-            if last_sent.elapsed() > PROGRESS_INTERVAL || (!releasing && !setup.is_running()) {
+            if last_sent.elapsed() > PROGRESS_INTERVAL || (!releasing && !state.is_running()) {
                 last_sent = Instant::now();
-                releasing = !setup.is_running();
+                releasing = !state.is_running();
                 let progress = Progress {
-                    operations: setup.operations.load(Ordering::Relaxed),
-                    held: setup.held.load(Ordering::Relaxed),
-                    limit: setup.limit.load(Ordering::Relaxed),
+                    operations: state.operations.load(Ordering::Relaxed),
+                    held: state.held.load(Ordering::Relaxed),
+                    limit: state.limit.load(Ordering::Relaxed),
                 };
                 messages.send(&match releasing {
                     true => Message::Releasing(progress),
@@ -179,7 +180,7 @@ fn run_threads(
         }
         let panicked = threads.into_iter().any(|thread| thread.join().is_err());
         if panicked {
-            setup.report_unexpected("a thread panicked");
+            state.report_unexpected("a thread panicked");
         }
         Ok(())
     })

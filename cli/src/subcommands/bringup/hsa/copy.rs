@@ -166,9 +166,10 @@ impl Hsa<'_> {
 
     /// Has a GPU fill memory with a number, and waits until the memory is filled.
     pub fn fill_by_gpu(&self, address: &Address, size: usize, number: u32) -> Result<()> {
+        let literal = hex(number);
         let arguments = [
             (address.c.as_str(), hex(address.value)),
-            ("0x5a5a0001", "number".to_owned()),
+            (literal.as_str(), "number".to_owned()),
             ("size / 4", hex(size / 4)),
         ];
         let fill = self.table.core.hsa_amd_memory_fill;

@@ -12,7 +12,7 @@ const MAX_ERRORS: usize = 20;
 
 /// The state shared by the threads of a scenario.
 #[derive(Debug)]
-pub struct Setup<'a> {
+pub struct SharedState<'a> {
     pub runtime: &'a Runtime,
     pub vmm: &'a Vmm,
     pub scenario: Scenario,
@@ -33,7 +33,7 @@ pub struct Setup<'a> {
     unexpected: Mutex<BTreeMap<String, u64>>,
 }
 
-impl<'a> Setup<'a> {
+impl<'a> SharedState<'a> {
     pub fn new(
         runtime: &'a Runtime,
         vmm: &'a Vmm,
