@@ -5,7 +5,7 @@ mod run_command;
 
 use flate2::read::MultiGzDecoder;
 use hsa_rocr::{Emulation, Installation, Release, test};
-use run_command::{HSA_VMM, command, err, json, out, run};
+use run_command::{HSA_VMM, command, json, run, stderr, stdout};
 use serde_json::Value;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -33,7 +33,7 @@ fn conform_passes_on_every_release() {
         for gpus in [2, 8].into_iter().take(test::part_by_default(2)) {
             let options = ["--gpus", &gpus.to_string()];
             let output = run_emulated(installation, &options, &["conform", "--format", "json"]);
-            assert_eq!(output.status.code(), Some(0), "{release}: {}", err(&output));
+            assert_eq!(output.status.code(), Some(0), "{release}: {}", stderr(&output));
             let report = json(&output);
             let path = report["runtime"]["path"].as_str().unwrap();
             assert!(Path::new(path).starts_with(installation.root()), "{release}: {path}");
@@ -85,7 +85,7 @@ fn conform_passes_with_controlled_page_tables() {
             let context = format!("{release} {mode:?}");
             let mut command = emulated(installation, &["--gpus", "2"], &conform);
             let output = command.env("HSA_KFD", mode).output().unwrap();
-            assert_eq!(output.status.code(), Some(0), "{context}: {}", err(&output));
+            assert_eq!(output.status.code(), Some(0), "{context}: {}", stderr(&output));
             report = json(&output);
             let passed = report["summary"]["passed"].as_u64().unwrap();
             assert!(passed >= 330, "{context}: {passed}");
@@ -104,9 +104,9 @@ fn conform_passes_with_controlled_page_tables() {
         assert!(reproduce.ends_with("conform --page-tables"), "{reproduce}");
         let output = run_emulated(installation, &["--gpus", "2"], &["info"]);
         assert!(
-            out(&output).contains("page tables           can be controlled"),
+            stdout(&output).contains("page tables           can be controlled"),
             "{}",
-            out(&output)
+            stdout(&output)
         );
     }
 }
@@ -150,9 +150,9 @@ fn emulate_finds_fetched_rocminfo() {
             .output()
             .unwrap();
         assert!(output.status.success(), "{output:?}");
-        let text = out(&output);
+        let text = stdout(&output);
         assert_eq!(text.matches("Device Type:             GPU").count(), gpus, "{text}");
-        assert!(err(&output).contains("7.2.4"), "{}", err(&output));
+        assert!(stderr(&output).contains("7.2.4"), "{}", stderr(&output));
     }
 }
 
@@ -170,9 +170,9 @@ fn amds_runtime_without_driver_exits_with_3() {
             let output = run(&[&start[..], subcommand].concat());
             assert_eq!(output.status.code(), Some(3), "{release}: {output:?}");
             for word in ["hsa_init", "HSA_STATUS_ERROR_OUT_OF_RESOURCES", "/dev/kfd is missing"] {
-                assert!(err(&output).contains(word), "{release}: {word}: {}", err(&output));
+                assert!(stderr(&output).contains(word), "{release}: {word}: {}", stderr(&output));
             }
-            assert!(out(&output).is_empty(), "{}", out(&output));
+            assert!(stdout(&output).is_empty(), "{}", stdout(&output));
         }
     }
 }
@@ -187,7 +187,7 @@ fn emulate_logs_failing_driver_calls() {
         let arguments = ["conform", "--filter", "create.*", "--format", "json"];
         let output = run_emulated(installation, &options, &arguments);
         let release = installation.release();
-        assert_eq!(output.status.code().unwrap(), 3, "{release}: {}", err(&output));
+        assert_eq!(output.status.code().unwrap(), 3, "{release}: {}", stderr(&output));
         let log = std::fs::read_to_string(log).unwrap();
         let failed =
             log.lines().any(|line| line.contains("ALLOC_MEMORY_OF_GPU") && line.contains("ENOMEM"));
@@ -202,8 +202,8 @@ fn context_of_a_failed_case_has_a_title() {
         let case = "map.memory.whole_handle";
         let arguments = ["conform", "--failures-only", "--filter", case];
         let output = run_emulated(installation, &["--fault", "GEM_VA.MAP=ENOMEM"], &arguments);
-        assert_eq!(output.status.code(), Some(1), "{}", err(&output));
-        let text = out(&output);
+        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+        let text = stdout(&output);
         let (_, text) =
             text.split_once(&format!("\n{case}\n  ")).unwrap_or_else(|| panic!("{text}"));
         let mut rest = text;
@@ -245,12 +245,12 @@ fn emulate_writes_page_tables() {
 fn emulate_keeps_exit_status_of_programs() {
     let output = run(&["emulate", "--", "sh", "-c", "cat /proc/version; exit 7"]);
     assert_eq!(output.status.code(), Some(7), "{output:?}");
-    assert_eq!(out(&output), std::fs::read_to_string("/proc/version").unwrap());
+    assert_eq!(stdout(&output), std::fs::read_to_string("/proc/version").unwrap());
     let output = run(&["emulate", "--", "sh", "-c", "kill -TERM $$"]);
     let signal = std::os::unix::process::ExitStatusExt::signal(&output.status);
     assert_eq!(signal, Some(15), "{output:?}");
     let output = run(&["emulate", "--gpus", "3", "--", "ls", "/dev/dri"]);
-    assert_eq!(out(&output).lines().filter(|name| name.starts_with("renderD")).count(), 3);
+    assert_eq!(stdout(&output).lines().filter(|name| name.starts_with("renderD")).count(), 3);
 }
 
 /// Full optimisation can break the inline assembly of the driver. The other tests use a driver that is hardly
@@ -270,7 +270,13 @@ fn optimised_driver_runs_programs() {
         let mut info = emulated(installation, &["--gpus", "2"], &["info", "--format", "json"]);
         let output = info.env("HSA_VMM_KFD", folder.join("release/libhsa_kfd.so")).output();
         let output = output.expect("the command starts");
-        assert_eq!(output.status.code(), Some(0), "{}: {}", installation.release(), err(&output));
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "{}: {}",
+            installation.release(),
+            stderr(&output)
+        );
     }
 }
 
@@ -279,14 +285,14 @@ fn emulate_names_missing_program() {
     for arguments in [&["emulate", "--", "/nowhere/rocminfo"][..], &["emulate", "--", "no-such"]] {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(127), "{output:?}");
-        assert!(err(&output).contains(arguments[2]), "{}", err(&output));
+        assert!(stderr(&output).contains(arguments[2]), "{}", stderr(&output));
     }
     for arguments in [&["emulate"][..], &["rocr"], &["rocr", "run"], &["emulate", "--gpus", "9"]] {
         assert_eq!(run(arguments).status.code(), Some(2), "{arguments:?}");
     }
     let output = run(&["rocr", "fetch", "5.0"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
-    assert!(err(&output).contains("6.4.3"), "{}", err(&output));
+    assert!(stderr(&output).contains("6.4.3"), "{}", stderr(&output));
 }
 
 #[test]
@@ -299,10 +305,10 @@ fn missing_release_error_suggests_fetch() {
     ] {
         let output = command(arguments).env("HSA_VMM_ROCR", empty.path()).output().unwrap();
         assert_eq!(output.status.code(), Some(status), "{output:?}");
-        assert!(err(&output).contains("rocr fetch"), "{}", err(&output));
+        assert!(stderr(&output).contains("rocr fetch"), "{}", stderr(&output));
     }
     let output = command(&["rocr", "list"]).env("HSA_VMM_ROCR", empty.path()).output().unwrap();
-    assert!(output.status.success() && err(&output).contains("rocr fetch"), "{output:?}");
+    assert!(output.status.success() && stderr(&output).contains("rocr fetch"), "{output:?}");
 }
 
 #[test]
@@ -321,7 +327,7 @@ fn fetch_without_mirror_leaves_nothing() {
         let output = command.env("no_proxy", "127.0.0.1").output().unwrap();
         assert_eq!(output.status.code(), Some(3), "{output:?}");
         for message in messages {
-            assert!(err(&output).contains(message), "{message}: {}", err(&output));
+            assert!(stderr(&output).contains(message), "{message}: {}", stderr(&output));
         }
         let files: Vec<_> =
             std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
@@ -343,7 +349,7 @@ fn conform_passes_on_every_profile_and_release() {
             let options = ["--gpus", "2", "--machine", profile];
             let output = run_emulated(installation, &options, &["conform", "--format", "json"]);
             let release = installation.release();
-            assert_eq!(output.status.code(), Some(0), "{profile}, {release}: {}", err(&output));
+            assert_eq!(output.status.code(), Some(0), "{profile}, {release}: {}", stderr(&output));
             let report = json(&output);
             let names: Vec<_> =
                 report["agents"].as_array().unwrap().iter().map(|agent| &agent["name"]).collect();
@@ -382,13 +388,13 @@ fn info_names_two_runtimes() {
     let file = |installation: &Installation| installation.runtime().canonicalize().unwrap();
     let text = |installation: &Installation| file(installation).display().to_string();
     let output = info(&[], None);
-    assert!(out(&output).contains("taken because         the process had loaded it already"));
+    assert!(stdout(&output).contains("taken because         the process had loaded it already"));
     assert!(
-        out(&output).contains("implementation        ROCr 1.15 (ROCm 6.4)"),
+        stdout(&output).contains("implementation        ROCr 1.15 (ROCm 6.4)"),
         "{}",
-        out(&output)
+        stdout(&output)
     );
-    assert!(!out(&output).contains("also loaded") && !err(&output).contains("warning"));
+    assert!(!stdout(&output).contains("also loaded") && !stderr(&output).contains("warning"));
 
     let output = info(&[], Some(newer));
     let expected = format!(
@@ -401,9 +407,9 @@ fn info_names_two_runtimes() {
         "implementation        ROCr 1.18 (ROCm 7)",
         &expected,
     ] {
-        assert!(out(&output).lines().any(|it| it == line), "{line}:\n{}", out(&output));
+        assert!(stdout(&output).lines().any(|it| it == line), "{line}:\n{}", stdout(&output));
     }
-    assert!(err(&output).contains("has loaded 2 HSA libraries"), "{}", err(&output));
+    assert!(stderr(&output).contains("has loaded 2 HSA libraries"), "{}", stderr(&output));
     let report = json(&info(&["--format", "json"], Some(newer)));
     let loaded = report["runtime"]["loaded"].as_array().unwrap();
     let paths: Vec<_> = loaded.iter().map(|it| it["path"].as_str().unwrap()).collect();
@@ -429,15 +435,15 @@ fn fetch_from_stores_a_release() {
     assert!(output.status.success(), "{output:?}");
     let output = run(&["rocr", "list"]);
     assert!(
-        out(&output).contains("9.0-test") && out(&output).contains("1.15.0-local"),
+        stdout(&output).contains("9.0-test") && stdout(&output).contains("1.15.0-local"),
         "{output:?}"
     );
     let output = run(&["emulate", "--rocr", "9.0-test", "--", HSA_VMM, "info"]);
-    assert!(out(&output).contains("ROCr 1.15 (ROCm 6.4)"), "{output:?}");
+    assert!(stdout(&output).contains("ROCr 1.15 (ROCm 6.4)"), "{output:?}");
     // `--from` needs a version, and rejects the version of a release that can be downloaded.
     assert_eq!(run(&["rocr", "fetch", "--from", from]).status.code(), Some(3));
     let output = run(&["rocr", "fetch", "6.4.3", "--from", from]);
-    assert!(err(&output).contains("choose another"), "{output:?}");
+    assert!(stderr(&output).contains("choose another"), "{output:?}");
 }
 
 #[test]
@@ -453,7 +459,7 @@ fn check_compares_a_stored_release() {
     let check = ["rocr", "check", "9.0-test", "-o", results.to_str().unwrap()];
     let output = run(&check);
     assert_eq!(output.status.code(), Some(3), "{output:?}");
-    assert!(err(&output).contains("9.0-test"), "{output:?}");
+    assert!(stderr(&output).contains("9.0-test"), "{output:?}");
     std::os::unix::fs::symlink(base.root(), folder.path().join("7.2.4")).unwrap();
     let library = older.runtime().canonicalize().unwrap();
     let output = run(&["rocr", "fetch", "9.0-test", "--from", library.to_str().unwrap()]);
@@ -461,7 +467,7 @@ fn check_compares_a_stored_release() {
     std::fs::remove_file(folder.path().join("7.2.4")).unwrap();
     let output = run(&check);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
-    assert!(err(&output).contains("rocr fetch 7.2.4"), "{output:?}");
+    assert!(stderr(&output).contains("rocr fetch 7.2.4"), "{output:?}");
     assert!(!results.exists());
     std::os::unix::fs::symlink(base.root(), folder.path().join("7.2.4")).unwrap();
 
@@ -469,7 +475,7 @@ fn check_compares_a_stored_release() {
     assert!(output.status.success(), "{output:?}");
     let read = |name: &str| std::fs::read_to_string(results.join(name)).expect(name);
     let summary = read("summary.txt");
-    assert_eq!(out(&output), summary);
+    assert_eq!(stdout(&output), summary);
     for line in [
         "release               9.0-test, compared with 7.2.4; emulated driver, 2 GPUs",
         "implementation        ROCr 1.15 (ROCm 6.4)",

@@ -3,7 +3,7 @@
 #[path = "hsa_vmm/mod.rs"]
 mod run_command;
 
-use run_command::{command, err, json, out, run};
+use run_command::{command, json, run, stderr, stdout};
 use std::path::{Path, PathBuf};
 
 const TRACE: &str =
@@ -13,8 +13,8 @@ const TRACE: &str =
 fn info_shows_runtime_agents_and_pools() {
     let output = run(&["info", "--runtime", "sim", "--gpus", "3"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    assert!(err(&output).starts_with("runtime: simulation"), "{}", err(&output));
-    let text = out(&output);
+    assert!(stderr(&output).starts_with("runtime: simulation"), "{}", stderr(&output));
+    let text = stdout(&output);
     assert_eq!(text.matches("MI300X").count(), 3, "{text}");
     for word in
         ["192 GiB", "coarse", "2 MiB", "4 KiB", "enforced with page tables", "enforced", "XGMI"]
@@ -57,11 +57,11 @@ fn table_lines_have_no_trailing_spaces() {
         &["rocr", "list"],
     ] {
         let output = run(arguments);
-        for line in out(&output).lines().chain(err(&output).lines()) {
+        for line in stdout(&output).lines().chain(stderr(&output).lines()) {
             assert_eq!(line.trim_end(), line, "{arguments:?}");
         }
     }
-    let text = out(&run(&["bringup", "--runtime", nowhere]));
+    let text = stdout(&run(&["bringup", "--runtime", nowhere]));
     let line = text.lines().find(|line| line.contains("library loads")).unwrap();
     assert!(
         line.contains("could be loaded  "),
@@ -87,7 +87,7 @@ fn info_shows_probes_that_differ() {
     let arguments = ["info", "--runtime", library.to_str().unwrap()];
     let output = run(&arguments);
     assert!(output.status.success(), "{output:?}");
-    let text = out(&output);
+    let text = stdout(&output);
     let line = "probes differ         import_is_lazy: not expected of this version, found; \
                 import_needs_descriptor: not expected of this version, found";
     assert!(text.lines().any(|it| it == line), "{text}");
@@ -116,8 +116,8 @@ fn info_writes_json() {
 #[test]
 fn conform_passes_on_the_simulation() {
     let output = run(&["conform", "--runtime", "sim"]);
-    let text = out(&output);
-    assert_eq!(output.status.code(), Some(0), "{}{text}", err(&output));
+    let text = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{}{text}", stderr(&output));
     let last = text.lines().last().unwrap();
     let counts: Vec<usize> = last
         .split(", ")
@@ -132,7 +132,7 @@ fn conform_passes_on_the_simulation() {
 fn conform_names_failed_cases() {
     let broken = "faults=hsa_amd_vmem_set_access=0x1000";
     let output = run(&["conform", "--runtime", "sim", "--sim", broken, "--format", "json"]);
-    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     let value = json(&output);
     assert!(value["summary"]["failed"].as_u64().unwrap() > 0);
     let failed = |case: &&serde_json::Value| case["status"] == "fail";
@@ -145,7 +145,7 @@ fn conform_names_failed_cases() {
 #[test]
 fn conform_writes_junit() {
     let output = run(&["conform", "--runtime", "sim", "--filter", "reserve.", "--format", "junit"]);
-    let text = out(&output);
+    let text = stdout(&output);
     assert!(text.starts_with("<?xml"), "{text}");
     assert!(text.contains("<testcase"), "{text}");
 }
@@ -156,15 +156,15 @@ fn conform_lists_cases_without_a_runtime() {
         .env("HSA_VMM_RUNTIME", "/nowhere/libhsa-runtime64.so.1")
         .output()
         .unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
-    assert!(out(&output).lines().count() > 60);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stdout(&output).lines().count() > 60);
 }
 
 #[test]
 fn conform_rejects_filter_without_matches() {
     let output = run(&["conform", "--runtime", "sim", "--filter", "nonsense"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(err(&output).contains("--list"), "{}", err(&output));
+    assert!(stderr(&output).contains("--list"), "{}", stderr(&output));
 }
 
 /// Writes a trace of three operations, the last with this result.
@@ -188,32 +188,32 @@ fn replay_finds_divergent_verdict() {
     let path = write_trace(folder.path(), "SUCCESS");
     let file = path.to_str().unwrap();
     let output = run(&["replay", "--runtime", "sim", "--format", "json", file]);
-    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let value = json(&output);
     assert_eq!((&value["operations"], &value["divergent"]), (&3.into(), &0.into()));
     assert!(value["first"].is_null());
 
     write_trace(folder.path(), "INVALID_VALUE");
     let output = run(&["replay", "--runtime", "sim", "--format", "json", file]);
-    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     let value = json(&output);
     assert_eq!(value["divergent"], 1);
     assert!(!value["first"].is_null());
     let output = run(&["replay", "--runtime", "sim", "--tolerate", "1", file]);
-    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
 }
 
 #[test]
 fn replay_names_missing_file_and_invalid_line() {
     let output = run(&["replay", "--runtime", "sim", "/nowhere/trace.jsonl"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(err(&output).contains("/nowhere/trace.jsonl"), "{}", err(&output));
+    assert!(stderr(&output).contains("/nowhere/trace.jsonl"), "{}", stderr(&output));
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("garbage.jsonl");
     std::fs::write(&path, "{}\nnonsense\n").unwrap();
     let output = run(&["replay", "--runtime", "sim", path.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(err(&output).contains("line 1"), "{}", err(&output));
+    assert!(stderr(&output).contains("line 1"), "{}", stderr(&output));
 }
 
 #[test]
@@ -223,8 +223,8 @@ fn invalid_usage_exits_with_2() {
         assert_eq!(run(arguments).status.code(), Some(2), "{arguments:?}");
     }
     let output = run(&["info", "--runtime", "sim", "--sim", "nonsense=1"]);
-    assert_eq!(output.status.code(), Some(2), "{}", err(&output));
-    assert!(err(&output).contains("nonsense"), "{}", err(&output));
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("nonsense"), "{}", stderr(&output));
 }
 
 #[test]
@@ -233,9 +233,9 @@ fn missing_runtime_exits_with_3() {
         let mut arguments = subcommand.to_vec();
         arguments.extend(["--runtime", "/nowhere/libhsa-runtime64.so.1"]);
         let output = run(&arguments);
-        assert_eq!(output.status.code(), Some(3), "{}", err(&output));
-        assert!(err(&output).contains("/nowhere/libhsa-runtime64.so.1"), "{}", err(&output));
-        assert!(err(&output).contains("HSA_VMM_RUNTIME"), "{}", err(&output));
+        assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+        assert!(stderr(&output).contains("/nowhere/libhsa-runtime64.so.1"), "{}", stderr(&output));
+        assert!(stderr(&output).contains("HSA_VMM_RUNTIME"), "{}", stderr(&output));
     }
 }
 

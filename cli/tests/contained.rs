@@ -5,7 +5,7 @@ mod broken_runtime;
 mod run_command;
 
 use hsa_rocr::test;
-use run_command::{HSA_VMM, command, err, json, out, run};
+use run_command::{HSA_VMM, command, json, run, stderr, stdout};
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -45,7 +45,7 @@ fn case_count() -> usize {
 /// Checks that one case failed with this detail and that all others passed. Returns the failed case.
 #[track_caller]
 fn assert_one_failed(output: &Output, detail: &str) -> Value {
-    assert_eq!(output.status.code(), Some(1), "{}{}", err(output), out(output));
+    assert_eq!(output.status.code(), Some(1), "{}{}", stderr(output), stdout(output));
     let report = json(output);
     let failed = cases_with_status(&report, "fail");
     assert_eq!(failed.len(), 1, "{report}");
@@ -67,7 +67,7 @@ fn crash_or_hang_fails_only_its_case() {
         let case = assert_one_failed(&output, &format!("{expected}, in hsa_amd_vmem_map"));
         assert_eq!(case["lost"]["last_call"], "in hsa_amd_vmem_map");
         let line = format!("{}: {expected}", case["name"].as_str().unwrap());
-        assert!(err(&output).contains(&line), "reported at once: {}", err(&output));
+        assert!(stderr(&output).contains(&line), "reported at once: {}", stderr(&output));
     }
 }
 
@@ -87,7 +87,7 @@ fn time_limit_is_reduced_after_three_hangs() {
     };
     assert_hung(first, 3);
     assert_hung(others, 1);
-    let text = err(&output);
+    let text = stderr(&output);
     assert_eq!(
         text.matches("several cases have hung in hsa_amd_vmem_map: the time limit for cases in this call is now 1 s").count(),
         1,
@@ -104,9 +104,9 @@ fn run_stops_after_eight_consecutive_hangs() {
     let filter = ["--filter", "map.*", "--time-limit", "3s", "-o", path];
     let plan = "hsa_amd_vmem_map:1:hang:always";
     let (output, _folder) = conform(plan, &filter);
-    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     let message = "stopped after 8 consecutive cases hung, the remaining cases were not run; with --output, --resume";
-    assert!(err(&output).contains(message), "{}", err(&output));
+    assert!(stderr(&output).contains(message), "{}", stderr(&output));
     let read = || serde_json::from_slice::<Value>(&std::fs::read(&file).unwrap()).unwrap();
     let report = read();
     let untried = |report: &Value| {
@@ -118,7 +118,7 @@ fn run_stops_after_eight_consecutive_hangs() {
     assert!(untried(&report) > 0 && partial.exists(), "{report}");
 
     let (output, _folder) = conform("", &[&filter[..], &["--resume"]].concat());
-    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     let report = read();
     assert_eq!(cases_with_status(&report, "fail").len(), 8, "{report}");
     assert!(untried(&report) == 0 && !partial.exists(), "{report}");
@@ -133,9 +133,9 @@ fn reduced_limit_does_not_apply_to_slow_cases() {
     let slow = "release.handle.twice";
     let (output, _folder) = conform(plan, &["--time-limit", "3s", "--filter", slow]);
     assert!(
-        err(&output).contains("several cases have hung in hsa_amd_vmem_map: the time limit for cases in this call is now 1 s"),
+        stderr(&output).contains("several cases have hung in hsa_amd_vmem_map: the time limit for cases in this call is now 1 s"),
         "{}",
-        err(&output)
+        stderr(&output)
     );
     let report = json(&output);
     let passed = cases_with_status(&report, "pass");
@@ -146,9 +146,9 @@ fn reduced_limit_does_not_apply_to_slow_cases() {
 #[test]
 fn output_of_the_runtime_is_not_a_message() {
     let (output, _folder) = conform("hsa_amd_vmem_map:1:chatter:always", &[]);
-    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert_eq!(cases_with_status(&json(&output), "pass").len(), case_count());
-    assert!(err(&output).contains("no JSON at all"), "{}", err(&output));
+    assert!(stderr(&output).contains("no JSON at all"), "{}", stderr(&output));
 }
 
 #[test]
@@ -184,8 +184,8 @@ fn crash_at_start_exits_with_3() {
     ] {
         let plan = format!("hsa_init:1:{effect}:always");
         let (output, _folder) = conform(&plan, &["--time-limit", "2s"]);
-        assert_eq!(output.status.code(), Some(3), "{}", err(&output));
-        assert!(err(&output).contains(expected), "{}", err(&output));
+        assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
         assert!(output.stdout.is_empty());
     }
 }
@@ -200,7 +200,7 @@ fn failed_start_is_reported_in_each_format() {
         command.arg(broken_runtime::simulation()).args(FILTER).arg("-o").arg(&file);
         command.env("BREAK", plan).env("MARK", folder.path().join("mark"));
         let output = command.output().unwrap();
-        assert_eq!(output.status.code(), Some(3), "{format}: {}", err(&output));
+        assert_eq!(output.status.code(), Some(3), "{format}: {}", stderr(&output));
         std::fs::read_to_string(&file).unwrap()
     };
     let plan = "hsa_init:1:segv:always";
@@ -225,7 +225,7 @@ fn failed_start_is_reported_in_each_format() {
 fn runtime_that_does_not_restart_is_reported_once() {
     let plan = "hsa_amd_vmem_map:3:segv:once;hsa_init:1:abort:after";
     let (output, _folder) = conform(plan, &[]);
-    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     let report = json(&output);
     let failed = cases_with_status(&report, "fail");
     let names: Vec<_> = failed.iter().map(|case| case["name"].as_str().unwrap()).collect();
@@ -248,7 +248,7 @@ fn crash_at_stop_is_a_failed_case() {
     {
         let plan = format!("hsa_shut_down:1:{effect}:always");
         let (output, _folder) = conform(&plan, &["--time-limit", "3s"]);
-        assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
         let report = json(&output);
         assert_eq!(cases_with_status(&report, "pass").len(), case_count(), "{report}");
         let failed = cases_with_status(&report, "fail");
@@ -297,8 +297,12 @@ fn worker_options_need_a_parent() {
     for subcommand in [conform, &["worker"], &["bringup", "--run-level", "mapped"]] {
         for parent in ["", "nonsense", "1:2", "0:0"] {
             let output = command(subcommand).env("HSA_VMM_WORKS_FOR", parent).output().unwrap();
-            assert_eq!(output.status.code(), Some(1), "{subcommand:?}: {}", err(&output));
-            assert!(err(&output).contains("can be started by hsa-vmm only"), "{}", err(&output));
+            assert_eq!(output.status.code(), Some(1), "{subcommand:?}: {}", stderr(&output));
+            assert!(
+                stderr(&output).contains("can be started by hsa-vmm only"),
+                "{}",
+                stderr(&output)
+            );
         }
     }
 }
@@ -327,7 +331,11 @@ fn shuffle_prints_its_seed_and_repeats_order() {
         let broken = "faults=hsa_amd_vmem_map=0x1000";
         let arguments = ["--sim", broken, "--shuffle", seed, "--fail-fast", "--format", "json"];
         let output = run(&[&["conform", "--runtime", "sim"][..], &arguments].concat());
-        assert!(err(&output).contains(&format!("order: --shuffle {seed}")), "{}", err(&output));
+        assert!(
+            stderr(&output).contains(&format!("order: --shuffle {seed}")),
+            "{}",
+            stderr(&output)
+        );
         let report = json(&output);
         assert_eq!(report["run"]["seed"].to_string(), seed);
         let failed = cases_with_status(&report, "fail");
@@ -339,7 +347,7 @@ fn shuffle_prints_its_seed_and_repeats_order() {
     assert!(names.iter().any(|name| *name != names[0]), "{names:?}");
     // Without a seed, conform chooses one and prints it.
     let output = run(&["conform", "--runtime", "sim", "--filter", "map.size", "--shuffle"]);
-    let text = err(&output);
+    let text = stderr(&output);
     let seed = text.lines().find_map(|line| line.strip_prefix("order: --shuffle ")).unwrap();
     seed.parse::<u64>().unwrap();
 }
@@ -364,16 +372,20 @@ fn known_failures_match_case_agent_and_version() {
 
     write_entry("unmap.run.one_mapping", "agent = \"gfx942\"\nlast = \"1.15\"");
     let output = conform(true);
-    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let report = json(&output);
     let detail = cases_with_status(&report, "known")[0]["detail"].as_str().unwrap();
     assert!(detail.starts_with("it forgets (ticket 1): "), "{detail}");
-    assert!(err(&output).contains("1 known defect of this runtime"), "{}", err(&output));
+    assert!(stderr(&output).contains("1 known defect of this runtime"), "{}", stderr(&output));
 
     let output = conform(false);
-    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert_eq!(cases_with_status(&json(&output), "pass")[0]["known_passed"], true);
-    assert!(err(&output).contains("known, but passed: it forgets (ticket 1)"), "{}", err(&output));
+    assert!(
+        stderr(&output).contains("known, but passed: it forgets (ticket 1)"),
+        "{}",
+        stderr(&output)
+    );
 
     for condition in ["agent = \"gfx90a\"", "last = \"1.14\"", "runtime = \"libhsa\""] {
         write_entry("unmap.run.one_mapping", condition);
@@ -382,8 +394,8 @@ fn known_failures_match_case_agent_and_version() {
 
     write_entry("unmap.run.no_such_case", "");
     let output = conform(true);
-    assert_eq!(output.status.code(), Some(2), "{}", err(&output));
-    assert!(err(&output).contains("unmap.run.no_such_case"), "{}", err(&output));
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("unmap.run.no_such_case"), "{}", stderr(&output));
 }
 
 #[test]
@@ -395,7 +407,7 @@ fn known_failures_include_crashes() {
     std::fs::write(&file, text).unwrap();
     let plan = "hsa_amd_vmem_map:1:segv:once";
     let (output, _folder) = conform(plan, &["--known", file.to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let report = json(&output);
     let known = cases_with_status(&report, "known");
     assert_eq!(known[0]["detail"], "it crashes (wrap.c): crashed: SIGSEGV, in hsa_amd_vmem_map");
@@ -415,7 +427,7 @@ fn invalid_numbers_exit_with_2() {
         &["--list", "--format", "junit"],
     ] {
         let output = run(&[&["conform", "--runtime", "sim"][..], arguments].concat());
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", err(&output));
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stderr(&output));
     }
 }
 

@@ -5,7 +5,7 @@
 mod run_command;
 
 use hsa_rocr::{Release, test};
-use run_command::{HSA_VMM, err, json, out, run};
+use run_command::{HSA_VMM, json, run, stderr, stdout};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -176,8 +176,8 @@ fn diff(a: &Path, b: &Path) -> Value {
 fn conform(file: &Path, start: &[&str], options: &[&str]) {
     let subcommand = ["conform", "--format", "json", "-o", file.to_str().unwrap()];
     let output = run(&[start, &subcommand, options].concat());
-    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
-    assert!(out(&output).is_empty(), "{output:?}");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stdout(&output).is_empty(), "{output:?}");
 }
 
 /// Runs the cases on a release, and returns the report. ROCm 6.1.2 sometimes crashes when it stops, a known
@@ -285,7 +285,7 @@ fn diff_exits_with_1_on_new_failures() {
     assert_eq!(run(&["diff", correct.to_str().unwrap()]).status.code(), Some(2));
 
     let output = run_diff(correct, broken, &[]);
-    let text = out(&output);
+    let text = stdout(&output);
     assert!(text.starts_with("A  ") && text.contains("correct.json: simulation, extension 1.15"));
     assert!(text.contains("cases fail in B and not in A: share.export."), "{text}");
     assert!(text.contains("FAIL") && text.contains("HSA_STATUS_ERROR (0x1000)"), "{text}");
@@ -304,7 +304,7 @@ fn diff_accepts_info_and_rejects_other_files() {
         let output = run(&["info", "--runtime", "sim", "--gpus", gpus, "--format", "json"]);
         fs::write(file, output.stdout).unwrap();
     }
-    let text = out(&run_diff(info, more, &[]));
+    let text = stdout(&run_diff(info, more, &[]));
     assert!(text.contains("GPU 2 is only in B."), "{text}");
     assert!(text.contains("Cases are not compared"), "{text}");
 
@@ -324,15 +324,15 @@ fn diff_accepts_info_and_rejects_other_files() {
             let output = run_diff(a, b, &[]);
             assert_eq!(output.status.code(), Some(1), "{output:?}");
             assert!(
-                out(&output).is_empty() && err(&output).contains("is not a report"),
+                stdout(&output).is_empty() && stderr(&output).contains("is not a report"),
                 "{output:?}"
             );
-            assert!(err(&output).contains(file.to_str().unwrap()), "{output:?}");
+            assert!(stderr(&output).contains(file.to_str().unwrap()), "{output:?}");
         }
     }
     let output = run_diff(correct, Path::new("/nowhere/report.json"), &[]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(err(&output).contains("cannot read /nowhere/report.json"), "{}", err(&output));
+    assert!(stderr(&output).contains("cannot read /nowhere/report.json"), "{}", stderr(&output));
 }
 
 #[test]
@@ -343,8 +343,12 @@ fn output_is_written_completely_or_not_at_all() {
     for format in ["table", "json", "junit", "html"] {
         let to_file = ["--format", format, "-o", file.to_str().unwrap()];
         let output = run(&[&subcommand[..], &to_file].concat());
-        assert!(output.status.success() && out(&output).is_empty(), "{output:?}");
-        assert!(err(&output).ends_with("1 passed, 0 failed, 0 skipped\n"), "{}", err(&output));
+        assert!(output.status.success() && stdout(&output).is_empty(), "{output:?}");
+        assert!(
+            stderr(&output).ends_with("1 passed, 0 failed, 0 skipped\n"),
+            "{}",
+            stderr(&output)
+        );
         assert!(fs::read_to_string(&file).unwrap().contains("pool.size.told"), "{format}");
     }
     // A full disk, and paths that cannot be created.
@@ -359,12 +363,15 @@ fn output_is_written_completely_or_not_at_all() {
         let has_run = path == Path::new("/dev/full");
         let status = if has_run { 1 } else { 2 };
         assert_eq!(output.status.code(), Some(status), "{path:?}: {output:?}");
-        assert!(err(&output).contains(&format!("cannot write {}", path.display())), "{output:?}");
-        assert!(err(&output).contains(message), "{}", err(&output));
+        assert!(
+            stderr(&output).contains(&format!("cannot write {}", path.display())),
+            "{output:?}"
+        );
+        assert!(stderr(&output).contains(message), "{}", stderr(&output));
         // An unwritable path is rejected before the run. If writing fails after the run, the result is
         // printed.
-        assert_eq!(err(&output).contains("1 passed"), has_run, "{}", err(&output));
-        assert_eq!(out(&output).contains("pool.size.told"), has_run, "{}", out(&output));
+        assert_eq!(stderr(&output).contains("1 passed"), has_run, "{}", stderr(&output));
+        assert_eq!(stdout(&output).contains("pool.size.told"), has_run, "{}", stdout(&output));
     }
     // If the disk is full, the existing file stays unchanged, without temporary files beside it.
     fs::write(&file, "before").unwrap();
@@ -375,8 +382,12 @@ fn output_is_written_completely_or_not_at_all() {
     );
     let output = Command::new("sh").args(["-c", &limited]).env_remove("HSA_SIM").output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert!(err(&output).contains("cannot write"), "{}", err(&output));
-    assert!(out(&output).trim_end().ends_with("</html>"), "the whole page: {}", out(&output).len());
+    assert!(stderr(&output).contains("cannot write"), "{}", stderr(&output));
+    assert!(
+        stdout(&output).trim_end().ends_with("</html>"),
+        "the whole page: {}",
+        stdout(&output).len()
+    );
     assert_eq!(fs::read_to_string(&file).unwrap(), "before");
     let files: Vec<_> =
         fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();

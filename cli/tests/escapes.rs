@@ -3,7 +3,7 @@
 #[path = "hsa_vmm/mod.rs"]
 mod run_command;
 
-use run_command::{command, err, json, out, run};
+use run_command::{command, json, run, stderr, stdout};
 use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::fs;
@@ -70,20 +70,20 @@ fn diff_escapes_text_of_reports() {
     let files = [a.to_str().unwrap(), b.to_str().unwrap()];
     for (before, after) in [(files[0], files[1]), (files[1], files[0])] {
         let output = run_in_colour(&["diff", before, after]);
-        assert_eq!(err(&output), "");
-        let text = out(&output);
+        assert_eq!(stderr(&output), "");
+        let text = stdout(&output);
         assert!(text.matches(ESCAPED).count() >= 4, "{text:?}");
         assert_harmless(&text, "diff");
     }
     // JSON output is valid and contains the text, escaped.
     let output = run_in_colour(&["diff", "--format", "json", files[0], files[1]]);
-    assert_harmless(&out(&output), "diff --format json");
+    assert_harmless(&stdout(&output), "diff --format json");
     let names = json(&output)["diff"]["cases"].as_array().unwrap().clone();
     assert!(names.iter().any(|case| case["name"] == HOSTILE), "{names:?}");
     // Output to a file is escaped, too.
     let file = folder.path().join("diff.txt");
     let output = run_in_colour(&["diff", files[0], files[1], "-o", file.to_str().unwrap()]);
-    assert_eq!(out(&output), "");
+    assert_eq!(stdout(&output), "");
     assert_harmless(&fs::read_to_string(file).unwrap(), "diff -o");
 }
 
@@ -105,7 +105,7 @@ fn errors_escape_names_and_values() {
     ] {
         let output = run_in_colour(arguments);
         assert!(!output.status.success(), "{arguments:?}");
-        let text = err(&output);
+        let text = stderr(&output);
         assert!(text.contains(ESCAPED), "{arguments:?}: {text:?}");
         assert_harmless(&text, &format!("{arguments:?}"));
     }
@@ -114,8 +114,8 @@ fn errors_escape_names_and_values() {
         for arguments in [&["info", "--sim", text][..], &["info", "--gpus", text], &[text]] {
             let output = run_in_colour(arguments);
             assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-            assert!(err(&output).contains("error: "), "{output:?}");
-            assert_harmless(&err(&output), &format!("{arguments:?}"));
+            assert!(stderr(&output).contains("error: "), "{output:?}");
+            assert_harmless(&stderr(&output), &format!("{arguments:?}"));
         }
     }
 }
@@ -134,7 +134,7 @@ fn variables_are_escaped() {
             .env(variable, OsStr::from_bytes(HOSTILE.as_bytes()))
             .output()
             .unwrap();
-        let text = out(&output) + &err(&output);
+        let text = stdout(&output) + &stderr(&output);
         assert!(!text.is_empty());
         assert_harmless(&text, variable);
     }
@@ -143,7 +143,7 @@ fn variables_are_escaped() {
 #[test]
 fn styles_are_written_to_terminals() {
     let arguments = ["conform", "--runtime", "sim", "--list", "--filter", "map."];
-    assert!(!out(&run(&arguments)).contains('\u{1b}'));
+    assert!(!stdout(&run(&arguments)).contains('\u{1b}'));
     let output = run_in_colour(&["info", "--runtime", "sim"]);
-    assert!(err(&output).starts_with("\u{1b}[2mruntime: simulation"), "{:?}", err(&output));
+    assert!(stderr(&output).starts_with("\u{1b}[2mruntime: simulation"), "{:?}", stderr(&output));
 }

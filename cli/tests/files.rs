@@ -3,7 +3,7 @@
 #[path = "hsa_vmm/mod.rs"]
 mod run_command;
 
-use run_command::{err, run};
+use run_command::{run, stderr};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
@@ -64,9 +64,9 @@ fn output_keeps_links() {
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(link.is_symlink() && !file.exists());
     assert!(
-        err(&output).contains("symbolic link points to a file that does not exist"),
+        stderr(&output).contains("symbolic link points to a file that does not exist"),
         "{}",
-        err(&output)
+        stderr(&output)
     );
 }
 
@@ -76,7 +76,7 @@ fn help_fails_on_a_full_device() {
         let full = fs::File::options().write(true).open("/dev/full").unwrap();
         let output = run_command::command(&[argument]).stdout(full).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{argument}: {output:?}");
-        assert!(err(&output).contains("standard output"), "{}", err(&output));
+        assert!(stderr(&output).contains("standard output"), "{}", stderr(&output));
     }
 }
 
@@ -88,7 +88,7 @@ fn conform_quotes_only_the_start_of_a_long_line() {
         fs::write(&list, text).unwrap();
         let output = run(&["conform", "--runtime", "sim", "--known", list.to_str().unwrap()]);
         assert_eq!(output.status.code(), Some(2), "{output:?}");
-        assert!(err(&output).len() < 4000, "{} bytes", err(&output).len());
+        assert!(stderr(&output).len() < 4000, "{} bytes", stderr(&output).len());
     }
 }
 
@@ -100,6 +100,6 @@ fn replay_reports_invalid_line_once() {
         fs::write(&file, bytes).unwrap();
         let output = run(&["replay", "--runtime", "sim", file.to_str().unwrap()]);
         assert_eq!(output.status.code(), Some(1), "{output:?}");
-        assert_eq!(err(&output).matches(reason).count(), 1, "{}", err(&output));
+        assert_eq!(stderr(&output).matches(reason).count(), 1, "{}", stderr(&output));
     }
 }

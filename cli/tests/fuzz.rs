@@ -5,7 +5,7 @@
 mod run_command;
 
 use hsa_rocr::test;
-use run_command::{HSA_VMM, command, err, json, out, run};
+use run_command::{HSA_VMM, command, json, run, stderr, stdout};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Output;
@@ -27,7 +27,7 @@ fn fuzz_on(release: &str, fault: &str, folder: &Path, arguments: &[&str]) -> (Va
     words.extend(arguments);
     let output = command(&words).current_dir(folder).output().unwrap();
     // Prints the seed: cargo shows this output if the test fails.
-    println!("{release}: {}", err(&output));
+    println!("{release}: {}", stderr(&output));
     (json(&output), output)
 }
 
@@ -67,14 +67,14 @@ fn assert_found(faults: &str, kind: &str, message: &str, max_operations: usize) 
     let operations = sequences[0]["operations"].as_array().unwrap();
     assert!(sequences.len() == 1 && operations.len() <= max_operations, "{faults}: {finding:#}");
     let repeated = run_printed_command(folder.path(), finding);
-    assert_eq!(repeated.status.code(), Some(1), "{faults}: {}", err(&repeated));
-    assert!(out(&repeated).contains(message), "{faults}: {repeated:?}");
+    assert_eq!(repeated.status.code(), Some(1), "{faults}: {}", stderr(&repeated));
+    assert!(stdout(&repeated).contains(message), "{faults}: {repeated:?}");
     // Without the fault, the sequence does not fail.
     let file = folder.path().join(finding["file"].as_str().unwrap());
     let file = file.to_str().unwrap();
     let correct = run(&["replay", "--runtime", "sim", "--gpus", "2", file]);
-    assert_eq!(correct.status.code(), Some(0), "{faults}: {}", out(&correct));
-    assert!(out(&correct).contains("did not fail again: "), "{}", out(&correct));
+    assert_eq!(correct.status.code(), Some(0), "{faults}: {}", stdout(&correct));
+    assert!(stdout(&correct).contains("did not fail again: "), "{}", stdout(&correct));
 }
 
 /// Returns how long to search.
@@ -88,11 +88,11 @@ fn fuzz_finds_nothing_on_the_simulation() {
     let (report, output) =
         fuzz(folder.path(), &["--runtime", "sim", "--processes", "2", "--time", duration()]);
     // Prints the seed: cargo shows this output if the test fails.
-    println!("{}", err(&output));
+    println!("{}", stderr(&output));
     assert_eq!(output.status.code(), Some(0), "{report:#}");
     assert_eq!(report["finding"], Value::Null);
     assert!(report["sequences"].as_u64().unwrap() >= 20, "{report}");
-    assert!(err(&output).contains(&format!("seed {}", report["seed"])), "{}", err(&output));
+    assert!(stderr(&output).contains(&format!("seed {}", report["seed"])), "{}", stderr(&output));
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn fuzz_with_faults_finds_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let arguments = ["--runtime", "sim", "--processes", "2", "--faults", "--time", duration()];
     let (report, output) = fuzz(folder.path(), &arguments);
-    println!("{}", err(&output));
+    println!("{}", stderr(&output));
     assert_eq!(output.status.code(), Some(0), "{report:#}");
     assert!(report["sequences"].as_u64().unwrap() >= 20, "{report}");
 }
@@ -116,7 +116,7 @@ fn fuzz_finds_nothing_on_amds_releases() {
         let (report, output) = fuzz_on(release, "", folder.path(), &options);
         assert_eq!(output.status.code(), Some(0), "{release}: {report:#}");
         assert!(report["sequences"].as_u64().unwrap() >= 5, "{release}: {report}");
-        assert!(err(&output).contains("libhsa-runtime64"), "{release}: {}", err(&output));
+        assert!(stderr(&output).contains("libhsa-runtime64"), "{release}: {}", stderr(&output));
     }
 }
 
@@ -145,7 +145,7 @@ fn fuzz_finds_and_repeats_driver_fault() {
         assert_eq!(finding["reproduced"], true, "{release}: {finding:#}");
         let repeated = run_printed_command(folder.path(), finding);
         assert_eq!(repeated.status.code(), Some(1), "{release}: {repeated:?}");
-        assert!(err(&repeated).contains("libhsa-runtime64"), "{release}: {repeated:?}");
+        assert!(stderr(&repeated).contains("libhsa-runtime64"), "{release}: {repeated:?}");
         // Without the fault, replay tries several processes, in which addresses differ.
         let file = folder.path().join(finding["file"].as_str().unwrap());
         let emulated = ["emulate", "--gpus", "2", "--rocr", release, "--", HSA_VMM];
@@ -234,7 +234,7 @@ fn fuzz_rejects_invalid_arguments() {
     ] {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(status), "{arguments:?}: {output:?}");
-        assert!(err(&output).contains(message), "{}", err(&output));
+        assert!(stderr(&output).contains(message), "{}", stderr(&output));
     }
 }
 
@@ -245,8 +245,8 @@ fn fuzz_prints_sequence_that_cannot_be_saved() {
         let output = run(&["fuzz", "--sim", faults, "--save", file, "--processes", "1"]);
         let status = if file.starts_with("/dev") { 1 } else { 2 };
         assert_eq!(output.status.code(), Some(status), "{output:?}");
-        assert!(err(&output).contains(file), "{}", err(&output));
-        err(&output).contains("\"operations\"")
+        assert!(stderr(&output).contains(file), "{}", stderr(&output));
+        stderr(&output).contains("\"operations\"")
     };
     assert!(prints_sequence("/dev/full"), "a full disk");
     assert!(!prints_sequence("/nowhere/found.jsonl"), "the path is checked before running");
@@ -260,8 +260,12 @@ fn map_shows_state_after_sequence() {
     );
     let output = run(&["map", "--runtime", "sim", "--until", "3", file]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    assert!(err(&output).contains("sequence 8517 (seed 1), after 3 of 5"), "{}", err(&output));
-    assert!(out(&output).contains("2 mappings of 8 KiB"), "{}", out(&output));
+    assert!(
+        stderr(&output).contains("sequence 8517 (seed 1), after 3 of 5"),
+        "{}",
+        stderr(&output)
+    );
+    assert!(stdout(&output).contains("2 mappings of 8 KiB"), "{}", stdout(&output));
 }
 
 #[test]
@@ -274,7 +278,7 @@ fn replay_rejects_traces_mixed_with_sequences() {
         std::fs::write(&path, lines.join("\n")).unwrap();
         let output = run(&["replay", "--runtime", "sim", path.to_str().unwrap()]);
         assert_eq!(output.status.code(), Some(1), "{name}: {output:?}");
-        assert!(err(&output).contains("split the file"), "{}", err(&output));
+        assert!(stderr(&output).contains("split the file"), "{}", stderr(&output));
     }
     // An invalid machine is an error.
     let path = folder.path().join("machine");
@@ -282,7 +286,7 @@ fn replay_rejects_traces_mixed_with_sequences() {
         .unwrap();
     let output = run(&["replay", "--runtime", "sim", path.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(err(&output).contains("gpus=none"), "{output:?}");
+    assert!(stderr(&output).contains("gpus=none"), "{output:?}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ mod ktap;
 mod run_command;
 
 use ktap::{Results, Test};
-use run_command::{command, err, json, out, run};
+use run_command::{command, json, run, stderr, stdout};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
@@ -36,8 +36,8 @@ fn ktap_has_the_same_results_as_json() {
     {
         let options = [options, &["--filter", "ipc.*"]].concat();
         let output = conform(&[&options[..], &["--format", "ktap"]].concat());
-        assert_eq!(output.status.code(), Some(status), "{options:?}: {}", err(&output));
-        let (top, inner) = parse_ktap(&out(&output));
+        assert_eq!(output.status.code(), Some(status), "{options:?}: {}", stderr(&output));
+        let (top, inner) = parse_ktap(&stdout(&output));
         let report = json(&conform(&[&options[..], &["--format", "json"]].concat()));
         let cases = report["cases"].as_array().unwrap();
         assert_eq!(inner.len(), cases.len(), "{options:?}");
@@ -61,14 +61,14 @@ fn ktap_has_the_same_results_as_json() {
 #[test]
 fn other_subcommands_write_ktap() {
     let output = run(&["bringup", "--runtime", "sim", "--format", "ktap"]);
-    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
-    let (top, _) = parse_ktap(&out(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let (top, _) = parse_ktap(&stdout(&output));
     assert!(top.values().all(|test| test.ok) && top.contains_key("mapped"), "{top:?}");
 
     let faults = ["--sim", "faults=hsa_amd_vmem_map=ERROR"];
     let output = run(&[&["bringup", "--runtime", "sim", "--format", "ktap"], &faults[..]].concat());
-    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
-    let text = out(&output);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let text = stdout(&output);
     let (top, _) = parse_ktap(&text);
     let failed: Vec<_> = top.iter().filter(|(_, test)| !test.ok).map(|(name, _)| name).collect();
     assert_eq!(failed, ["mapped"], "{text}");
@@ -77,13 +77,13 @@ fn other_subcommands_write_ktap() {
 
     let time = ["--time", "1s", "--format", "ktap"];
     let output = run(&[&["fuzz", "--runtime", "sim", "--seed", "3"], &time[..]].concat());
-    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
-    let (top, _) = parse_ktap(&out(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let (top, _) = parse_ktap(&stdout(&output));
     assert!(top["fuzz"].ok && top["fuzz"].directive.is_empty(), "{top:?}");
 
     let output = run(&[&["stress", "--runtime", "sim", "--processes", "1"], &time[..]].concat());
-    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
-    let (top, _) = parse_ktap(&out(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let (top, _) = parse_ktap(&stdout(&output));
     assert!(top.len() > 3 && top["memory"].ok, "{top:?}");
 }
 
@@ -127,12 +127,12 @@ fn killed_run_resumes_to_the_same_results() {
             .args(options)
             .output()
             .unwrap();
-        assert_eq!(mismatched.status.code(), Some(2), "{}", err(&mismatched));
-        assert!(err(&mismatched).contains("results of other cases"), "{}", err(&mismatched));
+        assert_eq!(mismatched.status.code(), Some(2), "{}", stderr(&mismatched));
+        assert!(stderr(&mismatched).contains("results of other cases"), "{}", stderr(&mismatched));
 
         let output = conform(&[&options[..], &["--resume"]].concat());
-        assert_eq!(output.status.code(), Some(0), "{}", err(&output));
-        assert!(err(&output).contains("cases have a result"), "{}", err(&output));
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        assert!(stderr(&output).contains("cases have a result"), "{}", stderr(&output));
         assert!(!partial.exists());
         let text = fs::read_to_string(&file).unwrap();
         match format {
@@ -160,7 +160,7 @@ fn case_that_ends_the_run_twice_fails() {
     partial += "\n{\"beg";
     fs::write(folder.path().join("out.json.partial"), partial).unwrap();
     let output = conform(&["--resume", "--format", "json", "--output", file.to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     let report: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
     assert_eq!(report["summary"]["failed"], 1);
     assert_eq!(report["cases"][1]["detail"], "the run ended 2 times while this case ran");
@@ -189,8 +189,8 @@ fn run_resumes_twice_after_an_incomplete_line() {
     child.kill().unwrap();
     assert!(!child.wait().unwrap().success(), "the run was too fast");
     let output = conform(&options);
-    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
-    let note = err(&output);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let note = stderr(&output);
     let finished =
         note.lines().find_map(|line| line.split_once(" cases have a result")?.0.split_once(" of "));
     assert!(finished.is_some_and(|(finished, _)| finished != "0"), "{note}");
@@ -212,8 +212,8 @@ fn resume_rejects_other_options() {
     child.kill().unwrap();
     child.wait().unwrap();
     let output = conform(&[&options[..], &["--resume", "--gpus", "3"]].concat());
-    assert_eq!(output.status.code(), Some(2), "{}", err(&output));
-    assert!(err(&output).contains("other options"), "{}", err(&output));
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("other options"), "{}", stderr(&output));
 }
 
 /// Runs the command, and sends it SIGINT as soon as its standard output or its standard error contains `text`.
@@ -254,8 +254,8 @@ fn interrupted_conform_prints_its_summary() {
     // The runtime's line is printed when the first worker has started.
     let arguments = [&["conform", "--runtime", "sim", faults], &repeat[..]].concat();
     let output = interrupt_at(&arguments, "runtime: ");
-    let table = out(&output);
-    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    let table = stdout(&output);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert!(table.contains("\ninterrupted; ") && table.contains(" passed, "), "{table}");
 }
 
@@ -263,21 +263,21 @@ fn interrupted_conform_prints_its_summary() {
 fn interrupted_fuzz_prints_its_result() {
     let fuzz = ["fuzz", "--runtime", "sim", "--seed", "3", "--processes", "1", "--time", "1h"];
     let output = interrupt_at(&[&fuzz[..], &["--format", "json"]].concat(), "seed 3");
-    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
-    assert!(err(&output).contains("interrupted"), "{}", err(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stderr(&output).contains("interrupted"), "{}", stderr(&output));
     let report = json(&output);
     assert_eq!((&report["interrupted"], &report["finding"]), (&json!(true), &Value::Null));
 
     // KTAP begins before the first sequence runs.
     let output = interrupt_at(&[&fuzz[..], &["--format", "ktap"]].concat(), "1..1\n# seed 3");
-    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
-    assert!(parse_ktap(&out(&output)).0["fuzz"].ok);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(parse_ktap(&stdout(&output)).0["fuzz"].ok);
 
     // Interrupt the command while it shrinks a sequence: each attempt hangs for two seconds.
     let hang = ["--sim", "faults=hsa_amd_vmem_map#3-=hang", "--time-limit", "2s", "--shrink", "1h"];
     let arguments = [&fuzz[..], &hang, &["--format", "json"]].concat();
     let output = interrupt_at(&arguments, "shrinking it");
-    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     let report = json(&output);
     assert_eq!(report["finding"]["kind"], "hang", "{report:#}");
     assert_eq!(report["interrupted"], true, "{report:#}");
@@ -290,7 +290,7 @@ fn interrupted_bringup_prints_levels() {
     let count = |text: &str, word: &str| text.lines().filter(|line| line.contains(word)).count();
     // Each level is written when it ends.
     let output = interrupt_at(&bringup, "one page reserved");
-    let (table, notes) = (out(&output), err(&output));
+    let (table, notes) = (stdout(&output), stderr(&output));
     assert_eq!(output.status.code(), Some(1), "{notes}");
     assert!(notes.contains("interrupted after "), "{notes}");
     let reached = count(&table, "✓");
@@ -298,8 +298,8 @@ fn interrupted_bringup_prints_levels() {
     assert!(count(&table, "interrupted") > 3, "{table}");
 
     let output = interrupt_at(&[&bringup[..], &["--format", "ktap"]].concat(), " reserved");
-    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
-    let (top, _) = parse_ktap(&out(&output));
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let (top, _) = parse_ktap(&stdout(&output));
     assert!(top["reserved"].directive.is_empty(), "{top:?}");
     assert_eq!(top["mapped"].directive, "SKIP interrupted", "{top:?}");
 }
@@ -324,7 +324,7 @@ fn shards_together_contain_all_cases() {
     ] {
         let output = run(&[&["conform", "--runtime", "sim"], arguments].concat());
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-        assert!(err(&output).contains(expected), "{arguments:?}: {}", err(&output));
+        assert!(stderr(&output).contains(expected), "{arguments:?}: {}", stderr(&output));
     }
 }
 
@@ -332,14 +332,14 @@ fn shards_together_contain_all_cases() {
 fn run_stops_after_too_many_failures() {
     let faults = ["--sim", "faults=hsa_amd_vmem_map=ERROR", "--max-fail", "3"];
     let output = conform(&[&faults[..], &["--failures-only"]].concat());
-    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
-    assert!(out(&output).contains(", 3 failed, "), "{}", out(&output));
-    let rows = out(&output).lines().filter(|line| line.contains(" FAIL ")).count();
-    assert_eq!(rows, 3, "{}", out(&output));
-    assert!(!out(&output).contains(" skip "), "{}", out(&output));
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stdout(&output).contains(", 3 failed, "), "{}", stdout(&output));
+    let rows = stdout(&output).lines().filter(|line| line.contains(" FAIL ")).count();
+    assert_eq!(rows, 3, "{}", stdout(&output));
+    assert!(!stdout(&output).contains(" skip "), "{}", stdout(&output));
     // The remaining cases are one line.
     let output = conform(&faults);
-    let table = out(&output);
+    let table = stdout(&output);
     let untried: Vec<_> = table.lines().filter(|line| line.contains("not tried")).collect();
     let [line] = untried[..] else { panic!("{table}") };
     assert!(line.starts_with(" map.") && line.contains(" … map.handle.of_another_vmm "), "{line}");
@@ -360,15 +360,15 @@ fn table_ends_with_the_summary() {
     let summary =
         |text: &str| text.lines().last().unwrap_or_default().contains(" passed, 1 failed, ");
     let table = conform(&faults);
-    assert!(summary(&out(&table)), "{}", out(&table));
-    assert!(!err(&table).contains(" passed, "), "{}", err(&table));
-    assert!(err(&table).starts_with("runtime: simulation"), "{}", err(&table));
+    assert!(summary(&stdout(&table)), "{}", stdout(&table));
+    assert!(!stderr(&table).contains(" passed, "), "{}", stderr(&table));
+    assert!(stderr(&table).starts_with("runtime: simulation"), "{}", stderr(&table));
     let json = conform(&[&faults[..], &["--format", "json"]].concat());
-    assert!(summary(&err(&json)) && !out(&json).contains(" passed, "), "{}", err(&json));
+    assert!(summary(&stderr(&json)) && !stdout(&json).contains(" passed, "), "{}", stderr(&json));
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("table");
     let to_file = conform(&[&faults[..], &["-o", file.to_str().unwrap()]].concat());
-    assert!(summary(&err(&to_file)) && summary(&fs::read_to_string(&file).unwrap()));
+    assert!(summary(&stderr(&to_file)) && summary(&fs::read_to_string(&file).unwrap()));
 }
 
 #[test]
@@ -387,11 +387,15 @@ fn expectations_change_results() {
     fs::write(&list, text.replace("map.memory.shared", name)).unwrap();
     for option in ["--expect", "--known"] {
         let output = conform(&["--format", "json", option, list.to_str().unwrap()]);
-        assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
         let statuses = statuses(&json(&output));
         assert_eq!(statuses["map.flags.refused"], "skip");
         assert_eq!(statuses["map.handle.zero"], "pass", "another kernel");
-        assert!(err(&output).contains(&format!("{name}: known, but passed")), "{}", err(&output));
+        assert!(
+            stderr(&output).contains(&format!("{name}: known, but passed")),
+            "{}",
+            stderr(&output)
+        );
     }
 }
 
@@ -400,7 +404,7 @@ fn kcidb_names_build_and_results() {
     let faults = ["--sim", "faults=hsa_amd_vmem_map#3=ERROR"];
     let format = ["--format", "kcidb", "--build-id", "us:linux-6.12"];
     let output = conform(&[&faults[..], &format].concat());
-    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     let document = json(&output);
     assert_eq!(document["version"], json!({ "major": 4, "minor": 0 }));
     let tests = document["tests"].as_array().unwrap();

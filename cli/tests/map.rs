@@ -4,7 +4,7 @@
 mod run_command;
 
 use hsa_rocr::test;
-use run_command::{HSA_VMM, err, json, out, run};
+use run_command::{HSA_VMM, json, run, stderr, stdout};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -40,9 +40,12 @@ fn without_addresses(mut report: Value) -> Value {
 #[test]
 fn map_shows_example_as_text() {
     let output = run(&["map", "--runtime", "sim"]);
-    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
-    assert!(err(&output).ends_with("trace 0 (seed 0), after 49 of 49 operations\n"), "{output:?}");
-    let text = out(&output);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(
+        stderr(&output).ends_with("trace 0 (seed 0), after 49 of 49 operations\n"),
+        "{output:?}"
+    );
+    let text = stdout(&output);
     for words in [
         "4 reservations of 16.1 GiB; 11 mappings of 52 MiB",
         "\"r2\"  14 MiB mapped, 50 MiB free in 3 holes, the largest 44 MiB (12 % fragmented)",
@@ -59,7 +62,7 @@ fn map_shows_example_as_text() {
 fn map_shows_state_after_until() {
     let mappings = |operations: &str| {
         let output = run(&["map", "--runtime", "sim", "--until", operations, "--format", "json"]);
-        assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
         let report = json(&output);
         let all = report["reservations"].as_array().unwrap().iter();
         all.map(|it| it["mappings"].as_array().unwrap().len()).collect::<Vec<_>>()
@@ -69,7 +72,7 @@ fn map_shows_state_after_until() {
     assert_eq!(mappings("3"), [1]);
     let too_many = run(&["map", "--runtime", "sim", "--until", "50"]);
     assert_eq!(too_many.status.code(), Some(1));
-    assert!(err(&too_many).contains("49 operations"), "{}", err(&too_many));
+    assert!(stderr(&too_many).contains("49 operations"), "{}", stderr(&too_many));
 }
 
 #[test]
@@ -91,8 +94,8 @@ fn map_writes_svg_file() {
     let path = folder.path().join("map.svg");
     let name = path.to_str().unwrap();
     let output = run(&["map", "--runtime", "sim", "--format", "svg", "-o", name]);
-    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
-    assert_eq!(out(&output), "");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(stdout(&output), "");
     let svg = std::fs::read_to_string(&path).unwrap();
     assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"), "{svg}");
     for words in ["r1", "h4 · 2 × 4 MiB", "not mapped"] {
@@ -100,19 +103,22 @@ fn map_writes_svg_file() {
     }
     let nowhere = run(&["map", "--runtime", "sim", "-o", "/nowhere/map.svg"]);
     assert_eq!(nowhere.status.code(), Some(2));
-    assert!(err(&nowhere).contains("/nowhere/map.svg"), "{}", err(&nowhere));
+    assert!(stderr(&nowhere).contains("/nowhere/map.svg"), "{}", stderr(&nowhere));
 }
 
 #[test]
 fn map_shows_recorded_trace() {
     let arguments = ["map", "--runtime", "sim", TRACES, "--trace", "3", "--until", "60"];
     let output = run(&arguments);
-    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
-    assert!(err(&output).ends_with("trace 3 (seed 1), after 60 of 80 operations\n"), "{output:?}");
-    assert!(out(&output).contains("\"r1\"  6 MiB mapped, 12 MiB free"), "{}", out(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(
+        stderr(&output).ends_with("trace 3 (seed 1), after 60 of 80 operations\n"),
+        "{output:?}"
+    );
+    assert!(stdout(&output).contains("\"r1\"  6 MiB mapped, 12 MiB free"), "{}", stdout(&output));
     let none = run(&["map", "--runtime", "sim", TRACES, "--trace", "1500"]);
     assert_eq!(none.status.code(), Some(1));
-    assert!(err(&none).contains("has no trace 1500"), "{}", err(&none));
+    assert!(stderr(&none).contains("has no trace 1500"), "{}", stderr(&none));
 }
 
 #[test]
@@ -127,8 +133,12 @@ fn map_stops_at_divergent_verdict() {
     std::fs::write(&path, format!("{head}[{}]}}\n", operations.join(","))).unwrap();
     let output = run(&["map", "--runtime", "sim", path.to_str().unwrap(), "--format", "json"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(err(&output).contains("after 2 of 3 operations"), "{}", err(&output));
-    assert!(err(&output).contains("recorded OUT_OF_MEMORY, here SUCCESS"), "{}", err(&output));
+    assert!(stderr(&output).contains("after 2 of 3 operations"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("recorded OUT_OF_MEMORY, here SUCCESS"),
+        "{}",
+        stderr(&output)
+    );
     // The output shows the state at that operation.
     assert_eq!(json(&output)["reservations"].as_array().unwrap().len(), 2);
 }
@@ -137,10 +147,10 @@ fn map_stops_at_divergent_verdict() {
 fn map_names_file_that_is_not_a_trace() {
     let missing = run(&["map", "--runtime", "sim", "/nowhere/trace.jsonl"]);
     assert_eq!(missing.status.code(), Some(1));
-    assert!(err(&missing).contains("/nowhere/trace.jsonl"), "{}", err(&missing));
+    assert!(stderr(&missing).contains("/nowhere/trace.jsonl"), "{}", stderr(&missing));
     let one_gpu = run(&["map", "--runtime", "sim", "--gpus", "1"]);
     assert_eq!(one_gpu.status.code(), Some(1));
-    assert!(err(&one_gpu).contains("2 GPUs"), "{}", err(&one_gpu));
+    assert!(stderr(&one_gpu).contains("2 GPUs"), "{}", stderr(&one_gpu));
 }
 
 #[test]
@@ -164,8 +174,8 @@ fn map_shows_same_state_on_amds_runtime() {
         let release = release.version();
         let start = ["emulate", "--gpus", "2", "--rocr", release, "--", HSA_VMM];
         let output = run(&[&start[..], &["map", "--format", "json"]].concat());
-        assert_eq!(output.status.code(), Some(0), "{release}: {}", err(&output));
-        assert!(!err(&output).contains("simulation"), "{release}: {}", err(&output));
+        assert_eq!(output.status.code(), Some(0), "{release}: {}", stderr(&output));
+        assert!(!stderr(&output).contains("simulation"), "{release}: {}", stderr(&output));
         assert_eq!(without_addresses(json(&output)), expected, "{release}");
     }
 }

@@ -3,7 +3,7 @@
 #[path = "hsa_vmm/mod.rs"]
 mod run_command;
 
-use run_command::{command, err, out, run};
+use run_command::{command, run, stderr, stdout};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -25,7 +25,7 @@ fn subcommands() -> BTreeMap<Vec<String>, Vec<String>> {
     let mut subcommands = BTreeMap::new();
     let mut pending: Vec<Vec<String>> = vec![Vec::new()];
     while let Some(words) = pending.pop() {
-        let help = out(&command(&[]).args(&words).arg("-h").output().unwrap());
+        let help = stdout(&command(&[]).args(&words).arg("-h").output().unwrap());
         let options = help
             .lines()
             .filter(|line| line.trim_start().starts_with('-'))
@@ -62,7 +62,7 @@ fn man_pages_cover_all_subcommands_and_options() {
     let folder = tempfile::tempdir().unwrap();
     let pages = folder.path().join("man1");
     let output = run(&["man", pages.to_str().unwrap()]);
-    assert!(output.status.success(), "{}", err(&output));
+    assert!(output.status.success(), "{}", stderr(&output));
     let subcommands = subcommands();
     assert!(subcommands.len() > 8, "{subcommands:?}");
     for (words, options) in &subcommands {
@@ -81,7 +81,7 @@ fn man_pages_cover_all_subcommands_and_options() {
     assert!(read(&pages, "hsa-vmm-rocr-run.1").contains("The program was not found."));
     assert_eq!(fs::read_dir(&pages).unwrap().count(), subcommands.len());
     let first = run(&["man"]);
-    assert_eq!(out(&first), read(&pages, "hsa-vmm.1"));
+    assert_eq!(stdout(&first), read(&pages, "hsa-vmm.1"));
 }
 
 #[test]
@@ -89,8 +89,8 @@ fn completions_cover_all_subcommands_and_options() {
     let subcommands = subcommands();
     for shell in SHELLS {
         let output = run(&["completions", shell]);
-        assert!(output.status.success(), "{}", err(&output));
-        let script = out(&output);
+        assert!(output.status.success(), "{}", stderr(&output));
+        let script = stdout(&output);
         for (words, options) in &subcommands {
             assert!(words.iter().all(|word| script.contains(word)), "{shell}: {words:?}");
             for option in options {
@@ -114,7 +114,7 @@ fn bash_accepts_completion_script() {
         .env("HSA_VMM", run_command::HSA_VMM)
         .output()
         .unwrap();
-    assert_eq!(out(&output), "info\n", "{}", err(&output));
+    assert_eq!(stdout(&output), "info\n", "{}", stderr(&output));
 }
 
 #[test]
@@ -123,6 +123,6 @@ fn man_names_invalid_folder() {
     let folder = file.path().join("man1");
     let output = run(&["man", folder.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(err(&output).contains("man1"), "{}", err(&output));
+    assert!(stderr(&output).contains("man1"), "{}", stderr(&output));
     assert_eq!(run(&["completions", "tcsh"]).status.code(), Some(2));
 }

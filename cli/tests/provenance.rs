@@ -4,7 +4,7 @@
 mod run_command;
 
 use hsa_rocr::test;
-use run_command::{HSA_VMM, command, err, json, out, run};
+use run_command::{HSA_VMM, command, json, run, stderr, stdout};
 use std::process::Output;
 
 const CONFORM_ON_SIMULATION: [&str; 5] = ["conform", "--runtime", "sim", "--filter", "map.memory"];
@@ -23,11 +23,15 @@ fn invalid_fault_plan_is_rejected_before_the_start() {
     ] {
         let output = run(&["emulate", "--fault", plan, "--", "echo", "started"]);
         assert_eq!(output.status.code(), Some(2), "{output:?}");
-        assert!(err(&output).contains(plan) && err(&output).contains(message), "{}", err(&output));
-        assert!(!out(&output).contains("started"), "{output:?}");
+        assert!(
+            stderr(&output).contains(plan) && stderr(&output).contains(message),
+            "{}",
+            stderr(&output)
+        );
+        assert!(!stdout(&output).contains("started"), "{output:?}");
     }
     let output = run(&["emulate", "--fault", "COPY=garbled", "--", "echo", "started"]);
-    assert_eq!((out(&output).as_str(), output.status.code()), ("started\n", Some(0)));
+    assert_eq!((stdout(&output).as_str(), output.status.code()), ("started\n", Some(0)));
 }
 
 #[test]
@@ -35,9 +39,9 @@ fn planned_faults_of_the_simulation_are_reported() {
     let plan = "faults=hsa_amd_vmem_map#2=0x1000;hsa_amd_vmem_map#99999=lost";
     let simulated = [&CONFORM_ON_SIMULATION[..], &["--sim", plan, "--format"]].concat();
     let output = run(&[&simulated[..], &["json"]].concat());
-    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     let message = "planned fault hsa_amd_vmem_map#99999=lost never happened";
-    assert!(err(&output).contains(message), "{}", err(&output));
+    assert!(stderr(&output).contains(message), "{}", stderr(&output));
     let provenance = &json(&output)["run"]["provenance"];
     assert_eq!(provenance["machine"], "simulation");
     assert_eq!(provenance["kfd_version"], serde_json::Value::Null);
@@ -45,11 +49,14 @@ fn planned_faults_of_the_simulation_are_reported() {
     assert_eq!(faults.len(), 2, "{provenance}");
     assert_eq!((&faults[0]["by"], &faults[0]["happened"]), (&"runtime".into(), &true.into()));
     assert_eq!(faults[1]["happened"], false);
-    let text = out(&run(&[&simulated[..], &["table"]].concat()));
+    let text = stdout(&run(&[&simulated[..], &["table"]].concat()));
     assert!(text.starts_with("PLANNED FAULTS: hsa_amd_vmem_map#2=0x1000"), "{text}");
     // Without planned faults, the output does not mention them.
     let output = run(&CONFORM_ON_SIMULATION);
-    assert!(!out(&output).contains("PLANNED") && !err(&output).contains("planned"), "{output:?}");
+    assert!(
+        !stdout(&output).contains("PLANNED") && !stderr(&output).contains("planned"),
+        "{output:?}"
+    );
 }
 
 #[test]
@@ -61,9 +68,9 @@ fn reports_on_amd_contain_provenance() {
         "GEM_VA.MAP=shifted,EXPORT_DMABUF#9999=EIO",
         &["conform", "--filter", "map.memory", "--format", "json"],
     );
-    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     let message = "planned fault EXPORT_DMABUF#9999=EIO never happened";
-    assert!(err(&output).contains(message), "{}", err(&output));
+    assert!(stderr(&output).contains(message), "{}", stderr(&output));
     let report = json(&output);
     let provenance = &report["run"]["provenance"];
     assert_eq!(provenance["machine"], "emulated_driver");
@@ -137,7 +144,7 @@ fn names_are_removed_from_reports() {
 fn output_is_ascii_where_the_locale_is_not_utf8() {
     let arguments = ["bringup", "--runtime", "sim", "--until", "mapped"];
     let output_with_locale =
-        |locale: &str| out(&command(&arguments).env("LC_ALL", locale).output().unwrap());
+        |locale: &str| stdout(&command(&arguments).env("LC_ALL", locale).output().unwrap());
     let text = output_with_locale("C");
     assert!(text.is_ascii() && text.contains("+ mapped"), "{text}");
     assert!(output_with_locale("C.UTF-8").contains("✓ mapped"));
@@ -148,7 +155,7 @@ fn missing_program_exits_with_shell_status() {
     for (program, status) in [("/nowhere/program", 127), ("/", 126)] {
         let output = run(&["emulate", "--", program]);
         assert_eq!(output.status.code(), Some(status), "{output:?}");
-        let message = err(&output);
+        let message = stderr(&output);
         assert_eq!(message.matches("os error").count(), 1, "each cause once: {message}");
     }
 }

@@ -4,7 +4,7 @@
 mod run_command;
 
 use hsa_rocr::{Installation, test};
-use run_command::{HSA_VMM, command, err, json, out, run};
+use run_command::{HSA_VMM, command, json, run, stderr, stdout};
 use serde_json::Value;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -24,8 +24,8 @@ fn run_emulated(installation: &Installation, options: &[&str], arguments: &[&str
 /// Returns the report of a run, after checking its exit status.
 #[track_caller]
 fn report(output: &Output, status: i32) -> Value {
-    assert_eq!(output.status.code(), Some(status), "{} {}", out(output), err(output));
-    assert!(!err(output).contains("panicked"), "{}", err(output));
+    assert_eq!(output.status.code(), Some(status), "{} {}", stdout(output), stderr(output));
+    assert!(!stderr(output).contains("panicked"), "{}", stderr(output));
     json(output)
 }
 
@@ -39,7 +39,7 @@ fn leaks(report: &Value) -> Vec<String> {
 #[test]
 fn simulation_passes_every_scenario() {
     let output = run_simulated(&["--time", "3s", "--seed", "7"]);
-    assert!(err(&output).contains("seed: 7"), "{}", err(&output));
+    assert!(stderr(&output).contains("seed: 7"), "{}", stderr(&output));
     let report = report(&output, 0);
     let scenarios = report["scenes"].as_array().unwrap();
     let names: Vec<_> =
@@ -106,7 +106,7 @@ fn deliberate_leaks_are_found() {
         "descriptor",
     ]);
     assert_eq!(output.status.code(), Some(1));
-    let text = out(&output);
+    let text = stdout(&output);
     assert!(text.contains("mixed: leaked: descriptors (/proc/self/fd): "), "{text}");
     assert!(!text.contains('\x1b'), "{text}");
 }
@@ -167,8 +167,8 @@ fn crashed_process_is_reported() {
 #[test]
 fn missing_runtime_exits_with_3_and_bad_usage_with_2() {
     let output = run(&["stress", "--runtime", "/nowhere/libhsa.so", "--time", "1s"]);
-    assert_eq!(output.status.code(), Some(3), "{}", err(&output));
-    assert!(err(&output).contains("/nowhere/libhsa.so"), "{}", err(&output));
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+    assert!(stderr(&output).contains("/nowhere/libhsa.so"), "{}", stderr(&output));
     for arguments in [["--time", "0s"], ["--time", "soon"], ["--scene", "moon"], ["--threads", "0"]]
     {
         assert_eq!(

@@ -7,7 +7,7 @@ mod on_simulation;
 #[path = "../hsa_vmm/mod.rs"]
 mod run_command;
 
-use run_command::{err, json};
+use run_command::{json, stderr};
 use serde_json::Value;
 use std::process::Output;
 
@@ -64,7 +64,7 @@ fn failed_level(report: &Value) -> Option<&str> {
 #[track_caller]
 fn report(output: &Output, status: i32) -> Value {
     assert_eq!(output.status.code(), Some(status), "{output:?}");
-    assert!(!err(output).contains("panicked"), "{}", err(output));
+    assert!(!stderr(output).contains("panicked"), "{}", stderr(output));
     json(output)
 }
 

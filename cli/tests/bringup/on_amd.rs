@@ -1,7 +1,7 @@
 //! The levels on three releases of AMD's runtime: on the emulated driver, without and with faults, and without a driver.
 
 use super::{LEVELS, assert_contains, failed_level, report};
-use crate::run_command::{HSA_VMM, command, err, json, out, run};
+use crate::run_command::{HSA_VMM, command, json, run, stderr, stdout};
 use hsa_rocr::{Installation, Release, test};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -369,7 +369,7 @@ fn causes_come_first_in_the_report() {
     let name = "on_amd::causes_come_first_in_the_report";
     for installation in test::selected_installations(name) {
         let output = run_emulated(installation, &["--fault", "GEM_VA=ENOMEM"], &["--until", "gpu"]);
-        let text = out(&output);
+        let text = stdout(&output);
         let failed = "Requests to the emulated driver that failed or have not returned\n  ";
         let (before, after) = text.split_once(failed).unwrap_or_else(|| panic!("{text}"));
         assert!(before.contains("✗ GPU access"), "{text}");
@@ -473,9 +473,9 @@ fn missing_driver_triggers_machine_checks() {
         let release = installation.release();
         let release = release.version();
         let output = run(&["rocr", "run", "--rocr", release, "--", HSA_VMM, "bringup"]);
-        assert_eq!(output.status.code(), Some(3), "{}", err(&output));
+        assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
         assert_contains(
-            &out(&output),
+            &stdout(&output),
             &[
                 "✗ runtime starts",
                 "HSA_STATUS_ERROR_OUT_OF_RESOURCES",
@@ -504,20 +504,20 @@ fn c_program_repeats_the_failure() {
         ] {
             let arguments = ["--program", source.to_str().unwrap()];
             let output = run_emulated(installation, &["--fault", plan], &arguments);
-            assert_eq!(output.status.code(), Some(1), "{plan}: {}", out(&output));
+            assert_eq!(output.status.code(), Some(1), "{plan}: {}", stdout(&output));
             compile(installation, &source, &program);
             let release = installation.release();
             let release = release.version();
             let start = ["emulate", "--gpus", "2", "--rocr", release];
             let program = program.to_str().unwrap();
             let with_fault = run(&[&start[..], &["--fault", plan, "--", program]].concat());
-            assert_contains(&err(&with_fault), words);
+            assert_contains(&stderr(&with_fault), words);
             let has_status = plan != "COPY=garbled";
-            assert!(!has_status || err(&with_fault).contains("returned 0x"), "{with_fault:?}");
+            assert!(!has_status || stderr(&with_fault).contains("returned 0x"), "{with_fault:?}");
             // Without the fault, the program succeeds.
             let without_fault = run(&[&start[..], &["--", program]].concat());
             assert!(without_fault.status.success(), "{release}, {plan}: {without_fault:?}");
-            assert_contains(&out(&without_fault), &["all calls succeeded"]);
+            assert_contains(&stdout(&without_fault), &["all calls succeeded"]);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Missing and broken libraries, and runtimes that crash or hang.
 
 use super::{assert_contains, failed_level, report};
-use crate::run_command::{HSA_VMM, command, out, run};
+use crate::run_command::{HSA_VMM, command, run, stdout};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -83,7 +83,7 @@ fn hang_is_killed_and_reported() {
     let output = bringup(&library, &["--time-limit", "3s"]);
     assert!(began.elapsed() < Duration::from_secs(15));
     assert_eq!(output.status.code(), Some(3), "{output:?}");
-    assert_contains(&out(&output), &["hangs in hsa_init", "-> does not return", "--time-limit"]);
+    assert_contains(&stdout(&output), &["hangs in hsa_init", "-> does not return", "--time-limit"]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::on_amd::run_emulated;
 use super::{assert_contains, failed_level, report};
-use crate::run_command::{HSA_VMM, err, run};
+use crate::run_command::{HSA_VMM, run, stderr};
 use hsa_rocr::test;
 
 #[test]
@@ -50,12 +50,12 @@ fn call_that_does_not_return_is_named() {
         let conform =
             ["--fault", "GET_VERSION=hang", "--", HSA_VMM, "conform", "--time-limit", "4s"];
         let output = run(&[&start[..], &conform].concat());
-        assert_eq!(output.status.code(), Some(3), "{}", err(&output));
+        assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
         assert_contains(
-            &err(&output),
+            &stderr(&output),
             &["driver: ", "kfd GET_VERSION ", " = ? (has not returned)"],
         );
-        let last = err(&output).trim_end().lines().next_back().unwrap().to_owned();
+        let last = stderr(&output).trim_end().lines().next_back().unwrap().to_owned();
         assert!(
             last.starts_with("To find the HSA call and kernel interface that fail: "),
             "{last}"

@@ -1,7 +1,7 @@
 //! Levels on the simulation, in every ROCm generation, and with failing calls.
 
 use super::{assert_contains, failed_level, report};
-use crate::run_command::{command, err, out, run};
+use crate::run_command::{command, run, stderr, stdout};
 
 fn run_simulated(sim: &str, arguments: &[&str]) -> std::process::Output {
     run(&[&["bringup", "--runtime", "sim", "--sim", sim], arguments].concat())
@@ -34,11 +34,11 @@ fn levels_that_do_not_apply_are_skipped() {
     let output = run_simulated("consumer", &[]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert_contains(
-        &out(&output),
+        &stdout(&output),
         &["– CPU access", "no large BAR", "– peer access", "there is one GPU"],
     );
     let output = run_simulated("gpus=2,peer-access=off", &[]);
-    assert_contains(&out(&output), &["no other GPU can access"]);
+    assert_contains(&stdout(&output), &["no other GPU can access"]);
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn missing_features_are_reported() {
 #[test]
 fn table_fits_80_columns_without_colours() {
     let output = run_simulated("gpus=2,faults=hsa_amd_vmem_map=0x1008", &[]);
-    let text = out(&output);
+    let text = stdout(&output);
     let table: Vec<_> = text.lines().take_while(|line| !line.starts_with("mapped:")).collect();
     assert!(table.len() > 12, "{text}");
     for line in table {
@@ -127,18 +127,18 @@ fn invalid_arguments_are_rejected() {
     }
     let output = run(&["bringup", "--runtime", "sim", "--sim", "nonsense=1"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
-    assert_contains(&err(&output), &["nonsense"]);
+    assert_contains(&stderr(&output), &["nonsense"]);
     let output = run(&["bringup", "--runtime", "sim", "--log", "/nowhere/log"]);
     assert_eq!(output.status.code(), Some(2));
-    assert_contains(&err(&output), &["/nowhere/log"]);
+    assert_contains(&stderr(&output), &["/nowhere/log"]);
     let output = run(&["bringup", "--runtime", "sim", "--program", "/nowhere/repeat.c"]);
     assert_eq!(output.status.code(), Some(2));
-    assert_contains(&err(&output), &["cannot write /nowhere/repeat.c"]);
-    assert!(out(&output).is_empty(), "the file is checked before running: {}", out(&output));
+    assert_contains(&stderr(&output), &["cannot write /nowhere/repeat.c"]);
+    assert!(stdout(&output).is_empty(), "the file is checked before running: {}", stdout(&output));
     // The hidden option works only in a worker process.
     let output = run(&["bringup", "--runtime", "sim", "--run-level", "mapped"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert_contains(&err(&output), &["can be started by hsa-vmm only"]);
+    assert_contains(&stderr(&output), &["can be started by hsa-vmm only"]);
 }
 
 #[test]
@@ -162,12 +162,12 @@ fn report_survives_unwritable_log() {
     let arguments = ["--log", "/dev/full", "--until", "handle", "--format", "json"];
     let output = run_simulated("gpus=1", &arguments);
     assert_eq!(failed_level(&report(&output, 1)), None);
-    assert_contains(&err(&output), &["cannot write the log (--log)", "No space left"]);
+    assert_contains(&stderr(&output), &["cannot write the log (--log)", "No space left"]);
     // The report also survives a program file that cannot be written.
     let faults = "faults=hsa_amd_vmem_map=0x1008";
     let output = run_simulated(faults, &["--program", "/dev/full", "--format", "json"]);
     assert_eq!(failed_level(&report(&output, 1)), Some("mapped"));
-    assert_contains(&err(&output), &["cannot write /dev/full", "No space left"]);
+    assert_contains(&stderr(&output), &["cannot write /dev/full", "No space left"]);
 }
 
 /// The log lists each argument of a call with the name of a variable or parameter. No C expression such as `size / 4` is

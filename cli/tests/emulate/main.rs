@@ -6,7 +6,7 @@ mod compiler;
 mod run_command;
 
 use hsa_rocr::{Installation, test};
-use run_command::{command, err, out, run};
+use run_command::{command, run, stderr, stdout};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -57,7 +57,7 @@ impl Fixture {
         let output = self.emulate(words);
         let release = self.installation.release();
         assert_eq!(output.status.code(), Some(0), "{release}: {words:?}: {output:?}");
-        assert_eq!(out(&output), self.expected(), "{release}: {words:?}: {output:?}");
+        assert_eq!(stdout(&output), self.expected(), "{release}: {words:?}: {output:?}");
     }
 
     /// Writes an executable file, and returns its path.
@@ -105,7 +105,7 @@ fn ctest_runs_tests() {
         let folder = fixture.folder.path().to_str().unwrap();
         let output = fixture.emulate(&["ctest", "--verbose", "--test-dir", folder]);
         assert_eq!(output.status.code(), Some(0), "{output:?}");
-        assert_eq!(out(&output).matches(&fixture.expected()).count(), 2, "{}", out(&output));
+        assert_eq!(stdout(&output).matches(&fixture.expected()).count(), 2, "{}", stdout(&output));
     });
 }
 
@@ -122,7 +122,7 @@ fn examples() -> Vec<PathBuf> {
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["build", "--quiet", "--locked", "-p", "hsa-vmm", "--examples"]);
         let output = cargo.env("CARGO_TARGET_DIR", built.parent().unwrap()).output().unwrap();
-        assert!(output.status.success(), "cannot build the examples: {}", err(&output));
+        assert!(output.status.success(), "cannot build the examples: {}", stderr(&output));
     }
     examples
 }
@@ -136,7 +136,7 @@ fn every_example_runs() {
             assert!(example.exists(), "{} is not built", example.display());
             let output = fixture.emulate(&[example.to_str().unwrap()]);
             assert_eq!(output.status.code(), Some(0), "{}: {output:?}", example.display());
-            let printed = out(&output) + &err(&output);
+            let printed = stdout(&output) + &stderr(&output);
             assert!(!printed.trim().is_empty(), "{} prints nothing", example.display());
         }
     });
@@ -161,7 +161,7 @@ fn environment_is_kept() {
             let words = [&start, first, &["-c", script, "name", program]].concat();
             let output = command(&words).env("LD_LIBRARY_PATH", "/nowhere").output().unwrap();
             assert_eq!(output.status.code(), Some(0), "{output:?}");
-            assert_eq!(out(&output), format!("/nowhere name\n{}", fixture.expected()));
+            assert_eq!(stdout(&output), format!("/nowhere name\n{}", fixture.expected()));
         }
     });
 }
@@ -188,7 +188,7 @@ fn programs_that_cannot_be_emulated_are_rejected() {
         ] {
             let output = fixture.emulate(&[program]);
             assert_eq!(output.status.code(), Some(status), "{program}: {output:?}");
-            assert!(err(&output).contains(message), "{program}: {}", err(&output));
+            assert!(stderr(&output).contains(message), "{program}: {}", stderr(&output));
         }
     });
     // A missing program is also rejected if no release is named.
@@ -208,7 +208,7 @@ fn sanitizer_build_runs_with_options_from_the_help() {
         let name = "sanitizer_build_runs_with_options_from_the_help";
         return test::report(&format!("SKIPPED {name}: the compiler has no AddressSanitizer"));
     }
-    let help = out(&run(&["emulate", "--help"])).to_owned();
+    let help = stdout(&run(&["emulate", "--help"])).to_owned();
     let (_, options) = help.split_once("ASAN_OPTIONS=").expect("the options");
     let options = options.split_whitespace().next().unwrap().trim_end_matches('.');
     let with_options = |options: &str| {
@@ -216,7 +216,11 @@ fn sanitizer_build_runs_with_options_from_the_help() {
         command.env("ASAN_OPTIONS", options).output().unwrap()
     };
     let refused = with_options("");
-    assert!(err(&refused).contains("ASan runtime does not come first"), "{refused:?}");
+    assert!(stderr(&refused).contains("ASan runtime does not come first"), "{refused:?}");
     let output = with_options(options);
-    assert_eq!((output.status.code(), out(&output).as_ref()), (Some(0), "hello\n"), "{output:?}");
+    assert_eq!(
+        (output.status.code(), stdout(&output).as_ref()),
+        (Some(0), "hello\n"),
+        "{output:?}"
+    );
 }

@@ -8,7 +8,7 @@ mod run_command;
 
 use hsa_rocr::test;
 use ktap::{Results, Test};
-use run_command::{command, err, out};
+use run_command::{command, stderr, stdout};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::{Command, Output};
@@ -92,7 +92,7 @@ fn kernel_parser_accepts_ktap() {
         ("stress, failing", run(&[&stress[..], &leak, &ktap].concat()), 1),
     ] {
         assert_eq!(output.status.code(), Some(status), "{what}: {output:?}");
-        let text = out(&output);
+        let text = stdout(&output);
         let expected = count(&ktap::parse(&text).unwrap_or_else(|error| panic!("{error}: {text}")));
         assert_eq!(expected[1] > 0, status == 1, "{what}: {text}");
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -101,10 +101,10 @@ fn kernel_parser_accepts_ktap() {
         python.args(["-c", KUNIT]).arg(&folder).arg(file.path());
         let parsed = python.output().unwrap();
         assert!(parsed.status.success(), "{what}: {parsed:?}");
-        let counts: Value = serde_json::from_str(out(&parsed).lines().last().unwrap()).unwrap();
+        let counts: Value = serde_json::from_str(stdout(&parsed).lines().last().unwrap()).unwrap();
         let [passed, failed, skipped] = expected;
         let all = json!({ "passed": passed, "failed": failed, "skipped": skipped, "crashed": 0, "errors": 0 });
-        assert_eq!(counts, all, "{what}: {}{text}", out(&parsed));
+        assert_eq!(counts, all, "{what}: {}{text}", stdout(&parsed));
         test::report(&format!("{what}: {passed} passed, {failed} failed, {skipped} skipped"));
     }
 }
@@ -130,12 +130,12 @@ fn junit_follows_the_schema() {
     for schema in schemas {
         for (output, words) in outputs.iter().zip(words) {
             let file = tempfile::NamedTempFile::new().unwrap();
-            assert!(out(output).contains(words), "{words}: {output:?}");
+            assert!(stdout(output).contains(words), "{words}: {output:?}");
             fs::write(&file, &output.stdout).unwrap();
             let mut xmllint = Command::new("xmllint");
             xmllint.args(["--noout", "--schema"]).arg(&schema).arg(file.path());
             let checked = xmllint.output().unwrap();
-            assert!(checked.status.success(), "{schema:?}: {}", err(&checked));
+            assert!(checked.status.success(), "{schema:?}: {}", stderr(&checked));
         }
     }
 }
@@ -161,6 +161,6 @@ fn kcidb_follows_the_schema() {
         fs::write(&file, &output.stdout).unwrap();
         let checked =
             Command::new("python3").args(["-c", KCIDB]).arg(file.path()).output().unwrap();
-        assert!(checked.status.success(), "{}", err(&checked));
+        assert!(checked.status.success(), "{}", stderr(&checked));
     }
 }

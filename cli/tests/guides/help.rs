@@ -1,11 +1,11 @@
 //! Every `-h` and `--help` fits a terminal of 80 columns and describes every option.
 
 use crate::options::all_subcommands;
-use crate::run_command::{command, out};
+use crate::run_command::{command, stdout};
 
 /// Returns the subcommands that the help of a command lists.
 pub fn subcommands(parent: &[&str]) -> Vec<String> {
-    let help = out(&command(&[parent, &["-h"]].concat()).output().unwrap());
+    let help = stdout(&command(&[parent, &["-h"]].concat()).output().unwrap());
     let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     let listed = listed.take_while(|line| !line.is_empty());
     let subcommands = listed.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
@@ -24,13 +24,13 @@ fn help_fits_80_columns() {
                 subcommand.iter().map(String::as_str).chain([flag]).collect();
             let help = command(&arguments).env("COLUMNS", "80").output().unwrap();
             assert!(help.status.success(), "{arguments:?}");
-            let text = out(&help);
+            let text = stdout(&help);
             for line in text.lines() {
                 assert!(line.chars().count() <= 80, "{arguments:?}: {line}");
             }
             // Examples have their own line breaks.
             let wide = command(&arguments).env("COLUMNS", "100").output().unwrap();
-            let examples = out(&wide);
+            let examples = stdout(&wide);
             for line in examples.lines().skip_while(|line| !line.ends_with("Examples:")) {
                 assert!(line.chars().count() <= 80, "{arguments:?}: {line}");
             }

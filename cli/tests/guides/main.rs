@@ -10,7 +10,7 @@ mod output;
 mod run_command;
 mod variables;
 
-use run_command::{out, run};
+use run_command::{run, stdout};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -98,7 +98,7 @@ fn invocations(line: &str) -> Vec<(String, Vec<String>)> {
 fn options(subcommand: &str) -> Option<BTreeSet<String>> {
     let words: Vec<_> = subcommand.split(' ').chain(["--help"]).collect();
     let help = run(&words);
-    let text = out(&help);
+    let text = stdout(&help);
     let names = text.split([' ', ',', '\n', '[', '=']).filter(|word| word.starts_with("--"));
     help.status.success().then(|| names.map(str::to_owned).collect())
 }

@@ -1,7 +1,7 @@
 //! Every option of every subcommand is used: by a guide, or by a test.
 
 use crate::help::subcommands;
-use crate::run_command::{command, out};
+use crate::run_command::{command, stdout};
 use crate::{pages, root};
 use std::fs;
 use std::path::Path;
@@ -23,7 +23,7 @@ pub fn all_subcommands() -> Vec<Vec<String>> {
 /// Returns the long options that a subcommand's help describes.
 fn described_options(subcommand: &[String]) -> Vec<String> {
     let help = command(&[]).args(subcommand).arg("-h").output().unwrap();
-    let help = out(&help);
+    let help = stdout(&help);
     let lines = help.lines().filter(|line| line.trim_start().starts_with('-'));
     let options = lines
         .filter_map(|line| line.split([' ', ',', '[']).find(|word| word.starts_with("--")))

@@ -3,7 +3,7 @@
 //! The output must contain the lines that the guide shows, in order. Addresses, times, process IDs,
 //! descriptors and column widths may differ. `…` means any lines, or any words in a line.
 
-use crate::run_command::{HSA_VMM, err, out};
+use crate::run_command::{HSA_VMM, stderr, stdout};
 use crate::{GuideCommand, commands, pages, root};
 use hsa_rocr::test;
 use std::collections::BTreeSet;
@@ -143,15 +143,15 @@ fn run_command(folder: &Path, command: &GuideCommand) -> Result<(), String> {
     shell.env("PATH", std::env::join_paths(path).unwrap());
     shell.env("HSA_VMM_ROCR", hsa_rocr::folder()).env("LC_ALL", "C.UTF-8");
     let output = shell.current_dir(folder).args(["-c", &line]).output().unwrap();
-    let (out, err) = (out(&output), err(&output));
+    let (stdout, stderr) = (stdout(&output), stderr(&output));
     // A command whose output the page shows may fail.
     if command.output.is_empty() && !output.status.success() {
-        return Err(format!("{line}: {}\n{out}{err}", output.status));
+        return Err(format!("{line}: {}\n{stdout}{stderr}", output.status));
     }
-    match missing_line(&command.output, [&out, &err]) {
+    match missing_line(&command.output, [&stdout, &stderr]) {
         // The missing line comes last, because a truncated log contains its end.
         Some(missing) => {
-            let printed = excerpt(&format!("{out}{err}"));
+            let printed = excerpt(&format!("{stdout}{stderr}"));
             Err(format!("{line}\nprints\n{printed}\nbut not\n{missing}"))
         }
         None => Ok(()),

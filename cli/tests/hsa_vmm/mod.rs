@@ -31,18 +31,22 @@ pub fn command(arguments: &[&str]) -> Command {
     command
 }
 
+/// Runs the command, and waits until it ends.
 pub fn run(arguments: &[&str]) -> Output {
     command(arguments).output().unwrap()
 }
 
-pub fn out(output: &Output) -> String {
+/// Returns the text that a run wrote to standard output.
+pub fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-pub fn err(output: &Output) -> String {
+/// Returns the text that a run wrote to standard error.
+pub fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
+/// Parses the JSON that a run wrote to standard output.
 pub fn json(output: &Output) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }

@@ -34,8 +34,8 @@ const SAMPLE_SIZE: usize = 2;
 struct RunResult {
     status: ExitStatus,
     duration: Duration,
-    out: String,
-    err: String,
+    stdout: String,
+    stderr: String,
 }
 
 /// Runs `hsa-vmm ARGUMENTS` on a target with a fault plan. Kills the command after the time limit.
@@ -90,12 +90,12 @@ fn run_within(
         }
     };
     let duration = began.elapsed();
-    let [out, err] = files.map(|mut file| {
+    let [stdout, stderr] = files.map(|mut file| {
         let mut text = String::new();
         file.rewind().and_then(|()| file.read_to_string(&mut text)).expect("text");
         text
     });
-    Ok(RunResult { status, duration, out, err })
+    Ok(RunResult { status, duration, stdout, stderr })
 }
 
 /// Returns the last line of an output.
@@ -136,8 +136,8 @@ fn find_by_conform(
         arguments.extend(["--filter", case]);
     }
     let result = run(fault.target, fault.plan, &arguments)?;
-    check_failed_case(&result.out, case, words)
-        .map_err(|reason| format!("{reason}; {}", last_line(&result.err)))?;
+    check_failed_case(&result.stdout, case, words)
+        .map_err(|reason| format!("{reason}; {}", last_line(&result.stderr)))?;
     match result.status.code() {
         Some(1) => Ok(result.duration),
         _ => Err(format!("ended with {}", result.status)),
@@ -152,13 +152,13 @@ fn find_by_fuzz(fault: &Fault, words: &str) -> Result<Duration, String> {
     let fuzz = ["fuzz", "--seed", "1", "--time", "110s", "--processes", "2"];
     let fuzz = [&fuzz[..], &["--time-limit", "3s", "--shrink", "2s", "--save", file]].concat();
     let result = run(fault.target, fault.plan, &fuzz)?;
-    let output = format!("{}{}", result.out, result.err);
+    let output = format!("{}{}", result.stdout, result.stderr);
     if result.status.code() != Some(1) || !output.contains(words) {
         return Err(format!("fuzz ended with {} and printed:\n{output}", result.status));
     }
     for (plan, status, words) in [(fault.plan, 1, words), ("", 0, "did not fail again")] {
         let replay = run(fault.target, plan, &["replay", file])?;
-        let output = format!("{}{}", replay.out, replay.err);
+        let output = format!("{}{}", replay.stdout, replay.stderr);
         if replay.status.code() != Some(status) || !output.contains(words) {
             let ended = replay.status;
             return Err(format!("replay with the plan {plan:?} ended with {ended}:\n{output}"));
@@ -237,10 +237,10 @@ fn nothing_is_found_without_planned_fault() {
     faults.truncate(if all { usize::MAX } else { 2 });
     for Fault { target, .. } in faults {
         let conform = run(*target, "", &["conform"]).unwrap();
-        assert!(conform.status.success(), "{target:?}: {}{}", conform.out, conform.err);
+        assert!(conform.status.success(), "{target:?}: {}{}", conform.stdout, conform.stderr);
         let fuzz = ["fuzz", "--seed", "1", "--sequences", "40", "--processes", "2"];
         let fuzz = run(*target, "", &fuzz).unwrap();
-        assert!(fuzz.status.success(), "{target:?}: {}{}", fuzz.out, fuzz.err);
+        assert!(fuzz.status.success(), "{target:?}: {}{}", fuzz.stdout, fuzz.stderr);
     }
 }
 

@@ -170,7 +170,7 @@ pub fn conform(target: Target, pair: &Pair, filter: Option<&str>, limit: &str) -
     if result.status.success() {
         return Cell::Missed(String::new());
     }
-    let report: Value = serde_json::from_str(&result.out).unwrap_or_default();
+    let report: Value = serde_json::from_str(&result.stdout).unwrap_or_default();
     let cases = report["cases"].as_array();
     let failed = cases.into_iter().flatten().find(|case| case["status"] == "fail");
     match failed {
@@ -194,7 +194,7 @@ pub fn bringup(target: Target, pair: &Pair, until: Option<&str>, limit: &str) ->
     if result.status.success() {
         return Cell::Missed(String::new());
     }
-    let report: Value = serde_json::from_str(&result.out).unwrap_or_default();
+    let report: Value = serde_json::from_str(&result.stdout).unwrap_or_default();
     let levels = report["levels"].as_array();
     let failed = levels.into_iter().flatten().find(|level| level["status"] == "failed");
     let level = failed.and_then(|level| level["level"].as_str()).unwrap_or("no level");
@@ -220,7 +220,7 @@ pub fn fuzz(target: Target, pair: &Pair, time: &str) -> Cell {
     if result.status.success() {
         return Cell::Missed(String::new());
     }
-    let report: Value = serde_json::from_str(&result.out).unwrap_or_default();
+    let report: Value = serde_json::from_str(&result.stdout).unwrap_or_default();
     let finding = &report["finding"];
     match (finding["kind"].as_str(), finding["words"].as_str()) {
         (Some(kind), Some(words)) => Cell::Detected(kind.to_owned(), shorten(words)),
@@ -238,7 +238,7 @@ pub fn stress(target: Target, pair: &Pair) -> Cell {
     if result.status.success() {
         return Cell::Missed(String::new());
     }
-    let report: Value = serde_json::from_str(&result.out).unwrap_or_default();
+    let report: Value = serde_json::from_str(&result.stdout).unwrap_or_default();
     let scenarios = report["scenes"].as_array();
     let failure = scenarios.into_iter().flatten().find_map(|scenario| {
         let error = scenario["unexpected"].as_object().and_then(|errors| errors.keys().next());
@@ -253,7 +253,7 @@ pub fn stress(target: Target, pair: &Pair) -> Cell {
 
 /// Describes a run that ended without a report.
 fn cell_without_report(result: &RunResult) -> Cell {
-    let last = result.err.trim_end().lines().rfind(|line| line.contains("error"));
+    let last = result.stderr.trim_end().lines().rfind(|line| line.contains("error"));
     let ended = format!("exit {}", result.status.code().unwrap_or(-1));
     Cell::Detected(ended, shorten(last.unwrap_or("nothing ran")))
 }

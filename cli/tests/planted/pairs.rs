@@ -30,8 +30,8 @@ impl Pair {
 
 /// Returns the list of names after `prefix` in the message about an invalid plan.
 fn listed_names(target: Target, plan: &str, prefix: &str) -> Vec<String> {
-    let RunResult { out, err, .. } = run(target, plan, &["info"]).expect("an end");
-    let output = format!("{out}{err}");
+    let RunResult { stdout, stderr, .. } = run(target, plan, &["info"]).expect("an end");
+    let output = format!("{stdout}{stderr}");
     let list = output.split(prefix).nth(1).unwrap_or_else(|| panic!("{plan}: {output}"));
     let list = list.lines().next().unwrap_or_default();
     list.split(", ").map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect()

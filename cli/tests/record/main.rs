@@ -6,7 +6,7 @@ mod compiler;
 mod run_command;
 
 use hsa_rocr::{Installation, Release, test};
-use run_command::{HSA_VMM, err, json, out, run};
+use run_command::{HSA_VMM, json, run, stderr, stdout};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
@@ -50,7 +50,7 @@ impl Fixture {
             .args([self.folder.path().join(name), self.installation.runtime()])
             .output()
             .unwrap();
-        assert!(output.status.success(), "{}", err(&output));
+        assert!(output.status.success(), "{}", stderr(&output));
     }
 
     /// Returns the words that run a command on two emulated GPUs.
@@ -115,7 +115,7 @@ fn stacks_show_where_a_mistake_was_made() {
         let file = fixture.record_mistake(&["--stacks"], "leak");
         let output = run(&["lint", &file]);
         assert_eq!(output.status.code(), Some(1), "{output:?}");
-        let text = out(&output);
+        let text = stdout(&output);
         if std::process::Command::new("addr2line").arg("--version").output().is_ok() {
             assert!(text.contains("mistakes.c:"), "{text}");
         }
@@ -125,7 +125,7 @@ fn stacks_show_where_a_mistake_was_made() {
             frames.iter().filter_map(|line| line.trim().split(' ').nth(1)).collect();
         assert!(functions.starts_with(&["leak"]) && functions.contains(&"main"), "{text}");
         assert!(text.starts_with("leak: line "), "{text}");
-        assert!(err(&output).starts_with("1 mistake in "), "{output:?}");
+        assert!(stderr(&output).starts_with("1 mistake in "), "{output:?}");
     });
 }
 
@@ -159,7 +159,7 @@ fn replay_agrees_on_other_runtimes() {
         assert_agrees(&[&replay[..], &["--runtime", "sim", "--gpus", "2"]].concat(), "simulation");
         let output = run(&[&replay[..], &["--runtime", "sim", "--gpus", "1"]].concat());
         assert_eq!(output.status.code(), Some(2), "{output:?}");
-        assert!(err(&output).contains("--gpus 2"), "{output:?}");
+        assert!(stderr(&output).contains("--gpus 2"), "{output:?}");
     });
 }
 
@@ -183,7 +183,7 @@ fn replay_finds_divergent_status() {
             "first divergence: line {}: hsa_amd_vmem_unmap: recorded status 0x1000",
             line + 1
         );
-        assert!(out(&output).contains(&first), "{output:?}");
+        assert!(stdout(&output).contains(&first), "{output:?}");
     });
 }
 
@@ -199,7 +199,7 @@ fn program_repeats_the_calls() {
         let output = run(&fixture.emulate(&[&again])[1..]);
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         let calls = fs::read_to_string(&file).unwrap().lines().count() - 2;
-        assert_eq!(out(&output), format!("{calls} of {calls} calls agreed\n"));
+        assert_eq!(stdout(&output), format!("{calls} of {calls} calls agreed\n"));
     });
 }
 
@@ -214,7 +214,7 @@ fn record_keeps_exit_status() {
         let (file, output) = fixture.record(&[], &[&program, "crash"]);
         assert_eq!(output.status.code(), Some(128 + libc::SIGABRT), "{output:?}");
         let output = run(&["lint", &file]);
-        assert!(err(&output).contains("ends early"), "{output:?}");
+        assert!(stderr(&output).contains("ends early"), "{output:?}");
         assert_eq!(output.status.code(), Some(0), "{output:?}");
     });
 }
@@ -251,7 +251,7 @@ fn other_processes_write_other_files() {
         let twice = format!("'{program}' none; '{program}' leak");
         let (file, output) = fixture.record(&[], &["sh", "-c", &twice]);
         assert_eq!(output.status.code(), Some(0), "{output:?}");
-        assert_eq!(err(&output).matches("recorded ").count(), 2, "{output:?}");
+        assert_eq!(stderr(&output).matches("recorded ").count(), 2, "{output:?}");
         assert_eq!(findings(&file), [] as [Value; 0]);
         let entries = fs::read_dir(fixture.folder.path()).unwrap();
         let second: Vec<_> = entries
@@ -281,7 +281,7 @@ fn failures_of_record_have_own_status() {
     ] {
         let output = run(&[&["record"], arguments].concat());
         assert_eq!(output.status.code(), Some(status), "{arguments:?}: {output:?}");
-        assert!(err(&output).contains(word), "{arguments:?}: {output:?}");
+        assert!(stderr(&output).contains(word), "{arguments:?}: {output:?}");
     }
     assert_eq!(fs::read_to_string(&other).unwrap(), "text");
     let output = run(&["lint", &other]);
@@ -302,7 +302,7 @@ fn compile_hip_program(folder: &Path) -> PathBuf {
         .arg(&program)
         .output()
         .unwrap();
-    assert!(output.status.success(), "{}", err(&output));
+    assert!(output.status.success(), "{}", stderr(&output));
     program
 }
 
@@ -324,7 +324,7 @@ fn hip_program_is_recorded_and_replayed() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let text = fs::read_to_string(&file).unwrap();
     assert!(text.matches("\"hsa_amd_vmem_map\"").count() >= 5, "{text}");
-    let hip_calls = out(&output).lines().count();
+    let hip_calls = stdout(&output).lines().count();
     // 6.1.2 rejects calls that HIP 6.4.3 makes.
     for installation in installations.iter().filter(|it| it.release() != Release::R6_1_2) {
         let fixture = Fixture { installation, folder: tempfile::tempdir().unwrap() };
@@ -345,7 +345,7 @@ fn recording_costs_microseconds() {
         let words = [program.as_str(), "measure", "1000"];
         let cost = |output: Output| -> f64 {
             assert_eq!(output.status.code(), Some(0), "{output:?}");
-            out(&output).split(' ').next().unwrap().parse().unwrap()
+            stdout(&output).split(' ').next().unwrap().parse().unwrap()
         };
         let without = cost(run(&fixture.emulate(&words)[1..]));
         let with = cost(fixture.record(&[], &words).1);

@@ -1,6 +1,6 @@
 //! `conform` and `info` on AMD's kernel driver.
 
-use crate::run_command::{HSA_VMM, err, json, out};
+use crate::run_command::{HSA_VMM, json, stderr, stdout};
 use crate::{RELEASE, conform, lock_machine, run_in_machine, runs_long_tests};
 use hsa_rocr::{Installation, Release, test};
 use std::collections::BTreeSet;
@@ -79,7 +79,7 @@ fn conform_passes_on_amds_kernel_driver() {
     for release in all.filter(|release| runs_all || *release == RELEASE) {
         for gpus in if runs_all { &[1, 2, 4][..] } else { &[2] } {
             let output = conform(release, &["--gpus", &gpus.to_string()], &arguments);
-            let context = format!("{release}, {gpus} GPUs: {}", err(&output));
+            let context = format!("{release}, {gpus} GPUs: {}", stderr(&output));
             assert_eq!(output.status.code(), Some(0), "{context}");
             let report = json(&output);
             assert_eq!(report["agents"].as_array().unwrap().len(), gpus + 1, "{context}");
@@ -116,11 +116,11 @@ fn info_warns_of_missing_kernel_options() {
     let name = "info_warns_of_missing_kernel_options";
     let Some(_lock) = lock_machine(name) else { return };
     let output = run_in_machine(&["--rocr", RELEASE.version()], &[HSA_VMM, "info"]);
-    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     // Debian's kernel has none of the options.
     let options = "DMABUF_MOVE_NOTIFY=n PCI_P2PDMA=n HSA_AMD_P2P=n (/boot/config-6.12.";
-    assert!(out(&output).contains(options), "{}", out(&output));
-    assert!(err(&output).contains("without CONFIG_DMABUF_MOVE_NOTIFY"), "{}", err(&output));
+    assert!(stdout(&output).contains(options), "{}", stdout(&output));
+    assert!(stderr(&output).contains("without CONFIG_DMABUF_MOVE_NOTIFY"), "{}", stderr(&output));
 }
 
 /// With the default parameters, the CPU writes page tables. In the second mode, the SDMA engine writes them, 50
@@ -143,7 +143,7 @@ fn access_is_enforced_and_calls_are_logged() {
     for release in all.filter(|release| runs_all || *release == RELEASE) {
         for mode in if runs_all { &MODES[..] } else { &MODES[..1] } {
             let output = conform(release, &[mode, &files[..]].concat(), &arguments);
-            let context = format!("{release} {mode:?}: {}{}", out(&output), err(&output));
+            let context = format!("{release} {mode:?}: {}{}", stdout(&output), stderr(&output));
             assert_eq!(output.status.code(), Some(0), "{context}");
             assert_eq!(json(&output)["summary"]["passed"], 11, "{context}");
             let log = std::fs::read_to_string(&log).unwrap();
@@ -183,7 +183,7 @@ fn conform_passes_with_other_settings() {
     for (options, gpus, filter, case) in settings {
         let arguments = ["--filter", filter, "--format", "json", "--time-limit", "5min"];
         let output = conform(RELEASE, options, &arguments);
-        let context = format!("{options:?}: {}{}", out(&output), err(&output));
+        let context = format!("{options:?}: {}{}", stdout(&output), stderr(&output));
         assert_eq!(output.status.code(), Some(0), "{context}");
         let report = json(&output);
         assert_eq!(report["agents"].as_array().unwrap().len(), gpus + 1, "{context}");

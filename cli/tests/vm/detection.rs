@@ -1,6 +1,6 @@
 //! Faults of amdgpu and of the software GPUs are detected.
 
-use crate::run_command::{HSA_VMM, err, out};
+use crate::run_command::{HSA_VMM, stderr, stdout};
 use crate::{RELEASE, conform, lock_machine, run_in_machine, runs_long_tests};
 use std::path::Path;
 use std::process::Command;
@@ -33,7 +33,7 @@ fn stubbed_kernel_functions_are_detected() {
         let arguments = ["--fail-fast", "--time-limit", "20s"];
         let output = conform(RELEASE, &options, &arguments);
         let status = output.status.code();
-        assert!(matches!(status, Some(1 | 3)), "{function} ({status:?}): {}", err(&output));
+        assert!(matches!(status, Some(1 | 3)), "{function} ({status:?}): {}", stderr(&output));
     }
 }
 
@@ -46,16 +46,16 @@ fn lost_tlb_flush_is_detected() {
     }
     let lost = ["--fault", "TLB_FLUSH=lost"];
     let output = conform(RELEASE, &lost, &["--fail-fast"]);
-    assert_eq!(output.status.code(), Some(1), "{}", err(&output));
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     // If the CPU writes page tables, amdgpu 6.12 does not flush the TLB after GEM_VA, and `bringup` always
     // fails. With `vm_update_mode=0`, the SDMA engine writes page tables, and amdgpu flushes the TLB.
     let options = ["--rocr", RELEASE.version(), "--parameter", "amdgpu.vm_update_mode=0"];
     let bringup = [HSA_VMM, "bringup", "--until", "unmapped"];
     let output = run_in_machine(&options, &bringup);
-    assert_eq!(output.status.code(), Some(0), "{}{}", out(&output), err(&output));
+    assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
     let options: Vec<_> = options.into_iter().chain(lost).collect();
     let output = run_in_machine(&options, &bringup);
-    assert_eq!(output.status.code(), Some(1), "{}{}", out(&output), err(&output));
+    assert_eq!(output.status.code(), Some(1), "{}{}", stdout(&output), stderr(&output));
 }
 
 #[test]
@@ -75,8 +75,8 @@ fn hanging_queue_stays_halted() {
         .arg(&program)
         .output()
         .expect("a C compiler, $CC or cc");
-    assert!(output.status.success(), "{}", err(&output));
+    assert!(output.status.success(), "{}", stderr(&output));
     let options = ["--rocr", RELEASE.version(), "--gpus", "1", "--fault", "COPY#1=hang"];
     let output = run_in_machine(&options, &[program.to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(0), "{}{}", out(&output), err(&output));
+    assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
 }

@@ -3,7 +3,7 @@
 //! Scripts replace `apt-cache` and `apt-get`. `apt-cache` finds the packages that a test lists. `apt-get` writes its
 //! arguments to a file.
 
-use crate::run_command::{command, err};
+use crate::run_command::{command, stderr};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -56,13 +56,13 @@ fn fetch(packages: &[(&str, &str)], arguments: &[&str]) -> String {
         .env("HSA_VMM_VM", &kernels)
         .output()
         .unwrap();
-    assert_eq!(output.status.code(), Some(125), "{}", err(&output));
+    assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
     let calls = fs::read_to_string(programs.join("calls")).unwrap_or_default();
     // Only root updates the lists of packages.
     assert!(calls.lines().all(|call| call.ends_with("update")), "{calls}");
     let files: Vec<_> = fs::read_dir(kernels).unwrap().map(|it| it.unwrap().file_name()).collect();
     assert_eq!(files, ["lock"]);
-    err(&output)
+    stderr(&output)
 }
 
 /// The packages of a kernel, all in the same version.

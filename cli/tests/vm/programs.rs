@@ -1,6 +1,6 @@
 //! Programs in the virtual machine: output, exit status, limits, files.
 
-use crate::run_command::{command, err, out};
+use crate::run_command::{command, stderr, stdout};
 use crate::{lock_machine, run_in_machine};
 use hsa_rocr::test;
 use rustix::process::{Pid, Signal, kill_process};
@@ -27,15 +27,15 @@ fn program_runs_with_its_output_and_status() {
     let program = std::env::current_exe().unwrap();
     let program = program.to_str().unwrap();
     let output = run_in_machine(&options, &["sh", "-c", script, program, "two  words", folder]);
-    assert_eq!(output.status.code(), Some(7), "{}", err(&output));
+    assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
     let current = std::env::current_dir().unwrap().display().to_string();
     let nodes = ["/dev/kfd", "/dev/dri/renderD128", "/dev/dri/renderD129", "/dev/dri/renderD130"];
     let expected: Vec<_> = nodes.into_iter().chain([current.as_str()]).collect();
-    let text = out(&output);
+    let text = stdout(&output);
     let mut lines: Vec<_> = text.lines().collect();
     lines.sort_unstable_by_key(|line| expected.iter().position(|it| it == line));
     assert_eq!(lines, expected);
-    assert_eq!(err(&output), "two  words\n");
+    assert_eq!(stderr(&output), "two  words\n");
     assert_eq!(std::fs::read_to_string(results.path().join("file")).unwrap(), "result\n");
     assert!(!std::path::Path::new(&format!("{program}.new")).exists());
     assert!(std::fs::read_to_string(dmesg).unwrap().contains("software_gmc"));
@@ -50,8 +50,8 @@ fn missing_program_exits_with_shell_status() {
     let name = "missing_program_exits_with_shell_status";
     let Some(_lock) = lock_machine(name) else { return };
     let output = run_in_machine(&["--gpus", "1"], &["no-such-program"]);
-    assert_eq!(output.status.code(), Some(127), "{}", err(&output));
-    assert!(err(&output).contains("no-such-program"), "{}", err(&output));
+    assert_eq!(output.status.code(), Some(127), "{}", stderr(&output));
+    assert!(stderr(&output).contains("no-such-program"), "{}", stderr(&output));
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn file_without_permission_exits_with_126() {
     let Some(_lock) = lock_machine(name) else { return };
     let file = tempfile::NamedTempFile::new().unwrap();
     let output = run_in_machine(&["--gpus", "1"], &[file.path().to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(126), "{}", err(&output));
+    assert_eq!(output.status.code(), Some(126), "{}", stderr(&output));
 }
 
 #[test]
@@ -68,8 +68,8 @@ fn expired_time_limit_exits_with_125() {
     let name = "expired_time_limit_exits_with_125";
     let Some(_lock) = lock_machine(name) else { return };
     let output = run_in_machine(&["--gpus", "1", "--time-limit", "2s"], &["sleep", "600"]);
-    assert_eq!(output.status.code(), Some(125), "{}", err(&output));
-    assert!(err(&output).contains("did not end within 2s"), "{}", err(&output));
+    assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
+    assert!(stderr(&output).contains("did not end within 2s"), "{}", stderr(&output));
 }
 
 #[test]
@@ -102,9 +102,9 @@ fn machine_failures_exit_with_125() {
     let empty = tempfile::tempdir().unwrap();
     let output = command(&["vm", "--", "true"]).env("HSA_VMM_VM", empty.path()).output().unwrap();
     assert_eq!(output.status.code(), Some(125));
-    assert!(err(&output).contains("hsa-vmm vm fetch"), "{}", err(&output));
+    assert!(stderr(&output).contains("hsa-vmm vm fetch"), "{}", stderr(&output));
     let output = command(&["vm", "--vram", "3G", "--", "true"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(2), "{}", err(&output));
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
 }
 
 /// Runs a shell script in a kept machine. `folder` contains the kept machines.
@@ -136,9 +136,9 @@ fn kept_machine_runs_next_programs() {
     let run = |status: &str| {
         let script = format!("set -- {status}; {script}");
         let (output, time) = run_kept(folder, &["--keep=60s"], &script);
-        assert_eq!(output.status.code(), status.parse().ok(), "{}", err(&output));
-        assert!(err(&output).contains("left-behind"), "{}", err(&output));
-        (out(&output), time)
+        assert_eq!(output.status.code(), status.parse().ok(), "{}", stderr(&output));
+        assert!(stderr(&output).contains("left-behind"), "{}", stderr(&output));
+        (stdout(&output), time)
     };
     let ((first, boot), (second, reuse)) = (run("3"), run("4"));
     assert_eq!(first, second, "the same kernel, and no other line");
@@ -150,8 +150,8 @@ fn kept_machine_runs_next_programs() {
     let mut child = start_sleeping(&["--gpus", "1", "--keep=60s"], folder);
     // A second program for the same machine waits until the first ends, or until its time limit.
     let (output, _) = run_kept(folder, &["--keep=60s", "--time-limit", "1s"], "true");
-    assert_eq!(output.status.code(), Some(125), "{}", err(&output));
-    assert!(err(&output).contains("another program used"), "{}", err(&output));
+    assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
+    assert!(stderr(&output).contains("another program used"), "{}", stderr(&output));
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert_eq!(run("5").0, first);
@@ -159,10 +159,10 @@ fn kept_machine_runs_next_programs() {
     // A kernel that has warned is not used again.
     let taint = "cat /proc/sys/kernel/random/boot_id; echo 512 >/proc/sys/kernel/tainted";
     let (tainted, _) = run_kept(folder, &["--keep=60s"], taint);
-    assert_eq!(out(&tainted), first);
+    assert_eq!(stdout(&tainted), first);
     let (after, _) = run_kept(folder, &["--keep=1s"], "cat /proc/sys/kernel/random/boot_id");
-    assert!(after.status.success(), "{}", err(&after));
-    assert_ne!(out(&after), first);
+    assert!(after.status.success(), "{}", stderr(&after));
+    assert_ne!(stdout(&after), first);
 
     // The machine ends when it has been idle for a second.
     let socket = socket_of(folder);

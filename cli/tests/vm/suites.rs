@@ -1,7 +1,7 @@
 //! Other tests of this project, in the virtual machine: their programs run on AMD's kernel driver instead of the
 //! emulated driver.
 
-use crate::run_command::{err, out};
+use crate::run_command::{stderr, stdout};
 use crate::{RELEASE, lock_machine, run_in_machine, runs_long_tests};
 use hsa_rocr::{Installation, test};
 use serde_json::Value;
@@ -36,7 +36,7 @@ fn build(folder: &str, name: &str) -> String {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let arguments = ["test", "--no-run", "--locked", "--workspace", "--test", name];
     let output = Command::new(cargo).args(arguments).arg("--message-format=json").output().unwrap();
-    assert!(output.status.success(), "{}", err(&output));
+    assert!(output.status.success(), "{}", stderr(&output));
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let manifest = root.join(folder).join("Cargo.toml");
     let messages = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Value>();
@@ -56,7 +56,7 @@ fn run_tests(options: &[&str], environment: &[&str], program: &str, arguments: &
     let program = [&environment[..], &[program, "--test-threads=1"], arguments].concat();
     let options = [&["--time-limit", "3h"][..], options].concat();
     let output = run_in_machine(&options, &program);
-    let text = format!("{options:?}: {}{}", out(&output), err(&output));
+    let text = format!("{options:?}: {}{}", stdout(&output), stderr(&output));
     assert!(output.status.success(), "{text}");
     let result = text.lines().find_map(|line| line.strip_prefix("test result: ok. "));
     let passed = result.and_then(|result| result.split(' ').next()?.parse().ok());

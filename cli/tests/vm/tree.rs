@@ -3,7 +3,7 @@
 //! Scripts replace apt, the compiler and the other tools.
 
 use crate::fetch::write_program;
-use crate::run_command::{command, err, out};
+use crate::run_command::{command, stderr, stdout};
 use hsa_rocr::test;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -78,9 +78,9 @@ fn fetch_rejection(tree: &Path) -> String {
         .env("HSA_VMM_VM", &kernels)
         .output()
         .unwrap();
-    assert_eq!(output.status.code(), Some(125), "{}", err(&output));
+    assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));
     assert!(!kernels.exists());
-    err(&output)
+    stderr(&output)
 }
 
 #[test]
@@ -177,8 +177,8 @@ fn kernel_of_a_tree_is_stored_by_its_release() {
     // An earlier kernel of Debian with the same name.
     write(kernels.path(), "6.12.9-mine/packages", "6.12.9-1");
     let output = fetch(tree.path(), programs.path(), kernels.path());
-    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
-    assert!(out(&output).starts_with("6.12.9-mine in "), "{}", out(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stdout(&output).starts_with("6.12.9-mine in "), "{}", stdout(&output));
     let kernel = kernels.path().join("6.12.9-mine");
     assert!(!kernel.join("packages").exists(), "not Debian's kernel");
     assert_eq!(fs::read_to_string(kernel.join("vmlinuz")).unwrap(), "image");
