@@ -98,7 +98,7 @@ fn main() -> ExitCode {
             // Ignore errors: standard error is the last resort.
             let _ = screen
                 .write_styled(red, "error")
-                .and_then(|()| writeln!(screen, ": {}", message(&error)));
+                .and_then(|()| writeln!(screen, ": {}", error_message(&error)));
             let not_started = error.downcast_ref::<program::NotStarted>();
             if error.is::<subcommands::vm::Failed>() {
                 return ExitCode::from(subcommands::vm::FAILED);
@@ -152,7 +152,7 @@ fn print_and_exit(error: &clap::Error) -> ! {
 }
 
 /// Formats an error with its causes. Omits causes that the text already contains.
-pub fn message(error: &anyhow::Error) -> String {
+pub fn error_message(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
         if !text.contains(&cause) {

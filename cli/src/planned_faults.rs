@@ -53,7 +53,7 @@ pub fn planned(simulation: Option<&str>) -> Vec<PlannedFault> {
     let runtime = runtime.map(|config| config.faults.to_string());
     let plans =
         [(FaultTarget::Driver, "driver", driver), (FaultTarget::Runtime, "runtime", runtime)];
-    let record = RECORD_FILE.get().and_then(Option::as_ref).and_then(read);
+    let record = RECORD_FILE.get().and_then(Option::as_ref).and_then(read_record);
     let mut faults = gpu_faults(&std::fs::read_to_string(GPU_PLAN).unwrap_or_default());
     for (target, label, plan) in plans {
         let plan = plan.unwrap_or_default();
@@ -79,7 +79,7 @@ fn gpu_faults(plan: &str) -> Vec<PlannedFault> {
 }
 
 /// Reads the record; returns `None` if it cannot be read.
-fn read(file: &File) -> Option<String> {
+fn read_record(file: &File) -> Option<String> {
     let length = usize::try_from(file.metadata().ok()?.len()).ok()?.min(MAX_RECORD_SIZE);
     let mut bytes = vec![0; length];
     file.read_exact_at(&mut bytes, 0).ok()?;

@@ -64,14 +64,15 @@ pub fn gather(driver: Option<Driver>, simulation: Option<&str>, reproduce: Strin
         planned_faults: planned_faults::planned(simulation),
         kfd_version,
         kfd_version_unknown,
-        kernel: read("/proc/sys/kernel/osrelease"),
+        kernel: read_trimmed("/proc/sys/kernel/osrelease"),
         machine,
         redacted: false,
     }
 }
 
 /// Reduces two paths to file names: this program's path, and the path of the emulated driver that `emulate` has
-/// preloaded. Only the machine of the run needs these paths. The path of the runtime and paths that the user typed stay complete.
+/// preloaded. Only the machine of the run needs these paths. The path of the runtime and paths that the user typed stay
+/// complete.
 pub fn shorten_paths(provenance: &mut Provenance) {
     for line in [&mut provenance.command, &mut provenance.reproduce] {
         *line = program::without_program_folder(line);
@@ -140,7 +141,7 @@ pub fn driver(is_simulation: bool) -> Driver {
 }
 
 /// Returns the trimmed text of a file, or an empty string if the file cannot be read.
-fn read(path: &str) -> String {
+fn read_trimmed(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }
 
@@ -155,11 +156,12 @@ fn machine(driver: Driver) -> Machine {
 
 /// Returns whether a hypervisor runs this kernel.
 fn is_virtual() -> bool {
-    let cpuinfo = read("/proc/cpuinfo");
+    let cpuinfo = read_trimmed("/proc/cpuinfo");
     let mut flags = cpuinfo.lines().filter(|line| line.starts_with("flags"));
     flags.next().is_some_and(|line| line.split_whitespace().any(|flag| flag == "hypervisor"))
         || Path::new("/sys/hypervisor/type").exists()
-        || ["QEMU", "Xen", "VMware", "Amazon EC2"].contains(&&*read("/sys/class/dmi/id/sys_vendor"))
+        || ["QEMU", "Xen", "VMware", "Amazon EC2"]
+            .contains(&&*read_trimmed("/sys/class/dmi/id/sys_vendor"))
 }
 
 /// Returns the version of the interface of `/dev/kfd`, or the reason why the version is not known. Planned faults do

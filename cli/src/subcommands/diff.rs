@@ -47,7 +47,7 @@ pub fn run(args: &Arguments) -> anyhow::Result<Exit> {
     let diff = Diff::of(&a, &b);
     let worse = diff.worse().count();
     args.output.write(|out| match args.format {
-        Format::Table => print(out, &diff, [(&args.a, &a), (&args.b, &b)]),
+        Format::Table => print_table(out, &diff, [(&args.a, &a), (&args.b, &b)]),
         Format::Json => {
             out.keep_utf8();
             let value = serde_json::json!({
@@ -65,7 +65,11 @@ pub fn run(args: &Arguments) -> anyhow::Result<Exit> {
     Ok(if failed { Exit::Failure } else { Exit::Success })
 }
 
-fn print(out: &mut Screen<'_>, diff: &Diff, sides: [(&PathBuf, &Report); 2]) -> anyhow::Result<()> {
+fn print_table(
+    out: &mut Screen<'_>,
+    diff: &Diff,
+    sides: [(&PathBuf, &Report); 2],
+) -> anyhow::Result<()> {
     let bold = Style::new().bold();
     for ((path, report), name) in sides.into_iter().zip(["A", "B"]) {
         out.write_styled(bold, name)?;
@@ -75,7 +79,7 @@ fn print(out: &mut Screen<'_>, diff: &Diff, sides: [(&PathBuf, &Report); 2]) -> 
     for sentence in diff.sentences().iter().chain(&diff.timings.sentences()) {
         writeln!(out, "{sentence}")?;
     }
-    let rows = rows(diff);
+    let rows = difference_rows(diff);
     if !rows.is_empty() {
         let mut differences = table(&["", "A", "B"]);
         rows.into_iter().for_each(|row| differences.add_row(row));
@@ -117,7 +121,7 @@ fn describe(path: &Path, report: &Report) -> String {
 }
 
 /// Returns a row for each difference other than those of cases.
-fn rows(diff: &Diff) -> Vec<[String; 3]> {
+fn difference_rows(diff: &Diff) -> Vec<[String; 3]> {
     let row = |property: String, change: &Change| {
         let value = |side: &Option<String>| side.clone().unwrap_or_else(|| "–".to_owned());
         [property, value(&change.a), value(&change.b)]

@@ -73,10 +73,10 @@ pub struct VmRun {
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=8))]
     pub gpus: u8,
     /// The memory of each GPU, a power of two: `512M`, `1G`
-    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = power_of_two)]
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_power_of_two)]
     pub vram: u64,
     /// The memory of the virtual machine: `4G`
-    #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = mebibytes)]
+    #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = parse_mebibytes)]
     pub memory: u64,
     /// Run the program with this release of AMD's runtime, fetched by `rocr fetch`
     ///
@@ -167,7 +167,7 @@ fn parse_faults(text: &str) -> Result<String, EngineFaultsError> {
 }
 
 /// Parses a size such as `512M`, `1G` or `1GiB`. Returns the number of MiB.
-fn mebibytes(text: &str) -> Result<u64, String> {
+fn parse_mebibytes(text: &str) -> Result<u64, String> {
     let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let unit = match unit {
@@ -182,8 +182,8 @@ fn mebibytes(text: &str) -> Result<u64, String> {
 }
 
 /// Parses a size that is a power of two. Returns the number of MiB.
-fn power_of_two(text: &str) -> Result<u64, String> {
-    let size = mebibytes(text)?;
+fn parse_power_of_two(text: &str) -> Result<u64, String> {
+    let size = parse_mebibytes(text)?;
     if size.is_power_of_two() {
         Ok(size)
     } else {
@@ -227,7 +227,7 @@ fn fetch(args: &VmFetch) -> anyhow::Result<Exit> {
 }
 
 fn run_in_machine(args: &VmRun) -> anyhow::Result<Exit> {
-    let command = command(args)?;
+    let command = guest_command(args)?;
     let kernel = Kernel::open(&folder(), args.kernel.as_deref()).map_err(Failed::from)?;
     let mut machine = Machine::new(kernel).gpus(args.gpus).vram_mib(args.vram);
     machine = machine.memory_mib(args.memory).time_limit(args.time_limit);
@@ -269,12 +269,12 @@ fn run_in_machine(args: &VmRun) -> anyhow::Result<Exit> {
 }
 
 /// Returns the command that the virtual machine runs.
-fn command(args: &VmRun) -> anyhow::Result<Command> {
+fn guest_command(args: &VmRun) -> anyhow::Result<Command> {
     let (program, arguments) = crate::program::split_command_line(&args.program)?;
     let mut command = match args.rocr {
         Some(release) => {
             let installation = Installation::open(&hsa_rocr::folder(), release);
-            rocr::command(&installation.map_err(Failed::from)?, program)
+            rocr::command_with_release(&installation.map_err(Failed::from)?, program)
         }
         None if find_program(program).is_some() && !needs_runtime(program) => Command::new(program),
         // Programs of a fetched release are not in PATH. `hsa-vmm` would find no runtime and use the
@@ -285,7 +285,7 @@ fn command(args: &VmRun) -> anyhow::Result<Command> {
             Some(newest) => {
                 let (name, release) = (program.display(), newest.release());
                 note!("using {name} and the runtime of release {release}");
-                rocr::command(&newest, program)
+                rocr::command_with_release(&newest, program)
             }
             None => Command::new(program),
         },
@@ -343,7 +343,7 @@ fn typed_arguments(args: &VmRun) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{mebibytes, power_of_two, typed_arguments};
+    use super::{parse_mebibytes, parse_power_of_two, typed_arguments};
     use crate::arguments::{Arguments, Command};
     use clap::Parser;
 
@@ -361,9 +361,9 @@ mod tests {
 
     #[test]
     fn size_parsers_check_unit_and_range() {
-        assert_eq!(mebibytes("3G"), Ok(3072));
-        assert_eq!(power_of_two("512MiB"), Ok(512));
-        assert!(power_of_two("3G").unwrap_err().contains("power of two"));
-        assert!(mebibytes("1").is_err() && mebibytes("99999999999999999999G").is_err());
+        assert_eq!(parse_mebibytes("3G"), Ok(3072));
+        assert_eq!(parse_power_of_two("512MiB"), Ok(512));
+        assert!(parse_power_of_two("3G").unwrap_err().contains("power of two"));
+        assert!(parse_mebibytes("1").is_err() && parse_mebibytes("99999999999999999999G").is_err());
     }
 }

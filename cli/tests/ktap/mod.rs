@@ -45,7 +45,7 @@ fn parse_block(lines: &[&str], position: &mut usize, level: usize) -> Result<Res
         (_, Some("KTAP version 1")) => {}
         (line, _) => return Err(format!("not a version: {line}")),
     }
-    // Diagnostic lines can precede the plan; the kernel's header is `# Subtest: name`.
+    // Diagnostic lines can precede the plan. The kernel writes `# Subtest: name` there.
     let plan = loop {
         match next("the plan")? {
             (_, Some(diagnostic)) if is_diagnostic(diagnostic) => {}

@@ -63,8 +63,8 @@ fn skip(name: &str, missing: &str, reason: &str) {
     test::report(&format!("SKIPPED packages::{name}: {reason}"));
 }
 
-/// Reports a test in a clean tree as skipped if it cannot run, and returns whether it is skipped. The reasons are: `HSA_VMM_LONG` is not set, the user is not
-/// root, or a tool is missing.
+/// Returns whether a test in a clean tree must be skipped, and reports the reason: `HSA_VMM_LONG` is not set, the user is
+/// not root, or a tool is missing.
 #[track_caller]
 fn report_if_skipped(name: &str, tools: &[&str]) -> bool {
     if !test::runs_long_test(&format!("packages::{name}")) {

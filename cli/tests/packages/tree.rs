@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-/// Creates a minimal Debian of this machine's release with more packages, from this machine's mirror.
+/// Creates a minimal Debian system of this machine's release from this machine's mirror, with additional packages.
 const DEBOOTSTRAP: &str = ". /etc/os-release; exec debootstrap --variant=minbase --cache-dir=\"$2\" \
     ${3:+--include=\"$3\"} \"$VERSION_CODENAME\" \"$1\" \
     \"$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' | \

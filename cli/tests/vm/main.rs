@@ -19,7 +19,7 @@ use run_command::{HSA_VMM, command};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The release that is tested if not all releases are.
+/// The release that the tests use by default.
 const RELEASE: Release = Release::R6_4_3;
 
 /// A lock that each test holds while its virtual machine runs, because a machine uses two processors.

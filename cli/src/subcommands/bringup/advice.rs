@@ -49,7 +49,7 @@ fn advise_unfinished(line: &str) -> String {
     format!("the driver has not returned from {call}: find where {function} waits, or crashes")
 }
 
-/// Returns the advice to extend the time limit if a level made calls until shortly before the limit.
+/// Returns the advice to extend the time limit if a level made a call in the last quarter of the limit.
 fn advise_longer_limit(run: &LevelRun, limit: Duration) -> Option<String> {
     let calls = run.calls.len();
     (run.idle < limit / 4).then(|| {
@@ -94,8 +94,8 @@ pub fn advise(
     });
     // A call that has not returned explains a hang or a crash better than an earlier error does. One of the runtime's
     // threads can have made the call, or an engine can hang, so the log of the whole level is searched.
-    let is_stop = matches!(cause, Cause::Crash(..) | Cause::Hang(..));
-    let in_level = run.driver.iter().flatten().map(|(_, line)| line).filter(|_| is_stop);
+    let is_crash_or_hang = matches!(cause, Cause::Crash(..) | Cause::Hang(..));
+    let in_level = run.driver.iter().flatten().map(|(_, line)| line).filter(|_| is_crash_or_hang);
     let mut unfinished = errors.iter().copied().chain(in_level).filter(|line| is_unfinished(line));
     let unfinished = unfinished.next_back();
     advice.extend(unfinished.map(|line| advise_unfinished(line)));

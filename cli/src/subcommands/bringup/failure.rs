@@ -133,9 +133,10 @@ impl Failure {
         let interfaces = interfaces.collect();
         let output = call.map_or(run.output.as_str(), |call| run.output_during(call));
         // The runtime may print its message about a crash or a hang before or after the call.
-        let is_crash = matches!(cause, Cause::Crash(..) | Cause::Hang(..) | Cause::GpuFault(..));
+        let ended_abnormally =
+            matches!(cause, Cause::Crash(..) | Cause::Hang(..) | Cause::GpuFault(..));
         let output =
-            if output.trim().is_empty() && is_crash { run.output.as_str() } else { output };
+            if output.trim().is_empty() && ended_abnormally { run.output.as_str() } else { output };
         let findings =
             if checks_machine(run) { machine::check(driver.is_some()) } else { Vec::new() };
         let kernel = kernel_log.new_lines();
@@ -263,7 +264,7 @@ impl Cause {
         match self {
             Self::NoLibrary(_) => "library",
             Self::Status(..) => "status",
-            Self::Wrong(..) | Self::IgnoredError(..) => "wrong",
+            Self::Wrong(..) | Self::DriverError(..) => "wrong",
             Self::GpuFault(..) => "gpu_fault",
             Self::Crash(..) => "crash",
             Self::Hang(..) => "hang",
@@ -282,7 +283,7 @@ impl Cause {
             Self::Status(index, value) => {
                 format!("{} returned {}", calls[*index].begin.call, status_name(*value))
             }
-            Self::Wrong(_, what) | Self::IgnoredError(_, what) => what.clone(),
+            Self::Wrong(_, what) | Self::DriverError(_, what) => what.clone(),
             Self::GpuFault(index, address, _) => {
                 let call = &calls[*index];
                 let position = match gpu_fault::granted_range(call) {
@@ -382,7 +383,7 @@ impl LevelRun {
         let until = self.calls_until_failure();
         let failed_thread = self.failed_call().map_or(0, |index| self.calls[index].begin.thread);
         let is_listed = |call: &&Call| call.begin.thread == 0 || call.begin.thread == failed_thread;
-        // Steps that are not HSA calls, such as `mmap`, have no statement in C either, but they are no queries.
+        // A query is an HSA call without a statement in C. Other steps without a statement, such as `mmap`, are not queries.
         let is_query = |call: &Call| {
             call.begin.c.is_none() && call.end.is_some() && call.begin.call.starts_with("hsa_")
         };

@@ -42,13 +42,14 @@ pub fn export(
     hsa.grant(va, resources.size, &[gpu])?;
     host.write_by(gpu, va, EXPORTED)?;
     let dmabuf = hsa.export(memory)?;
-    let mut other =
-        start(1).map_err(|error| hsa.recorder.fail(format!("cannot start process 2: {error}")))?;
+    let mut other = start_process(1)
+        .map_err(|error| hsa.recorder.fail(format!("cannot start process 2: {error}")))?;
     let descriptor = dmabuf.as_raw_fd().to_string();
     let arguments = [("socket", "the other process".to_owned()), ("dmabuf", descriptor)];
     let c = "send_descriptor(socket, dmabuf);".to_owned();
-    let (_, sent) =
-        hsa.recorder.record("send", &arguments, Some(c), || (send(&other, &dmabuf), None, vec![]));
+    let (_, sent) = hsa
+        .recorder
+        .record("send", &arguments, Some(c), || (send_descriptor(&other, &dmabuf), None, vec![]));
     sent.map_err(|error| hsa.recorder.fail(format!("cannot send the descriptor: {error}")))?;
     let c = "wait_for(socket);".to_owned();
     let arguments = [("socket", "the other process".to_owned())];
@@ -75,13 +76,13 @@ pub fn export(
 }
 
 /// Starts another process of this level, with this number.
-pub fn start(number: u8) -> io::Result<Worker> {
+pub fn start_process(number: u8) -> io::Result<Worker> {
     let mut command = hsa_rocr::restart_command()?;
     command.args(std::env::args_os().skip(1)).args([OPTION, &number.to_string()]);
     Worker::start(command, Output::Inherit)
 }
 
-fn send(socket: impl AsFd, dmabuf: &OwnedFd) -> io::Result<()> {
+fn send_descriptor(socket: impl AsFd, dmabuf: &OwnedFd) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let descriptors = [dmabuf.as_fd()];
@@ -90,7 +91,7 @@ fn send(socket: impl AsFd, dmabuf: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-fn receive(socket: impl AsFd) -> io::Result<OwnedFd> {
+fn receive_descriptor(socket: impl AsFd) -> io::Result<OwnedFd> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
@@ -126,7 +127,7 @@ fn import(hsa: &Hsa<'_>, resources: &Resources, requests: &Requests) -> Result<(
     let arguments = [("socket", "the other process".to_owned())];
     let c = "dmabuf = receive_descriptor(socket);".to_owned();
     let (_, dmabuf) = hsa.recorder.record("receive", &arguments, Some(c), || {
-        let received = receive(requests);
+        let received = receive_descriptor(requests);
         let value = received.as_ref().map_or(String::new(), |fd| fd.as_raw_fd().to_string());
         (received, None, vec![Argument { name: "dmabuf".into(), value }])
     });

@@ -3,7 +3,7 @@
 use super::accounting::large_size;
 use super::data::with_host;
 use super::hsa::{Handle, Hsa, Named, Pool, wrong_data};
-use super::other_process::start;
+use super::other_process::start_process;
 use super::record::Record;
 use super::recorder::Stopped;
 use super::run_level::Resources;
@@ -51,7 +51,7 @@ pub fn check_pressure(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
 }
 
 fn start_other(hsa: &Hsa<'_>, number: u8) -> Result<Worker> {
-    start(number)
+    start_process(number)
         .map_err(|error| hsa.recorder.fail(format!("cannot start process {}: {error}", number + 1)))
 }
 

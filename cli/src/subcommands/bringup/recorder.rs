@@ -95,8 +95,8 @@ impl Recorder {
         Stopped
     }
 
-    /// Records that the level fails because of the last call of a function that had the C expression `first` as its first
-    /// argument. For example, blames the last copy to an address, not the later copy from the address.
+    /// Does the same as [`Self::blame`], but considers only calls whose first argument is the C expression `first`. For
+    /// example, blames the last copy to an address, not the later copy from the address.
     pub fn blame_call_on(&self, call: &str, first: &str, message: impl Into<String>) -> Stopped {
         let (call, first) = (call.to_owned(), Some(first.to_owned()));
         self.send(&Record::Blame { task: task(), call, first, what: message.into() });

@@ -41,7 +41,7 @@ pub enum Cause {
     /// of the last call.
     Wrong(Option<usize>, String),
     /// The driver returned an error, but no call of the level failed. Contains the index of the call that received the error.
-    IgnoredError(Option<usize>, String),
+    DriverError(Option<usize>, String),
     /// A GPU faulted at this address. Contains the index of the call that had granted access to the address,
     /// and the calls in flight.
     GpuFault(usize, u64, Vec<usize>),
@@ -133,7 +133,7 @@ pub fn supervise(
     let mut run = LevelRun { level, outcome, calls, facts, runtime, took, idle, driver, output };
     run.attribute_gpu_fault();
     run.order_by_driver_errors();
-    run.fail_on_ignored_errors();
+    run.fail_on_driver_errors();
     Ok(Some(run))
 }
 
@@ -242,8 +242,8 @@ impl Records {
         }
     }
 
-    /// Returns the index of this task's last call of a function, with this first argument if there is one. If the task
-    /// made no such call, returns the index of the last call by any task.
+    /// Returns the index of the last call of a function by this task; if the task made no such call, by any task. If
+    /// `first` is given, considers only calls with this first argument.
     fn last_call_of(&self, task: &str, function: &str, first: Option<&str>) -> Option<usize> {
         let is_call = |call: &Call| {
             let argument = call.begin.arguments.first().map(|argument| argument.name.as_str());
@@ -273,7 +273,7 @@ impl Cause {
         match self {
             Self::NoLibrary(_) => None,
             Self::Status(index, _) | Self::GpuFault(index, ..) => Some(*index),
-            Self::Wrong(index, _) | Self::IgnoredError(index, _) => *index,
+            Self::Wrong(index, _) | Self::DriverError(index, _) => *index,
             Self::Crash(calls, _) | Self::Hang(calls, _) => calls.first().copied(),
         }
     }
@@ -314,18 +314,18 @@ impl LevelRun {
     }
 
     /// Makes a level fail if the driver returned an error although the level passed: the runtime has ignored the error,
-    /// or returned a status that the level accepts. Does not count errors during `pressure`, which
-    /// provokes them, and EINTR and EAGAIN, after which the runtime repeats the call.
-    fn fail_on_ignored_errors(&mut self) {
+    /// or returned a status that the level accepts. Does not count errors in the level `pressure`, which provokes errors.
+    /// Does not count EINTR and EAGAIN, after which the runtime repeats the call.
+    fn fail_on_driver_errors(&mut self) {
         if self.outcome != Outcome::Reached || self.level == Level::Pressure {
             return;
         }
         let lines = self.driver.iter().flatten();
-        let is_ignored = |line: &&(u64, String)| {
+        let is_counted = |line: &&(u64, String)| {
             returned_error(&line.1) && !matches!(call_and_error(&line.1).1, "EINTR" | "EAGAIN")
         };
-        let ignored: Vec<_> = lines.filter(is_ignored).collect();
-        let Some((offset, line)) = ignored.first() else { return };
+        let errors: Vec<_> = lines.filter(is_counted).collect();
+        let Some((offset, line)) = errors.first() else { return };
         let (call, error) = call_and_error(line);
         let function = function_of(line).map_or(String::new(), |name| format!(" ({name})"));
         let during = |call: &Call| {
@@ -338,9 +338,9 @@ impl LevelRun {
             "the driver returned {error} for {call}{function}, and the runtime {}; errors of the driver \
              in this level: {}",
             reaction(of_call),
-            ignored.len()
+            errors.len()
         );
-        self.outcome = Outcome::Failed(Cause::IgnoredError(index, what));
+        self.outcome = Outcome::Failed(Cause::DriverError(index, what));
     }
 
     /// Returns whether requests to the emulated driver failed only after a call had returned.

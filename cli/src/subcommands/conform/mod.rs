@@ -74,7 +74,7 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
         Err(NoReport { error, failed_requests }) => {
             let not_started = not_started(args, &error, failed_requests, selected_count);
             if let Err(error) = write_not_started(args, writer.stream, &not_started) {
-                note!("error: {}", crate::message(&error));
+                note!("error: {}", crate::error_message(&error));
             }
             return Err(error);
         }
@@ -157,7 +157,7 @@ fn not_started(
     provenance::shorten_paths(&mut provenance);
     args.privacy.clean(&mut provenance);
     let output = failed_requests.iter().map(|line| args.privacy.clean_text(line)).collect();
-    let reason = args.privacy.clean_text(&crate::message(error));
+    let reason = args.privacy.clean_text(&crate::error_message(error));
     NotStarted { reason, output, selected, provenance }
 }
 

@@ -49,7 +49,7 @@ impl Partial {
         // A missing file is not an error, so that scripts can always pass --resume.
         let resume = resume && path.exists();
         let (finished, length) =
-            if resume { read(&path, cases, &options)? } else { (Vec::new(), 0) };
+            if resume { read_results(&path, cases, &options)? } else { (Vec::new(), 0) };
         let mut file = OpenOptions::new();
         file.create(true).append(true);
         let file = file.open(&path).with_context(|| format!("cannot write {}", path.display()))?;
@@ -90,7 +90,7 @@ impl Partial {
 
 /// Reads the results of an interrupted run. Also returns the length of the complete lines: if the machine
 /// stopped, the last line may be incomplete.
-fn read(
+fn read_results(
     path: &Path,
     cases: &[&'static Case],
     options: &[String],

@@ -13,7 +13,7 @@ pub fn run_worker(args: &Conform) -> anyhow::Result<Exit> {
     let open = || {
         args.common.runtime.open_with_description().map_err(|error| NotOpened {
             no_runtime: is_no_runtime(&error),
-            error: crate::message(&error),
+            error: crate::error_message(&error),
         })
     };
     serve(open, &options(args)?)?;
@@ -24,7 +24,7 @@ pub fn run_worker(args: &Conform) -> anyhow::Result<Exit> {
 pub fn run_peer(args: &Conform) -> anyhow::Result<Exit> {
     let open = || match args.common.runtime.open_with_description() {
         Ok((runtime, _)) => Ok(runtime),
-        Err(error) => Err(crate::message(&error)),
+        Err(error) => Err(crate::error_message(&error)),
     };
     peer::serve(open)?;
     Ok(Exit::Success)

@@ -77,7 +77,7 @@ impl Finding {
             Some(file) => (file.clone(), File::create(file)),
             None => create_new(&format!("fuzz-{}-{number}", generator.seed)),
         };
-        let command = command(args, generator, &file);
+        let command = replay_command(args, generator, &file);
         let mut finding = Self { failure, sequences, original_length, repetitions, file, command };
         finding.save(opened)?;
         Ok(finding)
@@ -243,7 +243,7 @@ fn shrink_all(
 }
 
 /// Returns the command that repeats the failure.
-fn command(args: &Fuzz, generator: &Generator, file: &Path) -> String {
+fn replay_command(args: &Fuzz, generator: &Generator, file: &Path) -> String {
     let runtime = match &generator.machine {
         Machine::Loaded => args.common.runtime.typed_arguments(),
         _ => Vec::new(),

@@ -51,7 +51,7 @@ pub fn run(args: &Lint) -> anyhow::Result<Exit> {
                 serde_json::to_writer_pretty(&mut *out, &findings)?;
                 writeln!(out)?;
             }
-            Format::Table => findings.iter().try_for_each(|finding| print(out, finding))?,
+            Format::Table => findings.iter().try_for_each(|finding| print_finding(out, finding))?,
         }
         Ok(())
     })?;
@@ -62,15 +62,15 @@ pub fn run(args: &Lint) -> anyhow::Result<Exit> {
     }
     let calls = recording.calls.len();
     let count: u64 = findings.iter().map(|finding| finding.count).sum();
-    let (calls_word, mistakes) = (
+    let (calls_word, mistakes_word) = (
         if calls == 1 { "call" } else { "calls" },
         if count == 1 { "mistake" } else { "mistakes" },
     );
-    note!("{count} {mistakes} in {calls} {calls_word}");
+    note!("{count} {mistakes_word} in {calls} {calls_word}");
     Ok(if findings.is_empty() { Exit::Success } else { Exit::Failure })
 }
 
-fn print(out: &mut impl Write, finding: &Finding) -> std::io::Result<()> {
+fn print_finding(out: &mut impl Write, finding: &Finding) -> std::io::Result<()> {
     let Finding { mistake, line, call, message, count, pending, .. } = finding;
     write!(out, "{}: line {line}: {call}: {message}", mistake.name())?;
     if *count > 1 {

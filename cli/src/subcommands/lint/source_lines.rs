@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 pub fn add_source_lines(findings: &mut [Finding]) {
     let mut offsets: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for frame in findings.iter().flat_map(|finding| &finding.stack) {
-        if let Some((file, offset, _)) = split(frame) {
+        if let Some((file, offset, _)) = split_frame(frame) {
             offsets.entry(file.to_owned()).or_default().insert(offset.to_owned());
         }
     }
@@ -20,7 +20,7 @@ pub fn add_source_lines(findings: &mut [Finding]) {
         .map(|(file, offsets)| (file.clone(), look_up(file, offsets).unwrap_or_default()))
         .collect();
     for frame in findings.iter_mut().flat_map(|finding| &mut finding.stack) {
-        let Some((file, offset, function)) = split(frame) else { continue };
+        let Some((file, offset, function)) = split_frame(frame) else { continue };
         let Some((name, line)) = lines.get(file).and_then(|lines| lines.get(offset)) else {
             continue;
         };
@@ -30,7 +30,7 @@ pub fn add_source_lines(findings: &mut [Finding]) {
 }
 
 /// Splits `FILE+0xOFFSET FUNCTION`.
-fn split(frame: &str) -> Option<(&str, &str, &str)> {
+fn split_frame(frame: &str) -> Option<(&str, &str, &str)> {
     let (file, rest) = frame.rsplit_once("+0x")?;
     let (offset, function) = rest.split_once(' ').unwrap_or((rest, ""));
     offset.bytes().all(|byte| byte.is_ascii_hexdigit()).then_some((file, offset, function))
@@ -61,13 +61,13 @@ fn look_up(file: &str, offsets: &BTreeSet<String>) -> Option<BTreeMap<String, (S
 
 #[cfg(test)]
 mod tests {
-    use super::split;
+    use super::split_frame;
 
     #[test]
-    fn split_returns_file_offset_and_function() {
-        assert_eq!(split("/a+b/c+0x1f main"), Some(("/a+b/c", "1f", "main")));
-        assert_eq!(split("/lib/x.so+0x10"), Some(("/lib/x.so", "10", "")));
-        assert_eq!(split("0x7f00"), None);
-        assert_eq!(split("/a+0xzz f"), None);
+    fn split_frame_returns_file_offset_and_function() {
+        assert_eq!(split_frame("/a+b/c+0x1f main"), Some(("/a+b/c", "1f", "main")));
+        assert_eq!(split_frame("/lib/x.so+0x10"), Some(("/lib/x.so", "10", "")));
+        assert_eq!(split_frame("0x7f00"), None);
+        assert_eq!(split_frame("/a+0xzz f"), None);
     }
 }

@@ -102,7 +102,7 @@ pub fn run(args: &Map) -> anyhow::Result<Exit> {
     };
     note!("{name}, after {performed} of {total} operations");
     let report = vmm.report();
-    args.output.write(|out| write(out, args.format, &report))?;
+    args.output.write(|out| write_report(out, args.format, &report))?;
     match failure_note {
         None => Ok(Exit::Success),
         Some(failure_note) => {
@@ -125,7 +125,7 @@ fn read_recorded(args: &Map) -> anyhow::Result<Recorded> {
     }
 }
 
-fn write(
+fn write_report(
     out: &mut Screen<'_>,
     format: MapFormat,
     report: &hsa_vmm::report::Report,

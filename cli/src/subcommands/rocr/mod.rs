@@ -123,7 +123,7 @@ fn complete(release: Release, known: &BTreeSet<Release>) -> Result<Release, Stri
 pub fn run(args: &Rocr) -> anyhow::Result<Exit> {
     match args {
         Rocr::Fetch(args) => fetch_releases(args),
-        Rocr::List => show(&fetched_releases()),
+        Rocr::List => print_releases(&fetched_releases()),
         Rocr::Run(args) => run_program(args),
         Rocr::Check(args) => check::run(args),
     }
@@ -140,7 +140,7 @@ fn fetch_releases(args: &RocrFetch) -> anyhow::Result<Exit> {
         };
         let stored = fetch_from(source, name, &folder(), &mut on_step)?;
         drop(steps);
-        return show(&[stored]);
+        return print_releases(&[stored]);
     }
     let is_unknown = |release: &&Release| {
         !release.is_packaged() && Installation::open(&folder(), **release).is_err()
@@ -158,7 +158,7 @@ fn fetch_releases(args: &RocrFetch) -> anyhow::Result<Exit> {
         }
     }
     drop(steps);
-    show(&fetched)
+    print_releases(&fetched)
 }
 
 fn run_program(args: &RocrRun) -> anyhow::Result<Exit> {
@@ -167,7 +167,7 @@ fn run_program(args: &RocrRun) -> anyhow::Result<Exit> {
         None => newest().map_or_else(|| Installation::open(&folder(), Release::R7_2_4), Ok)?,
     };
     let (program, arguments) = crate::program::split_command_line(&args.program)?;
-    let mut command = self::command(&installation, program);
+    let mut command = command_with_release(&installation, program);
     command.args(arguments);
     let release = installation.release().to_string();
     let arguments = ["rocr", "run", "--rocr", &release].map(str::to_owned);
@@ -176,7 +176,7 @@ fn run_program(args: &RocrRun) -> anyhow::Result<Exit> {
 }
 
 /// Returns a command that runs a program with a release. If the program is `hsa-vmm`, it loads that release.
-pub fn command(installation: &Installation, program: &OsStr) -> Command {
+pub fn command_with_release(installation: &Installation, program: &OsStr) -> Command {
     let mut command = installation.command(program);
     command.env("HSA_VMM_RUNTIME", installation.runtime());
     command
@@ -192,7 +192,7 @@ pub fn newest() -> Option<Installation> {
     fetched_releases().into_iter().rfind(|installation| installation.release().is_packaged())
 }
 
-fn show(installations: &[Installation]) -> anyhow::Result<Exit> {
+fn print_releases(installations: &[Installation]) -> anyhow::Result<Exit> {
     let mut rows = table(&["release", "package", "C library"]);
     let mut files = Vec::new();
     for installation in installations {

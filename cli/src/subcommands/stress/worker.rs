@@ -42,7 +42,7 @@ pub fn run(args: &Stress, part: &Part) -> anyhow::Result<()> {
     }
     let runtime = match args.common.runtime.open() {
         Ok(runtime) => runtime,
-        Err(error) => return Ok(messages.send(&Message::NoRuntime(crate::message(&error)))?),
+        Err(error) => return Ok(messages.send(&Message::NoRuntime(crate::error_message(&error)))?),
     };
     let simulation = runtime.info().path.is_none();
     messages.send(&Message::Started { simulation })?;

@@ -14,8 +14,7 @@ pub struct Difference {
     compared: usize,
     /// The number of 32-bit words that differ.
     words: usize,
-    /// The offset of the first byte of the first word that differs, and the offset of the last byte of the last word that
-    /// differs.
+    /// The first and the last offset of the bytes from the first to the last word that differs.
     range: (usize, usize),
     /// The first word that differs: its offset, the expected and the found number.
     first: (usize, u32, u32),
