@@ -13,7 +13,7 @@ pub struct Cell(comfy_table::Cell);
 
 impl Cell {
     /// Aligns the cell to the right.
-    pub fn right(self) -> Self {
+    pub fn align_right(self) -> Self {
         Self(self.0.set_alignment(CellAlignment::Right))
     }
 }

@@ -144,12 +144,12 @@ fn run_command(folder: &Path, command: &GuideCommand) -> Result<(), String> {
     shell.env("HSA_VMM_ROCR", hsa_rocr::folder()).env("LC_ALL", "C.UTF-8");
     let output = shell.current_dir(folder).args(["-c", &line]).output().unwrap();
     let (stdout, stderr) = (stdout(&output), stderr(&output));
-    // A command whose output the page shows may fail.
+    // A command may fail if the page shows its output.
     if command.output.is_empty() && !output.status.success() {
         return Err(format!("{line}: {}\n{stdout}{stderr}", output.status));
     }
     match missing_line(&command.output, [&stdout, &stderr]) {
-        // The missing line comes last, because a truncated log contains its end.
+        // A truncated log keeps its end, so that the missing line comes last.
         Some(missing) => {
             let printed = excerpt(&format!("{stdout}{stderr}"));
             Err(format!("{line}\nprints\n{printed}\nbut not\n{missing}"))

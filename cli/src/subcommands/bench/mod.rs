@@ -284,7 +284,7 @@ fn results_table(results: &[Measurement]) -> TextTable {
             percent.map(|percent| format!("{percent:.0}")).unwrap_or_default(),
         ];
         let names = [result.operation.name(), result.level.name()].map(Cell::from);
-        rows.add_row(names.into_iter().chain(cells.map(|text| Cell::from(text).right())));
+        rows.add_row(names.into_iter().chain(cells.map(|text| Cell::from(text).align_right())));
     }
     rows
 }

@@ -130,7 +130,7 @@ pub fn advise(
                     .to_owned(),
             );
         }
-    } else if let (false, Some(_)) = (matches!(cause, Cause::Crash(..) | Cause::Hang(..)), driver) {
+    } else if let (false, Some(_)) = (is_crash_or_hang, driver) {
         advice.extend(call.and_then(|call| suspect(run.level, &call.begin.call)));
         let during = call.map_or("the level", |call| &call.begin.call);
         let mut functions: Vec<_> =

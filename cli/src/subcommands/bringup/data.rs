@@ -14,10 +14,12 @@ const BY_GPU: u32 = 0xda7a_0001;
 const BY_CPU: u32 = 0xda7b_0001;
 /// The number that the GPU fills memory with.
 const FILLED: u32 = 0x5a5a_0001;
-/// The time within which a late mapping takes effect.
+/// The time within which a late mapping or a late copy takes effect.
 const LATE_LIMIT: Duration = Duration::from_millis(200);
 /// How messages describe copies whose data arrives after their signal.
 pub const LATE_COPY: &str = "end only some time after their signal";
+/// The first of the numbers in the first round of "at-once".
+const AT_ONCE: u32 = 0xa700_0001;
 /// The number of rounds of "at-once".
 const ROUNDS: u32 = 8;
 /// The function that grants access.
@@ -208,7 +210,7 @@ pub fn check_data(hsa: &Hsa<'_>, resources: &Resources, with_fill: bool) -> Resu
                     return Err(hsa.recorder.blame(GRANT, message));
                 }
             }
-            if with_fill { fill(hsa, resources, host) } else { Ok(()) }
+            if with_fill { check_fill(hsa, resources, host) } else { Ok(()) }
         })
     })?;
     let views = if cpu_has_access { "GPU and CPU agree" } else { "by the GPU alone: no large BAR" };
@@ -217,7 +219,7 @@ pub fn check_data(hsa: &Hsa<'_>, resources: &Resources, with_fill: bool) -> Resu
 }
 
 /// Has a GPU fill pool memory, and checks the numbers. Before ROCm 7, a GPU cannot fill memory of handles.
-fn fill(hsa: &Hsa<'_>, resources: &Resources, host: &HostBuffer<'_>) -> Result<()> {
+fn check_fill(hsa: &Hsa<'_>, resources: &Resources, host: &HostBuffer<'_>) -> Result<()> {
     let filled = hsa.allocate(&resources.pool, resources.size, "pool_memory")?;
     hsa.fill_by_gpu(&filled, resources.size, FILLED)?;
     if let Some(difference) = host.difference_by_parts(&resources.gpus[0], &filled, FILLED, 0)? {
@@ -287,7 +289,7 @@ pub fn check_at_once(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
     let gpu = &resources.gpus[0];
     with_host(hsa, resources, |host| {
         for round in 0..ROUNDS {
-            let first = 0xa700_0001 | round << 8;
+            let first = AT_ONCE | round << 8;
             hsa.fill(&host.memory, resources.size, first);
             with_mapping(hsa, resources, |va, _| {
                 hsa.grant(va, resources.size, &[gpu])?;

@@ -271,12 +271,12 @@ pub fn is_logged(interface: &Interface, line: &str) -> bool {
 }
 
 /// Returns the request in a line of the emulated driver's log, without the device's number:
-/// `drm GEM_VA` for `16306:16306 0.014652 drm0 GEM_VA …`.
+/// `drm GEM_VA` for `16306:16306 0.014652 drm0 GEM_VA …`. Returns `None` for requests that cannot fail, and for lines
+/// without a request.
 pub fn request(line: &str) -> Option<String> {
     let mut words = line.split(' ').skip(2);
     let device = words.next()?.trim_end_matches(|letter: char| letter.is_ascii_digit());
     let call = words.next()?;
-    // These requests cannot fail.
     if matches!(call, "CLOSE" | "MUNMAP") {
         return None;
     }

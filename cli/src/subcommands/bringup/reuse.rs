@@ -39,12 +39,12 @@ pub fn check_unmapped(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             return Err(hsa.recorder.blame(MAP, wrong_data(what, &by, &by, &difference)));
         }
         hsa.unmap(&va, size)?;
-        let occupied = |_| {
+        let blame_unmap = |_| {
             let message = "the address cannot be used again after it was unmapped";
             hsa.recorder.blame(UNMAP, message)
         };
-        hsa.map(&va, size, &other).map_err(occupied)?;
-        hsa.grant(&va, size, &[gpu]).map_err(occupied)?;
+        hsa.map(&va, size, &other).map_err(blame_unmap)?;
+        hsa.grant(&va, size, &[gpu]).map_err(blame_unmap)?;
         host.write_by(gpu, &va, OTHER)?;
         if let Some(difference) = host.difference(gpu, &alias, KEPT, 1)? {
             let what = "a GPU still accesses memory at an address that was unmapped";
@@ -75,11 +75,11 @@ pub fn check_reused(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
                 hsa.grant(va, size, &[gpu])?;
             }
             // Each round writes other numbers, so that old data is not mistaken for new data.
-            let firsts = [0x4e05_0001 | round << 8, 0x4e06_0001 | round << 8];
-            for (va, first) in vas.iter().zip(firsts) {
+            let first_numbers = [0x4e05_0001 | round << 8, 0x4e06_0001 | round << 8];
+            for (va, first) in vas.iter().zip(first_numbers) {
                 host.write_by(gpu, va, first)?;
             }
-            for (va, first) in vas.iter().zip(firsts) {
+            for (va, first) in vas.iter().zip(first_numbers) {
                 if let Some(difference) = host.difference(gpu, va, first, 1)? {
                     let by = hsa.describe_copier(gpu);
                     let what = "another handle has the same memory";

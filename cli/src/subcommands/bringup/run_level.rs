@@ -24,9 +24,9 @@ const ROUNDS: u32 = 64;
 const BY_CPU: u32 = 0x0c90_0001;
 /// The first of the numbers that the level "gpu" writes.
 const BY_GPU: u32 = 0x6900_0001;
-/// The first of the numbers that the owner of the memory writes in "peer". The number of the other GPU is added.
+/// The first of the numbers that the owner of the memory writes in "peer". Bits 8 to 15 contain the number of the other GPU.
 const BY_OWNER: u32 = 0x9ee2_0000;
-/// The first of the numbers that another GPU writes in "peer". The number of this GPU is added.
+/// The first of the numbers that another GPU writes in "peer". Bits 8 to 15 contain the number of this GPU.
 const BY_PEER: u32 = 0x9ee3_0000;
 /// The first of the numbers in memory that is mapped twice in "peer".
 const MAPPED_TWICE: u32 = 0x9ee4_0001;
@@ -374,7 +374,7 @@ fn check_load(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
                 with_mapping(hsa, resources, |va, _| {
                     let gpu = &resources.gpus[0];
                     hsa.grant(va, resources.size, &[gpu])?;
-                    // No two rounds write the same numbers.
+                    // No two rounds begin with the same number.
                     let first = thread << 24 | round << 12;
                     host.write_by(gpu, va, first)?;
                     host.read_by(gpu, va, first, &hsa.describe_copier(gpu))

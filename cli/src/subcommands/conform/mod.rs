@@ -38,7 +38,7 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
         return worker::run_peer(args);
     }
     if args.list {
-        return list(args);
+        return list_cases(args);
     }
     args.output.check()?;
     let mut options = options(args)?;
@@ -88,7 +88,7 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     let written = match writer.stream {
         Some(stream) => stream.end(&report).context("cannot write the results"),
         None => args.output.write(|out| {
-            write(out, args, &report, &usual)?;
+            write_report(out, args, &report, &usual)?;
             let mut lines = closing.iter().filter(|_| is_table);
             Ok(lines.try_for_each(|line| writeln!(out, "{line}"))?)
         }),
@@ -132,7 +132,7 @@ fn closing_lines(report: &Report, hangs: Option<usize>, is_interrupted: bool) ->
     lines
 }
 
-/// Why there is no report: the runtime did not start.
+/// The error of a run without a report: the runtime did not start.
 struct NoReport {
     error: anyhow::Error,
     /// The requests to the emulated driver that failed before.
@@ -161,7 +161,7 @@ fn not_started(
     NotStarted { reason, output, selected, provenance }
 }
 
-/// Writes that the runtime did not start, in the formats that have a place for it.
+/// Reports in the formats KTAP, JUnit and HTML that the runtime did not start. The other formats cannot report this.
 fn write_not_started(
     args: &Conform,
     stream: Option<KtapStream>,
@@ -231,7 +231,7 @@ fn add_provenance(args: &Conform, report: &mut Report) {
     args.privacy.clean_report(report);
 }
 
-fn write(
+fn write_report(
     out: &mut Screen<'_>,
     args: &Conform,
     report: &Report,
@@ -244,7 +244,7 @@ fn write(
         ReportFormat::Table => {
             let is_simulation = report.runtime.path.is_none();
             let bringup = args.common.runtime.bringup_command(is_simulation);
-            show::report(out, report, usual, args.failures_only, &bringup)?;
+            show::print_report(out, report, usual, args.failures_only, &bringup)?;
         }
         ReportFormat::Json => {
             serde_json::to_writer_pretty(&mut *out, report)?;
@@ -376,7 +376,7 @@ fn print_output(text: &str) {
     let _ = write!(Screen::stderr(), "{text}");
 }
 
-fn list(args: &Conform) -> anyhow::Result<Exit> {
+fn list_cases(args: &Conform) -> anyhow::Result<Exit> {
     let options = options(args)?;
     let selected = || options.selected().into_iter();
     args.output.write(|out| match args.format {

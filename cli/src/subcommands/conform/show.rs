@@ -11,17 +11,17 @@ use hsa_vmm_conformance::{CaseReport, Cause, Report, Status, cases};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-/// The number of lines of the runtime's output that are shown for a cause, and of the driver's failures.
+/// The maximum number of lines of the runtime's output, and of the driver's failures, that are shown for a cause.
 const OUTPUT_LINES: usize = 8;
 /// The beginning of the detail of a case that was not tried.
 const NOT_TRIED: &str = "not tried: ";
-/// The number of cases of a cause that are named, besides the first.
+/// The maximum number of cases of a cause that are named after the first.
 const NAMES: usize = 8;
 
 /// Prints a table of the cases, or only of those that failed, then each cause of failures once. Successive cases that
-/// were not tried for the same reason are one line. `usual` contains what was logged during cases that passed.
+/// were not tried for the same reason share one line. `usual` contains what was logged during cases that passed.
 /// `bringup` is the command to try next.
-pub fn report(
+pub fn print_report(
     out: &mut Screen<'_>,
     report: &Report,
     usual: &Usual,
@@ -68,8 +68,8 @@ pub fn report(
 }
 
 /// Returns whether a level of `bringup` makes the call that failed in a case, or a request of this call to which
-/// the driver returned an error. Returns `true` for a failure that names no call, such as wrong data, because levels also
-/// compare data; but not for IPC, for which there is no level.
+/// the driver returned an error. If the failure names no call, as for wrong data, returns `true` unless the case is about
+/// IPC: levels also compare data, but no level uses IPC.
 fn bringup_repeats(case: &CaseReport, usual: &Usual, is_simulation: bool) -> bool {
     let last_call = case.lost.as_ref().and_then(|lost| lost.last_call.as_deref());
     let texts = [case.detail.as_str(), last_call.unwrap_or_default()];
@@ -101,7 +101,7 @@ fn add_case(results: &mut TextTable, case: &CaseReport, first_of: &BTreeMap<&str
     results.add_row([
         Cell::from(&case.name),
         status_cell(case.status),
-        Cell::from(format!("{:.1}", case.duration_us as f64 / 1000.0)).right(),
+        Cell::from(format!("{:.1}", case.duration_us as f64 / 1000.0)).align_right(),
         Cell::from(detail),
     ]);
 }
@@ -120,12 +120,15 @@ fn show_cause(
     cause: &Cause<'_>,
 ) -> io::Result<()> {
     let Some((first, others)) = cause.cases.split_first() else { return Ok(()) };
-    let bold = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
+    let bold_red = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
     let mut detail = first.detail.as_str();
     if others.is_empty() {
-        out.write_styled(bold, &first.name)?;
+        out.write_styled(bold_red, &first.name)?;
     } else {
-        out.write_styled(bold, format_args!("{} cases: {}", cause.cases.len(), cause.description))?;
+        out.write_styled(
+            bold_red,
+            format_args!("{} cases: {}", cause.cases.len(), cause.description),
+        )?;
         write!(out, "\n  first: {}", first.name)?;
         // The description is often the detail, or its first line.
         let rest = detail.strip_prefix(cause.description.as_str());

@@ -88,7 +88,7 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
     if interrupt.arrived() {
         note!("interrupted");
     }
-    let faults = planned_faults::planned(simulation_config(&generator.machine));
+    let planned = planned_faults::planned(simulation_config(&generator.machine));
     match args.format {
         RunFormat::Json => {
             let summary = serde_json::json!({
@@ -103,8 +103,9 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
             let driver = provenance::driver(generator.machine != Machine::Loaded);
             let arguments =
                 ["fuzz".to_owned()].into_iter().chain(args.common.runtime.typed_arguments());
-            let faults = args.faults.then(|| "--faults".to_owned());
-            let arguments = arguments.chain(["--seed".to_owned(), seed.to_string()]).chain(faults);
+            let faults_option = args.faults.then(|| "--faults".to_owned());
+            let arguments =
+                arguments.chain(["--seed".to_owned(), seed.to_string()]).chain(faults_option);
             let config = simulation_config(&generator.machine);
             let provenance =
                 provenance::gather(Some(driver), config, program::reproduce_command(arguments));
@@ -119,7 +120,7 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
             ktap.as_mut().map_or(Ok(()), |ktap| ktap.write_result(&test))?;
         }
         RunFormat::Table => args.output.write(|out| {
-            provenance::print_banner(out, &faults)?;
+            provenance::print_banner(out, &planned)?;
             if let Some(finding) = &finding {
                 writeln!(out, "{finding}")?;
                 if generator.machine == Machine::Loaded {
@@ -130,7 +131,7 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
             Ok(writeln!(out, "seed {seed}: {progress}")?)
         })?,
     }
-    planned_faults::note_not_happened(&faults);
+    planned_faults::note_not_happened(&planned);
     Ok(if finding.is_none() { Exit::Success } else { Exit::Failure })
 }
 

@@ -78,8 +78,8 @@ fn create_item(
     let reservation = state.count(Reservation::builder(size).reserve(state.vmm))?;
     let memory = state.count(Allocation::create(state.vmm, size, &properties))?;
     let mapping = state.count(reservation.map(0, &memory))?;
-    let all: Vec<_> = [owner].into_iter().chain(state.cpu()).collect();
-    state.count(mapping.grant(&all, Access::ReadWrite))?;
+    let agents: Vec<_> = [owner].into_iter().chain(state.cpu()).collect();
+    state.count(mapping.grant(&agents, Access::ReadWrite))?;
     let stamp = rng.u64(..);
     let item = Item { mapping, owner, stamp };
     for (offset, value) in item.stamps(size) {
@@ -169,8 +169,8 @@ fn check_at_second_address(
         return;
     };
     let Some(mapping) = state.count(reservation.map(0, memory)) else { return };
-    let all: Vec<_> = [item.owner].into_iter().chain(state.cpu()).collect();
-    if state.count(mapping.grant(&all, Access::ReadWrite)).is_some() {
+    let agents: Vec<_> = [item.owner].into_iter().chain(state.cpu()).collect();
+    if state.count(mapping.grant(&agents, Access::ReadWrite)).is_some() {
         check_stamps(state, rng, item, &mapping);
     }
 }
