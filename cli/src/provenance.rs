@@ -45,7 +45,11 @@ pub struct Privacy {
 
 /// Describes this run. `simulation` is the configuration of the simulation. `reproduce` is the beginning of a command
 /// that repeats a part of the run.
-pub fn gather(driver: Option<Driver>, simulation: Option<&str>, reproduce: String) -> Provenance {
+pub fn describe_run(
+    driver: Option<Driver>,
+    simulation: Option<&str>,
+    reproduce: String,
+) -> Provenance {
     let machine = driver.map(machine).or(is_driver_emulated().then_some(Machine::EmulatedDriver));
     let names = RUNTIME_VARIABLES.iter().chain(OTHER_VARIABLES);
     let variable = |name: &&str| {
@@ -213,12 +217,12 @@ impl Privacy {
     /// Replaces the home folder by `~` and the user's name in paths by `USER`; with `--redact`, removes
     /// the folders of all absolute paths.
     pub fn clean_text(&self, text: &str) -> String {
-        let names = without_names(
+        let shortened = without_names(
             text,
             env::var("HOME").ok().as_deref(),
             env::var("USER").or_else(|_| env::var("LOGNAME")).ok().as_deref(),
         );
-        if self.redact { without_folders(&names) } else { names }
+        if self.redact { without_folders(&shortened) } else { shortened }
     }
 }
 

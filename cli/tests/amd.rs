@@ -113,11 +113,11 @@ fn conform_passes_with_controlled_page_tables() {
 
 #[test]
 fn replay_matches_simulation_on_every_release() {
-    let all =
+    let all_traces =
         concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/data/cuda_h200_traces_seed1.jsonl.gz");
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("traces.jsonl");
-    let traces = BufReader::new(MultiGzDecoder::new(File::open(all).unwrap())).lines();
+    let traces = BufReader::new(MultiGzDecoder::new(File::open(all_traces).unwrap())).lines();
     let traces: Vec<_> = traces.take(test::part_by_default(1500)).map(Result::unwrap).collect();
     std::fs::write(&file, traces.join("\n")).unwrap();
     let name = "replay_matches_simulation_on_every_release";
@@ -430,8 +430,8 @@ fn fetch_from_stores_a_release() {
         command(arguments).env("HSA_VMM_ROCR", folder.path()).output().unwrap()
     };
     let library = older.runtime().canonicalize().unwrap();
-    let from = library.to_str().unwrap();
-    let output = run(&["rocr", "fetch", "--from", from, "--version", "9.0-test"]);
+    let path = library.to_str().unwrap();
+    let output = run(&["rocr", "fetch", "--from", path, "--version", "9.0-test"]);
     assert!(output.status.success(), "{output:?}");
     let output = run(&["rocr", "list"]);
     assert!(
@@ -441,8 +441,8 @@ fn fetch_from_stores_a_release() {
     let output = run(&["emulate", "--rocr", "9.0-test", "--", HSA_VMM, "info"]);
     assert!(stdout(&output).contains("ROCr 1.15 (ROCm 6.4)"), "{output:?}");
     // `--from` needs a version, and rejects the version of a release that can be downloaded.
-    assert_eq!(run(&["rocr", "fetch", "--from", from]).status.code(), Some(3));
-    let output = run(&["rocr", "fetch", "6.4.3", "--from", from]);
+    assert_eq!(run(&["rocr", "fetch", "--from", path]).status.code(), Some(3));
+    let output = run(&["rocr", "fetch", "6.4.3", "--from", path]);
     assert!(stderr(&output).contains("choose another"), "{output:?}");
 }
 

@@ -64,8 +64,8 @@ fn map_shows_state_after_until() {
         let output = run(&["map", "--runtime", "sim", "--until", operations, "--format", "json"]);
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
         let report = json(&output);
-        let all = report["reservations"].as_array().unwrap().iter();
-        all.map(|it| it["mappings"].as_array().unwrap().len()).collect::<Vec<_>>()
+        let reservations = report["reservations"].as_array().unwrap().iter();
+        reservations.map(|it| it["mappings"].as_array().unwrap().len()).collect::<Vec<_>>()
     };
     assert_eq!(mappings("0"), [0; 0]);
     assert_eq!(mappings("1"), [0]);

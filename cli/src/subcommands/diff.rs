@@ -126,9 +126,9 @@ fn difference_rows(diff: &Diff) -> Vec<[String; 3]> {
         let value = |side: &Option<String>| side.clone().unwrap_or_else(|| "–".to_owned());
         [property, value(&change.a), value(&change.b)]
     };
-    let of_runtime = diff.run.iter().chain(&diff.runtime);
-    let of_runtime = of_runtime.map(|change| row(change.what.clone(), change));
-    let of_agents = diff.agents.iter().map(|agents| {
+    let runtime_rows = diff.run.iter().chain(&diff.runtime);
+    let runtime_rows = runtime_rows.map(|change| row(change.what.clone(), change));
+    let agent_rows = diff.agents.iter().map(|agents| {
         row(format!("{}: {}", agents.agents.join(", "), agents.change.what), &agents.change)
     });
     let member = |relation: &str, name: &str, [a, b]: [&str; 2]| {
@@ -141,7 +141,7 @@ fn difference_rows(diff: &Diff) -> Vec<[String; 3]> {
     let quirks = diff.quirks.a.iter().map(|quirk| member("needs", &quirk.name, only_a));
     let quirks =
         quirks.chain(diff.quirks.b.iter().map(|quirk| member("needs", &quirk.name, only_b)));
-    of_runtime.chain(functions).chain(quirks).chain(of_agents).collect()
+    runtime_rows.chain(functions).chain(quirks).chain(agent_rows).collect()
 }
 
 /// Returns the detail of B, or of A for cases that pass or are missing in B.

@@ -103,11 +103,12 @@ pub fn run(args: &Emulate) -> anyhow::Result<Exit> {
     let (program, arguments) = crate::program::split_command_line(&args.program)?;
     let installation = installation(args, program)?;
     // Programs of a fetched release are not in PATH.
-    let of_release = installation.as_ref().and_then(|installation| installation.program(program));
-    if let Some(file) = of_release.clone().or_else(|| find_program(program)) {
+    let program_of_release =
+        installation.as_ref().and_then(|installation| installation.program(program));
+    if let Some(file) = program_of_release.clone().or_else(|| find_program(program)) {
         check_preloadable(&file).map_err(Failed::from)?;
     }
-    let mut command = Command::new(of_release.as_deref().map_or(program, Path::as_os_str));
+    let mut command = Command::new(program_of_release.as_deref().map_or(program, Path::as_os_str));
     command.args(arguments);
     let mut emulation = emulation(args);
     if let Some(installation) = &installation {

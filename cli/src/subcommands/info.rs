@@ -182,13 +182,13 @@ fn print_links(out: &mut Screen<'_>, runtime: &Runtime) -> anyhow::Result<()> {
     let mut links = table(&["agent", "reaches", "by"]);
     for agent in runtime.agents() {
         for peer in &agent.peers {
-            let by = if peer.reachable {
+            let path = if peer.reachable {
                 let hops: Vec<_> = peer.links.iter().map(|link| link.kind.to_string()).collect();
                 if hops.is_empty() { "(unknown)".to_owned() } else { hops.join(" + ") }
             } else {
                 "not at all".to_owned()
             };
-            links.add_row(vec![agent_id(agent), peer.agent.to_string(), by]);
+            links.add_row(vec![agent_id(agent), peer.agent.to_string(), path]);
         }
     }
     Ok(out.write_table(&links)?)

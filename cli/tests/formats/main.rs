@@ -103,8 +103,8 @@ fn kernel_parser_accepts_ktap() {
         assert!(parsed.status.success(), "{what}: {parsed:?}");
         let counts: Value = serde_json::from_str(stdout(&parsed).lines().last().unwrap()).unwrap();
         let [passed, failed, skipped] = expected;
-        let all = json!({ "passed": passed, "failed": failed, "skipped": skipped, "crashed": 0, "errors": 0 });
-        assert_eq!(counts, all, "{what}: {}{text}", stdout(&parsed));
+        let expected_counts = json!({ "passed": passed, "failed": failed, "skipped": skipped, "crashed": 0, "errors": 0 });
+        assert_eq!(counts, expected_counts, "{what}: {}{text}", stdout(&parsed));
         test::report(&format!("{what}: {passed} passed, {failed} failed, {skipped} skipped"));
     }
 }

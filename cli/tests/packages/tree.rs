@@ -90,18 +90,23 @@ impl Tree {
 fn base_system(packages: &str) -> PathBuf {
     static LOCK: Mutex<()> = Mutex::new(());
     let _guard = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
-    let all = root().join("target/packages");
+    let packages_folder = root().join("target/packages");
     let name = if packages.is_empty() { "debian".to_owned() } else { format!("debian,{packages}") };
-    let folder = all.join(&name);
+    let folder = packages_folder.join(&name);
     if !folder.exists() {
         // Rename the folder when it is complete, so that an interrupted test leaves no incomplete base.
-        let (part, downloads) = (all.join(name + ".part"), create_folder(&all).join("downloads"));
-        let _ = fs::remove_dir_all(&part);
-        fs::create_dir_all(&part).unwrap();
+        let (incomplete, downloads) = (
+            packages_folder.join(name + ".part"),
+            create_folder(&packages_folder).join("downloads"),
+        );
+        let _ = fs::remove_dir_all(&incomplete);
+        fs::create_dir_all(&incomplete).unwrap();
         fs::create_dir_all(&downloads).unwrap();
         let mut create = Command::new("sh");
-        run_ok(create.args(["-c", DEBOOTSTRAP, "sh"]).arg(&part).arg(&downloads).arg(packages));
-        fs::rename(&part, &folder).unwrap();
+        run_ok(
+            create.args(["-c", DEBOOTSTRAP, "sh"]).arg(&incomplete).arg(&downloads).arg(packages),
+        );
+        fs::rename(&incomplete, &folder).unwrap();
     }
     folder
 }

@@ -315,7 +315,7 @@ fn write_page() {
         selection == "all" || (!selection.is_empty() && contains_any(pair, &selection))
     };
     let before = page::read();
-    let mut page = Vec::new();
+    let mut sections = Vec::new();
     for target in pairs::TARGETS {
         let is_of_target = |it: &&(Target, Vec<Row>)| it.0 == target;
         let known_rows =
@@ -342,10 +342,10 @@ fn write_page() {
         });
         let mut rows = rows.into_inner().unwrap();
         rows.sort_by(|a, b| a.pair.cmp(&b.pair));
-        page.push((target, rows));
+        sections.push((target, rows));
         // Write after each target, so that an interrupted test keeps results.
         let unmeasured =
-            before.iter().filter(|it| !page.iter().any(|done| done.0 == it.0)).cloned();
-        page::write(&page.iter().cloned().chain(unmeasured).collect::<Vec<_>>());
+            before.iter().filter(|it| !sections.iter().any(|done| done.0 == it.0)).cloned();
+        page::write(&sections.iter().cloned().chain(unmeasured).collect::<Vec<_>>());
     }
 }

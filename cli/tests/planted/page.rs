@@ -247,8 +247,8 @@ pub fn stress(target: Target, pair: &Pair) -> Cell {
         Some(Cell::Detected(scenario["scene"].as_str()?.to_owned(), shorten(&what)))
     });
     let leak = report["leaks"][0]["what"].as_str();
-    let of_machine = leak.map(|what| Cell::Detected("memory".to_owned(), shorten(what)));
-    failure.or(of_machine).unwrap_or_else(|| cell_without_report(&result))
+    let machine_leak = leak.map(|what| Cell::Detected("memory".to_owned(), shorten(what)));
+    failure.or(machine_leak).unwrap_or_else(|| cell_without_report(&result))
 }
 
 /// Describes a run that ended without a report.
@@ -293,8 +293,8 @@ static PAGE_LOCK: Mutex<()> = Mutex::new(());
 /// Writes the beginning of the page with the results of `fuzz` and `stress`, and keeps the other sections.
 pub fn write_representatives(rows: &[Representative]) {
     let _lock = PAGE_LOCK.lock().expect("no panic");
-    let old = std::fs::read_to_string(page_path()).expect("docs/detection.md");
-    let rest = old.find("\n## ").map_or("", |start| &old[start..]);
+    let old_page = std::fs::read_to_string(page_path()).expect("docs/detection.md");
+    let rest = old_page.find("\n## ").map_or("", |start| &old_page[start..]);
     std::fs::write(page_path(), beginning(rows) + rest).expect("a page");
 }
 
@@ -326,8 +326,8 @@ pub fn write(rows: &[(Target, Vec<Row>)]) {
         let _ = write!(page, "\n## {}\n\n", title(*target));
         write_rows(&mut page, rows);
     }
-    let old = std::fs::read_to_string(page_path()).expect("docs/detection.md");
-    page.push_str(old.find(&heading(MACHINE)).map_or("", |start| &old[start..]));
+    let old_page = std::fs::read_to_string(page_path()).expect("docs/detection.md");
+    page.push_str(old_page.find(&heading(MACHINE)).map_or("", |start| &old_page[start..]));
     std::fs::write(page_path(), page).expect("a page");
 }
 
@@ -364,16 +364,16 @@ pub fn read() -> Vec<(Target, Vec<Row>)> {
 /// Reads the rows of a section.
 pub fn read_rows(target: Target) -> Vec<Row> {
     let page = std::fs::read_to_string(page_path()).expect("docs/detection.md");
-    let part = page.split(&heading(target)).nth(1).unwrap_or_default();
-    let part = part.split("\n## ").next().unwrap_or_default();
-    part.lines().filter_map(parse_row).collect()
+    let section = page.split(&heading(target)).nth(1).unwrap_or_default();
+    let section = section.split("\n## ").next().unwrap_or_default();
+    section.lines().filter_map(parse_row).collect()
 }
 
 /// Reads the results of `fuzz` and `stress`.
 pub fn read_representatives() -> Vec<Representative> {
     let page = std::fs::read_to_string(page_path()).expect("docs/detection.md");
-    let part = page.split("\n## ").next().unwrap_or_default();
-    let rows = part.lines().filter_map(parse_row);
+    let section = page.split("\n## ").next().unwrap_or_default();
+    let rows = section.lines().filter_map(parse_row);
     rows.map(|Row { pair, conform, bringup }| Representative {
         pair,
         fuzz: conform,

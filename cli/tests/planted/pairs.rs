@@ -47,21 +47,21 @@ fn error_name(target: Target) -> &'static str {
 
 /// Returns every pair of a target.
 pub fn all_of(target: Target) -> Vec<Pair> {
-    let all = listed_names(target, "?=lost", "the calls are: ");
-    assert!(all.len() > 30, "{all:?}");
+    let all_calls = listed_names(target, "?=lost", "the calls are: ");
+    assert!(all_calls.len() > 30, "{all_calls:?}");
     let mut pairs = Vec::new();
     let mut add = |calls: &[String], effect: &str| {
         let pair = |call: &String| Pair { call: call.clone(), effect: effect.to_owned() };
         pairs.extend(calls.iter().map(pair));
     };
-    add(&all, error_name(target));
+    add(&all_calls, error_name(target));
     for kind in FaultKind::ALL {
         let effect = match kind {
             FaultKind::Late(_) => "late:5ms".to_owned(),
             kind => kind.to_string(),
         };
         match kind {
-            FaultKind::Lost | FaultKind::Hang | FaultKind::Crash => add(&all, &effect),
+            FaultKind::Lost | FaultKind::Hang | FaultKind::Crash => add(&all_calls, &effect),
             _ => add(&listed_names(target, &format!("*={effect}"), "these calls do:"), &effect),
         }
     }

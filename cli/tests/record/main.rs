@@ -347,16 +347,19 @@ fn recording_costs_microseconds() {
             assert_eq!(output.status.code(), Some(0), "{output:?}");
             stdout(&output).split(' ').next().unwrap().parse().unwrap()
         };
-        let without = cost(run(&fixture.emulate(&words)[1..]));
-        let with = cost(fixture.record(&[], &words).1);
-        let stacks = cost(fixture.record(&["--stacks"], &words).1);
+        let without_recording = cost(run(&fixture.emulate(&words)[1..]));
+        let with_recording = cost(fixture.record(&[], &words).1);
+        let with_stacks = cost(fixture.record(&["--stacks"], &words).1);
         test::report(&format!(
             "{}: recording costs {:.0} ns a call, with call stacks {:.0} ns",
             fixture.release(),
-            with - without,
-            stacks - without
+            with_recording - without_recording,
+            with_stacks - without_recording
         ));
         // The limit is far above the usual cost, so that the test passes on a busy machine.
-        assert!(with - without < 100_000.0, "{without} {with}");
+        assert!(
+            with_recording - without_recording < 100_000.0,
+            "{without_recording} {with_recording}"
+        );
     });
 }

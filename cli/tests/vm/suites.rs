@@ -75,10 +75,10 @@ fn tests_of_the_library_pass() {
     let program = build("", "amd");
     let skipped = PLANS_DRIVER_FAULTS.map(|test| ["--skip", test]).concat();
     let arguments = [&AMD_TESTS[..], &skipped].concat();
-    let long: &[&str] = if runs_all { &["HSA_VMM_LONG=1"] } else { &[] };
-    run_tests(&[], long, &program, &arguments);
+    let environment: &[&str] = if runs_all { &["HSA_VMM_LONG=1"] } else { &[] };
+    run_tests(&[], environment, &program, &arguments);
     if runs_all {
-        run_tests(&BY_SDMA, long, &program, &arguments);
+        run_tests(&BY_SDMA, environment, &program, &arguments);
     }
 }
 

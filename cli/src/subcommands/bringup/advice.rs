@@ -95,8 +95,10 @@ pub fn advise(
     // A call that has not returned explains a hang or a crash better than an earlier error does. One of the runtime's
     // threads can have made the call, or an engine can hang, so the log of the whole level is searched.
     let is_crash_or_hang = matches!(cause, Cause::Crash(..) | Cause::Hang(..));
-    let in_level = run.driver.iter().flatten().map(|(_, line)| line).filter(|_| is_crash_or_hang);
-    let mut unfinished = errors.iter().copied().chain(in_level).filter(|line| is_unfinished(line));
+    let lines_of_level =
+        run.driver.iter().flatten().map(|(_, line)| line).filter(|_| is_crash_or_hang);
+    let mut unfinished =
+        errors.iter().copied().chain(lines_of_level).filter(|line| is_unfinished(line));
     let unfinished = unfinished.next_back();
     advice.extend(unfinished.map(|line| advise_unfinished(line)));
     advice.extend(findings.iter().filter_map(|finding| {

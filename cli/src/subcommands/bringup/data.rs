@@ -95,16 +95,16 @@ impl HostBuffer<'_> {
         std::thread::sleep(LATE_LIMIT);
         self.write_by(gpu, va, first)?;
         if self.difference(gpu, va, first, 1)?.is_none() && difference.affects_pages() {
-            let by = self.hsa.describe_copier(gpu);
-            let message = wrong_data(late_mapping(gpu, va), &by, &by, &difference);
+            let copier = self.hsa.describe_copier(gpu);
+            let message = wrong_data(late_mapping(gpu, va), &copier, &copier, &difference);
             return Err(self.hsa.recorder.blame(GRANT, message));
         }
         let what = match self.copies_late(gpu, va, first)? {
             true => late_copy(gpu, va),
             false => format!("{} copied wrong data from {}", gpu.c, va.c),
         };
-        let by = self.hsa.describe_copier(gpu);
-        Err(self.hsa.recorder.blame(COPY, wrong_data(what, &by, &by, &difference)))
+        let copier = self.hsa.describe_copier(gpu);
+        Err(self.hsa.recorder.blame(COPY, wrong_data(what, &copier, &copier, &difference)))
     }
 
     /// Has a GPU write consecutive numbers from `first` to `va`, and copy them to the host memory. Compares the host
@@ -223,8 +223,8 @@ fn check_fill(hsa: &Hsa<'_>, resources: &Resources, host: &HostBuffer<'_>) -> Re
     let filled = hsa.allocate(&resources.pool, resources.size, "pool_memory")?;
     hsa.fill_by_gpu(&filled, resources.size, FILLED)?;
     if let Some(difference) = host.difference_by_parts(&resources.gpus[0], &filled, FILLED, 0)? {
-        let by = hsa.describe_copier(&resources.gpus[0]);
-        let message = wrong_data("memory was not filled", &by, &by, &difference);
+        let copier = hsa.describe_copier(&resources.gpus[0]);
+        let message = wrong_data("memory was not filled", &copier, &copier, &difference);
         return Err(hsa.recorder.blame(FILL, message));
     }
     hsa.pool_free(&filled)

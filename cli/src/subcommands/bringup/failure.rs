@@ -229,8 +229,8 @@ impl FailedCall {
     fn of(call: &Call) -> Self {
         let end = call.end.as_ref();
         let output = |name: &str| {
-            let mut all = end.iter().flat_map(|end| &end.outputs);
-            all.find(|output| name.ends_with(&format!("&{}", output.name)))
+            let mut outputs = end.iter().flat_map(|end| &end.outputs);
+            outputs.find(|output| name.ends_with(&format!("&{}", output.name)))
         };
         let with_output = |argument: &Argument| match output(&argument.name) {
             Some(output) => output.clone(),
@@ -332,10 +332,10 @@ impl Call {
                     let name = name.strip_prefix("HSA_STATUS_").unwrap_or(&name);
                     name.split(' ').next().unwrap_or_default().to_owned()
                 };
-                let all: Vec<_> = end.status.map(short).into_iter().chain(outputs).collect();
-                if !all.is_empty() {
+                let results: Vec<_> = end.status.map(short).into_iter().chain(outputs).collect();
+                if !results.is_empty() {
                     line.push_str(" -> ");
-                    line.push_str(&all.join(", "));
+                    line.push_str(&results.join(", "));
                 }
             }
         }

@@ -28,8 +28,8 @@ pub fn granted_by(calls: &[Call], address: u64) -> Option<usize> {
 /// the call names only the start.
 pub fn granted_range(call: &Call) -> Option<(u64, u64)> {
     let value_of = |matches: &dyn Fn(&str) -> bool| {
-        let mut all = call.begin.arguments.iter();
-        all.find(|argument| matches(&argument.name)).and_then(|found| parse_hex(&found.value))
+        let mut arguments = call.begin.arguments.iter();
+        arguments.find(|argument| matches(&argument.name)).and_then(|found| parse_hex(&found.value))
     };
     match call.begin.call.as_str() {
         "hsa_amd_vmem_set_access" => {

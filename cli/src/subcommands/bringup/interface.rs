@@ -261,8 +261,8 @@ pub fn suspect(level: Level, call: &str) -> Option<String> {
 
 /// Returns the kernel function for a line of the emulated driver's log, if the table contains it.
 pub fn function_of(line: &str) -> Option<&'static str> {
-    let mut all = TABLE.iter().flat_map(|row| row.1);
-    all.find(|interface| is_logged(interface, line)).map(|interface| interface.function)
+    let mut interfaces = TABLE.iter().flat_map(|row| row.1);
+    interfaces.find(|interface| is_logged(interface, line)).map(|interface| interface.function)
 }
 
 /// Returns whether a line of the emulated driver's log is a request to this interface.

@@ -169,8 +169,8 @@ fn check_versions(printed: Result<&str, &String>, nodes: &[PathBuf]) -> Vec<Find
             _ => pass(what),
         }
     };
-    let of_kfd = text.lines().find(is_version);
-    let kfd = check("/dev/kfd", of_kfd, "AMDKFD_IOC_GET_VERSION, kfd_ioctl_get_version");
+    let printed_version = text.lines().find(is_version);
+    let kfd = check("/dev/kfd", printed_version, "AMDKFD_IOC_GET_VERSION, kfd_ioctl_get_version");
     let nodes = nodes.iter().map(|node| {
         let node = node.display().to_string();
         let versions = text.lines().filter_map(|line| line.strip_prefix(&node)?.strip_prefix(' '));

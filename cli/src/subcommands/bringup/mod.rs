@@ -141,8 +141,11 @@ pub fn run(args: &Bringup) -> anyhow::Result<Exit> {
     } else {
         let simulation = runs.iter().find_map(|run| run.runtime.as_ref()).map(Option::is_none);
         let driver = simulation.map(provenance::driver);
-        let provenance =
-            provenance::gather(driver, config.as_deref(), args.runtime.bringup_command(false));
+        let provenance = provenance::describe_run(
+            driver,
+            config.as_deref(),
+            args.runtime.bringup_command(false),
+        );
         let mut report = report(&runs, failure.as_ref(), args.until, probes);
         report.interrupted = !is_complete;
         args.output.write(|out| provenance::write_json(out, &report, provenance, &args.privacy))?;

@@ -27,18 +27,18 @@ pub fn check_offset(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             hsa.grant(va, size, &[gpu])?;
             host.write_by(gpu, va, FIRST)?;
             let dmabuf = hsa.export(memory)?;
-            let (all, start) = (space.all_permissions(), Named::new("0", 0));
-            space.replace(&dmabuf, va, &half, &half, all)?;
+            let (permissions, start) = (space.all_permissions(), Named::new("0", 0));
+            space.replace(&dmabuf, va, &half, &half, permissions)?;
             hsa.wait_for_page_tables()?;
             let second = FIRST + (half.value / 4) as u32;
             if let Some(difference) = host.difference_in(gpu, va, &half, second)? {
-                let by = hsa.describe_copier(gpu);
+                let copier = hsa.describe_copier(gpu);
                 let what = format!("{} does not read the second half", gpu.c);
-                let message = wrong_data(what, &by, &by, &difference);
+                let message = wrong_data(what, &copier, &copier, &difference);
                 return Err(hsa.recorder.blame(REPLACE, message));
             }
             // Restore the entries of the whole mapping. Otherwise, a part of the mapping would outlive the unmap.
-            space.replace(&dmabuf, va, &Named::new("size", size), &start, all)?;
+            space.replace(&dmabuf, va, &Named::new("size", size), &start, permissions)?;
             hsa.wait_for_page_tables()?;
             host.read_by(gpu, va, FIRST, &hsa.describe_copier(gpu))?;
             hsa.close(dmabuf)

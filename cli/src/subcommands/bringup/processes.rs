@@ -97,9 +97,9 @@ pub fn fill_memory(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             }
             for (va, _, first) in &kept {
                 if let Some(difference) = host.difference(gpu, va, *first, 1)? {
-                    let by = hsa.describe_copier(gpu);
+                    let copier = hsa.describe_copier(gpu);
                     let what = "data is lost while the memory is full";
-                    let message = wrong_data(what, &by, &by, &difference);
+                    let message = wrong_data(what, &copier, &copier, &difference);
                     return Err(hsa.recorder.blame("hsa_amd_vmem_handle_create", message));
                 }
             }

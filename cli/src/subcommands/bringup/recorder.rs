@@ -145,8 +145,8 @@ fn copy_engine(log: &str, process: u32) -> Option<&'static str> {
     let queues =
         log.lines().filter(|line| line.starts_with(&prefix) && line.contains(" kfd CREATE_QUEUE "));
     // A process that copies by SDMA may also have queues for kernels.
-    let of_queue = |line: &str| if line.contains(" kind=SDMA") { SDMA } else { SHADER };
-    queues.map(of_queue).max_by_key(|engine| *engine == SDMA)
+    let queue_engine = |line: &str| if line.contains(" kind=SDMA") { SDMA } else { SHADER };
+    queues.map(queue_engine).max_by_key(|engine| *engine == SDMA)
 }
 
 /// Returns the process ID and thread ID in the format of the emulated driver's log.

@@ -34,9 +34,9 @@ pub fn check_unmapped(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         hsa.grant(&alias, size, &[gpu])?;
         host.write_and_read(gpu, &va, KEPT)?;
         if let Some(difference) = host.difference(gpu, &alias, KEPT, 1)? {
-            let by = hsa.describe_copier(gpu);
+            let copier = hsa.describe_copier(gpu);
             let what = "the second address of the memory refers to other memory";
-            return Err(hsa.recorder.blame(MAP, wrong_data(what, &by, &by, &difference)));
+            return Err(hsa.recorder.blame(MAP, wrong_data(what, &copier, &copier, &difference)));
         }
         hsa.unmap(&va, size)?;
         let blame_unmap = |_| {
@@ -48,8 +48,8 @@ pub fn check_unmapped(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
         host.write_by(gpu, &va, OTHER)?;
         if let Some(difference) = host.difference(gpu, &alias, KEPT, 1)? {
             let what = "a GPU still accesses memory at an address that was unmapped";
-            let by = hsa.describe_copier(gpu);
-            return Err(hsa.recorder.blame(UNMAP, wrong_data(what, &by, &by, &difference)));
+            let copier = hsa.describe_copier(gpu);
+            return Err(hsa.recorder.blame(UNMAP, wrong_data(what, &copier, &copier, &difference)));
         }
         host.write_and_read(gpu, &va, OTHER)?;
         for (va, memory) in [(&va, &memory), (&alias, &other)] {
@@ -81,11 +81,11 @@ pub fn check_reused(hsa: &Hsa<'_>, resources: &Resources) -> Result<()> {
             }
             for (va, first) in vas.iter().zip(first_numbers) {
                 if let Some(difference) = host.difference(gpu, va, first, 1)? {
-                    let by = hsa.describe_copier(gpu);
+                    let copier = hsa.describe_copier(gpu);
                     let what = "another handle has the same memory";
                     return Err(hsa
                         .recorder
-                        .blame(CREATE, wrong_data(what, &by, &by, &difference)));
+                        .blame(CREATE, wrong_data(what, &copier, &copier, &difference)));
                 }
             }
             for (va, memory) in vas.iter().zip(&memories) {

@@ -357,8 +357,8 @@ fn check_after_second_mapping(
             "{} no longer accesses its memory after this call mapped the memory for {}",
             owner.c, peer.c
         );
-        let by = hsa.describe_copier(owner);
-        let message = wrong_data(what, &by, &by, &difference);
+        let copier = hsa.describe_copier(owner);
+        let message = wrong_data(what, &copier, &copier, &difference);
         return Err(hsa.recorder.blame(GRANT, message));
     }
     host.read_by(peer, &alias, first, &hsa.describe_copier(owner))?;

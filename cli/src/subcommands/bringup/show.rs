@@ -35,9 +35,9 @@ pub fn print_level(out: &mut Screen<'_>, run: &LevelRun) -> io::Result<()> {
             print_line(out, DIM, "–", title, &format!("does not apply: {why}"), None)
         }
         Outcome::Failed(cause) => {
-            let all = cause.describe(&run.calls);
+            let description = cause.describe(&run.calls);
             // The report of the failure contains the list of attempts.
-            let first = all.lines().next().unwrap_or_default();
+            let first = description.lines().next().unwrap_or_default();
             let first = first.strip_suffix("; tried:").unwrap_or(first);
             print_line(out, RED, "✗", title, first, Some(run.took))
         }

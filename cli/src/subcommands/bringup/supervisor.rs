@@ -283,10 +283,10 @@ impl LevelRun {
     /// Returns the number of calls up to the call that shows the failure. A wrong result or a GPU fault stops the level,
     /// so the last call shows the failure. Its cause is an earlier call.
     pub fn calls_until_failure(&self) -> usize {
-        let all = self.calls.len();
+        let count = self.calls.len();
         match &self.outcome {
-            Outcome::Failed(Cause::Wrong(..) | Cause::GpuFault(..)) => all,
-            _ => self.failed_call().map_or(all, |index| index + 1),
+            Outcome::Failed(Cause::Wrong(..) | Cause::GpuFault(..)) => count,
+            _ => self.failed_call().map_or(count, |index| index + 1),
         }
     }
 
@@ -333,11 +333,11 @@ impl LevelRun {
             (call.begin.logs.driver..end).contains(offset)
         };
         let index = self.calls.iter().position(during);
-        let of_call = index.map(|index| &self.calls[index]);
+        let call_with_error = index.map(|index| &self.calls[index]);
         let what = format!(
             "the driver returned {error} for {call}{function}, and the runtime {}; errors of the driver \
              in this level: {}",
-            reaction(of_call),
+            reaction(call_with_error),
             errors.len()
         );
         self.outcome = Outcome::Failed(Cause::DriverError(index, what));

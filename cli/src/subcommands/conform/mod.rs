@@ -22,7 +22,7 @@ use hsa_vmm_conformance::{
     CaseReport, KnownFailures, NotStarted, Options, Report, Status, cases, run as run_cases,
 };
 use ktap::KtapStream;
-use partial::Partial;
+use partial::PartialFile;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -55,7 +55,7 @@ pub fn run(args: &Conform) -> anyhow::Result<Exit> {
     }
     let mut writer = ResultWriter::default();
     if let Some((partial, finished)) =
-        Partial::open(&args.output, args.resume, &selected, args.typed_arguments())?
+        PartialFile::open(&args.output, args.resume, &selected, args.typed_arguments())?
     {
         if args.resume {
             print_info(&format!("{} of {} cases have a result", finished.len(), selected.len()));
@@ -153,7 +153,7 @@ fn not_started(
     selected: usize,
 ) -> NotStarted {
     let config = args.common.runtime.config_text();
-    let mut provenance = provenance::gather(None, config.as_deref(), String::new());
+    let mut provenance = provenance::describe_run(None, config.as_deref(), String::new());
     provenance::shorten_paths(&mut provenance);
     args.privacy.clean(&mut provenance);
     let output = failed_requests.iter().map(|line| args.privacy.clean_text(line)).collect();
@@ -185,7 +185,7 @@ fn write_text(args: &Conform, text: &str) -> anyhow::Result<()> {
 /// Writes results while the cases run.
 #[derive(Default)]
 struct ResultWriter {
-    partial: Option<Partial>,
+    partial: Option<PartialFile>,
     stream: Option<KtapStream>,
     /// The number of consecutive cases that have hung, if the run stopped because of them.
     hangs: Option<usize>,
@@ -221,7 +221,7 @@ fn add_provenance(args: &Conform, report: &mut Report) {
     let config = args.common.runtime.config_text();
     let reproduce = program::reproduce_command(arguments);
     if let Some(run) = &mut report.run {
-        let mut provenance = provenance::gather(driver, config.as_deref(), reproduce);
+        let mut provenance = provenance::describe_run(driver, config.as_deref(), reproduce);
         // The reader of a table copies its commands.
         if args.format != ReportFormat::Table {
             provenance::shorten_paths(&mut provenance);
@@ -381,10 +381,10 @@ fn list_cases(args: &Conform) -> anyhow::Result<Exit> {
     let selected = || options.selected().into_iter();
     args.output.write(|out| match args.format {
         ReportFormat::Table => {
-            let mut names = table(&["case", "what", "source"]);
-            selected().for_each(|case| names.add_row([case.name, case.about, case.source]));
-            names.no_wrap([0]);
-            Ok(out.write_table(&names)?)
+            let mut listing = table(&["case", "what", "source"]);
+            selected().for_each(|case| listing.add_row([case.name, case.about, case.source]));
+            listing.no_wrap([0]);
+            Ok(out.write_table(&listing)?)
         }
         ReportFormat::Json => {
             let named = selected().map(|case| {

@@ -31,12 +31,12 @@ enum Line {
 }
 
 /// The file with the results of an unfinished run.
-pub struct Partial {
+pub struct PartialFile {
     path: PathBuf,
     file: File,
 }
 
-impl Partial {
+impl PartialFile {
     /// Creates the file, or opens the file of an interrupted run. Returns the file and the results that it
     /// contains; `None` if the results go to standard output, a device or a pipe.
     pub fn open(
@@ -117,11 +117,11 @@ fn read_results(
     for line in lines {
         match line {
             Line::Selected(_) => {}
-            Line::Options(of_run) if of_run == options => {}
-            Line::Options(of_run) => bail!(BadUsage(format!(
+            Line::Options(run_options) if run_options == options => {}
+            Line::Options(run_options) => bail!(BadUsage(format!(
                 "{} has the results of a run with other options: `{}`; give the same options",
                 path.display(),
-                of_run.join(" ")
+                run_options.join(" ")
             ))),
             Line::Begin(name) => *begun.entry(name).or_default() += 1,
             Line::Ended(report) => {

@@ -155,7 +155,7 @@ fn show_cause(
 /// Prints the driver's failures and the beginning of the runtime's output during the case that failed. Then prints the
 /// short forms of lines that were also logged during cases that passed.
 fn print_output(out: &mut Screen<'_>, output: &str, usual: &Usual) -> io::Result<()> {
-    let (lines, in_short) = usual.split(output);
+    let (lines, short_forms) = usual.split(output);
     let failures = driver_failures(lines.iter().copied());
     let is_printed = |line: &&str| driver_line_failed(line).is_none();
     let printed: Vec<_> = lines.iter().copied().filter(is_printed).map(str::to_owned).collect();
@@ -174,9 +174,9 @@ fn print_output(out: &mut Screen<'_>, output: &str, usual: &Usual) -> io::Result
     if left_out > 0 {
         writeln!(out, "    | and {left_out} more lines; --format html and json have them")?;
     }
-    if !in_short.is_empty() {
-        let in_short: Vec<_> = in_short.into_iter().collect();
-        writeln!(out, "  logged in cases that pass, too: {}", in_short.join("; "))?;
+    if !short_forms.is_empty() {
+        let short_forms: Vec<_> = short_forms.into_iter().collect();
+        writeln!(out, "  logged in cases that pass, too: {}", short_forms.join("; "))?;
     }
     Ok(())
 }

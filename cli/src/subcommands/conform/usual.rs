@@ -55,13 +55,13 @@ impl Usual {
         };
         let (usual, rest): (Vec<_>, Vec<_>) =
             output.lines().partition(|line| self.short_form_if_usual(line).is_some());
-        let (in_every_run, others): (Vec<_>, Vec<_>) =
+        let (always_logged, others): (Vec<_>, Vec<_>) =
             rest.iter().copied().partition(|line| in_every_run(line));
         let mut usual: BTreeSet<_> = usual.into_iter().map(short_form).collect();
         if !others.iter().any(|line| driver_line_failed(line) == Some(true)) {
             return (rest, usual);
         }
-        usual.extend(in_every_run.into_iter().map(short_form));
+        usual.extend(always_logged.into_iter().map(short_form));
         (others, usual)
     }
 }

@@ -153,9 +153,9 @@ fn repeat(
     let mut count = 0;
     while count < earlier && (count < MIN_EARLIER || Instant::now() < deadline) {
         count = (count * 4 + 1).min(earlier);
-        let numbers = (0..=count).rev().map(|back| number - back * step);
+        let numbers = (0..=count).rev().map(|distance| number - distance * step);
         let mut sequences: Vec<_> = numbers.map(|number| generator.sequence(number)).collect();
-        if let Some((index, failure)) = executor.run(&sequences)? {
+        if let Some((index, found)) = executor.run(&sequences)? {
             sequences.truncate(index + 1);
             return Ok(Some((sequences, failure)));
         }

@@ -107,8 +107,11 @@ pub fn run(args: &Fuzz) -> anyhow::Result<Exit> {
             let arguments =
                 arguments.chain(["--seed".to_owned(), seed.to_string()]).chain(faults_option);
             let config = simulation_config(&generator.machine);
-            let provenance =
-                provenance::gather(Some(driver), config, program::reproduce_command(arguments));
+            let provenance = provenance::describe_run(
+                Some(driver),
+                config,
+                program::reproduce_command(arguments),
+            );
             let privacy = &args.privacy;
             args.output.write(|out| provenance::write_json(out, &summary, provenance, privacy))?;
         }

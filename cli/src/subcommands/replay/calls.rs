@@ -211,12 +211,12 @@ impl Replayer {
     }
 
     fn agent(&self, agent: AgentRef) -> Result<sys::hsa_agent_t, Missing> {
-        let of_kind = match agent {
+        let found = match agent {
             AgentRef::Fixed(handle) => return Ok(sys::hsa_agent_t { handle }),
             AgentRef::Numbered { kind: AgentKind::Gpu, number } => self.gpus.get(number),
             AgentRef::Numbered { number, .. } => self.cpus.get(number),
         };
-        of_kind.map(|(agent, _)| *agent).ok_or(Missing)
+        found.map(|(agent, _)| *agent).ok_or(Missing)
     }
 
     fn pool(&self, pool: PoolRef) -> Result<sys::hsa_amd_memory_pool_t, Missing> {

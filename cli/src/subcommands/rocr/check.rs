@@ -64,7 +64,7 @@ pub fn run(args: &RocrCheck) -> anyhow::Result<Exit> {
         crate::program::set_outer_command(&mut command, &outer);
         Ok(command)
     };
-    // Runs a command. Its output goes to files.
+    // Runs a command, and writes its output to files.
     let run = |command: &mut Command, arguments: &[&str], out: &str, log: &str| {
         let file = |name: &str| File::create(args.output.join(name)).with_context(cannot_write);
         steps.begin(&format!("{} > {out}", arguments.join(" ")));
@@ -72,12 +72,12 @@ pub fn run(args: &RocrCheck) -> anyhow::Result<Exit> {
         status.context("cannot start this program again")
     };
     let filters: Vec<_> = args.filter.iter().flat_map(|it| ["--filter", it]).collect();
-    let conform = [&["conform", "--format", "json"][..], &filters].concat();
+    let conform_arguments = [&["conform", "--format", "json"][..], &filters].concat();
     let mut reports = Vec::new();
     for installation in [&base, &checked] {
         let name = format!("conform-{}", installation.release());
         let (json, text) = (format!("{name}.json"), format!("{name}.txt"));
-        let status = run(&mut emulated(installation)?, &conform, &json, &text)?;
+        let status = run(&mut emulated(installation)?, &conform_arguments, &json, &text)?;
         if status.code() == Some(crate::NO_RUNTIME.into()) {
             let message = fs::read_to_string(args.output.join(text)).unwrap_or_default();
             drop(steps);
@@ -134,9 +134,9 @@ fn summary(args: &RocrCheck, reports: [(Release, &Report); 2], bringup: ExitStat
     for quirk in runtime.quirks.iter().flatten() {
         let known = Quirks::KNOWN.iter().find(|known| known.name == quirk.name);
         let is_probed = runtime.probes.iter().flatten().any(|probe| probe.name == quirk.name);
-        let how = if is_probed { "found by a probe" } else { "expected" };
+        let source = if is_probed { "found by a probe" } else { "expected" };
         let issue = known.map_or(quirk.issue.as_str(), |known| known.issue);
-        line("quirk", &format!("{} ({how}; {issue})", quirk.name));
+        line("quirk", &format!("{} ({source}; {issue})", quirk.name));
     }
     line("files", &args.output.display().to_string());
     text

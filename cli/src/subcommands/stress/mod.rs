@@ -98,7 +98,8 @@ pub fn run(args: &Stress) -> anyhow::Result<Exit> {
     match args.format {
         RunFormat::Json => {
             let driver = simulation.map(provenance::driver);
-            let provenance = provenance::gather(driver, config.as_deref(), report.command.clone());
+            let provenance =
+                provenance::describe_run(driver, config.as_deref(), report.command.clone());
             args.output
                 .write(|out| provenance::write_json(out, &report, provenance, &args.privacy))?;
         }

@@ -1,4 +1,4 @@
-//! Pool memory, which the CPU uses to check a GPU's copies.
+//! The functions that allocate and free pool memory, and grant access to this memory.
 
 use super::{Address, Agent, Hsa, Named, Pool, Result, hex, output};
 use core::ffi::c_void;
