@@ -1,4 +1,4 @@
-//! The subcommands, one file or directory each.
+//! The subcommands, one file or folder each.
 
 pub mod bench;
 pub mod bringup;
