@@ -98,9 +98,9 @@ pub struct VmRun {
     /// Inject faults into the GPUs' engines: `COPY=garbled`, `TLB_FLUSH#3=lost`, `PTE_WRITE=late:5ms`
     ///
     /// OPERATION=EFFECT applies to every such operation while the program runs, OPERATION#3=EFFECT to the
-    /// third, #3-5 and #3- to several. COPY and FILL are performed by user queues, KERNEL_COPY,
-    /// KERNEL_FILL and PTE_WRITE (page tables, with `--parameter amdgpu.vm_update_mode=0`) by the kernel's
-    /// SDMA engine; the others are TLB_FLUSH and INTERRUPT. An operation can take longer (`5ms`), be
+    /// third, #3-5 and #3- to several. User queues perform COPY and FILL. The kernel's SDMA engine performs
+    /// KERNEL_COPY, KERNEL_FILL and, with `--parameter amdgpu.vm_update_mode=0`, PTE_WRITE (a write of page-table
+    /// entries). The other operations are TLB_FLUSH and INTERRUPT. An operation can take longer (`5ms`), be
     /// performed after it was reported as done (`late:5ms`), or have no effect (`lost`). Copies and fills
     /// can also flip a bit (`garbled`) or use half the size (`half`); COPY and FILL can stop their queue
     /// (`hang`). The option can be repeated.

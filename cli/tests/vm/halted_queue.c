@@ -1,5 +1,5 @@
 /*
- * A queue that hangs stays halted when the scheduler maps it again. Exits with 1 if the packet of the queue runs then.
+ * A queue that hangs stays halted when the scheduler maps it again. Exits with 1 if the queue then runs its packet.
  *
  * Run with --fault COPY#1=hang: the first copy hangs. The second copy creates an SDMA queue, so that the kernel
  * writes a new run list, from which the scheduler maps all queues again.

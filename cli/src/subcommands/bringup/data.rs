@@ -82,7 +82,7 @@ impl HostBuffer<'_> {
         }
     }
 
-    /// Has a GPU write consecutive numbers from `first` to `va` and read them back.
+    /// Has a GPU write to `va` consecutive numbers that begin with `first`, and read them back.
     pub fn write_and_read(&self, gpu: &Agent, va: &Address, first: u32) -> Result<()> {
         self.write_by(gpu, va, first)?;
         self.verify(gpu, va, first)
@@ -107,9 +107,9 @@ impl HostBuffer<'_> {
         Err(self.hsa.recorder.blame(COPY, wrong_data(what, &copier, &copier, &difference)))
     }
 
-    /// Has a GPU write consecutive numbers from `first` to `va`, and copy them to the host memory. Compares the host
-    /// memory twice: at once, and after [`LATE_LIMIT`]. Returns whether only the second comparison succeeds: the copy has
-    /// then ended after its signal.
+    /// Has a GPU write to `va` consecutive numbers that begin with `first`, and copy them to the host memory. Compares the
+    /// host memory twice: at once, and after [`LATE_LIMIT`]. Returns whether only the second comparison succeeds: the copy
+    /// has then ended after its signal.
     fn copies_late(&self, gpu: &Agent, va: &Address, first: u32) -> Result<bool> {
         // Earlier copies may also end late. They must not change the memory during the check.
         std::thread::sleep(LATE_LIMIT);
@@ -149,7 +149,7 @@ impl HostBuffer<'_> {
         Ok(self.hsa.difference(&self.memory, size.value, first, 1))
     }
 
-    /// Has a GPU write consecutive numbers from `first` to `va`. Returns whether the GPU faults.
+    /// Has a GPU write to `va` consecutive numbers that begin with `first`. Returns whether the GPU faults.
     pub fn write_faults(&self, gpu: &Agent, va: &Address, first: u32) -> Result<bool> {
         self.hsa.fill(&self.memory, self.size, first);
         self.hsa.copy_faults(va, &self.memory, &Named::new("size", self.size), gpu, &self.signal)

@@ -383,7 +383,8 @@ impl LevelRun {
         let until = self.calls_until_failure();
         let failed_thread = self.failed_call().map_or(0, |index| self.calls[index].begin.thread);
         let is_listed = |call: &&Call| call.begin.thread == 0 || call.begin.thread == failed_thread;
-        // A query is an HSA call without a statement in C. Other steps without a statement, such as `mmap`, are not queries.
+        // A query is an HSA call without a statement in C. Other steps without a statement, such as `mmap`, are no
+        // queries.
         let is_query = |call: &Call| {
             call.begin.c.is_none() && call.end.is_some() && call.begin.call.starts_with("hsa_")
         };

@@ -53,7 +53,7 @@ impl KtapStream {
         Ok(())
     }
 
-    /// Ends the document after the reason why no further case is run.
+    /// Writes the reason why no further case is run, and ends the document.
     pub fn bail_out(self, reason: &str) -> io::Result<()> {
         self.ktap.bail_out(reason)
     }

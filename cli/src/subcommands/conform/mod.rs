@@ -135,7 +135,7 @@ fn closing_lines(report: &Report, hangs: Option<usize>, is_interrupted: bool) ->
 /// The error of a run without a report: the runtime did not start.
 struct NoReport {
     error: anyhow::Error,
-    /// The requests to the emulated driver that failed before.
+    /// The requests to the emulated driver that failed during the start.
     failed_requests: Vec<String>,
 }
 

@@ -97,9 +97,9 @@ struct Replayer {
     /// The start of each block (a reservation or pool memory), by the number of the block in the plan; `None` until the
     /// call has succeeded here.
     blocks: Vec<Option<u64>>,
-    /// The runtime's handles of physical memory, by the same rule.
+    /// The runtime's handles of physical memory, by the number of the handle in the plan; `None` as for `blocks`.
     memories: Vec<Option<u64>>,
-    /// The exported descriptors, by the same rule.
+    /// The exported descriptors, by the number of the descriptor in the plan; `None` as for `blocks`.
     descriptors: Vec<Option<OwnedFd>>,
     /// The address and the size of each mapping that still exists.
     mapped: Vec<(u64, u64)>,
@@ -431,7 +431,7 @@ impl Replayer {
     }
 }
 
-/// Stores a result at its number if the call succeeded. Replayer that failed when they were recorded have no number.
+/// Stores a result at its number if the call succeeded. Calls that failed when they were recorded have no number.
 fn store_result(list: &mut [Option<u64>], number: Option<usize>, status: u32, value: u64) {
     if status == sys::HSA_STATUS_SUCCESS
         && let Some(slot) = number.and_then(|number| list.get_mut(number))

@@ -55,7 +55,7 @@ pub struct RocrFetch {
     ///
     /// The other subcommands accept the name of the stored runtime like that of a downloaded release: `emulate --rocr
     /// 7.14.0`. Without VERSION, the name is the version in ROCm's file `.info/version`. Libraries that
-    /// the source lacks, and the C library, are those of release 7.2.4, which is downloaded if needed.
+    /// the source lacks, and the C library, are taken from release 7.2.4, which is downloaded if needed.
     #[arg(long, value_name = "PATH", conflicts_with = "hip")]
     pub from: Option<PathBuf>,
     /// Fetch HIP, too, for `bench --hip`; available for 6.4.3 and 7.2.4 (0.3 GB each)

@@ -14,7 +14,7 @@ pub struct Difference {
     compared: usize,
     /// The number of 32-bit words that differ.
     words: usize,
-    /// The first and the last offset of the bytes from the first to the last word that differs.
+    /// The range from the first to the last word that differs: the offsets of its first and its last byte.
     range: (usize, usize),
     /// The first word that differs: its offset, the expected and the found number.
     first: (usize, u32, u32),
