@@ -4,6 +4,7 @@ mod on_amd;
 mod on_broken;
 mod on_hanging;
 mod on_simulation;
+mod reports_on_amd;
 #[path = "../hsa_vmm/mod.rs"]
 mod run_command;
 

@@ -155,7 +155,7 @@ fn repeat(
         count = (count * 4 + 1).min(earlier);
         let numbers = (0..=count).rev().map(|distance| number - distance * step);
         let mut sequences: Vec<_> = numbers.map(|number| generator.sequence(number)).collect();
-        if let Some((index, found)) = executor.run(&sequences)? {
+        if let Some((index, failure)) = executor.run(&sequences)? {
             sequences.truncate(index + 1);
             return Ok(Some((sequences, failure)));
         }
