@@ -1,0 +1,138 @@
+//! What a report says about faults of the emulated driver: the cause, and the advice.
+
+use super::on_amd::run_emulated;
+use super::{assert_contains, failed_level, report};
+use crate::run_command::stdout;
+use hsa_rocr::test;
+
+/// The CPU reads the exported dma-buf without an import, to find out whether the export or the import is wrong.
+#[test]
+fn wrong_export_and_wrong_import_are_distinguished() {
+    let name = "reports_on_amd::wrong_export_and_wrong_import_are_distinguished";
+    let (export, import) =
+        ("hsa_amd_vmem_export_shareable_handle", "hsa_amd_vmem_import_shareable_handle");
+    for installation in test::selected_installations(name) {
+        for (fault, call, words) in [
+            (
+                "EXPORT_DMABUF=other",
+                export,
+                "the export, not the import, returned other memory: without an import, the dma-buf \
+                 contains wrong data (written by gpu[0] of process 1, read by the CPU of process 2 by \
+                 mmap): ",
+            ),
+            (
+                "IMPORT_DMABUF=other",
+                import,
+                "the import, not the export, returned other memory: without an import, the dma-buf \
+                 contains the right data, but the imported memory contains wrong data (written by gpu[0] of \
+                 process 1, read by gpu[0] (SDMA) of process 2): 1024 of 1024 32-bit words differ, from offset 0x0 to 0xfff; at 0x0: ",
+            ),
+        ] {
+            let arguments = ["--until", "shared", "--format", "json"];
+            let report = report(&run_emulated(installation, &["--fault", fault], &arguments), 1);
+            assert_eq!(failed_level(&report), Some("shared"), "{fault}: {report:#}");
+            assert_eq!(report["failure"]["call"]["name"], call, "{fault}: {report:#}");
+            assert_contains(report["failure"]["what"].as_str().unwrap(), &[words]);
+        }
+    }
+}
+
+/// Requests that failed come before their consequences. If the version of a driver is 0, the first advice says so.
+#[test]
+fn causes_come_first_in_the_report() {
+    let name = "reports_on_amd::causes_come_first_in_the_report";
+    for installation in test::selected_installations(name) {
+        let output = run_emulated(installation, &["--fault", "GEM_VA=ENOMEM"], &["--until", "gpu"]);
+        let text = stdout(&output);
+        let failed = "Requests to the emulated driver that failed or have not returned\n  ";
+        let (before, after) = text.split_once(failed).unwrap_or_else(|| panic!("{text}"));
+        assert!(before.contains("✗ GPU access"), "{text}");
+        let first = after.lines().next().unwrap();
+        assert_contains(first, &[" GEM_VA handle=", " = ENOMEM "]);
+        assert_contains(after, &["Kernel interfaces of this call", "Try next"]);
+
+        for (fault, version) in [
+            ("VERSION=lost", "/dev/dri/renderD128 has interface version 0.0.0: "),
+            ("GET_VERSION=lost", "/dev/kfd has interface version 0.0: "),
+        ] {
+            let arguments = ["--until", "runtime", "--format", "json"];
+            let report = report(&run_emulated(installation, &["--fault", fault], &arguments), 3);
+            let first = report["failure"]["try_next"][0].as_str().unwrap_or_default();
+            assert_contains(first, &[version]);
+        }
+
+        for (fault, level, suspect) in [
+            ("PRIME_FD_TO_HANDLE=lost", "mapped", "drm_prime_fd_to_handle_ioctl first"),
+            ("GEM_VA.MAP=lost", "gpu", "suspect the kernel's amdgpu_gem_va_ioctl first"),
+        ] {
+            let arguments = ["--until", level, "--format", "json"];
+            let report = report(&run_emulated(installation, &["--fault", fault], &arguments), 1);
+            assert_eq!(failed_level(&report), Some(level), "{fault}: {report:#}");
+            let first = report["failure"]["try_next"][0].as_str().unwrap_or_default();
+            assert_contains(first, &[suspect]);
+        }
+
+        for (fault, what) in [
+            ("AVAILABLE_MEMORY=lost", "no memory is available: 0 bytes are available of a pool of"),
+            ("AVAILABLE_MEMORY=double", "more memory is available than exists: "),
+        ] {
+            let arguments = ["--until", "pools", "--format", "json"];
+            let report = report(&run_emulated(installation, &["--fault", fault], &arguments), 1);
+            assert_eq!(failed_level(&report), Some("pools"), "{fault}: {report:#}");
+            assert_contains(report["failure"]["what"].as_str().unwrap(), &[what]);
+        }
+    }
+}
+
+/// A copy that ends after its signal is distinguished from a copy that never happens.
+#[test]
+fn late_and_lost_copies_are_distinguished() {
+    let name = "reports_on_amd::late_and_lost_copies_are_distinguished";
+    for installation in test::selected_installations(name) {
+        for (fault, what, advice) in [
+            (
+                "COPY=late:5ms",
+                "'s copies to and from va end only some time after their signal (written by gpu[0] (SDMA), ",
+                "the data arrives, but after the signal: suspect the fence",
+            ),
+            (
+                "COPY=lost",
+                " copied wrong data from va (written by gpu[0] (SDMA), ",
+                "the destination does not contain the source's data",
+            ),
+        ] {
+            let arguments = ["--until", "gpu", "--format", "json"];
+            let report = report(&run_emulated(installation, &["--fault", fault], &arguments), 1);
+            assert_eq!(failed_level(&report), Some("gpu"), "{fault}: {report:#}");
+            let failure = &report["failure"];
+            assert_eq!(failure["call"]["name"], "hsa_amd_memory_async_copy", "{failure:#}");
+            assert_contains(failure["what"].as_str().unwrap(), &[what]);
+            assert_contains(&failure["try_next"].to_string(), &[advice]);
+        }
+    }
+}
+
+/// The runtime can ignore an error of the driver, or return another error that the level accepts.
+#[test]
+fn reaction_to_an_accepted_error_is_named() {
+    let name = "reports_on_amd::reaction_to_an_accepted_error_is_named";
+    for installation in test::selected_installations(name) {
+        for (fault, level, words) in [
+            (
+                "AVAILABLE_MEMORY=EIO",
+                "pools",
+                ["and the runtime returned HSA_STATUS_ERROR", " from hsa_agent_get_info instead; "],
+            ),
+            (
+                "GEM_CLOSE=EIO",
+                "mapped",
+                ["and the runtime ignored it: ", "returned HSA_STATUS_SUCCESS (0x0); "],
+            ),
+        ] {
+            let arguments = ["--until", level, "--format", "json"];
+            let report = report(&run_emulated(installation, &["--fault", fault], &arguments), 1);
+            assert_eq!(failed_level(&report), Some(level), "{fault}: {report:#}");
+            assert_contains(report["failure"]["what"].as_str().unwrap(), &words);
+        }
+    }
+}
