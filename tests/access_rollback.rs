@@ -4,6 +4,7 @@
 mod machine;
 mod process;
 
+use hsa_vmm::hsa_sys::HSA_STATUS_ERROR;
 use hsa_vmm::simulation::{Config, FaultPlan, Generation, GpuPermissions};
 use hsa_vmm::vmm::{NewMapping, Quirks, VmmOptions};
 use hsa_vmm::{Access, AccessDescriptor, Address, Error, ErrorKind};
@@ -28,7 +29,7 @@ fn change_while_failing(
     (base, size): (Address, usize),
     requested: &[AccessDescriptor],
 ) -> Error {
-    machine.simulation.set_faults(FaultPlan::none().fail(function, 1, 0x1000));
+    machine.simulation.set_faults(FaultPlan::none().fail(function, 1, HSA_STATUS_ERROR));
     let error = machine.vmm.set_access(base, size, requested).unwrap_err();
     machine.simulation.set_faults(FaultPlan::none());
     error
@@ -105,7 +106,7 @@ fn rollback_records_the_cpu_as_runtime_granted() {
         let (owner, cpu) = (machine.gpu(0), machine.cpu(0));
         machine.grant(base, size, owner, Access::ReadWrite);
         // The first call grants the CPU access; the second fails.
-        machine.simulation.set_faults(FaultPlan::none().fail(SET_ACCESS, 2, 0x1000));
+        machine.simulation.set_faults(FaultPlan::none().fail(SET_ACCESS, 2, HSA_STATUS_ERROR));
         let requested = [access(cpu, Access::ReadWrite), access(owner, Access::Read)];
         machine.vmm.set_access(base, size, &requested).unwrap_err();
         machine.simulation.set_faults(FaultPlan::none());
@@ -140,12 +141,20 @@ fn revoke_that_fails_twice_is_rolled_back() {
             for (case, faults, revoked) in [
                 (
                     "granting fails twice",
-                    no_faults().fail(SET_ACCESS, 1, 0x1000).fail(SET_ACCESS, 2, 0x1000),
+                    no_faults().fail(SET_ACCESS, 1, HSA_STATUS_ERROR).fail(
+                        SET_ACCESS,
+                        2,
+                        HSA_STATUS_ERROR,
+                    ),
                     peer,
                 ),
                 (
                     "the second unmap fails, then restoring access",
-                    no_faults().fail(UNMAP, 2, 0x1000).fail(SET_ACCESS, 3, 0x1000),
+                    no_faults().fail(UNMAP, 2, HSA_STATUS_ERROR).fail(
+                        SET_ACCESS,
+                        3,
+                        HSA_STATUS_ERROR,
+                    ),
                     owner,
                 ),
             ] {
@@ -186,7 +195,7 @@ fn failed_revoke_keeps_access_none() {
         let grants = [owner, peer].map(|agent| access(agent, Access::ReadWrite));
         machine.vmm.set_access(base, size, &grants).unwrap();
         machine.grant(base, size, peer, Access::None);
-        machine.simulation.set_faults(FaultPlan::none().fail(MAP, 1, 0x1000));
+        machine.simulation.set_faults(FaultPlan::none().fail(MAP, 1, HSA_STATUS_ERROR));
         machine.vmm.revoke(base, size, &[owner]).unwrap_err();
         let pages = || [0, 1].map(|gpu| machine.simulation.page(gpu, base.get()).is_some());
         assert_eq!(pages(), [true, false], "{generation}");
@@ -278,7 +287,7 @@ fn failed_grant_unmaps_a_new_mapping_once() {
         let (address, handle) = (machine.reserve(size), machine.create(0, size));
         let new_mappings = [NewMapping { address, size, offset: 0, handle }];
         let grants = [access(machine.gpu(1), Access::ReadWrite)];
-        machine.simulation.set_faults(FaultPlan::none().fail(SET_ACCESS, 1, 0x1000));
+        machine.simulation.set_faults(FaultPlan::none().fail(SET_ACCESS, 1, HSA_STATUS_ERROR));
         let calls =
             machine.calls(|| drop(machine.vmm.map_many(&new_mappings, &grants).unwrap_err()));
         assert_eq!(calls, [("map", 1), ("unmap", 1), ("set_access", 1)], "{generation}");
@@ -296,7 +305,8 @@ fn quarantine_names_both_failed_maps() {
         let machine = Machine::new(config);
         let (base, size) = map_new_memory(&machine);
         machine.grant(base, size, machine.gpu(0), Access::ReadWrite);
-        let faults = FaultPlan::none().fail(MAP, 1, 0x1000).fail(MAP, 2, 0x1000);
+        let faults =
+            FaultPlan::none().fail(MAP, 1, HSA_STATUS_ERROR).fail(MAP, 2, HSA_STATUS_ERROR);
         machine.simulation.set_faults(faults);
         machine.vmm.revoke(base, size, &[machine.gpu(0)]).unwrap_err();
         let [entry] = &machine.vmm.quarantine()[..] else { panic!("{generation}") };
@@ -326,8 +336,7 @@ fn failed_wait_keeps_memory_until_a_later_wait() {
             vmm.set_access(base, size, &change).unwrap_err();
             vmm.unmap(base, size).unwrap();
             for _ in 0..2 {
-                let released = vmm.release(handle).expect_err(generation);
-                let error = released.to_string();
+                let error = vmm.release(handle).expect_err(generation).to_string();
                 assert!(error.contains("hsa_amd_memory_lock"), "{generation}: {error}");
                 let error = vmm.address_free(base, size).unwrap_err().to_string();
                 assert!(error.contains("hsa_amd_memory_lock"), "{generation}: {error}");

@@ -148,7 +148,7 @@ fn set_access_grants_the_cpu_named_after_a_gpu() {
     process::assert_inaccessible(base.get(), 2 * 4096, "access set to none");
 }
 
-/// Fails unless every operation on the range fails and the foreign mapping stays.
+/// Fails unless the four pages at `base` are quarantined, every operation on them fails, and the foreign mapping stays.
 fn assert_in_quarantine(vmm: &Vmm, base: hsa_vmm::Address, foreign: hsa_vmm::Address) {
     let listed = vmm.quarantine();
     assert!(listed.iter().any(|entry| entry.address == base), "{listed:?}");
@@ -307,8 +307,8 @@ fn rollback_keeps_foreign_mapping() {
     hostile.set(c"hostile_unmap_fails_at", 2);
     assert_quarantines(vmm.unmap(base, 2 * 4096));
     assert_in_quarantine(&vmm, base, base);
-    let left_addresses: Vec<_> = vmm.mappings().iter().map(|it| it.address).collect();
-    assert_eq!(left_addresses, [at(base, 4096)], "the first mapping was unmapped");
+    let mapped_addresses: Vec<_> = vmm.mappings().iter().map(|it| it.address).collect();
+    assert_eq!(mapped_addresses, [at(base, 4096)], "the first mapping was unmapped");
     drop(vmm);
     assert!(foreign_page_is_at(base));
 }
@@ -412,7 +412,7 @@ fn foreign_thread_keeps_its_mappings_in_holes() {
             let page = unsafe { libc::mmap(hint as *mut _, 4096, protection, flags, -1, 0) };
             if page != libc::MAP_FAILED {
                 // SAFETY: a page of this test.
-                unsafe { page.cast::<u8>().write_bytes(0x77, 4096) };
+                unsafe { page.cast::<u8>().write_bytes(hostile::FOREIGN_BYTE, 4096) };
                 pages.push(page as usize);
             }
         }

@@ -34,21 +34,21 @@ impl Fixture {
     fn new(config: Config) -> Self {
         let machine = Machine::new(config);
         let granule = machine.granule();
-        let bases = [8, 3].map(|pages| machine.reserve(pages * granule));
+        let bases = [8, 3].map(|granules| machine.reserve(granules * granule));
         let [first, second] = [0, 1].map(|gpu| machine.create(gpu, granule));
-        let page = |base: Address, page: usize, handle| {
-            new_mapping(at(base, page * granule), granule, handle)
+        let granule_mapping = |base: Address, index: usize, handle| {
+            new_mapping(at(base, index * granule), granule, handle)
         };
         let mut mappings: Vec<_> =
-            [3, 0, 7, 2, 1, 6].map(|index| page(bases[0], index, first)).to_vec();
-        mappings.extend([2, 0, 1].map(|index| page(bases[1], index, second)));
+            [3, 0, 7, 2, 1, 6].map(|index| granule_mapping(bases[0], index, first)).to_vec();
+        mappings.extend([2, 0, 1].map(|index| granule_mapping(bases[1], index, second)));
         Self { machine, granule, bases, mappings }
     }
 
     fn ranges(&self) -> [(Address, usize); 3] {
         let [first, second] = self.bases;
         let range =
-            |base, first_page, pages| (at(base, first_page * self.granule), pages * self.granule);
+            |base, first_index, count| (at(base, first_index * self.granule), count * self.granule);
         [range(second, 0, 3), range(first, 6, 2), range(first, 0, 4)]
     }
 
@@ -144,6 +144,7 @@ fn batches_equal_single_calls() {
     for (generation, config) in machine::generations() {
         let [batch_fixture, single_fixture] = [0, 1].map(|_| Fixture::new(config.clone()));
         let mut seed = 1_u64;
+        // A linear congruential generator, with the multiplier of Knuth's MMIX.
         let mut draw = |end: usize| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (seed >> 33) as usize % end
@@ -151,12 +152,16 @@ fn batches_equal_single_calls() {
         let mut mapped = [false; 9];
         for step in 0..150 {
             let chosen: Vec<usize> = (0..9).filter(|_| draw(3) > 0).collect();
-            let [mapped_pages, unmapped_pages] = [true, false].map(|is_mapped| {
-                chosen.iter().copied().filter(|&page| mapped[page] == is_mapped).collect::<Vec<_>>()
+            let [mapped_indices, unmapped_indices] = [true, false].map(|is_mapped| {
+                chosen
+                    .iter()
+                    .copied()
+                    .filter(|&index| mapped[index] == is_mapped)
+                    .collect::<Vec<_>>()
             });
             // The call: 0 maps, 1 sets access, 2 unmaps.
-            let (call, pages) =
-                if draw(3) == 0 { (0, unmapped_pages) } else { (1 + draw(2), mapped_pages) };
+            let (call, indices) =
+                if draw(3) == 0 { (0, unmapped_indices) } else { (1 + draw(2), mapped_indices) };
             let levels = [Access::None, Access::Read, Access::ReadWrite];
             let drawn = [0, 1, 2].map(|_| levels[draw(3)]);
             let agent_count = 1 + draw(3);
@@ -165,12 +170,13 @@ fn batches_equal_single_calls() {
                 let agents = [machine.gpu(0), machine.cpu(0), machine.gpu(1)];
                 let list = agents.into_iter().zip(drawn).map(|(agent, level)| access(agent, level));
                 let list: Vec<_> = list.take(agent_count).collect();
-                let mappings: Vec<_> = pages.iter().map(|&page| fixture.mappings[page]).collect();
+                let mappings: Vec<_> =
+                    indices.iter().map(|&index| fixture.mappings[index]).collect();
                 let ranges: Vec<_> =
                     mappings.iter().map(|mapping| (mapping.address, mapping.size)).collect();
                 let vmm = &machine.vmm;
                 let result = match (call, batch) {
-                    _ if pages.is_empty() => Ok(()),
+                    _ if indices.is_empty() => Ok(()),
                     (0, true) => vmm.map_many(&mappings, &list),
                     (1, true) => vmm.set_access_many(&ranges, &list),
                     (_, true) => vmm.unmap_many(&ranges),
@@ -188,7 +194,7 @@ fn batches_equal_single_calls() {
                 result.unwrap_or_else(|error| panic!("{generation}, step {step}: {error}"));
             }
             if call != 1 {
-                pages.iter().for_each(|&page| mapped[page] = call == 0);
+                indices.iter().for_each(|&index| mapped[index] = call == 0);
             }
             assert_eq!(
                 mapping_states(&batch_fixture),
@@ -243,9 +249,9 @@ fn lists_with_an_invalid_entry_change_nothing() {
     assert_eq!(argument_and_problem(vmm.map_many(&[], &grants)), empty_list);
     assert_eq!(argument_and_problem(vmm.set_access_many(&[], &grants)), empty_list);
     assert_eq!(argument_and_problem(vmm.unmap_many(&[])), empty_list);
-    let foreign = Machine::new(Config::mi300x(1));
-    let foreign = [access(foreign.gpu(0), Access::Read)];
-    let reported = argument_and_problem(vmm.map_many(&[valid], &foreign));
+    let foreign_machine = Machine::new(Config::mi300x(1));
+    let foreign_grants = [access(foreign_machine.gpu(0), Access::Read)];
+    let reported = argument_and_problem(vmm.map_many(&[valid], &foreign_grants));
     assert_eq!(reported, (Argument::Agent, Problem::UnknownAgent));
     let range = (taken, granule);
     let no_agents = (Argument::Descriptors, Problem::Empty);
@@ -334,8 +340,8 @@ fn batches_on_the_same_reservations_do_not_deadlock() {
     thread::scope(|scope| {
         for thread in 0..3 {
             scope.spawn(move || {
-                let pages = [at(first, thread * granule), at(second, thread * granule)];
-                let mut mappings = pages.map(|page| new_mapping(page, granule, handle));
+                let addresses = [at(first, thread * granule), at(second, thread * granule)];
+                let mut mappings = addresses.map(|address| new_mapping(address, granule, handle));
                 if thread == 1 {
                     mappings.reverse();
                 }

@@ -35,10 +35,10 @@ fn calls_without_descriptors_change_nothing() {
         let vmm = &machine.vmm;
         let granule = machine.granule();
         let handle = machine.create(0, granule);
-        let untouched = machine.create(0, granule);
+        let second_handle = machine.create(0, granule);
         let base = machine.reserve(2 * granule);
         machine.map(base, granule, handle);
-        machine.map(at(base, granule), granule, untouched);
+        machine.map(at(base, granule), granule, second_handle);
         machine.grant(base, granule, machine.gpu(0), Access::Read);
         let shared = export(machine, handle);
         limit_free_descriptors(0);

@@ -326,10 +326,10 @@ fn cpu_grant_without_large_bar_is_rejected() {
         machine.grant(base, granule, cpu, Access::None);
         machine.grant(base, granule, gpu, Access::ReadWrite);
         // A grant to the CPU is also rejected for an import, whose owner may be unknown.
-        let file = HandleType::POSIX_FILE_DESCRIPTOR;
+        let descriptor_type = HandleType::POSIX_FILE_DESCRIPTOR;
         let handle = machine.vmm.retain_allocation_handle(base).unwrap();
-        let shared = machine.vmm.export_to_shareable_handle(handle, file).unwrap();
-        let imported = machine.vmm.import_from_shareable_handle(&shared, file).unwrap();
+        let shared = machine.vmm.export_to_shareable_handle(handle, descriptor_type).unwrap();
+        let imported = machine.vmm.import_from_shareable_handle(&shared, descriptor_type).unwrap();
         machine.map(at(base, granule), granule, imported);
         let second = at(base, granule);
         assert_rejected(machine.vmm.set_access(second, granule, &[access(cpu, Access::Read)]));
@@ -482,12 +482,12 @@ fn control_of_page_tables_is_reported() {
     assert!(controlled.can_map_offsets());
     // If nothing can wait for changes, no page table is controlled.
     machine.simulation.set_faults("hsa_amd_memory_lock=0x1008".parse().unwrap());
-    let failed = open(VmmOptions::new().with_page_tables(true));
-    assert_eq!(failed.enforcement(gpu), Some(Enforcement::Recorded));
-    let reason = failed.page_table_failure(gpu).unwrap();
+    let uncontrolled = open(VmmOptions::new().with_page_tables(true));
+    assert_eq!(uncontrolled.enforcement(gpu), Some(Enforcement::Recorded));
+    let reason = uncontrolled.page_table_failure(gpu).unwrap();
     assert!(reason.contains("nothing can wait"), "{reason}");
-    assert_eq!(failed.page_table_failure(cpu), None);
-    let reason = failed.barrier_failure().unwrap();
+    assert_eq!(uncontrolled.page_table_failure(cpu), None);
+    let reason = uncontrolled.barrier_failure().unwrap();
     assert!(reason.contains("hsa_amd_memory_lock returned"), "{reason}");
-    assert!(!failed.can_map_offsets());
+    assert!(!uncontrolled.can_map_offsets());
 }

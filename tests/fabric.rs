@@ -3,6 +3,7 @@
 mod machine;
 
 use hsa_vmm::error::{Argument, Feature, Problem};
+use hsa_vmm::hsa_sys::HSA_STATUS_ERROR_OUT_OF_RESOURCES;
 use hsa_vmm::simulation::{Config, Generation};
 use hsa_vmm::vmm::{FabricHandle, Location};
 use hsa_vmm::{Access, AllocationProperties, Error, ErrorKind, Handle, HandleType};
@@ -127,7 +128,7 @@ fn failed_export_can_be_repeated() {
     let machine = machine_with_fabric();
     let handle = create_for_fabric(&machine, machine.granule()).unwrap();
     let plan = hsa_vmm::simulation::FaultPlan::none();
-    let plan = plan.fail("hsa_amd_vmem_export_fabric_handle", 1, 0x1008);
+    let plan = plan.fail("hsa_amd_vmem_export_fabric_handle", 1, HSA_STATUS_ERROR_OUT_OF_RESOURCES);
     machine.simulation.set_faults(plan);
     let error = machine.vmm.export_to_fabric_handle(handle).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::OutOfMemory { .. }), "{error}");

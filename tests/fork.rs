@@ -200,7 +200,7 @@ struct Values {
     ring: RingBuffer,
     pool: PoolMemory,
     area: Area,
-    areas: Vec<AreaMemory<'static>>,
+    memory: Vec<AreaMemory<'static>>,
     ipc: Ipc,
 }
 
@@ -227,7 +227,7 @@ impl Values {
         let pool = PoolMemory::allocate(&machine.runtime, machine.gpu(0), granule).unwrap();
         let area = Area::new(vmm, 0, AreaFlags::DEFAULT).unwrap();
         let host = Vec::leak(vec![0_u8; 1 << 16]);
-        let areas = vec![
+        let memory = vec![
             area.mmap(5, MmapOptions::new()).unwrap(),
             Area::new(vmm, 0, AreaFlags::HOST).unwrap().mmap(5, MmapOptions::new()).unwrap(),
             Area::new(vmm, 0, AreaFlags::MAPPED)
@@ -247,7 +247,7 @@ impl Values {
             ring,
             pool,
             area,
-            areas,
+            memory,
             ipc,
         }
     }
@@ -274,7 +274,7 @@ impl Values {
         self.paged.unmap(page..page + 1).unwrap();
         self.pool.allow(&[self.machine.gpu(1)]).unwrap();
         self.ipc.get_mem_handle(self.pool.address()).unwrap();
-        for memory in &self.areas {
+        for memory in &self.memory {
             memory.write(0, b"text").unwrap();
         }
         drop(self.area.mmap(5, MmapOptions::new()).unwrap());
@@ -368,7 +368,7 @@ impl Values {
             "Ipc: Debug" => format!("{:?}", self.ipc);
             "Reservation::reserve" => assert_forked(Reservation::builder(granule).reserve(vmm).map(drop));
         };
-        for memory in &self.areas {
+        for memory in &self.memory {
             calls.push((
                 "AreaMemory::read",
                 Box::new(move || {
@@ -400,7 +400,7 @@ fn call_all_in_child(values: &mut Option<Values>) -> Result<(), String> {
         drop(calls);
         writeln!(writer, "named").unwrap();
         let Values { machine, reservation, allocation, mapping, growable, .. } = values;
-        let Values { paged, pausable, ring, pool, area, areas, ipc, .. } = values;
+        let Values { paged, pausable, ring, pool, area, memory, ipc, .. } = values;
         let pool = pool.named("other");
         macro_rules! drop_each {
             ($($value:ident)+) => {
@@ -408,7 +408,7 @@ fn call_all_in_child(values: &mut Option<Values>) -> Result<(), String> {
             };
         }
         drop_each! {
-            mapping allocation reservation growable paged pausable ring areas area ipc pool machine
+            mapping allocation reservation growable paged pausable ring memory area ipc pool machine
         }
         0
     });

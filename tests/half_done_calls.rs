@@ -6,6 +6,7 @@ mod machine;
 mod process;
 
 use hostile::{HostileRuntime, assert_quarantines, foreign_page_is_at, make_two_mappings};
+use hsa_vmm::hsa_sys::HSA_STATUS_ERROR;
 use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::vmm::{MapRequest, VmmOptions};
 use hsa_vmm::{Access, Allocation, AllocationProperties, Mapping, Reservation};
@@ -197,10 +198,10 @@ fn failed_overlapping_replacement_is_consistent() {
             part: 0..granule,
             access: &grants,
         };
-        let faults = FaultPlan::none().fail("hsa_amd_vmem_set_access", 1, 0x1000).fail(
+        let faults = FaultPlan::none().fail("hsa_amd_vmem_set_access", 1, HSA_STATUS_ERROR).fail(
             "hsa_amd_vmem_unmap",
             failing_unmap,
-            0x1000,
+            HSA_STATUS_ERROR,
         );
         machine.simulation.set_faults(faults);
         let rejected =

@@ -5,6 +5,10 @@ mod process;
 mod segments;
 
 use hsa_vmm::error::{Argument, Feature, Problem};
+use hsa_vmm::hsa_sys::{
+    HSA_STATUS_ERROR, HSA_STATUS_ERROR_EXCEPTION, HSA_STATUS_ERROR_INVALID_ALLOCATION,
+    HSA_STATUS_ERROR_INVALID_SYMBOL_NAME, HSA_STATUS_ERROR_OUT_OF_RESOURCES,
+};
 use hsa_vmm::simulation::{Config, FaultPlan, Generation};
 use hsa_vmm::vmm::{AllocationKind, Granularity, Location, VmmOptions};
 use hsa_vmm::{
@@ -337,7 +341,13 @@ fn rejected_pools_are_tried_once() {
 
 #[test]
 fn failed_creation_leaves_nothing_behind() {
-    const STATUSES: [u32; 5] = [0x1000, 0x1003, 0x1008, 0x1013, 0x1016];
+    const STATUSES: [u32; 5] = [
+        HSA_STATUS_ERROR,
+        HSA_STATUS_ERROR_INVALID_ALLOCATION,
+        HSA_STATUS_ERROR_OUT_OF_RESOURCES,
+        HSA_STATUS_ERROR_INVALID_SYMBOL_NAME,
+        HSA_STATUS_ERROR_EXCEPTION,
+    ];
     on_each_release(|release, machine| {
         let granule = machine.granule();
         // Later creations skip the rejected pool.

@@ -2,6 +2,7 @@
 
 mod log;
 
+use hsa_vmm::hsa_sys::HSA_STATUS_ERROR_OUT_OF_RESOURCES;
 use hsa_vmm::simulation::{Config, FaultPlan, Generation};
 use hsa_vmm::{Access, Allocation, AllocationProperties, Reservation, Runtime, Vmm};
 use std::sync::Mutex;
@@ -75,7 +76,8 @@ fn calls_are_logged_with_arguments_and_results() {
     assert_eq!(field(access, "access"), Some("[GPU 1: 3]"), "{access:?}");
     drop((mapping, memory, reservation));
 
-    let faults = FaultPlan::none().always("hsa_amd_vmem_handle_create", 0x1008);
+    let faults =
+        FaultPlan::none().always("hsa_amd_vmem_handle_create", HSA_STATUS_ERROR_OUT_OF_RESOURCES);
     let runtime = Runtime::simulated(Config::mi300x(1).with_faults(faults)).unwrap();
     let vmm = Vmm::open(&runtime).unwrap();
     take_events();

@@ -4,6 +4,7 @@ mod machine;
 
 use hsa_vmm::error::Rejected;
 use hsa_vmm::error::{Argument, Feature, Operation, Problem};
+use hsa_vmm::hsa_sys::HSA_STATUS_ERROR;
 use hsa_vmm::simulation::{Config, FaultPlan, PageTableUpdates};
 use hsa_vmm::vmm::{MapRequest, VmmOptions};
 use hsa_vmm::{Access, Allocation, ErrorKind, Mapping, Reservation, Vmm};
@@ -82,7 +83,7 @@ fn free_of_used_reservation_returns_it() {
 fn failed_free_returns_the_reservation() {
     let machine = machine();
     let reservation = new_reservation(&machine, 2);
-    let faults = FaultPlan::none().fail("hsa_amd_vmem_address_free", 1, 0x1000);
+    let faults = FaultPlan::none().fail("hsa_amd_vmem_address_free", 1, HSA_STATUS_ERROR);
     machine.simulation.set_faults(faults);
     let Rejected { value: reservation, error } =
         reservation.free().expect_err("the runtime's call fails");
@@ -97,7 +98,11 @@ fn failed_unmap_returns_the_mapping() {
     let mapping = new_reservation(&machine, 2).map(0, &new_allocation(&machine)).unwrap();
     mapping.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
     mapping.write(0, b"kept").unwrap();
-    machine.simulation.set_faults(FaultPlan::none().fail("hsa_amd_vmem_unmap", 1, 0x1000));
+    machine.simulation.set_faults(FaultPlan::none().fail(
+        "hsa_amd_vmem_unmap",
+        1,
+        HSA_STATUS_ERROR,
+    ));
     let Rejected { value: mapping, error } = mapping.unmap().expect_err("the runtime's call fails");
     assert!(matches!(error.kind(), ErrorKind::Runtime { .. }), "{error}");
     let mut bytes = [0; 4];
@@ -211,9 +216,9 @@ fn drop_does_not_panic_when_frees_fail() {
         mapping.grant(&[gpu, runtime.host().id()], Access::Read).unwrap();
         let functions = ["unmap", "address_free", "handle_release", "map", "set_access"];
         let plan = functions.iter().fold(FaultPlan::none(), |plan, name| {
-            plan.always(&format!("hsa_amd_vmem_{name}"), 0x1000)
+            plan.always(&format!("hsa_amd_vmem_{name}"), HSA_STATUS_ERROR)
         });
-        simulation.set_faults(plan.always("hsa_shut_down", 0x1000));
+        simulation.set_faults(plan.always("hsa_shut_down", HSA_STATUS_ERROR));
         drop((mapping, reservation, memory));
         assert_eq!(vmm.usage().mappings, 1, "{release}");
         drop((vmm, runtime));
@@ -280,7 +285,7 @@ fn failed_unmap_many_returns_all_mappings() {
         // From ROCm 7.0 on, one runtime call unmaps all four.
         let calls = if machine.vmm.quirks().unmap_of_several_fails { 4 } else { 1 };
         for call in 1..=calls {
-            let faults = FaultPlan::none().fail("hsa_amd_vmem_unmap", call, 0x1000);
+            let faults = FaultPlan::none().fail("hsa_amd_vmem_unmap", call, HSA_STATUS_ERROR);
             machine.simulation.set_faults(faults);
             let mappings = map_adjacent(&machine, &new_reservation(&machine, 4), 0..4);
             let Rejected { value: mappings, error } =
@@ -333,7 +338,7 @@ fn memory_with_clones_or_mappings_is_not_released() {
     let Rejected { value: memory, error } = memory.release().expect_err("there is a clone");
     assert_eq!(error.problem(), Some(Problem::InUse));
     drop(clone);
-    let faults = FaultPlan::none().fail("hsa_amd_vmem_handle_release", 1, 0x1000);
+    let faults = FaultPlan::none().fail("hsa_amd_vmem_handle_release", 1, HSA_STATUS_ERROR);
     machine.simulation.set_faults(faults);
     let Rejected { value: memory, error } = memory.release().expect_err("the runtime's call fails");
     assert!(matches!(error.kind(), ErrorKind::Runtime { .. }), "{error}");

@@ -5,6 +5,7 @@ mod process;
 
 use hsa_vmm::error::{Operation, Problem, Rejected};
 use hsa_vmm::hip::{HipError, HipProfile};
+use hsa_vmm::hsa_sys::{HSA_STATUS_ERROR, HSA_STATUS_ERROR_INVALID_ARGUMENT};
 use hsa_vmm::pool::PoolFlags;
 use hsa_vmm::simulation::{Config, FaultPlan, Simulation};
 use hsa_vmm::{Address, AgentId, ErrorKind, Ipc, PoolMemory, Runtime, Vmm};
@@ -155,7 +156,7 @@ fn out_of_bounds_accesses_write_nothing() {
     for agent in [gpu(&runtime, 0), runtime.host().id()] {
         let [memory, larger] =
             [8, 16].map(|size| PoolMemory::allocate(&runtime, agent, size).unwrap());
-        memory.write(0, b"untouched"[..8].as_ref()).unwrap();
+        memory.write(0, b"the same").unwrap();
         let beyond = |size| Problem::OutOfBounds { size, end: 8 };
         for (operation, result, problem) in [
             (Operation::Read, memory.read(4, &mut [0; 5]), beyond(5)),
@@ -178,7 +179,7 @@ fn out_of_bounds_accesses_write_nothing() {
         memory.copy(8, &larger, 16, 0).unwrap();
         let mut bytes = [0; 8];
         memory.read(0, &mut bytes).unwrap();
-        assert_eq!(&bytes, b"untouche");
+        assert_eq!(&bytes, b"the same");
         let error = PoolMemory::allocate(&runtime, agent, 0).unwrap_err();
         assert_eq!(error.problem(), Some(Problem::Zero));
     }
@@ -222,10 +223,15 @@ fn export_rejects_addresses_outside_gpu_pool_memory() {
     assert_eq!(error.problem(), Some(Problem::VirtualMemory), "{error}");
 }
 
-/// AMD's runtime returns 0x1000 or 0x1001 if the kernel driver is not from AMD's own package.
+/// AMD's runtime returns `HSA_STATUS_ERROR` or `HSA_STATUS_ERROR_INVALID_ARGUMENT` if the kernel driver is not from
+/// AMD's own package.
 #[test]
 fn unsupported_export_differs_from_runtime_failure() {
-    for (status, is_runtime_failure) in [(0x1000, false), (0x1001, false), (0x1008, true)] {
+    for (status, is_runtime_failure) in [
+        (HSA_STATUS_ERROR, false),
+        (HSA_STATUS_ERROR_INVALID_ARGUMENT, false),
+        (OUT_OF_RESOURCES, true),
+    ] {
         let plan = FaultPlan::default().fail("hsa_amd_ipc_memory_create", 1, status);
         let (simulation, runtime) = start_simulation(plan);
         let ipc = Ipc::open(&runtime).unwrap();
@@ -244,9 +250,9 @@ fn unsupported_export_differs_from_runtime_failure() {
     }
 }
 
-/// AMD's runtime reads the variable when it starts.
+/// AMD's runtime reads `HSA_ENABLE_IPC_MODE_LEGACY` only when it starts.
 #[test]
-fn ipc_mode_is_that_of_the_start() {
+fn ipc_mode_is_fixed_at_start() {
     if process::rerun_in_own_process() {
         return;
     }

@@ -5,6 +5,7 @@ mod machine;
 mod process;
 
 use hostile::fake_runtime;
+use hsa_vmm::hsa_sys::HSA_STATUS_ERROR_OUT_OF_RESOURCES;
 use hsa_vmm::runtime::Implementation;
 use hsa_vmm::simulation::Config;
 use hsa_vmm::vmm::{Probing, Quirk, Quirks, VmmOptions};
@@ -168,7 +169,11 @@ fn vmm_opens_and_leaks_nothing_if_probes_fail() {
                     // The first descriptor stays open, because the runtime may use it.
                     continue;
                 }
-                let faults = hsa_vmm::simulation::FaultPlan::none().fail(function, call, 0x1008);
+                let faults = hsa_vmm::simulation::FaultPlan::none().fail(
+                    function,
+                    call,
+                    HSA_STATUS_ERROR_OUT_OF_RESOURCES,
+                );
                 let machine =
                     Machine::with_options(config.clone().with_faults(faults), always_probing());
                 let opened = machine.vmm.usage();

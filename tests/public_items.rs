@@ -25,7 +25,7 @@ const COMPLETE: &[(&str, &str)] = &[
     ("UnknownTicket", "an error without details"),
 ];
 
-/// Public types without an example of their own, and what shows them.
+/// Public types without an example of their own, and the item whose example shows each of them.
 const WITHOUT_EXAMPLE: &[(&str, &str)] = &[
     ("PciAddress", "a field of Agent"),
     ("LinkKind", "a field of Link"),

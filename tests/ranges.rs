@@ -6,6 +6,10 @@ mod process;
 mod segments;
 
 use hsa_vmm::error::{Argument, Feature, Problem};
+use hsa_vmm::hsa_sys::{
+    HSA_STATUS_ERROR, HSA_STATUS_ERROR_INVALID_ARGUMENT, HSA_STATUS_ERROR_INVALID_SYMBOL_NAME,
+    HSA_STATUS_ERROR_OUT_OF_RESOURCES,
+};
 use hsa_vmm::pool::PoolFlags;
 use hsa_vmm::simulation::{Config, FaultPlan, Generation};
 use hsa_vmm::vmm::{Segment, VmmOptions};
@@ -229,7 +233,12 @@ fn rejected_calls_leave_no_descriptor() {
 
 #[test]
 fn each_failing_call_leaves_no_descriptor() {
-    const STATUSES: [u32; 4] = [0x1000, 0x1001, 0x1008, 0x1013];
+    const STATUSES: [u32; 4] = [
+        HSA_STATUS_ERROR,
+        HSA_STATUS_ERROR_INVALID_ARGUMENT,
+        HSA_STATUS_ERROR_OUT_OF_RESOURCES,
+        HSA_STATUS_ERROR_INVALID_SYMBOL_NAME,
+    ];
     if process::rerun_in_own_process() {
         return;
     }
@@ -356,8 +365,8 @@ fn quarantined_ranges_are_not_exported() {
     machine.grant(base, granule, machine.gpu(0), Access::ReadWrite);
     machine.simulation.set_faults(
         FaultPlan::none()
-            .always("hsa_amd_vmem_map", 0x1000)
-            .always("hsa_amd_vmem_set_access", 0x1000),
+            .always("hsa_amd_vmem_map", HSA_STATUS_ERROR)
+            .always("hsa_amd_vmem_set_access", HSA_STATUS_ERROR),
     );
     machine.vmm.revoke(base, granule, &[machine.gpu(0)]).unwrap_err();
     machine.simulation.set_faults(FaultPlan::none());
@@ -414,7 +423,7 @@ fn gpu_direct_rdma_flags_create_and_export() {
         },
     );
     for (release, config) in machine::releases() {
-        // rocddi rejects the flag.
+        // rocddi rejects the flag for GPUDirect RDMA.
         let has_mapping_types = config.extension_minor >= 9 && release != "rocddi";
         let machine = Machine::new(config);
         let granule = machine.granule();

@@ -7,6 +7,9 @@ mod process;
 use hostile::{HostileRuntime, compile_source};
 use hsa_vmm::agent::{AgentKind, LinkKind};
 use hsa_vmm::error::Feature;
+use hsa_vmm::hsa_sys::{
+    HSA_STATUS_ERROR, HSA_STATUS_ERROR_NOT_INITIALIZED, HSA_STATUS_ERROR_OUT_OF_RESOURCES,
+};
 use hsa_vmm::pool::{PoolFlags, Segment};
 use hsa_vmm::simulation::{Config, FaultPlan, Simulation};
 use hsa_vmm::vmm::Granularity;
@@ -263,7 +266,7 @@ fn load_error_names_a_missing_function() {
 #[test]
 fn start_error_names_the_driver() {
     let hostile = HostileRuntime::new();
-    hostile.set(c"hostile_init", 0x1008);
+    hostile.set(c"hostile_init", HSA_STATUS_ERROR_OUT_OF_RESOURCES as i32);
     let error = load_from(&hostile.path).unwrap_err();
     let text = error.to_string();
     assert!(matches!(error.kind(), ErrorKind::Start { .. }), "{error:?}");
@@ -327,7 +330,11 @@ fn failed_open_stops_the_runtime() {
             continue;
         }
         for number in 1..=calls {
-            for status in [0x1000, 0x1008, 0x100b] {
+            for status in [
+                HSA_STATUS_ERROR,
+                HSA_STATUS_ERROR_OUT_OF_RESOURCES,
+                HSA_STATUS_ERROR_NOT_INITIALIZED,
+            ] {
                 let faults = FaultPlan::none().fail(function, number, status);
                 let config = Config::mi300x(2).with_faults(faults);
                 let simulation = Arc::new(Simulation::start(config).unwrap());

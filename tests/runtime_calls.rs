@@ -1,9 +1,10 @@
-//! The number of runtime calls. If the runtime supports it, one call sets the access of several agents to several
-//! mappings. If that call fails half-way, it is rolled back completely.
+//! The number of runtime calls. Where the runtime allows, one call sets the access of several agents to several
+//! mappings. If that call fails half-way, the library rolls it back completely.
 
 mod machine;
 mod process;
 
+use hsa_vmm::hsa_sys::HSA_STATUS_ERROR;
 use hsa_vmm::simulation::{Config, FaultPlan, Generation};
 use hsa_vmm::vmm::VmmOptions;
 use hsa_vmm::{Access, Address, AgentId, ErrorKind, HandleType, Vmm};
@@ -179,7 +180,7 @@ fn adjacent_mappings_with_equal_changes_share_a_call() {
 /// The runtime may require the owner to be last in the list, so mappings of two owners need two lists.
 #[test]
 fn adjacent_mappings_of_two_owners_take_two_calls() {
-    for (release, config) in machine::generations() {
+    for (generation, config) in machine::generations() {
         let machine = Machine::new(config);
         let granule = machine.granule();
         let base = machine.reserve(4 * granule);
@@ -188,7 +189,7 @@ fn adjacent_mappings_of_two_owners_take_two_calls() {
         }
         let both = [0, 1].map(|gpu| access(machine.gpu(gpu), Access::ReadWrite));
         machine.vmm.set_access(base, 4 * granule, &both).unwrap();
-        assert_eq!(grant_calls(&machine), 2, "{release}");
+        assert_eq!(grant_calls(&machine), 2, "{generation}");
     }
 }
 
@@ -251,7 +252,7 @@ fn failed_grant_is_not_recorded_as_granted() {
             (result.is_ok(), grant_calls(&machine) - before)
         };
         for agent in [machine.cpu(0), machine.gpu(0)] {
-            let failing = FaultPlan::none().fail("hsa_amd_vmem_set_access", 1, 0x1000);
+            let failing = FaultPlan::none().fail("hsa_amd_vmem_set_access", 1, HSA_STATUS_ERROR);
             machine.simulation.set_faults(failing);
             assert_eq!(set_access(agent, Access::ReadWrite), (false, 1), "{generation}: {agent}");
             machine.simulation.set_faults(FaultPlan::none());

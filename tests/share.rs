@@ -260,9 +260,9 @@ fn failed_imports_and_exports_leak_no_descriptor() {
             let error = machine.vmm.import_from_shareable_handle(null, DESCRIPTOR).unwrap_err();
             assert_eq!(error.problem(), Some(Problem::NotImportable), "{release}");
             // Another process could shrink these files, so that the CPU's accesses would raise SIGBUS.
-            let memory = memfd_create("no memory", MemfdFlags::ALLOW_SEALING).unwrap();
-            ftruncate(&memory, granule as u64).unwrap();
-            for file in [file.as_fd(), memory.as_fd()] {
+            let memory_file = memfd_create("no memory", MemfdFlags::ALLOW_SEALING).unwrap();
+            ftruncate(&memory_file, granule as u64).unwrap();
+            for file in [file.as_fd(), memory_file.as_fd()] {
                 let error = machine.vmm.import_from_shareable_handle(file, DESCRIPTOR).unwrap_err();
                 assert_eq!(error.problem(), Some(Problem::NotImportable), "{release}");
             }

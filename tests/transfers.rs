@@ -15,7 +15,7 @@ const LARGE: usize = (3 << 20) + 17;
 
 /// Returns bytes that repeat every 251 bytes.
 fn pattern(length: usize) -> Vec<u8> {
-    (0..length).map(|byte| (byte % 251) as u8).collect()
+    (0..length).map(|index| (index % 251) as u8).collect()
 }
 
 /// Fails unless the library waited twice for every copy: the first wait returned early.

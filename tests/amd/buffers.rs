@@ -13,8 +13,9 @@ use hsa_vmm::{Access, GrowableBuffer};
 const GIB: usize = 1 << 30;
 const STEP: usize = 64 << 10;
 
+/// Returns bytes that repeat after 253 bytes. This number divides no page size.
 fn test_bytes(length: usize) -> Vec<u8> {
-    (0..length).map(|byte| (byte % 253) as u8 + 1).collect()
+    (0..length).map(|index| (index % 253) as u8 + 1).collect()
 }
 
 #[test]
@@ -199,16 +200,13 @@ fn rings_are_contiguous_for_all_agents() {
             let ring = RingBuffer::create(&library.vmm, STEP, times, &library.on(0)).unwrap();
             let agents = [library.cpu(0), library.gpu(0), library.gpu(1)];
             ring.grant(&agents, Access::ReadWrite).unwrap();
-            let copy_address = library.map_new_memory(1, STEP).0;
-            library.grant(copy_address, STEP, library.gpu(1), Access::ReadWrite);
-            library.grant(copy_address, STEP, library.cpu(0), Access::ReadWrite);
-            library.vmm.write(copy_address, &test_bytes).unwrap();
-            // A GPU writes across the end, the CPU reads on both sides of it.
+            let source = library.map_new_memory(1, STEP).0;
+            library.grant(source, STEP, library.gpu(1), Access::ReadWrite);
+            library.grant(source, STEP, library.cpu(0), Access::ReadWrite);
+            library.vmm.write(source, &test_bytes).unwrap();
+            // A GPU writes across the end of the ring. The CPU reads on both sides of the end.
             let position = (5 * STEP - 1000) as u64;
-            library
-                .vmm
-                .copy(library.gpu(1), ring.address_of(position), copy_address, STEP)
-                .unwrap();
+            library.vmm.copy(library.gpu(1), ring.address_of(position), source, STEP).unwrap();
             let mut found = vec![0; STEP];
             ring.read(0, &mut found).unwrap();
             assert!(

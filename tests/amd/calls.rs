@@ -29,7 +29,7 @@ fn calls_of(function: impl FnOnce()) -> String {
 }
 
 const SIZE: usize = 64 << 10;
-const BATCH_SIZE: usize = 16;
+const MAPPING_COUNT: usize = 16;
 
 #[test]
 fn batches_make_the_fewest_runtime_calls() {
@@ -37,17 +37,17 @@ fn batches_make_the_fewest_runtime_calls() {
         subscribe(|metadata| metadata.fields().field("calling").is_some(), count_call);
         let library = Library::load(fixture.runtime());
         let (vmm, quirks) = (&library.vmm, library.vmm.quirks());
-        let base = library.reserve(BATCH_SIZE * SIZE);
+        let base = library.reserve(MAPPING_COUNT * SIZE);
         let handle = library.create(0, SIZE);
         let gpus = [0, 1].map(|gpu| access(library.gpu(gpu), Access::ReadWrite));
-        let reserve = ["address_reserve", "address_reserve_align"];
-        let aligned = library.runtime.info().extension.1 >= 6;
+        let has_aligned_reserve = library.runtime.info().extension.1 >= 6;
+        let reserve = if has_aligned_reserve { "address_reserve_align" } else { "address_reserve" };
         let calls = |name: &str, count: usize| format!("{name} {count}");
-        let grants = if quirks.set_access_of_several_fails { BATCH_SIZE } else { 1 };
-        let unmaps = if quirks.unmap_of_several_fails { BATCH_SIZE } else { 1 };
-        let mappings: Vec<_> = (0..BATCH_SIZE)
-            .map(|page| NewMapping {
-                address: at(base, page * SIZE),
+        let grants = if quirks.set_access_of_several_fails { MAPPING_COUNT } else { 1 };
+        let unmaps = if quirks.unmap_of_several_fails { MAPPING_COUNT } else { 1 };
+        let mappings: Vec<_> = (0..MAPPING_COUNT)
+            .map(|index| NewMapping {
+                address: at(base, index * SIZE),
                 size: SIZE,
                 offset: 0,
                 handle,
@@ -62,12 +62,8 @@ fn batches_make_the_fewest_runtime_calls() {
             vmm.mapping_at(base).unwrap();
         };
         let cpu = [access(library.cpu(0), Access::ReadWrite)];
-        let counted: [(&str, &dyn Fn(), String); 14] = [
-            (
-                "reserve",
-                &|| assert_ne!(library.reserve(SIZE), base),
-                calls(reserve[usize::from(aligned)], 1),
-            ),
+        let cases: [(&str, &dyn Fn(), String); 14] = [
+            ("reserve", &|| assert_ne!(library.reserve(SIZE), base), calls(reserve, 1)),
             ("create", &|| assert_ne!(library.create(0, SIZE), handle), calls("handle_create", 1)),
             ("map", &|| library.map(base, SIZE, handle), calls("map", 1)),
             ("grant", &grant, calls("set_access", 1)),
@@ -82,40 +78,40 @@ fn batches_make_the_fewest_runtime_calls() {
             (
                 "map many",
                 &|| vmm.map_many(&mappings, &gpus).unwrap(),
-                format!("map {BATCH_SIZE}, set_access {grants}"),
+                format!("map {MAPPING_COUNT}, set_access {grants}"),
             ),
             (
                 "grant many again",
-                &|| vmm.set_access_many(&[(base, BATCH_SIZE * SIZE)], &gpus).unwrap(),
+                &|| vmm.set_access_many(&[(base, MAPPING_COUNT * SIZE)], &gpus).unwrap(),
                 String::new(),
             ),
             (
                 "unmap many",
-                &|| vmm.unmap_many(&[(base, BATCH_SIZE * SIZE)]).unwrap(),
+                &|| vmm.unmap_many(&[(base, MAPPING_COUNT * SIZE)]).unwrap(),
                 calls("unmap", unmaps),
             ),
             (
                 "map many without access",
                 &|| vmm.map_many(&mappings, &[]).unwrap(),
-                calls("map", BATCH_SIZE),
+                calls("map", MAPPING_COUNT),
             ),
             (
                 "grant the whole range",
-                &|| vmm.set_access(base, BATCH_SIZE * SIZE, &gpus).unwrap(),
+                &|| vmm.set_access(base, MAPPING_COUNT * SIZE, &gpus).unwrap(),
                 calls("set_access", grants),
             ),
             (
                 "unmap the whole range",
-                &|| vmm.unmap(base, BATCH_SIZE * SIZE).unwrap(),
+                &|| vmm.unmap(base, MAPPING_COUNT * SIZE).unwrap(),
                 calls("unmap", unmaps),
             ),
         ];
-        for (name, function, expected) in counted {
+        for (name, function, expected) in cases {
             assert_eq!(calls_of(function), expected, "{}: {name}", fixture.release());
         }
         assert_eq!(calls_of(|| vmm.release(handle).unwrap()), "handle_release 1");
         assert_eq!(
-            calls_of(|| vmm.address_free(base, BATCH_SIZE * SIZE).unwrap()),
+            calls_of(|| vmm.address_free(base, MAPPING_COUNT * SIZE).unwrap()),
             "address_free 1"
         );
     });
@@ -132,11 +128,11 @@ fn memory_mapped_in_a_batch_is_usable() {
         let grants = [library.cpu(0), library.gpu(0), library.gpu(1)];
         let grants = grants.map(|agent| access(agent, Access::ReadWrite));
         let mappings: Vec<_> = (0..6)
-            .map(|page| NewMapping {
-                address: at(bases[page % 2], page / 2 * SIZE),
+            .map(|index| NewMapping {
+                address: at(bases[index % 2], index / 2 * SIZE),
                 size: SIZE,
                 offset: 0,
-                handle: handles[page % 2],
+                handle: handles[index % 2],
             })
             .collect();
         for round in 0..3_u8 {

@@ -93,7 +93,7 @@ fn only_revoke_clears_page_tables() {
     });
 }
 
-/// In 6.1, the runtime's call revokes the access of agents that it does not name.
+/// In ROCm 6.1, the runtime's call revokes the access of agents that it does not name.
 #[test]
 fn set_access_keeps_unnamed_agents_in_page_tables() {
     on_each("page_table::set_access_keeps_unnamed_agents_in_page_tables", |fixture| {

@@ -1,6 +1,8 @@
-//! The kernel driver refuses each call of an operation that changes page tables: the operation changes nothing, or
-//! quarantines its range. Other tests make the driver refuse each call that opening a `Vmm` makes: everything but the
-//! control of page tables works, and the library reports why it cannot control them.
+//! The kernel driver refuses each call of an operation that changes page tables. The operation changes nothing, or
+//! quarantines its range.
+//!
+//! In another test, the driver refuses each call that opening a `Vmm` makes. Everything except the control of page
+//! tables works, and the library reports why it cannot control them.
 
 use super::failures::errors_for;
 use super::refused_calls::may_abort;
@@ -21,7 +23,7 @@ use std::io::{Read, Write};
 /// In the second, page-table entries are also written only then.
 const MODES: [&str; 2] = ["tlb=on,split_bug=on", "pte_delay=600s,tlb=on,split_bug=on"];
 
-/// Operations on the mapping with an offset.
+/// Operations on mappings with an offset.
 const PART_OPERATIONS: [(&str, Operation); 7] = [
     ("map many parts with access", |s| {
         let (size, handle) = (s.granule(), s.handles.borrow()[2]);
@@ -249,7 +251,7 @@ fn refused_call_while_opening_is_reported() {
                 *vmm = Some(Vmm::open_with(runtime, options).unwrap());
             };
             let calls = driver_calls(start, open);
-            let mut without_kfd = 0;
+            let mut refused_opens = 0;
             // Faults cannot be planned for closing a file.
             for call in calls.iter().filter(|call| !call.starts_with("CLOSE#")) {
                 let context = format!("{} {mode}: opening, {call} fails", fixture.release());
@@ -268,7 +270,7 @@ fn refused_call_while_opening_is_reported() {
                 // Permissions are still enforced: the library waits with a call of the runtime.
                 let refused = "barrier: cannot use /dev/kfd: Cannot allocate memory (os error 12); \
                                operations wait by hsa_amd_memory_lock";
-                without_kfd += usize::from(call.starts_with("OPEN#") && reasons == refused);
+                refused_opens += usize::from(call.starts_with("OPEN#") && reasons == refused);
                 // The runtime aborts if its own calls are refused while it grants access. 6.1.2 also aborts if the
                 // mapping for a CPU is refused. Only the probes for quirks request such a mapping.
                 let may_abort = may_abort("grant", call).is_some()
@@ -277,7 +279,7 @@ fn refused_call_while_opening_is_reported() {
                     failures.push((context, end));
                 }
             }
-            assert_eq!(without_kfd, 1, "{mode}: the library opens /dev/kfd once");
+            assert_eq!(refused_opens, 1, "{mode}: the library opens /dev/kfd once");
         }
         println!("{}: {tried} calls refused, {reported} reported", fixture.release());
         assert_eq!(failures, [], "of {tried}");

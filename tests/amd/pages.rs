@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const PAGE: usize = 64 << 10;
 
 fn test_bytes(length: usize, seed: u8) -> Vec<u8> {
-    (0..length).map(|byte| (byte % 253) as u8 ^ seed).collect()
+    (0..length).map(|index| (index % 253) as u8 ^ seed).collect()
 }
 
 fn new_pausable(library: &Library, size: usize) -> PausableBuffer {
@@ -95,8 +95,7 @@ fn overlaying_a_mapping_frees_memory() {
         set_variable("HSA_KFD", "gpus=2,vram=64MiB");
         // SAFETY: AMD's own runtime.
         let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
-        let defaults = Library::open(runtime.clone(), VmmOptions::default()).vmm.quirks();
-        let mut quirks = defaults;
+        let mut quirks = Library::open(runtime.clone(), VmmOptions::default()).vmm.quirks();
         quirks.memory_returns_with_addresses = false;
         // SAFETY: without this workaround, memory is freed later or never.
         let options = unsafe { VmmOptions::new().with_exact_quirks(quirks) };

@@ -93,7 +93,7 @@ fn check_failure<S: Setup>(mut setup: S, operation: Operation<S>, context: &str,
     if let Err(error) = operation(&mut setup) {
         println!("{context}: {error}");
         setup.library().vmm.check().unwrap();
-        // A defect of the runtime: a failed map leaks the dma-buf that the driver refused.
+        // A defect of the runtime: a failed map leaks the dma-buf that the driver refused to import.
         let leaked = descriptors() - open_before;
         let may_leak = usize::from(call.starts_with("PRIME_FD_TO_HANDLE"));
         assert!(leaked <= may_leak, "{context}: {leaked} descriptors");

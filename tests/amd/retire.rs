@@ -64,7 +64,10 @@ fn mappings_are_unmapped_when_signals_fire() {
         let error = library.vmm.unmap(quarantined, SIZE).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Quarantined { now: false, .. }), "{error}");
         assert_eq!(library.vmm.usage().mappings, 1);
-        assert!(descriptors() <= before + 4, "one mapping is left");
+        assert!(
+            descriptors() <= before + 4,
+            "the quarantined mapping has at most four descriptors"
+        );
         let Library { vmm, runtime } = library;
         drop(vmm);
         // Because of the quarantined mapping, this does not stop the runtime, and the mapping stays.

@@ -104,7 +104,7 @@ fn calls_without_descriptors_change_nothing() {
     });
 }
 
-/// AMD's runtime 7.2.4 would end the process with an assertion (`IPCCreate`).
+/// AMD's runtime 7.2.4 would end the process with an assertion in its function `IPCCreate`.
 #[test]
 fn ipc_handle_without_descriptors_fails() {
     on_each("shortage::ipc_handle_without_descriptors_fails", |fixture| {

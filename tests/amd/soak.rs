@@ -115,7 +115,7 @@ fn use_vmm(library: &Library, number: u8) -> Result<(), String> {
     vmm.address_free(base, 3 * SIZE).map_err(failed("free"))
 }
 
-/// Creates, uses and drops memory of an area: virtual, of a pool, or locked.
+/// Creates, uses and frees memory of an area: virtual memory, pool memory, or locked memory.
 fn use_area(library: &Library, number: u8) -> Result<(), String> {
     let flags = [AreaFlags::DEFAULT, AreaFlags::UNIFIED, AreaFlags::HOST, AreaFlags::MAPPED];
     for flags in flags {

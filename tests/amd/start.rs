@@ -67,7 +67,7 @@ fn vmms_on_one_runtime_are_independent() {
 }
 
 /// The probes of a `Vmm` map memory. If the driver refuses one of their calls, memory may stay mapped, and stopping
-/// the runtime would crash (6.4.3).
+/// AMD's runtime 6.4.3 would crash.
 #[test]
 fn refused_calls_of_probes_do_not_crash_at_the_end() {
     on_each("start::refused_calls_of_probes_do_not_crash_at_the_end", |fixture| {

@@ -123,6 +123,7 @@ fn ticket_fetches_memory_of_another_process() {
                 let mapping = map_for_all(&library, &memory);
                 mapping.write(0, b"here").unwrap();
                 let offer = Offer::of(&memory).unwrap();
+                // The ticket is padded to 100 bytes, so that the importer knows how many bytes to read.
                 writeln!(exporter_socket, "{:100}", offer.ticket().to_string()).unwrap();
                 exporter_socket.read_exact(&mut [0]).unwrap();
                 assert_eq!(&word(&mapping), b"back");
@@ -130,7 +131,7 @@ fn ticket_fetches_memory_of_another_process() {
             });
             let importer = Child::start(|| {
                 let library = Library::load(fixture.runtime());
-                let mut text = [0; 101];
+                let mut text = [0; 100 + "\n".len()];
                 importer_socket.read_exact(&mut text).unwrap();
                 let ticket: Ticket = std::str::from_utf8(&text).unwrap().trim().parse().unwrap();
                 let memory = ticket.fetch(&library.vmm, Trust::SameUser).unwrap();
@@ -160,7 +161,7 @@ fn ten_thousand_rounds_leak_nothing() {
         let counts = || {
             let page_tables = "/sys/kernel/debug/dri/128/amdgpu_vm_info";
             let page_tables = std::fs::read_to_string(page_tables).unwrap();
-            // Counts only shared regions, as those of GPU buffers are. The heap may have grown.
+            // The memory of GPUs is in shared regions. Private regions, such as the heap, may have grown.
             let shared =
                 regions().iter().filter(|region| region.permissions.ends_with('s')).count();
             (descriptors(), shared, page_tables.lines().last().unwrap().to_owned())

@@ -16,6 +16,9 @@ pub const RW: hsa_access_permission_t = HSA_ACCESS_PERMISSION_RW;
 pub const SIZE: usize = 64 << 10;
 pub const PAGE: usize = 4096;
 
+/// The value of a variable before the runtime writes it.
+const UNWRITTEN: u32 = 99;
+
 type HsaResult<T = ()> = Result<T, hsa_status_t>;
 
 /// A page fault of a GPU: its page table has no entry for the address, or does not permit the access.
@@ -151,7 +154,7 @@ impl RawRuntime {
         address: usize,
         agent: hsa_agent_t,
     ) -> HsaResult<hsa_access_permission_t> {
-        let (mut access, get) = (99, self.vmem.hsa_amd_vmem_get_access);
+        let (mut access, get) = (UNWRITTEN, self.vmem.hsa_amd_vmem_get_access);
         to_result(unsafe { get(pointer(address), &mut access, agent) }, ()).map(|()| access)
     }
 
@@ -360,7 +363,7 @@ fn pools(core: &Core, agent: hsa_agent_t) -> Vec<hsa_amd_memory_pool_t> {
 
 #[allow(clippy::undocumented_unsafe_blocks, reason = "as above")]
 fn device(core: &Core, agent: hsa_agent_t) -> hsa_device_type_t {
-    let mut device_type: hsa_device_type_t = 99;
+    let mut device_type: hsa_device_type_t = UNWRITTEN;
     let value = (&raw mut device_type).cast();
     let query = core.hsa_agent_get_info;
     to_result(unsafe { query(agent, HSA_AGENT_INFO_DEVICE, value) }, ()).unwrap();

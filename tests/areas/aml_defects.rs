@@ -3,6 +3,7 @@
 use crate::fixture::Fixture;
 use hsa_vmm::area::{AreaFlags, Device, MmapOptions};
 use hsa_vmm::error::{Argument, Operation, Problem, Rejected};
+use hsa_vmm::hsa_sys::{HSA_STATUS_ERROR, HSA_STATUS_ERROR_OUT_OF_RESOURCES};
 use hsa_vmm::simulation::{Config, FaultPlan};
 
 /// In AML, because of `opts->device > 0`, an area of another device cannot use device 0.
@@ -56,7 +57,9 @@ fn aml_numbers_are_positive() {
         simulation.set_faults(FaultPlan::none().always(function, status));
     };
     // Failure, out of memory, not supported, busy.
-    for (status, code) in [(0x1000, 1), (0x1008, 2), (47, 5), (46, 6)] {
+    for (status, code) in
+        [(HSA_STATUS_ERROR, 1), (HSA_STATUS_ERROR_OUT_OF_RESOURCES, 2), (47, 5), (46, 6)]
+    {
         fail("hsa_amd_memory_pool_allocate", status);
         let mmap_error = area.mmap(1, MmapOptions::new()).unwrap_err();
         simulation.set_faults(FaultPlan::none());
@@ -93,7 +96,9 @@ fn failure_keeps_the_device() {
     let simulation = fixture.simulation.as_ref().unwrap();
     let area = fixture.area(Device::Current, AreaFlags::DEFAULT).unwrap();
     let before = area.mmap(1, MmapOptions::new()).unwrap().device();
-    simulation.set_faults(FaultPlan::none().always("hsa_amd_vmem_handle_create", 0x1008));
+    simulation.set_faults(
+        FaultPlan::none().always("hsa_amd_vmem_handle_create", HSA_STATUS_ERROR_OUT_OF_RESOURCES),
+    );
     let error = area.mmap(1, MmapOptions::new().with_device(1)).unwrap_err();
     simulation.set_faults(FaultPlan::none());
     assert_eq!(error.aml(), 2, "{error}");

@@ -12,14 +12,15 @@ use std::cell::LazyCell;
 use Backing::{Locked, Pool, Virtual};
 
 const SIZES: [usize; 8] = [1, 32, 4096, MIB, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1, 3 * GIB];
-/// Returns sizes for tests that do not depend on the size; by default, no large one.
+/// The largest size that is always compared completely; see [`parts`].
+const MAX_COMPARED_SIZE: usize = 64 << 10;
+/// The largest size of a copy.
+const MAX_COPIED_SIZE: usize = 2 * MIB + 1;
+
+/// Returns the sizes for tests that do not depend on the size. Only long tests use a large size.
 fn few_sizes() -> &'static [usize] {
     if hsa_rocr::test::is_long() { &[1, 4096, 3 * GIB] } else { &[1, 4096] }
 }
-/// The largest size that is always compared completely; see [`parts`].
-const MAX_COMPARED_SIZE: usize = 64 << 10;
-/// The largest size that is copied.
-const MAX_COPIED_SIZE: usize = 2 * MIB + 1;
 
 /// The owner of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +77,7 @@ fn pattern(size: usize, seed: usize) -> Vec<u8> {
 /// Returns the offsets and sizes of the parts that are compared. Memory that is small, or that is copied in several
 /// portions, is compared completely. Other memory is compared at both ends and in the middle.
 fn parts(size: usize) -> Vec<(usize, usize)> {
-    if size <= MAX_COMPARED_SIZE || size == 2 * MIB + 1 {
+    if size <= MAX_COMPARED_SIZE || size == MAX_COPIED_SIZE {
         vec![(0, size)]
     } else {
         vec![(0, 4096), (size / 2, 4096), (size - 4096, 4096)]
@@ -189,7 +190,6 @@ fn check_combination(
 
     let freed_address = memory.device_address();
     memory.munmap().unwrap_or_else(|Rejected { error, .. }| panic!("{context}: {error}"));
-    // Checked on AMD's runtime only.
     if fixture.simulation.is_none() {
         assert!(!fixture.can_access(device, freed_address), "{context}: after munmap");
     }

@@ -4,11 +4,21 @@
 use crate::fixture::Fixture;
 use hsa_vmm::area::{AreaFlags, AreaMemory, MmapOptions};
 use hsa_vmm::error::{Problem, Rejected};
+use hsa_vmm::hsa_sys::{
+    HSA_STATUS_ERROR, HSA_STATUS_ERROR_INVALID_ALLOCATION, HSA_STATUS_ERROR_INVALID_ARGUMENT,
+    HSA_STATUS_ERROR_NOT_INITIALIZED, HSA_STATUS_ERROR_OUT_OF_RESOURCES,
+};
 use hsa_vmm::simulation::{Config, FaultPlan, Generation, Usage};
 use hsa_vmm::{Area, Error, Vmm};
 
-/// Statuses of the runtime: general error, invalid argument, invalid allocation, out of resources, not initialised.
-const STATUSES: [u32; 5] = [0x1000, 0x1001, 0x1003, 0x1008, 0x100b];
+/// Each call fails with each of these statuses.
+const STATUSES: [u32; 5] = [
+    HSA_STATUS_ERROR,
+    HSA_STATUS_ERROR_INVALID_ARGUMENT,
+    HSA_STATUS_ERROR_INVALID_ALLOCATION,
+    HSA_STATUS_ERROR_OUT_OF_RESOURCES,
+    HSA_STATUS_ERROR_NOT_INITIALIZED,
+];
 const SIZE: usize = 5000;
 
 /// Two areas, memory of each, and the memory that an operation maps.
@@ -186,13 +196,13 @@ fn tolerates_failure(operation: &str, function: &str) -> bool {
 #[test]
 fn one_failure_changes_nothing() {
     let mut tried = 0;
-    for (machine, config, flags) in configurations() {
+    for (configuration, config, flags) in configurations() {
         for &(name, operation) in OPERATIONS {
             for (function, calls) in calls_of(&config, flags, operation, name) {
                 for number in 1..=calls {
                     for status in STATUSES {
                         let context = format!(
-                            "{machine}, {flags}: {name}, {function} #{number} is {status:#x}"
+                            "{configuration}, {flags}: {name}, {function} #{number} is {status:#x}"
                         );
                         let mut areas = Areas::new(&config, flags);
                         let before = areas.usage();
@@ -212,8 +222,8 @@ fn one_failure_changes_nothing() {
                                 }
                             }
                             Err(error) => {
-                                // The error of partly freed memory names the function in its source, which only
-                                // the debug format includes.
+                                // If the memory was freed in part, only the source of the error names the
+                                // function. Only the debug format includes the source.
                                 let text = format!("{error:?}");
                                 assert!(text.contains(function), "{context}: {text}");
                                 if function == "hsa_amd_vmem_handle_release" {
@@ -271,20 +281,23 @@ fn one_failure_changes_nothing() {
 #[test]
 fn memory_is_freed_after_repeated_failures() {
     let mut tried = 0;
-    for (machine, config, flags) in configurations() {
+    for (configuration, config, flags) in configurations() {
         for &(name, operation) in &OPERATIONS[..2] {
             for (function, calls) in calls_of(&config, flags, operation, name) {
                 for number in 1..=calls {
-                    let first_failure = FaultPlan::none().fail(function, number, 0x1000);
-                    let mut plans = vec![FaultPlan::none().always(function, 0x1000)];
+                    let first_failure = FaultPlan::none().fail(function, number, HSA_STATUS_ERROR);
+                    let mut plans = vec![FaultPlan::none().always(function, HSA_STATUS_ERROR)];
                     // In addition, one later call fails, or one later call and all calls after it.
-                    plans.extend((1..20).map(|nth| first_failure.clone().fail_any(nth, 0x1001)));
-                    plans.extend(
-                        (1..20).map(|nth| first_failure.clone().fail_any_from(nth, 0x1001)),
-                    );
+                    plans.extend((1..20).map(|nth| {
+                        first_failure.clone().fail_any(nth, HSA_STATUS_ERROR_INVALID_ARGUMENT)
+                    }));
+                    plans.extend((1..20).map(|nth| {
+                        first_failure.clone().fail_any_from(nth, HSA_STATUS_ERROR_INVALID_ARGUMENT)
+                    }));
                     for (index, plan) in plans.into_iter().enumerate() {
-                        let context =
-                            format!("{machine}, {flags}: {name}, {function} #{number}, {index}");
+                        let context = format!(
+                            "{configuration}, {flags}: {name}, {function} #{number}, {index}"
+                        );
                         let mut areas = Areas::new(&config, flags);
                         areas.set_faults(plan);
                         let result = operation(&mut areas);

@@ -26,9 +26,8 @@ impl Fixture {
         let runtime = Runtime::simulated_by(simulation.clone()).expect("the simulation starts");
         let register = simulation.table().core.hsa_amd_register_system_event_handler;
         // SAFETY: the handler ignores its arguments.
-        let registered =
-            unsafe { register.expect("the function exists")(Some(ignore), null_mut()) };
-        assert_eq!(registered, 0, "without a handler a fault of a GPU ends the process");
+        let status = unsafe { register.expect("the function exists")(Some(ignore), null_mut()) };
+        assert_eq!(status, 0, "without a handler a fault of a GPU ends the process");
         Self { runtime, simulation: Some(simulation) }
     }
 

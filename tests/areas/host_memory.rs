@@ -5,6 +5,7 @@ use crate::fixture::{Fixture, on_amd};
 use crate::process;
 use hsa_vmm::area::{AreaFlags, MmapOptions};
 use hsa_vmm::error::{Argument, Operation, Problem};
+use hsa_vmm::hsa_sys::HSA_STATUS_ERROR;
 use hsa_vmm::simulation::{Config, FaultPlan};
 use hsa_vmm::{Area, ErrorKind, Runtime};
 use std::ptr::NonNull;
@@ -263,7 +264,7 @@ fn failed_unlock_keeps_memory_busy() {
     // No other test uses this memory later.
     let bytes = Vec::leak(vec![0u8; 100]);
     let mapped = mapped_area.mmap(100, MmapOptions::new().with_host_memory(bytes)).unwrap();
-    simulation.set_faults(FaultPlan::none().always("hsa_amd_memory_unlock", 0x1000));
+    simulation.set_faults(FaultPlan::none().always("hsa_amd_memory_unlock", HSA_STATUS_ERROR));
     drop(mapped);
     simulation.set_faults(FaultPlan::none());
     for size in [50, 100] {
@@ -280,7 +281,7 @@ fn failed_lock_does_not_keep_memory_busy() {
     let simulation = fixture.simulation.as_ref().unwrap();
     let [mapped_area, _] = areas(&fixture);
     let mut bytes = vec![0u8; 100];
-    simulation.set_faults(FaultPlan::none().always("hsa_amd_memory_lock", 0x1000));
+    simulation.set_faults(FaultPlan::none().always("hsa_amd_memory_lock", HSA_STATUS_ERROR));
     mapped_area.mmap(100, MmapOptions::new().with_host_memory(&mut bytes)).unwrap_err();
     simulation.set_faults(FaultPlan::none());
     mapped_area.mmap(100, MmapOptions::new().with_host_memory(&mut bytes)).unwrap();

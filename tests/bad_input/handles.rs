@@ -4,7 +4,7 @@ use crate::setup::{DESCRIPTOR, Setup, last_page, state};
 use hsa_vmm::error::{Argument, Problem};
 use hsa_vmm::{Error, Handle};
 
-fn invented_handle(s: &Setup) -> Handle {
+fn handle_with_low_bits_set(s: &Setup) -> Handle {
     Handle::from_bits(s.handle.to_bits() | 0xff_ffff)
 }
 
@@ -42,7 +42,7 @@ fn calls_reject_invalid_handles() {
         ("of another `Vmm`", setup.foreign_handle, Problem::ForeignHandle),
         ("all ones", Handle::from_bits(u64::MAX), Problem::UnknownHandle),
         ("one", Handle::from_bits(1), Problem::UnknownHandle),
-        ("low bits set", invented_handle(&setup), Problem::UnknownHandle),
+        ("low bits set", handle_with_low_bits_set(&setup), Problem::UnknownHandle),
         ("highest bit changed", handle_with_changed_high_bit(&setup), Problem::UnknownHandle),
         ("small number", small_handle(&setup), Problem::UnknownHandle),
     ];

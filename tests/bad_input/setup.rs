@@ -16,7 +16,8 @@ pub struct Setup {
     pub machine: Machine,
     pub foreign_machine: Machine,
     pub granule: usize,
-    /// Eight granules: the first is mapped to `handle`, the second and third to `double_handle`.
+    /// A reservation of eight granules. `handle` is mapped in the first granule, `double_handle` in the next two, and
+    /// `released_mapped_handle` in the fourth.
     pub used: Address,
     /// The adjacent reservation after `used`, in which nothing is mapped.
     pub empty: Address,
@@ -30,6 +31,7 @@ pub struct Setup {
     pub released_mapped_handle: Handle,
     /// A handle of `foreign_machine`.
     pub foreign_handle: Handle,
+    /// A mapping in a reservation of its own. No agent has access.
     pub mapping: Mapping,
 }
 

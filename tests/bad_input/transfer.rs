@@ -114,11 +114,11 @@ fn read_and_write_reject_bad_input() {
 #[test]
 fn offset_errors_name_the_end_of_the_mapping() {
     let setup = Setup::new();
-    let page = setup.granule;
-    let error = setup.mapping.write(page - 1, &[0; 2]).unwrap_err();
+    let granule = setup.granule;
+    let error = setup.mapping.write(granule - 1, &[0; 2]).unwrap_err();
     let expected = format!(
-        "cannot write: offset {:#x} is out of bounds: 0x2 bytes from there extend past the end at {page:#x}",
-        page - 1
+        "cannot write: offset {:#x} is out of bounds: 0x2 bytes from there extend past the end at {granule:#x}",
+        granule - 1
     );
     assert_eq!(error.to_string(), expected);
 }

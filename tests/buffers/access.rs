@@ -139,8 +139,8 @@ fn concurrent_changes_leave_recorded_access() {
                 });
             }
         });
-        let set = machine.vmm.get_access(agents[0], ring.address());
-        assert_eq!(ring.access(agents[0]), set, "round {round}");
+        let recorded = machine.vmm.get_access(agents[0], ring.address());
+        assert_eq!(ring.access(agents[0]), recorded, "round {round}");
     }
 }
 

@@ -1,5 +1,6 @@
 //! Buffers that grow past the end of their reservation into a new one.
 
+use crate::failing_calls::OUT_OF_RESOURCES;
 use crate::machine::{KIB, Machine, generations};
 use hsa_vmm::Access;
 use hsa_vmm::error::Problem;
@@ -18,16 +19,16 @@ fn extended_buffer_is_contiguous() {
         buffer.grow(5 * STEP).unwrap();
         assert_eq!(machine.vmm.reservations().len(), 3, "{generation}");
         // Writes across the ends of two reservations.
-        let text: Vec<u8> = (0..3 * STEP).map(|byte| (byte % 251) as u8).collect();
-        buffer.write(3 * STEP - 5, &text).unwrap();
-        let mut found = vec![0; text.len()];
+        let written: Vec<u8> = (0..3 * STEP).map(|index| (index % 251) as u8).collect();
+        buffer.write(3 * STEP - 5, &written).unwrap();
+        let mut found = vec![0; written.len()];
         buffer.read(3 * STEP - 5, &mut found).unwrap();
-        assert!(found == text, "{generation}");
+        assert!(found == written, "{generation}");
         buffer.fill(4 * STEP - 4, 0x0909_0909, STEP + 8).unwrap();
         buffer.read(4 * STEP - 5, &mut found).unwrap();
-        assert_eq!(found[..2], [text[STEP], 9], "{generation}");
+        assert_eq!(found[..2], [written[STEP], 9], "{generation}");
         assert!(found[1..STEP + 9].iter().all(|&byte| byte == 9), "{generation}");
-        assert_eq!(found[STEP + 9], text[2 * STEP + 9], "{generation}");
+        assert_eq!(found[STEP + 9], written[2 * STEP + 9], "{generation}");
         buffer.grant(&[machine.gpu(1)], Access::Read).unwrap();
         for mapping in machine.vmm.mappings() {
             assert_eq!(machine.vmm.get_access(machine.gpu(1), mapping.address), Ok(Access::Read));
@@ -60,9 +61,9 @@ fn extend_into_taken_addresses_changes_nothing() {
         }
         assert_eq!((machine.vmm.reservations(), machine.vmm.mappings()), before, "{generation}");
         assert_eq!(buffer.maximum(), 6 * STEP, "{generation}");
-        let mut text = [0; 4];
-        buffer.read(5 * STEP, &mut text).unwrap();
-        assert_eq!(&text, b"kept", "{generation}");
+        let mut found = [0; 4];
+        buffer.read(5 * STEP, &mut found).unwrap();
+        assert_eq!(&found, b"kept", "{generation}");
         drop((buffer, neighbour));
         machine.assert_empty();
     }
@@ -72,13 +73,13 @@ fn extend_into_taken_addresses_changes_nothing() {
 fn failed_reservation_extends_nothing() {
     let machine = Machine::new(Config::mi300x(1));
     let mut buffer = machine.extended_buffer(STEP, &[1]);
-    let plan = FaultPlan::none().always("hsa_amd_vmem_address_reserve_align", 0x1008);
+    let plan = FaultPlan::none().always("hsa_amd_vmem_address_reserve_align", OUT_OF_RESOURCES);
     machine.simulation.set_faults(plan);
     buffer.extend(STEP).expect_err("no addresses");
     machine.simulation.set_faults(FaultPlan::none());
     assert_eq!(buffer.maximum(), 5 * STEP);
     for bytes in [0, usize::MAX] {
-        buffer.extend(bytes).expect_err("no size");
+        buffer.extend(bytes).expect_err("an invalid size");
     }
     buffer.resize(5 * STEP).unwrap();
 }

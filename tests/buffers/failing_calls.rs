@@ -150,7 +150,8 @@ pub fn fail_all_calls_from<S: Setup>(
     runs
 }
 
-/// Runs an operation repeatedly, each time with another call failing, until no call fails.
+/// Runs an operation repeatedly, each time with another call failing, until no call fails. Returns the number of runs
+/// in which a call failed.
 fn run_with_each_call<S: Setup>(
     config: &Config,
     (configuration, name, operation): (&'static str, &'static str, Operation<S>),

@@ -16,7 +16,7 @@ const STEP: usize = 16 * KIB;
 
 /// Two buffers and a ring, with contents.
 struct Buffers {
-    /// Two of six steps are used; four are in the first reservation.
+    /// Two of its six steps are used. Its first reservation has four steps, its second has two.
     small: GrowableVec<u8>,
     /// Six of six steps are used.
     full: GrowableBuffer,
@@ -26,7 +26,7 @@ struct Buffers {
 
 /// The contents of buffers. Created once, because thousands of failures compare them.
 static TEST_BYTES: LazyLock<Vec<u8>> =
-    LazyLock::new(|| (0..6 * STEP).map(|byte| (byte % 253) as u8 + 1).collect());
+    LazyLock::new(|| (0..6 * STEP).map(|index| (index % 253) as u8 + 1).collect());
 
 fn test_bytes(length: usize) -> &'static [u8] {
     &TEST_BYTES[..length]

@@ -2,7 +2,7 @@
 
 use crate::machine::{KIB, MIB, Machine, at, generations, releases};
 use hsa_rocr::test::part_by_default;
-use hsa_vmm::simulation::Generation;
+use hsa_vmm::simulation::{Config, Generation};
 use hsa_vmm::{Access, GrowableBuffer};
 
 const STEP: usize = 64 * KIB;
@@ -53,7 +53,7 @@ fn growth_keeps_address_and_contents() {
 
 #[test]
 fn growth_maps_whole_steps() {
-    let machine = Machine::new(generations()[1].1.clone());
+    let machine = Machine::new(Config::mi300x(2).with_generation(Generation::B));
     let create_calls = || machine.simulation.calls("hsa_amd_vmem_handle_create");
     let mut buffer =
         GrowableBuffer::builder(64 * MIB).reserve(&machine.vmm, &machine.on(0)).unwrap();
@@ -106,8 +106,8 @@ fn every_step_makes_the_same_calls() {
             let expected = per_step.get_or_insert_with(|| calls_made.clone());
             assert_eq!(*expected, calls_made, "{generation}, step {number}");
         }
-        let calls_made: u64 = per_step.into_iter().flatten().map(|(_, calls)| calls).sum();
-        assert_eq!(calls_made, 3, "{generation}: create, map and set_access");
+        let total_calls: u64 = per_step.into_iter().flatten().map(|(_, calls)| calls).sum();
+        assert_eq!(total_calls, 3, "{generation}: create, map and set_access");
         assert_eq!((buffer.address(), buffer.size()), (address, steps * step), "{generation}");
         assert_eq!(vmm.usage().mappings, steps, "{generation}");
         // Both GPUs can access the whole buffer: one writes near the end, the other reads.

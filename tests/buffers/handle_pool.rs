@@ -1,5 +1,6 @@
 //! The pool of handles that are created before they are needed.
 
+use crate::failing_calls::{ERROR, OUT_OF_RESOURCES};
 use crate::machine::{KIB, Machine, generations};
 use crate::process::{End, in_child, within};
 use hsa_vmm::error::{ErrorKind, Operation};
@@ -8,7 +9,6 @@ use hsa_vmm::{Access, Allocation, GrowableBuffer};
 use std::time::{Duration, Instant};
 
 const STEP: usize = 16 * KIB;
-const OUT_OF_RESOURCES: u32 = 0x1008;
 
 fn new_buffer(machine: &Machine, pool: usize) -> GrowableBuffer {
     let options = GrowableBuffer::builder(64 * STEP).with_step(STEP).with_handle_pool(pool);
@@ -72,7 +72,7 @@ fn failed_growth_returns_pooled_handles() {
     let machine = Machine::new(Config::mi300x(2));
     let mut buffer = new_buffer(&machine, 3);
     wait_for_handles(&buffer, 3);
-    machine.simulation.set_faults(FaultPlan::none().fail("hsa_amd_vmem_map", 3, 0x1000));
+    machine.simulation.set_faults(FaultPlan::none().fail("hsa_amd_vmem_map", 3, ERROR));
     buffer.grow(5 * STEP).expect_err("the third handle cannot be mapped");
     wait_for_handles(&buffer, 3);
     let usage = machine.vmm.usage();
@@ -105,7 +105,7 @@ fn memory_is_reused_after_a_failed_release() {
         machine.simulation.set_faults(FaultPlan::none().fail(
             "hsa_amd_vmem_handle_release",
             2,
-            0x1000,
+            ERROR,
         ));
         buffer.shrink(4 * STEP).expect("the memory is unmapped anyway");
         assert_eq!(buffer.pooled_handles(), pool + 1, "one handle was not released");

@@ -1,5 +1,6 @@
 //! Compares a growable buffer with a plain vector under random operations.
 
+use crate::failing_calls::ERROR;
 use crate::machine::{KIB, Machine, generations};
 use hsa_rocr::test::part_by_default;
 use hsa_vmm::Error;
@@ -165,7 +166,7 @@ impl Pair {
 
     /// Performs one operation, during which a call of the runtime may fail.
     fn step(&mut self, operation: &Operation, fault: Option<u64>) {
-        let plan = fault.map(|call| FaultPlan::none().fail_any(call, 0x1000));
+        let plan = fault.map(|call| FaultPlan::none().fail_any(call, ERROR));
         let simulation = self.machine.simulation.clone();
         simulation.set_faults(plan.unwrap_or_default());
         let result = self.perform(operation);

@@ -93,29 +93,28 @@ fn pages_move_between_buffers_and_within_one() {
 
 #[test]
 fn failed_moves_change_nothing() {
-    let (machine, foreign) = (Machine::new(Config::mi300x(2)), Machine::new(Config::mi300x(2)));
-    let (source, target, foreign) =
-        (new_buffer(&machine, false), new_buffer(&machine, false), new_buffer(&foreign, false));
+    let [machine, foreign_machine] = [0, 1].map(|_| Machine::new(Config::mi300x(2)));
+    let [source, target] = [0, 1].map(|_| new_buffer(&machine, false));
+    let foreign = new_buffer(&foreign_machine, false);
     let options = PagedBuffer::builder(8 * PAGE).with_page_size(2 * PAGE);
     let larger = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
     let options = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE);
     let peer_buffer = options.reserve(&machine.vmm, &machine.on(1)).unwrap();
     source.map(0..3).unwrap();
     target.map(2..3).unwrap();
-    let private = AllocationProperties::on(machine.gpu(0));
-    let private = options.reserve(&machine.vmm, &private).unwrap();
+    let not_shareable = AllocationProperties::on(machine.gpu(0));
+    let not_shareable = options.reserve(&machine.vmm, &not_shareable).unwrap();
     let second_vmm = hsa_vmm::Vmm::open(&machine.runtime).unwrap();
-    let of_second_vmm = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE);
-    let of_second_vmm = of_second_vmm.reserve(&second_vmm, &machine.on(0)).unwrap();
+    let of_second_vmm = options.reserve(&second_vmm, &machine.on(0)).unwrap();
     let calls = machine.simulation.all_calls();
-    for foreign in [&foreign, &of_second_vmm] {
-        let error = source.move_pages(0..1, foreign, 0).unwrap_err();
+    for of_another_vmm in [&foreign, &of_second_vmm] {
+        let error = source.move_pages(0..1, of_another_vmm, 0).unwrap_err();
         assert_eq!(error.problem(), Some(Problem::ForeignHandle), "{error}");
     }
     for (unsuitable, problem) in [
         (&larger, Problem::DifferentPages),
         (&peer_buffer, Problem::DifferentLocation),
-        (&private, Problem::DifferentProperties),
+        (&not_shareable, Problem::DifferentProperties),
     ] {
         assert_eq!(
             source.move_pages(0..1, unsuitable, 0).map_err(Error::into_kind),

@@ -65,7 +65,7 @@ fn paged_buffers_accept_any_size() {
 }
 
 #[test]
-fn pages_of_three_gibibytes_map_and_unmap() {
+fn buffer_of_three_gibibytes_maps_and_unmaps() {
     for (generation, config) in generations() {
         let machine = Machine::new(config.with_vram(4 << 30));
         for has_zero_page in [false, true] {

@@ -184,7 +184,9 @@ fn repeated_failures_report_lost_pages() {
                 failed.setup.close();
             }
         });
-        println!("{runs} runtimes that failed: {losses} lost pages, {quarantined} quarantines");
+        println!(
+            "{runs} runs with a failed runtime: {losses} lost pages, {quarantined} quarantined"
+        );
         assert!(runs > 300 && losses > 20 && quarantined > 5, "{runs}, {losses}, {quarantined}");
     });
 }

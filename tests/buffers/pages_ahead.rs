@@ -1,6 +1,7 @@
 //! The thread that maps pages ahead.
 
 use crate::errors::page_error;
+use crate::failing_calls::{ERROR, OUT_OF_RESOURCES};
 use crate::machine::{KIB, Machine, generations};
 use crate::pausable::run_single_threaded;
 use crate::process::{End, in_child, within};
@@ -75,7 +76,7 @@ fn pooled_pages_need_no_new_memory() {
         let buffer = options.reserve(&machine.vmm, &machine.on(0)).unwrap();
         buffer.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
         wait_for(&buffer, |statistics| statistics.ready == 3);
-        let plan = FaultPlan::none().always(CREATE, 0x1008);
+        let plan = FaultPlan::none().always(CREATE, OUT_OF_RESOURCES);
         machine.simulation.set_faults(plan);
         // Any page can use the pool. No page is mapped before it is requested.
         for pages in [5..6, 0..2] {
@@ -121,7 +122,7 @@ fn thread_failure_is_reported_and_harmless() {
             let machine = Machine::new(config.clone());
             let buffer = new_buffer(&machine, 2);
             // The caller makes the first call, the thread all later ones.
-            let plan = (2..50).fold(FaultPlan::none(), |plan, n| plan.fail(function, n, 0x1000));
+            let plan = (2..50).fold(FaultPlan::none(), |plan, n| plan.fail(function, n, ERROR));
             machine.simulation.set_faults(plan);
             buffer.map(0..1).unwrap();
             wait_for(&buffer, |statistics| statistics.failures_ahead == 1);
@@ -145,8 +146,8 @@ fn thread_failure_is_reported_and_harmless() {
 fn failed_rollback_ahead_quarantines_the_buffer() {
     let machine = Machine::new(Config::mi300x(1).with_generation(Generation::A));
     let buffer = new_buffer(&machine, 1);
-    let plan = FaultPlan::none().fail("hsa_amd_vmem_set_access", 2, 0x1000);
-    machine.simulation.set_faults(plan.always("hsa_amd_vmem_unmap", 0x1000));
+    let plan = FaultPlan::none().fail("hsa_amd_vmem_set_access", 2, ERROR);
+    machine.simulation.set_faults(plan.always("hsa_amd_vmem_unmap", ERROR));
     buffer.map(0..1).unwrap();
     wait_for(&buffer, |statistics| statistics.failures_ahead == 1);
     machine.simulation.set_faults(FaultPlan::none());
@@ -279,6 +280,7 @@ fn threads_that_map_and_unmap_do_not_deadlock() {
                 }
                 for _ in 0..30 {
                     let statistics = buffer.statistics();
+                    // Each of the three threads maps at most five pages.
                     assert!(
                         statistics.mapped <= 15 && statistics.lost == 0,
                         "{generation}: {statistics}"

@@ -1,6 +1,7 @@
 //! Compares paged and pausable buffers with plain vectors under random operations.
 
 use crate::errors::page_error;
+use crate::failing_calls::ERROR;
 use crate::machine::{KIB, Machine, generations};
 use crate::pausable::run_single_threaded;
 use hsa_vmm::Access;
@@ -214,7 +215,7 @@ impl Pair {
     /// Applies an operation to the buffers and the model. If it fails because of `fault`, neither changes.
     fn step(&mut self, operation: &PageOperation, fault: Option<u64>) {
         let faults =
-            fault.map_or(FaultPlan::none(), |call| FaultPlan::none().fail_any(call, 0x1000));
+            fault.map_or(FaultPlan::none(), |call| FaultPlan::none().fail_any(call, ERROR));
         let before = self.model.clone();
         let expected = self.model.apply(operation);
         self.machine.simulation.set_faults(faults);
@@ -432,9 +433,8 @@ fn check_pausable(generation: usize, operations: &[(PauseOperation, Option<u64>)
     for (operation, fault) in operations {
         let before = model.clone();
         let expected = model.apply(operation);
-        let fault =
-            fault.map_or(FaultPlan::none(), |call| FaultPlan::none().fail_any(call, 0x1000));
-        machine.simulation.set_faults(fault);
+        let plan = fault.map_or(FaultPlan::none(), |call| FaultPlan::none().fail_any(call, ERROR));
+        machine.simulation.set_faults(plan);
         let mut found = Vec::new();
         let result = match *operation {
             PauseOperation::Pause(contents) => buffer.pause(contents),

@@ -4,6 +4,7 @@
 //! a process of their own, which has one thread.
 
 use crate::errors::out_of_bounds;
+use crate::failing_calls::{ERROR, OUT_OF_RESOURCES};
 use crate::machine::{KIB, MIB, Machine, generations, with_two_cpus};
 use crate::process::{End, assert_inaccessible, descriptors, in_child, regions};
 use hsa_vmm::Error;
@@ -301,7 +302,7 @@ fn buffer_address(machine: &Machine) -> usize {
 fn pause_and_lose_addresses(machine: &Machine, size: usize) -> PausableBuffer {
     let mut buffer = filled_buffer(machine, size);
     // The first reservation is for a second mapping of the memory, from which the contents are saved.
-    machine.simulation.set_faults(FaultPlan::none().fail(RESERVE, 2, 0x1008));
+    machine.simulation.set_faults(FaultPlan::none().fail(RESERVE, 2, OUT_OF_RESOURCES));
     let error = buffer.pause(Contents::Save).unwrap_err();
     machine.simulation.set_faults(FaultPlan::none());
     let (address, size) = (buffer.address(), buffer.extent());
@@ -351,7 +352,7 @@ fn buffer_without_addresses_resumes_anywhere() {
         for function in [RESERVE, "hsa_amd_vmem_handle_create", "hsa_amd_vmem_map"] {
             // The first reservation fails, because the addresses are taken.
             let call = if function == RESERVE { 2 } else { 1 };
-            machine.simulation.set_faults(FaultPlan::none().fail(function, call, 0x1000));
+            machine.simulation.set_faults(FaultPlan::none().fail(function, call, ERROR));
             buffer.resume_anywhere().unwrap_err();
             machine.simulation.set_faults(FaultPlan::none());
             assert_eq!((buffer.address(), buffer.saved_size()), (before, 5000), "{function}");

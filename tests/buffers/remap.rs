@@ -358,7 +358,7 @@ fn exchange_by_address_makes_owned_values_stale() {
 
 #[test]
 fn stale_mapping_exchanges_nothing() {
-    let (machine, foreign) = (Machine::new(Config::mi300x(1)), Machine::new(Config::mi300x(1)));
+    let [machine, foreign_machine] = [0, 1].map(|_| Machine::new(Config::mi300x(1)));
     let granule = machine.granule();
     let new_mapping = |machine: &Machine| {
         let reservation = Reservation::builder(granule).reserve(&machine.vmm).unwrap();
@@ -366,7 +366,7 @@ fn stale_mapping_exchanges_nothing() {
         reservation.map(0, &memory).unwrap()
     };
     let (mut first, mut second, mut foreign) =
-        (new_mapping(&machine), new_mapping(&machine), new_mapping(&foreign));
+        (new_mapping(&machine), new_mapping(&machine), new_mapping(&foreign_machine));
     let error = first.exchange(&mut foreign).expect_err("of another Vmm");
     assert_eq!(error.problem(), Some(Problem::ForeignHandle), "{error}");
     let Rejected { value: mut first, error } =

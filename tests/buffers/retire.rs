@@ -4,6 +4,7 @@ use crate::machine::{KIB, Machine, generations};
 use crate::signals::Signal;
 use hsa_vmm::buffer::{PageState, PagedBuffer};
 use hsa_vmm::error::{ErrorKind, Feature, Problem};
+use hsa_vmm::simulation::{Config, Generation};
 use hsa_vmm::vmm::{RetireQueue, SignalCondition};
 use hsa_vmm::{Access, Error};
 use std::ops::Range;
@@ -55,14 +56,14 @@ fn retired_pages_stay_readable_until_signals_fire() {
         // SAFETY: the page is mapped; otherwise, this ends the process.
         assert_eq!(unsafe { (page.get() as *const u8).read_volatile() }, b'r');
         // The buffer rejects calls on retiring pages.
-        let problems = [
+        let errors = [
             buffer.map(1..2).unwrap_err(),
             buffer.unmap(1..2).unwrap_err(),
             buffer.write(PAGE, b"x").unwrap_err(),
             retire(&buffer, 0..2, &queue, &[]).unwrap_err(),
             buffer.move_pages(0..1, &buffer, 2).unwrap_err(),
         ];
-        let problems = problems.map(|error| error.problem());
+        let problems = errors.map(|error| error.problem());
         assert_eq!(problems, [Some(Problem::PageRetiring); 5], "{generation}");
         assert_eq!(buffer.read(PAGE, &mut [0]).unwrap_err().problem(), problems[0], "{generation}");
 
@@ -150,8 +151,7 @@ fn retired_page_stops_using_shared_memory() {
 /// thread drops a mapping some time after it has unmapped the memory.
 #[test]
 fn kept_memory_is_reused_after_each_retirement() {
-    let generations = generations().into_iter();
-    for (generation, config) in generations {
+    for (generation, config) in generations() {
         let machine = Machine::new(config);
         if !machine.vmm.quirks().memory_returns_with_addresses {
             continue;
@@ -171,7 +171,7 @@ fn kept_memory_is_reused_after_each_retirement() {
 
 #[test]
 fn full_queue_leaves_pages_mapped() {
-    let machine = Machine::new(generations().remove(0).1);
+    let machine = Machine::new(Config::mi300x(2).with_generation(Generation::A));
     let queue = RetireQueue::builder(2).without_thread().open(&machine.vmm).unwrap();
     let buffer = new_buffer(&machine, 4);
     buffer.map(0..3).unwrap();
@@ -192,7 +192,7 @@ fn full_queue_leaves_pages_mapped() {
 
 #[test]
 fn late_signal_quarantines_the_page() {
-    let machine = Machine::new(generations().remove(0).1);
+    let machine = Machine::new(Config::mi300x(2).with_generation(Generation::A));
     let signal = Signal::new(&machine.runtime, 1);
     let limit = Duration::from_millis(20);
     let queue = RetireQueue::builder(2).with_time_limit(limit).open(&machine.vmm).unwrap();
@@ -228,7 +228,7 @@ fn late_signal_quarantines_the_page() {
 
 #[test]
 fn zero_pages_cannot_be_retired() {
-    let machine = Machine::new(generations().remove(0).1);
+    let machine = Machine::new(Config::mi300x(2).with_generation(Generation::A));
     let queue = RetireQueue::builder(2).without_thread().open(&machine.vmm).unwrap();
     let buffer = PagedBuffer::builder(4 * PAGE).with_page_size(PAGE).with_zero_page();
     let buffer = buffer.reserve(&machine.vmm, &machine.on(0)).unwrap();
@@ -241,7 +241,7 @@ fn zero_pages_cannot_be_retired() {
 /// Another mapping takes the address of a retiring page. The page is empty then, not retiring.
 #[test]
 fn another_mapping_ends_retiring() {
-    let machine = Machine::new(generations().remove(0).1);
+    let machine = Machine::new(Config::mi300x(2).with_generation(Generation::A));
     let signal = Signal::new(&machine.runtime, 1);
     let queue = RetireQueue::builder(2).without_thread().open(&machine.vmm).unwrap();
     let (vmm, buffer) = (&machine.vmm, new_buffer(&machine, 4));

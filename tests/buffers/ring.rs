@@ -16,13 +16,13 @@ const SIZE: usize = 8 * KIB;
 fn reads_and_writes_wrap_around() {
     // Another thread might take addresses that a runtime gives up for a moment.
     run_single_threaded(|| {
-        let mut machines = releases();
-        machines.extend(
+        let mut configs = releases();
+        configs.extend(
             generations()
                 .into_iter()
                 .map(|(generation, config)| (generation, without_cpu_mapping(config))),
         );
-        for (release, config) in machines {
+        for (release, config) in configs {
             let machine = Machine::new(config);
             let agents = [machine.cpu(0), machine.gpu(0), machine.gpu(1)];
             for times in [2, 3, 5] {
@@ -33,15 +33,15 @@ fn reads_and_writes_wrap_around() {
                     SIZE as u64,
                     "{release}: the memory is allocated once"
                 );
-                let text: Vec<u8> = (0..SIZE).map(|byte| (byte % 251) as u8).collect();
+                let written_bytes: Vec<u8> = (0..SIZE).map(|index| (index % 251) as u8).collect();
                 let position = (10 * SIZE + SIZE / 2 + 3) as u64;
-                ring.write(position, &text).unwrap();
+                ring.write(position, &written_bytes).unwrap();
                 // Every mapping shows the same bytes.
                 let mut found = vec![0; SIZE];
                 for repetition in 0..4 {
                     ring.read(position % SIZE as u64 + repetition * SIZE as u64, &mut found)
                         .unwrap();
-                    assert!(found == text, "{release}, {times} times");
+                    assert!(found == written_bytes, "{release}, {times} times");
                 }
                 // A GPU also reads across the end.
                 let copy_address = machine.map_new_memory(1, SIZE).0;
@@ -50,7 +50,7 @@ fn reads_and_writes_wrap_around() {
                 let source = ring.address_of(position);
                 machine.vmm.copy(machine.gpu(1), copy_address, source, SIZE).unwrap();
                 machine.vmm.read(copy_address, &mut found).unwrap();
-                assert!(found == text, "{release}, {times} times, by a GPU");
+                assert!(found == written_bytes, "{release}, {times} times, by a GPU");
                 assert_eq!(ring.address_of(position), at(ring.address(), SIZE / 2 + 3));
                 // A GPU's fill also wraps around.
                 let near_end = (SIZE - 8) as u64;
@@ -69,11 +69,11 @@ fn ring_rejects_more_than_its_size() {
     let ring = RingBuffer::create(&machine.vmm, SIZE, 4, &machine.on(0)).unwrap();
     ring.grant(&[machine.cpu(0)], Access::ReadWrite).unwrap();
     let mut bytes = vec![0; SIZE + 1];
-    let error =
+    let expected =
         || Err(size_error(SIZE + 1, Problem::TooLarge { maximum: SIZE, whole: Argument::Buffer }));
-    assert_eq!(ring.read(u64::MAX, &mut bytes).map_err(Error::into_kind), error());
-    assert_eq!(ring.write(u64::MAX, &bytes).map_err(Error::into_kind), error());
-    assert_eq!(ring.fill(u64::MAX, 0, SIZE + 1).map_err(Error::into_kind), error());
+    assert_eq!(ring.read(u64::MAX, &mut bytes).map_err(Error::into_kind), expected());
+    assert_eq!(ring.write(u64::MAX, &bytes).map_err(Error::into_kind), expected());
+    assert_eq!(ring.fill(u64::MAX, 0, SIZE + 1).map_err(Error::into_kind), expected());
     ring.write(u64::MAX, &bytes[1..]).unwrap();
 }
 
@@ -96,7 +96,7 @@ fn revoke_covers_every_mapping() {
     }
 }
 
-/// Sends the same messages, of all sizes, through a ring and a queue, and compares what arrives.
+/// Sends messages of all sizes through a ring and through a queue. The bytes received from both must be equal.
 #[test]
 fn stream_passes_through_a_ring() {
     let machine = Machine::new(Config::mi300x(1));
@@ -106,12 +106,13 @@ fn stream_passes_through_a_ring() {
     let (mut written, mut consumed) = (0u64, 0u64);
     let mut seed = 0x2545_f491_4f6c_dd1du64;
     for _ in 0..2000 {
+        // Xorshift, a generator of pseudo-random values.
         seed ^= seed << 13;
         seed ^= seed >> 7;
         seed ^= seed << 17;
         let free = ring.size() - (written - consumed) as usize;
         let bytes: Vec<u8> = (0..(seed >> 32) as usize % (free + 1))
-            .map(|byte| (seed >> 8) as u8 ^ byte as u8)
+            .map(|index| (seed >> 8) as u8 ^ index as u8)
             .collect();
         ring.write(written, &bytes).unwrap();
         written += bytes.len() as u64;

@@ -1,5 +1,6 @@
 //! Pages shared between paged buffers, and the `Debug` output of buffers.
 
+use crate::failing_calls::ERROR;
 use crate::machine::{KIB, MIB, Machine, generations};
 use hsa_vmm::buffer::{GrowableVec, PageState, PagedBuffer, PausableBuffer, RingBuffer};
 use hsa_vmm::error::{ErrorKind, Operation, Problem};
@@ -86,7 +87,7 @@ fn share_changes_nothing_when_a_call_fails() {
         source.map(0..3).unwrap();
         source.write(2 * PAGE, &[3]).unwrap();
         for call in 1.. {
-            machine.simulation.set_faults(FaultPlan::none().fail_any(call, 0x1000));
+            machine.simulation.set_faults(FaultPlan::none().fail_any(call, ERROR));
             let result = source.share_pages(0..3, &target, 1);
             let failed = !machine.simulation.failed_calls().is_empty();
             machine.simulation.set_faults(FaultPlan::none());
@@ -109,20 +110,19 @@ fn share_changes_nothing_when_a_call_fails() {
 
 #[test]
 fn share_rejects_unsuitable_buffers_and_pages() {
-    let (machine, foreign) = (Machine::new(Config::mi300x(2)), Machine::new(Config::mi300x(1)));
-    let (source, target, foreign) =
-        (new_buffer(&machine, 0), new_buffer(&machine, 0), new_buffer(&foreign, 0));
-    let vmm = hsa_vmm::Vmm::open(&machine.runtime).unwrap();
-    let of_second_vmm = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE);
-    let of_second_vmm = of_second_vmm.reserve(&vmm, &machine.on(0)).unwrap();
-    let peer = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE);
-    let peer = peer.reserve(&machine.vmm, &machine.on(1)).unwrap();
+    let [machine, foreign_machine] = [2, 1].map(|gpus| Machine::new(Config::mi300x(gpus)));
+    let [source, target] = [0, 1].map(|_| new_buffer(&machine, 0));
+    let foreign = new_buffer(&foreign_machine, 0);
+    let second_vmm = hsa_vmm::Vmm::open(&machine.runtime).unwrap();
+    let options = PagedBuffer::builder(8 * PAGE).with_page_size(PAGE);
+    let of_second_vmm = options.reserve(&second_vmm, &machine.on(0)).unwrap();
+    let of_peer = options.reserve(&machine.vmm, &machine.on(1)).unwrap();
     source.map(0..2).unwrap();
     target.map(2..3).unwrap();
     for (destination, first, problem) in [
         (&target, 1, Problem::PageMapped),
         (&target, 7, Problem::OutOfRange(8)),
-        (&peer, 0, Problem::DifferentLocation),
+        (&of_peer, 0, Problem::DifferentLocation),
         (&foreign, 0, Problem::ForeignHandle),
         (&of_second_vmm, 0, Problem::ForeignHandle),
         (&source, 1, Problem::Overlapping),
@@ -163,7 +163,7 @@ fn lost_pages_name_their_cause() {
     let machine = Machine::new(Config::mi300x(1));
     let buffer = PagedBuffer::builder(4 * PAGE).with_page_size(PAGE).with_zero_page();
     let buffer = buffer.reserve(&machine.vmm, &machine.on(0)).unwrap();
-    machine.simulation.set_faults(FaultPlan::none().always("hsa_amd_vmem_map", 0x1000));
+    machine.simulation.set_faults(FaultPlan::none().always("hsa_amd_vmem_map", ERROR));
     let error = buffer.map(1..3).unwrap_err();
     machine.simulation.set_faults(FaultPlan::none());
     let ErrorKind::PagesLost { first: 1, count: 2, cause } = error.kind() else {

@@ -5,6 +5,7 @@ use crate::machine::{KIB, MIB, Machine, generations};
 use hsa_vmm::Error;
 use hsa_vmm::buffer::RingBuffer;
 use hsa_vmm::error::{Argument, Problem};
+use hsa_vmm::simulation::{Config, Generation};
 use hsa_vmm::{Access, GrowableBuffer};
 
 const GIB: usize = 1 << 30;
@@ -72,7 +73,7 @@ fn rings_accept_any_size() {
 
 #[test]
 fn maximum_and_step_are_rounded_up() {
-    let machine = Machine::new(crate::machine::generations()[0].1.clone());
+    let machine = Machine::new(Config::mi300x(2).with_generation(Generation::A));
     for (maximum, step, expected) in [
         (1, None, (2 * MIB, 2 * MIB)),
         (2 * MIB + 1, None, (2 * MIB, 4 * MIB)),
@@ -93,9 +94,9 @@ fn maximum_and_step_are_rounded_up() {
 
 #[test]
 fn invalid_sizes_are_rejected() {
-    let machine = Machine::new(crate::machine::generations()[0].1.clone());
+    let machine = Machine::new(Config::mi300x(2).with_generation(Generation::A));
     let (vmm, properties) = (&machine.vmm, machine.on(0));
-    let problem = |error: Error| (error.argument(), error.problem());
+    let reported = |error: Error| (error.argument(), error.problem());
     let zero = (Some(Argument::Size), Some(Problem::Zero));
     let overflow = (Some(Argument::Size), Some(Problem::Overflow));
     for (options, expected) in [
@@ -104,13 +105,13 @@ fn invalid_sizes_are_rejected() {
         (GrowableBuffer::builder(1).with_step(usize::MAX), overflow),
     ] {
         let error = options.reserve(vmm, &properties).expect_err("an invalid size");
-        assert_eq!(problem(error), expected, "{options:?}");
+        assert_eq!(reported(error), expected, "{options:?}");
     }
     for (size, times, expected) in
         [(0, 2, zero), (usize::MAX, 2, overflow), (1 << 60, 16, overflow)]
     {
         let ring = RingBuffer::create(vmm, size, times, &properties);
-        assert_eq!(problem(ring.expect_err("an invalid size")), expected, "{size:#x} × {times}");
+        assert_eq!(reported(ring.expect_err("an invalid size")), expected, "{size:#x} × {times}");
     }
     for times in [0, 1] {
         let error = RingBuffer::create(vmm, 1, times, &properties).expect_err("too few mappings");

@@ -1,4 +1,4 @@
-//! Alignment is not checked for mappings, and not always respected for reservations.
+//! AMD's runtime does not check the alignment of mappings, and does not always align reservations as requested.
 
 use crate::amd_runtime::on_each;
 use crate::amd_runtime::raw::{PAGE, RawRuntime, SIZE};

@@ -24,7 +24,8 @@ const SHORT_TIMEOUT: Duration = Duration::from_secs(2);
 const LONG_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Shares memory between two processes, and returns how the importer ended. `export` returns the handle's bytes and a
-/// value that is kept until then. `import` calls the passed function when it is ready, and then opens the memory.
+/// value that is kept until the importer ends. `import` calls its second argument when it is ready, and then opens the
+/// memory.
 fn share_between_processes<const BYTES: usize, K>(
     time_limit: Duration,
     export: impl FnOnce() -> (K, [u8; BYTES]),

@@ -8,6 +8,9 @@ use hsa_sys::hsa_agent_t;
 use hsa_vmm::error::Problem;
 use hsa_vmm::{Access, AgentId};
 
+/// A permission that the runtime does not define.
+const INVENTED_PERMISSION: u32 = 9;
+
 #[test]
 fn invented_agent_crashes_on_the_runtime() {
     let test = "descriptors::invented_agent_crashes_on_the_runtime";
@@ -37,8 +40,8 @@ fn invented_permission_is_set_on_the_runtime() {
     INVENTED_PERMISSION_ACCEPTED.check_on_each_release(test, |fixture| {
         let raw = RawRuntime::start(fixture);
         let (base, _) = raw.map_new_memory(SIZE, &[]);
-        raw.set_access(base, SIZE, &[(raw.gpus[0], 9)]).is_ok()
-            && raw.get_access(base, raw.gpus[0]) == Ok(9)
+        raw.set_access(base, SIZE, &[(raw.gpus[0], INVENTED_PERMISSION)]).is_ok()
+            && raw.get_access(base, raw.gpus[0]) == Ok(INVENTED_PERMISSION)
     });
 }
 
@@ -49,13 +52,13 @@ fn invalid_agents_are_rejected_through_the_library() {
         let (base, _) = library.map_new_memory(0, SIZE);
         let gpu = library.gpu(0);
         let second_library = Library::load(fixture.runtime());
-        let invented = [
+        let invalid_agents = [
             (AgentId::from_bits(0xabcd0), Problem::UnknownAgent),
             (AgentId::from_bits(u64::MAX), Problem::UnknownAgent),
             (AgentId::from_bits(gpu.to_bits() + 77), Problem::UnknownAgent),
             (second_library.gpu(0), Problem::UnknownAgent),
         ];
-        for (agent, problem) in invented {
+        for (agent, problem) in invalid_agents {
             // The valid descriptor before the invalid one has no effect either.
             let list = [access(gpu, Access::ReadWrite), access(agent, Access::ReadWrite)];
             let error = library.vmm.set_access(base, SIZE, &list).unwrap_err();
@@ -65,7 +68,7 @@ fn invalid_agents_are_rejected_through_the_library() {
             library.vmm.revoke(base, SIZE, &[agent]).unwrap_err();
         }
         // `Access` has no value for these permissions.
-        assert_eq!([WO, 9].map(Access::from_bits), [None; 2]);
+        assert_eq!([WO, INVENTED_PERMISSION].map(Access::from_bits), [None; 2]);
         library.vmm.check().unwrap();
     });
 }

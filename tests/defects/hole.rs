@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 /// Maps foreign memory near an address, or exactly at the address if the kernel considers it free.
 fn map_foreign_near(address: usize) -> usize {
-    let (access, flags) =
+    let (protection, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: without MAP_FIXED, no mapping is replaced.
-    let memory = unsafe { libc::mmap(address as *mut _, SIZE, access, flags, -1, 0) };
+    let memory = unsafe { libc::mmap(address as *mut _, SIZE, protection, flags, -1, 0) };
     assert_ne!(memory, libc::MAP_FAILED);
     memory as usize
 }

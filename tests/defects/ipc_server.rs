@@ -78,6 +78,8 @@ fn stop_before_the_server<T>(share: impl FnOnce() -> T, stop: impl FnOnce(T)) {
     }
 }
 
+/// Shares memory, and stops the runtime before its IPC server has ended. With `quirks`, the library uses exactly these
+/// quirks.
 fn share_and_stop(fixture: &Fixture, quirks: Option<Quirks>) {
     // SAFETY: AMD's own runtime.
     let runtime = unsafe { Runtime::load_from(fixture.runtime()) }.unwrap();
@@ -169,6 +171,7 @@ fn with_taken_name<T>(function: impl FnOnce() -> T) -> T {
 
 /// Does the same as [`with_taken_name`]; the other process also takes these abstract names.
 fn with_taken_names<T>(extra_names: &[String], function: impl FnOnce() -> T) -> T {
+    // An abstract name of the greatest size, padded with zeros.
     let mut name = [0; 107];
     let text = format!("hsa{}", std::process::id());
     name[..text.len()].copy_from_slice(text.as_bytes());

@@ -1,6 +1,7 @@
 //! Defects of AMD's kernel driver, shown by the C programs in docs/kernel.
 //!
-//! Settings of the emulated driver model most of them. Without the settings, the programs find no defect.
+//! The emulated driver can have most of these defects, if a setting requests them. Without the settings, the programs
+//! find no defect.
 
 use hsa_rocr::{Emulation, test};
 use std::path::{Path, PathBuf};

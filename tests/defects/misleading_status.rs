@@ -39,8 +39,8 @@ fn import_reports_another_pool_on_the_runtime() {
         let raw = RawRuntime::start(fixture);
         let memory = raw.create(SIZE).unwrap();
         // SAFETY: the descriptor was just created, and nothing else uses it.
-        let file = unsafe { OwnedFd::from_raw_fd(raw.export(memory).unwrap()) };
-        let import = raw.import(std::os::fd::AsRawFd::as_raw_fd(&file)).unwrap();
+        let descriptor = unsafe { OwnedFd::from_raw_fd(raw.export(memory).unwrap()) };
+        let import = raw.import(std::os::fd::AsRawFd::as_raw_fd(&descriptor)).unwrap();
         raw.pool(import).unwrap() != raw.pool(memory).unwrap()
     });
 }
@@ -58,9 +58,9 @@ fn errors_name_the_argument_through_the_library() {
         assert!(matches!(odd_size.kind(), ErrorKind::InvalidArgument { .. }), "{odd_size}");
         assert_eq!(odd_size.argument(), Some(Argument::Size));
 
-        let file = HandleType::POSIX_FILE_DESCRIPTOR;
-        let shared = vmm.export_to_shareable_handle(memory, file).unwrap();
-        let import = vmm.import_from_shareable_handle(&shared, file).unwrap();
+        let descriptor_type = HandleType::POSIX_FILE_DESCRIPTOR;
+        let shared = vmm.export_to_shareable_handle(memory, descriptor_type).unwrap();
+        let import = vmm.import_from_shareable_handle(&shared, descriptor_type).unwrap();
         let properties = vmm.allocation_properties(import).unwrap();
         assert_eq!(properties.location, Location::Agent(library.gpu(1)));
     });

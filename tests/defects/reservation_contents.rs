@@ -13,8 +13,8 @@ fn reservation_is_writable_on_the_runtime() {
     RESERVATION_CAN_BE_WRITTEN.check_on_each_release(test, |fixture| {
         let raw = RawRuntime::start(fixture);
         let base = raw.reserve(SIZE).unwrap();
-        let access = permissions(base, SIZE).unwrap();
-        if !access[0].2.starts_with("rw") {
+        let parts = permissions(base, SIZE).unwrap();
+        if !parts[0].2.starts_with("rw") {
             return false;
         }
         store(base, 7);

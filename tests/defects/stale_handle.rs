@@ -32,7 +32,7 @@ fn stale_handle_is_rejected_through_the_library() {
     on_each("stale_handle::stale_handle_is_rejected_through_the_library", |fixture| {
         let library = Library::load(fixture.runtime());
         let vmm = &library.vmm;
-        let (base, file) = (library.reserve(SIZE), HandleType::POSIX_FILE_DESCRIPTOR);
+        let (base, descriptor_type) = (library.reserve(SIZE), HandleType::POSIX_FILE_DESCRIPTOR);
         for _ in 0..100 {
             let stale = library.create(0, SIZE);
             vmm.release(stale).unwrap();
@@ -41,7 +41,7 @@ fn stale_handle_is_rejected_through_the_library() {
             let results: [Result<(), Error>; 4] = [
                 vmm.map(base, SIZE, 0, stale),
                 vmm.release(stale),
-                vmm.export_to_shareable_handle(stale, file).map(drop),
+                vmm.export_to_shareable_handle(stale, descriptor_type).map(drop),
                 vmm.allocation_properties(stale).map(drop),
             ];
             for result in results {

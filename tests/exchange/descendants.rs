@@ -1,6 +1,6 @@
-//! A parent, its child and its grandchild.
+//! Memory shared between a parent, its child and its grandchild.
 
-use super::{OpenLibrary, View, expect_word, send_word};
+use super::{MappedMemory, OpenLibrary, expect_word, send_word};
 use crate::process::{Child, End};
 use hsa_vmm::ErrorKind;
 use hsa_vmm::transport::Channel;
@@ -77,20 +77,20 @@ fn run_process(
     let library = open();
     let (down, up) = match index {
         0 => {
-            let down = View::create(&library, 0);
+            let down = MappedMemory::create(&library, 0);
             down.write(OFFSETS[0], WORDS[0]);
             down.send(&library, channel_with(1), "down");
-            let up = View::receive(&library, channel_with(1), "up");
+            let up = MappedMemory::receive(&library, channel_with(1), "up");
             up.write(OFFSETS[0], WORDS[0]);
             send_word(channel_with(1), "written");
             (down, up)
         }
         1 => {
-            let down = View::receive(&library, channel_with(0), "down");
+            let down = MappedMemory::receive(&library, channel_with(0), "down");
             down.assert_text(OFFSETS[0], WORDS[0]);
             down.write(OFFSETS[1], WORDS[1]);
             down.send(&library, channel_with(2), "down");
-            let up = View::receive(&library, channel_with(2), "up");
+            let up = MappedMemory::receive(&library, channel_with(2), "up");
             up.assert_text(OFFSETS[2], WORDS[2]);
             up.write(OFFSETS[1], WORDS[1]);
             up.send(&library, channel_with(0), "up");
@@ -99,18 +99,18 @@ fn run_process(
             (down, up)
         }
         _ => {
-            let down = View::receive(&library, channel_with(1), "down");
+            let down = MappedMemory::receive(&library, channel_with(1), "down");
             down.write(OFFSETS[2], WORDS[2]);
-            let up = View::create(&library, 1);
+            let up = MappedMemory::create(&library, 1);
             up.write(OFFSETS[2], WORDS[2]);
             up.send(&library, channel_with(1), "up");
             expect_word(channel_with(1), "written");
             (down, up)
         }
     };
-    for view in [&down, &up] {
+    for mapped in [&down, &up] {
         for (offset, word) in OFFSETS.into_iter().zip(WORDS) {
-            view.assert_text(offset, word);
+            mapped.assert_text(offset, word);
         }
     }
 
@@ -122,21 +122,21 @@ fn run_process(
         // SAFETY: kills this process.
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
     }
-    let killed = ROLES.iter().position(|&role| role == killed).unwrap();
-    send_word(channel_with(killed), "seen");
-    let error = channel_with(killed).receive_descriptor().map(drop).unwrap_err();
+    let killed_index = ROLES.iter().position(|&role| role == killed).unwrap();
+    send_word(channel_with(killed_index), "seen");
+    let error = channel_with(killed_index).receive_descriptor().map(drop).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Disconnected(_)), "{error}");
-    let peer = 3 - index - killed;
-    for view in [&down, &up] {
+    let peer = 3 - index - killed_index;
+    for mapped in [&down, &up] {
         if index < peer {
-            view.write(SURVIVORS_OFFSET, "after");
+            mapped.write(SURVIVORS_OFFSET, "after");
             send_word(channel_with(peer), "written");
             expect_word(channel_with(peer), "returned");
-            view.assert_text(SURVIVORS_OFFSET, "again");
+            mapped.assert_text(SURVIVORS_OFFSET, "again");
         } else {
             expect_word(channel_with(peer), "written");
-            view.assert_text(SURVIVORS_OFFSET, "after");
-            view.write(SURVIVORS_OFFSET, "again");
+            mapped.assert_text(SURVIVORS_OFFSET, "after");
+            mapped.write(SURVIVORS_OFFSET, "again");
             send_word(channel_with(peer), "returned");
         }
     }
@@ -144,7 +144,7 @@ fn run_process(
     library.assert_everything_freed();
     if let Some(child) = child {
         let killed_end = End::Signal(libc::SIGKILL);
-        let expected = if killed == index + 1 { killed_end } else { End::Success };
+        let expected = if killed_index == index + 1 { killed_end } else { End::Success };
         assert_eq!(child.wait(), expected, "the child of {}", WORDS[index]);
     }
     report.write_all(&[index as u8]).unwrap();

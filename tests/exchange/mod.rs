@@ -16,12 +16,12 @@ const SIZE: usize = 256 << 10;
 pub type OpenLibrary<'a> = &'a dyn Fn() -> Library;
 
 /// Memory, mapped for the CPU and all GPUs of this process.
-struct View {
+struct MappedMemory {
     mapping: Mapping,
     memory: Allocation,
 }
 
-impl View {
+impl MappedMemory {
     fn create(library: &Library, gpu: usize) -> Self {
         Self::of(library, Allocation::create(&library.vmm, SIZE, &library.on(gpu)).unwrap())
     }

@@ -1,6 +1,6 @@
-//! A process of another user, and one in a PID namespace of its own.
+//! Memory shared with a process of another user, and with a process in another PID namespace.
 
-use super::{OpenLibrary, View, expect_word, send_word};
+use super::{MappedMemory, OpenLibrary, expect_word, send_word};
 use crate::process::namespaces::{NOBODY_UID, become_user, mount_own_proc, new_pid_namespace};
 use crate::process::{Child, End, in_child};
 use hsa_vmm::Error;
@@ -24,16 +24,16 @@ pub fn share_with_another_user(open: OpenLibrary<'_>) {
     let sender = Child::start(|| {
         let library = open();
         become_user(NOBODY_UID);
-        let view = View::create(&library, 0);
-        view.write(0, "theirs");
+        let mapped = MappedMemory::create(&library, 0);
+        mapped.write(0, "theirs");
         // This process also rejects the other end, which belongs to another user.
         let strict = Channel::over(UnixStream::connect(&path).unwrap());
-        assert_untrusted(strict.send(&library.vmm, &view.memory, "strict"), own_user, NOBODY_UID);
+        assert_untrusted(strict.send(&library.vmm, &mapped.memory, "strict"), own_user, NOBODY_UID);
         let channel = with_trust(connect(&path), Trust::User(own_user));
-        view.send(&library, &channel, "memory");
+        mapped.send(&library, &channel, "memory");
         expect_word(&channel, "written");
-        view.assert_text(4096, "yours");
-        let offer = Offer::of(&view.memory).unwrap();
+        mapped.assert_text(4096, "yours");
+        let offer = Offer::of(&mapped.memory).unwrap();
         send_word(&channel, &offer.ticket().to_string());
         expect_word(&channel, "fetched");
         0
@@ -46,15 +46,15 @@ pub fn share_with_another_user(open: OpenLibrary<'_>) {
         assert_untrusted(strict.receive(&library.vmm), NOBODY_UID, own_user);
         // The rejected channel has not read the message.
         let channel = with_trust(socket, Trust::User(NOBODY_UID));
-        let view = View::receive(&library, &channel, "memory");
-        view.assert_text(0, "theirs");
-        view.write(4096, "yours");
+        let mapped = MappedMemory::receive(&library, &channel, "memory");
+        mapped.assert_text(0, "theirs");
+        mapped.write(4096, "yours");
         send_word(&channel, "written");
         let ticket = channel.receive_descriptor().unwrap().1.name;
         let ticket: Ticket = ticket.parse().unwrap();
         assert_untrusted(ticket.fetch(&library.vmm, Trust::SameUser), NOBODY_UID, own_user);
         let fetched = ticket.fetch(&library.vmm, Trust::User(NOBODY_UID)).unwrap();
-        View::of(&library, fetched).assert_text(0, "theirs");
+        MappedMemory::of(&library, fetched).assert_text(0, "theirs");
         send_word(&channel, "fetched");
         0
     });
@@ -98,16 +98,16 @@ pub fn share_with_another_namespace(open: OpenLibrary<'_>) {
         let first = Child::start(|| {
             assert_eq!(std::process::id(), 1, "the first in its namespace");
             let library = open();
-            let view = View::create(&library, 0);
-            view.write(0, "inside");
+            let mapped = MappedMemory::create(&library, 0);
+            mapped.write(0, "inside");
             // The other end has no process ID in this namespace: the kernel reports 0.
-            view.send(&library, &inside_channel, "memory");
+            mapped.send(&library, &inside_channel, "memory");
             expect_word(&inside_channel, "written");
-            view.assert_text(4096, "outside");
+            mapped.assert_text(4096, "outside");
             // `/proc` still shows the outer namespace, where process 1 is a different process.
-            assert_other_namespace(Offer::of(&view.memory));
+            assert_other_namespace(Offer::of(&mapped.memory));
             mount_own_proc();
-            let offer = Offer::of(&view.memory).unwrap();
+            let offer = Offer::of(&mapped.memory).unwrap();
             let ticket = offer.ticket();
             let second = in_child(|| drop(ticket.fetch_descriptor(Trust::SameUser).unwrap()));
             assert_eq!(second, End::Success, "a ticket is valid within the namespace");
@@ -119,9 +119,9 @@ pub fn share_with_another_namespace(open: OpenLibrary<'_>) {
     });
     let outside = Child::start(|| {
         let library = open();
-        let view = View::receive(&library, &outside_channel, "memory");
-        view.assert_text(0, "inside");
-        view.write(4096, "outside");
+        let mapped = MappedMemory::receive(&library, &outside_channel, "memory");
+        mapped.assert_text(0, "inside");
+        mapped.write(4096, "outside");
         send_word(&outside_channel, "written");
         let ticket: Ticket = outside_channel.receive_descriptor().unwrap().1.name.parse().unwrap();
         assert_eq!(ticket.process, 1);

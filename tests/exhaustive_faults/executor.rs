@@ -15,7 +15,7 @@ pub struct Executor {
     pub handles: Vec<Handle>,
     pub agents: Vec<AgentId>,
     /// The descriptor that was exported last.
-    pub file: Option<OwnedFd>,
+    pub descriptor: Option<OwnedFd>,
     granule: usize,
     /// The number of granules of each memory.
     parts: usize,
@@ -34,8 +34,9 @@ impl Executor {
         let agents = machine.runtime.agents().iter().map(|agent| agent.id()).collect();
         let granule = machine.granule();
         let (reservations, handles) = (Vec::new(), Vec::new());
-        let (file, parts) = (None, page_tables.parts());
-        let mut executor = Self { machine, reservations, handles, agents, file, granule, parts };
+        let (descriptor, parts) = (None, page_tables.parts());
+        let mut executor =
+            Self { machine, reservations, handles, agents, descriptor, granule, parts };
         let mut model = Model { parts, ..Model::default() };
         for &operation in sequence {
             let result = executor.execute(operation);
@@ -104,7 +105,8 @@ impl Executor {
                 assert!(self.handles.contains(&handle), "the handle that was mapped");
             }
             Operation::Export(handle) => {
-                self.file = Some(vmm.export_to_shareable_handle(self.handles[handle], DESCRIPTOR)?);
+                self.descriptor =
+                    Some(vmm.export_to_shareable_handle(self.handles[handle], DESCRIPTOR)?);
             }
             Operation::ExportRange(range) => {
                 let (address, size) = self.range(range);
@@ -117,8 +119,8 @@ impl Executor {
                 self.handles.push(vmm.create(size, &AllocationProperties::at(Location::Host))?);
             }
             Operation::Import => {
-                let file = self.file.as_ref().expect("something was exported");
-                self.handles.push(vmm.import_from_shareable_handle(file, DESCRIPTOR)?);
+                let descriptor = self.descriptor.as_ref().expect("something was exported");
+                self.handles.push(vmm.import_from_shareable_handle(descriptor, DESCRIPTOR)?);
             }
             // Does not fill the tag, which is at the start of the memory.
             Operation::Fill(range) => {

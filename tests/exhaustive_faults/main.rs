@@ -36,13 +36,13 @@ fn search(name: &'static str, config: Config, min_runs: u64) {
     run_search(name, (config, PageTables::Untouched), depth, min_runs);
 }
 
-/// Tests a kind of machine whose page tables the library changes. Changes take effect as late as possible.
+/// Tests a kind of machine on which the library changes the page tables. Changes take effect as late as possible.
 fn search_with_page_tables(name: &'static str, generation: Generation) {
     let config = self::generation(generation).with_page_table_updates(PageTableUpdates::Late);
     run_search(name, (config, PageTables::Controlled), 4, 1_000);
 }
 
-/// Tests a kind of machine for whose page tables the library waits. Nothing but the wait flushes the TLB.
+/// Tests a kind of machine on which the library waits until the page tables have changed. Only this wait flushes the TLB.
 fn search_with_barrier(name: &'static str, generation: Generation) {
     let config = self::generation(generation);
     let config = config.with_gpu_permissions(GpuPermissions::Enforced);

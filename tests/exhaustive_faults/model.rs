@@ -12,7 +12,7 @@ pub const AGENTS: usize = 3;
 /// The number of granules of a reservation.
 pub const SLOTS: usize = 2;
 
-/// One granule, or both, of a reservation.
+/// One granule of a reservation, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotRange {
     pub reservation: usize,
@@ -62,7 +62,7 @@ const REVOKED_AGENTS: &[&[usize]] = &[&[GPUS[0]], &[CPU, GPUS[1]]];
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct HandleState {
-    /// The number of the memory. Handles of the same memory share it.
+    /// The number of the memory. Handles of the same memory have the same number.
     pub memory: usize,
     /// The agent whose memory it is: a GPU or the CPU.
     pub owner: usize,

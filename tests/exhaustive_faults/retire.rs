@@ -2,6 +2,7 @@
 
 use crate::machine::{Machine, access, at, generations};
 use crate::process;
+use crate::statuses::ERROR;
 use crate::statuses::statuses_of;
 use hsa_vmm::Access;
 use hsa_vmm::simulation::{Config, FaultPlan};
@@ -71,7 +72,7 @@ fn faults_in_retirements_are_quarantined() {
         for (options, name) in all.into_iter().zip(["untouched", "barrier", "page tables"]) {
             let name = format!("{generation}, {name}");
             for nth in 1.. {
-                let Some(function) = retire(&name, &config, options, nth, 0x1000) else { break };
+                let Some(function) = retire(&name, &config, options, nth, ERROR) else { break };
                 runs += 1;
                 for &status in statuses_of(function) {
                     retire(&name, &config, options, nth, status);

@@ -450,16 +450,16 @@ enum State {
 
 /// Drops the library. Fails if the runtime keeps anything that was not expected.
 fn close(executor: Executor, descriptors: usize) -> Result<(), String> {
-    let Executor { machine, file, .. } = executor;
-    drop(file);
+    let Executor { machine, descriptor, .. } = executor;
+    drop(descriptor);
     let Machine { simulation, library } = machine;
     let listed = library.vmm.quarantine();
     drop(library.vmm);
     let usage = simulation.usage();
-    let memory = listed.iter().filter(|entry| entry.address == Address::NULL).count();
-    let ranges = listed.len() - memory;
+    let lost_memory = listed.iter().filter(|entry| entry.address == Address::NULL).count();
+    let ranges = listed.len() - lost_memory;
     let nothing_held = usage.vram_used.iter().all(|&used| used == 0) && usage.descriptors == 0;
-    if usage.mappings > 0 || usage.handles > memory || usage.reservations > ranges {
+    if usage.mappings > 0 || usage.handles > lost_memory || usage.reservations > ranges {
         return Err(format!("leaked in the runtime: {usage:?}; in quarantine: {listed:?}"));
     }
     if listed.is_empty() && !nothing_held {

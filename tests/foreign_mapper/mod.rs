@@ -27,10 +27,10 @@ impl ForeignMapping {
     /// Maps memory near the hint, or anywhere if it is 0. With `MAP_FIXED_NOREPLACE`, maps exactly at the hint, or
     /// fails.
     fn map(hint: usize, size: usize, flags: i32, mark: u8) -> Option<Self> {
-        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
         // SAFETY: without MAP_FIXED, no mapping is replaced.
-        let start = unsafe { libc::mmap(hint as *mut _, size, access, flags, -1, 0) };
+        let start = unsafe { libc::mmap(hint as *mut _, size, protection, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return None;
         }

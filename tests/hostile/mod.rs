@@ -13,6 +13,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// Fills foreign pages. `runtime.c` has the same value.
+pub const FOREIGN_BYTE: u8 = 0x77;
+
 /// Compiles a C file that uses HSA's types. The library's symbols have the version of AMD's releases.
 pub fn compile(name: &str, source: &Path) -> PathBuf {
     compile_with(name, source, &[])
@@ -125,7 +128,7 @@ impl Drop for HostileRuntime {
 pub fn foreign_page_is_at(address: Address) -> bool {
     let page: *const u8 = address.as_ptr().cast_const().cast();
     // SAFETY: a foreign page was mapped at the address. If it was unmapped since, SIGSEGV fails the test.
-    unsafe { page.read_volatile() == 0x77 && page.add(4095).read_volatile() == 0x77 }
+    unsafe { [0, 4095].into_iter().all(|offset| page.add(offset).read_volatile() == FOREIGN_BYTE) }
 }
 
 /// Makes two adjacent mappings that the hostile runtime has also mapped for the CPU.

@@ -134,7 +134,7 @@ hsa_status_t hsa_amd_memory_pool_get_info(
   /* The location is missing, as in older runtimes, which have no attribute for it. */
   switch ((int)attribute) {
   case HSA_AMD_MEMORY_POOL_INFO_SEGMENT: *(uint32_t *)value = HSA_AMD_SEGMENT_GLOBAL; return SUCCESS;
-  case HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS: *(uint32_t *)value = 4; return SUCCESS;
+  case HSA_AMD_MEMORY_POOL_INFO_GLOBAL_FLAGS: *(uint32_t *)value = HSA_AMD_MEMORY_POOL_GLOBAL_FLAG_COARSE_GRAINED; return SUCCESS;
   case HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_ALLOWED: *(bool *)value = true; return SUCCESS;
   case HSA_AMD_MEMORY_POOL_INFO_SIZE: *(size_t *)value = 1 << 30; return SUCCESS;
   case HSA_AMD_MEMORY_POOL_INFO_RUNTIME_ALLOC_GRANULE: *(size_t *)value = 4096; return SUCCESS;
@@ -146,7 +146,8 @@ hsa_status_t hsa_amd_agent_memory_pool_get_info(
     hsa_agent_t agent, hsa_amd_memory_pool_t pool, hsa_amd_agent_memory_pool_info_t attribute,
     void *value) {
   (void)agent, (void)pool;
-  if (attribute == HSA_AMD_AGENT_MEMORY_POOL_INFO_ACCESS) *(uint32_t *)value = 2;
+  if (attribute == HSA_AMD_AGENT_MEMORY_POOL_INFO_ACCESS)
+    *(uint32_t *)value = HSA_AMD_MEMORY_POOL_ACCESS_DISALLOWED_BY_DEFAULT;
   else if (attribute == HSA_AMD_AGENT_MEMORY_POOL_INFO_NUM_LINK_HOPS) *(uint32_t *)value = 0;
   return SUCCESS;
 }
@@ -243,7 +244,7 @@ hsa_status_t hsa_amd_vmem_set_access(
   pthread_mutex_lock(&lock);
   if (hostile_delay_us) usleep(hostile_delay_us);
   if (++changes == hostile_access_fails_at) {
-    /* A failed mmap with MAP_FIXED can do this. */
+    /* A failed mmap with MAP_FIXED can leave such a hole. */
     if (hostile_access_makes_hole) {
       munmap(address, size);
       create_foreign_mapping(address);

@@ -5,6 +5,7 @@ use crate::machine::{Machine, access, at, fail_calls};
 use crate::{in_many_schedules, thread};
 use hsa_vmm::buffer::PagedBuffer;
 use hsa_vmm::error::Problem;
+use hsa_vmm::hsa_sys::HSA_STATUS_ERROR_OUT_OF_RESOURCES;
 use hsa_vmm::simulation::{Config, FaultPlan, Generation};
 use hsa_vmm::{Access, Address, Error, ErrorKind, HandleType, Runtime, Vmm};
 use std::sync::Arc;
@@ -77,8 +78,8 @@ fn operations_on_one_reservation_exclude_each_other() {
 
 #[test]
 fn operations_on_different_reservations_overlap() {
-    let overlapped = Arc::new(AtomicUsize::new(0));
-    let overlapped_functions = overlapped.clone();
+    let overlapped_functions = Arc::new(AtomicUsize::new(0));
+    let recorded_functions = overlapped_functions.clone();
     in_many_schedules(SCHEDULES, move || {
         let machine = machine();
         let bases = [(); 2].map(|()| machine.reserve(machine.granule()));
@@ -86,11 +87,11 @@ fn operations_on_different_reservations_overlap() {
             run_concurrently(&machine, &[&|m| run_cycle(m, bases[0]), &|m| run_cycle(m, bases[1])]);
         let calls =
             MAPPING_CALLS.iter().enumerate().filter(|(_, call)| recording.overlapped(call, call));
-        overlapped_functions.fetch_or(calls.map(|(bit, _)| 1 << bit).sum(), Ordering::Relaxed);
+        recorded_functions.fetch_or(calls.map(|(bit, _)| 1 << bit).sum(), Ordering::Relaxed);
         tear_down(machine);
     });
-    let overlapped = overlapped.load(Ordering::Relaxed);
-    assert_eq!(overlapped, 0b111, "each bit is a function that overlapped with itself");
+    let overlapped_bits = overlapped_functions.load(Ordering::Relaxed);
+    assert_eq!(overlapped_bits, 0b111, "each bit is a function that overlapped with itself");
 }
 
 #[test]
@@ -163,7 +164,12 @@ fn opposite_copies_do_not_deadlock() {
 #[test]
 fn waiting_threads_reject_quarantined_ranges() {
     in_many_schedules(SCHEDULES, || {
-        let plan = fail_calls(FaultPlan::default(), "hsa_amd_vmem_map", 3..50, 4104);
+        let plan = fail_calls(
+            FaultPlan::default(),
+            "hsa_amd_vmem_map",
+            3..50,
+            HSA_STATUS_ERROR_OUT_OF_RESOURCES,
+        );
         let machine = Machine::new(Config::mi300x(2).with_faults(plan));
         let granule = machine.granule();
         let base = machine.reserve(2 * granule);

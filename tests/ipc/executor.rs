@@ -117,14 +117,15 @@ impl Executor {
                     let freed = memory.free();
                     (begun.elapsed().as_millis(), freed)
                 };
-                let ((first_took, first), (second_took, second)) = std::thread::scope(|scope| {
-                    let first = scope.spawn(|| timed(first));
-                    let second = timed(second);
-                    (first.join().expect("no panic"), second)
-                });
-                second.map_err(|rejected| code_and_text(rejected.error))?;
-                self.allocated.extend(first.err().map(|rejected| rejected.value));
-                Ok(format!("{first_took} {second_took}"))
+                let ((first_ms, first_result), (second_ms, second_result)) =
+                    std::thread::scope(|scope| {
+                        let first_thread = scope.spawn(|| timed(first));
+                        let timed_second = timed(second);
+                        (first_thread.join().expect("no panic"), timed_second)
+                    });
+                second_result.map_err(|rejected| code_and_text(rejected.error))?;
+                self.allocated.extend(first_result.err().map(|rejected| rejected.value));
+                Ok(format!("{first_ms} {second_ms}"))
             }
             "runtime" => {
                 let runtime = fixture.open();

@@ -14,8 +14,15 @@ pub const OFFSET: std::ops::Range<usize> = 40..48;
 pub const PROCESS: std::ops::Range<usize> = 48..52;
 /// The descriptor of the exporter's table, and the slot in it.
 pub const TABLE_AND_SLOT: std::ops::Range<usize> = 52..57;
+pub const NAMESPACE_AND_FORMAT: std::ops::Range<usize> = 57..60;
 /// The check value.
 const CHECK: std::ops::Range<usize> = 60..64;
+
+/// The size of an entry of a table, and of the table's header.
+pub const ENTRY_SIZE: u64 = 64;
+/// The offsets of two fields in an entry.
+const SIZE_OFFSET: u64 = 8;
+const RUNTIME_HANDLE_OFFSET: u64 = 16;
 
 /// Returns the CRC-32 of bytes, as zlib computes it.
 fn crc32(bytes: &[u8]) -> u32 {
@@ -45,7 +52,7 @@ impl Entry {
         let slot = u64::from(u16::from_le_bytes([bytes[55], bytes[56]]));
         let path = format!("/proc/{}/fd/{descriptor}", handle.process);
         let table = OpenOptions::new().read(true).write(true).open(path).expect("a table");
-        Self { table, position: 64 * (1 + slot) }
+        Self { table, position: ENTRY_SIZE * (1 + slot) }
     }
 
     pub fn generation(&self) -> u64 {
@@ -56,11 +63,13 @@ impl Entry {
 
     /// Changes the runtime's handle in the exporter's entry.
     pub fn set_runtime_handle(&self, handle: &[u8]) {
-        self.table.write_all_at(handle, self.position + 16).expect("an entry");
+        self.table.write_all_at(handle, self.position + RUNTIME_HANDLE_OFFSET).expect("an entry");
     }
 
     /// Changes the size in the exporter's entry.
     pub fn set_size(&self, size: u64) {
-        self.table.write_all_at(&size.to_le_bytes(), self.position + 8).expect("an entry");
+        self.table
+            .write_all_at(&size.to_le_bytes(), self.position + SIZE_OFFSET)
+            .expect("an entry");
     }
 }

@@ -146,7 +146,7 @@ on_all_fixtures! {
             // The size and offset are valid, so that a check of the size alone does not suffice.
             bytes[forge::SIZE].copy_from_slice(&(SIZE as u64).to_le_bytes());
             bytes[forge::OFFSET].fill(0);
-            bytes[57..60].copy_from_slice(&valid[57..60]);
+            bytes[forge::NAMESPACE_AND_FORMAT].copy_from_slice(&valid[forge::NAMESPACE_AND_FORMAT]);
             let result = within(3, || importer.try_open(&IpcHandle::from_bytes(&bytes)));
             assert!(result.is_err(), "round {round} was accepted");
         }

@@ -20,6 +20,7 @@ const REQUEST: usize = 64;
 const END_REQUEST: u64 = u64::MAX;
 
 fn server_address(process: i32) -> SocketAddr {
+    // An abstract name of the greatest size, padded with zeros.
     let mut name = [0; 107];
     let text = format!("hsa{process}");
     name[..text.len()].copy_from_slice(text.as_bytes());
@@ -106,7 +107,8 @@ pub fn usurp(process: i32, own: &IpcHandle) {
     });
 }
 
-/// Binds the names that the relays of a process would have if they were not random.
+/// Binds the names that the relays of a process would have if they were not random. A relay is a server in the
+/// importer's process, which `src/ipc/server.rs` starts for one call.
 pub fn squat(process: i32) {
     let names = (0..128).map(|attempt| bind_name(1 << 30 | attempt << 22 | process));
     std::mem::forget(names.collect::<Vec<_>>());

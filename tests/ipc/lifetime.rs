@@ -1,7 +1,11 @@
 //! Handles of freed memory, offsets, and sizes.
 
 use super::*;
+use crate::executor::to_hex;
 use crate::fixture::on_all_fixtures;
+
+/// The offset in an allocation of a shared address that is not its beginning.
+const INTERIOR_OFFSET: usize = 0x1_2340;
 
 on_all_fixtures! {
     open_rejects_handle_of_freed_memory(fixture) {
@@ -88,15 +92,15 @@ on_all_fixtures! {
         let setup = Setup::on(fixture);
         let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
-        let inside = address + 0x1_2340;
+        let inside = address + INTERIOR_OFFSET;
         exporter.write(inside, "inside");
         let handle = exporter.get_handle(inside);
-        assert_eq!((handle.offset, handle.allocation_size), (0x1_2340, SIZE as u64));
+        assert_eq!((handle.offset, handle.allocation_size), (INTERIOR_OFFSET as u64, SIZE as u64));
         let opened = importer.open(&handle);
         importer.assert_contains(opened, "inside");
         // A handle of the first address opens the same mapping.
         let base = importer.open(&exporter.get_handle(address));
-        assert_eq!(base + 0x1_2340, opened);
+        assert_eq!(base + INTERIOR_OFFSET, opened);
         importer.close(opened);
         importer.close(base);
         assert_error(&importer.try_run(&format!("close_raw {base}")), INVALID_VALUE);
@@ -111,12 +115,12 @@ on_all_fixtures! {
         let setup = Setup::on(fixture);
         let (mut exporter, mut importer) = (setup.peer(), setup.peer());
         let address = exporter.allocate(SIZE);
-        let inside = address + 0x1_2340;
+        let inside = address + INTERIOR_OFFSET;
         exporter.write(address + SIZE - 4, "last");
         let opened = importer.open(&exporter.get_handle(inside));
-        let size = SIZE - 0x1_2340;
+        let size = SIZE - INTERIOR_OFFSET;
         assert_eq!(importer.run(&format!("size {opened}")), size.to_string());
-        assert!(importer.run(&format!("read {opened} {size}")).ends_with("6c617374"));
+        assert!(importer.run(&format!("read {opened} {size}")).ends_with(&to_hex(b"last")));
         assert_error(&importer.try_run(&format!("read {opened} {}", size + 1)), INVALID_VALUE);
         importer.run(&format!("fill {opened} {} {size}", 0x6464_6464));
         exporter.assert_contains(inside - 4, "\0\0\0\0dddd");

@@ -231,9 +231,10 @@ impl Peer {
     ) -> (Duration, Duration) {
         let [first, second] = [first, second].map(|handle| to_hex(&handle.to_bytes()));
         let times = self.run(&format!("open_concurrently {first} {second}"));
-        let (first, longest) = times.split_once(' ').expect("two numbers");
-        let [first, longest] = [first, longest].map(|text| text.parse().expect("a number"));
-        (Duration::from_millis(first), Duration::from_millis(longest))
+        let (first_ms, longest_ms) = times.split_once(' ').expect("two numbers");
+        let [first_time, longest_time] = [first_ms, longest_ms]
+            .map(|text| Duration::from_millis(text.parse().expect("a number")));
+        (first_time, longest_time)
     }
 
     #[track_caller]

@@ -16,7 +16,7 @@ fn lock_entry(handle: &IpcHandle, lock_type: i32) -> File {
     let range = libc::flock {
         l_type: lock_type as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: 64 * (1 + i64::from(slot)),
+        l_start: forge::ENTRY_SIZE as i64 * (1 + i64::from(slot)),
         l_len: 1,
         l_pid: 0,
     };

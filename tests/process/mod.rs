@@ -163,7 +163,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(240);
 pub enum End {
     /// With success.
     Success,
-    /// With a panic or another status.
+    /// With this status; 101 after a panic.
     Failure(i32),
     /// By a signal.
     Signal(i32),

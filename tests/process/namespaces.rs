@@ -41,7 +41,8 @@ fn unshare(namespaces: c_int) -> Result<(), Error> {
     if unsafe { libc::unshare(namespaces) } == 0 { Ok(()) } else { Err(Error::last_os_error()) }
 }
 
-/// Creates a PID namespace. The next child of this process becomes its first process.
+/// Creates a PID namespace. The next child of this process becomes the first process of the
+/// namespace.
 pub fn new_pid_namespace() {
     enter_pid_namespace().expect("a PID namespace");
 }

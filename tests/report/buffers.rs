@@ -30,6 +30,7 @@ fn report_lists_named_buffers() {
     ] {
         vmm.name_reservation(address, name).unwrap();
     }
+    // The numbers of mappings, of mapped granules, and of holes in a reservation.
     let numbers_of = |name: &str| {
         let report = vmm.report();
         let named = report.reservations.iter().find(|entry| entry.name.as_deref() == Some(name));

@@ -1,6 +1,7 @@
 //! Reports match the state.
 
 use super::*;
+use hsa_vmm::hsa_sys::HSA_STATUS_ERROR;
 use hsa_vmm::report::{AccessEntry, Free, Idle, Report};
 use hsa_vmm::simulation::FaultPlan;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,6 +47,7 @@ fn report_lists_everything() {
 #[test]
 fn fragmentation_excludes_the_largest_hole() {
     let machine = machine();
+    // Free granules, granules of the largest hole, the number of holes, and the fragmentation.
     let numbers = |granules: usize, mapped: &[usize]| {
         let (base, handles) = map_pages(&machine, granules, mapped);
         let entry =
@@ -112,7 +114,8 @@ fn idle_lists_unused_memory() {
 fn quarantine_is_reported_with_its_reason() {
     // The revocation unmaps the memory, and cannot map it again.
     let mut config = Config::mi300x(2);
-    config.faults = machine::fail_calls(FaultPlan::default(), "hsa_amd_vmem_map", 2..9, 0x1000);
+    config.faults =
+        machine::fail_calls(FaultPlan::default(), "hsa_amd_vmem_map", 2..9, HSA_STATUS_ERROR);
     let machine = Machine::new(config);
     let (base, _) = map_pages(&machine, 1, &[0]);
     grant_both_gpus(&machine, base, GRANULE);

@@ -95,13 +95,13 @@ fn reserve_again(vmm: &Vmm, base: Address) -> Option<Reservation> {
 #[test]
 fn new_reservation_inherits_no_name() {
     let machine = machine();
-    let named_and_reserved_again = || {
+    let name_and_reserve_again = || {
         let base = machine.reserve(2 * GRANULE);
         machine.vmm.name_reservation(base, "old").unwrap();
         reserve_again(&machine.vmm, base)
     };
     let reservation = (0..1000)
-        .find_map(|_| named_and_reserved_again())
+        .find_map(|_| name_and_reserve_again())
         .expect("the freed addresses are free in one round");
     assert_eq!(names(&machine)[0], [None]);
     drop(reservation);

@@ -1,6 +1,7 @@
 //! Signals that fire too late, failing calls, and invalid submissions.
 
 use super::*;
+use hsa_vmm::hsa_sys::HSA_STATUS_ERROR;
 
 #[test]
 fn late_signal_quarantines_and_never_unmaps() {
@@ -81,7 +82,8 @@ fn failed_unmap_quarantines() {
     let [first, second] = [0, SIZE].map(|offset| map(&machine, &reservation, offset));
     let address = first.address();
     let calls = machine.simulation.calls("hsa_amd_vmem_unmap") + 1;
-    let plan = fail_calls(FaultPlan::default(), "hsa_amd_vmem_unmap", calls..calls + 1, 0x1000);
+    let plan =
+        fail_calls(FaultPlan::default(), "hsa_amd_vmem_unmap", calls..calls + 1, HSA_STATUS_ERROR);
     machine.simulation.set_faults(plan);
     submit(&queue, first, &[]).unwrap();
     submit(&queue, second, &[]).unwrap();
@@ -173,9 +175,10 @@ fn invalid_submissions_return_the_mapping() {
     assert_eq!(error.problem(), Some(Problem::ForeignHandle));
     assert_eq!(queue.pending(), 0);
     mapping.check_mapped().unwrap();
-    let zero = RetireQueue::builder(0).open(&machine.vmm).unwrap_err();
-    assert_eq!(zero.problem(), Some(Problem::Zero));
-    // The smaller capacity needs an allocation that is too large; the size for the larger one overflows.
+    let error = RetireQueue::builder(0).open(&machine.vmm).unwrap_err();
+    assert_eq!(error.problem(), Some(Problem::Zero));
+    // The smaller capacity needs an allocation that is too large. For the larger capacity, the size of the allocation
+    // overflows.
     for capacity in [1 << 48, usize::MAX] {
         let error = RetireQueue::builder(capacity).open(&machine.vmm).unwrap_err();
         assert_eq!(error.problem(), Some(Problem::OutOfMemory), "{error}");

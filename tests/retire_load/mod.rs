@@ -110,16 +110,16 @@ impl Load<'_> {
         }
 
         // Signals that fire now are too late.
-        let LeftMappings { late: mut left, perhaps_late } = left.into_inner().unwrap();
+        let LeftMappings { late: mut remaining, perhaps_late } = left.into_inner().unwrap();
         let quarantined: BTreeSet<_> = report.failures.iter().map(|it| it.address).collect();
         // If several mappings were at the same address, only the last one can be left.
         for pending in perhaps_late.into_iter().rev() {
-            let is_known = left.iter().any(|it| it.address == pending.address);
+            let is_known = remaining.iter().any(|it| it.address == pending.address);
             if quarantined.contains(&pending.address) && !is_known {
-                left.push(pending);
+                remaining.push(pending);
             }
         }
-        for (index, pending) in left.iter().enumerate() {
+        for (index, pending) in remaining.iter().enumerate() {
             (self.read)(pending.address, pending.tag);
             if index % 2 == 0 {
                 pending.signals.iter().for_each(|signal| signal.set(0));
@@ -130,7 +130,7 @@ impl Load<'_> {
         let vmm = &self.library.vmm;
         vmm.check().unwrap();
         let sorted = |all: &mut dyn Iterator<Item = Address>| all.collect::<BTreeSet<_>>();
-        let left_addresses = left.iter().map(|it| {
+        let left_addresses = remaining.iter().map(|it| {
             (self.read)(it.address, it.tag);
             it.address
         });

@@ -13,6 +13,8 @@ use hsa_vmm::{Access, Address, Error, Handle, HandleType, Reservation};
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 
+const DESCRIPTOR: HandleType = HandleType::POSIX_FILE_DESCRIPTOR;
+
 /// Two reservations, and mappings in the first one.
 ///
 /// Two mappings have the same memory. One mapping has an agent whose access was set to none. One mapping has memory
@@ -65,8 +67,7 @@ impl Scenario {
             library.vmm.set_access(at(used, 4 * granule), granule, &both).unwrap();
         }
         library.vmm.release(kept_by_mapping).unwrap();
-        let file = HandleType::POSIX_FILE_DESCRIPTOR;
-        let shared = library.vmm.export_to_shareable_handle(spare, file).unwrap();
+        let shared = library.vmm.export_to_shareable_handle(spare, DESCRIPTOR).unwrap();
         let handles = RefCell::new(vec![mapped_twice, spare, double]);
         Self { library, used, empty, spare, shared, handles }
     }
@@ -158,8 +159,9 @@ pub const OPERATIONS: &[(&str, Operation)] = &[
     }),
     ("map", |s| s.library.vmm.map(at(s.used, s.mapped_size()), s.granule(), 0, s.spare)),
     ("grant all agents read and write", |s| {
-        let all: Vec<_> = s.library.runtime.agents().iter().map(|agent| agent.id()).collect();
-        let all: Vec<_> = all.into_iter().map(|agent| access(agent, Access::ReadWrite)).collect();
+        let agents = s.library.runtime.agents();
+        let all: Vec<_> =
+            agents.iter().map(|agent| access(agent.id(), Access::ReadWrite)).collect();
         s.library.vmm.set_access(s.used, s.mapped_size(), &all)
     }),
     ("grant the CPU read access", |s| {
@@ -194,18 +196,19 @@ pub const OPERATIONS: &[(&str, Operation)] = &[
     }),
     ("revoke the CPU", |s| s.library.vmm.revoke(s.used, s.mapped_size(), &[s.library.cpu(0)])),
     ("revoke from all agents", |s| {
-        let all: Vec<_> = s.library.runtime.agents().iter().map(|agent| agent.id()).collect();
-        s.library.vmm.revoke(s.used, s.mapped_size(), &all)
+        let agents: Vec<_> = s.library.runtime.agents().iter().map(|agent| agent.id()).collect();
+        s.library.vmm.revoke(s.used, s.mapped_size(), &agents)
     }),
     ("map many in two reservations with access for all", |s| {
-        let all: Vec<_> = s.library.runtime.agents().iter().map(|agent| agent.id()).collect();
-        let all: Vec<_> = all.into_iter().map(|agent| access(agent, Access::ReadWrite)).collect();
+        let agents = s.library.runtime.agents();
+        let all: Vec<_> =
+            agents.iter().map(|agent| access(agent.id(), Access::ReadWrite)).collect();
         s.library.vmm.map_many(&s.new_mappings(), &all)
     }),
     ("map many without access", |s| s.library.vmm.map_many(&s.new_mappings(), &[])),
     ("grant many", |s| {
-        let all = [s.library.gpu(0), s.library.cpu(0), s.library.gpu(1)];
-        let all = all.map(|agent| access(agent, Access::ReadWrite));
+        let agents = [s.library.gpu(0), s.library.cpu(0), s.library.gpu(1)];
+        let all = agents.map(|agent| access(agent, Access::ReadWrite));
         let last = (at(s.used, 4 * s.granule()), s.granule());
         s.library.vmm.set_access_many(&[last, (s.used, 2 * s.granule())], &all)
     }),
@@ -217,13 +220,9 @@ pub const OPERATIONS: &[(&str, Operation)] = &[
         let rest = (at(s.used, s.granule()), 4 * s.granule());
         s.library.vmm.unmap_many(&[(s.used, s.granule()), rest])
     }),
-    ("export", |s| {
-        let file = HandleType::POSIX_FILE_DESCRIPTOR;
-        s.library.vmm.export_to_shareable_handle(s.spare, file).map(drop)
-    }),
+    ("export", |s| s.library.vmm.export_to_shareable_handle(s.spare, DESCRIPTOR).map(drop)),
     ("import", |s| {
-        let file = HandleType::POSIX_FILE_DESCRIPTOR;
-        let imported = s.library.vmm.import_from_shareable_handle(&s.shared, file)?;
+        let imported = s.library.vmm.import_from_shareable_handle(&s.shared, DESCRIPTOR)?;
         s.handles.borrow_mut().push(imported);
         Ok(())
     }),
@@ -246,7 +245,7 @@ pub const OPERATIONS: &[(&str, Operation)] = &[
     ("relocate to another reservation", |s| {
         s.library.vmm.relocate(s.empty, s.used, 2 * s.granule())
     }),
-    ("relocate a split range with access", |s| {
+    ("relocate two mappings with access", |s| {
         let source = at(s.used, 2 * s.granule());
         s.library.vmm.relocate(at(s.used, 5 * s.granule()), source, 3 * s.granule())
     }),

@@ -123,11 +123,11 @@ impl<'a> Executor<'a> {
                 else {
                     continue;
                 };
-                let handle = vmm.retain_allocation_handle(address).expect("it is mapped");
+                let retained_handle = vmm.retain_allocation_handle(address).expect("it is mapped");
                 let handle = self
                     .handles
                     .iter()
-                    .position(|&candidate| candidate == handle)
+                    .position(|&handle| handle == retained_handle)
                     .expect("a handle of this round");
                 retained[handle] += 1;
                 let access_of =

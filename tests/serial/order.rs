@@ -6,7 +6,7 @@ use std::collections::HashSet;
 /// Returns whether some serial order of the events has their results and leads from `before` to `after`.
 ///
 /// Uses Wing and Gong's search: tries the next event of each thread, unless the next event of another thread ended
-/// before it began. Memoises the states from which the search has failed.
+/// before that event began. Memoises the states from which the search has failed.
 pub fn serial_order_exists(before: &State, threads: &[Vec<Event>], after: &State) -> bool {
     let done = vec![0; threads.len()];
     let mut failed = HashSet::new();

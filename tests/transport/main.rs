@@ -127,6 +127,7 @@ fn malformed_messages_are_rejected_and_closed() {
         return;
     }
     let null = File::open("/dev/null").unwrap();
+    // 64 bytes of fields, and a name of one byte.
     let valid = example_description().encode().unwrap();
     let with_byte = |index: usize, byte: u8| {
         let mut bytes = valid.clone();
